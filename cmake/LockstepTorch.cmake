@@ -1,0 +1,27 @@
+# Finds libtorch: Torch_DIR or CMAKE_PREFIX_PATH, else the active Python's torch, else the project's own .venv.
+# Defines lockstep_torch, an interface target that stands for it.
+if(NOT Torch_DIR)
+  foreach(python IN ITEMS python3 ${PROJECT_SOURCE_DIR}/.venv/bin/python)
+    execute_process(COMMAND ${python} -c "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
+                    OUTPUT_VARIABLE torch_package OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE failed)
+    if(NOT failed AND EXISTS "${torch_package}/share/cmake/Torch/TorchConfig.cmake")
+      list(APPEND CMAKE_PREFIX_PATH "${torch_package}/share/cmake")
+      break()
+    endif()
+  endforeach()
+endif()
+find_package(Torch QUIET)
+if(NOT Torch_FOUND)
+  message(FATAL_ERROR "libtorch was not found. Run script/bootstrap, or pass -DTorch_DIR=<libtorch>/share/cmake/Torch, "
+                      "or build without it: -DLOCKSTEP_TORCH=OFF")
+endif()
+if(Torch_VERSION VERSION_LESS 2.11 OR Torch_VERSION VERSION_GREATER_EQUAL 2.14)
+  message(WARNING "Lockstep is tested with libtorch 2.11 to 2.13; this is ${Torch_VERSION} (${Torch_DIR})")
+endif()
+message(STATUS "libtorch ${Torch_VERSION}: ${Torch_DIR}")
+get_filename_component(LOCKSTEP_TORCH_LIB_DIR "${Torch_DIR}/../../../lib" ABSOLUTE)
+
+add_library(lockstep_torch INTERFACE)
+set_target_properties(lockstep_torch PROPERTIES EXPORT_NAME torch_interface)
+target_link_libraries(lockstep_torch INTERFACE ${TORCH_LIBRARIES})
+target_include_directories(lockstep_torch SYSTEM INTERFACE $<BUILD_INTERFACE:${TORCH_INCLUDE_DIRS}>)

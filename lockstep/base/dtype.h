@@ -1,0 +1,16 @@
+// DType names the element types that collectives move. Independent of torch; group/ maps torch's types onto it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace lockstep {
+
+enum class DType : std::uint8_t { f32, f64, f16, bf16, i32, i64, u8 };
+
+std::size_t element_size(DType dtype);        // bytes
+std::string_view to_string(DType dtype);      // "float32", ... as PyTorch prints it
+bool is_floating_point(DType dtype);
+
+}  // namespace lockstep

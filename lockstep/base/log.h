@@ -1,0 +1,20 @@
+// One line a call to standard error, written whole: "[lockstep] rank 1: warning: text". Thread-safe; never throws.
+// Level from LOCKSTEP_LOG (debug, info, warning, error, off); default info.
+#pragma once
+
+#include <string_view>
+
+namespace lockstep {
+
+enum class LogLevel { debug, info, warning, error };
+
+void log(LogLevel level, std::string_view message);
+// Prefixes later lines of this process with "rank N: ". -1 removes it.
+void set_log_rank(int rank);
+
+inline void log_debug(std::string_view message) { log(LogLevel::debug, message); }
+inline void log_info(std::string_view message) { log(LogLevel::info, message); }
+inline void log_warning(std::string_view message) { log(LogLevel::warning, message); }
+inline void log_error(std::string_view message) { log(LogLevel::error, message); }
+
+}  // namespace lockstep

@@ -1,0 +1,13 @@
+#include "lockstep/base/unique_fd.h"
+
+#include <unistd.h>
+
+namespace lockstep {
+
+void UniqueFd::reset(int fd) {
+  // close() is not retried on EINTR: on Linux the descriptor is gone either way.
+  if (fd_ >= 0) ::close(fd_);
+  fd_ = fd;
+}
+
+}  // namespace lockstep

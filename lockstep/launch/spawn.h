@@ -1,0 +1,42 @@
+// Starts the ranks of a job from inside a program, by executing the program again. launcher -> store -> rendezvous.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <string>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+
+struct SpawnOptions {
+  int nprocs = 0;                       // 0: one per available core
+  std::string name = "main";            // tells apart several spawn() calls in one program
+  std::chrono::milliseconds grace{5000};  // from SIGTERM to SIGKILL when a rank has failed
+  int threads_per_rank = 0;             // OMP_NUM_THREADS of each rank; 0: cores / nprocs, at least 1
+  bool prefix_output = false;           // "[rank] " before every line of a rank
+};
+
+// A rank threw (`what()` quotes it), exited with a code other than 0, or was killed by a signal.
+class ProcessFailed : public Error {
+ public:
+  ProcessFailed(const std::string& message, int rank, int pid, int exit_code, int signal);
+  int rank() const { return detail().rank; }
+  int pid() const { return pid_; }
+  int exit_code() const { return exit_code_; }  // -1 if a signal ended it
+  int signal() const { return signal_; }        // 0 if it exited
+
+ private:
+  int pid_;
+  int exit_code_;
+  int signal_;
+};
+
+// In the process that the user started: starts `nprocs` copies of this program with the same arguments and the standard
+// environment (RANK, WORLD_SIZE, LOCAL_RANK, ..., and the job's token), waits for all, and returns. The first failure
+// ends the others and is thrown as ProcessFailed. In a copy: runs worker(rank) and exits the process, so code behind
+// the call runs only in the parent, and code before it runs in every process.
+// REQUIRES: called from the main thread; before it, the copies must take the same path to this call.
+void spawn(int argc, char** argv, const std::function<void(int rank)>& worker, const SpawnOptions& options = {});
+
+}  // namespace lockstep

@@ -1,0 +1,37 @@
+// The job token: 32 secret bytes that every process of a job holds and nobody else does. Never printed, never in argv.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "lockstep/base/unique_fd.h"
+
+namespace lockstep {
+
+class Token {
+ public:
+  static constexpr std::size_t kBytes = 32;
+
+  // Fresh, from the kernel's random source.
+  static Token generate();
+  // Reads a file of 64 hexadecimal digits. Error{unauthorized} if group or others may read it or it is owned by another
+  // user; Error{invalid_argument} if it is missing (the text says which file to copy from where) or malformed.
+  static Token from_file(const std::string& path);
+  // The user's own token, ~/.lockstep/token (mode 0600), made on first use without a race between processes.
+  static Token from_home();
+  // Reads a descriptor made by to_fd(), at offset 0; the descriptor stays open.
+  static Token from_fd(int fd);
+  // For a process of this job: LOCKSTEP_TOKEN_FD, else LOCKSTEP_TOKEN_FILE, else from_home().
+  static Token for_this_process();
+
+  // An anonymous, sealed memory file to hand to children (close-on-exec; the child's side clears it).
+  UniqueFd to_fd() const;
+
+  const std::array<std::uint8_t, kBytes>& bytes() const { return bytes_; }
+
+ private:
+  std::array<std::uint8_t, kBytes> bytes_{};
+};
+
+}  // namespace lockstep

@@ -1,0 +1,40 @@
+// A Mesh is this rank's set of links: one ordered stream of bytes to and from every other rank of a group.
+// Algorithms between hosts are written over it. One thread at a time, except abort(), which any thread may call.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "lockstep/base/bytes.h"
+#include "lockstep/base/deadline.h"
+
+namespace lockstep {
+
+class Mesh {
+ public:
+  virtual ~Mesh() = default;
+
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  virtual std::string_view name() const = 0;
+
+  // Moves some bytes without blocking and returns how many; 0 means "not now".
+  // Error{peer_lost} names the rank whose stream ended; Error{aborted} quotes the reason.
+  virtual std::size_t send_some(int peer, ByteSpan data) = 0;
+  virtual std::size_t recv_some(int peer, MutableByteSpan data) = 0;
+
+  struct Interest {
+    int peer = -1;
+    bool readable = false;
+    bool writable = false;
+  };
+  // Blocks until one of the interests is ready, or throws Error{timeout, peer_lost, aborted}. May wake early.
+  virtual void wait(std::span<const Interest> interests, Deadline deadline) = 0;
+
+  // Tells all ranks of the mesh to stop with this reason. Never blocks.
+  virtual void abort(std::string_view reason) noexcept = 0;
+};
+
+}  // namespace lockstep

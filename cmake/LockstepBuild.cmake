@@ -1,7 +1,7 @@
 # Build settings and the function that makes one library of one folder.
 include(GNUInstallDirs)
 
-if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+if(PROJECT_IS_TOP_LEVEL AND NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
 endif()
 set(CMAKE_CXX_STANDARD 20)
@@ -35,8 +35,10 @@ add_library(lockstep_flags INTERFACE)
 target_compile_options(lockstep_flags INTERFACE -Wall -Wextra -Wnon-virtual-dtor -Woverloaded-virtual
   $<$<BOOL:${LOCKSTEP_WERROR}>:-Werror>)
 if(LOCKSTEP_SANITIZE)
-  target_compile_options(lockstep_flags INTERFACE -fsanitize=${LOCKSTEP_SANITIZE} -fno-omit-frame-pointer -g)
+  target_compile_options(lockstep_flags INTERFACE -fsanitize=${LOCKSTEP_SANITIZE} -fno-sanitize-recover=all
+    -fno-omit-frame-pointer -g)
   target_link_options(lockstep_flags INTERFACE -fsanitize=${LOCKSTEP_SANITIZE})
+  set_property(DIRECTORY PROPERTY LABELS ${LOCKSTEP_SANITIZE})  # so that a failed test says which build it is from
 else()
   target_compile_options(lockstep_flags INTERFACE -fstack-protector-strong
     $<$<CONFIG:Release>:-U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=3>)

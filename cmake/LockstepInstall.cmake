@@ -1,0 +1,79 @@
+# Lockstep::lockstep, the target that stands for all libraries, and the install tree with its CMake package.
+# The package has two components: core (everything without libtorch) and torch.
+option(LOCKSTEP_INSTALL "Make the install rules" ${PROJECT_IS_TOP_LEVEL})
+
+get_property(libraries GLOBAL PROPERTY LOCKSTEP_LIBRARIES)
+add_library(lockstep_all INTERFACE)
+add_library(Lockstep::lockstep ALIAS lockstep_all)
+target_link_libraries(lockstep_all INTERFACE ${libraries})
+if(NOT LOCKSTEP_INSTALL)
+  return()
+endif()
+
+# How a consumer finds what a static library of ours links.
+set(finder_Threads::Threads "find_dependency(Threads)")
+set(finder_OpenSSL::Crypto "find_dependency(OpenSSL 3.0 COMPONENTS Crypto)")
+set(finder_OpenSSL::SSL "find_dependency(OpenSSL 3.0 COMPONENTS SSL)")
+set(finder_ZLIB::ZLIB "find_dependency(ZLIB)")
+set(finder_fmt::fmt "find_dependency(fmt)")
+set(finder_fmt::fmt-header-only "find_dependency(fmt)")
+set(finder_spdlog::spdlog "find_dependency(spdlog)")
+set(finder_spdlog::spdlog_header_only "find_dependency(spdlog)")
+set(finder_nlohmann_json::nlohmann_json "find_dependency(nlohmann_json)")
+set(finder_PkgConfig::HWY "find_dependency(PkgConfig)\npkg_check_modules(HWY REQUIRED QUIET IMPORTED_TARGET libhwy)")
+set(finder_PkgConfig::XXHASH
+    "find_dependency(PkgConfig)\npkg_check_modules(XXHASH REQUIRED QUIET IMPORTED_TARGET libxxhash)")
+
+# Sorts the libraries into core_libraries and torch_libraries, and writes the commands that find what each kind links
+# into core_dependencies and torch_dependencies.
+set(torch_libraries)
+set(core_libraries)
+foreach(library IN LISTS libraries)
+  get_target_property(links ${library} INTERFACE_LINK_LIBRARIES)
+  list(TRANSFORM links REPLACE "^\\$<LINK_ONLY:(.*)>$" "\\1")
+  set(component core)
+  set(finders)
+  foreach(link IN LISTS links)
+    if(link STREQUAL "lockstep_torch" OR link IN_LIST torch_libraries)
+      set(component torch)
+    elseif(DEFINED "finder_${link}")
+      list(APPEND finders "${finder_${link}}")
+    elseif(NOT link IN_LIST libraries AND NOT link MATCHES "^\\$<BUILD_INTERFACE:|^(rt|dl|m)$")
+      message(WARNING "${library} links ${link}; cmake/LockstepInstall.cmake must say how a consumer finds it")
+    endif()
+  endforeach()
+  list(APPEND ${component}_libraries ${library})
+  list(APPEND ${component}_dependencies ${finders})
+endforeach()
+foreach(component IN ITEMS core torch)
+  list(REMOVE_DUPLICATES ${component}_dependencies)
+  list(JOIN ${component}_dependencies "\n" ${component}_dependencies)
+endforeach()
+
+foreach(library IN LISTS libraries)
+  get_target_property(folder ${library} SOURCE_DIR)  # a folder may have two libraries: with and without torch
+  install(DIRECTORY ${folder} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/lockstep
+          FILES_MATCHING PATTERN "*.h" PATTERN "base/format.h" EXCLUDE PATTERN "*_internal.h" EXCLUDE)
+endforeach()
+if(LOCKSTEP_TORCH AND EXISTS ${PROJECT_SOURCE_DIR}/lockstep/lockstep.h)
+  install(FILES ${PROJECT_SOURCE_DIR}/lockstep/lockstep.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/lockstep)
+endif()
+if(TARGET lockstep)
+  install(TARGETS lockstep RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+endif()
+install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/licenses/lockstep)
+
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/Lockstep)
+install(TARGETS ${core_libraries} EXPORT LockstepCore ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(EXPORT LockstepCore NAMESPACE Lockstep:: FILE LockstepCoreTargets.cmake DESTINATION ${package_dir})
+if(LOCKSTEP_TORCH)
+  install(TARGETS ${torch_libraries} lockstep_torch EXPORT LockstepTorch ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  install(EXPORT LockstepTorch NAMESPACE Lockstep:: FILE LockstepTorchTargets.cmake DESTINATION ${package_dir})
+endif()
+
+include(CMakePackageConfigHelpers)
+configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/LockstepConfig.cmake.in ${PROJECT_BINARY_DIR}/LockstepConfig.cmake
+                              INSTALL_DESTINATION ${package_dir} NO_SET_AND_CHECK_MACRO)
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/LockstepConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/LockstepConfig.cmake ${PROJECT_BINARY_DIR}/LockstepConfigVersion.cmake
+        DESTINATION ${package_dir})

@@ -23,5 +23,5 @@ get_filename_component(LOCKSTEP_TORCH_LIB_DIR "${Torch_DIR}/../../../lib" ABSOLU
 
 add_library(lockstep_torch INTERFACE)
 set_target_properties(lockstep_torch PROPERTIES EXPORT_NAME torch_interface)
-target_link_libraries(lockstep_torch INTERFACE ${TORCH_LIBRARIES})
-target_include_directories(lockstep_torch SYSTEM INTERFACE $<BUILD_INTERFACE:${TORCH_INCLUDE_DIRS}>)
+target_link_libraries(lockstep_torch INTERFACE "$<BUILD_INTERFACE:${TORCH_LIBRARIES}>")
+target_include_directories(lockstep_torch SYSTEM INTERFACE "$<BUILD_INTERFACE:${TORCH_INCLUDE_DIRS}>")

@@ -26,7 +26,7 @@ std::string_view to_string(ErrorKind kind);
 struct ErrorDetail {
   int rank = -1;
   int peer = -1;
-  std::string operation;
+  std::string operation = {};
   std::uint64_t sequence = 0;
   double elapsed_seconds = -1;
 };

@@ -40,8 +40,8 @@ struct Collective {
   std::uint64_t count = 0;
   // Hash of what the caller calls this data (a bucket, a tensor's name); ranks must agree. 0: nameless.
   std::uint64_t name = 0;
-  std::span<const Segment> input;
-  std::span<const Segment> output;
+  std::span<const Segment> input = {};
+  std::span<const Segment> output = {};
 };
 
 // What all ranks must agree on before data moves. Trivially copyable; 40 bytes; it travels in front of the data.

@@ -30,8 +30,11 @@ class Store {
   // Stores `desired` if the key holds `expected`, or if it is missing and `expected` is empty. Returns what the key
   // holds afterwards (`expected` if it is missing and stays so), as PyTorch's Store does.
   virtual Bytes compare_set(std::string_view key, ByteView expected, ByteView desired, Deadline deadline) = 0;
-  // Blocks until all keys exist or the deadline passes; returns the keys that are still missing. Does not throw timeout.
+  // Blocks until all keys exist or the deadline passes; returns the keys that are still missing. Does not throw
+  // timeout.
   virtual std::vector<std::string> wait(const std::vector<std::string>& keys, Deadline deadline) = 0;
+  // Whether all keys exist now; does not wait for them.
+  virtual bool check(const std::vector<std::string>& keys, Deadline deadline) = 0;
   // True if the key existed.
   virtual bool remove(std::string_view key, Deadline deadline) = 0;
 };

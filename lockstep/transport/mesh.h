@@ -1,5 +1,6 @@
 // A Mesh is this rank's set of links: one ordered stream of bytes to and from every other rank of a group.
 // Algorithms between hosts are written over it. One thread at a time, except abort(), which any thread may call.
+// The destructor says goodbye to the peers without waiting for them; what was sent still arrives.
 #pragma once
 
 #include <cstddef>
@@ -30,10 +31,12 @@ class Mesh {
     bool readable = false;
     bool writable = false;
   };
-  // Blocks until one of the interests is ready, or throws Error{timeout, peer_lost, aborted}. May wake early.
+  // Blocks until one of the interests is ready, or throws Error{timeout, peer_lost, aborted}. May wake early. A peer that
+  // died is reported once, even if it is not among the interests; one that said goodbye is not.
+  // Without interests it returns at once, having noticed what happened meanwhile.
   virtual void wait(std::span<const Interest> interests, Deadline deadline) = 0;
 
-  // Tells all ranks of the mesh to stop with this reason. Never blocks.
+  // Tells all ranks of the mesh to stop with this reason; the first reason stays. Never blocks.
   virtual void abort(std::string_view reason) noexcept = 0;
 };
 

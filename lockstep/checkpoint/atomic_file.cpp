@@ -1,0 +1,125 @@
+#include "lockstep/checkpoint/atomic_file.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <random>
+#include <string_view>
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/format.h"
+
+namespace lockstep {
+namespace {
+
+constexpr mode_t kMode = 0600;
+constexpr std::size_t kMaxWrite = 64 << 20;
+constexpr int kAttempts = 100;
+
+template <class Call>
+auto retry_interrupted(Call call) {
+  auto result = call();
+  while (result < 0 && errno == EINTR) result = call();
+  return result;
+}
+
+std::string temporary_prefix(const std::filesystem::path& target) {
+  return fmt::format(".{}.writing-", target.filename().string());
+}
+
+// A living writer holds a lock on its temporary file, so one that can be locked belongs to nobody.
+void remove_abandoned(const std::filesystem::path& directory, std::string_view prefix) {
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(directory, ignored)) {
+    if (!entry.path().filename().string().starts_with(prefix)) continue;
+    const UniqueFd file(::open(entry.path().c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+    if (file && ::flock(file.get(), LOCK_EX | LOCK_NB) == 0) ::unlink(entry.path().c_str());
+  }
+}
+
+bool is_linked(const UniqueFd& file) {
+  struct stat status {};
+  return ::fstat(file.get(), &status) == 0 && status.st_nlink > 0;
+}
+
+void sync(const UniqueFd& fd, const std::string& what) {
+  if (retry_interrupted([&fd] { return ::fsync(fd.get()); }) != 0) throw system_error(what, errno);
+}
+
+}  // namespace
+
+AtomicFile::AtomicFile(const std::filesystem::path& target)
+    : target_(target), directory_(target.has_parent_path() ? target.parent_path() : ".") {
+  if (!target.has_filename()) {
+    throw Error(ErrorKind::invalid_argument,
+                fmt::format("saving '{}': this is not the name of a file", target.string()));
+  }
+  directory_fd_.reset(::open(directory_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!directory_fd_) {
+    const int saved_errno = errno;
+    if (saved_errno == ENOENT || saved_errno == ENOTDIR) {
+      throw Error(ErrorKind::invalid_argument,
+                  fmt::format("saving {}: the directory {} does not exist", target_.string(), directory_.string()));
+    }
+    throw system_error(fmt::format("saving {}: opening the directory", target_.string()), saved_errno);
+  }
+  const std::string prefix = temporary_prefix(target_);
+  remove_abandoned(directory_, prefix);
+  std::random_device random;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    const std::filesystem::path name = directory_ / fmt::format("{}{:08x}{:08x}", prefix, random(), random());
+    UniqueFd file(::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, kMode));
+    if (!file) {
+      if (errno == EEXIST || errno == EINTR) continue;
+      throw system_error(fmt::format("saving {}: creating {}", target_.string(), name.string()), errno);
+    }
+    // Another writer may have taken the file for an abandoned one before it was locked. A file system without locks
+    // is fine: there, nobody can lock it to remove it.
+    const bool is_taken = ::flock(file.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    if (!is_taken && is_linked(file)) {
+      file_ = std::move(file);
+      temporary_ = name;
+      return;
+    }
+    ::unlink(name.c_str());
+  }
+  throw Error(ErrorKind::internal,
+              fmt::format("saving {}: no temporary file could be made in {}", target_.string(), directory_.string()));
+}
+
+AtomicFile::~AtomicFile() {
+  if (file_) ::unlink(temporary_.c_str());
+}
+
+void AtomicFile::write(ByteSpan bytes) {
+  while (!bytes.empty()) {
+    const ssize_t count =
+        retry_interrupted([&] { return ::write(file_.get(), bytes.data(), std::min(bytes.size(), kMaxWrite)); });
+    if (count < 0) {
+      throw system_error(
+          fmt::format("saving {}: writing {} bytes at byte {} (a file of that name, if there was one, is "
+                      "unchanged)",
+                      target_.string(), bytes.size(), written_bytes_),
+          errno);
+    }
+    written_bytes_ += static_cast<std::uint64_t>(count);
+    bytes = bytes.subspan(static_cast<std::size_t>(count));
+  }
+}
+
+void AtomicFile::publish() {
+  sync(file_, fmt::format("saving {}: fsync", target_.string()));
+  if (::rename(temporary_.c_str(), target_.c_str()) != 0) {
+    throw system_error(fmt::format("saving {}: renaming {}", target_.string(), temporary_.string()), errno);
+  }
+  file_.reset();
+  sync(directory_fd_, fmt::format("saving {}: fsync of the directory", target_.string()));
+}
+
+}  // namespace lockstep

@@ -1,0 +1,38 @@
+// AtomicFile replaces a file as a whole: readers, and a crash at any moment, see the old file or the new one.
+// bytes -> temporary file beside the target -> fsync -> rename -> fsync of the directory.
+// Not thread-safe; several writers of one target, in one process or many, do not disturb each other: the last one wins.
+// Blocks for disk I/O, for which Linux has no deadline. A failed call throws Error{internal} with the path, and leaves
+// the old file; the destructor removes what was not published. What a killed writer left is removed by the next one.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include "lockstep/base/bytes.h"
+#include "lockstep/base/unique_fd.h"
+
+namespace lockstep {
+
+class AtomicFile {
+ public:
+  // Creates the temporary file, mode 0600. Error{invalid_argument} if the directory does not exist.
+  explicit AtomicFile(const std::filesystem::path& target);
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+  ~AtomicFile();
+
+  void write(ByteSpan bytes);
+  // After this the new content survives a power cut. Call once, last.
+  void publish();
+
+ private:
+  std::filesystem::path target_;
+  std::filesystem::path directory_;
+  std::filesystem::path temporary_;
+  UniqueFd directory_fd_;
+  UniqueFd file_;
+  std::uint64_t written_bytes_ = 0;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,109 @@
+#include "lockstep/checkpoint/checkpoint.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/format.h"
+#include "lockstep/base/log.h"
+
+namespace lockstep {
+namespace {
+
+constexpr std::array<std::pair<std::string_view, at::ScalarType>, 13> kTypes = {{{"BOOL", at::kBool},
+                                                                                 {"U8", at::kByte},
+                                                                                 {"I8", at::kChar},
+                                                                                 {"U16", at::kUInt16},
+                                                                                 {"I16", at::kShort},
+                                                                                 {"F16", at::kHalf},
+                                                                                 {"BF16", at::kBFloat16},
+                                                                                 {"U32", at::kUInt32},
+                                                                                 {"I32", at::kInt},
+                                                                                 {"F32", at::kFloat},
+                                                                                 {"U64", at::kUInt64},
+                                                                                 {"I64", at::kLong},
+                                                                                 {"F64", at::kDouble}}};
+
+at::ScalarType scalar_type(std::string_view name) {
+  const auto* found = std::find_if(kTypes.begin(), kTypes.end(), [name](auto& type) { return type.first == name; });
+  if (found == kTypes.end()) throw Error(ErrorKind::internal, fmt::format("no tensor type is called {}", name));
+  return found->second;
+}
+
+std::string type_name(const std::string& tensor_name, const at::Tensor& tensor) {
+  const auto* found =
+      std::find_if(kTypes.begin(), kTypes.end(), [&tensor](auto& type) { return type.second == tensor.scalar_type(); });
+  if (found == kTypes.end()) {
+    throw Error(ErrorKind::invalid_argument, fmt::format("checkpoint: tensor '{}' has the type {}, which is not stored",
+                                                         tensor_name, c10::toString(tensor.scalar_type())));
+  }
+  return std::string(found->first);
+}
+
+at::Tensor plain_copy(const std::string& name, const at::Tensor& tensor) {
+  if (!tensor.defined()) {
+    throw Error(ErrorKind::invalid_argument, fmt::format("checkpoint: tensor '{}' is undefined", name));
+  }
+  if (tensor.layout() != at::kStrided) {
+    throw Error(ErrorKind::invalid_argument, fmt::format("checkpoint: tensor '{}' is not a dense one", name));
+  }
+  return tensor.detach().to(at::kCPU).contiguous().resolve_conj().resolve_neg();
+}
+
+}  // namespace
+
+void save_checkpoint(const std::filesystem::path& path, const Checkpoint& checkpoint, const SaveOptions& options) {
+  std::vector<at::Tensor> storage;  // keeps copies alive; a contiguous CPU tensor is not copied
+  std::vector<TensorBytes> tensors;
+  for (const auto& [name, tensor] : checkpoint.tensors) {
+    const at::Tensor& plain = storage.emplace_back(plain_copy(name, tensor));
+    tensors.push_back({.name = name,
+                       .dtype = type_name(name, plain),
+                       .shape = plain.sizes().vec(),
+                       .bytes = {static_cast<const std::byte*>(plain.const_data_ptr()), plain.nbytes()}});
+  }
+  write_safetensors(path, tensors, checkpoint.metadata);
+  if (options.keep_last != 0) keep_last_steps(path, options.keep_last);
+}
+
+Checkpoint load_checkpoint(const std::filesystem::path& path, Integrity integrity) {
+  const SafetensorsReader reader(path, integrity);
+  Checkpoint checkpoint{.metadata = reader.header().metadata};
+  for (const TensorEntry& entry : reader.header().tensors) {
+    at::Tensor tensor = at::empty(entry.shape, at::TensorOptions().dtype(scalar_type(entry.dtype)).device(at::kCPU));
+    reader.read(entry, {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()});
+    checkpoint.tensors.emplace(entry.name, std::move(tensor));
+  }
+  return checkpoint;
+}
+
+std::optional<LatestCheckpoint> latest_checkpoint(const std::filesystem::path& directory) {
+  for (const StepFile& file : list_step_files(directory)) {
+    try {
+      return LatestCheckpoint{file.step, file.path, load_checkpoint(file.path)};
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::corrupt_data) throw;
+      log_warning(fmt::format("checkpoint of step {} is passed over: {}", file.step, error.what()));
+    }
+  }
+  return std::nullopt;
+}
+
+std::map<std::string, at::Tensor> strip_prefix(const std::map<std::string, at::Tensor>& tensors,
+                                               std::string_view prefix) {
+  std::map<std::string, at::Tensor> stripped;
+  for (const auto& [name, tensor] : tensors) {
+    const std::string shorter = name.starts_with(prefix) ? name.substr(prefix.size()) : name;
+    if (!stripped.emplace(shorter, tensor).second) {
+      throw Error(ErrorKind::invalid_argument,
+                  fmt::format("without the prefix '{}' there would be two tensors called '{}'", prefix, shorter));
+    }
+  }
+  return stripped;
+}
+
+}  // namespace lockstep

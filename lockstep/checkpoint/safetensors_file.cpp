@@ -1,0 +1,175 @@
+#include "lockstep/checkpoint/safetensors_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <string_view>
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/format.h"
+#include "lockstep/checkpoint/atomic_file.h"
+#include "lockstep/checkpoint/digest.h"
+#include "lockstep/checkpoint/safetensors_parser.h"
+
+namespace lockstep {
+namespace {
+
+constexpr std::string_view kReserved = "lockstep.";
+constexpr std::string_view kTensorDigest = "lockstep.xxh3.tensor.";  // followed by the tensor's name
+constexpr std::string_view kHeaderDigest = "lockstep.xxh3.header";
+// How the header's digest stands in the JSON. Within a string the quotes would be escaped, so this finds only the real
+// one.
+constexpr std::string_view kHeaderDigestMark = R"("lockstep.xxh3.header":")";
+constexpr std::size_t kPrefixBytes = 8;
+constexpr std::size_t kMaxRead = 64 << 20;
+
+Error damaged(const std::filesystem::path& path, const std::string& text) {
+  return Error(ErrorKind::corrupt_data, fmt::format("{} is damaged: {}", path.string(), text));
+}
+
+template <class Parse>
+auto naming_file(const std::filesystem::path& path, Parse parse) {
+  try {
+    return parse();
+  } catch (const Error& error) {
+    throw damaged(path, error.what());
+  }
+}
+
+// Where the digits of the header's digest stand; npos if they are not there.
+std::size_t find_header_digest(ByteView header) {
+  const std::size_t mark = header.find(kHeaderDigestMark, kPrefixBytes);
+  if (mark == ByteView::npos) return ByteView::npos;
+  const std::size_t digits = mark + kHeaderDigestMark.size();
+  return header.size() - digits < kDigestCharacters ? ByteView::npos : digits;
+}
+
+}  // namespace
+
+void write_safetensors(const std::filesystem::path& path, std::span<const TensorBytes> tensors,
+                       const std::map<std::string, std::string>& metadata) {
+  SafetensorsHeader header{.metadata = metadata};
+  for (const auto& [key, value] : metadata) {
+    if (key.starts_with(kReserved)) {
+      throw Error(
+          ErrorKind::invalid_argument,
+          fmt::format("saving {}: metadata names that begin with '{}' are taken: {}", path.string(), kReserved, key));
+    }
+  }
+  std::map<std::string_view, ByteSpan> bytes;
+  for (const TensorBytes& tensor : tensors) {
+    header.tensors.push_back({.name = tensor.name, .dtype = tensor.dtype, .shape = tensor.shape});
+    header.metadata[std::string(kTensorDigest) + tensor.name] = xxh3_128(tensor.bytes);
+    bytes[tensor.name] = tensor.bytes;
+  }
+  header.metadata[std::string(kHeaderDigest)] = std::string(kDigestCharacters, '0');
+  lay_out(header);
+  std::string text = serialise_header(header);
+  text.replace(find_header_digest(text), kDigestCharacters, xxh3_128(text));
+
+  AtomicFile file(path);
+  file.write(std::as_bytes(std::span(text)));
+  for (const TensorEntry& entry : header.tensors) {
+    const ByteSpan content = bytes.at(entry.name);
+    if (content.size() != entry.end - entry.begin) {
+      throw Error(ErrorKind::invalid_argument, fmt::format("saving {}: tensor '{}' ({}) comes with {} bytes",
+                                                           path.string(), entry.name, describe(entry), content.size()));
+    }
+    file.write(content);
+  }
+  file.publish();
+}
+
+SafetensorsReader::SafetensorsReader(const std::filesystem::path& path, Integrity integrity) : path_(path) {
+  file_.reset(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!file_) {
+    const int saved_errno = errno;
+    if (saved_errno == ENOENT || saved_errno == ENOTDIR) {
+      throw Error(ErrorKind::invalid_argument, fmt::format("{}: no such file", path.string()));
+    }
+    throw system_error(fmt::format("opening {}", path.string()), saved_errno);
+  }
+  struct stat status {};
+  if (::fstat(file_.get(), &status) != 0) throw system_error(fmt::format("fstat {}", path.string()), errno);
+  if (!S_ISREG(status.st_mode)) {
+    throw Error(ErrorKind::invalid_argument, fmt::format("{}: not a regular file", path.string()));
+  }
+  file_bytes_ = static_cast<std::uint64_t>(status.st_size);
+  read_header(integrity);
+}
+
+void SafetensorsReader::read_header(Integrity integrity) {
+  std::string text(std::min<std::uint64_t>(kPrefixBytes, file_bytes_), '\0');
+  read_at(0, std::as_writable_bytes(std::span(text)));
+  data_offset_ = kPrefixBytes + naming_file(path_, [&] { return parse_header_length(text, file_bytes_); });
+  text.resize(data_offset_);
+  read_at(kPrefixBytes, std::as_writable_bytes(std::span(text)).subspan(kPrefixBytes));
+  verify_header_digest(text);
+  header_ =
+      naming_file(path_, [&] { return parse_header(ByteView(text).substr(kPrefixBytes), file_bytes_ - data_offset_); });
+  take_integrity_record(integrity);
+}
+
+void SafetensorsReader::verify_header_digest(const std::string& prefix_and_json) {
+  const std::size_t digits = find_header_digest(prefix_and_json);
+  if (digits == std::string::npos) return;
+  std::string blanked = prefix_and_json;
+  blanked.replace(digits, kDigestCharacters, kDigestCharacters, '0');
+  const std::string expected = prefix_and_json.substr(digits, kDigestCharacters);
+  const std::string found = xxh3_128(blanked);
+  if (found != expected) {
+    throw damaged(path_, fmt::format("the header, bytes 0 to {}: XXH3-128 expected {}, found {}",
+                                     prefix_and_json.size(), shown(expected), found));
+  }
+  header_is_verified_ = true;
+}
+
+void SafetensorsReader::take_integrity_record(Integrity integrity) {
+  std::erase_if(header_.metadata, [this](const auto& item) {
+    if (item.first.starts_with(kTensorDigest)) digests_[item.first.substr(kTensorDigest.size())] = item.second;
+    return item.first.starts_with(kReserved);
+  });
+  if (!header_is_verified_) {
+    if (!digests_.empty()) throw damaged(path_, "the header's own digest is missing");
+    if (integrity == Integrity::if_present) return;
+    throw damaged(path_, "it has no integrity record; if another program wrote it, load it with Integrity::if_present");
+  }
+  for (const TensorEntry& entry : header_.tensors) {
+    if (!digests_.contains(entry.name)) {
+      throw damaged(path_, fmt::format("tensor '{}' ({}) has no digest", entry.name, describe(entry)));
+    }
+  }
+  if (digests_.size() != header_.tensors.size()) {
+    throw damaged(path_, fmt::format("{} tensors, but digests for {}", header_.tensors.size(), digests_.size()));
+  }
+}
+
+void SafetensorsReader::read(const TensorEntry& entry, MutableByteSpan out) const {
+  read_at(data_offset_ + entry.begin, out);
+  const auto expected = digests_.find(entry.name);
+  if (expected == digests_.end()) return;
+  const std::string found = xxh3_128(ByteSpan(out));
+  if (found != expected->second) {
+    throw damaged(path_, fmt::format("tensor '{}' ({}, {} to {} of the file): XXH3-128 expected {}, found {}",
+                                     entry.name, describe(entry), data_offset_ + entry.begin, data_offset_ + entry.end,
+                                     shown(expected->second), found));
+  }
+}
+
+void SafetensorsReader::read_at(std::uint64_t offset, MutableByteSpan out) const {
+  while (!out.empty()) {
+    const ssize_t count = ::pread(file_.get(), out.data(), std::min(out.size(), kMaxRead), static_cast<off_t>(offset));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0 && errno == EIO) throw damaged(path_, fmt::format("the disk cannot read byte {}", offset));
+    if (count < 0) throw system_error(fmt::format("reading {} at byte {}", path_.string(), offset), errno);
+    if (count == 0) throw damaged(path_, fmt::format("it ends at byte {}, {} more were expected", offset, out.size()));
+    offset += static_cast<std::uint64_t>(count);
+    out = out.subspan(static_cast<std::size_t>(count));
+  }
+}
+
+}  // namespace lockstep

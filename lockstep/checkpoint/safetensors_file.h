@@ -1,0 +1,63 @@
+// Safetensors files with an integrity record. tensors -> write_safetensors -> file -> SafetensorsReader -> tensors.
+// Any safetensors program can read them. The record is a set of strings in the file's metadata, all named "lockstep.*":
+// one XXH3-128 per tensor, and one over the header, in which its own digits count as zeros. So every byte of the file
+// is covered. It finds damage; it does not prove who wrote the file.
+// Not thread-safe. Blocks for disk I/O. Error{corrupt_data} names the file, the tensor, its place, expected and found.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/bytes.h"
+#include "lockstep/base/unique_fd.h"
+#include "lockstep/checkpoint/safetensors_header.h"
+
+namespace lockstep {
+
+struct TensorBytes {
+  std::string name;
+  std::string dtype;  // as in safetensors_element_size()
+  std::vector<std::int64_t> shape;
+  ByteSpan bytes;
+};
+
+// Replaces `path` atomically (see AtomicFile). Error{invalid_argument}: names, types or sizes that cannot be stored,
+// metadata names that begin with "lockstep.".
+void write_safetensors(const std::filesystem::path& path, std::span<const TensorBytes> tensors,
+                       const std::map<std::string, std::string>& metadata);
+
+enum class Integrity {
+  required,    // refuse a file without an integrity record: the default, since damage could have hidden the record
+  if_present,  // for files that other programs wrote
+};
+
+class SafetensorsReader {
+ public:
+  // Reads and checks the header. Error{invalid_argument}: no such file.
+  explicit SafetensorsReader(const std::filesystem::path& path, Integrity integrity = Integrity::required);
+
+  // Tensors, and the metadata without the integrity record. A tensor's end is never beyond the end of the file.
+  const SafetensorsHeader& header() const { return header_; }
+  // REQUIRES: `entry` is one of header().tensors, and `out` has its size. Verifies the digest.
+  void read(const TensorEntry& entry, MutableByteSpan out) const;
+
+ private:
+  void read_header(Integrity integrity);
+  void verify_header_digest(const std::string& prefix_and_json);
+  void take_integrity_record(Integrity integrity);
+  void read_at(std::uint64_t offset, MutableByteSpan out) const;
+
+  std::filesystem::path path_;
+  UniqueFd file_;
+  std::uint64_t file_bytes_ = 0;
+  std::uint64_t data_offset_ = 0;
+  SafetensorsHeader header_;
+  std::map<std::string, std::string> digests_;  // by tensor; empty if the file has no integrity record
+  bool header_is_verified_ = false;
+};
+
+}  // namespace lockstep

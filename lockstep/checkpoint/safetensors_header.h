@@ -1,0 +1,57 @@
+// The header of a safetensors file: names, types, shapes and places of its tensors, and a map of strings.
+// tensors -> header -> file -> header -> tensors. Pure functions; nothing is allocated that the text does not pay for.
+// The layout is that of the safetensors package: 8 bytes of length (little-endian), JSON padded with spaces, data.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/base/bytes.h"
+
+namespace lockstep {
+
+struct SafetensorsLimits {
+  static constexpr std::uint64_t kHeaderBytes = 16 << 20;
+  static constexpr std::size_t kEntries = 1'000'000;  // tensors and metadata strings together
+  static constexpr std::size_t kTensorNameBytes = 1024;
+  static constexpr std::size_t kMetadataNameBytes = 1100;  // a tensor's name with something before it
+  static constexpr std::size_t kDimensions = 64;
+};
+
+// Bytes per element of a type that may be stored ("F32", "BF16", "I64", "BOOL", ...); 0 for any other text.
+std::size_t safetensors_element_size(std::string_view dtype);
+
+struct TensorEntry {
+  std::string name = {};
+  std::string dtype = {};
+  std::vector<std::int64_t> shape = {};
+  std::uint64_t begin = 0;  // bytes, counted from the end of the header
+  std::uint64_t end = 0;
+};
+
+// For messages: "F32 [10, 512], bytes 4096 to 24576 of the data".
+std::string describe(const TensorEntry& entry);
+
+struct SafetensorsHeader {
+  std::vector<TensorEntry> tensors = {};  // in the order of their data
+  std::map<std::string, std::string> metadata = {};
+};
+
+// Sorts the tensors so that each is aligned to its element size, gives them their places, and checks what parse_header
+// would check. Throws Error{invalid_argument} for what cannot be stored.
+void lay_out(SafetensorsHeader& header);
+
+// Length prefix and JSON. REQUIRES: lay_out() was called.
+std::string serialise_header(const SafetensorsHeader& header);
+
+// The value of the length prefix. Error{corrupt_data} if it exceeds the limit or the file.
+std::uint64_t parse_header_length(ByteView first_eight_bytes, std::uint64_t file_bytes);
+
+// `json` is the header without its length prefix, `data_bytes` what follows it in the file. Error{corrupt_data} for
+// anything but a well-formed header whose tensors cover the data exactly: no gap, no overlap, nothing left over.
+SafetensorsHeader parse_header(ByteView json, std::uint64_t data_bytes);
+
+}  // namespace lockstep

@@ -1,0 +1,319 @@
+#include "lockstep/collective/arena_engine.h"
+
+#include <cstring>
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/format.h"
+#include "lockstep/collective/reduce.h"
+#include "lockstep/collective/segment_cursor.h"
+#include "lockstep/collective/slice.h"
+#include "lockstep/collective/staged.h"
+
+namespace lockstep {
+namespace {
+
+using arena::SegmentRef;
+using arena::Slot;
+
+// All-reduces at least this large are done in place where they can be: below, a second synchronisation costs more than
+// reading every rank's whole operand.
+constexpr std::size_t kInPlaceBytes = 8 * 1024;
+
+// Bytes that each rank has to show to the others.
+std::size_t contribution_bytes(const Collective& c, int size) {
+  const std::size_t bytes = c.count * element_size(c.dtype);
+  return c.kind == OpKind::reduce_scatter ? bytes * static_cast<std::size_t>(size) : bytes;
+}
+
+std::span<const Segment> contribution(const Collective& c, int rank) {
+  switch (c.kind) {
+    case OpKind::all_reduce: return c.output;
+    case OpKind::broadcast: return rank == c.root ? c.output : std::span<const Segment>{};
+    case OpKind::all_gather:
+    case OpKind::reduce_scatter: return c.input;
+    case OpKind::barrier: break;
+  }
+  return {};
+}
+
+std::byte* payload_of(Slot& slot, std::size_t bytes) { return bytes <= arena::kInlineBytes ? slot.inlined : slot.payload; }
+
+bool reached(const std::atomic<std::uint32_t>& word, std::uint32_t target) {
+  return static_cast<std::int32_t>(word.load(std::memory_order_acquire) - target) >= 0;
+}
+
+}  // namespace
+
+ArenaEngine::ArenaEngine(std::unique_ptr<Arena> arena) : arena_(std::move(arena)) {
+  const auto n = static_cast<std::size_t>(size());
+  outputs_.resize(n);
+  inputs_.resize(n);
+  peers_segments_.resize(n);
+}
+
+void ArenaEngine::run(const Collective& collective, Deadline deadline) { wait(post(collective, deadline), deadline); }
+
+void ArenaEngine::abort(std::string_view reason) noexcept {
+  try {
+    ErrorDetail detail;
+    detail.rank = rank();
+    detail.peer = rank();
+    arena_->abort(Error(ErrorKind::aborted, fmt::format("{} aborted the group: {}", arena_->peer_name(rank()), reason), detail));
+  } catch (...) {  // out of memory for the text: the group still ends, by this process's death
+  }
+}
+
+std::uint64_t ArenaEngine::post(const Collective& collective, Deadline deadline) {
+  check_arguments(collective, rank(), size());
+  arena_->check_abort();
+  if (next_ - oldest_ == arena::kInFlight) wait(oldest_, deadline);
+  const std::uint64_t sequence = next_;
+  Operation& op = operation(sequence);
+  keep(op, collective);
+  op.signature = signature_of(collective, sequence, arena_->generation());
+  op.deadline = deadline;
+  op.phase = Phase::posted;
+  const std::size_t bytes = contribution_bytes(collective, size());
+  op.small = bytes <= (collective.kind == OpKind::all_reduce ? kInPlaceBytes : arena::kSlotPayloadBytes);
+  write_slot(op);
+  ++next_;
+  arena_->slot(rank(), sequence).posted.store(static_cast<std::uint32_t>(sequence), std::memory_order_release);
+  arena_->ring();
+  return sequence;
+}
+
+void ArenaEngine::keep(Operation& op, const Collective& collective) const {
+  op.collective = collective;
+  op.input.assign(collective.input.begin(), collective.input.end());
+  op.output.assign(collective.output.begin(), collective.output.end());
+  op.collective.input = op.input;
+  op.collective.output = op.output;
+}
+
+void ArenaEngine::write_slot(Operation& op) {
+  Slot& slot = arena_->slot(rank(), op.signature.sequence);
+  std::memcpy(slot.signature, &op.signature, sizeof op.signature);
+  slot.segments = 0;
+  op.in_place = false;
+  const auto mine = contribution(op.collective, rank());
+  if (op.small) {
+    const std::size_t bytes = mine.empty() ? 0 : contribution_bytes(op.collective, size());
+    gather_bytes(mine, 0, payload_of(slot, bytes), bytes);
+    return;
+  }
+  if (op.collective.kind != OpKind::all_reduce || op.output.size() > arena::kMaxSegmentRefs) return;
+  auto* refs = reinterpret_cast<SegmentRef*>(slot.payload);
+  for (std::size_t i = 0; i < op.output.size(); ++i) {
+    const auto offset = arena_->offset_of(op.output[i].data, op.output[i].bytes);
+    if (!offset) return;
+    refs[i] = {*offset, op.output[i].bytes};
+  }
+  slot.segments = static_cast<std::uint32_t>(op.output.size());
+  op.in_place = true;
+}
+
+bool ArenaEngine::all_posted(const Operation& op) const {
+  const auto wanted = static_cast<std::uint32_t>(op.signature.sequence);
+  for (int peer = 0; peer < size(); ++peer) {
+    // A peer that is already ahead has reused this slot only if all have finished with it.
+    if (arena_->slot(peer, op.signature.sequence).posted.load(std::memory_order_acquire) != wanted) return false;
+  }
+  return true;
+}
+
+bool ArenaEngine::all_reduced(const Operation& op) const {
+  for (int peer = 0; peer < size(); ++peer) {
+    if (!reached(arena_->control(peer).reduced, static_cast<std::uint32_t>(op.signature.sequence))) return false;
+  }
+  return true;
+}
+
+bool ArenaEngine::actionable(const Operation& op) const {
+  return op.phase == Phase::posted ? all_posted(op) : op.phase == Phase::reduced && all_reduced(op);
+}
+
+bool ArenaEngine::advance(Operation& op) {
+  if (!actionable(op)) return false;
+  if (op.phase == Phase::reduced) {
+    op.phase = Phase::finished;
+    return true;
+  }
+  compare_signatures(op);
+  if (op.small) {
+    finish_small(op);
+    op.phase = Phase::finished;
+  } else if (in_place_everywhere(op)) {
+    reduce_in_place(op);
+    arena_->control(rank()).reduced.store(static_cast<std::uint32_t>(op.signature.sequence), std::memory_order_release);
+    arena_->ring();
+    op.phase = Phase::reduced;
+  } else {
+    StagedCall call{*arena_, op.collective, chunk_, op.deadline, [&](const Stall& stall) { return explain(op, stall); }};
+    run_staged(call);
+    op.phase = Phase::finished;
+  }
+  return true;
+}
+
+void ArenaEngine::compare_signatures(const Operation& op) {
+  for (int peer = 0; peer < size(); ++peer) {
+    const Slot& slot = arena_->slot(peer, op.signature.sequence);
+    if (std::memcmp(slot.signature, &op.signature, sizeof op.signature) == 0) continue;
+    Signature theirs;
+    std::memcpy(&theirs, slot.signature, sizeof theirs);
+    const Error error = desync_error(rank(), op.signature, peer, theirs);
+    arena_->abort(error);
+    throw error;
+  }
+}
+
+void ArenaEngine::finish_small(Operation& op) {
+  const Collective& c = op.collective;
+  const std::size_t part = c.count * element_size(c.dtype);
+  const std::size_t bytes = contribution_bytes(c, size());
+  const auto shown = [&](int peer) { return payload_of(arena_->slot(peer, op.signature.sequence), bytes); };
+  switch (c.kind) {
+    case OpKind::barrier: return;
+    case OpKind::broadcast:
+      if (rank() != c.root) scatter_bytes(shown(c.root), c.output, 0, part);
+      return;
+    case OpKind::all_gather:
+      for (int peer = 0; peer < size(); ++peer) {
+        scatter_bytes(shown(peer), c.output, static_cast<std::size_t>(peer) * part, part);
+      }
+      return;
+    case OpKind::all_reduce:
+    case OpKind::reduce_scatter: break;
+  }
+  const std::size_t skip = c.kind == OpKind::reduce_scatter ? static_cast<std::size_t>(rank()) * part : 0;
+  const std::size_t element = element_size(c.dtype);
+  SegmentCursor out(c.output);
+  for (std::size_t done = 0; done < part;) {
+    const std::size_t run = out.run();
+    for (int peer = 0; peer < size(); ++peer) inputs_[static_cast<std::size_t>(peer)] = shown(peer) + skip + done;
+    std::byte* target = out.data();
+    reduce_rows({&target, 1}, inputs_, run / element, c.dtype, c.reduce, size());
+    out.advance(run);
+    done += run;
+  }
+}
+
+bool ArenaEngine::in_place_everywhere(const Operation& op) const {
+  if (!op.in_place) return false;
+  for (int peer = 0; peer < size(); ++peer) {
+    if (arena_->slot(peer, op.signature.sequence).segments == 0) return false;
+  }
+  return true;
+}
+
+void ArenaEngine::reduce_in_place(Operation& op) {
+  const Collective& c = op.collective;
+  const std::size_t element = element_size(c.dtype);
+  const Slice slice = slice_of(c.count, size(), rank());
+  std::vector<SegmentCursor> cursors;
+  cursors.reserve(static_cast<std::size_t>(size()));
+  for (int peer = 0; peer < size(); ++peer) {
+    const Slot& slot = arena_->slot(peer, op.signature.sequence);
+    auto& segments = peers_segments_[static_cast<std::size_t>(peer)];
+    segments.clear();
+    const auto* refs = reinterpret_cast<const SegmentRef*>(slot.payload);
+    std::size_t total = 0;
+    // Read once, then checked: the memory belongs to another process.
+    const std::size_t count = std::min<std::size_t>(slot.segments, arena::kMaxSegmentRefs);
+    for (std::size_t i = 0; i < count; ++i) {
+      const SegmentRef ref = refs[i];
+      if (ref.bytes > arena_->segment_bytes() || ref.offset > arena_->segment_bytes() - ref.bytes || ref.bytes % element != 0 ||
+          ref.offset % element != 0) {
+        throw Error(ErrorKind::corrupt_data, fmt::format("{} posted memory outside its segment", arena_->peer_name(peer)));
+      }
+      segments.push_back({arena_->segment(peer) + ref.offset, static_cast<std::size_t>(ref.bytes)});
+      total += ref.bytes;
+    }
+    if (total != c.count * element) {
+      throw Error(ErrorKind::corrupt_data, fmt::format("{} posted {} bytes where {} belong", arena_->peer_name(peer), total,
+                                                       c.count * element));
+    }
+    cursors.emplace_back(segments, slice.begin * element);
+  }
+  for (std::size_t left = slice.count() * element; left != 0;) {
+    std::size_t run = left;
+    for (const SegmentCursor& cursor : cursors) run = std::min(run, cursor.run());
+    for (std::size_t i = 0; i < cursors.size(); ++i) inputs_[i] = outputs_[i] = cursors[i].data();
+    reduce_rows(outputs_, inputs_, run / element, c.dtype, c.reduce, size());
+    for (SegmentCursor& cursor : cursors) cursor.advance(run);
+    left -= run;
+  }
+}
+
+void ArenaEngine::retire() {
+  while (oldest_ != next_ && operation(oldest_).phase == Phase::finished) ++oldest_;
+}
+
+bool ArenaEngine::poll() {
+  // No look at the abort record here: what all ranks have posted can be finished, whatever became of them since.
+  for (std::uint64_t sequence = oldest_; sequence != next_; ++sequence) {
+    Operation& op = operation(sequence);
+    advance(op);
+    if (op.phase == Phase::posted) break;  // later ones are reduced later, on all ranks
+  }
+  retire();
+  return oldest_ == next_;
+}
+
+void ArenaEngine::wait(std::uint64_t sequence, Deadline deadline) {
+  for (;;) {
+    poll();
+    if (oldest_ > sequence) return;
+    // The oldest must move in the end, but until then there may be a share of a later one to do.
+    const auto any_actionable = [&] {
+      for (std::uint64_t s = oldest_; s != next_; ++s) {
+        const Operation& op = operation(s);
+        if (actionable(op)) return true;
+        if (op.phase == Phase::posted) return false;
+      }
+      return false;
+    };
+    Operation& op = operation(oldest_);
+    const auto low = static_cast<std::uint32_t>(oldest_);
+    const auto waiting_for = [&](int peer) {
+      return op.phase == Phase::posted ? arena_->slot(peer, oldest_).posted.load(std::memory_order_acquire) != low
+                                       : !reached(arena_->control(peer).reduced, low);
+    };
+    arena_->await(any_actionable, waiting_for, [&](const Stall& stall) { return explain(op, stall); }, deadline);
+  }
+}
+
+Error ArenaEngine::explain(const Operation& op, const Stall& stall) const {
+  ErrorDetail detail;
+  detail.rank = rank();
+  detail.peer = stall.peer;
+  detail.operation = to_string(op.collective.kind);
+  detail.sequence = op.signature.sequence;
+  detail.elapsed_seconds = stall.elapsed_seconds;
+  if (stall.cause != Stall::Cause::deadline) {
+    const char* what = stall.cause == Stall::Cause::left ? "has left the group" : "has died";
+    return Error(ErrorKind::peer_lost,
+                 fmt::format("{} {}; {} waited for it in {}", arena_->peer_name(stall.peer), what, arena_->peer_name(rank()),
+                             describe(op.signature)),
+                 detail);
+  }
+  std::string missing;
+  for (const int peer : stall.missing) {
+    std::uint32_t newest = 0;
+    for (std::uint64_t s = 0; s < arena::kSlots; ++s) {
+      newest = std::max(newest, arena_->slot(peer, s).posted.load(std::memory_order_acquire));
+    }
+    Signature last;
+    std::memcpy(&last, arena_->slot(peer, newest).signature, sizeof last);
+    missing += fmt::format("{}{}, last seen in {}", missing.empty() ? "" : "; ", arena_->peer_name(peer),
+                           newest == 0 ? "no collective yet" : describe(last));
+  }
+  if (!stall.missing.empty() && detail.peer < 0) detail.peer = stall.missing.front();
+  return Error(ErrorKind::timeout,
+               fmt::format("{} timed out on {} after {:.1f} s; missing: {}", describe(op.signature), arena_->peer_name(rank()),
+                           stall.elapsed_seconds, missing.empty() ? "nobody" : missing),
+               detail);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,149 @@
+#include "lockstep/collective/collective.h"
+
+#include <limits>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/format.h"
+
+namespace lockstep {
+namespace {
+
+bool reduces(OpKind kind) { return kind == OpKind::all_reduce || kind == OpKind::reduce_scatter; }
+
+[[noreturn]] void refuse(const Collective& collective, const std::string& why) {
+  throw Error(ErrorKind::invalid_argument, fmt::format("{}: {}", to_string(collective.kind), why),
+              {.operation = std::string(to_string(collective.kind))});
+}
+
+// Checks that `segments` hold `elements` elements of the collective's type.
+void check_segments(const Collective& collective, const char* which, std::span<const Segment> segments,
+                    std::uint64_t elements) {
+  const std::size_t element = element_size(collective.dtype);
+  std::uint64_t left = elements * element;
+  for (std::size_t i = 0; i < segments.size(); ++i) {
+    const Segment& segment = segments[i];
+    if (segment.bytes % element != 0) {
+      refuse(collective, fmt::format("{} segment {} has {} bytes, which is no multiple of {} ({})", which, i,
+                                     segment.bytes, element, to_string(collective.dtype)));
+    }
+    if (segment.bytes != 0 && segment.data == nullptr) {
+      refuse(collective, fmt::format("{} segment {} of {} bytes has no memory", which, i, segment.bytes));
+    }
+    if (reduces(collective.kind) && reinterpret_cast<std::uintptr_t>(segment.data) % element != 0) {
+      refuse(collective, fmt::format("{} segment {} is not aligned to {} bytes ({})", which, i, element,
+                                     to_string(collective.dtype)));
+    }
+    if (segment.bytes > left) refuse(collective, fmt::format("{} holds more than {} elements", which, elements));
+    left -= segment.bytes;
+  }
+  if (left != 0) {
+    refuse(collective, fmt::format("{} holds {} elements of {}, {} are needed", which, elements - left / element,
+                                   to_string(collective.dtype), elements));
+  }
+}
+
+}  // namespace
+
+std::string_view to_string(OpKind kind) {
+  switch (kind) {
+    case OpKind::all_reduce: return "all_reduce";
+    case OpKind::broadcast: return "broadcast";
+    case OpKind::all_gather: return "all_gather";
+    case OpKind::reduce_scatter: return "reduce_scatter";
+    case OpKind::barrier: return "barrier";
+  }
+  return "unknown collective";
+}
+
+std::string_view to_string(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::sum: return "sum";
+    case ReduceOp::avg: return "avg";
+    case ReduceOp::product: return "product";
+    case ReduceOp::min: return "min";
+    case ReduceOp::max: return "max";
+  }
+  return "unknown reduction";
+}
+
+Signature signature_of(const Collective& collective, std::uint64_t sequence, std::uint64_t generation) {
+  // What does not matter to an operation stays at its default, so that ranks need not agree about it.
+  Signature signature{.sequence = sequence, .name = collective.name, .generation = generation, .kind = collective.kind};
+  if (collective.kind == OpKind::barrier) return signature;
+  signature.count = collective.count;
+  signature.dtype = collective.dtype;
+  if (reduces(collective.kind)) signature.reduce = collective.reduce;
+  if (collective.kind == OpKind::broadcast) signature.root = collective.root;
+  return signature;
+}
+
+std::string describe(const Signature& signature) {
+  std::string text(to_string(signature.kind));
+  if (reduces(signature.kind)) text += fmt::format("({})", to_string(signature.reduce));
+  text += fmt::format(" #{}", signature.sequence);
+  if (signature.kind != OpKind::barrier) {
+    text += fmt::format(" of {} {}", signature.count, to_string(signature.dtype));
+  }
+  if (signature.kind == OpKind::broadcast) text += fmt::format(" from rank {}", signature.root);
+  if (signature.name != 0) text += fmt::format(", name {:016x}", signature.name);
+  return text;
+}
+
+Error desync_error(int rank, const Signature& mine, int peer, const Signature& theirs) {
+  const bool other_generation = mine.generation != theirs.generation;
+  const auto side = [&](const Signature& signature) {
+    return describe(signature) + (other_generation ? fmt::format(", generation {}", signature.generation) : "");
+  };
+  const char* hint = other_generation ? "one of them belongs to an earlier start of this job"
+                                      : "all ranks must make the same calls in the same order";
+  return Error(
+      ErrorKind::desync,
+      fmt::format("ranks are in different collectives: rank {} in {}; rank {} in {} ({})", rank, side(mine), peer,
+                  side(theirs), hint),
+      {.rank = rank, .peer = peer, .operation = std::string(to_string(mine.kind)), .sequence = mine.sequence});
+}
+
+void check_arguments(const Collective& collective, int rank, int size) {
+  if (collective.kind > OpKind::barrier) refuse(collective, fmt::format("kind {}", static_cast<int>(collective.kind)));
+  if (collective.kind == OpKind::barrier) {
+    if (collective.count != 0 || !collective.input.empty() || !collective.output.empty()) {
+      refuse(collective, "it takes no data");
+    }
+    return;
+  }
+  const std::size_t element = element_size(collective.dtype);
+  if (element == 0) refuse(collective, fmt::format("no such element type: {}", static_cast<int>(collective.dtype)));
+  const auto ranks = static_cast<std::uint64_t>(size);
+  if (collective.count > std::numeric_limits<std::uint64_t>::max() / 2 / element / ranks) {
+    refuse(collective, fmt::format("{} elements for each of {} ranks exceed the address space", collective.count, size));
+  }
+  if (reduces(collective.kind)) {
+    if (collective.reduce > ReduceOp::max) {
+      refuse(collective, fmt::format("no such reduction: {}", static_cast<int>(collective.reduce)));
+    }
+    if (collective.reduce == ReduceOp::avg && !is_floating_point(collective.dtype)) {
+      refuse(collective, fmt::format("avg needs a floating-point type, not {}; use sum and divide as you mean it",
+                                     to_string(collective.dtype)));
+    }
+  }
+  switch (collective.kind) {
+    case OpKind::broadcast:
+      if (collective.root < 0 || collective.root >= size) {
+        refuse(collective,
+               fmt::format("root {} is not a rank of this group of {} (this is rank {})", collective.root, size, rank));
+      }
+      [[fallthrough]];
+    case OpKind::all_reduce: check_segments(collective, "output", collective.output, collective.count); break;
+    case OpKind::all_gather:
+      check_segments(collective, "input", collective.input, collective.count);
+      check_segments(collective, "output", collective.output, collective.count * ranks);
+      break;
+    case OpKind::reduce_scatter:
+      check_segments(collective, "input", collective.input, collective.count * ranks);
+      check_segments(collective, "output", collective.output, collective.count);
+      break;
+    case OpKind::barrier: break;
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,100 @@
+// An Exchange moves the bytes of one collective after the other over a Mesh, as the chunk plan says. LinkEngine ->
+// Exchange -> Mesh.
+//
+// On every link this rank's signature goes first. While signatures are still missing, what arrives is kept in scratch
+// memory or left in the link: nothing is written to the caller's output before all have been compared. Rows are reduced
+// chunk by chunk, as soon as all ranks' rows reach that far, while later chunks arrive and earlier results are sent on.
+// One thread at a time. Blocks in Mesh::wait only. Memory is kept from call to call.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/collective/chunk_plan.h"
+#include "lockstep/collective/segment_cursor.h"
+#include "lockstep/transport/mesh.h"
+
+namespace lockstep {
+
+class Exchange {
+ public:
+  Exchange(Mesh& mesh, const LinkTuning& tuning);
+
+  // REQUIRES: check_arguments() has passed. Throws what the Mesh throws, and Error{desync} once this rank's signature is
+  // on its way to all peers. After an Error the streams are out of step: no further call.
+  void run(const Collective& collective, const Signature& signature, Deadline deadline);
+
+  // After a timeout: "rank 2 has not come; ..." and the first of the missing ranks, or -1.
+  struct Missing {
+    int first = -1;
+    std::string text;
+  };
+  Missing missing() const;
+
+ private:
+  // What is left to be done on one link.
+  struct Link {
+    std::size_t header_sent = 0;
+    SegmentCursor operand;
+    std::size_t operand_left = 0;
+    SegmentCursor result;
+    std::size_t result_sent = 0;
+    std::size_t result_bytes = 0;
+
+    // kRowsOffset bytes that end with the peer's signature, then the window of rows.
+    std::vector<std::byte> scratch;
+    std::size_t signature_received = 0;
+    std::size_t row_received = 0;
+    SegmentCursor output;
+    std::size_t output_received = 0;
+    std::size_t output_bytes = 0;
+  };
+
+  void begin(const Collective& collective, const Signature& signature);
+  void begin_link(int peer);
+  void move_all(Deadline deadline);
+  bool send(int peer);
+  bool receive(int peer);
+  void take_signature(int peer);
+  void copy_own_part();
+  bool reduce_ready();
+  void reduce_chunk(std::size_t bytes);
+  ByteSpan next_to_send(const Link& link) const;
+  MutableByteSpan next_to_receive(Link& link) const;
+  std::size_t result_ready() const;
+  bool sent(const Link& link) const;
+  bool received(const Link& link) const;
+  bool finished() const;
+  void wait(Deadline deadline);
+  // After a failure: brings this rank's signature to all who can still be told and, if looking, takes in theirs. Returns
+  // the desync found on the way.
+  enum class Looking { no, yes };
+  std::optional<Error> settle_signatures(Deadline deadline, Looking looking);
+
+  Link& link(int peer) { return links_[static_cast<std::size_t>(peer)]; }
+  const Link& link(int peer) const { return links_[static_cast<std::size_t>(peer)]; }
+  int peer_at(int step) const { return (rank_ + step) % size_; }
+
+  Mesh& mesh_;
+  const LinkTuning tuning_;
+  const std::size_t window_bytes_;
+  const int rank_;
+  const int size_;
+
+  const Collective* collective_ = nullptr;
+  Signature signature_;
+  ChunkPlan plan_;
+  std::vector<std::byte> header_;  // the signature and, in a small collective, the operand
+  int signatures_missing_ = 0;
+  std::size_t reduced_ = 0;        // bytes of plan_.result that are there
+  SegmentCursor own_;
+  SegmentCursor result_;
+  std::vector<Link> links_;        // by peer; the own one is idle
+  std::vector<const std::byte*> rows_;
+  std::vector<Mesh::Interest> interests_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,56 @@
+#include "lockstep/collective/link_engine.h"
+
+#include "lockstep/base/format.h"
+
+namespace lockstep {
+namespace {
+
+const LinkTuning& check_tuning(const LinkTuning& tuning) {
+  if (tuning.chunk_bytes == 0 || tuning.chunk_bytes % 64 != 0 || tuning.window_chunks == 0) {
+    throw Error(ErrorKind::invalid_argument, fmt::format("chunks of {} bytes, {} to a window: a chunk must be a multiple of "
+                                                         "64 bytes, and a window not empty",
+                                                         tuning.chunk_bytes, tuning.window_chunks));
+  }
+  return tuning;
+}
+
+}  // namespace
+
+LinkEngine::LinkEngine(std::unique_ptr<Mesh> mesh, std::uint64_t generation, const LinkTuning& tuning)
+    : mesh_(std::move(mesh)), generation_(generation), exchange_(*mesh_, check_tuning(tuning)) {}
+
+void LinkEngine::run(const Collective& collective, Deadline deadline) {
+  if (failure_) throw Error(*failure_);
+  check_arguments(collective, rank(), size());
+  const Signature signature = signature_of(collective, ++sequence_, generation_);
+  const TimePoint start = steady_clock().now();
+  try {
+    exchange_.run(collective, signature, deadline);
+  } catch (const Error& error) {
+    failure_ = explain(error, signature, steady_clock().now() - start);
+  } catch (const std::exception& error) {  // no memory: the streams are out of step all the same
+    failure_ = explain(Error(ErrorKind::internal, error.what()), signature, steady_clock().now() - start);
+  }
+  if (failure_) throw Error(*failure_);
+}
+
+Error LinkEngine::explain(const Error& error, const Signature& signature, Duration elapsed) const {
+  ErrorDetail detail = error.detail();
+  detail.rank = rank();
+  detail.operation = std::string(to_string(signature.kind));
+  detail.sequence = signature.sequence;
+  detail.elapsed_seconds = seconds(elapsed);
+  std::string text = error.what();
+  if (error.kind() == ErrorKind::desync) return Error(error.kind(), text, detail);
+  if (error.kind() == ErrorKind::timeout) {
+    const Exchange::Missing missing = exchange_.missing();
+    detail.peer = missing.first;
+    text = missing.text;
+  }
+  return Error(error.kind(),
+               fmt::format("{} failed on rank {} after {:.3f} s ({}): {}", describe(signature), rank(),
+                           seconds(elapsed), to_string(error.kind()), text),
+               detail);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,43 @@
+// The LinkEngine runs collectives over the links of a Mesh: TCP between hosts, or in-process. group -> LinkEngine ->
+// exchange -> mesh.
+//
+// Large all-reduce: slice i of the data belongs to rank i, which gets everybody's slice i, reduces them in rank order and
+// sends the result to all. Every rank sends 2(n-1)/n of the data, and receiving, reducing and sending overlap. Small
+// all-reduce: everybody sends everything to everybody. Large broadcast: the root sends one slice to each rank, and the
+// ranks pass them on to each other. Thread rule: as Engine.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "lockstep/base/error.h"
+#include "lockstep/collective/chunk_plan.h"
+#include "lockstep/collective/engine.h"
+#include "lockstep/collective/exchange.h"
+#include "lockstep/transport/mesh.h"
+
+namespace lockstep {
+
+class LinkEngine final : public Engine {
+ public:
+  // Error{invalid_argument} for a tuning that cannot work.
+  LinkEngine(std::unique_ptr<Mesh> mesh, std::uint64_t generation, const LinkTuning& tuning = {});
+
+  int rank() const override { return mesh_->rank(); }
+  int size() const override { return mesh_->size(); }
+  std::string_view name() const override { return mesh_->name(); }
+  void run(const Collective& collective, Deadline deadline) override;
+  void abort(std::string_view reason) noexcept override { mesh_->abort(reason); }
+
+ private:
+  Error explain(const Error& error, const Signature& signature, Duration elapsed) const;
+
+  const std::unique_ptr<Mesh> mesh_;
+  const std::uint64_t generation_;
+  Exchange exchange_;
+  std::uint64_t sequence_ = 0;
+  std::optional<Error> failure_;
+};
+
+}  // namespace lockstep

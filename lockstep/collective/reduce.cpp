@@ -1,0 +1,303 @@
+#include "lockstep/collective/reduce.h"
+
+#include <cstdint>
+#include <cstring>
+
+// Highway includes this file once for each instruction set below and picks one of them at run time.
+// SSSE3 is left out: a CPU without SSE4 gets the plain code.
+#undef HWY_DISABLED_TARGETS
+#define HWY_DISABLED_TARGETS HWY_SSSE3
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "lockstep/collective/reduce.cpp"
+#include <hwy/foreach_target.h>
+//
+#include <hwy/highway.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace lockstep {
+namespace HWY_NAMESPACE {
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Rows: how elements are stored, and in which type they are computed with.
+
+template <class T>
+struct PlainRow {
+  using Stored = T;
+  using D = hn::ScalableTag<T>;
+  static HWY_INLINE hn::Vec<D> load(const Stored* from) { return hn::LoadU(D(), from); }
+  static HWY_INLINE void store(hn::Vec<D> value, Stored* to) { hn::StoreU(value, D(), to); }
+};
+
+struct BFloat16Row {
+  using Stored = std::uint16_t;
+  using D = hn::ScalableTag<float>;
+  using D16 = hn::Rebind<std::uint16_t, D>;
+  using D32 = hn::RebindToUnsigned<D>;
+
+  static HWY_INLINE hn::Vec<D> load(const Stored* from) {
+    return hn::BitCast(D(), hn::ShiftLeft<16>(hn::PromoteTo(D32(), hn::LoadU(D16(), from))));
+  }
+  static HWY_INLINE void store(hn::Vec<D> value, Stored* to) {
+    const D32 d;
+    const auto bits = hn::BitCast(d, value);
+    const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(d, 1));
+    const auto rounded = hn::ShiftRight<16>(hn::Add(hn::Add(bits, hn::Set(d, 0x7FFF)), odd));
+    const auto is_nan = hn::RebindMask(d, hn::IsNaN(value));
+    const auto result = hn::IfThenElse(is_nan, hn::Set(d, 0x7FC0), rounded);
+    hn::StoreU(hn::DemoteTo(D16(), hn::BitCast(hn::RebindToSigned<D>(), result)), D16(), to);
+  }
+};
+
+struct Float16Row {
+  using Stored = std::uint16_t;
+  using D = hn::ScalableTag<float>;
+  using D16 = hn::Rebind<std::uint16_t, D>;
+  using D32 = hn::RebindToUnsigned<D>;
+  using DI32 = hn::RebindToSigned<D>;
+
+#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_SSE4
+  // No instruction converts float16 here, and Highway's replacement does not round to nearest.
+  static HWY_INLINE hn::Vec<D> load(const Stored* from) {
+    const D32 d;
+    const auto bits = hn::PromoteTo(d, hn::LoadU(D16(), from));
+    const auto magnitude = hn::And(bits, hn::Set(d, 0x7FFF));
+    const auto sign = hn::ShiftLeft<16>(hn::And(bits, hn::Set(d, 0x8000)));
+    const auto rebias = hn::Set(d, 112u << 23);
+    const auto normal = hn::Add(hn::ShiftLeft<13>(magnitude), rebias);
+    const auto subnormal = hn::Mul(hn::ConvertTo(D(), hn::BitCast(DI32(), magnitude)), hn::Set(D(), 0x1p-24f));
+    auto result = hn::IfThenElse(hn::Gt(magnitude, hn::Set(d, 0x7BFF)), hn::Add(normal, rebias), normal);
+    result = hn::IfThenElse(hn::Lt(magnitude, hn::Set(d, 0x0400)), hn::BitCast(d, subnormal), result);
+    return hn::BitCast(D(), hn::Or(result, sign));
+  }
+  static HWY_INLINE void store(hn::Vec<D> value, Stored* to) {
+    const D32 d;
+    const auto bits = hn::BitCast(d, value);
+    const auto magnitude = hn::And(bits, hn::Set(d, 0x7FFFFFFF));
+    const auto sign = hn::And(hn::ShiftRight<16>(bits), hn::Set(d, 0x8000));
+    const auto odd = hn::And(hn::ShiftRight<13>(magnitude), hn::Set(d, 1));
+    const auto bias = hn::Set(d, 0xFFFu - (112u << 23));
+    const auto normal = hn::ShiftRight<13>(hn::Add(hn::Add(magnitude, bias), odd));
+    // One float16 subnormal step is the last place of a float32 next to 0.5, so the addition rounds as wanted.
+    const auto half = hn::Set(D(), 0.5f);
+    const auto subnormal = hn::Sub(hn::BitCast(d, hn::Add(hn::BitCast(D(), magnitude), half)), hn::BitCast(d, half));
+    const auto payload = hn::And(hn::ShiftRight<13>(magnitude), hn::Set(d, 0x3FF));
+    const auto is_nan = hn::Gt(magnitude, hn::Set(d, 0x7F800000));
+    const auto huge = hn::IfThenElse(is_nan, hn::Or(payload, hn::Set(d, 0x7E00)), hn::Set(d, 0x7C00));
+    auto result = hn::IfThenElse(hn::Lt(magnitude, hn::Set(d, 0x38800000)), subnormal, normal);
+    result = hn::IfThenElse(hn::Lt(magnitude, hn::Set(d, 0x47800000)), result, huge);
+    hn::StoreU(hn::DemoteTo(D16(), hn::BitCast(DI32(), hn::Or(result, sign))), D16(), to);
+  }
+#else
+  using DF16 = hn::Rebind<hwy::float16_t, D>;
+  static HWY_INLINE hn::Vec<D> load(const Stored* from) {
+    return hn::PromoteTo(D(), hn::BitCast(DF16(), hn::LoadU(D16(), from)));
+  }
+  static HWY_INLINE void store(hn::Vec<D> value, Stored* to) {
+    hn::StoreU(hn::BitCast(D16(), hn::DemoteTo(DF16(), value)), D16(), to);
+  }
+#endif
+};
+
+// Operations on vectors of type V, lanes described by D.
+
+struct Sum {
+  template <class D, class V>
+  static HWY_INLINE V apply(D, V a, V b) {
+    return hn::Add(a, b);
+  }
+};
+
+struct Product {
+  template <class D, class V>
+  static HWY_INLINE V apply(D d, V a, V b) {
+    using T = hn::TFromD<D>;
+    if constexpr (sizeof(T) == 4 || hwy::IsFloat<T>()) {
+      return hn::Mul(a, b);
+    } else {  // no such vector instruction
+      HWY_ALIGN T x[hn::MaxLanes(d)];
+      HWY_ALIGN T y[hn::MaxLanes(d)];
+      hn::Store(a, d, x);
+      hn::Store(b, d, y);
+      for (std::size_t i = 0; i < hn::Lanes(d); ++i) {
+        x[i] = static_cast<T>(static_cast<std::uint64_t>(x[i]) * static_cast<std::uint64_t>(y[i]));
+      }
+      return hn::Load(d, x);
+    }
+  }
+};
+
+// Of equal values the later one, which tells 0.0 from -0.0 the same way on every CPU.
+struct Min {
+  template <class D, class V>
+  static HWY_INLINE V apply(D, V a, V b) {
+    if constexpr (hwy::IsFloat<hn::TFromD<D>>()) {
+      return hn::IfThenElse(hn::Or(hn::Lt(a, b), hn::IsNaN(a)), a, b);
+    } else {
+      return hn::Min(a, b);
+    }
+  }
+};
+
+struct Max {
+  template <class D, class V>
+  static HWY_INLINE V apply(D, V a, V b) {
+    if constexpr (hwy::IsFloat<hn::TFromD<D>>()) {
+      return hn::IfThenElse(hn::Or(hn::Lt(b, a), hn::IsNaN(a)), a, b);
+    } else {
+      return hn::Max(a, b);
+    }
+  }
+};
+
+// What happens to the accumulated value at the end.
+
+struct Keep {
+  template <class V>
+  static HWY_INLINE V apply(V value, V) {
+    return value;
+  }
+};
+
+struct Multiply {
+  template <class V>
+  static HWY_INLINE V apply(V value, V factor) {
+    return hn::Mul(value, factor);
+  }
+};
+
+struct Divide {
+  template <class V>
+  static HWY_INLINE V apply(V value, V divisor) {
+    return hn::Div(value, divisor);
+  }
+};
+
+struct Rows {
+  std::span<std::byte* const> outputs;
+  std::span<const std::byte* const> inputs;
+  std::size_t count;
+  double operand;  // of Multiply or Divide
+};
+
+// The last elements, fewer than a vector: the same instructions on a padded copy.
+template <class Row, class Op, class Finish>
+void reduce_tail(const Rows& rows, std::size_t from) {
+  using Stored = typename Row::Stored;
+  using D = typename Row::D;
+  const D d;
+  const std::size_t bytes = (rows.count - from) * sizeof(Stored);
+  HWY_ALIGN Stored padded[hn::MaxLanes(d)] = {};
+  const auto load = [&](std::size_t row) HWY_ATTR {
+    std::memcpy(padded, rows.inputs[row] + from * sizeof(Stored), bytes);
+    return Row::load(padded);
+  };
+  auto sum = load(0);
+  for (std::size_t row = 1; row < rows.inputs.size(); ++row) sum = Op::apply(d, sum, load(row));
+  Row::store(Finish::apply(sum, hn::Set(d, static_cast<hn::TFromD<D>>(rows.operand))), padded);
+  for (std::byte* output : rows.outputs) std::memcpy(output + from * sizeof(Stored), padded, bytes);
+}
+
+// Takes four vectors of every row at a time, so that sums stay in registers and each row is read once.
+template <class Row, class Op, class Finish = Keep>
+void reduce(const Rows& rows) {
+  using Stored = typename Row::Stored;
+  using D = typename Row::D;
+  const D d;
+  const std::size_t lanes = hn::Lanes(d);
+  const std::size_t n_inputs = rows.inputs.size();
+  const auto operand = hn::Set(d, static_cast<hn::TFromD<D>>(rows.operand));
+  std::size_t i = 0;
+  for (; i + 4 * lanes <= rows.count; i += 4 * lanes) {
+    const auto* in = reinterpret_cast<const Stored*>(rows.inputs[0]) + i;
+    auto a = Row::load(in);
+    auto b = Row::load(in + lanes);
+    auto c = Row::load(in + 2 * lanes);
+    auto e = Row::load(in + 3 * lanes);
+    for (std::size_t row = 1; row < n_inputs; ++row) {
+      in = reinterpret_cast<const Stored*>(rows.inputs[row]) + i;
+      a = Op::apply(d, a, Row::load(in));
+      b = Op::apply(d, b, Row::load(in + lanes));
+      c = Op::apply(d, c, Row::load(in + 2 * lanes));
+      e = Op::apply(d, e, Row::load(in + 3 * lanes));
+    }
+    a = Finish::apply(a, operand);
+    b = Finish::apply(b, operand);
+    c = Finish::apply(c, operand);
+    e = Finish::apply(e, operand);
+    for (std::byte* output : rows.outputs) {
+      auto* out = reinterpret_cast<Stored*>(output) + i;
+      Row::store(a, out);
+      Row::store(b, out + lanes);
+      Row::store(c, out + 2 * lanes);
+      Row::store(e, out + 3 * lanes);
+    }
+  }
+  for (; i < rows.count; i += lanes) {
+    if (rows.count - i < lanes) return reduce_tail<Row, Op, Finish>(rows, i);
+    auto sum = Row::load(reinterpret_cast<const Stored*>(rows.inputs[0]) + i);
+    for (std::size_t row = 1; row < n_inputs; ++row) {
+      sum = Op::apply(d, sum, Row::load(reinterpret_cast<const Stored*>(rows.inputs[row]) + i));
+    }
+    sum = Finish::apply(sum, operand);
+    for (std::byte* output : rows.outputs) Row::store(sum, reinterpret_cast<Stored*>(output) + i);
+  }
+}
+
+template <class Row>
+void average(Rows rows, int divisor) {
+  rows.operand = divisor;
+  if (divisor == 1) return reduce<Row, Sum>(rows);
+  // Multiplying by the reciprocal of a power of two rounds exactly as the division does, and is faster.
+  const bool power_of_two = (divisor & (divisor - 1)) == 0;
+  if (!power_of_two) return reduce<Row, Sum, Divide>(rows);
+  rows.operand = 1.0 / divisor;
+  reduce<Row, Sum, Multiply>(rows);
+}
+
+template <class Row>
+void reduce_as(const Rows& rows, ReduceOp op, int divisor) {
+  switch (op) {
+    case ReduceOp::sum: return reduce<Row, Sum>(rows);
+    case ReduceOp::avg:
+      if constexpr (hwy::IsFloat<hn::TFromD<typename Row::D>>()) average<Row>(rows, divisor);
+      return;
+    case ReduceOp::product: return reduce<Row, Product>(rows);
+    case ReduceOp::min: return reduce<Row, Min>(rows);
+    case ReduceOp::max: return reduce<Row, Max>(rows);
+  }
+}
+
+void reduce_rows_on_target(std::span<std::byte* const> outputs, std::span<const std::byte* const> inputs,
+                           std::size_t count, DType dtype, ReduceOp op, int divisor) {
+  const Rows rows{outputs, inputs, count, 0};
+  switch (dtype) {
+    case DType::f32: return reduce_as<PlainRow<float>>(rows, op, divisor);
+    case DType::f64: return reduce_as<PlainRow<double>>(rows, op, divisor);
+    case DType::f16: return reduce_as<Float16Row>(rows, op, divisor);
+    case DType::bf16: return reduce_as<BFloat16Row>(rows, op, divisor);
+    case DType::i32: return reduce_as<PlainRow<std::int32_t>>(rows, op, divisor);
+    case DType::i64: return reduce_as<PlainRow<std::int64_t>>(rows, op, divisor);
+    case DType::u8: return reduce_as<PlainRow<std::uint8_t>>(rows, op, divisor);
+  }
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace lockstep
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace lockstep {
+namespace {
+HWY_EXPORT(reduce_rows_on_target);
+}  // namespace
+
+void reduce_rows(std::span<std::byte* const> outputs, std::span<const std::byte* const> inputs, std::size_t count,
+                 DType dtype, ReduceOp op, int divisor) {
+  HWY_DYNAMIC_DISPATCH(reduce_rows_on_target)(outputs, inputs, count, dtype, op, divisor);
+}
+
+}  // namespace lockstep
+#endif

@@ -1,0 +1,21 @@
+// reduce_rows is the arithmetic of every reduction: element i of the result is ((in0[i] op in1[i]) op in2[i]) ...
+// The result's bits depend on the values only: not on the CPU, on `count`, or on how rows are cut into calls. (The one
+// exception is which NaN it is where several are possible.) Chooses vector instructions at run time. Thread-safe.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "lockstep/base/dtype.h"
+#include "lockstep/collective/collective.h"
+
+namespace lockstep {
+
+// Reduces `inputs.size()` rows (at least one) of `count` elements and writes the result to every output. A row is aligned
+// to its element type. An output may be one of the inputs; otherwise rows do not overlap.
+// float16 and bfloat16 are accumulated in float32 and rounded once, to nearest even. Integers wrap. min and max give NaN
+// if any value is NaN. avg (floating types only) adds and then divides by `divisor`, which other operations ignore.
+void reduce_rows(std::span<std::byte* const> outputs, std::span<const std::byte* const> inputs, std::size_t count,
+                 DType dtype, ReduceOp op, int divisor = 1);
+
+}  // namespace lockstep

@@ -1,0 +1,180 @@
+#include "lockstep/collective/staged.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "lockstep/collective/reduce.h"
+#include "lockstep/collective/segment_cursor.h"
+#include "lockstep/collective/slice.h"
+
+namespace lockstep {
+namespace {
+
+using Word = std::atomic<std::uint32_t> arena::RankControl::*;
+
+// One staged collective in progress. A chunk is the elements [begin, begin + count) of the collective (of every rank's
+// part, where the operation has parts).
+class Staged {
+ public:
+  explicit Staged(StagedCall& call)
+      : call_(call), c_(call.collective), arena_(call.arena), rank_(arena_.rank()), size_(arena_.size()),
+        element_(element_size(c_.dtype)), inputs_(static_cast<std::size_t>(size_)) {}
+
+  void run() {
+    const std::size_t parts = c_.kind == OpKind::reduce_scatter ? static_cast<std::size_t>(size_) : 1;
+    const std::size_t limit = arena::kStagingBytes / element_ / parts / 64 * 64;
+    Chunk chunk = next_chunk(0, limit);
+    fill(chunk);
+    while (chunk.count != 0) {
+      wait_all(&arena::RankControl::filled, call_.chunk + 1);
+      const Chunk next = next_chunk(chunk.begin + chunk.count, limit);
+      if (c_.kind == OpKind::all_reduce) {
+        reduce_slice(chunk);
+        tell(&arena::RankControl::drained, call_.chunk + 1);
+        fill_ahead(next);
+        wait_all(&arena::RankControl::drained, call_.chunk + 1);
+      } else {
+        tell(&arena::RankControl::drained, call_.chunk + 1);
+        fill_ahead(next);
+      }
+      take(chunk);
+      chunk = next;
+      ++call_.chunk;
+    }
+  }
+
+ private:
+  struct Chunk {
+    std::size_t begin = 0;
+    std::size_t count = 0;
+  };
+
+  Chunk next_chunk(std::size_t begin, std::size_t limit) const { return {begin, std::min(limit, c_.count - begin)}; }
+  Slice slice(const Chunk& chunk, int rank) const { return slice_of(chunk.count, size_, rank); }
+  std::byte* staging(int rank) const { return arena_.staging(rank, call_.chunk + ahead_); }
+  std::size_t bytes(std::size_t elements) const { return elements * element_; }
+
+  void tell(Word word, std::uint32_t value) const {
+    (arena_.control(rank_).*word).store(value, std::memory_order_release);
+    arena_.ring();
+  }
+
+  void wait_all(Word word, std::uint32_t target) const {
+    const auto missing = [&](int peer) {
+      return static_cast<std::int32_t>((arena_.control(peer).*word).load(std::memory_order_acquire) - target) < 0;
+    };
+    const auto ready = [&] {
+      for (int peer = 0; peer < size_; ++peer) {
+        if (missing(peer)) return false;
+      }
+      return true;
+    };
+    arena_.await(ready, missing, call_.explain, call_.deadline);
+  }
+
+  void fill_ahead(const Chunk& chunk) {
+    if (chunk.count == 0) return;
+    ahead_ = 1;
+    fill(chunk);
+    ahead_ = 0;
+  }
+
+  // Shows to the others what they need of this rank's operand.
+  void fill(const Chunk& chunk) {
+    std::byte* mine = staging(rank_);
+    switch (c_.kind) {
+      case OpKind::all_reduce:  // all but the own slice, which is read where it lies
+        for (int peer = 0; peer < size_; ++peer) {
+          const Slice part = slice(chunk, peer);
+          if (peer != rank_) {
+            gather_bytes(c_.output, bytes(chunk.begin + part.begin), mine + bytes(part.begin), bytes(part.count()));
+          }
+        }
+        break;
+      case OpKind::reduce_scatter:
+        for (int peer = 0; peer < size_; ++peer) {
+          const auto p = static_cast<std::size_t>(peer);
+          if (peer != rank_) {
+            gather_bytes(c_.input, bytes(p * c_.count + chunk.begin), mine + bytes(p * chunk.count), bytes(chunk.count));
+          }
+        }
+        break;
+      case OpKind::all_gather: gather_bytes(c_.input, bytes(chunk.begin), mine, bytes(chunk.count)); break;
+      case OpKind::broadcast:
+        if (rank_ == c_.root) gather_bytes(c_.output, bytes(chunk.begin), mine, bytes(chunk.count));
+        break;
+      case OpKind::barrier: break;
+    }
+    tell(&arena::RankControl::filled, call_.chunk + ahead_ + 1);
+  }
+
+  // Reduces `count` elements: this rank's own operand at `own`, the others' at `offset` of their staging buffers; the
+  // result goes to `output` and, if `also` is not null, there too.
+  void reduce(SegmentCursor own, std::size_t offset, SegmentCursor output, std::byte* also, std::size_t count) {
+    for (std::size_t left = bytes(count); left != 0;) {
+      const std::size_t run = std::min({left, own.run(), output.run()});
+      for (int peer = 0; peer < size_; ++peer) {
+        inputs_[static_cast<std::size_t>(peer)] = peer == rank_ ? own.data() : staging(peer) + offset;
+      }
+      std::byte* targets[2] = {output.data(), also};
+      reduce_rows({targets, also != nullptr ? 2U : 1U}, inputs_, run / element_, c_.dtype, c_.reduce, size_);
+      own.advance(run);
+      output.advance(run);
+      offset += run;
+      if (also != nullptr) also += run;
+      left -= run;
+    }
+  }
+
+  void reduce_slice(const Chunk& chunk) {
+    const Slice part = slice(chunk, rank_);
+    if (part.count() == 0) return;
+    const SegmentCursor own(c_.output, bytes(chunk.begin + part.begin));
+    reduce(own, bytes(part.begin), own, staging(rank_) + bytes(part.begin), part.count());
+  }
+
+  // Takes what the others have shown.
+  void take(const Chunk& chunk) {
+    switch (c_.kind) {
+      case OpKind::all_reduce:
+        for (int peer = 0; peer < size_; ++peer) {
+          const Slice part = slice(chunk, peer);
+          if (peer != rank_) {
+            scatter_bytes(staging(peer) + bytes(part.begin), c_.output, bytes(chunk.begin + part.begin), bytes(part.count()));
+          }
+        }
+        break;
+      case OpKind::reduce_scatter: {
+        const SegmentCursor own(c_.input, bytes(static_cast<std::size_t>(rank_) * c_.count + chunk.begin));
+        const SegmentCursor output(c_.output, bytes(chunk.begin));
+        reduce(own, bytes(static_cast<std::size_t>(rank_) * chunk.count), output, nullptr, chunk.count);
+        break;
+      }
+      case OpKind::all_gather:
+        for (int peer = 0; peer < size_; ++peer) {
+          const auto p = static_cast<std::size_t>(peer);
+          scatter_bytes(staging(peer), c_.output, bytes(p * c_.count + chunk.begin), bytes(chunk.count));
+        }
+        break;
+      case OpKind::broadcast:
+        if (rank_ != c_.root) scatter_bytes(staging(c_.root), c_.output, bytes(chunk.begin), bytes(chunk.count));
+        break;
+      case OpKind::barrier: break;
+    }
+  }
+
+  StagedCall& call_;
+  const Collective& c_;
+  const Arena& arena_;
+  const int rank_;
+  const int size_;
+  const std::size_t element_;
+  std::uint32_t ahead_ = 0;  // 1 while the next chunk is being filled
+  std::vector<const std::byte*> inputs_;
+};
+
+}  // namespace
+
+void run_staged(StagedCall& call) { Staged(call).run(); }
+
+}  // namespace lockstep

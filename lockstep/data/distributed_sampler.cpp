@@ -1,0 +1,76 @@
+#include "lockstep/data/distributed_sampler.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/randperm.h>
+
+#include <numeric>
+
+#include "lockstep/base/format.h"
+#include "lockstep/base/log.h"
+
+namespace lockstep {
+namespace {
+
+ShardOptions shard_options(const SamplerOptions& options) {
+  return {.drop_last = options.drop_last, .padding = options.padding, .layout = options.layout};
+}
+
+Shard shuffled_shard(std::size_t dataset_size, int replicas, int rank, std::uint64_t seed,
+                     const ShardOptions& options) {
+  const at::Tensor permutation =
+      at::randperm(static_cast<std::int64_t>(dataset_size), at::make_generator<at::CPUGeneratorImpl>(seed),
+                   at::TensorOptions().dtype(at::kLong).device(at::kCPU));
+  return shard_indices({permutation.const_data_ptr<std::int64_t>(), dataset_size}, replicas, rank, options);
+}
+
+Shard ordered_shard(std::size_t dataset_size, int replicas, int rank, const ShardOptions& options) {
+  std::vector<std::int64_t> order(dataset_size);
+  std::iota(order.begin(), order.end(), 0);
+  return shard_indices(order, replicas, rank, options);
+}
+
+}  // namespace
+
+DistributedSampler::DistributedSampler(std::size_t dataset_size, int num_replicas, int rank,
+                                       const SamplerOptions& options)
+    : dataset_size_(dataset_size),
+      replicas_(num_replicas),
+      rank_(rank),
+      options_(options),
+      size_(shard_size(dataset_size, num_replicas, rank, shard_options(options))) {}
+
+void DistributedSampler::set_epoch(std::int64_t epoch) {
+  if (epoch != epoch_) shard_is_current_ = shard_is_current_ && !options_.shuffle;
+  epoch_ = epoch;
+  epoch_was_iterated_ = false;
+}
+
+std::span<const std::int64_t> DistributedSampler::indices() {
+  if (!shard_is_current_) {
+    const ShardOptions options = shard_options(options_);
+    const std::uint64_t seed = options_.seed + static_cast<std::uint64_t>(epoch_);
+    shard_ = options_.shuffle ? shuffled_shard(dataset_size_, replicas_, rank_, seed, options)
+                              : ordered_shard(dataset_size_, replicas_, rank_, options);
+    shard_is_current_ = true;
+  }
+  return shard_.indices;
+}
+
+std::size_t DistributedSampler::unique_size() {
+  indices();
+  return shard_.unique_size;
+}
+
+std::span<const std::int64_t>::iterator DistributedSampler::begin() {
+  if (epoch_was_iterated_ && options_.shuffle && !repetition_was_reported_) {
+    log_warning(
+        fmt::format("the sampler goes through epoch {} again, in the same order: call set_epoch(epoch) before "
+                    "each epoch, or the data is shuffled only once",
+                    epoch_));
+    repetition_was_reported_ = true;
+  }
+  epoch_was_iterated_ = true;
+  return indices().begin();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,67 @@
+// DistributedSampler gives every rank its part of a data set, shuffled anew each epoch. (size, rank, epoch) -> indices
+// -> loader. Index by index what PyTorch's DistributedSampler yields, for the same seed and epoch.
+// Every rank computes the same permutation from seed + epoch: nothing is communicated. Host memory only.
+// Not thread-safe; does not block. Error{invalid_argument}: a rank outside [0, replicas - 1], contradictory options.
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "lockstep/data/shard_indices.h"
+
+namespace lockstep {
+
+struct SamplerOptions {
+  bool shuffle = true;
+  std::uint64_t seed = 0;  // equal on all ranks
+  bool drop_last = false;
+  Padding padding = Padding::repeat;
+  Layout layout = Layout::strided;
+};
+
+// A World, a process group: whatever knows its rank and its size.
+template <class T>
+concept RankAndSize = requires(const T& group) {
+  { group.rank() } -> std::convertible_to<int>;
+  { group.size() } -> std::convertible_to<int>;
+};
+
+class DistributedSampler {
+ public:
+  DistributedSampler(std::size_t dataset_size, int num_replicas, int rank, const SamplerOptions& options = {});
+  template <RankAndSize Group>
+  DistributedSampler(std::size_t dataset_size, const Group& group, const SamplerOptions& options = {})
+      : DistributedSampler(dataset_size, group.size(), group.rank(), options) {}
+
+  // Call before each epoch. Without it a shuffled sampler repeats the same order, and says so once.
+  void set_epoch(std::int64_t epoch);
+  std::int64_t epoch() const { return epoch_; }
+
+  // How many indices this rank yields, in every epoch.
+  std::size_t size() const { return size_; }
+  // This rank's indices in this epoch. Valid until set_epoch().
+  std::span<const std::int64_t> indices();
+  // How many of indices(), counted from the front, are not padding. For a metric that must count each sample once.
+  std::size_t unique_size();
+
+  // One pass over indices(). begin() counts passes.
+  std::span<const std::int64_t>::iterator begin();
+  std::span<const std::int64_t>::iterator end() { return indices().end(); }
+
+ private:
+  std::size_t dataset_size_;
+  int replicas_;
+  int rank_;
+  SamplerOptions options_;
+  std::size_t size_;
+  std::int64_t epoch_ = 0;
+  Shard shard_;
+  bool shard_is_current_ = false;
+  bool epoch_was_iterated_ = false;
+  bool repetition_was_reported_ = false;
+};
+
+}  // namespace lockstep

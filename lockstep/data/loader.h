@@ -1,0 +1,120 @@
+// loader() cuts a sampler's order into batches and assembles them ahead of the training loop on worker threads.
+// sampler + dataset -> batches, in the sampler's order whatever the number of workers.
+//   for (auto& [x, y] : lockstep::loader(train, sampler, {.batch_size = 64, .workers = 2})) ...
+// A Loader refers to the dataset and the sampler, which must outlive it. One thread iterates; get_batch() runs on all
+// workers at once and must be thread-safe. Each pass starts and ends its own worker threads (about 20 us each).
+// An exception in get_batch() reaches the loop as an Error that names the batch, with the original nested inside.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <span>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/deadline.h"
+#include "lockstep/data/index_sampler.h"
+#include "lockstep/data/loader_plan.h"
+#include "lockstep/data/prefetcher.h"
+
+namespace lockstep {
+
+template <class T>
+concept BatchDataset = requires(const T& dataset, std::span<const std::int64_t> indices) {
+  { dataset.size() } -> std::convertible_to<std::size_t>;
+  requires !std::is_void_v<decltype(dataset.get_batch(indices))>;
+};
+
+template <BatchDataset Dataset, class Sampler>
+  requires IndexSampler<Sampler>
+class Loader {
+ public:
+  using Batch = decltype(std::declval<const Dataset&>().get_batch(std::declval<std::span<const std::int64_t>>()));
+
+  // One pass. Move-only; destroying it early stops the workers.
+  class Iterator {
+   public:
+    using value_type = Batch;
+    using difference_type = std::ptrdiff_t;
+
+    Batch& operator*() const { return *pass_->current; }
+    Batch* operator->() const { return &*pass_->current; }
+    Iterator& operator++() {
+      pass_->advance();
+      return *this;
+    }
+    void operator++(int) { ++*this; }
+    friend bool operator==(const Iterator& iterator, std::default_sentinel_t) { return !iterator.pass_->current; }
+
+   private:
+    friend class Loader;
+    explicit Iterator(std::unique_ptr<typename Loader::Pass> pass) : pass_(std::move(pass)) { pass_->advance(); }
+    std::unique_ptr<typename Loader::Pass> pass_;
+  };
+
+  Loader(const Dataset& dataset, Sampler& sampler, const LoaderOptions& options)
+      : dataset_(&dataset), sampler_(&sampler), options_(options) {
+    plan();
+  }
+
+  // Batches in one pass.
+  std::size_t size() const { return plan().batches(); }
+
+  // Throws Error{invalid_argument} if the sampler yields an index that the dataset does not have.
+  Iterator begin() const {
+    std::vector<std::int64_t> order;
+    order.reserve(sampler_->size());
+    for (auto it = sampler_->begin(), end = sampler_->end(); it != end; ++it) order.push_back(*it);
+    const LoaderPlan batches = plan();
+    batches.check_order(order, dataset_->size());
+    return Iterator(std::make_unique<Pass>(*dataset_, std::move(order), batches, options_));
+  }
+  std::default_sentinel_t end() const { return {}; }
+
+ private:
+  struct Pass {
+    Pass(const Dataset& dataset, std::vector<std::int64_t> indices, const LoaderPlan& batches,
+         const LoaderOptions& options)
+        : order(std::move(indices)),
+          timeout(options.timeout),
+          prefetcher(batches.batches(), std::min<std::size_t>(options.workers, batches.batches()),
+                     static_cast<std::size_t>(options.workers) * options.prefetch,
+                     [this, &dataset, batches](std::size_t number) {
+                       const std::span<const std::int64_t> chosen = batches.batch(order, number);
+                       try {
+                         return dataset.get_batch(chosen);
+                       } catch (...) {
+                         batches.throw_batch_failed(number, chosen);
+                       }
+                     }) {}
+    void advance() {
+      current.reset();  // before waiting, so that its memory is free for the batches to come
+      current = prefetcher.next(Deadline::after(timeout));
+    }
+
+    std::vector<std::int64_t> order;
+    Duration timeout;
+    std::optional<Batch> current;
+    Prefetcher<Batch> prefetcher;
+  };
+
+  LoaderPlan plan() const { return LoaderPlan(sampler_->size(), options_); }
+
+  const Dataset* dataset_;
+  Sampler* sampler_;
+  LoaderOptions options_;
+};
+
+template <BatchDataset Dataset, class Sampler>
+Loader<Dataset, Sampler> loader(const Dataset& dataset, Sampler& sampler, const LoaderOptions& options = {}) {
+  return Loader<Dataset, Sampler>(dataset, sampler, options);
+}
+template <BatchDataset Dataset, class Sampler>
+void loader(const Dataset&& dataset, Sampler& sampler, const LoaderOptions& options = {}) = delete;
+
+}  // namespace lockstep

@@ -1,0 +1,86 @@
+#include "lockstep/data/loader_plan.h"
+
+#include <algorithm>
+#include <exception>
+#include <string>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/format.h"
+
+namespace lockstep {
+namespace {
+
+constexpr int kMaxWorkers = 1024;
+constexpr int kMaxPrefetch = 1024;
+
+std::size_t count_batches(std::size_t samples, const LoaderOptions& options) {
+  const std::size_t full = samples / options.batch_size;
+  const bool has_rest = samples % options.batch_size != 0;
+  return has_rest && !options.drop_last ? full + 1 : full;
+}
+
+void validate(const LoaderOptions& options) {
+  if (options.batch_size == 0) throw Error(ErrorKind::invalid_argument, "loader: batch_size is 0");
+  if (options.workers < 0 || options.workers > kMaxWorkers) {
+    throw Error(ErrorKind::invalid_argument,
+                fmt::format("loader: workers is {}, it must lie in [0, {}]", options.workers, kMaxWorkers));
+  }
+  if (options.prefetch < 1 || options.prefetch > kMaxPrefetch) {
+    throw Error(ErrorKind::invalid_argument,
+                fmt::format("loader: prefetch is {}, it must lie in [1, {}]", options.prefetch, kMaxPrefetch));
+  }
+}
+
+}  // namespace
+
+LoaderPlan::LoaderPlan(std::size_t samples, const LoaderOptions& options)
+    : samples_(samples), batch_size_(options.batch_size), first_batch_(options.first_batch), batches_(0) {
+  validate(options);
+  const std::size_t all = count_batches(samples, options);
+  if (options.first_batch > all) {
+    throw Error(ErrorKind::invalid_argument,
+                fmt::format("loader: first_batch is {}, but a pass over {} samples has {} batches of {}",
+                            options.first_batch, samples, all, options.batch_size));
+  }
+  batches_ = all - options.first_batch;
+}
+
+std::span<const std::int64_t> LoaderPlan::batch(std::span<const std::int64_t> order, std::size_t number) const {
+  const std::size_t first = (first_batch_ + number) * batch_size_;
+  return order.subspan(first, std::min(batch_size_, order.size() - first));
+}
+
+void LoaderPlan::check_order(std::span<const std::int64_t> order, std::size_t dataset_size) const {
+  if (order.size() != samples_) {
+    throw Error(ErrorKind::invalid_argument,
+                fmt::format("loader: the sampler announces {} indices and yields {}", samples_, order.size()));
+  }
+  const auto bad = std::find_if(order.begin(), order.end(), [dataset_size](std::int64_t index) {
+    return index < 0 || static_cast<std::uint64_t>(index) >= dataset_size;
+  });
+  if (bad != order.end()) {
+    throw Error(ErrorKind::invalid_argument,
+                fmt::format("loader: the sampler yields index {} at position {}, the dataset has {} samples: was the "
+                            "sampler made for another dataset?",
+                            *bad, bad - order.begin(), dataset_size));
+  }
+}
+
+void LoaderPlan::throw_batch_failed(std::size_t number, std::span<const std::int64_t> indices) const {
+  const std::size_t position = (first_batch_ + number) * batch_size_;
+  const auto [lowest, highest] = std::minmax_element(indices.begin(), indices.end());
+  const std::string where =
+      fmt::format("loader: batch {} (positions {} to {} of the sampler's order, dataset indices between {} and {})",
+                  first_batch_ + number, position, position + indices.size() - 1, *lowest, *highest);
+  try {
+    throw;
+  } catch (const Error& error) {
+    std::throw_with_nested(Error(error.kind(), where + ": " + error.what(), error.detail()));
+  } catch (const std::exception& error) {
+    std::throw_with_nested(Error(ErrorKind::internal, where + ": " + error.what()));
+  } catch (...) {
+    std::throw_with_nested(Error(ErrorKind::internal, where + ": an exception that is no std::exception"));
+  }
+}
+
+}  // namespace lockstep

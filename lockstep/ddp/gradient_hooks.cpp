@@ -1,0 +1,61 @@
+#include "lockstep/ddp/gradient_hooks.h"
+
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <utility>
+
+namespace lockstep {
+namespace {
+
+class PostHook final : public torch::autograd::FunctionPostHook {
+ public:
+  explicit PostHook(std::function<void()> on_ready) : on_ready_(std::move(on_ready)) {}
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
+                                            const torch::autograd::variable_list&) override {
+    on_ready_();
+    return outputs;
+  }
+
+ private:
+  std::function<void()> on_ready_;
+};
+
+}  // namespace
+
+struct GradientHook::Impl {
+  // A parameter refers to its accumulator weakly: whoever hooks it must keep it alive.
+  decltype(torch::autograd::impl::grad_accumulator(at::Tensor())) accumulator;
+  std::uintptr_t key = 0;
+};
+
+GradientHook::GradientHook(const at::Tensor& parameter, std::function<void()> on_ready) : impl_(std::make_unique<Impl>()) {
+  impl_->accumulator = torch::autograd::impl::grad_accumulator(parameter);
+  impl_->key = impl_->accumulator->add_post_hook(std::make_unique<PostHook>(std::move(on_ready)));
+}
+
+GradientHook::GradientHook(GradientHook&&) noexcept = default;
+
+GradientHook::~GradientHook() {
+  if (impl_ != nullptr) impl_->accumulator->del_post_hook(impl_->key);
+}
+
+bool GradientHook::watches(const at::Tensor& parameter) {
+  const auto accumulator = torch::autograd::impl::try_get_grad_accumulator(parameter);
+  if (!accumulator) return false;
+  for (const auto& hook : accumulator->post_hooks()) {
+    if (dynamic_cast<const PostHook*>(hook.get()) != nullptr) return true;
+  }
+  return false;
+}
+
+void when_backward_reaches(const at::Tensor& output, std::function<void()> call) {
+  if (!output.defined() || !output.requires_grad()) return;
+  output.register_hook([call = std::move(call)](const at::TensorBase&) { call(); });
+}
+
+void at_end_of_backward(std::function<void()> call) {
+  torch::autograd::Engine::get_default_engine().queue_callback(std::move(call));
+}
+
+}  // namespace lockstep

@@ -1,0 +1,96 @@
+#include "lockstep/ddp/model_state.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <cstring>
+#include <sstream>
+
+#include "lockstep/base/hash.h"
+#include "lockstep/ddp/diagnostics.h"
+
+namespace lockstep {
+namespace {
+
+std::string line_of(const char* kind, const std::string& name, const at::Tensor& tensor) {
+  std::ostringstream line;
+  line << kind << ' ' << name << ' ' << tensor.sizes() << ' ' << tensor.scalar_type() << " strides " << tensor.strides()
+       << (tensor.requires_grad() ? "" : " frozen");
+  return line.str();
+}
+
+// One line a tensor; what two ranks must agree on.
+std::string description(const NamedTensors& parameters, const NamedTensors& buffers) {
+  std::string text;
+  for (const auto& [name, tensor] : parameters) text += line_of("parameter", name, tensor) + '\n';
+  for (const auto& [name, tensor] : buffers) text += line_of("buffer", name, tensor) + '\n';
+  return text;
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+[[noreturn]] void throw_first_difference(const std::vector<std::string>& descriptions) {
+  const auto ours = lines_of(descriptions[0]);
+  for (std::size_t rank = 1; rank < descriptions.size(); ++rank) {
+    const auto theirs = lines_of(descriptions[rank]);
+    for (std::size_t i = 0; i < std::max(ours.size(), theirs.size()); ++i) {
+      const std::string left = i < ours.size() ? ours[i] : "nothing";
+      const std::string right = i < theirs.size() ? theirs[i] : "nothing";
+      if (left != right) throw different_models_error(static_cast<int>(rank), "entry " + std::to_string(i), left, right);
+    }
+  }
+  throw Error(ErrorKind::internal, "model fingerprints differ, but their descriptions do not");
+}
+
+}  // namespace
+
+void verify_same_model(const NamedTensors& parameters, const NamedTensors& buffers, const ProcessGroup& group) {
+  const std::string mine = description(parameters, buffers);
+  const at::Tensor fingerprint = at::zeros({2}, at::kLong);
+  fingerprint.mutable_data_ptr<std::int64_t>()[0] = static_cast<std::int64_t>(hash_of(mine));
+  fingerprint.mutable_data_ptr<std::int64_t>()[1] = static_cast<std::int64_t>(mine.size());
+  const auto all = group.all_gather(fingerprint, {.name = "model fingerprint"});
+  std::int64_t longest = 0;
+  bool equal = true;
+  for (const at::Tensor& theirs : all) {
+    const auto* values = theirs.const_data_ptr<std::int64_t>();
+    equal = equal && values[0] == all[0].const_data_ptr<std::int64_t>()[0];
+    longest = std::max(longest, values[1]);
+  }
+  if (equal) return;
+  const at::Tensor text = at::zeros({longest}, at::kByte);
+  std::memcpy(text.mutable_data_ptr(), mine.data(), mine.size());
+  std::vector<std::string> descriptions;
+  for (const at::Tensor& theirs : group.all_gather(text, {.name = "model description"})) {
+    const auto* begin = static_cast<const char*>(theirs.const_data_ptr());
+    const auto length = static_cast<std::size_t>(all[descriptions.size()].const_data_ptr<std::int64_t>()[1]);
+    descriptions.emplace_back(begin, std::min(length, static_cast<std::size_t>(longest)));
+  }
+  throw_first_difference(descriptions);
+}
+
+void broadcast_values(const std::vector<at::Tensor>& tensors, int root, const ProcessGroup& group, std::string_view name) {
+  std::vector<at::Tensor> bytes;
+  std::vector<std::pair<at::Tensor, at::Tensor>> copies;
+  bytes.reserve(tensors.size());
+  for (const at::Tensor& tensor : tensors) {
+    at::Tensor dense = tensor.detach();
+    if (!dense.is_non_overlapping_and_dense()) {
+      dense = dense.contiguous();
+      copies.emplace_back(tensor.detach(), dense);
+    }
+    if (dense.nbytes() == 0) continue;
+    bytes.push_back(at::from_blob(dense.data_ptr(), {static_cast<std::int64_t>(dense.nbytes())}, at::TensorOptions().dtype(at::kByte)));
+  }
+  if (!bytes.empty()) group.broadcast(bytes, root, {.name = name});
+  for (const auto& [theirs, copy] : copies) theirs.copy_(copy);
+}
+
+}  // namespace lockstep

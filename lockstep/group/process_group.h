@@ -1,0 +1,91 @@
+// A ProcessGroup is a set of ranks that make the same collective calls in the same order. bucket -> process group -> collective.
+// A copyable handle; the group ends when the last handle goes, without communicating (what is still in flight is aborted).
+// Thread-safe; calls from several threads of one rank run one after the other, so it is for the caller to have all ranks agree on the order.
+//
+// Every call blocks until this rank's result is complete, except the *_async forms, which return at once and run in issue order on the
+// group's own thread; their tensors must not be touched until the Work is done. Each fails within its timeout:
+// Error{invalid_argument} before anything is sent, {desync} on every rank if ranks make different calls, {peer_lost} naming a rank that
+// died or left, {timeout} naming the missing ranks, {aborted}. After any but the first the group stays failed.
+// Results are bitwise equal on all ranks; reductions add in rank order (see Engine).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/base/deadline.h"
+#include "lockstep/collective/collective.h"
+#include "lockstep/collective/engine.h"
+#include "lockstep/group/work.h"
+
+namespace lockstep {
+
+struct GroupOptions {
+  Duration timeout = std::chrono::minutes(30);  // of each collective
+};
+
+struct CallOptions {
+  std::optional<Duration> timeout = {};  // instead of the group's
+  std::string_view name = {};            // of the data; ranks that give different names are told so
+};
+
+class ArenaEngine;
+
+class ProcessGroup {
+ public:
+  explicit ProcessGroup(std::unique_ptr<Engine> engine, const GroupOptions& options = {});
+
+  int rank() const;
+  int size() const;
+  std::string_view transport() const;  // "shared memory", "tcp", "in-process"
+  Duration timeout() const;
+
+  // In place. Any shape and strides; CPU; dtypes float32, float64, float16, bfloat16, int32, int64, uint8. avg: floating types.
+  void all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum, const CallOptions& options = {}) const;
+  // Several tensors of one dtype as one collective.
+  void all_reduce(at::TensorList tensors, ReduceOp op = ReduceOp::sum, const CallOptions& options = {}) const;
+  void broadcast(const at::Tensor& tensor, int root = 0, const CallOptions& options = {}) const;
+  void broadcast(at::TensorList tensors, int root = 0, const CallOptions& options = {}) const;
+  // The tensors of all ranks, in rank order; all have this rank's shape.
+  std::vector<at::Tensor> all_gather(const at::Tensor& input, const CallOptions& options = {}) const;
+  // output: size() times the elements of input.
+  void all_gather_into(const at::Tensor& output, const at::Tensor& input, const CallOptions& options = {}) const;
+  // input: size() times the elements of output; this rank gets part rank() of the reduction.
+  void reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op = ReduceOp::sum,
+                      const CallOptions& options = {}) const;
+  // Returns once all ranks have called it.
+  void barrier(const CallOptions& options = {}) const;
+
+  Work all_reduce_async(at::TensorList tensors, ReduceOp op = ReduceOp::sum, const CallOptions& options = {}) const;
+  Work broadcast_async(at::TensorList tensors, int root = 0, const CallOptions& options = {}) const;
+  Work all_gather_into_async(const at::Tensor& output, const at::Tensor& input, const CallOptions& options = {}) const;
+  Work reduce_scatter_async(const at::Tensor& output, const at::Tensor& input, ReduceOp op = ReduceOp::sum,
+                            const CallOptions& options = {}) const;
+  Work barrier_async(const CallOptions& options = {}) const;
+
+  // An uninitialised tensor in memory that all ranks of the node share: collectives on it move the least bytes.
+  // Ordinary memory where the ranks share none.
+  at::Tensor empty(at::IntArrayRef sizes, at::ScalarType dtype = at::kFloat) const;
+  // Whether a dense tensor lies in this rank's part of that memory.
+  bool is_shared(const at::Tensor& tensor) const;
+
+  // Ends every present and future call on all ranks with Error{aborted} quoting the reason. Never blocks.
+  void abort(std::string_view reason) const noexcept;
+
+  // Whether drive() works: all ranks of the group share memory.
+  bool shares_memory() const;
+  // Hands the engine to `use`, behind everything that was issued before, for collectives that the caller drives by itself (post, poll,
+  // wait). REQUIRES: shares_memory().
+  void drive(const std::function<void(ArenaEngine&)>& use) const;
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,85 @@
+#include "lockstep/group/tensor_bytes.h"
+
+#include <sstream>
+#include <string>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+namespace {
+
+[[noreturn]] void refuse(std::string_view operation, const std::string& why) {
+  ErrorDetail detail;
+  detail.operation = operation;
+  throw Error(ErrorKind::invalid_argument, std::string(operation) + ": " + why, detail);
+}
+
+template <class T>
+std::string text_of(const T& value) {
+  std::ostringstream out;
+  out << value;
+  return out.str();
+}
+
+}  // namespace
+
+DType dtype_of(const at::Tensor& tensor, std::string_view operation) {
+  switch (tensor.scalar_type()) {
+    case at::kFloat: return DType::f32;
+    case at::kDouble: return DType::f64;
+    case at::kHalf: return DType::f16;
+    case at::kBFloat16: return DType::bf16;
+    case at::kInt: return DType::i32;
+    case at::kLong: return DType::i64;
+    case at::kByte: return DType::u8;
+    default:
+      refuse(operation, "tensors of type " + text_of(tensor.scalar_type()) +
+                            " are not supported (float32, float64, float16, bfloat16, int32, int64, uint8 are)");
+  }
+}
+
+at::ScalarType scalar_type_of(DType dtype) {
+  switch (dtype) {
+    case DType::f32: return at::kFloat;
+    case DType::f64: return at::kDouble;
+    case DType::f16: return at::kHalf;
+    case DType::bf16: return at::kBFloat16;
+    case DType::i32: return at::kInt;
+    case DType::i64: return at::kLong;
+    case DType::u8: return at::kByte;
+  }
+  return at::kByte;
+}
+
+TensorBytes::TensorBytes(at::TensorList tensors, std::string_view operation) {
+  segments_.reserve(tensors.size());
+  keep_.reserve(tensors.size());
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const at::Tensor& tensor = tensors[i];
+    if (!tensor.defined()) refuse(operation, "tensor " + std::to_string(i) + " is undefined");
+    if (tensor.layout() != at::kStrided) refuse(operation, "tensor " + std::to_string(i) + " is sparse");
+    if (!tensor.device().is_cpu()) {
+      refuse(operation, "tensor " + std::to_string(i) + " is on " + text_of(tensor.device()) + "; this group moves CPU memory");
+    }
+    const DType dtype = dtype_of(tensor, operation);
+    if (i == 0) dtype_ = dtype;
+    if (dtype != dtype_) {
+      refuse(operation, "tensor " + std::to_string(i) + " is " + std::string(to_string(dtype)) + " where tensor 0 is " +
+                            std::string(to_string(dtype_)));
+    }
+    at::Tensor flat = tensor;
+    if (!tensor.is_contiguous()) {
+      flat = tensor.detach().contiguous();
+      copies_.emplace_back(tensor.detach(), flat);
+    }
+    segments_.push_back({static_cast<std::byte*>(flat.data_ptr()), static_cast<std::size_t>(flat.nbytes())});
+    count_ += static_cast<std::uint64_t>(flat.numel());
+    keep_.push_back(std::move(flat));
+  }
+}
+
+void TensorBytes::copy_back() const {
+  for (const auto& [theirs, copy] : copies_) theirs.copy_(copy);
+}
+
+}  // namespace lockstep

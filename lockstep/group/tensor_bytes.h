@@ -1,0 +1,39 @@
+// The only place where a Tensor becomes bytes: checks what a collective can move and lists its memory as segments.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/dtype.h"
+#include "lockstep/collective/collective.h"
+
+namespace lockstep {
+
+// Error{invalid_argument} naming the operation for a type that collectives do not move.
+DType dtype_of(const at::Tensor& tensor, std::string_view operation);
+at::ScalarType scalar_type_of(DType dtype);
+
+// The memory of some tensors of one dtype, joined. A tensor whose elements do not lie in order is copied; `copy_back()` brings results home.
+class TensorBytes {
+ public:
+  // Error{invalid_argument}: an undefined, non-CPU or sparse tensor, or different dtypes.
+  TensorBytes(at::TensorList tensors, std::string_view operation);
+
+  DType dtype() const { return dtype_; }
+  std::uint64_t count() const { return count_; }
+  std::span<const Segment> segments() const { return segments_; }
+  // REQUIRES: the collective that wrote to segments() is finished.
+  void copy_back() const;
+
+ private:
+  DType dtype_ = DType::f32;
+  std::uint64_t count_ = 0;
+  std::vector<Segment> segments_;
+  std::vector<at::Tensor> keep_;                          // alive while a collective runs
+  std::vector<std::pair<at::Tensor, at::Tensor>> copies_;  // (caller's, copy)
+};
+
+}  // namespace lockstep

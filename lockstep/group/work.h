@@ -1,0 +1,40 @@
+// A Work is a collective that was started and will finish: a copyable handle. Thread-safe.
+#pragma once
+
+#include <condition_variable>
+#include <exception>
+#include <memory>
+#include <mutex>
+
+#include "lockstep/base/deadline.h"
+
+namespace lockstep {
+
+class Work {
+ public:
+  // A new, unfinished one, for whoever runs it.
+  Work() : state_(std::make_shared<State>()) {}
+
+  // Blocks until it has finished, and throws what it failed with, every time it is called.
+  // Error{timeout} at the deadline; the collective goes on.
+  void wait(Deadline deadline = Deadline::never()) const;
+  // Without blocking: finished, well or badly.
+  bool is_completed() const;
+  // What it failed with; null while it runs and where it went well.
+  std::exception_ptr exception() const;
+
+  // For whoever runs it.
+  void complete(std::exception_ptr error) const;
+
+ private:
+  struct State {
+    std::mutex mutex;
+    std::condition_variable changed;
+    // State below is protected by mutex.
+    bool done = false;
+    std::exception_ptr error;
+  };
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace lockstep

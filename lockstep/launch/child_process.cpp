@@ -1,0 +1,182 @@
+#include "lockstep/launch/child_process.h"
+
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <span>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/format.h"
+#include "lockstep/launch/program_path.h"
+
+namespace lockstep {
+namespace {
+
+// All that the child needs, laid out before it exists: between vfork and exec it shares the parent's memory, so it may
+// only make system calls on what is ready.
+struct ExecPlan {
+  const char* path;
+  char* const* argv;
+  char* const* environment;
+  std::span<const int> keep_fds;
+  int stdio[3];
+  int guard_fd;
+  int error_fd;
+  pid_t parent;
+  const sigset_t* mask;
+};
+
+[[noreturn]] void fail(const ExecPlan& plan, int saved_errno) {
+  [[maybe_unused]] const ssize_t written = ::write(plan.error_fd, &saved_errno, sizeof saved_errno);
+  ::_exit(127);
+}
+
+[[noreturn]] void run_child(const ExecPlan& plan) {
+  if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) fail(plan, errno);
+  // The parent may have died before the line above.
+  if (::getppid() != plan.parent) ::_exit(127);
+  if (::setpgid(0, 0) != 0) fail(plan, errno);
+  for (int fd = 0; fd < 3; ++fd) {
+    if (plan.stdio[fd] >= 0 && ::dup2(plan.stdio[fd], fd) < 0) fail(plan, errno);
+  }
+  for (const int fd : plan.keep_fds) {
+    if (::fcntl(fd, F_SETFD, 0) != 0) fail(plan, errno);
+  }
+  // No handler of the parent may run here once signals are let in; exec would reset it only later.
+  for (int signal = 1; signal < NSIG; ++signal) {
+    struct sigaction action {};
+    if (::sigaction(signal, nullptr, &action) != 0) continue;
+    if (action.sa_handler == SIG_IGN || action.sa_handler == SIG_DFL) continue;
+    action = {};
+    action.sa_handler = SIG_DFL;
+    ::sigaction(signal, &action, nullptr);
+  }
+  const pid_t self = ::getpid();
+  if (plan.guard_fd >= 0 && ::write(plan.guard_fd, &self, sizeof self) != sizeof self) fail(plan, errno);
+  ::sigprocmask(SIG_SETMASK, plan.mask, nullptr);
+  ::execve(plan.path, plan.argv, plan.environment);
+  fail(plan, errno);
+}
+
+std::vector<char*> pointers(const std::vector<std::string>& strings) {
+  std::vector<char*> result;
+  result.reserve(strings.size() + 1);
+  for (const std::string& string : strings) result.push_back(const_cast<char*>(string.c_str()));
+  result.push_back(nullptr);
+  return result;
+}
+
+// Apart from start(), so that no local of the parent is live across vfork's second return.
+[[gnu::noinline]] pid_t vfork_and_run(const ExecPlan& plan) {
+  const pid_t pid = ::vfork();
+  if (pid == 0) run_child(plan);
+  return pid;
+}
+
+// 0 if the program was executed, else the errno that stopped it.
+int read_exec_errno(int fd) {
+  int failure = 0;
+  ssize_t got = 0;
+  do {
+    got = ::read(fd, &failure, sizeof failure);
+  } while (got < 0 && errno == EINTR);
+  return got == sizeof failure ? failure : 0;
+}
+
+siginfo_t wait_for(int pid, int options) {
+  siginfo_t info{};
+  while (::waitid(P_PID, static_cast<id_t>(pid), &info, options) != 0) {
+    if (errno == EINTR) continue;
+    if (errno == ECHILD) {
+      throw Error(
+          ErrorKind::internal,
+          fmt::format("pid {} was reaped by another part of this program (a waitpid(-1) or a SIGCHLD handler?); "
+                      "how it ended is lost",
+                      pid));
+    }
+    throw system_error(fmt::format("waiting for pid {}", pid), errno);
+  }
+  return info;
+}
+
+}  // namespace
+
+void occupy_standard_descriptors() {
+  for (int fd = 0; fd < 3; ++fd) {
+    if (::fcntl(fd, F_GETFD) >= 0) continue;
+    const int opened = ::open("/dev/null", O_RDWR);
+    if (opened != fd) throw system_error("opening /dev/null for a standard descriptor that is closed", errno);
+  }
+}
+
+ChildProcess ChildProcess::start(const Command& command, const sigset_t& mask, int guard_fd) {
+  int error_pipe[2];
+  if (::pipe2(error_pipe, O_CLOEXEC) != 0) throw system_error("making a pipe for a rank", errno);
+  const UniqueFd error_reader(error_pipe[0]);
+  UniqueFd error_writer(error_pipe[1]);
+  const std::vector<char*> argv = pointers(command.argv);
+  const std::vector<char*> environment = pointers(command.environment);
+  const ExecPlan plan{command.path.c_str(),
+                      argv.data(),
+                      environment.data(),
+                      command.keep_fds,
+                      {command.stdin_fd, command.stdout_fd, command.stderr_fd},
+                      guard_fd,
+                      error_writer.get(),
+                      ::getpid(),
+                      &mask};
+  sigset_t all;
+  sigset_t before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  const pid_t pid = vfork_and_run(plan);
+  const int fork_errno = errno;
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (pid < 0) throw system_error("starting a process for a rank (is the limit on processes reached?)", fork_errno);
+
+  error_writer.reset();
+  if (const int failure = read_exec_errno(error_reader.get()); failure != 0) {
+    wait_for(pid, WEXITED);
+    throw ExecFailed(fmt::format("cannot execute '{}': {}", command.path, std::strerror(failure)), failure);
+  }
+  UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  if (!pidfd) {
+    const int saved_errno = errno;
+    ::kill(-pid, SIGKILL);
+    wait_for(pid, WEXITED);
+    throw system_error("pidfd_open (Lockstep needs Linux 5.9 or newer)", saved_errno);
+  }
+  return ChildProcess(pid, std::move(pidfd));
+}
+
+ChildProcess::ChildProcess(ChildProcess&& other) noexcept
+    : pid_(other.pid_), pidfd_(std::move(other.pidfd_)), reaped_(std::exchange(other.reaped_, true)) {}
+
+ChildProcess::~ChildProcess() {
+  if (reaped_) return;
+  signal_group(SIGKILL);
+  while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+  }
+}
+
+void ChildProcess::signal_group(int signal) const noexcept {
+  if (!reaped_) ::kill(-pid_, signal);
+}
+
+std::optional<ExitStatus> ChildProcess::try_reap() {
+  const siginfo_t peek = wait_for(pid_, WEXITED | WNOHANG | WNOWAIT);
+  if (peek.si_pid == 0) return std::nullopt;
+  // While the dead leader is not reaped, nobody else can get its number as a process group.
+  ::kill(-pid_, SIGKILL);
+  const siginfo_t info = wait_for(pid_, WEXITED);
+  reaped_ = true;
+  if (info.si_code == CLD_EXITED) return ExitStatus{.code = info.si_status};
+  return ExitStatus{.signal = info.si_status, .core_dumped = info.si_code == CLD_DUMPED};
+}
+
+}  // namespace lockstep

@@ -1,0 +1,32 @@
+// LineSplitter cuts a stream of bytes into lines without losing a byte. A value type; no I/O.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+
+namespace lockstep {
+
+class LineSplitter {
+ public:
+  // A line longer than this is passed on in pieces, each as a line of its own.
+  static constexpr std::size_t kMaxLineBytes = std::size_t{64} << 10;
+  using OnLine = std::function<void(std::string_view line)>;  // without its newline
+
+  void feed(std::string_view bytes, const OnLine& on_line);
+  // The stream has ended: what is left is a line.
+  void finish(const OnLine& on_line);
+  // What has come of a line whose newline has not.
+  std::string_view partial() const { return partial_; }
+  // Keeps, of the partial line, only what a terminal would still show.
+  void drop_overwritten();
+
+ private:
+  std::string partial_;
+};
+
+// What of a line a terminal shows in the end: a carriage return sends the cursor back, and the text behind it
+// overwrites what came before. "10%\r20%\r" -> "20%".
+std::string_view visible_text(std::string_view line);
+
+}  // namespace lockstep

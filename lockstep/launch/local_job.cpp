@@ -1,0 +1,125 @@
+#include "lockstep/launch/local_job.h"
+
+#include <fcntl.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <string_view>
+
+#include "lockstep/base/deadline.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/format.h"
+#include "lockstep/launch/cores.h"
+#include "lockstep/net/listener.h"
+#include "lockstep/net/token.h"
+#include "lockstep/store/store_server.h"
+
+namespace lockstep {
+namespace {
+
+const Duration kListenTimeout = std::chrono::seconds(5);
+
+std::string random_id() {
+  std::uint64_t value = 0;
+  if (::getrandom(&value, sizeof value, 0) != sizeof value) throw system_error("reading random bytes", errno);
+  return fmt::format("{:016x}", value);
+}
+
+int free_port() {
+  return Listener::bind({"127.0.0.1", 0}, Deadline::after(kListenTimeout)).address().port();
+}
+
+StoreServerOptions store_options(const Token& token, const std::string& job_id) {
+  StoreServerOptions options;
+  options.token = token;
+  options.job_id = job_id;
+  return options;
+}
+
+std::string set_by_user(const JobOptions& options, const char* name) {
+  const char* inherited = std::getenv(name);
+  std::string value = inherited == nullptr ? "" : inherited;
+  for (const auto& [key, given] : options.environment) {
+    if (key == name) value = given;
+  }
+  return value;
+}
+
+}  // namespace
+
+struct LocalJob::Parts {
+  explicit Parts(const std::string& job_id) : store({"127.0.0.1", 0}, store_options(token, job_id)) {}
+
+  Token token = Token::generate();
+  UniqueFd token_fd = token.to_fd();
+  UniqueFd null{::open("/dev/null", O_RDWR | O_CLOEXEC)};
+  StoreServer store;
+};
+
+LocalJob::LocalJob(JobOptions options)
+    : options_(std::move(options)), id_(random_id()), cores_(available_cores()), parts_(std::make_unique<Parts>(id_)) {
+  if (!parts_->null) throw system_error("opening /dev/null", errno);
+  if (options_.master_port == 0) options_.master_port = free_port();
+  threads_from_user_ = options_.threads_per_rank == 0 && !set_by_user(options_, "OMP_NUM_THREADS").empty();
+  const int share = options_.threads_per_rank > 0 ? options_.threads_per_rank : std::max(1, cores_ / options_.ranks);
+  threads_ = threads_from_user_ ? set_by_user(options_, "OMP_NUM_THREADS") : std::to_string(share);
+}
+
+LocalJob::~LocalJob() = default;
+
+Command LocalJob::command(int rank, const std::string& path, const std::vector<std::string>& argv) const {
+  const std::string rank_text = std::to_string(rank);
+  const std::string size_text = std::to_string(options_.ranks);
+  std::vector<std::pair<std::string, std::string>> changes{
+      {"RANK", rank_text},
+      {"LOCAL_RANK", rank_text},
+      {"WORLD_SIZE", size_text},
+      {"LOCAL_WORLD_SIZE", size_text},
+      {"GROUP_RANK", "0"},
+      {"GROUP_WORLD_SIZE", "1"},
+      {"ROLE_NAME", "default"},
+      {"ROLE_RANK", rank_text},
+      {"ROLE_WORLD_SIZE", size_text},
+      {"MASTER_ADDR", options_.master_addr},
+      {"MASTER_PORT", std::to_string(options_.master_port)},
+      {"LOCKSTEP_STORE", to_string(Endpoint{"127.0.0.1", parts_->store.port()})},
+      {"LOCKSTEP_TOKEN_FD", std::to_string(parts_->token_fd.get())},
+      {"LOCKSTEP_JOB_ID", id_},
+      {"LOCKSTEP_GENERATION", "0"},
+      {"OMP_NUM_THREADS", threads_},
+  };
+  changes.insert(changes.end(), options_.environment.begin(), options_.environment.end());
+  const bool reads_input = rank == 0 && ::isatty(STDIN_FILENO) == 0;
+  return Command{.path = path,
+                 .argv = argv,
+                 .environment = merge_environment(environ, changes),
+                 .keep_fds = {parts_->token_fd.get()},
+                 .stdin_fd = reads_input ? -1 : parts_->null.get()};
+}
+
+std::string LocalJob::description() const {
+  return fmt::format("{} rank{} on this machine, {} thread{}{} ({} core{})", options_.ranks,
+                     options_.ranks == 1 ? "" : "s", threads_, threads_ == "1" ? "" : "s",
+                     threads_from_user_ ? " each, as OMP_NUM_THREADS says" : " each", cores_, cores_ == 1 ? "" : "s");
+}
+
+std::vector<std::string> merge_environment(const char* const* base,
+                                           const std::vector<std::pair<std::string, std::string>>& changes) {
+  std::map<std::string, std::string, std::less<>> changed;
+  for (const auto& [name, value] : changes) changed[name] = value;
+  std::vector<std::string> merged;
+  for (; *base != nullptr; ++base) {
+    const std::string_view entry(*base);
+    if (changed.find(entry.substr(0, entry.find('='))) == changed.end()) merged.emplace_back(entry);
+  }
+  for (const auto& [name, value] : changed) merged.push_back(name + "=" + value);
+  return merged;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,52 @@
+// LocalJob is the launcher's side of a job whose ranks all run on this machine: it hosts the job's store, makes its
+// token, and says with what environment each rank is started. launcher -> store -> rendezvous.
+// The store lives as long as this object. Not thread-safe.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/unique_fd.h"
+#include "lockstep/launch/child_process.h"
+
+namespace lockstep {
+
+struct JobOptions {
+  int ranks = 1;
+  int threads_per_rank = 0;               // 0: OMP_NUM_THREADS if it is set, else cores / ranks, at least 1
+  std::string master_addr = "127.0.0.1";  // for programs of other libraries; Lockstep's own store does not use them
+  int master_port = 0;                    // 0: one that is free now
+  std::vector<std::pair<std::string, std::string>> environment{};  // added last
+};
+
+class LocalJob {
+ public:
+  // Throws Error{internal} if the store cannot listen on 127.0.0.1.
+  explicit LocalJob(JobOptions options);
+  ~LocalJob();
+
+  const std::string& id() const { return id_; }
+  // The rank's command. Standard input is the caller's for rank 0 unless that is a terminal (a process group of its own
+  // may not read it), else /dev/null.
+  Command command(int rank, const std::string& path, const std::vector<std::string>& argv) const;
+  // "2 ranks on this machine, 1 thread each (2 cores)"
+  std::string description() const;
+
+ private:
+  struct Parts;
+
+  JobOptions options_;
+  std::string id_;
+  int cores_;
+  bool threads_from_user_ = false;
+  std::string threads_;  // what OMP_NUM_THREADS will say
+  std::unique_ptr<Parts> parts_;
+};
+
+// `base` (as environ) with `changes` made: each name occurs once, with the last value given for it.
+std::vector<std::string> merge_environment(const char* const* base,
+                                           const std::vector<std::pair<std::string, std::string>>& changes);
+
+}  // namespace lockstep

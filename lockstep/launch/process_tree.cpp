@@ -1,0 +1,323 @@
+#include "lockstep/launch/process_tree.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <optional>
+
+#include "lockstep/base/deadline.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/format.h"
+#include "lockstep/launch/guard.h"
+#include "lockstep/launch/signal_relay.h"
+#include "lockstep/launch/sweep.h"
+
+namespace lockstep {
+namespace {
+
+constexpr std::array kStreams{RankStream::standard_output, RankStream::standard_error};
+
+// SIGPIPE is blocked in this thread while it lives: a reader that goes away is an error code of write.
+class SigpipeBlock {
+ public:
+  SigpipeBlock() {
+    ::sigemptyset(&pipe_);
+    ::sigaddset(&pipe_, SIGPIPE);
+    ::pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
+  }
+  ~SigpipeBlock() {
+    const timespec now{};
+    while (::sigismember(&before_, SIGPIPE) == 0 && ::sigtimedwait(&pipe_, nullptr, &now) == SIGPIPE) {
+    }
+    ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  SigpipeBlock(const SigpipeBlock&) = delete;
+  SigpipeBlock& operator=(const SigpipeBlock&) = delete;
+
+  const sigset_t& mask_before() const { return before_; }
+
+ private:
+  sigset_t pipe_;
+  sigset_t before_;
+};
+
+struct Rank {
+  std::optional<ChildProcess> process;  // empty once it has ended
+  std::array<UniqueFd, 2> streams;      // empty once at their end
+  TimePoint started;
+  RankEnd end;
+};
+
+class Supervisor {
+ public:
+  Supervisor(std::vector<Command> commands, const TreeOptions& options);
+  ~Supervisor();
+  Supervisor(const Supervisor&) = delete;
+  Supervisor& operator=(const Supervisor&) = delete;
+
+  Outcome run();
+
+ private:
+  enum class Phase { running, stopping, killing };
+  enum class Source { signal, process, stream, sink };
+  struct Watch {
+    Source source;
+    Rank* rank;
+    RankStream stream;
+  };
+
+  void start(Command command);
+  void wait_for_events();
+  void watch(int fd, short events, const Watch& what);
+  void watch_all();
+  void handle(const Watch& what);
+  void on_signal(int signal);
+  void suspend_all();
+  void on_process_end(Rank& rank);
+  void read_stream(Rank& rank, RankStream stream);
+  void close_stream(Rank& rank, RankStream stream);
+  void stop(int signal);
+  void kill_all();
+  void judge(Rank& rank) const;
+  void end_job();
+  bool finished() const;
+  void say(const std::string& line) const;
+
+  const TreeOptions& options_;
+  const SigpipeBlock sigpipe_;
+  SignalRelay signals_;
+  Guard guard_;
+  std::vector<Rank> ranks_;
+  Phase phase_ = Phase::running;
+  Deadline kill_at_ = Deadline::never();
+  int stop_signal_ = 0;
+  bool insisted_ = false;  // told to stop more than once
+  int round_ = 0;
+  int running_ = 0;
+  std::vector<pollfd> poll_set_;
+  std::vector<Watch> watched_;  // what each entry of poll_set_ stands for
+  // As much as a pipe holds.
+  std::vector<char> buffer_ = std::vector<char>(std::size_t{64} << 10);
+};
+
+Supervisor::Supervisor(std::vector<Command> commands, const TreeOptions& options)
+    : options_(options), guard_(options.job_id) {
+  ranks_.reserve(commands.size());
+  for (Command& command : commands) start(std::move(command));
+}
+
+// After run() nothing of the job is left; after an exception its ranks are.
+Supervisor::~Supervisor() {
+  if (running_ == 0) return;
+  ranks_.clear();
+  kill_job_processes(options_.job_id.c_str());
+}
+
+void Supervisor::start(Command command) {
+  Rank& rank = ranks_.emplace_back();
+  rank.end.rank = static_cast<int>(ranks_.size()) - 1;
+  std::array<UniqueFd, 2> writers;
+  for (std::size_t i = 0; i < 2 && options_.output != nullptr; ++i) {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) throw system_error("making a pipe for a rank's output", errno);
+    rank.streams[i].reset(ends[0]);
+    writers[i].reset(ends[1]);
+    ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
+  }
+  command.stdout_fd = writers[0] ? writers[0].get() : command.stdout_fd;
+  command.stderr_fd = writers[1] ? writers[1].get() : command.stderr_fd;
+  rank.started = steady_clock().now();
+  rank.process.emplace(ChildProcess::start(command, sigpipe_.mask_before(), guard_.fd()));
+  rank.end.pid = rank.process->pid();
+  ++running_;
+}
+
+Outcome Supervisor::run() {
+  while (!finished()) wait_for_events();
+  Outcome outcome{.ranks = {}, .stop_signal = stop_signal_};
+  for (Rank& rank : ranks_) outcome.ranks.push_back(std::move(rank.end));
+  return outcome;
+}
+
+bool Supervisor::finished() const {
+  if (running_ > 0) return false;
+  if (options_.output == nullptr || insisted_) return true;
+  return std::none_of(kStreams.begin(), kStreams.end(),
+                      [this](RankStream stream) { return options_.output->sink(stream).pending(); });
+}
+
+void Supervisor::watch(int fd, short events, const Watch& what) {
+  poll_set_.push_back({fd, events, 0});
+  watched_.push_back(what);
+}
+
+void Supervisor::watch_all() {
+  poll_set_.clear();
+  watched_.clear();
+  watch(signals_.fd(), POLLIN, {Source::signal, nullptr, {}});
+  for (const RankStream stream : kStreams) {
+    if (options_.output == nullptr) break;
+    OutputSink& sink = options_.output->sink(stream);
+    const bool shared =
+        stream == RankStream::standard_error && &sink == &options_.output->sink(RankStream::standard_output);
+    if (sink.pending() && !shared) watch(sink.fd(), POLLOUT, {Source::sink, nullptr, stream});
+  }
+  // Output before deaths, so that a rank's last lines are there when its failure is judged.
+  for (Rank& rank : ranks_) {
+    for (const RankStream stream : kStreams) {
+      const UniqueFd& fd = rank.streams[static_cast<std::size_t>(stream)];
+      if (fd && !options_.output->sink(stream).full()) watch(fd.get(), POLLIN, {Source::stream, &rank, stream});
+    }
+  }
+  for (Rank& rank : ranks_) {
+    if (rank.process) watch(rank.process->pidfd(), POLLIN, {Source::process, &rank, {}});
+  }
+}
+
+void Supervisor::wait_for_events() {
+  watch_all();
+  const int ready = ::poll(poll_set_.data(), poll_set_.size(), kill_at_.poll_timeout_ms());
+  if (ready < 0 && errno != EINTR) throw system_error("waiting for the ranks", errno);
+  if (ready > 0) {
+    ++round_;
+    for (std::size_t i = 0; i < poll_set_.size(); ++i) {
+      if (poll_set_[i].revents != 0) handle(watched_[i]);
+    }
+  }
+  const bool failed = std::any_of(ranks_.begin(), ranks_.end(),
+                                  [](const Rank& rank) { return !rank.process && !rank.end.failure.empty(); });
+  if (failed && phase_ == Phase::running && running_ > 0) stop(SIGTERM);
+  if (phase_ == Phase::stopping && kill_at_.expired()) kill_all();
+}
+
+void Supervisor::handle(const Watch& what) {
+  switch (what.source) {
+    case Source::signal:
+      while (const int signal = signals_.take()) on_signal(signal);
+      return;
+    case Source::process: on_process_end(*what.rank); return;
+    case Source::stream: read_stream(*what.rank, what.stream); return;
+    case Source::sink: options_.output->sink(what.stream).write_some(); return;
+  }
+}
+
+void Supervisor::on_signal(int signal) {
+  if (signal == SIGTSTP) return suspend_all();
+  insisted_ = stop_signal_ != 0 || running_ == 0;
+  if (stop_signal_ == 0) stop_signal_ = signal;
+  if (insisted_) return kill_all();
+  say(fmt::format("{}: stopping {} rank{} (once more to kill)", signal_name(signal), running_,
+                  running_ == 1 ? "" : "s"));
+  stop(signal);
+}
+
+// Ctrl-Z reaches only the launcher, since each rank has a process group of its own.
+void Supervisor::suspend_all() {
+  for (const Rank& rank : ranks_) {
+    if (rank.process) rank.process->signal_group(SIGSTOP);
+  }
+  ::kill(::getpid(), SIGSTOP);
+  for (const Rank& rank : ranks_) {
+    if (rank.process) rank.process->signal_group(SIGCONT);
+  }
+}
+
+void Supervisor::stop(int signal) {
+  if (phase_ == Phase::killing) return;
+  if (phase_ == Phase::running) kill_at_ = Deadline::after(options_.grace);
+  phase_ = Phase::stopping;
+  for (Rank& rank : ranks_) {
+    if (!rank.process) continue;
+    rank.end.told_to_stop = true;
+    rank.process->signal_group(signal);
+  }
+}
+
+void Supervisor::kill_all() {
+  phase_ = Phase::killing;
+  kill_at_ = Deadline::never();
+  for (Rank& rank : ranks_) {
+    if (!rank.process) continue;
+    rank.end.told_to_stop = true;
+    rank.end.killed = true;
+    rank.process->signal_group(SIGKILL);
+  }
+}
+
+void Supervisor::on_process_end(Rank& rank) {
+  const std::optional<ExitStatus> status = rank.process->try_reap();
+  if (!status) return;
+  guard_.forget(rank.process->pid());
+  rank.process.reset();
+  --running_;
+  rank.end.status = *status;
+  rank.end.after_start = steady_clock().now() - rank.started;
+  rank.end.round = round_;
+  rank.end.killed = rank.end.killed && status->signal == SIGKILL;
+  // Its group is dead, so one read takes what is left in each pipe.
+  for (const RankStream stream : kStreams) read_stream(rank, stream);
+  judge(rank);
+  if (running_ == 0) end_job();
+}
+
+void Supervisor::judge(Rank& rank) const {
+  RankEnd& end = rank.end;
+  Failure failure;
+  if (options_.judge) {
+    failure = options_.judge(end.rank, end.status);
+  } else if (!end.status.ok()) {
+    failure.text = describe(end.status);
+  }
+  end.failure = failure.text;
+  end.lost_a_peer = failure.lost_a_peer;
+  if (options_.output == nullptr) return;
+  end.last_error_lines = options_.output->last_error_lines(end.rank);
+  for (const std::string& line : end.last_error_lines) {
+    end.lost_a_peer = end.lost_a_peer || line.find(to_string(ErrorKind::peer_lost)) != std::string::npos;
+  }
+}
+
+void Supervisor::end_job() {
+  kill_job_processes(options_.job_id.c_str());
+  for (Rank& rank : ranks_) {
+    for (const RankStream stream : kStreams) {
+      read_stream(rank, stream);
+      close_stream(rank, stream);
+    }
+  }
+}
+
+void Supervisor::read_stream(Rank& rank, RankStream stream) {
+  const UniqueFd& fd = rank.streams[static_cast<std::size_t>(stream)];
+  if (!fd) return;
+  const ssize_t got = ::read(fd.get(), buffer_.data(), buffer_.size());
+  if (got > 0) {
+    options_.output->feed(rank.end.rank, stream, std::string_view(buffer_.data(), static_cast<std::size_t>(got)));
+    if (options_.output->wanted(rank.end.rank, stream)) return;
+  }
+  if (got >= 0 || (errno != EAGAIN && errno != EINTR)) close_stream(rank, stream);
+}
+
+void Supervisor::close_stream(Rank& rank, RankStream stream) {
+  UniqueFd& fd = rank.streams[static_cast<std::size_t>(stream)];
+  if (!fd) return;
+  options_.output->finish(rank.end.rank, stream);
+  fd.reset();
+}
+
+void Supervisor::say(const std::string& line) const {
+  if (options_.output != nullptr) options_.output->say(line);
+}
+
+}  // namespace
+
+Outcome run_process_tree(std::vector<Command> commands, const TreeOptions& options) {
+  Supervisor supervisor(std::move(commands), options);
+  return supervisor.run();
+}
+
+}  // namespace lockstep

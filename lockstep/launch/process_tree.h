@@ -1,0 +1,38 @@
+// ProcessTree starts the ranks of a job on this machine and watches them until all have ended: it merges their output,
+// passes signals on, and when one rank fails it ends the others. launcher -> (ranks: store -> rendezvous -> World).
+// The first failure is the one whose death was seen first. A rank is told to stop by SIGTERM and killed after the
+// grace. Nothing it started outlives it: not after an exception, and not after SIGKILL (see guard.h, sweep.h). Use from
+// one thread, which must live until run() returns.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/launch/child_process.h"
+#include "lockstep/launch/outcome.h"
+#include "lockstep/launch/rank_output.h"
+
+namespace lockstep {
+
+struct Failure {
+  std::string text;  // "exited with code 3", "raised: boom"
+  bool lost_a_peer = false;
+};
+
+struct TreeOptions {
+  std::chrono::milliseconds grace{5000};  // from SIGTERM to SIGKILL
+  std::string job_id{};                   // what LOCKSTEP_JOB_ID says in the ranks' environment
+  RankOutput* output = nullptr;           // borrowed; null: ranks write to the caller's own standard output and error
+  // Whether a rank that has ended so did fail, and how; an empty text if it did not. Default: any status but ok().
+  std::function<Failure(int rank, const ExitStatus& status)> judge{};
+};
+
+// Starts one process a command (its stdout_fd and stderr_fd are set here if there is an output) and blocks until all
+// have ended. SIGTERM, SIGINT, SIGHUP and SIGQUIT to the caller meanwhile go to the ranks; a second one kills them.
+// Throws ExecFailed or Error{internal} if a rank cannot be started; those already started are then killed.
+Outcome run_process_tree(std::vector<Command> commands, const TreeOptions& options);
+
+}  // namespace lockstep

@@ -1,0 +1,164 @@
+#include "lockstep/launch/rank_output.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/format.h"
+
+namespace lockstep {
+namespace {
+
+constexpr int kProgressRank = 0;
+
+bool colours_wanted() {
+  const char* no_color = std::getenv("NO_COLOR");
+  const char* term = std::getenv("TERM");
+  return (no_color == nullptr || *no_color == '\0') && (term == nullptr || std::strcmp(term, "dumb") != 0);
+}
+
+std::string make_prefix(int rank, bool coloured) {
+  static constexpr int kColours[] = {36, 33, 35, 32, 34, 31};
+  if (!coloured) return fmt::format("[{}] ", rank);
+  return fmt::format("\033[{}m[{}]\033[m ", kColours[static_cast<std::size_t>(rank) % std::size(kColours)], rank);
+}
+
+std::size_t index_of(RankStream stream) {
+  return static_cast<std::size_t>(stream);
+}
+
+}  // namespace
+
+RankOutput::RankOutput(const RankOutputOptions& options, int ranks)
+    : verbatim_(ranks == 1 && options.prefix != PrefixMode::always),
+      standard_output_(STDOUT_FILENO),
+      ranks_(static_cast<std::size_t>(ranks)) {
+  auto standard_error = std::make_unique<OutputSink>(STDERR_FILENO);
+  if (!standard_error->same_place(standard_output_)) standard_error_ = std::move(standard_error);
+  const bool prefixed = options.prefix == PrefixMode::always || (options.prefix == PrefixMode::automatic && ranks > 1);
+  const bool coloured = colours_wanted();
+  for (int rank = 0; rank < ranks && prefixed; ++rank) {
+    for (const RankStream stream : {RankStream::standard_output, RankStream::standard_error}) {
+      ranks_[static_cast<std::size_t>(rank)].prefix[index_of(stream)] =
+          make_prefix(rank, coloured && sink(stream).is_terminal());
+    }
+  }
+  if (!options.log_directory.empty()) open_logs(options.log_directory);
+}
+
+void RankOutput::open_logs(const std::string& directory) {
+  std::error_code failure;
+  std::filesystem::create_directories(directory, failure);
+  if (failure) {
+    throw Error(ErrorKind::invalid_argument,
+                fmt::format("cannot make the log directory '{}': {}", directory, failure.message()));
+  }
+  for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+    for (const RankStream stream : {RankStream::standard_output, RankStream::standard_error}) {
+      const char* name = stream == RankStream::standard_output ? "stdout" : "stderr";
+      const std::string path = fmt::format("{}/rank_{}.{}.log", directory, rank, name);
+      UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666));
+      if (!fd) {
+        throw Error(ErrorKind::invalid_argument, fmt::format("cannot write '{}': {}", path, std::strerror(errno)));
+      }
+      ranks_[rank].streams[index_of(stream)].log = std::move(fd);
+    }
+  }
+}
+
+OutputSink& RankOutput::sink(RankStream stream) {
+  return stream == RankStream::standard_error && standard_error_ ? *standard_error_ : standard_output_;
+}
+
+const std::deque<std::string>& RankOutput::last_error_lines(int rank) const {
+  return ranks_[static_cast<std::size_t>(rank)].last_error_lines;
+}
+
+void RankOutput::feed(int rank_number, RankStream stream_kind, std::string_view bytes) {
+  Rank& rank = ranks_[static_cast<std::size_t>(rank_number)];
+  Stream& stream = rank.streams[index_of(stream_kind)];
+  OutputSink& target = sink(stream_kind);
+  write_log(stream, bytes);
+  std::string text;
+  stream.splitter.feed(bytes, [&](std::string_view line) {
+    if (stream_kind == RankStream::standard_error) remember(rank, line);
+    if (verbatim_) return;
+    text.append(rank.prefix[index_of(stream_kind)]);
+    text.append(target.is_terminal() ? visible_text(line) : line);
+    text.push_back('\n');
+  });
+  target.append(verbatim_ ? bytes : text);
+  if (target.is_terminal() && !verbatim_) {
+    if (rank_number == kProgressRank && stream_kind == progress_stream_ && !text.empty()) target.set_status({});
+    show_progress(rank, stream_kind);
+  }
+}
+
+// A progress bar redraws its line with carriage returns and no newline: rank 0's is shown as the terminal's status
+// line, those of others only once they are complete.
+void RankOutput::show_progress(Rank& rank, RankStream stream_kind) {
+  LineSplitter& splitter = rank.streams[index_of(stream_kind)].splitter;
+  if (splitter.partial().find('\r') == std::string_view::npos) return;
+  if (&rank == &ranks_[kProgressRank]) {
+    progress_stream_ = stream_kind;
+    const std::string_view visible = visible_text(splitter.partial());
+    sink(stream_kind).set_status(fmt::format("{}{}", rank.prefix[index_of(stream_kind)], visible));
+  }
+  splitter.drop_overwritten();
+}
+
+void RankOutput::finish(int rank_number, RankStream stream_kind) {
+  Rank& rank = ranks_[static_cast<std::size_t>(rank_number)];
+  Stream& stream = rank.streams[index_of(stream_kind)];
+  stream.log.reset();
+  if (verbatim_ || stream.splitter.partial().empty()) {
+    stream.splitter.finish([&](std::string_view line) {
+      if (stream_kind == RankStream::standard_error) remember(rank, line);
+    });
+  } else {
+    feed(rank_number, stream_kind, "\n");
+  }
+}
+
+bool RankOutput::wanted(int rank, RankStream stream) {
+  return !sink(stream).broken() || ranks_[static_cast<std::size_t>(rank)].streams[index_of(stream)].log;
+}
+
+void RankOutput::flush(Deadline deadline) {
+  for (const RankStream stream : {RankStream::standard_output, RankStream::standard_error}) {
+    OutputSink& target = sink(stream);
+    while (target.pending() && !deadline.expired()) {
+      pollfd ready{target.fd(), POLLOUT, 0};
+      if (::poll(&ready, 1, deadline.poll_timeout_ms()) > 0) target.write_some();
+    }
+  }
+}
+
+void RankOutput::say(std::string_view line) {
+  sink(RankStream::standard_error).append(fmt::format("lockstep: {}\n", line));
+}
+
+void RankOutput::remember(Rank& rank, std::string_view line) {
+  rank.last_error_lines.emplace_back(visible_text(line).substr(0, kLastLineBytes));
+  if (rank.last_error_lines.size() > kLastLines) rank.last_error_lines.pop_front();
+}
+
+void RankOutput::write_log(Stream& stream, std::string_view bytes) {
+  while (!bytes.empty() && stream.log) {
+    const ssize_t written = ::write(stream.log.get(), bytes.data(), bytes.size());
+    if (written >= 0) {
+      bytes.remove_prefix(static_cast<std::size_t>(written));
+    } else if (errno != EINTR) {
+      say(fmt::format("warning: a log file of a rank cannot be written, it ends here: {}", std::strerror(errno)));
+      stream.log.reset();
+    }
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,79 @@
+// RankOutput merges what the ranks print: whole lines, each with its rank in front, onto the launcher's standard output
+// and error; optionally also byte for byte into a file per rank and stream. Keeps each rank's last lines of standard
+// error for the report. Not thread-safe; only flush() blocks on a reader (log files are written directly).
+#pragma once
+
+#include <array>
+#include <deque>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/base/deadline.h"
+#include "lockstep/base/unique_fd.h"
+#include "lockstep/launch/line_splitter.h"
+#include "lockstep/launch/output_sink.h"
+
+namespace lockstep {
+
+enum class RankStream { standard_output, standard_error };
+
+enum class PrefixMode {
+  automatic,  // if there is more than one rank
+  always,
+  never,
+};
+
+struct RankOutputOptions {
+  PrefixMode prefix = PrefixMode::automatic;
+  std::string log_directory{};  // made if missing; files rank_<r>.stdout.log and .stderr.log are replaced
+};
+
+class RankOutput {
+ public:
+  // Throws Error{invalid_argument} if the log directory or a file in it cannot be made.
+  RankOutput(const RankOutputOptions& options, int ranks);
+
+  void feed(int rank, RankStream stream, std::string_view bytes);
+  // The rank's stream has ended: completes a line that lacks its newline.
+  void finish(int rank, RankStream stream);
+  // False once nobody reads the stream any more: whoever still writes it should be told by a broken pipe.
+  bool wanted(int rank, RankStream stream);
+  // Writes what is queued; returns when all is written, nobody reads any more, or the deadline passes. Never throws
+  // timeout.
+  void flush(Deadline deadline);
+  // A line of the launcher's own, on standard error.
+  void say(std::string_view line);
+
+  const std::deque<std::string>& last_error_lines(int rank) const;
+  // Where the stream goes: to be polled and written by the caller.
+  OutputSink& sink(RankStream stream);
+
+ private:
+  static constexpr std::size_t kLastLines = 10;
+  static constexpr std::size_t kLastLineBytes = 2048;
+
+  struct Stream {
+    LineSplitter splitter;
+    UniqueFd log;
+  };
+  struct Rank {
+    std::string prefix[2];  // for standard output and error: colour depends on where they lead
+    std::array<Stream, 2> streams;
+    std::deque<std::string> last_error_lines;
+  };
+
+  void open_logs(const std::string& directory);
+  void remember(Rank& rank, std::string_view line);
+  void write_log(Stream& stream, std::string_view bytes);
+  void show_progress(Rank& rank, RankStream stream);
+
+  bool verbatim_;  // one rank and no prefix: bytes are passed on as they come
+  OutputSink standard_output_;
+  std::unique_ptr<OutputSink> standard_error_;               // null: the same place as standard output
+  RankStream progress_stream_ = RankStream::standard_error;  // the one that drew the status line last
+  std::vector<Rank> ranks_;
+};
+
+}  // namespace lockstep

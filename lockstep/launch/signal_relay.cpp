@@ -1,0 +1,56 @@
+#include "lockstep/launch/signal_relay.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+namespace {
+
+std::atomic<int> g_writer_fd{-1};
+static_assert(std::atomic<int>::is_always_lock_free, "read in a signal handler");
+
+void on_signal(int signal) {
+  const int saved_errno = errno;
+  const auto byte = static_cast<unsigned char>(signal);
+  // A full pipe loses nothing that matters: it holds thousands of signals already.
+  [[maybe_unused]] const ssize_t written = ::write(g_writer_fd.load(), &byte, 1);
+  errno = saved_errno;
+}
+
+}  // namespace
+
+SignalRelay::SignalRelay() {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) throw system_error("making a pipe for signals", errno);
+  reader_.reset(ends[0]);
+  writer_.reset(ends[1]);
+  int nobody = -1;
+  if (!g_writer_fd.compare_exchange_strong(nobody, ends[1])) {
+    throw Error(ErrorKind::invalid_argument,
+                "this process is already supervising ranks; run one spawn() after another, not at the same time");
+  }
+  for (std::size_t i = 0; i < kSignals.size(); ++i) {
+    ::sigaction(kSignals[i], nullptr, &before_[i]);
+    struct sigaction action {};
+    action.sa_handler = kSignals[i] == SIGCHLD ? SIG_DFL : on_signal;
+    action.sa_flags = SA_RESTART;
+    if (before_[i].sa_handler != SIG_IGN || kSignals[i] == SIGCHLD) ::sigaction(kSignals[i], &action, nullptr);
+  }
+}
+
+SignalRelay::~SignalRelay() {
+  for (std::size_t i = 0; i < kSignals.size(); ++i) ::sigaction(kSignals[i], &before_[i], nullptr);
+  g_writer_fd.store(-1);
+}
+
+int SignalRelay::take() {
+  unsigned char byte = 0;
+  return ::read(reader_.get(), &byte, 1) == 1 ? byte : 0;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,141 @@
+#include "lockstep/launch/spawn.h"
+
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "lockstep/base/format.h"
+#include "lockstep/launch/cores.h"
+#include "lockstep/launch/local_job.h"
+#include "lockstep/launch/process_tree.h"
+#include "lockstep/launch/spawn_report.h"
+
+namespace lockstep {
+namespace {
+
+constexpr const char* kCallVariable = "LOCKSTEP_SPAWN";           // which call a copy is for: "main#3"
+constexpr const char* kReportVariable = "LOCKSTEP_SPAWN_REPORT";  // its descriptor
+
+// Names this call the same way in the parent and in the copies, which make the same calls before it.
+std::string next_call(const std::string& name) {
+  static std::mutex mutex;
+  static std::map<std::string, int> calls;
+  const std::lock_guard lock(mutex);
+  return fmt::format("{}#{}", name, ++calls[name]);
+}
+
+int integer_variable(const char* name) {
+  const char* text = std::getenv(name);
+  char* end = nullptr;
+  const long value = text == nullptr ? -1 : std::strtol(text, &end, 10);
+  if (text == nullptr || end == text || *end != '\0' || value < 0) {
+    throw Error(ErrorKind::invalid_argument,
+                fmt::format("{} is set, but {} is not a number: these variables are spawn()'s own; unset them",
+                            kCallVariable, name));
+  }
+  return static_cast<int>(value);
+}
+
+[[noreturn]] void run_worker(const std::function<void(int rank)>& worker, bool line_by_line) {
+  const int rank = integer_variable("RANK");
+  SpawnReport report = SpawnReport::inherited(integer_variable(kReportVariable));
+  // A spawn() inside the worker is a new job's.
+  ::unsetenv(kCallVariable);
+  ::unsetenv(kReportVariable);
+  if (line_by_line) std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  report.write_reached();
+  try {
+    worker(rank);
+  } catch (...) {
+    report.write_raised(std::current_exception());
+    std::cout.flush();
+    std::fflush(nullptr);
+    // Not exit(): what waits for a peer in a static destructor would hide the failure.
+    ::_exit(1);
+  }
+  std::exit(0);
+}
+
+Failure judge(const SpawnReport& report, const std::string& name, const ExitStatus& status) {
+  const SpawnReport::Content content = report.read();
+  if (content.raised) return {.text = "raised: " + content.what, .lost_a_peer = content.lost_a_peer};
+  if (content.reached) return {.text = status.ok() ? "" : describe(status)};
+  return {.text =
+              fmt::format("{} before it came to spawn(\"{}\"): the copies of the program must take the same path to "
+                          "that call as the process that started them",
+                          describe(status), name)};
+}
+
+ErrorDetail at_rank(int rank) {
+  ErrorDetail detail;
+  detail.rank = rank;
+  return detail;
+}
+
+// With the dispositions of before spawn(): the default ends this process as the signal would have without ranks.
+[[noreturn]] void pass_on(int signal) {
+  std::cout.flush();
+  std::fflush(nullptr);
+  ::raise(signal);
+  throw Error(ErrorKind::aborted, fmt::format("spawn() was stopped by {}", signal_name(signal)));
+}
+
+void supervise(int argc, char** argv, const std::string& call, const SpawnOptions& options) {
+  const int ranks = options.nprocs == 0 ? available_cores() : options.nprocs;
+  if (ranks < 0) throw Error(ErrorKind::invalid_argument, fmt::format("spawn(): nprocs is {}", ranks));
+  if (options.threads_per_rank < 0) {
+    throw Error(ErrorKind::invalid_argument, fmt::format("spawn(): threads_per_rank is {}", options.threads_per_rank));
+  }
+  occupy_standard_descriptors();
+  std::cout.flush();
+  std::fflush(nullptr);
+  std::vector<SpawnReport> reports;
+  for (int rank = 0; rank < ranks; ++rank) reports.push_back(SpawnReport::create());
+  const LocalJob job({.ranks = ranks, .threads_per_rank = options.threads_per_rank});
+  std::vector<Command> commands;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const int report_fd = reports[static_cast<std::size_t>(rank)].fd();
+    Command command = job.command(rank, "/proc/self/exe", std::vector<std::string>(argv, argv + argc));
+    command.environment.push_back(fmt::format("{}={}", kCallVariable, call));
+    command.environment.push_back(fmt::format("{}={}", kReportVariable, report_fd));
+    command.keep_fds.push_back(report_fd);
+    commands.push_back(std::move(command));
+  }
+  std::optional<RankOutput> output;
+  if (options.prefix_output) output.emplace(RankOutputOptions{.prefix = PrefixMode::always}, ranks);
+  TreeOptions tree{.grace = options.grace, .job_id = job.id(), .output = output ? &*output : nullptr};
+  tree.judge = [&reports, &options](int rank, const ExitStatus& status) {
+    return judge(reports[static_cast<std::size_t>(rank)], options.name, status);
+  };
+  const Outcome outcome = run_process_tree(std::move(commands), tree);
+  if (const RankEnd* first = outcome.first_failure()) {
+    const ExitStatus& status = first->status;
+    throw ProcessFailed(describe_failure(*first), first->rank, first->pid, status.signal != 0 ? -1 : status.code,
+                        status.signal);
+  }
+  if (outcome.stop_signal != 0) pass_on(outcome.stop_signal);
+}
+
+}  // namespace
+
+ProcessFailed::ProcessFailed(const std::string& message, int rank, int pid, int exit_code, int signal)
+    : Error(ErrorKind::peer_lost, message, at_rank(rank)), pid_(pid), exit_code_(exit_code), signal_(signal) {}
+
+void spawn(int argc, char** argv, const std::function<void(int rank)>& worker, const SpawnOptions& options) {
+  const std::string call = next_call(options.name);
+  const char* wanted = std::getenv(kCallVariable);
+  if (wanted == nullptr) {
+    supervise(argc, argv, call, options);
+  } else if (wanted == call) {
+    run_worker(worker, options.prefix_output);
+  }
+}
+
+}  // namespace lockstep

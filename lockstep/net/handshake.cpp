@@ -1,0 +1,241 @@
+#include "lockstep/net/handshake.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+#include <utility>
+
+#include "lockstep/base/format.h"
+#include "lockstep/net/wire.h"
+
+namespace lockstep {
+namespace {
+
+// The first byte is no ASCII and no start of TLS, so a stranger's first byte is already wrong.
+constexpr ByteView kMagic("\xd5LSTEP\r\n", 8);
+constexpr std::size_t kNonceBytes = 32;
+// The same in all versions, so that a mismatch can be told before anything else is understood.
+constexpr std::size_t kHelloBytes = kMagic.size() + 4 + kNonceBytes;
+constexpr std::size_t kClaimsFixedBytes = 4 + 4 + 8 + 4 + 8;
+constexpr std::size_t kMaxClaimsBytes = kClaimsFixedBytes + 2 * (1 + kMaxClaimTextBytes);
+constexpr std::size_t kHeadBytes = kProofBytes + 2;
+constexpr std::size_t kMaxVerdictBytes = 1 + 2 + kMaxRefusalBytes + kMaxClaimsBytes;
+constexpr std::uint8_t kAdmitted = 0xff;
+static_assert(kHelloBytes + kHeadBytes + kMaxClaimsBytes <= 256, "what a stranger can make a server keep");
+
+Bytes make_hello(Channel channel) {
+  Bytes hello(kMagic);
+  put_u16(hello, kProtocolVersion);
+  put_u8(hello, static_cast<std::uint8_t>(channel));
+  put_u8(hello, 0);
+  const Token nonce = Token::generate();
+  hello.append(reinterpret_cast<const char*>(nonce.bytes().data()), kNonceBytes);
+  return hello;
+}
+
+void put_text(Bytes& out, std::string_view text) {
+  text = text.substr(0, kMaxClaimTextBytes);
+  put_u8(out, static_cast<std::uint8_t>(text.size()));
+  out.append(text);
+}
+
+Bytes encode_claims(const Claims& claims) {
+  Bytes out;
+  put_u32(out, static_cast<std::uint32_t>(claims.rank));
+  put_u32(out, static_cast<std::uint32_t>(claims.world_size));
+  put_u64(out, claims.generation);
+  put_u32(out, claims.pid);
+  put_u64(out, claims.number);
+  put_text(out, claims.host);
+  put_text(out, claims.text);
+  return out;
+}
+
+Claims decode_claims(ByteView encoded) {
+  WireReader reader(encoded, "a peer's claims");
+  Claims claims;
+  claims.rank = static_cast<std::int32_t>(reader.u32());
+  claims.world_size = static_cast<std::int32_t>(reader.u32());
+  claims.generation = reader.u64();
+  claims.pid = reader.u32();
+  claims.number = reader.u64();
+  claims.host = reader.take(reader.u8());
+  claims.text = reader.take(reader.u8());
+  reader.expect_end();
+  return claims;
+}
+
+constexpr std::string_view kWrongToken =
+    "the peer holds another job token, or belongs to another job. Every process of a job needs the same token: copy "
+    "~/.lockstep/token from the host of rank 0 to this host (mode 0600), or point LOCKSTEP_TOKEN_FILE at a copy of it, "
+    "and "
+    "check that LOCKSTEP_JOB_ID is the same everywhere; this process has job id";
+
+}  // namespace
+
+std::string_view to_string(Channel channel) {
+  switch (channel) {
+    case Channel::store: return "store";
+    case Channel::link: return "link";
+    case Channel::memory: return "memory";
+    case Channel::control: return "control";
+  }
+  return "unknown";
+}
+
+Claims local_claims(int rank, int world_size, std::uint64_t generation) {
+  char host[HOST_NAME_MAX + 1] = "";
+  ::gethostname(host, sizeof host - 1);
+  Claims claims;
+  claims.rank = rank;
+  claims.world_size = world_size;
+  claims.generation = generation;
+  claims.pid = static_cast<std::uint32_t>(::getpid());
+  claims.host = host;
+  return claims;
+}
+
+std::string to_string(const Claims& claims) {
+  const std::string process = fmt::format("host {}, pid {}", claims.host, claims.pid);
+  return claims.rank < 0 ? process : fmt::format("rank {} ({})", claims.rank, process);
+}
+
+Handshake Handshake::client(const HandshakeSettings& settings) {
+  Handshake handshake(Role::client, settings, {});
+  handshake.output_ = handshake.my_hello_;
+  return handshake;
+}
+
+Handshake Handshake::server(const HandshakeSettings& settings, Admission admission) {
+  return Handshake(Role::server, settings, std::move(admission));
+}
+
+Handshake::Handshake(Role role, const HandshakeSettings& settings, Admission admission)
+    : role_(role),
+      channel_(settings.channel),
+      job_id_(settings.job_id),
+      key_(derive_handshake_key(settings.token, settings.job_id, to_string(settings.channel))),
+      my_claims_(encode_claims(settings.mine)),
+      admission_(std::move(admission)),
+      my_hello_(make_hello(settings.channel)),
+      wanted_(kHelloBytes) {}
+
+void Handshake::fail(ErrorKind kind, const std::string& message) {
+  failure_.emplace(kind, message);
+  stage_ = Stage::over;
+  input_.clear();
+}
+
+void Handshake::feed(ByteView received) {
+  input_.append(received);
+  if (stage_ == Stage::hello) check_hello_prefix();
+  if (stage_ != Stage::over && input_.size() == wanted_) advance();
+}
+
+void Handshake::check_hello_prefix() {
+  const std::size_t count = std::min(input_.size(), kMagic.size());
+  if (ByteView(input_).substr(0, count) != kMagic.substr(0, count)) {
+    fail(ErrorKind::corrupt_data, "the peer does not speak Lockstep's protocol; is this the right address and port?");
+  }
+}
+
+void Handshake::advance() {
+  const Stage stage = stage_;
+  Bytes message = std::exchange(input_, {});
+  switch (stage) {
+    case Stage::hello:
+      peer_hello_ = std::move(message);
+      stage_ = Stage::head;
+      wanted_ = kHeadBytes;
+      return take_hello();
+    case Stage::head:
+      head_ = std::move(message);
+      stage_ = Stage::body;
+      return take_head();
+    case Stage::body: stage_ = Stage::over; return role_ == Role::server ? take_proof(message) : take_verdict(message);
+    case Stage::over: return;
+  }
+}
+
+void Handshake::take_hello() {
+  WireReader reader(ByteView(peer_hello_).substr(kMagic.size()), "a hello");
+  const std::uint16_t version = reader.u16();
+  const auto channel = static_cast<Channel>(reader.u8());
+  // The server's hello also goes to a client that it turns away, because it tells the client why.
+  if (role_ == Role::server) output_ += my_hello_;
+  if (version != kProtocolVersion) {
+    return fail(
+        ErrorKind::invalid_argument,
+        fmt::format("the peer speaks Lockstep protocol version {}, this process version {}; run the same build of "
+                    "Lockstep everywhere",
+                    version, kProtocolVersion));
+  }
+  if (channel != channel_) {
+    return fail(ErrorKind::invalid_argument,
+                fmt::format("the peer is on channel '{}', this process on '{}'; is this the right port?",
+                            to_string(channel), to_string(channel_)));
+  }
+  if (role_ == Role::client) {
+    output_ += make_proof(key_, {"client", client_hello(), server_hello(), my_claims_});
+    put_u16(output_, static_cast<std::uint16_t>(my_claims_.size()));
+    output_ += my_claims_;
+  }
+}
+
+void Handshake::take_head() {
+  WireReader reader(ByteView(head_).substr(kProofBytes), "a proof");
+  wanted_ = reader.u16();
+  const std::size_t limit = role_ == Role::server ? kMaxClaimsBytes : kMaxVerdictBytes;
+  if (wanted_ > limit) {
+    fail(ErrorKind::corrupt_data,
+         fmt::format("the peer announced {} bytes in a handshake, the limit is {}", wanted_, limit));
+  } else if (wanted_ == 0) {
+    fail(ErrorKind::unauthorized, wrong_token());
+  }
+}
+
+void Handshake::take_proof(const Bytes& claims) {
+  const Bytes expected = make_proof(key_, {"client", client_hello(), server_hello(), claims});
+  if (!proofs_equal(expected, ByteView(head_).substr(0, kProofBytes))) {
+    // An empty verdict under no proof: enough for the client to know, nothing for a stranger to learn.
+    output_.append(kProofBytes, '\0');
+    put_u16(output_, 0);
+    return fail(ErrorKind::unauthorized, wrong_token());
+  }
+  std::optional<Refusal> refusal;
+  try {
+    peer_ = decode_claims(claims);
+    if (admission_) refusal = admission_(peer_);
+  } catch (const Error& error) {
+    refusal = Refusal{error.kind(), error.what()};
+  }
+  Bytes body;
+  put_u8(body, refusal ? static_cast<std::uint8_t>(refusal->kind) : kAdmitted);
+  put_u16(body, static_cast<std::uint16_t>(my_claims_.size()));
+  body += my_claims_;
+  if (refusal) body += ByteView(refusal->reason).substr(0, kMaxRefusalBytes);
+  output_ += make_proof(key_, {"server", client_hello(), server_hello(), claims, body});
+  put_u16(output_, static_cast<std::uint16_t>(body.size()));
+  output_ += body;
+  if (refusal) fail(refusal->kind, fmt::format("refused {}: {}", to_string(peer_), refusal->reason));
+}
+
+void Handshake::take_verdict(const Bytes& body) {
+  const Bytes expected = make_proof(key_, {"server", client_hello(), server_hello(), my_claims_, body});
+  if (!proofs_equal(expected, ByteView(head_).substr(0, kProofBytes)))
+    return fail(ErrorKind::unauthorized, wrong_token());
+  WireReader reader(body, "a verdict");
+  const std::uint8_t verdict = reader.u8();
+  peer_ = decode_claims(reader.take(reader.u16()));
+  if (verdict == kAdmitted) return reader.expect_end();
+  const bool known = verdict <= static_cast<std::uint8_t>(ErrorKind::internal);
+  fail(known ? static_cast<ErrorKind>(verdict) : ErrorKind::internal,
+       fmt::format("{} refused this process: {}", to_string(peer_), reader.take(reader.left())));
+}
+
+std::string Handshake::wrong_token() const {
+  return fmt::format("{} '{}'", kWrongToken, job_id_);
+}
+
+}  // namespace lockstep

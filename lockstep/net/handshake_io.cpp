@@ -1,0 +1,47 @@
+#include <poll.h>
+
+#include <algorithm>
+
+#include "lockstep/base/format.h"
+#include "lockstep/net/handshake.h"
+#include "lockstep/net/socket.h"
+
+namespace lockstep {
+namespace {
+
+// The error again, with the peer's address in front.
+Error about_peer(const std::string& peer, const Error& error) {
+  return Error(error.kind(), fmt::format("handshake with {}: {}", peer, error.what()), error.detail());
+}
+
+Claims run(int fd, Handshake handshake, Deadline deadline) {
+  const std::string peer = describe_peer(fd);
+  try {
+    for (;;) {
+      const Bytes output = handshake.take_output();
+      send_all(fd, as_span(ByteView(output)), deadline);
+      if (handshake.over()) break;
+      std::byte buffer[256];
+      const std::size_t count = recv_some(fd, MutableByteSpan(buffer, std::min(sizeof buffer, handshake.wanted())));
+      handshake.feed({reinterpret_cast<const char*>(buffer), count});
+      if (count == 0) wait_ready(fd, POLLIN, deadline, "waiting for its part of the handshake");
+    }
+  } catch (const Error& error) {
+    throw about_peer(peer, error);
+  }
+  if (handshake.failure()) throw about_peer(peer, *handshake.failure());
+  return handshake.peer();
+}
+
+}  // namespace
+
+Claims handshake_as_client(int fd, const HandshakeSettings& settings, Deadline deadline) {
+  return run(fd, Handshake::client(settings), deadline);
+}
+
+Claims handshake_as_server(int fd, const HandshakeSettings& settings, const Admission& admission, Deadline deadline) {
+  const Deadline own = Deadline::after(kHandshakeTimeout);
+  return run(fd, Handshake::server(settings, admission), std::min(deadline, own));
+}
+
+}  // namespace lockstep

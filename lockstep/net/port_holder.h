@@ -1,0 +1,12 @@
+// Who holds a listening TCP port of this host, for error messages. Reads /proc; best effort; never throws.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace lockstep {
+
+// "process 811 (python3)"; "" if nobody listens or this user may not see who does.
+std::string describe_port_holder(std::uint16_t port) noexcept;
+
+}  // namespace lockstep

@@ -1,0 +1,54 @@
+// Connected stream sockets (TCP or unix), all of them non-blocking descriptors; the functions here wait with poll(2).
+// Endpoint -> connect -> fd -> send, receive. A descriptor is used by one thread per direction at a time.
+// Errors: timeout at the deadline, peer_lost when the peer closed or reset the stream; both name the peer.
+#pragma once
+
+#include <string>
+
+#include "lockstep/base/bytes.h"
+#include "lockstep/base/deadline.h"
+#include "lockstep/base/unique_fd.h"
+#include "lockstep/net/address.h"
+
+namespace lockstep {
+
+enum class ConnectRetry {
+  never,           // a refused connection is Error{peer_lost} at once
+  until_deadline,  // the server may not be up yet: refused and unreachable are tried again, with growing pauses
+};
+
+// How long sent bytes may stay without an answer from the peer's kernel before the connection counts as lost. It also
+// ends a connection whose peer does not read while its receive buffer is full, so it must exceed the longest pause of a
+// healthy peer.
+inline constexpr Duration kTcpUserTimeout = std::chrono::seconds(15);
+
+// Connects over TCP, trying all addresses of the endpoint, and tunes the socket as tune_tcp() does.
+// Error{timeout} at the deadline says why the last attempt failed.
+UniqueFd connect_tcp(const Endpoint& endpoint, ConnectRetry retry, Deadline deadline);
+
+// TCP_NODELAY, TCP_USER_TIMEOUT and keepalive probes that find a vanished host on an idle connection.
+void tune_tcp(int fd, Duration user_timeout = kTcpUserTimeout);
+void set_nonblocking(int fd);
+
+SocketAddress local_address(int fd);
+// "127.0.0.1:4711", "process 811 of user 1000 (unix socket)", "a closed connection": for messages.
+std::string describe_peer(int fd);
+
+// Waits until poll(2) reports one of `events` or an error on fd. Error{timeout} says what was waited for.
+void wait_ready(int fd, short events, Deadline deadline, std::string_view what);
+
+void send_all(int fd, ByteSpan data, Deadline deadline);
+void recv_all(int fd, MutableByteSpan data, Deadline deadline);
+
+// One attempt that does not block: the number of bytes moved, 0 for "not now".
+std::size_t send_some(int fd, ByteSpan data);
+std::size_t recv_some(int fd, MutableByteSpan data);
+
+inline ByteSpan as_span(ByteView bytes) {
+  return std::as_bytes(std::span(bytes));
+}
+inline MutableByteSpan as_span(Bytes& bytes) {
+  return std::as_writable_bytes(std::span(bytes));
+}
+
+}  // namespace lockstep

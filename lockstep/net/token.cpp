@@ -1,0 +1,183 @@
+#include "lockstep/net/token.h"
+
+#include <fcntl.h>
+#include <pwd.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/format.h"
+
+namespace lockstep {
+namespace {
+
+constexpr std::size_t kHexDigits = Token::kBytes * 2;
+
+using TokenBytes = std::array<std::uint8_t, Token::kBytes>;
+
+Error malformed(const std::string& path) {
+  return Error(
+      ErrorKind::invalid_argument,
+      fmt::format("the token file {} does not hold {} hexadecimal digits; copy it again from the host of rank 0", path,
+                  kHexDigits));
+}
+
+TokenBytes parse_hex(std::string_view text, const std::string& path) {
+  if (!text.empty() && text.back() == '\n') text.remove_suffix(1);
+  if (text.size() != kHexDigits) throw malformed(path);
+  TokenBytes bytes{};
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    const char* digits = text.data() + 2 * i;
+    const auto result = std::from_chars(digits, digits + 2, bytes[i], 16);
+    if (result.ec != std::errc() || result.ptr != digits + 2) throw malformed(path);
+  }
+  return bytes;
+}
+
+void write_all(int fd, std::string_view text, const std::string& what) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(fd, text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) throw system_error("writing " + what + " failed", errno);
+    text.remove_prefix(static_cast<std::size_t>(written));
+  }
+}
+
+std::string home_directory() {
+  const char* home = std::getenv("HOME");
+  if (home != nullptr && *home != '\0') return home;
+  passwd entry{};
+  passwd* found = nullptr;
+  char buffer[4096];
+  ::getpwuid_r(::geteuid(), &entry, buffer, sizeof buffer, &found);
+  if (found != nullptr && found->pw_dir != nullptr) return found->pw_dir;
+  throw Error(
+      ErrorKind::invalid_argument,
+      "this user has no home directory to keep the job token in; set LOCKSTEP_TOKEN_FILE to a file of mode 0600");
+}
+
+void check_owner_and_mode(int fd, const std::string& path) {
+  struct stat status {};
+  if (::fstat(fd, &status) != 0) throw system_error("looking at the token file " + path + " failed", errno);
+  if (!S_ISREG(status.st_mode)) throw malformed(path);
+  if (status.st_uid != ::geteuid()) {
+    throw Error(ErrorKind::unauthorized,
+                fmt::format("the token file {} belongs to user {}, not to this user {}; make a copy of your own", path,
+                            status.st_uid, ::geteuid()));
+  }
+  if ((status.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
+    throw Error(ErrorKind::unauthorized,
+                fmt::format("the token file {} has mode {:04o}, so others may read or change it; run: chmod 600 {}",
+                            path, status.st_mode & 07777, path));
+  }
+}
+
+// Publishes a complete file under `path` unless one is there already. The link makes it appear whole and only once,
+// however many processes try.
+void publish_token(const std::string& path, const Token& token) {
+  const std::string temporary = fmt::format("{}.{}.{:02x}", path, ::getpid(), fmt::join(Token::generate().bytes(), ""));
+  UniqueFd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!fd) throw system_error("making the token file " + temporary + " failed", errno);
+  int error = 0;
+  try {
+    write_all(fd.get(), fmt::format("{:02x}\n", fmt::join(token.bytes(), "")), temporary);
+    if (::fsync(fd.get()) != 0 || ::link(temporary.c_str(), path.c_str()) != 0) error = errno;
+  } catch (...) {
+    ::unlink(temporary.c_str());
+    throw;
+  }
+  ::unlink(temporary.c_str());
+  if (error != 0 && error != EEXIST) throw system_error("making the token file " + path + " failed", error);
+}
+
+int parse_descriptor(const char* text) {
+  int fd = -1;
+  const auto result = std::from_chars(text, text + std::strlen(text), fd);
+  if (result.ec == std::errc() && *result.ptr == '\0' && fd >= 0) return fd;
+  throw Error(ErrorKind::invalid_argument, fmt::format("LOCKSTEP_TOKEN_FD is '{}', not a descriptor number", text));
+}
+
+}  // namespace
+
+Token Token::generate() {
+  Token token;
+  std::size_t done = 0;
+  while (done < kBytes) {
+    const ssize_t count = ::getrandom(token.bytes_.data() + done, kBytes - done, 0);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) throw system_error("the kernel gave no random bytes for the job token", errno);
+    done += static_cast<std::size_t>(count);
+  }
+  return token;
+}
+
+Token Token::from_file(const std::string& path) {
+  // O_NONBLOCK: a FIFO put in the file's place must not hang the job.
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!fd) {
+    throw Error(
+        ErrorKind::invalid_argument,
+        fmt::format("cannot read the token file {}: {}. All hosts of a job need the same one: copy ~/.lockstep/token "
+                    "(or the file that LOCKSTEP_TOKEN_FILE names) from the host of rank 0 to this path, mode 0600",
+                    path, std::strerror(errno)));
+  }
+  check_owner_and_mode(fd.get(), path);
+  char text[kHexDigits + 2];
+  const ssize_t count = ::pread(fd.get(), text, sizeof text, 0);
+  if (count < 0) throw system_error("reading the token file " + path + " failed", errno);
+  Token token;
+  token.bytes_ = parse_hex({text, static_cast<std::size_t>(count)}, path);
+  return token;
+}
+
+Token Token::from_home() {
+  const std::string directory = home_directory() + "/.lockstep";
+  const std::string path = directory + "/token";
+  if (::access(path.c_str(), F_OK) != 0) {
+    if (::mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST) {
+      throw Error(
+          ErrorKind::invalid_argument,
+          fmt::format("cannot make {} for the job token: {}; set LOCKSTEP_TOKEN_FILE to a file of mode 0600 elsewhere",
+                      directory, std::strerror(errno)));
+    }
+    publish_token(path, generate());
+  }
+  return from_file(path);
+}
+
+Token Token::from_fd(int fd) {
+  Token token;
+  const ssize_t count = ::pread(fd, token.bytes_.data(), kBytes, 0);
+  if (count != static_cast<ssize_t>(kBytes)) {
+    throw Error(
+        ErrorKind::invalid_argument,
+        fmt::format("descriptor {} does not hold a job token ({}); was it closed or reused before the process began?",
+                    fd, count < 0 ? std::strerror(errno) : fmt::format("{} bytes", count)));
+  }
+  return token;
+}
+
+Token Token::for_this_process() {
+  if (const char* fd = std::getenv("LOCKSTEP_TOKEN_FD")) return from_fd(parse_descriptor(fd));
+  if (const char* path = std::getenv("LOCKSTEP_TOKEN_FILE")) return from_file(path);
+  return from_home();
+}
+
+UniqueFd Token::to_fd() const {
+  UniqueFd fd(::memfd_create("lockstep-token", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd) throw system_error("making a memory file for the job token failed", errno);
+  write_all(fd.get(), {reinterpret_cast<const char*>(bytes_.data()), kBytes}, "the job token's memory file");
+  constexpr int kSeals = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE;
+  if (::fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) throw system_error("sealing the job token failed", errno);
+  return fd;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,351 @@
+#include "lockstep/store/file_log.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <optional>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/format.h"
+#include "lockstep/base/log.h"
+#include "lockstep/net/wire.h"
+#include "lockstep/store/store.h"
+
+namespace lockstep {
+namespace {
+
+constexpr ByteView kMagic("LSSTORE\n", 8);
+constexpr std::uint32_t kFormatVersion = 1;
+constexpr std::size_t kRecordHeadBytes = 8;  // length, CRC-32 of the payload
+constexpr std::size_t kMaxPayloadBytes = 1 + 4 + kMaxStoreKeyBytes + 4 + kMaxStoreValueBytes;
+constexpr off_t kMaxLogBytes = off_t{1} << 30;
+
+constexpr Duration kLeaveTimeout = std::chrono::milliseconds(200);
+
+enum class Change : std::uint8_t { set = 1, remove = 2 };
+
+// Both locks are locks on bytes far behind the end. They belong to the open file, not to the process, so they also hold
+// between threads and are not lost when some other descriptor of the file is closed.
+constexpr off_t kTurnByte = off_t{1} << 40;
+constexpr off_t kPresenceByte = kTurnByte + 1;
+
+bool set_lock(int fd, short type, off_t byte) {
+  struct flock lock {};
+  lock.l_type = type;
+  lock.l_whence = SEEK_SET;
+  lock.l_start = byte;
+  lock.l_len = 1;
+  for (;;) {
+    if (::fcntl(fd, F_OFD_SETLK, &lock) == 0) return true;
+    if (errno == EAGAIN || errno == EACCES) return false;
+    if (errno != EINTR) throw system_error("locking a store file failed", errno);
+  }
+}
+
+std::uint32_t crc_of(ByteView payload) {
+  return static_cast<std::uint32_t>(
+      ::crc32_z(0, reinterpret_cast<const Bytef*>(payload.data()), static_cast<z_size_t>(payload.size())));
+}
+
+std::string boot_id() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string id;
+  std::getline(file, id);
+  return id;
+}
+
+// Reads up to `count` bytes; fewer only at the end of the file.
+Bytes read_at(int fd, off_t offset, std::size_t count, const std::string& path) {
+  Bytes bytes(count, '\0');
+  std::size_t done = 0;
+  while (done < count) {
+    const ssize_t got = ::pread(fd, bytes.data() + done, count - done, offset + static_cast<off_t>(done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) throw system_error("reading the store file " + path + " failed", errno);
+    if (got == 0) break;
+    done += static_cast<std::size_t>(got);
+  }
+  bytes.resize(done);
+  return bytes;
+}
+
+off_t size_of(int fd, const std::string& path) {
+  struct stat status {};
+  if (::fstat(fd, &status) != 0) throw system_error("looking at the store file " + path + " failed", errno);
+  return status.st_size;
+}
+
+// A whole record's payload; empty if the file ends before it does. An unfinished write is always cut short, because it
+// was one write: a whole record with a wrong sum, or an impossible length, is damage.
+std::optional<Bytes> read_record(int fd, off_t offset, const std::string& path) {
+  const auto damaged = [&](std::string_view why) {
+    return Error(ErrorKind::corrupt_data,
+                 fmt::format("the store file {} is damaged at offset {}: {}; remove it and start the job again", path,
+                             offset, why));
+  };
+  const Bytes head = read_at(fd, offset, kRecordHeadBytes, path);
+  if (head.size() < kRecordHeadBytes) return std::nullopt;
+  WireReader reader(head, "a store record");
+  const std::uint32_t length = reader.u32();
+  const std::uint32_t crc = reader.u32();
+  if (length > kMaxPayloadBytes)
+    throw damaged(fmt::format("a record of {} bytes is over the limit of {}", length, kMaxPayloadBytes));
+  if (offset + static_cast<off_t>(kRecordHeadBytes + length) > size_of(fd, path)) return std::nullopt;
+  Bytes payload = read_at(fd, offset + static_cast<off_t>(kRecordHeadBytes), length, path);
+  if (payload.size() < length) return std::nullopt;
+  if (crc_of(payload) != crc) throw damaged("the checksum of a record is wrong");
+  return payload;
+}
+
+struct Header {
+  std::uint32_t version = 0;
+  std::uint32_t pid = 0;
+  std::string boot_id;
+  std::string run_id;
+  off_t end = 0;
+};
+
+// Empty if there is none, or only a part of one.
+std::optional<Header> read_header(int fd, const std::string& path) {
+  const auto start = static_cast<off_t>(kMagic.size());
+  if (read_at(fd, 0, kMagic.size(), path) != kMagic) return std::nullopt;
+  const auto payload = read_record(fd, start, path);
+  if (!payload) return std::nullopt;
+  WireReader reader(*payload, "the header of a store file");
+  Header header;
+  header.version = reader.u32();
+  header.end = start + static_cast<off_t>(kRecordHeadBytes + payload->size());
+  if (header.version != kFormatVersion) return header;
+  header.pid = reader.u32();
+  header.boot_id = reader.bytes();
+  header.run_id = reader.bytes();
+  return header;
+}
+
+std::string describe_creator(int fd, const std::string& path) {
+  try {
+    const auto header = read_header(fd, path);
+    if (!header) return "";
+    return fmt::format(" (begun by pid {}{}, run '{}')", header->pid,
+                       header->boot_id == boot_id() ? "" : " before a reboot or on another host", header->run_id);
+  } catch (const Error&) {  // damaged; it is about to be replaced
+    return "";
+  }
+}
+
+void replay(ByteView payload, KeyMap& map) {
+  WireReader reader(payload, "a store record");
+  const auto change = static_cast<Change>(reader.u8());
+  const ByteView key = reader.bytes();
+  if (change == Change::set) {
+    map.set(key, reader.bytes());
+  } else {
+    map.remove(key);
+  }
+  reader.expect_end();
+}
+
+}  // namespace
+
+FileLog::FileLog(std::string path, std::string_view run_id, Deadline deadline) : path_(std::move(path)) {
+  // Between open and lock the last user may have removed the file; then there is another one, or none.
+  while (!open_and_lock(deadline)) {
+  }
+  if (is_alone()) {
+    start(run_id);
+  } else {
+    check_header(run_id);
+  }
+  share_presence();
+  unlock();
+}
+
+FileLog::~FileLog() {
+  try {
+    // Of two that leave at once, the second must see that the first is gone; but a stopped process is not waited for.
+    if (lock(Deadline::after(kLeaveTimeout)) && is_alone()) ::unlink(path_.c_str());
+  } catch (const Error& error) {
+    log_warning(error.what());
+  }
+}
+
+bool FileLog::open_and_lock(Deadline deadline) {
+  fd_.reset(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600));
+  if (!fd_) {
+    throw Error(ErrorKind::invalid_argument,
+                fmt::format("cannot open the store file {}: {}", path_, std::strerror(errno)));
+  }
+  check_file();
+  if (!lock(deadline)) {
+    throw Error(
+        ErrorKind::timeout,
+        fmt::format("the store file {} stayed locked until the deadline; is a process of the job stopped?", path_));
+  }
+  struct stat mine {};
+  struct stat named {};
+  if (::fstat(fd_.get(), &mine) != 0) throw system_error("looking at the store file " + path_ + " failed", errno);
+  return ::stat(path_.c_str(), &named) == 0 && mine.st_ino == named.st_ino && mine.st_dev == named.st_dev;
+}
+
+void FileLog::check_file() const {
+  struct stat status {};
+  if (::fstat(fd_.get(), &status) != 0) throw system_error("looking at the store file " + path_ + " failed", errno);
+  if (!S_ISREG(status.st_mode)) {
+    throw Error(ErrorKind::invalid_argument, fmt::format("{} is not a regular file, so it cannot hold a store", path_));
+  }
+  if (status.st_uid != ::geteuid()) {
+    throw Error(ErrorKind::unauthorized, fmt::format("the store file {} belongs to user {}, not to this user {}", path_,
+                                                     status.st_uid, ::geteuid()));
+  }
+  if ((status.st_mode & (S_IRWXG | S_IRWXO)) == 0) return;
+  if (status.st_size > 0) {
+    throw Error(ErrorKind::unauthorized,
+                fmt::format("the store file {} has mode {:04o}, so others may read or change it; remove it", path_,
+                            status.st_mode & 07777));
+  }
+  if (::fchmod(fd_.get(), 0600) != 0) throw system_error("making the store file " + path_ + " private failed", errno);
+}
+
+bool FileLog::try_lock() {
+  return set_lock(fd_.get(), F_WRLCK, kTurnByte);
+}
+
+bool FileLog::lock(Deadline deadline) {
+  while (!try_lock()) {
+    if (deadline.expired()) return false;
+    ::poll(nullptr, 0, deadline.poll_timeout_ms(2));
+  }
+  return true;
+}
+
+void FileLog::unlock() {
+  set_lock(fd_.get(), F_UNLCK, kTurnByte);
+}
+
+bool FileLog::is_alone() {
+  return set_lock(fd_.get(), F_WRLCK, kPresenceByte);
+}
+
+void FileLog::share_presence() {
+  if (!set_lock(fd_.get(), F_RDLCK, kPresenceByte)) {
+    throw Error(ErrorKind::internal, fmt::format("sharing the store file {} failed: its lock was taken", path_));
+  }
+}
+
+bool FileLog::has_news() const {
+  return size_of(fd_.get(), path_) != offset_;
+}
+
+// REQUIRES: nobody else uses the file.
+void FileLog::start(std::string_view run_id) {
+  const Bytes begin = read_at(fd_.get(), 0, kMagic.size(), path_);
+  if (begin != kMagic.substr(0, begin.size())) {
+    throw Error(ErrorKind::invalid_argument,
+                fmt::format("{} exists and is not a store file of Lockstep; it was left as it is", path_));
+  }
+  if (!begin.empty()) {
+    log_warning(fmt::format("replaced the store file {}, which a run that has ended left behind{}", path_,
+                            describe_creator(fd_.get(), path_)));
+  }
+  if (::ftruncate(fd_.get(), 0) != 0) throw system_error("emptying the store file " + path_ + " failed", errno);
+  Bytes payload;
+  put_u32(payload, kFormatVersion);
+  put_u32(payload, static_cast<std::uint32_t>(::getpid()));
+  put_bytes(payload, boot_id());
+  put_bytes(payload, run_id);
+  if (::pwrite(fd_.get(), kMagic.data(), kMagic.size(), 0) != static_cast<ssize_t>(kMagic.size())) {
+    throw system_error("writing the store file " + path_ + " failed", errno);
+  }
+  offset_ = static_cast<off_t>(kMagic.size());
+  append(payload);
+  first_record_ = offset_;
+}
+
+void FileLog::check_header(std::string_view run_id) {
+  const auto header = read_header(fd_.get(), path_);
+  if (!header) {
+    throw Error(ErrorKind::invalid_argument, fmt::format("{} is in use, and is not a store file of Lockstep", path_));
+  }
+  if (header->version != kFormatVersion) {
+    throw Error(
+        ErrorKind::invalid_argument,
+        fmt::format("the store file {} has format version {}, this process writes version {}; run the same build of "
+                    "Lockstep everywhere",
+                    path_, header->version, kFormatVersion));
+  }
+  if (header->run_id != run_id) {
+    throw Error(
+        ErrorKind::invalid_argument,
+        fmt::format("the store file {} is in use by another run: '{}', begun by pid {}; this run is '{}'. End that "
+                    "run or choose another file",
+                    path_, header->run_id, header->pid, run_id));
+  }
+  offset_ = first_record_ = header->end;
+}
+
+void FileLog::read(KeyMap& map) {
+  const off_t size = size_of(fd_.get(), path_);
+  if (size < offset_) {
+    throw Error(ErrorKind::corrupt_data, fmt::format("the store file {} became shorter while it was in use", path_));
+  }
+  while (offset_ < size) {
+    const auto payload = read_record(fd_.get(), offset_, path_);
+    if (!payload) {
+      log_warning(
+          fmt::format("cut {} bytes off the store file {}: a process died while it wrote them", size - offset_, path_));
+      if (::ftruncate(fd_.get(), offset_) != 0)
+        throw system_error("mending the store file " + path_ + " failed", errno);
+      return;
+    }
+    replay(*payload, map);
+    offset_ += static_cast<off_t>(kRecordHeadBytes + payload->size());
+  }
+}
+
+void FileLog::append_set(std::string_view key, ByteView value) {
+  Bytes payload;
+  payload.reserve(16 + key.size() + value.size());
+  put_u8(payload, static_cast<std::uint8_t>(Change::set));
+  put_bytes(payload, key);
+  put_bytes(payload, value);
+  append(payload);
+}
+
+void FileLog::append_remove(std::string_view key) {
+  Bytes payload;
+  put_u8(payload, static_cast<std::uint8_t>(Change::remove));
+  put_bytes(payload, key);
+  append(payload);
+}
+
+void FileLog::append(ByteView payload) {
+  Bytes record;
+  record.reserve(kRecordHeadBytes + payload.size());
+  put_u32(record, static_cast<std::uint32_t>(payload.size()));
+  put_u32(record, crc_of(payload));
+  record += payload;
+  if (offset_ + static_cast<off_t>(record.size()) > kMaxLogBytes) {
+    throw Error(
+        ErrorKind::invalid_argument,
+        fmt::format("the store file {} has reached its limit of {} bytes; use a tcp:// store", path_, kMaxLogBytes));
+  }
+  ssize_t written = 0;
+  do {
+    written = ::pwrite(fd_.get(), record.data(), record.size(), offset_);
+  } while (written < 0 && errno == EINTR);
+  if (written != static_cast<ssize_t>(record.size())) {
+    const int error = written < 0 ? errno : ENOSPC;
+    [[maybe_unused]] const int cut = ::ftruncate(fd_.get(), offset_);
+    throw system_error("writing the store file " + path_ + " failed", error);
+  }
+  offset_ += written;
+}
+
+}  // namespace lockstep

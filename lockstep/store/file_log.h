@@ -1,0 +1,63 @@
+// A FileLog is the file under a FileStore: a header and the changes made to a KeyMap, in order. map <-> records <->
+// file. Processes take turns with a lock; a kill -9 leaves at most one torn record, which the next one to lock cuts
+// off. While it is open it holds a second, shared lock on the file, so that others can tell whether anybody still uses
+// it, whatever its creator's pid says; both locks vanish with their process. Not thread-safe.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "lockstep/base/bytes.h"
+#include "lockstep/base/deadline.h"
+#include "lockstep/base/unique_fd.h"
+#include "lockstep/store/key_map.h"
+
+namespace lockstep {
+
+class FileLog {
+ public:
+  // Opens the file, makes it (mode 0600), or replaces what a dead run has left, with a line in the log.
+  // Error{invalid_argument}: it is no store file, or belongs to a live run with another id or format version.
+  // Error{unauthorized}: it belongs to another user or others may write it. Error{timeout}: somebody keeps it locked.
+  FileLog(std::string path, std::string_view run_id, Deadline deadline);
+  // The last user removes the file.
+  ~FileLog();
+  FileLog(const FileLog&) = delete;
+  FileLog& operator=(const FileLog&) = delete;
+
+  const std::string& path() const { return path_; }
+
+  // False if another process or another FileLog of this one holds it.
+  bool try_lock();
+  bool lock(Deadline deadline);  // false at the deadline
+  void unlock();
+  // Whether somebody has written since read(). Needs no lock.
+  bool has_news() const;
+
+  // REQUIRES: locked. Applies what others have written. Error{corrupt_data} names the offset of a damaged record.
+  void read(KeyMap& map);
+  // The next read() starts over, for an empty map.
+  void rewind() { offset_ = first_record_; }
+  // REQUIRES: locked and read. Nothing is written if they throw.
+  void append_set(std::string_view key, ByteView value);
+  void append_remove(std::string_view key);
+
+ private:
+  bool open_and_lock(Deadline deadline);
+  void check_file() const;
+  bool is_alone();
+  void share_presence();
+  void start(std::string_view run_id);
+  void check_header(std::string_view run_id);
+  void append(ByteView payload);
+
+  std::string path_;
+  UniqueFd fd_;
+  off_t offset_ = 0;        // behind the last record that was read or written
+  off_t first_record_ = 0;  // behind the header
+};
+
+}  // namespace lockstep

@@ -1,0 +1,166 @@
+#include "lockstep/store/store_machine.h"
+
+#include "lockstep/base/format.h"
+#include "lockstep/store/store_text.h"
+
+namespace lockstep {
+namespace {
+
+StoreReply failed(const StoreRequest& request, ErrorKind kind, std::string text) {
+  return {.id = request.id, .status = StoreStatus::error, .kind = kind, .value = std::move(text)};
+}
+
+StoreReply succeeded(const StoreRequest& request, Bytes value) {
+  return {.id = request.id, .status = StoreStatus::ok, .value = std::move(value)};
+}
+
+}  // namespace
+
+std::vector<AddressedReply> StoreMachine::handle(ConnectionId from, const StoreRequest& request, TimePoint now) {
+  Replies replies;
+  if (changes_state(request.op)) {
+    const auto before = done_.find({request.client, request.id});
+    if (before != done_.end()) return {{from, before->second}};
+    replies.push_back({from, change(request)});
+    remember(request, replies.front().reply);
+    wake(request.keys.front(), replies);
+    return replies;
+  }
+  try {
+    for (const std::string& key : request.keys) check_store_key(key);
+  } catch (const Error& error) {
+    return {{from, failed(request, error.kind(), error.what())}};
+  }
+  if (request.op == StoreOp::check) {
+    return {{from, succeeded(request, find_missing(request.keys, 0) ? "0" : "1")}};
+  }
+  start_waiting(from, request, now, replies);
+  return replies;
+}
+
+StoreReply StoreMachine::change(const StoreRequest& request) {
+  const std::string& key = request.keys.front();
+  try {
+    check_store_key(key);
+    switch (request.op) {
+      case StoreOp::set: map_.set(key, request.value); return succeeded(request, "");
+      case StoreOp::add: return succeeded(request, std::to_string(map_.add(key, request.delta)));
+      case StoreOp::compare_set:
+        return succeeded(request, map_.compare_set(key, request.expected, request.value).value);
+      default: return succeeded(request, map_.remove(key) ? "1" : "0");
+    }
+  } catch (const Error& error) {
+    return failed(request, error.kind(), error.what());
+  }
+}
+
+void StoreMachine::start_waiting(ConnectionId from, const StoreRequest& request, TimePoint now, Replies& replies) {
+  const std::optional<std::size_t> first_missing = find_missing(request.keys, 0);
+  if (!first_missing) return replies.push_back({from, found(request)});
+  if (request.timeout <= Duration::zero()) return replies.push_back({from, missing(request)});
+  std::set<WaiterId>& own = by_connection_[from];
+  if (own.size() == kMaxWaitersPerConnection) {
+    return replies.push_back({from, failed(request, ErrorKind::invalid_argument,
+                                           fmt::format("a connection may wait for {} requests at once, the limit",
+                                                       kMaxWaitersPerConnection))});
+  }
+  const WaiterId id = next_waiter_++;
+  const TimePoint expiry = request.timeout >= TimePoint::max() - now ? TimePoint::max() : now + request.timeout;
+  Waiter& waiter = waiters_[id] = {.connection = from, .request = request, .missing = *first_missing, .expiry = expiry};
+  own.insert(id);
+  if (expiry != TimePoint::max()) by_expiry_.insert({expiry, id});
+  file_under_key(id, waiter);
+}
+
+void StoreMachine::file_under_key(WaiterId id, Waiter& waiter) {
+  by_key_[waiter.request.keys[waiter.missing]].insert(id);
+}
+
+// A waiter is filed under one of its missing keys only. When that key comes, it moves on to the next missing one, so a
+// wait for n keys costs n steps in total, in whatever order they come.
+void StoreMachine::wake(std::string_view key, Replies& replies) {
+  if (by_key_.empty() || map_.find(key) == nullptr) return;
+  auto filed = by_key_.extract(std::string(key));
+  if (filed.empty()) return;
+  for (const WaiterId id : filed.mapped()) {
+    Waiter& waiter = waiters_.at(id);
+    if (const auto next = find_missing(waiter.request.keys, waiter.missing)) {
+      waiter.missing = *next;
+      file_under_key(id, waiter);
+    } else {
+      replies.push_back({waiter.connection, found(waiter.request)});
+      forget(id);
+    }
+  }
+}
+
+// Searches from `start` round to it, since a key that was there before may have been removed.
+std::optional<std::size_t> StoreMachine::find_missing(const std::vector<std::string>& keys, std::size_t start) const {
+  for (std::size_t step = 0; step < keys.size(); ++step) {
+    const std::size_t index = (start + step) % keys.size();
+    if (map_.find(keys[index]) == nullptr) return index;
+  }
+  return std::nullopt;
+}
+
+StoreReply StoreMachine::found(const StoreRequest& request) const {
+  return succeeded(request, request.op == StoreOp::get ? *map_.find(request.keys.front()) : Bytes());
+}
+
+StoreReply StoreMachine::missing(const StoreRequest& request) const {
+  StoreReply reply{.id = request.id, .status = StoreStatus::missing};
+  for (const std::string& key : request.keys) {
+    if (map_.find(key) == nullptr) reply.keys.push_back(key);
+  }
+  return reply;
+}
+
+void StoreMachine::forget(WaiterId id) {
+  const auto found = waiters_.find(id);
+  const Waiter& waiter = found->second;
+  by_expiry_.erase({waiter.expiry, id});
+  const auto filed = by_key_.find(waiter.request.keys[waiter.missing]);
+  if (filed != by_key_.end() && filed->second.erase(id) > 0 && filed->second.empty()) by_key_.erase(filed);
+  const auto own = by_connection_.find(waiter.connection);
+  own->second.erase(id);
+  if (own->second.empty()) by_connection_.erase(own);
+  waiters_.erase(found);
+}
+
+std::vector<AddressedReply> StoreMachine::expire(TimePoint now) {
+  Replies replies;
+  while (!by_expiry_.empty() && by_expiry_.begin()->first <= now) {
+    const WaiterId id = by_expiry_.begin()->second;
+    const Waiter& waiter = waiters_.at(id);
+    replies.push_back({waiter.connection, missing(waiter.request)});
+    forget(id);
+  }
+  return replies;
+}
+
+std::optional<TimePoint> StoreMachine::next_expiry() const {
+  if (by_expiry_.empty()) return std::nullopt;
+  return by_expiry_.begin()->first;
+}
+
+void StoreMachine::drop(ConnectionId connection) {
+  const auto own = by_connection_.find(connection);
+  if (own == by_connection_.end()) return;
+  const std::set<WaiterId> ids = own->second;
+  for (const WaiterId id : ids) forget(id);
+}
+
+void StoreMachine::remember(const StoreRequest& request, const StoreReply& reply) {
+  const RequestId key{request.client, request.id};
+  done_bytes_ += reply.value.size();
+  done_.emplace(key, reply);
+  done_order_.push_back(key);
+  while (done_order_.size() > kRememberedReplies || done_bytes_ > kRememberedBytes) {
+    const auto oldest = done_.find(done_order_.front());
+    done_bytes_ -= oldest->second.value.size();
+    done_.erase(oldest);
+    done_order_.pop_front();
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,252 @@
+#include "lockstep/store/store_server.h"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <list>
+#include <map>
+#include <thread>
+
+#include "lockstep/base/format.h"
+#include "lockstep/base/log.h"
+#include "lockstep/net/listener.h"
+#include "lockstep/store/store_connection.h"
+
+namespace lockstep {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr Duration kBindTimeout = 10s;
+constexpr Duration kAcceptPause = 100ms;  // after running out of descriptors
+// How long a newcomer may take before the next one is let in over the limit of half-open connections in its place. A
+// crowd of honest clients needs far less; strangers who say nothing hold up the queue for no more than this.
+constexpr Duration kPatience = 20ms;
+constexpr Duration kComplaintInterval = 1s;
+constexpr std::uint64_t kListenerTag = 0;
+constexpr std::uint64_t kWakerTag = 1;
+
+}  // namespace
+
+class StoreServer::Loop {
+ public:
+  Loop(const Endpoint& endpoint, StoreServerOptions options)
+      : options_(std::move(options)),
+        listener_(Listener::bind(endpoint, Deadline::after(kBindTimeout))),
+        epoll_(::epoll_create1(EPOLL_CLOEXEC)),
+        waker_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    if (!epoll_ || !waker_) throw system_error("making a store server's event queue failed", errno);
+    watch(EPOLL_CTL_ADD, listener_.fd(), EPOLLIN, kListenerTag);
+    watch(EPOLL_CTL_ADD, waker_.get(), EPOLLIN, kWakerTag);
+    thread_ = std::thread([this] { run(); });
+  }
+
+  ~Loop() {
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const ssize_t written = ::write(waker_.get(), &one, sizeof one);
+    thread_.join();
+  }
+
+  const Listener& listener() const { return listener_; }
+
+ private:
+  using Connections = std::map<ConnectionId, StoreConnection>;
+
+  void run();
+  void watch(int operation, int fd, std::uint32_t events, std::uint64_t tag);
+  void accept_all();
+  void pause_accepting(Deadline until);
+  void resume_accepting();
+  bool is_crowded() const { return half_open_.size() >= options_.limits.half_open; }
+  void add(UniqueFd fd);
+  void serve(ConnectionId id);
+  void deliver(const std::vector<AddressedReply>& replies);
+  void update_watch(ConnectionId id, StoreConnection& connection);
+  void close(ConnectionId id, std::string_view why);
+  void close_late_handshakes();
+  void complain(std::string text);
+  std::optional<Refusal> admit(const Claims& claims) const;
+  int next_timeout_ms() const;
+
+  StoreServerOptions options_;
+  Listener listener_;
+  UniqueFd epoll_;
+  UniqueFd waker_;
+  StoreMachine machine_;
+  Connections connections_;
+  std::list<ConnectionId> half_open_;  // oldest first
+  ConnectionId next_id_ = kWakerTag + 1;
+  Deadline accept_again_ = Deadline::never();  // while accepting is paused
+  bool paused_by_crowd_ = false;
+  TimePoint last_complaint_ = TimePoint::min();
+  std::size_t complaints_kept_back_ = 0;
+  std::thread thread_;
+};
+
+void StoreServer::Loop::watch(int operation, int fd, std::uint32_t events, std::uint64_t tag) {
+  epoll_event event{.events = events, .data = {.u64 = tag}};
+  if (::epoll_ctl(epoll_.get(), operation, fd, &event) != 0)
+    throw system_error("watching a store connection failed", errno);
+}
+
+int StoreServer::Loop::next_timeout_ms() const {
+  Deadline next = accept_again_;
+  if (const auto expiry = machine_.next_expiry()) next = std::min(next, Deadline::at(*expiry));
+  if (!half_open_.empty()) next = std::min(next, connections_.at(half_open_.front()).handshake_deadline());
+  return next.poll_timeout_ms();
+}
+
+void StoreServer::Loop::run() {
+  constexpr int kMaxEvents = 64;
+  epoll_event events[kMaxEvents];
+  for (;;) {
+    const int count = ::epoll_wait(epoll_.get(), events, kMaxEvents, next_timeout_ms());
+    if (count < 0 && errno != EINTR) return complain(fmt::format("the store server stops: epoll: errno {}", errno));
+    for (int i = 0; i < count; ++i) {
+      const std::uint64_t tag = events[i].data.u64;
+      if (tag == kWakerTag) return;
+      if (tag == kListenerTag) {
+        accept_all();
+      } else if (connections_.contains(tag)) {  // not closed by an earlier event of this batch
+        serve(tag);
+      }
+    }
+    close_late_handshakes();
+    if (accept_again_.expired() || (paused_by_crowd_ && !is_crowded())) resume_accepting();
+    deliver(machine_.expire(steady_clock().now()));
+  }
+}
+
+void StoreServer::Loop::accept_all() {
+  try {
+    for (;;) {
+      if (is_crowded()) {
+        const Deadline oldest = connections_.at(half_open_.front()).handshake_deadline();
+        const Deadline patience = Deadline::at(oldest.when() - options_.limits.handshake + kPatience);
+        if (!patience.expired()) {
+          paused_by_crowd_ = true;
+          return pause_accepting(patience);
+        }
+      }
+      UniqueFd fd = listener_.accept();
+      if (!fd) return;
+      add(std::move(fd));
+    }
+  } catch (const Error& error) {
+    // Out of descriptors or memory: those who are connected go on, newcomers wait in the kernel's queue.
+    complain(error.what());
+    pause_accepting(Deadline::after(kAcceptPause));
+  }
+}
+
+void StoreServer::Loop::pause_accepting(Deadline until) {
+  accept_again_ = until;
+  watch(EPOLL_CTL_MOD, listener_.fd(), 0, kListenerTag);
+}
+
+void StoreServer::Loop::resume_accepting() {
+  accept_again_ = Deadline::never();
+  paused_by_crowd_ = false;
+  watch(EPOLL_CTL_MOD, listener_.fd(), EPOLLIN, kListenerTag);
+}
+
+void StoreServer::Loop::add(UniqueFd fd) {
+  if (is_crowded())
+    close(half_open_.front(), "too many connections are still in their handshake, and this is the oldest");
+  const HandshakeSettings settings{
+      .token = options_.token, .job_id = options_.job_id, .channel = Channel::store, .mine = options_.claims};
+  const ConnectionId id = next_id_++;
+  auto handshake = Handshake::server(settings, [this](const Claims& claims) { return admit(claims); });
+  const auto [entry, inserted] = connections_.emplace(
+      std::piecewise_construct, std::forward_as_tuple(id),
+      std::forward_as_tuple(std::move(fd), std::move(handshake), Deadline::after(options_.limits.handshake)));
+  half_open_.push_back(id);
+  entry->second.watched_events = EPOLLIN;
+  watch(EPOLL_CTL_ADD, entry->second.fd(), EPOLLIN, id);
+}
+
+std::optional<Refusal> StoreServer::Loop::admit(const Claims& claims) const {
+  if (connections_.size() - half_open_.size() >= options_.limits.connections) {
+    return Refusal{ErrorKind::internal,
+                   fmt::format("the store server already has {} connections, its limit", options_.limits.connections)};
+  }
+  return options_.admission ? options_.admission(claims) : std::nullopt;
+}
+
+void StoreServer::Loop::serve(ConnectionId id) {
+  StoreConnection& connection = connections_.at(id);
+  std::vector<StoreRequest> requests;
+  try {
+    const bool was_half_open = connection.half_open();
+    connection.flush();
+    requests = connection.read();
+    if (was_half_open && !connection.half_open()) half_open_.remove(id);
+    update_watch(id, connection);
+  } catch (const Error& error) {
+    return close(id, error.kind() == ErrorKind::peer_lost ? "" : error.what());
+  }
+  for (const StoreRequest& request : requests) {
+    if (!connections_.contains(id)) return;  // it was closed while it was answered
+    deliver(machine_.handle(id, request, steady_clock().now()));
+  }
+}
+
+void StoreServer::Loop::deliver(const std::vector<AddressedReply>& replies) {
+  for (const auto& [to, reply] : replies) {
+    const auto found = connections_.find(to);
+    if (found == connections_.end()) continue;
+    try {
+      found->second.send(reply, options_.limits.output_bytes);
+      update_watch(to, found->second);
+    } catch (const Error& error) {
+      close(to, error.kind() == ErrorKind::peer_lost ? "" : error.what());
+    }
+  }
+}
+
+void StoreServer::Loop::update_watch(ConnectionId id, StoreConnection& connection) {
+  const std::uint32_t events = EPOLLIN | (connection.has_output() ? EPOLLOUT : 0u);
+  if (events == connection.watched_events) return;
+  watch(EPOLL_CTL_MOD, connection.fd(), events, id);
+  connection.watched_events = events;
+}
+
+void StoreServer::Loop::close_late_handshakes() {
+  while (!half_open_.empty() && connections_.at(half_open_.front()).handshake_deadline().expired()) {
+    close(half_open_.front(), "it did not finish its handshake in time");
+  }
+}
+
+void StoreServer::Loop::close(ConnectionId id, std::string_view why) {
+  const auto found = connections_.find(id);
+  if (!why.empty()) complain(fmt::format("closed the store connection of {}: {}", found->second.peer(), why));
+  if (found->second.half_open()) half_open_.remove(id);
+  machine_.drop(id);
+  connections_.erase(found);
+}
+
+// At most one line a second: a port scan must not fill the disk.
+void StoreServer::Loop::complain(std::string text) {
+  const TimePoint now = steady_clock().now();
+  if (last_complaint_ != TimePoint::min() && now - last_complaint_ < kComplaintInterval) {
+    ++complaints_kept_back_;
+    return;
+  }
+  if (complaints_kept_back_ > 0) text += fmt::format(" ({} more such lines were kept back)", complaints_kept_back_);
+  complaints_kept_back_ = 0;
+  last_complaint_ = now;
+  log_warning(text);
+}
+
+StoreServer::StoreServer(const Endpoint& endpoint, StoreServerOptions options)
+    : loop_(std::make_unique<Loop>(endpoint, std::move(options))) {}
+
+StoreServer::~StoreServer() = default;
+
+SocketAddress StoreServer::address() const {
+  return loop_->listener().address();
+}
+
+}  // namespace lockstep

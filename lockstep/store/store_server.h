@@ -1,0 +1,48 @@
+// A StoreServer shares one key-value map with the processes of a job over TCP. launcher or rank 0 -> StoreServer <-
+// TcpStore. One thread serves all connections and never waits for one of them. Thread-safe. Every connection begins
+// with the handshake of net/handshake.h on Channel::store; nobody without the job's token gets further, or stays longer
+// than 2 s. It logs refused strangers (at most one line a second) and never ends because of a client.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "lockstep/net/address.h"
+#include "lockstep/net/handshake.h"
+
+namespace lockstep {
+
+struct StoreServerLimits {
+  std::size_t connections = 1024;                    // authenticated; the next is refused with the limit in the text
+  std::size_t half_open = 64;                        // still in the handshake; the oldest is dropped for the next
+  std::size_t output_bytes = std::size_t{16} << 20;  // queued to one connection that does not read; then it is dropped
+  Duration handshake = kHandshakeTimeout;
+};
+
+struct StoreServerOptions {
+  Token token = {};
+  std::string job_id = {};
+  // Who the server says it is, and whom it takes; the default takes all that hold the token.
+  Claims claims = local_claims(-1, 0, 0);
+  Admission admission = {};
+  StoreServerLimits limits = {};
+};
+
+class StoreServer {
+ public:
+  // Listens on exactly this endpoint when it returns; port 0 takes a free one. Errors as Listener::bind().
+  StoreServer(const Endpoint& endpoint, StoreServerOptions options);
+  // Closes all connections. Clients that wait get Error{peer_lost}.
+  ~StoreServer();
+
+  SocketAddress address() const;
+  std::uint16_t port() const { return address().port(); }
+
+ private:
+  class Loop;
+  std::unique_ptr<Loop> loop_;
+};
+
+}  // namespace lockstep

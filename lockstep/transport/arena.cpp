@@ -1,0 +1,214 @@
+#include "lockstep/transport/arena.h"
+
+#include <poll.h>
+#include <sched.h>
+#include <sys/sysinfo.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <random>
+#include <utility>
+
+#include "lockstep/transport/futex.h"
+
+namespace lockstep {
+namespace {
+
+using namespace std::chrono_literals;
+using arena::AbortRecord;
+using arena::RankControl;
+using arena::RankState;
+using arena::Slot;
+
+// A waiter that found nothing while spinning yields for this long, so that a rank that shares its core can run, and then
+// sleeps on its doorbell. Longer wastes cores in which others compute; shorter pays a wake-up in every small collective.
+constexpr Duration kYieldFor = 200us;
+// Dead peers ring no bell: a sleeper looks for them this often.
+constexpr Duration kLivenessPeriod = 20ms;
+constexpr int kSpins = 4000;
+
+constexpr std::size_t round_up(std::size_t value, std::size_t unit) { return (value + unit - 1) / unit * unit; }
+
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
+constexpr std::size_t controls_offset() { return round_up(sizeof(arena::ArenaHeader), arena::kPage); }
+constexpr std::size_t slots_offset(int ranks) {
+  return round_up(controls_offset() + static_cast<std::size_t>(ranks) * sizeof(RankControl), arena::kPage);
+}
+constexpr std::size_t segments_offset(int ranks) {
+  return round_up(slots_offset(ranks) + static_cast<std::size_t>(ranks) * arena::kSlots * sizeof(Slot), kHugePage);
+}
+
+int available_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  return ::sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+}  // namespace
+
+std::size_t arena_bytes(int ranks, std::size_t segment_bytes) {
+  return segments_offset(ranks) + static_cast<std::size_t>(ranks) * segment_bytes;
+}
+
+std::size_t default_segment_bytes() {
+  struct sysinfo info {};
+  ::sysinfo(&info);
+  const std::size_t memory = static_cast<std::size_t>(info.totalram) * info.mem_unit;
+  return std::max(round_up(memory / 2, kHugePage), std::size_t{64} << 20);
+}
+
+void format_arena(const Mapping& mapping, int ranks, std::size_t segment_bytes, std::uint64_t generation,
+                  std::uint64_t nonce) {
+  std::byte* base = mapping.data();
+  auto* header = new (base) arena::ArenaHeader{};
+  header->version = arena::kVersion;
+  header->ranks = static_cast<std::uint32_t>(ranks);
+  header->segment_bytes = segment_bytes;
+  header->generation = generation;
+  header->nonce = nonce;
+  // The rest of the memory is zero, which is the initial state of every word in it.
+  mapping.populate(base, segments_offset(ranks));
+  header->magic = arena::kMagic;
+}
+
+Arena::Arena(std::shared_ptr<Mapping> mapping, int rank, std::vector<ArenaPeer> peers, std::string_view kind)
+    : mapping_(std::move(mapping)), rank_(rank), size_(static_cast<int>(peers.size())), kind_(kind), peers_(std::move(peers)) {
+  std::byte* base = mapping_->data();
+  header_ = reinterpret_cast<arena::ArenaHeader*>(base);
+  controls_ = reinterpret_cast<RankControl*>(base + controls_offset());
+  slots_ = reinterpret_cast<Slot*>(base + slots_offset(size_));
+  segments_ = base + segments_offset(size_);
+  segment_bytes_ = header_->segment_bytes;
+  spins_ = size_ <= available_cores() ? kSpins : 0;
+  std::byte* mine = segment(rank_);
+  const std::size_t staging = arena::kStagingBuffers * arena::kStagingBytes;
+  heap_ = std::make_shared<ArenaHeap>(mapping_, mine + staging, segment_bytes_ - staging);
+  control(rank_).state.store(RankState::joined, std::memory_order_release);
+}
+
+Arena::~Arena() {
+  control(rank_).state.store(RankState::left, std::memory_order_release);
+  ring();
+}
+
+std::optional<std::size_t> Arena::offset_of(const std::byte* data, std::size_t bytes) const {
+  const std::byte* mine = segment(rank_);
+  if (data < mine || bytes > segment_bytes_) return std::nullopt;
+  const auto offset = static_cast<std::size_t>(data - mine);
+  if (offset > segment_bytes_ - bytes) return std::nullopt;
+  return offset;
+}
+
+void Arena::ring() const {
+  // Pairs with the fence in await_slowly(): either the sleeper sees our word, or we see that it sleeps.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  for (int peer = 0; peer < size_; ++peer) {
+    RankControl& other = controls_[peer];
+    if (peer == rank_ || other.sleeping.load(std::memory_order_relaxed) == 0) continue;
+    other.doorbell.fetch_add(1, std::memory_order_release);
+    futex_wake_all(&other.doorbell);
+  }
+}
+
+std::optional<Stall> Arena::lost_peer(const std::function<bool(int)>& waiting_for) const {
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_) continue;
+    const bool left = control(peer).state.load(std::memory_order_acquire) == RankState::left;
+    const int fd = peers_[static_cast<std::size_t>(peer)].pidfd.get();
+    pollfd watched{fd, POLLIN, 0};
+    const bool dead = fd >= 0 && ::poll(&watched, 1, 0) > 0;
+    // A peer may write its word and end between the look at the word and the look at its state.
+    if ((left || dead) && waiting_for(peer)) return Stall{left ? Stall::Cause::left : Stall::Cause::died, peer, {}, 0};
+  }
+  return std::nullopt;
+}
+
+void Arena::stop(const Error& error) const {
+  abort(error);
+  throw_abort();
+}
+
+void Arena::await_slowly(const std::function<bool()>& ready, const std::function<bool(int)>& waiting_for,
+                         const std::function<Error(const Stall&)>& explain, Deadline deadline) const {
+  const TimePoint start = steady_clock().now();
+  TimePoint now = start;
+  while (now - start < kYieldFor && !deadline.expired(now)) {
+    ::sched_yield();
+    if (ready()) return;
+    check_abort();
+    now = steady_clock().now();
+  }
+  RankControl& mine = control(rank_);
+  for (;;) {
+    if (auto stall = lost_peer(waiting_for)) {
+      stall->elapsed_seconds = seconds(steady_clock().now() - start);
+      stop(explain(*stall));
+    }
+    const std::uint32_t heard = mine.doorbell.load(std::memory_order_acquire);
+    mine.sleeping.store(1, std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_seq_cst);  // pairs with ring()
+    const bool done = ready();
+    now = steady_clock().now();
+    if (!done && !deadline.expired(now) && header_->abort.state.load(std::memory_order_acquire) == AbortRecord::none) {
+      futex_wait(&mine.doorbell, heard, std::min<Duration>(kLivenessPeriod, deadline.remaining(now)));
+    }
+    mine.sleeping.store(0, std::memory_order_relaxed);
+    if (done || ready()) return;
+    check_abort();
+    if (deadline.expired(now)) {
+      Stall stall;
+      stall.elapsed_seconds = seconds(now - start);
+      for (int peer = 0; peer < size_; ++peer) {
+        if (peer != rank_ && waiting_for(peer)) stall.missing.push_back(peer);
+      }
+      stop(explain(stall));
+    }
+  }
+}
+
+void Arena::abort(const Error& error) const noexcept {
+  AbortRecord& record = header_->abort;
+  std::uint32_t expected = AbortRecord::none;
+  if (!record.state.compare_exchange_strong(expected, AbortRecord::writing)) return;
+  const std::string_view text = error.what();
+  record.kind = static_cast<std::uint32_t>(error.kind());
+  record.peer = error.detail().peer;
+  record.text_bytes = static_cast<std::uint32_t>(std::min(text.size(), arena::kAbortTextBytes));
+  std::memcpy(record.text, text.data(), record.text_bytes);
+  record.state.store(AbortRecord::set, std::memory_order_release);
+  ring();
+}
+
+void Arena::throw_abort() const {
+  const AbortRecord& record = header_->abort;
+  // A writer that dies half way leaves `writing` for ever.
+  const Deadline patience = Deadline::after(100ms);
+  while (record.state.load(std::memory_order_acquire) == AbortRecord::writing) {
+    if (patience.expired()) throw Error(ErrorKind::peer_lost, "a rank died while it reported an error");
+    ::sched_yield();
+  }
+  // Copied once, then checked: another process could change it meanwhile.
+  const std::size_t bytes = std::min<std::size_t>(record.text_bytes, arena::kAbortTextBytes);
+  const std::uint32_t kind = std::min(record.kind, static_cast<std::uint32_t>(ErrorKind::internal));
+  ErrorDetail detail;
+  detail.rank = rank_;
+  detail.peer = record.peer;
+  throw Error(static_cast<ErrorKind>(kind), std::string(record.text, bytes), detail);
+}
+
+std::vector<std::unique_ptr<Arena>> make_local_arenas(int ranks, const ArenaOptions& options) {
+  const std::size_t segment = options.segment_bytes != 0 ? round_up(options.segment_bytes, kHugePage) : default_segment_bytes();
+  auto mapping = std::make_shared<Mapping>(Mapping::create(arena_bytes(ranks, segment)));
+  format_arena(*mapping, ranks, segment, options.generation, std::random_device{}());
+  std::vector<std::unique_ptr<Arena>> arenas;
+  for (int rank = 0; rank < ranks; ++rank) {
+    std::vector<ArenaPeer> peers(static_cast<std::size_t>(ranks));
+    for (int peer = 0; peer < ranks; ++peer) peers[static_cast<std::size_t>(peer)].name = "rank " + std::to_string(peer);
+    arenas.push_back(std::make_unique<Arena>(mapping, rank, std::move(peers), "in-process"));
+  }
+  return arenas;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,121 @@
+// An Arena is memory that all ranks of a node read and write, with what is needed to wait for each other in it: posted
+// words, doorbells, the abort record and the liveness of peers. Algorithms within a node are written over it.
+// One thread per rank, except abort() and is_own() and the heap, which any thread may use.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/base/deadline.h"
+#include "lockstep/base/error.h"
+#include "lockstep/transport/arena_heap.h"
+#include "lockstep/transport/arena_layout.h"
+#include "lockstep/transport/mapping.h"
+
+namespace lockstep {
+
+struct ArenaOptions {
+  std::size_t segment_bytes = 0;  // a rank's share of the address space, taken as it is used; 0: half the machine's memory
+  std::uint64_t generation = 0;
+};
+
+// A peer as messages name it and, where it is another process, as it is watched.
+struct ArenaPeer {
+  std::string name;  // "rank 1 (host n1, pid 811)"
+  UniqueFd pidfd;    // readable once the process is dead; unset for threads of this process
+};
+
+// Why a wait ends without success.
+struct Stall {
+  enum class Cause { deadline, died, left } cause = Cause::deadline;
+  int peer = -1;               // who died or left
+  std::vector<int> missing;    // for whom the wait was, at a deadline
+  double elapsed_seconds = 0;  // of this wait
+};
+
+class Arena {
+ public:
+  // The memory is laid out already; marks this rank as joined.
+  Arena(std::shared_ptr<Mapping> mapping, int rank, std::vector<ArenaPeer> peers, std::string_view kind);
+  // Marks this rank as having left, so that a peer that still waits for it is told.
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  std::string_view kind() const { return kind_; }
+  const std::string& peer_name(int rank) const { return peers_[static_cast<std::size_t>(rank)].name; }
+  std::uint64_t generation() const { return header_->generation; }
+
+  arena::Slot& slot(int rank, std::uint64_t sequence) const { return slots_[rank * arena::kSlots + sequence % arena::kSlots]; }
+  arena::RankControl& control(int rank) const { return controls_[rank]; }
+  std::byte* segment(int rank) const { return segments_ + static_cast<std::size_t>(rank) * segment_bytes_; }
+  std::size_t segment_bytes() const { return segment_bytes_; }
+  std::byte* staging(int rank, std::uint32_t chunk) const { return segment(rank) + (chunk % arena::kStagingBuffers) * arena::kStagingBytes; }
+  // The offset of a run of bytes in this rank's segment, if it lies there.
+  std::optional<std::size_t> offset_of(const std::byte* data, std::size_t bytes) const;
+
+  // Memory of this rank's segment for tensors; it keeps the mapping alive by itself.
+  const std::shared_ptr<ArenaHeap>& heap() const { return heap_; }
+
+  // Wakes peers that sleep, after a word they may wait for was written.
+  void ring() const;
+  // Spins, yields, then sleeps until ready() is true. Throws the abort record's error. When the deadline passes, or a rank
+  // for which waiting_for(rank) is true has died or left, it records and throws what explain(stall) makes of it.
+  template <class Ready, class WaitingFor, class Explain>
+  void await(Ready&& ready, WaitingFor&& waiting_for, Explain&& explain, Deadline deadline) const;
+
+  // Records the first error for all ranks; later ones are dropped. Never blocks.
+  void abort(const Error& error) const noexcept;
+  // Throws what abort() recorded, if anything.
+  void check_abort() const {
+    if (header_->abort.state.load(std::memory_order_acquire) == arena::AbortRecord::set) throw_abort();
+  }
+
+ private:
+  [[noreturn]] void throw_abort() const;
+  [[noreturn]] void stop(const Error& error) const;
+  std::optional<Stall> lost_peer(const std::function<bool(int)>& waiting_for) const;
+  void await_slowly(const std::function<bool()>& ready, const std::function<bool(int)>& waiting_for,
+                    const std::function<Error(const Stall&)>& explain, Deadline deadline) const;
+
+  std::shared_ptr<Mapping> mapping_;
+  const int rank_;
+  const int size_;
+  const std::string kind_;
+  std::vector<ArenaPeer> peers_;
+  arena::ArenaHeader* header_;
+  arena::RankControl* controls_;
+  arena::Slot* slots_;
+  std::byte* segments_;
+  std::size_t segment_bytes_;
+  int spins_;
+  std::shared_ptr<ArenaHeap> heap_;
+};
+
+template <class Ready, class WaitingFor, class Explain>
+void Arena::await(Ready&& ready, WaitingFor&& waiting_for, Explain&& explain, Deadline deadline) const {
+  for (int spin = 0; spin < spins_; ++spin) {
+    if (ready()) return;
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+  }
+  if (!ready()) await_slowly(std::ref(ready), std::ref(waiting_for), std::ref(explain), deadline);
+}
+
+// How large a mapping an arena of n ranks needs, and how to lay it out. Used by those who make arenas.
+std::size_t arena_bytes(int ranks, std::size_t segment_bytes);
+std::size_t default_segment_bytes();
+void format_arena(const Mapping& mapping, int ranks, std::size_t segment_bytes, std::uint64_t generation, std::uint64_t nonce);
+
+// The arenas of n ranks that are threads of this process.
+std::vector<std::unique_ptr<Arena>> make_local_arenas(int ranks, const ArenaOptions& options = {});
+
+}  // namespace lockstep

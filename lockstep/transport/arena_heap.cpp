@@ -1,0 +1,45 @@
+#include "lockstep/transport/arena_heap.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "lockstep/transport/arena_layout.h"
+
+namespace lockstep {
+
+ArenaHeap::ArenaHeap(std::shared_ptr<Mapping> mapping, std::byte* begin, std::size_t bytes)
+    : mapping_(std::move(mapping)), begin_(begin), bytes_(bytes) {
+  mapping_->prefer_huge_pages(begin_, bytes_);
+}
+
+std::size_t ArenaHeap::class_bytes(std::size_t bytes) {
+  const std::size_t wanted = std::max(bytes, arena::kPage);
+  const std::size_t step = std::max(std::bit_floor(wanted) / 8, arena::kPage);
+  return (wanted + step - 1) / step * step;
+}
+
+void* ArenaHeap::allocate(std::size_t bytes) {
+  const std::size_t size = class_bytes(bytes);
+  const std::lock_guard lock(mutex_);
+  auto& blocks = free_[size];
+  void* block = nullptr;
+  if (!blocks.empty()) {
+    block = blocks.back();
+    blocks.pop_back();
+  } else {
+    const std::size_t top = top_.load(std::memory_order_relaxed);
+    if (size > bytes_ - top) return nullptr;
+    block = begin_ + top;
+    top_.store(top + size, std::memory_order_relaxed);
+    class_of_.emplace(block, size);
+  }
+  return block;
+}
+
+void ArenaHeap::deallocate(void* block) {
+  const std::lock_guard lock(mutex_);
+  free_[class_of_.at(block)].push_back(block);
+}
+
+}  // namespace lockstep

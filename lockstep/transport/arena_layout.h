@@ -1,0 +1,83 @@
+// What lies where in an arena's memory, as every process of a node sees it. Only trivially copyable, address-free types:
+// the memory is mapped at different addresses in different processes.
+//
+//   ArenaHeader | RankControl x n | slots: n x kSlots x Slot | segments: n x segment_bytes
+//   a segment = kStagingBuffers staging buffers of kStagingBytes, then the heap
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace lockstep::arena {
+
+inline constexpr std::uint64_t kMagic = 0x314e45524150534cULL;  // "LSPAREN1"
+inline constexpr std::uint32_t kVersion = 1;
+inline constexpr std::size_t kCacheLine = 64;
+inline constexpr std::size_t kPage = 4096;
+
+// At most kInFlight collectives of one rank are unfinished at a time. A rank that posts collective s has finished s - kInFlight, so
+// all ranks have posted that one, so all ranks have finished s - 2 * kInFlight: with twice as many slots nobody still reads the one
+// that is overwritten.
+inline constexpr std::uint32_t kInFlight = 16;
+inline constexpr std::uint32_t kSlots = 2 * kInFlight;
+inline constexpr std::size_t kInlineBytes = 16;
+inline constexpr std::size_t kSlotPayloadBytes = 16 * 1024;
+inline constexpr std::size_t kStagingBytes = 1 << 20;
+inline constexpr std::uint32_t kStagingBuffers = 3;
+inline constexpr std::size_t kSignatureBytes = 40;
+
+// One collective of one rank. The first cache line is all that the smallest messages need.
+struct alignas(kCacheLine) Slot {
+  std::atomic<std::uint32_t> posted;  // low half of the sequence number, written last
+  std::uint32_t segments;             // in-place operations: how many SegmentRefs the payload holds; 0: staged
+  std::byte signature[kSignatureBytes];
+  std::byte inlined[kInlineBytes];
+  std::byte payload[kSlotPayloadBytes];
+};
+static_assert(offsetof(Slot, payload) == kCacheLine);
+
+// A piece of a rank's operand, as an offset into that rank's segment.
+struct SegmentRef {
+  std::uint64_t offset;
+  std::uint64_t bytes;
+};
+inline constexpr std::size_t kMaxSegmentRefs = kSlotPayloadBytes / sizeof(SegmentRef);
+
+enum class RankState : std::uint32_t { absent, joined, left };
+
+// What one rank tells the others; one cache line a purpose, so that a writer disturbs only those who wait for it.
+struct RankControl {
+  alignas(kCacheLine) std::atomic<std::uint32_t> reduced;  // last collective whose slice this rank has reduced
+  alignas(kCacheLine) std::atomic<std::uint32_t> filled;   // staged chunks copied in, over all collectives
+  alignas(kCacheLine) std::atomic<std::uint32_t> drained;  // staged chunks whose slice this rank has reduced
+  alignas(kCacheLine) std::atomic<std::uint32_t> doorbell;
+  std::atomic<std::uint32_t> sleeping;
+  alignas(kCacheLine) std::atomic<RankState> state;
+};
+
+inline constexpr std::size_t kAbortTextBytes = 2048;
+
+// The first error that ends the group, for all ranks to repeat.
+struct AbortRecord {
+  enum : std::uint32_t { none, writing, set };
+  alignas(kCacheLine) std::atomic<std::uint32_t> state;
+  std::uint32_t kind;
+  std::int32_t peer;
+  std::uint32_t text_bytes;
+  char text[kAbortTextBytes];
+};
+
+struct ArenaHeader {
+  std::uint64_t magic;
+  std::uint32_t version;
+  std::uint32_t ranks;
+  std::uint64_t segment_bytes;
+  std::uint64_t generation;
+  std::uint64_t nonce;
+  AbortRecord abort;
+};
+
+static_assert(std::atomic<std::uint32_t>::is_always_lock_free, "shared memory needs address-free atomics");
+
+}  // namespace lockstep::arena

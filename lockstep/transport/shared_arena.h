@@ -1,0 +1,31 @@
+// Makes the arena that the processes of one node share. rendezvous -> store -> shared memory.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/deadline.h"
+#include "lockstep/store/store.h"
+#include "lockstep/transport/arena.h"
+
+namespace lockstep {
+
+struct SharedArenaSpec {
+  std::string name;  // of the group, for the store's keys
+  int rank = 0;      // among `members`
+  struct Member {
+    std::string name;  // "rank 1 (host n1, pid 811)"
+    int pid = 0;       // as this process sees it
+  };
+  std::vector<Member> members;  // all in one pid namespace and of one user
+  ArenaOptions options;
+};
+
+// Blocks until all members have mapped the memory. It is an anonymous memory file: nothing of it can stay behind, whoever dies.
+// Throws on every member: Error{internal} if the first one could not make it, Error{peer_lost} if one dies meanwhile,
+// Error{timeout} naming the missing ones.
+std::unique_ptr<Arena> make_shared_arena(const SharedArenaSpec& spec, Store& store, Deadline deadline);
+
+}  // namespace lockstep

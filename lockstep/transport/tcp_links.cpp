@@ -1,0 +1,222 @@
+#include "lockstep/transport/tcp_links.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/format.h"
+#include "lockstep/base/log.h"
+#include "lockstep/net/handshake.h"
+#include "lockstep/net/listener.h"
+#include "lockstep/net/socket.h"
+
+namespace lockstep {
+namespace {
+
+// Connections whose handshake is under way; more wait in the kernel's queue.
+constexpr std::size_t kMaxIncoming = 256;
+
+void set_tcp_option(int fd, int option, int value) {
+  if (::setsockopt(fd, IPPROTO_TCP, option, &value, sizeof value) != 0) {
+    throw system_error(fmt::format("setting TCP option {} failed", option), errno);
+  }
+}
+
+void tune(int fd, Wire which) {
+  if (which == Wire::data) return tune_tcp(fd, Duration::zero());
+  // The kernel looks once a second whether the time is up, hence the second's half that is taken off.
+  tune_tcp(fd, kPeerTimeout - std::chrono::milliseconds(500));
+  set_tcp_option(fd, TCP_KEEPIDLE, 1);
+  set_tcp_option(fd, TCP_KEEPINTVL, 1);
+}
+
+class Connector {
+ public:
+  Connector(const TcpMeshSettings& settings, Store& store, Deadline deadline)
+      : settings_(settings), store_(store), deadline_(deadline), links_(static_cast<std::size_t>(settings.size)) {}
+
+  std::vector<TcpLink> run() {
+    Listener listener = Listener::bind({settings_.address, 0}, deadline_);
+    store_.set(key(settings_.rank), to_string(listener.address().endpoint()), deadline_);
+    await_everyone();
+    for (int peer = 0; peer < settings_.rank; ++peer) connect(peer);
+    accept_all(listener);
+    store_.remove(key(settings_.rank), deadline_);
+    return std::move(links_);
+  }
+
+ private:
+  struct Incoming {
+    UniqueFd fd;
+    std::string from;
+    Handshake handshake;
+    Deadline deadline;
+  };
+
+  TcpLink& link(int rank) { return links_[static_cast<std::size_t>(rank)]; }
+  std::string key(int rank) const { return fmt::format("mesh/{}/{}", settings_.name, rank); }
+
+  HandshakeSettings handshake_settings(Wire which) const {
+    Claims mine = local_claims(settings_.rank, settings_.size, settings_.generation);
+    mine.number = static_cast<std::uint64_t>(which);
+    mine.text = settings_.name;
+    return {settings_.token, settings_.job_id, Channel::link, mine};
+  }
+
+  // Only once all have published their addresses can a rank that does not answer be blamed for it.
+  void await_everyone() {
+    std::vector<std::string> keys;
+    for (int rank = settings_.rank + 1; rank < settings_.size; ++rank) keys.push_back(key(rank));
+    for (int rank = 0; rank < settings_.rank; ++rank) keys.push_back(key(rank));
+    const std::vector<std::string> missing = store_.wait(keys, deadline_);
+    if (missing.empty()) return;
+    std::vector<int> ranks;
+    for (int rank = 0; rank < settings_.size; ++rank) {
+      if (std::ranges::find(missing, key(rank)) != missing.end()) ranks.push_back(rank);
+    }
+    throw timeout(ranks, "have not come");
+  }
+
+  void connect(int peer) {
+    const Endpoint endpoint = parse_endpoint(store_.get(key(peer), deadline_));
+    try {
+      for (const Wire which : {Wire::data, Wire::control}) {
+        UniqueFd fd = connect_tcp(endpoint, ConnectRetry::never, deadline_);
+        const Claims claims = handshake_as_client(fd.get(), handshake_settings(which), deadline_);
+        if (claims.rank != peer || claims.text != settings_.name) {
+          throw Error(ErrorKind::invalid_argument, fmt::format("{} of mesh '{}' answers there", to_string(claims), claims.text));
+        }
+        tune(fd.get(), which);
+        link(peer).who = to_string(claims);
+        link(peer).wire(which) = std::move(fd);
+      }
+    } catch (const Error& error) {
+      throw Error(error.kind(), fmt::format("mesh '{}': rank {} cannot connect to rank {} at {}: {}", settings_.name,
+                                            settings_.rank, peer, to_string(endpoint), error.what()),
+                  {.rank = settings_.rank, .peer = peer});
+    }
+  }
+
+  // All handshakes at once, so that a stranger who says nothing keeps nobody waiting.
+  void accept_all(Listener& listener) {
+    std::vector<Incoming> incoming;
+    std::vector<pollfd> polled;
+    while (!unconnected_ranks().empty()) {
+      if (deadline_.expired()) throw timeout(unconnected_ranks(), "have not connected");
+      while (incoming.size() < kMaxIncoming) {
+        UniqueFd fd = listener.accept();
+        if (!fd) break;
+        std::string from = describe_peer(fd.get());
+        incoming.push_back({std::move(fd), std::move(from), server_handshake(), Deadline::after(kHandshakeTimeout)});
+      }
+      std::erase_if(incoming, [&](Incoming& each) { return advance(each); });
+      Deadline next = deadline_;
+      polled.assign(1, {incoming.size() < kMaxIncoming ? listener.fd() : -1, POLLIN, 0});
+      for (const Incoming& each : incoming) {
+        next = std::min(next, each.deadline);
+        polled.push_back({each.fd.get(), POLLIN, 0});
+      }
+      if (unconnected_ranks().empty()) break;
+      if (::poll(polled.data(), polled.size(), next.poll_timeout_ms()) < 0 && errno != EINTR) {
+        throw system_error("waiting for connections failed", errno);
+      }
+    }
+  }
+
+  Handshake server_handshake() {
+    return Handshake::server(handshake_settings(Wire::data), [this](const Claims& claims) { return admit(claims); });
+  }
+
+  // True once there is nothing more to do for it.
+  bool advance(Incoming& incoming) {
+    try {
+      for (;;) {
+        std::byte buffer[256];
+        const std::size_t space = std::min(sizeof buffer, incoming.handshake.wanted());
+        const std::size_t count = space == 0 ? 0 : recv_some(incoming.fd.get(), MutableByteSpan(buffer, space));
+        incoming.handshake.feed({reinterpret_cast<const char*>(buffer), count});
+        const Bytes output = incoming.handshake.take_output();
+        // A few hundred bytes fit into an empty socket buffer; if not, the peer is up to no good.
+        if (send_some(incoming.fd.get(), as_span(ByteView(output))) != output.size()) {
+          throw Error(ErrorKind::peer_lost, "it does not read");
+        }
+        if (incoming.handshake.over()) break;
+        if (count == 0) {
+          if (!incoming.deadline.expired()) return false;
+          throw Error(ErrorKind::timeout, "its handshake took too long");
+        }
+      }
+      if (incoming.handshake.failure()) throw Error(*incoming.handshake.failure());
+      const Claims& claims = incoming.handshake.peer();
+      const auto which = static_cast<Wire>(claims.number);
+      tune(incoming.fd.get(), which);
+      link(claims.rank).who = to_string(claims);
+      link(claims.rank).wire(which) = std::move(incoming.fd);
+    } catch (const Error& error) {
+      log_warning(fmt::format("mesh '{}': refused a connection from {}: {}", settings_.name, incoming.from, error.what()));
+    }
+    return true;
+  }
+
+  std::optional<Refusal> admit(const Claims& claims) {
+    const auto refuse = [](std::string why) { return Refusal{ErrorKind::invalid_argument, std::move(why)}; };
+    if (claims.text != settings_.name) return refuse(fmt::format("this is mesh '{}', not '{}'", settings_.name, claims.text));
+    if (claims.generation != settings_.generation) {
+      return refuse(fmt::format("this is generation {}, not {}", settings_.generation, claims.generation));
+    }
+    if (claims.world_size != settings_.size) {
+      return refuse(fmt::format("this mesh has {} ranks, not {}", settings_.size, claims.world_size));
+    }
+    if (claims.rank <= settings_.rank || claims.rank >= settings_.size) {
+      return refuse(fmt::format("only ranks {} to {} connect to rank {}, not rank {}", settings_.rank + 1,
+                                settings_.size - 1, settings_.rank, claims.rank));
+    }
+    if (claims.number > 1) return refuse(fmt::format("there is no connection number {}", claims.number));
+    if (link(claims.rank).wire(static_cast<Wire>(claims.number))) {
+      return refuse(fmt::format("{} is here already", link(claims.rank).who));
+    }
+    return {};
+  }
+
+  std::vector<int> unconnected_ranks() {
+    std::vector<int> ranks;
+    for (int rank = settings_.rank + 1; rank < settings_.size; ++rank) {
+      if (!link(rank).wire(Wire::data) || !link(rank).wire(Wire::control)) ranks.push_back(rank);
+    }
+    return ranks;
+  }
+
+  Error timeout(const std::vector<int>& ranks, const char* what) const {
+    return Error(ErrorKind::timeout,
+                 fmt::format("mesh '{}': rank {} waited in vain, ranks {} of {} {}", settings_.name, settings_.rank,
+                             fmt::join(ranks, ", "), settings_.size, what),
+                 {.rank = settings_.rank, .peer = ranks.front()});
+  }
+
+  const TcpMeshSettings& settings_;
+  Store& store_;
+  const Deadline deadline_;
+  std::vector<TcpLink> links_;
+};
+
+}  // namespace
+
+std::vector<TcpLink> connect_tcp_links(const TcpMeshSettings& settings, Store& store, Deadline deadline) {
+  if (settings.size < 1 || settings.rank < 0 || settings.rank >= settings.size) {
+    throw Error(ErrorKind::invalid_argument, fmt::format("rank {} of {} is none", settings.rank, settings.size));
+  }
+  if (settings.name.empty() || settings.name.size() > kMaxClaimTextBytes) {
+    throw Error(ErrorKind::invalid_argument,
+                fmt::format("the name of a mesh has 1 to {} bytes, '{}' has {}", kMaxClaimTextBytes, settings.name,
+                            settings.name.size()));
+  }
+  if (settings.size == 1) return std::vector<TcpLink>(1);
+  return Connector(settings, store, deadline).run();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,27 @@
+// How the connections of a TCP mesh come about: publish the own address, connect to all lower ranks, accept all higher
+// ones. Store -> listen, connect, handshake -> TcpLink.
+#pragma once
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/unique_fd.h"
+#include "lockstep/transport/tcp_mesh.h"
+
+namespace lockstep {
+
+enum class Wire : std::uint8_t { data, control };
+
+// The two connections to one peer.
+struct TcpLink {
+  std::array<UniqueFd, 2> wires;
+  std::string who;  // "rank 2 (host n1, pid 811)"
+
+  UniqueFd& wire(Wire which) { return wires[static_cast<std::size_t>(which)]; }
+};
+
+// By rank; the own entry is empty. Errors as connect_tcp_mesh().
+std::vector<TcpLink> connect_tcp_links(const TcpMeshSettings& settings, Store& store, Deadline deadline);
+
+}  // namespace lockstep

@@ -1,0 +1,39 @@
+// A TCP mesh joins ranks on any hosts: every two ranks share two authenticated connections, one for data, one for
+// control. Store (addresses) -> connect_tcp_mesh -> Mesh.
+//
+// A peer counts as lost when its process ends (at once) or its host does not answer for kPeerTimeout. Data connections
+// have no such limit, since a healthy rank may be too busy to read for a long time; its kernel answers on the control
+// connection all the same.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "lockstep/base/deadline.h"
+#include "lockstep/net/token.h"
+#include "lockstep/store/store.h"
+#include "lockstep/transport/mesh.h"
+
+namespace lockstep {
+
+inline constexpr Duration kPeerTimeout = std::chrono::seconds(3);
+
+struct TcpMeshSettings {
+  int rank = 0;
+  int size = 1;
+  std::uint64_t generation = 0;
+  std::string job_id = {};
+  Token token = {};
+  // Tells apart the meshes of a job: each is made once, under a name of its own of at most 64 bytes.
+  std::string name = {};
+  // The numeric address at which the peers reach this rank; the only one on which it listens.
+  std::string address = "127.0.0.1";
+};
+
+// Called by all ranks; blocks until each is connected to all others.
+// Errors: timeout names the ranks that did not come; peer_lost; unauthorized and invalid_argument as the handshake's.
+// Strangers and second claimants of a rank are refused and reported in the log.
+std::unique_ptr<Mesh> connect_tcp_mesh(const TcpMeshSettings& settings, Store& store, Deadline deadline);
+
+}  // namespace lockstep

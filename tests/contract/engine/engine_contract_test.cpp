@@ -1,0 +1,363 @@
+// One suite over every Engine: what a collective means, and what happens when ranks disagree, are late, or end.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/collective/arena_engine.h"
+#include "lockstep/collective/reduce.h"
+#include "tests/support/rank_threads.h"
+
+using namespace lockstep;
+using namespace lockstep::testing;
+using namespace std::chrono_literals;
+
+namespace {
+
+using Engines = std::vector<std::unique_ptr<Engine>>;
+using Buffer = std::vector<std::byte>;
+
+Deadline soon() { return Deadline::after(20s); }
+
+// Operands that lie in the arena, so that the in-place way is taken, or in ordinary memory.
+enum class Place { ordinary, arena };
+
+struct Kind {
+  const char* name;
+  Place place;
+};
+constexpr Kind kKinds[] = {{"arena, ordinary memory", Place::ordinary}, {"arena, in place", Place::arena}};
+
+Engines make_engines(int ranks) {
+  Engines engines;
+  for (auto& arena : make_local_arenas(ranks, {.segment_bytes = 64 << 20})) {
+    engines.push_back(std::make_unique<ArenaEngine>(std::move(arena)));
+  }
+  return engines;
+}
+
+// An operand of one rank: filled with small numbers that depend on rank and position.
+class Operand {
+ public:
+  Operand(Engine& engine, Place place, DType dtype, std::size_t count, int seed) : bytes_(count * element_size(dtype)) {
+    if (place == Place::arena) {
+      heap_ = static_cast<ArenaEngine&>(engine).arena().heap();
+      data_ = static_cast<std::byte*>(heap_->allocate(std::max<std::size_t>(bytes_, 1)));
+    } else {
+      own_.resize(std::max<std::size_t>(bytes_, 1));
+      data_ = own_.data();
+    }
+    fill(dtype, count, seed);
+  }
+  ~Operand() {
+    if (heap_) heap_->deallocate(data_);
+  }
+  Operand(const Operand&) = delete;
+
+  Segment segment() const { return {data_, bytes_}; }
+  Buffer copy() const {
+    Buffer copied(bytes_);
+    std::copy_n(data_, bytes_, copied.data());
+    return copied;
+  }
+
+ private:
+  void fill(DType dtype, std::size_t count, int seed) {
+    for (std::size_t i = 0; i < count; ++i) {
+      const int value = static_cast<int>((i * 7 + static_cast<std::size_t>(seed) * 13) % 11) + 1;
+      std::byte* at = data_ + i * element_size(dtype);
+      const auto put = [&](auto v) { std::memcpy(at, &v, sizeof v); };
+      const float real = static_cast<float>(value) * 0.375F;
+      std::uint32_t bits;
+      std::memcpy(&bits, &real, 4);
+      switch (dtype) {
+        case DType::f32: put(real); break;
+        case DType::f64: put(static_cast<double>(value) / 3); break;
+        case DType::bf16: put(static_cast<std::uint16_t>(bits >> 16)); break;
+        case DType::f16: put(static_cast<std::uint16_t>(0x3800 + value * 16)); break;
+        case DType::i32: put(value); break;
+        case DType::i64: put(static_cast<std::int64_t>(value)); break;
+        case DType::u8: put(static_cast<std::uint8_t>(value)); break;
+      }
+    }
+  }
+
+  std::size_t bytes_;
+  std::shared_ptr<ArenaHeap> heap_;
+  Buffer own_;
+  std::byte* data_ = nullptr;
+};
+
+Buffer reduced(const std::vector<Buffer>& rows, DType dtype, ReduceOp op) {
+  Buffer result(rows[0].size());
+  std::vector<const std::byte*> inputs;
+  for (const Buffer& row : rows) inputs.push_back(row.data());
+  std::byte* target = result.data();
+  reduce_rows({&target, 1}, inputs, result.size() / element_size(dtype), dtype, op, static_cast<int>(rows.size()));
+  return result;
+}
+
+constexpr std::size_t kCounts[] = {0, 1, 4, 100, 3000, 65'537, 700'001};
+
+void all_reduce_grid(Kind kind, int ranks, DType dtype, ReduceOp op) {
+  Engines engines = make_engines(ranks);
+  for (const std::size_t count : kCounts) {
+    std::vector<Buffer> before(static_cast<std::size_t>(ranks));
+    std::vector<Buffer> after(static_cast<std::size_t>(ranks));
+    run_ranks_or_throw(ranks, [&](int rank) {
+      const auto r = static_cast<std::size_t>(rank);
+      Operand operand(*engines[r], kind.place, dtype, count, rank);
+      before[r] = operand.copy();
+      const Segment segment = operand.segment();
+      Collective c{.kind = OpKind::all_reduce, .reduce = op, .dtype = dtype, .count = count, .output = {&segment, 1}};
+      engines[r]->run(c, soon());
+      after[r] = operand.copy();
+    });
+    const Buffer expected = reduced(before, dtype, op);
+    for (int rank = 0; rank < ranks; ++rank) {
+      INFO(kind.name << ", " << ranks << " ranks, " << to_string(dtype) << ", " << to_string(op) << ", count " << count
+                     << ", rank " << rank);
+      CHECK(after[static_cast<std::size_t>(rank)] == expected);
+    }
+  }
+}
+
+std::string message_of(const std::exception_ptr& error, ErrorKind kind) {
+  REQUIRE(error);
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& e) {
+    CHECK_MESSAGE(e.kind() == kind, e.what());
+    return e.what();
+  }
+  return "";
+}
+
+Collective all_reduce_of(const Segment& segment, std::uint64_t count) {
+  return {.kind = OpKind::all_reduce, .dtype = DType::f32, .count = count, .output = {&segment, 1}};
+}
+
+}  // namespace
+
+TEST_CASE("all_reduce: every dtype and operation, any size, equals the reduction in rank order") {
+  for (const Kind& kind : kKinds) {
+    for (const DType dtype : {DType::f32, DType::f64, DType::f16, DType::bf16, DType::i32, DType::i64, DType::u8}) {
+      for (const ReduceOp op : {ReduceOp::sum, ReduceOp::avg, ReduceOp::product, ReduceOp::min, ReduceOp::max}) {
+        if (op == ReduceOp::avg && !is_floating_point(dtype)) continue;
+        all_reduce_grid(kind, 2, dtype, op);
+      }
+    }
+    for (const int ranks : {1, 3, 4, 5}) all_reduce_grid(kind, ranks, DType::f32, ReduceOp::avg);
+  }
+}
+
+TEST_CASE("broadcast, all_gather and reduce_scatter move what they say") {
+  for (const int ranks : {1, 2, 3, 4}) {
+    Engines engines = make_engines(ranks);
+    const auto n = static_cast<std::size_t>(ranks);
+    for (const std::size_t count : kCounts) {
+      std::vector<Buffer> sources(n);
+      std::vector<Buffer> gathered(n);
+      std::vector<Buffer> scattered(n);
+      std::vector<Buffer> whole(n);
+      const int root = ranks - 1;
+      std::vector<Buffer> sent(n);
+      run_ranks_or_throw(ranks, [&](int rank) {
+        const auto r = static_cast<std::size_t>(rank);
+        Operand mine(*engines[r], Place::ordinary, DType::f32, count, rank);
+        Operand all(*engines[r], Place::ordinary, DType::f32, count * n, rank + 100);
+        sources[r] = mine.copy();
+        const Segment input = mine.segment();
+        const Segment output = all.segment();
+        whole[r] = all.copy();
+        engines[r]->run({.kind = OpKind::reduce_scatter, .dtype = DType::f32, .count = count, .input = {&output, 1}, .output = {&input, 1}},
+                        soon());
+        scattered[r] = mine.copy();
+        Operand again(*engines[r], Place::ordinary, DType::f32, count, rank);
+        const Segment source = again.segment();
+        engines[r]->run({.kind = OpKind::all_gather, .dtype = DType::f32, .count = count, .input = {&source, 1}, .output = {&output, 1}},
+                        soon());
+        gathered[r] = all.copy();
+        engines[r]->run({.kind = OpKind::broadcast, .dtype = DType::f32, .root = root, .count = count, .output = {&source, 1}}, soon());
+        sent[r] = again.copy();
+      });
+      const Buffer sum = reduced(whole, DType::f32, ReduceOp::sum);
+      Buffer joined(n * count * 4);
+      for (std::size_t r = 0; r < n; ++r) std::copy(sources[r].begin(), sources[r].end(), joined.data() + r * count * 4);
+      for (std::size_t r = 0; r < n; ++r) {
+        INFO(ranks << " ranks, count " << count << ", rank " << r);
+        CHECK(gathered[r] == joined);
+        CHECK(sent[r] == sources[static_cast<std::size_t>(root)]);
+        REQUIRE(scattered[r].size() == count * 4);
+        CHECK(std::equal(scattered[r].begin(), scattered[r].end(), sum.data() + r * count * 4));
+      }
+    }
+  }
+}
+
+TEST_CASE("a random sequence of collectives in odd pieces stays correct") {
+  const int ranks = 3;
+  Engines engines = make_engines(ranks);
+  run_ranks_or_throw(ranks, [&](int rank) {
+    const auto r = static_cast<std::size_t>(rank);
+    std::mt19937 shared(7);                                       // the same choices on all ranks
+    std::mt19937 own(static_cast<unsigned>(rank) + 1000);         // where this rank cuts its operand
+    for (int step = 0; step < 200; ++step) {
+      const std::size_t count = shared() % 5 == 0 ? shared() % 400'000 : shared() % 3000;
+      const bool in_arena = own() % 2 == 0;
+      Operand operand(*engines[r], in_arena ? Place::arena : Place::ordinary, DType::f32, count, rank + step);
+      std::vector<Buffer> rows;
+      for (int peer = 0; peer < ranks; ++peer) {
+        rows.push_back(Operand(*engines[r], Place::ordinary, DType::f32, count, peer + step).copy());
+      }
+      std::vector<Segment> pieces;
+      for (std::size_t at = 0; at < count;) {
+        const std::size_t length = std::min<std::size_t>(count - at, own() % (count / 3 + 1) + 1);
+        pieces.push_back({operand.segment().data + at * 4, length * 4});
+        at += length;
+      }
+      engines[r]->run({.kind = OpKind::all_reduce, .dtype = DType::f32, .count = count, .output = pieces}, soon());
+      if (operand.copy() != reduced(rows, DType::f32, ReduceOp::sum)) throw std::runtime_error("wrong sum");
+      if (step % 10 == 0) engines[r]->run({}, soon());
+    }
+  });
+}
+
+TEST_CASE("posted all-reduces finish in order, whoever looks in when") {
+  const int ranks = 3;
+  const std::size_t count = 20'000;
+  auto arenas = make_local_arenas(ranks, {.segment_bytes = 64 << 20});
+  std::vector<std::unique_ptr<ArenaEngine>> engines;
+  for (auto& arena : arenas) engines.push_back(std::make_unique<ArenaEngine>(std::move(arena)));
+  run_ranks_or_throw(ranks, [&](int rank) {
+    ArenaEngine& engine = *engines[static_cast<std::size_t>(rank)];
+    for (int round = 0; round < 5; ++round) {
+      std::vector<std::unique_ptr<Operand>> operands;
+      std::uint64_t last = 0;
+      for (int i = 0; i < 40; ++i) {  // more than may be unfinished at a time
+        operands.push_back(std::make_unique<Operand>(engine, Place::arena, DType::f32, count, rank + i));
+        const Segment segment = operands.back()->segment();
+        last = engine.post(all_reduce_of(segment, count), soon());
+        if ((i + rank) % 3 == 0) engine.poll();
+      }
+      engine.wait(last, soon());
+      CHECK(engine.poll());
+      for (int i = 0; i < 40; ++i) {
+        std::vector<Buffer> rows;
+        for (int peer = 0; peer < ranks; ++peer) rows.push_back(Operand(engine, Place::ordinary, DType::f32, count, peer + i).copy());
+        if (operands[static_cast<std::size_t>(i)]->copy() != reduced(rows, DType::f32, ReduceOp::sum)) throw std::runtime_error("wrong sum");
+      }
+      engine.run({}, soon());
+    }
+  });
+}
+
+TEST_CASE("ranks in different collectives all get both signatures, and no data is touched") {
+  struct Row {
+    const char* name;
+    Collective other;
+    const char* words;
+  };
+  const Row rows[] = {
+      {"count", {.kind = OpKind::all_reduce, .dtype = DType::f32, .count = 5}, "of 5 float32"},
+      {"dtype", {.kind = OpKind::all_reduce, .dtype = DType::i32, .count = 4}, "of 4 int32"},
+      {"operation", {.kind = OpKind::all_reduce, .reduce = ReduceOp::max, .dtype = DType::f32, .count = 4}, "all_reduce(max)"},
+      {"kind", {.kind = OpKind::broadcast, .dtype = DType::f32, .count = 4}, "broadcast"},
+      {"name", {.kind = OpKind::all_reduce, .dtype = DType::f32, .count = 4, .name = 0xabc}, "abc"},
+      {"large", {.kind = OpKind::all_reduce, .dtype = DType::f32, .count = 900'000}, "of 900000 float32"},
+  };
+  for (const Row& row : rows) {
+    Engines engines = make_engines(3);
+    std::vector<Buffer> before(3);
+    std::vector<Buffer> after(3);
+    const auto errors = run_ranks(3, [&](int rank) {
+      const auto r = static_cast<std::size_t>(rank);
+      Operand operand(*engines[r], Place::ordinary, DType::f32, 900'000, rank);
+      before[r] = operand.copy();
+      Collective c = rank == 1 ? row.other : Collective{.kind = OpKind::all_reduce, .dtype = DType::f32, .count = 4};
+      const Segment segment{operand.segment().data, c.count * 4};
+      c.output = {&segment, 1};
+      try {
+        engines[r]->run(c, soon());
+      } catch (...) {
+        after[r] = operand.copy();
+        throw;
+      }
+    });
+    for (std::size_t r = 0; r < 3; ++r) {
+      INFO(row.name << " on rank " << r);
+      const std::string text = message_of(errors[r], ErrorKind::desync);
+      CHECK(text.find(row.words) != std::string::npos);
+      CHECK(text.find("rank 1") != std::string::npos);
+      CHECK(text.find("all_reduce(sum) #1 of 4 float32") != std::string::npos);
+      CHECK(after[r] == before[r]);
+    }
+  }
+}
+
+TEST_CASE("a timeout names the missing rank and where it was last") {
+  Engines engines = make_engines(3);
+  const auto start = std::chrono::steady_clock::now();
+  const auto errors = run_ranks(3, [&](int rank) {
+    Engine& engine = *engines[static_cast<std::size_t>(rank)];
+    engine.run({}, soon());
+    if (rank != 2) engine.run({}, Deadline::after(200ms));
+  });
+  CHECK(std::chrono::steady_clock::now() - start < 2s);
+  CHECK_FALSE(errors[2]);
+  for (const std::size_t r : {0U, 1U}) {
+    const std::string text = message_of(errors[r], ErrorKind::timeout);
+    CHECK(text.find("barrier #2 timed out") != std::string::npos);
+    CHECK(text.find("missing: rank 2, last seen in barrier #1") != std::string::npos);
+  }
+  // The group stays failed, also for the rank that was late.
+  CHECK_THROWS_WITH_AS(engines[2]->run({}, soon()), doctest::Contains("missing: rank 2"), Error);
+}
+
+TEST_CASE("a rank that leaves is named to those who wait for it") {
+  Engines engines = make_engines(3);
+  const auto errors = run_ranks(3, [&](int rank) {
+    const auto r = static_cast<std::size_t>(rank);
+    engines[r]->run({}, soon());
+    if (rank == 1) {
+      engines[r].reset();
+    } else {
+      engines[r]->run({}, soon());
+    }
+  });
+  for (const std::size_t r : {0U, 2U}) {
+    const std::string text = message_of(errors[r], ErrorKind::peer_lost);
+    CHECK(text.find("rank 1 has left the group") != std::string::npos);
+    CHECK(text.find("barrier #2") != std::string::npos);
+  }
+}
+
+TEST_CASE("abort ends a waiting peer at once and quotes the reason") {
+  Engines engines = make_engines(2);
+  const auto start = std::chrono::steady_clock::now();
+  const auto errors = run_ranks(2, [&](int rank) {
+    if (rank == 0) engines[0]->run({}, soon());
+    if (rank == 1) engines[1]->abort("loss is NaN");
+  });
+  CHECK(std::chrono::steady_clock::now() - start < 1s);
+  CHECK(message_of(errors[0], ErrorKind::aborted).find("rank 1 aborted the group: loss is NaN") != std::string::npos);
+}
+
+TEST_CASE("wrong arguments are refused before anyone hears of them, and the engine lives on") {
+  Engines engines = make_engines(2);
+  run_ranks_or_throw(2, [&](int rank) {
+    Engine& engine = *engines[static_cast<std::size_t>(rank)];
+    float value = 1;
+    const Segment segment{reinterpret_cast<std::byte*>(&value), 4};
+    if (rank == 0) CHECK_THROWS_AS(engine.run(all_reduce_of(segment, 2), soon()), Error);
+    engine.run(all_reduce_of(segment, 1), soon());
+    CHECK(value == 2);
+  });
+}

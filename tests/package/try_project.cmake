@@ -1,0 +1,25 @@
+# Configures the project in `source` against the installed package in `prefix`, builds it and runs its program, consumer.
+# prints: what the program must print. error: instead, a pattern that the configuration must fail with.
+file(REMOVE_RECURSE ${work})
+execute_process(
+  COMMAND ${CMAKE_COMMAND} -S ${source} -B ${work} -G ${generator} -D CMAKE_BUILD_TYPE=Release
+          -D CMAKE_CXX_COMPILER=${compiler} -D CMAKE_CXX_COMPILER_LAUNCHER=${launcher} -D CMAKE_PREFIX_PATH=${prefix}
+          ${options}
+  OUTPUT_VARIABLE output ERROR_VARIABLE output RESULT_VARIABLE failed)
+if(error)
+  # CMake breaks long messages into lines.
+  string(REGEX REPLACE "[ \n]+" " " output "${output}")
+  if(NOT failed OR NOT output MATCHES "${error}")
+    message(FATAL_ERROR "the configuration was to fail with '${error}':\n${output}")
+  endif()
+  return()
+endif()
+if(failed)
+  message(FATAL_ERROR "the configuration failed:\n${output}")
+endif()
+
+execute_process(COMMAND ${CMAKE_COMMAND} --build ${work} --target consumer -j 2 COMMAND_ERROR_IS_FATAL ANY)
+execute_process(COMMAND ${work}/consumer OUTPUT_VARIABLE output COMMAND_ERROR_IS_FATAL ANY)
+if(NOT output MATCHES "${prints}")
+  message(FATAL_ERROR "the program was to print '${prints}', but printed:\n${output}")
+endif()

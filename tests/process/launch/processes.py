@@ -1,0 +1,88 @@
+"""Helpers for tests of real process trees: starting them, reading what they print, and finding what they leave behind."""
+
+import os
+import re
+import subprocess
+import time
+import uuid
+
+MARK = "LAUNCH_TEST_MARK"
+
+
+def process_state(pid):
+    """("S", parent's pid) of a process, as ps shows it; None if there is none."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+            state, parent = re.match(r"\d+ \(.*\) (\S) (\d+)", file.read()).groups()
+            return state, int(parent)
+    except (OSError, AttributeError):
+        return None
+
+
+def wait_for(condition, timeout=10):
+    """Whether the condition came true within the time."""
+    end = time.monotonic() + timeout
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.01)
+    return condition()
+
+
+class Tree:
+    """A started command, whose descendants can be found by a mark in their environment."""
+
+    def __init__(self, command, environment=None, **options):
+        self.mark = uuid.uuid4().hex
+        options.setdefault("stdin", subprocess.DEVNULL)
+        options.setdefault("stdout", subprocess.PIPE)
+        options.setdefault("stderr", subprocess.PIPE)
+        merged = dict(os.environ, **(environment or {}), **{MARK: self.mark})
+        for name in ("OMP_NUM_THREADS", "NO_COLOR", "LOCKSTEP_LOG"):
+            if name not in (environment or {}):
+                merged.pop(name, None)
+        self.process = subprocess.Popen(command, env=merged, **options)
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    def finish(self, timeout=30):
+        """Waits for the end; returns (exit code, standard output, standard error) as text."""
+        output, error = self.process.communicate(timeout=timeout)
+        return self.process.returncode, (output or b"").decode(), (error or b"").decode()
+
+    def read_lines(self, count):
+        """The next lines of standard output, as soon as there are that many."""
+        return [self.process.stdout.readline().decode().rstrip("\n") for _ in range(count)]
+
+    def survivors(self):
+        """Processes that carry the mark, except the started one; zombies have no environment and do not count."""
+        found = []
+        for name in os.listdir("/proc"):
+            if not name.isdigit() or int(name) == self.pid:
+                continue
+            try:
+                with open(f"/proc/{name}/environ", "rb") as file:
+                    if self.mark.encode() in file.read():
+                        found.append(int(name))
+            except OSError:
+                pass
+        return found
+
+    def wait_until_gone(self, timeout):
+        """What is left after at most `timeout` seconds."""
+        wait_for(lambda: not self.survivors(), timeout)
+        return self.survivors()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *unused):
+        for pid in self.survivors() + ([self.pid] if self.process.poll() is None else []):
+            try:
+                os.kill(pid, 9)
+            except ProcessLookupError:
+                pass
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
+            if stream:
+                stream.close()

@@ -1,0 +1,386 @@
+"""`lockstep run` with real processes: run_test.py <lockstep> <launch_lines>"""
+
+import collections
+import os
+import pty
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+from processes import Tree, process_state, wait_for
+
+LOCKSTEP = ""
+LINES = ""
+
+
+def shell(script, ranks, *options):
+    return [LOCKSTEP, "run", "--nproc-per-node", str(ranks), *options, "sh", "-c", script]
+
+
+class RunTest(unittest.TestCase):
+    def run_tree(self, command, **options):
+        with Tree(command, **options) as tree:
+            result = tree.finish()
+            self.assertEqual(tree.survivors(), [], "left behind")
+            return result
+
+
+
+class EnvironmentTest(RunTest):
+    def environments(self, *options, ranks=2, **more):
+        code, output, error = self.run_tree(shell("env", ranks, "--prefix", *options), **more)
+        self.assertEqual(code, 0, error)
+        found = collections.defaultdict(dict)
+        for rank, name, value in re.findall(r"^\[(\d+)\] (\w+)=(.*)$", output, re.M):
+            found[int(rank)][name] = value
+        return found, error
+
+    def test_every_rank_knows_its_place(self):
+        found, error = self.environments()
+        cores = len(os.sched_getaffinity(0))
+        for rank in range(2):
+            expected = {"RANK": str(rank), "LOCAL_RANK": str(rank), "ROLE_RANK": str(rank), "WORLD_SIZE": "2",
+                        "LOCAL_WORLD_SIZE": "2", "ROLE_WORLD_SIZE": "2", "GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1",
+                        "ROLE_NAME": "default", "MASTER_ADDR": "127.0.0.1", "LOCKSTEP_GENERATION": "0"}
+            self.assertEqual({name: found[rank].get(name) for name in expected}, expected)
+            self.assertRegex(found[rank]["LOCKSTEP_JOB_ID"], "^[0-9a-f]{16}$")
+            self.assertRegex(found[rank]["LOCKSTEP_STORE"], r"^127\.0\.0\.1:\d+$")
+            self.assertNotIn(found[rank]["MASTER_PORT"], (found[rank]["LOCKSTEP_STORE"].split(":")[1], "0"))
+            self.assertGreaterEqual(int(found[rank]["OMP_NUM_THREADS"]), 1)
+            self.assertLessEqual(int(found[rank]["OMP_NUM_THREADS"]), max(1, cores // 2))
+        self.assertEqual(found[0]["LOCKSTEP_JOB_ID"], found[1]["LOCKSTEP_JOB_ID"])
+        self.assertRegex(error, r"^lockstep: 2 ranks on this machine, \d+ threads? each \(\d+ cores?\)\n$")
+
+    def test_the_user_decides(self):
+        found, error = self.environments("--env", "A=b=c", "--env", "OMP_NUM_THREADS=5", "--master-addr", "h",
+                                         "--master_port", "4711")
+        names = ("A", "OMP_NUM_THREADS", "MASTER_ADDR", "MASTER_PORT")
+        self.assertEqual([found[1][name] for name in names], ["b=c", "5", "h", "4711"])
+        self.assertIn("5 threads each, as OMP_NUM_THREADS says", error)
+        found, _ = self.environments(ranks=1, environment={"OMP_NUM_THREADS": "3", "RANK": "9"})
+        self.assertEqual((found[0]["OMP_NUM_THREADS"], found[0]["RANK"]), ("3", "0"))
+
+    def test_the_store_listens_and_the_token_is_readable(self):
+        script = "echo $LOCKSTEP_STORE; wc -c < /dev/fd/$LOCKSTEP_TOKEN_FD; cat"
+        with Tree(shell(script, 1), stdin=subprocess.PIPE) as tree:
+            store, token_bytes = tree.read_lines(2)
+            host, port = store.split(":")
+            socket.create_connection((host, int(port)), timeout=5).close()
+            self.assertGreaterEqual(int(token_bytes), 32)
+            self.assertEqual(tree.finish()[0], 0)
+
+    def test_no_other_descriptor_is_inherited(self):
+        # 3 is the token; the listing itself adds the next free number.
+        _, output, _ = self.run_tree(shell("exec ls -l /proc/self/fd", 1))
+        targets = re.findall(r"(\d+) -> (\S+)", output)
+        extra = [(fd, to) for fd, to in targets if int(fd) > 2 and "lockstep-token" not in to and "/proc/" not in to]
+        self.assertEqual(extra, [], output)
+
+    def test_standard_input_goes_to_rank_0(self):
+        with Tree(shell("cat; echo end", 2), stdin=subprocess.PIPE) as tree:
+            tree.process.stdin.write(b"hello\n")
+            self.assertEqual(sorted(tree.finish()[1].splitlines()), ["[0] end", "[0] hello", "[1] end"])
+
+
+class OutputTest(RunTest):
+    def assert_lines_whole(self, output, ranks, count):
+        following = collections.Counter()
+        for line in output.splitlines():
+            match = re.fullmatch(r"\[(\d)\] rank (\d) line (\d+) (x*)\.", line)
+            self.assertTrue(match, line)
+            rank, again, number, filler = match.groups()
+            self.assertEqual((rank, int(number), len(filler)), (again, following[rank], int(number) * 7 % 120))
+            following[rank] += 1
+        self.assertEqual(following, {str(rank): count for rank in range(ranks)})
+
+    def test_lines_of_four_ranks_stay_whole_and_in_order(self):
+        code, output, _ = self.run_tree([LOCKSTEP, "run", "--nproc-per-node", "4", LINES, "10000"])
+        self.assertEqual(code, 0)
+        self.assert_lines_whole(output, 4, 10000)
+
+    def test_both_streams_into_one_pipe(self):
+        command = shell(f"{LINES} 2000; {LINES} 2000 >&2", 2)
+        _, output, _ = self.run_tree(command, stderr=subprocess.STDOUT)
+        halves = collections.Counter(line.split("x")[0] for line in output.splitlines()[1:])
+        self.assertEqual(sum(halves.values()), 2 * 2 * 2000)
+        self.assertEqual(sum(1 for line in output.splitlines()[1:] if re.fullmatch(r"\[\d\] rank \d line \d+ x*\.", line)),
+                         2 * 2 * 2000)
+
+    def test_a_last_line_without_newline_is_completed(self):
+        _, output, error = self.run_tree(shell("printf out$RANK; printf err$RANK >&2", 2))
+        self.assertEqual(sorted(output.splitlines()), ["[0] out0", "[1] out1"])
+        self.assertEqual(sorted(error.splitlines()[1:]), ["[0] err0", "[1] err1"])
+        self.assertTrue(output.endswith("\n"))
+
+    def test_a_very_long_line_loses_nothing(self):
+        script = "i=0; while [ $i -lt 30000 ]; do printf '%09d,' $i; i=$((i+1)); done; echo"
+        _, output, _ = self.run_tree(shell(script, 2))
+        for rank in range(2):
+            text = "".join(line[4:] for line in output.splitlines() if line.startswith(f"[{rank}] "))
+            self.assertEqual(text, "".join(f"{i:09d}," for i in range(30000)))
+
+    def test_one_rank_without_prefix_is_passed_on_byte_for_byte(self):
+        _, output, _ = self.run_tree(shell(r"printf 'a\r\000b\n\nend'", 1))
+        self.assertEqual(output, "a\r\0b\n\nend")
+        _, output, _ = self.run_tree(shell("echo a", 1, "--prefix"))
+        self.assertEqual(output, "[0] a\n")
+        _, output, _ = self.run_tree(shell("echo a", 2, "--no-prefix"))
+        self.assertEqual(output, "a\na\n")
+
+    def test_log_files_hold_the_exact_bytes(self):
+        with tempfile.TemporaryDirectory() as folder:
+            directory = os.path.join(folder, "a", "b")
+            code, output, _ = self.run_tree(shell(r"printf 'out\r$RANK'; printf 'err\n' >&2", 2, "--log-dir", directory))
+            self.assertEqual((code, sorted(output.split("\n"))), (0, ["", "[0] out\r$RANK", "[1] out\r$RANK"]))
+            self.assertEqual(sorted(os.listdir(directory)),
+                             [f"rank_{rank}.{name}.log" for rank in range(2) for name in ("stderr", "stdout")])
+            for name, expected in (("stdout", b"out\r$RANK"), ("stderr", b"err\n")):
+                with open(f"{directory}/rank_1.{name}.log", "rb") as file:
+                    self.assertEqual(file.read(), expected)
+        code, _, error = self.run_tree(shell("true", 2, "--log-dir", "/proc/nowhere"))
+        self.assertEqual(code, 2)
+        self.assertIn("cannot make the log directory '/proc/nowhere'", error)
+
+    def test_a_reader_that_goes_away_ends_the_ranks(self):
+        with Tree(shell("exec yes", 2)) as tree:
+            tree.read_lines(10)
+            tree.process.stdout.close()
+            self.assertEqual(tree.process.wait(timeout=10), 128 + signal.SIGPIPE)
+            self.assertEqual(tree.survivors(), [])
+
+    def test_a_reader_that_pauses_does_not_block_the_launcher(self):
+        with Tree(shell("exec yes", 2, "--shutdown-timeout", "1")) as tree:
+            tree.read_lines(1)
+            time.sleep(0.2)  # long enough to fill every buffer on the way
+            started = time.monotonic()
+            os.kill(tree.pid, signal.SIGTERM)
+            self.assertTrue(wait_for(lambda: len(tree.survivors()) <= 1, 3))  # the guard stays with the launcher
+            self.assertLess(time.monotonic() - started, 3)
+
+    def on_terminal(self, script, **environment):
+        main, terminal = pty.openpty()
+        with Tree(shell(script, 2), environment={"TERM": "xterm", **environment}, stdout=terminal, stderr=terminal) as tree:
+            os.close(terminal)
+            output = b""
+            try:
+                while chunk := os.read(main, 65536):
+                    output += chunk
+            except OSError:  # the terminal's last user has gone
+                pass
+            os.close(main)
+            self.assertEqual(tree.process.wait(timeout=10), 0)
+        return output.decode()
+
+    def test_a_progress_bar_shows_on_a_terminal(self):
+        # Rank 1 prints between two updates of rank 0's bar; they wait for one another through a file.
+        with tempfile.TemporaryDirectory() as folder:
+            wait = f"wait_for() {{ while [ ! -e {folder}/$1 ]; do sleep 0.01; done; }};"
+            script = wait + f"""
+                if [ $RANK = 0 ]; then
+                  printf '\\r10%%'; sleep 0.2; : > {folder}/a; wait_for b; sleep 0.2; printf '\\r20%%'; sleep 0.2; echo
+                else
+                  wait_for a; printf '\\r1%%'; printf '\\rline\\n'; : > {folder}/b
+                fi"""
+            output = self.on_terminal(script, NO_COLOR="1")
+        self.assertIn("[0] 10%\r\x1b[K[1] line\r\n[0] 10%\r\x1b[K[0] 20%", output)
+        self.assertTrue(output.endswith("\r\x1b[K[0] 20%\r\n"), output)
+        self.assertNotIn("1%\r", output.replace("[0] 10%", "").replace("[0] 20%", ""))
+
+    def test_colour_only_on_a_terminal_that_wants_it(self):
+        self.assertRegex(self.on_terminal("echo a"), "\x1b\\[\\d+m\\[0\\]\x1b\\[m a\r\n")
+        self.assertIn("\n[0] a\r\n", self.on_terminal("[ $RANK = 1 ] || echo a", NO_COLOR="1"))
+
+
+class FailureTest(RunTest):
+    def test_exit_codes(self):
+        for script, expected in (("true", 0), ("exit 3", 3), ("kill -SEGV $$", 139), ("kill -KILL $$", 137)):
+            self.assertEqual(self.run_tree(shell(script, 2))[0], expected, script)
+
+    def test_the_first_failure_ends_the_others_and_is_named(self):
+        script = "[ $RANK = 2 ] || exec sleep 1000; i=1; while [ $i -le 12 ]; do echo line $i >&2; i=$((i+1)); done; exit 3"
+        started = time.monotonic()
+        code, _, error = self.run_tree(shell(script, 4))
+        self.assertEqual(code, 3)
+        self.assertLess(time.monotonic() - started, 4)
+        self.assertRegex(error, r"lockstep: rank 2 \(pid \d+\) exited with code 3, \d\.\d\d s after it started; "
+                                r"ranks 0, 1, 3 were stopped because of it\n"
+                                r"lockstep: the last lines of rank 2 on standard error:\n"
+                                r"lockstep:   \| line 3\n(lockstep:   \| line \d+\n){8}lockstep:   \| line 12\n$")
+
+    def test_a_rank_that_is_killed(self):
+        with Tree(shell("echo $$; exec sleep 1000", 2)) as tree:
+            pids = dict(line.split() for line in tree.read_lines(2))
+            os.kill(int(pids["[1]"]), signal.SIGKILL)
+            code, _, error = tree.finish()
+            self.assertEqual(code, 137)
+            self.assertIn(f"rank 1 (pid {pids['[1]']}) was killed by SIGKILL", error)
+            self.assertIn("rank 0 was stopped because of it", error)
+            self.assertEqual(tree.survivors(), [])
+
+    def test_a_rank_that_ignores_sigterm_is_killed_after_the_timeout(self):
+        script = "trap '' TERM; echo ready; if [ $RANK = 0 ]; then read go; exit 4; fi; while :; do sleep 1000; done"
+        with Tree(shell(script, 2, "--shutdown-timeout", "0.4"), stdin=subprocess.PIPE) as tree:
+            tree.read_lines(2)
+            started = time.monotonic()
+            code, _, error = tree.finish()
+            self.assertEqual(code, 4)
+            self.assertTrue(0.39 <= time.monotonic() - started < 4)
+            self.assertRegex(error, r"rank 1 \(pid \d+\) did not stop in time and was killed")
+            self.assertEqual(tree.survivors(), [])
+
+    def test_programs_that_cannot_be_executed(self):
+        with tempfile.TemporaryDirectory() as folder:
+            script = os.path.join(folder, "train.py")
+            with open(script, "w", encoding="ascii") as file:
+                file.write("pass\n")
+            damaged = os.path.join(folder, "damaged")
+            with open(damaged, "wb") as file:
+                file.write(b"\0not a program")
+            os.chmod(damaged, 0o755)
+            for program, code, text in (
+                    ("no-such-program", 127, "program 'no-such-program' was not found in PATH"),
+                    ("./no-such-program", 127, "cannot execute './no-such-program': No such file"),
+                    (folder, 126, "Is a directory"),
+                    (script, 126, f"cannot execute '{script}': Permission denied; to run a Python script: python3 "),
+                    (damaged, 126, f"cannot execute '{damaged}': Exec format error")):
+                result = self.run_tree([LOCKSTEP, "run", "--nproc-per-node", "2", program])
+                self.assertEqual((result[0], result[1]), (code, ""), result)
+                self.assertIn(text, result[2])
+
+
+class SignalTest(RunTest):
+    def stop(self, number, script="trap 'echo got; exit 0' {0}; echo ready; while :; do sleep 0.05; done"):
+        name = signal.Signals(number).name[3:]
+        with Tree(shell(script.format(name), 2)) as tree:
+            tree.read_lines(2)
+            os.kill(tree.pid, number)
+            code, output, error = tree.finish()
+            self.assertEqual(tree.survivors(), [])
+        self.assertEqual(code, 128 + number)
+        self.assertEqual(sorted(output.splitlines()), ["[0] got", "[1] got"])
+        self.assertIn(f"lockstep: SIG{name}: stopping 2 ranks (once more to kill)", error)
+        self.assertIn(f"lockstep: stopped by SIG{name}\n", error)
+
+    def test_signals_reach_all_ranks(self):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+            self.stop(number)
+
+    def test_a_second_sigint_kills_at_once(self):
+        with Tree(shell("trap 'echo no' INT; echo ready; while :; do sleep 0.05; done", 2)) as tree:
+            tree.read_lines(2)
+            os.kill(tree.pid, signal.SIGINT)
+            self.assertEqual(sorted(tree.read_lines(2)), ["[0] no", "[1] no"])
+            started = time.monotonic()
+            os.kill(tree.pid, signal.SIGINT)
+            code, _, error = tree.finish()
+            self.assertEqual(code, 130)
+            self.assertLess(time.monotonic() - started, 3)
+            self.assertEqual(error.count("was killed"), 2, error)
+            self.assertEqual(tree.survivors(), [])
+
+    def test_ctrl_z_suspends_the_ranks_too(self):
+        with Tree(shell("echo $$; read line; echo $line", 1), stdin=subprocess.PIPE) as tree:
+            rank = int(tree.read_lines(1)[0])
+            os.kill(tree.pid, signal.SIGTSTP)
+            for pid in (rank, tree.pid):
+                self.assertTrue(wait_for(lambda pid=pid: process_state(pid)[0] == "T"), process_state(pid))
+            tree.process.stdin.write(b"go on\n")
+            os.kill(tree.pid, signal.SIGCONT)
+            self.assertEqual(tree.finish()[:2], (0, "go on\n"))
+
+    def test_what_was_ignored_stays_ignored(self):
+        before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        try:
+            with Tree(shell("echo ready; cat", 1), stdin=subprocess.PIPE) as tree:
+                tree.read_lines(1)
+                os.kill(tree.pid, signal.SIGHUP)
+                tree.process.stdin.write(b"still here\n")
+                self.assertEqual(tree.finish()[:2], (0, "still here\n"))
+        finally:
+            signal.signal(signal.SIGHUP, before)
+
+
+class OrphanTest(RunTest):
+    # A child in the rank's group, one in a group of its own, one in a session of its own.
+    CHILDREN = "sleep 1000 & timeout 1000 sleep 1000 & setsid sleep 1000 & "
+
+    def test_kill_9_of_the_launcher_leaves_nothing(self):
+        with Tree(shell(self.CHILDREN + "echo ready; wait", 3)) as tree:
+            tree.read_lines(3)
+            # Each rank with its three children and timeout's child; the guard.
+            self.assertTrue(wait_for(lambda: len(tree.survivors()) == 3 * 5 + 1), tree.survivors())
+            tree.process.kill()
+            self.assertEqual(tree.wait_until_gone(1), [])
+
+    def test_children_of_ranks_end_with_the_job(self):
+        for script in (self.CHILDREN, self.CHILDREN + "exit 1", self.CHILDREN + "kill -KILL $$"):
+            self.run_tree(shell(script, 2))
+
+    def test_a_daemon_that_sheds_the_job_id_stays(self):
+        script = "env -u LOCKSTEP_JOB_ID setsid sleep 1000 > /dev/null 2>&1 & while ! pgrep -P $$ -x sleep > /dev/null;" \
+                 " do sleep 0.01; done"
+        with Tree(shell(script, 1)) as tree:
+            self.assertEqual(tree.finish()[0], 0)
+            self.assertEqual(len(tree.survivors()), 1)
+
+    def test_killing_the_process_group_of_the_launcher_leaves_nothing(self):
+        with Tree(shell(self.CHILDREN + "echo ready; wait", 2), start_new_session=True) as tree:
+            tree.read_lines(2)
+            os.killpg(tree.pid, signal.SIGKILL)
+            self.assertEqual(tree.wait_until_gone(1), [])
+
+
+class UsageTest(RunTest):
+    def test_usage_errors(self):
+        for arguments, text in (
+                ([], "a command is required"),
+                (["runn"], "unknown command 'runn'"),
+                (["--bogus"], "unknown option '--bogus'"),
+                (["run"], "a program to run is required"),
+                (["run", "--bogus", "true"], "--bogus"),
+                (["run", "--nproc-per-node", "0", "true"], "'0' is not a number from 1 to 1024, 'auto' or 'cpu'"),
+                (["run", "--nproc-per-node", "two", "true"], "'two' is not a number"),
+                (["run", "--nproc-per-node", "gpu", "true"], "'gpu' is not supported"),
+                (["run", "--nnodes", "2", "true"], "RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT"),
+                (["run", "--env", "A", "true"], "'A' is not KEY=VALUE"),
+                (["run", "--prefix", "--no-prefix", "true"], "excludes")):
+            code, output, error = self.run_tree([LOCKSTEP, *arguments])
+            self.assertEqual((code, output), (2, ""), arguments)
+            self.assertIn(text, error)
+            self.assertIn("--help", error)
+
+    def test_help_and_version(self):
+        for arguments in (["--help"], ["run", "--help"]):
+            code, output, _ = self.run_tree([LOCKSTEP, *arguments])
+            self.assertEqual((code, len(re.findall("^  lockstep run --nproc", output, re.M))), (0, 3))
+        self.assertRegex(self.run_tree([LOCKSTEP, "--version"])[1], r"^lockstep \d+\.\d+\.\d+\n$")
+
+    def test_where_the_program_begins(self):
+        run = [LOCKSTEP, "run", "--nproc_per_node=1", "--standalone", "--nnodes", "1"]
+        for arguments in (["echo", "--nproc-per-node", "x"], ["--", "echo", "--nproc-per-node", "x"]):
+            self.assertEqual(self.run_tree(run + arguments)[:2], (0, "--nproc-per-node x\n"))
+        self.assertEqual(self.run_tree(run + ["echo", "--", "run"])[1], "-- run\n")
+
+    def test_auto_counts_the_cores(self):
+        _, output, error = self.run_tree([LOCKSTEP, "run", "--nproc-per-node", "auto", "--prefix", "echo"])
+        self.assertEqual(len(output.splitlines()), int(re.search(r"\((\d+) cores?\)", error).group(1)))
+
+    def test_starting_takes_milliseconds(self):
+        times = []
+        for _ in range(5):
+            started = time.monotonic()
+            self.assertEqual(self.run_tree([LOCKSTEP, "run", "--nproc-per-node", "2", "/bin/true"])[0], 0)
+            times.append(time.monotonic() - started)
+        print(f"lockstep run --nproc-per-node 2 /bin/true: {min(times) * 1000:.1f} ms", file=sys.stderr)
+        self.assertLess(min(times), 0.5)
+
+
+if __name__ == "__main__":
+    LINES = sys.argv.pop(2)
+    LOCKSTEP = sys.argv.pop(1)
+    unittest.main()

@@ -1,0 +1,157 @@
+"""A TCP mesh between real processes, within and between network namespaces: links_test.py <links_rank>"""
+
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+RANK = ""
+
+
+def ip(*arguments):
+    subprocess.run(["ip", *arguments], check=True, capture_output=True)
+
+
+class Namespaces:
+    """Two network namespaces that are joined by one cable."""
+
+    def __init__(self):
+        tag = secrets.token_hex(3)
+        self.names = [f"lks{tag}a", f"lks{tag}b"]
+        self.addresses = ["10.213.7.1", "10.213.7.2"]
+
+    def __enter__(self):
+        try:
+            for name in self.names:
+                ip("netns", "add", name)
+            first, second = self.names
+            ip("-n", first, "link", "add", "cable", "type", "veth", "peer", "name", "cable", "netns", second)
+            for name, address in zip(self.names, self.addresses):
+                ip("-n", name, "address", "add", f"{address}/24", "dev", "cable")
+                ip("-n", name, "link", "set", "lo", "up")
+                ip("-n", name, "link", "set", "cable", "up")
+        except subprocess.CalledProcessError:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        for name in self.names:
+            subprocess.run(["ip", "netns", "delete", name], capture_output=True)
+
+    def cut(self):
+        ip("-n", self.names[0], "link", "set", "cable", "down")
+
+
+class Ranks:
+    """The ranks of one job, and what they print."""
+
+    def __init__(self, places, rounds):
+        """places: for each rank its address and the command before its program."""
+        self.folder = tempfile.mkdtemp()
+        token = os.path.join(self.folder, "token")
+        with open(os.open(token, os.O_CREAT | os.O_WRONLY, 0o600), "w") as file:
+            file.write(secrets.token_hex(32) + "\n")
+        environment = {**os.environ, "LOCKSTEP_TOKEN_FILE": token}
+        environment.pop("LOCKSTEP_TOKEN_FD", None)
+        store = os.path.join(self.folder, "store")
+        self.ranks = [
+            subprocess.Popen([*before, RANK, str(rank), str(len(places)), address, store, str(rounds)],
+                             stdout=subprocess.PIPE, text=True, env=environment)
+            for rank, (address, before) in enumerate(places)
+        ]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for rank in self.ranks:
+            rank.kill()
+            rank.wait()
+            rank.stdout.close()
+        shutil.rmtree(self.folder)
+
+    def lines(self):
+        """The next line of every rank."""
+        return [rank.stdout.readline().strip() for rank in self.ranks]
+
+    def wait_until_running(self):
+        return self.lines() == ["connected"] * len(self.ranks) and self.lines() == ["running"] * len(self.ranks)
+
+
+def on_loopback(count):
+    return [("127.0.0.1", [])] * count
+
+
+def in_namespaces(namespaces, count):
+    """Half of the ranks here, half there."""
+    half = count // 2
+    return [(namespaces.addresses[rank // half], ["ip", "netns", "exec", namespaces.names[rank // half]])
+            for rank in range(count)]
+
+
+class LinksTest(unittest.TestCase):
+    def test_ranks_on_two_hosts_compute_the_sum(self):
+        with Namespaces() as namespaces, Ranks(in_namespaces(namespaces, 4), 10) as ranks:
+            self.assertTrue(ranks.wait_until_running())
+            self.assertEqual(ranks.lines(), ["done"] * 4)
+
+    def test_a_cut_cable_is_noticed_on_both_sides_and_the_ranks_beyond_it_are_named(self):
+        with Namespaces() as namespaces, Ranks(in_namespaces(namespaces, 4), 0) as ranks:
+            self.assertTrue(ranks.wait_until_running())
+            start = time.monotonic()
+            namespaces.cut()
+            lines = ranks.lines()
+            self.assertLess(time.monotonic() - start, 4.5)
+        # The first to notice leaves the group, which is what its neighbour may see first.
+        self.assertTrue(any("its host has not answered" in line for line in lines[:2]), lines)
+        self.assertTrue(any("its host has not answered" in line for line in lines[2:]), lines)
+        for rank, line in enumerate(lines):
+            self.assertRegex(line, r"^failed peer_lost all_reduce\(sum\) #\d+ of \d+ float32 failed on rank "
+                                   rf"{rank} .*: rank \d \(host .*, pid \d+\) ")
+            if "has not answered" in line:
+                self.assertRegex(line, r": rank [23] " if rank < 2 else r": rank [01] ")
+
+    def test_a_killed_rank_is_named_at_once(self):
+        with Ranks(on_loopback(3), 0) as ranks:
+            self.assertTrue(ranks.wait_until_running())
+            start = time.monotonic()
+            ranks.ranks[1].kill()
+            lines = ranks.lines()
+            self.assertLess(time.monotonic() - start, 1)
+            for rank in (0, 2):
+                self.assertRegex(lines[rank], rf"^failed peer_lost .*: rank 1 \(host .*, pid {ranks.ranks[1].pid}\) was lost")
+
+    def test_a_rank_that_pauses_for_long_is_not_lost(self):
+        with Ranks(on_loopback(3), 40) as ranks:
+            self.assertTrue(ranks.wait_until_running())
+            ranks.ranks[1].send_signal(signal.SIGSTOP)
+            time.sleep(4)  # longer than a host may be silent
+            ranks.ranks[1].send_signal(signal.SIGCONT)
+            self.assertEqual(ranks.lines(), ["done"] * 3)
+
+
+def why_not():
+    if os.geteuid() != 0:
+        return "it needs root to make network namespaces"
+    if shutil.which("ip") is None:
+        return "it needs the program ip (Debian: iproute2)"
+    try:
+        with Namespaces():
+            return ""
+    except subprocess.CalledProcessError as error:
+        return f"network namespaces cannot be made here: {error.stderr.decode().strip()}"
+
+
+if __name__ == "__main__":
+    RANK = sys.argv.pop(1)
+    reason = why_not()
+    if reason:
+        print(f"skipped: {reason}")
+        sys.exit(77)
+    unittest.main(verbosity=2)

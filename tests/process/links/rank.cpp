@@ -1,0 +1,62 @@
+// One rank of links_test.py: links_rank <rank> <size> <address> <store file> <rounds>
+// All-reduces data of changing size over a TCP mesh, `rounds` times or for ever, and checks every sum. Prints "connected",
+// "running" after the first round, then "done", or "failed <kind> <text>". The job token comes from LOCKSTEP_TOKEN_FILE.
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/collective/link_engine.h"
+#include "lockstep/store/file_store.h"
+#include "lockstep/transport/tcp_mesh.h"
+
+using namespace lockstep;
+using namespace std::chrono_literals;
+
+namespace {
+
+void say(const std::string& line) {
+  std::printf("%s\n", line.c_str());
+  std::fflush(stdout);
+}
+
+void check_round(Engine& engine, int round) {
+  const std::size_t count = round % 2 == 0 ? 100 : 1'000'000;
+  std::vector<float> data(count);
+  for (std::size_t i = 0; i < count; ++i) data[i] = static_cast<float>(engine.rank() + static_cast<int>(i % 7) + round % 5);
+  const Segment output[] = {{reinterpret_cast<std::byte*>(data.data()), count * sizeof(float)}};
+  engine.run({.kind = OpKind::all_reduce, .dtype = DType::f32, .count = count, .output = output}, Deadline::after(20s));
+  const int n = engine.size();
+  for (std::size_t i = 0; i < count; ++i) {
+    const int expected = n * (static_cast<int>(i % 7) + round % 5) + n * (n - 1) / 2;
+    if (data[i] != static_cast<float>(expected)) throw Error(ErrorKind::corrupt_data, "wrong sum");
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 6) return 2;
+  const int rounds = std::atoi(argv[5]);
+  try {
+    FileStore store(argv[4], "links", Deadline::after(20s));
+    const TcpMeshSettings settings{.rank = std::atoi(argv[1]),
+                                   .size = std::atoi(argv[2]),
+                                   .job_id = "links",
+                                   .token = Token::for_this_process(),
+                                   .name = "links",
+                                   .address = argv[3]};
+    LinkEngine engine(connect_tcp_mesh(settings, store, Deadline::after(20s)), 0);
+    say("connected");
+    for (int round = 0; rounds == 0 || round < rounds; ++round) {
+      check_round(engine, round);
+      if (round == 1) say("running");
+    }
+    say("done");
+  } catch (const Error& error) {
+    say("failed " + std::string(to_string(error.kind())) + " " + error.what());
+    return 1;
+  }
+  return 0;
+}

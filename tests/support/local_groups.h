@@ -1,0 +1,51 @@
+// Process groups whose ranks are threads of this process.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "lockstep/collective/arena_engine.h"
+#include "lockstep/collective/link_engine.h"
+#include "lockstep/group/process_group.h"
+#include "lockstep/transport/local_mesh.h"
+#include "tests/support/rank_threads.h"
+
+namespace lockstep::testing {
+
+enum class Transport { arena, links };
+
+inline std::vector<ProcessGroup> local_groups(int ranks, Transport transport = Transport::arena, const GroupOptions& options = {}) {
+  std::vector<ProcessGroup> groups;
+  if (transport == Transport::arena) {
+    for (auto& arena : make_local_arenas(ranks, {.segment_bytes = std::size_t{256} << 20})) {
+      groups.emplace_back(std::make_unique<ArenaEngine>(std::move(arena)), options);
+    }
+  } else {
+    for (auto& mesh : make_local_meshes(ranks)) groups.emplace_back(std::make_unique<LinkEngine>(std::move(mesh), 0), options);
+  }
+  return groups;
+}
+
+// Runs `body` as n ranks of one group. A rank that throws takes the others with it, as a dying process would.
+inline std::vector<std::exception_ptr> run_group(int ranks, Transport transport, const std::function<void(const ProcessGroup&)>& body,
+                                                 const GroupOptions& options = {.timeout = std::chrono::seconds(30)}) {
+  const auto groups = local_groups(ranks, transport, options);
+  return run_ranks(ranks, [&](int rank) {
+    const ProcessGroup& group = groups[static_cast<std::size_t>(rank)];
+    try {
+      body(group);
+    } catch (...) {
+      group.abort("another rank failed");
+      throw;
+    }
+  });
+}
+
+inline void run_group_or_throw(int ranks, Transport transport, const std::function<void(const ProcessGroup&)>& body) {
+  for (const auto& error : run_group(ranks, transport, body)) {
+    if (error) std::rethrow_exception(error);
+  }
+}
+
+}  // namespace lockstep::testing

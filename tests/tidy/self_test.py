@@ -1,0 +1,215 @@
+"""Shows every rule code that breaks it and code that does not."""
+
+import contextlib
+import io
+import os
+import shutil
+import tempfile
+import unittest
+
+import cpp_text
+import text_rules
+import tidy
+import tree_rules
+from tree_rules import Tree
+
+
+def offences(rule, path, text):
+    return [line for line, _ in rule(path, text)]
+
+
+def tree_offences(rule, files, *arguments):
+    """(path, line) of what the rule finds in a made-up project."""
+    folders = 'set(folders base net)\nif(LOCKSTEP_TORCH)\n  list(APPEND folders group)\nendif()\n'
+    tree = Tree.of({"lockstep/CMakeLists.txt": folders, **files})
+    return [(path, line) for path, line, _ in rule(tree, *arguments)]
+
+
+class CppText(unittest.TestCase):
+    def test_comments_and_literals_are_blanked(self):
+        text = 'a("x // {", \'{\'); // {\nb(R"q(\n{ )")q"); /* {\n */ c(1\'000\'000);'
+        code = cpp_text.code_only(text)
+        self.assertNotIn("{", code)
+        self.assertEqual(code.count("\n"), text.count("\n"))
+        self.assertIn("c(1'000'000);", code)
+
+    def test_functions_are_found_at_any_depth_and_only_functions(self):
+        text = "\n".join([
+            "namespace a {",  # 1
+            "enum class E { x, y };",
+            "constexpr int kTable[] = {1,",
+            "                          2};",
+            "template <class T>",
+            "struct alignas(64) S : Base<T> {",  # 6
+            "  S(int v) : v_{v}, w_(v) {",
+            "    auto f = [&] { return 1; };",
+            "  }",
+            "  int get() const { return v_; }",  # 10
+            "  int v_ = {}, w_;",
+            "};",
+            "#define M(x) do { x; \\",
+            "  } while (0)",
+            "void g(std::vector<int> v = {}) {",  # 15
+            "  if (v.empty()) {",
+            "  }",
+            "}",
+            "}  // namespace a",
+            'TEST_CASE("t") {',  # 20
+            "}",
+        ])
+        lengths = [(first, last) for first, last in cpp_text.functions(text) if last > first]
+        self.assertEqual(lengths, [(7, 9), (15, 18), (20, 21)])
+
+
+class TextRules(unittest.TestCase):
+    def test_length(self):
+        self.assertEqual(offences(text_rules.length, "a.cpp", "x" * 120 + "\n" + "y" * 121 + "\n"), [2])
+        self.assertEqual(offences(text_rules.length, "a.cpp", "\n" * 600), [])
+        self.assertEqual(offences(text_rules.length, "a.cpp", "\n" * 601), [601])
+
+    def test_function_length(self):
+        def cpp(lines):
+            return "namespace a {\nvoid f() {\n" + "  x();\n" * (lines - 2) + "}\n}\n"
+
+        def python(lines):
+            return "def f():\n" + "    x()\n" * (lines - 1)
+
+        for path, make, first in (("a.cpp", cpp, 2), ("a.h", cpp, 2), ("a.py", python, 1)):
+            self.assertEqual(offences(text_rules.function_length, path, make(70)), [])
+            self.assertEqual(offences(text_rules.function_length, path, make(71)), [first])
+
+    def test_banned_words(self):
+        bad = ["// TODO: later", "FIXME", "XXX", "an unimplemented part", "Not yet implemented", "a stub", "see issue #7"]
+        for text in bad:
+            self.assertEqual(offences(text_rules.banned_words, "a.cpp", "\n" + text), [2], text)
+        for text in ["mkstemp(\"/tmp/XXXXXX\")", "stubborn", "the todo list"]:
+            self.assertEqual(offences(text_rules.banned_words, "a.cpp", text), [], text)
+
+    def test_forbidden_calls(self):
+        bad = ["torch::load(x, f);", "std::system(c);", " system (c);", "::dlopen(p, 0);", "torch::jit::load(f);",
+               "pickle_load(d);", "popen(c, m);"]
+        for text in bad:
+            self.assertEqual(offences(text_rules.forbidden_calls, "a.cpp", text), [1], text)
+        for text in ["throw system_error(w, errno);", "// system(x)", 'f("torch::load(x)");', "reader.system(1);"]:
+            self.assertEqual(offences(text_rules.forbidden_calls, "a.cpp", text), [], text)
+        self.assertEqual(offences(text_rules.forbidden_calls, "tests/a.cpp", bad[1]), [])
+
+    def test_file_name(self):
+        for path in ["lockstep/net/TcpSocket.h", "lockstep/net/tcp-socket.cpp", "lockstep/net/tcp.hpp"]:
+            self.assertEqual(offences(text_rules.file_name, path, ""), [1], path)
+        for path in ["lockstep/net/tcp_socket.h", "cmake/LockstepBuild.cmake"]:
+            self.assertEqual(offences(text_rules.file_name, path, ""), [], path)
+
+    def test_header_shape(self):
+        good = "// A thing.\n#pragma once\n#include <vector>\n"
+        self.assertEqual(offences(text_rules.header_shape, "lockstep/net/a.h", good), [])
+        self.assertEqual(offences(text_rules.header_shape, "lockstep/net/a.h", "#pragma once\n"), [1])
+        self.assertEqual(offences(text_rules.header_shape, "lockstep/net/a.h", "// A thing.\n"), [1])
+        formats = good + '#include "lockstep/base/format.h"\n#include <fmt/format.h>\n'
+        self.assertEqual(offences(text_rules.header_shape, "lockstep/net/a.h", formats), [4, 5])
+        self.assertEqual(offences(text_rules.header_shape, "lockstep/net/a.cpp", formats), [])
+
+    def test_own_header_first(self):
+        own, other = '#include "lockstep/net/a.h"\n', "#include <vector>\n"
+        self.assertEqual(offences(text_rules.own_header_first, "lockstep/net/a.cpp", own + other), [])
+        self.assertEqual(offences(text_rules.own_header_first, "lockstep/net/a.cpp", other + own), [2])
+
+
+class TreeRules(unittest.TestCase):
+    def test_the_folders_are_read_from_cmake(self):
+        tree = Tree.of({"lockstep/CMakeLists.txt": "set(folders base net)\n  list(APPEND folders group ddp)\n"})
+        self.assertEqual(tree.folders, ["base", "net", "group", "ddp"])
+        self.assertEqual(tree.torch_free, {"base", "net"})
+
+    def test_include_direction(self):
+        files = {
+            "lockstep/base/a.h": '#include "lockstep/net/b.h"\n',  # upwards
+            "lockstep/net/b.h": '\n#include "lockstep/base/a.h"\n#include "lockstep/net/c.h"\n',  # c.h is not there
+            "lockstep/other/d.h": "",  # not a known folder
+            "lockstep/group/e.cpp": '#include "lockstep/lockstep.h"\n',
+            "lockstep/lockstep.h": '#include "lockstep/net/b.h"\n',
+            "lockstep/group/f.h": "",
+            "tools/g.cpp": '#include "lockstep/group/f.h"\n',
+        }
+        expected = [("lockstep/base/a.h", 1), ("lockstep/net/b.h", 3), ("lockstep/other/d.h", 1),
+                    ("lockstep/group/e.cpp", 1), ("tools/g.cpp", 1)]
+        self.assertCountEqual(tree_offences(tree_rules.include_direction, files), expected)
+
+    def test_torch_wall(self):
+        files = {
+            "lockstep/net/a.h": "#include <ATen/core/Tensor.h>\n",
+            "tools/b.cpp": '\n#include "torch/torch.h"\n',
+            "lockstep/group/c.h": "#include <torch/types.h>\n#include <fmt/format.h>\n",
+            "lockstep/net/d.cpp": "#include <spdlog/spdlog.h>\n// #include <torch/torch.h>\n",
+        }
+        expected = [("lockstep/net/a.h", 1), ("tools/b.cpp", 2), ("lockstep/group/c.h", 2)]
+        self.assertCountEqual(tree_offences(tree_rules.torch_wall, files), expected)
+
+    def test_dead_files(self):
+        files = {
+            "lockstep/net/a.cpp": '#include "lockstep/net/a.h"\n', "lockstep/net/a.h": "", "lockstep/net/b.cpp": "",
+            "lockstep/net/b.h": "", "bench/mpi.cpp": "", "bench/old.cpp": "", "bench/CMakeLists.txt": "(mpi mpi.cpp)",
+        }
+        expected = [("lockstep/net/b.cpp", 1), ("lockstep/net/b.h", 1), ("bench/old.cpp", 1)]
+        self.assertCountEqual(tree_offences(tree_rules.dead_files, files, {"lockstep/net/a.cpp"}), expected)
+
+    def test_document_links(self):
+        files = {
+            "README.md": "[a](docs/a.md) [b](docs/b.md) [c](docs/a.md#the-parts) [d](docs/a.md#none) [e](https://x.y/z)\n",
+            "docs/a.md": "# A\n## The *parts*\n[up](../README.md) [self](#a)\n```\n# none\n```\n",
+            "lockstep/net/x.h": "\n// see docs/gone.md\n",
+        }
+        found = tree_offences(tree_rules.document_links, files)
+        self.assertEqual(set(found), {("README.md", 1), ("lockstep/net/x.h", 2)})
+        self.assertEqual(len(found), 4)  # docs/b.md is missing as a mention and as a link
+
+    def test_examples_are_tests(self):
+        main = "int main() {}\n"
+        files = {"examples/run.cpp": main, "examples/gone.cpp": main, "examples/models/part.cpp": "int f();\n"}
+        commands = [["/build/bin/lockstep", "run", "/build/bin/run"]]
+        found = tree_offences(tree_rules.examples_are_tests, files, commands)
+        self.assertEqual(found, [("examples/gone.cpp", 1)])
+
+
+class Tools(unittest.TestCase):
+    def setUp(self):
+        self.root = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, self.root)
+
+    def write(self, path, text):
+        os.makedirs(os.path.dirname(os.path.join(self.root, path)), exist_ok=True)
+        with open(os.path.join(self.root, path), "w", encoding="utf-8") as file:
+            file.write(text)
+        return {path: text}
+
+    def test_lone_headers(self):
+        files = self.write("lockstep/net/good.h", "#pragma once\n#include <string>\nstd::string f();\n")
+        files |= self.write("lockstep/net/bad.h", "#pragma once\nstd::string g();\n")
+        found = tree_offences(tree_rules.lone_headers, files, self.root, os.environ.get("CXX", "g++"))
+        self.assertEqual(found, [("lockstep/net/bad.h", 1)])
+
+    def test_format(self):
+        clang_format = os.path.join(tidy.ROOT, ".venv/bin/clang-format")
+        if not shutil.which(clang_format):
+            self.skipTest("clang-format is missing")
+        shutil.copy(os.path.join(tidy.ROOT, ".clang-format"), self.root)
+        self.write("a/good.h", "int f(int* a);\n")
+        self.write("a/bad.h", "int f(int* a);\nint g(int *a);\n")
+        found = list(tidy.format_offenders(clang_format, self.root, ["a/good.h", "a/bad.h"]))
+        self.assertEqual([(path, line) for path, line, _ in found], [("a/bad.h", 2)])
+
+    def test_what_is_read_and_reported(self):
+        self.write("lockstep/net/a.h", "text")
+        self.write("tests/x/picture.bin", "")
+        with open(os.path.join(self.root, "tests/x/picture.bin"), "wb") as file:
+            file.write(b"\xff\xfe")
+        self.write("build/generated.h", "text")
+        self.assertEqual(tidy.read_project(self.root), {"lockstep/net/a.h": "text", "tests/x/picture.bin": ""})
+        with contextlib.redirect_stdout(io.StringIO()) as output:
+            self.assertEqual(tidy.report([("a.h", 3, "wrong")]), 1)
+            self.assertEqual(tidy.report([]), 0)
+        self.assertEqual(output.getvalue(), "a.h:3: wrong\n1 offence\n")
+
+
+if __name__ == "__main__":
+    unittest.main()

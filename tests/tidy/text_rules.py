@@ -1,0 +1,94 @@
+"""Rules about one file's text. Each takes (path, text) and yields (line, message)."""
+
+import ast
+import re
+
+from cpp_text import code_only, functions, includes
+
+MAX_FILE_LINES = 600
+MAX_FUNCTION_LINES = 70
+MAX_COLUMNS = 120
+
+_CPP = (".h", ".cpp")
+_BANNED = re.compile(
+    r"\b(?:TODO|FIXME|XXX|HACK)\b"
+    r"|(?i:\bnot (?:yet )?implemented\b|\bunimplemented\b|\bstub(?:s|bed)?\b|\bplaceholder\b|\bissues? #)"
+)
+_FORBIDDEN = {
+    "torch::load": r"\btorch\s*::\s*load\s*\(",
+    "pickle_load": r"\bpickle_load\b",
+    "jit::load": r"\bjit\s*::\s*load\b",
+    "system()": r"(?<![\w.>])(?:std\s*::\s*)?system\s*\(",
+    "popen()": r"\bpopen\s*\(",
+    "dlopen()": r"\bdlopen\s*\(",
+}
+
+
+def length(path, text):
+    lines = text.count("\n")
+    if lines > MAX_FILE_LINES:
+        yield MAX_FILE_LINES + 1, f"the file has {lines} lines; at most {MAX_FILE_LINES} are allowed"
+    for number, line in enumerate(text.split("\n"), 1):
+        if len(line) > MAX_COLUMNS:
+            yield number, f"the line has {len(line)} columns; at most {MAX_COLUMNS} are allowed"
+
+
+def function_length(path, text):
+    if path.endswith(".py"):
+        kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+        spans = [(node.lineno, node.end_lineno) for node in ast.walk(ast.parse(text)) if isinstance(node, kinds)]
+    elif path.endswith(_CPP):
+        spans = functions(text)
+    else:
+        return
+    for first, last in spans:
+        if last - first + 1 > MAX_FUNCTION_LINES:
+            yield first, f"the function has {last - first + 1} lines; at most {MAX_FUNCTION_LINES} are allowed"
+
+
+def banned_words(path, text):
+    for number, line in enumerate(text.split("\n"), 1):
+        match = _BANNED.search(line)
+        if match:
+            yield number, f"'{match[0]}' says that something is unfinished or refers to a tracker"
+
+
+def forbidden_calls(path, text):
+    if not path.endswith(_CPP) or path.startswith("tests/"):
+        return
+    for number, line in enumerate(code_only(text).split("\n"), 1):
+        for name, pattern in _FORBIDDEN.items():
+            if re.search(pattern, line):
+                yield number, f"{name} may execute what it is given; it is not allowed here"
+
+
+def file_name(path, text):
+    name = path.rsplit("/", 1)[-1]
+    if re.search(r"\.(h|hpp|hh|cpp|cc|cxx|py)$", name) and not re.fullmatch(r"[a-z0-9_]+\.(h|cpp|py)", name):
+        yield 1, f"'{name}' is not snake_case with the ending .h, .cpp or .py"
+
+
+def header_shape(path, text):
+    if not path.endswith(".h"):
+        return
+    if not text.startswith("//"):
+        yield 1, "a header opens with a comment that states its contract"
+    if not re.search(r"^#pragma once$", text, re.MULTILINE):
+        yield 1, "#pragma once is missing"
+    for number, included, _ in includes(text):
+        if included == "lockstep/base/format.h" or included.startswith(("fmt/", "spdlog/")):
+            if path != "lockstep/base/format.h":
+                yield number, f"{included} may be included by .cpp files only"
+
+
+def own_header_first(path, text):
+    """A source that has a header of its own includes it first, which proves that it needs nothing before it."""
+    if not (path.startswith("lockstep/") and path.endswith(".cpp")):
+        return
+    own = path[: -len(".cpp")] + ".h"
+    for position, (number, included, _) in enumerate(includes(text)):
+        if included == own and position > 0:
+            yield number, f"{own} is to be included first"
+
+
+TEXT_RULES = (length, function_length, banned_words, forbidden_calls, file_name, header_shape, own_header_first)

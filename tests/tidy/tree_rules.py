@@ -1,0 +1,151 @@
+"""Rules about the project as a whole. Each takes a Tree and yields (path, line, message)."""
+
+import json
+import os
+import re
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from cpp_text import includes
+
+_TORCH = re.compile(r"(torch|ATen|c10|caffe2)/")
+
+
+@dataclass
+class Tree:
+    """The files of the project: path -> text. `folders` are those of lockstep/CMakeLists.txt in dependency order."""
+
+    files: dict
+    folders: list = field(default_factory=list)
+    torch_free: set = field(default_factory=set)
+
+    @staticmethod
+    def of(files):
+        text = files["lockstep/CMakeLists.txt"]
+        core = re.search(r"set\(folders ([^)]*)\)", text)[1].split()
+        with_torch = " ".join(re.findall(r"list\(APPEND folders ([^)]*)\)", text)).split()
+        return Tree(files, core + with_torch, set(core))
+
+    def cpp(self):
+        return {path: text for path, text in self.files.items() if path.endswith((".h", ".cpp"))}
+
+
+def _folder_of(path):
+    parts = path.split("/")
+    return parts[1] if parts[0] == "lockstep" and len(parts) > 2 else None
+
+
+def include_direction(tree):
+    """A folder of lockstep/ includes only itself and folders above it; tools only folders without torch."""
+    for path, text in tree.cpp().items():
+        folder = _folder_of(path)
+        if folder is not None and folder not in tree.folders:
+            yield path, 1, f"the folder {folder} is not in lockstep/CMakeLists.txt"
+            continue
+        for line, included, quoted in includes(text):
+            target = _folder_of(included)
+            if quoted and included.startswith("lockstep/") and included not in tree.files:
+                yield path, line, f"{included} does not exist"
+            if target in tree.folders and folder is not None:
+                if tree.folders.index(target) > tree.folders.index(folder):
+                    yield path, line, f"{folder} is above {target} in lockstep/CMakeLists.txt and may not include it"
+            if path.startswith("tools/") and target in tree.folders and target not in tree.torch_free:
+                yield path, line, f"tools may include only folders without torch, not {target}"
+            if folder is not None and included == "lockstep/lockstep.h":
+                yield path, line, "the library does not include the header that collects it"
+
+
+def torch_wall(tree):
+    """Torch stays out of the torch-free folders and tools; Debian's fmt and spdlog out of files that see torch."""
+    for path, text in tree.cpp().items():
+        folder = _folder_of(path)
+        is_free = folder in tree.torch_free or path.startswith("tools/")
+        for line, included, _ in includes(text):
+            if is_free and _TORCH.match(included):
+                yield path, line, f"{included}: torch may not be included here"
+            if folder is not None and not is_free and included.startswith(("fmt/", "spdlog/")):
+                yield path, line, f"{included} clashes with torch's own fmt; use lockstep/base/format.h"
+
+
+def dead_files(tree, compiled):
+    """Every source is compiled by some target. A benchmark may be conditional, but then CMake must know its name."""
+    for path in tree.cpp():
+        if path.endswith(".cpp") and path not in compiled and not path.startswith("tests/package/"):
+            commands = tree.files.get(os.path.dirname(path) + "/CMakeLists.txt", "")
+            if not (path.startswith("bench/") and re.search(rf"\b{re.escape(os.path.basename(path))}\b", commands)):
+                yield path, 1, "no target compiles this file"
+    every_text = "\n".join(text for path, text in tree.cpp().items())
+    for path in tree.cpp():
+        if path.endswith(".h") and path != "lockstep/lockstep.h" and f'"{path}"' not in every_text:
+            if not re.search(rf'"(?:\w+/)*{re.escape(os.path.basename(path))}"', every_text):
+                yield path, 1, "nothing includes this header"
+
+
+def _anchors(text):
+    """The anchors of a page's headings, made as code hosts make them."""
+    without_code = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    titles = re.findall(r"^#+ +(.*?)\s*$", without_code, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def document_links(tree):
+    """Relative links of pages lead to files and headings that exist; so does every mention of docs/ in the project."""
+    directories = {os.path.dirname(path) for path in tree.files}
+    for path, text in tree.files.items():
+        for number, line in enumerate(text.split("\n"), 1):
+            for mention in re.findall(r"(?<![\w/])docs/[\w/]+\.md", line):
+                if mention not in tree.files and not path.startswith("tests/tidy/"):
+                    yield path, number, f"{mention} does not exist"
+            if not path.endswith(".md"):
+                continue
+            for link in re.findall(r"\]\(([^)\s]+)\)", line):
+                if re.match(r"[a-z]+:", link):
+                    continue
+                target, _, anchor = link.partition("#")
+                resolved = os.path.normpath(os.path.join(os.path.dirname(path), target)) if target else path
+                if resolved not in tree.files and resolved not in directories:
+                    yield path, number, f"the link {link} leads nowhere"
+                elif anchor and anchor not in _anchors(tree.files.get(resolved, "")):
+                    yield path, number, f"{resolved} has no heading for #{anchor}"
+
+
+def examples_are_tests(tree, commands):
+    """Every example program is run by some ctest. `commands`: the command lines of all tests, as lists."""
+    words = {os.path.basename(word) for command in commands for word in command}
+    for path, text in tree.files.items():
+        if re.fullmatch(r"examples/(\w+/)?\w+\.cpp", path) and re.search(r"^int main\(", text, re.MULTILINE):
+            name = os.path.basename(path)[: -len(".cpp")]
+            if name not in words and os.path.basename(os.path.dirname(path)) not in words:
+                yield path, 1, f"no ctest runs {name}"
+
+
+def compiled_files(build, root):
+    """Paths, relative to the root, of all sources in the build's compile_commands.json."""
+    with open(os.path.join(build, "compile_commands.json"), encoding="utf-8") as file:
+        entries = json.load(file)
+    return {os.path.relpath(os.path.join(e["directory"], e["file"]), root) for e in entries}
+
+
+def test_commands(build):
+    answer = subprocess.run(
+        ["ctest", "--test-dir", build, "--show-only=json-v1"], check=True, capture_output=True, text=True
+    )
+    return [test.get("command", []) for test in json.loads(answer.stdout)["tests"]]
+
+
+def lone_headers(tree, root, compiler):
+    """Every header of a torch-free folder compiles alone."""
+
+    def compile_alone(path):
+        command = [compiler, "-std=c++20", "-fsyntax-only", "-I", root, "-x", "c++", "-"]
+        source = f'#include "{path}"\n'
+        result = subprocess.run(command, input=source, capture_output=True, text=True)
+        return path, result.returncode, result.stderr
+
+    headers = sorted(path for path in tree.files if path.endswith(".h") and _folder_of(path) in tree.torch_free)
+    with ThreadPoolExecutor(2) as pool:
+        for path, failed, text in pool.map(compile_alone, headers):
+            if failed:
+                first = next((line for line in text.split("\n") if "error" in line), text)
+                yield path, 1, f"does not compile alone: {first}"

@@ -1,0 +1,186 @@
+#include "lockstep/checkpoint/module_state.h"
+
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
+
+// doctest's CHECK replaces the one of torch's logging.
+#undef CHECK
+#include <doctest/doctest.h>
+
+#include "lockstep/checkpoint/optimizer_state.h"
+#include "lockstep/checkpoint/random_state.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temporary_directory.h"
+
+using namespace lockstep;
+
+namespace {
+
+struct Net : torch::nn::Module {
+  explicit Net(int hidden = 5)
+      : first(register_module("first", torch::nn::Linear(4, hidden))),
+        norm(register_module("norm", torch::nn::BatchNorm1d(hidden))),
+        last(register_module("last", torch::nn::Linear(torch::nn::LinearOptions(hidden, 2).bias(false)))) {}
+  at::Tensor forward(const at::Tensor& x) { return last(norm(first(x)).relu()); }
+  torch::nn::Linear first;
+  torch::nn::BatchNorm1d norm;
+  torch::nn::Linear last;
+};
+
+struct Wrapped : torch::nn::Module {
+  Wrapped() : module(register_module("module", std::make_shared<Net>())) {}
+  std::shared_ptr<Net> module;
+};
+
+std::vector<at::Tensor> state_of(const torch::nn::Module& module) {
+  std::vector<at::Tensor> state = module.parameters();
+  for (const at::Tensor& buffer : module.buffers()) state.push_back(buffer);
+  return state;
+}
+
+bool same(const torch::nn::Module& a, const torch::nn::Module& b) {
+  const auto left = state_of(a), right = state_of(b);
+  for (std::size_t i = 0; i < left.size(); ++i) {
+    if (!at::equal(left[i], right[i])) return false;
+  }
+  return left.size() == right.size();
+}
+
+void train(Net& net, torch::optim::Optimizer& optimizer, int steps) {
+  for (int i = 0; i < steps; ++i) {
+    optimizer.zero_grad();
+    net.forward(at::randn({8, 4})).square().mean().backward();
+    optimizer.step();
+  }
+}
+
+Checkpoint through_file(const Checkpoint& checkpoint) {
+  const TemporaryDirectory directory;
+  save_checkpoint(directory / "a.safetensors", checkpoint);
+  return load_checkpoint(directory / "a.safetensors");
+}
+
+// Trains 3 steps, saves, trains 4 more; a second run loads and trains the same 4. Both must end with the same bits.
+template <class MakeOptimizer>
+void check_resume(MakeOptimizer make_optimizer) {
+  Net net;
+  auto optimizer = make_optimizer(net);
+  train(net, *optimizer, 3);
+  optimizer->param_groups()[0].options().set_lr(0.05);
+  Checkpoint checkpoint;
+  add_module(checkpoint, net);
+  add_optimizer(checkpoint, *optimizer);
+  add_random_state(checkpoint);
+  const Checkpoint loaded = through_file(checkpoint);
+  train(net, *optimizer, 4);
+
+  Net resumed;
+  auto other = make_optimizer(resumed);
+  CHECK_FALSE(same(net, resumed));
+  load_module(loaded, resumed);
+  load_optimizer(loaded, *other);
+  load_random_state(loaded);
+  CHECK(other->param_groups()[0].options().get_lr() == 0.05);
+  train(resumed, *other, 4);
+  CHECK(same(net, resumed));
+}
+
+}  // namespace
+
+TEST_CASE("training resumes with the same bits: SGD with momentum") {
+  check_resume([](Net& net) {
+    return std::make_unique<torch::optim::SGD>(net.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  });
+}
+
+TEST_CASE("training resumes with the same bits: SGD without state") {
+  check_resume(
+      [](Net& net) { return std::make_unique<torch::optim::SGD>(net.parameters(), torch::optim::SGDOptions(0.1)); });
+}
+
+TEST_CASE("training resumes with the same bits: Adam, AMSGrad, AdamW") {
+  check_resume([](Net& net) { return std::make_unique<torch::optim::Adam>(net.parameters()); });
+  check_resume([](Net& net) {
+    return std::make_unique<torch::optim::Adam>(net.parameters(), torch::optim::AdamOptions(0.1).amsgrad(true));
+  });
+  check_resume([](Net& net) { return std::make_unique<torch::optim::AdamW>(net.parameters()); });
+}
+
+TEST_CASE("a module that does not fit is left unchanged, and everything that is wrong is listed") {
+  Net net(5), other(6);
+  Checkpoint checkpoint;
+  add_module(checkpoint, net);
+  checkpoint.tensors.erase("model.norm.running_mean");
+  checkpoint.tensors["model.extra"] = at::full({2}, 1);
+  const at::Tensor before = other.last->weight.detach().clone();
+  CHECK_ERROR(error_of([&] { load_module(checkpoint, other); }), ErrorKind::invalid_argument, "unchanged",
+              "missing in the checkpoint: norm.running_mean (Float [6])", "unexpected in the checkpoint: extra",
+              "different: first.weight is Float [5, 4] in the checkpoint, Float [6, 4] in the module",
+              "different: last.weight");
+  CHECK(at::equal(before, other.last->weight));
+  CHECK_ERROR(error_of([&] { load_module({}, other); }), ErrorKind::invalid_argument, "missing", "last.weight");
+}
+
+TEST_CASE("another type is a difference too") {
+  Net net;
+  Checkpoint checkpoint;
+  add_module(checkpoint, net);
+  checkpoint.tensors["model.last.weight"] = checkpoint.tensors["model.last.weight"].to(at::kDouble);
+  CHECK_ERROR(error_of([&] { load_module(checkpoint, net); }), ErrorKind::invalid_argument,
+              "last.weight is Double [2, 5] in the checkpoint, Float [2, 5] in the module");
+}
+
+TEST_CASE("a wrapped model's checkpoint fits the plain model, and the other way round") {
+  Net plain;
+  Wrapped wrapped;
+  Checkpoint from_wrapped, from_plain;
+  add_module(from_wrapped, wrapped);
+  CHECK(from_wrapped.tensors.contains("model.module.first.weight"));
+  load_module(from_wrapped, plain);
+  CHECK(same(plain, wrapped));
+  Net other;
+  add_module(from_plain, other);
+  load_module(from_plain, wrapped);
+  CHECK(same(other, wrapped));
+}
+
+TEST_CASE("optimizer state that does not fit is refused, and the optimizer is unchanged") {
+  Net net;
+  torch::optim::Adam adam(net.parameters());
+  torch::optim::SGD sgd(net.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  train(net, adam, 1);
+  Checkpoint checkpoint;
+  add_optimizer(checkpoint, adam);
+  CHECK_ERROR(error_of([&] { load_optimizer(checkpoint, sgd); }), ErrorKind::invalid_argument, "the Adam optimizer",
+              "this one is SGD");
+  CHECK_ERROR(error_of([&] { load_optimizer({}, adam); }), ErrorKind::invalid_argument, "no optimizer");
+
+  checkpoint.tensors.erase("optimizer.0.exp_avg");
+  checkpoint.tensors["optimizer.1.exp_avg_sq"] = at::full({3}, 1.0F);
+  checkpoint.tensors["optimizer.99.step"] = at::full({}, 1, at::kLong);
+  CHECK_ERROR(error_of([&] { load_optimizer(checkpoint, adam); }), ErrorKind::invalid_argument,
+              "missing in the checkpoint: optimizer.0.exp_avg", "different: optimizer.1.exp_avg_sq is Float [3]",
+              "unexpected in the checkpoint: optimizer.99.step");
+  CHECK(adam.state().size() == net.parameters().size());
+
+  Net smaller(3);
+  torch::optim::Adam other(smaller.parameters());
+  Checkpoint fits_not;
+  add_optimizer(fits_not, adam);
+  CHECK_ERROR(error_of([&] { load_optimizer(fits_not, other); }), ErrorKind::invalid_argument, "different");
+  CHECK(other.state().empty());
+}
+
+TEST_CASE("a random state that is none is refused") {
+  CHECK_ERROR(error_of([] { load_random_state({}); }), ErrorKind::invalid_argument, "no random state 'random.cpu'");
+  Checkpoint checkpoint;
+  checkpoint.tensors["random.cpu"] = at::full({10}, 0, at::kByte);
+  CHECK_ERROR(error_of([&] { load_random_state(checkpoint); }), ErrorKind::invalid_argument,
+              "no state of a CPU generator");
+}

@@ -1,0 +1,126 @@
+#include "lockstep/collective/collective.h"
+
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "tests/support/expect_error.h"
+
+using namespace lockstep;
+
+namespace {
+
+// The text of the Error{invalid_argument} that check_arguments throws, or "" if it throws nothing.
+std::string refusal(const Collective& collective, int size = 4) {
+  try {
+    check_arguments(collective, 1, size);
+  } catch (const Error& error) {
+    CHECK(error.kind() == ErrorKind::invalid_argument);
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("a signature is described with what matters to its operation") {
+  Signature signature{.sequence = 12, .count = 1024, .kind = OpKind::all_reduce, .dtype = DType::f32};
+  CHECK(describe(signature) == "all_reduce(sum) #12 of 1024 float32");
+  signature.kind = OpKind::broadcast;
+  signature.root = 3;
+  CHECK(describe(signature) == "broadcast #12 of 1024 float32 from rank 3");
+  signature.kind = OpKind::all_gather;
+  signature.name = 0xABCD;
+  CHECK(describe(signature) == "all_gather #12 of 1024 float32, name 000000000000abcd");
+  CHECK(describe(Signature{.sequence = 7, .kind = OpKind::barrier}) == "barrier #7");
+}
+
+TEST_CASE("a signature leaves out what does not matter to its operation") {
+  Collective gather{.kind = OpKind::all_gather, .reduce = ReduceOp::max, .dtype = DType::i32, .root = 2, .count = 5};
+  Collective other = gather;
+  other.root = 1;
+  other.reduce = ReduceOp::sum;
+  CHECK(signature_of(gather, 1, 2) == signature_of(other, 1, 2));
+  other.count = 6;
+  CHECK(signature_of(gather, 1, 2) != signature_of(other, 1, 2));
+  CHECK(signature_of(gather, 1, 2) != signature_of(gather, 2, 2));
+  CHECK(signature_of(gather, 1, 2) != signature_of(gather, 1, 3));
+  gather.kind = other.kind = OpKind::broadcast;
+  other.count = gather.count;
+  CHECK(signature_of(gather, 1, 2) != signature_of(other, 1, 2));
+}
+
+TEST_CASE("a desync error shows both sides") {
+  const Signature mine{.sequence = 41, .count = 8, .kind = OpKind::all_reduce, .dtype = DType::f16};
+  Signature theirs{.sequence = 41, .kind = OpKind::barrier};
+  const Error error = desync_error(0, mine, 2, theirs);
+  CHECK(error.kind() == ErrorKind::desync);
+  CHECK(error.detail().rank == 0);
+  CHECK(error.detail().peer == 2);
+  CHECK(error.detail().sequence == 41);
+  CHECK(error.detail().operation == "all_reduce");
+  CHECK(std::string(error.what()) ==
+        "ranks are in different collectives: rank 0 in all_reduce(sum) #41 of 8 float16; rank 2 in barrier #41 (all ranks "
+        "must make the same calls in the same order)");
+  theirs = mine;
+  theirs.generation = 3;
+  CHECK(contains(desync_error(0, mine, 2, theirs).what(), "rank 2 in all_reduce(sum) #41 of 8 float16, generation 3"));
+}
+
+TEST_CASE("arguments that cannot work are refused with the reason") {
+  alignas(8) std::byte memory[64] = {};
+  const Segment whole[] = {{memory, 16}};
+  Collective good{.kind = OpKind::all_reduce, .dtype = DType::f32, .count = 4, .output = whole};
+  REQUIRE(refusal(good) == "");
+
+  const auto with = [&](auto change) {
+    Collective changed = good;
+    change(changed);
+    return refusal(changed);
+  };
+  CHECK(contains(with([](Collective& c) { c.count = 5; }), "output holds 4 elements of float32, 5 are needed"));
+  CHECK(contains(with([](Collective& c) { c.count = 3; }), "output holds more than 3 elements"));
+  CHECK(contains(with([](Collective& c) { c.count = ~std::uint64_t{0} / 8; }), "exceed the address space"));
+  CHECK(contains(with([](Collective& c) {
+                   c.dtype = DType::i32;
+                   c.reduce = ReduceOp::avg;
+                 }),
+                 "avg needs a floating-point type, not int32"));
+  CHECK(contains(with([](Collective& c) { c.reduce = static_cast<ReduceOp>(9); }), "no such reduction: 9"));
+  CHECK(contains(with([](Collective& c) { c.dtype = static_cast<DType>(77); }), "no such element type: 77"));
+  CHECK(contains(with([](Collective& c) {
+                   c.kind = OpKind::broadcast;
+                   c.root = 4;
+                 }),
+                 "root 4 is not a rank of this group of 4"));
+  CHECK(contains(with([](Collective& c) {
+                   c.kind = OpKind::broadcast;
+                   c.root = -1;
+                 }),
+                 "root -1 is not a rank"));
+  CHECK(contains(with([](Collective& c) { c.kind = OpKind::barrier; }), "barrier: it takes no data"));
+
+  const Segment ragged[] = {{memory, 6}, {memory + 6, 10}};
+  CHECK(contains(with([&](Collective& c) { c.output = ragged; }), "output segment 0 has 6 bytes"));
+  const Segment odd[] = {{memory + 2, 16}};
+  CHECK(contains(with([&](Collective& c) { c.output = odd; }), "not aligned to 4 bytes"));
+  const Segment nowhere[] = {{nullptr, 16}};
+  CHECK(contains(with([&](Collective& c) { c.output = nowhere; }), "has no memory"));
+}
+
+TEST_CASE("gather and scatter need n times the data on one side") {
+  std::vector<float> memory(100);
+  const auto segment = [&](std::size_t floats) { return Segment{reinterpret_cast<std::byte*>(memory.data()), floats * 4}; };
+  const Segment one[] = {segment(3)};
+  const Segment four[] = {segment(5), segment(0), segment(7)};
+  CHECK(refusal({.kind = OpKind::all_gather, .dtype = DType::f32, .count = 3, .input = one, .output = four}) == "");
+  CHECK(refusal({.kind = OpKind::reduce_scatter, .dtype = DType::f32, .count = 3, .input = four, .output = one}) == "");
+  CHECK(contains(refusal({.kind = OpKind::all_gather, .dtype = DType::f32, .count = 3, .input = four, .output = four}),
+                 "input holds more than 3 elements"));
+  CHECK(contains(refusal({.kind = OpKind::reduce_scatter, .dtype = DType::f32, .count = 3, .input = one, .output = one}),
+                 "input holds 3 elements of float32, 12 are needed"));
+  CHECK(refusal({.kind = OpKind::barrier}) == "");
+}

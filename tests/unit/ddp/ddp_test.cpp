@@ -1,0 +1,285 @@
+#include <ATen/ATen.h>
+#include <doctest/doctest.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
+
+#include <algorithm>
+#include <string>
+
+#include "lockstep/base/error.h"
+#include "lockstep/ddp/average_gradients.h"
+#include "lockstep/ddp/distributed_data_parallel.h"
+#include "tests/support/local_groups.h"
+
+using namespace lockstep;
+using namespace lockstep::testing;
+
+namespace {
+
+// Linear-BatchNorm-ReLU-Linear, wide enough that its weights are reduced where they lie.
+struct NetImpl : torch::nn::Module {
+  explicit NetImpl(int width = 256) {
+    first = register_module("first", torch::nn::Linear(20, width));
+    norm = register_module("norm", torch::nn::BatchNorm1d(width));
+    middle = register_module("middle", torch::nn::Linear(width, width));
+    last = register_module("last", torch::nn::Linear(width, 5));
+  }
+  at::Tensor forward(const at::Tensor& x) { return last->forward(middle->forward(at::relu(norm->forward(first->forward(x))))); }
+  torch::nn::Linear first = nullptr, middle = nullptr, last = nullptr;
+  torch::nn::BatchNorm1d norm = nullptr;
+  int answer = 42;
+};
+TORCH_MODULE(Net);
+
+// Two heads of which one may be left out.
+struct ForkedImpl : torch::nn::Module {
+  ForkedImpl() {
+    left = register_module("left", torch::nn::Linear(4, 4));
+    right = register_module("right", torch::nn::Linear(4, 4));
+  }
+  at::Tensor forward(const at::Tensor& x, bool both) { return both ? left->forward(x) + right->forward(x) : left->forward(x); }
+  torch::nn::Linear left = nullptr, right = nullptr;
+};
+TORCH_MODULE(Forked);
+
+// torch's generator is one for all threads, so inputs and weights come from arithmetic.
+at::Tensor wave(at::IntArrayRef sizes, double shift) {
+  std::int64_t count = 1;
+  for (const auto size : sizes) count *= size;
+  return (at::sin(at::arange(count, at::kFloat) * 0.37 + shift) * 0.1).reshape(sizes);
+}
+
+template <class Module>
+void set_weights(const Module& module, double shift) {
+  const at::NoGradGuard no_grad;
+  for (auto& parameter : module->parameters()) parameter.copy_(wave(parameter.sizes(), shift += 1));
+}
+
+constexpr Transport kTransports[] = {Transport::arena, Transport::links};
+
+std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters) {
+  std::vector<at::Tensor> gradients;
+  for (const auto& parameter : parameters) gradients.push_back(parameter.grad().clone());
+  return gradients;
+}
+
+bool same_on_all_ranks(const ProcessGroup& group, const at::Tensor& tensor) {
+  const auto all = group.all_gather(tensor.detach());
+  return std::all_of(all.begin(), all.end(), [&](const at::Tensor& other) { return at::equal(other, all[0]); });
+}
+
+}  // namespace
+
+TEST_CASE("gradients after backward are bitwise those of averaging afterwards, however they are bucketed") {
+  for (const Transport transport : kTransports) {
+    for (const DdpOptions options : {DdpOptions{}, DdpOptions{.bucket_cap_mb = 0.01}, DdpOptions{.bucketing = Bucketing::off}}) {
+      run_group_or_throw(3, transport, [&](const ProcessGroup& group) {
+        Net reference;
+        Net model;
+        set_weights(reference, 3);
+        set_weights(model, group.rank());  // replaced by rank 0's
+        set_weights(group.rank() == 0 ? model : Net(), 3);
+        DistributedDataParallel ddp(model, group, options);
+        for (int step = 0; step < 3; ++step) {
+          const at::Tensor x = wave({6, 20}, group.rank() * 10 + step);
+          reference->zero_grad();
+          reference->forward(x).square().mean().backward();
+          average_gradients(reference->parameters(), group);
+          ddp.zero_grad();
+          ddp(x).square().mean().backward();
+          const auto expected = gradients_of(reference->parameters());
+          const auto found = gradients_of(ddp.parameters());
+          for (std::size_t i = 0; i < found.size(); ++i) CHECK(at::equal(found[i], expected[i]));
+        }
+        CHECK(ddp.stats().backwards == (group.size() > 1 ? 3 : 0));
+      });
+    }
+  }
+}
+
+TEST_CASE("large gradients are born in shared memory and stay where they are; nothing else is copied") {
+  run_group_or_throw(2, Transport::arena, [](const ProcessGroup& group) {
+    Net model;
+    DistributedDataParallel ddp(model, group);
+    for (int step = 0; step < 3; ++step) {
+      ddp.zero_grad();
+      ddp->forward(wave({6, 20}, group.rank())).sum().backward();
+      CHECK(group.is_shared(model->middle->weight.grad()));
+    }
+    const auto stats = ddp.stats();
+    CHECK(stats.reduced_bytes - stats.copied_bytes == 3 * model->middle->weight.nbytes());
+    CHECK(stats.communication_seconds > 0);
+  });
+}
+
+TEST_CASE("training keeps parameters and optimizer steps bitwise equal on all ranks") {
+  for (const Transport transport : kTransports) {
+    run_group_or_throw(4, transport, [](const ProcessGroup& group) {
+      Net model(64);
+      set_weights(model, group.rank());
+      torch::optim::SGD before_wrapping(model->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
+      DistributedDataParallel ddp(model, group);
+      for (int step = 0; step < 20; ++step) {
+        before_wrapping.zero_grad();
+        (ddp(wave({5, 20}, step * 4 + group.rank())) - 1).square().mean().backward();
+        before_wrapping.step();
+      }
+      for (const auto& parameter : ddp.parameters()) CHECK(same_on_all_ranks(group, parameter));
+    });
+  }
+}
+
+TEST_CASE("construction makes parameters and buffers rank 0's, and forward in training keeps the buffers so") {
+  run_group_or_throw(3, Transport::arena, [](const ProcessGroup& group) {
+    Net model;
+    set_weights(model, group.rank());
+    {
+      const at::NoGradGuard no_grad;
+      model->norm->running_mean.fill_(group.rank());
+      model->norm->num_batches_tracked.fill_(group.rank() + 7);
+    }
+    DistributedDataParallel ddp(model, group);
+    for (const auto& parameter : model->parameters()) CHECK(same_on_all_ranks(group, parameter));
+    CHECK(model->norm->running_mean[0].item<float>() == 0);
+    CHECK(model->norm->num_batches_tracked.item<std::int64_t>() == 7);
+    for (int step = 0; step < 2; ++step) ddp(wave({4, 20}, group.rank())).sum().backward();
+    ddp.eval();
+    (void)ddp(wave({4, 20}, 0));
+    CHECK(same_on_all_ranks(group, model->norm->running_mean));
+    // Ranks may evaluate different numbers of batches.
+    for (int extra = 0; extra < group.rank(); ++extra) (void)ddp(wave({4, 20}, 0));
+    group.barrier();
+  });
+}
+
+TEST_CASE("no_sync keeps gradients local, and the next synchronised backward averages what has added up") {
+  for (const Transport transport : kTransports) {
+    run_group_or_throw(2, transport, [](const ProcessGroup& group) {
+      Forked model;
+      set_weights(model, 1);
+      DistributedDataParallel ddp(model, group);
+      const auto x = [&](int step) { return wave({3, 4}, step * 2 + group.rank()); };
+      {
+        const auto guard = ddp.no_sync();
+        ddp(x(0), true).sum().backward();
+      }
+      CHECK_FALSE(same_on_all_ranks(group, model->left->weight.grad()));
+      ddp(x(1), true).sum().backward();
+      const at::Tensor synced = model->left->weight.grad().clone();
+      CHECK(same_on_all_ranks(group, synced));
+      model->zero_grad();
+      model->forward(x(0), true).sum().backward();
+      model->forward(x(1), true).sum().backward();
+    });
+  }
+}
+
+TEST_CASE("frozen parameters are neither hooked nor reduced") {
+  run_group_or_throw(2, Transport::arena, [](const ProcessGroup& group) {
+    Forked model;
+    model->right->weight.set_requires_grad(false);
+    model->right->bias.set_requires_grad(false);
+    DistributedDataParallel ddp(model, group);
+    CHECK_FALSE(GradientHook::watches(model->right->weight));
+    CHECK(GradientHook::watches(model->left->weight));
+    ddp(wave({3, 4}, group.rank()), true).sum().backward();
+    CHECK(same_on_all_ranks(group, model->left->weight.grad()));
+    CHECK_FALSE(model->right->weight.grad().defined());
+  });
+}
+
+TEST_CASE("a parameter without gradient is named by the same backward, also to ranks that used it") {
+  for (const bool only_one_rank : {false, true}) {
+    const auto errors = run_group(2, Transport::arena, [&](const ProcessGroup& group) {
+      Forked model;
+      DistributedDataParallel ddp(model, group);
+      ddp(wave({3, 4}, 0), only_one_rank && group.rank() == 0).sum().backward();
+    });
+    for (const auto& error : errors) {
+      REQUIRE(error);
+      CHECK_THROWS_WITH_AS(std::rethrow_exception(error), doctest::Contains("right.weight, right.bias"), Error);
+    }
+  }
+}
+
+TEST_CASE("models that differ are refused on all ranks by the first difference") {
+  const auto errors = run_group(3, Transport::arena, [](const ProcessGroup& group) {
+    Net model(group.rank() == 2 ? 128 : 256);
+    DistributedDataParallel ddp(model, group);
+  });
+  for (const auto& error : errors) {
+    REQUIRE(error);
+    try {
+      std::rethrow_exception(error);
+    } catch (const Error& e) {
+      CHECK(e.kind() == ErrorKind::invalid_argument);
+      const std::string text = e.what();
+      CHECK(text.find("rank 2 differs from that of rank 0") != std::string::npos);
+      CHECK(text.find("parameter first.weight [256, 20] Float") != std::string::npos);
+      CHECK(text.find("parameter first.weight [128, 20] Float") != std::string::npos);
+    }
+  }
+}
+
+TEST_CASE("what cannot be wrapped is refused") {
+  run_group_or_throw(1, Transport::arena, [](const ProcessGroup& group) {
+    Forked frozen;
+    for (auto& parameter : frozen->parameters()) parameter.set_requires_grad(false);
+    CHECK_THROWS_WITH_AS(DistributedDataParallel(frozen, group), doctest::Contains("no parameter of the module requires a gradient"), Error);
+  });
+  run_group_or_throw(2, Transport::arena, [](const ProcessGroup& group) {
+    Forked model;
+    DistributedDataParallel once(model, group);
+    CHECK_THROWS_WITH_AS(DistributedDataParallel(model, group), doctest::Contains("left.weight is wrapped already"), Error);
+  });
+}
+
+TEST_CASE("building and destroying leaves no hook behind") {
+  run_group_or_throw(2, Transport::arena, [](const ProcessGroup& group) {
+    Net model;
+    for (int round = 0; round < 10; ++round) {
+      DistributedDataParallel ddp(model, group);
+      ddp.zero_grad();
+      ddp(wave({3, 20}, group.rank())).sum().backward();
+      CHECK(same_on_all_ranks(group, model->last->bias.grad()));
+    }
+    CHECK_FALSE(GradientHook::watches(model->last->bias));
+    // And a backward through a wrapper that is gone is nobody's business.
+    at::Tensor output;
+    {
+      DistributedDataParallel ddp(model, group);
+      output = ddp(wave({3, 20}, group.rank()));
+    }
+    output.sum().backward();
+  });
+}
+
+TEST_CASE("the wrapped module stays itself") {
+  run_group_or_throw(2, Transport::arena, [](const ProcessGroup& group) {
+    Net model;
+    DistributedDataParallel ddp(model, group);
+    CHECK(ddp.module().ptr().get() == model.ptr().get());
+    CHECK(ddp->module()->answer == 42);
+    CHECK(ddp.parameters()[0].is_same(model->parameters()[0]));
+    std::vector<std::string> keys;
+    for (const auto& [name, tensor] : ddp.state_dict()) keys.push_back(name);
+    const std::vector<std::string> expected = {
+        "first.weight", "first.bias", "norm.weight", "norm.bias", "norm.running_mean", "norm.running_var", "norm.num_batches_tracked",
+        "middle.weight", "middle.bias", "last.weight", "last.bias"};
+    CHECK(keys == expected);
+    const auto prefixed = ddp.state_dict(StateDictKeys::module_prefix);
+    CHECK(prefixed[0].first == "module.first.weight");
+    Net other;
+    set_weights(other, 9);
+    DistributedDataParallel target(other, group);
+    target.load_state_dict(prefixed);
+    CHECK(at::equal(other->middle->weight, model->middle->weight));
+    auto broken = ddp.state_dict();
+    broken[0].second = at::zeros({3});
+    broken[10].first = "lost.bias";
+    CHECK_THROWS_WITH_AS(target.load_state_dict(broken), doctest::Contains("first.weight has shape [3]"), Error);
+    CHECK_THROWS_WITH_AS(target.load_state_dict(broken), doctest::Contains("missing: last.bias"), Error);
+    CHECK_THROWS_WITH_AS(target.load_state_dict(broken), doctest::Contains("unexpected: lost.bias"), Error);
+  });
+}

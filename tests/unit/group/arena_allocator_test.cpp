@@ -1,0 +1,60 @@
+#include "lockstep/group/arena_allocator.h"
+
+#include <ATen/ATen.h>
+#include <doctest/doctest.h>
+
+#include <thread>
+
+#include "tests/support/local_groups.h"
+
+using namespace lockstep;
+using namespace lockstep::testing;
+
+TEST_CASE("inside a scope large tensors lie in the arena, small ones and those of other threads do not") {
+  auto arenas = make_local_arenas(1, {.segment_bytes = std::size_t{64} << 20});
+  const auto heap = arenas[0]->heap();
+  at::Tensor outside = at::empty({100'000});
+  CHECK_FALSE(heap->owns(outside.data_ptr()));
+  at::Tensor inside;
+  {
+    const ArenaScope scope(heap);
+    inside = at::empty({100'000});
+    CHECK(heap->owns(inside.data_ptr()));
+    CHECK_FALSE(heap->owns(at::empty({10}).data_ptr()));
+    std::jthread([&] { CHECK_FALSE(heap->owns(at::empty({100'000}).data_ptr())); });
+  }
+  CHECK_FALSE(heap->owns(at::empty({100'000}).data_ptr()));
+  inside.fill_(1);
+  CHECK(inside.sum().item<float>() == 100'000);
+}
+
+TEST_CASE("memory that was freed is used again, so that steps cost no new pages") {
+  auto arenas = make_local_arenas(1, {.segment_bytes = std::size_t{64} << 20});
+  const auto heap = arenas[0]->heap();
+  const ArenaScope scope(heap);
+  (void)at::empty({1'000'000});
+  const std::size_t used = heap->used_bytes();
+  for (int step = 0; step < 100; ++step) (void)at::empty({1'000'000 - step * 10});
+  CHECK(heap->used_bytes() == used);
+}
+
+TEST_CASE("a full arena falls back to ordinary memory") {
+  auto arenas = make_local_arenas(1, {.segment_bytes = std::size_t{8} << 20});
+  const auto heap = arenas[0]->heap();
+  const ArenaScope scope(heap);
+  const at::Tensor large = at::ones({10'000'000});
+  CHECK_FALSE(heap->owns(large.data_ptr()));
+  CHECK(large.sum().item<double>() == 10'000'000);
+}
+
+TEST_CASE("a tensor outlives its group, and may die on another thread") {
+  at::Tensor survivor;
+  {
+    const auto groups = local_groups(1);
+    survivor = groups[0].empty({1000, 100});
+    CHECK(groups[0].is_shared(survivor));
+  }
+  survivor.fill_(2);
+  CHECK(survivor.sum().item<double>() == 200'000);
+  std::jthread([&] { survivor.reset(); });
+}

@@ -1,0 +1,59 @@
+#include "lockstep/net/address.h"
+
+#include "tests/support/expect_error.h"
+
+using namespace lockstep;
+using namespace std::chrono_literals;
+
+namespace {
+Deadline soon() {
+  return Deadline::after(5s);
+}
+}  // namespace
+
+TEST_CASE("endpoints are parsed and written back") {
+  CHECK(parse_endpoint("node1:29500") == Endpoint{"node1", 29500});
+  CHECK(parse_endpoint("10.0.0.1:0") == Endpoint{"10.0.0.1", 0});
+  CHECK(parse_endpoint("[::1]:65535") == Endpoint{"::1", 65535});
+  CHECK(to_string(Endpoint{"::1", 80}) == "[::1]:80");
+  CHECK(to_string(parse_endpoint("node1:80")) == "node1:80");
+}
+
+TEST_CASE("what is no endpoint is refused with its text and the reason") {
+  const auto error = [](const char* text) { return error_of([&] { parse_endpoint(text); }); };
+  CHECK_ERROR(error("node1"), ErrorKind::invalid_argument, "'node1'", "port is missing");
+  CHECK_ERROR(error(":80"), ErrorKind::invalid_argument, "host is empty");
+  CHECK_ERROR(error("::1:80"), ErrorKind::invalid_argument, "brackets");
+  CHECK_ERROR(error("[::1:80"), ErrorKind::invalid_argument, "']'");
+  CHECK_ERROR(error("[::1]"), ErrorKind::invalid_argument, "port is missing");
+  CHECK_ERROR(error("a:65536"), ErrorKind::invalid_argument, "'a:65536'", "'65536'", "0 to 65535");
+  CHECK_ERROR(error("a:8o"), ErrorKind::invalid_argument, "'8o'");
+  CHECK_ERROR(error("a:-1"), ErrorKind::invalid_argument, "'-1'");
+  CHECK_ERROR(error("a:"), ErrorKind::invalid_argument, "''");
+}
+
+TEST_CASE("numeric addresses resolve to themselves") {
+  const auto v4 = resolve({"127.0.0.2", 81}, soon());
+  REQUIRE(v4.size() == 1);
+  CHECK(to_string(v4[0]) == "127.0.0.2:81");
+  CHECK(v4[0].is_loopback());
+  const auto v6 = resolve({"::1", 82}, soon());
+  REQUIRE(v6.size() == 1);
+  CHECK(to_string(v6[0]) == "[::1]:82");
+  CHECK(v6[0].is_loopback());
+  CHECK(resolve({"::ffff:127.0.0.1", 1}, soon())[0].is_loopback());
+  CHECK_FALSE(resolve({"10.1.2.3", 1}, soon())[0].is_loopback());
+  CHECK_FALSE(resolve({"2001:db8::1", 1}, soon())[0].is_loopback());
+}
+
+TEST_CASE("localhost is both loopback addresses, IPv4 first") {
+  const auto addresses = resolve({"localhost", 83}, soon());
+  REQUIRE(addresses.size() == 2);
+  CHECK(to_string(addresses[0]) == "127.0.0.1:83");
+  CHECK(to_string(addresses[1]) == "[::1]:83");
+}
+
+TEST_CASE("a name that does not exist is named") {
+  const auto error = error_of([] { resolve({"no-such-host.invalid", 80}, Deadline::after(30s)); });
+  CHECK_ERROR(error, ErrorKind::invalid_argument, "no-such-host.invalid", "name server");
+}

@@ -1,0 +1,138 @@
+#include "lockstep/store/store_machine.h"
+
+#include <doctest/doctest.h>
+
+#include "tests/support/expect_error.h"
+
+using namespace lockstep;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr TimePoint kStart{1000s};
+
+StoreRequest make(StoreOp op, std::vector<std::string> keys, std::uint64_t id = 0) {
+  StoreRequest request;
+  request.op = op;
+  request.keys = std::move(keys);
+  request.id = id;
+  return request;
+}
+
+StoreRequest make_set(const std::string& key, const Bytes& value, std::uint64_t id) {
+  StoreRequest request = make(StoreOp::set, {key}, id);
+  request.value = value;
+  return request;
+}
+
+}  // namespace
+
+TEST_CASE("a set answers its sender and all that waited for the key") {
+  StoreMachine machine;
+  CHECK(machine.handle(1, make(StoreOp::get, {"k"}, 10), kStart).empty());
+  CHECK(machine.handle(2, make(StoreOp::wait, {"k"}, 11), kStart).empty());
+  CHECK(machine.handle(3, make(StoreOp::get, {"other"}, 12), kStart).empty());
+  const auto replies = machine.handle(4, make_set("k", "v", 13), kStart);
+  REQUIRE(replies.size() == 3);
+  CHECK(replies[0].to == 4);
+  CHECK(replies[0].reply.id == 13);
+  CHECK(replies[1].to == 1);
+  CHECK(replies[1].reply.value == "v");
+  CHECK(replies[2].to == 2);
+  CHECK(machine.waiting() == 1);
+}
+
+TEST_CASE("a request that is sent again is answered again but not done again") {
+  StoreMachine machine;
+  StoreRequest add = make(StoreOp::add, {"n"}, 5);
+  add.client = 77;
+  add.delta = 1;
+  CHECK(machine.handle(1, add, kStart).at(0).reply.value == "1");
+  const auto again = machine.handle(2, add, kStart);
+  REQUIRE(again.size() == 1);
+  CHECK(again[0].to == 2);
+  CHECK(again[0].reply.value == "1");
+  add.client = 78;  // another client's fifth request
+  CHECK(machine.handle(3, add, kStart).at(0).reply.value == "2");
+
+  StoreRequest late = make_set("k", "old", 6);
+  late.client = 77;
+  machine.handle(1, late, kStart);
+  machine.handle(2, make_set("k", "new", 7), kStart);
+  machine.handle(1, late, kStart);
+  CHECK(machine.handle(1, make(StoreOp::get, {"k"}), kStart).at(0).reply.value == "new");
+}
+
+TEST_CASE("waiting ends exactly at its time, with the keys that are missing") {
+  StoreMachine machine;
+  StoreRequest wait = make(StoreOp::wait, {"a", "b", "c"}, 1);
+  wait.timeout = 3s;
+  machine.handle(1, wait, kStart);
+  StoreRequest longer = make(StoreOp::get, {"a"}, 2);
+  longer.timeout = 5s;
+  machine.handle(1, longer, kStart);
+  CHECK(machine.handle(1, make(StoreOp::get, {"never"}, 3), kStart).empty());
+  CHECK(machine.next_expiry() == kStart + 3s);
+  machine.handle(2, make_set("b", "", 4), kStart + 1s);
+  CHECK(machine.expire(kStart + 3s - 1ns).empty());
+  const auto replies = machine.expire(kStart + 3s);
+  REQUIRE(replies.size() == 1);
+  CHECK(replies[0].reply.status == StoreStatus::missing);
+  CHECK(replies[0].reply.keys == std::vector<std::string>{"a", "c"});
+  CHECK(machine.next_expiry() == kStart + 5s);
+  CHECK(machine.expire(kStart + 5s).size() == 1);
+  CHECK_FALSE(machine.next_expiry());
+  CHECK(machine.waiting() == 1);
+}
+
+TEST_CASE("a wait with no time left answers at once") {
+  StoreMachine machine;
+  StoreRequest wait = make(StoreOp::wait, {"a"}, 1);
+  wait.timeout = 0s;
+  const auto replies = machine.handle(1, wait, kStart);
+  REQUIRE(replies.size() == 1);
+  CHECK(replies[0].reply.status == StoreStatus::missing);
+}
+
+TEST_CASE("a closed connection leaves nothing behind") {
+  StoreMachine machine;
+  StoreRequest wait = make(StoreOp::wait, {"a", "b"}, 1);
+  wait.timeout = 3s;
+  machine.handle(1, wait, kStart);
+  machine.handle(1, make(StoreOp::get, {"a"}, 2), kStart);
+  machine.handle(2, make(StoreOp::get, {"a"}, 3), kStart);
+  machine.drop(1);
+  machine.drop(1);
+  CHECK(machine.waiting() == 1);
+  CHECK_FALSE(machine.next_expiry());
+  CHECK(machine.handle(3, make_set("a", "", 4), kStart).size() == 2);
+}
+
+TEST_CASE("waiters of one connection are limited, and the limit is in the text") {
+  StoreMachine machine;
+  for (std::size_t i = 0; i < StoreMachine::kMaxWaitersPerConnection; ++i) {
+    CHECK(machine.handle(1, make(StoreOp::get, {"k"}, i), kStart).empty());
+  }
+  const auto replies = machine.handle(1, make(StoreOp::get, {"k"}, 1), kStart);
+  REQUIRE(replies.size() == 1);
+  CHECK(replies[0].reply.status == StoreStatus::error);
+  CHECK(contains(replies[0].reply.value, "4096"));
+  CHECK(machine.handle(2, make(StoreOp::get, {"k"}, 1), kStart).empty());
+}
+
+TEST_CASE("remembered answers are bounded in number and in bytes") {
+  StoreMachine machine;
+  StoreRequest compare = make(StoreOp::compare_set, {"big"}, 0);
+  compare.value = Bytes(kMaxStoreValueBytes, 'x');
+  machine.handle(1, compare, kStart);
+  compare.expected = "no match";
+  for (std::uint64_t id = 1; id < 20; ++id) {  // each answer is 8 MiB
+    compare.id = id;
+    machine.handle(1, compare, kStart);
+  }
+  CHECK(machine.remembered_bytes() <= StoreMachine::kRememberedBytes);
+  for (std::uint64_t id = 100; id < 100 + 2 * StoreMachine::kRememberedReplies; ++id) {
+    machine.handle(1, make_set("k", "", id), kStart);
+  }
+  CHECK(machine.remembered_replies() == StoreMachine::kRememberedReplies);
+}

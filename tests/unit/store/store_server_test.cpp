@@ -1,0 +1,224 @@
+#include "lockstep/store/store_server.h"
+
+#include <poll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+
+#include <future>
+#include <memory>
+#include <vector>
+
+#include "lockstep/base/format.h"
+#include "lockstep/net/framing.h"
+#include "lockstep/net/socket.h"
+#include "lockstep/net/wire.h"
+#include "lockstep/store/tcp_store.h"
+#include "tests/support/expect_error.h"
+
+using namespace lockstep;
+using namespace std::chrono_literals;
+
+namespace {
+
+Deadline soon() {
+  return Deadline::after(10s);
+}
+
+struct Fixture {
+  explicit Fixture(StoreServerLimits limits = {}, Admission admission = {})
+      : server(std::make_unique<StoreServer>(
+            Endpoint{"127.0.0.1", 0},
+            StoreServerOptions{.token = token, .job_id = "job", .admission = std::move(admission), .limits = limits})),
+        endpoint(server->address().endpoint()) {}
+
+  HandshakeSettings settings(const Token& with) const {
+    return {.token = with, .job_id = "job", .channel = Channel::store, .mine = local_claims(1, 2, 0)};
+  }
+  TcpStore client() const { return TcpStore(endpoint, settings(token)); }
+  UniqueFd stranger() const { return connect_tcp(endpoint, ConnectRetry::never, soon()); }
+  UniqueFd authenticated() const {
+    UniqueFd fd = stranger();
+    handshake_as_client(fd.get(), settings(token), soon());
+    return fd;
+  }
+
+  Token token = Token::generate();
+  std::unique_ptr<StoreServer> server;
+  Endpoint endpoint;
+};
+
+// Whether the server closes the connection before the deadline.
+bool closed_before(int fd, Deadline deadline) {
+  std::vector<char> buffer(1 << 20);
+  for (;;) {
+    pollfd entry{fd, POLLIN, 0};
+    if (::poll(&entry, 1, deadline.poll_timeout_ms()) > 0) {
+      const ssize_t got = ::recv(fd, buffer.data(), buffer.size(), MSG_DONTWAIT);
+      if (got == 0 || (got < 0 && errno == ECONNRESET)) return true;
+    }
+    if (deadline.expired()) return false;
+  }
+}
+
+}  // namespace
+
+TEST_CASE("garbage is closed at its first wrong byte, and the server goes on") {
+  Fixture fixture;
+  for (const char* garbage : {"G", "\x16", "\x80\x62", "{"}) {
+    const UniqueFd fd = fixture.stranger();
+    send_all(fd.get(), as_span(ByteView(garbage)), soon());
+    CHECK(closed_before(fd.get(), Deadline::after(1s)));
+  }
+  fixture.client().set("k", "v", soon());
+}
+
+TEST_CASE("a wrong token gets nowhere and reads why") {
+  Fixture fixture;
+  TcpStore intruder(fixture.endpoint, fixture.settings(Token::generate()));
+  const TimePoint start = steady_clock().now();
+  CHECK_ERROR(error_of([&] { intruder.set("k", "v", soon()); }), ErrorKind::unauthorized, to_string(fixture.endpoint),
+              "copy ~/.lockstep/token", "LOCKSTEP_TOKEN_FILE");
+  CHECK(steady_clock().now() - start < 2s);
+  CHECK_FALSE(fixture.client().check({"k"}, soon()));
+}
+
+TEST_CASE("300 silent strangers do not keep an honest client out, and are closed in time") {
+  Fixture fixture;
+  std::vector<UniqueFd> strangers;
+  for (int i = 0; i < 300; ++i) strangers.push_back(fixture.stranger());
+  TcpStore client = fixture.client();
+  const TimePoint start = steady_clock().now();
+  client.set("k", "v", soon());
+  CHECK(steady_clock().now() - start < 1500ms);
+  double slowest = 0;
+  for (int i = 0; i < 50; ++i) {
+    const TimePoint before = steady_clock().now();
+    CHECK(client.get("k", soon()) == "v");
+    slowest = std::max(slowest, seconds(steady_clock().now() - before));
+  }
+  CHECK(slowest < 0.5);
+  const Deadline limit = Deadline::after(4s);
+  for (const UniqueFd& fd : strangers) CHECK(closed_before(fd.get(), limit));
+}
+
+TEST_CASE("a crowd of honest clients larger than the half-open limit all get in") {
+  Fixture fixture({.half_open = 2});
+  std::vector<std::future<std::int64_t>> clients;
+  for (int i = 0; i < 24; ++i) {
+    clients.push_back(std::async(std::launch::async, [&] { return fixture.client().add("n", 1, soon()); }));
+  }
+  for (auto& client : clients) client.get();
+  CHECK(fixture.client().get("n", soon()) == "24");
+}
+
+TEST_CASE("a huge length prefix after the handshake is refused without taking memory") {
+  Fixture fixture;
+  const UniqueFd fd = fixture.authenticated();
+  rusage before{};
+  ::getrusage(RUSAGE_SELF, &before);
+  Bytes header;
+  put_u32(header, 0xffffffff);
+  send_all(fd.get(), as_span(ByteView(header)), soon());
+  CHECK(closed_before(fd.get(), Deadline::after(1s)));
+  rusage after{};
+  ::getrusage(RUSAGE_SELF, &after);
+  CHECK(after.ru_maxrss - before.ru_maxrss < 64 << 10);  // KiB
+  fixture.client().set("k", "v", soon());
+}
+
+TEST_CASE("a malformed request closes its connection and no other") {
+  Fixture fixture;
+  TcpStore client = fixture.client();
+  client.set("k", "v", soon());
+  const UniqueFd fd = fixture.authenticated();
+  send_frame(fd.get(), "nonsense", 100, soon());
+  CHECK(closed_before(fd.get(), Deadline::after(1s)));
+  CHECK(client.get("k", soon()) == "v");
+}
+
+TEST_CASE("a client that does not read its answers is dropped at the limit") {
+  Fixture fixture({.connections = 2, .output_bytes = 1 << 20});
+  TcpStore client = fixture.client();
+  client.set("big", Bytes(kMaxStoreValueBytes, 'x'), soon());
+  const UniqueFd greedy = fixture.authenticated();
+  StoreRequest get;
+  get.op = StoreOp::get;
+  get.keys = {"big"};
+  for (int i = 0; i < 8; ++i) send_frame(greedy.get(), encode(get), kMaxStoreFrameBytes, soon());
+  // Its place is free for another as soon as it is dropped.
+  TcpStore third = fixture.client();
+  const Deadline limit = soon();
+  bool admitted = false;
+  while (!admitted && !limit.expired()) {
+    try {
+      admitted = third.check({"big"}, soon());
+    } catch (const Error& error) {
+      CHECK(error.kind() == ErrorKind::internal);
+    }
+  }
+  CHECK(admitted);
+  CHECK(client.check({"big"}, soon()));
+}
+
+TEST_CASE("connections are limited, and the limit is in the text") {
+  Fixture fixture({.connections = 2});
+  const UniqueFd first = fixture.authenticated();
+  const UniqueFd second = fixture.authenticated();
+  TcpStore third = fixture.client();
+  CHECK_ERROR(error_of([&] { third.set("k", "v", soon()); }), ErrorKind::internal, "2 connections, its limit");
+}
+
+TEST_CASE("an admission that refuses is quoted to the client") {
+  Fixture fixture({}, [](const Claims& claims) {
+    return Refusal{ErrorKind::aborted, fmt::format("{} comes too late", to_string(claims))};
+  });
+  TcpStore client = fixture.client();
+  CHECK_ERROR(error_of([&] { client.set("k", "v", soon()); }), ErrorKind::aborted, "rank 1 (host ", "comes too late");
+}
+
+TEST_CASE("a server that ends is peer_lost at once, also for those who wait") {
+  Fixture fixture;
+  TcpStore client = fixture.client();
+  client.set("k", "v", soon());
+  auto waiting =
+      std::async(std::launch::async, [&] { return error_of([&] { client.get("never", Deadline::never()); }); });
+  CHECK(waiting.wait_for(20ms) == std::future_status::timeout);
+  fixture.server.reset();
+  CHECK_ERROR(waiting.get(), ErrorKind::peer_lost, "'never'", to_string(fixture.endpoint), "is gone", "rank 0");
+  const TimePoint start = steady_clock().now();
+  CHECK(error_of([&] { client.set("k", "v", soon()); }).kind() == ErrorKind::peer_lost);
+  CHECK(steady_clock().now() - start < 1s);
+}
+
+TEST_CASE("a server that comes back is found again by its old clients") {
+  Fixture fixture;
+  TcpStore client = fixture.client();
+  client.set("k", "v", soon());
+  const StoreServerOptions options{.token = fixture.token, .job_id = "job"};
+  fixture.server.reset();
+  fixture.server = std::make_unique<StoreServer>(fixture.endpoint, options);
+  CHECK_FALSE(client.check({"k"}, soon()));
+}
+
+TEST_CASE("clients wait for a server that starts later") {
+  Fixture fixture;
+  const StoreServerOptions options{.token = fixture.token, .job_id = "job"};
+  fixture.server.reset();
+  TcpStore client = fixture.client();
+  auto setting = std::async(std::launch::async, [&] { client.set("k", "v", soon()); });
+  CHECK(setting.wait_for(30ms) == std::future_status::timeout);
+  const StoreServer server(fixture.endpoint, options);
+  setting.get();
+  CHECK(client.get("k", soon()) == "v");
+}
+
+TEST_CASE("a server that accepts and says nothing holds no caller past its deadline") {
+  // The kernel accepts for a listener that nobody serves.
+  UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  REQUIRE(::listen(listener.get(), 16) == 0);
+  Fixture fixture;
+  TcpStore client(Endpoint{"127.0.0.1", local_address(listener.get()).port()}, fixture.settings(fixture.token));
+  const TimePoint start = steady_clock().now();
+  CHECK_ERROR(error_of([&] { client.set("k", "v", Deadline::after(100ms)); }), ErrorKind::timeout, "handshake");
+  CHECK(steady_clock().now() - start < 1s);
+}

@@ -1,0 +1,179 @@
+// What every Mesh does, over in-process rings and over TCP.
+#include "lockstep/transport/mesh.h"
+
+#include <doctest/doctest.h>
+
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/transport/local_mesh.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/rank_threads.h"
+#include "tests/support/tcp_meshes.h"
+
+using namespace lockstep;
+using namespace lockstep::testing;
+using namespace std::chrono_literals;
+
+namespace {
+
+using Meshes = std::vector<std::unique_ptr<Mesh>>;
+
+struct Kind {
+  const char* name;
+  Meshes (*make)(int size);
+};
+const Kind kKinds[] = {
+    {"in-process", [](int size) { return make_local_meshes(size, 1000); }},
+    {"tcp", [](int size) { return make_tcp_meshes(size); }},
+};
+
+Deadline soon() { return Deadline::after(20s); }
+ByteSpan bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
+
+std::string receive(Mesh& mesh, int peer, std::size_t count) {
+  std::string text(count, '\0');
+  for (std::size_t got = 0; got < count;) {
+    const std::size_t bytes = mesh.recv_some(peer, std::as_writable_bytes(std::span(text)).subspan(got));
+    got += bytes;
+    if (bytes == 0) mesh.wait(std::array{Mesh::Interest{peer, true, false}}, soon());
+  }
+  return text;
+}
+
+double elapsed_since(TimePoint start) { return seconds(steady_clock().now() - start); }
+
+}  // namespace
+
+TEST_CASE("streams keep their order between all pairs, in both directions at once") {
+  for (const Kind& kind : kKinds) {
+    CAPTURE(std::string(kind.name));
+    constexpr int kSize = 3;
+    constexpr std::size_t kBytes = 300'000;
+    Meshes meshes = kind.make(kSize);
+    run_ranks_or_throw(kSize, [&](int rank) {
+      Mesh& mesh = *meshes[static_cast<std::size_t>(rank)];
+      if (mesh.rank() != rank || mesh.size() != kSize) throw std::runtime_error("wrong rank or size");
+      std::array<std::string, kSize> sent, received;
+      for (int peer = 0; peer < kSize; ++peer) {
+        for (std::size_t i = 0; i < kBytes; ++i) {
+          sent[static_cast<std::size_t>(peer)].push_back(static_cast<char>((i * 7 + i / 251) + static_cast<std::size_t>(rank * 16 + peer)));
+        }
+      }
+      std::array<std::size_t, kSize> sent_count{};
+      for (;;) {
+        std::vector<Mesh::Interest> interests;
+        bool moved = false;
+        for (int peer = 0; peer < kSize; ++peer) {
+          const auto p = static_cast<std::size_t>(peer);
+          if (peer == rank) continue;
+          const std::size_t out = mesh.send_some(peer, bytes_of(sent[p]).subspan(sent_count[p]));
+          sent_count[p] += out;
+          std::array<std::byte, 997> buffer;
+          const std::size_t in = mesh.recv_some(peer, std::span(buffer).first(std::min(buffer.size(), kBytes - received[p].size())));
+          received[p].append(reinterpret_cast<const char*>(buffer.data()), in);
+          moved |= out + in != 0;
+          const Mesh::Interest interest{peer, received[p].size() < kBytes, sent_count[p] < kBytes};
+          if (interest.readable || interest.writable) interests.push_back(interest);
+        }
+        if (interests.empty()) break;
+        if (!moved) mesh.wait(interests, soon());
+      }
+      for (int peer = 0; peer < kSize; ++peer) {
+        std::string expected;
+        for (std::size_t i = 0; i < kBytes && peer != rank; ++i) {
+          expected.push_back(static_cast<char>((i * 7 + i / 251) + static_cast<std::size_t>(peer * 16 + rank)));
+        }
+        if (received[static_cast<std::size_t>(peer)] != expected) throw std::runtime_error("wrong bytes");
+      }
+    });
+  }
+}
+
+TEST_CASE("wait ends at its deadline, and at once without interests") {
+  for (const Kind& kind : kKinds) {
+    CAPTURE(std::string(kind.name));
+    Meshes meshes = kind.make(2);
+    meshes[0]->wait({}, soon());
+    const TimePoint start = steady_clock().now();
+    const std::array interest{Mesh::Interest{1, true, false}};
+    std::array<std::byte, 4> buffer;
+    REQUIRE(meshes[0]->recv_some(1, buffer) == 0);
+    CHECK_ERROR(error_of([&] { meshes[0]->wait(interest, Deadline::after(60ms)); }), ErrorKind::timeout);
+    CHECK(elapsed_since(start) >= 0.06);
+    CHECK(elapsed_since(start) < 1);
+  }
+}
+
+TEST_CASE("a full stream makes the sender wait until the receiver has made room") {
+  for (const Kind& kind : kKinds) {
+    CAPTURE(std::string(kind.name));
+    Meshes meshes = kind.make(2);
+    const std::string block(1 << 20, 'x');
+    std::size_t sent = 0;
+    while (const std::size_t bytes = meshes[0]->send_some(1, bytes_of(block))) sent += bytes;
+    const std::array interest{Mesh::Interest{1, false, true}};
+    CHECK_ERROR(error_of([&] { meshes[0]->wait(interest, Deadline::after(10ms)); }), ErrorKind::timeout);
+    std::jthread reader([&] { CHECK(receive(*meshes[1], 0, sent) == std::string(sent, 'x')); });
+    meshes[0]->wait(interest, soon());
+    CHECK(meshes[0]->send_some(1, bytes_of(block)) > 0);
+  }
+}
+
+TEST_CASE("abort reaches every rank within a quarter of a second, wherever it waits, and the first reason stays") {
+  for (const Kind& kind : kKinds) {
+    CAPTURE(std::string(kind.name));
+    Meshes meshes = kind.make(4);
+    std::atomic<int> waiting{0};
+    std::atomic<TimePoint> start{TimePoint()};
+    std::jthread other([&] {
+      while (waiting < 4) std::this_thread::yield();
+      start = steady_clock().now();
+      meshes[1]->abort("loss is NaN");
+      meshes[1]->abort("second thoughts");
+    });
+    const auto errors = run_ranks(4, [&](int rank) {
+      Mesh& mesh = *meshes[static_cast<std::size_t>(rank)];
+      const std::array interest{Mesh::Interest{(rank + 1) % 4, true, false}};
+      ++waiting;
+      const Error error = error_of([&] {
+        std::array<std::byte, 4> buffer;
+        for (;;) {
+          mesh.recv_some(interest[0].peer, buffer);
+          mesh.wait(interest, soon());
+        }
+      });
+      CHECK(elapsed_since(start.load()) < 0.25);
+      CHECK_ERROR(error_of([&] { mesh.wait({}, soon()); }), ErrorKind::aborted, "loss is NaN");
+      CHECK_ERROR(error_of([&] { mesh.send_some(interest[0].peer, bytes_of("x")); }), ErrorKind::aborted, "loss is NaN");
+      throw error;
+    });
+    for (const auto& error : errors) {
+      CHECK_ERROR(error_of([&] { std::rethrow_exception(error); }), ErrorKind::aborted, "rank 1 ended the group: loss is NaN");
+    }
+  }
+}
+
+TEST_CASE("a rank that leaves disturbs only who still needs it, and what it sent before still arrives") {
+  for (const Kind& kind : kKinds) {
+    CAPTURE(std::string(kind.name));
+    Meshes meshes = kind.make(3);
+    REQUIRE(meshes[2]->send_some(0, bytes_of("last words")) == 10);
+    meshes[2].reset();
+    REQUIRE(meshes[1]->send_some(0, bytes_of("still here")) == 10);
+    CHECK(receive(*meshes[0], 1, 10) == "still here");
+    const std::array interest{Mesh::Interest{1, true, false}};
+    std::array<std::byte, 4> buffer;
+    REQUIRE(meshes[0]->recv_some(1, buffer) == 0);
+    CHECK_ERROR(error_of([&] { meshes[0]->wait(interest, Deadline::after(50ms)); }), ErrorKind::timeout);
+    CHECK(receive(*meshes[0], 2, 10) == "last words");
+    const Error error = error_of([&] { receive(*meshes[0], 2, 1); });
+    CHECK_ERROR(error, ErrorKind::peer_lost, "rank 2", "has left");
+    CHECK(error.detail().peer == 2);
+  }
+}

@@ -1,0 +1,212 @@
+// How a TCP mesh comes about, whom it refuses, and how it notices that a peer died.
+#include "lockstep/transport/tcp_mesh.h"
+
+#include <doctest/doctest.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <chrono>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "lockstep/base/error.h"
+#include "lockstep/net/handshake.h"
+#include "lockstep/net/socket.h"
+#include "lockstep/transport/tcp_links.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/tcp_meshes.h"
+
+using namespace lockstep;
+using namespace lockstep::testing;
+using namespace std::chrono_literals;
+
+namespace {
+
+Deadline soon() { return Deadline::after(20s); }
+
+// A mesh of two in which rank 1 is played by the test, which holds its bare connections.
+struct MeshAndPuppet {
+  MeshAndPuppet() {
+    MemoryStore store;
+    const Token token = Token::generate();
+    run_ranks_or_throw(2, [&](int rank) {
+      if (rank == 0) {
+        mesh = connect_tcp_mesh(tcp_mesh_settings(0, 2, token), store, soon());
+      } else {
+        puppet = std::move(connect_tcp_links(tcp_mesh_settings(1, 2, token), store, soon())[0]);
+      }
+    });
+  }
+  void wait_for_data() {
+    std::array<std::byte, 8> buffer;
+    while (mesh->recv_some(1, buffer) == 0) mesh->wait(std::array{Mesh::Interest{1, true, false}}, soon());
+  }
+
+  std::unique_ptr<Mesh> mesh;
+  TcpLink puppet;
+};
+
+// Waits for rank 0's published address, then connects and shakes hands under the given claims.
+void intrude(Store& store, const TcpMeshSettings& settings, std::uint64_t number) {
+  UniqueFd fd = connect_tcp(parse_endpoint(store.get("mesh/test/0", soon())), ConnectRetry::never, soon());
+  Claims claims = local_claims(settings.rank, settings.size, settings.generation);
+  claims.number = number;
+  claims.text = settings.name;
+  handshake_as_client(fd.get(), {settings.token, settings.job_id, Channel::link, claims}, soon());
+}
+
+}  // namespace
+
+TEST_CASE("a mesh of one needs nobody") {
+  MemoryStore store;
+  const auto mesh = connect_tcp_mesh(tcp_mesh_settings(0, 1, Token::generate()), store, soon());
+  CHECK(mesh->size() == 1);
+  mesh->wait({}, soon());
+  mesh->abort("enough");
+  CHECK_ERROR(error_of([&] { mesh->wait({}, soon()); }), ErrorKind::aborted, "enough");
+}
+
+TEST_CASE("nothing stays in the store once all are connected") {
+  MemoryStore store;
+  const Token token = Token::generate();
+  std::vector<std::unique_ptr<Mesh>> meshes(4);
+  run_ranks_or_throw(4, [&](int rank) {
+    meshes[static_cast<std::size_t>(rank)] = connect_tcp_mesh(tcp_mesh_settings(rank, 4, token), store, soon());
+  });
+  for (int rank = 0; rank < 4; ++rank) CHECK_FALSE(store.remove("mesh/test/" + std::to_string(rank), soon()));
+}
+
+TEST_CASE("ranks that do not come are named at the deadline") {
+  MemoryStore store;
+  const Token token = Token::generate();
+  const auto errors = run_ranks(4, [&](int rank) {
+    if (rank % 2 == 0) connect_tcp_mesh(tcp_mesh_settings(rank, 4, token), store, Deadline::after(100ms));
+  });
+  for (const std::size_t rank : {0, 2}) {
+    const Error error = error_of([&] { std::rethrow_exception(errors[rank]); });
+    CHECK_ERROR(error, ErrorKind::timeout, "mesh 'test'", "ranks 1, 3 of 4 have not come");
+    CHECK(error.detail().peer == 1);
+  }
+}
+
+TEST_CASE("a rank that published its address and then does not connect is named") {
+  MemoryStore store;
+  store.set("mesh/test/1", "127.0.0.1:1", soon());
+  const auto settings = tcp_mesh_settings(0, 2, Token::generate());
+  CHECK_ERROR(error_of([&] { connect_tcp_mesh(settings, store, Deadline::after(100ms)); }), ErrorKind::timeout,
+              "ranks 1 of 2 have not connected");
+}
+
+TEST_CASE("a lower rank that is gone is named with its address") {
+  MemoryStore store;
+  store.set("mesh/test/0", "127.0.0.1:1", soon());
+  const auto settings = tcp_mesh_settings(1, 2, Token::generate());
+  CHECK_ERROR(error_of([&] { connect_tcp_mesh(settings, store, soon()); }), ErrorKind::peer_lost,
+              "rank 1 cannot connect to rank 0 at 127.0.0.1:1");
+}
+
+TEST_CASE("arguments that make no mesh are refused") {
+  MemoryStore store;
+  auto settings = tcp_mesh_settings(2, 2, Token::generate());
+  CHECK_ERROR(error_of([&] { connect_tcp_mesh(settings, store, soon()); }), ErrorKind::invalid_argument, "rank 2 of 2");
+  settings.rank = 0;
+  settings.name = std::string(65, 'x');
+  CHECK_ERROR(error_of([&] { connect_tcp_mesh(settings, store, soon()); }), ErrorKind::invalid_argument, "65");
+}
+
+TEST_CASE("who does not belong is refused with the reason, and the mesh comes about all the same") {
+  MemoryStore store;
+  const Token token = Token::generate();
+  std::vector<std::unique_ptr<Mesh>> meshes(2);
+  run_ranks_or_throw(3, [&](int rank) {
+    if (rank == 0) {
+      meshes[0] = connect_tcp_mesh(tcp_mesh_settings(0, 2, token), store, soon());
+      return;
+    }
+    if (rank == 1) return;
+    // Rank 0 accepts once rank 1 has published its address, which the intruders do in its place.
+    store.set("mesh/test/1", "127.0.0.1:1", soon());
+    const UniqueFd silent = connect_tcp(parse_endpoint(store.get("mesh/test/0", soon())), ConnectRetry::never, soon());
+    const auto attempt = [&](auto change, std::uint64_t number) {
+      auto settings = tcp_mesh_settings(1, 2, token);
+      change(settings);
+      return error_of([&] { intrude(store, settings, number); });
+    };
+    CHECK_ERROR(attempt([](auto& s) { s.token = Token::generate(); }, 0), ErrorKind::unauthorized);
+    CHECK_ERROR(attempt([](auto& s) { s.job_id = "other"; }, 0), ErrorKind::unauthorized);
+    CHECK_ERROR(attempt([](auto& s) { s.generation = 4; }, 0), ErrorKind::invalid_argument, "this is generation 5, not 4");
+    CHECK_ERROR(attempt([](auto& s) { s.size = 3; }, 0), ErrorKind::invalid_argument, "has 2 ranks, not 3");
+    CHECK_ERROR(attempt([](auto& s) { s.rank = 7; }, 0), ErrorKind::invalid_argument, "only ranks 1 to 1 connect to rank 0, not rank 7");
+    CHECK_ERROR(attempt([](auto& s) { s.rank = 0; }, 0), ErrorKind::invalid_argument, "not rank 0");
+    CHECK_ERROR(attempt([](auto& s) { s.name = "else"; }, 0), ErrorKind::invalid_argument, "this is mesh 'test', not 'else'");
+    CHECK_ERROR(attempt([](auto&) {}, 2), ErrorKind::invalid_argument, "no connection number 2");
+    // The silent stranger is still connected while rank 1 itself comes.
+    meshes[1] = connect_tcp_mesh(tcp_mesh_settings(1, 2, token), store, soon());
+  });
+  REQUIRE(meshes[0]->send_some(1, as_span(ByteView("hi"))) == 2);
+}
+
+TEST_CASE("a second claimant of a rank is refused, with the first one named") {
+  MemoryStore store;
+  const Token token = Token::generate();
+  const auto errors = run_ranks(3, [&](int rank) {
+    if (rank == 2) {
+      store.set("mesh/test/1", "127.0.0.1:1", soon());
+      store.set("mesh/test/2", "127.0.0.1:1", soon());
+      intrude(store, tcp_mesh_settings(2, 3, token), 0);
+      intrude(store, tcp_mesh_settings(2, 3, token), 0);
+    } else if (rank == 0) {
+      connect_tcp_mesh(tcp_mesh_settings(0, 3, token), store, Deadline::after(300ms));
+    }
+  });
+  CHECK_ERROR(error_of([&] { std::rethrow_exception(errors[2]); }), ErrorKind::invalid_argument, "rank 2", "is here already",
+              "host");
+  CHECK_ERROR(error_of([&] { std::rethrow_exception(errors[0]); }), ErrorKind::timeout, "ranks 1, 2 of 3 have not connected");
+}
+
+TEST_CASE("a peer whose process dies is reported at once, with rank, host and pid") {
+  MeshAndPuppet both;
+  const TimePoint start = steady_clock().now();
+  std::jthread killer([&] { both.puppet = {}; });  // as the kernel does when a process ends
+  const Error error = error_of([&] { both.wait_for_data(); });
+  CHECK_ERROR(error, ErrorKind::peer_lost, "rank 1", "host", "pid", "its process ended");
+  CHECK(error.detail().peer == 1);
+  CHECK(seconds(steady_clock().now() - start) < 1);
+}
+
+TEST_CASE("death is noticed on the control connection alone, once, and what was sent before is still received") {
+  MeshAndPuppet both;
+  send_all(both.puppet.wire(Wire::data).get(), as_span(ByteView("words")), soon());
+  both.puppet.wire(Wire::control).reset();
+  const std::array interest{Mesh::Interest{1, true, false}};
+  const auto wait_until_reported = [&] {
+    for (;;) {
+      both.mesh->wait({}, soon());
+      std::this_thread::yield();
+    }
+  };
+  CHECK_ERROR(error_of(wait_until_reported), ErrorKind::peer_lost, "rank 1", "its process ended");
+  both.mesh->wait({}, soon());
+  both.mesh->wait(interest, soon());
+  std::array<std::byte, 8> buffer;
+  CHECK(both.mesh->recv_some(1, buffer) == 5);
+  CHECK_ERROR(error_of([&] { both.mesh->recv_some(1, buffer); }), ErrorKind::peer_lost, "rank 1");
+}
+
+TEST_CASE("a reset connection is a lost peer, for the sender too") {
+  MeshAndPuppet both;
+  const linger at_once{.l_onoff = 1, .l_linger = 0};
+  REQUIRE(::setsockopt(both.puppet.wire(Wire::data).get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once) == 0);
+  both.puppet.wire(Wire::data).reset();
+  const Error error = error_of([&] {
+    for (;;) both.mesh->send_some(1, as_span(ByteView("x")));
+  });
+  CHECK_ERROR(error, ErrorKind::peer_lost, "rank 1 (host");
+}
+
+TEST_CASE("nonsense on the control connection is a lost peer, however long it claims to be") {
+  MeshAndPuppet both;
+  send_all(both.puppet.wire(Wire::control).get(), as_span(ByteView("\xFF\xFF\xFF\xFF rubbish")), soon());
+  CHECK_ERROR(error_of([&] { both.wait_for_data(); }), ErrorKind::peer_lost, "rank 1");
+}

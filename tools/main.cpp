@@ -1,0 +1,149 @@
+// The `lockstep` command: reads the command line and hands over to one function per subcommand.
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/launch/cores.h"
+#include "tools/run_command.h"
+
+namespace {
+
+using lockstep::tools::RunOptions;
+
+constexpr const char* kExamples =
+    "Examples:\n"
+    "  lockstep run --nproc-per-node 4 ./train --epochs 10\n"
+    "  lockstep run --nproc-per-node auto --log-dir logs -- ./train --epochs 10\n"
+    "  lockstep run --nproc-per-node 2 --env OMP_NUM_THREADS=4 python3 train.py\n";
+
+// Options as they are written, before they are checked.
+struct RunArguments {
+  std::string ranks = "1";
+  std::string nodes = "1";
+  std::string node_rank = "0";
+  double shutdown_timeout_seconds = 5;
+  std::vector<std::string> environment;
+  bool prefix = false;
+  bool no_prefix = false;
+  bool ignored = false;
+  RunOptions run;
+};
+
+int parse_ranks(const std::string& text) {
+  if (text == "auto" || text == "cpu") return lockstep::available_cores();
+  if (text == "gpu") {
+    throw CLI::ValidationError("--nproc-per-node", "'gpu' is not supported; give the number of GPUs");
+  }
+  int ranks = 0;
+  if (!CLI::detail::lexical_cast(text, ranks) || ranks < 1 || ranks > 1024) {
+    throw CLI::ValidationError("--nproc-per-node", "'" + text + "' is not a number from 1 to 1024, 'auto' or 'cpu'");
+  }
+  return ranks;
+}
+
+void check_nodes(const std::string& nodes, const std::string& node_rank) {
+  if ((nodes == "1" || nodes == "1:1") && node_rank == "0") return;
+  throw CLI::ValidationError(
+      "--nnodes",
+      "only 1 is supported. To run on several hosts, start each rank by hand (or with srun or mpirun), with RANK, "
+      "WORLD_SIZE, MASTER_ADDR and MASTER_PORT in its environment and the same ~/.lockstep/token on all hosts");
+}
+
+std::pair<std::string, std::string> parse_variable(const std::string& text) {
+  const std::size_t equals = text.find('=');
+  if (equals == std::string::npos || equals == 0) {
+    throw CLI::ValidationError("--env", "'" + text + "' is not KEY=VALUE");
+  }
+  return {text.substr(0, equals), text.substr(equals + 1)};
+}
+
+CLI::App* add_run(CLI::App& app, RunArguments& arguments) {
+  CLI::App* run = app.add_subcommand("run",
+                                     "Start the ranks of a job on this machine:\n"
+                                     "  lockstep run [OPTIONS] [--] program [arguments...]");
+  run->footer(kExamples);
+  run->add_option("--nproc-per-node,--nproc_per_node", arguments.ranks,
+                  "Ranks to start: a number, or 'auto' or 'cpu' for one per available core (default 1)");
+  run->add_option("--shutdown-timeout,--shutdown_timeout", arguments.shutdown_timeout_seconds,
+                  "Seconds that ranks get from SIGTERM to SIGKILL (default 5)")
+      ->check(CLI::Range(0.0, 86400.0));
+  run->add_option("--log-dir,--log_dir", arguments.run.output.log_directory,
+                  "Also write each rank's output to DIR/rank_<r>.stdout.log and .stderr.log, replacing what is there");
+  run->add_option("--env", arguments.environment, "Set KEY=VALUE for all ranks; may be repeated")
+      ->allow_extra_args(false);
+  CLI::Option* prefix =
+      run->add_flag("--prefix", arguments.prefix, "Put [rank] before every line (default: if several)");
+  run->add_flag("--no-prefix,--no_prefix", arguments.no_prefix, "Do not; lines stay whole")->excludes(prefix);
+  run->add_option("--master-addr,--master_addr", arguments.run.master_addr,
+                  "MASTER_ADDR for the ranks (default 127.0.0.1)");
+  run->add_option("--master-port,--master_port", arguments.run.master_port,
+                  "MASTER_PORT for the ranks (default: one that is free)")
+      ->check(CLI::Range(1, 65535));
+  run->add_option("--nnodes", arguments.nodes, "Hosts of the job; only 1 is supported");
+  run->add_option("--node-rank,--node_rank", arguments.node_rank, "This host's number; only 0 is supported");
+  run->add_flag("--standalone", arguments.ignored, "Accepted for torchrun's sake: it is always so");
+  run->add_flag("--no-python,--no_python", arguments.ignored, "Accepted for torchrun's sake: it is always so");
+  return run;
+}
+
+// What CLI11 did not recognise. Its prefix mode keeps the program and its arguments there; what follows a "--" that
+// stands before the program ends up with the parent.
+std::vector<std::string> take_program(const CLI::App& app, const CLI::App& run) {
+  std::vector<std::string> program = run.remaining();
+  if (!program.empty() && program.front().starts_with('-')) {
+    throw CLI::ExtrasError("run", {program.front()});
+  }
+  if (program.empty()) program = app.remaining();
+  if (program.empty() || program.front().empty()) throw CLI::RequiredError("a program to run");
+  return program;
+}
+
+void check_command(const CLI::App& app) {
+  if (!app.get_subcommands().empty()) return;
+  const std::vector<std::string> rest = app.remaining();
+  if (rest.empty()) throw CLI::RequiredError("a command");
+  const char* kind = rest.front().starts_with('-') ? "option" : "command";
+  throw CLI::ParseError(std::string("unknown ") + kind + " '" + rest.front() + "'", CLI::ExitCodes::ExtrasError);
+}
+
+void finish_run(const CLI::App& app, const CLI::App& run, RunArguments& arguments) {
+  RunOptions& options = arguments.run;
+  options.program = take_program(app, run);
+  options.ranks = parse_ranks(arguments.ranks);
+  check_nodes(arguments.nodes, arguments.node_rank);
+  options.shutdown_timeout = std::chrono::milliseconds(std::llround(arguments.shutdown_timeout_seconds * 1000));
+  for (const std::string& text : arguments.environment) options.environment.push_back(parse_variable(text));
+  if (arguments.prefix) options.output.prefix = lockstep::PrefixMode::always;
+  if (arguments.no_prefix) options.output.prefix = lockstep::PrefixMode::never;
+}
+
+int usage_error(const CLI::Error& error, const char* help) {
+  std::fprintf(stderr, "lockstep: %s\nTry '%s'.\n", error.what(), help);
+  return lockstep::tools::kUsageExitCode;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Distributed data parallel training for C++", "lockstep");
+  app.footer(kExamples);
+  app.set_version_flag("--version", "lockstep " LOCKSTEP_VERSION);
+  app.require_subcommand(0, 1);
+  app.prefix_command();
+  RunArguments arguments;
+  const CLI::App* run = add_run(app, arguments);
+  try {
+    app.parse(argc, argv);
+    check_command(app);
+    finish_run(app, *run, arguments);
+  } catch (const CLI::Success& success) {
+    return app.exit(success);
+  } catch (const CLI::Error& error) {
+    return usage_error(error, run->parsed() ? "lockstep run --help" : "lockstep --help");
+  }
+  return lockstep::tools::run_command(arguments.run);
+}

@@ -47,8 +47,8 @@ else()
 endif()
 
 # lockstep_library(<folder> SOURCES a.cpp ... [LINKS <folder or target> ...] [PRIVATE_LINKS ...] [TORCH])
-# makes the static library lockstep_<folder>, alias Lockstep::<folder>. LINKS names other folders or targets; a folder may
-# only name folders above it in lockstep/CMakeLists.txt, which is what keeps includes pointing one way.
+# makes the static library lockstep_<folder>, alias Lockstep::<folder>. LINKS names other folders or targets; a folder
+# may only name folders above it in lockstep/CMakeLists.txt, which is what keeps includes pointing one way.
 function(lockstep_library folder)
   cmake_parse_arguments(ARG "TORCH" "" "SOURCES;LINKS;PRIVATE_LINKS" ${ARGN})
   set(target lockstep_${folder})

@@ -3,9 +3,9 @@
 option(LOCKSTEP_INSTALL "Make the install rules" ${PROJECT_IS_TOP_LEVEL})
 
 get_property(libraries GLOBAL PROPERTY LOCKSTEP_LIBRARIES)
-add_library(lockstep_all INTERFACE)
-add_library(Lockstep::lockstep ALIAS lockstep_all)
-target_link_libraries(lockstep_all INTERFACE ${libraries})
+add_library(lockstep_everything INTERFACE)
+add_library(Lockstep::lockstep ALIAS lockstep_everything)
+target_link_libraries(lockstep_everything INTERFACE ${libraries})
 if(NOT LOCKSTEP_INSTALL)
   return()
 endif()
@@ -72,7 +72,8 @@ if(LOCKSTEP_TORCH)
 endif()
 
 include(CMakePackageConfigHelpers)
-configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/LockstepConfig.cmake.in ${PROJECT_BINARY_DIR}/LockstepConfig.cmake
+configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/LockstepConfig.cmake.in
+                              ${PROJECT_BINARY_DIR}/LockstepConfig.cmake
                               INSTALL_DESTINATION ${package_dir} NO_SET_AND_CHECK_MACRO)
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/LockstepConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/LockstepConfig.cmake ${PROJECT_BINARY_DIR}/LockstepConfigVersion.cmake

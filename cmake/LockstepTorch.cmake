@@ -2,7 +2,8 @@
 # Defines lockstep_torch, an interface target that stands for it.
 if(NOT Torch_DIR)
   foreach(python IN ITEMS python3 ${PROJECT_SOURCE_DIR}/.venv/bin/python)
-    execute_process(COMMAND ${python} -c "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
+    execute_process(COMMAND ${python} -c
+                    "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
                     OUTPUT_VARIABLE torch_package OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE failed)
     if(NOT failed AND EXISTS "${torch_package}/share/cmake/Torch/TorchConfig.cmake")
       list(APPEND CMAKE_PREFIX_PATH "${torch_package}/share/cmake")

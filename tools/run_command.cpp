@@ -20,9 +20,7 @@ std::vector<std::pair<std::string, std::string>> environment_of(const RunOptions
   return environment;
 }
 
-void print_error(const Error& error) {
-  std::fprintf(stderr, "lockstep: %s\n", error.what());
-}
+void print_error(const Error& error) { std::fprintf(stderr, "lockstep: %s\n", error.what()); }
 
 std::string search_path() {
   const char* path = std::getenv("PATH");

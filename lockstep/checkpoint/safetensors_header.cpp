@@ -39,8 +39,7 @@ constexpr std::array<std::pair<std::string_view, std::size_t>, 13> kTypes = {{{"
 // The bytes a tensor of this type and shape takes; refuses what does not fit into 63 bits.
 std::uint64_t checked_bytes(const TensorEntry& entry, ErrorKind kind) {
   std::uint64_t bytes = safetensors_element_size(entry.dtype);
-  if (bytes == 0)
-    refuse(kind, fmt::format("tensor {} has the unknown type {}", shown(entry.name), shown(entry.dtype)));
+  if (bytes == 0) refuse(kind, fmt::format("tensor {} has the unknown type {}", shown(entry.name), shown(entry.dtype)));
   if (entry.shape.size() > SafetensorsLimits::kDimensions) {
     refuse(kind, fmt::format("tensor {} has {} dimensions, at most {} are allowed", shown(entry.name),
                              entry.shape.size(), SafetensorsLimits::kDimensions));
@@ -126,6 +125,10 @@ std::string serialise_header(const SafetensorsHeader& header) {
     text += json.dump();
   } catch (const nlohmann::json::exception& error) {
     refuse(ErrorKind::invalid_argument, fmt::format("a name or a metadata string is not UTF-8 ({})", error.what()));
+  }
+  if (longest_token(ByteView(text).substr(kPrefixBytes)) > SafetensorsLimits::kTokenBytes) {
+    refuse(ErrorKind::invalid_argument,
+           fmt::format("a metadata string is longer than {} bytes", SafetensorsLimits::kTokenBytes));
   }
   text.resize((text.size() + kAlignment - 1) / kAlignment * kAlignment, ' ');
   const std::uint64_t length = text.size() - kPrefixBytes;

@@ -1,5 +1,6 @@
 #include "lockstep/checkpoint/safetensors_parser.h"
 
+#include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -208,6 +209,27 @@ std::string shown(std::string_view name) {
   return text + (name.size() > kShown ? "...'" : "'");
 }
 
+std::size_t longest_token(ByteView json) {
+  constexpr std::string_view kBetweenTokens = "{}[],: \t\r\n";
+  std::size_t longest = 0;
+  std::size_t length = 0;
+  bool in_string = false;
+  bool is_escaped = false;
+  for (const char c : json) {
+    if (in_string) {
+      in_string = c != '"' || is_escaped;
+      is_escaped = c == '\\' && !is_escaped;
+    } else if (kBetweenTokens.find(c) != std::string_view::npos) {
+      length = 0;
+      continue;
+    } else {
+      in_string = c == '"';
+    }
+    longest = std::max(longest, ++length);
+  }
+  return longest;
+}
+
 SafetensorsHeader parse_safetensors_json(ByteView json) {
   HeaderEvents events;
   std::string problem;
@@ -215,6 +237,8 @@ SafetensorsHeader parse_safetensors_json(ByteView json) {
     problem = "it does not begin with a brace";
   } else if (json.find('\0') != ByteView::npos) {
     problem = "it contains a zero byte";  // which the parser would take for the end of the text
+  } else if (longest_token(json) > SafetensorsLimits::kTokenBytes) {
+    problem = fmt::format("it has a string or number of more than {} bytes", SafetensorsLimits::kTokenBytes);
   } else if (!nlohmann::json::sax_parse(json.begin(), json.end(), &events)) {
     problem = events.problem();
   }

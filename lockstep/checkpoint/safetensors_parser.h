@@ -14,6 +14,9 @@ inline constexpr std::string_view kMetadataKey = "__metadata__";
 
 SafetensorsHeader parse_safetensors_json(ByteView json);
 
+// Bytes in the longest string or number of a JSON text. The parser copies a token several times, so it must be bounded.
+std::size_t longest_token(ByteView json);
+
 // A name from a file as an error text may show it: in quotes, without control characters, not endless.
 std::string shown(std::string_view name);
 

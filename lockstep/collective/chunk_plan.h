@@ -43,7 +43,7 @@ struct ChunkPlan {
 struct LinkPlan {
   ByteRange send_operand = {};
   ByteRange send_result = {};  // of ChunkPlan::result if that is reduced, else of what the root sends
-  ByteRange receive = {}; // into the output, behind the row
+  ByteRange receive = {};      // into the output, behind the row
 };
 
 // REQUIRES: check_arguments() has passed.

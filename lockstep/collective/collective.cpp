@@ -8,7 +8,9 @@
 namespace lockstep {
 namespace {
 
-bool reduces(OpKind kind) { return kind == OpKind::all_reduce || kind == OpKind::reduce_scatter; }
+bool reduces(OpKind kind) {
+  return kind == OpKind::all_reduce || kind == OpKind::reduce_scatter;
+}
 
 [[noreturn]] void refuse(const Collective& collective, const std::string& why) {
   throw Error(ErrorKind::invalid_argument, fmt::format("{}: {}", to_string(collective.kind), why),
@@ -96,11 +98,10 @@ Error desync_error(int rank, const Signature& mine, int peer, const Signature& t
   };
   const char* hint = other_generation ? "one of them belongs to an earlier start of this job"
                                       : "all ranks must make the same calls in the same order";
-  return Error(
-      ErrorKind::desync,
-      fmt::format("ranks are in different collectives: rank {} in {}; rank {} in {} ({})", rank, side(mine), peer,
-                  side(theirs), hint),
-      {.rank = rank, .peer = peer, .operation = std::string(to_string(mine.kind)), .sequence = mine.sequence});
+  return Error(ErrorKind::desync,
+               fmt::format("ranks are in different collectives: rank {} in {}; rank {} in {} ({})", rank, side(mine),
+                           peer, side(theirs), hint),
+               {.rank = rank, .peer = peer, .operation = std::string(to_string(mine.kind)), .sequence = mine.sequence});
 }
 
 void check_arguments(const Collective& collective, int rank, int size) {
@@ -115,7 +116,8 @@ void check_arguments(const Collective& collective, int rank, int size) {
   if (element == 0) refuse(collective, fmt::format("no such element type: {}", static_cast<int>(collective.dtype)));
   const auto ranks = static_cast<std::uint64_t>(size);
   if (collective.count > std::numeric_limits<std::uint64_t>::max() / 2 / element / ranks) {
-    refuse(collective, fmt::format("{} elements for each of {} ranks exceed the address space", collective.count, size));
+    refuse(collective,
+           fmt::format("{} elements for each of {} ranks exceed the address space", collective.count, size));
   }
   if (reduces(collective.kind)) {
     if (collective.reduce > ReduceOp::max) {

@@ -38,7 +38,9 @@ void Exchange::run(const Collective& collective, const Signature& signature, Dea
     mesh_.wait({}, deadline);
     move_all(deadline);
   } catch (const Error& error) {
-    if (error.kind() == ErrorKind::desync) settle_signatures(std::min(deadline, Deadline::after(kFarewell)), Looking::no);
+    if (error.kind() == ErrorKind::desync) {
+      settle_signatures(std::min(deadline, Deadline::after(kFarewell)), Looking::no);
+    }
     if (error.kind() == ErrorKind::peer_lost) {
       // A rank that saw a desync before this one may have left because of it.
       if (const auto desync = settle_signatures(Deadline::after(kGrace), Looking::yes)) throw Error(*desync);
@@ -211,7 +213,8 @@ void Exchange::reduce_chunk(std::size_t bytes) {
 }
 
 std::size_t Exchange::result_ready() const {
-  if (collective_->kind == OpKind::broadcast) return rank_ == collective_->root ? 0 : link(collective_->root).output_received;
+  if (collective_->kind == OpKind::broadcast)
+    return rank_ == collective_->root ? 0 : link(collective_->root).output_received;
   return reduced_;
 }
 

@@ -23,8 +23,8 @@ class Exchange {
  public:
   Exchange(Mesh& mesh, const LinkTuning& tuning);
 
-  // REQUIRES: check_arguments() has passed. Throws what the Mesh throws, and Error{desync} once this rank's signature is
-  // on its way to all peers. After an Error the streams are out of step: no further call.
+  // REQUIRES: check_arguments() has passed. Throws what the Mesh throws, and Error{desync} once this rank's signature
+  // is on its way to all peers. After an Error the streams are out of step: no further call.
   void run(const Collective& collective, const Signature& signature, Deadline deadline);
 
   // After a timeout: "rank 2 has not come; ..." and the first of the missing ranks, or -1.
@@ -69,8 +69,8 @@ class Exchange {
   bool received(const Link& link) const;
   bool finished() const;
   void wait(Deadline deadline);
-  // After a failure: brings this rank's signature to all who can still be told and, if looking, takes in theirs. Returns
-  // the desync found on the way.
+  // After a failure: brings this rank's signature to all who can still be told and, if looking, takes in theirs.
+  // Returns the desync found on the way.
   enum class Looking { no, yes };
   std::optional<Error> settle_signatures(Deadline deadline, Looking looking);
 
@@ -89,10 +89,10 @@ class Exchange {
   ChunkPlan plan_;
   std::vector<std::byte> header_;  // the signature and, in a small collective, the operand
   int signatures_missing_ = 0;
-  std::size_t reduced_ = 0;        // bytes of plan_.result that are there
+  std::size_t reduced_ = 0;  // bytes of plan_.result that are there
   SegmentCursor own_;
   SegmentCursor result_;
-  std::vector<Link> links_;        // by peer; the own one is idle
+  std::vector<Link> links_;  // by peer; the own one is idle
   std::vector<const std::byte*> rows_;
   std::vector<Mesh::Interest> interests_;
 };

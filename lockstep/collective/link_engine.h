@@ -1,10 +1,10 @@
 // The LinkEngine runs collectives over the links of a Mesh: TCP between hosts, or in-process. group -> LinkEngine ->
 // exchange -> mesh.
 //
-// Large all-reduce: slice i of the data belongs to rank i, which gets everybody's slice i, reduces them in rank order and
-// sends the result to all. Every rank sends 2(n-1)/n of the data, and receiving, reducing and sending overlap. Small
-// all-reduce: everybody sends everything to everybody. Large broadcast: the root sends one slice to each rank, and the
-// ranks pass them on to each other. Thread rule: as Engine.
+// Large all-reduce: slice i of the data belongs to rank i, which gets everybody's slice i, reduces them in rank order
+// and sends the result to all. Every rank sends 2(n-1)/n of the data, and receiving, reducing and sending overlap.
+// Small all-reduce: everybody sends everything to everybody. Large broadcast: the root sends one slice to each rank,
+// and the ranks pass them on to each other. Thread rule: as Engine.
 #pragma once
 
 #include <memory>

@@ -4,14 +4,15 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/log.h"
 #include "lockstep/collective/arena_engine.h"
+#include "lockstep/collective/link_engine.h"
 #include "lockstep/transport/shared_arena.h"
+#include "lockstep/transport/tcp_mesh.h"
 
 namespace lockstep {
 namespace {
 
-[[maybe_unused]] bool on_one_node(const Membership& membership) {
+bool on_one_node(const Membership& membership) {
   return std::all_of(membership.members.begin(), membership.members.end(),
                      [&](const Member& member) { return member.node_id == membership.members.front().node_id; });
 }
@@ -25,13 +26,29 @@ std::unique_ptr<Engine> over_shared_memory(const Membership& membership, const s
   return std::make_unique<ArenaEngine>(make_shared_arena(spec, *membership.store, deadline));
 }
 
+std::unique_ptr<Engine> over_tcp(const Membership& membership, const std::string& name, Deadline deadline) {
+  TcpMeshSettings settings;
+  settings.rank = membership.rank;
+  settings.size = membership.size;
+  settings.generation = membership.generation;
+  settings.job_id = membership.job_id;
+  settings.token = membership.token;
+  settings.name = name;
+  settings.address = membership.members[static_cast<std::size_t>(membership.rank)].address;
+  return std::make_unique<LinkEngine>(connect_tcp_mesh(settings, *membership.store, deadline), membership.generation);
+}
+
 }  // namespace
 
 ProcessGroup connect_group(const Membership& membership, const std::string& name, const GroupOptions& options, Deadline deadline) {
-  if (membership.size == 1) {
-    return ProcessGroup(std::make_unique<ArenaEngine>(std::move(make_local_arenas(1).front())), options);
+  if (membership.size == 1) return ProcessGroup(std::make_unique<ArenaEngine>(std::move(make_local_arenas(1).front())), options);
+  const bool one_node = on_one_node(membership);
+  if (options.transport == Transport::shared_memory && !one_node) {
+    throw Error(ErrorKind::invalid_argument, "the ranks of this job share no memory (they are on different hosts, or have different "
+                                             "namespaces): transport shared_memory is not to be had; use automatic or tcp");
   }
-  return ProcessGroup(over_shared_memory(membership, name, deadline), options);
+  const bool shared = one_node && options.transport != Transport::tcp;
+  return ProcessGroup(shared ? over_shared_memory(membership, name, deadline) : over_tcp(membership, name, deadline), options);
 }
 
 }  // namespace lockstep

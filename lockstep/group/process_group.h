@@ -25,8 +25,11 @@
 
 namespace lockstep {
 
+enum class Transport { automatic, shared_memory, tcp };
+
 struct GroupOptions {
   Duration timeout = std::chrono::minutes(30);  // of each collective
+  Transport transport = Transport::automatic;   // shared memory where all ranks are on one node; the same on all ranks
 };
 
 struct CallOptions {

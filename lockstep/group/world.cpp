@@ -1,9 +1,11 @@
 #include "lockstep/group/world.h"
 
+#include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <utility>
 
+#include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/group/connect.h"
 
@@ -20,11 +22,36 @@ World::~World() {
   }
 }
 
+namespace {
+
+const char* environment(const char* name) { return std::getenv(name); }
+
+// LOCKSTEP_TRANSPORT chooses where the program leaves the choice open.
+GroupOptions with_environment(GroupOptions options) {
+  const char* transport = environment("LOCKSTEP_TRANSPORT");
+  if (transport == nullptr || options.transport != Transport::automatic) return options;
+  const std::string_view name = transport;
+  if (name == "tcp") {
+    options.transport = Transport::tcp;
+  } else if (name == "shared_memory") {
+    options.transport = Transport::shared_memory;
+  } else if (name != "automatic") {
+    throw Error(ErrorKind::invalid_argument,
+                "LOCKSTEP_TRANSPORT is \"" + std::string(name) + "\"; it can be automatic, shared_memory or tcp");
+  }
+  return options;
+}
+
+}  // namespace
+
 World init_process_group(const InitOptions& options) {
+  const GroupOptions group_options = with_environment(options.group);
   const Deadline deadline = Deadline::after(options.join.timeout);
-  Membership membership = join(options.join, [](const char* name) -> const char* { return std::getenv(name); });
+  Membership membership = join(options.join, environment);
   if (membership.size > 1) set_log_rank(membership.rank);
-  ProcessGroup group = connect_group(membership, "world", options.group, deadline);
+  // Behind a launcher's pipe, standard output would reach the user in blocks of 4 KiB.
+  if (environment("LOCKSTEP_STORE") != nullptr) std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  ProcessGroup group = connect_group(membership, "world", group_options, deadline);
   return World(std::move(membership), std::move(group));
 }
 

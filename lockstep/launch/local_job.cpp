@@ -31,9 +31,7 @@ std::string random_id() {
   return fmt::format("{:016x}", value);
 }
 
-int free_port() {
-  return Listener::bind({"127.0.0.1", 0}, Deadline::after(kListenTimeout)).address().port();
-}
+int free_port() { return Listener::bind({"127.0.0.1", 0}, Deadline::after(kListenTimeout)).address().port(); }
 
 StoreServerOptions store_options(const Token& token, const std::string& job_id) {
   StoreServerOptions options;
@@ -94,6 +92,8 @@ Command LocalJob::command(int rank, const std::string& path, const std::vector<s
       {"LOCKSTEP_GENERATION", "0"},
       {"OMP_NUM_THREADS", threads_},
   };
+  // A rank writes to a pipe; rank 0 may want to know that a terminal is behind it, where its '\r' redraws a line.
+  if (rank == 0 && ::isatty(STDOUT_FILENO) == 1) changes.emplace_back("LOCKSTEP_TERMINAL", "1");
   changes.insert(changes.end(), options_.environment.begin(), options_.environment.end());
   const bool reads_input = rank == 0 && ::isatty(STDIN_FILENO) == 0;
   return Command{.path = path,

@@ -54,12 +54,12 @@ struct Rank {
 
 class Supervisor {
  public:
-  Supervisor(std::vector<Command> commands, const TreeOptions& options);
+  explicit Supervisor(const TreeOptions& options) : options_(options), guard_(options.job_id) {}
   ~Supervisor();
   Supervisor(const Supervisor&) = delete;
   Supervisor& operator=(const Supervisor&) = delete;
 
-  Outcome run();
+  Outcome run(std::vector<Command> commands);
 
  private:
   enum class Phase { running, stopping, killing };
@@ -104,12 +104,6 @@ class Supervisor {
   std::vector<char> buffer_ = std::vector<char>(std::size_t{64} << 10);
 };
 
-Supervisor::Supervisor(std::vector<Command> commands, const TreeOptions& options)
-    : options_(options), guard_(options.job_id) {
-  ranks_.reserve(commands.size());
-  for (Command& command : commands) start(std::move(command));
-}
-
 // After run() nothing of the job is left; after an exception its ranks are.
 Supervisor::~Supervisor() {
   if (running_ == 0) return;
@@ -136,7 +130,9 @@ void Supervisor::start(Command command) {
   ++running_;
 }
 
-Outcome Supervisor::run() {
+Outcome Supervisor::run(std::vector<Command> commands) {
+  ranks_.reserve(commands.size());
+  for (Command& command : commands) start(std::move(command));
   while (!finished()) wait_for_events();
   Outcome outcome{.ranks = {}, .stop_signal = stop_signal_};
   for (Rank& rank : ranks_) outcome.ranks.push_back(std::move(rank.end));
@@ -258,8 +254,11 @@ void Supervisor::on_process_end(Rank& rank) {
   rank.end.after_start = steady_clock().now() - rank.started;
   rank.end.round = round_;
   rank.end.killed = rank.end.killed && status->signal == SIGKILL;
-  // Its group is dead, so one read takes what is left in each pipe.
-  for (const RankStream stream : kStreams) read_stream(rank, stream);
+  // Its group is dead, so one read takes what is left in each pipe, and the next finds the end.
+  for (const RankStream stream : kStreams) {
+    read_stream(rank, stream);
+    read_stream(rank, stream);
+  }
   judge(rank);
   if (running_ == 0) end_job();
 }
@@ -316,8 +315,7 @@ void Supervisor::say(const std::string& line) const {
 }  // namespace
 
 Outcome run_process_tree(std::vector<Command> commands, const TreeOptions& options) {
-  Supervisor supervisor(std::move(commands), options);
-  return supervisor.run();
+  return Supervisor(options).run(std::move(commands));
 }
 
 }  // namespace lockstep

@@ -29,9 +29,7 @@ ExecFailed cannot_execute(const std::string& path, int saved_errno) {
 
 }  // namespace
 
-int ExecFailed::shell_code() const {
-  return saved_errno_ == ENOENT ? 127 : 126;
-}
+int ExecFailed::shell_code() const { return saved_errno_ == ENOENT ? 127 : 126; }
 
 std::string find_program(const std::string& name, const std::string& search_path) {
   if (name.find('/') != std::string::npos) {

@@ -29,9 +29,7 @@ std::string make_prefix(int rank, bool coloured) {
   return fmt::format("\033[{}m[{}]\033[m ", kColours[static_cast<std::size_t>(rank) % std::size(kColours)], rank);
 }
 
-std::size_t index_of(RankStream stream) {
-  return static_cast<std::size_t>(stream);
-}
+std::size_t index_of(RankStream stream) { return static_cast<std::size_t>(stream); }
 
 }  // namespace
 

@@ -235,6 +235,7 @@ void Handshake::take_verdict(const Bytes& body) {
 }
 
 std::string Handshake::wrong_token() const {
+  if (role_ == Role::server) return "it holds another job token, or belongs to another job";
   return fmt::format("{} '{}'", kWrongToken, job_id_);
 }
 

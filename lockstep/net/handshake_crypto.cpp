@@ -22,9 +22,7 @@ HandshakeKey hmac_sha256(ByteView key, ByteView message) {
   return digest;
 }
 
-ByteView view(const HandshakeKey& key) {
-  return {reinterpret_cast<const char*>(key.data()), key.size()};
-}
+ByteView view(const HandshakeKey& key) { return {reinterpret_cast<const char*>(key.data()), key.size()}; }
 
 }  // namespace
 

@@ -70,9 +70,7 @@ Listener Listener::bind(const Endpoint& endpoint, Deadline deadline) {
   throw bind_error(endpoint, addresses.back(), error);
 }
 
-SocketAddress Listener::address() const {
-  return local_address(fd_.get());
-}
+SocketAddress Listener::address() const { return local_address(fd_.get()); }
 
 UniqueFd Listener::accept() {
   for (;;) {

@@ -77,9 +77,7 @@ Error lost(int fd, std::string_view doing, std::string_view why) {
                fmt::format("lost the connection to {} while {}: {}", describe_peer(fd), doing, why));
 }
 
-bool would_block(int error) {
-  return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
-}
+bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
 
 }  // namespace
 

@@ -44,11 +44,7 @@ void recv_all(int fd, MutableByteSpan data, Deadline deadline);
 std::size_t send_some(int fd, ByteSpan data);
 std::size_t recv_some(int fd, MutableByteSpan data);
 
-inline ByteSpan as_span(ByteView bytes) {
-  return std::as_bytes(std::span(bytes));
-}
-inline MutableByteSpan as_span(Bytes& bytes) {
-  return std::as_writable_bytes(std::span(bytes));
-}
+inline ByteSpan as_span(ByteView bytes) { return std::as_bytes(std::span(bytes)); }
+inline MutableByteSpan as_span(Bytes& bytes) { return std::as_writable_bytes(std::span(bytes)); }
 
 }  // namespace lockstep

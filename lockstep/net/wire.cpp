@@ -12,18 +12,10 @@ void put_number(Bytes& out, std::uint64_t value, std::size_t width) {
 
 }  // namespace
 
-void put_u8(Bytes& out, std::uint8_t value) {
-  put_number(out, value, 1);
-}
-void put_u16(Bytes& out, std::uint16_t value) {
-  put_number(out, value, 2);
-}
-void put_u32(Bytes& out, std::uint32_t value) {
-  put_number(out, value, 4);
-}
-void put_u64(Bytes& out, std::uint64_t value) {
-  put_number(out, value, 8);
-}
+void put_u8(Bytes& out, std::uint8_t value) { put_number(out, value, 1); }
+void put_u16(Bytes& out, std::uint16_t value) { put_number(out, value, 2); }
+void put_u32(Bytes& out, std::uint32_t value) { put_number(out, value, 4); }
+void put_u64(Bytes& out, std::uint64_t value) { put_number(out, value, 8); }
 
 void put_bytes(Bytes& out, ByteView value) {
   put_u32(out, static_cast<std::uint32_t>(value.size()));
@@ -47,21 +39,11 @@ std::uint64_t WireReader::number(std::size_t width) {
   return value;
 }
 
-std::uint8_t WireReader::u8() {
-  return static_cast<std::uint8_t>(number(1));
-}
-std::uint16_t WireReader::u16() {
-  return static_cast<std::uint16_t>(number(2));
-}
-std::uint32_t WireReader::u32() {
-  return static_cast<std::uint32_t>(number(4));
-}
-std::uint64_t WireReader::u64() {
-  return number(8);
-}
-ByteView WireReader::bytes() {
-  return take(u32());
-}
+std::uint8_t WireReader::u8() { return static_cast<std::uint8_t>(number(1)); }
+std::uint16_t WireReader::u16() { return static_cast<std::uint16_t>(number(2)); }
+std::uint32_t WireReader::u32() { return static_cast<std::uint32_t>(number(4)); }
+std::uint64_t WireReader::u64() { return number(8); }
+ByteView WireReader::bytes() { return take(u32()); }
 
 void WireReader::expect_end() const {
   if (!input_.empty()) {

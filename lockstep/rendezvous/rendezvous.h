@@ -1,4 +1,5 @@
 // Rendezvous: how the processes of a job find each other. environment or URL -> store -> Membership.
+// join() blocks until all are there or its timeout; it may be called from any thread.
 #pragma once
 
 #include <cstdint>
@@ -14,14 +15,18 @@
 
 namespace lockstep {
 
+class StoreServer;
+
 // Where and as what one process joins. Unset fields are taken from the environment or the URL.
 struct JoinOptions {
   // "env://" (default), "tcp://host:port?rank=1&world_size=4", "file:///path?rank=...". Excludes `store`.
   std::string init_method;
-  // An existing store; then rank and world_size must be given.
+  // An existing store of the job; then rank and world_size must be given.
   std::shared_ptr<Store> store;
   std::optional<int> rank;
   std::optional<int> world_size;
+  // Unset: LOCKSTEP_TOKEN_FD, else LOCKSTEP_TOKEN_FILE, else the user's own.
+  std::optional<Token> token;
   // From start to everyone present.
   Duration timeout = std::chrono::minutes(5);
 };
@@ -30,8 +35,8 @@ struct JoinOptions {
 struct Member {
   int rank = 0;
   std::string host;     // name for messages
-  std::string node_id;  // equal exactly for processes that can share memory: boot id, pid, user and ipc namespaces
-  std::string address;  // numeric address at which peers may reach this process, "" if all share one node
+  std::string node_id;  // equal exactly for processes that can share memory
+  std::string address;  // numeric address at which peers reach this process; loopback if all share one node
   int pid = 0;
 };
 
@@ -47,17 +52,30 @@ struct Membership {
   int nodes = 1;
   std::uint64_t generation = 0;  // counts restarts of the job; part of every key, frame and arena
   std::string job_id;
-  std::string source;            // "environment RANK, WORLD_SIZE", "tcp://...", "alone"
+  std::string source;  // where rank and size came from: "environment RANK, ...", "tcp://...", "alone"
   Token token;
   std::vector<Member> members;   // by rank
   std::shared_ptr<Store> store;  // keys already prefixed with job and generation; never null
+  // Set on rank 0 if it hosts the store of the others; the store ends with it.
+  std::shared_ptr<StoreServer> hosted;
 };
 
 using Environment = std::function<const char*(const char* name)>;  // std::getenv's shape
 
 // Joins and waits until all ranks are there. With nothing set anywhere: a world of one, over a memory store.
-// Errors within seconds, naming both sides: duplicate rank, different world sizes, other protocol version, wrong token
-// (Error{invalid_argument, unauthorized}); Error{timeout} names the ranks that did not come.
+//   env://                 RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT; optional LOCAL_RANK, LOCAL_WORLD_SIZE,
+//   GROUP_RANK tcp://host:port        rank 0 hosts the store there, as it does at MASTER_ADDR:MASTER_PORT file:///path
+//   the store is a file that all processes can reach
+// Both take ?rank=1&world_size=4. Besides these, from the environment:
+//   LOCKSTEP_STORE=host:port   with env://: a launcher hosts the store there, and MASTER_* are not used
+//   LOCKSTEP_JOB_ID, LOCKSTEP_GENERATION   else TORCHELASTIC_RUN_ID, TORCHELASTIC_RESTART_COUNT, else "default" and 0
+//   TORCHELASTIC_USE_AGENT_STORE=True      torchrun's own store holds MASTER_PORT: the port above it is used
+//   LOCKSTEP_BIND          the address at which rank 0 listens instead, or "any" for all of its host's
+//   LOCKSTEP_ADDRESS       the address that this process tells the others, instead of the one it found
+//   LOCKSTEP_NODE          processes with different values never share memory, as if they ran on different hosts
+// Errors within seconds, naming both sides: duplicate rank (the first claimant goes on), different world sizes (on
+// every rank), other generation, protocol version or channel (Error{invalid_argument}), wrong token
+// (Error{unauthorized}). Error{timeout} names the ranks that did not come.
 Membership join(const JoinOptions& options, const Environment& environment);
 
 }  // namespace lockstep

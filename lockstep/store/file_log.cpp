@@ -213,9 +213,7 @@ void FileLog::check_file() const {
   if (::fchmod(fd_.get(), 0600) != 0) throw system_error("making the store file " + path_ + " private failed", errno);
 }
 
-bool FileLog::try_lock() {
-  return set_lock(fd_.get(), F_WRLCK, kTurnByte);
-}
+bool FileLog::try_lock() { return set_lock(fd_.get(), F_WRLCK, kTurnByte); }
 
 bool FileLog::lock(Deadline deadline) {
   while (!try_lock()) {
@@ -225,13 +223,9 @@ bool FileLog::lock(Deadline deadline) {
   return true;
 }
 
-void FileLog::unlock() {
-  set_lock(fd_.get(), F_UNLCK, kTurnByte);
-}
+void FileLog::unlock() { set_lock(fd_.get(), F_UNLCK, kTurnByte); }
 
-bool FileLog::is_alone() {
-  return set_lock(fd_.get(), F_WRLCK, kPresenceByte);
-}
+bool FileLog::is_alone() { return set_lock(fd_.get(), F_WRLCK, kPresenceByte); }
 
 void FileLog::share_presence() {
   if (!set_lock(fd_.get(), F_RDLCK, kPresenceByte)) {
@@ -239,9 +233,7 @@ void FileLog::share_presence() {
   }
 }
 
-bool FileLog::has_news() const {
-  return size_of(fd_.get(), path_) != offset_;
-}
+bool FileLog::has_news() const { return size_of(fd_.get(), path_) != offset_; }
 
 // REQUIRES: nobody else uses the file.
 void FileLog::start(std::string_view run_id) {

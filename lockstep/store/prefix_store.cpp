@@ -23,9 +23,7 @@ void PrefixStore::set(std::string_view key, ByteView value, Deadline deadline) {
   store_->set(whole(key), value, deadline);
 }
 
-Bytes PrefixStore::get(std::string_view key, Deadline deadline) {
-  return store_->get(whole(key), deadline);
-}
+Bytes PrefixStore::get(std::string_view key, Deadline deadline) { return store_->get(whole(key), deadline); }
 
 std::int64_t PrefixStore::add(std::string_view key, std::int64_t delta, Deadline deadline) {
   return store_->add(whole(key), delta, deadline);
@@ -45,8 +43,6 @@ bool PrefixStore::check(const std::vector<std::string>& keys, Deadline deadline)
   return store_->check(whole(keys), deadline);
 }
 
-bool PrefixStore::remove(std::string_view key, Deadline deadline) {
-  return store_->remove(whole(key), deadline);
-}
+bool PrefixStore::remove(std::string_view key, Deadline deadline) { return store_->remove(whole(key), deadline); }
 
 }  // namespace lockstep

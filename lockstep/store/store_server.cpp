@@ -245,8 +245,6 @@ StoreServer::StoreServer(const Endpoint& endpoint, StoreServerOptions options)
 
 StoreServer::~StoreServer() = default;
 
-SocketAddress StoreServer::address() const {
-  return loop_->listener().address();
-}
+SocketAddress StoreServer::address() const { return loop_->listener().address(); }
 
 }  // namespace lockstep

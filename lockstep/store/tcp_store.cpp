@@ -27,9 +27,7 @@ std::uint64_t random_number() {
   return number;
 }
 
-bool waits(StoreOp op) {
-  return op == StoreOp::get || op == StoreOp::wait;
-}
+bool waits(StoreOp op) { return op == StoreOp::get || op == StoreOp::wait; }
 
 Deadline with_grace(Deadline deadline) {
   return deadline.is_never() ? deadline : Deadline::at(std::max(deadline.when(), steady_clock().now()) + kReplyGrace);

@@ -121,7 +121,9 @@ class LocalMesh final : public Mesh {
     network_->check();
     if (interests.empty()) return;
     Bell& bell = network_->bell(rank_);
-    const auto awake = [&] { return network_->aborted || std::ranges::any_of(interests, [&](auto& i) { return ready(i); }); };
+    const auto awake = [&] {
+      return network_->aborted || std::ranges::any_of(interests, [&](auto& i) { return ready(i); });
+    };
     std::unique_lock lock(bell.mutex);
     if (deadline.is_never()) {
       bell.ringing.wait(lock, awake);

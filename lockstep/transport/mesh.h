@@ -31,9 +31,9 @@ class Mesh {
     bool readable = false;
     bool writable = false;
   };
-  // Blocks until one of the interests is ready, or throws Error{timeout, peer_lost, aborted}. May wake early. A peer that
-  // died is reported once, even if it is not among the interests; one that said goodbye is not.
-  // Without interests it returns at once, having noticed what happened meanwhile.
+  // Blocks until one of the interests is ready, or throws Error{timeout, peer_lost, aborted}. May wake early. A peer
+  // that died is reported once, even if it is not among the interests; one that said goodbye is not. Without interests
+  // it returns at once, having noticed what happened meanwhile.
   virtual void wait(std::span<const Interest> interests, Deadline deadline) = 0;
 
   // Tells all ranks of the mesh to stop with this reason; the first reason stays. Never blocks.

@@ -89,15 +89,17 @@ class Connector {
         UniqueFd fd = connect_tcp(endpoint, ConnectRetry::never, deadline_);
         const Claims claims = handshake_as_client(fd.get(), handshake_settings(which), deadline_);
         if (claims.rank != peer || claims.text != settings_.name) {
-          throw Error(ErrorKind::invalid_argument, fmt::format("{} of mesh '{}' answers there", to_string(claims), claims.text));
+          throw Error(ErrorKind::invalid_argument,
+                      fmt::format("{} of mesh '{}' answers there", to_string(claims), claims.text));
         }
         tune(fd.get(), which);
         link(peer).who = to_string(claims);
         link(peer).wire(which) = std::move(fd);
       }
     } catch (const Error& error) {
-      throw Error(error.kind(), fmt::format("mesh '{}': rank {} cannot connect to rank {} at {}: {}", settings_.name,
-                                            settings_.rank, peer, to_string(endpoint), error.what()),
+      throw Error(error.kind(),
+                  fmt::format("mesh '{}': rank {} cannot connect to rank {} at {}: {}", settings_.name, settings_.rank,
+                              peer, to_string(endpoint), error.what()),
                   {.rank = settings_.rank, .peer = peer});
     }
   }
@@ -158,14 +160,16 @@ class Connector {
       link(claims.rank).who = to_string(claims);
       link(claims.rank).wire(which) = std::move(incoming.fd);
     } catch (const Error& error) {
-      log_warning(fmt::format("mesh '{}': refused a connection from {}: {}", settings_.name, incoming.from, error.what()));
+      log_warning(
+          fmt::format("mesh '{}': refused a connection from {}: {}", settings_.name, incoming.from, error.what()));
     }
     return true;
   }
 
   std::optional<Refusal> admit(const Claims& claims) {
     const auto refuse = [](std::string why) { return Refusal{ErrorKind::invalid_argument, std::move(why)}; };
-    if (claims.text != settings_.name) return refuse(fmt::format("this is mesh '{}', not '{}'", settings_.name, claims.text));
+    if (claims.text != settings_.name)
+      return refuse(fmt::format("this is mesh '{}', not '{}'", settings_.name, claims.text));
     if (claims.generation != settings_.generation) {
       return refuse(fmt::format("this is generation {}, not {}", settings_.generation, claims.generation));
     }
@@ -211,9 +215,8 @@ std::vector<TcpLink> connect_tcp_links(const TcpMeshSettings& settings, Store& s
     throw Error(ErrorKind::invalid_argument, fmt::format("rank {} of {} is none", settings.rank, settings.size));
   }
   if (settings.name.empty() || settings.name.size() > kMaxClaimTextBytes) {
-    throw Error(ErrorKind::invalid_argument,
-                fmt::format("the name of a mesh has 1 to {} bytes, '{}' has {}", kMaxClaimTextBytes, settings.name,
-                            settings.name.size()));
+    throw Error(ErrorKind::invalid_argument, fmt::format("the name of a mesh has 1 to {} bytes, '{}' has {}",
+                                                         kMaxClaimTextBytes, settings.name, settings.name.size()));
   }
   if (settings.size == 1) return std::vector<TcpLink>(1);
   return Connector(settings, store, deadline).run();

@@ -74,16 +74,22 @@ class TcpMesh final : public Mesh {
 };
 
 constexpr std::uint64_t kWakeId = ~std::uint64_t{0};
-std::uint64_t event_id(int rank, Wire wire) { return static_cast<std::uint64_t>(rank) * 2 + static_cast<std::uint64_t>(wire); }
+std::uint64_t event_id(int rank, Wire wire) {
+  return static_cast<std::uint64_t>(rank) * 2 + static_cast<std::uint64_t>(wire);
+}
 
 TcpMesh::TcpMesh(int rank, std::vector<TcpLink> links)
-    : rank_(rank), peers_(links.size()), epoll_(::epoll_create1(EPOLL_CLOEXEC)), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    : rank_(rank),
+      peers_(links.size()),
+      epoll_(::epoll_create1(EPOLL_CLOEXEC)),
+      wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (!epoll_ || !wake_) throw system_error("making the descriptors of a mesh failed", errno);
   watch(wake_.get(), EPOLLIN, kWakeId);
   for (int each = 0; each < size(); ++each) {
     peer(each).link = std::move(links[static_cast<std::size_t>(each)]);
     if (each == rank_) continue;
-    watch(peer(each).link.wire(Wire::data).get(), EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, event_id(each, Wire::data));
+    watch(peer(each).link.wire(Wire::data).get(), EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET,
+          event_id(each, Wire::data));
     watch(peer(each).link.wire(Wire::control).get(), EPOLLIN | EPOLLET, event_id(each, Wire::control));
   }
 }
@@ -100,7 +106,9 @@ void TcpMesh::watch(int fd, std::uint32_t events, std::uint64_t id) {
   epoll_event event{};
   event.events = events;
   event.data.u64 = id;
-  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) throw system_error("watching a connection failed", errno);
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
+    throw system_error("watching a connection failed", errno);
+  }
 }
 
 std::size_t TcpMesh::send_some(int to, ByteSpan data) {
@@ -108,7 +116,8 @@ std::size_t TcpMesh::send_some(int to, ByteSpan data) {
   Peer& peer = this->peer(to);
   if (!peer.writable || data.empty()) return 0;
   for (;;) {
-    const ssize_t count = ::send(peer.link.wire(Wire::data).get(), data.data(), data.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    const ssize_t count =
+        ::send(peer.link.wire(Wire::data).get(), data.data(), data.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (count >= 0) return static_cast<std::size_t>(count);
     if (errno == EAGAIN || errno == EWOULDBLOCK) return not_now(to, peer.writable);
     if (errno != EINTR) throw lost(to, std::strerror(errno));
@@ -243,10 +252,14 @@ void TcpMesh::report_dead() {
 }
 
 Error TcpMesh::lost(int rank, const std::string& why) {
-  take_events(0);  // the control connection may know better
+  // The control connection may know better why.
+  take_events(0);
+  check_aborted();
   const Peer& peer = this->peer(rank);
   const bool left = peer.state == PeerState::left;
-  return Error(ErrorKind::peer_lost, fmt::format("{} {}", peer.link.who, left ? "has left the group" : "was lost: " + (peer.why.empty() ? why : peer.why)),
+  return Error(ErrorKind::peer_lost,
+               fmt::format("{} {}", peer.link.who,
+                           left ? "has left the group" : "was lost: " + (peer.why.empty() ? why : peer.why)),
                {.rank = rank_, .peer = rank});
 }
 

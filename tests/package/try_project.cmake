@@ -1,4 +1,4 @@
-# Configures the project in `source` against the installed package in `prefix`, builds it and runs its program, consumer.
+# Configures the project in `source` against the package installed in `prefix`, builds it, runs its program, consumer.
 # prints: what the program must print. error: instead, a pattern that the configuration must fail with.
 file(REMOVE_RECURSE ${work})
 execute_process(

@@ -18,6 +18,9 @@ from torch.nn.parallel import DistributedDataParallel
 import models
 
 BATCH = {"toy": 8, "mlp": 8, "cnn": 8, "resnet18": 4, "gpt": 2}
+# With batches this small, batch norm makes a last bit of a gradient into the third digit of the loss four steps later.
+# So here the order of addition has to be Lockstep's, while Gloo's own is another for more than two ranks.
+CHAOTIC = {"resnet18"}
 
 
 def make_batches(name, ranks, steps, seed):
@@ -44,6 +47,8 @@ def train(rank, name, ranks, steps, seed):
     tensors = {f"initial/{key}": value.clone() for key, value in model.state_dict().items()}
     x, y = make_batches(name, ranks, steps, seed + 1)
     ddp = DistributedDataParallel(model)
+    if name in CHAOTIC:
+        ddp.register_comm_hook(None, mean_in_rank_order)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01, momentum=0.9)
     losses = torch.zeros(steps)
     for step in range(steps):
@@ -62,6 +67,15 @@ def train(rank, name, ranks, steps, seed):
     for key, buffer in model.named_buffers():
         tensors.update({f"final.{peer}/{key}": copy for peer, copy in enumerate(gather(buffer))})
     return tensors
+
+
+def mean_in_rank_order(_, bucket):
+    copies = gather(bucket.buffer())
+    for copy in copies[1:]:
+        copies[0] += copy
+    mean = torch.futures.Future()
+    mean.set_result(copies[0] / len(copies))
+    return mean
 
 
 def gather(tensor):

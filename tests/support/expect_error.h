@@ -21,9 +21,7 @@ Error error_of(Call&& call) {
   return Error(ErrorKind::internal, "");
 }
 
-inline bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
+inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 }  // namespace lockstep
 

@@ -13,11 +13,11 @@
 
 namespace lockstep::testing {
 
-enum class Transport { arena, links };
+enum class Over { arena, links };
 
-inline std::vector<ProcessGroup> local_groups(int ranks, Transport transport = Transport::arena, const GroupOptions& options = {}) {
+inline std::vector<ProcessGroup> local_groups(int ranks, Over transport = Over::arena, const GroupOptions& options = {}) {
   std::vector<ProcessGroup> groups;
-  if (transport == Transport::arena) {
+  if (transport == Over::arena) {
     for (auto& arena : make_local_arenas(ranks, {.segment_bytes = std::size_t{256} << 20})) {
       groups.emplace_back(std::make_unique<ArenaEngine>(std::move(arena)), options);
     }
@@ -28,7 +28,7 @@ inline std::vector<ProcessGroup> local_groups(int ranks, Transport transport = T
 }
 
 // Runs `body` as n ranks of one group. A rank that throws takes the others with it, as a dying process would.
-inline std::vector<std::exception_ptr> run_group(int ranks, Transport transport, const std::function<void(const ProcessGroup&)>& body,
+inline std::vector<std::exception_ptr> run_group(int ranks, Over transport, const std::function<void(const ProcessGroup&)>& body,
                                                  const GroupOptions& options = {.timeout = std::chrono::seconds(30)}) {
   const auto groups = local_groups(ranks, transport, options);
   return run_ranks(ranks, [&](int rank) {
@@ -42,7 +42,7 @@ inline std::vector<std::exception_ptr> run_group(int ranks, Transport transport,
   });
 }
 
-inline void run_group_or_throw(int ranks, Transport transport, const std::function<void(const ProcessGroup&)>& body) {
+inline void run_group_or_throw(int ranks, Over transport, const std::function<void(const ProcessGroup&)>& body) {
   for (const auto& error : run_group(ranks, transport, body)) {
     if (error) std::rethrow_exception(error);
   }

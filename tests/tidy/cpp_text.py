@@ -43,7 +43,7 @@ def includes(text):
     return found
 
 
-_NOISE = re.compile(r"\btemplate\s*<.*?>\s*(?=\w)|\balignas\s*\([^()]*\)|\[\[.*?\]\]|\b__attribute__\s*\(\(.*?\)\)", re.DOTALL)
+_NOISE = re.compile(r"\btemplate\s*<.*?>\s*(?=\w)|\balignas\s*\([^()]*\)|\[\[.*?\]\]", re.DOTALL)
 _CONTAINER = re.compile(r"\b(namespace|class|struct|union|enum)\b|\bextern\s+\"")
 
 

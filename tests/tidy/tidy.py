@@ -1,6 +1,7 @@
 """Checks the project's style rules and prints offenders as file:line: message. Needs only the standard library.
 
-tidy.py rules [--build DIR]             lengths, names, words, calls, includes, links; with a build, dead files, examples
+tidy.py rules [--build DIR]             lengths, names, words, calls, includes, links; with a build, also dead files
+                                        and examples that no test runs
 tidy.py headers [--compiler CXX]        every header of a torch-free folder compiles alone
 tidy.py format [--clang-format PATH]    what clang-format would change
 """

@@ -19,9 +19,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-Deadline soon() {
-  return Deadline::after(20s);
-}
+Deadline soon() { return Deadline::after(20s); }
 
 // Several clients of one store, as several processes would have them.
 class StoreWorld {

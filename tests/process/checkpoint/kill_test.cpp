@@ -1,6 +1,5 @@
 // kill -9 while a checkpoint is saved: the previous file or the new one is there, whole.
 #include <doctest/doctest.h>
-#include <linux/ptrace.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>

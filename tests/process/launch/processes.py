@@ -1,4 +1,4 @@
-"""Helpers for tests of real process trees: starting them, reading what they print, and finding what they leave behind."""
+"""Helpers for tests of real process trees: start them, read what they print, find what they leave behind."""
 
 import os
 import re
@@ -36,6 +36,8 @@ class Tree:
         options.setdefault("stdout", subprocess.PIPE)
         options.setdefault("stderr", subprocess.PIPE)
         merged = dict(os.environ, **(environment or {}), **{MARK: self.mark})
+        # The thread sanitizer would let every process linger for a second before it ends.
+        merged["TSAN_OPTIONS"] = os.environ.get("TSAN_OPTIONS", "") + " atexit_sleep_ms=0"
         for name in ("OMP_NUM_THREADS", "NO_COLOR", "LOCKSTEP_LOG"):
             if name not in (environment or {}):
                 merged.pop(name, None)

@@ -106,10 +106,9 @@ class OutputTest(RunTest):
     def test_both_streams_into_one_pipe(self):
         command = shell(f"{LINES} 2000; {LINES} 2000 >&2", 2)
         _, output, _ = self.run_tree(command, stderr=subprocess.STDOUT)
-        halves = collections.Counter(line.split("x")[0] for line in output.splitlines()[1:])
-        self.assertEqual(sum(halves.values()), 2 * 2 * 2000)
-        self.assertEqual(sum(1 for line in output.splitlines()[1:] if re.fullmatch(r"\[\d\] rank \d line \d+ x*\.", line)),
-                         2 * 2 * 2000)
+        lines = output.splitlines()[1:]
+        self.assertEqual(len(lines), 2 * 2 * 2000)
+        self.assertEqual([line for line in lines if not re.fullmatch(r"\[\d\] rank \d line \d+ x*\.", line)], [])
 
     def test_a_last_line_without_newline_is_completed(self):
         _, output, error = self.run_tree(shell("printf out$RANK; printf err$RANK >&2", 2))
@@ -135,7 +134,8 @@ class OutputTest(RunTest):
     def test_log_files_hold_the_exact_bytes(self):
         with tempfile.TemporaryDirectory() as folder:
             directory = os.path.join(folder, "a", "b")
-            code, output, _ = self.run_tree(shell(r"printf 'out\r$RANK'; printf 'err\n' >&2", 2, "--log-dir", directory))
+            script = r"printf 'out\r$RANK'; printf 'err\n' >&2"
+            code, output, _ = self.run_tree(shell(script, 2, "--log-dir", directory))
             self.assertEqual((code, sorted(output.split("\n"))), (0, ["", "[0] out\r$RANK", "[1] out\r$RANK"]))
             self.assertEqual(sorted(os.listdir(directory)),
                              [f"rank_{rank}.{name}.log" for rank in range(2) for name in ("stderr", "stdout")])
@@ -164,7 +164,8 @@ class OutputTest(RunTest):
 
     def on_terminal(self, script, **environment):
         main, terminal = pty.openpty()
-        with Tree(shell(script, 2), environment={"TERM": "xterm", **environment}, stdout=terminal, stderr=terminal) as tree:
+        environment = {"TERM": "xterm", **environment}
+        with Tree(shell(script, 2), environment=environment, stdout=terminal, stderr=terminal) as tree:
             os.close(terminal)
             output = b""
             try:
@@ -202,7 +203,7 @@ class FailureTest(RunTest):
             self.assertEqual(self.run_tree(shell(script, 2))[0], expected, script)
 
     def test_the_first_failure_ends_the_others_and_is_named(self):
-        script = "[ $RANK = 2 ] || exec sleep 1000; i=1; while [ $i -le 12 ]; do echo line $i >&2; i=$((i+1)); done; exit 3"
+        script = "[ $RANK = 2 ] || exec sleep 1000; seq -f 'line %g' 12 >&2; printf end >&2; exit 3"
         started = time.monotonic()
         code, _, error = self.run_tree(shell(script, 4))
         self.assertEqual(code, 3)
@@ -210,7 +211,7 @@ class FailureTest(RunTest):
         self.assertRegex(error, r"lockstep: rank 2 \(pid \d+\) exited with code 3, \d\.\d\d s after it started; "
                                 r"ranks 0, 1, 3 were stopped because of it\n"
                                 r"lockstep: the last lines of rank 2 on standard error:\n"
-                                r"lockstep:   \| line 3\n(lockstep:   \| line \d+\n){8}lockstep:   \| line 12\n$")
+                                r"lockstep:   \| line 4\n(lockstep:   \| line \d+\n){8}lockstep:   \| end\n$")
 
     def test_a_rank_that_is_killed(self):
         with Tree(shell("echo $$; exec sleep 1000", 2)) as tree:
@@ -322,10 +323,11 @@ class OrphanTest(RunTest):
             self.run_tree(shell(script, 2))
 
     def test_a_daemon_that_sheds_the_job_id_stays(self):
-        script = "env -u LOCKSTEP_JOB_ID setsid sleep 1000 > /dev/null 2>&1 & while ! pgrep -P $$ -x sleep > /dev/null;" \
-                 " do sleep 0.01; done"
-        with Tree(shell(script, 1)) as tree:
-            self.assertEqual(tree.finish()[0], 0)
+        with Tree(shell("env -u LOCKSTEP_JOB_ID setsid sh -c 'echo ready; exec sleep 1000' & cat", 1),
+                  stdin=subprocess.PIPE) as tree:
+            tree.read_lines(1)
+            tree.process.stdin.close()
+            tree.process.wait(timeout=10)
             self.assertEqual(len(tree.survivors()), 1)
 
     def test_killing_the_process_group_of_the_launcher_leaves_nothing(self):
@@ -377,7 +379,7 @@ class UsageTest(RunTest):
             self.assertEqual(self.run_tree([LOCKSTEP, "run", "--nproc-per-node", "2", "/bin/true"])[0], 0)
             times.append(time.monotonic() - started)
         print(f"lockstep run --nproc-per-node 2 /bin/true: {min(times) * 1000:.1f} ms", file=sys.stderr)
-        self.assertLess(min(times), 0.5)
+        self.assertLess(min(times), 1)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 // One rank of links_test.py: links_rank <rank> <size> <address> <store file> <rounds>
-// All-reduces data of changing size over a TCP mesh, `rounds` times or for ever, and checks every sum. Prints "connected",
-// "running" after the first round, then "done", or "failed <kind> <text>". The job token comes from LOCKSTEP_TOKEN_FILE.
+// All-reduces data of changing size over a TCP mesh, `rounds` times or for ever, and checks every sum. Prints
+// "connected", "running" after the first round, then "done", or "failed <kind> <text>". The job token comes from
+// LOCKSTEP_TOKEN_FILE.
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -24,7 +25,8 @@ void say(const std::string& line) {
 void check_round(Engine& engine, int round) {
   const std::size_t count = round % 2 == 0 ? 100 : 1'000'000;
   std::vector<float> data(count);
-  for (std::size_t i = 0; i < count; ++i) data[i] = static_cast<float>(engine.rank() + static_cast<int>(i % 7) + round % 5);
+  for (std::size_t i = 0; i < count; ++i)
+    data[i] = static_cast<float>(engine.rank() + static_cast<int>(i % 7) + round % 5);
   const Segment output[] = {{reinterpret_cast<std::byte*>(data.data()), count * sizeof(float)}};
   engine.run({.kind = OpKind::all_reduce, .dtype = DType::f32, .count = count, .output = output}, Deadline::after(20s));
   const int n = engine.size();

@@ -88,7 +88,10 @@ TEST_CASE("what cannot be stored is refused before it is") {
   header.tensors = {{.name = "a", .dtype = "F32"}, {.name = "a", .dtype = "I8"}};
   CHECK_ERROR(error_of([&] { lay_out(header); }), kind, "'a' appears twice");
   header.tensors.clear();
-  header.metadata = {{"long", std::string(SafetensorsLimits::kHeaderBytes, 'x')}};
+  header.metadata = {{"long", std::string(SafetensorsLimits::kTokenBytes, 'x')}};
+  CHECK_ERROR(error_of([&] { serialise_header(header); }), kind, "longer than 1048576 bytes");
+  for (char c = 'a'; c < 'a' + 17; ++c) header.metadata[std::string(1, c)] = std::string(1'000'000, 'x');
+  header.metadata.erase("long");
   CHECK_ERROR(error_of([&] { serialise_header(header); }), kind, "16777216 are allowed");
 }
 
@@ -185,10 +188,26 @@ TEST_CASE("a header of 16 MiB cannot make the reader allocate much more than its
     while (text.size() + part.size() <= size) text += part;
     return text;
   };
+  const auto numbered = [size](const std::string& head, const std::string& value) {
+    std::string text = head;
+    for (int i = 0; text.size() + value.size() + 50 < size; ++i) {
+      text.append("\"").append(std::to_string(i)).append(40, 'n').append("\":").append(value).append(",");
+    }
+    return text;
+  };
   const std::vector<std::string> hostile = {
-      std::string("{\"a\":").append(size - 5, '['),   repeated("{", "\"a\":{"),
-      repeated("{\"__metadata__\":{", "\"a\":\"\","), repeated("{\"a\":{\"shape\":[", "1,"),
-      std::string("{\"").append(size - 2, 'n'),       std::string("{\"a\":{\"dtype\":\"").append(size - 15, 'F'),
+      std::string("{\"a\":").append(size - 5, '['),
+      repeated("{", "\"a\":{"),
+      repeated("{\"__metadata__\":{", "\"a\":\"\","),
+      repeated("{\"a\":{\"shape\":[", "1,"),
+      std::string("{\"").append(size - 2, 'n'),
+      std::string("{\"").append(size - 2, '\\'),
+      std::string("{\"a\":{\"dtype\":\"").append(size - 15, 'F'),
+      std::string("{\"a\":{\"shape\":[").append(size - 15, '1'),
+      std::string("{\"a\":").append(size - 5, 't'),
+      numbered("{", entry("U8", "[0]", "[0,0]")),
+      numbered("{\"__metadata__\":{", "\"\""),
+      numbered("{\"__metadata__\":{", std::string("\"").append(900'000, 'v').append("\"")),
   };
   for (const std::string& text : hostile) {
     CAPTURE(text.substr(0, 40));
@@ -215,7 +234,7 @@ TEST_CASE("thousands of damaged headers: each is refused or is a header that fit
         case 2: damaged.erase(at, 1 + random() % 8); break;
         default: damaged.insert(at, 1, "{}[]\",:0129-e. \\"[random() % 16]); break;
       }
-      if (damaged.empty()) damaged = "x";
+      if (damaged.empty()) damaged.push_back('x');
     }
     const std::size_t peak = peak_allocation_of([&] {
       try {

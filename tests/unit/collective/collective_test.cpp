@@ -63,7 +63,8 @@ TEST_CASE("a desync error shows both sides") {
   CHECK(error.detail().sequence == 41);
   CHECK(error.detail().operation == "all_reduce");
   CHECK(std::string(error.what()) ==
-        "ranks are in different collectives: rank 0 in all_reduce(sum) #41 of 8 float16; rank 2 in barrier #41 (all ranks "
+        "ranks are in different collectives: rank 0 in all_reduce(sum) #41 of 8 float16; rank 2 in barrier #41 (all "
+        "ranks "
         "must make the same calls in the same order)");
   theirs = mine;
   theirs.generation = 3;
@@ -113,14 +114,17 @@ TEST_CASE("arguments that cannot work are refused with the reason") {
 
 TEST_CASE("gather and scatter need n times the data on one side") {
   std::vector<float> memory(100);
-  const auto segment = [&](std::size_t floats) { return Segment{reinterpret_cast<std::byte*>(memory.data()), floats * 4}; };
+  const auto segment = [&](std::size_t floats) {
+    return Segment{reinterpret_cast<std::byte*>(memory.data()), floats * 4};
+  };
   const Segment one[] = {segment(3)};
   const Segment four[] = {segment(5), segment(0), segment(7)};
   CHECK(refusal({.kind = OpKind::all_gather, .dtype = DType::f32, .count = 3, .input = one, .output = four}) == "");
   CHECK(refusal({.kind = OpKind::reduce_scatter, .dtype = DType::f32, .count = 3, .input = four, .output = one}) == "");
   CHECK(contains(refusal({.kind = OpKind::all_gather, .dtype = DType::f32, .count = 3, .input = four, .output = four}),
                  "input holds more than 3 elements"));
-  CHECK(contains(refusal({.kind = OpKind::reduce_scatter, .dtype = DType::f32, .count = 3, .input = one, .output = one}),
-                 "input holds 3 elements of float32, 12 are needed"));
+  CHECK(
+      contains(refusal({.kind = OpKind::reduce_scatter, .dtype = DType::f32, .count = 3, .input = one, .output = one}),
+               "input holds 3 elements of float32, 12 are needed"));
   CHECK(refusal({.kind = OpKind::barrier}) == "");
 }

@@ -18,8 +18,11 @@ namespace {
 
 // One rank's memory for `count` float32, with a pattern that shows whether it was written to.
 struct Operand {
-  explicit Operand(std::size_t count) : values(count, 0.5f), segments{{reinterpret_cast<std::byte*>(values.data()), count * 4}} {}
-  bool untouched() const { return std::ranges::all_of(values, [](float v) { return v == 0.5f; }); }
+  explicit Operand(std::size_t count)
+      : values(count, 0.5f), segments{{reinterpret_cast<std::byte*>(values.data()), count * 4}} {}
+  bool untouched() const {
+    return std::ranges::all_of(values, [](float v) { return v == 0.5f; });
+  }
 
   std::vector<float> values;
   std::vector<Segment> segments;
@@ -107,7 +110,8 @@ TEST_CASE("ranks with different roots learn of it") {
   for (const auto& error : errors) CHECK_ERROR(as_error(error), ErrorKind::desync, "from rank 0", "from rank 1");
 }
 
-TEST_CASE("a rank that skipped a collective shows in the sequence numbers, another start of the job in the generation") {
+TEST_CASE(
+    "a rank that skipped a collective shows in the sequence numbers, another start of the job in the generation") {
   Engines engines = make_link_engines(make_local_meshes(2));
   auto errors = run_ranks(2, [&](int rank) {
     const auto r = static_cast<std::size_t>(rank);
@@ -182,7 +186,8 @@ TEST_CASE("a peer that sends a byte now and then does not extend the deadline") 
       std::this_thread::sleep_for(20ms);
     }
   });
-  CHECK_ERROR(error_of([&] { engine.run({.kind = OpKind::barrier}, Deadline::after(200ms)); }), ErrorKind::timeout, "rank 1");
+  CHECK_ERROR(error_of([&] { engine.run({.kind = OpKind::barrier}, Deadline::after(200ms)); }), ErrorKind::timeout,
+              "rank 1");
   over = true;
 }
 
@@ -200,7 +205,8 @@ TEST_CASE("a peer that leaves in the middle of a transfer is named by all, and t
     Operand operand(100000);
     LinkEngine& engine = rank == 0 ? first : second;
     const Error error = error_of([&] { engine.run(all_reduce(operand), soon()); });
-    CHECK_ERROR(error_of([&] { engine.run({.kind = OpKind::barrier}, soon()); }), ErrorKind::peer_lost, "all_reduce(sum) #1");
+    CHECK_ERROR(error_of([&] { engine.run({.kind = OpKind::barrier}, soon()); }), ErrorKind::peer_lost,
+                "all_reduce(sum) #1");
     throw error;
   });
   for (const std::size_t rank : {0, 1}) {
@@ -234,7 +240,8 @@ TEST_CASE("abort ends present and later calls on all ranks with the reason") {
     for (std::size_t rank = 0; rank < errors.size(); ++rank) {
       CHECK_ERROR(as_error(errors[rank]), ErrorKind::aborted, "step 12 went wrong", "rank 0 ended the group");
       CHECK(took[rank] < 0.25);
-      CHECK_ERROR(error_of([&] { engines[rank]->run({.kind = OpKind::barrier}, soon()); }), ErrorKind::aborted, "step 12");
+      CHECK_ERROR(error_of([&] { engines[rank]->run({.kind = OpKind::barrier}, soon()); }), ErrorKind::aborted,
+                  "step 12");
     }
   }
 }

@@ -1,4 +1,5 @@
-// Helpers for tests of the LinkEngine: a collective as a table row, with its data, its expected result and memory in pieces.
+// Helpers for tests of the LinkEngine: a collective as a table row, with its data, its expected result and memory in
+// pieces.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +21,9 @@ namespace lockstep::testing {
 using Engines = std::vector<std::unique_ptr<Engine>>;
 using Buffer = std::vector<std::byte>;
 
-inline Deadline soon() { return Deadline::after(std::chrono::seconds(20)); }
+inline Deadline soon() {
+  return Deadline::after(std::chrono::seconds(20));
+}
 
 inline Engines make_link_engines(std::vector<std::unique_ptr<Mesh>> meshes, const LinkTuning& tuning = {}) {
   Engines engines;
@@ -124,7 +127,8 @@ inline Buffer expected_output(const Row& row, int rank, const std::vector<Buffer
   Buffer joined;
   switch (row.kind) {
     case OpKind::all_reduce: return reduced;
-    case OpKind::reduce_scatter: return {reduced.begin() + at, reduced.begin() + at + static_cast<std::ptrdiff_t>(part)};
+    case OpKind::reduce_scatter:
+      return {reduced.begin() + at, reduced.begin() + at + static_cast<std::ptrdiff_t>(part)};
     case OpKind::broadcast: return operands[static_cast<std::size_t>(row.root)];
     case OpKind::all_gather:
       for (const Buffer& each : operands) joined.insert(joined.end(), each.begin(), each.end());
@@ -150,7 +154,8 @@ inline std::string run_row(Engines& engines, const Row& row, int pieces, std::mt
   }
   run_ranks_or_throw(static_cast<int>(n), [&](int rank) {
     const auto r = static_cast<std::size_t>(rank);
-    Collective collective{.kind = row.kind, .reduce = row.reduce, .dtype = row.dtype, .root = row.root, .count = row.count};
+    Collective collective{
+        .kind = row.kind, .reduce = row.reduce, .dtype = row.dtype, .root = row.root, .count = row.count};
     if (row.kind != OpKind::barrier) collective.output = outputs[r].segments();
     if (row.kind == OpKind::all_gather || row.kind == OpKind::reduce_scatter) collective.input = inputs[r].segments();
     engines[r]->run(collective, soon());
@@ -159,7 +164,8 @@ inline std::string run_row(Engines& engines, const Row& row, int pieces, std::mt
   const Buffer reduced = reduces ? reduce_buffers(operands, row) : Buffer();
   for (std::size_t rank = 0; rank < n; ++rank) {
     const std::string where = " on rank " + std::to_string(rank);
-    if (outputs[rank].content() != expected_output(row, static_cast<int>(rank), operands, reduced)) return "wrong output" + where;
+    if (outputs[rank].content() != expected_output(row, static_cast<int>(rank), operands, reduced))
+      return "wrong output" + where;
     if (!in_place && inputs[rank].content() != operands[rank]) return "input changed" + where;
     if (!outputs[rank].gaps_untouched() || !inputs[rank].gaps_untouched()) return "memory beside it changed" + where;
   }

@@ -32,7 +32,8 @@ TEST_CASE("collectives over TCP give what they give in process") {
         CHECK(run_row(engines, {.kind = OpKind::broadcast, .root = root, .count = count}, 2, random) == "");
       }
       CHECK(run_row(engines, {.kind = OpKind::all_gather, .dtype = DType::i64, .count = count}, 3, random) == "");
-      CHECK(run_row(engines, {.kind = OpKind::reduce_scatter, .reduce = ReduceOp::max, .count = count}, 3, random) == "");
+      CHECK(run_row(engines, {.kind = OpKind::reduce_scatter, .reduce = ReduceOp::max, .count = count}, 3, random) ==
+            "");
     }
     for (int step = 0; step < 20; ++step) CHECK(run_row(engines, {.kind = OpKind::barrier}, 1, random) == "");
   }
@@ -46,7 +47,9 @@ TEST_CASE("ranks that leave on a desync leave nobody in the dark") {
       Buffer memory(4 << 20);
       const Segment output[] = {{memory.data(), memory.size()}};
       try {
-        engines[r]->run({.kind = OpKind::all_reduce, .count = memory.size(), .name = rank == 1 ? 5U : 6U, .output = output}, soon());
+        engines[r]->run(
+            {.kind = OpKind::all_reduce, .count = memory.size(), .name = rank == 1 ? 5U : 6U, .output = output},
+            soon());
       } catch (...) {
         engines[r].reset();
         throw;

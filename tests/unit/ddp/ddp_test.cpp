@@ -56,7 +56,7 @@ void set_weights(const Module& module, double shift) {
   for (auto& parameter : module->parameters()) parameter.copy_(wave(parameter.sizes(), shift += 1));
 }
 
-constexpr Transport kTransports[] = {Transport::arena, Transport::links};
+constexpr Over kTransports[] = {Over::arena, Over::links};
 
 std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters) {
   std::vector<at::Tensor> gradients;
@@ -72,7 +72,7 @@ bool same_on_all_ranks(const ProcessGroup& group, const at::Tensor& tensor) {
 }  // namespace
 
 TEST_CASE("gradients after backward are bitwise those of averaging afterwards, however they are bucketed") {
-  for (const Transport transport : kTransports) {
+  for (const Over transport : kTransports) {
     for (const DdpOptions options : {DdpOptions{}, DdpOptions{.bucket_cap_mb = 0.01}, DdpOptions{.bucketing = Bucketing::off}}) {
       run_group_or_throw(3, transport, [&](const ProcessGroup& group) {
         Net reference;
@@ -99,7 +99,7 @@ TEST_CASE("gradients after backward are bitwise those of averaging afterwards, h
 }
 
 TEST_CASE("large gradients are born in shared memory and stay where they are; nothing else is copied") {
-  run_group_or_throw(2, Transport::arena, [](const ProcessGroup& group) {
+  run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
     Net model;
     DistributedDataParallel ddp(model, group);
     for (int step = 0; step < 3; ++step) {
@@ -114,7 +114,7 @@ TEST_CASE("large gradients are born in shared memory and stay where they are; no
 }
 
 TEST_CASE("training keeps parameters and optimizer steps bitwise equal on all ranks") {
-  for (const Transport transport : kTransports) {
+  for (const Over transport : kTransports) {
     run_group_or_throw(4, transport, [](const ProcessGroup& group) {
       Net model(64);
       set_weights(model, group.rank());
@@ -131,7 +131,7 @@ TEST_CASE("training keeps parameters and optimizer steps bitwise equal on all ra
 }
 
 TEST_CASE("construction makes parameters and buffers rank 0's, and forward in training keeps the buffers so") {
-  run_group_or_throw(3, Transport::arena, [](const ProcessGroup& group) {
+  run_group_or_throw(3, Over::arena, [](const ProcessGroup& group) {
     Net model;
     set_weights(model, group.rank());
     {
@@ -154,7 +154,7 @@ TEST_CASE("construction makes parameters and buffers rank 0's, and forward in tr
 }
 
 TEST_CASE("no_sync keeps gradients local, and the next synchronised backward averages what has added up") {
-  for (const Transport transport : kTransports) {
+  for (const Over transport : kTransports) {
     run_group_or_throw(2, transport, [](const ProcessGroup& group) {
       Forked model;
       set_weights(model, 1);
@@ -176,7 +176,7 @@ TEST_CASE("no_sync keeps gradients local, and the next synchronised backward ave
 }
 
 TEST_CASE("frozen parameters are neither hooked nor reduced") {
-  run_group_or_throw(2, Transport::arena, [](const ProcessGroup& group) {
+  run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
     Forked model;
     model->right->weight.set_requires_grad(false);
     model->right->bias.set_requires_grad(false);
@@ -191,7 +191,7 @@ TEST_CASE("frozen parameters are neither hooked nor reduced") {
 
 TEST_CASE("a parameter without gradient is named by the same backward, also to ranks that used it") {
   for (const bool only_one_rank : {false, true}) {
-    const auto errors = run_group(2, Transport::arena, [&](const ProcessGroup& group) {
+    const auto errors = run_group(2, Over::arena, [&](const ProcessGroup& group) {
       Forked model;
       DistributedDataParallel ddp(model, group);
       ddp(wave({3, 4}, 0), only_one_rank && group.rank() == 0).sum().backward();
@@ -204,7 +204,7 @@ TEST_CASE("a parameter without gradient is named by the same backward, also to r
 }
 
 TEST_CASE("models that differ are refused on all ranks by the first difference") {
-  const auto errors = run_group(3, Transport::arena, [](const ProcessGroup& group) {
+  const auto errors = run_group(3, Over::arena, [](const ProcessGroup& group) {
     Net model(group.rank() == 2 ? 128 : 256);
     DistributedDataParallel ddp(model, group);
   });
@@ -223,12 +223,12 @@ TEST_CASE("models that differ are refused on all ranks by the first difference")
 }
 
 TEST_CASE("what cannot be wrapped is refused") {
-  run_group_or_throw(1, Transport::arena, [](const ProcessGroup& group) {
+  run_group_or_throw(1, Over::arena, [](const ProcessGroup& group) {
     Forked frozen;
     for (auto& parameter : frozen->parameters()) parameter.set_requires_grad(false);
     CHECK_THROWS_WITH_AS(DistributedDataParallel(frozen, group), doctest::Contains("no parameter of the module requires a gradient"), Error);
   });
-  run_group_or_throw(2, Transport::arena, [](const ProcessGroup& group) {
+  run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
     Forked model;
     DistributedDataParallel once(model, group);
     CHECK_THROWS_WITH_AS(DistributedDataParallel(model, group), doctest::Contains("left.weight is wrapped already"), Error);
@@ -236,7 +236,7 @@ TEST_CASE("what cannot be wrapped is refused") {
 }
 
 TEST_CASE("building and destroying leaves no hook behind") {
-  run_group_or_throw(2, Transport::arena, [](const ProcessGroup& group) {
+  run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
     Net model;
     for (int round = 0; round < 10; ++round) {
       DistributedDataParallel ddp(model, group);
@@ -256,7 +256,7 @@ TEST_CASE("building and destroying leaves no hook behind") {
 }
 
 TEST_CASE("the wrapped module stays itself") {
-  run_group_or_throw(2, Transport::arena, [](const ProcessGroup& group) {
+  run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
     Net model;
     DistributedDataParallel ddp(model, group);
     CHECK(ddp.module().ptr().get() == model.ptr().get());

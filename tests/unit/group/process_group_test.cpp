@@ -20,12 +20,12 @@ at::Tensor ramp(at::IntArrayRef sizes, int rank, at::ScalarType dtype = at::kFlo
   return (at::arange(count, at::kDouble) % 13 + rank).reshape(sizes).to(dtype);
 }
 
-constexpr Transport kTransports[] = {Transport::arena, Transport::links};
+constexpr Over kTransports[] = {Over::arena, Over::links};
 
 }  // namespace
 
 TEST_CASE("all_reduce: any shape and strides, in place, equal on all ranks") {
-  for (const Transport transport : kTransports) {
+  for (const Over transport : kTransports) {
     run_group_or_throw(3, transport, [](const ProcessGroup& group) {
       for (const auto dtype : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kInt, at::kLong, at::kByte}) {
         const at::Tensor expected = ramp({4, 5}, 0, dtype) * 3 + 3;
@@ -49,7 +49,7 @@ TEST_CASE("all_reduce: any shape and strides, in place, equal on all ranks") {
 }
 
 TEST_CASE("broadcast, all_gather, reduce_scatter and barrier") {
-  for (const Transport transport : kTransports) {
+  for (const Over transport : kTransports) {
     run_group_or_throw(3, transport, [](const ProcessGroup& group) {
       for (int root = 0; root < 3; ++root) {
         at::Tensor value = ramp({100, 700}, group.rank());
@@ -68,7 +68,7 @@ TEST_CASE("broadcast, all_gather, reduce_scatter and barrier") {
 }
 
 TEST_CASE("asynchronous calls finish in issue order, mixed with blocking ones") {
-  for (const Transport transport : kTransports) {
+  for (const Over transport : kTransports) {
     run_group_or_throw(2, transport, [](const ProcessGroup& group) {
       std::vector<at::Tensor> tensors;
       std::vector<Work> works;
@@ -92,7 +92,7 @@ TEST_CASE("asynchronous calls finish in issue order, mixed with blocking ones") 
 }
 
 TEST_CASE("what cannot be moved is refused by name, before anyone hears of it") {
-  run_group_or_throw(2, Transport::arena, [](const ProcessGroup& group) {
+  run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
     CHECK_THROWS_WITH_AS(group.all_reduce(at::zeros({2}, at::kComplexFloat)), doctest::Contains("ComplexFloat"), Error);
     CHECK_THROWS_WITH_AS(group.all_reduce(at::Tensor()), doctest::Contains("undefined"), Error);
     CHECK_THROWS_WITH_AS(group.all_reduce({at::zeros({2}), at::zeros({2}, at::kInt)}), doctest::Contains("tensor 1 is int32"), Error);
@@ -107,7 +107,7 @@ TEST_CASE("what cannot be moved is refused by name, before anyone hears of it") 
 }
 
 TEST_CASE("shapes that differ between ranks are a desync on every rank, and Work carries it") {
-  const auto errors = run_group(2, Transport::arena, [](const ProcessGroup& group) {
+  const auto errors = run_group(2, Over::arena, [](const ProcessGroup& group) {
     at::Tensor tensor = at::ones({group.rank() == 0 ? 8 : 4});
     const Work work = group.all_reduce_async(tensor, ReduceOp::sum, {.name = "layer1.weight"});
     work.wait(Deadline::after(10s));
@@ -125,7 +125,7 @@ TEST_CASE("shapes that differ between ranks are a desync on every rank, and Work
 }
 
 TEST_CASE("a per-call timeout counts, and the missing rank is named") {
-  const auto errors = run_group(2, Transport::arena, [](const ProcessGroup& group) {
+  const auto errors = run_group(2, Over::arena, [](const ProcessGroup& group) {
     if (group.rank() == 0) group.barrier({.timeout = 100ms});
   });
   REQUIRE(errors[0]);
@@ -142,7 +142,7 @@ TEST_CASE("a group that is destroyed with work in flight ends it, on both sides"
 }
 
 TEST_CASE("a group of one computes what many would") {
-  run_group_or_throw(1, Transport::arena, [](const ProcessGroup& group) {
+  run_group_or_throw(1, Over::arena, [](const ProcessGroup& group) {
     at::Tensor tensor = at::full({300'000}, 5.0);
     group.all_reduce(tensor, ReduceOp::avg);
     CHECK(at::equal(tensor, at::full({300'000}, 5.0)));

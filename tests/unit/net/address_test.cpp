@@ -6,9 +6,7 @@ using namespace lockstep;
 using namespace std::chrono_literals;
 
 namespace {
-Deadline soon() {
-  return Deadline::after(5s);
-}
+Deadline soon() { return Deadline::after(5s); }
 }  // namespace
 
 TEST_CASE("endpoints are parsed and written back") {

@@ -11,9 +11,7 @@ using namespace lockstep;
 using namespace std::chrono_literals;
 
 namespace {
-Deadline soon() {
-  return Deadline::after(5s);
-}
+Deadline soon() { return Deadline::after(5s); }
 }  // namespace
 
 TEST_CASE("a frame arrives as it was sent, also an empty one") {

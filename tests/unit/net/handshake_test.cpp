@@ -12,9 +12,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-Deadline soon() {
-  return Deadline::after(5s);
-}
+Deadline soon() { return Deadline::after(5s); }
 constexpr std::size_t kHelloBytes = 44;
 
 HandshakeSettings settings_of(const Token& token, int rank) {

@@ -14,9 +14,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-Deadline soon() {
-  return Deadline::after(5s);
-}
+Deadline soon() { return Deadline::after(5s); }
 
 // The local addresses, as the kernel prints them, of all sockets that listen on a port.
 std::vector<std::string> listening_addresses(std::uint16_t port) {

@@ -55,9 +55,7 @@ int in_child(const char* commands, const char* expected_host) {
   return WEXITSTATUS(status);
 }
 
-bool passed_or_skipped(int code) {
-  return code == 0 || code == kNoNamespaces;
-}
+bool passed_or_skipped(int code) { return code == 0 || code == kNoNamespaces; }
 
 }  // namespace
 
@@ -69,6 +67,4 @@ TEST_CASE("localhost on a host with IPv6 only") {
   CHECK(passed_or_skipped(in_child("ip -4 addr flush dev lo", "::1")));
 }
 
-TEST_CASE("localhost on a host with both") {
-  CHECK(passed_or_skipped(in_child("true", "127.0.0.1")));
-}
+TEST_CASE("localhost on a host with both") { CHECK(passed_or_skipped(in_child("true", "127.0.0.1"))); }

@@ -16,9 +16,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-Deadline soon() {
-  return Deadline::after(5s);
-}
+Deadline soon() { return Deadline::after(5s); }
 
 int option(int fd, int level, int name) {
   int value = 0;
@@ -28,9 +26,7 @@ int option(int fd, int level, int name) {
 }
 
 // A port that was free a moment ago.
-Endpoint free_endpoint() {
-  return Listener::bind({"127.0.0.1", 0}, soon()).address().endpoint();
-}
+Endpoint free_endpoint() { return Listener::bind({"127.0.0.1", 0}, soon()).address().endpoint(); }
 
 }  // namespace
 

@@ -39,9 +39,7 @@ class ScopedVariable {
 
 }  // namespace
 
-TEST_CASE("tokens differ") {
-  CHECK(Token::generate().bytes() != Token::generate().bytes());
-}
+TEST_CASE("tokens differ") { CHECK(Token::generate().bytes() != Token::generate().bytes()); }
 
 TEST_CASE("a token file is 64 hexadecimal digits") {
   TemporaryDirectory directory;

@@ -15,12 +15,8 @@ using namespace lockstep;
 using namespace std::chrono_literals;
 
 namespace {
-Deadline soon() {
-  return Deadline::after(5s);
-}
-std::string test_name() {
-  return fmt::format("lockstep-test-{}", ::getpid());
-}
+Deadline soon() { return Deadline::after(5s); }
+std::string test_name() { return fmt::format("lockstep-test-{}", ::getpid()); }
 }  // namespace
 
 TEST_CASE("two processes of one user meet under an abstract name") {

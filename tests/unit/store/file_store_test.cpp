@@ -19,9 +19,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-Deadline soon() {
-  return Deadline::after(5s);
-}
+Deadline soon() { return Deadline::after(5s); }
 
 Bytes read_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);

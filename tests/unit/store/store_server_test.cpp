@@ -20,9 +20,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-Deadline soon() {
-  return Deadline::after(10s);
-}
+Deadline soon() { return Deadline::after(10s); }
 
 struct Fixture {
   explicit Fixture(StoreServerLimits limits = {}, Admission admission = {})

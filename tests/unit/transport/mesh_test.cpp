@@ -33,8 +33,12 @@ const Kind kKinds[] = {
     {"tcp", [](int size) { return make_tcp_meshes(size); }},
 };
 
-Deadline soon() { return Deadline::after(20s); }
-ByteSpan bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
+Deadline soon() {
+  return Deadline::after(20s);
+}
+ByteSpan bytes_of(const std::string& text) {
+  return std::as_bytes(std::span(text));
+}
 
 std::string receive(Mesh& mesh, int peer, std::size_t count) {
   std::string text(count, '\0');
@@ -46,7 +50,9 @@ std::string receive(Mesh& mesh, int peer, std::size_t count) {
   return text;
 }
 
-double elapsed_since(TimePoint start) { return seconds(steady_clock().now() - start); }
+double elapsed_since(TimePoint start) {
+  return seconds(steady_clock().now() - start);
+}
 
 }  // namespace
 
@@ -62,7 +68,8 @@ TEST_CASE("streams keep their order between all pairs, in both directions at onc
       std::array<std::string, kSize> sent, received;
       for (int peer = 0; peer < kSize; ++peer) {
         for (std::size_t i = 0; i < kBytes; ++i) {
-          sent[static_cast<std::size_t>(peer)].push_back(static_cast<char>((i * 7 + i / 251) + static_cast<std::size_t>(rank * 16 + peer)));
+          sent[static_cast<std::size_t>(peer)].push_back(
+              static_cast<char>((i * 7 + i / 251) + static_cast<std::size_t>(rank * 16 + peer)));
         }
       }
       std::array<std::size_t, kSize> sent_count{};
@@ -75,7 +82,8 @@ TEST_CASE("streams keep their order between all pairs, in both directions at onc
           const std::size_t out = mesh.send_some(peer, bytes_of(sent[p]).subspan(sent_count[p]));
           sent_count[p] += out;
           std::array<std::byte, 997> buffer;
-          const std::size_t in = mesh.recv_some(peer, std::span(buffer).first(std::min(buffer.size(), kBytes - received[p].size())));
+          const std::size_t in =
+              mesh.recv_some(peer, std::span(buffer).first(std::min(buffer.size(), kBytes - received[p].size())));
           received[p].append(reinterpret_cast<const char*>(buffer.data()), in);
           moved |= out + in != 0;
           const Mesh::Interest interest{peer, received[p].size() < kBytes, sent_count[p] < kBytes};
@@ -150,11 +158,13 @@ TEST_CASE("abort reaches every rank within a quarter of a second, wherever it wa
       });
       CHECK(elapsed_since(start.load()) < 0.25);
       CHECK_ERROR(error_of([&] { mesh.wait({}, soon()); }), ErrorKind::aborted, "loss is NaN");
-      CHECK_ERROR(error_of([&] { mesh.send_some(interest[0].peer, bytes_of("x")); }), ErrorKind::aborted, "loss is NaN");
+      CHECK_ERROR(error_of([&] { mesh.send_some(interest[0].peer, bytes_of("x")); }), ErrorKind::aborted,
+                  "loss is NaN");
       throw error;
     });
     for (const auto& error : errors) {
-      CHECK_ERROR(error_of([&] { std::rethrow_exception(error); }), ErrorKind::aborted, "rank 1 ended the group: loss is NaN");
+      CHECK_ERROR(error_of([&] { std::rethrow_exception(error); }), ErrorKind::aborted,
+                  "rank 1 ended the group: loss is NaN");
     }
   }
 }

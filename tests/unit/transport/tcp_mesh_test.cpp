@@ -23,7 +23,9 @@ using namespace std::chrono_literals;
 
 namespace {
 
-Deadline soon() { return Deadline::after(20s); }
+Deadline soon() {
+  return Deadline::after(20s);
+}
 
 // A mesh of two in which rank 1 is played by the test, which holds its bare connections.
 struct MeshAndPuppet {
@@ -135,11 +137,14 @@ TEST_CASE("who does not belong is refused with the reason, and the mesh comes ab
     };
     CHECK_ERROR(attempt([](auto& s) { s.token = Token::generate(); }, 0), ErrorKind::unauthorized);
     CHECK_ERROR(attempt([](auto& s) { s.job_id = "other"; }, 0), ErrorKind::unauthorized);
-    CHECK_ERROR(attempt([](auto& s) { s.generation = 4; }, 0), ErrorKind::invalid_argument, "this is generation 5, not 4");
+    CHECK_ERROR(attempt([](auto& s) { s.generation = 4; }, 0), ErrorKind::invalid_argument,
+                "this is generation 5, not 4");
     CHECK_ERROR(attempt([](auto& s) { s.size = 3; }, 0), ErrorKind::invalid_argument, "has 2 ranks, not 3");
-    CHECK_ERROR(attempt([](auto& s) { s.rank = 7; }, 0), ErrorKind::invalid_argument, "only ranks 1 to 1 connect to rank 0, not rank 7");
+    CHECK_ERROR(attempt([](auto& s) { s.rank = 7; }, 0), ErrorKind::invalid_argument,
+                "only ranks 1 to 1 connect to rank 0, not rank 7");
     CHECK_ERROR(attempt([](auto& s) { s.rank = 0; }, 0), ErrorKind::invalid_argument, "not rank 0");
-    CHECK_ERROR(attempt([](auto& s) { s.name = "else"; }, 0), ErrorKind::invalid_argument, "this is mesh 'test', not 'else'");
+    CHECK_ERROR(attempt([](auto& s) { s.name = "else"; }, 0), ErrorKind::invalid_argument,
+                "this is mesh 'test', not 'else'");
     CHECK_ERROR(attempt([](auto&) {}, 2), ErrorKind::invalid_argument, "no connection number 2");
     // The silent stranger is still connected while rank 1 itself comes.
     meshes[1] = connect_tcp_mesh(tcp_mesh_settings(1, 2, token), store, soon());
@@ -160,9 +165,10 @@ TEST_CASE("a second claimant of a rank is refused, with the first one named") {
       connect_tcp_mesh(tcp_mesh_settings(0, 3, token), store, Deadline::after(300ms));
     }
   });
-  CHECK_ERROR(error_of([&] { std::rethrow_exception(errors[2]); }), ErrorKind::invalid_argument, "rank 2", "is here already",
-              "host");
-  CHECK_ERROR(error_of([&] { std::rethrow_exception(errors[0]); }), ErrorKind::timeout, "ranks 1, 2 of 3 have not connected");
+  CHECK_ERROR(error_of([&] { std::rethrow_exception(errors[2]); }), ErrorKind::invalid_argument, "rank 2",
+              "is here already", "host");
+  CHECK_ERROR(error_of([&] { std::rethrow_exception(errors[0]); }), ErrorKind::timeout,
+              "ranks 1, 2 of 3 have not connected");
 }
 
 TEST_CASE("a peer whose process dies is reported at once, with rank, host and pid") {

@@ -1,0 +1,36 @@
+#include "bench/programs.h"
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "lockstep/launch/program_path.h"
+
+namespace bench {
+
+std::string built_program(const std::string& name) {
+  return std::filesystem::read_symlink("/proc/self/exe").replace_filename(name);
+}
+
+std::string script(const std::string& name) { return std::filesystem::path(BENCH_SOURCE_DIR) / name; }
+
+std::string python() {
+  if (const char* chosen = std::getenv("LOCKSTEP_BENCH_PYTHON")) return chosen;
+  const auto own = std::filesystem::path(BENCH_SOURCE_DIR).parent_path() / ".venv/bin/python";
+  return std::filesystem::exists(own) ? own.string() : "python3";
+}
+
+std::string path_of(const std::string& program) {
+  const char* path = std::getenv("PATH");
+  return lockstep::find_program(program, path == nullptr ? "/usr/local/bin:/usr/bin:/bin" : path);
+}
+
+bool exists(const std::string& program) {
+  try {
+    path_of(program);
+    return true;
+  } catch (const lockstep::ExecFailed&) {
+    return false;
+  }
+}
+
+}  // namespace bench

@@ -1,0 +1,75 @@
+#include "bench/serve.h"
+
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
+
+#include <cstdio>
+#include <iostream>
+#include <optional>
+#include <sstream>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/format.h"
+
+namespace bench {
+namespace {
+
+using lockstep::ReduceOp;
+
+struct Command {
+  std::int64_t state = 0;  // one of the below
+  std::int64_t first = 0;
+  std::int64_t second = 0;
+};
+constexpr std::int64_t kEnd = 0;
+constexpr std::int64_t kMeasure = 1;
+constexpr std::int64_t kUnknown = 2;
+
+Command read_command(const std::string& verb) {
+  std::string line;
+  if (!std::getline(std::cin, line)) return {kEnd, 0, 0};
+  std::istringstream words(line);
+  std::string found;
+  Command command{kMeasure, 0, 0};
+  words >> found >> command.first;
+  if (!words || found != verb || command.first < 1) return {kUnknown, 0, 0};
+  words >> command.second;
+  return command;
+}
+
+// The next command, on all ranks.
+Command next_command(const lockstep::ProcessGroup& group, const std::string& verb) {
+  Command command;
+  if (group.rank() == 0) command = read_command(verb);
+  const at::Tensor shared = at::from_blob(&command, {3}, at::kLong);
+  group.broadcast(shared, 0, {.name = "command"});
+  return command;
+}
+
+void print_seconds(const std::vector<double>& seconds) {
+  std::puts(fmt::format("{{\"seconds\": [{:.9f}]}}", fmt::join(seconds, ", ")).c_str());
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+void serve(const lockstep::ProcessGroup& group, const std::string& verb, OfRanks of_ranks, const Measure& measure) {
+  if (group.rank() == 0) {
+    std::puts("{\"ready\": true}");
+    std::fflush(stdout);
+  }
+  for (;;) {
+    const Command command = next_command(group, verb);
+    if (command.state == kEnd) return;
+    if (command.state == kUnknown) {
+      throw lockstep::Error(lockstep::ErrorKind::invalid_argument,
+                            fmt::format("standard input: expected \"{} <number> [<number>]\"", verb));
+    }
+    std::vector<double> seconds = measure(command.first, command.second);
+    const at::Tensor shared = at::from_blob(seconds.data(), {static_cast<std::int64_t>(seconds.size())}, at::kDouble);
+    group.all_reduce(shared, of_ranks == OfRanks::slowest ? ReduceOp::max : ReduceOp::avg, {.name = "seconds"});
+    if (group.rank() == 0) print_seconds(seconds);
+  }
+}
+
+}  // namespace bench

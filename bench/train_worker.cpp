@@ -1,0 +1,118 @@
+// Trains a model step by step when it is told to; a Worker of bench_ddp.
+//   bench_train_worker ddp|unconnected MODEL BATCH RANKS
+// Takes "go STEPS". In "unconnected" every rank trains for itself, without DistributedDataParallel; the ranks only wait
+// for each other before a block of steps.
+#include <ATen/Parallel.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
+#include <torch/optim/sgd.h>
+#include <torch/utils.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "bench/serve.h"
+#include "examples/models/gpt.h"
+#include "examples/models/mlp.h"
+#include "examples/models/resnet18.h"
+#include "lockstep/base/error.h"
+#include "lockstep/ddp/distributed_data_parallel.h"
+#include "lockstep/group/world.h"
+#include "lockstep/launch/spawn.h"
+
+namespace {
+
+using lockstep::Error;
+using lockstep::ErrorKind;
+using lockstep::ProcessGroup;
+
+struct Batch {
+  at::Tensor x;
+  at::Tensor y;
+};
+
+// One training step; returns its loss.
+using Step = std::function<at::Tensor()>;
+
+// `net`: a module holder or a DistributedDataParallel.
+template <class Net>
+Step step_of(Net net, const std::vector<at::Tensor>& parameters, const Batch& batch) {
+  const auto options = torch::optim::SGDOptions(0.01).momentum(0.9);
+  auto optimizer = std::make_shared<torch::optim::SGD>(parameters, options);
+  return [net, optimizer, batch]() mutable {
+    optimizer->zero_grad();
+    const at::Tensor loss = at::cross_entropy_loss(net->forward(batch.x).flatten(0, -2), batch.y.flatten());
+    loss.backward();
+    optimizer->step();
+    return loss;
+  };
+}
+
+template <class Model>
+Step training(Model model, const Batch& batch, const ProcessGroup& group, bool connected) {
+  if (!connected) return step_of(model, model->parameters(), batch);
+  auto ddp = std::make_shared<lockstep::DistributedDataParallel<Model>>(model, group);
+  return step_of(ddp, ddp->parameters(), batch);
+}
+
+Step training_of(const std::string& name, std::int64_t size, const ProcessGroup& group, bool connected) {
+  torch::manual_seed(0);
+  if (name == "resnet18") {
+    models::ResNet18 model(10);
+    return training(model, {at::randn({size, 3, 28, 28}), at::randint(10, {size}, at::kLong)}, group, connected);
+  }
+  if (name == "mlp") {
+    models::Mlp model;
+    return training(model, {at::randn({size, 784}), at::randint(10, {size}, at::kLong)}, group, connected);
+  }
+  if (name == "gpt") {
+    models::Gpt model;
+    const at::Tensor tokens = at::randint(65, {size, 129}, at::kLong);
+    const Batch batch{tokens.slice(1, 0, 128).contiguous(), tokens.slice(1, 1, 129).contiguous()};
+    return training(model, batch, group, connected);
+  }
+  throw Error(ErrorKind::invalid_argument, "there is no model '" + name + "'; there are resnet18, mlp and gpt");
+}
+
+std::vector<double> measure(const Step& step, const ProcessGroup& group, std::int64_t steps) {
+  std::vector<double> seconds;
+  group.barrier();
+  for (std::int64_t i = 0; i < steps; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    const at::Tensor loss = step();
+    seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    if (!std::isfinite(loss.item<double>())) throw Error(ErrorKind::internal, "the loss is no longer finite");
+  }
+  return seconds;
+}
+
+void run_rank(char** argv) {
+  const auto world = lockstep::init_process_group();
+  at::set_num_threads(1);
+  const bool connected = std::string(argv[1]) == "ddp";
+  const Step step = training_of(argv[2], std::atoll(argv[3]), world.group(), connected);
+  bench::serve(world.group(), "go", connected ? bench::OfRanks::slowest : bench::OfRanks::mean,
+               [&](std::int64_t steps, std::int64_t) { return measure(step, world.group(), steps); });
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    if (argc != 5 || (std::string(argv[1]) != "ddp" && std::string(argv[1]) != "unconnected")) {
+      throw Error(ErrorKind::invalid_argument, "usage: bench_train_worker ddp|unconnected MODEL BATCH RANKS");
+    }
+    lockstep::spawn(argc, argv, [&](int) { run_rank(argv); }, {.nprocs = std::atoi(argv[4]), .threads_per_rank = 1});
+    return 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "bench_train_worker: %s\n", error.what());
+    return 1;
+  }
+}

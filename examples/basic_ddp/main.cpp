@@ -1,0 +1,52 @@
+// One training step of the tutorials' toy model, on ranks that the program starts by itself.
+//   build/bin/basic_ddp [ranks]
+#include <ATen/ATen.h>
+#include <torch/nn/modules/loss.h>
+#include <torch/optim/sgd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+
+#include "examples/models/toy.h"
+#include "lockstep/lockstep.h"
+
+namespace {
+
+void demo_basic(int rank) {
+  std::printf("Running basic DDP example on rank %d.\n", rank);
+  const auto world = lockstep::init_process_group();
+
+  models::Toy model;
+  lockstep::DistributedDataParallel ddp(model, world.group());
+  torch::optim::SGD optimizer(ddp.parameters(), 0.001);
+
+  optimizer.zero_grad();
+  const at::Tensor outputs = ddp(at::randn({20, 10}));
+  const at::Tensor labels = at::randn({20, 5});
+  torch::nn::MSELoss()(outputs, labels).backward();
+  optimizer.step();
+
+  std::vector<at::Tensor> flat;
+  for (const auto& parameter : ddp.parameters()) flat.push_back(parameter.detach().flatten());
+  const auto everyone = world.group().all_gather(at::cat(flat));
+  const bool same = std::all_of(everyone.begin(), everyone.end(), [&](const auto& other) { return at::equal(other, everyone[0]); });
+  if (world.is_main_rank()) {
+    std::printf("after 1 step all %d ranks hold %s %d parameters\n", world.size(), same ? "the same" : "DIFFERENT",
+                static_cast<int>(everyone[0].numel()));
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    const int ranks = argc > 1 ? std::atoi(argv[1]) : 2;
+    lockstep::spawn(argc, argv, demo_basic, {.nprocs = ranks});
+    return 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "basic_ddp: %s\n", error.what());
+    return 1;
+  }
+}

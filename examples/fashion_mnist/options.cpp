@@ -1,0 +1,47 @@
+#include "examples/fashion_mnist/options.h"
+
+#include <CLI/CLI.hpp>
+
+#include <cstdlib>
+#include <sstream>
+
+namespace {
+
+// All ranks read the same wrong command line; one complaint is enough.
+bool first_rank() {
+  const char* rank = std::getenv("RANK");
+  return rank == nullptr || std::string(rank) == "0";
+}
+
+}  // namespace
+
+std::optional<int> parse(int argc, char** argv, Options& options) {
+  CLI::App app("Trains on Fashion-MNIST with any number of ranks: lockstep run --nproc-per-node 2 fashion_mnist", "fashion_mnist");
+  app.option_defaults()->always_capture_default();
+  app.add_option("--model", options.model)->check(CLI::IsMember({"resnet18", "cnn", "mlp"}));
+  app.add_option("--epochs", options.epochs)->check(CLI::PositiveNumber);
+  app.add_option("--batch-size", options.batch_size, "images a step, over all ranks")->check(CLI::PositiveNumber);
+  app.add_option("--lr", options.lr, "learning rate")->check(CLI::PositiveNumber);
+  app.add_option("--momentum", options.momentum)->check(CLI::Range(0.0, 1.0));
+  app.add_option("--seed", options.seed);
+  app.add_option("--max-steps", options.max_steps, "stop after so many steps in all; 0: never")->check(CLI::NonNegativeNumber);
+  app.add_option("--data", options.data, "directory of the IDX files; default: that of Debian's dataset-fashion-mnist");
+  app.add_option("--out", options.out, "directory for checkpoints and metrics.jsonl");
+  app.add_option("--checkpoint-every", options.checkpoint_every, "steps between checkpoints; 0: one an epoch")
+      ->check(CLI::NonNegativeNumber);
+  app.add_flag("--resume", options.resume, "go on from the newest checkpoint in --out");
+  app.add_option("--workers", options.workers, "threads that prepare batches")->check(CLI::Range(0, 64));
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    std::ostringstream out;
+    std::ostringstream complaint;
+    const int code = app.exit(error, out, complaint);
+    if (first_rank()) {
+      std::fputs(out.str().c_str(), stdout);
+      std::fputs(complaint.str().c_str(), stderr);
+    }
+    return code == 0 ? 0 : 2;
+  }
+  return std::nullopt;
+}

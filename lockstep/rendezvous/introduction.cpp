@@ -1,0 +1,146 @@
+#include "lockstep/rendezvous/introduction.h"
+
+#include <algorithm>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/format.h"
+#include "lockstep/net/wire.h"
+#include "lockstep/store/functions.h"
+
+namespace lockstep {
+namespace {
+
+constexpr const char* kWorldSizeKey = "world_size";
+constexpr const char* kFailureKey = "failure";
+// How often a waiting rank looks whether the introduction has failed.
+constexpr Duration kFailureLook = std::chrono::milliseconds(200);
+
+std::string claim_key(int rank) { return fmt::format("claim/{}", rank); }
+std::string introduced_key(int rank) { return fmt::format("introduced/{}", rank); }
+
+// Tells this process from a later one with the same pid.
+const Bytes& process_nonce() {
+  static const Bytes nonce(reinterpret_cast<const char*>(Token::generate().bytes().data()), 8);
+  return nonce;
+}
+
+Bytes encode(const Member& member, int size) {
+  Bytes out;
+  put_u32(out, static_cast<std::uint32_t>(member.rank));
+  put_u32(out, static_cast<std::uint32_t>(size));
+  put_u32(out, static_cast<std::uint32_t>(member.pid));
+  put_bytes(out, member.host);
+  put_bytes(out, member.node_id);
+  put_bytes(out, member.address);
+  put_bytes(out, process_nonce());
+  return out;
+}
+
+struct Claim {
+  Member member;
+  int size = 0;
+  Bytes process;
+};
+
+Claim decode(ByteView encoded) {
+  WireReader reader(encoded, "a rank's introduction");
+  Claim claim;
+  claim.member.rank = static_cast<int>(reader.u32());
+  claim.size = static_cast<int>(reader.u32());
+  claim.member.pid = static_cast<int>(reader.u32());
+  claim.member.host = reader.bytes();
+  claim.member.node_id = reader.bytes();
+  claim.member.address = reader.bytes();
+  claim.process = reader.bytes();
+  return claim;
+}
+
+void leave_failure(Store& store, const std::string& text) {
+  try {
+    store.compare_set(kFailureKey, "", text, Deadline::after(kFailureLook));
+  } catch (const Error&) {  // the store is gone, and with it those who could read this
+  }
+}
+
+void agree_on_size(Store& store, const Member& me, int size, const Bytes& mine, Deadline deadline) {
+  const Claim first = decode(store.compare_set(kWorldSizeKey, "", mine, deadline));
+  if (first.size == size) return;
+  const std::string text = fmt::format(
+      "the ranks disagree about the world size: {} was started with {}, {} with {}; start all of them "
+      "with the same value",
+      to_string(first.member), first.size, to_string(me), size);
+  leave_failure(store, text);
+  throw Error(ErrorKind::invalid_argument, text);
+}
+
+// False if this process has held the rank before.
+bool claim_rank(Store& store, const Member& me, const Bytes& mine, Deadline deadline) {
+  const Claim holder = decode(store.compare_set(claim_key(me.rank), "", mine, deadline));
+  const bool same_process =
+      holder.process == process_nonce() && holder.member.pid == me.pid && holder.member.host == me.host;
+  if (same_process) return store.add(fmt::format("claims/{}", me.rank), 1, deadline) == 1;
+  throw Error(ErrorKind::invalid_argument,
+              fmt::format("rank {} is taken: host {}, pid {} holds it, and host {}, pid {} claims it too; give every "
+                          "process a rank of its own",
+                          me.rank, holder.member.host, holder.member.pid, me.host, me.pid),
+              {.rank = me.rank, .operation = "join"});
+}
+
+Error missing_ranks(const Member& me, int size, const std::vector<std::string>& keys,
+                    const std::vector<std::string>& missing, Duration waited) {
+  std::vector<int> ranks;
+  for (const std::string& key : missing) {
+    ranks.push_back(static_cast<int>(std::find(keys.begin(), keys.end(), key) - keys.begin()));
+  }
+  return Error(
+      ErrorKind::timeout,
+      fmt::format("rank {} waited {:.1f} s for all {} ranks to join: {} did not come. Were they started, with the "
+                  "same address, job id and world size?",
+                  me.rank, seconds(waited), size, list_ranks(ranks)),
+      {.rank = me.rank, .peer = ranks.front(), .operation = "join", .elapsed_seconds = seconds(waited)});
+}
+
+void wait_for_claims(Store& store, const Member& me, int size, Deadline deadline) {
+  const TimePoint start = steady_clock().now();
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < size; ++rank) keys.push_back(claim_key(rank));
+  for (;;) {
+    const std::vector<std::string> missing = store.wait(keys, std::min(deadline, Deadline::after(kFailureLook)));
+    if (store.check({kFailureKey}, Deadline::after(kFailureLook * 10))) {
+      throw Error(ErrorKind::invalid_argument, store.get(kFailureKey, Deadline::after(kFailureLook * 10)));
+    }
+    if (missing.empty()) return;
+    if (!deadline.expired()) continue;
+    const Error error = missing_ranks(me, size, keys, missing, steady_clock().now() - start);
+    // Whoever comes later must not take this rank's claim for a rank that is there.
+    leave_failure(store, fmt::format("{} has given up: {}", to_string(me), error.what()));
+    throw error;
+  }
+}
+
+}  // namespace
+
+std::string to_string(const Member& member) {
+  return fmt::format("rank {} (host {}, pid {})", member.rank, member.host, member.pid);
+}
+
+std::optional<std::vector<Member>> introduce(Store& store, const Member& me, int size, Deadline deadline) {
+  const Bytes mine = encode(me, size);
+  if (!claim_rank(store, me, mine, deadline)) return std::nullopt;
+  agree_on_size(store, me, size, mine, deadline);
+  wait_for_claims(store, me, size, deadline);
+  std::vector<Member> members;
+  for (int rank = 0; rank < size; ++rank) members.push_back(decode(store.get(claim_key(rank), deadline)).member);
+  store.set(introduced_key(me.rank), "", deadline);
+  return members;
+}
+
+void wait_for_all_introduced(Store& store, const Member& me, int size, Deadline deadline) {
+  const TimePoint start = steady_clock().now();
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < size; ++rank) keys.push_back(introduced_key(rank));
+  const std::vector<std::string> missing = store.wait(keys, deadline);
+  if (!missing.empty()) throw missing_ranks(me, size, keys, missing, steady_clock().now() - start);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,195 @@
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/format.h"
+#include "lockstep/base/log.h"
+#include "lockstep/net/handshake.h"
+#include "lockstep/rendezvous/introduction.h"
+#include "lockstep/rendezvous/join_plan.h"
+#include "lockstep/rendezvous/local_node.h"
+#include "lockstep/rendezvous/rendezvous.h"
+#include "lockstep/store/file_store.h"
+#include "lockstep/store/memory_store.h"
+#include "lockstep/store/prefix_store.h"
+#include "lockstep/store/store_server.h"
+#include "lockstep/store/tcp_store.h"
+
+namespace lockstep {
+namespace {
+
+// How long rank 0 asks whoever holds its port whether that is a store of this job.
+constexpr Duration kHolderTimeout = std::chrono::seconds(1);
+constexpr int kFarewellMs = 1000;
+
+Token token_for(const JoinOptions& options, const JoinPlan& plan) {
+  if (options.token) return *options.token;
+  if (plan.token_fd) return Token::from_fd(*plan.token_fd);
+  return plan.token_file.empty() ? Token::from_home() : Token::from_file(plan.token_file);
+}
+
+HandshakeSettings settings_for(const JoinPlan& plan, const Token& token) {
+  return {.token = token,
+          .job_id = plan.job_id,
+          .channel = Channel::store,
+          .mine = local_claims(plan.rank, plan.size, plan.generation)};
+}
+
+std::optional<Refusal> refuse_other_generation(const Claims& claims, std::uint64_t generation) {
+  if (claims.generation == generation) return std::nullopt;
+  return Refusal{
+      ErrorKind::invalid_argument,
+      fmt::format("this job is at generation {}, and {} came with generation {}; was the job restarted in between?",
+                  generation, to_string(claims), claims.generation)};
+}
+
+std::shared_ptr<StoreServer> host_store(const JoinPlan& plan, const Token& token) {
+  StoreServerOptions options{.token = token, .job_id = plan.job_id};
+  options.claims = local_claims(plan.rank, plan.size, plan.generation);
+  options.admission = [generation = plan.generation](const Claims& claims) {
+    return refuse_other_generation(claims, generation);
+  };
+  auto server = std::make_shared<StoreServer>(Endpoint{plan.bind_host, plan.endpoint.port}, std::move(options));
+  const std::string& name = plan.endpoint.host;
+  if (server->address().is_loopback() && name != "localhost" && name != server->address().host()) {
+    log_warning(
+        fmt::format("'{}' is the loopback address {} on this host, so ranks on other hosts cannot reach it; if there "
+                    "are any, use an address of the network",
+                    name, server->address().host()));
+  }
+  return server;
+}
+
+struct MeetingPlace {
+  std::shared_ptr<Store> store;
+  std::shared_ptr<StoreServer> hosted;
+  std::string address;
+};
+
+MeetingPlace meet_over_tcp(const JoinPlan& plan, const Token& token, Deadline deadline) {
+  MeetingPlace place;
+  auto store = std::make_shared<TcpStore>(plan.endpoint, settings_for(plan, token));
+  if (plan.meeting == Meeting::rank_zero && plan.rank == 0) {
+    try {
+      place.hosted = host_store(plan, token);
+    } catch (const Error& bind_error) {
+      // Another rank 0 of this job may hold the port; then both are named when this one claims the rank.
+      if (bind_error.kind() != ErrorKind::invalid_argument) throw;
+      try {
+        store->connect(std::min(deadline, Deadline::after(kHolderTimeout)));
+      } catch (const Error&) {
+        throw bind_error;
+      }
+    }
+  }
+  place.address = store->connect(deadline);
+  place.store = std::move(store);
+  return place;
+}
+
+MeetingPlace meet(const JoinOptions& options, const JoinPlan& plan, const Token& token, Deadline deadline) {
+  switch (plan.meeting) {
+    case Meeting::given_store: return {options.store, nullptr, first_interface_address()};
+    case Meeting::file: {
+      const std::string run_id = fmt::format("{}/{}", plan.job_id, plan.generation);
+      return {std::make_shared<FileStore>(plan.path, run_id, deadline), nullptr, first_interface_address()};
+    }
+    case Meeting::launcher:
+    case Meeting::rank_zero: return meet_over_tcp(plan, token, deadline);
+    case Meeting::alone: break;
+  }
+  return {std::make_shared<MemoryStore>(), nullptr, "127.0.0.1"};
+}
+
+Member describe_self(const JoinPlan& plan, const std::string& address) {
+  Member me;
+  me.rank = plan.rank;
+  me.host = local_claims(plan.rank, plan.size, plan.generation).host;
+  me.node_id = local_node_id(plan.node_label);
+  me.address = plan.address.empty() ? address : plan.address;
+  me.pid = ::getpid();
+  return me;
+}
+
+// Nodes are numbered in the order of their lowest rank; what a launcher has said about this process wins.
+void place_ranks(const JoinPlan& plan, Membership& membership) {
+  std::map<std::string, int> node_of;
+  int local_rank = 0;
+  int local_size = 0;
+  const std::string& own = membership.members[static_cast<std::size_t>(plan.rank)].node_id;
+  for (const Member& member : membership.members) {
+    node_of.emplace(member.node_id, static_cast<int>(node_of.size()));
+    if (member.node_id != own) continue;
+    ++local_size;
+    if (member.rank < plan.rank) ++local_rank;
+  }
+  membership.local_rank = plan.local_rank.value_or(local_rank);
+  membership.local_size = plan.local_size.value_or(local_size);
+  membership.node_rank = plan.node_rank.value_or(node_of.at(own));
+  membership.nodes = static_cast<int>(node_of.size());
+}
+
+bool is_loopback(const Member& member) { return member.address.starts_with("127.") || member.address == "::1"; }
+
+// Every rank sees the same members, so an error here is an error on all of them.
+void check_addresses(std::vector<Member>& members, int nodes) {
+  if (nodes == 1) {
+    for (Member& member : members) {
+      if (!is_loopback(member)) member.address = "127.0.0.1";
+    }
+    return;
+  }
+  const auto local = std::find_if(members.begin(), members.end(), is_loopback);
+  const bool all_local = std::all_of(members.begin(), members.end(), is_loopback);
+  if (local == members.end() || all_local) return;
+  throw Error(
+      ErrorKind::invalid_argument,
+      fmt::format("{} says that others reach it at {}, which is its own host's loopback address. On that host the "
+                  "job's address probably resolves to loopback: use an address of the network in MASTER_ADDR, or set "
+                  "LOCKSTEP_ADDRESS there",
+                  to_string(*local), local->address));
+}
+
+// A process may join, leave and join again: the n-th world of a generation has keys of its own.
+void meet_others(const JoinPlan& plan, const Member& me, const std::shared_ptr<Store>& store, Deadline deadline,
+                 Membership& membership) {
+  for (int round = 0; membership.members.empty(); ++round) {
+    membership.store =
+        std::make_shared<PrefixStore>(store, fmt::format("{}/{}/{}", plan.job_id, plan.generation, round));
+    PrefixStore introductions(membership.store, "rendezvous");
+    try {
+      membership.members = introduce(introductions, me, plan.size, deadline).value_or(std::vector<Member>());
+      if (membership.hosted) wait_for_all_introduced(introductions, me, plan.size, deadline);
+    } catch (const Error& error) {
+      // The others still have to read, in the store that dies with this process, why the job fails.
+      if (membership.hosted && error.kind() == ErrorKind::invalid_argument) ::poll(nullptr, 0, kFarewellMs);
+      throw;
+    }
+  }
+}
+
+}  // namespace
+
+Membership join(const JoinOptions& options, const Environment& environment) {
+  const JoinPlan plan = plan_join(options, environment);
+  const Deadline deadline = Deadline::after(options.timeout);
+  Membership membership;
+  membership.rank = plan.rank;
+  membership.size = plan.size;
+  membership.generation = plan.generation;
+  membership.job_id = plan.job_id;
+  membership.source = plan.source;
+  membership.token = plan.meeting == Meeting::alone ? Token::generate() : token_for(options, plan);
+
+  MeetingPlace place = meet(options, plan, membership.token, deadline);
+  membership.hosted = std::move(place.hosted);
+  meet_others(plan, describe_self(plan, place.address), place.store, deadline, membership);
+  place_ranks(plan, membership);
+  check_addresses(membership.members, membership.nodes);
+  return membership;
+}
+
+}  // namespace lockstep

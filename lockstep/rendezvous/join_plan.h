@@ -1,0 +1,42 @@
+// A JoinPlan is what one process will do to join, decided from its arguments, the URL and the environment alone.
+// options, environment -> JoinPlan -> join(). Pure: nothing is opened and nobody is asked.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "lockstep/net/address.h"
+#include "lockstep/rendezvous/rendezvous.h"
+
+namespace lockstep {
+
+enum class Meeting {
+  alone,        // a world of one, nobody to meet
+  given_store,  // in JoinOptions::store
+  file,         // in a file store at `path`
+  launcher,     // in the store that a launcher hosts at `endpoint`
+  rank_zero,    // in the store that rank 0 hosts at `endpoint`
+};
+
+struct JoinPlan {
+  Meeting meeting = Meeting::alone;
+  int rank = 0;
+  int size = 1;
+  std::optional<int> local_rank, local_size, node_rank;
+  Endpoint endpoint;
+  std::string bind_host;  // where rank 0 listens
+  std::string path;
+  std::string job_id;
+  std::uint64_t generation = 0;
+  std::string source;
+  std::optional<int> token_fd;
+  std::string token_file;
+  std::string address;     // LOCKSTEP_ADDRESS
+  std::string node_label;  // LOCKSTEP_NODE
+};
+
+// Error{invalid_argument} names each missing or malformed variable or argument.
+JoinPlan plan_join(const JoinOptions& options, const Environment& environment);
+
+}  // namespace lockstep

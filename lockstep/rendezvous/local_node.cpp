@@ -1,0 +1,60 @@
+#include "lockstep/rendezvous/local_node.h"
+
+#include <ifaddrs.h>
+#include <limits.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <memory>
+
+#include "lockstep/base/format.h"
+#include "lockstep/net/address.h"
+
+namespace lockstep {
+namespace {
+
+std::string boot_id() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string id;
+  if (std::getline(file, id)) return id;
+  char host[HOST_NAME_MAX + 1] = "";  // without /proc, two containers of one host look like two hosts, which is safe
+  ::gethostname(host, sizeof host - 1);
+  return host;
+}
+
+// "pid:[4026531836]"
+std::string name_space(const char* kind) {
+  char target[64] = "";
+  const std::string path = fmt::format("/proc/self/ns/{}", kind);
+  const ssize_t length = ::readlink(path.c_str(), target, sizeof target);
+  return length > 0 ? std::string(target, static_cast<std::size_t>(length)) : fmt::format("{}:?", kind);
+}
+
+}  // namespace
+
+std::string local_node_id(std::string_view label) {
+  std::string id = fmt::format("{} {} {} {} {} uid:{}", boot_id(), name_space("pid"), name_space("user"),
+                               name_space("ipc"), name_space("net"), ::geteuid());
+  if (!label.empty()) id += fmt::format(" label:{}", label);
+  return id;
+}
+
+std::string first_interface_address() {
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) return "127.0.0.1";
+  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(list, &::freeifaddrs);
+  std::string ipv6;
+  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
+    if (entry->ifa_addr == nullptr || (entry->ifa_flags & IFF_UP) == 0 || (entry->ifa_flags & IFF_LOOPBACK) != 0)
+      continue;
+    if (entry->ifa_addr->sa_family == AF_INET) return SocketAddress(entry->ifa_addr, sizeof(sockaddr_in)).host();
+    if (entry->ifa_addr->sa_family != AF_INET6 || !ipv6.empty()) continue;
+    const auto& address = reinterpret_cast<const sockaddr_in6*>(entry->ifa_addr)->sin6_addr;
+    if (!IN6_IS_ADDR_LINKLOCAL(&address)) ipv6 = SocketAddress(entry->ifa_addr, sizeof(sockaddr_in6)).host();
+  }
+  return ipv6.empty() ? "127.0.0.1" : ipv6;
+}
+
+}  // namespace lockstep

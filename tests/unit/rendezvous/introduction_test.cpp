@@ -1,0 +1,96 @@
+#include "lockstep/rendezvous/introduction.h"
+
+#include <future>
+
+#include "lockstep/rendezvous/local_node.h"
+#include "lockstep/store/memory_store.h"
+#include "tests/support/expect_error.h"
+
+using namespace lockstep;
+using namespace std::chrono_literals;
+
+namespace {
+
+Deadline soon() { return Deadline::after(5s); }
+
+Member member(int rank) {
+  Member member;
+  member.rank = rank;
+  member.host = "host" + std::to_string(rank);
+  member.node_id = "node" + std::to_string(rank / 2);
+  member.address = "10.0.0." + std::to_string(rank);
+  member.pid = 100 + rank;
+  return member;
+}
+
+}  // namespace
+
+TEST_CASE("every rank learns who the others are") {
+  MemoryStore store;
+  std::vector<std::future<std::optional<std::vector<Member>>>> ranks;
+  for (const int rank : {2, 0, 3, 1}) {
+    ranks.push_back(std::async(std::launch::async, [&, rank] { return introduce(store, member(rank), 4, soon()); }));
+  }
+  for (auto& rank : ranks) {
+    const std::vector<Member> members = rank.get().value();
+    REQUIRE(members.size() == 4);
+    for (int i = 0; i < 4; ++i) {
+      const Member& seen = members[static_cast<std::size_t>(i)];
+      CHECK(to_string(seen) == to_string(member(i)));
+      CHECK(seen.node_id == member(i).node_id);
+      CHECK(seen.address == member(i).address);
+    }
+  }
+  wait_for_all_introduced(store, member(0), 4, soon());
+}
+
+TEST_CASE("a second claimant of a rank is told who holds it, and the first goes on") {
+  MemoryStore store;
+  auto first = std::async(std::launch::async, [&] { return introduce(store, member(0), 2, soon()); });
+  store.get("claim/0", soon());
+  Member second = member(0);
+  second.host = "elsewhere";
+  second.pid = 7;
+  const TimePoint start = steady_clock().now();
+  CHECK_ERROR(error_of([&] { introduce(store, second, 2, soon()); }), ErrorKind::invalid_argument, "rank 0 is taken",
+              "host host0, pid 100", "host elsewhere, pid 7");
+  CHECK(steady_clock().now() - start < 1s);
+  introduce(store, member(1), 2, soon());
+  CHECK(first.get().value().size() == 2);
+}
+
+TEST_CASE("different world sizes fail on every side, with both values") {
+  MemoryStore store;
+  auto first =
+      std::async(std::launch::async, [&] { return error_of([&] { introduce(store, member(0), 2, soon()); }); });
+  store.get("claim/0", soon());
+  const TimePoint start = steady_clock().now();
+  const Error second = error_of([&] { introduce(store, member(1), 3, soon()); });
+  for (const Error& error : {second, first.get()}) {
+    CHECK_ERROR(error, ErrorKind::invalid_argument, "rank 0 (host host0, pid 100) was started with 2",
+                "rank 1 (host host1, pid 101) with 3");
+  }
+  CHECK(steady_clock().now() - start < 2s);
+}
+
+TEST_CASE("ranks that do not come are named") {
+  MemoryStore store;
+  const Error error = error_of([&] { introduce(store, member(1), 4, Deadline::after(30ms)); });
+  CHECK_ERROR(error, ErrorKind::timeout, "rank 1 waited", "ranks 0, 2 and 3 did not come");
+  CHECK(error.detail().rank == 1);
+  CHECK(error.detail().peer == 0);
+}
+
+TEST_CASE("whoever comes after a rank has given up is told so") {
+  MemoryStore store;
+  CHECK(error_of([&] { introduce(store, member(0), 2, Deadline::after(10ms)); }).kind() == ErrorKind::timeout);
+  CHECK_ERROR(error_of([&] { introduce(store, member(1), 2, soon()); }), ErrorKind::invalid_argument,
+              "rank 0 (host host0, pid 100) has given up", "rank 1 did not come");
+}
+
+TEST_CASE("a node's id is stable and splits by label") {
+  CHECK(local_node_id("") == local_node_id(""));
+  CHECK(local_node_id("a") != local_node_id("b"));
+  for (const char* part : {"pid:[", "user:[", "ipc:[", "net:[", "uid:"}) CHECK(contains(local_node_id(""), part));
+  CHECK_FALSE(first_interface_address().empty());
+}

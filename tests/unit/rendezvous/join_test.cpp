@@ -1,0 +1,205 @@
+// join() with threads as ranks; tests/process/rendezvous has the same with processes.
+#include <functional>
+#include <future>
+#include <map>
+#include <vector>
+
+#include "lockstep/base/format.h"
+#include "lockstep/net/listener.h"
+#include "lockstep/rendezvous/rendezvous.h"
+#include "lockstep/store/memory_store.h"
+#include "lockstep/store/store_server.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temporary_directory.h"
+
+using namespace lockstep;
+using namespace std::chrono_literals;
+
+namespace {
+
+using Variables = std::map<std::string, std::string>;
+
+Environment environment(Variables variables) {
+  return [variables = std::move(variables)](const char* name) {
+    const auto found = variables.find(name);
+    return found == variables.end() ? nullptr : found->second.c_str();
+  };
+}
+
+const Token& job_token() {
+  static const Token token = Token::generate();
+  return token;
+}
+
+JoinOptions options(const std::string& url) {
+  JoinOptions options;
+  options.init_method = url;
+  options.token = job_token();
+  options.timeout = 10s;
+  return options;
+}
+
+std::uint16_t free_port() { return Listener::bind({"127.0.0.1", 0}, Deadline::after(1s)).address().port(); }
+
+std::vector<Membership> join_all(const std::vector<std::pair<JoinOptions, Variables>>& ranks) {
+  std::vector<std::future<Membership>> joining;
+  for (const auto& [option, variables] : ranks) {
+    joining.push_back(
+        std::async(std::launch::async, [&option, env = environment(variables)] { return join(option, env); }));
+  }
+  std::vector<Membership> memberships;
+  for (auto& one : joining) memberships.push_back(one.get());
+  return memberships;
+}
+
+}  // namespace
+
+TEST_CASE("alone: a world of one whose store works") {
+  const Membership alone = join({}, environment({}));
+  CHECK(alone.size == 1);
+  CHECK(alone.rank == 0);
+  CHECK(alone.nodes == 1);
+  CHECK(alone.local_size == 1);
+  CHECK(alone.source == "alone");
+  REQUIRE(alone.members.size() == 1);
+  alone.store->set("k", "v", Deadline::after(1s));
+  CHECK(alone.store->get("k", Deadline::after(1s)) == "v");
+}
+
+TEST_CASE("over tcp://, a file, a given store and a launcher's store all ranks see the same world") {
+  const std::uint16_t port = free_port();
+  TemporaryDirectory directory;
+  const auto shared = std::make_shared<MemoryStore>();
+  const StoreServer launcher({"127.0.0.1", 0}, {.token = job_token(), .job_id = "default"});
+  std::function<std::pair<JoinOptions, Variables>(int rank)> way;
+  SUBCASE("tcp") {
+    way = [&](int rank) {
+      return std::pair(options(fmt::format("tcp://127.0.0.1:{}?world_size=3&rank={}", port, rank)), Variables{});
+    };
+  }
+  SUBCASE("file") {
+    way = [&](int rank) {
+      return std::pair(options(fmt::format("file://{}?world_size=3&rank={}", directory / "meet", rank)), Variables{});
+    };
+  }
+  SUBCASE("given store") {
+    way = [&](int rank) {
+      JoinOptions given = options("");
+      given.store = shared;
+      given.rank = rank;
+      given.world_size = 3;
+      return std::pair(given, Variables{});
+    };
+  }
+  SUBCASE("launcher") {
+    way = [&](int rank) {
+      return std::pair(options(""), Variables{{"RANK", std::to_string(rank)},
+                                              {"WORLD_SIZE", "3"},
+                                              {"LOCKSTEP_STORE", to_string(launcher.address())}});
+    };
+  }
+  std::vector<std::pair<JoinOptions, Variables>> ranks;
+  for (int rank = 0; rank < 3; ++rank) ranks.push_back(way(rank));
+  const std::vector<Membership> memberships = join_all(ranks);
+  for (int rank = 0; rank < 3; ++rank) {
+    const Membership& seen = memberships[static_cast<std::size_t>(rank)];
+    CHECK(seen.rank == rank);
+    CHECK(seen.size == 3);
+    CHECK(seen.local_rank == rank);
+    CHECK(seen.local_size == 3);
+    CHECK(seen.node_rank == 0);
+    CHECK(seen.nodes == 1);
+    REQUIRE(seen.members.size() == 3);
+    CHECK(seen.members[2].rank == 2);
+    CHECK(seen.members[2].address == "127.0.0.1");
+  }
+  memberships[1].store->set("from 1", "hello", Deadline::after(1s));
+  CHECK(memberships[2].store->get("from 1", Deadline::after(1s)) == "hello");
+}
+
+TEST_CASE("a process can leave a world and join another one in the same store, with keys of its own") {
+  const StoreServer launcher({"127.0.0.1", 0}, {.token = job_token(), .job_id = "default"});
+  std::vector<std::pair<JoinOptions, Variables>> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    ranks.emplace_back(options(""), Variables{{"RANK", std::to_string(rank)},
+                                              {"WORLD_SIZE", "2"},
+                                              {"LOCKSTEP_STORE", to_string(launcher.address())}});
+  }
+  for (int world = 0; world < 3; ++world) {
+    const std::vector<Membership> memberships = join_all(ranks);
+    CHECK_FALSE(memberships[0].store->check({"left over"}, Deadline::after(5s)));
+    memberships[1].store->set("left over", "", Deadline::after(5s));
+    CHECK(memberships[0].store->check({"left over"}, Deadline::after(5s)));
+  }
+}
+
+TEST_CASE("ranks with different LOCKSTEP_NODE are placed as on different hosts") {
+  const std::uint16_t port = free_port();
+  std::vector<std::pair<JoinOptions, Variables>> ranks;
+  for (int rank = 0; rank < 4; ++rank) {
+    const char* node = rank % 2 == 0 ? "even" : "odd";
+    ranks.emplace_back(options(fmt::format("tcp://127.0.0.1:{}?world_size=4&rank={}", port, rank)),
+                       Variables{{"LOCKSTEP_NODE", node}});
+  }
+  const std::vector<Membership> memberships = join_all(ranks);
+  for (int rank = 0; rank < 4; ++rank) {
+    const Membership& seen = memberships[static_cast<std::size_t>(rank)];
+    CHECK(seen.nodes == 2);
+    CHECK(seen.local_rank == rank / 2);
+    CHECK(seen.local_size == 2);
+    CHECK(seen.node_rank == rank % 2);
+    CHECK(seen.members[0].node_id == seen.members[2].node_id);
+    CHECK(seen.members[0].node_id != seen.members[1].node_id);
+    CHECK(seen.members[0].address == "127.0.0.1");
+  }
+}
+
+TEST_CASE("an address that only its own host can reach is named on every rank") {
+  const auto store = std::make_shared<MemoryStore>();
+  std::vector<std::future<Error>> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    ranks.push_back(std::async(std::launch::async, [&, rank] {
+      JoinOptions given = options("");
+      given.store = store;
+      given.rank = rank;
+      given.world_size = 2;
+      const Variables variables{{"LOCKSTEP_NODE", std::to_string(rank)},
+                                {"LOCKSTEP_ADDRESS", rank == 0 ? "127.0.1.1" : "10.0.0.2"}};
+      return error_of([&] { join(given, environment(variables)); });
+    }));
+  }
+  for (auto& rank : ranks) {
+    CHECK_ERROR(rank.get(), ErrorKind::invalid_argument, "rank 0 (host", "127.0.1.1", "MASTER_ADDR",
+                "LOCKSTEP_ADDRESS");
+  }
+}
+
+TEST_CASE("another generation is refused with both numbers") {
+  const std::uint16_t port = free_port();
+  const std::string url = fmt::format("tcp://127.0.0.1:{}?world_size=2&rank=", port);
+  auto old = std::async(std::launch::async, [&] {
+    JoinOptions waits = options(url + "0");
+    waits.timeout = 1s;
+    return error_of([&] { join(waits, environment({{"LOCKSTEP_GENERATION", "1"}})); });
+  });
+  CHECK_ERROR(error_of([&] {
+                join(options(url + "1"), environment({{"LOCKSTEP_GENERATION", "2"}}));
+              }),
+              ErrorKind::invalid_argument, "generation 1", "generation 2", "rank 1 (host");
+  CHECK_ERROR(old.get(), ErrorKind::timeout, "rank 1 did not come");
+}
+
+TEST_CASE("another job id is unauthorized and the text says what to compare") {
+  const std::uint16_t port = free_port();
+  const std::string url = fmt::format("tcp://127.0.0.1:{}?world_size=2&rank=", port);
+  auto first = std::async(std::launch::async, [&] {
+    JoinOptions waits = options(url + "0");
+    waits.timeout = 1s;
+    return error_of([&] { join(waits, environment({{"LOCKSTEP_JOB_ID", "a"}})); });
+  });
+  CHECK_ERROR(error_of([&] {
+                join(options(url + "1"), environment({{"LOCKSTEP_JOB_ID", "b"}}));
+              }),
+              ErrorKind::unauthorized, "LOCKSTEP_JOB_ID", "'b'");
+  CHECK(first.get().kind() == ErrorKind::timeout);
+}

@@ -81,6 +81,10 @@ std::vector<EngineCommand> engine_commands(const std::vector<std::string>& wante
                                         engine.start.name, fmt::join(engine.needs, " and ")));
     }
   }
+  if (chosen.empty()) {
+    throw lockstep::Error(lockstep::ErrorKind::invalid_argument,
+                          fmt::format("--engines {}: none of these is installed", fmt::join(wanted, ",")));
+  }
   return chosen;
 }
 

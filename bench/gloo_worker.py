@@ -3,8 +3,8 @@
     gloo_worker.py RANKS    (as one of torchrun's ranks: without RANKS, and it ends when it is ready)
 
 Prints {"ready": true} after a first all-reduce, then answers each line "run BYTES REPETITIONS" of standard input with
-{"seconds": [...]}: for each repetition, from the return of a barrier to the return of the all-reduce, on the slowest rank.
-Between lines every rank sleeps.
+{"seconds": [...]}: for each repetition, from the return of a barrier to the return of the all-reduce, on the slowest
+rank. Between lines every rank sleeps.
 """
 
 import json

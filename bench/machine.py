@@ -19,7 +19,7 @@ def first_line(*command):
         return None
     ended = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     lines = ended.stdout.strip().splitlines()
-    return lines[0].strip() if ended.returncode == 0 and lines else None
+    return " ".join(lines[0].split()) if ended.returncode == 0 and lines else None
 
 
 def field(path, name):

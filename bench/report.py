@@ -30,6 +30,7 @@ STARTS = {
     "pytorch-fork": "PyTorch, ranks forked after `import torch`",
     "pytorch-torchrun": "PyTorch, `torchrun`",
 }
+MIN_SPEED_BYTES = 65536  # below, the time is not about bytes
 
 
 def read_runs(folder):
@@ -93,16 +94,17 @@ def all_reduce_section(records):
         times_rows.append([size_text(size), *row, *(times(faster(size, *others)) for others in compared)])
         found = [cells.get((engine, size)) for engine in engines]
         spread_rows.append([size_text(size), *(spread(record) for record in found)])
-        speed_rows.append([size_text(size), *(significant(r["algbw_gbps"]) if r else "–" for r in found)])
+        if size >= MIN_SPEED_BYTES:
+            speed_rows.append([size_text(size), *(significant(r["algbw_gbps"]) if r else "–" for r in found)])
+    repetitions = min(record["iterations"] for record in records)
     names = [ENGINES[engine] for engine in engines]
     ratios = ["Gloo / Lockstep", "best MPI / Lockstep", "memcpy / Lockstep"]
     return "\n\n".join([
         f"## All-reduce of float32, {max(record['ranks'] for record in records)} ranks",
         table(["bytes", *names, *ratios], times_rows),
-        "From the 10th to the 90th percentile:",
+        f"From the 10th to the 90th percentile of {repetitions} repetitions or more:",
         table(["bytes", *names], spread_rows),
-        "Bytes of the tensor by time, in GB/s:",
-        table(["bytes", *names], speed_rows),
+        *(["Bytes of the tensor by time, in GB/s:", table(["bytes", *names], speed_rows)] if speed_rows else []),
     ])
 
 

@@ -1,4 +1,5 @@
-// Everything a training program needs. Parts of it can be included by themselves; this header includes no torch/torch.h.
+// Everything a training program needs. Parts of it can be included by themselves; this header includes no
+// torch/torch.h.
 #pragma once
 
 #include "lockstep/base/error.h"

@@ -31,7 +31,8 @@ void demo_basic(int rank) {
   std::vector<at::Tensor> flat;
   for (const auto& parameter : ddp.parameters()) flat.push_back(parameter.detach().flatten());
   const auto everyone = world.group().all_gather(at::cat(flat));
-  const bool same = std::all_of(everyone.begin(), everyone.end(), [&](const auto& other) { return at::equal(other, everyone[0]); });
+  const bool same =
+      std::all_of(everyone.begin(), everyone.end(), [&](const auto& other) { return at::equal(other, everyone[0]); });
   if (world.is_main_rank()) {
     std::printf("after 1 step all %d ranks hold %s %d parameters\n", world.size(), same ? "the same" : "DIFFERENT",
                 static_cast<int>(everyone[0].numel()));

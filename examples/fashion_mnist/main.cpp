@@ -3,10 +3,10 @@
 // Alone it trains on one rank; nothing else changes.
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/tensor.h>
-#include <c10/core/InferenceMode.h>
 #include <torch/optim/sgd.h>
 #include <torch/utils.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <exception>
@@ -31,7 +31,9 @@ struct Evaluation {
   double accuracy = 0;
 };
 
-double seconds_since(std::chrono::steady_clock::time_point start) { return Seconds(std::chrono::steady_clock::now() - start).count(); }
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return Seconds(std::chrono::steady_clock::now() - start).count();
+}
 
 // The sums of these numbers over all ranks.
 std::vector<double> sum_over_ranks(const lockstep::World& world, std::vector<double> values) {
@@ -42,7 +44,8 @@ std::vector<double> sum_over_ranks(const lockstep::World& world, std::vector<dou
 
 // Every test image counts once, whatever the number of ranks.
 template <class Model>
-Evaluation evaluate(Model& ddp, const FashionMnist& test, const Options& options, std::size_t batch_size, const lockstep::World& world) {
+Evaluation evaluate(Model& ddp, const FashionMnist& test, const Options& options, std::size_t batch_size,
+                    const lockstep::World& world) {
   ddp.eval();
   const at::NoGradGuard no_grad;
   lockstep::DistributedSampler sampler(test.size(), world, {.shuffle = false, .padding = lockstep::Padding::none});
@@ -60,86 +63,113 @@ Evaluation evaluate(Model& ddp, const FashionMnist& test, const Options& options
   return {sums[0] / sums[2], sums[1] / sums[2]};
 }
 
+// One pass over this rank's part of the training images, or what is left of it.
+struct Pass {
+  std::int64_t trained = 0;  // images, on this rank
+  double seconds = 0;
+  double communication_share = 0;
+  bool complete = false;  // not cut short by --max-steps
+};
+
+template <class Model, class Ddp>
+Pass train_epoch(Model& model, Ddp& ddp, torch::optim::SGD& optimizer, const FashionMnist& images,
+                 const Options& options, RunState& state, const lockstep::World& world) {
+  lockstep::DistributedSampler sampler(images.size(), world, {.shuffle = true, .seed = options.seed});
+  sampler.set_epoch(state.epoch);
+  const auto batches =
+      lockstep::loader(images, sampler,
+                       {.batch_size = lockstep::BatchSize::global(options.batch_size).local(world.size()),
+                        .workers = options.workers,
+                        .first_batch = static_cast<std::size_t>(state.batch)});
+  const auto remaining = static_cast<std::int64_t>(batches.size());
+  const std::int64_t steps = options.max_steps == 0 ? remaining : std::min(remaining, options.max_steps - state.step);
+  Progress progress(state.epoch, options.epochs, steps);
+  Pass pass;
+  const auto start = std::chrono::steady_clock::now();
+  const double communicated = ddp.stats().communication_seconds;
+  std::int64_t done = 0;
+  for (auto& [x, y] : batches) {
+    optimizer.zero_grad();
+    const at::Tensor loss = at::cross_entropy_loss(ddp(x), y);
+    loss.backward();
+    optimizer.step();
+
+    state.loss_sum += loss.template item<double>() * static_cast<double>(y.numel());
+    state.samples += y.numel();
+    ++state.step;
+    ++state.batch;
+    pass.trained += y.numel();
+    pass.seconds = seconds_since(start);
+    pass.communication_share = (ddp.stats().communication_seconds - communicated) / pass.seconds;
+    if (world.is_main_rank()) {
+      progress.update(++done, state.loss_sum / static_cast<double>(state.samples),
+                      static_cast<double>(pass.trained * world.size()) / pass.seconds, pass.communication_share);
+    }
+    if (options.checkpoint_every != 0 && state.step % options.checkpoint_every == 0) {
+      save_run(options.out, state, options, *model, optimizer, world);
+    }
+    if (options.max_steps != 0 && state.step >= options.max_steps) break;
+  }
+  pass.complete = steps == remaining;
+  if (world.is_main_rank()) progress.finish();
+  return pass;
+}
+
+void report(const Options& options, const RunState& state, const Pass& pass, const Evaluation& evaluation,
+            const lockstep::World& world) {
+  const auto sums = sum_over_ranks(world, {state.loss_sum, static_cast<double>(state.samples),
+                                           static_cast<double>(pass.trained), pass.communication_share});
+  if (!world.is_main_rank()) return;
+  const EpochMetrics metrics{.epoch = state.epoch,
+                             .train_loss = sums[0] / sums[1],
+                             .val_loss = evaluation.loss,
+                             .val_accuracy = evaluation.accuracy,
+                             .samples_per_second = sums[2] / pass.seconds,
+                             .communication_share = sums[3] / world.size(),
+                             .world_size = world.size()};
+  append_metrics(std::filesystem::path(options.out) / "metrics.jsonl", metrics);
+  std::printf(
+      "Iteration %d/%d  Train Loss: %.4f  Val Loss: %.4f  Val Accuracy: %.4f  %.0f images/s  communication %.1f%%\n",
+      state.epoch + 1, options.epochs, metrics.train_loss, metrics.val_loss, metrics.val_accuracy,
+      metrics.samples_per_second, metrics.communication_share * 100);
+}
+
 template <class Model>
-void train(Model model, const Options& options, const FashionMnist& images, const FashionMnist& test, const lockstep::World& world) {
+void train(Model model, const Options& options, const FashionMnist& images, const FashionMnist& test,
+           const lockstep::World& world) {
   const std::size_t local_batch = lockstep::BatchSize::global(options.batch_size).local(world.size());
-  const std::filesystem::path out = options.out;
-  if (world.is_main_rank()) std::filesystem::create_directories(out);
+  if (world.is_main_rank()) std::filesystem::create_directories(options.out);
 
   lockstep::DistributedDataParallel ddp(model, world.group());
   torch::optim::SGD optimizer(ddp.parameters(), torch::optim::SGDOptions(options.lr).momentum(options.momentum));
-  lockstep::DistributedSampler sampler(images.size(), world, {.shuffle = true, .seed = options.seed});
-  RunState state = options.resume ? load_run(out, options, *model, optimizer, world) : RunState{};
-  if (world.is_main_rank() && options.resume) std::printf("resumed after step %ld\n", static_cast<long>(state.step));
+  RunState state = options.resume ? load_run(options.out, options, *model, optimizer, world) : RunState{};
+  if (options.resume && world.is_main_rank()) std::printf("resumed after step %ld\n", static_cast<long>(state.step));
 
   const auto begin = std::chrono::steady_clock::now();
-  const auto limit_reached = [&] { return options.max_steps != 0 && state.step >= options.max_steps; };
-  for (; state.epoch < options.epochs && !limit_reached(); ++state.epoch, state.batch = 0, state.loss_sum = 0, state.samples = 0) {
-    sampler.set_epoch(state.epoch);
-    const auto batches = lockstep::loader(
-        images, sampler,
-        {.batch_size = local_batch, .workers = options.workers, .first_batch = static_cast<std::size_t>(state.batch)});
-    const auto remaining = static_cast<std::int64_t>(batches.size());
-    const std::int64_t steps = options.max_steps == 0 ? remaining : std::min(remaining, options.max_steps - state.step);
-    Progress progress(state.epoch, options.epochs, steps);
-    const auto start = std::chrono::steady_clock::now();
-    const double communicated = ddp.stats().communication_seconds;
-    const auto communication_share = [&] { return (ddp.stats().communication_seconds - communicated) / seconds_since(start); };
-    std::int64_t trained = 0;
-    std::int64_t done = 0;
-    for (auto& [x, y] : batches) {
-      optimizer.zero_grad();
-      const at::Tensor loss = at::cross_entropy_loss(ddp(x), y);
-      loss.backward();
-      optimizer.step();
-
-      state.loss_sum += loss.template item<double>() * static_cast<double>(y.numel());
-      state.samples += y.numel();
-      trained += y.numel();
-      ++state.step;
-      ++state.batch;
-      ++done;
-      if (world.is_main_rank()) {
-        progress.update(done, state.loss_sum / static_cast<double>(state.samples),
-                        static_cast<double>(trained * world.size()) / seconds_since(start), communication_share());
-      }
-      if (options.checkpoint_every != 0 && state.step % options.checkpoint_every == 0) save_run(out, state, options, *model, optimizer, world);
-      if (limit_reached()) break;
-    }
-    const double training_seconds = seconds_since(start);
-    const double share = communication_share();
-    if (world.is_main_rank()) progress.finish();
-
+  while (state.epoch < options.epochs && (options.max_steps == 0 || state.step < options.max_steps)) {
+    const Pass pass = train_epoch(model, ddp, optimizer, images, options, state, world);
     const Evaluation evaluation = evaluate(ddp, test, options, local_batch, world);
-    const auto sums = sum_over_ranks(world, {state.loss_sum, static_cast<double>(state.samples), static_cast<double>(trained), share});
-    if (world.is_main_rank()) {
-      const EpochMetrics metrics{.epoch = state.epoch, .train_loss = sums[0] / sums[1], .val_loss = evaluation.loss,
-                                 .val_accuracy = evaluation.accuracy, .samples_per_second = sums[2] / training_seconds,
-                                 .communication_share = sums[3] / world.size(), .world_size = world.size()};
-      append_metrics(out / "metrics.jsonl", metrics);
-      std::printf("Iteration %d/%d  Train Loss: %.4f  Val Loss: %.4f  Val Accuracy: %.4f  %.0f images/s  communication %.1f%%\n",
-                  state.epoch + 1, options.epochs, metrics.train_loss, metrics.val_loss, metrics.val_accuracy, metrics.samples_per_second,
-                  metrics.communication_share * 100);
-    }
-    RunState reached = state;
-    if (done == remaining) reached = {.step = state.step, .epoch = state.epoch + 1};
-    save_run(out, reached, options, *model, optimizer, world);
+    report(options, state, pass, evaluation, world);
+    if (pass.complete) state = {.step = state.step, .epoch = state.epoch + 1};
+    save_run(options.out, state, options, *model, optimizer, world);
+    if (!pass.complete) break;
   }
   if (world.is_main_rank()) {
     std::printf("Completed training in %.1f seconds.\n", seconds_since(begin));
-    std::printf("checkpoint: %s\n", lockstep::step_path(out, static_cast<std::uint64_t>(state.step)).c_str());
+    std::printf("checkpoint: %s\n", lockstep::step_path(options.out, static_cast<std::uint64_t>(state.step)).c_str());
   }
 }
 
 void run(const Options& options) {
   const auto world = lockstep::init_process_group();
-  const std::filesystem::path data = options.data.empty() ? FashionMnist::default_data_directory() : std::filesystem::path(options.data);
+  const std::filesystem::path data =
+      options.data.empty() ? FashionMnist::default_data_directory() : std::filesystem::path(options.data);
   const lockstep::FashionMnistOptions layout{.channels = options.model == "resnet18" ? 3 : 1};
   const FashionMnist images = FashionMnist::load(data, FashionMnist::Split::train, layout);
   const FashionMnist test = FashionMnist::load(data, FashionMnist::Split::test, layout);
   if (world.is_main_rank()) {
-    std::printf("training %s on %zu images, %d ranks over %s, %zu images a step\n", options.model.c_str(), images.size(), world.size(),
-                std::string(world.group().transport()).c_str(), options.batch_size);
+    std::printf("training %s on %zu images, %d ranks over %s, %zu images a step\n", options.model.c_str(),
+                images.size(), world.size(), std::string(world.group().transport()).c_str(), options.batch_size);
     std::fflush(stdout);
   }
   torch::manual_seed(options.seed);

@@ -8,8 +8,8 @@ struct EpochMetrics {
   double train_loss = 0;
   double val_loss = 0;
   double val_accuracy = 0;
-  double samples_per_second = 0;    // over all ranks, training only
-  double communication_share = 0;   // of the training time, mean over ranks
+  double samples_per_second = 0;   // over all ranks, training only
+  double communication_share = 0;  // of the training time, mean over ranks
   int world_size = 1;
 };
 

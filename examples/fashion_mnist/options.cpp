@@ -16,7 +16,8 @@ bool first_rank() {
 }  // namespace
 
 std::optional<int> parse(int argc, char** argv, Options& options) {
-  CLI::App app("Trains on Fashion-MNIST with any number of ranks: lockstep run --nproc-per-node 2 fashion_mnist", "fashion_mnist");
+  CLI::App app("Trains on Fashion-MNIST with any number of ranks: lockstep run --nproc-per-node 2 fashion_mnist",
+               "fashion_mnist");
   app.option_defaults()->always_capture_default();
   app.add_option("--model", options.model)->check(CLI::IsMember({"resnet18", "cnn", "mlp"}));
   app.add_option("--epochs", options.epochs)->check(CLI::PositiveNumber);
@@ -24,7 +25,8 @@ std::optional<int> parse(int argc, char** argv, Options& options) {
   app.add_option("--lr", options.lr, "learning rate")->check(CLI::PositiveNumber);
   app.add_option("--momentum", options.momentum)->check(CLI::Range(0.0, 1.0));
   app.add_option("--seed", options.seed);
-  app.add_option("--max-steps", options.max_steps, "stop after so many steps in all; 0: never")->check(CLI::NonNegativeNumber);
+  app.add_option("--max-steps", options.max_steps, "stop after so many steps in all; 0: never")
+      ->check(CLI::NonNegativeNumber);
   app.add_option("--data", options.data, "directory of the IDX files; default: that of Debian's dataset-fashion-mnist");
   app.add_option("--out", options.out, "directory for checkpoints and metrics.jsonl");
   app.add_option("--checkpoint-every", options.checkpoint_every, "steps between checkpoints; 0: one an epoch")

@@ -20,5 +20,6 @@ struct Options {
   int workers = 2;
 };
 
-// The exit code to end with, after --help or a wrong flag; empty to go on. Prints what is wrong to standard error on rank 0.
+// The exit code to end with, after --help or a wrong flag; empty to go on. Prints what is wrong to standard error on
+// rank 0.
 std::optional<int> parse(int argc, char** argv, Options& options);

@@ -41,11 +41,13 @@ void Progress::update(std::int64_t step, double loss, double samples_per_second,
 void Progress::draw(std::int64_t step, double loss, double samples_per_second, double communication) const {
   const double done = static_cast<double>(step) / static_cast<double>(std::max<std::int64_t>(steps_, 1));
   const double elapsed = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-  const int eta = step > 0 ? static_cast<int>(elapsed / static_cast<double>(step) * static_cast<double>(steps_ - step)) : 0;
+  const int eta =
+      step > 0 ? static_cast<int>(elapsed / static_cast<double>(step) * static_cast<double>(steps_ - step)) : 0;
   const std::string shown = terminal_ ? bar(done) + " " : "";
-  std::printf("%sepoch %d/%d %s%3.0f%% %ld/%ld  loss %.4f  %.0f images/s  communication %.1f%%  eta %d:%02d%s", terminal_ ? "\r" : "",
-              epoch_ + 1, epochs_, shown.c_str(), done * 100, static_cast<long>(step), static_cast<long>(steps_), loss,
-              samples_per_second, communication * 100, eta / 60, eta % 60, terminal_ ? "\033[K" : "\n");
+  std::printf("%sepoch %d/%d %s%3.0f%% %ld/%ld  loss %.4f  %.0f images/s  communication %.1f%%  eta %d:%02d%s",
+              terminal_ ? "\r" : "", epoch_ + 1, epochs_, shown.c_str(), done * 100, static_cast<long>(step),
+              static_cast<long>(steps_), loss, samples_per_second, communication * 100, eta / 60, eta % 60,
+              terminal_ ? "\033[K" : "\n");
   std::fflush(stdout);
 }
 

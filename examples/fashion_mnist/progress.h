@@ -8,7 +8,8 @@ class Progress {
  public:
   Progress(int epoch, int epochs, std::int64_t steps);
 
-  // After each step. `loss`: mean over the epoch so far; `samples_per_second`: of all ranks; `communication`: share of the time.
+  // After each step. `loss`: mean over the epoch so far; `samples_per_second`: of all ranks; `communication`: share of
+  // the time.
   void update(std::int64_t step, double loss, double samples_per_second, double communication);
   // Ends the bar's line.
   void finish();

@@ -15,13 +15,15 @@ namespace {
 
 // What must not change between a run and its continuation.
 std::map<std::string, std::string> identity_of(const Options& options) {
-  return {{"model", options.model}, {"batch_size", std::to_string(options.batch_size)}, {"seed", std::to_string(options.seed)}};
+  return {{"model", options.model},
+          {"batch_size", std::to_string(options.batch_size)},
+          {"seed", std::to_string(options.seed)}};
 }
 
 }  // namespace
 
-void save_run(const std::filesystem::path& directory, const RunState& state, const Options& options, const torch::nn::Module& module,
-              const torch::optim::Optimizer& optimizer, const lockstep::World& world) {
+void save_run(const std::filesystem::path& directory, const RunState& state, const Options& options,
+              const torch::nn::Module& module, const torch::optim::Optimizer& optimizer, const lockstep::World& world) {
   const at::Tensor sums = at::tensor({state.loss_sum, static_cast<double>(state.samples)}, at::kDouble);
   world.group().all_reduce(sums, lockstep::ReduceOp::sum, {.name = "loss so far"});
   if (!world.is_main_rank()) return;
@@ -34,7 +36,8 @@ void save_run(const std::filesystem::path& directory, const RunState& state, con
   lockstep::add_module(checkpoint, module);
   lockstep::add_optimizer(checkpoint, optimizer);
   lockstep::add_random_state(checkpoint);
-  lockstep::save_checkpoint(lockstep::step_path(directory, static_cast<std::uint64_t>(state.step)), checkpoint, {.keep_last = 3});
+  lockstep::save_checkpoint(lockstep::step_path(directory, static_cast<std::uint64_t>(state.step)), checkpoint,
+                            {.keep_last = 3});
 }
 
 RunState load_run(const std::filesystem::path& directory, const Options& options, torch::nn::Module& module,
@@ -52,13 +55,16 @@ RunState load_run(const std::filesystem::path& directory, const Options& options
   const auto chosen = step.item<std::int64_t>();
   if (chosen < 0) {
     throw lockstep::Error(lockstep::ErrorKind::invalid_argument,
-                          "--resume: there is no checkpoint in " + directory.string() + "; start without --resume, or name its directory with --out");
+                          "--resume: there is no checkpoint in " + directory.string() +
+                              "; start without --resume, or name its directory with --out");
   }
-  if (!world.is_main_rank()) checkpoint = lockstep::load_checkpoint(lockstep::step_path(directory, static_cast<std::uint64_t>(chosen)));
+  if (!world.is_main_rank())
+    checkpoint = lockstep::load_checkpoint(lockstep::step_path(directory, static_cast<std::uint64_t>(chosen)));
   for (const auto& [key, value] : identity_of(options)) {
     if (checkpoint.metadata[key] == value) continue;
-    throw lockstep::Error(lockstep::ErrorKind::invalid_argument, "--resume: the checkpoint in " + directory.string() + " was made with " + key +
-                                                                     " " + checkpoint.metadata[key] + ", this run has " + value);
+    throw lockstep::Error(lockstep::ErrorKind::invalid_argument,
+                          "--resume: the checkpoint in " + directory.string() + " was made with " + key + " " +
+                              checkpoint.metadata[key] + ", this run has " + value);
   }
   lockstep::load_module(checkpoint, module);
   lockstep::load_optimizer(checkpoint, optimizer);

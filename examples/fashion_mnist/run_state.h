@@ -20,10 +20,10 @@ struct RunState {
 };
 
 // Collective. Rank 0 writes the file, atomically.
-void save_run(const std::filesystem::path& directory, const RunState& state, const Options& options, const torch::nn::Module& module,
-              const torch::optim::Optimizer& optimizer, const lockstep::World& world);
+void save_run(const std::filesystem::path& directory, const RunState& state, const Options& options,
+              const torch::nn::Module& module, const torch::optim::Optimizer& optimizer, const lockstep::World& world);
 
-// All ranks read the newest undamaged checkpoint that rank 0 finds. Throws lockstep::Error if there is none, or if it was made with
-// another model, batch size or seed.
+// All ranks read the newest undamaged checkpoint that rank 0 finds. Throws lockstep::Error if there is none, or if it
+// was made with another model, batch size or seed.
 RunState load_run(const std::filesystem::path& directory, const Options& options, torch::nn::Module& module,
                   torch::optim::Optimizer& optimizer, const lockstep::World& world);

@@ -9,8 +9,8 @@ namespace lockstep {
 
 enum class DType : std::uint8_t { f32, f64, f16, bf16, i32, i64, u8 };
 
-std::size_t element_size(DType dtype);        // bytes
-std::string_view to_string(DType dtype);      // "float32", ... as PyTorch prints it
+std::size_t element_size(DType dtype);    // bytes
+std::string_view to_string(DType dtype);  // "float32", ... as PyTorch prints it
 bool is_floating_point(DType dtype);
 
 }  // namespace lockstep

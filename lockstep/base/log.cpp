@@ -29,8 +29,8 @@ spdlog::logger& logger() {
 }  // namespace
 
 void log(LogLevel level, std::string_view message) {
-  static constexpr spdlog::level::level_enum kLevels[] = {spdlog::level::debug, spdlog::level::info, spdlog::level::warn,
-                                                          spdlog::level::err};
+  static constexpr spdlog::level::level_enum kLevels[] = {spdlog::level::debug, spdlog::level::info,
+                                                          spdlog::level::warn, spdlog::level::err};
   static constexpr const char* kNames[] = {"debug: ", "", "warning: ", "error: "};
   const auto index = static_cast<std::size_t>(level);
   const int rank = g_rank.load(std::memory_order_relaxed);

@@ -37,7 +37,9 @@ std::span<const Segment> contribution(const Collective& c, int rank) {
   return {};
 }
 
-std::byte* payload_of(Slot& slot, std::size_t bytes) { return bytes <= arena::kInlineBytes ? slot.inlined : slot.payload; }
+std::byte* payload_of(Slot& slot, std::size_t bytes) {
+  return bytes <= arena::kInlineBytes ? slot.inlined : slot.payload;
+}
 
 bool reached(const std::atomic<std::uint32_t>& word, std::uint32_t target) {
   return static_cast<std::int32_t>(word.load(std::memory_order_acquire) - target) >= 0;
@@ -59,7 +61,8 @@ void ArenaEngine::abort(std::string_view reason) noexcept {
     ErrorDetail detail;
     detail.rank = rank();
     detail.peer = rank();
-    arena_->abort(Error(ErrorKind::aborted, fmt::format("{} aborted the group: {}", arena_->peer_name(rank()), reason), detail));
+    arena_->abort(
+        Error(ErrorKind::aborted, fmt::format("{} aborted the group: {}", arena_->peer_name(rank()), reason), detail));
   } catch (...) {  // out of memory for the text: the group still ends, by this process's death
   }
 }
@@ -149,7 +152,8 @@ bool ArenaEngine::advance(Operation& op) {
     arena_->ring();
     op.phase = Phase::reduced;
   } else {
-    StagedCall call{*arena_, op.collective, chunk_, op.deadline, [&](const Stall& stall) { return explain(op, stall); }};
+    StagedCall call{*arena_, op.collective, chunk_, op.deadline,
+                    [&](const Stall& stall) { return explain(op, stall); }};
     run_staged(call);
     op.phase = Phase::finished;
   }
@@ -223,16 +227,17 @@ void ArenaEngine::reduce_in_place(Operation& op) {
     const std::size_t count = std::min<std::size_t>(slot.segments, arena::kMaxSegmentRefs);
     for (std::size_t i = 0; i < count; ++i) {
       const SegmentRef ref = refs[i];
-      if (ref.bytes > arena_->segment_bytes() || ref.offset > arena_->segment_bytes() - ref.bytes || ref.bytes % element != 0 ||
-          ref.offset % element != 0) {
-        throw Error(ErrorKind::corrupt_data, fmt::format("{} posted memory outside its segment", arena_->peer_name(peer)));
+      if (ref.bytes > arena_->segment_bytes() || ref.offset > arena_->segment_bytes() - ref.bytes ||
+          ref.bytes % element != 0 || ref.offset % element != 0) {
+        throw Error(ErrorKind::corrupt_data,
+                    fmt::format("{} posted memory outside its segment", arena_->peer_name(peer)));
       }
       segments.push_back({arena_->segment(peer) + ref.offset, static_cast<std::size_t>(ref.bytes)});
       total += ref.bytes;
     }
     if (total != c.count * element) {
-      throw Error(ErrorKind::corrupt_data, fmt::format("{} posted {} bytes where {} belong", arena_->peer_name(peer), total,
-                                                       c.count * element));
+      throw Error(ErrorKind::corrupt_data,
+                  fmt::format("{} posted {} bytes where {} belong", arena_->peer_name(peer), total, c.count * element));
     }
     cursors.emplace_back(segments, slice.begin * element);
   }
@@ -280,7 +285,8 @@ void ArenaEngine::wait(std::uint64_t sequence, Deadline deadline) {
       return op.phase == Phase::posted ? arena_->slot(peer, oldest_).posted.load(std::memory_order_acquire) != low
                                        : !reached(arena_->control(peer).reduced, low);
     };
-    arena_->await(any_actionable, waiting_for, [&](const Stall& stall) { return explain(op, stall); }, deadline);
+    arena_->await(
+        any_actionable, waiting_for, [&](const Stall& stall) { return explain(op, stall); }, deadline);
   }
 }
 
@@ -294,8 +300,8 @@ Error ArenaEngine::explain(const Operation& op, const Stall& stall) const {
   if (stall.cause != Stall::Cause::deadline) {
     const char* what = stall.cause == Stall::Cause::left ? "has left the group" : "has died";
     return Error(ErrorKind::peer_lost,
-                 fmt::format("{} {}; {} waited for it in {}", arena_->peer_name(stall.peer), what, arena_->peer_name(rank()),
-                             describe(op.signature)),
+                 fmt::format("{} {}; {} waited for it in {}", arena_->peer_name(stall.peer), what,
+                             arena_->peer_name(rank()), describe(op.signature)),
                  detail);
   }
   std::string missing;
@@ -311,8 +317,8 @@ Error ArenaEngine::explain(const Operation& op, const Stall& stall) const {
   }
   if (!stall.missing.empty() && detail.peer < 0) detail.peer = stall.missing.front();
   return Error(ErrorKind::timeout,
-               fmt::format("{} timed out on {} after {:.1f} s; missing: {}", describe(op.signature), arena_->peer_name(rank()),
-                           stall.elapsed_seconds, missing.empty() ? "nobody" : missing),
+               fmt::format("{} timed out on {} after {:.1f} s; missing: {}", describe(op.signature),
+                           arena_->peer_name(rank()), stall.elapsed_seconds, missing.empty() ? "nobody" : missing),
                detail);
 }
 

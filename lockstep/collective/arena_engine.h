@@ -1,15 +1,16 @@
 // The ArenaEngine runs collectives among ranks that share memory. group -> ArenaEngine -> arena.
 //
-// Every collective begins by posting: a rank writes its signature, and what small payload it has, into its slot, and waits until
-// all ranks have posted. Then one of three ways, which all ranks choose alike:
+// Every collective begins by posting: a rank writes its signature, and what small payload it has, into its slot, and
+// waits until all ranks have posted. Then one of three ways, which all ranks choose alike:
 //   small     the payload is in the slots; each rank combines all of them for itself. One synchronisation.
-//   in place  all ranks' operands lie in the arena (all-reduce only): each rank reduces its slice of all operands and writes the
+//   in place  all ranks' operands lie in the arena (all-reduce only): each rank reduces its slice of all operands and
+//   writes the
 //             result into all of them. Two synchronisations, the least memory traffic.
 //   staged    operands lie anywhere: cache-sized chunks pass through staging buffers.
 //
-// Beside run(), post() and poll() let a caller start collectives and do its share of them whenever it looks in, which is how
-// gradients are reduced during backward without a second thread.
-// Thread rule: as Engine; post(), poll() and wait() belong to the same thread as run().
+// Beside run(), post() and poll() let a caller start collectives and do its share of them whenever it looks in, which
+// is how gradients are reduced during backward without a second thread. Thread rule: as Engine; post(), poll() and
+// wait() belong to the same thread as run().
 #pragma once
 
 #include <array>
@@ -33,8 +34,8 @@ class ArenaEngine final : public Engine {
   void run(const Collective& collective, Deadline deadline) override;
   void abort(std::string_view reason) noexcept override;
 
-  // Starts a collective and returns its sequence number. The memory it names must stay until it is finished. Blocks only
-  // while kInFlight others are unfinished.
+  // Starts a collective and returns its sequence number. The memory it names must stay until it is finished. Blocks
+  // only while kInFlight others are unfinished.
   std::uint64_t post(const Collective& collective, Deadline deadline);
   // Does what can be done without waiting. True if nothing is left unfinished.
   bool poll();

@@ -17,8 +17,13 @@ using Word = std::atomic<std::uint32_t> arena::RankControl::*;
 class Staged {
  public:
   explicit Staged(StagedCall& call)
-      : call_(call), c_(call.collective), arena_(call.arena), rank_(arena_.rank()), size_(arena_.size()),
-        element_(element_size(c_.dtype)), inputs_(static_cast<std::size_t>(size_)) {}
+      : call_(call),
+        c_(call.collective),
+        arena_(call.arena),
+        rank_(arena_.rank()),
+        size_(arena_.size()),
+        element_(element_size(c_.dtype)),
+        inputs_(static_cast<std::size_t>(size_)) {}
 
   void run() {
     const std::size_t parts = c_.kind == OpKind::reduce_scatter ? static_cast<std::size_t>(size_) : 1;
@@ -95,7 +100,8 @@ class Staged {
         for (int peer = 0; peer < size_; ++peer) {
           const auto p = static_cast<std::size_t>(peer);
           if (peer != rank_) {
-            gather_bytes(c_.input, bytes(p * c_.count + chunk.begin), mine + bytes(p * chunk.count), bytes(chunk.count));
+            gather_bytes(c_.input, bytes(p * c_.count + chunk.begin), mine + bytes(p * chunk.count),
+                         bytes(chunk.count));
           }
         }
         break;
@@ -140,7 +146,8 @@ class Staged {
         for (int peer = 0; peer < size_; ++peer) {
           const Slice part = slice(chunk, peer);
           if (peer != rank_) {
-            scatter_bytes(staging(peer) + bytes(part.begin), c_.output, bytes(chunk.begin + part.begin), bytes(part.count()));
+            scatter_bytes(staging(peer) + bytes(part.begin), c_.output, bytes(chunk.begin + part.begin),
+                          bytes(part.count()));
           }
         }
         break;

@@ -1,7 +1,8 @@
 // The staged way of the ArenaEngine: operands that lie anywhere pass through the staging buffers in cache-sized chunks.
 //
-// Chunk c uses staging buffer c mod 3 of every rank. A rank fills its buffer for chunk c + 1 while others still reduce chunk c. It may:
-// the buffer was last used for chunk c - 2, and whoever has filled chunk c has done all it had to do with chunk c - 2.
+// Chunk c uses staging buffer c mod 3 of every rank. A rank fills its buffer for chunk c + 1 while others still reduce
+// chunk c. It may: the buffer was last used for chunk c - 2, and whoever has filled chunk c has done all it had to do
+// with chunk c - 2.
 #pragma once
 
 #include <cstdint>

@@ -9,7 +9,8 @@ void average_gradients(const std::vector<at::Tensor>& parameters, const ProcessG
   for (const at::Tensor& parameter : parameters) {
     if (parameter.grad().defined()) by_dtype[parameter.scalar_type()].push_back(parameter.grad());
   }
-  for (const auto& [dtype, gradients] : by_dtype) group.all_reduce(gradients, ReduceOp::avg, {.name = "average_gradients"});
+  for (const auto& [dtype, gradients] : by_dtype)
+    group.all_reduce(gradients, ReduceOp::avg, {.name = "average_gradients"});
 }
 
 }  // namespace lockstep

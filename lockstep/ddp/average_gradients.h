@@ -1,5 +1,5 @@
-// The plain way to data parallel training, without a wrapper: call it between backward() and step(). Also the reference that the
-// overlapped way is compared with.
+// The plain way to data parallel training, without a wrapper: call it between backward() and step(). Also the reference
+// that the overlapped way is compared with.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,8 +10,8 @@
 
 namespace lockstep {
 
-// Replaces each parameter's gradient by its mean over the ranks. Parameters without a gradient are skipped, and must be the same ones
-// on all ranks. Blocks; fails as ProcessGroup::all_reduce does.
+// Replaces each parameter's gradient by its mean over the ranks. Parameters without a gradient are skipped, and must be
+// the same ones on all ranks. Blocks; fails as ProcessGroup::all_reduce does.
 void average_gradients(const std::vector<at::Tensor>& parameters, const ProcessGroup& group);
 
 }  // namespace lockstep

@@ -4,8 +4,8 @@
 
 namespace lockstep {
 
-std::vector<std::vector<std::size_t>> plan_buckets(const std::vector<PlannedParameter>& parameters, std::size_t first_bytes,
-                                                   std::size_t cap_bytes) {
+std::vector<std::vector<std::size_t>> plan_buckets(const std::vector<PlannedParameter>& parameters,
+                                                   std::size_t first_bytes, std::size_t cap_bytes) {
   struct Open {
     std::size_t bucket;
     std::size_t bytes;

@@ -14,6 +14,7 @@ Error unsupported_gradient_error(int rank, const std::string& parameter, const s
 Error nothing_to_train_error();
 Error wrapped_twice_error(const std::string& parameter);
 // The model of `rank` differs from rank 0's; each side as "name shape dtype", or "nothing" where one has fewer.
-Error different_models_error(int rank, const std::string& kind, const std::string& on_rank_0, const std::string& on_rank);
+Error different_models_error(int rank, const std::string& kind, const std::string& on_rank_0,
+                             const std::string& on_rank);
 
 }  // namespace lockstep

@@ -1,16 +1,16 @@
-// DistributedDataParallel makes a libtorch module data parallel: every rank trains its own copy on its own part of the data, and
-// backward() leaves the same averaged gradients on all of them, so equal optimizers keep the copies equal.
+// DistributedDataParallel makes a libtorch module data parallel: every rank trains its own copy on its own part of the
+// data, and backward() leaves the same averaged gradients on all of them, so equal optimizers keep the copies equal.
 //
 //   ResNet18 model(10);
 //   lockstep::DistributedDataParallel ddp(model, world.group());
 //   torch::optim::SGD optimizer(ddp.parameters(), 0.1);
 //   ... cross_entropy(ddp(x), y).backward(); optimizer.step();
 //
-// The constructor compares the ranks' models, throws on all of them if they differ (Error{invalid_argument} naming the first
-// parameter), and copies rank 0's parameters and buffers to all. When backward() returns, every gradient is the mean over
-// ranks; what failed, backward() throws: a parameter without gradient by name, a lost rank, a timeout.
-// After Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", VLDB 2020.
-// Thread rule: see Replica. An alone rank pays nothing: no hooks, no copies.
+// The constructor compares the ranks' models, throws on all of them if they differ (Error{invalid_argument} naming the
+// first parameter), and copies rank 0's parameters and buffers to all. When backward() returns, every gradient is the
+// mean over ranks; what failed, backward() throws: a parameter without gradient by name, a lost rank, a timeout. After
+// Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", VLDB 2020. Thread rule: see
+// Replica. An alone rank pays nothing: no hooks, no copies.
 #pragma once
 
 #include <memory>

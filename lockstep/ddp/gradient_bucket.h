@@ -1,6 +1,6 @@
 // A GradientBucket is some gradients that are reduced as one collective. hooks -> bucket -> process group.
-// Large gradients that were born in shared memory are reduced where they lie; the others are copied into the bucket's own
-// buffer and back. Belongs to the thread that runs backward.
+// Large gradients that were born in shared memory are reduced where they lie; the others are copied into the bucket's
+// own buffer and back. Belongs to the thread that runs backward.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -30,7 +30,9 @@ class GradientBucket {
   void finish(const ProcessGroup& group);
 
   const std::string& name() const { return name_; }
-  std::size_t copied_bytes() const { return copied_bytes_; }  // in the last launch: gradients that did not lie in the arena
+  std::size_t copied_bytes() const {
+    return copied_bytes_;
+  }  // in the last launch: gradients that did not lie in the arena
 
  private:
   struct Copy {

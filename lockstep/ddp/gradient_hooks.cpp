@@ -29,7 +29,8 @@ struct GradientHook::Impl {
   std::uintptr_t key = 0;
 };
 
-GradientHook::GradientHook(const at::Tensor& parameter, std::function<void()> on_ready) : impl_(std::make_unique<Impl>()) {
+GradientHook::GradientHook(const at::Tensor& parameter, std::function<void()> on_ready)
+    : impl_(std::make_unique<Impl>()) {
   impl_->accumulator = torch::autograd::impl::grad_accumulator(parameter);
   impl_->key = impl_->accumulator->add_post_hook(std::make_unique<PostHook>(std::move(on_ready)));
 }

@@ -25,8 +25,8 @@ class GradientHook {
   std::unique_ptr<Impl> impl_;
 };
 
-// Calls `call` when backward reaches this output of a model, before anything behind it is computed. No effect on an output
-// that requires no gradient.
+// Calls `call` when backward reaches this output of a model, before anything behind it is computed. No effect on an
+// output that requires no gradient.
 void when_backward_reaches(const at::Tensor& output, std::function<void()> call);
 
 // REQUIRES: called during backward. Calls `call` when this backward has computed everything, before backward() returns.

@@ -43,7 +43,8 @@ std::vector<std::string> lines_of(const std::string& text) {
     for (std::size_t i = 0; i < std::max(ours.size(), theirs.size()); ++i) {
       const std::string left = i < ours.size() ? ours[i] : "nothing";
       const std::string right = i < theirs.size() ? theirs[i] : "nothing";
-      if (left != right) throw different_models_error(static_cast<int>(rank), "entry " + std::to_string(i), left, right);
+      if (left != right)
+        throw different_models_error(static_cast<int>(rank), "entry " + std::to_string(i), left, right);
     }
   }
   throw Error(ErrorKind::internal, "model fingerprints differ, but their descriptions do not");
@@ -76,7 +77,8 @@ void verify_same_model(const NamedTensors& parameters, const NamedTensors& buffe
   throw_first_difference(descriptions);
 }
 
-void broadcast_values(const std::vector<at::Tensor>& tensors, int root, const ProcessGroup& group, std::string_view name) {
+void broadcast_values(const std::vector<at::Tensor>& tensors, int root, const ProcessGroup& group,
+                      std::string_view name) {
   std::vector<at::Tensor> bytes;
   std::vector<std::pair<at::Tensor, at::Tensor>> copies;
   bytes.reserve(tensors.size());
@@ -87,7 +89,8 @@ void broadcast_values(const std::vector<at::Tensor>& tensors, int root, const Pr
       copies.emplace_back(tensor.detach(), dense);
     }
     if (dense.nbytes() == 0) continue;
-    bytes.push_back(at::from_blob(dense.data_ptr(), {static_cast<std::int64_t>(dense.nbytes())}, at::TensorOptions().dtype(at::kByte)));
+    bytes.push_back(at::from_blob(dense.data_ptr(), {static_cast<std::int64_t>(dense.nbytes())},
+                                  at::TensorOptions().dtype(at::kByte)));
   }
   if (!bytes.empty()) group.broadcast(bytes, root, {.name = name});
   for (const auto& [theirs, copy] : copies) theirs.copy_(copy);

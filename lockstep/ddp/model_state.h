@@ -1,4 +1,5 @@
-// Brings the models of all ranks to one state: compares what they are made of, and copies rank 0's values. Communicates.
+// Brings the models of all ranks to one state: compares what they are made of, and copies rank 0's values.
+// Communicates.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,11 +14,12 @@ namespace lockstep {
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
-// Throws on all ranks alike, Error{invalid_argument} naming the first parameter or buffer whose name, shape, strides, dtype or
-// requires_grad differs from rank 0's.
+// Throws on all ranks alike, Error{invalid_argument} naming the first parameter or buffer whose name, shape, strides,
+// dtype or requires_grad differs from rank 0's.
 void verify_same_model(const NamedTensors& parameters, const NamedTensors& buffers, const ProcessGroup& group);
 
 // Copies rank `root`'s values into these tensors of all ranks. Any dtype. One collective, whatever their number.
-void broadcast_values(const std::vector<at::Tensor>& tensors, int root, const ProcessGroup& group, std::string_view name);
+void broadcast_values(const std::vector<at::Tensor>& tensors, int root, const ProcessGroup& group,
+                      std::string_view name);
 
 }  // namespace lockstep

@@ -18,7 +18,8 @@ constexpr double kDefaultFirstMb = 1;
 std::vector<std::vector<std::size_t>> plan(const NamedTensors& parameters, const DdpOptions& options) {
   std::vector<PlannedParameter> planned;
   for (const auto& [name, tensor] : parameters) {
-    planned.push_back({static_cast<std::size_t>(tensor.nbytes()), dtype_of(tensor, "DistributedDataParallel, parameter " + name)});
+    planned.push_back(
+        {static_cast<std::size_t>(tensor.nbytes()), dtype_of(tensor, "DistributedDataParallel, parameter " + name)});
   }
   if (options.bucketing == Bucketing::off) return plan_buckets(planned, 0, 0);
   const double cap = options.bucket_cap_mb.value_or(kDefaultCapMb);
@@ -136,9 +137,12 @@ void Reducer::check_gradient(std::size_t parameter) const {
   const auto& [name, tensor] = parameters_[parameter];
   const at::Tensor& gradient = tensor.grad();
   const char* problem = nullptr;
-  if (!gradient.defined()) problem = "is undefined";
-  else if (gradient.layout() != at::kStrided) problem = "is sparse";
-  else if (gradient.scalar_type() != tensor.scalar_type()) problem = "has another dtype than the parameter";
+  if (!gradient.defined())
+    problem = "is undefined";
+  else if (gradient.layout() != at::kStrided)
+    problem = "is sparse";
+  else if (gradient.scalar_type() != tensor.scalar_type())
+    problem = "has another dtype than the parameter";
   if (problem == nullptr) return;
   const Error error = unsupported_gradient_error(group_.rank(), name, problem);
   group_.abort(error.what());

@@ -1,9 +1,10 @@
-// The Reducer averages a model's gradients over all ranks while backward computes them. hooks -> buckets -> group -> .grad
-// Belongs to the thread that runs forward and backward; one backward at a time.
+// The Reducer averages a model's gradients over all ranks while backward computes them. hooks -> buckets -> group ->
+// .grad Belongs to the thread that runs forward and backward; one backward at a time.
 //
-// Buckets are started in their planned order as soon as all their gradients are there. Where ranks share memory nothing runs beside
-// backward: each hook does the share of reduction that has become possible, which on busy cores costs less than a second thread.
-// The gradients of parameters are complete and equal on all ranks when backward() returns; what goes wrong, backward() throws.
+// Buckets are started in their planned order as soon as all their gradients are there. Where ranks share memory nothing
+// runs beside backward: each hook does the share of reduction that has become possible, which on busy cores costs less
+// than a second thread. The gradients of parameters are complete and equal on all ranks when backward() returns; what
+// goes wrong, backward() throws.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,10 +25,10 @@ namespace lockstep {
 
 // What synchronising has cost this rank so far.
 struct ReducerStats {
-  std::uint64_t backwards = 0;         // that were synchronised
-  std::uint64_t reduced_bytes = 0;     // gradients
-  std::uint64_t copied_bytes = 0;      // of them, those that did not lie in shared memory
-  double communication_seconds = 0;    // in which this rank reduced or waited instead of computing
+  std::uint64_t backwards = 0;       // that were synchronised
+  std::uint64_t reduced_bytes = 0;   // gradients
+  std::uint64_t copied_bytes = 0;    // of them, those that did not lie in shared memory
+  double communication_seconds = 0;  // in which this rank reduced or waited instead of computing
 };
 
 class Reducer : public std::enable_shared_from_this<Reducer> {

@@ -81,14 +81,16 @@ void Replica::load_state_dict(const NamedTensors& state) {
     if (found == given.end()) {
       problems += "\n  missing: " + name;
     } else if (found->second.sizes() != tensor.sizes()) {
-      problems += "\n  " + name + " has shape " + c10::str(found->second.sizes()) + " where the model has " + c10::str(tensor.sizes());
+      problems += "\n  " + name + " has shape " + c10::str(found->second.sizes()) + " where the model has " +
+                  c10::str(tensor.sizes());
     }
   }
   std::map<std::string, at::Tensor> known(mine.begin(), mine.end());
   for (const auto& [name, tensor] : given) {
     if (!known.contains(name)) problems += "\n  unexpected: " + name;
   }
-  if (!problems.empty()) throw Error(ErrorKind::invalid_argument, "load_state_dict: the state does not fit the model:" + problems);
+  if (!problems.empty())
+    throw Error(ErrorKind::invalid_argument, "load_state_dict: the state does not fit the model:" + problems);
   const at::NoGradGuard no_grad;
   for (const auto& [name, tensor] : mine) at::Tensor(tensor).copy_(given.at(name));
 }

@@ -1,6 +1,6 @@
-// A Replica is this rank's copy of a model in data parallel training: everything about DistributedDataParallel that does not depend on the
-// model's type. module -> Replica -> Reducer.
-// Belongs to one thread. Constructor and synchronised forwards and backwards are collective: all ranks make them in the same order.
+// A Replica is this rank's copy of a model in data parallel training: everything about DistributedDataParallel that
+// does not depend on the model's type. module -> Replica -> Reducer. Belongs to one thread. Constructor and
+// synchronised forwards and backwards are collective: all ranks make them in the same order.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -44,12 +44,12 @@ class Replica {
 
   // Parameters and buffers by name, as PyTorch's state_dict orders them. The tensors are the module's own.
   NamedTensors state_dict(StateDictKeys keys = StateDictKeys::bare) const;
-  // Copies values in. Keys with and without the "module." prefix are taken. Error{invalid_argument} lists every missing, unexpected
-  // and differently shaped entry, and then nothing is copied.
+  // Copies values in. Keys with and without the "module." prefix are taken. Error{invalid_argument} lists every
+  // missing, unexpected and differently shaped entry, and then nothing is copied.
   void load_state_dict(const NamedTensors& state);
 
-  // While the guard lives, backward leaves each rank's gradients to itself; the forward belongs inside too. The next synchronised backward
-  // averages what has added up.
+  // While the guard lives, backward leaves each rank's gradients to itself; the forward belongs inside too. The next
+  // synchronised backward averages what has added up.
   class NoSync {
    public:
     explicit NoSync(bool& synchronise) : synchronise_(synchronise), previous_(std::exchange(synchronise, false)) {}
@@ -74,9 +74,15 @@ class Replica {
     if (reducer_ == nullptr) return;
     if constexpr (std::is_convertible_v<const Output&, const at::Tensor&>) {
       watch_tensor(output);
-    } else if constexpr (requires { output.has_value(); *output; }) {
+    } else if constexpr (requires {
+                           output.has_value();
+                           *output;
+                         }) {
       if (output.has_value()) watch(*output);
-    } else if constexpr (requires { output.begin(); output.end(); }) {
+    } else if constexpr (requires {
+                           output.begin();
+                           output.end();
+                         }) {
       for (const auto& element : output) watch(element);
     } else if constexpr (requires { std::tuple_size<Output>::value; }) {
       std::apply([&](const auto&... elements) { (watch(elements), ...); }, output);

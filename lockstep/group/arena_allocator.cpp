@@ -13,8 +13,8 @@ namespace {
 
 thread_local std::shared_ptr<ArenaHeap> t_heap;  // NOLINT: the switch is per thread by design
 
-// The heaps that have handed out tensors, so that a block can be given back knowing its address only, which is all that torch's raw
-// interface passes. A heap stays listed until its last tensor is gone.
+// The heaps that have handed out tensors, so that a block can be given back knowing its address only, which is all that
+// torch's raw interface passes. A heap stays listed until its last tensor is gone.
 class HeapRegistry {
  public:
   void* allocate(const std::shared_ptr<ArenaHeap>& heap, std::size_t bytes) {
@@ -122,7 +122,8 @@ at::Tensor empty_in_arena(const std::shared_ptr<ArenaHeap>& heap, at::IntArrayRe
   void* block = bytes == 0 ? nullptr : registry().allocate(heap, bytes);
   if (block == nullptr) return at::empty(sizes, at::TensorOptions().dtype(dtype));
   auto storage = c10::make_intrusive<c10::StorageImpl>(
-      c10::StorageImpl::use_byte_size_t(), bytes, c10::DataPtr(block, block, &ArenaAllocator::release, c10::Device(c10::kCPU)), nullptr, false);
+      c10::StorageImpl::use_byte_size_t(), bytes,
+      c10::DataPtr(block, block, &ArenaAllocator::release, c10::Device(c10::kCPU)), nullptr, false);
   at::Tensor tensor = at::empty({0}, at::TensorOptions().dtype(dtype));
   tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(c10::Storage(std::move(storage)));
   tensor.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);

@@ -40,15 +40,19 @@ std::unique_ptr<Engine> over_tcp(const Membership& membership, const std::string
 
 }  // namespace
 
-ProcessGroup connect_group(const Membership& membership, const std::string& name, const GroupOptions& options, Deadline deadline) {
-  if (membership.size == 1) return ProcessGroup(std::make_unique<ArenaEngine>(std::move(make_local_arenas(1).front())), options);
+ProcessGroup connect_group(const Membership& membership, const std::string& name, const GroupOptions& options,
+                           Deadline deadline) {
+  if (membership.size == 1)
+    return ProcessGroup(std::make_unique<ArenaEngine>(std::move(make_local_arenas(1).front())), options);
   const bool one_node = on_one_node(membership);
   if (options.transport == Transport::shared_memory && !one_node) {
-    throw Error(ErrorKind::invalid_argument, "the ranks of this job share no memory (they are on different hosts, or have different "
-                                             "namespaces): transport shared_memory is not to be had; use automatic or tcp");
+    throw Error(ErrorKind::invalid_argument,
+                "the ranks of this job share no memory (they are on different hosts, or have different "
+                "namespaces): transport shared_memory is not to be had; use automatic or tcp");
   }
   const bool shared = one_node && options.transport != Transport::tcp;
-  return ProcessGroup(shared ? over_shared_memory(membership, name, deadline) : over_tcp(membership, name, deadline), options);
+  return ProcessGroup(shared ? over_shared_memory(membership, name, deadline) : over_tcp(membership, name, deadline),
+                      options);
 }
 
 }  // namespace lockstep

@@ -110,7 +110,10 @@ namespace {
 Call reduction(OpKind kind, at::TensorList output, ReduceOp op, const CallOptions& options, Deadline deadline) {
   Call call;
   call.output.emplace(output, to_string(kind));
-  call.collective = {.kind = kind, .reduce = op, .dtype = call.output->dtype(), .count = call.output->count(),
+  call.collective = {.kind = kind,
+                     .reduce = op,
+                     .dtype = call.output->dtype(),
+                     .count = call.output->count(),
                      .name = hash_of(options.name)};
   call.deadline = deadline;
   return call;
@@ -124,9 +127,9 @@ Call broadcasting(at::TensorList tensors, int root, const CallOptions& options, 
 
 void require_same_dtype(const Call& call) {
   if (call.input->dtype() == call.output->dtype()) return;
-  throw Error(ErrorKind::invalid_argument,
-              std::string(to_string(call.collective.kind)) + ": input is " + std::string(to_string(call.input->dtype())) +
-                  " where output is " + std::string(to_string(call.output->dtype())));
+  throw Error(ErrorKind::invalid_argument, std::string(to_string(call.collective.kind)) + ": input is " +
+                                               std::string(to_string(call.input->dtype())) + " where output is " +
+                                               std::string(to_string(call.output->dtype())));
 }
 
 Call gathering(const at::Tensor& output, const at::Tensor& input, const CallOptions& options, Deadline deadline) {
@@ -137,7 +140,8 @@ Call gathering(const at::Tensor& output, const at::Tensor& input, const CallOpti
   return call;
 }
 
-Call scattering(const at::Tensor& output, const at::Tensor& input, ReduceOp op, const CallOptions& options, Deadline deadline) {
+Call scattering(const at::Tensor& output, const at::Tensor& input, ReduceOp op, const CallOptions& options,
+                Deadline deadline) {
   Call call = reduction(OpKind::reduce_scatter, output, op, options, deadline);
   call.input.emplace(input, "reduce_scatter");
   require_same_dtype(call);
@@ -158,8 +162,11 @@ void ProcessGroup::all_reduce(const at::Tensor& tensor, ReduceOp op, const CallO
   if (tensor.defined() && tensor.is_contiguous() && tensor.device().is_cpu()) {
     // The way of small messages: no list, no allocation.
     const Segment segment{static_cast<std::byte*>(tensor.data_ptr()), static_cast<std::size_t>(tensor.nbytes())};
-    const Collective collective{.kind = OpKind::all_reduce, .reduce = op, .dtype = dtype_of(tensor, "all_reduce"),
-                                .count = static_cast<std::uint64_t>(tensor.numel()), .name = hash_of(options.name),
+    const Collective collective{.kind = OpKind::all_reduce,
+                                .reduce = op,
+                                .dtype = dtype_of(tensor, "all_reduce"),
+                                .count = static_cast<std::uint64_t>(tensor.numel()),
+                                .name = hash_of(options.name),
                                 .output = {&segment, 1}};
     state_->run([&](Engine& engine) { engine.run(collective, state_->deadline(options)); });
     return;
@@ -189,7 +196,8 @@ std::vector<at::Tensor> ProcessGroup::all_gather(const at::Tensor& input, const 
   return output.unbind(0);
 }
 
-void ProcessGroup::all_gather_into(const at::Tensor& output, const at::Tensor& input, const CallOptions& options) const {
+void ProcessGroup::all_gather_into(const at::Tensor& output, const at::Tensor& input,
+                                   const CallOptions& options) const {
   Call call = gathering(output, input, options, state_->deadline(options));
   state_->run([&](Engine& engine) { call.run(engine); });
 }
@@ -206,14 +214,16 @@ void ProcessGroup::barrier(const CallOptions& options) const {
 }
 
 Work ProcessGroup::all_reduce_async(at::TensorList tensors, ReduceOp op, const CallOptions& options) const {
-  return state_->start(std::make_shared<Call>(reduction(OpKind::all_reduce, tensors, op, options, state_->deadline(options))));
+  return state_->start(
+      std::make_shared<Call>(reduction(OpKind::all_reduce, tensors, op, options, state_->deadline(options))));
 }
 
 Work ProcessGroup::broadcast_async(at::TensorList tensors, int root, const CallOptions& options) const {
   return state_->start(std::make_shared<Call>(broadcasting(tensors, root, options, state_->deadline(options))));
 }
 
-Work ProcessGroup::all_gather_into_async(const at::Tensor& output, const at::Tensor& input, const CallOptions& options) const {
+Work ProcessGroup::all_gather_into_async(const at::Tensor& output, const at::Tensor& input,
+                                         const CallOptions& options) const {
   return state_->start(std::make_shared<Call>(gathering(output, input, options, state_->deadline(options))));
 }
 
@@ -236,7 +246,9 @@ at::Tensor ProcessGroup::empty(at::IntArrayRef sizes, at::ScalarType dtype) cons
 
 bool ProcessGroup::is_shared(const at::Tensor& tensor) const {
   return state_->arena != nullptr &&
-         state_->arena->arena().offset_of(static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()).has_value();
+         state_->arena->arena()
+             .offset_of(static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes())
+             .has_value();
 }
 
 void ProcessGroup::abort(std::string_view reason) const noexcept { state_->engine->abort(reason); }

@@ -1,12 +1,13 @@
-// A ProcessGroup is a set of ranks that make the same collective calls in the same order. bucket -> process group -> collective.
-// A copyable handle; the group ends when the last handle goes, without communicating (what is still in flight is aborted).
-// Thread-safe; calls from several threads of one rank run one after the other, so it is for the caller to have all ranks agree on the order.
+// A ProcessGroup is a set of ranks that make the same collective calls in the same order. bucket -> process group ->
+// collective. A copyable handle; the group ends when the last handle goes, without communicating (what is still in
+// flight is aborted). Thread-safe; calls from several threads of one rank run one after the other, so it is for the
+// caller to have all ranks agree on the order.
 //
-// Every call blocks until this rank's result is complete, except the *_async forms, which return at once and run in issue order on the
-// group's own thread; their tensors must not be touched until the Work is done. Each fails within its timeout:
-// Error{invalid_argument} before anything is sent, {desync} on every rank if ranks make different calls, {peer_lost} naming a rank that
-// died or left, {timeout} naming the missing ranks, {aborted}. After any but the first the group stays failed.
-// Results are bitwise equal on all ranks; reductions add in rank order (see Engine).
+// Every call blocks until this rank's result is complete, except the *_async forms, which return at once and run in
+// issue order on the group's own thread; their tensors must not be touched until the Work is done. Each fails within
+// its timeout: Error{invalid_argument} before anything is sent, {desync} on every rank if ranks make different calls,
+// {peer_lost} naming a rank that died or left, {timeout} naming the missing ranks, {aborted}. After any but the first
+// the group stays failed. Results are bitwise equal on all ranks; reductions add in rank order (see Engine).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -48,7 +49,8 @@ class ProcessGroup {
   std::string_view transport() const;  // "shared memory", "tcp", "in-process"
   Duration timeout() const;
 
-  // In place. Any shape and strides; CPU; dtypes float32, float64, float16, bfloat16, int32, int64, uint8. avg: floating types.
+  // In place. Any shape and strides; CPU; dtypes float32, float64, float16, bfloat16, int32, int64, uint8. avg:
+  // floating types.
   void all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum, const CallOptions& options = {}) const;
   // Several tensors of one dtype as one collective.
   void all_reduce(at::TensorList tensors, ReduceOp op = ReduceOp::sum, const CallOptions& options = {}) const;
@@ -82,8 +84,8 @@ class ProcessGroup {
 
   // Whether drive() works: all ranks of the group share memory.
   bool shares_memory() const;
-  // Hands the engine to `use`, behind everything that was issued before, for collectives that the caller drives by itself (post, poll,
-  // wait). REQUIRES: shares_memory().
+  // Hands the engine to `use`, behind everything that was issued before, for collectives that the caller drives by
+  // itself (post, poll, wait). REQUIRES: shares_memory().
   void drive(const std::function<void(ArenaEngine&)>& use) const;
 
  private:

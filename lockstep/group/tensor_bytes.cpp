@@ -59,7 +59,8 @@ TensorBytes::TensorBytes(at::TensorList tensors, std::string_view operation) {
     if (!tensor.defined()) refuse(operation, "tensor " + std::to_string(i) + " is undefined");
     if (tensor.layout() != at::kStrided) refuse(operation, "tensor " + std::to_string(i) + " is sparse");
     if (!tensor.device().is_cpu()) {
-      refuse(operation, "tensor " + std::to_string(i) + " is on " + text_of(tensor.device()) + "; this group moves CPU memory");
+      refuse(operation,
+             "tensor " + std::to_string(i) + " is on " + text_of(tensor.device()) + "; this group moves CPU memory");
     }
     const DType dtype = dtype_of(tensor, operation);
     if (i == 0) dtype_ = dtype;

@@ -16,7 +16,8 @@ namespace lockstep {
 DType dtype_of(const at::Tensor& tensor, std::string_view operation);
 at::ScalarType scalar_type_of(DType dtype);
 
-// The memory of some tensors of one dtype, joined. A tensor whose elements do not lie in order is copied; `copy_back()` brings results home.
+// The memory of some tensors of one dtype, joined. A tensor whose elements do not lie in order is copied; `copy_back()`
+// brings results home.
 class TensorBytes {
  public:
   // Error{invalid_argument}: an undefined, non-CPU or sparse tensor, or different dtypes.
@@ -32,7 +33,7 @@ class TensorBytes {
   DType dtype_ = DType::f32;
   std::uint64_t count_ = 0;
   std::vector<Segment> segments_;
-  std::vector<at::Tensor> keep_;                          // alive while a collective runs
+  std::vector<at::Tensor> keep_;                           // alive while a collective runs
   std::vector<std::pair<at::Tensor, at::Tensor>> copies_;  // (caller's, copy)
 };
 

@@ -1,6 +1,7 @@
-// A World is this process's place in the job, and owner of what connects it: the store connection and the group of all ranks.
-// rendezvous -> World -> process group. No global state: a program may hold several worlds. Its destructor does not communicate; if it
-// runs while an exception leaves the scope, the other ranks' collectives end at once with Error{aborted}.
+// A World is this process's place in the job, and owner of what connects it: the store connection and the group of all
+// ranks. rendezvous -> World -> process group. No global state: a program may hold several worlds. Its destructor does
+// not communicate; if it runs while an exception leaves the scope, the other ranks' collectives end at once with
+// Error{aborted}.
 #pragma once
 
 #include <memory>
@@ -42,7 +43,8 @@ class World {
   int exceptions_;  // in flight when it was made
 };
 
-// Joins the job and connects all ranks. Blocks until all are there; throws what join() throws, and in addition what connecting does.
+// Joins the job and connects all ranks. Blocks until all are there; throws what join() throws, and in addition what
+// connecting does.
 World init_process_group(const InitOptions& options = {});
 
 }  // namespace lockstep

@@ -55,11 +55,23 @@ Claim decode(ByteView encoded) {
   return claim;
 }
 
-void leave_failure(Store& store, const std::string& text) {
+// Lets every rank that waits in this world, or comes to it later, throw Error{kind} with this text.
+void leave_failure(Store& store, ErrorKind kind, const std::string& text) {
+  Bytes failure;
+  put_u8(failure, static_cast<std::uint8_t>(kind));
+  put_bytes(failure, text);
   try {
-    store.compare_set(kFailureKey, "", text, Deadline::after(kFailureLook));
+    store.compare_set(kFailureKey, "", failure, Deadline::after(kFailureLook));
   } catch (const Error&) {  // the store is gone, and with it those who could read this
   }
+}
+
+void throw_failure_if_any(Store& store, Deadline deadline) {
+  if (!store.check({kFailureKey}, deadline)) return;
+  const Bytes failure = store.get(kFailureKey, deadline);
+  WireReader reader(failure, "a failure");
+  const auto kind = static_cast<ErrorKind>(reader.u8());
+  throw Error(kind, Bytes(reader.bytes()));
 }
 
 void agree_on_size(Store& store, const Member& me, int size, const Bytes& mine, Deadline deadline) {
@@ -69,7 +81,7 @@ void agree_on_size(Store& store, const Member& me, int size, const Bytes& mine, 
       "the ranks disagree about the world size: {} was started with {}, {} with {}; start all of them "
       "with the same value",
       to_string(first.member), first.size, to_string(me), size);
-  leave_failure(store, text);
+  leave_failure(store, ErrorKind::invalid_argument, text);
   throw Error(ErrorKind::invalid_argument, text);
 }
 
@@ -106,14 +118,12 @@ void wait_for_claims(Store& store, const Member& me, int size, Deadline deadline
   for (int rank = 0; rank < size; ++rank) keys.push_back(claim_key(rank));
   for (;;) {
     const std::vector<std::string> missing = store.wait(keys, std::min(deadline, Deadline::after(kFailureLook)));
-    if (store.check({kFailureKey}, Deadline::after(kFailureLook * 10))) {
-      throw Error(ErrorKind::invalid_argument, store.get(kFailureKey, Deadline::after(kFailureLook * 10)));
-    }
+    throw_failure_if_any(store, std::max(deadline, Deadline::after(kFailureLook)));
     if (missing.empty()) return;
     if (!deadline.expired()) continue;
     const Error error = missing_ranks(me, size, keys, missing, steady_clock().now() - start);
     // Whoever comes later must not take this rank's claim for a rank that is there.
-    leave_failure(store, fmt::format("{} has given up: {}", to_string(me), error.what()));
+    leave_failure(store, ErrorKind::aborted, fmt::format("{} has given up: {}", to_string(me), error.what()));
     throw error;
   }
 }

@@ -14,8 +14,8 @@ namespace lockstep {
 // Claims me.rank of a world of `size` and returns all members by rank; nothing if this very process has held the rank
 // in this store before, in a world that has ended: then the next world needs a part of the store that is still unused.
 // Error{invalid_argument}: another process holds the rank (it is named, and not disturbed), or somebody claims another
-// world size, or has given up waiting (every rank that waits or comes later gets these). Error{timeout} names the ranks
-// that did not come.
+// world size (every rank that waits or comes later gets it). Error{timeout} names the ranks that did not come, and
+// ranks that come after that get Error{aborted}.
 std::optional<std::vector<Member>> introduce(Store& store, const Member& me, int size, Deadline deadline);
 
 // Blocks until all ranks have returned from introduce(), for the one whose process hosts the store.

@@ -22,8 +22,9 @@ using arena::RankControl;
 using arena::RankState;
 using arena::Slot;
 
-// A waiter that found nothing while spinning yields for this long, so that a rank that shares its core can run, and then
-// sleeps on its doorbell. Longer wastes cores in which others compute; shorter pays a wake-up in every small collective.
+// A waiter that found nothing while spinning yields for this long, so that a rank that shares its core can run, and
+// then sleeps on its doorbell. Longer wastes cores in which others compute; shorter pays a wake-up in every small
+// collective.
 constexpr Duration kYieldFor = 200us;
 // Dead peers ring no bell: a sleeper looks for them this often.
 constexpr Duration kLivenessPeriod = 20ms;
@@ -74,7 +75,11 @@ void format_arena(const Mapping& mapping, int ranks, std::size_t segment_bytes, 
 }
 
 Arena::Arena(std::shared_ptr<Mapping> mapping, int rank, std::vector<ArenaPeer> peers, std::string_view kind)
-    : mapping_(std::move(mapping)), rank_(rank), size_(static_cast<int>(peers.size())), kind_(kind), peers_(std::move(peers)) {
+    : mapping_(std::move(mapping)),
+      rank_(rank),
+      size_(static_cast<int>(peers.size())),
+      kind_(kind),
+      peers_(std::move(peers)) {
   std::byte* base = mapping_->data();
   header_ = reinterpret_cast<arena::ArenaHeader*>(base);
   controls_ = reinterpret_cast<RankControl*>(base + controls_offset());
@@ -199,13 +204,15 @@ void Arena::throw_abort() const {
 }
 
 std::vector<std::unique_ptr<Arena>> make_local_arenas(int ranks, const ArenaOptions& options) {
-  const std::size_t segment = options.segment_bytes != 0 ? round_up(options.segment_bytes, kHugePage) : default_segment_bytes();
+  const std::size_t segment =
+      options.segment_bytes != 0 ? round_up(options.segment_bytes, kHugePage) : default_segment_bytes();
   auto mapping = std::make_shared<Mapping>(Mapping::create(arena_bytes(ranks, segment)));
   format_arena(*mapping, ranks, segment, options.generation, std::random_device{}());
   std::vector<std::unique_ptr<Arena>> arenas;
   for (int rank = 0; rank < ranks; ++rank) {
     std::vector<ArenaPeer> peers(static_cast<std::size_t>(ranks));
-    for (int peer = 0; peer < ranks; ++peer) peers[static_cast<std::size_t>(peer)].name = "rank " + std::to_string(peer);
+    for (int peer = 0; peer < ranks; ++peer)
+      peers[static_cast<std::size_t>(peer)].name = "rank " + std::to_string(peer);
     arenas.push_back(std::make_unique<Arena>(mapping, rank, std::move(peers), "in-process"));
   }
   return arenas;

@@ -20,7 +20,8 @@
 namespace lockstep {
 
 struct ArenaOptions {
-  std::size_t segment_bytes = 0;  // a rank's share of the address space, taken as it is used; 0: half the machine's memory
+  std::size_t segment_bytes =
+      0;  // a rank's share of the address space, taken as it is used; 0: half the machine's memory
   std::uint64_t generation = 0;
 };
 
@@ -53,11 +54,15 @@ class Arena {
   const std::string& peer_name(int rank) const { return peers_[static_cast<std::size_t>(rank)].name; }
   std::uint64_t generation() const { return header_->generation; }
 
-  arena::Slot& slot(int rank, std::uint64_t sequence) const { return slots_[rank * arena::kSlots + sequence % arena::kSlots]; }
+  arena::Slot& slot(int rank, std::uint64_t sequence) const {
+    return slots_[rank * arena::kSlots + sequence % arena::kSlots];
+  }
   arena::RankControl& control(int rank) const { return controls_[rank]; }
   std::byte* segment(int rank) const { return segments_ + static_cast<std::size_t>(rank) * segment_bytes_; }
   std::size_t segment_bytes() const { return segment_bytes_; }
-  std::byte* staging(int rank, std::uint32_t chunk) const { return segment(rank) + (chunk % arena::kStagingBuffers) * arena::kStagingBytes; }
+  std::byte* staging(int rank, std::uint32_t chunk) const {
+    return segment(rank) + (chunk % arena::kStagingBuffers) * arena::kStagingBytes;
+  }
   // The offset of a run of bytes in this rank's segment, if it lies there.
   std::optional<std::size_t> offset_of(const std::byte* data, std::size_t bytes) const;
 
@@ -66,8 +71,8 @@ class Arena {
 
   // Wakes peers that sleep, after a word they may wait for was written.
   void ring() const;
-  // Spins, yields, then sleeps until ready() is true. Throws the abort record's error. When the deadline passes, or a rank
-  // for which waiting_for(rank) is true has died or left, it records and throws what explain(stall) makes of it.
+  // Spins, yields, then sleeps until ready() is true. Throws the abort record's error. When the deadline passes, or a
+  // rank for which waiting_for(rank) is true has died or left, it records and throws what explain(stall) makes of it.
   template <class Ready, class WaitingFor, class Explain>
   void await(Ready&& ready, WaitingFor&& waiting_for, Explain&& explain, Deadline deadline) const;
 
@@ -113,7 +118,8 @@ void Arena::await(Ready&& ready, WaitingFor&& waiting_for, Explain&& explain, De
 // How large a mapping an arena of n ranks needs, and how to lay it out. Used by those who make arenas.
 std::size_t arena_bytes(int ranks, std::size_t segment_bytes);
 std::size_t default_segment_bytes();
-void format_arena(const Mapping& mapping, int ranks, std::size_t segment_bytes, std::uint64_t generation, std::uint64_t nonce);
+void format_arena(const Mapping& mapping, int ranks, std::size_t segment_bytes, std::uint64_t generation,
+                  std::uint64_t nonce);
 
 // The arenas of n ranks that are threads of this process.
 std::vector<std::unique_ptr<Arena>> make_local_arenas(int ranks, const ArenaOptions& options = {});

@@ -1,6 +1,6 @@
-// An ArenaHeap hands out the memory of one rank's segment and takes it back for reuse: a caching allocator, so that what
-// is allocated and freed every training step costs no page faults. Size classes, 8 a power of two; memory goes back to its class, never to the system.
-// Thread-safe. Lives as long as anyone holds it, and keeps its memory mapped.
+// An ArenaHeap hands out the memory of one rank's segment and takes it back for reuse: a caching allocator, so that
+// what is allocated and freed every training step costs no page faults. Size classes, 8 a power of two; memory goes
+// back to its class, never to the system. Thread-safe. Lives as long as anyone holds it, and keeps its memory mapped.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
-// What lies where in an arena's memory, as every process of a node sees it. Only trivially copyable, address-free types:
-// the memory is mapped at different addresses in different processes.
+// What lies where in an arena's memory, as every process of a node sees it. Only trivially copyable, address-free
+// types: the memory is mapped at different addresses in different processes.
 //
 //   ArenaHeader | RankControl x n | slots: n x kSlots x Slot | segments: n x segment_bytes
 //   a segment = kStagingBuffers staging buffers of kStagingBytes, then the heap
@@ -16,9 +16,9 @@ inline constexpr std::uint32_t kVersion = 1;
 inline constexpr std::size_t kCacheLine = 64;
 inline constexpr std::size_t kPage = 4096;
 
-// At most kInFlight collectives of one rank are unfinished at a time. A rank that posts collective s has finished s - kInFlight, so
-// all ranks have posted that one, so all ranks have finished s - 2 * kInFlight: with twice as many slots nobody still reads the one
-// that is overwritten.
+// At most kInFlight collectives of one rank are unfinished at a time. A rank that posts collective s has finished s -
+// kInFlight, so all ranks have posted that one, so all ranks have finished s - 2 * kInFlight: with twice as many slots
+// nobody still reads the one that is overwritten.
 inline constexpr std::uint32_t kInFlight = 16;
 inline constexpr std::uint32_t kSlots = 2 * kInFlight;
 inline constexpr std::size_t kInlineBytes = 16;

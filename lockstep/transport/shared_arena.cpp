@@ -27,7 +27,8 @@ struct Invitation {
   std::string text() const { return fmt::format("{} {} {} {}", pid, fd, bytes, nonce); }
   static Invitation parse(const std::string& text) {
     Invitation invitation;
-    if (std::sscanf(text.c_str(), "%d %d %zu %lu", &invitation.pid, &invitation.fd, &invitation.bytes, &invitation.nonce) != 4) {
+    if (std::sscanf(text.c_str(), "%d %d %zu %lu", &invitation.pid, &invitation.fd, &invitation.bytes,
+                    &invitation.nonce) != 4) {
       throw Error(ErrorKind::corrupt_data, "the store holds a malformed shared-memory invitation: " + text);
     }
     return invitation;
@@ -50,20 +51,23 @@ std::vector<ArenaPeer> watch(const SharedArenaSpec& spec) {
   return peers;
 }
 
-// The memory file is reached through the first member's descriptor table, which the kernel opens to processes of the same user only.
+// The memory file is reached through the first member's descriptor table, which the kernel opens to processes of the
+// same user only.
 Mapping attach(const SharedArenaSpec& spec, const Invitation& invitation) {
   const std::string path = fmt::format("/proc/{}/fd/{}", invitation.pid, invitation.fd);
   UniqueFd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
   if (!fd) {
-    throw system_error(fmt::format("cannot open the shared memory of {} at {} (ranks of one machine must run as the same user)",
-                                   spec.members[0].name, path),
-                       errno);
+    throw system_error(
+        fmt::format("cannot open the shared memory of {} at {} (ranks of one machine must run as the same user)",
+                    spec.members[0].name, path),
+        errno);
   }
   Mapping mapping = Mapping::attach(std::move(fd), invitation.bytes);
   const auto* header = reinterpret_cast<const arena::ArenaHeader*>(mapping.data());
   if (header->magic != arena::kMagic || header->version != arena::kVersion || header->nonce != invitation.nonce ||
       header->ranks != spec.members.size() || header->generation != spec.options.generation) {
-    throw Error(ErrorKind::corrupt_data, "the shared memory of " + spec.members[0].name + " belongs to another group or version");
+    throw Error(ErrorKind::corrupt_data,
+                "the shared memory of " + spec.members[0].name + " belongs to another group or version");
   }
   return mapping;
 }
@@ -103,7 +107,9 @@ std::unique_ptr<Arena> make_shared_arena(const SharedArenaSpec& spec, Store& sto
   }
   auto made = std::make_unique<Arena>(std::move(mapping), spec.rank, std::move(peers), "shared memory");
   made->ring();
-  const auto missing = [&](int peer) { return made->control(peer).state.load(std::memory_order_acquire) == arena::RankState::absent; };
+  const auto missing = [&](int peer) {
+    return made->control(peer).state.load(std::memory_order_acquire) == arena::RankState::absent;
+  };
   const auto ready = [&] {
     for (int peer = 0; peer < made->size(); ++peer) {
       if (missing(peer)) return false;
@@ -117,9 +123,11 @@ std::unique_ptr<Arena> make_shared_arena(const SharedArenaSpec& spec, Store& sto
     std::string who;
     for (const int peer : stall.missing) who += (who.empty() ? "" : ", ") + made->peer_name(peer);
     if (stall.cause == Stall::Cause::deadline) {
-      return Error(ErrorKind::timeout, fmt::format("shared memory of group {}: not mapped by {}", spec.name, who), detail);
+      return Error(ErrorKind::timeout, fmt::format("shared memory of group {}: not mapped by {}", spec.name, who),
+                   detail);
     }
-    return Error(ErrorKind::peer_lost, made->peer_name(stall.peer) + " has died while the group was being set up", detail);
+    return Error(ErrorKind::peer_lost, made->peer_name(stall.peer) + " has died while the group was being set up",
+                 detail);
   };
   made->await(ready, missing, explain, deadline);
   return made;

@@ -23,9 +23,9 @@ struct SharedArenaSpec {
   ArenaOptions options;
 };
 
-// Blocks until all members have mapped the memory. It is an anonymous memory file: nothing of it can stay behind, whoever dies.
-// Throws on every member: Error{internal} if the first one could not make it, Error{peer_lost} if one dies meanwhile,
-// Error{timeout} naming the missing ones.
+// Blocks until all members have mapped the memory. It is an anonymous memory file: nothing of it can stay behind,
+// whoever dies. Throws on every member: Error{internal} if the first one could not make it, Error{peer_lost} if one
+// dies meanwhile, Error{timeout} naming the missing ones.
 std::unique_ptr<Arena> make_shared_arena(const SharedArenaSpec& spec, Store& store, Deadline deadline);
 
 }  // namespace lockstep

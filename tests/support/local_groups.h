@@ -15,20 +15,23 @@ namespace lockstep::testing {
 
 enum class Over { arena, links };
 
-inline std::vector<ProcessGroup> local_groups(int ranks, Over transport = Over::arena, const GroupOptions& options = {}) {
+inline std::vector<ProcessGroup> local_groups(int ranks, Over transport = Over::arena,
+                                              const GroupOptions& options = {}) {
   std::vector<ProcessGroup> groups;
   if (transport == Over::arena) {
     for (auto& arena : make_local_arenas(ranks, {.segment_bytes = std::size_t{256} << 20})) {
       groups.emplace_back(std::make_unique<ArenaEngine>(std::move(arena)), options);
     }
   } else {
-    for (auto& mesh : make_local_meshes(ranks)) groups.emplace_back(std::make_unique<LinkEngine>(std::move(mesh), 0), options);
+    for (auto& mesh : make_local_meshes(ranks))
+      groups.emplace_back(std::make_unique<LinkEngine>(std::move(mesh), 0), options);
   }
   return groups;
 }
 
 // Runs `body` as n ranks of one group. A rank that throws takes the others with it, as a dying process would.
-inline std::vector<std::exception_ptr> run_group(int ranks, Over transport, const std::function<void(const ProcessGroup&)>& body,
+inline std::vector<std::exception_ptr> run_group(int ranks, Over transport,
+                                                 const std::function<void(const ProcessGroup&)>& body,
                                                  const GroupOptions& options = {.timeout = std::chrono::seconds(30)}) {
   const auto groups = local_groups(ranks, transport, options);
   return run_ranks(ranks, [&](int rank) {

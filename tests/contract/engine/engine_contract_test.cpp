@@ -12,7 +12,9 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/collective/arena_engine.h"
+#include "lockstep/collective/link_engine.h"
 #include "lockstep/collective/reduce.h"
+#include "lockstep/transport/local_mesh.h"
 #include "tests/support/rank_threads.h"
 
 using namespace lockstep;
@@ -26,17 +28,26 @@ using Buffer = std::vector<std::byte>;
 
 Deadline soon() { return Deadline::after(20s); }
 
+enum class Over { arena, links };
 // Operands that lie in the arena, so that the in-place way is taken, or in ordinary memory.
 enum class Place { ordinary, arena };
 
 struct Kind {
   const char* name;
+  Over over;
   Place place;
 };
-constexpr Kind kKinds[] = {{"arena, ordinary memory", Place::ordinary}, {"arena, in place", Place::arena}};
+constexpr Kind kKinds[] = {{"arena, ordinary memory", Over::arena, Place::ordinary},
+                           {"arena, in place", Over::arena, Place::arena},
+                           {"links", Over::links, Place::ordinary}};
+constexpr Kind kTransports[] = {{"arena", Over::arena, Place::ordinary}, {"links", Over::links, Place::ordinary}};
 
-Engines make_engines(int ranks) {
+Engines make_engines(int ranks, Over over = Over::arena) {
   Engines engines;
+  if (over == Over::links) {
+    for (auto& mesh : make_local_meshes(ranks)) engines.push_back(std::make_unique<LinkEngine>(std::move(mesh), 0));
+    return engines;
+  }
   for (auto& arena : make_local_arenas(ranks, {.segment_bytes = 64 << 20})) {
     engines.push_back(std::make_unique<ArenaEngine>(std::move(arena)));
   }
@@ -107,7 +118,7 @@ Buffer reduced(const std::vector<Buffer>& rows, DType dtype, ReduceOp op) {
 constexpr std::size_t kCounts[] = {0, 1, 4, 100, 3000, 65'537, 700'001};
 
 void all_reduce_grid(Kind kind, int ranks, DType dtype, ReduceOp op) {
-  Engines engines = make_engines(ranks);
+  Engines engines = make_engines(ranks, kind.over);
   for (const std::size_t count : kCounts) {
     std::vector<Buffer> before(static_cast<std::size_t>(ranks));
     std::vector<Buffer> after(static_cast<std::size_t>(ranks));
@@ -159,8 +170,9 @@ TEST_CASE("all_reduce: every dtype and operation, any size, equals the reduction
 }
 
 TEST_CASE("broadcast, all_gather and reduce_scatter move what they say") {
-  for (const int ranks : {1, 2, 3, 4}) {
-    Engines engines = make_engines(ranks);
+  for (const int variant : {1, 2, 3, 4, 11, 12, 13, 14}) {
+    const int ranks = variant % 10;
+    Engines engines = make_engines(ranks, variant > 10 ? Over::links : Over::arena);
     const auto n = static_cast<std::size_t>(ranks);
     for (const std::size_t count : kCounts) {
       std::vector<Buffer> sources(n);
@@ -177,20 +189,31 @@ TEST_CASE("broadcast, all_gather and reduce_scatter move what they say") {
         const Segment input = mine.segment();
         const Segment output = all.segment();
         whole[r] = all.copy();
-        engines[r]->run({.kind = OpKind::reduce_scatter, .dtype = DType::f32, .count = count, .input = {&output, 1}, .output = {&input, 1}},
+        engines[r]->run({.kind = OpKind::reduce_scatter,
+                         .dtype = DType::f32,
+                         .count = count,
+                         .input = {&output, 1},
+                         .output = {&input, 1}},
                         soon());
         scattered[r] = mine.copy();
         Operand again(*engines[r], Place::ordinary, DType::f32, count, rank);
         const Segment source = again.segment();
-        engines[r]->run({.kind = OpKind::all_gather, .dtype = DType::f32, .count = count, .input = {&source, 1}, .output = {&output, 1}},
+        engines[r]->run({.kind = OpKind::all_gather,
+                         .dtype = DType::f32,
+                         .count = count,
+                         .input = {&source, 1},
+                         .output = {&output, 1}},
                         soon());
         gathered[r] = all.copy();
-        engines[r]->run({.kind = OpKind::broadcast, .dtype = DType::f32, .root = root, .count = count, .output = {&source, 1}}, soon());
+        engines[r]->run(
+            {.kind = OpKind::broadcast, .dtype = DType::f32, .root = root, .count = count, .output = {&source, 1}},
+            soon());
         sent[r] = again.copy();
       });
       const Buffer sum = reduced(whole, DType::f32, ReduceOp::sum);
       Buffer joined(n * count * 4);
-      for (std::size_t r = 0; r < n; ++r) std::copy(sources[r].begin(), sources[r].end(), joined.data() + r * count * 4);
+      for (std::size_t r = 0; r < n; ++r)
+        std::copy(sources[r].begin(), sources[r].end(), joined.data() + r * count * 4);
       for (std::size_t r = 0; r < n; ++r) {
         INFO(ranks << " ranks, count " << count << ", rank " << r);
         CHECK(gathered[r] == joined);
@@ -207,8 +230,8 @@ TEST_CASE("a random sequence of collectives in odd pieces stays correct") {
   Engines engines = make_engines(ranks);
   run_ranks_or_throw(ranks, [&](int rank) {
     const auto r = static_cast<std::size_t>(rank);
-    std::mt19937 shared(7);                                       // the same choices on all ranks
-    std::mt19937 own(static_cast<unsigned>(rank) + 1000);         // where this rank cuts its operand
+    std::mt19937 shared(7);                                // the same choices on all ranks
+    std::mt19937 own(static_cast<unsigned>(rank) + 1000);  // where this rank cuts its operand
     for (int step = 0; step < 200; ++step) {
       const std::size_t count = shared() % 5 == 0 ? shared() % 400'000 : shared() % 3000;
       const bool in_arena = own() % 2 == 0;
@@ -251,8 +274,10 @@ TEST_CASE("posted all-reduces finish in order, whoever looks in when") {
       CHECK(engine.poll());
       for (int i = 0; i < 40; ++i) {
         std::vector<Buffer> rows;
-        for (int peer = 0; peer < ranks; ++peer) rows.push_back(Operand(engine, Place::ordinary, DType::f32, count, peer + i).copy());
-        if (operands[static_cast<std::size_t>(i)]->copy() != reduced(rows, DType::f32, ReduceOp::sum)) throw std::runtime_error("wrong sum");
+        for (int peer = 0; peer < ranks; ++peer)
+          rows.push_back(Operand(engine, Place::ordinary, DType::f32, count, peer + i).copy());
+        if (operands[static_cast<std::size_t>(i)]->copy() != reduced(rows, DType::f32, ReduceOp::sum))
+          throw std::runtime_error("wrong sum");
       }
       engine.run({}, soon());
     }
@@ -268,38 +293,41 @@ TEST_CASE("ranks in different collectives all get both signatures, and no data i
   const Row rows[] = {
       {"count", {.kind = OpKind::all_reduce, .dtype = DType::f32, .count = 5}, "of 5 float32"},
       {"dtype", {.kind = OpKind::all_reduce, .dtype = DType::i32, .count = 4}, "of 4 int32"},
-      {"operation", {.kind = OpKind::all_reduce, .reduce = ReduceOp::max, .dtype = DType::f32, .count = 4}, "all_reduce(max)"},
+      {"operation",
+       {.kind = OpKind::all_reduce, .reduce = ReduceOp::max, .dtype = DType::f32, .count = 4},
+       "all_reduce(max)"},
       {"kind", {.kind = OpKind::broadcast, .dtype = DType::f32, .count = 4}, "broadcast"},
       {"name", {.kind = OpKind::all_reduce, .dtype = DType::f32, .count = 4, .name = 0xabc}, "abc"},
       {"large", {.kind = OpKind::all_reduce, .dtype = DType::f32, .count = 900'000}, "of 900000 float32"},
   };
-  for (const Row& row : rows) {
-    Engines engines = make_engines(3);
-    std::vector<Buffer> before(3);
-    std::vector<Buffer> after(3);
-    const auto errors = run_ranks(3, [&](int rank) {
-      const auto r = static_cast<std::size_t>(rank);
-      Operand operand(*engines[r], Place::ordinary, DType::f32, 900'000, rank);
-      before[r] = operand.copy();
-      Collective c = rank == 1 ? row.other : Collective{.kind = OpKind::all_reduce, .dtype = DType::f32, .count = 4};
-      const Segment segment{operand.segment().data, c.count * 4};
-      c.output = {&segment, 1};
-      try {
-        engines[r]->run(c, soon());
-      } catch (...) {
-        after[r] = operand.copy();
-        throw;
+  for (const Kind& kind : kTransports)
+    for (const Row& row : rows) {
+      Engines engines = make_engines(3, kind.over);
+      std::vector<Buffer> before(3);
+      std::vector<Buffer> after(3);
+      const auto errors = run_ranks(3, [&](int rank) {
+        const auto r = static_cast<std::size_t>(rank);
+        Operand operand(*engines[r], Place::ordinary, DType::f32, 900'000, rank);
+        before[r] = operand.copy();
+        Collective c = rank == 1 ? row.other : Collective{.kind = OpKind::all_reduce, .dtype = DType::f32, .count = 4};
+        const Segment segment{operand.segment().data, c.count * 4};
+        c.output = {&segment, 1};
+        try {
+          engines[r]->run(c, soon());
+        } catch (...) {
+          after[r] = operand.copy();
+          throw;
+        }
+      });
+      for (std::size_t r = 0; r < 3; ++r) {
+        INFO(kind.name << ", " << row.name << " on rank " << r);
+        const std::string text = message_of(errors[r], ErrorKind::desync);
+        CHECK(text.find(row.words) != std::string::npos);
+        CHECK(text.find("rank 1") != std::string::npos);
+        CHECK(text.find("all_reduce(sum) #1 of 4 float32") != std::string::npos);
+        CHECK(after[r] == before[r]);
       }
-    });
-    for (std::size_t r = 0; r < 3; ++r) {
-      INFO(row.name << " on rank " << r);
-      const std::string text = message_of(errors[r], ErrorKind::desync);
-      CHECK(text.find(row.words) != std::string::npos);
-      CHECK(text.find("rank 1") != std::string::npos);
-      CHECK(text.find("all_reduce(sum) #1 of 4 float32") != std::string::npos);
-      CHECK(after[r] == before[r]);
     }
-  }
 }
 
 TEST_CASE("a timeout names the missing rank and where it was last") {
@@ -340,24 +368,28 @@ TEST_CASE("a rank that leaves is named to those who wait for it") {
 }
 
 TEST_CASE("abort ends a waiting peer at once and quotes the reason") {
-  Engines engines = make_engines(2);
-  const auto start = std::chrono::steady_clock::now();
-  const auto errors = run_ranks(2, [&](int rank) {
-    if (rank == 0) engines[0]->run({}, soon());
-    if (rank == 1) engines[1]->abort("loss is NaN");
-  });
-  CHECK(std::chrono::steady_clock::now() - start < 1s);
-  CHECK(message_of(errors[0], ErrorKind::aborted).find("rank 1 aborted the group: loss is NaN") != std::string::npos);
+  for (const Kind& kind : kTransports) {
+    Engines engines = make_engines(2, kind.over);
+    const auto start = std::chrono::steady_clock::now();
+    const auto errors = run_ranks(2, [&](int rank) {
+      if (rank == 0) engines[0]->run({}, soon());
+      if (rank == 1) engines[1]->abort("loss is NaN");
+    });
+    CHECK(std::chrono::steady_clock::now() - start < 1s);
+    CHECK(message_of(errors[0], ErrorKind::aborted).find("loss is NaN") != std::string::npos);
+  }
 }
 
 TEST_CASE("wrong arguments are refused before anyone hears of them, and the engine lives on") {
-  Engines engines = make_engines(2);
-  run_ranks_or_throw(2, [&](int rank) {
-    Engine& engine = *engines[static_cast<std::size_t>(rank)];
-    float value = 1;
-    const Segment segment{reinterpret_cast<std::byte*>(&value), 4};
-    if (rank == 0) CHECK_THROWS_AS(engine.run(all_reduce_of(segment, 2), soon()), Error);
-    engine.run(all_reduce_of(segment, 1), soon());
-    CHECK(value == 2);
-  });
+  for (const Kind& kind : kTransports) {
+    Engines engines = make_engines(2, kind.over);
+    run_ranks_or_throw(2, [&](int rank) {
+      Engine& engine = *engines[static_cast<std::size_t>(rank)];
+      float value = 1;
+      const Segment segment{reinterpret_cast<std::byte*>(&value), 4};
+      if (rank == 0) CHECK_THROWS_AS(engine.run(all_reduce_of(segment, 2), soon()), Error);
+      engine.run(all_reduce_of(segment, 1), soon());
+      CHECK(value == 2);
+    });
+  }
 }

@@ -9,7 +9,8 @@ using namespace lockstep;
 using Plan = std::vector<std::vector<std::size_t>>;
 
 TEST_CASE("buckets go from the last parameter to the first, and the first bucket is closed early") {
-  const std::vector<PlannedParameter> parameters = {{30, DType::f32}, {30, DType::f32}, {30, DType::f32}, {5, DType::f32}, {6, DType::f32}};
+  const std::vector<PlannedParameter> parameters = {
+      {30, DType::f32}, {30, DType::f32}, {30, DType::f32}, {5, DType::f32}, {6, DType::f32}};
   CHECK(plan_buckets(parameters, 10, 50) == Plan{{4, 3}, {2, 1}, {0}});
 }
 

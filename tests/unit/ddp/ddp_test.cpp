@@ -25,7 +25,9 @@ struct NetImpl : torch::nn::Module {
     middle = register_module("middle", torch::nn::Linear(width, width));
     last = register_module("last", torch::nn::Linear(width, 5));
   }
-  at::Tensor forward(const at::Tensor& x) { return last->forward(middle->forward(at::relu(norm->forward(first->forward(x))))); }
+  at::Tensor forward(const at::Tensor& x) {
+    return last->forward(middle->forward(at::relu(norm->forward(first->forward(x)))));
+  }
   torch::nn::Linear first = nullptr, middle = nullptr, last = nullptr;
   torch::nn::BatchNorm1d norm = nullptr;
   int answer = 42;
@@ -38,7 +40,9 @@ struct ForkedImpl : torch::nn::Module {
     left = register_module("left", torch::nn::Linear(4, 4));
     right = register_module("right", torch::nn::Linear(4, 4));
   }
-  at::Tensor forward(const at::Tensor& x, bool both) { return both ? left->forward(x) + right->forward(x) : left->forward(x); }
+  at::Tensor forward(const at::Tensor& x, bool both) {
+    return both ? left->forward(x) + right->forward(x) : left->forward(x);
+  }
   torch::nn::Linear left = nullptr, right = nullptr;
 };
 TORCH_MODULE(Forked);
@@ -73,7 +77,8 @@ bool same_on_all_ranks(const ProcessGroup& group, const at::Tensor& tensor) {
 
 TEST_CASE("gradients after backward are bitwise those of averaging afterwards, however they are bucketed") {
   for (const Over transport : kTransports) {
-    for (const DdpOptions options : {DdpOptions{}, DdpOptions{.bucket_cap_mb = 0.01}, DdpOptions{.bucketing = Bucketing::off}}) {
+    for (const DdpOptions options :
+         {DdpOptions{}, DdpOptions{.bucket_cap_mb = 0.01}, DdpOptions{.bucketing = Bucketing::off}}) {
       run_group_or_throw(3, transport, [&](const ProcessGroup& group) {
         Net reference;
         Net model;
@@ -226,12 +231,14 @@ TEST_CASE("what cannot be wrapped is refused") {
   run_group_or_throw(1, Over::arena, [](const ProcessGroup& group) {
     Forked frozen;
     for (auto& parameter : frozen->parameters()) parameter.set_requires_grad(false);
-    CHECK_THROWS_WITH_AS(DistributedDataParallel(frozen, group), doctest::Contains("no parameter of the module requires a gradient"), Error);
+    CHECK_THROWS_WITH_AS(DistributedDataParallel(frozen, group),
+                         doctest::Contains("no parameter of the module requires a gradient"), Error);
   });
   run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
     Forked model;
     DistributedDataParallel once(model, group);
-    CHECK_THROWS_WITH_AS(DistributedDataParallel(model, group), doctest::Contains("left.weight is wrapped already"), Error);
+    CHECK_THROWS_WITH_AS(DistributedDataParallel(model, group), doctest::Contains("left.weight is wrapped already"),
+                         Error);
   });
 }
 
@@ -264,9 +271,17 @@ TEST_CASE("the wrapped module stays itself") {
     CHECK(ddp.parameters()[0].is_same(model->parameters()[0]));
     std::vector<std::string> keys;
     for (const auto& [name, tensor] : ddp.state_dict()) keys.push_back(name);
-    const std::vector<std::string> expected = {
-        "first.weight", "first.bias", "norm.weight", "norm.bias", "norm.running_mean", "norm.running_var", "norm.num_batches_tracked",
-        "middle.weight", "middle.bias", "last.weight", "last.bias"};
+    const std::vector<std::string> expected = {"first.weight",
+                                               "first.bias",
+                                               "norm.weight",
+                                               "norm.bias",
+                                               "norm.running_mean",
+                                               "norm.running_var",
+                                               "norm.num_batches_tracked",
+                                               "middle.weight",
+                                               "middle.bias",
+                                               "last.weight",
+                                               "last.bias"};
     CHECK(keys == expected);
     const auto prefixed = ddp.state_dict(StateDictKeys::module_prefix);
     CHECK(prefixed[0].first == "module.first.weight");

@@ -95,9 +95,11 @@ TEST_CASE("what cannot be moved is refused by name, before anyone hears of it") 
   run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
     CHECK_THROWS_WITH_AS(group.all_reduce(at::zeros({2}, at::kComplexFloat)), doctest::Contains("ComplexFloat"), Error);
     CHECK_THROWS_WITH_AS(group.all_reduce(at::Tensor()), doctest::Contains("undefined"), Error);
-    CHECK_THROWS_WITH_AS(group.all_reduce({at::zeros({2}), at::zeros({2}, at::kInt)}), doctest::Contains("tensor 1 is int32"), Error);
+    CHECK_THROWS_WITH_AS(group.all_reduce({at::zeros({2}), at::zeros({2}, at::kInt)}),
+                         doctest::Contains("tensor 1 is int32"), Error);
     at::Tensor whole = at::full({2}, 3, at::kInt);
-    CHECK_THROWS_WITH_AS(group.all_reduce(whole, ReduceOp::avg), doctest::Contains("avg needs a floating-point type"), Error);
+    CHECK_THROWS_WITH_AS(group.all_reduce(whole, ReduceOp::avg), doctest::Contains("avg needs a floating-point type"),
+                         Error);
     CHECK(at::equal(whole, at::full({2}, 3, at::kInt)));
     CHECK_THROWS_WITH_AS(group.broadcast(whole, 2), doctest::Contains("root 2"), Error);
     at::Tensor short_output = at::empty({3});
@@ -137,7 +139,8 @@ TEST_CASE("a group that is destroyed with work in flight ends it, on both sides"
   at::Tensor tensor = at::ones({10});
   const Work work = groups[0].all_reduce_async(tensor);
   groups.erase(groups.begin());
-  CHECK_THROWS_WITH_AS(work.wait(Deadline::after(10s)), doctest::Contains("destroyed with collectives in flight"), Error);
+  CHECK_THROWS_WITH_AS(work.wait(Deadline::after(10s)), doctest::Contains("destroyed with collectives in flight"),
+                       Error);
   CHECK_THROWS_AS(groups[0].barrier(), Error);
 }
 

@@ -84,7 +84,7 @@ TEST_CASE("ranks that do not come are named") {
 TEST_CASE("whoever comes after a rank has given up is told so") {
   MemoryStore store;
   CHECK(error_of([&] { introduce(store, member(0), 2, Deadline::after(10ms)); }).kind() == ErrorKind::timeout);
-  CHECK_ERROR(error_of([&] { introduce(store, member(1), 2, soon()); }), ErrorKind::invalid_argument,
+  CHECK_ERROR(error_of([&] { introduce(store, member(1), 2, soon()); }), ErrorKind::aborted,
               "rank 0 (host host0, pid 100) has given up", "rank 1 did not come");
 }
 

@@ -1,0 +1,225 @@
+"""Process groups of real processes: group_test.py <lockstep> <group_worker> Failures|Kills|Places|Hosts"""
+
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+import unittest
+
+from jobs import Failure, Job, Tree, free_port
+from processes import wait_for
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "links"))
+from links_test import Namespaces, why_not  # noqa: E402
+
+LOCKSTEP = ""
+WORKER = ""
+TRANSPORTS = ("shared_memory", "tcp")
+# What is promised in seconds, and what a machine that does other things besides may add.
+DETECTION = 0.25
+BUSY = 1.0
+
+
+def job(*arguments, size=3, transport="automatic", **environment):
+    return Job(WORKER, arguments, size, {"LOCKSTEP_TRANSPORT": transport, **environment})
+
+
+class Failures(unittest.TestCase):
+    def assert_peer_lost_within_promise(self, work, killed):
+        """Kills a rank of a running job; every other one must name it in time."""
+        at = work.kill(killed)
+        for rank in range(len(work.ranks)):
+            if rank == killed:
+                continue
+            failure = work.failure(rank)
+            print(f"  rank {rank} knew {failure.when - at:.3f} s after rank {killed} was killed", flush=True)
+            self.assertEqual(failure.kind, "peer_lost", failure)
+            self.assertRegex(failure.text, rf"\brank {killed} \(host \S+, pid {work.ranks[killed].pid}\)")
+            self.assertLess(failure.when - at, DETECTION + BUSY)
+        self.assertEqual(work.exit_codes(), [-9 if rank == killed else 3 for rank in range(len(work.ranks))])
+
+    def test_a_rank_killed_in_its_own_work_is_named_by_those_who_wait_in_all_reduce(self):
+        for transport in TRANSPORTS:
+            with self.subTest(transport), job("wait_for", 1, transport=transport) as work:
+                work.wait_until_running()
+                self.assert_peer_lost_within_promise(work, 1)
+
+    def test_a_rank_killed_between_barriers_is_named(self):
+        for transport in TRANSPORTS:
+            with self.subTest(transport), job("barriers", transport=transport) as work:
+                work.wait_until_running()
+                self.assert_peer_lost_within_promise(work, 2)
+
+    def test_rank_0_killed_in_the_middle_of_large_all_reduces_is_named(self):
+        for transport in TRANSPORTS:
+            with self.subTest(transport), job("all_reduce", 16 << 20, transport=transport) as work:
+                work.wait_until_running()
+                time.sleep(random.uniform(0, 0.2))
+                self.assert_peer_lost_within_promise(work, 0)
+
+    def test_a_frozen_rank_is_named_at_the_deadline_with_where_it_was_last(self):
+        for transport in TRANSPORTS:
+            with self.subTest(transport), job("barriers", transport=transport, TEST_CALL_MS="700") as work:
+                work.wait_until_running()
+                frozen = work.ranks[1].process
+                frozen.send_signal(signal.SIGSTOP)
+                failures = [work.failure(rank) for rank in (0, 2)]
+                self.assertIn("timeout", [failure.kind for failure in failures], failures)
+                for failure in failures:
+                    print(f"  gave up after {failure.waited:.3f} s of 0.700", flush=True)
+                    self.assertLess(failure.waited, 0.7 + 0.1 + BUSY)
+                    self.assertRegex(failure.text, r"\brank 1\b")
+                    self.assertRegex(failure.text, r"barrier #\d+")
+                    if transport == "shared_memory":
+                        self.assertRegex(failure.text, rf"pid {frozen.pid}\), last seen in barrier #\d+")
+                frozen.send_signal(signal.SIGCONT)
+                late = work.failure(1)
+                self.assertLess(late.waited, 5 + 0.7 + BUSY, late)
+                if transport == "shared_memory":
+                    self.assertEqual((late.kind, late.text), (failures[0].kind, failures[0].text))
+                self.assertEqual(work.exit_codes(), [3, 3, 3])
+
+    def test_an_exception_on_one_rank_ends_the_others_at_once(self):
+        for transport in TRANSPORTS:
+            with self.subTest(transport), job("throw", 1, transport=transport) as work:
+                self.assertEqual(work.line(1), "raised a mistake in the program")
+                for rank in (0, 2):
+                    self.assertRegex(work.line(rank), r"^running \d+$")
+                    failure = work.failure(rank)
+                    self.assertEqual(failure.kind, "aborted", failure)
+                    self.assertRegex(failure.text, r"rank 1 .*an exception ended its program")
+                    self.assertLess(failure.waited, DETECTION + BUSY)
+                self.assertEqual(work.exit_codes(), [3, 3, 3])
+
+    def test_different_shapes_are_reported_on_every_rank_with_both_sides(self):
+        for transport in TRANSPORTS:
+            with self.subTest(transport), job("mismatch", size=2, transport=transport) as work:
+                for rank in (0, 1):
+                    failure = work.failure(rank)
+                    self.assertEqual(failure.kind, "desync", failure)
+                    self.assertIn("all_reduce(sum) #1 of 4 float32", failure.text)
+                    self.assertIn("all_reduce(sum) #1 of 5 float32", failure.text)
+                    self.assertRegex(failure.text, "rank 0.*rank 1|rank 1.*rank 0")
+                self.assertEqual(work.exit_codes(), [3, 3])
+
+    def test_a_rank_beyond_the_world_is_refused_before_anything_is_opened(self):
+        with Job(WORKER, ["sums"], 1, {"WORLD_SIZE": "2"}, of_rank=lambda rank: {"RANK": "5"}) as work:
+            failure = Failure(work.ranks[0].read_lines(1)[0].removeprefix("5 "))
+            self.assertEqual(failure.kind, "invalid_argument")
+            self.assertRegex(failure.text, r"(?i)rank.*5.*2")
+            self.assertLess(failure.waited, BUSY)
+
+    def test_an_unknown_transport_is_refused_with_those_that_there_are(self):
+        with job("sums", size=1, transport="nonsense") as work:
+            failure = work.failure(0)
+            self.assertEqual((failure.kind, failure.text),
+                             ("invalid_argument",
+                              'LOCKSTEP_TRANSPORT is "nonsense"; it can be automatic, shared_memory or tcp'))
+
+
+class Kills(unittest.TestCase):
+    def test_killed_jobs_leave_nothing_behind(self):
+        count = int(os.environ.get("LOCKSTEP_TEST_KILLS", "50"))
+        before = set(os.listdir("/dev/shm"))
+        late = []
+        with job("host", "barriers", size=1) as host:
+            for _ in range(count):
+                late.append(self.kill_one(host.ranks[0]))
+            self.assertTrue(wait_for(lambda: not host.ranks[0].survivors()), "processes are left")
+            # Other programs' files come and go.
+            self.assertTrue(wait_for(lambda: not set(os.listdir("/dev/shm")) - before),
+                            set(os.listdir("/dev/shm")) - before)
+            self.assertEqual(os.listdir(host.folder.name), ["token"])
+        late.sort()
+        print(f"  {count} kills; the survivor knew after {late[count // 2]:.3f} s (half of them), {late[-1]:.3f} s (all)")
+        self.assertLess(late[count // 2], DETECTION + BUSY)
+        self.assertLess(late[-1], DETECTION + 3 * BUSY)
+
+    def kill_one(self, host):
+        """Kills one of two ranks; how long the other one needed to know."""
+        port = free_port()
+        host.process.stdin.write(f"0 {port}\n1 {port}\n".encode())
+        host.process.stdin.flush()
+        pids = dict(map(int, re.fullmatch(r"(\d) running (\d+)", line).groups()) for line in host.read_lines(2))
+        time.sleep(random.uniform(0, 0.01))
+        killed = random.choice((0, 1))
+        at = time.monotonic()
+        os.kill(pids[killed], signal.SIGKILL)
+        failure = Failure(host.read_lines(1)[0].removeprefix(f"{1 - killed} "))
+        self.assertEqual(failure.kind, "peer_lost", failure)
+        self.assertRegex(failure.text, rf"rank {killed} \(host \S+, pid {pids[killed]}\) has died")
+        return failure.when - at
+
+
+class Places(unittest.TestCase):
+    def run_ranks(self, ranks, *arguments, **environment):
+        command = [LOCKSTEP, "run", "--nproc-per-node", str(ranks), WORKER, *map(str, arguments)]
+        with Tree(command, {"OMP_NUM_THREADS": "1", **environment}) as tree:
+            code, output, error = tree.finish(60)
+        self.assertEqual(code, 0, output + error)
+        return sorted(output.splitlines())
+
+    def test_sums_over_either_transport(self):
+        for transport, name in (("automatic", "shared memory"), ("shared_memory", "shared memory"), ("tcp", "tcp")):
+            with self.subTest(transport):
+                self.assertEqual(self.run_ranks(3, "sums", LOCKSTEP_TRANSPORT=transport),
+                                 [f"{rank} right over {name}" for rank in range(3)])
+
+    def test_a_thousand_barriers_of_four_ranks(self):
+        lines = self.run_ranks(4, "barriers", 1000)
+        seconds = [float(line.split()[2]) for line in lines if " done " in line]
+        self.assertEqual(len(seconds), 4, lines)
+        print(f"  1000 barriers took {max(seconds):.3f} s")
+        self.assertLess(max(seconds), 10)
+
+    def test_ranks_of_two_nodes_use_tcp_by_themselves(self):
+        with Job(WORKER, ["sums"], 4, of_rank=lambda rank: {"LOCKSTEP_NODE": "ab"[rank // 2]}) as work:
+            self.assertEqual([work.line(rank) for rank in range(4)], ["right over tcp"] * 4)
+            self.assertEqual(work.exit_codes(), [0] * 4)
+
+    def test_shared_memory_between_two_nodes_is_refused(self):
+        with Job(WORKER, ["sums"], 2, {"LOCKSTEP_TRANSPORT": "shared_memory"},
+                 of_rank=lambda rank: {"LOCKSTEP_NODE": "ab"[rank]}) as work:
+            for rank in range(2):
+                failure = work.failure(rank)
+                self.assertEqual(failure.kind, "invalid_argument")
+                self.assertRegex(failure.text, "share no memory.*use automatic or tcp")
+
+
+class Hosts(unittest.TestCase):
+    """Network namespaces stand for hosts."""
+
+    def test_training_on_two_hosts_gives_the_bits_of_one_host(self):
+        with Job(WORKER, ["train", 20], 4) as work:
+            alone = [work.line(rank) for rank in range(4)]
+        self.assertEqual(len(set(alone)), 1, alone)
+        self.assertRegex(alone[0], r"^hash [0-9a-f]{16} over shared memory$")
+        with Namespaces() as namespaces:
+            place = lambda rank: {"before": ["ip", "netns", "exec", namespaces.names[rank // 2]]}
+            with Job(WORKER, ["train", 20], 4, {"MASTER_ADDR": namespaces.addresses[0]}, place) as work:
+                self.assertEqual([work.line(rank) for rank in range(4)],
+                                 [alone[0].replace("shared memory", "tcp")] * 4)
+                self.assertEqual(work.exit_codes(), [0] * 4)
+
+    def test_a_master_whose_host_does_not_answer_ends_at_the_deadline_with_its_address(self):
+        with Namespaces() as namespaces:
+            first, _ = namespaces.names
+            environment = {"WORLD_SIZE": "2", "RANK": "1", "MASTER_ADDR": "10.213.7.9", "TEST_JOIN_MS": "800"}
+            with Job(WORKER, ["sums"], 1, environment,
+                     lambda rank: {"RANK": "1", "before": ["ip", "netns", "exec", first]}) as work:
+                failure = Failure(work.ranks[0].read_lines(1)[0].removeprefix("1 "))
+        self.assertEqual(failure.kind, "timeout", failure)
+        self.assertIn(f"10.213.7.9:{work.environment['MASTER_PORT']}", failure.text)
+        self.assertLess(failure.waited, 0.8 + 0.1 + BUSY)
+
+
+if __name__ == "__main__":
+    LOCKSTEP, WORKER = sys.argv.pop(1), sys.argv.pop(1)
+    reason = why_not() if "Hosts" in sys.argv else ""
+    if reason:
+        print(f"skipped: {reason}")
+        sys.exit(77)
+    unittest.main(verbosity=2)

@@ -1,0 +1,190 @@
+// One rank of a test with real processes:
+//   group_worker barriers N | all_reduce ELEMENTS | wait_for RANK | throw RANK | mismatch | sums | train STEPS
+//   group_worker host SCENARIO [NUMBER]   for each line "RANK PORT" of standard input, forks a rank of a job of two
+// TEST_JOIN_MS and TEST_CALL_MS bound joining and each collective. Every line begins with the rank. A failure is
+// printed as "error <kind> <monotonic seconds> <seconds in the call> <text>"; the exit status is then 3.
+#include <ATen/Context.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
+#include <torch/nn/modules/linear.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+#include <memory>
+#include <string>
+
+#include "lockstep/base/clock.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/format.h"
+#include "lockstep/base/hash.h"
+#include "lockstep/ddp/distributed_data_parallel.h"
+#include "lockstep/group/world.h"
+
+namespace {
+
+using lockstep::Error;
+using lockstep::ErrorKind;
+using lockstep::World;
+
+lockstep::TimePoint last_call;  // when the newest collective began
+
+void say(const std::string& line) {
+  const char* rank = std::getenv("RANK");
+  const std::string text = fmt::format("{} {}\n", rank == nullptr ? "-" : rank, line);
+  if (::write(STDOUT_FILENO, text.data(), text.size()) < 0) std::_Exit(4);
+}
+
+void say_running() { say(fmt::format("running {}", ::getpid())); }
+
+template <class Call>
+void collective(Call call) {
+  last_call = lockstep::steady_clock().now();
+  call();
+}
+
+void require(bool fine, const std::string& what) {
+  if (!fine) throw Error(ErrorKind::internal, what);
+}
+
+void barriers(const World& world, std::int64_t rounds) {
+  const auto start = lockstep::steady_clock().now();
+  for (std::int64_t i = 0; rounds == 0 || i < rounds; ++i) {
+    collective([&] { world.barrier(); });
+    if (i == 0) say_running();
+  }
+  say(fmt::format("done {:.3f}", lockstep::seconds(lockstep::steady_clock().now() - start)));
+}
+
+void all_reduce_for_ever(const World& world, std::int64_t elements) {
+  const at::Tensor tensor = at::zeros({elements});
+  const float sum = static_cast<float>(world.size() * (world.size() + 1)) / 2;
+  for (bool first = true;; first = false) {
+    tensor.fill_(world.rank() + 1);
+    collective([&] { world.group().all_reduce(tensor); });
+    const auto* values = tensor.const_data_ptr<float>();
+    require(values[0] == sum && values[elements / 2] == sum && values[elements - 1] == sum, "a wrong sum");
+    if (first) say_running();
+  }
+}
+
+void wait_for(const World& world, int absent) {
+  say_running();
+  while (world.rank() == absent) ::pause();
+  collective([&] { world.group().all_reduce(at::zeros({1000})); });
+}
+
+void throw_in(const World& world, int thrower) {
+  world.barrier();
+  if (world.rank() == thrower) throw std::runtime_error("a mistake in the program");
+  say_running();
+  collective([&] { world.barrier(); });
+}
+
+void mismatch(const World& world) {
+  collective([&] { world.group().all_reduce(at::zeros({4 + world.rank()})); });
+}
+
+void sums(const World& world) {
+  const int factor = world.size() * (world.size() + 1) / 2;
+  for (const auto type : {at::kFloat, at::kDouble, at::kInt, at::kLong}) {
+    for (const std::int64_t elements : {1, 1000, 1000003}) {
+      const at::Tensor numbers = at::arange(elements, at::TensorOptions().dtype(type));
+      const at::Tensor mine = numbers * (world.rank() + 1);
+      world.group().all_reduce(mine);
+      require(at::equal(mine, numbers * factor), fmt::format("a wrong sum of {} {}", elements, c10::toString(type)));
+    }
+  }
+  say(fmt::format("right over {}", world.group().transport()));
+}
+
+// Its gradients are both larger and smaller than what is kept in shared memory.
+struct Net : torch::nn::Module {
+  Net()
+      : first(register_module("first", torch::nn::Linear(40, 500))),
+        second(register_module("second", torch::nn::Linear(500, 7))) {}
+  at::Tensor forward(const at::Tensor& x) { return second->forward(first->forward(x).relu()); }
+  torch::nn::Linear first, second;
+};
+
+void train(const World& world, std::int64_t steps) {
+  at::manual_seed(100 + static_cast<std::uint64_t>(world.rank()));  // other weights and other data on every rank
+  lockstep::DistributedDataParallel ddp(std::make_shared<Net>(), world.group(), {.bucket_cap_mb = 0.02});
+  for (std::int64_t step = 0; step < steps; ++step) {
+    ddp.zero_grad();
+    ddp(at::randn({8, 40})).square().mean().backward();
+    const at::NoGradGuard no_grad;
+    for (const at::Tensor& parameter : ddp.parameters()) parameter.sub_(parameter.grad(), 0.1);
+  }
+  std::string bits;
+  for (const at::Tensor& parameter : ddp.parameters()) {
+    bits.append(static_cast<const char*>(parameter.const_data_ptr()), parameter.nbytes());
+  }
+  say(fmt::format("hash {:016x} over {}", lockstep::hash_of(bits), world.group().transport()));
+}
+
+lockstep::Duration milliseconds_of(const char* variable) {
+  const char* text = std::getenv(variable);
+  return std::chrono::milliseconds(text == nullptr ? 30000 : std::atoi(text));
+}
+
+void run(const std::string& scenario, std::int64_t number) {
+  lockstep::InitOptions options;
+  options.join.timeout = milliseconds_of("TEST_JOIN_MS");
+  options.group.timeout = milliseconds_of("TEST_CALL_MS");
+  last_call = lockstep::steady_clock().now();
+  const World world = lockstep::init_process_group(options);
+  if (scenario == "barriers") return barriers(world, number);
+  if (scenario == "all_reduce") return all_reduce_for_ever(world, number);
+  if (scenario == "wait_for") return wait_for(world, static_cast<int>(number));
+  if (scenario == "throw") return throw_in(world, static_cast<int>(number));
+  if (scenario == "mismatch") return mismatch(world);
+  if (scenario == "sums") return sums(world);
+  if (scenario == "train") return train(world, number);
+  throw Error(ErrorKind::invalid_argument, "there is no scenario " + scenario);
+}
+
+int run_and_report(const std::string& scenario, std::int64_t number) {
+  try {
+    run(scenario, number);
+    return 0;
+  } catch (const Error& error) {
+    const auto now = lockstep::steady_clock().now();
+    say(fmt::format("error {} {:.6f} {:.6f} {}", to_string(error.kind()), lockstep::seconds(now.time_since_epoch()),
+                    lockstep::seconds(now - last_call), error.what()));
+  } catch (const std::exception& error) {
+    say(fmt::format("raised {}", error.what()));
+  }
+  return 3;
+}
+
+// Forked ranks begin at once, where started ones have to load libtorch first.
+int host(const std::string& scenario, std::int64_t number) {
+  std::signal(SIGCHLD, SIG_IGN);
+  std::string rank, port;
+  while (std::cin >> rank >> port) {
+    if (::fork() != 0) continue;
+    ::setenv("RANK", rank.c_str(), 1);
+    ::setenv("WORLD_SIZE", "2", 1);
+    ::setenv("MASTER_ADDR", "127.0.0.1", 1);
+    ::setenv("MASTER_PORT", port.c_str(), 1);
+    std::_Exit(run_and_report(scenario, number));
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const bool hosting = argc > 1 && std::string(argv[1]) == "host";
+  const int first = hosting ? 2 : 1;
+  const std::string scenario = argc > first ? argv[first] : "";
+  const std::int64_t number = argc > first + 1 ? std::atoll(argv[first + 1]) : 0;
+  return hosting ? host(scenario, number) : run_and_report(scenario, number);
+}

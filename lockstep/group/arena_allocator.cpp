@@ -14,60 +14,36 @@ namespace {
 thread_local std::shared_ptr<ArenaHeap> t_heap;  // NOLINT: the switch is per thread by design
 
 // The heaps that have handed out tensors, so that a block can be given back knowing its address only, which is all that
-// torch's raw interface passes. A heap stays listed until its last tensor is gone.
+// torch's raw interface passes. A heap with blocks out lives, so an address that lies in one finds it.
 class HeapRegistry {
  public:
   void* allocate(const std::shared_ptr<ArenaHeap>& heap, std::size_t bytes) {
     void* block = heap->allocate(bytes);
-    if (block == nullptr) return nullptr;
-    {
-      const std::shared_lock lock(mutex_);
-      if (Entry* entry = find(block)) {
-        entry->live.fetch_add(1, std::memory_order_relaxed);
-        return block;
-      }
-    }
+    if (block == nullptr || find(block) != nullptr) return block;
     const std::unique_lock lock(mutex_);
-    Entry* entry = find(block);
-    if (entry == nullptr) entry = entries_.emplace_back(std::make_unique<Entry>(heap)).get();
-    entry->live.fetch_add(1, std::memory_order_relaxed);
+    std::erase_if(heaps_, [](const auto& known) { return known.expired(); });
+    heaps_.push_back(heap);
     return block;
   }
 
   // False if no heap owns the block.
   bool deallocate(void* block) {
-    std::shared_ptr<ArenaHeap> heap;
-    {
-      const std::shared_lock lock(mutex_);
-      Entry* entry = find(block);
-      if (entry == nullptr) return false;
-      heap = entry->heap;
-      heap->deallocate(block);
-      if (entry->live.fetch_sub(1, std::memory_order_acq_rel) != 1) return true;
-    }
-    // Only this registry and `heap` hold it: its group is gone.
-    if (heap.use_count() > 2) return true;
-    const std::unique_lock lock(mutex_);
-    std::erase_if(entries_, [&](const auto& entry) { return entry->heap == heap && entry->live.load() == 0; });
-    return true;
+    const std::shared_ptr<ArenaHeap> heap = find(block);
+    if (heap != nullptr) heap->deallocate(block);
+    return heap != nullptr;
   }
 
  private:
-  struct Entry {
-    explicit Entry(std::shared_ptr<ArenaHeap> owner) : heap(std::move(owner)) {}
-    std::shared_ptr<ArenaHeap> heap;
-    std::atomic<std::size_t> live{0};
-  };
-
-  Entry* find(const void* block) const {
-    for (const auto& entry : entries_) {
-      if (entry->heap->owns(block)) return entry.get();
+  std::shared_ptr<ArenaHeap> find(const void* block) {
+    const std::shared_lock lock(mutex_);
+    for (const auto& known : heaps_) {
+      if (auto heap = known.lock(); heap != nullptr && heap->owns(block)) return heap;
     }
     return nullptr;
   }
 
   std::shared_mutex mutex_;
-  std::vector<std::unique_ptr<Entry>> entries_;  // guarded by mutex_
+  std::vector<std::weak_ptr<ArenaHeap>> heaps_;  // guarded by mutex_; two threads may list one twice
 };
 
 // Never destroyed: tensors may be freed while the process ends.

@@ -74,13 +74,11 @@ void throw_failure_if_any(Store& store, Deadline deadline) {
   throw Error(kind, Bytes(reader.bytes()));
 }
 
-void agree_on_size(Store& store, const Member& me, int size, const Bytes& mine, Deadline deadline) {
-  const Claim first = decode(store.compare_set(kWorldSizeKey, "", mine, deadline));
-  if (first.size == size) return;
+void check_same_size(Store& store, const Claim& one, const Claim& other) {
+  if (one.size == other.size) return;
   const std::string text = fmt::format(
-      "the ranks disagree about the world size: {} was started with {}, {} with {}; start all of them "
-      "with the same value",
-      to_string(first.member), first.size, to_string(me), size);
+      "the ranks disagree about the world size: {} was started with {}, {} with {}; start all with the same value",
+      to_string(one.member), one.size, to_string(other.member), other.size);
   leave_failure(store, ErrorKind::invalid_argument, text);
   throw Error(ErrorKind::invalid_argument, text);
 }
@@ -137,10 +135,16 @@ std::string to_string(const Member& member) {
 std::optional<std::vector<Member>> introduce(Store& store, const Member& me, int size, Deadline deadline) {
   const Bytes mine = encode(me, size);
   if (!claim_rank(store, me, mine, deadline)) return std::nullopt;
-  agree_on_size(store, me, size, mine, deadline);
+  // The first claim decides early, while ranks are missing; in the end every claim is looked at, since the world may be
+  // full for one size before all ranks of another have come.
+  check_same_size(store, decode(store.compare_set(kWorldSizeKey, "", mine, deadline)), decode(mine));
   wait_for_claims(store, me, size, deadline);
   std::vector<Member> members;
-  for (int rank = 0; rank < size; ++rank) members.push_back(decode(store.get(claim_key(rank), deadline)).member);
+  for (int rank = 0; rank < size; ++rank) {
+    const Claim claim = decode(store.get(claim_key(rank), deadline));
+    check_same_size(store, claim, decode(mine));
+    members.push_back(claim.member);
+  }
   store.set(introduced_key(me.rank), "", deadline);
   return members;
 }

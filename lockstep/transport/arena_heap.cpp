@@ -34,12 +34,15 @@ void* ArenaHeap::allocate(std::size_t bytes) {
     top_.store(top + size, std::memory_order_relaxed);
     class_of_.emplace(block, size);
   }
+  if (blocks_out_++ == 0) self_ = shared_from_this();
   return block;
 }
 
 void ArenaHeap::deallocate(void* block) {
+  std::shared_ptr<ArenaHeap> last;  // declared first: it may end this heap, after the lock is gone
   const std::lock_guard lock(mutex_);
   free_[class_of_.at(block)].push_back(block);
+  if (--blocks_out_ == 0) last = std::move(self_);
 }
 
 }  // namespace lockstep

@@ -1,9 +1,9 @@
 // An ArenaHeap hands out the memory of one rank's segment and takes it back for reuse: a caching allocator, so that
 // what is allocated and freed every training step costs no page faults. Size classes, 8 a power of two; memory goes
-// back to its class, never to the system. Thread-safe. Lives as long as anyone holds it, and keeps its memory mapped.
+// back to its class, never to the system. Thread-safe. Lives, and keeps its
+// memory mapped, as long as anyone holds it or one of its blocks.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <cstddef>
 #include <memory>
@@ -15,11 +15,11 @@
 
 namespace lockstep {
 
-class ArenaHeap {
+class ArenaHeap : public std::enable_shared_from_this<ArenaHeap> {
  public:
   ArenaHeap(std::shared_ptr<Mapping> mapping, std::byte* begin, std::size_t bytes);
 
-  // 4096-byte aligned; nullptr when the segment is full.
+  // 4096-byte aligned; nullptr when the segment is full. REQUIRES: a shared_ptr owns this heap.
   void* allocate(std::size_t bytes);
   // REQUIRES: `block` came from allocate() of this heap and has not been given back.
   void deallocate(void* block);
@@ -38,6 +38,8 @@ class ArenaHeap {
 
   std::mutex mutex_;
   // State below is protected by mutex_.
+  std::size_t blocks_out_ = 0;
+  std::shared_ptr<ArenaHeap> self_;                           // while blocks are out
   std::unordered_map<std::size_t, std::vector<void*>> free_;  // by class size
   std::unordered_map<void*, std::size_t> class_of_;           // of every block ever cut; a block never changes class
 };

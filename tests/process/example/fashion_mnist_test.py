@@ -1,0 +1,236 @@
+"""The example program fashion_mnist with real processes: fashion_mnist_test.py <lockstep> <fashion_mnist> Training|Mistakes"""
+
+import gzip
+import json
+import os
+import pathlib
+import random
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+LOCKSTEP = ""
+PROGRAM = ""
+REAL_DATA = pathlib.Path("/usr/share/datasets/fashion-mnist")
+IMAGES, LABELS = "images-idx3-ubyte.gz", "labels-idx1-ubyte.gz"
+# 240 images to train with 24 a step: 10 steps an epoch.
+TRAINING, TEST, BATCH = 240, 50, 24
+
+
+def write_data(folder):
+    """A small data set in Fashion-MNIST's format."""
+    source = random.Random(7)
+    for split, count in (("train", TRAINING), ("t10k", TEST)):
+        pixels = source.randbytes(count * 28 * 28)
+        (folder / f"{split}-{IMAGES}").write_bytes(gzip.compress(struct.pack(">4I", 0x803, count, 28, 28) + pixels))
+        labels = bytes(source.randrange(10) for _ in range(count))
+        (folder / f"{split}-{LABELS}").write_bytes(gzip.compress(struct.pack(">2I", 0x801, count) + labels))
+
+
+def read_safetensors(path):
+    """(metadata, name -> (dtype, shape, bytes))"""
+    content = path.read_bytes()
+    length = struct.unpack("<Q", content[:8])[0]
+    header = json.loads(content[8:8 + length])
+    data = content[8 + length:]
+    metadata = header.pop("__metadata__", {})
+    return metadata, {name: (entry["dtype"], entry["shape"], data[slice(*entry["data_offsets"])])
+                      for name, entry in header.items()}
+
+
+class ExampleTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.data = self.folder / "data"
+        self.data.mkdir()
+        write_data(self.data)
+
+    def run_program(self, ranks, *options, out="out", data=None, model="cnn", batch=BATCH, user=None):
+        """(exit code, standard output, standard error)"""
+        launcher = [] if ranks == 1 else [LOCKSTEP, "run", "--nproc-per-node", str(ranks)]
+        command = [*launcher, PROGRAM, "--model", model, "--batch-size", str(batch), "--data", str(data or self.data),
+                   "--out", str(self.folder / out), *map(str, options)]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "HOME": str(self.folder)}
+        result = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                                timeout=60, user=user)
+        return result.returncode, result.stdout, result.stderr
+
+
+class Training(ExampleTest):
+    def train(self, ranks, *options, **more):
+        code, output, error = self.run_program(ranks, *options, **more)
+        self.assertEqual(code, 0, output + error)
+        return output
+
+    def checkpoint(self, out, step):
+        return self.folder / out / f"step-{step:010d}.safetensors"
+
+    def assert_same_run(self, one, other, step):
+        expected, found = (read_safetensors(self.checkpoint(out, step)) for out in (one, other))
+        self.assertEqual({**found[0], "lockstep.xxh3_128": ""}, {**expected[0], "lockstep.xxh3_128": ""})
+        self.assertEqual(found[1].keys(), expected[1].keys())
+        self.assertGreater(len(found[1]), 8)
+        for name, tensor in expected[1].items():
+            self.assertEqual(found[1][name], tensor, f"{name} differs")
+
+    def metrics(self, out):
+        return [json.loads(line) for line in (self.folder / out / "metrics.jsonl").read_text().splitlines()]
+
+    def test_an_epoch_leaves_metrics_and_a_checkpoint_that_python_reads(self):
+        for ranks in (1, 2):
+            with self.subTest(ranks=ranks):
+                out = f"out{ranks}"
+                output = self.train(ranks, "--epochs", 2, out=out)
+                self.assertRegex(output, rf"training cnn on {TRAINING} images, {ranks} ranks? ")
+                self.assertRegex(output, r"Iteration 2/2  Train Loss: \d+\.\d+  Val Loss: \d+\.\d+  Val Accuracy: 0\.\d+")
+                self.assertIn(str(self.checkpoint(out, 20)), output)
+                lines = self.metrics(out)
+                self.assertEqual([line["epoch"] for line in lines], [0, 1])
+                for line in lines:
+                    self.assertEqual(list(line), ["epoch", "train_loss", "val_loss", "val_accuracy", "samples_per_second",
+                                                  "communication_share", "world_size"])
+                    self.assertEqual(line["world_size"], ranks)
+                    # Every test image counts once.
+                    self.assertAlmostEqual(line["val_accuracy"] * TEST % 1, 0, places=6)
+                    self.assertTrue(1 < line["train_loss"] < 4 and 1 < line["val_loss"] < 4, line)
+                    self.assertGreater(line["samples_per_second"], 0)
+                    self.assertTrue(0 <= line["communication_share"] < 1, line)
+                self.read_with_python(self.checkpoint(out, 20))
+        # The same images in each step, so the same losses but for rounding.
+        for one, two in zip(self.metrics("out1"), self.metrics("out2")):
+            self.assertAlmostEqual(one["train_loss"], two["train_loss"], places=3)
+            self.assertAlmostEqual(one["val_loss"], two["val_loss"], places=3)
+
+    def read_with_python(self, path):
+        try:
+            from safetensors import safe_open
+        except ImportError:
+            print("  safetensors is not installed: the checkpoint was not read with it", flush=True)
+            return
+        with safe_open(path, framework="numpy") as file:
+            shapes = {name: list(file.get_slice(name).get_shape()) for name in file.keys()}
+            self.assertEqual(file.metadata()["step"], "20")
+        self.assertIn([16, 1, 3, 3], shapes.values())
+        self.assertEqual(shapes, {name: shape for name, (_, shape, _) in read_safetensors(path)[1].items()})
+
+    def test_a_resumed_run_has_the_bits_of_one_that_was_never_interrupted(self):
+        for ranks in (1, 2):
+            with self.subTest(ranks=ranks):
+                self.train(ranks, "--max-steps", 6, "--checkpoint-every", 2, out=f"whole{ranks}")
+                self.train(ranks, "--max-steps", 3, out=f"parts{ranks}")
+                output = self.train(ranks, "--max-steps", 6, "--resume", out=f"parts{ranks}")
+                self.assertIn("resumed after step 3", output)
+                self.assert_same_run(f"whole{ranks}", f"parts{ranks}", 6)
+
+    def test_the_newest_checkpoint_within_an_epoch_is_where_a_killed_run_goes_on(self):
+        self.train(2, "--max-steps", 7, "--checkpoint-every", 2, out="whole")
+        self.train(2, "--max-steps", 7, "--checkpoint-every", 2, out="killed")
+        self.checkpoint("killed", 7).unlink()
+        self.checkpoint("killed", 6).write_bytes(self.checkpoint("killed", 6).read_bytes()[:-1])
+        self.assertEqual(len(list((self.folder / "killed").glob("*.safetensors"))), 2)  # of the 3 that are kept
+        output = self.train(2, "--max-steps", 7, "--resume", out="killed")
+        self.assertIn("resumed after step 4", output)
+        self.assert_same_run("whole", "killed", 7)
+
+    def test_a_run_may_be_resumed_in_a_later_epoch(self):
+        self.train(2, "--epochs", 2, "--max-steps", 13, out="whole")
+        self.train(2, "--epochs", 1, out="parts")
+        output = self.train(2, "--epochs", 2, "--max-steps", 13, "--resume", out="parts")
+        self.assertIn("resumed after step 10", output)
+        self.assert_same_run("whole", "parts", 13)
+
+    @unittest.skipUnless(REAL_DATA.is_dir(), "Fashion-MNIST is not installed")
+    def test_a_few_steps_on_the_real_images(self):
+        self.train(1, "--max-steps", 4, data=REAL_DATA, batch=64)
+        (line,) = self.metrics("out")
+        self.assertTrue(0.02 < line["val_accuracy"] < 0.9, line)
+        self.assertTrue(2 < line["train_loss"] < 3, line)
+
+
+class Mistakes(ExampleTest):
+    def assert_refused(self, pattern, *options, ranks=1, seconds=20, **more):
+        """Alone, the program complains in one line. Under the launcher each rank may, and the launcher quotes it."""
+        start = time.monotonic()
+        code, output, error = self.run_program(ranks, *options, **more)
+        self.assertLess(time.monotonic() - start, seconds)
+        self.assertNotEqual(code, 0, output)
+        self.assertGreater(code, 0, "killed by a signal")
+        complaints = [line for line in error.splitlines() if "fashion_mnist: " in line and "|" not in line]
+        if ranks == 1:
+            self.assertEqual(len(error.splitlines()), 1, error)
+        self.assertTrue(complaints, error)
+        self.assertRegex(complaints[0], pattern)
+        self.assertLessEqual(len(complaints), ranks)
+
+    def test_a_data_directory_that_is_not_there(self):
+        for ranks in (1, 2):
+            with self.subTest(ranks=ranks):
+                self.assert_refused("data set not found: no directory /nowhere; .*--data DIR", ranks=ranks, data="/nowhere")
+
+    def test_a_file_that_was_cut(self):
+        file = self.data / f"train-{IMAGES}"
+        content = file.read_bytes()
+        for keep in (0, 5, len(content) // 2, len(content) - 1):
+            with self.subTest(keep=keep):
+                file.write_bytes(content[:keep])
+                self.assert_refused(rf"{file}: at byte \d+: ")
+
+    def test_a_flipped_bit_anywhere(self):
+        file = self.data / f"t10k-{LABELS}"
+        content = file.read_bytes()
+        # From behind gzip's header, where name and time stand, to the checksum and the length.
+        for place in (12, len(content) // 2, len(content) - 6, len(content) - 2):
+            with self.subTest(place=place):
+                damaged = bytearray(content)
+                damaged[place] ^= 4
+                file.write_bytes(damaged)
+                self.assert_refused(rf"{file}: at byte \d+: ")
+
+    def test_a_damaged_file_under_the_launcher(self):
+        file = self.data / f"train-{IMAGES}"
+        file.write_bytes(file.read_bytes()[:-100])
+        self.assert_refused(rf"{file}: at byte \d+: the compressed data ends too early", ranks=2)
+
+    def test_an_unknown_model(self):
+        for ranks in (1, 2):
+            with self.subTest(ranks=ranks):
+                code, output, error = self.run_program(ranks, model="transformer")
+                self.assertEqual((code, output), (2, ""))
+                self.assertEqual(error.count("--model: transformer not in {resnet18,cnn,mlp}"), 1, error)
+
+    def test_a_batch_that_the_ranks_cannot_share(self):
+        self.assert_refused("a global batch of 63 cannot be shared equally by 2 ranks; 64 can", ranks=2, batch=63)
+
+    def test_resuming_where_there_is_nothing(self):
+        (self.folder / "out").mkdir()
+        for ranks in (1, 2):
+            with self.subTest(ranks=ranks):
+                self.assert_refused(rf"--resume: there is no checkpoint in {self.folder}/out; ", "--resume", ranks=ranks)
+
+    def test_resuming_another_run(self):
+        code, output, error = self.run_program(1, "--max-steps", 1)
+        self.assertEqual(code, 0, output + error)
+        self.assert_refused("made with batch_size 24, this run has 12", "--resume", batch=12)
+        self.assert_refused("made with model cnn, this run has mlp", "--resume", model="mlp")
+
+    def test_an_output_directory_that_cannot_be_made(self):
+        (self.folder / "file").write_text("in the way")
+        self.assert_refused(rf"{self.folder}/file/out", out="file/out")
+
+    @unittest.skipUnless(os.geteuid() == 0, "only root can become somebody else")
+    def test_an_output_directory_that_may_not_be_written(self):
+        self.folder.chmod(0o755)
+        self.data.chmod(0o755)
+        (self.folder / ".lockstep").mkdir()
+        (self.folder / "out").mkdir(mode=0o555)
+        self.assert_refused(rf"{self.folder}/out", "--max-steps", 1, user=65534)
+
+
+if __name__ == "__main__":
+    LOCKSTEP, PROGRAM = sys.argv.pop(1), sys.argv.pop(1)
+    unittest.main(verbosity=2)

@@ -58,3 +58,19 @@ TEST_CASE("a tensor outlives its group, and may die on another thread") {
   CHECK(survivor.sum().item<double>() == 200'000);
   std::jthread([&] { survivor.reset(); });
 }
+
+TEST_CASE("an arena is unmapped once its group and its tensors are gone, whichever goes last") {
+  for (const bool tensor_first : {false, true}) {
+    std::weak_ptr<ArenaHeap> watched;
+    at::Tensor tensor;
+    {
+      auto arenas = make_local_arenas(1, {.segment_bytes = std::size_t{64} << 20});
+      watched = arenas[0]->heap();
+      tensor = empty_in_arena(arenas[0]->heap(), {1000, 100}, at::kFloat);
+      if (tensor_first) tensor.reset();
+    }
+    CHECK(watched.expired() == tensor_first);
+    tensor.reset();
+    CHECK(watched.expired());
+  }
+}

@@ -1,4 +1,4 @@
-"""The example program fashion_mnist with real processes: fashion_mnist_test.py <lockstep> <fashion_mnist> Training|Mistakes"""
+"""The example fashion_mnist with real processes: fashion_mnist_test.py <lockstep> <fashion_mnist> Training|Mistakes"""
 
 import gzip
 import json
@@ -6,11 +6,13 @@ import os
 import pathlib
 import random
 import struct
-import subprocess
 import sys
 import tempfile
 import time
 import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "launch"))
+from processes import Tree, wait_for  # noqa: E402
 
 LOCKSTEP = ""
 PROGRAM = ""
@@ -52,13 +54,14 @@ class ExampleTest(unittest.TestCase):
 
     def run_program(self, ranks, *options, out="out", data=None, model="cnn", batch=BATCH, user=None):
         """(exit code, standard output, standard error)"""
+        with self.start(ranks, *options, out=out, data=data, model=model, batch=batch, user=user) as tree:
+            return tree.finish(60)
+
+    def start(self, ranks, *options, out, data=None, model="cnn", batch=BATCH, **more):
         launcher = [] if ranks == 1 else [LOCKSTEP, "run", "--nproc-per-node", str(ranks)]
         command = [*launcher, PROGRAM, "--model", model, "--batch-size", str(batch), "--data", str(data or self.data),
                    "--out", str(self.folder / out), *map(str, options)]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "HOME": str(self.folder)}
-        result = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                                timeout=60, user=user)
-        return result.returncode, result.stdout, result.stderr
+        return Tree(command, {"OMP_NUM_THREADS": "1", "HOME": str(self.folder)}, **more)
 
 
 class Training(ExampleTest):
@@ -72,9 +75,14 @@ class Training(ExampleTest):
 
     def assert_same_run(self, one, other, step):
         expected, found = (read_safetensors(self.checkpoint(out, step)) for out in (one, other))
-        self.assertEqual({**found[0], "lockstep.xxh3_128": ""}, {**expected[0], "lockstep.xxh3_128": ""})
+        for name in ("step", "epoch", "batch", "seed"):
+            self.assertEqual(found[0][name], expected[0][name])
         self.assertEqual(found[1].keys(), expected[1].keys())
         self.assertGreater(len(found[1]), 8)
+        # Added up in another order where several ranks were interrupted.
+        losses = [struct.unpack("<2d", tensors.pop("loss_so_far")[2]) for _, tensors in (expected, found)]
+        self.assertAlmostEqual(losses[0][0], losses[1][0], places=9)
+        self.assertEqual(losses[0][1], losses[1][1])
         for name, tensor in expected[1].items():
             self.assertEqual(found[1][name], tensor, f"{name} differs")
 
@@ -87,13 +95,14 @@ class Training(ExampleTest):
                 out = f"out{ranks}"
                 output = self.train(ranks, "--epochs", 2, out=out)
                 self.assertRegex(output, rf"training cnn on {TRAINING} images, {ranks} ranks? ")
-                self.assertRegex(output, r"Iteration 2/2  Train Loss: \d+\.\d+  Val Loss: \d+\.\d+  Val Accuracy: 0\.\d+")
+                self.assertRegex(output,
+                                 r"Iteration 2/2  Train Loss: \d+\.\d+  Val Loss: \d+\.\d+  Val Accuracy: 0\.\d+")
                 self.assertIn(str(self.checkpoint(out, 20)), output)
                 lines = self.metrics(out)
                 self.assertEqual([line["epoch"] for line in lines], [0, 1])
                 for line in lines:
-                    self.assertEqual(list(line), ["epoch", "train_loss", "val_loss", "val_accuracy", "samples_per_second",
-                                                  "communication_share", "world_size"])
+                    self.assertEqual(list(line), ["epoch", "train_loss", "val_loss", "val_accuracy",
+                                                  "samples_per_second", "communication_share", "world_size"])
                     self.assertEqual(line["world_size"], ranks)
                     # Every test image counts once.
                     self.assertAlmostEqual(line["val_accuracy"] * TEST % 1, 0, places=6)
@@ -127,15 +136,27 @@ class Training(ExampleTest):
                 self.assertIn("resumed after step 3", output)
                 self.assert_same_run(f"whole{ranks}", f"parts{ranks}", 6)
 
-    def test_the_newest_checkpoint_within_an_epoch_is_where_a_killed_run_goes_on(self):
+    def test_a_killed_run_goes_on_from_its_newest_checkpoint(self):
+        options = ("--epochs", 4, "--checkpoint-every", 3)
+        self.train(2, *options, out="whole")
+        steps = lambda: sorted((self.folder / "killed").glob("step-*.safetensors"))
+        with self.start(2, *options, out="killed") as tree:
+            self.assertTrue(wait_for(steps, 30))
+        newest = steps()[-1]
+        output = self.train(2, *options, "--resume", out="killed")
+        self.assertIn(f"resumed after step {int(newest.stem[5:])}\n", output)
+        self.assert_same_run("whole", "killed", 40)
+
+    def test_a_damaged_checkpoint_is_passed_over(self):
         self.train(2, "--max-steps", 7, "--checkpoint-every", 2, out="whole")
-        self.train(2, "--max-steps", 7, "--checkpoint-every", 2, out="killed")
-        self.checkpoint("killed", 7).unlink()
-        self.checkpoint("killed", 6).write_bytes(self.checkpoint("killed", 6).read_bytes()[:-1])
-        self.assertEqual(len(list((self.folder / "killed").glob("*.safetensors"))), 2)  # of the 3 that are kept
-        output = self.train(2, "--max-steps", 7, "--resume", out="killed")
-        self.assertIn("resumed after step 4", output)
-        self.assert_same_run("whole", "killed", 7)
+        self.train(2, "--max-steps", 7, "--checkpoint-every", 2, out="damaged")
+        steps = [int(path.stem[5:]) for path in sorted((self.folder / "damaged").glob("*.safetensors"))]
+        self.assertEqual(steps, [4, 6, 7])  # the newest three are kept
+        for step in (6, 7):
+            self.checkpoint("damaged", step).write_bytes(self.checkpoint("damaged", step).read_bytes()[:-1])
+        output = self.train(2, "--max-steps", 7, "--resume", out="damaged")
+        self.assertIn("resumed after step 4\n", output)
+        self.assert_same_run("whole", "damaged", 7)
 
     def test_a_run_may_be_resumed_in_a_later_epoch(self):
         self.train(2, "--epochs", 2, "--max-steps", 13, out="whole")
@@ -158,8 +179,7 @@ class Mistakes(ExampleTest):
         start = time.monotonic()
         code, output, error = self.run_program(ranks, *options, **more)
         self.assertLess(time.monotonic() - start, seconds)
-        self.assertNotEqual(code, 0, output)
-        self.assertGreater(code, 0, "killed by a signal")
+        self.assertGreater(code, 0, output)
         complaints = [line for line in error.splitlines() if "fashion_mnist: " in line and "|" not in line]
         if ranks == 1:
             self.assertEqual(len(error.splitlines()), 1, error)
@@ -170,7 +190,8 @@ class Mistakes(ExampleTest):
     def test_a_data_directory_that_is_not_there(self):
         for ranks in (1, 2):
             with self.subTest(ranks=ranks):
-                self.assert_refused("data set not found: no directory /nowhere; .*--data DIR", ranks=ranks, data="/nowhere")
+                self.assert_refused("data set not found: no directory /nowhere; .*--data DIR",
+                                    ranks=ranks, data="/nowhere")
 
     def test_a_file_that_was_cut(self):
         file = self.data / f"train-{IMAGES}"
@@ -204,13 +225,15 @@ class Mistakes(ExampleTest):
                 self.assertEqual(error.count("--model: transformer not in {resnet18,cnn,mlp}"), 1, error)
 
     def test_a_batch_that_the_ranks_cannot_share(self):
-        self.assert_refused("a global batch of 63 cannot be shared equally by 2 ranks; 64 can", ranks=2, batch=63)
+        self.assert_refused("a global batch of 63 cannot be shared equally by 2 ranks; 64 can",
+                            ranks=2, batch=63)
 
     def test_resuming_where_there_is_nothing(self):
         (self.folder / "out").mkdir()
         for ranks in (1, 2):
             with self.subTest(ranks=ranks):
-                self.assert_refused(rf"--resume: there is no checkpoint in {self.folder}/out; ", "--resume", ranks=ranks)
+                self.assert_refused(rf"--resume: there is no checkpoint in {self.folder}/out; ",
+                                    "--resume", ranks=ranks)
 
     def test_resuming_another_run(self):
         code, output, error = self.run_program(1, "--max-steps", 1)

@@ -29,10 +29,10 @@ class Failure:
 
 
 class Job:
-    """Starts `size` ranks of group_worker without a launcher. Their files have a folder of their own, which is gone afterwards."""
+    """Ranks of group_worker without a launcher. Their files have a folder of their own, which is gone afterwards."""
 
-    def __init__(self, worker, arguments, size, environment=None, of_rank=None, start=None):
-        """of_rank: rank -> more environment, before: rank -> the command in front of the worker; start: which ranks"""
+    def __init__(self, worker, arguments, size, environment=None, of_rank=None, **options):
+        """of_rank: rank -> more environment, and under "before" what stands in front of the worker's command"""
         self.folder = tempfile.TemporaryDirectory()
         self.environment = {
             "HOME": self.folder.name, "TMPDIR": self.folder.name, "XDG_RUNTIME_DIR": self.folder.name,
@@ -42,8 +42,8 @@ class Job:
         for rank in range(size):
             own = of_rank(rank) if of_rank else {}
             before = own.pop("before", [])
-            self.ranks.append(Tree([*before, worker, *map(str, arguments)], {**self.environment, "RANK": str(rank), **own},
-                                   stderr=None))
+            self.ranks.append(Tree([*before, worker, *map(str, arguments)],
+                                   {**self.environment, "RANK": str(rank), **own}, stderr=None, **options))
 
     def token(self):
         path = os.path.join(self.folder.name, "token")

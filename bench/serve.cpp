@@ -1,11 +1,9 @@
 #include "bench/serve.h"
 
 #include <ATen/ops/from_blob.h>
-#include <ATen/ops/zeros.h>
 
 #include <cstdio>
 #include <iostream>
-#include <optional>
 #include <sstream>
 
 #include "lockstep/base/error.h"
@@ -16,23 +14,21 @@ namespace {
 
 using lockstep::ReduceOp;
 
+// Travels between ranks as three integers.
 struct Command {
-  std::int64_t state = 0;  // one of the below
+  enum class Kind : std::int64_t { end, measure, unknown } kind = Kind::end;
   std::int64_t first = 0;
   std::int64_t second = 0;
 };
-constexpr std::int64_t kEnd = 0;
-constexpr std::int64_t kMeasure = 1;
-constexpr std::int64_t kUnknown = 2;
 
 Command read_command(const std::string& verb) {
   std::string line;
-  if (!std::getline(std::cin, line)) return {kEnd, 0, 0};
+  if (!std::getline(std::cin, line)) return {};
   std::istringstream words(line);
   std::string found;
-  Command command{kMeasure, 0, 0};
+  Command command{Command::Kind::measure, 0, 0};
   words >> found >> command.first;
-  if (!words || found != verb || command.first < 1) return {kUnknown, 0, 0};
+  if (!words || found != verb || command.first < 1) return {Command::Kind::unknown, 0, 0};
   words >> command.second;
   return command;
 }
@@ -60,8 +56,8 @@ void serve(const lockstep::ProcessGroup& group, const std::string& verb, OfRanks
   }
   for (;;) {
     const Command command = next_command(group, verb);
-    if (command.state == kEnd) return;
-    if (command.state == kUnknown) {
+    if (command.kind == Command::Kind::end) return;
+    if (command.kind == Command::Kind::unknown) {
       throw lockstep::Error(lockstep::ErrorKind::invalid_argument,
                             fmt::format("standard input: expected \"{} <number> [<number>]\"", verb));
     }

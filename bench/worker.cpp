@@ -13,6 +13,7 @@
 #include "bench/programs.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
+#include "lockstep/launch/local_job.h"
 
 extern char** environ;
 
@@ -57,7 +58,7 @@ Worker::Worker(std::vector<std::string> command) : name_(fmt::format("{}", fmt::
   lockstep::Command start;
   start.path = path_of(command.front());
   start.argv = std::move(command);
-  for (char** variable = environ; *variable != nullptr; ++variable) start.environment.emplace_back(*variable);
+  start.environment = lockstep::merge_environment(environ, {{"OMP_NUM_THREADS", "1"}});
   start.stdin_fd = input.read_end.get();
   start.stdout_fd = output.write_end.get();
   sigset_t no_signals;

@@ -16,7 +16,8 @@ namespace bench {
 
 class Worker {
  public:
-  // `command`: program and arguments; a program without a slash is looked up in PATH. Throws lockstep::ExecFailed.
+  // `command`: program and arguments; a program without a slash is looked up in PATH. Every rank that it starts gets
+  // one thread (OMP_NUM_THREADS). Throws lockstep::ExecFailed.
   explicit Worker(std::vector<std::string> command);
   // Closes the program's standard input, which ends it; kills it if it goes on.
   ~Worker();

@@ -22,13 +22,14 @@ using arena::RankControl;
 using arena::RankState;
 using arena::Slot;
 
-// A waiter that found nothing while spinning yields for this long, so that a rank that shares its core can run, and
-// then sleeps on its doorbell. Longer wastes cores in which others compute; shorter pays a wake-up in every small
-// collective.
-constexpr Duration kYieldFor = 200us;
+// A waiter spins for a few microseconds, in which a peer on another core answers; then yields, which is what a peer on
+// the same core needs, and costs little on a core of one's own; then sleeps on its doorbell. Spinning longer would make
+// two ranks that share a core pay for it in every synchronisation; yielding longer wastes cores in which others
+// compute.
+constexpr int kSpins = 300;
+constexpr Duration kYieldFor = 500us;
 // Dead peers ring no bell: a sleeper looks for them this often.
 constexpr Duration kLivenessPeriod = 20ms;
-constexpr int kSpins = 4000;
 
 constexpr std::size_t round_up(std::size_t value, std::size_t unit) { return (value + unit - 1) / unit * unit; }
 

@@ -142,6 +142,7 @@ class Training(ExampleTest):
         steps = lambda: sorted((self.folder / "killed").glob("step-*.safetensors"))
         with self.start(2, *options, out="killed") as tree:
             self.assertTrue(wait_for(steps, 30))
+        self.assertEqual(tree.wait_until_gone(5), [])
         newest = steps()[-1]
         output = self.train(2, *options, "--resume", out="killed")
         self.assertIn(f"resumed after step {int(newest.stem[5:])}\n", output)

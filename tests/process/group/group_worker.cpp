@@ -81,10 +81,10 @@ void wait_for(const World& world, int absent) {
 }
 
 void throw_in(const World& world, int thrower) {
-  world.barrier();
-  if (world.rank() == thrower) throw std::runtime_error("a mistake in the program");
-  say_running();
-  collective([&] { world.barrier(); });
+  for (;;) {
+    collective([&] { world.barrier(); });
+    if (world.rank() == thrower) throw std::runtime_error("a mistake in the program");
+  }
 }
 
 void mismatch(const World& world) {

@@ -28,11 +28,34 @@ void LinkEngine::run(const Collective& collective, Deadline deadline) {
   try {
     exchange_.run(collective, signature, deadline);
   } catch (const Error& error) {
-    failure_ = explain(error, signature, steady_clock().now() - start);
+    failure_ = fail(error, signature, steady_clock().now() - start);
   } catch (const std::exception& error) {  // no memory: the streams are out of step all the same
-    failure_ = explain(Error(ErrorKind::internal, error.what()), signature, steady_clock().now() - start);
+    failure_ = fail(Error(ErrorKind::internal, error.what()), signature, steady_clock().now() - start);
   }
   if (failure_) throw Error(*failure_);
+}
+
+void LinkEngine::abort(std::string_view reason) noexcept {
+  if (failed_) return;  // the others know, and why
+  try {
+    mesh_->abort(Error(ErrorKind::aborted, fmt::format("rank {} ended the group: {}", rank(), reason),
+                       {.rank = rank(), .peer = rank()}));
+  } catch (const std::exception&) {  // no memory for the text: the group still ends, by this process's death
+  }
+}
+
+Error LinkEngine::fail(const Error& error, const Signature& signature, Duration elapsed) {
+  const Error told = blame(error);
+  failed_ = true;
+  // The others would see no more than that this rank has left. Ranks out of step all find their own two sides.
+  if (told.kind() != ErrorKind::desync) mesh_->abort(told);
+  return explain(told, signature, elapsed);
+}
+
+Error LinkEngine::blame(const Error& error) const {
+  if (error.kind() != ErrorKind::timeout || error.detail().peer >= 0) return error;  // else another rank's
+  const Exchange::Missing missing = exchange_.missing();
+  return Error(ErrorKind::timeout, missing.text, {.rank = rank(), .peer = missing.first});
 }
 
 Error LinkEngine::explain(const Error& error, const Signature& signature, Duration elapsed) const {
@@ -41,13 +64,8 @@ Error LinkEngine::explain(const Error& error, const Signature& signature, Durati
   detail.operation = std::string(to_string(signature.kind));
   detail.sequence = signature.sequence;
   detail.elapsed_seconds = seconds(elapsed);
-  std::string text = error.what();
+  const char* text = error.what();
   if (error.kind() == ErrorKind::desync) return Error(error.kind(), text, detail);
-  if (error.kind() == ErrorKind::timeout) {
-    const Exchange::Missing missing = exchange_.missing();
-    detail.peer = missing.first;
-    text = missing.text;
-  }
   return Error(error.kind(),
                fmt::format("{} failed on rank {} after {:.3f} s ({}): {}", describe(signature), rank(),
                            seconds(elapsed), to_string(error.kind()), text),

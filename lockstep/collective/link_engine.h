@@ -7,6 +7,7 @@
 // and the ranks pass them on to each other. Thread rule: as Engine.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -28,9 +29,13 @@ class LinkEngine final : public Engine {
   int size() const override { return mesh_->size(); }
   std::string_view name() const override { return mesh_->name(); }
   void run(const Collective& collective, Deadline deadline) override;
-  void abort(std::string_view reason) noexcept override { mesh_->abort(reason); }
+  void abort(std::string_view reason) noexcept override;
 
  private:
+  // Tells the other ranks, then explains.
+  Error fail(const Error& error, const Signature& signature, Duration elapsed);
+  // The error, naming who is missing if it is a timeout.
+  Error blame(const Error& error) const;
   Error explain(const Error& error, const Signature& signature, Duration elapsed) const;
 
   const std::unique_ptr<Mesh> mesh_;
@@ -38,6 +43,7 @@ class LinkEngine final : public Engine {
   Exchange exchange_;
   std::uint64_t sequence_ = 0;
   std::optional<Error> failure_;
+  std::atomic<bool> failed_{false};  // failure_, for abort()
 };
 
 }  // namespace lockstep

@@ -85,10 +85,10 @@ struct ProcessGroup::State {
         error = std::current_exception();
       }
       call.reset();  // tensors go before the waiter is told
-      work.complete(error);
       lock.lock();
-      running = false;
+      running = false;  // before as well: the waiter may end the group at once
       idle.notify_all();
+      work.complete(error);
     }
   }
 

@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <cstring>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "lockstep/base/error.h"
@@ -63,11 +64,11 @@ struct Network {
   Bell& bell(int rank) { return bells[static_cast<std::size_t>(rank)]; }
   std::atomic<bool>& left(int rank) { return gone[static_cast<std::size_t>(rank)]; }
 
-  void abort(const std::string& text) {
+  void abort(const Error& error) {
     {
       const std::lock_guard lock(reason_mutex);
       if (aborted) return;
-      reason = text;
+      reason = error;
       aborted = true;
     }
     for (Bell& each : bells) each.ring();
@@ -76,7 +77,7 @@ struct Network {
   void check() {
     if (!aborted.load(std::memory_order_acquire)) return;
     const std::lock_guard lock(reason_mutex);
-    throw Error(ErrorKind::aborted, reason);
+    throw Error(*reason);
   }
 
   const int size;
@@ -85,7 +86,7 @@ struct Network {
   std::vector<std::atomic<bool>> gone;
   std::atomic<bool> aborted{false};
   std::mutex reason_mutex;
-  std::string reason;
+  std::optional<Error> reason;
 };
 
 class LocalMesh final : public Mesh {
@@ -134,9 +135,7 @@ class LocalMesh final : public Mesh {
     network_->check();
   }
 
-  void abort(std::string_view reason) noexcept override {
-    network_->abort(fmt::format("rank {} ended the group: {}", rank_, reason));
-  }
+  void abort(const Error& error) noexcept override { network_->abort(error); }
 
  private:
   bool ready(const Interest& interest) const {

@@ -10,6 +10,7 @@
 
 #include "lockstep/base/bytes.h"
 #include "lockstep/base/deadline.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep {
 
@@ -22,7 +23,7 @@ class Mesh {
   virtual std::string_view name() const = 0;
 
   // Moves some bytes without blocking and returns how many; 0 means "not now".
-  // Error{peer_lost} names the rank whose stream ended; Error{aborted} quotes the reason.
+  // Error{peer_lost} names the rank whose stream ended. Once the mesh is aborted, every call throws that error.
   virtual std::size_t send_some(int peer, ByteSpan data) = 0;
   virtual std::size_t recv_some(int peer, MutableByteSpan data) = 0;
 
@@ -31,13 +32,14 @@ class Mesh {
     bool readable = false;
     bool writable = false;
   };
-  // Blocks until one of the interests is ready, or throws Error{timeout, peer_lost, aborted}. May wake early. A peer
+  // Blocks until one of the interests is ready, or throws Error{timeout, peer_lost}. May wake early. A peer
   // that died is reported once, even if it is not among the interests; one that said goodbye is not. Without interests
   // it returns at once, having noticed what happened meanwhile.
   virtual void wait(std::span<const Interest> interests, Deadline deadline) = 0;
 
-  // Tells all ranks of the mesh to stop with this reason; the first reason stays. Never blocks.
-  virtual void abort(std::string_view reason) noexcept = 0;
+  // Tells all ranks of the mesh to stop with this error (kind, peer and text travel); the first one stays. Never
+  // blocks.
+  virtual void abort(const Error& error) noexcept = 0;
 };
 
 }  // namespace lockstep

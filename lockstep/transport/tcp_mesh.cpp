@@ -10,18 +10,20 @@
 #include <cerrno>
 #include <cstring>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/unique_fd.h"
 #include "lockstep/net/framing.h"
+#include "lockstep/net/wire.h"
 #include "lockstep/transport/tcp_links.h"
 
 namespace lockstep {
 namespace {
 
-// Control messages: a kind and, for an abort, its text.
+// Control messages: a kind and, for an abort, the error: its kind, peer + 1 and text.
 constexpr char kAbort = 'a';
 constexpr char kGoodbye = 'g';
 constexpr std::size_t kMaxControlBytes = 4096;
@@ -50,15 +52,14 @@ class TcpMesh final : public Mesh {
   std::size_t send_some(int peer, ByteSpan data) override;
   std::size_t recv_some(int peer, MutableByteSpan data) override;
   void wait(std::span<const Interest> interests, Deadline deadline) override;
-  void abort(std::string_view reason) noexcept override;
+  void abort(const Error& error) noexcept override;
 
  private:
   Peer& peer(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
   void watch(int fd, std::uint32_t events, std::uint64_t id);
   void take_events(int timeout_ms);
   void read_control(Peer& peer);
-  void take_control(ByteView message);
-  void set_aborted(std::string_view text);
+  bool set_aborted(Error error);
   void check_aborted();
   void report_dead();
   Error lost(int rank, const std::string& why);
@@ -70,8 +71,23 @@ class TcpMesh final : public Mesh {
   UniqueFd wake_;
   std::atomic<bool> aborted_{false};
   std::mutex reason_mutex_;
-  std::string reason_;
+  std::optional<Error> reason_;  // guarded by reason_mutex_
 };
+
+Bytes encode_abort(const Error& error) {
+  Bytes message(1, kAbort);
+  put_u8(message, static_cast<std::uint8_t>(error.kind()));
+  put_u32(message, static_cast<std::uint32_t>(error.detail().peer + 1));
+  message += std::string_view(error.what()).substr(0, kMaxControlBytes - message.size());
+  return message;
+}
+
+Error decode_abort(ByteView message, int rank) {
+  WireReader reader(message, "a message that ends the group");
+  const auto kind = std::min(reader.u8(), static_cast<std::uint8_t>(ErrorKind::internal));
+  const int peer = static_cast<int>(reader.u32()) - 1;
+  return Error(static_cast<ErrorKind>(kind), std::string(reader.take(reader.left())), {.rank = rank, .peer = peer});
+}
 
 constexpr std::uint64_t kWakeId = ~std::uint64_t{0};
 std::uint64_t event_id(int rank, Wire wire) {
@@ -205,7 +221,8 @@ void TcpMesh::read_control(Peer& peer) {
       peer.frames.append({buffer, static_cast<std::size_t>(count)});
       while (const auto message = peer.frames.next()) {
         if (*message == std::string(1, kGoodbye) && peer.state == PeerState::alive) peer.state = PeerState::left;
-        if (!message->empty() && message->front() == kAbort) set_aborted(ByteView(*message).substr(1));
+        if (!message->empty() && message->front() == kAbort)
+          set_aborted(decode_abort(ByteView(*message).substr(1), rank_));
       }
     } catch (const Error& error) {
       return died(error.what());
@@ -213,34 +230,34 @@ void TcpMesh::read_control(Peer& peer) {
   }
 }
 
-void TcpMesh::abort(std::string_view reason) noexcept {
+void TcpMesh::abort(const Error& error) noexcept {
   try {
-    const std::string text = fmt::format("rank {} ended the group: {}", rank_, reason).substr(0, kMaxControlBytes - 1);
-    set_aborted(text);
-    const Bytes message = frame(kAbort + text, kMaxControlBytes);
+    if (!set_aborted(error)) return;
+    const Bytes message = frame(encode_abort(error), kMaxControlBytes);
     for (Peer& each : peers_) {
       const int fd = each.link.wire(Wire::control).get();
       // Nothing else of any size travels there, so there is room.
       if (fd >= 0) ::send(fd, message.data(), message.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     }
   } catch (const std::exception&) {
-    aborted_ = true;  // no memory for the reason
+    aborted_ = true;  // no memory for the text
   }
   const std::uint64_t one = 1;
   [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof one);
 }
 
-void TcpMesh::set_aborted(std::string_view text) {
+bool TcpMesh::set_aborted(Error error) {
   const std::lock_guard lock(reason_mutex_);
-  if (aborted_) return;
-  reason_ = text;
+  if (aborted_) return false;
+  reason_ = std::move(error);
   aborted_ = true;
+  return true;
 }
 
 void TcpMesh::check_aborted() {
   if (!aborted_.load(std::memory_order_acquire)) return;
   const std::lock_guard lock(reason_mutex_);
-  throw Error(ErrorKind::aborted, reason_, {.rank = rank_});
+  throw reason_ ? Error(*reason_) : Error(ErrorKind::aborted, "the group was ended", {.rank = rank_});
 }
 
 void TcpMesh::report_dead() {

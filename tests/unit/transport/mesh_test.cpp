@@ -142,8 +142,8 @@ TEST_CASE("abort reaches every rank within a quarter of a second, wherever it wa
     std::jthread other([&] {
       while (waiting < 4) std::this_thread::yield();
       start = steady_clock().now();
-      meshes[1]->abort("loss is NaN");
-      meshes[1]->abort("second thoughts");
+      meshes[1]->abort(Error(ErrorKind::aborted, "rank 1 ended the group: loss is NaN"));
+      meshes[1]->abort(Error(ErrorKind::aborted, "second thoughts"));
     });
     const auto errors = run_ranks(4, [&](int rank) {
       Mesh& mesh = *meshes[static_cast<std::size_t>(rank)];

@@ -65,7 +65,7 @@ TEST_CASE("a mesh of one needs nobody") {
   const auto mesh = connect_tcp_mesh(tcp_mesh_settings(0, 1, Token::generate()), store, soon());
   CHECK(mesh->size() == 1);
   mesh->wait({}, soon());
-  mesh->abort("enough");
+  mesh->abort(Error(ErrorKind::aborted, "enough"));
   CHECK_ERROR(error_of([&] { mesh->wait({}, soon()); }), ErrorKind::aborted, "enough");
 }
 

@@ -11,7 +11,7 @@ PROGRAM = sys.argv[1]
 
 
 def run(*options):
-    return subprocess.run([PROGRAM, *options], capture_output=True, text=True, timeout=60)
+    return subprocess.run([PROGRAM, *options], capture_output=True, text=True, timeout=100)
 
 
 class BenchAllReduce(unittest.TestCase):

@@ -2,19 +2,6 @@
 
 #include <CLI/CLI.hpp>
 
-#include <cstdlib>
-#include <sstream>
-
-namespace {
-
-// All ranks read the same wrong command line; one complaint is enough.
-bool first_rank() {
-  const char* rank = std::getenv("RANK");
-  return rank == nullptr || std::string(rank) == "0";
-}
-
-}  // namespace
-
 std::optional<int> parse(int argc, char** argv, Options& options) {
   CLI::App app("Trains on Fashion-MNIST with any number of ranks: lockstep run --nproc-per-node 2 fashion_mnist",
                "fashion_mnist");
@@ -36,14 +23,7 @@ std::optional<int> parse(int argc, char** argv, Options& options) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    std::ostringstream out;
-    std::ostringstream complaint;
-    const int code = app.exit(error, out, complaint);
-    if (first_rank()) {
-      std::fputs(out.str().c_str(), stdout);
-      std::fputs(complaint.str().c_str(), stderr);
-    }
-    return code == 0 ? 0 : 2;
+    return app.exit(error) == 0 ? 0 : 2;
   }
   return std::nullopt;
 }

@@ -99,8 +99,6 @@ GptImpl::GptImpl(const GptOptions& options)
   }
 }
 
-torch::Tensor GptImpl::forward(torch::Tensor tokens) {
-  return lm_head(transformer(tokens));
-}
+torch::Tensor GptImpl::forward(torch::Tensor tokens) { return lm_head(transformer(tokens)); }
 
 }  // namespace models

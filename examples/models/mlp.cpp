@@ -14,8 +14,6 @@ MlpImpl::MlpImpl(const std::vector<std::int64_t>& widths) {
   register_module("layers", layers);
 }
 
-torch::Tensor MlpImpl::forward(torch::Tensor x) {
-  return layers->forward(x.flatten(1));
-}
+torch::Tensor MlpImpl::forward(torch::Tensor x) { return layers->forward(x.flatten(1)); }
 
 }  // namespace models

@@ -18,8 +18,6 @@ std::string xxh3_128(ByteSpan bytes) {
   return text;
 }
 
-std::string xxh3_128(ByteView bytes) {
-  return xxh3_128(std::as_bytes(std::span(bytes)));
-}
+std::string xxh3_128(ByteView bytes) { return xxh3_128(std::as_bytes(std::span(bytes))); }
 
 }  // namespace lockstep

@@ -32,9 +32,7 @@ constexpr std::array<std::pair<std::string_view, std::size_t>, 13> kTypes = {{{"
                                                                               {"I64", 8},
                                                                               {"F64", 8}}};
 
-[[noreturn]] void refuse(ErrorKind kind, const std::string& text) {
-  throw Error(kind, "safetensors header: " + text);
-}
+[[noreturn]] void refuse(ErrorKind kind, const std::string& text) { throw Error(kind, "safetensors header: " + text); }
 
 // The bytes a tensor of this type and shape takes; refuses what does not fit into 63 bits.
 std::uint64_t checked_bytes(const TensorEntry& entry, ErrorKind kind) {

@@ -5,9 +5,7 @@
 namespace lockstep {
 namespace {
 
-std::size_t data_bytes(const Collective& collective) {
-  return collective.count * element_size(collective.dtype);
-}
+std::size_t data_bytes(const Collective& collective) { return collective.count * element_size(collective.dtype); }
 
 ByteRange slice_bytes(const Collective& collective, int slices, int index) {
   const Slice slice = slice_of(collective.count, slices, index);

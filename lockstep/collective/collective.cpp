@@ -8,9 +8,7 @@
 namespace lockstep {
 namespace {
 
-bool reduces(OpKind kind) {
-  return kind == OpKind::all_reduce || kind == OpKind::reduce_scatter;
-}
+bool reduces(OpKind kind) { return kind == OpKind::all_reduce || kind == OpKind::reduce_scatter; }
 
 [[noreturn]] void refuse(const Collective& collective, const std::string& why) {
   throw Error(ErrorKind::invalid_argument, fmt::format("{}: {}", to_string(collective.kind), why),

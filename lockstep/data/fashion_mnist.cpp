@@ -19,9 +19,7 @@ constexpr std::string_view kAdvice =
     "On Debian: apt-get install dataset-fashion-mnist. Elsewhere: pass the directory that has the files, with --data "
     "DIR.";
 
-at::TensorOptions on_cpu(at::ScalarType type) {
-  return at::TensorOptions().dtype(type).device(at::kCPU);
-}
+at::TensorOptions on_cpu(at::ScalarType type) { return at::TensorOptions().dtype(type).device(at::kCPU); }
 
 at::Tensor read_images(const std::filesystem::path& path) {
   IdxFile file(path, {FashionMnist::kSide, FashionMnist::kSide});
@@ -63,9 +61,7 @@ FashionMnist FashionMnist::load(const std::filesystem::path& directory, Split sp
   return FashionMnist(std::move(images), std::move(targets), options);
 }
 
-std::filesystem::path FashionMnist::default_data_directory() {
-  return "/usr/share/datasets/fashion-mnist";
-}
+std::filesystem::path FashionMnist::default_data_directory() { return "/usr/share/datasets/fashion-mnist"; }
 
 FashionMnist::FashionMnist(at::Tensor images, at::Tensor targets, const FashionMnistOptions& options)
     : images_(std::move(images)), targets_(std::move(targets)), channels_(options.channels) {

@@ -129,7 +129,8 @@ class Loopback(unittest.TestCase):
             lines = ranks.lines()
             self.assertLess(time.monotonic() - start, 1)
             for rank in (0, 2):
-                self.assertRegex(lines[rank], rf"^failed peer_lost .*: rank 1 \(host .*, pid {ranks.ranks[1].pid}\) was lost")
+                lost = rf"^failed peer_lost .*: rank 1 \(host .*, pid {ranks.ranks[1].pid}\) was lost"
+                self.assertRegex(lines[rank], lost)
 
     def test_a_rank_that_pauses_for_long_is_not_lost(self):
         with Ranks(on_loopback(3), 40) as ranks:

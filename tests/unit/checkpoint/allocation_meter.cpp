@@ -24,6 +24,4 @@ void operator delete(void* memory) noexcept {
   lockstep::g_live_bytes -= ::malloc_usable_size(memory);
   std::free(memory);
 }
-void operator delete(void* memory, std::size_t) noexcept {
-  ::operator delete(memory);
-}
+void operator delete(void* memory, std::size_t) noexcept { ::operator delete(memory); }

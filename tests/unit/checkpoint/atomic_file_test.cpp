@@ -16,9 +16,7 @@ std::string read_whole(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-ByteSpan bytes_of(std::string_view text) {
-  return std::as_bytes(std::span(text));
-}
+ByteSpan bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
 
 std::ptrdiff_t files_in(const TemporaryDirectory& directory) {
   return std::distance(std::filesystem::directory_iterator(directory.path()), {});

@@ -49,9 +49,7 @@ void check_same(const Tensors& found, const Tensors& expected) {
   }
 }
 
-Checkpoint number(double value) {
-  return {.tensors = {{"a", at::full({100}, value)}}};
-}
+Checkpoint number(double value) { return {.tensors = {{"a", at::full({100}, value)}}}; }
 
 std::vector<std::uint64_t> steps_in(const TemporaryDirectory& directory) {
   std::vector<std::uint64_t> steps;

@@ -27,9 +27,7 @@ void write_whole(const std::string& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary) << bytes;
 }
 
-ByteSpan bytes_of(const std::string& text) {
-  return std::as_bytes(std::span(text));
-}
+ByteSpan bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
 
 // Tensor bytes by name; the metadata under "metadata <name>".
 Content load(const std::string& path, Integrity integrity = Integrity::required) {

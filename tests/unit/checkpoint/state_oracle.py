@@ -1,4 +1,5 @@
-# The safetensors package on one side, Lockstep on the other: state_oracle.py <written by Lockstep> <to be written here>.
+# The safetensors package on one side, Lockstep on the other:
+# state_oracle.py <written by Lockstep> <to be written here>.
 import sys
 
 import torch

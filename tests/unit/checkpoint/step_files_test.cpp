@@ -17,9 +17,7 @@ std::vector<std::uint64_t> steps_in(const TemporaryDirectory& directory) {
   return steps;
 }
 
-void touch(const std::filesystem::path& path) {
-  std::ofstream(path) << "x";
-}
+void touch(const std::filesystem::path& path) { std::ofstream(path) << "x"; }
 
 }  // namespace
 

@@ -150,7 +150,7 @@ TEST_CASE("a timeout names the ranks that did not come, the collective and the t
     CHECK_FALSE(contains(error.what(), "rank " + std::to_string(1 - rank) + " has"));
     CHECK(error.detail().peer == 2);
     CHECK(error.detail().operation == "all_reduce");
-    CHECK(error.detail().elapsed_seconds >= 0.15);
+    CHECK(error.detail().elapsed_seconds >= 0.1);  // the deadline began before the call
     CHECK(error.detail().elapsed_seconds < 2);
   }
 }

@@ -21,9 +21,7 @@ namespace lockstep::testing {
 using Engines = std::vector<std::unique_ptr<Engine>>;
 using Buffer = std::vector<std::byte>;
 
-inline Deadline soon() {
-  return Deadline::after(std::chrono::seconds(20));
-}
+inline Deadline soon() { return Deadline::after(std::chrono::seconds(20)); }
 
 inline Engines make_link_engines(std::vector<std::unique_ptr<Mesh>> meshes, const LinkTuning& tuning = {}) {
   Engines engines;

@@ -1,4 +1,5 @@
-# Prints what PyTorch's DistributedSampler yields: one line a case, "size replicas rank seed epoch shuffle drop_last: i j k".
+# Prints what PyTorch's DistributedSampler yields, one line a case:
+# "size replicas rank seed epoch shuffle drop_last: i j k".
 import random
 
 from torch.utils.data import DistributedSampler

@@ -33,12 +33,8 @@ const Kind kKinds[] = {
     {"tcp", [](int size) { return make_tcp_meshes(size); }},
 };
 
-Deadline soon() {
-  return Deadline::after(20s);
-}
-ByteSpan bytes_of(const std::string& text) {
-  return std::as_bytes(std::span(text));
-}
+Deadline soon() { return Deadline::after(20s); }
+ByteSpan bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
 
 std::string receive(Mesh& mesh, int peer, std::size_t count) {
   std::string text(count, '\0');
@@ -50,9 +46,7 @@ std::string receive(Mesh& mesh, int peer, std::size_t count) {
   return text;
 }
 
-double elapsed_since(TimePoint start) {
-  return seconds(steady_clock().now() - start);
-}
+double elapsed_since(TimePoint start) { return seconds(steady_clock().now() - start); }
 
 }  // namespace
 

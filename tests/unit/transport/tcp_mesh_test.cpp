@@ -23,9 +23,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-Deadline soon() {
-  return Deadline::after(20s);
-}
+Deadline soon() { return Deadline::after(20s); }
 
 // A mesh of two in which rank 1 is played by the test, which holds its bare connections.
 struct MeshAndPuppet {

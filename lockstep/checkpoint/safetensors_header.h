@@ -15,7 +15,7 @@ namespace lockstep {
 
 struct SafetensorsLimits {
   static constexpr std::uint64_t kHeaderBytes = 16 << 20;
-  static constexpr std::size_t kEntries = 1'000'000;   // tensors and metadata strings together
+  static constexpr std::size_t kEntries = 150'000;     // tensors and metadata strings together: what 64 MiB can hold
   static constexpr std::size_t kTokenBytes = 1 << 20;  // of any string, as it stands in the JSON
   static constexpr std::size_t kTensorNameBytes = 1024;
   static constexpr std::size_t kMetadataNameBytes = 1100;  // a tensor's name with something before it

@@ -88,6 +88,8 @@ Arena::Arena(std::shared_ptr<Mapping> mapping, int rank, std::vector<ArenaPeer> 
   segments_ = base + segments_offset(size_);
   segment_bytes_ = header_->segment_bytes;
   spins_ = size_ <= available_cores() ? kSpins : 0;
+  // Also for the other ranks' segments: each process maps their pages, too.
+  mapping_->prefer_huge_pages(segments_, static_cast<std::size_t>(size_) * segment_bytes_);
   std::byte* mine = segment(rank_);
   const std::size_t staging = arena::kStagingBuffers * arena::kStagingBytes;
   heap_ = std::make_shared<ArenaHeap>(mapping_, mine + staging, segment_bytes_ - staging);

@@ -9,9 +9,7 @@
 namespace lockstep {
 
 ArenaHeap::ArenaHeap(std::shared_ptr<Mapping> mapping, std::byte* begin, std::size_t bytes)
-    : mapping_(std::move(mapping)), begin_(begin), bytes_(bytes) {
-  mapping_->prefer_huge_pages(begin_, bytes_);
-}
+    : mapping_(std::move(mapping)), begin_(begin), bytes_(bytes) {}
 
 std::size_t ArenaHeap::class_bytes(std::size_t bytes) {
   const std::size_t wanted = std::max(bytes, arena::kPage);

@@ -55,7 +55,7 @@ struct Membership {
   std::string source;  // where rank and size came from: "environment RANK, ...", "tcp://...", "alone"
   Token token;
   std::vector<Member> members;   // by rank
-  std::shared_ptr<Store> store;  // keys already prefixed with job and generation; never null
+  std::shared_ptr<Store> store;  // this world's own part of the job's store: keys need no prefix; never null
   // Set on rank 0 if it hosts the store of the others; the store ends with it.
   std::shared_ptr<StoreServer> hosted;
 };
@@ -75,7 +75,8 @@ using Environment = std::function<const char*(const char* name)>;  // std::geten
 //   LOCKSTEP_NODE          processes with different values never share memory, as if they ran on different hosts
 // Errors within seconds, naming both sides: duplicate rank (the first claimant goes on), different world sizes (on
 // every rank), other generation, protocol version or channel (Error{invalid_argument}), wrong token
-// (Error{unauthorized}). Error{timeout} names the ranks that did not come.
+// (Error{unauthorized}). Error{timeout} names the ranks that did not come;
+// ranks that come after that get Error{aborted}.
 Membership join(const JoinOptions& options, const Environment& environment);
 
 }  // namespace lockstep

@@ -151,7 +151,7 @@ TEST_CASE("a timeout names the ranks that did not come, the collective and the t
     CHECK(error.detail().peer == 2);
     CHECK(error.detail().operation == "all_reduce");
     CHECK(error.detail().elapsed_seconds >= 0.1);  // the deadline began before the call
-    CHECK(error.detail().elapsed_seconds < 2);
+    CHECK(error.detail().elapsed_seconds < 10);
   }
 }
 
@@ -239,7 +239,7 @@ TEST_CASE("abort ends present and later calls on all ranks with the reason") {
     });
     for (std::size_t rank = 0; rank < errors.size(); ++rank) {
       CHECK_ERROR(as_error(errors[rank]), ErrorKind::aborted, "step 12 went wrong", "rank 0 ended the group");
-      CHECK(took[rank] < 0.25);
+      CHECK(took[rank] < 2);
       CHECK_ERROR(error_of([&] { engines[rank]->run({.kind = OpKind::barrier}, soon()); }), ErrorKind::aborted,
                   "step 12");
     }

@@ -91,7 +91,7 @@ TEST_CASE("a process that dies in the middle of an all_reduce is named by everyb
     const Error error = error_of([&] { std::rethrow_exception(errors[rank]); });
     CHECK_ERROR(error, ErrorKind::peer_lost, "all_reduce(sum) #1 of 8388608 uint8", "rank 2 (host");
     CHECK(error.detail().peer == 2);
-    CHECK(error.detail().elapsed_seconds < 1);
+    CHECK(error.detail().elapsed_seconds < 5);
   }
 }
 

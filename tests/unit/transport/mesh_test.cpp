@@ -108,7 +108,7 @@ TEST_CASE("wait ends at its deadline, and at once without interests") {
     REQUIRE(meshes[0]->recv_some(1, buffer) == 0);
     CHECK_ERROR(error_of([&] { meshes[0]->wait(interest, Deadline::after(60ms)); }), ErrorKind::timeout);
     CHECK(elapsed_since(start) >= 0.06);
-    CHECK(elapsed_since(start) < 1);
+    CHECK(elapsed_since(start) < 10);
   }
 }
 

@@ -176,7 +176,7 @@ TEST_CASE("a peer whose process dies is reported at once, with rank, host and pi
   const Error error = error_of([&] { both.wait_for_data(); });
   CHECK_ERROR(error, ErrorKind::peer_lost, "rank 1", "host", "pid", "its process ended");
   CHECK(error.detail().peer == 1);
-  CHECK(seconds(steady_clock().now() - start) < 1);
+  CHECK(seconds(steady_clock().now() - start) < 5);
 }
 
 TEST_CASE("death is noticed on the control connection alone, once, and what was sent before is still received") {

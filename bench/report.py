@@ -121,10 +121,9 @@ than one from C++. MPI is `MPI_Allreduce` in place. `memcpy` is no all-reduce: e
 once; "alone", one process does while the others sleep. A ratio above 1 means that Lockstep is faster."""
 
 DDP_RULE = """A step is zero_grad, forward, loss, backward and SGD with momentum on one random batch, one thread a rank;
-gpt's samples are sequences of 128 tokens. Engines take turns in blocks of steps. The times of a step differ between
-ranks: the slowest one's counts for Lockstep, rank 0's for PyTorch, and the mean for unconnected C++ processes, of which
-as many train at the same time without communicating. Throughput is that of median steps. The ratios are medians over
-rounds, in each of which all engines had a turn."""
+gpt's samples are sequences of 128 tokens. Engines take turns in blocks of steps. A step's time is the mean of the
+ranks' times. "Unconnected" are as many processes that train at the same time without communicating. Throughput is that
+of median steps. The ratios are medians over rounds, in each of which all engines had a turn."""
 
 STARTUP_RULE = """From starting the program until rank 0 has finished its first all-reduce, with everything in the page
 cache. Loading libtorch alone is what any such program pays; in the second row as many processes do it at once."""

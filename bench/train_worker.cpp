@@ -98,7 +98,7 @@ void run_rank(char** argv) {
   at::set_num_threads(1);
   const bool connected = std::string(argv[1]) == "ddp";
   const Step step = training_of(argv[2], std::atoll(argv[3]), world.group(), connected);
-  bench::serve(world.group(), "go", connected ? bench::OfRanks::slowest : bench::OfRanks::mean,
+  bench::serve(world.group(), "go", bench::OfRanks::mean,
                [&](std::int64_t steps, std::int64_t) { return measure(step, world.group(), steps); });
 }
 

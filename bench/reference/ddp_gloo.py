@@ -1,14 +1,15 @@
 """Times training steps with PyTorch's own DistributedDataParallel over Gloo, one thread a rank, ranks on this machine.
 
 Prints JSON lines: {"ready": true, ...} after the warm-up, then {"seconds": [...]} for each block of steps: one number
-per step, as rank 0 measured it (zero_grad, forward, backward, optimizer). Between blocks no rank uses the processor, so
-that a driver can run blocks of other engines there.
+per step (zero_grad, forward, backward, optimizer), the mean of all ranks' times. Between blocks no rank uses the
+processor, so that a driver can run blocks of other engines there.
 """
 
 import argparse
 import json
 import os
 import pathlib
+import statistics
 import sys
 import tempfile
 import time
@@ -53,10 +54,10 @@ def one_step(name, model, optimizer, x, y):
 
 
 def run_block(ranks, steps):
-    """Seconds per step of rank 0."""
+    """Seconds per step, the mean of the ranks."""
     for rank in ranks:
         rank.send(steps)
-    return [rank.recv() for rank in ranks][0]
+    return [statistics.fmean(step) for step in zip(*[rank.recv() for rank in ranks])]
 
 
 def block_sizes(arguments):

@@ -138,7 +138,7 @@ template <class Model>
 void train(Model model, const Options& options, const FashionMnist& images, const FashionMnist& test,
            const lockstep::World& world) {
   const std::size_t local_batch = lockstep::BatchSize::global(options.batch_size).local(world.size());
-  if (world.is_main_rank()) std::filesystem::create_directories(options.out);
+  if (world.is_main_rank()) prepare_output(options.out);
 
   lockstep::DistributedDataParallel ddp(model, world.group());
   torch::optim::SGD optimizer(ddp.parameters(), torch::optim::SGDOptions(options.lr).momentum(options.momentum));

@@ -2,8 +2,10 @@
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/tensor.h>
+#include <unistd.h>
 
 #include <string>
+#include <system_error>
 
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/checkpoint.h"
@@ -21,6 +23,16 @@ std::map<std::string, std::string> identity_of(const Options& options) {
 }
 
 }  // namespace
+
+void prepare_output(const std::filesystem::path& directory) {
+  std::error_code failure;
+  std::filesystem::create_directories(directory, failure);
+  if (!failure && ::access(directory.c_str(), W_OK | X_OK) != 0) failure.assign(errno, std::generic_category());
+  if (!failure) return;
+  throw lockstep::Error(
+      lockstep::ErrorKind::invalid_argument,
+      "--out: cannot write to the directory " + directory.string() + ": " + failure.message() + "; name another");
+}
 
 void save_run(const std::filesystem::path& directory, const RunState& state, const Options& options,
               const torch::nn::Module& module, const torch::optim::Optimizer& optimizer, const lockstep::World& world) {

@@ -19,6 +19,10 @@ struct RunState {
   std::int64_t samples = 0;
 };
 
+// For rank 0, before any work is done that could not be kept. Throws lockstep::Error if `directory` cannot be made or
+// written.
+void prepare_output(const std::filesystem::path& directory);
+
 // Collective. Rank 0 writes the file, atomically.
 void save_run(const std::filesystem::path& directory, const RunState& state, const Options& options,
               const torch::nn::Module& module, const torch::optim::Optimizer& optimizer, const lockstep::World& world);

@@ -1,8 +1,8 @@
-// fmt as a header-only library: torch's copy where a file sees torch, Debian's elsewhere. Their symbols carry different
-// inline namespaces, so both may be linked into one program. Include from .cpp files only.
+// fmt: Debian's library; where a file sees torch, torch's own copy, which comes as headers only. Their symbols carry
+// different inline namespaces, so both may be linked into one program. Include from .cpp files only.
 #pragma once
 
-#ifndef FMT_HEADER_ONLY
+#if __has_include(<ATen/ATen.h>)
 #define FMT_HEADER_ONLY
 #endif
 #include <fmt/format.h>

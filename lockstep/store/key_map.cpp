@@ -4,7 +4,6 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
-#include "lockstep/store/store.h"
 #include "lockstep/store/store_text.h"
 
 namespace lockstep {
@@ -21,15 +20,15 @@ void KeyMap::set(std::string_view key, ByteView value) {
   const bool is_new = found == values_.end();
   const std::size_t freed = is_new ? 0 : found->second.size();
   const std::size_t taken = value.size() + (is_new ? key.size() : 0);
-  if (is_new && values_.size() == kMaxStoreKeys) {
+  if (is_new && values_.size() == limits_.keys) {
     throw Error(
         ErrorKind::invalid_argument,
-        fmt::format("the store is full: it holds {} keys, the limit, and {} is new", kMaxStoreKeys, quote_key(key)));
+        fmt::format("the store is full: it holds {} keys, the limit, and {} is new", limits_.keys, quote_key(key)));
   }
-  if (bytes_ - freed + taken > kMaxStoreBytes) {
+  if (bytes_ - freed + taken > limits_.bytes) {
     throw Error(ErrorKind::invalid_argument,
                 fmt::format("the store is full: with {} it would hold {} bytes; the limit is {}", quote_key(key),
-                            bytes_ - freed + taken, kMaxStoreBytes));
+                            bytes_ - freed + taken, limits_.bytes));
   }
   if (is_new) {
     values_.emplace(key, value);

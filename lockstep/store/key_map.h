@@ -10,11 +10,19 @@
 #include <unordered_map>
 
 #include "lockstep/base/bytes.h"
+#include "lockstep/store/store.h"
 
 namespace lockstep {
 
+struct KeyMapLimits {
+  std::size_t keys = kMaxStoreKeys;
+  std::size_t bytes = kMaxStoreBytes;  // of all keys and values
+};
+
 class KeyMap {
  public:
+  explicit KeyMap(KeyMapLimits limits = {}) : limits_(limits) {}
+
   // nullptr if the key is missing; valid until the next change.
   const Bytes* find(std::string_view key) const;
   void set(std::string_view key, ByteView value);
@@ -35,6 +43,7 @@ class KeyMap {
   };
   std::unordered_map<std::string, Bytes, Hash, std::equal_to<>> values_;
   std::size_t bytes_ = 0;
+  KeyMapLimits limits_;
 };
 
 }  // namespace lockstep

@@ -1,12 +1,12 @@
 // Trains a model with Lockstep's DistributedDataParallel as reference.py does with PyTorch's, and compares.
-//   parity_worker <model> <ranks> <reference file>
-// Exits with 1 and says what differs, or with 0 and says by how little.
+//   parity_worker <reference file>
+// starts as many ranks as the file has. Exits with 1 and says what differs, or with 0 and says by how little.
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <torch/optim/sgd.h>
 
 #include <algorithm>
-#include <cstdlib>
+#include <exception>
 #include <iostream>
 #include <string>
 
@@ -16,6 +16,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/checkpoint/module_state.h"
+#include "lockstep/checkpoint/safetensors_file.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
 #include "lockstep/group/world.h"
 #include "lockstep/launch/spawn.h"
@@ -82,21 +83,23 @@ void work(int rank, const std::string& name, const std::string& path) {
   if (name == "toy") return train_and_compare(models::Toy(), parity::mean_squared_error, name, path);
   if (name == "mlp") return train_and_compare(models::Mlp(), parity::cross_entropy, name, path);
   if (name == "resnet18") return train_and_compare(models::ResNet18(10), parity::cross_entropy, name, path);
-  throw Error(ErrorKind::invalid_argument, "unknown model " + name + "; use toy, mlp or resnet18");
+  throw Error(ErrorKind::invalid_argument, "the reference is of the model " + name + ", not of toy, mlp or resnet18");
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 4) {
-    std::cerr << "usage: parity_worker <model> <ranks> <reference file>\n";
+  if (argc != 2) {
+    std::cerr << "usage: parity_worker <reference file>\n";
     return 2;
   }
-  const std::string name = argv[1], path = argv[3];
+  const std::string path = argv[1];
   try {
-    lockstep::spawn(argc, argv, [&](int rank) { work(rank, name, path); },
-                    {.nprocs = std::atoi(argv[2]), .threads_per_rank = 1});
-  } catch (const Error& error) {
+    const lockstep::SafetensorsReader file(path, lockstep::Integrity::if_present);
+    const auto& metadata = file.header().metadata;
+    lockstep::spawn(argc, argv, [&](int rank) { work(rank, metadata.at("model"), path); },
+                    {.nprocs = std::stoi(metadata.at("ranks")), .threads_per_rank = 1});
+  } catch (const std::exception& error) {
     std::cerr << error.what() << '\n';
     return 1;
   }

@@ -1,8 +1,8 @@
 """Trains models with PyTorch's own DistributedDataParallel over Gloo and writes <out>/<model>_<ranks>.safetensors.
 
 Tensors: initial/<name> (parameters and buffers), x and y ([rank, step, sample, ...]), loss ([rank, step]),
-final/<name> (parameters, which are equal on all ranks: that is checked) and final.<rank>/<name> (buffers). The weights
-and batches come from --seed, so the same arguments give the same file.
+final/<name> (parameters, which are equal on all ranks: that is checked) and final.<rank>/<name> (buffers). Metadata:
+model, ranks. The weights and batches come from --seed, so the same arguments give the same file.
 """
 
 import argparse
@@ -18,8 +18,8 @@ from torch.nn.parallel import DistributedDataParallel
 import models
 
 BATCH = {"toy": 8, "mlp": 8, "cnn": 8, "resnet18": 4, "gpt": 2}
-# With batches this small, batch norm makes a last bit of a gradient into the third digit of the loss four steps later.
-# So here the order of addition has to be Lockstep's, while Gloo's own is another for more than two ranks.
+# With batches this small, batch norm makes the last bit of a gradient into a hundredth of the loss within four steps.
+# So these models' gradients are added in rank order, as Lockstep does; Gloo's order is another for more than two ranks.
 CHAOTIC = {"resnet18"}
 
 
@@ -38,7 +38,7 @@ def run_rank(rank, name, ranks, steps, seed, rendezvous, path):
     # thread while it holds the interpreter's lock, which that thread may be waiting for.
     dist.destroy_process_group()
     if rank == 0:
-        save_file(tensors, path)
+        save_file(tensors, path, metadata={"model": name, "ranks": str(ranks)})
 
 
 def train(rank, name, ranks, steps, seed):

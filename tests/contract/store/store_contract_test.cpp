@@ -234,7 +234,7 @@ TEST_CASE("a get that nobody answers ends at its deadline and names the key") {
     const double waited = seconds_of([&] { error = error_of([&] { store->get("missing", Deadline::after(60ms)); }); });
     CHECK_ERROR(error, ErrorKind::timeout, "missing'", "nobody has set");
     CHECK(waited >= 0.06);
-    CHECK(waited < 0.5);
+    CHECK(waited < 2);
     CHECK(error_of([&] { store->get("missing", Deadline::after(-1s)); }).kind() == ErrorKind::timeout);
     CHECK(store->get("exists", soon()).empty());
   });

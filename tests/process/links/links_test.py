@@ -155,6 +155,7 @@ def why_not():
 
 if __name__ == "__main__":
     RANK = sys.argv.pop(1)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that namespaces are cleaned up
     reason = why_not() if "Hosts" in sys.argv else ""
     if reason:
         print(f"skipped: {reason}")

@@ -70,7 +70,7 @@ TEST_CASE("connecting gives up at the deadline and says what it saw last") {
   const auto start = steady_clock().now();
   const auto error = error_of([&] { connect_tcp(endpoint, ConnectRetry::until_deadline, Deadline::after(100ms)); });
   CHECK(steady_clock().now() - start >= 100ms);
-  CHECK(steady_clock().now() - start < 1s);
+  CHECK(steady_clock().now() - start < 4s);
   CHECK_ERROR(error, ErrorKind::timeout, to_string(endpoint), "Connection refused", "server is running");
 }
 
@@ -86,7 +86,7 @@ TEST_CASE("a server that accepts nothing more holds a connecting client no longe
   const UniqueFd first = connect_tcp(endpoint, ConnectRetry::never, soon());
   const auto start = steady_clock().now();
   const auto error = error_of([&] { connect_tcp(endpoint, ConnectRetry::until_deadline, Deadline::after(100ms)); });
-  CHECK(steady_clock().now() - start < 1s);
+  CHECK(steady_clock().now() - start < 4s);
   CHECK_ERROR(error, ErrorKind::timeout, to_string(endpoint), "no answer");
 }
 

@@ -54,7 +54,7 @@ TEST_CASE("a second claimant of a rank is told who holds it, and the first goes 
   const TimePoint start = steady_clock().now();
   CHECK_ERROR(error_of([&] { introduce(store, second, 2, soon()); }), ErrorKind::invalid_argument, "rank 0 is taken",
               "host host0, pid 100", "host elsewhere, pid 7");
-  CHECK(steady_clock().now() - start < 1s);
+  CHECK(steady_clock().now() - start < 4s);
   introduce(store, member(1), 2, soon());
   CHECK(first.get().value().size() == 2);
 }
@@ -70,7 +70,7 @@ TEST_CASE("different world sizes fail on every side, with both values") {
     CHECK_ERROR(error, ErrorKind::invalid_argument, "rank 0 (host host0, pid 100) was started with 2",
                 "rank 1 (host host1, pid 101) with 3");
   }
-  CHECK(steady_clock().now() - start < 2s);
+  CHECK(steady_clock().now() - start < 4s);
 }
 
 TEST_CASE("ranks that do not come are named") {

@@ -1,6 +1,5 @@
 #include "lockstep/store/key_map.h"
 
-#include "lockstep/base/format.h"
 #include "lockstep/store/store.h"
 #include "tests/support/expect_error.h"
 
@@ -23,24 +22,30 @@ TEST_CASE("bytes are counted through set, overwrite, add and remove") {
 }
 
 TEST_CASE("the number of keys is limited; existing ones can still change") {
-  KeyMap map;
-  for (std::size_t i = 0; i < kMaxStoreKeys; ++i) map.set(std::to_string(i), "");
-  CHECK_ERROR(error_of([&] { map.set("one more", ""); }), ErrorKind::invalid_argument, "'one more'", "131072");
-  CHECK_ERROR(error_of([&] { map.add("one more", 1); }), ErrorKind::invalid_argument, "131072");
-  map.set("7", "changed");
-  map.remove("8");
+  KeyMap map({.keys = 3});
+  for (const char* key : {"a", "b", "c"}) map.set(key, "");
+  CHECK_ERROR(error_of([&] { map.set("one more", ""); }), ErrorKind::invalid_argument, "'one more'", "3 keys");
+  CHECK_ERROR(error_of([&] { map.add("one more", 1); }), ErrorKind::invalid_argument, "3 keys");
+  map.set("a", "changed");
+  map.remove("b");
   map.set("one more", "");
-  CHECK(map.size() == kMaxStoreKeys);
+  CHECK(map.size() == 3);
 }
 
-TEST_CASE("the bytes of all values together are limited, and a refused set changes nothing") {
-  KeyMap map;
-  const Bytes value(kMaxStoreValueBytes, 'v');
-  const std::size_t fits = kMaxStoreBytes / kMaxStoreValueBytes - 1;
-  for (std::size_t i = 0; i < fits; ++i) map.set(fmt::format("k{}", i), value);
-  const std::size_t before = map.bytes();
-  map.set("small", "s");
-  CHECK_ERROR(error_of([&] { map.set("small", value); }), ErrorKind::invalid_argument, "'small'", "268435456");
-  CHECK(*map.find("small") == "s");
-  CHECK(map.bytes() == before + 6);
+TEST_CASE("the bytes of all keys and values together are limited, and a refused set changes nothing") {
+  KeyMap map({.bytes = 20});
+  map.set("key", Bytes(10, 'v'));
+  map.set("s", "t");
+  CHECK_ERROR(error_of([&] { map.set("s", "123456789"); }), ErrorKind::invalid_argument, "'s'", "23 bytes",
+              "limit is 20");
+  CHECK(*map.find("s") == "t");
+  CHECK(map.bytes() == 15);
+  map.set("s", "123456");
+  CHECK(map.bytes() == 20);
+  CHECK(error_of([&] { map.set("s", "1234567"); }).kind() == ErrorKind::invalid_argument);
+}
+
+TEST_CASE("the limits are those that the Store's header promises") {
+  CHECK(KeyMapLimits{}.keys == kMaxStoreKeys);
+  CHECK(KeyMapLimits{}.bytes == kMaxStoreBytes);
 }

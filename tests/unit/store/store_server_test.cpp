@@ -65,7 +65,7 @@ TEST_CASE("garbage is closed at its first wrong byte, and the server goes on") {
   for (const char* garbage : {"G", "\x16", "\x80\x62", "{"}) {
     const UniqueFd fd = fixture.stranger();
     send_all(fd.get(), as_span(ByteView(garbage)), soon());
-    CHECK(closed_before(fd.get(), Deadline::after(1s)));
+    CHECK(closed_before(fd.get(), Deadline::after(1500ms)));
   }
   fixture.client().set("k", "v", soon());
 }
@@ -76,7 +76,7 @@ TEST_CASE("a wrong token gets nowhere and reads why") {
   const TimePoint start = steady_clock().now();
   CHECK_ERROR(error_of([&] { intruder.set("k", "v", soon()); }), ErrorKind::unauthorized, to_string(fixture.endpoint),
               "copy ~/.lockstep/token", "LOCKSTEP_TOKEN_FILE");
-  CHECK(steady_clock().now() - start < 2s);
+  CHECK(steady_clock().now() - start < 4s);
   CHECK_FALSE(fixture.client().check({"k"}, soon()));
 }
 
@@ -87,7 +87,7 @@ TEST_CASE("300 silent strangers do not keep an honest client out, and are closed
   TcpStore client = fixture.client();
   const TimePoint start = steady_clock().now();
   client.set("k", "v", soon());
-  CHECK(steady_clock().now() - start < 1500ms);
+  CHECK(steady_clock().now() - start < 4s);
   double slowest = 0;
   for (int i = 0; i < 50; ++i) {
     const TimePoint before = steady_clock().now();
@@ -117,7 +117,7 @@ TEST_CASE("a huge length prefix after the handshake is refused without taking me
   Bytes header;
   put_u32(header, 0xffffffff);
   send_all(fd.get(), as_span(ByteView(header)), soon());
-  CHECK(closed_before(fd.get(), Deadline::after(1s)));
+  CHECK(closed_before(fd.get(), Deadline::after(1500ms)));
   rusage after{};
   ::getrusage(RUSAGE_SELF, &after);
   CHECK(after.ru_maxrss - before.ru_maxrss < 64 << 10);  // KiB
@@ -130,7 +130,7 @@ TEST_CASE("a malformed request closes its connection and no other") {
   client.set("k", "v", soon());
   const UniqueFd fd = fixture.authenticated();
   send_frame(fd.get(), "nonsense", 100, soon());
-  CHECK(closed_before(fd.get(), Deadline::after(1s)));
+  CHECK(closed_before(fd.get(), Deadline::after(1500ms)));
   CHECK(client.get("k", soon()) == "v");
 }
 
@@ -185,7 +185,7 @@ TEST_CASE("a server that ends is peer_lost at once, also for those who wait") {
   CHECK_ERROR(waiting.get(), ErrorKind::peer_lost, "'never'", to_string(fixture.endpoint), "is gone", "rank 0");
   const TimePoint start = steady_clock().now();
   CHECK(error_of([&] { client.set("k", "v", soon()); }).kind() == ErrorKind::peer_lost);
-  CHECK(steady_clock().now() - start < 1s);
+  CHECK(steady_clock().now() - start < 4s);
 }
 
 TEST_CASE("a server that comes back is found again by its old clients") {
@@ -218,5 +218,5 @@ TEST_CASE("a server that accepts and says nothing holds no caller past its deadl
   TcpStore client(Endpoint{"127.0.0.1", local_address(listener.get()).port()}, fixture.settings(fixture.token));
   const TimePoint start = steady_clock().now();
   CHECK_ERROR(error_of([&] { client.set("k", "v", Deadline::after(100ms)); }), ErrorKind::timeout, "handshake");
-  CHECK(steady_clock().now() - start < 1s);
+  CHECK(steady_clock().now() - start < 4s);
 }

@@ -2,8 +2,9 @@
 //   build/bin/bench_all_reduce --ranks 2 --sizes 4,1024,1048576 --json all_reduce.json
 //
 // One rule for all engines. A repetition: all ranks pass the engine's own barrier; each measures from its return to the
-// return of the all-reduce; the slowest rank counts. Repetitions come in blocks, and the engines take turns block by
-// block, so that a disturbance of the machine meets all of them. While one measures, the ranks of the others sleep.
+// return of the all-reduce, or of the last of several where they are small; the slowest rank counts. Repetitions come
+// in blocks, and the engines take turns block by block, so that a disturbance of the machine meets all of them. While
+// one measures, the ranks of the others sleep.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -28,7 +29,10 @@ constexpr auto kStartTimeout = 120s;
 constexpr auto kBlockTimeout = 300s;
 constexpr int kProbes = 3;
 constexpr double kMinRepetitions = 3;  // in a block
-constexpr double kMaxRepetitions = 1000;
+constexpr double kMaxRepetitions = 10'000;
+// Small all-reduces follow one another, as in a program: alone, each would be timed with the barrier's echo.
+constexpr std::uint64_t kSmallBytes = 64 * 1024;
+constexpr int kCallsOfSmall = 20;
 
 struct Options {
   int ranks = 2;
@@ -49,14 +53,18 @@ struct Engine {
   std::vector<double> seconds;
 };
 
+int calls_of(std::uint64_t bytes) { return bytes <= kSmallBytes ? kCallsOfSmall : 1; }
+
 std::vector<double> measure(Engine& engine, std::uint64_t bytes, int repetitions) {
-  return engine.worker->measure(fmt::format("run {} {}", bytes, repetitions), Deadline::after(kBlockTimeout));
+  const std::string command = fmt::format("run {} {} {}", bytes, repetitions, calls_of(bytes));
+  return engine.worker->measure(command, Deadline::after(kBlockTimeout));
 }
 
-// A repetition is a barrier and an all-reduce, and these take about as long for small sizes.
-int repetitions_for(double seconds_each, const Options& options) {
+// A barrier takes about as long as a small all-reduce.
+int repetitions_for(double seconds_each, std::uint64_t bytes, const Options& options) {
   if (options.iterations > 0) return options.iterations;
-  return static_cast<int>(std::clamp(options.block_seconds / (2 * seconds_each), kMinRepetitions, kMaxRepetitions));
+  const double seconds = seconds_each * (1 + calls_of(bytes));
+  return static_cast<int>(std::clamp(options.block_seconds / seconds, kMinRepetitions, kMaxRepetitions));
 }
 
 std::vector<Engine> start_engines(const Options& options) {
@@ -100,7 +108,7 @@ void report(const Engine& engine, std::uint64_t bytes, const Options& options, b
 
 void compare(std::vector<Engine>& engines, std::uint64_t bytes, const Options& options, bench::RecordFile& records) {
   for (Engine& engine : engines) {
-    engine.repetitions = repetitions_for(bench::median(measure(engine, bytes, kProbes)), options);
+    engine.repetitions = repetitions_for(bench::median(measure(engine, bytes, kProbes)), bytes, options);
     engine.seconds.clear();
   }
   for (int round = 0; round < options.rounds; ++round) {

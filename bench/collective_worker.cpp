@@ -1,7 +1,7 @@
 // Times all-reduces of Lockstep, or copies, when it is told to; a Worker of bench_all_reduce.
 //   bench_collective_worker native|native-ordinary|memcpy|memcpy-alone RANKS
 // Started by a launcher, it is one of the launcher's ranks; else it starts RANKS of them. It is ready once a first
-// all-reduce is done, and takes "run BYTES REPETITIONS".
+// all-reduce is done, and takes "run BYTES REPETITIONS CALLS".
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
@@ -30,7 +30,7 @@ class Operation {
  public:
   Operation(const ProcessGroup& group, const std::string& engine) : group_(group), engine_(engine) {}
 
-  std::vector<double> measure(std::int64_t bytes, std::int64_t repetitions) {
+  std::vector<double> measure(std::int64_t bytes, std::int64_t repetitions, std::int64_t calls) {
     if (!data_.defined() || data_.nbytes() != static_cast<std::size_t>(bytes)) allocate(bytes);
     check_once();
     std::vector<double> seconds;
@@ -38,8 +38,9 @@ class Operation {
     for (std::int64_t i = 0; i < repetitions; ++i) {
       group_.barrier();
       const auto start = std::chrono::steady_clock::now();
-      run();
-      seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+      for (std::int64_t call = 0; call < calls; ++call) run();
+      const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+      seconds.push_back(taken.count() / static_cast<double>(calls));
     }
     return seconds;
   }
@@ -89,7 +90,9 @@ void run_rank(const std::string& engine) {
   world.group().all_reduce(at::zeros({1}));
   Operation operation(world.group(), engine);
   bench::serve(world.group(), "run", bench::OfRanks::slowest,
-               [&](std::int64_t bytes, std::int64_t repetitions) { return operation.measure(bytes, repetitions); });
+               [&](std::int64_t bytes, std::int64_t repetitions, std::int64_t calls) {
+                 return operation.measure(bytes, repetitions, calls);
+               });
 }
 
 }  // namespace

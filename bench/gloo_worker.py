@@ -2,9 +2,9 @@
 
     gloo_worker.py RANKS    (as one of torchrun's ranks: without RANKS, and it ends when it is ready)
 
-Prints {"ready": true} after a first all-reduce, then answers each line "run BYTES REPETITIONS" of standard input with
-{"seconds": [...]}: for each repetition, from the return of a barrier to the return of the all-reduce, on the slowest
-rank. Between lines every rank sleeps.
+Prints {"ready": true} after a first all-reduce, then answers each line "run BYTES REPETITIONS CALLS" of standard input
+with {"seconds": [...]}: for each repetition, from the return of a barrier to the return of the last of CALLS
+all-reduces, divided by CALLS, on the slowest rank. Between lines every rank sleeps.
 """
 
 import json
@@ -25,11 +25,11 @@ def run_rank(rank, ranks, rendezvous, parent):
     parent.send(None)
     data = torch.empty(0)
     while command := parent.recv():
-        size, repetitions = command
+        size, repetitions, calls = command
         if data.nbytes != size:
             data = torch.empty(size // 4)
         check_once(data, rank, ranks)
-        parent.send([one_repetition(data) for _ in range(repetitions)])
+        parent.send([one_repetition(data, calls) for _ in range(repetitions)])
     dist.destroy_process_group()
 
 
@@ -42,18 +42,19 @@ def check_once(data, rank, ranks):
     data.zero_()
 
 
-def one_repetition(data):
+def one_repetition(data, calls):
     dist.barrier()
     start = time.perf_counter()
-    dist.all_reduce(data)
-    return time.perf_counter() - start
+    for _ in range(calls):
+        dist.all_reduce(data)
+    return (time.perf_counter() - start) / calls
 
 
 def parse_command(line):
-    verb, size, repetitions = line.split()
-    if verb != "run" or int(size) < 4 or int(repetitions) < 1:
-        raise ValueError(f'expected "run BYTES REPETITIONS", got {line!r}')
-    return int(size), int(repetitions)
+    verb, size, repetitions, calls = line.split()
+    if verb != "run" or int(size) < 4 or int(repetitions) < 1 or int(calls) < 1:
+        raise ValueError(f'expected "run BYTES REPETITIONS CALLS", got {line!r}')
+    return int(size), int(repetitions), int(calls)
 
 
 def serve(ranks):

@@ -1,8 +1,9 @@
 /* Times MPI_Allreduce when it is told to; a worker of bench_all_reduce, built once with each MPI that is installed.
  *
- * Rank 0 prints {"ready": true} after a first all-reduce, then answers each line "run BYTES REPETITIONS" of standard
- * input with {"seconds": [...]}: for each repetition, from the return of a barrier to the return of the all-reduce, on
- * the slowest rank. Ranks that wait in MPI take all of a core, so between lines they sleep in reads of named pipes. */
+ * Rank 0 prints {"ready": true} after a first all-reduce, then answers each line "run BYTES REPETITIONS CALLS" of
+ * standard input with {"seconds": [...]}: for each repetition, from the return of a barrier to the return of the last of
+ * CALLS all-reduces, divided by CALLS, on the slowest rank. Ranks that wait in MPI take all of a core, so between lines
+ * they sleep in reads of named pipes. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <mpi.h>
@@ -29,6 +30,7 @@ static void fail(const char* format, ...) {
 struct command {
   long bytes; /* 0: the end */
   long repetitions;
+  long calls;
 };
 
 static double now(void) {
@@ -63,16 +65,16 @@ static int* open_pipes(void) {
 }
 
 static struct command next_command(const int* pipes) {
-  struct command command = {0, 0};
+  struct command command = {0, 0, 0};
   if (rank != 0) {
     if (read(pipes[0], &command, sizeof command) != sizeof command) command.bytes = 0;
     return command;
   }
   char line[256];
   if (fgets(line, sizeof line, stdin) != NULL) {
-    if (sscanf(line, "run %ld %ld", &command.bytes, &command.repetitions) != 2 || command.bytes < 4 ||
-        command.bytes / 4 > 2147483647 || command.repetitions < 1) {
-      fail("expected \"run BYTES REPETITIONS\", got %s", line);
+    if (sscanf(line, "run %ld %ld %ld", &command.bytes, &command.repetitions, &command.calls) != 3 ||
+        command.bytes < 4 || command.bytes / 4 > 2147483647 || command.repetitions < 1 || command.calls < 1) {
+      fail("expected \"run BYTES REPETITIONS CALLS\", got %s", line);
     }
   }
   for (int other = 1; other < ranks; ++other) {
@@ -96,15 +98,15 @@ static void check_once(float* data, int count) {
   memset(data, 0, (size_t)count * sizeof *data);
 }
 
-static void measure(float* data, int count, long repetitions) {
+static void measure(float* data, int count, long repetitions, long calls) {
   double* seconds = malloc((size_t)repetitions * sizeof *seconds);
   if (seconds == NULL) fail("out of memory");
   check_once(data, count);
   for (long i = 0; i < repetitions; ++i) {
     MPI_Barrier(MPI_COMM_WORLD);
     const double start = now();
-    all_reduce(data, count);
-    seconds[i] = now() - start;
+    for (long call = 0; call < calls; ++call) all_reduce(data, count);
+    seconds[i] = (now() - start) / (double)calls;
   }
   MPI_Allreduce(MPI_IN_PLACE, seconds, (int)repetitions, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
   if (rank == 0) {
@@ -138,7 +140,7 @@ int main(int argc, char** argv) {
       if (data == NULL) fail("out of memory");
       bytes = command.bytes;
     }
-    measure(data, (int)(bytes / 4), command.repetitions);
+    measure(data, (int)(bytes / 4), command.repetitions, command.calls);
   }
   free(data);
   free(pipes);

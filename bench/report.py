@@ -113,11 +113,12 @@ def spread(record):
 
 
 ALL_REDUCE_RULE = """Median times. One rule for all: a repetition begins with the engine's own barrier; each rank
-measures from the return of the barrier to the return of the all-reduce, and the slowest rank counts. Engines take
-turns in blocks of repetitions, and while one measures, the ranks of the others sleep. Results are checked once a block.
-"Lockstep" reduces tensors in the memory that the ranks share, where gradients lie in training; "ordinary memory" is any
-other tensor. Gloo is PyTorch's own process group, used from Python; a call from there costs a few microseconds more
-than one from C++. MPI is `MPI_Allreduce` in place. `memcpy` is no all-reduce: every rank copies as many bytes, all at
+measures from the return of the barrier to the return of the all-reduce, and the slowest rank counts; up to 64 KiB a
+repetition is 20 all-reduces that follow one another, and its time is divided by 20. Engines take turns in blocks of
+repetitions, and while one measures, the ranks of the others sleep. Results are checked once a block. "Lockstep"
+reduces tensors in the memory that the ranks share, where gradients lie in training; "ordinary memory" is any other
+tensor. Gloo is PyTorch's own process group, used from Python; a call from there costs a few microseconds more than
+one from C++. MPI is `MPI_Allreduce` in place. `memcpy` is no all-reduce: every rank copies as many bytes, all at
 once; "alone", one process does while the others sleep. A ratio above 1 means that Lockstep is faster."""
 
 DDP_RULE = """A step is zero_grad, forward, loss, backward and SGD with momentum on one random batch, one thread a rank;

@@ -14,11 +14,12 @@ namespace {
 
 using lockstep::ReduceOp;
 
-// Travels between ranks as three integers.
+// Travels between ranks as four integers.
 struct Command {
   enum class Kind : std::int64_t { end, measure, unknown } kind = Kind::end;
   std::int64_t first = 0;
   std::int64_t second = 0;
+  std::int64_t third = 0;
 };
 
 Command read_command(const std::string& verb) {
@@ -26,10 +27,10 @@ Command read_command(const std::string& verb) {
   if (!std::getline(std::cin, line)) return {};
   std::istringstream words(line);
   std::string found;
-  Command command{Command::Kind::measure, 0, 0};
+  Command command{Command::Kind::measure, 0, 0, 0};
   words >> found >> command.first;
-  if (!words || found != verb || command.first < 1) return {Command::Kind::unknown, 0, 0};
-  words >> command.second;
+  if (!words || found != verb || command.first < 1) return {Command::Kind::unknown, 0, 0, 0};
+  words >> command.second >> command.third;
   return command;
 }
 
@@ -37,7 +38,7 @@ Command read_command(const std::string& verb) {
 Command next_command(const lockstep::ProcessGroup& group, const std::string& verb) {
   Command command;
   if (group.rank() == 0) command = read_command(verb);
-  const at::Tensor shared = at::from_blob(&command, {3}, at::kLong);
+  const at::Tensor shared = at::from_blob(&command, {4}, at::kLong);
   group.broadcast(shared, 0, {.name = "command"});
   return command;
 }
@@ -59,9 +60,9 @@ void serve(const lockstep::ProcessGroup& group, const std::string& verb, OfRanks
     if (command.kind == Command::Kind::end) return;
     if (command.kind == Command::Kind::unknown) {
       throw lockstep::Error(lockstep::ErrorKind::invalid_argument,
-                            fmt::format("standard input: expected \"{} <number> [<number>]\"", verb));
+                            fmt::format("standard input: expected \"{} <number> ...\"", verb));
     }
-    std::vector<double> seconds = measure(command.first, command.second);
+    std::vector<double> seconds = measure(command.first, command.second, command.third);
     const at::Tensor shared = at::from_blob(seconds.data(), {static_cast<std::int64_t>(seconds.size())}, at::kDouble);
     group.all_reduce(shared, of_ranks == OfRanks::slowest ? ReduceOp::max : ReduceOp::avg, {.name = "seconds"});
     if (group.rank() == 0) print_seconds(seconds);

@@ -15,9 +15,9 @@ namespace bench {
 enum class OfRanks { slowest, mean };
 
 // One rank's part of a command with these numbers: seconds, one for each repetition.
-using Measure = std::function<std::vector<double>(std::int64_t first, std::int64_t second)>;
+using Measure = std::function<std::vector<double>(std::int64_t first, std::int64_t second, std::int64_t third)>;
 
-// Says {"ready": true}, then answers every line "<verb> <first> [<second>]" with {"seconds": [...]}.
+// Says {"ready": true}, then answers every line "<verb> <first> [<second> [<third>]]" with {"seconds": [...]}.
 // Error{invalid_argument} on all ranks for a line of another form.
 void serve(const lockstep::ProcessGroup& group, const std::string& verb, OfRanks of_ranks, const Measure& measure);
 

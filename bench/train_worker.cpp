@@ -99,7 +99,7 @@ void run_rank(char** argv) {
   const bool connected = std::string(argv[1]) == "ddp";
   const Step step = training_of(argv[2], std::atoll(argv[3]), world.group(), connected);
   bench::serve(world.group(), "go", bench::OfRanks::mean,
-               [&](std::int64_t steps, std::int64_t) { return measure(step, world.group(), steps); });
+               [&](std::int64_t steps, std::int64_t, std::int64_t) { return measure(step, world.group(), steps); });
 }
 
 }  // namespace

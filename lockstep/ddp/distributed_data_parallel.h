@@ -31,7 +31,7 @@ class DistributedDataParallel : public Replica {
   // Takes what the module's forward() takes and returns what it returns.
   template <class... Args>
   auto forward(Args&&... args) {
-    before_forward();
+    const ArenaScope scope = begin_forward();
     auto output = module_->forward(std::forward<Args>(args)...);
     watch(output);
     return output;

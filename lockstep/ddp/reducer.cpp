@@ -149,9 +149,15 @@ void Reducer::check_gradient(std::size_t parameter) const {
   throw error;
 }
 
+std::shared_ptr<ArenaHeap> Reducer::heap() const {
+  std::shared_ptr<ArenaHeap> heap;
+  if (group_.shares_memory()) group_.drive([&](ArenaEngine& engine) { heap = engine.arena().heap(); });
+  return heap;
+}
+
 void Reducer::open_arena() {
-  if (!group_.shares_memory() || arena_scope_) return;
-  group_.drive([&](ArenaEngine& engine) { arena_scope_.emplace(engine.arena().heap()); });
+  if (arena_scope_) return;
+  arena_scope_.emplace(heap());
   arena_thread_ = std::this_thread::get_id();
 }
 

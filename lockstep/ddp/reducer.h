@@ -38,6 +38,8 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
 
   // Before each forward: whether the backward that follows synchronises.
   void prepare(bool synchronise);
+  // Where gradients are born; nullptr if the ranks share no memory.
+  std::shared_ptr<ArenaHeap> heap() const;
   // When backward reaches the model's output: from here on gradients are born in shared memory.
   void begin_backward();
 

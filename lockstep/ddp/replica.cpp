@@ -97,9 +97,15 @@ void Replica::load_state_dict(const NamedTensors& state) {
 
 ReducerStats Replica::stats() const { return reducer_ == nullptr ? ReducerStats{} : reducer_->stats(); }
 
-void Replica::before_forward() {
-  if (reducer_ == nullptr) return;
-  if (at::GradMode::is_enabled()) reducer_->prepare(synchronise_);
+ArenaScope Replica::begin_forward() {
+  if (reducer_ == nullptr) return ArenaScope(nullptr);
+  const bool training = at::GradMode::is_enabled();
+  if (training) reducer_->prepare(synchronise_);
+  sync_buffers();
+  return ArenaScope(training ? reducer_->heap() : nullptr);
+}
+
+void Replica::sync_buffers() {
   if (!options_.forward_sync_buffers || buffers_.empty() || !synchronise_) return;
   // In evaluation buffers do not change, so ranks may evaluate different numbers of batches.
   if (!is_training() && buffers_synced_) return;

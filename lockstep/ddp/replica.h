@@ -67,7 +67,9 @@ class Replica {
   ReducerStats stats() const;
 
  protected:
-  void before_forward();
+  // For the duration of a forward. Activations are born in shared memory too: not because anybody else reads them, but
+  // because that memory is kept, where malloc gives it back to the system and takes it anew, page by page, every step.
+  [[nodiscard]] ArenaScope begin_forward();
   // Tells the reducer which tensors the loss will be computed from; looks into the containers that models return.
   template <class Output>
   void watch(const Output& output) {
@@ -90,6 +92,7 @@ class Replica {
   }
 
  private:
+  void sync_buffers();
   void watch_tensor(const at::Tensor& output);
 
   const std::shared_ptr<torch::nn::Module> module_;

@@ -85,9 +85,10 @@ void install_once() {
 
 }  // namespace
 
-ArenaScope::ArenaScope(std::shared_ptr<ArenaHeap> heap) {
+ArenaScope::ArenaScope(std::shared_ptr<ArenaHeap> heap) : previous_(t_heap) {
+  if (heap == nullptr) return;
   install_once();
-  previous_ = std::exchange(t_heap, std::move(heap));
+  t_heap = std::move(heap);
 }
 
 ArenaScope::~ArenaScope() { t_heap = std::move(previous_); }

@@ -16,7 +16,7 @@ namespace lockstep {
 // Smaller tensors come from malloc, which reuses their memory by itself.
 inline constexpr std::size_t kArenaTensorBytes = 64 * 1024;
 
-// Belongs to the thread that makes it. Scopes nest.
+// Belongs to the thread that makes it. Scopes nest; one without a heap changes nothing.
 class ArenaScope {
  public:
   explicit ArenaScope(std::shared_ptr<ArenaHeap> heap);

@@ -22,12 +22,7 @@ using arena::RankControl;
 using arena::RankState;
 using arena::Slot;
 
-// A waiter spins for a few microseconds, in which a peer on another core answers; then yields, which is what a peer on
-// the same core needs, and costs little on a core of one's own; then sleeps on its doorbell. Spinning longer would make
-// two ranks that share a core pay for it in every synchronisation; yielding longer wastes cores in which others
-// compute.
-constexpr int kSpins = 300;
-constexpr Duration kYieldFor = 500us;
+constexpr Duration kYieldFor = 500us;  // see Arena
 // Dead peers ring no bell: a sleeper looks for them this often.
 constexpr Duration kLivenessPeriod = 20ms;
 
@@ -40,12 +35,6 @@ constexpr std::size_t slots_offset(int ranks) {
 }
 constexpr std::size_t segments_offset(int ranks) {
   return round_up(slots_offset(ranks) + static_cast<std::size_t>(ranks) * arena::kSlots * sizeof(Slot), kHugePage);
-}
-
-int available_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  return ::sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
 }  // namespace
@@ -87,7 +76,6 @@ Arena::Arena(std::shared_ptr<Mapping> mapping, int rank, std::vector<ArenaPeer> 
   slots_ = reinterpret_cast<Slot*>(base + slots_offset(size_));
   segments_ = base + segments_offset(size_);
   segment_bytes_ = header_->segment_bytes;
-  spins_ = size_ <= available_cores() ? kSpins : 0;
   // Also for the other ranks' segments: each process maps their pages, too.
   mapping_->prefer_huge_pages(segments_, static_cast<std::size_t>(size_) * segment_bytes_);
   std::byte* mine = segment(rank_);
@@ -144,7 +132,7 @@ void Arena::await_slowly(const std::function<bool()>& ready, const std::function
   TimePoint now = start;
   while (now - start < kYieldFor && !deadline.expired(now)) {
     ::sched_yield();
-    if (ready()) return;
+    if (ready() || spin(ready, waiting_for)) return;
     check_abort();
     now = steady_clock().now();
   }

@@ -1,7 +1,9 @@
 // An Arena is memory that all ranks of a node read and write, with what is needed to wait for each other in it: posted
 // words, doorbells, the abort record and the liveness of peers. Algorithms within a node are written over it.
-// One thread per rank, except abort() and is_own() and the heap, which any thread may use.
+// One thread per rank, except abort() and the heap, which any thread may use.
 #pragma once
+
+#include <sched.h>
 
 #include <cstddef>
 #include <functional>
@@ -40,6 +42,11 @@ struct Stall {
 };
 
 class Arena {
+  // A waiter spins for a few microseconds, in which a peer on another core answers; then yields, which is what a peer
+  // on the same core needs, and costs little on a core of one's own; then sleeps on its doorbell. Yielding longer would
+  // waste cores in which others compute.
+  static constexpr int kSpins = 300;
+
  public:
   // The memory is laid out already; marks this rank as joined.
   Arena(std::shared_ptr<Mapping> mapping, int rank, std::vector<ArenaPeer> peers, std::string_view kind);
@@ -71,7 +78,8 @@ class Arena {
 
   // Wakes peers that sleep, after a word they may wait for was written.
   void ring() const;
-  // Spins, yields, then sleeps until ready() is true. Throws the abort record's error. When the deadline passes, or a
+  // Spins, yields, then sleeps until ready() is true; yields at once if a rank that it waits for, one for which
+  // waiting_for(rank) is true, shares its core. Throws the abort record's error. When the deadline passes, or a
   // rank for which waiting_for(rank) is true has died or left, it records and throws what explain(stall) makes of it.
   template <class Ready, class WaitingFor, class Explain>
   void await(Ready&& ready, WaitingFor&& waiting_for, Explain&& explain, Deadline deadline) const;
@@ -86,6 +94,9 @@ class Arena {
  private:
   [[noreturn]] void throw_abort() const;
   [[noreturn]] void stop(const Error& error) const;
+  // Spins for as long as a peer on another core may take to answer; whether ready() became true.
+  template <class Ready, class WaitingFor>
+  bool spin(Ready&& ready, WaitingFor&& waiting_for) const;
   std::optional<Stall> lost_peer(const std::function<bool(int)>& waiting_for) const;
   void await_slowly(const std::function<bool()>& ready, const std::function<bool(int)>& waiting_for,
                     const std::function<Error(const Stall&)>& explain, Deadline deadline) const;
@@ -100,19 +111,29 @@ class Arena {
   arena::Slot* slots_;
   std::byte* segments_;
   std::size_t segment_bytes_;
-  int spins_;
   std::shared_ptr<ArenaHeap> heap_;
 };
 
 template <class Ready, class WaitingFor, class Explain>
 void Arena::await(Ready&& ready, WaitingFor&& waiting_for, Explain&& explain, Deadline deadline) const {
-  for (int spin = 0; spin < spins_; ++spin) {
-    if (ready()) return;
+  if (ready() || spin(ready, waiting_for)) return;
+  await_slowly(std::ref(ready), std::ref(waiting_for), std::ref(explain), deadline);
+}
+
+template <class Ready, class WaitingFor>
+bool Arena::spin(Ready&& ready, WaitingFor&& waiting_for) const {
+  const auto core = static_cast<std::uint32_t>(::sched_getcpu() + 1);
+  control(rank_).core.store(core, std::memory_order_relaxed);
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer != rank_ && control(peer).core.load(std::memory_order_relaxed) == core && waiting_for(peer)) return false;
+  }
+  for (int turn = 0; turn < kSpins; ++turn) {
+    if (ready()) return true;
 #if defined(__x86_64__)
     __builtin_ia32_pause();
 #endif
   }
-  if (!ready()) await_slowly(std::ref(ready), std::ref(waiting_for), std::ref(explain), deadline);
+  return ready();
 }
 
 // How large a mapping an arena of n ranks needs, and how to lay it out. Used by those who make arenas.

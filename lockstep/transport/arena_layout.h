@@ -53,6 +53,7 @@ struct RankControl {
   alignas(kCacheLine) std::atomic<std::uint32_t> drained;  // staged chunks whose slice this rank has reduced
   alignas(kCacheLine) std::atomic<std::uint32_t> doorbell;
   std::atomic<std::uint32_t> sleeping;
+  alignas(kCacheLine) std::atomic<std::uint32_t> core;  // where this rank waited last, counted from 1; 0: unknown
   alignas(kCacheLine) std::atomic<RankState> state;
 };
 

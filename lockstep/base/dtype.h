@@ -7,10 +7,12 @@
 
 namespace lockstep {
 
-enum class DType : std::uint8_t { f32, f64, f16, bf16, i32, i64, u8 };
+// `opaque` stands for any other type: single bytes, to be moved and not reckoned with.
+enum class DType : std::uint8_t { f32, f64, f16, bf16, i32, i64, u8, i8, i16, boolean, c64, c128, opaque };
 
 std::size_t element_size(DType dtype);    // bytes
 std::string_view to_string(DType dtype);  // "float32", ... as PyTorch prints it
 bool is_floating_point(DType dtype);
+bool is_complex(DType dtype);  // pairs of float32 or float64
 
 }  // namespace lockstep

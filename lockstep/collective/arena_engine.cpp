@@ -1,10 +1,12 @@
 #include "lockstep/collective/arena_engine.h"
 
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
+#include "lockstep/collective/piece.h"
 #include "lockstep/collective/reduce.h"
 #include "lockstep/collective/segment_cursor.h"
 #include "lockstep/collective/slice.h"
@@ -20,17 +22,39 @@ using arena::Slot;
 // reading every rank's whole operand.
 constexpr std::size_t kInPlaceBytes = 8 * 1024;
 
-// Bytes that each rank has to show to the others.
-std::size_t contribution_bytes(const Collective& c, int size) {
-  const std::size_t bytes = c.count * element_size(c.dtype);
-  return c.kind == OpKind::reduce_scatter ? bytes * static_cast<std::size_t>(size) : bytes;
+// Bytes that a rank has to show to the others, or would if it were the root.
+std::size_t contribution_bytes(const Collective& c, int rank, int size) {
+  const std::size_t element = element_size(c.dtype);
+  const auto n = static_cast<std::size_t>(size);
+  if (c.kind == OpKind::all_to_all) {
+    const auto row = c.counts.subspan(static_cast<std::size_t>(rank) * n, n);
+    return std::accumulate(row.begin(), row.end(), std::size_t{0}) * element;
+  }
+  const bool in_parts = c.kind == OpKind::reduce_scatter || c.kind == OpKind::scatter;
+  return c.count * element * (in_parts ? n : 1);
+}
+
+// The same on all ranks: what everybody shows fits into the slots.
+bool is_small(const Collective& c, int size) {
+  const bool reduces = c.kind == OpKind::all_reduce || c.kind == OpKind::reduce;
+  if (c.kind != OpKind::all_to_all) {
+    return contribution_bytes(c, 0, size) <= (reduces ? kInPlaceBytes : arena::kSlotPayloadBytes);
+  }
+  for (int rank = 0; rank < size; ++rank) {
+    if (contribution_bytes(c, rank, size) > arena::kSlotPayloadBytes) return false;
+  }
+  return true;
 }
 
 std::span<const Segment> contribution(const Collective& c, int rank) {
   switch (c.kind) {
-    case OpKind::all_reduce: return c.output;
+    case OpKind::all_reduce:
+    case OpKind::reduce: return c.output;
     case OpKind::broadcast: return rank == c.root ? c.output : std::span<const Segment>{};
     case OpKind::all_gather:
+    case OpKind::gather:
+    case OpKind::scatter:
+    case OpKind::all_to_all:
     case OpKind::reduce_scatter: return c.input;
     case OpKind::barrier: break;
   }
@@ -77,8 +101,7 @@ std::uint64_t ArenaEngine::post(const Collective& collective, Deadline deadline)
   op.signature = signature_of(collective, sequence, arena_->generation());
   op.deadline = deadline;
   op.phase = Phase::posted;
-  const std::size_t bytes = contribution_bytes(collective, size());
-  op.small = bytes <= (collective.kind == OpKind::all_reduce ? kInPlaceBytes : arena::kSlotPayloadBytes);
+  op.small = is_small(collective, size());
   write_slot(op);
   ++next_;
   arena_->slot(rank(), sequence).posted.store(static_cast<std::uint32_t>(sequence), std::memory_order_release);
@@ -90,7 +113,9 @@ void ArenaEngine::keep(Operation& op, const Collective& collective) const {
   op.collective = collective;
   op.input.assign(collective.input.begin(), collective.input.end());
   op.output.assign(collective.output.begin(), collective.output.end());
+  op.counts.assign(collective.counts.begin(), collective.counts.end());
   op.collective.input = op.input;
+  op.collective.counts = op.counts;
   op.collective.output = op.output;
 }
 
@@ -101,11 +126,12 @@ void ArenaEngine::write_slot(Operation& op) {
   op.in_place = false;
   const auto mine = contribution(op.collective, rank());
   if (op.small) {
-    const std::size_t bytes = mine.empty() ? 0 : contribution_bytes(op.collective, size());
+    const std::size_t bytes = mine.empty() ? 0 : contribution_bytes(op.collective, rank(), size());
     gather_bytes(mine, 0, payload_of(slot, bytes), bytes);
     return;
   }
-  if (op.collective.kind != OpKind::all_reduce || op.output.size() > arena::kMaxSegmentRefs) return;
+  const bool reduces = op.collective.kind == OpKind::all_reduce || op.collective.kind == OpKind::reduce;
+  if (!reduces || op.output.size() > arena::kMaxSegmentRefs) return;
   auto* refs = reinterpret_cast<SegmentRef*>(slot.payload);
   for (std::size_t i = 0; i < op.output.size(); ++i) {
     const auto offset = arena_->offset_of(op.output[i].data, op.output[i].bytes);
@@ -175,18 +201,26 @@ void ArenaEngine::compare_signatures(const Operation& op) {
 void ArenaEngine::finish_small(Operation& op) {
   const Collective& c = op.collective;
   const std::size_t part = c.count * element_size(c.dtype);
-  const std::size_t bytes = contribution_bytes(c, size());
-  const auto shown = [&](int peer) { return payload_of(arena_->slot(peer, op.signature.sequence), bytes); };
+  const auto shown = [&](int peer) {
+    return payload_of(arena_->slot(peer, op.signature.sequence), contribution_bytes(c, peer, size()));
+  };
   switch (c.kind) {
     case OpKind::barrier: return;
     case OpKind::broadcast:
       if (rank() != c.root) scatter_bytes(shown(c.root), c.output, 0, part);
       return;
     case OpKind::all_gather:
+    case OpKind::gather:
+    case OpKind::scatter:
+    case OpKind::all_to_all:
       for (int peer = 0; peer < size(); ++peer) {
-        scatter_bytes(shown(peer), c.output, static_cast<std::size_t>(peer) * part, part);
+        const Piece piece = piece_of(c, size(), peer, rank());
+        scatter_bytes(shown(peer) + piece.input_offset, c.output, piece.output_offset, piece.bytes);
       }
       return;
+    case OpKind::reduce:
+      if (rank() != c.root) return;
+      break;
     case OpKind::all_reduce:
     case OpKind::reduce_scatter: break;
   }
@@ -245,7 +279,10 @@ void ArenaEngine::reduce_in_place(Operation& op) {
     std::size_t run = left;
     for (const SegmentCursor& cursor : cursors) run = std::min(run, cursor.run());
     for (std::size_t i = 0; i < cursors.size(); ++i) inputs_[i] = outputs_[i] = cursors[i].data();
-    reduce_rows(outputs_, inputs_, run / element, c.dtype, c.reduce, size());
+    const std::span<std::byte* const> all(outputs_);
+    const bool to_root = c.kind == OpKind::reduce;
+    reduce_rows(to_root ? all.subspan(static_cast<std::size_t>(c.root), 1) : all, inputs_, run / element, c.dtype,
+                c.reduce, size());
     for (SegmentCursor& cursor : cursors) cursor.advance(run);
     left -= run;
   }

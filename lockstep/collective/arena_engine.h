@@ -52,6 +52,7 @@ class ArenaEngine final : public Engine {
     Signature signature;
     std::vector<Segment> input;
     std::vector<Segment> output;
+    std::vector<std::uint64_t> counts;
     Phase phase = Phase::finished;
     bool small = false;
     bool in_place = false;  // on this rank

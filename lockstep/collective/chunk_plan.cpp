@@ -1,5 +1,6 @@
 #include "lockstep/collective/chunk_plan.h"
 
+#include "lockstep/collective/piece.h"
 #include "lockstep/collective/slice.h"
 
 namespace lockstep {
@@ -52,10 +53,37 @@ ChunkPlan plan_chunks(const Collective& collective, int rank, int size, const Li
     case OpKind::reduce_scatter:
       return {.row_bytes = everything.bytes(), .own = part(collective, rank), .result = everything};
     case OpKind::broadcast: return {.in_place = true, .whole = rank == collective.root && is_small(collective, tuning)};
+    case OpKind::reduce: {
+      if (!is_small(collective, tuning)) {
+        const ByteRange own = slice_bytes(collective, size, rank);
+        return {.in_place = true, .row_bytes = own.bytes(), .own = own, .result = own};
+      }
+      if (rank != collective.root) return {.in_place = true};
+      return {.in_place = true, .row_bytes = everything.bytes(), .own = everything, .result = everything};
+    }
     case OpKind::all_gather: return {.whole = is_small(collective, tuning)};
+    case OpKind::gather:
+    case OpKind::scatter:
+    case OpKind::all_to_all:
     case OpKind::barrier: break;
   }
   return {};
+}
+
+LinkPlan plan_reduce(const Collective& collective, int rank, int size, int peer, const LinkTuning& tuning) {
+  const int root = collective.root;
+  if (is_small(collective, tuning)) return {.send_operand = {0, peer == root ? data_bytes(collective) : 0}};
+  LinkPlan plan{.send_operand = slice_bytes(collective, size, peer)};
+  if (peer == root) plan.send_result = slice_bytes(collective, size, rank);
+  if (rank == root) plan.receive = slice_bytes(collective, size, peer);
+  return plan;
+}
+
+LinkPlan plan_pieces(const Collective& collective, int rank, int size, int peer) {
+  const Piece to = piece_of(collective, size, rank, peer);
+  const Piece from = piece_of(collective, size, peer, rank);
+  return {.send_operand = {to.input_offset, to.input_offset + to.bytes},
+          .receive = {from.output_offset, from.output_offset + from.bytes}};
 }
 
 LinkPlan plan_link(const Collective& collective, int rank, int size, int peer, const LinkTuning& tuning) {
@@ -67,7 +95,11 @@ LinkPlan plan_link(const Collective& collective, int rank, int size, int peer, c
       return {.send_operand = theirs, .send_result = slice_bytes(collective, size, rank), .receive = theirs};
     }
     case OpKind::reduce_scatter: return {.send_operand = part(collective, peer)};
-    case OpKind::all_gather: return {.send_operand = everything, .receive = part(collective, peer)};
+    case OpKind::reduce: return plan_reduce(collective, rank, size, peer, tuning);
+    case OpKind::all_gather:
+    case OpKind::gather:
+    case OpKind::scatter:
+    case OpKind::all_to_all: return plan_pieces(collective, rank, size, peer);
     case OpKind::broadcast: return plan_broadcast(collective, rank, size, peer, tuning);
     case OpKind::barrier: break;
   }

@@ -29,7 +29,7 @@ struct ByteRange {
 
 // What all links of this rank have in common.
 struct ChunkPlan {
-  // The operand is the output (all_reduce, broadcast), not the input.
+  // The operand is the output (all_reduce, reduce, broadcast), not the input.
   bool in_place = false;
   // This rank's whole operand travels behind its signature, in one piece.
   bool whole = false;

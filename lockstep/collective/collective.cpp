@@ -8,7 +8,13 @@
 namespace lockstep {
 namespace {
 
-bool reduces(OpKind kind) { return kind == OpKind::all_reduce || kind == OpKind::reduce_scatter; }
+bool reduces(OpKind kind) {
+  return kind == OpKind::all_reduce || kind == OpKind::reduce_scatter || kind == OpKind::reduce;
+}
+
+bool has_root(OpKind kind) {
+  return kind == OpKind::broadcast || kind == OpKind::reduce || kind == OpKind::gather || kind == OpKind::scatter;
+}
 
 [[noreturn]] void refuse(const Collective& collective, const std::string& why) {
   throw Error(ErrorKind::invalid_argument, fmt::format("{}: {}", to_string(collective.kind), why),
@@ -42,6 +48,35 @@ void check_segments(const Collective& collective, const char* which, std::span<c
   }
 }
 
+void check_reduction(const Collective& collective) {
+  if (collective.reduce > ReduceOp::bxor) {
+    refuse(collective, fmt::format("no such reduction: {}", static_cast<int>(collective.reduce)));
+  }
+  if (supports(collective.reduce, collective.dtype)) return;
+  if (collective.reduce == ReduceOp::avg) {
+    refuse(collective, fmt::format("avg needs a floating-point type, not {}; use sum and divide as you mean it",
+                                   to_string(collective.dtype)));
+  }
+  refuse(collective, fmt::format("{} of {} is not defined", to_string(collective.reduce), to_string(collective.dtype)));
+}
+
+void check_all_to_all(const Collective& collective, int rank, int size) {
+  const auto n = static_cast<std::size_t>(size), me = static_cast<std::size_t>(rank);
+  if (collective.counts.size() != n * n || collective.count != 0) {
+    refuse(collective, fmt::format("{} counts, {} are needed for {} ranks", collective.counts.size(), n * n, size));
+  }
+  const std::uint64_t most = std::numeric_limits<std::uint64_t>::max() / 2 / element_size(collective.dtype) / n;
+  std::uint64_t sent = 0, received = 0;
+  for (std::size_t peer = 0; peer < n; ++peer) {
+    const std::uint64_t to = collective.counts[me * n + peer], from = collective.counts[peer * n + me];
+    if (to > most || from > most) refuse(collective, fmt::format("counts with rank {} exceed the address space", peer));
+    sent += to;
+    received += from;
+  }
+  check_segments(collective, "input", collective.input, sent);
+  check_segments(collective, "output", collective.output, received);
+}
+
 }  // namespace
 
 std::string_view to_string(OpKind kind) {
@@ -51,6 +86,10 @@ std::string_view to_string(OpKind kind) {
     case OpKind::all_gather: return "all_gather";
     case OpKind::reduce_scatter: return "reduce_scatter";
     case OpKind::barrier: return "barrier";
+    case OpKind::reduce: return "reduce";
+    case OpKind::gather: return "gather";
+    case OpKind::scatter: return "scatter";
+    case OpKind::all_to_all: return "all_to_all";
   }
   return "unknown collective";
 }
@@ -62,6 +101,9 @@ std::string_view to_string(ReduceOp op) {
     case ReduceOp::product: return "product";
     case ReduceOp::min: return "min";
     case ReduceOp::max: return "max";
+    case ReduceOp::band: return "band";
+    case ReduceOp::bor: return "bor";
+    case ReduceOp::bxor: return "bxor";
   }
   return "unknown reduction";
 }
@@ -73,7 +115,7 @@ Signature signature_of(const Collective& collective, std::uint64_t sequence, std
   signature.count = collective.count;
   signature.dtype = collective.dtype;
   if (reduces(collective.kind)) signature.reduce = collective.reduce;
-  if (collective.kind == OpKind::broadcast) signature.root = collective.root;
+  if (has_root(collective.kind)) signature.root = collective.root;
   return signature;
 }
 
@@ -81,10 +123,15 @@ std::string describe(const Signature& signature) {
   std::string text(to_string(signature.kind));
   if (reduces(signature.kind)) text += fmt::format("({})", to_string(signature.reduce));
   text += fmt::format(" #{}", signature.sequence);
-  if (signature.kind != OpKind::barrier) {
+  if (signature.kind == OpKind::all_to_all) {
+    text += fmt::format(" of {}", to_string(signature.dtype));
+  } else if (signature.kind != OpKind::barrier) {
     text += fmt::format(" of {} {}", signature.count, to_string(signature.dtype));
   }
-  if (signature.kind == OpKind::broadcast) text += fmt::format(" from rank {}", signature.root);
+  if (has_root(signature.kind)) {
+    const bool outward = signature.kind == OpKind::broadcast || signature.kind == OpKind::scatter;
+    text += fmt::format(" {} rank {}", outward ? "from" : "to", signature.root);
+  }
   if (signature.name != 0) text += fmt::format(", name {:016x}", signature.name);
   return text;
 }
@@ -102,8 +149,26 @@ Error desync_error(int rank, const Signature& mine, int peer, const Signature& t
                {.rank = rank, .peer = peer, .operation = std::string(to_string(mine.kind)), .sequence = mine.sequence});
 }
 
+bool supports(ReduceOp op, DType dtype) {
+  if (dtype == DType::opaque) return false;
+  switch (op) {
+    case ReduceOp::sum:
+    case ReduceOp::product: return true;
+    case ReduceOp::avg: return is_floating_point(dtype) || is_complex(dtype);
+    case ReduceOp::min:
+    case ReduceOp::max: return !is_complex(dtype);
+    case ReduceOp::band:
+    case ReduceOp::bor:
+    case ReduceOp::bxor: return !is_floating_point(dtype) && !is_complex(dtype);
+  }
+  return false;
+}
+
+bool supports(OpKind kind, ReduceOp op, DType dtype) { return !reduces(kind) || supports(op, dtype); }
+
 void check_arguments(const Collective& collective, int rank, int size) {
-  if (collective.kind > OpKind::barrier) refuse(collective, fmt::format("kind {}", static_cast<int>(collective.kind)));
+  if (collective.kind > OpKind::all_to_all)
+    refuse(collective, fmt::format("kind {}", static_cast<int>(collective.kind)));
   if (collective.kind == OpKind::barrier) {
     if (collective.count != 0 || !collective.input.empty() || !collective.output.empty()) {
       refuse(collective, "it takes no data");
@@ -118,21 +183,16 @@ void check_arguments(const Collective& collective, int rank, int size) {
            fmt::format("{} elements for each of {} ranks exceed the address space", collective.count, size));
   }
   if (reduces(collective.kind)) {
-    if (collective.reduce > ReduceOp::max) {
-      refuse(collective, fmt::format("no such reduction: {}", static_cast<int>(collective.reduce)));
-    }
-    if (collective.reduce == ReduceOp::avg && !is_floating_point(collective.dtype)) {
-      refuse(collective, fmt::format("avg needs a floating-point type, not {}; use sum and divide as you mean it",
-                                     to_string(collective.dtype)));
-    }
+    check_reduction(collective);
   }
+  if (has_root(collective.kind) && (collective.root < 0 || collective.root >= size)) {
+    refuse(collective,
+           fmt::format("root {} is not a rank of this group of {} (this is rank {})", collective.root, size, rank));
+  }
+  const bool is_root = rank == collective.root;
   switch (collective.kind) {
     case OpKind::broadcast:
-      if (collective.root < 0 || collective.root >= size) {
-        refuse(collective,
-               fmt::format("root {} is not a rank of this group of {} (this is rank {})", collective.root, size, rank));
-      }
-      [[fallthrough]];
+    case OpKind::reduce:
     case OpKind::all_reduce: check_segments(collective, "output", collective.output, collective.count); break;
     case OpKind::all_gather:
       check_segments(collective, "input", collective.input, collective.count);
@@ -142,6 +202,15 @@ void check_arguments(const Collective& collective, int rank, int size) {
       check_segments(collective, "input", collective.input, collective.count * ranks);
       check_segments(collective, "output", collective.output, collective.count);
       break;
+    case OpKind::gather:
+      check_segments(collective, "input", collective.input, collective.count);
+      check_segments(collective, "output", collective.output, is_root ? collective.count * ranks : 0);
+      break;
+    case OpKind::scatter:
+      check_segments(collective, "input", collective.input, is_root ? collective.count * ranks : 0);
+      check_segments(collective, "output", collective.output, collective.count);
+      break;
+    case OpKind::all_to_all: check_all_to_all(collective, rank, size); break;
     case OpKind::barrier: break;
   }
 }

@@ -12,8 +12,18 @@
 
 namespace lockstep {
 
-enum class OpKind : std::uint8_t { all_reduce, broadcast, all_gather, reduce_scatter, barrier };
-enum class ReduceOp : std::uint8_t { sum, avg, product, min, max };
+enum class OpKind : std::uint8_t {
+  all_reduce,
+  broadcast,
+  all_gather,
+  reduce_scatter,
+  barrier,
+  reduce,
+  gather,
+  scatter,
+  all_to_all
+};
+enum class ReduceOp : std::uint8_t { sum, avg, product, min, max, band, bor, bxor };
 
 std::string_view to_string(OpKind kind);
 std::string_view to_string(ReduceOp op);
@@ -30,6 +40,11 @@ struct Segment {
 //   all_gather      input: count elements     output: n * count, in rank order
 //   reduce_scatter  input: n * count          output: count, this rank's part
 //   barrier         both empty, count 0
+//   reduce          output: count elements, reduced in place on root, with what it pleases elsewhere   input: unused
+//   gather          input: count elements     output: on root n * count, in rank order; else empty
+//   scatter         input: on root n * count, else empty     output: count
+//   all_to_all      input: what goes to each rank, in rank order     output: what comes from each rank, in rank order
+//                   counts: n x n, the same on all ranks: counts[i * n + j] elements go from rank i to rank j; count: 0
 // Input and output may not overlap except that all_gather's input may be its own part of the output, and
 // reduce_scatter's output may be its own part of the input.
 struct Collective {
@@ -42,6 +57,7 @@ struct Collective {
   std::uint64_t name = 0;
   std::span<const Segment> input = {};
   std::span<const Segment> output = {};
+  std::span<const std::uint64_t> counts = {};  // of all_to_all
 };
 
 // What all ranks must agree on before data moves. Trivially copyable; 40 bytes; it travels in front of the data.
@@ -68,8 +84,14 @@ std::string describe(const Signature& signature);
 class Error;
 Error desync_error(int rank, const Signature& mine, int peer, const Signature& theirs);
 
-// Throws Error{invalid_argument} unless sizes, root and the reduction fit n ranks and the dtype (avg needs a floating
-// type). Called before anything is sent.
+// Whether a reduction can be computed for elements of a type: avg for floating and complex ones, min and max for those
+// that have an order, band, bor and bxor for integers and bool. For bool sum means "or" and product means "and".
+bool supports(ReduceOp op, DType dtype);
+// Whether all engines can do it: every type can be moved, and reduced as above.
+bool supports(OpKind kind, ReduceOp op, DType dtype);
+
+// Throws Error{invalid_argument} unless sizes, root and the reduction fit n ranks and the dtype. Called before anything
+// is sent.
 void check_arguments(const Collective& collective, int rank, int size);
 
 }  // namespace lockstep

@@ -6,6 +6,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
+#include "lockstep/collective/piece.h"
 #include "lockstep/collective/reduce.h"
 
 namespace lockstep {
@@ -169,16 +170,10 @@ void Exchange::take_signature(int peer) {
 
 void Exchange::copy_own_part() {
   const Collective& collective = *collective_;
-  if (collective.kind != OpKind::all_gather) return;
-  const std::size_t part = collective.count * element_size(collective.dtype);
-  SegmentCursor from(collective.input);
-  SegmentCursor to(collective.output, part * static_cast<std::size_t>(rank_));
-  while (from.run() != 0) {
-    const std::size_t bytes = std::min(from.run(), to.run());
-    if (from.data() != to.data()) std::memcpy(to.data(), from.data(), bytes);
-    from.advance(bytes);
-    to.advance(bytes);
-  }
+  if (!consists_of_pieces(collective.kind)) return;
+  const Piece own = piece_of(collective, size_, rank_, rank_);
+  copy_bytes(SegmentCursor(collective.input, own.input_offset), SegmentCursor(collective.output, own.output_offset),
+             own.bytes);
 }
 
 bool Exchange::reduce_ready() {

@@ -151,6 +151,27 @@ struct Max {
   }
 };
 
+struct BitAnd {
+  template <class D, class V>
+  static HWY_INLINE V apply(D, V a, V b) {
+    return hn::And(a, b);
+  }
+};
+
+struct BitOr {
+  template <class D, class V>
+  static HWY_INLINE V apply(D, V a, V b) {
+    return hn::Or(a, b);
+  }
+};
+
+struct BitXor {
+  template <class D, class V>
+  static HWY_INLINE V apply(D, V a, V b) {
+    return hn::Xor(a, b);
+  }
+};
+
 // What happens to the accumulated value at the end.
 
 struct Keep {
@@ -256,16 +277,44 @@ void average(Rows rows, int divisor) {
   reduce<Row, Sum, Multiply>(rows);
 }
 
+template <class T>
+void reduce_complex(Rows rows, ReduceOp op, int divisor) {
+  rows.count *= 2;  // to add them and to divide them is to do so with their parts
+  if (op == ReduceOp::avg) return average<PlainRow<T>>(rows, divisor);
+  return reduce<PlainRow<T>, Sum>(rows);
+}
+
+// Bytes that are 0 or 1.
+void reduce_bool(const Rows& rows, ReduceOp op) {
+  switch (op) {
+    case ReduceOp::product:
+    case ReduceOp::min:
+    case ReduceOp::band: return reduce<PlainRow<std::uint8_t>, BitAnd>(rows);
+    case ReduceOp::bxor: return reduce<PlainRow<std::uint8_t>, BitXor>(rows);
+    default: return reduce<PlainRow<std::uint8_t>, BitOr>(rows);
+  }
+}
+
 template <class Row>
 void reduce_as(const Rows& rows, ReduceOp op, int divisor) {
+  using T = hn::TFromD<typename Row::D>;
   switch (op) {
     case ReduceOp::sum: return reduce<Row, Sum>(rows);
     case ReduceOp::avg:
-      if constexpr (hwy::IsFloat<hn::TFromD<typename Row::D>>()) average<Row>(rows, divisor);
+      if constexpr (hwy::IsFloat<T>()) average<Row>(rows, divisor);
       return;
     case ReduceOp::product: return reduce<Row, Product>(rows);
     case ReduceOp::min: return reduce<Row, Min>(rows);
     case ReduceOp::max: return reduce<Row, Max>(rows);
+    case ReduceOp::band:
+      if constexpr (!hwy::IsFloat<T>()) reduce<Row, BitAnd>(rows);
+      return;
+    case ReduceOp::bor:
+      if constexpr (!hwy::IsFloat<T>()) reduce<Row, BitOr>(rows);
+      return;
+    case ReduceOp::bxor:
+      if constexpr (!hwy::IsFloat<T>()) reduce<Row, BitXor>(rows);
+      return;
   }
 }
 
@@ -280,6 +329,12 @@ void reduce_rows_on_target(std::span<std::byte* const> outputs, std::span<const 
     case DType::i32: return reduce_as<PlainRow<std::int32_t>>(rows, op, divisor);
     case DType::i64: return reduce_as<PlainRow<std::int64_t>>(rows, op, divisor);
     case DType::u8: return reduce_as<PlainRow<std::uint8_t>>(rows, op, divisor);
+    case DType::i8: return reduce_as<PlainRow<std::int8_t>>(rows, op, divisor);
+    case DType::i16: return reduce_as<PlainRow<std::int16_t>>(rows, op, divisor);
+    case DType::boolean: return reduce_bool(rows, op);
+    case DType::c64: return reduce_complex<float>(rows, op, divisor);
+    case DType::c128: return reduce_complex<double>(rows, op, divisor);
+    case DType::opaque: return;  // nobody asks: see supports()
   }
 }
 
@@ -292,10 +347,32 @@ HWY_AFTER_NAMESPACE();
 namespace lockstep {
 namespace {
 HWY_EXPORT(reduce_rows_on_target);
+
+// Compiled once, for the plainest CPU: fused multiplications would round differently.
+template <class T>
+void multiply_complex(std::span<std::byte* const> outputs, std::span<const std::byte* const> inputs,
+                      std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) {
+    T product[2];
+    std::memcpy(product, inputs[0] + i * sizeof product, sizeof product);
+    for (std::size_t row = 1; row < inputs.size(); ++row) {
+      T factor[2];
+      std::memcpy(factor, inputs[row] + i * sizeof factor, sizeof factor);
+      const T real = product[0] * factor[0] - product[1] * factor[1];
+      const T imaginary = product[0] * factor[1] + product[1] * factor[0];
+      product[0] = real;
+      product[1] = imaginary;
+    }
+    for (std::byte* output : outputs) std::memcpy(output + i * sizeof product, product, sizeof product);
+  }
+}
+
 }  // namespace
 
 void reduce_rows(std::span<std::byte* const> outputs, std::span<const std::byte* const> inputs, std::size_t count,
                  DType dtype, ReduceOp op, int divisor) {
+  if (op == ReduceOp::product && dtype == DType::c64) return multiply_complex<float>(outputs, inputs, count);
+  if (op == ReduceOp::product && dtype == DType::c128) return multiply_complex<double>(outputs, inputs, count);
   HWY_DYNAMIC_DISPATCH(reduce_rows_on_target)(outputs, inputs, count, dtype, op, divisor);
 }
 

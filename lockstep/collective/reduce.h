@@ -14,7 +14,7 @@ namespace lockstep {
 // Reduces `inputs.size()` rows (at least one) of `count` elements and writes the result to every output. A row is
 // aligned to its element type. An output may be one of the inputs; otherwise rows do not overlap. float16 and bfloat16
 // are accumulated in float32 and rounded once, to nearest even. Integers wrap. min and max give NaN if any value is
-// NaN. avg (floating types only) adds and then divides by `divisor`, which other operations ignore.
+// NaN. avg adds and then divides by `divisor`, which other operations ignore. REQUIRES: supports(op, dtype).
 void reduce_rows(std::span<std::byte* const> outputs, std::span<const std::byte* const> inputs, std::size_t count,
                  DType dtype, ReduceOp op, int divisor = 1);
 

@@ -42,6 +42,16 @@ class SegmentCursor {
   std::size_t within_ = 0;
 };
 
+inline void copy_bytes(SegmentCursor from, SegmentCursor to, std::size_t bytes) {
+  while (bytes != 0) {
+    const std::size_t step = std::min({bytes, from.run(), to.run()});
+    if (from.data() != to.data()) std::memcpy(to.data(), from.data(), step);
+    from.advance(step);
+    to.advance(step);
+    bytes -= step;
+  }
+}
+
 // Copies `bytes` bytes that start `offset` bytes into the list to or from a plain buffer.
 inline void gather_bytes(std::span<const Segment> from, std::size_t offset, std::byte* to, std::size_t bytes) {
   SegmentCursor cursor(from, offset);

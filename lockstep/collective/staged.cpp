@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "lockstep/collective/piece.h"
 #include "lockstep/collective/reduce.h"
 #include "lockstep/collective/segment_cursor.h"
 #include "lockstep/collective/slice.h"
@@ -26,14 +27,16 @@ class Staged {
         inputs_(static_cast<std::size_t>(size_)) {}
 
   void run() {
-    const std::size_t parts = c_.kind == OpKind::reduce_scatter ? static_cast<std::size_t>(size_) : 1;
+    const bool in_parts =
+        c_.kind == OpKind::reduce_scatter || c_.kind == OpKind::scatter || c_.kind == OpKind::all_to_all;
+    const std::size_t parts = in_parts ? static_cast<std::size_t>(size_) : 1;
     const std::size_t limit = arena::kStagingBytes / element_ / parts / 64 * 64;
     Chunk chunk = next_chunk(0, limit);
     fill(chunk);
     while (chunk.count != 0) {
       wait_all(&arena::RankControl::filled, call_.chunk + 1);
       const Chunk next = next_chunk(chunk.begin + chunk.count, limit);
-      if (c_.kind == OpKind::all_reduce) {
+      if (c_.kind == OpKind::all_reduce || c_.kind == OpKind::reduce) {
         reduce_slice(chunk);
         tell(&arena::RankControl::drained, call_.chunk + 1);
         fill_ahead(next);
@@ -54,7 +57,11 @@ class Staged {
     std::size_t count = 0;
   };
 
-  Chunk next_chunk(std::size_t begin, std::size_t limit) const { return {begin, std::min(limit, c_.count - begin)}; }
+  // Of the longest part.
+  std::size_t total() const {
+    return c_.kind == OpKind::all_to_all ? *std::max_element(c_.counts.begin(), c_.counts.end()) : c_.count;
+  }
+  Chunk next_chunk(std::size_t begin, std::size_t limit) const { return {begin, std::min(limit, total() - begin)}; }
   Slice slice(const Chunk& chunk, int rank) const { return slice_of(chunk.count, size_, rank); }
   std::byte* staging(int rank) const { return arena_.staging(rank, call_.chunk + ahead_); }
   std::size_t bytes(std::size_t elements) const { return elements * element_; }
@@ -88,7 +95,8 @@ class Staged {
   void fill(const Chunk& chunk) {
     std::byte* mine = staging(rank_);
     switch (c_.kind) {
-      case OpKind::all_reduce:  // all but the own slice, which is read where it lies
+      case OpKind::all_reduce:
+      case OpKind::reduce:  // all but the own slice, which is read where it lies
         for (int peer = 0; peer < size_; ++peer) {
           const Slice part = slice(chunk, peer);
           if (peer != rank_) {
@@ -105,13 +113,33 @@ class Staged {
           }
         }
         break;
-      case OpKind::all_gather: gather_bytes(c_.input, bytes(chunk.begin), mine, bytes(chunk.count)); break;
+      case OpKind::all_gather:
+      case OpKind::gather: gather_bytes(c_.input, bytes(chunk.begin), mine, bytes(chunk.count)); break;
+      case OpKind::scatter:
+      case OpKind::all_to_all:
+        for (int peer = 0; peer < size_; ++peer) {
+          if (peer == rank_) continue;
+          const Piece piece = piece_within(chunk, rank_, peer);
+          gather_bytes(c_.input, piece.input_offset, mine + static_cast<std::size_t>(peer) * bytes(chunk.count),
+                       piece.bytes);
+        }
+        break;
       case OpKind::broadcast:
         if (rank_ == c_.root) gather_bytes(c_.output, bytes(chunk.begin), mine, bytes(chunk.count));
         break;
       case OpKind::barrier: break;
     }
     tell(&arena::RankControl::filled, call_.chunk + ahead_ + 1);
+  }
+
+  // What of a piece lies in the chunk.
+  Piece piece_within(const Chunk& chunk, int from, int to) const {
+    Piece piece = piece_of(c_, size_, from, to);
+    const std::size_t begin = std::min(bytes(chunk.begin), piece.bytes);
+    piece.input_offset += begin;
+    piece.output_offset += begin;
+    piece.bytes = std::min(bytes(chunk.count), piece.bytes - begin);
+    return piece;
   }
 
   // Reduces `count` elements: this rank's own operand at `own`, the others' at `offset` of their staging buffers; the
@@ -142,6 +170,9 @@ class Staged {
   // Takes what the others have shown.
   void take(const Chunk& chunk) {
     switch (c_.kind) {
+      case OpKind::reduce:
+        if (rank_ != c_.root) break;
+        [[fallthrough]];
       case OpKind::all_reduce:
         for (int peer = 0; peer < size_; ++peer) {
           const Slice part = slice(chunk, peer);
@@ -158,16 +189,27 @@ class Staged {
         break;
       }
       case OpKind::all_gather:
-        for (int peer = 0; peer < size_; ++peer) {
-          const auto p = static_cast<std::size_t>(peer);
-          scatter_bytes(staging(peer), c_.output, bytes(p * c_.count + chunk.begin), bytes(chunk.count));
-        }
+      case OpKind::gather:
+      case OpKind::scatter:
+      case OpKind::all_to_all:
+        for (int peer = 0; peer < size_; ++peer) take_piece(chunk, peer);
         break;
       case OpKind::broadcast:
         if (rank_ != c_.root) scatter_bytes(staging(c_.root), c_.output, bytes(chunk.begin), bytes(chunk.count));
         break;
       case OpKind::barrier: break;
     }
+  }
+
+  void take_piece(const Chunk& chunk, int peer) {
+    const Piece piece = piece_within(chunk, peer, rank_);
+    if (peer == rank_) {
+      return copy_bytes(SegmentCursor(c_.input, piece.input_offset), SegmentCursor(c_.output, piece.output_offset),
+                        piece.bytes);
+    }
+    const bool same_for_all = c_.kind == OpKind::all_gather || c_.kind == OpKind::gather;
+    const std::size_t place = same_for_all ? 0 : static_cast<std::size_t>(rank_) * bytes(chunk.count);
+    scatter_bytes(staging(peer) + place, c_.output, piece.output_offset, piece.bytes);
   }
 
   StagedCall& call_;

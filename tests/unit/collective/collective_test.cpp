@@ -112,6 +112,40 @@ TEST_CASE("arguments that cannot work are refused with the reason") {
   CHECK(contains(with([&](Collective& c) { c.output = nowhere; }), "has no memory"));
 }
 
+TEST_CASE("what can be reduced how") {
+  CHECK(supports(ReduceOp::avg, DType::c64));
+  CHECK(supports(ReduceOp::sum, DType::boolean));
+  CHECK(supports(ReduceOp::bxor, DType::i16));
+  CHECK_FALSE(supports(ReduceOp::avg, DType::i64));
+  CHECK_FALSE(supports(ReduceOp::min, DType::c128));
+  CHECK_FALSE(supports(ReduceOp::band, DType::f32));
+  CHECK_FALSE(supports(ReduceOp::sum, DType::opaque));
+  CHECK_FALSE(supports(OpKind::reduce, ReduceOp::max, DType::c64));
+  CHECK(supports(OpKind::all_to_all, ReduceOp::max, DType::opaque));
+  alignas(16) std::byte memory[16] = {};
+  const Segment whole[] = {{memory, 16}};
+  CHECK(contains(
+      refusal({.kind = OpKind::reduce, .reduce = ReduceOp::max, .dtype = DType::c64, .count = 2, .output = whole}),
+      "max of complex64 is not defined"));
+}
+
+TEST_CASE("all_to_all needs the counts of all ranks, and its data to match them") {
+  std::byte memory[64] = {};
+  const std::uint64_t counts[] = {0, 1, 2, 3};  // this is rank 1: it sends 2 + 3 and gets 1 + 3
+  const Segment five[] = {{memory, 5}}, four[] = {{memory + 10, 4}};
+  Collective c{.kind = OpKind::all_to_all, .dtype = DType::u8, .input = five, .output = four, .counts = counts};
+  CHECK(refusal(c, 2) == "");
+  CHECK(contains(refusal(c, 3), "4 counts, 9 are needed for 3 ranks"));
+  c.input = four;
+  CHECK(contains(refusal(c, 2), "input holds 4 elements of uint8, 5 are needed"));
+  c.input = five;
+  c.output = five;
+  CHECK(contains(refusal(c, 2), "output holds more than 4 elements"));
+  const std::uint64_t huge[] = {0, 1, ~std::uint64_t{0}, 3};
+  c.counts = huge;
+  CHECK(contains(refusal(c, 2), "counts with rank 0 exceed the address space"));
+}
+
 TEST_CASE("gather and scatter need n times the data on one side") {
   std::vector<float> memory(100);
   const auto segment = [&](std::size_t floats) {

@@ -52,7 +52,7 @@ inline Buffer random_values(DType dtype, std::size_t count, std::mt19937& random
       case DType::bf16: put(static_cast<std::uint16_t>(0x3F00 | (bits & 0x807F))); break;
       case DType::i32: put(bits); break;
       case DType::i64: put(std::uint64_t{bits} << 20); break;
-      case DType::u8: put(static_cast<std::uint8_t>(bits)); break;
+      default: REQUIRE(element_size(dtype) == 1); put(static_cast<std::uint8_t>(bits));
     }
   }
   return values;
@@ -131,7 +131,7 @@ inline Buffer expected_output(const Row& row, int rank, const std::vector<Buffer
     case OpKind::all_gather:
       for (const Buffer& each : operands) joined.insert(joined.end(), each.begin(), each.end());
       return joined;
-    case OpKind::barrier: return {};
+    default: return {};
   }
   return {};
 }

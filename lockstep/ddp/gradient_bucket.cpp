@@ -9,7 +9,7 @@
 #include "lockstep/base/hash.h"
 #include "lockstep/collective/arena_engine.h"
 #include "lockstep/group/arena_allocator.h"
-#include "lockstep/group/tensor_bytes.h"
+#include "lockstep/group/tensor_segments.h"
 
 namespace lockstep {
 namespace {

@@ -6,7 +6,7 @@
 #include "lockstep/collective/arena_engine.h"
 #include "lockstep/ddp/bucket_plan.h"
 #include "lockstep/ddp/diagnostics.h"
-#include "lockstep/group/tensor_bytes.h"
+#include "lockstep/group/tensor_segments.h"
 
 namespace lockstep {
 namespace {

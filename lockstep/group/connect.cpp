@@ -42,8 +42,11 @@ std::unique_ptr<Engine> over_tcp(const Membership& membership, const std::string
 
 ProcessGroup connect_group(const Membership& membership, const std::string& name, const GroupOptions& options,
                            Deadline deadline) {
-  if (membership.size == 1)
-    return ProcessGroup(std::make_unique<ArenaEngine>(std::move(make_local_arenas(1).front())), options);
+  auto origin = std::make_shared<GroupOrigin>(GroupOrigin{membership, name});
+  origin->membership.hosted = nullptr;  // the store's server is the world's to end
+  if (membership.size == 1) {
+    return ProcessGroup(std::make_unique<ArenaEngine>(std::move(make_local_arenas(1).front())), options, origin);
+  }
   const bool one_node = on_one_node(membership);
   if (options.transport == Transport::shared_memory && !one_node) {
     throw Error(ErrorKind::invalid_argument,
@@ -52,7 +55,20 @@ ProcessGroup connect_group(const Membership& membership, const std::string& name
   }
   const bool shared = one_node && options.transport != Transport::tcp;
   return ProcessGroup(shared ? over_shared_memory(membership, name, deadline) : over_tcp(membership, name, deadline),
-                      options);
+                      options, origin);
+}
+
+ProcessGroup connect_part(const GroupOrigin& origin, int rank, const std::vector<int>& ranks, const std::string& name,
+                          const GroupOptions& options, Deadline deadline) {
+  Membership part = origin.membership;
+  part.size = static_cast<int>(ranks.size());
+  part.members.clear();
+  for (const int each : ranks) {
+    if (each == rank) part.rank = static_cast<int>(part.members.size());
+    part.members.push_back(origin.membership.members[static_cast<std::size_t>(each)]);
+    part.members.back().rank = static_cast<int>(part.members.size()) - 1;
+  }
+  return connect_group(part, origin.name + "/" + name, options, deadline);
 }
 
 }  // namespace lockstep

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "lockstep/base/deadline.h"
 #include "lockstep/group/process_group.h"
@@ -14,5 +15,14 @@ namespace lockstep {
 // for one that cannot work.
 ProcessGroup connect_group(const Membership& membership, const std::string& name, const GroupOptions& options,
                            Deadline deadline);
+
+// What a group remembers for its parts.
+struct GroupOrigin {
+  Membership membership;
+  std::string name;
+};
+// Connects the `ranks` of a group, of which `rank` is one, as a group of their own. Only they call it.
+ProcessGroup connect_part(const GroupOrigin& origin, int rank, const std::vector<int>& ranks, const std::string& name,
+                          const GroupOptions& options, Deadline deadline);
 
 }  // namespace lockstep

@@ -1,8 +1,10 @@
 #include "lockstep/group/process_group.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
+#include <ATen/ops/from_blob.h>
 
+#include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -15,31 +17,19 @@
 #include "lockstep/base/hash.h"
 #include "lockstep/collective/arena_engine.h"
 #include "lockstep/group/arena_allocator.h"
-#include "lockstep/group/tensor_bytes.h"
+#include "lockstep/group/call.h"
+#include "lockstep/group/connect.h"
+#include "lockstep/group/tensor_segments.h"
 
 namespace lockstep {
-namespace {
-
-// A collective with the tensors that it works on.
-struct Call {
-  Collective collective;
-  std::optional<TensorBytes> input;
-  std::optional<TensorBytes> output;
-  Deadline deadline = Deadline::never();
-
-  void run(Engine& engine) {
-    if (input) collective.input = input->segments();
-    if (output) collective.output = output->segments();
-    engine.run(collective, deadline);
-    if (output) output->copy_back();
-  }
-};
-
-}  // namespace
 
 struct ProcessGroup::State {
-  State(std::unique_ptr<Engine> made, const GroupOptions& options)
-      : engine(std::move(made)), arena(dynamic_cast<ArenaEngine*>(engine.get())), timeout(options.timeout) {}
+  State(std::unique_ptr<Engine> made, const GroupOptions& chosen, std::shared_ptr<const GroupOrigin> known)
+      : engine(std::move(made)),
+        arena(dynamic_cast<ArenaEngine*>(engine.get())),
+        options(chosen),
+        timeout(chosen.timeout),
+        origin(std::move(known)) {}
 
   ~State() {
     {
@@ -94,7 +84,10 @@ struct ProcessGroup::State {
 
   const std::unique_ptr<Engine> engine;
   ArenaEngine* const arena;
+  const GroupOptions options;
   const Duration timeout;
+  const std::shared_ptr<const GroupOrigin> origin;
+  std::atomic<int> splits{0};
 
   std::mutex mutex;  // held while a collective runs in a caller
   std::condition_variable idle;
@@ -105,53 +98,9 @@ struct ProcessGroup::State {
   std::jthread thread;   // made with the first asynchronous call; last member: it must end first
 };
 
-namespace {
-
-Call reduction(OpKind kind, at::TensorList output, ReduceOp op, const CallOptions& options, Deadline deadline) {
-  Call call;
-  call.output.emplace(output, to_string(kind));
-  call.collective = {.kind = kind,
-                     .reduce = op,
-                     .dtype = call.output->dtype(),
-                     .count = call.output->count(),
-                     .name = hash_of(options.name)};
-  call.deadline = deadline;
-  return call;
-}
-
-Call broadcasting(at::TensorList tensors, int root, const CallOptions& options, Deadline deadline) {
-  Call call = reduction(OpKind::broadcast, tensors, ReduceOp::sum, options, deadline);
-  call.collective.root = root;
-  return call;
-}
-
-void require_same_dtype(const Call& call) {
-  if (call.input->dtype() == call.output->dtype()) return;
-  throw Error(ErrorKind::invalid_argument, std::string(to_string(call.collective.kind)) + ": input is " +
-                                               std::string(to_string(call.input->dtype())) + " where output is " +
-                                               std::string(to_string(call.output->dtype())));
-}
-
-Call gathering(const at::Tensor& output, const at::Tensor& input, const CallOptions& options, Deadline deadline) {
-  Call call = reduction(OpKind::all_gather, output, ReduceOp::sum, options, deadline);
-  call.input.emplace(input, "all_gather");
-  require_same_dtype(call);
-  call.collective.count = call.input->count();
-  return call;
-}
-
-Call scattering(const at::Tensor& output, const at::Tensor& input, ReduceOp op, const CallOptions& options,
-                Deadline deadline) {
-  Call call = reduction(OpKind::reduce_scatter, output, op, options, deadline);
-  call.input.emplace(input, "reduce_scatter");
-  require_same_dtype(call);
-  return call;
-}
-
-}  // namespace
-
-ProcessGroup::ProcessGroup(std::unique_ptr<Engine> engine, const GroupOptions& options)
-    : state_(std::make_shared<State>(std::move(engine), options)) {}
+ProcessGroup::ProcessGroup(std::unique_ptr<Engine> engine, const GroupOptions& options,
+                           std::shared_ptr<const GroupOrigin> origin)
+    : state_(std::make_shared<State>(std::move(engine), options, std::move(origin))) {}
 
 int ProcessGroup::rank() const { return state_->engine->rank(); }
 int ProcessGroup::size() const { return state_->engine->size(); }
@@ -174,38 +123,65 @@ void ProcessGroup::all_reduce(const at::Tensor& tensor, ReduceOp op, const CallO
   all_reduce(at::TensorList(tensor), op, options);
 }
 
+Call ProcessGroup::complete(Call call, const CallOptions& options, ReduceOp op, int root) const {
+  call.collective.reduce = op;
+  call.collective.root = root;
+  call.collective.name = hash_of(options.name);
+  call.deadline = state_->deadline(options);
+  return call;
+}
+void ProcessGroup::run(Call call, const CallOptions& options, ReduceOp op, int root) const {
+  call = complete(std::move(call), options, op, root);
+  state_->run([&](Engine& engine) { call.run(engine); });
+}
+Work ProcessGroup::start(Call call, const CallOptions& options, ReduceOp op, int root) const {
+  return state_->start(std::make_shared<Call>(complete(std::move(call), options, op, root)));
+}
+
+std::vector<at::Tensor> ProcessGroup::one_for_each_rank(const at::Tensor& like) const {
+  std::vector<std::int64_t> sizes{size()};
+  for (const auto length : like.sizes()) sizes.push_back(length);
+  return at::empty(sizes, like.options().requires_grad(false)).unbind(0);
+}
+
 void ProcessGroup::all_reduce(at::TensorList tensors, ReduceOp op, const CallOptions& options) const {
-  Call call = reduction(OpKind::all_reduce, tensors, op, options, state_->deadline(options));
-  state_->run([&](Engine& engine) { call.run(engine); });
+  run(call_in_place(OpKind::all_reduce, tensors), options, op);
 }
-
-void ProcessGroup::broadcast(const at::Tensor& tensor, int root, const CallOptions& options) const {
-  broadcast(at::TensorList(tensor), root, options);
+void ProcessGroup::reduce(at::TensorList tensors, int root, ReduceOp op, const CallOptions& options) const {
+  run(call_in_place(OpKind::reduce, tensors), options, op, root);
 }
-
 void ProcessGroup::broadcast(at::TensorList tensors, int root, const CallOptions& options) const {
-  Call call = broadcasting(tensors, root, options, state_->deadline(options));
-  state_->run([&](Engine& engine) { call.run(engine); });
+  run(call_in_place(OpKind::broadcast, tensors), options, ReduceOp::sum, root);
 }
 
 std::vector<at::Tensor> ProcessGroup::all_gather(const at::Tensor& input, const CallOptions& options) const {
-  std::vector<std::int64_t> sizes{size()};
-  for (const auto length : input.sizes()) sizes.push_back(length);
-  const at::Tensor output = at::empty(sizes, input.options().requires_grad(false));
-  all_gather_into(output, input, options);
-  return output.unbind(0);
+  const std::vector<at::Tensor> outputs = one_for_each_rank(input);
+  all_gather_into(outputs, input, options);
+  return outputs;
+}
+void ProcessGroup::all_gather_into(at::TensorList outputs, const at::Tensor& input, const CallOptions& options) const {
+  run(call_between(OpKind::all_gather, outputs, input), options);
 }
 
-void ProcessGroup::all_gather_into(const at::Tensor& output, const at::Tensor& input,
-                                   const CallOptions& options) const {
-  Call call = gathering(output, input, options, state_->deadline(options));
-  state_->run([&](Engine& engine) { call.run(engine); });
+std::vector<at::Tensor> ProcessGroup::gather(const at::Tensor& input, int root, const CallOptions& options) const {
+  const std::vector<at::Tensor> outputs = rank() == root ? one_for_each_rank(input) : std::vector<at::Tensor>();
+  gather_into(outputs, input, root, options);
+  return outputs;
 }
-
-void ProcessGroup::reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op,
+void ProcessGroup::gather_into(at::TensorList outputs, const at::Tensor& input, int root,
+                               const CallOptions& options) const {
+  run(call_between(OpKind::gather, outputs, input), options, ReduceOp::sum, root);
+}
+void ProcessGroup::scatter(const at::Tensor& output, at::TensorList inputs, int root,
+                           const CallOptions& options) const {
+  run(call_between(OpKind::scatter, output, inputs), options, ReduceOp::sum, root);
+}
+void ProcessGroup::reduce_scatter(const at::Tensor& output, at::TensorList inputs, ReduceOp op,
                                   const CallOptions& options) const {
-  Call call = scattering(output, input, op, options, state_->deadline(options));
-  state_->run([&](Engine& engine) { call.run(engine); });
+  run(call_between(OpKind::reduce_scatter, output, inputs), options, op);
+}
+void ProcessGroup::all_to_all(at::TensorList outputs, at::TensorList inputs, const CallOptions& options) const {
+  run(call_between(OpKind::all_to_all, outputs, inputs), options);
 }
 
 void ProcessGroup::barrier(const CallOptions& options) const {
@@ -214,29 +190,76 @@ void ProcessGroup::barrier(const CallOptions& options) const {
 }
 
 Work ProcessGroup::all_reduce_async(at::TensorList tensors, ReduceOp op, const CallOptions& options) const {
-  return state_->start(
-      std::make_shared<Call>(reduction(OpKind::all_reduce, tensors, op, options, state_->deadline(options))));
+  return start(call_in_place(OpKind::all_reduce, tensors), options, op);
 }
-
+Work ProcessGroup::reduce_async(at::TensorList tensors, int root, ReduceOp op, const CallOptions& options) const {
+  return start(call_in_place(OpKind::reduce, tensors), options, op, root);
+}
 Work ProcessGroup::broadcast_async(at::TensorList tensors, int root, const CallOptions& options) const {
-  return state_->start(std::make_shared<Call>(broadcasting(tensors, root, options, state_->deadline(options))));
+  return start(call_in_place(OpKind::broadcast, tensors), options, ReduceOp::sum, root);
 }
-
-Work ProcessGroup::all_gather_into_async(const at::Tensor& output, const at::Tensor& input,
+Work ProcessGroup::all_gather_into_async(at::TensorList outputs, const at::Tensor& input,
                                          const CallOptions& options) const {
-  return state_->start(std::make_shared<Call>(gathering(output, input, options, state_->deadline(options))));
+  return start(call_between(OpKind::all_gather, outputs, input), options);
 }
-
-Work ProcessGroup::reduce_scatter_async(const at::Tensor& output, const at::Tensor& input, ReduceOp op,
+Work ProcessGroup::gather_into_async(at::TensorList outputs, const at::Tensor& input, int root,
+                                     const CallOptions& options) const {
+  return start(call_between(OpKind::gather, outputs, input), options, ReduceOp::sum, root);
+}
+Work ProcessGroup::scatter_async(const at::Tensor& output, at::TensorList inputs, int root,
+                                 const CallOptions& options) const {
+  return start(call_between(OpKind::scatter, output, inputs), options, ReduceOp::sum, root);
+}
+Work ProcessGroup::reduce_scatter_async(const at::Tensor& output, at::TensorList inputs, ReduceOp op,
                                         const CallOptions& options) const {
-  return state_->start(std::make_shared<Call>(scattering(output, input, op, options, state_->deadline(options))));
+  return start(call_between(OpKind::reduce_scatter, output, inputs), options, op);
+}
+Work ProcessGroup::all_to_all_async(at::TensorList outputs, at::TensorList inputs, const CallOptions& options) const {
+  return start(call_between(OpKind::all_to_all, outputs, inputs), options);
 }
 
-Work ProcessGroup::barrier_async(const CallOptions& options) const {
-  auto call = std::make_shared<Call>();
-  call->collective.name = hash_of(options.name);
-  call->deadline = state_->deadline(options);
-  return state_->start(std::move(call));
+Work ProcessGroup::barrier_async(const CallOptions& options) const { return start(Call(), options); }
+
+std::optional<ProcessGroup> ProcessGroup::split(int color, int key) const {
+  if (state_->origin == nullptr) {
+    throw Error(ErrorKind::invalid_argument, "split: this group was made without a store, so no part of it can meet");
+  }
+  const Deadline deadline = Deadline::after(timeout());
+  std::vector<std::int64_t> mine{color, key}, all(2 * static_cast<std::size_t>(size()));
+  const auto tensor_of = [](std::vector<std::int64_t>& values) {
+    return at::from_blob(values.data(), {static_cast<std::int64_t>(values.size())}, at::kLong);
+  };
+  all_gather_into(tensor_of(all), tensor_of(mine), {.name = "split"});
+  std::vector<std::pair<std::int64_t, int>> members;  // key and rank
+  for (int peer = 0; peer < size(); ++peer) {
+    const auto at = 2 * static_cast<std::size_t>(peer);
+    if (all[at] == color) members.emplace_back(all[at + 1], peer);
+  }
+  const int number = state_->splits++;
+  if (color < 0) return std::nullopt;
+  std::sort(members.begin(), members.end());
+  std::vector<int> ranks;
+  for (const auto& [unused, peer] : members) ranks.push_back(peer);
+  return connect_part(*state_->origin, rank(), ranks, std::to_string(number) + "." + std::to_string(color),
+                      state_->options, deadline);
+}
+
+std::optional<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& ranks) const {
+  std::string text = "new_group of";
+  std::vector<bool> seen(static_cast<std::size_t>(size()));
+  for (const int each : ranks) {
+    if (each < 0 || each >= size() || seen[static_cast<std::size_t>(each)]) {
+      throw Error(ErrorKind::invalid_argument,
+                  "new_group: " + std::to_string(each) +
+                      (each < 0 || each >= size() ? " is not a rank of this group of " + std::to_string(size())
+                                                  : " is named twice"));
+    }
+    seen[static_cast<std::size_t>(each)] = true;
+    text.append(" ").append(std::to_string(each));
+  }
+  barrier({.name = text});  // whoever gives other ranks is told
+  const auto found = std::find(ranks.begin(), ranks.end(), rank());
+  return split(found == ranks.end() ? -1 : 0, static_cast<int>(found - ranks.begin()));
 }
 
 at::Tensor ProcessGroup::empty(at::IntArrayRef sizes, at::ScalarType dtype) const {

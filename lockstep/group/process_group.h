@@ -39,39 +39,70 @@ struct CallOptions {
 };
 
 class ArenaEngine;
+struct Call;
+struct GroupOrigin;
 
 class ProcessGroup {
  public:
-  explicit ProcessGroup(std::unique_ptr<Engine> engine, const GroupOptions& options = {});
+  // `origin`: who the ranks are and how they met, which is what parts of the group are made from; null if it has none.
+  explicit ProcessGroup(std::unique_ptr<Engine> engine, const GroupOptions& options = {},
+                        std::shared_ptr<const GroupOrigin> origin = nullptr);
 
   int rank() const;
   int size() const;
   std::string_view transport() const;  // "shared memory", "tcp", "in-process"
   Duration timeout() const;
 
-  // In place. Any shape and strides; CPU; dtypes float32, float64, float16, bfloat16, int32, int64, uint8. avg:
-  // floating types.
+  // Tensors of any shape and strides, on the CPU. Lists work as one collective on tensors of one dtype. Every type can
+  // be moved; supports() in collective.h says which can be reduced how.
+
+  // In place.
   void all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum, const CallOptions& options = {}) const;
-  // Several tensors of one dtype as one collective.
   void all_reduce(at::TensorList tensors, ReduceOp op = ReduceOp::sum, const CallOptions& options = {}) const;
-  void broadcast(const at::Tensor& tensor, int root = 0, const CallOptions& options = {}) const;
+  // In place on root; elsewhere the contents are lost.
+  void reduce(at::TensorList tensors, int root = 0, ReduceOp op = ReduceOp::sum, const CallOptions& options = {}) const;
   void broadcast(at::TensorList tensors, int root = 0, const CallOptions& options = {}) const;
+
   // The tensors of all ranks, in rank order; all have this rank's shape.
   std::vector<at::Tensor> all_gather(const at::Tensor& input, const CallOptions& options = {}) const;
-  // output: size() times the elements of input.
-  void all_gather_into(const at::Tensor& output, const at::Tensor& input, const CallOptions& options = {}) const;
-  // input: size() times the elements of output; this rank gets part rank() of the reduction.
-  void reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op = ReduceOp::sum,
+  // outputs: together size() times the elements of input: one tensor for each rank, or a single large one.
+  void all_gather_into(at::TensorList outputs, const at::Tensor& input, const CallOptions& options = {}) const;
+  // The same on root; nothing elsewhere.
+  std::vector<at::Tensor> gather(const at::Tensor& input, int root = 0, const CallOptions& options = {}) const;
+  void gather_into(at::TensorList outputs, const at::Tensor& input, int root = 0,
+                   const CallOptions& options = {}) const;
+  // inputs: on root, together size() times the elements of output; empty elsewhere.
+  void scatter(const at::Tensor& output, at::TensorList inputs, int root = 0, const CallOptions& options = {}) const;
+  // inputs: together size() times the elements of output; this rank gets part rank() of the reduction.
+  void reduce_scatter(const at::Tensor& output, at::TensorList inputs, ReduceOp op = ReduceOp::sum,
                       const CallOptions& options = {}) const;
+  // inputs[i] goes to rank i, outputs[i] comes from rank i; each pair may have a size of its own. If two ranks expect
+  // different ones, all ranks get Error{invalid_argument} that names them, and the group goes on.
+  void all_to_all(at::TensorList outputs, at::TensorList inputs, const CallOptions& options = {}) const;
   // Returns once all ranks have called it.
   void barrier(const CallOptions& options = {}) const;
 
   Work all_reduce_async(at::TensorList tensors, ReduceOp op = ReduceOp::sum, const CallOptions& options = {}) const;
+  Work reduce_async(at::TensorList tensors, int root = 0, ReduceOp op = ReduceOp::sum,
+                    const CallOptions& options = {}) const;
   Work broadcast_async(at::TensorList tensors, int root = 0, const CallOptions& options = {}) const;
-  Work all_gather_into_async(const at::Tensor& output, const at::Tensor& input, const CallOptions& options = {}) const;
-  Work reduce_scatter_async(const at::Tensor& output, const at::Tensor& input, ReduceOp op = ReduceOp::sum,
+  Work all_gather_into_async(at::TensorList outputs, const at::Tensor& input, const CallOptions& options = {}) const;
+  Work gather_into_async(at::TensorList outputs, const at::Tensor& input, int root = 0,
+                         const CallOptions& options = {}) const;
+  Work scatter_async(const at::Tensor& output, at::TensorList inputs, int root = 0,
+                     const CallOptions& options = {}) const;
+  Work reduce_scatter_async(const at::Tensor& output, at::TensorList inputs, ReduceOp op = ReduceOp::sum,
                             const CallOptions& options = {}) const;
+  Work all_to_all_async(at::TensorList outputs, at::TensorList inputs, const CallOptions& options = {}) const;
   Work barrier_async(const CallOptions& options = {}) const;
+
+  // New groups of some of these ranks, with collectives of their own; any number may be in use at once. All ranks of
+  // this group call it, also those that will not be members, who get nothing. Errors as of a collective, and
+  // Error{invalid_argument} if the group has no origin.
+  //   split: of all ranks that give the same color, ordered by key, then by rank; a negative color joins none
+  //   new_group: of the given ranks, in the given order, which all ranks must give alike
+  std::optional<ProcessGroup> split(int color, int key = 0) const;
+  std::optional<ProcessGroup> new_group(const std::vector<int>& ranks) const;
 
   // An uninitialised tensor in memory that all ranks of the node share: collectives on it move the least bytes.
   // Ordinary memory where the ranks share none.
@@ -90,6 +121,12 @@ class ProcessGroup {
 
  private:
   struct State;
+
+  Call complete(Call call, const CallOptions& options, ReduceOp op, int root) const;
+  void run(Call call, const CallOptions& options, ReduceOp op = ReduceOp::sum, int root = 0) const;
+  Work start(Call call, const CallOptions& options, ReduceOp op = ReduceOp::sum, int root = 0) const;
+  std::vector<at::Tensor> one_for_each_rank(const at::Tensor& like) const;
+
   std::shared_ptr<State> state_;
 };
 

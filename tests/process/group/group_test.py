@@ -169,6 +169,12 @@ class Places(unittest.TestCase):
                 self.assertEqual(self.run_ranks(3, "sums", LOCKSTEP_TRANSPORT=transport),
                                  [f"{rank} right over {name}" for rank in range(3)])
 
+    def test_parts_of_a_group_at_once(self):
+        for transport, name in (("automatic", "shared memory"), ("tcp", "tcp")):
+            with self.subTest(transport):
+                self.assertEqual(self.run_ranks(4, "parts", LOCKSTEP_TRANSPORT=transport),
+                                 [f"{rank} parts right over {name}" for rank in range(4)])
+
     def test_a_thousand_barriers_of_four_ranks(self):
         lines = self.run_ranks(4, "barriers", 1000)
         seconds = [float(line.split()[2]) for line in lines if " done " in line]

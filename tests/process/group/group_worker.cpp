@@ -1,5 +1,5 @@
 // One rank of a test with real processes:
-//   group_worker barriers N | all_reduce ELEMENTS | wait_for RANK | throw RANK | mismatch | sums | train STEPS
+//   group_worker barriers N | all_reduce ELEMENTS | wait_for RANK | throw RANK | mismatch | sums | parts | train STEPS
 //   group_worker host SCENARIO [NUMBER]   for each line "RANK PORT" of standard input, forks a rank of a job of two
 // TEST_JOIN_MS and TEST_CALL_MS bound joining and each collective. Every line begins with the rank. A failure is
 // printed as "error <kind> <monotonic seconds> <seconds in the call> <text>"; the exit status is then 3.
@@ -19,6 +19,7 @@
 #include <iostream>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
@@ -134,6 +135,40 @@ lockstep::Duration milliseconds_of(const char* variable) {
   return std::chrono::milliseconds(text == nullptr ? 30000 : std::atoi(text));
 }
 
+void expect_sum(const lockstep::ProcessGroup& group, double mine, double sum) {
+  const at::Tensor value = at::full({1000}, mine);
+  collective([&] { group.all_reduce(value); });
+  require(at::equal(value, at::full({1000}, sum)), "a wrong sum");
+}
+
+// Of four ranks: even and odd ones, and ranks 3, 1, 0 in this order; all in use at once.
+void parts(const World& world) {
+  const lockstep::ProcessGroup& all = world.group();
+  const auto half = all.split(world.rank() % 2);
+  const auto three = all.new_group({3, 1, 0});
+  require(half.has_value() && half->size() == 2 && half->rank() == world.rank() / 2, "a wrong half");
+  require(three.has_value() == (world.rank() != 2), "new_group with wrong members");
+  if (three) require(three->rank() == (world.rank() == 3 ? 0 : world.rank() == 1 ? 1 : 2), "a wrong order of members");
+  const auto quarter = half->split(world.rank() < 2 ? 5 : -1);
+  require(quarter.has_value() == (world.rank() < 2), "a negative color has a group");
+  for (int i = 0; i < 50; ++i) {
+    const at::Tensor slow = at::full({100'000}, 1.0 + world.rank());
+    const lockstep::Work work = all.all_reduce_async(slow);
+    expect_sum(*half, world.rank(), world.rank() % 2 == 0 ? 2 : 4);
+    if (three) expect_sum(*three, world.rank(), 4);
+    if (quarter) expect_sum(*quarter, world.rank(), world.rank());
+    work.wait();
+    require(at::equal(slow, at::full({100'000}, 10.0)), "a wrong sum of all");
+  }
+  try {
+    all.new_group(world.rank() == 0 ? std::vector<int>{0, 1} : std::vector<int>{0, 2});
+    require(false, "ranks that disagree made a group");
+  } catch (const Error& error) {
+    require(error.kind() == ErrorKind::desync, error.what());
+  }
+  say(fmt::format("parts right over {}", half->transport()));
+}
+
 void run(const std::string& scenario, std::int64_t number) {
   lockstep::InitOptions options;
   options.join.timeout = milliseconds_of("TEST_JOIN_MS");
@@ -146,6 +181,7 @@ void run(const std::string& scenario, std::int64_t number) {
   if (scenario == "throw") return throw_in(world, static_cast<int>(number));
   if (scenario == "mismatch") return mismatch(world);
   if (scenario == "sums") return sums(world);
+  if (scenario == "parts") return parts(world);
   if (scenario == "train") return train(world, number);
   throw Error(ErrorKind::invalid_argument, "there is no scenario " + scenario);
 }

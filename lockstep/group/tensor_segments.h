@@ -12,16 +12,19 @@
 
 namespace lockstep {
 
-// Error{invalid_argument} naming the operation for a type that collectives do not move.
+// Error{invalid_argument} naming the operation for a type that collectives do not reckon with.
 DType dtype_of(const at::Tensor& tensor, std::string_view operation);
 at::ScalarType scalar_type_of(DType dtype);
 
 // The memory of some tensors of one dtype, joined. A tensor whose elements do not lie in order is copied; `copy_back()`
 // brings results home.
-class TensorBytes {
+class TensorSegments {
  public:
+  // What is only moved may have any type; it counts in bytes if dtype_of() has none for it.
+  enum class Use { reduce, move };
+
   // Error{invalid_argument}: an undefined, non-CPU or sparse tensor, or different dtypes.
-  TensorBytes(at::TensorList tensors, std::string_view operation);
+  TensorSegments(at::TensorList tensors, std::string_view operation, Use use);
 
   DType dtype() const { return dtype_; }
   std::uint64_t count() const { return count_; }

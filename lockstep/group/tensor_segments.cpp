@@ -1,5 +1,6 @@
-#include "lockstep/group/tensor_bytes.h"
+#include "lockstep/group/tensor_segments.h"
 
+#include <optional>
 #include <sstream>
 #include <string>
 
@@ -23,8 +24,10 @@ std::string text_of(const T& value) {
 
 }  // namespace
 
-DType dtype_of(const at::Tensor& tensor, std::string_view operation) {
-  switch (tensor.scalar_type()) {
+namespace {
+
+std::optional<DType> known_dtype(at::ScalarType type) {
+  switch (type) {
     case at::kFloat: return DType::f32;
     case at::kDouble: return DType::f64;
     case at::kHalf: return DType::f16;
@@ -32,10 +35,22 @@ DType dtype_of(const at::Tensor& tensor, std::string_view operation) {
     case at::kInt: return DType::i32;
     case at::kLong: return DType::i64;
     case at::kByte: return DType::u8;
-    default:
-      refuse(operation, "tensors of type " + text_of(tensor.scalar_type()) +
-                            " are not supported (float32, float64, float16, bfloat16, int32, int64, uint8 are)");
+    case at::kChar: return DType::i8;
+    case at::kShort: return DType::i16;
+    case at::kBool: return DType::boolean;
+    case at::kComplexFloat: return DType::c64;
+    case at::kComplexDouble: return DType::c128;
+    default: return std::nullopt;
   }
+}
+
+}  // namespace
+
+DType dtype_of(const at::Tensor& tensor, std::string_view operation) {
+  if (const auto dtype = known_dtype(tensor.scalar_type())) return *dtype;
+  refuse(operation, "tensors of type " + text_of(tensor.scalar_type()) +
+                        " can be moved but not reduced (float32, float64, float16, bfloat16, int64, int32, int16, "
+                        "int8, uint8, bool, complex64 and complex128 can)");
 }
 
 at::ScalarType scalar_type_of(DType dtype) {
@@ -46,12 +61,18 @@ at::ScalarType scalar_type_of(DType dtype) {
     case DType::bf16: return at::kBFloat16;
     case DType::i32: return at::kInt;
     case DType::i64: return at::kLong;
-    case DType::u8: return at::kByte;
+    case DType::u8:
+    case DType::opaque: return at::kByte;
+    case DType::i8: return at::kChar;
+    case DType::i16: return at::kShort;
+    case DType::boolean: return at::kBool;
+    case DType::c64: return at::kComplexFloat;
+    case DType::c128: return at::kComplexDouble;
   }
   return at::kByte;
 }
 
-TensorBytes::TensorBytes(at::TensorList tensors, std::string_view operation) {
+TensorSegments::TensorSegments(at::TensorList tensors, std::string_view operation, Use use) {
   segments_.reserve(tensors.size());
   keep_.reserve(tensors.size());
   for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -62,11 +83,12 @@ TensorBytes::TensorBytes(at::TensorList tensors, std::string_view operation) {
       refuse(operation,
              "tensor " + std::to_string(i) + " is on " + text_of(tensor.device()) + "; this group moves CPU memory");
     }
-    const DType dtype = dtype_of(tensor, operation);
+    const DType dtype =
+        use == Use::reduce ? dtype_of(tensor, operation) : known_dtype(tensor.scalar_type()).value_or(DType::opaque);
     if (i == 0) dtype_ = dtype;
-    if (dtype != dtype_) {
-      refuse(operation, "tensor " + std::to_string(i) + " is " + std::string(to_string(dtype)) + " where tensor 0 is " +
-                            std::string(to_string(dtype_)));
+    if (tensor.scalar_type() != tensors.front().scalar_type()) {
+      refuse(operation, "tensor " + std::to_string(i) + " is " + text_of(tensor.scalar_type()) + " where tensor 0 is " +
+                            text_of(tensors.front().scalar_type()));
     }
     at::Tensor flat = tensor;
     if (!tensor.is_contiguous()) {
@@ -74,12 +96,12 @@ TensorBytes::TensorBytes(at::TensorList tensors, std::string_view operation) {
       copies_.emplace_back(tensor.detach(), flat);
     }
     segments_.push_back({static_cast<std::byte*>(flat.data_ptr()), static_cast<std::size_t>(flat.nbytes())});
-    count_ += static_cast<std::uint64_t>(flat.numel());
+    count_ += static_cast<std::uint64_t>(flat.nbytes()) / element_size(dtype);
     keep_.push_back(std::move(flat));
   }
 }
 
-void TensorBytes::copy_back() const {
+void TensorSegments::copy_back() const {
   for (const auto& [theirs, copy] : copies_) theirs.copy_(copy);
 }
 

@@ -1,0 +1,93 @@
+// Objects between ranks: anything that an ObjectCodec turns into bytes and back. object -> bytes -> tensors -> group.
+// Bytes are data, never code: decoding runs nothing but the codec. Collective and blocking; errors as of ProcessGroup's
+// calls, and Error{corrupt_data} from a codec that cannot read what came.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "lockstep/group/process_group.h"
+
+namespace lockstep {
+
+// For types of your own: specialise with `static std::string encode(const T&)` and `static T decode(std::string_view)`.
+template <class T>
+struct ObjectCodec;
+
+template <>
+struct ObjectCodec<std::string> {
+  static std::string encode(const std::string& text) { return text; }
+  static std::string decode(std::string_view bytes) { return std::string(bytes); }
+};
+
+// Dense CPU tensors of any shape and type.
+template <>
+struct ObjectCodec<at::Tensor> {
+  static std::string encode(const at::Tensor& tensor);
+  static at::Tensor decode(std::string_view bytes);
+};
+
+[[noreturn]] void refuse_object(std::size_t bytes, std::size_t expected_bytes);
+
+// Numbers and enumerations.
+template <class T>
+  requires(std::is_arithmetic_v<T> || std::is_enum_v<T>)
+struct ObjectCodec<T> {
+  static std::string encode(const T& value) { return {reinterpret_cast<const char*>(&value), sizeof value}; }
+  static T decode(std::string_view bytes) {
+    if (bytes.size() != sizeof(T)) refuse_object(bytes.size(), sizeof(T));
+    T value;
+    std::memcpy(&value, bytes.data(), sizeof value);
+    return value;
+  }
+};
+
+// The bytes of all ranks, in rank order; each may have a length of its own.
+std::vector<std::string> all_gather_bytes(const ProcessGroup& group, const std::string& mine);
+// The same on root; nothing elsewhere.
+std::vector<std::string> gather_bytes_to(const ProcessGroup& group, const std::string& mine, int root);
+std::string broadcast_bytes(const ProcessGroup& group, const std::string& mine, int root);
+// `all`: on root, one for each rank.
+std::string scatter_bytes_from(const ProcessGroup& group, const std::vector<std::string>& all, int root);
+
+// What every rank gave, in rank order.
+template <class T>
+std::vector<T> all_gather_object(const ProcessGroup& group, const T& mine) {
+  std::vector<T> objects;
+  for (const auto& bytes : all_gather_bytes(group, ObjectCodec<T>::encode(mine))) {
+    objects.push_back(ObjectCodec<T>::decode(bytes));
+  }
+  return objects;
+}
+
+// The same on root; nothing elsewhere.
+template <class T>
+std::vector<T> gather_object(const ProcessGroup& group, const T& mine, int root = 0) {
+  std::vector<T> objects;
+  for (const auto& bytes : gather_bytes_to(group, ObjectCodec<T>::encode(mine), root)) {
+    objects.push_back(ObjectCodec<T>::decode(bytes));
+  }
+  return objects;
+}
+
+// What root gave; `mine` matters there only.
+template <class T>
+T broadcast_object(const ProcessGroup& group, const T& mine, int root = 0) {
+  const std::string bytes = group.rank() == root ? ObjectCodec<T>::encode(mine) : std::string();
+  return ObjectCodec<T>::decode(broadcast_bytes(group, bytes, root));
+}
+
+// Object rank() of the list that root gave: one for each rank.
+template <class T>
+T scatter_object(const ProcessGroup& group, const std::vector<T>& objects, int root = 0) {
+  std::vector<std::string> all;
+  for (const T& object : objects) all.push_back(ObjectCodec<T>::encode(object));
+  return ObjectCodec<T>::decode(scatter_bytes_from(group, all, root));
+}
+
+}  // namespace lockstep

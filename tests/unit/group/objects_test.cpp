@@ -1,0 +1,85 @@
+#include "lockstep/group/objects.h"
+
+#include <ATen/ATen.h>
+#include <doctest/doctest.h>
+
+#include "lockstep/base/error.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/local_groups.h"
+
+using namespace lockstep;
+using namespace lockstep::testing;
+
+namespace {
+
+struct Score {
+  std::string name;
+  int points = 0;
+};
+
+std::string text_of(int rank) {
+  return std::string(static_cast<std::size_t>(rank) * 30'000, static_cast<char>('a' + rank));
+}
+
+}  // namespace
+
+template <>
+struct lockstep::ObjectCodec<Score> {
+  static std::string encode(const Score& score) { return std::to_string(score.points) + " " + score.name; }
+  static Score decode(std::string_view bytes) {
+    const auto space = bytes.find(' ');
+    return {std::string(bytes.substr(space + 1)), std::stoi(std::string(bytes.substr(0, space)))};
+  }
+};
+
+TEST_CASE("objects of every rank reach whom they should, whatever their length") {
+  for (const Over transport : {Over::arena, Over::links}) {
+    run_group_or_throw(3, transport, [](const ProcessGroup& group) {
+      const int rank = group.rank();
+      const auto texts = all_gather_object(group, text_of(rank));
+      REQUIRE(texts.size() == 3);
+      for (int r = 0; r < 3; ++r) CHECK((texts[static_cast<std::size_t>(r)] == text_of(r)));
+      CHECK((all_gather_object(group, rank * 0.5) == std::vector<double>{0, 0.5, 1}));
+      for (int root = 0; root < 3; ++root) {
+        const auto scores = gather_object(group, Score{"rank", rank + 1}, root);
+        REQUIRE(scores.size() == (rank == root ? 3U : 0U));
+        if (rank == root) CHECK((scores[2].points == 3 && scores[2].name == "rank"));
+        CHECK((broadcast_object(group, text_of(rank), root) == text_of(root)));
+        std::vector<std::string> all;
+        for (int r = 0; rank == root && r < 3; ++r) all.push_back(text_of((root + r) % 3));
+        CHECK((scatter_object(group, all, root) == text_of((root + rank) % 3)));
+      }
+    });
+  }
+}
+
+TEST_CASE("tensors of different shapes and types are objects, too") {
+  run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
+    const auto made = [](int rank) {
+      return rank == 0 ? at::arange(6).reshape({2, 3}).t() : at::full({}, 1.5, at::kHalf);
+    };
+    const auto all = all_gather_object(group, at::Tensor(made(group.rank())));
+    for (int r = 0; r < 2; ++r) {
+      CHECK((all[static_cast<std::size_t>(r)].scalar_type() == made(r).scalar_type()));
+      CHECK(at::equal(all[static_cast<std::size_t>(r)], made(r)));
+    }
+    CHECK((all_gather_object(group, at::Tensor(at::empty({0, 5})))[1].sizes() == at::IntArrayRef({0, 5})));
+  });
+}
+
+TEST_CASE("a wrong list is an error on all ranks, and damaged bytes allocate nothing") {
+  run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
+    CHECK_ERROR(error_of([&] { scatter_object(group, std::vector<std::string>{"one"}, 1); }),
+                ErrorKind::invalid_argument, "rank 1 has to give one object for each of 2 ranks");
+    group.barrier();
+  });
+  CHECK_ERROR(error_of([] { ObjectCodec<int>::decode("abc"); }), ErrorKind::corrupt_data, "3 bytes where 4 belong");
+  const std::string whole = ObjectCodec<at::Tensor>::encode(at::ones({3, 4}));
+  for (std::size_t length = 0; length < whole.size(); ++length) {
+    CHECK(error_of([&] { ObjectCodec<at::Tensor>::decode(whole.substr(0, length)); }).kind() ==
+          ErrorKind::corrupt_data);
+  }
+  std::string huge = whole;
+  huge[16 + 5] = 1;  // a dimension of 2^40
+  CHECK(error_of([&] { ObjectCodec<at::Tensor>::decode(huge); }).kind() == ErrorKind::corrupt_data);
+}

@@ -48,6 +48,7 @@ struct Ring {
 struct Bell {
   std::mutex mutex;
   std::condition_variable ringing;
+  bool woken = false;  // by this rank's own wake(); guarded by mutex
 
   void ring() {
     { const std::lock_guard lock(mutex); }
@@ -123,7 +124,7 @@ class LocalMesh final : public Mesh {
     if (interests.empty()) return;
     Bell& bell = network_->bell(rank_);
     const auto awake = [&] {
-      return network_->aborted || std::ranges::any_of(interests, [&](auto& i) { return ready(i); });
+      return bell.woken || network_->aborted || std::ranges::any_of(interests, [&](auto& i) { return ready(i); });
     };
     std::unique_lock lock(bell.mutex);
     if (deadline.is_never()) {
@@ -131,8 +132,18 @@ class LocalMesh final : public Mesh {
     } else if (!bell.ringing.wait_until(lock, deadline.when(), awake)) {
       throw Error(ErrorKind::timeout, "no peer was ready", {.rank = rank_});
     }
+    bell.woken = false;
     lock.unlock();
     network_->check();
+  }
+
+  void wake() noexcept override {
+    Bell& bell = network_->bell(rank_);
+    {
+      const std::lock_guard lock(bell.mutex);
+      bell.woken = true;
+    }
+    bell.ringing.notify_one();
   }
 
   void abort(const Error& error) noexcept override { network_->abort(error); }

@@ -1,5 +1,6 @@
 // A Mesh is this rank's set of links: one ordered stream of bytes to and from every other rank of a group.
-// Algorithms between hosts are written over it. One thread at a time, except abort(), which any thread may call.
+// Algorithms between hosts are written over it. One thread at a time, except abort() and wake(), which any thread may
+// call.
 // The destructor says goodbye to the peers without waiting for them; what was sent still arrives.
 #pragma once
 
@@ -36,6 +37,8 @@ class Mesh {
   // that died is reported once, even if it is not among the interests; one that said goodbye is not. Without interests
   // it returns at once, having noticed what happened meanwhile.
   virtual void wait(std::span<const Interest> interests, Deadline deadline) = 0;
+  // The present or the next wait() with interests returns early.
+  virtual void wake() noexcept = 0;
 
   // Tells all ranks of the mesh to stop with this error (kind, peer and text travel); the first one stays. Never
   // blocks.

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <mutex>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "lockstep/base/error.h"
@@ -52,6 +53,7 @@ class TcpMesh final : public Mesh {
   std::size_t send_some(int peer, ByteSpan data) override;
   std::size_t recv_some(int peer, MutableByteSpan data) override;
   void wait(std::span<const Interest> interests, Deadline deadline) override;
+  void wake() noexcept override;
   void abort(const Error& error) noexcept override;
 
  private:
@@ -69,6 +71,7 @@ class TcpMesh final : public Mesh {
   std::vector<Peer> peers_;  // by rank; the own one has no descriptors
   UniqueFd epoll_;
   UniqueFd wake_;
+  bool is_woken_ = false;  // for the next wait()
   std::atomic<bool> aborted_{false};
   std::mutex reason_mutex_;
   std::optional<Error> reason_;  // guarded by reason_mutex_
@@ -172,7 +175,7 @@ void TcpMesh::wait(std::span<const Interest> interests, Deadline deadline) {
   };
   for (bool last = false;; last = deadline.expired()) {
     check_aborted();
-    if (std::ranges::any_of(interests, ready)) return;
+    if (std::exchange(is_woken_, false) || std::ranges::any_of(interests, ready)) return;
     report_dead();
     if (last) throw Error(ErrorKind::timeout, "no peer was ready", {.rank = rank_});
     take_events(deadline.poll_timeout_ms());
@@ -187,7 +190,11 @@ void TcpMesh::take_events(int timeout_ms) {
     throw system_error("waiting for peers failed", errno);
   }
   for (int i = 0; i < count; ++i) {
-    if (events[i].data.u64 == kWakeId) continue;
+    if (events[i].data.u64 == kWakeId) {
+      std::uint64_t calls = 0;
+      is_woken_ = ::read(wake_.get(), &calls, sizeof calls) > 0;
+      continue;
+    }
     Peer& peer = this->peer(static_cast<int>(events[i].data.u64 / 2));
     if (events[i].data.u64 % 2 == static_cast<std::uint64_t>(Wire::control)) {
       read_control(peer);
@@ -242,6 +249,10 @@ void TcpMesh::abort(const Error& error) noexcept {
   } catch (const std::exception&) {
     aborted_ = true;  // no memory for the text
   }
+  wake();
+}
+
+void TcpMesh::wake() noexcept {
   const std::uint64_t one = 1;
   [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof one);
 }

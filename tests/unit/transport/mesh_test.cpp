@@ -112,6 +112,29 @@ TEST_CASE("wait ends at its deadline, and at once without interests") {
   }
 }
 
+TEST_CASE("wake ends the present wait of its own rank only, or the next one") {
+  for (const Kind& kind : kKinds) {
+    CAPTURE(std::string(kind.name));
+    Meshes meshes = kind.make(2);
+    const std::array to_0{Mesh::Interest{0, true, false}}, to_1{Mesh::Interest{1, true, false}};
+    std::array<std::byte, 4> buffer;
+    REQUIRE(meshes[0]->recv_some(1, buffer) == 0);
+    REQUIRE(meshes[1]->recv_some(0, buffer) == 0);
+    meshes[0]->wake();
+    meshes[0]->wake();
+    meshes[0]->wait(to_1, soon());
+    CHECK_ERROR(error_of([&] { meshes[0]->wait(to_1, Deadline::after(10ms)); }), ErrorKind::timeout);
+    for (int round = 0; round < 20; ++round) {
+      std::jthread waker([&] {
+        if (round % 2 == 1) std::this_thread::sleep_for(2ms);  // also into a deep sleep
+        meshes[0]->wake();
+      });
+      meshes[0]->wait(to_1, soon());
+    }
+    CHECK_ERROR(error_of([&] { meshes[1]->wait(to_0, Deadline::after(10ms)); }), ErrorKind::timeout);
+  }
+}
+
 TEST_CASE("a full stream makes the sender wait until the receiver has made room") {
   for (const Kind& kind : kKinds) {
     CAPTURE(std::string(kind.name));

@@ -1,0 +1,62 @@
+// A Matcher pairs the receives that were posted with the messages that have arrived: by sender and tag, each side in
+// its order; a receive from any rank takes what arrived first. One of the two sides is always empty for a pair that
+// fits. One thread at a time; never blocks.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "lockstep/messages/operation.h"
+
+namespace lockstep {
+
+// A message without a receive: here with its bytes, or announced and still with its sender.
+struct Arrived {
+  enum class Where : std::uint8_t { here, announced, local };
+
+  Where where = Where::here;
+  int peer = -1;
+  std::uint64_t tag = 0;
+  std::uint64_t bytes = 0;
+  std::uint64_t id = 0;         // announced: what its sender calls it
+  std::vector<std::byte> data;  // here
+  OperationPtr send;            // local: this rank's own send, which waits for its receive
+};
+
+class Matcher {
+ public:
+  // The receive that has waited longest for a message of this rank and tag, taken out; or null.
+  OperationPtr take_receive(int peer, std::uint64_t tag);
+  // The message that the receive has to take, taken out.
+  std::optional<Arrived> take_arrived(const Envelope& receive);
+
+  // For those that found nobody. A receive is put in the order of its number.
+  void add(OperationPtr receive);
+  void add(Arrived arrived);
+
+  // Whether it was here, without a match.
+  bool remove(const Operation& receive);
+  bool remove_announced(int peer, std::uint64_t tag, std::uint64_t id);
+  bool remove_local(const Operation& send);
+  // All announcements of a rank; what arrived whole stays.
+  void forget_announced(int peer);
+
+ private:
+  struct Queues {
+    std::list<OperationPtr> receives;
+    std::list<Arrived> arrived;
+  };
+  using Tags = std::unordered_map<std::uint64_t, Queues>;
+
+  template <class Fits>
+  bool remove_arrived(std::uint64_t tag, Fits&& fits);
+  void tidy(Tags::iterator queues);
+
+  Tags tags_;
+};
+
+}  // namespace lockstep

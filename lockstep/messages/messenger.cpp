@@ -1,0 +1,120 @@
+#include "lockstep/messages/messenger.h"
+
+#include <utility>
+
+#include "lockstep/base/format.h"
+#include "lockstep/messages/switchboard.h"
+
+namespace lockstep {
+
+Messenger::Messenger(std::unique_ptr<Mesh> mesh) : mesh_(std::move(mesh)), thread_([this] { run(); }) {}
+
+Messenger::~Messenger() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_ending_ = true;
+  }
+  wake();
+  thread_.join();
+}
+
+Transfer Messenger::send(int peer, std::uint64_t tag, ByteSpan data, Deadline deadline) {
+  return send(peer, tag, std::vector<ByteSpan>{data}, deadline);
+}
+
+Transfer Messenger::send(int peer, std::uint64_t tag, const std::vector<ByteSpan>& pieces, Deadline deadline) {
+  std::vector<MutableByteSpan> memory;
+  memory.reserve(pieces.size());
+  for (const ByteSpan piece : pieces) memory.emplace_back(const_cast<std::byte*>(piece.data()), piece.size());
+  return post({Direction::send, peer, tag, 0}, std::move(memory), deadline);
+}
+
+Transfer Messenger::receive(int peer, std::uint64_t tag, MutableByteSpan data, Deadline deadline) {
+  return receive(peer, tag, std::vector<MutableByteSpan>{data}, deadline);
+}
+
+Transfer Messenger::receive(int peer, std::uint64_t tag, std::vector<MutableByteSpan> pieces, Deadline deadline) {
+  return post({Direction::receive, peer, tag, 0}, std::move(pieces), deadline);
+}
+
+Transfer Messenger::post(const Envelope& envelope, std::vector<MutableByteSpan> memory, Deadline deadline) {
+  const bool sends = envelope.direction == Direction::send;
+  const auto operation = std::make_shared<Operation>();
+  operation->envelope = envelope;
+  for (const MutableByteSpan piece : memory) operation->envelope.bytes += piece.size();
+  if (envelope.peer >= size() || envelope.peer < (sends ? 0 : kAnySource)) {
+    throw Error(ErrorKind::invalid_argument,
+                fmt::format("{}: there is no such rank among {}", describe(operation->envelope), size()),
+                {.rank = rank(), .peer = envelope.peer});
+  }
+  operation->memory = std::move(memory);
+  operation->deadline = deadline;
+  operation->start = steady_clock().now();
+  operation->state = std::make_shared<TransferState>(operation->envelope);
+  const Transfer transfer(operation->state);
+  bool is_first = false;
+  {
+    const std::lock_guard lock(mutex_);
+    is_first = inbox_.empty();
+    inbox_.push_back(operation);
+  }
+  if (is_first) wake();  // the thread looks into the inbox before it sleeps
+  return transfer;
+}
+
+void Messenger::abort(std::string_view reason) noexcept {
+  try {
+    const Error error(ErrorKind::aborted, fmt::format("rank {} ended the group: {}", rank(), reason),
+                      {.rank = rank(), .peer = rank()});
+    mesh_->abort(error);
+    const std::lock_guard lock(mutex_);
+    if (!abort_) abort_ = error;
+  } catch (const std::exception&) {  // no memory for the text: the group still ends, by this process's death
+  }
+  wake();
+}
+
+void Messenger::wake() noexcept {
+  posted_.notify_one();
+  mesh_->wake();
+}
+
+void Messenger::run() {
+  Switchboard switchboard(*mesh_);
+  for (;;) {
+    std::vector<OperationPtr> posted;
+    std::optional<Error> aborted;
+    bool is_ending = false;
+    {
+      const std::lock_guard lock(mutex_);
+      posted.swap(inbox_);
+      aborted = abort_;
+      is_ending = is_ending_;
+    }
+    if (aborted) switchboard.fail_all(*aborted);
+    try {
+      for (const OperationPtr& each : posted) switchboard.post(each);
+      if (is_ending) {
+        return switchboard.close(Error(ErrorKind::aborted, "the messenger was destroyed before it was done"));
+      }
+      if (switchboard.turn()) continue;
+      if (switchboard.has_peers()) {
+        switchboard.wait();
+        continue;
+      }
+    } catch (const std::exception& error) {  // no memory, or the system failed
+      switchboard.fail_all(Error(ErrorKind::internal, error.what()));
+      continue;
+    }
+    std::unique_lock lock(mutex_);
+    const auto called = [&] { return !inbox_.empty() || is_ending_ || (abort_ && !aborted); };
+    const Deadline deadline = switchboard.next_deadline();
+    if (deadline.is_never()) {
+      posted_.wait(lock, called);
+    } else {
+      posted_.wait_until(lock, deadline.when(), called);
+    }
+  }
+}
+
+}  // namespace lockstep

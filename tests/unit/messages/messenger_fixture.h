@@ -1,0 +1,48 @@
+// Messengers of ranks that are threads of this process, over each kind of mesh.
+#pragma once
+
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/messages/messenger.h"
+#include "lockstep/transport/local_mesh.h"
+#include "tests/support/tcp_meshes.h"
+
+namespace lockstep::testing {
+
+using Messengers = std::vector<std::unique_ptr<Messenger>>;
+using Buffer = std::vector<std::byte>;
+
+struct MeshKind {
+  const char* name;
+  std::vector<std::unique_ptr<Mesh>> (*make)(int size);
+};
+inline const MeshKind kMeshKinds[] = {
+    {"in-process", [](int size) { return make_local_meshes(size, 1000); }},
+    {"tcp", [](int size) { return make_tcp_meshes(size); }},
+};
+
+inline Messengers make_messengers(std::vector<std::unique_ptr<Mesh>> meshes) {
+  Messengers messengers;
+  for (auto& mesh : meshes) messengers.push_back(std::make_unique<Messenger>(std::move(mesh)));
+  return messengers;
+}
+
+inline Deadline soon() { return Deadline::after(std::chrono::seconds(20)); }
+inline Deadline after_ms(int ms) { return Deadline::after(std::chrono::milliseconds(ms)); }
+
+// Bytes that tell whose message they are.
+inline Buffer content(std::size_t bytes, std::uint64_t seed) {
+  Buffer buffer(bytes);
+  std::uint64_t state = seed * 0x9e3779b97f4a7c15 + 1;
+  for (std::byte& each : buffer) {
+    state = state * 6364136223846793005 + 1442695040888963407;
+    each = static_cast<std::byte>(state >> 56);
+  }
+  return buffer;
+}
+
+}  // namespace lockstep::testing

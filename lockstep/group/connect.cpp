@@ -4,8 +4,11 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/format.h"
+#include "lockstep/base/hash.h"
 #include "lockstep/collective/arena_engine.h"
 #include "lockstep/collective/link_engine.h"
+#include "lockstep/transport/arena_mesh.h"
 #include "lockstep/transport/shared_arena.h"
 #include "lockstep/transport/tcp_mesh.h"
 
@@ -17,16 +20,23 @@ bool on_one_node(const Membership& membership) {
                      [&](const Member& member) { return member.node_id == membership.members.front().node_id; });
 }
 
-std::unique_ptr<Engine> over_shared_memory(const Membership& membership, const std::string& name, Deadline deadline) {
+ProcessGroup over_arena(std::unique_ptr<Arena> arena, const GroupOptions& options,
+                        std::shared_ptr<const GroupOrigin> origin) {
+  auto messages = make_arena_mesh(*arena);
+  return ProcessGroup(std::make_unique<ArenaEngine>(std::move(arena)), options, std::move(messages), std::move(origin));
+}
+
+ProcessGroup over_shared_memory(const Membership& membership, const std::string& name, const GroupOptions& options,
+                                std::shared_ptr<const GroupOrigin> origin, Deadline deadline) {
   SharedArenaSpec spec;
   spec.name = name;
   spec.rank = membership.rank;
   spec.options.generation = membership.generation;
   for (const Member& member : membership.members) spec.members.push_back({to_string(member), member.pid});
-  return std::make_unique<ArenaEngine>(make_shared_arena(spec, *membership.store, deadline));
+  return over_arena(make_shared_arena(spec, *membership.store, deadline), options, std::move(origin));
 }
 
-std::unique_ptr<Engine> over_tcp(const Membership& membership, const std::string& name, Deadline deadline) {
+std::unique_ptr<Mesh> tcp_mesh(const Membership& membership, const std::string& name, Deadline deadline) {
   TcpMeshSettings settings;
   settings.rank = membership.rank;
   settings.size = membership.size;
@@ -35,7 +45,16 @@ std::unique_ptr<Engine> over_tcp(const Membership& membership, const std::string
   settings.token = membership.token;
   settings.name = name;
   settings.address = membership.members[static_cast<std::size_t>(membership.rank)].address;
-  return std::make_unique<LinkEngine>(connect_tcp_mesh(settings, *membership.store, deadline), membership.generation);
+  return connect_tcp_mesh(settings, *membership.store, deadline);
+}
+
+ProcessGroup over_tcp(const Membership& membership, const std::string& name, const GroupOptions& options,
+                      std::shared_ptr<const GroupOrigin> origin, Deadline deadline) {
+  // Messages have connections of their own: they need not wait for a collective to end.
+  auto collectives = tcp_mesh(membership, name, deadline);
+  auto messages = tcp_mesh(membership, name + "/messages", deadline);
+  return ProcessGroup(std::make_unique<LinkEngine>(std::move(collectives), membership.generation), options,
+                      std::move(messages), std::move(origin));
 }
 
 }  // namespace
@@ -45,7 +64,7 @@ ProcessGroup connect_group(const Membership& membership, const std::string& name
   auto origin = std::make_shared<GroupOrigin>(GroupOrigin{membership, name});
   origin->membership.hosted = nullptr;  // the store's server is the world's to end
   if (membership.size == 1) {
-    return ProcessGroup(std::make_unique<ArenaEngine>(std::move(make_local_arenas(1).front())), options, origin);
+    return over_arena(std::move(make_local_arenas(1).front()), options, std::move(origin));
   }
   const bool one_node = on_one_node(membership);
   if (options.transport == Transport::shared_memory && !one_node) {
@@ -53,9 +72,8 @@ ProcessGroup connect_group(const Membership& membership, const std::string& name
                 "the ranks of this job share no memory (they are on different hosts, or have different "
                 "namespaces): transport shared_memory is not to be had; use automatic or tcp");
   }
-  const bool shared = one_node && options.transport != Transport::tcp;
-  return ProcessGroup(shared ? over_shared_memory(membership, name, deadline) : over_tcp(membership, name, deadline),
-                      options, origin);
+  if (!one_node || options.transport == Transport::tcp) return over_tcp(membership, name, options, origin, deadline);
+  return over_shared_memory(membership, name, options, origin, deadline);
 }
 
 ProcessGroup connect_part(const GroupOrigin& origin, int rank, const std::vector<int>& ranks, const std::string& name,
@@ -68,7 +86,8 @@ ProcessGroup connect_part(const GroupOrigin& origin, int rank, const std::vector
     part.members.push_back(origin.membership.members[static_cast<std::size_t>(each)]);
     part.members.back().rank = static_cast<int>(part.members.size()) - 1;
   }
-  return connect_group(part, origin.name + "/" + name, options, deadline);
+  // Hashed, since parts of parts would have names without end.
+  return connect_group(part, fmt::format("part {:016x}", hash_of(origin.name + "/" + name)), options, deadline);
 }
 
 }  // namespace lockstep

@@ -20,16 +20,19 @@
 #include "lockstep/group/call.h"
 #include "lockstep/group/connect.h"
 #include "lockstep/group/tensor_segments.h"
+#include "lockstep/messages/messenger.h"
 
 namespace lockstep {
 
 struct ProcessGroup::State {
-  State(std::unique_ptr<Engine> made, const GroupOptions& chosen, std::shared_ptr<const GroupOrigin> known)
+  State(std::unique_ptr<Engine> made, const GroupOptions& chosen, std::unique_ptr<Mesh> for_messages,
+        std::shared_ptr<const GroupOrigin> known)
       : engine(std::move(made)),
         arena(dynamic_cast<ArenaEngine*>(engine.get())),
         options(chosen),
         timeout(chosen.timeout),
-        origin(std::move(known)) {}
+        origin(std::move(known)),
+        messages(std::move(for_messages)) {}
 
   ~State() {
     {
@@ -89,6 +92,11 @@ struct ProcessGroup::State {
   const std::shared_ptr<const GroupOrigin> origin;
   std::atomic<int> splits{0};
 
+  std::mutex messenger_mutex;
+  // State below is protected by messenger_mutex.
+  std::unique_ptr<Mesh> messages;  // until the messenger has it
+  std::unique_ptr<Messenger> messenger;
+
   std::mutex mutex;  // held while a collective runs in a caller
   std::condition_variable idle;
   std::condition_variable_any queued;
@@ -99,8 +107,8 @@ struct ProcessGroup::State {
 };
 
 ProcessGroup::ProcessGroup(std::unique_ptr<Engine> engine, const GroupOptions& options,
-                           std::shared_ptr<const GroupOrigin> origin)
-    : state_(std::make_shared<State>(std::move(engine), options, std::move(origin))) {}
+                           std::unique_ptr<Mesh> messages, std::shared_ptr<const GroupOrigin> origin)
+    : state_(std::make_shared<State>(std::move(engine), options, std::move(messages), std::move(origin))) {}
 
 int ProcessGroup::rank() const { return state_->engine->rank(); }
 int ProcessGroup::size() const { return state_->engine->size(); }
@@ -220,6 +228,58 @@ Work ProcessGroup::all_to_all_async(at::TensorList outputs, at::TensorList input
 
 Work ProcessGroup::barrier_async(const CallOptions& options) const { return start(Call(), options); }
 
+Messenger& ProcessGroup::messenger() const {
+  const std::lock_guard lock(state_->messenger_mutex);
+  if (state_->messenger == nullptr) {
+    if (state_->messages == nullptr) {
+      throw Error(ErrorKind::invalid_argument, "this group was made for collectives only: it sends no messages");
+    }
+    state_->messenger = std::make_unique<Messenger>(std::move(state_->messages));
+  }
+  return *state_->messenger;
+}
+
+namespace {
+
+std::uint64_t tag_of(int tag) { return static_cast<std::uint64_t>(static_cast<std::uint32_t>(tag)); }
+
+// A Work that ends with the transfer; keeps the tensor until then.
+Work work_of(const Transfer& transfer, std::shared_ptr<const TensorSegments> tensor, bool is_receive) {
+  Work work;
+  transfer.on_done([work, transfer, tensor = std::move(tensor), is_receive](std::exception_ptr error) {
+    if (is_receive && !error) tensor->copy_back();
+    work.complete(std::move(error), transfer.source());
+  });
+  return work;
+}
+
+}  // namespace
+
+Work ProcessGroup::send_async(const at::Tensor& tensor, int peer, int tag, const CallOptions& options) const {
+  auto segments = std::make_shared<const TensorSegments>(tensor, "send", TensorSegments::Use::move);
+  const Segment& whole = segments->segments().front();
+  return work_of(messenger().send(peer, tag_of(tag), ByteSpan(whole.data, whole.bytes), state_->deadline(options)),
+                 segments, false);
+}
+
+Work ProcessGroup::recv_async(const at::Tensor& tensor, int peer, int tag, const CallOptions& options) const {
+  auto segments = std::make_shared<const TensorSegments>(tensor, "recv", TensorSegments::Use::move);
+  const Segment& whole = segments->segments().front();
+  return work_of(
+      messenger().receive(peer, tag_of(tag), MutableByteSpan(whole.data, whole.bytes), state_->deadline(options)),
+      segments, true);
+}
+
+void ProcessGroup::send(const at::Tensor& tensor, int peer, int tag, const CallOptions& options) const {
+  send_async(tensor, peer, tag, options).wait();
+}
+
+int ProcessGroup::recv(const at::Tensor& tensor, int peer, int tag, const CallOptions& options) const {
+  const Work work = recv_async(tensor, peer, tag, options);
+  work.wait();
+  return work.source();
+}
+
 std::optional<ProcessGroup> ProcessGroup::split(int color, int key) const {
   if (state_->origin == nullptr) {
     throw Error(ErrorKind::invalid_argument, "split: this group was made without a store, so no part of it can meet");
@@ -274,7 +334,11 @@ bool ProcessGroup::is_shared(const at::Tensor& tensor) const {
              .has_value();
 }
 
-void ProcessGroup::abort(std::string_view reason) const noexcept { state_->engine->abort(reason); }
+void ProcessGroup::abort(std::string_view reason) const noexcept {
+  state_->engine->abort(reason);
+  const std::lock_guard lock(state_->messenger_mutex);
+  if (state_->messenger != nullptr) state_->messenger->abort(reason);
+}
 
 bool ProcessGroup::shares_memory() const { return state_->arena != nullptr; }
 

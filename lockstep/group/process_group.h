@@ -23,6 +23,8 @@
 #include "lockstep/collective/collective.h"
 #include "lockstep/collective/engine.h"
 #include "lockstep/group/work.h"
+#include "lockstep/messages/transfer.h"
+#include "lockstep/transport/mesh.h"
 
 namespace lockstep {
 
@@ -41,12 +43,14 @@ struct CallOptions {
 class ArenaEngine;
 struct Call;
 struct GroupOrigin;
+class Messenger;
 
 class ProcessGroup {
  public:
-  // `origin`: who the ranks are and how they met, which is what parts of the group are made from; null if it has none.
+  // messages: what send() and recv() use; null where there are none.
+  // origin: who the ranks are and how they met, which is what parts of the group are made from; null if it has none.
   explicit ProcessGroup(std::unique_ptr<Engine> engine, const GroupOptions& options = {},
-                        std::shared_ptr<const GroupOrigin> origin = nullptr);
+                        std::unique_ptr<Mesh> messages = nullptr, std::shared_ptr<const GroupOrigin> origin = nullptr);
 
   int rank() const;
   int size() const;
@@ -96,6 +100,15 @@ class ProcessGroup {
   Work all_to_all_async(at::TensorList outputs, at::TensorList inputs, const CallOptions& options = {}) const;
   Work barrier_async(const CallOptions& options = {}) const;
 
+  // Messages from one rank to another, beside all collectives and in any order with them. Those between two ranks with
+  // the same tag arrive in the order sent. send() returns when the tensor may be used again, which for a large one is
+  // when it has been received. recv() returns the rank that sent; kAnySource takes what comes first. The tensor has the
+  // size of the message; if not, Error{desync} names both, and the group goes on. See messages/messenger.h.
+  void send(const at::Tensor& tensor, int peer, int tag = 0, const CallOptions& options = {}) const;
+  int recv(const at::Tensor& tensor, int peer = kAnySource, int tag = 0, const CallOptions& options = {}) const;
+  Work send_async(const at::Tensor& tensor, int peer, int tag = 0, const CallOptions& options = {}) const;
+  Work recv_async(const at::Tensor& tensor, int peer = kAnySource, int tag = 0, const CallOptions& options = {}) const;
+
   // New groups of some of these ranks, with collectives of their own; any number may be in use at once. All ranks of
   // this group call it, also those that will not be members, who get nothing. Errors as of a collective, and
   // Error{invalid_argument} if the group has no origin.
@@ -126,6 +139,7 @@ class ProcessGroup {
   void run(Call call, const CallOptions& options, ReduceOp op = ReduceOp::sum, int root = 0) const;
   Work start(Call call, const CallOptions& options, ReduceOp op = ReduceOp::sum, int root = 0) const;
   std::vector<at::Tensor> one_for_each_rank(const at::Tensor& like) const;
+  Messenger& messenger() const;
 
   std::shared_ptr<State> state_;
 };

@@ -27,11 +27,17 @@ std::exception_ptr Work::exception() const {
   return state_->error;
 }
 
-void Work::complete(std::exception_ptr error) const {
+int Work::source() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->source;
+}
+
+void Work::complete(std::exception_ptr error, int source) const {
   {
     const std::lock_guard lock(state_->mutex);
     state_->done = true;
     state_->error = std::move(error);
+    state_->source = source;
   }
   state_->changed.notify_all();
 }

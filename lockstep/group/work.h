@@ -1,4 +1,4 @@
-// A Work is a collective that was started and will finish: a copyable handle. Thread-safe.
+// A Work is a collective or a message that was started and will finish: a copyable handle. Thread-safe.
 #pragma once
 
 #include <condition_variable>
@@ -22,9 +22,11 @@ class Work {
   bool is_completed() const;
   // What it failed with; null while it runs and where it went well.
   std::exception_ptr exception() const;
+  // Of a received message: the rank that sent it. -1 for everything else, and before it is finished.
+  int source() const;
 
   // For whoever runs it.
-  void complete(std::exception_ptr error) const;
+  void complete(std::exception_ptr error, int source = -1) const;
 
  private:
   struct State {
@@ -33,6 +35,7 @@ class Work {
     // State below is protected by mutex.
     bool done = false;
     std::exception_ptr error;
+    int source = -1;
   };
   std::shared_ptr<State> state_;
 };

@@ -8,6 +8,7 @@
 #include "lockstep/collective/arena_engine.h"
 #include "lockstep/collective/link_engine.h"
 #include "lockstep/group/process_group.h"
+#include "lockstep/transport/arena_mesh.h"
 #include "lockstep/transport/local_mesh.h"
 #include "tests/support/rank_threads.h"
 
@@ -20,11 +21,15 @@ inline std::vector<ProcessGroup> local_groups(int ranks, Over transport = Over::
   std::vector<ProcessGroup> groups;
   if (transport == Over::arena) {
     for (auto& arena : make_local_arenas(ranks, {.segment_bytes = std::size_t{256} << 20})) {
-      groups.emplace_back(std::make_unique<ArenaEngine>(std::move(arena)), options);
+      auto messages = make_arena_mesh(*arena);
+      groups.emplace_back(std::make_unique<ArenaEngine>(std::move(arena)), options, std::move(messages));
     }
   } else {
-    for (auto& mesh : make_local_meshes(ranks))
-      groups.emplace_back(std::make_unique<LinkEngine>(std::move(mesh), 0), options);
+    auto messages = make_local_meshes(ranks);
+    for (auto& mesh : make_local_meshes(ranks)) {
+      groups.emplace_back(std::make_unique<LinkEngine>(std::move(mesh), 0), options,
+                          std::move(messages[groups.size()]));
+    }
   }
   return groups;
 }

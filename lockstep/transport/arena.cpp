@@ -6,11 +6,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
 #include <new>
 #include <random>
 #include <utility>
 
+#include "lockstep/transport/arena_mesh.h"
 #include "lockstep/transport/futex.h"
 
 namespace lockstep {
@@ -33,8 +33,11 @@ constexpr std::size_t controls_offset() { return round_up(sizeof(arena::ArenaHea
 constexpr std::size_t slots_offset(int ranks) {
   return round_up(controls_offset() + static_cast<std::size_t>(ranks) * sizeof(RankControl), arena::kPage);
 }
-constexpr std::size_t segments_offset(int ranks) {
-  return round_up(slots_offset(ranks) + static_cast<std::size_t>(ranks) * arena::kSlots * sizeof(Slot), kHugePage);
+constexpr std::size_t message_rings_offset(int ranks) {
+  return round_up(slots_offset(ranks) + static_cast<std::size_t>(ranks) * arena::kSlots * sizeof(Slot), arena::kPage);
+}
+std::size_t segments_offset(int ranks) {
+  return round_up(message_rings_offset(ranks) + ring_region_bytes(ranks), kHugePage);
 }
 
 }  // namespace
@@ -60,7 +63,7 @@ void format_arena(const Mapping& mapping, int ranks, std::size_t segment_bytes, 
   header->generation = generation;
   header->nonce = nonce;
   // The rest of the memory is zero, which is the initial state of every word in it.
-  mapping.populate(base, segments_offset(ranks));
+  mapping.populate(base, message_rings_offset(ranks));
   header->magic = arena::kMagic;
 }
 
@@ -97,6 +100,8 @@ std::optional<std::size_t> Arena::offset_of(const std::byte* data, std::size_t b
   return offset;
 }
 
+std::byte* Arena::message_rings() const { return mapping_->data() + message_rings_offset(size_); }
+
 void Arena::ring() const {
   // Pairs with the fence in await_slowly(): either the sleeper sees our word, or we see that it sleeps.
   std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -123,7 +128,7 @@ std::optional<Stall> Arena::lost_peer(const std::function<bool(int)>& waiting_fo
 
 void Arena::stop(const Error& error) const {
   abort(error);
-  throw_abort();
+  throw_abort(header_->abort, rank_);
 }
 
 void Arena::await_slowly(const std::function<bool()>& ready, const std::function<bool(int)>& waiting_for,
@@ -165,33 +170,7 @@ void Arena::await_slowly(const std::function<bool()>& ready, const std::function
 }
 
 void Arena::abort(const Error& error) const noexcept {
-  AbortRecord& record = header_->abort;
-  std::uint32_t expected = AbortRecord::none;
-  if (!record.state.compare_exchange_strong(expected, AbortRecord::writing)) return;
-  const std::string_view text = error.what();
-  record.kind = static_cast<std::uint32_t>(error.kind());
-  record.peer = error.detail().peer;
-  record.text_bytes = static_cast<std::uint32_t>(std::min(text.size(), arena::kAbortTextBytes));
-  std::memcpy(record.text, text.data(), record.text_bytes);
-  record.state.store(AbortRecord::set, std::memory_order_release);
-  ring();
-}
-
-void Arena::throw_abort() const {
-  const AbortRecord& record = header_->abort;
-  // A writer that dies half way leaves `writing` for ever.
-  const Deadline patience = Deadline::after(100ms);
-  while (record.state.load(std::memory_order_acquire) == AbortRecord::writing) {
-    if (patience.expired()) throw Error(ErrorKind::peer_lost, "a rank died while it reported an error");
-    ::sched_yield();
-  }
-  // Copied once, then checked: another process could change it meanwhile.
-  const std::size_t bytes = std::min<std::size_t>(record.text_bytes, arena::kAbortTextBytes);
-  const std::uint32_t kind = std::min(record.kind, static_cast<std::uint32_t>(ErrorKind::internal));
-  ErrorDetail detail;
-  detail.rank = rank_;
-  detail.peer = record.peer;
-  throw Error(static_cast<ErrorKind>(kind), std::string(record.text, bytes), detail);
+  if (record_abort(header_->abort, error)) ring();
 }
 
 std::vector<std::unique_ptr<Arena>> make_local_arenas(int ranks, const ArenaOptions& options) {

@@ -15,6 +15,7 @@
 
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/error.h"
+#include "lockstep/transport/abort_record.h"
 #include "lockstep/transport/arena_heap.h"
 #include "lockstep/transport/arena_layout.h"
 #include "lockstep/transport/mapping.h"
@@ -73,6 +74,11 @@ class Arena {
   // The offset of a run of bytes in this rank's segment, if it lies there.
   std::optional<std::size_t> offset_of(const std::byte* data, std::size_t bytes) const;
 
+  // What a mesh over this arena's message rings needs; see make_arena_mesh().
+  std::byte* message_rings() const;
+  const std::shared_ptr<Mapping>& mapping() const { return mapping_; }
+  int peer_pidfd(int rank) const { return peers_[static_cast<std::size_t>(rank)].pidfd.get(); }
+
   // Memory of this rank's segment for tensors; it keeps the mapping alive by itself.
   const std::shared_ptr<ArenaHeap>& heap() const { return heap_; }
 
@@ -88,11 +94,11 @@ class Arena {
   void abort(const Error& error) const noexcept;
   // Throws what abort() recorded, if anything.
   void check_abort() const {
-    if (header_->abort.state.load(std::memory_order_acquire) == arena::AbortRecord::set) throw_abort();
+    if (header_->abort.state.load(std::memory_order_acquire) == arena::AbortRecord::set)
+      throw_abort(header_->abort, rank_);
   }
 
  private:
-  [[noreturn]] void throw_abort() const;
   [[noreturn]] void stop(const Error& error) const;
   // Spins for as long as a peer on another core may take to answer; whether ready() became true.
   template <class Ready, class WaitingFor>

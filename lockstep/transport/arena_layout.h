@@ -1,7 +1,8 @@
 // What lies where in an arena's memory, as every process of a node sees it. Only trivially copyable, address-free
 // types: the memory is mapped at different addresses in different processes.
 //
-//   ArenaHeader | RankControl x n | slots: n x kSlots x Slot | segments: n x segment_bytes
+//   ArenaHeader | RankControl x n | slots: n x kSlots x Slot | message rings | segments: n x segment_bytes
+//   message rings = AbortRecord | RingRank x n | RingControl x n (n - 1) | rings: n (n - 1) x kRingBytes
 //   a segment = kStagingBuffers staging buffers of kStagingBytes, then the heap
 #pragma once
 
@@ -12,7 +13,7 @@
 namespace lockstep::arena {
 
 inline constexpr std::uint64_t kMagic = 0x314e45524150534cULL;  // "LSPAREN1"
-inline constexpr std::uint32_t kVersion = 1;
+inline constexpr std::uint32_t kVersion = 2;
 inline constexpr std::size_t kCacheLine = 64;
 inline constexpr std::size_t kPage = 4096;
 
@@ -69,6 +70,21 @@ struct AbortRecord {
   char text[kAbortTextBytes];
 };
 
+// One rank of an arena mesh.
+struct RingRank {
+  alignas(kCacheLine) std::atomic<std::uint32_t> doorbell;
+  std::atomic<std::uint32_t> sleeping;
+  alignas(kCacheLine) std::atomic<std::uint32_t> left;
+};
+
+// How far the stream from one rank to another has come. What was sent and not yet received lies in its ring.
+struct RingControl {
+  alignas(kCacheLine) std::atomic<std::uint64_t> sent;
+  alignas(kCacheLine) std::atomic<std::uint64_t> received;
+  std::atomic<std::uint32_t> wants_room;  // the sender sleeps until something is received
+};
+inline constexpr std::size_t kRingBytes = std::size_t{128} << 10;
+
 struct ArenaHeader {
   std::uint64_t magic;
   std::uint32_t version;
@@ -79,6 +95,7 @@ struct ArenaHeader {
   AbortRecord abort;
 };
 
-static_assert(std::atomic<std::uint32_t>::is_always_lock_free, "shared memory needs address-free atomics");
+static_assert(std::atomic<std::uint32_t>::is_always_lock_free && std::atomic<std::uint64_t>::is_always_lock_free,
+              "shared memory needs address-free atomics");
 
 }  // namespace lockstep::arena

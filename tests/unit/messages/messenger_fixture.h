@@ -9,6 +9,7 @@
 
 #include "lockstep/messages/messenger.h"
 #include "lockstep/transport/local_mesh.h"
+#include "tests/support/arena_meshes.h"
 #include "tests/support/tcp_meshes.h"
 
 namespace lockstep::testing {
@@ -23,6 +24,7 @@ struct MeshKind {
 inline const MeshKind kMeshKinds[] = {
     {"in-process", [](int size) { return make_local_meshes(size, 1000); }},
     {"tcp", [](int size) { return make_tcp_meshes(size); }},
+    {"shared memory", [](int size) { return make_arena_meshes(size); }},
 };
 
 inline Messengers make_messengers(std::vector<std::unique_ptr<Mesh>> meshes) {

@@ -1,4 +1,4 @@
-// What every Mesh does, over in-process rings and over TCP.
+// What every Mesh does, over in-process rings, TCP and shared memory.
 #include "lockstep/transport/mesh.h"
 
 #include <doctest/doctest.h>
@@ -12,6 +12,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/transport/local_mesh.h"
+#include "tests/support/arena_meshes.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/rank_threads.h"
 #include "tests/support/tcp_meshes.h"
@@ -31,6 +32,7 @@ struct Kind {
 const Kind kKinds[] = {
     {"in-process", [](int size) { return make_local_meshes(size, 1000); }},
     {"tcp", [](int size) { return make_tcp_meshes(size); }},
+    {"shared memory", [](int size) { return make_arena_meshes(size); }},
 };
 
 Deadline soon() { return Deadline::after(20s); }

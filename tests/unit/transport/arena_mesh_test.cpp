@@ -1,0 +1,209 @@
+// What is special about meshes over shared memory: their memory, and ranks that are processes of their own.
+#include "lockstep/transport/arena_mesh.h"
+
+#include <doctest/doctest.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/transport/arena.h"
+#include "tests/support/arena_meshes.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/rank_threads.h"
+
+using namespace lockstep;
+using namespace lockstep::testing;
+using namespace std::chrono_literals;
+
+namespace {
+
+using Buffer = std::vector<std::byte>;
+
+Deadline soon() { return Deadline::after(20s); }
+
+void send_all(Mesh& mesh, int peer, ByteSpan data) {
+  while (!data.empty()) {
+    const std::size_t bytes = mesh.send_some(peer, data);
+    data = data.subspan(bytes);
+    if (bytes == 0) mesh.wait(std::array{Mesh::Interest{peer, false, true}}, soon());
+  }
+}
+
+void receive_all(Mesh& mesh, int peer, MutableByteSpan data) {
+  while (!data.empty()) {
+    const std::size_t bytes = mesh.recv_some(peer, data);
+    data = data.subspan(bytes);
+    if (bytes == 0) mesh.wait(std::array{Mesh::Interest{peer, true, false}}, soon());
+  }
+}
+
+std::vector<ArenaPeer> watch_peer(int peer, pid_t pid) {
+  auto peers = name_peers(2);
+  peers[static_cast<std::size_t>(peer)].pidfd.reset(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  return peers;
+}
+
+// Rank 1 of 2, a process of its own. It is killed at the end, if it has not ended.
+class ChildRank {
+ public:
+  ChildRank(const std::shared_ptr<std::byte>& region, const std::function<void(Mesh&)>& body) {
+    pid_ = ::fork();
+    if (pid_ != 0) return;
+    int status = 1;
+    try {
+      auto mesh = make_arena_mesh(region, region.get(), 1, watch_peer(0, ::getppid()));
+      body(*mesh);
+      status = 0;
+    } catch (const std::exception&) {  // the parent sees the status
+    }
+    ::_exit(status);
+  }
+  ~ChildRank() {
+    kill();
+    if (!waited_) ::waitpid(pid_, nullptr, 0);
+  }
+  pid_t pid() const { return pid_; }
+  void kill() const {
+    if (!waited_) ::kill(pid_, SIGKILL);
+  }
+  int exit_code() {
+    int status = 0;
+    ::waitpid(pid_, &status, 0);
+    waited_ = true;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
+
+ private:
+  pid_t pid_ = -1;
+  bool waited_ = false;
+};
+
+}  // namespace
+
+TEST_CASE("the rings of many ranks take half a gibibyte of addresses at most") {
+  CHECK(ring_region_bytes(1) <= 8192);
+  CHECK(ring_region_bytes(2) >= 2 * arena::kRingBytes);
+  CHECK(ring_region_bytes(64) < (std::size_t{513} << 20));
+  CHECK(ring_region_bytes(64) > 64 * 63 * arena::kRingBytes);
+}
+
+TEST_CASE("a mesh of one needs nobody") {
+  const auto alone = make_arena_meshes(1);
+  alone[0]->wait({}, soon());
+  alone[0]->abort(Error(ErrorKind::aborted, "enough"));
+  CHECK_ERROR(error_of([&] { alone[0]->wait({}, soon()); }), ErrorKind::aborted, "enough");
+}
+
+TEST_CASE("a stream whose words are damaged is refused") {
+  const auto region = make_ring_region(2);
+  const auto mesh = make_arena_mesh(region, region.get(), 0, name_peers(2));
+  const std::size_t controls = ring_region_bytes(2) - 2 * arena::kRingBytes;
+  auto* words = reinterpret_cast<std::uint64_t*>(region.get() + (sizeof(arena::AbortRecord) + 63) / 64 * 64 +
+                                                 2 * sizeof(arena::RingRank));
+  REQUIRE(reinterpret_cast<std::byte*>(words) < region.get() + controls);
+  std::array<std::byte, 4> four{};
+  words[sizeof(arena::RingControl) / 8] = arena::kRingBytes + 1;  // sent by rank 1
+  CHECK_ERROR(error_of([&] { mesh->recv_some(1, four); }), ErrorKind::corrupt_data, "ring", "rank 1", "damaged");
+  words[8] = 5;  // received by rank 1, though nothing was sent
+  CHECK_ERROR(error_of([&] { mesh->send_some(1, four); }), ErrorKind::corrupt_data, "damaged");
+}
+
+TEST_CASE("an arena has rings for a mesh, which outlives it and disturbs nothing else in it") {
+  auto arenas = make_local_arenas(3, {.segment_bytes = std::size_t{8} << 20});
+  std::vector<std::unique_ptr<Mesh>> meshes;
+  for (const auto& arena : arenas) {
+    CHECK(arena->message_rings() + ring_region_bytes(3) <= arena->segment(0));
+    meshes.push_back(make_arena_mesh(*arena));
+  }
+  std::memset(arenas[0]->segment(0), 0x77, 4096);
+  run_ranks_or_throw(3, [&](int rank) {
+    Mesh& mesh = *meshes[static_cast<std::size_t>(rank)];
+    const Buffer sent(300'000, static_cast<std::byte>(rank + 1));
+    Buffer received(sent.size());
+    // Twice the ring's size, so the next rank has to read meanwhile; rank 0 reads first.
+    if (rank != 0) send_all(mesh, (rank + 1) % 3, sent);
+    receive_all(mesh, (rank + 2) % 3, received);
+    if (rank == 0) send_all(mesh, 1, sent);
+    if (received != Buffer(sent.size(), static_cast<std::byte>((rank + 2) % 3 + 1))) {
+      throw std::runtime_error("wrong bytes");
+    }
+  });
+  CHECK(arenas[0]->segment(0)[4095] == std::byte{0x77});
+  for (const auto& arena : arenas) arena->check_abort();
+  meshes[2]->abort(Error(ErrorKind::aborted, "enough"));
+  CHECK_ERROR(error_of([&] { meshes[0]->wait({}, soon()); }), ErrorKind::aborted, "enough");
+  for (const auto& arena : arenas) arena->check_abort();  // the mesh's end is not the arena's
+  arenas.clear();
+  CHECK_ERROR(error_of([&] { meshes[1]->wait({}, soon()); }), ErrorKind::aborted, "enough");
+}
+
+TEST_CASE("processes exchange bytes both ways, and one that is killed is named at once") {
+  const auto region = make_ring_region(2);
+  constexpr std::size_t kBytes = 1'000'003;
+  ChildRank child(region, [](Mesh& mesh) {
+    Buffer echo(kBytes);
+    receive_all(mesh, 0, echo);
+    send_all(mesh, 0, echo);
+    send_all(mesh, 0, std::as_bytes(std::span("last words", 10)));
+    for (;;) ::pause();
+  });
+  const auto mesh = make_arena_mesh(region, region.get(), 0, watch_peer(1, child.pid()));
+  Buffer sent(kBytes), received(kBytes);
+  for (std::size_t i = 0; i < kBytes; ++i) sent[i] = static_cast<std::byte>(i * 7 + i / 251);
+  send_all(*mesh, 1, sent);
+  receive_all(*mesh, 1, received);
+  CHECK(received == sent);
+  std::array<std::byte, 1> first{};
+  receive_all(*mesh, 1, first);
+  CHECK_ERROR(error_of([&] {
+                mesh->wait(std::array{Mesh::Interest{1, true, false}}, soon());
+                std::array<std::byte, 9> rest{};
+                receive_all(*mesh, 1, rest);
+                mesh->wait(std::array{Mesh::Interest{1, true, false}}, Deadline::after(60ms));
+              }),
+              ErrorKind::timeout);
+  const TimePoint start = steady_clock().now();
+  child.kill();
+  const Error error = error_of([&] { mesh->wait(std::array{Mesh::Interest{1, true, false}}, soon()); });
+  CHECK_ERROR(error, ErrorKind::peer_lost, "rank 1 was lost: its process ended");
+  CHECK(error.detail().peer == 1);
+  CHECK(seconds(steady_clock().now() - start) < 1);
+  // Reported once; from now on only those who need it hear of it.
+  mesh->wait({}, soon());
+  CHECK_ERROR(error_of([&] { mesh->recv_some(1, first); }), ErrorKind::peer_lost, "rank 1");
+  CHECK_ERROR(error_of([&] { mesh->send_some(1, first); }), ErrorKind::peer_lost, "rank 1");
+}
+
+TEST_CASE("a process that says goodbye is not lost, and an abort crosses processes") {
+  const auto region = make_ring_region(2);
+  ChildRank child(region, [](Mesh& mesh) {
+    send_all(mesh, 0, std::as_bytes(std::span("x", 1)));
+    const Error error = error_of([&] { mesh.wait(std::array{Mesh::Interest{0, true, false}}, soon()); });
+    if (error.kind() != ErrorKind::timeout || error.detail().peer != 3) throw error;
+  });
+  {
+    const auto mesh = make_arena_mesh(region, region.get(), 0, watch_peer(1, child.pid()));
+    std::array<std::byte, 1> byte{};
+    receive_all(*mesh, 1, byte);
+    mesh->abort(Error(ErrorKind::timeout, "rank 3 has not come", {.rank = 0, .peer = 3}));
+    CHECK(child.exit_code() == 0);
+  }
+  const auto other_region = make_ring_region(2);
+  ChildRank polite(other_region, [](Mesh& mesh) { send_all(mesh, 0, std::as_bytes(std::span("bye", 3))); });
+  const auto mesh = make_arena_mesh(other_region, other_region.get(), 0, watch_peer(1, polite.pid()));
+  CHECK(polite.exit_code() == 0);
+  mesh->wait({}, soon());
+  std::array<std::byte, 3> bye{};
+  receive_all(*mesh, 1, bye);
+  CHECK_ERROR(error_of([&] { receive_all(*mesh, 1, bye); }), ErrorKind::peer_lost, "rank 1 has left the group");
+}

@@ -106,8 +106,8 @@ struct ProcessGroup::State {
   std::jthread thread;   // made with the first asynchronous call; last member: it must end first
 };
 
-ProcessGroup::ProcessGroup(std::unique_ptr<Engine> engine, const GroupOptions& options,
-                           std::unique_ptr<Mesh> messages, std::shared_ptr<const GroupOrigin> origin)
+ProcessGroup::ProcessGroup(std::unique_ptr<Engine> engine, const GroupOptions& options, std::unique_ptr<Mesh> messages,
+                           std::shared_ptr<const GroupOrigin> origin)
     : state_(std::make_shared<State>(std::move(engine), options, std::move(messages), std::move(origin))) {}
 
 int ProcessGroup::rank() const { return state_->engine->rank(); }

@@ -141,7 +141,7 @@ void expect_sum(const lockstep::ProcessGroup& group, double mine, double sum) {
   require(at::equal(value, at::full({1000}, sum)), "a wrong sum");
 }
 
-// Of four ranks: even and odd ones, and ranks 3, 1, 0 in this order; all in use at once.
+// Of four ranks: even and odd ones, and ranks 3, 1, 0 in this order; all in use at once, with messages between them.
 void parts(const World& world) {
   const lockstep::ProcessGroup& all = world.group();
   const auto half = all.split(world.rank() % 2);
@@ -157,6 +157,11 @@ void parts(const World& world) {
     expect_sum(*half, world.rank(), world.rank() % 2 == 0 ? 2 : 4);
     if (three) expect_sum(*three, world.rank(), 4);
     if (quarter) expect_sum(*quarter, world.rank(), world.rank());
+    const at::Tensor from_left = at::zeros({i * 2000});
+    const lockstep::Work received = all.recv_async(from_left, (world.rank() + 3) % 4);
+    all.send(at::full({i * 2000}, 1.0 * world.rank()), (world.rank() + 1) % 4);
+    received.wait();
+    require(at::equal(from_left, at::full({i * 2000}, 1.0 * ((world.rank() + 3) % 4))), "a wrong message");
     work.wait();
     require(at::equal(slow, at::full({100'000}, 10.0)), "a wrong sum of all");
   }

@@ -1,0 +1,28 @@
+"""Lockstep as a backend of torch.distributed: init_process_group("lockstep")."""
+
+
+def _create(options, pg_options):
+    import torch
+    from lockstep import _lockstep
+
+    if torch.__version__.split("+")[0] != _lockstep.torch_version:
+        raise RuntimeError(
+            f"lockstep was built against torch {_lockstep.torch_version}, and this is torch {torch.__version__}; "
+            "install it again: pip install --force-reinstall --no-deps ./python"
+        )
+    return _lockstep.create(
+        options.store, options.group_rank, options.group_size, options.timeout, options.group_id
+    )
+
+
+def _autoload():
+    """Called by `import torch`, which fails if this does: it loads nothing and lets nothing out."""
+    try:
+        import torch.distributed as dist
+
+        if dist.is_available() and "LOCKSTEP" not in dist.Backend._plugins:
+            dist.Backend.register_backend("lockstep", _create, extended_api=True, devices=["cpu"])
+    except Exception as error:
+        import warnings
+
+        warnings.warn(f"the torch.distributed backend lockstep is not available: {error}", stacklevel=2)

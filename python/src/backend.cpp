@@ -1,0 +1,122 @@
+#include "backend.h"
+
+#include <torch/csrc/utils/pybind.h>
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <string_view>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/unique_fd.h"
+#include "lockstep/group/connect.h"
+#include "lockstep/rendezvous/rendezvous.h"
+#include "lockstep/store/prefix_store.h"
+#include "monitored_barrier.h"
+#include "store.h"
+
+namespace lockstep::python {
+namespace {
+
+Token token_from(ByteView bytes) {
+  const UniqueFd fd(::memfd_create("lockstep-token", MFD_CLOEXEC));
+  if (!fd || ::write(fd.get(), bytes.data(), bytes.size()) != static_cast<ssize_t>(bytes.size())) {
+    throw system_error("keeping the job token failed", errno);
+  }
+  return Token::from_fd(fd.get());
+}
+
+// A launcher's token, or a fresh one from rank 0: torch's store is then what keeps strangers out.
+Token agree_on_token(Store& store, int rank, Deadline deadline) {
+  if (std::getenv("LOCKSTEP_TOKEN_FD") != nullptr || std::getenv("LOCKSTEP_TOKEN_FILE") != nullptr) {
+    return Token::for_this_process();
+  }
+  if (rank == 0) {
+    const Token token = Token::generate();
+    // A process that joins again through the same store keeps the first one.
+    const ByteView bytes(reinterpret_cast<const char*>(token.bytes().data()), Token::kBytes);
+    return token_from(store.compare_set("token", {}, bytes, deadline));
+  }
+  return token_from(store.get("token", deadline));
+}
+
+// The launcher's word on ranks and stores is torch's affair here.
+const char* environment(const char* name) {
+  const std::string_view wanted = name;
+  return wanted == "LOCKSTEP_NODE" || wanted == "LOCKSTEP_ADDRESS" ? std::getenv(name) : nullptr;
+}
+
+Transport wanted_transport() {
+  const char* name = std::getenv("LOCKSTEP_TRANSPORT");
+  const std::string_view wanted = name == nullptr ? "automatic" : name;
+  if (wanted == "automatic") return Transport::automatic;
+  if (wanted == "shared_memory") return Transport::shared_memory;
+  if (wanted == "tcp") return Transport::tcp;
+  throw Error(ErrorKind::invalid_argument,
+              "LOCKSTEP_TRANSPORT is \"" + std::string(wanted) + "\"; it can be automatic, shared_memory or tcp");
+}
+
+// Torch's names of groups have any length.
+std::string short_name(const std::string& name) { return name.size() <= 48 ? name : name.substr(name.size() - 48); }
+
+}  // namespace
+
+Backend::Backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, Milliseconds timeout,
+                 const std::string& group_name)
+    : c10d::Backend(rank, size), options_(c10::make_intrusive<Options>("lockstep", timeout)) {
+  with_torch_errors([&] {
+    const Deadline deadline = Deadline::after(timeout);
+    const auto shared = std::make_shared<PrefixStore>(std::make_shared<TorchStore>(store), "lockstep");
+    JoinOptions join_options;
+    join_options.store = shared;
+    join_options.rank = rank;
+    join_options.world_size = size;
+    join_options.token = agree_on_token(*shared, rank, deadline);
+    join_options.timeout = timeout;
+    const Membership membership = join(join_options, environment);
+    store_ = membership.store;
+    group_ = std::make_unique<ProcessGroup>(connect_group(
+        membership, short_name(group_name), {.timeout = timeout, .transport = wanted_transport()}, deadline));
+    mailbox_ = std::make_unique<Mailbox>(store_, rank, size);
+  });
+}
+
+Backend::~Backend() {
+  const auto end = [this] {
+    mailbox_.reset();
+    group_.reset();
+    completer_.reset();
+  };
+  if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) {
+    const pybind11::gil_scoped_release release;  // the listeners of a Future may need the lock to come to an end
+    end();
+  } else {
+    end();
+  }
+}
+
+void Backend::abort() { group_->abort("rank " + std::to_string(getRank()) + " called abort()"); }
+
+c10d::ErrorType Backend::getError() { return c10d::ErrorType::SUCCESS; }
+
+CallOptions Backend::call_options(Milliseconds timeout) const {
+  return {.timeout = timeout == c10d::kUnsetTimeout || timeout == kNoTimeout ? options_->timeout : timeout};
+}
+
+Backend::WorkPtr Backend::launch(c10d::OpType type, const char* title, const Tensors& inputs, Tensors outputs,
+                                 const std::function<Started()>& start) {
+  if (!c10d::isP2POp(type)) ++sequence_;
+  auto work = c10::make_intrusive<TorchWork>(getRank(), type, title, std::optional(inputs), std::move(outputs),
+                                             completer_, start);
+  if (work->has_last_step()) work->settle_in_background();
+  return work;
+}
+
+void Backend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) {
+  const auto timeout = options.timeout == c10d::kUnsetTimeout ? options_->timeout : options.timeout;
+  with_torch_errors(
+      [&] { monitored_barrier(*store_, getRank(), getSize(), monitored_barriers_++, timeout, wait_all_ranks); });
+}
+
+}  // namespace lockstep::python

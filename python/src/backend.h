@@ -1,0 +1,81 @@
+// A Backend is a lockstep::ProcessGroup as torch.distributed knows groups. Python -> c10d -> Backend -> ProcessGroup.
+// Thread-safe as ProcessGroup is. The collectives return at once; monitoredBarrier blocks. Failures: see TorchWork.
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/group/process_group.h"
+#include "mailbox.h"
+#include "work.h"
+
+namespace lockstep::python {
+
+class Backend final : public c10d::Backend {
+ public:
+  using Milliseconds = std::chrono::milliseconds;
+  using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+  using TensorLists = std::vector<std::vector<at::Tensor>>;
+  using Tensors = std::vector<at::Tensor>;
+
+  // Meets the other ranks in the store, which is this group's own part, and connects to them. Blocks until all are
+  // there.
+  Backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, Milliseconds timeout,
+          const std::string& group_name);
+  ~Backend() override;
+
+  const std::string getBackendName() const override { return "lockstep"; }
+  c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
+  void setTimeout(Milliseconds timeout) override { options_->timeout = timeout; }
+  void abort() override;
+  void shutdown() override {}
+  c10d::ErrorType getError() override;
+  void setSequenceNumberForGroup() override {}
+  std::uint64_t getSequenceNumberForGroup() override { return sequence_; }
+
+  WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
+  WorkPtr allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) override;
+  WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
+  WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& options) override;
+  WorkPtr allgather(TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override;
+  WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) override;
+  WorkPtr allgather_coalesced(TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override;
+  WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::AllgatherOptions& options) override;
+  WorkPtr gather(TensorLists& outputs, Tensors& inputs, const c10d::GatherOptions& options) override;
+  WorkPtr scatter(Tensors& outputs, TensorLists& inputs, const c10d::ScatterOptions& options) override;
+  WorkPtr reduce_scatter(Tensors& outputs, TensorLists& inputs, const c10d::ReduceScatterOptions& options) override;
+  WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                               const c10d::ReduceScatterOptions& options) override;
+  WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::ReduceScatterOptions& options) override;
+  WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<std::int64_t>& output_sizes,
+                        std::vector<std::int64_t>& input_sizes, const c10d::AllToAllOptions& options) override;
+  WorkPtr alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) override;
+  WorkPtr send(Tensors& tensors, int peer, int tag) override;
+  WorkPtr recv(Tensors& tensors, int peer, int tag) override;
+  WorkPtr recvAnysource(Tensors& tensors, int tag) override;
+  WorkPtr barrier(const c10d::BarrierOptions& options) override;
+  void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override;
+
+ private:
+  CallOptions call_options(Milliseconds timeout) const;
+  WorkPtr launch(c10d::OpType type, const char* title, const Tensors& inputs, Tensors outputs,
+                 const std::function<Started()>& start);
+
+  const c10::intrusive_ptr<Options> options_;
+  std::shared_ptr<Store> store_;
+  std::unique_ptr<ProcessGroup> group_;
+  std::unique_ptr<Mailbox> mailbox_;
+  std::shared_ptr<Completer> completer_ = std::make_shared<Completer>();
+  std::atomic<std::uint64_t> sequence_ = 0;
+  std::atomic<std::uint64_t> monitored_barriers_ = 0;
+};
+
+}  // namespace lockstep::python

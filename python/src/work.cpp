@@ -1,0 +1,146 @@
+#include "work.h"
+
+#include <condition_variable>
+#include <deque>
+#include <utility>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::python {
+
+TorchWork::TorchWork(int rank, c10d::OpType type, const char* title, const std::optional<Tensors>& inputs,
+                     Tensors outputs, const std::shared_ptr<Completer>& completer,
+                     const std::function<Started()>& start)
+    : c10d::Work(rank, type, title, inputs), outputs_(std::move(outputs)), completer_(completer) {
+  started_ = with_torch_errors(start);
+}
+
+bool TorchWork::isCompleted() {
+  if (!started_.work.is_completed()) return false;
+  settle();
+  return true;
+}
+
+bool TorchWork::wait(std::chrono::milliseconds timeout) {
+  with_torch_errors([&] {
+    try {
+      started_.work.wait(timeout <= kNoTimeout ? Deadline::never() : Deadline::after(timeout));
+    } catch (const Error&) {
+      if (!started_.work.is_completed()) throw;
+    }
+  });
+  settle();
+  return c10d::Work::wait();
+}
+
+void TorchWork::settle() {
+  try {
+    started_.work.wait();
+  } catch (...) {  // exception() has it
+  }
+  c10::intrusive_ptr<c10::ivalue::Future> listeners;
+  {
+    const std::lock_guard lock(settling_);
+    if (settled_) return;
+    std::exception_ptr error = started_.work.exception();
+    try {
+      if (!error && started_.finish) started_.finish();
+    } catch (...) {
+      error = std::current_exception();
+    }
+    started_.finish = nullptr;
+    settled_ = true;
+    listeners = future_;
+    finish(error ? as_torch_error(error) : nullptr);
+  }
+  if (listeners) tell(*listeners);  // outside the lock: listeners may wait for this work again
+}
+
+void TorchWork::tell(c10::ivalue::Future& future) {
+  if (const auto error = exception()) {
+    future.setError(error);
+  } else {
+    future.markCompleted(c10::IValue(outputs_));
+  }
+}
+
+int TorchWork::sourceRank() const {
+  TORCH_CHECK(started_.source, "only a message that was received has a source rank");
+  return started_.source();
+}
+
+std::vector<at::Tensor> TorchWork::result() { return outputs_; }
+
+c10::intrusive_ptr<c10::ivalue::Future> TorchWork::getFuture() {
+  bool follow = false;
+  {
+    const std::lock_guard lock(settling_);
+    if (!future_) {
+      future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+      follow = !settled_;
+      if (settled_) tell(*future_);  // nobody can listen yet
+    }
+  }
+  if (follow) settle_in_background();
+  return future_;
+}
+
+void TorchWork::settle_in_background() {
+  const auto self = c10::intrusive_ptr<TorchWork>::reclaim_copy(this);
+  if (const auto completer = completer_.lock()) {
+    completer->add(self);
+  } else {
+    settle();  // the group has gone, so its works have ended
+  }
+}
+
+struct Completer::State {
+  std::mutex mutex;
+  std::condition_variable_any added;
+  std::deque<c10::intrusive_ptr<TorchWork>> queue;  // protected by mutex
+
+  void serve(const std::stop_token& stop) {
+    std::unique_lock lock(mutex);
+    while (added.wait(lock, stop, [this] { return !queue.empty(); })) {
+      const auto work = std::move(queue.front());
+      queue.pop_front();
+      lock.unlock();
+      work->settle();
+      lock.lock();
+    }
+  }
+};
+
+Completer::Completer() : state_(std::make_shared<State>()) {}
+
+Completer::~Completer() {
+  thread_.request_stop();
+  // A listener may hold the last reference to the group: a thread cannot join itself.
+  if (thread_.get_id() == std::this_thread::get_id()) thread_.detach();
+}
+
+void Completer::add(c10::intrusive_ptr<TorchWork> work) {
+  {
+    const std::lock_guard lock(state_->mutex);
+    if (!thread_.joinable()) {
+      thread_ = std::jthread([state = state_](const std::stop_token& stop) { state->serve(stop); });
+    }
+    state_->queue.push_back(std::move(work));
+  }
+  state_->added.notify_one();
+}
+
+std::exception_ptr as_torch_error(const std::exception_ptr& error) {
+  try {
+    try {
+      std::rethrow_exception(error);
+    } catch (const Error& lockstep_error) {
+      if (lockstep_error.kind() == ErrorKind::invalid_argument) C10_THROW_ERROR(ValueError, lockstep_error.what());
+      C10_THROW_ERROR(DistBackendError, lockstep_error.what());
+    }
+  } catch (...) {
+    return std::current_exception();
+  }
+}
+
+}  // namespace lockstep::python

@@ -1,0 +1,87 @@
+// A TorchWork is a lockstep::Work as torch knows works: waited for, polled, or followed through a Future.
+// Backend -> TorchWork -> Python. Thread-safe. wait() blocks; failures reach Python as DistBackendError (ValueError
+// for arguments).
+//
+// A Completer brings Futures (and results that still need a last step) to their end while nobody waits.
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "lockstep/group/work.h"
+
+namespace lockstep::python {
+
+// An operation under way. `finish`, where there is one, turns what it brought into the caller's results.
+struct Started {
+  Work work = {};
+  std::function<void()> finish = {};
+  std::function<int()> source = {};  // of a message from any rank
+};
+
+class Completer;
+
+class TorchWork final : public c10d::Work {
+ public:
+  using Tensors = std::vector<at::Tensor>;
+
+  // `start` runs within the constructor, so that the profiler's event covers it.
+  TorchWork(int rank, c10d::OpType type, const char* title, const std::optional<Tensors>& inputs, Tensors outputs,
+            const std::shared_ptr<Completer>& completer, const std::function<Started()>& start);
+
+  bool isCompleted() override;
+  int sourceRank() const override;
+  Tensors result() override;
+  bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+
+  // Blocks until the operation has ended, its last step is done and the Future's listeners are told. Never throws.
+  void settle();
+  // The same, in the Completer's thread.
+  void settle_in_background();
+  bool has_last_step() const { return started_.finish != nullptr; }
+
+ private:
+  void tell(c10::ivalue::Future& future);
+
+  const Tensors outputs_;
+  const std::weak_ptr<Completer> completer_;
+  Started started_;
+  std::mutex settling_;
+  // State below is protected by settling_.
+  bool settled_ = false;
+  c10::intrusive_ptr<c10::ivalue::Future> future_;
+};
+
+// Settles works in the order in which they were added. Its destructor leaves those that it has not begun.
+class Completer {
+ public:
+  Completer();
+  ~Completer();
+  Completer(const Completer&) = delete;
+  Completer& operator=(const Completer&) = delete;
+  void add(c10::intrusive_ptr<TorchWork> work);
+
+ private:
+  struct State;
+  const std::shared_ptr<State> state_;
+  std::jthread thread_;  // made with the first work
+};
+
+// What Python is to see instead of an Error.
+std::exception_ptr as_torch_error(const std::exception_ptr& error);
+// Runs `call`; what it throws leaves as torch's kind of error.
+template <class Call>
+auto with_torch_errors(Call&& call) {
+  try {
+    return call();
+  } catch (...) {
+    std::rethrow_exception(as_torch_error(std::current_exception()));
+  }
+}
+
+}  // namespace lockstep::python

@@ -78,13 +78,11 @@ Backend::Backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int siz
     store_ = membership.store;
     group_ = std::make_unique<ProcessGroup>(connect_group(
         membership, short_name(group_name), {.timeout = timeout, .transport = wanted_transport()}, deadline));
-    mailbox_ = std::make_unique<Mailbox>(store_, rank, size);
   });
 }
 
 Backend::~Backend() {
   const auto end = [this] {
-    mailbox_.reset();
     group_.reset();
     completer_.reset();
   };

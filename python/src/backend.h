@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "lockstep/group/process_group.h"
-#include "mailbox.h"
+#include "lockstep/store/store.h"
 #include "work.h"
 
 namespace lockstep::python {
@@ -72,7 +72,6 @@ class Backend final : public c10d::Backend {
   const c10::intrusive_ptr<Options> options_;
   std::shared_ptr<Store> store_;
   std::unique_ptr<ProcessGroup> group_;
-  std::unique_ptr<Mailbox> mailbox_;
   std::shared_ptr<Completer> completer_ = std::make_shared<Completer>();
   std::atomic<std::uint64_t> sequence_ = 0;
   std::atomic<std::uint64_t> monitored_barriers_ = 0;

@@ -1,8 +1,8 @@
 #include <ATen/ATen.h>
 
 #include "backend.h"
-#include "interim.h"
 #include "lockstep/base/error.h"
+#include "operations.h"
 
 namespace lockstep::python {
 namespace {
@@ -143,16 +143,14 @@ Backend::WorkPtr Backend::reduce_scatter(Tensors& outputs, TensorLists& inputs,
     C10_THROW_ERROR(ValueError, "reduce_scatter: every input must have as many elements as the output");
   }
   return launch(OpType::REDUCE_SCATTER, "lockstep:reduce_scatter", input, outputs, [&] {
-    Tensors rows;
-    for (const at::Tensor& part : input) rows.push_back(part.detach().reshape({-1}));
-    return python::reduce_scatter(*group_, output, at::cat(rows), options.reduceOp, call_options(options.timeout));
+    return python::reduce_scatter(*group_, output, input, options.reduceOp, call_options(options.timeout));
   });
 }
 
 Backend::WorkPtr Backend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                                const c10d::ReduceScatterOptions& options) {
   return launch(OpType::_REDUCE_SCATTER_BASE, "lockstep:_reduce_scatter_base", {input}, {output}, [&] {
-    return python::reduce_scatter(*group_, output, input, options.reduceOp, call_options(options.timeout));
+    return python::reduce_scatter(*group_, output, {input}, options.reduceOp, call_options(options.timeout));
   });
 }
 
@@ -163,7 +161,7 @@ Backend::WorkPtr Backend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tens
     std::vector<Started> parts;
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       parts.push_back(
-          python::reduce_scatter(*group_, outputs[i], inputs[i], options.reduceOp, call_options(options.timeout)));
+          python::reduce_scatter(*group_, outputs[i], {inputs[i]}, options.reduceOp, call_options(options.timeout)));
     }
     return combine(std::move(parts));
   });
@@ -185,19 +183,19 @@ Backend::WorkPtr Backend::alltoall(Tensors& outputs, Tensors& inputs, const c10d
 Backend::WorkPtr Backend::send(Tensors& tensors, int peer, int tag) {
   const at::Tensor& tensor = single(tensors, "send");
   return launch(OpType::SEND, "lockstep:send", tensors, {},
-                [&] { return mailbox_->send(tensor, peer, tag, Deadline::after(options_->timeout)); });
+                [&] { return python::send(*group_, tensor, peer, tag, call_options(kNoTimeout)); });
 }
 
 Backend::WorkPtr Backend::recv(Tensors& tensors, int peer, int tag) {
   const at::Tensor& tensor = single(tensors, "recv");
   return launch(OpType::RECV, "lockstep:recv", tensors, tensors,
-                [&] { return mailbox_->receive(tensor, peer, tag, Deadline::after(options_->timeout)); });
+                [&] { return receive(*group_, tensor, peer, tag, call_options(kNoTimeout)); });
 }
 
 Backend::WorkPtr Backend::recvAnysource(Tensors& tensors, int tag) {
   const at::Tensor& tensor = single(tensors, "recv");
   return launch(OpType::RECVANYSOURCE, "lockstep:recvAnySource", tensors, tensors,
-                [&] { return mailbox_->receive(tensor, kAnyRank, tag, Deadline::after(options_->timeout)); });
+                [&] { return receive(*group_, tensor, kAnySource, tag, call_options(kNoTimeout)); });
 }
 
 Backend::WorkPtr Backend::barrier(const c10d::BarrierOptions& options) {

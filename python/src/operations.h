@@ -1,5 +1,5 @@
-// Torch's collectives in terms of what ProcessGroup has. Backend -> here -> ProcessGroup.
-// Each starts an operation and returns at once, unless it says otherwise; failures as ProcessGroup's.
+// Torch's collectives as calls of a ProcessGroup: torch's reductions, checks and messages. Backend -> here ->
+// ProcessGroup. Each starts an operation and returns at once; failures as ProcessGroup's.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,7 +15,7 @@ namespace lockstep::python {
 
 using Tensors = std::vector<at::Tensor>;
 
-// Operations that ran one after the other, as one.
+// Operations that run one after the other, as one.
 Started combine(std::vector<Started> parts);
 
 Started all_reduce(const ProcessGroup& group, const Tensors& tensors, const c10d::ReduceOp& op,
@@ -31,10 +31,11 @@ Started gather(const ProcessGroup& group, const Tensors& outputs_on_root, const 
                const CallOptions& options);
 Started scatter(const ProcessGroup& group, const at::Tensor& output, const Tensors& inputs_on_root, int root,
                 const CallOptions& options);
-Started reduce_scatter(const ProcessGroup& group, const at::Tensor& output, const at::Tensor& input,
+Started reduce_scatter(const ProcessGroup& group, const at::Tensor& output, const Tensors& inputs,
                        const c10d::ReduceOp& op, const CallOptions& options);
-// Blocks while the ranks tell each other their sizes.
 Started all_to_all(const ProcessGroup& group, const Tensors& outputs, const Tensors& inputs,
                    const CallOptions& options);
+Started send(const ProcessGroup& group, const at::Tensor& tensor, int peer, int tag, const CallOptions& options);
+Started receive(const ProcessGroup& group, const at::Tensor& tensor, int peer, int tag, const CallOptions& options);
 
 }  // namespace lockstep::python

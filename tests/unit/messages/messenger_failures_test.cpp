@@ -320,6 +320,20 @@ TEST_CASE("a messenger that is destroyed ends its transfers and does not wait fo
   }
 }
 
+TEST_CASE("what a callback posts while its messenger ends fails at once") {
+  auto meshes = make_local_meshes(2);
+  std::optional<Transfer> second;
+  std::array<std::byte, 4> four{};
+  {
+    Messenger messenger(std::move(meshes[0]));
+    messenger.receive(1, 1, four, soon()).on_done([&](std::exception_ptr) {
+      second = messenger.receive(1, 2, four, soon());
+    });
+  }
+  REQUIRE(second);
+  CHECK_ERROR(failure_of(*second), ErrorKind::aborted, "receive of 4 bytes with tag 2", "was destroyed");
+}
+
 TEST_CASE("abort ends all transfers of all ranks, now and later, with its reason") {
   for (const MeshKind& kind : kMeshKinds) {
     CAPTURE(std::string(kind.name));

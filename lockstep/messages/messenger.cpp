@@ -66,9 +66,10 @@ Transfer Messenger::post(const Envelope& envelope, std::vector<MutableByteSpan> 
     if (!is_late) inbox_.push_back(operation);
   }
   if (is_late) {
-    operation->state->complete(
-        -1, std::make_exception_ptr(Error(ErrorKind::aborted, describe(operation->envelope) + " failed: " + kDestroyed,
-                                          {.rank = rank(), .peer = envelope.peer})));
+    auto error = std::make_exception_ptr(Error(ErrorKind::aborted,
+                                               fmt::format("{} failed: {}", describe(operation->envelope), kDestroyed),
+                                               {.rank = rank(), .peer = envelope.peer}));
+    operation->state->complete(-1, std::move(error));
   } else if (is_first) {
     wake();  // the thread looks into the inbox before it sleeps
   }

@@ -334,9 +334,9 @@ void MessageLink::finish_mismatch(const OperationPtr& operation, std::uint64_t o
   const bool sends = mine.direction == Direction::send;
   const std::string text = fmt::format("{} failed: rank {} {} {} bytes with that tag", describe(mine), peer_,
                                        sends ? "expects" : "sent", other_bytes);
-  observer_.finish(operation, std::make_exception_ptr(Error(
-                                  ErrorKind::desync, text,
-                                  {.rank = mesh_.rank(), .peer = peer_, .operation = sends ? "send" : "receive"})));
+  auto error = std::make_exception_ptr(
+      Error(ErrorKind::desync, text, {.rank = mesh_.rank(), .peer = peer_, .operation = sends ? "send" : "receive"}));
+  observer_.finish(operation, std::move(error));
 }
 
 void MessageLink::owe_credit(std::uint64_t message_bytes) { credit_owed_bytes_ += eager_cost_bytes(message_bytes); }

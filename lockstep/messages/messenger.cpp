@@ -6,6 +6,11 @@
 #include "lockstep/messages/switchboard.h"
 
 namespace lockstep {
+namespace {
+
+constexpr const char* kDestroyed = "the messenger was destroyed before it was done";
+
+}  // namespace
 
 Messenger::Messenger(std::unique_ptr<Mesh> mesh) : mesh_(std::move(mesh)), thread_([this] { run(); }) {}
 
@@ -53,12 +58,21 @@ Transfer Messenger::post(const Envelope& envelope, std::vector<MutableByteSpan> 
   operation->state = std::make_shared<TransferState>(operation->envelope);
   const Transfer transfer(operation->state);
   bool is_first = false;
+  bool is_late = false;
   {
     const std::lock_guard lock(mutex_);
+    is_late = is_ending_;  // a callback on what ends with the messenger
     is_first = inbox_.empty();
-    inbox_.push_back(operation);
+    if (!is_late) inbox_.push_back(operation);
   }
-  if (is_first) wake();  // the thread looks into the inbox before it sleeps
+  if (is_late) {
+    auto error = std::make_exception_ptr(Error(ErrorKind::aborted,
+                                               fmt::format("{} failed: {}", describe(operation->envelope), kDestroyed),
+                                               {.rank = rank(), .peer = envelope.peer}));
+    operation->state->complete(-1, std::move(error));
+  } else if (is_first) {
+    wake();  // the thread looks into the inbox before it sleeps
+  }
   return transfer;
 }
 
@@ -95,7 +109,7 @@ void Messenger::run() {
     try {
       for (const OperationPtr& each : posted) switchboard.post(each);
       if (is_ending) {
-        return switchboard.close(Error(ErrorKind::aborted, "the messenger was destroyed before it was done"));
+        return switchboard.close(Error(ErrorKind::aborted, kDestroyed));
       }
       if (switchboard.turn()) continue;
       if (switchboard.has_peers()) {

@@ -93,8 +93,9 @@ void Switchboard::finish_failed(const OperationPtr& operation, const Error& reas
   if (detail.peer < 0) detail.peer = envelope.peer;
   detail.operation = envelope.direction == Direction::send ? "send" : "receive";
   detail.elapsed_seconds = seconds(steady_clock().now() - operation->start);
-  finish(operation, std::make_exception_ptr(
-                        Error(reason.kind(), fmt::format("{} failed: {}", describe(envelope), reason.what()), detail)));
+  auto error = std::make_exception_ptr(
+      Error(reason.kind(), fmt::format("{} failed: {}", describe(envelope), reason.what()), detail));
+  finish(operation, std::move(error));
 }
 
 bool Switchboard::turn() {
@@ -211,7 +212,8 @@ void Switchboard::time_out(const OperationPtr& operation, TimePoint now) {
                            .operation = is_receive ? "receive" : "send",
                            .sequence = 0,
                            .elapsed_seconds = elapsed};
-  finish(operation, std::make_exception_ptr(Error(ErrorKind::timeout, text, detail)));
+  auto error = std::make_exception_ptr(Error(ErrorKind::timeout, text, detail));
+  finish(operation, std::move(error));
   if (is_clean) return;
   // The peer counts on the rest of the message, so no other can follow.
   end_link(with, Standing::failing,

@@ -71,6 +71,26 @@ struct MessengerAndPuppet {
   std::unique_ptr<Mesh> puppet;
 };
 
+// Whether the message was half way when the deadline passed.
+bool receive_half(int ms) {
+  MessengerAndPuppet both;
+  Buffer thousand(1000);
+  std::array<std::byte, 4> four{};
+  const Transfer half = both.messenger->receive(1, 7, thousand, after_ms(ms));
+  const Transfer other = both.messenger->receive(1, 8, four, soon());
+  both.send({.kind = FrameKind::eager, .tag = 7, .bytes = 1000, .following_bytes = 1000});
+  both.send(std::span(thousand).first(10));
+  const Error error = failure_of(half);
+  if (contains(error.what(), "no message")) return false;
+  CHECK_ERROR(error, ErrorKind::timeout, "receive of 1000 bytes with tag 7 from rank 1",
+              "10 of 1000 bytes have come from rank 1");
+  CHECK_ERROR(failure_of(other), ErrorKind::peer_lost, "receive of 4 bytes with tag 8",
+              "the link between ranks 0 and 1 was given up", "10 of 1000 bytes");
+  CHECK_ERROR(failure_of(both.messenger->send(1, 8, four, soon())), ErrorKind::peer_lost, "was given up");
+  CHECK(contains(both.receive_reason(), "10 of 1000 bytes"));
+  return true;
+}
+
 }  // namespace
 
 TEST_CASE("ranks that do not exist are refused at once") {
@@ -127,14 +147,13 @@ TEST_CASE("deadlines of messages nobody came for say so and leave the messenger 
     Buffer large = content(kBig, 1);
     std::array<std::byte, 4> four{};
     const Error receive = failure_of(messengers[0]->receive(1, 7, four, after_ms(30)));
-    CHECK_ERROR(receive, ErrorKind::timeout, "receive of 4 bytes with tag 7 from rank 1 timed out after 0.03",
+    CHECK_ERROR(receive, ErrorKind::timeout, "receive of 4 bytes with tag 7 from rank 1 timed out after ",
                 "no message with that tag has come");
     CHECK(receive.detail().peer == 1);
     CHECK_ERROR(failure_of(messengers[0]->receive(kAnySource, 7, four, after_ms(10))), ErrorKind::timeout,
                 "from any rank timed out");
     CHECK_ERROR(failure_of(messengers[0]->send(1, 8, large, after_ms(30))), ErrorKind::timeout,
-                "send of 1048576 bytes with tag 8 to rank 1 timed out", "0 of 1048576 bytes were sent",
-                "has not asked for them");
+                "send of 1048576 bytes with tag 8 to rank 1 timed out", "0 of 1048576 bytes were sent");
     CHECK_ERROR(failure_of(messengers[0]->send(0, 8, large, after_ms(10))), ErrorKind::timeout, "to rank 0",
                 "has not asked for them");
     CHECK_ERROR(failure_of(messengers[0]->send(1, 8, large, after_ms(-1))), ErrorKind::timeout, "to rank 1");
@@ -150,31 +169,24 @@ TEST_CASE("deadlines of messages nobody came for say so and leave the messenger 
     CHECK_ERROR(error_of([&] { pending.wait(after_ms(5)); }), ErrorKind::timeout,
                 "receive of 4 bytes with tag 7 from rank 1 is still under way");
     CHECK_FALSE(pending.is_completed());
-    messengers[1]->send(0, 7, four, soon());
+    const std::array<std::byte, 4> sent{};
+    const Transfer answer = messengers[1]->send(0, 7, sent, soon());
     pending.wait();
+    answer.wait();
   }
 }
 
 TEST_CASE("a receive that ran into its deadline half way takes the link with it, and the peer is told") {
-  MessengerAndPuppet both;
-  Buffer thousand(1000);
-  std::array<std::byte, 4> four{};
-  const Transfer half = both.messenger->receive(1, 7, thousand, after_ms(60));
-  const Transfer other = both.messenger->receive(1, 8, four, soon());
-  both.send({.kind = FrameKind::eager, .tag = 7, .bytes = 1000, .following_bytes = 1000});
-  both.send(std::span(thousand).first(10));
-  CHECK_ERROR(failure_of(half), ErrorKind::timeout, "receive of 1000 bytes with tag 7 from rank 1",
-              "10 of 1000 bytes have come from rank 1");
-  CHECK_ERROR(failure_of(other), ErrorKind::peer_lost, "receive of 4 bytes with tag 8",
-              "the link between ranks 0 and 1 was given up", "10 of 1000 bytes");
-  CHECK_ERROR(failure_of(both.messenger->send(1, 8, four, soon())), ErrorKind::peer_lost, "was given up");
-  CHECK(contains(both.receive_reason(), "10 of 1000 bytes"));
+  for (int ms = 60;; ms *= 4) {  // a busy machine may need longer to get half way
+    REQUIRE(ms < 20'000);
+    if (receive_half(ms)) break;
+  }
 }
 
 TEST_CASE("a send that ran into its deadline half way fills up its frame, so that the peer can read why") {
   MessengerAndPuppet both;
   const Buffer large = content(kBig, 3);
-  const Transfer send = both.messenger->send(1, 7, large, after_ms(100));
+  const Transfer send = both.messenger->send(1, 7, large, after_ms(700));
   const FrameHeader announced = both.receive_header();
   CHECK(announced.kind == FrameKind::announce);
   CHECK(announced.bytes == kBig);
@@ -318,6 +330,20 @@ TEST_CASE("a messenger that is destroyed ends its transfers and does not wait fo
     }
     for (const Transfer& each : sends) CHECK(each.is_completed());
   }
+}
+
+TEST_CASE("what a callback posts while its messenger ends fails at once") {
+  auto meshes = make_local_meshes(2);
+  std::optional<Transfer> second;
+  std::array<std::byte, 4> four{};
+  {
+    Messenger messenger(std::move(meshes[0]));
+    messenger.receive(1, 1, four, soon()).on_done([&](std::exception_ptr) {
+      second = messenger.receive(1, 2, four, soon());
+    });
+  }
+  REQUIRE(second);
+  CHECK_ERROR(failure_of(*second), ErrorKind::aborted, "receive of 4 bytes with tag 2", "was destroyed");
 }
 
 TEST_CASE("abort ends all transfers of all ranks, now and later, with its reason") {

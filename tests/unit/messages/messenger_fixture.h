@@ -22,7 +22,7 @@ struct MeshKind {
   std::vector<std::unique_ptr<Mesh>> (*make)(int size);
 };
 inline const MeshKind kMeshKinds[] = {
-    {"in-process", [](int size) { return make_local_meshes(size, 1000); }},
+    {"in-process", [](int size) { return make_local_meshes(size, 5000); }},
     {"tcp", [](int size) { return make_tcp_meshes(size); }},
     {"shared memory", [](int size) { return make_arena_meshes(size); }},
 };

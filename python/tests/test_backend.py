@@ -165,7 +165,7 @@ def dying_rank(rank, size):
 
 
 def wrong_arguments(rank, size):
-    for wrong in (lambda: dist.all_reduce(torch.ones(2, device="meta")),
+    for wrong in (lambda: dist.all_reduce(torch.ones(2).to_sparse()),
                   lambda: dist.all_reduce(torch.ones(2, dtype=torch.int32), dist.ReduceOp.AVG),
                   lambda: dist.all_gather([torch.ones(3)] * size, torch.ones(2))):
         try:

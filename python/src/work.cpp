@@ -2,6 +2,7 @@
 
 #include <condition_variable>
 #include <deque>
+#include <string>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -136,7 +137,11 @@ std::exception_ptr as_torch_error(const std::exception_ptr& error) {
       std::rethrow_exception(error);
     } catch (const Error& lockstep_error) {
       if (lockstep_error.kind() == ErrorKind::invalid_argument) C10_THROW_ERROR(ValueError, lockstep_error.what());
-      C10_THROW_ERROR(DistBackendError, lockstep_error.what());
+      std::string text = lockstep_error.what();
+      if (lockstep_error.kind() == ErrorKind::timeout) {
+        text += "; a group's timeout is that of init_process_group() or new_group()";
+      }
+      C10_THROW_ERROR(DistBackendError, text);
     }
   } catch (...) {
     return std::current_exception();

@@ -6,10 +6,15 @@ import sys
 import tempfile
 import time
 import unittest
+from functools import partial
 
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as checkpoint
 from ranks import run_ranks
+from torch.distributed.checkpoint.state_dict import get_model_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 SIZES = (2, 4)
@@ -152,6 +157,25 @@ def training(rank, size):
     return [parameter.detach().tolist() for parameter in model.parameters()]
 
 
+def sharded_training(rank, size, folder):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
+    fully_shard(model, mesh=init_device_mesh("cpu", (size,)))
+    optimizer = torch.optim.Adam(model.parameters())
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.full((4, 8), rank + 1.0)).square().mean().backward()
+        optimizer.step()
+    state = get_model_state_dict(model)
+    before = model[0].weight.full_tensor()
+    checkpoint.save(state, checkpoint_id=folder)
+    with torch.no_grad():
+        model[0].weight.zero_()
+    checkpoint.load(state, checkpoint_id=folder)
+    assert torch.equal(model[0].weight.full_tensor(), before)
+    return before.tolist()
+
+
 def dying_rank(rank, size):
     dist.barrier()
     if rank == size - 1:
@@ -165,7 +189,7 @@ def dying_rank(rank, size):
 
 
 def wrong_arguments(rank, size):
-    for wrong in (lambda: dist.all_reduce(torch.ones(2, device="meta")),
+    for wrong in (lambda: dist.all_reduce(torch.ones(2).to_sparse()),
                   lambda: dist.all_reduce(torch.ones(2, dtype=torch.int32), dist.ReduceOp.AVG),
                   lambda: dist.all_gather([torch.ones(3)] * size, torch.ones(2))):
         try:
@@ -214,6 +238,13 @@ class BackendTest(unittest.TestCase):
             for ours_of_rank, gloo_of_rank in zip(ours, gloo):
                 for one, other in zip(ours_of_rank, gloo_of_rank):
                     torch.testing.assert_close(torch.tensor(one), torch.tensor(other), atol=1e-6, rtol=0)
+
+    def test_fsdp_and_checkpoint_as_over_gloo(self):
+        results = []
+        for backend in ("lockstep", "gloo"):
+            with tempfile.TemporaryDirectory() as folder:
+                results.append(run_ranks(2, partial(sharded_training, folder=folder), backend))
+        torch.testing.assert_close(torch.tensor(results[0]), torch.tensor(results[1]), atol=1e-6, rtol=0)
 
     def test_a_rank_dies(self):
         for size in SIZES:

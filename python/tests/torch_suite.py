@@ -39,6 +39,9 @@ os.environ.setdefault("DISTRIBUTED_TESTS_DEFAULT_TIMEOUT", "60")
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from torch.distributed import distributed_c10d  # noqa: E402
+from torch.testing._internal.common_distributed import DistTestCases  # noqa: E402
+
+DistTestCases.backend_feature["plugin"].add("lockstep")
 
 
 class AlsoGloo(str):

@@ -12,7 +12,7 @@ def _create(options, pg_options):
             f"lockstep was built against torch {_lockstep.torch_version}, and this is torch {torch.__version__}; "
             "install it again: pip install --force-reinstall --no-deps ./python"
         )
-    # Groups of different ranks may come with one name and one part of the store, where each rank counted its own groups.
+    # Groups of different ranks may come with one name and one part of the store, where each rank counted its own.
     ranks = hashlib.sha256(str(list(options.global_ranks_in_group)).encode()).hexdigest()[:16]
     return _lockstep.create(
         torch.distributed.PrefixStore(ranks, options.store),

@@ -267,7 +267,8 @@ dist.destroy_process_group()
         with tempfile.NamedTemporaryFile("w", suffix=".py") as script:
             script.write(program)
             script.flush()
-            command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", script.name]
+            command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+                       script.name]
             done = subprocess.run(command, capture_output=True, text=True, timeout=120)
         self.assertEqual(done.returncode, 0, done.stderr)
 

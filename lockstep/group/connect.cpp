@@ -1,6 +1,8 @@
 #include "lockstep/group/connect.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <string_view>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -58,6 +60,16 @@ ProcessGroup over_tcp(const Membership& membership, const std::string& name, con
 }
 
 }  // namespace
+
+Transport transport_from_environment() {
+  const char* transport = std::getenv("LOCKSTEP_TRANSPORT");
+  const std::string_view name = transport == nullptr ? "automatic" : transport;
+  if (name == "automatic") return Transport::automatic;
+  if (name == "shared_memory") return Transport::shared_memory;
+  if (name == "tcp") return Transport::tcp;
+  throw Error(ErrorKind::invalid_argument,
+              "LOCKSTEP_TRANSPORT is \"" + std::string(name) + "\"; it can be automatic, shared_memory or tcp");
+}
 
 ProcessGroup connect_group(const Membership& membership, const std::string& name, const GroupOptions& options,
                            Deadline deadline) {

@@ -16,6 +16,9 @@ namespace lockstep {
 ProcessGroup connect_group(const Membership& membership, const std::string& name, const GroupOptions& options,
                            Deadline deadline);
 
+// What LOCKSTEP_TRANSPORT says, for programs that leave the choice open. Error{invalid_argument} for another word.
+Transport transport_from_environment();
+
 // What a group remembers for its parts.
 struct GroupOrigin {
   Membership membership;

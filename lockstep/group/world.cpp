@@ -5,7 +5,6 @@
 #include <exception>
 #include <utility>
 
-#include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/group/connect.h"
 
@@ -26,26 +25,11 @@ namespace {
 
 const char* environment(const char* name) { return std::getenv(name); }
 
-// LOCKSTEP_TRANSPORT chooses where the program leaves the choice open.
-GroupOptions with_environment(GroupOptions options) {
-  const char* transport = environment("LOCKSTEP_TRANSPORT");
-  if (transport == nullptr || options.transport != Transport::automatic) return options;
-  const std::string_view name = transport;
-  if (name == "tcp") {
-    options.transport = Transport::tcp;
-  } else if (name == "shared_memory") {
-    options.transport = Transport::shared_memory;
-  } else if (name != "automatic") {
-    throw Error(ErrorKind::invalid_argument,
-                "LOCKSTEP_TRANSPORT is \"" + std::string(name) + "\"; it can be automatic, shared_memory or tcp");
-  }
-  return options;
-}
-
 }  // namespace
 
 World init_process_group(const InitOptions& options) {
-  const GroupOptions group_options = with_environment(options.group);
+  GroupOptions group_options = options.group;
+  if (group_options.transport == Transport::automatic) group_options.transport = transport_from_environment();
   const Deadline deadline = Deadline::after(options.join.timeout);
   Membership membership = join(options.join, environment);
   if (membership.size > 1) set_log_rank(membership.rank);

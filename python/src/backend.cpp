@@ -47,16 +47,6 @@ const char* environment(const char* name) {
   return wanted == "LOCKSTEP_NODE" || wanted == "LOCKSTEP_ADDRESS" ? std::getenv(name) : nullptr;
 }
 
-Transport wanted_transport() {
-  const char* name = std::getenv("LOCKSTEP_TRANSPORT");
-  const std::string_view wanted = name == nullptr ? "automatic" : name;
-  if (wanted == "automatic") return Transport::automatic;
-  if (wanted == "shared_memory") return Transport::shared_memory;
-  if (wanted == "tcp") return Transport::tcp;
-  throw Error(ErrorKind::invalid_argument,
-              "LOCKSTEP_TRANSPORT is \"" + std::string(wanted) + "\"; it can be automatic, shared_memory or tcp");
-}
-
 // Torch's names of groups have any length.
 std::string short_name(const std::string& name) { return name.size() <= 48 ? name : name.substr(name.size() - 48); }
 
@@ -77,7 +67,7 @@ Backend::Backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int siz
     const Membership membership = join(join_options, environment);
     store_ = membership.store;
     group_ = std::make_unique<ProcessGroup>(connect_group(
-        membership, short_name(group_name), {.timeout = timeout, .transport = wanted_transport()}, deadline));
+        membership, short_name(group_name), {.timeout = timeout, .transport = transport_from_environment()}, deadline));
   });
 }
 
@@ -105,10 +95,8 @@ CallOptions Backend::call_options(Milliseconds timeout) const {
 Backend::WorkPtr Backend::launch(c10d::OpType type, const char* title, const Tensors& inputs, Tensors outputs,
                                  const std::function<Started()>& start) {
   if (!c10d::isP2POp(type)) ++sequence_;
-  auto work = c10::make_intrusive<TorchWork>(getRank(), type, title, std::optional(inputs), std::move(outputs),
-                                             completer_, start);
-  if (work->has_last_step()) work->settle_in_background();
-  return work;
+  return c10::make_intrusive<TorchWork>(getRank(), type, title, std::optional(inputs), std::move(outputs), completer_,
+                                        start);
 }
 
 void Backend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) {

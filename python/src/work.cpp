@@ -43,13 +43,7 @@ void TorchWork::settle() {
   {
     const std::lock_guard lock(settling_);
     if (settled_) return;
-    std::exception_ptr error = started_.work.exception();
-    try {
-      if (!error && started_.finish) started_.finish();
-    } catch (...) {
-      error = std::current_exception();
-    }
-    started_.finish = nullptr;
+    const std::exception_ptr error = started_.work.exception();
     settled_ = true;
     listeners = future_;
     finish(error ? as_torch_error(error) : nullptr);

@@ -2,7 +2,7 @@
 // Backend -> TorchWork -> Python. Thread-safe. wait() blocks; failures reach Python as DistBackendError (ValueError
 // for arguments).
 //
-// A Completer brings Futures (and results that still need a last step) to their end while nobody waits.
+// A Completer brings Futures to their end while nobody waits.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
@@ -16,10 +16,9 @@
 
 namespace lockstep::python {
 
-// An operation under way. `finish`, where there is one, turns what it brought into the caller's results.
+// An operation under way.
 struct Started {
   Work work = {};
-  std::function<void()> finish = {};
   std::function<int()> source = {};  // of a message from any rank
 };
 
@@ -39,11 +38,10 @@ class TorchWork final : public c10d::Work {
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
 
-  // Blocks until the operation has ended, its last step is done and the Future's listeners are told. Never throws.
+  // Blocks until the operation has ended and the Future's listeners are told. Never throws.
   void settle();
   // The same, in the Completer's thread.
   void settle_in_background();
-  bool has_last_step() const { return started_.finish != nullptr; }
 
  private:
   void tell(c10::ivalue::Future& future);

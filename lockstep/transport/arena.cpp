@@ -10,7 +10,7 @@
 #include <random>
 #include <utility>
 
-#include "lockstep/transport/arena_mesh.h"
+#include "lockstep/transport/byte_rings.h"
 #include "lockstep/transport/futex.h"
 
 namespace lockstep {
@@ -37,7 +37,7 @@ constexpr std::size_t message_rings_offset(int ranks) {
   return round_up(slots_offset(ranks) + static_cast<std::size_t>(ranks) * arena::kSlots * sizeof(Slot), arena::kPage);
 }
 std::size_t segments_offset(int ranks) {
-  return round_up(message_rings_offset(ranks) + ring_region_bytes(ranks), kHugePage);
+  return round_up(message_rings_offset(ranks) + ByteRings::region_bytes(ranks), kHugePage);
 }
 
 }  // namespace

@@ -7,12 +7,12 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <cstring>
 #include <string>
 #include <utility>
 
 #include "lockstep/base/format.h"
 #include "lockstep/transport/abort_record.h"
+#include "lockstep/transport/byte_rings.h"
 #include "lockstep/transport/futex.h"
 
 namespace lockstep {
@@ -21,55 +21,11 @@ namespace {
 using namespace std::chrono_literals;
 using arena::AbortRecord;
 using arena::kRingBytes;
-using arena::RingControl;
 using arena::RingRank;
 
 constexpr int kSpins = 100;
 constexpr Duration kYieldFor = 100us;
 constexpr Duration kLivenessPeriod = 20ms;  // the dead ring no bell
-
-constexpr std::size_t round_up(std::size_t value, std::size_t unit) { return (value + unit - 1) / unit * unit; }
-constexpr std::size_t pairs(int ranks) { return static_cast<std::size_t>(ranks) * static_cast<std::size_t>(ranks - 1); }
-
-constexpr std::size_t ranks_offset() { return round_up(sizeof(AbortRecord), arena::kCacheLine); }
-constexpr std::size_t controls_offset(int ranks) {
-  return ranks_offset() + static_cast<std::size_t>(ranks) * sizeof(RingRank);
-}
-constexpr std::size_t rings_offset(int ranks) {
-  return round_up(controls_offset(ranks) + pairs(ranks) * sizeof(RingControl), arena::kPage);
-}
-
-// One end of a stream. The sender owns control->sent, the receiver control->received; both only grow.
-struct Ring {
-  RingControl* control = nullptr;
-  std::byte* memory = nullptr;
-
-  std::uint64_t filled() const {
-    return control->sent.load(std::memory_order_acquire) - control->received.load(std::memory_order_acquire);
-  }
-
-  std::size_t put(ByteSpan data, std::uint64_t room) const {
-    const std::uint64_t at = control->sent.load(std::memory_order_relaxed);
-    const std::size_t bytes = std::min<std::size_t>(data.size(), room);
-    const std::size_t offset = at % kRingBytes;
-    const std::size_t first = std::min(bytes, kRingBytes - offset);
-    std::memcpy(memory + offset, data.data(), first);
-    std::memcpy(memory, data.data() + first, bytes - first);
-    control->sent.store(at + bytes, std::memory_order_release);
-    return bytes;
-  }
-
-  std::size_t take(MutableByteSpan data, std::uint64_t available) const {
-    const std::uint64_t at = control->received.load(std::memory_order_relaxed);
-    const std::size_t bytes = std::min<std::size_t>(data.size(), available);
-    const std::size_t offset = at % kRingBytes;
-    const std::size_t first = std::min(bytes, kRingBytes - offset);
-    std::memcpy(data.data(), memory + offset, first);
-    std::memcpy(data.data() + first, memory, bytes - first);
-    control->received.store(at + bytes, std::memory_order_release);
-    return bytes;
-  }
-};
 
 // What is known of a peer's process. `dead` becomes `buried` when wait() has reported it.
 enum class Life : std::uint8_t { alive, dead, buried };
@@ -89,8 +45,8 @@ class ArenaMesh final : public Mesh {
   void abort(const Error& error) noexcept override;
 
  private:
-  Ring ring(int from, int to) const;
-  RingRank& control(int rank) const { return ranks_[rank]; }
+  ByteRing ring(int from, int to) const { return rings_.ring(from, to); }
+  RingRank& control(int rank) const { return rings_.rank(rank); }
   bool left(int rank) const { return control(rank).left.load(std::memory_order_acquire) != 0; }
   Life& life(int rank) { return lives_[static_cast<std::size_t>(rank)]; }
   void ring_bell(int rank) const;
@@ -105,10 +61,7 @@ class ArenaMesh final : public Mesh {
   const std::shared_ptr<const void> keep_alive_;
   const int rank_;
   const std::vector<ArenaPeer> peers_;
-  AbortRecord* abort_;
-  RingRank* ranks_;
-  RingControl* controls_;
-  std::byte* rings_;
+  const ByteRings rings_;
   std::vector<Life> lives_;
   std::vector<pollfd> watched_;  // by rank
   TimePoint looked_;
@@ -119,10 +72,7 @@ ArenaMesh::ArenaMesh(std::shared_ptr<const void> keep_alive, std::byte* region, 
     : keep_alive_(std::move(keep_alive)),
       rank_(rank),
       peers_(std::move(peers)),
-      abort_(reinterpret_cast<AbortRecord*>(region)),
-      ranks_(reinterpret_cast<RingRank*>(region + ranks_offset())),
-      controls_(reinterpret_cast<RingControl*>(region + controls_offset(size()))),
-      rings_(region + rings_offset(size())),
+      rings_(region, size()),
       lives_(peers_.size(), Life::alive) {
   for (const ArenaPeer& each : peers_) watched_.push_back({each.pidfd.get(), POLLIN, 0});
 }
@@ -130,11 +80,6 @@ ArenaMesh::ArenaMesh(std::shared_ptr<const void> keep_alive, std::byte* region, 
 ArenaMesh::~ArenaMesh() {
   control(rank_).left.store(1, std::memory_order_release);
   for (int peer = 0; peer < size(); ++peer) ring_bell(peer);
-}
-
-Ring ArenaMesh::ring(int from, int to) const {
-  const auto index = static_cast<std::size_t>(from * (size() - 1) + to - (to > from ? 1 : 0));
-  return {controls_ + index, rings_ + index * kRingBytes};
 }
 
 void ArenaMesh::ring_bell(int rank) const {
@@ -149,7 +94,7 @@ void ArenaMesh::ring_bell(int rank) const {
 std::size_t ArenaMesh::send_some(int peer, ByteSpan data) {
   check_abort();
   if (left(peer) || life(peer) == Life::buried) throw lost(peer);
-  const Ring out = ring(rank_, peer);
+  const ByteRing out = ring(rank_, peer);
   const std::uint64_t room = kRingBytes - checked(peer, out.filled());
   if (room == 0 || data.empty()) return 0;
   const std::size_t bytes = out.put(data, room);
@@ -162,7 +107,7 @@ std::size_t ArenaMesh::recv_some(int peer, MutableByteSpan data) {
   if (data.empty()) return 0;
   // Looked at first: what was sent before it left is still to be received.
   const bool over = left(peer) || life(peer) == Life::buried;
-  const Ring in = ring(peer, rank_);
+  const ByteRing in = ring(peer, rank_);
   const std::uint64_t available = checked(peer, in.filled());
   if (available == 0) {
     if (over) throw lost(peer);
@@ -180,7 +125,7 @@ std::size_t ArenaMesh::recv_some(int peer, MutableByteSpan data) {
 
 bool ArenaMesh::is_ready(std::span<const Interest> interests) {
   if (is_woken_.load(std::memory_order_relaxed) && is_woken_.exchange(false)) return true;
-  if (abort_->state.load(std::memory_order_acquire) != AbortRecord::none) return true;
+  if (rings_.abort().state.load(std::memory_order_acquire) != AbortRecord::none) return true;
   return std::ranges::any_of(interests, [&](const Interest& each) {
     if (left(each.peer) || (each.readable && ring(each.peer, rank_).filled() != 0)) return true;
     return each.writable && ring(rank_, each.peer).filled() < kRingBytes;
@@ -252,12 +197,12 @@ void ArenaMesh::look_for_dead(TimePoint now) {
 }
 
 void ArenaMesh::abort(const Error& error) noexcept {
-  if (!record_abort(*abort_, error)) return;
+  if (!record_abort(rings_.abort(), error)) return;
   for (int rank = 0; rank < size(); ++rank) ring_bell(rank);
 }
 
 void ArenaMesh::check_abort() const {
-  if (abort_->state.load(std::memory_order_acquire) != AbortRecord::none) throw_abort(*abort_, rank_);
+  if (rings_.abort().state.load(std::memory_order_acquire) != AbortRecord::none) throw_abort(rings_.abort(), rank_);
 }
 
 Error ArenaMesh::lost(int rank) const {
@@ -276,8 +221,6 @@ std::uint64_t ArenaMesh::checked(int peer, std::uint64_t filled) const {
 }
 
 }  // namespace
-
-std::size_t ring_region_bytes(int ranks) { return rings_offset(ranks) + pairs(ranks) * kRingBytes; }
 
 std::unique_ptr<Mesh> make_arena_mesh(std::shared_ptr<const void> keep_alive, std::byte* region, int rank,
                                       std::vector<ArenaPeer> peers) {

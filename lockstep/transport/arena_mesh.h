@@ -14,11 +14,7 @@
 
 namespace lockstep {
 
-// How much memory the rings of n ranks take: one ring for every ordered pair, whose pages are taken as they are used.
-// A pure function.
-std::size_t ring_region_bytes(int ranks);
-
-// `region` is shared, zeroed when nobody has used it, aligned to pages and lives as long as `keep_alive`. Each rank of
+// `region` holds ByteRings: shared, zeroed when nobody has used it, aligned to pages and lives as long as `keep_alive`. Each rank of
 // peers.size() makes one mesh of it, once.
 std::unique_ptr<Mesh> make_arena_mesh(std::shared_ptr<const void> keep_alive, std::byte* region, int rank,
                                       std::vector<ArenaPeer> peers);

@@ -27,8 +27,11 @@ void set_tcp_option(int fd, int option, int value) {
   }
 }
 
-void tune(int fd, Wire which) {
-  if (which == Wire::data) return tune_tcp(fd, Duration::zero());
+// What a connection is for, as its handshake says: 0 for control, else 1 + the index of a data connection.
+constexpr std::uint64_t kControl = 0;
+
+void tune(int fd, std::uint64_t number) {
+  if (number != kControl) return tune_tcp(fd, Duration::zero());
   // The kernel looks once a second whether the time is up, hence the second's half that is taken off.
   tune_tcp(fd, kPeerTimeout - std::chrono::milliseconds(500));
   set_tcp_option(fd, TCP_KEEPIDLE, 1);
@@ -38,7 +41,10 @@ void tune(int fd, Wire which) {
 class Connector {
  public:
   Connector(const TcpMeshSettings& settings, Store& store, Deadline deadline)
-      : settings_(settings), store_(store), deadline_(deadline), links_(static_cast<std::size_t>(settings.size)) {}
+      : settings_(settings), store_(store), deadline_(deadline), links_(static_cast<std::size_t>(settings.size)) {
+    for (TcpLink& link : links_) link.data.resize(static_cast<std::size_t>(settings.connections));
+    for (const int neighbour : settings.node.ranks) link(neighbour).data.clear();
+  }
 
   std::vector<TcpLink> run() {
     Listener listener = Listener::bind({settings_.address, 0}, deadline_);
@@ -59,11 +65,14 @@ class Connector {
   };
 
   TcpLink& link(int rank) { return links_[static_cast<std::size_t>(rank)]; }
+  UniqueFd& wire(int rank, std::uint64_t number) {
+    return number == kControl ? link(rank).control : link(rank).data[number - 1];
+  }
   std::string key(int rank) const { return fmt::format("mesh/{}/{}", settings_.name, rank); }
 
-  HandshakeSettings handshake_settings(Wire which) const {
+  HandshakeSettings handshake_settings(std::uint64_t number) const {
     Claims mine = local_claims(settings_.rank, settings_.size, settings_.generation);
-    mine.number = static_cast<std::uint64_t>(which);
+    mine.number = number;
     mine.text = settings_.name;
     return {settings_.token, settings_.job_id, Channel::link, mine};
   }
@@ -85,16 +94,16 @@ class Connector {
   void connect(int peer) {
     const Endpoint endpoint = parse_endpoint(store_.get(key(peer), deadline_));
     try {
-      for (const Wire which : {Wire::data, Wire::control}) {
+      for (std::uint64_t number = 0; number <= link(peer).data.size(); ++number) {
         UniqueFd fd = connect_tcp(endpoint, ConnectRetry::never, deadline_);
-        const Claims claims = handshake_as_client(fd.get(), handshake_settings(which), deadline_);
+        const Claims claims = handshake_as_client(fd.get(), handshake_settings(number), deadline_);
         if (claims.rank != peer || claims.text != settings_.name) {
           throw Error(ErrorKind::invalid_argument,
                       fmt::format("{} of mesh '{}' answers there", to_string(claims), claims.text));
         }
-        tune(fd.get(), which);
+        tune(fd.get(), number);
         link(peer).who = to_string(claims);
-        link(peer).wire(which) = std::move(fd);
+        wire(peer, number) = std::move(fd);
       }
     } catch (const Error& error) {
       throw Error(error.kind(),
@@ -131,7 +140,7 @@ class Connector {
   }
 
   Handshake server_handshake() {
-    return Handshake::server(handshake_settings(Wire::data), [this](const Claims& claims) { return admit(claims); });
+    return Handshake::server(handshake_settings(kControl), [this](const Claims& claims) { return admit(claims); });
   }
 
   // True once there is nothing more to do for it.
@@ -155,10 +164,9 @@ class Connector {
       }
       if (incoming.handshake.failure()) throw Error(*incoming.handshake.failure());
       const Claims& claims = incoming.handshake.peer();
-      const auto which = static_cast<Wire>(claims.number);
-      tune(incoming.fd.get(), which);
+      tune(incoming.fd.get(), claims.number);
       link(claims.rank).who = to_string(claims);
-      link(claims.rank).wire(which) = std::move(incoming.fd);
+      wire(claims.rank, claims.number) = std::move(incoming.fd);
     } catch (const Error& error) {
       log_warning(
           fmt::format("mesh '{}': refused a connection from {}: {}", settings_.name, incoming.from, error.what()));
@@ -180,8 +188,11 @@ class Connector {
       return refuse(fmt::format("only ranks {} to {} connect to rank {}, not rank {}", settings_.rank + 1,
                                 settings_.size - 1, settings_.rank, claims.rank));
     }
-    if (claims.number > 1) return refuse(fmt::format("there is no connection number {}", claims.number));
-    if (link(claims.rank).wire(static_cast<Wire>(claims.number))) {
+    if (claims.number > link(claims.rank).data.size()) {
+      return refuse(fmt::format("there is no connection number {} here: rank {} has {} for data, besides one for control",
+                                claims.number, settings_.rank, link(claims.rank).data.size()));
+    }
+    if (wire(claims.rank, claims.number)) {
       return refuse(fmt::format("{} is here already", link(claims.rank).who));
     }
     return {};
@@ -190,7 +201,8 @@ class Connector {
   std::vector<int> unconnected_ranks() {
     std::vector<int> ranks;
     for (int rank = settings_.rank + 1; rank < settings_.size; ++rank) {
-      if (!link(rank).wire(Wire::data) || !link(rank).wire(Wire::control)) ranks.push_back(rank);
+      const bool complete = link(rank).control && std::ranges::all_of(link(rank).data, &UniqueFd::operator bool);
+      if (!complete) ranks.push_back(rank);
     }
     return ranks;
   }
@@ -217,6 +229,10 @@ std::vector<TcpLink> connect_tcp_links(const TcpMeshSettings& settings, Store& s
   if (settings.name.empty() || settings.name.size() > kMaxClaimTextBytes) {
     throw Error(ErrorKind::invalid_argument, fmt::format("the name of a mesh has 1 to {} bytes, '{}' has {}",
                                                          kMaxClaimTextBytes, settings.name, settings.name.size()));
+  }
+  if (settings.connections < 1 || settings.connections > kMaxConnections) {
+    throw Error(ErrorKind::invalid_argument,
+                fmt::format("{} connections to each rank; 1 to {} are possible", settings.connections, kMaxConnections));
   }
   if (settings.size == 1) return std::vector<TcpLink>(1);
   return Connector(settings, store, deadline).run();

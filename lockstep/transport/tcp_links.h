@@ -2,7 +2,6 @@
 // ones. Store -> listen, connect, handshake -> TcpLink.
 #pragma once
 
-#include <array>
 #include <string>
 #include <vector>
 
@@ -11,14 +10,11 @@
 
 namespace lockstep {
 
-enum class Wire : std::uint8_t { data, control };
-
-// The two connections to one peer.
+// The connections to one peer.
 struct TcpLink {
-  std::array<UniqueFd, 2> wires;
-  std::string who;  // "rank 2 (host n1, pid 811)"
-
-  UniqueFd& wire(Wire which) { return wires[static_cast<std::size_t>(which)]; }
+  UniqueFd control;
+  std::vector<UniqueFd> data;  // none to a peer whose data goes through memory
+  std::string who;             // "rank 2 (host n1, pid 811)"
 };
 
 // By rank; the own entry is empty. Errors as connect_tcp_mesh().

@@ -1,5 +1,6 @@
 #include "lockstep/transport/tcp_mesh.h"
 
+#include <sched.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -19,37 +20,60 @@
 #include "lockstep/base/unique_fd.h"
 #include "lockstep/net/framing.h"
 #include "lockstep/net/wire.h"
+#include "lockstep/transport/byte_rings.h"
 #include "lockstep/transport/tcp_links.h"
 
 namespace lockstep {
 namespace {
 
+using arena::kRingBytes;
+
 // Control messages: a kind and, for an abort, the error: its kind, peer + 1 and text.
 constexpr char kAbort = 'a';
 constexpr char kGoodbye = 'g';
+constexpr char kBell = 'b';  // wakes a rank that waits for memory
 constexpr std::size_t kMaxControlBytes = 4096;
+
+// How long to look for bytes in memory before sleeping, in which a peer on another core answers, or one on this core
+// gets its turn.
+constexpr int kSpins = 100;
+constexpr Duration kYieldFor = std::chrono::microseconds(100);
 
 // What is known of a peer. `dead` becomes `buried` when wait() has reported it.
 enum class PeerState { alive, left, dead, buried };
 
-struct Peer {
-  TcpLink link;
-  FrameBuffer frames{kMaxControlBytes};
-  PeerState state = PeerState::alive;
-  std::string why;  // it is dead
-  // Whether to try, as far as is known. Edge-triggered events set them, "not now" clears them.
+// Whether to try a connection, as far as is known. Edge-triggered events set them, "not now" clears them.
+struct Readiness {
   bool readable = true;
   bool writable = true;
 };
 
+struct Peer {
+  TcpLink link;
+  std::vector<Readiness> ready;  // of link.data
+  // How far the streams have come, which says whose turn it is among several connections.
+  std::uint64_t sent = 0;
+  std::uint64_t received = 0;
+  int neighbour = -1;  // its place among those who share memory with this rank, or -1
+  FrameBuffer frames{kMaxControlBytes};
+  PeerState state = PeerState::alive;
+  std::string why;  // it is dead
+
+  // Its turn, and how many bytes that is for.
+  std::size_t turn(std::uint64_t position) const { return position / kStripeBytes % link.data.size(); }
+  std::size_t limit(std::uint64_t position, std::size_t bytes) const {
+    return link.data.size() == 1 ? bytes : std::min<std::size_t>(bytes, kStripeBytes - position % kStripeBytes);
+  }
+};
+
 class TcpMesh final : public Mesh {
  public:
-  TcpMesh(int rank, std::vector<TcpLink> links);
+  TcpMesh(int rank, std::vector<TcpLink> links, const NodeMemory& node);
   ~TcpMesh() override;
 
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(peers_.size()); }
-  std::string_view name() const override { return "tcp"; }
+  std::string_view name() const override { return rings_ ? "tcp and shared memory" : "tcp"; }
   std::size_t send_some(int peer, ByteSpan data) override;
   std::size_t recv_some(int peer, MutableByteSpan data) override;
   void wait(std::span<const Interest> interests, Deadline deadline) override;
@@ -59,6 +83,9 @@ class TcpMesh final : public Mesh {
  private:
   Peer& peer(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
   void watch(int fd, std::uint32_t events, std::uint64_t id);
+  bool is_ready(const Interest& interest);
+  bool look_around(std::span<const Interest> interests, Deadline deadline);
+  void sleep(std::span<const Interest> interests, Deadline deadline);
   void take_events(int timeout_ms);
   void read_control(Peer& peer);
   bool set_aborted(Error error);
@@ -66,9 +93,21 @@ class TcpMesh final : public Mesh {
   void report_dead();
   Error lost(int rank, const std::string& why);
   std::size_t not_now(int rank, bool& ready);
+  bool is_over(const Peer& peer) const { return peer.state != PeerState::alive; }
+
+  // Through memory.
+  ByteRing ring_to(const Peer& peer) const { return rings_->ring(place_, peer.neighbour); }
+  ByteRing ring_from(const Peer& peer) const { return rings_->ring(peer.neighbour, place_); }
+  std::size_t put_some(int rank, ByteSpan data);
+  std::size_t take_some(int rank, MutableByteSpan data);
+  std::uint64_t checked(int rank, std::uint64_t filled) const;
+  void ring_bell(Peer& peer);
 
   const int rank_;
   std::vector<Peer> peers_;  // by rank; the own one has no descriptors
+  const std::shared_ptr<const void> keep_alive_;  // what the rings lie in
+  std::optional<ByteRings> rings_;
+  int place_ = -1;  // of this rank among those who share memory
   UniqueFd epoll_;
   UniqueFd wake_;
   bool is_woken_ = false;  // for the next wait()
@@ -93,30 +132,38 @@ Error decode_abort(ByteView message, int rank) {
 }
 
 constexpr std::uint64_t kWakeId = ~std::uint64_t{0};
-std::uint64_t event_id(int rank, Wire wire) {
-  return static_cast<std::uint64_t>(rank) * 2 + static_cast<std::uint64_t>(wire);
-}
+// Of a connection: 0 for control, else 1 + the index of one for data.
+constexpr std::uint64_t kNumbers = kMaxConnections + 1;
+std::uint64_t event_id(int rank, std::uint64_t number) { return static_cast<std::uint64_t>(rank) * kNumbers + number; }
 
-TcpMesh::TcpMesh(int rank, std::vector<TcpLink> links)
+TcpMesh::TcpMesh(int rank, std::vector<TcpLink> links, const NodeMemory& node)
     : rank_(rank),
       peers_(links.size()),
+      keep_alive_(node.keep_alive),
       epoll_(::epoll_create1(EPOLL_CLOEXEC)),
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (!epoll_ || !wake_) throw system_error("making the descriptors of a mesh failed", errno);
   watch(wake_.get(), EPOLLIN, kWakeId);
+  if (!node.ranks.empty()) rings_.emplace(node.rings, static_cast<int>(node.ranks.size()));
+  for (std::size_t place = 0; place < node.ranks.size(); ++place) {
+    (node.ranks[place] == rank_ ? place_ : peer(node.ranks[place]).neighbour) = static_cast<int>(place);
+  }
   for (int each = 0; each < size(); ++each) {
-    peer(each).link = std::move(links[static_cast<std::size_t>(each)]);
+    Peer& peer = this->peer(each);
+    peer.link = std::move(links[static_cast<std::size_t>(each)]);
     if (each == rank_) continue;
-    watch(peer(each).link.wire(Wire::data).get(), EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET,
-          event_id(each, Wire::data));
-    watch(peer(each).link.wire(Wire::control).get(), EPOLLIN | EPOLLET, event_id(each, Wire::control));
+    peer.ready.resize(peer.link.data.size());
+    for (std::size_t i = 0; i < peer.link.data.size(); ++i) {
+      watch(peer.link.data[i].get(), EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, event_id(each, i + 1));
+    }
+    watch(peer.link.control.get(), EPOLLIN | EPOLLET, event_id(each, 0));
   }
 }
 
 TcpMesh::~TcpMesh() {
   const char goodbye[] = {1, 0, 0, 0, kGoodbye};
   for (Peer& each : peers_) {
-    const int fd = each.link.wire(Wire::control).get();
+    const int fd = each.link.control.get();
     if (fd >= 0) ::send(fd, goodbye, sizeof goodbye, MSG_NOSIGNAL | MSG_DONTWAIT);
   }
 }
@@ -133,12 +180,17 @@ void TcpMesh::watch(int fd, std::uint32_t events, std::uint64_t id) {
 std::size_t TcpMesh::send_some(int to, ByteSpan data) {
   check_aborted();
   Peer& peer = this->peer(to);
-  if (!peer.writable || data.empty()) return 0;
+  if (peer.neighbour >= 0) return put_some(to, data);
+  const std::size_t turn = peer.turn(peer.sent);
+  if (!peer.ready[turn].writable || data.empty()) return 0;
+  const std::size_t bytes = peer.limit(peer.sent, data.size());
   for (;;) {
-    const ssize_t count =
-        ::send(peer.link.wire(Wire::data).get(), data.data(), data.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (count >= 0) return static_cast<std::size_t>(count);
-    if (errno == EAGAIN || errno == EWOULDBLOCK) return not_now(to, peer.writable);
+    const ssize_t count = ::send(peer.link.data[turn].get(), data.data(), bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (count >= 0) {
+      peer.sent += static_cast<std::uint64_t>(count);
+      return static_cast<std::size_t>(count);
+    }
+    if (errno == EAGAIN || errno == EWOULDBLOCK) return not_now(to, peer.ready[turn].writable);
     if (errno != EINTR) throw lost(to, std::strerror(errno));
   }
 }
@@ -146,14 +198,68 @@ std::size_t TcpMesh::send_some(int to, ByteSpan data) {
 std::size_t TcpMesh::recv_some(int from, MutableByteSpan data) {
   check_aborted();
   Peer& peer = this->peer(from);
-  if (!peer.readable || data.empty()) return 0;
+  if (peer.neighbour >= 0) return take_some(from, data);
+  const std::size_t turn = peer.turn(peer.received);
+  if (!peer.ready[turn].readable || data.empty()) return 0;
+  const std::size_t bytes = peer.limit(peer.received, data.size());
   for (;;) {
-    const ssize_t count = ::recv(peer.link.wire(Wire::data).get(), data.data(), data.size(), MSG_DONTWAIT);
-    if (count > 0) return static_cast<std::size_t>(count);
+    const ssize_t count = ::recv(peer.link.data[turn].get(), data.data(), bytes, MSG_DONTWAIT);
+    if (count > 0) {
+      peer.received += static_cast<std::uint64_t>(count);
+      return static_cast<std::size_t>(count);
+    }
     if (count == 0) throw lost(from, "its process ended or closed the connection");
-    if (errno == EAGAIN || errno == EWOULDBLOCK) return not_now(from, peer.readable);
+    if (errno == EAGAIN || errno == EWOULDBLOCK) return not_now(from, peer.ready[turn].readable);
     if (errno != EINTR) throw lost(from, std::strerror(errno));
   }
+}
+
+std::size_t TcpMesh::put_some(int to, ByteSpan data) {
+  Peer& peer = this->peer(to);
+  if (is_over(peer)) throw lost(to, peer.why);
+  const ByteRing ring = ring_to(peer);
+  const std::uint64_t room = kRingBytes - checked(to, ring.filled());
+  if (room == 0 || data.empty()) return 0;
+  const std::size_t bytes = ring.put(data, room);
+  ring_bell(peer);
+  return bytes;
+}
+
+std::size_t TcpMesh::take_some(int from, MutableByteSpan data) {
+  if (data.empty()) return 0;
+  Peer& peer = this->peer(from);
+  // Looked at first: what was sent before it left is still to be received.
+  const bool over = is_over(peer);
+  const ByteRing ring = ring_from(peer);
+  const std::uint64_t available = checked(from, ring.filled());
+  if (available == 0) {
+    if (over) throw lost(from, peer.why);
+    return 0;
+  }
+  const std::size_t bytes = ring.take(data, available);
+  std::atomic_thread_fence(std::memory_order_seq_cst);  // pairs with the one in sleep()
+  if (ring.control->wants_room.load(std::memory_order_relaxed) != 0) {
+    ring.control->wants_room.store(0, std::memory_order_relaxed);
+    ring_bell(peer);
+  }
+  return bytes;
+}
+
+std::uint64_t TcpMesh::checked(int rank, std::uint64_t filled) const {
+  if (filled <= kRingBytes) return filled;
+  throw Error(ErrorKind::corrupt_data,
+              fmt::format("the ring of shared memory between rank {} and {} is damaged", rank_,
+                          peers_[static_cast<std::size_t>(rank)].link.who),
+              {.rank = rank_, .peer = rank});
+}
+
+void TcpMesh::ring_bell(Peer& peer) {
+  // Either the sleeper sees what we did, or we see that it sleeps.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  std::atomic<std::uint32_t>& sleeping = rings_->rank(peer.neighbour).sleeping;
+  if (sleeping.load(std::memory_order_relaxed) == 0 || sleeping.exchange(0) == 0) return;
+  const char bell[] = {1, 0, 0, 0, kBell};
+  ::send(peer.link.control.get(), bell, sizeof bell, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 std::size_t TcpMesh::not_now(int rank, bool& ready) {
@@ -163,23 +269,66 @@ std::size_t TcpMesh::not_now(int rank, bool& ready) {
   return 0;
 }
 
+bool TcpMesh::is_ready(const Interest& interest) {
+  const Peer& peer = this->peer(interest.peer);
+  if (peer.neighbour >= 0) {
+    if (is_over(peer) || (interest.readable && ring_from(peer).filled() != 0)) return true;
+    return interest.writable && ring_to(peer).filled() < kRingBytes;
+  }
+  return (interest.readable && peer.ready[peer.turn(peer.received)].readable) ||
+         (interest.writable && peer.ready[peer.turn(peer.sent)].writable);
+}
+
 void TcpMesh::wait(std::span<const Interest> interests, Deadline deadline) {
   if (interests.empty()) {
     take_events(0);
     check_aborted();
     return report_dead();
   }
-  const auto ready = [&](const Interest& interest) {
-    const Peer& peer = this->peer(interest.peer);
-    return (interest.readable && peer.readable) || (interest.writable && peer.writable);
-  };
   for (bool last = false;; last = deadline.expired()) {
-    check_aborted();
-    if (std::exchange(is_woken_, false) || std::ranges::any_of(interests, ready)) return;
-    report_dead();
+    if (look_around(interests, deadline)) return;
     if (last) throw Error(ErrorKind::timeout, "no peer was ready", {.rank = rank_});
-    take_events(deadline.poll_timeout_ms());
+    sleep(interests, deadline);
   }
+}
+
+bool TcpMesh::look_around(std::span<const Interest> interests, Deadline deadline) {
+  const auto ready = [&] {
+    check_aborted();
+    if (std::exchange(is_woken_, false)) return true;
+    if (std::ranges::any_of(interests, [&](const Interest& each) { return is_ready(each); })) return true;
+    report_dead();
+    return false;
+  };
+  if (ready()) return true;
+  if (std::ranges::none_of(interests, [&](const Interest& each) { return peer(each.peer).neighbour >= 0; })) return false;
+  for (int turn = 0; turn < kSpins; ++turn) {
+    if (ready()) return true;
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+  }
+  const TimePoint start = steady_clock().now();
+  for (TimePoint now = start; now - start < kYieldFor && !deadline.expired(now); now = steady_clock().now()) {
+    ::sched_yield();
+    take_events(0);
+    if (ready()) return true;
+  }
+  return false;
+}
+
+void TcpMesh::sleep(std::span<const Interest> interests, Deadline deadline) {
+  if (!rings_) return take_events(deadline.poll_timeout_ms());
+  std::atomic<std::uint32_t>& sleeping = rings_->rank(place_).sleeping;
+  sleeping.store(1, std::memory_order_relaxed);
+  for (const Interest& each : interests) {
+    const Peer& peer = this->peer(each.peer);
+    if (each.writable && peer.neighbour >= 0) ring_to(peer).control->wants_room.store(1, std::memory_order_relaxed);
+  }
+  std::atomic_thread_fence(std::memory_order_seq_cst);  // pairs with ring_bell() and take_some()
+  const bool ready = std::ranges::any_of(interests, [&](const Interest& each) { return is_ready(each); });
+  take_events(ready ? 0 : deadline.poll_timeout_ms());
+  sleeping.store(0, std::memory_order_relaxed);
 }
 
 void TcpMesh::take_events(int timeout_ms) {
@@ -195,14 +344,16 @@ void TcpMesh::take_events(int timeout_ms) {
       is_woken_ = ::read(wake_.get(), &calls, sizeof calls) > 0;
       continue;
     }
-    Peer& peer = this->peer(static_cast<int>(events[i].data.u64 / 2));
-    if (events[i].data.u64 % 2 == static_cast<std::uint64_t>(Wire::control)) {
+    Peer& peer = this->peer(static_cast<int>(events[i].data.u64 / kNumbers));
+    const std::uint64_t number = events[i].data.u64 % kNumbers;
+    if (number == 0) {
       read_control(peer);
       continue;
     }
     const std::uint32_t over = EPOLLHUP | EPOLLERR;
-    if ((events[i].events & (EPOLLIN | EPOLLRDHUP | over)) != 0) peer.readable = true;
-    if ((events[i].events & (EPOLLOUT | over)) != 0) peer.writable = true;
+    Readiness& ready = peer.ready[number - 1];
+    if ((events[i].events & (EPOLLIN | EPOLLRDHUP | over)) != 0) ready.readable = true;
+    if ((events[i].events & (EPOLLOUT | over)) != 0) ready.writable = true;
   }
 }
 
@@ -214,7 +365,7 @@ void TcpMesh::read_control(Peer& peer) {
   };
   char buffer[512];
   for (;;) {
-    const ssize_t count = ::recv(peer.link.wire(Wire::control).get(), buffer, sizeof buffer, MSG_DONTWAIT);
+    const ssize_t count = ::recv(peer.link.control.get(), buffer, sizeof buffer, MSG_DONTWAIT);
     if (count == 0) return died("its process ended");
     if (count < 0) {
       if (errno == EINTR) continue;
@@ -242,7 +393,7 @@ void TcpMesh::abort(const Error& error) noexcept {
     if (!set_aborted(error)) return;
     const Bytes message = frame(encode_abort(error), kMaxControlBytes);
     for (Peer& each : peers_) {
-      const int fd = each.link.wire(Wire::control).get();
+      const int fd = each.link.control.get();
       // Nothing else of any size travels there, so there is room.
       if (fd >= 0) ::send(fd, message.data(), message.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     }
@@ -294,7 +445,8 @@ Error TcpMesh::lost(int rank, const std::string& why) {
 }  // namespace
 
 std::unique_ptr<Mesh> connect_tcp_mesh(const TcpMeshSettings& settings, Store& store, Deadline deadline) {
-  return std::make_unique<TcpMesh>(settings.rank, connect_tcp_links(settings, store, deadline));
+  return std::make_unique<TcpMesh>(settings.rank, connect_tcp_links(settings, store, deadline),
+                                   settings.node);
 }
 
 }  // namespace lockstep

@@ -1,14 +1,22 @@
-// A TCP mesh joins ranks on any hosts: every two ranks share two authenticated connections, one for data, one for
-// control. Store (addresses) -> connect_tcp_mesh -> Mesh.
+// A TCP mesh joins ranks on any hosts: every two ranks share authenticated connections, one for control, and one or more
+// for data. Store (addresses) -> connect_tcp_mesh -> Mesh.
+//
+// Ranks of one node can have their data go through memory instead. They keep the connection for control, over which they
+// also wake each other, so that a rank sleeps in one place, whoever it waits for.
+//
+// A stream over several connections is dealt out to them in turn, kStripeBytes at a time. That helps where one
+// connection gets no more than a part of what the link carries.
 //
 // A peer counts as lost when its process ends (at once) or its host does not answer for kPeerTimeout. Data connections
 // have no such limit, since a healthy rank may be too busy to read for a long time; its kernel answers on the control
 // connection all the same.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "lockstep/base/deadline.h"
 #include "lockstep/net/token.h"
@@ -18,6 +26,15 @@
 namespace lockstep {
 
 inline constexpr Duration kPeerTimeout = std::chrono::seconds(3);
+inline constexpr int kMaxConnections = 64;
+inline constexpr std::size_t kStripeBytes = std::size_t{128} << 10;
+
+// Memory that some ranks of a mesh share, this one among them.
+struct NodeMemory {
+  std::vector<int> ranks = {};  // in ascending order
+  std::shared_ptr<const void> keep_alive = {};
+  std::byte* rings = nullptr;  // ByteRings of as many ranks, zeroed when nobody has used it
+};
 
 struct TcpMeshSettings {
   int rank = 0;
@@ -29,6 +46,9 @@ struct TcpMeshSettings {
   std::string name = {};
   // The numeric address at which the peers reach this rank; the only one on which it listens.
   std::string address = "127.0.0.1";
+  // For data, between any two ranks that share no memory; the same on all ranks.
+  int connections = 1;
+  NodeMemory node = {};
 };
 
 // Called by all ranks; blocks until each is connected to all others.

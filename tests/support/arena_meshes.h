@@ -9,12 +9,13 @@
 #include <vector>
 
 #include "lockstep/transport/arena_mesh.h"
+#include "lockstep/transport/byte_rings.h"
 
 namespace lockstep::testing {
 
 // Zeroed memory for the rings of n ranks; children that are forked share it.
 inline std::shared_ptr<std::byte> make_ring_region(int size) {
-  const std::size_t bytes = ring_region_bytes(size);
+  const std::size_t bytes = ByteRings::region_bytes(size);
   void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) throw std::runtime_error("no shared memory");
   return {static_cast<std::byte*>(memory), [bytes](std::byte* region) { ::munmap(region, bytes); }};

@@ -1,12 +1,14 @@
 // The ranks of a TCP mesh in one process, over loopback.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <vector>
 
 #include "lockstep/store/memory_store.h"
 #include "lockstep/transport/tcp_mesh.h"
+#include "tests/support/arena_meshes.h"
 #include "tests/support/rank_threads.h"
 
 namespace lockstep::testing {
@@ -15,13 +17,24 @@ inline TcpMeshSettings tcp_mesh_settings(int rank, int size, const Token& token)
   return {.rank = rank, .size = size, .generation = 5, .job_id = "job", .token = token, .name = "test"};
 }
 
-inline std::vector<std::unique_ptr<Mesh>> make_tcp_meshes(int size) {
+// ranks_per_node: 0 if no two share memory.
+inline std::vector<std::unique_ptr<Mesh>> make_tcp_meshes(int size, int connections = 1, int ranks_per_node = 0) {
   MemoryStore store;
   const Token token = Token::generate();
+  std::vector<NodeMemory> nodes;
+  for (int first = 0; ranks_per_node != 0 && first < size; first += ranks_per_node) {
+    const int ranks = std::min(ranks_per_node, size - first);
+    const auto region = make_ring_region(ranks);
+    nodes.push_back({{}, region, region.get()});
+    for (int place = 0; place < ranks; ++place) nodes.back().ranks.push_back(first + place);
+  }
   std::vector<std::unique_ptr<Mesh>> meshes(static_cast<std::size_t>(size));
   run_ranks_or_throw(size, [&](int rank) {
+    TcpMeshSettings settings = tcp_mesh_settings(rank, size, token);
+    settings.connections = connections;
+    if (ranks_per_node != 0) settings.node = nodes[static_cast<std::size_t>(rank / ranks_per_node)];
     meshes[static_cast<std::size_t>(rank)] =
-        connect_tcp_mesh(tcp_mesh_settings(rank, size, token), store, Deadline::after(std::chrono::seconds(20)));
+        connect_tcp_mesh(settings, store, Deadline::after(std::chrono::seconds(20)));
   });
   return meshes;
 }

@@ -76,9 +76,9 @@ TEST_CASE("a process that dies in the middle of an all_reduce is named by everyb
       // It has sent its signature and part of its data to all when it dies.
       const Signature signature{.sequence = 1, .count = memory.size(), .generation = 7, .kind = OpKind::all_reduce};
       for (TcpLink& link : victim) {
-        if (!link.wire(Wire::data)) continue;
-        send_all(link.wire(Wire::data).get(), std::as_bytes(std::span(&signature, 1)), soon());
-        send_all(link.wire(Wire::data).get(), std::span(memory).first(10'000), soon());
+        if (link.data.empty() || !link.data.front()) continue;
+        send_all(link.data.front().get(), std::as_bytes(std::span(&signature, 1)), soon());
+        send_all(link.data.front().get(), std::span(memory).first(10'000), soon());
       }
       victim.clear();
       return;

@@ -1,5 +1,6 @@
 // What is special about meshes over shared memory: their memory, and ranks that are processes of their own.
 #include "lockstep/transport/arena_mesh.h"
+#include "lockstep/transport/byte_rings.h"
 
 #include <doctest/doctest.h>
 #include <signal.h>
@@ -91,10 +92,10 @@ class ChildRank {
 }  // namespace
 
 TEST_CASE("the rings of many ranks take half a gibibyte of addresses at most") {
-  CHECK(ring_region_bytes(1) <= 8192);
-  CHECK(ring_region_bytes(2) >= 2 * arena::kRingBytes);
-  CHECK(ring_region_bytes(64) < (std::size_t{513} << 20));
-  CHECK(ring_region_bytes(64) > 64 * 63 * arena::kRingBytes);
+  CHECK(ByteRings::region_bytes(1) <= 8192);
+  CHECK(ByteRings::region_bytes(2) >= 2 * arena::kRingBytes);
+  CHECK(ByteRings::region_bytes(64) < (std::size_t{513} << 20));
+  CHECK(ByteRings::region_bytes(64) > 64 * 63 * arena::kRingBytes);
 }
 
 TEST_CASE("a mesh of one needs nobody") {
@@ -107,7 +108,7 @@ TEST_CASE("a mesh of one needs nobody") {
 TEST_CASE("a stream whose words are damaged is refused") {
   const auto region = make_ring_region(2);
   const auto mesh = make_arena_mesh(region, region.get(), 0, name_peers(2));
-  const std::size_t controls = ring_region_bytes(2) - 2 * arena::kRingBytes;
+  const std::size_t controls = ByteRings::region_bytes(2) - 2 * arena::kRingBytes;
   auto* words = reinterpret_cast<std::uint64_t*>(region.get() + (sizeof(arena::AbortRecord) + 63) / 64 * 64 +
                                                  2 * sizeof(arena::RingRank));
   REQUIRE(reinterpret_cast<std::byte*>(words) < region.get() + controls);
@@ -122,7 +123,7 @@ TEST_CASE("an arena has rings for a mesh, which outlives it and disturbs nothing
   auto arenas = make_local_arenas(3, {.segment_bytes = std::size_t{8} << 20});
   std::vector<std::unique_ptr<Mesh>> meshes;
   for (const auto& arena : arenas) {
-    CHECK(arena->message_rings() + ring_region_bytes(3) <= arena->segment(0));
+    CHECK(arena->message_rings() + ByteRings::region_bytes(3) <= arena->segment(0));
     meshes.push_back(make_arena_mesh(*arena));
   }
   std::memset(arenas[0]->segment(0), 0x77, 4096);

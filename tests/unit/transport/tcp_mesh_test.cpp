@@ -181,8 +181,8 @@ TEST_CASE("a peer whose process dies is reported at once, with rank, host and pi
 
 TEST_CASE("death is noticed on the control connection alone, once, and what was sent before is still received") {
   MeshAndPuppet both;
-  send_all(both.puppet.wire(Wire::data).get(), as_span(ByteView("words")), soon());
-  both.puppet.wire(Wire::control).reset();
+  send_all(both.puppet.data.front().get(), as_span(ByteView("words")), soon());
+  both.puppet.control.reset();
   const std::array interest{Mesh::Interest{1, true, false}};
   const auto wait_until_reported = [&] {
     for (;;) {
@@ -201,8 +201,8 @@ TEST_CASE("death is noticed on the control connection alone, once, and what was 
 TEST_CASE("a reset connection is a lost peer, for the sender too") {
   MeshAndPuppet both;
   const linger at_once{.l_onoff = 1, .l_linger = 0};
-  REQUIRE(::setsockopt(both.puppet.wire(Wire::data).get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once) == 0);
-  both.puppet.wire(Wire::data).reset();
+  REQUIRE(::setsockopt(both.puppet.data.front().get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once) == 0);
+  both.puppet.data.front().reset();
   const Error error = error_of([&] {
     for (;;) both.mesh->send_some(1, as_span(ByteView("x")));
   });
@@ -211,6 +211,6 @@ TEST_CASE("a reset connection is a lost peer, for the sender too") {
 
 TEST_CASE("nonsense on the control connection is a lost peer, however long it claims to be") {
   MeshAndPuppet both;
-  send_all(both.puppet.wire(Wire::control).get(), as_span(ByteView("\xFF\xFF\xFF\xFF rubbish")), soon());
+  send_all(both.puppet.control.get(), as_span(ByteView("\xFF\xFF\xFF\xFF rubbish")), soon());
   CHECK_ERROR(error_of([&] { both.wait_for_data(); }), ErrorKind::peer_lost, "rank 1");
 }

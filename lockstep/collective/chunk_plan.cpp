@@ -1,5 +1,6 @@
 #include "lockstep/collective/chunk_plan.h"
 
+#include "lockstep/collective/node_plan.h"
 #include "lockstep/collective/piece.h"
 #include "lockstep/collective/slice.h"
 
@@ -30,38 +31,60 @@ ByteRange broadcast_slice(const Collective& collective, int size, int rank) {
   return slice_bytes(collective, size - 1, rank < collective.root ? rank : rank - 1);
 }
 
-LinkPlan plan_broadcast(const Collective& collective, int rank, int size, int peer, const LinkTuning& tuning) {
+void plan_broadcast(const Collective& collective, int rank, int size, int peer, bool small, LinkPlan& plan) {
   const int root = collective.root;
-  const bool direct = size == 2 || is_small(collective, tuning);
+  const bool direct = size == 2 || small;
   const ByteRange everything{0, data_bytes(collective)};
-  if (rank == root) return {.send_operand = direct ? everything : broadcast_slice(collective, size, peer)};
-  if (peer == root) return {.receive = direct ? everything : broadcast_slice(collective, size, rank)};
-  if (direct) return {};
-  return {.send_result = broadcast_slice(collective, size, rank), .receive = broadcast_slice(collective, size, peer)};
+  if (rank == root) {
+    plan.send_operand = direct ? everything : broadcast_slice(collective, size, peer);
+  } else if (peer == root) {
+    plan.receive.push_back(direct ? everything : broadcast_slice(collective, size, rank));
+  } else if (!direct) {
+    plan.send_results.push_back({broadcast_slice(collective, size, rank), root});
+    plan.receive.push_back(broadcast_slice(collective, size, peer));
+  }
 }
 
-}  // namespace
+void plan_reduce(const Collective& collective, int rank, int size, int peer, bool small, LinkPlan& plan) {
+  const int root = collective.root;
+  if (small) {
+    if (peer == root) plan.send_operand = {0, data_bytes(collective)};
+    return;
+  }
+  plan.send_operand = slice_bytes(collective, size, peer);
+  if (peer == root) plan.send_results.push_back({slice_bytes(collective, size, rank)});
+  if (rank == root) plan.receive.push_back(slice_bytes(collective, size, peer));
+}
 
-ChunkPlan plan_chunks(const Collective& collective, int rank, int size, const LinkTuning& tuning) {
+void plan_all_reduce(const Collective& collective, int rank, int size, int peer, bool small, LinkPlan& plan) {
+  plan.send_operand = small ? ByteRange{0, data_bytes(collective)} : slice_bytes(collective, size, peer);
+  if (small) return;
+  plan.send_results.push_back({slice_bytes(collective, size, rank)});
+  plan.receive.push_back(slice_bytes(collective, size, peer));
+}
+
+void plan_pieces(const Collective& collective, int rank, int size, int peer, LinkPlan& plan) {
+  const Piece to = piece_of(collective, size, rank, peer);
+  const Piece from = piece_of(collective, size, peer, rank);
+  plan.send_operand = {to.input_offset, to.input_offset + to.bytes};
+  plan.receive.push_back({from.output_offset, from.output_offset + from.bytes});
+}
+
+ChunkPlan plan_flat_chunks(const Collective& collective, int rank, int size, bool small) {
   const ByteRange everything{0, data_bytes(collective)};
   switch (collective.kind) {
     case OpKind::all_reduce: {
-      const bool whole = is_small(collective, tuning);
-      const ByteRange own = whole ? everything : slice_bytes(collective, size, rank);
-      return {.in_place = true, .whole = whole, .row_bytes = own.bytes(), .own = own, .result = own};
+      const ByteRange own = small ? everything : slice_bytes(collective, size, rank);
+      return {.in_place = true, .whole = small, .own = own, .result = own, .end_row = size};
     }
-    case OpKind::reduce_scatter:
-      return {.row_bytes = everything.bytes(), .own = part(collective, rank), .result = everything};
-    case OpKind::broadcast: return {.in_place = true, .whole = rank == collective.root && is_small(collective, tuning)};
+    case OpKind::reduce_scatter: return {.own = part(collective, rank), .result = everything, .end_row = size};
+    case OpKind::broadcast: return {.in_place = true, .whole = rank == collective.root && small};
     case OpKind::reduce: {
-      if (!is_small(collective, tuning)) {
-        const ByteRange own = slice_bytes(collective, size, rank);
-        return {.in_place = true, .row_bytes = own.bytes(), .own = own, .result = own};
-      }
-      if (rank != collective.root) return {.in_place = true};
-      return {.in_place = true, .row_bytes = everything.bytes(), .own = everything, .result = everything};
+      if (small && rank != collective.root) return {.in_place = true};
+      const ByteRange own = small ? everything : slice_bytes(collective, size, rank);
+      return {.in_place = true, .own = own, .result = own, .end_row = size};
     }
-    case OpKind::all_gather: return {.whole = is_small(collective, tuning)};
+    case OpKind::all_gather: return {.whole = small};
     case OpKind::gather:
     case OpKind::scatter:
     case OpKind::all_to_all:
@@ -70,40 +93,36 @@ ChunkPlan plan_chunks(const Collective& collective, int rank, int size, const Li
   return {};
 }
 
-LinkPlan plan_reduce(const Collective& collective, int rank, int size, int peer, const LinkTuning& tuning) {
-  const int root = collective.root;
-  if (is_small(collective, tuning)) return {.send_operand = {0, peer == root ? data_bytes(collective) : 0}};
-  LinkPlan plan{.send_operand = slice_bytes(collective, size, peer)};
-  if (peer == root) plan.send_result = slice_bytes(collective, size, rank);
-  if (rank == root) plan.receive = slice_bytes(collective, size, peer);
-  return plan;
+bool in_two_levels(const Collective& collective, const Topology& topology, const LinkTuning& tuning) {
+  return topology.is_hierarchical() && !is_small(collective, tuning) && has_node_plan(collective.kind, topology);
 }
 
-LinkPlan plan_pieces(const Collective& collective, int rank, int size, int peer) {
-  const Piece to = piece_of(collective, size, rank, peer);
-  const Piece from = piece_of(collective, size, peer, rank);
-  return {.send_operand = {to.input_offset, to.input_offset + to.bytes},
-          .receive = {from.output_offset, from.output_offset + from.bytes}};
+}  // namespace
+
+ChunkPlan plan_chunks(const Collective& collective, int rank, const Topology& topology, const LinkTuning& tuning) {
+  if (in_two_levels(collective, topology, tuning)) return plan_node_chunks(collective, rank, topology);
+  return plan_flat_chunks(collective, rank, topology.size(), is_small(collective, tuning));
 }
 
-LinkPlan plan_link(const Collective& collective, int rank, int size, int peer, const LinkTuning& tuning) {
-  const ByteRange everything{0, data_bytes(collective)};
+void plan_link(const Collective& collective, int rank, const Topology& topology, int peer, const LinkTuning& tuning,
+               LinkPlan& plan) {
+  plan.send_operand = {};
+  plan.send_results.clear();
+  plan.receive.clear();
+  if (in_two_levels(collective, topology, tuning)) return plan_node_link(collective, rank, topology, peer, plan);
+  const int size = topology.size();
+  const bool small = is_small(collective, tuning);
   switch (collective.kind) {
-    case OpKind::all_reduce: {
-      if (is_small(collective, tuning)) return {.send_operand = everything};
-      const ByteRange theirs = slice_bytes(collective, size, peer);
-      return {.send_operand = theirs, .send_result = slice_bytes(collective, size, rank), .receive = theirs};
-    }
-    case OpKind::reduce_scatter: return {.send_operand = part(collective, peer)};
-    case OpKind::reduce: return plan_reduce(collective, rank, size, peer, tuning);
+    case OpKind::all_reduce: return plan_all_reduce(collective, rank, size, peer, small, plan);
+    case OpKind::reduce_scatter: plan.send_operand = part(collective, peer); return;
+    case OpKind::reduce: return plan_reduce(collective, rank, size, peer, small, plan);
     case OpKind::all_gather:
     case OpKind::gather:
     case OpKind::scatter:
-    case OpKind::all_to_all: return plan_pieces(collective, rank, size, peer);
-    case OpKind::broadcast: return plan_broadcast(collective, rank, size, peer, tuning);
-    case OpKind::barrier: break;
+    case OpKind::all_to_all: return plan_pieces(collective, rank, size, peer, plan);
+    case OpKind::broadcast: return plan_broadcast(collective, rank, size, peer, small, plan);
+    case OpKind::barrier: return;
   }
-  return {};
 }
 
 }  // namespace lockstep

@@ -1,13 +1,24 @@
 // The chunk plan says which bytes a rank exchanges with each peer in one collective over links. Pure.
 //
-// A link carries, in this order: a range of the sender's operand, which is ready from the start, and a range of the
-// sender's output, sent on as it becomes ready. What arrives is either a row, to be reduced with the other ranks' rows,
-// or goes straight into the output.
+// A link carries, in this order: a range of the sender's operand, which is ready from the start; partial results, as they
+// are reduced; ranges of the sender's output, sent on as they become ready. What arrives is a row to be reduced, which is
+// the peer's operand or what the ranks before it have made of theirs, and ranges that go straight into the output.
+//
+// Without nodes (see topology.h) all ranks exchange with each other. With nodes, a large collective goes in two levels:
+//   all_reduce, reduce   Lane i owns slice i. On each node its rank reduces the node's rows, in rank order and behind
+//                        what arrives from the node before, and hands that on to the next node. The last one has the
+//                        result, which comes back the same way, from node to node, each telling its own ranks. So a node
+//                        sends and receives each byte at most twice, once each with two nodes, and element i is still
+//                        ((x0 + x1) + x2) + ... in rank order.
+//   broadcast            The root deals slices to its node's lanes; each goes from node to node, and within each.
+//   all_gather           Each rank tells its lane on the other nodes, and what it hears from there the ranks of its node.
 #pragma once
 
 #include <cstddef>
+#include <vector>
 
 #include "lockstep/collective/collective.h"
+#include "lockstep/collective/topology.h"
 
 namespace lockstep {
 
@@ -27,27 +38,42 @@ struct ByteRange {
   std::size_t bytes() const { return end - begin; }
 };
 
+inline constexpr int kReducedHere = -1;
+
 // What all links of this rank have in common.
 struct ChunkPlan {
   // The operand is the output (all_reduce, reduce, broadcast), not the input.
   bool in_place = false;
   // This rank's whole operand travels behind its signature, in one piece.
   bool whole = false;
-  // What each peer sends to be reduced with `own` of this rank's operand, and where in the output the result goes.
-  std::size_t row_bytes = 0;
+  // What this rank reduces: `own` of its operand with the rows of ranks [first_row, end_row), and before them what
+  // carried_from has made of it. The result goes to carried_to, or else into this range of the output.
   ByteRange own = {};
   ByteRange result = {};
+  int first_row = 0;
+  int end_row = 0;
+  int carried_from = -1;
+  int carried_to = -1;
+};
+
+// A range of this rank's output that it passes on, and where it comes from: the rank that sends it here, this rank
+// itself, or kReducedHere.
+struct Passed {
+  ByteRange range;
+  int source = kReducedHere;
 };
 
 // One link. Ranges of the operand and of this rank's output.
 struct LinkPlan {
   ByteRange send_operand = {};
-  ByteRange send_result = {};  // of ChunkPlan::result if that is reduced, else of what the root sends
-  ByteRange receive = {};      // into the output, behind the row
+  std::vector<Passed> send_results = {};
+  std::vector<ByteRange> receive = {};  // into the output, behind the row
 };
 
 // REQUIRES: check_arguments() has passed.
-ChunkPlan plan_chunks(const Collective& collective, int rank, int size, const LinkTuning& tuning);
-LinkPlan plan_link(const Collective& collective, int rank, int size, int peer, const LinkTuning& tuning);
+ChunkPlan plan_chunks(const Collective& collective, int rank, const Topology& topology, const LinkTuning& tuning);
+// Overwrites `plan`, whose memory is used again.
+void plan_link(const Collective& collective, int rank, const Topology& topology, int peer, const LinkTuning& tuning,
+               LinkPlan& plan);
 
 }  // namespace lockstep

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
@@ -18,18 +19,22 @@ constexpr std::size_t kSignatureOffset = kRowsOffset - sizeof(Signature);
 constexpr Duration kFarewell = std::chrono::seconds(1);
 // How long a rank that lost a peer waits for signatures that may explain it.
 constexpr Duration kGrace = std::chrono::milliseconds(100);
+// How many float16 or bfloat16 elements are widened at once: few enough for the fastest cache.
+constexpr std::size_t kWideElements = 1024;
+
+bool is_half(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16; }
 
 }  // namespace
 
-Exchange::Exchange(Mesh& mesh, const LinkTuning& tuning)
+Exchange::Exchange(Mesh& mesh, Topology topology, const LinkTuning& tuning)
     : mesh_(mesh),
+      topology_(std::move(topology)),
       tuning_(tuning),
-      window_bytes_(tuning.chunk_bytes * tuning.window_chunks),
       rank_(mesh.rank()),
       size_(mesh.size()),
-      links_(static_cast<std::size_t>(size_)),
-      rows_(links_.size()) {
+      links_(static_cast<std::size_t>(size_)) {
   interests_.reserve(links_.size());
+  rows_.reserve(links_.size() + 1);
   for (Link& link : links_) link.scratch.resize(kRowsOffset);
 }
 
@@ -53,36 +58,54 @@ void Exchange::run(const Collective& collective, const Signature& signature, Dea
 void Exchange::begin(const Collective& collective, const Signature& signature) {
   collective_ = &collective;
   signature_ = signature;
-  plan_ = plan_chunks(collective, rank_, size_, tuning_);
+  plan_ = plan_chunks(collective, rank_, topology_, tuning_);
+  element_ = element_size(collective.dtype);
+  carry_element_ = is_half(collective.dtype) ? sizeof(float) : element_;
+  chunk_elements_ = tuning_.chunk_bytes / element_;
+  window_elements_ = chunk_elements_ * tuning_.window_chunks;
+  to_reduce_ = plan_.own.bytes() / element_;
+  reduced_ = 0;
   const std::span<const Segment> operand = plan_.in_place ? collective.output : collective.input;
-  const std::size_t payload = plan_.whole ? collective.count * element_size(collective.dtype) : 0;
+  const std::size_t payload = plan_.whole ? collective.count * element_ : 0;
   header_.resize(sizeof signature + payload);
   std::memcpy(header_.data(), &signature, sizeof signature);
   gather_bytes(operand, 0, header_.data() + sizeof signature, payload);
   signatures_missing_ = size_ - 1;
-  reduced_ = 0;
   own_ = SegmentCursor(operand, plan_.own.begin);
   result_ = SegmentCursor(collective.output, plan_.result.begin);
+  if (plan_.carried_to >= 0) carry_.resize(std::min(to_reduce_, window_elements_) * carry_element_);
   for (int step = 1; step < size_; ++step) begin_link(peer_at(step));
   if (size_ == 1) copy_own_part();
 }
 
 void Exchange::begin_link(int peer) {
   Link& link = this->link(peer);
-  const LinkPlan plan = plan_link(*collective_, rank_, size_, peer, tuning_);
+  plan_link(*collective_, rank_, topology_, peer, tuning_, link.plan);
   link.header_sent = 0;
-  link.operand = SegmentCursor(plan_.in_place ? collective_->output : collective_->input, plan.send_operand.begin);
-  link.operand_left = plan_.whole ? 0 : plan.send_operand.bytes();
-  link.result = SegmentCursor(collective_->output, plan.send_result.begin);
-  link.result_sent = 0;
-  link.result_bytes = plan.send_result.bytes();
-  const std::size_t scratch_bytes = kRowsOffset + std::min(plan_.row_bytes, window_bytes_);
+  link.operand = SegmentCursor(plan_.in_place ? collective_->output : collective_->input, link.plan.send_operand.begin);
+  link.operand_left = plan_.whole ? 0 : link.plan.send_operand.bytes();
+  link.carry_bytes = peer == plan_.carried_to ? to_reduce_ * carry_element_ : 0;
+  link.carry_sent = 0;
+  link.result_memory.clear();
+  link.result_bytes = link.result_sent = 0;
+  for (const Passed& passed : link.plan.send_results) {
+    append_range(collective_->output, passed.range.begin, passed.range.bytes(), link.result_memory);
+    link.result_bytes += passed.range.bytes();
+  }
+  link.result = SegmentCursor(link.result_memory);
+  const bool is_row = peer >= plan_.first_row && peer < plan_.end_row;
+  link.row_element = is_row ? element_ : carry_element_;
+  link.row_bytes = is_row || peer == plan_.carried_from ? to_reduce_ * link.row_element : 0;
+  link.signature_received = link.row_received = 0;
+  const std::size_t scratch_bytes = kRowsOffset + std::min(link.row_bytes, window_bytes(link.row_element));
   if (link.scratch.size() < scratch_bytes) link.scratch.resize(scratch_bytes);
-  link.signature_received = 0;
-  link.row_received = 0;
-  link.output = SegmentCursor(collective_->output, plan.receive.begin);
-  link.output_received = 0;
-  link.output_bytes = plan.receive.bytes();
+  link.output_memory.clear();
+  link.output_bytes = link.output_received = 0;
+  for (const ByteRange& range : link.plan.receive) {
+    append_range(collective_->output, range.begin, range.bytes(), link.output_memory);
+    link.output_bytes += range.bytes();
+  }
+  link.output = SegmentCursor(link.output_memory);
 }
 
 void Exchange::move_all(Deadline deadline) {
@@ -101,7 +124,12 @@ void Exchange::move_all(Deadline deadline) {
 ByteSpan Exchange::next_to_send(const Link& link) const {
   if (link.header_sent < header_.size()) return ByteSpan(header_).subspan(link.header_sent);
   if (link.operand_left != 0) return {link.operand.data(), std::min(link.operand.run(), link.operand_left)};
-  const std::size_t ready = std::min(link.result_bytes, result_ready()) - link.result_sent;
+  if (link.carry_sent < link.carry_bytes) {
+    const std::size_t at = link.carry_sent % window_bytes(carry_element_);
+    const std::size_t there = reduced_ * carry_element_ - link.carry_sent;
+    return ByteSpan(carry_).subspan(at, std::min(there, carry_.size() - at));
+  }
+  const std::size_t ready = result_ready(link) - link.result_sent;
   if (ready != 0) return {link.result.data(), std::min(link.result.run(), ready)};
   return {};
 }
@@ -116,6 +144,8 @@ bool Exchange::send(int peer) {
   } else if (link.operand_left != 0) {
     link.operand.advance(bytes);
     link.operand_left -= bytes;
+  } else if (link.carry_sent < link.carry_bytes) {
+    link.carry_sent += bytes;
   } else {
     link.result.advance(bytes);
     link.result_sent += bytes;
@@ -125,15 +155,16 @@ bool Exchange::send(int peer) {
 
 MutableByteSpan Exchange::next_to_receive(Link& link) const {
   const MutableByteSpan scratch(link.scratch);
+  const std::size_t window = window_bytes(link.row_element);
   if (link.signature_received < sizeof(Signature)) {
     // The first rows lie behind the signature, so that one call can fetch both.
     const std::size_t begin = kSignatureOffset + link.signature_received;
-    return scratch.subspan(begin, kRowsOffset + std::min(plan_.row_bytes, window_bytes_) - begin);
+    return scratch.subspan(begin, kRowsOffset + std::min(link.row_bytes, window) - begin);
   }
-  if (link.row_received < plan_.row_bytes) {
-    const std::size_t at = link.row_received % window_bytes_;
-    const std::size_t limit = std::min(plan_.row_bytes, reduced_ + window_bytes_);
-    return scratch.subspan(kRowsOffset + at, std::min(window_bytes_ - at, limit - link.row_received));
+  if (link.row_received < link.row_bytes) {
+    const std::size_t at = link.row_received % window;
+    const std::size_t limit = std::min(link.row_bytes, reduced_ * link.row_element + window);
+    return scratch.subspan(kRowsOffset + at, std::min(window - at, limit - link.row_received));
   }
   if (link.output_received < link.output_bytes && signatures_missing_ == 0) {
     return {link.output.data(), std::min(link.output.run(), link.output_bytes - link.output_received)};
@@ -152,7 +183,7 @@ bool Exchange::receive(int peer) {
     link.signature_received += head;
     link.row_received += bytes - head;
     if (link.signature_received == sizeof(Signature)) take_signature(peer);
-  } else if (link.row_received < plan_.row_bytes) {
+  } else if (link.row_received < link.row_bytes) {
     link.row_received += bytes;
   } else {
     link.output.advance(bytes);
@@ -177,53 +208,111 @@ void Exchange::copy_own_part() {
 }
 
 bool Exchange::reduce_ready() {
-  if (reduced_ == plan_.row_bytes || signatures_missing_ != 0) return false;
-  std::size_t arrived = plan_.row_bytes;
-  for (int step = 1; step < size_; ++step) arrived = std::min(arrived, link(peer_at(step)).row_received);
+  if (reduced_ == to_reduce_ || signatures_missing_ != 0) return false;
+  std::size_t limit = to_reduce_;
+  for (int step = 1; step < size_; ++step) {
+    const Link& each = link(peer_at(step));
+    if (each.row_bytes != 0) limit = std::min(limit, each.row_received / each.row_element);
+  }
+  if (plan_.carried_to >= 0) {
+    limit = std::min(limit, link(plan_.carried_to).carry_sent / carry_element_ + window_elements_);
+  }
   const std::size_t before = reduced_;
-  while (reduced_ < plan_.row_bytes) {
-    const std::size_t bytes = std::min(tuning_.chunk_bytes, plan_.row_bytes - reduced_);
-    if (reduced_ + bytes > arrived) break;
-    reduce_chunk(bytes);
-    reduced_ += bytes;
+  while (reduced_ < to_reduce_) {
+    const std::size_t count = std::min(chunk_elements_, to_reduce_ - reduced_);
+    if (reduced_ + count > limit) break;
+    reduce_chunk(count);
   }
   return reduced_ != before;
 }
 
-void Exchange::reduce_chunk(std::size_t bytes) {
-  const std::size_t element = element_size(collective_->dtype);
-  std::size_t at = kRowsOffset + reduced_ % window_bytes_;
-  for (std::size_t left = bytes; left != 0;) {
-    const std::size_t run = std::min({left, own_.run(), result_.run()});
-    for (int peer = 0; peer < size_; ++peer) {
-      rows_[static_cast<std::size_t>(peer)] = peer == rank_ ? own_.data() : link(peer).scratch.data() + at;
-    }
-    std::byte* output = result_.data();
-    reduce_rows({&output, 1}, rows_, run / element, collective_->dtype, collective_->reduce, size_);
-    own_.advance(run);
-    result_.advance(run);
-    at += run;
-    left -= run;
+void Exchange::reduce_chunk(std::size_t count) {
+  while (count != 0) {
+    const bool carries = plan_.carried_to >= 0;
+    const std::size_t at = reduced_ % window_elements_;
+    std::size_t run = std::min(count, own_.run() / element_);
+    if (!carries) run = std::min(run, result_.run() / element_);
+    const bool is_wide = is_half(collective_->dtype) && (carries || plan_.carried_from >= 0);
+    if (is_wide) run = std::min(run, kWideElements);
+    std::byte* const output = carries ? carry_.data() + at * carry_element_ : result_.data();
+    is_wide ? reduce_wide(at, output, run) : reduce_run(at, output, run);
+    own_.advance(run * element_);
+    if (!carries) result_.advance(run * element_);
+    reduced_ += run;
+    count -= run;
   }
 }
 
-std::size_t Exchange::result_ready() const {
-  if (collective_->kind == OpKind::broadcast)
-    return rank_ == collective_->root ? 0 : link(collective_->root).output_received;
-  return reduced_;
+// `at`: where the window's next element is.
+void Exchange::reduce_run(std::size_t at, std::byte* output, std::size_t count) {
+  rows_.clear();
+  const auto row = [&](int peer) { return link(peer).scratch.data() + kRowsOffset + at * link(peer).row_element; };
+  if (plan_.carried_from >= 0) rows_.push_back(row(plan_.carried_from));
+  for (int peer = plan_.first_row; peer < plan_.end_row; ++peer) {
+    rows_.push_back(peer == rank_ ? own_.data() : row(peer));
+  }
+  const bool divides_later = plan_.carried_to >= 0 && collective_->reduce == ReduceOp::avg;
+  reduce_rows({&output, 1}, rows_, count, collective_->dtype, divides_later ? ReduceOp::sum : collective_->reduce,
+              size_);
+}
+
+// The same for float16 and bfloat16 whose partial results are float32.
+void Exchange::reduce_wide(std::size_t at, std::byte* output, std::size_t count) {
+  const DType dtype = collective_->dtype;
+  const auto n = static_cast<std::size_t>(plan_.end_row - plan_.first_row);
+  wide_.resize((n + 1) * kWideElements);
+  rows_.clear();
+  if (plan_.carried_from >= 0) {
+    rows_.push_back(link(plan_.carried_from).scratch.data() + kRowsOffset + at * carry_element_);
+  }
+  for (std::size_t i = 0; i < n; ++i) {
+    const int peer = plan_.first_row + static_cast<int>(i);
+    float* const widened = wide_.data() + i * kWideElements;
+    widen(peer == rank_ ? own_.data() : link(peer).scratch.data() + kRowsOffset + at * element_, widened, count, dtype);
+    rows_.push_back(reinterpret_cast<const std::byte*>(widened));
+  }
+  const bool carries = plan_.carried_to >= 0;
+  float* const last = wide_.data() + n * kWideElements;
+  std::byte* const sum = carries ? output : reinterpret_cast<std::byte*>(last);
+  const bool divides_later = carries && collective_->reduce == ReduceOp::avg;
+  reduce_rows({&sum, 1}, rows_, count, DType::f32, divides_later ? ReduceOp::sum : collective_->reduce, size_);
+  if (!carries) narrow(last, output, count, dtype);
+}
+
+std::size_t Exchange::result_ready(const Link& link) const {
+  std::size_t ready = 0;
+  for (const Passed& passed : link.plan.send_results) {
+    const std::size_t bytes = arrived(passed);
+    ready += bytes;
+    if (bytes < passed.range.bytes()) break;
+  }
+  return ready;
+}
+
+std::size_t Exchange::arrived(const Passed& passed) const {
+  if (passed.source == kReducedHere) return reduced_ * element_;
+  if (passed.source == rank_) return passed.range.bytes();
+  const Link& source = link(passed.source);
+  std::size_t before = 0;
+  for (const ByteRange& range : source.plan.receive) {
+    if (range.begin == passed.range.begin) break;
+    before += range.bytes();
+  }
+  return std::min(passed.range.bytes(), source.output_received - std::min(before, source.output_received));
 }
 
 bool Exchange::sent(const Link& link) const {
-  return link.header_sent == header_.size() && link.operand_left == 0 && link.result_sent == link.result_bytes;
+  return link.header_sent == header_.size() && link.operand_left == 0 && link.carry_sent == link.carry_bytes &&
+         link.result_sent == link.result_bytes;
 }
 
 bool Exchange::received(const Link& link) const {
-  return link.signature_received == sizeof(Signature) && link.row_received == plan_.row_bytes &&
+  return link.signature_received == sizeof(Signature) && link.row_received == link.row_bytes &&
          link.output_received == link.output_bytes;
 }
 
 bool Exchange::finished() const {
-  if (reduced_ != plan_.row_bytes) return false;
+  if (reduced_ != to_reduce_) return false;
   for (int step = 1; step < size_; ++step) {
     const Link& each = link(peer_at(step));
     if (!sent(each) || !received(each)) return false;
@@ -288,7 +377,7 @@ Exchange::Missing Exchange::missing() const {
     } else if (!received(each)) {
       ranks_slow.push_back(peer);
       slow.push_back(fmt::format("rank {} has sent {} of {} bytes", peer, each.row_received + each.output_received,
-                                 plan_.row_bytes + each.output_bytes));
+                                 each.row_bytes + each.output_bytes));
     } else {
       ranks_slow.push_back(peer);
       slow.push_back(fmt::format("rank {} does not take the data sent to it", peer));

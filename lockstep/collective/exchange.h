@@ -21,7 +21,7 @@ namespace lockstep {
 
 class Exchange {
  public:
-  Exchange(Mesh& mesh, const LinkTuning& tuning);
+  Exchange(Mesh& mesh, Topology topology, const LinkTuning& tuning);
 
   // REQUIRES: check_arguments() has passed. Throws what the Mesh throws, and Error{desync} once this rank's signature
   // is on its way to all peers. After an Error the streams are out of step: no further call.
@@ -37,20 +37,27 @@ class Exchange {
  private:
   // What is left to be done on one link.
   struct Link {
+    LinkPlan plan;
     std::size_t header_sent = 0;
     SegmentCursor operand;
     std::size_t operand_left = 0;
+    std::size_t carry_bytes = 0;  // of partial results
+    std::size_t carry_sent = 0;
+    std::vector<Segment> result_memory;  // of plan.send_results
     SegmentCursor result;
-    std::size_t result_sent = 0;
     std::size_t result_bytes = 0;
+    std::size_t result_sent = 0;
 
     // kRowsOffset bytes that end with the peer's signature, then the window of rows.
     std::vector<std::byte> scratch;
     std::size_t signature_received = 0;
+    std::size_t row_element = 1;  // bytes of one element of the row
+    std::size_t row_bytes = 0;
     std::size_t row_received = 0;
+    std::vector<Segment> output_memory;  // of plan.receive
     SegmentCursor output;
-    std::size_t output_received = 0;
     std::size_t output_bytes = 0;
+    std::size_t output_received = 0;
   };
 
   void begin(const Collective& collective, const Signature& signature);
@@ -61,10 +68,15 @@ class Exchange {
   void take_signature(int peer);
   void copy_own_part();
   bool reduce_ready();
-  void reduce_chunk(std::size_t bytes);
+  void reduce_chunk(std::size_t count);
+  void reduce_run(std::size_t at, std::byte* output, std::size_t count);
+  void reduce_wide(std::size_t at, std::byte* output, std::size_t count);
   ByteSpan next_to_send(const Link& link) const;
   MutableByteSpan next_to_receive(Link& link) const;
-  std::size_t result_ready() const;
+  // Bytes of what the link passes on that are there.
+  std::size_t result_ready(const Link& link) const;
+  std::size_t arrived(const Passed& passed) const;
+  std::size_t window_bytes(std::size_t element) const { return window_elements_ * element; }
   bool sent(const Link& link) const;
   bool received(const Link& link) const;
   bool finished() const;
@@ -79,8 +91,8 @@ class Exchange {
   int peer_at(int step) const { return (rank_ + step) % size_; }
 
   Mesh& mesh_;
+  const Topology topology_;
   const LinkTuning tuning_;
-  const std::size_t window_bytes_;
   const int rank_;
   const int size_;
 
@@ -89,7 +101,14 @@ class Exchange {
   ChunkPlan plan_;
   std::vector<std::byte> header_;  // the signature and, in a small collective, the operand
   int signatures_missing_ = 0;
-  std::size_t reduced_ = 0;  // bytes of plan_.result that are there
+  std::size_t element_ = 1;        // bytes of one
+  std::size_t carry_element_ = 1;  // of a partial result: float16 and bfloat16 are rounded at the end only
+  std::size_t chunk_elements_ = 0;
+  std::size_t window_elements_ = 0;
+  std::size_t to_reduce_ = 0;  // elements
+  std::size_t reduced_ = 0;
+  std::vector<std::byte> carry_;  // the window of partial results on their way to plan_.carried_to
+  std::vector<float> wide_;
   SegmentCursor own_;
   SegmentCursor result_;
   std::vector<Link> links_;  // by peer; the own one is idle

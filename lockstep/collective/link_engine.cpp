@@ -18,7 +18,11 @@ const LinkTuning& check_tuning(const LinkTuning& tuning) {
 }  // namespace
 
 LinkEngine::LinkEngine(std::unique_ptr<Mesh> mesh, std::uint64_t generation, const LinkTuning& tuning)
-    : mesh_(std::move(mesh)), generation_(generation), exchange_(*mesh_, check_tuning(tuning)) {}
+    : mesh_(std::move(mesh)), generation_(generation), exchange_(*mesh_, Topology(mesh_->size()), check_tuning(tuning)) {}
+
+LinkEngine::LinkEngine(std::unique_ptr<Mesh> mesh, std::uint64_t generation, Topology topology,
+                       const LinkTuning& tuning)
+    : mesh_(std::move(mesh)), generation_(generation), exchange_(*mesh_, std::move(topology), check_tuning(tuning)) {}
 
 void LinkEngine::run(const Collective& collective, Deadline deadline) {
   if (failure_) throw Error(*failure_);

@@ -4,7 +4,8 @@
 // Large all-reduce: slice i of the data belongs to rank i, which gets everybody's slice i, reduces them in rank order
 // and sends the result to all. Every rank sends 2(n-1)/n of the data, and receiving, reducing and sending overlap.
 // Small all-reduce: everybody sends everything to everybody. Large broadcast: the root sends one slice to each rank,
-// and the ranks pass them on to each other. Thread rule: as Engine.
+// and the ranks pass them on to each other. Where ranks share nodes, large data go in two levels; see chunk_plan.h.
+// Thread rule: as Engine.
 #pragma once
 
 #include <atomic>
@@ -24,6 +25,8 @@ class LinkEngine final : public Engine {
  public:
   // Error{invalid_argument} for a tuning that cannot work.
   LinkEngine(std::unique_ptr<Mesh> mesh, std::uint64_t generation, const LinkTuning& tuning = {});
+  // topology: of the mesh's ranks, the same on all.
+  LinkEngine(std::unique_ptr<Mesh> mesh, std::uint64_t generation, Topology topology, const LinkTuning& tuning = {});
 
   int rank() const override { return mesh_->rank(); }
   int size() const override { return mesh_->size(); }

@@ -338,6 +338,32 @@ void reduce_rows_on_target(std::span<std::byte* const> outputs, std::span<const 
   }
 }
 
+// Copies elements from one way of storing them to another; vectors of both rows have the same number of lanes.
+template <class From, class To>
+void convert(const void* from, void* to, std::size_t count) {
+  using D = typename From::D;
+  const std::size_t lanes = hn::Lanes(D());
+  const auto* in = static_cast<const typename From::Stored*>(from);
+  auto* out = static_cast<typename To::Stored*>(to);
+  for (; count >= lanes; count -= lanes, in += lanes, out += lanes) To::store(From::load(in), out);
+  if (count == 0) return;
+  HWY_ALIGN typename From::Stored last_in[hn::MaxLanes(D())] = {};
+  HWY_ALIGN typename To::Stored last_out[hn::MaxLanes(D())];
+  std::memcpy(last_in, in, count * sizeof *in);
+  To::store(From::load(last_in), last_out);
+  std::memcpy(out, last_out, count * sizeof *out);
+}
+
+void widen_on_target(const std::byte* from, float* to, std::size_t count, DType dtype) {
+  dtype == DType::f16 ? convert<Float16Row, PlainRow<float>>(from, to, count)
+                      : convert<BFloat16Row, PlainRow<float>>(from, to, count);
+}
+
+void narrow_on_target(const float* from, std::byte* to, std::size_t count, DType dtype) {
+  dtype == DType::f16 ? convert<PlainRow<float>, Float16Row>(from, to, count)
+                      : convert<PlainRow<float>, BFloat16Row>(from, to, count);
+}
+
 }  // namespace
 }  // namespace HWY_NAMESPACE
 }  // namespace lockstep
@@ -347,6 +373,8 @@ HWY_AFTER_NAMESPACE();
 namespace lockstep {
 namespace {
 HWY_EXPORT(reduce_rows_on_target);
+HWY_EXPORT(widen_on_target);
+HWY_EXPORT(narrow_on_target);
 
 // Compiled once, for the plainest CPU: fused multiplications would round differently.
 template <class T>
@@ -374,6 +402,14 @@ void reduce_rows(std::span<std::byte* const> outputs, std::span<const std::byte*
   if (op == ReduceOp::product && dtype == DType::c64) return multiply_complex<float>(outputs, inputs, count);
   if (op == ReduceOp::product && dtype == DType::c128) return multiply_complex<double>(outputs, inputs, count);
   HWY_DYNAMIC_DISPATCH(reduce_rows_on_target)(outputs, inputs, count, dtype, op, divisor);
+}
+
+void widen(const std::byte* from, float* to, std::size_t count, DType from_dtype) {
+  HWY_DYNAMIC_DISPATCH(widen_on_target)(from, to, count, from_dtype);
+}
+
+void narrow(const float* from, std::byte* to, std::size_t count, DType to_dtype) {
+  HWY_DYNAMIC_DISPATCH(narrow_on_target)(from, to, count, to_dtype);
 }
 
 }  // namespace lockstep

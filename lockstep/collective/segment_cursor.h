@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <span>
+#include <vector>
 
 #include "lockstep/collective/collective.h"
 
@@ -71,6 +72,18 @@ inline void scatter_bytes(const std::byte* from, std::span<const Segment> to, st
     if (cursor.data() != from) std::memcpy(cursor.data(), from, step);
     cursor.advance(step);
     from += step;
+    bytes -= step;
+  }
+}
+
+// Adds `bytes` bytes that start `offset` bytes into the list to another list.
+inline void append_range(std::span<const Segment> from, std::size_t offset, std::size_t bytes,
+                         std::vector<Segment>& to) {
+  SegmentCursor cursor(from, offset);
+  while (bytes != 0) {
+    const std::size_t step = std::min(bytes, cursor.run());
+    to.push_back({cursor.data(), step});
+    cursor.advance(step);
     bytes -= step;
   }
 }

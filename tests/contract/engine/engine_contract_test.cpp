@@ -80,9 +80,9 @@ TEST_CASE("all_reduce: every dtype and operation, any size, equals the reduction
 }
 
 TEST_CASE("broadcast, all_gather and reduce_scatter move what they say") {
-  for (const int variant : {1, 2, 3, 4, 11, 12, 13, 14}) {
+  for (const int variant : {1, 2, 3, 4, 11, 12, 13, 14, 23, 24, 25, 26}) {
     const int ranks = variant % 10;
-    Engines engines = make_engines(ranks, variant > 10 ? Over::links : Over::arena);
+    Engines engines = make_engines(ranks, std::array{Over::arena, Over::links, Over::nodes}[variant / 10U]);
     const auto n = static_cast<std::size_t>(ranks);
     for (const std::size_t count : kCounts) {
       std::vector<Buffer> sources(n);

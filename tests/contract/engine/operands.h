@@ -27,7 +27,8 @@ using Buffer = std::vector<std::byte>;
 
 inline Deadline soon() { return Deadline::after(20s); }
 
-enum class Over { arena, links };
+// links: each rank on a node of its own. nodes: two ranks to a node.
+enum class Over { arena, links, nodes };
 // Operands that lie in the arena, so that the in-place way is taken, or in ordinary memory.
 enum class Place { ordinary, arena };
 
@@ -38,14 +39,26 @@ struct Kind {
 };
 inline constexpr Kind kKinds[] = {{"arena, ordinary memory", Over::arena, Place::ordinary},
                                   {"arena, in place", Over::arena, Place::arena},
-                                  {"links", Over::links, Place::ordinary}};
+                                  {"links", Over::links, Place::ordinary},
+                                  {"nodes", Over::nodes, Place::ordinary}};
 inline constexpr Kind kTransports[] = {{"arena", Over::arena, Place::ordinary},
-                                       {"links", Over::links, Place::ordinary}};
+                                       {"links", Over::links, Place::ordinary},
+                                       {"nodes", Over::nodes, Place::ordinary}};
+
+// Neighbouring ranks share a node.
+inline Topology nodes_of(int ranks, int ranks_per_node) {
+  std::vector<int> node_of;
+  for (int rank = 0; rank < ranks; ++rank) node_of.push_back(rank / ranks_per_node);
+  return Topology(node_of);
+}
 
 inline Engines make_engines(int ranks, Over over = Over::arena) {
   Engines engines;
-  if (over == Over::links) {
-    for (auto& mesh : make_local_meshes(ranks)) engines.push_back(std::make_unique<LinkEngine>(std::move(mesh), 0));
+  if (over != Over::arena) {
+    const Topology topology = nodes_of(ranks, over == Over::nodes ? 2 : 1);
+    for (auto& mesh : make_local_meshes(ranks)) {
+      engines.push_back(std::make_unique<LinkEngine>(std::move(mesh), 0, topology));
+    }
     return engines;
   }
   for (auto& arena : make_local_arenas(ranks, {.segment_bytes = 64 << 20})) {

@@ -168,3 +168,7 @@ TEST_CASE("random collectives over the arena") {
 TEST_CASE("random collectives over links") {
   for (const int ranks : {1, 2, 3, 4, 7}) run_cases(Over::links, ranks);
 }
+
+TEST_CASE("random collectives among nodes of two ranks") {
+  for (const int ranks : {3, 4, 7}) run_cases(Over::nodes, ranks);
+}

@@ -1,0 +1,146 @@
+#include "lockstep/collective/node_plan.h"
+
+#include <cstdlib>
+
+#include "lockstep/collective/piece.h"
+#include "lockstep/collective/slice.h"
+
+namespace lockstep {
+namespace {
+
+// One rank's view of a collective, and of its link to a peer.
+struct View {
+  const Collective& collective;
+  const Topology& topology;
+  int rank;
+
+  int node() const { return topology.node(rank); }
+  int lane() const { return topology.lane(rank); }
+  bool has_lane(int of) const { return topology.lane(of) < topology.lanes(); }
+  bool is_local(int peer) const { return topology.node(peer) == node(); }
+  // The rank in this one's lane on another node.
+  int there(int node) const { return topology.first(node) + lane(); }
+
+  // What a rank's lane owns.
+  ByteRange slice(int of) const {
+    if (!has_lane(of)) return {};
+    const Slice slice = slice_of(collective.count, topology.lanes(), topology.lane(of));
+    const std::size_t element = element_size(collective.dtype);
+    return {slice.begin * element, slice.end * element};
+  }
+};
+
+void add(std::vector<ByteRange>& list, ByteRange range) {
+  if (range.bytes() != 0) list.push_back(range);
+}
+
+void add(std::vector<Passed>& list, ByteRange range, int source) {
+  if (range.bytes() != 0) list.push_back({range, source});
+}
+
+// Reduces towards the last node, whose lanes get the result.
+ChunkPlan plan_chain(const View& view) {
+  const ByteRange own = view.slice(view.rank);
+  ChunkPlan plan{.in_place = true, .own = own, .result = own};
+  if (own.bytes() == 0) return plan;
+  plan.first_row = view.topology.first(view.node());
+  plan.end_row = view.topology.first(view.node() + 1);
+  if (view.node() > 0) plan.carried_from = view.there(view.node() - 1);
+  if (view.node() + 1 < view.topology.nodes()) plan.carried_to = view.there(view.node() + 1);
+  return plan;
+}
+
+void plan_all_reduce(const View& view, int peer, LinkPlan& plan) {
+  const ChunkPlan chain = plan_chain(view);
+  const int source = chain.carried_to >= 0 ? chain.carried_to : kReducedHere;
+  if (view.is_local(peer)) {
+    plan.send_operand = view.slice(peer);
+    add(plan.send_results, chain.result, source);
+    add(plan.receive, view.slice(peer));
+  } else if (peer == chain.carried_from) {
+    add(plan.send_results, chain.result, source);
+  } else if (peer == chain.carried_to) {
+    add(plan.receive, chain.result);
+  }
+}
+
+void plan_reduce(const View& view, int peer, LinkPlan& plan) {
+  const int root = view.collective.root;
+  const int last = view.topology.nodes() - 1;
+  if (view.is_local(peer)) plan.send_operand = view.slice(peer);
+  if (peer == root && view.node() == last) add(plan.send_results, view.slice(view.rank), kReducedHere);
+  if (view.rank == root && view.topology.node(peer) == last) add(plan.receive, view.slice(peer));
+}
+
+// The rank that a rank of a lane gets its slice from; the root itself on the root.
+int broadcast_source(const View& view, int rank) {
+  const int root = view.collective.root;
+  const int node = view.topology.node(rank), home = view.topology.node(root);
+  if (node == home) return root;
+  return view.topology.first(node < home ? node + 1 : node - 1) + view.topology.lane(rank);
+}
+
+void plan_broadcast(const View& view, int peer, LinkPlan& plan) {
+  const int root = view.collective.root;
+  const auto sends = [&](int from, int to) {  // the slice of from's lane
+    return to != root && view.has_lane(from) && (view.topology.node(from) == view.topology.node(to) ||
+                                                 (view.has_lane(to) && broadcast_source(view, to) == from));
+  };
+  if (view.rank == root) {
+    if (view.is_local(peer)) add(plan.send_results, view.slice(peer), root);
+    if (sends(root, peer)) add(plan.send_results, view.slice(root), root);
+    return;
+  }
+  if (peer == root) {
+    if (view.is_local(root)) add(plan.receive, view.slice(view.rank));
+    if (sends(root, view.rank)) add(plan.receive, view.slice(root));
+    return;
+  }
+  if (sends(view.rank, peer)) add(plan.send_results, view.slice(view.rank), broadcast_source(view, view.rank));
+  if (sends(peer, view.rank)) add(plan.receive, view.slice(peer));
+}
+
+void plan_all_gather(const View& view, int peer, LinkPlan& plan) {
+  const Topology& topology = view.topology;
+  const std::size_t bytes = view.collective.count * element_size(view.collective.dtype);
+  const auto place = [&](int of) {
+    const std::size_t begin = bytes * static_cast<std::size_t>(of);
+    return ByteRange{begin, begin + bytes};
+  };
+  const bool same_lane = topology.lane(peer) == view.lane();
+  if (!view.is_local(peer) && !same_lane) return;
+  plan.send_operand = {0, bytes};
+  add(plan.receive, place(peer));
+  if (!view.is_local(peer)) return;
+  for (int node = 0; node < topology.nodes(); ++node) {
+    if (node == view.node()) continue;
+    add(plan.send_results, place(view.there(node)), view.there(node));
+    add(plan.receive, place(topology.first(node) + topology.lane(peer)));
+  }
+}
+
+}  // namespace
+
+bool has_node_plan(OpKind kind, const Topology& topology) {
+  if (kind == OpKind::all_gather) return topology.is_even();
+  return kind == OpKind::all_reduce || kind == OpKind::reduce || kind == OpKind::broadcast;
+}
+
+ChunkPlan plan_node_chunks(const Collective& collective, int rank, const Topology& topology) {
+  if (collective.kind == OpKind::all_gather) return {};
+  if (collective.kind == OpKind::broadcast) return {.in_place = true};
+  return plan_chain({collective, topology, rank});
+}
+
+void plan_node_link(const Collective& collective, int rank, const Topology& topology, int peer, LinkPlan& plan) {
+  const View view{collective, topology, rank};
+  switch (collective.kind) {
+    case OpKind::all_reduce: return plan_all_reduce(view, peer, plan);
+    case OpKind::reduce: return plan_reduce(view, peer, plan);
+    case OpKind::broadcast: return plan_broadcast(view, peer, plan);
+    case OpKind::all_gather: return plan_all_gather(view, peer, plan);
+    default: return;
+  }
+}
+
+}  // namespace lockstep

@@ -28,17 +28,47 @@ ProcessGroup over_arena(std::unique_ptr<Arena> arena, const GroupOptions& option
   return ProcessGroup(std::make_unique<ArenaEngine>(std::move(arena)), options, std::move(messages), std::move(origin));
 }
 
-ProcessGroup over_shared_memory(const Membership& membership, const std::string& name, const GroupOptions& options,
-                                std::shared_ptr<const GroupOrigin> origin, Deadline deadline) {
+// The arena of the members with this rank's node id.
+std::unique_ptr<Arena> node_arena(const Membership& membership, const std::string& name, Deadline deadline) {
+  const std::string& node = membership.members[static_cast<std::size_t>(membership.rank)].node_id;
   SharedArenaSpec spec;
-  spec.name = name;
-  spec.rank = membership.rank;
   spec.options.generation = membership.generation;
-  for (const Member& member : membership.members) spec.members.push_back({to_string(member), member.pid});
-  return over_arena(make_shared_arena(spec, *membership.store, deadline), options, std::move(origin));
+  int first = -1;
+  for (const Member& member : membership.members) {
+    if (member.node_id != node) continue;
+    if (first < 0) first = member.rank;
+    if (member.rank == membership.rank) spec.rank = static_cast<int>(spec.members.size());
+    spec.members.push_back({to_string(member), member.pid});
+  }
+  spec.name = first == 0 ? name : fmt::format("{}, node of rank {}", name, first);
+  return make_shared_arena(spec, *membership.store, deadline);
 }
 
-std::unique_ptr<Mesh> tcp_mesh(const Membership& membership, const std::string& name, Deadline deadline) {
+// The ranks that share memory with this one, and rings to them; none if it is alone on its node, or is not to use it.
+NodeMemory node_memory(const Membership& membership, const std::string& name, Deadline deadline) {
+  NodeMemory memory;
+  const std::string& node = membership.members[static_cast<std::size_t>(membership.rank)].node_id;
+  for (const Member& member : membership.members) {
+    if (member.node_id == node) memory.ranks.push_back(member.rank);
+  }
+  if (memory.ranks.size() == 1) return {};
+  const std::unique_ptr<Arena> arena = node_arena(membership, name, deadline);
+  memory.keep_alive = arena->mapping();
+  memory.rings = arena->message_rings();
+  return memory;
+}
+
+Topology topology_of(const Membership& membership) {
+  std::vector<int> node_of;
+  for (const Member& member : membership.members) {
+    const auto same = std::ranges::find(membership.members, member.node_id, &Member::node_id);
+    node_of.push_back(static_cast<int>(same - membership.members.begin()));
+  }
+  return Topology(node_of);
+}
+
+std::unique_ptr<Mesh> mesh_between_hosts(const Membership& membership, const std::string& name, bool shares_memory,
+                                         Deadline deadline) {
   TcpMeshSettings settings;
   settings.rank = membership.rank;
   settings.size = membership.size;
@@ -47,16 +77,20 @@ std::unique_ptr<Mesh> tcp_mesh(const Membership& membership, const std::string& 
   settings.token = membership.token;
   settings.name = name;
   settings.address = membership.members[static_cast<std::size_t>(membership.rank)].address;
+  if (shares_memory) settings.node = node_memory(membership, name, deadline);
   return connect_tcp_mesh(settings, *membership.store, deadline);
 }
 
-ProcessGroup over_tcp(const Membership& membership, const std::string& name, const GroupOptions& options,
-                      std::shared_ptr<const GroupOrigin> origin, Deadline deadline) {
+ProcessGroup between_hosts(const Membership& membership, const std::string& name, const GroupOptions& options,
+                           std::shared_ptr<const GroupOrigin> origin, Deadline deadline) {
+  const bool shares_memory = options.transport == Transport::automatic;
   // Messages have connections of their own: they need not wait for a collective to end.
-  auto collectives = tcp_mesh(membership, name, deadline);
-  auto messages = tcp_mesh(membership, name + "/messages", deadline);
-  return ProcessGroup(std::make_unique<LinkEngine>(std::move(collectives), membership.generation), options,
-                      std::move(messages), std::move(origin));
+  auto collectives = mesh_between_hosts(membership, name, shares_memory, deadline);
+  auto messages = mesh_between_hosts(membership, name + "/messages", shares_memory, deadline);
+  Topology topology = shares_memory ? topology_of(membership) : Topology(membership.size);
+  return ProcessGroup(
+      std::make_unique<LinkEngine>(std::move(collectives), membership.generation, std::move(topology)), options,
+      std::move(messages), std::move(origin));
 }
 
 }  // namespace
@@ -84,8 +118,10 @@ ProcessGroup connect_group(const Membership& membership, const std::string& name
                 "the ranks of this job share no memory (they are on different hosts, or have different "
                 "namespaces): transport shared_memory is not to be had; use automatic or tcp");
   }
-  if (!one_node || options.transport == Transport::tcp) return over_tcp(membership, name, options, origin, deadline);
-  return over_shared_memory(membership, name, options, origin, deadline);
+  if (!one_node || options.transport == Transport::tcp) {
+    return between_hosts(membership, name, options, std::move(origin), deadline);
+  }
+  return over_arena(node_arena(membership, name, deadline), options, std::move(origin));
 }
 
 ProcessGroup connect_part(const GroupOrigin& origin, int rank, const std::vector<int>& ranks, const std::string& name,

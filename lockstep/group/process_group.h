@@ -32,7 +32,8 @@ enum class Transport { automatic, shared_memory, tcp };
 
 struct GroupOptions {
   Duration timeout = std::chrono::minutes(30);  // of each collective
-  Transport transport = Transport::automatic;   // shared memory where all ranks are on one node; the same on all ranks
+  // automatic: memory between ranks of one node, TCP between nodes. The same on all ranks.
+  Transport transport = Transport::automatic;
 };
 
 struct CallOptions {
@@ -54,7 +55,7 @@ class ProcessGroup {
 
   int rank() const;
   int size() const;
-  std::string_view transport() const;  // "shared memory", "tcp", "in-process"
+  std::string_view transport() const;  // "shared memory", "tcp", "tcp and shared memory", "in-process"
   Duration timeout() const;
 
   // Tensors of any shape and strides, on the CPU. Lists work as one collective on tensors of one dtype. Every type can

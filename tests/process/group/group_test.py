@@ -182,10 +182,12 @@ class Places(unittest.TestCase):
         print(f"  1000 barriers took {max(seconds):.3f} s")
         self.assertLess(max(seconds), 10)
 
-    def test_ranks_of_two_nodes_use_tcp_by_themselves(self):
-        with Job(WORKER, ["sums"], 4, of_rank=lambda rank: {"LOCKSTEP_NODE": "ab"[rank // 2]}) as work:
-            self.assertEqual([work.line(rank) for rank in range(4)], ["right over tcp"] * 4)
-            self.assertEqual(work.exit_codes(), [0] * 4)
+    def test_ranks_of_two_nodes_use_memory_within_them_and_tcp_between(self):
+        for nodes in ("aabb", "abab", "aaab"):
+            with Job(WORKER, ["sums"], 4, of_rank=lambda rank: {"LOCKSTEP_NODE": nodes[rank]}) as work:
+                over = ["tcp" if nodes.count(node) == 1 else "tcp and shared memory" for node in nodes]
+                self.assertEqual([work.line(rank) for rank in range(4)], [f"right over {name}" for name in over])
+                self.assertEqual(work.exit_codes(), [0] * 4)
 
     def test_shared_memory_between_two_nodes_is_refused(self):
         with Job(WORKER, ["sums"], 2, {"LOCKSTEP_TRANSPORT": "shared_memory"},
@@ -208,7 +210,7 @@ class Hosts(unittest.TestCase):
             place = lambda rank: {"before": ["ip", "netns", "exec", namespaces.names[rank // 2]]}
             with Job(WORKER, ["train", 20], 4, {"MASTER_ADDR": namespaces.addresses[0]}, place) as work:
                 self.assertEqual([work.line(rank) for rank in range(4)],
-                                 [alone[0].replace("shared memory", "tcp")] * 4)
+                                 [alone[0].replace("shared memory", "tcp and shared memory")] * 4)
                 self.assertEqual(work.exit_codes(), [0] * 4)
 
     def test_a_master_whose_host_does_not_answer_ends_at_the_deadline_with_its_address(self):

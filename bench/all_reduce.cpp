@@ -43,6 +43,8 @@ struct Options {
   int rounds = 5;
   double block_seconds = 0.15;
   int iterations = 0;
+  std::string hosts;
+  int link_mbit = 0;
   std::string json;
 };
 
@@ -70,7 +72,7 @@ int repetitions_for(double seconds_each, std::uint64_t bytes, const Options& opt
 std::vector<Engine> start_engines(const Options& options) {
   const bool all = std::find(options.engines.begin(), options.engines.end(), "all") != options.engines.end();
   std::vector<Engine> engines;
-  for (const bench::EngineCommand& start : bench::engine_commands(options.engines, options.ranks)) {
+  for (const bench::EngineCommand& start : bench::engine_commands(options.engines, options.ranks, options.hosts)) {
     try {
       auto worker = std::make_unique<bench::Worker>(start.command);
       worker->wait_ready(Deadline::after(kStartTimeout));
@@ -87,7 +89,8 @@ void report(const Engine& engine, std::uint64_t bytes, const Options& options, b
   const bench::Summary seconds = bench::summarize(engine.seconds);
   const double algbw_gbps = static_cast<double>(bytes) / seconds.p50 / 1e9;
   const bool copies = engine.start.name.starts_with("memcpy");
-  records.write({{"bench", "all_reduce"},
+  records.write({{"bench", options.hosts.empty() ? "all_reduce" : "all_reduce_between_hosts"},
+                 {"link_mbit", options.link_mbit},
                  {"engine", engine.start.name},
                  {"ranks", engine.start.ranks},
                  {"op", copies ? "memcpy" : options.operation},
@@ -144,6 +147,8 @@ void add_options(CLI::App& app, Options& options) {
       ->check(CLI::PositiveNumber);
   app.add_option("--iterations", options.iterations, "repetitions in a block; 0: as --block-seconds says")
       ->check(CLI::Range(0, 1000000));
+  app.add_option("--hosts", options.hosts, "run the ranks there; see on_hosts.py, which makes hosts and says this");
+  app.add_option("--link-mbit", options.link_mbit, "how fast the hosts' links are, for the records; 0: not limited");
   app.add_option("--json", options.json, "file for one line per engine and size");
 }
 

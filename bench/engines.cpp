@@ -43,18 +43,36 @@ Engine mpich(int ranks) {
           {"mpiexec.hydra", program}};
 }
 
+std::vector<Engine> engines_here(int ranks) {
+  return {native("native", "native", ranks),
+          native("native", "native-ordinary", ranks),
+          gloo(ranks),
+          openmpi(ranks),
+          mpich(ranks),
+          native("memcpy", "memcpy", ranks),
+          native("memcpy", "memcpy-alone", 1)};
+}
+
+std::vector<Engine> engines_on(const std::string& hosts, int ranks) {
+  const std::string count = std::to_string(ranks);
+  const std::string own = built_program("bench_collective_worker"), mpi = built_program("bench_mpi_openmpi");
+  const auto start = [&](std::vector<std::string> arguments) {
+    std::vector<std::string> command{python(), script("on_hosts.py"), arguments.front(), hosts, count};
+    command.insert(command.end(), arguments.begin() + 1, arguments.end());
+    return command;
+  };
+  return {{"native", {"native-ordinary", ranks, start({"ranks", own, "native-ordinary", count})}, {own, "ip"}},
+          {"gloo", {"gloo", ranks, {python(), script("gloo_worker.py"), count, hosts}}, {python()}},
+          {"mpi", {"openmpi", ranks, start({"openmpi", mpi})}, {"mpirun.openmpi", mpi}}};
+}
+
 bool is_installed(const Engine& engine) { return std::all_of(engine.needs.begin(), engine.needs.end(), exists); }
 
 }  // namespace
 
-std::vector<EngineCommand> engine_commands(const std::vector<std::string>& wanted, int ranks) {
-  const std::vector<Engine> engines{native("native", "native", ranks),
-                                    native("native", "native-ordinary", ranks),
-                                    gloo(ranks),
-                                    openmpi(ranks),
-                                    mpich(ranks),
-                                    native("memcpy", "memcpy", ranks),
-                                    native("memcpy", "memcpy-alone", 1)};
+std::vector<EngineCommand> engine_commands(const std::vector<std::string>& wanted, int ranks,
+                                           const std::string& hosts) {
+  const std::vector<Engine> engines = hosts.empty() ? engines_here(ranks) : engines_on(hosts, ranks);
   for (const std::string& name : wanted) {
     const bool known = name == "all" || std::any_of(engines.begin(), engines.end(), [&](const Engine& engine) {
                          return engine.kind == name || engine.start.name == name;
@@ -62,7 +80,7 @@ std::vector<EngineCommand> engine_commands(const std::vector<std::string>& wante
     if (!known) {
       throw lockstep::Error(lockstep::ErrorKind::invalid_argument,
                             fmt::format("--engines: there is no '{}'; there are all, native, native-ordinary, gloo, "
-                                        "mpi, openmpi, mpich, memcpy and memcpy-alone",
+                                        "mpi, openmpi and, on one host, mpich, memcpy and memcpy-alone",
                                         name));
     }
   }

@@ -1,6 +1,7 @@
 """Times all-reduces of PyTorch's Gloo process group when it is told to; a worker of bench_all_reduce.
 
-    gloo_worker.py RANKS    (as one of torchrun's ranks: without RANKS, and it ends when it is ready)
+    gloo_worker.py RANKS [HOSTS]    HOSTS: where they run; see on_hosts.py
+    gloo_worker.py                  as one of torchrun's ranks: it ends when it is ready
 
 Prints {"ready": true} after a first all-reduce, then answers each line "run BYTES REPETITIONS CALLS" of standard input
 with {"seconds": [...]}: for each repetition, from the return of a barrier to the return of the last of CALLS
@@ -14,11 +15,14 @@ import sys
 import tempfile
 import time
 
+import on_hosts
 import torch
 import torch.distributed as dist
 
 
-def run_rank(rank, ranks, rendezvous, parent):
+def run_rank(rank, ranks, hosts, rendezvous, parent):
+    if hosts:
+        on_hosts.move_to(on_hosts.host_of(rank, ranks, hosts)[0])
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=ranks)
     dist.all_reduce(torch.zeros(1))
@@ -82,7 +86,8 @@ def be_started():
 
 
 def main():
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    hosts = on_hosts.parse_hosts(sys.argv[2]) if len(sys.argv) > 2 else []
+    os.environ["GLOO_SOCKET_IFNAME"] = on_hosts.INTERFACE if hosts else "lo"
     if "RANK" in os.environ:
         return be_started()
     count = int(sys.argv[1])
@@ -91,7 +96,7 @@ def main():
         processes, ranks = [], []
         for rank in range(count):
             ours, theirs = context.Pipe()
-            options = (rank, count, os.path.join(folder, "store"), theirs)
+            options = (rank, count, hosts, os.path.join(folder, "store"), theirs)
             processes.append(context.Process(target=run_rank, args=options, daemon=True))
             processes[-1].start()
             theirs.close()  # a rank that dies then ends the wait for its result

@@ -33,6 +33,11 @@ Bytes encode(const Member& member, int size) {
   put_bytes(out, member.node_id);
   put_bytes(out, member.address);
   put_bytes(out, process_nonce());
+  put_u32(out, static_cast<std::uint32_t>(member.interfaces.size()));
+  for (const Interface& each : member.interfaces) {
+    put_bytes(out, each.name);
+    put_bytes(out, each.address);
+  }
   return out;
 }
 
@@ -52,6 +57,10 @@ Claim decode(ByteView encoded) {
   claim.member.node_id = reader.bytes();
   claim.member.address = reader.bytes();
   claim.process = reader.bytes();
+  for (std::uint32_t left = reader.u32(); left != 0; --left) {
+    std::string name(reader.bytes());
+    claim.member.interfaces.push_back({std::move(name), std::string(reader.bytes())});
+  }
   return claim;
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <sstream>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
@@ -11,6 +12,7 @@
 #include "lockstep/rendezvous/introduction.h"
 #include "lockstep/rendezvous/join_plan.h"
 #include "lockstep/rendezvous/local_node.h"
+#include "lockstep/rendezvous/probe.h"
 #include "lockstep/rendezvous/rendezvous.h"
 #include "lockstep/store/file_store.h"
 #include "lockstep/store/memory_store.h"
@@ -104,12 +106,44 @@ MeetingPlace meet(const JoinOptions& options, const JoinPlan& plan, const Token&
   return {std::make_shared<MemoryStore>(), nullptr, "127.0.0.1"};
 }
 
+// Those that LOCKSTEP_IFNAME names, in its order.
+std::vector<Interface> named_interfaces(const std::string& names) {
+  const std::vector<Interface> all = network_interfaces();
+  std::vector<Interface> chosen;
+  std::istringstream list(names);
+  for (std::string name; std::getline(list, name, ',');) {
+    const auto found = std::ranges::find(all, name, &Interface::name);
+    if (found == all.end()) {
+      std::vector<std::string> known;
+      for (const Interface& each : all) known.push_back(each.name);
+      throw Error(ErrorKind::invalid_argument,
+                  fmt::format("LOCKSTEP_IFNAME is \"{}\", but this host has no network interface \"{}\" that is up and "
+                              "has an address; it has: {}",
+                              names, name, known.empty() ? "none" : fmt::format("{}", fmt::join(known, ", "))));
+    }
+    chosen.push_back(*found);
+  }
+  return chosen;
+}
+
+// Where peers may reach this process. `address`: the end of its connection to the store, which is a good guess.
+std::vector<Interface> candidates(const JoinPlan& plan, const std::string& address) {
+  if (!plan.address.empty()) return {{"LOCKSTEP_ADDRESS", plan.address}};
+  if (!plan.interfaces.empty()) return named_interfaces(plan.interfaces);
+  std::vector<Interface> all = network_interfaces();
+  const auto preferred = std::ranges::find(all, address, &Interface::address);
+  if (preferred == all.end()) return {{"", address}};  // loopback, or an alias that no interface has as its first
+  std::rotate(all.begin(), preferred, preferred + 1);
+  return all;
+}
+
 Member describe_self(const JoinPlan& plan, const std::string& address) {
   Member me;
   me.rank = plan.rank;
   me.host = local_claims(plan.rank, plan.size, plan.generation).host;
   me.node_id = local_node_id(plan.node_label);
-  me.address = plan.address.empty() ? address : plan.address;
+  me.interfaces = candidates(plan, address);
+  me.address = me.interfaces.front().address;
   me.pid = ::getpid();
   return me;
 }
@@ -188,6 +222,10 @@ Membership join(const JoinOptions& options, const Environment& environment) {
   membership.hosted = std::move(place.hosted);
   meet_others(plan, describe_self(plan, place.address), place.store, deadline, membership);
   place_ranks(plan, membership);
+  if (needs_probe(membership.members)) {
+    choose_addresses({plan.rank, plan.generation, plan.job_id, membership.token}, membership.members,
+                     *membership.store, deadline);
+  }
   check_addresses(membership.members, membership.nodes);
   return membership;
 }

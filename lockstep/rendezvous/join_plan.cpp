@@ -91,6 +91,7 @@ void read_job(const Reader& reader, JoinPlan& plan) {
   plan.token_fd = reader.number("LOCKSTEP_TOKEN_FD");
   plan.token_file = reader.text("LOCKSTEP_TOKEN_FILE").value_or("");
   plan.address = reader.text("LOCKSTEP_ADDRESS").value_or("");
+  plan.interfaces = reader.text("LOCKSTEP_IFNAME").value_or("");
   plan.node_label = reader.text("LOCKSTEP_NODE").value_or("");
 }
 

@@ -33,6 +33,7 @@ struct JoinPlan {
   std::optional<int> token_fd;
   std::string token_file;
   std::string address;     // LOCKSTEP_ADDRESS
+  std::string interfaces;  // LOCKSTEP_IFNAME
   std::string node_label;  // LOCKSTEP_NODE
 };
 

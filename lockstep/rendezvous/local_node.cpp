@@ -6,6 +6,7 @@
 #include <netinet/in.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <memory>
 
@@ -41,20 +42,32 @@ std::string local_node_id(std::string_view label) {
   return id;
 }
 
-std::string first_interface_address() {
+std::vector<Interface> network_interfaces() {
   ifaddrs* list = nullptr;
-  if (::getifaddrs(&list) != 0) return "127.0.0.1";
+  if (::getifaddrs(&list) != 0) return {};
   const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(list, &::freeifaddrs);
-  std::string ipv6;
-  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
-    if (entry->ifa_addr == nullptr || (entry->ifa_flags & IFF_UP) == 0 || (entry->ifa_flags & IFF_LOOPBACK) != 0)
-      continue;
-    if (entry->ifa_addr->sa_family == AF_INET) return SocketAddress(entry->ifa_addr, sizeof(sockaddr_in)).host();
-    if (entry->ifa_addr->sa_family != AF_INET6 || !ipv6.empty()) continue;
-    const auto& address = reinterpret_cast<const sockaddr_in6*>(entry->ifa_addr)->sin6_addr;
-    if (!IN6_IS_ADDR_LINKLOCAL(&address)) ipv6 = SocketAddress(entry->ifa_addr, sizeof(sockaddr_in6)).host();
+  std::vector<Interface> found;
+  for (const int family : {AF_INET, AF_INET6}) {
+    for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
+      if (entry->ifa_addr == nullptr || (entry->ifa_flags & IFF_UP) == 0 || (entry->ifa_flags & IFF_LOOPBACK) != 0)
+        continue;
+      if (entry->ifa_addr->sa_family != family) continue;
+      if (std::ranges::find(found, entry->ifa_name, &Interface::name) != found.end()) continue;
+      if (family == AF_INET) {
+        found.push_back({entry->ifa_name, SocketAddress(entry->ifa_addr, sizeof(sockaddr_in)).host()});
+        continue;
+      }
+      const auto& address = reinterpret_cast<const sockaddr_in6*>(entry->ifa_addr)->sin6_addr;
+      if (IN6_IS_ADDR_LINKLOCAL(&address)) continue;
+      found.push_back({entry->ifa_name, SocketAddress(entry->ifa_addr, sizeof(sockaddr_in6)).host()});
+    }
   }
-  return ipv6.empty() ? "127.0.0.1" : ipv6;
+  return found;
+}
+
+std::string first_interface_address() {
+  const std::vector<Interface> interfaces = network_interfaces();
+  return interfaces.empty() ? "127.0.0.1" : interfaces.front().address;
 }
 
 }  // namespace lockstep

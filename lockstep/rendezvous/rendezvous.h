@@ -31,6 +31,11 @@ struct JoinOptions {
   Duration timeout = std::chrono::minutes(5);
 };
 
+struct Interface {
+  std::string name;     // "eth0"
+  std::string address;  // numeric
+};
+
 // One process of the job, as it introduced itself.
 struct Member {
   int rank = 0;
@@ -38,6 +43,7 @@ struct Member {
   std::string node_id;  // equal exactly for processes that can share memory
   std::string address;  // numeric address at which peers reach this process; loopback if all share one node
   int pid = 0;
+  std::vector<Interface> interfaces = {};  // of which one is to be chosen, the preferred one first; see probe.h
 };
 
 // "rank 2 (host n1, pid 811)"
@@ -72,6 +78,8 @@ using Environment = std::function<const char*(const char* name)>;  // std::geten
 //   TORCHELASTIC_USE_AGENT_STORE=True      torchrun's own store holds MASTER_PORT: the port above it is used
 //   LOCKSTEP_BIND          the address at which rank 0 listens instead, or "any" for all of its host's
 //   LOCKSTEP_ADDRESS       the address that this process tells the others, instead of the one it found
+//   LOCKSTEP_IFNAME        network interfaces to choose from, "eth0" or "eth0,eth1", instead of all that are up. Of
+//                          several, the one that all other hosts reach is found by trying; see probe.h
 //   LOCKSTEP_NODE          processes with different values never share memory, as if they ran on different hosts
 // Errors within seconds, naming both sides: duplicate rank (the first claimant goes on), different world sizes (on
 // every rank), other generation, protocol version or channel (Error{invalid_argument}), wrong token

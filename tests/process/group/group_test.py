@@ -12,7 +12,7 @@ from jobs import Failure, Job, Tree, free_port
 from processes import wait_for
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "links"))
-from links_test import Namespaces, why_not  # noqa: E402
+from links_test import Namespaces, ip, why_not  # noqa: E402
 
 LOCKSTEP = ""
 WORKER = ""
@@ -212,6 +212,27 @@ class Hosts(unittest.TestCase):
                 self.assertEqual([work.line(rank) for rank in range(4)],
                                  [alone[0].replace("shared memory", "tcp and shared memory")] * 4)
                 self.assertEqual(work.exit_codes(), [0] * 4)
+
+    def test_an_interface_that_leads_nowhere_is_not_used(self):
+        with Namespaces() as namespaces:
+            for name in namespaces.names:  # on both hosts the same address, as of bridges for containers
+                ip("-n", name, "link", "add", "a_bridge", "type", "bridge")
+                ip("-n", name, "address", "add", "10.213.8.1/24", "dev", "a_bridge")
+                ip("-n", name, "link", "set", "a_bridge", "up")
+            place = lambda rank: {"before": ["ip", "netns", "exec", namespaces.names[rank]]}
+            environment = {"MASTER_ADDR": namespaces.addresses[0]}
+            with Job(WORKER, ["sums"], 2, environment, place) as work:
+                self.assertEqual([work.line(rank) for rank in range(2)], ["right over tcp"] * 2)
+            forced = {**environment, "LOCKSTEP_IFNAME": "cable"}
+            with Job(WORKER, ["sums"], 2, forced, place) as work:
+                self.assertEqual([work.line(rank) for rank in range(2)], ["right over tcp"] * 2)
+            # What is forced is not questioned, and what is not there is named.
+            wrong = {**environment, "LOCKSTEP_IFNAME": "a_bridge", "TEST_JOIN_MS": "2000"}
+            with Job(WORKER, ["sums"], 2, wrong, place) as work:
+                self.assertRegex(work.failure(1).text, "rank 1 cannot connect to rank 0 at 10.213.8.1:")
+            absent = {**environment, "LOCKSTEP_IFNAME": "eth7"}
+            with Job(WORKER, ["sums"], 2, absent, place) as work:
+                self.assertRegex(work.failure(0).text, '"eth7".*it has: (a_bridge, cable|cable, a_bridge)')
 
     def test_a_master_whose_host_does_not_answer_ends_at_the_deadline_with_its_address(self):
         with Namespaces() as namespaces:

@@ -1,6 +1,7 @@
 #include "lockstep/group/connect.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
 #include <string_view>
 #include <utility>
@@ -67,8 +68,8 @@ Topology topology_of(const Membership& membership) {
   return Topology(node_of);
 }
 
-std::unique_ptr<Mesh> mesh_between_hosts(const Membership& membership, const std::string& name, bool shares_memory,
-                                         Deadline deadline) {
+std::unique_ptr<Mesh> mesh_between_hosts(const Membership& membership, const std::string& name,
+                                         const GroupOptions& options, Deadline deadline) {
   TcpMeshSettings settings;
   settings.rank = membership.rank;
   settings.size = membership.size;
@@ -77,32 +78,46 @@ std::unique_ptr<Mesh> mesh_between_hosts(const Membership& membership, const std
   settings.token = membership.token;
   settings.name = name;
   settings.address = membership.members[static_cast<std::size_t>(membership.rank)].address;
-  if (shares_memory) settings.node = node_memory(membership, name, deadline);
+  settings.connections = options.connections;
+  if (options.transport == Transport::automatic) settings.node = node_memory(membership, name, deadline);
   return connect_tcp_mesh(settings, *membership.store, deadline);
 }
 
 ProcessGroup between_hosts(const Membership& membership, const std::string& name, const GroupOptions& options,
                            std::shared_ptr<const GroupOrigin> origin, Deadline deadline) {
-  const bool shares_memory = options.transport == Transport::automatic;
   // Messages have connections of their own: they need not wait for a collective to end.
-  auto collectives = mesh_between_hosts(membership, name, shares_memory, deadline);
-  auto messages = mesh_between_hosts(membership, name + "/messages", shares_memory, deadline);
-  Topology topology = shares_memory ? topology_of(membership) : Topology(membership.size);
+  auto collectives = mesh_between_hosts(membership, name, options, deadline);
+  auto messages = mesh_between_hosts(membership, name + "/messages", options, deadline);
+  Topology topology =
+      options.transport == Transport::automatic ? topology_of(membership) : Topology(membership.size);
   return ProcessGroup(
       std::make_unique<LinkEngine>(std::move(collectives), membership.generation, std::move(topology)), options,
       std::move(messages), std::move(origin));
 }
 
-}  // namespace
-
-Transport transport_from_environment() {
-  const char* transport = std::getenv("LOCKSTEP_TRANSPORT");
-  const std::string_view name = transport == nullptr ? "automatic" : transport;
+Transport transport_named(std::string_view name) {
   if (name == "automatic") return Transport::automatic;
   if (name == "shared_memory") return Transport::shared_memory;
   if (name == "tcp") return Transport::tcp;
   throw Error(ErrorKind::invalid_argument,
-              "LOCKSTEP_TRANSPORT is \"" + std::string(name) + "\"; it can be automatic, shared_memory or tcp");
+              fmt::format("LOCKSTEP_TRANSPORT is \"{}\"; it can be automatic, shared_memory or tcp", name));
+}
+
+}  // namespace
+
+GroupOptions with_environment(GroupOptions options) {
+  if (const char* transport = std::getenv("LOCKSTEP_TRANSPORT"); transport != nullptr) {
+    if (options.transport == Transport::automatic) options.transport = transport_named(transport);
+  }
+  if (const char* connections = std::getenv("LOCKSTEP_CONNECTIONS"); connections != nullptr) {
+    const std::string_view text = connections;
+    const auto [end, error] = std::from_chars(text.begin(), text.end(), options.connections);
+    if (error != std::errc() || end != text.end() || options.connections < 1 || options.connections > kMaxConnections) {
+      throw Error(ErrorKind::invalid_argument,
+                  fmt::format("LOCKSTEP_CONNECTIONS is \"{}\"; it can be 1 to {}", text, kMaxConnections));
+    }
+  }
+  return options;
 }
 
 ProcessGroup connect_group(const Membership& membership, const std::string& name, const GroupOptions& options,

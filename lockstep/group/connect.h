@@ -16,8 +16,9 @@ namespace lockstep {
 ProcessGroup connect_group(const Membership& membership, const std::string& name, const GroupOptions& options,
                            Deadline deadline);
 
-// What LOCKSTEP_TRANSPORT says, for programs that leave the choice open. Error{invalid_argument} for another word.
-Transport transport_from_environment();
+// What LOCKSTEP_TRANSPORT and LOCKSTEP_CONNECTIONS say, for programs that leave the choice open.
+// Error{invalid_argument} quotes what they cannot be.
+GroupOptions with_environment(GroupOptions options);
 
 // What a group remembers for its parts.
 struct GroupOrigin {

@@ -34,6 +34,8 @@ struct GroupOptions {
   Duration timeout = std::chrono::minutes(30);  // of each collective
   // automatic: memory between ranks of one node, TCP between nodes. The same on all ranks.
   Transport transport = Transport::automatic;
+  // Of TCP, for the data of every two ranks on different nodes. The same on all ranks.
+  int connections = 1;
 };
 
 struct CallOptions {

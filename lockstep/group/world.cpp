@@ -28,8 +28,7 @@ const char* environment(const char* name) { return std::getenv(name); }
 }  // namespace
 
 World init_process_group(const InitOptions& options) {
-  GroupOptions group_options = options.group;
-  if (group_options.transport == Transport::automatic) group_options.transport = transport_from_environment();
+  const GroupOptions group_options = with_environment(options.group);
   const Deadline deadline = Deadline::after(options.join.timeout);
   Membership membership = join(options.join, environment);
   if (membership.size > 1) set_log_rank(membership.rank);

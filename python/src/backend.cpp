@@ -66,8 +66,8 @@ Backend::Backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int siz
     join_options.timeout = timeout;
     const Membership membership = join(join_options, environment);
     store_ = membership.store;
-    group_ = std::make_unique<ProcessGroup>(connect_group(
-        membership, short_name(group_name), {.timeout = timeout, .transport = transport_from_environment()}, deadline));
+    group_ = std::make_unique<ProcessGroup>(
+        connect_group(membership, short_name(group_name), with_environment({.timeout = timeout}), deadline));
   });
 }
 

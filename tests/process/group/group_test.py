@@ -116,6 +116,9 @@ class Failures(unittest.TestCase):
             self.assertEqual((failure.kind, failure.text),
                              ("invalid_argument",
                               'LOCKSTEP_TRANSPORT is "nonsense"; it can be automatic, shared_memory or tcp'))
+        for wrong in ("0", "65", "two", "3 "):
+            with job("sums", size=1, LOCKSTEP_CONNECTIONS=wrong) as work:
+                self.assertEqual(work.failure(0).text, f'LOCKSTEP_CONNECTIONS is "{wrong}"; it can be 1 to 64')
 
 
 class Kills(unittest.TestCase):
@@ -168,6 +171,10 @@ class Places(unittest.TestCase):
             with self.subTest(transport):
                 self.assertEqual(self.run_ranks(3, "sums", LOCKSTEP_TRANSPORT=transport),
                                  [f"{rank} right over {name}" for rank in range(3)])
+
+    def test_several_connections_a_pair(self):
+        self.assertEqual(self.run_ranks(3, "sums", LOCKSTEP_TRANSPORT="tcp", LOCKSTEP_CONNECTIONS="3"),
+                         [f"{rank} right over tcp" for rank in range(3)])
 
     def test_parts_of_a_group_at_once(self):
         for transport, name in (("automatic", "shared memory"), ("tcp", "tcp")):

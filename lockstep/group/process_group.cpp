@@ -52,6 +52,18 @@ struct ProcessGroup::State {
     run_collective(*engine);
   }
 
+  Work run_to_end(Call& call) {
+    Work work;
+    std::exception_ptr error;
+    try {
+      run([&](Engine& engine) { call.run(engine); });
+    } catch (...) {
+      error = std::current_exception();
+    }
+    work.complete(error);
+    return work;
+  }
+
   // On the group's thread.
   Work start(std::shared_ptr<Call> call) {
     Work work;
@@ -143,7 +155,8 @@ void ProcessGroup::run(Call call, const CallOptions& options, ReduceOp op, int r
   state_->run([&](Engine& engine) { call.run(engine); });
 }
 Work ProcessGroup::start(Call call, const CallOptions& options, ReduceOp op, int root) const {
-  return state_->start(std::make_shared<Call>(complete(std::move(call), options, op, root)));
+  call = complete(std::move(call), options, op, root);
+  return options.in_caller ? state_->run_to_end(call) : state_->start(std::make_shared<Call>(std::move(call)));
 }
 
 std::vector<at::Tensor> ProcessGroup::one_for_each_rank(const at::Tensor& like) const {

@@ -88,7 +88,7 @@ void Backend::abort() { group_->abort("rank " + std::to_string(getRank()) + " ca
 
 c10d::ErrorType Backend::getError() { return c10d::ErrorType::SUCCESS; }
 
-CallOptions Backend::call_options(Milliseconds timeout) const {
+CallOptions Backend::within(Milliseconds timeout) const {
   return {.timeout = timeout == c10d::kUnsetTimeout || timeout == kNoTimeout ? options_->timeout : timeout};
 }
 

@@ -1,5 +1,6 @@
 // A Backend is a lockstep::ProcessGroup as torch.distributed knows groups. Python -> c10d -> Backend -> ProcessGroup.
-// Thread-safe as ProcessGroup is. The collectives return at once; monitoredBarrier blocks. Failures: see TorchWork.
+// Thread-safe as ProcessGroup is. The collectives return at once unless Python waits for them anyway (async_op=False);
+// monitoredBarrier blocks. Failures: see TorchWork.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -65,7 +66,14 @@ class Backend final : public c10d::Backend {
   void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override;
 
  private:
-  CallOptions call_options(Milliseconds timeout) const;
+  CallOptions within(Milliseconds timeout) const;
+  // Who waits at once runs the collective.
+  template <class Options>
+  CallOptions call_options(const Options& options) const {
+    CallOptions made = within(options.timeout);
+    made.in_caller = !options.asyncOp;
+    return made;
+  }
   WorkPtr launch(c10d::OpType type, const char* title, const Tensors& inputs, Tensors outputs,
                  const std::function<Started()>& start);
 

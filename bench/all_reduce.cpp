@@ -1,4 +1,5 @@
-// Compares how long an all-reduce takes with Lockstep, Gloo and MPI, beside copying as many bytes:
+// Compares how long an all-reduce, or another collective, takes with Lockstep, Gloo and MPI, beside copying as many
+// bytes:
 //   build/bin/bench_all_reduce --ranks 2 --sizes 4,1024,1048576 --json all_reduce.json
 //
 // One rule for all engines. A repetition: all ranks pass the engine's own barrier; each measures from its return to the
@@ -35,15 +36,12 @@ constexpr std::uint64_t kSmallBytes = 64 * 1024;
 constexpr int kCallsOfSmall = 20;
 
 struct Options {
-  int ranks = 2;
   std::vector<std::uint64_t> sizes{4, 1024, 65536, 1048576, 26214400, 104857600};
   std::vector<std::string> engines{"all"};
-  std::string operation = "all_reduce";
-  std::string dtype = "float32";
+  bench::EngineSettings engine;
   int rounds = 5;
   double block_seconds = 0.15;
   int iterations = 0;
-  std::string hosts;
   int link_mbit = 0;
   std::string json;
 };
@@ -72,7 +70,7 @@ int repetitions_for(double seconds_each, std::uint64_t bytes, const Options& opt
 std::vector<Engine> start_engines(const Options& options) {
   const bool all = std::find(options.engines.begin(), options.engines.end(), "all") != options.engines.end();
   std::vector<Engine> engines;
-  for (const bench::EngineCommand& start : bench::engine_commands(options.engines, options.ranks, options.hosts)) {
+  for (const bench::EngineCommand& start : bench::engine_commands(options.engines, options.engine)) {
     try {
       auto worker = std::make_unique<bench::Worker>(start.command);
       worker->wait_ready(Deadline::after(kStartTimeout));
@@ -89,12 +87,12 @@ void report(const Engine& engine, std::uint64_t bytes, const Options& options, b
   const bench::Summary seconds = bench::summarize(engine.seconds);
   const double algbw_gbps = static_cast<double>(bytes) / seconds.p50 / 1e9;
   const bool copies = engine.start.name.starts_with("memcpy");
-  records.write({{"bench", options.hosts.empty() ? "all_reduce" : "all_reduce_between_hosts"},
+  records.write({{"bench", options.engine.hosts.empty() ? "all_reduce" : "all_reduce_between_hosts"},
                  {"link_mbit", options.link_mbit},
                  {"engine", engine.start.name},
                  {"ranks", engine.start.ranks},
-                 {"op", copies ? "memcpy" : options.operation},
-                 {"dtype", options.dtype},
+                 {"op", copies ? "memcpy" : options.engine.operation},
+                 {"dtype", options.engine.dtype},
                  {"bytes", bytes},
                  {"iterations", engine.seconds.size()},
                  {"min_us", seconds.min * 1e6},
@@ -133,21 +131,23 @@ void run(const Options& options) {
 
 void add_options(CLI::App& app, Options& options) {
   app.option_defaults()->always_capture_default();
-  app.add_option("--ranks", options.ranks)->check(CLI::Range(1, 1024));
+  app.add_option("--ranks", options.engine.ranks)->check(CLI::Range(1, 1024));
   app.add_option("--sizes", options.sizes, "bytes, multiples of 4")
       ->delimiter(',')
       ->check(CLI::Range(std::uint64_t{4}, std::uint64_t{1} << 40));
   app.add_option("--engines", options.engines,
-                 "all, native, native-ordinary, gloo, mpi, openmpi, mpich, memcpy, memcpy-alone")
+                 "all, native, native-ordinary, python, gloo, mpi, openmpi, mpich, memcpy, memcpy-alone")
       ->delimiter(',');
-  app.add_option("--op", options.operation)->check(CLI::IsMember({"all_reduce"}));
-  app.add_option("--dtype", options.dtype)->check(CLI::IsMember({"float32"}));
+  app.add_option("--op", options.engine.operation)
+      ->check(CLI::IsMember({"all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all"}));
+  app.add_option("--dtype", options.engine.dtype)->check(CLI::IsMember({"float32", "bfloat16"}));
   app.add_option("--rounds", options.rounds, "blocks of each engine and size")->check(CLI::Range(1, 10000));
   app.add_option("--block-seconds", options.block_seconds, "about as long as a block takes")
       ->check(CLI::PositiveNumber);
   app.add_option("--iterations", options.iterations, "repetitions in a block; 0: as --block-seconds says")
       ->check(CLI::Range(0, 1000000));
-  app.add_option("--hosts", options.hosts, "run the ranks there; see on_hosts.py, which makes hosts and says this");
+  app.add_option("--hosts", options.engine.hosts,
+                 "run the ranks there; see on_hosts.py, which makes hosts and says this");
   app.add_option("--link-mbit", options.link_mbit, "how fast the hosts' links are, for the records; 0: not limited");
   app.add_option("--json", options.json, "file for one line per engine and size");
 }
@@ -157,7 +157,7 @@ void add_options(CLI::App& app, Options& options) {
 int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);  // a worker that ends is an error with a text
   Options options;
-  CLI::App app("Compares the all-reduce of Lockstep, Gloo and MPI on this machine", "bench_all_reduce");
+  CLI::App app("Compares the collectives of Lockstep, Gloo and MPI on this machine", "bench_all_reduce");
   add_options(app, options);
   CLI11_PARSE(app, argc, argv);
   try {

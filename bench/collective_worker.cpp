@@ -1,17 +1,20 @@
-// Times all-reduces of Lockstep, or copies, when it is told to; a Worker of bench_all_reduce.
-//   bench_collective_worker native|native-ordinary|memcpy|memcpy-alone RANKS
+// Times collectives of Lockstep, or copies, when it is told to; a Worker of bench_all_reduce.
+//   bench_collective_worker native|native-ordinary|memcpy|memcpy-alone RANKS [OPERATION [DTYPE]]
 // Started by a launcher, it is one of the launcher's ranks; else it starts RANKS of them. It is ready once a first
 // all-reduce is done, and takes "run BYTES REPETITIONS CALLS".
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "bench/serve.h"
 #include "lockstep/base/error.h"
@@ -25,13 +28,20 @@ using lockstep::Error;
 using lockstep::ErrorKind;
 using lockstep::ProcessGroup;
 
-// The operation that is timed, on memory of one size.
+struct Settings {
+  std::string engine;
+  std::string operation = "all_reduce";
+  at::ScalarType dtype = at::kFloat;
+};
+
+// The operation that is timed, on memory of one size. `bytes` are those of its longer side.
 class Operation {
  public:
-  Operation(const ProcessGroup& group, const std::string& engine) : group_(group), engine_(engine) {}
+  Operation(const ProcessGroup& group, const Settings& settings)
+      : group_(group), engine_(settings.engine), name_(settings.operation), dtype_(settings.dtype) {}
 
   std::vector<double> measure(std::int64_t bytes, std::int64_t repetitions, std::int64_t calls) {
-    if (!data_.defined() || data_.nbytes() != static_cast<std::size_t>(bytes)) allocate(bytes);
+    if (bytes_ != bytes) allocate(bytes);
     check_once();
     std::vector<double> seconds;
     seconds.reserve(static_cast<std::size_t>(repetitions));
@@ -48,47 +58,80 @@ class Operation {
  private:
   bool copies() const { return engine_.starts_with("memcpy"); }
 
-  void allocate(std::int64_t bytes) {
-    const std::int64_t count = bytes / 4;
-    data_ = engine_ == "native" ? group_.empty({count}) : at::empty({count});
-    if (copies()) source_ = at::empty({count});
-    if (engine_ == "native" && group_.size() > 1 && !group_.is_shared(data_)) {
-      throw Error(ErrorKind::internal, fmt::format("{} bytes of shared memory were not to be had", bytes));
+  at::Tensor make(std::int64_t count) const {
+    const at::Tensor made = engine_ == "native" ? group_.empty({count}, dtype_) : at::empty({count}, dtype_);
+    if (engine_ == "native" && group_.size() > 1 && !group_.is_shared(made)) {
+      throw Error(ErrorKind::internal, fmt::format("{} bytes of shared memory were not to be had", made.nbytes()));
     }
+    return made;
+  }
+
+  void allocate(std::int64_t bytes) {
+    const std::int64_t ranks = group_.size();
+    const auto element = static_cast<std::int64_t>(elementSize(dtype_));
+    const std::int64_t count = std::max(bytes / element, ranks) / ranks * ranks;
+    bytes_ = bytes;
+    whole_ = other_ = part_ = at::Tensor();
+    whole_ = make(count);
+    if (copies() || name_ == "all_to_all") other_ = make(count);
+    if (name_ == "all_gather" || name_ == "reduce_scatter") part_ = make(count / ranks);
+    parts_ = whole_.chunk(ranks);
+    other_parts_ = other_.defined() ? other_.chunk(ranks) : std::vector<at::Tensor>();
   }
 
   // Checks the result of one repetition; then leaves zeros, which stay zeros however often they are added up.
   void check_once() {
     const int ranks = group_.size();
-    data_.fill_(group_.rank() + 1);
-    if (copies()) source_.fill_(1);
+    whole_.fill_(copies() ? 0 : group_.rank() + 1);
+    if (other_.defined()) other_.fill_(1);
+    if (part_.defined()) part_.fill_(group_.rank() + 1);
     run();
-    const double expected = copies() ? 1 : ranks * (ranks + 1) / 2.0;
-    if (!data_.eq(expected).all().item<bool>()) {
-      throw Error(ErrorKind::internal, fmt::format("{}: a wrong result of {} bytes", engine_, data_.nbytes()));
+    const int sum = ranks * (ranks + 1) / 2;
+    bool right = true;
+    for (int rank = 0; rank < ranks; ++rank) {
+      const auto at = static_cast<std::size_t>(rank);
+      const at::Tensor& result = name_ == "reduce_scatter"            ? part_
+                                 : name_ == "all_to_all" && !copies() ? other_parts_[at]
+                                                                      : parts_[at];
+      const bool by_rank = name_ == "all_gather" || name_ == "all_to_all";
+      const int expected = copies() || name_ == "broadcast" ? 1 : by_rank ? rank + 1 : sum;
+      right = right && result.eq(expected).all().item<bool>();
     }
-    data_.zero_();
+    if (!right) throw Error(ErrorKind::internal, fmt::format("{}: a wrong {} of {} bytes", engine_, name_, bytes_));
+    whole_.zero_();
+    if (part_.defined()) part_.zero_();
   }
 
   void run() {
     if (copies()) {
-      std::memcpy(data_.mutable_data_ptr(), source_.const_data_ptr(), data_.nbytes());
+      std::memcpy(whole_.mutable_data_ptr(), other_.const_data_ptr(), whole_.nbytes());
+    } else if (name_ == "all_reduce") {
+      group_.all_reduce(whole_);
+    } else if (name_ == "broadcast") {
+      group_.broadcast(whole_);
+    } else if (name_ == "all_gather") {
+      group_.all_gather_into(whole_, part_);
+    } else if (name_ == "reduce_scatter") {
+      group_.reduce_scatter(part_, whole_);
     } else {
-      group_.all_reduce(data_);
+      group_.all_to_all(other_parts_, parts_);
     }
   }
 
   const ProcessGroup group_;
   const std::string engine_;
-  at::Tensor data_;
-  at::Tensor source_;  // of a copy
+  const std::string name_;
+  const at::ScalarType dtype_;
+  std::int64_t bytes_ = 0;
+  at::Tensor whole_, part_, other_;
+  std::vector<at::Tensor> parts_, other_parts_;
 };
 
-void run_rank(const std::string& engine) {
+void run_rank(const Settings& settings) {
   const auto world = lockstep::init_process_group();
   at::set_num_threads(1);
   world.group().all_reduce(at::zeros({1}));
-  Operation operation(world.group(), engine);
+  Operation operation(world.group(), settings);
   bench::serve(world.group(), "run", bench::OfRanks::slowest,
                [&](std::int64_t bytes, std::int64_t repetitions, std::int64_t calls) {
                  return operation.measure(bytes, repetitions, calls);
@@ -99,13 +142,17 @@ void run_rank(const std::string& engine) {
 
 int main(int argc, char** argv) {
   try {
-    if (argc != 3) throw Error(ErrorKind::invalid_argument, "usage: bench_collective_worker ENGINE RANKS");
-    const std::string engine = argv[1];
+    if (argc < 3 || argc > 5) {
+      throw Error(ErrorKind::invalid_argument, "usage: bench_collective_worker ENGINE RANKS [OPERATION [DTYPE]]");
+    }
+    Settings settings{.engine = argv[1]};
+    if (argc > 3) settings.operation = argv[3];
+    if (argc > 4 && std::string_view(argv[4]) == "bfloat16") settings.dtype = at::kBFloat16;
     const bool launched = std::getenv("RANK") != nullptr && std::getenv("LOCKSTEP_SPAWN") == nullptr;
     if (launched) {
-      run_rank(engine);
+      run_rank(settings);
     } else {
-      lockstep::spawn(argc, argv, [&](int) { run_rank(engine); },
+      lockstep::spawn(argc, argv, [&](int) { run_rank(settings); },
                       {.nprocs = std::atoi(argv[2]), .threads_per_rank = 1});
     }
     return 0;

@@ -62,7 +62,7 @@ std::vector<Engine> start_engines(const std::string& model, int batch, int ranks
   start("unconnected", {program, "unconnected", model, size, count});
   if (bench::exists(bench::python())) {
     const std::vector<std::string> reference{bench::python(),
-                                             bench::script("reference/ddp_gloo.py"),
+                                             bench::script("reference/ddp.py"),
                                              "--driven",
                                              "--model",
                                              model,
@@ -71,6 +71,11 @@ std::vector<Engine> start_engines(const std::string& model, int batch, int ranks
                                              "--ranks",
                                              count};
     start("pytorch", reference);
+    if (bench::exists(bench::own_backend())) {
+      std::vector<std::string> own = bench::with_own_backend(reference);
+      own.insert(own.end(), {"--backend", "lockstep"});
+      start("pytorch-on-lockstep", own);
+    }
     std::vector<std::string> alone = reference;
     alone.push_back("--unconnected");
     start("pytorch-unconnected", alone);

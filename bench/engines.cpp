@@ -16,63 +16,88 @@ struct Engine {
   std::vector<std::string> needs;  // programs
 };
 
-Engine native(const std::string& kind, const std::string& name, int ranks) {
+using Words = std::vector<std::string>;
+
+Words joined(Words words, const Words& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+Words what_to_do(const EngineSettings& settings) { return {settings.operation, settings.dtype}; }
+
+Engine native(const std::string& kind, const std::string& name, const EngineSettings& settings, int ranks) {
   const std::string program = built_program("bench_collective_worker");
-  return {kind, {name, ranks, {program, name, std::to_string(ranks)}}, {program}};
+  const Words command{program, name, std::to_string(ranks)};
+  return {kind, {name, ranks, joined(command, what_to_do(settings))}, {program}};
 }
 
-Engine gloo(int ranks) {
-  return {"gloo", {"gloo", ranks, {python(), script("gloo_worker.py"), std::to_string(ranks)}}, {python()}};
+Words torch_worker(const EngineSettings& settings, const std::string& backend) {
+  const Words command{python(), script("torch_worker.py"), std::to_string(settings.ranks), backend};
+  return joined(command, what_to_do(settings));
 }
 
-Engine openmpi(int ranks) {
+Engine gloo(const EngineSettings& settings) {
+  return {"gloo", {"gloo", settings.ranks, torch_worker(settings, "gloo")}, {python()}};
+}
+
+Engine own_from_python(const EngineSettings& settings) {
+  return {"python",
+          {"python", settings.ranks, with_own_backend(torch_worker(settings, "lockstep"))},
+          {python(), own_backend()}};
+}
+
+Engine openmpi(const EngineSettings& settings) {
   const std::string program = built_program("bench_mpi_openmpi");
-  std::vector<std::string> command{"mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"};
+  Words command{"mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"};
   // It counts cores and would yield where each rank has a hardware thread of its own, which costs it time.
-  if (ranks <= static_cast<int>(std::thread::hardware_concurrency())) {
-    command.insert(command.end(), {"--mca", "mpi_yield_when_idle", "0"});
+  if (settings.ranks <= static_cast<int>(std::thread::hardware_concurrency())) {
+    command = joined(command, {"--mca", "mpi_yield_when_idle", "0"});
   }
-  command.insert(command.end(), {"-n", std::to_string(ranks), program});
-  return {"mpi", {"openmpi", ranks, command}, {"mpirun.openmpi", program}};
+  command = joined(command, {"-n", std::to_string(settings.ranks), program, settings.operation});
+  return {"mpi", {"openmpi", settings.ranks, command}, {"mpirun.openmpi", program}};
 }
 
-Engine mpich(int ranks) {
+Engine mpich(const EngineSettings& settings) {
   const std::string program = built_program("bench_mpi_mpich");
-  return {"mpi",
-          {"mpich", ranks, {"mpiexec.hydra", "-bind-to", "none", "-n", std::to_string(ranks), program}},
-          {"mpiexec.hydra", program}};
+  const Words command{"mpiexec.hydra", "-bind-to",        "none", "-n", std::to_string(settings.ranks),
+                      program,         settings.operation};
+  return {"mpi", {"mpich", settings.ranks, command}, {"mpiexec.hydra", program}};
 }
 
-std::vector<Engine> engines_here(int ranks) {
-  return {native("native", "native", ranks),
-          native("native", "native-ordinary", ranks),
-          gloo(ranks),
-          openmpi(ranks),
-          mpich(ranks),
-          native("memcpy", "memcpy", ranks),
-          native("memcpy", "memcpy-alone", 1)};
+std::vector<Engine> engines_here(const EngineSettings& settings) {
+  std::vector<Engine> engines{native("native", "native", settings, settings.ranks),
+                              native("native", "native-ordinary", settings, settings.ranks),
+                              own_from_python(settings),
+                              gloo(settings),
+                              native("memcpy", "memcpy", settings, settings.ranks),
+                              native("memcpy", "memcpy-alone", settings, 1)};
+  if (settings.dtype == "float32") engines.insert(engines.begin() + 4, {openmpi(settings), mpich(settings)});
+  return engines;
 }
 
-std::vector<Engine> engines_on(const std::string& hosts, int ranks) {
-  const std::string count = std::to_string(ranks);
+std::vector<Engine> engines_on_hosts(const EngineSettings& settings) {
+  const int ranks = settings.ranks;
   const std::string own = built_program("bench_collective_worker"), mpi = built_program("bench_mpi_openmpi");
-  const auto start = [&](std::vector<std::string> arguments) {
-    std::vector<std::string> command{python(), script("on_hosts.py"), arguments.front(), hosts, count};
-    command.insert(command.end(), arguments.begin() + 1, arguments.end());
-    return command;
+  const auto start = [&](const std::string& how, const Words& program) {
+    return joined({python(), script("on_hosts.py"), how, settings.hosts, std::to_string(ranks)}, program);
   };
-  return {{"native", {"native-ordinary", ranks, start({"ranks", own, "native-ordinary", count})}, {own, "ip"}},
-          {"gloo", {"gloo", ranks, {python(), script("gloo_worker.py"), count, hosts}}, {python()}},
-          {"mpi", {"openmpi", ranks, start({"openmpi", mpi})}, {"mpirun.openmpi", mpi}}};
+  const Words native = joined({own, "native-ordinary", std::to_string(ranks)}, what_to_do(settings));
+  std::vector<Engine> engines{
+      {"native", {"native-ordinary", ranks, start("ranks", native)}, {own, "ip"}},
+      {"gloo", {"gloo", ranks, joined(torch_worker(settings, "gloo"), {settings.hosts})}, {python()}}};
+  if (settings.dtype == "float32") {
+    engines.push_back(
+        {"mpi", {"openmpi", ranks, start("openmpi", {mpi, settings.operation})}, {"mpirun.openmpi", mpi}});
+  }
+  return engines;
 }
 
 bool is_installed(const Engine& engine) { return std::all_of(engine.needs.begin(), engine.needs.end(), exists); }
 
 }  // namespace
 
-std::vector<EngineCommand> engine_commands(const std::vector<std::string>& wanted, int ranks,
-                                           const std::string& hosts) {
-  const std::vector<Engine> engines = hosts.empty() ? engines_here(ranks) : engines_on(hosts, ranks);
+std::vector<EngineCommand> engine_commands(const std::vector<std::string>& wanted, const EngineSettings& settings) {
+  const std::vector<Engine> engines = settings.hosts.empty() ? engines_here(settings) : engines_on_hosts(settings);
   for (const std::string& name : wanted) {
     const bool known = name == "all" || std::any_of(engines.begin(), engines.end(), [&](const Engine& engine) {
                          return engine.kind == name || engine.start.name == name;
@@ -80,7 +105,7 @@ std::vector<EngineCommand> engine_commands(const std::vector<std::string>& wante
     if (!known) {
       throw lockstep::Error(lockstep::ErrorKind::invalid_argument,
                             fmt::format("--engines: there is no '{}'; there are all, native, native-ordinary, gloo, "
-                                        "mpi, openmpi and, on one host, mpich, memcpy and memcpy-alone",
+                                        "mpi, openmpi and, on one host, python, mpich, memcpy and memcpy-alone",
                                         name));
     }
   }

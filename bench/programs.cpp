@@ -19,6 +19,20 @@ std::string python() {
   return std::filesystem::exists(own) ? own.string() : "python3";
 }
 
+std::vector<std::string> with_own_backend(std::vector<std::string> command) {
+  command.insert(command.begin(), {"env", std::string("PYTHONPATH=") + BENCH_PYTHON_SITE});
+  return command;
+}
+
+std::string own_backend() {
+  const auto folder = std::filesystem::path(BENCH_PYTHON_SITE) / "lockstep";
+  std::error_code absent;
+  for (const auto& file : std::filesystem::directory_iterator(folder, absent)) {
+    if (file.path().extension() == ".so") return file.path();
+  }
+  return folder / "_lockstep.so";
+}
+
 std::string path_of(const std::string& program) {
   const char* path = std::getenv("PATH");
   return lockstep::find_program(program, path == nullptr ? "/usr/local/bin:/usr/bin:/bin" : path);

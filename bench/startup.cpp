@@ -37,13 +37,13 @@ std::vector<Way> ways_of(int ranks) {
                         {"lockstep-run", ranks, 1, run, {}},
                         {"lockstep-spawn", ranks, 1, spawn, {}}};
   if (exists(python())) {
-    ways.push_back({"pytorch-fork", ranks, 1, {python(), script("gloo_worker.py"), count}, {}});
-    ways.push_back(
-        {"pytorch-torchrun",
-         ranks,
-         1,
-         {python(), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", count, script("gloo_worker.py")},
-         {}});
+    ways.push_back({"pytorch-fork", ranks, 1, {python(), script("torch_worker.py"), count, "gloo"}, {}});
+    ways.push_back({"pytorch-torchrun",
+                    ranks,
+                    1,
+                    {python(), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", count,
+                     script("torch_worker.py")},
+                    {}});
   }
   return ways;
 }

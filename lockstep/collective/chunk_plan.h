@@ -1,17 +1,20 @@
 // The chunk plan says which bytes a rank exchanges with each peer in one collective over links. Pure.
 //
-// A link carries, in this order: a range of the sender's operand, which is ready from the start; partial results, as they
-// are reduced; ranges of the sender's output, sent on as they become ready. What arrives is a row to be reduced, which is
-// the peer's operand or what the ranks before it have made of theirs, and ranges that go straight into the output.
+// A link carries, in this order: a range of the sender's operand, which is ready from the start; partial results, as
+// they are reduced; ranges of the sender's output, sent on as they become ready. What arrives is a row to be reduced,
+// which is the peer's operand or what the ranks before it have made of theirs, and ranges that go straight into the
+// output.
 //
 // Without nodes (see topology.h) all ranks exchange with each other. With nodes, a large collective goes in two levels:
 //   all_reduce, reduce   Lane i owns slice i. On each node its rank reduces the node's rows, in rank order and behind
 //                        what arrives from the node before, and hands that on to the next node. The last one has the
-//                        result, which comes back the same way, from node to node, each telling its own ranks. So a node
-//                        sends and receives each byte at most twice, once each with two nodes, and element i is still
+//                        result, which comes back the same way, from node to node, each telling its own ranks. So a
+//                        node sends and receives each byte at most twice, once each with two nodes, and element i is
+//                        still
 //                        ((x0 + x1) + x2) + ... in rank order.
 //   broadcast            The root deals slices to its node's lanes; each goes from node to node, and within each.
-//   all_gather           Each rank tells its lane on the other nodes, and what it hears from there the ranks of its node.
+//   all_gather           Each rank tells its lane on the other nodes, and what it hears from there the ranks of its
+//   node.
 #pragma once
 
 #include <cstddef>

@@ -18,7 +18,9 @@ const LinkTuning& check_tuning(const LinkTuning& tuning) {
 }  // namespace
 
 LinkEngine::LinkEngine(std::unique_ptr<Mesh> mesh, std::uint64_t generation, const LinkTuning& tuning)
-    : mesh_(std::move(mesh)), generation_(generation), exchange_(*mesh_, Topology(mesh_->size()), check_tuning(tuning)) {}
+    : mesh_(std::move(mesh)),
+      generation_(generation),
+      exchange_(*mesh_, Topology(mesh_->size()), check_tuning(tuning)) {}
 
 LinkEngine::LinkEngine(std::unique_ptr<Mesh> mesh, std::uint64_t generation, Topology topology,
                        const LinkTuning& tuning)

@@ -83,8 +83,9 @@ int broadcast_source(const View& view, int rank) {
 void plan_broadcast(const View& view, int peer, LinkPlan& plan) {
   const int root = view.collective.root;
   const auto sends = [&](int from, int to) {  // the slice of from's lane
-    return to != root && view.has_lane(from) && (view.topology.node(from) == view.topology.node(to) ||
-                                                 (view.has_lane(to) && broadcast_source(view, to) == from));
+    return to != root && view.has_lane(from) &&
+           (view.topology.node(from) == view.topology.node(to) ||
+            (view.has_lane(to) && broadcast_source(view, to) == from));
   };
   if (view.rank == root) {
     if (view.is_local(peer)) add(plan.send_results, view.slice(peer), root);

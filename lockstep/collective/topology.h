@@ -1,7 +1,7 @@
 // Which ranks of a group share a node. Pure.
 //
-// On node k, rank `first(k) + i` is in lane i. There are as many lanes as the smallest node has ranks; ranks beyond them
-// take part within their node only.
+// On node k, rank `first(k) + i` is in lane i. There are as many lanes as the smallest node has ranks; ranks beyond
+// them take part within their node only.
 #pragma once
 
 #include <vector>

@@ -88,11 +88,9 @@ ProcessGroup between_hosts(const Membership& membership, const std::string& name
   // Messages have connections of their own: they need not wait for a collective to end.
   auto collectives = mesh_between_hosts(membership, name, options, deadline);
   auto messages = mesh_between_hosts(membership, name + "/messages", options, deadline);
-  Topology topology =
-      options.transport == Transport::automatic ? topology_of(membership) : Topology(membership.size);
-  return ProcessGroup(
-      std::make_unique<LinkEngine>(std::move(collectives), membership.generation, std::move(topology)), options,
-      std::move(messages), std::move(origin));
+  Topology topology = options.transport == Transport::automatic ? topology_of(membership) : Topology(membership.size);
+  return ProcessGroup(std::make_unique<LinkEngine>(std::move(collectives), membership.generation, std::move(topology)),
+                      options, std::move(messages), std::move(origin));
 }
 
 Transport transport_named(std::string_view name) {

@@ -223,8 +223,8 @@ Membership join(const JoinOptions& options, const Environment& environment) {
   meet_others(plan, describe_self(plan, place.address), place.store, deadline, membership);
   place_ranks(plan, membership);
   if (needs_probe(membership.members)) {
-    choose_addresses({plan.rank, plan.generation, plan.job_id, membership.token}, membership.members,
-                     *membership.store, deadline);
+    choose_addresses({plan.rank, plan.generation, plan.job_id, membership.token}, membership.members, *membership.store,
+                     deadline);
   }
   check_addresses(membership.members, membership.nodes);
   return membership;

@@ -65,8 +65,8 @@ class Answerer {
     while (!stopping_) {
       try {
         const UniqueFd fd = listener.accept(Deadline::after(kStopLook));
-        handshake_as_server(fd.get(), settings_, [](const Claims&) { return std::nullopt; },
-                            Deadline::after(kAttemptTimeout));
+        handshake_as_server(
+            fd.get(), settings_, [](const Claims&) { return std::nullopt; }, Deadline::after(kAttemptTimeout));
       } catch (const Error&) {  // nobody came, or somebody who does not belong to the job
       }
     }
@@ -178,9 +178,10 @@ class Probe {
     }
     const std::string host = member(settings_.rank).host;
     if (chosen < 0) {
-      return fmt::format("no address of host {} is reached by all other hosts of the job: {}; join their networks, or "
-                         "name the interface to use in LOCKSTEP_IFNAME",
-                         host, fmt::join(parts, "; "));
+      return fmt::format(
+          "no address of host {} is reached by all other hosts of the job: {}; join their networks, or "
+          "name the interface to use in LOCKSTEP_IFNAME",
+          host, fmt::join(parts, "; "));
     }
     return fmt::format("peers reach host {} at {}; probed: {}", host,
                        interfaces[static_cast<std::size_t>(chosen)].address, fmt::join(parts, "; "));

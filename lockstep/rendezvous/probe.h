@@ -3,9 +3,9 @@
 // chosen addresses. Blocks; one thread.
 //
 // The lowest rank of each host listens on all of its addresses; those of the other hosts connect to each, prove that
-// they hold the job's token, and time it. An address that another host has too (a bridge for containers, say) leads them
-// to somebody else, which counts as unreachable. Among those that all reach, the preferred one is taken, unless another
-// answers in less than half the time.
+// they hold the job's token, and time it. An address that another host has too (a bridge for containers, say) leads
+// them to somebody else, which counts as unreachable. Among those that all reach, the preferred one is taken, unless
+// another answers in less than half the time.
 #pragma once
 
 #include <string>

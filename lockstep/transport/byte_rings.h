@@ -1,6 +1,6 @@
 // Streams of bytes between any two of n ranks, as rings in memory that all of them map (see arena_layout.h). Memory ->
-// ByteRings -> the meshes of ranks that share it. Never blocks; who waits for bytes or room, and how it is woken, is the
-// mesh's business. One thread on each side of a ring.
+// ByteRings -> the meshes of ranks that share it. Never blocks; who waits for bytes or room, and how it is woken, is
+// the mesh's business. One thread on each side of a ring.
 #pragma once
 
 #include <cstddef>

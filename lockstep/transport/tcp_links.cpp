@@ -189,8 +189,9 @@ class Connector {
                                 settings_.size - 1, settings_.rank, claims.rank));
     }
     if (claims.number > link(claims.rank).data.size()) {
-      return refuse(fmt::format("there is no connection number {} here: rank {} has {} for data, besides one for control",
-                                claims.number, settings_.rank, link(claims.rank).data.size()));
+      return refuse(
+          fmt::format("there is no connection number {} here: rank {} has {} for data, besides one for control",
+                      claims.number, settings_.rank, link(claims.rank).data.size()));
     }
     if (wire(claims.rank, claims.number)) {
       return refuse(fmt::format("{} is here already", link(claims.rank).who));
@@ -231,8 +232,8 @@ std::vector<TcpLink> connect_tcp_links(const TcpMeshSettings& settings, Store& s
                                                          kMaxClaimTextBytes, settings.name, settings.name.size()));
   }
   if (settings.connections < 1 || settings.connections > kMaxConnections) {
-    throw Error(ErrorKind::invalid_argument,
-                fmt::format("{} connections to each rank; 1 to {} are possible", settings.connections, kMaxConnections));
+    throw Error(ErrorKind::invalid_argument, fmt::format("{} connections to each rank; 1 to {} are possible",
+                                                         settings.connections, kMaxConnections));
   }
   if (settings.size == 1) return std::vector<TcpLink>(1);
   return Connector(settings, store, deadline).run();

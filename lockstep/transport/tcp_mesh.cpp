@@ -104,7 +104,7 @@ class TcpMesh final : public Mesh {
   void ring_bell(Peer& peer);
 
   const int rank_;
-  std::vector<Peer> peers_;  // by rank; the own one has no descriptors
+  std::vector<Peer> peers_;                       // by rank; the own one has no descriptors
   const std::shared_ptr<const void> keep_alive_;  // what the rings lie in
   std::optional<ByteRings> rings_;
   int place_ = -1;  // of this rank among those who share memory
@@ -301,7 +301,8 @@ bool TcpMesh::look_around(std::span<const Interest> interests, Deadline deadline
     return false;
   };
   if (ready()) return true;
-  if (std::ranges::none_of(interests, [&](const Interest& each) { return peer(each.peer).neighbour >= 0; })) return false;
+  if (std::ranges::none_of(interests, [&](const Interest& each) { return peer(each.peer).neighbour >= 0; }))
+    return false;
   for (int turn = 0; turn < kSpins; ++turn) {
     if (ready()) return true;
 #if defined(__x86_64__)
@@ -445,8 +446,7 @@ Error TcpMesh::lost(int rank, const std::string& why) {
 }  // namespace
 
 std::unique_ptr<Mesh> connect_tcp_mesh(const TcpMeshSettings& settings, Store& store, Deadline deadline) {
-  return std::make_unique<TcpMesh>(settings.rank, connect_tcp_links(settings, store, deadline),
-                                   settings.node);
+  return std::make_unique<TcpMesh>(settings.rank, connect_tcp_links(settings, store, deadline), settings.node);
 }
 
 }  // namespace lockstep

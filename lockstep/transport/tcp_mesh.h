@@ -1,8 +1,8 @@
-// A TCP mesh joins ranks on any hosts: every two ranks share authenticated connections, one for control, and one or more
-// for data. Store (addresses) -> connect_tcp_mesh -> Mesh.
+// A TCP mesh joins ranks on any hosts: every two ranks share authenticated connections, one for control, and one or
+// more for data. Store (addresses) -> connect_tcp_mesh -> Mesh.
 //
-// Ranks of one node can have their data go through memory instead. They keep the connection for control, over which they
-// also wake each other, so that a rank sleeps in one place, whoever it waits for.
+// Ranks of one node can have their data go through memory instead. They keep the connection for control, over which
+// they also wake each other, so that a rank sleeps in one place, whoever it waits for.
 //
 // A stream over several connections is dealt out to them in turn, kStripeBytes at a time. That helps where one
 // connection gets no more than a part of what the link carries.

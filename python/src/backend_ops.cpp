@@ -64,8 +64,7 @@ Backend::WorkPtr Backend::broadcast(Tensors& tensors, const c10d::BroadcastOptio
 Backend::WorkPtr Backend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
   const at::Tensor& tensor = single(tensors, "reduce");
   return launch(OpType::REDUCE, "lockstep:reduce", tensors, tensors, [&] {
-    return python::reduce(*group_, tensor, static_cast<int>(options.rootRank), options.reduceOp,
-                          call_options(options));
+    return python::reduce(*group_, tensor, static_cast<int>(options.rootRank), options.reduceOp, call_options(options));
   });
 }
 

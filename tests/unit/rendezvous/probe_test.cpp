@@ -57,8 +57,8 @@ TEST_CASE("only several nodes with a choice need a probe") {
 
 TEST_CASE("an address at which nobody answers is not taken, and all ranks learn which is") {
   // 198.51.100.1 is nobody's: for documentation.
-  const std::vector<Member> members{member(0, "a", {"198.51.100.1", "127.0.0.2"}), member(1, "a", {"198.51.100.1", "127.0.0.2"}),
-                                    member(2, "b", {"127.0.0.3"})};
+  const std::vector<Member> members{member(0, "a", {"198.51.100.1", "127.0.0.2"}),
+                                    member(1, "a", {"198.51.100.1", "127.0.0.2"}), member(2, "b", {"127.0.0.3"})};
   const std::vector<std::string> expected{"127.0.0.2", "127.0.0.2", "127.0.0.3"};
   for (const auto& addresses : probe(members)) CHECK((addresses == expected));
 }
@@ -74,7 +74,7 @@ TEST_CASE("hosts that share no network are told so, on every rank") {
   for (const auto& each : errors) {
     REQUIRE(each);
     CHECK_ERROR(error_of([&] { std::rethrow_exception(each); }), ErrorKind::timeout,
-                "no address of host host-a is reached by all other hosts", "198.51.100.1 (if198.51.100.1): not reached from host-b",
-                "LOCKSTEP_IFNAME");
+                "no address of host host-a is reached by all other hosts",
+                "198.51.100.1 (if198.51.100.1): not reached from host-b", "LOCKSTEP_IFNAME");
   }
 }

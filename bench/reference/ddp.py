@@ -1,4 +1,4 @@
-"""Times training steps with PyTorch's own DistributedDataParallel over Gloo, one thread a rank, ranks on this machine.
+"""Times training steps with PyTorch's own DistributedDataParallel, one thread a rank, ranks on this machine.
 
 Prints JSON lines: {"ready": true, ...} after the warm-up, then {"seconds": [...]} for each block of steps: one number
 per step (zero_grad, forward, backward, optimizer), the mean of all ranks' times. Between blocks no rank uses the
@@ -27,7 +27,7 @@ def run_rank(rank, arguments, rendezvous, parent):
     torch.set_num_threads(1)
     if arguments.unconnected:
         return serve(rank, arguments, parent)
-    dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=arguments.ranks)
+    dist.init_process_group(arguments.backend, init_method=f"file://{rendezvous}", rank=rank, world_size=arguments.ranks)
     serve(rank, arguments, parent)
     # The DistributedDataParallel is gone by now: outliving its process group, its destructor could wait for ever.
     dist.destroy_process_group()
@@ -93,6 +93,7 @@ def parse_arguments():
     parser.add_argument("--steps", type=positive, default=20, help="in the one block that is timed without --driven")
     parser.add_argument("--warm-up", type=positive, default=3, help="steps before the first block")
     parser.add_argument("--ranks", type=positive, default=2)
+    parser.add_argument("--backend", choices=["gloo", "lockstep"], default="gloo")
     parser.add_argument("--unconnected", action="store_true", help="every rank trains alone, without communication")
     parser.add_argument("--bucket-view", action="store_true", help="gradient_as_bucket_view=True")
     parser.add_argument("--driven", action="store_true", help='a block for each line "go <steps>" of standard input')

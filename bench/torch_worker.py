@@ -20,6 +20,11 @@ import torch
 import torch.distributed as dist
 
 
+# The names of PyTorch 2.13, else the older ones.
+ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+
 class Operation:
     """A collective on memory of one size: `size` bytes are those of its longer side."""
 
@@ -37,9 +42,9 @@ class Operation:
         elif self.name == "broadcast":
             dist.broadcast(self.whole, 0)
         elif self.name == "all_gather":
-            dist.all_gather_into_tensor(self.whole, self.part)
+            ALL_GATHER(self.whole, self.part)
         elif self.name == "reduce_scatter":
-            dist.reduce_scatter_tensor(self.part, self.whole)
+            REDUCE_SCATTER(self.part, self.whole)
         else:
             dist.all_to_all_single(self.other, self.whole)
 

@@ -268,8 +268,8 @@ void Exchange::look(TimePoint now) {
     lookout_->ask(peer);
     if (has_warned_ || sighting.silent < kSilence) continue;
     has_warned_ = true;
-    log_warning(
-        fmt::format("{} waits: {} {}; {}", describe(signature_), mesh_.peer_name(peer), hold_up(peer), sighting.text));
+    log_warning(fmt::format("{} waits: {} {}; {}", describe(signature_), mesh_.peer_name(peer), hold_up(peer),
+                            sighting.text()));
   }
 }
 
@@ -328,10 +328,10 @@ Exchange::Missing Exchange::missing() const {
     const bool is_absent = each.signature_received < sizeof(Signature);
     const int blame = sighting.silent != Duration::zero() ? 2 : is_absent ? 1 : 0;
     most = std::max(most, blame);
-    const char* colon = sighting.text.empty() ? "" : ": ";
-    std::string text = mesh_.peer_name(peer) + " " + hold_up(peer) + colon + sighting.text;
+    const char* colon = sighting.text().empty() ? "" : ": ";
+    std::string text = mesh_.peer_name(peer) + " " + hold_up(peer) + colon + sighting.text();
     // Who has not come to this one has at least sent all it had to send in the one before.
-    if (is_absent && !sighting.has_place && previous_.sequence != 0) text += ", last seen in " + describe(previous_);
+    if (is_absent && sighting.place.empty() && previous_.sequence != 0) text += ", last seen in " + describe(previous_);
     culprits.push_back({blame, peer, std::move(text)});
   }
   std::ranges::stable_sort(culprits, std::greater{}, &Culprit::blame);

@@ -11,11 +11,13 @@ namespace lockstep {
 // A call that has waited this long for a rank that gives no sign of life says so in the log.
 inline constexpr Duration kSilence = std::chrono::milliseconds(2750);
 
-// What is known of a rank.
+// What is known of a rank; empty texts: nothing.
 struct Sighting {
   Duration silent{};       // for how long it has not answered; zero: it has, or was not asked
-  std::string text;        // "alive, last seen in barrier #41, left it 3.2 s ago"; empty: it was not asked
-  bool has_place = false;  // the text says where it was
+  std::string state = {};  // "alive", "silent for 3.4 s: stopped, or its host is down or overloaded"
+  std::string place = {};  // "last seen in barrier #41, left it 3.2 s ago"
+
+  std::string text() const { return state + (state.empty() || place.empty() ? "" : ", ") + place; }
 };
 
 class Lookout {

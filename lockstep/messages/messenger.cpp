@@ -88,6 +88,16 @@ void Messenger::ask(int rank) noexcept {
   wake();
 }
 
+Sighting Messenger::sighting(int rank) const {
+  Sighting sighting = pulse_.sighting(rank);
+  if (const std::string_view seen = mesh_->peer_state(rank); !seen.empty()) {
+    // The kernel knows better than answers do: where ranks share memory, not all of them have a messenger.
+    sighting.silent = Duration::zero();
+    sighting.state = seen;
+  }
+  return sighting;
+}
+
 void Messenger::abort(std::string_view reason) noexcept {
   try {
     const Error error(ErrorKind::aborted, fmt::format("rank {} ended the group: {}", rank(), reason),

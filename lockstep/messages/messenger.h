@@ -60,7 +60,7 @@ class Messenger final : public Lookout {
   Transfer receive(int peer, std::uint64_t tag, std::vector<MutableByteSpan> pieces, Deadline deadline);
 
   void ask(int rank) noexcept override;
-  Sighting sighting(int rank) const override { return pulse_.sighting(rank); }
+  Sighting sighting(int rank) const override;
 
   // Ends the group: all transfers of all ranks, now and later, fail with Error{aborted}. Never blocks.
   void abort(std::string_view reason) noexcept;

@@ -36,9 +36,7 @@ struct Word {
 
 ErrorKind kind_of(Verdict verdict) { return verdict == Verdict::peer_lost ? ErrorKind::peer_lost : ErrorKind::timeout; }
 
-std::string in_time(Duration timeout) {
-  return fmt::format("in {} ms", std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count());
-}
+auto milliseconds(Duration timeout) { return std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count(); }
 
 // Rank 0's list of who has come. The callbacks of receives share it, since they may outlive the barrier.
 struct RollCall {
@@ -117,7 +115,7 @@ class Warden {
                           (standing == RollCall::Standing::awaited && (why_lost.empty() || wait_all_ranks_));
       if (!counts || (!missing.empty() && !wait_all_ranks_)) continue;
       missing.push_back(rank);
-      const std::string text = messenger_.sighting(rank).text;
+      const std::string text = messenger_.sighting(rank).text();
       if (standing == RollCall::Standing::awaited) {
         fare += fmt::format("; {}{}{}", messenger_.peer_name(rank), text.empty() ? " did not come" : ": ", text);
       }
@@ -127,8 +125,8 @@ class Warden {
     word.culprit = missing.front();
     word.verdict = !is_over ? Verdict::waiting : why_lost.empty() ? Verdict::timeout : Verdict::peer_lost;
     if (!why_lost.empty()) fare += "; " + why_lost;
-    write(word, fmt::format("[Rank 0]: Rank{} {} failed to pass monitoredBarrier {}{}", missing.size() == 1 ? "" : "s",
-                            fmt::join(missing, ", "), in_time(timeout_), fare));
+    write(word, fmt::format("[Rank 0]: Rank{} {} failed to pass monitoredBarrier in {} ms{}",
+                            missing.size() == 1 ? "" : "s", fmt::join(missing, ", "), milliseconds(timeout_), fare));
     return word;
   }
 
@@ -197,8 +195,8 @@ void report_to_rank_0(Messenger& messenger, std::uint64_t number, Duration timeo
   }
   throw Error(ErrorKind::timeout,
               fmt::format("{}Rank {} successfully reached monitoredBarrier, but received errors while waiting for "
-                          "send/recv from rank 0: {} did not come {}",
-                          me, messenger.rank(), messenger.peer_name(0), in_time(timeout)),
+                          "send/recv from rank 0: {} did not come in {} ms",
+                          me, messenger.rank(), messenger.peer_name(0), milliseconds(timeout)),
               detail);
 }
 
@@ -207,7 +205,9 @@ void report_to_rank_0(Messenger& messenger, std::uint64_t number, Duration timeo
 void monitored_barrier(Messenger& messenger, std::uint64_t number, Duration timeout, bool wait_all_ranks) {
   if (messenger.rank() != 0) return report_to_rank_0(messenger, number, timeout);
   if (timeout <= Duration::zero()) {
-    throw Error(ErrorKind::timeout, "[Rank 0]: Rank 0 timed out in monitoredBarrier " + in_time(timeout), {.rank = 0});
+    throw Error(ErrorKind::timeout,
+                fmt::format("[Rank 0]: Rank 0 timed out in monitoredBarrier after {} ms", milliseconds(timeout)),
+                {.rank = 0});
   }
   Warden(messenger, number, timeout, wait_all_ranks).run();
 }

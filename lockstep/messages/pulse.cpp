@@ -48,13 +48,15 @@ Sighting Pulse::sighting(int rank, TimePoint now) const {
   const Peer& peer = peers_[static_cast<std::size_t>(rank)];
   const Duration age = peer.answer ? now - peer.answered : Duration::zero();
   const Duration silent = peer.asked ? now - *peer.asked : Duration::zero();
+  Sighting sighting;
+  if (peer.answer) sighting.place = place(*peer.answer, age);
   if (silent >= kPatience) {
-    std::string text = fmt::format("silent for {:.1f} s: stopped, or its host is down or overloaded", seconds(silent));
-    if (peer.answer) text += "; before that " + place(*peer.answer, age);
-    return {silent, text, peer.answer.has_value()};
+    sighting.silent = silent;
+    sighting.state = fmt::format("silent for {:.1f} s: stopped, or its host is down or overloaded", seconds(silent));
+  } else if (peer.answer) {
+    sighting.state = "alive";
   }
-  if (!peer.answer) return {};
-  return {Duration::zero(), "alive, " + place(*peer.answer, age), true};
+  return sighting;
 }
 
 std::string Pulse::place(const Answer& answer, Duration age) {

@@ -17,7 +17,7 @@ std::string error_name(const FlightRecord& record) {
 std::string position(const FlightStanding& standing) {
   if (!standing.last) return "in no collective that is recorded";
   const FlightRecord& last = *standing.last;
-  std::string text = describe(last);
+  std::string text = "at " + describe(last);
   if (last.state == FlightState::running) return text + ", inside";
   if (last.state == FlightState::done) return text + ", which it finished";
   text += fmt::format(", which failed ({})", error_name(last));
@@ -96,7 +96,7 @@ void tell_group(const GroupAccount& group, std::vector<std::string>& lines) {
   // Those that few ranks are at are what the reader looks for.
   std::ranges::stable_sort(places, {}, [](const auto& place) { return place.second.size(); });
   for (const auto& [place, ranks] : places) {
-    lines.push_back(fmt::format("  {} {} at {}", list(ranks), ranks.size() == 1 ? "is" : "are", place));
+    lines.push_back(fmt::format("  {} {} {}", list(ranks), ranks.size() == 1 ? "is" : "are", place));
   }
   if (queued != 0) lines.push_back(fmt::format("  up to {} more were queued behind", queued));
 }

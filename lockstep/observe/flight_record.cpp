@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cstring>
 #include <span>
 
 #include "lockstep/base/format.h"
@@ -10,21 +9,12 @@
 namespace lockstep {
 namespace {
 
-void set(std::span<char> field, std::string_view text) {
-  const std::size_t length = std::min(text.size(), field.size() - 1);
-  std::memcpy(field.data(), text.data(), length);
-  std::memset(field.data() + length, 0, field.size() - length);
-}
-
 bool is_text(std::span<const char> field) {
   const auto end = std::ranges::find(field, '\0');
   return end != field.end() && std::all_of(field.begin(), end, [](unsigned char c) { return std::isprint(c) != 0; });
 }
 
 }  // namespace
-
-void FlightRecord::set_operation(std::string_view text) { set(operation, text); }
-void FlightRecord::set_reduction(std::string_view text) { set(reduction, text); }
 
 bool is_sound(const FlightRecord& record) {
   return record.number != 0 && record.state <= FlightState::failed && record.category <= FlightCategory::message &&

@@ -80,6 +80,7 @@ class Arena {
   // What a mesh over this arena's message rings needs; see make_arena_mesh().
   std::byte* message_rings() const;
   const std::shared_ptr<Mapping>& mapping() const { return mapping_; }
+  int peer_pid(int rank) const { return peers_[static_cast<std::size_t>(rank)].pid; }
   int peer_pidfd(int rank) const { return peers_[static_cast<std::size_t>(rank)].pidfd.get(); }
 
   // Memory of this rank's segment for tensors; it keeps the mapping alive by itself.

@@ -324,14 +324,17 @@ Exchange::Missing Exchange::missing() const {
   for (int peer = 0; peer < size_; ++peer) {
     const Link& each = link(peer);
     if (peer == rank_ || (sent(each) && received(each))) continue;
-    const Sighting sighting = lookout_ == nullptr ? Sighting() : lookout_->sighting(peer);
+    Sighting sighting = lookout_ == nullptr ? Sighting() : lookout_->sighting(peer);
     const bool is_absent = each.signature_received < sizeof(Signature);
-    const int blame = sighting.silent != Duration::zero() ? 2 : is_absent ? 1 : 0;
+    const bool is_silent = sighting.silent != Duration::zero();
+    const int blame = is_silent ? 2 : is_absent ? 1 : 0;
     most = std::max(most, blame);
+    // Who has not come to this one has at least sent all it had to send in the one before; an old answer tells less.
+    if (is_absent && previous_.sequence != 0 && (is_silent || sighting.place.empty())) {
+      sighting.place = "last seen in " + describe(previous_);
+    }
     const char* colon = sighting.text().empty() ? "" : ": ";
     std::string text = mesh_.peer_name(peer) + " " + hold_up(peer) + colon + sighting.text();
-    // Who has not come to this one has at least sent all it had to send in the one before.
-    if (is_absent && sighting.place.empty() && previous_.sequence != 0) text += ", last seen in " + describe(previous_);
     culprits.push_back({blame, peer, std::move(text)});
   }
   std::ranges::stable_sort(culprits, std::greater{}, &Culprit::blame);

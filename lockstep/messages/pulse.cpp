@@ -49,9 +49,10 @@ Sighting Pulse::sighting(int rank, TimePoint now) const {
   const Duration age = peer.answer ? now - peer.answered : Duration::zero();
   const Duration silent = peer.asked ? now - *peer.asked : Duration::zero();
   Sighting sighting;
-  if (peer.answer) sighting.place = place(*peer.answer, age);
+  if (peer.answer) sighting.place = place(*peer.answer, silent >= kPatience ? Duration::zero() : age);
   if (silent >= kPatience) {
     sighting.silent = silent;
+    if (peer.answer) sighting.place += fmt::format(", as it answered {:.1f} s ago", seconds(age));
     sighting.state = fmt::format("silent for {:.1f} s: stopped, or its host is down or overloaded", seconds(silent));
   } else if (peer.answer) {
     sighting.state = "alive";

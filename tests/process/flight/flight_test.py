@@ -3,6 +3,7 @@
 import glob
 import json
 import os
+import pathlib
 import random
 import re
 import signal
@@ -76,7 +77,7 @@ class Frozen(unittest.TestCase):
         for transport in TRANSPORTS:
             with self.subTest(transport), tempfile.TemporaryDirectory() as folder:
                 into = lambda rank: {"before": ["sh", "-c", 'exec "$@" 2>>"$0"', f"{folder}/{rank}"]}
-                said = lambda: "".join(open(f"{folder}/0", encoding="utf-8")) if os.path.exists(f"{folder}/0") else ""
+                said = lambda: "".join(pathlib.Path(path).read_text() for path in glob.glob(f"{folder}/0"))
                 with job("away", 1, transport=transport, of_rank=into, TEST_CALL_MS="5000") as work:
                     work.wait_until_running()
                     at = time.monotonic()
@@ -204,6 +205,16 @@ class Recordings(unittest.TestCase):
         self.assertIn("all are at the same place", told.stdout)
         self.assertIn("ranks 0, 1, 2 are at all_reduce(sum) #1100 of 1000 float32, which it finished", told.stdout)
         self.assertIn("the last 1 of 1100 operations", told.stdout)
+
+    def test_a_job_that_hangs_and_is_interrupted_tells_where(self):
+        tree, _ = self.run_job("away", 2)
+        tree.read_lines(3)
+        time.sleep(0.2)  # until the others wait
+        tree.process.send_signal(signal.SIGINT)
+        code, _, error = tree.finish()
+        self.assertEqual(code, 130, error)
+        told = self.trace(*self.printed_command(error)[0].split()[1:], "--last", "0")
+        self.assertIn("rank 2 is at barrier #3, which it finished", told.stdout)
 
     def test_a_program_that_fails_before_it_joins_is_not_worth_a_recording(self):
         tree, folder = self.run_job("nothing of the kind", ranks=1)

@@ -72,7 +72,8 @@ TEST_CASE("a rank that owes an answer for long is silent, and the last one tells
   CHECK(pulse.sighting(2, now + 3600ms).state == "alive");
   REQUIRE(pulse.ask(2, now + 4s));
   CHECK(contains(pulse.sighting(2, now + 6s).text(), "silent for 2.0 s"));
-  CHECK(contains(pulse.sighting(2, now + 6s).text(), "overloaded, seen in no collective yet"));
+  CHECK(
+      contains(pulse.sighting(2, now + 6s).text(), "overloaded, seen in no collective yet, as it answered 2.5 s ago"));
 }
 
 TEST_CASE("what is no answer is refused") {

@@ -171,7 +171,9 @@ class Recordings(unittest.TestCase):
                 self.assertRegex(told.stdout, rf"rank 1 \(host \S+, pid {pids['1']}\) was killed by SIGKILL")
                 self.assertIn("group world of 3 ranks: its ranks are not at the same place", told.stdout)
                 self.assertIn("\n  rank 1 is at barrier #3, which it finished\n", told.stdout)
-                self.assertRegex(told.stdout, r"\n  ranks 0, 2 are at barrier #4, ")
+                # Whether they still wait or have failed is a matter of who was stopped first.
+                self.assertRegex(told.stdout, r"\n  (ranks 0, 2 are|rank 0 is) at barrier #4, ")
+                self.assertRegex(told.stdout, r"\n  (ranks 0, 2 are|rank 2 is) at barrier #4, ")
                 self.assertRegex(told.stdout, rf"rank 0 \(host \S+, pid {pids['0']}\), the last 4 of 4 operations:")
                 self.assertRegex(told.stdout, r"world: barrier #2  done, \d+\.\d{3} ms")
 
@@ -239,7 +241,8 @@ class Recordings(unittest.TestCase):
 
     def test_spawn_keeps_a_recording_as_the_launcher_does(self):
         with tempfile.TemporaryDirectory() as folder:
-            with Tree([WORKER, "spawn", "1"], {"OMP_NUM_THREADS": "1", "TMPDIR": folder, "TEST_CALL_MS": "500"}) as tree:
+            environment = {"OMP_NUM_THREADS": "1", "TMPDIR": folder, "TEST_CALL_MS": "500"}
+            with Tree([WORKER, "spawn", "1"], environment) as tree:
                 _, output, error = tree.finish()
             self.assertIn("raised: barrier #4 timed out", output)
             _, directory = self.printed_command(error)

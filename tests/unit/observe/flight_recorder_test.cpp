@@ -203,5 +203,5 @@ TEST_CASE("recording costs little") {
     best = std::min(best, seconds(steady_clock().now() - start) / kOperations);
   }
   std::printf("recording one operation: %.1f ns\n", best * 1e9);
-  CHECK(best < 20e-6);  // what a sanitizer on a busy machine may take; the figure is for people
+  CHECK(best < 500e-6);  // a bound for sanitizers on busy machines; the figure is for people
 }

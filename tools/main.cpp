@@ -8,11 +8,14 @@
 #include <vector>
 
 #include "lockstep/launch/cores.h"
+#include "lockstep/observe/process_recorder.h"
 #include "tools/run_command.h"
+#include "tools/trace_command.h"
 
 namespace {
 
 using lockstep::tools::RunOptions;
+using lockstep::tools::TraceOptions;
 
 constexpr const char* kExamples =
     "Examples:\n"
@@ -77,6 +80,10 @@ CLI::App* add_run(CLI::App& app, RunArguments& arguments) {
       ->allow_extra_args(false);
   CLI::Option* prefix =
       run->add_flag("--prefix", arguments.prefix, "Put [rank] before every line (default: if several)");
+  run->add_option("--flight", arguments.run.flight,
+                  "Write what each rank did last to DIR, however the job ends, for 'lockstep trace' (default: only if "
+                  "it fails, to a new directory)")
+      ->envname(lockstep::kFlightDirectoryVariable);
   run->add_flag("--no-prefix,--no_prefix", arguments.no_prefix, "Do not; lines stay whole")->excludes(prefix);
   run->add_option("--master-addr,--master_addr", arguments.run.master_addr,
                   "MASTER_ADDR for the ranks (default 127.0.0.1)");
@@ -88,6 +95,15 @@ CLI::App* add_run(CLI::App& app, RunArguments& arguments) {
   run->add_flag("--standalone", arguments.ignored, "Accepted for torchrun's sake: it is always so");
   run->add_flag("--no-python,--no_python", arguments.ignored, "Accepted for torchrun's sake: it is always so");
   return run;
+}
+
+CLI::App* add_trace(CLI::App& app, TraceOptions& options) {
+  CLI::App* trace = app.add_subcommand("trace", "Tell where each rank of a job was: in which collective, and how far");
+  trace->add_option("--flight", options.flight, "The directory with the ranks' flight recordings")->required();
+  trace->add_option("--last", options.last_operations, "Operations of each rank to show (default 10)");
+  trace->add_flag("--json", options.json, "Print JSON");
+  trace->prefix_command(false);
+  return trace;
 }
 
 // What CLI11 did not recognise. Its prefix mode keeps the program and its arguments there; what follows a "--" that
@@ -136,14 +152,19 @@ int main(int argc, char** argv) {
   app.prefix_command();
   RunArguments arguments;
   const CLI::App* run = add_run(app, arguments);
+  TraceOptions trace_options;
+  const CLI::App* trace = add_trace(app, trace_options);
   try {
     app.parse(argc, argv);
     check_command(app);
-    finish_run(app, *run, arguments);
+    if (run->parsed()) finish_run(app, *run, arguments);
   } catch (const CLI::Success& success) {
     return app.exit(success);
   } catch (const CLI::Error& error) {
-    return usage_error(error, run->parsed() ? "lockstep run --help" : "lockstep --help");
+    return usage_error(error, run->parsed()     ? "lockstep run --help"
+                              : trace->parsed() ? "lockstep trace --help"
+                                                : "lockstep --help");
   }
+  if (trace->parsed()) return lockstep::tools::trace_command(trace_options);
   return lockstep::tools::run_command(arguments.run);
 }

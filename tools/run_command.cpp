@@ -62,6 +62,8 @@ int run_command(const RunOptions& options) {
     const Outcome outcome = run_process_tree(
         std::move(commands), {.grace = options.shutdown_timeout, .job_id = job->id(), .output = &output});
     for (const std::string& line : report(outcome)) output.say(line);
+    const std::string recordings = job->recordings().save(outcome, options.flight);
+    if (!recordings.empty()) output.say(recordings);
     // Who waits for the launcher to stop should not wait for a reader that has paused.
     output.flush(outcome.stop_signal == 0 ? Deadline::never() : Deadline::after(std::chrono::seconds(1)));
     return exit_code(outcome);

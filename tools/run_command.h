@@ -20,6 +20,7 @@ struct RunOptions {
   std::chrono::milliseconds shutdown_timeout{5000};
   std::vector<std::pair<std::string, std::string>> environment;
   RankOutputOptions output;
+  std::string flight;                // where flight recordings go, however the job ends; empty: only if it fails
   std::vector<std::string> program;  // and its arguments; not empty
 };
 

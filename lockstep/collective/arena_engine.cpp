@@ -11,6 +11,7 @@
 #include "lockstep/collective/segment_cursor.h"
 #include "lockstep/collective/slice.h"
 #include "lockstep/collective/staged.h"
+#include "lockstep/transport/process_state.h"
 
 namespace lockstep {
 namespace {
@@ -103,6 +104,7 @@ std::uint64_t ArenaEngine::post(const Collective& collective, Deadline deadline)
   op.phase = Phase::posted;
   op.small = is_small(collective, size());
   write_slot(op);
+  op.ticket = flight_log_.start(record_of(op.signature), collective.ticket);
   ++next_;
   arena_->slot(rank(), sequence).posted.store(static_cast<std::uint32_t>(sequence), std::memory_order_release);
   arena_->ring();
@@ -165,13 +167,13 @@ bool ArenaEngine::actionable(const Operation& op) const {
 bool ArenaEngine::advance(Operation& op) {
   if (!actionable(op)) return false;
   if (op.phase == Phase::reduced) {
-    op.phase = Phase::finished;
+    finish(op);
     return true;
   }
   compare_signatures(op);
   if (op.small) {
     finish_small(op);
-    op.phase = Phase::finished;
+    finish(op);
   } else if (in_place_everywhere(op)) {
     reduce_in_place(op);
     arena_->control(rank()).reduced.store(static_cast<std::uint32_t>(op.signature.sequence), std::memory_order_release);
@@ -181,7 +183,7 @@ bool ArenaEngine::advance(Operation& op) {
     StagedCall call{*arena_, op.collective, chunk_, op.deadline,
                     [&](const Stall& stall) { return explain(op, stall); }};
     run_staged(call);
-    op.phase = Phase::finished;
+    finish(op);
   }
   return true;
 }
@@ -288,11 +290,34 @@ void ArenaEngine::reduce_in_place(Operation& op) {
   }
 }
 
+void ArenaEngine::finish(Operation& op) {
+  op.phase = Phase::finished;
+  const TimePoint now = flight_log_.finish(op.ticket);
+  arena::RankControl& mine = arena_->control(rank());
+  mine.finished_ns.store(now.time_since_epoch().count(), std::memory_order_relaxed);
+  mine.finished.store(static_cast<std::uint32_t>(op.signature.sequence), std::memory_order_release);
+}
+
+void ArenaEngine::note_failure(const Error& error) {
+  for (std::uint64_t sequence = oldest_; sequence != next_; ++sequence) {
+    flight_log_.fail(operation(sequence).ticket, error);
+  }
+}
+
 void ArenaEngine::retire() {
   while (oldest_ != next_ && operation(oldest_).phase == Phase::finished) ++oldest_;
 }
 
 bool ArenaEngine::poll() {
+  try {
+    return progress();
+  } catch (const Error& error) {
+    note_failure(error);
+    throw;
+  }
+}
+
+bool ArenaEngine::progress() {
   // No look at the abort record here: what all ranks have posted can be finished, whatever became of them since.
   for (std::uint64_t sequence = oldest_; sequence != next_; ++sequence) {
     Operation& op = operation(sequence);
@@ -322,8 +347,13 @@ void ArenaEngine::wait(std::uint64_t sequence, Deadline deadline) {
       return op.phase == Phase::posted ? arena_->slot(peer, oldest_).posted.load(std::memory_order_acquire) != low
                                        : !reached(arena_->control(peer).reduced, low);
     };
-    arena_->await(
-        any_actionable, waiting_for, [&](const Stall& stall) { return explain(op, stall); }, deadline);
+    try {
+      arena_->await(
+          any_actionable, waiting_for, [&](const Stall& stall) { return explain(op, stall); }, deadline);
+    } catch (const Error& error) {
+      note_failure(error);
+      throw;
+    }
   }
 }
 
@@ -342,21 +372,30 @@ Error ArenaEngine::explain(const Operation& op, const Stall& stall) const {
                  detail);
   }
   std::string missing;
-  for (const int peer : stall.missing) {
-    std::uint32_t newest = 0;
-    for (std::uint64_t s = 0; s < arena::kSlots; ++s) {
-      newest = std::max(newest, arena_->slot(peer, s).posted.load(std::memory_order_acquire));
-    }
-    Signature last;
-    std::memcpy(&last, arena_->slot(peer, newest).signature, sizeof last);
-    missing += fmt::format("{}{}, last seen in {}", missing.empty() ? "" : "; ", arena_->peer_name(peer),
-                           newest == 0 ? "no collective yet" : describe(last));
-  }
+  for (const int peer : stall.missing) missing += (missing.empty() ? "" : "; ") + whereabouts(peer);
   if (!stall.missing.empty() && detail.peer < 0) detail.peer = stall.missing.front();
   return Error(ErrorKind::timeout,
                fmt::format("{} timed out on {} after {:.1f} s; missing: {}", describe(op.signature),
                            arena_->peer_name(rank()), stall.elapsed_seconds, missing.empty() ? "nobody" : missing),
                detail);
+}
+
+std::string ArenaEngine::whereabouts(int peer) const {
+  std::uint32_t newest = 0;
+  for (std::uint64_t s = 0; s < arena::kSlots; ++s) {
+    newest = std::max(newest, arena_->slot(peer, s).posted.load(std::memory_order_acquire));
+  }
+  std::string text = arena_->peer_name(peer);
+  const std::string_view state = describe_process_state(arena_->peer_state(peer));
+  if (!state.empty()) text += fmt::format(", {}", state);
+  if (newest == 0) return text + ", last seen in no collective yet";
+  Signature last;
+  std::memcpy(&last, arena_->slot(peer, newest).signature, sizeof last);
+  text += fmt::format(", last seen in {}", describe(last));
+  const arena::RankControl& theirs = arena_->control(peer);
+  if (theirs.finished.load(std::memory_order_acquire) != newest) return text + ", still inside";
+  const TimePoint left{Duration(theirs.finished_ns.load(std::memory_order_relaxed))};
+  return text + fmt::format(", left it {:.1f} s ago", seconds(steady_clock().now() - left));
 }
 
 }  // namespace lockstep

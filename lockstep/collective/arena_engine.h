@@ -54,6 +54,7 @@ class ArenaEngine final : public Engine {
     std::vector<Segment> output;
     std::vector<std::uint64_t> counts;
     Phase phase = Phase::finished;
+    FlightTicket ticket;
     bool small = false;
     bool in_place = false;  // on this rank
     Deadline deadline = Deadline::never();
@@ -71,9 +72,15 @@ class ArenaEngine final : public Engine {
   void finish_small(Operation& operation);
   bool in_place_everywhere(const Operation& operation) const;
   void reduce_in_place(Operation& operation);
+  void finish(Operation& operation);
+  bool progress();
   void retire();
+  // In the flight recording, for all unfinished collectives.
+  void note_failure(const Error& error);
 
   Error explain(const Operation& operation, const Stall& stall) const;
+  // "rank 2 (host b, pid 71), alive, last in barrier #41, left it 3.2 s ago"
+  std::string whereabouts(int peer) const;
 
   std::unique_ptr<Arena> arena_;
   std::array<Operation, arena::kInFlight> operations_;

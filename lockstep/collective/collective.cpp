@@ -136,6 +136,18 @@ std::string describe(const Signature& signature) {
   return text;
 }
 
+FlightRecord record_of(const Signature& signature) {
+  FlightRecord record;
+  record.sequence = signature.sequence;
+  record.count = signature.count;
+  record.name = signature.name;
+  record.dtype = signature.dtype;
+  if (has_root(signature.kind)) record.peer = signature.root;
+  record.set_operation(to_string(signature.kind));
+  if (reduces(signature.kind)) record.set_reduction(to_string(signature.reduce));
+  return record;
+}
+
 Error desync_error(int rank, const Signature& mine, int peer, const Signature& theirs) {
   const bool other_generation = mine.generation != theirs.generation;
   const auto side = [&](const Signature& signature) {

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "lockstep/base/dtype.h"
+#include "lockstep/observe/flight_recorder.h"
 
 namespace lockstep {
 
@@ -58,6 +59,7 @@ struct Collective {
   std::span<const Segment> input = {};
   std::span<const Segment> output = {};
   std::span<const std::uint64_t> counts = {};  // of all_to_all
+  FlightTicket ticket = {};                    // its flight record, if it had to wait for its turn
 };
 
 // What all ranks must agree on before data moves. Trivially copyable; 40 bytes; it travels in front of the data.
@@ -79,6 +81,8 @@ static_assert(sizeof(Signature) == 40);
 Signature signature_of(const Collective& collective, std::uint64_t sequence, std::uint64_t generation);
 // "all_reduce(sum) #12 of 1024 float32" and, where they matter, root and name.
 std::string describe(const Signature& signature);
+// As the flight recorder keeps it.
+FlightRecord record_of(const Signature& signature);
 
 // Error{desync} for two ranks that came with different signatures; the text shows both sides.
 class Error;

@@ -5,9 +5,11 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "lockstep/base/deadline.h"
 #include "lockstep/collective/collective.h"
+#include "lockstep/collective/lookout.h"
 
 namespace lockstep {
 
@@ -28,6 +30,15 @@ class Engine {
 
   // Ends every present and future call on all ranks with Error{aborted} that quotes `reason`. Never blocks.
   virtual void abort(std::string_view reason) noexcept = 0;
+
+  // Where it records its collectives, and whom it asks about ranks that do not come (borrowed; null: nobody). Both
+  // before the first run(). An engine whose ranks see each other needs no lookout.
+  void set_flight_log(FlightLog log) { flight_log_ = std::move(log); }
+  const FlightLog& flight_log() const { return flight_log_; }
+  virtual void set_lookout(Lookout* lookout) { static_cast<void>(lookout); }
+
+ protected:
+  FlightLog flight_log_;
 };
 
 }  // namespace lockstep

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <functional>
 #include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
+#include "lockstep/base/log.h"
 #include "lockstep/collective/piece.h"
 #include "lockstep/collective/reduce.h"
 
@@ -21,6 +23,9 @@ constexpr Duration kFarewell = std::chrono::seconds(1);
 constexpr Duration kGrace = std::chrono::milliseconds(100);
 // How many float16 or bfloat16 elements are widened at once: few enough for the fastest cache.
 constexpr std::size_t kWideElements = 1024;
+// A peer that is not there after kFirstLook is asked how it fares, and again every kLookPeriod.
+constexpr Duration kFirstLook = std::chrono::milliseconds(100);
+constexpr Duration kLookPeriod = std::chrono::milliseconds(250);
 
 bool is_half(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16; }
 
@@ -57,6 +62,7 @@ void Exchange::run(const Collective& collective, const Signature& signature, Dea
 
 void Exchange::begin(const Collective& collective, const Signature& signature) {
   collective_ = &collective;
+  previous_ = signature_;
   signature_ = signature;
   plan_ = plan_chunks(collective, rank_, topology_, tuning_);
   element_ = element_size(collective.dtype);
@@ -71,6 +77,8 @@ void Exchange::begin(const Collective& collective, const Signature& signature) {
   std::memcpy(header_.data(), &signature, sizeof signature);
   gather_bytes(operand, 0, header_.data() + sizeof signature, payload);
   signatures_missing_ = size_ - 1;
+  next_look_ = {};
+  has_warned_ = false;
   own_ = SegmentCursor(operand, plan_.own.begin);
   result_ = SegmentCursor(collective.output, plan_.result.begin);
   if (plan_.carried_to >= 0) carry_.resize(std::min(to_reduce_, window_elements_) * carry_element_);
@@ -322,14 +330,36 @@ bool Exchange::finished() const {
 
 void Exchange::wait(Deadline deadline) {
   // A peer that sends a byte now and then never lets the mesh's own wait time out.
-  if (deadline.expired()) throw Error(ErrorKind::timeout, "the deadline has passed");
+  const TimePoint now = steady_clock().now();
+  if (deadline.expired(now)) throw Error(ErrorKind::timeout, "the deadline has passed");
   interests_.clear();
   for (int step = 1; step < size_; ++step) {
     const int peer = peer_at(step);
     const Mesh::Interest interest{peer, !next_to_receive(link(peer)).empty(), !next_to_send(link(peer)).empty()};
     if (interest.readable || interest.writable) interests_.push_back(interest);
   }
-  mesh_.wait(interests_, deadline);
+  if (lookout_ == nullptr) return mesh_.wait(interests_, deadline);
+  if (next_look_ == TimePoint{}) next_look_ = now + kFirstLook;
+  if (now >= next_look_) look(now);
+  try {
+    mesh_.wait(interests_, std::min(deadline, Deadline::at(next_look_)));
+  } catch (const Error& error) {
+    const bool is_own = error.kind() == ErrorKind::timeout && error.detail().peer < 0;
+    if (!is_own || deadline.expired()) throw;
+  }
+}
+
+void Exchange::look(TimePoint now) {
+  next_look_ = now + kLookPeriod;
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_ || (sent(link(peer)) && received(link(peer)))) continue;
+    const Sighting sighting = lookout_->sighting(peer);
+    lookout_->ask(peer);
+    if (has_warned_ || sighting.silent < kSilence) continue;
+    has_warned_ = true;
+    log_warning(fmt::format("{} waits: {} {}; {}", describe(signature_), mesh_.peer_name(peer), hold_up(peer),
+                            sighting.text()));
+  }
 }
 
 std::optional<Error> Exchange::settle_signatures(Deadline deadline, Looking looking) {
@@ -364,30 +394,44 @@ std::optional<Error> Exchange::settle_signatures(Deadline deadline, Looking look
   }
 }
 
+std::string Exchange::hold_up(int peer) const {
+  const Link& each = link(peer);
+  if (each.signature_received < sizeof(Signature)) return "has not come to it";
+  if (received(each)) return "does not take the data sent to it";
+  return fmt::format("has sent {} of {} bytes", each.row_received + each.output_received,
+                     each.row_bytes + each.output_bytes);
+}
+
 Exchange::Missing Exchange::missing() const {
-  Missing missing;
-  std::vector<std::string> absent, slow;
-  std::vector<int> ranks_absent, ranks_slow;
+  struct Culprit {
+    int blame = 0;
+    int rank = -1;
+    std::string text;
+  };
+  std::vector<Culprit> culprits;
+  int most = 0;
   for (int peer = 0; peer < size_; ++peer) {
     const Link& each = link(peer);
     if (peer == rank_ || (sent(each) && received(each))) continue;
-    if (each.signature_received < sizeof(Signature)) {
-      ranks_absent.push_back(peer);
-      absent.push_back(fmt::format("rank {} has not come to it", peer));
-    } else if (!received(each)) {
-      ranks_slow.push_back(peer);
-      slow.push_back(fmt::format("rank {} has sent {} of {} bytes", peer, each.row_received + each.output_received,
-                                 each.row_bytes + each.output_bytes));
-    } else {
-      ranks_slow.push_back(peer);
-      slow.push_back(fmt::format("rank {} does not take the data sent to it", peer));
+    Sighting sighting = lookout_ == nullptr ? Sighting() : lookout_->sighting(peer);
+    const bool is_absent = each.signature_received < sizeof(Signature);
+    const bool is_silent = sighting.silent != Duration::zero();
+    const int blame = is_silent ? 2 : is_absent ? 1 : 0;
+    most = std::max(most, blame);
+    // Who has not come to this one has at least sent all it had to send in the one before; an old answer tells less.
+    if (is_absent && previous_.sequence != 0 && (is_silent || sighting.place.empty())) {
+      sighting.place = "last seen in " + describe(previous_);
     }
+    const char* colon = sighting.text().empty() ? "" : ": ";
+    std::string text = mesh_.peer_name(peer) + " " + hold_up(peer) + colon + sighting.text();
+    culprits.push_back({blame, peer, std::move(text)});
   }
+  std::ranges::stable_sort(culprits, std::greater{}, &Culprit::blame);
   // Those who came may well be waiting for those who did not.
-  const bool blame_absent = !absent.empty();
-  const std::vector<int>& ranks = blame_absent ? ranks_absent : ranks_slow;
-  if (!ranks.empty()) missing.first = ranks.front();
-  missing.text = fmt::format("{}", fmt::join(blame_absent ? absent : slow, "; "));
+  if (most > 0) std::erase_if(culprits, [](const Culprit& each) { return each.blame == 0; });
+  Missing missing;
+  for (const Culprit& each : culprits) missing.text += (missing.text.empty() ? "" : "; ") + each.text;
+  if (!culprits.empty()) missing.first = culprits.front().rank;
   return missing;
 }
 

@@ -14,6 +14,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/collective/chunk_plan.h"
+#include "lockstep/collective/lookout.h"
 #include "lockstep/collective/segment_cursor.h"
 #include "lockstep/transport/mesh.h"
 
@@ -27,7 +28,11 @@ class Exchange {
   // is on its way to all peers. After an Error the streams are out of step: no further call.
   void run(const Collective& collective, const Signature& signature, Deadline deadline);
 
-  // After a timeout: "rank 2 has not come; ..." and the first of the missing ranks, or -1.
+  // Whom to ask about ranks that do not come. Borrowed; null: nobody.
+  void set_lookout(Lookout* lookout) { lookout_ = lookout; }
+
+  // After a timeout: "rank 2 (host b, pid 71) has not come to it: alive, ...; ..." and the first of the missing ranks,
+  // or -1. Silent ones come first, then those that have not come; those that came may well be waiting for them.
   struct Missing {
     int first = -1;
     std::string text;
@@ -81,6 +86,10 @@ class Exchange {
   bool received(const Link& link) const;
   bool finished() const;
   void wait(Deadline deadline);
+  // Asks the ranks that hold this one up for a sign of life; warns of those that have given none for long.
+  void look(TimePoint now);
+  // What holds this rank up, as far as that is the peer.
+  std::string hold_up(int peer) const;
   // After a failure: brings this rank's signature to all who can still be told and, if looking, takes in theirs.
   // Returns the desync found on the way.
   enum class Looking { no, yes };
@@ -92,12 +101,16 @@ class Exchange {
 
   Mesh& mesh_;
   const Topology topology_;
+  Lookout* lookout_ = nullptr;
+  TimePoint next_look_;      // of this collective; unset until it waits
+  bool has_warned_ = false;  // in this collective
   const LinkTuning tuning_;
   const int rank_;
   const int size_;
 
   const Collective* collective_ = nullptr;
   Signature signature_;
+  Signature previous_;  // of the collective before; sequence 0: there was none
   ChunkPlan plan_;
   std::vector<std::byte> header_;  // the signature and, in a small collective, the operand
   int signatures_missing_ = 0;

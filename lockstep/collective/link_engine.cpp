@@ -31,6 +31,7 @@ void LinkEngine::run(const Collective& collective, Deadline deadline) {
   check_arguments(collective, rank(), size());
   const Signature signature = signature_of(collective, ++sequence_, generation_);
   const TimePoint start = steady_clock().now();
+  FlightTicket ticket = flight_log_.start(record_of(signature), collective.ticket);
   try {
     exchange_.run(collective, signature, deadline);
   } catch (const Error& error) {
@@ -38,7 +39,12 @@ void LinkEngine::run(const Collective& collective, Deadline deadline) {
   } catch (const std::exception& error) {  // no memory: the streams are out of step all the same
     failure_ = fail(Error(ErrorKind::internal, error.what()), signature, steady_clock().now() - start);
   }
-  if (failure_) throw Error(*failure_);
+  if (!failure_) {
+    flight_log_.finish(ticket);
+    return;
+  }
+  flight_log_.fail(ticket, *failure_);
+  throw Error(*failure_);
 }
 
 void LinkEngine::abort(std::string_view reason) noexcept {
@@ -61,7 +67,7 @@ Error LinkEngine::fail(const Error& error, const Signature& signature, Duration 
 Error LinkEngine::blame(const Error& error) const {
   if (error.kind() != ErrorKind::timeout || error.detail().peer >= 0) return error;  // else another rank's
   const Exchange::Missing missing = exchange_.missing();
-  return Error(ErrorKind::timeout, missing.text, {.rank = rank(), .peer = missing.first});
+  return Error(ErrorKind::timeout, "missing: " + missing.text, {.rank = rank(), .peer = missing.first});
 }
 
 Error LinkEngine::explain(const Error& error, const Signature& signature, Duration elapsed) const {

@@ -33,6 +33,7 @@ class LinkEngine final : public Engine {
   std::string_view name() const override { return mesh_->name(); }
   void run(const Collective& collective, Deadline deadline) override;
   void abort(std::string_view reason) noexcept override;
+  void set_lookout(Lookout* lookout) override { exchange_.set_lookout(lookout); }
 
  private:
   // Tells the other ranks, then explains.

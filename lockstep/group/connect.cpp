@@ -11,6 +11,7 @@
 #include "lockstep/base/hash.h"
 #include "lockstep/collective/arena_engine.h"
 #include "lockstep/collective/link_engine.h"
+#include "lockstep/observe/process_recorder.h"
 #include "lockstep/transport/arena_mesh.h"
 #include "lockstep/transport/shared_arena.h"
 #include "lockstep/transport/tcp_mesh.h"
@@ -120,6 +121,7 @@ GroupOptions with_environment(GroupOptions options) {
 
 ProcessGroup connect_group(const Membership& membership, const std::string& name, const GroupOptions& options,
                            Deadline deadline) {
+  process_recorder({.rank = membership.rank, .world_size = membership.size, .job_id = membership.job_id});
   auto origin = std::make_shared<GroupOrigin>(GroupOrigin{membership, name});
   origin->membership.hosted = nullptr;  // the store's server is the world's to end
   if (membership.size == 1) {

@@ -21,6 +21,8 @@
 #include "lockstep/group/connect.h"
 #include "lockstep/group/tensor_segments.h"
 #include "lockstep/messages/messenger.h"
+#include "lockstep/messages/monitored_barrier.h"
+#include "lockstep/observe/process_recorder.h"
 
 namespace lockstep {
 
@@ -32,7 +34,14 @@ struct ProcessGroup::State {
         options(chosen),
         timeout(chosen.timeout),
         origin(std::move(known)),
-        messages(std::move(for_messages)) {}
+        log(process_recorder(), origin == nullptr ? "without a name" : origin->name, engine->rank(), engine->size()),
+        messages(std::move(for_messages)) {
+    engine->set_flight_log(log);
+    if (arena != nullptr || messages == nullptr) return;
+    // Ranks that do not see each other ask each other how they fare. A rank can answer from its first moment on.
+    messenger = std::make_unique<Messenger>(std::move(messages), log);
+    engine->set_lookout(messenger.get());
+  }
 
   ~State() {
     {
@@ -67,6 +76,7 @@ struct ProcessGroup::State {
   // On the group's thread.
   Work start(std::shared_ptr<Call> call) {
     Work work;
+    call->collective.ticket = log.issue(record_of(signature_of(call->collective, 0, 0)));
     {
       const std::lock_guard lock(mutex);
       if (!thread.joinable()) thread = std::jthread([this](const std::stop_token& stop) { serve(stop); });
@@ -86,6 +96,9 @@ struct ProcessGroup::State {
       std::exception_ptr error;
       try {
         call->run(*engine);
+      } catch (const Error& failure) {
+        log.fail(call->collective.ticket, failure);  // unless the engine has begun it, and recorded that
+        error = std::current_exception();
       } catch (...) {
         error = std::current_exception();
       }
@@ -103,6 +116,8 @@ struct ProcessGroup::State {
   const Duration timeout;
   const std::shared_ptr<const GroupOrigin> origin;
   std::atomic<int> splits{0};
+  std::atomic<std::uint64_t> monitored_barriers{0};
+  const FlightLog log;
 
   std::mutex messenger_mutex;
   // State below is protected by messenger_mutex.
@@ -247,7 +262,7 @@ Messenger& ProcessGroup::messenger() const {
     if (state_->messages == nullptr) {
       throw Error(ErrorKind::invalid_argument, "this group was made for collectives only: it sends no messages");
     }
-    state_->messenger = std::make_unique<Messenger>(std::move(state_->messages));
+    state_->messenger = std::make_unique<Messenger>(std::move(state_->messages), state_->log);
   }
   return *state_->messenger;
 }
@@ -256,11 +271,35 @@ namespace {
 
 std::uint64_t tag_of(int tag) { return static_cast<std::uint64_t>(static_cast<std::uint32_t>(tag)); }
 
+FlightTicket record_message(const FlightLog& log, Direction direction, int peer, int tag,
+                            const TensorSegments& tensor) {
+  FlightRecord record;
+  record.category = FlightCategory::message;
+  record.set_operation(direction == Direction::send ? "send" : "receive");
+  record.count = tensor.segments().front().bytes;
+  record.dtype = DType::u8;
+  record.peer = peer;
+  record.tag = static_cast<std::uint32_t>(tag);
+  return log.start(record);
+}
+
+// In the flight recording.
+void end_record(const FlightLog& log, FlightTicket ticket, const std::exception_ptr& error) {
+  try {
+    if (error) std::rethrow_exception(error);
+    log.finish(ticket);
+  } catch (const Error& failure) {
+    log.fail(ticket, failure);
+  }
+}
+
 // A Work that ends with the transfer; keeps the tensor until then.
-Work work_of(const Transfer& transfer, std::shared_ptr<const TensorSegments> tensor, bool is_receive) {
+Work work_of(const Transfer& transfer, std::shared_ptr<const TensorSegments> tensor, Direction direction,
+             const FlightLog& log, const FlightTicket& ticket) {
   Work work;
-  transfer.on_done([work, transfer, tensor = std::move(tensor), is_receive](std::exception_ptr error) {
-    if (is_receive && !error) tensor->copy_back();
+  transfer.on_done([work, transfer, tensor = std::move(tensor), direction, log, ticket](std::exception_ptr error) {
+    if (direction == Direction::receive && !error) tensor->copy_back();
+    end_record(log, ticket, error);
     work.complete(std::move(error), transfer.source());
   });
   return work;
@@ -271,16 +310,18 @@ Work work_of(const Transfer& transfer, std::shared_ptr<const TensorSegments> ten
 Work ProcessGroup::send_async(const at::Tensor& tensor, int peer, int tag, const CallOptions& options) const {
   auto segments = std::make_shared<const TensorSegments>(tensor, "send", TensorSegments::Use::move);
   const Segment& whole = segments->segments().front();
+  const FlightTicket ticket = record_message(state_->log, Direction::send, peer, tag, *segments);
   return work_of(messenger().send(peer, tag_of(tag), ByteSpan(whole.data, whole.bytes), state_->deadline(options)),
-                 segments, false);
+                 segments, Direction::send, state_->log, ticket);
 }
 
 Work ProcessGroup::recv_async(const at::Tensor& tensor, int peer, int tag, const CallOptions& options) const {
   auto segments = std::make_shared<const TensorSegments>(tensor, "recv", TensorSegments::Use::move);
   const Segment& whole = segments->segments().front();
+  const FlightTicket ticket = record_message(state_->log, Direction::receive, peer, tag, *segments);
   return work_of(
       messenger().receive(peer, tag_of(tag), MutableByteSpan(whole.data, whole.bytes), state_->deadline(options)),
-      segments, true);
+      segments, Direction::receive, state_->log, ticket);
 }
 
 void ProcessGroup::send(const at::Tensor& tensor, int peer, int tag, const CallOptions& options) const {
@@ -291,6 +332,21 @@ int ProcessGroup::recv(const at::Tensor& tensor, int peer, int tag, const CallOp
   const Work work = recv_async(tensor, peer, tag, options);
   work.wait();
   return work.source();
+}
+
+void ProcessGroup::monitored_barrier(const CallOptions& options, bool wait_all_ranks) const {
+  const std::uint64_t number = state_->monitored_barriers++;
+  if (size() == 1) return;
+  FlightRecord record;
+  record.set_operation("monitored_barrier");
+  FlightTicket ticket = state_->log.start(record);
+  try {
+    lockstep::monitored_barrier(messenger(), number, options.timeout.value_or(timeout()), wait_all_ranks);
+  } catch (const Error& error) {
+    state_->log.fail(ticket, error);
+    throw;
+  }
+  state_->log.finish(ticket);
 }
 
 std::optional<ProcessGroup> ProcessGroup::split(int color, int key) const {

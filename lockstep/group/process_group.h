@@ -106,6 +106,10 @@ class ProcessGroup {
   Work all_to_all_async(at::TensorList outputs, at::TensorList inputs, const CallOptions& options = {}) const;
   Work barrier_async(const CallOptions& options = {}) const;
 
+  // A barrier by messages, to find out who does not come: every rank gets Error{timeout} that names a rank that has not
+  // called it in time and says how it fares; all such ranks with wait_all_ranks. The group goes on, whatever happens.
+  void monitored_barrier(const CallOptions& options = {}, bool wait_all_ranks = false) const;
+
   // Messages from one rank to another, beside all collectives and in any order with them. Those between two ranks with
   // the same tag arrive in the order sent. send() returns when the tensor may be used again, which for a large one is
   // when it has been received. recv() returns the rank that sent; kAnySource takes what comes first. The tensor has the

@@ -18,6 +18,7 @@
 #include "lockstep/launch/cores.h"
 #include "lockstep/net/listener.h"
 #include "lockstep/net/token.h"
+#include "lockstep/observe/process_recorder.h"
 #include "lockstep/store/store_server.h"
 
 namespace lockstep {
@@ -61,7 +62,11 @@ struct LocalJob::Parts {
 };
 
 LocalJob::LocalJob(JobOptions options)
-    : options_(std::move(options)), id_(random_id()), cores_(available_cores()), parts_(std::make_unique<Parts>(id_)) {
+    : options_(std::move(options)),
+      id_(random_id()),
+      cores_(available_cores()),
+      parts_(std::make_unique<Parts>(id_)),
+      recordings_(id_, options_.ranks) {
   if (!parts_->null) throw system_error("opening /dev/null", errno);
   if (options_.master_port == 0) options_.master_port = free_port();
   threads_from_user_ = options_.threads_per_rank == 0 && !set_by_user(options_, "OMP_NUM_THREADS").empty();
@@ -94,12 +99,17 @@ Command LocalJob::command(int rank, const std::string& path, const std::vector<s
   };
   // A rank writes to a pipe; rank 0 may want to know that a terminal is behind it, where its '\r' redraws a line.
   if (rank == 0 && ::isatty(STDOUT_FILENO) == 1) changes.emplace_back("LOCKSTEP_TERMINAL", "1");
+  std::vector<int> kept{parts_->token_fd.get()};
+  if (const int fd = recordings_.fd(rank); fd >= 0) {
+    kept.push_back(fd);
+    changes.emplace_back(kFlightFdVariable, std::to_string(fd));
+  }
   changes.insert(changes.end(), options_.environment.begin(), options_.environment.end());
   const bool reads_input = rank == 0 && ::isatty(STDIN_FILENO) == 0;
   return Command{.path = path,
                  .argv = argv,
                  .environment = merge_environment(environ, changes),
-                 .keep_fds = {parts_->token_fd.get()},
+                 .keep_fds = std::move(kept),
                  .stdin_fd = reads_input ? -1 : parts_->null.get()};
 }
 

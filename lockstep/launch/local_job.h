@@ -1,5 +1,6 @@
 // LocalJob is the launcher's side of a job whose ranks all run on this machine: it hosts the job's store, makes its
-// token, and says with what environment each rank is started. launcher -> store -> rendezvous.
+// token, has memory for what they record, and says with what environment each rank is started. launcher -> store ->
+// rendezvous.
 // The store lives as long as this object. Not thread-safe.
 #pragma once
 
@@ -10,6 +11,7 @@
 
 #include "lockstep/base/unique_fd.h"
 #include "lockstep/launch/child_process.h"
+#include "lockstep/launch/flight_recordings.h"
 
 namespace lockstep {
 
@@ -31,6 +33,8 @@ class LocalJob {
   // The rank's command. Standard input is the caller's for rank 0 unless that is a terminal (a process group of its own
   // may not read it), else /dev/null.
   Command command(int rank, const std::string& path, const std::vector<std::string>& argv) const;
+  // What the ranks recorded of their operations.
+  const FlightRecordings& recordings() const { return recordings_; }
   // "2 ranks on this machine, 1 thread each (2 cores)"
   std::string description() const;
 
@@ -43,6 +47,7 @@ class LocalJob {
   bool threads_from_user_ = false;
   std::string threads_;  // what OMP_NUM_THREADS will say
   std::unique_ptr<Parts> parts_;
+  FlightRecordings recordings_;
 };
 
 // `base` (as environ) with `changes` made: each name occurs once, with the last value given for it.

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "lockstep/base/format.h"
+#include "lockstep/base/log.h"
 #include "lockstep/launch/cores.h"
 #include "lockstep/launch/local_job.h"
 #include "lockstep/launch/process_tree.h"
@@ -115,6 +116,7 @@ void supervise(int argc, char** argv, const std::string& call, const SpawnOption
     return judge(reports[static_cast<std::size_t>(rank)], options.name, status);
   };
   const Outcome outcome = run_process_tree(std::move(commands), tree);
+  if (const std::string word = job.recordings().save(outcome); !word.empty()) log_info(word);
   if (const RankEnd* first = outcome.first_failure()) {
     const ExitStatus& status = first->status;
     throw ProcessFailed(describe_failure(*first), first->rank, first->pid, status.signal != 0 ? -1 : status.code,

@@ -221,7 +221,8 @@ MutableByteSpan MessageLink::next_target() {
 void MessageLink::begin_frame() {
   if (header_.magic != FrameHeader::kMagic) throw corrupt("a frame that is none");
   const FrameKind kind = header_.kind;
-  const bool is_reason = kind == FrameKind::fail && header_.following_bytes <= kMaxReasonBytes;
+  const bool has_body = kind == FrameKind::fail || kind == FrameKind::answer;
+  const bool is_reason = has_body && header_.following_bytes <= kMaxReasonBytes;
   if (kind != FrameKind::eager && kind != FrameKind::data && header_.following_bytes != 0 && !is_reason) {
     throw corrupt(
         fmt::format("{} bytes behind a frame of kind {}", header_.following_bytes, static_cast<std::uint32_t>(kind)));
@@ -231,7 +232,7 @@ void MessageLink::begin_frame() {
   body_received_ = 0;
   if (kind == FrameKind::eager) return begin_eager();
   if (kind == FrameKind::data) return begin_data();
-  if (kind == FrameKind::fail) return body_.resize(following_left_);
+  if (has_body) return body_.resize(following_left_);
   read_control();
 }
 
@@ -292,6 +293,10 @@ void MessageLink::read_control() {
       if (header_.bytes > eager_debt_bytes_) throw corrupt("credit for more than was sent");
       eager_debt_bytes_ -= header_.bytes;
       return;
+    case FrameKind::ask: {
+      const Bytes answer = observer_.answer_pulse();
+      return controls_.push_back({{.kind = FrameKind::answer, .following_bytes = answer.size()}, answer});
+    }
     case FrameKind::goodbye: said_goodbye_ = true; return;
     default: throw corrupt(fmt::format("a frame of kind {}", static_cast<std::uint32_t>(header_.kind)));
   }
@@ -314,12 +319,19 @@ void MessageLink::end_received_frame() {
     if (received->left_bytes() != 0) return;
     if (header_.kind == FrameKind::data) incoming_.erase(header_.id);
     observer_.finish(received, nullptr);
+  } else if (header_.kind == FrameKind::answer) {
+    read_answer();
   } else if (header_.kind == FrameKind::fail) {
     reason_of_peer_.assign(reinterpret_cast<const char*>(body_.data()), body_.size());
     if (reason_of_peer_.empty()) reason_of_peer_ = "no reason given";
   } else if (std::exchange(is_unexpected_, false)) {
     end_unexpected();
   }
+}
+
+void MessageLink::read_answer() {
+  const ByteView answer(reinterpret_cast<const char*>(body_.data()), body_.size());
+  if (!observer_.take_pulse(peer_, answer)) throw corrupt("a sign of life that is none");
 }
 
 void MessageLink::end_unexpected() {

@@ -10,6 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "lockstep/base/bytes.h"
 #include "lockstep/base/error.h"
 #include "lockstep/messages/matcher.h"
 #include "lockstep/messages/message_frame.h"
@@ -26,6 +27,9 @@ class LinkObserver {
   virtual void finish(const OperationPtr& operation, std::exception_ptr error) = 0;
   // A receive whose message was withdrawn is to be matched anew.
   virtual void match_receive(const OperationPtr& receive) = 0;
+  // A peer's question for a sign of life, and its answer to one; false if that is none.
+  virtual Bytes answer_pulse() = 0;
+  virtual bool take_pulse(int peer, ByteView answer) = 0;
 };
 
 class MessageLink {
@@ -33,6 +37,7 @@ class MessageLink {
   MessageLink(Mesh& mesh, int peer, Matcher& matcher, LinkObserver& observer);
 
   void post_send(OperationPtr send) { unsent_.push_back(std::move(send)); }
+  void ask() { controls_.push_back({{.kind = FrameKind::ask}, {}}); }
   // A receive was matched with a message of this peer that was in the matcher.
   void accept(const OperationPtr& receive, const Arrived& arrived);
 
@@ -55,7 +60,7 @@ class MessageLink {
  private:
   struct Control {
     FrameHeader header;
-    std::string reason;
+    std::string reason;  // what follows
   };
 
   bool next_frame();
@@ -72,6 +77,7 @@ class MessageLink {
   void begin_data();
   void read_control();
   void read_withdrawal();
+  void read_answer();
   MutableByteSpan next_target();
   void end_received_frame();
   void end_unexpected();

@@ -12,7 +12,8 @@ constexpr const char* kDestroyed = "the messenger was destroyed before it was do
 
 }  // namespace
 
-Messenger::Messenger(std::unique_ptr<Mesh> mesh) : mesh_(std::move(mesh)), thread_([this] { run(); }) {}
+Messenger::Messenger(std::unique_ptr<Mesh> mesh, FlightLog log)
+    : mesh_(std::move(mesh)), pulse_(mesh_->size(), std::move(log)), thread_([this] { run(); }) {}
 
 Messenger::~Messenger() {
   {
@@ -76,6 +77,27 @@ Transfer Messenger::post(const Envelope& envelope, std::vector<MutableByteSpan> 
   return transfer;
 }
 
+void Messenger::ask(int rank) noexcept {
+  if (rank < 0 || rank >= size() || rank == this->rank()) return;
+  try {
+    if (!pulse_.ask(rank)) return;
+    const std::lock_guard lock(mutex_);
+    asked_.push_back(rank);
+  } catch (const std::exception&) {  // no memory: the rank will seem silent
+  }
+  wake();
+}
+
+Sighting Messenger::sighting(int rank) const {
+  Sighting sighting = pulse_.sighting(rank);
+  if (const std::string_view seen = mesh_->peer_state(rank); !seen.empty()) {
+    // The kernel knows better than answers do: where ranks share memory, not all of them have a messenger.
+    sighting.silent = Duration::zero();
+    sighting.state = seen;
+  }
+  return sighting;
+}
+
 void Messenger::abort(std::string_view reason) noexcept {
   try {
     const Error error(ErrorKind::aborted, fmt::format("rank {} ended the group: {}", rank(), reason),
@@ -94,20 +116,23 @@ void Messenger::wake() noexcept {
 }
 
 void Messenger::run() {
-  Switchboard switchboard(*mesh_);
+  Switchboard switchboard(*mesh_, pulse_);
   for (;;) {
     std::vector<OperationPtr> posted;
+    std::vector<int> asked;
     std::optional<Error> aborted;
     bool is_ending = false;
     {
       const std::lock_guard lock(mutex_);
       posted.swap(inbox_);
+      asked.swap(asked_);
       aborted = abort_;
       is_ending = is_ending_;
     }
     if (aborted) switchboard.fail_all(*aborted);
     try {
       for (const OperationPtr& each : posted) switchboard.post(each);
+      for (const int rank : asked) switchboard.ask(rank);
       if (is_ending) {
         return switchboard.close(Error(ErrorKind::aborted, kDestroyed));
       }
@@ -121,7 +146,7 @@ void Messenger::run() {
       continue;
     }
     std::unique_lock lock(mutex_);
-    const auto called = [&] { return !inbox_.empty() || is_ending_ || (abort_ && !aborted); };
+    const auto called = [&] { return !inbox_.empty() || !asked_.empty() || is_ending_ || (abort_ && !aborted); };
     const Deadline deadline = switchboard.next_deadline();
     if (deadline.is_never()) {
       posted_.wait(lock, called);

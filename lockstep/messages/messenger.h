@@ -22,6 +22,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <thread>
 #include <vector>
@@ -30,22 +31,25 @@
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/error.h"
 #include "lockstep/messages/operation.h"
+#include "lockstep/messages/pulse.h"
 #include "lockstep/messages/transfer.h"
 #include "lockstep/transport/mesh.h"
 
 namespace lockstep {
 
-class Messenger {
+class Messenger final : public Lookout {
  public:
+  // log: what it answers from when other ranks ask how this one fares.
   // REQUIRES: nothing else uses the mesh, and the mesh of every other rank has a Messenger, too.
-  explicit Messenger(std::unique_ptr<Mesh> mesh);
+  explicit Messenger(std::unique_ptr<Mesh> mesh, FlightLog log = {});
   // Ends unfinished transfers with Error{aborted}. What was sent completely still arrives. Does not wait for peers.
-  ~Messenger();
+  ~Messenger() override;
   Messenger(const Messenger&) = delete;
   Messenger& operator=(const Messenger&) = delete;
 
   int rank() const { return mesh_->rank(); }
   int size() const { return mesh_->size(); }
+  std::string peer_name(int rank) const { return mesh_->peer_name(rank); }
 
   // Begin to send or receive; never block. The memory belongs to the transfer until that is completed; a list of pieces
   // is read or written as if joined. Error{invalid_argument} for a rank that does not exist.
@@ -54,6 +58,9 @@ class Messenger {
   // `peer` may be kAnySource.
   Transfer receive(int peer, std::uint64_t tag, MutableByteSpan data, Deadline deadline);
   Transfer receive(int peer, std::uint64_t tag, std::vector<MutableByteSpan> pieces, Deadline deadline);
+
+  void ask(int rank) noexcept override;
+  Sighting sighting(int rank) const override;
 
   // Ends the group: all transfers of all ranks, now and later, fail with Error{aborted}. Never blocks.
   void abort(std::string_view reason) noexcept;
@@ -64,11 +71,13 @@ class Messenger {
   void wake() noexcept;
 
   const std::unique_ptr<Mesh> mesh_;
+  Pulse pulse_;
 
   std::mutex mutex_;
   std::condition_variable posted_;
   // State below is protected by mutex_.
   std::vector<OperationPtr> inbox_;
+  std::vector<int> asked_;  // to be asked for a sign of life
   std::optional<Error> abort_;
   bool is_ending_ = false;
 

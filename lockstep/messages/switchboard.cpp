@@ -6,7 +6,8 @@
 
 namespace lockstep {
 
-Switchboard::Switchboard(Mesh& mesh) : mesh_(mesh), peers_(static_cast<std::size_t>(mesh.size())) {
+Switchboard::Switchboard(Mesh& mesh, Pulse& pulse)
+    : mesh_(mesh), pulse_(pulse), peers_(static_cast<std::size_t>(mesh.size())) {
   for (int rank = 0; rank < mesh.size(); ++rank) {
     if (rank != mesh.rank()) peer(rank).link = std::make_unique<MessageLink>(mesh, rank, matcher_, *this);
   }
@@ -22,6 +23,11 @@ void Switchboard::post(const OperationPtr& operation) {
   Peer& to = peer(operation->envelope.peer);
   if (to.failure) return finish_failed(operation, *to.failure);
   to.link->post_send(operation);
+}
+
+void Switchboard::ask(int rank) {
+  Peer& other = peer(rank);
+  if (!over_ && other.link && other.standing == Standing::open) other.link->ask();
 }
 
 void Switchboard::match_receive(const OperationPtr& receive) {

@@ -17,15 +17,19 @@
 #include "lockstep/base/error.h"
 #include "lockstep/messages/matcher.h"
 #include "lockstep/messages/message_link.h"
+#include "lockstep/messages/pulse.h"
 #include "lockstep/transport/mesh.h"
 
 namespace lockstep {
 
 class Switchboard final : public LinkObserver {
  public:
-  explicit Switchboard(Mesh& mesh);
+  // Both borrowed.
+  Switchboard(Mesh& mesh, Pulse& pulse);
 
   void post(const OperationPtr& operation);
+  // Sends a question for a sign of life.
+  void ask(int rank);
   // Ends what is past its deadline, then moves bytes; whether anything moved.
   bool turn();
   // When the next operation is past its deadline.
@@ -41,6 +45,8 @@ class Switchboard final : public LinkObserver {
 
   void finish(const OperationPtr& operation, std::exception_ptr error) override;
   void match_receive(const OperationPtr& receive) override;
+  Bytes answer_pulse() override { return pulse_.answer(); }
+  bool take_pulse(int peer, ByteView answer) override { return pulse_.take_answer(peer, answer); }
 
  private:
   enum class Standing : std::uint8_t {
@@ -71,6 +77,7 @@ class Switchboard final : public LinkObserver {
   void finish_failed(const OperationPtr& operation, const Error& reason);
 
   Mesh& mesh_;
+  Pulse& pulse_;
   Matcher matcher_;
   std::vector<Peer> peers_;
   std::map<std::uint64_t, OperationPtr> live_;  // by number

@@ -10,8 +10,11 @@
 #include <random>
 #include <utility>
 
+#include "lockstep/base/format.h"
+#include "lockstep/base/log.h"
 #include "lockstep/transport/byte_rings.h"
 #include "lockstep/transport/futex.h"
+#include "lockstep/transport/process_state.h"
 
 namespace lockstep {
 namespace {
@@ -25,6 +28,9 @@ using arena::Slot;
 constexpr Duration kYieldFor = 500us;  // see Arena
 // Dead peers ring no bell: a sleeper looks for them this often.
 constexpr Duration kLivenessPeriod = 20ms;
+// Stopped ones are looked for this often, once the wait is so long that somebody may wonder.
+constexpr Duration kStoppedPeriod = 250ms;
+constexpr Duration kStoppedAfter = 2500ms;
 
 constexpr std::size_t round_up(std::size_t value, std::size_t unit) { return (value + unit - 1) / unit * unit; }
 
@@ -126,6 +132,21 @@ std::optional<Stall> Arena::lost_peer(const std::function<bool(int)>& waiting_fo
   return std::nullopt;
 }
 
+char Arena::peer_state(int rank) const { return process_state(peers_[static_cast<std::size_t>(rank)].pid); }
+
+bool Arena::warn_of_stopped(const std::function<bool(int)>& waiting_for, Duration waited) const {
+  std::string stopped;
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_ || !waiting_for(peer)) continue;
+    const char state = peer_state(peer);
+    if (!is_stopped(state)) continue;
+    stopped += (stopped.empty() ? "" : "; ") + peer_name(peer) + " is " + std::string(describe_process_state(state));
+  }
+  if (stopped.empty()) return false;
+  log_warning(fmt::format("a collective has waited {:.1f} s: {}", seconds(waited), stopped));
+  return true;
+}
+
 void Arena::stop(const Error& error) const {
   abort(error);
   throw_abort(header_->abort, rank_);
@@ -142,7 +163,9 @@ void Arena::await_slowly(const std::function<bool()>& ready, const std::function
     now = steady_clock().now();
   }
   RankControl& mine = control(rank_);
+  TimePoint look = start + kStoppedAfter;  // for stopped peers, until one is found
   for (;;) {
+    if (now >= look) look = warn_of_stopped(waiting_for, now - start) ? TimePoint::max() : now + kStoppedPeriod;
     if (auto stall = lost_peer(waiting_for)) {
       stall->elapsed_seconds = seconds(steady_clock().now() - start);
       stop(explain(*stall));

@@ -32,6 +32,7 @@ struct ArenaOptions {
 struct ArenaPeer {
   std::string name;  // "rank 1 (host n1, pid 811)"
   UniqueFd pidfd;    // readable once the process is dead; unset for threads of this process
+  int pid = 0;       // 0: a thread of this process
 };
 
 // Why a wait ends without success.
@@ -60,6 +61,8 @@ class Arena {
   int size() const { return size_; }
   std::string_view kind() const { return kind_; }
   const std::string& peer_name(int rank) const { return peers_[static_cast<std::size_t>(rank)].name; }
+  // Its process, as the kernel sees it: a letter of process_state.h.
+  char peer_state(int rank) const;
   std::uint64_t generation() const { return header_->generation; }
 
   arena::Slot& slot(int rank, std::uint64_t sequence) const {
@@ -77,6 +80,7 @@ class Arena {
   // What a mesh over this arena's message rings needs; see make_arena_mesh().
   std::byte* message_rings() const;
   const std::shared_ptr<Mapping>& mapping() const { return mapping_; }
+  int peer_pid(int rank) const { return peers_[static_cast<std::size_t>(rank)].pid; }
   int peer_pidfd(int rank) const { return peers_[static_cast<std::size_t>(rank)].pidfd.get(); }
 
   // Memory of this rank's segment for tensors; it keeps the mapping alive by itself.
@@ -104,6 +108,8 @@ class Arena {
   template <class Ready, class WaitingFor>
   bool spin(Ready&& ready, WaitingFor&& waiting_for) const;
   std::optional<Stall> lost_peer(const std::function<bool(int)>& waiting_for) const;
+  // Whether it has warned of a peer that is stopped.
+  bool warn_of_stopped(const std::function<bool(int)>& waiting_for, Duration waited) const;
   void await_slowly(const std::function<bool()>& ready, const std::function<bool(int)>& waiting_for,
                     const std::function<Error(const Stall&)>& explain, Deadline deadline) const;
 

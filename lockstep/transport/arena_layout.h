@@ -13,7 +13,7 @@
 namespace lockstep::arena {
 
 inline constexpr std::uint64_t kMagic = 0x314e45524150534cULL;  // "LSPAREN1"
-inline constexpr std::uint32_t kVersion = 2;
+inline constexpr std::uint32_t kVersion = 3;
 inline constexpr std::size_t kCacheLine = 64;
 inline constexpr std::size_t kPage = 4096;
 
@@ -54,7 +54,9 @@ struct RankControl {
   alignas(kCacheLine) std::atomic<std::uint32_t> drained;  // staged chunks whose slice this rank has reduced
   alignas(kCacheLine) std::atomic<std::uint32_t> doorbell;
   std::atomic<std::uint32_t> sleeping;
-  alignas(kCacheLine) std::atomic<std::uint32_t> core;  // where this rank waited last, counted from 1; 0: unknown
+  alignas(kCacheLine) std::atomic<std::int64_t> finished_ns;  // when, on the monotonic clock, it ended ...
+  std::atomic<std::uint32_t> finished;                        // ... this collective; the last one it ended
+  alignas(kCacheLine) std::atomic<std::uint32_t> core;        // where this rank waited last, counted from 1; 0: unknown
   alignas(kCacheLine) std::atomic<RankState> state;
 };
 

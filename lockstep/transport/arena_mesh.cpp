@@ -14,6 +14,7 @@
 #include "lockstep/transport/abort_record.h"
 #include "lockstep/transport/byte_rings.h"
 #include "lockstep/transport/futex.h"
+#include "lockstep/transport/process_state.h"
 
 namespace lockstep {
 namespace {
@@ -38,6 +39,10 @@ class ArenaMesh final : public Mesh {
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(peers_.size()); }
   std::string_view name() const override { return "shared memory"; }
+  std::string peer_name(int peer) const override { return peers_[static_cast<std::size_t>(peer)].name; }
+  std::string_view peer_state(int peer) const override {
+    return describe_process_state(process_state(peers_[static_cast<std::size_t>(peer)].pid));
+  }
   std::size_t send_some(int peer, ByteSpan data) override;
   std::size_t recv_some(int peer, MutableByteSpan data) override;
   void wait(std::span<const Interest> interests, Deadline deadline) override;
@@ -230,7 +235,7 @@ std::unique_ptr<Mesh> make_arena_mesh(std::shared_ptr<const void> keep_alive, st
 std::unique_ptr<Mesh> make_arena_mesh(const Arena& arena) {
   std::vector<ArenaPeer> peers;
   for (int peer = 0; peer < arena.size(); ++peer) {
-    peers.push_back({arena.peer_name(peer), {}});
+    peers.push_back({arena.peer_name(peer), {}, arena.peer_pid(peer)});
     const int pidfd = arena.peer_pidfd(peer);
     if (pidfd < 0) continue;
     peers.back().pidfd.reset(::fcntl(pidfd, F_DUPFD_CLOEXEC, 0));

@@ -22,6 +22,10 @@ class Mesh {
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual std::string_view name() const = 0;
+  // As errors name it: "rank 2 (host b, pid 71)".
+  virtual std::string peer_name(int peer) const { return "rank " + std::to_string(peer); }
+  // "alive", "stopped (by SIGSTOP or the like)": of a peer whose process this rank's kernel knows; else empty.
+  virtual std::string_view peer_state(int /*peer*/) const { return {}; }
 
   // Moves some bytes without blocking and returns how many; 0 means "not now".
   // Error{peer_lost} names the rank whose stream ended. Once the mesh is aborted, every call throws that error.

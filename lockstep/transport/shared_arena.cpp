@@ -39,6 +39,7 @@ std::vector<ArenaPeer> watch(const SharedArenaSpec& spec) {
   std::vector<ArenaPeer> peers(spec.members.size());
   for (std::size_t i = 0; i < peers.size(); ++i) {
     peers[i].name = spec.members[i].name;
+    peers[i].pid = spec.members[i].pid;
     if (static_cast<int>(i) == spec.rank) continue;
     peers[i].pidfd.reset(static_cast<int>(::syscall(SYS_pidfd_open, spec.members[i].pid, 0)));
     if (!peers[i].pidfd && errno == ESRCH) {

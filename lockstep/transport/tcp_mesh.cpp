@@ -74,6 +74,7 @@ class TcpMesh final : public Mesh {
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(peers_.size()); }
   std::string_view name() const override { return rings_ ? "tcp and shared memory" : "tcp"; }
+  std::string peer_name(int peer) const override { return peers_[static_cast<std::size_t>(peer)].link.who; }
   std::size_t send_some(int peer, ByteSpan data) override;
   std::size_t recv_some(int peer, MutableByteSpan data) override;
   void wait(std::span<const Interest> interests, Deadline deadline) override;

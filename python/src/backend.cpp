@@ -13,7 +13,6 @@
 #include "lockstep/group/connect.h"
 #include "lockstep/rendezvous/rendezvous.h"
 #include "lockstep/store/prefix_store.h"
-#include "monitored_barrier.h"
 #include "store.h"
 
 namespace lockstep::python {
@@ -65,7 +64,6 @@ Backend::Backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int siz
     join_options.token = agree_on_token(*shared, rank, deadline);
     join_options.timeout = timeout;
     const Membership membership = join(join_options, environment);
-    store_ = membership.store;
     group_ = std::make_unique<ProcessGroup>(
         connect_group(membership, short_name(group_name), with_environment({.timeout = timeout}), deadline));
   });
@@ -101,8 +99,7 @@ Backend::WorkPtr Backend::launch(c10d::OpType type, const char* title, const Ten
 
 void Backend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) {
   const auto timeout = options.timeout == c10d::kUnsetTimeout ? options_->timeout : options.timeout;
-  with_torch_errors(
-      [&] { monitored_barrier(*store_, getRank(), getSize(), monitored_barriers_++, timeout, wait_all_ranks); });
+  with_torch_errors([&] { group_->monitored_barrier({.timeout = timeout}, wait_all_ranks); });
 }
 
 }  // namespace lockstep::python

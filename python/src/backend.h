@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "lockstep/group/process_group.h"
-#include "lockstep/store/store.h"
 #include "work.h"
 
 namespace lockstep::python {
@@ -78,11 +77,9 @@ class Backend final : public c10d::Backend {
                  const std::function<Started()>& start);
 
   const c10::intrusive_ptr<Options> options_;
-  std::shared_ptr<Store> store_;
   std::unique_ptr<ProcessGroup> group_;
   std::shared_ptr<Completer> completer_ = std::make_shared<Completer>();
   std::atomic<std::uint64_t> sequence_ = 0;
-  std::atomic<std::uint64_t> monitored_barriers_ = 0;
 };
 
 }  // namespace lockstep::python

@@ -75,11 +75,13 @@ class EnvironmentTest(RunTest):
             self.assertEqual(tree.finish()[0], 0)
 
     def test_no_other_descriptor_is_inherited(self):
-        # 3 is the token; the listing itself adds the next free number.
+        # The token and the rank's own flight recording; the listing itself adds the next free number.
         _, output, _ = self.run_tree(shell("exec ls -l /proc/self/fd", 1))
         targets = re.findall(r"(\d+) -> (\S+)", output)
-        extra = [(fd, to) for fd, to in targets if int(fd) > 2 and "lockstep-token" not in to and "/proc/" not in to]
+        expected = ("memfd:lockstep-token", "memfd:lockstep-flight", "/proc/")
+        extra = [(fd, to) for fd, to in targets if int(fd) > 2 and not any(part in to for part in expected)]
         self.assertEqual(extra, [], output)
+        self.assertEqual(output.count("memfd:lockstep-flight"), 1, output)
 
     def test_standard_input_goes_to_rank_0(self):
         with Tree(shell("cat; echo end", 2), stdin=subprocess.PIPE) as tree:

@@ -214,6 +214,67 @@ TEST_CASE("a per-call timeout counts, and the missing rank is named") {
   CHECK_THROWS_WITH_AS(std::rethrow_exception(errors[0]), doctest::Contains("missing: rank 1"), Error);
 }
 
+TEST_CASE("after a failure every call fails at once with the same reason, and ending the group again does nothing") {
+  for (const Over transport : kTransports) {
+    auto groups = local_groups(2, transport);
+    const auto errors = run_ranks(2, [&](int rank) {
+      const at::Tensor tensor = at::ones({4 + rank});
+      groups[static_cast<std::size_t>(rank)].all_reduce(tensor);
+    });
+    for (std::size_t rank = 0; rank < 2; ++rank) {
+      CHECK_THROWS_WITH_AS(std::rethrow_exception(errors[rank]), doctest::Contains("of 5 float32"), Error);
+      for (int again = 0; again < 2; ++again) {
+        CHECK_THROWS_WITH_AS(groups[rank].barrier(), doctest::Contains("of 5 float32"), Error);
+        groups[rank].abort("it is over anyway");
+      }
+      const Work work = groups[rank].barrier_async();
+      CHECK_THROWS_WITH_AS(work.wait(Deadline::after(10s)), doctest::Contains("of 5 float32"), Error);
+      CHECK_THROWS_AS(groups[rank].all_reduce(at::zeros({2}, at::kFloat8_e5m2)), Error);
+    }
+    const ProcessGroup copy = groups[0];
+    groups.clear();
+    CHECK_THROWS_AS(copy.barrier(), Error);
+  }
+}
+
+TEST_CASE("eight threads of each rank use one group, blocking and not, and every sum is right") {
+  for (const Over transport : kTransports) {
+    run_group_or_throw(2, transport, [](const ProcessGroup& group) {
+      // All calls are alike, so whichever meet, they fit.
+      run_ranks_or_throw(8, [&](int thread) {
+        for (int i = 0; i < 50; ++i) {
+          at::Tensor ones = at::ones({500});
+          if ((thread + i) % 2 == 0) {
+            group.all_reduce(ones);
+          } else {
+            group.all_reduce_async(ones).wait(Deadline::after(20s));
+          }
+          if (!at::equal(ones, at::full({500}, 2))) throw std::runtime_error("a wrong sum");
+        }
+      });
+      group.barrier();
+    });
+  }
+}
+
+TEST_CASE("a monitored barrier is a group's, too") {
+  for (const Over transport : kTransports) {
+    run_group_or_throw(3, transport, [](const ProcessGroup& group) {
+      group.monitored_barrier();
+      if (group.rank() != 1) {
+        CHECK_THROWS_WITH_AS(group.monitored_barrier({.timeout = 300ms}),
+                             doctest::Contains("Rank 1 failed to pass monitoredBarrier in 300 ms"), Error);
+      }
+      group.barrier();
+      if (group.rank() == 1) {  // the one it missed
+        CHECK_THROWS_WITH_AS(group.monitored_barrier(), doctest::Contains("Rank 1 failed"), Error);
+      }
+      group.monitored_barrier();
+    });
+  }
+  run_group_or_throw(1, Over::arena, [](const ProcessGroup& group) { group.monitored_barrier(); });
+}
+
 TEST_CASE("a group that is destroyed with work in flight ends it, on both sides") {
   auto groups = local_groups(2);
   at::Tensor tensor = at::ones({10});

@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <string>
+
 #include <algorithm>
 
 using namespace lockstep;
@@ -20,7 +22,7 @@ TEST_CASE("each name occurs once in a merged environment, with its last value") 
         std::vector<std::string>{"PATH=/bin", "RANKS=8", "EMPTY=", "NEW=a=b", "RANK=1"});
 }
 
-TEST_CASE("jobs have different ids, and the ranks of one job share a store and a token") {
+TEST_CASE("jobs have different ids, and the ranks of one job share a store and a token, not a recording") {
   JobOptions options;
   options.ranks = 2;
   options.threads_per_rank = 3;
@@ -35,7 +37,11 @@ TEST_CASE("jobs have different ids, and the ranks of one job share a store and a
   CHECK(has(second.environment, "OMP_NUM_THREADS=3"));
   CHECK(has(second.environment, "EXTRA=1"));
   CHECK(has(second.environment, "LOCKSTEP_JOB_ID=" + job.id()));
-  CHECK(first.keep_fds == second.keep_fds);
+  // The token is the same; the memory for its flight recording is each rank's own.
+  REQUIRE(first.keep_fds.size() == 2);
+  CHECK(first.keep_fds[0] == second.keep_fds.at(0));
+  CHECK(first.keep_fds[1] != second.keep_fds.at(1));
+  CHECK(has(second.environment, "LOCKSTEP_FLIGHT_FD=" + std::to_string(second.keep_fds[1])));
   CHECK(second.stdin_fd >= 0);
   CHECK(job.description().starts_with("2 ranks on this machine, 3 threads each ("));
 }

@@ -1,0 +1,32 @@
+// A Lookout knows how other ranks fare while an engine waits for them. engine -> Lookout -> (messages) -> other rank.
+// Any thread may call; nothing blocks.
+#pragma once
+
+#include <string>
+
+#include "lockstep/base/clock.h"
+
+namespace lockstep {
+
+// A call that has waited this long for a rank that gives no sign of life says so in the log.
+inline constexpr Duration kSilence = std::chrono::milliseconds(2750);
+
+// What is known of a rank; empty texts: nothing.
+struct Sighting {
+  Duration silent{};       // for how long it has not answered; zero: it has, or was not asked
+  std::string state = {};  // "alive", "silent for 3.4 s: stopped, or its host is down or overloaded"
+  std::string place = {};  // "last seen in barrier #41, left it 3.2 s ago"
+
+  std::string text() const { return state + (state.empty() || place.empty() ? "" : ", ") + place; }
+};
+
+class Lookout {
+ public:
+  virtual ~Lookout() = default;
+
+  // Asks a rank for a sign of life, unless it still owes one.
+  virtual void ask(int rank) noexcept = 0;
+  virtual Sighting sighting(int rank) const = 0;
+};
+
+}  // namespace lockstep

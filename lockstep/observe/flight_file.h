@@ -1,0 +1,35 @@
+// Reads flight recordings: those that a launcher saved, and those of processes that still record. file -> snapshot ->
+// account. Blocks on the disk only. Nothing read is trusted: sizes are fixed, and every field is checked.
+// Errors name the file: invalid_argument (it is not there, or of another version), corrupt_data.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "lockstep/observe/flight_record.h"
+
+namespace lockstep {
+
+// What one rank recorded.
+struct FlightSnapshot {
+  std::string path;
+  int rank = -1;
+  int world_size = 0;
+  int pid = 0;  // 0: it never came to record anything
+  std::string host;
+  std::string job;
+  std::string ended;              // how its process ended; empty: not known
+  std::int64_t wall_ns = 0;       // the wall clock's time when ...
+  std::int64_t monotonic_ns = 0;  // ... the monotonic clock showed this
+  std::uint64_t operations = 0;   // begun; the last thousand of them are in `records`
+  std::size_t torn = 0;           // slots that were being written when the process ended
+  std::vector<FlightGroup> groups;
+  std::vector<FlightRecord> records;  // by number
+};
+
+FlightSnapshot read_flight_file(const std::string& path);
+// All recordings of a directory, by rank. Error{invalid_argument} if there are none, or of more than one job.
+std::vector<FlightSnapshot> read_flight_directory(const std::string& directory);
+
+}  // namespace lockstep

@@ -1,0 +1,78 @@
+// What lies where in a flight recording, as the recording process, the launcher and readers see it: in memory that
+// outlives the recording process, and in files.
+//
+//   FlightHeader, filled up to kHeaderBytes | kGroups x Slot (FlightGroup) | kSlots x Slot (FlightRecord)
+//
+// Operation n lies in slot n mod kSlots, group g in slot g mod kGroups. A slot's version is 8 n + 2 step, plus 1 while
+// it is being written; the steps of an operation are issued, running, over. Whoever moves a version from even to odd
+// owns the slot until it makes it even again, so an update that finds another version than it left is dropped: the slot
+// belongs to a later operation. A reader believes what it read between two looks at the same even version.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+#include "lockstep/observe/flight_record.h"
+
+namespace lockstep::flight {
+
+inline constexpr std::uint64_t kMagic = 0x31484c464b434f4cULL;  // "LOCKFLH1"
+inline constexpr std::uint32_t kVersion = 1;
+inline constexpr std::size_t kHeaderBytes = 4096;
+inline constexpr std::size_t kSlots = 1024;
+inline constexpr std::size_t kGroups = 256;
+inline constexpr std::size_t kWords = sizeof(FlightRecord) / sizeof(std::uint64_t);
+
+struct Slot {
+  std::atomic<std::uint64_t> version;
+  std::atomic<std::uint64_t> words[kWords];
+};
+static_assert(sizeof(Slot) == 128);
+
+enum class SlotState : std::uint8_t { empty, torn, whole };
+
+// Copies what a slot holds; torn if somebody was writing every time it looked.
+template <class Value>
+SlotState read_slot(const Slot& slot, Value& value) {
+  for (int attempt = 0; attempt < 100; ++attempt) {
+    const std::uint64_t before = slot.version.load(std::memory_order_acquire);
+    if (before == 0) return SlotState::empty;
+    std::array<std::uint64_t, kWords> words;
+    for (std::size_t i = 0; i < kWords; ++i) words[i] = slot.words[i].load(std::memory_order_acquire);
+    if ((before & 1) != 0 || slot.version.load(std::memory_order_relaxed) != before) continue;
+    value = std::bit_cast<Value>(words);
+    return SlotState::whole;
+  }
+  return SlotState::torn;
+}
+
+struct FlightHeader {
+  std::uint64_t magic;
+  std::uint32_t version;
+  std::uint32_t slots;
+  std::uint32_t groups;
+  std::int32_t rank;  // of the job; -1: not known
+  std::int32_t world_size;
+  std::atomic<std::int32_t> pid;  // 0: no process has recorded here; written last
+  std::int64_t wall_ns;           // the wall clock's time when ...
+  std::int64_t monotonic_ns;      // ... the monotonic clock showed this
+  std::atomic<std::uint64_t> operations;
+  std::atomic<std::uint32_t> groups_made;
+  std::uint32_t reserved;
+  char host[64];
+  char job[64];
+  char ended[256];  // how the process ended; empty: not known
+};
+static_assert(sizeof(FlightHeader) <= kHeaderBytes);
+
+inline constexpr std::size_t kGroupsOffset = kHeaderBytes;
+inline constexpr std::size_t kSlotsOffset = kGroupsOffset + kGroups * sizeof(Slot);
+inline constexpr std::size_t kBytes = kSlotsOffset + kSlots * sizeof(Slot);
+
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::int32_t>::is_always_lock_free,
+              "shared memory needs address-free atomics");
+
+}  // namespace lockstep::flight

@@ -1,0 +1,141 @@
+#include "lockstep/observe/flight_memory.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/clock.h"
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+namespace {
+
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
+
+void put(std::span<char> field, std::string_view text) {
+  std::ranges::fill(field, '\0');
+  std::memcpy(field.data(), text.data(), std::min(text.size(), field.size() - 1));
+}
+
+std::int64_t wall_ns() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<Duration>(now).count();
+}
+
+void write_all(int fd, const char* data, std::size_t bytes, const std::string& path) {
+  while (bytes != 0) {
+    const ssize_t written = ::write(fd, data, bytes);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) throw system_error("writing the flight recording " + path, errno);
+    data += written;
+    bytes -= static_cast<std::size_t>(written);
+  }
+}
+
+// Never through a link that somebody put there.
+UniqueFd create(const std::string& path) {
+  if (::unlink(path.c_str()) != 0 && errno != ENOENT) throw system_error("replacing " + path, errno);
+  UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (!fd) throw system_error("making the flight recording " + path, errno);
+  return fd;
+}
+
+}  // namespace
+
+FlightMemory FlightMemory::map(UniqueFd fd, const std::string& what) {
+  const int flags = fd ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS;
+  void* data = ::mmap(nullptr, flight::kBytes, PROT_READ | PROT_WRITE, flags, fd.get(), 0);
+  if (data == MAP_FAILED) throw system_error("mapping " + what, errno);
+  return {std::move(fd), static_cast<std::byte*>(data)};
+}
+
+FlightMemory::FlightMemory(FlightMemory&& other) noexcept
+    : fd_(std::move(other.fd_)), data_(std::exchange(other.data_, nullptr)) {}
+
+FlightMemory::~FlightMemory() {
+  if (data_ != nullptr) ::munmap(data_, flight::kBytes);
+}
+
+FlightMemory FlightMemory::make_private(const FlightIdentity& identity) {
+  FlightMemory memory = map(UniqueFd(), "memory for a flight recording");
+  memory.format(identity);
+  return memory;
+}
+
+FlightMemory FlightMemory::make_shared(const FlightIdentity& identity) {
+  UniqueFd fd(::memfd_create("lockstep-flight", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd || ::ftruncate(fd.get(), flight::kBytes) != 0 || ::fcntl(fd.get(), F_ADD_SEALS, kSeals | F_SEAL_SEAL) != 0) {
+    throw system_error("making a memory file for a flight recording", errno);
+  }
+  FlightMemory memory = map(std::move(fd), "the memory file of a flight recording");
+  memory.format(identity);
+  return memory;
+}
+
+FlightMemory FlightMemory::inherit(int fd) {
+  struct stat status {};
+  const int seals = ::fcntl(fd, F_GET_SEALS);
+  if (seals < 0 || (seals & kSeals) != kSeals || ::fstat(fd, &status) != 0 ||
+      status.st_size != static_cast<off_t>(flight::kBytes)) {
+    throw Error(ErrorKind::corrupt_data, "descriptor " + std::to_string(fd) + " is not a flight recording");
+  }
+  ::fcntl(fd, F_SETFD, FD_CLOEXEC);
+  FlightMemory memory = map(UniqueFd(fd), "the flight recording that was inherited");
+  const flight::FlightHeader& header = memory.header();
+  if (header.magic != flight::kMagic || header.version != flight::kVersion) {
+    throw Error(ErrorKind::corrupt_data, "the flight recording at descriptor " + std::to_string(fd) +
+                                             " is of another version of Lockstep than this program");
+  }
+  return memory;
+}
+
+FlightMemory FlightMemory::make_file(const std::string& path, const FlightIdentity& identity) {
+  UniqueFd fd = create(path);
+  // Taken now: a full disk would otherwise end the process at some later store.
+  if (const int error = ::posix_fallocate(fd.get(), 0, flight::kBytes); error != 0) {
+    throw system_error("making the flight recording " + path, error);
+  }
+  FlightMemory memory = map(std::move(fd), "the flight recording " + path);
+  memory.format(identity);
+  return memory;
+}
+
+void FlightMemory::format(const FlightIdentity& identity) const {
+  flight::FlightHeader& header = this->header();
+  header.version = flight::kVersion;
+  header.slots = flight::kSlots;
+  header.groups = flight::kGroups;
+  header.rank = identity.rank;
+  header.world_size = identity.world_size;
+  put(header.job, identity.job_id);
+  header.magic = flight::kMagic;
+}
+
+void FlightMemory::sign() const {
+  flight::FlightHeader& header = this->header();
+  char host[sizeof header.host] = {};
+  ::gethostname(host, sizeof host - 1);
+  put(header.host, host);
+  header.wall_ns = wall_ns();
+  header.monotonic_ns = steady_clock().now().time_since_epoch().count();
+  header.pid.store(::getpid(), std::memory_order_release);
+}
+
+void FlightMemory::save(const std::string& path, std::string_view ended) const {
+  std::vector<char> copy(flight::kBytes);
+  std::memcpy(copy.data(), data_, copy.size());
+  put(std::span(copy).subspan(offsetof(flight::FlightHeader, ended), sizeof(flight::FlightHeader::ended)), ended);
+  const UniqueFd fd = create(path);
+  write_all(fd.get(), copy.data(), copy.size(), path);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,60 @@
+// FlightMemory owns the memory of one rank's flight recording. launcher or process -> FlightMemory -> FlightRecorder.
+// Movable, not copyable; not thread-safe. Nothing here waits for another process.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+#include "lockstep/base/unique_fd.h"
+#include "lockstep/observe/flight_layout.h"
+
+namespace lockstep {
+
+// Whose recording it is.
+struct FlightIdentity {
+  int rank = -1;  // of the job
+  int world_size = 0;
+  std::string job_id = {};
+};
+
+class FlightMemory {
+ public:
+  // Lost with the process.
+  static FlightMemory make_private(const FlightIdentity& identity);
+  // An anonymous memory file of fixed size (close-on-exec): a launcher makes it and keeps it, a rank inherits it.
+  static FlightMemory make_shared(const FlightIdentity& identity);
+  // What another process made with make_shared(). Takes the descriptor only if it is one: Error{corrupt_data} if not.
+  static FlightMemory inherit(int fd);
+  // A file at `path` (mode 0600), in the place of what is there. Error{internal} with the path if it cannot be made.
+  static FlightMemory make_file(const std::string& path, const FlightIdentity& identity);
+
+  FlightMemory(FlightMemory&& other) noexcept;
+  FlightMemory& operator=(FlightMemory&&) = delete;
+  ~FlightMemory();
+
+  flight::FlightHeader& header() const { return *reinterpret_cast<flight::FlightHeader*>(data_); }
+  flight::Slot& group(std::uint64_t number) const { return at(flight::kGroupsOffset, number % flight::kGroups); }
+  flight::Slot& slot(std::uint64_t number) const { return at(flight::kSlotsOffset, number % flight::kSlots); }
+  int fd() const { return fd_.get(); }
+
+  // Says in the recording which process records, and what its clocks show.
+  void sign() const;
+  // Whether a process has.
+  bool is_signed() const { return header().pid.load(std::memory_order_acquire) != 0; }
+  // Writes a copy to a file (mode 0600), with how the process ended. Error{internal} with the path.
+  void save(const std::string& path, std::string_view ended) const;
+
+ private:
+  FlightMemory(UniqueFd fd, std::byte* data) : fd_(std::move(fd)), data_(data) {}
+  static FlightMemory map(UniqueFd fd, const std::string& what);
+  void format(const FlightIdentity& identity) const;
+  flight::Slot& at(std::size_t offset, std::size_t index) const {
+    return reinterpret_cast<flight::Slot*>(data_ + offset)[index];
+  }
+
+  UniqueFd fd_;
+  std::byte* data_ = nullptr;
+};
+
+}  // namespace lockstep

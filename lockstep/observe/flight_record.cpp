@@ -1,0 +1,62 @@
+#include "lockstep/observe/flight_record.h"
+
+#include <algorithm>
+#include <cctype>
+#include <span>
+
+#include "lockstep/base/format.h"
+
+namespace lockstep {
+namespace {
+
+bool is_text(std::span<const char> field) {
+  const auto end = std::ranges::find(field, '\0');
+  return end != field.end() && std::all_of(field.begin(), end, [](unsigned char c) { return std::isprint(c) != 0; });
+}
+
+}  // namespace
+
+bool is_sound(const FlightRecord& record) {
+  return record.number != 0 && record.state <= FlightState::failed && record.category <= FlightCategory::message &&
+         record.dtype <= DType::opaque && record.error <= static_cast<int>(ErrorKind::internal) + 1 &&
+         is_text(record.operation) && is_text(record.reduction);
+}
+
+bool is_sound(const FlightGroup& group) {
+  return group.number != 0 && group.size > 0 && group.rank >= 0 && group.rank < group.size && is_text(group.name);
+}
+
+std::string_view to_string(FlightState state) {
+  switch (state) {
+    case FlightState::issued: return "issued";
+    case FlightState::running: return "running";
+    case FlightState::done: return "done";
+    case FlightState::failed: return "failed";
+  }
+  return "unknown";
+}
+
+std::string describe(const FlightRecord& record) {
+  const std::string_view operation = record.operation;
+  std::string text(operation);
+  if (record.category == FlightCategory::message) {
+    const std::string peer = record.peer < 0 ? "any rank" : fmt::format("rank {}", record.peer);
+    return text + fmt::format(" of {} bytes with tag {} {} {}", record.count, static_cast<std::int32_t>(record.tag),
+                              operation == "send" ? "to" : "from", peer);
+  }
+  if (record.reduction[0] != '\0') text += fmt::format("({})", record.reduction);
+  if (record.sequence != 0) text += fmt::format(" #{}", record.sequence);
+  if (record.count != 0) {
+    text += fmt::format(" of {} {}", record.count, to_string(record.dtype));
+  } else if (record.dtype != DType::u8) {
+    text += fmt::format(" of {}", to_string(record.dtype));
+  }
+  if (record.peer >= 0) {
+    const bool outward = operation == "broadcast" || operation == "scatter";
+    text += fmt::format(" {} rank {}", outward ? "from" : "to", record.peer);
+  }
+  if (record.name != 0) text += fmt::format(", name {:016x}", record.name);
+  return text;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,63 @@
+// A FlightRecord is what the flight recorder keeps of one operation: a collective or a message. It lies in recordings
+// as it is: trivially copyable, without addresses. Values; nothing here blocks.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <type_traits>
+
+#include "lockstep/base/dtype.h"
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+
+enum class FlightState : std::uint8_t { issued, running, done, failed };
+enum class FlightCategory : std::uint8_t { collective, message };
+
+// Times are nanoseconds of the recording machine's monotonic clock; 0: it has not come to that.
+struct FlightRecord {
+  std::uint64_t number = 0;    // of all operations of the process, from 1
+  std::uint64_t sequence = 0;  // of the group's collectives, from 1; 0: a message, or still queued
+  std::uint64_t count = 0;     // elements; of a message bytes
+  std::uint64_t name = 0;      // its hash; 0: nameless
+  std::int64_t issued_ns = 0;
+  std::int64_t started_ns = 0;
+  std::int64_t finished_ns = 0;
+  std::uint32_t group = 0;       // number of the FlightGroup
+  std::int32_t peer = -1;        // the root, or the other rank of a message; -1: none, or any
+  std::uint32_t tag = 0;         // of a message
+  std::int32_t error_peer = -1;  // whom the error names
+  FlightState state = FlightState::issued;
+  FlightCategory category = FlightCategory::collective;
+  DType dtype = DType::u8;
+  std::uint8_t error = 0;  // its ErrorKind + 1; 0: none
+  std::uint8_t reserved[4] = {};
+  char operation[24] = {};  // "all_reduce"; both end with a zero
+  char reduction[16] = {};  // "sum"; empty where nothing is reduced
+
+  // Once each; what does not fit is cut.
+  void set_operation(std::string_view text) { text.copy(operation, sizeof operation - 1); }
+  void set_reduction(std::string_view text) { text.copy(reduction, sizeof reduction - 1); }
+};
+static_assert(sizeof(FlightRecord) == 120 && std::is_trivially_copyable_v<FlightRecord>);
+
+// A group of ranks as one process knows it.
+struct FlightGroup {
+  std::uint32_t number = 0;  // of all groups of the process, from 1
+  std::int32_t rank = -1;    // of this process in it
+  std::int32_t size = 0;
+  std::uint32_t reserved = 0;
+  char name[104] = {};  // the same in all its ranks; ends with a zero
+};
+static_assert(sizeof(FlightGroup) == sizeof(FlightRecord) && std::is_trivially_copyable_v<FlightGroup>);
+
+// Whether it is one that a recorder can have written; it may come from another process or a damaged file.
+bool is_sound(const FlightRecord& record);
+bool is_sound(const FlightGroup& group);
+
+std::string_view to_string(FlightState state);
+// "all_reduce(sum) #41 of 1024 float32", "send of 12 bytes with tag 7 to rank 1"
+std::string describe(const FlightRecord& record);
+
+}  // namespace lockstep

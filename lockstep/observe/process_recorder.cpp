@@ -1,0 +1,45 @@
+#include "lockstep/observe/process_recorder.h"
+
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <string>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
+
+namespace lockstep {
+namespace {
+
+FlightMemory open_memory(const FlightIdentity& identity) {
+  try {
+    if (const char* fd = std::getenv(kFlightFdVariable)) return FlightMemory::inherit(std::atoi(fd));
+    const char* directory = std::getenv(kFlightDirectoryVariable);
+    if (directory != nullptr && *directory != '\0' && identity.rank >= 0) {
+      make_flight_directory(directory);
+      return FlightMemory::make_file(std::string(directory) + "/" + flight_file_name(identity.rank), identity);
+    }
+  } catch (const Error& error) {
+    log_warning(std::string(error.what()) + "; operations of this rank are not kept for a post-mortem");
+  }
+  return FlightMemory::make_private(identity);
+}
+
+}  // namespace
+
+std::string flight_file_name(int rank) { return "rank_" + std::to_string(rank) + ".flight"; }
+
+void make_flight_directory(const std::string& path) {
+  if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
+    throw system_error("making the directory " + path + " for flight recordings", errno);
+  }
+}
+
+FlightRecorder& process_recorder(const FlightIdentity& identity) {
+  // Leaked on purpose: threads may still record while static destructors run.
+  static FlightRecorder& recorder = *new FlightRecorder(open_memory(identity));
+  return recorder;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,95 @@
+#include "tools/trace_command.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/base/error.h"
+#include "lockstep/observe/flight_account.h"
+#include "lockstep/observe/flight_file.h"
+
+namespace lockstep::tools {
+namespace {
+
+using nlohmann::json;
+
+json json_of(const FlightRecord& record) {
+  json object{{"number", record.number},
+              {"category", record.category == FlightCategory::message ? "message" : "collective"},
+              {"operation", record.operation},
+              {"sequence", record.sequence},
+              {"count", record.count},
+              {"dtype", to_string(record.dtype)},
+              {"state", to_string(record.state)},
+              {"issued_ns", record.issued_ns},
+              {"started_ns", record.started_ns},
+              {"finished_ns", record.finished_ns},
+              {"text", describe(record)}};
+  if (record.reduction[0] != '\0') object["reduction"] = record.reduction;
+  if (record.peer >= 0) object[record.category == FlightCategory::message ? "peer" : "root"] = record.peer;
+  if (record.category == FlightCategory::message) object["tag"] = record.tag;
+  if (record.name != 0) object["name"] = record.name;
+  if (record.error != 0) object["error"] = to_string(static_cast<ErrorKind>(record.error - 1));
+  if (record.error_peer >= 0) object["error_peer"] = record.error_peer;
+  return object;
+}
+
+json json_of(const GroupAccount& group) {
+  json object{{"name", group.name}, {"size", group.size}, {"differ", group.differ}, {"ranks", json::array()}};
+  for (const FlightStanding& standing : group.standings) {
+    json rank{{"rank", standing.rank}, {"queued", standing.queued}};
+    if (standing.last) rank["last"] = json_of(*standing.last);
+    object["ranks"].push_back(std::move(rank));
+  }
+  for (const auto& [rank, record] : group.mismatch) {
+    object["mismatch"].push_back({{"rank", rank}, {"operation", json_of(record)}});
+  }
+  return object;
+}
+
+json json_of(const FlightSnapshot& snapshot, std::size_t last_operations) {
+  json object{{"rank", snapshot.rank},      {"host", snapshot.host},        {"pid", snapshot.pid},
+              {"ended", snapshot.ended},    {"wall_ns", snapshot.wall_ns},  {"monotonic_ns", snapshot.monotonic_ns},
+              {"torn", snapshot.torn},      {"begun", snapshot.operations}, {"groups", json::object()},
+              {"operations", json::array()}};
+  for (const FlightGroup& group : snapshot.groups) object["groups"][std::to_string(group.number)] = group.name;
+  const std::size_t count = std::min(last_operations, snapshot.records.size());
+  for (auto record = snapshot.records.end() - static_cast<std::ptrdiff_t>(count); record != snapshot.records.end();
+       ++record) {
+    object["operations"].push_back(json_of(*record));
+    object["operations"].back()["group"] = record->group;
+  }
+  return object;
+}
+
+void print_json(const std::vector<FlightSnapshot>& snapshots, std::size_t last_operations) {
+  json document{{"job", snapshots.front().job},
+                {"world_size", snapshots.front().world_size},
+                {"ranks", json::array()},
+                {"groups", json::array()}};
+  for (const FlightSnapshot& snapshot : snapshots) {
+    document["ranks"].push_back(json_of(snapshot, last_operations));
+  }
+  for (const GroupAccount& group : account_of(snapshots)) document["groups"].push_back(json_of(group));
+  std::puts(document.dump(2, ' ', false, json::error_handler_t::replace).c_str());
+}
+
+}  // namespace
+
+int trace_command(const TraceOptions& options) {
+  try {
+    const auto snapshots = read_flight_directory(options.flight);
+    if (options.json) {
+      print_json(snapshots, options.last_operations);
+    } else {
+      for (const std::string& line : tell(snapshots, options.last_operations)) std::puts(line.c_str());
+    }
+    return EXIT_SUCCESS;
+  } catch (const Error& error) {
+    std::fprintf(stderr, "lockstep: %s\n", error.what());
+    return EXIT_FAILURE;
+  }
+}
+
+}  // namespace lockstep::tools

@@ -1,0 +1,18 @@
+// `lockstep trace`: tells what the flight recordings of a job's ranks hold.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+namespace lockstep::tools {
+
+struct TraceOptions {
+  std::string flight;                // a directory of recordings
+  std::size_t last_operations = 10;  // of each rank; the text shows no more
+  bool json = false;
+};
+
+// The exit code: 0, or 1 if a recording cannot be read; what is wrong is then on standard error.
+int trace_command(const TraceOptions& options);
+
+}  // namespace lockstep::tools

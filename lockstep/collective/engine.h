@@ -26,6 +26,10 @@ class Engine {
   // the missing ranks, aborted. After any error but invalid_argument the engine stays failed and rethrows it.
   virtual void run(const Collective& collective, Deadline deadline) = 0;
 
+  // Whether run() can do it; asking sends nothing. What it cannot, run() refuses with Error{invalid_argument} before
+  // anything is sent.
+  virtual bool supports(OpKind kind, ReduceOp op, DType dtype) const { return lockstep::supports(kind, op, dtype); }
+
   // Ends every present and future call on all ranks with Error{aborted} that quotes `reason`. Never blocks.
   virtual void abort(std::string_view reason) noexcept = 0;
 };

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <utility>
 
+#include "lockstep/adapters/backends.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/hash.h"
@@ -59,6 +60,21 @@ ProcessGroup over_tcp(const Membership& membership, const std::string& name, con
                       std::move(messages), std::move(origin));
 }
 
+ProcessGroup over_backend(const Membership& membership, const std::string& name, const GroupOptions& options,
+                          std::shared_ptr<const GroupOrigin> origin, Deadline deadline) {
+  CarrierSite site;
+  site.rank = membership.rank;
+  site.size = membership.size;
+  site.generation = membership.generation;
+  site.group = name;
+  site.address = membership.members[static_cast<std::size_t>(membership.rank)].address;
+  for (const Member& member : membership.members) site.members.push_back(to_string(member));
+  site.store = membership.store;
+  auto engine = make_backend_engine(options.backend, site, deadline);
+  return ProcessGroup(std::move(engine), options, tcp_mesh(membership, name + "/messages", deadline),
+                      std::move(origin));
+}
+
 }  // namespace
 
 Transport transport_from_environment() {
@@ -71,10 +87,13 @@ Transport transport_from_environment() {
               "LOCKSTEP_TRANSPORT is \"" + std::string(name) + "\"; it can be automatic, shared_memory or tcp");
 }
 
-ProcessGroup connect_group(const Membership& membership, const std::string& name, const GroupOptions& options,
+ProcessGroup connect_group(const Membership& membership, const std::string& name, const GroupOptions& wanted,
                            Deadline deadline) {
+  GroupOptions options = wanted;
+  options.backend = choose_backend(wanted.backend);
   auto origin = std::make_shared<GroupOrigin>(GroupOrigin{membership, name});
   origin->membership.hosted = nullptr;  // the store's server is the world's to end
+  if (options.backend != kNativeBackend) return over_backend(membership, name, options, std::move(origin), deadline);
   if (membership.size == 1) {
     return over_arena(std::move(make_local_arenas(1).front()), options, std::move(origin));
   }

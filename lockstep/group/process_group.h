@@ -7,7 +7,8 @@
 // issue order on the group's own thread; their tensors must not be touched until the Work is done. Each fails within
 // its timeout: Error{invalid_argument} before anything is sent, {desync} on every rank if ranks make different calls,
 // {peer_lost} naming a rank that died or left, {timeout} naming the missing ranks, {aborted}. After any but the first
-// the group stays failed. Results are bitwise equal on all ranks; reductions add in rank order (see Engine).
+// the group stays failed. Results are bitwise equal on all ranks; reductions add in rank order (see Engine), except
+// that other backends than the native one add in an order of their own.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,6 +17,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -33,6 +35,9 @@ enum class Transport { automatic, shared_memory, tcp };
 struct GroupOptions {
   Duration timeout = std::chrono::minutes(30);  // of each collective
   Transport transport = Transport::automatic;   // shared memory where all ranks are on one node; the same on all ranks
+  // What runs collectives: "native", or another one of backends() in adapters/backends.h, which then decides on the
+  // transport. Empty: LOCKSTEP_BACKEND, else "native". The same on all ranks. Messages are Lockstep's with all of them.
+  std::string backend = {};
 };
 
 struct CallOptions {
@@ -54,7 +59,7 @@ class ProcessGroup {
 
   int rank() const;
   int size() const;
-  std::string_view transport() const;  // "shared memory", "tcp", "in-process"
+  std::string_view transport() const;  // "shared memory", "tcp", "in-process"; of other backends their name
   Duration timeout() const;
 
   // Tensors of any shape and strides, on the CPU. Lists work as one collective on tensors of one dtype. Every type can

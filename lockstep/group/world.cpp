@@ -5,6 +5,7 @@
 #include <exception>
 #include <utility>
 
+#include "lockstep/adapters/backends.h"
 #include "lockstep/base/log.h"
 #include "lockstep/group/connect.h"
 
@@ -30,6 +31,7 @@ const char* environment(const char* name) { return std::getenv(name); }
 World init_process_group(const InitOptions& options) {
   GroupOptions group_options = options.group;
   if (group_options.transport == Transport::automatic) group_options.transport = transport_from_environment();
+  group_options.backend = choose_backend(group_options.backend);  // before anybody is kept waiting
   const Deadline deadline = Deadline::after(options.join.timeout);
   Membership membership = join(options.join, environment);
   if (membership.size > 1) set_log_rank(membership.rank);

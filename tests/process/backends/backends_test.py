@@ -38,14 +38,17 @@ class Ranks:
     def by_mpirun(self, size, folder, command):
         # Each into a file of its own; the status as well, since mpirun reports one for all.
         script = ('RANK=${OMPI_COMM_WORLD_RANK:-$PMI_RANK} && export RANK && cd "$0" && "$@" > out.$RANK; '
-                  'code=$?; echo $code > code.$RANK; exit $code')
+                  'code=$?; echo $code > code.$RANK')
         options = ["--allow-run-as-root", "--oversubscribe"] if "Open" in version_of_mpirun() else []
         subprocess.run([MPIRUN, *options, "-n", str(size), "sh", "-c", script, folder, *command], env=self.environment,
                        timeout=90, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
         def read(name):
             path = os.path.join(folder, name)
-            return open(path, encoding="utf-8").read() if os.path.exists(path) else ""
+            if not os.path.exists(path):
+                return ""
+            with open(path, encoding="utf-8") as file:
+                return file.read()
 
         return ([read(f"out.{rank}").splitlines() for rank in range(size)],
                 [int(read(f"code.{rank}") or -1) for rank in range(size)])

@@ -42,6 +42,20 @@ void check_contract(Engine& engine) {
   engine.run({.kind = OpKind::all_reduce, .dtype = DType::f32, .count = count, .output = {&segment, 1}}, soon());
 }
 
+void report(const Error& error) {
+  std::cout << "error " << to_string(error.kind()) << " " << error.what() << std::endl;
+}
+
+// Rank 0 has the store, in which the others still look: it goes last.
+void leave(const Membership& membership) {
+  const auto key_of = [](int rank) { return "given up by " + std::to_string(rank); };
+  membership.store->set(key_of(membership.rank), "1", soon());
+  if (membership.rank != 0) return;
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < membership.size; ++rank) keys.push_back(key_of(rank));
+  membership.store->wait(keys, Deadline::after(5s));
+}
+
 void run(const std::string& backend, const std::string& scenario) {
   JoinOptions options;
   options.timeout = std::chrono::seconds(30);
@@ -52,16 +66,14 @@ void run(const std::string& backend, const std::string& scenario) {
   const bool is_last = membership.rank == membership.size - 1;
   if (scenario == "abort" && is_last) engine->abort("loss is NaN");
   if (scenario == "die" && is_last) ::kill(::getpid(), SIGKILL);
-  if (scenario == "late" && is_last) {
-    // Comes when the others have given up, which they say in the store.
-    membership.store->get("given up", soon());
-    return engine->run({}, soon());
-  }
+  // A rank that is late comes when the others have given up.
+  if (scenario == "late" && is_last) membership.store->get("given up by 0", soon());
   try {
-    engine->run({}, scenario == "late" ? Deadline::after(300ms) : soon());
-  } catch (const Error&) {
-    membership.store->set("given up", "1", soon());
-    throw;
+    engine->run({}, scenario == "late" && !is_last ? Deadline::after(300ms) : soon());
+  } catch (const Error& error) {
+    report(error);  // first: a launcher may end the job when a rank leaves
+    leave(membership);
+    std::_Exit(3);
   }
 }
 
@@ -74,7 +86,7 @@ int main(int argc, char** argv) {
     std::cout << "done" << std::endl;
     return 0;
   } catch (const Error& error) {
-    std::cout << "error " << to_string(error.kind()) << " " << error.what() << std::endl;
+    report(error);
   } catch (const std::exception& error) {
     std::cout << "raised " << error.what() << std::endl;
   }

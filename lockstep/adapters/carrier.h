@@ -44,8 +44,9 @@ class Carrier {
   virtual std::string_view name() const = 0;
   // Memory of so many bytes for the next run(), until the next call. What it holds is not specified.
   virtual CarrierBuffers buffers(std::size_t input_bytes, std::size_t output_bytes) = 0;
-  // Between such memory and the tensors' own.
+  // Between such memory and the tensors' own, or a plain variable. That may lie in a GPU's memory if the next says so.
   virtual void copy(std::byte* to, const std::byte* from, std::size_t bytes) = 0;
+  virtual bool reads_device_memory() const { return false; }
   // Blocks until the output is complete or the deadline has passed. Error{timeout}, {peer_lost} or {internal}, which
   // quotes the library; after any of them it is not called again.
   // REQUIRES: what the library can reduce, see BackendEntry; everything can be moved.

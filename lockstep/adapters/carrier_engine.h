@@ -34,6 +34,7 @@ class CarrierEngine final : public Engine {
   int rank() const override { return site_.rank; }
   int size() const override { return site_.size; }
   std::string_view name() const override { return carrier_->name(); }
+  bool reads_device_memory() const override { return carrier_->reads_device_memory(); }
   bool supports(OpKind kind, ReduceOp op, DType dtype) const override;
   void run(const Collective& collective, Deadline deadline) override;
   void abort(std::string_view reason) noexcept override;

@@ -19,6 +19,9 @@ class Engine {
   virtual int size() const = 0;
   virtual std::string_view name() const = 0;  // "shared memory", "tcp", "in-process"
 
+  // Whether segments may lie in a GPU's memory as well as in the host's.
+  virtual bool reads_device_memory() const { return false; }
+
   // Blocks until this rank's part is done and its output is complete. All ranks call with equal signatures in the same
   // order. The result is bitwise the same on all ranks and from run to run: element i of a reduction is
   // ((x0[i] op x1[i]) op x2[i]) ... in rank order, float16 and bfloat16 accumulated in float32 and rounded once, and

@@ -74,16 +74,17 @@ class ProcessGroup {
 
   // The tensors of all ranks, in rank order; all have this rank's shape.
   std::vector<at::Tensor> all_gather(const at::Tensor& input, const CallOptions& options = {}) const;
-  // outputs: together size() times the elements of input: one tensor for each rank, or a single large one.
-  void all_gather_into(at::TensorList outputs, const at::Tensor& input, const CallOptions& options = {}) const;
+  // outputs: together size() times the elements of the inputs: what each rank gave, in rank order, in as many tensors
+  // as you like.
+  void all_gather_into(at::TensorList outputs, at::TensorList inputs, const CallOptions& options = {}) const;
   // The same on root; nothing elsewhere.
   std::vector<at::Tensor> gather(const at::Tensor& input, int root = 0, const CallOptions& options = {}) const;
   void gather_into(at::TensorList outputs, const at::Tensor& input, int root = 0,
                    const CallOptions& options = {}) const;
   // inputs: on root, together size() times the elements of output; empty elsewhere.
   void scatter(const at::Tensor& output, at::TensorList inputs, int root = 0, const CallOptions& options = {}) const;
-  // inputs: together size() times the elements of output; this rank gets part rank() of the reduction.
-  void reduce_scatter(const at::Tensor& output, at::TensorList inputs, ReduceOp op = ReduceOp::sum,
+  // inputs: together size() times the elements of the outputs; this rank gets part rank() of the reduction.
+  void reduce_scatter(at::TensorList outputs, at::TensorList inputs, ReduceOp op = ReduceOp::sum,
                       const CallOptions& options = {}) const;
   // inputs[i] goes to rank i, outputs[i] comes from rank i; each pair may have a size of its own. If two ranks expect
   // different ones, all ranks get Error{invalid_argument} that names them, and the group goes on.
@@ -95,12 +96,12 @@ class ProcessGroup {
   Work reduce_async(at::TensorList tensors, int root = 0, ReduceOp op = ReduceOp::sum,
                     const CallOptions& options = {}) const;
   Work broadcast_async(at::TensorList tensors, int root = 0, const CallOptions& options = {}) const;
-  Work all_gather_into_async(at::TensorList outputs, const at::Tensor& input, const CallOptions& options = {}) const;
+  Work all_gather_into_async(at::TensorList outputs, at::TensorList inputs, const CallOptions& options = {}) const;
   Work gather_into_async(at::TensorList outputs, const at::Tensor& input, int root = 0,
                          const CallOptions& options = {}) const;
   Work scatter_async(const at::Tensor& output, at::TensorList inputs, int root = 0,
                      const CallOptions& options = {}) const;
-  Work reduce_scatter_async(const at::Tensor& output, at::TensorList inputs, ReduceOp op = ReduceOp::sum,
+  Work reduce_scatter_async(at::TensorList outputs, at::TensorList inputs, ReduceOp op = ReduceOp::sum,
                             const CallOptions& options = {}) const;
   Work all_to_all_async(at::TensorList outputs, at::TensorList inputs, const CallOptions& options = {}) const;
   Work barrier_async(const CallOptions& options = {}) const;
@@ -127,6 +128,10 @@ class ProcessGroup {
   at::Tensor empty(at::IntArrayRef sizes, at::ScalarType dtype = at::kFloat) const;
   // Whether a dense tensor lies in this rank's part of that memory.
   bool is_shared(const at::Tensor& tensor) const;
+
+  // Whether this group can do it with tensors of a type on a device; asking sends nothing. What it cannot is refused
+  // with Error{invalid_argument}, before anything is sent.
+  bool supports(OpKind kind, ReduceOp op, at::ScalarType dtype, at::DeviceType device = at::kCPU) const;
 
   // Ends every present and future call on all ranks with Error{aborted} quoting the reason. Never blocks.
   void abort(std::string_view reason) const noexcept;

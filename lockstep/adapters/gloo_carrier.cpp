@@ -1,4 +1,5 @@
-// The carrier over Gloo: libtorch's own process group of that name, in host memory, over TCP.
+// The carrier over Gloo: libtorch's own process group of that name, in host memory, over TCP. Where libtorch comes
+// without Gloo's headers, "lockstep/adapters/gloo_declarations.h" stands for those that the next one includes.
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include <array>

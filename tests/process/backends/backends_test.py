@@ -134,6 +134,6 @@ def built():
 
 if __name__ == "__main__":
     if not built():
-        print(f"SKIPPED: this build has no backend {BACKEND}; script/bootstrap --bench installs MPI")
+        print(f"SKIPPED: this build has no backend {BACKEND}; script/bootstrap installs MPI")
         sys.exit(SKIPPED)
     unittest.main(argv=[sys.argv[0], "-v", *sys.argv[6:]])

@@ -250,7 +250,7 @@ class BackendTest(unittest.TestCase):
 
     def test_a_destroyed_group_is_refused(self):
         for text in run_ranks(2, after_the_end):
-            self.assertRegex(text, "[Ii]nvalid process group|not.*(initialized|registered)")
+            self.assertRegex(text, "this process group was destroyed|is not initialized")  # torch may word it itself
 
     def test_ddp_trains_as_over_gloo(self):
         for size in SIZES:

@@ -78,81 +78,92 @@ bool torch_reduces(ReduceOp op, DType dtype) {
   return !is_complex(dtype) || op == ReduceOp::sum || op == ReduceOp::avg;  // those go number by number
 }
 
-c10::intrusive_ptr<c10d::Work> start_call(c10d::Backend& backend, const CarrierCall& call, at::Device device,
-                                          std::chrono::milliseconds timeout) {
-  const auto n = static_cast<std::size_t>(backend.getSize());
+namespace {
+
+using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+
+template <class Options>
+Options options_with(std::chrono::milliseconds timeout) {
+  Options options;
+  options.timeout = timeout;
+  return options;
+}
+
+WorkPtr start_reduction(c10d::Backend& backend, const CarrierCall& call, at::Device device,
+                        std::chrono::milliseconds timeout) {
+  const Reduction reduction = reduction_of(call.reduce, call.dtype);
+  const auto numbers = [&](std::byte* data, int parts) {
+    const std::size_t count = call.count * static_cast<std::size_t>(reduction.numbers * parts);
+    return tensor_of(data, count, reduction.type, device);
+  };
+  at::Tensor output = numbers(call.output, 1);
+  if (call.kind == OpKind::reduce_scatter) {
+    auto options = options_with<c10d::ReduceScatterOptions>(timeout);
+    options.reduceOp = reduction.op;
+    at::Tensor input = numbers(call.input, backend.getSize());
+    return backend._reduce_scatter_base(output, input, options);
+  }
+  Tensors tensors{output};
+  if (call.kind == OpKind::reduce) {
+    auto options = options_with<c10d::ReduceOptions>(timeout);
+    options.reduceOp = reduction.op;
+    options.rootRank = call.root;
+    return backend.reduce(tensors, options);
+  }
+  auto options = options_with<c10d::AllreduceOptions>(timeout);
+  options.reduceOp = reduction.op;
+  return backend.allreduce(tensors, options);
+}
+
+WorkPtr start_all_to_all(c10d::Backend& backend, const CarrierCall& call, at::Device device,
+                         std::chrono::milliseconds timeout) {
   const std::size_t element = element_size(call.dtype);
-  const auto bytes = [&](std::byte* data, std::size_t parts) {
-    return tensor_of(data, call.count * element * parts, at::kByte, device);
-  };
-  const auto numbers = [&](std::byte* data, std::size_t parts) {
-    const Reduction reduction = reduction_of(call.reduce, call.dtype);
-    return tensor_of(data, call.count * parts * static_cast<std::size_t>(reduction.numbers), reduction.type, device);
-  };
+  std::size_t sent = 0, received = 0;
+  std::vector<std::int64_t> to = bytes_of(call.sent, element, sent), from = bytes_of(call.received, element, received);
+  at::Tensor output = tensor_of(call.output, received, at::kByte, device);
+  at::Tensor input = tensor_of(call.input, sent, at::kByte, device);
+  return backend.alltoall_base(output, input, from, to, options_with<c10d::AllToAllOptions>(timeout));
+}
+
+}  // namespace
+
+WorkPtr start_call(c10d::Backend& backend, const CarrierCall& call, at::Device device,
+                   std::chrono::milliseconds timeout) {
   const bool is_root = backend.getRank() == call.root;
+  const auto bytes = [&](std::byte* data, int parts) {
+    return tensor_of(data, call.count * element_size(call.dtype) * static_cast<std::size_t>(parts), at::kByte, device);
+  };
+  const auto parts = [&](std::byte* data) { return bytes(data, backend.getSize()).chunk(backend.getSize()); };
   switch (call.kind) {
-    case OpKind::all_reduce: {
-      Tensors tensors{numbers(call.output, 1)};
-      c10d::AllreduceOptions options;
-      options.reduceOp = reduction_of(call.reduce, call.dtype).op;
-      options.timeout = timeout;
-      return backend.allreduce(tensors, options);
-    }
-    case OpKind::reduce: {
-      Tensors tensors{numbers(call.output, 1)};
-      c10d::ReduceOptions options;
-      options.reduceOp = reduction_of(call.reduce, call.dtype).op;
-      options.rootRank = call.root;
-      options.timeout = timeout;
-      return backend.reduce(tensors, options);
-    }
-    case OpKind::reduce_scatter: {
-      at::Tensor output = numbers(call.output, 1), input = numbers(call.input, n);
-      c10d::ReduceScatterOptions options;
-      options.reduceOp = reduction_of(call.reduce, call.dtype).op;
-      options.timeout = timeout;
-      return backend._reduce_scatter_base(output, input, options);
-    }
+    case OpKind::all_reduce:
+    case OpKind::reduce:
+    case OpKind::reduce_scatter: return start_reduction(backend, call, device, timeout);
+    case OpKind::all_to_all: return start_all_to_all(backend, call, device, timeout);
     case OpKind::broadcast: {
       Tensors tensors{bytes(call.output, 1)};
-      c10d::BroadcastOptions options;
+      auto options = options_with<c10d::BroadcastOptions>(timeout);
       options.rootRank = call.root;
-      options.timeout = timeout;
       return backend.broadcast(tensors, options);
     }
     case OpKind::all_gather: {
-      at::Tensor output = bytes(call.output, n), input = bytes(call.input, 1);
-      c10d::AllgatherOptions options;
-      options.timeout = timeout;
-      return backend._allgather_base(output, input, options);
+      at::Tensor output = bytes(call.output, backend.getSize()), input = bytes(call.input, 1);
+      return backend._allgather_base(output, input, options_with<c10d::AllgatherOptions>(timeout));
     }
     case OpKind::gather: {
       std::vector<Tensors> outputs;
-      if (is_root) outputs.push_back(bytes(call.output, n).chunk(backend.getSize()));
+      if (is_root) outputs.push_back(parts(call.output));
       Tensors inputs{bytes(call.input, 1)};
-      c10d::GatherOptions options;
+      auto options = options_with<c10d::GatherOptions>(timeout);
       options.rootRank = call.root;
-      options.timeout = timeout;
       return backend.gather(outputs, inputs, options);
     }
     case OpKind::scatter: {
       std::vector<Tensors> inputs;
-      if (is_root) inputs.push_back(bytes(call.input, n).chunk(backend.getSize()));
+      if (is_root) inputs.push_back(parts(call.input));
       Tensors outputs{bytes(call.output, 1)};
-      c10d::ScatterOptions options;
+      auto options = options_with<c10d::ScatterOptions>(timeout);
       options.rootRank = call.root;
-      options.timeout = timeout;
       return backend.scatter(outputs, inputs, options);
-    }
-    case OpKind::all_to_all: {
-      std::size_t sent = 0, received = 0;
-      std::vector<std::int64_t> to = bytes_of(call.sent, element, sent),
-                                from = bytes_of(call.received, element, received);
-      at::Tensor output = tensor_of(call.output, received, at::kByte, device);
-      at::Tensor input = tensor_of(call.input, sent, at::kByte, device);
-      c10d::AllToAllOptions options;
-      options.timeout = timeout;
-      return backend.alltoall_base(output, input, from, to, options);
     }
     case OpKind::barrier: break;  // comparing signatures is one
   }

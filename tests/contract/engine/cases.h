@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/format.h"
 #include "lockstep/collective/piece.h"
 #include "tests/contract/engine/operands.h"
 
@@ -128,6 +127,11 @@ T read(const Buffer& buffer, std::size_t index) {
   return value;
 }
 
+inline std::string text_of(const Case& c) {
+  return std::string(to_string(c.kind)) + "(" + std::string(to_string(c.reduce)) + ") of " + std::to_string(c.count) +
+         " " + std::string(to_string(c.dtype)) + ", root " + std::to_string(c.root);
+}
+
 inline bool is_near(double got, double wanted, double tolerance) {
   return std::abs(got - wanted) <= tolerance * std::max(1.0, std::abs(wanted));
 }
@@ -180,9 +184,8 @@ inline void run_case(Engine& engine, const Case& c, std::mt19937& own, Where whe
   if (c.kind == OpKind::reduce && rank != c.root) return;  // its contents are lost
   const Buffer expected = expected_of(engine, c, rank, ranks);
   if (match == Match::bits ? output.copy() == expected : are_near(output.copy(), expected, c.dtype)) return;
-  throw std::runtime_error(fmt::format("rank {} of {}: wrong result of {}({}) of {} {}, root {}, case {}", rank, ranks,
-                                       to_string(c.kind), to_string(c.reduce), c.count, to_string(c.dtype), c.root,
-                                       c.seed));
+  throw std::runtime_error("rank " + std::to_string(rank) + " of " + std::to_string(ranks) + ": wrong result of " +
+                           text_of(c) + ", case " + std::to_string(c.seed));
 }
 
 inline bool reduces(OpKind kind) {
@@ -229,8 +232,7 @@ inline int walk_table(Engine& engine, Where where, Match match) {
           }
           continue;
         }
-        throw std::runtime_error(
-            fmt::format("{}({}) of {} is not refused", to_string(kind), to_string(op), to_string(dtype)));
+        throw std::runtime_error(text_of(c) + " is not refused");
       }
     }
   }

@@ -1,4 +1,6 @@
-"""Other backends with a process for each rank: backends_test.py gloo|mpi <lockstep> <backend_rank> <group_worker> <mpirun>
+"""Other backends with a process for each rank.
+
+backends_test.py gloo|mpi <lockstep> <backend_rank> <group_worker> <mpirun>
 
 Ranks of mpi are started by MPI's own mpirun, all others by hand.
 """
@@ -30,8 +32,8 @@ class Ranks:
             self.lines, self.codes = run(size, folder, [program, *map(str, arguments)])
 
     def by_hand(self, size, folder, command):
-        ranks = [subprocess.Popen(command, env={**self.environment, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
-                 for rank in range(size)]
+        ranks = [subprocess.Popen(command, env={**self.environment, "RANK": str(rank)}, stdout=subprocess.PIPE,
+                                  text=True) for rank in range(size)]
         outputs = [rank.communicate(timeout=90)[0] for rank in ranks]
         return [output.splitlines() for output in outputs], [rank.returncode for rank in ranks]
 

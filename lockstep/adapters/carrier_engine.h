@@ -3,8 +3,7 @@
 // reduce is refused before anything is sent. Data passes through the carrier's buffers in rounds of bounded size.
 //
 // Reductions need not add up in rank order: that is the library's affair, and results may differ in the last bit from
-// those of the native engines, and from library to library. On all ranks of one call they are the same for Gloo and
-// NCCL, and with MPI as far as the implementation says so. Thread rule: as Engine.
+// those of the native engines, and from library to library. Thread rule: as Engine.
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,5 @@
-// The contract of engines, for what runs over Gloo; ranks are threads. Order of addition is Gloo's affair.
+// The contract of engines, for what runs over Gloo, and as far as one GPU goes over NCCL; ranks are threads. Order of
+// addition is the libraries' affair.
 #include <doctest/doctest.h>
 
 #include "lockstep/adapters/backends.h"
@@ -12,12 +13,13 @@ using namespace lockstep::testing;
 
 namespace {
 
-bool has_gloo() {
+bool has(const std::string& backend) {
   const std::vector<std::string> names = backends();
-  const bool found = std::find(names.begin(), names.end(), "gloo") != names.end();
-  if (!found) MESSAGE("skipped: this libtorch has no Gloo");
+  const bool found = std::find(names.begin(), names.end(), backend) != names.end();
+  if (!found) MESSAGE("skipped: this build has no " << backend);
   return found;
 }
+bool has_gloo() { return has("gloo"); }
 
 // With buffers that hold little, what is small goes in rounds as well.
 Engines make_gloo_engines(int ranks, std::size_t buffer_bytes = 1 << 20) {
@@ -170,4 +172,19 @@ TEST_CASE("a rank that does not come to the meeting is missed at the deadline") 
                          .store = std::make_shared<MemoryStore>()};
   CHECK_ERROR(error_of([&] { make_backend_engine("gloo", site, Deadline::after(300ms)); }), ErrorKind::timeout,
               "not all ranks have come");
+}
+
+TEST_CASE("the table of what is supported is true of nccl, with one rank") {
+  if (!has("nccl")) return;
+  const CarrierSite site{
+      .group = "one", .address = "127.0.0.1", .members = {"rank 0"}, .store = std::make_shared<MemoryStore>()};
+  std::unique_ptr<Engine> engine;
+  try {
+    engine = make_backend_engine("nccl", site, soon());
+  } catch (const Error& error) {
+    CHECK_ERROR(error, ErrorKind::invalid_argument, "the backend nccl needs a GPU");
+    return;
+  }
+  CHECK(engine->reads_device_memory());
+  CHECK(walk_table(*engine, Where::ordinary, Match::value) > 0);
 }

@@ -21,12 +21,19 @@ class Engine {
   virtual int size() const = 0;
   virtual std::string_view name() const = 0;  // "shared memory", "tcp", "in-process"
 
+  // Whether segments may lie in a GPU's memory as well as in the host's.
+  virtual bool reads_device_memory() const { return false; }
+
   // Blocks until this rank's part is done and its output is complete. All ranks call with equal signatures in the same
   // order. The result is bitwise the same on all ranks and from run to run: element i of a reduction is
   // ((x0[i] op x1[i]) op x2[i]) ... in rank order, float16 and bfloat16 accumulated in float32 and rounded once, and
   // avg divides that by n at the end. Errors: desync (every rank gets it), peer_lost naming the rank, timeout naming
   // the missing ranks, aborted. After any error but invalid_argument the engine stays failed and rethrows it.
   virtual void run(const Collective& collective, Deadline deadline) = 0;
+
+  // Whether run() can do it; asking sends nothing. What it cannot, run() refuses with Error{invalid_argument} before
+  // anything is sent.
+  virtual bool supports(OpKind kind, ReduceOp op, DType dtype) const { return lockstep::supports(kind, op, dtype); }
 
   // Ends every present and future call on all ranks with Error{aborted} that quotes `reason`. Never blocks.
   virtual void abort(std::string_view reason) noexcept = 0;

@@ -8,6 +8,7 @@
 namespace lockstep {
 namespace {
 
+using Flow = TensorSegments::Flow;
 using Use = TensorSegments::Use;
 
 [[noreturn]] void refuse(OpKind kind, const std::string& why) {
@@ -74,20 +75,21 @@ void Call::run(Engine& engine) {
   if (output) output->copy_back();
 }
 
-Call call_in_place(OpKind kind, at::TensorList tensors) {
+Call call_in_place(OpKind kind, at::TensorList tensors, Memory memory) {
   Call call;
-  call.output.emplace(tensors, to_string(kind), kind == OpKind::broadcast ? Use::move : Use::reduce);
+  call.output.emplace(tensors, to_string(kind), kind == OpKind::broadcast ? Use::move : Use::reduce, Flow::update,
+                      memory);
   call.collective.kind = kind;
   call.collective.dtype = call.output->dtype();
   call.collective.count = call.output->count();
   return call;
 }
 
-Call call_between(OpKind kind, at::TensorList outputs, at::TensorList inputs) {
+Call call_between(OpKind kind, at::TensorList outputs, at::TensorList inputs, Memory memory) {
   const Use use = kind == OpKind::reduce_scatter ? Use::reduce : Use::move;
   Call call;
-  call.output.emplace(outputs, to_string(kind), use);
-  call.input.emplace(inputs, to_string(kind), use);
+  call.output.emplace(outputs, to_string(kind), use, Flow::write, memory);
+  call.input.emplace(inputs, to_string(kind), use, Flow::read, memory);
   if (!outputs.empty() && !inputs.empty() && outputs.front().scalar_type() != inputs.front().scalar_type()) {
     refuse(kind, "input is " + std::string(to_string(call.input->dtype())) + " where output is " +
                      std::string(to_string(call.output->dtype())));

@@ -26,8 +26,8 @@ struct Call {
 };
 
 // all_reduce, reduce, broadcast.
-Call call_in_place(OpKind kind, at::TensorList tensors);
+Call call_in_place(OpKind kind, at::TensorList tensors, Memory memory);
 // The others. Lists are joined; with a root, the list that only the root needs is empty elsewhere.
-Call call_between(OpKind kind, at::TensorList outputs, at::TensorList inputs);
+Call call_between(OpKind kind, at::TensorList outputs, at::TensorList inputs, Memory memory);
 
 }  // namespace lockstep

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "lockstep/adapters/backends.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/hash.h"
@@ -94,6 +95,21 @@ ProcessGroup between_hosts(const Membership& membership, const std::string& name
                       options, std::move(messages), std::move(origin));
 }
 
+ProcessGroup over_backend(const Membership& membership, const std::string& name, const GroupOptions& options,
+                          std::shared_ptr<const GroupOrigin> origin, Deadline deadline) {
+  CarrierSite site;
+  site.rank = membership.rank;
+  site.size = membership.size;
+  site.generation = membership.generation;
+  site.group = name;
+  site.address = membership.members[static_cast<std::size_t>(membership.rank)].address;
+  for (const Member& member : membership.members) site.members.push_back(to_string(member));
+  site.store = membership.store;
+  auto engine = make_backend_engine(options.backend, site, deadline);
+  auto messages = mesh_between_hosts(membership, name + "/messages", options, deadline);
+  return ProcessGroup(std::move(engine), options, std::move(messages), std::move(origin));
+}
+
 Transport transport_named(std::string_view name) {
   if (name == "automatic") return Transport::automatic;
   if (name == "shared_memory") return Transport::shared_memory;
@@ -119,11 +135,14 @@ GroupOptions with_environment(GroupOptions options) {
   return options;
 }
 
-ProcessGroup connect_group(const Membership& membership, const std::string& name, const GroupOptions& options,
+ProcessGroup connect_group(const Membership& membership, const std::string& name, const GroupOptions& wanted,
                            Deadline deadline) {
   process_recorder({.rank = membership.rank, .world_size = membership.size, .job_id = membership.job_id});
+  GroupOptions options = wanted;
+  options.backend = choose_backend(wanted.backend);
   auto origin = std::make_shared<GroupOrigin>(GroupOrigin{membership, name});
   origin->membership.hosted = nullptr;  // the store's server is the world's to end
+  if (options.backend != kNativeBackend) return over_backend(membership, name, options, std::move(origin), deadline);
   if (membership.size == 1) {
     return over_arena(std::move(make_local_arenas(1).front()), options, std::move(origin));
   }

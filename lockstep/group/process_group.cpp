@@ -31,6 +31,7 @@ struct ProcessGroup::State {
         std::shared_ptr<const GroupOrigin> known)
       : engine(std::move(made)),
         arena(dynamic_cast<ArenaEngine*>(engine.get())),
+        memory(engine->reads_device_memory() ? Memory::device : Memory::host),
         options(chosen),
         timeout(chosen.timeout),
         origin(std::move(known)),
@@ -112,6 +113,7 @@ struct ProcessGroup::State {
 
   const std::unique_ptr<Engine> engine;
   ArenaEngine* const arena;
+  const Memory memory;
   const GroupOptions options;
   const Duration timeout;
   const std::shared_ptr<const GroupOrigin> origin;
@@ -181,13 +183,13 @@ std::vector<at::Tensor> ProcessGroup::one_for_each_rank(const at::Tensor& like) 
 }
 
 void ProcessGroup::all_reduce(at::TensorList tensors, ReduceOp op, const CallOptions& options) const {
-  run(call_in_place(OpKind::all_reduce, tensors), options, op);
+  run(call_in_place(OpKind::all_reduce, tensors, state_->memory), options, op);
 }
 void ProcessGroup::reduce(at::TensorList tensors, int root, ReduceOp op, const CallOptions& options) const {
-  run(call_in_place(OpKind::reduce, tensors), options, op, root);
+  run(call_in_place(OpKind::reduce, tensors, state_->memory), options, op, root);
 }
 void ProcessGroup::broadcast(at::TensorList tensors, int root, const CallOptions& options) const {
-  run(call_in_place(OpKind::broadcast, tensors), options, ReduceOp::sum, root);
+  run(call_in_place(OpKind::broadcast, tensors, state_->memory), options, ReduceOp::sum, root);
 }
 
 std::vector<at::Tensor> ProcessGroup::all_gather(const at::Tensor& input, const CallOptions& options) const {
@@ -195,8 +197,8 @@ std::vector<at::Tensor> ProcessGroup::all_gather(const at::Tensor& input, const 
   all_gather_into(outputs, input, options);
   return outputs;
 }
-void ProcessGroup::all_gather_into(at::TensorList outputs, const at::Tensor& input, const CallOptions& options) const {
-  run(call_between(OpKind::all_gather, outputs, input), options);
+void ProcessGroup::all_gather_into(at::TensorList outputs, at::TensorList inputs, const CallOptions& options) const {
+  run(call_between(OpKind::all_gather, outputs, inputs, state_->memory), options);
 }
 
 std::vector<at::Tensor> ProcessGroup::gather(const at::Tensor& input, int root, const CallOptions& options) const {
@@ -206,18 +208,18 @@ std::vector<at::Tensor> ProcessGroup::gather(const at::Tensor& input, int root, 
 }
 void ProcessGroup::gather_into(at::TensorList outputs, const at::Tensor& input, int root,
                                const CallOptions& options) const {
-  run(call_between(OpKind::gather, outputs, input), options, ReduceOp::sum, root);
+  run(call_between(OpKind::gather, outputs, input, state_->memory), options, ReduceOp::sum, root);
 }
 void ProcessGroup::scatter(const at::Tensor& output, at::TensorList inputs, int root,
                            const CallOptions& options) const {
-  run(call_between(OpKind::scatter, output, inputs), options, ReduceOp::sum, root);
+  run(call_between(OpKind::scatter, output, inputs, state_->memory), options, ReduceOp::sum, root);
 }
-void ProcessGroup::reduce_scatter(const at::Tensor& output, at::TensorList inputs, ReduceOp op,
+void ProcessGroup::reduce_scatter(at::TensorList outputs, at::TensorList inputs, ReduceOp op,
                                   const CallOptions& options) const {
-  run(call_between(OpKind::reduce_scatter, output, inputs), options, op);
+  run(call_between(OpKind::reduce_scatter, outputs, inputs, state_->memory), options, op);
 }
 void ProcessGroup::all_to_all(at::TensorList outputs, at::TensorList inputs, const CallOptions& options) const {
-  run(call_between(OpKind::all_to_all, outputs, inputs), options);
+  run(call_between(OpKind::all_to_all, outputs, inputs, state_->memory), options);
 }
 
 void ProcessGroup::barrier(const CallOptions& options) const {
@@ -226,32 +228,32 @@ void ProcessGroup::barrier(const CallOptions& options) const {
 }
 
 Work ProcessGroup::all_reduce_async(at::TensorList tensors, ReduceOp op, const CallOptions& options) const {
-  return start(call_in_place(OpKind::all_reduce, tensors), options, op);
+  return start(call_in_place(OpKind::all_reduce, tensors, state_->memory), options, op);
 }
 Work ProcessGroup::reduce_async(at::TensorList tensors, int root, ReduceOp op, const CallOptions& options) const {
-  return start(call_in_place(OpKind::reduce, tensors), options, op, root);
+  return start(call_in_place(OpKind::reduce, tensors, state_->memory), options, op, root);
 }
 Work ProcessGroup::broadcast_async(at::TensorList tensors, int root, const CallOptions& options) const {
-  return start(call_in_place(OpKind::broadcast, tensors), options, ReduceOp::sum, root);
+  return start(call_in_place(OpKind::broadcast, tensors, state_->memory), options, ReduceOp::sum, root);
 }
-Work ProcessGroup::all_gather_into_async(at::TensorList outputs, const at::Tensor& input,
+Work ProcessGroup::all_gather_into_async(at::TensorList outputs, at::TensorList inputs,
                                          const CallOptions& options) const {
-  return start(call_between(OpKind::all_gather, outputs, input), options);
+  return start(call_between(OpKind::all_gather, outputs, inputs, state_->memory), options);
 }
 Work ProcessGroup::gather_into_async(at::TensorList outputs, const at::Tensor& input, int root,
                                      const CallOptions& options) const {
-  return start(call_between(OpKind::gather, outputs, input), options, ReduceOp::sum, root);
+  return start(call_between(OpKind::gather, outputs, input, state_->memory), options, ReduceOp::sum, root);
 }
 Work ProcessGroup::scatter_async(const at::Tensor& output, at::TensorList inputs, int root,
                                  const CallOptions& options) const {
-  return start(call_between(OpKind::scatter, output, inputs), options, ReduceOp::sum, root);
+  return start(call_between(OpKind::scatter, output, inputs, state_->memory), options, ReduceOp::sum, root);
 }
-Work ProcessGroup::reduce_scatter_async(const at::Tensor& output, at::TensorList inputs, ReduceOp op,
+Work ProcessGroup::reduce_scatter_async(at::TensorList outputs, at::TensorList inputs, ReduceOp op,
                                         const CallOptions& options) const {
-  return start(call_between(OpKind::reduce_scatter, output, inputs), options, op);
+  return start(call_between(OpKind::reduce_scatter, outputs, inputs, state_->memory), options, op);
 }
 Work ProcessGroup::all_to_all_async(at::TensorList outputs, at::TensorList inputs, const CallOptions& options) const {
-  return start(call_between(OpKind::all_to_all, outputs, inputs), options);
+  return start(call_between(OpKind::all_to_all, outputs, inputs, state_->memory), options);
 }
 
 Work ProcessGroup::barrier_async(const CallOptions& options) const { return start(Call(), options); }
@@ -268,6 +270,8 @@ Messenger& ProcessGroup::messenger() const {
 }
 
 namespace {
+
+using Flow = TensorSegments::Flow;
 
 std::uint64_t tag_of(int tag) { return static_cast<std::uint64_t>(static_cast<std::uint32_t>(tag)); }
 
@@ -308,7 +312,7 @@ Work work_of(const Transfer& transfer, std::shared_ptr<const TensorSegments> ten
 }  // namespace
 
 Work ProcessGroup::send_async(const at::Tensor& tensor, int peer, int tag, const CallOptions& options) const {
-  auto segments = std::make_shared<const TensorSegments>(tensor, "send", TensorSegments::Use::move);
+  auto segments = std::make_shared<const TensorSegments>(tensor, "send", TensorSegments::Use::move, Flow::read);
   const Segment& whole = segments->segments().front();
   const FlightTicket ticket = record_message(state_->log, Direction::send, peer, tag, *segments);
   return work_of(messenger().send(peer, tag_of(tag), ByteSpan(whole.data, whole.bytes), state_->deadline(options)),
@@ -316,7 +320,7 @@ Work ProcessGroup::send_async(const at::Tensor& tensor, int peer, int tag, const
 }
 
 Work ProcessGroup::recv_async(const at::Tensor& tensor, int peer, int tag, const CallOptions& options) const {
-  auto segments = std::make_shared<const TensorSegments>(tensor, "recv", TensorSegments::Use::move);
+  auto segments = std::make_shared<const TensorSegments>(tensor, "recv", TensorSegments::Use::move, Flow::write);
   const Segment& whole = segments->segments().front();
   const FlightTicket ticket = record_message(state_->log, Direction::receive, peer, tag, *segments);
   return work_of(
@@ -401,6 +405,11 @@ bool ProcessGroup::is_shared(const at::Tensor& tensor) const {
          state_->arena->arena()
              .offset_of(static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes())
              .has_value();
+}
+
+bool ProcessGroup::supports(OpKind kind, ReduceOp op, at::ScalarType dtype, at::DeviceType device) const {
+  if (device == at::kMeta) return kind == OpKind::barrier;
+  return state_->engine->supports(kind, op, known_dtype(dtype).value_or(DType::opaque));
 }
 
 void ProcessGroup::abort(std::string_view reason) const noexcept {

@@ -7,7 +7,8 @@
 // issue order on the group's own thread; their tensors must not be touched until the Work is done. Each fails within
 // its timeout: Error{invalid_argument} before anything is sent, {desync} on every rank if ranks make different calls,
 // {peer_lost} naming a rank that died or left, {timeout} naming the missing ranks, {aborted}. After any but the first
-// the group stays failed. Results are bitwise equal on all ranks; reductions add in rank order (see Engine).
+// the group stays failed. Results are bitwise equal on all ranks; reductions add in rank order (see Engine), except
+// that other backends than the native one add in an order of their own.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,6 +17,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -36,6 +38,9 @@ struct GroupOptions {
   Transport transport = Transport::automatic;
   // Of TCP, for the data of every two ranks on different nodes. The same on all ranks.
   int connections = 1;
+  // What runs collectives: "native", or another one of backends() in adapters/backends.h, which then decides on the
+  // transport. Empty: LOCKSTEP_BACKEND, else "native". The same on all ranks. Messages are Lockstep's with all of them.
+  std::string backend = {};
 };
 
 struct CallOptions {
@@ -60,7 +65,7 @@ class ProcessGroup {
 
   int rank() const;
   int size() const;
-  std::string_view transport() const;  // "shared memory", "tcp", "tcp and shared memory", "in-process"
+  std::string_view transport() const;  // "shared memory", "tcp", "tcp and shared memory", "in-process"; else the backend
   Duration timeout() const;
 
   // Tensors of any shape and strides, on the CPU. Lists work as one collective on tensors of one dtype. Every type can
@@ -75,16 +80,17 @@ class ProcessGroup {
 
   // The tensors of all ranks, in rank order; all have this rank's shape.
   std::vector<at::Tensor> all_gather(const at::Tensor& input, const CallOptions& options = {}) const;
-  // outputs: together size() times the elements of input: one tensor for each rank, or a single large one.
-  void all_gather_into(at::TensorList outputs, const at::Tensor& input, const CallOptions& options = {}) const;
+  // outputs: together size() times the elements of the inputs: what each rank gave, in rank order, in as many tensors
+  // as you like.
+  void all_gather_into(at::TensorList outputs, at::TensorList inputs, const CallOptions& options = {}) const;
   // The same on root; nothing elsewhere.
   std::vector<at::Tensor> gather(const at::Tensor& input, int root = 0, const CallOptions& options = {}) const;
   void gather_into(at::TensorList outputs, const at::Tensor& input, int root = 0,
                    const CallOptions& options = {}) const;
   // inputs: on root, together size() times the elements of output; empty elsewhere.
   void scatter(const at::Tensor& output, at::TensorList inputs, int root = 0, const CallOptions& options = {}) const;
-  // inputs: together size() times the elements of output; this rank gets part rank() of the reduction.
-  void reduce_scatter(const at::Tensor& output, at::TensorList inputs, ReduceOp op = ReduceOp::sum,
+  // inputs: together size() times the elements of the outputs; this rank gets part rank() of the reduction.
+  void reduce_scatter(at::TensorList outputs, at::TensorList inputs, ReduceOp op = ReduceOp::sum,
                       const CallOptions& options = {}) const;
   // inputs[i] goes to rank i, outputs[i] comes from rank i; each pair may have a size of its own. If two ranks expect
   // different ones, all ranks get Error{invalid_argument} that names them, and the group goes on.
@@ -96,12 +102,12 @@ class ProcessGroup {
   Work reduce_async(at::TensorList tensors, int root = 0, ReduceOp op = ReduceOp::sum,
                     const CallOptions& options = {}) const;
   Work broadcast_async(at::TensorList tensors, int root = 0, const CallOptions& options = {}) const;
-  Work all_gather_into_async(at::TensorList outputs, const at::Tensor& input, const CallOptions& options = {}) const;
+  Work all_gather_into_async(at::TensorList outputs, at::TensorList inputs, const CallOptions& options = {}) const;
   Work gather_into_async(at::TensorList outputs, const at::Tensor& input, int root = 0,
                          const CallOptions& options = {}) const;
   Work scatter_async(const at::Tensor& output, at::TensorList inputs, int root = 0,
                      const CallOptions& options = {}) const;
-  Work reduce_scatter_async(const at::Tensor& output, at::TensorList inputs, ReduceOp op = ReduceOp::sum,
+  Work reduce_scatter_async(at::TensorList outputs, at::TensorList inputs, ReduceOp op = ReduceOp::sum,
                             const CallOptions& options = {}) const;
   Work all_to_all_async(at::TensorList outputs, at::TensorList inputs, const CallOptions& options = {}) const;
   Work barrier_async(const CallOptions& options = {}) const;
@@ -132,6 +138,10 @@ class ProcessGroup {
   at::Tensor empty(at::IntArrayRef sizes, at::ScalarType dtype = at::kFloat) const;
   // Whether a dense tensor lies in this rank's part of that memory.
   bool is_shared(const at::Tensor& tensor) const;
+
+  // Whether this group can do it with tensors of a type on a device; asking sends nothing. What it cannot is refused
+  // with Error{invalid_argument}, before anything is sent.
+  bool supports(OpKind kind, ReduceOp op, at::ScalarType dtype, at::DeviceType device = at::kCPU) const;
 
   // Ends every present and future call on all ranks with Error{aborted} quoting the reason. Never blocks.
   void abort(std::string_view reason) const noexcept;

@@ -1,5 +1,8 @@
 #include "lockstep/group/tensor_segments.h"
 
+#include <ATen/ops/empty.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
 #include <optional>
 #include <sstream>
 #include <string>
@@ -24,8 +27,6 @@ std::string text_of(const T& value) {
 
 }  // namespace
 
-namespace {
-
 std::optional<DType> known_dtype(at::ScalarType type) {
   switch (type) {
     case at::kFloat: return DType::f32;
@@ -43,8 +44,6 @@ std::optional<DType> known_dtype(at::ScalarType type) {
     default: return std::nullopt;
   }
 }
-
-}  // namespace
 
 DType dtype_of(const at::Tensor& tensor, std::string_view operation) {
   if (const auto dtype = known_dtype(tensor.scalar_type())) return *dtype;
@@ -72,17 +71,27 @@ at::ScalarType scalar_type_of(DType dtype) {
   return at::kByte;
 }
 
-TensorSegments::TensorSegments(at::TensorList tensors, std::string_view operation, Use use) {
+namespace {
+
+// A copy in order, where the engine reaches it; with its contents only if they matter.
+at::Tensor copy_of(const at::Tensor& tensor, at::Device device, TensorSegments::Flow flow) {
+  const bool pinned = tensor.is_cuda() && device.is_cpu();
+  const at::Tensor copy =
+      at::empty(tensor.sizes(), at::TensorOptions().dtype(tensor.scalar_type()).device(device).pinned_memory(pinned));
+  if (flow != TensorSegments::Flow::write) copy.copy_(tensor.detach());
+  return copy;
+}
+
+}  // namespace
+
+TensorSegments::TensorSegments(at::TensorList tensors, std::string_view operation, Use use, Flow flow, Memory memory) {
   segments_.reserve(tensors.size());
   keep_.reserve(tensors.size());
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const at::Tensor& tensor = tensors[i];
     if (!tensor.defined()) refuse(operation, "tensor " + std::to_string(i) + " is undefined");
     if (tensor.layout() != at::kStrided) refuse(operation, "tensor " + std::to_string(i) + " is sparse");
-    if (!tensor.device().is_cpu()) {
-      refuse(operation,
-             "tensor " + std::to_string(i) + " is on " + text_of(tensor.device()) + "; this group moves CPU memory");
-    }
+    if (tensor.is_meta()) refuse(operation, "tensor " + std::to_string(i) + " is on meta, where it has no memory");
     const DType dtype =
         use == Use::reduce ? dtype_of(tensor, operation) : known_dtype(tensor.scalar_type()).value_or(DType::opaque);
     if (i == 0) dtype_ = dtype;
@@ -90,10 +99,16 @@ TensorSegments::TensorSegments(at::TensorList tensors, std::string_view operatio
       refuse(operation, "tensor " + std::to_string(i) + " is " + text_of(tensor.scalar_type()) + " where tensor 0 is " +
                             text_of(tensors.front().scalar_type()));
     }
+    const bool on_device = !tensor.is_cpu();
+    const bool in_reach = !on_device || memory == Memory::device;
+    // What the engine or copy_back() does happens on other streams. A copy to the host waits by itself.
+    if (on_device && (in_reach || flow == Flow::write)) {
+      c10::impl::VirtualGuardImpl(tensor.device().type()).getStream(tensor.device()).synchronize();
+    }
     at::Tensor flat = tensor;
-    if (!tensor.is_contiguous()) {
-      flat = tensor.detach().contiguous();
-      copies_.emplace_back(tensor.detach(), flat);
+    if (!in_reach || !tensor.is_contiguous()) {
+      flat = copy_of(tensor, in_reach ? tensor.device() : at::Device(at::kCPU), flow);
+      if (flow != Flow::read) copies_.emplace_back(tensor.detach(), flat);
     }
     segments_.push_back({static_cast<std::byte*>(flat.data_ptr()), static_cast<std::size_t>(flat.nbytes())});
     count_ += static_cast<std::uint64_t>(flat.nbytes()) / element_size(dtype);

@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -12,19 +13,28 @@
 
 namespace lockstep {
 
+// Nothing for a type that collectives do not reckon with.
+std::optional<DType> known_dtype(at::ScalarType type);
 // Error{invalid_argument} naming the operation for a type that collectives do not reckon with.
 DType dtype_of(const at::Tensor& tensor, std::string_view operation);
 at::ScalarType scalar_type_of(DType dtype);
 
-// The memory of some tensors of one dtype, joined. A tensor whose elements do not lie in order is copied; `copy_back()`
-// brings results home.
+// Whose memory an engine can read and write: the host's, or that of a device as well.
+enum class Memory { host, device };
+
+// The memory of some tensors of one dtype, joined. A tensor whose elements do not lie in order, or which lies where the
+// engine cannot reach it, is copied; `copy_back()` brings results home. Copies of CUDA tensors lie in pinned memory.
+// Blocks until what the caller's stream has queued for a device's tensors is done.
 class TensorSegments {
  public:
   // What is only moved may have any type; it counts in bytes if dtype_of() has none for it.
   enum class Use { reduce, move };
+  // What the collective does with the memory: the contents of what is only written need not be copied.
+  enum class Flow { read, write, update };
 
-  // Error{invalid_argument}: an undefined, non-CPU or sparse tensor, or different dtypes.
-  TensorSegments(at::TensorList tensors, std::string_view operation, Use use);
+  // Error{invalid_argument}: an undefined or sparse tensor, one without memory (meta), or different dtypes.
+  TensorSegments(at::TensorList tensors, std::string_view operation, Use use, Flow flow = Flow::update,
+                 Memory memory = Memory::host);
 
   DType dtype() const { return dtype_; }
   std::uint64_t count() const { return count_; }

@@ -5,6 +5,7 @@
 #include <exception>
 #include <utility>
 
+#include "lockstep/adapters/backends.h"
 #include "lockstep/base/log.h"
 #include "lockstep/group/connect.h"
 
@@ -28,7 +29,8 @@ const char* environment(const char* name) { return std::getenv(name); }
 }  // namespace
 
 World init_process_group(const InitOptions& options) {
-  const GroupOptions group_options = with_environment(options.group);
+  GroupOptions group_options = with_environment(options.group);
+  group_options.backend = choose_backend(group_options.backend);  // before anybody is kept waiting
   const Deadline deadline = Deadline::after(options.join.timeout);
   Membership membership = join(options.join, environment);
   if (membership.size > 1) set_log_rank(membership.rank);

@@ -86,18 +86,25 @@ void Backend::abort() { group_->abort("rank " + std::to_string(getRank()) + " ca
 
 c10d::ErrorType Backend::getError() { return c10d::ErrorType::SUCCESS; }
 
+void Backend::require_open(const char* title) const {
+  if (!is_shut_down_) return;
+  C10_THROW_ERROR(ValueError, std::string(title) + ": this process group was destroyed; make another one");
+}
+
 CallOptions Backend::within(Milliseconds timeout) const {
   return {.timeout = timeout == c10d::kUnsetTimeout || timeout == kNoTimeout ? options_->timeout : timeout};
 }
 
 Backend::WorkPtr Backend::launch(c10d::OpType type, const char* title, const Tensors& inputs, Tensors outputs,
                                  const std::function<Started()>& start) {
+  require_open(title);
   if (!c10d::isP2POp(type)) ++sequence_;
   return c10::make_intrusive<TorchWork>(getRank(), type, title, std::optional(inputs), std::move(outputs), completer_,
                                         start);
 }
 
 void Backend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) {
+  require_open("lockstep:monitored_barrier");
   const auto timeout = options.timeout == c10d::kUnsetTimeout ? options_->timeout : options.timeout;
   with_torch_errors([&] { group_->monitored_barrier({.timeout = timeout}, wait_all_ranks); });
 }

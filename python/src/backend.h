@@ -34,7 +34,8 @@ class Backend final : public c10d::Backend {
   c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
   void setTimeout(Milliseconds timeout) override { options_->timeout = timeout; }
   void abort() override;
-  void shutdown() override {}
+  // Ends this rank's use of the group, without a word to the others, who may still be busy with the last operation.
+  void shutdown() override { is_shut_down_ = true; }
   c10d::ErrorType getError() override;
   void setSequenceNumberForGroup() override {}
   std::uint64_t getSequenceNumberForGroup() override { return sequence_; }
@@ -65,6 +66,7 @@ class Backend final : public c10d::Backend {
   void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override;
 
  private:
+  void require_open(const char* title) const;
   CallOptions within(Milliseconds timeout) const;
   // Who waits at once runs the collective.
   template <class Options>
@@ -79,6 +81,7 @@ class Backend final : public c10d::Backend {
   const c10::intrusive_ptr<Options> options_;
   std::unique_ptr<ProcessGroup> group_;
   std::shared_ptr<Completer> completer_ = std::make_shared<Completer>();
+  std::atomic<bool> is_shut_down_ = false;
   std::atomic<std::uint64_t> sequence_ = 0;
 };
 

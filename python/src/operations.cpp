@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/group/composed.h"
 
 namespace lockstep::python {
 namespace {
@@ -45,12 +46,10 @@ Tensors plain(const Tensors& tensors) {
 void scale_in_place(const Tensors& tensors, const c10d::ReduceOp& op) {
   const auto* factor = dynamic_cast<const c10d::PreMulSumSupplement*>(op.supplement_.get());
   if (factor == nullptr) throw invalid("PREMUL_SUM has no factor");
-  for (const at::Tensor& tensor : tensors) {
-    if (factor->tensor_factor.defined()) {
-      tensor.mul_(factor->tensor_factor);
-    } else {
-      tensor.mul_(factor->double_factor);
-    }
+  if (factor->tensor_factor.defined()) {
+    premultiply(tensors, factor->tensor_factor);
+  } else {
+    premultiply(tensors, factor->double_factor);
   }
 }
 
@@ -82,8 +81,24 @@ Started combine(std::vector<Started> parts) {
   return all;
 }
 
+namespace {
+
+// Runs at once, in the caller's thread: it is several collectives, and what they do depends on what they bring.
+Started all_reduce_sparse(const ProcessGroup& group, const at::Tensor& tensor, const c10d::ReduceOp& op,
+                          const CallOptions& options) {
+  if (op.op_ != c10d::ReduceOp::SUM) throw invalid("all_reduce: sparse tensors can be summed only");
+  const at::NoGradGuard no_grad;  // not detach(): what that gives has indices of its own
+  tensor.copy_(lockstep::all_reduce_sparse(group, tensor, options));
+  Started done;
+  done.work.complete(nullptr);
+  return done;
+}
+
+}  // namespace
+
 Started all_reduce(const ProcessGroup& group, const Tensors& tensors, const c10d::ReduceOp& op,
                    const CallOptions& options) {
+  if (tensors.size() == 1 && tensors.front().is_sparse()) return all_reduce_sparse(group, tensors.front(), op, options);
   require_dense_cpu(tensors, "all_reduce");
   const Tensors operands = plain(tensors);
   const ReduceOp reduction = prepared(op, operands);

@@ -53,6 +53,10 @@ def all_reduce(rank, size):
     strided.fill_(rank + 1)
     dist.all_reduce(strided)
     expect(strided, total)
+    sparse = torch.sparse_coo_tensor([[rank, size, size]], [1.0, 2.0, 3.0], (size + 2,))
+    dist.all_reduce(sparse)
+    assert sparse.is_sparse
+    expect(sparse.to_dense(), [1.0] * size + [5.0 * size, 0.0])
     scaled = torch.full((3,), 2.0)
     dist.all_reduce(scaled, dist._make_nccl_premul_sum(0.5))
     expect(scaled, float(size))
@@ -189,7 +193,8 @@ def dying_rank(rank, size):
 
 
 def wrong_arguments(rank, size):
-    for wrong in (lambda: dist.all_reduce(torch.ones(2).to_sparse()),
+    for wrong in (lambda: dist.all_reduce(torch.ones(2).to_sparse(), dist.ReduceOp.MAX),
+                  lambda: dist.broadcast(torch.ones(2).to_sparse(), 0),
                   lambda: dist.all_reduce(torch.ones(2, dtype=torch.int32), dist.ReduceOp.AVG),
                   lambda: dist.all_gather([torch.ones(3)] * size, torch.ones(2))):
         try:
@@ -200,6 +205,17 @@ def wrong_arguments(rank, size):
     tensor = torch.ones(2)
     dist.all_reduce(tensor)  # the group is as good as before
     expect(tensor, size)
+
+
+def after_the_end(rank, size):
+    group = dist.new_group(list(range(size)))
+    dist.barrier()
+    dist.destroy_process_group(group)
+    try:
+        dist.all_reduce(torch.ones(2), group=group)
+    except ValueError as error:
+        return str(error)
+    raise AssertionError("a group that was destroyed reduced")
 
 
 class BackendTest(unittest.TestCase):
@@ -231,6 +247,10 @@ class BackendTest(unittest.TestCase):
 
     def test_wrong_arguments(self):
         self.run_all_sizes(wrong_arguments)
+
+    def test_a_destroyed_group_is_refused(self):
+        for text in run_ranks(2, after_the_end):
+            self.assertRegex(text, "this process group was destroyed|is not initialized")  # torch may word it itself
 
     def test_ddp_trains_as_over_gloo(self):
         for size in SIZES:

@@ -69,11 +69,12 @@ def torch_wall(tree):
 
 
 def dead_files(tree, compiled):
-    """Every source is compiled by some target. A benchmark may be conditional, but then CMake must know its name."""
+    """Every source is compiled by some target. Benchmarks and adapters may be conditional, but CMake must know them."""
     for path in tree.cpp():
         if path.endswith(".cpp") and path not in compiled and not path.startswith("tests/package/"):
             commands = tree.files.get(os.path.dirname(path) + "/CMakeLists.txt", "")
-            if not (path.startswith("bench/") and re.search(rf"\b{re.escape(os.path.basename(path))}\b", commands)):
+            conditional = path.startswith(("bench/", "lockstep/adapters/"))
+            if not (conditional and re.search(rf"\b{re.escape(os.path.basename(path))}\b", commands)):
                 yield path, 1, "no target compiles this file"
     every_text = "\n".join(text for path, text in tree.cpp().items())
     for path in tree.cpp():

@@ -1,0 +1,61 @@
+#include "lockstep/adapters/backends.h"
+
+#include <cstdlib>
+
+#include "lockstep/adapters/backend_table.h"
+#include "lockstep/adapters/carrier_engine.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/format.h"
+
+namespace lockstep {
+namespace {
+
+const BackendEntry* find(std::string_view name) {
+  for (const BackendEntry& entry : backend_table()) {
+    if (entry.name == name) return &entry;
+  }
+  return nullptr;
+}
+
+[[noreturn]] void refuse(std::string_view name, std::string_view source) {
+  std::string known;
+  for (const std::string& each : backends()) known += (known.empty() ? "" : ", ") + each;
+  throw Error(ErrorKind::invalid_argument,
+              fmt::format("{} \"{}\" is not in this build, which has {}", source, name, known));
+}
+
+}  // namespace
+
+std::vector<std::string> backends() {
+  std::vector<std::string> names{std::string(kNativeBackend)};
+  for (const BackendEntry& entry : backend_table()) names.emplace_back(entry.name);
+  return names;
+}
+
+std::string choose_backend(std::string_view name) {
+  const char* variable = std::getenv("LOCKSTEP_BACKEND");
+  const bool by_environment = name.empty() && variable != nullptr && *variable != '\0';
+  if (by_environment) name = variable;
+  if (name.empty()) name = kNativeBackend;
+  if (name != kNativeBackend && find(name) == nullptr) {
+    refuse(name, by_environment ? "the backend that LOCKSTEP_BACKEND names," : "the backend");
+  }
+  return std::string(name);
+}
+
+bool supports(std::string_view backend, OpKind kind, ReduceOp op, DType dtype) {
+  if (!supports(kind, op, dtype)) return false;
+  if (backend == kNativeBackend) return true;
+  const BackendEntry* entry = find(backend);
+  if (entry == nullptr) refuse(backend, "the backend");
+  const bool reduces = kind == OpKind::all_reduce || kind == OpKind::reduce || kind == OpKind::reduce_scatter;
+  return !reduces || entry->reductions(op, dtype);
+}
+
+std::unique_ptr<Engine> make_backend_engine(std::string_view backend, const CarrierSite& site, Deadline deadline) {
+  const BackendEntry* entry = find(backend);
+  if (entry == nullptr) refuse(backend, "the backend");
+  return std::make_unique<CarrierEngine>(site, entry->make, entry->reductions, deadline);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,246 @@
+#include "lockstep/adapters/carrier_engine.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "lockstep/base/format.h"
+#include "lockstep/collective/piece.h"
+#include "lockstep/collective/segment_cursor.h"
+
+namespace lockstep {
+namespace {
+
+constexpr Duration kGrace = std::chrono::milliseconds(700);  // for the others to say why the group ended
+
+bool is_in_place(OpKind kind) {
+  return kind == OpKind::all_reduce || kind == OpKind::reduce || kind == OpKind::broadcast;
+}
+bool reduces(OpKind kind) {
+  return kind == OpKind::all_reduce || kind == OpKind::reduce || kind == OpKind::reduce_scatter;
+}
+bool takes_all(OpKind kind) { return kind == OpKind::reduce_scatter || kind == OpKind::scatter; }
+bool gives_all(OpKind kind) { return kind == OpKind::all_gather || kind == OpKind::gather; }
+
+// Elements of each rank that go into one round, of which a buffer holds so many parts.
+std::size_t round_length(std::size_t buffer_bytes, std::size_t element, std::size_t parts) {
+  return std::max<std::size_t>(1, buffer_bytes / (element * parts));
+}
+
+}  // namespace
+
+CarrierEngine::CarrierEngine(const CarrierSite& site, MakeCarrier make, Reductions reductions, Deadline deadline)
+    : site_(site), reductions_(reductions), last_words_(site.store, site.group, site.rank, site.size) {
+  site_.check_alive = [this] { check_alive(); };
+  carrier_ = make(site_, deadline);
+}
+
+bool CarrierEngine::supports(OpKind kind, ReduceOp op, DType dtype) const {
+  return lockstep::supports(kind, op, dtype) && (!reduces(kind) || reductions_(op, dtype));
+}
+
+void CarrierEngine::run(const Collective& collective, Deadline deadline) {
+  if (failure_) throw Error(*failure_);
+  check_arguments(collective, rank(), size());
+  if (!supports(collective.kind, collective.reduce, collective.dtype)) {
+    throw Error(ErrorKind::invalid_argument,
+                fmt::format("{}: {} has no {} of {}; the backend native has", to_string(collective.kind), name(),
+                            to_string(collective.reduce), to_string(collective.dtype)),
+                {.rank = rank(), .operation = std::string(to_string(collective.kind))});
+  }
+  const Signature signature = signature_of(collective, ++sequence_, site_.generation);
+  const TimePoint start = steady_clock().now();
+  try {
+    throw_if_aborted();
+    compare_signatures(signature, deadline);
+    carry_out(collective, deadline);
+  } catch (const Error& error) {
+    failure_ = fail(error, signature, steady_clock().now() - start);
+  } catch (const std::exception& error) {  // no memory: the ranks are out of step all the same
+    failure_ = fail(Error(ErrorKind::internal, error.what()), signature, steady_clock().now() - start);
+  }
+  if (failure_) throw Error(*failure_);
+}
+
+void CarrierEngine::abort(std::string_view reason) noexcept {
+  if (failed_) return;  // the others know, and why
+  try {
+    const Error error(ErrorKind::aborted, fmt::format("rank {} ended the group: {}", rank(), reason),
+                      {.rank = rank(), .peer = rank()});
+    {
+      const std::lock_guard lock(mutex_);
+      if (aborted_) return;
+      aborted_ = error;
+    }
+    last_words_.say({error.kind(), error.what()}, Deadline::after(kGrace));
+  } catch (const std::exception&) {  // no memory for the text: the group still ends
+  }
+  carrier_->interrupt();
+}
+
+void CarrierEngine::throw_if_aborted() {
+  const std::lock_guard lock(mutex_);
+  if (aborted_) throw Error(*aborted_);
+}
+
+void CarrierEngine::check_alive() {
+  throw_if_aborted();
+  if (last_words_.any(Deadline::after(kGrace))) throw Error(ErrorKind::peer_lost, "another rank has ended the group");
+}
+
+void CarrierEngine::pack(std::span<const Segment> from, std::size_t offset, std::byte* to, std::size_t bytes) {
+  for (SegmentCursor cursor(from, offset); bytes != 0;) {
+    const std::size_t step = std::min(bytes, cursor.run());
+    carrier_->copy(to, cursor.data(), step);
+    cursor.advance(step);
+    to += step;
+    bytes -= step;
+  }
+}
+
+void CarrierEngine::unpack(const std::byte* from, std::span<const Segment> to, std::size_t offset, std::size_t bytes) {
+  for (SegmentCursor cursor(to, offset); bytes != 0;) {
+    const std::size_t step = std::min(bytes, cursor.run());
+    carrier_->copy(cursor.data(), from, step);
+    cursor.advance(step);
+    from += step;
+    bytes -= step;
+  }
+}
+
+void CarrierEngine::compare_signatures(const Signature& mine, Deadline deadline) {
+  std::vector<Signature> all(static_cast<std::size_t>(size()));
+  const CarrierBuffers buffers = carrier_->buffers(sizeof mine, sizeof mine * all.size());
+  carrier_->copy(buffers.input, reinterpret_cast<const std::byte*>(&mine), sizeof mine);
+  carrier_->run({.kind = OpKind::all_gather, .count = sizeof mine, .input = buffers.input, .output = buffers.output},
+                deadline);
+  carrier_->copy(reinterpret_cast<std::byte*>(all.data()), buffers.output, sizeof mine * all.size());
+  for (int peer = 0; peer < size(); ++peer) {
+    const Signature& theirs = all[static_cast<std::size_t>(peer)];
+    if (theirs != mine) throw desync_error(rank(), mine, peer, theirs);
+  }
+}
+
+void CarrierEngine::carry_out(const Collective& collective, Deadline deadline) {
+  const std::size_t element = element_size(collective.dtype), n = static_cast<std::size_t>(size());
+  switch (collective.kind) {
+    case OpKind::barrier: return;  // comparing signatures was one
+    case OpKind::all_to_all: {
+      // All ranks know all counts, and so the number of rounds.
+      const std::size_t most = *std::max_element(collective.counts.begin(), collective.counts.end());
+      const std::size_t length = round_length(site_.buffer_bytes, element, n);
+      for (std::size_t begin = 0; begin < most; begin += length) {
+        run_all_to_all_round(collective, begin, std::min(length, most - begin), deadline);
+      }
+      return;
+    }
+    default: break;
+  }
+  const std::size_t length = round_length(site_.buffer_bytes, element, is_in_place(collective.kind) ? 1 : n);
+  for (std::size_t begin = 0; begin < collective.count; begin += length) {
+    run_round(collective, begin, std::min<std::size_t>(length, collective.count - begin), deadline);
+  }
+}
+
+void CarrierEngine::run_round(const Collective& collective, std::size_t begin, std::size_t count, Deadline deadline) {
+  const OpKind kind = collective.kind;
+  const std::size_t element = element_size(collective.dtype), n = static_cast<std::size_t>(size());
+  const std::size_t bytes = count * element, whole = collective.count * element, offset = begin * element;
+  const bool is_root = rank() == collective.root;
+  const bool gives = kind == OpKind::all_gather || (kind == OpKind::gather && is_root);
+  const bool takes = kind == OpKind::reduce_scatter || (kind == OpKind::scatter && is_root);
+  const CarrierBuffers buffers =
+      carrier_->buffers(takes_all(kind) ? bytes * n : bytes, gives_all(kind) ? bytes * n : bytes);
+  if (is_in_place(kind)) {
+    pack(collective.output, offset, buffers.output, bytes);
+  } else if (gives_all(kind)) {
+    pack(collective.input, offset, buffers.input, bytes);
+  } else if (takes) {
+    for (std::size_t peer = 0; peer < n; ++peer) {
+      pack(collective.input, peer * whole + offset, buffers.input + peer * bytes, bytes);
+    }
+  }
+  carrier_->run({.kind = kind,
+                 .reduce = reduces(kind) ? collective.reduce : ReduceOp::sum,
+                 .dtype = collective.dtype,
+                 .root = collective.root,
+                 .count = count,
+                 .input = buffers.input,
+                 .output = buffers.output},
+                deadline);
+  if (gives) {
+    for (std::size_t peer = 0; peer < n; ++peer) {
+      unpack(buffers.output + peer * bytes, collective.output, peer * whole + offset, bytes);
+    }
+  } else if (!gives_all(kind) && (kind != OpKind::reduce || is_root)) {
+    unpack(buffers.output, collective.output, offset, bytes);
+  }
+}
+
+void CarrierEngine::run_all_to_all_round(const Collective& collective, std::size_t begin, std::size_t count,
+                                         Deadline deadline) {
+  const std::size_t element = element_size(collective.dtype);
+  std::vector<Piece> to, from;
+  std::vector<std::size_t> sent, received;
+  std::size_t sent_bytes = 0, received_bytes = 0;
+  // The part of a piece that belongs to this round.
+  const auto part_of = [&](Piece piece, std::vector<Piece>& pieces, std::vector<std::size_t>& elements) {
+    const std::size_t skip = std::min(piece.bytes, begin * element);
+    piece.input_offset += skip;
+    piece.output_offset += skip;
+    piece.bytes = std::min(piece.bytes - skip, count * element);
+    pieces.push_back(piece);
+    elements.push_back(piece.bytes / element);
+    return piece.bytes;
+  };
+  for (int peer = 0; peer < size(); ++peer) {
+    sent_bytes += part_of(piece_of(collective, size(), rank(), peer), to, sent);
+    received_bytes += part_of(piece_of(collective, size(), peer, rank()), from, received);
+  }
+  const CarrierBuffers buffers = carrier_->buffers(sent_bytes, received_bytes);
+  std::byte* next = buffers.input;
+  for (const Piece& piece : to) {
+    pack(collective.input, piece.input_offset, next, piece.bytes);
+    next += piece.bytes;
+  }
+  carrier_->run({.kind = collective.kind,
+                 .dtype = collective.dtype,
+                 .input = buffers.input,
+                 .output = buffers.output,
+                 .sent = sent,
+                 .received = received},
+                deadline);
+  const std::byte* last = buffers.output;
+  for (const Piece& piece : from) {
+    unpack(last, collective.output, piece.output_offset, piece.bytes);
+    last += piece.bytes;
+  }
+}
+
+Error CarrierEngine::fail(const Error& error, const Signature& signature, Duration elapsed) {
+  ErrorDetail detail{.rank = rank(),
+                     .operation = std::string(to_string(signature.kind)),
+                     .sequence = signature.sequence,
+                     .elapsed_seconds = seconds(elapsed)};
+  if (error.kind() == ErrorKind::desync) {  // every rank finds its own two sides
+    failed_ = true;
+    detail.peer = error.detail().peer;
+    return Error(error.kind(), error.what(), detail);
+  }
+  std::optional<Error> seen = error;
+  {
+    const std::lock_guard lock(mutex_);
+    if (aborted_) seen = aborted_;  // what the library said came of it
+  }
+  last_words_.say({seen->kind(), seen->what()}, Deadline::after(kGrace));
+  failed_ = true;
+  carrier_->interrupt();
+  const Error why = verdict(*seen, rank(), last_words_.hear(Deadline::after(kGrace)), site_.members);
+  detail.peer = why.detail().peer;
+  last_words_.say({why.kind(), why.what()}, Deadline::after(kGrace));  // for who comes late
+  return Error(why.kind(),
+               fmt::format("{} failed on rank {} after {:.3f} s ({}): {}", describe(signature), rank(),
+                           seconds(elapsed), to_string(why.kind()), why.what()),
+               detail);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,66 @@
+// The CarrierEngine runs collectives over a Carrier. group -> CarrierEngine -> Carrier. It adds what such libraries
+// lack: ranks compare signatures before data moves, errors have a kind and name ranks, and what the library cannot
+// reduce is refused before anything is sent. Data passes through the carrier's buffers in rounds of bounded size.
+//
+// Reductions need not add up in rank order: that is the library's affair, and results may differ in the last bit from
+// those of the native engines, and from library to library. Thread rule: as Engine.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/adapters/carrier.h"
+#include "lockstep/adapters/last_words.h"
+#include "lockstep/base/error.h"
+#include "lockstep/collective/engine.h"
+
+namespace lockstep {
+
+// What a library can reduce.
+using Reductions = bool (*)(ReduceOp op, DType dtype);
+using MakeCarrier = std::unique_ptr<Carrier> (*)(const CarrierSite& site, Deadline deadline);
+
+class CarrierEngine final : public Engine {
+ public:
+  // Blocks until the carriers of all ranks have met. What the carrier throws; Error{timeout}.
+  CarrierEngine(const CarrierSite& site, MakeCarrier make, Reductions reductions, Deadline deadline);
+
+  int rank() const override { return site_.rank; }
+  int size() const override { return site_.size; }
+  std::string_view name() const override { return carrier_->name(); }
+  bool reads_device_memory() const override { return carrier_->reads_device_memory(); }
+  bool supports(OpKind kind, ReduceOp op, DType dtype) const override;
+  void run(const Collective& collective, Deadline deadline) override;
+  void abort(std::string_view reason) noexcept override;
+
+ private:
+  void throw_if_aborted();
+  void check_alive();
+  // Throws Error{desync} unless all ranks came with this signature.
+  void compare_signatures(const Signature& mine, Deadline deadline);
+  void carry_out(const Collective& collective, Deadline deadline);
+  // The parts [begin, begin + count) of every rank's elements.
+  void run_round(const Collective& collective, std::size_t begin, std::size_t count, Deadline deadline);
+  void run_all_to_all_round(const Collective& collective, std::size_t begin, std::size_t count, Deadline deadline);
+  void pack(std::span<const Segment> from, std::size_t offset, std::byte* to, std::size_t bytes);
+  void unpack(const std::byte* from, std::span<const Segment> to, std::size_t offset, std::size_t bytes);
+  // Tells the other ranks and hears them, then explains.
+  Error fail(const Error& error, const Signature& signature, Duration elapsed);
+
+  CarrierSite site_;
+  const Reductions reductions_;
+  LastWords last_words_;
+  std::mutex mutex_;
+  std::optional<Error> aborted_;  // protected by mutex_
+  std::unique_ptr<Carrier> carrier_;
+  std::uint64_t sequence_ = 0;
+  std::optional<Error> failure_;
+  std::atomic<bool> failed_{false};  // failure_, for abort()
+};
+
+}  // namespace lockstep

@@ -1,0 +1,110 @@
+// The carrier over Gloo: libtorch's own process group of that name, in host memory, over TCP. Where libtorch comes
+// without Gloo's headers, "lockstep/adapters/gloo_declarations.h" stands for those that the next one includes.
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+#include <array>
+#include <cstring>
+
+#include "lockstep/adapters/backend_table.h"
+#include "lockstep/adapters/torch_calls.h"
+#include "lockstep/adapters/torch_store.h"
+#include "lockstep/base/error.h"
+#include "lockstep/collective/reduce.h"
+#include "lockstep/store/prefix_store.h"
+
+namespace lockstep {
+namespace {
+
+// Gives access to the connections: closing them is the only way to end an operation before its timeout.
+class GlooGroup final : public c10d::ProcessGroupGloo {
+ public:
+  using c10d::ProcessGroupGloo::ProcessGroupGloo;
+  void close() {
+    for (const auto& context : contexts_) context->closeConnections();
+  }
+};
+
+std::chrono::milliseconds left_until(Deadline deadline) {
+  constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24 * 365);  // Gloo adds it to a time point
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(std::min<Duration>(deadline.remaining(), kLongest));
+  return std::max(left, std::chrono::milliseconds(1));  // 0 means no limit
+}
+
+// Gloo tells its failures apart by their texts only.
+Error translate(const std::string& text) {
+  const bool in_time = text.find("imed out") == std::string::npos && text.find("imeout") == std::string::npos;
+  return Error(in_time ? ErrorKind::peer_lost : ErrorKind::timeout, "Gloo: " + text);
+}
+
+template <class Call>
+auto with_translated_errors(Call&& call) {
+  try {
+    return call();
+  } catch (const Error&) {
+    throw;
+  } catch (const c10::Error& error) {
+    throw translate(error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    throw translate(error.what());
+  }
+}
+
+class GlooCarrier final : public Carrier {
+ public:
+  GlooCarrier(const CarrierSite& site, Deadline deadline) : size_(site.size) {
+    const auto timeout = left_until(deadline);
+    auto options = c10d::ProcessGroupGloo::Options::create(timeout);
+    options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(site.address));
+    options->threads = 1;  // one collective at a time
+    auto store =
+        c10::make_intrusive<TorchStoreView>(std::make_shared<PrefixStore>(site.store, "gloo/" + site.group), timeout);
+    group_ = c10::make_intrusive<GlooGroup>(store, site.rank, site.size, options);
+  }
+
+  std::string_view name() const override { return "gloo"; }
+
+  CarrierBuffers buffers(std::size_t input_bytes, std::size_t output_bytes) override {
+    if (input_.size() < input_bytes) input_.resize(input_bytes);
+    if (output_.size() < output_bytes) output_.resize(output_bytes);
+    return {input_.data(), output_.data()};
+  }
+
+  void copy(std::byte* to, const std::byte* from, std::size_t bytes) override { std::memcpy(to, from, bytes); }
+
+  void run(const CarrierCall& call, Deadline deadline) override {
+    CarrierCall made = call;
+    if (call.reduce == ReduceOp::avg) made.reduce = ReduceOp::sum;
+    with_translated_errors([&] { start_call(*group_, made, at::kCPU, left_until(deadline))->wait(); });
+    if (call.reduce == ReduceOp::avg) {
+      const std::byte* sum = call.output;
+      reduce_rows({&call.output, 1}, {&sum, 1}, call.count, call.dtype, ReduceOp::avg, size_);
+    }
+  }
+
+  void interrupt() noexcept override {
+    try {
+      group_->close();
+    } catch (const std::exception&) {  // then its timeout ends it
+    }
+  }
+
+ private:
+  const int size_;
+  std::vector<std::byte> input_, output_;  // outlive the group, whose threads use them
+  c10::intrusive_ptr<GlooGroup> group_;
+};
+
+}  // namespace
+
+std::unique_ptr<Carrier> make_gloo_carrier(const CarrierSite& site, Deadline deadline) {
+  try {
+    return with_translated_errors([&] { return std::make_unique<GlooCarrier>(site, deadline); });
+  } catch (const Error& error) {
+    if (!deadline.expired() || error.kind() == ErrorKind::timeout) throw;
+    throw Error(ErrorKind::timeout, std::string("not all ranks have come to the meeting: ") + error.what());
+  }
+}
+
+bool gloo_reduces(ReduceOp op, DType dtype) { return torch_reduces(op, dtype); }
+
+}  // namespace lockstep

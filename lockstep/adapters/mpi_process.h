@@ -1,0 +1,36 @@
+// MpiProcess is MPI as this process has it: started once, with the first group that wants it, and finalised when the
+// program ends in peace. MpiCarrier -> MpiProcess -> libmpi. Thread-safe: MPI is called under its lock, so that MPI
+// need only serialise (MPI_THREAD_SERIALIZED). May block while MPI starts.
+#pragma once
+
+#include <mpi.h>
+
+#include <mutex>
+#include <string>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+
+class MpiProcess {
+ public:
+  // Error{invalid_argument} where MPI was started by the program for less than serialised threads, or has been
+  // finalised.
+  static MpiProcess& instance();
+
+  std::mutex& mutex() { return mutex_; }
+  // A group has failed: the others may never reach MPI_Finalize, so that this process must not wait for them there.
+  void leave_unfinalized() { finalize_ = false; }
+
+ private:
+  MpiProcess();
+  ~MpiProcess();
+
+  std::mutex mutex_;
+  bool finalize_ = false;
+};
+
+// Error{internal} that quotes MPI, if the code is an error.
+void check_mpi(int code, const char* what);
+
+}  // namespace lockstep

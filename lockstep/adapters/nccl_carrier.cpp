@@ -1,0 +1,122 @@
+// The carrier over NCCL: libtorch's own process group of that name, between GPUs. Its buffers lie in the memory of this
+// process's GPU; what lies in the host's memory is copied there and back.
+#include <ATen/ops/empty.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <cuda_runtime_api.h>
+#include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
+
+#include <algorithm>
+#include <thread>
+
+#include "lockstep/adapters/backend_table.h"
+#include "lockstep/adapters/torch_calls.h"
+#include "lockstep/adapters/torch_store.h"
+#include "lockstep/base/error.h"
+#include "lockstep/store/prefix_store.h"
+
+namespace lockstep {
+namespace {
+
+constexpr Duration kPatience = std::chrono::milliseconds(50);  // before a waiting rank asks whether the group lives
+
+std::chrono::milliseconds left_until(Deadline deadline) {
+  constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24 * 365);
+  return std::chrono::ceil<std::chrono::milliseconds>(std::min<Duration>(deadline.remaining(), kLongest));
+}
+
+template <class Call>
+auto with_translated_errors(Call&& call) {
+  try {
+    return call();
+  } catch (const Error&) {
+    throw;
+  } catch (const c10::Error& error) {
+    throw Error(ErrorKind::internal, std::string("NCCL: ") + error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    throw Error(ErrorKind::internal, std::string("NCCL: ") + error.what());
+  }
+}
+
+class NcclCarrier final : public Carrier {
+ public:
+  NcclCarrier(const CarrierSite& site, Deadline deadline)
+      : device_(at::kCUDA, c10::cuda::current_device()), check_alive_(site.check_alive) {
+    auto options = c10d::ProcessGroupNCCL::Options::create();
+    options->timeout = std::chrono::hours(24 * 365);  // each call has a deadline, and is watched over here
+    const auto store = c10::make_intrusive<TorchStoreView>(
+        std::make_shared<PrefixStore>(site.store, "nccl/" + site.group), left_until(deadline));
+    group_ = c10::make_intrusive<c10d::ProcessGroupNCCL>(store, site.rank, site.size, options);
+  }
+
+  std::string_view name() const override { return "nccl"; }
+  bool reads_device_memory() const override { return true; }
+
+  CarrierBuffers buffers(std::size_t input_bytes, std::size_t output_bytes) override {
+    return {grown(input_, input_bytes), grown(output_, output_bytes)};
+  }
+
+  void copy(std::byte* to, const std::byte* from, std::size_t bytes) override {
+    const c10::cuda::CUDAGuard guard(device_);
+    // The default kind tells by the addresses where both sides lie.
+    check(cudaMemcpy(to, from, bytes, cudaMemcpyDefault), "a copy");
+  }
+
+  void run(const CarrierCall& call, Deadline deadline) override {
+    const c10::cuda::CUDAGuard guard(device_);
+    const auto work = with_translated_errors([&] { return start_call(*group_, call, device_, left_until(deadline)); });
+    TimePoint look = steady_clock().now() + kPatience;
+    while (!with_translated_errors([&] { return work->isCompleted(); })) {
+      const TimePoint now = steady_clock().now();
+      if (deadline.expired(now)) throw Error(ErrorKind::timeout, "NCCL has not finished by the deadline");
+      if (now >= look) {
+        check_alive_();
+        look = steady_clock().now() + kPatience;
+      }
+      std::this_thread::yield();
+    }
+    with_translated_errors([&] { work->wait(); });  // throws what it failed with
+  }
+
+  void interrupt() noexcept override {
+    try {
+      group_->abort();
+    } catch (const std::exception&) {  // the others find out by the store
+    }
+  }
+
+ private:
+  static void check(cudaError_t code, const char* what) {
+    if (code != cudaSuccess) throw Error(ErrorKind::internal, std::string(what) + ": " + cudaGetErrorString(code));
+  }
+
+  std::byte* grown(at::Tensor& buffer, std::size_t bytes) const {
+    if (!buffer.defined() || buffer.nbytes() < bytes) {
+      const auto size = static_cast<std::int64_t>(std::max<std::size_t>(bytes, 64));
+      buffer = at::empty({size}, at::TensorOptions().dtype(at::kByte).device(device_));
+    }
+    return static_cast<std::byte*>(buffer.data_ptr());
+  }
+
+  const at::Device device_;
+  const std::function<void()> check_alive_;
+  at::Tensor input_, output_;
+  c10::intrusive_ptr<c10d::ProcessGroupNCCL> group_;
+};
+
+}  // namespace
+
+std::unique_ptr<Carrier> make_nccl_carrier(const CarrierSite& site, Deadline deadline) {
+  if (c10::cuda::device_count() == 0) {
+    throw Error(ErrorKind::invalid_argument, "the backend nccl needs a GPU, and this process sees none");
+  }
+  return with_translated_errors([&] { return std::make_unique<NcclCarrier>(site, deadline); });
+}
+
+bool nccl_reduces(ReduceOp op, DType dtype) {
+  const bool is_bitwise = op == ReduceOp::band || op == ReduceOp::bor || op == ReduceOp::bxor;
+  // Of bool, "and" and "or" are min and max.
+  return torch_reduces(op, dtype) && (!is_bitwise || (dtype == DType::boolean && op != ReduceOp::bxor));
+}
+
+}  // namespace lockstep

@@ -1,0 +1,190 @@
+// The contract of engines, for what runs over Gloo, and as far as one GPU goes over NCCL; ranks are threads. Order of
+// addition is the libraries' affair.
+#include <doctest/doctest.h>
+
+#include "lockstep/adapters/backends.h"
+#include "lockstep/store/memory_store.h"
+#include "tests/contract/engine/cases.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/rank_threads.h"
+
+using namespace lockstep;
+using namespace lockstep::testing;
+
+namespace {
+
+bool has(const std::string& backend) {
+  const std::vector<std::string> names = backends();
+  const bool found = std::find(names.begin(), names.end(), backend) != names.end();
+  if (!found) MESSAGE("skipped: this build has no " << backend);
+  return found;
+}
+bool has_gloo() { return has("gloo"); }
+
+// With buffers that hold little, what is small goes in rounds as well.
+Engines make_gloo_engines(int ranks, std::size_t buffer_bytes = 1 << 20) {
+  const auto store = std::make_shared<MemoryStore>();
+  Engines engines(static_cast<std::size_t>(ranks));
+  run_ranks_or_throw(ranks, [&](int rank) {
+    CarrierSite site{.rank = rank,
+                     .size = ranks,
+                     .generation = 3,
+                     .group = "test",
+                     .address = "127.0.0.1",
+                     .members = {},
+                     .store = store,
+                     .buffer_bytes = buffer_bytes};
+    for (int peer = 0; peer < ranks; ++peer) site.members.push_back("rank " + std::to_string(peer));
+    engines[static_cast<std::size_t>(rank)] = make_backend_engine("gloo", site, soon());
+  });
+  return engines;
+}
+
+Error error_in(const std::exception_ptr& thrown) {
+  return error_of([&] {
+    if (thrown) std::rethrow_exception(thrown);
+  });
+}
+
+}  // namespace
+
+TEST_CASE("the table of what is supported is true of gloo") {
+  if (!has_gloo()) return;
+  for (const int ranks : {1, 2, 3}) {
+    Engines engines = make_gloo_engines(ranks);
+    run_ranks_or_throw(ranks, [&](int rank) {
+      Engine& engine = *engines[static_cast<std::size_t>(rank)];
+      CHECK(engine.name() == "gloo");
+      CHECK(walk_table(engine, Where::ordinary, Match::value) > 0);
+      CHECK_FALSE(engine.supports(OpKind::all_reduce, ReduceOp::sum, DType::i16));
+      CHECK(engine.supports(OpKind::all_gather, ReduceOp::sum, DType::i16));
+    });
+  }
+}
+
+TEST_CASE("random collectives over gloo") {
+  if (!has_gloo()) return;
+  for (const int ranks : {2, 4}) {
+    Engines engines = make_gloo_engines(ranks);
+    run_ranks_or_throw(ranks, [&](int rank) {
+      Engine& engine = *engines[static_cast<std::size_t>(rank)];
+      std::mt19937 shared(static_cast<unsigned>(ranks)), own(static_cast<unsigned>(rank) + 1000);
+      for (int i = 0; i < 150; ++i) {
+        const Case c = random_case(shared, ranks, i);
+        if (engine.supports(c.kind, c.reduce, c.dtype)) run_case(engine, c, own, Where::ordinary, Match::value);
+      }
+    });
+  }
+}
+
+TEST_CASE("what is larger than a carrier's buffers passes in rounds") {
+  if (!has_gloo()) return;
+  for (const std::size_t buffer_bytes : {1, 100, 4096}) {  // 1: an element at a time
+    Engines engines = make_gloo_engines(3, buffer_bytes);
+    run_ranks_or_throw(3, [&](int rank) {
+      std::mt19937 own(static_cast<unsigned>(rank));
+      Engine& engine = *engines[static_cast<std::size_t>(rank)];
+      for (const OpKind kind : {OpKind::all_reduce, OpKind::reduce, OpKind::reduce_scatter, OpKind::broadcast,
+                                OpKind::all_gather, OpKind::gather, OpKind::scatter, OpKind::all_to_all}) {
+        run_case(engine, case_of(kind, ReduceOp::max, DType::i32, 3, 1), own, Where::ordinary, Match::value);
+      }
+      if (buffer_bytes < 4096) return;
+      run_case(engine, {.kind = OpKind::all_reduce, .dtype = DType::f32, .count = 50'001}, own, Where::ordinary,
+               Match::value);
+      const Case uneven{.kind = OpKind::all_to_all, .dtype = DType::f64, .counts = {0, 9000, 1, 3, 0, 0, 0, 0, 700}};
+      run_case(engine, uneven, own, Where::ordinary, Match::value);
+    });
+  }
+}
+
+TEST_CASE("ranks in different collectives all get both signatures, and no data is touched") {
+  if (!has_gloo()) return;
+  Engines engines = make_gloo_engines(3);
+  const auto errors = run_ranks(3, [&](int rank) {
+    std::vector<float> data(5, static_cast<float>(rank));
+    const std::uint64_t count = rank == 1 ? 5 : 4;
+    const Segment segment{reinterpret_cast<std::byte*>(data.data()), count * 4};
+    try {
+      engines[static_cast<std::size_t>(rank)]->run(
+          {.kind = OpKind::all_reduce, .dtype = DType::f32, .count = count, .output = {&segment, 1}}, soon());
+    } catch (...) {
+      CHECK(data == std::vector<float>(5, static_cast<float>(rank)));
+      throw;
+    }
+  });
+  for (const auto& error : errors) {
+    CHECK_ERROR(error_in(error), ErrorKind::desync, "rank 1 in all_reduce(sum) #1 of 5 float32",
+                "all_reduce(sum) #1 of 4 float32", "all ranks must make the same calls in the same order");
+  }
+  CHECK_ERROR(error_of([&] { engines[0]->run({}, soon()); }), ErrorKind::desync, "of 5 float32");
+}
+
+TEST_CASE("a timeout names the missing rank, also to that rank when it comes") {
+  if (!has_gloo()) return;
+  Engines engines = make_gloo_engines(3);
+  const auto start = std::chrono::steady_clock::now();
+  const auto errors = run_ranks(3, [&](int rank) {
+    Engine& engine = *engines[static_cast<std::size_t>(rank)];
+    engine.run({}, soon());
+    if (rank != 2) engine.run({}, Deadline::after(300ms));
+  });
+  CHECK(std::chrono::steady_clock::now() - start < 4s);
+  for (const std::size_t r : {0U, 1U}) {
+    CHECK_ERROR(error_in(errors[r]), ErrorKind::timeout, "barrier #2 failed on rank " + std::to_string(r),
+                "missing: rank 2");
+  }
+  CHECK_ERROR(error_of([&] { engines[2]->run({}, soon()); }), ErrorKind::timeout, "missing: rank 2");
+}
+
+TEST_CASE("a rank that leaves is named to those who wait for it") {
+  if (!has_gloo()) return;
+  Engines engines = make_gloo_engines(3);
+  const auto errors = run_ranks(3, [&](int rank) {
+    const auto r = static_cast<std::size_t>(rank);
+    engines[r]->run({}, soon());
+    if (rank == 1) return engines[r].reset();
+    engines[r]->run({}, soon());
+  });
+  for (const std::size_t r : {0U, 2U}) {
+    CHECK_ERROR(error_in(errors[r]), ErrorKind::peer_lost, "rank 1 died or left the group", "barrier #2");
+  }
+}
+
+TEST_CASE("abort ends a waiting peer at once, and every later call, and quotes the reason") {
+  if (!has_gloo()) return;
+  Engines engines = make_gloo_engines(2);
+  const auto start = std::chrono::steady_clock::now();
+  const auto errors = run_ranks(2, [&](int rank) {
+    if (rank == 0) engines[0]->run({}, soon());
+    if (rank == 1) engines[1]->abort("loss is NaN");
+  });
+  CHECK(std::chrono::steady_clock::now() - start < 3s);
+  CHECK_ERROR(error_in(errors[0]), ErrorKind::aborted, "rank 1 ended the group: loss is NaN");
+  CHECK_ERROR(error_of([&] { engines[1]->run({}, soon()); }), ErrorKind::aborted, "loss is NaN");
+}
+
+TEST_CASE("a rank that does not come to the meeting is missed at the deadline") {
+  if (!has_gloo()) return;
+  const CarrierSite site{.size = 2,
+                         .group = "alone",
+                         .address = "127.0.0.1",
+                         .members = {"rank 0", "rank 1"},
+                         .store = std::make_shared<MemoryStore>()};
+  CHECK_ERROR(error_of([&] { make_backend_engine("gloo", site, Deadline::after(300ms)); }), ErrorKind::timeout,
+              "not all ranks have come");
+}
+
+TEST_CASE("the table of what is supported is true of nccl, with one rank") {
+  if (!has("nccl")) return;
+  const CarrierSite site{
+      .group = "one", .address = "127.0.0.1", .members = {"rank 0"}, .store = std::make_shared<MemoryStore>()};
+  std::unique_ptr<Engine> engine;
+  try {
+    engine = make_backend_engine("nccl", site, soon());
+  } catch (const Error& error) {
+    CHECK_ERROR(error, ErrorKind::invalid_argument, "the backend nccl needs a GPU");
+    return;
+  }
+  CHECK(engine->reads_device_memory());
+  CHECK(walk_table(*engine, Where::ordinary, Match::value) > 0);
+}

@@ -1,0 +1,141 @@
+"""Other backends with a process for each rank.
+
+backends_test.py gloo|mpi <lockstep> <backend_rank> <group_worker> <mpirun>
+
+Ranks of mpi are started by MPI's own mpirun, all others by hand.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "group"))
+from jobs import Job, free_port  # noqa: E402
+
+BACKEND, LOCKSTEP, RANK, WORKER, MPIRUN = sys.argv[1:6]
+SKIPPED = 77
+
+
+class Ranks:
+    """The lines that each rank of a job printed, and their exit codes."""
+
+    def __init__(self, size, program, *arguments, **environment):
+        with tempfile.TemporaryDirectory() as folder:
+            self.environment = {
+                **os.environ, "HOME": folder, "LOCKSTEP_TOKEN_FILE": Job.token(_Folder(folder)), "OMP_NUM_THREADS": "1",
+                "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()),
+                "LOCKSTEP_BACKEND": BACKEND, **environment}
+            run = self.by_mpirun if BACKEND == "mpi" else self.by_hand
+            self.lines, self.codes = run(size, folder, [program, *map(str, arguments)])
+
+    def by_hand(self, size, folder, command):
+        ranks = [subprocess.Popen(command, env={**self.environment, "RANK": str(rank)}, stdout=subprocess.PIPE,
+                                  text=True) for rank in range(size)]
+        outputs = [rank.communicate(timeout=90)[0] for rank in ranks]
+        return [output.splitlines() for output in outputs], [rank.returncode for rank in ranks]
+
+    def by_mpirun(self, size, folder, command):
+        # Each into a file of its own; the status as well, since mpirun reports one for all.
+        script = ('RANK=${OMPI_COMM_WORLD_RANK:-$PMI_RANK} && export RANK && cd "$0" && "$@" > out.$RANK; '
+                  'code=$?; echo $code > code.$RANK')
+        options = ["--allow-run-as-root", "--oversubscribe"] if "Open" in version_of_mpirun() else []
+        subprocess.run([MPIRUN, *options, "-n", str(size), "sh", "-c", script, folder, *command], env=self.environment,
+                       timeout=90, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+        def read(name):
+            path = os.path.join(folder, name)
+            if not os.path.exists(path):
+                return ""
+            with open(path, encoding="utf-8") as file:
+                return file.read()
+
+        return ([read(f"out.{rank}").splitlines() for rank in range(size)],
+                [int(read(f"code.{rank}") or -1) for rank in range(size)])
+
+
+class _Folder:
+    """What Job.token() needs to see of a job."""
+
+    def __init__(self, name):
+        self.folder = self
+        self.name = name
+
+
+def version_of_mpirun():
+    return subprocess.run([MPIRUN, "--version"], capture_output=True, text=True).stdout
+
+
+class Contract(unittest.TestCase):
+    def test_every_collective_and_a_mismatch_at_the_end(self):
+        for size in (1, 3):
+            with self.subTest(size):
+                ranks = Ranks(size, RANK, BACKEND, "contract")
+                for rank, lines in enumerate(ranks.lines):
+                    self.assertRegex(lines[0], r"refused \d+", ranks.lines)
+                    if size == 1:
+                        self.assertEqual(lines[1:], ["done"])
+                        continue
+                    self.assertRegex(lines[1], r"^error desync .*rank 1 in all_reduce\(sum\) #\d+ of 0 float32")
+                    self.assertIn("of 1 float32", lines[1])
+                    self.assertEqual(ranks.codes[rank], 3)
+
+    def test_a_late_rank_is_named_at_the_deadline(self):
+        ranks = Ranks(3, RANK, BACKEND, "late")
+        for lines in ranks.lines[:2]:
+            self.assertRegex(lines[-1], r"^error timeout barrier #2 failed .*missing: rank 2 \(host \S+, pid \d+\)")
+        if BACKEND != "mpi":  # mpirun ends the rest of a job when a rank fails
+            self.assertRegex(ranks.lines[2][-1], r"^error timeout .*missing: rank 2 ")
+
+    def test_abort_reaches_the_others_with_its_reason(self):
+        ranks = Ranks(3, RANK, BACKEND, "abort")
+        told = [lines[-1] for lines in ranks.lines if lines]
+        self.assertTrue(told, ranks.codes)
+        for line in told:
+            self.assertRegex(line, "^error aborted .*rank 2 ended the group: loss is NaN")
+
+    @unittest.skipIf(BACKEND == "mpi", "mpirun kills a job of which a rank has died")
+    def test_a_rank_that_is_killed_is_named(self):
+        ranks = Ranks(3, RANK, BACKEND, "die")
+        for lines in ranks.lines[:2]:
+            self.assertRegex(lines[-1], r"^error peer_lost .*rank 2 \(host \S+, pid \d+\) died or left the group")
+
+
+class Groups(unittest.TestCase):
+    """What stands on top of an engine knows nothing of backends."""
+
+    def test_sums(self):
+        ranks = Ranks(3, WORKER, "sums")
+        self.assertEqual(ranks.lines, [[f"{rank} right over {BACKEND}"] for rank in range(3)])
+
+    def test_parts_and_messages(self):
+        ranks = Ranks(4, WORKER, "parts")
+        self.assertEqual(ranks.lines, [[f"{rank} parts right over {BACKEND}"] for rank in range(4)])
+
+    def test_training_keeps_replicas_equal(self):
+        ranks = Ranks(2, WORKER, "train", 5)
+        hashes = [re.sub(r"^\d+ ", "", lines[-1]) for lines in ranks.lines]
+        self.assertRegex(hashes[0], rf"^hash [0-9a-f]+ over {BACKEND}$")
+        self.assertEqual(hashes[0], hashes[1])
+
+    def test_a_backend_that_is_not_there_is_refused_with_those_that_are(self):
+        ranks = Ranks(1, WORKER, "sums", LOCKSTEP_BACKEND="nonsense")
+        self.assertRegex(ranks.lines[0][0],
+                         rf'error invalid_argument .*LOCKSTEP_BACKEND names, "nonsense" is not in this build, '
+                         rf"which has native,.*{BACKEND}")
+
+
+def built():
+    """Whether the build has the backend, as its own error for an unknown one says."""
+    environment = {**os.environ, "LOCKSTEP_BACKEND": "nonsense"}
+    said = subprocess.run([WORKER, "sums"], env=environment, capture_output=True, text=True).stdout
+    return re.search(rf"which has .*\b{BACKEND}\b", said) is not None
+
+
+if __name__ == "__main__":
+    if not built():
+        print(f"SKIPPED: this build has no backend {BACKEND}; script/bootstrap installs MPI")
+        sys.exit(SKIPPED)
+    unittest.main(argv=[sys.argv[0], "-v", *sys.argv[6:]])

@@ -1,0 +1,94 @@
+// Tensors of other devices in groups that work on the host's memory: staged there and back. Without a GPU on a device
+// that only tests have, with one also on CUDA.
+#include <ATen/ATen.h>
+#include <doctest/doctest.h>
+
+#include "tests/support/expect_error.h"
+#include "tests/support/fake_device.h"
+#include "tests/support/local_groups.h"
+
+using namespace lockstep;
+using namespace lockstep::testing;
+
+namespace {
+
+constexpr Over kTransports[] = {Over::arena, Over::links};
+
+at::Tensor numbers(std::int64_t count, int rank) { return at::arange(count, at::kFloat) + rank; }
+
+void check_collectives(const ProcessGroup& group, at::Device device) {
+  const int rank = group.rank();
+  const auto here = [&](const at::Tensor& tensor) { return tensor.to(device); };
+  const auto expect = [&](const at::Tensor& tensor, const at::Tensor& wanted) {
+    CHECK(tensor.device() == device);
+    CHECK(at::equal(tensor.to(at::kCPU), wanted));
+  };
+  for (const std::int64_t count : {0, 5, 100'000}) {
+    const at::Tensor sum = here(numbers(count, rank));
+    group.all_reduce(sum);
+    expect(sum, numbers(count, 0) * 2 + 1);
+    const at::Tensor later = here(numbers(count, rank));
+    const Work work = group.all_reduce_async(later, ReduceOp::max);
+    work.wait();
+    expect(later, numbers(count, 1));
+    const at::Tensor sent = here(numbers(count, rank));
+    group.broadcast(sent, 1);
+    expect(sent, numbers(count, 1));
+    const std::vector<at::Tensor> all = group.all_gather(here(numbers(count, rank)));
+    for (int peer = 0; peer < 2; ++peer) expect(all[static_cast<std::size_t>(peer)], numbers(count, peer));
+    const at::Tensor part = here(at::zeros({count}));
+    group.reduce_scatter(part, {here(numbers(count, rank)), here(numbers(count, rank + 10))});
+    expect(part, numbers(count, rank * 10) * 2 + 1);
+    const at::Tensor got = here(at::zeros({count}));
+    const Work received = group.recv_async(got, 1 - rank);
+    group.send(here(numbers(count, rank)), 1 - rank);
+    received.wait();
+    expect(got, numbers(count, 1 - rank));
+  }
+  const at::Tensor columns = here(numbers(12, rank).reshape({3, 4})).t();
+  group.all_reduce({columns, at::ones({2})});  // not in order, and with one of the host's
+  expect(columns, (numbers(12, 0) * 2 + 1).reshape({3, 4}).t());
+}
+
+}  // namespace
+
+TEST_CASE("a device's tensors are staged through the host's memory and come home") {
+  register_fake_device();
+  const std::int64_t before = fake_device_synchronizations();
+  for (const Over transport : kTransports) {
+    run_group_or_throw(2, transport, [](const ProcessGroup& group) {
+      CHECK(group.supports(OpKind::all_reduce, ReduceOp::sum, at::kFloat, at::kPrivateUse1));
+      check_collectives(group, kFakeDevice);
+    });
+  }
+  CHECK(fake_device_synchronizations() > before);  // where nothing is copied in, what is queued is waited for
+}
+
+TEST_CASE("a failed collective leaves a device's tensors as they were") {
+  register_fake_device();
+  run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
+    const at::Tensor tensor = numbers(4 + group.rank(), 1).to(kFakeDevice);
+    CHECK_ERROR(error_of([&] { group.all_reduce(tensor); }), ErrorKind::desync, "of 4 float32", "of 5 float32");
+    CHECK(at::equal(tensor.to(at::kCPU), numbers(4 + group.rank(), 1)));
+  });
+}
+
+TEST_CASE("tensors without memory are refused") {
+  run_group_or_throw(1, Over::arena, [](const ProcessGroup& group) {
+    const at::Tensor meta = at::empty({3}, at::TensorOptions().device(at::kMeta));
+    CHECK_ERROR(error_of([&] { group.all_reduce(meta); }), ErrorKind::invalid_argument,
+                "all_reduce: tensor 0 is on meta, where it has no memory");
+    CHECK_FALSE(group.supports(OpKind::all_reduce, ReduceOp::sum, at::kFloat, at::kMeta));
+  });
+}
+
+TEST_CASE("two ranks share a GPU") {
+  if (!at::hasCUDA()) {
+    MESSAGE("skipped: no CUDA device");
+    return;
+  }
+  for (const Over transport : kTransports) {
+    run_group_or_throw(2, transport,
+                       [](const ProcessGroup& group) { check_collectives(group, at::Device(at::kCUDA, 0)); });
+  }
+}

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/birthplace.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/unique_fd.h"
@@ -67,8 +68,10 @@ class TcpMesh final : public Mesh {
   Error lost(int rank, const std::string& why);
   std::size_t not_now(int rank, bool& ready);
 
+  const Birthplace birthplace_;
   const int rank_;
   std::vector<Peer> peers_;  // by rank; the own one has no descriptors
+  const Bytes goodbye_ = frame(Bytes(1, kGoodbye), kMaxControlBytes);
   UniqueFd epoll_;
   UniqueFd wake_;
   bool is_woken_ = false;  // for the next wait()
@@ -114,10 +117,10 @@ TcpMesh::TcpMesh(int rank, std::vector<TcpLink> links)
 }
 
 TcpMesh::~TcpMesh() {
-  const char goodbye[] = {1, 0, 0, 0, kGoodbye};
+  if (!birthplace_.is_here()) return;  // a forked child's goodbye would be its parent's
   for (Peer& each : peers_) {
     const int fd = each.link.wire(Wire::control).get();
-    if (fd >= 0) ::send(fd, goodbye, sizeof goodbye, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (fd >= 0) ::send(fd, goodbye_.data(), goodbye_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
   }
 }
 
@@ -238,6 +241,7 @@ void TcpMesh::read_control(Peer& peer) {
 }
 
 void TcpMesh::abort(const Error& error) noexcept {
+  if (!birthplace_.is_here()) return;
   try {
     if (!set_aborted(error)) return;
     const Bytes message = frame(encode_abort(error), kMaxControlBytes);

@@ -8,6 +8,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/hash.h"
+#include "lockstep/base/log.h"
 #include "lockstep/collective/arena_engine.h"
 #include "lockstep/collective/link_engine.h"
 #include "lockstep/transport/arena_mesh.h"
@@ -16,6 +17,8 @@
 
 namespace lockstep {
 namespace {
+
+constexpr const char* kPart = "part ";  // begins the names of groups that are parts of others
 
 bool on_one_node(const Membership& membership) {
   return std::all_of(membership.members.begin(), membership.members.end(),
@@ -28,14 +31,13 @@ ProcessGroup over_arena(std::unique_ptr<Arena> arena, const GroupOptions& option
   return ProcessGroup(std::make_unique<ArenaEngine>(std::move(arena)), options, std::move(messages), std::move(origin));
 }
 
-ProcessGroup over_shared_memory(const Membership& membership, const std::string& name, const GroupOptions& options,
-                                std::shared_ptr<const GroupOrigin> origin, Deadline deadline) {
+std::unique_ptr<Arena> shared_arena(const Membership& membership, const std::string& name, Deadline deadline) {
   SharedArenaSpec spec;
   spec.name = name;
   spec.rank = membership.rank;
   spec.options.generation = membership.generation;
   for (const Member& member : membership.members) spec.members.push_back({to_string(member), member.pid});
-  return over_arena(make_shared_arena(spec, *membership.store, deadline), options, std::move(origin));
+  return make_shared_arena(spec, *membership.store, deadline);
 }
 
 std::unique_ptr<Mesh> tcp_mesh(const Membership& membership, const std::string& name, Deadline deadline) {
@@ -85,7 +87,18 @@ ProcessGroup connect_group(const Membership& membership, const std::string& name
                 "namespaces): transport shared_memory is not to be had; use automatic or tcp");
   }
   if (!one_node || options.transport == Transport::tcp) return over_tcp(membership, name, options, origin, deadline);
-  return over_shared_memory(membership, name, options, origin, deadline);
+  std::unique_ptr<Arena> arena;
+  try {
+    arena = shared_arena(membership, name, deadline);
+  } catch (const Error& error) {
+    // Every rank gets this error if any of them does.
+    if (error.kind() != ErrorKind::internal || options.transport == Transport::shared_memory) throw;
+    if (membership.rank == 0 && !name.starts_with(kPart)) {
+      log_warning(fmt::format("the ranks talk over TCP, since there is no shared memory to be had: {}", error.what()));
+    }
+    return over_tcp(membership, name, options, std::move(origin), deadline);
+  }
+  return over_arena(std::move(arena), options, std::move(origin));
 }
 
 ProcessGroup connect_part(const GroupOrigin& origin, int rank, const std::vector<int>& ranks, const std::string& name,
@@ -99,7 +112,7 @@ ProcessGroup connect_part(const GroupOrigin& origin, int rank, const std::vector
     part.members.back().rank = static_cast<int>(part.members.size()) - 1;
   }
   // Hashed, since parts of parts would have names without end.
-  return connect_group(part, fmt::format("part {:016x}", hash_of(origin.name + "/" + name)), options, deadline);
+  return connect_group(part, fmt::format("{}{:016x}", kPart, hash_of(origin.name + "/" + name)), options, deadline);
 }
 
 }  // namespace lockstep

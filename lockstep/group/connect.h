@@ -11,8 +11,9 @@
 namespace lockstep {
 
 // Blocks until all ranks of the job have connected. Shared memory where all ranks are on one node, else TCP, unless the
-// options name one. `name` tells apart the groups of a job. Throws what the transports throw; Error{invalid_argument}
-// for one that cannot work.
+// options name one. If they name none and shared memory cannot be had, all ranks use TCP, and rank 0 says so in the
+// log. `name` tells apart the groups of a job. Throws what the transports throw; Error{invalid_argument} for one that
+// cannot work.
 ProcessGroup connect_group(const Membership& membership, const std::string& name, const GroupOptions& options,
                            Deadline deadline);
 

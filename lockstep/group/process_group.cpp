@@ -13,6 +13,7 @@
 #include <thread>
 #include <utility>
 
+#include "lockstep/base/birthplace.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/hash.h"
 #include "lockstep/collective/arena_engine.h"
@@ -47,6 +48,7 @@ struct ProcessGroup::State {
   // In the caller, behind everything that was issued before.
   template <class Run>
   void run(Run&& run_collective) {
+    birthplace.check("a group");
     std::unique_lock lock(mutex);
     idle.wait(lock, [this] { return queue.empty() && !running; });
     run_collective(*engine);
@@ -54,6 +56,7 @@ struct ProcessGroup::State {
 
   // On the group's thread.
   Work start(std::shared_ptr<Call> call) {
+    birthplace.check("a group");
     Work work;
     {
       const std::lock_guard lock(mutex);
@@ -85,6 +88,12 @@ struct ProcessGroup::State {
     }
   }
 
+  // In a forked child the state is never destroyed: it would wait for threads that are not there.
+  static void destroy(State* state) {
+    if (state->birthplace.is_here()) delete state;
+  }
+
+  const Birthplace birthplace;
   const std::unique_ptr<Engine> engine;
   ArenaEngine* const arena;
   const GroupOptions options;
@@ -108,7 +117,7 @@ struct ProcessGroup::State {
 
 ProcessGroup::ProcessGroup(std::unique_ptr<Engine> engine, const GroupOptions& options, std::unique_ptr<Mesh> messages,
                            std::shared_ptr<const GroupOrigin> origin)
-    : state_(std::make_shared<State>(std::move(engine), options, std::move(messages), std::move(origin))) {}
+    : state_(new State(std::move(engine), options, std::move(messages), std::move(origin)), &State::destroy) {}
 
 int ProcessGroup::rank() const { return state_->engine->rank(); }
 int ProcessGroup::size() const { return state_->engine->size(); }

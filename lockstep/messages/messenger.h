@@ -26,6 +26,7 @@
 #include <thread>
 #include <vector>
 
+#include "lockstep/base/birthplace.h"
 #include "lockstep/base/bytes.h"
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/error.h"
@@ -63,6 +64,7 @@ class Messenger {
   void run();
   void wake() noexcept;
 
+  const Birthplace birthplace_;
   const std::unique_ptr<Mesh> mesh_;
 
   std::mutex mutex_;

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <deque>
 #include <list>
+#include <mutex>
 #include <random>
 #include <thread>
 #include <vector>
@@ -49,6 +50,7 @@ struct Pipe {
 enum class State { open, frozen, closed };
 
 struct Connection {
+  int number = 0;
   UniqueFd client;
   UniqueFd server;
   std::array<Pipe, 2> pipes;
@@ -83,6 +85,11 @@ class ChaosProxy::Loop {
   }
 
   Endpoint endpoint() const { return listener_.address().endpoint(); }
+
+  std::uint64_t passed(int connection, Way way) {
+    const std::lock_guard lock(mutex_);
+    return passed_.at(static_cast<std::size_t>(connection))[static_cast<std::size_t>(way)];
+  }
 
   std::atomic<bool> frozen{false};
   std::atomic<bool> refusing{false};
@@ -137,11 +144,17 @@ class ChaosProxy::Loop {
   }
 
   void take_in(UniqueFd fd) {
-    const int number = count++;
+    const int number = count;
+    {
+      const std::lock_guard lock(mutex_);
+      passed_.emplace_back();
+    }
+    ++count;
     if (refusing) return reset(fd);
     try {
       UniqueFd server = connect_tcp(target_, ConnectRetry::never, Deadline::after(kConnectTimeout));
       Connection& made = connections_.emplace_back();
+      made.number = number;
       made.client = std::move(fd);
       made.server = std::move(server);
       const Fault fault = plan_.fault ? plan_.fault(number) : Fault();
@@ -221,6 +234,7 @@ class ChaosProxy::Loop {
       }
       pipe.queued -= piece.bytes.size();
       pipe.passed += piece.bytes.size();
+      note_passed(connection);
       pipe.queue.pop_front();
       strike(connection, pipe);
       if (connection.state != State::open) return;
@@ -229,6 +243,11 @@ class ChaosProxy::Loop {
       ::shutdown(pipe.to, SHUT_WR);
       pipe.end_passed_on = true;
     }
+  }
+
+  void note_passed(const Connection& connection) {
+    const std::lock_guard lock(mutex_);
+    passed_.at(static_cast<std::size_t>(connection.number)) = {connection.pipes[0].passed, connection.pipes[1].passed};
   }
 
   // Does to the connection what its fault says, once as many bytes have passed.
@@ -256,6 +275,8 @@ class ChaosProxy::Loop {
   Listener listener_;
   UniqueFd waker_;
   std::list<Connection> connections_;
+  std::mutex mutex_;
+  std::vector<std::array<std::uint64_t, 2>> passed_;  // guarded by mutex_
   std::jthread thread_;
 };
 
@@ -263,6 +284,8 @@ ChaosProxy::ChaosProxy(const Endpoint& target, ChaosPlan plan, const Endpoint& l
     : loop_(std::make_unique<Loop>(target, std::move(plan), listen)) {}
 
 ChaosProxy::~ChaosProxy() = default;
+
+std::uint64_t ChaosProxy::passed(int connection, Way way) const { return loop_->passed(connection, way); }
 
 Endpoint ChaosProxy::endpoint() const { return loop_->endpoint(); }
 int ChaosProxy::connections() const { return loop_->count; }

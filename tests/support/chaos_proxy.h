@@ -49,6 +49,9 @@ class ChaosProxy {
   Endpoint endpoint() const;
   int connections() const;  // that have come so far
 
+  // How many bytes have been forwarded on a connection so far.
+  std::uint64_t passed(int connection, Way way) const;
+
   // For all connections, present and future, until thaw().
   void freeze();
   void thaw();

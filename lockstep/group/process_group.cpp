@@ -238,6 +238,7 @@ Work ProcessGroup::all_to_all_async(at::TensorList outputs, at::TensorList input
 Work ProcessGroup::barrier_async(const CallOptions& options) const { return start(Call(), options); }
 
 Messenger& ProcessGroup::messenger() const {
+  state_->birthplace.check("a group");
   const std::lock_guard lock(state_->messenger_mutex);
   if (state_->messenger == nullptr) {
     if (state_->messages == nullptr) {

@@ -45,6 +45,11 @@ Error died(const SharedArenaSpec& spec, int peer) {
                {.rank = spec.rank, .peer = peer});
 }
 
+Error cannot_make(const SharedArenaSpec& spec, const std::string& why) {
+  return Error(ErrorKind::internal, spec.members[0].name + " could not make shared memory: " + why,
+               {.rank = spec.rank, .peer = 0});
+}
+
 Error cannot_map(const SharedArenaSpec& spec, int who, const std::string& why) {
   return Error(
       ErrorKind::internal,
@@ -101,16 +106,16 @@ Mapping create(const SharedArenaSpec& spec, Store& store, Deadline deadline) {
     store.set(key_of(spec), invitation.text(), deadline);
     return mapping;
   } catch (const Error& error) {
+    if (error.kind() != ErrorKind::internal) throw;  // the store's own
     store.set(key_of(spec), kFailed + std::string(error.what()), deadline);
-    throw;
+    throw cannot_make(spec, error.what());
   }
 }
 
 Mapping attach_or_report(const SharedArenaSpec& spec, Store& store, Deadline deadline) {
   const std::string text = store.get(key_of(spec), deadline);
   if (!text.empty() && text.front() == kFailed) {
-    throw Error(ErrorKind::internal, spec.members[0].name + " could not make shared memory: " + text.substr(1),
-                {.rank = spec.rank, .peer = 0});
+    throw cannot_make(spec, text.substr(1));
   }
   std::string why;
   try {

@@ -139,7 +139,7 @@ class Limits(unittest.TestCase):
                     with open(os.path.join(work.folder.name, f"errors{rank}"), encoding="utf-8") as file:
                         errors += file.read()
                 self.assertEqual(errors.count("over TCP"), 1, errors)
-                self.assertRegex(errors, rf"over TCP, since there is no shared memory to be had: rank {unlucky} \(host ")
+                self.assertRegex(errors, rf"over TCP, since there is no shared memory to be had: rank {unlucky} \(host")
                 self.assertIn("ulimit -v", errors)
 
     def test_without_a_choice_it_is_an_error_on_every_rank(self):

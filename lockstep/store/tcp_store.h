@@ -4,8 +4,8 @@
 // its deadline and 0.1 s. A call whose connection breaks or is damaged connects anew and is sent again until its
 // deadline, and the server does not do it twice; a get() or wait() goes on waiting. Errors besides those of Store:
 // peer_lost at once if the server was reached before and its host now refuses connections; those of the handshake;
-// invalid_argument in a child that was forked since;
-// internal if a change was sent again so late that the server no longer remembers whether it was done.
+// internal if a change was sent again so late that the server no longer remembers whether it was done; invalid_argument
+// in a child that was forked since.
 #pragma once
 
 #include <atomic>

@@ -19,6 +19,7 @@ namespace {
 
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 constexpr char kFailed = '!';
+constexpr Duration kReportTimeout = std::chrono::seconds(1);
 constexpr Duration kLivenessPeriod = std::chrono::milliseconds(50);  // how often who waits looks for dead peers
 
 // Where the first member's memory file is to be found, as it stands in the store.
@@ -130,6 +131,20 @@ Mapping attach_or_report(const SharedArenaSpec& spec, Store& store, Deadline dea
   throw cannot_map(spec, spec.rank, why);
 }
 
+// A member that could not follow the invitation may end because of it before the first one has told all.
+Error why_died(const SharedArenaSpec& spec, int peer, Store& store, Deadline deadline) {
+  try {
+    const std::string key = report_key(spec, peer);
+    const Deadline limit = std::min(deadline, Deadline::after(kReportTimeout));
+    if (store.check({key}, limit)) {
+      const std::string report = store.get(key, limit);
+      if (!report.empty()) return cannot_map(spec, peer, report.substr(1));
+    }
+  } catch (const Error&) {  // the store is gone as well
+  }
+  return died(spec, peer);
+}
+
 // Tells all who wait in the arena, then throws.
 [[noreturn]] void give_up(const Mapping& mapping, const Error& error) {
   record_abort(reinterpret_cast<arena::ArenaHeader*>(mapping.data())->abort, error);
@@ -202,7 +217,7 @@ std::unique_ptr<Arena> make_shared_arena(const SharedArenaSpec& spec, Store& sto
       return Error(ErrorKind::timeout, fmt::format("shared memory of group {}: not mapped by {}", spec.name, who),
                    detail);
     }
-    return died(spec, stall.peer);
+    return why_died(spec, stall.peer, store, deadline);
   };
   made->await(ready, missing, explain, deadline);
   return made;

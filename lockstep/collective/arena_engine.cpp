@@ -93,6 +93,7 @@ void ArenaEngine::abort(std::string_view reason) noexcept {
 }
 
 std::uint64_t ArenaEngine::post(const Collective& collective, Deadline deadline) {
+  arena_->birthplace().check("a group");
   check_arguments(collective, rank(), size());
   arena_->check_abort();
   if (next_ - oldest_ == arena::kInFlight) wait(oldest_, deadline);

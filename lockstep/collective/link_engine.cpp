@@ -27,6 +27,7 @@ LinkEngine::LinkEngine(std::unique_ptr<Mesh> mesh, std::uint64_t generation, Top
     : mesh_(std::move(mesh)), generation_(generation), exchange_(*mesh_, std::move(topology), check_tuning(tuning)) {}
 
 void LinkEngine::run(const Collective& collective, Deadline deadline) {
+  birthplace_.check("a group");
   if (failure_) throw Error(*failure_);
   check_arguments(collective, rank(), size());
   const Signature signature = signature_of(collective, ++sequence_, generation_);

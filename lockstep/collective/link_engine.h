@@ -13,6 +13,7 @@
 #include <mutex>
 #include <optional>
 
+#include "lockstep/base/birthplace.h"
 #include "lockstep/base/error.h"
 #include "lockstep/collective/chunk_plan.h"
 #include "lockstep/collective/engine.h"
@@ -42,6 +43,7 @@ class LinkEngine final : public Engine {
   Error blame(const Error& error) const;
   Error explain(const Error& error, const Signature& signature, Duration elapsed) const;
 
+  const Birthplace birthplace_;
   const std::unique_ptr<Mesh> mesh_;
   const std::uint64_t generation_;
   Exchange exchange_;

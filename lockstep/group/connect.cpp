@@ -10,6 +10,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/hash.h"
+#include "lockstep/base/log.h"
 #include "lockstep/collective/arena_engine.h"
 #include "lockstep/collective/link_engine.h"
 #include "lockstep/observe/process_recorder.h"
@@ -19,6 +20,8 @@
 
 namespace lockstep {
 namespace {
+
+constexpr const char* kPart = "part ";  // begins the names of groups that are parts of others
 
 bool on_one_node(const Membership& membership) {
   return std::all_of(membership.members.begin(), membership.members.end(),
@@ -47,15 +50,31 @@ std::unique_ptr<Arena> node_arena(const Membership& membership, const std::strin
   return make_shared_arena(spec, *membership.store, deadline);
 }
 
-// The ranks that share memory with this one, and rings to them; none if it is alone on its node, or is not to use it.
-NodeMemory node_memory(const Membership& membership, const std::string& name, Deadline deadline) {
+// The same; null where it cannot be had and the options leave the choice. All ranks of the node get the same.
+std::unique_ptr<Arena> arena_if_any(const Membership& membership, const std::string& name, const GroupOptions& options,
+                                    Deadline deadline) {
+  try {
+    return node_arena(membership, name, deadline);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::internal || options.transport == Transport::shared_memory) throw;
+    if (membership.local_rank == 0 && !name.starts_with(kPart)) {
+      log_warning(fmt::format("the ranks talk over TCP, since there is no shared memory to be had: {}", error.what()));
+    }
+    return nullptr;
+  }
+}
+
+// The ranks that share memory with this one, and rings to them; none if it is alone on its node.
+NodeMemory node_memory(const Membership& membership, const std::string& name, const GroupOptions& options,
+                       Deadline deadline) {
   NodeMemory memory;
   const std::string& node = membership.members[static_cast<std::size_t>(membership.rank)].node_id;
   for (const Member& member : membership.members) {
     if (member.node_id == node) memory.ranks.push_back(member.rank);
   }
   if (memory.ranks.size() == 1) return {};
-  const std::unique_ptr<Arena> arena = node_arena(membership, name, deadline);
+  const std::unique_ptr<Arena> arena = arena_if_any(membership, name, options, deadline);
+  if (arena == nullptr) return {};
   memory.keep_alive = arena->mapping();
   memory.rings = arena->message_rings();
   return memory;
@@ -81,7 +100,7 @@ std::unique_ptr<Mesh> mesh_between_hosts(const Membership& membership, const std
   settings.name = name;
   settings.address = membership.members[static_cast<std::size_t>(membership.rank)].address;
   settings.connections = options.connections;
-  if (options.transport == Transport::automatic) settings.node = node_memory(membership, name, deadline);
+  if (options.transport == Transport::automatic) settings.node = node_memory(membership, name, options, deadline);
   return connect_tcp_mesh(settings, *membership.store, deadline);
 }
 
@@ -155,7 +174,12 @@ ProcessGroup connect_group(const Membership& membership, const std::string& name
   if (!one_node || options.transport == Transport::tcp) {
     return between_hosts(membership, name, options, std::move(origin), deadline);
   }
-  return over_arena(node_arena(membership, name, deadline), options, std::move(origin));
+  std::unique_ptr<Arena> arena = arena_if_any(membership, name, options, deadline);
+  if (arena == nullptr) {
+    options.transport = Transport::tcp;
+    return between_hosts(membership, name, options, std::move(origin), deadline);
+  }
+  return over_arena(std::move(arena), options, std::move(origin));
 }
 
 ProcessGroup connect_part(const GroupOrigin& origin, int rank, const std::vector<int>& ranks, const std::string& name,
@@ -169,7 +193,7 @@ ProcessGroup connect_part(const GroupOrigin& origin, int rank, const std::vector
     part.members.back().rank = static_cast<int>(part.members.size()) - 1;
   }
   // Hashed, since parts of parts would have names without end.
-  return connect_group(part, fmt::format("part {:016x}", hash_of(origin.name + "/" + name)), options, deadline);
+  return connect_group(part, fmt::format("{}{:016x}", kPart, hash_of(origin.name + "/" + name)), options, deadline);
 }
 
 }  // namespace lockstep

@@ -10,9 +10,10 @@
 
 namespace lockstep {
 
-// Blocks until all ranks of the job have connected. Over the backend that the options name, or over shared memory
-// where all ranks are on one node, else TCP, unless they name one. `name` tells apart the groups of a job. Throws what
-// the transports throw; Error{invalid_argument} for one that cannot work.
+// Blocks until all ranks of the job have connected. Over the backend that the options name, or over shared memory where
+// all ranks are on one node, else TCP, unless they name one. If they name none and shared memory cannot be had, all
+// ranks of the node use TCP, and the lowest of them says so in the log. `name` tells apart the groups of a job. Throws
+// what the transports throw; Error{invalid_argument} for one that cannot work.
 ProcessGroup connect_group(const Membership& membership, const std::string& name, const GroupOptions& options,
                            Deadline deadline);
 

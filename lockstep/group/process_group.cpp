@@ -13,6 +13,7 @@
 #include <thread>
 #include <utility>
 
+#include "lockstep/base/birthplace.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/hash.h"
 #include "lockstep/collective/arena_engine.h"
@@ -57,6 +58,7 @@ struct ProcessGroup::State {
   // In the caller, behind everything that was issued before.
   template <class Run>
   void run(Run&& run_collective) {
+    birthplace.check("a group");
     std::unique_lock lock(mutex);
     idle.wait(lock, [this] { return queue.empty() && !running; });
     run_collective(*engine);
@@ -76,6 +78,7 @@ struct ProcessGroup::State {
 
   // On the group's thread.
   Work start(std::shared_ptr<Call> call) {
+    birthplace.check("a group");
     Work work;
     call->collective.ticket = log.issue(record_of(signature_of(call->collective, 0, 0)));
     {
@@ -111,6 +114,12 @@ struct ProcessGroup::State {
     }
   }
 
+  // In a forked child the state is never destroyed: it would wait for threads that are not there.
+  static void destroy(State* state) {
+    if (state->birthplace.is_here()) delete state;
+  }
+
+  const Birthplace birthplace;
   const std::unique_ptr<Engine> engine;
   ArenaEngine* const arena;
   const Memory memory;
@@ -137,7 +146,7 @@ struct ProcessGroup::State {
 
 ProcessGroup::ProcessGroup(std::unique_ptr<Engine> engine, const GroupOptions& options, std::unique_ptr<Mesh> messages,
                            std::shared_ptr<const GroupOrigin> origin)
-    : state_(std::make_shared<State>(std::move(engine), options, std::move(messages), std::move(origin))) {}
+    : state_(new State(std::move(engine), options, std::move(messages), std::move(origin)), &State::destroy) {}
 
 int ProcessGroup::rank() const { return state_->engine->rank(); }
 int ProcessGroup::size() const { return state_->engine->size(); }
@@ -259,6 +268,7 @@ Work ProcessGroup::all_to_all_async(at::TensorList outputs, at::TensorList input
 Work ProcessGroup::barrier_async(const CallOptions& options) const { return start(Call(), options); }
 
 Messenger& ProcessGroup::messenger() const {
+  state_->birthplace.check("a group");
   const std::lock_guard lock(state_->messenger_mutex);
   if (state_->messenger == nullptr) {
     if (state_->messages == nullptr) {

@@ -27,6 +27,7 @@
 #include <thread>
 #include <vector>
 
+#include "lockstep/base/birthplace.h"
 #include "lockstep/base/bytes.h"
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/error.h"
@@ -70,6 +71,7 @@ class Messenger final : public Lookout {
   void run();
   void wake() noexcept;
 
+  const Birthplace birthplace_;
   const std::unique_ptr<Mesh> mesh_;
   Pulse pulse_;
 

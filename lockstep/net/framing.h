@@ -1,6 +1,6 @@
-// Framing cuts a stream into messages: a u32 little-endian length and that many bytes.
-// message -> frame -> stream -> frame -> message. A length over the caller's limit is Error{corrupt_data}, before any
-// memory is taken for it.
+// Framing cuts a stream into messages: three u32 (length, CRC-32 of the message, CRC-32 of these two) and the message.
+// message -> frame -> stream -> frame -> message. Whatever was damaged on the way is Error{corrupt_data}, and so is a
+// length over the caller's limit, before any memory is taken for it. This is no protection from those who mean harm.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace lockstep {
 
-inline constexpr std::size_t kFrameHeaderBytes = 4;
+inline constexpr std::size_t kFrameHeaderBytes = 12;
 
 // The frame of a payload, to be sent as it is. Error{invalid_argument} over the limit.
 Bytes frame(ByteView payload, std::size_t limit_bytes);

@@ -84,8 +84,9 @@ bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK || 
 UniqueFd connect_tcp(const Endpoint& endpoint, ConnectRetry retry, Deadline deadline) {
   Duration pause = kFirstPause;
   std::string last = "no attempt was made";
-  for (;;) {
+  for (int rounds = 1;; ++rounds) {
     bool hopeless = true;
+    bool refused = false;
     for (const SocketAddress& address : resolve(endpoint, deadline)) {
       Attempt attempt = try_connect(address, deadline);
       if (attempt.fd) {
@@ -93,6 +94,7 @@ UniqueFd connect_tcp(const Endpoint& endpoint, ConnectRetry retry, Deadline dead
         return std::move(attempt.fd);
       }
       hopeless = hopeless && attempt.saved_errno != 0 && !may_heal(attempt.saved_errno);
+      refused = refused || attempt.saved_errno == ECONNREFUSED;
       // An address family that this host lacks says nothing about the server.
       if (attempt.saved_errno != EAFNOSUPPORT && attempt.saved_errno != EADDRNOTAVAIL) {
         last = fmt::format("{}: {}", to_string(address),
@@ -101,16 +103,17 @@ UniqueFd connect_tcp(const Endpoint& endpoint, ConnectRetry retry, Deadline dead
       if (deadline.expired()) break;
     }
     const bool expired = deadline.expired();
-    if (!expired && (retry == ConnectRetry::never || hopeless)) {
+    const bool is_gone = retry == ConnectRetry::unless_refused && refused;
+    if (!expired && (retry == ConnectRetry::never || hopeless || is_gone)) {
       throw Error(hopeless ? ErrorKind::internal : ErrorKind::peer_lost,
                   fmt::format("cannot connect to {} ({})", to_string(endpoint), last));
     }
     if (expired) {
       throw Error(
           ErrorKind::timeout,
-          fmt::format("could not connect to {} before the deadline ({}); check that the address and port are right, "
-                      "that the server is running and that no firewall is in between",
-                      to_string(endpoint), last));
+          fmt::format("could not connect to {} before the deadline ({}{}); check that the address and port are "
+                      "right, that the server is running and that no firewall is in between",
+                      to_string(endpoint), rounds == 1 ? "" : fmt::format("{} attempts, the last: ", rounds), last));
     }
     ::poll(nullptr, 0, deadline.poll_timeout_ms(static_cast<int>(pause / 1ms)));
     pause = std::min(pause * 2, kLongestPause);

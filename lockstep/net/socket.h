@@ -15,6 +15,7 @@ namespace lockstep {
 enum class ConnectRetry {
   never,           // a refused connection is Error{peer_lost} at once
   until_deadline,  // the server may not be up yet: refused and unreachable are tried again, with growing pauses
+  unless_refused,  // the server was there: unreachable is tried again, but a host that refuses says that it is gone
 };
 
 // How long sent bytes may stay without an answer from the peer's kernel before the connection counts as lost. It also

@@ -17,15 +17,7 @@ StoreReply succeeded(const StoreRequest& request, Bytes value) {
 }  // namespace
 
 std::vector<AddressedReply> StoreMachine::handle(ConnectionId from, const StoreRequest& request, TimePoint now) {
-  Replies replies;
-  if (changes_state(request.op)) {
-    const auto before = done_.find({request.client, request.id});
-    if (before != done_.end()) return {{from, before->second}};
-    replies.push_back({from, change(request)});
-    remember(request, replies.front().reply);
-    wake(request.keys.front(), replies);
-    return replies;
-  }
+  if (changes_state(request.op)) return change_once(from, request, now);
   try {
     for (const std::string& key : request.keys) check_store_key(key);
   } catch (const Error& error) {
@@ -34,7 +26,27 @@ std::vector<AddressedReply> StoreMachine::handle(ConnectionId from, const StoreR
   if (request.op == StoreOp::check) {
     return {{from, succeeded(request, find_missing(request.keys, 0) ? "0" : "1")}};
   }
+  Replies replies;
   start_waiting(from, request, now, replies);
+  return replies;
+}
+
+std::vector<AddressedReply> StoreMachine::change_once(ConnectionId from, const StoreRequest& request, TimePoint now) {
+  const AnswerMemory::Recalled recalled = answers_.recall(request, now);
+  switch (recalled.past) {
+    case AnswerMemory::Past::none: break;
+    case AnswerMemory::Past::answered: return {{from, *recalled.answer}};
+    case AnswerMemory::Past::ended:
+      return {{from, failed(request, ErrorKind::aborted, "this is a late copy of a request that has ended")}};
+    case AnswerMemory::Past::forgotten:
+      return {{from, failed(request, ErrorKind::internal,
+                            fmt::format("the connection was lost during store {} of {}, and the server no longer "
+                                        "remembers whether it was done; read the key to find out",
+                                        to_string(request.op), list_keys(request.keys)))}};
+  }
+  Replies replies{{from, change(request)}};
+  answers_.remember(request, replies.front().reply, now);
+  wake(request.keys.front(), replies);
   return replies;
 }
 
@@ -148,19 +160,6 @@ void StoreMachine::drop(ConnectionId connection) {
   if (own == by_connection_.end()) return;
   const std::set<WaiterId> ids = own->second;
   for (const WaiterId id : ids) forget(id);
-}
-
-void StoreMachine::remember(const StoreRequest& request, const StoreReply& reply) {
-  const RequestId key{request.client, request.id};
-  done_bytes_ += reply.value.size();
-  done_.emplace(key, reply);
-  done_order_.push_back(key);
-  while (done_order_.size() > kRememberedReplies || done_bytes_ > kRememberedBytes) {
-    const auto oldest = done_.find(done_order_.front());
-    done_bytes_ -= oldest->second.value.size();
-    done_.erase(oldest);
-    done_order_.pop_front();
-  }
 }
 
 }  // namespace lockstep

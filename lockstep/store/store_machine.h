@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <optional>
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include "lockstep/base/clock.h"
+#include "lockstep/store/answer_memory.h"
 #include "lockstep/store/key_map.h"
 #include "lockstep/store/store_protocol.h"
 
@@ -29,9 +29,6 @@ struct AddressedReply {
 class StoreMachine {
  public:
   static constexpr std::size_t kMaxWaitersPerConnection = 4096;
-  // How many answers are remembered for requests that are sent again.
-  static constexpr std::size_t kRememberedReplies = 4096;
-  static constexpr std::size_t kRememberedBytes = std::size_t{32} << 20;
 
   // The replies that this request causes, to its sender and to those it wakes.
   std::vector<AddressedReply> handle(ConnectionId from, const StoreRequest& request, TimePoint now);
@@ -43,8 +40,6 @@ class StoreMachine {
   void drop(ConnectionId connection);
 
   std::size_t waiting() const { return waiters_.size(); }
-  std::size_t remembered_replies() const { return done_.size(); }
-  std::size_t remembered_bytes() const { return done_bytes_; }
 
  private:
   using WaiterId = std::uint64_t;
@@ -56,6 +51,7 @@ class StoreMachine {
   };
   using Replies = std::vector<AddressedReply>;
 
+  Replies change_once(ConnectionId from, const StoreRequest& request, TimePoint now);
   StoreReply change(const StoreRequest& request);
   void start_waiting(ConnectionId from, const StoreRequest& request, TimePoint now, Replies& replies);
   void wake(std::string_view key, Replies& replies);
@@ -64,7 +60,6 @@ class StoreMachine {
   std::optional<std::size_t> find_missing(const std::vector<std::string>& keys, std::size_t start) const;
   StoreReply found(const StoreRequest& request) const;
   StoreReply missing(const StoreRequest& request) const;
-  void remember(const StoreRequest& request, const StoreReply& reply);
 
   KeyMap map_;
   WaiterId next_waiter_ = 1;
@@ -73,10 +68,7 @@ class StoreMachine {
   std::set<std::pair<TimePoint, WaiterId>> by_expiry_;
   std::unordered_map<ConnectionId, std::set<WaiterId>> by_connection_;
 
-  using RequestId = std::pair<std::uint64_t, std::uint64_t>;
-  std::map<RequestId, StoreReply> done_;
-  std::deque<RequestId> done_order_;
-  std::size_t done_bytes_ = 0;
+  AnswerMemory answers_;
 };
 
 }  // namespace lockstep

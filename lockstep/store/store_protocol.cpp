@@ -42,6 +42,8 @@ Bytes encode(const StoreRequest& request) {
   put_u8(out, static_cast<std::uint8_t>(request.op));
   put_u64(out, request.client);
   put_u64(out, request.id);
+  put_u64(out, request.ended);
+  put_u64(out, static_cast<std::uint64_t>(request.age.count()));
   put_u64(out, static_cast<std::uint64_t>(request.timeout.count()));
   put_u64(out, static_cast<std::uint64_t>(request.delta));
   put_keys(out, request.keys);
@@ -60,6 +62,8 @@ StoreRequest decode_store_request(ByteView encoded) {
   }
   request.client = reader.u64();
   request.id = reader.u64();
+  request.ended = reader.u64();
+  request.age = Duration(static_cast<std::int64_t>(reader.u64()));
   request.timeout = Duration(static_cast<std::int64_t>(reader.u64()));
   request.delta = static_cast<std::int64_t>(reader.u64());
   request.keys = take_keys(reader);

@@ -29,6 +29,8 @@ struct StoreRequest {
   // the same, and is not done twice.
   std::uint64_t client = 0;
   std::uint64_t id = 0;
+  std::uint64_t ended = 0;             // the client needs no answer to any changing request of a smaller id
+  Duration age = Duration::zero();     // since it was first sent, if it is sent again
   Duration timeout = Duration::max();  // get and wait
   std::vector<std::string> keys;       // one, except for wait and check
   Bytes value;                         // set; compare_set's desired

@@ -243,7 +243,10 @@ void StoreServer::Loop::complain(std::string text) {
 StoreServer::StoreServer(const Endpoint& endpoint, StoreServerOptions options)
     : loop_(std::make_unique<Loop>(endpoint, std::move(options))) {}
 
-StoreServer::~StoreServer() = default;
+StoreServer::~StoreServer() {
+  // A forked child has no such thread to wait for, and the descriptor that ends it would end the parent's.
+  if (!birthplace_.is_here()) static_cast<void>(loop_.release());
+}
 
 SocketAddress StoreServer::address() const { return loop_->listener().address(); }
 

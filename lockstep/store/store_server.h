@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 
+#include "lockstep/base/birthplace.h"
 #include "lockstep/net/address.h"
 #include "lockstep/net/handshake.h"
 
@@ -34,7 +35,7 @@ class StoreServer {
  public:
   // Listens on exactly this endpoint when it returns; port 0 takes a free one. Errors as Listener::bind().
   StoreServer(const Endpoint& endpoint, StoreServerOptions options);
-  // Closes all connections. Clients that wait get Error{peer_lost}.
+  // Closes all connections. Clients that wait get Error{peer_lost}. In a forked child it does nothing.
   ~StoreServer();
 
   SocketAddress address() const;
@@ -42,6 +43,7 @@ class StoreServer {
 
  private:
   class Loop;
+  const Birthplace birthplace_;
   std::unique_ptr<Loop> loop_;
 };
 

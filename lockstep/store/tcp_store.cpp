@@ -17,7 +17,11 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::size_t kIdleConnections = 8;
-constexpr int kAttempts = 4;
+constexpr int kMostDamaged = 3;  // handshakes or messages in one call
+// How long a server that was reached before may be silent in a handshake until the connection counts as broken.
+constexpr Duration kHandshakePatience = 3s;
+constexpr Duration kFirstPause = 5ms;
+constexpr Duration kLongestPause = 250ms;
 // How long past the deadline the server's own "nobody has set it" may be under way.
 constexpr Duration kReplyGrace = 50ms;
 
@@ -33,6 +37,8 @@ Deadline with_grace(Deadline deadline) {
   return deadline.is_never() ? deadline : Deadline::at(std::max(deadline.when(), steady_clock().now()) + kReplyGrace);
 }
 
+Error as(ErrorKind kind, const Error& error) { return Error(kind, error.what(), error.detail()); }
+
 HandshakeSettings on_store_channel(HandshakeSettings settings) {
   settings.channel = Channel::store;
   return settings;
@@ -44,13 +50,15 @@ TcpStore::TcpStore(Endpoint server, HandshakeSettings settings)
     : server_(std::move(server)), settings_(on_store_channel(std::move(settings))), client_(random_number()) {}
 
 std::string TcpStore::connect(Deadline deadline) {
-  UniqueFd fd = take_connection(deadline);
+  birthplace_.check("a connection to the store");
+  Stage stage = Stage::connecting;
+  UniqueFd fd = take_connection(deadline, stage);
   std::string host = local_address(fd.get()).host();
   give_back(std::move(fd));
   return host;
 }
 
-UniqueFd TcpStore::take_connection(Deadline deadline) {
+UniqueFd TcpStore::take_connection(Deadline deadline, Stage& stage) {
   for (;;) {
     UniqueFd fd;
     {
@@ -61,39 +69,67 @@ UniqueFd TcpStore::take_connection(Deadline deadline) {
     }
     // Nothing is owed on an idle connection: whatever can be read is its end.
     pollfd entry{fd.get(), POLLIN, 0};
-    if (::poll(&entry, 1, 0) == 0) return fd;
+    if (::poll(&entry, 1, 0) == 0) {
+      stage = Stage::connected;
+      return fd;
+    }
   }
-  return open_connection(deadline);
+  return open_connection(deadline, stage);
 }
 
-UniqueFd TcpStore::open_connection(Deadline deadline) {
-  for (int attempt = 1;; ++attempt) {
+UniqueFd TcpStore::open_connection(Deadline deadline, Stage& stage) {
+  for (Duration pause = kFirstPause;; pause = std::min(pause * 2, kLongestPause)) {
     const bool reached = reached_;
-    UniqueFd fd = connect_tcp(server_, reached ? ConnectRetry::never : ConnectRetry::until_deadline, deadline);
+    UniqueFd fd = connect_tcp(server_, reached ? ConnectRetry::unless_refused : ConnectRetry::until_deadline, deadline);
+    stage = Stage::connected;
+    const Deadline patience = reached ? std::min(deadline, Deadline::after(kHandshakePatience)) : deadline;
     try {
-      handshake_as_client(fd.get(), settings_, deadline);
+      handshake_as_client(fd.get(), settings_, patience);
       reached_ = true;
       return fd;
     } catch (const Error& error) {
+      if (error.kind() == ErrorKind::timeout && !deadline.expired()) throw as(ErrorKind::peer_lost, error);
       // A server under a flood of strangers may drop a newcomer, and one that is being restarted may just have gone.
-      const bool again = error.kind() == ErrorKind::peer_lost && (!reached || attempt < kAttempts);
-      if (!again || deadline.expired()) throw;
-      ::poll(nullptr, 0, deadline.poll_timeout_ms(20));
+      if (reached || error.kind() != ErrorKind::peer_lost || deadline.expired()) throw;
+      ::poll(nullptr, 0, deadline.poll_timeout_ms(static_cast<int>(pause / 1ms)));
     }
   }
 }
 
 void TcpStore::give_back(UniqueFd fd) {
   const std::lock_guard lock(mutex_);
+  outage_.reset();
   if (idle_.size() < kIdleConnections) idle_.push_back(std::move(fd));
 }
+
+class TcpStore::Number {
+ public:
+  Number(TcpStore& store, StoreRequest& request) : store_(store), id_(0) {
+    const std::lock_guard lock(store.mutex_);
+    request.id = store.next_request_++;
+    if (!changes_state(request.op)) return;
+    id_ = request.id;
+    store.under_way_.insert(id_);
+    request.ended = *store.under_way_.begin();
+  }
+  ~Number() {
+    if (id_ == 0) return;
+    const std::lock_guard lock(store_.mutex_);
+    store_.under_way_.erase(id_);
+  }
+  Number(const Number&) = delete;
+  Number& operator=(const Number&) = delete;
+
+ private:
+  TcpStore& store_;
+  std::uint64_t id_;  // 0: nothing to end
+};
 
 StoreRequest TcpStore::request(StoreOp op, std::vector<std::string> keys) {
   for (const std::string& key : keys) check_store_key(key);
   StoreRequest request;
   request.op = op;
   request.client = client_;
-  request.id = next_request_++;
   request.keys = std::move(keys);
   return request;
 }
@@ -108,37 +144,64 @@ StoreReply TcpStore::exchange(int fd, const StoreRequest& request, Deadline dead
   return reply;
 }
 
-StoreReply TcpStore::call(const StoreRequest& request, Deadline deadline) {
+StoreReply TcpStore::attempt(const StoreRequest& request, Deadline deadline, Stage& stage) {
+  UniqueFd fd = take_connection(deadline, stage);
+  StoreReply reply = exchange(fd.get(), request, deadline);
+  give_back(std::move(fd));
+  if (reply.status == StoreStatus::error) {
+    throw Error(reply.kind, reply.value, {.operation = std::string(to_string(request.op))});
+  }
+  return reply;
+}
+
+void TcpStore::note_failure(TimePoint since) {
+  const std::lock_guard lock(mutex_);
+  if (!outage_) outage_ = Outage{since, 0};
+  ++outage_->attempts;
+}
+
+StoreReply TcpStore::call(StoreRequest request, Deadline deadline) {
+  birthplace_.check("a connection to the store");
   const TimePoint start = steady_clock().now();
-  for (int attempt = 1;; ++attempt) {
-    bool connected = false;
+  const Number number(*this, request);
+  Duration pause = Duration::zero();
+  for (int damaged = 0;;) {
+    const bool reached = reached_;
+    const TimePoint tried = steady_clock().now();
+    Stage stage = Stage::connecting;
     try {
-      UniqueFd fd = take_connection(deadline);
-      connected = true;
-      StoreReply reply = exchange(fd.get(), request, deadline);
-      give_back(std::move(fd));
-      if (reply.status == StoreStatus::error) {
-        throw Error(reply.kind, reply.value, {.operation = std::string(to_string(request.op))});
-      }
-      return reply;
+      return attempt(request, deadline, stage);
     } catch (const Error& error) {
-      const bool again =
-          connected && error.kind() == ErrorKind::peer_lost && attempt < kAttempts && !deadline.expired();
-      if (!again) throw explain(error, request, steady_clock().now() - start);
+      if (!error.detail().operation.empty()) throw;  // the server's own words about the request
+      note_failure(tried);
+      const TimePoint now = steady_clock().now();
+      const bool is_cut = error.kind() == ErrorKind::peer_lost && (stage == Stage::connected || !reached);
+      // On a connection that worked before, a bit that was flipped looks like a wrong token or a broken message.
+      const bool is_damaged = error.kind() == ErrorKind::corrupt_data || error.kind() == ErrorKind::unauthorized;
+      if (is_damaged) ++damaged;
+      if (is_cut && deadline.expired(now)) throw explain(as(ErrorKind::timeout, error), request, now - start);
+      const bool again = is_cut || (is_damaged && reached_ && damaged < kMostDamaged);
+      if (!again || deadline.expired(now)) throw explain(error, request, now - start);
     }
+    ::poll(nullptr, 0, deadline.poll_timeout_ms(static_cast<int>(pause / 1ms)));
+    pause = std::clamp(pause * 2, kFirstPause, kLongestPause);
+    request.age = std::max<Duration>(steady_clock().now() - start, 1ns);
   }
 }
 
-Error TcpStore::explain(const Error& error, const StoreRequest& request, Duration elapsed) const {
+Error TcpStore::explain(const Error& error, const StoreRequest& request, Duration elapsed) {
   ErrorDetail detail = error.detail();
-  if (!detail.operation.empty()) return error;  // the server's own words about the request
   detail.operation = to_string(request.op);
   detail.elapsed_seconds = seconds(elapsed);
   const std::string what = fmt::format("store {} of {} failed after {:.1f} s", detail.operation,
                                        list_keys(request.keys), detail.elapsed_seconds);
   if (error.kind() == ErrorKind::timeout && reached_) {
+    const std::lock_guard lock(mutex_);
+    const Outage outage = outage_.value_or(Outage{steady_clock().now(), 0});
     return Error(ErrorKind::timeout,
-                 fmt::format("{}: the store server at {} did not answer ({})", what, to_string(server_), error.what()),
+                 fmt::format("{}: the store server at {} has not answered for {:.1f} s, in {} {} ({})", what,
+                             to_string(server_), seconds(steady_clock().now() - outage.since), outage.attempts,
+                             outage.attempts == 1 ? "attempt" : "attempts", error.what()),
                  detail);
   }
   if (error.kind() == ErrorKind::peer_lost) {

@@ -1,16 +1,22 @@
 // A TcpStore is a client of a StoreServer. Store calls -> frames -> StoreServer.
 // Thread-safe: every call has a connection of its own while it runs, taken from a pool or opened, so a blocking get()
 // holds up nobody. A call that fails or times out closes its connection. A frozen server holds no caller longer than
-// its deadline and 0.1 s. A call whose connection breaks is sent again, and the server does not do it twice. Errors
-// besides those of Store: peer_lost once the server was reached and is gone; those of the handshake.
+// its deadline and 0.1 s. A call whose connection breaks or is damaged connects anew and is sent again until its
+// deadline, and the server does not do it twice; a get() or wait() goes on waiting. Errors besides those of Store:
+// peer_lost at once if the server was reached before and its host now refuses connections; those of the handshake;
+// internal if a change was sent again so late that the server no longer remembers whether it was done; invalid_argument
+// in a child that was forked since.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <mutex>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "lockstep/base/birthplace.h"
 #include "lockstep/base/unique_fd.h"
 #include "lockstep/net/address.h"
 #include "lockstep/net/handshake.h"
@@ -37,21 +43,36 @@ class TcpStore final : public Store {
   bool remove(std::string_view key, Deadline deadline) override;
 
  private:
-  StoreRequest request(StoreOp op, std::vector<std::string> keys);
-  StoreReply call(const StoreRequest& request, Deadline deadline);
-  StoreReply exchange(int fd, const StoreRequest& request, Deadline deadline);
-  UniqueFd take_connection(Deadline deadline);
-  UniqueFd open_connection(Deadline deadline);
-  void give_back(UniqueFd fd);
-  Error explain(const Error& error, const StoreRequest& request, Duration elapsed) const;
+  // Since when calls have got no answer, and how often they tried.
+  struct Outage {
+    TimePoint since;
+    int attempts = 0;
+  };
+  enum class Stage { connecting, connected };
+  // The number of a request, for as long as its answer may be asked for.
+  class Number;
 
+  StoreRequest request(StoreOp op, std::vector<std::string> keys);
+  StoreReply call(StoreRequest request, Deadline deadline);
+  StoreReply attempt(const StoreRequest& request, Deadline deadline, Stage& stage);
+  StoreReply exchange(int fd, const StoreRequest& request, Deadline deadline);
+  UniqueFd take_connection(Deadline deadline, Stage& stage);
+  UniqueFd open_connection(Deadline deadline, Stage& stage);
+  void give_back(UniqueFd fd);
+  void note_failure(TimePoint since);
+  Error explain(const Error& error, const StoreRequest& request, Duration elapsed);
+
+  // A child would count its requests as its parent does, and get answers that are the parent's.
+  const Birthplace birthplace_;
   Endpoint server_;
   HandshakeSettings settings_;
   std::uint64_t client_;
-  std::atomic<std::uint64_t> next_request_{1};
   std::atomic<bool> reached_{false};
-  std::mutex mutex_;
+  std::mutex mutex_;  // guards all below
   std::vector<UniqueFd> idle_;
+  std::uint64_t next_request_ = 1;
+  std::set<std::uint64_t> under_way_;  // changing requests
+  std::optional<Outage> outage_;
 };
 
 }  // namespace lockstep

@@ -62,6 +62,7 @@ std::size_t default_segment_bytes() {
 void format_arena(const Mapping& mapping, int ranks, std::size_t segment_bytes, std::uint64_t generation,
                   std::uint64_t nonce) {
   std::byte* base = mapping.data();
+  mapping.populate(base, message_rings_offset(ranks));
   auto* header = new (base) arena::ArenaHeader{};
   header->version = arena::kVersion;
   header->ranks = static_cast<std::uint32_t>(ranks);
@@ -69,7 +70,6 @@ void format_arena(const Mapping& mapping, int ranks, std::size_t segment_bytes, 
   header->generation = generation;
   header->nonce = nonce;
   // The rest of the memory is zero, which is the initial state of every word in it.
-  mapping.populate(base, message_rings_offset(ranks));
   header->magic = arena::kMagic;
 }
 
@@ -94,6 +94,7 @@ Arena::Arena(std::shared_ptr<Mapping> mapping, int rank, std::vector<ArenaPeer> 
 }
 
 Arena::~Arena() {
+  if (!birthplace_.is_here()) return;
   control(rank_).state.store(RankState::left, std::memory_order_release);
   ring();
 }
@@ -193,6 +194,7 @@ void Arena::await_slowly(const std::function<bool()>& ready, const std::function
 }
 
 void Arena::abort(const Error& error) const noexcept {
+  if (!birthplace_.is_here()) return;
   if (record_abort(header_->abort, error)) ring();
 }
 

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "lockstep/base/birthplace.h"
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/error.h"
 #include "lockstep/transport/abort_record.h"
@@ -52,7 +53,8 @@ class Arena {
  public:
   // The memory is laid out already; marks this rank as joined.
   Arena(std::shared_ptr<Mapping> mapping, int rank, std::vector<ArenaPeer> peers, std::string_view kind);
-  // Marks this rank as having left, so that a peer that still waits for it is told.
+  // Marks this rank as having left, so that a peer that still waits for it is told. In a forked child, which has no
+  // such memory, it does nothing.
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
@@ -94,6 +96,9 @@ class Arena {
   template <class Ready, class WaitingFor, class Explain>
   void await(Ready&& ready, WaitingFor&& waiting_for, Explain&& explain, Deadline deadline) const;
 
+  // In which process this arena can be used.
+  const Birthplace& birthplace() const { return birthplace_; }
+
   // Records the first error for all ranks; later ones are dropped. Never blocks.
   void abort(const Error& error) const noexcept;
   // Throws what abort() recorded, if anything.
@@ -113,6 +118,7 @@ class Arena {
   void await_slowly(const std::function<bool()>& ready, const std::function<bool(int)>& waiting_for,
                     const std::function<Error(const Stall&)>& explain, Deadline deadline) const;
 
+  const Birthplace birthplace_;
   std::shared_ptr<Mapping> mapping_;
   const int rank_;
   const int size_;

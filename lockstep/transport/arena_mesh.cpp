@@ -63,6 +63,7 @@ class ArenaMesh final : public Mesh {
   Error lost(int rank) const;
   std::uint64_t checked(int peer, std::uint64_t filled) const;
 
+  const Birthplace birthplace_;
   const std::shared_ptr<const void> keep_alive_;
   const int rank_;
   const std::vector<ArenaPeer> peers_;
@@ -83,6 +84,7 @@ ArenaMesh::ArenaMesh(std::shared_ptr<const void> keep_alive, std::byte* region, 
 }
 
 ArenaMesh::~ArenaMesh() {
+  if (!birthplace_.is_here()) return;  // the memory is not there
   control(rank_).left.store(1, std::memory_order_release);
   for (int peer = 0; peer < size(); ++peer) ring_bell(peer);
 }
@@ -202,6 +204,7 @@ void ArenaMesh::look_for_dead(TimePoint now) {
 }
 
 void ArenaMesh::abort(const Error& error) noexcept {
+  if (!birthplace_.is_here()) return;
   if (!record_abort(rings_.abort(), error)) return;
   for (int rank = 0; rank < size(); ++rank) ring_bell(rank);
 }

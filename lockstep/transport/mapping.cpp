@@ -1,6 +1,7 @@
 #include "lockstep/transport/mapping.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -18,11 +19,31 @@
 
 namespace lockstep {
 
+namespace {
+
+// As ftruncate(2), but a limit on file sizes (`ulimit -f`), which holds for memory files as well, is EFBIG and does not
+// kill the process.
+int grow(int fd, std::size_t bytes) {
+  sigset_t limit, before;
+  ::sigemptyset(&limit);
+  ::sigaddset(&limit, SIGXFSZ);
+  ::pthread_sigmask(SIG_BLOCK, &limit, &before);
+  const int error = ::ftruncate(fd, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
+  constexpr timespec kNoTime{};
+  if (error == EFBIG) ::sigtimedwait(&limit, nullptr, &kNoTime);
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return error;
+}
+
+}  // namespace
+
 Mapping Mapping::create(std::size_t bytes) {
   UniqueFd fd(::memfd_create("lockstep", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd) throw system_error("memfd_create for shared memory failed", errno);
-  if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
-    throw system_error("cannot size shared memory to " + std::to_string(bytes) + " bytes", errno);
+  if (const int error = grow(fd.get(), bytes); error != 0) {
+    throw system_error("cannot size shared memory to " + std::to_string(bytes) + " bytes" +
+                           (error == EFBIG ? " (is `ulimit -f` set?)" : ""),
+                       error);
   }
   // Nobody may shrink the file under our feet: a touch behind its end would be SIGBUS.
   if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
@@ -53,13 +74,21 @@ Mapping::Mapping(UniqueFd fd, std::size_t bytes) : fd_(std::move(fd)), size_(byt
 }
 
 Mapping::Mapping(Mapping&& other) noexcept
-    : fd_(std::move(other.fd_)), data_(std::exchange(other.data_, nullptr)), size_(other.size_) {}
+    : birthplace_(other.birthplace_),
+      fd_(std::move(other.fd_)),
+      data_(std::exchange(other.data_, nullptr)),
+      size_(other.size_) {}
 
 Mapping::~Mapping() {
-  if (data_ != nullptr) ::munmap(data_, size_);
+  // In a forked child other memory may lie there.
+  if (data_ != nullptr && birthplace_.is_here()) ::munmap(data_, size_);
 }
 
-void Mapping::populate(std::byte* begin, std::size_t bytes) const { ::madvise(begin, bytes, MADV_POPULATE_WRITE); }
+void Mapping::populate(std::byte* begin, std::size_t bytes) const {
+  // Kernels before 5.14 do not know it.
+  if (::madvise(begin, bytes, MADV_POPULATE_WRITE) == 0 || errno == EINVAL) return;
+  throw system_error("cannot get " + std::to_string(bytes) + " bytes of shared memory", errno);
+}
 
 void Mapping::prefer_huge_pages(std::byte* begin, std::size_t bytes) const {
   constexpr std::uintptr_t kHugePage = std::uintptr_t{2} << 20;

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 
+#include "lockstep/base/birthplace.h"
 #include "lockstep/base/unique_fd.h"
 
 namespace lockstep {
@@ -23,7 +24,8 @@ class Mapping {
   std::size_t size() const { return size_; }
   int fd() const { return fd_.get(); }
 
-  // Takes the pages of a range now, instead of at first touch. A hint: failure is ignored.
+  // Takes the pages of a range now, instead of at first touch, which would be SIGBUS if there are none. Error{internal}
+  // if there are none.
   void populate(std::byte* begin, std::size_t bytes) const;
   // Asks for 2 MiB pages in a range. A hint.
   void prefer_huge_pages(std::byte* begin, std::size_t bytes) const;
@@ -31,6 +33,7 @@ class Mapping {
  private:
   Mapping(UniqueFd fd, std::size_t bytes);
 
+  const Birthplace birthplace_;
   UniqueFd fd_;
   std::byte* data_ = nullptr;
   std::size_t size_ = 0;

@@ -1,21 +1,26 @@
 #include "lockstep/transport/shared_arena.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/random.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
+#include "lockstep/transport/abort_record.h"
 
 namespace lockstep {
 namespace {
 
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 constexpr char kFailed = '!';
+constexpr Duration kReportTimeout = std::chrono::seconds(1);
+constexpr Duration kLivenessPeriod = std::chrono::milliseconds(50);  // how often who waits looks for dead peers
 
 // Where the first member's memory file is to be found, as it stands in the store.
 struct Invitation {
@@ -35,6 +40,24 @@ struct Invitation {
   }
 };
 
+Error died(const SharedArenaSpec& spec, int peer) {
+  return Error(ErrorKind::peer_lost,
+               spec.members[static_cast<std::size_t>(peer)].name + " has died while the group was being set up",
+               {.rank = spec.rank, .peer = peer});
+}
+
+Error cannot_make(const SharedArenaSpec& spec, const std::string& why) {
+  return Error(ErrorKind::internal, spec.members[0].name + " could not make shared memory: " + why,
+               {.rank = spec.rank, .peer = 0});
+}
+
+Error cannot_map(const SharedArenaSpec& spec, int who, const std::string& why) {
+  return Error(
+      ErrorKind::internal,
+      fmt::format("{} cannot map the group's shared memory: {}", spec.members[static_cast<std::size_t>(who)].name, why),
+      {.rank = spec.rank, .peer = who});
+}
+
 std::vector<ArenaPeer> watch(const SharedArenaSpec& spec) {
   std::vector<ArenaPeer> peers(spec.members.size());
   for (std::size_t i = 0; i < peers.size(); ++i) {
@@ -42,12 +65,7 @@ std::vector<ArenaPeer> watch(const SharedArenaSpec& spec) {
     peers[i].pid = spec.members[i].pid;
     if (static_cast<int>(i) == spec.rank) continue;
     peers[i].pidfd.reset(static_cast<int>(::syscall(SYS_pidfd_open, spec.members[i].pid, 0)));
-    if (!peers[i].pidfd && errno == ESRCH) {
-      ErrorDetail detail;
-      detail.rank = spec.rank;
-      detail.peer = static_cast<int>(i);
-      throw Error(ErrorKind::peer_lost, peers[i].name + " has died while the group was being set up", detail);
-    }
+    if (!peers[i].pidfd && errno == ESRCH) throw died(spec, static_cast<int>(i));
   }
   return peers;
 }
@@ -73,7 +91,11 @@ Mapping attach(const SharedArenaSpec& spec, const Invitation& invitation) {
   return mapping;
 }
 
-Mapping create(const SharedArenaSpec& spec, Store& store, const std::string& key, Deadline deadline) {
+// The key of the invitation, and those under which the others say whether they could follow it.
+std::string key_of(const SharedArenaSpec& spec) { return "arena/" + spec.name; }
+std::string report_key(const SharedArenaSpec& spec, int rank) { return fmt::format("{}/{}", key_of(spec), rank); }
+
+Mapping create(const SharedArenaSpec& spec, Store& store, Deadline deadline) {
   const int ranks = static_cast<int>(spec.members.size());
   const std::size_t segment = spec.options.segment_bytes != 0
                                   ? (spec.options.segment_bytes + kHugePage - 1) / kHugePage * kHugePage
@@ -83,28 +105,97 @@ Mapping create(const SharedArenaSpec& spec, Store& store, const std::string& key
     Invitation invitation{static_cast<int>(::getpid()), mapping.fd(), mapping.size(), 0};
     if (::getrandom(&invitation.nonce, sizeof invitation.nonce, 0) < 0) throw system_error("getrandom failed", errno);
     format_arena(mapping, ranks, segment, spec.options.generation, invitation.nonce);
-    store.set(key, invitation.text(), deadline);
+    store.set(key_of(spec), invitation.text(), deadline);
     return mapping;
   } catch (const Error& error) {
-    store.set(key, kFailed + std::string(error.what()), deadline);
-    throw;
+    if (error.kind() != ErrorKind::internal) throw;  // the store's own
+    store.set(key_of(spec), kFailed + std::string(error.what()), deadline);
+    throw cannot_make(spec, error.what());
   }
+}
+
+Mapping attach_or_report(const SharedArenaSpec& spec, Store& store, Deadline deadline) {
+  const std::string text = store.get(key_of(spec), deadline);
+  if (!text.empty() && text.front() == kFailed) {
+    throw cannot_make(spec, text.substr(1));
+  }
+  std::string why;
+  try {
+    Mapping mapping = attach(spec, Invitation::parse(text));
+    store.set(report_key(spec, spec.rank), "", deadline);
+    return mapping;
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::internal && error.kind() != ErrorKind::corrupt_data) throw;
+    why = error.what();
+  }
+  store.set(report_key(spec, spec.rank), kFailed + why, deadline);
+  throw cannot_map(spec, spec.rank, why);
+}
+
+// A member that could not follow the invitation may end because of it before the first one has told all.
+Error why_died(const SharedArenaSpec& spec, int peer, Store& store, Deadline deadline) {
+  try {
+    const std::string key = report_key(spec, peer);
+    const Deadline limit = std::min(deadline, Deadline::after(kReportTimeout));
+    if (store.check({key}, limit)) {
+      const std::string report = store.get(key, limit);
+      if (!report.empty()) return cannot_map(spec, peer, report.substr(1));
+    }
+  } catch (const Error&) {  // the store is gone as well
+  }
+  return died(spec, peer);
+}
+
+// Tells all who wait in the arena, then throws.
+[[noreturn]] void give_up(const Mapping& mapping, const Error& error) {
+  record_abort(reinterpret_cast<arena::ArenaHeader*>(mapping.data())->abort, error);
+  throw Error(error);
+}
+
+// The first member joins the arena only when it knows that all others can, so that no member believes in a group that
+// another one has given up.
+void await_reports(const SharedArenaSpec& spec, const std::vector<ArenaPeer>& peers, const Mapping& mapping,
+                   Store& store, Deadline deadline) {
+  std::vector<std::string> missing;
+  const auto is_missing = [&](int rank) { return std::ranges::find(missing, report_key(spec, rank)) != missing.end(); };
+  const int size = static_cast<int>(peers.size());
+  for (int rank = 1; rank < size; ++rank) missing.push_back(report_key(spec, rank));
+  while (!missing.empty()) {
+    missing = store.wait(missing, std::min(deadline, Deadline::after(kLivenessPeriod)));
+    for (int rank = 1; rank < size; ++rank) {
+      pollfd watched{peers[static_cast<std::size_t>(rank)].pidfd.get(), POLLIN, 0};
+      if (is_missing(rank) && watched.fd >= 0 && ::poll(&watched, 1, 0) > 0) give_up(mapping, died(spec, rank));
+    }
+    if (deadline.expired() && !missing.empty()) {
+      std::string who;
+      int first = 0;
+      for (int rank = size - 1; rank > 0; --rank) {
+        if (!is_missing(rank)) continue;
+        who = spec.members[static_cast<std::size_t>(rank)].name + (who.empty() ? "" : ", ") + who;
+        first = rank;
+      }
+      give_up(mapping,
+              Error(ErrorKind::timeout, fmt::format("shared memory of group {}: not mapped by {}", spec.name, who),
+                    {.rank = spec.rank, .peer = first}));
+    }
+  }
+  for (int rank = 1; rank < size; ++rank) {
+    const std::string report = store.get(report_key(spec, rank), deadline);
+    if (!report.empty()) give_up(mapping, cannot_map(spec, rank, report.substr(1)));
+  }
+  for (int rank = 1; rank < size; ++rank) store.remove(report_key(spec, rank), deadline);
 }
 
 }  // namespace
 
 std::unique_ptr<Arena> make_shared_arena(const SharedArenaSpec& spec, Store& store, Deadline deadline) {
-  const std::string key = "arena/" + spec.name;
   std::vector<ArenaPeer> peers = watch(spec);
   std::shared_ptr<Mapping> mapping;
   if (spec.rank == 0) {
-    mapping = std::make_shared<Mapping>(create(spec, store, key, deadline));
+    mapping = std::make_shared<Mapping>(create(spec, store, deadline));
+    await_reports(spec, peers, *mapping, store, deadline);
   } else {
-    const std::string text = store.get(key, deadline);
-    if (!text.empty() && text.front() == kFailed) {
-      throw Error(ErrorKind::internal, spec.members[0].name + " could not make shared memory: " + text.substr(1));
-    }
-    mapping = std::make_shared<Mapping>(attach(spec, Invitation::parse(text)));
+    mapping = std::make_shared<Mapping>(attach_or_report(spec, store, deadline));
   }
   auto made = std::make_unique<Arena>(std::move(mapping), spec.rank, std::move(peers), "shared memory");
   made->ring();
@@ -127,8 +218,7 @@ std::unique_ptr<Arena> make_shared_arena(const SharedArenaSpec& spec, Store& sto
       return Error(ErrorKind::timeout, fmt::format("shared memory of group {}: not mapped by {}", spec.name, who),
                    detail);
     }
-    return Error(ErrorKind::peer_lost, made->peer_name(stall.peer) + " has died while the group was being set up",
-                 detail);
+    return why_died(spec, stall.peer, store, deadline);
   };
   made->await(ready, missing, explain, deadline);
   return made;

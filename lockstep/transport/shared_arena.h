@@ -24,7 +24,8 @@ struct SharedArenaSpec {
 };
 
 // Blocks until all members have mapped the memory. It is an anonymous memory file: nothing of it can stay behind,
-// whoever dies. Throws on every member: Error{internal} if the first one could not make it, Error{peer_lost} if one
+// whoever dies. Throws on every member: Error{internal} naming the one that could not make or map it (limits on memory
+// or descriptors, /proc that may not be read), whereupon all can agree on another transport; Error{peer_lost} if one
 // dies meanwhile, Error{timeout} naming the missing ones.
 std::unique_ptr<Arena> make_shared_arena(const SharedArenaSpec& spec, Store& store, Deadline deadline);
 

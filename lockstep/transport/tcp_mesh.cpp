@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/birthplace.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/unique_fd.h"
@@ -104,11 +105,14 @@ class TcpMesh final : public Mesh {
   std::uint64_t checked(int rank, std::uint64_t filled) const;
   void ring_bell(Peer& peer);
 
+  const Birthplace birthplace_;
   const int rank_;
   std::vector<Peer> peers_;                       // by rank; the own one has no descriptors
   const std::shared_ptr<const void> keep_alive_;  // what the rings lie in
   std::optional<ByteRings> rings_;
   int place_ = -1;  // of this rank among those who share memory
+  const Bytes goodbye_ = frame(Bytes(1, kGoodbye), kMaxControlBytes);
+  const Bytes bell_ = frame(Bytes(1, kBell), kMaxControlBytes);
   UniqueFd epoll_;
   UniqueFd wake_;
   bool is_woken_ = false;  // for the next wait()
@@ -162,10 +166,10 @@ TcpMesh::TcpMesh(int rank, std::vector<TcpLink> links, const NodeMemory& node)
 }
 
 TcpMesh::~TcpMesh() {
-  const char goodbye[] = {1, 0, 0, 0, kGoodbye};
+  if (!birthplace_.is_here()) return;  // a forked child's goodbye would be its parent's
   for (Peer& each : peers_) {
     const int fd = each.link.control.get();
-    if (fd >= 0) ::send(fd, goodbye, sizeof goodbye, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (fd >= 0) ::send(fd, goodbye_.data(), goodbye_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
   }
 }
 
@@ -259,8 +263,7 @@ void TcpMesh::ring_bell(Peer& peer) {
   std::atomic_thread_fence(std::memory_order_seq_cst);
   std::atomic<std::uint32_t>& sleeping = rings_->rank(peer.neighbour).sleeping;
   if (sleeping.load(std::memory_order_relaxed) == 0 || sleeping.exchange(0) == 0) return;
-  const char bell[] = {1, 0, 0, 0, kBell};
-  ::send(peer.link.control.get(), bell, sizeof bell, MSG_NOSIGNAL | MSG_DONTWAIT);
+  ::send(peer.link.control.get(), bell_.data(), bell_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 std::size_t TcpMesh::not_now(int rank, bool& ready) {
@@ -391,6 +394,7 @@ void TcpMesh::read_control(Peer& peer) {
 }
 
 void TcpMesh::abort(const Error& error) noexcept {
+  if (!birthplace_.is_here()) return;
   try {
     if (!set_aborted(error)) return;
     const Bytes message = frame(encode_abort(error), kMaxControlBytes);

@@ -1,4 +1,4 @@
-"""Process groups of real processes: group_test.py <lockstep> <group_worker> Failures|Kills|Places|Hosts"""
+"""Process groups of real processes: group_test.py <lockstep> <group_worker> Failures|Limits|Kills|Places|Hosts"""
 
 import os
 import random
@@ -119,6 +119,39 @@ class Failures(unittest.TestCase):
         for wrong in ("0", "65", "two", "3 "):
             with job("sums", size=1, LOCKSTEP_CONNECTIONS=wrong) as work:
                 self.assertEqual(work.failure(0).text, f'LOCKSTEP_CONNECTIONS is "{wrong}"; it can be 1 to 64')
+
+
+class Limits(unittest.TestCase):
+    """A limit on addresses, of one rank, leaves no room for the shared memory."""
+
+    def ranks(self, transport, unlucky):
+        def before(rank):
+            limit = "ulimit -v 9000000; " if rank == unlucky else ""
+            return {"before": ["bash", "-c", f'{limit}exec "$@" 2> "$HOME/errors{rank}"', "-"]}
+
+        return Job(WORKER, ["sums"], 3, {"LOCKSTEP_TRANSPORT": transport}, of_rank=before)
+
+    def test_all_ranks_use_tcp_if_one_cannot_have_shared_memory_with_one_warning(self):
+        for unlucky in (0, 2):
+            with self.subTest(unlucky=unlucky), self.ranks("automatic", unlucky) as work:
+                lines = [work.line(rank) for rank in range(3)]
+                self.assertEqual(work.exit_codes(), [0] * 3, lines)
+                errors = ""
+                for rank in range(3):
+                    self.assertIn("tcp", lines[rank])
+                    with open(os.path.join(work.folder.name, f"errors{rank}"), encoding="utf-8") as file:
+                        errors += file.read()
+                self.assertEqual(errors.count("over TCP"), 1, errors)
+                self.assertRegex(errors, rf"over TCP, since there is no shared memory to be had: rank {unlucky} \(host")
+                self.assertIn("ulimit -v", errors)
+
+    def test_without_a_choice_it_is_an_error_on_every_rank(self):
+        with self.ranks("shared_memory", 2) as work:
+            for rank in range(3):
+                failure = work.failure(rank)
+                self.assertEqual(failure.kind, "internal")
+                self.assertRegex(failure.text, r"rank 2 \(host .*cannot map the group's shared memory.*ulimit -v")
+            self.assertEqual(work.exit_codes(), [3] * 3)
 
 
 class Kills(unittest.TestCase):

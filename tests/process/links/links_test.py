@@ -44,6 +44,11 @@ class Namespaces:
         for name in self.names:
             subprocess.run(["ip", "netns", "delete", name], capture_output=True)
 
+    def narrow(self, rate):
+        for name in self.names:
+            subprocess.run(["ip", "netns", "exec", name, "tc", "qdisc", "add", "dev", "cable", "root", "tbf",
+                            "rate", rate, "burst", "16kb", "latency", "400ms"], check=True, capture_output=True)
+
     def cut(self):
         ip("-n", self.names[0], "link", "set", "cable", "down")
 
@@ -51,7 +56,7 @@ class Namespaces:
 class Ranks:
     """The ranks of one job, and what they print."""
 
-    def __init__(self, places, rounds):
+    def __init__(self, places, rounds, *more):
         """places: for each rank its address and the command before its program."""
         self.folder = tempfile.mkdtemp()
         token = os.path.join(self.folder, "token")
@@ -61,7 +66,7 @@ class Ranks:
         environment.pop("LOCKSTEP_TOKEN_FD", None)
         store = os.path.join(self.folder, "store")
         self.ranks = [
-            subprocess.Popen([*before, RANK, str(rank), str(len(places)), address, store, str(rounds)],
+            subprocess.Popen([*before, RANK, str(rank), str(len(places)), address, store, str(rounds), *map(str, more)],
                              stdout=subprocess.PIPE, text=True, env=environment)
             for rank, (address, before) in enumerate(places)
         ]
@@ -118,6 +123,18 @@ class Hosts(unittest.TestCase):
                                    rf"{rank} .*: rank \d \(host .*, pid \d+\) ")
             if "has not answered" in line:
                 self.assertRegex(line, r": rank [23] " if rank < 2 else r": rank [01] ")
+
+
+    @unittest.skipIf(shutil.which("tc") is None, "it needs the program tc (Debian: iproute2)")
+    def test_a_narrow_network_is_slow_and_nothing_else(self):
+        with Namespaces() as namespaces:
+            namespaces.narrow("1mbit")
+            # A call moves 0.4 MB each way, which takes longer than a host may be silent.
+            with Ranks(in_namespaces(namespaces, 2), 4, 100_000) as ranks:
+                start = time.monotonic()
+                self.assertTrue(ranks.wait_until_running())
+                self.assertEqual(ranks.lines(), ["done"] * 2)
+                self.assertGreater(time.monotonic() - start, 4)
 
 
 class Loopback(unittest.TestCase):

@@ -1,4 +1,4 @@
-// One rank of links_test.py: links_rank <rank> <size> <address> <store file> <rounds>
+// One rank of links_test.py: links_rank <rank> <size> <address> <store file> <rounds> [<largest count>]
 // All-reduces data of changing size over a TCP mesh, `rounds` times or for ever, and checks every sum. Prints
 // "connected", "running" after the first round, then "done", or "failed <kind> <text>". The job token comes from
 // LOCKSTEP_TOKEN_FILE.
@@ -22,8 +22,8 @@ void say(const std::string& line) {
   std::fflush(stdout);
 }
 
-void check_round(Engine& engine, int round) {
-  const std::size_t count = round % 2 == 0 ? 100 : 1'000'000;
+void check_round(Engine& engine, int round, std::size_t largest) {
+  const std::size_t count = round % 2 == 0 ? 100 : largest;
   std::vector<float> data(count);
   for (std::size_t i = 0; i < count; ++i)
     data[i] = static_cast<float>(engine.rank() + static_cast<int>(i % 7) + round % 5);
@@ -39,8 +39,9 @@ void check_round(Engine& engine, int round) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 6) return 2;
+  if (argc != 6 && argc != 7) return 2;
   const int rounds = std::atoi(argv[5]);
+  const std::size_t largest = argc == 7 ? std::strtoull(argv[6], nullptr, 10) : 1'000'000;
   try {
     FileStore store(argv[4], "links", Deadline::after(20s));
     const TcpMeshSettings settings{.rank = std::atoi(argv[1]),
@@ -52,7 +53,7 @@ int main(int argc, char** argv) {
     LinkEngine engine(connect_tcp_mesh(settings, store, Deadline::after(20s)), 0);
     say("connected");
     for (int round = 0; rounds == 0 || round < rounds; ++round) {
-      check_round(engine, round);
+      check_round(engine, round, largest);
       if (round == 1) say("running");
     }
     say("done");

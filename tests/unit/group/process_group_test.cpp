@@ -3,9 +3,11 @@
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 
+#include <functional>
 #include <string>
 
 #include "lockstep/base/error.h"
+#include "tests/support/forked_child.h"
 #include "tests/support/local_groups.h"
 
 using namespace lockstep;
@@ -293,4 +295,39 @@ TEST_CASE("a group of one computes what many would") {
     CHECK(at::equal(group.all_gather(tensor)[0], tensor));
     group.barrier();
   });
+}
+
+TEST_CASE("a child that was forked is refused at once, whatever it calls, and can end the group without harm") {
+  for (const Over transport : kTransports) {
+    auto groups = local_groups(2, transport, {.timeout = 30s});
+    const auto all_reduce = [&] {
+      run_ranks_or_throw(2, [&](int rank) {
+        at::Tensor tensor = at::ones({1000});
+        groups[static_cast<std::size_t>(rank)].all_reduce_async(tensor).wait();
+        groups[static_cast<std::size_t>(rank)].all_reduce(tensor);
+        CHECK(tensor[999].item<float>() == 4);
+      });
+    };
+    all_reduce();
+    CHECK(exit_code_of_child([&] {
+            at::Tensor tensor = at::ones({10});
+            const std::function<void()> calls[] = {[&] { groups[0].all_reduce(tensor); },
+                                                   [&] { groups[0].all_reduce_async(tensor).wait(); },
+                                                   [&] { groups[0].barrier(); }, [&] { groups[0].send(tensor, 1); }};
+            const TimePoint start = steady_clock().now();
+            int refused = 0;
+            for (const auto& call : calls) {
+              try {
+                call();
+              } catch (const Error& error) {
+                const std::string text = error.what();
+                refused +=
+                    text.find("a group was made in process ") == 0 && error.kind() == ErrorKind::invalid_argument;
+              }
+            }
+            groups.clear();
+            return refused == 4 && steady_clock().now() - start < 5s;
+          }) == 0);
+    all_reduce();
+  }
 }

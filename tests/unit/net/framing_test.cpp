@@ -1,6 +1,7 @@
 #include "lockstep/net/framing.h"
 
 #include <sys/resource.h>
+#include <zlib.h>
 
 #include "lockstep/net/socket.h"
 #include "lockstep/net/wire.h"
@@ -12,6 +13,15 @@ using namespace std::chrono_literals;
 
 namespace {
 Deadline soon() { return Deadline::after(5s); }
+
+// The head of a frame of which no more comes.
+Bytes head(std::uint32_t length) {
+  Bytes bytes;
+  put_u32(bytes, length);
+  put_u32(bytes, 0);
+  put_u32(bytes, static_cast<std::uint32_t>(::crc32(0, reinterpret_cast<const Bytef*>(bytes.data()), 8)));
+  return bytes;
+}
 }  // namespace
 
 TEST_CASE("a frame arrives as it was sent, also an empty one") {
@@ -26,18 +36,14 @@ TEST_CASE("a length over the limit is refused on both sides with the limit in th
   auto [left, right] = make_socket_pair();
   CHECK_ERROR(error_of([&] { send_frame(left.get(), Bytes(11, 'x'), 10, soon()); }), ErrorKind::invalid_argument, "11",
               "10");
-  Bytes huge;
-  put_u32(huge, 0xffffffff);
-  send_all(left.get(), as_span(ByteView(huge)), soon());
+  send_all(left.get(), as_span(ByteView(head(0xffffffff))), soon());
   CHECK_ERROR(error_of([&] { recv_frame(right.get(), 10, soon()); }), ErrorKind::corrupt_data, "4294967295",
               "limit here is 10");
 }
 
 TEST_CASE("a promised length takes no memory before bytes have come") {
   auto [left, right] = make_socket_pair();
-  Bytes header;
-  put_u32(header, 1 << 30);
-  send_all(left.get(), as_span(ByteView(header)), soon());
+  send_all(left.get(), as_span(ByteView(head(1 << 30))), soon());
   rusage before{};
   ::getrusage(RUSAGE_SELF, &before);
   CHECK(error_of([&] { recv_frame(right.get(), 1 << 30, Deadline::after(20ms)); }).kind() == ErrorKind::timeout);
@@ -60,6 +66,26 @@ TEST_CASE("frames are cut from pieces of any size") {
   FrameBuffer buffer(2);
   buffer.append(frame("abc", 3).substr(0, 4));
   CHECK_ERROR(error_of([&] { buffer.next(); }), ErrorKind::corrupt_data, "3 bytes", "limit here is 2");
+}
+
+TEST_CASE("any flipped bit of a frame is noticed") {
+  const Bytes sent = frame("some message", 100);
+  for (std::size_t bit = 0; bit < sent.size() * 8; ++bit) {
+    CAPTURE(bit);
+    Bytes damaged = sent;
+    damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << bit % 8));
+    FrameBuffer buffer(100);
+    buffer.append(damaged);
+    CHECK(error_of([&] { buffer.next(); }).kind() == ErrorKind::corrupt_data);
+    auto [left, right] = make_socket_pair();
+    send_all(left.get(), as_span(ByteView(damaged)), soon());
+    CHECK(error_of([&] { recv_frame(right.get(), 100, soon()); }).kind() == ErrorKind::corrupt_data);
+  }
+  FrameBuffer buffer(100);
+  Bytes damaged = sent;
+  damaged.back() = 'E';
+  buffer.append(damaged);
+  CHECK_ERROR(error_of([&] { buffer.next(); }), ErrorKind::corrupt_data, "12 bytes", "damaged on the way", "checksum");
 }
 
 TEST_CASE("wire integers are little-endian, and a short message is corrupt") {

@@ -133,6 +133,31 @@ TEST_CASE("a process can leave a world and join another one in the same store, w
   }
 }
 
+TEST_CASE("a thousand restarts in one store never meet what an earlier one has left behind") {
+  const auto store = std::make_shared<MemoryStore>();
+  std::vector<std::pair<JoinOptions, Variables>> ranks(2);
+  for (int rank = 0; rank < 2; ++rank) {
+    JoinOptions& option = ranks[static_cast<std::size_t>(rank)].first;
+    option = options("");
+    option.store = store;
+    option.rank = rank;
+    option.world_size = 2;
+  }
+  for (int restart = 0; restart < 1000; ++restart) {
+    CAPTURE(restart);
+    for (auto& [option, variables] : ranks) variables["LOCKSTEP_GENERATION"] = std::to_string(restart);
+    if (restart % 10 == 3) {  // one that dies half way: only one of the ranks comes
+      JoinOptions alone = ranks[static_cast<std::size_t>(restart / 10 % 2)].first;
+      alone.timeout = 2ms;
+      CHECK_ERROR(error_of([&] { join(alone, environment(ranks[0].second)); }), ErrorKind::timeout, "rank");
+      continue;
+    }
+    const std::vector<Membership> memberships = join_all(ranks);
+    REQUIRE(memberships[1].generation == static_cast<std::uint64_t>(restart));
+    REQUIRE(memberships[0].store->add("own", 1, Deadline::after(5s)) == 1);
+  }
+}
+
 TEST_CASE("ranks with different LOCKSTEP_NODE are placed as on different hosts") {
   const std::uint16_t port = free_port();
   std::vector<std::pair<JoinOptions, Variables>> ranks;

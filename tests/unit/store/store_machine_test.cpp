@@ -120,19 +120,36 @@ TEST_CASE("waiters of one connection are limited, and the limit is in the text")
   CHECK(machine.handle(2, make(StoreOp::get, {"k"}, 1), kStart).empty());
 }
 
-TEST_CASE("remembered answers are bounded in number and in bytes") {
+TEST_CASE("a late copy of a request that has ended is not done") {
   StoreMachine machine;
-  StoreRequest compare = make(StoreOp::compare_set, {"big"}, 0);
-  compare.value = Bytes(kMaxStoreValueBytes, 'x');
-  machine.handle(1, compare, kStart);
-  compare.expected = "no match";
-  for (std::uint64_t id = 1; id < 8; ++id) {  // each answer is 8 MiB
-    compare.id = id;
-    machine.handle(1, compare, kStart);
+  StoreRequest add = make(StoreOp::add, {"n"}, 5);
+  add.client = 77;
+  add.delta = 1;
+  StoreRequest next = add;
+  next.id = 6;
+  next.ended = 6;
+  CHECK(machine.handle(1, next, kStart).at(0).reply.value == "1");
+  const auto replies = machine.handle(1, add, kStart);  // the first copy of 5, which the client has given up
+  REQUIRE(replies.size() == 1);
+  CHECK(replies[0].reply.status == StoreStatus::error);
+  CHECK(contains(replies[0].reply.value, "late copy"));
+  CHECK(machine.handle(1, make(StoreOp::get, {"n"}), kStart).at(0).reply.value == "1");
+}
+
+TEST_CASE("a change that may have been done, and was forgotten, is refused with what to do") {
+  StoreMachine machine;
+  StoreRequest add = make(StoreOp::add, {"n"}, 1);
+  add.client = 77;
+  add.delta = 1;
+  machine.handle(1, add, kStart);
+  const TimePoint later = kStart + AnswerMemory::kKeptFor;
+  add.age = AnswerMemory::kKeptFor;
+  const auto replies = machine.handle(2, add, later);
+  REQUIRE(replies.size() == 1);
+  CHECK(replies[0].reply.status == StoreStatus::error);
+  CHECK(replies[0].reply.kind == ErrorKind::internal);
+  for (const char* part : {"add", "'n'", "no longer remembers", "read the key"}) {
+    CHECK(contains(replies[0].reply.value, part));
   }
-  CHECK(machine.remembered_bytes() <= StoreMachine::kRememberedBytes);
-  for (std::uint64_t id = 100; id < 100 + 2 * StoreMachine::kRememberedReplies; ++id) {
-    machine.handle(1, make_set("k", "", id), kStart);
-  }
-  CHECK(machine.remembered_replies() == StoreMachine::kRememberedReplies);
+  CHECK(machine.handle(1, make(StoreOp::get, {"n"}), later).at(0).reply.value == "1");
 }

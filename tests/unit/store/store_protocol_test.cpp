@@ -14,6 +14,8 @@ StoreRequest full_request() {
   request.op = StoreOp::compare_set;
   request.client = 0x1122334455667788;
   request.id = 9;
+  request.ended = 7;
+  request.age = std::chrono::seconds(2);
   request.timeout = std::chrono::seconds(3);
   request.keys = {"the key"};
   request.value = Bytes("\0value", 6);
@@ -30,6 +32,8 @@ TEST_CASE("requests and replies survive the wire") {
   CHECK(back.op == request.op);
   CHECK(back.client == request.client);
   CHECK(back.id == request.id);
+  CHECK(back.ended == request.ended);
+  CHECK(back.age == request.age);
   CHECK(back.timeout == request.timeout);
   CHECK(back.keys == request.keys);
   CHECK(back.value == request.value);
@@ -60,7 +64,7 @@ TEST_CASE("unknown operations, wrong key counts and huge counts are corrupt") {
   two.keys = {"a", "b"};
   CHECK(error_of([&] { decode_store_request(encode(two)); }).kind() == ErrorKind::corrupt_data);
   Bytes huge = encode(full_request());
-  for (std::size_t i = 33; i < 37; ++i) huge[i] = '\xff';  // the number of keys
+  for (std::size_t i = 49; i < 53; ++i) huge[i] = '\xff';  // the number of keys
   CHECK_ERROR(error_of([&] { decode_store_request(huge); }), ErrorKind::corrupt_data, "cut short");
 }
 

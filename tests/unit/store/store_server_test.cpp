@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <future>
 #include <memory>
@@ -164,6 +165,47 @@ TEST_CASE("connections are limited, and the limit is in the text") {
   const UniqueFd second = fixture.authenticated();
   TcpStore third = fixture.client();
   CHECK_ERROR(error_of([&] { third.set("k", "v", soon()); }), ErrorKind::internal, "2 connections, its limit");
+}
+
+TEST_CASE("without descriptors a server keeps its clients, lets nobody in, does not spin, and recovers") {
+  Fixture fixture;
+  TcpStore client = fixture.client();
+  client.set("k", "v", soon());
+  TcpStore newcomer = fixture.client();
+  UniqueFd waiting(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  rlimit limits{};
+  ::getrlimit(RLIMIT_NOFILE, &limits);
+  const rlim_t before = limits.rlim_cur;
+  const UniqueFd next(::dup(0));
+  limits.rlim_cur = static_cast<rlim_t>(next.get());
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &limits) == 0);
+
+  const TimePoint start = steady_clock().now();
+  CHECK_ERROR(error_of([&] { newcomer.set("k", "v", soon()); }), ErrorKind::internal, to_string(fixture.endpoint),
+              "Too many open files");
+  CHECK(steady_clock().now() - start < 1s);
+  CHECK_ERROR(error_of([&] {
+                StoreServer({"127.0.0.1", 0}, {.token = fixture.token});
+              }),
+              ErrorKind::internal, "Too many open files");
+  const SocketAddress address = fixture.server->address();
+  REQUIRE(::connect(waiting.get(), address.data(), address.length()) == 0);
+  rusage used_before{}, used_after{};
+  ::getrusage(RUSAGE_SELF, &used_before);
+  const bool let_in = closed_before(waiting.get(), Deadline::after(500ms));
+  ::getrusage(RUSAGE_SELF, &used_after);
+  CHECK_FALSE(let_in);
+  const auto micros = [](const rusage& used) {
+    return (used.ru_utime.tv_sec + used.ru_stime.tv_sec) * 1'000'000 + used.ru_utime.tv_usec + used.ru_stime.tv_usec;
+  };
+  CHECK(micros(used_after) - micros(used_before) < 200'000);  // in half a second of nothing to do
+  CHECK(client.get("k", soon()) == "v");
+
+  limits.rlim_cur = before;
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &limits) == 0);
+  newcomer.set("k", "w", soon());
+  CHECK(client.get("k", soon()) == "w");
+  CHECK(closed_before(waiting.get(), Deadline::after(4s)));  // now it was let in, and said nothing
 }
 
 TEST_CASE("an admission that refuses is quoted to the client") {

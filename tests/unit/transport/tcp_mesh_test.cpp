@@ -2,7 +2,9 @@
 #include "lockstep/transport/tcp_mesh.h"
 
 #include <doctest/doctest.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <array>
 #include <chrono>
@@ -104,6 +106,42 @@ TEST_CASE("a lower rank that is gone is named with its address") {
   const auto settings = tcp_mesh_settings(1, 2, Token::generate());
   CHECK_ERROR(error_of([&] { connect_tcp_mesh(settings, store, soon()); }), ErrorKind::peer_lost,
               "rank 1 cannot connect to rank 0 at 127.0.0.1:1");
+}
+
+TEST_CASE("without descriptors a rank says so at once, and meshes that exist live on") {
+  auto meshes = make_tcp_meshes(2);
+  MemoryStore store;
+  rlimit limits{};
+  ::getrlimit(RLIMIT_NOFILE, &limits);
+  const rlim_t before = limits.rlim_cur;
+  const UniqueFd next(::dup(0));
+  const Token token = Token::generate();
+  // None for a listener; one, but none for a connection to it.
+  for (const int more : {0, 2}) {
+    limits.rlim_cur = static_cast<rlim_t>(next.get() + 1 + more);
+    REQUIRE(::setrlimit(RLIMIT_NOFILE, &limits) == 0);
+    const TimePoint start = steady_clock().now();
+    const auto errors = run_ranks(
+        2, [&](int rank) { connect_tcp_mesh(tcp_mesh_settings(rank, 2, token), store, Deadline::after(1s)); });
+    limits.rlim_cur = before;
+    REQUIRE(::setrlimit(RLIMIT_NOFILE, &limits) == 0);
+    CHECK(steady_clock().now() - start < 3s);
+    REQUIRE(errors[0]);
+    REQUIRE(errors[1]);
+    int named = 0;
+    for (const auto& each : errors) {
+      const Error error = error_of([&] { std::rethrow_exception(each); });
+      CAPTURE(error.what());
+      CHECK((error.kind() == ErrorKind::internal || error.kind() == ErrorKind::timeout ||
+             error.kind() == ErrorKind::peer_lost));
+      if (contains(error.what(), "Too many open files")) ++named;
+    }
+    CHECK(named > 0);
+  }
+  CHECK(meshes[0]->send_some(1, as_span(ByteView("hello"))) == 5);
+  std::array<std::byte, 8> buffer{};
+  meshes[1]->wait(std::array{Mesh::Interest{0, true, false}}, soon());
+  CHECK(meshes[1]->recv_some(0, buffer) == 5);
 }
 
 TEST_CASE("arguments that make no mesh are refused") {

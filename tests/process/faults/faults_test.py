@@ -1,0 +1,202 @@
+"""Processes that die, stand still or are cut off while ranks join and all-reduce:
+faults_test.py <faults_rank> <chaos_proxy> Killed|Store
+"""
+
+import os
+import random
+import re
+import secrets
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+RANK = ""
+PROXY = ""
+SLACK = 1.0  # seconds, for a busy machine
+
+
+class Process:
+    def __init__(self, arguments, environment, before=()):
+        self.process = subprocess.Popen([*before, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        env=environment, bufsize=0)
+        self.unread = b""
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    def line(self, timeout=20.0):
+        """The next line, "" at the end of its output, "(nothing)" if none came in time."""
+        end = time.monotonic() + timeout
+        while b"\n" not in self.unread:
+            ready, _, _ = select.select([self.process.stdout], [], [], max(0.0, end - time.monotonic()))
+            if not ready:
+                return "(nothing)"
+            got = os.read(self.process.stdout.fileno(), 65536)
+            if not got:
+                return ""
+            self.unread += got
+        line, self.unread = self.unread.split(b"\n", 1)
+        return line.decode()
+
+    def last_line(self, timeout=20.0):
+        last = ""
+        while (line := self.line(timeout)) not in ("", "(nothing)"):
+            last = line
+        return last if line == "" else line
+
+    def order(self, text):
+        self.process.stdin.write(text.encode() + b"\n")
+
+    def end(self):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdin.close()
+        self.process.stdout.close()
+
+
+class Job:
+    """A store and its ranks, each a process."""
+
+    def __init__(self, size, transport, timeout=20.0, proxy=None):
+        self.folder = tempfile.mkdtemp()
+        token = os.path.join(self.folder, "token")
+        with open(os.open(token, os.O_CREAT | os.O_WRONLY, 0o600), "w") as file:
+            file.write(secrets.token_hex(32) + "\n")
+        environment = {**os.environ, "LOCKSTEP_TOKEN_FILE": token}
+        environment.pop("LOCKSTEP_TOKEN_FD", None)
+        self.store = Process([RANK, "store"], environment)
+        self.address = self.store.line()
+        self.proxy = None
+        if proxy is not None:
+            self.proxy = Process([PROXY, self.address, *proxy], environment)
+            self.address = self.proxy.line()
+        self.ranks = [
+            Process([RANK, "rank", str(rank), str(size), transport, self.address, str(timeout)], environment)
+            for rank in range(size)
+        ]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for process in [*self.ranks, self.store, *([self.proxy] if self.proxy else [])]:
+            process.end()
+        shutil.rmtree(self.folder)
+
+    def wait_until_running(self):
+        for rank in self.ranks:
+            lines = [rank.line(), rank.line()]
+            if lines != ["joined", "running"]:
+                raise AssertionError(f"a rank printed {lines}")
+
+
+def shared_memory_names():
+    return sorted(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else []
+
+
+class Killed(unittest.TestCase):
+    """kill -9, at moments that a seed picks."""
+
+    def check_kills(self, transport):
+        moment = random.Random(7)
+        before = shared_memory_names()
+        for _ in range(12):
+            with Job(3, transport) as job:
+                job.wait_until_running()
+                victim = moment.randrange(3)
+                time.sleep(moment.random() * 0.03)
+                start = time.monotonic()
+                job.ranks[victim].process.kill()
+                for number, rank in enumerate(job.ranks):
+                    if number == victim:
+                        continue
+                    line = rank.last_line()
+                    # Death is noticed in 0.25 s at most.
+                    self.assertLess(time.monotonic() - start, 0.25 + SLACK)
+                    self.assertRegex(line, r"^failed peer_lost after .*all_reduce")
+                    self.assertRegex(line, rf"rank {victim} \(host .*, pid {job.ranks[victim].pid}\)")
+        self.assertEqual(shared_memory_names(), before)
+
+    def test_in_the_middle_of_all_reduces_over_shared_memory(self):
+        self.check_kills("shared_memory")
+
+    def test_in_the_middle_of_all_reduces_over_tcp(self):
+        self.check_kills("tcp")
+
+    def test_while_the_ranks_join(self):
+        moment = random.Random(11)
+        timeout = 0.7
+        for turn in range(12):
+            with Job(3, ["shared_memory", "tcp"][turn % 2], timeout) as job:
+                victim = moment.randrange(3)
+                time.sleep(moment.random() * 0.02)
+                job.ranks[victim].process.kill()
+                start = time.monotonic()
+                for number, rank in enumerate(job.ranks):
+                    if number == victim:
+                        continue
+                    line = rank.last_line()
+                    # Each of the two phases, joining and connecting, has this time, and so has the first collective.
+                    self.assertLess(time.monotonic() - start, 3 * timeout + SLACK)
+                    self.assertRegex(line, r"^failed (peer_lost|timeout|aborted) after ")
+                    self.assertRegex(line, rf"ranks? .*\b{victim}\b")
+
+
+class Store(unittest.TestCase):
+    def ask(self, rank):
+        rank.order("store")
+        return rank.line()
+
+    def test_collectives_go_on_without_the_store_whose_verbs_fail_at_once(self):
+        for transport in ("shared_memory", "tcp"):
+            with Job(3, transport) as job:
+                job.wait_until_running()
+                self.assertEqual(self.ask(job.ranks[1]), "stored")
+                job.store.process.kill()
+                job.store.process.wait()
+                line = self.ask(job.ranks[1])
+                seconds = float(re.match(r"failed peer_lost after ([0-9.]+): ", line).group(1))
+                self.assertLess(seconds, 0.1 + SLACK)
+                self.assertIn(f"the store server at {job.address} is gone", line)
+                self.assertIn("(rank 0 or the launcher)", line)
+                counts = []
+                for _ in range(2):
+                    job.ranks[2].order("count")
+                    counts.append(int(job.ranks[2].line().split()[1]))
+                    time.sleep(0.2)
+                self.assertGreater(counts[1], counts[0])
+
+    def test_a_frozen_store_holds_nobody_longer_than_the_deadline(self):
+        with Job(3, "shared_memory") as job:
+            job.wait_until_running()
+            self.assertEqual(self.ask(job.ranks[1]), "stored")
+            os.kill(job.store.pid, signal.SIGSTOP)
+            line = self.ask(job.ranks[1])
+            seconds = float(re.match(r"failed timeout after ([0-9.]+): ", line).group(1))
+            self.assertGreaterEqual(seconds, 5)
+            self.assertLess(seconds, 5.1 + SLACK)
+            self.assertIn(f"the store server at {job.address} has not answered for 5.", line)
+            os.kill(job.store.pid, signal.SIGCONT)
+            self.assertEqual(self.ask(job.ranks[1]), "stored")
+
+    def test_ranks_join_and_live_behind_a_network_that_breaks(self):
+        cuts = [f"cut={number}:{'to_client' if number % 2 else 'to_server'}:{260 + 40 * number}"
+                for number in range(0, 12, 2)]
+        with Job(3, "tcp", proxy=["seed=5", "largest_piece_bytes=100", "delay_ms=1", *cuts]) as job:
+            job.wait_until_running()
+            for _ in range(3):
+                job.proxy.order("cut")
+                self.assertEqual([self.ask(rank) for rank in job.ranks], ["stored"] * 3)
+
+
+if __name__ == "__main__":
+    RANK = sys.argv.pop(1)
+    PROXY = sys.argv.pop(1)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    unittest.main(verbosity=2)

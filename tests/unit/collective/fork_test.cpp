@@ -1,0 +1,132 @@
+// What was made before a fork() is an error at once in the child, and the child disturbs nothing of its parent's.
+#include <doctest/doctest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "lockstep/base/birthplace.h"
+#include "lockstep/collective/arena_engine.h"
+#include "lockstep/net/socket.h"
+#include "lockstep/store/store_server.h"
+#include "lockstep/store/tcp_store.h"
+#include "lockstep/transport/arena_mesh.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/forked_child.h"
+#include "tests/support/tcp_meshes.h"
+#include "tests/unit/collective/link_fixture.h"
+
+using namespace lockstep;
+using namespace lockstep::testing;
+using namespace std::chrono_literals;
+
+namespace {
+
+Engines make_arena_engines(int size) {
+  Engines engines;
+  for (auto& arena : make_local_arenas(size, {.segment_bytes = 8 << 20})) {
+    engines.push_back(std::make_unique<ArenaEngine>(std::move(arena)));
+  }
+  return engines;
+}
+
+// Whether the call throws, within a second, the error that children get.
+bool is_refused(const std::function<void()>& call, const std::string& what) {
+  const TimePoint start = steady_clock().now();
+  try {
+    call();
+  } catch (const Error& error) {
+    const std::string text = error.what();
+    const std::string processes = "process " + std::to_string(::getppid()) + " and cannot be used in process " +
+                                  std::to_string(::getpid()) + ", which was forked from it";
+    return error.kind() == ErrorKind::invalid_argument && text.starts_with(what + " was made in ") &&
+           contains(text, processes) && steady_clock().now() - start < 1s;
+  }
+  return false;
+}
+
+bool all_reduce_is_refused(Engine& engine) {
+  float value = 1;
+  const Segment output[] = {{reinterpret_cast<std::byte*>(&value), sizeof value}};
+  const Collective collective{.kind = OpKind::all_reduce, .dtype = DType::f32, .count = 1, .output = output};
+  return is_refused([&] { engine.run(collective, soon()); }, "a group") && value == 1;
+}
+
+}  // namespace
+
+TEST_CASE("a birthplace knows its process, its children and theirs") {
+  const Birthplace birthplace;
+  CHECK(birthplace.is_here());
+  birthplace.check("a thing");
+  CHECK(exit_code_of_child([&] {
+          const Birthplace own;
+          const bool grandchild = exit_code_of_child([&] { return !own.is_here() && !birthplace.is_here(); }) == 0;
+          return !birthplace.is_here() && own.is_here() && grandchild &&
+                 is_refused([&] { birthplace.check("a thing"); }, "a thing");
+        }) == 0);
+  CHECK(birthplace.is_here());
+}
+
+TEST_CASE("a birthplace costs next to nothing") {
+  const Birthplace birthplace;
+  constexpr int kTimes = 10'000'000;
+  const TimePoint start = steady_clock().now();
+  for (int i = 0; i < kTimes; ++i) {
+    birthplace.check("a thing");
+    asm volatile("" ::: "memory");
+  }
+  CHECK(seconds(steady_clock().now() - start) / kTimes < 50e-9);  // 5 ns where nothing else runs and nothing is checked
+}
+
+TEST_CASE("an engine is refused in a child, which can end it without a word to the peers") {
+  for (const bool over_links : {true, false}) {
+    Engines engines = over_links ? make_link_engines(make_tcp_meshes(2)) : make_arena_engines(2);
+    CAPTURE(engines[0]->name());
+    std::mt19937 random(1);
+    CHECK(run_row(engines, {.count = 1000}, 1, random) == "");
+    CHECK(exit_code_of_child([&] {
+            const bool refused = all_reduce_is_refused(*engines[0]) && all_reduce_is_refused(*engines[1]);
+            engines[0]->abort("the child's own affair");
+            engines.clear();
+            return refused;
+          }) == 0);
+    CHECK(run_row(engines, {.count = 100'000}, 1, random) == "");
+  }
+}
+
+TEST_CASE("meshes are ended silently in a child") {
+  auto arenas = make_local_arenas(2, {.segment_bytes = 8 << 20});
+  std::vector<std::unique_ptr<Mesh>> meshes;
+  for (const auto& arena : arenas) meshes.push_back(make_arena_mesh(*arena));
+  CHECK(exit_code_of_child([&] {
+          meshes[0]->abort(Error(ErrorKind::aborted, "the child's own affair"));
+          meshes.clear();
+          arenas.clear();
+          return true;
+        }) == 0);
+  CHECK(meshes[0]->send_some(1, as_span(ByteView("hello"))) == 5);
+  std::byte buffer[8];
+  CHECK(meshes[1]->recv_some(0, buffer) == 5);
+}
+
+TEST_CASE("a store and its server are the parent's: the child is refused, and ends both without harm") {
+  const Token token = Token::generate();
+  auto server = std::make_unique<StoreServer>(Endpoint{"127.0.0.1", 0}, StoreServerOptions{.token = token});
+  const Endpoint endpoint = server->address().endpoint();
+  const HandshakeSettings settings{.token = token, .job_id = "", .channel = Channel::store, .mine = {}};
+  auto store = std::make_unique<TcpStore>(endpoint, settings);
+  CHECK(store->add("n", 1, soon()) == 1);
+  CHECK(exit_code_of_child([&] {
+          const bool refused = is_refused([&] { store->add("n", 1, soon()); }, "a connection to the store") &&
+                               is_refused([&] { store->get("never", soon()); }, "a connection to the store") &&
+                               is_refused([&] { store->connect(soon()); }, "a connection to the store");
+          TcpStore own(endpoint, settings);  // another client, which the parent's server takes
+          const bool works = own.add("n", 1, soon()) == 2;
+          store.reset();
+          server.reset();
+          return refused && works;
+        }) == 0);
+  CHECK(store->add("n", 1, soon()) == 3);
+}

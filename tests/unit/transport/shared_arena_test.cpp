@@ -1,0 +1,186 @@
+// Shared memory that one of the ranks cannot have: all ranks learn it, in time, and who and why.
+#include "lockstep/transport/shared_arena.h"
+
+#include <doctest/doctest.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/net/token.h"
+#include "lockstep/store/store_server.h"
+#include "lockstep/store/tcp_store.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/forked_child.h"
+#include "tests/support/rank_threads.h"
+
+using namespace lockstep;
+using namespace lockstep::testing;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr int kRanks = 3;
+
+// Ranks that are processes: children that wait in a pipe until all of them are known.
+class Ranks {
+ public:
+  // What a rank does before it makes the arena.
+  using Before = std::function<void(int rank)>;
+
+  explicit Ranks(Before before, Duration timeout = 20s) {
+    server_ = std::make_unique<StoreServer>(Endpoint{"127.0.0.1", 0}, StoreServerOptions{.token = token_});
+    int start[2], results[2];
+    REQUIRE(::pipe(start) == 0);
+    REQUIRE(::pipe(results) == 0);
+    for (int rank = 0; rank < kRanks; ++rank) {
+      const pid_t pid = ::fork();
+      if (pid == 0) run(rank, before, start[0], results[1], timeout);
+      pids_.push_back(pid);
+    }
+    std::vector<pid_t> pids = pids_;
+    for (int rank = 0; rank < kRanks; ++rank) {
+      REQUIRE(::write(start[1], pids.data(), sizeof(pid_t) * kRanks) == static_cast<ssize_t>(sizeof(pid_t) * kRanks));
+    }
+    texts_.resize(kRanks);
+    ::close(results[1]);
+    ::close(start[0]);
+    ::close(start[1]);
+    std::string all;
+    char buffer[4096];
+    for (ssize_t got = 0; (got = ::read(results[0], buffer, sizeof buffer)) > 0;) {
+      all.append(buffer, static_cast<std::size_t>(got));
+    }
+    ::close(results[0]);
+    for (int rank = 0; rank < kRanks; ++rank) {
+      int status = 0;
+      ::waitpid(pids_[static_cast<std::size_t>(rank)], &status, 0);
+      signals_.push_back(WIFSIGNALED(status) ? WTERMSIG(status) : 0);
+    }
+    for (std::size_t at = 0; at < all.size();) {
+      const std::size_t end = all.find('\n', at);
+      texts_[static_cast<std::size_t>(all[at] - '0')] = all.substr(at + 2, end - at - 2);
+      at = end + 1;
+    }
+  }
+
+  // "joined", or the kind and text of the rank's error; empty if it died.
+  const std::string& text(int rank) const { return texts_[static_cast<std::size_t>(rank)]; }
+  int signal(int rank) const { return signals_[static_cast<std::size_t>(rank)]; }
+
+ private:
+  [[noreturn]] void run(int rank, const Before& before, int start, int results, Duration timeout) {
+    std::string line = std::to_string(rank) + " ";
+    try {
+      std::vector<pid_t> pids(kRanks);
+      if (::read(start, pids.data(), sizeof(pid_t) * kRanks) < 0) ::_exit(1);
+      SharedArenaSpec spec{.name = "test", .rank = rank, .members = {}, .options = {.segment_bytes = 64 << 20}};
+      for (int each = 0; each < kRanks; ++each) {
+        spec.members.push_back({"rank " + std::to_string(each), pids[static_cast<std::size_t>(each)]});
+      }
+      TcpStore store(server_->address().endpoint(), {.token = token_, .job_id = "", .channel = {}, .mine = {}});
+      store.connect(Deadline::after(20s));
+      before(rank);
+      const auto arena = make_shared_arena(spec, store, Deadline::after(timeout));
+      line += "joined";
+    } catch (const Error& error) {
+      line += std::string(to_string(error.kind())) + " " + error.what();
+    }
+    line += "\n";
+    ::_exit(::write(results, line.data(), line.size()) > 0 ? 0 : 1);
+  }
+
+  Token token_ = Token::generate();
+  std::unique_ptr<StoreServer> server_;
+  std::vector<pid_t> pids_;
+  std::vector<std::string> texts_;
+  std::vector<int> signals_;
+};
+
+void limit(int resource, rlim_t soft) {
+  rlimit limits{};
+  ::getrlimit(static_cast<__rlimit_resource>(resource), &limits);
+  limits.rlim_cur = soft;
+  ::setrlimit(static_cast<__rlimit_resource>(resource), &limits);
+}
+
+void check_all(const Ranks& ranks, const std::vector<std::string>& parts) {
+  for (int rank = 0; rank < kRanks; ++rank) {
+    CAPTURE(rank);
+    CAPTURE(ranks.text(rank));
+    CHECK(ranks.signal(rank) == 0);
+    CHECK(ranks.text(rank).starts_with("internal "));
+    for (const std::string& part : parts) {
+      CAPTURE(part);
+      CHECK(contains(ranks.text(rank), part));
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("ranks that are processes share an arena") {
+  const Ranks ranks([](int) {});
+  for (int rank = 0; rank < kRanks; ++rank) CHECK(ranks.text(rank) == "joined");
+}
+
+// Sanitizers need more addresses, and descriptors of their own, than such limits leave.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST_CASE("a rank that may not have so many addresses is named on all ranks, with what to look at") {
+  for (const int unlucky : {0, 1, 2}) {
+    CAPTURE(unlucky);
+    const TimePoint start = steady_clock().now();
+    const Ranks ranks([&](int rank) {
+      if (rank == unlucky) limit(RLIMIT_AS, 200 << 20);
+    });
+    CHECK(steady_clock().now() - start < 5s);
+    const std::string who = "rank " + std::to_string(unlucky);
+    check_all(ranks, {who + (unlucky == 0 ? " could not make shared memory" : " cannot map the group's shared memory"),
+                      "ulimit -v", "Cannot allocate memory"});
+  }
+}
+
+TEST_CASE("a rank without descriptors is named on all ranks") {
+  const Ranks ranks([](int rank) {
+    if (rank != 2) return;
+    const int next = ::dup(0);
+    ::close(next);
+    limit(RLIMIT_NOFILE, static_cast<rlim_t>(next) + 2);  // for those that watch the peers, and no more
+  });
+  check_all(ranks, {"rank 2 cannot map the group's shared memory", "cannot open", "Too many open files"});
+}
+#endif
+
+TEST_CASE("a limit on file sizes is an error on all ranks, not the death of the first") {
+  const Ranks ranks([](int rank) {
+    if (rank == 0) limit(RLIMIT_FSIZE, 1 << 20);
+  });
+  check_all(ranks, {"rank 0 could not make shared memory: cannot size shared memory", "ulimit -f", "File too large"});
+}
+
+TEST_CASE("a rank that dies before it has mapped the memory is named at once, one that stands still at the deadline") {
+  const TimePoint start = steady_clock().now();
+  const Ranks killed([](int rank) {
+    if (rank == 1) ::kill(::getpid(), SIGKILL);
+  });
+  CHECK(steady_clock().now() - start < 5s);
+  for (const int rank : {0, 2}) {
+    CAPTURE(killed.text(rank));
+    CHECK(contains(killed.text(rank), "peer_lost rank 1 has died while the group was being set up"));
+  }
+  const Ranks late(
+      [](int rank) {
+        if (rank == 1) std::this_thread::sleep_for(800ms);
+      },
+      400ms);
+  for (const int rank : {0, 2}) {
+    CAPTURE(late.text(rank));
+    CHECK(contains(late.text(rank), "timeout "));
+  }
+  CHECK(contains(late.text(0), "not mapped by rank 1"));
+}

@@ -86,12 +86,11 @@ std::vector<Engine> start_engines(const Options& options) {
 void report(const Engine& engine, std::uint64_t bytes, const Options& options, bench::RecordFile& records) {
   const bench::Summary seconds = bench::summarize(engine.seconds);
   const double algbw_gbps = static_cast<double>(bytes) / seconds.p50 / 1e9;
-  const bool copies = engine.start.name.starts_with("memcpy");
   records.write({{"bench", options.engine.hosts.empty() ? "all_reduce" : "all_reduce_between_hosts"},
                  {"link_mbit", options.link_mbit},
                  {"engine", engine.start.name},
                  {"ranks", engine.start.ranks},
-                 {"op", copies ? "memcpy" : options.engine.operation},
+                 {"op", options.engine.operation},
                  {"dtype", options.engine.dtype},
                  {"bytes", bytes},
                  {"iterations", engine.seconds.size()},

@@ -91,8 +91,8 @@ class Operation {
     for (int rank = 0; rank < ranks; ++rank) {
       const auto at = static_cast<std::size_t>(rank);
       const at::Tensor& result = copies() || (name_ != "reduce_scatter" && name_ != "all_to_all") ? parts_[at]
-                                 : name_ == "all_to_all"                                           ? other_parts_[at]
-                                                                                                   : part_;
+                                 : name_ == "all_to_all"                                          ? other_parts_[at]
+                                                                                                  : part_;
       const bool by_rank = name_ == "all_gather" || name_ == "all_to_all";
       const int expected = copies() || name_ == "broadcast" ? 1 : by_rank ? rank + 1 : sum;
       right = right && result.eq(expected).all().item<bool>();

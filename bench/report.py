@@ -13,6 +13,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 ENGINES = {
     "native": "Lockstep",
     "native-ordinary": "Lockstep, ordinary memory",
+    "python": "Lockstep, from Python",
     "gloo": "Gloo",
     "openmpi": "Open MPI",
     "mpich": "MPICH",
@@ -20,6 +21,7 @@ ENGINES = {
     "memcpy-alone": "memcpy alone",
     "lockstep": "Lockstep",
     "pytorch": "PyTorch DDP over Gloo",
+    "pytorch-on-lockstep": "PyTorch DDP on Lockstep's backend",
     "unconnected": "unconnected, C++",
     "pytorch-unconnected": "unconnected, PyTorch",
 }
@@ -73,39 +75,65 @@ def times(value):
     return f"{significant(value)}×" if value is not None else "–"
 
 
-def all_reduce_section(records):
-    """`records` of one run."""
-    cells = {(record["engine"], record["bytes"]): record for record in records}
-    sizes = sorted({record["bytes"] for record in records})
-    engines = [engine for engine in ENGINES if any(record["engine"] == engine for record in records)]
+class Run:
+    """The records of one run: by engine and size."""
 
-    def p50(engine, size):
-        return cells[engine, size]["p50_us"] if (engine, size) in cells else None
+    def __init__(self, records):
+        self.cells = {(record["engine"], record["bytes"]): record for record in records}
+        self.sizes = sorted({record["bytes"] for record in records})
+        self.engines = [engine for engine in ENGINES if any(record["engine"] == engine for record in records)]
+        self.names = [ENGINES[engine] for engine in self.engines]
+        self.repetitions = min(record["iterations"] for record in records)
+        self.ranks = max(record["ranks"] for record in records)
+        self.op, self.dtype = records[0]["op"], records[0]["dtype"]
+        self.mbit = records[0]["link_mbit"]
 
-    def faster(size, *others):
-        """How many times as long as the native engine the best of the others takes."""
-        found = [p50(other, size) for other in others if p50(other, size)]
-        return min(found) / p50("native", size) if found and p50("native", size) else None
+    def p50(self, engine, size):
+        return self.cells[engine, size]["p50_us"] if (engine, size) in self.cells else None
 
-    times_rows, spread_rows, speed_rows = [], [], []
-    for size in sizes:
-        row = [time_text(p50(engine, size)) if p50(engine, size) else "–" for engine in engines]
-        compared = (["gloo"], ["openmpi", "mpich"], ["memcpy"])
-        times_rows.append([size_text(size), *row, *(times(faster(size, *others)) for others in compared)])
-        found = [cells.get((engine, size)) for engine in engines]
-        spread_rows.append([size_text(size), *(spread(record) for record in found)])
-        if size >= MIN_SPEED_BYTES:
-            speed_rows.append([size_text(size), *(significant(r["algbw_gbps"]) if r else "–" for r in found)])
-    repetitions = min(record["iterations"] for record in records)
-    names = [ENGINES[engine] for engine in engines]
-    ratios = ["Gloo / Lockstep", "best MPI / Lockstep", "memcpy / Lockstep"]
-    return "\n\n".join([
-        f"## All-reduce of float32, {max(record['ranks'] for record in records)} ranks",
-        table(["bytes", *names, *ratios], times_rows),
-        f"From the 10th to the 90th percentile of {repetitions} repetitions or more:",
-        table(["bytes", *names], spread_rows),
-        *(["Bytes of the tensor by time, in GB/s:", table(["bytes", *names], speed_rows)] if speed_rows else []),
-    ])
+    def ratio(self, own, size, *others):
+        """How many times as long as `own` the best of the others takes."""
+        found = [self.p50(other, size) for other in others if self.p50(other, size)]
+        return times(min(found) / self.p50(own, size) if found and self.p50(own, size) else None)
+
+    def times_of(self, size):
+        return [time_text(self.p50(engine, size)) if self.p50(engine, size) else "–" for engine in self.engines]
+
+    def spreads(self):
+        rows = [[size_text(size), *(spread(self.cells.get((engine, size))) for engine in self.engines)]
+                for size in self.sizes]
+        return [f"From the 10th to the 90th percentile of {self.repetitions} repetitions or more:",
+                table(["bytes", *self.names], rows)]
+
+
+def collective_section(records):
+    """Of one host."""
+    run = Run(records)
+    compared = [("native", ["gloo"], "Gloo / Lockstep"), ("native", ["openmpi", "mpich"], "best MPI / Lockstep"),
+                ("python", ["gloo"], "Gloo / Lockstep from Python"), ("native", ["memcpy"], "memcpy / Lockstep"),
+                ("native-ordinary", ["memcpy"], "memcpy / Lockstep, ordinary memory")]
+    compared = [each for each in compared if {each[0], *each[1]} & set(run.engines) >= {each[0]}
+                and set(each[1]) & set(run.engines)]
+    rows = [[size_text(size), *run.times_of(size), *(run.ratio(own, size, *others) for own, others, _ in compared)]
+            for size in run.sizes]
+    name = run.op.replace("_", "-").capitalize()
+    return "\n\n".join([f"## {name} of {run.dtype}, {run.ranks} ranks",
+                        table(["bytes", *run.names, *(title for _, _, title in compared)], rows), *run.spreads()])
+
+
+def hosts_section(records):
+    run = Run(records)
+    own = "native-ordinary"
+    link = f"{run.mbit} Mbit/s" if run.mbit else "unlimited"
+    rows = []
+    for size in run.sizes:
+        row = [size_text(size), *run.times_of(size), run.ratio(own, size, "gloo"), run.ratio(own, size, "openmpi")]
+        if run.mbit:
+            row.append(f"{size * 8 / run.p50(own, size) / run.mbit:.0%}")
+        rows.append(row)
+    header = ["bytes", *run.names, "Gloo / Lockstep", "Open MPI / Lockstep", *(["of the link"] if run.mbit else [])]
+    return "\n\n".join([f"## All-reduce of {run.dtype} between two hosts, {run.ranks // 2} ranks each, link {link}",
+                        table(header, rows), *run.spreads()])
 
 
 def spread(record):
@@ -119,7 +147,12 @@ repetitions, and while one measures, the ranks of the others sleep. Results are 
 reduces tensors in the memory that the ranks share, where gradients lie in training; "ordinary memory" is any other
 tensor. Gloo is PyTorch's own process group, used from Python; a call from there costs a few microseconds more than
 one from C++. MPI is `MPI_Allreduce` in place. `memcpy` is no all-reduce: every rank copies as many bytes, all at
-once; "alone", one process does while the others sleep. A ratio above 1 means that Lockstep is faster."""
+once; "alone", one process does while the others sleep. Bytes are those of the longer side: what is reduced or
+broadcast, all that is gathered, all that is scattered. A ratio above 1 means that Lockstep is faster."""
+
+HOSTS_RULE = """Two network namespaces of this machine stand for hosts, joined by a bridge; a token bucket filter limits
+each one's link in each direction. The same rule as above. "Of the link": the bytes that must cross it at least once, in
+each direction, by the time and the link's speed, headers of packets not counted."""
 
 DDP_RULE = """A step is zero_grad, forward, loss, backward and SGD with momentum on one random batch, one thread a rank;
 gpt's samples are sequences of 128 tokens. Engines take turns in blocks of steps. A step's time is the mean of the
@@ -128,6 +161,9 @@ of median steps. The ratios are medians over rounds, in each of which all engine
 
 STARTUP_RULE = """From starting the program until rank 0 has finished its first all-reduce, with everything in the page
 cache. Loading libtorch alone is what any such program pays; in the second row as many processes do it at once."""
+
+
+STEP_ENGINES = ("lockstep", "pytorch", "pytorch-on-lockstep", "unconnected", "pytorch-unconnected")
 
 
 def ddp_section(records):
@@ -140,9 +176,10 @@ def ddp_section(records):
         rows.append([
             f"{model}, {batch} a rank, {ranks} ranks",
             *(f"{engines[name]['p50_ms']:.1f} ms" if name in engines else "–"
-              for name in ("lockstep", "pytorch", "unconnected", "pytorch-unconnected")),
+              for name in STEP_ENGINES),
             times(1 / over["pytorch"] if "pytorch" in over else None),
             times(over["unconnected"]),
+            times(engines["pytorch"]["step_time_over"].get("pytorch-on-lockstep") if "pytorch" in engines else None),
         ])
         for engine, record in engines.items():
             details.append([
@@ -151,8 +188,8 @@ def ddp_section(records):
                 f"{record['samples_per_second']:.0f}",
                 str(record["steps"]),
             ])
-    header = ["model", *(ENGINES[name] for name in ("lockstep", "pytorch", "unconnected", "pytorch-unconnected")),
-              "samples/s over PyTorch DDP", "step time over unconnected"]
+    header = ["model", *(ENGINES[name] for name in STEP_ENGINES), "samples/s over PyTorch DDP",
+              "step time over unconnected", "PyTorch on Lockstep over Gloo"]
     return "\n\n".join([
         "## Training steps",
         prose(DDP_RULE),
@@ -169,6 +206,12 @@ def startup_section(records):
     return "\n\n".join(["## Start-up", prose(STARTUP_RULE), table(["", "processes", "least", "median"], rows)])
 
 
+def order(records):
+    """All-reduce first, and what is most used."""
+    first = records[0]
+    return (first["op"] != "all_reduce", first["dtype"] != "float32", first["op"], max(r["ranks"] for r in records))
+
+
 def page(machine, runs):
     def runs_of(bench):
         found = [[record for record in run if record["bench"] == bench] for run in runs]
@@ -180,8 +223,11 @@ def page(machine, runs):
         table(["", "measured on"], [[name, str(value)] for name, value in machine.items()]),
     ]
     if runs_of("all_reduce"):
-        parts.append("## How all-reduce is measured\n\n" + prose(ALL_REDUCE_RULE))
-    parts += [all_reduce_section(run) for run in runs_of("all_reduce")]
+        parts.append("## How collectives are measured\n\n" + prose(ALL_REDUCE_RULE))
+    parts += [collective_section(run) for run in sorted(runs_of("all_reduce"), key=order)]
+    if runs_of("all_reduce_between_hosts"):
+        parts.append("## How hosts are made\n\n" + prose(HOSTS_RULE))
+    parts += [hosts_section(run) for run in runs_of("all_reduce_between_hosts")]
     if training := sum(runs_of("ddp"), []):
         parts.append(ddp_section(training))
     if starts := sum(runs_of("startup"), []):

@@ -16,6 +16,7 @@
 #include "lockstep/base/birthplace.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/hash.h"
+#include "lockstep/base/quick_clock.h"
 #include "lockstep/collective/arena_engine.h"
 #include "lockstep/group/arena_allocator.h"
 #include "lockstep/group/call.h"
@@ -53,7 +54,9 @@ struct ProcessGroup::State {
     thread.request_stop();
   }
 
-  Deadline deadline(const CallOptions& options) const { return Deadline::after(options.timeout.value_or(timeout)); }
+  Deadline deadline(const CallOptions& options) const {
+    return Deadline::after(options.timeout.value_or(timeout), quick_clock());
+  }
 
   // In the caller, behind everything that was issued before.
   template <class Run>

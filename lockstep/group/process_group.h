@@ -65,7 +65,8 @@ class ProcessGroup {
 
   int rank() const;
   int size() const;
-  std::string_view transport() const;  // "shared memory", "tcp", "tcp and shared memory", "in-process"; else the backend
+  std::string_view transport()
+      const;  // "shared memory", "tcp", "tcp and shared memory", "in-process"; else the backend
   Duration timeout() const;
 
   // Tensors of any shape and strides, on the CPU. Lists work as one collective on tensors of one dtype. Every type can

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/quick_clock.h"
 
 namespace lockstep {
 namespace {
@@ -160,13 +161,13 @@ FlightTicket FlightLog::issue(FlightRecord record) const noexcept {
   if (group_ == nullptr) return {};
   record.group = group_->number;
   record.state = FlightState::issued;
-  record.issued_ns = ns(steady_clock().now());
+  record.issued_ns = ns(quick_clock().now());
   return group_->recorder.add(record);
 }
 
 FlightTicket FlightLog::start(FlightRecord record, FlightTicket queued) const noexcept {
   if (group_ == nullptr) return {};
-  const TimePoint now = steady_clock().now();
+  const TimePoint now = quick_clock().now();
   if (!group_->recorder.start(queued, record.sequence, now)) {
     record.group = group_->number;
     record.state = FlightState::running;
@@ -178,7 +179,7 @@ FlightTicket FlightLog::start(FlightRecord record, FlightTicket queued) const no
 }
 
 TimePoint FlightLog::finish(FlightTicket& ticket) const noexcept {
-  const TimePoint now = steady_clock().now();
+  const TimePoint now = quick_clock().now();
   if (group_ != nullptr) group_->recorder.finish(ticket, now, FlightState::done, 0, -1);
   return now;
 }
@@ -186,7 +187,7 @@ TimePoint FlightLog::finish(FlightTicket& ticket) const noexcept {
 void FlightLog::fail(FlightTicket& ticket, const Error& error) const noexcept {
   if (group_ == nullptr) return;
   const auto kind = static_cast<std::uint8_t>(static_cast<int>(error.kind()) + 1);
-  group_->recorder.finish(ticket, steady_clock().now(), FlightState::failed, kind, error.detail().peer);
+  group_->recorder.finish(ticket, quick_clock().now(), FlightState::failed, kind, error.detail().peer);
 }
 
 std::optional<FlightRecord> FlightLog::last_collective() const noexcept {

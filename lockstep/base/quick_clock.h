@@ -1,0 +1,12 @@
+// The machine's monotonic clock, read from the processor's own counter where that is what the kernel reads, for places
+// that look at the time with every operation: a third of the price, and within a few microseconds of steady_clock().
+// Never goes back within a thread. Thread-safe.
+#pragma once
+
+#include "lockstep/base/clock.h"
+
+namespace lockstep {
+
+const Clock& quick_clock();
+
+}  // namespace lockstep

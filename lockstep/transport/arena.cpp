@@ -15,6 +15,7 @@
 #include "lockstep/transport/byte_rings.h"
 #include "lockstep/transport/futex.h"
 #include "lockstep/transport/process_state.h"
+#include "lockstep/transport/spread.h"
 
 namespace lockstep {
 namespace {
@@ -26,6 +27,8 @@ using arena::RankState;
 using arena::Slot;
 
 constexpr Duration kYieldFor = 500us;  // see Arena
+// How many waits for a rank on this core it takes to look for another core; looking costs about as much as they do.
+constexpr int kSharedWaits = 16;
 // Dead peers ring no bell: a sleeper looks for them this often.
 constexpr Duration kLivenessPeriod = 20ms;
 // Stopped ones are looked for this often, once the wait is so long that somebody may wonder.
@@ -153,8 +156,21 @@ void Arena::stop(const Error& error) const {
   throw_abort(header_->abort, rank_);
 }
 
+void Arena::leave_shared_core(const std::function<bool(int)>& waiting_for) const {
+  const auto core_of = [this](int rank) { return control(rank).core.load(std::memory_order_relaxed); };
+  bool shared = false;
+  for (int peer = 0; peer < rank_; ++peer) shared = shared || (core_of(peer) == core_of(rank_) && waiting_for(peer));
+  if (!shared || ++shared_waits_ < kSharedWaits) return;
+  shared_waits_ = 0;
+  std::vector<std::uint32_t> cores;
+  for (int rank = 0; rank < size_; ++rank) cores.push_back(core_of(rank));
+  const int core = emptier_core(cores, rank_, allowed_cores());
+  if (core >= 0) move_to_core(core);
+}
+
 void Arena::await_slowly(const std::function<bool()>& ready, const std::function<bool(int)>& waiting_for,
                          const std::function<Error(const Stall&)>& explain, Deadline deadline) const {
+  leave_shared_core(waiting_for);
   const TimePoint start = steady_clock().now();
   TimePoint now = start;
   while (now - start < kYieldFor && !deadline.expired(now)) {

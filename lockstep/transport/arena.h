@@ -112,6 +112,8 @@ class Arena {
   // Spins for as long as a peer on another core may take to answer; whether ready() became true.
   template <class Ready, class WaitingFor>
   bool spin(Ready&& ready, WaitingFor&& waiting_for) const;
+  // Called when this rank begins to wait in earnest.
+  void leave_shared_core(const std::function<bool(int)>& waiting_for) const;
   std::optional<Stall> lost_peer(const std::function<bool(int)>& waiting_for) const;
   // Whether it has warned of a peer that is stopped.
   bool warn_of_stopped(const std::function<bool(int)>& waiting_for, Duration waited) const;
@@ -130,6 +132,7 @@ class Arena {
   std::byte* segments_;
   std::size_t segment_bytes_;
   std::shared_ptr<ArenaHeap> heap_;
+  mutable int shared_waits_ = 0;  // for ranks on this core, since it was last looked whether to leave it
 };
 
 template <class Ready, class WaitingFor, class Explain>

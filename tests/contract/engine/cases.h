@@ -26,6 +26,7 @@ struct Case {
   std::uint64_t count = 0;
   std::vector<std::uint64_t> counts = {};
   int seed = 0;
+  std::uint64_t name = 0;
 };
 
 inline std::uint64_t random_count(std::mt19937& random) {
@@ -164,28 +165,65 @@ enum class Where { ordinary, arena };
 // What a reduction's result is compared by: engines that add up in rank order give the same bits.
 enum class Match { bits, value };
 
+// One rank's call of a case, with its operands cut into pieces at random.
+class Attempt {
+ public:
+  Attempt(Engine& engine, const Case& c, std::mt19937& own, Where where)
+      : engine_(engine),
+        case_(c),
+        input_(engine, place(own, where), c.dtype, sizes_of(c, engine.rank(), engine.size()).first, seed()),
+        output_(engine, place(own, where), c.dtype, sizes_of(c, engine.rank(), engine.size()).second, seed()),
+        from_(cut(input_.segment(), element_size(c.dtype), own)),
+        to_(cut(output_.segment(), element_size(c.dtype), own)) {}
+
+  // Borrows the case's counts and this object's operands.
+  Collective collective() const {
+    return {.kind = case_.kind,
+            .reduce = case_.reduce,
+            .dtype = case_.dtype,
+            .root = case_.root,
+            .count = case_.count,
+            .name = case_.name,
+            .input = from_,
+            .output = to_,
+            .counts = case_.counts};
+  }
+
+  // Throws if the call, which has succeeded, made something else of the output than it should.
+  void check_result(Match match) const {
+    const int rank = engine_.rank(), ranks = engine_.size();
+    if (case_.kind == OpKind::reduce && rank != case_.root) return;  // its contents are lost
+    const Buffer expected = expected_of(engine_, case_, rank, ranks), got = output_.copy();
+    if (match == Match::bits ? got == expected : are_near(got, expected, case_.dtype)) return;
+    throw std::runtime_error("rank " + std::to_string(rank) + " of " + std::to_string(ranks) + ": wrong result of " +
+                             text_of(case_) + ", case " + std::to_string(case_.seed));
+  }
+
+  // Whether both operands are what they were at first.
+  bool is_untouched() const {
+    const auto [input, output] = sizes_of(case_, engine_.rank(), engine_.size());
+    return input_.copy() == Operand(engine_, Place::ordinary, case_.dtype, input, seed()).copy() &&
+           output_.copy() == Operand(engine_, Place::ordinary, case_.dtype, output, seed()).copy();
+  }
+
+ private:
+  static Place place(std::mt19937& own, Where where) {
+    return where == Where::arena && own() % 2 == 0 ? Place::arena : Place::ordinary;
+  }
+  int seed() const { return case_.seed + engine_.rank(); }
+
+  Engine& engine_;
+  const Case& case_;
+  const Operand input_;
+  const Operand output_;
+  const std::vector<Segment> from_;
+  const std::vector<Segment> to_;
+};
+
 inline void run_case(Engine& engine, const Case& c, std::mt19937& own, Where where, Match match) {
-  const int rank = engine.rank(), ranks = engine.size();
-  const std::size_t element = element_size(c.dtype);
-  const auto [input_count, output_count] = sizes_of(c, rank, ranks);
-  const auto place = [&] { return where == Where::arena && own() % 2 == 0 ? Place::arena : Place::ordinary; };
-  const Operand input(engine, place(), c.dtype, input_count, c.seed + rank);
-  const Operand output(engine, place(), c.dtype, output_count, c.seed + rank);
-  const std::vector<Segment> from = cut(input.segment(), element, own), to = cut(output.segment(), element, own);
-  engine.run({.kind = c.kind,
-              .reduce = c.reduce,
-              .dtype = c.dtype,
-              .root = c.root,
-              .count = c.count,
-              .input = from,
-              .output = to,
-              .counts = c.counts},
-             soon());
-  if (c.kind == OpKind::reduce && rank != c.root) return;  // its contents are lost
-  const Buffer expected = expected_of(engine, c, rank, ranks);
-  if (match == Match::bits ? output.copy() == expected : are_near(output.copy(), expected, c.dtype)) return;
-  throw std::runtime_error("rank " + std::to_string(rank) + " of " + std::to_string(ranks) + ": wrong result of " +
-                           text_of(c) + ", case " + std::to_string(c.seed));
+  const Attempt attempt(engine, c, own, where);
+  engine.run(attempt.collective(), soon());
+  attempt.check_result(match);
 }
 
 inline bool reduces(OpKind kind) {

@@ -52,12 +52,18 @@ inline Topology nodes_of(int ranks, int ranks_per_node) {
   return Topology(node_of);
 }
 
-inline Engines make_engines(int ranks, Over over = Over::arena) {
+struct EngineOptions {
+  int ranks_per_node = 2;  // of Over::nodes
+  std::size_t ring_bytes = std::size_t{64} << 10;
+  LinkTuning tuning = {};
+};
+
+inline Engines make_engines(int ranks, Over over = Over::arena, const EngineOptions& options = {}) {
   Engines engines;
   if (over != Over::arena) {
-    const Topology topology = nodes_of(ranks, over == Over::nodes ? 2 : 1);
-    for (auto& mesh : make_local_meshes(ranks)) {
-      engines.push_back(std::make_unique<LinkEngine>(std::move(mesh), 0, topology));
+    const Topology topology = nodes_of(ranks, over == Over::nodes ? options.ranks_per_node : 1);
+    for (auto& mesh : make_local_meshes(ranks, options.ring_bytes)) {
+      engines.push_back(std::make_unique<LinkEngine>(std::move(mesh), 0, topology, options.tuning));
     }
     return engines;
   }

@@ -1,6 +1,7 @@
 // Processes that find each other, and those that must not.
 #include <filesystem>
 #include <fstream>
+#include <random>
 
 #include "lockstep/base/format.h"
 #include "lockstep/net/listener.h"
@@ -14,10 +15,25 @@ namespace fs = std::filesystem;
 
 namespace {
 
+// Free, and the one above it as well. Below those that the kernel gives to who asks for any, such as the tests beside.
+std::uint16_t free_port() {
+  std::random_device random;
+  for (;;) {
+    const auto port = static_cast<std::uint16_t>(std::uniform_int_distribution(10'000, 32'000)(random));
+    try {
+      const Listener here = Listener::bind({"127.0.0.1", port}, Deadline::after(5s));
+      const Listener above = Listener::bind({"127.0.0.1", static_cast<std::uint16_t>(port + 1)}, Deadline::after(5s));
+      return port;
+    } catch (const Error& error) {
+      if (!contains(error.what(), "in use")) throw;
+    }
+  }
+}
+
 // A home of its own for every job, so that the jobs' tokens differ.
 struct Job {
   TemporaryDirectory home;
-  std::uint16_t port = Listener::bind({"127.0.0.1", 0}, Deadline::after(5s)).address().port();
+  std::uint16_t port = free_port();
 
   Variables variables(int rank, int size) const {
     return {{"HOME", home.path()},        {"RANK", std::to_string(rank)},        {"WORLD_SIZE", std::to_string(size)},

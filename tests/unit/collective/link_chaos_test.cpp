@@ -22,9 +22,9 @@ namespace {
 
 constexpr int kRanks = 3;
 constexpr std::size_t kCount = 1 << 20;  // 4 MiB of float32: some 1.4 MiB each way over each link
-// Rank 1 first opens its data connection to rank 0, and then the one for control.
-constexpr int kData = 0;
-constexpr int kControl = 1;
+// Rank 1 first opens its connection for control to rank 0, and then the one for data.
+constexpr int kControl = 0;
+constexpr int kData = 1;
 
 // Ranks 0 and 1 meet through a proxy; all others directly.
 class BadNetwork {

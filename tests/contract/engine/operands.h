@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <stdexcept>
 #include <vector>
 
 #include "lockstep/collective/arena_engine.h"
@@ -67,7 +68,8 @@ inline Engines make_engines(int ranks, Over over = Over::arena, const EngineOpti
     }
     return engines;
   }
-  for (auto& arena : make_local_arenas(ranks, {.segment_bytes = 64 << 20})) {
+  // Room for a block of every size class up to what tests allocate, which the heap keeps; used as it is touched.
+  for (auto& arena : make_local_arenas(ranks, {.segment_bytes = 192 << 20})) {
     engines.push_back(std::make_unique<ArenaEngine>(std::move(arena)));
   }
   return engines;
@@ -80,6 +82,7 @@ class Operand {
     if (place == Place::arena) {
       heap_ = static_cast<ArenaEngine&>(engine).arena().heap();
       data_ = static_cast<std::byte*>(heap_->allocate(std::max<std::size_t>(bytes_, 1)));
+      if (data_ == nullptr) throw std::runtime_error("the segment has no room for an operand");
     } else {
       own_.resize(std::max<std::size_t>(bytes_, 1));
       data_ = own_.data();

@@ -27,7 +27,8 @@ def run_rank(rank, arguments, rendezvous, parent):
     torch.set_num_threads(1)
     if arguments.unconnected:
         return serve(rank, arguments, parent)
-    dist.init_process_group(arguments.backend, init_method=f"file://{rendezvous}", rank=rank, world_size=arguments.ranks)
+    dist.init_process_group(arguments.backend, init_method=f"file://{rendezvous}", rank=rank,
+                            world_size=arguments.ranks)
     serve(rank, arguments, parent)
     # The DistributedDataParallel is gone by now: outliving its process group, its destructor could wait for ever.
     dist.destroy_process_group()

@@ -24,7 +24,9 @@ bool counter_keeps_time() {
 
 // How far the counter is trusted before the clock is asked again, and what it takes to measure its rate.
 constexpr double kTrustedNs = 20e6;
-constexpr std::int64_t kMeasuredNs = 2'000'000;
+constexpr std::int64_t kMeasuredNs = 50'000'000;
+// A look at both clocks that takes longer was interrupted: they do not belong together. About two microseconds.
+constexpr std::uint64_t kLookTicks = 5000;
 
 class CounterClock final : public Clock {
  public:
@@ -53,17 +55,19 @@ class CounterClock final : public Clock {
   TimePoint ask(Anchor& anchor) const {
     const std::uint64_t ticks = __rdtsc();
     const std::int64_t ns = steady_clock().now().time_since_epoch().count();
+    if (__rdtsc() - ticks > kLookTicks) return advance(anchor, ns);
     if (anchor.ns == 0) {
       anchor.ticks = ticks;
       anchor.ns = ns;
-    } else if (ns - anchor.ns >= kMeasuredNs && ticks > anchor.ticks) {
-      if (ns_per_tick_.load(std::memory_order_relaxed) == 0) {
-        ns_per_tick_.store(static_cast<double>(ns - anchor.ns) / static_cast<double>(ticks - anchor.ticks),
-                           std::memory_order_relaxed);
-      }
-      anchor.ticks = ticks;
-      anchor.ns = ns;
+      return advance(anchor, ns);
     }
+    if (ns_per_tick_.load(std::memory_order_relaxed) == 0) {
+      if (ns - anchor.ns < kMeasuredNs) return advance(anchor, ns);
+      ns_per_tick_.store(static_cast<double>(ns - anchor.ns) / static_cast<double>(ticks - anchor.ticks),
+                         std::memory_order_relaxed);
+    }
+    anchor.ticks = ticks;
+    anchor.ns = ns;
     return advance(anchor, ns);
   }
 

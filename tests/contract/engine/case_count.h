@@ -10,9 +10,9 @@ inline int random_cases() {
     if (const int cases = std::atoi(text); cases > 0) return cases;
   }
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-  return 2600;
+  return 1300;
 #else
-  return 10'000;
+  return 5000;
 #endif
 }
 

@@ -11,7 +11,9 @@ using namespace lockstep::testing;
 
 namespace {
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#if defined(__SANITIZE_THREAD__)
+constexpr int kCases = 30;
+#elif defined(__SANITIZE_ADDRESS__)
 constexpr int kCases = 100;
 #else
 constexpr int kCases = 500;

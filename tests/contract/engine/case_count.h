@@ -9,7 +9,9 @@ inline int random_cases() {
   if (const char* text = std::getenv("LOCKSTEP_TEST_CASES")) {
     if (const int cases = std::atoi(text); cases > 0) return cases;
   }
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#if defined(__SANITIZE_THREAD__)
+  return 400;
+#elif defined(__SANITIZE_ADDRESS__)
   return 1300;
 #else
   return 5000;

@@ -21,16 +21,18 @@ using namespace std::chrono_literals;
 namespace {
 
 #if defined(__SANITIZE_THREAD__)  // every byte of a copy is checked one by one
-constexpr std::size_t kCounts[] = {0, 1, 4, 100, 3000, 20'001};
+constexpr std::size_t kCounts[] = {0, 1, 4, 100, 1000, 20'001};
+constexpr std::size_t kMostForAll = 10'000;
 #else
 constexpr std::size_t kCounts[] = {0, 1, 4, 100, 3000, 65'537, 700'001};
+constexpr std::size_t kMostForAll = 100'000;
 #endif
 
 void all_reduce_grid(Kind kind, int ranks, DType dtype, ReduceOp op) {
   Engines engines = make_engines(ranks, kind.over);
   for (const std::size_t count : kCounts) {
     // One dtype is enough to cross chunks; under a sanitizer all of them would take minutes.
-    if (count > 100'000 && (dtype != DType::f32 || op != ReduceOp::avg)) continue;
+    if (count > kMostForAll && (dtype != DType::f32 || op != ReduceOp::avg)) continue;
     std::vector<Buffer> before(static_cast<std::size_t>(ranks));
     std::vector<Buffer> after(static_cast<std::size_t>(ranks));
     run_ranks_or_throw(ranks, [&](int rank) {

@@ -5,11 +5,15 @@
 #include <random>
 
 #include "tests/support/expect_error.h"
+#include "tests/support/sanitized.h"
 #include "tests/unit/checkpoint/allocation_meter.h"
 
 using namespace lockstep;
 
 namespace {
+
+constexpr std::size_t kHostileBytes = SafetensorsLimits::kHeaderBytes / (testing::kIsSanitized ? 16 : 1);
+constexpr unsigned kDamaged = testing::kIsSanitized ? 1000 : 20'000;
 
 SafetensorsHeader example() {
   SafetensorsHeader header;
@@ -180,8 +184,8 @@ TEST_CASE("the length prefix is checked against the limit and the file") {
   CHECK_ERROR(error_of([&] { parse_header_length(prefix((16 << 20) + 1), 1ULL << 40); }), kind, "16777216 are allowed");
 }
 
-TEST_CASE("a header of 16 MiB cannot make the reader allocate much more than its own size") {
-  const std::size_t size = SafetensorsLimits::kHeaderBytes;
+TEST_CASE("a header of the largest size cannot make the reader allocate much more than its own size") {
+  const std::size_t size = kHostileBytes;
   const auto repeated = [size](const std::string& head, const std::string& part) {
     std::string text = head;
     text.reserve(size);
@@ -222,7 +226,7 @@ TEST_CASE("thousands of damaged headers: each is refused or is a header that fit
   const std::string text = serialise_header(header).substr(8);
   const std::uint64_t data_bytes = header.tensors.back().end;
   int refused = 0, accepted = 0;
-  for (unsigned seed = 0; seed < 20'000; ++seed) {
+  for (unsigned seed = 0; seed < kDamaged; ++seed) {
     std::mt19937 random(seed);
     std::string damaged = text;
     const unsigned changes = 1 + random() % 4;
@@ -254,6 +258,6 @@ TEST_CASE("thousands of damaged headers: each is refused or is a header that fit
     REQUIRE(peak < 1 << 20);
   }
   // Some changes leave a valid header, in a name or a string: it takes the digest to find those.
-  CHECK(refused > 10'000);
-  CHECK(accepted > 10);
+  CHECK(refused > static_cast<int>(kDamaged / 2));
+  CHECK(accepted > 0);
 }

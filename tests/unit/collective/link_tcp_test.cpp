@@ -7,6 +7,7 @@
 #include "lockstep/net/socket.h"
 #include "lockstep/transport/tcp_links.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/sanitized.h"
 #include "tests/support/tcp_meshes.h"
 #include "tests/unit/collective/link_fixture.h"
 
@@ -18,15 +19,16 @@ TEST_CASE("collectives over TCP give what they give in process") {
   constexpr DType kDTypes[] = {DType::f32, DType::f64, DType::f16, DType::bf16, DType::i32, DType::i64, DType::u8};
   std::mt19937 random(9);
   for (const int size : {2, 3, 4, 8}) {
+    if (kIsSanitized && size > 3) continue;
     CAPTURE(size);
     Engines engines = make_link_engines(make_tcp_meshes(size));
     CHECK(engines[0]->name() == "tcp");
     for (const DType dtype : kDTypes) {
-      for (const std::size_t count : {0, 1, 1000, 65537}) {
+      for (const std::size_t count : {0, 1, 1000, kIsSanitized ? 20'001 : 65'537}) {
         CHECK(run_row(engines, {.dtype = dtype, .count = count}, 2, random) == "");
       }
     }
-    CHECK(run_row(engines, {.reduce = ReduceOp::avg, .count = 1 << 20}, 1, random) == "");
+    CHECK(run_row(engines, {.reduce = ReduceOp::avg, .count = kIsSanitized ? 1 << 18 : 1 << 20}, 1, random) == "");
     for (const std::size_t count : {3, 100'000}) {
       for (int root = 0; root < size; ++root) {
         CHECK(run_row(engines, {.kind = OpKind::broadcast, .root = root, .count = count}, 2, random) == "");

@@ -1,7 +1,9 @@
 // Messengers of ranks that are threads of this process, over each kind of mesh.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -40,9 +42,10 @@ inline Deadline after_ms(int ms) { return Deadline::after(std::chrono::milliseco
 inline Buffer content(std::size_t bytes, std::uint64_t seed) {
   Buffer buffer(bytes);
   std::uint64_t state = seed * 0x9e3779b97f4a7c15 + 1;
-  for (std::byte& each : buffer) {
+  for (std::size_t at = 0; at < bytes; at += sizeof state) {
     state = state * 6364136223846793005 + 1442695040888963407;
-    each = static_cast<std::byte>(state >> 56);
+    const std::uint64_t mixed = state ^ state >> 32;
+    std::memcpy(buffer.data() + at, &mixed, std::min(sizeof mixed, bytes - at));
   }
   return buffer;
 }

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "lockstep/collective/engine.h"
+#include "lockstep/collective/staged.h"
 #include "lockstep/transport/arena.h"
 
 namespace lockstep {
@@ -87,6 +88,7 @@ class ArenaEngine final : public Engine {
   std::uint64_t oldest_ = 1;  // first unfinished sequence number
   std::uint64_t next_ = 1;    // of the next collective
   std::uint32_t chunk_ = 0;   // staged chunks so far, the same on all ranks
+  StagingWriter writer_;
   // Scratch of the reductions, one entry a rank.
   std::vector<std::byte*> outputs_;
   std::vector<const std::byte*> inputs_;

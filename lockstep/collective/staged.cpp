@@ -1,8 +1,14 @@
 #include "lockstep/collective/staged.h"
 
 #include <algorithm>
+#include <cstring>
 #include <vector>
 
+#if defined(__x86_64__)
+#include <emmintrin.h>
+#endif
+
+#include "lockstep/base/quick_clock.h"
 #include "lockstep/collective/piece.h"
 #include "lockstep/collective/reduce.h"
 #include "lockstep/collective/segment_cursor.h"
@@ -10,6 +16,37 @@
 
 namespace lockstep {
 namespace {
+
+// Smaller writes are not worth timing.
+constexpr std::size_t kTimedBytes = std::size_t{64} << 10;
+constexpr int kTryOther = 64;  // every so many writes
+constexpr double kClearlySlower = 1.5;
+
+// Past the cache.
+void stream(const std::byte* from, std::byte* to, std::size_t bytes) {
+#if defined(__x86_64__)
+  for (; bytes >= 64; bytes -= 64, from += 64, to += 64) {
+    for (int i = 0; i < 64; i += 16) {
+      const __m128i part = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i));
+      _mm_stream_si128(reinterpret_cast<__m128i*>(to + i), part);
+    }
+  }
+  _mm_sfence();
+#endif
+  std::memcpy(to, from, bytes);
+}
+
+void stream_bytes(std::span<const Segment> from, std::size_t offset, std::byte* to, std::size_t bytes) {
+  SegmentCursor cursor(from, offset);
+  while (bytes != 0) {
+    const std::size_t step = std::min(bytes, cursor.run());
+    const bool aligned = reinterpret_cast<std::uintptr_t>(to) % 16 == 0;
+    aligned ? stream(cursor.data(), to, step) : void(std::memcpy(to, cursor.data(), step));
+    cursor.advance(step);
+    to += step;
+    bytes -= step;
+  }
+}
 
 using Word = std::atomic<std::uint32_t> arena::RankControl::*;
 
@@ -100,7 +137,8 @@ class Staged {
         for (int peer = 0; peer < size_; ++peer) {
           const Slice part = slice(chunk, peer);
           if (peer != rank_) {
-            gather_bytes(c_.output, bytes(chunk.begin + part.begin), mine + bytes(part.begin), bytes(part.count()));
+            call_.writer.write(c_.output, bytes(chunk.begin + part.begin), mine + bytes(part.begin),
+                               bytes(part.count()));
           }
         }
         break;
@@ -108,24 +146,24 @@ class Staged {
         for (int peer = 0; peer < size_; ++peer) {
           const auto p = static_cast<std::size_t>(peer);
           if (peer != rank_) {
-            gather_bytes(c_.input, bytes(p * c_.count + chunk.begin), mine + bytes(p * chunk.count),
-                         bytes(chunk.count));
+            call_.writer.write(c_.input, bytes(p * c_.count + chunk.begin), mine + bytes(p * chunk.count),
+                               bytes(chunk.count));
           }
         }
         break;
       case OpKind::all_gather:
-      case OpKind::gather: gather_bytes(c_.input, bytes(chunk.begin), mine, bytes(chunk.count)); break;
+      case OpKind::gather: call_.writer.write(c_.input, bytes(chunk.begin), mine, bytes(chunk.count)); break;
       case OpKind::scatter:
       case OpKind::all_to_all:
         for (int peer = 0; peer < size_; ++peer) {
           if (peer == rank_) continue;
           const Piece piece = piece_within(chunk, rank_, peer);
-          gather_bytes(c_.input, piece.input_offset, mine + static_cast<std::size_t>(peer) * bytes(chunk.count),
-                       piece.bytes);
+          call_.writer.write(c_.input, piece.input_offset, mine + static_cast<std::size_t>(peer) * bytes(chunk.count),
+                             piece.bytes);
         }
         break;
       case OpKind::broadcast:
-        if (rank_ == c_.root) gather_bytes(c_.output, bytes(chunk.begin), mine, bytes(chunk.count));
+        if (rank_ == c_.root) call_.writer.write(c_.output, bytes(chunk.begin), mine, bytes(chunk.count));
         break;
       case OpKind::barrier: break;
     }
@@ -164,7 +202,10 @@ class Staged {
     const Slice part = slice(chunk, rank_);
     if (part.count() == 0) return;
     const SegmentCursor own(c_.output, bytes(chunk.begin + part.begin));
-    reduce(own, bytes(part.begin), own, staging(rank_) + bytes(part.begin), part.count());
+    std::byte* const shown = staging(rank_) + bytes(part.begin);
+    if (!call_.writer.streams()) return reduce(own, bytes(part.begin), own, shown, part.count());
+    reduce(own, bytes(part.begin), own, nullptr, part.count());
+    stream_bytes(c_.output, bytes(chunk.begin + part.begin), shown, bytes(part.count()));
   }
 
   // Takes what the others have shown.
@@ -223,6 +264,19 @@ class Staged {
 };
 
 }  // namespace
+
+void StagingWriter::write(std::span<const Segment> from, std::size_t offset, std::byte* to, std::size_t bytes) {
+  if (bytes < kTimedBytes) return gather_bytes(from, offset, to, bytes);
+  const bool tries_other = ++writes_ % kTryOther == 2;
+  const bool now_streams = streams_ != tries_other;
+  const TimePoint start = quick_clock().now();
+  now_streams ? stream_bytes(from, offset, to, bytes) : gather_bytes(from, offset, to, bytes);
+  const double taken = seconds(quick_clock().now() - start) / static_cast<double>(bytes);
+  double& known = seconds_per_byte_[now_streams ? 1 : 0];
+  known = tries_other || known == 0 ? taken : 0.75 * known + 0.25 * taken;
+  // Readers prefer what went through the cache.
+  streams_ = seconds_per_byte_[1] != 0 && seconds_per_byte_[0] > kClearlySlower * seconds_per_byte_[1];
+}
 
 void run_staged(StagedCall& call) { Staged(call).run(); }
 

@@ -181,8 +181,8 @@ bool ArenaEngine::advance(Operation& op) {
     arena_->ring();
     op.phase = Phase::reduced;
   } else {
-    StagedCall call{*arena_, op.collective, chunk_, writer_, op.deadline,
-                    [&](const Stall& stall) { return explain(op, stall); }};
+    StagedCall call{*arena_, op.collective, chunk_,
+                    writer_, op.deadline,   [&](const Stall& stall) { return explain(op, stall); }};
     run_staged(call);
     finish(op);
   }

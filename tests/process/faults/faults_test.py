@@ -17,7 +17,8 @@ import unittest
 
 RANK = ""
 PROXY = ""
-SLACK = 1.0  # seconds, for a busy machine
+SLACK = float(os.environ.get("LOCKSTEP_TEST_SLACK", "1"))  # seconds, for a busy machine
+KILLS = int(os.environ.get("LOCKSTEP_TEST_KILLS", "12"))  # of each kind
 
 
 class Process:
@@ -106,7 +107,7 @@ class Killed(unittest.TestCase):
     def check_kills(self, transport):
         moment = random.Random(7)
         before = shared_memory_names()
-        for _ in range(12):
+        for _ in range(KILLS):
             with Job(3, transport) as job:
                 job.wait_until_running()
                 victim = moment.randrange(3)
@@ -132,7 +133,7 @@ class Killed(unittest.TestCase):
     def test_while_the_ranks_join(self):
         moment = random.Random(11)
         timeout = 0.7
-        for turn in range(12):
+        for turn in range(KILLS):
             with Job(3, ["shared_memory", "tcp"][turn % 2], timeout) as job:
                 victim = moment.randrange(3)
                 time.sleep(moment.random() * 0.02)

@@ -11,6 +11,7 @@ import time
 import unittest
 
 RANK = ""
+SLACK = float(os.environ.get("LOCKSTEP_TEST_SLACK", "1"))  # seconds, for a busy machine
 
 
 def ip(*arguments):
@@ -114,7 +115,7 @@ class Hosts(unittest.TestCase):
             start = time.monotonic()
             namespaces.cut()
             lines = ranks.lines()
-            self.assertLess(time.monotonic() - start, 4.5)
+            self.assertLess(time.monotonic() - start, 3.5 + SLACK)
         # The first to notice leaves the group, which is what its neighbour may see first.
         self.assertTrue(any("its host has not answered" in line for line in lines[:2]), lines)
         self.assertTrue(any("its host has not answered" in line for line in lines[2:]), lines)
@@ -144,7 +145,7 @@ class Loopback(unittest.TestCase):
             start = time.monotonic()
             ranks.ranks[1].kill()
             lines = ranks.lines()
-            self.assertLess(time.monotonic() - start, 1)
+            self.assertLess(time.monotonic() - start, SLACK)
             for rank in (0, 2):
                 lost = rf"^failed peer_lost .*: rank 1 \(host .*, pid {ranks.ranks[1].pid}\) was lost"
                 self.assertRegex(lines[rank], lost)

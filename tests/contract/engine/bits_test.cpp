@@ -11,6 +11,7 @@
 
 #include "tests/contract/engine/operands.h"
 #include "tests/support/rank_threads.h"
+#include "tests/support/sanitized.h"
 
 using namespace lockstep;
 using namespace lockstep::testing;
@@ -173,7 +174,7 @@ void check_way(const Way& way, const Rows& rows, const Buffer& sums, int ranks) 
 TEST_CASE("reductions that round have the bits of the rank order, on every way, size and rank") {
   for (const DType dtype : kTypes) {
     const Rows rows(dtype);
-    for (int ranks = 1; ranks <= kMostRanks; ++ranks) {
+    for (int ranks = 1; ranks <= kMostRanks; ranks += kIsSanitized ? 2 : 1) {
       const Buffer sums = rows.sum(in_order(ranks));
       if (ranks == 3) CHECK(rows.sum({2, 1, 0}) != sums);  // else any order would do
       for (const Way& way : kWays) check_way(way, rows, sums, ranks);

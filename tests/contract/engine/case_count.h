@@ -10,9 +10,9 @@ inline int random_cases() {
     if (const int cases = std::atoi(text); cases > 0) return cases;
   }
 #if defined(__SANITIZE_THREAD__)
-  return 400;
+  return 150;
 #elif defined(__SANITIZE_ADDRESS__)
-  return 1300;
+  return 800;
 #else
   return 5000;
 #endif

@@ -6,6 +6,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -27,14 +28,14 @@ namespace {
 
 constexpr int kRanks = 3;
 
-// Ranks that are processes: children that wait in a pipe until all of them are known.
+// Ranks that are processes: children that wait in a pipe until all of them are known, and the store is there. Its
+// server is made after them: a child of a process with threads may find a lock taken for ever.
 class Ranks {
  public:
   // What a rank does before it makes the arena.
   using Before = std::function<void(int rank)>;
 
   explicit Ranks(Before before, Duration timeout = 20s) {
-    server_ = std::make_unique<StoreServer>(Endpoint{"127.0.0.1", 0}, StoreServerOptions{.token = token_});
     int start[2], results[2];
     REQUIRE(::pipe(start) == 0);
     REQUIRE(::pipe(results) == 0);
@@ -43,9 +44,12 @@ class Ranks {
       if (pid == 0) run(rank, before, start[0], results[1], timeout);
       pids_.push_back(pid);
     }
-    std::vector<pid_t> pids = pids_;
+    server_ = std::make_unique<StoreServer>(Endpoint{"127.0.0.1", 0}, StoreServerOptions{.token = token_});
+    Start told;
+    std::copy(pids_.begin(), pids_.end(), told.pids);
+    told.port = server_->address().port();
     for (int rank = 0; rank < kRanks; ++rank) {
-      REQUIRE(::write(start[1], pids.data(), sizeof(pid_t) * kRanks) == static_cast<ssize_t>(sizeof(pid_t) * kRanks));
+      REQUIRE(::write(start[1], &told, sizeof told) == static_cast<ssize_t>(sizeof told));
     }
     texts_.resize(kRanks);
     ::close(results[1]);
@@ -74,16 +78,21 @@ class Ranks {
   int signal(int rank) const { return signals_[static_cast<std::size_t>(rank)]; }
 
  private:
+  struct Start {
+    pid_t pids[kRanks] = {};
+    std::uint16_t port = 0;
+  };
+
   [[noreturn]] void run(int rank, const Before& before, int start, int results, Duration timeout) {
     std::string line = std::to_string(rank) + " ";
     try {
-      std::vector<pid_t> pids(kRanks);
-      if (::read(start, pids.data(), sizeof(pid_t) * kRanks) < 0) ::_exit(1);
+      Start told;
+      if (::read(start, &told, sizeof told) != static_cast<ssize_t>(sizeof told)) ::_exit(1);
       SharedArenaSpec spec{.name = "test", .rank = rank, .members = {}, .options = {.segment_bytes = 64 << 20}};
       for (int each = 0; each < kRanks; ++each) {
-        spec.members.push_back({"rank " + std::to_string(each), pids[static_cast<std::size_t>(each)]});
+        spec.members.push_back({"rank " + std::to_string(each), told.pids[each]});
       }
-      TcpStore store(server_->address().endpoint(), {.token = token_, .job_id = "", .channel = {}, .mine = {}});
+      TcpStore store({"127.0.0.1", told.port}, {.token = token_, .job_id = "", .channel = {}, .mine = {}});
       store.connect(Deadline::after(20s));
       before(rank);
       const auto arena = make_shared_arena(spec, store, Deadline::after(timeout));

@@ -7,7 +7,7 @@ as it goes), runs the command with "--hosts NAME=ADDRESS,... --link-mbit MBIT" b
 bench_all_reduce then starts, with the ranks dealt to the hosts in equal runs:
 
     on_hosts.py ranks HOSTS RANKS PROGRAM [ARGUMENT...]    one PROGRAM a rank; rank 0 has standard input and output
-    on_hosts.py openmpi HOSTS RANKS PROGRAM                Open MPI's mpirun, which comes back for
+    on_hosts.py openmpi HOSTS RANKS PROGRAM [ARGUMENT...]  Open MPI's mpirun, which comes back for
     on_hosts.py agent HOSTS ADDRESS COMMAND...             its daemon on another host
 """
 
@@ -96,7 +96,7 @@ def open_mpi(hosts, ranks, program):
     name_host(hosts[0][0])
     command = ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "--map-by", "slot",
                "--mca", "plm_rsh_agent", agent, "--mca", "btl_tcp_if_include", INTERFACE, "--mca", "oob_tcp_if_include",
-               INTERFACE, "--host", slots, "-n", str(ranks), program]
+               INTERFACE, "--host", slots, "-n", str(ranks), *program]
     os.execvp(command[0], command)
 
 
@@ -132,7 +132,7 @@ def main():
     if verb == "ranks":
         return start_ranks(parse_hosts(arguments[0]), int(arguments[1]), arguments[2:])
     if verb == "openmpi":
-        return open_mpi(parse_hosts(arguments[0]), int(arguments[1]), arguments[2])
+        return open_mpi(parse_hosts(arguments[0]), int(arguments[1]), arguments[2:])
     if verb == "agent":
         return be_agent(parse_hosts(arguments[0]), arguments[1], arguments[2:])
     return make(arguments if verb == "make" else [verb, *arguments])

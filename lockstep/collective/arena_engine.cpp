@@ -37,7 +37,7 @@ std::size_t contribution_bytes(const Collective& c, int rank, int size) {
 
 // The same on all ranks: what everybody shows fits into the slots.
 bool is_small(const Collective& c, int size) {
-  const bool reduces = c.kind == OpKind::all_reduce || c.kind == OpKind::reduce;
+  const bool reduces = reduces_in_place(c.kind);
   if (c.kind != OpKind::all_to_all) {
     return contribution_bytes(c, 0, size) <= (reduces ? kInPlaceBytes : arena::kSlotPayloadBytes);
   }
@@ -133,7 +133,7 @@ void ArenaEngine::write_slot(Operation& op) {
     gather_bytes(mine, 0, payload_of(slot, bytes), bytes);
     return;
   }
-  const bool reduces = op.collective.kind == OpKind::all_reduce || op.collective.kind == OpKind::reduce;
+  const bool reduces = reduces_in_place(op.collective.kind);
   if (!reduces || op.output.size() > arena::kMaxSegmentRefs) return;
   auto* refs = reinterpret_cast<SegmentRef*>(slot.payload);
   for (std::size_t i = 0; i < op.output.size(); ++i) {

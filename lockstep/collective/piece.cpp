@@ -24,4 +24,6 @@ bool consists_of_pieces(OpKind kind) {
   return kind == OpKind::all_gather || kind == OpKind::gather || kind == OpKind::scatter || kind == OpKind::all_to_all;
 }
 
+bool reduces_in_place(OpKind kind) { return kind == OpKind::all_reduce || kind == OpKind::reduce; }
+
 }  // namespace lockstep

@@ -19,5 +19,7 @@ struct Piece {
 Piece piece_of(const Collective& collective, int size, int from, int to);
 // Whether piece_of() says everything about the operation.
 bool consists_of_pieces(OpKind kind);
+// Whether every rank reduces the same memory that it gave: all_reduce and reduce.
+bool reduces_in_place(OpKind kind);
 
 }  // namespace lockstep

@@ -73,7 +73,7 @@ class Staged {
     while (chunk.count != 0) {
       wait_all(&arena::RankControl::filled, call_.chunk + 1);
       const Chunk next = next_chunk(chunk.begin + chunk.count, limit);
-      if (c_.kind == OpKind::all_reduce || c_.kind == OpKind::reduce) {
+      if (reduces_in_place(c_.kind)) {
         reduce_slice(chunk);
         tell(&arena::RankControl::drained, call_.chunk + 1);
         fill_ahead(next);

@@ -10,9 +10,11 @@
 #include "lockstep/store/tcp_store.h"
 #include "tests/process/rendezvous/worker_process.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/seconds_of.h"
 #include "tests/support/temporary_directory.h"
 
 using namespace lockstep;
+using namespace lockstep::testing;
 using namespace std::chrono_literals;
 
 namespace {
@@ -59,13 +61,6 @@ bool closed_before(int fd, Deadline deadline) {
       return true;
     if (deadline.expired()) return false;
   }
-}
-
-template <typename Call>
-double seconds_of(Call call) {
-  const TimePoint start = steady_clock().now();
-  call();
-  return seconds(steady_clock().now() - start);
 }
 
 }  // namespace

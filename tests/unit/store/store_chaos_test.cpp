@@ -9,6 +9,7 @@
 #include "lockstep/store/tcp_store.h"
 #include "tests/support/chaos_proxy.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/seconds_of.h"
 
 using namespace lockstep;
 using namespace lockstep::testing;
@@ -47,13 +48,6 @@ void use_all_verbs(Store& store, std::int64_t& count) {
 
 // How many bytes use_all_verbs() moves over its one connection, each way at most.
 constexpr std::uint64_t kMostBytes = 1000;
-
-template <typename Call>
-double seconds_of(Call call) {
-  const TimePoint start = steady_clock().now();
-  call();
-  return seconds(steady_clock().now() - start);
-}
 
 }  // namespace
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <ctime>
 #include <fstream>
 #include <string>
 
@@ -76,7 +77,31 @@ class CounterClock final : public Clock {
 
 #endif
 
+std::int64_t ns_of(const timespec& time) { return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec; }
+
+class TickClock final : public Clock {
+ public:
+  TickClock() {
+    timespec tick{};
+    ::clock_getres(CLOCK_MONOTONIC_COARSE, &tick);
+    tick_ns_ = ns_of(tick);
+  }
+  TimePoint now() const override {
+    timespec last{};
+    ::clock_gettime(CLOCK_MONOTONIC_COARSE, &last);
+    return TimePoint(Duration(ns_of(last) + tick_ns_));
+  }
+
+ private:
+  std::int64_t tick_ns_;
+};
+
 }  // namespace
+
+const Clock& tick_clock() {
+  static const TickClock clock;
+  return clock;
+}
 
 const Clock& quick_clock() {
 #if defined(__x86_64__)

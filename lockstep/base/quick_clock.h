@@ -9,4 +9,7 @@ namespace lockstep {
 
 const Clock& quick_clock();
 
+// The time of the system's next tick, a few milliseconds ahead at most, for deadlines: it costs a load.
+const Clock& tick_clock();
+
 }  // namespace lockstep

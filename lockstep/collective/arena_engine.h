@@ -63,7 +63,7 @@ class ArenaEngine final : public Engine {
 
   Operation& operation(std::uint64_t sequence) { return operations_[sequence % arena::kInFlight]; }
   void keep(Operation& operation, const Collective& collective) const;
-  void write_slot(Operation& operation);
+  void write_slot(Operation& operation, const Collective& collective);
   bool all_posted(const Operation& operation) const;
   bool all_reduced(const Operation& operation) const;
   bool actionable(const Operation& operation) const;

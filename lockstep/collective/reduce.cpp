@@ -20,19 +20,23 @@ namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Rows: how elements are stored, and in which type they are computed with.
+// Rows: how elements are stored, and in which type they are computed with; whole vectors, or kLanes at a time. A Single
+// is the same for one element.
 
-template <class T>
+template <class T, std::size_t kLanes = HWY_LANES(T)>
 struct PlainRow {
+  using Single = PlainRow<T, 1>;
   using Stored = T;
-  using D = hn::ScalableTag<T>;
+  using D = hn::CappedTag<T, kLanes>;
   static HWY_INLINE hn::Vec<D> load(const Stored* from) { return hn::LoadU(D(), from); }
   static HWY_INLINE void store(hn::Vec<D> value, Stored* to) { hn::StoreU(value, D(), to); }
 };
 
+template <std::size_t kLanes = HWY_LANES(float)>
 struct BFloat16Row {
+  using Single = BFloat16Row<1>;
   using Stored = std::uint16_t;
-  using D = hn::ScalableTag<float>;
+  using D = hn::CappedTag<float, kLanes>;
   using D16 = hn::Rebind<std::uint16_t, D>;
   using D32 = hn::RebindToUnsigned<D>;
 
@@ -50,9 +54,11 @@ struct BFloat16Row {
   }
 };
 
+template <std::size_t kLanes = HWY_LANES(float)>
 struct Float16Row {
+  using Single = Float16Row<1>;
   using Stored = std::uint16_t;
-  using D = hn::ScalableTag<float>;
+  using D = hn::CappedTag<float, kLanes>;
   using D16 = hn::Rebind<std::uint16_t, D>;
   using D32 = hn::RebindToUnsigned<D>;
   using DI32 = hn::RebindToSigned<D>;
@@ -202,22 +208,18 @@ struct Rows {
   double operand;  // of Multiply or Divide
 };
 
-// The last elements, fewer than a vector: the same instructions on a padded copy.
+// One vector of every row, at element i.
 template <class Row, class Op, class Finish>
-void reduce_tail(const Rows& rows, std::size_t from) {
+HWY_INLINE void reduce_at(const Rows& rows, std::size_t i) {
   using Stored = typename Row::Stored;
   using D = typename Row::D;
   const D d;
-  const std::size_t bytes = (rows.count - from) * sizeof(Stored);
-  HWY_ALIGN Stored padded[hn::MaxLanes(d)] = {};
-  const auto load = [&](std::size_t row) HWY_ATTR {
-    std::memcpy(padded, rows.inputs[row] + from * sizeof(Stored), bytes);
-    return Row::load(padded);
-  };
-  auto sum = load(0);
-  for (std::size_t row = 1; row < rows.inputs.size(); ++row) sum = Op::apply(d, sum, load(row));
-  Row::store(Finish::apply(sum, hn::Set(d, static_cast<hn::TFromD<D>>(rows.operand))), padded);
-  for (std::byte* output : rows.outputs) std::memcpy(output + from * sizeof(Stored), padded, bytes);
+  auto sum = Row::load(reinterpret_cast<const Stored*>(rows.inputs[0]) + i);
+  for (std::size_t row = 1; row < rows.inputs.size(); ++row) {
+    sum = Op::apply(d, sum, Row::load(reinterpret_cast<const Stored*>(rows.inputs[row]) + i));
+  }
+  sum = Finish::apply(sum, hn::Set(d, static_cast<hn::TFromD<D>>(rows.operand)));
+  for (std::byte* output : rows.outputs) Row::store(sum, reinterpret_cast<Stored*>(output) + i);
 }
 
 // Takes four vectors of every row at a time, so that sums stay in registers and each row is read once.
@@ -255,15 +257,8 @@ void reduce(const Rows& rows) {
       Row::store(e, out + 3 * lanes);
     }
   }
-  for (; i < rows.count; i += lanes) {
-    if (rows.count - i < lanes) return reduce_tail<Row, Op, Finish>(rows, i);
-    auto sum = Row::load(reinterpret_cast<const Stored*>(rows.inputs[0]) + i);
-    for (std::size_t row = 1; row < n_inputs; ++row) {
-      sum = Op::apply(d, sum, Row::load(reinterpret_cast<const Stored*>(rows.inputs[row]) + i));
-    }
-    sum = Finish::apply(sum, operand);
-    for (std::byte* output : rows.outputs) Row::store(sum, reinterpret_cast<Stored*>(output) + i);
-  }
+  for (; i + lanes <= rows.count; i += lanes) reduce_at<Row, Op, Finish>(rows, i);
+  for (; i < rows.count; ++i) reduce_at<typename Row::Single, Op, Finish>(rows, i);
 }
 
 template <class Row>
@@ -324,8 +319,8 @@ void reduce_rows_on_target(std::span<std::byte* const> outputs, std::span<const 
   switch (dtype) {
     case DType::f32: return reduce_as<PlainRow<float>>(rows, op, divisor);
     case DType::f64: return reduce_as<PlainRow<double>>(rows, op, divisor);
-    case DType::f16: return reduce_as<Float16Row>(rows, op, divisor);
-    case DType::bf16: return reduce_as<BFloat16Row>(rows, op, divisor);
+    case DType::f16: return reduce_as<Float16Row<>>(rows, op, divisor);
+    case DType::bf16: return reduce_as<BFloat16Row<>>(rows, op, divisor);
     case DType::i32: return reduce_as<PlainRow<std::int32_t>>(rows, op, divisor);
     case DType::i64: return reduce_as<PlainRow<std::int64_t>>(rows, op, divisor);
     case DType::u8: return reduce_as<PlainRow<std::uint8_t>>(rows, op, divisor);
@@ -341,27 +336,22 @@ void reduce_rows_on_target(std::span<std::byte* const> outputs, std::span<const 
 // Copies elements from one way of storing them to another; vectors of both rows have the same number of lanes.
 template <class From, class To>
 void convert(const void* from, void* to, std::size_t count) {
-  using D = typename From::D;
-  const std::size_t lanes = hn::Lanes(D());
   const auto* in = static_cast<const typename From::Stored*>(from);
   auto* out = static_cast<typename To::Stored*>(to);
-  for (; count >= lanes; count -= lanes, in += lanes, out += lanes) To::store(From::load(in), out);
-  if (count == 0) return;
-  HWY_ALIGN typename From::Stored last_in[hn::MaxLanes(D())] = {};
-  HWY_ALIGN typename To::Stored last_out[hn::MaxLanes(D())];
-  std::memcpy(last_in, in, count * sizeof *in);
-  To::store(From::load(last_in), last_out);
-  std::memcpy(out, last_out, count * sizeof *out);
+  const std::size_t lanes = hn::Lanes(typename From::D());
+  std::size_t i = 0;
+  for (; i + lanes <= count; i += lanes) To::store(From::load(in + i), out + i);
+  for (; i < count; ++i) To::Single::store(From::Single::load(in + i), out + i);
 }
 
 void widen_on_target(const std::byte* from, float* to, std::size_t count, DType dtype) {
-  dtype == DType::f16 ? convert<Float16Row, PlainRow<float>>(from, to, count)
-                      : convert<BFloat16Row, PlainRow<float>>(from, to, count);
+  dtype == DType::f16 ? convert<Float16Row<>, PlainRow<float>>(from, to, count)
+                      : convert<BFloat16Row<>, PlainRow<float>>(from, to, count);
 }
 
 void narrow_on_target(const float* from, std::byte* to, std::size_t count, DType dtype) {
-  dtype == DType::f16 ? convert<PlainRow<float>, Float16Row>(from, to, count)
-                      : convert<PlainRow<float>, BFloat16Row>(from, to, count);
+  dtype == DType::f16 ? convert<PlainRow<float>, Float16Row<>>(from, to, count)
+                      : convert<PlainRow<float>, BFloat16Row<>>(from, to, count);
 }
 
 }  // namespace

@@ -55,7 +55,7 @@ struct ProcessGroup::State {
   }
 
   Deadline deadline(const CallOptions& options) const {
-    return Deadline::after(options.timeout.value_or(timeout), quick_clock());
+    return Deadline::after(options.timeout.value_or(timeout), tick_clock());
   }
 
   // In the caller, behind everything that was issued before.

@@ -144,7 +144,9 @@ void Arena::await(Ready&& ready, WaitingFor&& waiting_for, Explain&& explain, De
 template <class Ready, class WaitingFor>
 bool Arena::spin(Ready&& ready, WaitingFor&& waiting_for) const {
   const auto core = static_cast<std::uint32_t>(::sched_getcpu() + 1);
-  control(rank_).core.store(core, std::memory_order_relaxed);
+  std::atomic<std::uint32_t>& mine = control(rank_).core;
+  // Written only when it changes: the others read it whenever they wait.
+  if (mine.load(std::memory_order_relaxed) != core) mine.store(core, std::memory_order_relaxed);
   for (int peer = 0; peer < size_; ++peer) {
     if (peer != rank_ && control(peer).core.load(std::memory_order_relaxed) == core && waiting_for(peer)) return false;
   }

@@ -1,22 +1,80 @@
-// What a DistributedDataParallel can be told. Names and defaults follow torch.nn.parallel.DistributedDataParallel.
+// What a DistributedDataParallel can be told. Names and defaults follow torch.nn.parallel.DistributedDataParallel where
+// PyTorch has the option. Values; the same on all ranks.
 #pragma once
 
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
 #include <optional>
+#include <string>
+#include <vector>
 
 namespace lockstep {
 
 enum class Bucketing { on, off };  // off: every parameter is reduced by itself, as soon as its gradient is there
 
+// How the ranks' gradients are averaged. ranks: each rank counts the same, as in PyTorch, which is right if all have as
+// many samples. samples: a forward counts as much as it has samples (Replica::set_weight), so that unequal batches give
+// the gradient that one process would have had for all of them.
+enum class Weighting { ranks, samples };
+
+// What happens when some rank's gradient holds NaN or Inf. ignore: nobody looks. fail: backward() throws on all ranks,
+// naming rank and parameter. skip_step: it is logged, and all gradients are dropped on all ranks, so that
+// optimizer.step() changes nothing.
+enum class NonFinite { ignore, fail, skip_step };
+
+// Unset: the parameter's, or buffer's, own type. reduce_dtype unset: param_dtype.
+struct MixedPrecision {
+  std::optional<c10::ScalarType> param_dtype = {};  // of forward and backward; inputs are converted to it
+  std::optional<c10::ScalarType> reduce_dtype = {};
+  std::optional<c10::ScalarType> buffer_dtype = {};
+  bool enabled() const { return param_dtype || reduce_dtype || buffer_dtype; }
+};
+
+// The same bits at any number of ranks: see shards.h.
+struct LockstepMode {
+  int shards = 0;  // 0: off; else a power of two, and a multiple of the number of ranks
+  std::uint64_t seed = 0;
+};
+
 struct DdpOptions {
   // Gradients are reduced in buckets of about this many MiB. Unset: 25, and a first bucket of 1, so that reduction
   // begins early.
   std::optional<double> bucket_cap_mb = {};
+  // The caps of the first buckets, one by one; the last one is that of all others too. Instead of bucket_cap_mb.
+  std::vector<double> bucket_cap_mb_list = {};
   Bucketing bucketing = Bucketing::on;
   // Copy rank 0's parameters and buffers to all ranks at construction. Shapes are compared either way.
   bool init_sync = true;
   // Copy rank 0's buffers (batch-norm statistics) to all ranks before a forward in training, and before the first one
   // after it.
   bool forward_sync_buffers = true;
+
+  // Whether a backward may leave parameters out, other ones on every rank. A parameter that some rank used gets the
+  // average, others counting as zero; one that no rank used keeps the gradient that it has. Off: such a backward
+  // throws on all ranks.
+  bool find_unused_parameters = false;
+  // With it: a bucket that no rank used is not reduced.
+  bool skip_all_reduce_unused_params = false;
+  // The graph is the same in every iteration: the first one shows which parameters are used and how often each gets a
+  // gradient, so that parts of the graph that are computed anew in backward may use a parameter several times.
+  bool static_graph = false;
+  // Reduced together after all others, in one bucket. Names as of named_parameters().
+  std::vector<std::string> delay_all_reduce_named_params = {};
+  // Parameters and buffers that are left alone: neither compared nor copied nor reduced.
+  std::vector<std::string> ignored = {};
+  MixedPrecision mixed_precision = {};
+  Weighting weighting = Weighting::ranks;
+  NonFinite non_finite = NonFinite::ignore;
+  // After every so many backwards ranks compare a hash of their parameters: Error{desync} on all ranks naming the first
+  // that differs. 0: never.
+  int compare_parameters_every = 100;
+  LockstepMode lockstep = {};
+
+  // For models that live on one device of several. Where a model lies on the CPU, or on several devices, these must be
+  // left unset.
+  std::vector<int> device_ids = {};
+  std::optional<int> output_device = {};
 };
 
 }  // namespace lockstep

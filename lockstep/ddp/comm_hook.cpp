@@ -1,0 +1,37 @@
+#include "lockstep/ddp/comm_hook.h"
+
+#include <utility>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+
+GradBucket::GradBucket(std::size_t index, bool is_last, at::Tensor buffer, std::vector<at::Tensor> parameters,
+                       std::vector<std::string> names)
+    : index_(index),
+      is_last_(is_last),
+      buffer_(std::move(buffer)),
+      parameters_(std::move(parameters)),
+      names_(std::move(names)) {}
+
+void GradBucket::set_buffer(const at::Tensor& buffer) {
+  if (buffer.numel() != buffer_.numel()) {
+    throw Error(ErrorKind::invalid_argument, "a communication hook gave bucket " + std::to_string(index_) + " " +
+                                                 std::to_string(buffer.numel()) + " elements where it has " +
+                                                 std::to_string(buffer_.numel()));
+  }
+  buffer_ = buffer.reshape({-1});
+}
+
+std::vector<at::Tensor> GradBucket::gradients() const {
+  std::vector<at::Tensor> views;
+  views.reserve(parameters_.size());
+  std::int64_t offset = 0;
+  for (const at::Tensor& parameter : parameters_) {
+    views.push_back(buffer_.narrow(0, offset, parameter.numel()).view(parameter.sizes()));
+    offset += parameter.numel();
+  }
+  return views;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,47 @@
+// A communication hook replaces the averaging of a bucket of gradients: it compresses, approximates, or measures.
+// reducer -> GradBucket -> hook -> process group. After torch.distributed's register_comm_hook().
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "lockstep/group/process_group.h"
+
+namespace lockstep {
+
+// What a hook is given: gradients of one dtype, one after the other in a dense 1-d buffer, which the hook may change.
+class GradBucket {
+ public:
+  GradBucket(std::size_t index, bool is_last, at::Tensor buffer, std::vector<at::Tensor> parameters,
+             std::vector<std::string> names);
+
+  std::size_t index() const { return index_; }  // in the order of reduction, the same on all ranks
+  bool is_last() const { return is_last_; }     // of this backward
+  const at::Tensor& buffer() const { return buffer_; }
+  void set_buffer(const at::Tensor& buffer);  // Error{invalid_argument} if it has another number of elements
+  const std::vector<at::Tensor>& parameters() const { return parameters_; }
+  const std::vector<std::string>& names() const { return names_; }
+  // Views of the buffer with the parameters' shapes, in their order.
+  std::vector<at::Tensor> gradients() const;
+
+ private:
+  std::size_t index_;
+  bool is_last_;
+  at::Tensor buffer_;
+  std::vector<at::Tensor> parameters_;
+  std::vector<std::string> names_;
+};
+
+// Blocks until the result is there: as many elements as the bucket's buffer, of any floating or complex dtype, averaged
+// over the ranks by whatever the hook understands by that.
+using BucketResult = std::function<at::Tensor()>;
+// Called during backward when a bucket's gradients are complete, in the same order on all ranks; begins the
+// communication and returns at once, or when it is done. Results are asked for at the end of backward, in that order.
+// Runs on the thread of backward; what it throws, backward() throws.
+using CommHook = std::function<BucketResult(GradBucket& bucket, const ProcessGroup& group)>;
+
+}  // namespace lockstep

@@ -13,6 +13,7 @@
 #include "lockstep/data/loader.h"
 #include "lockstep/ddp/average_gradients.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
+#include "lockstep/ddp/join.h"
 #include "lockstep/group/composed.h"
 #include "lockstep/group/objects.h"
 #include "lockstep/group/world.h"

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <vector>
 
 #include "lockstep/base/dtype.h"
@@ -11,12 +12,16 @@ namespace lockstep {
 struct PlannedParameter {
   std::size_t bytes = 0;
   DType dtype = DType::f32;
+  int device = 0;        // buckets never mix devices
+  bool sparse = false;   // has a bucket of its own
+  bool delayed = false;  // belongs to the last buckets, which hold such ones only and have no cap
 };
 
-// Buckets of indices into `parameters`, in the order in which they are expected to become ready: the reverse of
-// registration, since backward begins at the model's end. A bucket holds one dtype and is closed when it has reached
-// its cap: first_bytes for the first of all, cap_bytes for the others. A cap of 0 gives every parameter its own bucket.
-std::vector<std::vector<std::size_t>> plan_buckets(const std::vector<PlannedParameter>& parameters,
-                                                   std::size_t first_bytes, std::size_t cap_bytes);
+// Buckets of indices into `parameters`, to be reduced in this order. `order`: all indices, as their gradients are
+// expected to become ready. A bucket is closed when it has reached its cap: caps[k] for bucket k, the last cap for all
+// further ones. A cap of 0 gives every parameter its own bucket. REQUIRES: caps is not empty.
+std::vector<std::vector<std::size_t>> plan_buckets(std::span<const PlannedParameter> parameters,
+                                                   std::span<const std::size_t> order,
+                                                   std::span<const std::size_t> caps);
 
 }  // namespace lockstep

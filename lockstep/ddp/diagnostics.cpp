@@ -22,9 +22,58 @@ Error no_gradient_error(int rank, const std::vector<std::string>& parameters) {
       ErrorKind::invalid_argument,
       std::to_string(parameters.size()) + " parameters got no gradient in this backward on rank " +
           std::to_string(rank) + ": " + names +
-          ". Every parameter that requires a gradient must take part in the loss on every rank; use them all, or "
-          "freeze them with requires_grad_(false) before the model is wrapped",
+          ". Every parameter that requires a gradient must take part in the loss on every rank; use them all, freeze "
+          "them with requires_grad_(false) before the model is wrapped, or set find_unused_parameters",
       detail_of(rank, "backward"));
+}
+
+Error late_gradient_error(int rank, const std::string& parameter, bool thought_unused) {
+  const std::string begin = "parameter " + parameter + " got " +
+                            (thought_unused ? "a gradient although no output of the model depended on it"
+                                            : std::string("several gradients in one backward")) +
+                            ", the last one after its reduction had begun on rank " + std::to_string(rank);
+  return Error(ErrorKind::invalid_argument,
+               begin +
+                   ". Parts of a graph that are computed anew in backward (checkpointing) do that; if the graph is the "
+                   "same in every iteration, set static_graph",
+               detail_of(rank, "backward"));
+}
+
+Error graph_changed_error(int rank, const std::string& parameter, int gradients, int in_first) {
+  return Error(ErrorKind::invalid_argument,
+               "static_graph: parameter " + parameter + " got " + std::to_string(gradients) +
+                   " gradients in this backward on rank " + std::to_string(rank) + ", and " + std::to_string(in_first) +
+                   " in the first one. Unset static_graph for a graph that changes, and set find_unused_parameters if "
+                   "it leaves out parameters",
+               detail_of(rank, "backward"));
+}
+
+Error non_finite_error(int rank, const std::vector<std::pair<int, std::string>>& where) {
+  std::string text;
+  for (const auto& [bad, parameter] : where) {
+    text += (text.empty() ? "" : "; ") + ("rank " + std::to_string(bad)) + " in the gradient of " + parameter;
+  }
+  return Error(ErrorKind::corrupt_data,
+               "NaN or Inf on " + text +
+                   ". All gradients of this backward were dropped on all ranks, so that an optimizer's step changes "
+                   "nothing",
+               detail_of(rank, "backward"));
+}
+
+Error options_error(const std::string& what) {
+  return Error(ErrorKind::invalid_argument, "DistributedDataParallel: " + what);
+}
+
+Error different_values_error(int rank, const std::string& parameter, const std::vector<int>& ranks,
+                             std::uint64_t backwards) {
+  std::string list;
+  for (const int other : ranks) list += (list.empty() ? "" : ", ") + std::to_string(other);
+  return Error(ErrorKind::desync,
+               "after " + std::to_string(backwards) + " backwards the parameters differ between ranks. First: " +
+                   parameter + ", where rank 0 has other values than rank " + list +
+                   ". Every rank must apply the same optimizer with the same settings to the same parameters, and "
+                   "change them in no other way",
+               detail_of(rank, "comparing parameters"));
 }
 
 Error unsupported_gradient_error(int rank, const std::string& parameter, const std::string& what) {

@@ -1,7 +1,10 @@
 // The texts of DDP's errors, kept out of its control flow. Each says which rank and parameter, why, and what to do.
 #pragma once
 
+#include <cstdint>
+
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/base/error.h"
@@ -10,11 +13,22 @@ namespace lockstep {
 
 // Some parameters got no gradient in a backward in which others did.
 Error no_gradient_error(int rank, const std::vector<std::string>& parameters);
+// A gradient came for a parameter after its reduction had begun.
+Error late_gradient_error(int rank, const std::string& parameter, bool thought_unused);
+// With static_graph: a parameter got another number of gradients than in the first iteration.
+Error graph_changed_error(int rank, const std::string& parameter, int gradients, int in_first);
 Error unsupported_gradient_error(int rank, const std::string& parameter, const std::string& what);
+// `where`: (rank, parameter), the first of each rank that has one.
+Error non_finite_error(int rank, const std::vector<std::pair<int, std::string>>& where);
 Error nothing_to_train_error();
 Error wrapped_twice_error(const std::string& parameter);
+// What DdpOptions and the module do not go together in; `what` is the text after the class's name.
+Error options_error(const std::string& what);
 // The model of `rank` differs from rank 0's; each side as "name shape dtype", or "nothing" where one has fewer.
 Error different_models_error(int rank, const std::string& kind, const std::string& on_rank_0,
                              const std::string& on_rank);
+// Values that were equal once are not any more; `ranks` are those that differ from rank 0.
+Error different_values_error(int rank, const std::string& parameter, const std::vector<int>& ranks,
+                             std::uint64_t backwards);
 
 }  // namespace lockstep

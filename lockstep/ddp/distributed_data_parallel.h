@@ -14,8 +14,10 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "lockstep/ddp/replica.h"
 
@@ -31,8 +33,11 @@ class DistributedDataParallel : public Replica {
   // Takes what the module's forward() takes and returns what it returns.
   template <class... Args>
   auto forward(Args&&... args) {
-    const ArenaScope scope = begin_forward();
-    auto output = module_->forward(std::forward<Args>(args)...);
+    const ForwardScope scope = begin_forward(first_tensor(args...));
+    auto output = call(std::forward<Args>(args)...);
+    if constexpr (std::is_same_v<decltype(output), at::Tensor>) {
+      if (options().output_device) output = delivered(output);
+    }
     watch(output);
     return output;
   }
@@ -47,6 +52,42 @@ class DistributedDataParallel : public Replica {
   DistributedDataParallel* operator->() { return this; }
 
  private:
+  static const at::Tensor* first_tensor() { return nullptr; }
+  template <class First, class... Others>
+  static const at::Tensor* first_tensor(const First& first, const Others&... others) {
+    if constexpr (std::is_convertible_v<const First&, const at::Tensor&>) {
+      return &static_cast<const at::Tensor&>(first);
+    } else {
+      return first_tensor(others...);
+    }
+  }
+
+  template <class... Args>
+  auto call(Args&&... args) {
+    // A module that wants to change its arguments gets the caller's own, which must then have its type.
+    if constexpr (requires { module_->forward(convert(std::forward<Args>(args))...); }) {
+      if (converts_inputs()) return module_->forward(convert(std::forward<Args>(args))...);
+    }
+    return module_->forward(std::forward<Args>(args)...);
+  }
+
+  // Tensors, lists of them and optional ones are converted; everything else passes as it is.
+  template <class Arg>
+  decltype(auto) convert(Arg&& arg) {
+    using Value = std::remove_cvref_t<Arg>;
+    if constexpr (std::is_same_v<Value, at::Tensor>) {
+      return Value(converted(arg));
+    } else if constexpr (std::is_same_v<Value, std::optional<at::Tensor>>) {
+      return arg.has_value() ? Value(converted(*arg)) : Value();
+    } else if constexpr (std::is_same_v<Value, std::vector<at::Tensor>>) {
+      Value list;
+      for (const at::Tensor& tensor : arg) list.push_back(converted(tensor));
+      return list;
+    } else {
+      return std::forward<Arg>(arg);
+    }
+  }
+
   static std::shared_ptr<torch::nn::Module> shared(const Module& module) {
     if constexpr (requires { module.ptr(); }) {
       return module.ptr();

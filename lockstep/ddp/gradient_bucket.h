@@ -1,61 +1,101 @@
-// A GradientBucket is some gradients that are reduced as one collective. hooks -> bucket -> process group.
-// Large gradients that were born in shared memory are reduced where they lie; the others are copied into the bucket's
-// own buffer and back. Belongs to the thread that runs backward.
+// A GradientBucket is some gradients that are averaged together. hooks -> bucket -> process group -> .grad
+// The reducer tells it which gradients are there, launches it when all are, and finishes it at the end of backward.
+// Belongs to the thread that runs backward. Its kinds:
+//   in place   large gradients that were born in shared memory are reduced where they lie; the others are copied into
+//              the bucket's own buffer and back
+//   flat       all are copied into one dense tensor, which a communication hook averages, or which has another dtype
+//   sparse     one sparse gradient
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "lockstep/ddp/comm_hook.h"
 #include "lockstep/group/process_group.h"
 
 namespace lockstep {
 
+struct BucketMember {
+  std::size_t index = 0;  // of the parameter in the model
+  std::string name;
+  at::Tensor parameter;
+  bool is_ready = false;  // in this backward, by a gradient or by none
+  bool fired = false;     // this backward gave it a gradient
+};
+
+struct Launch {
+  const ProcessGroup& group;
+  bool is_last = false;  // bucket of this backward
+  bool silent = false;   // contribute zeros, whatever this rank's gradients are
+  bool look_for_non_finite = false;
+};
+
+struct Finish {
+  const ProcessGroup& group;
+  const std::vector<bool>* used = nullptr;  // by parameter: whether some rank used it; null: all are
+  double factor = 1;                        // by which averages are multiplied
+};
+
 class GradientBucket {
  public:
-  // `parameters` are of one dtype; their gradients are joined in this order, on all ranks alike.
-  GradientBucket(std::string name, std::vector<at::Tensor> parameters);
+  // `members`: of one dtype and device; their gradients are joined in this order, on all ranks alike.
+  GradientBucket(std::size_t index, std::vector<BucketMember> members);
+  virtual ~GradientBucket() = default;
+  GradientBucket(const GradientBucket&) = delete;
+  GradientBucket& operator=(const GradientBucket&) = delete;
 
   // Begins a backward: all gradients are awaited.
-  void reset() { ready_ = 0; }
-  // One more gradient is there. True when that was the last.
-  bool add_ready() { return ++ready_ == parameters_.size(); }
-  bool is_ready() const { return ready_ == parameters_.size(); }
+  void reset();
+  // A member's gradient is there, or will not come.
+  void set_ready(std::size_t member, bool fired);
+  bool is_ready() const { return ready_ == members_.size(); }
 
-  // Starts averaging over all ranks. REQUIRES: is_ready().
-  void launch(const ProcessGroup& group);
-  // Blocks until the averages are in the parameters' gradients.
-  void finish(const ProcessGroup& group);
+  // Starts averaging. A member without a gradient contributes zeros. REQUIRES: is_ready().
+  void launch(const Launch& launch);
+  // Blocks until the averages are in the gradients of those parameters that some rank used.
+  virtual void finish(const Finish& finish) = 0;
 
   const std::string& name() const { return name_; }
-  std::size_t copied_bytes() const {
-    return copied_bytes_;
-  }  // in the last launch: gradients that did not lie in the arena
+  std::size_t index() const { return index_; }
+  const std::vector<BucketMember>& members() const { return members_; }
+  bool is_launched() const { return launched_; }
+  std::size_t bytes() const;  // of its parameters
+  // In the last launch: gradients that did not lie in shared memory.
+  std::size_t copied_bytes() const { return copied_bytes_; }
+  // Of the last launch, the first parameter whose gradient on this rank held NaN or Inf.
+  std::optional<std::size_t> non_finite() const { return non_finite_; }
+
+ protected:
+  virtual void do_launch(const Launch& launch) = 0;
+
+  // Whether this rank has something to contribute for a member.
+  static bool contributes(const Launch& launch, const BucketMember& member);
+  static bool is_used(const Finish& finish, const BucketMember& member) {
+    return finish.used == nullptr || (*finish.used)[member.index];
+  }
+  void look_at(const Launch& launch, const BucketMember& member, const at::Tensor& values);
+
+  const std::size_t index_;
+  const std::string name_;
+  std::vector<BucketMember> members_;
+  std::size_t copied_bytes_ = 0;
 
  private:
-  struct Copy {
-    std::size_t parameter;  // its index
-    std::size_t offset;     // in buffer_
-  };
-
-  void collect(const ProcessGroup& group);
-  void copy_in(std::size_t parameter, std::size_t offset);
-  void launch_in_arena(const ProcessGroup& group);
-
-  const std::string name_;
-  const std::vector<at::Tensor> parameters_;
   std::size_t ready_ = 0;
-
-  // Of the last launch.
-  std::vector<Copy> copies_;
-  std::vector<Segment> segments_;
-  std::vector<at::Tensor> pieces_;  // the same as segments_, where a transport wants tensors
-  at::Tensor buffer_;               // uint8, grows to what copies need
-  std::size_t copied_bytes_ = 0;
-  std::uint64_t ticket_ = 0;
-  Work work_;
+  bool launched_ = false;
+  std::optional<std::size_t> non_finite_;
 };
+
+std::unique_ptr<GradientBucket> make_in_place_bucket(std::size_t index, std::vector<BucketMember> members);
+// hook: empty for a plain average. dtype: of what is reduced; unset: the parameters'.
+std::unique_ptr<GradientBucket> make_flat_bucket(std::size_t index, std::vector<BucketMember> members, CommHook hook,
+                                                 std::optional<at::ScalarType> dtype);
+// REQUIRES: one member.
+std::unique_ptr<GradientBucket> make_sparse_bucket(std::size_t index, std::vector<BucketMember> members);
 
 }  // namespace lockstep

@@ -2,9 +2,11 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <sstream>
 
@@ -22,8 +24,8 @@ std::string line_of(const char* kind, const std::string& name, const at::Tensor&
 }
 
 // One line a tensor; what two ranks must agree on.
-std::string description(const NamedTensors& parameters, const NamedTensors& buffers) {
-  std::string text;
+std::string description(const NamedTensors& parameters, const NamedTensors& buffers, const std::string& settings) {
+  std::string text = settings + '\n';
   for (const auto& [name, tensor] : parameters) text += line_of("parameter", name, tensor) + '\n';
   for (const auto& [name, tensor] : buffers) text += line_of("buffer", name, tensor) + '\n';
   return text;
@@ -50,10 +52,30 @@ std::vector<std::string> lines_of(const std::string& text) {
   throw Error(ErrorKind::internal, "model fingerprints differ, but their descriptions do not");
 }
 
+// Of the bytes of a tensor's elements. Four independent sums, since each waits for its own multiplication only.
+std::uint64_t hash_of_values(const at::Tensor& tensor) {
+  constexpr std::uint64_t kFactor = 0x9E3779B97F4A7C15ULL;
+  const at::Tensor dense = tensor.detach().contiguous();
+  const auto* bytes = static_cast<const unsigned char*>(dense.const_data_ptr());
+  const std::size_t count = dense.nbytes();
+  std::uint64_t lanes[4] = {1, 2, 3, 4};
+  const auto add = [&](std::uint64_t& lane, std::uint64_t word) { lane = (std::rotl(lane, 23) ^ word) * kFactor; };
+  std::size_t at = 0;
+  for (; at + sizeof lanes <= count; at += sizeof lanes) {
+    std::uint64_t words[4];
+    std::memcpy(words, bytes + at, sizeof words);
+    for (int lane = 0; lane < 4; ++lane) add(lanes[lane], words[lane]);
+  }
+  for (; at < count; ++at) add(lanes[0], bytes[at]);
+  for (int lane = 1; lane < 4; ++lane) add(lanes[0], lanes[lane]);
+  return lanes[0];
+}
+
 }  // namespace
 
-void verify_same_model(const NamedTensors& parameters, const NamedTensors& buffers, const ProcessGroup& group) {
-  const std::string mine = description(parameters, buffers);
+void verify_same_model(const NamedTensors& parameters, const NamedTensors& buffers, const std::string& settings,
+                       const ProcessGroup& group) {
+  const std::string mine = description(parameters, buffers, settings);
   const at::Tensor fingerprint = at::zeros({2}, at::kLong);
   fingerprint.mutable_data_ptr<std::int64_t>()[0] = static_cast<std::int64_t>(hash_of(mine));
   fingerprint.mutable_data_ptr<std::int64_t>()[1] = static_cast<std::int64_t>(mine.size());
@@ -75,6 +97,42 @@ void verify_same_model(const NamedTensors& parameters, const NamedTensors& buffe
     descriptions.emplace_back(begin, std::min(length, static_cast<std::size_t>(longest)));
   }
   throw_first_difference(descriptions);
+}
+
+bool have_same_values(const at::Tensor& tensor, const ProcessGroup& group) {
+  constexpr std::int64_t kMostElements = 1 << 17;
+  const at::Tensor some = tensor.is_sparse() ? at::Tensor() : tensor.detach().reshape({-1}).slice(0, 0, kMostElements);
+  // A rank without anything to compare says so by a number that no two ranks share.
+  const std::int64_t mine =
+      some.defined() && some.numel() != 0 ? static_cast<std::int64_t>(hash_of_values(some)) : group.rank();
+  const auto told = group.all_gather(at::tensor({mine}, at::kLong), {.name = "first input"});
+  return std::all_of(told.begin(), told.end(),
+                     [&](const at::Tensor& theirs) { return *theirs.const_data_ptr<std::int64_t>() == mine; });
+}
+
+void verify_same_values(const NamedTensors& tensors, const ProcessGroup& group, std::uint64_t backwards) {
+  std::vector<std::int64_t> hashes;
+  std::int64_t all = 0;
+  for (const auto& [name, tensor] : tensors) {
+    hashes.push_back(static_cast<std::int64_t>(hash_of_values(tensor)));
+    all = static_cast<std::int64_t>(hash_of(name) + std::rotl(static_cast<std::uint64_t>(all), 1)) ^ hashes.back();
+  }
+  const auto differs = [&](const std::vector<at::Tensor>& told, std::size_t i) {
+    std::vector<int> ranks;
+    for (std::size_t rank = 1; rank < told.size(); ++rank) {
+      if (told[rank].const_data_ptr<std::int64_t>()[i] != told[0].const_data_ptr<std::int64_t>()[i]) {
+        ranks.push_back(static_cast<int>(rank));
+      }
+    }
+    return ranks;
+  };
+  if (differs(group.all_gather(at::tensor({all}, at::kLong), {.name = "hash of the parameters"}), 0).empty()) return;
+  const auto told = group.all_gather(at::tensor(hashes, at::kLong), {.name = "hashes of the parameters"});
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const std::vector<int> ranks = differs(told, i);
+    if (!ranks.empty()) throw different_values_error(group.rank(), tensors[i].first, ranks, backwards);
+  }
+  throw Error(ErrorKind::internal, "parameter hashes differ together, but not one by one");
 }
 
 void broadcast_values(const std::vector<at::Tensor>& tensors, int root, const ProcessGroup& group,

@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,8 +16,16 @@ namespace lockstep {
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
 // Throws on all ranks alike, Error{invalid_argument} naming the first parameter or buffer whose name, shape, strides,
-// dtype or requires_grad differs from rank 0's.
-void verify_same_model(const NamedTensors& parameters, const NamedTensors& buffers, const ProcessGroup& group);
+// dtype or requires_grad differs from rank 0's, or both texts of `settings`, which must be equal too.
+void verify_same_model(const NamedTensors& parameters, const NamedTensors& buffers, const std::string& settings,
+                       const ProcessGroup& group);
+
+// Compares a hash of the tensors' values. Throws on all ranks alike, Error{desync} naming the first tensor that differs
+// and the ranks whose values differ from rank 0's. `backwards`: how many there were, for the text.
+void verify_same_values(const NamedTensors& tensors, const ProcessGroup& group, std::uint64_t backwards);
+
+// Whether all ranks have given a tensor of the same values. Looks at no more than a MiB of it.
+bool have_same_values(const at::Tensor& tensor, const ProcessGroup& group);
 
 // Copies rank `root`'s values into these tensors of all ranks. Any dtype. One collective, whatever their number.
 void broadcast_values(const std::vector<at::Tensor>& tensors, int root, const ProcessGroup& group,

@@ -3,9 +3,14 @@
 #include <ATen/core/grad_mode.h>
 #include <torch/nn/module.h>
 
+#include <torch/nn/modules/embedding.h>
+
+#include <algorithm>
 #include <map>
 
+#include "lockstep/base/log.h"
 #include "lockstep/ddp/diagnostics.h"
+#include "lockstep/group/shadow.h"
 
 namespace lockstep {
 namespace {
@@ -33,27 +38,156 @@ bool starts_with_prefix(const NamedTensors& state) {
   return !state.empty();
 }
 
+bool contains(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+// Weights whose gradients are sparse.
+std::vector<at::Tensor> sparse_weights(const torch::nn::Module& module) {
+  std::vector<at::Tensor> weights;
+  for (const auto& one : module.modules()) {
+    if (const auto* embedding = one->as<torch::nn::EmbeddingImpl>()) {
+      if (embedding->options.sparse()) weights.push_back(embedding->weight);
+    } else if (const auto* bag = one->as<torch::nn::EmbeddingBagImpl>()) {
+      if (bag->options.sparse()) weights.push_back(bag->weight);
+    }
+  }
+  return weights;
+}
+
+void check_options(const DdpOptions& options) {
+  if (options.bucket_cap_mb && !options.bucket_cap_mb_list.empty()) {
+    throw options_error("bucket_cap_mb and bucket_cap_mb_list are both set; give one of them");
+  }
+  std::vector<double> caps = options.bucket_cap_mb_list;
+  if (options.bucket_cap_mb) caps.push_back(*options.bucket_cap_mb);
+  for (const double cap : caps) {
+    if (!(cap >= 0)) throw options_error("a bucket cap of " + std::to_string(cap) + " MiB");
+  }
+  if (options.skip_all_reduce_unused_params && !options.find_unused_parameters) {
+    throw options_error("skip_all_reduce_unused_params needs find_unused_parameters");
+  }
+  if (options.compare_parameters_every < 0) {
+    throw options_error("compare_parameters_every is " + std::to_string(options.compare_parameters_every));
+  }
+}
+
+void check_names(const std::vector<std::string>& names, const char* option, const NamedTensors& parameters,
+                 const NamedTensors* buffers) {
+  for (const std::string& name : names) {
+    const auto is_it = [&](const auto& entry) { return entry.first == name; };
+    if (std::any_of(parameters.begin(), parameters.end(), is_it)) continue;
+    if (buffers != nullptr && std::any_of(buffers->begin(), buffers->end(), is_it)) continue;
+    throw options_error(std::string(option) + " names " + name + ", which the module does not have");
+  }
+}
+
+// What ranks must have set alike for their collectives to match.
+std::string text_of(const DdpOptions& options) {
+  std::string caps;
+  for (const double cap : options.bucket_cap_mb_list) caps += " " + std::to_string(cap);
+  return "options bucketing=" + std::to_string(static_cast<int>(options.bucketing)) +
+         " bucket_cap_mb=" + (options.bucket_cap_mb ? std::to_string(*options.bucket_cap_mb) : "default") +
+         " bucket_cap_mb_list=[" + caps + "] init_sync=" + std::to_string(options.init_sync) +
+         " forward_sync_buffers=" + std::to_string(options.forward_sync_buffers) +
+         " find_unused_parameters=" + std::to_string(options.find_unused_parameters) +
+         " skip_all_reduce_unused_params=" + std::to_string(options.skip_all_reduce_unused_params) +
+         " static_graph=" + std::to_string(options.static_graph) +
+         " delayed=" + std::to_string(options.delay_all_reduce_named_params.size()) +
+         " weighting=" + std::to_string(static_cast<int>(options.weighting)) +
+         " non_finite=" + std::to_string(static_cast<int>(options.non_finite)) +
+         " compare_parameters_every=" + std::to_string(options.compare_parameters_every) +
+         " lockstep_shards=" + std::to_string(options.lockstep.shards);
+}
+
 }  // namespace
 
 Replica::Replica(std::shared_ptr<torch::nn::Module> module, ProcessGroup group, const DdpOptions& options)
     : module_(std::move(module)), group_(std::move(group)), options_(options) {
-  NamedTensors trained;
+  check_options(options_);
   const NamedTensors all = named_parameters();
+  const NamedTensors all_buffers = pairs_of(module_->named_buffers());
+  check_names(options_.ignored, "ignored", all, &all_buffers);
+  check_names(options_.delay_all_reduce_named_params, "delay_all_reduce_named_params", all, nullptr);
+  check_devices(all);
   for (const auto& [name, tensor] : all) {
-    if (!tensor.requires_grad()) continue;
-    trained.emplace_back(name, tensor);
-    if (GradientHook::watches(tensor)) throw wrapped_twice_error(name);
+    if (!is_ignored(name)) compared_.emplace_back(name, tensor);
   }
+  std::vector<TrainedParameter> trained = trained_parameters(compared_);
   if (trained.empty()) throw nothing_to_train_error();
-  buffers_ = module_->buffers();
-  if (group_.size() == 1) return;
-  verify_same_model(all, pairs_of(module_->named_buffers()), group_);
-  if (options_.init_sync) {
-    std::vector<at::Tensor> values = parameters();
-    values.insert(values.end(), buffers_.begin(), buffers_.end());
-    broadcast_values(values, 0, group_, "model state");
+  NamedTensors buffers;
+  for (const auto& [name, tensor] : all_buffers) {
+    if (is_ignored(name)) continue;
+    buffers.emplace_back(name, tensor);
+    buffers_.push_back(tensor);
   }
-  reducer_ = Reducer::make(trained, group_, options_);
+  lower_buffers();
+  if (const auto dtype = options_.mixed_precision.param_dtype) {
+    swap_ = std::make_shared<PrecisionSwap>(parameters(), *dtype);
+    input_dtype_ = dtype;
+  }
+  if (group_.size() > 1) {
+    verify_same_model(compared_, buffers, text_of(options_), group_);
+    if (options_.init_sync) {
+      std::vector<at::Tensor> values = buffers_;
+      for (const auto& [name, tensor] : compared_) values.push_back(tensor);
+      broadcast_values(values, 0, group_, "model state");
+    }
+  }
+  const bool looks_at_gradients = options_.weighting != Weighting::ranks || options_.non_finite != NonFinite::ignore;
+  if (group_.size() > 1 || looks_at_gradients || swap_ != nullptr) {
+    reducer_ = Reducer::make(std::move(trained), group_, options_, swap_);
+  }
+}
+
+bool Replica::is_ignored(const std::string& name) const { return contains(options_.ignored, name); }
+
+std::vector<TrainedParameter> Replica::trained_parameters(const NamedTensors& parameters) const {
+  const std::vector<at::Tensor> sparse = sparse_weights(*module_);
+  std::vector<TrainedParameter> trained;
+  for (const auto& [name, tensor] : parameters) {
+    if (!tensor.requires_grad()) continue;
+    if (GradientHook::watches(tensor)) throw wrapped_twice_error(name);
+    const bool is_sparse =
+        std::any_of(sparse.begin(), sparse.end(), [&](const at::Tensor& weight) { return weight.is_same(tensor); });
+    trained.push_back({.name = name,
+                       .tensor = tensor,
+                       .sparse = is_sparse,
+                       .delayed = contains(options_.delay_all_reduce_named_params, name)});
+  }
+  return trained;
+}
+
+void Replica::check_devices(const NamedTensors& parameters) {
+  std::vector<at::Device> devices;
+  for (const auto& [name, tensor] : parameters) {
+    if (!devices.empty() && tensor.device().type() != devices.front().type()) {
+      throw options_error("the module's parameters lie on different types of devices: " + parameters.front().first +
+                          " on " + devices.front().str() + ", " + name + " on " + tensor.device().str());
+    }
+    if (std::find(devices.begin(), devices.end(), tensor.device()) == devices.end()) devices.push_back(tensor.device());
+  }
+  if (options_.device_ids.size() > 1) {
+    throw options_error("device_ids has " + std::to_string(options_.device_ids.size()) +
+                        " entries; one process drives one device, so start a process for each");
+  }
+  if (options_.device_ids.empty() && !options_.output_device) return;
+  if (devices.empty() || devices.size() > 1 || devices.front().is_cpu()) {
+    throw options_error(std::string("device_ids and output_device are for a module on one device that is not the CPU; "
+                                    "this one lies on ") +
+                        (devices.size() > 1 ? std::to_string(devices.size()) + " devices, and places its inputs itself"
+                                            : std::string("the CPU")) +
+                        ". Leave them unset");
+  }
+  input_device_ = devices.front();
+}
+
+void Replica::lower_buffers() {
+  const auto dtype = options_.mixed_precision.buffer_dtype;
+  if (!dtype) return;
+  for (const at::Tensor& buffer : buffers_) {
+    if (buffer.is_floating_point()) buffer.set_data(buffer.to(*dtype));
+  }
 }
 
 Replica::~Replica() = default;
@@ -65,12 +199,14 @@ bool Replica::is_training() const { return module_->is_training(); }
 void Replica::zero_grad() { module_->zero_grad(); }
 
 NamedTensors Replica::state_dict(StateDictKeys keys) const {
+  if (swap_ != nullptr) swap_->restore();
   NamedTensors state;
   append_state(*module_, keys == StateDictKeys::module_prefix ? std::string(kPrefix) : "", state);
   return state;
 }
 
 void Replica::load_state_dict(const NamedTensors& state) {
+  if (swap_ != nullptr) swap_->restore();
   std::map<std::string, at::Tensor> given;
   const std::size_t skip = starts_with_prefix(state) ? kPrefix.size() : 0;
   for (const auto& [name, tensor] : state) given.emplace(name.substr(skip), tensor);
@@ -95,18 +231,93 @@ void Replica::load_state_dict(const NamedTensors& state) {
   for (const auto& [name, tensor] : mine) at::Tensor(tensor).copy_(given.at(name));
 }
 
+void Replica::register_comm_hook(CommHook hook) {
+  if (!hook) throw options_error("register_comm_hook() got an empty hook");
+  if (reducer_ == nullptr) return;
+  if (reducer_->has_hook()) throw options_error("a communication hook is registered already");
+  if (reducer_->stats().backwards != 0) {
+    throw options_error("register_comm_hook() comes after " + std::to_string(reducer_->stats().backwards) +
+                        " backwards; call it before the first");
+  }
+  reducer_->set_hook(std::move(hook));
+}
+
 ReducerStats Replica::stats() const { return reducer_ == nullptr ? ReducerStats{} : reducer_->stats(); }
 
-ArenaScope Replica::begin_forward() {
-  if (reducer_ == nullptr) return ArenaScope(nullptr);
+DdpLoggingData Replica::logging_data() const {
+  DdpLoggingData data;
+  data.rank = group_.rank();
+  data.world_size = group_.size();
+  data.backend_name = group_.transport();
+  for (const auto& [name, tensor] : compared_) {
+    if (!tensor.requires_grad()) continue;
+    ++data.num_parameter_tensors;
+    data.total_parameter_size_bytes += tensor.nbytes();
+  }
+  data.find_unused_parameters = options_.find_unused_parameters;
+  data.static_graph = options_.static_graph;
+  if (reducer_ == nullptr) return data;
+  data.bucket_sizes = reducer_->bucket_bytes();
+  data.has_rebuilt_buckets = reducer_->has_rebuilt_buckets();
+  data.has_comm_hook = reducer_->has_hook();
+  data.stats = reducer_->stats();
+  return data;
+}
+
+ForwardScope Replica::begin_forward(const at::Tensor* input) {
+  if (reducer_ == nullptr) return ForwardScope(nullptr, nullptr);
   const bool training = at::GradMode::is_enabled();
-  if (training) reducer_->prepare(synchronise_);
+  if (training) {
+    const JoinState join = join_state();
+    if (synchronise_) {
+      warn_of_equal_inputs(input);
+      compare_parameters();
+    }
+    const double samples = input != nullptr && input->dim() > 0 ? static_cast<double>(input->size(0)) : 1;
+    reducer_->prepare({.synchronise = synchronise_,
+                       .silent = join.shadowing,
+                       .weight = weight_.value_or(samples),
+                       .over_active = join.over_active});
+  } else if (swap_ != nullptr) {
+    swap_->lower();
+  }
   sync_buffers();
-  return ArenaScope(training ? reducer_->heap() : nullptr);
+  return ForwardScope(training ? reducer_->heap() : nullptr, training ? nullptr : swap_);
+}
+
+// Ranks that read the same data compute the same gradient several times, and nothing else shows it.
+void Replica::warn_of_equal_inputs(const at::Tensor* input) {
+  if (inputs_seen_ || group_.size() == 1) return;
+  inputs_seen_ = true;
+  if (input != nullptr && have_same_values(*input, group_) && group_.rank() == 0) {
+    log_warning(
+        "DistributedDataParallel: all ranks have given the same tensor to their first forward. If it is their data, "
+        "they all compute the same: give each its own part, for example by a DistributedSampler");
+  }
+}
+
+void Replica::compare_parameters() {
+  const auto every = static_cast<std::uint64_t>(options_.compare_parameters_every);
+  const std::uint64_t backwards = reducer_->stats().backwards;
+  if (every == 0 || group_.size() == 1 || backwards == compared_after_ || backwards % every != 0) return;
+  compared_after_ = backwards;
+  verify_same_values(compared_, group_, backwards);
+}
+
+at::Tensor Replica::converted(const at::Tensor& input) const {
+  if (!input.defined()) return input;
+  const at::Device device = input_device_.value_or(input.device());
+  const at::ScalarType dtype = input_dtype_ && input.is_floating_point() ? *input_dtype_ : input.scalar_type();
+  return input.to(device, dtype);
+}
+
+at::Tensor Replica::delivered(const at::Tensor& output) const {
+  if (!options_.output_device || !output.defined()) return output;
+  return output.to(at::Device(output.device().type(), static_cast<at::DeviceIndex>(*options_.output_device)));
 }
 
 void Replica::sync_buffers() {
-  if (!options_.forward_sync_buffers || buffers_.empty() || !synchronise_) return;
+  if (!options_.forward_sync_buffers || buffers_.empty() || !synchronise_ || group_.size() == 1) return;
   // In evaluation buffers do not change, so ranks may evaluate different numbers of batches.
   if (!is_training() && buffers_synced_) return;
   broadcast_values(buffers_, 0, group_, "buffers");
@@ -114,10 +325,7 @@ void Replica::sync_buffers() {
 }
 
 void Replica::watch_tensor(const at::Tensor& output) {
-  if (!at::GradMode::is_enabled()) return;
-  when_backward_reaches(output, [weak = std::weak_ptr<Reducer>(reducer_)] {
-    if (const auto reducer = weak.lock()) reducer->begin_backward();
-  });
+  if (at::GradMode::is_enabled() && output.defined() && output.requires_grad()) reducer_->watch(output);
 }
 
 }  // namespace lockstep

@@ -13,8 +13,10 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/ddp/logging_data.h"
 #include "lockstep/ddp/model_state.h"
 #include "lockstep/ddp/options.h"
+#include "lockstep/ddp/precision_swap.h"
 #include "lockstep/ddp/reducer.h"
 #include "lockstep/group/process_group.h"
 
@@ -25,6 +27,22 @@ class Module;
 namespace lockstep {
 
 enum class StateDictKeys { bare, module_prefix };  // "fc.weight", or PyTorch's "module.fc.weight"
+
+// What lives for the time of a forward.
+class ForwardScope {
+ public:
+  ForwardScope(std::shared_ptr<ArenaHeap> heap, std::shared_ptr<PrecisionSwap> restored_after)
+      : arena_(std::move(heap)), swap_(std::move(restored_after)) {}
+  ~ForwardScope() {
+    if (swap_ != nullptr) swap_->restore();
+  }
+  ForwardScope(const ForwardScope&) = delete;
+  ForwardScope& operator=(const ForwardScope&) = delete;
+
+ private:
+  ArenaScope arena_;
+  std::shared_ptr<PrecisionSwap> swap_;
+};
 
 class Replica {
  public:
@@ -63,13 +81,31 @@ class Replica {
   };
   [[nodiscard]] NoSync no_sync() { return NoSync(synchronise_); }
 
+  // What averages gradients instead of a plain all-reduce. Once, before the first backward, on all ranks alike:
+  // Error{invalid_argument} otherwise.
+  void register_comm_hook(CommHook hook);
+
+  // With Weighting::samples: how many samples (or tokens) the following forwards count for, until set anew. Unset: the
+  // size of the first tensor argument's first dimension.
+  void set_weight(std::optional<double> weight) { weight_ = weight; }
+
   const ProcessGroup& group() const { return group_; }
+  const DdpOptions& options() const { return options_; }
   ReducerStats stats() const;
+  DdpLoggingData logging_data() const;
 
  protected:
   // For the duration of a forward. Activations are born in shared memory too: not because anybody else reads them, but
   // because that memory is kept, where malloc gives it back to the system and takes it anew, page by page, every step.
-  [[nodiscard]] ArenaScope begin_forward();
+  // input: the first tensor among the arguments; null if there is none.
+  [[nodiscard]] ForwardScope begin_forward(const at::Tensor* input);
+
+  // An argument as the module gets it: a floating tensor in the type that it computes in, on its device.
+  at::Tensor converted(const at::Tensor& input) const;
+  bool converts_inputs() const { return input_dtype_.has_value() || input_device_.has_value(); }
+  // An output as the caller gets it: on the output device.
+  at::Tensor delivered(const at::Tensor& output) const;
+
   // Tells the reducer which tensors the loss will be computed from; looks into the containers that models return.
   template <class Output>
   void watch(const Output& output) {
@@ -92,16 +128,29 @@ class Replica {
   }
 
  private:
+  bool is_ignored(const std::string& name) const;
+  std::vector<TrainedParameter> trained_parameters(const NamedTensors& parameters) const;
+  void check_devices(const NamedTensors& parameters);
+  void lower_buffers();
   void sync_buffers();
+  void warn_of_equal_inputs(const at::Tensor* input);
+  void compare_parameters();
   void watch_tensor(const at::Tensor& output);
 
   const std::shared_ptr<torch::nn::Module> module_;
   const ProcessGroup group_;
   const DdpOptions options_;
+  NamedTensors compared_;  // parameters that all ranks keep equal
   std::vector<at::Tensor> buffers_;
+  std::optional<at::ScalarType> input_dtype_;
+  std::optional<at::Device> input_device_;
   bool buffers_synced_ = true;
   bool synchronise_ = true;
-  std::shared_ptr<Reducer> reducer_;  // null in a group of one
+  bool inputs_seen_ = false;
+  std::optional<double> weight_;
+  std::uint64_t compared_after_ = 0;     // backwards
+  std::shared_ptr<PrecisionSwap> swap_;  // null if the module computes in its parameters' type
+  std::shared_ptr<Reducer> reducer_;     // null where nothing is to be synchronised: in a group of one
 };
 
 }  // namespace lockstep

@@ -1,83 +1,20 @@
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
-#include <torch/nn/modules/batchnorm.h>
-#include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 
-#include <algorithm>
 #include <string>
 
 #include "lockstep/base/error.h"
 #include "lockstep/ddp/average_gradients.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
-#include "tests/support/local_groups.h"
+#include "tests/unit/ddp/models.h"
 
 using namespace lockstep;
 using namespace lockstep::testing;
 
-namespace {
-
-// Linear-BatchNorm-ReLU-Linear, wide enough that its weights are reduced where they lie.
-struct NetImpl : torch::nn::Module {
-  explicit NetImpl(int width = 256) {
-    first = register_module("first", torch::nn::Linear(20, width));
-    norm = register_module("norm", torch::nn::BatchNorm1d(width));
-    middle = register_module("middle", torch::nn::Linear(width, width));
-    last = register_module("last", torch::nn::Linear(width, 5));
-  }
-  at::Tensor forward(const at::Tensor& x) {
-    return last->forward(middle->forward(at::relu(norm->forward(first->forward(x)))));
-  }
-  torch::nn::Linear first = nullptr, middle = nullptr, last = nullptr;
-  torch::nn::BatchNorm1d norm = nullptr;
-  int answer = 42;
-};
-TORCH_MODULE(Net);
-
-// Two heads of which one may be left out.
-struct ForkedImpl : torch::nn::Module {
-  ForkedImpl() {
-    left = register_module("left", torch::nn::Linear(4, 4));
-    right = register_module("right", torch::nn::Linear(4, 4));
-  }
-  at::Tensor forward(const at::Tensor& x, bool both) {
-    return both ? left->forward(x) + right->forward(x) : left->forward(x);
-  }
-  torch::nn::Linear left = nullptr, right = nullptr;
-};
-TORCH_MODULE(Forked);
-
-// torch's generator is one for all threads, so inputs and weights come from arithmetic.
-at::Tensor wave(at::IntArrayRef sizes, double shift) {
-  std::int64_t count = 1;
-  for (const auto size : sizes) count *= size;
-  return (at::sin(at::arange(count, at::kFloat) * 0.37 + shift) * 0.1).reshape(sizes);
-}
-
-template <class Module>
-void set_weights(const Module& module, double shift) {
-  const at::NoGradGuard no_grad;
-  for (auto& parameter : module->parameters()) parameter.copy_(wave(parameter.sizes(), shift += 1));
-}
-
-constexpr Over kTransports[] = {Over::arena, Over::links};
-
-std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters) {
-  std::vector<at::Tensor> gradients;
-  for (const auto& parameter : parameters) gradients.push_back(parameter.grad().clone());
-  return gradients;
-}
-
-bool same_on_all_ranks(const ProcessGroup& group, const at::Tensor& tensor) {
-  const auto all = group.all_gather(tensor.detach());
-  return std::all_of(all.begin(), all.end(), [&](const at::Tensor& other) { return at::equal(other, all[0]); });
-}
-
-}  // namespace
-
 TEST_CASE("gradients after backward are bitwise those of averaging afterwards, however they are bucketed") {
   for (const Over transport : kTransports) {
-    for (const DdpOptions options :
+    for (const DdpOptions& options :
          {DdpOptions{}, DdpOptions{.bucket_cap_mb = 0.01}, DdpOptions{.bucketing = Bucketing::off}}) {
       run_group_or_throw(3, transport, [&](const ProcessGroup& group) {
         Net reference;

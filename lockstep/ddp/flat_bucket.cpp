@@ -1,0 +1,87 @@
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_like.h>
+
+#include <utility>
+
+#include "lockstep/ddp/gradient_bucket.h"
+
+namespace lockstep {
+namespace {
+
+BucketResult average(GradBucket& bucket, const ProcessGroup& group) {
+  const at::Tensor values = bucket.buffer();
+  // Where ranks share memory a second thread would cost more than it gains.
+  const Work work = group.all_reduce_async(values, ReduceOp::avg,
+                                           {.name = "flat gradient bucket", .in_caller = group.shares_memory()});
+  return [values, work] {
+    work.wait();
+    return values;
+  };
+}
+
+class FlatBucket final : public GradientBucket {
+ public:
+  FlatBucket(std::size_t index, std::vector<BucketMember> members, CommHook hook, std::optional<at::ScalarType> dtype)
+      : GradientBucket(index, std::move(members)), hook_(hook ? std::move(hook) : average), dtype_(dtype) {
+    for (const BucketMember& member : members_) {
+      parameters_.push_back(member.parameter);
+      names_.push_back(member.name);
+    }
+  }
+
+  void finish(const Finish& finish) override {
+    const at::NoGradGuard no_grad;
+    GradBucket averaged(index(), false, buffer_, parameters_, names_);
+    averaged.set_buffer(std::exchange(result_, nullptr)());
+    const std::vector<at::Tensor> values = averaged.gradients();
+    for (std::size_t i = 0; i < members_.size(); ++i) {
+      if (!is_used(finish, members_[i])) continue;
+      const at::Tensor& parameter = members_[i].parameter;
+      at::Tensor& gradient = parameter.mutable_grad();
+      if (!gradient.defined() || gradient.scalar_type() != parameter.scalar_type()) {
+        gradient = at::empty_like(parameter);
+      }
+      gradient.copy_(values[i]);
+      if (finish.factor != 1) gradient.mul_(finish.factor);
+    }
+  }
+
+ private:
+  void do_launch(const Launch& launch) override {
+    const at::NoGradGuard no_grad;
+    std::int64_t count = 0;
+    for (const at::Tensor& parameter : parameters_) count += parameter.numel();
+    const at::ScalarType dtype = dtype_.value_or(parameters_.front().scalar_type());
+    // The last one may still be somebody's: a hook's state, or a result.
+    if (!buffer_.defined() || buffer_.use_count() > 1) buffer_ = launch.group.empty({count}, dtype);
+    GradBucket bucket(index(), launch.is_last, buffer_, parameters_, names_);
+    const std::vector<at::Tensor> views = bucket.gradients();
+    for (std::size_t i = 0; i < members_.size(); ++i) {
+      if (!contributes(launch, members_[i])) {
+        at::Tensor(views[i]).zero_();
+        continue;
+      }
+      const at::Tensor& gradient = members_[i].parameter.grad();
+      look_at(launch, members_[i], gradient);
+      at::Tensor(views[i]).copy_(gradient);
+      copied_bytes_ += gradient.nbytes();
+    }
+    result_ = hook_(bucket, launch.group);
+  }
+
+  const CommHook hook_;
+  const std::optional<at::ScalarType> dtype_;
+  std::vector<at::Tensor> parameters_;
+  std::vector<std::string> names_;
+  at::Tensor buffer_;
+  BucketResult result_;
+};
+
+}  // namespace
+
+std::unique_ptr<GradientBucket> make_flat_bucket(std::size_t index, std::vector<BucketMember> members, CommHook hook,
+                                                 std::optional<at::ScalarType> dtype) {
+  return std::make_unique<FlatBucket>(index, std::move(members), std::move(hook), dtype);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,166 @@
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/from_blob.h>
+
+#include <cstring>
+#include <utility>
+
+#include "lockstep/base/hash.h"
+#include "lockstep/collective/arena_engine.h"
+#include "lockstep/ddp/gradient_bucket.h"
+#include "lockstep/group/arena_allocator.h"
+#include "lockstep/group/tensor_segments.h"
+
+namespace lockstep {
+namespace {
+
+std::byte* address_of(const at::Tensor& tensor) { return static_cast<std::byte*>(tensor.data_ptr()); }
+
+// Whether the gradient's memory, read from front to back, has the parameter's elements in the parameter's order.
+bool has_layout_of(const at::Tensor& gradient, const at::Tensor& parameter) {
+  return gradient.is_non_overlapping_and_dense() &&
+         (gradient.strides() == parameter.strides() || (gradient.is_contiguous() && parameter.is_contiguous()));
+}
+
+class InPlaceBucket final : public GradientBucket {
+ public:
+  using GradientBucket::GradientBucket;
+
+  void finish(const Finish& finish) override {
+    wait(finish.group);
+    for (const Copy& copy : copies_) {
+      if (is_used(finish, members_[copy.member])) copy_out(members_[copy.member].parameter, copy.offset);
+    }
+    pieces_.clear();
+    if (finish.factor == 1) return;
+    for (const BucketMember& member : members_) {
+      if (is_used(finish, member)) member.parameter.mutable_grad().mul_(finish.factor);
+    }
+  }
+
+ private:
+  struct Copy {
+    std::size_t member;
+    std::size_t offset;  // in buffer_
+  };
+
+  void do_launch(const Launch& launch) override {
+    collect(launch);
+    if (launch.group.shares_memory()) return launch_in_arena(launch.group);
+    const at::Tensor& first = members_.front().parameter;
+    const at::TensorOptions options = at::TensorOptions().dtype(first.scalar_type());
+    pieces_.clear();
+    for (const Segment& segment : segments_) {
+      const auto count = static_cast<std::int64_t>(segment.bytes / first.element_size());
+      pieces_.push_back(at::from_blob(segment.data, {count}, options));
+    }
+    work_ = launch.group.all_reduce_async(pieces_, ReduceOp::avg, {.name = name_});
+  }
+
+  static bool stays_in_place(const Launch& launch, const BucketMember& member) {
+    if (!member.fired || !contributes(launch, member)) return false;
+    const at::Tensor& gradient = member.parameter.grad();
+    return gradient.nbytes() >= kArenaTensorBytes && has_layout_of(gradient, member.parameter) &&
+           launch.group.is_shared(gradient);
+  }
+
+  void collect(const Launch& launch) {
+    copies_.clear();
+    segments_.clear();
+    for (std::size_t i = 0; i < members_.size(); ++i) {
+      if (stays_in_place(launch, members_[i])) continue;
+      copies_.push_back({i, copied_bytes_});
+      copied_bytes_ += members_[i].parameter.nbytes();
+    }
+    if (copied_bytes_ != 0 && (!buffer_.defined() || buffer_.nbytes() < copied_bytes_)) {
+      buffer_ = launch.group.empty({static_cast<std::int64_t>(copied_bytes_)}, at::kByte);
+    }
+    auto copy = copies_.begin();
+    for (std::size_t i = 0; i < members_.size(); ++i) {
+      const BucketMember& member = members_[i];
+      const bool has_values = contributes(launch, member);
+      if (has_values) look_at(launch, member, member.parameter.grad());
+      std::byte* data = nullptr;
+      if (copy != copies_.end() && copy->member == i) {
+        data = address_of(buffer_) + copy->offset;
+        if (has_values) {
+          copy_in(member.parameter, data);
+        } else {
+          std::memset(data, 0, member.parameter.nbytes());
+        }
+        ++copy;
+      } else {
+        data = address_of(member.parameter.grad());
+      }
+      append_segment({data, member.parameter.nbytes()});
+    }
+  }
+
+  void append_segment(const Segment& segment) {
+    if (!segments_.empty() && segments_.back().data + segments_.back().bytes == segment.data) {
+      segments_.back().bytes += segment.bytes;
+    } else {
+      segments_.push_back(segment);
+    }
+  }
+
+  static void copy_in(const at::Tensor& parameter, std::byte* data) {
+    at::Tensor dense = parameter.grad();
+    if (!has_layout_of(dense, parameter)) {
+      dense = at::empty_like(parameter);
+      dense.copy_(parameter.grad());
+    }
+    std::memcpy(data, dense.data_ptr(), dense.nbytes());
+  }
+
+  void copy_out(const at::Tensor& parameter, std::size_t offset) const {
+    const std::byte* source = address_of(buffer_) + offset;
+    at::Tensor& gradient = parameter.mutable_grad();
+    const at::NoGradGuard no_grad;
+    if (!gradient.defined()) gradient = at::empty_like(parameter);
+    if (has_layout_of(gradient, parameter)) {
+      std::memcpy(gradient.data_ptr(), source, gradient.nbytes());
+    } else {
+      at::Tensor dense = at::empty_like(parameter);
+      std::memcpy(dense.data_ptr(), source, dense.nbytes());
+      gradient.copy_(dense);
+    }
+  }
+
+  void launch_in_arena(const ProcessGroup& group) {
+    Collective collective;
+    collective.kind = OpKind::all_reduce;
+    collective.reduce = ReduceOp::avg;
+    collective.dtype = dtype_of(members_.front().parameter, "gradient reduction");
+    collective.name = hash_of(name_);
+    collective.output = segments_;
+    std::size_t bytes = 0;
+    for (const Segment& segment : segments_) bytes += segment.bytes;
+    collective.count = bytes / element_size(collective.dtype);
+    group.drive([&](ArenaEngine& engine) { ticket_ = engine.post(collective, Deadline::after(group.timeout())); });
+  }
+
+  void wait(const ProcessGroup& group) {
+    if (group.shares_memory()) {
+      group.drive([&](ArenaEngine& engine) { engine.wait(ticket_, Deadline::after(group.timeout())); });
+    } else {
+      work_.wait();
+    }
+  }
+
+  // Of the last launch.
+  std::vector<Copy> copies_;
+  std::vector<Segment> segments_;
+  std::vector<at::Tensor> pieces_;  // the same as segments_, where a transport wants tensors
+  at::Tensor buffer_;               // uint8, grows to what copies need
+  std::uint64_t ticket_ = 0;
+  Work work_;
+};
+
+}  // namespace
+
+std::unique_ptr<GradientBucket> make_in_place_bucket(std::size_t index, std::vector<BucketMember> members) {
+  return std::make_unique<InPlaceBucket>(index, std::move(members));
+}
+
+}  // namespace lockstep

@@ -1,0 +1,339 @@
+// What happens to gradients' values: weights, other types, sparse ones, hooks, NaN; and to parameters that drift apart.
+#include <ATen/ATen.h>
+#include <doctest/doctest.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/optim/sgd.h>
+
+#include <limits>
+#include <string>
+
+#include "lockstep/base/error.h"
+#include "lockstep/ddp/distributed_data_parallel.h"
+#include "lockstep/ddp/finite.h"
+#include "tests/unit/ddp/models.h"
+
+using namespace lockstep;
+using namespace lockstep::testing;
+
+namespace {
+
+// A table of which few rows are used, and a dense layer.
+struct LookupImpl : torch::nn::Module {
+  explicit LookupImpl(bool sparse) {
+    table = register_module("table", torch::nn::Embedding(torch::nn::EmbeddingOptions(50, 4).sparse(sparse)));
+    layer = register_module("layer", torch::nn::Linear(4, 2));
+  }
+  at::Tensor forward(const at::Tensor& rows) { return layer->forward(table->forward(rows)); }
+  torch::nn::Embedding table = nullptr;
+  torch::nn::Linear layer = nullptr;
+};
+TORCH_MODULE(Lookup);
+
+struct ComplexImpl : torch::nn::Module {
+  ComplexImpl() { factor = register_parameter("factor", at::ones({3, 2}, at::kComplexDouble)); }
+  at::Tensor forward(const at::Tensor& x) { return at::real(at::mul(factor, x)); }
+  at::Tensor factor;
+};
+TORCH_MODULE(Complex);
+
+std::string text_of(const std::exception_ptr& error) {
+  REQUIRE(error);
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& e) {
+    return e.what();
+  }
+}
+
+}  // namespace
+
+TEST_CASE("weighting by samples gives the gradient of one process with all samples, also over accumulation") {
+  for (const Over transport : kTransports) {
+    run_group_or_throw(3, transport, [&](const ProcessGroup& group) {
+      Forked model, alone;
+      set_weights(model, 1);
+      set_weights(alone, 1);
+      DistributedDataParallel ddp(model, group, {.weighting = Weighting::samples});
+      const auto x = [](int rank, int micro) { return wave({1 + rank * 2 + micro * 3, 4}, rank * 10 + micro); };
+      for (int step = 0; step < 2; ++step) {
+        ddp.zero_grad();
+        {
+          const auto guard = ddp.no_sync();
+          ddp(x(group.rank(), 0), true).square().mean().backward();
+        }
+        ddp(x(group.rank(), 1), true).square().mean().backward();
+        std::vector<at::Tensor> all;
+        for (int rank = 0; rank < 3; ++rank) {
+          for (const int micro : {0, 1}) all.push_back(x(rank, micro));
+        }
+        alone->zero_grad();
+        alone->forward(at::cat(all), true).square().mean().backward();
+        const auto expected = gradients_of(alone->parameters());
+        const auto found = gradients_of(ddp.parameters());
+        for (std::size_t i = 0; i < found.size(); ++i) {
+          CHECK(at::allclose(found[i], expected[i], 1e-5, 1e-7));
+          CHECK(same_on_all_ranks(group, found[i]));
+        }
+      }
+      // Tokens instead of samples: the caller counts them.
+      ddp.zero_grad();
+      ddp.set_weight(group.rank() == 1 ? 0 : 4);
+      ddp(x(group.rank(), 0), true).sum().backward();
+      alone->zero_grad();
+      ((alone->forward(x(0, 0), true).sum() + alone->forward(x(2, 0), true).sum()) / 2).backward();
+      CHECK(at::allclose(model->left->weight.grad(), alone->left->weight.grad(), 1e-5, 1e-6));
+    });
+  }
+}
+
+TEST_CASE("a rank alone weighs its microbatches too") {
+  run_group_or_throw(1, Over::arena, [&](const ProcessGroup& group) {
+    Forked model, alone;
+    set_weights(model, 1);
+    set_weights(alone, 1);
+    DistributedDataParallel ddp(model, group, {.weighting = Weighting::samples});
+    {
+      const auto guard = ddp.no_sync();
+      ddp(wave({3, 4}, 0), true).square().mean().backward();
+    }
+    ddp(wave({5, 4}, 1), true).square().mean().backward();
+    alone->forward(at::cat({wave({3, 4}, 0), wave({5, 4}, 1)}), true).square().mean().backward();
+    CHECK(at::allclose(model->left->weight.grad(), alone->left->weight.grad(), 1e-5, 1e-7));
+  });
+}
+
+TEST_CASE("NaN and Inf are found before they spread, and named by rank and parameter") {
+  for (const Over transport : kTransports) {
+    for (const float bad : {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
+      run_group_or_throw(3, transport, [&](const ProcessGroup& group) {
+        Forked model;
+        set_weights(model, 1);
+        DistributedDataParallel ddp(model, group, {.non_finite = NonFinite::skip_step});
+        torch::optim::SGD optimizer(ddp.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+        const at::Tensor before = model->left->weight.detach().clone();
+        const at::Tensor x = wave({3, 4}, group.rank());
+        if (group.rank() == 2) x[1][2] = bad;
+        ddp(x, true).sum().backward();
+        optimizer.step();
+        CHECK(at::equal(model->left->weight, before));
+        CHECK_FALSE(model->left->weight.grad().defined());
+        CHECK(ddp.stats().skipped_steps == 1);
+        // And the next batch is trained on.
+        ddp(wave({3, 4}, group.rank()), true).sum().backward();
+        optimizer.step();
+        CHECK_FALSE(at::equal(model->left->weight, before));
+        CHECK(same_on_all_ranks(group, model->left->weight));
+      });
+      run_group_or_throw(3, transport, [&](const ProcessGroup& group) {
+        Forked model;
+        DistributedDataParallel ddp(model, group, {.non_finite = NonFinite::fail});
+        const at::Tensor x = wave({3, 4}, group.rank());
+        if (group.rank() == 1) x[0][0] = bad;
+        CHECK_THROWS_WITH_AS(ddp(x, true).sum().backward(),
+                             doctest::Contains("NaN or Inf on rank 1 in the gradient of"), Error);
+        // The group goes on.
+        ddp(wave({3, 4}, 0), true).sum().backward();
+        CHECK(same_on_all_ranks(group, model->left->weight.grad()));
+      });
+    }
+  }
+}
+
+TEST_CASE("all_finite sees every element of every type") {
+  for (const at::ScalarType type : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kComplexFloat}) {
+    for (const std::int64_t size : {1, 7, 5000}) {
+      const at::Tensor values = at::ones({size}, type) * 60000;
+      CHECK(all_finite(values));
+      for (const std::int64_t at : {std::int64_t{0}, size / 2, size - 1}) {
+        for (const double bad : {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity(),
+                                 -std::numeric_limits<double>::infinity()}) {
+          at::Tensor broken = values.clone();
+          broken[at] = bad;
+          CHECK_FALSE(all_finite(broken));
+        }
+      }
+    }
+  }
+  CHECK(all_finite(at::zeros({3}, at::kLong)));
+  CHECK(all_finite(at::zeros({0})));
+  CHECK_FALSE(all_finite(at::full({4, 4}, std::numeric_limits<float>::infinity()).slice(1, 1, 2)));
+}
+
+TEST_CASE("parameters that drift apart are named on all ranks at the next comparison") {
+  const auto errors = run_group(3, Over::arena, [&](const ProcessGroup& group) {
+    Forked model;
+    DistributedDataParallel ddp(model, group, {.compare_parameters_every = 2});
+    for (int step = 0; step < 5; ++step) {
+      ddp.zero_grad();
+      ddp(wave({3, 4}, group.rank()), true).sum().backward();
+      const at::NoGradGuard no_grad;
+      if (step == 2 && group.rank() == 1) model->right->bias[3] += 1;
+      if (step == 4) FAIL("the difference was not found");
+    }
+  });
+  for (const auto& error : errors) {
+    const std::string text = text_of(error);
+    CHECK(text.find("after 4 backwards") != std::string::npos);
+    CHECK(text.find("right.bias, where rank 0 has other values than rank 1") != std::string::npos);
+  }
+}
+
+TEST_CASE("sparse gradients are gathered and averaged, also if a rank has none") {
+  for (const Over transport : kTransports) {
+    for (const bool find_unused : {false, true}) {
+      run_group_or_throw(3, transport, [&](const ProcessGroup& group) {
+        Lookup model(true), dense(false);
+        set_weights(model, 1);
+        set_weights(dense, 1);
+        DistributedDataParallel ddp(model, group, {.find_unused_parameters = find_unused});
+        DistributedDataParallel reference(dense, group);
+        for (int step = 0; step < 3; ++step) {
+          const at::Tensor rows = at::tensor({3, 7 + group.rank(), 3, 40 - step}, at::kLong);
+          ddp.zero_grad();
+          reference.zero_grad();
+          ddp(rows).square().sum().backward();
+          reference(rows).square().sum().backward();
+          CHECK(model->table->weight.grad().is_sparse());
+          CHECK(at::allclose(model->table->weight.grad().to_dense(), dense->table->weight.grad()));
+          CHECK(at::allclose(model->layer->weight.grad(), dense->layer->weight.grad()));
+        }
+      });
+    }
+  }
+  run_group_or_throw(2, Over::arena, [&](const ProcessGroup& group) {
+    Lookup model(true);
+    set_weights(model, 1);
+    DistributedDataParallel ddp(model, group, {.find_unused_parameters = true});
+    const at::Tensor output = ddp(at::tensor({3}, at::kLong));
+    (group.rank() == 0 ? output.sum() : model->layer->weight.sum() + model->layer->bias.sum()).backward();
+    const at::Tensor gradient = model->table->weight.grad().to_dense();
+    CHECK(at::allclose(gradient[3], model->layer->weight.sum(0) / 2));
+    CHECK(gradient.slice(0, 4).abs().sum().item<float>() == 0);
+  });
+}
+
+TEST_CASE("complex parameters are averaged") {
+  run_group_or_throw(2, Over::arena, [&](const ProcessGroup& group) {
+    Complex model;
+    DistributedDataParallel ddp(model, group);
+    const auto x = [](int rank) {
+      return at::complex(wave({3, 2}, rank), wave({3, 2}, rank + 3)).to(at::kComplexDouble);
+    };
+    ddp(x(group.rank())).sum().backward();
+    CHECK(at::allclose(model->factor.grad(), at::conj((x(0) + x(1)) / 2)));
+  });
+}
+
+TEST_CASE("mixed precision: forward, backward and reduction in a lower type, parameters and gradients in their own") {
+  for (const Over transport : kTransports) {
+    run_group_or_throw(2, transport, [&](const ProcessGroup& group) {
+      Net model(64), full(64);
+      set_weights(model, 1);
+      set_weights(full, 1);
+      DistributedDataParallel ddp(model, group,
+                                  {.mixed_precision = {.param_dtype = at::kBFloat16, .buffer_dtype = at::kBFloat16}});
+      DistributedDataParallel reference(full, group);
+      torch::optim::SGD optimizer(ddp.parameters(), torch::optim::SGDOptions(0.1));
+      const at::Tensor start = model->middle->weight.detach().clone();
+      for (int step = 0; step < 3; ++step) {
+        const at::Tensor x = wave({16, 20}, group.rank() * 7 + step);
+        ddp.zero_grad();
+        reference.zero_grad();
+        {
+          const auto guard = ddp.no_sync();
+          ddp(x).square().mean().backward();
+          CHECK((model->middle->weight.scalar_type() == at::kFloat));
+          CHECK((model->middle->weight.grad().scalar_type() == at::kFloat));
+        }
+        const at::Tensor output = ddp(x);
+        CHECK((output.scalar_type() == at::kBFloat16));
+        output.square().mean().backward();
+        CHECK((model->middle->weight.scalar_type() == at::kFloat));
+        CHECK(same_on_all_ranks(group, model->middle->weight.grad()));
+        CHECK((model->norm->running_mean.scalar_type() == at::kBFloat16));
+        if (step == 0) {
+          for (int twice = 0; twice < 2; ++twice) reference(x).square().mean().backward();
+          const at::Tensor found = model->last->weight.grad(), expected = full->last->weight.grad();
+          CHECK((found - expected).norm().item<double>() < 0.05 * expected.norm().item<double>());
+        }
+        optimizer.step();
+        CHECK(same_on_all_ranks(group, model->middle->weight));
+      }
+      CHECK_FALSE(at::equal(model->middle->weight, start));
+      {
+        const at::NoGradGuard no_grad;
+        ddp.eval();
+        CHECK((ddp(wave({2, 20}, 0)).scalar_type() == at::kBFloat16));
+        CHECK((model->middle->weight.scalar_type() == at::kFloat));
+      }
+      // A forward without backward is forgotten when the state is asked for.
+      ddp.train();
+      (void)ddp(wave({2, 20}, 0));
+      CHECK((ddp.state_dict()[0].second.scalar_type() == at::kFloat));
+    });
+  }
+}
+
+TEST_CASE("a communication hook sees every bucket once a backward, and its results are the gradients") {
+  for (const Over transport : kTransports) {
+    run_group_or_throw(2, transport, [&](const ProcessGroup& group) {
+      Net model, plain;
+      set_weights(model, 1);
+      set_weights(plain, 1);
+      DistributedDataParallel ddp(model, group, {.bucket_cap_mb = 0.1});
+      DistributedDataParallel reference(plain, group);
+      std::vector<std::size_t> seen;
+      std::size_t names = 0;
+      int last = 0;
+      ddp.register_comm_hook([&](GradBucket& bucket, const ProcessGroup& over) -> BucketResult {
+        seen.push_back(bucket.index());
+        names += bucket.names().size();
+        last += bucket.is_last() ? 1 : 0;
+        CHECK(bucket.gradients().front().sizes() == bucket.parameters().front().sizes());
+        const at::Tensor half = bucket.buffer().to(at::kDouble) / over.size();
+        over.all_reduce(half);
+        return [half] { return half; };
+      });
+      for (int step = 0; step < 2; ++step) {
+        seen.clear();
+        names = 0;
+        last = 0;
+        ddp.zero_grad();
+        reference.zero_grad();
+        ddp(wave({6, 20}, group.rank() + step)).square().mean().backward();
+        reference(wave({6, 20}, group.rank() + step)).square().mean().backward();
+        const auto found = gradients_of(ddp.parameters()), expected = gradients_of(reference.parameters());
+        for (std::size_t i = 0; i < found.size(); ++i) CHECK(at::allclose(found[i], expected[i]));
+        CHECK(names == ddp.parameters().size());
+        CHECK(last == 1);
+        for (std::size_t i = 0; i < seen.size(); ++i) CHECK(seen[i] == i);
+      }
+      CHECK(ddp.logging_data().has_comm_hook);
+      CHECK_THROWS_WITH_AS(ddp.register_comm_hook([](GradBucket&, const ProcessGroup&) -> BucketResult { return {}; }),
+                           doctest::Contains("registered already"), Error);
+      CHECK_THROWS_WITH_AS(
+          reference.register_comm_hook([](GradBucket&, const ProcessGroup&) -> BucketResult { return {}; }),
+          doctest::Contains("comes after 2 backwards"), Error);
+      CHECK_THROWS_WITH_AS(reference.register_comm_hook({}), doctest::Contains("empty hook"), Error);
+    });
+  }
+}
+
+TEST_CASE("a hook that gives something else than it got is told so") {
+  const auto errors = run_group(2, Over::arena, [&](const ProcessGroup& group) {
+    Forked model;
+    DistributedDataParallel ddp(model, group);
+    ddp.register_comm_hook(
+        [](GradBucket&, const ProcessGroup&) -> BucketResult { return [] { return at::zeros({3}); }; });
+    ddp(wave({3, 4}, 0), true).sum().backward();
+  });
+  for (const auto& error : errors) CHECK(text_of(error).find("3 elements where it has 40") != std::string::npos);
+}
+
+TEST_CASE("equal first inputs are noticed") {
+  run_group_or_throw(3, Over::links, [](const ProcessGroup& group) {
+    CHECK(have_same_values(wave({5, 3}, 1), group));
+    CHECK_FALSE(have_same_values(wave({5, 3}, group.rank() == 2 ? 1 : 2), group));
+    CHECK_FALSE(have_same_values(at::zeros({0}), group));
+  });
+}

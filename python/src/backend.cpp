@@ -86,6 +86,12 @@ void Backend::abort() { group_->abort("rank " + std::to_string(getRank()) + " ca
 
 c10d::ErrorType Backend::getError() { return c10d::ErrorType::SUCCESS; }
 
+bool Backend::supportsTensorAlloc(c10::DeviceIndex device) { return device < 0 && group_->shares_memory(); }
+
+at::Tensor Backend::allocateTensor(long size, at::TensorOptions options) {
+  return group_->empty({size}, c10::typeMetaToScalarType(options.dtype()));
+}
+
 void Backend::require_open(const char* title) const {
   if (!is_shut_down_) return;
   C10_THROW_ERROR(ValueError, std::string(title) + ": this process group was destroyed; make another one");

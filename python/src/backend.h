@@ -37,6 +37,9 @@ class Backend final : public c10d::Backend {
   // Ends this rank's use of the group, without a word to the others, who may still be busy with the last operation.
   void shutdown() override { is_shut_down_ = true; }
   c10d::ErrorType getError() override;
+  // PyTorch's DDP asks for its buckets' memory here; in shared memory they are reduced where they lie.
+  bool supportsTensorAlloc(c10::DeviceIndex device) override;
+  at::Tensor allocateTensor(long size, at::TensorOptions options) override;
   void setSequenceNumberForGroup() override {}
   std::uint64_t getSequenceNumberForGroup() override { return sequence_; }
 

@@ -2,6 +2,10 @@
 #include <doctest/doctest.h>
 #include <torch/optim/sgd.h>
 
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <string>
 
 #include "lockstep/base/error.h"
@@ -11,6 +15,27 @@
 
 using namespace lockstep;
 using namespace lockstep::testing;
+
+namespace {
+
+std::size_t entries_of(const char* folder) {
+  return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator(folder), {}));
+}
+
+std::size_t lines_of(const char* path) {
+  std::ifstream file(path);
+  return static_cast<std::size_t>(std::count(std::istreambuf_iterator<char>(file), {}, '\n'));
+}
+
+CommHook plain_hook() {
+  return [](GradBucket& bucket, const ProcessGroup& group) -> BucketResult {
+    const at::Tensor values = bucket.buffer();
+    group.all_reduce(values, ReduceOp::avg);
+    return [values] { return values; };
+  };
+}
+
+}  // namespace
 
 TEST_CASE("gradients after backward are bitwise those of averaging afterwards, however they are bucketed") {
   for (const Over transport : kTransports) {
@@ -179,15 +204,28 @@ TEST_CASE("what cannot be wrapped is refused") {
   });
 }
 
-TEST_CASE("building and destroying leaves no hook behind") {
+TEST_CASE("building and destroying leaves no hook, thread, descriptor or mapping behind") {
   run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
     Net model;
-    for (int round = 0; round < 10; ++round) {
-      DistributedDataParallel ddp(model, group);
-      ddp.zero_grad();
-      ddp(wave({3, 20}, group.rank())).sum().backward();
-      CHECK(same_on_all_ranks(group, model->last->bias.grad()));
-    }
+    const auto train = [&](int rounds) {
+      for (int round = 0; round < rounds; ++round) {
+        DistributedDataParallel ddp(model, group, {.find_unused_parameters = round % 2 == 1});
+        if (round % 3 == 0) ddp.register_comm_hook(plain_hook());
+        ddp.zero_grad();
+        ddp(wave({3, 20}, group.rank())).sum().backward();
+        CHECK(same_on_all_ranks(group, model->last->bias.grad()));
+      }
+      group.barrier();
+    };
+    train(10);
+    const std::size_t threads = entries_of("/proc/self/task"), descriptors = entries_of("/proc/self/fd"),
+                      mappings = lines_of("/proc/self/maps");
+    group.barrier();
+    train(100);
+    CHECK(entries_of("/proc/self/task") == threads);
+    CHECK(entries_of("/proc/self/fd") == descriptors);
+    CHECK(lines_of("/proc/self/maps") <= mappings + 4);  // malloc's own, which come and go
+    group.barrier();
     CHECK_FALSE(GradientHook::watches(model->last->bias));
     // And a backward through a wrapper that is gone is nobody's business.
     at::Tensor output;

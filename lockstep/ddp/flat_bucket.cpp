@@ -3,26 +3,16 @@
 
 #include <utility>
 
+#include "lockstep/ddp/default_hooks.h"
 #include "lockstep/ddp/gradient_bucket.h"
 
 namespace lockstep {
 namespace {
 
-BucketResult average(GradBucket& bucket, const ProcessGroup& group) {
-  const at::Tensor values = bucket.buffer();
-  // Where ranks share memory a second thread would cost more than it gains.
-  const Work work = group.all_reduce_async(values, ReduceOp::avg,
-                                           {.name = "flat gradient bucket", .in_caller = group.shares_memory()});
-  return [values, work] {
-    work.wait();
-    return values;
-  };
-}
-
 class FlatBucket final : public GradientBucket {
  public:
   FlatBucket(std::size_t index, std::vector<BucketMember> members, CommHook hook, std::optional<at::ScalarType> dtype)
-      : GradientBucket(index, std::move(members)), hook_(hook ? std::move(hook) : average), dtype_(dtype) {
+      : GradientBucket(index, std::move(members)), hook_(hook ? std::move(hook) : all_reduce_hook()), dtype_(dtype) {
     for (const BucketMember& member : members_) {
       parameters_.push_back(member.parameter);
       names_.push_back(member.name);

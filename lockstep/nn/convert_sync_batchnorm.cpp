@@ -1,0 +1,121 @@
+#include "lockstep/nn/convert_sync_batchnorm.h"
+
+#include <ATen/ops/batch_norm_native.h>
+#include <ATen/ops/empty.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
+#include <torch/library.h>
+#include <torch/nn/modules/batchnorm.h>
+
+#include <memory>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "lockstep/ddp/gradient_hooks.h"
+#include "lockstep/nn/sync_batch_norm.h"
+
+namespace lockstep {
+namespace {
+
+enum class Statistics { tracked, untracked };
+
+// Lies among the gradient hooks of a running mean, which has no gradient: so it is never called, and lives exactly as
+// long as the tensor.
+struct Mark final : torch::autograd::FunctionPreHook {
+  Mark(ProcessGroup among, std::weak_ptr<const torch::nn::Module> marked, Statistics kind)
+      : group(std::move(among)), module(std::move(marked)), statistics(kind) {}
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& gradients) override {
+    return gradients;
+  }
+
+  const ProcessGroup group;
+  const std::weak_ptr<const torch::nn::Module> module;
+  const Statistics statistics;
+};
+
+const Mark* mark_of(const at::Tensor& running_mean) {
+  if (!running_mean.defined() || torch::autograd::impl::get_autograd_meta(running_mean) == nullptr) return nullptr;
+  for (const auto& hook : torch::autograd::impl::hooks(running_mean)) {
+    if (const auto* mark = dynamic_cast<const Mark*>(hook.get())) return mark;
+  }
+  return nullptr;
+}
+
+template <class BatchNorm>
+void mark(BatchNorm& module, const ProcessGroup& group) {
+  const bool tracks = module.options.track_running_stats();
+  // An untracked module passes these members on, too; its registered buffers stay undefined.
+  if (!tracks) module.running_mean = module.running_var = at::empty({0});
+  torch::autograd::impl::materialize_autograd_meta(module.running_mean);
+  auto& hooks = torch::autograd::impl::hooks(module.running_mean);
+  std::erase_if(hooks, [](const auto& hook) { return dynamic_cast<const Mark*>(hook.get()) != nullptr; });
+  hooks.push_back(
+      std::make_unique<Mark>(group, module.weak_from_this(), tracks ? Statistics::tracked : Statistics::untracked));
+}
+
+// Calls `use` with the module as what it is, if it is a batch norm.
+template <class Module, class Use>
+void if_batch_norm(Module& module, const Use& use) {
+  if (auto* of_1d = module.template as<torch::nn::BatchNorm1d>()) use(*of_1d);
+  if (auto* of_2d = module.template as<torch::nn::BatchNorm2d>()) use(*of_2d);
+  if (auto* of_3d = module.template as<torch::nn::BatchNorm3d>()) use(*of_3d);
+}
+
+using OptionalTensor = std::optional<at::Tensor>;
+
+at::Tensor batch_norm(const at::Tensor& input, const OptionalTensor& weight, const OptionalTensor& bias,
+                      const OptionalTensor& running_mean, const OptionalTensor& running_var, bool training,
+                      double momentum, double eps, bool cudnn_enabled) {
+  const Mark* mark = running_mean ? mark_of(*running_mean) : nullptr;
+  if (mark == nullptr) {
+    return at::native::batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps,
+                                  cudnn_enabled);
+  }
+  const bool tracked = mark->statistics == Statistics::tracked;
+  const OptionalTensor mean = tracked ? running_mean : OptionalTensor();
+  const OptionalTensor variance = tracked ? running_var : OptionalTensor();
+  // An untracked module asks for the statistics of its batch in evaluation, too.
+  const auto module = mark->module.lock();
+  if (!training || mark->group.size() == 1 || (module != nullptr && !module->is_training())) {
+    return at::native::batch_norm(input, weight, bias, mean, variance, training, momentum, eps, cudnn_enabled);
+  }
+  return sync_batch_norm(input, weight.value_or(at::Tensor()), bias.value_or(at::Tensor()), mean.value_or(at::Tensor()),
+                         variance.value_or(at::Tensor()), momentum, eps, mark->group);
+}
+
+// The operator is composite: without these entries a call goes straight to at::native::batch_norm. In inference mode
+// tensors have no autograd key.
+TORCH_LIBRARY_IMPL(aten, AutogradCPU, library) { library.impl("batch_norm", &batch_norm); }
+TORCH_LIBRARY_IMPL(aten, AutogradCUDA, library) { library.impl("batch_norm", &batch_norm); }
+TORCH_LIBRARY_IMPL(aten, CPU, library) { library.impl("batch_norm", &batch_norm); }
+TORCH_LIBRARY_IMPL(aten, CUDA, library) { library.impl("batch_norm", &batch_norm); }
+
+}  // namespace
+
+int convert_sync_batchnorm(torch::nn::Module& module, const ProcessGroup& group) {
+  for (const auto& parameter : module.named_parameters()) {
+    if (!GradientHook::watches(parameter.value())) continue;
+    throw Error(
+        ErrorKind::invalid_argument,
+        "convert_sync_batchnorm: parameter " + parameter.key() +
+            " is wrapped in a DistributedDataParallel already. The right order is: convert_sync_batchnorm(model, "
+            "group), move the model to its device, then DistributedDataParallel(model, group)");
+  }
+  std::set<const torch::nn::Module*> converted;
+  module.apply([&](torch::nn::Module& part) {
+    if_batch_norm(part, [&](auto& batch_norm) {
+      if (converted.insert(&part).second) mark(batch_norm, group);
+    });
+  });
+  return static_cast<int>(converted.size());
+}
+
+bool is_sync_batchnorm(const torch::nn::Module& module) {
+  bool marked = false;
+  if_batch_norm(module, [&](const auto& batch_norm) { marked = mark_of(batch_norm.running_mean) != nullptr; });
+  return marked;
+}
+
+}  // namespace lockstep

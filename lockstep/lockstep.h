@@ -21,3 +21,8 @@
 #include "lockstep/group/objects.h"
 #include "lockstep/group/world.h"
 #include "lockstep/launch/spawn.h"
+#include "lockstep/optim/clip_gradients.h"
+#include "lockstep/optim/model_averager.h"
+#include "lockstep/optim/post_local_sgd.h"
+#include "lockstep/optim/post_local_sgd_optimizer.h"
+#include "lockstep/optim/zero_redundancy_optimizer.h"

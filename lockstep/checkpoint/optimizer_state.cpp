@@ -1,8 +1,10 @@
 #include "lockstep/checkpoint/optimizer_state.h"
 
 #include <ATen/ops/full.h>
+#include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
+#include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
 #include <charconv>
@@ -17,10 +19,12 @@
 namespace lockstep {
 namespace {
 
+using torch::optim::AdagradParamState;
 using torch::optim::AdamParamState;
 using torch::optim::AdamWParamState;
 using torch::optim::Optimizer;
 using torch::optim::OptimizerParamState;
+using torch::optim::RMSpropParamState;
 using torch::optim::SGDParamState;
 using Fields = std::map<std::string, at::Tensor>;
 
@@ -63,12 +67,51 @@ struct AdamCodec {
   static std::vector<std::string> optional() { return {"max_exp_avg_sq"}; }
 };
 
+struct RmsPropCodec {
+  static constexpr std::string_view kName = "RMSprop";
+  static Fields fields(const OptimizerParamState& base) {
+    const auto& state = dynamic_cast<const RMSpropParamState&>(base);
+    return {{kStep, at::full({}, state.step(), at::kLong)},
+            {"square_avg", state.square_avg()},
+            {"momentum_buffer", state.momentum_buffer()},
+            {"grad_avg", state.grad_avg()}};
+  }
+  static std::unique_ptr<OptimizerParamState> state(Fields fields) {
+    auto state = std::make_unique<RMSpropParamState>();
+    state->step(fields[kStep].item<std::int64_t>());
+    state->square_avg(fields["square_avg"]);
+    state->momentum_buffer(fields["momentum_buffer"]);
+    state->grad_avg(fields["grad_avg"]);
+    return state;
+  }
+  static std::vector<std::string> required() { return {kStep, "square_avg"}; }
+  static std::vector<std::string> optional() { return {"momentum_buffer", "grad_avg"}; }
+};
+
+struct AdagradCodec {
+  static constexpr std::string_view kName = "Adagrad";
+  static Fields fields(const OptimizerParamState& base) {
+    const auto& state = dynamic_cast<const AdagradParamState&>(base);
+    return {{kStep, at::full({}, state.step(), at::kLong)}, {"sum", state.sum()}};
+  }
+  static std::unique_ptr<OptimizerParamState> state(Fields fields) {
+    auto state = std::make_unique<AdagradParamState>();
+    state->step(fields[kStep].item<std::int64_t>());
+    state->sum(fields["sum"]);
+    return state;
+  }
+  static std::vector<std::string> required() { return {kStep, "sum"}; }
+  static std::vector<std::string> optional() { return {}; }
+};
+
 template <class Action>
 void with_codec(const Optimizer& optimizer, Action action) {
   if (dynamic_cast<const torch::optim::SGD*>(&optimizer) != nullptr) return action(SgdCodec());
   if (dynamic_cast<const torch::optim::Adam*>(&optimizer) != nullptr) return action(AdamCodec<AdamParamState>());
   if (dynamic_cast<const torch::optim::AdamW*>(&optimizer) != nullptr) return action(AdamCodec<AdamWParamState>());
-  throw Error(ErrorKind::invalid_argument, "optimizer state: only SGD, Adam and AdamW can be stored");
+  if (dynamic_cast<const torch::optim::RMSprop*>(&optimizer) != nullptr) return action(RmsPropCodec());
+  if (dynamic_cast<const torch::optim::Adagrad*>(&optimizer) != nullptr) return action(AdagradCodec());
+  throw Error(ErrorKind::invalid_argument, "optimizer state: only SGD, Adam, AdamW, RMSprop and Adagrad can be stored");
 }
 
 std::vector<at::Tensor> parameters_of(const Optimizer& optimizer) {
@@ -77,6 +120,11 @@ std::vector<at::Tensor> parameters_of(const Optimizer& optimizer) {
     parameters.insert(parameters.end(), group.params().begin(), group.params().end());
   }
   return parameters;
+}
+
+// What the checkpoint calls the i-th parameter.
+std::string parameter_name(std::string_view prefix, const std::vector<std::size_t>& numbers, std::size_t i) {
+  return fmt::format("{}{}.", prefix, numbers.empty() ? i : numbers.at(i));
 }
 
 std::string learning_rate_name(std::string_view prefix, std::size_t group) {
@@ -151,7 +199,8 @@ std::unique_ptr<OptimizerParamState> take_state(Stored& stored, const std::strin
 }
 
 template <class Codec>
-void load_with(const Checkpoint& checkpoint, Optimizer& optimizer, std::string_view prefix) {
+void load_with(const Checkpoint& checkpoint, Optimizer& optimizer, std::string_view prefix,
+               const std::vector<std::size_t>& numbers) {
   const std::string type_name = std::string(prefix) + "type";
   const auto type = checkpoint.metadata.find(type_name);
   if (type == checkpoint.metadata.end() || type->second != Codec::kName) {
@@ -163,7 +212,7 @@ void load_with(const Checkpoint& checkpoint, Optimizer& optimizer, std::string_v
   const std::vector<at::Tensor> parameters = parameters_of(optimizer);
   std::vector<std::unique_ptr<OptimizerParamState>> states;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    states.push_back(take_state<Codec>(stored, fmt::format("{}{}.", prefix, i), parameters[i]));
+    states.push_back(take_state<Codec>(stored, parameter_name(prefix, numbers, i), parameters[i]));
   }
   std::vector<at::Tensor> learning_rates;
   for (std::size_t i = 0; i < optimizer.param_groups().size(); ++i) {
@@ -181,7 +230,8 @@ void load_with(const Checkpoint& checkpoint, Optimizer& optimizer, std::string_v
 
 }  // namespace
 
-void add_optimizer(Checkpoint& checkpoint, const Optimizer& optimizer, std::string_view prefix) {
+void add_optimizer(Checkpoint& checkpoint, const Optimizer& optimizer, std::string_view prefix,
+                   const std::vector<std::size_t>& numbers) {
   with_codec(optimizer, [&](auto codec) {
     checkpoint.metadata[std::string(prefix) + "type"] = codec.kName;
     const std::vector<at::Tensor> parameters = parameters_of(optimizer);
@@ -189,7 +239,9 @@ void add_optimizer(Checkpoint& checkpoint, const Optimizer& optimizer, std::stri
       const auto state = optimizer.state().find(parameters[i].unsafeGetTensorImpl());
       if (state == optimizer.state().end()) continue;
       for (const auto& [field, tensor] : codec.fields(*state->second)) {
-        if (tensor.defined()) checkpoint.tensors.insert_or_assign(fmt::format("{}{}.{}", prefix, i, field), tensor);
+        if (tensor.defined()) {
+          checkpoint.tensors.insert_or_assign(parameter_name(prefix, numbers, i) + field, tensor);
+        }
       }
     }
     for (std::size_t i = 0; i < optimizer.param_groups().size(); ++i) {
@@ -199,8 +251,9 @@ void add_optimizer(Checkpoint& checkpoint, const Optimizer& optimizer, std::stri
   });
 }
 
-void load_optimizer(const Checkpoint& checkpoint, Optimizer& optimizer, std::string_view prefix) {
-  with_codec(optimizer, [&](auto codec) { load_with<decltype(codec)>(checkpoint, optimizer, prefix); });
+void load_optimizer(const Checkpoint& checkpoint, Optimizer& optimizer, std::string_view prefix,
+                    const std::vector<std::size_t>& numbers) {
+  with_codec(optimizer, [&](auto codec) { load_with<decltype(codec)>(checkpoint, optimizer, prefix, numbers); });
 }
 
 }  // namespace lockstep

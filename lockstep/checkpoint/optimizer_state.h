@@ -1,11 +1,14 @@
-// The state of an SGD, Adam or AdamW optimizer, to and from a checkpoint. optimizer -> "optimizer.<parameter>.<field>".
+// The state of an SGD, Adam, AdamW, RMSprop or Adagrad optimizer, to and from a checkpoint.
+// optimizer -> "optimizer.<parameter>.<field>".
 // Parameters count from 0 over all groups, in the optimizer's order, which must be the same when loading. The learning
 // rate of each group is stored too, since schedules change it; other options belong to the program.
 // Does not block. Error{invalid_argument}: another kind of optimizer, or a checkpoint that does not fit, with all
 // differences listed; then the optimizer is unchanged.
 #pragma once
 
+#include <cstddef>
 #include <string_view>
+#include <vector>
 
 #include "lockstep/checkpoint/checkpoint.h"
 
@@ -15,12 +18,15 @@ class Optimizer;
 
 namespace lockstep {
 
+// `numbers`, here and below: of an optimizer that has only some of the parameters that the checkpoint is of, the number
+// of each of them. Empty: all of them, in order.
+
 // The checkpoint then refers to the optimizer's own memory: save it before training goes on.
 void add_optimizer(Checkpoint& checkpoint, const torch::optim::Optimizer& optimizer,
-                   std::string_view prefix = "optimizer.");
+                   std::string_view prefix = "optimizer.", const std::vector<std::size_t>& numbers = {});
 
 // Parameters without state in the checkpoint (no gradient ever reached them) have none afterwards.
 void load_optimizer(const Checkpoint& checkpoint, torch::optim::Optimizer& optimizer,
-                    std::string_view prefix = "optimizer.");
+                    std::string_view prefix = "optimizer.", const std::vector<std::size_t>& numbers = {});
 
 }  // namespace lockstep

@@ -1,0 +1,22 @@
+// Gives all ranks the parameters that each of them has updated. parts -> process group -> parameters.
+// Collective and blocking; fails as ProcessGroup's calls do.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "lockstep/group/process_group.h"
+
+namespace lockstep {
+
+// parts[r]: what rank r has and all others get, in place; lists, types, sizes and strides are the same on all ranks.
+// The values are moved as they are, so all ranks end up with the same bits.
+void exchange_parameters(const ProcessGroup& group, const std::vector<std::vector<at::Tensor>>& parts);
+
+// How: where parts are about as large as each other, all ranks give theirs at once, filled up to the largest one with
+// bytes that nobody needs; else they take turns, one broadcast each.
+bool exchange_at_once(const std::vector<std::int64_t>& part_bytes);
+
+}  // namespace lockstep

@@ -1,0 +1,264 @@
+#include "lockstep/optim/zero_redundancy_optimizer.h"
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/format.h"
+#include "lockstep/checkpoint/optimizer_state.h"
+#include "lockstep/group/objects.h"
+#include "lockstep/optim/parameter_exchange.h"
+#include "lockstep/optim/state_codec.h"
+
+namespace lockstep {
+namespace {
+
+using torch::optim::Optimizer;
+using torch::optim::OptimizerParamGroup;
+using Parameters = std::vector<std::vector<at::Tensor>>;  // by group
+
+constexpr std::string_view kPrefix = "optimizer.";
+
+[[noreturn]] void refuse(const std::string& why) {
+  throw Error(ErrorKind::invalid_argument, "ZeroRedundancyOptimizer: " + why);
+}
+
+Parameters parameters_of(const std::vector<OptimizerParamGroup>& groups) {
+  Parameters parameters;
+  for (const auto& group : groups) parameters.push_back(group.params());
+  return parameters;
+}
+
+// One line for each group and parameter.
+std::string description_of(const Parameters& parameters) {
+  std::string text;
+  for (std::size_t group = 0; group < parameters.size(); ++group) {
+    text += fmt::format("group {} of {} parameters\n", group, parameters[group].size());
+    for (std::size_t i = 0; i < parameters[group].size(); ++i) {
+      const at::Tensor& tensor = parameters[group][i];
+      if (!tensor.defined() || tensor.layout() != at::kStrided) {
+        text += fmt::format("group {} parameter {} without dense memory\n", group, i);
+        continue;
+      }
+      text += fmt::format("group {} parameter {} {} {} strides {}\n", group, i, tensor.sizes().vec(),
+                          c10::toString(tensor.scalar_type()), tensor.strides().vec());
+    }
+  }
+  return text;
+}
+
+std::string line_at(const std::string& text, std::size_t begin) {
+  return begin >= text.size() ? "nothing" : text.substr(begin, text.find('\n', begin) - begin);
+}
+
+void require_same_on_all_ranks(const Parameters& parameters, const ProcessGroup& group) {
+  const std::vector<std::string> all = all_gather_bytes(group, description_of(parameters));
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] == all[0]) continue;
+    const auto [ours, theirs] = std::mismatch(all[0].begin(), all[0].end(), all[rank].begin(), all[rank].end());
+    const auto differs_at = static_cast<std::size_t>(ours - all[0].begin());
+    const std::size_t before = differs_at == 0 ? std::string::npos : all[0].rfind('\n', differs_at - 1);
+    const std::size_t line = before == std::string::npos ? 0 : before + 1;
+    refuse(
+        fmt::format("the parameters of rank {} differ from those of rank 0. First difference: rank 0 has {}, rank "
+                    "{} has {}. Give all ranks the same parameters in the same order",
+                    rank, line_at(all[0], line), rank, line_at(all[rank], line)));
+  }
+}
+
+void require_usable(const Parameters& parameters) {
+  std::map<const void*, std::string> seen;
+  for (std::size_t group = 0; group < parameters.size(); ++group) {
+    for (std::size_t i = 0; i < parameters[group].size(); ++i) {
+      const at::Tensor& tensor = parameters[group][i];
+      const std::string name = fmt::format("group {} parameter {}", group, i);
+      if (!tensor.defined() || tensor.layout() != at::kStrided) refuse(name + " has no dense memory");
+      const auto [other, is_new] = seen.emplace(tensor.unsafeGetTensorImpl(), name);
+      if (!is_new) refuse(fmt::format("{} is {} again; give each parameter once", name, other->second));
+    }
+  }
+  if (seen.empty()) refuse("the list of parameters is empty");
+}
+
+// The defaults of an optimizer that has no parameters are those of one that has.
+std::unique_ptr<torch::optim::OptimizerOptions> defaults_of(const std::unique_ptr<Optimizer>& optimizer) {
+  return optimizer->defaults().clone();
+}
+
+std::size_t count_of(const std::vector<OptimizerParamGroup>& groups) {
+  std::size_t count = 0;
+  for (const auto& group : groups) count += group.params().size();
+  return count;
+}
+
+}  // namespace
+
+ShardedOptimizer::ShardedOptimizer(const ParamGroups& groups, const ProcessGroup& group, MakeOptimizer make)
+    : Optimizer(groups, defaults_of(make({}))), group_(group), make_(std::move(make)) {
+  require_same_on_all_ranks(parameters_of(param_groups_), group_);
+  require_usable(parameters_of(param_groups_));
+  parts_ = partition();
+  local_ = make_(part_of_groups(group_.rank()));
+}
+
+std::vector<Part> ShardedOptimizer::partition() const {
+  std::vector<std::vector<std::int64_t>> elements;
+  for (const auto& group : param_groups_) {
+    elements.emplace_back();
+    for (const at::Tensor& parameter : group.params()) elements.back().push_back(parameter.numel());
+  }
+  return partition_parameters(elements, group_.size());
+}
+
+ShardedOptimizer::ParamGroups ShardedOptimizer::part_of_groups(int rank) const {
+  ParamGroups groups;
+  const Part& part = parts_[static_cast<std::size_t>(rank)];
+  for (std::size_t group = 0; group < part.size(); ++group) {
+    std::vector<at::Tensor> parameters;
+    for (const std::size_t index : part[group]) parameters.push_back(param_groups_[group].params()[index]);
+    groups.emplace_back(std::move(parameters), param_groups_[group].options().clone());
+  }
+  return groups;
+}
+
+// Of this rank's parameters, in the order of the local optimizer, where they stand among all.
+std::vector<std::size_t> ShardedOptimizer::numbers() const {
+  std::vector<std::size_t> numbers;
+  std::size_t first = 0;
+  const Part& part = parts_[static_cast<std::size_t>(group_.rank())];
+  for (std::size_t group = 0; group < part.size(); ++group) {
+    for (const std::size_t index : part[group]) numbers.push_back(first + index);
+    first += param_groups_[group].params().size();
+  }
+  return numbers;
+}
+
+void ShardedOptimizer::copy_options_to(Optimizer& local) const {
+  for (std::size_t group = 0; group < param_groups_.size(); ++group) {
+    local.param_groups()[group].set_options(param_groups_[group].options().clone());
+  }
+}
+
+// Nothing keeps a caller who knows this as an Optimizer from adding parameters to it, which nobody would update.
+void ShardedOptimizer::require_all_partitioned() const {
+  std::size_t partitioned = 0;
+  for (const Part& part : parts_) {
+    for (const auto& indices : part) partitioned += indices.size();
+  }
+  const std::size_t all = count_of(param_groups_);
+  if (partitioned == all && parts_[0].size() == param_groups_.size()) return;
+  refuse(
+      fmt::format("it has {} parameters, of which {} are known to the ranks; add more with add_param_group() of the "
+                  "ZeroRedundancyOptimizer itself, not of the Optimizer that it is",
+                  all, partitioned));
+}
+
+at::Tensor ShardedOptimizer::step(LossClosure closure) {
+  require_all_partitioned();
+  copy_options_to(*local_);
+  consolidated_.reset();
+  at::Tensor loss = local_->step(std::move(closure));
+  std::vector<std::vector<at::Tensor>> updated;
+  for (int rank = 0; rank < group_.size(); ++rank) {
+    updated.emplace_back();
+    for (const auto& group : part_of_groups(rank)) {
+      for (const at::Tensor& parameter : group.params()) {
+        if (parameter.requires_grad()) updated.back().push_back(parameter);
+      }
+    }
+  }
+  exchange_parameters(group_, updated);
+  return loss;
+}
+
+void ShardedOptimizer::add_param_group(const OptimizerParamGroup& added) {
+  Parameters parameters = parameters_of(param_groups_);
+  parameters.push_back(added.params());
+  require_same_on_all_ranks(parameters, group_);
+  require_usable(parameters);
+  Optimizer::add_param_group(added);
+  parts_ = partition();
+  const OptimizerParamGroup mine = part_of_groups(group_.rank()).back();
+  local_->add_param_group(mine);
+  // Optimizers that make their state when they are made do not make any for what is added later.
+  const std::unique_ptr<Optimizer> maker = make_({mine});
+  for (auto& [parameter, state] : maker->state()) local_->state()[parameter] = std::move(state);
+  copy_options_to(*local_);
+  consolidated_.reset();
+}
+
+void ShardedOptimizer::consolidate_state_dict(int to) {
+  if (to < 0 || to >= group_.size()) {
+    refuse(fmt::format("consolidate_state_dict: {} is not a rank of this group of {}", to, group_.size()));
+  }
+  copy_options_to(*local_);
+  Checkpoint all;
+  add_optimizer(all, *local_, kPrefix, numbers());
+  const std::vector<std::string> parts = gather_bytes_to(group_, encode_tensors(all.tensors), to);
+  consolidated_.reset();
+  if (group_.rank() != to) return;
+  all.tensors.clear();
+  for (const std::string& part : parts) all.tensors.merge(decode_tensors(part));
+  consolidated_ = std::move(all);
+}
+
+const Checkpoint& ShardedOptimizer::state_dict() const {
+  if (!consolidated_) {
+    refuse(
+        fmt::format("state_dict: the state of all ranks is not on this one; call consolidate_state_dict({}) on all "
+                    "ranks after the last step",
+                    group_.rank()));
+  }
+  return *consolidated_;
+}
+
+// The state without that of parameters which other ranks update.
+Checkpoint ShardedOptimizer::without_others(const Checkpoint& state) const {
+  const std::vector<std::size_t> own = numbers();
+  const std::set<std::size_t> mine(own.begin(), own.end());
+  const std::size_t all = count_of(param_groups_);
+  Checkpoint rest{.metadata = state.metadata};
+  for (const auto& [name, tensor] : state.tensors) {
+    std::size_t number = all;
+    if (name.starts_with(kPrefix)) std::from_chars(name.data() + kPrefix.size(), name.data() + name.size(), number);
+    if (number >= all || mine.contains(number)) rest.tensors.emplace(name, tensor);
+  }
+  return rest;
+}
+
+void ShardedOptimizer::load_state_dict(const Checkpoint& state) {
+  require_all_partitioned();
+  std::unique_ptr<Optimizer> loaded = make_(part_of_groups(group_.rank()));
+  std::string problem;
+  try {
+    load_optimizer(without_others(state), *loaded, kPrefix, numbers());
+  } catch (const Error& error) {
+    problem = error.what();
+  }
+  std::string problems;
+  const std::vector<std::string> all = all_gather_bytes(group_, problem);
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (!all[rank].empty()) problems += fmt::format("\nrank {}: {}", rank, all[rank]);
+  }
+  if (!problems.empty()) refuse("load_state_dict: the state does not fit, and no rank has taken it." + problems);
+  for (std::size_t group = 0; group < param_groups_.size(); ++group) {
+    param_groups_[group].options().set_lr(loaded->param_groups()[group].options().get_lr());
+  }
+  local_ = std::move(loaded);
+  copy_options_to(*local_);
+  consolidated_.reset();
+}
+
+void ShardedOptimizer::save(torch::serialize::OutputArchive&) const {
+  refuse("save: an archive would hold this rank's part only; use consolidate_state_dict() and state_dict()");
+}
+
+void ShardedOptimizer::load(torch::serialize::InputArchive&) {
+  refuse("load: an archive does not say which parameters it is of; use load_state_dict()");
+}
+
+}  // namespace lockstep

@@ -1,0 +1,91 @@
+#include <ATen/ATen.h>
+#include <doctest/doctest.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/group/objects.h"
+#include "lockstep/optim/parameter_exchange.h"
+#include "lockstep/optim/state_codec.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/local_groups.h"
+#include "tests/unit/optim/wave.h"
+
+using namespace lockstep;
+using namespace lockstep::testing;
+
+namespace {
+
+// Shapes of each rank's part; before the exchange, rank r has r + 1 everywhere.
+void check_exchange(int ranks, Over transport, const std::vector<std::vector<std::int64_t>>& lengths) {
+  run_group_or_throw(ranks, transport, [&](const ProcessGroup& group) {
+    std::vector<std::vector<at::Tensor>> parts;
+    for (const auto& of_rank : lengths) {
+      parts.emplace_back();
+      for (const std::int64_t length : of_rank)
+        parts.back().push_back(at::full({length}, group.rank() + 1, at::kFloat));
+    }
+    exchange_parameters(group, parts);
+    for (std::size_t rank = 0; rank < parts.size(); ++rank) {
+      for (const at::Tensor& tensor : parts[rank]) CHECK(tensor.eq(static_cast<double>(rank) + 1).all().item<bool>());
+    }
+  });
+}
+
+}  // namespace
+
+TEST_CASE("parts that are about as large go at once, others one by one") {
+  CHECK(exchange_at_once({1000, 1000, 900}));
+  CHECK(exchange_at_once({1 << 20, (1 << 20) - 70000}));
+  CHECK_FALSE(exchange_at_once({1 << 20, 1 << 18}));
+  CHECK_FALSE(exchange_at_once({1 << 20, 0, 0, 0}));
+  CHECK(exchange_at_once({100, 0, 0, 0}));  // it is nothing anyhow
+}
+
+TEST_CASE("all ranks get what each has: even parts, uneven ones, empty ones, none") {
+  for (const Over transport : {Over::arena, Over::links}) {
+    check_exchange(1, transport, {{5}});
+    check_exchange(2, transport, {{30000, 7}, {30000, 9, 0}});
+    check_exchange(3, transport, {{200000, 1}, {3}, {}});
+    check_exchange(4, transport, {{}, {5, 6}, {0}, {100000}});
+    check_exchange(2, transport, {{}, {0}});
+  }
+}
+
+TEST_CASE("types may be mixed, and memory need not be in order") {
+  run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
+    const double mine = group.rank() + 1;
+    const at::Tensor halves = at::full({3}, mine, at::kBFloat16), doubles = at::full({2, 2}, mine, at::kDouble);
+    const at::Tensor last = at::full({2, 3, 4, 4}, mine, at::kFloat).contiguous(at::MemoryFormat::ChannelsLast);
+    const at::Tensor whole = at::full({4, 6}, mine, at::kFloat), column = whole.narrow(1, 2, 1);  // with gaps
+    exchange_parameters(group, {{halves, column}, {doubles, last}});
+    CHECK(halves.eq(1).all().item<bool>());
+    CHECK(column.eq(1).all().item<bool>());
+    CHECK(whole.sum().item<double>() == doctest::Approx(4 + 20 * mine));
+    CHECK(doubles.eq(2).all().item<bool>());
+    CHECK(last.eq(2).all().item<bool>());
+  });
+}
+
+TEST_CASE("named tensors come back from bytes as they were, and damaged bytes are refused") {
+  const std::map<std::string, at::Tensor> tensors{{"a", wave({3, 4}, 1)},
+                                                  {"step", at::full({}, 7, at::kLong)},
+                                                  {"transposed", wave({3, 4}, 2).t()},
+                                                  {"empty", at::zeros({0, 2}, at::kHalf)}};
+  const std::string bytes = encode_tensors(tensors);
+  const auto back = decode_tensors(bytes);
+  REQUIRE(back.size() == tensors.size());
+  for (const auto& [name, tensor] : tensors) {
+    CHECK((back.at(name).scalar_type() == tensor.scalar_type()));
+    CHECK(at::equal(back.at(name), tensor));
+  }
+  CHECK(decode_tensors("").empty());
+  for (std::size_t length = 1; length < bytes.size(); ++length) {
+    std::size_t decoded = 0;
+    try {
+      decoded = decode_tensors(bytes.substr(0, length)).size();
+    } catch (const Error& error) {
+      CHECK(error.kind() == ErrorKind::corrupt_data);
+    }
+    CHECK(decoded < tensors.size());  // cut between two tensors, there is nothing to see
+  }
+  CHECK_ERROR(error_of([&] { decode_tensors(std::string(8, '\xff')); }), ErrorKind::corrupt_data, "came as 0 bytes");
+}

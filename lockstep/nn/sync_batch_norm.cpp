@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/group/shadow.h"
 #include "lockstep/nn/global_moments.h"
 
 namespace lockstep {
@@ -25,12 +26,13 @@ using torch::autograd::variable_list;
 
 // What backward knows beside tensors.
 struct Batch final : torch::CustomClassHolder {
-  Batch(ProcessGroup among, double values, double epsilon, bool with_bias)
-      : group(std::move(among)), count(values), eps(epsilon), has_bias(with_bias) {}
+  Batch(ProcessGroup among, double values, double epsilon, bool with_bias, bool without_samples)
+      : group(std::move(among)), count(values), eps(epsilon), has_bias(with_bias), silent(without_samples) {}
   ProcessGroup group;
   double count;  // values a channel, of all ranks
   double eps;
   bool has_bias;
+  bool silent;  // this rank's samples count for nothing: see shadow.h
 };
 
 // The ranks that have a proper batch wait for this one: they get the same text.
@@ -98,7 +100,8 @@ struct SyncBatchNormFunction : torch::autograd::Function<SyncBatchNormFunction> 
                             const std::optional<at::Tensor>& summand, const Running& running, double eps,
                             const ProcessGroup& group) {
     const at::Tensor weight = factor.value_or(at::Tensor()), bias = summand.value_or(at::Tensor());
-    const GlobalMoments moments = global_moments(input, group);
+    const bool silent = is_shadowing();
+    const GlobalMoments moments = global_moments(silent ? input.narrow(0, 0, 0) : input, group);
     update(running.mean, moments.mean, running.momentum);
     update(running.variance, moments.squares / (moments.count - 1), running.momentum);
 
@@ -107,7 +110,7 @@ struct SyncBatchNormFunction : torch::autograd::Function<SyncBatchNormFunction> 
     const at::Tensor mean = moments.mean.to(type);
     context->save_for_backward({input, weight, mean, (variance + eps).rsqrt_().to(type)});
     context->saved_data["batch"] =
-        c10::IValue::make_capsule(c10::make_intrusive<Batch>(group, moments.count, eps, bias.defined()));
+        c10::IValue::make_capsule(c10::make_intrusive<Batch>(group, moments.count, eps, bias.defined(), silent));
     if (input.numel() == 0) return at::empty_like(input);
     return std::get<0>(at::native_batch_norm(input, in_type(weight, type), in_type(bias, type), mean, variance.to(type),
                                              /*training=*/false, /*momentum=*/0, eps));
@@ -133,6 +136,7 @@ struct SyncBatchNormFunction : torch::autograd::Function<SyncBatchNormFunction> 
     at::Tensor of_input;
     if (context->needs_input_grad(0)) {
       const at::Tensor sums = at::stack({of_bias, of_weight}).to(at::kDouble);
+      if (batch->silent) sums.zero_();
       batch->group.all_reduce(sums, ReduceOp::sum, {.name = "SyncBatchNorm gradients"});
       of_input = input_gradient(gradients[0], input, weight, mean, invstd, sums, batch->count);
     }

@@ -3,12 +3,12 @@
 //   lockstep::SyncBatchNorm norm(torch::nn::BatchNormOptions(64).eps(1e-3), world.group());
 //
 // In training forward() makes one collective, and backward one if the input requires a gradient; all ranks must do
-// both, also a rank whose batch is empty. Batches may differ in size. In evaluation, and in a group of one, nothing is
-// communicated. Running statistics stay the same bits on all ranks. Gradients of weight and bias are those of this
-// rank's part, which data parallel training averages; the gradient of the input is that of the global batch. See
-// convert_sync_batchnorm() for models that are made of torch's own batch norm. Thread rule and errors: ProcessGroup's
-// calls; Error{invalid_argument} on all ranks for a batch that has the wrong shape on one, after which the group is
-// aborted.
+// both, also a rank whose batch is empty. Batches may differ in size; that of a shadow (shadow.h) counts as empty. In
+// evaluation, and in a group of one, nothing is communicated. Running statistics stay the same bits on all ranks.
+// Gradients of weight and bias are those of this rank's part, which data parallel training averages; the gradient of
+// the input is that of the global batch. See convert_sync_batchnorm() for models that are made of torch's own batch
+// norm. Thread rule and errors: ProcessGroup's calls; Error{invalid_argument} on all ranks for a batch that has the
+// wrong shape on one, after which the group is aborted.
 #pragma once
 
 #include <torch/nn/modules/batchnorm.h>

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "lockstep/base/error.h"
+#include "lockstep/ddp/default_hooks.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
 #include "lockstep/ddp/finite.h"
 #include "tests/unit/ddp/models.h"
@@ -317,6 +318,20 @@ TEST_CASE("a communication hook sees every bucket once a backward, and its resul
       CHECK_THROWS_WITH_AS(reference.register_comm_hook({}), doctest::Contains("empty hook"), Error);
     });
   }
+}
+
+TEST_CASE("reduction begins before backward has ended") {
+  run_group_or_throw(2, Over::links, [&](const ProcessGroup& group) {
+    Net model;
+    DistributedDataParallel ddp(model, group, {.bucketing = Bucketing::off});
+    int early = 0;
+    ddp.register_comm_hook([&](GradBucket& bucket, const ProcessGroup& over) {
+      if (!model->first->weight.grad().defined()) ++early;
+      return all_reduce_hook()(bucket, over);
+    });
+    ddp(wave({6, 20}, group.rank())).sum().backward();
+    CHECK(early >= 3);  // the parameters of the last and the middle layer
+  });
 }
 
 TEST_CASE("a hook that gives something else than it got is told so") {

@@ -17,3 +17,6 @@
 #include "lockstep/group/objects.h"
 #include "lockstep/group/world.h"
 #include "lockstep/launch/spawn.h"
+#include "lockstep/nn/convert_sync_batchnorm.h"
+#include "lockstep/nn/sync_batch_norm.h"
+#include "lockstep/parallel/data_parallel.h"

@@ -11,7 +11,8 @@
 // is not: batch, outputs and gradients all pass through one of them; see DistributedDataParallel.
 //
 // One thread uses it at a time. What a replica throws, forward and backward throw as Error{invalid_argument} with the
-// replica's number, the original nested in it. A module on several devices is refused likewise.
+// replica's number, the original nested in it. A module on several devices, or with synchronised batch norm, is
+// refused.
 #pragma once
 
 #include <ATen/core/Tensor.h>

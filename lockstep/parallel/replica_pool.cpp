@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/nn/convert_sync_batchnorm.h"
 
 namespace lockstep {
 namespace {
@@ -46,6 +47,22 @@ void check_one_device(const torch::nn::Module& module) {
                   "), and a replica must fit on one. Use DistributedDataParallel, in which a rank may have several");
 }
 
+void check_not_synchronised(const torch::nn::Module& module) {
+  for (const auto& part : module.named_modules()) {
+    if (!is_sync_batchnorm(*part.value())) continue;
+    throw Error(
+        ErrorKind::invalid_argument,
+        "DataParallel: " + (part.key().empty() ? "the module" : part.key()) +
+            " is synchronised batch norm, and replicas in threads of one process cannot take part in collectives. "
+            "Use DistributedDataParallel, or leave it plain");
+  }
+}
+
+void check(const torch::nn::Module& module) {
+  check_one_device(module);
+  check_not_synchronised(module);
+}
+
 enum class Memory { shared, copied };
 
 void point_at(const std::vector<at::Tensor>& tensors, const std::vector<at::Tensor>& at_these, Memory memory) {
@@ -60,11 +77,11 @@ void point_at(const std::vector<at::Tensor>& tensors, const std::vector<at::Tens
 
 ReplicaPool::ReplicaPool(std::shared_ptr<torch::nn::Module> module, std::function<ModuleReplica()> make)
     : module_(std::move(module)), make_(std::move(make)) {
-  check_one_device(*module_);
+  check(*module_);
 }
 
 std::vector<ModuleReplica> ReplicaPool::take(std::size_t count) {
-  check_one_device(*module_);
+  check(*module_);
   std::vector<ModuleReplica> taken;
   {
     const std::lock_guard lock(mutex_);

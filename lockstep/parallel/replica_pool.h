@@ -27,8 +27,8 @@ class ReplicaPool {
 
   // `count` replicas in the module's present state. They have parameters of their own, as far as autograd is concerned,
   // in the module's memory, which forward must not change. The first one's buffers are the module's, too, so that what
-  // forward changes there stays; all others have copies. Error{invalid_argument} if the module lies on several devices,
-  // or if `make` made something else.
+  // forward changes there stays; all others have copies. Error{invalid_argument} if the module lies on several devices
+  // or has synchronised batch norm, or if `make` made something else.
   std::vector<ModuleReplica> take(std::size_t count);
   void give_back(std::vector<ModuleReplica> replicas);
 

@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 
@@ -14,7 +15,9 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/nn/convert_sync_batchnorm.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/local_groups.h"
 
 using namespace lockstep;
 
@@ -302,6 +305,18 @@ TEST_CASE("a module on several devices, and batches and options without sense, a
                 (void)DataParallel(whole, {.dim = 2})(wave({4, 6}));
               }),
               ErrorKind::invalid_argument, "a batch of shape [4, 6] cannot be cut along dimension 2");
+}
+
+TEST_CASE("synchronised batch norm is refused") {
+  torch::nn::Sequential net(torch::nn::Linear(6, 6), torch::nn::BatchNorm1d(6));
+  DataParallel parallel(net, {.replicas = 2});
+  const auto groups = testing::local_groups(2);
+  convert_sync_batchnorm(net, groups[0]);
+  CHECK_ERROR(error_of([&] {
+                (void)parallel(wave({4, 6}));
+              }),
+              ErrorKind::invalid_argument, "DataParallel: 1 is synchronised batch norm",
+              "Use DistributedDataParallel, or leave it plain");
 }
 
 TEST_CASE("it says what it copied") {

@@ -26,3 +26,6 @@
 #include "lockstep/optim/post_local_sgd.h"
 #include "lockstep/optim/post_local_sgd_optimizer.h"
 #include "lockstep/optim/zero_redundancy_optimizer.h"
+#include "lockstep/nn/convert_sync_batchnorm.h"
+#include "lockstep/nn/sync_batch_norm.h"
+#include "lockstep/parallel/data_parallel.h"

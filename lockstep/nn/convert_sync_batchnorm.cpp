@@ -113,9 +113,9 @@ int convert_sync_batchnorm(torch::nn::Module& module, const ProcessGroup& group)
 }
 
 bool is_sync_batchnorm(const torch::nn::Module& module) {
-  bool marked = false;
-  if_batch_norm(module, [&](const auto& batch_norm) { marked = mark_of(batch_norm.running_mean) != nullptr; });
-  return marked;
+  bool synchronised = module.as<SyncBatchNorm>() != nullptr;
+  if_batch_norm(module, [&](const auto& batch_norm) { synchronised = mark_of(batch_norm.running_mean) != nullptr; });
+  return synchronised;
 }
 
 }  // namespace lockstep

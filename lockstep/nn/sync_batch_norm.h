@@ -7,8 +7,9 @@
 // evaluation, and in a group of one, nothing is communicated. Running statistics stay the same bits on all ranks.
 // Gradients of weight and bias are those of this rank's part, which data parallel training averages; the gradient of
 // the input is that of the global batch. See convert_sync_batchnorm() for models that are made of torch's own batch
-// norm. Thread rule and errors: ProcessGroup's calls; Error{invalid_argument} on all ranks for a batch that has the
-// wrong shape on one, after which the group is aborted.
+// norm. Thread rule and errors: ProcessGroup's calls; Error{invalid_argument} for a batch of the wrong shape, which
+// aborts the group, so that all other ranks get the same text in an Error{aborted}; Error{invalid_argument} on all
+// ranks for less than two values a channel altogether.
 #pragma once
 
 #include <torch/nn/modules/batchnorm.h>

@@ -124,6 +124,7 @@ TEST_CASE("layers are converted wherever a model keeps them, and nothing about i
     CHECK(is_sync_batchnorm(*net->list[0]));
     CHECK_FALSE(is_sync_batchnorm(*net->first));
     CHECK_FALSE(is_sync_batchnorm(*net));
+    CHECK(is_sync_batchnorm(*SyncBatchNorm(6, group)));
     CHECK(convert_sync_batchnorm(torch::nn::Linear(2, 2), group) == 0);
   });
 }
@@ -191,6 +192,21 @@ TEST_CASE("inference mode synchronises training as well") {
     const auto batch = [](int rank) { return wave({3, 2}, rank); };
     const at::Tensor expected = reference(at::cat({batch(0), batch(1)}));
     check_close(norm(batch(group.rank())), expected.narrow(0, 3 * group.rank(), 3), 1e-6);
+  });
+}
+
+TEST_CASE("a rank without samples takes part; one with a single value a channel is refused by torch's module") {
+  run_group_or_throw(3, Over::arena, [](const ProcessGroup& group) {
+    BatchNorm1d norm(2), reference(2);
+    convert_sync_batchnorm(norm, group);
+    const auto batch = [](int rank) { return wave({rank == 1 ? 0 : 3, 2}, rank); };
+    const at::Tensor expected = reference(at::cat({batch(0), batch(2)}));
+    const at::Tensor output = norm(batch(group.rank()));
+    if (group.rank() != 1) check_close(output, expected.narrow(0, group.rank() == 0 ? 0 : 3, 3), 1e-6);
+    output.sum().backward();
+    check_close(norm->running_var, reference->running_var, 1e-6);
+    CHECK_THROWS_WITH_AS((void)norm(wave({1, 2}, 0)), doctest::Contains("Expected more than 1 value per channel"),
+                         c10::Error);
   });
 }
 

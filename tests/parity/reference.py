@@ -1,72 +1,143 @@
-"""Trains models with PyTorch's own DistributedDataParallel over Gloo and writes <out>/<model>_<ranks>.safetensors.
+"""Trains models with PyTorch's own DistributedDataParallel over Gloo and writes <out>/<case>_<ranks>.safetensors.
 
 Tensors: initial/<name> (parameters and buffers), x and y ([rank, step, sample, ...]), loss ([rank, step]),
-final/<name> (parameters, which are equal on all ranks: that is checked) and final.<rank>/<name> (buffers). Metadata:
-model, ranks. The weights and batches come from --seed, so the same arguments give the same file.
+final/<name> (parameters, which are equal on all ranks: that is checked) and final.<rank>/<name> (buffers). Complex ones
+have a last dimension for real and imaginary parts. Metadata: model, options, hook, accumulate, momentum as in Case, and
+exact, whether gradients were added in Lockstep's order, so that all bits must be the same. The weights and batches come
+from --seed, so the same arguments give the same file.
 """
 
 import argparse
+import contextlib
 import os
 import tempfile
+import warnings
+from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from safetensors.torch import save_file
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
-import models
+import odd_models
 
-BATCH = {"toy": 8, "mlp": 8, "cnn": 8, "resnet18": 4, "gpt": 2}
+BATCH = {"resnet18": 4, "gpt": 2}  # others 8
 # With batches this small, batch norm makes the last bit of a gradient into a hundredth of the loss within four steps.
 # So these models' gradients are added in rank order, as Lockstep does; Gloo's order is another for more than two ranks.
-CHAOTIC = {"resnet18"}
+CHAOTIC = {"resnet18", "conv_norm"}
+
+
+@dataclass
+class Case:
+    model: str
+    options: dict = field(default_factory=dict)  # of DistributedDataParallel
+    ours: dict = field(default_factory=dict)  # more of them, of Lockstep's only: the result is the same without
+    hook: str = ""
+    accumulate: int = 1  # parts of a batch, all but the last one without synchronisation
+    momentum: float = 0.9
+
+    def metadata(self, ranks):
+        # PyTorch divides float16 before it adds, which the smallest numbers do not survive whole.
+        exact = (ranks == 2 and self.hook != "fp16") or self.model in CHAOTIC
+        options = ";".join(f"{name}={text_of(value)}" for name, value in (self.options | self.ours).items())
+        return {"model": self.model, "options": options, "hook": self.hook, "accumulate": str(self.accumulate),
+                "momentum": str(self.momentum), "exact": str(int(exact))}
+
+
+MODELS = ["toy", "mlp", "resnet18", "conv_norm", "recurrent", "small_gpt", "tuple_heads", "named_heads", "shared",
+          "frozen", "mixed_types", "complex"]
+CASES = {
+    **{model: Case(model) for model in MODELS},
+    "sparse_words": Case("sparse_words", momentum=0),
+    "branches": Case("branches", {"find_unused_parameters": True}),
+    "branches_skipped": Case("branches", {"find_unused_parameters": True, "skip_all_reduce_unused_params": True}),
+    "shared_static": Case("shared", {"static_graph": True}),
+    "toy_one_bucket_each": Case("toy", {"bucket_cap_mb": 0.0001}),
+    "small_gpt_buckets": Case("small_gpt", {"bucket_cap_mb_list": [0.01, 0.02, 0.05]}),
+    # PyTorch does not wait for the delayed reduction where there is no GPU whose stream would.
+    "small_gpt_delayed": Case(
+        "small_gpt", ours={"delay_all_reduce_named_params": ["transformer.ln_f.bias", "lm_head.weight"]}),
+    "small_gpt_accumulated": Case("small_gpt", accumulate=4),
+    "branches_accumulated": Case("branches", {"find_unused_parameters": True}, accumulate=2),
+    "small_gpt_all_reduce_hook": Case("small_gpt", hook="all_reduce"),
+    "small_gpt_fp16_hook": Case("small_gpt", hook="fp16"),
+    "small_gpt_bf16_hook": Case("small_gpt", hook="bf16"),
+}
+
+
+def text_of(value):
+    return ",".join(map(str, value)) if isinstance(value, list) else str(int(value) if value is True else value)
 
 
 def make_batches(name, ranks, steps, seed):
     generator = torch.Generator().manual_seed(seed)
-    x, y = models.make_batch(name, ranks * steps * BATCH[name], generator)
-    return tuple(t.reshape(ranks, steps, BATCH[name], *t.shape[1:]) for t in (x, y))
+    size = BATCH.get(name, 8)
+    x, y = odd_models.make_batch(name, ranks * steps * size, generator)
+    return tuple(t.reshape(ranks, steps, size, *t.shape[1:]) for t in (x, y))
 
 
-def run_rank(rank, name, ranks, steps, seed, rendezvous, path):
+def run_rank(rank, ranks, arguments, rendezvous):
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
+    warnings.filterwarnings("ignore", message=".*find_unused_parameters.*|.*sparse.*")
     dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=ranks)
-    tensors = train(rank, name, ranks, steps, seed)
-    # The DistributedDataParallel is gone by now. If it outlives the process group, its destructor waits for Gloo's
+    for name in arguments.cases.split(","):
+        case = CASES[name]
+        tensors = train(case, rank, ranks, arguments.steps, arguments.seed)
+        if rank == 0:
+            path = os.path.join(arguments.out, f"{name}_{ranks}.safetensors")
+            save_file(tensors, path, metadata=case.metadata(ranks))
+    # Every DistributedDataParallel is gone by now. If one outlives the process group, its destructor waits for Gloo's
     # thread while it holds the interpreter's lock, which that thread may be waiting for.
     dist.destroy_process_group()
-    if rank == 0:
-        save_file(tensors, path, metadata={"model": name, "ranks": str(ranks)})
 
 
-def train(rank, name, ranks, steps, seed):
-    torch.manual_seed(seed)
-    model = models.make(name)
-    tensors = {f"initial/{key}": value.clone() for key, value in model.state_dict().items()}
-    x, y = make_batches(name, ranks, steps, seed + 1)
-    ddp = DistributedDataParallel(model)
-    if name in CHAOTIC:
+def wrap(case, model):
+    ddp = DistributedDataParallel(model, **case.options)
+    if case.model in CHAOTIC:
         ddp.register_comm_hook(None, mean_in_rank_order)
-    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01, momentum=0.9)
-    losses = torch.zeros(steps)
+    elif case.hook:
+        hook = {"all_reduce": default_hooks.allreduce_hook, "fp16": default_hooks.fp16_compress_hook,
+                "bf16": default_hooks.bf16_compress_hook}[case.hook]
+        # Not by its name, by which some are refused where there is no GPU.
+        ddp.register_comm_hook(None, lambda state, bucket: hook(state, bucket))
+    return ddp
+
+
+def train(case, rank, ranks, steps, seed):
+    torch.manual_seed(seed)
+    model = odd_models.make(case.model)
+    tensors = {f"initial/{key}": real(value).clone() for key, value in model.state_dict().items()}
+    x, y = make_batches(case.model, ranks, steps, seed + 1)
+    ddp = wrap(case, model)
+    trained = [parameter for parameter in ddp.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.SGD(trained, lr=0.01, momentum=case.momentum)
+    losses = torch.zeros(steps, dtype=torch.float64)
     for step in range(steps):
         optimizer.zero_grad()
-        loss = models.loss_of(name, ddp(x[rank, step]), y[rank, step])
-        loss.backward()
+        parts = list(zip(x[rank, step].chunk(case.accumulate), y[rank, step].chunk(case.accumulate)))
+        for i, (part_x, part_y) in enumerate(parts):
+            with ddp.no_sync() if i + 1 < len(parts) else contextlib.nullcontext():
+                loss = odd_models.loss_of(case.model, ddp, part_x, part_y, rank, step)
+                loss.backward()
         optimizer.step()
         losses[step] = loss.detach()
 
     tensors.update({"x": x, "y": y, "loss": torch.stack(gather(losses))})
     for key, parameter in model.named_parameters():
-        copies = gather(parameter.detach())
+        copies = gather(real(parameter.detach()))
         if not all(torch.equal(copies[0], copy) for copy in copies):
-            raise RuntimeError(f"rank {rank}: {key} differs between ranks after {steps} steps of {name}")
+            raise RuntimeError(f"rank {rank}: {key} differs between ranks after {steps} steps of {case}")
         tensors[f"final/{key}"] = copies[0]
     for key, buffer in model.named_buffers():
         tensors.update({f"final.{peer}/{key}": copy for peer, copy in enumerate(gather(buffer))})
     return tensors
+
+
+def real(tensor):
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
 def mean_in_rank_order(_, bucket):
@@ -87,20 +158,18 @@ def gather(tensor):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", required=True)
-    parser.add_argument("--models", default="toy,mlp,resnet18", help="comma-separated")
+    parser.add_argument("--cases", default=",".join(CASES), help="comma-separated")
     parser.add_argument("--ranks", default="2,4", help="comma-separated")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     os.makedirs(arguments.out, exist_ok=True)
-    for name in arguments.models.split(","):
-        for ranks in map(int, arguments.ranks.split(",")):
-            with tempfile.TemporaryDirectory() as folder:
-                # Forked, since importing torch takes longer than the training; this process has used no torch thread.
-                path = os.path.join(arguments.out, f"{name}_{ranks}.safetensors")
-                options = (name, ranks, arguments.steps, arguments.seed, os.path.join(folder, "store"), path)
-                mp.start_processes(run_rank, options, nprocs=ranks, start_method="fork")
+    for ranks in map(int, arguments.ranks.split(",")):
+        with tempfile.TemporaryDirectory() as folder:
+            # Forked, since importing torch takes longer than the training; this process has used no torch thread.
+            options = (ranks, arguments, os.path.join(folder, "store"))
+            mp.start_processes(run_rank, options, nprocs=ranks, start_method="fork")
 
 
 if __name__ == "__main__":

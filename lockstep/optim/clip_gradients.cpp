@@ -14,10 +14,12 @@ namespace {
 
 constexpr double kEpsilon = 1e-6;  // PyTorch's, so that a norm of 0 divides
 
+bool has_gradient(const at::Tensor& parameter) { return parameter.grad().defined() && parameter.grad().numel() != 0; }
+
 std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters) {
   std::vector<at::Tensor> gradients;
   for (const at::Tensor& parameter : parameters) {
-    if (parameter.grad().defined()) gradients.push_back(parameter.grad().detach());
+    if (has_gradient(parameter)) gradients.push_back(parameter.grad().detach());
   }
   return gradients;
 }
@@ -48,9 +50,8 @@ void check(double norm_type) {
 std::string culprits_of(const std::vector<at::Tensor>& parameters, double norm_type) {
   std::string culprits;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const at::Tensor& gradient = parameters[i].grad();
-    if (!gradient.defined()) continue;
-    const double norm = at::linalg_vector_norm(gradient.detach(), norm_type).item<double>();
+    if (!has_gradient(parameters[i])) continue;
+    const double norm = at::linalg_vector_norm(parameters[i].grad().detach(), norm_type).item<double>();
     if (!std::isfinite(norm)) culprits += fmt::format("\n  parameter {} {}: {}", i, parameters[i].sizes().vec(), norm);
   }
   return culprits;

@@ -176,6 +176,7 @@ at::Tensor ShardedOptimizer::step(LossClosure closure) {
 }
 
 void ShardedOptimizer::add_param_group(const OptimizerParamGroup& added) {
+  require_all_partitioned();
   Parameters parameters = parameters_of(param_groups_);
   parameters.push_back(added.params());
   require_same_on_all_ranks(parameters, group_);
@@ -195,6 +196,7 @@ void ShardedOptimizer::consolidate_state_dict(int to) {
   if (to < 0 || to >= group_.size()) {
     refuse(fmt::format("consolidate_state_dict: {} is not a rank of this group of {}", to, group_.size()));
   }
+  require_all_partitioned();
   copy_options_to(*local_);
   Checkpoint all;
   add_optimizer(all, *local_, kPrefix, numbers());

@@ -1,8 +1,8 @@
 """Optimizers and model averaging as PyTorch does them over Gloo: writes <out>/optim_<case>_<ranks>.safetensors.
 
-Metadata: case, ranks. Case clip: gradient/<i>, and for each norm type norm/<type> and clipped/<type>/<i>. The others train
-a model: initial/<name>, x and y ([rank, step, sample, ...]) and <step>.<rank>/<name>, the parameters after each step; of
-sharded optimizers also owner/<name>, the rank that updates a parameter.
+Metadata: case, ranks. Case clip: gradient/<i>, and for each norm type norm/<type> and clipped/<type>/<i>. The others
+train a model: initial/<name>, x and y ([rank, step, sample, ...]) and <step>.<rank>/<name>, the parameters after each
+step; of sharded optimizers also owner/<name>, the rank that updates a parameter.
 """
 
 import argparse

@@ -1,5 +1,6 @@
 #include "lockstep/optim/clip_gradients.h"
 
+#include <ATen/ATen.h>
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -53,6 +54,9 @@ TEST_CASE("gradients below the limit keep every bit, and none at all have norm 0
   CHECK(at::equal(all_gradients(parameters), before));
   CHECK(clip_grad_norm({}, 1) == 0);
   CHECK(clip_grad_norm(make_parameters({{3}}), 1) == 0);
+  auto with_empty = make_parameters({{2, 0}, {3}});
+  set_gradients(with_empty, 1);
+  CHECK(clip_grad_norm(with_empty, 1, {.norm_type = kInfinity}) > 0);
 }
 
 TEST_CASE("types may be mixed") {

@@ -1,5 +1,6 @@
 #include "lockstep/optim/zero_redundancy_optimizer.h"
 
+#include <ATen/ATen.h>
 #include <doctest/doctest.h>
 #include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
@@ -55,7 +56,7 @@ void check_like_plain(const Options& options) {
   for (int ranks = 1; ranks <= 4; ++ranks) {
     run_group_or_throw(ranks, ranks == 3 ? Over::links : Over::arena, [&](const ProcessGroup& group) {
       const auto expected = make_parameters(kShapes), parameters = make_parameters(kShapes);
-      Optimizer plain(expected, options);
+      Optimizer plain(std::vector{OptimizerParamGroup(expected)}, options);
       ZeroRedundancyOptimizer<Optimizer> sharded(parameters, group, options);
       for (int step = 0; step < 5; ++step) {
         step_with_gradients(plain, expected, step);
@@ -80,6 +81,21 @@ void check_refused(int ranks, const std::function<void(const ProcessGroup&)>& bo
   }
 }
 
+// A program's own.
+class SignSgd : public torch::optim::Optimizer {
+ public:
+  SignSgd(const std::vector<OptimizerParamGroup>& groups, const SGDOptions& options)
+      : Optimizer(groups, std::make_unique<SGDOptions>(options)) {}
+  at::Tensor step(LossClosure = nullptr) override {
+    for (auto& group : param_groups_) {
+      for (const at::Tensor& parameter : group.params()) {
+        if (parameter.grad().defined()) parameter.detach().sub_(parameter.grad().sign(), group.options().get_lr());
+      }
+    }
+    return {};
+  }
+};
+
 using ZeroSgd = ZeroRedundancyOptimizer<SGD>;
 using ZeroAdam = ZeroRedundancyOptimizer<Adam>;
 
@@ -93,6 +109,17 @@ TEST_CASE("every rank has the parameters of a plain optimizer, bit for bit") {
   check_like_plain<RMSprop>(RMSpropOptions(0.01).momentum(0.5).centered(true));
   check_like_plain<Adagrad>(AdagradOptions(0.01).initial_accumulator_value(0.1));
   check_like_plain<SGD>(0.1);  // options made of a learning rate
+}
+
+TEST_CASE("a program's own optimizer is spread too, but cannot be stored") {
+  check_like_plain<SignSgd>(SGDOptions(0.1));
+  check_refused(
+      2,
+      [](const ProcessGroup& group) {
+        ZeroRedundancyOptimizer<SignSgd> sharded(make_parameters(kShapes), group, SGDOptions(0.1));
+        sharded.consolidate_state_dict();
+      },
+      "only SGD, Adam, AdamW, RMSprop and Adagrad can be stored");
 }
 
 TEST_CASE("a rank keeps about its share of the state") {
@@ -376,5 +403,9 @@ TEST_CASE("what cannot be is refused") {
     plain.add_param_group(OptimizerParamGroup(make_parameters({{4}})));
     CHECK_ERROR(error_of([&] { sharded.step(); }), ErrorKind::invalid_argument,
                 "it has 3 parameters, of which 2 are known to the ranks");
+    torch::serialize::OutputArchive written;
+    CHECK_ERROR(error_of([&] { sharded.save(written); }), ErrorKind::invalid_argument, "use consolidate_state_dict()");
+    torch::serialize::InputArchive read;
+    CHECK_ERROR(error_of([&] { sharded.load(read); }), ErrorKind::invalid_argument, "use load_state_dict()");
   });
 }

@@ -46,14 +46,20 @@ Replica::Replica(std::shared_ptr<torch::nn::Module> module, ProcessGroup group, 
   }
   if (trained.empty()) throw nothing_to_train_error();
   buffers_ = module_->buffers();
-  if (group_.size() == 1) return;
-  verify_same_model(all, pairs_of(module_->named_buffers()), group_);
-  if (options_.init_sync) {
-    std::vector<at::Tensor> values = parameters();
-    values.insert(values.end(), buffers_.begin(), buffers_.end());
-    broadcast_values(values, 0, group_, "model state");
+  const NamedTensors named_buffers = pairs_of(module_->named_buffers());
+  if (group_.size() > 1) {
+    verify_same_model(all, named_buffers, group_);
+    if (options_.init_sync) {
+      std::vector<at::Tensor> values = parameters();
+      values.insert(values.end(), buffers_.begin(), buffers_.end());
+      broadcast_values(values, 0, group_, "model state");
+    }
   }
-  reducer_ = Reducer::make(trained, group_, options_);
+  if (options_.lockstep.shards != 0) {
+    sharded_ = std::make_unique<ShardedStep>(*module_, trained, named_buffers, group_, options_.lockstep);
+  } else if (group_.size() > 1) {
+    reducer_ = Reducer::make(trained, group_, options_);
+  }
 }
 
 Replica::~Replica() = default;
@@ -95,9 +101,20 @@ void Replica::load_state_dict(const NamedTensors& state) {
   for (const auto& [name, tensor] : mine) at::Tensor(tensor).copy_(given.at(name));
 }
 
-ReducerStats Replica::stats() const { return reducer_ == nullptr ? ReducerStats{} : reducer_->stats(); }
+ShardedStep& Replica::sharded() {
+  if (sharded_ != nullptr) return *sharded_;
+  throw Error(ErrorKind::invalid_argument, "lockstep mode is off; set .lockstep = {.shards = ...} in DdpOptions");
+}
+
+ReducerStats Replica::stats() const {
+  if (sharded_ != nullptr) {
+    return {.backwards = sharded_->state().step, .communication_seconds = sharded_->communication_seconds()};
+  }
+  return reducer_ == nullptr ? ReducerStats{} : reducer_->stats();
+}
 
 ArenaScope Replica::begin_forward() {
+  if (sharded_ != nullptr) sharded_->check_forward(is_training());
   if (reducer_ == nullptr) return ArenaScope(nullptr);
   const bool training = at::GradMode::is_enabled();
   if (training) reducer_->prepare(synchronise_);

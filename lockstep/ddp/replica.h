@@ -16,6 +16,7 @@
 #include "lockstep/ddp/model_state.h"
 #include "lockstep/ddp/options.h"
 #include "lockstep/ddp/reducer.h"
+#include "lockstep/ddp/shards.h"
 #include "lockstep/group/process_group.h"
 
 namespace torch::nn {
@@ -63,6 +64,11 @@ class Replica {
   };
   [[nodiscard]] NoSync no_sync() { return NoSync(synchronise_); }
 
+  // Lockstep mode: see ShardedStep, which these forward to. Error{invalid_argument} if the mode is off.
+  double for_each_shard(const std::function<double(Shard)>& body) { return sharded().run(body); }
+  LockstepState lockstep_state() { return sharded().state(); }
+  void load_lockstep_state(const LockstepState& state) { sharded().load_state(state); }
+
   const ProcessGroup& group() const { return group_; }
   ReducerStats stats() const;
 
@@ -92,6 +98,7 @@ class Replica {
   }
 
  private:
+  ShardedStep& sharded();
   void sync_buffers();
   void watch_tensor(const at::Tensor& output);
 
@@ -101,7 +108,8 @@ class Replica {
   std::vector<at::Tensor> buffers_;
   bool buffers_synced_ = true;
   bool synchronise_ = true;
-  std::shared_ptr<Reducer> reducer_;  // null in a group of one
+  std::shared_ptr<Reducer> reducer_;      // null in a group of one, and in lockstep mode
+  std::unique_ptr<ShardedStep> sharded_;  // in lockstep mode
 };
 
 }  // namespace lockstep

@@ -10,7 +10,7 @@ TEST_CASE("the SHA-256 of a state is over names, types, shapes and contents, in 
   Checkpoint state;
   state.tensors["b"] = at::tensor({1.0F, -2.0F});
   state.tensors["a"] = at::arange(6, at::kLong).reshape({2, 3});
-  state.metadata["step"] = "7";
+  state.metadata.emplace("step", "7");
   // What Python's hashlib gives for "1 a [2,3] Long\n" + the six integers + "1 b [2] Float\n" + the two numbers.
   const std::string expected = "2e00a6814f24eb87e14bf3588fda048e2f4e224decc54992142e858f73848e60";
   CHECK(sha256_of(state) == expected);

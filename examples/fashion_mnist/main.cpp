@@ -71,6 +71,42 @@ struct Pass {
   bool complete = false;  // not cut short by --max-steps
 };
 
+struct StepResult {
+  double loss = 0;           // mean over the images below
+  std::int64_t samples = 0;  // images, on this rank
+};
+
+// Calls `step` once for each of the remaining steps of the epoch and does what is due after each.
+template <class Model, class Ddp, class Step>
+Pass train_steps(std::int64_t remaining, Step step, Model& model, Ddp& ddp, const torch::optim::SGD& optimizer,
+                 const Options& options, RunState& state, const lockstep::World& world) {
+  const std::int64_t steps = options.max_steps == 0 ? remaining : std::min(remaining, options.max_steps - state.step);
+  Progress progress(state.epoch, options.epochs, steps);
+  Pass pass;
+  const auto start = std::chrono::steady_clock::now();
+  const double communicated = ddp.stats().communication_seconds;
+  for (std::int64_t done = 1; done <= steps; ++done) {
+    const StepResult result = step();
+    state.loss_sum += result.loss * static_cast<double>(result.samples);
+    state.samples += result.samples;
+    ++state.step;
+    ++state.batch;
+    pass.trained += result.samples;
+    pass.seconds = seconds_since(start);
+    pass.communication_share = (ddp.stats().communication_seconds - communicated) / pass.seconds;
+    if (world.is_main_rank()) {
+      progress.update(done, state.loss_sum / static_cast<double>(state.samples),
+                      static_cast<double>(pass.trained * world.size()) / pass.seconds, pass.communication_share);
+    }
+    if (options.checkpoint_every != 0 && state.step % options.checkpoint_every == 0) {
+      save_run(options.out, state, options, *model, optimizer, world);
+    }
+  }
+  pass.complete = steps == remaining;
+  if (world.is_main_rank()) progress.finish();
+  return pass;
+}
+
 template <class Model, class Ddp>
 Pass train_epoch(Model& model, Ddp& ddp, torch::optim::SGD& optimizer, const FashionMnist& images,
                  const Options& options, RunState& state, const lockstep::World& world) {
@@ -81,38 +117,48 @@ Pass train_epoch(Model& model, Ddp& ddp, torch::optim::SGD& optimizer, const Fas
                        {.batch_size = lockstep::BatchSize::global(options.batch_size).local(world.size()),
                         .workers = options.workers,
                         .first_batch = static_cast<std::size_t>(state.batch)});
-  const auto remaining = static_cast<std::int64_t>(batches.size());
-  const std::int64_t steps = options.max_steps == 0 ? remaining : std::min(remaining, options.max_steps - state.step);
-  Progress progress(state.epoch, options.epochs, steps);
-  Pass pass;
-  const auto start = std::chrono::steady_clock::now();
-  const double communicated = ddp.stats().communication_seconds;
-  std::int64_t done = 0;
-  for (auto& [x, y] : batches) {
+  auto batch = batches.begin();
+  const auto step = [&] {
+    auto& [x, y] = *batch;
     optimizer.zero_grad();
     const at::Tensor loss = at::cross_entropy_loss(ddp(x), y);
     loss.backward();
     optimizer.step();
+    const StepResult result{loss.template item<double>(), y.numel()};
+    ++batch;
+    return result;
+  };
+  const auto remaining = static_cast<std::int64_t>(batches.size());
+  return train_steps(remaining, step, model, ddp, optimizer, options, state, world);
+}
 
-    state.loss_sum += loss.template item<double>() * static_cast<double>(y.numel());
-    state.samples += y.numel();
-    ++state.step;
-    ++state.batch;
-    pass.trained += y.numel();
-    pass.seconds = seconds_since(start);
-    pass.communication_share = (ddp.stats().communication_seconds - communicated) / pass.seconds;
-    if (world.is_main_rank()) {
-      progress.update(++done, state.loss_sum / static_cast<double>(state.samples),
-                      static_cast<double>(pass.trained * world.size()) / pass.seconds, pass.communication_share);
-    }
-    if (options.checkpoint_every != 0 && state.step % options.checkpoint_every == 0) {
-      save_run(options.out, state, options, *model, optimizer, world);
-    }
-    if (options.max_steps != 0 && state.step >= options.max_steps) break;
-  }
-  pass.complete = steps == remaining;
-  if (world.is_main_rank()) progress.finish();
-  return pass;
+// The same in lockstep mode: a batch is a shard's.
+template <class Model, class Ddp>
+Pass train_epoch_in_shards(Model& model, Ddp& ddp, torch::optim::SGD& optimizer, const FashionMnist& images,
+                           const Options& options, RunState& state, const lockstep::World& world) {
+  lockstep::ShardSampler sampler(images.size(), world,
+                                 {.shards = options.shards,
+                                  .batch_size = lockstep::BatchSize::global(options.batch_size).local(options.shards),
+                                  .seed = options.seed});
+  sampler.set_epoch(state.epoch);
+  const auto batches = lockstep::shard_loader(
+      images, sampler, {.workers = options.workers, .first_batch = static_cast<std::size_t>(state.batch)});
+  auto batch = batches.begin();
+  const auto step = [&] {
+    StepResult result;
+    result.loss = ddp.for_each_shard([&](const lockstep::Shard&) {
+      auto& [x, y] = *batch;
+      const at::Tensor loss = at::cross_entropy_loss(ddp(x), y);
+      loss.backward();
+      result.samples += y.numel();
+      ++batch;
+      return loss.template item<double>();
+    });
+    optimizer.step();
+    return result;
+  };
+  const auto remaining = static_cast<std::int64_t>(sampler.steps()) - state.batch;
+  return train_steps(remaining, step, model, ddp, optimizer, options, state, world);
 }
 
 void report(const Options& options, const RunState& state, const Pass& pass, const Evaluation& evaluation,
@@ -134,20 +180,37 @@ void report(const Options& options, const RunState& state, const Pass& pass, con
       metrics.samples_per_second, metrics.communication_share * 100);
 }
 
+// Of parameters, buffers and optimizer state.
+std::string digest_of(const torch::nn::Module& model, const torch::optim::Optimizer& optimizer) {
+  lockstep::Checkpoint state;
+  lockstep::add_module(state, model);
+  lockstep::add_optimizer(state, optimizer);
+  return lockstep::sha256_of(state);
+}
+
 template <class Model>
 void train(Model model, const Options& options, const FashionMnist& images, const FashionMnist& test,
            const lockstep::World& world) {
   const std::size_t local_batch = lockstep::BatchSize::global(options.batch_size).local(world.size());
   if (world.is_main_rank()) prepare_output(options.out);
 
-  lockstep::DistributedDataParallel ddp(model, world.group());
+  lockstep::DdpOptions ddp_options;
+  if (options.lockstep) ddp_options.lockstep = {.shards = options.shards, .seed = options.seed};
+  lockstep::DistributedDataParallel ddp(model, world.group(), ddp_options);
   torch::optim::SGD optimizer(ddp.parameters(), torch::optim::SGDOptions(options.lr).momentum(options.momentum));
   RunState state = options.resume ? load_run(options.out, options, *model, optimizer, world) : RunState{};
+  if (options.resume && options.lockstep) {
+    ddp.load_lockstep_state({.step = static_cast<std::uint64_t>(state.step),
+                             .shards = options.shards,
+                             .seed = options.seed,
+                             .threads = state.threads});
+  }
   if (options.resume && world.is_main_rank()) std::printf("resumed after step %ld\n", static_cast<long>(state.step));
 
   const auto begin = std::chrono::steady_clock::now();
   while (state.epoch < options.epochs && (options.max_steps == 0 || state.step < options.max_steps)) {
-    const Pass pass = train_epoch(model, ddp, optimizer, images, options, state, world);
+    const Pass pass = options.lockstep ? train_epoch_in_shards(model, ddp, optimizer, images, options, state, world)
+                                       : train_epoch(model, ddp, optimizer, images, options, state, world);
     const Evaluation evaluation = evaluate(ddp, test, options, local_batch, world);
     report(options, state, pass, evaluation, world);
     if (pass.complete) state = {.step = state.step, .epoch = state.epoch + 1};
@@ -156,6 +219,7 @@ void train(Model model, const Options& options, const FashionMnist& images, cons
   }
   if (world.is_main_rank()) {
     std::printf("Completed training in %.1f seconds.\n", seconds_since(begin));
+    if (options.lockstep) std::printf("SHA-256 of the run: %s\n", digest_of(*model, optimizer).c_str());
     std::printf("checkpoint: %s\n", lockstep::step_path(options.out, static_cast<std::uint64_t>(state.step)).c_str());
   }
 }

@@ -19,6 +19,11 @@ std::optional<int> parse(int argc, char** argv, Options& options) {
   app.add_option("--checkpoint-every", options.checkpoint_every, "steps between checkpoints; 0: one an epoch")
       ->check(CLI::NonNegativeNumber);
   app.add_flag("--resume", options.resume, "go on from the newest checkpoint in --out");
+  app.add_flag("--lockstep", options.lockstep,
+               "the same bits on 1, 2, 4, ... ranks; prints the SHA-256 of parameters, buffers and optimizer state");
+  app.add_option("--shards", options.shards,
+                 "parts of a step's images in that mode: a power of two, at least as many as ranks")
+      ->check(CLI::PositiveNumber);
   app.add_option("--workers", options.workers, "threads that prepare batches")->check(CLI::Range(0, 64));
   try {
     app.parse(argc, argv);

@@ -17,6 +17,8 @@ struct Options {
   std::string out = "out";
   std::int64_t checkpoint_every = 0;  // steps; 0: at the end of each epoch only
   bool resume = false;
+  bool lockstep = false;  // the same bits at any number of ranks
+  int shards = 8;         // of each step's images, in that mode
   int workers = 2;
 };
 

@@ -1,5 +1,6 @@
 #include "examples/fashion_mnist/run_state.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/tensor.h>
 #include <unistd.h>
@@ -19,7 +20,8 @@ namespace {
 std::map<std::string, std::string> identity_of(const Options& options) {
   return {{"model", options.model},
           {"batch_size", std::to_string(options.batch_size)},
-          {"seed", std::to_string(options.seed)}};
+          {"seed", std::to_string(options.seed)},
+          {"shards", std::to_string(options.lockstep ? options.shards : 0)}};
 }
 
 }  // namespace
@@ -44,6 +46,7 @@ void save_run(const std::filesystem::path& directory, const RunState& state, con
   checkpoint.metadata["step"] = std::to_string(state.step);
   checkpoint.metadata["epoch"] = std::to_string(state.epoch);
   checkpoint.metadata["batch"] = std::to_string(state.batch);
+  checkpoint.metadata["threads"] = std::to_string(at::get_num_threads());
   checkpoint.tensors["loss_so_far"] = sums;
   lockstep::add_module(checkpoint, module);
   lockstep::add_optimizer(checkpoint, optimizer);
@@ -85,6 +88,7 @@ RunState load_run(const std::filesystem::path& directory, const Options& options
   state.step = std::stoll(checkpoint.metadata.at("step"));
   state.epoch = std::stoi(checkpoint.metadata.at("epoch"));
   state.batch = std::stoll(checkpoint.metadata.at("batch"));
+  state.threads = std::stoi(checkpoint.metadata.at("threads"));
   if (world.is_main_rank()) {
     const at::Tensor& sums = checkpoint.tensors.at("loss_so_far");
     state.loss_sum = sums[0].item<double>();

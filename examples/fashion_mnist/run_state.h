@@ -17,6 +17,7 @@ struct RunState {
   std::int64_t batch = 0;
   double loss_sum = 0;  // of the samples in this epoch so far; over all ranks together the loss is loss_sum / samples
   std::int64_t samples = 0;
+  int threads = 0;  // of each rank that trained so far; 0 in a new run
 };
 
 // For rank 0, before any work is done that could not be kept. Throws lockstep::Error if `directory` cannot be made or
@@ -28,6 +29,6 @@ void save_run(const std::filesystem::path& directory, const RunState& state, con
               const torch::nn::Module& module, const torch::optim::Optimizer& optimizer, const lockstep::World& world);
 
 // All ranks read the newest undamaged checkpoint that rank 0 finds. Throws lockstep::Error if there is none, or if it
-// was made with another model, batch size or seed.
+// was made with another model, batch size, seed or number of shards.
 RunState load_run(const std::filesystem::path& directory, const Options& options, torch::nn::Module& module,
                   torch::optim::Optimizer& optimizer, const lockstep::World& world);

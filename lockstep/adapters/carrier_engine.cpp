@@ -47,6 +47,12 @@ void CarrierEngine::run(const Collective& collective, Deadline deadline) {
                             to_string(collective.reduce), to_string(collective.dtype)),
                 {.rank = rank(), .operation = std::string(to_string(collective.kind))});
   }
+  if (reduces(collective.kind) && collective.order == Order::tree && size() > 2) {
+    throw Error(ErrorKind::invalid_argument,
+                fmt::format("{}: {} adds in an order of its own; the backend native adds as a tree",
+                            to_string(collective.kind), name()),
+                {.rank = rank(), .operation = std::string(to_string(collective.kind))});
+  }
   const Signature signature = signature_of(collective, ++sequence_, site_.generation);
   const TimePoint start = steady_clock().now();
   try {

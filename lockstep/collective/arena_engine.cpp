@@ -246,7 +246,7 @@ void ArenaEngine::finish_small(Operation& op) {
     const std::size_t run = out.run();
     for (int peer = 0; peer < size(); ++peer) inputs_[static_cast<std::size_t>(peer)] = shown(peer) + skip + done;
     std::byte* target = out.data();
-    reduce_rows({&target, 1}, inputs_, run / element, c.dtype, c.reduce, size());
+    reduce_all(c, {&target, 1}, inputs_, run / element);
     out.advance(run);
     done += run;
   }
@@ -296,8 +296,7 @@ void ArenaEngine::reduce_in_place(Operation& op) {
     for (std::size_t i = 0; i < cursors.size(); ++i) inputs_[i] = outputs_[i] = cursors[i].data();
     const std::span<std::byte* const> all(outputs_);
     const bool to_root = c.kind == OpKind::reduce;
-    reduce_rows(to_root ? all.subspan(static_cast<std::size_t>(c.root), 1) : all, inputs_, run / element, c.dtype,
-                c.reduce, size());
+    reduce_all(c, to_root ? all.subspan(static_cast<std::size_t>(c.root), 1) : all, inputs_, run / element);
     for (SegmentCursor& cursor : cursors) cursor.advance(run);
     left -= run;
   }

@@ -94,7 +94,9 @@ ChunkPlan plan_flat_chunks(const Collective& collective, int rank, int size, boo
 }
 
 bool in_two_levels(const Collective& collective, const Topology& topology, const LinkTuning& tuning) {
-  return topology.is_hierarchical() && !is_small(collective, tuning) && has_node_plan(collective.kind, topology);
+  // From node to node rows are reduced in rank order.
+  return topology.is_hierarchical() && !is_small(collective, tuning) && has_node_plan(collective.kind, topology) &&
+         collective.order == Order::ranks;
 }
 
 }  // namespace

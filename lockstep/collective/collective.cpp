@@ -1,5 +1,6 @@
 #include "lockstep/collective/collective.h"
 
+#include <bit>
 #include <limits>
 
 #include "lockstep/base/error.h"
@@ -114,14 +115,19 @@ Signature signature_of(const Collective& collective, std::uint64_t sequence, std
   if (collective.kind == OpKind::barrier) return signature;
   signature.count = collective.count;
   signature.dtype = collective.dtype;
-  if (reduces(collective.kind)) signature.reduce = collective.reduce;
+  if (reduces(collective.kind)) {
+    signature.reduce = collective.reduce;
+    signature.order = collective.order;
+  }
   if (has_root(collective.kind)) signature.root = collective.root;
   return signature;
 }
 
 std::string describe(const Signature& signature) {
   std::string text(to_string(signature.kind));
-  if (reduces(signature.kind)) text += fmt::format("({})", to_string(signature.reduce));
+  if (reduces(signature.kind)) {
+    text += fmt::format("({}{})", to_string(signature.reduce), signature.order == Order::tree ? ", as a tree" : "");
+  }
   text += fmt::format(" #{}", signature.sequence);
   if (signature.kind == OpKind::all_to_all) {
     text += fmt::format(" of {}", to_string(signature.dtype));
@@ -196,6 +202,9 @@ void check_arguments(const Collective& collective, int rank, int size) {
   }
   if (reduces(collective.kind)) {
     check_reduction(collective);
+    if (collective.order == Order::tree && !std::has_single_bit(ranks)) {
+      refuse(collective, fmt::format("a tree needs a power of two of ranks, this group has {}", size));
+    }
   }
   if (has_root(collective.kind) && (collective.root < 0 || collective.root >= size)) {
     refuse(collective,

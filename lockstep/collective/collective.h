@@ -26,6 +26,11 @@ enum class OpKind : std::uint8_t {
 };
 enum class ReduceOp : std::uint8_t { sum, avg, product, min, max, band, bor, bxor };
 
+// In which order a reduction takes the ranks' operands. ranks: ((x0 op x1) op x2) ... tree: (x0 op x1) op (x2 op x3),
+// and so on upwards, for a power of two of ranks; every pair's result is rounded to the element type, and avg halves
+// it. So operands that were reduced in pairs before they came here give the bits of more ranks with one operand each.
+enum class Order : std::uint8_t { ranks, tree };
+
 std::string_view to_string(OpKind kind);
 std::string_view to_string(ReduceOp op);
 
@@ -51,6 +56,7 @@ struct Segment {
 struct Collective {
   OpKind kind = OpKind::barrier;
   ReduceOp reduce = ReduceOp::sum;
+  Order order = Order::ranks;
   DType dtype = DType::u8;
   int root = 0;
   std::uint64_t count = 0;
@@ -72,7 +78,7 @@ struct Signature {
   OpKind kind = OpKind::barrier;
   ReduceOp reduce = ReduceOp::sum;
   DType dtype = DType::u8;
-  std::uint8_t reserved = 0;
+  Order order = Order::ranks;
 
   friend bool operator==(const Signature&, const Signature&) = default;
 };

@@ -27,9 +27,9 @@ class Engine {
   // Blocks until this rank's part is done and its output is complete. All ranks call with equal signatures in the same
   // order. The result is bitwise the same on all ranks and from run to run: element i of a reduction is
   // ((x0[i] op x1[i]) op x2[i]) ... in rank order, float16 and bfloat16 accumulated in float32 and rounded once, and
-  // avg divides that by n at the end. Errors: desync (every rank gets it), peer_lost naming the rank, timeout naming
-  // the missing ranks, aborted. After any error but invalid_argument the engine stays failed and rethrows it. In a
-  // child that was forked since, every call is Error{invalid_argument}.
+  // avg divides that by n at the end; or else the collective's own Order. Errors: desync (every rank gets it),
+  // peer_lost naming the rank, timeout naming the missing ranks, aborted. After any error but invalid_argument the
+  // engine stays failed and rethrows it. In a child that was forked since, every call is Error{invalid_argument}.
   virtual void run(const Collective& collective, Deadline deadline) = 0;
 
   // Whether run() can do it; asking sends nothing. What it cannot, run() refuses with Error{invalid_argument} before

@@ -259,6 +259,7 @@ void Exchange::reduce_run(std::size_t at, std::byte* output, std::size_t count) 
   for (int peer = plan_.first_row; peer < plan_.end_row; ++peer) {
     rows_.push_back(peer == rank_ ? own_.data() : row(peer));
   }
+  if (collective_->order == Order::tree) return reduce_all(*collective_, {&output, 1}, rows_, count);
   const bool divides_later = plan_.carried_to >= 0 && collective_->reduce == ReduceOp::avg;
   reduce_rows({&output, 1}, rows_, count, collective_->dtype, divides_later ? ReduceOp::sum : collective_->reduce,
               size_);

@@ -1,7 +1,9 @@
 #include "lockstep/collective/reduce.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <vector>
 
 // Highway includes this file once for each instruction set below and picks one of them at run time.
 // SSSE3 is left out: a CPU without SSE4 gets the plain code.
@@ -385,6 +387,32 @@ void multiply_complex(std::span<std::byte* const> outputs, std::span<const std::
   }
 }
 
+// What is reduced at once: few enough rows of it for the fastest cache.
+constexpr std::size_t kTreeBytes = 2048;
+
+// Level by level, in scratch memory; only the last pair goes to the outputs, since they may be the inputs.
+void reduce_tree(const Collective& c, std::span<std::byte* const> outputs, std::span<const std::byte* const> inputs,
+                 std::size_t count) {
+  const std::size_t element = element_size(c.dtype);
+  const std::size_t block = std::min(count, kTreeBytes / element);
+  std::vector<std::byte> scratch(inputs.size() / 2 * block * element);
+  std::vector<const std::byte*> rows(inputs.size());
+  std::vector<std::byte*> targets(outputs.size());
+  for (std::size_t begin = 0; begin < count; begin += block) {
+    const std::size_t elements = std::min(block, count - begin);
+    for (std::size_t i = 0; i < inputs.size(); ++i) rows[i] = inputs[i] + begin * element;
+    for (std::size_t pairs = inputs.size() / 2; pairs > 1; pairs /= 2) {
+      for (std::size_t i = 0; i < pairs; ++i) {
+        std::byte* const target = scratch.data() + i * block * element;
+        reduce_rows({&target, 1}, {&rows[2 * i], 2}, elements, c.dtype, c.reduce, 2);
+        rows[i] = target;
+      }
+    }
+    for (std::size_t i = 0; i < outputs.size(); ++i) targets[i] = outputs[i] + begin * element;
+    reduce_rows(targets, {rows.data(), 2}, elements, c.dtype, c.reduce, 2);
+  }
+}
+
 }  // namespace
 
 void reduce_rows(std::span<std::byte* const> outputs, std::span<const std::byte* const> inputs, std::size_t count,
@@ -392,6 +420,15 @@ void reduce_rows(std::span<std::byte* const> outputs, std::span<const std::byte*
   if (op == ReduceOp::product && dtype == DType::c64) return multiply_complex<float>(outputs, inputs, count);
   if (op == ReduceOp::product && dtype == DType::c128) return multiply_complex<double>(outputs, inputs, count);
   HWY_DYNAMIC_DISPATCH(reduce_rows_on_target)(outputs, inputs, count, dtype, op, divisor);
+}
+
+void reduce_all(const Collective& collective, std::span<std::byte* const> outputs,
+                std::span<const std::byte* const> inputs, std::size_t count) {
+  const bool pairwise = collective.order == Order::tree && inputs.size() > 2;
+  if (!pairwise) {
+    return reduce_rows(outputs, inputs, count, collective.dtype, collective.reduce, static_cast<int>(inputs.size()));
+  }
+  reduce_tree(collective, outputs, inputs, count);
 }
 
 void widen(const std::byte* from, float* to, std::size_t count, DType from_dtype) {

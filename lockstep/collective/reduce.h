@@ -18,6 +18,10 @@ namespace lockstep {
 void reduce_rows(std::span<std::byte* const> outputs, std::span<const std::byte* const> inputs, std::size_t count,
                  DType dtype, ReduceOp op, int divisor = 1);
 
+// Reduces all ranks' rows in the collective's order: what an engine does once it has them all.
+void reduce_all(const Collective& collective, std::span<std::byte* const> outputs,
+                std::span<const std::byte* const> inputs, std::size_t count);
+
 // float16 or bfloat16 to float32 and back, rounded to nearest even. To widen rows, reduce them and narrow the result
 // gives the bits of reduce_rows on the narrow ones.
 void widen(const std::byte* from, float* to, std::size_t count, DType from_dtype);

@@ -189,7 +189,7 @@ class Staged {
         inputs_[static_cast<std::size_t>(peer)] = peer == rank_ ? own.data() : staging(peer) + offset;
       }
       std::byte* targets[2] = {output.data(), also};
-      reduce_rows({targets, also != nullptr ? 2U : 1U}, inputs_, run / element_, c_.dtype, c_.reduce, size_);
+      reduce_all(c_, {targets, also != nullptr ? 2U : 1U}, inputs_, run / element_);
       own.advance(run);
       output.advance(run);
       offset += run;

@@ -15,15 +15,15 @@ ShardOptions shard_options(const SamplerOptions& options) {
   return {.drop_last = options.drop_last, .padding = options.padding, .layout = options.layout};
 }
 
-Shard shuffled_shard(std::size_t dataset_size, int replicas, int rank, std::uint64_t seed,
-                     const ShardOptions& options) {
+ShardIndices shuffled_shard(std::size_t dataset_size, int replicas, int rank, std::uint64_t seed,
+                            const ShardOptions& options) {
   const at::Tensor permutation =
       at::randperm(static_cast<std::int64_t>(dataset_size), at::make_generator<at::CPUGeneratorImpl>(seed),
                    at::TensorOptions().dtype(at::kLong).device(at::kCPU));
   return shard_indices({permutation.const_data_ptr<std::int64_t>(), dataset_size}, replicas, rank, options);
 }
 
-Shard ordered_shard(std::size_t dataset_size, int replicas, int rank, const ShardOptions& options) {
+ShardIndices ordered_shard(std::size_t dataset_size, int replicas, int rank, const ShardOptions& options) {
   std::vector<std::int64_t> order(dataset_size);
   std::iota(order.begin(), order.end(), 0);
   return shard_indices(order, replicas, rank, options);

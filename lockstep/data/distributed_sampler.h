@@ -58,7 +58,7 @@ class DistributedSampler {
   SamplerOptions options_;
   std::size_t size_;
   std::int64_t epoch_ = 0;
-  Shard shard_;
+  ShardIndices shard_;
   bool shard_is_current_ = false;
   bool epoch_was_iterated_ = false;
   bool repetition_was_reported_ = false;

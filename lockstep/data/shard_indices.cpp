@@ -45,10 +45,11 @@ Positions positions_of(std::size_t size, int replicas, int rank, const ShardOpti
 
 }  // namespace
 
-Shard shard_indices(std::span<const std::int64_t> permutation, int replicas, int rank, const ShardOptions& options) {
+ShardIndices shard_indices(std::span<const std::int64_t> permutation, int replicas, int rank,
+                           const ShardOptions& options) {
   validate(replicas, rank, options);
   const Positions positions = positions_of(permutation.size(), replicas, rank, options);
-  Shard shard;
+  ShardIndices shard;
   shard.indices.reserve(positions.count);
   for (std::size_t i = 0; i < positions.count; ++i) {
     const std::size_t position = positions.first + i * positions.step;

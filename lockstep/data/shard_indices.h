@@ -29,15 +29,15 @@ struct ShardOptions {
 };
 
 // The part of one replica.
-struct Shard {
+struct ShardIndices {
   std::vector<std::int64_t> indices;
   // The first `unique_size` of `indices` are this replica's own; those after them repeat what another replica has (or
   // what it has itself), and a metric that must count every sample once leaves them out.
   std::size_t unique_size = 0;
 };
 
-Shard shard_indices(std::span<const std::int64_t> permutation, int replicas, int rank,
-                    const ShardOptions& options = {});
+ShardIndices shard_indices(std::span<const std::int64_t> permutation, int replicas, int rank,
+                           const ShardOptions& options = {});
 
 // shard_indices(...).indices.size(), without the permutation.
 std::size_t shard_size(std::size_t dataset_size, int replicas, int rank, const ShardOptions& options = {});

@@ -67,6 +67,14 @@ void check_options(const DdpOptions& options) {
   if (options.skip_all_reduce_unused_params && !options.find_unused_parameters) {
     throw options_error("skip_all_reduce_unused_params needs find_unused_parameters");
   }
+  const bool plain = !options.find_unused_parameters && !options.static_graph && !options.mixed_precision.enabled() &&
+                     options.weighting == Weighting::ranks && options.non_finite == NonFinite::ignore &&
+                     options.delay_all_reduce_named_params.empty();
+  if (options.lockstep.shards != 0 && !plain) {
+    throw options_error(
+        "lockstep mode adds gradients up in an order of its own; leave find_unused_parameters (it is so anyway), "
+        "static_graph, mixed_precision, weighting, non_finite and delay_all_reduce_named_params unset");
+  }
   if (options.compare_parameters_every < 0) {
     throw options_error("compare_parameters_every is " + std::to_string(options.compare_parameters_every));
   }
@@ -135,7 +143,11 @@ Replica::Replica(std::shared_ptr<torch::nn::Module> module, ProcessGroup group, 
     }
   }
   const bool looks_at_gradients = options_.weighting != Weighting::ranks || options_.non_finite != NonFinite::ignore;
-  if (group_.size() > 1 || looks_at_gradients || swap_ != nullptr) {
+  if (options_.lockstep.shards != 0) {
+    NamedTensors tensors;
+    for (const TrainedParameter& parameter : trained) tensors.emplace_back(parameter.name, parameter.tensor);
+    sharded_ = std::make_unique<ShardedStep>(*module_, tensors, buffers, group_, options_.lockstep);
+  } else if (group_.size() > 1 || looks_at_gradients || swap_ != nullptr) {
     reducer_ = Reducer::make(std::move(trained), group_, options_, swap_);
   }
 }
@@ -231,8 +243,21 @@ void Replica::load_state_dict(const NamedTensors& state) {
   for (const auto& [name, tensor] : mine) at::Tensor(tensor).copy_(given.at(name));
 }
 
+ShardedStep& Replica::sharded() {
+  if (sharded_ != nullptr) return *sharded_;
+  throw Error(ErrorKind::invalid_argument, "lockstep mode is off; set .lockstep = {.shards = ...} in DdpOptions");
+}
+
+ReducerStats Replica::stats() const {
+  if (sharded_ != nullptr) {
+    return {.backwards = sharded_->state().step, .communication_seconds = sharded_->communication_seconds()};
+  }
+  return reducer_ == nullptr ? ReducerStats{} : reducer_->stats();
+}
+
 void Replica::register_comm_hook(CommHook hook) {
   if (!hook) throw options_error("register_comm_hook() got an empty hook");
+  if (sharded_ != nullptr) throw options_error("lockstep mode takes no communication hook");
   if (reducer_ == nullptr) return;
   if (reducer_->has_hook()) throw options_error("a communication hook is registered already");
   if (reducer_->stats().backwards != 0) {
@@ -241,8 +266,6 @@ void Replica::register_comm_hook(CommHook hook) {
   }
   reducer_->set_hook(std::move(hook));
 }
-
-ReducerStats Replica::stats() const { return reducer_ == nullptr ? ReducerStats{} : reducer_->stats(); }
 
 DdpLoggingData Replica::logging_data() const {
   DdpLoggingData data;
@@ -265,6 +288,7 @@ DdpLoggingData Replica::logging_data() const {
 }
 
 ForwardScope Replica::begin_forward(const at::Tensor* input) {
+  if (sharded_ != nullptr) sharded_->check_forward(is_training());
   if (reducer_ == nullptr) return ForwardScope(nullptr, nullptr);
   const bool training = at::GradMode::is_enabled();
   if (training) {

@@ -18,6 +18,7 @@
 #include "lockstep/ddp/options.h"
 #include "lockstep/ddp/precision_swap.h"
 #include "lockstep/ddp/reducer.h"
+#include "lockstep/ddp/shards.h"
 #include "lockstep/group/process_group.h"
 
 namespace torch::nn {
@@ -89,6 +90,11 @@ class Replica {
   // size of the first tensor argument's first dimension.
   void set_weight(std::optional<double> weight) { weight_ = weight; }
 
+  // Lockstep mode: see ShardedStep, which these forward to. Error{invalid_argument} if the mode is off.
+  double for_each_shard(const std::function<double(Shard)>& body) { return sharded().run(body); }
+  LockstepState lockstep_state() { return sharded().state(); }
+  void load_lockstep_state(const LockstepState& state) { sharded().load_state(state); }
+
   const ProcessGroup& group() const { return group_; }
   const DdpOptions& options() const { return options_; }
   ReducerStats stats() const;
@@ -128,6 +134,7 @@ class Replica {
   }
 
  private:
+  ShardedStep& sharded();
   bool is_ignored(const std::string& name) const;
   std::vector<TrainedParameter> trained_parameters(const NamedTensors& parameters) const;
   void check_devices(const NamedTensors& parameters);
@@ -150,7 +157,9 @@ class Replica {
   std::optional<double> weight_;
   std::uint64_t compared_after_ = 0;     // backwards
   std::shared_ptr<PrecisionSwap> swap_;  // null if the module computes in its parameters' type
-  std::shared_ptr<Reducer> reducer_;     // null where nothing is to be synchronised: in a group of one
+  std::shared_ptr<Reducer>
+      reducer_;  // null where nothing is synchronised by itself: in a group of one, in lockstep mode
+  std::unique_ptr<ShardedStep> sharded_;  // in lockstep mode
 };
 
 }  // namespace lockstep

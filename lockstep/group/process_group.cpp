@@ -162,6 +162,7 @@ void ProcessGroup::all_reduce(const at::Tensor& tensor, ReduceOp op, const CallO
     const Segment segment{static_cast<std::byte*>(tensor.data_ptr()), static_cast<std::size_t>(tensor.nbytes())};
     const Collective collective{.kind = OpKind::all_reduce,
                                 .reduce = op,
+                                .order = options.order,
                                 .dtype = dtype_of(tensor, "all_reduce"),
                                 .count = static_cast<std::uint64_t>(tensor.numel()),
                                 .name = hash_of(options.name),
@@ -174,6 +175,7 @@ void ProcessGroup::all_reduce(const at::Tensor& tensor, ReduceOp op, const CallO
 
 Call ProcessGroup::complete(Call call, const CallOptions& options, ReduceOp op, int root) const {
   call.collective.reduce = op;
+  call.collective.order = options.order;
   call.collective.root = root;
   call.collective.name = hash_of(options.name);
   call.deadline = state_->deadline(options);

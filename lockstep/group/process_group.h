@@ -46,6 +46,8 @@ struct GroupOptions {
 struct CallOptions {
   std::optional<Duration> timeout = {};  // instead of the group's
   std::string_view name = {};            // of the data; ranks that give different names are told so
+  // Of reductions; see Order. With other backends than the native one, only two ranks make a tree.
+  Order order = Order::ranks;
   // Of the *_async forms: the caller runs the collective, and gets a finished Work. Cheaper than the group's thread if
   // it would wait at once.
   bool in_caller = false;

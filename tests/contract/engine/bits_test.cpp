@@ -1,5 +1,5 @@
 // Reductions give the same bits on all ranks, every time, on every way through the engines: those of adding up in rank
-// order.
+// order, or as a tree.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -82,6 +82,14 @@ class Rows {
   DType dtype() const { return dtype_; }
   const Buffer& row(int rank) const { return rows_[static_cast<std::size_t>(rank)]; }
 
+  // Pair by pair, each pair's sum rounded to the type.
+  Buffer tree(int ranks, int first = 0) const {
+    if (ranks == 1) return row(first);
+    Rows pair(*this);
+    pair.rows_ = {tree(ranks / 2, first), tree(ranks / 2, first + ranks / 2)};
+    return pair.sum({0, 1});
+  }
+
   // By plain loops, in this order of ranks.
   Buffer sum(const std::vector<int>& order) const {
     if (dtype_ == DType::f64) return bytes_of(sum_of<double>(order));
@@ -121,10 +129,11 @@ std::vector<int> in_order(int ranks) {
 // One rank reduces its row and compares with the sums.
 class Reducer {
  public:
-  Reducer(Engine& engine, Place place, const Rows& rows, const Buffer& sums, std::size_t most_bytes)
+  Reducer(Engine& engine, Place place, const Rows& rows, const Buffer& sums, Order order, std::size_t most_bytes)
       : engine_(engine),
         rows_(rows),
         sums_(sums),
+        order_(order),
         input_(engine, place, DType::f64, most_bytes / 8, 0),
         output_(engine, place, DType::f64, most_bytes / 8, 0) {}
 
@@ -136,31 +145,33 @@ class Reducer {
     const Segment from{input_.segment().data, n * count * element}, to{output_.segment().data, count * element};
     std::copy_n(rows_.row(engine_.rank()).data(), scatters ? from.bytes : to.bytes, scatters ? from.data : to.data);
     const int root = engine_.size() - 1;
-    Collective collective{.kind = kind, .dtype = rows_.dtype(), .root = root, .count = count, .output = {&to, 1}};
+    Collective collective{.kind = kind, .order = order_, .dtype = rows_.dtype(), .root = root, .count = count};
+    collective.output = {&to, 1};
     if (scatters) collective.input = {&from, 1};
     engine_.run(collective, soon());
     if (kind == OpKind::reduce && engine_.rank() != root) return;
     if (std::memcmp(to.data, sums_.data() + (scatters ? me * to.bytes : 0), to.bytes) == 0) return;
     throw std::runtime_error(std::string(to_string(kind)) + " of " + std::to_string(count) + " " +
                              std::string(to_string(rows_.dtype())) + " on rank " + std::to_string(me) + " of " +
-                             std::to_string(n) + ": not the bits of adding up in rank order");
+                             std::to_string(n) + ": not the bits of adding up in its order");
   }
 
  private:
   Engine& engine_;
   const Rows& rows_;
   const Buffer& sums_;
+  const Order order_;
   const Operand input_;
   const Operand output_;
 };
 
-void check_way(const Way& way, const Rows& rows, const Buffer& sums, int ranks) {
+void check_way(const Way& way, const Rows& rows, const Buffer& sums, Order order, int ranks) {
   INFO(way.name);
   const bool is_large = std::ranges::find(kLargeRanks, ranks) != std::end(kLargeRanks);
   const auto sizes = std::span(kBytes).first(is_large ? std::size(kBytes) : std::size(kBytes) - 1);
   Engines engines = make_engines(ranks, way.over, {.ranks_per_node = way.ranks_per_node});
   run_ranks_or_throw(ranks, [&](int rank) {
-    const Reducer reducer(*engines[static_cast<std::size_t>(rank)], way.place, rows, sums, sizes.back());
+    const Reducer reducer(*engines[static_cast<std::size_t>(rank)], way.place, rows, sums, order, sizes.back());
     for (const std::size_t bytes : sizes) {
       for (const OpKind kind : {OpKind::all_reduce, OpKind::reduce, OpKind::reduce_scatter}) {
         for (int time = 0; time < 2; ++time) reducer.check(kind, bytes);
@@ -177,7 +188,62 @@ TEST_CASE("reductions that round have the bits of the rank order, on every way, 
     for (int ranks = 1; ranks <= kMostRanks; ranks += kIsSanitized ? 2 : 1) {
       const Buffer sums = rows.sum(in_order(ranks));
       if (ranks == 3) CHECK(rows.sum({2, 1, 0}) != sums);  // else any order would do
-      for (const Way& way : kWays) check_way(way, rows, sums, ranks);
+      for (const Way& way : kWays) check_way(way, rows, sums, Order::ranks, ranks);
+    }
+  }
+}
+
+TEST_CASE("reductions as a tree have the bits of adding up in pairs, on every way, size and rank") {
+  for (const DType dtype : kTypes) {
+    const Rows rows(dtype);
+    for (const int ranks : {1, 2, 4, 8}) {
+      const Buffer sums = rows.tree(ranks);
+      if (ranks == 4) CHECK(rows.sum(in_order(ranks)) != sums);
+      for (const Way& way : kWays) check_way(way, rows, sums, Order::tree, ranks);
+    }
+  }
+}
+
+TEST_CASE("an average as a tree halves in every pair, so that it has the bits of more ranks with one operand each") {
+  const float huge = std::ldexp(1.0F, 126);  // four of them have a sum that is no float
+  for (const Way& way : kWays) {
+    INFO(way.name);
+    Engines engines = make_engines(4, way.over, {.ranks_per_node = way.ranks_per_node});
+    run_ranks_or_throw(4, [&](int rank) {
+      float value = huge;
+      const Segment segment{reinterpret_cast<std::byte*>(&value), sizeof value};
+      const Collective collective{.kind = OpKind::all_reduce,
+                                  .reduce = ReduceOp::avg,
+                                  .order = Order::tree,
+                                  .dtype = DType::f32,
+                                  .count = 1,
+                                  .output = {&segment, 1}};
+      engines[static_cast<std::size_t>(rank)]->run(collective, soon());
+      CHECK(value == huge);
+    });
+  }
+}
+
+TEST_CASE("a tree needs a power of two of ranks, and ranks with different orders are told") {
+  Engines engines = make_engines(3);
+  const Collective collective{.kind = OpKind::all_reduce, .order = Order::tree, .dtype = DType::f32};
+  CHECK_THROWS_WITH_AS(engines[0]->run(collective, soon()),
+                       "all_reduce: a tree needs a power of two of ranks, this group has 3", Error);
+  for (const Over over : {Over::arena, Over::links}) {
+    Engines two = make_engines(2, over);
+    const auto errors = run_ranks(2, [&](int rank) {
+      Collective own = collective;
+      if (rank == 1) own.order = Order::ranks;
+      two[static_cast<std::size_t>(rank)]->run(own, soon());
+    });
+    for (const auto& error : errors) {
+      REQUIRE(error);
+      try {
+        std::rethrow_exception(error);
+      } catch (const Error& desync) {
+        CHECK(desync.kind() == ErrorKind::desync);
+        CHECK(std::string(desync.what()).find("all_reduce(sum, as a tree) #1 of 0 float32") != std::string::npos);
+      }
     }
   }
 }

@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import struct
 import sys
 import tempfile
@@ -166,6 +167,17 @@ class Training(ExampleTest):
         self.assertIn("resumed after step 10", output)
         self.assert_same_run("whole", "parts", 13)
 
+    def test_lockstep_mode_has_the_same_bits_on_any_number_of_ranks_and_when_it_is_resumed_on_another(self):
+        digest = lambda output: re.search(r"SHA-256 of the run: ([0-9a-f]{64})\n", output)[1]
+        options = ("--lockstep", "--shards", 4, "--epochs", 2, "--max-steps", 13)
+        whole = {ranks: digest(self.train(ranks, *options, out=f"whole{ranks}")) for ranks in (1, 2, 4)}
+        self.assertEqual(len(set(whole.values())), 1, whole)
+        stopped = digest(self.train(4, *options[:-1], 7, out="parts"))
+        self.assertNotEqual(stopped, whole[1])
+        output = self.train(2, *options, "--resume", out="parts")
+        self.assertIn("resumed after step 7", output)
+        self.assertEqual(digest(output), whole[1])
+
     @unittest.skipUnless(REAL_DATA.is_dir(), "Fashion-MNIST is not installed")
     def test_a_few_steps_on_the_real_images(self):
         self.train(1, "--max-steps", 4, data=REAL_DATA, batch=64)
@@ -228,6 +240,11 @@ class Mistakes(ExampleTest):
     def test_a_batch_that_the_ranks_cannot_share(self):
         self.assert_refused("a global batch of 63 cannot be shared equally by 2 ranks; 64 can",
                             ranks=2, batch=63)
+
+    def test_shards_that_do_not_fit(self):
+        self.assert_refused("a global batch of 24 cannot be shared equally by 16 ranks", "--lockstep", "--shards", 16)
+        self.assert_refused("lockstep mode: 6 shards are no power of two", "--lockstep", "--shards", 6)
+        self.assert_refused("lockstep mode: 1 shards are too few for 2 ranks", "--lockstep", "--shards", 1, ranks=2)
 
     def test_resuming_where_there_is_nothing(self):
         (self.folder / "out").mkdir()

@@ -21,8 +21,8 @@ Indices scrambled(int size) {
   return order;
 }
 
-std::vector<Shard> all_shards(const Indices& permutation, int replicas, const ShardOptions& options) {
-  std::vector<Shard> shards;
+std::vector<ShardIndices> all_shards(const Indices& permutation, int replicas, const ShardOptions& options) {
+  std::vector<ShardIndices> shards;
   for (int rank = 0; rank < replicas; ++rank) {
     shards.push_back(shard_indices(permutation, replicas, rank, options));
     REQUIRE(shards.back().indices.size() == shard_size(permutation.size(), replicas, rank, options));
@@ -31,16 +31,16 @@ std::vector<Shard> all_shards(const Indices& permutation, int replicas, const Sh
   return shards;
 }
 
-Indices sorted_union(const std::vector<Shard>& shards) {
+Indices sorted_union(const std::vector<ShardIndices>& shards) {
   Indices all;
-  for (const Shard& shard : shards) all.insert(all.end(), shard.indices.begin(), shard.indices.end());
+  for (const ShardIndices& shard : shards) all.insert(all.end(), shard.indices.begin(), shard.indices.end());
   std::sort(all.begin(), all.end());
   return all;
 }
 
-Indices sorted_unique_parts(const std::vector<Shard>& shards) {
+Indices sorted_unique_parts(const std::vector<ShardIndices>& shards) {
   Indices all;
-  for (const Shard& shard : shards) {
+  for (const ShardIndices& shard : shards) {
     all.insert(all.end(), shard.indices.begin(),
                shard.indices.begin() + static_cast<std::ptrdiff_t>(shard.unique_size));
   }
@@ -75,7 +75,7 @@ TEST_CASE("repeating pads with the head of the permutation, and with nothing els
     const std::size_t n = permutation.size();
     const std::size_t k = static_cast<std::size_t>(replicas);
     const std::size_t length = (n + k - 1) / k;
-    for (const Shard& shard : shards) REQUIRE(shard.indices.size() == length);
+    for (const ShardIndices& shard : shards) REQUIRE(shard.indices.size() == length);
     Indices expected = permutation;
     for (std::size_t i = 0; i < length * k - n; ++i) expected.push_back(permutation[i % n]);
     std::sort(expected.begin(), expected.end());
@@ -88,7 +88,7 @@ TEST_CASE("dropping cuts the tail of the permutation, and nothing appears twice"
   for_all_sizes([](const Indices& permutation, int replicas, Layout layout) {
     const auto shards = all_shards(permutation, replicas, {.drop_last = true, .layout = layout});
     const std::size_t length = permutation.size() / static_cast<std::size_t>(replicas);
-    for (const Shard& shard : shards) {
+    for (const ShardIndices& shard : shards) {
       REQUIRE(shard.indices.size() == length);
       REQUIRE(shard.unique_size == length);
     }
@@ -101,7 +101,9 @@ TEST_CASE("dropping cuts the tail of the permutation, and nothing appears twice"
 TEST_CASE("without padding every index comes once, and lengths differ by at most one") {
   for_all_sizes([](const Indices& permutation, int replicas, Layout layout) {
     const auto shards = all_shards(permutation, replicas, {.padding = Padding::none, .layout = layout});
-    const auto by_size = [](const Shard& a, const Shard& b) { return a.indices.size() < b.indices.size(); };
+    const auto by_size = [](const ShardIndices& a, const ShardIndices& b) {
+      return a.indices.size() < b.indices.size();
+    };
     const auto [shortest, longest] = std::minmax_element(shards.begin(), shards.end(), by_size);
     REQUIRE(longest->indices.size() - shortest->indices.size() <= 1);
     REQUIRE(sorted_union(shards) == iota(permutation.size()));

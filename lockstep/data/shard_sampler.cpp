@@ -1,0 +1,55 @@
+#include "lockstep/data/shard_sampler.h"
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/format.h"
+
+namespace lockstep {
+namespace {
+
+void validate(int replicas, int rank, const ShardSamplerOptions& options) {
+  if (options.batch_size == 0) throw Error(ErrorKind::invalid_argument, "shard sampler: batch_size is 0");
+  if (replicas < 1 || rank < 0 || rank >= replicas) {
+    throw Error(ErrorKind::invalid_argument, fmt::format("shard sampler: there is no rank {} of {}", rank, replicas));
+  }
+  if (options.shards < 1 || options.shards % replicas != 0) {
+    throw Error(ErrorKind::invalid_argument,
+                fmt::format("shard sampler: {} shards cannot be dealt to {} ranks; use a multiple of {}",
+                            options.shards, replicas, replicas));
+  }
+}
+
+}  // namespace
+
+ShardSampler::ShardSampler(std::size_t dataset_size, int num_replicas, int rank, const ShardSamplerOptions& options)
+    : options_(options) {
+  validate(num_replicas, rank, options);
+  const int own = options.shards / num_replicas;
+  for (int shard = rank * own; shard < (rank + 1) * own; ++shard) {
+    shards_.emplace_back(
+        dataset_size, options.shards, shard,
+        SamplerOptions{.shuffle = options.shuffle, .seed = options.seed, .drop_last = options.drop_last});
+  }
+  const std::size_t samples = shards_.front().size();
+  steps_ = (options.drop_last ? samples : samples + options.batch_size - 1) / options.batch_size;
+}
+
+void ShardSampler::set_epoch(std::int64_t epoch) {
+  for (DistributedSampler& shard : shards_) shard.set_epoch(epoch);
+}
+
+std::span<const std::int64_t>::iterator ShardSampler::begin() {
+  shards_.front().begin();  // which warns of an epoch that is gone through twice
+  order_.clear();
+  order_.reserve(size());
+  for (std::size_t step = 0; step < steps_; ++step) {
+    for (DistributedSampler& shard : shards_) {
+      const auto samples = shard.indices();
+      for (std::size_t i = step * batch_size(); i < (step + 1) * batch_size(); ++i) {
+        order_.push_back(samples[i % samples.size()]);
+      }
+    }
+  }
+  return indices().begin();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,51 @@
+// What shards leave behind, and its mean in one fixed binary tree over shards: the arithmetic of lockstep mode.
+// shards -> ShardTree (within a rank) -> average_over_ranks -> ShardedStep.
+// Every node of the tree is (left + right) / 2 in the tensor's own type, wherever it is computed; so the root has the
+// same bits for any number of ranks. Thread rule: as ShardedStep, whose parts these are.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "lockstep/group/process_group.h"
+
+namespace lockstep {
+
+struct ShardResult {
+  double loss = 0;
+  // Dense, at the same position with the same strides in every result; undefined where a shard has none.
+  std::vector<at::Tensor> tensors = {};
+  // Hashes of what must be the same after every shard.
+  std::vector<std::uint64_t> hashes = {};
+  int conflict = -1;  // the first hash that was not
+};
+
+// A result's tensor that is undefined where another result has one counts as stand_in(its index).
+using StandIn = std::function<at::Tensor(std::size_t)>;
+
+// Takes the results of consecutive shards one by one. Keeps at most one result of each height of the tree.
+class ShardTree {
+ public:
+  explicit ShardTree(StandIn stand_in) : stand_in_(std::move(stand_in)) {}
+
+  void add(ShardResult shard);
+  // The mean of all. REQUIRES: a power of two of them.
+  ShardResult take();
+
+ private:
+  StandIn stand_in_;
+  std::vector<std::optional<ShardResult>> heights_;
+};
+
+double mean_of_tree(std::vector<double> values);  // a power of two of them
+
+// The tree goes on over the ranks, in place. Defined tensors only, the same ones on all ranks. Blocks; fails as
+// ProcessGroup::all_reduce.
+void average_over_ranks(const std::vector<at::Tensor>& tensors, const ProcessGroup& group);
+
+}  // namespace lockstep

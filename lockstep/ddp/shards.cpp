@@ -1,0 +1,322 @@
+#include "lockstep/ddp/shards.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/full_like.h>
+#include <torch/nn/module.h>
+
+#include <bit>
+#include <cstring>
+#include <mutex>
+#include <utility>
+
+#include "lockstep/base/clock.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/format.h"
+#include "lockstep/base/hash.h"
+#include "lockstep/base/log.h"
+#include "lockstep/collective/arena_engine.h"
+#include "lockstep/ddp/diagnostics.h"
+#include "lockstep/group/arena_allocator.h"
+
+namespace lockstep {
+namespace {
+
+Error refusal(const std::string& why) { return Error(ErrorKind::invalid_argument, "lockstep mode: " + why); }
+
+void check_modules(const torch::nn::Module& module) {
+  for (const auto& item : module.named_modules()) {
+    if (item.value()->name().find("SyncBatchNorm") == std::string::npos) continue;
+    throw refusal(fmt::format(
+        "module '{}' is a {}, whose statistics are those of all ranks together and change with their number; "
+        "use BatchNorm, whose statistics are a shard's",
+        item.key(), item.value()->name()));
+  }
+}
+
+void check_numbers(const LockstepMode& mode, int ranks) {
+  if (mode.shards < 1 || !std::has_single_bit(static_cast<unsigned>(mode.shards))) {
+    throw refusal(fmt::format("{} shards are no power of two", mode.shards));
+  }
+  if (!std::has_single_bit(static_cast<unsigned>(ranks))) {
+    throw refusal(fmt::format("{} ranks are no power of two", ranks));
+  }
+  if (mode.shards % ranks != 0) {
+    throw refusal(fmt::format("{} shards are too few for {} ranks", mode.shards, ranks));
+  }
+}
+
+std::shared_ptr<ArenaHeap> heap_of(const ProcessGroup& group) {
+  std::shared_ptr<ArenaHeap> heap;
+  if (group.shares_memory()) group.drive([&](ArenaEngine& engine) { heap = engine.arena().heap(); });
+  return heap;
+}
+
+// Sebastiano Vigna's splitmix64.
+std::uint64_t mixed(std::uint64_t value) {
+  value += 0x9e3779b97f4a7c15ULL;
+  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9ULL;
+  value = (value ^ (value >> 27)) * 0x94d049bb133111ebULL;
+  return value ^ (value >> 31);
+}
+
+// While it lives, torch's default generator yields a shard's own numbers, and no other rank of this process uses it.
+class ShardRandomness {
+ public:
+  ShardRandomness(std::uint64_t seed, const Shard& shard)
+      : turn_(turns()), generator_(at::detail::getDefaultCPUGenerator()) {
+    const std::lock_guard lock(generator_.mutex());
+    before_ = generator_.get_state();
+    generator_.set_current_seed(mixed(mixed(mixed(seed) + shard.step) + static_cast<std::uint64_t>(shard.index)));
+  }
+  ~ShardRandomness() {
+    const std::lock_guard lock(generator_.mutex());
+    generator_.set_state(before_);
+  }
+  ShardRandomness(const ShardRandomness&) = delete;
+  ShardRandomness& operator=(const ShardRandomness&) = delete;
+
+ private:
+  static std::mutex& turns() {
+    static std::mutex mutex;
+    return mutex;
+  }
+
+  const std::lock_guard<std::mutex> turn_;
+  at::Generator generator_;
+  at::Tensor before_;
+};
+
+std::string_view bytes_of(const at::Tensor& dense) {
+  return {static_cast<const char*>(dense.const_data_ptr()), dense.nbytes()};
+}
+
+bool has_layout_of(const at::Tensor& gradient, const at::Tensor& parameter) {
+  return gradient.is_non_overlapping_and_dense() &&
+         (gradient.strides() == parameter.strides() || (gradient.is_contiguous() && parameter.is_contiguous()));
+}
+
+}  // namespace
+
+ShardedStep::ShardedStep(const torch::nn::Module& module, const NamedTensors& parameters, const NamedTensors& buffers,
+                         ProcessGroup group, const LockstepMode& mode)
+    : group_(std::move(group)), mode_(mode), heap_(heap_of(group_)), parameters_(parameters) {
+  check_modules(module);
+  agree_on_mode();
+  check_numbers(mode_, group_.size());
+  for (const auto& named : buffers) {
+    if (!named.second.is_non_overlapping_and_dense()) continue;  // nobody can write to it
+    (at::isFloatingType(named.second.scalar_type()) ? averaged_ : counted_).push_back(named);
+  }
+  for (const auto* kind : {&averaged_, &counted_}) {
+    for (const auto& [name, buffer] : *kind) before_.push_back(at::empty_like(buffer));
+  }
+  is_changed_.resize(before_.size());
+  for (const auto& [name, parameter] : parameters_) {
+    if (parameter.is_cpu()) continue;
+    throw refusal(fmt::format("parameter {} is on {}; it works on the CPU", name, parameter.device().str()));
+  }
+}
+
+void ShardedStep::agree_on_mode() const {
+  std::vector<std::int64_t> mine{mode_.shards, static_cast<std::int64_t>(mode_.seed), at::get_num_threads()};
+  const at::Tensor all =
+      at::stack(group_.all_gather(at::from_blob(mine.data(), {3}, at::kLong), {.name = "lockstep mode's options"}));
+  const auto* rows = all.const_data_ptr<std::int64_t>();
+  for (int rank = 1; rank < group_.size(); ++rank) {
+    const auto* row = rows + std::int64_t{3} * rank;
+    if (row[0] != rows[0] || row[1] != rows[1]) {
+      throw refusal(fmt::format("rank 0 has {} shards and seed {}, rank {} has {} shards and seed {}", rows[0], rows[1],
+                                rank, row[0], row[1]));
+    }
+    if (row[2] != rows[2]) {
+      throw refusal(
+          fmt::format("rank 0 has {} threads, rank {} has {}, and bits depend on their number; call "
+                      "at::set_num_threads() or set OMP_NUM_THREADS alike on all ranks",
+                      rows[2], rank, row[2]));
+    }
+  }
+}
+
+double ShardedStep::run(const std::function<double(Shard)>& body) {
+  if (is_running_) throw refusal("for_each_shard() was called by a shard's own callback");
+  drop_gradients();
+  std::size_t i = 0;
+  for (const auto* kind : {&averaged_, &counted_}) {
+    for (const auto& [name, buffer] : *kind) before_[i++].copy_(buffer);
+  }
+  is_changed_.assign(is_changed_.size(), false);
+  try {
+    ShardTree tree([this](std::size_t tensor) { return stand_in(tensor); });
+    compute_shards(body, tree);
+    ShardResult mine = tree.take();
+    const at::NoGradGuard no_grad;
+    const TimePoint start = steady_clock().now();
+    agree(mine);
+    std::vector<at::Tensor> defined;
+    for (const at::Tensor& tensor : mine.tensors) {
+      if (tensor.defined()) defined.push_back(tensor);
+    }
+    average_over_ranks(defined, group_);
+    communication_seconds_ += seconds(steady_clock().now() - start);
+    for (std::size_t p = 0; p < parameters_.size(); ++p) parameters_[p].second.mutable_grad() = mine.tensors[p];
+    for (std::size_t b = 0; b < averaged_.size(); ++b) {
+      const at::Tensor& mean = mine.tensors[parameters_.size() + b];
+      if (mean.defined()) averaged_[b].second.copy_(mean);
+    }
+    ++step_;
+    return mine.loss;
+  } catch (...) {
+    drop_gradients();
+    is_changed_.assign(is_changed_.size(), true);
+    restore_buffers();
+    throw;
+  }
+}
+
+void ShardedStep::compute_shards(const std::function<double(Shard)>& body, ShardTree& tree) {
+  struct Running {
+    explicit Running(bool& flag) : flag_(flag) { flag_ = true; }
+    ~Running() { flag_ = false; }
+    bool& flag_;
+  } const running(is_running_);
+  // Gradients are born where they will be reduced; see Replica::begin_forward() for activations.
+  const ArenaScope scope(heap_);
+  const int own = mode_.shards / group_.size();
+  Shard shard{.count = mode_.shards, .step = step_};
+  for (shard.index = group_.rank() * own; shard.index < (group_.rank() + 1) * own; ++shard.index) {
+    restore_buffers();
+    double loss = 0;
+    {
+      const ShardRandomness randomness(mode_.seed, shard);
+      loss = body(shard);
+    }
+    tree.add(collect(loss));
+  }
+}
+
+ShardResult ShardedStep::collect(double loss) {
+  ShardResult result{.loss = loss};
+  result.tensors.reserve(parameters_.size() + averaged_.size());
+  const at::NoGradGuard no_grad;
+  collect_gradients(result);
+  collect_buffers(result);
+  return result;
+}
+
+void ShardedStep::collect_gradients(ShardResult& result) const {
+  for (const auto& [name, parameter] : parameters_) {
+    at::Tensor gradient = std::exchange(parameter.mutable_grad(), at::Tensor());
+    if (gradient.defined()) {
+      const bool is_dense = gradient.layout() == at::kStrided;
+      if (!is_dense || gradient.scalar_type() != parameter.scalar_type()) {
+        const Error error = unsupported_gradient_error(group_.rank(), name,
+                                                       is_dense ? "has another dtype than the parameter" : "is sparse");
+        group_.abort(error.what());  // the others wait, and get the same text
+        throw error;
+      }
+      if (!has_layout_of(gradient, parameter)) gradient = at::empty_like(parameter).copy_(gradient);
+    }
+    result.tensors.push_back(std::move(gradient));
+  }
+}
+
+void ShardedStep::collect_buffers(ShardResult& result) {
+  for (std::size_t i = 0; i < before_.size(); ++i) {
+    const bool is_averaged = i < averaged_.size();
+    const at::Tensor& buffer = (is_averaged ? averaged_[i] : counted_[i - averaged_.size()]).second;
+    is_changed_[i] = bytes_of(buffer) != bytes_of(before_[i]);
+    if (is_averaged) {
+      result.tensors.push_back(is_changed_[i] ? at::empty_like(buffer).copy_(buffer) : at::Tensor());
+    } else {
+      result.hashes.push_back(is_changed_[i] ? hash_of(bytes_of(buffer)) : 0);
+    }
+  }
+}
+
+// Ranks tell each other what their shards have left, so that all do the same with it.
+void ShardedStep::agree(ShardResult& mine) const {
+  constexpr std::size_t kStep = 0, kLoss = 1, kConflict = 2, kHashes = 3;
+  const std::size_t defined = kHashes + mine.hashes.size(), words = defined + mine.tensors.size();
+  std::vector<std::int64_t> told{static_cast<std::int64_t>(step_), std::bit_cast<std::int64_t>(mine.loss),
+                                 mine.conflict};
+  for (const std::uint64_t hash : mine.hashes) told.push_back(static_cast<std::int64_t>(hash));
+  for (const at::Tensor& tensor : mine.tensors) told.push_back(tensor.defined() ? 1 : 0);
+  const auto all = group_.all_gather(at::from_blob(told.data(), {static_cast<std::int64_t>(words)}, at::kLong),
+                                     {.name = "lockstep mode, what shards left"});
+  std::vector<double> losses;
+  std::vector<bool> is_defined(mine.tensors.size());
+  const auto* first = all[0].const_data_ptr<std::int64_t>();
+  std::int64_t conflict = -1;
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    const auto* row = all[rank].const_data_ptr<std::int64_t>();
+    if (row[kStep] != first[kStep]) {
+      throw Error(
+          ErrorKind::desync,
+          fmt::format("lockstep mode: rank 0 is at step {}, rank {} at step {}; load the same state on all ranks",
+                      first[kStep], rank, row[kStep]));
+    }
+    losses.push_back(std::bit_cast<double>(row[kLoss]));
+    conflict = std::max(conflict, row[kConflict]);
+    for (std::size_t i = 0; i < mine.hashes.size(); ++i) {
+      if (row[kHashes + i] != first[kHashes + i]) conflict = std::max(conflict, static_cast<std::int64_t>(i));
+    }
+    for (std::size_t i = 0; i < is_defined.size(); ++i) is_defined[i] = is_defined[i] || row[defined + i] != 0;
+  }
+  if (conflict >= 0) {
+    throw refusal(fmt::format("shards have left different values in buffer {}, whose mean its type {} cannot hold",
+                              counted_[static_cast<std::size_t>(conflict)].first,
+                              c10::toString(counted_[static_cast<std::size_t>(conflict)].second.scalar_type())));
+  }
+  mine.loss = mean_of_tree(std::move(losses));
+  for (std::size_t i = 0; i < is_defined.size(); ++i) {
+    if (is_defined[i] && !mine.tensors[i].defined()) mine.tensors[i] = stand_in(i);
+  }
+}
+
+at::Tensor ShardedStep::stand_in(std::size_t tensor) const {
+  if (tensor >= parameters_.size()) return before_[tensor - parameters_.size()].clone();
+  return at::full_like(parameters_[tensor].second, -0.0);  // the zero that leaves every other number as it is
+}
+
+void ShardedStep::restore_buffers() {
+  const at::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < before_.size(); ++i) {
+    if (!is_changed_[i]) continue;
+    at::Tensor buffer = (i < averaged_.size() ? averaged_[i] : counted_[i - averaged_.size()]).second;
+    buffer.copy_(before_[i]);
+  }
+}
+
+void ShardedStep::drop_gradients() const {
+  for (const auto& [name, parameter] : parameters_) parameter.mutable_grad() = at::Tensor();
+}
+
+void ShardedStep::check_forward(bool is_training) const {
+  if (is_running_ || !is_training) return;
+  throw refusal(
+      "a forward in training outside of for_each_shard(), so its gradients would stay on this rank; do it in "
+      "the callback of for_each_shard(), or call eval() first");
+}
+
+LockstepState ShardedStep::state() const {
+  return {.step = step_, .shards = mode_.shards, .seed = mode_.seed, .threads = at::get_num_threads()};
+}
+
+void ShardedStep::load_state(const LockstepState& state) {
+  if (state.shards != mode_.shards || state.seed != mode_.seed) {
+    throw refusal(fmt::format("the state is of a run with {} shards and seed {}, this one has {} shards and seed {}",
+                              state.shards, state.seed, mode_.shards, mode_.seed));
+  }
+  if (state.threads != at::get_num_threads() && group_.rank() == 0) {
+    log_warning(fmt::format(
+        "lockstep mode: the run so far had {} threads a rank, this one has {}; from here on its bits will be others",
+        state.threads, at::get_num_threads()));
+  }
+  step_ = state.step;
+}
+
+}  // namespace lockstep

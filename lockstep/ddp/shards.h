@@ -1,0 +1,106 @@
+// Lockstep mode: training whose bits do not depend on the number of ranks. The global batch is cut into a fixed number
+// of shards; each rank computes its share of them one by one, and gradients, buffers and losses are averaged in one
+// fixed binary tree over shards, first within a rank, then over ranks. Random numbers and batch-norm statistics belong
+// to the shard. callback per shard -> ShardedStep -> .grad, buffers -> optimizer.step().
+//
+//   lockstep::DistributedDataParallel ddp(model, world.group(), {.lockstep = {.shards = 8, .seed = 1}});
+//   const double loss = ddp.for_each_shard([&](lockstep::Shard shard) {
+//     auto [x, y] = batch_of(shard);
+//     const at::Tensor loss = cross_entropy(ddp(x), y);
+//     loss.backward();
+//     return loss.item<double>();
+//   });
+//   optimizer.step();
+//
+// What the program owes: a callback whose outcome depends on the shard (its index, its step, its data) and on the
+// model, the same number of threads (at::set_num_threads) everywhere, and the same kind of machine.
+// Thread rule: as Replica. Ranks that are threads of one process take turns, shard by shard, since they share torch's
+// default generator; a callback must then not wait for other ranks.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/ddp/model_state.h"
+#include "lockstep/ddp/options.h"
+#include "lockstep/ddp/shard_tree.h"
+#include "lockstep/group/process_group.h"
+#include "lockstep/transport/arena_heap.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace lockstep {
+
+struct Shard {
+  int index = 0;  // in the global batch, from 0
+  int count = 1;  // over all ranks
+  std::uint64_t step = 0;
+};
+
+// Belongs into checkpoints, beside model and optimizer.
+struct LockstepState {
+  std::uint64_t step = 0;  // of the next for_each_shard()
+  int shards = 0;
+  std::uint64_t seed = 0;
+  int threads = 0;  // of each rank
+};
+
+class ShardedStep {
+ public:
+  // parameters: those that are trained. Collective. Error{invalid_argument} on all ranks if the mode cannot work: with
+  // this number of shards or ranks, with modules whose statistics are of all ranks, with ranks that differ in the
+  // mode's options or in their numbers of threads.
+  ShardedStep(const torch::nn::Module& module, const NamedTensors& parameters, const NamedTensors& buffers,
+              ProcessGroup group, const LockstepMode& mode);
+
+  // Calls `body` for each of this rank's shards, in order of their indices, and returns the mean of what it returns
+  // over all shards. Before each call torch's default CPU generator is seeded from seed, step and shard, and buffers
+  // are what they were before the step. Each call leaves the shard's gradient in .grad, by any number of backwards.
+  // Afterwards, on all ranks, .grad is the mean over all shards (nothing is left of what was there before; a parameter
+  // that only some shards used has zero from the others, one that no shard used has none), buffers that any shard
+  // changed are the mean of what each made of them (integer ones must be equal), and the generator is what it was.
+  // Collective; fails as collectives do, and with what `body` throws; then there are no gradients, buffers are as
+  // before, and the step does not count.
+  double run(const std::function<double(Shard)>& body);
+
+  // Error{invalid_argument} if a forward now would be synchronised by nobody: in training, outside of run().
+  void check_forward(bool is_training) const;
+
+  double communication_seconds() const { return communication_seconds_; }  // in which it reduced or waited, so far
+
+  LockstepState state() const;
+  // Error{invalid_argument} for other shards or another seed; warns of another number of threads.
+  void load_state(const LockstepState& state);
+
+ private:
+  void agree_on_mode() const;
+  void compute_shards(const std::function<double(Shard)>& body, ShardTree& tree);
+  ShardResult collect(double loss);
+  void collect_gradients(ShardResult& result) const;
+  void collect_buffers(ShardResult& result);
+  void agree(ShardResult& mine) const;
+  void restore_buffers();
+  void drop_gradients() const;
+  at::Tensor stand_in(std::size_t tensor) const;
+
+  const ProcessGroup group_;
+  const LockstepMode mode_;
+  const std::shared_ptr<ArenaHeap> heap_;  // null where ranks share no memory
+  NamedTensors parameters_;
+  NamedTensors averaged_;           // buffers of floating point
+  NamedTensors counted_;            // all others, which must be equal
+  std::vector<at::Tensor> before_;  // what buffers were before the step: those of averaged_, then of counted_
+  std::vector<bool> is_changed_;    // which of them the newest shard has changed
+  std::uint64_t step_ = 0;
+  bool is_running_ = false;
+  double communication_seconds_ = 0;
+};
+
+}  // namespace lockstep

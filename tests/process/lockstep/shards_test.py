@@ -1,0 +1,50 @@
+"""Lockstep mode with real processes: shards_test.py <shards_worker>"""
+
+import os
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "group"))
+from jobs import Job  # noqa: E402
+
+WORKER = ""
+# Even numbers: a run is stopped half way.
+STEPS = {"mlp": 50, "gpt": 50, "resnet18": int(os.environ.get("LOCKSTEP_TEST_RESNET_STEPS", "2"))}
+SMALL, ALL = ("mlp", "gpt"), ("mlp", "gpt", "resnet18")
+
+
+class SameBits(unittest.TestCase):
+    def train(self, size, models=ALL, first=0, last=1, transport="automatic", nodes=None, folder="-"):
+        """What the part of all steps from first to last leaves, a line for each model, and the transport of rank 0."""
+        spans = [f"{model}:{int(STEPS[model] * first)}:{int(STEPS[model] * last)}" for model in models]
+        of_rank = (lambda rank: {"LOCKSTEP_NODE": nodes[rank]}) if nodes else None
+        with Job(WORKER, [folder, *spans], size, {"LOCKSTEP_TRANSPORT": transport}, of_rank) as work:
+            lines = [[work.line(rank).split(" over ") for _ in models] for rank in range(size)]
+            self.assertEqual(work.exit_codes(), [0] * size)
+        found = [[state for state, _ in of_one] for of_one in lines]
+        self.assertEqual([state.split()[0] for state in found[0]], list(models))
+        self.assertEqual(found, [found[0]] * size)
+        return found[0], lines[0][0][1]
+
+    def test_any_number_of_ranks_any_transport_and_a_run_resumed_on_fewer_ranks(self):
+        expected, _ = self.train(1)
+        self.assertRegex(expected[0], r"^mlp [0-9a-f]{64} \d\.\d+$")
+        for size, transport, models in ((2, "shared memory", SMALL), (4, "shared memory", ALL),
+                                        (8, "shared memory", SMALL), (2, "tcp", SMALL), (4, "tcp", SMALL),
+                                        (8, "tcp", ALL)):
+            with self.subTest(size=size, transport=transport):
+                self.assertEqual(self.train(size, models, transport=transport.replace(" ", "_")),
+                                 (expected[:len(models)], transport))
+        for nodes in ("aabb", "abab"):
+            with self.subTest(nodes=nodes):
+                self.assertEqual(self.train(4, SMALL, nodes=nodes), (expected[:2], "tcp and shared memory"))
+        with self.subTest("stopped on 4 ranks, resumed on 2"), tempfile.TemporaryDirectory() as folder:
+            stopped, _ = self.train(4, last=0.5, folder=folder)
+            self.assertTrue(all(half != whole for half, whole in zip(stopped, expected)), stopped)
+            self.assertEqual(self.train(2, first=0.5, folder=folder)[0], expected)
+
+
+if __name__ == "__main__":
+    WORKER = sys.argv.pop(1)
+    unittest.main(verbosity=2)

@@ -1,0 +1,485 @@
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <doctest/doctest.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
+
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "examples/models/gpt.h"
+#include "lockstep/base/error.h"
+#include "lockstep/ddp/distributed_data_parallel.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/local_groups.h"
+
+using namespace lockstep;
+using namespace lockstep::testing;
+
+namespace {
+
+constexpr int kShards = 8;
+constexpr int kWorlds[] = {1, 2, 4, 8};
+const DdpOptions kLockstep{.lockstep = {.shards = kShards, .seed = 7}};
+
+at::Tensor wave(at::IntArrayRef sizes, double shift) {
+  std::int64_t count = 1;
+  for (const auto size : sizes) count *= size;
+  return (at::sin(at::arange(count, at::kFloat) * 0.37 + shift) * 0.1).reshape(sizes);
+}
+
+template <class Module>
+void set_weights(const Module& module) {
+  const at::NoGradGuard no_grad;
+  double shift = 0;
+  for (auto& parameter : module->parameters()) parameter.copy_(wave(parameter.sizes(), shift += 1));
+}
+
+// Wide enough that one of its weights is reduced where it lies.
+struct MlpImpl : torch::nn::Module {
+  MlpImpl() {
+    first = register_module("first", torch::nn::Linear(20, 256));
+    dropout = register_module("dropout", torch::nn::Dropout(0.3));
+    middle = register_module("middle", torch::nn::Linear(256, 256));
+    last = register_module("last", torch::nn::Linear(256, 5));
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    return last->forward(at::relu(middle->forward(dropout->forward(at::relu(first->forward(x))))));
+  }
+  torch::nn::Linear first = nullptr, middle = nullptr, last = nullptr;
+  torch::nn::Dropout dropout = nullptr;
+};
+TORCH_MODULE(Mlp);
+
+struct ConvImpl : torch::nn::Module {
+  ConvImpl() {
+    convolution = register_module("convolution", torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 8, 3).bias(false)));
+    norm = register_module("norm", torch::nn::BatchNorm2d(8));
+    linear = register_module("linear", torch::nn::Linear(8, 5));
+    // Its mean over shards would overflow.
+    largest = register_buffer("largest", at::full({3}, std::numeric_limits<float>::max()));
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    return linear->forward(at::relu(norm->forward(convolution->forward(x))).mean({2, 3}));
+  }
+  torch::nn::Conv2d convolution = nullptr;
+  torch::nn::BatchNorm2d norm = nullptr;
+  torch::nn::Linear linear = nullptr;
+  at::Tensor largest;
+};
+TORCH_MODULE(Conv);
+
+// Two heads, of which a shard may use one, and a third that nobody uses.
+struct ForkedImpl : torch::nn::Module {
+  ForkedImpl() {
+    left = register_module("left", torch::nn::Linear(4, 4));
+    right = register_module("right", torch::nn::Linear(4, 4));
+    idle = register_module("idle", torch::nn::Linear(4, 4));
+  }
+  at::Tensor forward(const at::Tensor& x, bool both) {
+    return both ? left->forward(x) + right->forward(x) : left->forward(x);
+  }
+  torch::nn::Linear left = nullptr, right = nullptr, idle = nullptr;
+};
+TORCH_MODULE(Forked);
+
+using Tensors = std::vector<at::Tensor>;
+
+bool same_bits(const at::Tensor& one, const at::Tensor& other) {
+  if (one.defined() != other.defined()) return false;
+  return !one.defined() || (one.sizes() == other.sizes() && one.scalar_type() == other.scalar_type() &&
+                            std::memcmp(one.contiguous().data_ptr(), other.contiguous().data_ptr(), one.nbytes()) == 0);
+}
+
+void check_same(const Tensors& found, const Tensors& expected) {
+  REQUIRE(found.size() == expected.size());
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    INFO("tensor ", i);
+    CHECK(same_bits(found[i], expected[i]));
+  }
+}
+
+// What a run leaves: parameters, gradients of the last step, buffers, losses.
+template <class Ddp>
+Tensors state_of(Ddp& ddp, const std::vector<double>& losses) {
+  Tensors state{at::tensor(losses, at::kDouble)};
+  for (const auto& parameter : ddp.parameters()) {
+    state.push_back(parameter.detach().clone());
+    state.push_back(parameter.grad().defined() ? parameter.grad().clone() : at::Tensor());
+  }
+  for (const auto& buffer : ddp.module()->buffers()) state.push_back(buffer.clone());
+  return state;
+}
+
+// loss_of(ddp, shard) makes one forward; a step has `backwards` of them in every shard.
+template <class Module, class LossOf>
+Tensors train(const ProcessGroup& group, LossOf loss_of, int steps, int backwards = 1, const Module& model = Module()) {
+  set_weights(model);
+  DistributedDataParallel ddp(model, group, kLockstep);
+  torch::optim::SGD optimizer(ddp.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  std::vector<double> losses;
+  for (int step = 0; step < steps; ++step) {
+    losses.push_back(ddp.for_each_shard([&](const Shard& shard) {
+      double sum = 0;
+      for (int i = 0; i < backwards; ++i) {
+        const at::Tensor loss = loss_of(ddp, shard);
+        loss.backward();
+        sum += loss.item<double>();
+      }
+      return sum;
+    }));
+    optimizer.step();
+  }
+  return state_of(ddp, losses);
+}
+
+template <class Run>
+void check_any_world(Run run) {
+  Tensors expected;
+  run_group_or_throw(1, Over::arena, [&](const ProcessGroup& group) { expected = run(group); });
+  for (const Over transport : {Over::arena, Over::links}) {
+    for (const int ranks : kWorlds) {
+      INFO(ranks, " ranks over ", transport == Over::arena ? "memory" : "links");
+      std::vector<Tensors> found(static_cast<std::size_t>(ranks));
+      run_group_or_throw(ranks, transport, [&](const ProcessGroup& group) {
+        found[static_cast<std::size_t>(group.rank())] = run(group);
+      });
+      for (const Tensors& of_rank : found) check_same(of_rank, expected);
+    }
+  }
+}
+
+double shift_of(const Shard& shard) { return static_cast<double>(shard.step) * 100 + shard.index; }
+
+}  // namespace
+
+TEST_CASE("an MLP with dropout has the same bits on any number of ranks") {
+  const auto loss_of = [](auto& ddp, const Shard& shard) {
+    return (ddp(wave({6, 20}, shift_of(shard))) - 1).square().mean();
+  };
+  check_any_world([&](const ProcessGroup& group) { return train<Mlp>(group, loss_of, 4); });
+}
+
+TEST_CASE("so has a convolution with batch norm, whose statistics are the mean over shards") {
+  const auto loss_of = [](auto& ddp, const Shard& shard) {
+    return (ddp(wave({4, 3, 8, 8}, shift_of(shard))) - 1).square().mean();
+  };
+  check_any_world([&](const ProcessGroup& group) {
+    Conv model;
+    const Tensors state = train<Conv>(group, loss_of, 3, 1, model);
+    CHECK(model->norm->num_batches_tracked.item<std::int64_t>() == 3);
+    CHECK(model->norm->running_mean.abs().sum().item<float>() > 0);
+    CHECK(model->largest[0].item<float>() == std::numeric_limits<float>::max());
+    return state;
+  });
+}
+
+TEST_CASE("so has a small GPT with dropout") {
+  const auto loss_of = [](auto& ddp, const Shard& shard) {
+    const at::Tensor tokens = (at::arange(2 * 9, at::kLong) * 7 + shard.index * 5 + 1).remainder(31).reshape({2, 9});
+    const at::Tensor logits = ddp(tokens.slice(1, 0, 8).contiguous());
+    return at::cross_entropy_loss(logits.flatten(0, 1), tokens.slice(1, 1, 9).flatten());
+  };
+  check_any_world([&](const ProcessGroup& group) {
+    const models::Gpt model(
+        models::GptOptions{.vocabulary = 31, .context = 8, .layers = 2, .heads = 2, .width = 16, .dropout = 0.2});
+    return train<models::Gpt>(group, loss_of, 2, 1, model);
+  });
+}
+
+TEST_CASE("so has gradient accumulation, and gradients of bfloat16") {
+  const auto loss_of = [](auto& ddp, const Shard& shard) {
+    return (ddp(wave({6, 20}, shift_of(shard))) - 1).square().mean();
+  };
+  check_any_world([&](const ProcessGroup& group) { return train<Mlp>(group, loss_of, 2, 3); });
+  const auto narrow_loss_of = [](auto& ddp, const Shard& shard) {
+    return (ddp(wave({6, 20}, shift_of(shard)).to(at::kBFloat16)) - 1).square().mean();
+  };
+  check_any_world([&](const ProcessGroup& group) {
+    Mlp model;
+    model->to(at::kBFloat16);
+    return train<Mlp>(group, narrow_loss_of, 2, 1, model);
+  });
+}
+
+namespace {
+
+// Of rank r: numbers of many magnitudes.
+at::Tensor operand(int rank, std::int64_t count, at::ScalarType dtype) {
+  const at::Tensor numbers = at::sin(at::arange(count, at::kDouble) * 1.7 + rank) *
+                             at::exp(at::cos(at::arange(count, at::kDouble) * 0.3 + rank * 5) * 9);
+  return dtype == at::kLong ? (numbers * 1e12).to(dtype) : numbers.to(dtype);
+}
+
+at::Tensor naive_tree(int first, int ranks, std::int64_t count, at::ScalarType dtype, bool average) {
+  if (ranks == 1) return operand(first, count, dtype);
+  const at::Tensor left = naive_tree(first, ranks / 2, count, dtype, average);
+  const at::Tensor right = naive_tree(first + ranks / 2, ranks / 2, count, dtype, average);
+  return average ? (left + right) / 2 : left + right;
+}
+
+}  // namespace
+
+TEST_CASE("an all-reduce as a tree adds lists of tensors of any size in pairs") {
+  constexpr std::int64_t kSizes[] = {0, 1, 1023, 3, 700'001};
+  for (const Over transport : {Over::arena, Over::links}) {
+    for (const int ranks : kWorlds) {
+      for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kBFloat16, at::kLong}) {
+        const bool average = dtype != at::kLong;
+        Tensors expected;
+        for (const auto size : kSizes) expected.push_back(naive_tree(0, ranks, size, dtype, average));
+        run_group_or_throw(ranks, transport, [&](const ProcessGroup& group) {
+          Tensors own;
+          for (const auto size : kSizes) own.push_back(operand(group.rank(), size, dtype));
+          Tensors together;
+          for (const at::Tensor& tensor : own) together.push_back(tensor.clone());
+          group.all_reduce(own, average ? ReduceOp::avg : ReduceOp::sum, {.order = Order::tree});
+          check_same(own, expected);
+          if (!average) return;
+          average_over_ranks(together, group);
+          check_same(together, expected);
+        });
+      }
+    }
+  }
+}
+
+TEST_CASE("gradients and loss are the mean over shards, added up in pairs") {
+  Mlp alone;
+  set_weights(alone);
+  alone->eval();
+  std::vector<Tensors> of_shard;
+  double losses[kShards];
+  for (int shard = 0; shard < kShards; ++shard) {
+    alone->zero_grad();
+    const at::Tensor loss = alone->forward(wave({6, 20}, shard)).square().mean();
+    loss.backward();
+    losses[shard] = loss.item<double>();
+    of_shard.emplace_back();
+    for (const auto& parameter : alone->parameters()) of_shard.back().push_back(parameter.grad().clone());
+  }
+  for (int width = kShards; width > 1; width /= 2) {
+    for (int i = 0; i < width / 2; ++i) {
+      losses[i] = (losses[2 * i] + losses[2 * i + 1]) / 2;
+      for (std::size_t p = 0; p < of_shard[0].size(); ++p) {
+        of_shard[static_cast<std::size_t>(i)][p] =
+            (of_shard[static_cast<std::size_t>(2 * i)][p] + of_shard[static_cast<std::size_t>(2 * i) + 1][p]) / 2;
+      }
+    }
+  }
+  run_group_or_throw(4, Over::arena, [&](const ProcessGroup& group) {
+    Mlp model;
+    set_weights(model);
+    model->eval();
+    DistributedDataParallel ddp(model, group, kLockstep);
+    for (auto& parameter : model->parameters()) parameter.mutable_grad() = at::ones_like(parameter);
+    const double loss = ddp.for_each_shard([&](const Shard& shard) {
+      const at::Tensor own = ddp(wave({6, 20}, shard.index)).square().mean();
+      own.backward();
+      return own.item<double>();
+    });
+    CHECK(loss == losses[0]);
+    Tensors gradients;
+    for (const auto& parameter : model->parameters()) gradients.push_back(parameter.grad());
+    check_same(gradients, of_shard[0]);
+    CHECK(group.is_shared(model->middle->weight.grad()));
+  });
+}
+
+TEST_CASE("a parameter that some shards do not use has zero from them, and one that no shard uses has no gradient") {
+  check_any_world([](const ProcessGroup& group) {
+    Forked model;
+    const Tensors state = train<Forked>(
+        group,
+        [](auto& ddp, const Shard& shard) {
+          return ddp(wave({2, 4}, shard.index), shard.index == 3 || shard.index == 6).square().sum();
+        },
+        2, 1, model);
+    CHECK(model->left->weight.grad().defined());
+    CHECK(model->right->weight.grad().defined());
+    CHECK_FALSE(model->idle->weight.grad().defined());
+    return state;
+  });
+  run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
+    Forked model;
+    DistributedDataParallel ddp(model, group, kLockstep);
+    ddp.for_each_shard([&](const Shard& shard) {
+      ddp(at::zeros({1, 4}), shard.index == 6).sum().backward();
+      return 0.0;
+    });
+    CHECK(at::equal(model->right->bias.grad(), at::full({4}, 1.0 / kShards)));
+  });
+}
+
+TEST_CASE("random numbers belong to seed, step and shard, and the generator is left as it was") {
+  run_group_or_throw(1, Over::arena, [](const ProcessGroup& group) {
+    Mlp model;
+    const auto draw = [&](std::uint64_t seed, std::uint64_t first_step) {
+      DistributedDataParallel ddp(model, group, {.lockstep = {.shards = 4, .seed = seed}});
+      ddp.load_lockstep_state({.step = first_step, .shards = 4, .seed = seed, .threads = at::get_num_threads()});
+      std::vector<double> drawn;
+      for (int step = 0; step < 2; ++step) {
+        ddp.for_each_shard([&](const Shard& shard) {
+          CHECK(shard.step == first_step + static_cast<std::uint64_t>(step));
+          CHECK(shard.count == 4);
+          drawn.push_back(at::rand({}, at::kDouble).item<double>());
+          return 0.0;
+        });
+      }
+      CHECK(ddp.lockstep_state().step == first_step + 2);
+      return drawn;
+    };
+    at::manual_seed(5);
+    const double expected = at::rand({}).item<double>();
+    at::manual_seed(5);
+    const auto drawn = draw(1, 0);
+    CHECK(at::rand({}).item<double>() == expected);
+    for (std::size_t i = 0; i < drawn.size(); ++i) {
+      for (std::size_t j = 0; j < i; ++j) CHECK(drawn[i] != drawn[j]);
+    }
+    CHECK(draw(1, 0) == drawn);
+    CHECK(draw(2, 0) != drawn);
+    const auto later = draw(1, 1);
+    CHECK(std::vector(later.begin(), later.begin() + 4) == std::vector(drawn.begin() + 4, drawn.end()));
+  });
+}
+
+TEST_CASE("a callback that throws leaves no gradients, the buffers of before, and the step to be done again") {
+  run_group_or_throw(1, Over::arena, [](const ProcessGroup& group) {
+    Conv model;
+    DistributedDataParallel ddp(model, group, kLockstep);
+    const auto failing = [&](const Shard& shard) {
+      ddp(wave({4, 3, 8, 8}, shard.index)).sum().backward();
+      if (shard.index == 5) throw std::runtime_error("boom");
+      return 0.0;
+    };
+    CHECK_THROWS_WITH(ddp.for_each_shard(failing), "boom");
+    CHECK(model->norm->num_batches_tracked.item<std::int64_t>() == 0);
+    CHECK(model->norm->running_mean.abs().sum().item<float>() == 0);
+    CHECK_FALSE(model->linear->weight.grad().defined());
+    CHECK(ddp.lockstep_state().step == 0);
+    CHECK(ddp.for_each_shard([&](const Shard& shard) { return shard.index * 1.0; }) == 3.5);
+  });
+}
+
+TEST_CASE("an integer buffer must be the same after every shard, or all ranks are told") {
+  for (const bool within_rank : {true, false}) {
+    const auto errors = run_group(2, Over::arena, [&](const ProcessGroup& group) {
+      Conv model;
+      DistributedDataParallel ddp(model, group, kLockstep);
+      ddp.for_each_shard([&](const Shard& shard) {
+        model->norm->num_batches_tracked.fill_(within_rank ? shard.index == 1 : shard.index >= 4);
+        return 0.0;
+      });
+    });
+    for (const auto& error : errors) {
+      const Error told = error_of([&] { std::rethrow_exception(error); });
+      CHECK(told.kind() == ErrorKind::invalid_argument);
+      CHECK(contains(told.what(), "shards have left different values in buffer norm.num_batches_tracked, whose mean"));
+    }
+  }
+}
+
+namespace {
+
+// The text that all ranks get when they construct it.
+std::string refusal(int ranks, const std::function<LockstepMode(int rank)>& mode_of) {
+  std::vector<std::string> texts;
+  const auto errors = run_group(ranks, Over::arena, [&](const ProcessGroup& group) {
+    DistributedDataParallel ddp(Conv(), group, {.lockstep = mode_of(group.rank())});
+  });
+  for (const auto& error : errors) {
+    REQUIRE(error);
+    texts.emplace_back(error_of([&] { std::rethrow_exception(error); }).what());
+    CHECK(texts.back() == texts.front());
+  }
+  return texts.front();
+}
+
+struct SyncBatchNormImpl : torch::nn::Module {
+  SyncBatchNormImpl() { weight = register_parameter("weight", at::ones({1})); }
+  at::Tensor forward(const at::Tensor& x) { return x * weight; }
+  at::Tensor weight;
+};
+TORCH_MODULE(SyncBatchNorm);
+
+}  // namespace
+
+TEST_CASE("what cannot work is refused on all ranks") {
+  const auto shards = [](int count) { return [count](int) { return LockstepMode{.shards = count}; }; };
+  CHECK(refusal(2, shards(6)) == "lockstep mode: 6 shards are no power of two");
+  CHECK(refusal(2, shards(-4)) == "lockstep mode: -4 shards are no power of two");
+  CHECK(refusal(4, shards(2)) == "lockstep mode: 2 shards are too few for 4 ranks");
+  CHECK(refusal(3, shards(8)) == "lockstep mode: 3 ranks are no power of two");
+  CHECK(refusal(2, [](int rank) { return LockstepMode{.shards = 2 << rank, .seed = 9}; }) ==
+        "lockstep mode: rank 0 has 2 shards and seed 9, rank 1 has 4 shards and seed 9");
+  const auto errors = run_group(2, Over::arena, [](const ProcessGroup& group) {
+    at::get_num_threads();  // a thread's first look at it takes over the process's number
+    group.barrier();
+    at::set_num_threads(group.rank() + 1);
+    DistributedDataParallel ddp(Conv(), group, kLockstep);
+  });
+  at::set_num_threads(1);
+  for (const auto& error : errors) {
+    const Error told = error_of([&] { std::rethrow_exception(error); });
+    CHECK(contains(told.what(), "rank 0 has 1 threads, rank 1 has 2, and bits depend on their number"));
+  }
+  run_group_or_throw(1, Over::arena, [](const ProcessGroup& group) {
+    const Error error = error_of([&] { DistributedDataParallel ddp(SyncBatchNorm(), group, kLockstep); });
+    CHECK(contains(error.what(), "SyncBatchNorm"));
+    CHECK(contains(error.what(), "whose statistics are those of all ranks together"));
+  });
+}
+
+TEST_CASE("training outside of for_each_shard is refused; so is for_each_shard without the mode, or inside itself") {
+  run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
+    Mlp model;
+    DistributedDataParallel plain(Mlp(), group);
+    CHECK(contains(error_of([&] { plain.for_each_shard([](const Shard&) { return 0.0; }); }).what(),
+                   "lockstep mode is off; set .lockstep"));
+    DistributedDataParallel ddp(model, group, kLockstep);
+    CHECK(contains(error_of([&] {
+                     ddp(wave({6, 20}, 0));
+                   }).what(),
+                   "lockstep mode: a forward in training outside of for_each_shard(), so its gradients would stay"));
+    ddp.eval();
+    CHECK(ddp(wave({6, 20}, 0)).size(1) == 5);
+    ddp.train();
+    CHECK(contains(error_of([&] {
+                     ddp.for_each_shard(
+                         [&](const Shard&) { return ddp.for_each_shard([](const Shard&) { return 0.0; }); });
+                   }).what(),
+                   "called by a shard's own callback"));
+  });
+}
+
+TEST_CASE("a state of other shards or another seed is refused, and ranks at different steps are told") {
+  run_group_or_throw(1, Over::arena, [](const ProcessGroup& group) {
+    DistributedDataParallel ddp(Mlp(), group, kLockstep);
+    CHECK(std::string(
+              error_of([&] { ddp.load_lockstep_state({.step = 3, .shards = 4, .seed = 7, .threads = 1}); }).what()) ==
+          "lockstep mode: the state is of a run with 4 shards and seed 7, this one has 8 shards and seed 7");
+    LockstepState state = ddp.lockstep_state();
+    state.step = 12;
+    state.threads += 1;  // which is only warned of
+    ddp.load_lockstep_state(state);
+    CHECK(ddp.lockstep_state().step == 12);
+    CHECK(ddp.lockstep_state().threads == at::get_num_threads());
+  });
+  const auto errors = run_group(2, Over::arena, [](const ProcessGroup& group) {
+    DistributedDataParallel ddp(Mlp(), group, kLockstep);
+    LockstepState state = ddp.lockstep_state();
+    state.step = static_cast<std::uint64_t>(group.rank()) * 5;
+    ddp.load_lockstep_state(state);
+    ddp.for_each_shard([](const Shard&) { return 0.0; });
+  });
+  for (const auto& error : errors) {
+    CHECK(contains(error_of([&] { std::rethrow_exception(error); }).what(), "rank 0 is at step 0, rank 1 at step 5"));
+  }
+}

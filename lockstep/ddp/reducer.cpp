@@ -3,6 +3,7 @@
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 #include "lockstep/base/log.h"
@@ -227,13 +228,28 @@ bool Reducer::is_skipped(const GradientBucket& bucket) const {
                       [&](const BucketMember& member) { return reached_[member.index]; });
 }
 
+// A hook may throw on this rank only; the others would wait for its part.
+template <class Call>
+void Reducer::or_fail_everywhere(Call&& call) {
+  try {
+    call();
+  } catch (const std::exception& error) {
+    group_.abort(error.what());
+    throw;
+  }
+}
+
 void Reducer::launch_ready_buckets() {
+  std::size_t last = buckets_.size() - 1;
+  while (last > 0 && is_skipped(*buckets_[last])) --last;
   for (; launched_ < buckets_.size() && buckets_[launched_]->is_ready(); ++launched_) {
     if (is_skipped(*buckets_[launched_])) continue;
-    buckets_[launched_]->launch({.group = group_,
-                                 .is_last = launched_ + 1 == buckets_.size(),
-                                 .silent = note_.silent,
-                                 .look_for_non_finite = options_.non_finite != NonFinite::ignore});
+    or_fail_everywhere([&] {
+      buckets_[launched_]->launch({.group = group_,
+                                   .is_last = launched_ == last,
+                                   .silent = note_.silent,
+                                   .look_for_non_finite = options_.non_finite != NonFinite::ignore});
+    });
   }
 }
 
@@ -304,7 +320,7 @@ void Reducer::finish_buckets(const std::optional<JointReport>& joint) {
   const bool weighted = options_.weighting == Weighting::samples || note_.over_active;
   if (weighted && joint->weight > 0) finish.factor = group_.size() / joint->weight;
   for (const auto& bucket : buckets_) {
-    if (bucket->is_launched()) bucket->finish(finish);
+    if (bucket->is_launched()) or_fail_everywhere([&] { bucket->finish(finish); });
   }
 }
 

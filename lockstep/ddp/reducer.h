@@ -94,6 +94,8 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void begin_synchronised();
   bool is_skipped(const GradientBucket& bucket) const;
   void launch_ready_buckets();
+  template <class Call>
+  void or_fail_everywhere(Call&& call);
 
   void end_backward();
   void complete_buckets();

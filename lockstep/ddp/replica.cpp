@@ -104,8 +104,7 @@ std::string text_of(const DdpOptions& options) {
          " delayed=" + std::to_string(options.delay_all_reduce_named_params.size()) +
          " weighting=" + std::to_string(static_cast<int>(options.weighting)) +
          " non_finite=" + std::to_string(static_cast<int>(options.non_finite)) +
-         " compare_parameters_every=" + std::to_string(options.compare_parameters_every) +
-         " lockstep_shards=" + std::to_string(options.lockstep.shards);
+         " compare_parameters_every=" + std::to_string(options.compare_parameters_every);
 }
 
 }  // namespace
@@ -159,9 +158,11 @@ std::vector<TrainedParameter> Replica::trained_parameters(const NamedTensors& pa
   std::vector<TrainedParameter> trained;
   for (const auto& [name, tensor] : parameters) {
     if (!tensor.requires_grad()) continue;
+    const auto is_it = [&](const at::Tensor& other) { return other.is_same(tensor); };
+    // A tensor that is registered under several names is one parameter.
+    if (std::any_of(trained.begin(), trained.end(), [&](const auto& known) { return is_it(known.tensor); })) continue;
     if (GradientHook::watches(tensor)) throw wrapped_twice_error(name);
-    const bool is_sparse =
-        std::any_of(sparse.begin(), sparse.end(), [&](const at::Tensor& weight) { return weight.is_same(tensor); });
+    const bool is_sparse = std::any_of(sparse.begin(), sparse.end(), is_it);
     trained.push_back({.name = name,
                        .tensor = tensor,
                        .sparse = is_sparse,

@@ -6,6 +6,7 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/full_like.h>
+#include <torch/csrc/autograd/variable.h>
 #include <torch/nn/module.h>
 
 #include <bit>
@@ -34,6 +35,15 @@ void check_modules(const torch::nn::Module& module) {
         "module '{}' is a {}, whose statistics are those of all ranks together and change with their number; "
         "use BatchNorm, whose statistics are a shard's",
         item.key(), item.value()->name()));
+  }
+  // How convert_sync_batchnorm() marks a layer: a running mean has no gradient, so nobody else hooks it.
+  for (const auto& item : module.named_buffers()) {
+    const auto* meta = torch::autograd::impl::get_autograd_meta(item.value());
+    if (meta == nullptr || torch::autograd::impl::hooks(item.value()).empty()) continue;
+    throw refusal(
+        fmt::format("'{}' belongs to a synchronised batch norm, whose statistics are those of all ranks "
+                    "together and change with their number; leave the model unconverted",
+                    item.key()));
   }
 }
 

@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -127,6 +128,30 @@ TEST_CASE("a parameter that was used while accumulating counts as used") {
     ddp(wave({3, 4}, group.rank()), false).square().sum().backward();
     CHECK(at::equal(model->right->weight.grad(), expected));
   });
+}
+
+TEST_CASE("a tensor that is registered twice is one parameter") {
+  struct TiedImpl : torch::nn::Module {
+    TiedImpl() {
+      layer = register_module("layer", torch::nn::Linear(4, 4));
+      again = register_parameter("again", layer->weight);
+    }
+    at::Tensor forward(const at::Tensor& x) { return at::linear(layer->forward(x), again); }
+    torch::nn::Linear layer = nullptr;
+    at::Tensor again;
+  };
+  for (const DdpOptions& options : {DdpOptions{}, DdpOptions{.find_unused_parameters = true}}) {
+    run_group_or_throw(2, Over::arena, [&](const ProcessGroup& group) {
+      const auto model = std::make_shared<TiedImpl>(), alone = std::make_shared<TiedImpl>();
+      set_weights(model, 1);
+      set_weights(alone, 1);
+      DistributedDataParallel ddp(model, group, options);
+      const at::Tensor x = wave({3, 4}, group.rank());
+      ddp(x).square().sum().backward();
+      alone->forward(x).square().sum().backward();
+      CHECK(at::allclose(model->layer->weight.grad(), mean_over_ranks(group, alone->layer->weight.grad())));
+    });
+  }
 }
 
 TEST_CASE("an output that does not reach the loss is no obstacle") {

@@ -4,7 +4,9 @@
 #include <torch/nn/modules/embedding.h>
 #include <torch/optim/sgd.h>
 
+#include <chrono>
 #include <limits>
+#include <stdexcept>
 #include <string>
 
 #include "lockstep/base/error.h"
@@ -343,6 +345,31 @@ TEST_CASE("a hook that gives something else than it got is told so") {
     ddp(wave({3, 4}, 0), true).sum().backward();
   });
   for (const auto& error : errors) CHECK(text_of(error).find("3 elements where it has 40") != std::string::npos);
+}
+
+TEST_CASE("a hook that fails on one rank fails all of them, with its text") {
+  for (const bool late : {false, true}) {
+    // Not by run_group, which would tell the others itself.
+    const auto groups = local_groups(2, Over::arena, {.timeout = std::chrono::seconds(30)});
+    const auto errors = run_ranks(2, [&](int rank) {
+      const ProcessGroup& group = groups[static_cast<std::size_t>(rank)];
+      Forked model;
+      DistributedDataParallel ddp(model, group);
+      ddp.register_comm_hook([late](GradBucket& bucket, const ProcessGroup& over) -> BucketResult {
+        const auto fail = [&over] {
+          if (over.rank() == 1) throw std::runtime_error("out of luck");
+        };
+        if (!late) fail();
+        return [fail, result = all_reduce_hook()(bucket, over)] {
+          const at::Tensor averaged = result();
+          fail();
+          return averaged;
+        };
+      });
+      for (int step = 0; step < 2; ++step) ddp(wave({3, 4}, rank), true).sum().backward();
+    });
+    for (const auto& error : errors) CHECK(text_of(error).find("out of luck") != std::string::npos);
+  }
 }
 
 TEST_CASE("equal first inputs are noticed") {

@@ -8,7 +8,7 @@
 
 namespace lockstep::join_detail {
 
-bool anybody_goes_on(const ProcessGroup& group, bool i_go_on, const JoinOptions& options) {
+bool anybody_goes_on(const ProcessGroup& group, bool i_go_on, const UnevenOptions& options) {
   const at::Tensor mine = at::tensor({i_go_on ? 1 : 0}, at::kInt);
   std::string ended;
   bool anybody = false;

@@ -25,7 +25,7 @@
 
 namespace lockstep {
 
-struct JoinOptions {
+struct UnevenOptions {
   // Gradients are divided by the number of all ranks, as at the beginning; else by those that still have batches.
   bool divide_by_initial_world_size = true;
   // Instead of shadowing: Error{aborted} on all ranks, naming those that have no more batches, as soon as there is one
@@ -40,8 +40,8 @@ struct JoinReport {
 
 namespace join_detail {
 
-// Whether some rank has a batch. Throws as JoinOptions::throw_on_early_termination says.
-bool anybody_goes_on(const ProcessGroup& group, bool i_go_on, const JoinOptions& options);
+// Whether some rank has a batch. Throws as UnevenOptions::throw_on_early_termination says.
+bool anybody_goes_on(const ProcessGroup& group, bool i_go_on, const UnevenOptions& options);
 // Error{invalid_argument}: this rank has had no batch, so there is nothing to repeat.
 [[noreturn]] void throw_never_had_one(const ProcessGroup& group);
 
@@ -50,7 +50,7 @@ bool anybody_goes_on(const ProcessGroup& group, bool i_go_on, const JoinOptions&
 // batches: a range of copyable values. first: what a rank without any batch shadows with; if such a rank has none, all
 // ranks fail. What step throws ends the group for all ranks, with its text.
 template <class Batches, class Step, class Batch = std::decay_t<decltype(*std::declval<Batches&>().begin())>>
-JoinReport join(const ProcessGroup& group, Batches&& batches, Step&& step, const JoinOptions& options = {},
+JoinReport join(const ProcessGroup& group, Batches&& batches, Step&& step, const UnevenOptions& options = {},
                 std::optional<Batch> first = {}) {
   const bool over_active = !options.divide_by_initial_world_size;
   JoinReport report;

@@ -48,6 +48,23 @@ Error error_in(const std::exception_ptr& thrown) {
 
 }  // namespace
 
+TEST_CASE("gloo makes no tree of more than two ranks, and says so before anything is sent") {
+  if (!has_gloo()) return;
+  const Collective collective{.kind = OpKind::all_reduce, .order = Order::tree, .dtype = DType::f32};
+  for (const int ranks : {2, 4}) {
+    Engines engines = make_gloo_engines(ranks);
+    const auto errors =
+        run_ranks(ranks, [&](int rank) { engines[static_cast<std::size_t>(rank)]->run(collective, soon()); });
+    for (const auto& error : errors) {
+      if (ranks == 2) CHECK_FALSE(error);
+      if (ranks == 4) {
+        CHECK(std::string(error_in(error).what()) ==
+              "all_reduce: gloo adds in an order of its own; the backend native adds as a tree");
+      }
+    }
+  }
+}
+
 TEST_CASE("the table of what is supported is true of gloo") {
   if (!has_gloo()) return;
   for (const int ranks : {1, 2, 3}) {

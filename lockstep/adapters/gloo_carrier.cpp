@@ -3,6 +3,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include <array>
+#include <csignal>
 #include <cstring>
 
 #include "lockstep/adapters/backend_table.h"
@@ -49,9 +50,16 @@ auto with_translated_errors(Call&& call) {
   }
 }
 
+// Gloo writes to sockets that a peer may have closed, which by default ends the process.
+void ignore_broken_pipes() {
+  struct sigaction action {};
+  if (::sigaction(SIGPIPE, nullptr, &action) == 0 && action.sa_handler == SIG_DFL) ::signal(SIGPIPE, SIG_IGN);
+}
+
 class GlooCarrier final : public Carrier {
  public:
   GlooCarrier(const CarrierSite& site, Deadline deadline) : size_(site.size) {
+    ignore_broken_pipes();
     const auto timeout = left_until(deadline);
     auto options = c10d::ProcessGroupGloo::Options::create(timeout);
     options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(site.address));

@@ -64,16 +64,21 @@ Step training(Model model, const Batch& batch, const ProcessGroup& group, bool c
 
 Step training_of(const std::string& name, std::int64_t size, const ProcessGroup& group, bool connected) {
   torch::manual_seed(0);
+  // Every rank has the same model and its own data.
+  const auto own_data = [&] { torch::manual_seed(1 + group.rank()); };
   if (name == "resnet18") {
     models::ResNet18 model(10);
+    own_data();
     return training(model, {at::randn({size, 3, 28, 28}), at::randint(10, {size}, at::kLong)}, group, connected);
   }
   if (name == "mlp") {
     models::Mlp model;
+    own_data();
     return training(model, {at::randn({size, 784}), at::randint(10, {size}, at::kLong)}, group, connected);
   }
   if (name == "gpt") {
     models::Gpt model;
+    own_data();
     const at::Tensor tokens = at::randint(65, {size, 129}, at::kLong);
     const Batch batch{tokens.slice(1, 0, 128).contiguous(), tokens.slice(1, 1, 129).contiguous()};
     return training(model, batch, group, connected);

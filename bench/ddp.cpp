@@ -59,6 +59,7 @@ std::vector<Engine> start_engines(const std::string& model, int batch, int ranks
   const std::string size = std::to_string(batch);
   const std::string count = std::to_string(ranks);
   start("lockstep", {program, "ddp", model, size, count});
+  start("lockstep-mode", {program, "lockstep-mode", model, size, count});
   start("unconnected", {program, "unconnected", model, size, count});
   if (bench::exists(bench::python())) {
     const std::vector<std::string> reference{bench::python(),

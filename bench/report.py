@@ -20,6 +20,7 @@ ENGINES = {
     "memcpy": "memcpy",
     "memcpy-alone": "memcpy alone",
     "lockstep": "Lockstep",
+    "lockstep-mode": "Lockstep, lockstep mode",
     "pytorch": "PyTorch DDP over Gloo",
     "pytorch-on-lockstep": "PyTorch DDP on Lockstep's backend",
     "unconnected": "unconnected, C++",
@@ -156,14 +157,15 @@ each direction, by the time and the link's speed, headers of packets not counted
 
 DDP_RULE = """A step is zero_grad, forward, loss, backward and SGD with momentum on one random batch, one thread a rank;
 gpt's samples are sequences of 128 tokens. Engines take turns in blocks of steps. A step's time is the mean of the
-ranks' times. "Unconnected" are as many processes that train at the same time without communicating. Throughput is that
-of median steps. The ratios are medians over rounds, in each of which all engines had a turn."""
+ranks' times. In lockstep mode a step has as many shards as ranks. "Unconnected" are as many processes that train at the
+same time without communicating. Throughput is that of median steps. The ratios are medians over rounds, in each of
+which all engines had a turn."""
 
 STARTUP_RULE = """From starting the program until rank 0 has finished its first all-reduce, with everything in the page
 cache. Loading libtorch alone is what any such program pays; in the second row as many processes do it at once."""
 
 
-STEP_ENGINES = ("lockstep", "pytorch", "pytorch-on-lockstep", "unconnected", "pytorch-unconnected")
+STEP_ENGINES = ("lockstep", "lockstep-mode", "pytorch", "pytorch-on-lockstep", "unconnected", "pytorch-unconnected")
 
 
 def ddp_section(records):
@@ -179,6 +181,7 @@ def ddp_section(records):
               for name in STEP_ENGINES),
             times(1 / over["pytorch"] if "pytorch" in over else None),
             times(over["unconnected"]),
+            times(1 / over["lockstep-mode"] if "lockstep-mode" in over else None),
             times(engines["pytorch"]["step_time_over"].get("pytorch-on-lockstep") if "pytorch" in engines else None),
         ])
         for engine, record in engines.items():
@@ -189,7 +192,7 @@ def ddp_section(records):
                 str(record["steps"]),
             ])
     header = ["model", *(ENGINES[name] for name in STEP_ENGINES), "samples/s over PyTorch DDP",
-              "step time over unconnected", "PyTorch on Lockstep over Gloo"]
+              "step time over unconnected", "lockstep mode over Lockstep", "PyTorch on Lockstep over Gloo"]
     return "\n\n".join([
         "## Training steps",
         prose(DDP_RULE),

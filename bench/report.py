@@ -137,6 +137,15 @@ def hosts_section(records):
                         table(header, rows), *run.spreads()])
 
 
+def checks_section(records):
+    rows = [[size_text(r["bytes"]), time_text(r["checked_us"]), time_text(r["bare_us"]),
+             *(f"{r[key] * 1000:.0f} ns" for key in ("difference_us", "signature_us", "checks_us")),
+             f"{r['share']:.1%}"] for r in records]
+    header = ["bytes", "all-reduce", "without recorder and deadline", "difference", "signature", "checks together",
+              "of the all-reduce"]
+    return "\n\n".join(["## What checks cost", prose(CHECKS_RULE), table(header, rows)])
+
+
 def spread(record):
     return f"{time_text(record['p10_us'])} to {time_text(record['p90_us'])}" if record else "–"
 
@@ -154,6 +163,10 @@ broadcast, all that is gathered, all that is scattered. A ratio above 1 means th
 HOSTS_RULE = """Two network namespaces of this machine stand for hosts, joined by a bridge; a token bucket filter limits
 each one's link in each direction. The same rule as above. "Of the link": the bytes that must cross it at least once, in
 each direction, by the time and the link's speed, headers of packets not counted."""
+
+CHECKS_RULE = """Every collective compares signatures, keeps a deadline and is recorded. The difference is between
+neighbouring blocks of all-reduces with recorder and deadline and without, on one engine of 2 ranks, threads that share
+memory; the signature is timed alone. No check touches the data, so their cost does not grow with it."""
 
 DDP_RULE = """A step is zero_grad, forward, loss, backward and SGD with momentum on one random batch, one thread a rank;
 gpt's samples are sequences of 128 tokens. Engines take turns in blocks of steps. A step's time is the mean of the
@@ -231,6 +244,8 @@ def page(machine, runs):
     if runs_of("all_reduce_between_hosts"):
         parts.append("## How hosts are made\n\n" + prose(HOSTS_RULE))
     parts += [hosts_section(run) for run in runs_of("all_reduce_between_hosts")]
+    if checks := sum(runs_of("checks"), []):
+        parts.append(checks_section(checks))
     if training := sum(runs_of("ddp"), []):
         parts.append(ddp_section(training))
     if starts := sum(runs_of("startup"), []):

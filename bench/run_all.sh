@@ -22,6 +22,7 @@ for mbit in $([ "$(id -u)" = 0 ] && echo 1000 0); do
   python3 bench/on_hosts.py make --mbit $mbit -- build/bin/bench_all_reduce --ranks 4 --rounds 3 \
     --sizes 4,1024,65536,1048576,16777216,67108864 --json "$out/hosts_$mbit.json"
 done
+build/bin/bench_checks --json "$out/checks.json"
 build/bin/bench_ddp --ranks 2 --steps 30 --startup 5 --json "$out/ddp.json"
 # report
 python3 bench/report.py "$out"

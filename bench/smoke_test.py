@@ -1,4 +1,4 @@
-"""Runs bench_all_reduce briefly and reads what it writes: smoke_test.py BENCH_ALL_REDUCE"""
+"""Runs benchmarks briefly and reads what they write: smoke_test.py BENCH_ALL_REDUCE BENCH_CHECKS"""
 
 import json
 import pathlib
@@ -7,11 +7,11 @@ import sys
 import tempfile
 import unittest
 
-PROGRAM = sys.argv[1]
+ALL_REDUCE, CHECKS = sys.argv[1:]
 
 
-def run(*options):
-    return subprocess.run([PROGRAM, *options], capture_output=True, text=True, timeout=100)
+def run(program, *options):
+    return subprocess.run([program, *options], capture_output=True, text=True, timeout=100)
 
 
 class BenchAllReduce(unittest.TestCase):
@@ -19,7 +19,7 @@ class BenchAllReduce(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             file = pathlib.Path(folder, "records.json")
             options = ["--sizes", "4,1024", "--engines", "native", "--iterations", "3", "--rounds", "2"]
-            ended = run(*options, "--json", str(file))
+            ended = run(ALL_REDUCE, *options, "--json", str(file))
             self.assertEqual(ended.returncode, 0, ended.stderr)
             records = [json.loads(line) for line in file.read_text().splitlines()]
         found = [(record["engine"], record["bytes"], record["ranks"], record["iterations"]) for record in records]
@@ -37,9 +37,23 @@ class BenchAllReduce(unittest.TestCase):
             (["--sizes", "6"], "6 is not a multiple of 4"),
             (["--engines", "native", "--json", "/nowhere/records.json"], "cannot write /nowhere/records.json"),
         ]:
-            ended = run(*options)
+            ended = run(ALL_REDUCE, *options)
             self.assertEqual(ended.returncode, 1)
             self.assertIn(complaint, ended.stderr)
+
+
+class BenchChecks(unittest.TestCase):
+    def test_records(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder, "records.json")
+            ended = run(CHECKS, "--blocks", "2", "--json", str(file))
+            self.assertEqual(ended.returncode, 0, ended.stderr)
+            records = [json.loads(line) for line in file.read_text().splitlines()]
+        self.assertEqual([record["bytes"] for record in records], [4, 1024, 65536, 1048576, 16777216])
+        for record in records:
+            self.assertGreater(record["bare_us"], 0)
+            self.assertGreater(record["signature_us"], 0)
+            self.assertAlmostEqual(record["checks_us"], record["difference_us"] + record["signature_us"])
 
 
 if __name__ == "__main__":

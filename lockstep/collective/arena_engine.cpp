@@ -115,7 +115,10 @@ std::uint64_t ArenaEngine::post(const Collective& collective, Deadline deadline)
   ++next_;
   arena_->slot(rank(), sequence).posted.store(static_cast<std::uint32_t>(sequence), std::memory_order_release);
   arena_->ring();
-  // What can wait is done while the news travels to the others' cores.
+  // What can wait is done while the news travels to the others' cores, and theirs to this one.
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer != rank()) __builtin_prefetch(&arena_->slot(peer, sequence));
+  }
   prefetch_to_write(&arena_->slot(rank(), next_));
   keep(op, collective);
   op.deadline = deadline;

@@ -28,17 +28,31 @@ using lockstep::Error;
 using lockstep::ErrorKind;
 using lockstep::ProcessGroup;
 
+enum class Kind { all_reduce, all_gather, reduce_scatter, broadcast, all_to_all, copy };
+
 struct Settings {
   std::string engine;
-  std::string operation = "all_reduce";
+  Kind kind = Kind::all_reduce;
   at::ScalarType dtype = at::kFloat;
 };
+
+Kind kind_of(std::string_view operation) {
+  if (operation == "all_reduce") return Kind::all_reduce;
+  if (operation == "all_gather") return Kind::all_gather;
+  if (operation == "reduce_scatter") return Kind::reduce_scatter;
+  if (operation == "broadcast") return Kind::broadcast;
+  if (operation == "all_to_all") return Kind::all_to_all;
+  throw Error(ErrorKind::invalid_argument, fmt::format("there is no operation '{}'", operation));
+}
 
 // The operation that is timed, on memory of one size. `bytes` are those of its longer side.
 class Operation {
  public:
   Operation(const ProcessGroup& group, const Settings& settings)
-      : group_(group), engine_(settings.engine), name_(settings.operation), dtype_(settings.dtype) {}
+      : group_(group),
+        engine_(settings.engine),
+        kind_(settings.engine.starts_with("memcpy") ? Kind::copy : settings.kind),
+        dtype_(settings.dtype) {}
 
   std::vector<double> measure(std::int64_t bytes, std::int64_t repetitions, std::int64_t calls) {
     if (bytes_ != bytes) allocate(bytes);
@@ -56,8 +70,6 @@ class Operation {
   }
 
  private:
-  bool copies() const { return engine_.starts_with("memcpy"); }
-
   at::Tensor make(std::int64_t count) const {
     const at::Tensor made = engine_ == "native" ? group_.empty({count}, dtype_) : at::empty({count}, dtype_);
     if (engine_ == "native" && group_.size() > 1 && !group_.is_shared(made)) {
@@ -73,8 +85,8 @@ class Operation {
     bytes_ = bytes;
     whole_ = other_ = part_ = at::Tensor();
     whole_ = make(count);
-    if (copies() || name_ == "all_to_all") other_ = make(count);
-    if (name_ == "all_gather" || name_ == "reduce_scatter") part_ = make(count / ranks);
+    if (kind_ == Kind::copy || kind_ == Kind::all_to_all) other_ = make(count);
+    if (kind_ == Kind::all_gather || kind_ == Kind::reduce_scatter) part_ = make(count / ranks);
     parts_ = whole_.chunk(ranks);
     other_parts_ = other_.defined() ? other_.chunk(ranks) : std::vector<at::Tensor>();
   }
@@ -82,7 +94,7 @@ class Operation {
   // Checks the result of one repetition; then leaves zeros, which stay zeros however often they are added up.
   void check_once() {
     const int ranks = group_.size();
-    whole_.fill_(copies() ? 0 : group_.rank() + 1);
+    whole_.fill_(kind_ == Kind::copy ? 0 : group_.rank() + 1);
     if (other_.defined()) other_.fill_(1);
     if (part_.defined()) part_.fill_(group_.rank() + 1);
     run();
@@ -90,37 +102,32 @@ class Operation {
     bool right = true;
     for (int rank = 0; rank < ranks; ++rank) {
       const auto at = static_cast<std::size_t>(rank);
-      const at::Tensor& result = copies() || (name_ != "reduce_scatter" && name_ != "all_to_all") ? parts_[at]
-                                 : name_ == "all_to_all"                                          ? other_parts_[at]
-                                                                                                  : part_;
-      const bool by_rank = name_ == "all_gather" || name_ == "all_to_all";
-      const int expected = copies() || name_ == "broadcast" ? 1 : by_rank ? rank + 1 : sum;
-      right = right && result.eq(expected).all().item<bool>();
+      const at::Tensor& result = kind_ == Kind::reduce_scatter ? part_
+                                 : kind_ == Kind::all_to_all   ? other_parts_[at]
+                                                               : parts_[at];
+      const bool by_rank = kind_ == Kind::all_gather || kind_ == Kind::all_to_all;
+      const bool of_one = kind_ == Kind::copy || kind_ == Kind::broadcast;
+      right = right && result.eq(of_one ? 1 : by_rank ? rank + 1 : sum).all().item<bool>();
     }
-    if (!right) throw Error(ErrorKind::internal, fmt::format("{}: a wrong {} of {} bytes", engine_, name_, bytes_));
+    if (!right) throw Error(ErrorKind::internal, fmt::format("{}: a wrong result of {} bytes", engine_, bytes_));
     whole_.zero_();
     if (part_.defined()) part_.zero_();
   }
 
   void run() {
-    if (copies()) {
-      std::memcpy(whole_.mutable_data_ptr(), other_.const_data_ptr(), whole_.nbytes());
-    } else if (name_ == "all_reduce") {
-      group_.all_reduce(whole_);
-    } else if (name_ == "broadcast") {
-      group_.broadcast(whole_);
-    } else if (name_ == "all_gather") {
-      group_.all_gather_into(whole_, part_);
-    } else if (name_ == "reduce_scatter") {
-      group_.reduce_scatter(part_, whole_);
-    } else {
-      group_.all_to_all(other_parts_, parts_);
+    switch (kind_) {
+      case Kind::all_reduce: return group_.all_reduce(whole_);
+      case Kind::broadcast: return group_.broadcast(whole_);
+      case Kind::all_gather: return group_.all_gather_into(whole_, part_);
+      case Kind::reduce_scatter: return group_.reduce_scatter(part_, whole_);
+      case Kind::all_to_all: return group_.all_to_all(other_parts_, parts_);
+      case Kind::copy: std::memcpy(whole_.mutable_data_ptr(), other_.const_data_ptr(), whole_.nbytes());
     }
   }
 
   const ProcessGroup group_;
   const std::string engine_;
-  const std::string name_;
+  const Kind kind_;
   const at::ScalarType dtype_;
   std::int64_t bytes_ = 0;
   at::Tensor whole_, part_, other_;
@@ -146,7 +153,7 @@ int main(int argc, char** argv) {
       throw Error(ErrorKind::invalid_argument, "usage: bench_collective_worker ENGINE RANKS [OPERATION [DTYPE]]");
     }
     Settings settings{.engine = argv[1]};
-    if (argc > 3) settings.operation = argv[3];
+    if (argc > 3) settings.kind = kind_of(argv[3]);
     if (argc > 4 && std::string_view(argv[4]) == "bfloat16") settings.dtype = at::kBFloat16;
     const bool launched = std::getenv("RANK") != nullptr && std::getenv("LOCKSTEP_SPAWN") == nullptr;
     if (launched) {

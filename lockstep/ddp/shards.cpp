@@ -6,11 +6,11 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/full_like.h>
-#include <torch/csrc/autograd/variable.h>
 #include <torch/nn/module.h>
 
 #include <bit>
 #include <cstring>
+#include <deque>
 #include <mutex>
 #include <utility>
 
@@ -21,6 +21,7 @@
 #include "lockstep/base/log.h"
 #include "lockstep/collective/arena_engine.h"
 #include "lockstep/ddp/diagnostics.h"
+#include "lockstep/ddp/shard_exchange.h"
 #include "lockstep/group/arena_allocator.h"
 
 namespace lockstep {
@@ -28,23 +29,18 @@ namespace {
 
 Error refusal(const std::string& why) { return Error(ErrorKind::invalid_argument, "lockstep mode: " + why); }
 
-void check_modules(const torch::nn::Module& module) {
+SynchronisedLayers synchronised_layers(const torch::nn::Module& module, const ProcessGroup& group) {
+  SynchronisedLayers names;
   for (const auto& item : module.named_modules()) {
-    if (item.value()->name().find("SyncBatchNorm") == std::string::npos) continue;
-    throw refusal(fmt::format(
-        "module '{}' is a {}, whose statistics are those of all ranks together and change with their number; "
-        "use BatchNorm, whose statistics are a shard's",
-        item.key(), item.value()->name()));
+    const Synchronised* layer = synchronised(*item.value());
+    if (layer == nullptr) continue;
+    if (layer->group().size() != group.size()) {
+      throw refusal(fmt::format("module '{}' is synchronised over {} of {} ranks; give it the group of the model",
+                                item.key(), layer->group().size(), group.size()));
+    }
+    names.emplace(layer, fmt::format("'{}'", item.key()));
   }
-  // How convert_sync_batchnorm() marks a layer: a running mean has no gradient, so nobody else hooks it.
-  for (const auto& item : module.named_buffers()) {
-    const auto* meta = torch::autograd::impl::get_autograd_meta(item.value());
-    if (meta == nullptr || torch::autograd::impl::hooks(item.value()).empty()) continue;
-    throw refusal(
-        fmt::format("'{}' belongs to a synchronised batch norm, whose statistics are those of all ranks "
-                    "together and change with their number; leave the model unconverted",
-                    item.key()));
-  }
+  return names;
 }
 
 void check_numbers(const LockstepMode& mode, int ranks) {
@@ -73,21 +69,37 @@ std::uint64_t mixed(std::uint64_t value) {
   return value ^ (value >> 31);
 }
 
-// While it lives, torch's default generator yields a shard's own numbers, and no other rank of this process uses it.
+// Between enter() and leave() torch's default generator yields a shard's own numbers, and no other rank of this process
+// uses it. Any number of times; leave() in the thread of enter().
 class ShardRandomness {
  public:
   ShardRandomness(std::uint64_t seed, const Shard& shard)
-      : turn_(turns()), generator_(at::detail::getDefaultCPUGenerator()) {
-    const std::lock_guard lock(generator_.mutex());
-    before_ = generator_.get_state();
-    generator_.set_current_seed(mixed(mixed(mixed(seed) + shard.step) + static_cast<std::uint64_t>(shard.index)));
-  }
-  ~ShardRandomness() {
-    const std::lock_guard lock(generator_.mutex());
-    generator_.set_state(before_);
-  }
+      : seed_(mixed(mixed(mixed(seed) + shard.step) + static_cast<std::uint64_t>(shard.index))),
+        turn_(turns(), std::defer_lock),
+        generator_(at::detail::getDefaultCPUGenerator()) {}
+  ~ShardRandomness() { leave(); }
   ShardRandomness(const ShardRandomness&) = delete;
   ShardRandomness& operator=(const ShardRandomness&) = delete;
+
+  void enter() {
+    turn_.lock();
+    const std::lock_guard lock(generator_.mutex());
+    before_ = generator_.get_state();
+    if (state_.defined()) {
+      generator_.set_state(state_);
+    } else {
+      generator_.set_current_seed(seed_);
+    }
+  }
+  void leave() {
+    if (!turn_.owns_lock()) return;
+    {
+      const std::lock_guard lock(generator_.mutex());
+      state_ = generator_.get_state();
+      generator_.set_state(before_);
+    }
+    turn_.unlock();
+  }
 
  private:
   static std::mutex& turns() {
@@ -95,10 +107,15 @@ class ShardRandomness {
     return mutex;
   }
 
-  const std::lock_guard<std::mutex> turn_;
+  const std::uint64_t seed_;
+  std::unique_lock<std::mutex> turn_;
   at::Generator generator_;
-  at::Tensor before_;
+  at::Tensor before_, state_;
 };
+
+void copy_bytes(const at::Tensor& to, const at::Tensor& from) {  // which autograd does not see
+  if (from.nbytes() != 0) std::memcpy(to.mutable_data_ptr(), from.const_data_ptr(), from.nbytes());
+}
 
 std::string_view bytes_of(const at::Tensor& dense) {
   return {static_cast<const char*>(dense.const_data_ptr()), dense.nbytes()};
@@ -113,8 +130,12 @@ bool has_layout_of(const at::Tensor& gradient, const at::Tensor& parameter) {
 
 ShardedStep::ShardedStep(const torch::nn::Module& module, const NamedTensors& parameters, const NamedTensors& buffers,
                          ProcessGroup group, const LockstepMode& mode)
-    : group_(std::move(group)), mode_(mode), heap_(heap_of(group_)), parameters_(parameters) {
-  check_modules(module);
+    : group_(std::move(group)),
+      mode_(mode),
+      own_shards_(mode.shards / group_.size()),
+      heap_(heap_of(group_)),
+      synchronised_(synchronised_layers(module, group_)),
+      parameters_(parameters) {
   agree_on_mode();
   check_numbers(mode_, group_.size());
   for (const auto& named : buffers) {
@@ -161,7 +182,19 @@ double ShardedStep::run(const std::function<double(Shard)>& body) {
   is_changed_.assign(is_changed_.size(), false);
   try {
     ShardTree tree([this](std::size_t tensor) { return stand_in(tensor); });
-    compute_shards(body, tree);
+    struct Running {
+      explicit Running(bool& flag) : flag_(flag) { flag_ = true; }
+      ~Running() { flag_ = false; }
+      bool& flag_;
+    };
+    {
+      const Running running(is_running_);
+      if (synchronised_.empty()) {
+        compute_one_by_one(body, tree);
+      } else {
+        compute_together(body, tree);
+      }
+    }
     ShardResult mine = tree.take();
     const at::NoGradGuard no_grad;
     const TimePoint start = steady_clock().now();
@@ -187,24 +220,84 @@ double ShardedStep::run(const std::function<double(Shard)>& body) {
   }
 }
 
-void ShardedStep::compute_shards(const std::function<double(Shard)>& body, ShardTree& tree) {
-  struct Running {
-    explicit Running(bool& flag) : flag_(flag) { flag_ = true; }
-    ~Running() { flag_ = false; }
-    bool& flag_;
-  } const running(is_running_);
+Shard ShardedStep::shard_at(int position) const {
+  return {.index = group_.rank() * own_shards_ + position, .count = mode_.shards, .step = step_};
+}
+
+void ShardedStep::compute_one_by_one(const std::function<double(Shard)>& body, ShardTree& tree) {
   // Gradients are born where they will be reduced; see Replica::begin_forward() for activations.
   const ArenaScope scope(heap_);
-  const int own = mode_.shards / group_.size();
-  Shard shard{.count = mode_.shards, .step = step_};
-  for (shard.index = group_.rank() * own; shard.index < (group_.rank() + 1) * own; ++shard.index) {
+  for (int position = 0; position < own_shards_; ++position) {
+    const Shard shard = shard_at(position);
     restore_buffers();
     double loss = 0;
     {
-      const ShardRandomness randomness(mode_.seed, shard);
+      const LoneShard lone;
+      ShardRandomness randomness(mode_.seed, shard);
+      randomness.enter();
       loss = body(shard);
     }
     tree.add(collect(loss));
+  }
+}
+
+// What a shard takes along when another one of its rank has its turn.
+struct ShardedStep::Lane {
+  Lane(std::uint64_t seed, const Shard& of) : shard(of), randomness(seed, of) {}
+  const Shard shard;
+  ShardRandomness randomness;
+  std::vector<at::Tensor> gradients = {};
+  std::vector<at::Tensor> buffers = {};
+  double loss = 0;
+};
+
+void ShardedStep::bring(Lane& lane) {
+  std::size_t i = 0;
+  for (const auto& [name, parameter] : parameters_) parameter.mutable_grad() = std::move(lane.gradients[i++]);
+  i = 0;
+  for (const auto* kind : {&averaged_, &counted_}) {
+    for (const auto& [name, buffer] : *kind) copy_bytes(buffer, lane.buffers[i++]);
+  }
+}
+
+void ShardedStep::put_away(Lane& lane) {
+  std::size_t i = 0;
+  for (const auto& [name, parameter] : parameters_) {
+    lane.gradients[i++] = std::exchange(parameter.mutable_grad(), at::Tensor());
+  }
+  i = 0;
+  for (const auto* kind : {&averaged_, &counted_}) {
+    for (const auto& [name, buffer] : *kind) copy_bytes(lane.buffers[i++], buffer);
+  }
+}
+
+void ShardedStep::compute_together(const std::function<double(Shard)>& body, ShardTree& tree) {
+  std::deque<Lane> lanes;
+  for (int position = 0; position < own_shards_; ++position) {
+    Lane& lane = lanes.emplace_back(mode_.seed, shard_at(position));
+    lane.gradients.resize(parameters_.size());
+    for (const at::Tensor& before : before_) lane.buffers.push_back(before.clone());
+  }
+  const auto lane_at = [&lanes](int position) -> Lane& { return lanes[static_cast<std::size_t>(position)]; };
+  ShardExchange exchange(group_, shard_at(0).index, own_shards_, synchronised_);
+  exchange.run(
+      [&](int position) {
+        const ArenaScope scope(heap_);
+        lane_at(position).loss = body(lane_at(position).shard);
+      },
+      [&](int position) {
+        bring(lane_at(position));
+        lane_at(position).randomness.enter();
+      },
+      [&](int position) {
+        lane_at(position).randomness.leave();
+        put_away(lane_at(position));
+      });
+  communication_seconds_ += exchange.communication_seconds();
+  const ArenaScope scope(heap_);
+  for (Lane& lane : lanes) {
+    bring(lane);
+    tree.add(collect(lane.loss));
   }
 }
 

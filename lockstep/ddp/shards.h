@@ -3,6 +3,10 @@
 // fixed binary tree over shards, first within a rank, then over ranks. Random numbers and batch-norm statistics belong
 // to the shard. callback per shard -> ShardedStep -> .grad, buffers -> optimizer.step().
 //
+// If the model has synchronised batch norms (synchronised.h), their statistics are those of all shards together. Then
+// the callbacks of a rank's shards are all under way at once, each in a thread of its own, of which one runs at a time
+// (shard_exchange.h); so a rank needs memory for the activations and gradients of all of its shards.
+//
 //   lockstep::DistributedDataParallel ddp(model, world.group(), {.lockstep = {.shards = 8, .seed = 1}});
 //   const double loss = ddp.for_each_shard([&](lockstep::Shard shard) {
 //     auto [x, y] = batch_of(shard);
@@ -13,9 +17,11 @@
 //   optimizer.step();
 //
 // What the program owes: a callback whose outcome depends on the shard (its index, its step, its data) and on the
-// model, the same number of threads (at::set_num_threads) everywhere, and the same kind of machine.
+// model, the same number of threads (at::set_num_threads) everywhere, and the same kind of machine. With synchronised
+// batch norms also: the same layers in the same order in every shard, forwards and backwards in the callback's own
+// thread, and no lock held over them.
 // Thread rule: as Replica. Ranks that are threads of one process take turns, shard by shard, since they share torch's
-// default generator; a callback must then not wait for other ranks.
+// default generator; a callback must then not wait for other ranks, except in a synchronised batch norm.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -28,6 +34,7 @@
 #include "lockstep/ddp/model_state.h"
 #include "lockstep/ddp/options.h"
 #include "lockstep/ddp/shard_tree.h"
+#include "lockstep/ddp/synchronised.h"
 #include "lockstep/group/process_group.h"
 #include "lockstep/transport/arena_heap.h"
 
@@ -54,8 +61,8 @@ struct LockstepState {
 class ShardedStep {
  public:
   // parameters: those that are trained. Collective. Error{invalid_argument} on all ranks if the mode cannot work: with
-  // this number of shards or ranks, with modules whose statistics are of all ranks, with ranks that differ in the
-  // mode's options or in their numbers of threads.
+  // this number of shards or ranks, with modules that are synchronised over a part of the ranks, with ranks that differ
+  // in the mode's options or in their numbers of threads.
   ShardedStep(const torch::nn::Module& module, const NamedTensors& parameters, const NamedTensors& buffers,
               ProcessGroup group, const LockstepMode& mode);
 
@@ -66,7 +73,8 @@ class ShardedStep {
   // that only some shards used has zero from the others, one that no shard used has none), buffers that any shard
   // changed are the mean of what each made of them (integer ones must be equal), and the generator is what it was.
   // Collective; fails as collectives do, and with what `body` throws; then there are no gradients, buffers are as
-  // before, and the step does not count.
+  // before, and the step does not count. With synchronised batch norms what `body` throws aborts the group, unless this
+  // rank is alone, and shards that come to different layers are an Error{desync} that names both.
   double run(const std::function<double(Shard)>& body);
 
   // Error{invalid_argument} if a forward now would be synchronised by nobody: in training, outside of run().
@@ -79,8 +87,14 @@ class ShardedStep {
   void load_state(const LockstepState& state);
 
  private:
+  struct Lane;
+
   void agree_on_mode() const;
-  void compute_shards(const std::function<double(Shard)>& body, ShardTree& tree);
+  Shard shard_at(int position) const;
+  void compute_one_by_one(const std::function<double(Shard)>& body, ShardTree& tree);
+  void compute_together(const std::function<double(Shard)>& body, ShardTree& tree);
+  void bring(Lane& lane);
+  void put_away(Lane& lane);
   ShardResult collect(double loss);
   void collect_gradients(ShardResult& result) const;
   void collect_buffers(ShardResult& result);
@@ -91,7 +105,9 @@ class ShardedStep {
 
   const ProcessGroup group_;
   const LockstepMode mode_;
+  const int own_shards_;
   const std::shared_ptr<ArenaHeap> heap_;  // null where ranks share no memory
+  const SynchronisedLayers synchronised_;
   NamedTensors parameters_;
   NamedTensors averaged_;           // buffers of floating point
   NamedTensors counted_;            // all others, which must be equal

@@ -14,6 +14,8 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/ddp/gradient_hooks.h"
+#include "lockstep/ddp/shard_exchange.h"
+#include "lockstep/ddp/synchronised.h"
 #include "lockstep/nn/sync_batch_norm.h"
 
 namespace lockstep {
@@ -23,25 +25,20 @@ enum class Statistics { tracked, untracked };
 
 // Lies among the gradient hooks of a running mean, which has no gradient: so it is never called, and lives exactly as
 // long as the tensor.
-struct Mark final : torch::autograd::FunctionPreHook {
+struct Mark final : torch::autograd::FunctionPreHook, Synchronised {
   Mark(ProcessGroup among, std::weak_ptr<const torch::nn::Module> marked, Statistics kind)
-      : group(std::move(among)), module(std::move(marked)), statistics(kind) {}
+      : module(std::move(marked)), statistics(kind), group_(std::move(among)) {}
   torch::autograd::variable_list operator()(const torch::autograd::variable_list& gradients) override {
     return gradients;
   }
+  const ProcessGroup& group() const override { return group_; }
 
-  const ProcessGroup group;
   const std::weak_ptr<const torch::nn::Module> module;
   const Statistics statistics;
-};
 
-const Mark* mark_of(const at::Tensor& running_mean) {
-  if (!running_mean.defined() || torch::autograd::impl::get_autograd_meta(running_mean) == nullptr) return nullptr;
-  for (const auto& hook : torch::autograd::impl::hooks(running_mean)) {
-    if (const auto* mark = dynamic_cast<const Mark*>(hook.get())) return mark;
-  }
-  return nullptr;
-}
+ private:
+  const ProcessGroup group_;
+};
 
 template <class BatchNorm>
 void mark(BatchNorm& module, const ProcessGroup& group) {
@@ -68,7 +65,7 @@ using OptionalTensor = std::optional<at::Tensor>;
 at::Tensor batch_norm(const at::Tensor& input, const OptionalTensor& weight, const OptionalTensor& bias,
                       const OptionalTensor& running_mean, const OptionalTensor& running_var, bool training,
                       double momentum, double eps, bool cudnn_enabled) {
-  const Mark* mark = running_mean ? mark_of(*running_mean) : nullptr;
+  const auto* mark = running_mean ? dynamic_cast<const Mark*>(mark_among_hooks(*running_mean)) : nullptr;
   if (mark == nullptr) {
     return at::native::batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps,
                                   cudnn_enabled);
@@ -78,11 +75,12 @@ at::Tensor batch_norm(const at::Tensor& input, const OptionalTensor& weight, con
   const OptionalTensor variance = tracked ? running_var : OptionalTensor();
   // An untracked module asks for the statistics of its batch in evaluation, too.
   const auto module = mark->module.lock();
-  if (!training || mark->group.size() == 1 || (module != nullptr && !module->is_training())) {
+  const bool is_local = !training || (module != nullptr && !module->is_training());
+  if (is_local || (mark->group().size() == 1 && ShardExchange::current() == nullptr)) {
     return at::native::batch_norm(input, weight, bias, mean, variance, training, momentum, eps, cudnn_enabled);
   }
   return sync_batch_norm(input, weight.value_or(at::Tensor()), bias.value_or(at::Tensor()), mean.value_or(at::Tensor()),
-                         variance.value_or(at::Tensor()), momentum, eps, mark->group);
+                         variance.value_or(at::Tensor()), momentum, eps, mark->group(), mark);
 }
 
 // The operator is composite: without these entries a call goes straight to at::native::batch_norm. In inference mode
@@ -112,10 +110,6 @@ int convert_sync_batchnorm(torch::nn::Module& module, const ProcessGroup& group)
   return static_cast<int>(converted.size());
 }
 
-bool is_sync_batchnorm(const torch::nn::Module& module) {
-  bool synchronised = module.as<SyncBatchNorm>() != nullptr;
-  if_batch_norm(module, [&](const auto& batch_norm) { synchronised = mark_of(batch_norm.running_mean) != nullptr; });
-  return synchronised;
-}
+bool is_sync_batchnorm(const torch::nn::Module& module) { return synchronised(module) != nullptr; }
 
 }  // namespace lockstep

@@ -35,7 +35,7 @@ int convert_sync_batchnorm(const torch::nn::ModuleHolder<Contained>& module, con
   return convert_sync_batchnorm(*module.ptr(), group);
 }
 
-// Whether this very module, not one below it, is synchronised: converted, or a SyncBatchNorm.
+// Whether this very module, not one below it, is synchronised: converted, or a SyncBatchNorm, or what else says so.
 bool is_sync_batchnorm(const torch::nn::Module& module);
 
 }  // namespace lockstep

@@ -9,8 +9,25 @@
 #include <tuple>
 
 #include "lockstep/base/error.h"
+#include "lockstep/ddp/shard_exchange.h"
 
 namespace lockstep {
+namespace {
+
+at::Tensor rows_of_ranks(const at::Tensor& row, const ProcessGroup& group) {
+  const at::Tensor rows = at::empty({group.size(), row.numel()}, row.options());
+  try {
+    group.all_gather_into(rows, row, {.name = "SyncBatchNorm statistics"});
+  } catch (const Error& error) {
+    throw Error(error.kind(),
+                "SyncBatchNorm of " + std::to_string(row.numel() / 2) + " channels on rank " +
+                    std::to_string(group.rank()) + " sends 1 + 2 x channels numbers: " + error.what(),
+                error.detail());
+  }
+  return rows;
+}
+
+}  // namespace
 
 at::Tensor local_row(const at::Tensor& input) {
   const std::int64_t channels = input.size(1);
@@ -36,24 +53,18 @@ GlobalMoments combine_rows(const at::Tensor& rows) {
   return all;
 }
 
-GlobalMoments global_moments(const at::Tensor& input, const ProcessGroup& group) {
-  const std::int64_t channels = input.size(1);
+GlobalMoments global_moments(const at::Tensor& input, const ProcessGroup& group, const Synchronised* layer) {
+  ShardExchange* const shards = ShardExchange::current();
   const at::Tensor row = local_row(input);
-  const at::Tensor rows = at::empty({group.size(), row.numel()}, row.options());
-  try {
-    group.all_gather_into(rows, row, {.name = "SyncBatchNorm statistics"});
-  } catch (const Error& error) {
-    throw Error(error.kind(),
-                "SyncBatchNorm of " + std::to_string(channels) + " channels on rank " + std::to_string(group.rank()) +
-                    " sends 1 + 2 x channels numbers: " + error.what(),
-                error.detail());
-  }
+  const at::Tensor rows =
+      shards != nullptr ? shards->gather(row, layer, "SyncBatchNorm statistics") : rows_of_ranks(row, group);
   const GlobalMoments all = combine_rows(rows);
   if (all.count < 2) {
     throw Error(ErrorKind::invalid_argument,
-                "SyncBatchNorm: the batches of all " + std::to_string(group.size()) + " ranks together have " +
+                "SyncBatchNorm: the batches of all " + std::to_string(rows.size(0)) +
+                    (shards != nullptr ? " shards" : " ranks") + " together have " +
                     std::to_string(static_cast<int>(all.count)) +
-                    " values a channel; training needs at least two. Give some rank a larger batch, or call eval()");
+                    " values a channel; training needs at least two. Give some of them a larger batch, or call eval()");
   }
   return all;
 }

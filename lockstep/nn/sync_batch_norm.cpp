@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/ddp/shard_exchange.h"
 #include "lockstep/group/shadow.h"
 #include "lockstep/nn/global_moments.h"
 
@@ -26,23 +27,25 @@ using torch::autograd::variable_list;
 
 // What backward knows beside tensors.
 struct Batch final : torch::CustomClassHolder {
-  Batch(ProcessGroup among, double values, double epsilon, bool with_bias, bool without_samples)
-      : group(std::move(among)), count(values), eps(epsilon), has_bias(with_bias), silent(without_samples) {}
+  Batch(ProcessGroup among, const Synchronised* of_layer, double values, double epsilon)
+      : group(std::move(among)), layer(of_layer), count(values), eps(epsilon) {}
   ProcessGroup group;
-  double count;  // values a channel, of all ranks
+  const Synchronised* layer;  // only its address matters, by which shards know it
+  double count;               // values a channel, of all ranks or shards
   double eps;
-  bool has_bias;
-  bool silent;  // this rank's samples count for nothing: see shadow.h
+  bool has_bias = false;
+  bool silent = false;    // this rank's samples count for nothing: see shadow.h
+  bool of_shard = false;  // the other batches are those of all shards
 };
 
-// The ranks that have a proper batch wait for this one: they get the same text.
+// The ranks that have a proper batch wait for this one: they get the same text. For shards their exchange sees to it.
 [[noreturn]] void refuse(const ProcessGroup& group, const std::string& why) {
   ErrorDetail detail;
   detail.rank = group.rank();
   detail.operation = "SyncBatchNorm";
   const Error error(ErrorKind::invalid_argument, "SyncBatchNorm on rank " + std::to_string(group.rank()) + ": " + why,
                     detail);
-  group.abort(error.what());
+  if (ShardExchange::current() == nullptr) group.abort(error.what());
   throw error;
 }
 
@@ -95,13 +98,28 @@ struct Running {
   double momentum = 0;
 };
 
+// Of this rank's part -> of all ranks or shards.
+void add_up(const at::Tensor& sums, const Batch& batch) {
+  ShardExchange* const shards = ShardExchange::current();
+  if ((shards != nullptr) != batch.of_shard) {
+    throw Error(ErrorKind::invalid_argument,
+                "SyncBatchNorm in lockstep mode: forward and backward must both be made in the callback of "
+                "for_each_shard(), in its own thread; one of them was not");
+  }
+  if (shards == nullptr) {
+    batch.group.all_reduce(sums, ReduceOp::sum, {.name = "SyncBatchNorm gradients"});
+  } else {
+    sums.copy_(shards->gather(sums.flatten(), batch.layer, "SyncBatchNorm gradients").sum(0).view_as(sums));
+  }
+}
+
 struct SyncBatchNormFunction : torch::autograd::Function<SyncBatchNormFunction> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input, const std::optional<at::Tensor>& factor,
                             const std::optional<at::Tensor>& summand, const Running& running, double eps,
-                            const ProcessGroup& group) {
+                            const ProcessGroup& group, const Synchronised* layer) {
     const at::Tensor weight = factor.value_or(at::Tensor()), bias = summand.value_or(at::Tensor());
     const bool silent = is_shadowing();
-    const GlobalMoments moments = global_moments(silent ? input.narrow(0, 0, 0) : input, group);
+    const GlobalMoments moments = global_moments(silent ? input.narrow(0, 0, 0) : input, group, layer);
     update(running.mean, moments.mean, running.momentum);
     update(running.variance, moments.squares / (moments.count - 1), running.momentum);
 
@@ -109,8 +127,11 @@ struct SyncBatchNormFunction : torch::autograd::Function<SyncBatchNormFunction> 
     const at::Tensor variance = moments.squares / moments.count;
     const at::Tensor mean = moments.mean.to(type);
     context->save_for_backward({input, weight, mean, (variance + eps).rsqrt_().to(type)});
-    context->saved_data["batch"] =
-        c10::IValue::make_capsule(c10::make_intrusive<Batch>(group, moments.count, eps, bias.defined(), silent));
+    auto batch = c10::make_intrusive<Batch>(group, layer, moments.count, eps);
+    batch->has_bias = bias.defined();
+    batch->silent = silent;
+    batch->of_shard = ShardExchange::current() != nullptr;
+    context->saved_data["batch"] = c10::IValue::make_capsule(std::move(batch));
     if (input.numel() == 0) return at::empty_like(input);
     return std::get<0>(at::native_batch_norm(input, in_type(weight, type), in_type(bias, type), mean, variance.to(type),
                                              /*training=*/false, /*momentum=*/0, eps));
@@ -137,13 +158,13 @@ struct SyncBatchNormFunction : torch::autograd::Function<SyncBatchNormFunction> 
     if (context->needs_input_grad(0)) {
       const at::Tensor sums = at::stack({of_bias, of_weight}).to(at::kDouble);
       if (batch->silent) sums.zero_();
-      batch->group.all_reduce(sums, ReduceOp::sum, {.name = "SyncBatchNorm gradients"});
+      add_up(sums, *batch);
       of_input = input_gradient(gradients[0], input, weight, mean, invstd, sums, batch->count);
     }
     // Autograd brings them to the parameters' own type.
     if (!weight.defined()) of_weight = at::Tensor();
     if (!batch->has_bias) of_bias = at::Tensor();
-    return {of_input, of_weight, of_bias, {}, {}, {}};
+    return {of_input, of_weight, of_bias, {}, {}, {}, {}};
   }
 };
 
@@ -151,13 +172,13 @@ struct SyncBatchNormFunction : torch::autograd::Function<SyncBatchNormFunction> 
 
 at::Tensor sync_batch_norm(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
                            const at::Tensor& running_mean, const at::Tensor& running_var, double momentum, double eps,
-                           const ProcessGroup& group) {
+                           const ProcessGroup& group, const Synchronised* layer) {
   check_input(input, {weight, bias, running_mean, running_var}, group);
   const auto optional = [](const at::Tensor& tensor) {
     return tensor.defined() ? std::optional<at::Tensor>(tensor) : std::nullopt;
   };
   const Running running{running_mean, running_var, momentum};
-  return SyncBatchNormFunction::apply(input, optional(weight), optional(bias), running, eps, group);
+  return SyncBatchNormFunction::apply(input, optional(weight), optional(bias), running, eps, group, layer);
 }
 
 SyncBatchNormImpl::SyncBatchNormImpl(const torch::nn::BatchNormOptions& options, ProcessGroup group)
@@ -170,8 +191,8 @@ at::Tensor SyncBatchNormImpl::forward(const at::Tensor& input) {
     num_batches_tracked += 1;
     if (!options.momentum()) momentum = 1 / num_batches_tracked.item<double>();
   }
-  if (is_training() && group_.size() > 1) {
-    return sync_batch_norm(input, weight, bias, running_mean, running_var, momentum, options.eps(), group_);
+  if (is_training() && (group_.size() > 1 || ShardExchange::current() != nullptr)) {
+    return sync_batch_norm(input, weight, bias, running_mean, running_var, momentum, options.eps(), group_, this);
   }
   _check_input_dim(input);
   return torch::nn::functional::detail::batch_norm(input, running_mean, running_var, weight, bias,

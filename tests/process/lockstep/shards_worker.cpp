@@ -1,8 +1,8 @@
 // One rank that trains in lockstep mode:
 //   shards_worker FOLDER|- MODEL:FIRST:LAST ...
-// trains each model (mlp, gpt, resnet18) from step FIRST to step LAST and prints "RANK MODEL <SHA-256 of parameters,
-// buffers and optimizer state> <mean loss of the last step> over <transport>". With a folder it goes on from
-// FOLDER/MODEL-FIRST unless FIRST is 0, and writes FOLDER/MODEL-LAST.
+// trains each model (mlp, gpt, resnet18, resnet18_sync) from step FIRST to step LAST and prints "RANK MODEL <SHA-256 of
+// parameters, buffers and optimizer state> <mean loss of the last step> over <transport>". With a folder it goes on
+// from FOLDER/MODEL-FIRST unless FIRST is 0, and writes FOLDER/MODEL-LAST.
 #include <ATen/Parallel.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/randint.h>
@@ -30,6 +30,7 @@
 #include "lockstep/checkpoint/state_digest.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
 #include "lockstep/group/world.h"
+#include "lockstep/nn/convert_sync_batchnorm.h"
 
 namespace {
 
@@ -119,8 +120,10 @@ void train(const Span& span, const std::string& folder, const lockstep::World& w
       const at::Tensor logits = ddp(tokens.slice(1, 0, 16).contiguous());
       return at::cross_entropy_loss(logits.flatten(0, 1), tokens.slice(1, 1, 17).flatten());
     });
-  } else if (span.model == "resnet18") {
-    train(span, folder, world, models::ResNet18(10), make_sgd, 1, [](auto& ddp) {
+  } else if (span.model == "resnet18" || span.model == "resnet18_sync") {
+    const models::ResNet18 model(10);
+    if (span.model == "resnet18_sync") lockstep::convert_sync_batchnorm(model, world.group());
+    train(span, folder, world, model, make_sgd, 1, [](auto& ddp) {
       return at::cross_entropy_loss(ddp(at::randn({2, 3, 16, 16})), at::randint(10, {2}, at::kLong));
     });
   } else {

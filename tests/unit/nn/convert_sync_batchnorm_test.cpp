@@ -227,15 +227,6 @@ TEST_CASE("a layer may be converted again, to another group; other layers and cl
   });
 }
 
-TEST_CASE("lockstep mode refuses statistics that change with the number of ranks") {
-  run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
-    torch::nn::Sequential model(torch::nn::Linear(3, 4), torch::nn::BatchNorm1d(4));
-    convert_sync_batchnorm(model, group);
-    CHECK_THROWS_WITH_AS(DistributedDataParallel(model, group, {.lockstep = {.shards = 2}}),
-                         doctest::Contains("'1.running_mean' belongs to a synchronised batch norm"), Error);
-  });
-}
-
 TEST_CASE("the group ends with the model, not with the program") {
   auto groups = local_groups(2, Over::links);
   BatchNorm1d norm(2);

@@ -3,6 +3,7 @@
 #include "lockstep/collective/node_plan.h"
 #include "lockstep/collective/piece.h"
 #include "lockstep/collective/slice.h"
+#include "lockstep/collective/tree_plan.h"
 
 namespace lockstep {
 namespace {
@@ -99,9 +100,30 @@ bool in_two_levels(const Collective& collective, const Topology& topology, const
          collective.order == Order::ranks;
 }
 
+bool goes_in_tree(const Collective& collective, const Topology& topology, const LinkTuning& tuning) {
+  return has_trees(topology, tuning) && is_small(collective, tuning) && has_tree_plan(collective.kind);
+}
+
+ChunkPlan plan_tree_chunks(const Collective& collective, int rank, const Topology& topology) {
+  ChunkPlan plan{.in_place = !consists_of_pieces(collective.kind), .whole = true, .in_tree = true};
+  if (!answers_with_result(collective.kind)) return plan;
+  const int node = topology.node(rank);
+  const bool is_wanted = collective.kind == OpKind::all_reduce || node == topology.node(collective.root);
+  if (is_wanted && rank == topology.first(node)) {
+    plan.own = plan.result = {0, data_bytes(collective)};
+    plan.end_row = topology.size();
+  }
+  return plan;
+}
+
 }  // namespace
 
+bool has_trees(const Topology& topology, const LinkTuning& tuning) {
+  return topology.size() >= (topology.is_hierarchical() ? tuning.tree_ranks : tuning.tree_lone_ranks);
+}
+
 ChunkPlan plan_chunks(const Collective& collective, int rank, const Topology& topology, const LinkTuning& tuning) {
+  if (goes_in_tree(collective, topology, tuning)) return plan_tree_chunks(collective, rank, topology);
   if (in_two_levels(collective, topology, tuning)) return plan_node_chunks(collective, rank, topology);
   return plan_flat_chunks(collective, rank, topology.size(), is_small(collective, tuning));
 }
@@ -111,6 +133,7 @@ void plan_link(const Collective& collective, int rank, const Topology& topology,
   plan.send_operand = {};
   plan.send_results.clear();
   plan.receive.clear();
+  if (goes_in_tree(collective, topology, tuning)) return;
   if (in_two_levels(collective, topology, tuning)) return plan_node_link(collective, rank, topology, peer, plan);
   const int size = topology.size();
   const bool small = is_small(collective, tuning);

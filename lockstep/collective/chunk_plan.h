@@ -15,11 +15,14 @@
 //   broadcast            The root deals slices to its node's lanes; each goes from node to node, and within each.
 //   all_gather           Each rank tells its lane on the other nodes, and what it hears from there the ranks of its
 //   node.
+// In a group of many ranks, a small collective goes in a tree (tree_plan.h), and links carry nothing of this.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <vector>
 
+#include "lockstep/base/clock.h"
 #include "lockstep/collective/collective.h"
 #include "lockstep/collective/topology.h"
 
@@ -27,8 +30,14 @@ namespace lockstep {
 
 // Sizes at which algorithms change over. All ranks of a group use the same.
 struct LinkTuning {
-  // Up to this size every rank sends everything to everybody, which takes one exchange instead of two.
+  // Up to this size every rank sends everything to everybody, which takes one exchange instead of two,
   std::size_t small_bytes = std::size_t{16} << 10;
+  // or, in a group of at least so many ranks, everything takes the way of a tree: where ranks share nodes, which speak
+  // to each other once, and where each is alone, and a tree has fewer messages but more of them one after the other.
+  int tree_ranks = 4;
+  int tree_lone_ranks = 8;
+  // After this long a rank of a tree shows all others its signature, and looks at theirs.
+  Duration tell_all_after = std::chrono::milliseconds(100);
   // What is reduced at once; a multiple of 64.
   std::size_t chunk_bytes = std::size_t{128} << 10;
   // How many chunks of a peer may wait for the other peers'.
@@ -49,6 +58,8 @@ struct ChunkPlan {
   bool in_place = false;
   // This rank's whole operand travels behind its signature, in one piece.
   bool whole = false;
+  // It travels in a tree. This rank reduces all rows or, if `own` is empty, none.
+  bool in_tree = false;
   // What this rank reduces: `own` of its operand with the rows of ranks [first_row, end_row), and before them what
   // carried_from has made of it. The result goes to carried_to, or else into this range of the output.
   ByteRange own = {};
@@ -72,6 +83,9 @@ struct LinkPlan {
   std::vector<Passed> send_results = {};
   std::vector<ByteRange> receive = {};  // into the output, behind the row
 };
+
+// Whether what is small takes the way of a tree.
+bool has_trees(const Topology& topology, const LinkTuning& tuning);
 
 // REQUIRES: check_arguments() has passed.
 ChunkPlan plan_chunks(const Collective& collective, int rank, const Topology& topology, const LinkTuning& tuning);

@@ -10,7 +10,8 @@ using namespace lockstep;
 
 namespace {
 
-constexpr LinkTuning kTuning{.small_bytes = 256, .chunk_bytes = 64, .window_chunks = 2};
+constexpr LinkTuning kTuning{
+    .small_bytes = 256, .tree_ranks = 100, .tree_lone_ranks = 100, .chunk_bytes = 64, .window_chunks = 2};
 constexpr std::uint64_t kCounts[] = {0, 1, 2, 63, 64, 65, 100, 257, 1000, 65537};
 constexpr OpKind kKinds[] = {OpKind::all_reduce, OpKind::reduce,         OpKind::broadcast,
                              OpKind::all_gather, OpKind::reduce_scatter, OpKind::barrier};
@@ -216,6 +217,27 @@ TEST_CASE("between two nodes large data cross once in each direction, however ma
       CHECK(crossing(OpKind::broadcast, 10'000, from) == (from == 0 ? 40'000 : 0));
       CHECK(crossing(OpKind::reduce, 10'000, from) == 40'000);
     }
+  }
+}
+
+TEST_CASE("what is small goes in a tree where a group has as many ranks as the tuning says") {
+  const Topology nodes({0, 0, 1, 1, 2}), alone(5);
+  const auto in_tree = [](OpKind kind, std::uint64_t count, const Topology& topology, int ranks, int lone_ranks) {
+    LinkTuning tuning = kTuning;
+    tuning.tree_ranks = ranks;
+    tuning.tree_lone_ranks = lone_ranks;
+    return plan_chunks(make(kind, count, 0), 0, topology, tuning).in_tree;
+  };
+  for (const OpKind kind : {OpKind::all_reduce, OpKind::reduce, OpKind::broadcast, OpKind::all_gather}) {
+    CHECK(in_tree(kind, 64, nodes, 5, 9));
+    CHECK_FALSE(in_tree(kind, 65, nodes, 5, 9));
+    CHECK_FALSE(in_tree(kind, 64, nodes, 6, 2));
+    CHECK(in_tree(kind, 64, alone, 9, 5));
+    CHECK_FALSE(in_tree(kind, 64, alone, 2, 6));
+  }
+  CHECK(in_tree(OpKind::barrier, 0, nodes, 5, 9));
+  for (const OpKind kind : {OpKind::reduce_scatter, OpKind::gather, OpKind::scatter, OpKind::all_to_all}) {
+    CHECK_FALSE(in_tree(kind, 1, nodes, 2, 2));
   }
 }
 

@@ -1,9 +1,9 @@
 // The chunk plan says which bytes a rank exchanges with each peer in one collective over links. Pure.
 //
-// A link carries, in this order: a range of the sender's operand, which is ready from the start; partial results, as
-// they are reduced; ranges of the sender's output, sent on as they become ready. What arrives is a row to be reduced,
-// which is the peer's operand or what the ranks before it have made of theirs, and ranges that go straight into the
-// output.
+// A link carries, in this order: ranges of the sender's operand, which are ready from the start; what the sender has
+// reduced, partly or for good, as it goes; ranges of the sender's output, sent on as they become ready. What arrives is
+// a row to be reduced, which is the peer's operand or what the ranks before it have made of theirs, and ranges that go
+// straight into the output.
 //
 // Without nodes (see topology.h) all ranks exchange with each other. With nodes, a large collective goes in two levels:
 //   all_reduce, reduce   Lane i owns slice i. On each node its rank reduces the node's rows, in rank order and behind
@@ -14,7 +14,10 @@
 //                        ((x0 + x1) + x2) + ... in rank order.
 //   broadcast            The root deals slices to its node's lanes; each goes from node to node, and within each.
 //   all_gather           Each rank tells its lane on the other nodes, and what it hears from there the ranks of its
-//   node.
+//                        node.
+//   reduce_scatter       Lane i reduces the blocks of all ranks in lane i, and of those beyond the lanes its share,
+//   from
+//                        node to node like all_reduce; the last node hands each block to its rank.
 // In a group of many ranks, a small collective goes in a tree (tree_plan.h), and links carry nothing of this.
 #pragma once
 
@@ -50,7 +53,19 @@ struct ByteRange {
   std::size_t bytes() const { return end - begin; }
 };
 
+inline std::size_t bytes_of(const std::vector<ByteRange>& ranges) {
+  std::size_t bytes = 0;
+  for (const ByteRange& each : ranges) bytes += each.bytes();
+  return bytes;
+}
+
 inline constexpr int kReducedHere = -1;
+
+// The next so many bytes of what a rank has reduced are the result of rank `to`, perhaps itself.
+struct Delivery {
+  std::size_t bytes = 0;
+  int to = -1;
+};
 
 // What all links of this rank have in common.
 struct ChunkPlan {
@@ -60,14 +75,17 @@ struct ChunkPlan {
   bool whole = false;
   // It travels in a tree. This rank reduces all rows or, if `own` is empty, none.
   bool in_tree = false;
-  // What this rank reduces: `own` of its operand with the rows of ranks [first_row, end_row), and before them what
-  // carried_from has made of it. The result goes to carried_to, or else into this range of the output.
-  ByteRange own = {};
-  ByteRange result = {};
+  // What this rank reduces: `own` of its operand, one range behind the other, with the rows of ranks [first_row,
+  // end_row), and before them what carried_from has made of it.
+  std::vector<ByteRange> own = {};
   int first_row = 0;
   int end_row = 0;
   int carried_from = -1;
+  // More is added to it by carried_to. Or else it goes, as far as it is this rank's, into this range of the output; all
+  // of it if there are no deliveries.
   int carried_to = -1;
+  std::vector<Delivery> deliveries = {};
+  ByteRange result = {};
 };
 
 // A range of this rank's output that it passes on, and where it comes from: the rank that sends it here, this rank
@@ -79,7 +97,7 @@ struct Passed {
 
 // One link. Ranges of the operand and of this rank's output.
 struct LinkPlan {
-  ByteRange send_operand = {};
+  std::vector<ByteRange> send_operand = {};
   std::vector<Passed> send_results = {};
   std::vector<ByteRange> receive = {};  // into the output, behind the row
 };

@@ -72,12 +72,7 @@ void Exchange::begin(const Collective& collective, const Signature& signature) {
   previous_ = signature_;
   signature_ = signature;
   plan_ = plan_chunks(collective, rank_, topology_, tuning_);
-  element_ = element_size(collective.dtype);
-  carry_element_ = is_half(collective.dtype) ? sizeof(float) : element_;
-  chunk_elements_ = tuning_.chunk_bytes / element_;
-  window_elements_ = chunk_elements_ * tuning_.window_chunks;
-  to_reduce_ = plan_.own.bytes() / element_;
-  reduced_ = 0;
+  begin_reduction();
   const std::span<const Segment> operand = plan_.in_place ? collective.output : collective.input;
   const std::size_t payload = plan_.whole ? collective.count * element_ : 0;
   header_.resize(sizeof signature + payload);
@@ -87,10 +82,16 @@ void Exchange::begin(const Collective& collective, const Signature& signature) {
   signatures_missing_ = plan_.in_tree ? 0 : size_ - 1;
   next_look_ = {};
   has_warned_ = has_told_all_ = false;
-  own_ = SegmentCursor(operand, plan_.own.begin);
-  result_ = SegmentCursor(collective.output, plan_.result.begin);
-  if (plan_.carried_to >= 0) carry_.resize(std::min(to_reduce_, window_elements_) * carry_element_);
   for (int step = 1; step < size_; ++step) begin_link(peer_at(step));
+  std::size_t at = 0;
+  for (const Delivery& each : deliveries_) {
+    const std::size_t end = at + each.bytes / element_ * given_element_;
+    if (each.to != rank_) {
+      link(each.to).carry_begin = link(each.to).carry_sent = at;
+      link(each.to).carry_end = end;
+    }
+    at = end;
+  }
   if (plan_.in_tree) begin_tree();
   peers_.clear();
   for (int step = 1; step < size_; ++step) {
@@ -98,6 +99,28 @@ void Exchange::begin(const Collective& collective, const Signature& signature) {
     if (each.is_expected || each.header_bytes != 0) peers_.push_back(peer_at(step));
   }
   if (size_ == 1) copy_own_part();
+}
+
+void Exchange::begin_reduction() {
+  const Collective& collective = *collective_;
+  element_ = element_size(collective.dtype);
+  carry_element_ = is_half(collective.dtype) ? sizeof(float) : element_;
+  given_element_ = plan_.carried_to >= 0 ? carry_element_ : element_;
+  chunk_elements_ = tuning_.chunk_bytes / element_;
+  window_elements_ = chunk_elements_ * tuning_.window_chunks;
+  to_reduce_ = bytes_of(plan_.own) / element_;
+  reduced_ = 0;
+  own_memory_.clear();
+  for (const ByteRange& range : plan_.own) {
+    append_range(plan_.in_place ? collective.output : collective.input, range.begin, range.bytes(), own_memory_);
+  }
+  own_ = SegmentCursor(own_memory_);
+  result_ = SegmentCursor(collective.output, plan_.result.begin);
+  deliveries_ = plan_.deliveries;
+  if (deliveries_.empty())
+    deliveries_.push_back({to_reduce_ * element_, plan_.carried_to >= 0 ? plan_.carried_to : rank_});
+  const bool gives = std::ranges::any_of(deliveries_, [this](const Delivery& each) { return each.to != rank_; });
+  if (gives) carry_.resize(std::min(to_reduce_, window_elements_) * given_element_);
 }
 
 void Exchange::begin_link(int peer) {
@@ -110,10 +133,15 @@ void Exchange::begin_link(int peer) {
   link.is_answer = false;
   link.header_bytes = plan_.in_tree ? 0 : header_.size();
   link.header_sent = 0;
-  link.operand = SegmentCursor(plan_.in_place ? collective_->output : collective_->input, link.plan.send_operand.begin);
-  link.operand_left = plan_.whole ? 0 : link.plan.send_operand.bytes();
-  link.carry_bytes = peer == plan_.carried_to ? to_reduce_ * carry_element_ : 0;
-  link.carry_sent = 0;
+  link.operand_memory.clear();
+  link.operand_left = plan_.whole ? 0 : bytes_of(link.plan.send_operand);
+  for (const ByteRange& range : link.plan.send_operand) {
+    if (plan_.whole) break;
+    append_range(plan_.in_place ? collective_->output : collective_->input, range.begin, range.bytes(),
+                 link.operand_memory);
+  }
+  link.operand = SegmentCursor(link.operand_memory);
+  link.carry_begin = link.carry_end = link.carry_sent = 0;
   link.result_memory.clear();
   link.result_bytes = link.result_sent = 0;
   for (const Passed& passed : link.plan.send_results) {
@@ -197,10 +225,11 @@ ByteSpan Exchange::next_to_send(const Link& link) const {
   }
   if (link.header_sent < link.header_bytes) return {};
   if (link.operand_left != 0) return {link.operand.data(), std::min(link.operand.run(), link.operand_left)};
-  if (link.carry_sent < link.carry_bytes) {
-    const std::size_t at = link.carry_sent % window_bytes(carry_element_);
-    const std::size_t there = reduced_ * carry_element_ - link.carry_sent;
-    return ByteSpan(carry_).subspan(at, std::min(there, carry_.size() - at));
+  if (link.carry_sent < link.carry_end) {
+    const std::size_t at = link.carry_sent % window_bytes(given_element_);
+    const std::size_t there = std::min(reduced_ * given_element_, link.carry_end);
+    return ByteSpan(carry_).subspan(at,
+                                    std::min(std::max(there, link.carry_sent) - link.carry_sent, carry_.size() - at));
   }
   const std::size_t ready = result_ready(link) - link.result_sent;
   if (ready != 0) return {link.result.data(), std::min(link.result.run(), ready)};
@@ -220,7 +249,7 @@ bool Exchange::send(int peer) {
   } else if (link.operand_left != 0) {
     link.operand.advance(bytes);
     link.operand_left -= bytes;
-  } else if (link.carry_sent < link.carry_bytes) {
+  } else if (link.carry_sent < link.carry_end) {
     link.carry_sent += bytes;
   } else {
     link.result.advance(bytes);
@@ -376,8 +405,10 @@ bool Exchange::reduce_ready() {
     const Link& each = link(peer);
     if (each.row_bytes != 0 && !plan_.in_tree) limit = std::min(limit, each.row_received / each.row_element);
   }
-  if (plan_.carried_to >= 0) {
-    limit = std::min(limit, link(plan_.carried_to).carry_sent / carry_element_ + window_elements_);
+  // What is not sent yet may not be overwritten.
+  for (const Delivery& each : deliveries_) {
+    if (each.to == rank_ || link(each.to).carry_sent == link(each.to).carry_end) continue;
+    limit = std::min(limit, link(each.to).carry_sent / given_element_ + window_elements_);
   }
   const std::size_t before = reduced_;
   while (reduced_ < to_reduce_) {
@@ -388,18 +419,28 @@ bool Exchange::reduce_ready() {
   return reduced_ != before;
 }
 
+Delivery Exchange::next_delivery() const {
+  std::size_t done = reduced_ * element_;
+  for (const Delivery& each : deliveries_) {
+    if (done < each.bytes) return {each.bytes - done, each.to};
+    done -= each.bytes;
+  }
+  return {};
+}
+
 void Exchange::reduce_chunk(std::size_t count) {
   while (count != 0) {
-    const bool carries = plan_.carried_to >= 0;
+    const Delivery next = next_delivery();
+    const bool is_kept = next.to == rank_;
+    std::size_t run = std::min({count, own_.run() / element_, next.bytes / element_});
     const std::size_t at = reduced_ % window_elements_;
-    std::size_t run = std::min(count, own_.run() / element_);
-    if (!carries) run = std::min(run, result_.run() / element_);
-    const bool is_wide = is_half(collective_->dtype) && (carries || plan_.carried_from >= 0);
+    run = std::min(run, is_kept ? result_.run() / element_ : window_elements_ - at);
+    const bool is_wide = is_half(collective_->dtype) && (plan_.carried_to >= 0 || plan_.carried_from >= 0);
     if (is_wide) run = std::min(run, kWideElements);
-    std::byte* const output = carries ? carry_.data() + at * carry_element_ : result_.data();
+    std::byte* const output = is_kept ? result_.data() : carry_.data() + at * given_element_;
     is_wide ? reduce_wide(output, run) : reduce_run(output, run);
     own_.advance(run * element_);
-    if (!carries) result_.advance(run * element_);
+    if (is_kept) result_.advance(run * element_);
     reduced_ += run;
     count -= run;
   }
@@ -461,7 +502,7 @@ bool Exchange::sent(const Link& link) const {
   // A signature that nobody waits for is sent whole or not at all.
   const bool is_head_sent =
       link.header_sent == link.header_bytes || (link.header_bytes == 0 && link.header_sent == sizeof(Signature));
-  return is_head_sent && link.operand_left == 0 && link.carry_sent == link.carry_bytes &&
+  return is_head_sent && link.operand_left == 0 && link.carry_sent == link.carry_end &&
          link.result_sent == link.result_bytes;
 }
 

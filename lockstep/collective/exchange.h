@@ -57,10 +57,13 @@ class Exchange {
     bool is_answer = false;   // what goes first is answer_, not header_
     std::size_t header_bytes = 0;
     std::size_t header_sent = 0;
+    std::vector<Segment> operand_memory;  // of plan.send_operand
     SegmentCursor operand;
     std::size_t operand_left = 0;
-    std::size_t carry_bytes = 0;  // of partial results
-    std::size_t carry_sent = 0;
+    // Of what is reduced here, the part that goes to the peer.
+    std::size_t carry_begin = 0;
+    std::size_t carry_end = 0;
+    std::size_t carry_sent = 0;          // up to here
     std::vector<Segment> result_memory;  // of plan.send_results
     SegmentCursor result;
     std::size_t result_bytes = 0;
@@ -80,6 +83,7 @@ class Exchange {
   };
 
   void begin(const Collective& collective, const Signature& signature);
+  void begin_reduction();
   void begin_link(int peer);
   void begin_tree();
   void expect_row(Link& link, std::size_t bytes, std::size_t window);
@@ -93,6 +97,8 @@ class Exchange {
   bool join_rows();
   bool conclude_tree();
   bool reduce_ready();
+  // The delivery that the next element reduced belongs to, and how many bytes of it are left.
+  Delivery next_delivery() const;
   void reduce_chunk(std::size_t count);
   void reduce_run(std::byte* output, std::size_t count);
   void reduce_wide(std::byte* output, std::size_t count);
@@ -149,11 +155,14 @@ class Exchange {
   std::vector<int> peers_;         // who is spoken to, the next neighbour first, so that not all send to the same one
   std::size_t element_ = 1;        // bytes of one
   std::size_t carry_element_ = 1;  // of a partial result: float16 and bfloat16 are rounded at the end only
+  std::size_t given_element_ = 1;  // of what is reduced here
   std::size_t chunk_elements_ = 0;
   std::size_t window_elements_ = 0;
   std::size_t to_reduce_ = 0;  // elements
   std::size_t reduced_ = 0;
-  std::vector<std::byte> carry_;  // the window of partial results on their way to plan_.carried_to
+  std::vector<Delivery> deliveries_;  // of plan_, with one for carried_to
+  std::vector<std::byte> carry_;      // the window of what has been reduced and is on its way to other ranks
+  std::vector<Segment> own_memory_;   // of plan_.own
   std::vector<float> wide_;
   SegmentCursor own_;
   SegmentCursor result_;

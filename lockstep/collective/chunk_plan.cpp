@@ -2,7 +2,6 @@
 
 #include "lockstep/collective/node_plan.h"
 #include "lockstep/collective/piece.h"
-#include "lockstep/collective/slice.h"
 #include "lockstep/collective/tree_plan.h"
 
 namespace lockstep {
@@ -10,21 +9,6 @@ namespace {
 
 // With fewer of them a reduce-scatter loses more by the longer way through the nodes than it gains.
 constexpr std::size_t kChunksThatOverlap = 4;
-
-std::size_t data_bytes(const Collective& collective) { return collective.count * element_size(collective.dtype); }
-
-ByteRange slice_bytes(const Collective& collective, int slices, int index) {
-  const Slice slice = slice_of(collective.count, slices, index);
-  const std::size_t element = element_size(collective.dtype);
-  return {slice.begin * element, slice.end * element};
-}
-
-// The part of a list of n parts that belongs to a rank.
-ByteRange part(const Collective& collective, int rank) {
-  const std::size_t bytes = data_bytes(collective);
-  const std::size_t begin = bytes * static_cast<std::size_t>(rank);
-  return {begin, begin + bytes};
-}
 
 bool is_small(const Collective& collective, const LinkTuning& tuning) {
   return data_bytes(collective) <= tuning.small_bytes;
@@ -81,7 +65,7 @@ ChunkPlan plan_flat_chunks(const Collective& collective, int rank, int size, boo
       const ByteRange own = small ? everything : slice_bytes(collective, size, rank);
       return {.in_place = true, .whole = small, .own = {own}, .end_row = size, .result = own};
     }
-    case OpKind::reduce_scatter: return {.own = {part(collective, rank)}, .end_row = size, .result = everything};
+    case OpKind::reduce_scatter: return {.own = {part_bytes(collective, rank)}, .end_row = size, .result = everything};
     case OpKind::broadcast: return {.in_place = true, .whole = rank == collective.root && small};
     case OpKind::reduce: {
       if (small && rank != collective.root) return {.in_place = true};
@@ -145,7 +129,7 @@ void plan_link(const Collective& collective, int rank, const Topology& topology,
   const bool small = is_small(collective, tuning);
   switch (collective.kind) {
     case OpKind::all_reduce: return plan_all_reduce(collective, rank, size, peer, small, plan);
-    case OpKind::reduce_scatter: plan.send_operand.push_back(part(collective, peer)); return;
+    case OpKind::reduce_scatter: plan.send_operand.push_back(part_bytes(collective, peer)); return;
     case OpKind::reduce: return plan_reduce(collective, rank, size, peer, small, plan);
     case OpKind::all_gather:
     case OpKind::gather:

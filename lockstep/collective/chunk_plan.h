@@ -10,15 +10,13 @@
 //                        what arrives from the node before, and hands that on to the next node. The last one has the
 //                        result, which comes back the same way, from node to node, each telling its own ranks. So a
 //                        node sends and receives each byte at most twice, once each with two nodes, and element i is
-//                        still
-//                        ((x0 + x1) + x2) + ... in rank order.
+//                        still ((x0 + x1) + x2) + ... in rank order.
 //   broadcast            The root deals slices to its node's lanes; each goes from node to node, and within each.
 //   all_gather           Each rank tells its lane on the other nodes, and what it hears from there the ranks of its
 //                        node.
-//   reduce_scatter       Lane i reduces the blocks of all ranks in lane i, and of those beyond the lanes its share,
-//   from
-//                        node to node like all_reduce; the last node hands each block to its rank.
-// In a group of many ranks, a small collective goes in a tree (tree_plan.h), and links carry nothing of this.
+//   reduce_scatter       Lane i reduces the blocks of all ranks in lane i, and its share of those beyond the lanes',
+//                        from node to node like all_reduce; the last node hands each block to its rank.
+// What is small goes in a tree (tree_plan.h) in a group of many ranks; then links carry nothing of this.
 #pragma once
 
 #include <chrono>
@@ -26,6 +24,7 @@
 #include <vector>
 
 #include "lockstep/base/clock.h"
+#include "lockstep/collective/byte_range.h"
 #include "lockstep/collective/collective.h"
 #include "lockstep/collective/topology.h"
 
@@ -33,10 +32,11 @@ namespace lockstep {
 
 // Sizes at which algorithms change over. All ranks of a group use the same.
 struct LinkTuning {
-  // Up to this size every rank sends everything to everybody, which takes one exchange instead of two,
+  // Up to this size every rank sends everything to everybody, which takes one exchange instead of two, or all goes in a
+  // tree.
   std::size_t small_bytes = std::size_t{16} << 10;
-  // or, in a group of at least so many ranks, everything takes the way of a tree: where ranks share nodes, which speak
-  // to each other once, and where each is alone, and a tree has fewer messages but more of them one after the other.
+  // A group has trees from so many ranks on: if ranks share nodes, and if each has one of its own. Among the latter a
+  // tree is not only fewer messages, but also more of them one after the other.
   int tree_ranks = 4;
   int tree_lone_ranks = 8;
   // After this long a rank of a tree shows all others its signature, and looks at theirs.
@@ -46,18 +46,6 @@ struct LinkTuning {
   // How many chunks of a peer may wait for the other peers'.
   std::size_t window_chunks = 4;
 };
-
-struct ByteRange {
-  std::size_t begin = 0;
-  std::size_t end = 0;
-  std::size_t bytes() const { return end - begin; }
-};
-
-inline std::size_t bytes_of(const std::vector<ByteRange>& ranges) {
-  std::size_t bytes = 0;
-  for (const ByteRange& each : ranges) bytes += each.bytes();
-  return bytes;
-}
 
 inline constexpr int kReducedHere = -1;
 

@@ -74,7 +74,7 @@ void Exchange::begin(const Collective& collective, const Signature& signature) {
   plan_ = plan_chunks(collective, rank_, topology_, tuning_);
   begin_reduction();
   const std::span<const Segment> operand = plan_.in_place ? collective.output : collective.input;
-  const std::size_t payload = plan_.whole ? collective.count * element_ : 0;
+  const std::size_t payload = plan_.whole ? data_bytes(collective) : 0;
   header_.resize(sizeof signature + payload);
   std::memcpy(header_.data(), &signature, sizeof signature);
   gather_bytes(operand, 0, header_.data() + sizeof signature, payload);
@@ -213,7 +213,6 @@ void Exchange::move_all(Deadline deadline) {
   }
 }
 
-// How far what goes first on a link may be sent.
 std::size_t Exchange::header_ready(const Link& link) const {
   const bool is_there = link.is_answer ? is_concluded_ : header_there_ >= link.header_bytes;
   return std::max(is_there ? link.header_bytes : 0, has_told_all_ ? sizeof(Signature) : 0);
@@ -297,7 +296,6 @@ bool Exchange::receive(int peer) {
   return bytes != 0;
 }
 
-// `bytes` more of the signature and of the row behind it are there.
 void Exchange::take_head(int peer, std::size_t bytes) {
   Link& link = this->link(peer);
   std::byte* const head = link.scratch.data() + kSignatureOffset;
@@ -311,7 +309,6 @@ void Exchange::take_head(int peer, std::size_t bytes) {
   if (link.signature_received == sizeof(Signature)) take_signature(peer);
 }
 
-// Whether a signature is of an earlier collective, which ended before this rank read it.
 bool Exchange::is_bygone(const std::byte* signature) const {
   if (!has_trees(topology_, tuning_)) return false;
   Signature theirs;
@@ -342,7 +339,6 @@ void Exchange::copy_own_part() {
              own.bytes);
 }
 
-// In a tree, lengthens the bundle by what has come.
 bool Exchange::join_rows() {
   if (!plan_.in_tree) return false;
   const std::size_t before = joined_;
@@ -356,12 +352,11 @@ bool Exchange::join_rows() {
   return joined_ != before;
 }
 
-// In a tree, once all rows are there and reduced: the output, and the answer to the ranks of this node.
 bool Exchange::conclude_tree() {
   if (!plan_.in_tree || is_concluded_ || joined_ < tree_.receive.size() || reduced_ < to_reduce_) return false;
   is_concluded_ = true;
   const Collective& collective = *collective_;
-  const std::size_t bytes = collective.count * element_;
+  const std::size_t bytes = data_bytes(collective);
   switch (collective.kind) {
     case OpKind::all_reduce:
     case OpKind::reduce:
@@ -384,7 +379,6 @@ bool Exchange::conclude_tree() {
   return true;
 }
 
-// What this rank has gathered in a tree, or has been answered.
 const std::byte* Exchange::bundle() const {
   if (rank_ == tree_.leader) return header_.data() + sizeof(Signature);
   return link(tree_.leader).scratch.data() + kRowsOffset;

@@ -90,10 +90,13 @@ class Exchange {
   void move_all(Deadline deadline);
   bool send(int peer);
   bool receive(int peer);
+  // `bytes` more of the signature and of the row behind it are there.
   void take_head(int peer, std::size_t bytes);
+  // Whether a signature is of an earlier collective, which ended before this rank read it.
   bool is_bygone(const std::byte* signature) const;
   void take_signature(int peer);
   void copy_own_part();
+  // In a tree: lengthens the bundle by what has come; makes the output and the answer once all is there.
   bool join_rows();
   bool conclude_tree();
   bool reduce_ready();
@@ -104,7 +107,9 @@ class Exchange {
   void reduce_wide(std::byte* output, std::size_t count);
   // Where the next element of the rank's row is.
   const std::byte* row(int rank) const;
+  // What this rank has gathered in a tree, or has been answered.
   const std::byte* bundle() const;
+  // How far what goes first on a link may be sent.
   std::size_t header_ready(const Link& link) const;
   ByteSpan next_to_send(const Link& link) const;
   MutableByteSpan next_to_receive(Link& link) const;
@@ -166,12 +171,14 @@ class Exchange {
   std::vector<float> wide_;
   SegmentCursor own_;
   SegmentCursor result_;
+  bool has_told_all_ = false;  // its signature, or is doing so
+  // In a tree: how many of tree_.receive are in the bundle, whether the output and the answer are there, and the answer
+  // of a reduction behind the signature.
   TreePlan tree_;
-  std::size_t joined_ = 0;  // of tree_.receive
+  std::size_t joined_ = 0;
   bool is_concluded_ = false;
-  bool has_told_all_ = false;
-  std::vector<std::byte> answer_;  // the signature and the result
-  std::vector<Link> links_;        // by peer; the own one is idle
+  std::vector<std::byte> answer_;
+  std::vector<Link> links_;  // by peer; the own one is idle
   std::vector<const std::byte*> rows_;
   std::vector<Mesh::Interest> interests_;
 };

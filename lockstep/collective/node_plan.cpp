@@ -3,7 +3,6 @@
 #include <cstdlib>
 
 #include "lockstep/collective/piece.h"
-#include "lockstep/collective/slice.h"
 
 namespace lockstep {
 namespace {
@@ -21,19 +20,10 @@ struct View {
   // The rank in this one's lane on another node.
   int there(int node) const { return topology.first(node) + lane(); }
 
-  // In lists of one part a rank: all_gather's output and reduce_scatter's input.
-  std::size_t part_bytes() const { return collective.count * element_size(collective.dtype); }
-  ByteRange part(int of) const {
-    const std::size_t begin = part_bytes() * static_cast<std::size_t>(of);
-    return {begin, begin + part_bytes()};
-  }
-
   // What a rank's lane owns.
   ByteRange slice(int of) const {
     if (!has_lane(of)) return {};
-    const Slice slice = slice_of(collective.count, topology.lanes(), topology.lane(of));
-    const std::size_t element = element_size(collective.dtype);
-    return {slice.begin * element, slice.end * element};
+    return slice_bytes(collective, topology.lanes(), topology.lane(of));
   }
 };
 
@@ -115,13 +105,13 @@ void plan_all_gather(const View& view, int peer, LinkPlan& plan) {
   const Topology& topology = view.topology;
   const bool same_lane = topology.lane(peer) == view.lane();
   if (!view.is_local(peer) && !same_lane) return;
-  plan.send_operand.push_back({0, view.part_bytes()});
-  add(plan.receive, view.part(peer));
+  plan.send_operand.push_back({0, data_bytes(view.collective)});
+  add(plan.receive, part_bytes(view.collective, peer));
   if (!view.is_local(peer)) return;
   for (int node = 0; node < topology.nodes(); ++node) {
     if (node == view.node()) continue;
-    add(plan.send_results, view.part(view.there(node)), view.there(node));
-    add(plan.receive, view.part(topology.first(node) + topology.lane(peer)));
+    add(plan.send_results, part_bytes(view.collective, view.there(node)), view.there(node));
+    add(plan.receive, part_bytes(view.collective, topology.first(node) + topology.lane(peer)));
   }
 }
 
@@ -134,9 +124,9 @@ ChunkPlan plan_scattering_chain(const View& view) {
   place_in_chain(view, plan);
   for (int rank = 0; rank < view.topology.size(); ++rank) {
     if (lane_for(view, rank) != view.lane()) continue;
-    plan.own.push_back(view.part(rank));
-    if (plan.carried_to < 0) plan.deliveries.push_back({view.part_bytes(), rank});
-    if (plan.carried_to < 0 && rank == view.rank) plan.result = {0, view.part_bytes()};
+    plan.own.push_back(part_bytes(view.collective, rank));
+    if (plan.carried_to < 0) plan.deliveries.push_back({data_bytes(view.collective), rank});
+    if (plan.carried_to < 0 && rank == view.rank) plan.result = {0, data_bytes(view.collective)};
   }
   return plan;
 }
@@ -145,11 +135,11 @@ void plan_reduce_scatter(const View& view, int peer, LinkPlan& plan) {
   const Topology& topology = view.topology;
   if (view.is_local(peer) && view.has_lane(peer)) {
     for (int rank = 0; rank < topology.size(); ++rank) {
-      if (lane_for(view, rank) == topology.lane(peer)) add(plan.send_operand, view.part(rank));
+      if (lane_for(view, rank) == topology.lane(peer)) add(plan.send_operand, part_bytes(view.collective, rank));
     }
   }
   const bool is_last = topology.node(peer) == topology.nodes() - 1;
-  if (is_last && topology.lane(peer) == lane_for(view, view.rank)) add(plan.receive, {0, view.part_bytes()});
+  if (is_last && topology.lane(peer) == lane_for(view, view.rank)) add(plan.receive, {0, data_bytes(view.collective)});
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "lockstep/collective/byte_range.h"
 #include "lockstep/collective/piece.h"
 
 namespace lockstep {
@@ -9,7 +10,7 @@ namespace {
 
 std::size_t operand_bytes(const Collective& collective, int rank) {
   if (collective.kind == OpKind::broadcast && rank != collective.root) return 0;
-  return collective.count * element_size(collective.dtype);
+  return data_bytes(collective);
 }
 
 std::size_t row_bytes(const Collective& collective, int rank) {

@@ -2,25 +2,13 @@
 
 #include "lockstep/collective/node_plan.h"
 #include "lockstep/collective/piece.h"
-#include "lockstep/collective/slice.h"
+#include "lockstep/collective/tree_plan.h"
 
 namespace lockstep {
 namespace {
 
-std::size_t data_bytes(const Collective& collective) { return collective.count * element_size(collective.dtype); }
-
-ByteRange slice_bytes(const Collective& collective, int slices, int index) {
-  const Slice slice = slice_of(collective.count, slices, index);
-  const std::size_t element = element_size(collective.dtype);
-  return {slice.begin * element, slice.end * element};
-}
-
-// The part of a list of n parts that belongs to a rank.
-ByteRange part(const Collective& collective, int rank) {
-  const std::size_t bytes = data_bytes(collective);
-  const std::size_t begin = bytes * static_cast<std::size_t>(rank);
-  return {begin, begin + bytes};
-}
+// With fewer of them a reduce-scatter loses more by the longer way through the nodes than it gains.
+constexpr std::size_t kChunksThatOverlap = 4;
 
 bool is_small(const Collective& collective, const LinkTuning& tuning) {
   return data_bytes(collective) <= tuning.small_bytes;
@@ -36,7 +24,7 @@ void plan_broadcast(const Collective& collective, int rank, int size, int peer, 
   const bool direct = size == 2 || small;
   const ByteRange everything{0, data_bytes(collective)};
   if (rank == root) {
-    plan.send_operand = direct ? everything : broadcast_slice(collective, size, peer);
+    plan.send_operand.push_back(direct ? everything : broadcast_slice(collective, size, peer));
   } else if (peer == root) {
     plan.receive.push_back(direct ? everything : broadcast_slice(collective, size, rank));
   } else if (!direct) {
@@ -48,16 +36,16 @@ void plan_broadcast(const Collective& collective, int rank, int size, int peer, 
 void plan_reduce(const Collective& collective, int rank, int size, int peer, bool small, LinkPlan& plan) {
   const int root = collective.root;
   if (small) {
-    if (peer == root) plan.send_operand = {0, data_bytes(collective)};
+    if (peer == root) plan.send_operand.push_back({0, data_bytes(collective)});
     return;
   }
-  plan.send_operand = slice_bytes(collective, size, peer);
+  plan.send_operand.push_back(slice_bytes(collective, size, peer));
   if (peer == root) plan.send_results.push_back({slice_bytes(collective, size, rank)});
   if (rank == root) plan.receive.push_back(slice_bytes(collective, size, peer));
 }
 
 void plan_all_reduce(const Collective& collective, int rank, int size, int peer, bool small, LinkPlan& plan) {
-  plan.send_operand = small ? ByteRange{0, data_bytes(collective)} : slice_bytes(collective, size, peer);
+  plan.send_operand.push_back(small ? ByteRange{0, data_bytes(collective)} : slice_bytes(collective, size, peer));
   if (small) return;
   plan.send_results.push_back({slice_bytes(collective, size, rank)});
   plan.receive.push_back(slice_bytes(collective, size, peer));
@@ -66,7 +54,7 @@ void plan_all_reduce(const Collective& collective, int rank, int size, int peer,
 void plan_pieces(const Collective& collective, int rank, int size, int peer, LinkPlan& plan) {
   const Piece to = piece_of(collective, size, rank, peer);
   const Piece from = piece_of(collective, size, peer, rank);
-  plan.send_operand = {to.input_offset, to.input_offset + to.bytes};
+  plan.send_operand.push_back({to.input_offset, to.input_offset + to.bytes});
   plan.receive.push_back({from.output_offset, from.output_offset + from.bytes});
 }
 
@@ -75,14 +63,14 @@ ChunkPlan plan_flat_chunks(const Collective& collective, int rank, int size, boo
   switch (collective.kind) {
     case OpKind::all_reduce: {
       const ByteRange own = small ? everything : slice_bytes(collective, size, rank);
-      return {.in_place = true, .whole = small, .own = own, .result = own, .end_row = size};
+      return {.in_place = true, .whole = small, .own = {own}, .end_row = size, .result = own};
     }
-    case OpKind::reduce_scatter: return {.own = part(collective, rank), .result = everything, .end_row = size};
+    case OpKind::reduce_scatter: return {.own = {part_bytes(collective, rank)}, .end_row = size, .result = everything};
     case OpKind::broadcast: return {.in_place = true, .whole = rank == collective.root && small};
     case OpKind::reduce: {
       if (small && rank != collective.root) return {.in_place = true};
       const ByteRange own = small ? everything : slice_bytes(collective, size, rank);
-      return {.in_place = true, .own = own, .result = own, .end_row = size};
+      return {.in_place = true, .own = {own}, .end_row = size, .result = own};
     }
     case OpKind::all_gather: return {.whole = small};
     case OpKind::gather:
@@ -94,29 +82,54 @@ ChunkPlan plan_flat_chunks(const Collective& collective, int rank, int size, boo
 }
 
 bool in_two_levels(const Collective& collective, const Topology& topology, const LinkTuning& tuning) {
+  if (!topology.is_hierarchical() || is_small(collective, tuning)) return false;
+  const std::size_t all_bytes = data_bytes(collective) * static_cast<std::size_t>(topology.size());
+  if (collective.kind == OpKind::reduce_scatter && all_bytes < kChunksThatOverlap * tuning.chunk_bytes) return false;
   // From node to node rows are reduced in rank order.
-  return topology.is_hierarchical() && !is_small(collective, tuning) && has_node_plan(collective.kind, topology) &&
-         collective.order == Order::ranks;
+  return has_node_plan(collective.kind, topology) && collective.order == Order::ranks;
+}
+
+bool goes_in_tree(const Collective& collective, const Topology& topology, const LinkTuning& tuning) {
+  return has_trees(topology, tuning) && is_small(collective, tuning) && has_tree_plan(collective.kind);
+}
+
+ChunkPlan plan_tree_chunks(const Collective& collective, int rank, const Topology& topology) {
+  ChunkPlan plan{.in_place = !consists_of_pieces(collective.kind), .whole = true, .in_tree = true};
+  if (!answers_with_result(collective.kind)) return plan;
+  const int node = topology.node(rank);
+  const bool is_wanted = collective.kind == OpKind::all_reduce || node == topology.node(collective.root);
+  if (is_wanted && rank == topology.first(node)) {
+    plan.result = {0, data_bytes(collective)};
+    plan.own = {plan.result};
+    plan.end_row = topology.size();
+  }
+  return plan;
 }
 
 }  // namespace
 
+bool has_trees(const Topology& topology, const LinkTuning& tuning) {
+  return topology.size() >= (topology.is_hierarchical() ? tuning.tree_ranks : tuning.tree_lone_ranks);
+}
+
 ChunkPlan plan_chunks(const Collective& collective, int rank, const Topology& topology, const LinkTuning& tuning) {
+  if (goes_in_tree(collective, topology, tuning)) return plan_tree_chunks(collective, rank, topology);
   if (in_two_levels(collective, topology, tuning)) return plan_node_chunks(collective, rank, topology);
   return plan_flat_chunks(collective, rank, topology.size(), is_small(collective, tuning));
 }
 
 void plan_link(const Collective& collective, int rank, const Topology& topology, int peer, const LinkTuning& tuning,
                LinkPlan& plan) {
-  plan.send_operand = {};
+  plan.send_operand.clear();
   plan.send_results.clear();
   plan.receive.clear();
+  if (goes_in_tree(collective, topology, tuning)) return;
   if (in_two_levels(collective, topology, tuning)) return plan_node_link(collective, rank, topology, peer, plan);
   const int size = topology.size();
   const bool small = is_small(collective, tuning);
   switch (collective.kind) {
     case OpKind::all_reduce: return plan_all_reduce(collective, rank, size, peer, small, plan);
-    case OpKind::reduce_scatter: plan.send_operand = part(collective, peer); return;
+    case OpKind::reduce_scatter: plan.send_operand.push_back(part_bytes(collective, peer)); return;
     case OpKind::reduce: return plan_reduce(collective, rank, size, peer, small, plan);
     case OpKind::all_gather:
     case OpKind::gather:

@@ -3,12 +3,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <functional>
+#include <optional>
 #include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
-#include "lockstep/base/log.h"
 #include "lockstep/collective/piece.h"
 #include "lockstep/collective/reduce.h"
 
@@ -23,11 +22,19 @@ constexpr Duration kFarewell = std::chrono::seconds(1);
 constexpr Duration kGrace = std::chrono::milliseconds(100);
 // How many float16 or bfloat16 elements are widened at once: few enough for the fastest cache.
 constexpr std::size_t kWideElements = 1024;
-// A peer that is not there after kFirstLook is asked how it fares, and again every kLookPeriod.
-constexpr Duration kFirstLook = std::chrono::milliseconds(100);
-constexpr Duration kLookPeriod = std::chrono::milliseconds(250);
 
 bool is_half(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16; }
+
+// What `move` moves, or nothing if the peer has left. For peers of which nothing is needed: they may be done.
+template <class Move>
+std::optional<std::size_t> unless_lost(Move move) {
+  try {
+    return move();
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::peer_lost) throw;
+    return std::nullopt;
+  }
+}
 
 }  // namespace
 
@@ -65,35 +72,76 @@ void Exchange::begin(const Collective& collective, const Signature& signature) {
   previous_ = signature_;
   signature_ = signature;
   plan_ = plan_chunks(collective, rank_, topology_, tuning_);
-  element_ = element_size(collective.dtype);
-  carry_element_ = is_half(collective.dtype) ? sizeof(float) : element_;
-  chunk_elements_ = tuning_.chunk_bytes / element_;
-  window_elements_ = chunk_elements_ * tuning_.window_chunks;
-  to_reduce_ = plan_.own.bytes() / element_;
-  reduced_ = 0;
+  begin_reduction();
   const std::span<const Segment> operand = plan_.in_place ? collective.output : collective.input;
-  const std::size_t payload = plan_.whole ? collective.count * element_ : 0;
+  const std::size_t payload = plan_.whole ? data_bytes(collective) : 0;
   header_.resize(sizeof signature + payload);
   std::memcpy(header_.data(), &signature, sizeof signature);
   gather_bytes(operand, 0, header_.data() + sizeof signature, payload);
-  signatures_missing_ = size_ - 1;
+  header_there_ = header_.size();
+  signatures_missing_ = plan_.in_tree ? 0 : size_ - 1;
   next_look_ = {};
-  has_warned_ = false;
-  own_ = SegmentCursor(operand, plan_.own.begin);
-  result_ = SegmentCursor(collective.output, plan_.result.begin);
-  if (plan_.carried_to >= 0) carry_.resize(std::min(to_reduce_, window_elements_) * carry_element_);
+  has_warned_ = has_told_all_ = false;
   for (int step = 1; step < size_; ++step) begin_link(peer_at(step));
+  std::size_t at = 0;
+  for (const Delivery& each : deliveries_) {
+    const std::size_t end = at + each.bytes / element_ * given_element_;
+    if (each.to != rank_) {
+      link(each.to).carry_begin = link(each.to).carry_sent = at;
+      link(each.to).carry_end = end;
+    }
+    at = end;
+  }
+  if (plan_.in_tree) begin_tree();
+  peers_.clear();
+  for (int step = 1; step < size_; ++step) {
+    const Link& each = link(peer_at(step));
+    if (each.is_expected || each.header_bytes != 0) peers_.push_back(peer_at(step));
+  }
   if (size_ == 1) copy_own_part();
+}
+
+void Exchange::begin_reduction() {
+  const Collective& collective = *collective_;
+  element_ = element_size(collective.dtype);
+  carry_element_ = is_half(collective.dtype) ? sizeof(float) : element_;
+  given_element_ = plan_.carried_to >= 0 ? carry_element_ : element_;
+  chunk_elements_ = tuning_.chunk_bytes / element_;
+  window_elements_ = chunk_elements_ * tuning_.window_chunks;
+  to_reduce_ = bytes_of(plan_.own) / element_;
+  reduced_ = 0;
+  own_memory_.clear();
+  for (const ByteRange& range : plan_.own) {
+    append_range(plan_.in_place ? collective.output : collective.input, range.begin, range.bytes(), own_memory_);
+  }
+  own_ = SegmentCursor(own_memory_);
+  result_ = SegmentCursor(collective.output, plan_.result.begin);
+  deliveries_ = plan_.deliveries;
+  if (deliveries_.empty())
+    deliveries_.push_back({to_reduce_ * element_, plan_.carried_to >= 0 ? plan_.carried_to : rank_});
+  const bool gives = std::ranges::any_of(deliveries_, [this](const Delivery& each) { return each.to != rank_; });
+  if (gives) carry_.resize(std::min(to_reduce_, window_elements_) * given_element_);
 }
 
 void Exchange::begin_link(int peer) {
   Link& link = this->link(peer);
   plan_link(*collective_, rank_, topology_, peer, tuning_, link.plan);
+  // What has been read of the signature that is next is kept.
+  if (link.is_expected) link.signature_received = 0;
+  link.presence = Presence::unknown;
+  link.is_expected = !plan_.in_tree;
+  link.is_answer = false;
+  link.header_bytes = plan_.in_tree ? 0 : header_.size();
   link.header_sent = 0;
-  link.operand = SegmentCursor(plan_.in_place ? collective_->output : collective_->input, link.plan.send_operand.begin);
-  link.operand_left = plan_.whole ? 0 : link.plan.send_operand.bytes();
-  link.carry_bytes = peer == plan_.carried_to ? to_reduce_ * carry_element_ : 0;
-  link.carry_sent = 0;
+  link.operand_memory.clear();
+  link.operand_left = plan_.whole ? 0 : bytes_of(link.plan.send_operand);
+  for (const ByteRange& range : link.plan.send_operand) {
+    if (plan_.whole) break;
+    append_range(plan_.in_place ? collective_->output : collective_->input, range.begin, range.bytes(),
+                 link.operand_memory);
+  }
+  link.operand = SegmentCursor(link.operand_memory);
+  link.carry_begin = link.carry_end = link.carry_sent = 0;
   link.result_memory.clear();
   link.result_bytes = link.result_sent = 0;
   for (const Passed& passed : link.plan.send_results) {
@@ -103,10 +151,8 @@ void Exchange::begin_link(int peer) {
   link.result = SegmentCursor(link.result_memory);
   const bool is_row = peer >= plan_.first_row && peer < plan_.end_row;
   link.row_element = is_row ? element_ : carry_element_;
-  link.row_bytes = is_row || peer == plan_.carried_from ? to_reduce_ * link.row_element : 0;
-  link.signature_received = link.row_received = 0;
-  const std::size_t scratch_bytes = kRowsOffset + std::min(link.row_bytes, window_bytes(link.row_element));
-  if (link.scratch.size() < scratch_bytes) link.scratch.resize(scratch_bytes);
+  const bool has_row = !plan_.in_tree && (is_row || peer == plan_.carried_from);
+  expect_row(link, has_row ? to_reduce_ * link.row_element : 0, window_bytes(link.row_element));
   link.output_memory.clear();
   link.output_bytes = link.output_received = 0;
   for (const ByteRange& range : link.plan.receive) {
@@ -116,26 +162,73 @@ void Exchange::begin_link(int peer) {
   link.output = SegmentCursor(link.output_memory);
 }
 
+void Exchange::expect_row(Link& link, std::size_t bytes, std::size_t window) {
+  link.row_bytes = bytes;
+  link.row_window = std::min(bytes, window);
+  link.row_received = 0;
+  const std::size_t scratch_bytes = kRowsOffset + link.row_window;
+  if (link.scratch.size() < scratch_bytes) link.scratch.resize(scratch_bytes);
+}
+
+void Exchange::begin_tree() {
+  const Collective& collective = *collective_;
+  plan_tree(collective, rank_, topology_, tree_);
+  header_.resize(sizeof(Signature) + (rank_ == tree_.leader ? tree_.bundle_bytes : tree_.row_bytes));
+  header_there_ = sizeof(Signature) + tree_.row_bytes;
+  joined_ = 0;
+  is_concluded_ = false;
+  for (const TreeMessage& each : tree_.send) link(each.peer).header_bytes = sizeof(Signature) + each.bytes;
+  const bool has_result = answers_with_result(collective.kind);
+  for (const TreeMessage& each : tree_.answers) {
+    link(each.peer).header_bytes = sizeof(Signature) + each.bytes;
+    link(each.peer).is_answer = has_result;
+  }
+  if (has_result) {
+    answer_.resize(header_there_);
+    std::memcpy(answer_.data(), &signature_, sizeof(Signature));
+  }
+  for (const TreeMessage& each : tree_.receive) {
+    Link& from = link(each.peer);
+    from.is_expected = true;
+    from.row_element = 1;
+    expect_row(from, each.bytes, each.bytes);
+    ++signatures_missing_;
+  }
+}
+
 void Exchange::move_all(Deadline deadline) {
+  for (int step = 1; step < size_; ++step) {
+    if (link(peer_at(step)).signature_received == sizeof(Signature)) take_signature(peer_at(step));
+  }
   while (!finished()) {
     bool moved = false;
-    for (int step = 1; step < size_; ++step) {
-      // Each rank starts with its neighbour, so that not all send to the same one.
-      moved |= send(peer_at(step));
-      moved |= receive(peer_at(step));
+    for (const int peer : peers_) {
+      moved |= send(peer);
+      moved |= receive(peer);
     }
+    moved |= join_rows();
     moved |= reduce_ready();
+    moved |= conclude_tree();
     if (!moved) wait(deadline);
   }
 }
 
+std::size_t Exchange::header_ready(const Link& link) const {
+  const bool is_there = link.is_answer ? is_concluded_ : header_there_ >= link.header_bytes;
+  return std::max(is_there ? link.header_bytes : 0, has_told_all_ ? sizeof(Signature) : 0);
+}
+
 ByteSpan Exchange::next_to_send(const Link& link) const {
-  if (link.header_sent < header_.size()) return ByteSpan(header_).subspan(link.header_sent);
+  if (const std::size_t there = header_ready(link); link.header_sent < there) {
+    return ByteSpan(link.is_answer ? answer_ : header_).subspan(link.header_sent, there - link.header_sent);
+  }
+  if (link.header_sent < link.header_bytes) return {};
   if (link.operand_left != 0) return {link.operand.data(), std::min(link.operand.run(), link.operand_left)};
-  if (link.carry_sent < link.carry_bytes) {
-    const std::size_t at = link.carry_sent % window_bytes(carry_element_);
-    const std::size_t there = reduced_ * carry_element_ - link.carry_sent;
-    return ByteSpan(carry_).subspan(at, std::min(there, carry_.size() - at));
+  if (link.carry_sent < link.carry_end) {
+    const std::size_t at = link.carry_sent % window_bytes(given_element_);
+    const std::size_t there = std::min(reduced_ * given_element_, link.carry_end);
+    return ByteSpan(carry_).subspan(at,
+                                    std::min(std::max(there, link.carry_sent) - link.carry_sent, carry_.size() - at));
   }
   const std::size_t ready = result_ready(link) - link.result_sent;
   if (ready != 0) return {link.result.data(), std::min(link.result.run(), ready)};
@@ -146,13 +239,16 @@ bool Exchange::send(int peer) {
   Link& link = this->link(peer);
   const ByteSpan data = next_to_send(link);
   if (data.empty()) return false;
-  const std::size_t bytes = mesh_.send_some(peer, data);
-  if (link.header_sent < header_.size()) {
+  const bool is_head = link.header_sent < header_ready(link);
+  const auto move = [&] { return mesh_.send_some(peer, data); };
+  // Who has left need not be told any more.
+  const std::size_t bytes = link.header_bytes != 0 ? move() : unless_lost(move).value_or(data.size());
+  if (is_head) {
     link.header_sent += bytes;
   } else if (link.operand_left != 0) {
     link.operand.advance(bytes);
     link.operand_left -= bytes;
-  } else if (link.carry_sent < link.carry_bytes) {
+  } else if (link.carry_sent < link.carry_end) {
     link.carry_sent += bytes;
   } else {
     link.result.advance(bytes);
@@ -163,13 +259,14 @@ bool Exchange::send(int peer) {
 
 MutableByteSpan Exchange::next_to_receive(Link& link) const {
   const MutableByteSpan scratch(link.scratch);
-  const std::size_t window = window_bytes(link.row_element);
+  if (!link.is_expected && (!has_told_all_ || link.presence == Presence::gone)) return {};
   if (link.signature_received < sizeof(Signature)) {
     // The first rows lie behind the signature, so that one call can fetch both.
     const std::size_t begin = kSignatureOffset + link.signature_received;
-    return scratch.subspan(begin, kRowsOffset + std::min(link.row_bytes, window) - begin);
+    return scratch.subspan(begin, kRowsOffset + link.row_window - begin);
   }
   if (link.row_received < link.row_bytes) {
+    const std::size_t window = link.row_window;
     const std::size_t at = link.row_received % window;
     const std::size_t limit = std::min(link.row_bytes, reduced_ * link.row_element + window);
     return scratch.subspan(kRowsOffset + at, std::min(window - at, limit - link.row_received));
@@ -184,27 +281,54 @@ bool Exchange::receive(int peer) {
   Link& link = this->link(peer);
   const MutableByteSpan space = next_to_receive(link);
   if (space.empty()) return false;
-  std::size_t bytes = mesh_.recv_some(peer, space);
-  const bool moved = bytes != 0;
+  const auto move = [&] { return mesh_.recv_some(peer, space); };
+  const std::optional<std::size_t> moved = link.is_expected ? move() : unless_lost(move);
+  if (!moved) link.presence = Presence::gone;
+  const std::size_t bytes = moved.value_or(0);
   if (link.signature_received < sizeof(Signature)) {
-    const std::size_t head = std::min(bytes, sizeof(Signature) - link.signature_received);
-    link.signature_received += head;
-    link.row_received += bytes - head;
-    if (link.signature_received == sizeof(Signature)) take_signature(peer);
+    take_head(peer, bytes);
   } else if (link.row_received < link.row_bytes) {
     link.row_received += bytes;
   } else {
     link.output.advance(bytes);
     link.output_received += bytes;
   }
-  return moved;
+  return bytes != 0;
+}
+
+void Exchange::take_head(int peer, std::size_t bytes) {
+  Link& link = this->link(peer);
+  std::byte* const head = link.scratch.data() + kSignatureOffset;
+  std::size_t there = link.signature_received + bytes;
+  while (there >= sizeof(Signature) && is_bygone(head)) {
+    there -= sizeof(Signature);
+    std::memmove(head, head + sizeof(Signature), there);
+  }
+  link.signature_received = std::min(there, sizeof(Signature));
+  link.row_received = there - link.signature_received;
+  if (link.signature_received == sizeof(Signature)) take_signature(peer);
+}
+
+bool Exchange::is_bygone(const std::byte* signature) const {
+  if (!has_trees(topology_, tuning_)) return false;
+  Signature theirs;
+  std::memcpy(&theirs, signature, sizeof theirs);
+  return theirs.sequence < signature_.sequence;
 }
 
 void Exchange::take_signature(int peer) {
+  Link& link = this->link(peer);
   Signature theirs;
-  std::memcpy(&theirs, link(peer).scratch.data() + kSignatureOffset, sizeof theirs);
+  std::memcpy(&theirs, link.scratch.data() + kSignatureOffset, sizeof theirs);
+  // A peer that has finished this collective may show the signature of the next.
+  if (!link.is_expected && theirs.sequence > signature_.sequence) return;
   if (theirs != signature_) throw desync_error(rank_, signature_, peer, theirs);
-  if (--signatures_missing_ == 0) copy_own_part();
+  link.presence = Presence::come;
+  if (!link.is_expected) {
+    link.signature_received = 0;
+  } else if (--signatures_missing_ == 0 && !plan_.in_tree) {
+    copy_own_part();
+  }
 }
 
 void Exchange::copy_own_part() {
@@ -215,15 +339,70 @@ void Exchange::copy_own_part() {
              own.bytes);
 }
 
+bool Exchange::join_rows() {
+  if (!plan_.in_tree) return false;
+  const std::size_t before = joined_;
+  for (; joined_ < tree_.receive.size(); ++joined_) {
+    const Link& next = link(tree_.receive[joined_].peer);
+    if (!received(next)) break;
+    if (rank_ != tree_.leader) continue;
+    std::memcpy(header_.data() + header_there_, next.scratch.data() + kRowsOffset, next.row_bytes);
+    header_there_ += next.row_bytes;
+  }
+  return joined_ != before;
+}
+
+bool Exchange::conclude_tree() {
+  if (!plan_.in_tree || is_concluded_ || joined_ < tree_.receive.size() || reduced_ < to_reduce_) return false;
+  is_concluded_ = true;
+  const Collective& collective = *collective_;
+  const std::size_t bytes = data_bytes(collective);
+  switch (collective.kind) {
+    case OpKind::all_reduce:
+    case OpKind::reduce:
+      if (to_reduce_ != 0) {
+        gather_bytes(collective.output, 0, answer_.data() + sizeof(Signature), bytes);
+      } else if (rank_ != tree_.leader && (collective.kind == OpKind::all_reduce || rank_ == collective.root)) {
+        scatter_bytes(bundle(), collective.output, 0, bytes);
+      }
+      break;
+    case OpKind::broadcast:
+      if (rank_ != collective.root) scatter_bytes(row(collective.root), collective.output, 0, bytes);
+      break;
+    case OpKind::all_gather:
+      for (int rank = 0; rank < size_; ++rank) {
+        scatter_bytes(row(rank), collective.output, bytes * static_cast<std::size_t>(rank), bytes);
+      }
+      break;
+    default: break;
+  }
+  return true;
+}
+
+const std::byte* Exchange::bundle() const {
+  if (rank_ == tree_.leader) return header_.data() + sizeof(Signature);
+  return link(tree_.leader).scratch.data() + kRowsOffset;
+}
+
+const std::byte* Exchange::row(int rank) const {
+  if (plan_.in_tree) return bundle() + tree_.row_at[static_cast<std::size_t>(rank)] + reduced_ * element_;
+  if (rank == rank_) return own_.data();
+  const Link& each = link(rank);
+  return each.scratch.data() + kRowsOffset + reduced_ % window_elements_ * each.row_element;
+}
+
 bool Exchange::reduce_ready() {
   if (reduced_ == to_reduce_ || signatures_missing_ != 0) return false;
+  if (plan_.in_tree && joined_ < tree_.receive.size()) return false;
   std::size_t limit = to_reduce_;
-  for (int step = 1; step < size_; ++step) {
-    const Link& each = link(peer_at(step));
-    if (each.row_bytes != 0) limit = std::min(limit, each.row_received / each.row_element);
+  for (const int peer : peers_) {
+    const Link& each = link(peer);
+    if (each.row_bytes != 0 && !plan_.in_tree) limit = std::min(limit, each.row_received / each.row_element);
   }
-  if (plan_.carried_to >= 0) {
-    limit = std::min(limit, link(plan_.carried_to).carry_sent / carry_element_ + window_elements_);
+  // What is not sent yet may not be overwritten.
+  for (const Delivery& each : deliveries_) {
+    if (each.to == rank_ || link(each.to).carry_sent == link(each.to).carry_end) continue;
+    limit = std::min(limit, link(each.to).carry_sent / given_element_ + window_elements_);
   }
   const std::size_t before = reduced_;
   while (reduced_ < to_reduce_) {
@@ -234,31 +413,37 @@ bool Exchange::reduce_ready() {
   return reduced_ != before;
 }
 
+Delivery Exchange::next_delivery() const {
+  std::size_t done = reduced_ * element_;
+  for (const Delivery& each : deliveries_) {
+    if (done < each.bytes) return {each.bytes - done, each.to};
+    done -= each.bytes;
+  }
+  return {};
+}
+
 void Exchange::reduce_chunk(std::size_t count) {
   while (count != 0) {
-    const bool carries = plan_.carried_to >= 0;
+    const Delivery next = next_delivery();
+    const bool is_kept = next.to == rank_;
+    std::size_t run = std::min({count, own_.run() / element_, next.bytes / element_});
     const std::size_t at = reduced_ % window_elements_;
-    std::size_t run = std::min(count, own_.run() / element_);
-    if (!carries) run = std::min(run, result_.run() / element_);
-    const bool is_wide = is_half(collective_->dtype) && (carries || plan_.carried_from >= 0);
+    run = std::min(run, is_kept ? result_.run() / element_ : window_elements_ - at);
+    const bool is_wide = is_half(collective_->dtype) && (plan_.carried_to >= 0 || plan_.carried_from >= 0);
     if (is_wide) run = std::min(run, kWideElements);
-    std::byte* const output = carries ? carry_.data() + at * carry_element_ : result_.data();
-    is_wide ? reduce_wide(at, output, run) : reduce_run(at, output, run);
+    std::byte* const output = is_kept ? result_.data() : carry_.data() + at * given_element_;
+    is_wide ? reduce_wide(output, run) : reduce_run(output, run);
     own_.advance(run * element_);
-    if (!carries) result_.advance(run * element_);
+    if (is_kept) result_.advance(run * element_);
     reduced_ += run;
     count -= run;
   }
 }
 
-// `at`: where the window's next element is.
-void Exchange::reduce_run(std::size_t at, std::byte* output, std::size_t count) {
+void Exchange::reduce_run(std::byte* output, std::size_t count) {
   rows_.clear();
-  const auto row = [&](int peer) { return link(peer).scratch.data() + kRowsOffset + at * link(peer).row_element; };
   if (plan_.carried_from >= 0) rows_.push_back(row(plan_.carried_from));
-  for (int peer = plan_.first_row; peer < plan_.end_row; ++peer) {
-    rows_.push_back(peer == rank_ ? own_.data() : row(peer));
-  }
+  for (int peer = plan_.first_row; peer < plan_.end_row; ++peer) rows_.push_back(row(peer));
   if (collective_->order == Order::tree) return reduce_all(*collective_, {&output, 1}, rows_, count);
   const bool divides_later = plan_.carried_to >= 0 && collective_->reduce == ReduceOp::avg;
   reduce_rows({&output, 1}, rows_, count, collective_->dtype, divides_later ? ReduceOp::sum : collective_->reduce,
@@ -266,18 +451,15 @@ void Exchange::reduce_run(std::size_t at, std::byte* output, std::size_t count) 
 }
 
 // The same for float16 and bfloat16 whose partial results are float32.
-void Exchange::reduce_wide(std::size_t at, std::byte* output, std::size_t count) {
+void Exchange::reduce_wide(std::byte* output, std::size_t count) {
   const DType dtype = collective_->dtype;
   const auto n = static_cast<std::size_t>(plan_.end_row - plan_.first_row);
   wide_.resize((n + 1) * kWideElements);
   rows_.clear();
-  if (plan_.carried_from >= 0) {
-    rows_.push_back(link(plan_.carried_from).scratch.data() + kRowsOffset + at * carry_element_);
-  }
+  if (plan_.carried_from >= 0) rows_.push_back(row(plan_.carried_from));
   for (std::size_t i = 0; i < n; ++i) {
-    const int peer = plan_.first_row + static_cast<int>(i);
     float* const widened = wide_.data() + i * kWideElements;
-    widen(peer == rank_ ? own_.data() : link(peer).scratch.data() + kRowsOffset + at * element_, widened, count, dtype);
+    widen(row(plan_.first_row + static_cast<int>(i)), widened, count, dtype);
     rows_.push_back(reinterpret_cast<const std::byte*>(widened));
   }
   const bool carries = plan_.carried_to >= 0;
@@ -311,129 +493,21 @@ std::size_t Exchange::arrived(const Passed& passed) const {
 }
 
 bool Exchange::sent(const Link& link) const {
-  return link.header_sent == header_.size() && link.operand_left == 0 && link.carry_sent == link.carry_bytes &&
+  // A signature that nobody waits for is sent whole or not at all.
+  const bool is_head_sent =
+      link.header_sent == link.header_bytes || (link.header_bytes == 0 && link.header_sent == sizeof(Signature));
+  return is_head_sent && link.operand_left == 0 && link.carry_sent == link.carry_end &&
          link.result_sent == link.result_bytes;
 }
 
 bool Exchange::received(const Link& link) const {
-  return link.signature_received == sizeof(Signature) && link.row_received == link.row_bytes &&
-         link.output_received == link.output_bytes;
+  return !link.is_expected || (link.signature_received == sizeof(Signature) && link.row_received == link.row_bytes &&
+                               link.output_received == link.output_bytes);
 }
 
 bool Exchange::finished() const {
-  if (reduced_ != to_reduce_) return false;
-  for (int step = 1; step < size_; ++step) {
-    const Link& each = link(peer_at(step));
-    if (!sent(each) || !received(each)) return false;
-  }
-  return true;
-}
-
-void Exchange::wait(Deadline deadline) {
-  // A peer that sends a byte now and then never lets the mesh's own wait time out.
-  const TimePoint now = steady_clock().now();
-  if (deadline.expired(now)) throw Error(ErrorKind::timeout, "the deadline has passed");
-  interests_.clear();
-  for (int step = 1; step < size_; ++step) {
-    const int peer = peer_at(step);
-    const Mesh::Interest interest{peer, !next_to_receive(link(peer)).empty(), !next_to_send(link(peer)).empty()};
-    if (interest.readable || interest.writable) interests_.push_back(interest);
-  }
-  if (lookout_ == nullptr) return mesh_.wait(interests_, deadline);
-  if (next_look_ == TimePoint{}) next_look_ = now + kFirstLook;
-  if (now >= next_look_) look(now);
-  try {
-    mesh_.wait(interests_, std::min(deadline, Deadline::at(next_look_)));
-  } catch (const Error& error) {
-    const bool is_own = error.kind() == ErrorKind::timeout && error.detail().peer < 0;
-    if (!is_own || deadline.expired()) throw;
-  }
-}
-
-void Exchange::look(TimePoint now) {
-  next_look_ = now + kLookPeriod;
-  for (int peer = 0; peer < size_; ++peer) {
-    if (peer == rank_ || (sent(link(peer)) && received(link(peer)))) continue;
-    const Sighting sighting = lookout_->sighting(peer);
-    lookout_->ask(peer);
-    if (has_warned_ || sighting.silent < kSilence) continue;
-    has_warned_ = true;
-    log_warning(fmt::format("{} waits: {} {}; {}", describe(signature_), mesh_.peer_name(peer), hold_up(peer),
-                            sighting.text()));
-  }
-}
-
-std::optional<Error> Exchange::settle_signatures(Deadline deadline, Looking looking) {
-  std::optional<Error> desync;
-  std::vector<bool> deaf(links_.size()), mute(links_.size(), looking == Looking::no);
-  for (;;) {
-    interests_.clear();
-    for (int step = 1; step < size_; ++step) {
-      const int peer = peer_at(step);
-      const auto p = static_cast<std::size_t>(peer);
-      try {
-        if (!deaf[p] && link(peer).header_sent < sizeof(Signature)) send(peer);
-        deaf[p] = deaf[p] || link(peer).header_sent >= sizeof(Signature);
-      } catch (const Error&) {
-        deaf[p] = true;
-      }
-      try {
-        if (!mute[p] && link(peer).signature_received < sizeof(Signature)) receive(peer);
-        mute[p] = mute[p] || link(peer).signature_received == sizeof(Signature);
-      } catch (const Error& error) {
-        mute[p] = true;
-        if (error.kind() == ErrorKind::desync && !desync) desync = error;
-      }
-      if (!deaf[p] || !mute[p]) interests_.push_back({peer, !mute[p], !deaf[p]});
-    }
-    if (interests_.empty() || deadline.expired()) return desync;
-    try {
-      mesh_.wait(interests_, deadline);
-    } catch (const Error& error) {
-      if (error.kind() != ErrorKind::peer_lost) return desync;
-    }
-  }
-}
-
-std::string Exchange::hold_up(int peer) const {
-  const Link& each = link(peer);
-  if (each.signature_received < sizeof(Signature)) return "has not come to it";
-  if (received(each)) return "does not take the data sent to it";
-  return fmt::format("has sent {} of {} bytes", each.row_received + each.output_received,
-                     each.row_bytes + each.output_bytes);
-}
-
-Exchange::Missing Exchange::missing() const {
-  struct Culprit {
-    int blame = 0;
-    int rank = -1;
-    std::string text;
-  };
-  std::vector<Culprit> culprits;
-  int most = 0;
-  for (int peer = 0; peer < size_; ++peer) {
-    const Link& each = link(peer);
-    if (peer == rank_ || (sent(each) && received(each))) continue;
-    Sighting sighting = lookout_ == nullptr ? Sighting() : lookout_->sighting(peer);
-    const bool is_absent = each.signature_received < sizeof(Signature);
-    const bool is_silent = sighting.silent != Duration::zero();
-    const int blame = is_silent ? 2 : is_absent ? 1 : 0;
-    most = std::max(most, blame);
-    // Who has not come to this one has at least sent all it had to send in the one before; an old answer tells less.
-    if (is_absent && previous_.sequence != 0 && (is_silent || sighting.place.empty())) {
-      sighting.place = "last seen in " + describe(previous_);
-    }
-    const char* colon = sighting.text().empty() ? "" : ": ";
-    std::string text = mesh_.peer_name(peer) + " " + hold_up(peer) + colon + sighting.text();
-    culprits.push_back({blame, peer, std::move(text)});
-  }
-  std::ranges::stable_sort(culprits, std::greater{}, &Culprit::blame);
-  // Those who came may well be waiting for those who did not.
-  if (most > 0) std::erase_if(culprits, [](const Culprit& each) { return each.blame == 0; });
-  Missing missing;
-  for (const Culprit& each : culprits) missing.text += (missing.text.empty() ? "" : "; ") + each.text;
-  if (!culprits.empty()) missing.first = culprits.front().rank;
-  return missing;
+  if (reduced_ != to_reduce_ || (plan_.in_tree && !is_concluded_)) return false;
+  return std::ranges::all_of(peers_, [this](int peer) { return sent(link(peer)) && received(link(peer)); });
 }
 
 }  // namespace lockstep

@@ -4,6 +4,11 @@
 // On every link this rank's signature goes first. While signatures are still missing, what arrives is kept in scratch
 // memory or left in the link: nothing is written to the caller's output before all have been compared. Rows are reduced
 // chunk by chunk, as soon as all ranks' rows reach that far, while later chunks arrive and earlier results are sent on.
+//
+// In a tree (tree_plan.h) only neighbours speak, and a message waits until all of it is there. But who waits for long,
+// or sees that ranks disagree, shows all others its signature and looks at theirs, so that every rank knows who has not
+// come, and finds the disagreement for itself. A link that has nothing else to carry may thus carry a signature, which
+// the peer comes to read later or earlier: it is known by its sequence number.
 // One thread at a time. Blocks in Mesh::wait only. Memory is kept from call to call.
 #pragma once
 
@@ -16,6 +21,7 @@
 #include "lockstep/collective/chunk_plan.h"
 #include "lockstep/collective/lookout.h"
 #include "lockstep/collective/segment_cursor.h"
+#include "lockstep/collective/tree_plan.h"
 #include "lockstep/transport/mesh.h"
 
 namespace lockstep {
@@ -40,14 +46,24 @@ class Exchange {
   Missing missing() const;
 
  private:
+  // What is known of a peer in this collective. gone: it has left, and nothing of it is needed.
+  enum class Presence { unknown, come, gone };
+
   // What is left to be done on one link.
   struct Link {
     LinkPlan plan;
+    Presence presence = Presence::unknown;
+    bool is_expected = true;  // the peer's signature, and what follows it
+    bool is_answer = false;   // what goes first is answer_, not header_
+    std::size_t header_bytes = 0;
     std::size_t header_sent = 0;
+    std::vector<Segment> operand_memory;  // of plan.send_operand
     SegmentCursor operand;
     std::size_t operand_left = 0;
-    std::size_t carry_bytes = 0;  // of partial results
-    std::size_t carry_sent = 0;
+    // Of what is reduced here, the part that goes to the peer.
+    std::size_t carry_begin = 0;
+    std::size_t carry_end = 0;
+    std::size_t carry_sent = 0;          // up to here
     std::vector<Segment> result_memory;  // of plan.send_results
     SegmentCursor result;
     std::size_t result_bytes = 0;
@@ -58,6 +74,7 @@ class Exchange {
     std::size_t signature_received = 0;
     std::size_t row_element = 1;  // bytes of one element of the row
     std::size_t row_bytes = 0;
+    std::size_t row_window = 0;  // how many of them may be here
     std::size_t row_received = 0;
     std::vector<Segment> output_memory;  // of plan.receive
     SegmentCursor output;
@@ -66,16 +83,34 @@ class Exchange {
   };
 
   void begin(const Collective& collective, const Signature& signature);
+  void begin_reduction();
   void begin_link(int peer);
+  void begin_tree();
+  void expect_row(Link& link, std::size_t bytes, std::size_t window);
   void move_all(Deadline deadline);
   bool send(int peer);
   bool receive(int peer);
+  // `bytes` more of the signature and of the row behind it are there.
+  void take_head(int peer, std::size_t bytes);
+  // Whether a signature is of an earlier collective, which ended before this rank read it.
+  bool is_bygone(const std::byte* signature) const;
   void take_signature(int peer);
   void copy_own_part();
+  // In a tree: lengthens the bundle by what has come; makes the output and the answer once all is there.
+  bool join_rows();
+  bool conclude_tree();
   bool reduce_ready();
+  // The delivery that the next element reduced belongs to, and how many bytes of it are left.
+  Delivery next_delivery() const;
   void reduce_chunk(std::size_t count);
-  void reduce_run(std::size_t at, std::byte* output, std::size_t count);
-  void reduce_wide(std::size_t at, std::byte* output, std::size_t count);
+  void reduce_run(std::byte* output, std::size_t count);
+  void reduce_wide(std::byte* output, std::size_t count);
+  // Where the next element of the rank's row is.
+  const std::byte* row(int rank) const;
+  // What this rank has gathered in a tree, or has been answered.
+  const std::byte* bundle() const;
+  // How far what goes first on a link may be sent.
+  std::size_t header_ready(const Link& link) const;
   ByteSpan next_to_send(const Link& link) const;
   MutableByteSpan next_to_receive(Link& link) const;
   // Bytes of what the link passes on that are there.
@@ -86,8 +121,14 @@ class Exchange {
   bool received(const Link& link) const;
   bool finished() const;
   void wait(Deadline deadline);
+  TimePoint first_look(TimePoint now, Deadline deadline) const;
   // Asks the ranks that hold this one up for a sign of life; warns of those that have given none for long.
   void look(TimePoint now);
+  void tell_all();
+  bool may_hold_up(int peer) const;
+  bool holds_up(int peer) const;
+  bool is_heard(int peer) const;
+  bool is_told(int peer) const;
   // What holds this rank up, as far as that is the peer.
   std::string hold_up(int peer) const;
   // After a failure: brings this rank's signature to all who can still be told and, if looking, takes in theirs.
@@ -112,18 +153,31 @@ class Exchange {
   Signature signature_;
   Signature previous_;  // of the collective before; sequence 0: there was none
   ChunkPlan plan_;
-  std::vector<std::byte> header_;  // the signature and, in a small collective, the operand
+  // The signature and, in a small collective, the operand, or in a tree the bundle.
+  std::vector<std::byte> header_;
+  std::size_t header_there_ = 0;  // bytes
   int signatures_missing_ = 0;
+  std::vector<int> peers_;         // who is spoken to, the next neighbour first, so that not all send to the same one
   std::size_t element_ = 1;        // bytes of one
   std::size_t carry_element_ = 1;  // of a partial result: float16 and bfloat16 are rounded at the end only
+  std::size_t given_element_ = 1;  // of what is reduced here
   std::size_t chunk_elements_ = 0;
   std::size_t window_elements_ = 0;
   std::size_t to_reduce_ = 0;  // elements
   std::size_t reduced_ = 0;
-  std::vector<std::byte> carry_;  // the window of partial results on their way to plan_.carried_to
+  std::vector<Delivery> deliveries_;  // of plan_, with one for carried_to
+  std::vector<std::byte> carry_;      // the window of what has been reduced and is on its way to other ranks
+  std::vector<Segment> own_memory_;   // of plan_.own
   std::vector<float> wide_;
   SegmentCursor own_;
   SegmentCursor result_;
+  bool has_told_all_ = false;  // its signature, or is doing so
+  // In a tree: how many of tree_.receive are in the bundle, whether the output and the answer are there, and the answer
+  // of a reduction behind the signature.
+  TreePlan tree_;
+  std::size_t joined_ = 0;
+  bool is_concluded_ = false;
+  std::vector<std::byte> answer_;
   std::vector<Link> links_;  // by peer; the own one is idle
   std::vector<const std::byte*> rows_;
   std::vector<Mesh::Interest> interests_;

@@ -3,8 +3,9 @@
 //
 // Large all-reduce: slice i of the data belongs to rank i, which gets everybody's slice i, reduces them in rank order
 // and sends the result to all. Every rank sends 2(n-1)/n of the data, and receiving, reducing and sending overlap.
-// Small all-reduce: everybody sends everything to everybody. Large broadcast: the root sends one slice to each rank,
-// and the ranks pass them on to each other. Where ranks share nodes, large data go in two levels; see chunk_plan.h.
+// Small all-reduce: everybody sends everything to everybody, or in a large group by way of a tree; see tree_plan.h.
+// Large broadcast: the root sends one slice to each rank, and the ranks pass them on to each other. Where ranks share
+// nodes, large data go in two levels; see chunk_plan.h.
 // Thread rule: as Engine.
 #pragma once
 

@@ -3,7 +3,6 @@
 #include <cstdlib>
 
 #include "lockstep/collective/piece.h"
-#include "lockstep/collective/slice.h"
 
 namespace lockstep {
 namespace {
@@ -24,9 +23,7 @@ struct View {
   // What a rank's lane owns.
   ByteRange slice(int of) const {
     if (!has_lane(of)) return {};
-    const Slice slice = slice_of(collective.count, topology.lanes(), topology.lane(of));
-    const std::size_t element = element_size(collective.dtype);
-    return {slice.begin * element, slice.end * element};
+    return slice_bytes(collective, topology.lanes(), topology.lane(of));
   }
 };
 
@@ -38,23 +35,26 @@ void add(std::vector<Passed>& list, ByteRange range, int source) {
   if (range.bytes() != 0) list.push_back({range, source});
 }
 
-// Reduces towards the last node, whose lanes get the result.
-ChunkPlan plan_chain(const View& view) {
-  const ByteRange own = view.slice(view.rank);
-  ChunkPlan plan{.in_place = true, .own = own, .result = own};
-  if (own.bytes() == 0) return plan;
+// From the node before this one, with the rows of this one's ranks, to the next.
+void place_in_chain(const View& view, ChunkPlan& plan) {
   plan.first_row = view.topology.first(view.node());
   plan.end_row = view.topology.first(view.node() + 1);
   if (view.node() > 0) plan.carried_from = view.there(view.node() - 1);
   if (view.node() + 1 < view.topology.nodes()) plan.carried_to = view.there(view.node() + 1);
-  return plan;
 }
 
+// Reduces towards the last node, whose lanes get the result.
+ChunkPlan plan_chain(const View& view) {
+  const ByteRange own = view.slice(view.rank);
+  ChunkPlan plan{.in_place = true, .own = {own}, .result = own};
+  if (own.bytes() != 0) place_in_chain(view, plan);
+  return plan;
+}
 void plan_all_reduce(const View& view, int peer, LinkPlan& plan) {
   const ChunkPlan chain = plan_chain(view);
   const int source = chain.carried_to >= 0 ? chain.carried_to : kReducedHere;
   if (view.is_local(peer)) {
-    plan.send_operand = view.slice(peer);
+    add(plan.send_operand, view.slice(peer));
     add(plan.send_results, chain.result, source);
     add(plan.receive, view.slice(peer));
   } else if (peer == chain.carried_from) {
@@ -67,7 +67,7 @@ void plan_all_reduce(const View& view, int peer, LinkPlan& plan) {
 void plan_reduce(const View& view, int peer, LinkPlan& plan) {
   const int root = view.collective.root;
   const int last = view.topology.nodes() - 1;
-  if (view.is_local(peer)) plan.send_operand = view.slice(peer);
+  if (view.is_local(peer)) add(plan.send_operand, view.slice(peer));
   if (peer == root && view.node() == last) add(plan.send_results, view.slice(view.rank), kReducedHere);
   if (view.rank == root && view.topology.node(peer) == last) add(plan.receive, view.slice(peer));
 }
@@ -103,33 +103,56 @@ void plan_broadcast(const View& view, int peer, LinkPlan& plan) {
 
 void plan_all_gather(const View& view, int peer, LinkPlan& plan) {
   const Topology& topology = view.topology;
-  const std::size_t bytes = view.collective.count * element_size(view.collective.dtype);
-  const auto place = [&](int of) {
-    const std::size_t begin = bytes * static_cast<std::size_t>(of);
-    return ByteRange{begin, begin + bytes};
-  };
   const bool same_lane = topology.lane(peer) == view.lane();
   if (!view.is_local(peer) && !same_lane) return;
-  plan.send_operand = {0, bytes};
-  add(plan.receive, place(peer));
+  plan.send_operand.push_back({0, data_bytes(view.collective)});
+  add(plan.receive, part_bytes(view.collective, peer));
   if (!view.is_local(peer)) return;
   for (int node = 0; node < topology.nodes(); ++node) {
     if (node == view.node()) continue;
-    add(plan.send_results, place(view.there(node)), view.there(node));
-    add(plan.receive, place(topology.first(node) + topology.lane(peer)));
+    add(plan.send_results, part_bytes(view.collective, view.there(node)), view.there(node));
+    add(plan.receive, part_bytes(view.collective, topology.first(node) + topology.lane(peer)));
   }
+}
+
+// Which lane reduces a rank's block.
+int lane_for(const View& view, int rank) { return view.topology.lane(rank) % view.topology.lanes(); }
+
+ChunkPlan plan_scattering_chain(const View& view) {
+  ChunkPlan plan;
+  if (!view.has_lane(view.rank)) return plan;
+  place_in_chain(view, plan);
+  for (int rank = 0; rank < view.topology.size(); ++rank) {
+    if (lane_for(view, rank) != view.lane()) continue;
+    plan.own.push_back(part_bytes(view.collective, rank));
+    if (plan.carried_to < 0) plan.deliveries.push_back({data_bytes(view.collective), rank});
+    if (plan.carried_to < 0 && rank == view.rank) plan.result = {0, data_bytes(view.collective)};
+  }
+  return plan;
+}
+
+void plan_reduce_scatter(const View& view, int peer, LinkPlan& plan) {
+  const Topology& topology = view.topology;
+  if (view.is_local(peer) && view.has_lane(peer)) {
+    for (int rank = 0; rank < topology.size(); ++rank) {
+      if (lane_for(view, rank) == topology.lane(peer)) add(plan.send_operand, part_bytes(view.collective, rank));
+    }
+  }
+  const bool is_last = topology.node(peer) == topology.nodes() - 1;
+  if (is_last && topology.lane(peer) == lane_for(view, view.rank)) add(plan.receive, {0, data_bytes(view.collective)});
 }
 
 }  // namespace
 
 bool has_node_plan(OpKind kind, const Topology& topology) {
   if (kind == OpKind::all_gather) return topology.is_even();
-  return kind == OpKind::all_reduce || kind == OpKind::reduce || kind == OpKind::broadcast;
+  return reduces_in_place(kind) || kind == OpKind::reduce_scatter || kind == OpKind::broadcast;
 }
 
 ChunkPlan plan_node_chunks(const Collective& collective, int rank, const Topology& topology) {
   if (collective.kind == OpKind::all_gather) return {};
   if (collective.kind == OpKind::broadcast) return {.in_place = true};
+  if (collective.kind == OpKind::reduce_scatter) return plan_scattering_chain({collective, topology, rank});
   return plan_chain({collective, topology, rank});
 }
 
@@ -140,6 +163,7 @@ void plan_node_link(const Collective& collective, int rank, const Topology& topo
     case OpKind::reduce: return plan_reduce(view, peer, plan);
     case OpKind::broadcast: return plan_broadcast(view, peer, plan);
     case OpKind::all_gather: return plan_all_gather(view, peer, plan);
+    case OpKind::reduce_scatter: return plan_reduce_scatter(view, peer, plan);
     default: return;
   }
 }

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <atomic>
@@ -24,8 +23,6 @@ using arena::AbortRecord;
 using arena::kRingBytes;
 using arena::RingRank;
 
-constexpr int kSpins = 100;
-constexpr Duration kYieldFor = 100us;
 constexpr Duration kLivenessPeriod = 20ms;  // the dead ring no bell
 
 // What is known of a peer's process. `dead` becomes `buried` when wait() has reported it.
@@ -39,7 +36,7 @@ class ArenaMesh final : public Mesh {
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(peers_.size()); }
   std::string_view name() const override { return "shared memory"; }
-  std::string peer_name(int peer) const override { return peers_[static_cast<std::size_t>(peer)].name; }
+  std::string peer_name(int peer) const override { return name_of(peer); }
   std::string_view peer_state(int peer) const override {
     return describe_process_state(process_state(peers_[static_cast<std::size_t>(peer)].pid));
   }
@@ -50,6 +47,7 @@ class ArenaMesh final : public Mesh {
   void abort(const Error& error) noexcept override;
 
  private:
+  const std::string& name_of(int peer) const { return peers_[static_cast<std::size_t>(peer)].name; }
   ByteRing ring(int from, int to) const { return rings_.ring(from, to); }
   RingRank& control(int rank) const { return rings_.rank(rank); }
   bool left(int rank) const { return control(rank).left.load(std::memory_order_acquire) != 0; }
@@ -61,7 +59,6 @@ class ArenaMesh final : public Mesh {
   void look_for_dead(TimePoint now);
   void check_abort() const;
   Error lost(int rank) const;
-  std::uint64_t checked(int peer, std::uint64_t filled) const;
 
   const Birthplace birthplace_;
   const std::shared_ptr<const void> keep_alive_;
@@ -102,7 +99,7 @@ std::size_t ArenaMesh::send_some(int peer, ByteSpan data) {
   check_abort();
   if (left(peer) || life(peer) == Life::buried) throw lost(peer);
   const ByteRing out = ring(rank_, peer);
-  const std::uint64_t room = kRingBytes - checked(peer, out.filled());
+  const std::uint64_t room = kRingBytes - out.checked_filled(rank_, peer, name_of(peer));
   if (room == 0 || data.empty()) return 0;
   const std::size_t bytes = out.put(data, room);
   ring_bell(peer);
@@ -115,18 +112,13 @@ std::size_t ArenaMesh::recv_some(int peer, MutableByteSpan data) {
   // Looked at first: what was sent before it left is still to be received.
   const bool over = left(peer) || life(peer) == Life::buried;
   const ByteRing in = ring(peer, rank_);
-  const std::uint64_t available = checked(peer, in.filled());
+  const std::uint64_t available = in.checked_filled(rank_, peer, name_of(peer));
   if (available == 0) {
     if (over) throw lost(peer);
     return 0;
   }
   const std::size_t bytes = in.take(data, available);
-  // Pairs with the fence in sleep(). A sender that does not wait for room is left in peace.
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (in.control->wants_room.load(std::memory_order_relaxed) != 0) {
-    in.control->wants_room.store(0, std::memory_order_relaxed);
-    ring_bell(peer);
-  }
+  if (in.wakes_sender()) ring_bell(peer);
   return bytes;
 }
 
@@ -144,17 +136,10 @@ void ArenaMesh::wait(std::span<const Interest> interests, Deadline deadline) {
   TimePoint now = steady_clock().now();
   if (interests.empty()) return look_for_dead(now);
   if (now - looked_ >= kLivenessPeriod) look_for_dead(now);
-  for (int turn = 0; turn < kSpins; ++turn) {
-    if (is_ready(interests)) return check_abort();
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#endif
-  }
-  const TimePoint start = now;
-  for (; now - start < kYieldFor && !deadline.expired(now); now = steady_clock().now()) {
-    ::sched_yield();
-    if (is_ready(interests)) return check_abort();
-  }
+  if (look_for_peer(
+          deadline, [&] { return is_ready(interests); }, [] {}))
+    return check_abort();
+  now = steady_clock().now();
   while (!deadline.expired(now)) {
     if (now - looked_ >= kLivenessPeriod) look_for_dead(now);
     sleep(interests, std::min<Duration>(kLivenessPeriod, deadline.remaining(now)));
@@ -215,17 +200,8 @@ void ArenaMesh::check_abort() const {
 
 Error ArenaMesh::lost(int rank) const {
   return Error(ErrorKind::peer_lost,
-               fmt::format("{} {}", peers_[static_cast<std::size_t>(rank)].name,
-                           left(rank) ? "has left the group" : "was lost: its process ended"),
+               fmt::format("{} {}", name_of(rank), left(rank) ? "has left the group" : "was lost: its process ended"),
                {.rank = rank_, .peer = rank});
-}
-
-std::uint64_t ArenaMesh::checked(int peer, std::uint64_t filled) const {
-  if (filled <= kRingBytes) return filled;
-  throw Error(ErrorKind::corrupt_data,
-              fmt::format("the ring of shared memory between rank {} and {} is damaged", rank_,
-                          peers_[static_cast<std::size_t>(peer)].name),
-              {.rank = rank_, .peer = peer});
 }
 
 }  // namespace

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "lockstep/base/error.h"
+#include "lockstep/base/format.h"
+
 namespace lockstep {
 namespace {
 
@@ -22,6 +25,25 @@ constexpr std::size_t rings_offset(int ranks) {
 }
 
 }  // namespace
+
+std::uint64_t ByteRing::checked_filled(int rank, int peer, const std::string& peer_name) const {
+  const std::uint64_t bytes = filled();
+  if (bytes <= kRingBytes) return bytes;
+  throw Error(ErrorKind::corrupt_data,
+              fmt::format("the ring of shared memory between rank {} and {} is damaged: {} bytes have been sent and {} "
+                          "received, which is impossible; a process of this node wrote where it must not, and the job "
+                          "must be started again",
+                          rank, peer_name, control->sent.load(), control->received.load()),
+              {.rank = rank, .peer = peer});
+}
+
+bool ByteRing::wakes_sender() const {
+  // Pairs with the sender's fence between its saying so and its last look before it sleeps.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (control->wants_room.load(std::memory_order_relaxed) == 0) return false;
+  control->wants_room.store(0, std::memory_order_relaxed);
+  return true;
+}
 
 std::size_t ByteRing::put(ByteSpan data, std::uint64_t room) const {
   const std::uint64_t at = control->sent.load(std::memory_order_relaxed);

@@ -3,10 +3,15 @@
 // the mesh's business. One thread on each side of a ring.
 #pragma once
 
+#include <sched.h>
+
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "lockstep/base/bytes.h"
+#include "lockstep/base/deadline.h"
 #include "lockstep/transport/arena_layout.h"
 
 namespace lockstep {
@@ -20,9 +25,14 @@ struct ByteRing {
   std::uint64_t filled() const {
     return control->sent.load(std::memory_order_acquire) - control->received.load(std::memory_order_acquire);
   }
+  // The same, or Error{corrupt_data} that names both ranks.
+  std::uint64_t checked_filled(int rank, int peer, const std::string& peer_name) const;
   // Moves as many bytes as there are, and room for. REQUIRES: room <= kRingBytes - filled(), available <= filled().
   std::size_t put(ByteSpan data, std::uint64_t room) const;
   std::size_t take(MutableByteSpan data, std::uint64_t available) const;
+  // After take(): whether the sender sleeps until there is room, which it does no longer. A sender that does not wait
+  // for room is left in peace.
+  bool wakes_sender() const;
 };
 
 // `region` is zeroed when nobody has used it, aligned to pages, and outlives this.
@@ -41,5 +51,27 @@ class ByteRings {
   std::byte* region_;
   int ranks_;
 };
+
+// Looks for what a peer does in memory, by calling `is_ready`: for a moment without pause, then between turns of other
+// processes, so that a peer on another core answers, or one on this core gets its turn. Calls `at_turn` before each of
+// those looks. False if nothing came of it; then it is time to sleep.
+template <class IsReady, class AtTurn>
+bool look_for_peer(Deadline deadline, IsReady is_ready, AtTurn at_turn) {
+  constexpr int kSpins = 100;
+  constexpr Duration kYieldFor = std::chrono::microseconds(100);
+  for (int turn = 0; turn < kSpins; ++turn) {
+    if (is_ready()) return true;
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+  }
+  const TimePoint start = steady_clock().now();
+  for (TimePoint now = start; now - start < kYieldFor && !deadline.expired(now); now = steady_clock().now()) {
+    ::sched_yield();
+    at_turn();
+    if (is_ready()) return true;
+  }
+  return false;
+}
 
 }  // namespace lockstep

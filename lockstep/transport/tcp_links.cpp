@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <optional>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -27,8 +28,11 @@ void set_tcp_option(int fd, int option, int value) {
   }
 }
 
-// What a connection is for, as its handshake says: 0 for control, else 1 + the index of a data connection.
+// What a connection is for; see connection_claim().
 constexpr std::uint64_t kControl = 0;
+constexpr int kNumberBits = 32;
+std::uint64_t number_of(const Claims& claims) { return claims.number & ((std::uint64_t{1} << kNumberBits) - 1); }
+std::uint64_t for_data_of(const Claims& claims) { return claims.number >> kNumberBits; }
 
 void tune(int fd, std::uint64_t number) {
   if (number != kControl) return tune_tcp(fd, Duration::zero());
@@ -70,9 +74,9 @@ class Connector {
   }
   std::string key(int rank) const { return fmt::format("mesh/{}/{}", settings_.name, rank); }
 
-  HandshakeSettings handshake_settings(std::uint64_t number) const {
+  HandshakeSettings handshake_settings(std::uint64_t claim) const {
     Claims mine = local_claims(settings_.rank, settings_.size, settings_.generation);
-    mine.number = number;
+    mine.number = claim;
     mine.text = settings_.name;
     return {settings_.token, settings_.job_id, Channel::link, mine};
   }
@@ -96,7 +100,8 @@ class Connector {
     try {
       for (std::uint64_t number = 0; number <= link(peer).data.size(); ++number) {
         UniqueFd fd = connect_tcp(endpoint, ConnectRetry::never, deadline_);
-        const Claims claims = handshake_as_client(fd.get(), handshake_settings(number), deadline_);
+        const Claims claims = handshake_as_client(
+            fd.get(), handshake_settings(connection_claim(number, link(peer).data.size())), deadline_);
         if (claims.rank != peer || claims.text != settings_.name) {
           throw Error(ErrorKind::invalid_argument,
                       fmt::format("{} of mesh '{}' answers there", to_string(claims), claims.text));
@@ -126,6 +131,7 @@ class Connector {
         incoming.push_back({std::move(fd), std::move(from), server_handshake(), Deadline::after(kHandshakeTimeout)});
       }
       std::erase_if(incoming, [&](Incoming& each) { return advance(each); });
+      if (mismatch_) throw Error(*mismatch_);
       Deadline next = deadline_;
       polled.assign(1, {incoming.size() < kMaxIncoming ? listener.fd() : -1, POLLIN, 0});
       for (const Incoming& each : incoming) {
@@ -164,9 +170,9 @@ class Connector {
       }
       if (incoming.handshake.failure()) throw Error(*incoming.handshake.failure());
       const Claims& claims = incoming.handshake.peer();
-      tune(incoming.fd.get(), claims.number);
+      tune(incoming.fd.get(), number_of(claims));
       link(claims.rank).who = to_string(claims);
-      wire(claims.rank, claims.number) = std::move(incoming.fd);
+      wire(claims.rank, number_of(claims)) = std::move(incoming.fd);
     } catch (const Error& error) {
       log_warning(
           fmt::format("mesh '{}': refused a connection from {}: {}", settings_.name, incoming.from, error.what()));
@@ -188,12 +194,23 @@ class Connector {
       return refuse(fmt::format("only ranks {} to {} connect to rank {}, not rank {}", settings_.rank + 1,
                                 settings_.size - 1, settings_.rank, claims.rank));
     }
-    if (claims.number > link(claims.rank).data.size()) {
+    const std::size_t here = link(claims.rank).data.size();
+    if (for_data_of(claims) != here) {
+      const std::string why = fmt::format(
+          "{} makes {} connections for data where rank {} expects {}: their number (LOCKSTEP_CONNECTIONS, "
+          "GroupOptions::connections) must be the same on all ranks",
+          to_string(claims), for_data_of(claims), settings_.rank, here);
+      // This rank would wait in vain, since that one gives up.
+      mismatch_.emplace(ErrorKind::invalid_argument, fmt::format("mesh '{}': {}", settings_.name, why),
+                        ErrorDetail{.rank = settings_.rank, .peer = claims.rank});
+      return refuse(why);
+    }
+    if (number_of(claims) > here) {
       return refuse(
           fmt::format("there is no connection number {} here: rank {} has {} for data, besides one for control",
-                      claims.number, settings_.rank, link(claims.rank).data.size()));
+                      number_of(claims), settings_.rank, here));
     }
-    if (wire(claims.rank, claims.number)) {
+    if (wire(claims.rank, number_of(claims))) {
       return refuse(fmt::format("{} is here already", link(claims.rank).who));
     }
     return {};
@@ -219,9 +236,14 @@ class Connector {
   Store& store_;
   const Deadline deadline_;
   std::vector<TcpLink> links_;
+  std::optional<Error> mismatch_;
 };
 
 }  // namespace
+
+std::uint64_t connection_claim(std::uint64_t number, std::size_t for_data) {
+  return number | static_cast<std::uint64_t>(for_data) << kNumberBits;
+}
 
 std::vector<TcpLink> connect_tcp_links(const TcpMeshSettings& settings, Store& store, Deadline deadline) {
   if (settings.size < 1 || settings.rank < 0 || settings.rank >= settings.size) {
@@ -232,8 +254,10 @@ std::vector<TcpLink> connect_tcp_links(const TcpMeshSettings& settings, Store& s
                                                          kMaxClaimTextBytes, settings.name, settings.name.size()));
   }
   if (settings.connections < 1 || settings.connections > kMaxConnections) {
-    throw Error(ErrorKind::invalid_argument, fmt::format("{} connections to each rank; 1 to {} are possible",
-                                                         settings.connections, kMaxConnections));
+    throw Error(ErrorKind::invalid_argument,
+                fmt::format("mesh '{}': rank {} is to make {} connections to each other rank; 1 to {} are possible",
+                            settings.name, settings.rank, settings.connections, kMaxConnections),
+                {.rank = settings.rank});
   }
   if (settings.size == 1) return std::vector<TcpLink>(1);
   return Connector(settings, store, deadline).run();

@@ -1,6 +1,5 @@
 #include "lockstep/transport/tcp_mesh.h"
 
-#include <sched.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -34,11 +33,6 @@ constexpr char kAbort = 'a';
 constexpr char kGoodbye = 'g';
 constexpr char kBell = 'b';  // wakes a rank that waits for memory
 constexpr std::size_t kMaxControlBytes = 4096;
-
-// How long to look for bytes in memory before sleeping, in which a peer on another core answers, or one on this core
-// gets its turn.
-constexpr int kSpins = 100;
-constexpr Duration kYieldFor = std::chrono::microseconds(100);
 
 // What is known of a peer. `dead` becomes `buried` when wait() has reported it.
 enum class PeerState { alive, left, dead, buried };
@@ -102,7 +96,6 @@ class TcpMesh final : public Mesh {
   ByteRing ring_from(const Peer& peer) const { return rings_->ring(peer.neighbour, place_); }
   std::size_t put_some(int rank, ByteSpan data);
   std::size_t take_some(int rank, MutableByteSpan data);
-  std::uint64_t checked(int rank, std::uint64_t filled) const;
   void ring_bell(Peer& peer);
 
   const Birthplace birthplace_;
@@ -223,7 +216,7 @@ std::size_t TcpMesh::put_some(int to, ByteSpan data) {
   Peer& peer = this->peer(to);
   if (is_over(peer)) throw lost(to, peer.why);
   const ByteRing ring = ring_to(peer);
-  const std::uint64_t room = kRingBytes - checked(to, ring.filled());
+  const std::uint64_t room = kRingBytes - ring.checked_filled(rank_, to, peer.link.who);
   if (room == 0 || data.empty()) return 0;
   const std::size_t bytes = ring.put(data, room);
   ring_bell(peer);
@@ -236,26 +229,14 @@ std::size_t TcpMesh::take_some(int from, MutableByteSpan data) {
   // Looked at first: what was sent before it left is still to be received.
   const bool over = is_over(peer);
   const ByteRing ring = ring_from(peer);
-  const std::uint64_t available = checked(from, ring.filled());
+  const std::uint64_t available = ring.checked_filled(rank_, from, peer.link.who);
   if (available == 0) {
     if (over) throw lost(from, peer.why);
     return 0;
   }
   const std::size_t bytes = ring.take(data, available);
-  std::atomic_thread_fence(std::memory_order_seq_cst);  // pairs with the one in sleep()
-  if (ring.control->wants_room.load(std::memory_order_relaxed) != 0) {
-    ring.control->wants_room.store(0, std::memory_order_relaxed);
-    ring_bell(peer);
-  }
+  if (ring.wakes_sender()) ring_bell(peer);
   return bytes;
-}
-
-std::uint64_t TcpMesh::checked(int rank, std::uint64_t filled) const {
-  if (filled <= kRingBytes) return filled;
-  throw Error(ErrorKind::corrupt_data,
-              fmt::format("the ring of shared memory between rank {} and {} is damaged", rank_,
-                          peers_[static_cast<std::size_t>(rank)].link.who),
-              {.rank = rank_, .peer = rank});
 }
 
 void TcpMesh::ring_bell(Peer& peer) {
@@ -307,19 +288,7 @@ bool TcpMesh::look_around(std::span<const Interest> interests, Deadline deadline
   if (ready()) return true;
   if (std::ranges::none_of(interests, [&](const Interest& each) { return peer(each.peer).neighbour >= 0; }))
     return false;
-  for (int turn = 0; turn < kSpins; ++turn) {
-    if (ready()) return true;
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#endif
-  }
-  const TimePoint start = steady_clock().now();
-  for (TimePoint now = start; now - start < kYieldFor && !deadline.expired(now); now = steady_clock().now()) {
-    ::sched_yield();
-    take_events(0);
-    if (ready()) return true;
-  }
-  return false;
+  return look_for_peer(deadline, ready, [this] { take_events(0); });
 }
 
 void TcpMesh::sleep(std::span<const Interest> interests, Deadline deadline) {

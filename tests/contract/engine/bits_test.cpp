@@ -38,7 +38,9 @@ constexpr Way kWays[] = {{"arena, ordinary memory", Over::arena, Place::ordinary
                          {"arena, in place", Over::arena, Place::arena},
                          {"links", Over::links, Place::ordinary},
                          {"nodes of two", Over::nodes, Place::ordinary, 2},
-                         {"nodes of three", Over::nodes, Place::ordinary, 3}};
+                         {"nodes of three", Over::nodes, Place::ordinary, 3},
+                         {"a tree", Over::trees, Place::ordinary, 1},
+                         {"a tree of nodes of three", Over::trees, Place::ordinary, 3}};
 
 template <class T>
 Buffer bytes_of(const std::vector<T>& values) {

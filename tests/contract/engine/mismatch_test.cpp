@@ -16,7 +16,7 @@ using namespace lockstep::testing;
 
 namespace {
 
-constexpr int kGroups = 19;
+constexpr int kGroups = 24;
 constexpr std::size_t kLongest = 16;
 
 // The last call of one rank.
@@ -169,4 +169,8 @@ TEST_CASE("random disagreements over links") {
 
 TEST_CASE("random disagreements among nodes of two ranks") {
   for (int ranks = 3; ranks <= 7; ++ranks) run_sequences(Over::nodes, ranks);
+}
+
+TEST_CASE("random disagreements in trees") {
+  for (int ranks = 3; ranks <= 7; ++ranks) run_sequences(Over::trees, ranks);
 }

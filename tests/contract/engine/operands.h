@@ -28,8 +28,8 @@ using Buffer = std::vector<std::byte>;
 
 inline Deadline soon() { return Deadline::after(20s); }
 
-// links: each rank on a node of its own. nodes: two ranks to a node.
-enum class Over { arena, links, nodes };
+// links: each rank on a node of its own. nodes: two ranks to a node. trees: the same, and what is small goes in a tree.
+enum class Over { arena, links, nodes, trees };
 // Operands that lie in the arena, so that the in-place way is taken, or in ordinary memory.
 enum class Place { ordinary, arena };
 
@@ -41,10 +41,12 @@ struct Kind {
 inline constexpr Kind kKinds[] = {{"arena, ordinary memory", Over::arena, Place::ordinary},
                                   {"arena, in place", Over::arena, Place::arena},
                                   {"links", Over::links, Place::ordinary},
-                                  {"nodes", Over::nodes, Place::ordinary}};
+                                  {"nodes", Over::nodes, Place::ordinary},
+                                  {"trees", Over::trees, Place::ordinary}};
 inline constexpr Kind kTransports[] = {{"arena", Over::arena, Place::ordinary},
                                        {"links", Over::links, Place::ordinary},
-                                       {"nodes", Over::nodes, Place::ordinary}};
+                                       {"nodes", Over::nodes, Place::ordinary},
+                                       {"trees", Over::trees, Place::ordinary}};
 
 // Neighbouring ranks share a node.
 inline Topology nodes_of(int ranks, int ranks_per_node) {
@@ -54,7 +56,7 @@ inline Topology nodes_of(int ranks, int ranks_per_node) {
 }
 
 struct EngineOptions {
-  int ranks_per_node = 2;  // of Over::nodes
+  int ranks_per_node = 2;  // of Over::nodes and Over::trees
   std::size_t ring_bytes = std::size_t{64} << 10;
   LinkTuning tuning = {};
 };
@@ -62,9 +64,12 @@ struct EngineOptions {
 inline Engines make_engines(int ranks, Over over = Over::arena, const EngineOptions& options = {}) {
   Engines engines;
   if (over != Over::arena) {
-    const Topology topology = nodes_of(ranks, over == Over::nodes ? options.ranks_per_node : 1);
+    const Topology topology = nodes_of(ranks, over == Over::links ? 1 : options.ranks_per_node);
+    LinkTuning tuning = options.tuning;
+    tuning.tree_ranks = tuning.tree_lone_ranks = over == Over::trees ? 2 : ranks + 1;
+    tuning.tell_all_after = 2ms;
     for (auto& mesh : make_local_meshes(ranks, options.ring_bytes)) {
-      engines.push_back(std::make_unique<LinkEngine>(std::move(mesh), 0, topology, options.tuning));
+      engines.push_back(std::make_unique<LinkEngine>(std::move(mesh), 0, topology, tuning));
     }
     return engines;
   }

@@ -12,7 +12,7 @@ using namespace lockstep::testing;
 
 namespace {
 
-constexpr int kGroups = 13;
+constexpr int kGroups = 17;
 
 void run_cases(Over over, int ranks) {
   const int cases = random_cases() / 2 / kGroups;  // the other half are in mismatch_test.cpp
@@ -49,4 +49,8 @@ TEST_CASE("random collectives over links") {
 
 TEST_CASE("random collectives among nodes of two ranks") {
   for (const int ranks : {3, 4, 7}) run_cases(Over::nodes, ranks);
+}
+
+TEST_CASE("random collectives in trees") {
+  for (const int ranks : {2, 3, 4, 7}) run_cases(Over::trees, ranks);
 }

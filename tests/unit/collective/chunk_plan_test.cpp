@@ -10,7 +10,8 @@ using namespace lockstep;
 
 namespace {
 
-constexpr LinkTuning kTuning{.small_bytes = 256, .chunk_bytes = 64, .window_chunks = 2};
+constexpr LinkTuning kTuning{
+    .small_bytes = 256, .tree_ranks = 100, .tree_lone_ranks = 100, .chunk_bytes = 64, .window_chunks = 2};
 constexpr std::uint64_t kCounts[] = {0, 1, 2, 63, 64, 65, 100, 257, 1000, 65537};
 constexpr OpKind kKinds[] = {OpKind::all_reduce, OpKind::reduce,         OpKind::broadcast,
                              OpKind::all_gather, OpKind::reduce_scatter, OpKind::barrier};
@@ -31,13 +32,14 @@ LinkPlan link(const Collective& c, int rank, const Topology& topology, int peer)
 
 std::size_t row_bytes(const ChunkPlan& plan, int peer) {
   const bool sends = (peer >= plan.first_row && peer < plan.end_row) || peer == plan.carried_from;
-  return sends ? plan.own.bytes() : 0;
+  return sends ? bytes_of(plan.own) : 0;
 }
 
 std::size_t bytes_sent(const Collective& c, int rank, const Topology& topology, int peer) {
   const LinkPlan plan = link(c, rank, topology, peer);
   const ChunkPlan mine = chunks(c, rank, topology);
-  std::size_t bytes = plan.send_operand.bytes() + (mine.carried_to == peer ? mine.own.bytes() : 0);
+  std::size_t bytes = bytes_of(plan.send_operand) + (mine.carried_to == peer ? bytes_of(mine.own) : 0);
+  for (const Delivery& each : mine.deliveries) bytes += each.to == peer ? each.bytes : 0;
   for (const Passed& passed : plan.send_results) bytes += passed.range.bytes();
   return bytes;
 }
@@ -127,7 +129,9 @@ TEST_CASE("every byte of the output is produced exactly once") {
         if (range.bytes() != 0) written.push_back(range);
       };
       const ChunkPlan plan = chunks(c, rank, topology);
-      if (plan.carried_to < 0) mark(plan.result);
+      const bool is_delivered = std::ranges::any_of(plan.deliveries, [&](auto& each) { return each.to == rank; });
+      if (plan.carried_to < 0 && bytes_of(plan.own) != 0 && (plan.deliveries.empty() || is_delivered))
+        mark(plan.result);
       if (c.kind == OpKind::all_gather) {  // the own part is copied
         mark({part * static_cast<std::size_t>(rank), part * static_cast<std::size_t>(rank + 1)});
       }
@@ -151,11 +155,18 @@ TEST_CASE("what a rank passes on is what it gets, and every element is reduced w
     std::vector<std::size_t> rows(static_cast<std::size_t>(topology.size()));
     for (int rank = 0; rank < topology.size(); ++rank) {
       const ChunkPlan plan = chunks(c, rank, topology);
-      if (plan.carried_to < 0) CHECK(plan.result.bytes() == plan.own.bytes());
-      CHECK(plan.own.begin % 4 == 0);
-      CHECK(plan.own.bytes() % 4 == 0);
+      if (plan.carried_to < 0 && plan.deliveries.empty()) CHECK(plan.result.bytes() == bytes_of(plan.own));
+      std::size_t delivered = 0;
+      for (const Delivery& each : plan.deliveries) delivered += each.bytes;
+      if (!plan.deliveries.empty()) CHECK(delivered == bytes_of(plan.own));
+      for (const ByteRange& range : plan.own) {
+        CHECK(range.begin % 4 == 0);
+        CHECK(range.bytes() % 4 == 0);
+      }
       if (plan.carried_to >= 0) CHECK(chunks(c, plan.carried_to, topology).carried_from == rank);
-      for (int row = plan.first_row; row < plan.end_row; ++row) rows[static_cast<std::size_t>(row)] += plan.own.bytes();
+      for (int row = plan.first_row; row < plan.end_row; ++row) {
+        rows[static_cast<std::size_t>(row)] += bytes_of(plan.own);
+      }
       for (int peer = 0; peer < topology.size(); ++peer) {
         if (peer == rank) continue;
         for (const Passed& passed : link(c, rank, topology, peer).send_results) {
@@ -169,6 +180,9 @@ TEST_CASE("what a rank passes on is what it gets, and every element is reduced w
           CHECK(found);
         }
       }
+    }
+    if (c.kind == OpKind::reduce_scatter) {
+      for (const std::size_t bytes : rows) CHECK(bytes == rows.size() * c.count * 4);
     }
     if (c.kind == OpKind::all_reduce || c.kind == OpKind::reduce) {
       const bool everywhere = c.kind == OpKind::all_reduce && c.count * 4 <= kTuning.small_bytes;
@@ -215,7 +229,30 @@ TEST_CASE("between two nodes large data cross once in each direction, however ma
       CHECK(crossing(OpKind::all_gather, 1000, from) == 4000 * static_cast<std::size_t>(per_node));
       CHECK(crossing(OpKind::broadcast, 10'000, from) == (from == 0 ? 40'000 : 0));
       CHECK(crossing(OpKind::reduce, 10'000, from) == 40'000);
+      const std::size_t blocks = static_cast<std::size_t>(from == 0 ? 2 * per_node : per_node);
+      CHECK(crossing(OpKind::reduce_scatter, 1000, from) == 4000 * blocks);
     }
+  }
+}
+
+TEST_CASE("what is small goes in a tree where a group has as many ranks as the tuning says") {
+  const Topology nodes({0, 0, 1, 1, 2}), alone(5);
+  const auto in_tree = [](OpKind kind, std::uint64_t count, const Topology& topology, int ranks, int lone_ranks) {
+    LinkTuning tuning = kTuning;
+    tuning.tree_ranks = ranks;
+    tuning.tree_lone_ranks = lone_ranks;
+    return plan_chunks(make(kind, count, 0), 0, topology, tuning).in_tree;
+  };
+  for (const OpKind kind : {OpKind::all_reduce, OpKind::reduce, OpKind::broadcast, OpKind::all_gather}) {
+    CHECK(in_tree(kind, 64, nodes, 5, 9));
+    CHECK_FALSE(in_tree(kind, 65, nodes, 5, 9));
+    CHECK_FALSE(in_tree(kind, 64, nodes, 6, 2));
+    CHECK(in_tree(kind, 64, alone, 9, 5));
+    CHECK_FALSE(in_tree(kind, 64, alone, 2, 6));
+  }
+  CHECK(in_tree(OpKind::barrier, 0, nodes, 5, 9));
+  for (const OpKind kind : {OpKind::reduce_scatter, OpKind::gather, OpKind::scatter, OpKind::all_to_all}) {
+    CHECK_FALSE(in_tree(kind, 1, nodes, 2, 2));
   }
 }
 

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <atomic>
+#include <bit>
 #include <string>
 
 #include "tests/support/sanitized.h"
@@ -89,6 +90,32 @@ TEST_CASE("broadcast, all_gather, reduce_scatter and barrier, memory in odd piec
       check_row(engines, {.kind = OpKind::all_gather, .dtype = DType::f64, .count = count}, 4, random);
       check_row(engines, {.kind = OpKind::reduce_scatter, .reduce = ReduceOp::avg, .count = count}, 4, random);
       check_row(engines, {.kind = OpKind::barrier}, 1, random);
+    }
+  }
+}
+
+TEST_CASE("in nodes of any sizes reductions have the bits of the rank order") {
+  std::mt19937 random(6);
+  for (int size = 2; size <= 9; ++size) {
+    for (const int layout : {1, 2, 3, 4, 5}) {
+      std::vector<int> node_of;
+      for (int rank = 0; rank < size; ++rank) {
+        // Of two to four ranks; in the last layouts of 1, 1, 2, 4 ... and of 1 and many.
+        node_of.push_back(layout < 4 ? rank / (layout + 1) : layout == 4 ? std::bit_width(unsigned(rank)) : rank != 0);
+      }
+      Engines engines;
+      for (auto& mesh : make_local_meshes(size, layout % 2 == 0 ? 700 : 64 << 10)) {
+        engines.push_back(std::make_unique<LinkEngine>(std::move(mesh), 7, Topology(node_of), kFine));
+      }
+      INFO(size << " ranks, layout " << layout);
+      for (const DType dtype : {DType::f32, DType::f16, DType::bf16, DType::i32}) {
+        for (const ReduceOp op : {ReduceOp::sum, ReduceOp::avg}) {
+          if (op == ReduceOp::avg && !is_floating_point(dtype)) continue;
+          check_row(engines, {OpKind::reduce_scatter, dtype, op, 0, 600}, 3, random);
+          check_row(engines, {OpKind::reduce_scatter, dtype, op, 0, 1537}, 3, random);
+          check_row(engines, {OpKind::all_reduce, dtype, op, 0, 1537}, 2, random);
+        }
+      }
     }
   }
 }

@@ -15,6 +15,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/net/handshake.h"
 #include "lockstep/net/socket.h"
+#include "lockstep/transport/byte_rings.h"
 #include "lockstep/transport/tcp_links.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/tcp_meshes.h"
@@ -53,7 +54,7 @@ struct MeshAndPuppet {
 void intrude(Store& store, const TcpMeshSettings& settings, std::uint64_t number) {
   UniqueFd fd = connect_tcp(parse_endpoint(store.get("mesh/test/0", soon())), ConnectRetry::never, soon());
   Claims claims = local_claims(settings.rank, settings.size, settings.generation);
-  claims.number = number;
+  claims.number = connection_claim(number, static_cast<std::size_t>(settings.connections));
   claims.text = settings.name;
   handshake_as_client(fd.get(), {settings.token, settings.job_id, Channel::link, claims}, soon());
 }
@@ -186,6 +187,65 @@ TEST_CASE("who does not belong is refused with the reason, and the mesh comes ab
     meshes[1] = connect_tcp_mesh(tcp_mesh_settings(1, 2, token), store, soon());
   });
   REQUIRE(meshes[0]->send_some(1, as_span(ByteView("hi"))) == 2);
+}
+
+TEST_CASE("ranks that want different numbers of connections both learn of it at once, whichever wants more") {
+  for (const std::array<int, 2> wanted : {std::array{1, 3}, std::array{3, 1}}) {
+    MemoryStore store;
+    const Token token = Token::generate();
+    const TimePoint start = steady_clock().now();
+    const auto errors = run_ranks(2, [&](int rank) {
+      auto settings = tcp_mesh_settings(rank, 2, token);
+      settings.connections = wanted[static_cast<std::size_t>(rank)];
+      connect_tcp_mesh(settings, store, soon());
+    });
+    CHECK(steady_clock().now() - start < 5s);
+    for (int rank = 0; rank < 2; ++rank) {
+      const Error error = error_of([&] { std::rethrow_exception(errors[static_cast<std::size_t>(rank)]); });
+      CHECK_ERROR(error, ErrorKind::invalid_argument, "mesh 'test': ", "rank 1 (host ",
+                  " makes " + std::to_string(wanted[1]) + " connections for data where rank 0 expects " +
+                      std::to_string(wanted[0]),
+                  "LOCKSTEP_CONNECTIONS", "must be the same on all ranks");
+      CHECK(error.detail().rank == rank);
+      CHECK(error.detail().peer == 1 - rank);
+    }
+  }
+}
+
+TEST_CASE("a number of connections that is out of range is refused before anybody hears of it") {
+  MemoryStore store;
+  for (const int connections : {-1, 0, kMaxConnections + 1}) {
+    auto settings = tcp_mesh_settings(1, 2, Token::generate());
+    settings.connections = connections;
+    const Error error = error_of([&] { connect_tcp_mesh(settings, store, soon()); });
+    CHECK_ERROR(error, ErrorKind::invalid_argument, "mesh 'test': rank 1 is to make " + std::to_string(connections),
+                "1 to 64 are possible");
+    CHECK(error.detail().rank == 1);
+  }
+}
+
+TEST_CASE("a damaged ring of shared memory is an error for its sender and its receiver, other links go on") {
+  MemoryStore store;
+  const Token token = Token::generate();
+  const auto region = make_ring_region(2);
+  std::vector<std::unique_ptr<Mesh>> meshes(3);
+  run_ranks_or_throw(3, [&](int rank) {
+    auto settings = tcp_mesh_settings(rank, 3, token);
+    if (rank < 2) settings.node = {.ranks = {0, 1}, .keep_alive = region, .rings = region.get()};
+    meshes[static_cast<std::size_t>(rank)] = connect_tcp_mesh(settings, store, soon());
+  });
+  ByteRings(region.get(), 2).ring(1, 0).control->sent = arena::kRingBytes + 1;
+  std::array<std::byte, 4> four{};
+  Error error = error_of([&] { meshes[0]->recv_some(1, four); });
+  CHECK_ERROR(error, ErrorKind::corrupt_data, "the ring of shared memory between rank 0 and rank 1 (host ", "damaged",
+              "131073 bytes have been sent and 0 received", "the job must be started again");
+  CHECK(error.detail().rank == 0);
+  CHECK(error.detail().peer == 1);
+  error = error_of([&] { meshes[1]->send_some(0, four); });
+  CHECK_ERROR(error, ErrorKind::corrupt_data, "between rank 1 and rank 0 (host ", "damaged");
+  CHECK(error.detail().peer == 0);
+  CHECK(meshes[0]->send_some(1, four) == 4);
+  CHECK(meshes[0]->send_some(2, four) == 4);
 }
 
 TEST_CASE("a second claimant of a rank is refused, with the first one named") {

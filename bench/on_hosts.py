@@ -58,7 +58,10 @@ def made_hosts(count, mbit):
 
 
 def parse_hosts(text):
-    return [tuple(host.split("=")) for host in text.split(",")]
+    hosts = [tuple(host.split("=")) for host in text.split(",")]
+    if not all(len(host) == 2 and all(host) for host in hosts):
+        raise argparse.ArgumentTypeError(f"'{text}' is not NAME=ADDRESS,NAME=ADDRESS,...")
+    return hosts
 
 
 def host_of(rank, ranks, hosts):
@@ -115,27 +118,62 @@ def be_agent(hosts, address, command):
     os.execvp("sh", ["sh", "-c", " ".join(command)])
 
 
-def make(arguments):
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--hosts", type=int, default=2)
-    parser.add_argument("--mbit", type=int, default=1000)
-    parser.add_argument("command", nargs=argparse.REMAINDER)
-    options = parser.parse_args(arguments)
-    command = options.command[1:] if options.command[:1] == ["--"] else options.command
-    with made_hosts(options.hosts, options.mbit) as hosts:
-        there = ["--hosts", ",".join(map("=".join, hosts)), "--link-mbit", str(options.mbit)]
+def make(count, mbit, command):
+    if os.geteuid() != 0:
+        raise OSError("making network namespaces needs root")
+    with made_hosts(count, mbit) as hosts:
+        there = ["--hosts", ",".join(map("=".join, hosts)), "--link-mbit", str(mbit)]
         return subprocess.run([*command, *there], check=False).returncode
 
 
+def number(least, most):
+    def parse(text):
+        if not text.isdecimal() or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"'{text}' is not a number from {least} to {most}")
+        return int(text)
+    return parse
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    verb = verbs.add_parser("make")
+    verb.add_argument("--hosts", type=number(1, 254), default=2)
+    verb.add_argument("--mbit", type=number(0, 1000000), default=1000)
+    for name in ("ranks", "openmpi"):
+        verb = verbs.add_parser(name)
+        verb.add_argument("hosts", type=parse_hosts)
+        verb.add_argument("ranks", type=number(1, 4096))
+    verb = verbs.add_parser("agent")
+    verb.add_argument("hosts", type=parse_hosts)
+    verb.add_argument("address")
+    for verb in verbs.choices.values():
+        verb.add_argument("command", nargs=argparse.REMAINDER)
+    options = parser.parse_args()
+    if options.command[:1] == ["--"]:
+        options.command.pop(0)
+    if not options.command:
+        parser.error(f"{options.verb} needs a command")
+    if options.verb == "openmpi" and options.ranks % len(options.hosts) != 0:
+        parser.error(f"{options.ranks} ranks cannot be dealt to {len(options.hosts)} hosts in equal runs")
+    if options.verb == "agent" and options.address not in dict(map(reversed, options.hosts)):
+        parser.error(f"none of the hosts has the address {options.address}")
+    return options
+
+
 def main():
-    verb, *arguments = sys.argv[1:] or ["--help"]
-    if verb == "ranks":
-        return start_ranks(parse_hosts(arguments[0]), int(arguments[1]), arguments[2:])
-    if verb == "openmpi":
-        return open_mpi(parse_hosts(arguments[0]), int(arguments[1]), arguments[2:])
-    if verb == "agent":
-        return be_agent(parse_hosts(arguments[0]), arguments[1], arguments[2:])
-    return make(arguments if verb == "make" else [verb, *arguments])
+    options = parse_arguments()
+    try:
+        if options.verb == "make":
+            return make(options.hosts, options.mbit, options.command)
+        if options.verb == "ranks":
+            return start_ranks(options.hosts, options.ranks, options.command)
+        if options.verb == "openmpi":
+            return open_mpi(options.hosts, options.ranks, options.command)
+        return be_agent(options.hosts, options.address, options.command)
+    except (OSError, subprocess.CalledProcessError) as error:
+        print(f"on_hosts.py: {error}", file=sys.stderr)
+        return 1
 
 
 if __name__ == "__main__":

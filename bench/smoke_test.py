@@ -1,4 +1,4 @@
-"""Runs benchmarks briefly and reads what they write: smoke_test.py BENCH_ALL_REDUCE BENCH_CHECKS"""
+"""Runs benchmarks briefly and reads what they write, and misuses on_hosts.py: smoke_test.py ALL_REDUCE CHECKS"""
 
 import json
 import pathlib
@@ -54,6 +54,28 @@ class BenchChecks(unittest.TestCase):
             self.assertGreater(record["bare_us"], 0)
             self.assertGreater(record["signature_us"], 0)
             self.assertAlmostEqual(record["checks_us"], record["difference_us"] + record["signature_us"])
+
+
+class OnHosts(unittest.TestCase):
+    def test_wrong_arguments(self):
+        program = pathlib.Path(__file__).with_name("on_hosts.py")
+        for arguments, complaint in [
+            ([], "required: verb"),
+            (["pigeon"], "invalid choice: 'pigeon'"),
+            (["make"], "make needs a command"),
+            (["make", "--hosts", "0", "--", "true"], "--hosts: '0' is not a number from 1 to 254"),
+            (["make", "--mbit", "fast", "--", "true"], "--mbit: 'fast' is not a number from 0 to 1000000"),
+            (["ranks", "here", "2", "true"], "hosts: 'here' is not NAME=ADDRESS"),
+            (["ranks", "here=1.2.3.4", "two", "true"], "ranks: 'two' is not a number"),
+            (["ranks", "here=1.2.3.4", "2"], "ranks needs a command"),
+            (["openmpi", "a=1.2.3.4,b=1.2.3.5", "3", "true"], "3 ranks cannot be dealt to 2 hosts in equal runs"),
+            (["agent", "a=1.2.3.4", "1.2.3.5", "true"], "none of the hosts has the address 1.2.3.5"),
+        ]:
+            with self.subTest(arguments):
+                ended = subprocess.run([sys.executable, "-B", program, *arguments], capture_output=True, text=True,
+                                       timeout=20)
+                self.assertEqual(ended.returncode, 2, ended.stderr)
+                self.assertIn(complaint, ended.stderr)
 
 
 if __name__ == "__main__":

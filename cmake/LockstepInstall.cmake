@@ -1,6 +1,5 @@
 # Lockstep::lockstep, the target that stands for all libraries, and the install tree with its CMake package.
 # The package has two components: core (everything without libtorch) and torch.
-option(LOCKSTEP_INSTALL "Make the install rules" ${PROJECT_IS_TOP_LEVEL})
 
 get_property(libraries GLOBAL PROPERTY LOCKSTEP_LIBRARIES)
 add_library(lockstep_everything INTERFACE)

@@ -159,7 +159,10 @@ Error desync_error(int rank, const Signature& mine, int peer, const Signature& t
   const auto side = [&](const Signature& signature) {
     return describe(signature) + (other_generation ? fmt::format(", generation {}", signature.generation) : "");
   };
+  // What describe() leaves out, signature_of() leaves at its default on every rank.
+  const bool is_damaged = !other_generation && describe(mine) == describe(theirs);
   const char* hint = other_generation ? "one of them belongs to an earlier start of this job"
+                     : is_damaged     ? "they differ in what no rank sets: it was damaged on its way"
                                       : "all ranks must make the same calls in the same order";
   return Error(ErrorKind::desync,
                fmt::format("ranks are in different collectives: rank {} in {}; rank {} in {} ({})", rank, side(mine),

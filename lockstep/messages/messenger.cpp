@@ -89,15 +89,7 @@ void Messenger::ask(int rank) noexcept {
   wake();
 }
 
-Sighting Messenger::sighting(int rank) const {
-  Sighting sighting = pulse_.sighting(rank);
-  if (const std::string_view seen = mesh_->peer_state(rank); !seen.empty()) {
-    // The kernel knows better than answers do: where ranks share memory, not all of them have a messenger.
-    sighting.silent = Duration::zero();
-    sighting.state = seen;
-  }
-  return sighting;
-}
+Sighting Messenger::sighting(int rank) const { return sighting_of(*mesh_, pulse_, rank); }
 
 void Messenger::abort(std::string_view reason) noexcept {
   try {

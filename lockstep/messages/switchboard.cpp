@@ -5,6 +5,33 @@
 #include "lockstep/base/format.h"
 
 namespace lockstep {
+namespace {
+
+// A peer is asked for a sign of life this long before a message runs into its deadline, so that the error can tell.
+constexpr Duration kNotice = std::chrono::milliseconds(500);
+
+TimePoint when_to_ask(const Operation& operation) {
+  const TimePoint end = operation.deadline.when();
+  return end - std::min(kNotice, (end - operation.start) / 2);
+}
+
+// The rank with which it moves bytes, or kAnySource.
+int partner(const Operation& operation) {
+  const bool is_receive = operation.envelope.direction == Direction::receive;
+  return is_receive && operation.source >= 0 ? operation.source : operation.envelope.peer;
+}
+
+}  // namespace
+
+Sighting sighting_of(const Mesh& mesh, const Pulse& pulse, int rank) {
+  Sighting sighting = pulse.sighting(rank);
+  if (const std::string_view seen = mesh.peer_state(rank); !seen.empty()) {
+    // The kernel knows better than answers do: where ranks share memory, not all of them have a messenger.
+    sighting.silent = Duration::zero();
+    sighting.state = seen;
+  }
+  return sighting;
+}
 
 Switchboard::Switchboard(Mesh& mesh, Pulse& pulse)
     : mesh_(mesh), pulse_(pulse), peers_(static_cast<std::size_t>(mesh.size())) {
@@ -16,7 +43,10 @@ Switchboard::Switchboard(Mesh& mesh, Pulse& pulse)
 void Switchboard::post(const OperationPtr& operation) {
   operation->number = ++posted_;
   live_[operation->number] = operation;
-  if (!operation->deadline.is_never()) deadlines_.emplace(operation->deadline.when(), operation->number);
+  if (!operation->deadline.is_never()) {
+    deadlines_.emplace(operation->deadline.when(), operation->number);
+    questions_.emplace(when_to_ask(*operation), operation->number);
+  }
   if (over_) return finish_failed(operation, *over_);
   if (operation->envelope.direction == Direction::receive) return match_receive(operation);
   if (operation->envelope.peer == mesh_.rank()) return post_to_self(operation);
@@ -86,7 +116,10 @@ void Switchboard::hand_over(const OperationPtr& receive, const OperationPtr& sen
 void Switchboard::finish(const OperationPtr& operation, std::exception_ptr error) {
   if (!operation->state) return;  // a message whose send was finished long ago
   live_.erase(operation->number);
-  deadlines_.erase({operation->deadline.when(), operation->number});
+  if (!operation->deadline.is_never()) {
+    deadlines_.erase({operation->deadline.when(), operation->number});
+    questions_.erase({when_to_ask(*operation), operation->number});
+  }
   const bool sends = operation->envelope.direction == Direction::send;
   const auto state = std::move(operation->state);
   state->complete(sends ? mesh_.rank() : operation->source, std::move(error));
@@ -105,7 +138,9 @@ void Switchboard::finish_failed(const OperationPtr& operation, const Error& reas
 }
 
 bool Switchboard::turn() {
-  expire(steady_clock().now());
+  const TimePoint now = steady_clock().now();
+  expire(now);
+  inquire(now);
   bool moved = false;
   for (int rank = 0; rank < mesh_.size() && !over_; ++rank) {
     if (peer(rank).link) moved |= move(rank);
@@ -122,10 +157,11 @@ bool Switchboard::move(int rank) {
       moved = link.receive();
       if (link.said_goodbye()) {
         end_link(rank, Standing::left,
-                 Error(ErrorKind::peer_lost, fmt::format("rank {} has left", rank), {.peer = rank}));
+                 Error(ErrorKind::peer_lost, mesh_.peer_name(rank) + " has left", {.peer = rank}));
       } else if (!link.reason_of_peer().empty()) {
         end_link(rank, Standing::lost,
-                 Error(ErrorKind::peer_lost, fmt::format("rank {} gave up its link: {}", rank, link.reason_of_peer()),
+                 Error(ErrorKind::peer_lost,
+                       fmt::format("{} gave up its link: {}", mesh_.peer_name(rank), link.reason_of_peer()),
                        {.peer = rank}));
       }
     }
@@ -205,13 +241,23 @@ void Switchboard::expire(TimePoint now) {
   }
 }
 
+void Switchboard::inquire(TimePoint now) {
+  while (!questions_.empty() && questions_.begin()->first <= now) {
+    const auto operation = live_.find(questions_.begin()->second);
+    questions_.erase(questions_.begin());
+    if (operation == live_.end()) continue;
+    const int rank = partner(*operation->second);
+    if (rank != kAnySource && rank != mesh_.rank() && pulse_.ask(rank, now)) ask(rank);
+  }
+}
+
 void Switchboard::time_out(const OperationPtr& operation, TimePoint now) {
   const Envelope envelope = operation->envelope;
   const double elapsed = seconds(now - operation->start);
-  const std::string text =
-      fmt::format("{} timed out after {:.3f} s: {}", describe(envelope), elapsed, progress(*operation));
+  const int with = partner(*operation);
+  const std::string text = fmt::format("{} timed out after {:.3f} s: {}{}", describe(envelope), elapsed,
+                                       progress(*operation), whereabouts(with));
   const bool is_receive = envelope.direction == Direction::receive;
-  const int with = is_receive && operation->source >= 0 ? operation->source : envelope.peer;
   const bool is_clean = withdraw(*operation);
   const ErrorDetail detail{.rank = mesh_.rank(),
                            .peer = with,
@@ -241,6 +287,12 @@ std::string Switchboard::progress(const Operation& operation) const {
   return is_unmatched ? sent + "; the receiver has not asked for them" : sent;
 }
 
+std::string Switchboard::whereabouts(int rank) const {
+  if (rank == kAnySource || rank == mesh_.rank()) return "";
+  const std::string state = sighting_of(mesh_, pulse_, rank).text();
+  return fmt::format("; {}{}{}", mesh_.peer_name(rank), state.empty() ? "" : ": ", state);
+}
+
 bool Switchboard::withdraw(const Operation& operation) {
   const bool is_receive = operation.envelope.direction == Direction::receive;
   if (is_receive) return matcher_.remove(operation);
@@ -249,7 +301,9 @@ bool Switchboard::withdraw(const Operation& operation) {
 }
 
 Deadline Switchboard::next_deadline() const {
-  return deadlines_.empty() ? Deadline::never() : Deadline::at(deadlines_.begin()->first);
+  if (deadlines_.empty()) return Deadline::never();
+  const TimePoint first = deadlines_.begin()->first;
+  return Deadline::at(questions_.empty() ? first : std::min(first, questions_.begin()->first));
 }
 
 bool Switchboard::has_peers() const {

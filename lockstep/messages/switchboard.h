@@ -22,6 +22,9 @@
 
 namespace lockstep {
 
+// How a rank fares: what it answered last, and what the kernel knows of its process.
+Sighting sighting_of(const Mesh& mesh, const Pulse& pulse, int rank);
+
 class Switchboard final : public LinkObserver {
  public:
   // Both borrowed.
@@ -32,7 +35,7 @@ class Switchboard final : public LinkObserver {
   void ask(int rank);
   // Ends what is past its deadline, then moves bytes; whether anything moved.
   bool turn();
-  // When the next operation is past its deadline.
+  // When the next operation is past its deadline, or its peer is to be asked because it soon will be.
   Deadline next_deadline() const;
   // Whether any peer is left from which something may come.
   bool has_peers() const;
@@ -67,8 +70,10 @@ class Switchboard final : public LinkObserver {
   void hand_over(const OperationPtr& receive, const OperationPtr& send);
   bool move(int rank);
   void expire(TimePoint now);
+  void inquire(TimePoint now);
   void time_out(const OperationPtr& operation, TimePoint now);
   std::string progress(const Operation& operation) const;
+  std::string whereabouts(int rank) const;
   bool withdraw(const Operation& operation);
   void handle(int rank, const Error& error);
   // Ends all operations with a rank, and those from any rank if none can be relied on any more.
@@ -82,6 +87,7 @@ class Switchboard final : public LinkObserver {
   std::vector<Peer> peers_;
   std::map<std::uint64_t, OperationPtr> live_;  // by number
   std::set<std::pair<TimePoint, std::uint64_t>> deadlines_;
+  std::set<std::pair<TimePoint, std::uint64_t>> questions_;  // when to ask the peers how they fare
   std::uint64_t posted_ = 0;
   std::size_t self_bytes_ = 0;  // of own messages, copied, without a receive
   std::optional<Error> over_;   // why nothing goes any more

@@ -1,4 +1,6 @@
-#include <lockstep/lockstep.h>
+#include <ATen/core/Tensor.h>
+#include <lockstep/group/process_group.h>
+#include <lockstep/group/world.h>
 
 #include <iostream>
 

@@ -57,6 +57,22 @@ class Frozen(unittest.TestCase):
                     work.line(rank)
                 self.assert_timeouts(work, 1, 1.5, state[transport])
 
+    def test_who_sends_no_message_is_told_with_host_and_process_and_how_it_fares(self):
+        for transport in TRANSPORTS:
+            for stops, state in ((False, "alive"), (True, "stopped")):
+                with self.subTest(transport, stops=stops), \
+                        job("mute", 1, size=2, transport=transport, TEST_CALL_MS="1200") as work:
+                    pid = int(work.line(1).removeprefix("running "))
+                    if stops:
+                        os.kill(pid, signal.SIGSTOP)
+                    work.line(0)
+                    failure = work.failure(0)
+                    print(f"  {failure}", flush=True)
+                    self.assertEqual(failure.kind, "timeout", failure)
+                    self.assertLess(failure.waited, 1.2 + 0.1 + BUSY, failure)
+                    self.assertRegex(failure.text, "receive of 16 bytes with tag 7 from rank 1 timed out .*; "
+                                                   rf"rank 1 \(host \S+, pid {pid}\): .*{state}")
+
     def test_a_rank_that_is_slow_is_told_to_be_alive_with_where_it_was_last(self):
         for transport in TRANSPORTS:
             with self.subTest(transport), job("away", 1, transport=transport, TEST_CALL_MS="1500") as work:

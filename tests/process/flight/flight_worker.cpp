@@ -1,6 +1,7 @@
 // One rank of a test with real processes:
 //   flight_worker loop ELEMENTS   all-reduces for ever
 //   flight_worker away RANK       three barriers; then that rank computes by itself, and the others call a fourth
+//   flight_worker mute RANK       as away, but the others wait for a message of that rank
 //   flight_worker early RANK      that rank leaves after three barriers
 //   flight_worker skip RANK       that rank skips a barrier between all-reduces
 //   flight_worker monitored RANK  that rank does not come to a monitored barrier; then all are in an all-reduce
@@ -75,6 +76,13 @@ void away(const World& world, int rank) {
   timed([&] { world.barrier(); });
 }
 
+void mute(const World& world, int rank) {
+  three_barriers(world);
+  if (world.rank() == rank) compute_for_ever();
+  at::Tensor tensor = at::full({4}, 0.0);
+  timed([&] { world.group().recv(tensor, rank, 7); });
+}
+
 void early(const World& world, int rank) {
   three_barriers(world);
   if (world.rank() != rank) timed([&] { world.barrier(); });
@@ -108,6 +116,7 @@ void run(const std::string& scenario, std::int64_t number) {
   const auto rank = static_cast<int>(number);
   if (scenario == "loop") return loop(world, number);
   if (scenario == "away" || scenario == "spawn") return away(world, rank);
+  if (scenario == "mute") return mute(world, rank);
   if (scenario == "early") return early(world, rank);
   if (scenario == "skip") return skip(world, rank);
   if (scenario == "monitored") return monitored(world, rank);

@@ -69,6 +69,9 @@ TEST_CASE("a desync error shows both sides") {
   theirs = mine;
   theirs.generation = 3;
   CHECK(contains(desync_error(0, mine, 2, theirs).what(), "rank 2 in all_reduce(sum) #41 of 8 float16, generation 3"));
+  theirs = mine;
+  theirs.root = 256;  // an all_reduce has none
+  CHECK(contains(desync_error(0, mine, 2, theirs).what(), "damaged on its way"));
 }
 
 TEST_CASE("arguments that cannot work are refused with the reason") {

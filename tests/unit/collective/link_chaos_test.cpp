@@ -196,6 +196,30 @@ TEST_CASE("a flipped bit in the data never hangs or crashes, and in what steers 
   CHECK(desyncs > (kIsSanitized ? 6 : 20));
 }
 
+TEST_CASE("a rank whose copy of a signature was damaged says so, and the others name it at their deadline") {
+  for (const Way way : {Way::to_server, Way::to_client}) {
+    const int victim = way == Way::to_server ? 0 : 1;
+    CAPTURE(victim);
+    BadNetwork network(with_fault({Fault::Kind::flip, way, handshake_bytes(kData, way) + 9}, kData));  // in the count
+    std::atomic<int> wrong{0};
+    const TimePoint start = steady_clock().now();
+    const auto errors =
+        run_ranks(kRanks, [&](int rank) { network.all_reduce_once(rank, 0, kIsSanitized ? 3s : 1s, wrong); });
+    CHECK(steady_clock().now() - start < 5s);
+    CHECK(wrong == 0);
+    for (int rank = 0; rank < kRanks; ++rank) {
+      REQUIRE(errors[static_cast<std::size_t>(rank)]);
+      const Error error = as_error(errors[static_cast<std::size_t>(rank)]);
+      CAPTURE(error.what());
+      if (rank == victim) {
+        CHECK_ERROR(error, ErrorKind::desync, fmt::format("rank {} in all_reduce(sum) #1 of 1048576 float32", victim));
+      } else {
+        CHECK_ERROR(error, ErrorKind::timeout, "missing: ", fmt::format("rank {} (host ", victim));
+      }
+    }
+  }
+}
+
 TEST_CASE("a flipped bit in a handshake keeps the link from coming about, with an error on both ranks in time") {
   for (const int connection : {kData, kControl}) {
     for (const std::uint64_t at : {0, 46}) {

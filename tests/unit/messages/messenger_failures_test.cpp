@@ -54,9 +54,12 @@ struct MessengerAndPuppet {
       if (bytes == 0) puppet->wait(std::array{Mesh::Interest{0, true, false}}, soon());
     }
   }
+  // The next one that is no question how this rank fares.
   FrameHeader receive_header() {
     FrameHeader header;
-    receive(std::as_writable_bytes(std::span(&header, 1)));
+    do {
+      receive(std::as_writable_bytes(std::span(&header, 1)));
+    } while (header.kind == FrameKind::ask);
     return header;
   }
   std::string receive_reason() {
@@ -148,12 +151,12 @@ TEST_CASE("deadlines of messages nobody came for say so and leave the messenger 
     std::array<std::byte, 4> four{};
     const Error receive = failure_of(messengers[0]->receive(1, 7, four, after_ms(30)));
     CHECK_ERROR(receive, ErrorKind::timeout, "receive of 4 bytes with tag 7 from rank 1 timed out after ",
-                "no message with that tag has come");
+                "no message with that tag has come; rank 1");
     CHECK(receive.detail().peer == 1);
     CHECK_ERROR(failure_of(messengers[0]->receive(kAnySource, 7, four, after_ms(10))), ErrorKind::timeout,
                 "from any rank timed out");
     CHECK_ERROR(failure_of(messengers[0]->send(1, 8, large, after_ms(30))), ErrorKind::timeout,
-                "send of 1048576 bytes with tag 8 to rank 1 timed out", "0 of 1048576 bytes were sent");
+                "send of 1048576 bytes with tag 8 to rank 1 timed out", "0 of 1048576 bytes were sent", "; rank 1");
     CHECK_ERROR(failure_of(messengers[0]->send(0, 8, large, after_ms(10))), ErrorKind::timeout, "to rank 0",
                 "has not asked for them");
     CHECK_ERROR(failure_of(messengers[0]->send(1, 8, large, after_ms(-1))), ErrorKind::timeout, "to rank 1");
@@ -174,6 +177,25 @@ TEST_CASE("deadlines of messages nobody came for say so and leave the messenger 
     pending.wait();
     answer.wait();
   }
+}
+
+TEST_CASE("a deadline tells how the other rank fares") {
+  for (const MeshKind& kind : kMeshKinds) {
+    CAPTURE(std::string(kind.name));
+    const Messengers messengers = make_messengers(kind.make(2));
+    const std::string alive = messengers[0]->peer_name(1) + ": alive, seen in no collective yet";
+    std::array<std::byte, 4> four{};
+    for (int ms = 60;; ms *= 4) {  // a busy machine may need longer to answer
+      REQUIRE(ms < 20'000);
+      const Error error = failure_of(messengers[0]->receive(1, 7, four, after_ms(ms)));
+      REQUIRE(contains(error.what(), "no message with that tag has come; " + messengers[0]->peer_name(1)));
+      if (contains(error.what(), alive)) break;
+    }
+  }
+  const MessengerAndPuppet both;  // the puppet does not answer
+  std::array<std::byte, 4> four{};
+  CHECK_ERROR(failure_of(both.messenger->receive(1, 7, four, after_ms(600))), ErrorKind::timeout,
+              "rank 1: silent for 0.", "s: stopped, or its host is down or overloaded");
 }
 
 TEST_CASE("a receive that ran into its deadline half way takes the link with it, and the peer is told") {

@@ -133,6 +133,23 @@ TEST_CASE("a process can leave a world and join another one in the same store, w
   }
 }
 
+TEST_CASE("a process that joins a second time has a second world beside the first") {
+  const StoreServer launcher({"127.0.0.1", 0}, {.token = job_token(), .job_id = "default"});
+  const std::string by_hand = fmt::format("tcp://127.0.0.1:{}", free_port());
+  for (const std::string& url : {std::string(), by_hand}) {
+    CAPTURE(url);
+    std::vector<std::pair<JoinOptions, Variables>> ranks;
+    for (int rank = 0; rank < 2; ++rank) {
+      ranks.emplace_back(options(url), Variables{{"RANK", std::to_string(rank)}, {"WORLD_SIZE", "2"}});
+      if (url.empty()) ranks.back().second["LOCKSTEP_STORE"] = to_string(launcher.address());
+    }
+    const std::vector<Membership> first = join_all(ranks), second = join_all(ranks);
+    first[0].store->set("mine", "1", Deadline::after(5s));
+    CHECK_FALSE(second[1].store->check({"mine"}, Deadline::after(5s)));
+    CHECK(first[1].store->get("mine", Deadline::after(5s)) == "1");
+  }
+}
+
 TEST_CASE("a thousand restarts in one store never meet what an earlier one has left behind") {
   const auto store = std::make_shared<MemoryStore>();
   std::vector<std::pair<JoinOptions, Variables>> ranks(2);

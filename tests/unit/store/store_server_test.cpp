@@ -5,8 +5,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <future>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "lockstep/base/format.h"
@@ -79,6 +81,32 @@ TEST_CASE("a wrong token gets nowhere and reads why") {
               "copy ~/.lockstep/token", "LOCKSTEP_TOKEN_FILE");
   CHECK(steady_clock().now() - start < 4s);
   CHECK_FALSE(fixture.client().check({"k"}, soon()));
+}
+
+TEST_CASE("whoever tries one token after the other is refused every time and disturbs nobody") {
+  Fixture fixture;
+  std::atomic<bool> is_over{false};
+  std::atomic<int> refused{0};
+  std::thread guessing([&] {
+    for (int i = 0; i < 300; ++i) {
+      const UniqueFd fd = fixture.stranger();
+      const HandshakeSettings settings = fixture.settings(Token::generate());
+      if (error_of([&] { handshake_as_client(fd.get(), settings, soon()); }).kind() == ErrorKind::unauthorized)
+        ++refused;
+    }
+    is_over = true;
+  });
+  TcpStore client = fixture.client();
+  std::int64_t turns = 0;
+  double slowest = 0;
+  while (!is_over) {
+    const TimePoint before = steady_clock().now();
+    CHECK(client.add("turns", 1, soon()) == ++turns);
+    slowest = std::max(slowest, seconds(steady_clock().now() - before));
+  }
+  guessing.join();
+  CHECK(refused == 300);
+  CHECK(slowest < 0.5);
 }
 
 TEST_CASE("300 silent strangers do not keep an honest client out, and are closed in time") {

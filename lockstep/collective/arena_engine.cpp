@@ -86,6 +86,7 @@ ArenaEngine::ArenaEngine(std::unique_ptr<Arena> arena) : arena_(std::move(arena)
   outputs_.resize(n);
   inputs_.resize(n);
   peers_segments_.resize(n);
+  cursors_.reserve(n);
 }
 
 void ArenaEngine::run(const Collective& collective, Deadline deadline) { wait(post(collective, deadline), deadline); }
@@ -195,8 +196,13 @@ bool ArenaEngine::advance(Operation& op) {
     arena_->ring();
     op.phase = Phase::reduced;
   } else {
-    StagedCall call{*arena_, op.collective, chunk_,
-                    writer_, op.deadline,   [&](const Stall& stall) { return explain(op, stall); }};
+    StagedCall call{*arena_,
+                    op.collective,
+                    chunk_,
+                    writer_,
+                    inputs_,
+                    op.deadline,
+                    [&](const Stall& stall) { return explain(op, stall); }};
     run_staged(call);
     finish(op);
   }
@@ -267,8 +273,7 @@ void ArenaEngine::reduce_in_place(Operation& op) {
   const Collective& c = op.collective;
   const std::size_t element = element_size(c.dtype);
   const Slice slice = slice_of(c.count, size(), rank());
-  std::vector<SegmentCursor> cursors;
-  cursors.reserve(static_cast<std::size_t>(size()));
+  cursors_.clear();
   for (int peer = 0; peer < size(); ++peer) {
     const Slot& slot = arena_->slot(peer, op.signature.sequence);
     auto& segments = peers_segments_[static_cast<std::size_t>(peer)];
@@ -291,16 +296,16 @@ void ArenaEngine::reduce_in_place(Operation& op) {
       throw Error(ErrorKind::corrupt_data,
                   fmt::format("{} posted {} bytes where {} belong", arena_->peer_name(peer), total, c.count * element));
     }
-    cursors.emplace_back(segments, slice.begin * element);
+    cursors_.emplace_back(segments, slice.begin * element);
   }
   for (std::size_t left = slice.count() * element; left != 0;) {
     std::size_t run = left;
-    for (const SegmentCursor& cursor : cursors) run = std::min(run, cursor.run());
-    for (std::size_t i = 0; i < cursors.size(); ++i) inputs_[i] = outputs_[i] = cursors[i].data();
+    for (const SegmentCursor& cursor : cursors_) run = std::min(run, cursor.run());
+    for (std::size_t i = 0; i < cursors_.size(); ++i) inputs_[i] = outputs_[i] = cursors_[i].data();
     const std::span<std::byte* const> all(outputs_);
     const bool to_root = c.kind == OpKind::reduce;
     reduce_all(c, to_root ? all.subspan(static_cast<std::size_t>(c.root), 1) : all, inputs_, run / element);
-    for (SegmentCursor& cursor : cursors) cursor.advance(run);
+    for (SegmentCursor& cursor : cursors_) cursor.advance(run);
     left -= run;
   }
 }

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "lockstep/collective/engine.h"
+#include "lockstep/collective/segment_cursor.h"
 #include "lockstep/collective/staged.h"
 #include "lockstep/transport/arena.h"
 
@@ -93,6 +94,7 @@ class ArenaEngine final : public Engine {
   std::vector<std::byte*> outputs_;
   std::vector<const std::byte*> inputs_;
   std::vector<std::vector<Segment>> peers_segments_;
+  std::vector<SegmentCursor> cursors_;
 };
 
 }  // namespace lockstep

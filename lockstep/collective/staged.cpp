@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <vector>
 
 #if defined(__x86_64__)
 #include <emmintrin.h>
@@ -60,8 +59,7 @@ class Staged {
         arena_(call.arena),
         rank_(arena_.rank()),
         size_(arena_.size()),
-        element_(element_size(c_.dtype)),
-        inputs_(static_cast<std::size_t>(size_)) {}
+        element_(element_size(c_.dtype)) {}
 
   void run() {
     const bool in_parts =
@@ -186,10 +184,10 @@ class Staged {
     for (std::size_t left = bytes(count); left != 0;) {
       const std::size_t run = std::min({left, own.run(), output.run()});
       for (int peer = 0; peer < size_; ++peer) {
-        inputs_[static_cast<std::size_t>(peer)] = peer == rank_ ? own.data() : staging(peer) + offset;
+        call_.inputs[static_cast<std::size_t>(peer)] = peer == rank_ ? own.data() : staging(peer) + offset;
       }
       std::byte* targets[2] = {output.data(), also};
-      reduce_all(c_, {targets, also != nullptr ? 2U : 1U}, inputs_, run / element_);
+      reduce_all(c_, {targets, also != nullptr ? 2U : 1U}, call_.inputs, run / element_);
       own.advance(run);
       output.advance(run);
       offset += run;
@@ -260,7 +258,6 @@ class Staged {
   const int size_;
   const std::size_t element_;
   std::uint32_t ahead_ = 0;  // 1 while the next chunk is being filled
-  std::vector<const std::byte*> inputs_;
 };
 
 }  // namespace

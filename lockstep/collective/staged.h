@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 
 #include "lockstep/collective/collective.h"
 #include "lockstep/transport/arena.h"
@@ -35,6 +36,7 @@ struct StagedCall {
   const Collective& collective;
   std::uint32_t& chunk;
   StagingWriter& writer;
+  std::span<const std::byte*> inputs;  // scratch, one entry a rank
   Deadline deadline;
   std::function<Error(const Stall&)> explain;
 };

@@ -17,10 +17,8 @@ using Use = TensorSegments::Use;
   throw Error(ErrorKind::invalid_argument, detail.operation + ": " + why, detail);
 }
 
-std::vector<std::uint64_t> counts_of(at::TensorList tensors, DType dtype) {
-  std::vector<std::uint64_t> counts;
+void append_counts(at::TensorList tensors, DType dtype, std::vector<std::uint64_t>& counts) {
   for (const at::Tensor& tensor : tensors) counts.push_back(tensor.nbytes() / element_size(dtype));
-  return counts;
 }
 
 void check_counts(const std::vector<std::uint64_t>& told, int size) {
@@ -36,74 +34,81 @@ void check_counts(const std::vector<std::uint64_t>& told, int size) {
   }
 }
 
-// What every rank sends to every rank. All ranks get the same matrix, or the same error.
-std::vector<std::uint64_t> agree_on_counts(Engine& engine, const Call& call) {
-  const auto n = static_cast<std::size_t>(engine.size());
-  std::vector<std::uint64_t> mine = call.sent, told(2 * n * n);
-  mine.insert(mine.end(), call.received.begin(), call.received.end());
-  const Segment from{reinterpret_cast<std::byte*>(mine.data()), mine.size() * 8};
-  const Segment to{reinterpret_cast<std::byte*>(told.data()), told.size() * 8};
-  engine.run({.kind = OpKind::all_gather,
-              .dtype = DType::i64,
-              .count = 2 * n,
-              .name = call.collective.name,
-              .input = {&from, 1},
-              .output = {&to, 1}},
-             call.deadline);
-  check_counts(told, engine.size());
-  std::vector<std::uint64_t> matrix(n * n);
-  for (std::size_t rank = 0; rank < n; ++rank) std::memcpy(&matrix[rank * n], &told[rank * 2 * n], n * 8);
-  return matrix;
+bool is_in_place(OpKind kind) {
+  return kind == OpKind::all_reduce || kind == OpKind::reduce || kind == OpKind::broadcast;
 }
 
 }  // namespace
 
-void Call::run(Engine& engine) {
-  if (input) collective.input = input->segments();
-  if (output) collective.output = output->segments();
-  std::vector<std::uint64_t> counts;
-  if (collective.kind == OpKind::all_to_all) {
-    const auto n = static_cast<std::size_t>(engine.size());
-    if (sent.size() != n || received.size() != n) {
-      refuse(collective.kind, std::to_string(sent.size()) + " inputs and " + std::to_string(received.size()) +
-                                  " outputs, where " + std::to_string(n) + " ranks need one of each for every rank");
-    }
-    counts = agree_on_counts(engine, *this);
-    collective.counts = counts;
+void Call::set(OpKind kind, at::TensorList outputs, at::TensorList inputs, Memory memory) {
+  clear();
+  collective_.kind = kind;
+  if (kind == OpKind::barrier) return;
+  const bool in_place = is_in_place(kind);
+  const bool reduces = kind == OpKind::all_reduce || kind == OpKind::reduce || kind == OpKind::reduce_scatter;
+  const Use use = reduces ? Use::reduce : Use::move;
+  output_.assign(outputs, to_string(kind), use, in_place ? Flow::update : Flow::write, memory);
+  if (in_place) {
+    collective_.dtype = output_.dtype();
+    collective_.count = output_.count();
+    return;
   }
-  engine.run(collective, deadline);
-  if (output) output->copy_back();
-}
-
-Call call_in_place(OpKind kind, at::TensorList tensors, Memory memory) {
-  Call call;
-  call.output.emplace(tensors, to_string(kind), kind == OpKind::broadcast ? Use::move : Use::reduce, Flow::update,
-                      memory);
-  call.collective.kind = kind;
-  call.collective.dtype = call.output->dtype();
-  call.collective.count = call.output->count();
-  return call;
-}
-
-Call call_between(OpKind kind, at::TensorList outputs, at::TensorList inputs, Memory memory) {
-  const Use use = kind == OpKind::reduce_scatter ? Use::reduce : Use::move;
-  Call call;
-  call.output.emplace(outputs, to_string(kind), use, Flow::write, memory);
-  call.input.emplace(inputs, to_string(kind), use, Flow::read, memory);
+  input_.assign(inputs, to_string(kind), use, Flow::read, memory);
   if (!outputs.empty() && !inputs.empty() && outputs.front().scalar_type() != inputs.front().scalar_type()) {
-    refuse(kind, "input is " + std::string(to_string(call.input->dtype())) + " where output is " +
-                     std::string(to_string(call.output->dtype())));
+    refuse(kind, "input is " + std::string(to_string(input_.dtype())) + " where output is " +
+                     std::string(to_string(output_.dtype())));
   }
-  call.collective.kind = kind;
-  call.collective.dtype = inputs.empty() ? call.output->dtype() : call.input->dtype();
+  collective_.dtype = inputs.empty() ? output_.dtype() : input_.dtype();
   if (kind == OpKind::all_to_all) {
-    call.sent = counts_of(inputs, call.collective.dtype);
-    call.received = counts_of(outputs, call.collective.dtype);
-    return call;
+    mine_.clear();
+    append_counts(inputs, collective_.dtype, mine_);
+    append_counts(outputs, collective_.dtype, mine_);
+    return;
   }
   const bool by_output = kind == OpKind::reduce_scatter || kind == OpKind::scatter;
-  call.collective.count = by_output ? call.output->count() : call.input->count();
-  return call;
+  collective_.count = by_output ? output_.count() : input_.count();
+}
+
+// What every rank sends to every rank. All ranks get the same matrix, or the same error.
+void Call::agree_on_counts(Engine& engine) {
+  const auto n = static_cast<std::size_t>(engine.size());
+  const std::size_t inputs = input_.segments().size(), outputs = output_.segments().size();
+  if (inputs != n || outputs != n) {
+    refuse(collective_.kind, std::to_string(inputs) + " inputs and " + std::to_string(outputs) + " outputs, where " +
+                                 std::to_string(n) + " ranks need one of each for every rank");
+  }
+  told_.resize(2 * n * n);
+  const Segment from{reinterpret_cast<std::byte*>(mine_.data()), mine_.size() * sizeof(std::uint64_t)};
+  const Segment to{reinterpret_cast<std::byte*>(told_.data()), told_.size() * sizeof(std::uint64_t)};
+  engine.run({.kind = OpKind::all_gather,
+              .dtype = DType::i64,
+              .count = 2 * n,
+              .name = collective_.name,
+              .input = {&from, 1},
+              .output = {&to, 1}},
+             deadline_);
+  check_counts(told_, engine.size());
+  counts_.resize(n * n);
+  for (std::size_t rank = 0; rank < n; ++rank) {
+    std::memcpy(&counts_[rank * n], &told_[rank * 2 * n], n * sizeof(std::uint64_t));
+  }
+}
+
+void Call::run(Engine& engine) {
+  collective_.input = input_.segments();
+  collective_.output = output_.segments();
+  if (collective_.kind == OpKind::all_to_all) {
+    agree_on_counts(engine);
+    collective_.counts = counts_;
+  }
+  engine.run(collective_, deadline_);
+  output_.copy_back();
+}
+
+void Call::clear() {
+  collective_ = {};
+  input_.clear();
+  output_.clear();
 }
 
 }  // namespace lockstep

@@ -1,10 +1,10 @@
 // A Call is one collective together with the tensors that it works on: what a ProcessGroup runs or queues.
-// tensors -> Call -> engine. Making one checks the tensors: Error{invalid_argument}, before anything is sent.
+// tensors -> Call -> engine. Used again and again, since it keeps its memory. Belongs to one thread at a time.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
-#include <optional>
+#include <cstdint>
 #include <vector>
 
 #include "lockstep/base/deadline.h"
@@ -13,21 +13,32 @@
 
 namespace lockstep {
 
-struct Call {
-  Collective collective;
-  std::optional<TensorSegments> input;
-  std::optional<TensorSegments> output;
-  // Of all_to_all: elements to and from every rank. run() tells them to all ranks and compares them.
-  std::vector<std::uint64_t> sent;
-  std::vector<std::uint64_t> received;
-  Deadline deadline = Deadline::never();
+class Call {
+ public:
+  // all_reduce, reduce and broadcast have outputs only, and a barrier no tensors. Lists are joined; with a root, the
+  // list that only the root needs is empty elsewhere. Error{invalid_argument} before anything is sent.
+  void set(OpKind kind, at::TensorList outputs, at::TensorList inputs, Memory memory);
+  // What set() cannot know: reduction, order, root, name, flight record.
+  Collective& collective() { return collective_; }
+  void set_deadline(Deadline deadline) { deadline_ = deadline; }
 
+  // REQUIRES: set().
   void run(Engine& engine);
-};
+  // Lets go of the tensors.
+  void clear();
 
-// all_reduce, reduce, broadcast.
-Call call_in_place(OpKind kind, at::TensorList tensors, Memory memory);
-// The others. Lists are joined; with a root, the list that only the root needs is empty elsewhere.
-Call call_between(OpKind kind, at::TensorList outputs, at::TensorList inputs, Memory memory);
+ private:
+  void agree_on_counts(Engine& engine);
+
+  Collective collective_;
+  TensorSegments input_;
+  TensorSegments output_;
+  Deadline deadline_ = Deadline::never();
+  // Of all_to_all. What this rank sends to every rank, then what it expects from each; the same of all ranks; what each
+  // sends to each.
+  std::vector<std::uint64_t> mine_;
+  std::vector<std::uint64_t> told_;
+  std::vector<std::uint64_t> counts_;
+};
 
 }  // namespace lockstep

@@ -6,8 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
-#include <deque>
-#include <functional>
+#include <list>
 #include <mutex>
 #include <stop_token>
 #include <thread>
@@ -27,6 +26,11 @@
 #include "lockstep/observe/process_recorder.h"
 
 namespace lockstep {
+namespace {
+
+constexpr std::size_t kMostWorks = 256;  // that are kept to be used again
+
+}  // namespace
 
 struct ProcessGroup::State {
   State(std::unique_ptr<Engine> made, const GroupOptions& chosen, std::unique_ptr<Mesh> for_messages,
@@ -67,11 +71,60 @@ struct ProcessGroup::State {
     run_collective(*engine);
   }
 
-  Work run_to_end(Call& call) {
-    Work work;
+  // What a collective needs besides its tensors. Kept for later ones.
+  struct Task {
+    Call call;
+    std::optional<Work> work;  // until it is complete
+  };
+  using Tasks = std::list<Task>;
+
+  // One task, which goes back when this ends, unless it was taken away.
+  class Lease {
+   public:
+    explicit Lease(State& state) : state_(state) {
+      const std::lock_guard lock(state.spare_mutex);
+      if (state.spare.empty()) {
+        task_.emplace_back();
+      } else {
+        task_.splice(task_.begin(), state.spare, state.spare.begin());
+      }
+    }
+    ~Lease() {
+      if (!task_.empty()) state_.put_back(task_);
+    }
+    Lease(const Lease&) = delete;
+    Lease& operator=(const Lease&) = delete;
+
+    Call& call() { return task_.front().call; }
+    Tasks& task() { return task_; }
+
+   private:
+    State& state_;
+    Tasks task_;
+  };
+
+  // An unfinished one: the one made longest ago, if nobody holds it any more.
+  Work new_work() {
+    const std::lock_guard lock(spare_mutex);
+    if (next_work >= works.size()) next_work = 0;
+    if (!works.empty() && works[next_work].renew()) return works[next_work++];
+    ++next_work;
+    if (works.size() < kMostWorks) return works.emplace_back();
+    return {};
+  }
+
+  void put_back(Tasks& task) {
+    task.front().call.clear();
+    task.front().work.reset();
+    const std::lock_guard lock(spare_mutex);
+    spare.splice(spare.begin(), task);
+  }
+
+  Work run_to_end(Lease& lease) {
+    const Work work = new_work();
     std::exception_ptr error;
     try {
-      run([&](Engine& engine) { call.run(engine); });
+      run([&](Engine& engine) { lease.call().run(engine); });
     } catch (...) {
       error = std::current_exception();
     }
@@ -80,14 +133,16 @@ struct ProcessGroup::State {
   }
 
   // On the group's thread.
-  Work start(std::shared_ptr<Call> call) {
+  Work start(Lease& lease) {
     birthplace.check("a group");
-    Work work;
-    call->collective.ticket = log.issue(record_of(signature_of(call->collective, 0, 0)));
+    const Work work = new_work();
+    lease.task().front().work = work;
+    Collective& collective = lease.call().collective();
+    collective.ticket = log.issue(record_of(signature_of(collective, 0, 0)));
     {
       const std::lock_guard lock(mutex);
       if (!thread.joinable()) thread = std::jthread([this](const std::stop_token& stop) { serve(stop); });
-      queue.emplace_back(std::move(call), work);
+      queue.splice(queue.end(), lease.task());
     }
     queued.notify_one();
     return work;
@@ -96,24 +151,26 @@ struct ProcessGroup::State {
   void serve(const std::stop_token& stop) {
     std::unique_lock lock(mutex);
     while (queued.wait(lock, stop, [this] { return !queue.empty(); })) {
-      auto [call, work] = std::move(queue.front());
-      queue.pop_front();
+      Tasks current;
+      current.splice(current.begin(), queue, queue.begin());
+      Call& call = current.front().call;
       running = true;
       lock.unlock();
       std::exception_ptr error;
       try {
-        call->run(*engine);
+        call.run(*engine);
       } catch (const Error& failure) {
-        log.fail(call->collective.ticket, failure);  // unless the engine has begun it, and recorded that
+        log.fail(call.collective().ticket, failure);  // unless the engine has begun it, and recorded that
         error = std::current_exception();
       } catch (...) {
         error = std::current_exception();
       }
-      call.reset();  // tensors go before the waiter is told
+      call.clear();  // tensors go before the waiter is told
       lock.lock();
       running = false;  // before as well: the waiter may end the group at once
       idle.notify_all();
-      work.complete(error);
+      current.front().work->complete(std::move(error));
+      put_back(current);
     }
   }
 
@@ -138,11 +195,17 @@ struct ProcessGroup::State {
   std::unique_ptr<Mesh> messages;  // until the messenger has it
   std::unique_ptr<Messenger> messenger;
 
+  std::mutex spare_mutex;
+  // State below is protected by spare_mutex.
+  Tasks spare;
+  std::vector<Work> works;  // handed out, to be used again
+  std::size_t next_work = 0;
+
   std::mutex mutex;  // held while a collective runs in a caller
   std::condition_variable idle;
   std::condition_variable_any queued;
   // State below is protected by mutex.
-  std::deque<std::pair<std::shared_ptr<Call>, Work>> queue;
+  Tasks queue;
   bool running = false;  // the thread is in a collective
   std::jthread thread;   // made with the first asynchronous call; last member: it must end first
 };
@@ -173,21 +236,33 @@ void ProcessGroup::all_reduce(const at::Tensor& tensor, ReduceOp op, const CallO
   all_reduce(at::TensorList(tensor), op, options);
 }
 
-Call ProcessGroup::complete(Call call, const CallOptions& options, ReduceOp op, int root) const {
-  call.collective.reduce = op;
-  call.collective.order = options.order;
-  call.collective.root = root;
-  call.collective.name = hash_of(options.name);
-  call.deadline = state_->deadline(options);
-  return call;
+struct ProcessGroup::Plan {
+  OpKind kind;
+  at::TensorList outputs = {};
+  at::TensorList inputs = {};
+  ReduceOp reduce = ReduceOp::sum;
+  int root = 0;
+
+  void set(Call& call, const CallOptions& options, const State& state) const {
+    call.set(kind, outputs, inputs, state.memory);
+    call.collective().reduce = reduce;
+    call.collective().order = options.order;
+    call.collective().root = root;
+    call.collective().name = hash_of(options.name);
+    call.set_deadline(state.deadline(options));
+  }
+};
+
+void ProcessGroup::run(const Plan& plan, const CallOptions& options) const {
+  State::Lease lease(*state_);
+  plan.set(lease.call(), options, *state_);
+  state_->run([&](Engine& engine) { lease.call().run(engine); });
 }
-void ProcessGroup::run(Call call, const CallOptions& options, ReduceOp op, int root) const {
-  call = complete(std::move(call), options, op, root);
-  state_->run([&](Engine& engine) { call.run(engine); });
-}
-Work ProcessGroup::start(Call call, const CallOptions& options, ReduceOp op, int root) const {
-  call = complete(std::move(call), options, op, root);
-  return options.in_caller ? state_->run_to_end(call) : state_->start(std::make_shared<Call>(std::move(call)));
+
+Work ProcessGroup::start(const Plan& plan, const CallOptions& options) const {
+  State::Lease lease(*state_);
+  plan.set(lease.call(), options, *state_);
+  return options.in_caller ? state_->run_to_end(lease) : state_->start(lease);
 }
 
 std::vector<at::Tensor> ProcessGroup::one_for_each_rank(const at::Tensor& like) const {
@@ -197,13 +272,13 @@ std::vector<at::Tensor> ProcessGroup::one_for_each_rank(const at::Tensor& like) 
 }
 
 void ProcessGroup::all_reduce(at::TensorList tensors, ReduceOp op, const CallOptions& options) const {
-  run(call_in_place(OpKind::all_reduce, tensors, state_->memory), options, op);
+  run({.kind = OpKind::all_reduce, .outputs = tensors, .reduce = op}, options);
 }
 void ProcessGroup::reduce(at::TensorList tensors, int root, ReduceOp op, const CallOptions& options) const {
-  run(call_in_place(OpKind::reduce, tensors, state_->memory), options, op, root);
+  run({.kind = OpKind::reduce, .outputs = tensors, .reduce = op, .root = root}, options);
 }
 void ProcessGroup::broadcast(at::TensorList tensors, int root, const CallOptions& options) const {
-  run(call_in_place(OpKind::broadcast, tensors, state_->memory), options, ReduceOp::sum, root);
+  run({.kind = OpKind::broadcast, .outputs = tensors, .root = root}, options);
 }
 
 std::vector<at::Tensor> ProcessGroup::all_gather(const at::Tensor& input, const CallOptions& options) const {
@@ -212,7 +287,7 @@ std::vector<at::Tensor> ProcessGroup::all_gather(const at::Tensor& input, const 
   return outputs;
 }
 void ProcessGroup::all_gather_into(at::TensorList outputs, at::TensorList inputs, const CallOptions& options) const {
-  run(call_between(OpKind::all_gather, outputs, inputs, state_->memory), options);
+  run({.kind = OpKind::all_gather, .outputs = outputs, .inputs = inputs}, options);
 }
 
 std::vector<at::Tensor> ProcessGroup::gather(const at::Tensor& input, int root, const CallOptions& options) const {
@@ -222,18 +297,18 @@ std::vector<at::Tensor> ProcessGroup::gather(const at::Tensor& input, int root, 
 }
 void ProcessGroup::gather_into(at::TensorList outputs, const at::Tensor& input, int root,
                                const CallOptions& options) const {
-  run(call_between(OpKind::gather, outputs, input, state_->memory), options, ReduceOp::sum, root);
+  run({.kind = OpKind::gather, .outputs = outputs, .inputs = input, .root = root}, options);
 }
 void ProcessGroup::scatter(const at::Tensor& output, at::TensorList inputs, int root,
                            const CallOptions& options) const {
-  run(call_between(OpKind::scatter, output, inputs, state_->memory), options, ReduceOp::sum, root);
+  run({.kind = OpKind::scatter, .outputs = output, .inputs = inputs, .root = root}, options);
 }
 void ProcessGroup::reduce_scatter(at::TensorList outputs, at::TensorList inputs, ReduceOp op,
                                   const CallOptions& options) const {
-  run(call_between(OpKind::reduce_scatter, outputs, inputs, state_->memory), options, op);
+  run({.kind = OpKind::reduce_scatter, .outputs = outputs, .inputs = inputs, .reduce = op}, options);
 }
 void ProcessGroup::all_to_all(at::TensorList outputs, at::TensorList inputs, const CallOptions& options) const {
-  run(call_between(OpKind::all_to_all, outputs, inputs, state_->memory), options);
+  run({.kind = OpKind::all_to_all, .outputs = outputs, .inputs = inputs}, options);
 }
 
 void ProcessGroup::barrier(const CallOptions& options) const {
@@ -242,35 +317,35 @@ void ProcessGroup::barrier(const CallOptions& options) const {
 }
 
 Work ProcessGroup::all_reduce_async(at::TensorList tensors, ReduceOp op, const CallOptions& options) const {
-  return start(call_in_place(OpKind::all_reduce, tensors, state_->memory), options, op);
+  return start({.kind = OpKind::all_reduce, .outputs = tensors, .reduce = op}, options);
 }
 Work ProcessGroup::reduce_async(at::TensorList tensors, int root, ReduceOp op, const CallOptions& options) const {
-  return start(call_in_place(OpKind::reduce, tensors, state_->memory), options, op, root);
+  return start({.kind = OpKind::reduce, .outputs = tensors, .reduce = op, .root = root}, options);
 }
 Work ProcessGroup::broadcast_async(at::TensorList tensors, int root, const CallOptions& options) const {
-  return start(call_in_place(OpKind::broadcast, tensors, state_->memory), options, ReduceOp::sum, root);
+  return start({.kind = OpKind::broadcast, .outputs = tensors, .root = root}, options);
 }
 Work ProcessGroup::all_gather_into_async(at::TensorList outputs, at::TensorList inputs,
                                          const CallOptions& options) const {
-  return start(call_between(OpKind::all_gather, outputs, inputs, state_->memory), options);
+  return start({.kind = OpKind::all_gather, .outputs = outputs, .inputs = inputs}, options);
 }
 Work ProcessGroup::gather_into_async(at::TensorList outputs, const at::Tensor& input, int root,
                                      const CallOptions& options) const {
-  return start(call_between(OpKind::gather, outputs, input, state_->memory), options, ReduceOp::sum, root);
+  return start({.kind = OpKind::gather, .outputs = outputs, .inputs = input, .root = root}, options);
 }
 Work ProcessGroup::scatter_async(const at::Tensor& output, at::TensorList inputs, int root,
                                  const CallOptions& options) const {
-  return start(call_between(OpKind::scatter, output, inputs, state_->memory), options, ReduceOp::sum, root);
+  return start({.kind = OpKind::scatter, .outputs = output, .inputs = inputs, .root = root}, options);
 }
 Work ProcessGroup::reduce_scatter_async(at::TensorList outputs, at::TensorList inputs, ReduceOp op,
                                         const CallOptions& options) const {
-  return start(call_between(OpKind::reduce_scatter, outputs, inputs, state_->memory), options, op);
+  return start({.kind = OpKind::reduce_scatter, .outputs = outputs, .inputs = inputs, .reduce = op}, options);
 }
 Work ProcessGroup::all_to_all_async(at::TensorList outputs, at::TensorList inputs, const CallOptions& options) const {
-  return start(call_between(OpKind::all_to_all, outputs, inputs, state_->memory), options);
+  return start({.kind = OpKind::all_to_all, .outputs = outputs, .inputs = inputs}, options);
 }
 
-Work ProcessGroup::barrier_async(const CallOptions& options) const { return start(Call(), options); }
+Work ProcessGroup::barrier_async(const CallOptions& options) const { return start({.kind = OpKind::barrier}, options); }
 
 Messenger& ProcessGroup::messenger() const {
   state_->birthplace.check("a group");
@@ -435,7 +510,7 @@ void ProcessGroup::abort(std::string_view reason) const noexcept {
 
 bool ProcessGroup::shares_memory() const { return state_->arena != nullptr; }
 
-void ProcessGroup::drive(const std::function<void(ArenaEngine&)>& use) const {
+void ProcessGroup::drive(c10::function_ref<void(ArenaEngine&)> use) const {
   state_->run([&](Engine&) { use(*state_->arena); });
 }
 

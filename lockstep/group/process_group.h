@@ -12,9 +12,9 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/FunctionRef.h>
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -54,7 +54,7 @@ struct CallOptions {
 };
 
 class ArenaEngine;
-struct Call;
+class Call;
 struct GroupOrigin;
 class Messenger;
 
@@ -153,14 +153,15 @@ class ProcessGroup {
   bool shares_memory() const;
   // Hands the engine to `use`, behind everything that was issued before, for collectives that the caller drives by
   // itself (post, poll, wait). REQUIRES: shares_memory().
-  void drive(const std::function<void(ArenaEngine&)>& use) const;
+  void drive(c10::function_ref<void(ArenaEngine&)> use) const;
 
  private:
   struct State;
 
-  Call complete(Call call, const CallOptions& options, ReduceOp op, int root) const;
-  void run(Call call, const CallOptions& options, ReduceOp op = ReduceOp::sum, int root = 0) const;
-  Work start(Call call, const CallOptions& options, ReduceOp op = ReduceOp::sum, int root = 0) const;
+  // One collective; see Call::set().
+  struct Plan;
+  void run(const Plan& plan, const CallOptions& options) const;
+  Work start(const Plan& plan, const CallOptions& options) const;
   std::vector<at::Tensor> one_for_each_rank(const at::Tensor& like) const;
   Messenger& messenger() const;
 

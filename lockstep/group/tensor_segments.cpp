@@ -85,6 +85,19 @@ at::Tensor copy_of(const at::Tensor& tensor, at::Device device, TensorSegments::
 }  // namespace
 
 TensorSegments::TensorSegments(at::TensorList tensors, std::string_view operation, Use use, Flow flow, Memory memory) {
+  assign(tensors, operation, use, flow, memory);
+}
+
+void TensorSegments::clear() {
+  dtype_ = DType::f32;
+  count_ = 0;
+  segments_.clear();
+  keep_.clear();
+  copies_.clear();
+}
+
+void TensorSegments::assign(at::TensorList tensors, std::string_view operation, Use use, Flow flow, Memory memory) {
+  clear();
   segments_.reserve(tensors.size());
   keep_.reserve(tensors.size());
   for (std::size_t i = 0; i < tensors.size(); ++i) {

@@ -32,9 +32,16 @@ class TensorSegments {
   // What the collective does with the memory: the contents of what is only written need not be copied.
   enum class Flow { read, write, update };
 
-  // Error{invalid_argument}: an undefined or sparse tensor, one without memory (meta), or different dtypes.
+  // Of no tensors.
+  TensorSegments() = default;
   TensorSegments(at::TensorList tensors, std::string_view operation, Use use, Flow flow = Flow::update,
                  Memory memory = Memory::host);
+
+  // Of other tensors, in the memory that it has. Error{invalid_argument}, as of the constructor: an undefined or sparse
+  // tensor, one without memory (meta), or different dtypes.
+  void assign(at::TensorList tensors, std::string_view operation, Use use, Flow flow, Memory memory);
+  // Lets go of the tensors.
+  void clear();
 
   DType dtype() const { return dtype_; }
   std::uint64_t count() const { return count_; }

@@ -42,4 +42,13 @@ void Work::complete(std::exception_ptr error, int source) const {
   state_->changed.notify_all();
 }
 
+bool Work::renew() const {
+  if (state_.use_count() != 1) return false;
+  const std::lock_guard lock(state_->mutex);  // behind whatever the last other handle did
+  state_->done = false;
+  state_->error = nullptr;
+  state_->source = -1;
+  return true;
+}
+
 }  // namespace lockstep

@@ -27,6 +27,8 @@ class Work {
 
   // For whoever runs it.
   void complete(std::exception_ptr error, int source = -1) const;
+  // Makes it unfinished again, unless another handle to it is left; whether it did.
+  bool renew() const;
 
  private:
   struct State {

@@ -6,8 +6,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <new>
 #include <random>
+#include <span>
 #include <utility>
 
 #include "lockstep/base/format.h"
@@ -29,6 +31,8 @@ using arena::Slot;
 constexpr Duration kYieldFor = 500us;  // see Arena
 // How many waits for a rank on this core it takes to look for another core; looking costs about as much as they do.
 constexpr int kSharedWaits = 16;
+// With more ranks than this nobody looks; cores beyond are not gone to.
+constexpr std::size_t kMostCores = CPU_SETSIZE;
 // Dead peers ring no bell: a sleeper looks for them this often.
 constexpr Duration kLivenessPeriod = 20ms;
 // Stopped ones are looked for this often, once the wait is so long that somebody may wonder.
@@ -162,9 +166,12 @@ void Arena::leave_shared_core(const std::function<bool(int)>& waiting_for) const
   for (int peer = 0; peer < rank_; ++peer) shared = shared || (core_of(peer) == core_of(rank_) && waiting_for(peer));
   if (!shared || ++shared_waits_ < kSharedWaits) return;
   shared_waits_ = 0;
-  std::vector<std::uint32_t> cores;
-  for (int rank = 0; rank < size_; ++rank) cores.push_back(core_of(rank));
-  const int core = emptier_core(cores, rank_, allowed_cores());
+  std::array<std::uint32_t, kMostCores> cores{};  // by rank
+  std::array<int, kMostCores> memory;
+  const auto ranks = static_cast<std::size_t>(size_);
+  if (ranks > cores.size()) return;
+  for (int rank = 0; rank < size_; ++rank) cores[static_cast<std::size_t>(rank)] = core_of(rank);
+  const int core = emptier_core(std::span(cores).first(ranks), rank_, allowed_cores(memory));
   if (core >= 0) move_to_core(core);
 }
 

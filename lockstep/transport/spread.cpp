@@ -19,14 +19,14 @@ int emptier_core(std::span<const std::uint32_t> cores, int rank, std::span<const
   return best;
 }
 
-std::vector<int> allowed_cores() {
+std::span<const int> allowed_cores(std::span<int> memory) {
   cpu_set_t set;
-  std::vector<int> cores;
-  if (::sched_getaffinity(0, sizeof set, &set) != 0) return cores;
-  for (int core = 0; core < CPU_SETSIZE; ++core) {
-    if (CPU_ISSET(core, &set)) cores.push_back(core);
+  std::size_t count = 0;
+  if (::sched_getaffinity(0, sizeof set, &set) != 0) return {};
+  for (int core = 0; core < CPU_SETSIZE && count < memory.size(); ++core) {
+    if (CPU_ISSET(core, &set)) memory[count++] = core;
   }
-  return cores;
+  return memory.first(count);
 }
 
 bool move_to_core(int core) {

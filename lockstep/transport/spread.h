@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <span>
-#include <vector>
 
 namespace lockstep {
 
@@ -13,8 +12,8 @@ namespace lockstep {
 // Pure.
 int emptier_core(std::span<const std::uint32_t> cores, int rank, std::span<const int> allowed);
 
-// The cores that the calling thread may run on.
-std::vector<int> allowed_cores();
+// The cores that the calling thread may run on, as many of them as `memory` has room for.
+std::span<const int> allowed_cores(std::span<int> memory);
 // Puts the calling thread there, and leaves the cores that it may run on as they are. Whether it worked.
 bool move_to_core(int core);
 

@@ -66,7 +66,7 @@ JoinReport join(const ProcessGroup& group, Batches&& batches, Step&& step, const
   };
   for (auto&& batch : batches) {
     join_detail::anybody_goes_on(group, true, options);
-    last = batch;
+    last.emplace(batch);
     run(*last, false);
     ++report.steps;
   }

@@ -58,27 +58,34 @@ void plan_pieces(const Collective& collective, int rank, int size, int peer, Lin
   plan.receive.push_back({from.output_offset, from.output_offset + from.bytes});
 }
 
-ChunkPlan plan_flat_chunks(const Collective& collective, int rank, int size, bool small) {
+void plan_flat_chunks(const Collective& collective, int rank, int size, bool small, ChunkPlan& plan) {
   const ByteRange everything{0, data_bytes(collective)};
+  plan.in_place = reduces_in_place(collective.kind) || collective.kind == OpKind::broadcast;
   switch (collective.kind) {
-    case OpKind::all_reduce: {
-      const ByteRange own = small ? everything : slice_bytes(collective, size, rank);
-      return {.in_place = true, .whole = small, .own = {own}, .end_row = size, .result = own};
-    }
-    case OpKind::reduce_scatter: return {.own = {part_bytes(collective, rank)}, .end_row = size, .result = everything};
-    case OpKind::broadcast: return {.in_place = true, .whole = rank == collective.root && small};
-    case OpKind::reduce: {
-      if (small && rank != collective.root) return {.in_place = true};
-      const ByteRange own = small ? everything : slice_bytes(collective, size, rank);
-      return {.in_place = true, .own = {own}, .end_row = size, .result = own};
-    }
-    case OpKind::all_gather: return {.whole = small};
+    case OpKind::all_reduce:
+      plan.whole = small;
+      plan.result = small ? everything : slice_bytes(collective, size, rank);
+      plan.own.push_back(plan.result);
+      plan.end_row = size;
+      return;
+    case OpKind::reduce_scatter:
+      plan.own.push_back(part_bytes(collective, rank));
+      plan.end_row = size;
+      plan.result = everything;
+      return;
+    case OpKind::reduce:
+      if (small && rank != collective.root) return;
+      plan.result = small ? everything : slice_bytes(collective, size, rank);
+      plan.own.push_back(plan.result);
+      plan.end_row = size;
+      return;
+    case OpKind::broadcast: plan.whole = rank == collective.root && small; return;
+    case OpKind::all_gather: plan.whole = small; return;
     case OpKind::gather:
     case OpKind::scatter:
     case OpKind::all_to_all:
-    case OpKind::barrier: break;
+    case OpKind::barrier: return;
   }
-  return {};
 }
 
 bool in_two_levels(const Collective& collective, const Topology& topology, const LinkTuning& tuning) {
@@ -93,17 +100,17 @@ bool goes_in_tree(const Collective& collective, const Topology& topology, const 
   return has_trees(topology, tuning) && is_small(collective, tuning) && has_tree_plan(collective.kind);
 }
 
-ChunkPlan plan_tree_chunks(const Collective& collective, int rank, const Topology& topology) {
-  ChunkPlan plan{.in_place = !consists_of_pieces(collective.kind), .whole = true, .in_tree = true};
-  if (!answers_with_result(collective.kind)) return plan;
+void plan_tree_chunks(const Collective& collective, int rank, const Topology& topology, ChunkPlan& plan) {
+  plan.in_place = !consists_of_pieces(collective.kind);
+  plan.whole = plan.in_tree = true;
+  if (!answers_with_result(collective.kind)) return;
   const int node = topology.node(rank);
   const bool is_wanted = collective.kind == OpKind::all_reduce || node == topology.node(collective.root);
   if (is_wanted && rank == topology.first(node)) {
     plan.result = {0, data_bytes(collective)};
-    plan.own = {plan.result};
+    plan.own.push_back(plan.result);
     plan.end_row = topology.size();
   }
-  return plan;
 }
 
 }  // namespace
@@ -112,10 +119,12 @@ bool has_trees(const Topology& topology, const LinkTuning& tuning) {
   return topology.size() >= (topology.is_hierarchical() ? tuning.tree_ranks : tuning.tree_lone_ranks);
 }
 
-ChunkPlan plan_chunks(const Collective& collective, int rank, const Topology& topology, const LinkTuning& tuning) {
-  if (goes_in_tree(collective, topology, tuning)) return plan_tree_chunks(collective, rank, topology);
-  if (in_two_levels(collective, topology, tuning)) return plan_node_chunks(collective, rank, topology);
-  return plan_flat_chunks(collective, rank, topology.size(), is_small(collective, tuning));
+void plan_chunks(const Collective& collective, int rank, const Topology& topology, const LinkTuning& tuning,
+                 ChunkPlan& plan) {
+  plan.clear();
+  if (goes_in_tree(collective, topology, tuning)) return plan_tree_chunks(collective, rank, topology, plan);
+  if (in_two_levels(collective, topology, tuning)) return plan_node_chunks(collective, rank, topology, plan);
+  plan_flat_chunks(collective, rank, topology.size(), is_small(collective, tuning), plan);
 }
 
 void plan_link(const Collective& collective, int rank, const Topology& topology, int peer, const LinkTuning& tuning,

@@ -21,6 +21,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <utility>
 #include <vector>
 
 #include "lockstep/base/clock.h"
@@ -74,6 +75,16 @@ struct ChunkPlan {
   int carried_to = -1;
   std::vector<Delivery> deliveries = {};
   ByteRange result = {};
+
+  // Nothing to be done; keeps the lists' memory.
+  void clear() {
+    ChunkPlan empty;
+    empty.own.swap(own);
+    empty.deliveries.swap(deliveries);
+    *this = std::move(empty);
+    own.clear();
+    deliveries.clear();
+  }
 };
 
 // A range of this rank's output that it passes on, and where it comes from: the rank that sends it here, this rank
@@ -93,9 +104,9 @@ struct LinkPlan {
 // Whether what is small takes the way of a tree.
 bool has_trees(const Topology& topology, const LinkTuning& tuning);
 
-// REQUIRES: check_arguments() has passed.
-ChunkPlan plan_chunks(const Collective& collective, int rank, const Topology& topology, const LinkTuning& tuning);
-// Overwrites `plan`, whose memory is used again.
+// Both overwrite `plan`, whose memory is used again. REQUIRES: check_arguments() has passed.
+void plan_chunks(const Collective& collective, int rank, const Topology& topology, const LinkTuning& tuning,
+                 ChunkPlan& plan);
 void plan_link(const Collective& collective, int rank, const Topology& topology, int peer, const LinkTuning& tuning,
                LinkPlan& plan);
 

@@ -71,7 +71,7 @@ void Exchange::begin(const Collective& collective, const Signature& signature) {
   collective_ = &collective;
   previous_ = signature_;
   signature_ = signature;
-  plan_ = plan_chunks(collective, rank_, topology_, tuning_);
+  plan_chunks(collective, rank_, topology_, tuning_, plan_);
   begin_reduction();
   const std::span<const Segment> operand = plan_.in_place ? collective.output : collective.input;
   const std::size_t payload = plan_.whole ? data_bytes(collective) : 0;

@@ -35,32 +35,38 @@ void add(std::vector<Passed>& list, ByteRange range, int source) {
   if (range.bytes() != 0) list.push_back({range, source});
 }
 
+// The rank of the node before this one from which partial results come, and the one of the next that they go to.
+int carried_from(const View& view) { return view.node() > 0 ? view.there(view.node() - 1) : -1; }
+int carried_to(const View& view) { return view.node() + 1 < view.topology.nodes() ? view.there(view.node() + 1) : -1; }
+
 // From the node before this one, with the rows of this one's ranks, to the next.
 void place_in_chain(const View& view, ChunkPlan& plan) {
   plan.first_row = view.topology.first(view.node());
   plan.end_row = view.topology.first(view.node() + 1);
-  if (view.node() > 0) plan.carried_from = view.there(view.node() - 1);
-  if (view.node() + 1 < view.topology.nodes()) plan.carried_to = view.there(view.node() + 1);
+  plan.carried_from = carried_from(view);
+  plan.carried_to = carried_to(view);
 }
 
 // Reduces towards the last node, whose lanes get the result.
-ChunkPlan plan_chain(const View& view) {
-  const ByteRange own = view.slice(view.rank);
-  ChunkPlan plan{.in_place = true, .own = {own}, .result = own};
-  if (own.bytes() != 0) place_in_chain(view, plan);
-  return plan;
+void plan_chain(const View& view, ChunkPlan& plan) {
+  plan.in_place = true;
+  plan.result = view.slice(view.rank);
+  plan.own.push_back(plan.result);
+  if (plan.result.bytes() != 0) place_in_chain(view, plan);
 }
+
 void plan_all_reduce(const View& view, int peer, LinkPlan& plan) {
-  const ChunkPlan chain = plan_chain(view);
-  const int source = chain.carried_to >= 0 ? chain.carried_to : kReducedHere;
+  const ByteRange own = view.slice(view.rank);
+  const int to = own.bytes() != 0 ? carried_to(view) : -1;
+  const int source = to >= 0 ? to : kReducedHere;
   if (view.is_local(peer)) {
     add(plan.send_operand, view.slice(peer));
-    add(plan.send_results, chain.result, source);
+    add(plan.send_results, own, source);
     add(plan.receive, view.slice(peer));
-  } else if (peer == chain.carried_from) {
-    add(plan.send_results, chain.result, source);
-  } else if (peer == chain.carried_to) {
-    add(plan.receive, chain.result);
+  } else if (own.bytes() != 0 && peer == carried_from(view)) {
+    add(plan.send_results, own, source);
+  } else if (peer == to) {
+    add(plan.receive, own);
   }
 }
 
@@ -118,9 +124,8 @@ void plan_all_gather(const View& view, int peer, LinkPlan& plan) {
 // Which lane reduces a rank's block.
 int lane_for(const View& view, int rank) { return view.topology.lane(rank) % view.topology.lanes(); }
 
-ChunkPlan plan_scattering_chain(const View& view) {
-  ChunkPlan plan;
-  if (!view.has_lane(view.rank)) return plan;
+void plan_scattering_chain(const View& view, ChunkPlan& plan) {
+  if (!view.has_lane(view.rank)) return;
   place_in_chain(view, plan);
   for (int rank = 0; rank < view.topology.size(); ++rank) {
     if (lane_for(view, rank) != view.lane()) continue;
@@ -128,7 +133,6 @@ ChunkPlan plan_scattering_chain(const View& view) {
     if (plan.carried_to < 0) plan.deliveries.push_back({data_bytes(view.collective), rank});
     if (plan.carried_to < 0 && rank == view.rank) plan.result = {0, data_bytes(view.collective)};
   }
-  return plan;
 }
 
 void plan_reduce_scatter(const View& view, int peer, LinkPlan& plan) {
@@ -149,11 +153,14 @@ bool has_node_plan(OpKind kind, const Topology& topology) {
   return reduces_in_place(kind) || kind == OpKind::reduce_scatter || kind == OpKind::broadcast;
 }
 
-ChunkPlan plan_node_chunks(const Collective& collective, int rank, const Topology& topology) {
-  if (collective.kind == OpKind::all_gather) return {};
-  if (collective.kind == OpKind::broadcast) return {.in_place = true};
-  if (collective.kind == OpKind::reduce_scatter) return plan_scattering_chain({collective, topology, rank});
-  return plan_chain({collective, topology, rank});
+void plan_node_chunks(const Collective& collective, int rank, const Topology& topology, ChunkPlan& plan) {
+  const View view{collective, topology, rank};
+  switch (collective.kind) {
+    case OpKind::all_gather: return;
+    case OpKind::broadcast: plan.in_place = true; return;
+    case OpKind::reduce_scatter: return plan_scattering_chain(view, plan);
+    default: return plan_chain(view, plan);
+  }
 }
 
 void plan_node_link(const Collective& collective, int rank, const Topology& topology, int peer, LinkPlan& plan) {

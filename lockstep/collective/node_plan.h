@@ -7,8 +7,8 @@ namespace lockstep {
 
 // Whether there is one for a kind of collective. REQUIRES of all: topology.is_hierarchical().
 bool has_node_plan(OpKind kind, const Topology& topology);
-ChunkPlan plan_node_chunks(const Collective& collective, int rank, const Topology& topology);
-// REQUIRES: `plan` is empty.
+// REQUIRES of both: `plan` is empty.
+void plan_node_chunks(const Collective& collective, int rank, const Topology& topology, ChunkPlan& plan);
 void plan_node_link(const Collective& collective, int rank, const Topology& topology, int peer, LinkPlan& plan);
 
 }  // namespace lockstep

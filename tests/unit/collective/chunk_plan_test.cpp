@@ -21,7 +21,9 @@ Collective make(OpKind kind, std::uint64_t count, int root) {
 }
 
 ChunkPlan chunks(const Collective& c, int rank, const Topology& topology) {
-  return plan_chunks(c, rank, topology, kTuning);
+  ChunkPlan plan;
+  plan_chunks(c, rank, topology, kTuning, plan);
+  return plan;
 }
 
 LinkPlan link(const Collective& c, int rank, const Topology& topology, int peer) {
@@ -241,7 +243,9 @@ TEST_CASE("what is small goes in a tree where a group has as many ranks as the t
     LinkTuning tuning = kTuning;
     tuning.tree_ranks = ranks;
     tuning.tree_lone_ranks = lone_ranks;
-    return plan_chunks(make(kind, count, 0), 0, topology, tuning).in_tree;
+    ChunkPlan plan;
+    plan_chunks(make(kind, count, 0), 0, topology, tuning, plan);
+    return plan.in_tree;
   };
   for (const OpKind kind : {OpKind::all_reduce, OpKind::reduce, OpKind::broadcast, OpKind::all_gather}) {
     CHECK(in_tree(kind, 64, nodes, 5, 9));

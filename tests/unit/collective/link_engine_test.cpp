@@ -96,7 +96,7 @@ TEST_CASE("broadcast, all_gather, reduce_scatter and barrier, memory in odd piec
 
 TEST_CASE("in nodes of any sizes reductions have the bits of the rank order") {
   std::mt19937 random(6);
-  for (int size = 2; size <= 9; ++size) {
+  for (int size = 2; size <= 9; size += kIsSanitized ? 3 : 1) {
     for (const int layout : {1, 2, 3, 4, 5}) {
       std::vector<int> node_of;
       for (int rank = 0; rank < size; ++rank) {
@@ -110,7 +110,7 @@ TEST_CASE("in nodes of any sizes reductions have the bits of the rank order") {
       INFO(size << " ranks, layout " << layout);
       for (const DType dtype : {DType::f32, DType::f16, DType::bf16, DType::i32}) {
         for (const ReduceOp op : {ReduceOp::sum, ReduceOp::avg}) {
-          if (op == ReduceOp::avg && !is_floating_point(dtype)) continue;
+          if (op == ReduceOp::avg && (kIsSanitized || !is_floating_point(dtype))) continue;
           check_row(engines, {OpKind::reduce_scatter, dtype, op, 0, 600}, 3, random);
           check_row(engines, {OpKind::reduce_scatter, dtype, op, 0, 1537}, 3, random);
           check_row(engines, {OpKind::all_reduce, dtype, op, 0, 1537}, 2, random);

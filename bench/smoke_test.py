@@ -1,4 +1,4 @@
-"""Runs bench_all_reduce briefly and reads what it writes: smoke_test.py BENCH_ALL_REDUCE"""
+"""Runs benchmarks briefly and reads what they write: smoke_test.py BENCH_ALL_REDUCE BENCH_TRAIN_WORKER"""
 
 import json
 import pathlib
@@ -7,11 +7,11 @@ import sys
 import tempfile
 import unittest
 
-PROGRAM = sys.argv[1]
+PROGRAM, TRAIN_WORKER = sys.argv[1:3]
 
 
-def run(*options):
-    return subprocess.run([PROGRAM, *options], capture_output=True, text=True, timeout=100)
+def run(*options, program=PROGRAM):
+    return subprocess.run([program, *options], capture_output=True, text=True, timeout=100)
 
 
 class BenchAllReduce(unittest.TestCase):
@@ -38,6 +38,19 @@ class BenchAllReduce(unittest.TestCase):
             (["--engines", "native", "--json", "/nowhere/records.json"], "cannot write /nowhere/records.json"),
         ]:
             ended = run(*options)
+            self.assertEqual(ended.returncode, 1)
+            self.assertIn(complaint, ended.stderr)
+
+
+class BenchTrainWorker(unittest.TestCase):
+    def test_wrong_arguments(self):
+        usage = "usage: bench_train_worker ddp|lockstep-mode|unconnected MODEL BATCH RANKS"
+        for arguments, complaint in [
+            (["ddp"], usage),
+            (["fast", "mlp", "8", "1"], usage),
+            (["ddp", "vgg", "8", "1"], "there is no model 'vgg'; there are resnet18, mlp and gpt"),
+        ]:
+            ended = run(*arguments, program=TRAIN_WORKER)
             self.assertEqual(ended.returncode, 1)
             self.assertIn(complaint, ended.stderr)
 

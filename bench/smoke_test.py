@@ -1,4 +1,4 @@
-"""Runs benchmarks briefly and reads what they write, and misuses on_hosts.py: smoke_test.py ALL_REDUCE CHECKS"""
+"""Runs benchmarks briefly and reads what they write: smoke_test.py ALL_REDUCE CHECKS TRAIN_WORKER"""
 
 import json
 import pathlib
@@ -7,7 +7,7 @@ import sys
 import tempfile
 import unittest
 
-ALL_REDUCE, CHECKS = sys.argv[1:]
+ALL_REDUCE, CHECKS, TRAIN_WORKER = sys.argv[1:]
 
 
 def run(program, *options):
@@ -76,6 +76,19 @@ class OnHosts(unittest.TestCase):
                                        timeout=20)
                 self.assertEqual(ended.returncode, 2, ended.stderr)
                 self.assertIn(complaint, ended.stderr)
+
+
+class BenchTrainWorker(unittest.TestCase):
+    def test_wrong_arguments(self):
+        usage = "usage: bench_train_worker ddp|lockstep-mode|unconnected MODEL BATCH RANKS"
+        for arguments, complaint in [
+            (["ddp"], usage),
+            (["fast", "mlp", "8", "1"], usage),
+            (["ddp", "vgg", "8", "1"], "there is no model 'vgg'; there are resnet18, mlp and gpt"),
+        ]:
+            ended = run(TRAIN_WORKER, *arguments)
+            self.assertEqual(ended.returncode, 1)
+            self.assertIn(complaint, ended.stderr)
 
 
 if __name__ == "__main__":

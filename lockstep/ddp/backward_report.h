@@ -1,6 +1,8 @@
 // What ranks tell each other at the end of a backward, in one collective, if the options ask for it.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <optional>
 #include <utility>
@@ -22,7 +24,16 @@ struct JointReport {
   std::vector<std::pair<int, std::size_t>> non_finite;  // (rank, parameter)
 };
 
-// Blocks. `mine.used` is as long on all ranks.
-JointReport exchange(const BackwardReport& mine, const ProcessGroup& group);
+// Keeps its memory from call to call.
+class ReportExchange {
+ public:
+  // Blocks. `mine.used` is as long on all ranks. The result lasts until the next call.
+  const JointReport& exchange(const BackwardReport& mine, const ProcessGroup& group);
+
+ private:
+  at::Tensor sent_;
+  at::Tensor told_;  // by all ranks
+  JointReport joint_;
+};
 
 }  // namespace lockstep

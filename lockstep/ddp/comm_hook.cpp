@@ -6,6 +6,8 @@
 
 namespace lockstep {
 
+std::string bucket_name(std::size_t index) { return "gradient bucket " + std::to_string(index); }
+
 GradBucket::GradBucket(std::size_t index, bool is_last, at::Tensor buffer, std::vector<at::Tensor> parameters,
                        std::vector<std::string> names)
     : index_(index),

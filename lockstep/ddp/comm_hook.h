@@ -13,6 +13,9 @@
 
 namespace lockstep {
 
+// "gradient bucket 3": what its collectives are called, the same on all ranks.
+std::string bucket_name(std::size_t index);
+
 // What a hook is given: gradients of one dtype, one after the other in a dense 1-d buffer, which the hook may change.
 class GradBucket {
  public:

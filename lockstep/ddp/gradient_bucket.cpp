@@ -7,7 +7,7 @@
 namespace lockstep {
 
 GradientBucket::GradientBucket(std::size_t index, std::vector<BucketMember> members)
-    : index_(index), name_("gradient bucket " + std::to_string(index)), members_(std::move(members)) {}
+    : index_(index), name_(bucket_name(index)), members_(std::move(members)) {}
 
 void GradientBucket::reset() {
   for (BucketMember& member : members_) member.is_ready = member.fired = false;

@@ -1,10 +1,9 @@
 #include "lockstep/ddp/gradient_hooks.h"
 
 #include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include <unordered_map>
-#include <unordered_set>
 #include <utility>
 
 namespace lockstep {
@@ -21,6 +20,18 @@ class PostHook final : public torch::autograd::FunctionPostHook {
 
  private:
   std::function<void()> on_ready_;
+};
+
+class PreHook final : public torch::autograd::FunctionPreHook {
+ public:
+  explicit PreHook(std::shared_ptr<const std::function<void()>> call) : call_(std::move(call)) {}
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& gradients) override {
+    (*call_)();
+    return gradients;
+  }
+
+ private:
+  const std::shared_ptr<const std::function<void()>> call_;
 };
 
 }  // namespace
@@ -67,37 +78,58 @@ ParameterSearch::ParameterSearch(std::vector<at::Tensor> parameters)
     : parameters_(std::move(parameters)), found_(parameters_.size()) {}
 ParameterSearch::~ParameterSearch() = default;
 
+void ParameterSearch::find_accumulators() {
+  accumulators_.clear();
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const auto accumulator = torch::autograd::impl::try_get_grad_accumulator(parameters_[i]);
+    if (accumulator) accumulators_.emplace(&*accumulator, i);
+  }
+}
+
 void ParameterSearch::from(const at::Tensor& output) {
   using torch::autograd::Node;
   const auto start = torch::autograd::impl::gradient_edge(output).function;
-  if (start == nullptr) return;
-  std::unordered_map<const Node*, std::size_t> accumulators;
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const auto accumulator = torch::autograd::impl::try_get_grad_accumulator(parameters_[i]);
-    if (accumulator) accumulators.emplace(&*accumulator, i);
-  }
-  std::unordered_set<const Node*> seen{&*start};
-  std::vector<const Node*> open{&*start};
-  while (!open.empty()) {
-    const Node* node = open.back();
-    open.pop_back();
-    if (const auto parameter = accumulators.find(node); parameter != accumulators.end()) {
+  if (start == nullptr || !seen_.insert(&*start).second) return;
+  open_.push_back(&*start);
+  while (!open_.empty()) {
+    const auto* node = static_cast<const Node*>(open_.back());
+    open_.pop_back();
+    if (const auto parameter = accumulators_.find(node); parameter != accumulators_.end()) {
       found_[parameter->second] = true;
     }
     for (const auto& edge : node->next_edges()) {
       const Node* next = edge.function ? &*edge.function : nullptr;
-      if (next != nullptr && seen.insert(next).second) open.push_back(next);
+      if (next != nullptr && seen_.insert(next).second) open_.push_back(next);
     }
   }
 }
 
-void when_backward_reaches(const at::Tensor& output, std::function<void()> call) {
-  if (!output.defined() || !output.requires_grad()) return;
-  output.register_hook([call = std::move(call)](const at::TensorBase&) { call(); });
+void when_backward_reaches(const at::Tensor& output, std::shared_ptr<const std::function<void()>> call) {
+  if (!output.defined() || output.grad_fn() == nullptr) return;
+  output.grad_fn()->add_pre_hook(std::make_unique<PreHook>(std::move(call)));
 }
 
-void at_end_of_backward(std::function<void()> call) {
-  torch::autograd::Engine::get_default_engine().queue_callback(std::move(call));
+struct EndOfBackward::Call {
+  std::function<void()> call;
+  std::shared_ptr<Call> self;  // while a backward may call it
+};
+
+EndOfBackward::EndOfBackward(std::function<void()> call) : call_(std::make_shared<Call>()) {
+  call_->call = std::move(call);
+}
+
+EndOfBackward::~EndOfBackward() {
+  // What a backward that threw has left; one that is under way still comes for it.
+  if (torch::autograd::get_current_graph_task_id() == -1) call_->self.reset();
+}
+
+void EndOfBackward::await() {
+  call_->self = call_;
+  // A pointer is what a std::function holds without memory of its own.
+  torch::autograd::Engine::get_default_engine().queue_callback([call = call_.get()] {
+    const std::shared_ptr<Call> kept = std::exchange(call->self, nullptr);
+    kept->call();
+  });
 }
 
 }  // namespace lockstep

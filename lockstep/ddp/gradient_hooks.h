@@ -6,6 +6,8 @@
 
 #include <functional>
 #include <memory>
+#include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 namespace lockstep {
@@ -45,6 +47,10 @@ class ParameterSearch {
   explicit ParameterSearch(std::vector<at::Tensor> parameters);
   ~ParameterSearch();
 
+  // Once each parameter has a GradientHook, and when it has another one.
+  void find_accumulators();
+  // Before each forward.
+  void begin_forward() { seen_.clear(); }
   // Follows the graph from an output of the model.
   void from(const at::Tensor& output);
   // By parameter: what has been found since the last forget().
@@ -54,13 +60,32 @@ class ParameterSearch {
  private:
   const std::vector<at::Tensor> parameters_;
   std::vector<bool> found_;
+  std::unordered_map<const void*, std::size_t> accumulators_;  // where a parameter's gradient arrives
+  // Nodes of this forward's graph, which its outputs keep.
+  std::unordered_set<const void*> seen_;
+  std::vector<const void*> open_;
 };
 
 // Calls `call` when backward reaches this output of a model, before anything behind it is computed. No effect on an
-// output that requires no gradient.
-void when_backward_reaches(const at::Tensor& output, std::function<void()> call);
+// output that was not computed, or requires no gradient. The graph keeps `call`.
+void when_backward_reaches(const at::Tensor& output, std::shared_ptr<const std::function<void()>> call);
 
-// REQUIRES: called during backward. Calls `call` when this backward has computed everything, before backward() returns.
-void at_end_of_backward(std::function<void()> call);
+// Calls a function at the end of backwards. Takes no memory for one; what torch takes is one list a backward.
+class EndOfBackward {
+ public:
+  explicit EndOfBackward(std::function<void()> call);
+  // A backward that is under way still calls it.
+  ~EndOfBackward();
+  EndOfBackward(const EndOfBackward&) = delete;
+  EndOfBackward& operator=(const EndOfBackward&) = delete;
+
+  // REQUIRES: called during backward, once. The call comes when this backward has computed everything, before
+  // backward() returns; it does not if the backward throws.
+  void await();
+
+ private:
+  struct Call;
+  std::shared_ptr<Call> call_;
+};
 
 }  // namespace lockstep

@@ -7,7 +7,7 @@
 namespace lockstep {
 
 std::string name_of(const GradBucket& bucket, std::string_view part) {
-  std::string name = "gradient bucket " + std::to_string(bucket.index());
+  std::string name = bucket_name(bucket.index());
   if (!part.empty()) name.append(", ").append(part);
   return name;
 }

@@ -31,7 +31,6 @@ class InPlaceBucket final : public GradientBucket {
     for (const Copy& copy : copies_) {
       if (is_used(finish, members_[copy.member])) copy_out(members_[copy.member].parameter, copy.offset);
     }
-    pieces_.clear();
     if (finish.factor == 1) return;
     for (const BucketMember& member : members_) {
       if (is_used(finish, member)) member.parameter.mutable_grad().mul_(finish.factor);
@@ -47,14 +46,18 @@ class InPlaceBucket final : public GradientBucket {
   void do_launch(const Launch& launch) override {
     collect(launch);
     if (launch.group.shares_memory()) return launch_in_arena(launch.group);
-    const at::Tensor& first = members_.front().parameter;
-    const at::TensorOptions options = at::TensorOptions().dtype(first.scalar_type());
-    pieces_.clear();
-    for (const Segment& segment : segments_) {
-      const auto count = static_cast<std::int64_t>(segment.bytes / first.element_size());
-      pieces_.push_back(at::from_blob(segment.data, {count}, options));
+    work_ = launch.group.all_reduce_async(values(), ReduceOp::avg, {.name = name_});
+  }
+
+  // Where no memory is shared, all of the bucket lies in its buffer.
+  const at::Tensor& values() {
+    const Segment& all = segments_.front();
+    if (!values_.defined() || values_.data_ptr() != all.data || values_.nbytes() != all.bytes) {
+      const at::Tensor& first = members_.front().parameter;
+      const auto count = static_cast<std::int64_t>(all.bytes / first.element_size());
+      values_ = at::from_blob(all.data, {count}, at::TensorOptions().dtype(first.scalar_type()));
     }
-    work_ = launch.group.all_reduce_async(pieces_, ReduceOp::avg, {.name = name_});
+    return values_;
   }
 
   static bool stays_in_place(const Launch& launch, const BucketMember& member) {
@@ -151,8 +154,8 @@ class InPlaceBucket final : public GradientBucket {
   // Of the last launch.
   std::vector<Copy> copies_;
   std::vector<Segment> segments_;
-  std::vector<at::Tensor> pieces_;  // the same as segments_, where a transport wants tensors
-  at::Tensor buffer_;               // uint8, grows to what copies need
+  at::Tensor buffer_;  // uint8, grows to what copies need
+  at::Tensor values_;  // see values()
   std::uint64_t ticket_ = 0;
   Work work_;
 };

@@ -54,7 +54,7 @@ JoinReport join(const ProcessGroup& group, Batches&& batches, Step&& step, const
                 std::optional<Batch> first = {}) {
   const bool over_active = !options.divide_by_initial_world_size;
   JoinReport report;
-  std::optional<Batch> last = std::move(first);
+  std::optional<Batch>& last = first;
   const auto run = [&](const Batch& batch, bool shadowing) {
     const JoinScope scope({.shadowing = shadowing, .over_active = over_active});
     try {

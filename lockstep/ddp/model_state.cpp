@@ -71,6 +71,13 @@ std::uint64_t hash_of_values(const at::Tensor& tensor) {
   return lanes[0];
 }
 
+// All bytes of a dense tensor, in the order in which they lie. It keeps the tensor.
+at::Tensor view_of_bytes(const at::Tensor& dense) {
+  return at::from_blob(
+      dense.data_ptr(), {static_cast<std::int64_t>(dense.nbytes())}, [dense](void*) {},
+      at::TensorOptions().dtype(at::kByte).device(dense.device()));
+}
+
 }  // namespace
 
 void verify_same_model(const NamedTensors& parameters, const NamedTensors& buffers, const std::string& settings,
@@ -135,23 +142,29 @@ void verify_same_values(const NamedTensors& tensors, const ProcessGroup& group, 
   throw Error(ErrorKind::internal, "parameter hashes differ together, but not one by one");
 }
 
+ValueBroadcast::ValueBroadcast(std::vector<at::Tensor> tensors)
+    : tensors_(std::move(tensors)), bytes_(tensors_.size()) {}
+
+void ValueBroadcast::run(int root, const ProcessGroup& group, std::string_view name) {
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    const at::Tensor& tensor = tensors_[i];
+    at::Tensor& bytes = bytes_[i];
+    const bool is_dense = tensor.is_non_overlapping_and_dense();
+    const bool is_view = bytes.defined() && bytes.nbytes() == tensor.nbytes() && bytes.data_ptr() == tensor.data_ptr();
+    if (is_dense && is_view) continue;
+    bytes = view_of_bytes(is_dense ? tensor : tensor.detach().contiguous());
+  }
+  if (!bytes_.empty()) group.broadcast(bytes_, root, {.name = name});
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    const at::Tensor& tensor = tensors_[i];
+    if (tensor.is_non_overlapping_and_dense()) continue;
+    tensor.detach().copy_(bytes_[i].view(tensor.scalar_type()).view(tensor.sizes()));
+  }
+}
+
 void broadcast_values(const std::vector<at::Tensor>& tensors, int root, const ProcessGroup& group,
                       std::string_view name) {
-  std::vector<at::Tensor> bytes;
-  std::vector<std::pair<at::Tensor, at::Tensor>> copies;
-  bytes.reserve(tensors.size());
-  for (const at::Tensor& tensor : tensors) {
-    at::Tensor dense = tensor.detach();
-    if (!dense.is_non_overlapping_and_dense()) {
-      dense = dense.contiguous();
-      copies.emplace_back(tensor.detach(), dense);
-    }
-    if (dense.nbytes() == 0) continue;
-    bytes.push_back(at::from_blob(dense.data_ptr(), {static_cast<std::int64_t>(dense.nbytes())},
-                                  at::TensorOptions().dtype(at::kByte)));
-  }
-  if (!bytes.empty()) group.broadcast(bytes, root, {.name = name});
-  for (const auto& [theirs, copy] : copies) theirs.copy_(copy);
+  ValueBroadcast(tensors).run(root, group, name);
 }
 
 }  // namespace lockstep

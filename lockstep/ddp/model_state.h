@@ -27,7 +27,19 @@ void verify_same_values(const NamedTensors& tensors, const ProcessGroup& group, 
 // Whether all ranks have given a tensor of the same values. Looks at no more than a MiB of it.
 bool have_same_values(const at::Tensor& tensor, const ProcessGroup& group);
 
-// Copies rank `root`'s values into these tensors of all ranks. Any dtype. One collective, whatever their number.
+// Copies rank `root`'s values into the same tensors of all ranks, as often as it is asked to. Any dtype. One
+// collective, whatever their number.
+class ValueBroadcast {
+ public:
+  explicit ValueBroadcast(std::vector<at::Tensor> tensors);
+  void run(int root, const ProcessGroup& group, std::string_view name);
+
+ private:
+  const std::vector<at::Tensor> tensors_;
+  std::vector<at::Tensor> bytes_;  // views of the tensors, or of a copy of one that is not dense
+};
+
+// The same, once.
 void broadcast_values(const std::vector<at::Tensor>& tensors, int root, const ProcessGroup& group,
                       std::string_view name);
 

@@ -65,6 +65,13 @@ class Timed {
 std::shared_ptr<Reducer> Reducer::make(std::vector<TrainedParameter> parameters, ProcessGroup group,
                                        const DdpOptions& options, std::shared_ptr<PrecisionSwap> swap) {
   std::shared_ptr<Reducer> reducer(new Reducer(std::move(parameters), std::move(group), options, std::move(swap)));
+  const auto weak = reducer->weak_from_this();
+  reducer->on_begin_ = std::make_shared<const std::function<void()>>([weak] {
+    if (const auto self = weak.lock()) self->begin_backward();
+  });
+  reducer->end_.emplace([weak] {
+    if (const auto self = weak.lock()) self->end_backward();
+  });
   reducer->install_hooks();
   return reducer;
 }
@@ -81,6 +88,7 @@ Reducer::Reducer(std::vector<TrainedParameter> parameters, ProcessGroup group, c
       used_(parameters_.size()),
       learning_(options.static_graph) {
   arrivals_.reserve(parameters_.size());
+  for (const TrainedParameter& parameter : parameters_) parameter_bytes_ += parameter.tensor.nbytes();
   if (options_.find_unused_parameters && !options_.static_graph) {
     std::vector<at::Tensor> tensors;
     for (const TrainedParameter& parameter : parameters_) tensors.push_back(parameter.tensor);
@@ -123,6 +131,7 @@ void Reducer::install_hooks() {
       return self == nullptr ? 1.0 : self->note_.weight / self->unit_weight_.value_or(self->note_.weight);
     });
   }
+  if (search_) search_->find_accumulators();
 }
 
 void Reducer::set_hook(CommHook hook) {
@@ -145,13 +154,12 @@ void Reducer::prepare(const ForwardNote& note) {
     swap_->lower();
     install_hooks();
   }
+  if (search_) search_->begin_forward();
 }
 
 void Reducer::watch(const at::Tensor& output) {
   if (search_) search_->from(output);
-  when_backward_reaches(output, [weak = weak_from_this()] {
-    if (const auto self = weak.lock()) self->begin_backward();
-  });
+  when_backward_reaches(output, on_begin_);
 }
 
 void Reducer::begin_backward() {
@@ -162,9 +170,7 @@ void Reducer::begin_backward() {
   for (const auto& bucket : buckets_) bucket->reset();
   launched_ = 0;
   if (!rebuilt_) arrivals_.clear();
-  at_end_of_backward([weak = weak_from_this()] {
-    if (const auto self = weak.lock()) self->end_backward();
-  });
+  end_->await();
   if (options_.weighting == Weighting::samples) {
     if (!note_.silent) weight_ += note_.weight / unit_weight_.value();
   } else {
@@ -185,10 +191,11 @@ void Reducer::begin_synchronised() {
     if (!found[i]) set_ready(i, false);
   }
   if (options_.skip_all_reduce_unused_params) {
-    BackwardReport mine;
-    mine.used = found;
-    if (note_.silent) mine.used.assign(found.size(), false);
-    reached_ = exchange(mine, group_).used;
+    report_.weight = 0;
+    report_.non_finite.reset();
+    report_.used = found;
+    if (note_.silent) report_.used.assign(found.size(), false);
+    reached_ = reports_.exchange(report_, group_).used;
   }
 }
 
@@ -264,17 +271,17 @@ void Reducer::end_backward() {
   if (!note_.synchronise) return;
   const Timed timed(stats_.communication_seconds);
   complete_buckets();
-  const std::optional<JointReport> joint = exchange_reports();
+  const JointReport* joint = exchange_reports();
   finish_buckets(joint);
   for (const auto& bucket : buckets_) stats_.copied_bytes += bucket->copied_bytes();
   learn(joint);
-  for (const TrainedParameter& parameter : parameters_) stats_.reduced_bytes += parameter.tensor.nbytes();
+  stats_.reduced_bytes += parameter_bytes_;
   ++stats_.backwards;
   std::fill(used_.begin(), used_.end(), false);
   weight_ = 0;
   reached_.clear();
   if (search_) search_->forget();
-  if (joint && !joint->non_finite.empty()) drop_gradients(*joint);
+  if (joint != nullptr && !joint->non_finite.empty()) drop_gradients(*joint);
 }
 
 // Backward has given all the gradients that it will give.
@@ -298,23 +305,24 @@ void Reducer::complete_buckets() {
   launch_ready_buckets();
 }
 
-std::optional<JointReport> Reducer::exchange_reports() {
+const JointReport* Reducer::exchange_reports() {
   const bool asks_use = learning_ || (options_.find_unused_parameters && !options_.static_graph && reached_.empty());
   const bool asks_weight = options_.weighting == Weighting::samples || note_.over_active;
-  if (!asks_use && !asks_weight && options_.non_finite == NonFinite::ignore) return std::nullopt;
-  BackwardReport mine;
-  mine.weight = weight_;
-  if (asks_use) mine.used = used_;
-  if (note_.silent) mine.used.assign(mine.used.size(), false);
+  if (!asks_use && !asks_weight && options_.non_finite == NonFinite::ignore) return nullptr;
+  report_.weight = weight_;
+  report_.non_finite.reset();
+  report_.used.clear();
+  if (asks_use) report_.used = used_;
+  if (note_.silent) report_.used.assign(report_.used.size(), false);
   for (const auto& bucket : buckets_) {
-    if (!mine.non_finite && bucket->is_launched()) mine.non_finite = bucket->non_finite();
+    if (!report_.non_finite && bucket->is_launched()) report_.non_finite = bucket->non_finite();
   }
-  return exchange(mine, group_);
+  return &reports_.exchange(report_, group_);
 }
 
-void Reducer::finish_buckets(const std::optional<JointReport>& joint) {
+void Reducer::finish_buckets(const JointReport* joint) {
   Finish finish{.group = group_};
-  if (joint && !joint->used.empty()) finish.used = &joint->used;
+  if (joint != nullptr && !joint->used.empty()) finish.used = &joint->used;
   if (!reached_.empty()) finish.used = &reached_;
   if (!ever_used_.empty()) finish.used = &ever_used_;
   const bool weighted = options_.weighting == Weighting::samples || note_.over_active;
@@ -325,7 +333,7 @@ void Reducer::finish_buckets(const std::optional<JointReport>& joint) {
 }
 
 // What the first synchronised backward has shown.
-void Reducer::learn(const std::optional<JointReport>& joint) {
+void Reducer::learn(const JointReport* joint) {
   if (std::exchange(learning_, false)) {
     expected_ = fired_;
     ever_used_ = joint->used;

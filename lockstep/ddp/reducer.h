@@ -10,6 +10,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -99,10 +101,11 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
 
   void end_backward();
   void complete_buckets();
-  std::optional<JointReport> exchange_reports();
-  void finish_buckets(const std::optional<JointReport>& joint);
+  // Null if no option asks for it.
+  const JointReport* exchange_reports();
+  void finish_buckets(const JointReport* joint);
   void drop_gradients(const JointReport& joint);
-  void learn(const std::optional<JointReport>& joint);
+  void learn(const JointReport* joint);
 
   void check_gradient(std::size_t parameter);
   [[noreturn]] void fail(const Error& error);
@@ -115,11 +118,14 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   const std::shared_ptr<PrecisionSwap> swap_;
   CommHook hook_;
   std::vector<PlannedParameter> planned_;
+  std::uint64_t parameter_bytes_ = 0;
   std::vector<std::unique_ptr<GradientBucket>> buckets_;
   std::vector<Place> places_;  // by parameter
   std::vector<GradientHook> hooks_;
   std::vector<GradientScale> scales_;
   std::optional<ParameterSearch> search_;  // where parameters may be unused
+  std::shared_ptr<const std::function<void()>> on_begin_;
+  std::optional<EndOfBackward> end_;
 
   ForwardNote note_;
   Phase phase_ = Phase::idle;
@@ -129,7 +135,9 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   std::size_t launched_ = 0;           // buckets, in this backward
   double weight_ = 0;                  // of what has been added up since the last synchronised backward
   std::optional<double> unit_weight_;  // rank 0's first weight, which counts as 1
-  std::vector<bool> reached_;          // by parameter: with skip_all_reduce_unused_params, what some rank will use
+  BackwardReport report_;
+  ReportExchange reports_;
+  std::vector<bool> reached_;  // by parameter: with skip_all_reduce_unused_params, what some rank will use
 
   bool rebuilt_ = false;
   bool learning_ = false;        // static_graph: the first synchronised backward has not been

@@ -345,7 +345,8 @@ void Replica::sync_buffers() {
   if (!options_.forward_sync_buffers || buffers_.empty() || !synchronise_ || group_.size() == 1) return;
   // In evaluation buffers do not change, so ranks may evaluate different numbers of batches.
   if (!is_training() && buffers_synced_) return;
-  broadcast_values(buffers_, 0, group_, "buffers");
+  if (!buffers_broadcast_) buffers_broadcast_.emplace(buffers_);
+  buffers_broadcast_->run(0, group_, "buffers");
   buffers_synced_ = !is_training();
 }
 

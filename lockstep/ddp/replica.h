@@ -5,7 +5,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -149,6 +148,7 @@ class Replica {
   const DdpOptions options_;
   NamedTensors compared_;  // parameters that all ranks keep equal
   std::vector<at::Tensor> buffers_;
+  std::optional<ValueBroadcast> buffers_broadcast_;  // if there are any
   std::optional<at::ScalarType> input_dtype_;
   std::optional<at::Device> input_device_;
   bool buffers_synced_ = true;

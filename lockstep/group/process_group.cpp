@@ -108,9 +108,8 @@ struct ProcessGroup::State {
     const std::lock_guard lock(spare_mutex);
     if (next_work >= works.size()) next_work = 0;
     if (!works.empty() && works[next_work].renew()) return works[next_work++];
-    ++next_work;
-    if (works.size() < kMostWorks) return works.emplace_back();
-    return {};
+    const auto place = works.begin() + static_cast<std::ptrdiff_t>(next_work++);
+    return works.size() < kMostWorks ? *works.insert(place, Work()) : *place = Work();
   }
 
   void put_back(Tasks& task) {
@@ -198,7 +197,7 @@ struct ProcessGroup::State {
   std::mutex spare_mutex;
   // State below is protected by spare_mutex.
   Tasks spare;
-  std::vector<Work> works;  // handed out, to be used again
+  std::vector<Work> works;  // handed out, to be used again; from next_work on and around by age
   std::size_t next_work = 0;
 
   std::mutex mutex;  // held while a collective runs in a caller

@@ -9,7 +9,7 @@
 
 #include "lockstep/group/process_group.h"
 #include "tests/support/allocation_count.h"
-#include "tests/support/local_groups.h"
+#include "tests/support/quiet_groups.h"
 
 using namespace lockstep;
 using namespace lockstep::testing;
@@ -73,7 +73,7 @@ template <class Body>
 std::uint64_t allocations_when_warm(Over transport, Body body) {
   std::barrier together(kRanks);
   std::uint64_t before = 0, after = 0;
-  run_group_or_throw(kRanks, transport, [&](const ProcessGroup& group) {
+  run_quiet_group(kRanks, transport, [&](const ProcessGroup& group) {
     const Tensors tensors;
     grow(group, tensors, together);
     for (int i = 0; i < kWarmUp; ++i) body(group, tensors);

@@ -35,7 +35,8 @@ using Tensors = std::vector<at::Tensor>;
 inline bool same_bits(const at::Tensor& one, const at::Tensor& other) {
   if (one.defined() != other.defined()) return false;
   return !one.defined() || (one.sizes() == other.sizes() && one.scalar_type() == other.scalar_type() &&
-                            std::memcmp(one.contiguous().data_ptr(), other.contiguous().data_ptr(), one.nbytes()) == 0);
+                            (one.numel() == 0 || std::memcmp(one.contiguous().data_ptr(), other.contiguous().data_ptr(),
+                                                             one.nbytes()) == 0));
 }
 
 inline void check_same(const Tensors& found, const Tensors& expected) {

@@ -19,6 +19,7 @@
 #include "lockstep/ddp/join.h"
 #include "lockstep/ddp/power_sgd.h"
 #include "lockstep/ddp/quantization_hooks.h"
+#include "lockstep/group/agreement.h"
 #include "lockstep/group/composed.h"
 #include "lockstep/group/objects.h"
 #include "lockstep/group/world.h"

@@ -1,9 +1,7 @@
 #include "lockstep/ddp/model_state.h"
 
-#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/tensor.h>
-#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <bit>
@@ -12,6 +10,7 @@
 
 #include "lockstep/base/hash.h"
 #include "lockstep/ddp/diagnostics.h"
+#include "lockstep/group/agreement.h"
 
 namespace lockstep {
 namespace {
@@ -29,27 +28,6 @@ std::string description(const NamedTensors& parameters, const NamedTensors& buff
   for (const auto& [name, tensor] : parameters) text += line_of("parameter", name, tensor) + '\n';
   for (const auto& [name, tensor] : buffers) text += line_of("buffer", name, tensor) + '\n';
   return text;
-}
-
-std::vector<std::string> lines_of(const std::string& text) {
-  std::vector<std::string> lines;
-  std::istringstream in(text);
-  for (std::string line; std::getline(in, line);) lines.push_back(line);
-  return lines;
-}
-
-[[noreturn]] void throw_first_difference(const std::vector<std::string>& descriptions) {
-  const auto ours = lines_of(descriptions[0]);
-  for (std::size_t rank = 1; rank < descriptions.size(); ++rank) {
-    const auto theirs = lines_of(descriptions[rank]);
-    for (std::size_t i = 0; i < std::max(ours.size(), theirs.size()); ++i) {
-      const std::string left = i < ours.size() ? ours[i] : "nothing";
-      const std::string right = i < theirs.size() ? theirs[i] : "nothing";
-      if (left != right)
-        throw different_models_error(static_cast<int>(rank), "entry " + std::to_string(i), left, right);
-    }
-  }
-  throw Error(ErrorKind::internal, "model fingerprints differ, but their descriptions do not");
 }
 
 // Of the bytes of a tensor's elements. Four independent sums, since each waits for its own multiplication only.
@@ -82,28 +60,10 @@ at::Tensor view_of_bytes(const at::Tensor& dense) {
 
 void verify_same_model(const NamedTensors& parameters, const NamedTensors& buffers, const std::string& settings,
                        const ProcessGroup& group) {
-  const std::string mine = description(parameters, buffers, settings);
-  const at::Tensor fingerprint = at::zeros({2}, at::kLong);
-  fingerprint.mutable_data_ptr<std::int64_t>()[0] = static_cast<std::int64_t>(hash_of(mine));
-  fingerprint.mutable_data_ptr<std::int64_t>()[1] = static_cast<std::int64_t>(mine.size());
-  const auto all = group.all_gather(fingerprint, {.name = "model fingerprint"});
-  std::int64_t longest = 0;
-  bool equal = true;
-  for (const at::Tensor& theirs : all) {
-    const auto* values = theirs.const_data_ptr<std::int64_t>();
-    equal = equal && values[0] == all[0].const_data_ptr<std::int64_t>()[0];
-    longest = std::max(longest, values[1]);
-  }
-  if (equal) return;
-  const at::Tensor text = at::zeros({longest}, at::kByte);
-  std::memcpy(text.mutable_data_ptr(), mine.data(), mine.size());
-  std::vector<std::string> descriptions;
-  for (const at::Tensor& theirs : group.all_gather(text, {.name = "model description"})) {
-    const auto* begin = static_cast<const char*>(theirs.const_data_ptr());
-    const auto length = static_cast<std::size_t>(all[descriptions.size()].const_data_ptr<std::int64_t>()[1]);
-    descriptions.emplace_back(begin, std::min(length, static_cast<std::size_t>(longest)));
-  }
-  throw_first_difference(descriptions);
+  const auto differs = first_difference(group, description(parameters, buffers, settings));
+  if (!differs) return;
+  throw different_models_error(differs->rank, "entry " + std::to_string(differs->line), differs->on_rank_0,
+                               differs->on_rank);
 }
 
 bool have_same_values(const at::Tensor& tensor, const ProcessGroup& group) {

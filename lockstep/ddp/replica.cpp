@@ -6,8 +6,10 @@
 #include <torch/nn/modules/embedding.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 
+#include "lockstep/adapters/backends.h"
 #include "lockstep/base/log.h"
 #include "lockstep/ddp/diagnostics.h"
 #include "lockstep/group/shadow.h"
@@ -90,6 +92,15 @@ void check_names(const std::vector<std::string>& names, const char* option, cons
   }
 }
 
+// Lockstep mode needs sums in an order that other libraries do not promise; between two ranks there is only one.
+void check_backend(const ProcessGroup& group) {
+  const std::vector<std::string> known = backends();
+  if (group.size() <= 2 || !contains(known, std::string(group.transport()))) return;
+  throw options_error("lockstep mode adds up as a tree, which the backend " + std::string(group.transport()) +
+                      " cannot do with " + std::to_string(group.size()) +
+                      " ranks; make the group with the backend native (GroupOptions::backend or LOCKSTEP_BACKEND)");
+}
+
 // What ranks must have set alike for their collectives to match.
 std::string text_of(const DdpOptions& options) {
   std::string caps;
@@ -112,6 +123,7 @@ std::string text_of(const DdpOptions& options) {
 Replica::Replica(std::shared_ptr<torch::nn::Module> module, ProcessGroup group, const DdpOptions& options)
     : module_(std::move(module)), group_(std::move(group)), options_(options) {
   check_options(options_);
+  if (options_.lockstep.shards != 0) check_backend(group_);
   const NamedTensors all = named_parameters();
   const NamedTensors all_buffers = pairs_of(module_->named_buffers());
   check_names(options_.ignored, "ignored", all, &all_buffers);
@@ -249,6 +261,21 @@ ShardedStep& Replica::sharded() {
   throw Error(ErrorKind::invalid_argument, "lockstep mode is off; set .lockstep = {.shards = ...} in DdpOptions");
 }
 
+void Replica::set_weight(std::optional<double> weight) {
+  if (weight && !(std::isfinite(*weight) && *weight >= 0)) {
+    throw options_error("set_weight() got " + c10::str(*weight) +
+                        "; a weight is how many samples or tokens a forward counts for: a finite number, 0 or more");
+  }
+  weight_ = weight;
+}
+
+double Replica::for_each_shard(const std::function<double(Shard)>& body) {
+  compare_parameters(sharded_steps_);
+  const double loss = sharded().run(body);
+  ++sharded_steps_;
+  return loss;
+}
+
 ReducerStats Replica::stats() const {
   if (sharded_ != nullptr) {
     return {.backwards = sharded_->state().step, .communication_seconds = sharded_->communication_seconds()};
@@ -296,7 +323,7 @@ ForwardScope Replica::begin_forward(const at::Tensor* input) {
     const JoinState join = join_state();
     if (synchronise_) {
       warn_of_equal_inputs(input);
-      compare_parameters();
+      compare_parameters(reducer_->stats().backwards);
     }
     const double samples = input != nullptr && input->dim() > 0 ? static_cast<double>(input->size(0)) : 1;
     reducer_->prepare({.synchronise = synchronise_,
@@ -321,9 +348,8 @@ void Replica::warn_of_equal_inputs(const at::Tensor* input) {
   }
 }
 
-void Replica::compare_parameters() {
+void Replica::compare_parameters(std::uint64_t backwards) {
   const auto every = static_cast<std::uint64_t>(options_.compare_parameters_every);
-  const std::uint64_t backwards = reducer_->stats().backwards;
   if (every == 0 || group_.size() == 1 || backwards == compared_after_ || backwards % every != 0) return;
   compared_after_ = backwards;
   verify_same_values(compared_, group_, backwards);

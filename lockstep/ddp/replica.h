@@ -86,11 +86,12 @@ class Replica {
   void register_comm_hook(CommHook hook);
 
   // With Weighting::samples: how many samples (or tokens) the following forwards count for, until set anew. Unset: the
-  // size of the first tensor argument's first dimension.
-  void set_weight(std::optional<double> weight) { weight_ = weight; }
+  // size of the first tensor argument's first dimension. Error{invalid_argument} on this rank, and then nothing has
+  // changed, unless it is a finite number of 0 or more.
+  void set_weight(std::optional<double> weight);
 
   // Lockstep mode: see ShardedStep, which these forward to. Error{invalid_argument} if the mode is off.
-  double for_each_shard(const std::function<double(Shard)>& body) { return sharded().run(body); }
+  double for_each_shard(const std::function<double(Shard)>& body);
   LockstepState lockstep_state() { return sharded().state(); }
   void load_lockstep_state(const LockstepState& state) { sharded().load_state(state); }
 
@@ -140,7 +141,7 @@ class Replica {
   void lower_buffers();
   void sync_buffers();
   void warn_of_equal_inputs(const at::Tensor* input);
-  void compare_parameters();
+  void compare_parameters(std::uint64_t backwards);
   void watch_tensor(const at::Tensor& output);
 
   const std::shared_ptr<torch::nn::Module> module_;
@@ -160,6 +161,7 @@ class Replica {
   std::shared_ptr<Reducer>
       reducer_;  // null where nothing is synchronised by itself: in a group of one, in lockstep mode
   std::unique_ptr<ShardedStep> sharded_;  // in lockstep mode
+  std::uint64_t sharded_steps_ = 0;       // that this object has made
 };
 
 }  // namespace lockstep

@@ -1,15 +1,24 @@
 #include "lockstep/optim/zero_redundancy_optimizer.h"
 
-#include <algorithm>
+#include <c10/util/Type.h>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
+
 #include <charconv>
 #include <map>
 #include <set>
 #include <string>
+#include <tuple>
+#include <typeinfo>
 #include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/checkpoint/optimizer_state.h"
+#include "lockstep/group/agreement.h"
 #include "lockstep/group/objects.h"
 #include "lockstep/optim/parameter_exchange.h"
 #include "lockstep/optim/state_codec.h"
@@ -18,6 +27,7 @@ namespace lockstep {
 namespace {
 
 using torch::optim::Optimizer;
+using torch::optim::OptimizerOptions;
 using torch::optim::OptimizerParamGroup;
 using Parameters = std::vector<std::vector<at::Tensor>>;  // by group
 
@@ -33,13 +43,45 @@ Parameters parameters_of(const std::vector<OptimizerParamGroup>& groups) {
   return parameters;
 }
 
-// One line for each group and parameter.
-std::string description_of(const Parameters& parameters) {
-  std::string text;
-  for (std::size_t group = 0; group < parameters.size(); ++group) {
-    text += fmt::format("group {} of {} parameters\n", group, parameters[group].size());
-    for (std::size_t i = 0; i < parameters[group].size(); ++i) {
-      const at::Tensor& tensor = parameters[group][i];
+// What matters of the kinds of optimizers that libtorch has, without the state that some keep among their options.
+std::string text_of(const torch::optim::OptimizerOptions& options) {
+  using namespace torch::optim;
+  if (const auto* sgd = dynamic_cast<const SGDOptions*>(&options)) {
+    return fmt::format("SGD lr {} momentum {} dampening {} weight_decay {} nesterov {}", sgd->lr(), sgd->momentum(),
+                       sgd->dampening(), sgd->weight_decay(), sgd->nesterov());
+  }
+  if (const auto* adam = dynamic_cast<const AdamOptions*>(&options)) {
+    return fmt::format("Adam lr {} betas {} {} eps {} weight_decay {} amsgrad {}", adam->lr(),
+                       std::get<0>(adam->betas()), std::get<1>(adam->betas()), adam->eps(), adam->weight_decay(),
+                       adam->amsgrad());
+  }
+  if (const auto* adamw = dynamic_cast<const AdamWOptions*>(&options)) {
+    return fmt::format("AdamW lr {} betas {} {} eps {} weight_decay {} amsgrad {}", adamw->lr(),
+                       std::get<0>(adamw->betas()), std::get<1>(adamw->betas()), adamw->eps(), adamw->weight_decay(),
+                       adamw->amsgrad());
+  }
+  if (const auto* rms = dynamic_cast<const RMSpropOptions*>(&options)) {
+    return fmt::format("RMSprop lr {} alpha {} eps {} weight_decay {} momentum {} centered {}", rms->lr(), rms->alpha(),
+                       rms->eps(), rms->weight_decay(), rms->momentum(), rms->centered());
+  }
+  if (const auto* adagrad = dynamic_cast<const AdagradOptions*>(&options)) {
+    return fmt::format("Adagrad lr {} lr_decay {} weight_decay {} initial_accumulator_value {} eps {}", adagrad->lr(),
+                       adagrad->lr_decay(), adagrad->weight_decay(), adagrad->initial_accumulator_value(),
+                       adagrad->eps());
+  }
+  return fmt::format("an optimizer of type {}", c10::demangle(typeid(options).name()));
+}
+
+// The number of groups, and one line for each group and parameter.
+std::string description_of(const std::vector<OptimizerParamGroup>& groups, const OptimizerOptions& defaults) {
+  std::string text = fmt::format("{} groups\n", groups.size());
+  for (std::size_t group = 0; group < groups.size(); ++group) {
+    const auto& parameters = groups[group].params();
+    text += fmt::format("group {} of {} parameters\n", group, parameters.size());
+    text += fmt::format("group {} options {}\n", group,
+                        text_of(groups[group].has_options() ? groups[group].options() : defaults));
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      const at::Tensor& tensor = parameters[i];
       if (!tensor.defined() || tensor.layout() != at::kStrided) {
         text += fmt::format("group {} parameter {} without dense memory\n", group, i);
         continue;
@@ -51,23 +93,14 @@ std::string description_of(const Parameters& parameters) {
   return text;
 }
 
-std::string line_at(const std::string& text, std::size_t begin) {
-  return begin >= text.size() ? "nothing" : text.substr(begin, text.find('\n', begin) - begin);
-}
-
-void require_same_on_all_ranks(const Parameters& parameters, const ProcessGroup& group) {
-  const std::vector<std::string> all = all_gather_bytes(group, description_of(parameters));
-  for (std::size_t rank = 1; rank < all.size(); ++rank) {
-    if (all[rank] == all[0]) continue;
-    const auto [ours, theirs] = std::mismatch(all[0].begin(), all[0].end(), all[rank].begin(), all[rank].end());
-    const auto differs_at = static_cast<std::size_t>(ours - all[0].begin());
-    const std::size_t before = differs_at == 0 ? std::string::npos : all[0].rfind('\n', differs_at - 1);
-    const std::size_t line = before == std::string::npos ? 0 : before + 1;
-    refuse(
-        fmt::format("the parameters of rank {} differ from those of rank 0. First difference: rank 0 has {}, rank "
-                    "{} has {}. Give all ranks the same parameters in the same order",
-                    rank, line_at(all[0], line), rank, line_at(all[rank], line)));
-  }
+void require_same_on_all_ranks(const std::vector<OptimizerParamGroup>& groups, const OptimizerOptions& defaults,
+                               const ProcessGroup& group) {
+  const auto differs = first_difference(group, description_of(groups, defaults));
+  if (!differs) return;
+  refuse(
+      fmt::format("the parameters or options of rank {} differ from those of rank 0. First difference: rank 0 has {}, "
+                  "rank {} has {}. Give all ranks the same parameters in the same order, with the same options",
+                  differs->rank, differs->on_rank_0, differs->rank, differs->on_rank));
 }
 
 void require_usable(const Parameters& parameters) {
@@ -99,7 +132,7 @@ std::size_t count_of(const std::vector<OptimizerParamGroup>& groups) {
 
 ShardedOptimizer::ShardedOptimizer(const ParamGroups& groups, const ProcessGroup& group, MakeOptimizer make)
     : Optimizer(groups, defaults_of(make({}))), group_(group), make_(std::move(make)) {
-  require_same_on_all_ranks(parameters_of(param_groups_), group_);
+  require_same_on_all_ranks(param_groups_, defaults(), group_);
   require_usable(parameters_of(param_groups_));
   parts_ = partition();
   local_ = make_(part_of_groups(group_.rank()));
@@ -177,10 +210,10 @@ at::Tensor ShardedOptimizer::step(LossClosure closure) {
 
 void ShardedOptimizer::add_param_group(const OptimizerParamGroup& added) {
   require_all_partitioned();
-  Parameters parameters = parameters_of(param_groups_);
-  parameters.push_back(added.params());
-  require_same_on_all_ranks(parameters, group_);
-  require_usable(parameters);
+  std::vector<OptimizerParamGroup> groups = param_groups_;
+  groups.push_back(added);
+  require_same_on_all_ranks(groups, defaults(), group_);
+  require_usable(parameters_of(groups));
   Optimizer::add_param_group(added);
   parts_ = partition();
   const OptimizerParamGroup mine = part_of_groups(group_.rank()).back();

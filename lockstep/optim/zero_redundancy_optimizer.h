@@ -85,7 +85,8 @@ template <ElementwiseOptimizer Local>
 class ZeroRedundancyOptimizer : public ShardedOptimizer {
  public:
   // options: of a Local. Error{invalid_argument} on all ranks, naming the first difference, if ranks have other
-  // parameters than rank 0 (number, order, shape, strides, type); if there are none at all; if one is there twice.
+  // parameters than rank 0 (number, order, shape, strides, type), other groups of them, or other options; if there are
+  // none at all; if one is there twice.
   template <class Options>
   ZeroRedundancyOptimizer(std::vector<at::Tensor> parameters, const ProcessGroup& group, const Options& options)
       : ZeroRedundancyOptimizer(ParamGroups{torch::optim::OptimizerParamGroup(std::move(parameters))}, group, options) {

@@ -341,6 +341,25 @@ TEST_CASE("options that make no sense are refused") {
     refused({.device_ids = {0, 1}}, "device_ids has 2 entries");
     refused({.device_ids = {0}}, "this one lies on the CPU");
     refused({.output_device = 1}, "Leave them unset");
+    const char* alone = "lockstep mode adds gradients up in an order of its own; leave find_unused_parameters";
+    refused({.find_unused_parameters = true, .lockstep = {.shards = 2}}, alone);
+    refused({.static_graph = true, .lockstep = {.shards = 2}}, alone);
+    refused({.delay_all_reduce_named_params = {"left.bias"}, .lockstep = {.shards = 2}}, alone);
+    refused({.mixed_precision = {.param_dtype = at::kBFloat16}, .lockstep = {.shards = 2}}, alone);
+    refused({.weighting = Weighting::samples, .lockstep = {.shards = 2}}, alone);
+    refused({.non_finite = NonFinite::fail, .lockstep = {.shards = 2}}, alone);
+    Forked spread;
+    spread->right->to(at::kMeta);
+    CHECK_THROWS_WITH_AS(
+        DistributedDataParallel(spread, group),
+        doctest::Contains("lie on different types of devices: left.weight on cpu, right.weight on meta"), Error);
+    Forked model;
+    DistributedDataParallel ddp(model, group, {.lockstep = {.shards = 2}});
+    const CommHook hook = [](GradBucket& bucket, const ProcessGroup&) -> BucketResult {
+      return [values = bucket.buffer()] { return values; };
+    };
+    CHECK_THROWS_WITH_AS(ddp.register_comm_hook(hook), doctest::Contains("lockstep mode takes no communication hook"),
+                         Error);
   });
   const auto errors = run_group(2, Over::arena, [](const ProcessGroup& group) {
     Forked model;

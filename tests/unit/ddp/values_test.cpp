@@ -89,6 +89,45 @@ TEST_CASE("weighting by samples gives the gradient of one process with all sampl
   }
 }
 
+TEST_CASE("a weight that is no weight is refused, and the last one stays") {
+  run_group_or_throw(1, Over::arena, [](const ProcessGroup& group) {
+    Forked model;
+    DistributedDataParallel ddp(model, group, {.weighting = Weighting::samples});
+    constexpr double kInfinity = std::numeric_limits<double>::infinity();
+    const std::pair<double, const char*> wrong[] = {
+        {-1, "got -1;"}, {std::numeric_limits<double>::quiet_NaN(), "got nan;"}, {kInfinity, "got inf;"}};
+    for (const auto& [weight, text] : wrong) {
+      CHECK_THROWS_WITH_AS(ddp.set_weight(weight), doctest::Contains(text), Error);
+      CHECK_THROWS_WITH_AS(ddp.set_weight(weight), doctest::Contains("a finite number, 0 or more"), Error);
+    }
+    ddp.set_weight(0);
+    ddp.set_weight(std::nullopt);
+    ddp(wave({3, 4}, 0), true).sum().backward();
+    CHECK(model->left->weight.grad().defined());
+  });
+}
+
+TEST_CASE("parameters that drift apart are named in lockstep mode too") {
+  const auto errors = run_group(2, Over::arena, [&](const ProcessGroup& group) {
+    Forked model;
+    DistributedDataParallel ddp(model, group, {.compare_parameters_every = 2, .lockstep = {.shards = 2}});
+    for (int step = 0; step < 5; ++step) {
+      ddp.for_each_shard([&](const Shard& shard) {
+        ddp(wave({3, 4}, shard.index), true).sum().backward();
+        return 0.0;
+      });
+      const at::NoGradGuard no_grad;
+      if (step == 2 && group.rank() == 1) model->right->bias[3] += 1;
+      if (step == 4) FAIL("the difference was not found");
+    }
+  });
+  for (const auto& error : errors) {
+    const std::string text = text_of(error);
+    CHECK(text.find("after 4 backwards") != std::string::npos);
+    CHECK(text.find("right.bias, where rank 0 has other values than rank 1") != std::string::npos);
+  }
+}
+
 TEST_CASE("a rank alone weighs its microbatches too") {
   run_group_or_throw(1, Over::arena, [&](const ProcessGroup& group) {
     Forked model, alone;

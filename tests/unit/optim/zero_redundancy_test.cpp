@@ -366,7 +366,8 @@ TEST_CASE("ranks that do not have the same parameters are told the first differe
         const Shapes shapes = group.rank() == 2 ? Shapes{{3}, {6, 4}} : Shapes{{3}, {4, 6}};
         ZeroSgd sharded(make_parameters(shapes), group, SGDOptions(0.1));
       },
-      "the parameters of rank 2 differ from those of rank 0. First difference: rank 0 has group 0 parameter 1 [4, 6] "
+      "the parameters or options of rank 2 differ from those of rank 0. First difference: rank 0 has group 0 parameter "
+      "1 [4, 6] "
       "Float strides [6, 1], rank 2 has group 0 parameter 1 [6, 4] Float strides [4, 1]. Give all ranks");
   check_refused(
       2,
@@ -374,6 +375,40 @@ TEST_CASE("ranks that do not have the same parameters are told the first differe
         ZeroSgd sharded(group.rank() == 0 ? make_parameters({{3}}) : std::vector<at::Tensor>(), group, SGDOptions(0.1));
       },
       "rank 0 has group 0 of 1 parameters, rank 1 has group 0 of 0 parameters");
+  check_refused(
+      2,
+      [](const ProcessGroup& group) {
+        ZeroSgd sharded(make_parameters({{3}}), group, SGDOptions(group.rank() == 1 ? 0.25 : 0.5));
+      },
+      "rank 0 has group 0 options SGD lr 0.5 momentum 0 dampening 0 weight_decay 0 nesterov false, rank 1 has group 0 "
+      "options SGD lr 0.25 momentum 0");
+  check_refused(
+      2,
+      [](const ProcessGroup& group) {
+        using torch::optim::Adam, torch::optim::AdamOptions;
+        const double beta = group.rank() == 1 ? 0.5 : 0.75;
+        ZeroRedundancyOptimizer<Adam> sharded(make_parameters({{3}}), group, AdamOptions(0.5).betas({beta, 0.875}));
+      },
+      "rank 0 has group 0 options Adam lr 0.5 betas 0.75 0.875 eps 1e-08 weight_decay 0 amsgrad false, rank 1 has "
+      "group 0 options Adam lr 0.5 betas 0.5 0.875");
+  check_refused(
+      2,
+      [](const ProcessGroup& group) {
+        if (group.rank() == 0) {
+          ZeroSgd sharded(make_parameters({{3}}), group, SGDOptions(0.5));
+        } else {
+          ZeroRedundancyOptimizer<torch::optim::Adam> sharded(make_parameters({{3}}), group,
+                                                              torch::optim::AdamOptions(0.5));
+        }
+      },
+      "rank 0 has group 0 options SGD lr 0.5");
+  check_refused(
+      2,
+      [](const ProcessGroup& group) {
+        std::vector<OptimizerParamGroup> groups(group.rank() == 0 ? 1 : 2, OptimizerParamGroup(make_parameters({{3}})));
+        ZeroSgd sharded(groups, group, SGDOptions(0.5));
+      },
+      "rank 0 has 1 groups, rank 1 has 2 groups");
   check_refused(
       2,
       [](const ProcessGroup& group) {

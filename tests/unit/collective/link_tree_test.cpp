@@ -175,7 +175,7 @@ TEST_CASE("ranks that do not come are named on every rank, and no others are") {
       });
       const double took = seconds(steady_clock().now() - start);
       CHECK(took >= 0.4);
-      CHECK(took < 0.5 + (kIsSanitized ? 2 : 0.5));
+      CHECK(took < 0.5 + 1.5);  // the promise is 0.5; the rest is for a busy machine
       for (int rank = 0; rank < 9; ++rank) {
         if (rank == absent) continue;
         const Error error = as_error(errors[static_cast<std::size_t>(rank)]);

@@ -16,6 +16,13 @@ std::vector<std::string> parts_of(const std::string& text, char separator) {
   return parts;
 }
 
+c10::ScalarType type_of(const std::string& name) {
+  if (name == "float32") return c10::kFloat;
+  if (name == "float16") return c10::kHalf;
+  if (name == "bfloat16") return c10::kBFloat16;
+  throw lockstep::Error(lockstep::ErrorKind::invalid_argument, "the reference has an unknown type " + name);
+}
+
 void set_option(lockstep::DdpOptions& options, const std::string& name, const std::string& value) {
   const bool on = value == "1";
   if (name == "find_unused_parameters") {
@@ -30,6 +37,9 @@ void set_option(lockstep::DdpOptions& options, const std::string& name, const st
     for (const std::string& cap : parts_of(value, ',')) options.bucket_cap_mb_list.push_back(std::stod(cap));
   } else if (name == "delay_all_reduce_named_params") {
     options.delay_all_reduce_named_params = parts_of(value, ',');
+  } else if (name == "mixed_precision") {
+    const auto types = parts_of(value, ',');
+    options.mixed_precision = {.param_dtype = type_of(types.at(0)), .reduce_dtype = type_of(types.at(1))};
   } else {
     throw lockstep::Error(lockstep::ErrorKind::invalid_argument, "the reference has an unknown option " + name);
   }

@@ -38,11 +38,13 @@ class Case:
     hook: str = ""
     accumulate: int = 1  # parts of a batch, all but the last one without synchronisation
     momentum: float = 0.9
+    mixed: tuple = ()  # mixed precision: types of parameters and of the reduction
 
     def metadata(self, ranks):
         # PyTorch divides float16 before it adds, which the smallest numbers do not survive whole.
-        exact = (ranks == 2 and self.hook != "fp16") or self.model in CHAOTIC
-        options = ";".join(f"{name}={text_of(value)}" for name, value in (self.options | self.ours).items())
+        exact = (ranks == 2 and self.hook != "fp16") or self.model in CHAOTIC or bool(self.mixed)
+        mixed = {"mixed_precision": list(self.mixed)} if self.mixed else {}
+        options = ";".join(f"{name}={text_of(value)}" for name, value in (self.options | self.ours | mixed).items())
         return {"model": self.model, "options": options, "hook": self.hook, "accumulate": str(self.accumulate),
                 "momentum": str(self.momentum), "exact": str(int(exact))}
 
@@ -65,6 +67,9 @@ CASES = {
     "small_gpt_all_reduce_hook": Case("small_gpt", hook="all_reduce"),
     "small_gpt_fp16_hook": Case("small_gpt", hook="fp16"),
     "small_gpt_bf16_hook": Case("small_gpt", hook="bf16"),
+    "toy_mixed": Case("toy", mixed=("bfloat16", "bfloat16")),
+    "toy_mixed_fp16": Case("toy", mixed=("float16", "float32")),
+    "small_gpt_mixed": Case("small_gpt", mixed=("bfloat16", "float32")),
 }
 
 
@@ -95,7 +100,36 @@ def run_rank(rank, ranks, arguments, rendezvous):
     dist.destroy_process_group()
 
 
+class LowPrecision:
+    """Mixed precision as one would write it by hand: PyTorch's own needs events, which the CPU does not have.
+
+    Gradients are added in rank order, in float32, as Lockstep does.
+    """
+
+    def __init__(self, model, parameters, reduction):
+        self.model, self.low = model, {}
+        self.parameter_type, self.reduction_type = getattr(torch, parameters), getattr(torch, reduction)
+
+    def parameters(self):
+        return self.model.parameters()
+
+    def __call__(self, x):
+        self.low = {name: parameter.detach().to(self.parameter_type).requires_grad_()
+                    for name, parameter in self.model.named_parameters()}
+        x = x.to(self.parameter_type) if x.is_floating_point() else x
+        return torch.func.functional_call(self.model, self.low, (x,))
+
+    def average_gradients(self):
+        for name, parameter in self.model.named_parameters():
+            copies = gather(self.low[name].grad.to(self.reduction_type).float())
+            for copy in copies[1:]:
+                copies[0] += copy
+            parameter.grad = (copies[0] / len(copies)).to(self.reduction_type).float()
+
+
 def wrap(case, model):
+    if case.mixed:
+        return LowPrecision(model, *case.mixed)
     ddp = DistributedDataParallel(model, **case.options)
     if case.model in CHAOTIC:
         ddp.register_comm_hook(None, mean_in_rank_order)
@@ -123,6 +157,8 @@ def train(case, rank, ranks, steps, seed):
             with ddp.no_sync() if i + 1 < len(parts) else contextlib.nullcontext():
                 loss = odd_models.loss_of(case.model, ddp, part_x, part_y, rank, step)
                 loss.backward()
+        if case.mixed:
+            ddp.average_gradients()
         optimizer.step()
         losses[step] = loss.detach()
 

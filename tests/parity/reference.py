@@ -67,9 +67,10 @@ CASES = {
     "small_gpt_all_reduce_hook": Case("small_gpt", hook="all_reduce"),
     "small_gpt_fp16_hook": Case("small_gpt", hook="fp16"),
     "small_gpt_bf16_hook": Case("small_gpt", hook="bf16"),
+    # Not small_gpt: where its input has three dimensions, libtorch's Linear in C++ rounds before it adds the bias.
     "toy_mixed": Case("toy", mixed=("bfloat16", "bfloat16")),
     "toy_mixed_fp16": Case("toy", mixed=("float16", "float32")),
-    "small_gpt_mixed": Case("small_gpt", mixed=("bfloat16", "float32")),
+    "tuple_heads_mixed": Case("tuple_heads", mixed=("bfloat16", "float32")),
 }
 
 

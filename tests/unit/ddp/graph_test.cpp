@@ -326,6 +326,19 @@ TEST_CASE("ignored parameters and buffers are left alone") {
   });
 }
 
+namespace {
+
+struct SpreadImpl : torch::nn::Module {
+  SpreadImpl() {
+    register_parameter("here", at::ones({2}));
+    register_parameter("there", at::empty({2}, at::device(at::kMeta)));
+  }
+  at::Tensor forward(const at::Tensor& x) { return x; }
+};
+TORCH_MODULE(Spread);
+
+}  // namespace
+
 TEST_CASE("options that make no sense are refused") {
   run_group_or_throw(1, Over::arena, [](const ProcessGroup& group) {
     const auto refused = [&](const DdpOptions& options, const char* text) {
@@ -348,11 +361,8 @@ TEST_CASE("options that make no sense are refused") {
     refused({.mixed_precision = {.param_dtype = at::kBFloat16}, .lockstep = {.shards = 2}}, alone);
     refused({.weighting = Weighting::samples, .lockstep = {.shards = 2}}, alone);
     refused({.non_finite = NonFinite::fail, .lockstep = {.shards = 2}}, alone);
-    Forked spread;
-    spread->right->to(at::kMeta);
-    CHECK_THROWS_WITH_AS(
-        DistributedDataParallel(spread, group),
-        doctest::Contains("lie on different types of devices: left.weight on cpu, right.weight on meta"), Error);
+    CHECK_THROWS_WITH_AS(DistributedDataParallel(Spread(), group),
+                         doctest::Contains("lie on different types of devices: here on cpu, there on meta"), Error);
     Forked model;
     DistributedDataParallel ddp(model, group, {.lockstep = {.shards = 2}});
     const CommHook hook = [](GradBucket& bucket, const ProcessGroup&) -> BucketResult {

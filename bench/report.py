@@ -199,7 +199,7 @@ def ddp_section(records):
         ])
         for engine, record in engines.items():
             details.append([
-                f"{model}, {batch} a rank: {ENGINES[engine]}",
+                f"{model}, {batch} a rank, {ranks} ranks: {ENGINES[engine]}",
                 *(f"{record[key]:.1f} ms" for key in ("p10_ms", "p50_ms", "p90_ms")),
                 f"{record['samples_per_second']:.0f}",
                 str(record["steps"]),

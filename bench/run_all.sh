@@ -24,5 +24,6 @@ for mbit in $([ "$(id -u)" = 0 ] && echo 1000 0); do
 done
 build/bin/bench_checks --json "$out/checks.json"
 build/bin/bench_ddp --ranks 2 --steps 30 --startup 5 --json "$out/ddp.json"
+build/bin/bench_ddp --ranks 4 --steps 10 --rounds 2 --json "$out/ddp_4.json"
 # report
 python3 bench/report.py "$out"

@@ -120,6 +120,14 @@ class Groups(unittest.TestCase):
         self.assertRegex(hashes[0], rf"^hash [0-9a-f]+ over {BACKEND}$")
         self.assertEqual(hashes[0], hashes[1])
 
+    def test_lockstep_mode_is_for_two_ranks(self):
+        ranks = Ranks(2, WORKER, "lockstep_mode", 4)
+        self.assertEqual(ranks.lines, [[f"{rank} lockstep mode over {BACKEND}"] for rank in range(2)])
+        told = [lines for lines in Ranks(4, WORKER, "lockstep_mode", 4).lines if lines]  # mpirun ends a job that fails
+        self.assertTrue(told)
+        for lines in told:
+            self.assertRegex("".join(lines), rf"error invalid_argument .* the backend {BACKEND} cannot do with 4 ranks")
+
     def test_a_backend_that_is_not_there_is_refused_with_those_that_are(self):
         ranks = Ranks(1, WORKER, "sums", LOCKSTEP_BACKEND="nonsense")
         self.assertRegex(ranks.lines[0][0],

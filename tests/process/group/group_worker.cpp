@@ -1,5 +1,6 @@
 // One rank of a test with real processes:
 //   group_worker barriers N | all_reduce ELEMENTS | wait_for RANK | throw RANK | mismatch | sums | parts | train STEPS
+//                | lockstep_mode SHARDS
 //   group_worker host SCENARIO [NUMBER]   for each line "RANK PORT" of standard input, forks a rank of a job of two
 // TEST_JOIN_MS and TEST_CALL_MS bound joining and each collective. Every line begins with the rank. A failure is
 // printed as "error <kind> <monotonic seconds> <seconds in the call> <text>"; the exit status is then 3.
@@ -130,6 +131,11 @@ void train(const World& world, std::int64_t steps) {
   say(fmt::format("hash {:016x} over {}", lockstep::hash_of(bits), world.group().transport()));
 }
 
+void enter_lockstep_mode(const World& world, int shards) {
+  const lockstep::DistributedDataParallel ddp(std::make_shared<Net>(), world.group(), {.lockstep = {.shards = shards}});
+  say(fmt::format("lockstep mode over {}", world.group().transport()));
+}
+
 lockstep::Duration milliseconds_of(const char* variable) {
   const char* text = std::getenv(variable);
   return std::chrono::milliseconds(text == nullptr ? 30000 : std::atoi(text));
@@ -188,6 +194,7 @@ void run(const std::string& scenario, std::int64_t number) {
   if (scenario == "sums") return sums(world);
   if (scenario == "parts") return parts(world);
   if (scenario == "train") return train(world, number);
+  if (scenario == "lockstep_mode") return enter_lockstep_mode(world, static_cast<int>(number));
   throw Error(ErrorKind::invalid_argument, "there is no scenario " + scenario);
 }
 

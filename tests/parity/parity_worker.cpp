@@ -21,6 +21,7 @@
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/ddp/default_hooks.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
+#include "lockstep/ddp/power_sgd.h"
 #include "lockstep/group/world.h"
 #include "lockstep/launch/spawn.h"
 #include "tests/parity/ddp_case.h"
@@ -95,6 +96,7 @@ lockstep::CommHook hook_of(const std::string& name) {
   if (name == "all_reduce") return lockstep::all_reduce_hook();
   if (name == "fp16") return lockstep::fp16_compress_hook();
   if (name == "bf16") return lockstep::bf16_compress_hook();
+  if (name == "power_sgd") return lockstep::PowerSgd({.start_power_sgd_iter = 2}).hook();
   throw Error(ErrorKind::invalid_argument, "the reference has an unknown hook " + name);
 }
 

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from safetensors.torch import save_file
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
 import odd_models
@@ -67,6 +67,7 @@ CASES = {
     "small_gpt_all_reduce_hook": Case("small_gpt", hook="all_reduce"),
     "small_gpt_fp16_hook": Case("small_gpt", hook="fp16"),
     "small_gpt_bf16_hook": Case("small_gpt", hook="bf16"),
+    "small_gpt_power_sgd": Case("small_gpt", hook="power_sgd"),
     # Not small_gpt: where its input has three dimensions, libtorch's Linear in C++ rounds before it adds the bias.
     "toy_mixed": Case("toy", mixed=("bfloat16", "bfloat16")),
     "toy_mixed_fp16": Case("toy", mixed=("float16", "float32")),
@@ -134,6 +135,9 @@ def wrap(case, model):
     ddp = DistributedDataParallel(model, **case.options)
     if case.model in CHAOTIC:
         ddp.register_comm_hook(None, mean_in_rank_order)
+    elif case.hook == "power_sgd":
+        # Two plain steps, then compressed ones with memory.
+        ddp.register_comm_hook(powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=2), powerSGD_hook.powerSGD_hook)
     elif case.hook:
         hook = {"all_reduce": default_hooks.allreduce_hook, "fp16": default_hooks.fp16_compress_hook,
                 "bf16": default_hooks.bf16_compress_hook}[case.hook]

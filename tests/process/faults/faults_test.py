@@ -3,6 +3,7 @@ faults_test.py <faults_rank> <chaos_proxy> Killed|Store
 """
 
 import os
+import pathlib
 import random
 import re
 import secrets
@@ -30,6 +31,19 @@ class Process:
     @property
     def pid(self):
         return self.process.pid
+
+    def stop(self):
+        """Returns when all of its threads stand still, which is a moment after the signal."""
+        os.kill(self.pid, signal.SIGSTOP)
+        tasks = f"/proc/{self.pid}/task"
+        end = time.monotonic() + 10
+        while time.monotonic() < end:
+            states = [pathlib.Path(tasks, task, "stat").read_text().rpartition(")")[2].split()[0]
+                      for task in os.listdir(tasks)]
+            if set(states) == {"T"}:
+                return
+            time.sleep(0.001)
+        raise RuntimeError(f"process {self.pid} does not stop")
 
     def line(self, timeout=20.0):
         """The next line, "" at the end of its output, "(nothing)" if none came in time."""
@@ -177,7 +191,7 @@ class Store(unittest.TestCase):
         with Job(3, "shared_memory") as job:
             job.wait_until_running()
             self.assertEqual(self.ask(job.ranks[1]), "stored")
-            os.kill(job.store.pid, signal.SIGSTOP)
+            job.store.stop()
             line = self.ask(job.ranks[1])
             seconds = float(re.match(r"failed timeout after ([0-9.]+): ", line).group(1))
             self.assertGreaterEqual(seconds, 5)

@@ -132,6 +132,7 @@ void train(const World& world, std::int64_t steps) {
 }
 
 void enter_lockstep_mode(const World& world, int shards) {
+  collective([&] { world.group().barrier(); });  // rank 0 has the store: if it is refused, the others are there already
   const lockstep::DistributedDataParallel ddp(std::make_shared<Net>(), world.group(), {.lockstep = {.shards = shards}});
   say(fmt::format("lockstep mode over {}", world.group().transport()));
 }

@@ -78,12 +78,9 @@ struct ChunkPlan {
 
   // Nothing to be done; keeps the lists' memory.
   void clear() {
-    ChunkPlan empty;
-    empty.own.swap(own);
-    empty.deliveries.swap(deliveries);
-    *this = std::move(empty);
     own.clear();
     deliveries.clear();
+    *this = {.own = std::move(own), .deliveries = std::move(deliveries)};
   }
 };
 

@@ -6,6 +6,7 @@
 #include <bit>
 #include <string>
 
+#include "tests/support/counting_mesh.h"
 #include "tests/support/sanitized.h"
 #include "tests/unit/collective/link_fixture.h"
 
@@ -25,28 +26,6 @@ void check_row(Engines& engines, const Row& row, int pieces, std::mt19937& rando
                            << ", root " << row.root << ", " << engines.size() << " ranks, " << pieces << " pieces");
   CHECK(wrong == "");
 }
-
-// Counts the bytes that pass through a Mesh.
-class CountingMesh final : public Mesh {
- public:
-  CountingMesh(std::unique_ptr<Mesh> mesh, std::atomic<std::size_t>& sent) : mesh_(std::move(mesh)), sent_(sent) {}
-  int rank() const override { return mesh_->rank(); }
-  int size() const override { return mesh_->size(); }
-  std::string_view name() const override { return mesh_->name(); }
-  std::size_t send_some(int peer, ByteSpan data) override {
-    const std::size_t bytes = mesh_->send_some(peer, data);
-    sent_ += bytes;
-    return bytes;
-  }
-  std::size_t recv_some(int peer, MutableByteSpan data) override { return mesh_->recv_some(peer, data); }
-  void wait(std::span<const Interest> interests, Deadline deadline) override { mesh_->wait(interests, deadline); }
-  void wake() noexcept override { mesh_->wake(); }
-  void abort(const Error& error) noexcept override { mesh_->abort(error); }
-
- private:
-  std::unique_ptr<Mesh> mesh_;
-  std::atomic<std::size_t>& sent_;
-};
 
 }  // namespace
 
@@ -158,7 +137,7 @@ TEST_CASE("input and output may be the same memory where the interface says so")
 
 TEST_CASE("a large all_reduce sends 2(n-1)/n of its bytes from every rank, and 40 for each signature") {
   for (const std::size_t size : {2, 4, 8}) {
-    std::vector<std::atomic<std::size_t>> sent(size);
+    std::vector<SentCount> sent(size);
     std::vector<std::unique_ptr<Mesh>> meshes;
     for (auto& mesh : make_local_meshes(static_cast<int>(size))) {
       const auto rank = static_cast<std::size_t>(mesh->rank());
@@ -168,7 +147,7 @@ TEST_CASE("a large all_reduce sends 2(n-1)/n of its bytes from every rank, and 4
     std::mt19937 random(5);
     const std::size_t bytes = std::size_t{4} << 17;
     check_row(engines, {.count = bytes / 4}, 1, random);
-    for (const auto& each : sent) CHECK(each == 2 * (size - 1) * bytes / size + (size - 1) * sizeof(Signature));
+    for (const auto& each : sent) CHECK(each.bytes == 2 * (size - 1) * bytes / size + (size - 1) * sizeof(Signature));
   }
 }
 

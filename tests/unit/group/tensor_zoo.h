@@ -64,7 +64,7 @@ inline bool same_values(const at::Tensor& got, const at::Tensor& wanted, bool ne
                          got.scalar_type() == at::kDouble || got.scalar_type() == at::kHalf ||
                          got.scalar_type() == at::kBFloat16 || c10::isComplexType(got.scalar_type());
   if (is_number && got.scalar_type() != at::kUInt16) return at::equal(left, right);
-  return at::equal(left.view(at::kByte), right.view(at::kByte));
+  return at::equal(left.reshape({-1}).view(at::kByte), right.reshape({-1}).view(at::kByte));
 }
 
 namespace zoo {

@@ -161,7 +161,7 @@ Tensors call(const ProcessGroup& group, const Case& c, const Tensors& outputs, c
     case Verb::all_to_all_single: all_to_all_single(group, outputs.at(0), inputs.at(0), {}, {}, options); break;
     case Verb::ragged: return all_gather_ragged(group, inputs.at(0), options);
     case Verb::scatter_coalesced: reduce_scatter_coalesced(group, outputs, inputs, c.reduce, options); break;
-    case Verb::premultiplied: all_reduce_premul_sum(group, outputs, 1.0, options); break;
+    case Verb::premultiplied: all_reduce_premul_sum(group, outputs, at::ones({}, c.dtype), options); break;
     case Verb::all_objects: return all_gather_object(group, inputs.at(0));
     case Verb::root_object: return {broadcast_object(group, inputs.at(0), c.root)};
     case Verb::gather_coalesced: {

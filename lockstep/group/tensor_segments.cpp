@@ -149,10 +149,14 @@ void TensorSegments::add(const at::Tensor& tensor, std::size_t index, Use use, M
     refuse(operation_, name_of(flow_, index) + " has elements that share memory (sizes " + text_of(tensor.sizes()) +
                            ", strides " + text_of(tensor.strides()) + "), so it cannot be written; clone() it");
   }
-  if (in_reach && !has_own_bits && tensor.is_contiguous() &&
-      (use == Use::move || is_aligned(tensor, tensor.const_data_ptr()))) {
+  const bool aligned = on_device || !tensor.has_storage() || is_aligned(tensor, tensor.const_data_ptr());
+  if (in_reach && !has_own_bits && tensor.is_contiguous() && (use == Use::move || aligned)) {
     point_at(index, tensor);
   } else {
+    if (!aligned && tensor.is_complex()) {  // which torch itself cannot copy
+      refuse(operation_, name_of(flow_, index) + " is not aligned to " + std::to_string(tensor.element_size()) +
+                             " bytes (" + text_of(tensor.scalar_type()) + ")");
+    }
     const at::Tensor copy = copy_of(tensor, in_reach ? tensor.device() : at::Device(at::kCPU), flow_);
     if (writes(flow_)) copies_.emplace_back(tensor.detach(), copy);
     point_at(index, copy);

@@ -77,6 +77,7 @@ inline Look random_look(std::mt19937& random, at::ScalarType dtype, bool only_re
   look.requires_grad = random() % 4 == 0;
   const bool is_complex = c10::isComplexType(dtype), is_float = c10::isFloatingType(dtype) || is_complex;
   const bool can_negate = c10::isSignedType(dtype) && c10::elementSize(dtype) > 1;
+  if (is_complex && look.place == Place::odd) look.place = Place::plain;  // torch cannot write these
   if (!is_complex && look.bits == Bits::conj) look.bits = Bits::none;
   if (!is_complex && look.bits == Bits::both) look.bits = Bits::neg;
   if (!can_negate && look.bits == Bits::neg) look.bits = Bits::none;
@@ -128,6 +129,7 @@ inline Specimen specimen_of(const ProcessGroup& group, const at::Tensor& content
   if (look.place == Place::inference) inference.emplace(true);
   const at::Tensor memory = zoo::memory_of(group, zoo::physical(content.sizes(), look.strides), content.scalar_type(),
                                            look.place, made.memory);
+  memory.zero_();
   at::Tensor view = zoo::arranged(memory, content.sizes(), look.strides);
   if (look.bits == Bits::conj || look.bits == Bits::both) view = at::conj(view);
   if (look.bits == Bits::neg || look.bits == Bits::both) view = at::_neg_view(view);

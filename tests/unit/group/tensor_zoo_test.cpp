@@ -24,6 +24,10 @@ int cases_of_each_group() {
   return cases > 0 ? cases / 8 + 1 : 300;
 }
 
+bool is_only_for_writing(Wrong wrong) {
+  return wrong == Wrong::expanded || wrong == Wrong::folded || wrong == Wrong::overlapping;
+}
+
 using Tensors = std::vector<at::Tensor>;
 
 // One rank's tensors of a call.
@@ -128,7 +132,10 @@ void exchange_messages(const ProcessGroup& group, const Case& c, const Tensors& 
   if (c.verb == Verb::batch) {
     works = batch_isend_irecv(group, {{Kind::receive, outputs.at(0), before, 3}, {Kind::send, inputs.at(0), next, 3}});
   } else {
-    works = {group.recv_async(outputs.at(0), before, 3), group.send_async(inputs.at(0), next, 3)};
+    // The one that may be refused comes first, so that the other is not left waiting.
+    if (is_only_for_writing(c.wrong)) works.push_back(group.recv_async(outputs.at(0), before, 3));
+    works.push_back(group.send_async(inputs.at(0), next, 3));
+    if (!is_only_for_writing(c.wrong)) works.push_back(group.recv_async(outputs.at(0), before, 3));
   }
   for (const Work& work : works) work.wait(Deadline::after(20s));
 }
@@ -186,13 +193,16 @@ at::Tensor wrong_tensor(const Case& c, const at::Tensor& right) {
     case Wrong::quantized: return at::quantize_per_tensor(at::ones({2}), 0.5, 0, at::kQInt8);
     case Wrong::nested: return at::_nested_tensor_from_tensor_list({at::ones({2}), at::ones({3})});
     case Wrong::opaque: return at::ones({2, 2}).to_mkldnn();
-    case Wrong::folded: return at::empty({4}, options).as_strided({3, 2}, {1, 1});
-    default: return at::empty({1}, options).expand({3});
+    case Wrong::folded: {
+      const Sizes ones(static_cast<std::size_t>(right.dim()), 1);
+      std::int64_t length = 1;
+      for (const std::int64_t size : right.sizes()) length += size;
+      const at::Tensor folded = at::empty({length}, options).as_strided(right.sizes(), ones);
+      if (!folded.is_contiguous()) return folded;  // of more than one dimension
+      [[fallthrough]];
+    }
+    default: return at::empty({}, options).expand(right.sizes());
   }
-}
-
-bool is_only_for_writing(Wrong wrong) {
-  return wrong == Wrong::expanded || wrong == Wrong::folded || wrong == Wrong::overlapping;
 }
 
 // A call with something wrong, on this rank alone: nobody else hears of it.
@@ -203,9 +213,11 @@ void be_refused(const ProcessGroup& group, const Case& c, const Tensors& outputs
   Tensors& spoiled = !is_only_for_writing(c.wrong) && !inputs.empty() ? wrong_inputs : wrong_outputs;
   if (spoiled.empty()) return;
   const std::size_t index = c.seed / 3 % spoiled.size();
+  if (is_only_for_writing(c.wrong) && spoiled[index].numel() < 2) return;
   if (c.wrong == Wrong::overlapping) {
-    if (is_in_place(c.verb) || spoiled.size() < 2 || spoiled[0].numel() == 0) return;
-    spoiled[1] = spoiled[0];
+    if (c.verb == Verb::scatter_coalesced) return;  // looks at the sizes first
+    if (is_in_place(c.verb) || spoiled.size() < 2 || spoiled[0].numel() == 0 || spoiled[1].numel() == 0) return;
+    spoiled[1] = spoiled[0];  // sizes need not fit: this is looked at first
   } else {
     spoiled[index] = wrong_tensor(c, spoiled[index]);
   }

@@ -270,15 +270,20 @@ void Replica::set_weight(std::optional<double> weight) {
 }
 
 double Replica::for_each_shard(const std::function<double(Shard)>& body) {
+  ShardedStep& step = sharded();
+  if (!synchronise_) {
+    throw options_error(
+        "for_each_shard() under no_sync(); to accumulate gradients make several backwards in the callback");
+  }
   compare_parameters(sharded_steps_);
-  const double loss = sharded().run(body);
+  const double loss = step.run(body);
   ++sharded_steps_;
   return loss;
 }
 
 ReducerStats Replica::stats() const {
   if (sharded_ != nullptr) {
-    return {.backwards = sharded_->state().step, .communication_seconds = sharded_->communication_seconds()};
+    return {.backwards = sharded_->step(), .communication_seconds = sharded_->communication_seconds()};
   }
   return reducer_ == nullptr ? ReducerStats{} : reducer_->stats();
 }

@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <exception>
 #include <filesystem>
+#include <utility>
 
 #include "examples/fashion_mnist/metrics.h"
 #include "examples/fashion_mnist/options.h"
@@ -165,11 +166,11 @@ Pass train_epoch_in_shards(Model& model, Ddp& ddp, torch::optim::SGD& optimizer,
   const auto step = [&] {
     StepResult result;
     result.loss = ddp.for_each_shard([&](const lockstep::Shard&) {
-      auto& [x, y] = *batch;
-      const double loss = backward_of(ddp, x, y, options.accumulate);
-      result.samples += y.numel();
+      // Before the forward, in which the next shard's callback may begin.
+      const auto [x, y] = std::move(*batch);
       ++batch;
-      return loss;
+      result.samples += y.numel();
+      return backward_of(ddp, x, y, options.accumulate);
     });
     optimizer.step();
     return result;

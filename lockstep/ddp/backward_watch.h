@@ -35,13 +35,17 @@ class BackwardWatch {
   BackwardWatch(const BackwardWatch&) = delete;
   BackwardWatch& operator=(const BackwardWatch&) = delete;
 
+  // Whether some BackwardWatch hooks it, so it is trained in lockstep mode. For a leaf that requires a gradient.
+  static bool watches(const at::Tensor& parameter);
+
   // From now on backwards are noted there; null: nowhere.
   void note_in(std::shared_ptr<BackwardRecord> record);
 
  private:
   struct State;
+  struct Hooks;
   std::shared_ptr<State> state_;
-  std::vector<unsigned> hooks_;
+  std::vector<Hooks> hooks_;  // of each parameter
 };
 
 }  // namespace lockstep

@@ -173,7 +173,7 @@ std::vector<TrainedParameter> Replica::trained_parameters(const NamedTensors& pa
     const auto is_it = [&](const at::Tensor& other) { return other.is_same(tensor); };
     // A tensor that is registered under several names is one parameter.
     if (std::any_of(trained.begin(), trained.end(), [&](const auto& known) { return is_it(known.tensor); })) continue;
-    if (GradientHook::watches(tensor)) throw wrapped_twice_error(name);
+    if (GradientHook::watches(tensor) || BackwardWatch::watches(tensor)) throw wrapped_twice_error(name);
     const bool is_sparse = std::any_of(sparse.begin(), sparse.end(), is_it);
     trained.push_back({.name = name,
                        .tensor = tensor,

@@ -12,7 +12,9 @@
 #include <memory>
 
 #include "lockstep/optim/clip_gradients.h"
+#include "lockstep/optim/model_averager.h"
 #include "lockstep/optim/zero_redundancy_optimizer.h"
+#include "tests/support/expect_error.h"
 #include "tests/unit/ddp/shard_worlds.h"
 
 using namespace lockstep;
@@ -101,6 +103,23 @@ TEST_CASE("optimizers have the same bits in lockstep mode on any number of ranks
 
 TEST_CASE("so have optimizers whose state is spread over the ranks, and they are those of a plain one") {
   check_any_ranks_and_threads(spread<Adam>(AdamOptions(1e-2)), false, plain<Adam>(AdamOptions(1e-2)));
+}
+
+TEST_CASE("averagers are refused the parameters of a model in lockstep mode, and take them back afterwards") {
+  run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
+    const Big model;
+    PeriodicModelAverager averager(group, {.period = 2});
+    {
+      const DistributedDataParallel ddp(model, group, kLockstep);
+      CHECK_ERROR(error_of([&] { averager.average_parameters(model->parameters()); }), ErrorKind::invalid_argument,
+                  "average_parameters: these are parameters of a model in lockstep mode");
+      CHECK(averager.step() == 0);
+      CHECK_ERROR(error_of([&] { DistributedDataParallel again(model, group); }), ErrorKind::invalid_argument,
+                  "is wrapped already");
+    }
+    averager.average_parameters(model->parameters());
+    CHECK(averager.step() == 1);
+  });
 }
 
 TEST_CASE("so has clipping by the norm") {

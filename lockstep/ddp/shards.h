@@ -19,10 +19,10 @@
 // A shard computes with LockstepMode::threads threads; what the bits depend on besides (arithmetic.h) ranks compare.
 // What the program owes: a callback whose outcome depends on the shard (its index, its step, its data) and on the
 // model; between the steps only what has the same bits with any number of threads, as elementwise optimizers and
-// clip_grad_norm() have; and the same kind of machine. With synchronised batch norms also: a callback that has taken its
-// data before its first forward, where others go on; the same layers in the same order in every shard, forwards and
-// backwards in the callback's own thread, and no lock held over them. Thread rule: as Replica. Ranks that are threads of
-// one process take turns, shard by shard; a callback must then not wait for others, except in a synchronised batch norm.
+// clip_grad_norm() have; and the same kind of machine. With synchronised batch norms also: data taken before the first
+// forward, where others go on; the same layers in the same order in every shard, forwards and backwards in the
+// callback's own thread, and no lock held over them. Thread rule: as Replica. Ranks that are threads of one process
+// take turns, shard by shard; a callback must then not wait for others, except in a synchronised batch norm.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -18,8 +18,8 @@ class SameBits(unittest.TestCase):
     def train(self, size, models=ALL, first=0, last=1, transport="automatic", nodes=None, folder="-"):
         """What the part of all steps from first to last leaves, a line for each model, and the transport of rank 0."""
         spans = [f"{model}:{int(STEPS[model] * first)}:{int(STEPS[model] * last)}" for model in models]
-        # As different launchers would set it.
-        of_rank = lambda rank: {"OMP_NUM_THREADS": str(1 + (size + rank) % 3),
+        # As different launchers would set it. More ranks would have more threads than cores.
+        of_rank = lambda rank: {"OMP_NUM_THREADS": str(1 + (size + rank) % 2 if size <= 2 else 1),
                                 **({"LOCKSTEP_NODE": nodes[rank]} if nodes else {})}
         with Job(WORKER, [folder, *spans], size, {"LOCKSTEP_TRANSPORT": transport}, of_rank) as work:
             lines = [[work.line(rank).split(" over ") for _ in models] for rank in range(size)]

@@ -28,7 +28,8 @@ bool all_finite(const std::byte* data, std::size_t bytes) {
 }  // namespace
 
 bool all_finite(const at::Tensor& tensor) {
-  const at::Tensor dense = tensor.is_non_overlapping_and_dense() ? tensor : tensor.contiguous();
+  const at::Tensor here = tensor.cpu();
+  const at::Tensor dense = here.is_non_overlapping_and_dense() ? here : here.contiguous();
   const auto* data = static_cast<const std::byte*>(dense.const_data_ptr());
   switch (dense.scalar_type()) {
     case at::kFloat:

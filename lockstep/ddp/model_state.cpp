@@ -18,7 +18,8 @@ namespace {
 std::string line_of(const char* kind, const std::string& name, const at::Tensor& tensor) {
   std::ostringstream line;
   line << kind << ' ' << name << ' ' << tensor.sizes() << ' ' << tensor.scalar_type() << " strides " << tensor.strides()
-       << (tensor.requires_grad() ? "" : " frozen");
+       << (tensor.requires_grad() ? "" : " frozen") << (tensor.is_conj() ? " conjugated" : "")
+       << (tensor.is_neg() ? " negated" : "");
   return line.str();
 }
 
@@ -33,7 +34,7 @@ std::string description(const NamedTensors& parameters, const NamedTensors& buff
 // Of the bytes of a tensor's elements. Four independent sums, since each waits for its own multiplication only.
 std::uint64_t hash_of_values(const at::Tensor& tensor) {
   constexpr std::uint64_t kFactor = 0x9E3779B97F4A7C15ULL;
-  const at::Tensor dense = tensor.detach().contiguous();
+  const at::Tensor dense = tensor.detach().cpu().contiguous();
   const auto* bytes = static_cast<const unsigned char*>(dense.const_data_ptr());
   const std::size_t count = dense.nbytes();
   std::uint64_t lanes[4] = {1, 2, 3, 4};

@@ -1,5 +1,6 @@
 #include "lockstep/ddp/replica.h"
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/nn/module.h>
 
@@ -77,8 +78,30 @@ void check_options(const DdpOptions& options) {
         "lockstep mode adds gradients up in an order of its own; leave find_unused_parameters (it is so anyway), "
         "static_graph, mixed_precision, weighting, non_finite and delay_all_reduce_named_params unset");
   }
+  const MixedPrecision& mixed = options.mixed_precision;
+  for (const auto& dtype : {mixed.param_dtype, mixed.reduce_dtype, mixed.buffer_dtype}) {
+    if (dtype && !c10::isFloatingType(*dtype)) {
+      throw options_error("mixed_precision names the type " + c10::str(*dtype) + ", which is no floating type");
+    }
+  }
   if (options.compare_parameters_every < 0) {
     throw options_error("compare_parameters_every is " + std::to_string(options.compare_parameters_every));
+  }
+}
+
+// What is averaged or copied needs memory of its own for each element.
+void check_tensors(const NamedTensors& tensors, const std::string& kind, const std::vector<std::string>& ignored) {
+  for (const auto& [name, tensor] : tensors) {
+    if (contains(ignored, name)) continue;
+    if (!tensor.defined()) throw options_error("the " + kind + " " + name + " is undefined");
+    if (tensor.layout() != at::kStrided) {
+      throw options_error("the " + kind + " " + name + " has the layout " + c10::str(tensor.layout()) +
+                          "; only dense ones can be synchronised. Convert it by to_dense(), or list it in `ignored`");
+    }
+    if (at::has_internal_overlap(tensor) == at::MemOverlap::Yes) {
+      throw options_error("several elements of the " + kind + " " + name +
+                          " share memory, as after expand(), so it cannot be written to; register a clone() of it");
+    }
   }
 }
 
@@ -138,6 +161,8 @@ Replica::Replica(std::shared_ptr<torch::nn::Module> module, ProcessGroup group, 
   const NamedTensors all_buffers = pairs_of(module_->named_buffers());
   check_names(options_.ignored, "ignored", all, &all_buffers);
   check_names(options_.delay_all_reduce_named_params, "delay_all_reduce_named_params", all, nullptr);
+  check_tensors(all, "parameter", options_.ignored);
+  check_tensors(all_buffers, "buffer", options_.ignored);
   check_devices(all);
   for (const auto& [name, tensor] : all) {
     if (!is_ignored(name)) compared_.emplace_back(name, tensor);

@@ -22,7 +22,7 @@ class SparseBucket final : public GradientBucket {
     mine_.reset();
     if (!is_used(finish, member)) return;
     sum._values().mul_(finish.factor / finish.group.size());
-    member.parameter.mutable_grad() = sum;
+    member.parameter.mutable_grad() = sum.to(member.parameter.scalar_type());
   }
 
   void do_drop(const ProcessGroup&) override { mine_.reset(); }

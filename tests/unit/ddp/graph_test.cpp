@@ -354,6 +354,21 @@ TEST_CASE("options that make no sense are refused") {
     refused({.device_ids = {0, 1}}, "device_ids has 2 entries");
     refused({.device_ids = {0}}, "this one lies on the CPU");
     refused({.output_device = 1}, "Leave them unset");
+    refused({.mixed_precision = {.param_dtype = at::kInt}}, "names the type Int, which is no floating type");
+    struct OddImpl : torch::nn::Module {
+      OddImpl(const at::Tensor& parameter, const at::Tensor& buffer) {
+        register_parameter("parameter", parameter);
+        register_buffer("buffer", buffer);
+      }
+      at::Tensor forward(const at::Tensor& x) { return x; }
+    };
+    const auto odd = [&](const at::Tensor& parameter, const at::Tensor& buffer, const char* text) {
+      const auto model = std::make_shared<OddImpl>(parameter, buffer);
+      CHECK_THROWS_WITH_AS((DistributedDataParallel(model, group)), doctest::Contains(text), Error);
+    };
+    odd(at::ones({1}).expand({4}), at::ones({1}), "several elements of the parameter parameter share memory");
+    odd(at::ones({1}), at::ones({1}).expand({4}), "several elements of the buffer buffer share memory");
+    odd(at::ones({1}), at::ones({2, 2}).to_sparse(), "the buffer buffer has the layout Sparse");
     const char* alone = "lockstep mode adds gradients up in an order of its own; leave find_unused_parameters";
     refused({.find_unused_parameters = true, .lockstep = {.shards = 2}}, alone);
     refused({.static_graph = true, .lockstep = {.shards = 2}}, alone);

@@ -57,7 +57,7 @@ ExpertsImpl::ExpertsImpl()
 at::Tensor ExpertsImpl::forward(const at::Tensor& x) {
   at::Tensor hidden = first(x);
   hidden = hidden.add(offset.view(hidden.sizes())).tanh();
-  const at::Tensor shares = gate(hidden.mean(1)).softmax(1), choice = shares.argmax(1);
+  const at::Tensor shares = gate(hidden.select(1, 0)).softmax(1), choice = shares.argmax(1);
   at::Tensor out = at::zeros_like(hidden);
   for (std::int64_t expert = 0; expert < kExperts; ++expert) {
     const at::Tensor samples = choice.eq(expert).nonzero().flatten();

@@ -17,6 +17,7 @@ import random
 import sys
 import time
 import warnings
+from datetime import timedelta
 from functools import partial
 
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # what DistributedDataParallel warns of is meant here
@@ -27,8 +28,9 @@ import torch.distributed as dist  # noqa: E402
 from ranks import run_ranks  # noqa: E402
 
 KINDS = {"training": random_training, "collectives": random_collectives}
-CASES_A_JOB = 20
-SHRINKING_RUNS = 80
+CASES_A_JOB = 10
+TIMEOUT = timedelta(seconds=15)
+SHRINKING_TIME = 120
 
 
 def draw_case(seed, ranks, kinds=("training", "training", "training", "collectives")):
@@ -44,15 +46,9 @@ def run_cases(rank, ranks, cases, progress):
     for index, case in enumerate(cases):
         progress[rank] = index
         notes = []
-        failure = KINDS[case["kind"]].run_case(case, rank, ranks, groups, notes.append)
-        failures = [None] * ranks
-        try:
-            dist.all_gather_object(failures, failure)
-        except Exception as error:
-            raise AssertionError(f"the ranks came apart; this one found: {failure}") from error
-        told = [f"rank {peer}: {text}" for peer, text in enumerate(failures) if text]
-        outcomes.append((notes, "\n".join(told) or None))
-        if told:
+        failure = KINDS[case["kind"]].run_case(case, rank, ranks, groups, notes.append, agree)
+        outcomes.append((notes, failure))
+        if failure:
             break
     # Nobody ends the group while another is still busy with it.
     dist.barrier(groups["lockstep"])
@@ -60,11 +56,21 @@ def run_cases(rank, ranks, cases, progress):
     return outcomes
 
 
+def agree(failure):
+    """What the ranks found, so that all of them end a case at the same place; None if nobody found anything."""
+    failures = [None] * dist.get_world_size()
+    try:
+        dist.all_gather_object(failures, failure)
+    except Exception as error:
+        raise AssertionError(f"the ranks came apart; this one found: {failure}") from error
+    return "\n".join(f"rank {rank}: {text}" for rank, text in enumerate(failures) if text) or None
+
+
 def run_job(cases, ranks):
     """The outcomes of rank 0, the last of them a failure if there was one."""
     progress = multiprocessing.get_context("fork").RawArray("i", ranks)
     try:
-        return run_ranks(ranks, partial(run_cases, cases=cases, progress=progress), backend="gloo")[0]
+        return run_ranks(ranks, partial(run_cases, cases=cases, progress=progress), "gloo", TIMEOUT)[0]
     except AssertionError as error:
         reached = min(progress)
         return [([], None)] * reached + [([], str(error))]
@@ -72,15 +78,14 @@ def run_job(cases, ranks):
 
 def shrink(case, ranks):
     """The smallest case found that fails as well, and how."""
-    failure, runs = run_job([case], ranks)[-1][1], 0
+    failure, end = run_job([case], ranks)[-1][1], time.monotonic() + SHRINKING_TIME
     if not failure:
         return case, "not by itself: only behind the cases before it"
     found = True
     while found:
         found = False
         for candidate in KINDS[case["kind"]].smaller(case):
-            runs += 1
-            if runs > SHRINKING_RUNS:
+            if time.monotonic() > end:
                 return case, failure
             now = run_job([candidate], ranks)[-1][1]
             if now:

@@ -11,6 +11,7 @@ run with status 1, unless --go-on.
 
 import argparse
 import collections
+import faulthandler
 import multiprocessing
 import os
 import random
@@ -24,7 +25,9 @@ os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # what DistributedDataPar
 
 import random_collectives  # noqa: E402
 import random_training  # noqa: E402
+import torch._dynamo  # noqa: E402, F401  what optimizers load when they are first made, in each rank
 import torch.distributed as dist  # noqa: E402
+import torch.distributed.tensor  # noqa: E402, F401
 from ranks import run_ranks  # noqa: E402
 
 KINDS = {"training": random_training, "collectives": random_collectives}
@@ -45,8 +48,10 @@ def run_cases(rank, ranks, cases, progress):
     outcomes = []
     for index, case in enumerate(cases):
         progress[rank] = index
+        faulthandler.dump_traceback_later(0.8 * TIMEOUT.total_seconds())  # of a rank that hangs
         notes = []
         failure = KINDS[case["kind"]].run_case(case, rank, ranks, groups, notes.append, agree)
+        faulthandler.cancel_dump_traceback_later()
         outcomes.append((notes, failure))
         if failure:
             break

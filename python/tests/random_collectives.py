@@ -1,8 +1,8 @@
 """Random collectives on odd tensors: lazily conjugated or negated, strided, expanded, of no dimensions, empty.
 
-A case is plain data: {"kind": "collectives", "seed", "calls": [{"call", "dtype", "shape", "layout", ...}]}. What has to
-come out follows from what all ranks put in, bit for bit, since lockstep adds in rank order. Gloo is asked as well where it
-takes such tensors; elsewhere it ends the process, hangs or moves other numbers.
+A case is plain data: {"kind": "collectives", "seed", "calls": [{"call", "dtype", "shape", "layout", ...}]}. What has
+to come out follows from what all ranks put in, bit for bit, since lockstep adds in rank order. Gloo is asked as well
+where it takes such tensors; elsewhere it ends the process, hangs or moves other numbers.
 """
 
 import functools
@@ -211,8 +211,10 @@ class Exchange:
         output, _ = self.target(shape_of(self.rank))
         self.finish(dist.all_to_all_single(output, self.tensor(self.rank, shape=shape_of(self.rank)), splits, splits,
                                            **named))
-        parts = [self.content(peer, shape=shape_of(peer)).split([peer + other for other in range(self.ranks)])[self.rank]
-                 for peer in range(self.ranks)]
+        parts = []
+        for peer in range(self.ranks):
+            rows_of_peer = [peer + other for other in range(self.ranks)]
+            parts.append(self.content(peer, shape=shape_of(peer)).split(rows_of_peer)[self.rank])
         return [(output, torch.cat(parts))]
 
     def send_and_receive(self, group, named):

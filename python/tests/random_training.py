@@ -1,7 +1,8 @@
 """Random training of a random model by PyTorch's DistributedDataParallel, over Gloo and over lockstep in one process.
 
-A case is plain data: {"kind": "training", "seed", "model", "options", "hook", "optimizer", "steps"}. Both sides have the
-same weights, inputs and random numbers. After each step gradients, parameters, buffers, outputs and errors are compared.
+A case is plain data: {"kind": "training", "seed", "model", "options", "hook", "optimizer", "steps"}. Both sides have
+the same weights, inputs and random numbers. After each step gradients, parameters, buffers, outputs and errors are
+compared.
 """
 
 import contextlib
@@ -62,8 +63,8 @@ def draw_step(draw, options):
              "local_reload", "throw_forward", "throw_backward", "join"]
     if not options["find_unused_parameters"]:  # there, PyTorch refuses a second backward on some ranks only, and hangs
         kinds += ["retain", "apart"]
-    return {"do": draw.choice(kinds), "parts": draw.choice([1, 1, 2, 3]), "zero": draw.choice(["none", "zeros", "keep"]),
-            "update": draw.random() < 0.9}
+    return {"do": draw.choice(kinds), "parts": draw.choice([1, 1, 2, 3]),
+            "zero": draw.choice(["none", "zeros", "keep"]), "update": draw.random() < 0.9}
 
 
 def hook_of(name, group):
@@ -270,7 +271,7 @@ def tolerance_of(case, step, ranks):
 
 
 def run_case(case, rank, ranks, groups, note, agree):
-    """How lockstep differs from Gloo on any rank, as agree() tells; None if it does not. groups: {"gloo", "lockstep"}."""
+    """How lockstep differs from Gloo on any rank, as agree() tells; None if it does not. groups: gloo's, lockstep's."""
     sides = {}
     try:
         made = {name: guarded(lambda: Side(case, rank, group)) for name, group in groups.items()}

@@ -91,38 +91,54 @@ void TorchWork::settle_in_background() {
 
 struct Completer::State {
   std::mutex mutex;
-  std::condition_variable_any added;
-  std::deque<c10::intrusive_ptr<TorchWork>> queue;  // protected by mutex
+  std::condition_variable_any changed;
+  // State below is protected by mutex.
+  std::deque<c10::intrusive_ptr<TorchWork>> queue;
+  std::thread::id settler;  // who settles now; none while nobody does
+  int idle = 0;             // threads that could
 
   void serve(const std::stop_token& stop) {
     std::unique_lock lock(mutex);
-    while (added.wait(lock, stop, [this] { return !queue.empty(); })) {
-      const auto work = std::move(queue.front());
+    while (changed.wait(lock, stop, [this] { return !queue.empty() && settler == std::thread::id(); })) {
+      settler = std::this_thread::get_id();
+      --idle;
+      auto work = std::move(queue.front());
       queue.pop_front();
       lock.unlock();
       work->settle();
+      // Not under the mutex: its listeners' end needs the interpreter's lock, whose owner may be in add().
+      work.reset();
       lock.lock();
+      ++idle;
+      if (settler == std::this_thread::get_id()) settler = {};
     }
+    --idle;
   }
 };
 
 Completer::Completer() : state_(std::make_shared<State>()) {}
 
 Completer::~Completer() {
-  thread_.request_stop();
-  // A listener may hold the last reference to the group: a thread cannot join itself.
-  if (thread_.get_id() == std::this_thread::get_id()) thread_.detach();
+  for (std::jthread& thread : threads_) {
+    thread.request_stop();
+    // A listener may hold the last reference to the group: a thread cannot join itself.
+    if (thread.get_id() == std::this_thread::get_id()) thread.detach();
+  }
+}
+
+void Completer::start_thread() {
+  ++state_->idle;
+  threads_.emplace_back([state = state_](const std::stop_token& stop) { state->serve(stop); });
 }
 
 void Completer::add(c10::intrusive_ptr<TorchWork> work) {
   {
     const std::lock_guard lock(state_->mutex);
-    if (!thread_.joinable()) {
-      thread_ = std::jthread([state = state_](const std::stop_token& stop) { state->serve(stop); });
-    }
+    if (state_->settler == std::this_thread::get_id()) state_->settler = {};  // a listener, which may wait for it
+    if (state_->settler == std::thread::id() && state_->idle == 0) start_thread();
     state_->queue.push_back(std::move(work));
   }
-  state_->added.notify_one();
+  state_->changed.notify_all();
 }
 
 std::exception_ptr as_torch_error(const std::exception_ptr& error) {

@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 #include "lockstep/group/work.h"
 
@@ -55,7 +56,9 @@ class TorchWork final : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
 
-// Settles works in the order in which they were added. Its destructor leaves those that it has not begun.
+// Settles works in the order in which they were added, one after the other. A listener that adds a work may go on to
+// wait for that work's Future (PyTorch's PowerSGD hook does): from then on another thread settles. So there are as many
+// threads as listeners that wait within listeners, and one more. Its destructor waits for the listeners that run.
 class Completer {
  public:
   Completer();
@@ -66,8 +69,10 @@ class Completer {
 
  private:
   struct State;
+  void start_thread();  // REQUIRES: the state's mutex
+
   const std::shared_ptr<State> state_;
-  std::jthread thread_;  // made with the first work
+  std::vector<std::jthread> threads_;  // protected by the state's mutex; the first is made with the first work
 };
 
 // What Python is to see instead of an Error.

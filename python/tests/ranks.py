@@ -36,14 +36,15 @@ def run_ranks(size, function, backend="lockstep", timeout=TIMEOUT, dying=()):
             process.start()
             sender.close()
             ranks.append((process, receiver))
-        results = [_outcome(rank, *ranks[rank], rank in dying) for rank in range(size)]
+        patience = 2 * timeout.total_seconds()
+        results = [_outcome(rank, *ranks[rank], rank in dying, patience) for rank in range(size)]
         for process, _ in ranks:
             process.join()
     return results
 
 
-def _outcome(rank, process, receiver, dies):
-    if not receiver.poll(2 * TIMEOUT.total_seconds()):
+def _outcome(rank, process, receiver, dies, patience):
+    if not receiver.poll(patience):
         process.kill()
         raise AssertionError(f"rank {rank} hangs")
     try:

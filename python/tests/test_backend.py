@@ -140,6 +140,19 @@ def asynchronous(rank, size):
     expect(doubled.wait(), 2 * (size * 19 + size * (size - 1) / 2))
 
 
+def listeners_that_wait(rank, size):
+    def again(future):
+        tensor = torch.ones(3)
+        dist.all_reduce(tensor, async_op=True).get_future().wait()
+        return future.value()[0] + tensor
+
+    for _ in range(20):
+        future = dist.all_reduce(torch.ones(3), async_op=True).get_future()
+        # Within a listener's own listener as well.
+        future = future.then(again).then(lambda sum: [sum.value() * 2]).then(again)
+        expect(future.wait(), 5 * size)
+
+
 def subgroups(rank, size):
     groups = [dist.new_group([peer for peer in range(size) if peer % 2 == parity]) for parity in (0, 1)]
     tensor = torch.tensor([rank])
@@ -241,6 +254,9 @@ class BackendTest(unittest.TestCase):
 
     def test_asynchronous(self):
         self.run_all_sizes(asynchronous)
+
+    def test_listeners_that_wait(self):
+        self.run_all_sizes(listeners_that_wait)
 
     def test_subgroups(self):
         self.run_all_sizes(subgroups)

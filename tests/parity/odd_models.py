@@ -5,6 +5,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import models
+import view_models
 
 
 class ConvNorm(nn.Module):
@@ -133,8 +134,11 @@ _MAKERS = {
     "mixed_types": MixedTypes,
     "complex": Complex,
     "small_gpt": lambda: models.Gpt(vocabulary=33, context=16, layers=2, heads=2, width=32),
+    "weight_norm": view_models.WeightNorm,
+    "tied_table": view_models.TiedTable,
+    "experts": view_models.Experts,
 }
-_CLASSIFIERS = {"conv_norm", "shared", "small_gpt"}
+_CLASSIFIERS = {"conv_norm", "shared", "small_gpt", "weight_norm", "tied_table"}
 
 
 def make(name):
@@ -144,14 +148,14 @@ def make(name):
 def make_batch(name, size, generator):
     if name not in _MAKERS:
         return models.make_batch(name, size, generator)
-    if name in ("shared", "small_gpt"):
-        tokens = torch.randint(20, (size, 17), generator=generator)
+    if name in ("shared", "small_gpt", "tied_table"):
+        tokens = torch.randint(view_models.WORDS if name == "tied_table" else 20, (size, 17), generator=generator)
         return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
-    if name == "conv_norm":
+    if name in ("conv_norm", "weight_norm"):
         return torch.randn(size, 1, 12, 12, generator=generator), torch.randint(10, (size,), generator=generator)
     if name == "sparse_words":
         return torch.randint(50, (size, 4), generator=generator), torch.randn(size, 5, generator=generator)
-    shape = (7, 6) if name == "recurrent" else (10,)
+    shape = {"recurrent": (7, 6), "experts": (view_models.PLACES, 6)}.get(name, (10,))
     return torch.randn(size, *shape, generator=generator), torch.randn(size, 5, generator=generator)
 
 

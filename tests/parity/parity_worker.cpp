@@ -27,6 +27,7 @@
 #include "tests/parity/ddp_case.h"
 #include "tests/parity/odd_models.h"
 #include "tests/parity/support.h"
+#include "tests/parity/view_models.h"
 
 namespace {
 
@@ -163,6 +164,9 @@ void train(const Reference& reference, const World& world) {
   if (model == "frozen") return train_and_compare(reference, world, parity::Frozen(), kSquares);
   if (model == "mixed_types") return train_and_compare(reference, world, parity::MixedTypes(), kSquares);
   if (model == "complex") return train_and_compare(reference, world, parity::Complex(), kSquares);
+  if (model == "weight_norm") return train_and_compare(reference, world, parity::WeightNorm(), kClasses);
+  if (model == "tied_table") return train_and_compare(reference, world, parity::TiedTable(), kClasses);
+  if (model == "experts") return train_and_compare(reference, world, parity::Experts(), kSquares);
   if (model == "tuple_heads") {
     return train_and_compare(reference, world, parity::TupleHeads(), [](auto& ddp, const Step& step) {
       const auto [left, right] = ddp(step.x);

@@ -50,7 +50,7 @@ class Case:
 
 
 MODELS = ["toy", "mlp", "resnet18", "conv_norm", "recurrent", "small_gpt", "tuple_heads", "named_heads", "shared",
-          "frozen", "mixed_types", "complex"]
+          "frozen", "mixed_types", "complex", "weight_norm", "tied_table", "experts"]
 CASES = {
     **{model: Case(model) for model in MODELS},
     "sparse_words": Case("sparse_words", momentum=0),
@@ -58,6 +58,9 @@ CASES = {
     "branches_skipped": Case("branches", {"find_unused_parameters": True, "skip_all_reduce_unused_params": True}),
     "shared_static": Case("shared", {"static_graph": True}),
     "toy_one_bucket_each": Case("toy", {"bucket_cap_mb": 0.0001}),
+    "weight_norm_one_bucket_each": Case("weight_norm", {"bucket_cap_mb": 0.0001}),
+    "experts_one_bucket_each": Case("experts", {"bucket_cap_mb": 0.0001}),
+    "tied_table_accumulated": Case("tied_table", accumulate=4),
     "small_gpt_buckets": Case("small_gpt", {"bucket_cap_mb_list": [0.01, 0.02, 0.05]}),
     # PyTorch does not wait for the delayed reduction where there is no GPU whose stream would.
     "small_gpt_delayed": Case(

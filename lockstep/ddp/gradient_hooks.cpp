@@ -116,6 +116,8 @@ GradientScale::~GradientScale() {
   if (parameter_.defined()) parameter_.remove_hook(hook_);
 }
 
+int current_backward() { return torch::autograd::get_current_graph_task_id(); }
+
 bool owns_gradient(const at::Tensor& gradient, const at::Tensor* added) {
   std::size_t holders = 1;
   const auto shares = [&](const at::TensorBase& other) {

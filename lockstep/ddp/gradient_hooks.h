@@ -50,6 +50,9 @@ class GradientScale {
   unsigned hook_;
 };
 
+// A number of the backward that the calling thread runs, its own in the process; -1 outside.
+int current_backward();
+
 // Whether a gradient that has just arrived is the only one to hold its memory. added: what autograd added, or null if
 // none arrives now.
 bool owns_gradient(const at::Tensor& gradient, const at::Tensor* added);

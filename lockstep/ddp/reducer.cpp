@@ -174,7 +174,7 @@ BackwardAction Reducer::take(BackwardEvent event) {
 }
 
 ForwardGraphs::Id Reducer::begin_forward(const ForwardNote& note) {
-  if (is_lost_elsewhere_.exchange(false)) backward_lost();
+  if (is_lost_elsewhere_.exchange(false)) abandon();
   if (std::exchange(has_stray_gradients_, false)) fail(stray_gradients_error(group_.rank()));
   take(BackwardEvent::forward);
   if (options_.weighting == Weighting::samples && !unit_weight_) {
@@ -202,8 +202,10 @@ void Reducer::output_reached(ForwardGraphs::Id forward) { is_in_own_backward(for
 
 // Whether the backward that runs is to be collected. The first sign of such a one starts it.
 bool Reducer::is_in_own_backward(std::optional<ForwardGraphs::Id> reached) {
-  if (is_lost_elsewhere_.exchange(false)) backward_lost();
+  if (is_lost_elsewhere_.exchange(false)) abandon();
   if (state_ == BackwardState::collecting) return true;
+  const int backward = current_backward();
+  if (!reached && backward == stray_backward_) return false;
   const auto accumulates = [](const GradientHook& hook) { return hook.is_accumulated_now(); };
   const bool is_for_parameters =
       std::any_of(hooks_.begin(), hooks_.end(), accumulates) ||
@@ -214,6 +216,7 @@ bool Reducer::is_in_own_backward(std::optional<ForwardGraphs::Id> reached) {
   }
   const std::optional<ForwardNote> note = forwards_->note_of_current_backward(reached);
   if (note) start(*note);
+  if (!note) stray_backward_ = backward;
   return note.has_value();
 }
 
@@ -393,9 +396,9 @@ void Reducer::launch_ready_buckets(const at::Tensor* added) {
 
 void Reducer::end_backward() {
   take(BackwardEvent::end);
-  let_go();
   std::optional<Error> dropped;
   try {
+    let_go();
     if (note_.synchronise) dropped = finish();
   } catch (...) {
     take(BackwardEvent::failed);
@@ -432,16 +435,26 @@ void Reducer::let_go() {
   swap_->restore_gradients();
 }
 
-void Reducer::backward_lost() {
+void Reducer::backward_lost() noexcept {
   if (state_ != BackwardState::collecting) return;  // it has failed at its end
-  if (std::this_thread::get_id() != thread_ && !is_lost_elsewhere_.exchange(true)) return;
-  is_lost_elsewhere_ = false;
-  take(BackwardEvent::lost);
-  let_go();
-  add_set_aside();
-  used_ = used_before_;
-  weight_ = weight_before_;
-  reached_.clear();
+  if (std::this_thread::get_id() == thread_) {
+    abandon();
+  } else {
+    is_lost_elsewhere_ = true;
+  }
+}
+
+void Reducer::abandon() noexcept {
+  try {
+    take(BackwardEvent::lost);
+    let_go();
+    add_set_aside();
+    used_ = used_before_;
+    weight_ = weight_before_;
+    reached_.clear();
+  } catch (const std::exception& error) {  // out of memory
+    group_.abort(error.what());
+  }
 }
 
 // Other ranks may have got what this one had started before its backward failed, or wait for it still: so it is

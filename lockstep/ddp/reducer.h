@@ -109,7 +109,8 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   double gradient_factor();
   void end_backward();
   std::optional<Error> finish();
-  void backward_lost();
+  void backward_lost() noexcept;
+  void abandon() noexcept;
   void let_go();
   void drain();
 
@@ -154,6 +155,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
 
   BackwardState state_ = BackwardState::idle;
   std::atomic<bool> is_lost_elsewhere_ = false;  // the backward ended early, as another thread has seen
+  int stray_backward_ = -1;                      // the last one that went through no forward of the wrapper
   bool has_stray_gradients_ = false;             // since the last forward
   // Of the backward that runs, or ran last.
   ForwardNote note_;

@@ -124,6 +124,8 @@ void check_backend(const ProcessGroup& group) {
                       " ranks; make the group with the backend native (GroupOptions::backend or LOCKSTEP_BACKEND)");
 }
 
+std::string text_of(const std::optional<c10::ScalarType>& dtype) { return dtype ? c10::str(*dtype) : "own"; }
+
 // What ranks must have set alike for their collectives to match.
 std::string text_of(const DdpOptions& options) {
   std::string caps;
@@ -136,6 +138,9 @@ std::string text_of(const DdpOptions& options) {
          " skip_all_reduce_unused_params=" + std::to_string(options.skip_all_reduce_unused_params) +
          " static_graph=" + std::to_string(options.static_graph) +
          " delayed=" + std::to_string(options.delay_all_reduce_named_params.size()) +
+         " mixed_precision=" + text_of(options.mixed_precision.param_dtype) + "," +
+         text_of(options.mixed_precision.reduce_dtype) + "," + text_of(options.mixed_precision.buffer_dtype) +
+         " lockstep mode=" + (options.lockstep.shards == 0 ? "off" : "on") +
          " weighting=" + std::to_string(static_cast<int>(options.weighting)) +
          " non_finite=" + std::to_string(static_cast<int>(options.non_finite)) +
          " compare_parameters_every=" + std::to_string(options.compare_parameters_every);

@@ -112,8 +112,8 @@ void require_dense(const at::Tensor& tensor, std::string_view operation, const s
   if (tensor.is_nested()) refuse(operation, name + " is nested; give the tensors that it is made of");
   if (tensor.layout() != at::kStrided) {
     const bool is_opaque = tensor.is_mkldnn();
-    refuse(operation, name + " is " + (is_opaque ? "" : "sparse, ") + text_of(tensor.layout()) + ", where a dense one " +
-                          "belongs; to_dense() makes one");
+    refuse(operation, name + " is " + (is_opaque ? "" : "sparse, ") + text_of(tensor.layout()) +
+                          ", where a dense one " + "belongs; to_dense() makes one");
   }
   if (tensor.is_quantized()) refuse(operation, name + " is quantized; give its int_repr(), its scale and zero point");
   if (tensor.is_meta()) refuse(operation, name + " is on meta, where it has no memory");
@@ -143,7 +143,8 @@ void TensorSegments::add(const at::Tensor& tensor, std::size_t index, Use use, M
   const bool in_reach = !on_device || memory == Memory::device;
   const bool has_own_bits = tensor.is_conj() || tensor.is_neg() || tensor._is_zerotensor();
   if (writes(flow_) && tensor._is_zerotensor()) {
-    refuse(operation_, name_of(flow_, index) + " is a lazy one of zeros, which has no memory to be written; clone() it");
+    refuse(operation_,
+           name_of(flow_, index) + " is a lazy one of zeros, which has no memory to be written; clone() it");
   }
   if (writes(flow_) && overlaps_itself(tensor)) {
     refuse(operation_, name_of(flow_, index) + " has elements that share memory (sizes " + text_of(tensor.sizes()) +

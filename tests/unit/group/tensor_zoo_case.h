@@ -140,8 +140,9 @@ inline Case random_case(unsigned seed, Over over, int ranks) {
   if (is_in_place(c.verb) && c.verb != Verb::premultiplied && tensors > 1 && random() % 2 == 0) {
     c.lists = static_cast<Lists>(random() % 3 + 1);
     const auto side = static_cast<std::int64_t>(random() % 5 + 1);
-    if (c.lists == Lists::same) c.shapes.assign(tensors, c.shapes[0]);
-    if (c.lists == Lists::windows) c.shapes.assign(tensors, {static_cast<std::int64_t>(random() % 200 + 1)});
+    const auto length = static_cast<std::int64_t>(random() % (random() % 4 == 0 ? 40'000 : 200) + 1);
+    if (c.lists == Lists::same) c.shapes.assign(tensors, random() % 2 == 0 ? Sizes{length} : c.shapes[0]);
+    if (c.lists == Lists::windows) c.shapes.assign(tensors, {length});
     if (c.lists == Lists::turned) c.shapes.assign(2, {side, side});
   }
   if (may_alias(c.verb) && random() % 3 == 0) {

@@ -156,7 +156,8 @@ std::vector<at::Tensor> parts_of(const at::Tensor& tensor, std::vector<std::int6
     splits.assign(static_cast<std::size_t>(ranks), rows / ranks);
   }
   std::int64_t left = rows;  // below 0 once one is negative or too many
-  for (const std::int64_t rows_of_rank : splits) left = rows_of_rank < 0 || rows_of_rank > left ? -1 : left - rows_of_rank;
+  for (const std::int64_t rows_of_rank : splits)
+    left = rows_of_rank < 0 || rows_of_rank > left ? -1 : left - rows_of_rank;
   if (static_cast<int>(splits.size()) != ranks || left != 0) {
     refuse("all_to_all_single", std::string("the splits of the ") + which + " must be " + std::to_string(ranks) +
                                     " numbers of rows that add up to its " + std::to_string(rows));
@@ -187,9 +188,8 @@ std::vector<std::int64_t> sizes_with(std::int64_t first, at::IntArrayRef rest) {
 std::vector<at::Tensor> all_gather_ragged(const ProcessGroup& group, const at::Tensor& input,
                                           const CallOptions& options) {
   require_dense(input, "all_gather_ragged", "the input tensor");
-  const at::Tensor rows = as_errors("all_gather_ragged", ErrorKind::invalid_argument, [&] {
-    return input.dim() == 0 ? input.detach().reshape({1}) : input.detach();
-  });
+  const at::Tensor rows = as_errors("all_gather_ragged", ErrorKind::invalid_argument,
+                                    [&] { return input.dim() == 0 ? input.detach().reshape({1}) : input.detach(); });
   const auto shapes = tell_shapes(group, "all_gather_ragged",
                                   {static_cast<std::int64_t>(rows.scalar_type()), rows.sizes().vec()}, options);
   require_alike("all_gather_ragged", shapes, "the dimensions");
@@ -296,9 +296,9 @@ at::Tensor all_reduce_sparse(const ProcessGroup& group, const at::Tensor& sparse
   const std::string operation = "all_reduce_sparse";
   if (!sparse.defined() || sparse.layout() != at::kSparse) refuse(operation, "the tensor is not sparse (COO)");
   const std::optional<WrongIndex> wrong = wrong_index(sparse._indices().cpu(), sparse.sizes());
-  const at::Tensor mine = wrong ? sparse.detach() : as_errors(operation, ErrorKind::invalid_argument, [&] {
-    return sparse.detach().coalesce();
-  });
+  const at::Tensor mine =
+      wrong ? sparse.detach()
+            : as_errors(operation, ErrorKind::invalid_argument, [&] { return sparse.detach().coalesce(); });
   const at::Tensor indices = mine._indices().transpose(0, 1), values = mine._values();
   // Type and sizes, behind what they agree on: how many dimensions are sparse, and of this rank how many elements.
   Shape shape{static_cast<std::int64_t>(values.scalar_type()), sizes_with(mine.sparse_dim(), mine.sizes()), wrong};

@@ -220,9 +220,13 @@ std::string_view ProcessGroup::transport() const { return state_->engine->name()
 Duration ProcessGroup::timeout() const { return state_->timeout; }
 
 void ProcessGroup::all_reduce(const at::Tensor& tensor, ReduceOp op, const CallOptions& options) const {
-  std::byte* memory = is_plain(tensor) ? as_errors("all_reduce", ErrorKind::invalid_argument, [&] {
-    return static_cast<std::byte*>(tensor.mutable_data_ptr());  // a copy-on-write twin keeps its own
-  }) : nullptr;
+  std::byte* memory = is_plain(tensor)
+                          ? as_errors("all_reduce", ErrorKind::invalid_argument,
+                                      [&] {
+                                        return static_cast<std::byte*>(
+                                            tensor.mutable_data_ptr());  // a copy-on-write twin keeps its own
+                                      })
+                          : nullptr;
   if (memory != nullptr && is_aligned(tensor, memory)) {
     // The way of small messages: no list, no allocation.
     const Segment segment{memory, static_cast<std::size_t>(tensor.nbytes())};

@@ -1,6 +1,7 @@
 #include "lockstep/group/tensor_segments.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/_neg_view.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -85,13 +86,27 @@ std::string name_of(Flow flow, std::size_t index) {
   return side + std::to_string(index);
 }
 
+// A device's tensor as it lies in memory: not every device's copies know of lazy bits.
+at::Tensor without_bits(const at::Tensor& tensor) {
+  const at::Tensor plain = tensor.is_neg() ? at::_neg_view(tensor) : tensor;
+  return plain.is_conj() ? plain.conj() : plain;
+}
+
+// Does to a copy what the lazy bits of a tensor mean; twice, and it is undone.
+void apply_bits(const at::Tensor& copy, const at::Tensor& of) {
+  if (of.is_neg()) copy.neg_();
+  if (of.is_conj()) copy.conj_physical_();
+}
+
 // A copy in order, where the engine reaches it; with its contents only if they matter.
 at::Tensor copy_of(const at::Tensor& tensor, at::Device device, Flow flow) {
   const at::AutoDispatchBelowADInplaceOrView below;  // any tensor may be read, whoever computes with it
   const bool pinned = tensor.is_cuda() && device.is_cpu();
   const at::Tensor copy =
       at::empty(tensor.sizes(), at::TensorOptions().dtype(tensor.scalar_type()).device(device).pinned_memory(pinned));
-  if (flow != Flow::write && flow != Flow::replace) copy.copy_(tensor);
+  if (flow == Flow::write || flow == Flow::replace) return copy;
+  copy.copy_(tensor.is_cpu() ? tensor : without_bits(tensor));
+  if (!tensor.is_cpu()) apply_bits(copy, tensor);
   return copy;
 }
 
@@ -112,8 +127,8 @@ void require_dense(const at::Tensor& tensor, std::string_view operation, const s
   if (tensor.is_nested()) refuse(operation, name + " is nested; give the tensors that it is made of");
   if (tensor.layout() != at::kStrided) {
     const bool is_opaque = tensor.is_mkldnn();
-    refuse(operation, name + " is " + (is_opaque ? "" : "sparse, ") + text_of(tensor.layout()) + ", where a dense one " +
-                          "belongs; to_dense() makes one");
+    refuse(operation, name + " is " + (is_opaque ? "" : "sparse, ") + text_of(tensor.layout()) +
+                          ", where a dense one " + "belongs; to_dense() makes one");
   }
   if (tensor.is_quantized()) refuse(operation, name + " is quantized; give its int_repr(), its scale and zero point");
   if (tensor.is_meta()) refuse(operation, name + " is on meta, where it has no memory");
@@ -143,7 +158,8 @@ void TensorSegments::add(const at::Tensor& tensor, std::size_t index, Use use, M
   const bool in_reach = !on_device || memory == Memory::device;
   const bool has_own_bits = tensor.is_conj() || tensor.is_neg() || tensor._is_zerotensor();
   if (writes(flow_) && tensor._is_zerotensor()) {
-    refuse(operation_, name_of(flow_, index) + " is a lazy one of zeros, which has no memory to be written; clone() it");
+    refuse(operation_,
+           name_of(flow_, index) + " is a lazy one of zeros, which has no memory to be written; clone() it");
   }
   if (writes(flow_) && overlaps_itself(tensor)) {
     refuse(operation_, name_of(flow_, index) + " has elements that share memory (sizes " + text_of(tensor.sizes()) +
@@ -248,7 +264,8 @@ void TensorSegments::copy_back() const {
     // As where nothing was copied: memory is written, whoever computes with it.
     const at::AutoDispatchBelowADInplaceOrView below;
     for (const auto& [theirs, copy] : copies_) {
-      theirs.copy_(copy);
+      if (!theirs.is_cpu()) apply_bits(copy, theirs);
+      (theirs.is_cpu() ? theirs : without_bits(theirs)).copy_(copy);
       if (!theirs.is_inference()) theirs.unsafeGetTensorImpl()->bump_version();
     }
   });

@@ -64,6 +64,25 @@ TEST_CASE("a device's tensors are staged through the host's memory and come home
   CHECK(fake_device_synchronizations() > before);  // where nothing is copied in, what is queued is waited for
 }
 
+TEST_CASE("a device's tensors with lazy bits, or twice in a list, get what they should") {
+  register_fake_device();
+  for (const Over transport : kTransports) {
+    run_group_or_throw(2, transport, [](const ProcessGroup& group) {
+      const at::Tensor waves = at::complex(numbers(3, group.rank()), at::ones({3})).to(kFakeDevice);
+      group.all_reduce(waves.conj());
+      CHECK(at::equal(waves.to(at::kCPU), at::complex(numbers(3, 0) * 2 + 1, at::full({3}, 2.0F))));
+      CHECK(at::equal(group.all_gather(waves.conj())[1].to(at::kCPU), waves.to(at::kCPU).conj().resolve_conj()));
+      const at::Tensor twice = numbers(3, group.rank()).to(kFakeDevice);
+      group.all_reduce({twice, twice});
+      CHECK(at::equal(twice.to(at::kCPU), numbers(3, 0) * 2 + 1));
+      CHECK_ERROR(error_of([&] {
+                    group.all_gather_into({twice, twice}, {twice});
+                  }),
+                  ErrorKind::invalid_argument, "output tensors 0 and 1 lie over each other");
+    });
+  }
+}
+
 TEST_CASE("a failed collective leaves a device's tensors as they were") {
   register_fake_device();
   run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {

@@ -87,7 +87,8 @@ TEST_CASE("a wrong list is an error on all ranks, and damaged bytes allocate not
 TEST_CASE("tensors that are objects are what they say, or refused") {
   run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
     const at::Tensor z = at::complex(at::ones({2}), at::full({2}, group.rank() + 1.0));
-    CHECK(at::equal(all_gather_object(group, at::Tensor(z.conj()))[1], at::complex(at::ones({2}), at::full({2}, -2.0))));
+    CHECK(
+        at::equal(all_gather_object(group, at::Tensor(z.conj()))[1], at::complex(at::ones({2}), at::full({2}, -2.0))));
     CHECK(at::equal(all_gather_object(group, at::Tensor(at::imag(z.conj())))[0], at::full({2}, -1.0)));
     CHECK(at::equal(all_gather_object(group, at::ones({1}).expand({3}))[0], at::ones({3})));
     const auto refused = [](const at::Tensor& tensor, const std::string& why) {
@@ -108,8 +109,10 @@ TEST_CASE("a root that is no rank is refused before anything is exchanged") {
       const std::string why = "root " + std::to_string(root) + " is not a rank of this group of 2";
       CHECK_ERROR(error_of([&] { gather_object(group, 1, root); }), ErrorKind::invalid_argument, why);
       CHECK_ERROR(error_of([&] { broadcast_object(group, 1, root); }), ErrorKind::invalid_argument, why);
-      CHECK_ERROR(error_of([&] { scatter_object(group, std::vector<int>{1, 2}, root); }), ErrorKind::invalid_argument,
-                  why);
+      CHECK_ERROR(error_of([&] {
+                    scatter_object(group, std::vector<int>{1, 2}, root);
+                  }),
+                  ErrorKind::invalid_argument, why);
     }
     group.barrier();
   });

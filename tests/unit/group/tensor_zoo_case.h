@@ -16,15 +16,48 @@
 namespace lockstep::testing {
 
 enum class Verb {
-  all_reduce_one, all_reduce, reduce, broadcast, all_gather, all_gather_into, gather, gather_into, scatter,
-  reduce_scatter, all_to_all, all_to_all_single, ragged, gather_coalesced, scatter_coalesced, premultiplied, message,
-  batch, all_objects, root_object, last = root_object
+  all_reduce_one,
+  all_reduce,
+  reduce,
+  broadcast,
+  all_gather,
+  all_gather_into,
+  gather,
+  gather_into,
+  scatter,
+  reduce_scatter,
+  all_to_all,
+  all_to_all_single,
+  ragged,
+  gather_coalesced,
+  scatter_coalesced,
+  premultiplied,
+  message,
+  batch,
+  all_objects,
+  root_object,
+  last = root_object
 };
-inline const char* const kVerbs[] = {
-    "all_reduce of one", "all_reduce", "reduce", "broadcast", "all_gather", "all_gather_into", "gather", "gather_into",
-    "scatter", "reduce_scatter", "all_to_all", "all_to_all_single", "all_gather_ragged", "all_gather_coalesced",
-    "reduce_scatter_coalesced", "all_reduce_premul_sum", "send and recv", "batch_isend_irecv", "all_gather_object",
-    "broadcast_object"};
+inline const char* const kVerbs[] = {"all_reduce of one",
+                                     "all_reduce",
+                                     "reduce",
+                                     "broadcast",
+                                     "all_gather",
+                                     "all_gather_into",
+                                     "gather",
+                                     "gather_into",
+                                     "scatter",
+                                     "reduce_scatter",
+                                     "all_to_all",
+                                     "all_to_all_single",
+                                     "all_gather_ragged",
+                                     "all_gather_coalesced",
+                                     "reduce_scatter_coalesced",
+                                     "all_reduce_premul_sum",
+                                     "send and recv",
+                                     "batch_isend_irecv",
+                                     "all_gather_object",
+                                     "broadcast_object"};
 enum class Form { blocking, async, in_caller };
 // Of lists that are worked on in place: the same tensor again and again, windows of one vector, a square and what it is
 // transposed.
@@ -33,8 +66,8 @@ enum class Lists { apart, same, windows, turned };
 enum class Alias { none, own_part, other_part };
 // What some ranks call first, with tensors that are refused.
 enum class Wrong { nothing, undefined, sparse, meta, quantized, nested, opaque, expanded, folded, overlapping };
-inline const char* const kWrongs[] = {"nothing", "undefined", "sparse", "meta", "quantized",
-                                      "nested", "opaque", "expanded", "folded", "overlapping"};
+inline const char* const kWrongs[] = {"nothing", "undefined", "sparse",   "meta",   "quantized",
+                                      "nested",  "opaque",    "expanded", "folded", "overlapping"};
 
 struct Features {
   bool places = true, strides = true, bits = true, requires_grad = true;
@@ -86,9 +119,9 @@ inline Sizes random_sizes(std::mt19937& random) {
 }
 
 inline Case random_case(unsigned seed, Over over, int ranks) {
-  static constexpr at::ScalarType kTypes[] = {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kInt,
-                                              at::kLong, at::kShort, at::kByte, at::kChar, at::kBool,
-                                              at::kComplexFloat, at::kComplexDouble, at::kUInt16, at::kFloat8_e5m2};
+  static constexpr at::ScalarType kTypes[] = {
+      at::kFloat, at::kDouble, at::kHalf, at::kBFloat16,     at::kInt,           at::kLong,   at::kShort,
+      at::kByte,  at::kChar,   at::kBool, at::kComplexFloat, at::kComplexDouble, at::kUInt16, at::kFloat8_e5m2};
   std::mt19937 random(seed);
   Case c{.seed = seed, .over = over, .ranks = ranks};
   c.verb = static_cast<Verb>(random() % (static_cast<unsigned>(Verb::last) + 1));
@@ -107,8 +140,9 @@ inline Case random_case(unsigned seed, Over over, int ranks) {
   if (is_in_place(c.verb) && c.verb != Verb::premultiplied && tensors > 1 && random() % 2 == 0) {
     c.lists = static_cast<Lists>(random() % 3 + 1);
     const auto side = static_cast<std::int64_t>(random() % 5 + 1);
-    if (c.lists == Lists::same) c.shapes.assign(tensors, c.shapes[0]);
-    if (c.lists == Lists::windows) c.shapes.assign(tensors, {static_cast<std::int64_t>(random() % 200 + 1)});
+    const auto length = static_cast<std::int64_t>(random() % (random() % 4 == 0 ? 40'000 : 200) + 1);
+    if (c.lists == Lists::same) c.shapes.assign(tensors, random() % 2 == 0 ? Sizes{length} : c.shapes[0]);
+    if (c.lists == Lists::windows) c.shapes.assign(tensors, {length});
     if (c.lists == Lists::turned) c.shapes.assign(2, {side, side});
   }
   if (may_alias(c.verb) && random() % 3 == 0) {
@@ -153,8 +187,7 @@ inline std::vector<Sizes> given_sizes(const Case& c, int rank) {
   const Sizes& first = c.shapes[0];
   std::vector<Sizes> sizes;
   switch (c.verb) {
-    case Verb::scatter:
-      return std::vector<Sizes>(rank == c.root ? static_cast<std::size_t>(c.ranks) : 0, first);
+    case Verb::scatter: return std::vector<Sizes>(rank == c.root ? static_cast<std::size_t>(c.ranks) : 0, first);
     case Verb::reduce_scatter:
       for (int to = 0; to < c.ranks; ++to) sizes.insert(sizes.end(), c.shapes.begin(), c.shapes.end());
       return sizes;
@@ -237,9 +270,11 @@ inline std::vector<at::Tensor> wanted(const Case& c, int rank, const std::vector
 
 inline std::string text_of(const Case& c) {
   std::ostringstream out;
-  out << "seed " << c.seed << ", " << c.ranks << " ranks over " << (c.over == Over::arena ? "the arena" : "links") << ": "
-      << kVerbs[static_cast<std::size_t>(c.verb)]
-      << (c.form == Form::async ? ", async" : c.form == Form::in_caller ? ", async in the caller" : "");
+  out << "seed " << c.seed << ", " << c.ranks << " ranks over " << (c.over == Over::arena ? "the arena" : "links")
+      << ": " << kVerbs[static_cast<std::size_t>(c.verb)]
+      << (c.form == Form::async       ? ", async"
+          : c.form == Form::in_caller ? ", async in the caller"
+                                      : "");
   if (is_reduction(c.verb)) out << ", " << to_string(c.reduce);
   out << ", " << c.dtype << ", root " << c.root << ", shapes";
   for (const Sizes& shape : c.shapes) out << ' ' << at::IntArrayRef(shape);

@@ -3,10 +3,11 @@
 #include <ATen/ATen.h>
 
 #include <exception>
+#include <stdexcept>
 
 #include "lockstep/base/error.h"
-#include "tests/graphs/reference.h"
 #include "tests/graphs/functions.h"
+#include "tests/graphs/reference.h"
 #include "tests/graphs/run_ddp.h"
 #include "tests/support/local_groups.h"
 
@@ -45,6 +46,8 @@ std::string text_of(const std::exception_ptr& error) {
     std::rethrow_exception(error);
   } catch (const Blown&) {
     return "the backward's own exception came out where none was expected";
+  } catch (const c10::Error& exception) {
+    return exception.what_without_backtrace();
   } catch (const std::exception& exception) {
     return exception.what();
   } catch (...) {
@@ -66,7 +69,12 @@ std::optional<std::string> difference(const Trace& found, const Trace& expected,
 }
 
 std::optional<std::string> check(const Case& one) {
-  const std::vector<Trace> expected = run_by_hand(one);
+  std::vector<Trace> expected;
+  try {
+    expected = run_by_hand(one);
+  } catch (...) {
+    throw std::logic_error("by hand: " + text_of(std::current_exception()));
+  }
   std::vector<Trace> found(expected.size());
   const auto errors = run_group(
       one.mode.ranks, one.mode.over_links ? Over::links : Over::arena,

@@ -12,6 +12,7 @@ namespace lockstep::testing {
 std::optional<std::string> difference(const Trace& found, const Trace& expected, int rank, double tolerance);
 
 // Over threads of this process. A rank that throws fails the case, and so does one that waits for long.
+// std::logic_error if the case cannot even be computed by hand.
 std::optional<std::string> check(const Case& one);
 
 }  // namespace lockstep::testing

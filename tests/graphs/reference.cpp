@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <stdexcept>
 #include <utility>
 
@@ -155,7 +156,7 @@ class ByHand final : public Side {
     std::vector<std::vector<at::Tensor>> gradients(tensors_.parameters.size()), changed(statistics.size());
     std::vector<at::Tensor> losses;
     for (int shard = 0; shard < one_.mode.shards; ++shard) {
-      for (std::size_t i = 0; i < statistics.size(); ++i) tensors_.statistics[i].copy_(statistics[i]);
+      for (std::size_t i = 0; i < statistics.size(); ++i) put(statistics[i], tensors_.statistics[i]);
       for (const at::Tensor& parameter : tensors_.parameters) parameter.mutable_grad().reset();
       losses.push_back(at::scalar_tensor(body({.rank = shard}), at::kDouble));
       for (std::size_t i = 0; i < gradients.size(); ++i) {
@@ -167,7 +168,7 @@ class ByHand final : public Side {
     for (std::size_t i = 0; i < gradients.size(); ++i) {
       tensors_.parameters[i].mutable_grad() = mean_in_tree(filled(gradients[i], tensors_.parameters[i]));
     }
-    for (std::size_t i = 0; i < changed.size(); ++i) tensors_.statistics[i].copy_(mean_in_tree(changed[i]));
+    for (std::size_t i = 0; i < changed.size(); ++i) put(mean_in_tree(changed[i]), tensors_.statistics[i]);
     return mean_in_tree(losses).item<double>();
   }
 
@@ -176,6 +177,11 @@ class ByHand final : public Side {
     std::vector<at::Tensor> copies;
     for (const at::Tensor& tensor : tensors) copies.push_back(tensor.clone());
     return copies;
+  }
+
+  // Autograd does not see it: statistics that a forward has read may change before its backward.
+  static void put(const at::Tensor& from, const at::Tensor& to) {
+    std::memcpy(to.mutable_data_ptr(), from.const_data_ptr(), to.nbytes());
   }
 
   static void add(at::Tensor& to, const at::Tensor& what) {
@@ -215,8 +221,7 @@ class ByHand final : public Side {
   void share_statistics() {
     if (tensors_.statistics.empty() || ranks() == 1) return;
     const Rows rows = meeting_.exchange(rank_, copies_of(tensors_.statistics));
-    const at::NoGradGuard no_grad;
-    for (std::size_t i = 0; i < tensors_.statistics.size(); ++i) tensors_.statistics[i].copy_(rows[0][i]);
+    for (std::size_t i = 0; i < tensors_.statistics.size(); ++i) put(rows[0][i], tensors_.statistics[i]);
     statistics_are_same_ = !training_;
   }
 

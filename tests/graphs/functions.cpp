@@ -31,18 +31,19 @@ struct SavedProduct : Function<SavedProduct> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& a, const at::Tensor& b, const at::Tensor& data,
                             bool as_blobs) {
     context->save_for_backward({data});
-    context->saved_data["sizes"] = a.sizes();
+    context->saved_data["a"] = a.sizes();
+    context->saved_data["b"] = b.sizes();
     context->saved_data["as_blobs"] = as_blobs;
     return (a.flatten() * data).sum() + (b.flatten() * data).sum();
   }
   static variable_list backward(AutogradContext* context, variable_list) {
     const at::Tensor data = context->get_saved_variables()[0];
-    const std::vector<std::int64_t> sizes = context->saved_data["sizes"].toIntVector();
-    const auto part = [&] {
+    const auto part = [&](const char* which) {
+      const std::vector<std::int64_t> sizes = context->saved_data[which].toIntVector();
       if (!context->saved_data["as_blobs"].toBool()) return data.view(sizes);
       return at::from_blob(data.mutable_data_ptr(), sizes, [data](void*) {}, data.options());
     };
-    return {part(), part(), at::Tensor(), at::Tensor()};
+    return {part("a"), part("b"), at::Tensor(), at::Tensor()};
   }
 };
 

@@ -128,8 +128,9 @@ class Step {
     z.add_(typed(1));
     z.narrow(1, 2, 3).mul_(0.5);
     z.select(1, 0).add_(1);
-    if (op_.choice % 2 == 1) z.view({-1, 2, 4}).transpose(1, 2).relu_();
-    return z.tanh_();
+    if (op_.choice % 2 == 0) return z.tanh_();
+    z.view({-1, 2, 4}).transpose(1, 2).relu_();
+    return at::tanh(z);
   }
   at::Tensor picks() const {
     const at::Tensor table = typed(0);

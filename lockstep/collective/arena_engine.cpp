@@ -102,13 +102,14 @@ void ArenaEngine::abort(std::string_view reason) noexcept {
   }
 }
 
-std::uint64_t ArenaEngine::post(const Collective& collective, Deadline deadline) {
+std::uint64_t ArenaEngine::post(const Collective& collective, Deadline deadline, std::shared_ptr<const void> keeps) {
   arena_->birthplace().check("a group");
   check_arguments(collective, rank(), size());
   arena_->check_abort();
   if (next_ - oldest_ == arena::kInFlight) wait(oldest_, deadline);
   const std::uint64_t sequence = next_;
   Operation& op = operation(sequence);
+  op.keeps = std::move(keeps);
   op.signature = signature_of(collective, sequence, arena_->generation());
   op.phase = Phase::posted;
   op.small = is_small(collective, size());
@@ -312,6 +313,7 @@ void ArenaEngine::reduce_in_place(Operation& op) {
 
 void ArenaEngine::finish(Operation& op) {
   op.phase = Phase::finished;
+  op.keeps.reset();
   const TimePoint now = flight_log_.finish(op.ticket);
   arena::RankControl& mine = arena_->control(rank());
   mine.finished_ns.store(now.time_since_epoch().count(), std::memory_order_relaxed);

@@ -36,9 +36,10 @@ class ArenaEngine final : public Engine {
   void run(const Collective& collective, Deadline deadline) override;
   void abort(std::string_view reason) noexcept override;
 
-  // Starts a collective and returns its sequence number. The memory it names must stay until it is finished. Blocks
-  // only while kInFlight others are unfinished.
-  std::uint64_t post(const Collective& collective, Deadline deadline);
+  // Starts a collective and returns its sequence number. Other ranks may write to the memory that it names until it is
+  // finished, whoever waits for it: `keeps` owns that memory and is held until then. Blocks only while kInFlight others
+  // are unfinished.
+  std::uint64_t post(const Collective& collective, Deadline deadline, std::shared_ptr<const void> keeps = nullptr);
   // Does what can be done without waiting. True if nothing is left unfinished.
   bool poll();
   // Blocks until this collective and all before it are finished.
@@ -60,6 +61,7 @@ class ArenaEngine final : public Engine {
     bool small = false;
     bool in_place = false;  // on this rank
     Deadline deadline = Deadline::never();
+    std::shared_ptr<const void> keeps;  // see post()
   };
 
   Operation& operation(std::uint64_t sequence) { return operations_[sequence % arena::kInFlight]; }

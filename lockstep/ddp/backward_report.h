@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -27,8 +28,8 @@ struct JointReport {
 // Keeps its memory from call to call.
 class ReportExchange {
  public:
-  // Blocks. `mine.used` is as long on all ranks. The result lasts until the next call.
-  const JointReport& exchange(const BackwardReport& mine, const ProcessGroup& group);
+  // Blocks. name: of the collective. `mine.used` is as long on all ranks. The result lasts until the next call.
+  const JointReport& exchange(const BackwardReport& mine, const ProcessGroup& group, std::string_view name);
 
  private:
   at::Tensor sent_;

@@ -8,13 +8,18 @@ namespace lockstep {
 
 std::string bucket_name(std::size_t index) { return "gradient bucket " + std::to_string(index); }
 
+std::string bucket_call_name(std::size_t index, std::uint64_t backward) {
+  return bucket_name(index) + " of backward " + std::to_string(backward);
+}
+
 GradBucket::GradBucket(std::size_t index, bool is_last, at::Tensor buffer, std::vector<at::Tensor> parameters,
-                       std::vector<std::string> names)
+                       std::vector<std::string> names, std::uint64_t backward)
     : index_(index),
       is_last_(is_last),
       buffer_(std::move(buffer)),
       parameters_(std::move(parameters)),
-      names_(std::move(names)) {}
+      names_(std::move(names)),
+      backward_(backward) {}
 
 void GradBucket::set_buffer(const at::Tensor& buffer) {
   if (buffer.numel() != buffer_.numel()) {

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -13,17 +14,22 @@
 
 namespace lockstep {
 
-// "gradient bucket 3": what its collectives are called, the same on all ranks.
+// "gradient bucket 3": what messages call it, the same on all ranks.
 std::string bucket_name(std::size_t index);
+// "gradient bucket 3 of backward 17": what its collectives are called. A rank that has skipped a backward is so told
+// from one that has made it.
+std::string bucket_call_name(std::size_t index, std::uint64_t backward);
 
 // What a hook is given: gradients of one dtype, one after the other in a dense 1-d buffer, which the hook may change.
 class GradBucket {
  public:
   GradBucket(std::size_t index, bool is_last, at::Tensor buffer, std::vector<at::Tensor> parameters,
-             std::vector<std::string> names);
+             std::vector<std::string> names, std::uint64_t backward = 0);
 
   std::size_t index() const { return index_; }  // in the order of reduction, the same on all ranks
   bool is_last() const { return is_last_; }     // of this backward
+  // Which synchronised backward this is since the wrapper was made, the same on all ranks.
+  std::uint64_t backward() const { return backward_; }
   const at::Tensor& buffer() const { return buffer_; }
   void set_buffer(const at::Tensor& buffer);  // Error{invalid_argument} if it has another number of elements
   const std::vector<at::Tensor>& parameters() const { return parameters_; }
@@ -37,6 +43,7 @@ class GradBucket {
   at::Tensor buffer_;
   std::vector<at::Tensor> parameters_;
   std::vector<std::string> names_;
+  std::uint64_t backward_;
 };
 
 // Blocks until the result is there: as many elements as the bucket's buffer, of any floating or complex dtype, averaged

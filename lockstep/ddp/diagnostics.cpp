@@ -60,6 +60,26 @@ Error non_finite_error(int rank, const std::vector<std::pair<int, std::string>>&
                detail_of(rank, "backward"));
 }
 
+Error stray_gradients_error(int rank) {
+  return Error(
+      ErrorKind::invalid_argument,
+      "on rank " + std::to_string(rank) +
+          " a backward gave parameters gradients without going through the last forward of DistributedDataParallel, "
+          "whose output is still kept, so they were not averaged. If the loss is to be trained on, compute it from what "
+          "ddp(...) returns (add 0 * output.sum() if it needs nothing of it). If it is not, drop that output first, or "
+          "compute it under NoGradGuard",
+      detail_of(rank, "forward"));
+}
+
+Error misplaced_event_error(int rank, std::string_view event, std::string_view state) {
+  return Error(ErrorKind::invalid_argument,
+               "on rank " + std::to_string(rank) + " DistributedDataParallel met '" + std::string(event) +
+                   "' while it was " + std::string(state) +
+                   ". A communication hook must not call the model or run its backward, and only one thread may use a "
+                   "wrapper at a time",
+               detail_of(rank, "backward"));
+}
+
 Error options_error(const std::string& what) {
   return Error(ErrorKind::invalid_argument, "DistributedDataParallel: " + what);
 }

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -23,6 +24,10 @@ Error non_finite_error(int rank, const std::vector<std::pair<int, std::string>>&
 Error nothing_to_train_error();
 Error wrapped_twice_error(const std::string& parameter);
 // What DdpOptions and the module do not go together in; `what` is the text after the class's name.
+// The last backward gave parameters gradients without going through a forward of the wrapper that waited for one.
+Error stray_gradients_error(int rank);
+// The program does something at a time when DDP cannot take it.
+Error misplaced_event_error(int rank, std::string_view event, std::string_view state);
 Error options_error(const std::string& what);
 // The model of `rank` differs from rank 0's; each side as "name shape dtype", or "nothing" where one has fewer.
 Error different_models_error(int rank, const std::string& kind, const std::string& on_rank_0,

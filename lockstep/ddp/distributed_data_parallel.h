@@ -33,12 +33,13 @@ class DistributedDataParallel : public Replica {
   // Takes what the module's forward() takes and returns what it returns.
   template <class... Args>
   auto forward(Args&&... args) {
-    const ForwardScope scope = begin_forward(first_tensor(args...));
+    ForwardScope scope = begin_forward(first_tensor(args...));
     auto output = call(std::forward<Args>(args)...);
     if constexpr (std::is_same_v<decltype(output), at::Tensor>) {
       if (options().output_device) output = delivered(output);
     }
-    watch(output);
+    watch(scope, output);
+    scope.has_returned();
     return output;
   }
   template <class... Args>

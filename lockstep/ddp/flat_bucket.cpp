@@ -5,6 +5,7 @@
 
 #include "lockstep/ddp/default_hooks.h"
 #include "lockstep/ddp/gradient_bucket.h"
+#include "lockstep/group/ownership.h"
 
 namespace lockstep {
 namespace {
@@ -19,7 +20,8 @@ class FlatBucket final : public GradientBucket {
     }
   }
 
-  void finish(const Finish& finish) override {
+ private:
+  void do_finish(const Finish& finish) override {
     const at::NoGradGuard no_grad;
     GradBucket averaged(index(), false, buffer_, parameters_, names_);
     averaged.set_buffer(std::exchange(result_, nullptr)());
@@ -36,15 +38,17 @@ class FlatBucket final : public GradientBucket {
     }
   }
 
- private:
+  void do_drop(const ProcessGroup&) override { std::exchange(result_, nullptr)(); }
+
   void do_launch(const Launch& launch) override {
     const at::NoGradGuard no_grad;
     std::int64_t count = 0;
     for (const at::Tensor& parameter : parameters_) count += parameter.numel();
     const at::ScalarType dtype = dtype_.value_or(parameters_.front().scalar_type());
     // The last one may still be somebody's: a hook's state, or a result.
-    if (!buffer_.defined() || buffer_.use_count() > 1) buffer_ = launch.group.empty({count}, dtype);
-    GradBucket bucket(index(), launch.is_last, buffer_, parameters_, names_);
+    const bool is_free = buffer_.defined() && buffer_.use_count() == 1 && owns_its_memory(buffer_);
+    if (!is_free) buffer_ = launch.group.empty({count}, dtype);
+    GradBucket bucket(index(), launch.is_last, buffer_, parameters_, names_, launch.backward);
     const std::vector<at::Tensor> views = bucket.gradients();
     for (std::size_t i = 0; i < members_.size(); ++i) {
       if (!contributes(launch, members_[i])) {

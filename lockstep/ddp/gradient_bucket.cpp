@@ -1,5 +1,8 @@
 #include "lockstep/ddp/gradient_bucket.h"
 
+#include <charconv>
+#include <iterator>
+#include <limits>
 #include <utility>
 
 #include "lockstep/ddp/finite.h"
@@ -12,7 +15,7 @@ GradientBucket::GradientBucket(std::size_t index, std::vector<BucketMember> memb
 void GradientBucket::reset() {
   for (BucketMember& member : members_) member.is_ready = member.fired = false;
   ready_ = 0;
-  launched_ = false;
+  stage_ = Stage::waiting;
 }
 
 void GradientBucket::set_ready(std::size_t member, bool fired) {
@@ -23,10 +26,23 @@ void GradientBucket::set_ready(std::size_t member, bool fired) {
 }
 
 void GradientBucket::launch(const Launch& launch) {
-  launched_ = true;
   copied_bytes_ = 0;
   non_finite_.reset();
+  call_name_.assign(name_).append(" of backward ");
+  char digits[std::numeric_limits<std::uint64_t>::digits10 + 1];
+  call_name_.append(digits, std::to_chars(std::begin(digits), std::end(digits), launch.backward).ptr);
   do_launch(launch);
+  stage_ = Stage::launched;
+}
+
+void GradientBucket::finish(const Finish& finish) {
+  do_finish(finish);
+  stage_ = Stage::finished;
+}
+
+void GradientBucket::drop(const ProcessGroup& group) {
+  if (stage_ == Stage::launched) do_drop(group);
+  stage_ = Stage::finished;
 }
 
 std::size_t GradientBucket::bytes() const {

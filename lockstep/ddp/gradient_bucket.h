@@ -1,8 +1,9 @@
 // A GradientBucket is some gradients that are averaged together. hooks -> bucket -> process group -> .grad
-// The reducer tells it which gradients are there, launches it when all are, and finishes it at the end of backward.
-// Belongs to the thread that runs backward. Its kinds:
-//   in place   large gradients that were born in shared memory are reduced where they lie; the others are copied into
-//              the bucket's own buffer and back
+// The reducer tells it which gradients are there, launches it when all are, and finishes it at the end of backward, or
+// drops it if the backward fails. Belongs to the thread that runs backward. Its kinds:
+//
+//   in place   large gradients that were born in shared memory, and that nobody else can reach, are reduced where they
+//              lie; the others are copied into the bucket's own buffer and back
 //   flat       all are copied into one dense tensor, which a communication hook averages, or which has another dtype
 //   sparse     one sparse gradient
 #pragma once
@@ -30,6 +31,8 @@ struct BucketMember {
 
 struct Launch {
   const ProcessGroup& group;
+  std::uint64_t backward = 0;           // which one since the beginning, the same on all ranks
+  const at::Tensor* added = nullptr;    // what autograd has just added to the gradient that arrives; see owns_gradient()
   bool is_last = false;  // bucket of this backward
   bool silent = false;   // contribute zeros, whatever this rank's gradients are
   bool look_for_non_finite = false;
@@ -58,12 +61,15 @@ class GradientBucket {
   // Starts averaging. A member without a gradient contributes zeros. REQUIRES: is_ready().
   void launch(const Launch& launch);
   // Blocks until the averages are in the gradients of those parameters that some rank used.
-  virtual void finish(const Finish& finish) = 0;
+  void finish(const Finish& finish);
+  // Of a backward that has failed: blocks until nothing of what launch() started is in flight; gradients keep what they
+  // have. Nothing happens if there is nothing.
+  void drop(const ProcessGroup& group);
 
   const std::string& name() const { return name_; }
   std::size_t index() const { return index_; }
   const std::vector<BucketMember>& members() const { return members_; }
-  bool is_launched() const { return launched_; }
+  bool is_launched() const { return stage_ != Stage::waiting; }
   std::size_t bytes() const;  // of its parameters
   // In the last launch: gradients that did not lie in shared memory.
   std::size_t copied_bytes() const { return copied_bytes_; }
@@ -72,6 +78,11 @@ class GradientBucket {
 
  protected:
   virtual void do_launch(const Launch& launch) = 0;
+  virtual void do_finish(const Finish& finish) = 0;
+  virtual void do_drop(const ProcessGroup& group) = 0;
+  // "gradient bucket 3 of backward 17": what the collectives of the last launch are called. So a rank that has skipped
+  // a backward is not taken for one that has made it.
+  const std::string& call_name() const { return call_name_; }
 
   // Whether this rank has something to contribute for a member.
   static bool contributes(const Launch& launch, const BucketMember& member);
@@ -86,8 +97,11 @@ class GradientBucket {
   std::size_t copied_bytes_ = 0;
 
  private:
+  enum class Stage { waiting, launched, finished };
+
+  std::string call_name_;
   std::size_t ready_ = 0;
-  bool launched_ = false;
+  Stage stage_ = Stage::waiting;
   std::optional<std::size_t> non_finite_;
 };
 

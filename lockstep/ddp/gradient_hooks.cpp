@@ -4,34 +4,60 @@
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <mutex>
+#include <new>
 #include <utility>
+
+#include "lockstep/group/ownership.h"
 
 namespace lockstep {
 namespace {
 
+using torch::autograd::variable_list;
+
 class PostHook final : public torch::autograd::FunctionPostHook {
  public:
-  explicit PostHook(std::function<void()> on_ready) : on_ready_(std::move(on_ready)) {}
-  torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
-                                            const torch::autograd::variable_list&) override {
-    on_ready_();
+  explicit PostHook(std::function<void(const at::Tensor&)> arrived) : arrived_(std::move(arrived)) {}
+  variable_list operator()(const variable_list& outputs, const variable_list& inputs) override {
+    arrived_(inputs.front());
     return outputs;
   }
 
  private:
-  std::function<void()> on_ready_;
+  std::function<void(const at::Tensor&)> arrived_;
 };
 
-class PreHook final : public torch::autograd::FunctionPreHook {
+// A parameter refers to its accumulator weakly, by a type that depends on libtorch's version.
+template <class T>
+auto weak(const std::shared_ptr<T>& pointer) {
+  return std::weak_ptr<T>(pointer);
+}
+template <class T>
+auto weak(const c10::intrusive_ptr<T>& pointer) {
+  return c10::weak_intrusive_ptr<T>(pointer);
+}
+
+// Blocks of one size, which go back to where they came from. Thread-safe; kept until the process ends.
+class BlockPool {
  public:
-  explicit PreHook(std::shared_ptr<const std::function<void()>> call) : call_(std::move(call)) {}
-  torch::autograd::variable_list operator()(const torch::autograd::variable_list& gradients) override {
-    (*call_)();
-    return gradients;
+  explicit BlockPool(std::size_t bytes) : bytes_(bytes) {}
+
+  void* take() {
+    const std::lock_guard lock(mutex_);
+    if (free_.empty()) return ::operator new(bytes_);
+    void* block = free_.back();
+    free_.pop_back();
+    return block;
+  }
+  void give_back(void* block) {
+    const std::lock_guard lock(mutex_);
+    free_.push_back(block);
   }
 
  private:
-  const std::shared_ptr<const std::function<void()>> call_;
+  const std::size_t bytes_;
+  std::mutex mutex_;
+  std::vector<void*> free_;  // protected by mutex_
 };
 
 }  // namespace
@@ -42,16 +68,32 @@ struct GradientHook::Impl {
   std::uintptr_t key = 0;
 };
 
-GradientHook::GradientHook(const at::Tensor& parameter, std::function<void()> on_ready)
+GradientHook::GradientHook(const at::Tensor& parameter, std::function<void(const at::Tensor&)> arrived)
     : impl_(std::make_unique<Impl>()) {
   impl_->accumulator = torch::autograd::impl::grad_accumulator(parameter);
-  impl_->key = impl_->accumulator->add_post_hook(std::make_unique<PostHook>(std::move(on_ready)));
+  impl_->key = impl_->accumulator->add_post_hook(std::make_unique<PostHook>(std::move(arrived)));
 }
 
 GradientHook::GradientHook(GradientHook&&) noexcept = default;
 
 GradientHook::~GradientHook() {
   if (impl_ != nullptr) impl_->accumulator->del_post_hook(impl_->key);
+}
+
+void GradientHook::attach(const at::Tensor& parameter) const {
+  torch::autograd::impl::set_grad_accumulator(parameter, weak(impl_->accumulator));
+}
+
+bool GradientHook::is_accumulated_now() const {
+  const auto* chosen = torch::autograd::get_current_graph_task_exec_info();
+  if (chosen == nullptr || chosen->empty()) return true;
+  const auto found = chosen->find(&*impl_->accumulator);
+  return found != chosen->end() && found->second.needed_;
+}
+
+bool GradientHook::is_in_current_graph() const {
+  const auto* nodes = torch::autograd::get_current_graph_task_nodes_in_graph();
+  return nodes != nullptr && nodes->contains(&*impl_->accumulator) && is_accumulated_now();
 }
 
 bool GradientHook::watches(const at::Tensor& parameter) {
@@ -74,62 +116,49 @@ GradientScale::~GradientScale() {
   if (parameter_.defined()) parameter_.remove_hook(hook_);
 }
 
-ParameterSearch::ParameterSearch(std::vector<at::Tensor> parameters)
-    : parameters_(std::move(parameters)), found_(parameters_.size()) {}
-ParameterSearch::~ParameterSearch() = default;
-
-void ParameterSearch::find_accumulators() {
-  accumulators_.clear();
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const auto accumulator = torch::autograd::impl::try_get_grad_accumulator(parameters_[i]);
-    if (accumulator) accumulators_.emplace(&*accumulator, i);
-  }
+bool owns_gradient(const at::Tensor& gradient, const at::Tensor* added) {
+  const bool is_passed = added != nullptr && added->defined() && added->has_storage() && gradient.has_storage() &&
+                         added->storage().is_alias_of(gradient.storage()) && !added->is_same(gradient) &&
+                         added->use_count() == 1;
+  return owns_its_memory(gradient, is_passed ? 2 : 1);
 }
 
-void ParameterSearch::from(const at::Tensor& output) {
-  using torch::autograd::Node;
-  const auto start = torch::autograd::impl::gradient_edge(output).function;
-  if (start == nullptr || !seen_.insert(&*start).second) return;
-  open_.push_back(&*start);
-  while (!open_.empty()) {
-    const auto* node = static_cast<const Node*>(open_.back());
-    open_.pop_back();
-    if (const auto parameter = accumulators_.find(node); parameter != accumulators_.end()) {
-      found_[parameter->second] = true;
-    }
-    for (const auto& edge : node->next_edges()) {
-      const Node* next = edge.function ? &*edge.function : nullptr;
-      if (next != nullptr && seen_.insert(next).second) open_.push_back(next);
-    }
-  }
-}
-
-void when_backward_reaches(const at::Tensor& output, std::shared_ptr<const std::function<void()>> call) {
-  if (!output.defined() || output.grad_fn() == nullptr) return;
-  output.grad_fn()->add_pre_hook(std::make_unique<PreHook>(std::move(call)));
-}
-
-struct EndOfBackward::Call {
-  std::function<void()> call;
-  std::shared_ptr<Call> self;  // while a backward may call it
+struct EndOfBackward::Calls {
+  std::function<void()> ended;
+  std::function<void()> lost;
 };
 
-EndOfBackward::EndOfBackward(std::function<void()> call) : call_(std::make_shared<Call>()) {
-  call_->call = std::move(call);
-}
+// What torch keeps in a std::function until the backward ends, and destroys without a call if it fails. Copying moves:
+// torch never copies it, though std::function asks for it.
+class EndOfBackward::Notice {
+ public:
+  explicit Notice(std::shared_ptr<const Calls> calls) : calls_(std::move(calls)) {}
+  Notice(const Notice& other) : calls_(std::exchange(other.calls_, nullptr)) {}
+  Notice& operator=(const Notice&) = delete;
+  ~Notice() {
+    if (calls_ != nullptr) calls_->lost();
+  }
+  void operator()() { std::exchange(calls_, nullptr)->ended(); }
 
-EndOfBackward::~EndOfBackward() {
-  // What a backward that threw has left; one that is under way still comes for it.
-  if (torch::autograd::get_current_graph_task_id() == -1) call_->self.reset();
-}
+  // std::function puts it on the heap by these.
+  static void* operator new(std::size_t) { return pool().take(); }
+  static void operator delete(void* block) { pool().give_back(block); }
+  static void* operator new(std::size_t, void* place) { return place; }
+  static void operator delete(void*, void*) {}
 
-void EndOfBackward::await() {
-  call_->self = call_;
-  // A pointer is what a std::function holds without memory of its own.
-  torch::autograd::Engine::get_default_engine().queue_callback([call = call_.get()] {
-    const std::shared_ptr<Call> kept = std::exchange(call->self, nullptr);
-    kept->call();
-  });
-}
+ private:
+  static BlockPool& pool() {
+    static BlockPool& instance = *new BlockPool(sizeof(Notice));
+    return instance;
+  }
+  mutable std::shared_ptr<const Calls> calls_;
+};
+
+EndOfBackward::EndOfBackward(std::function<void()> ended, std::function<void()> lost)
+    : calls_(std::make_shared<const Calls>(Calls{std::move(ended), std::move(lost)})) {}
+
+EndOfBackward::~EndOfBackward() = default;
+
+void EndOfBackward::await() { torch::autograd::Engine::get_default_engine().queue_callback(Notice(calls_)); }
 
 }  // namespace lockstep

@@ -6,19 +6,28 @@
 
 #include <functional>
 #include <memory>
-#include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 namespace lockstep {
 
-// Calls on_ready() each time backward has accumulated this parameter's gradient. Removes itself when destroyed.
+// Watches the place where autograd accumulates a parameter's gradient. Removes itself when destroyed.
 class GradientHook {
  public:
+  // arrived: called each time backward has accumulated the gradient, with the tensor that autograd added, whose memory
+  // the gradient may have taken over.
   // REQUIRES: parameter is a leaf that requires a gradient.
-  GradientHook(const at::Tensor& parameter, std::function<void()> on_ready);
+  GradientHook(const at::Tensor& parameter, std::function<void(const at::Tensor& added)> arrived);
   GradientHook(GradientHook&&) noexcept;
   ~GradientHook();
+
+  // Makes the watched place the parameter's own again, after its type was changed there and back.
+  void attach(const at::Tensor& parameter) const;
+
+  // Whether the backward that the calling thread runs can reach this place, and will accumulate there.
+  // REQUIRES: called during backward.
+  bool is_in_current_graph() const;
+  // Whether that backward accumulates here if it comes by: autograd::grad does not.
+  bool is_accumulated_now() const;
 
   // Whether some GradientHook watches the parameter already.
   static bool watches(const at::Tensor& parameter);
@@ -41,51 +50,28 @@ class GradientScale {
   unsigned hook_;
 };
 
-// Which parameters a graph leads to.
-class ParameterSearch {
- public:
-  explicit ParameterSearch(std::vector<at::Tensor> parameters);
-  ~ParameterSearch();
+// Whether a gradient that has just arrived is the only one to hold its memory. added: what autograd added, or null if
+// none arrives now.
+bool owns_gradient(const at::Tensor& gradient, const at::Tensor* added);
 
-  // Once each parameter has a GradientHook, and when it has another one.
-  void find_accumulators();
-  // Before each forward.
-  void begin_forward() { seen_.clear(); }
-  // Follows the graph from an output of the model.
-  void from(const at::Tensor& output);
-  // By parameter: what has been found since the last forget().
-  const std::vector<bool>& found() const { return found_; }
-  void forget() { found_.assign(found_.size(), false); }
-
- private:
-  const std::vector<at::Tensor> parameters_;
-  std::vector<bool> found_;
-  std::unordered_map<const void*, std::size_t> accumulators_;  // where a parameter's gradient arrives
-  // Nodes of this forward's graph, which its outputs keep.
-  std::unordered_set<const void*> seen_;
-  std::vector<const void*> open_;
-};
-
-// Calls `call` when backward reaches this output of a model, before anything behind it is computed. No effect on an
-// output that was not computed, or requires no gradient. The graph keeps `call`.
-void when_backward_reaches(const at::Tensor& output, std::shared_ptr<const std::function<void()>> call);
-
-// Calls a function at the end of backwards. Takes no memory for one; what torch takes is one list a backward.
+// Tells the end of backwards. Takes no memory for one once it is warm; what torch takes is one list a backward.
 class EndOfBackward {
  public:
-  explicit EndOfBackward(std::function<void()> call);
-  // A backward that is under way still calls it.
+  // ended: the backward has computed everything; what it throws, backward() throws.
+  // lost: it has ended without, by an exception. Must not throw.
+  EndOfBackward(std::function<void()> ended, std::function<void()> lost);
+  // A backward that is under way still calls one of them.
   ~EndOfBackward();
   EndOfBackward(const EndOfBackward&) = delete;
   EndOfBackward& operator=(const EndOfBackward&) = delete;
 
-  // REQUIRES: called during backward, once. The call comes when this backward has computed everything, before
-  // backward() returns; it does not if the backward throws.
+  // REQUIRES: called during backward, once. One of the calls comes before backward() returns.
   void await();
 
  private:
-  struct Call;
-  std::shared_ptr<Call> call_;
+  struct Calls;
+  class Notice;
+  std::shared_ptr<const Calls> calls_;
 };
 
 }  // namespace lockstep

@@ -7,7 +7,7 @@
 namespace lockstep {
 
 std::string name_of(const GradBucket& bucket, std::string_view part) {
-  std::string name = bucket_name(bucket.index());
+  std::string name = bucket_call_name(bucket.index(), bucket.backward());
   if (!part.empty()) name.append(", ").append(part);
   return name;
 }

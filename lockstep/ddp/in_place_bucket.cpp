@@ -3,11 +3,13 @@
 #include <ATen/ops/from_blob.h>
 
 #include <cstring>
+#include <memory>
 #include <utility>
 
 #include "lockstep/base/hash.h"
 #include "lockstep/collective/arena_engine.h"
 #include "lockstep/ddp/gradient_bucket.h"
+#include "lockstep/ddp/gradient_hooks.h"
 #include "lockstep/group/arena_allocator.h"
 #include "lockstep/group/tensor_segments.h"
 
@@ -18,7 +20,8 @@ std::byte* address_of(const at::Tensor& tensor) { return static_cast<std::byte*>
 
 // Whether the gradient's memory, read from front to back, has the parameter's elements in the parameter's order.
 bool has_layout_of(const at::Tensor& gradient, const at::Tensor& parameter) {
-  return gradient.is_non_overlapping_and_dense() &&
+  return gradient.is_non_overlapping_and_dense() && !gradient.is_conj() && !gradient.is_neg() &&
+         gradient.scalar_type() == parameter.scalar_type() &&
          (gradient.strides() == parameter.strides() || (gradient.is_contiguous() && parameter.is_contiguous()));
 }
 
@@ -26,7 +29,16 @@ class InPlaceBucket final : public GradientBucket {
  public:
   using GradientBucket::GradientBucket;
 
-  void finish(const Finish& finish) override {
+ private:
+  struct Copy {
+    std::size_t member;
+    std::size_t offset;  // in buffer_
+  };
+  // Memory that other ranks may write to until the collective is finished.
+  using Lent = std::vector<at::Tensor>;
+
+  void do_finish(const Finish& finish) override {
+    const at::NoGradGuard no_grad;
     wait(finish.group);
     for (const Copy& copy : copies_) {
       if (is_used(finish, members_[copy.member])) copy_out(members_[copy.member].parameter, copy.offset);
@@ -37,16 +49,12 @@ class InPlaceBucket final : public GradientBucket {
     }
   }
 
- private:
-  struct Copy {
-    std::size_t member;
-    std::size_t offset;  // in buffer_
-  };
+  void do_drop(const ProcessGroup& group) override { wait(group); }
 
   void do_launch(const Launch& launch) override {
     collect(launch);
     if (launch.group.shares_memory()) return launch_in_arena(launch.group);
-    work_ = launch.group.all_reduce_async(values(), ReduceOp::avg, {.name = name_});
+    work_ = launch.group.all_reduce_async(values(), ReduceOp::avg, {.name = call_name()});
   }
 
   // Where no memory is shared, all of the bucket lies in its buffer.
@@ -55,7 +63,8 @@ class InPlaceBucket final : public GradientBucket {
     if (!values_.defined() || values_.data_ptr() != all.data || values_.nbytes() != all.bytes) {
       const at::Tensor& first = members_.front().parameter;
       const auto count = static_cast<std::int64_t>(all.bytes / first.element_size());
-      values_ = at::from_blob(all.data, {count}, at::TensorOptions().dtype(first.scalar_type()));
+      values_ = at::from_blob(
+          all.data, {count}, [keep = buffer_](void*) {}, at::TensorOptions().dtype(first.scalar_type()));
     }
     return values_;
   }
@@ -64,12 +73,14 @@ class InPlaceBucket final : public GradientBucket {
     if (!member.fired || !contributes(launch, member)) return false;
     const at::Tensor& gradient = member.parameter.grad();
     return gradient.nbytes() >= kArenaTensorBytes && has_layout_of(gradient, member.parameter) &&
-           launch.group.is_shared(gradient);
+           launch.group.is_shared(gradient) && owns_gradient(gradient, launch.added);
   }
 
   void collect(const Launch& launch) {
     copies_.clear();
     segments_.clear();
+    if (lent_.use_count() != 1) lent_ = std::make_shared<Lent>();  // a failed group still has the last ones
+    lent_->clear();
     for (std::size_t i = 0; i < members_.size(); ++i) {
       if (stays_in_place(launch, members_[i])) continue;
       copies_.push_back({i, copied_bytes_});
@@ -78,6 +89,7 @@ class InPlaceBucket final : public GradientBucket {
     if (copied_bytes_ != 0 && (!buffer_.defined() || buffer_.nbytes() < copied_bytes_)) {
       buffer_ = launch.group.empty({static_cast<std::int64_t>(copied_bytes_)}, at::kByte);
     }
+    if (copied_bytes_ != 0) lent_->push_back(buffer_);
     auto copy = copies_.begin();
     for (std::size_t i = 0; i < members_.size(); ++i) {
       const BucketMember& member = members_[i];
@@ -94,6 +106,7 @@ class InPlaceBucket final : public GradientBucket {
         ++copy;
       } else {
         data = address_of(member.parameter.grad());
+        lent_->push_back(member.parameter.grad());
       }
       append_segment({data, member.parameter.nbytes()});
     }
@@ -109,6 +122,7 @@ class InPlaceBucket final : public GradientBucket {
 
   static void copy_in(const at::Tensor& parameter, std::byte* data) {
     at::Tensor dense = parameter.grad();
+    const at::NoGradGuard no_grad;
     if (!has_layout_of(dense, parameter)) {
       dense = at::empty_like(parameter);
       dense.copy_(parameter.grad());
@@ -119,7 +133,6 @@ class InPlaceBucket final : public GradientBucket {
   void copy_out(const at::Tensor& parameter, std::size_t offset) const {
     const std::byte* source = address_of(buffer_) + offset;
     at::Tensor& gradient = parameter.mutable_grad();
-    const at::NoGradGuard no_grad;
     if (!gradient.defined()) gradient = at::empty_like(parameter);
     if (has_layout_of(gradient, parameter)) {
       std::memcpy(gradient.data_ptr(), source, gradient.nbytes());
@@ -135,12 +148,13 @@ class InPlaceBucket final : public GradientBucket {
     collective.kind = OpKind::all_reduce;
     collective.reduce = ReduceOp::avg;
     collective.dtype = dtype_of(members_.front().parameter, "gradient reduction");
-    collective.name = hash_of(name_);
+    collective.name = hash_of(call_name());
     collective.output = segments_;
     std::size_t bytes = 0;
     for (const Segment& segment : segments_) bytes += segment.bytes;
     collective.count = bytes / element_size(collective.dtype);
-    group.drive([&](ArenaEngine& engine) { ticket_ = engine.post(collective, Deadline::after(group.timeout())); });
+    group.drive(
+        [&](ArenaEngine& engine) { ticket_ = engine.post(collective, Deadline::after(group.timeout()), lent_); });
   }
 
   void wait(const ProcessGroup& group) {
@@ -149,11 +163,13 @@ class InPlaceBucket final : public GradientBucket {
     } else {
       work_.wait();
     }
+    lent_->clear();
   }
 
   // Of the last launch.
   std::vector<Copy> copies_;
   std::vector<Segment> segments_;
+  std::shared_ptr<Lent> lent_ = std::make_shared<Lent>();
   at::Tensor buffer_;  // uint8, grows to what copies need
   at::Tensor values_;  // see values()
   std::uint64_t ticket_ = 0;

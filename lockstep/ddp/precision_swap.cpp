@@ -2,39 +2,61 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace lockstep {
 
 PrecisionSwap::PrecisionSwap(const std::vector<at::Tensor>& parameters, at::ScalarType dtype) : dtype_(dtype) {
   for (const at::Tensor& parameter : parameters) {
-    if (parameter.is_floating_point() && parameter.scalar_type() != dtype) swapped_.push_back({parameter, {}});
+    if (parameter.is_floating_point() && parameter.scalar_type() != dtype) swapped_.push_back({parameter, {}, {}});
   }
 }
 
 PrecisionSwap::~PrecisionSwap() { restore(); }
 
 void PrecisionSwap::lower() {
-  restore();
+  if (lowered_) return;
   const at::NoGradGuard no_grad;
-  for (Swapped& one : swapped_) {
-    one.own = one.parameter.detach();
-    one.parameter.set_data(one.own.to(dtype_));
-  }
-  lowered_ = true;
+  for (Swapped& one : swapped_) one.low = one.parameter.detach().to(dtype_);
+  lower_again();
 }
 
-void PrecisionSwap::restore() {
+void PrecisionSwap::lower_again() {
+  if (lowered_) return;
+  const at::NoGradGuard no_grad;
+  for (Swapped& one : swapped_) {
+    if (!one.low.defined()) continue;  // no forward yet
+    one.own = one.parameter.detach();
+    one.parameter.set_data(one.low);
+  }
+  lowered_ = true;
+  if (on_change_) on_change_(true);
+}
+
+void PrecisionSwap::restore() noexcept {
   if (!std::exchange(lowered_, false)) return;
   const at::NoGradGuard no_grad;
   for (Swapped& one : swapped_) {
+    if (!one.own.defined()) continue;
     one.parameter.set_data(one.own);
     one.own.reset();
-    at::Tensor& gradient = one.parameter.mutable_grad();
-    if (gradient.defined() && gradient.scalar_type() != one.parameter.scalar_type()) {
-      gradient = gradient.to(one.parameter.scalar_type());
-    }
   }
+  if (on_change_) on_change_(false);
+}
+
+void PrecisionSwap::restore_gradients() {
+  const at::NoGradGuard no_grad;
+  for (const Swapped& one : swapped_) {
+    const at::ScalarType own = (one.own.defined() ? one.own : one.parameter).scalar_type();
+    at::Tensor& gradient = one.parameter.mutable_grad();
+    if (gradient.defined() && gradient.scalar_type() != own) gradient = gradient.to(own);
+  }
+}
+
+bool PrecisionSwap::swaps(const at::Tensor& parameter) const {
+  return std::any_of(swapped_.begin(), swapped_.end(),
+                     [&](const Swapped& one) { return one.parameter.is_same(parameter); });
 }
 
 }  // namespace lockstep

@@ -1,9 +1,12 @@
-// Lets a model compute in another type than its parameters have: for the time of a forward and its backward each
-// parameter holds a lower copy of its values. Replica -> PrecisionSwap -> parameters. Belongs to one thread.
+// Lets a model compute in another type than its parameters have: during a forward, and during a backward through it,
+// each parameter holds a lower copy of its values. At all other times it holds its own, so whatever reads or changes
+// parameters between forward and backward meets those. Replica, reducer -> PrecisionSwap -> parameters. Belongs to one
+// thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <vector>
 
 namespace lockstep {
@@ -16,19 +19,31 @@ class PrecisionSwap {
   PrecisionSwap(const PrecisionSwap&) = delete;
   PrecisionSwap& operator=(const PrecisionSwap&) = delete;
 
-  // Gives every parameter a fresh lower copy. Gradient accumulators change with the type: hooks must be set anew.
+  // Called whenever the parameters' type has changed: torch forgets then where their gradients are accumulated.
+  // is_low: which of the two types they have now.
+  void on_change(std::function<void(bool is_low)> call) { on_change_ = std::move(call); }
+
+  // Gives every parameter a fresh lower copy, for a forward. Nothing happens if they have one.
   void lower();
-  // Gives them their own values back, and gradients the parameters' type. Nothing happens if they have them.
-  void restore();
+  // Gives them the copies of the last lower() again, for the backward of its forward.
+  void lower_again();
+  // Gives them their own values back. Nothing happens if they have them.
+  void restore() noexcept;
+  // Gives gradients the parameters' own type.
+  void restore_gradients();
   bool is_lowered() const { return lowered_; }
+  // Whether the parameter is one that is swapped.
+  bool swaps(const at::Tensor& parameter) const;
 
  private:
   struct Swapped {
     at::Tensor parameter;
-    at::Tensor own;  // its values, in its own type
+    at::Tensor own;  // its values, in its own type, while it holds the others
+    at::Tensor low;  // of the last lower()
   };
   const at::ScalarType dtype_;
   std::vector<Swapped> swapped_;
+  std::function<void(bool)> on_change_;
   bool lowered_ = false;
 };
 

@@ -1,9 +1,11 @@
 #include "lockstep/ddp/reducer.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
 #include <exception>
+#include <optional>
 #include <utility>
 
 #include "lockstep/base/log.h"
@@ -66,12 +68,20 @@ std::shared_ptr<Reducer> Reducer::make(std::vector<TrainedParameter> parameters,
                                        const DdpOptions& options, std::shared_ptr<PrecisionSwap> swap) {
   std::shared_ptr<Reducer> reducer(new Reducer(std::move(parameters), std::move(group), options, std::move(swap)));
   const auto weak = reducer->weak_from_this();
-  reducer->on_begin_ = std::make_shared<const std::function<void()>>([weak] {
-    if (const auto self = weak.lock()) self->begin_backward();
+  reducer->forwards_.emplace([weak](ForwardGraphs::Id forward) {
+    if (const auto self = weak.lock()) self->output_reached(forward);
   });
-  reducer->end_.emplace([weak] {
+  const auto ended = [weak] {
     if (const auto self = weak.lock()) self->end_backward();
-  });
+  };
+  const auto lost = [weak] {
+    if (const auto self = weak.lock()) self->backward_lost();
+  };
+  reducer->end_.emplace(ended, lost);
+  const auto restore = [weak] {
+    if (const auto self = weak.lock()) self->restore_precision();
+  };
+  reducer->end_of_inputs_gradients_.emplace(restore, restore);
   reducer->install_hooks();
   return reducer;
 }
@@ -85,16 +95,17 @@ Reducer::Reducer(std::vector<TrainedParameter> parameters, ProcessGroup group, c
       planned_(planned(parameters_)),
       places_(parameters_.size()),
       fired_(parameters_.size()),
+      set_aside_(parameters_.size()),
       used_(parameters_.size()),
+      used_before_(parameters_.size()),
       learning_(options.static_graph) {
   arrivals_.reserve(parameters_.size());
   for (const TrainedParameter& parameter : parameters_) parameter_bytes_ += parameter.tensor.nbytes();
-  if (options_.find_unused_parameters && !options_.static_graph) {
-    std::vector<at::Tensor> tensors;
-    for (const TrainedParameter& parameter : parameters_) tensors.push_back(parameter.tensor);
-    search_.emplace(std::move(tensors));
-  }
   form_buckets(reversed_order(parameters_.size()));
+}
+
+Reducer::~Reducer() {
+  if (swap_ != nullptr) swap_->on_change(nullptr);
 }
 
 void Reducer::form_buckets(const std::vector<std::size_t>& order) {
@@ -114,24 +125,39 @@ std::unique_ptr<GradientBucket> Reducer::make_bucket(std::size_t index, std::vec
   const MixedPrecision& mixed = options_.mixed_precision;
   const auto dtype = mixed.reduce_dtype ? mixed.reduce_dtype : mixed.param_dtype;
   const bool changes_dtype = dtype && members.front().parameter.is_floating_point();
-  if (!hook_ && !changes_dtype) return make_in_place_bucket(index, std::move(members));
+  if (!hook_ && !changes_dtype && members.front().parameter.is_cpu()) {
+    return make_in_place_bucket(index, std::move(members));
+  }
   return make_flat_bucket(index, std::move(members), hook_, changes_dtype ? dtype : std::nullopt);
 }
 
+// A parameter that changes its type has a place for gradients in each of them.
 void Reducer::install_hooks() {
-  hooks_.clear();
-  scales_.clear();
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    hooks_.emplace_back(parameters_[i].tensor, [weak = weak_from_this(), i] {
-      if (const auto self = weak.lock()) self->gradient_ready(i);
+  const auto hook = [this](std::size_t i) {
+    return GradientHook(parameters_[i].tensor, [weak = weak_from_this(), i](const at::Tensor& added) {
+      if (const auto self = weak.lock()) self->gradient_arrived(i, added);
     });
-    if (options_.weighting != Weighting::samples) continue;
-    scales_.emplace_back(parameters_[i].tensor, [weak = weak_from_this()] {
+  };
+  for (std::size_t i = 0; i < parameters_.size(); ++i) hooks_.push_back(hook(i));
+  if (swap_ != nullptr) {
+    swap_->lower();
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      if (swap_->swaps(parameters_[i].tensor)) low_hooks_.push_back({i, hook(i)});
+    }
+    swap_->on_change([this](bool is_low) {
+      for (const LowHook& low : low_hooks_) {
+        (is_low ? low.hook : hooks_[low.parameter]).attach(parameters_[low.parameter].tensor);
+      }
+    });
+    swap_->restore();
+  }
+  if (options_.weighting != Weighting::samples) return;
+  for (const TrainedParameter& parameter : parameters_) {
+    scales_.emplace_back(parameter.tensor, [weak = weak_from_this()] {
       const auto self = weak.lock();
-      return self == nullptr ? 1.0 : self->note_.weight / self->unit_weight_.value_or(self->note_.weight);
+      return self == nullptr ? 1.0 : self->gradient_factor();
     });
   }
-  if (search_) search_->find_accumulators();
 }
 
 void Reducer::set_hook(CommHook hook) {
@@ -139,94 +165,197 @@ void Reducer::set_hook(CommHook hook) {
   form_buckets(reversed_order(parameters_.size()));
 }
 
-void Reducer::prepare(const ForwardNote& note) {
-  // A backward that threw never reached its end.
-  phase_ = Phase::idle;
-  close_arena();
-  note_ = note;
+BackwardAction Reducer::take(BackwardEvent event) {
+  const auto [state, action] = next(state_, event);
+  if (action == BackwardAction::refuse) throw misplaced_event_error(group_.rank(), to_string(event), to_string(state_));
+  if (action == BackwardAction::drain || action == BackwardAction::drain_and_start) drain();
+  state_ = state;
+  return action;
+}
+
+ForwardGraphs::Id Reducer::begin_forward(const ForwardNote& note) {
+  if (is_lost_elsewhere_.exchange(false)) backward_lost();
+  if (std::exchange(has_stray_gradients_, false)) fail(stray_gradients_error(group_.rank()));
+  take(BackwardEvent::forward);
   if (options_.weighting == Weighting::samples && !unit_weight_) {
     const at::Tensor weight = at::tensor({note.weight}, at::kDouble);
     group_.broadcast(weight, 0, {.name = "unit of weight"});
     unit_weight_ = weight.item<double>() == 0 ? 1 : weight.item<double>();
   }
-  // One more forward before the backward computes with the same copies, so that the first one's graph stays watched.
-  if (swap_ != nullptr && !swap_->is_lowered()) {
-    swap_->lower();
-    install_hooks();
+  if (swap_ != nullptr) swap_->lower();
+  return forwards_->begin(note);
+}
+
+void Reducer::watch(ForwardGraphs::Id forward, const at::Tensor& output) { forwards_->watch(forward, output); }
+
+void Reducer::end_forward(ForwardGraphs::Id forward, bool has_returned) {
+  forwards_->end(forward, has_returned);
+  restore_precision();
+}
+
+// Within backward parameters stay as that backward needs them.
+void Reducer::restore_precision() {
+  if (swap_ != nullptr && state_ != BackwardState::collecting) swap_->restore();
+}
+
+void Reducer::output_reached(ForwardGraphs::Id forward) { is_in_own_backward(forward); }
+
+// Whether the backward that runs is to be collected. The first sign of such a one starts it.
+bool Reducer::is_in_own_backward(std::optional<ForwardGraphs::Id> reached) {
+  if (is_lost_elsewhere_.exchange(false)) backward_lost();
+  if (state_ == BackwardState::collecting) return true;
+  const auto accumulates = [](const GradientHook& hook) { return hook.is_accumulated_now(); };
+  const bool is_for_parameters =
+      std::any_of(hooks_.begin(), hooks_.end(), accumulates) ||
+      std::any_of(low_hooks_.begin(), low_hooks_.end(), [&](const LowHook& low) { return accumulates(low.hook); });
+  if (!is_for_parameters) {
+    if (reached) differentiate_inputs(*reached);
+    return false;
   }
-  if (search_) search_->begin_forward();
+  const std::optional<ForwardNote> note = forwards_->note_of_current_backward(reached);
+  if (note) start(*note);
+  return note.has_value();
 }
 
-void Reducer::watch(const at::Tensor& output) {
-  if (search_) search_->from(output);
-  when_backward_reaches(output, on_begin_);
+// autograd::grad goes through a forward: no parameter gets a gradient.
+void Reducer::differentiate_inputs(ForwardGraphs::Id forward) {
+  forwards_->was_differentiated(forward);
+  if (swap_ == nullptr || swap_->is_lowered()) return;
+  swap_->lower_again();
+  end_of_inputs_gradients_->await();
 }
 
-void Reducer::begin_backward() {
-  if (phase_ == Phase::collecting) return;
-  phase_ = Phase::collecting;
-  open_arena();
+void Reducer::start(const ForwardNote& note) {
+  take(BackwardEvent::begin);
+  thread_ = std::this_thread::get_id();
+  used_before_ = used_;
+  weight_before_ = weight_;
+  end_->await();
+  note_ = note;
+  has_stray_gradients_ = false;
+  launched_ = 0;
   std::fill(fired_.begin(), fired_.end(), 0);
   for (const auto& bucket : buckets_) bucket->reset();
-  launched_ = 0;
   if (!rebuilt_) arrivals_.clear();
-  end_->await();
+  arena_scope_.emplace(heap());
+  if (swap_ != nullptr) swap_->lower_again();
+  count_expected();
   if (options_.weighting == Weighting::samples) {
     if (!note_.silent) weight_ += note_.weight / unit_weight_.value();
   } else {
     weight_ = note_.silent ? 0 : 1;
   }
+  if (std::exchange(is_first_, false) && is_weighted()) set_aside_gradients();
   if (note_.synchronise) begin_synchronised();
+}
+
+// How often each parameter's gradient will arrive.
+void Reducer::count_expected() {
+  if (options_.static_graph) {
+    expected_ = in_first_;
+    return;
+  }
+  if (swap_ == nullptr) return;
+  // A parameter that the loss uses directly is in the graph twice: in its own type too.
+  expected_.assign(parameters_.size(), 0);
+  for (std::size_t i = 0; i < parameters_.size(); ++i) expected_[i] = hooks_[i].is_in_current_graph() ? 1 : 0;
+  for (const LowHook& low : low_hooks_) expected_[low.parameter] += low.hook.is_in_current_graph() ? 1 : 0;
+}
+
+// Averages of weighted gradients are multiplied at the end. What was averaged before must not be.
+void Reducer::set_aside_gradients() {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    at::Tensor& gradient = parameters_[i].tensor.mutable_grad();
+    if (gradient.defined()) set_aside_[i] = std::exchange(gradient, at::Tensor());
+  }
+}
+
+void Reducer::add_set_aside() {
+  const at::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (!set_aside_[i].defined()) continue;
+    at::Tensor& gradient = parameters_[i].tensor.mutable_grad();
+    const at::Tensor before = std::exchange(set_aside_[i], at::Tensor());
+    gradient = gradient.defined() ? before.add_(gradient) : before;
+  }
 }
 
 // Parameters for which no gradient will come are ready from the beginning.
 void Reducer::begin_synchronised() {
+  ++backward_;
   if (learning_) return;
-  for (std::size_t i = 0; i < expected_.size(); ++i) {
-    if (expected_[i] == 0) set_ready(i, false);
+  for (std::size_t i = 0; options_.static_graph && i < in_first_.size(); ++i) {
+    if (in_first_[i] == 0) set_ready(i, false);
   }
-  if (!search_) return;
-  const std::vector<bool>& found = search_->found();
-  for (std::size_t i = 0; i < found.size(); ++i) {
-    if (!found[i]) set_ready(i, false);
+  if (!options_.find_unused_parameters || options_.static_graph) return;
+  report_.used = used_;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    bool is_in_graph = hooks_[i].is_in_current_graph();
+    if (swap_ != nullptr) is_in_graph = expected_[i] != 0;
+    if (is_in_graph) report_.used[i] = true;
+    if (!is_in_graph) set_ready(i, false);
   }
   if (options_.skip_all_reduce_unused_params) {
     report_.weight = 0;
     report_.non_finite.reset();
-    report_.used = found;
-    if (note_.silent) report_.used.assign(found.size(), false);
-    reached_ = reports_.exchange(report_, group_).used;
+    if (note_.silent) report_.used.assign(report_.used.size(), false);
+    reached_ = reports_.exchange(report_, group_, report_name("unused parameters")).used;
   }
+}
+
+std::string_view Reducer::report_name(std::string_view what) {
+  report_name_.assign(what).append(" of backward ").append(std::to_string(backward_));
+  return report_name_;
 }
 
 void Reducer::set_ready(std::size_t parameter, bool fired) {
   bucket_of(parameter).set_ready(places_[parameter].member, fired);
 }
 
-void Reducer::gradient_ready(std::size_t parameter) {
-  begin_backward();
-  used_[parameter] = true;
+double Reducer::gradient_factor() { return is_in_own_backward({}) ? note_.weight / unit_weight_.value() : 1.0; }
+
+void Reducer::gradient_arrived(std::size_t parameter, const at::Tensor& added) {
+  if (!is_in_own_backward({})) {
+    if (take(BackwardEvent::stray_gradient) == BackwardAction::note_stray && forwards_->awaits_backward()) {
+      has_stray_gradients_ = true;
+    }
+    return;
+  }
+  take(BackwardEvent::gradient);
+  own_gradient(parameter, added);
+  if (added.defined()) used_[parameter] = true;
   if (!note_.synchronise) return;
   const int count = ++fired_[parameter];
   if (count == 1 && !rebuilt_) arrivals_.push_back(parameter);
   if (learning_) return;
   const std::string& name = parameters_[parameter].name;
   GradientBucket& bucket = bucket_of(parameter);
-  if (options_.static_graph) {
-    if (count < expected_[parameter]) return;
-    if (count > expected_[parameter]) fail(graph_changed_error(group_.rank(), name, count, expected_[parameter]));
-  } else if (bucket.is_launched()) {
-    fail(late_gradient_error(group_.rank(), name, count == 1));
+  const int expected = expected_.empty() ? 1 : expected_[parameter];
+  if (options_.static_graph && count > expected) {
+    fail(graph_changed_error(group_.rank(), name, count, expected));
   }
+  if (bucket.is_launched()) fail(late_gradient_error(group_.rank(), name, count == 1));
+  if (count < expected) return;
   check_gradient(parameter);
   set_ready(parameter, true);
   const bool complete = bucket.is_ready();
   if (!complete && launched_ == 0) return;
   const Timed timed(stats_.communication_seconds);
-  if (complete) launch_ready_buckets();
+  if (complete) launch_ready_buckets(&added);
   if (launched_ != 0 && group_.shares_memory()) {
     group_.drive([](ArenaEngine& engine) { engine.poll(); });
   }
+}
+
+// autograd may give the same memory to several parameters, or to a parameter and to what is computed next. Whoever
+// changes one gradient in place, by a reduction, an accumulation or a clipping, must not change the others.
+void Reducer::own_gradient(std::size_t parameter, const at::Tensor& added) {
+  at::Tensor& gradient = parameters_[parameter].tensor.mutable_grad();
+  if (!gradient.defined() || !added.defined() || !gradient.has_storage() || !added.has_storage()) return;
+  const bool is_taken_over = gradient.storage().is_alias_of(added.storage());
+  if (!is_taken_over || owns_gradient(gradient, &added)) return;
+  const at::NoGradGuard no_grad;
+  gradient = gradient.clone();
 }
 
 bool Reducer::is_skipped(const GradientBucket& bucket) const {
@@ -246,13 +375,15 @@ void Reducer::or_fail_everywhere(Call&& call) {
   }
 }
 
-void Reducer::launch_ready_buckets() {
+void Reducer::launch_ready_buckets(const at::Tensor* added) {
   std::size_t last = buckets_.size() - 1;
   while (last > 0 && is_skipped(*buckets_[last])) --last;
   for (; launched_ < buckets_.size() && buckets_[launched_]->is_ready(); ++launched_) {
     if (is_skipped(*buckets_[launched_])) continue;
     or_fail_everywhere([&] {
       buckets_[launched_]->launch({.group = group_,
+                                   .backward = backward_,
+                                   .added = added,
                                    .is_last = launched_ == last,
                                    .silent = note_.silent,
                                    .look_for_non_finite = options_.non_finite != NonFinite::ignore});
@@ -261,27 +392,62 @@ void Reducer::launch_ready_buckets() {
 }
 
 void Reducer::end_backward() {
-  close_arena();
-  if (phase_ != Phase::collecting) return;
-  phase_ = Phase::idle;
-  if (swap_ != nullptr) {
-    swap_->restore();
-    install_hooks();
+  take(BackwardEvent::end);
+  let_go();
+  std::optional<Error> dropped;
+  try {
+    if (note_.synchronise) dropped = finish();
+  } catch (...) {
+    take(BackwardEvent::failed);
+    throw;
   }
-  if (!note_.synchronise) return;
+  take(forwards_->awaits_backward() ? BackwardEvent::finished_one : BackwardEvent::finished);
+  if (dropped) throw *dropped;
+}
+
+// Blocks until all averages are there. Returns the error that backward() throws although they are.
+std::optional<Error> Reducer::finish() {
   const Timed timed(stats_.communication_seconds);
   complete_buckets();
   const JointReport* joint = exchange_reports();
   finish_buckets(joint);
+  add_set_aside();
   for (const auto& bucket : buckets_) stats_.copied_bytes += bucket->copied_bytes();
   learn(joint);
   stats_.reduced_bytes += parameter_bytes_;
   ++stats_.backwards;
   std::fill(used_.begin(), used_.end(), false);
   weight_ = 0;
+  is_first_ = true;
   reached_.clear();
-  if (search_) search_->forget();
-  if (joint != nullptr && !joint->non_finite.empty()) drop_gradients(*joint);
+  if (joint != nullptr && !joint->non_finite.empty()) return drop_gradients(*joint);
+  return {};
+}
+
+// Nothing of a running backward is held: the thread's allocator, and the type of parameters.
+void Reducer::let_go() {
+  arena_scope_.reset();
+  if (swap_ == nullptr) return;
+  swap_->restore();
+  swap_->restore_gradients();
+}
+
+void Reducer::backward_lost() {
+  if (state_ != BackwardState::collecting) return;  // it has failed at its end
+  if (std::this_thread::get_id() != thread_ && !is_lost_elsewhere_.exchange(true)) return;
+  is_lost_elsewhere_ = false;
+  take(BackwardEvent::lost);
+  let_go();
+  add_set_aside();
+  used_ = used_before_;
+  weight_ = weight_before_;
+  reached_.clear();
+}
+
+// Other ranks may have got what this one had started before its backward failed, or wait for it still: so it is finished
+// on all ranks that have failed alike, and none of it is kept.
+void Reducer::drain() {
+  for (const auto& bucket : buckets_) bucket->drop(group_);
 }
 
 // Backward has given all the gradients that it will give.
@@ -293,8 +459,8 @@ void Reducer::complete_buckets() {
     if (learning_) {
       if (fired_[i] != 0) check_gradient(i);
     } else if (options_.static_graph) {
-      fail(graph_changed_error(group_.rank(), parameters_[i].name, fired_[i], expected_[i]));
-    } else if (!options_.find_unused_parameters) {
+      fail(graph_changed_error(group_.rank(), parameters_[i].name, fired_[i], in_first_[i]));
+    } else if (!options_.find_unused_parameters && fired_[i] == 0) {
       missing.push_back(parameters_[i].name);
       continue;
     }
@@ -302,13 +468,12 @@ void Reducer::complete_buckets() {
   }
   // Ranks that did use these parameters wait for this one: they get the same text.
   if (!missing.empty()) fail(no_gradient_error(group_.rank(), missing));
-  launch_ready_buckets();
+  launch_ready_buckets(nullptr);
 }
 
 const JointReport* Reducer::exchange_reports() {
   const bool asks_use = learning_ || (options_.find_unused_parameters && !options_.static_graph && reached_.empty());
-  const bool asks_weight = options_.weighting == Weighting::samples || note_.over_active;
-  if (!asks_use && !asks_weight && options_.non_finite == NonFinite::ignore) return nullptr;
+  if (!asks_use && !is_weighted() && options_.non_finite == NonFinite::ignore) return nullptr;
   report_.weight = weight_;
   report_.non_finite.reset();
   report_.used.clear();
@@ -317,7 +482,7 @@ const JointReport* Reducer::exchange_reports() {
   for (const auto& bucket : buckets_) {
     if (!report_.non_finite && bucket->is_launched()) report_.non_finite = bucket->non_finite();
   }
-  return &reports_.exchange(report_, group_);
+  return &reports_.exchange(report_, group_, report_name("report"));
 }
 
 void Reducer::finish_buckets(const JointReport* joint) {
@@ -325,8 +490,7 @@ void Reducer::finish_buckets(const JointReport* joint) {
   if (joint != nullptr && !joint->used.empty()) finish.used = &joint->used;
   if (!reached_.empty()) finish.used = &reached_;
   if (!ever_used_.empty()) finish.used = &ever_used_;
-  const bool weighted = options_.weighting == Weighting::samples || note_.over_active;
-  if (weighted && joint->weight > 0) finish.factor = group_.size() / joint->weight;
+  if (is_weighted() && joint->weight > 0) finish.factor = group_.size() / joint->weight;
   for (const auto& bucket : buckets_) {
     if (bucket->is_launched()) or_fail_everywhere([&] { bucket->finish(finish); });
   }
@@ -335,7 +499,7 @@ void Reducer::finish_buckets(const JointReport* joint) {
 // What the first synchronised backward has shown.
 void Reducer::learn(const JointReport* joint) {
   if (std::exchange(learning_, false)) {
-    expected_ = fired_;
+    in_first_ = fired_;
     ever_used_ = joint->used;
   }
   if (std::exchange(rebuilt_, true) || (options_.find_unused_parameters && !options_.static_graph)) return;
@@ -350,23 +514,23 @@ void Reducer::learn(const JointReport* joint) {
   form_buckets(std::vector<std::size_t>(first, first + order.numel()));
 }
 
-void Reducer::drop_gradients(const JointReport& joint) {
+std::optional<Error> Reducer::drop_gradients(const JointReport& joint) {
   for (const TrainedParameter& parameter : parameters_) parameter.tensor.mutable_grad().reset();
   ++stats_.skipped_steps;
   std::vector<std::pair<int, std::string>> where;
   for (const auto& [rank, index] : joint.non_finite) where.emplace_back(rank, parameters_[index].name);
-  const Error error = non_finite_error(group_.rank(), where);
-  if (options_.non_finite == NonFinite::fail) throw error;
+  Error error = non_finite_error(group_.rank(), where);
+  if (options_.non_finite == NonFinite::fail) return error;
   if (group_.rank() == 0) log_warning(error.what());
+  return {};
 }
 
 void Reducer::check_gradient(std::size_t parameter) {
   const TrainedParameter& one = parameters_[parameter];
   const at::Tensor& gradient = one.tensor.grad();
+  if (!gradient.defined()) return;  // a function has given none: zeros, as in PyTorch
   const char* problem = nullptr;
-  if (!gradient.defined()) {
-    problem = "is undefined";
-  } else if ((gradient.layout() != at::kStrided) != one.sparse) {
+  if ((gradient.layout() != at::kStrided) != one.sparse) {
     problem = one.sparse ? "is dense, though its module was made for sparse ones"
                          : "is sparse, though no module was made for that";
   } else if (gradient.scalar_type() != one.tensor.scalar_type() && swap_ == nullptr) {
@@ -390,17 +554,6 @@ std::shared_ptr<ArenaHeap> Reducer::heap() const {
   std::shared_ptr<ArenaHeap> heap;
   if (group_.shares_memory()) group_.drive([&](ArenaEngine& engine) { heap = engine.arena().heap(); });
   return heap;
-}
-
-void Reducer::open_arena() {
-  if (arena_scope_) return;
-  arena_scope_.emplace(heap());
-  arena_thread_ = std::this_thread::get_id();
-}
-
-void Reducer::close_arena() {
-  // The switch is the thread's own: only the thread that turned it on can turn it off.
-  if (arena_scope_ && arena_thread_ == std::this_thread::get_id()) arena_scope_.reset();
 }
 
 }  // namespace lockstep

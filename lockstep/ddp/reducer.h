@@ -1,26 +1,36 @@
-// The Reducer averages a model's gradients over all ranks while backward computes them. hooks -> buckets -> group ->
-// .grad Belongs to the thread that runs forward and backward; one backward at a time.
+// The Reducer averages a model's gradients over all ranks while backward computes them.
+// hooks -> buckets -> group -> .grad. Belongs to the thread that runs forward and backward; one backward at a time.
+//
+// What it does when is a table: backward_machine.h. A backward is synchronised if it goes through the graph of a
+// synchronised forward of the wrapper (forward_graphs.h), whichever thread runs it and however many forwards it joins;
+// gradients that come otherwise, as from the bare module or autograd::grad, are left alone.
 //
 // Buckets are started in their planned order as soon as all their gradients are there. Where ranks share memory nothing
 // runs beside backward: each hook does the share of reduction that has become possible, which on busy cores costs less
 // than a second thread. The gradients of parameters are complete and equal on all ranks when backward() returns; what
-// goes wrong, backward() throws. The first backward shows in which order gradients come; buckets are then formed anew
-// in rank 0's order.
+// goes wrong, backward() throws. A backward that throws leaves nothing behind: what it had started is awaited and dropped
+// before the next one. The first backward shows in which order gradients come; buckets are then formed anew in rank 0's
+// order.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
+#include "lockstep/base/error.h"
+#include "lockstep/ddp/backward_machine.h"
 #include "lockstep/ddp/backward_report.h"
 #include "lockstep/ddp/bucket_plan.h"
 #include "lockstep/ddp/comm_hook.h"
+#include "lockstep/ddp/forward_graphs.h"
 #include "lockstep/ddp/gradient_bucket.h"
 #include "lockstep/ddp/gradient_hooks.h"
 #include "lockstep/ddp/options.h"
@@ -33,7 +43,7 @@ namespace lockstep {
 struct ReducerStats {
   std::uint64_t backwards = 0;       // that were synchronised
   std::uint64_t reduced_bytes = 0;   // gradients
-  std::uint64_t copied_bytes = 0;    // of them, those that did not lie in shared memory
+  std::uint64_t copied_bytes = 0;    // of them, those that were not reduced where they lay
   std::uint64_t skipped_steps = 0;   // backwards whose gradients were dropped: some rank had NaN or Inf
   double communication_seconds = 0;  // in which this rank reduced or waited instead of computing
 };
@@ -45,28 +55,22 @@ struct TrainedParameter {
   bool delayed = false;  // see DdpOptions::delay_all_reduce_named_params
 };
 
-// What a forward tells about the backward that follows.
-struct ForwardNote {
-  bool synchronise = true;
-  bool silent = false;       // contribute nothing: see shadow.h
-  double weight = 1;         // of this rank's gradients, where gradients are weighted by samples
-  bool over_active = false;  // divide by the ranks that are not silent, instead of all
-};
-
 class Reducer : public std::enable_shared_from_this<Reducer> {
  public:
   // Hooks are installed by make(). swap: null if the model computes in its parameters' type.
   static std::shared_ptr<Reducer> make(std::vector<TrainedParameter> parameters, ProcessGroup group,
                                        const DdpOptions& options, std::shared_ptr<PrecisionSwap> swap);
+  ~Reducer();
+  Reducer(const Reducer&) = delete;
+  Reducer& operator=(const Reducer&) = delete;
 
-  // Before each forward.
-  void prepare(const ForwardNote& note);
-  // After it: one of the tensors that the loss will be computed from.
-  void watch(const at::Tensor& output);
+  // Before each forward with gradients on. Error{invalid_argument} if the last backward passed the wrapper by.
+  ForwardGraphs::Id begin_forward(const ForwardNote& note);
+  // One of the tensors that the loss will be computed from.
+  void watch(ForwardGraphs::Id forward, const at::Tensor& output);
+  void end_forward(ForwardGraphs::Id forward, bool has_returned);
   // Where gradients are born; nullptr if the ranks share no memory.
   std::shared_ptr<ArenaHeap> heap() const;
-  // When backward reaches the model's output: from here on gradients are born in shared memory.
-  void begin_backward();
 
   // REQUIRES: before the first backward.
   void set_hook(CommHook hook);
@@ -78,10 +82,13 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   bool has_rebuilt_buckets() const { return rebuilt_; }
 
  private:
-  enum class Phase { idle, collecting };
   struct Place {
     std::size_t bucket;
     std::size_t member;
+  };
+  struct LowHook {
+    std::size_t parameter;
+    GradientHook hook;
   };
 
   Reducer(std::vector<TrainedParameter> parameters, ProcessGroup group, const DdpOptions& options,
@@ -92,25 +99,42 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   GradientBucket& bucket_of(std::size_t parameter) { return *buckets_[places_[parameter].bucket]; }
   void set_ready(std::size_t parameter, bool fired);
 
-  void gradient_ready(std::size_t parameter);
+  // Events, and what they lead to.
+  BackwardAction take(BackwardEvent event);
+  void output_reached(ForwardGraphs::Id forward);
+  bool is_in_own_backward(std::optional<ForwardGraphs::Id> reached);
+  void differentiate_inputs(ForwardGraphs::Id forward);
+  void start(const ForwardNote& note);
+  void gradient_arrived(std::size_t parameter, const at::Tensor& added);
+  double gradient_factor();
+  void end_backward();
+  std::optional<Error> finish();
+  void backward_lost();
+  void let_go();
+  void drain();
+
   void begin_synchronised();
+  void count_expected();
+  void set_aside_gradients();
+  void own_gradient(std::size_t parameter, const at::Tensor& added);
   bool is_skipped(const GradientBucket& bucket) const;
-  void launch_ready_buckets();
+  // added: what has just been added to a gradient; null at the end of backward.
+  void launch_ready_buckets(const at::Tensor* added);
   template <class Call>
   void or_fail_everywhere(Call&& call);
-
-  void end_backward();
   void complete_buckets();
   // Null if no option asks for it.
   const JointReport* exchange_reports();
   void finish_buckets(const JointReport* joint);
-  void drop_gradients(const JointReport& joint);
+  void add_set_aside();
+  std::optional<Error> drop_gradients(const JointReport& joint);
   void learn(const JointReport* joint);
 
+  void restore_precision();
+  std::string_view report_name(std::string_view what);
+  bool is_weighted() const { return options_.weighting == Weighting::samples || note_.over_active; }
   void check_gradient(std::size_t parameter);
   [[noreturn]] void fail(const Error& error);
-  void open_arena();
-  void close_arena();
 
   const ProcessGroup group_;
   const DdpOptions options_;
@@ -120,31 +144,44 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   std::vector<PlannedParameter> planned_;
   std::uint64_t parameter_bytes_ = 0;
   std::vector<std::unique_ptr<GradientBucket>> buckets_;
-  std::vector<Place> places_;  // by parameter
-  std::vector<GradientHook> hooks_;
+  std::vector<Place> places_;            // by parameter
+  std::vector<GradientHook> hooks_;      // by parameter
+  std::vector<LowHook> low_hooks_;       // of parameters that have a lower type in forward and backward
   std::vector<GradientScale> scales_;
-  std::optional<ParameterSearch> search_;  // where parameters may be unused
-  std::shared_ptr<const std::function<void()>> on_begin_;
   std::optional<EndOfBackward> end_;
+  std::optional<EndOfBackward> end_of_inputs_gradients_;
+  std::optional<ForwardGraphs> forwards_;
 
+  BackwardState state_ = BackwardState::idle;
+  std::atomic<bool> is_lost_elsewhere_ = false;  // the backward ended early, as another thread has seen
+  bool has_stray_gradients_ = false;             // since the last forward
+  // Of the backward that runs, or ran last.
   ForwardNote note_;
-  Phase phase_ = Phase::idle;
-  std::vector<int> fired_;             // by parameter: how often, in this backward
-  std::vector<bool> used_;             // by parameter: whether since the last synchronised backward
-  std::vector<std::size_t> arrivals_;  // parameters in the order of the first backward
-  std::size_t launched_ = 0;           // buckets, in this backward
-  double weight_ = 0;                  // of what has been added up since the last synchronised backward
-  std::optional<double> unit_weight_;  // rank 0's first weight, which counts as 1
+  std::thread::id thread_;
+  std::uint64_t backward_ = 0;  // counts those that were synchronised, the failed ones too
+  std::vector<int> fired_;      // by parameter: how often its gradient arrived
+  std::vector<int> expected_;   // by parameter: how often it will; empty: once
+  std::size_t launched_ = 0;    // buckets
+  std::vector<bool> reached_;   // by parameter: with skip_all_reduce_unused_params, what some rank will use
+  std::vector<at::Tensor> set_aside_;  // by parameter: what was averaged before, where gradients are weighted
   BackwardReport report_;
   ReportExchange reports_;
-  std::vector<bool> reached_;  // by parameter: with skip_all_reduce_unused_params, what some rank will use
-
-  bool rebuilt_ = false;
-  bool learning_ = false;        // static_graph: the first synchronised backward has not been
-  std::vector<int> expected_;    // static_graph: how often each parameter fires
-  std::vector<bool> ever_used_;  // static_graph: by some rank
+  std::string report_name_;
   std::optional<ArenaScope> arena_scope_;
-  std::thread::id arena_thread_;
+
+  // Since the last synchronised backward.
+  std::vector<bool> used_;  // by parameter
+  std::vector<bool> used_before_;  // and before the backward that runs
+  double weight_ = 0;              // of what has been added up
+  double weight_before_ = 0;
+  bool is_first_ = true;  // nothing has been added up
+
+  std::optional<double> unit_weight_;  // rank 0's first weight, which counts as 1
+  std::vector<std::size_t> arrivals_;  // parameters in the order of the first backward
+  bool rebuilt_ = false;
+  bool learning_ = false;         // static_graph: the first synchronised backward has not been
+  std::vector<int> in_first_;     // static_graph: how often each parameter's gradient arrived in it
+  std::vector<bool> ever_used_;   // static_graph: by some rank
   ReducerStats stats_;
 };
 

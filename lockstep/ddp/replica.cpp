@@ -120,6 +120,16 @@ std::string text_of(const DdpOptions& options) {
 
 }  // namespace
 
+ForwardScope::ForwardScope(std::shared_ptr<ArenaHeap> heap, std::shared_ptr<Reducer> reducer, ForwardGraphs::Id forward)
+    : arena_(std::move(heap)), reducer_(std::move(reducer)), forward_(forward) {}
+
+ForwardScope::ForwardScope(std::shared_ptr<PrecisionSwap> swap) : arena_(nullptr), swap_(std::move(swap)) {}
+
+ForwardScope::~ForwardScope() {
+  if (reducer_ != nullptr) reducer_->end_forward(forward_, has_returned_);
+  if (swap_ != nullptr) swap_->restore();
+}
+
 Replica::Replica(std::shared_ptr<torch::nn::Module> module, ProcessGroup group, const DdpOptions& options)
     : module_(std::move(module)), group_(std::move(group)), options_(options) {
   check_options(options_);
@@ -224,14 +234,12 @@ bool Replica::is_training() const { return module_->is_training(); }
 void Replica::zero_grad() { module_->zero_grad(); }
 
 NamedTensors Replica::state_dict(StateDictKeys keys) const {
-  if (swap_ != nullptr) swap_->restore();
   NamedTensors state;
   append_state(*module_, keys == StateDictKeys::module_prefix ? std::string(kPrefix) : "", state);
   return state;
 }
 
 void Replica::load_state_dict(const NamedTensors& state) {
-  if (swap_ != nullptr) swap_->restore();
   std::map<std::string, at::Tensor> given;
   const std::size_t skip = starts_with_prefix(state) ? kPrefix.size() : 0;
   for (const auto& [name, tensor] : state) given.emplace(name.substr(skip), tensor);
@@ -317,24 +325,30 @@ DdpLoggingData Replica::logging_data() const {
 
 ForwardScope Replica::begin_forward(const at::Tensor* input) {
   if (sharded_ != nullptr) sharded_->check_forward(is_training());
-  if (reducer_ == nullptr) return ForwardScope(nullptr, nullptr);
-  const bool training = at::GradMode::is_enabled();
-  if (training) {
-    const JoinState join = join_state();
-    if (synchronise_) {
-      warn_of_equal_inputs(input);
-      compare_parameters(reducer_->stats().backwards);
-    }
-    const double samples = input != nullptr && input->dim() > 0 ? static_cast<double>(input->size(0)) : 1;
-    reducer_->prepare({.synchronise = synchronise_,
-                       .silent = join.shadowing,
-                       .weight = weight_.value_or(samples),
-                       .over_active = join.over_active});
-  } else if (swap_ != nullptr) {
-    swap_->lower();
+  if (reducer_ == nullptr) return ForwardScope(nullptr);
+  const bool is_differentiable = at::GradMode::is_enabled() && !is_frozen();
+  if (is_differentiable && synchronise_) {
+    warn_of_equal_inputs(input);
+    compare_parameters(reducer_->stats().backwards);
   }
   sync_buffers();
-  return ForwardScope(training ? reducer_->heap() : nullptr, training ? nullptr : swap_);
+  if (!is_differentiable) {
+    const bool is_within_backward = swap_ != nullptr && swap_->is_lowered();
+    if (swap_ != nullptr) swap_->lower();
+    return ForwardScope(is_within_backward ? nullptr : swap_);
+  }
+  const JoinState join = join_state();
+  const double samples = input != nullptr && input->dim() > 0 ? static_cast<double>(input->size(0)) : 1;
+  const ForwardGraphs::Id forward = reducer_->begin_forward({.synchronise = synchronise_,
+                                                             .silent = join.shadowing,
+                                                             .weight = weight_.value_or(samples),
+                                                             .over_active = join.over_active});
+  return ForwardScope(reducer_->heap(), reducer_, forward);
+}
+
+// Whether no parameter wants a gradient now, as those of a GAN's discriminator while the generator learns.
+bool Replica::is_frozen() const {
+  return std::none_of(compared_.begin(), compared_.end(), [](const auto& one) { return one.second.requires_grad(); });
 }
 
 // Ranks that read the same data compute the same gradient several times, and nothing else shows it.
@@ -376,8 +390,8 @@ void Replica::sync_buffers() {
   buffers_synced_ = !is_training();
 }
 
-void Replica::watch_tensor(const at::Tensor& output) {
-  if (at::GradMode::is_enabled() && output.defined() && output.requires_grad()) reducer_->watch(output);
+void Replica::watch_tensor(const ForwardScope& scope, const at::Tensor& output) {
+  if (output.defined()) scope.reducer_->watch(scope.forward_, output);
 }
 
 }  // namespace lockstep

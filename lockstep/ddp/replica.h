@@ -28,20 +28,28 @@ namespace lockstep {
 
 enum class StateDictKeys { bare, module_prefix };  // "fc.weight", or PyTorch's "module.fc.weight"
 
-// What lives for the time of a forward.
+// What lives for the time of a forward with gradients on, or of one in a lower type.
 class ForwardScope {
  public:
-  ForwardScope(std::shared_ptr<ArenaHeap> heap, std::shared_ptr<PrecisionSwap> restored_after)
-      : arena_(std::move(heap)), swap_(std::move(restored_after)) {}
-  ~ForwardScope() {
-    if (swap_ != nullptr) swap_->restore();
-  }
+  // reducer: null where nobody has to know of the forward.
+  ForwardScope(std::shared_ptr<ArenaHeap> heap, std::shared_ptr<Reducer> reducer, ForwardGraphs::Id forward);
+  // swap: whose lower type ends with the forward.
+  explicit ForwardScope(std::shared_ptr<PrecisionSwap> swap);
+  ~ForwardScope();
   ForwardScope(const ForwardScope&) = delete;
   ForwardScope& operator=(const ForwardScope&) = delete;
 
+  // The forward has computed its output.
+  void has_returned() { has_returned_ = true; }
+
  private:
+  friend class Replica;
+
   ArenaScope arena_;
+  std::shared_ptr<Reducer> reducer_;
+  ForwardGraphs::Id forward_ = 0;
   std::shared_ptr<PrecisionSwap> swap_;
+  bool has_returned_ = false;
 };
 
 class Replica {
@@ -114,35 +122,36 @@ class Replica {
 
   // Tells the reducer which tensors the loss will be computed from; looks into the containers that models return.
   template <class Output>
-  void watch(const Output& output) {
-    if (reducer_ == nullptr) return;
+  void watch(const ForwardScope& scope, const Output& output) {
+    if (scope.reducer_ == nullptr) return;
     if constexpr (std::is_convertible_v<const Output&, const at::Tensor&>) {
-      watch_tensor(output);
+      watch_tensor(scope, output);
     } else if constexpr (requires {
                            output.has_value();
                            *output;
                          }) {
-      if (output.has_value()) watch(*output);
+      if (output.has_value()) watch(scope, *output);
     } else if constexpr (requires {
                            output.begin();
                            output.end();
                          }) {
-      for (const auto& element : output) watch(element);
+      for (const auto& element : output) watch(scope, element);
     } else if constexpr (requires { std::tuple_size<Output>::value; }) {
-      std::apply([&](const auto&... elements) { (watch(elements), ...); }, output);
+      std::apply([&](const auto&... elements) { (watch(scope, elements), ...); }, output);
     }
   }
 
  private:
   ShardedStep& sharded();
   bool is_ignored(const std::string& name) const;
+  bool is_frozen() const;
   std::vector<TrainedParameter> trained_parameters(const NamedTensors& parameters) const;
   void check_devices(const NamedTensors& parameters);
   void lower_buffers();
   void sync_buffers();
   void warn_of_equal_inputs(const at::Tensor* input);
   void compare_parameters(std::uint64_t backwards);
-  void watch_tensor(const at::Tensor& output);
+  static void watch_tensor(const ForwardScope& scope, const at::Tensor& output);
 
   const std::shared_ptr<torch::nn::Module> module_;
   const ProcessGroup group_;

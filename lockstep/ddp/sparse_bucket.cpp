@@ -14,17 +14,19 @@ class SparseBucket final : public GradientBucket {
  public:
   using GradientBucket::GradientBucket;
 
-  void finish(const Finish& finish) override {
+ private:
+  void do_finish(const Finish& finish) override {
     const at::NoGradGuard no_grad;
     const BucketMember& member = members_.front();
-    at::Tensor sum = all_reduce_sparse(finish.group, mine_, {.name = name_});
+    at::Tensor sum = all_reduce_sparse(finish.group, mine_, {.name = call_name()});
     mine_.reset();
     if (!is_used(finish, member)) return;
     sum._values().mul_(finish.factor / finish.group.size());
     member.parameter.mutable_grad() = sum;
   }
 
- private:
+  void do_drop(const ProcessGroup&) override { mine_.reset(); }
+
   // How much each rank has is only known when all have it, so everything is done at the end of backward.
   void do_launch(const Launch& launch) override {
     const BucketMember& member = members_.front();

@@ -1,0 +1,52 @@
+// In which state synchronised training is, and what each event makes of it. reducer asks; pure.
+//
+//   idle        no forward of the wrapper waits for its backward
+//   armed       one does
+//   collecting  a backward through such a forward computes gradients
+//   finishing   it has computed all of them, and waits for their averages
+//   abandoned   a backward ended early, by an exception; what it had started is still in flight
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace lockstep {
+
+enum class BackwardState : std::uint8_t { idle, armed, collecting, finishing, abandoned };
+
+enum class BackwardEvent : std::uint8_t {
+  forward,         // of the wrapper, with gradients on, begins
+  begin,           // the backward that runs turns out to go through such a forward
+  gradient,        // of a parameter, in that backward
+  stray_gradient,  // of a parameter, in a backward that goes through no forward of the wrapper
+  end,             // that backward has computed everything
+  lost,            // that backward has ended without that
+  finished,        // averages are there, and no other forward waits
+  finished_one,    // averages are there, and another forward waits
+  failed           // averages did not come
+};
+
+enum class BackwardAction : std::uint8_t {
+  nothing,
+  start,            // collect gradients
+  count,            // this gradient
+  note_stray,       // the wrapper's forward may have been passed by
+  finish,           // reduce what is left, and wait
+  let_go,           // of what belongs to a running backward
+  drain,            // wait for what is in flight, and drop it
+  drain_and_start,  // both, in this order
+  refuse            // the program cannot do this now
+};
+
+struct BackwardTransition {
+  BackwardState state;
+  BackwardAction action;
+  friend bool operator==(const BackwardTransition&, const BackwardTransition&) = default;
+};
+
+BackwardTransition next(BackwardState state, BackwardEvent event);
+
+std::string_view to_string(BackwardState state);
+std::string_view to_string(BackwardEvent event);
+
+}  // namespace lockstep

@@ -21,8 +21,8 @@ struct Mode {
   bool skip_unused = false;
   bool static_graph = false;
   Hook hook = Hook::none;
-  bool samples = false;  // weighted by them, and batches have random sizes
-  bool mixed = false;    // bfloat16
+  bool samples = false;       // weighted by them, and batches have random sizes
+  bool mixed = false;         // bfloat16
   bool reduces_wide = false;  // mixed, reduced in float32
   bool skips_non_finite = false;
   bool sync_norm = false;

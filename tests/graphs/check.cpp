@@ -35,7 +35,7 @@ std::string difference(const at::Tensor& found, const at::Tensor& expected, doub
   if (at::equal(one, other)) return {};
   const at::Tensor off = (one.to(at::kDouble) - other.to(at::kDouble)).abs();
   const double worst = off.max().item<double>(), size = other.to(at::kDouble).abs().max().item<double>();
-  if (worst <= tolerance * (size + 1e-3)) return {};
+  if (worst <= tolerance * (size + 0.01)) return {};
   return "differs in " + std::to_string(at::ne(one, other).sum().item<std::int64_t>()) + " of " +
          std::to_string(one.numel()) + " numbers, at most by " + c10::str(worst) + " where the largest is " +
          c10::str(size);
@@ -76,10 +76,10 @@ std::optional<std::string> check(const Case& one) {
     throw std::logic_error("by hand: " + text_of(std::current_exception()));
   }
   std::vector<Trace> found(expected.size());
-  const auto errors = run_group(
-      one.mode.ranks, one.mode.over_links ? Over::links : Over::arena,
-      [&](const ProcessGroup& group) { found[static_cast<std::size_t>(group.rank())] = run_ddp(one, group); },
-      {.timeout = std::chrono::seconds(3)});
+  const auto errors =
+      run_group(one.mode.ranks, one.mode.over_links ? Over::links : Over::arena,
+                [&](const ProcessGroup& group) { found[static_cast<std::size_t>(group.rank())] = run_ddp(one, group); },
+                {.timeout = std::chrono::seconds(3)});
   std::optional<std::string> first;
   for (std::size_t rank = 0; rank < errors.size(); ++rank) {
     if (!errors[rank]) continue;

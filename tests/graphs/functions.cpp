@@ -41,7 +41,8 @@ struct SavedProduct : Function<SavedProduct> {
     const auto part = [&](const char* which) {
       const std::vector<std::int64_t> sizes = context->saved_data[which].toIntVector();
       if (!context->saved_data["as_blobs"].toBool()) return data.view(sizes);
-      return at::from_blob(data.mutable_data_ptr(), sizes, [data](void*) {}, data.options());
+      return at::from_blob(
+          data.mutable_data_ptr(), sizes, [data](void*) {}, data.options());
     };
     return {part("a"), part("b"), at::Tensor(), at::Tensor()};
   }

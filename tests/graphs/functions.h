@@ -13,8 +13,8 @@ struct Blown {};
 at::Tensor fuse(const at::Tensor& x, bool blows);
 // a + b; backward returns the one tensor that it was given as both gradients.
 at::Tensor same_gradient_sum(const at::Tensor& a, const at::Tensor& b);
-// The inner product of (a, b) with (data, data); backward returns `data` itself as both gradients: as views of it, or as
-// tensors over its memory.
+// The inner product of (a, b) with (data, data); backward returns `data` itself as both gradients: as views of it, or
+// as tensors over its memory.
 at::Tensor saved_product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& data, bool as_blobs);
 // x; `a` gets an undefined gradient.
 at::Tensor without_gradient(const at::Tensor& x, const at::Tensor& a);

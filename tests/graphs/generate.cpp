@@ -15,7 +15,9 @@ bool any_of(const Graph& graph, std::initializer_list<OpKind> kinds) {
 }
 
 // Gradients of several parameters are one memory, to which autograd itself adds twice if it adds at all.
-bool shares_gradients(const Graph& graph) { return any_of(graph, {OpKind::sum_of_views, OpKind::saved_view}); }
+bool shares_gradients(const Graph& graph) {
+  return any_of(graph, {OpKind::sum_of_views, OpKind::saved_view, OpKind::stacked});
+}
 
 bool depends_on_rank(const Graph& graph) {
   return std::any_of(graph.ops.begin(), graph.ops.end(),
@@ -161,9 +163,7 @@ class Generator {
         break;
       case OpKind::complex: op.parameters = {parameter({w, w}, at::kComplexFloat)}; break;
       case OpKind::stacked: op.parameters = {parameter({w}), parameter({w})}; break;
-      case OpKind::cube:
-        op.parameters = {dice_.percent(50) ? parameter({2, w, w}) : parameter({2, 4, 2, 8})};
-        break;
+      case OpKind::cube: op.parameters = {dice_.percent(50) ? parameter({2, w, w}) : parameter({2, 4, 2, 8})}; break;
       case OpKind::chunks:
       case OpKind::undefined: op.parameters = {parameter({w})}; break;
       case OpKind::expanded:
@@ -216,13 +216,14 @@ class Generator {
     if (kind == StepKind::sharded) return false;
     // A recomputed parameter has a gradient for each forward, not for each backward.
     const bool recomputes = has(graph, OpKind::recomputed);
+    const bool adds_twice = mode.ranks == 1 && shares_gradients(graph);
     switch (kind) {
-      case StepKind::accumulate: return !shares_gradients(graph);
+      case StepKind::accumulate: return !adds_twice;
       case StepKind::skip: return has(graph, OpKind::fuse) && !depends_on_rank(graph) && !mode.sync_norm;
       case StepKind::two_forwards: return !recomputes;
-      case StepKind::two_backwards: return !mode.samples && !mode.mixed && !shares_gradients(graph);
-      case StepKind::crossed: return !recomputes && !mode.mixed && !shares_gradients(graph);
-      case StepKind::retained: return !mode.samples && !mode.mixed && !shares_gradients(graph);
+      case StepKind::two_backwards: return !mode.samples && !mode.mixed && !adds_twice;
+      case StepKind::crossed: return !recomputes && !mode.mixed && !adds_twice;
+      case StepKind::retained: return !mode.samples && !mode.mixed && !adds_twice;
       case StepKind::penalty: return !recomputes && !has(graph, OpKind::embedding) && !mode.sync_norm;
       case StepKind::attack: return !mode.sync_norm;
       case StepKind::bare: return !shares_gradients(graph) && !mode.sync_norm && !has(graph, OpKind::norm);
@@ -251,17 +252,20 @@ class Generator {
     }
   }
 
-  void restrict(TrainingStep& step) const {
+  void restrict(TrainingStep& step) {
     const Mode& mode = case_.mode;
-    if (shares_gradients(case_.graph)) step.zero = Zero::to_none;
+    if (mode.ranks == 1 && shares_gradients(case_.graph)) step.zero = Zero::to_none;
     if (mode.samples && step.zero == Zero::not_at_all) step.zero = Zero::to_zeros;
     if (mode.shards != 0 && shares_gradients(case_.graph)) step.times = 1;
     if (step.kind != StepKind::bare) return;
+    // While an output is kept whose backward has not been, a backward beside it is refused.
+    if (!case_.schedule.empty() && case_.schedule.back().kind == StepKind::dropped_forward) {
+      case_.schedule.back().choice &= ~1;
+    }
     // Whether gradients of the module itself count as use is not said.
     if (conditional() || mode.samples) step.choice &= ~2;
     // The module computes in lower precision between a forward and its backward.
     if (mode.mixed) step.choice |= 4;
-    // What is zeroed in between would be what synchronised backwards have left.
   }
 
   Dice dice_;

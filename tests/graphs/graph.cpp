@@ -93,7 +93,9 @@ class Step {
   }
 
  private:
-  const at::Tensor& raw(std::size_t i) const { return tensors_.parameters[static_cast<std::size_t>(op_.parameters[i])]; }
+  const at::Tensor& raw(std::size_t i) const {
+    return tensors_.parameters[static_cast<std::size_t>(op_.parameters[i])];
+  }
   at::Tensor typed(std::size_t i) const { return raw(i).to(type_); }
   at::Tensor rows() const {
     return (at::arange(h_.size(0), at::kLong) * 3 + call_.step + call_.rank).remainder(kVocabulary);
@@ -266,18 +268,18 @@ std::vector<at::Tensor> initial_statistics(const Graph& graph) {
 
 std::string to_text(const Graph& graph) {
   static const char* const kUses[] = {"", ", on rank 0 only", ", in odd steps only", ", where rank + step is odd"};
-  std::string text = fmt::format("module: {} rows, {} more outputs{}{}{}\n", graph.rows, graph.more_outputs,
-                                 graph.outputs_are_views ? ", outputs are views" : "",
-                                 graph.auxiliary ? ", auxiliary loss" : "",
-                                 graph.loss_uses_parameter ? ", loss uses the last parameter" : "");
+  std::string text =
+      fmt::format("module: {} rows, {} more outputs{}{}{}\n", graph.rows, graph.more_outputs,
+                  graph.outputs_are_views ? ", outputs are views" : "", graph.auxiliary ? ", auxiliary loss" : "",
+                  graph.loss_uses_parameter ? ", loss uses the last parameter" : "");
   for (std::size_t i = 0; i < graph.parameters.size(); ++i) {
     const ParameterSpec& spec = graph.parameters[i];
     text += fmt::format("  p{}: {} [", i, c10::toString(spec.dtype));
     for (const auto size : spec.sizes) text += fmt::format(" {}", size);
-    text += fmt::format(" ]{}{}{}{}{}\n", spec.layout == Layout::transposed ? " transposed" : "",
-                        spec.layout == Layout::channels_last ? " channels last" : "",
-                        spec.twice ? " registered twice" : "", spec.sparse ? " sparse" : "",
-                        count_of(spec.sizes) >= 16384 ? " large" : "");
+    text +=
+        fmt::format(" ]{}{}{}{}{}\n", spec.layout == Layout::transposed ? " transposed" : "",
+                    spec.layout == Layout::channels_last ? " channels last" : "", spec.twice ? " registered twice" : "",
+                    spec.sparse ? " sparse" : "", count_of(spec.sizes) >= 16384 ? " large" : "");
   }
   for (const Op& op : graph.ops) {
     text += fmt::format("  {}(", name_of(op.kind));
@@ -307,7 +309,8 @@ GraphModule::GraphModule(Graph graph, std::uint64_t seed) : graph_(std::move(gra
     const std::string name = fmt::format("p{}", i);
     at::Tensor& tensor = tensors_.parameters[i];
     if (graph_.parameters[i].sparse) {
-      const torch::nn::Embedding table(torch::nn::EmbeddingOptions(kVocabulary, kWidth).sparse(true)._weight(values[i]));
+      const torch::nn::Embedding table(
+          torch::nn::EmbeddingOptions(kVocabulary, kWidth).sparse(true)._weight(values[i]));
       register_module(name, table);
       tensor = table->weight;
     } else if (!tensor.defined()) {

@@ -1,5 +1,6 @@
-// A random module: parameters and a program of operations on a hidden value of shape (rows, kWidth). Plain data, so that
-// a shrinker can leave parts of it out, and a function that computes it with any tensors as parameters. Any thread.
+// A random module: parameters and a program of operations on a hidden value of shape (rows, kWidth). Plain data, so
+// that a shrinker can leave parts of it out, and a function that computes it with any tensors as parameters. Any
+// thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -34,17 +35,17 @@ enum class OpKind {
   scalars,
   convolution,
   embedding,
-  chunks,      // split and joined again
-  in_place,    // on an intermediate and on views of it
-  picks,       // index_select, gather
-  other_type,  // float64, bfloat16
-  complex,     // conj and neg views
+  chunks,         // split and joined again
+  in_place,       // on an intermediate and on views of it
+  picks,          // index_select, gather
+  other_type,     // float64, bfloat16
+  complex,        // conj and neg views
   same_gradient,  // a function that returns one tensor as two gradients
   saved_view,     // a function whose gradients are views of a tensor that it has saved
   undefined,      // a function that returns an undefined gradient
   recomputed,     // computed anew in backward, by a backward inside it
   stacked,
-  cube,      // parts and permutations of a parameter of 3 or 4 dimensions
+  cube,  // parts and permutations of a parameter of 3 or 4 dimensions
   expanded,
   norm,  // batch norm, with buffers
   fuse,  // whose backward throws in steps that ask for it
@@ -68,7 +69,7 @@ struct Graph {
   int rows = 2;
   int more_outputs = 0;
   bool outputs_are_views = false;
-  bool auxiliary = false;      // a loss that the module keeps as a member
+  bool auxiliary = false;            // a loss that the module keeps as a member
   bool loss_uses_parameter = false;  // the last one, directly
 };
 

@@ -30,7 +30,7 @@ std::optional<std::string> checked(const Case& one) {
     return check(one);
   } catch (const std::logic_error& error) {
     FAIL_CHECK("seed ", one.seed, ": the generator or the reference is wrong, ", std::string(error.what()), "\n",
-         to_text(one));
+               to_text(one));
   }
   return std::nullopt;
 }

@@ -59,9 +59,8 @@ class ByHand final : public Side {
     for (at::Tensor& parameter : tensors_.parameters) parameter.requires_grad_();
     if (one.mode.sync_norm) {
       tensors_.norm = [this](const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-                             const at::Tensor& mean, const at::Tensor& variance, bool training) {
-        return synchronised_norm(x, weight, bias, mean, variance, training);
-      };
+                             const at::Tensor& mean, const at::Tensor& variance,
+                             bool training) { return synchronised_norm(x, weight, bias, mean, variance, training); };
     }
   }
 
@@ -257,9 +256,7 @@ class ByHand final : public Side {
       weight += row[2 * count + 1].item<double>();
       active += row[2 * count + 2].item<bool>() ? 1 : 0;
     }
-    const double factor = one_.mode.samples             ? ranks() / weight
-                          : one_.mode.divides_by_active ? ranks() / active
-                                                        : 1;
+    const double factor = one_.mode.samples ? ranks() / weight : one_.mode.divides_by_active ? ranks() / active : 1;
     const at::NoGradGuard no_grad;
     for (std::size_t i = 0; i < count; ++i) average(i, rows, factor);
     used_.assign(count, false);
@@ -329,8 +326,7 @@ std::vector<Meeting::Tensors> Meeting::exchange(int rank, Tensors mine) {
     taken_ = given_;
     all_came_.notify_all();
   } else {
-    const bool came =
-        all_came_.wait_for(lock, std::chrono::minutes(1), [&] { return left_ || round_ != round; });
+    const bool came = all_came_.wait_for(lock, std::chrono::minutes(1), [&] { return left_ || round_ != round; });
     if (!came || round_ == round) throw std::runtime_error("by hand: not all ranks came to an exchange");
   }
   return taken_;

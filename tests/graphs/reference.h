@@ -1,5 +1,5 @@
-// The same module on every rank, averaged by hand: what DistributedDataParallel is compared with. Nothing of the library
-// under test is used. Ranks are threads of this process, which exchange gradients through a Meeting.
+// The same module on every rank, averaged by hand: what DistributedDataParallel is compared with. Nothing of the
+// library under test is used. Ranks are threads of this process, which exchange gradients through a Meeting.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,8 +12,8 @@
 
 namespace lockstep::testing {
 
-// Where threads hand each other tensors. Thread-safe. exchange() blocks until all ranks have come; it throws when one has
-// left or does not come within a minute.
+// Where threads hand each other tensors. Thread-safe. exchange() blocks until all ranks have come; it throws when one
+// has left or does not come within a minute.
 class Meeting {
  public:
   using Tensors = std::vector<at::Tensor>;

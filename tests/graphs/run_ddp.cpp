@@ -58,9 +58,7 @@ class Wrapped final : public Side {
   void train(bool on) override { ddp_.train(on); }
 
   Forwarded forward(const at::Tensor& x, const Call& call) override { return noted(ddp_(x, call), x); }
-  Forwarded bare_forward(const at::Tensor& x, const Call& call) override {
-    return noted(module_->forward(x, call), x);
-  }
+  Forwarded bare_forward(const at::Tensor& x, const Call& call) override { return noted(module_->forward(x, call), x); }
 
   void without_sync(const std::function<void()>& body) override {
     const auto guard = ddp_.no_sync();
@@ -83,9 +81,8 @@ class Wrapped final : public Side {
   void join(int mine, const std::function<void(const Batch&)>& step) override {
     std::vector<int> parts(static_cast<std::size_t>(mine));
     std::iota(parts.begin(), parts.end(), 0);
-    lockstep::join(
-        group_, parts, [&](int part) { step({.part = part, .rank = rank()}); },
-        {.divide_by_initial_world_size = !divides_by_active_});
+    lockstep::join(group_, parts, [&](int part) { step({.part = part, .rank = rank()}); },
+                   {.divide_by_initial_world_size = !divides_by_active_});
   }
 
   double for_each_shard(const std::function<double(const Batch&)>& body) override {

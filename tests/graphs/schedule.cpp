@@ -93,9 +93,7 @@ class Player {
       case StepKind::penalty: return penalty();
       case StepKind::bare: return bare(step);
       case StepKind::threaded: return threaded();
-      case StepKind::reload:
-        side_.reload();
-        return plain(0);
+      case StepKind::reload: side_.reload(); return plain(0);
       case StepKind::uneven: return uneven(step);
       case StepKind::sharded: return sharded(step);
     }
@@ -290,12 +288,14 @@ class Player {
 }  // namespace
 
 std::string to_text(const TrainingStep& step) {
-  static const char* const kKinds[] = {"plain", "accumulate", "skip", "evaluate", "dropped_forward", "two_forwards",
-                                       "two_backwards", "crossed", "retained", "attack", "penalty", "bare", "threaded",
-                                       "reload", "poisoned", "uneven", "sharded"};
+  static const char* const kKinds[] = {"plain",        "accumulate",    "skip",     "evaluate", "dropped_forward",
+                                       "two_forwards", "two_backwards", "crossed",  "retained", "attack",
+                                       "penalty",      "bare",          "threaded", "reload",   "poisoned",
+                                       "uneven",       "sharded"};
   static const char* const kZeros[] = {"none", "zeros", "no zero_grad"};
-  std::string text = std::string("  ") + kKinds[static_cast<std::size_t>(step.kind)] + ", gradients before: " +
-                     kZeros[static_cast<std::size_t>(step.zero)] + ", choice " + std::to_string(step.choice);
+  std::string text = std::string("  ") + kKinds[static_cast<std::size_t>(step.kind)] +
+                     ", gradients before: " + kZeros[static_cast<std::size_t>(step.zero)] + ", choice " +
+                     std::to_string(step.choice);
   if (step.times != 1) text += ", times " + std::to_string(step.times);
   if (step.changes_output) text += ", caller changes outputs in place";
   if (!step.optimizes) text += ", no optimizer step";

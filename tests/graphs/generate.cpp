@@ -105,6 +105,10 @@ class Generator {
       if (allowed(kind)) add(kind);
     }
     if (case_.mode.sync_norm && !has(graph, OpKind::norm)) add(OpKind::norm);
+    if (dice_.percent(15)) {  // what comes behind it has its gradients when backward throws
+      const auto place = graph.ops.begin() + dice_.below(static_cast<int>(graph.ops.size()) + 1);
+      graph.ops.insert(place, Op{.kind = OpKind::fuse});
+    }
     // The first one always takes part, so there is something to train.
     Op first{.kind = OpKind::linear, .parameters = {parameter({kWidth, kWidth}), parameter({kWidth})}};
     if (graph.ops.empty() || dice_.percent(50) || conditional()) graph.ops.insert(graph.ops.begin(), first);
@@ -221,9 +225,9 @@ class Generator {
       case StepKind::accumulate: return !adds_twice;
       case StepKind::skip: return has(graph, OpKind::fuse) && !depends_on_rank(graph) && !mode.sync_norm;
       case StepKind::two_forwards: return !recomputes;
-      case StepKind::two_backwards: return !mode.samples && !mode.mixed && !adds_twice;
-      case StepKind::crossed: return !recomputes && !mode.mixed && !adds_twice;
-      case StepKind::retained: return !mode.samples && !mode.mixed && !adds_twice;
+      case StepKind::two_backwards: return !mode.samples && !adds_twice;
+      case StepKind::crossed: return !recomputes && !adds_twice;
+      case StepKind::retained: return !mode.samples && !adds_twice;
       case StepKind::penalty: return !recomputes && !has(graph, OpKind::embedding) && !mode.sync_norm;
       case StepKind::attack: return !mode.sync_norm;
       case StepKind::bare: return !shares_gradients(graph) && !mode.sync_norm && !has(graph, OpKind::norm);
@@ -241,6 +245,7 @@ class Generator {
       TrainingStep step{.kind = StepKind::plain};
       if (case_.mode.shards != 0) step.kind = StepKind::sharded;
       if (dice_.percent(75)) step.kind = static_cast<StepKind>(dice_.below(static_cast<int>(StepKind::sharded) + 1));
+      if (has(case_.graph, OpKind::fuse) && dice_.percent(25)) step.kind = StepKind::skip;
       if (!allowed(step.kind)) continue;
       step.choice = dice_.below(8);
       step.times = 1 + dice_.below(3);
@@ -264,8 +269,6 @@ class Generator {
     }
     // Whether gradients of the module itself count as use is not said.
     if (conditional() || mode.samples) step.choice &= ~2;
-    // The module computes in lower precision between a forward and its backward.
-    if (mode.mixed) step.choice |= 4;
   }
 
   Dice dice_;

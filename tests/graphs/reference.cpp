@@ -115,8 +115,8 @@ class ByHand final : public Side {
     auto& parameters = tensors_.parameters;
     std::vector<at::Tensor> before;
     for (const at::Tensor& parameter : parameters) before.push_back(std::exchange(parameter.mutable_grad(), {}));
+    const bool bare = std::all_of(through.begin(), through.end(), [](const auto* one) { return one->bare; });
     const auto restore = [&](double scale) {
-      const bool bare = std::all_of(through.begin(), through.end(), [](const auto* one) { return one->bare; });
       for (std::size_t i = 0; i < parameters.size(); ++i) {
         at::Tensor mine = std::exchange(parameters[i].mutable_grad(), before[i]);
         if (!mine.defined()) continue;
@@ -133,8 +133,9 @@ class ByHand final : public Side {
       restore(1);
       throw;
     }
-    restore(one_.mode.samples ? weight : 1);
-    weight_ += one_.mode.samples ? weight : 0;
+    const bool weighs = one_.mode.samples && !bare;
+    restore(weighs ? weight : 1);
+    weight_ += weighs ? weight : 0;
     if (std::any_of(through.begin(), through.end(), [](const auto* one) { return one->synchronised; })) synchronise();
   }
 

@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <exception>
 #include <filesystem>
+#include <utility>
 
 #include "examples/fashion_mnist/metrics.h"
 #include "examples/fashion_mnist/options.h"
@@ -107,6 +108,26 @@ Pass train_steps(std::int64_t remaining, Step step, Model& model, Ddp& ddp, cons
   return pass;
 }
 
+// The mean loss of a batch. Its gradients are added up over as many parts as there are to be; where a rank has all of
+// a batch to itself, they are averaged over the ranks with the last one.
+template <class Ddp>
+double backward_of(Ddp& ddp, const at::Tensor& x, const at::Tensor& y, int parts) {
+  const std::vector<at::Tensor> xs = x.chunk(parts), ys = y.chunk(parts);
+  double sum = 0;
+  const auto backward_of_part = [&](std::size_t part) {
+    const double share = static_cast<double>(ys[part].numel()) / static_cast<double>(y.numel());
+    const at::Tensor loss = at::cross_entropy_loss(ddp(xs[part]), ys[part]) * share;
+    loss.backward();
+    sum += loss.template item<double>();
+  };
+  {
+    const auto guard = ddp.no_sync();
+    for (std::size_t part = 0; part + 1 < xs.size(); ++part) backward_of_part(part);
+  }
+  backward_of_part(xs.size() - 1);
+  return sum;
+}
+
 template <class Model, class Ddp>
 Pass train_epoch(Model& model, Ddp& ddp, torch::optim::SGD& optimizer, const FashionMnist& images,
                  const Options& options, RunState& state, const lockstep::World& world) {
@@ -121,10 +142,8 @@ Pass train_epoch(Model& model, Ddp& ddp, torch::optim::SGD& optimizer, const Fas
   const auto step = [&] {
     auto& [x, y] = *batch;
     optimizer.zero_grad();
-    const at::Tensor loss = at::cross_entropy_loss(ddp(x), y);
-    loss.backward();
+    const StepResult result{backward_of(ddp, x, y, options.accumulate), y.numel()};
     optimizer.step();
-    const StepResult result{loss.template item<double>(), y.numel()};
     ++batch;
     return result;
   };
@@ -147,12 +166,11 @@ Pass train_epoch_in_shards(Model& model, Ddp& ddp, torch::optim::SGD& optimizer,
   const auto step = [&] {
     StepResult result;
     result.loss = ddp.for_each_shard([&](const lockstep::Shard&) {
-      auto& [x, y] = *batch;
-      const at::Tensor loss = at::cross_entropy_loss(ddp(x), y);
-      loss.backward();
-      result.samples += y.numel();
+      // Before the forward, in which the next shard's callback may begin.
+      const auto [x, y] = std::move(*batch);
       ++batch;
-      return loss.template item<double>();
+      result.samples += y.numel();
+      return backward_of(ddp, x, y, options.accumulate);
     });
     optimizer.step();
     return result;
@@ -194,16 +212,25 @@ void train(Model model, const Options& options, const FashionMnist& images, cons
   const std::size_t local_batch = lockstep::BatchSize::global(options.batch_size).local(world.size());
   if (world.is_main_rank()) prepare_output(options.out);
 
+  if (options.sync_batchnorm) lockstep::convert_sync_batchnorm(model, world.group());
   lockstep::DdpOptions ddp_options;
-  if (options.lockstep) ddp_options.lockstep = {.shards = options.shards, .seed = options.seed};
+  if (options.lockstep) {
+    ddp_options.lockstep = {.shards = options.shards, .seed = options.seed, .threads = options.threads};
+  }
   lockstep::DistributedDataParallel ddp(model, world.group(), ddp_options);
   torch::optim::SGD optimizer(ddp.parameters(), torch::optim::SGDOptions(options.lr).momentum(options.momentum));
   RunState state = options.resume ? load_run(options.out, options, *model, optimizer, world) : RunState{};
-  if (options.resume && options.lockstep) {
-    ddp.load_lockstep_state({.step = static_cast<std::uint64_t>(state.step),
-                             .shards = options.shards,
-                             .seed = options.seed,
-                             .threads = state.threads});
+  if (options.lockstep) {
+    const lockstep::LockstepState now = ddp.lockstep_state();
+    if (options.resume) {
+      ddp.load_lockstep_state({.step = static_cast<std::uint64_t>(state.step),
+                               .shards = options.shards,
+                               .seed = options.seed,
+                               .threads = state.threads,
+                               .arithmetic = state.arithmetic});
+    }
+    state.threads = now.threads;
+    state.arithmetic = now.arithmetic;
   }
   if (options.resume && world.is_main_rank()) std::printf("resumed after step %ld\n", static_cast<long>(state.step));
 
@@ -213,7 +240,9 @@ void train(Model model, const Options& options, const FashionMnist& images, cons
                                        : train_epoch(model, ddp, optimizer, images, options, state, world);
     const Evaluation evaluation = evaluate(ddp, test, options, local_batch, world);
     report(options, state, pass, evaluation, world);
-    if (pass.complete) state = {.step = state.step, .epoch = state.epoch + 1};
+    if (pass.complete) {
+      state = {.step = state.step, .epoch = state.epoch + 1, .threads = state.threads, .arithmetic = state.arithmetic};
+    }
     save_run(options.out, state, options, *model, optimizer, world);
     if (!pass.complete) break;
   }

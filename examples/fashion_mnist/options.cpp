@@ -24,6 +24,11 @@ std::optional<int> parse(int argc, char** argv, Options& options) {
   app.add_option("--shards", options.shards,
                  "parts of a step's images in that mode: a power of two, at least as many as ranks")
       ->check(CLI::PositiveNumber);
+  app.add_option("--threads", options.threads, "that a shard computes with in that mode")->check(CLI::PositiveNumber);
+  app.add_option("--accumulate", options.accumulate,
+                 "forwards and backwards a step, each with a part of a rank's, or shard's, images")
+      ->check(CLI::PositiveNumber);
+  app.add_flag("--sync-batchnorm", options.sync_batchnorm, "batch norm over the images of all ranks, or shards");
   app.add_option("--workers", options.workers, "threads that prepare batches")->check(CLI::Range(0, 64));
   try {
     app.parse(argc, argv);

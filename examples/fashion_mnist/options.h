@@ -19,6 +19,9 @@ struct Options {
   bool resume = false;
   bool lockstep = false;  // the same bits at any number of ranks
   int shards = 8;         // of each step's images, in that mode
+  int threads = 1;        // of a shard
+  int accumulate = 1;     // forwards and backwards a step, each with a part of its images
+  bool sync_batchnorm = false;
   int workers = 2;
 };
 

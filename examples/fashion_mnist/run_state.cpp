@@ -1,6 +1,5 @@
 #include "examples/fashion_mnist/run_state.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/tensor.h>
 #include <unistd.h>
@@ -21,8 +20,14 @@ std::map<std::string, std::string> identity_of(const Options& options) {
   return {{"model", options.model},
           {"batch_size", std::to_string(options.batch_size)},
           {"seed", std::to_string(options.seed)},
-          {"shards", std::to_string(options.lockstep ? options.shards : 0)}};
+          {"shards", std::to_string(options.lockstep ? options.shards : 0)},
+          {"accumulate", std::to_string(options.accumulate)},
+          {"sync_batchnorm", options.sync_batchnorm ? "yes" : "no"}};
 }
+
+// What a checkpoint has that does not say it: it is older.
+const std::map<std::string, std::string> kUnsaid{
+    {"accumulate", "1"}, {"sync_batchnorm", "no"}, {"threads", "0"}, {"arithmetic", ""}};
 
 }  // namespace
 
@@ -46,7 +51,8 @@ void save_run(const std::filesystem::path& directory, const RunState& state, con
   checkpoint.metadata["step"] = std::to_string(state.step);
   checkpoint.metadata["epoch"] = std::to_string(state.epoch);
   checkpoint.metadata["batch"] = std::to_string(state.batch);
-  checkpoint.metadata["threads"] = std::to_string(at::get_num_threads());
+  checkpoint.metadata["threads"] = std::to_string(state.threads);
+  checkpoint.metadata["arithmetic"] = state.arithmetic;
   checkpoint.tensors["loss_so_far"] = sums;
   lockstep::add_module(checkpoint, module);
   lockstep::add_optimizer(checkpoint, optimizer);
@@ -75,6 +81,7 @@ RunState load_run(const std::filesystem::path& directory, const Options& options
   }
   if (!world.is_main_rank())
     checkpoint = lockstep::load_checkpoint(lockstep::step_path(directory, static_cast<std::uint64_t>(chosen)));
+  checkpoint.metadata.insert(kUnsaid.begin(), kUnsaid.end());
   for (const auto& [key, value] : identity_of(options)) {
     if (checkpoint.metadata[key] == value) continue;
     throw lockstep::Error(lockstep::ErrorKind::invalid_argument,
@@ -89,6 +96,7 @@ RunState load_run(const std::filesystem::path& directory, const Options& options
   state.epoch = std::stoi(checkpoint.metadata.at("epoch"));
   state.batch = std::stoll(checkpoint.metadata.at("batch"));
   state.threads = std::stoi(checkpoint.metadata.at("threads"));
+  state.arithmetic = checkpoint.metadata.at("arithmetic");
   if (world.is_main_rank()) {
     const at::Tensor& sums = checkpoint.tensors.at("loss_so_far");
     state.loss_sum = sums[0].item<double>();

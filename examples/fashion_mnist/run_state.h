@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <string>
 
 #include "examples/fashion_mnist/options.h"
 #include "lockstep/group/world.h"
@@ -17,7 +18,9 @@ struct RunState {
   std::int64_t batch = 0;
   double loss_sum = 0;  // of the samples in this epoch so far; over all ranks together the loss is loss_sum / samples
   std::int64_t samples = 0;
-  int threads = 0;  // of each rank that trained so far; 0 in a new run
+  // Of lockstep::LockstepState; 0 and empty without lockstep mode, and where the checkpoint does not say.
+  int threads = 0;
+  std::string arithmetic = {};
 };
 
 // For rank 0, before any work is done that could not be kept. Throws lockstep::Error if `directory` cannot be made or
@@ -29,6 +32,6 @@ void save_run(const std::filesystem::path& directory, const RunState& state, con
               const torch::nn::Module& module, const torch::optim::Optimizer& optimizer, const lockstep::World& world);
 
 // All ranks read the newest undamaged checkpoint that rank 0 finds. Throws lockstep::Error if there is none, or if it
-// was made with another model, batch size, seed or number of shards.
+// was made with another model, batch size, seed, number of shards or microbatches, or kind of batch norm.
 RunState load_run(const std::filesystem::path& directory, const Options& options, torch::nn::Module& module,
                   torch::optim::Optimizer& optimizer, const lockstep::World& world);

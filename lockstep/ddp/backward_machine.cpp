@@ -47,8 +47,8 @@ std::string_view to_string(BackwardState state) {
 }
 
 std::string_view to_string(BackwardEvent event) {
-  constexpr std::array<std::string_view, kEvents> kNames = {"forward", "begin", "gradient", "stray_gradient", "end",
-                                                            "lost", "finished", "finished_one", "failed"};
+  constexpr std::array<std::string_view, kEvents> kNames = {
+      "forward", "begin", "gradient", "stray_gradient", "end", "lost", "finished", "finished_one", "failed"};
   return kNames.at(static_cast<std::size_t>(event));
 }
 

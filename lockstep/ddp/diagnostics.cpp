@@ -65,7 +65,8 @@ Error stray_gradients_error(int rank) {
       ErrorKind::invalid_argument,
       "on rank " + std::to_string(rank) +
           " a backward gave parameters gradients without going through the last forward of DistributedDataParallel, "
-          "whose output is still kept, so they were not averaged. If the loss is to be trained on, compute it from what "
+          "whose output is still kept, so they were not averaged. If the loss is to be trained on, compute it from "
+          "what "
           "ddp(...) returns (add 0 * output.sum() if it needs nothing of it). If it is not, drop that output first, or "
           "compute it under NoGradGuard",
       detail_of(rank, "forward"));

@@ -134,35 +134,31 @@ bool ForwardGraphs::is_watched(Id forward) const {
 
 std::optional<ForwardNote> ForwardGraphs::note_of_current_backward(std::optional<Id> reached) {
   close_ranges();
-  std::vector<bool> is_in(forwards_.size());
-  std::size_t open = forwards_.size();
-  const auto found = [&](std::size_t i) {
-    if (is_in[i]) return;
-    is_in[i] = true;
-    --open;
-  };
-  for (std::size_t i = 0; i < forwards_.size(); ++i) {
-    const Forward& one = forwards_[i];
-    if (!one.has_ended) --open;  // a backward within forward is the module's own business
-    if (one.id == reached || (one.gives_leaf && !one.is_differentiated)) found(i);
+  std::size_t unknown = 0;  // forwards that ended and have not been found in the graph
+  for (Forward& one : forwards_) {
+    one.is_found = one.id == reached || (one.gives_leaf && !one.is_differentiated);
+    if (one.has_ended && !one.is_found) ++unknown;
   }
-  const auto* nodes = open == 0 ? nullptr : torch::autograd::get_current_graph_task_nodes_in_graph();
-  if (nodes != nullptr) {
-    for (const Node* node : *nodes) {
-      if (node->sequence_nr() == kOpen) continue;  // where a gradient is accumulated
-      for (std::size_t i = 0; i < forwards_.size(); ++i) {
-        if (made(forwards_[i], node->thread_id(), node->sequence_nr())) found(i);
-      }
-      if (open == 0) break;
-    }
-  }
+  const auto* nodes = unknown == 0 ? nullptr : torch::autograd::get_current_graph_task_nodes_in_graph();
+  if (nodes != nullptr) find_in(*nodes, unknown);
   std::optional<ForwardNote> note;
-  for (std::size_t i = 0; i < forwards_.size(); ++i) {
-    if (!is_in[i]) continue;
-    forwards_[i].is_differentiated = true;
-    note = note ? joined(*note, forwards_[i].note) : forwards_[i].note;
+  for (Forward& one : forwards_) {
+    if (!one.is_found) continue;
+    one.is_differentiated = true;
+    note = note ? joined(*note, one.note) : one.note;
   }
   return note;
+}
+
+void ForwardGraphs::find_in(const std::unordered_set<Node*>& nodes, std::size_t unknown) {
+  for (const Node* node : nodes) {
+    if (node->sequence_nr() == kOpen) continue;  // where a gradient is accumulated
+    for (Forward& one : forwards_) {
+      if (one.is_found || !made(one, node->thread_id(), node->sequence_nr())) continue;
+      one.is_found = true;
+      if (--unknown == 0) return;
+    }
+  }
 }
 
 void ForwardGraphs::was_differentiated(Id forward) {
@@ -205,7 +201,8 @@ void ForwardGraphs::close_ranges() {
 }
 
 void ForwardGraphs::forget_dead() {
-  std::erase_if(forwards_, [&](const Forward& one) { return one.has_ended && one.is_watched && !outputs_->has(one.id); });
+  std::erase_if(forwards_,
+                [&](const Forward& one) { return one.has_ended && one.is_watched && !outputs_->has(one.id); });
   const auto is_unwatched = [](const Forward& one) { return one.has_ended && !one.is_watched; };
   while (static_cast<std::size_t>(std::count_if(forwards_.begin(), forwards_.end(), is_unwatched)) > kMostUnwatched) {
     forwards_.erase(std::find_if(forwards_.begin(), forwards_.end(), is_unwatched));

@@ -1,7 +1,8 @@
 // The forwards of a wrapper whose graphs may still be differentiated, and which of them a backward goes through.
-// forward -> ForwardGraphs -> reducer. A backward goes through a forward if its graph has a node that this forward made:
-// nodes carry their thread and a number that grows. So the bare module's graphs, made beside the wrapper, are told from
-// the wrapper's own. Belongs to the thread that runs forward and backward; graphs may be destroyed by any thread.
+// forward -> ForwardGraphs -> reducer. A backward goes through a forward if its graph has a node that this forward
+// made: nodes carry their thread and a number that grows. So the bare module's graphs, made beside the wrapper, are
+// told from the wrapper's own. Belongs to the thread that runs forward and backward; graphs may be destroyed by any
+// thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,7 +11,12 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <unordered_set>
 #include <vector>
+
+namespace torch::autograd {
+struct Node;
+}
 
 namespace lockstep {
 
@@ -68,10 +74,12 @@ class ForwardGraphs {
     bool is_watched = false;
     bool gives_leaf = false;  // an output is a parameter, whose backward has no node of this forward
     bool is_differentiated = false;
+    bool is_found = false;  // in the graph of the backward that was asked about last
   };
 
   Forward* find(Id forward);
   bool made(const Forward& forward, std::uint64_t thread, std::uint64_t number) const;
+  void find_in(const std::unordered_set<torch::autograd::Node*>& nodes, std::size_t unknown);
   void close_ranges();
   void forget_dead();
 

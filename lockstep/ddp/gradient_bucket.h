@@ -31,10 +31,10 @@ struct BucketMember {
 
 struct Launch {
   const ProcessGroup& group;
-  std::uint64_t backward = 0;           // which one since the beginning, the same on all ranks
-  const at::Tensor* added = nullptr;    // what autograd has just added to the gradient that arrives; see owns_gradient()
-  bool is_last = false;  // bucket of this backward
-  bool silent = false;   // contribute zeros, whatever this rank's gradients are
+  std::uint64_t backward = 0;         // which one since the beginning, the same on all ranks
+  const at::Tensor* added = nullptr;  // what autograd has just added to the gradient that arrives; see owns_gradient()
+  bool is_last = false;               // bucket of this backward
+  bool silent = false;                // contribute zeros, whatever this rank's gradients are
   bool look_for_non_finite = false;
 };
 

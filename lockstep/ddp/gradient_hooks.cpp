@@ -117,10 +117,16 @@ GradientScale::~GradientScale() {
 }
 
 bool owns_gradient(const at::Tensor& gradient, const at::Tensor* added) {
-  const bool is_passed = added != nullptr && added->defined() && added->has_storage() && gradient.has_storage() &&
-                         added->storage().is_alias_of(gradient.storage()) && !added->is_same(gradient) &&
-                         added->use_count() == 1;
-  return owns_its_memory(gradient, is_passed ? 2 : 1);
+  std::size_t holders = 1;
+  const auto shares = [&](const at::TensorBase& other) {
+    return other.has_storage() && other.storage().is_alias_of(gradient.storage());
+  };
+  if (added != nullptr && added->defined() && !added->is_same(gradient) && gradient.has_storage() && shares(*added)) {
+    // autograd still passes it on. If it is a view, it keeps what it views.
+    if (added->use_count() == 1) ++holders;
+    if (added->is_view() && shares(added->_base()) && added->_base().use_count() == 1) ++holders;
+  }
+  return owns_its_memory(gradient, holders);
 }
 
 struct EndOfBackward::Calls {

@@ -444,8 +444,8 @@ void Reducer::backward_lost() {
   reached_.clear();
 }
 
-// Other ranks may have got what this one had started before its backward failed, or wait for it still: so it is finished
-// on all ranks that have failed alike, and none of it is kept.
+// Other ranks may have got what this one had started before its backward failed, or wait for it still: so it is
+// finished on all ranks that have failed alike, and none of it is kept.
 void Reducer::drain() {
   for (const auto& bucket : buckets_) bucket->drop(group_);
 }

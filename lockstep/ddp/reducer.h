@@ -8,9 +8,9 @@
 // Buckets are started in their planned order as soon as all their gradients are there. Where ranks share memory nothing
 // runs beside backward: each hook does the share of reduction that has become possible, which on busy cores costs less
 // than a second thread. The gradients of parameters are complete and equal on all ranks when backward() returns; what
-// goes wrong, backward() throws. A backward that throws leaves nothing behind: what it had started is awaited and dropped
-// before the next one. The first backward shows in which order gradients come; buckets are then formed anew in rank 0's
-// order.
+// goes wrong, backward() throws. A backward that throws leaves nothing behind: what it had started is awaited and
+// dropped before the next one. The first backward shows in which order gradients come; buckets are then formed anew in
+// rank 0's order.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -144,9 +144,9 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   std::vector<PlannedParameter> planned_;
   std::uint64_t parameter_bytes_ = 0;
   std::vector<std::unique_ptr<GradientBucket>> buckets_;
-  std::vector<Place> places_;            // by parameter
-  std::vector<GradientHook> hooks_;      // by parameter
-  std::vector<LowHook> low_hooks_;       // of parameters that have a lower type in forward and backward
+  std::vector<Place> places_;        // by parameter
+  std::vector<GradientHook> hooks_;  // by parameter
+  std::vector<LowHook> low_hooks_;   // of parameters that have a lower type in forward and backward
   std::vector<GradientScale> scales_;
   std::optional<EndOfBackward> end_;
   std::optional<EndOfBackward> end_of_inputs_gradients_;
@@ -158,11 +158,11 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   // Of the backward that runs, or ran last.
   ForwardNote note_;
   std::thread::id thread_;
-  std::uint64_t backward_ = 0;  // counts those that were synchronised, the failed ones too
-  std::vector<int> fired_;      // by parameter: how often its gradient arrived
-  std::vector<int> expected_;   // by parameter: how often it will; empty: once
-  std::size_t launched_ = 0;    // buckets
-  std::vector<bool> reached_;   // by parameter: with skip_all_reduce_unused_params, what some rank will use
+  std::uint64_t backward_ = 0;         // counts those that were synchronised, the failed ones too
+  std::vector<int> fired_;             // by parameter: how often its gradient arrived
+  std::vector<int> expected_;          // by parameter: how often it will; empty: once
+  std::size_t launched_ = 0;           // buckets
+  std::vector<bool> reached_;          // by parameter: with skip_all_reduce_unused_params, what some rank will use
   std::vector<at::Tensor> set_aside_;  // by parameter: what was averaged before, where gradients are weighted
   BackwardReport report_;
   ReportExchange reports_;
@@ -170,7 +170,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   std::optional<ArenaScope> arena_scope_;
 
   // Since the last synchronised backward.
-  std::vector<bool> used_;  // by parameter
+  std::vector<bool> used_;         // by parameter
   std::vector<bool> used_before_;  // and before the backward that runs
   double weight_ = 0;              // of what has been added up
   double weight_before_ = 0;
@@ -179,9 +179,9 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   std::optional<double> unit_weight_;  // rank 0's first weight, which counts as 1
   std::vector<std::size_t> arrivals_;  // parameters in the order of the first backward
   bool rebuilt_ = false;
-  bool learning_ = false;         // static_graph: the first synchronised backward has not been
-  std::vector<int> in_first_;     // static_graph: how often each parameter's gradient arrived in it
-  std::vector<bool> ever_used_;   // static_graph: by some rank
+  bool learning_ = false;        // static_graph: the first synchronised backward has not been
+  std::vector<int> in_first_;    // static_graph: how often each parameter's gradient arrived in it
+  std::vector<bool> ever_used_;  // static_graph: by some rank
   ReducerStats stats_;
 };
 

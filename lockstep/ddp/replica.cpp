@@ -183,7 +183,7 @@ std::vector<TrainedParameter> Replica::trained_parameters(const NamedTensors& pa
     const auto is_it = [&](const at::Tensor& other) { return other.is_same(tensor); };
     // A tensor that is registered under several names is one parameter.
     if (std::any_of(trained.begin(), trained.end(), [&](const auto& known) { return is_it(known.tensor); })) continue;
-    if (GradientHook::watches(tensor)) throw wrapped_twice_error(name);
+    if (GradientHook::watches(tensor) || BackwardWatch::watches(tensor)) throw wrapped_twice_error(name);
     const bool is_sparse = std::any_of(sparse.begin(), sparse.end(), is_it);
     trained.push_back({.name = name,
                        .tensor = tensor,
@@ -278,15 +278,20 @@ void Replica::set_weight(std::optional<double> weight) {
 }
 
 double Replica::for_each_shard(const std::function<double(Shard)>& body) {
+  ShardedStep& step = sharded();
+  if (!synchronise_) {
+    throw options_error(
+        "for_each_shard() under no_sync(); to accumulate gradients make several backwards in the callback");
+  }
   compare_parameters(sharded_steps_);
-  const double loss = sharded().run(body);
+  const double loss = step.run(body);
   ++sharded_steps_;
   return loss;
 }
 
 ReducerStats Replica::stats() const {
   if (sharded_ != nullptr) {
-    return {.backwards = sharded_->state().step, .communication_seconds = sharded_->communication_seconds()};
+    return {.backwards = sharded_->step(), .communication_seconds = sharded_->communication_seconds()};
   }
   return reducer_ == nullptr ? ReducerStats{} : reducer_->stats();
 }

@@ -78,7 +78,7 @@ void ShardExchange::run_shard(int shard, const OnTurn& body, const at::ThreadLoc
   try {
     if (failure_ == nullptr) {
       const at::ThreadLocalStateGuard guard(settings);
-      if (at::get_num_threads() != threads) at::set_num_threads(threads);
+      at::set_num_threads(threads);
       begin_turn_(shard);
       try {
         body(shard);

@@ -43,10 +43,10 @@ class ShardExchange {
   // This rank has `own` shards, from `first` on; the other ranks have as many. `names` outlives it.
   ShardExchange(ProcessGroup group, int first, int own, const SynchronisedLayers& names);
 
-  // Calls `body` for each shard of this rank, in a thread with the caller's torch settings, and returns when all have
-  // ended. What one of them throws ends the turns of all: on this rank it is thrown here, in gather(), and by run() at
-  // last; the group is aborted with its text, unless this rank is alone. Error{desync} if shards do not all come to the
-  // same layers in the same order. Once.
+  // Calls `body` for each shard of this rank, in a thread with the caller's torch settings and number of threads, and
+  // returns when all have ended. What one of them throws ends the turns of all: on this rank it is thrown here, in
+  // gather(), and by run() at last; the group is aborted with its text, unless this rank is alone. Error{desync} if
+  // shards do not all come to the same layers in the same order. Once.
   void run(const OnTurn& body, OnTurn begin_turn, OnTurn end_turn);
 
   // The exchange in whose shard the calling thread is; null in no shard. Error{invalid_argument} in a lone shard.

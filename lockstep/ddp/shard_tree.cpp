@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "lockstep/collective/reduce.h"
+#include "lockstep/group/ownership.h"
 #include "lockstep/group/tensor_segments.h"
 
 namespace lockstep {
@@ -46,19 +47,24 @@ ShardResult mean_of(ShardResult left, const ShardResult& right, const StandIn& s
 // The elements in memory order.
 at::Tensor flat(const at::Tensor& dense) { return dense.as_strided({dense.numel()}, {1}); }
 
-// In shared memory a collective works in place if all of its operands lie there: those that do not are copied there.
+// In shared memory a collective works in place if all of its operands lie there and other ranks may write to them:
+// those that do not, or have memory that somebody else may look at, are copied there.
 class InSharedMemory {
  public:
-  InSharedMemory(const std::vector<at::Tensor>& flat_tensors, const ProcessGroup& group) : operands_(flat_tensors) {
+  InSharedMemory(const std::vector<at::Tensor>& tensors, const ProcessGroup& group) {
     std::int64_t count = 0;
-    for (const at::Tensor& tensor : flat_tensors) {
-      if (!group.is_shared(tensor)) count += tensor.numel();
+    std::vector<bool> is_copied;
+    for (const at::Tensor& tensor : tensors) {
+      is_copied.push_back(!group.is_shared(tensor) || !owns_its_memory(tensor));
+      if (is_copied.back()) count += tensor.numel();
     }
+    for (const at::Tensor& tensor : tensors) operands_.push_back(flat(tensor));
     if (count == 0) return;
-    const at::Tensor copies = group.empty({count}, flat_tensors.front().scalar_type());
+    const at::Tensor copies = group.empty({count}, tensors.front().scalar_type());
     std::int64_t begin = 0;
-    for (at::Tensor& operand : operands_) {
-      if (group.is_shared(operand)) continue;
+    for (std::size_t i = 0; i < operands_.size(); ++i) {
+      at::Tensor& operand = operands_[i];
+      if (!is_copied[i]) continue;
       const at::Tensor original = std::exchange(operand, copies.narrow(0, begin, operand.numel()));
       operand.copy_(original);
       originals_.emplace_back(original, operand);
@@ -104,14 +110,16 @@ double mean_of_tree(std::vector<double> values) {
 void average_over_ranks(const std::vector<at::Tensor>& tensors, const ProcessGroup& group) {
   if (group.size() == 1) return;
   std::map<at::ScalarType, std::vector<at::Tensor>> by_dtype;
-  for (const at::Tensor& tensor : tensors) by_dtype[tensor.scalar_type()].push_back(flat(tensor));
-  for (const auto& [dtype, flat_tensors] : by_dtype) {
+  for (const at::Tensor& tensor : tensors) by_dtype[tensor.scalar_type()].push_back(tensor);
+  for (const auto& [dtype, of_dtype] : by_dtype) {
     const CallOptions call{.name = "lockstep mode", .order = Order::tree};
     if (!group.shares_memory()) {
+      std::vector<at::Tensor> flat_tensors;
+      for (const at::Tensor& tensor : of_dtype) flat_tensors.push_back(flat(tensor));
       group.all_reduce(flat_tensors, ReduceOp::avg, call);
       continue;
     }
-    const InSharedMemory shared(flat_tensors, group);
+    const InSharedMemory shared(of_dtype, group);
     group.all_reduce(shared.operands(), ReduceOp::avg, call);
     shared.copy_back();
   }

@@ -19,7 +19,8 @@ namespace lockstep {
 
 struct ShardResult {
   double loss = 0;
-  // Dense, at the same position with the same strides in every result; undefined where a shard has none.
+  // Dense, each with memory of its own, which the tree writes to; at the same position with the same strides in every
+  // result; undefined where a shard has none.
   std::vector<at::Tensor> tensors = {};
   // Hashes of what must be the same after every shard.
   std::vector<std::uint64_t> hashes = {};

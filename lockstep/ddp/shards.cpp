@@ -1,13 +1,13 @@
 #include "lockstep/ddp/shards.h"
 
 #include <ATen/CPUGeneratorImpl.h>
-#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/full_like.h>
 #include <torch/nn/module.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <deque>
@@ -22,7 +22,11 @@
 #include "lockstep/collective/arena_engine.h"
 #include "lockstep/ddp/diagnostics.h"
 #include "lockstep/ddp/shard_exchange.h"
+#include "lockstep/ddp/thread_count.h"
+#include "lockstep/group/agreement.h"
 #include "lockstep/group/arena_allocator.h"
+#include "lockstep/group/ownership.h"
+#include "lockstep/group/shadow.h"
 
 namespace lockstep {
 namespace {
@@ -43,6 +47,12 @@ SynchronisedLayers synchronised_layers(const torch::nn::Module& module, const Pr
   return names;
 }
 
+std::vector<at::Tensor> tensors_of(const NamedTensors& named) {
+  std::vector<at::Tensor> tensors;
+  for (const auto& [name, tensor] : named) tensors.push_back(tensor);
+  return tensors;
+}
+
 void check_numbers(const LockstepMode& mode, int ranks) {
   if (mode.shards < 1 || !std::has_single_bit(static_cast<unsigned>(mode.shards))) {
     throw refusal(fmt::format("{} shards are no power of two", mode.shards));
@@ -52,6 +62,9 @@ void check_numbers(const LockstepMode& mode, int ranks) {
   }
   if (mode.shards % ranks != 0) {
     throw refusal(fmt::format("{} shards are too few for {} ranks", mode.shards, ranks));
+  }
+  if (mode.threads < 1) {
+    throw refusal(fmt::format("threads is {}; a shard computes with one thread or more", mode.threads));
   }
 }
 
@@ -121,6 +134,12 @@ std::string_view bytes_of(const at::Tensor& dense) {
   return {static_cast<const char*>(dense.const_data_ptr()), dense.nbytes()};
 }
 
+// Whether nobody else can see what is written to the gradient: see ownership.h.
+bool is_owned(const at::Tensor& gradient) {
+  return gradient.use_count() == 1 && owns_its_memory(gradient) && !gradient.requires_grad() && !gradient.is_conj() &&
+         !gradient.is_neg();
+}
+
 bool has_layout_of(const at::Tensor& gradient, const at::Tensor& parameter) {
   return gradient.is_non_overlapping_and_dense() &&
          (gradient.strides() == parameter.strides() || (gradient.is_contiguous() && parameter.is_contiguous()));
@@ -132,10 +151,12 @@ ShardedStep::ShardedStep(const torch::nn::Module& module, const NamedTensors& pa
                          ProcessGroup group, const LockstepMode& mode)
     : group_(std::move(group)),
       mode_(mode),
+      arithmetic_(arithmetic_here(mode.threads)),
       own_shards_(mode.shards / group_.size()),
       heap_(heap_of(group_)),
       synchronised_(synchronised_layers(module, group_)),
-      parameters_(parameters) {
+      parameters_(parameters),
+      watch_(tensors_of(parameters)) {
   agree_on_mode();
   check_numbers(mode_, group_.size());
   for (const auto& named : buffers) {
@@ -153,27 +174,29 @@ ShardedStep::ShardedStep(const torch::nn::Module& module, const NamedTensors& pa
 }
 
 void ShardedStep::agree_on_mode() const {
-  std::vector<std::int64_t> mine{mode_.shards, static_cast<std::int64_t>(mode_.seed), at::get_num_threads()};
-  const at::Tensor all =
-      at::stack(group_.all_gather(at::from_blob(mine.data(), {3}, at::kLong), {.name = "lockstep mode's options"}));
-  const auto* rows = all.const_data_ptr<std::int64_t>();
-  for (int rank = 1; rank < group_.size(); ++rank) {
-    const auto* row = rows + std::int64_t{3} * rank;
-    if (row[0] != rows[0] || row[1] != rows[1]) {
-      throw refusal(fmt::format("rank 0 has {} shards and seed {}, rank {} has {} shards and seed {}", rows[0], rows[1],
-                                rank, row[0], row[1]));
-    }
-    if (row[2] != rows[2]) {
-      throw refusal(
-          fmt::format("rank 0 has {} threads, rank {} has {}, and bits depend on their number; call "
-                      "at::set_num_threads() or set OMP_NUM_THREADS alike on all ranks",
-                      rows[2], rank, row[2]));
-    }
-  }
+  const std::string options = fmt::format("{} shards, seed {} and threads {}", mode_.shards, mode_.seed, mode_.threads);
+  const auto difference = first_difference(group_, options + "\n" + text_of(arithmetic_));
+  if (!difference) return;
+  const std::string sides =
+      fmt::format("rank 0 has {}, rank {} has {}", difference->on_rank_0, difference->rank, difference->on_rank);
+  if (difference->line == 0) throw refusal(sides);
+  throw refusal(
+      fmt::format("{}, and bits depend on it; give all ranks the same kind of machine, the same libtorch, settings and "
+                  "environment",
+                  sides));
+}
+
+void ShardedStep::fail_everywhere(const Error& error) const {
+  if (group_.size() > 1) group_.abort(error.what());  // the others wait, and get the same text
+  throw error;
 }
 
 double ShardedStep::run(const std::function<double(Shard)>& body) {
   if (is_running_) throw refusal("for_each_shard() was called by a shard's own callback");
+  if (is_shadowing()) {
+    throw refusal(
+        "a rank in join() has no more batches, and its shards would be missing; give all ranks as many steps");
+  }
   drop_gradients();
   std::size_t i = 0;
   for (const auto* kind : {&averaged_, &counted_}) {
@@ -213,6 +236,7 @@ double ShardedStep::run(const std::function<double(Shard)>& body) {
     ++step_;
     return mine.loss;
   } catch (...) {
+    watch_.note_in(nullptr);
     drop_gradients();
     is_changed_.assign(is_changed_.size(), true);
     restore_buffers();
@@ -231,13 +255,17 @@ void ShardedStep::compute_one_by_one(const std::function<double(Shard)>& body, S
     const Shard shard = shard_at(position);
     restore_buffers();
     double loss = 0;
+    const auto record = std::make_shared<BackwardRecord>();
     {
       const LoneShard lone;
+      const ThreadCount threads(mode_.threads);
       ShardRandomness randomness(mode_.seed, shard);
       randomness.enter();
+      watch_.note_in(record);
       loss = body(shard);
+      watch_.note_in(nullptr);
     }
-    tree.add(collect(loss));
+    tree.add(collect(loss, shard, record->left()));
   }
 }
 
@@ -246,6 +274,7 @@ struct ShardedStep::Lane {
   Lane(std::uint64_t seed, const Shard& of) : shard(of), randomness(seed, of) {}
   const Shard shard;
   ShardRandomness randomness;
+  const std::shared_ptr<BackwardRecord> record = std::make_shared<BackwardRecord>();
   std::vector<at::Tensor> gradients = {};
   std::vector<at::Tensor> buffers = {};
   double loss = 0;
@@ -258,9 +287,11 @@ void ShardedStep::bring(Lane& lane) {
   for (const auto* kind : {&averaged_, &counted_}) {
     for (const auto& [name, buffer] : *kind) copy_bytes(buffer, lane.buffers[i++]);
   }
+  watch_.note_in(lane.record);
 }
 
 void ShardedStep::put_away(Lane& lane) {
+  watch_.note_in(nullptr);
   std::size_t i = 0;
   for (const auto& [name, parameter] : parameters_) {
     lane.gradients[i++] = std::exchange(parameter.mutable_grad(), at::Tensor());
@@ -280,28 +311,39 @@ void ShardedStep::compute_together(const std::function<double(Shard)>& body, Sha
   }
   const auto lane_at = [&lanes](int position) -> Lane& { return lanes[static_cast<std::size_t>(position)]; };
   ShardExchange exchange(group_, shard_at(0).index, own_shards_, synchronised_);
-  exchange.run(
-      [&](int position) {
-        const ArenaScope scope(heap_);
-        lane_at(position).loss = body(lane_at(position).shard);
-      },
-      [&](int position) {
-        bring(lane_at(position));
-        lane_at(position).randomness.enter();
-      },
-      [&](int position) {
-        lane_at(position).randomness.leave();
-        put_away(lane_at(position));
-      });
+  {
+    const ThreadCount threads(mode_.threads);
+    exchange.run(
+        [&](int position) {
+          const ArenaScope scope(heap_);
+          lane_at(position).loss = body(lane_at(position).shard);
+        },
+        [&](int position) {
+          bring(lane_at(position));
+          lane_at(position).randomness.enter();
+        },
+        [&](int position) {
+          lane_at(position).randomness.leave();
+          put_away(lane_at(position));
+        });
+  }
   communication_seconds_ += exchange.communication_seconds();
   const ArenaScope scope(heap_);
   for (Lane& lane : lanes) {
     bring(lane);
-    tree.add(collect(lane.loss));
+    tree.add(collect(lane.loss, lane.shard, lane.record->left()));
   }
+  watch_.note_in(nullptr);
 }
 
-ShardResult ShardedStep::collect(double loss) {
+ShardResult ShardedStep::collect(double loss, const Shard& shard, BackwardRecord::Left left) {
+  if (left == BackwardRecord::Left::part) drop_gradients();
+  if (left == BackwardRecord::Left::mixture && has_gradients()) {
+    fail_everywhere(refusal(
+        fmt::format("a backward of shard {} failed, its callback went on, and what it left has been added to the "
+                    "gradients of other backwards; call zero_grad() when a backward fails",
+                    shard.index)));
+  }
   ShardResult result{.loss = loss};
   result.tensors.reserve(parameters_.size() + averaged_.size());
   const at::NoGradGuard no_grad;
@@ -316,12 +358,11 @@ void ShardedStep::collect_gradients(ShardResult& result) const {
     if (gradient.defined()) {
       const bool is_dense = gradient.layout() == at::kStrided;
       if (!is_dense || gradient.scalar_type() != parameter.scalar_type()) {
-        const Error error = unsupported_gradient_error(group_.rank(), name,
-                                                       is_dense ? "has another dtype than the parameter" : "is sparse");
-        group_.abort(error.what());  // the others wait, and get the same text
-        throw error;
+        fail_everywhere(unsupported_gradient_error(group_.rank(), name,
+                                                   is_dense ? "has another dtype than the parameter" : "is sparse"));
       }
-      if (!has_layout_of(gradient, parameter)) gradient = at::empty_like(parameter).copy_(gradient);
+      if (!is_owned(gradient) || !has_layout_of(gradient, parameter))
+        gradient = at::empty_like(parameter).copy_(gradient);
     }
     result.tensors.push_back(std::move(gradient));
   }
@@ -394,6 +435,10 @@ void ShardedStep::restore_buffers() {
   }
 }
 
+bool ShardedStep::has_gradients() const {
+  return std::ranges::any_of(parameters_, [](const auto& named) { return named.second.grad().defined(); });
+}
+
 void ShardedStep::drop_gradients() const {
   for (const auto& [name, parameter] : parameters_) parameter.mutable_grad() = at::Tensor();
 }
@@ -406,7 +451,11 @@ void ShardedStep::check_forward(bool is_training) const {
 }
 
 LockstepState ShardedStep::state() const {
-  return {.step = step_, .shards = mode_.shards, .seed = mode_.seed, .threads = at::get_num_threads()};
+  return {.step = step_,
+          .shards = mode_.shards,
+          .seed = mode_.seed,
+          .threads = mode_.threads,
+          .arithmetic = text_of(arithmetic_)};
 }
 
 void ShardedStep::load_state(const LockstepState& state) {
@@ -414,12 +463,33 @@ void ShardedStep::load_state(const LockstepState& state) {
     throw refusal(fmt::format("the state is of a run with {} shards and seed {}, this one has {} shards and seed {}",
                               state.shards, state.seed, mode_.shards, mode_.seed));
   }
-  if (state.threads != at::get_num_threads() && group_.rank() == 0) {
-    log_warning(fmt::format(
-        "lockstep mode: the run so far had {} threads a rank, this one has {}; from here on its bits will be others",
-        state.threads, at::get_num_threads()));
-  }
+  if (group_.rank() == 0) warn_of_changes(state);
   step_ = state.step;
+}
+
+void ShardedStep::warn_of_changes(const LockstepState& state) const {
+  const bool knows_threads = state.threads != 0, knows_arithmetic = !state.arithmetic.empty();
+  std::vector<std::string> changed;
+  if (knows_threads && state.threads != mode_.threads) {
+    changed.push_back(fmt::format("threads of a shard: {}, now {}", state.threads, mode_.threads));
+  }
+  if (knows_arithmetic) {
+    for (std::string& change : changes(parse_arithmetic(state.arithmetic), arithmetic_)) {
+      changed.push_back(std::move(change));
+    }
+  }
+  if (!changed.empty()) {
+    log_warning(
+        fmt::format("lockstep mode: the resumed run will not have the bits of the uninterrupted one, which had: {}",
+                    fmt::join(changed, "; ")));
+  }
+  if (!knows_threads || !knows_arithmetic) {
+    log_warning(
+        fmt::format("lockstep mode: the state does not say {}{}{} the run so far computed, so it is not known "
+                    "whether the resumed run has the bits of the uninterrupted one",
+                    knows_threads ? "" : "with how many threads", knows_threads || knows_arithmetic ? "" : " and ",
+                    knows_arithmetic ? "" : "with what kernels and settings"));
+  }
 }
 
 }  // namespace lockstep

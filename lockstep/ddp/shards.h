@@ -16,12 +16,13 @@
 //   });
 //   optimizer.step();
 //
+// A shard computes with LockstepMode::threads threads; what the bits depend on besides (arithmetic.h) ranks compare.
 // What the program owes: a callback whose outcome depends on the shard (its index, its step, its data) and on the
-// model, the same number of threads (at::set_num_threads) everywhere, and the same kind of machine. With synchronised
-// batch norms also: the same layers in the same order in every shard, forwards and backwards in the callback's own
-// thread, and no lock held over them.
-// Thread rule: as Replica. Ranks that are threads of one process take turns, shard by shard, since they share torch's
-// default generator; a callback must then not wait for other ranks, except in a synchronised batch norm.
+// model; between the steps only what has the same bits with any number of threads, as elementwise optimizers and
+// clip_grad_norm() have; and the same kind of machine. With synchronised batch norms also: data taken before the first
+// forward, where others go on; the same layers in the same order in every shard, forwards and backwards in the
+// callback's own thread, and no lock held over them. Thread rule: as Replica. Ranks that are threads of one process
+// take turns, shard by shard; a callback must then not wait for others, except in a synchronised batch norm.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -29,8 +30,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
+#include "lockstep/base/error.h"
+#include "lockstep/ddp/arithmetic.h"
+#include "lockstep/ddp/backward_watch.h"
 #include "lockstep/ddp/model_state.h"
 #include "lockstep/ddp/options.h"
 #include "lockstep/ddp/shard_tree.h"
@@ -55,20 +60,23 @@ struct LockstepState {
   std::uint64_t step = 0;  // of the next for_each_shard()
   int shards = 0;
   std::uint64_t seed = 0;
-  int threads = 0;  // of each rank
+  int threads = 0;              // of a shard; 0: nobody knows
+  std::string arithmetic = {};  // text_of(Arithmetic) of all ranks; empty: nobody knows
 };
 
 class ShardedStep {
  public:
   // parameters: those that are trained. Collective. Error{invalid_argument} on all ranks if the mode cannot work: with
   // this number of shards or ranks, with modules that are synchronised over a part of the ranks, with ranks that differ
-  // in the mode's options or in their numbers of threads.
+  // in the mode's options or in their arithmetic.
   ShardedStep(const torch::nn::Module& module, const NamedTensors& parameters, const NamedTensors& buffers,
               ProcessGroup group, const LockstepMode& mode);
 
   // Calls `body` for each of this rank's shards, in order of their indices, and returns the mean of what it returns
   // over all shards. Before each call torch's default CPU generator is seeded from seed, step and shard, and buffers
-  // are what they were before the step. Each call leaves the shard's gradient in .grad, by any number of backwards.
+  // are what they were before the step. Each call leaves the shard's gradient in .grad, by any number of backwards
+  // (microbatches: their gradients add up), or none. If one of them throws and the callback goes on, what it has left
+  // is dropped; Error{invalid_argument} if it has been added to what others left and zero_grad() has not been called.
   // Afterwards, on all ranks, .grad is the mean over all shards (nothing is left of what was there before; a parameter
   // that only some shards used has zero from the others, one that no shard used has none), buffers that any shard
   // changed are the mean of what each made of them (integer ones must be equal), and the generator is what it was.
@@ -82,33 +90,39 @@ class ShardedStep {
 
   double communication_seconds() const { return communication_seconds_; }  // in which it reduced or waited, so far
 
+  std::uint64_t step() const { return step_; }  // the next one
   LockstepState state() const;
-  // Error{invalid_argument} for other shards or another seed; warns of another number of threads.
+  // Error{invalid_argument} for other shards or another seed. Warns if threads or arithmetic are others, or not known.
   void load_state(const LockstepState& state);
 
  private:
   struct Lane;
 
   void agree_on_mode() const;
+  void warn_of_changes(const LockstepState& state) const;
+  [[noreturn]] void fail_everywhere(const Error& error) const;
   Shard shard_at(int position) const;
   void compute_one_by_one(const std::function<double(Shard)>& body, ShardTree& tree);
   void compute_together(const std::function<double(Shard)>& body, ShardTree& tree);
   void bring(Lane& lane);
   void put_away(Lane& lane);
-  ShardResult collect(double loss);
+  ShardResult collect(double loss, const Shard& shard, BackwardRecord::Left left);
   void collect_gradients(ShardResult& result) const;
   void collect_buffers(ShardResult& result);
   void agree(ShardResult& mine) const;
   void restore_buffers();
+  bool has_gradients() const;
   void drop_gradients() const;
   at::Tensor stand_in(std::size_t tensor) const;
 
   const ProcessGroup group_;
   const LockstepMode mode_;
+  const Arithmetic arithmetic_;
   const int own_shards_;
   const std::shared_ptr<ArenaHeap> heap_;  // null where ranks share no memory
   const SynchronisedLayers synchronised_;
   NamedTensors parameters_;
+  BackwardWatch watch_;
   NamedTensors averaged_;           // buffers of floating point
   NamedTensors counted_;            // all others, which must be equal
   std::vector<at::Tensor> before_;  // what buffers were before the step: those of averaged_, then of counted_

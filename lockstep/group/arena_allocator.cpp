@@ -3,15 +3,43 @@
 #include <ATen/ops/empty.h>
 #include <c10/core/Allocator.h>
 
+#include <algorithm>
+#include <atomic>
 #include <mutex>
 #include <shared_mutex>
+#include <sstream>
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/error.h"
+#include "lockstep/group/torch_errors.h"
+
 namespace lockstep {
+
+struct ArenaScope::State {
+  // The scope holds the heap; a thread that allocates nothing more keeps none alive.
+  std::weak_ptr<ArenaHeap> heap;
+  std::atomic<bool> is_open = true;
+  std::shared_ptr<State> outer;  // of the scope's thread, and for it alone
+};
+
 namespace {
 
-thread_local std::shared_ptr<ArenaHeap> t_heap;  // NOLINT: the switch is per thread by design
+using ScopeState = ArenaScope::State;
+
+thread_local std::shared_ptr<ScopeState> t_scope;  // NOLINT: the switch is per thread by design
+
+void drop_closed(std::shared_ptr<ScopeState>& scope) {
+  while (scope != nullptr && !scope->is_open.load(std::memory_order_acquire)) {
+    scope = std::shared_ptr<ScopeState>(scope->outer);
+  }
+}
+
+// Of the innermost open scope of this thread; null if there is none.
+std::shared_ptr<ArenaHeap> current_heap() {
+  drop_closed(t_scope);
+  return t_scope == nullptr ? nullptr : t_scope->heap.lock();
+}
 
 // The heaps that have handed out tensors, so that a block can be given back knowing its address only, which is all that
 // torch's raw interface passes. A heap with blocks out lives, so an address that lies in one finds it.
@@ -57,8 +85,9 @@ class ArenaAllocator final : public c10::Allocator {
   explicit ArenaAllocator(c10::Allocator* next) : next_(next) { next_deleter = next->raw_deleter(); }
 
   c10::DataPtr allocate(std::size_t bytes) override {
-    if (t_heap == nullptr || bytes < kArenaTensorBytes) return next_->allocate(bytes);
-    void* block = registry().allocate(t_heap, bytes);
+    if (t_scope == nullptr || bytes < kArenaTensorBytes) return next_->allocate(bytes);
+    const std::shared_ptr<ArenaHeap> heap = current_heap();
+    void* block = heap == nullptr ? nullptr : registry().allocate(heap, bytes);
     if (block == nullptr) return next_->allocate(bytes);
     return {block, block, &release, c10::Device(c10::DeviceType::CPU)};
   }
@@ -83,25 +112,60 @@ void install_once() {
   (void)installed;
 }
 
-}  // namespace
-
-ArenaScope::ArenaScope(std::shared_ptr<ArenaHeap> heap) : previous_(t_heap) {
-  if (heap == nullptr) return;
-  install_once();
-  t_heap = std::move(heap);
+// Error{invalid_argument} unless a tensor can have as many bytes.
+std::size_t bytes_of(at::IntArrayRef sizes, at::ScalarType dtype) {
+  std::int64_t bytes = static_cast<std::int64_t>(c10::elementSize(dtype)), strides = bytes;
+  for (const std::int64_t size : sizes) {
+    const bool is_negative = size < 0;
+    if (!is_negative && !__builtin_mul_overflow(strides, std::max<std::int64_t>(size, 1), &strides)) {
+      bytes *= size;
+      continue;
+    }
+    std::ostringstream text;
+    text << "empty: a tensor of the sizes " << sizes << (is_negative ? " has a negative one" : " has no memory");
+    if (!is_negative) text << " that is large enough";
+    throw Error(ErrorKind::invalid_argument, text.str(), {.operation = "empty"});
+  }
+  return static_cast<std::size_t>(bytes);
 }
 
-ArenaScope::~ArenaScope() { t_heap = std::move(previous_); }
+}  // namespace
+
+ArenaScope::ArenaScope(std::shared_ptr<ArenaHeap> heap) : heap_(std::move(heap)) {
+  if (heap_ == nullptr) return;
+  install_once();
+  for (std::shared_ptr<State>* scope = &t_scope;; scope = &(*scope)->outer) {
+    drop_closed(*scope);
+    if (*scope == nullptr) break;
+  }
+  state_ = std::make_shared<State>();
+  state_->heap = heap_;
+  state_->outer = std::move(t_scope);
+  t_scope = state_;
+}
+
+void ArenaScope::close() noexcept {
+  if (state_ == nullptr) return;
+  state_->is_open.store(false, std::memory_order_release);
+  drop_closed(t_scope);
+  state_.reset();
+  heap_.reset();
+}
+
+at::Tensor checked_empty(at::IntArrayRef sizes, at::ScalarType dtype) {
+  (void)bytes_of(sizes, dtype);
+  return as_errors("empty", ErrorKind::invalid_argument,
+                   [&] { return at::empty(sizes, at::TensorOptions().dtype(dtype)); });
+}
 
 at::Tensor empty_in_arena(const std::shared_ptr<ArenaHeap>& heap, at::IntArrayRef sizes, at::ScalarType dtype) {
-  std::size_t bytes = c10::elementSize(dtype);
-  for (const auto size : sizes) bytes *= static_cast<std::size_t>(size);
+  const std::size_t bytes = bytes_of(sizes, dtype);
+  const at::Tensor tensor = checked_empty({0}, dtype);
   void* block = bytes == 0 ? nullptr : registry().allocate(heap, bytes);
-  if (block == nullptr) return at::empty(sizes, at::TensorOptions().dtype(dtype));
+  if (block == nullptr) return checked_empty(sizes, dtype);
   auto storage = c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(), bytes,
       c10::DataPtr(block, block, &ArenaAllocator::release, c10::Device(c10::kCPU)), nullptr, false);
-  at::Tensor tensor = at::empty({0}, at::TensorOptions().dtype(dtype));
   tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(c10::Storage(std::move(storage)));
   tensor.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
   return tensor;

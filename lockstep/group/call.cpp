@@ -38,26 +38,36 @@ bool is_in_place(OpKind kind) {
   return kind == OpKind::all_reduce || kind == OpKind::reduce || kind == OpKind::broadcast;
 }
 
+Flow flow_of_outputs(OpKind kind, bool is_root) {
+  switch (kind) {
+    case OpKind::all_reduce: return Flow::update;
+    case OpKind::reduce: return is_root ? Flow::update : Flow::spoil;
+    case OpKind::broadcast: return is_root ? Flow::read : Flow::replace;
+    default: return Flow::write;
+  }
+}
+
 }  // namespace
 
-void Call::set(OpKind kind, at::TensorList outputs, at::TensorList inputs, Memory memory) {
+void Call::set(OpKind kind, at::TensorList outputs, at::TensorList inputs, const Caller& caller) {
   clear();
   collective_.kind = kind;
+  collective_.root = caller.root;
   if (kind == OpKind::barrier) return;
-  const bool in_place = is_in_place(kind);
   const bool reduces = kind == OpKind::all_reduce || kind == OpKind::reduce || kind == OpKind::reduce_scatter;
   const Use use = reduces ? Use::reduce : Use::move;
-  output_.assign(outputs, to_string(kind), use, in_place ? Flow::update : Flow::write, memory);
-  if (in_place) {
+  output_.assign(outputs, to_string(kind), use, flow_of_outputs(kind, caller.rank == caller.root), caller.memory);
+  if (is_in_place(kind)) {
     collective_.dtype = output_.dtype();
     collective_.count = output_.count();
     return;
   }
-  input_.assign(inputs, to_string(kind), use, Flow::read, memory);
+  input_.assign(inputs, to_string(kind), use, Flow::read, caller.memory);
   if (!outputs.empty() && !inputs.empty() && outputs.front().scalar_type() != inputs.front().scalar_type()) {
     refuse(kind, "input is " + std::string(to_string(input_.dtype())) + " where output is " +
                      std::string(to_string(output_.dtype())));
   }
+  keep_apart(caller.rank);
   collective_.dtype = inputs.empty() ? output_.dtype() : input_.dtype();
   if (kind == OpKind::all_to_all) {
     mine_.clear();
@@ -67,6 +77,15 @@ void Call::set(OpKind kind, at::TensorList outputs, at::TensorList inputs, Memor
   }
   const bool by_output = kind == OpKind::reduce_scatter || kind == OpKind::scatter;
   collective_.count = by_output ? output_.count() : input_.count();
+}
+
+// all_gather's input may be this rank's part of the output, and reduce_scatter's output its part of the input.
+void Call::keep_apart(int rank) {
+  using Part = TensorSegments::Part;
+  const bool gathers = collective_.kind == OpKind::all_gather, scatters = collective_.kind == OpKind::reduce_scatter;
+  const TensorSegments& part = gathers ? input_ : output_;
+  const std::size_t offset = part.count() * element_size(part.dtype()) * static_cast<std::size_t>(rank);
+  input_.keep_apart_from(output_, gathers ? Part::inputs : scatters ? Part::outputs : Part::none, offset);
 }
 
 // What every rank sends to every rank. All ranks get the same matrix, or the same error.

@@ -15,10 +15,17 @@ namespace lockstep {
 
 class Call {
  public:
+  // Who calls.
+  struct Caller {
+    int rank = 0;
+    int root = 0;
+    Memory memory = Memory::host;
+  };
   // all_reduce, reduce and broadcast have outputs only, and a barrier no tensors. Lists are joined; with a root, the
-  // list that only the root needs is empty elsewhere. Error{invalid_argument} before anything is sent.
-  void set(OpKind kind, at::TensorList outputs, at::TensorList inputs, Memory memory);
-  // What set() cannot know: reduction, order, root, name, flight record.
+  // list that only the root needs is empty elsewhere. Error{invalid_argument} before anything is sent: see
+  // TensorSegments. Inputs that lie over outputs are copied, but for those that Collective allows.
+  void set(OpKind kind, at::TensorList outputs, at::TensorList inputs, const Caller& caller);
+  // What set() cannot know: reduction, order, name, flight record.
   Collective& collective() { return collective_; }
   void set_deadline(Deadline deadline) { deadline_ = deadline; }
 
@@ -28,6 +35,7 @@ class Call {
   void clear();
 
  private:
+  void keep_apart(int rank);
   void agree_on_counts(Engine& engine);
 
   Collective collective_;

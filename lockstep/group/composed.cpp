@@ -1,14 +1,17 @@
 #include "lockstep/group/composed.h"
 
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/_sparse_coo_tensor_unsafe.h>
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
-#include <numeric>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/group/tensor_segments.h"
+#include "lockstep/group/torch_errors.h"
 
 namespace lockstep {
 namespace {
@@ -19,13 +22,35 @@ constexpr std::size_t kMostDimensions = 64;  // of a tensor in torch
   throw Error(ErrorKind::invalid_argument, operation + ": " + why, {.operation = operation});
 }
 
+// An index outside of its dimension.
+struct WrongIndex {
+  std::int64_t dimension = 0;
+  std::int64_t index = 0;
+};
+
+// The first of them. indices: by sparse dimension, then by element.
+std::optional<WrongIndex> wrong_index(const at::Tensor& indices, at::IntArrayRef sizes) {
+  const at::Tensor in_order = indices.contiguous();
+  const auto* index = in_order.const_data_ptr<std::int64_t>();
+  for (std::int64_t dimension = 0; dimension < in_order.size(0); ++dimension) {
+    for (std::int64_t i = 0; i < in_order.size(1); ++i, ++index) {
+      if (*index < 0 || *index >= sizes[static_cast<std::size_t>(dimension)]) return WrongIndex{dimension, *index};
+    }
+  }
+  return std::nullopt;
+}
+
+std::string text_of(const WrongIndex& wrong, at::IntArrayRef sizes) {
+  return "an index " + std::to_string(wrong.index) + " in dimension " + std::to_string(wrong.dimension) +
+         ", which has the size " + std::to_string(sizes[static_cast<std::size_t>(wrong.dimension)]);
+}
+
 // What one rank gave: its type and its sizes; fixed in length, so that ranks can tell each other without agreeing
-// first.
+// first. And what is wrong with it, so that all ranks refuse it alike: an index of a sparse tensor.
 struct Shape {
   std::int64_t type = 0;
   std::vector<std::int64_t> sizes;
-
-  friend bool operator==(const Shape&, const Shape&) = default;
+  std::optional<WrongIndex> wrong = {};
 };
 
 std::string text_of(const Shape& shape) {
@@ -34,21 +59,54 @@ std::string text_of(const Shape& shape) {
   return std::string(at::toString(static_cast<at::ScalarType>(shape.type))) + " (" + text + ")";
 }
 
+// As numbers: type, how many sizes, the sizes, whether an index is wrong, its dimension, the index.
+constexpr std::size_t kToldNumbers = kMostDimensions + 5;
+
+void tell(const Shape& shape, std::int64_t* numbers) {
+  *numbers++ = shape.type;
+  *numbers++ = static_cast<std::int64_t>(shape.sizes.size());
+  std::copy(shape.sizes.begin(), shape.sizes.end(), numbers);
+  if (!shape.wrong) return;
+  numbers[kMostDimensions] = 1;
+  numbers[kMostDimensions + 1] = shape.wrong->dimension;
+  numbers[kMostDimensions + 2] = shape.wrong->index;
+}
+
+// Error{corrupt_data} unless a tensor can have such a shape.
+Shape hear(const std::int64_t* numbers, std::size_t rank, const std::string& operation) {
+  const auto refuse_told = [&](const std::string& what) {
+    throw Error(ErrorKind::corrupt_data,
+                operation + ": rank " + std::to_string(rank) + " tells of a tensor " + what +
+                    "; do all ranks make the same calls?",
+                {.peer = static_cast<int>(rank), .operation = operation});
+  };
+  Shape shape{.type = numbers[0], .sizes = {}};
+  if (numbers[1] < 0 || numbers[1] > static_cast<std::int64_t>(kMostDimensions)) {
+    refuse_told("with " + std::to_string(numbers[1]) + " dimensions");
+  }
+  numbers += 2;
+  shape.sizes.assign(numbers, numbers + numbers[-1]);
+  std::int64_t bytes = 16;  // of the largest element
+  for (const std::int64_t size : shape.sizes) {
+    if (size < 0 || __builtin_mul_overflow(bytes, std::max<std::int64_t>(size, 1), &bytes)) {
+      refuse_told("of impossible sizes: " + text_of(shape));
+    }
+  }
+  if (numbers[kMostDimensions] != 0) shape.wrong = {numbers[kMostDimensions + 1], numbers[kMostDimensions + 2]};
+  return shape;
+}
+
 std::vector<Shape> tell_shapes(const ProcessGroup& group, const std::string& operation, const Shape& mine,
                                const CallOptions& options) {
   if (mine.sizes.size() > kMostDimensions) {
     refuse(operation, std::to_string(mine.sizes.size()) + " dimensions, at most " + std::to_string(kMostDimensions) +
                           " can be told");
   }
-  const at::Tensor told = at::empty({static_cast<std::int64_t>(kMostDimensions + 2)}, at::kLong).zero_();
-  auto* numbers = told.mutable_data_ptr<std::int64_t>();
-  numbers[0] = mine.type;
-  numbers[1] = static_cast<std::int64_t>(mine.sizes.size());
-  std::copy(mine.sizes.begin(), mine.sizes.end(), numbers + 2);
+  const at::Tensor told = at::empty({static_cast<std::int64_t>(kToldNumbers)}, at::kLong).zero_();
+  tell(mine, told.mutable_data_ptr<std::int64_t>());
   std::vector<Shape> shapes;
   for (const at::Tensor& each : group.all_gather(told, options)) {
-    const auto* theirs = each.const_data_ptr<std::int64_t>();
-    shapes.push_back({theirs[0], {theirs + 2, theirs + 2 + theirs[1]}});
+    shapes.push_back(hear(each.const_data_ptr<std::int64_t>(), shapes.size(), operation));
   }
   return shapes;
 }
@@ -68,8 +126,27 @@ void require_alike(const std::string& operation, const std::vector<Shape>& shape
          std::string("the type and ") + sizes_are + " must be the same on all ranks, except the first: " + all);
 }
 
+void require_all_dense(at::TensorList tensors, std::string_view operation, const std::string& name) {
+  for (std::size_t i = 0; i < tensors.size(); ++i) require_dense(tensors[i], operation, name + std::to_string(i));
+}
+
+std::vector<at::Tensor> split(const at::Tensor& tensor, at::IntArrayRef splits, std::string_view operation) {
+  return as_errors(operation, ErrorKind::invalid_argument, [&] { return tensor.detach().split_with_sizes(splits); });
+}
+
+// All ranks see the same, so all refuse or none.
+void require_no_wrong_index(const std::string& operation, const std::vector<Shape>& shapes, at::IntArrayRef sizes) {
+  for (std::size_t rank = 0; rank < shapes.size(); ++rank) {
+    if (!shapes[rank].wrong) continue;
+    WrongIndex wrong = *shapes[rank].wrong;
+    if (wrong.dimension < 0 || wrong.dimension >= static_cast<std::int64_t>(sizes.size())) wrong.dimension = 0;
+    refuse(operation, "rank " + std::to_string(rank) + " gave " + text_of(wrong, sizes));
+  }
+}
+
 std::vector<at::Tensor> parts_of(const at::Tensor& tensor, std::vector<std::int64_t> splits, int ranks,
                                  const char* which) {
+  require_dense(tensor, "all_to_all_single", std::string("the ") + which + " tensor");
   const std::int64_t rows = tensor.dim() == 0 ? 0 : tensor.size(0);
   if (splits.empty()) {
     if (tensor.dim() == 0 || rows % ranks != 0) {
@@ -78,20 +155,22 @@ std::vector<at::Tensor> parts_of(const at::Tensor& tensor, std::vector<std::int6
     }
     splits.assign(static_cast<std::size_t>(ranks), rows / ranks);
   }
-  const bool is_negative = std::any_of(splits.begin(), splits.end(), [](std::int64_t split) { return split < 0; });
-  if (static_cast<int>(splits.size()) != ranks || is_negative ||
-      std::accumulate(splits.begin(), splits.end(), std::int64_t{0}) != rows) {
+  std::int64_t left = rows;  // below 0 once one is negative or too many
+  for (const std::int64_t rows_of_rank : splits) left = rows_of_rank < 0 || rows_of_rank > left ? -1 : left - rows_of_rank;
+  if (static_cast<int>(splits.size()) != ranks || left != 0) {
     refuse("all_to_all_single", std::string("the splits of the ") + which + " must be " + std::to_string(ranks) +
                                     " numbers of rows that add up to its " + std::to_string(rows));
   }
-  return tensor.split_with_sizes(splits);
+  return split(tensor, splits, "all_to_all_single");
 }
 
 // Empty tensors for what the others' rows will be.
-std::vector<at::Tensor> gather_rows(const ProcessGroup& group, const at::Tensor& rows, const std::vector<Shape>& shapes,
-                                    const CallOptions& options) {
+std::vector<at::Tensor> gather_rows(const ProcessGroup& group, const std::string& operation, const at::Tensor& rows,
+                                    const std::vector<Shape>& shapes, const CallOptions& options) {
   std::vector<at::Tensor> outputs;
-  for (const Shape& shape : shapes) outputs.push_back(at::empty(shape.sizes, rows.options().requires_grad(false)));
+  as_errors(operation, ErrorKind::invalid_argument, [&] {
+    for (const Shape& shape : shapes) outputs.push_back(at::empty(shape.sizes, rows.options().requires_grad(false)));
+  });
   const std::vector<at::Tensor> inputs(static_cast<std::size_t>(group.size()), rows);  // the same to every rank
   group.all_to_all(outputs, inputs, options);
   return outputs;
@@ -107,25 +186,29 @@ std::vector<std::int64_t> sizes_with(std::int64_t first, at::IntArrayRef rest) {
 
 std::vector<at::Tensor> all_gather_ragged(const ProcessGroup& group, const at::Tensor& input,
                                           const CallOptions& options) {
-  if (!input.defined() || input.layout() != at::kStrided)
-    refuse("all_gather_ragged", "the input is not a dense tensor");
-  const at::Tensor rows = (input.dim() == 0 ? input.reshape({1}) : input).detach().contiguous();
+  require_dense(input, "all_gather_ragged", "the input tensor");
+  const at::Tensor rows = as_errors("all_gather_ragged", ErrorKind::invalid_argument, [&] {
+    return input.dim() == 0 ? input.detach().reshape({1}) : input.detach();
+  });
   const auto shapes = tell_shapes(group, "all_gather_ragged",
                                   {static_cast<std::int64_t>(rows.scalar_type()), rows.sizes().vec()}, options);
   require_alike("all_gather_ragged", shapes, "the dimensions");
-  return gather_rows(group, rows, shapes, options);
+  return gather_rows(group, "all_gather_ragged", rows, shapes, options);
 }
 
 std::vector<std::vector<at::Tensor>> all_gather_coalesced(const ProcessGroup& group, at::TensorList inputs,
                                                           const CallOptions& options) {
+  require_all_dense(inputs, "all_gather", "input tensor ");
   std::vector<at::Tensor> joined;  // by rank, then by input
   std::vector<std::vector<at::Tensor>> outputs(static_cast<std::size_t>(group.size()));
-  for (std::vector<at::Tensor>& of_rank : outputs) {
-    for (const at::Tensor& input : inputs) {
-      of_rank.push_back(at::empty(input.sizes(), input.options().requires_grad(false)));
-      joined.push_back(of_rank.back());
+  as_errors("all_gather", ErrorKind::invalid_argument, [&] {
+    for (std::vector<at::Tensor>& of_rank : outputs) {
+      for (const at::Tensor& input : inputs) {
+        of_rank.push_back(at::empty(input.sizes(), input.options().requires_grad(false)));
+        joined.push_back(of_rank.back());
+      }
     }
-  }
+  });
   group.all_gather_into(joined, inputs, options);
   return outputs;
 }
@@ -136,6 +219,8 @@ void reduce_scatter_coalesced(const ProcessGroup& group, at::TensorList outputs,
     refuse("reduce_scatter",
            std::to_string(inputs.size()) + " inputs for " + std::to_string(outputs.size()) + " outputs");
   }
+  require_all_dense(inputs, "reduce_scatter", "input tensor ");
+  require_all_dense(outputs, "reduce_scatter", "output tensor ");
   std::vector<std::vector<at::Tensor>> parts;  // by input, then by rank
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const at::Tensor& input = inputs[i];
@@ -146,7 +231,7 @@ void reduce_scatter_coalesced(const ProcessGroup& group, at::TensorList outputs,
                                    std::to_string(group.size()) + " of the second, along its first dimension");
     }
     const std::vector<std::int64_t> splits(static_cast<std::size_t>(group.size()), input.size(0) / group.size());
-    parts.push_back(input.split_with_sizes(splits));
+    parts.push_back(split(input, splits, "reduce_scatter"));
   }
   std::vector<at::Tensor> joined;  // by rank, then by input
   for (std::size_t rank = 0; rank < static_cast<std::size_t>(group.size()); ++rank) {
@@ -162,14 +247,38 @@ void all_to_all_single(const ProcessGroup& group, const at::Tensor& output, cons
                    parts_of(input, std::move(input_splits), group.size(), "input"), options);
 }
 
-void premultiply(at::TensorList tensors, const at::Tensor& factor) {
-  if (!factor.defined() || factor.numel() != 1) refuse("premul_sum", "the factor is not a tensor of one element");
-  for (const at::Tensor& tensor : tensors) tensor.detach().mul_(factor.detach());
+namespace {
+
+template <class Factor>
+void multiply_each(at::TensorList tensors, const Factor& factor) {
+  constexpr std::string_view kOperation = "premul_sum";
+  require_all_dense(tensors, kOperation, "tensor ");
+  std::vector<MemorySpan> spans;
+  if (const auto pair = find_overlap(tensors, spans)) {
+    refuse(std::string(kOperation), "tensors " + std::to_string(pair->first) + " and " + std::to_string(pair->second) +
+                                        " lie over each other in memory, which would be multiplied twice");
+  }
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (!overlaps_itself(tensors[i])) continue;
+    refuse(std::string(kOperation), "tensor " + std::to_string(i) + " has elements that share memory; clone() it");
+  }
+  as_errors(kOperation, ErrorKind::invalid_argument, [&] {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    for (const at::Tensor& tensor : tensors) {
+      tensor.mul_(factor);
+      if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
+    }
+  });
 }
 
-void premultiply(at::TensorList tensors, double factor) {
-  for (const at::Tensor& tensor : tensors) tensor.detach().mul_(factor);
+}  // namespace
+
+void premultiply(at::TensorList tensors, const at::Tensor& factor) {
+  if (!factor.defined() || factor.numel() != 1) refuse("premul_sum", "the factor is not a tensor of one element");
+  multiply_each(tensors, factor);
 }
+
+void premultiply(at::TensorList tensors, double factor) { multiply_each(tensors, factor); }
 
 void all_reduce_premul_sum(const ProcessGroup& group, at::TensorList tensors, const at::Tensor& factor,
                            const CallOptions& options) {
@@ -184,34 +293,58 @@ void all_reduce_premul_sum(const ProcessGroup& group, at::TensorList tensors, do
 }
 
 at::Tensor all_reduce_sparse(const ProcessGroup& group, const at::Tensor& sparse, const CallOptions& options) {
-  if (!sparse.defined() || sparse.layout() != at::kSparse)
-    refuse("all_reduce_sparse", "the tensor is not sparse (COO)");
-  const at::Tensor mine = sparse.detach().coalesce();
-  const at::Tensor indices = mine.indices().transpose(0, 1).contiguous(), values = mine.values().contiguous();
+  const std::string operation = "all_reduce_sparse";
+  if (!sparse.defined() || sparse.layout() != at::kSparse) refuse(operation, "the tensor is not sparse (COO)");
+  const std::optional<WrongIndex> wrong = wrong_index(sparse._indices().cpu(), sparse.sizes());
+  const at::Tensor mine = wrong ? sparse.detach() : as_errors(operation, ErrorKind::invalid_argument, [&] {
+    return sparse.detach().coalesce();
+  });
+  const at::Tensor indices = mine._indices().transpose(0, 1), values = mine._values();
   // Type and sizes, behind what they agree on: how many dimensions are sparse, and of this rank how many elements.
-  Shape shape{static_cast<std::int64_t>(values.scalar_type()), sizes_with(mine.sparse_dim(), mine.sizes())};
+  Shape shape{static_cast<std::int64_t>(values.scalar_type()), sizes_with(mine.sparse_dim(), mine.sizes()), wrong};
   shape.sizes.insert(shape.sizes.begin(), values.size(0));
-  const std::vector<Shape> told = tell_shapes(group, "all_reduce_sparse", shape, options);
-  require_alike("all_reduce_sparse", told, "(elements, sparse dimensions, all dimensions)");
+  const std::vector<Shape> told = tell_shapes(group, operation, shape, options);
+  require_alike(operation, told, "(elements, sparse dimensions, all dimensions)");
+  require_no_wrong_index(operation, told, mine.sizes());
   std::vector<Shape> of_indices, of_values;
   for (const Shape& theirs : told) {
     const std::int64_t elements = theirs.sizes[0];
     of_indices.push_back({0, {elements, mine.sparse_dim()}});
     of_values.push_back({0, sizes_with(elements, values.sizes().slice(1))});
   }
-  const auto all_indices = gather_rows(group, indices, of_indices, options);
-  const auto all_values = gather_rows(group, values, of_values, options);
+  const auto all_indices = gather_rows(group, operation, indices, of_indices, options);
+  const auto all_values = gather_rows(group, operation, values, of_values, options);
   at::Tensor sum;
   for (std::size_t rank = 0; rank < told.size(); ++rank) {
-    const at::Tensor theirs = at::_sparse_coo_tensor_unsafe(all_indices[rank].transpose(0, 1), all_values[rank],
-                                                            mine.sizes(), mine.options().requires_grad(false), true);
-    sum = sum.defined() ? sum.add(theirs).coalesce() : theirs;
+    const at::Tensor theirs_by_dimension = all_indices[rank].transpose(0, 1);
+    if (const auto damaged = wrong_index(theirs_by_dimension.cpu(), mine.sizes())) {
+      throw Error(ErrorKind::corrupt_data,
+                  operation + ": from rank " + std::to_string(rank) + " came " + text_of(*damaged, mine.sizes()),
+                  {.peer = static_cast<int>(rank), .operation = operation});
+    }
+    sum = as_errors(operation, ErrorKind::internal, [&] {
+      const at::Tensor theirs = at::_sparse_coo_tensor_unsafe(theirs_by_dimension, all_values[rank], mine.sizes(),
+                                                              mine.options().requires_grad(false), true);
+      return sum.defined() ? sum.add(theirs).coalesce() : theirs;
+    });
   }
   return sum;
 }
 
 std::vector<Work> batch_isend_irecv(const ProcessGroup& group, const std::vector<MessageCall>& calls,
                                     const CallOptions& options) {
+  for (std::size_t i = 0; i < calls.size(); ++i) {  // before any of them is sent
+    const bool receives = calls[i].kind == MessageCall::Kind::receive;
+    const std::string name = "tensor " + std::to_string(i);
+    require_dense(calls[i].tensor, "batch_isend_irecv", name);
+    if (receives && overlaps_itself(calls[i].tensor)) {
+      refuse("batch_isend_irecv", name + " has elements that share memory, so nothing can be received into it");
+    }
+    if (calls[i].peer >= group.size() || calls[i].peer < (receives ? kAnySource : 0)) {
+      refuse("batch_isend_irecv", "call " + std::to_string(i) + ": " + std::to_string(calls[i].peer) +
+                                      " is not a rank of this group of " + std::to_string(group.size()));
+    }
+  }
   std::vector<Work> works;
   for (const MessageCall& call : calls) {
     works.push_back(call.kind == MessageCall::Kind::send ? group.send_async(call.tensor, call.peer, call.tag, options)

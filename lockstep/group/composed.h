@@ -32,7 +32,7 @@ void all_to_all_single(const ProcessGroup& group, const at::Tensor& output, cons
                        const CallOptions& options = {});
 
 // Multiplies by this rank's factor before it sums: a number, or a tensor of one element. `premultiply` is the first
-// half, for use with any operation.
+// half, for use with any operation; Error{invalid_argument} if memory would be multiplied twice.
 void all_reduce_premul_sum(const ProcessGroup& group, at::TensorList tensors, const at::Tensor& factor,
                            const CallOptions& options = {});
 void all_reduce_premul_sum(const ProcessGroup& group, at::TensorList tensors, double factor,
@@ -41,7 +41,8 @@ void premultiply(at::TensorList tensors, const at::Tensor& factor);
 void premultiply(at::TensorList tensors, double factor);
 
 // The sum of all ranks' sparse (COO) tensors of one shape and type, coalesced; an element that several ranks have is
-// added up in rank order.
+// added up in rank order. If a rank has an index outside of its dimension, all ranks get Error{invalid_argument} that
+// names it, and the group goes on.
 at::Tensor all_reduce_sparse(const ProcessGroup& group, const at::Tensor& sparse, const CallOptions& options = {});
 
 // Starts all messages, then returns their works in the same order: so ranks that send to each other need not agree on

@@ -1,6 +1,7 @@
 // Objects between ranks: anything that an ObjectCodec turns into bytes and back. object -> bytes -> tensors -> group.
 // Bytes are data, never code: decoding runs nothing but the codec. Collective and blocking; errors as of ProcessGroup's
-// calls, and Error{corrupt_data} from a codec that cannot read what came.
+// calls, and Error{corrupt_data} from a codec that cannot read what came, or naming a rank that tells lengths that no
+// object has.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -25,7 +26,7 @@ struct ObjectCodec<std::string> {
   static std::string decode(std::string_view bytes) { return std::string(bytes); }
 };
 
-// Dense CPU tensors of any shape and type.
+// Dense CPU tensors of any shape, strides and type. Error{invalid_argument} for others.
 template <>
 struct ObjectCodec<at::Tensor> {
   static std::string encode(const at::Tensor& tensor);

@@ -21,6 +21,7 @@
 #include "lockstep/group/call.h"
 #include "lockstep/group/connect.h"
 #include "lockstep/group/tensor_segments.h"
+#include "lockstep/group/torch_errors.h"
 #include "lockstep/messages/messenger.h"
 #include "lockstep/messages/monitored_barrier.h"
 #include "lockstep/observe/process_recorder.h"
@@ -219,9 +220,12 @@ std::string_view ProcessGroup::transport() const { return state_->engine->name()
 Duration ProcessGroup::timeout() const { return state_->timeout; }
 
 void ProcessGroup::all_reduce(const at::Tensor& tensor, ReduceOp op, const CallOptions& options) const {
-  if (tensor.defined() && tensor.is_contiguous() && tensor.device().is_cpu()) {
+  std::byte* memory = is_plain(tensor) ? as_errors("all_reduce", ErrorKind::invalid_argument, [&] {
+    return static_cast<std::byte*>(tensor.mutable_data_ptr());  // a copy-on-write twin keeps its own
+  }) : nullptr;
+  if (memory != nullptr && is_aligned(tensor, memory)) {
     // The way of small messages: no list, no allocation.
-    const Segment segment{static_cast<std::byte*>(tensor.data_ptr()), static_cast<std::size_t>(tensor.nbytes())};
+    const Segment segment{memory, static_cast<std::size_t>(tensor.nbytes())};
     const Collective collective{.kind = OpKind::all_reduce,
                                 .reduce = op,
                                 .order = options.order,
@@ -243,10 +247,9 @@ struct ProcessGroup::Plan {
   int root = 0;
 
   void set(Call& call, const CallOptions& options, const State& state) const {
-    call.set(kind, outputs, inputs, state.memory);
+    call.set(kind, outputs, inputs, {.rank = state.engine->rank(), .root = root, .memory = state.memory});
     call.collective().reduce = reduce;
     call.collective().order = options.order;
-    call.collective().root = root;
     call.collective().name = hash_of(options.name);
     call.set_deadline(state.deadline(options));
   }
@@ -264,10 +267,12 @@ Work ProcessGroup::start(const Plan& plan, const CallOptions& options) const {
   return options.in_caller ? state_->run_to_end(lease) : state_->start(lease);
 }
 
-std::vector<at::Tensor> ProcessGroup::one_for_each_rank(const at::Tensor& like) const {
+std::vector<at::Tensor> ProcessGroup::one_for_each_rank(const at::Tensor& like, std::string_view operation) const {
+  require_dense(like, operation, "input tensor 0");
   std::vector<std::int64_t> sizes{size()};
   for (const auto length : like.sizes()) sizes.push_back(length);
-  return at::empty(sizes, like.options().requires_grad(false)).unbind(0);
+  return as_errors(operation, ErrorKind::invalid_argument,
+                   [&] { return at::empty(sizes, like.options().requires_grad(false)).unbind(0); });
 }
 
 void ProcessGroup::all_reduce(at::TensorList tensors, ReduceOp op, const CallOptions& options) const {
@@ -281,7 +286,7 @@ void ProcessGroup::broadcast(at::TensorList tensors, int root, const CallOptions
 }
 
 std::vector<at::Tensor> ProcessGroup::all_gather(const at::Tensor& input, const CallOptions& options) const {
-  const std::vector<at::Tensor> outputs = one_for_each_rank(input);
+  const std::vector<at::Tensor> outputs = one_for_each_rank(input, "all_gather");
   all_gather_into(outputs, input, options);
   return outputs;
 }
@@ -290,7 +295,8 @@ void ProcessGroup::all_gather_into(at::TensorList outputs, at::TensorList inputs
 }
 
 std::vector<at::Tensor> ProcessGroup::gather(const at::Tensor& input, int root, const CallOptions& options) const {
-  const std::vector<at::Tensor> outputs = rank() == root ? one_for_each_rank(input) : std::vector<at::Tensor>();
+  const std::vector<at::Tensor> outputs =
+      rank() == root ? one_for_each_rank(input, "gather") : std::vector<at::Tensor>();
   gather_into(outputs, input, root, options);
   return outputs;
 }
@@ -391,7 +397,11 @@ Work work_of(const Transfer& transfer, std::shared_ptr<const TensorSegments> ten
              const FlightLog& log, const FlightTicket& ticket) {
   Work work;
   transfer.on_done([work, transfer, tensor = std::move(tensor), direction, log, ticket](std::exception_ptr error) {
-    if (direction == Direction::receive && !error) tensor->copy_back();
+    try {
+      if (direction == Direction::receive && !error) tensor->copy_back();
+    } catch (const Error&) {
+      error = std::current_exception();
+    }
     end_record(log, ticket, error);
     work.complete(std::move(error), transfer.source());
   });
@@ -403,17 +413,19 @@ Work work_of(const Transfer& transfer, std::shared_ptr<const TensorSegments> ten
 Work ProcessGroup::send_async(const at::Tensor& tensor, int peer, int tag, const CallOptions& options) const {
   auto segments = std::make_shared<const TensorSegments>(tensor, "send", TensorSegments::Use::move, Flow::read);
   const Segment& whole = segments->segments().front();
+  Messenger& messenger = this->messenger();
   const FlightTicket ticket = record_message(state_->log, Direction::send, peer, tag, *segments);
-  return work_of(messenger().send(peer, tag_of(tag), ByteSpan(whole.data, whole.bytes), state_->deadline(options)),
+  return work_of(messenger.send(peer, tag_of(tag), ByteSpan(whole.data, whole.bytes), state_->deadline(options)),
                  segments, Direction::send, state_->log, ticket);
 }
 
 Work ProcessGroup::recv_async(const at::Tensor& tensor, int peer, int tag, const CallOptions& options) const {
   auto segments = std::make_shared<const TensorSegments>(tensor, "recv", TensorSegments::Use::move, Flow::write);
   const Segment& whole = segments->segments().front();
+  Messenger& messenger = this->messenger();
   const FlightTicket ticket = record_message(state_->log, Direction::receive, peer, tag, *segments);
   return work_of(
-      messenger().receive(peer, tag_of(tag), MutableByteSpan(whole.data, whole.bytes), state_->deadline(options)),
+      messenger.receive(peer, tag_of(tag), MutableByteSpan(whole.data, whole.bytes), state_->deadline(options)),
       segments, Direction::receive, state_->log, ticket);
 }
 
@@ -485,12 +497,12 @@ std::optional<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& rank
 }
 
 at::Tensor ProcessGroup::empty(at::IntArrayRef sizes, at::ScalarType dtype) const {
-  if (state_->arena == nullptr) return at::empty(sizes, at::TensorOptions().dtype(dtype));
+  if (state_->arena == nullptr) return checked_empty(sizes, dtype);
   return empty_in_arena(state_->arena->arena().heap(), sizes, dtype);
 }
 
 bool ProcessGroup::is_shared(const at::Tensor& tensor) const {
-  return state_->arena != nullptr &&
+  return state_->arena != nullptr && tensor.defined() && tensor.is_cpu() && tensor.has_storage() &&
          state_->arena->arena()
              .offset_of(static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes())
              .has_value();

@@ -71,8 +71,13 @@ class ProcessGroup {
       const;  // "shared memory", "tcp", "tcp and shared memory", "in-process"; else the backend
   Duration timeout() const;
 
-  // Tensors of any shape and strides, on the CPU. Lists work as one collective on tensors of one dtype. Every type can
-  // be moved; supports() in collective.h says which can be reduced how.
+  // Dense tensors of any shape and strides. Lists work as one collective on tensors of one dtype. Every type can be
+  // moved; supports() in collective.h says which can be reduced how. A tensor whose memory is not what it says (not in
+  // order, lazily conjugated or negated, on another device) is copied, and the result copied back; a copy-on-write twin
+  // keeps its values; autograd sees nothing. Inputs may overlap anything. Tensors that are worked on in place may
+  // overlap each other: each gets its result, if all ranks list them alike. Outputs that overlap each other, and
+  // written tensors whose elements share memory (expanded ones), are refused by name before anything is sent, as are
+  // undefined, sparse, quantized, nested and meta tensors.
 
   // In place.
   void all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum, const CallOptions& options = {}) const;
@@ -137,7 +142,7 @@ class ProcessGroup {
   std::optional<ProcessGroup> new_group(const std::vector<int>& ranks) const;
 
   // An uninitialised tensor in memory that all ranks of the node share: collectives on it move the least bytes.
-  // Ordinary memory where the ranks share none.
+  // Ordinary memory where the ranks share none. Error{invalid_argument} for sizes that no memory has.
   at::Tensor empty(at::IntArrayRef sizes, at::ScalarType dtype = at::kFloat) const;
   // Whether a dense tensor lies in this rank's part of that memory.
   bool is_shared(const at::Tensor& tensor) const;
@@ -162,7 +167,7 @@ class ProcessGroup {
   struct Plan;
   void run(const Plan& plan, const CallOptions& options) const;
   Work start(const Plan& plan, const CallOptions& options) const;
-  std::vector<at::Tensor> one_for_each_rank(const at::Tensor& like) const;
+  std::vector<at::Tensor> one_for_each_rank(const at::Tensor& like, std::string_view operation) const;
   Messenger& messenger() const;
 
   std::shared_ptr<State> state_;

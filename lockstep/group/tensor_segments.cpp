@@ -1,6 +1,8 @@
 #include "lockstep/group/tensor_segments.h"
 
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <optional>
@@ -8,6 +10,7 @@
 #include <string>
 
 #include "lockstep/base/error.h"
+#include "lockstep/group/torch_errors.h"
 
 namespace lockstep {
 namespace {
@@ -73,16 +76,49 @@ at::ScalarType scalar_type_of(DType dtype) {
 
 namespace {
 
+using Flow = TensorSegments::Flow;
+
+bool writes(Flow flow) { return flow == Flow::write || flow == Flow::update || flow == Flow::replace; }
+
+std::string name_of(Flow flow, std::size_t index) {
+  const char* side = flow == Flow::read ? "input tensor " : flow == Flow::write ? "output tensor " : "tensor ";
+  return side + std::to_string(index);
+}
+
 // A copy in order, where the engine reaches it; with its contents only if they matter.
-at::Tensor copy_of(const at::Tensor& tensor, at::Device device, TensorSegments::Flow flow) {
+at::Tensor copy_of(const at::Tensor& tensor, at::Device device, Flow flow) {
+  const at::AutoDispatchBelowADInplaceOrView below;  // any tensor may be read, whoever computes with it
   const bool pinned = tensor.is_cuda() && device.is_cpu();
   const at::Tensor copy =
       at::empty(tensor.sizes(), at::TensorOptions().dtype(tensor.scalar_type()).device(device).pinned_memory(pinned));
-  if (flow != TensorSegments::Flow::write) copy.copy_(tensor.detach());
+  if (flow != Flow::write && flow != Flow::replace) copy.copy_(tensor);
   return copy;
 }
 
+void wait_for_stream(at::Device device) {
+  if (!device.is_cpu()) c10::impl::VirtualGuardImpl(device.type()).getStream(device).synchronize();
+}
+
+void* memory_of(const at::Tensor& tensor, Flow flow) {
+  // Whoever writes gets memory that no copy-on-write twin shares; a reader need not.
+  return flow == Flow::read ? const_cast<void*>(tensor.const_data_ptr()) : tensor.mutable_data_ptr();
+}
+
 }  // namespace
+
+void require_dense(const at::Tensor& tensor, std::string_view operation, const std::string& name) {
+  if (!tensor.defined()) refuse(operation, name + " is undefined");
+  if (is_plain(tensor)) return;
+  if (tensor.is_nested()) refuse(operation, name + " is nested; give the tensors that it is made of");
+  if (tensor.layout() != at::kStrided) {
+    const bool is_opaque = tensor.is_mkldnn();
+    refuse(operation, name + " is " + (is_opaque ? "" : "sparse, ") + text_of(tensor.layout()) + ", where a dense one " +
+                          "belongs; to_dense() makes one");
+  }
+  if (tensor.is_quantized()) refuse(operation, name + " is quantized; give its int_repr(), its scale and zero point");
+  if (tensor.is_meta()) refuse(operation, name + " is on meta, where it has no memory");
+  if (tensor.is_cpu() && !tensor.has_storage()) refuse(operation, name + " has no memory of its own");
+}
 
 TensorSegments::TensorSegments(at::TensorList tensors, std::string_view operation, Use use, Flow flow, Memory memory) {
   assign(tensors, operation, use, flow, memory);
@@ -94,43 +130,128 @@ void TensorSegments::clear() {
   segments_.clear();
   keep_.clear();
   copies_.clear();
+  spans_.clear();
+}
+
+void TensorSegments::point_at(std::size_t index, const at::Tensor& flat) {
+  segments_[index] = {static_cast<std::byte*>(memory_of(flat, flow_)), static_cast<std::size_t>(flat.nbytes())};
+  keep_[index] = flat.storage();
+}
+
+void TensorSegments::add(const at::Tensor& tensor, std::size_t index, Use use, Memory memory) {
+  const bool on_device = !tensor.is_cpu();
+  const bool in_reach = !on_device || memory == Memory::device;
+  const bool has_own_bits = tensor.is_conj() || tensor.is_neg() || tensor._is_zerotensor();
+  if (writes(flow_) && tensor._is_zerotensor()) {
+    refuse(operation_, name_of(flow_, index) + " is a lazy one of zeros, which has no memory to be written; clone() it");
+  }
+  if (writes(flow_) && overlaps_itself(tensor)) {
+    refuse(operation_, name_of(flow_, index) + " has elements that share memory (sizes " + text_of(tensor.sizes()) +
+                           ", strides " + text_of(tensor.strides()) + "), so it cannot be written; clone() it");
+  }
+  const bool aligned = on_device || !tensor.has_storage() || is_aligned(tensor, tensor.const_data_ptr());
+  if (in_reach && !has_own_bits && tensor.is_contiguous() && (use == Use::move || aligned)) {
+    point_at(index, tensor);
+  } else {
+    if (!aligned && tensor.is_complex()) {  // which torch itself cannot copy
+      refuse(operation_, name_of(flow_, index) + " is not aligned to " + std::to_string(tensor.element_size()) +
+                             " bytes (" + text_of(tensor.scalar_type()) + ")");
+    }
+    const at::Tensor copy = copy_of(tensor, in_reach ? tensor.device() : at::Device(at::kCPU), flow_);
+    if (writes(flow_)) copies_.emplace_back(tensor.detach(), copy);
+    point_at(index, copy);
+  }
+  // What the engine or copy_back() does happens on other streams. A copy to the host has waited by itself.
+  if (on_device && (in_reach || flow_ == Flow::write || flow_ == Flow::replace)) wait_for_stream(tensor.device());
+  if (segments_[index].bytes != 0 && segments_[index].data == nullptr) {
+    refuse(operation_, name_of(flow_, index) + " has no memory");
+  }
 }
 
 void TensorSegments::assign(at::TensorList tensors, std::string_view operation, Use use, Flow flow, Memory memory) {
   clear();
-  segments_.reserve(tensors.size());
-  keep_.reserve(tensors.size());
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    const at::Tensor& tensor = tensors[i];
-    if (!tensor.defined()) refuse(operation, "tensor " + std::to_string(i) + " is undefined");
-    if (tensor.layout() != at::kStrided) refuse(operation, "tensor " + std::to_string(i) + " is sparse");
-    if (tensor.is_meta()) refuse(operation, "tensor " + std::to_string(i) + " is on meta, where it has no memory");
-    const DType dtype =
-        use == Use::reduce ? dtype_of(tensor, operation) : known_dtype(tensor.scalar_type()).value_or(DType::opaque);
-    if (i == 0) dtype_ = dtype;
-    if (tensor.scalar_type() != tensors.front().scalar_type()) {
-      refuse(operation, "tensor " + std::to_string(i) + " is " + text_of(tensor.scalar_type()) + " where tensor 0 is " +
-                            text_of(tensors.front().scalar_type()));
+  operation_ = operation;
+  flow_ = flow;
+  segments_.resize(tensors.size());
+  keep_.resize(tensors.size());
+  as_errors(operation, ErrorKind::invalid_argument, [&] {
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      const at::Tensor& tensor = tensors[i];
+      require_dense(tensor, operation, name_of(flow, i));
+      const DType dtype =
+          use == Use::reduce ? dtype_of(tensor, operation) : known_dtype(tensor.scalar_type()).value_or(DType::opaque);
+      if (i == 0) dtype_ = dtype;
+      if (tensor.scalar_type() != tensors.front().scalar_type()) {
+        refuse(operation, name_of(flow, i) + " is " + text_of(tensor.scalar_type()) + " where tensor 0 is " +
+                              text_of(tensors.front().scalar_type()));
+      }
+      add(tensor, i, use, memory);
+      count_ += static_cast<std::uint64_t>(segments_[i].bytes) / element_size(dtype);
     }
-    const bool on_device = !tensor.is_cpu();
-    const bool in_reach = !on_device || memory == Memory::device;
-    // What the engine or copy_back() does happens on other streams. A copy to the host waits by itself.
-    if (on_device && (in_reach || flow == Flow::write)) {
-      c10::impl::VirtualGuardImpl(tensor.device().type()).getStream(tensor.device()).synchronize();
+    if (tensors.size() < 2 || flow == Flow::read) return;
+    if (flow != Flow::write) return copy_what_overlaps(tensors);
+    if (const auto pair = find_overlap(tensors, spans_)) {
+      refuse(operation, "output tensors " + std::to_string(pair->first) + " and " + std::to_string(pair->second) +
+                            " lie over each other in memory, so they cannot both have their result");
     }
-    at::Tensor flat = tensor;
-    if (!in_reach || !tensor.is_contiguous()) {
-      flat = copy_of(tensor, in_reach ? tensor.device() : at::Device(at::kCPU), flow);
-      if (flow != Flow::read) copies_.emplace_back(tensor.detach(), flat);
+  });
+}
+
+// Of what is worked on in place. A tensor that is a copy already lies over none.
+void TensorSegments::copy_what_overlaps(at::TensorList tensors) {
+  list_spans(segments_, spans_);
+  std::size_t farthest = 0;
+  const auto move_away = [&](std::size_t index) {
+    const at::Tensor& tensor = tensors[index];
+    const bool is_copied = keep_[index].unsafeGetStorageImpl() != tensor.storage().unsafeGetStorageImpl();
+    if (is_copied) return;
+    const at::Tensor copy = copy_of(tensor, tensor.device(), flow_);
+    if (writes(flow_)) copies_.emplace_back(tensor.detach(), copy);
+    point_at(index, copy);
+    wait_for_stream(tensor.device());
+  };
+  for (std::size_t i = 1; i < spans_.size(); ++i) {
+    if (spans_[i].begin < spans_[farthest].end) {
+      move_away(spans_[i].index);
+      move_away(spans_[farthest].index);
     }
-    segments_.push_back({static_cast<std::byte*>(flat.data_ptr()), static_cast<std::size_t>(flat.nbytes())});
-    count_ += static_cast<std::uint64_t>(flat.nbytes()) / element_size(dtype);
-    keep_.push_back(std::move(flat));
+    if (spans_[i].end > spans_[farthest].end) farthest = i;
   }
 }
 
+void TensorSegments::keep_apart_from(const TensorSegments& outputs, Part part, std::size_t offset) {
+  if (segments_.empty() || outputs.segments_.empty()) return;
+  list_spans(outputs.segments_, spans_);
+  std::size_t shared = 0;
+  for (const Segment& segment : segments_) shared += bytes_within(segment, spans_);
+  if (shared == 0) return;
+  const auto& inner = part == Part::inputs ? segments_ : outputs.segments_;
+  const auto& outer = part == Part::inputs ? outputs.segments_ : segments_;
+  std::size_t inner_bytes = 0;
+  for (const Segment& segment : inner) inner_bytes += segment.bytes;
+  if (part != Part::none && shared == inner_bytes && is_part_of(inner, outer, offset)) return;
+  as_errors(operation_, ErrorKind::invalid_argument, [&] {
+    for (std::size_t i = 0; i < segments_.size(); ++i) {
+      if (bytes_within(segments_[i], spans_) == 0) continue;
+      const auto bytes = static_cast<std::int64_t>(segments_[i].bytes);
+      const at::Tensor copy = at::empty({bytes}, at::TensorOptions().dtype(at::kByte).device(keep_[i].device()));
+      copy.copy_(at::from_blob(segments_[i].data, {bytes}, copy.options()));
+      point_at(i, copy);
+      wait_for_stream(copy.device());
+    }
+  });
+}
+
 void TensorSegments::copy_back() const {
-  for (const auto& [theirs, copy] : copies_) theirs.copy_(copy);
+  if (copies_.empty()) return;
+  as_errors(operation_, ErrorKind::internal, [&] {
+    // As where nothing was copied: memory is written, whoever computes with it.
+    const at::AutoDispatchBelowADInplaceOrView below;
+    for (const auto& [theirs, copy] : copies_) {
+      theirs.copy_(copy);
+      if (!theirs.is_inference()) theirs.unsafeGetTensorImpl()->bump_version();
+    }
+  });
 }
 
 }  // namespace lockstep

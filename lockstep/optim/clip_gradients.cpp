@@ -8,6 +8,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
+#include "lockstep/ddp/thread_count.h"
 
 namespace lockstep {
 namespace {
@@ -24,9 +25,10 @@ std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters) 
   return gradients;
 }
 
-// The norm of the norms, in PyTorch's order of operations.
+// The norm of the norms, in PyTorch's order of operations. By one thread: with several, sums have other bits.
 at::Tensor norm_of(const std::vector<at::Tensor>& gradients, double norm_type) {
   if (gradients.empty()) return at::full({}, 0.0, at::kFloat);
+  const ThreadCount one_thread(1);
   std::vector<at::Tensor> norms;
   for (const at::Tensor& gradient : gradients) {
     norms.push_back(at::linalg_vector_norm(gradient, norm_type).to(gradients.front().device()));

@@ -19,8 +19,8 @@ struct ClipOptions {
 };
 
 // Scales the gradients so that their norm, as that of one long vector, is at most max_norm, and returns what it was
-// before. Where the gradients are equal on all ranks, as after a DistributedDataParallel's backward, this is the one to
-// use: it needs no communication.
+// before, which has the same bits with any number of threads. Where the gradients are equal on all ranks, as after a
+// DistributedDataParallel's backward, this is the one to use: it needs no communication.
 double clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm, const ClipOptions& options = {});
 
 // The same where every rank has parameters of its own, as a model has whose parameters are spread over the ranks: the

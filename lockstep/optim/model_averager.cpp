@@ -1,11 +1,13 @@
 #include "lockstep/optim/model_averager.h"
 
+#include <algorithm>
 #include <map>
 #include <string>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
+#include "lockstep/ddp/backward_watch.h"
 
 namespace lockstep {
 namespace {
@@ -46,6 +48,12 @@ ModelAverager::ModelAverager(std::int64_t warmup_steps) : warmup_steps_(warmup_s
 }
 
 void ModelAverager::average_parameters(const std::vector<at::Tensor>& parameters) {
+  if (std::ranges::any_of(parameters, &BackwardWatch::watches)) {
+    refuse(
+        "average_parameters",
+        "these are parameters of a model in lockstep mode, which are equal on all ranks after every step; their mean "
+        "could differ in the last bit. Leave the averager out");
+  }
   const std::int64_t step = step_++;
   const ProcessGroup* group = step < warmup_steps_ ? nullptr : group_at(step, warmup_steps_);
   if (group == nullptr) return;

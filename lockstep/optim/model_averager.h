@@ -22,7 +22,8 @@ class ModelAverager {
   virtual ~ModelAverager() = default;
 
   // Call it after every step of the optimizer: counts it and, when it is time, replaces the parameters by their mean
-  // over a group of ranks. Those without a gradient are passed over, which must be the same ones on all ranks.
+  // over a group of ranks. Error{invalid_argument} for parameters of a model in lockstep mode. Those without a gradient
+  // are passed over, which must be the same ones on all ranks.
   void average_parameters(const std::vector<at::Tensor>& parameters);
 
   // How often average_parameters() was called; to be saved and restored with the model.

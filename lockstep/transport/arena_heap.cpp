@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstdint>
 #include <utility>
 
 #include "lockstep/transport/arena_layout.h"
@@ -14,10 +15,12 @@ ArenaHeap::ArenaHeap(std::shared_ptr<Mapping> mapping, std::byte* begin, std::si
 std::size_t ArenaHeap::class_bytes(std::size_t bytes) {
   const std::size_t wanted = std::max(bytes, arena::kPage);
   const std::size_t step = std::max(std::bit_floor(wanted) / 8, arena::kPage);
-  return (wanted + step - 1) / step * step;
+  const std::size_t steps = wanted / step + (wanted % step == 0 ? 0 : 1);
+  return steps > SIZE_MAX / step ? SIZE_MAX / arena::kPage * arena::kPage : steps * step;
 }
 
 void* ArenaHeap::allocate(std::size_t bytes) {
+  if (bytes > bytes_) return nullptr;
   const std::size_t size = class_bytes(bytes);
   const std::lock_guard lock(mutex_);
   auto& blocks = free_[size];

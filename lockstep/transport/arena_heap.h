@@ -28,6 +28,7 @@ class ArenaHeap : public std::enable_shared_from_this<ArenaHeap> {
   std::size_t used_bytes() const { return top_.load(std::memory_order_relaxed); }  // ever taken from the segment
 
   // The size of the class that serves `bytes`: at most an eighth more, whole pages. A pure function.
+  // Of more than there can be: the last whole page's.
   static std::size_t class_bytes(std::size_t bytes);
 
  private:

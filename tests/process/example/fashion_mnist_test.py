@@ -1,4 +1,5 @@
-"""The example fashion_mnist with real processes: fashion_mnist_test.py <lockstep> <fashion_mnist> Training|Mistakes"""
+"""The example fashion_mnist with real processes: fashion_mnist_test.py <lockstep> <fashion_mnist>
+Training|Mistakes|LockstepMode"""
 
 import gzip
 import json
@@ -53,16 +54,20 @@ class ExampleTest(unittest.TestCase):
         self.data.mkdir()
         write_data(self.data)
 
+    environment = {"OMP_NUM_THREADS": "1"}
+    alone_is_launched = False
+
     def run_program(self, ranks, *options, out="out", data=None, model="cnn", batch=BATCH, user=None):
         """(exit code, standard output, standard error)"""
         with self.start(ranks, *options, out=out, data=data, model=model, batch=batch, user=user) as tree:
             return tree.finish(60)
 
     def start(self, ranks, *options, out, data=None, model="cnn", batch=BATCH, **more):
-        launcher = [] if ranks == 1 else [LOCKSTEP, "run", "--nproc-per-node", str(ranks)]
+        launched = ranks > 1 or self.alone_is_launched
+        launcher = [LOCKSTEP, "run", "--nproc-per-node", str(ranks)] if launched else []
         command = [*launcher, PROGRAM, "--model", model, "--batch-size", str(batch), "--data", str(data or self.data),
                    "--out", str(self.folder / out), *map(str, options)]
-        return Tree(command, {"OMP_NUM_THREADS": "1", "HOME": str(self.folder)}, **more)
+        return Tree(command, {**self.environment, "HOME": str(self.folder)}, **more)
 
 
 class Training(ExampleTest):
@@ -111,10 +116,12 @@ class Training(ExampleTest):
                     self.assertGreater(line["samples_per_second"], 0)
                     self.assertTrue(0 <= line["communication_share"] < 1, line)
                 self.read_with_python(self.checkpoint(out, 20))
+        self.train(2, "--epochs", 2, "--accumulate", 5, out="in_parts")
         # The same images in each step, so the same losses but for rounding.
-        for one, two in zip(self.metrics("out1"), self.metrics("out2")):
-            self.assertAlmostEqual(one["train_loss"], two["train_loss"], places=3)
-            self.assertAlmostEqual(one["val_loss"], two["val_loss"], places=3)
+        for one, two, in_parts in zip(*(self.metrics(out) for out in ("out1", "out2", "in_parts"))):
+            for name in ("train_loss", "val_loss"):
+                self.assertAlmostEqual(one[name], two[name], places=3)
+                self.assertAlmostEqual(one[name], in_parts[name], places=3)
 
     def read_with_python(self, path):
         try:
@@ -167,23 +174,62 @@ class Training(ExampleTest):
         self.assertIn("resumed after step 10", output)
         self.assert_same_run("whole", "parts", 13)
 
-    def test_lockstep_mode_has_the_same_bits_on_any_number_of_ranks_and_when_it_is_resumed_on_another(self):
-        digest = lambda output: re.search(r"SHA-256 of the run: ([0-9a-f]{64})\n", output)[1]
-        options = ("--lockstep", "--shards", 4, "--epochs", 2, "--max-steps", 13)
-        whole = {ranks: digest(self.train(ranks, *options, out=f"whole{ranks}")) for ranks in (1, 2, 4)}
-        self.assertEqual(len(set(whole.values())), 1, whole)
-        stopped = digest(self.train(4, *options[:-1], 7, out="parts"))
-        self.assertNotEqual(stopped, whole[1])
-        output = self.train(2, *options, "--resume", out="parts")
-        self.assertIn("resumed after step 7", output)
-        self.assertEqual(digest(output), whole[1])
-
     @unittest.skipUnless(REAL_DATA.is_dir(), "Fashion-MNIST is not installed")
     def test_a_few_steps_on_the_real_images(self):
         self.train(1, "--max-steps", 4, data=REAL_DATA, batch=64)
         (line,) = self.metrics("out")
         self.assertTrue(0.02 < line["val_accuracy"] < 0.9, line)
         self.assertTrue(2 < line["train_loss"] < 3, line)
+
+
+class LockstepMode(ExampleTest):
+    """The same bits at any number of ranks, and nobody has set a number of threads."""
+
+    environment = {}
+    alone_is_launched = True
+
+    def train(self, ranks, *options, **more):
+        """(SHA-256 of the run, its output)"""
+        code, output, error = self.run_program(ranks, "--lockstep", *options, **more)
+        self.assertEqual(code, 0, output + error)
+        return re.search(r"SHA-256 of the run: ([0-9a-f]{64})\n", output)[1], output + error
+
+    def assert_same_bits(self, ranks, *options, **more):
+        found = {n: self.train(n, *options, out=f"out{n}", **more)[0] for n in ranks}
+        self.assertEqual(len(set(found.values())), 1, found)
+        return found[ranks[0]]
+
+    def test_every_model_has_the_same_bits(self):
+        mlp = self.assert_same_bits((1, 2, 4, 8), "--max-steps", 3, model="mlp")
+        self.alone_is_launched = False
+        self.assertEqual(self.train(1, "--max-steps", 3, model="mlp")[0], mlp)
+        self.assert_same_bits((1, 8), "--max-steps", 3, model="cnn")
+        self.assert_same_bits((1, 2), "--max-steps", 1, model="resnet18")
+
+    def test_so_have_synchronised_batch_norms_and_accumulation(self):
+        options = ("--max-steps", 1, "--shards", 4, "--sync-batchnorm", "--accumulate", 2)
+        both = self.assert_same_bits((1, 4), *options, model="resnet18")
+        whole = self.train(2, *options[:-2], model="resnet18")[0]
+        self.assertNotEqual(both, whole)
+        self.assertNotEqual(self.train(2, *options[:4], model="resnet18")[0], whole)
+
+    def test_so_has_a_run_that_is_resumed_on_other_ranks(self):
+        options = ("--shards", 4, "--accumulate", 3, "--epochs", 2, "--max-steps", 13)
+        whole = self.assert_same_bits((1, 4), *options)
+        self.assertNotEqual(self.train(4, *options[:-1], 4, out="parts")[0], whole)
+        self.train(1, *options[:-1], 11, "--resume", out="parts")
+        digest, output = self.train(2, *options, "--resume", out="parts")
+        self.assertIn("resumed after step 11", output)
+        self.assertNotIn("warning", output)
+        self.assertEqual(digest, whole)
+
+    def test_what_changes_bits_is_said_when_a_run_is_resumed(self):
+        self.train(1, "--max-steps", 1)
+        self.environment = {"ATEN_CPU_CAPABILITY": "default"}
+        _, output = self.train(2, "--max-steps", 2, "--threads", 2, "--resume")
+        self.assertEqual(output.count("the resumed run will not have the bits of the uninterrupted one"), 1, output)
+        self.assertIn("threads of a shard: 1, now 2; ", output)
+        self.assertIn("ATEN_CPU_CAPABILITY: not set, now default", output)
 
 
 class Mistakes(ExampleTest):
@@ -258,6 +304,7 @@ class Mistakes(ExampleTest):
         self.assertEqual(code, 0, output + error)
         self.assert_refused("made with batch_size 24, this run has 12", "--resume", batch=12)
         self.assert_refused("made with model cnn, this run has mlp", "--resume", model="mlp")
+        self.assert_refused("made with accumulate 1, this run has 2", "--resume", "--accumulate", 2)
 
     def test_an_output_directory_that_cannot_be_made(self):
         (self.folder / "file").write_text("in the way")

@@ -18,7 +18,9 @@ class SameBits(unittest.TestCase):
     def train(self, size, models=ALL, first=0, last=1, transport="automatic", nodes=None, folder="-"):
         """What the part of all steps from first to last leaves, a line for each model, and the transport of rank 0."""
         spans = [f"{model}:{int(STEPS[model] * first)}:{int(STEPS[model] * last)}" for model in models]
-        of_rank = (lambda rank: {"LOCKSTEP_NODE": nodes[rank]}) if nodes else None
+        # As different launchers would set it. More ranks would have more threads than cores.
+        of_rank = lambda rank: {"OMP_NUM_THREADS": str(1 + (size + rank) % 2 if size <= 2 else 1),
+                                **({"LOCKSTEP_NODE": nodes[rank]} if nodes else {})}
         with Job(WORKER, [folder, *spans], size, {"LOCKSTEP_TRANSPORT": transport}, of_rank) as work:
             lines = [[work.line(rank).split(" over ") for _ in models] for rank in range(size)]
             self.assertEqual(work.exit_codes(), [0] * size)
@@ -43,6 +45,15 @@ class SameBits(unittest.TestCase):
             stopped, _ = self.train(4, last=0.5, folder=folder)
             self.assertTrue(all(half != whole for half, whole in zip(stopped, expected)), stopped)
             self.assertEqual(self.train(2, first=0.5, folder=folder)[0], expected)
+
+    def test_ranks_whose_kernels_differ_are_told(self):
+        of_rank = lambda rank: {"before": ["sh", "-c", 'exec "$0" "$@" 2>&1'],
+                                **({"ATEN_CPU_CAPABILITY": "default"} if rank == 1 else {})}
+        with Job(WORKER, ["-", "mlp:0:2"], 2, of_rank=of_rank) as work:
+            for rank in work.ranks:
+                (error,) = (line for line in rank.finish()[1].splitlines() if line.startswith("shards_worker: "))
+                self.assertRegex(error, "lockstep mode: rank 0 has .*, rank 1 has .*, and bits depend on it")
+            self.assertEqual(work.exit_codes(), [1, 1])
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 // trains each model (mlp, gpt, resnet18, resnet18_sync) from step FIRST to step LAST and prints "RANK MODEL <SHA-256 of
 // parameters, buffers and optimizer state> <mean loss of the last step> over <transport>". With a folder it goes on
 // from FOLDER/MODEL-FIRST unless FIRST is 0, and writes FOLDER/MODEL-LAST.
-#include <ATen/Parallel.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
@@ -135,7 +134,6 @@ void train(const Span& span, const std::string& folder, const lockstep::World& w
 
 int main(int argc, char** argv) {
   try {
-    at::set_num_threads(1);
     const auto world = lockstep::init_process_group();
     for (int i = 2; i < argc; ++i) train(parse(argv[i]), argv[1], world);
     return 0;

@@ -236,7 +236,7 @@ TEST_CASE("random numbers belong to seed, step and shard, and the generator is l
     Mlp model;
     const auto draw = [&](std::uint64_t seed, std::uint64_t first_step) {
       DistributedDataParallel ddp(model, group, {.lockstep = {.shards = 4, .seed = seed}});
-      ddp.load_lockstep_state({.step = first_step, .shards = 4, .seed = seed, .threads = at::get_num_threads()});
+      ddp.load_lockstep_state({.step = first_step, .shards = 4, .seed = seed, .threads = 1});
       std::vector<double> drawn;
       for (int step = 0; step < 2; ++step) {
         ddp.for_each_shard([&](const Shard& shard) {
@@ -325,18 +325,104 @@ TEST_CASE("what cannot work is refused on all ranks") {
   CHECK(refusal(4, shards(2)) == "lockstep mode: 2 shards are too few for 4 ranks");
   CHECK(refusal(3, shards(8)) == "lockstep mode: 3 ranks are no power of two");
   CHECK(refusal(2, [](int rank) { return LockstepMode{.shards = 2 << rank, .seed = 9}; }) ==
-        "lockstep mode: rank 0 has 2 shards and seed 9, rank 1 has 4 shards and seed 9");
-  const auto errors = run_group(2, Over::arena, [](const ProcessGroup& group) {
-    at::get_num_threads();  // a thread's first look at it takes over the process's number
-    group.barrier();
-    at::set_num_threads(group.rank() + 1);
-    DistributedDataParallel ddp(Conv(), group, kLockstep);
-  });
-  at::set_num_threads(1);
-  for (const auto& error : errors) {
-    const Error told = error_of([&] { std::rethrow_exception(error); });
-    CHECK(contains(told.what(), "rank 0 has 1 threads, rank 1 has 2, and bits depend on their number"));
+        "lockstep mode: rank 0 has 2 shards, seed 9 and threads 1, rank 1 has 4 shards, seed 9 and threads 1");
+  CHECK(refusal(2, [](int rank) { return LockstepMode{.shards = 2, .threads = 1 + rank}; }) ==
+        "lockstep mode: rank 0 has 2 shards, seed 0 and threads 1, rank 1 has 2 shards, seed 0 and threads 2");
+  CHECK(refusal(2, [](int) { return LockstepMode{.shards = 2, .threads = 0}; }) ==
+        "lockstep mode: threads is 0; a shard computes with one thread or more");
+  CHECK(refusal(4,
+                [](int rank) {
+                  at::globalContext().setFlushDenormal(rank == 2);  // of the thread that the rank is
+                  return LockstepMode{.shards = 4};
+                }) ==
+        "lockstep mode: rank 0 has denormal numbers flushed to zero: no, rank 2 has denormal numbers flushed to zero: "
+        "yes, and bits depend on it; give all ranks the same kind of machine, the same libtorch, settings and "
+        "environment");
+}
+
+namespace {
+
+// Large enough that torch shares its layers' work among threads.
+struct WideImpl : torch::nn::Module {
+  explicit WideImpl(bool convolves) {
+    if (convolves) {
+      convolution = register_module("convolution", torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 16, 3)));
+      norm = register_module("norm", torch::nn::BatchNorm2d(16));
+    }
+    linear = register_module("linear", torch::nn::Linear(convolves ? 16 * 30 * 30 : 3 * 32 * 32, 64));
+    last = register_module("last", torch::nn::Linear(64, 10));
   }
+  at::Tensor forward(at::Tensor x) {
+    if (!convolution.is_empty()) x = at::relu(norm->forward(convolution->forward(x)));
+    return last->forward(at::relu(linear->forward(x.flatten(1))));
+  }
+  torch::nn::Conv2d convolution = nullptr;
+  torch::nn::BatchNorm2d norm = nullptr;
+  torch::nn::Linear linear = nullptr, last = nullptr;
+};
+TORCH_MODULE(Wide);
+
+}  // namespace
+
+TEST_CASE("the mode's number of threads is what a shard has, and the caller's own comes back") {
+  const int threads = at::get_num_threads();
+  run_group_or_throw(1, Over::arena, [](const ProcessGroup& group) {
+    for (const int own : {1, 2}) {
+      DistributedDataParallel ddp(Mlp(), group, {.lockstep = {.shards = 2, .threads = own}});
+      CHECK(ddp.lockstep_state().threads == own);
+      for (const int callers : {1, 2, 3}) {
+        at::set_num_threads(callers);
+        ddp.for_each_shard([&](const Shard&) {
+          CHECK(at::get_num_threads() == own);
+          return 0.0;
+        });
+        CHECK(at::get_num_threads() == callers);
+        CHECK_THROWS(ddp.for_each_shard([&](const Shard&) -> double {
+          at::set_num_threads(7);
+          throw std::runtime_error("boom");
+        }));
+        CHECK(at::get_num_threads() == callers);
+      }
+    }
+  });
+  at::set_num_threads(threads);
+}
+
+TEST_CASE("whatever the caller's number of threads is, bits are the same; with another one of the mode they are not") {
+  const int threads = at::get_num_threads();
+  for (const bool convolves : {false, true}) {
+    INFO("with a convolution: ", convolves);
+    const auto train_with = [&](int callers, int own) {
+      Tensors state;
+      run_group_or_throw(1, Over::arena, [&](const ProcessGroup& group) {
+        at::set_num_threads(callers);
+        const Wide model(convolves);
+        set_weights(model);
+        DistributedDataParallel ddp(model, group, {.lockstep = {.shards = 2, .threads = own}});
+        torch::optim::SGD optimizer(ddp.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+        std::vector<double> losses;
+        for (int step = 0; step < 2; ++step) {
+          losses.push_back(ddp.for_each_shard([&](const Shard& shard) {
+            const at::Tensor loss = (ddp(wave({64, 3, 32, 32}, shift_of(shard))) - 1).square().mean();
+            loss.backward();
+            return loss.item<double>();
+          }));
+          optimizer.step();
+        }
+        state = state_of(ddp, losses);
+      });
+      return state;
+    };
+    const Tensors expected = train_with(1, 1);
+    check_same(train_with(2, 1), expected);
+    check_same(train_with(4, 1), expected);
+    const Tensors with_two = train_with(1, 2);
+    bool all_same = true;
+    for (std::size_t i = 0; i < expected.size(); ++i) all_same = all_same && same_bits(expected[i], with_two[i]);
+    CHECK_FALSE(all_same);  // or the test says nothing
+    check_same(train_with(3, 2), with_two);
+  }
+  at::set_num_threads(threads);
 }
 
 TEST_CASE("training outside of for_each_shard is refused; so is for_each_shard without the mode, or inside itself") {
@@ -369,10 +455,13 @@ TEST_CASE("a state of other shards or another seed is refused, and ranks at diff
           "lockstep mode: the state is of a run with 4 shards and seed 7, this one has 8 shards and seed 7");
     LockstepState state = ddp.lockstep_state();
     state.step = 12;
-    state.threads += 1;  // which is only warned of
+    state.threads += 1;  // which is only warned of, and so are these
+    state.arithmetic += "another fact: 1\n";
     ddp.load_lockstep_state(state);
+    ddp.load_lockstep_state({.step = 12, .shards = 8, .seed = 7});
     CHECK(ddp.lockstep_state().step == 12);
-    CHECK(ddp.lockstep_state().threads == at::get_num_threads());
+    CHECK(ddp.lockstep_state().threads == 1);
+    CHECK(ddp.lockstep_state().arithmetic == text_of(arithmetic_here(1)));
   });
   const auto errors = run_group(2, Over::arena, [](const ProcessGroup& group) {
     DistributedDataParallel ddp(Mlp(), group, kLockstep);

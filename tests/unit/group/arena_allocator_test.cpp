@@ -74,3 +74,56 @@ TEST_CASE("an arena is unmapped once its group and its tensors are gone, whichev
     CHECK(watched.expired());
   }
 }
+
+TEST_CASE("a scope that another thread closes ends at once, and that thread's own goes on") {
+  auto arenas = make_local_arenas(2, {.segment_bytes = std::size_t{64} << 20});
+  const auto heap = arenas[0]->heap(), others = arenas[1]->heap();
+  ArenaScope scope(heap);
+  CHECK(heap->owns(at::empty({100'000}).data_ptr()));
+  std::jthread([&] {
+    const ArenaScope own(others);
+    scope.close();
+    CHECK(others->owns(at::empty({100'000}).data_ptr()));
+  }).join();
+  CHECK_FALSE(heap->owns(at::empty({100'000}).data_ptr()));
+  const ArenaScope again(heap);
+  CHECK(heap->owns(at::empty({100'000}).data_ptr()));
+}
+
+TEST_CASE("scopes nest, and close in any order") {
+  auto arenas = make_local_arenas(2, {.segment_bytes = std::size_t{64} << 20});
+  const auto first = arenas[0]->heap(), second = arenas[1]->heap();
+  const auto allocates_in = [](const std::shared_ptr<ArenaHeap>& heap) {
+    return heap->owns(at::empty({100'000}).data_ptr());
+  };
+  auto outer = std::make_unique<ArenaScope>(first);
+  auto inner = std::make_unique<ArenaScope>(second);
+  const ArenaScope none(nullptr);
+  CHECK(allocates_in(second));
+  outer.reset();
+  CHECK(allocates_in(second));
+  outer = std::make_unique<ArenaScope>(first);
+  CHECK(allocates_in(first));
+  inner.reset();
+  CHECK(allocates_in(first));
+  inner = std::make_unique<ArenaScope>(second);
+  inner.reset();
+  CHECK(allocates_in(first));
+  outer->close();
+  outer->close();
+  CHECK_FALSE(allocates_in(first));
+  CHECK_FALSE(allocates_in(second));
+}
+
+TEST_CASE("a closed scope keeps no arena alive, even if its thread allocates no more") {
+  std::weak_ptr<ArenaHeap> watched;
+  std::unique_ptr<ArenaScope> scope;
+  {
+    auto arenas = make_local_arenas(1, {.segment_bytes = std::size_t{64} << 20});
+    watched = arenas[0]->heap();
+    scope = std::make_unique<ArenaScope>(arenas[0]->heap());
+  }
+  CHECK_FALSE(watched.expired());
+  std::jthread([&] { scope.reset(); }).join();
+  CHECK(watched.expired());
+}

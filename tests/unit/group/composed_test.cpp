@@ -199,3 +199,72 @@ TEST_CASE("what comes after a group was ended is told why") {
     told([&] { group.barrier(); });
   });
 }
+
+TEST_CASE("an index outside of a sparse tensor is refused on all ranks alike") {
+  as_group(3, [](const ProcessGroup& group) {
+    for (const std::int64_t wrong : {std::int64_t{1} << 40, std::int64_t{9}, std::int64_t{-1}}) {
+      const at::Tensor index = at::tensor({std::int64_t{3}, group.rank() == 1 ? wrong : 8}, at::kLong).reshape({1, 2});
+      const at::Tensor sparse = at::_sparse_coo_tensor_unsafe(index, at::ones({2}), {9});
+      CHECK_ERROR(error_of([&] { all_reduce_sparse(group, sparse); }), ErrorKind::invalid_argument,
+                  "rank 1 gave an index " + std::to_string(wrong) + " in dimension 0, which has the size 9");
+    }
+    CHECK(all_reduce_sparse(group, coo({8}, at::ones({1}), {9})).to_dense()[8].item<float>() == 3);
+  });
+}
+
+TEST_CASE("what a rank tells that no tensor has is named") {
+  as_group(2, [](const ProcessGroup& group) {
+    const auto told = [&](std::vector<std::int64_t> numbers, const std::string& why) {
+      if (group.rank() == 0) {
+        CHECK_ERROR(error_of([&] { all_gather_ragged(group, at::ones({2})); }), ErrorKind::corrupt_data,
+                    "all_gather_ragged: rank 1 tells of a tensor " + why);
+        return;
+      }
+      numbers.resize(69);  // what a rank sends that does not keep to the rules
+      group.all_gather(at::tensor(numbers, at::kLong));
+    };
+    told({6, std::int64_t{1} << 30}, "with 1073741824 dimensions");
+    told({6, -1}, "with -1 dimensions");
+    told({6, 1, -2}, "of impossible sizes: Float (-2)");
+    told({6, 2, std::int64_t{1} << 40, std::int64_t{1} << 40}, "of impossible sizes");
+    group.barrier();
+  });
+}
+
+TEST_CASE("indices that were damaged on their way name the rank that they are from") {
+  as_group(2, [](const ProcessGroup& group) {
+    if (group.rank() == 0) {
+      CHECK_ERROR(error_of([&] { all_reduce_sparse(group, coo({2}, at::ones({1}), {9})); }), ErrorKind::corrupt_data,
+                  "from rank 1 came an index 1099511627776 in dimension 0, which has the size 9");
+    } else {
+      std::vector<std::int64_t> numbers{6, 3, 1, 1, 9};  // type; elements, sparse dimensions, size
+      numbers.resize(69);
+      group.all_gather(at::tensor(numbers, at::kLong));
+      const at::Tensor index = at::full({1, 1}, std::int64_t{1} << 40, at::kLong), value = at::ones({1});
+      group.all_to_all({at::empty({1, 1}, at::kLong), at::empty({1, 1}, at::kLong)}, {index, index});
+      group.all_to_all({at::empty({1}), at::empty({1})}, {value, value});
+    }
+    group.barrier();
+  });
+}
+
+TEST_CASE("a batch with a wrong message sends none") {
+  as_group(2, [](const ProcessGroup& group) {
+    using Kind = MessageCall::Kind;
+    if (group.rank() == 0) {
+      CHECK_ERROR(error_of([&] {
+                    batch_isend_irecv(group, {{Kind::send, at::ones({1}), 1, 0}, {Kind::send, {}, 1, 0}});
+                  }),
+                  ErrorKind::invalid_argument, "batch_isend_irecv: tensor 1 is undefined");
+      CHECK_ERROR(error_of([&] {
+                    batch_isend_irecv(group, {{Kind::send, at::ones({1}), 1, 0}, {Kind::receive, at::ones({1}), 2, 0}});
+                  }),
+                  ErrorKind::invalid_argument, "call 1: 2 is not a rank of this group of 2");
+      group.send(at::full({1}, 5.0), 1);
+    } else {
+      const at::Tensor got = at::zeros({1});
+      group.recv(got, 0);
+      CHECK(got.item<float>() == 5);
+    }
+  });
+}

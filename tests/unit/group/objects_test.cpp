@@ -83,3 +83,53 @@ TEST_CASE("a wrong list is an error on all ranks, and damaged bytes allocate not
   huge[16 + 5] = 1;  // a dimension of 2^40
   CHECK(error_of([&] { ObjectCodec<at::Tensor>::decode(huge); }).kind() == ErrorKind::corrupt_data);
 }
+
+TEST_CASE("tensors that are objects are what they say, or refused") {
+  run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
+    const at::Tensor z = at::complex(at::ones({2}), at::full({2}, group.rank() + 1.0));
+    CHECK(at::equal(all_gather_object(group, at::Tensor(z.conj()))[1], at::complex(at::ones({2}), at::full({2}, -2.0))));
+    CHECK(at::equal(all_gather_object(group, at::Tensor(at::imag(z.conj())))[0], at::full({2}, -1.0)));
+    CHECK(at::equal(all_gather_object(group, at::ones({1}).expand({3}))[0], at::ones({3})));
+    const auto refused = [](const at::Tensor& tensor, const std::string& why) {
+      CHECK_ERROR(error_of([&] { ObjectCodec<at::Tensor>::encode(tensor); }), ErrorKind::invalid_argument, why);
+    };
+    refused({}, "a tensor as an object: the tensor is undefined");
+    refused(at::ones({2}).to_sparse(), "the tensor is sparse");
+    refused(at::quantize_per_tensor(at::ones({2}), 0.5, 0, at::kQInt8), "the tensor is quantized");
+    refused(at::empty({2}, at::TensorOptions().device(at::kMeta)), "the tensor is on meta");
+    group.barrier();
+  });
+}
+
+TEST_CASE("a root that is no rank is refused before anything is exchanged") {
+  run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
+    for (const int root : {-1, 2}) {
+      if (group.rank() == 1) continue;  // nobody else hears of it
+      const std::string why = "root " + std::to_string(root) + " is not a rank of this group of 2";
+      CHECK_ERROR(error_of([&] { gather_object(group, 1, root); }), ErrorKind::invalid_argument, why);
+      CHECK_ERROR(error_of([&] { broadcast_object(group, 1, root); }), ErrorKind::invalid_argument, why);
+      CHECK_ERROR(error_of([&] { scatter_object(group, std::vector<int>{1, 2}, root); }), ErrorKind::invalid_argument,
+                  why);
+    }
+    group.barrier();
+  });
+}
+
+TEST_CASE("lengths that no object has name the rank that told them") {
+  run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
+    for (const std::int64_t length : {std::int64_t{-5}, std::int64_t{1} << 60}) {
+      const at::Tensor told = at::full({1}, length, at::kLong);
+      const std::string why = "rank 1 says that an object has " + std::to_string(length) + " bytes";
+      if (group.rank() == 1) {  // what a rank sends that does not keep to the rules
+        group.all_gather_into(at::empty({2}, at::kLong), told, {.name = "lengths of objects"});
+        group.broadcast(told, 1, {.name = "length of an object"});
+        group.broadcast(at::cat({told, told}), 1, {.name = "lengths of objects"});
+        continue;
+      }
+      CHECK_ERROR(error_of([&] { all_gather_bytes(group, "mine"); }), ErrorKind::corrupt_data, why);
+      CHECK_ERROR(error_of([&] { broadcast_bytes(group, "", 1); }), ErrorKind::corrupt_data, why);
+      CHECK_ERROR(error_of([&] { scatter_bytes_from(group, {}, 1); }), ErrorKind::corrupt_data, why);
+    }
+    group.barrier();
+  });
+}

@@ -175,9 +175,9 @@ TEST_CASE("a step is one of plain batch norm over the batches of all shards") {
 TEST_CASE("one shard runs at a time, in their order, with the caller's settings and its own random numbers") {
   const int threads = at::get_num_threads();
   run_group_or_throw(1, Over::arena, [](const ProcessGroup& group) {
-    at::set_num_threads(2);
+    at::set_num_threads(3);
     Two model(group);
-    DistributedDataParallel ddp(model, group, {.lockstep = {.shards = 4, .seed = 7}});
+    DistributedDataParallel ddp(model, group, {.lockstep = {.shards = 4, .seed = 7, .threads = 2}});
     std::vector<double> drawn;
     const auto draw = [&] { return at::rand({}, at::kDouble).item<double>(); };
     std::string order;
@@ -201,6 +201,7 @@ TEST_CASE("one shard runs at a time, in their order, with the caller's settings 
       return 0.0;
     });
     at::globalContext().setFlushDenormal(false);
+    CHECK(at::get_num_threads() == 3);
     CHECK(order == "a0 a1 a2 a3 b0 b1 b2 b3 c0 c1 c2 c3 ");
     CHECK(draw() == next);
 

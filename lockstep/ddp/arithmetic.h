@@ -1,0 +1,28 @@
+// What the bits of a computation depend on besides program, data and number of threads: versions, vector instructions,
+// torch's settings, the environment that chooses kernels, and what a few kernels make of fixed numbers.
+// this process -> Arithmetic -> compared among ranks, and with a checkpoint. A value; any thread.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace lockstep {
+
+struct Arithmetic {
+  std::vector<std::pair<std::string, std::string>> facts;  // name and value, in a fixed order
+};
+
+// As it is now, in the calling thread. threads: of a computation; with several, also what limits their number. Takes a
+// few milliseconds.
+Arithmetic arithmetic_here(int threads);
+
+// One fact a line, "name: value". parse_arithmetic() passes over lines that are none.
+std::string text_of(const Arithmetic& arithmetic);
+Arithmetic parse_arithmetic(std::string_view text);
+
+// Each fact that differs, "name: value before, now value"; "nothing" for a fact that one of them lacks.
+std::vector<std::string> changes(const Arithmetic& before, const Arithmetic& now);
+
+}  // namespace lockstep

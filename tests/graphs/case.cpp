@@ -23,9 +23,10 @@ DdpOptions options_of(const Mode& mode) {
 
 double tolerance_of(const Case& one) {
   if (one.mode.mixed) {
-    // Gradients of two forwards are added up in bfloat16 by autograd, in float32 by hand.
+    // Gradients of two forwards are added up in bfloat16 by autograd, in float32 by hand; those of a gradient's
+    // gradient in bfloat16, in any order.
     const bool adds = std::any_of(one.schedule.begin(), one.schedule.end(), [](const TrainingStep& step) {
-      return step.kind == StepKind::two_forwards || step.kind == StepKind::crossed;
+      return step.kind == StepKind::two_forwards || step.kind == StepKind::crossed || step.kind == StepKind::penalty;
     });
     return adds ? 0.05 : 0;
   }

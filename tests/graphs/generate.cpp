@@ -147,7 +147,11 @@ class Generator {
       case OpKind::recomputed: op.parameters = {unshared({w, w}), unshared({w})}; break;
       case OpKind::wide: op.parameters = {parameter({m, w}), parameter({w, m})}; break;
       case OpKind::sum_of_views:
-      case OpKind::saved_view: op.parameters = pair(m); break;
+      case OpKind::saved_view:
+        op.parameters = pair(m);
+        // Autograd adds in the memory of blobs, which two forwards of one parameter would share, but not those by hand.
+        if (case_.mode.mixed) op.choice &= ~1;
+        break;
       case OpKind::same_gradient: {
         const int first = parameter({w, m}), second = parameter({w, m});
         op.parameters = {first, second};
@@ -199,8 +203,8 @@ class Generator {
 
   void embedding(Op& op) {
     const Mode& mode = case_.mode;
-    const bool sparse = dice_.percent(40) && !mode.mixed && mode.shards == 0 && mode.hook == Hook::none &&
-                        !mode.find_unused && !mode.samples && !mode.skips_non_finite;
+    const bool sparse = dice_.percent(40) && mode.ranks > 1 && !mode.mixed && mode.shards == 0 &&
+                        mode.hook == Hook::none && !mode.find_unused && !mode.samples && !mode.skips_non_finite;
     op.parameters = {unshared({kVocabulary, kWidth})};
     op.choice = sparse ? 1 : 0;
     case_.graph.parameters.back().sparse = sparse;
@@ -229,7 +233,8 @@ class Generator {
       case StepKind::crossed: return !recomputes && !adds_twice;
       case StepKind::retained: return !mode.samples && !adds_twice;
       case StepKind::penalty: return !recomputes && !has(graph, OpKind::embedding) && !mode.sync_norm;
-      case StepKind::attack: return !mode.sync_norm;
+      // A backward inside autograd::grad() would leave gradients.
+      case StepKind::attack: return !mode.sync_norm && !recomputes;
       case StepKind::bare: return !shares_gradients(graph) && !mode.sync_norm && !has(graph, OpKind::norm);
       case StepKind::poisoned: return mode.skips_non_finite;
       case StepKind::uneven:

@@ -2,7 +2,6 @@
 // LOCKSTEP_TEST_CASES sets how many, LOCKSTEP_TEST_SEED the first one's seed; with a seed alone it is one case.
 // LOCKSTEP_TEST_SHRINK limits how often a failing case is tried anew (0: not at all), LOCKSTEP_TEST_FAILURES how many
 // are shown; LOCKSTEP_TEST_SEED_FILE names a file that holds the seed under way, for crashes.
-#include <ATen/Parallel.h>
 #include <doctest/doctest.h>
 
 #include <cstdlib>
@@ -38,7 +37,6 @@ std::optional<std::string> checked(const Case& one) {
 }  // namespace
 
 TEST_CASE("random modules and schedules leave what averaging by hand leaves") {
-  at::set_num_threads(1);
   const long first = setting("LOCKSTEP_TEST_SEED", 1);
   const long cases = setting("LOCKSTEP_TEST_CASES", std::getenv("LOCKSTEP_TEST_SEED") == nullptr ? kCases : 1);
   const long tries = setting("LOCKSTEP_TEST_SHRINK", kTries);

@@ -28,6 +28,8 @@ namespace {
 using ScopeState = ArenaScope::State;
 
 thread_local std::shared_ptr<ScopeState> t_scope;  // NOLINT: the switch is per thread by design
+thread_local std::shared_ptr<ScopeState>
+    t_spare;  // NOLINT: closed, for this thread's next scope: a step allocates none
 
 void drop_closed(std::shared_ptr<ScopeState>& scope) {
   while (scope != nullptr && !scope->is_open.load(std::memory_order_acquire)) {
@@ -138,8 +140,9 @@ ArenaScope::ArenaScope(std::shared_ptr<ArenaHeap> heap) : heap_(std::move(heap))
     drop_closed(*scope);
     if (*scope == nullptr) break;
   }
-  state_ = std::make_shared<State>();
+  state_ = t_spare == nullptr ? std::make_shared<State>() : std::move(t_spare);
   state_->heap = heap_;
+  state_->is_open.store(true, std::memory_order_relaxed);
   state_->outer = std::move(t_scope);
   t_scope = state_;
 }
@@ -148,6 +151,10 @@ void ArenaScope::close() noexcept {
   if (state_ == nullptr) return;
   state_->is_open.store(false, std::memory_order_release);
   drop_closed(t_scope);
+  if (state_.use_count() == 1) {  // its thread has let go of it
+    state_->outer.reset();
+    t_spare = std::move(state_);
+  }
   state_.reset();
   heap_.reset();
 }

@@ -20,8 +20,8 @@ class RawPart {
     for (const at::Tensor& tensor : tensors) {
       if (tensor.numel() == 0) continue;
       at::Tensor dense = tensor.detach();
-      if (!dense.is_non_overlapping_and_dense()) {
-        dense = dense.contiguous();
+      if (!dense.is_non_overlapping_and_dense() || dense.is_conj() || dense.is_neg()) {
+        dense = dense.resolve_conj().resolve_neg().contiguous();
         copies_.emplace_back(tensor.detach(), dense);
       }
       views_.push_back(dense.as_strided({dense.numel()}, {1}).view(at::kByte));
@@ -50,18 +50,18 @@ void exchange_in_turns(const ProcessGroup& group, const std::vector<RawPart>& pa
 
 void gather_parts(const ProcessGroup& group, const std::vector<RawPart>& parts) {
   const auto mine = static_cast<std::size_t>(group.rank());
-  std::int64_t longest = 0, shortest = parts[0].count();
-  for (const RawPart& part : parts) {
-    longest = std::max(longest, part.count());
-    shortest = std::min(shortest, part.count());
-  }
+  std::int64_t longest = 0, filled = 0;
+  for (const RawPart& part : parts) longest = std::max(longest, part.count());
+  for (const RawPart& part : parts) filled += longest - part.count();
   const auto options = parts[mine].views().empty() ? at::TensorOptions(at::kByte) : parts[mine].views()[0].options();
-  const at::Tensor given = at::empty({longest - parts[mine].count()}, options.dtype(at::kByte)).zero_();
-  const at::Tensor received = at::empty({longest - shortest}, options.dtype(at::kByte));
+  // Each rank's filling has a place of its own, since results may not lie over each other.
+  const at::Tensor fillings = at::empty({filled}, options.dtype(at::kByte)).zero_();
+  std::int64_t begin = 0;
   std::vector<at::Tensor> inputs, outputs;
   for (std::size_t rank = 0; rank < parts.size(); ++rank) {
     const auto& views = parts[rank].views();
-    const at::Tensor filling = rank == mine ? given : received.narrow(0, 0, longest - parts[rank].count());
+    const at::Tensor filling = fillings.narrow(0, begin, longest - parts[rank].count());
+    begin += filling.numel();
     outputs.insert(outputs.end(), views.begin(), views.end());
     if (filling.numel() != 0) outputs.push_back(filling);
     if (rank == mine) inputs = views;

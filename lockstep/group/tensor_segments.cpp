@@ -161,7 +161,8 @@ void TensorSegments::add(const at::Tensor& tensor, std::size_t index, Use use, M
     refuse(operation_,
            name_of(flow_, index) + " is a lazy one of zeros, which has no memory to be written; clone() it");
   }
-  if (writes(flow_) && overlaps_itself(tensor)) {
+  // Where a call only spoils it, it is refused too: all ranks of a call refuse alike.
+  if ((writes(flow_) || flow_ == Flow::spoil) && overlaps_itself(tensor)) {
     refuse(operation_, name_of(flow_, index) + " has elements that share memory (sizes " + text_of(tensor.sizes()) +
                            ", strides " + text_of(tensor.strides()) + "), so it cannot be written; clone() it");
   }

@@ -30,6 +30,9 @@ REDUCTIONS = {
     "avg": lambda a, b: a + b,
 }
 
+LAZY = ("conjugated", "negated")
+IN_PLACE = ("all_reduce", "all_reduce_coalesced", "broadcast", "reduce")
+
 
 def draw_case(draw, seed, ranks):
     return {"kind": "collectives", "seed": seed, "calls": [draw_call(draw, ranks) for _ in range(draw.randint(1, 6))]}
@@ -41,12 +44,18 @@ def draw_call(draw, ranks):
     fit += ["avg"] if dtype in FLOATS + COMPLEX else []
     fit += ["band", "bor", "bxor"] if dtype in INTEGERS else []
     fit = ["band", "bor", "max", "min"] if dtype == "bool" else fit
-    layouts = [layout for layout in LAYOUTS if layout not in ("conjugated", "negated") or dtype in COMPLEX]
+    layouts = [layout for layout in LAYOUTS if layout not in LAZY or dtype in COMPLEX]
     layouts = [layout for layout in layouts if layout != "leaf" or dtype in FLOATS]
     if dtype in ("float32", "float64"):
         layouts.append("negated")
-    return {"call": draw.choice(CALLS), "dtype": dtype, "shape": draw.choice(SHAPES), "layout": draw.choice(layouts),
-            "target": draw.choice([layout for layout in layouts if layout != "expanded"]), "op": draw.choice(fit),
+    call = draw.choice(CALLS)
+    # torch hands every backend a resolved copy of such a tensor, and drops what is written to it; with Gloo too.
+    written = [layout for layout in layouts if layout not in LAZY]
+    # A broadcast reads the root's, and would write to the others'.
+    written = [layout for layout in written if layout != "expanded" or call != "broadcast"]
+    return {"call": call, "dtype": dtype, "shape": draw.choice(SHAPES),
+            "layout": draw.choice(written if call in IN_PLACE else layouts),
+            "target": draw.choice([layout for layout in written if layout != "expanded"]), "op": draw.choice(fit),
             "root": draw.randrange(ranks), "async": draw.random() < 0.3}
 
 

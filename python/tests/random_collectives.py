@@ -51,8 +51,8 @@ def draw_call(draw, ranks):
     call = draw.choice(CALLS)
     # torch hands every backend a resolved copy of such a tensor, and drops what is written to it; with Gloo too.
     written = [layout for layout in layouts if layout not in LAZY]
-    # A broadcast reads the root's, and would write to the others'.
-    written = [layout for layout in written if layout != "expanded" or call != "broadcast"]
+    # One rank only would write to it.
+    written = [layout for layout in written if layout != "expanded" or call not in ("broadcast", "reduce")]
     return {"call": call, "dtype": dtype, "shape": draw.choice(SHAPES),
             "layout": draw.choice(written if call in IN_PLACE else layouts),
             "target": draw.choice([layout for layout in written if layout != "expanded"]), "op": draw.choice(fit),

@@ -72,6 +72,14 @@ Error stray_gradients_error(int rank) {
       detail_of(rank, "forward"));
 }
 
+Error unweighted_gradient_error(int rank, const std::string& parameter) {
+  return Error(ErrorKind::invalid_argument,
+               "the gradient of " + parameter + " on rank " + std::to_string(rank) +
+                   " was left by a backward outside DistributedDataParallel. Gradients are weighted here, and nobody "
+                   "knows its weight; call zero_grad() before the next backward through the wrapper",
+               detail_of(rank, "backward"));
+}
+
 Error misplaced_event_error(int rank, std::string_view event, std::string_view state) {
   return Error(ErrorKind::invalid_argument,
                "on rank " + std::to_string(rank) + " DistributedDataParallel met '" + std::string(event) +

@@ -26,6 +26,8 @@ Error wrapped_twice_error(const std::string& parameter);
 // What DdpOptions and the module do not go together in; `what` is the text after the class's name.
 // The last backward gave parameters gradients without going through a forward of the wrapper that waited for one.
 Error stray_gradients_error(int rank);
+// A gradient that a backward outside the wrapper left has no weight.
+Error unweighted_gradient_error(int rank, const std::string& parameter);
 // The program does something at a time when DDP cannot take it.
 Error misplaced_event_error(int rank, std::string_view event, std::string_view state);
 Error options_error(const std::string& what);

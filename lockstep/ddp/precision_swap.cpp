@@ -9,7 +9,9 @@ namespace lockstep {
 
 PrecisionSwap::PrecisionSwap(const std::vector<at::Tensor>& parameters, at::ScalarType dtype) : dtype_(dtype) {
   for (const at::Tensor& parameter : parameters) {
-    if (parameter.is_floating_point() && parameter.scalar_type() != dtype) swapped_.push_back({parameter, {}, {}});
+    const bool changes = parameter.is_floating_point() && parameter.scalar_type() != dtype;
+    // A tensor that is registered under several names is one parameter.
+    if (changes && !swaps(parameter)) swapped_.push_back({parameter, {}, {}});
   }
 }
 

@@ -174,7 +174,7 @@ BackwardAction Reducer::take(BackwardEvent event) {
 }
 
 ForwardGraphs::Id Reducer::begin_forward(const ForwardNote& note) {
-  if (is_lost_elsewhere_.exchange(false)) abandon();
+  if (is_lost_elsewhere_ && is_lost_elsewhere_.exchange(false)) abandon();
   if (std::exchange(has_stray_gradients_, false)) fail(stray_gradients_error(group_.rank()));
   take(BackwardEvent::forward);
   if (options_.weighting == Weighting::samples && !unit_weight_) {
@@ -203,7 +203,7 @@ void Reducer::output_reached(ForwardGraphs::Id forward) { is_in_own_backward(for
 
 // Whether the backward that runs is to be collected. The first sign of such a one starts it.
 bool Reducer::is_in_own_backward(std::optional<ForwardGraphs::Id> reached) {
-  if (is_lost_elsewhere_.exchange(false)) abandon();
+  if (is_lost_elsewhere_ && is_lost_elsewhere_.exchange(false)) abandon();
   if (state_ == BackwardState::collecting) return true;
   const int backward = current_backward();
   if (!reached && backward == stray_backward_) return false;
@@ -276,7 +276,11 @@ void Reducer::count_expected() {
 void Reducer::set_aside_gradients() {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     at::Tensor& gradient = parameters_[i].tensor.mutable_grad();
-    if (gradient.defined()) set_aside_[i] = std::exchange(gradient, at::Tensor());
+    if (!gradient.defined()) continue;
+    if (has_local_gradients_ && !gradient.is_sparse() && gradient.count_nonzero().item<std::int64_t>() != 0) {
+      fail(unweighted_gradient_error(group_.rank(), parameters_[i].name));
+    }
+    set_aside_[i] = std::exchange(gradient, at::Tensor());
   }
 }
 
@@ -326,6 +330,7 @@ double Reducer::gradient_factor() { return is_in_own_backward({}) ? note_.weight
 
 void Reducer::gradient_arrived(std::size_t parameter, const at::Tensor& added) {
   if (!is_in_own_backward({})) {
+    has_local_gradients_ = true;
     const bool may_be_missed = take(BackwardEvent::stray_gradient) == BackwardAction::note_stray;
     if (may_be_missed && forwards_->may_have_been_passed_by()) has_stray_gradients_ = true;
     if (added.defined()) used_[parameter] = true;  // accumulated, as under no_sync()
@@ -429,6 +434,7 @@ std::optional<Error> Reducer::finish() {
   std::fill(used_.begin(), used_.end(), false);
   weight_ = 0;
   is_first_ = true;
+  has_local_gradients_ = false;
   reached_.clear();
   if (joint != nullptr && !joint->non_finite.empty()) return drop_gradients(*joint);
   return {};

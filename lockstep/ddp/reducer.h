@@ -177,7 +177,8 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   std::vector<bool> used_before_;  // and before the backward that runs
   double weight_ = 0;              // of what has been added up
   double weight_before_ = 0;
-  bool is_first_ = true;  // nothing has been added up
+  bool is_first_ = true;              // nothing has been added up
+  bool has_local_gradients_ = false;  // some came by backwards outside the wrapper
 
   std::optional<double> unit_weight_;  // rank 0's first weight, which counts as 1
   std::vector<std::size_t> arrivals_;  // parameters in the order of the first backward

@@ -279,6 +279,23 @@ TEST_CASE("forwards of one backward weigh together") {
   }
 }
 
+TEST_CASE("a gradient from outside the wrapper has no weight") {
+  const auto errors = run_group(2, Over::arena, [](const ProcessGroup& group) {
+    Twins twins(group, {.weighting = Weighting::samples});
+    for (const bool zeroes : {true, false}) {
+      twins.model->forward(twins.x(0)).sum().backward();
+      if (zeroes) twins.model->zero_grad(/*set_to_none=*/false);
+      (*twins.ddp)(twins.x(1)).sum().backward();
+      CHECK(same_on_all_ranks(group, twins.model->last->weight.grad()));
+      twins.zero_grad();
+    }
+  });
+  for (const auto& error : errors) {
+    REQUIRE(error);
+    CHECK_THROWS_WITH_AS(std::rethrow_exception(error), doctest::Contains("nobody knows its weight"), Error);
+  }
+}
+
 TEST_CASE("mixed precision: parameters have their own type whenever the program can look") {
   for (const Over transport : kTransports) {
     run_group_or_throw(2, transport, [](const ProcessGroup& group) {

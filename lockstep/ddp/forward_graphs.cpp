@@ -12,13 +12,16 @@
 #include <mutex>
 #include <utility>
 
+#include "lockstep/ddp/gradient_hooks.h"
+
 namespace lockstep {
 namespace {
 
 using torch::autograd::Node;
 
 constexpr std::uint64_t kOpen = std::numeric_limits<std::uint64_t>::max();
-constexpr std::size_t kMostUnwatched = 4;  // forwards whose graphs' ends cannot be seen
+// Forwards whose graphs' ends cannot be seen: those that have been differentiated, and those that have not.
+constexpr std::size_t kMostUsed = 4, kMostUnused = 64;
 
 std::uint64_t this_thread() { return at::RecordFunction::currentThreadId(); }
 
@@ -44,7 +47,7 @@ struct ForwardGraphs::Outputs {
     if (Left* known = find(forward)) {
       ++known->outputs;
     } else {
-      left.push_back({forward, 1});
+      left.insert(place_of(forward), {forward, 1});
     }
   }
   void remove(Id forward) {
@@ -59,12 +62,16 @@ struct ForwardGraphs::Outputs {
 
   const std::function<void(Id)> reached;
   std::mutex mutex;
-  std::vector<Left> left;  // protected by mutex
+  std::vector<Left> left;  // in the order of forwards; protected by mutex
 
  private:
+  std::vector<Left>::iterator place_of(Id forward) {
+    return std::lower_bound(left.begin(), left.end(), forward,
+                            [](const Left& one, Id other) { return one.forward < other; });
+  }
   Left* find(Id forward) {
-    const auto found = std::find_if(left.begin(), left.end(), [&](const Left& one) { return one.forward == forward; });
-    return found == left.end() ? nullptr : &*found;
+    const auto found = place_of(forward);
+    return found == left.end() || found->forward != forward ? nullptr : &*found;
   }
 };
 
@@ -102,7 +109,7 @@ void ForwardGraphs::watch(Id forward, const at::Tensor& output) {
   if (known == nullptr || !output.requires_grad()) return;
   const auto& node = output.grad_fn();
   if (node == nullptr) {
-    known->gives_leaf = true;
+    known->gives_leaf = known->gives_leaf || GradientHook::watches(output);
     return;
   }
   const auto hang_on = [&](const decltype(output.grad_fn())& on) {
@@ -146,13 +153,21 @@ std::optional<ForwardNote> ForwardGraphs::note_of_current_backward(std::optional
     if (!one.is_found) continue;
     one.is_differentiated = true;
     note = note ? joined(*note, one.note) : one.note;
+    open_range(one);
   }
   return note;
 }
 
 void ForwardGraphs::find_in(const std::unordered_set<Node*>& nodes, std::size_t unknown) {
+  // A program may keep the graphs of many forwards; the nodes of the last one are newer than all of them.
+  std::uint64_t last = 0;
+  for (const Forward& one : forwards_) {
+    if (one.is_found || !one.has_ended) continue;
+    last = std::max(last, one.made.last);
+    for (const Range& range : one.made_later) last = std::max(last, range.last);
+  }
   for (const Node* node : nodes) {
-    if (node->sequence_nr() == kOpen) continue;  // where a gradient is accumulated
+    if (node->sequence_nr() >= last) continue;  // as the places where gradients are accumulated
     for (Forward& one : forwards_) {
       if (one.is_found || !made(one, node->thread_id(), node->sequence_nr())) continue;
       one.is_found = true;
@@ -165,15 +180,33 @@ void ForwardGraphs::was_differentiated(Id forward) {
   Forward* known = find(forward);
   if (known == nullptr) return;
   known->is_differentiated = true;
+  open_range(*known);
+}
+
+void ForwardGraphs::open_range(Forward& forward) {
   if (!at::GradMode::is_enabled()) return;
-  close_ranges();
-  known->made_later.push_back({this_thread(), at::sequence_number::peek(), kOpen});
+  const std::uint64_t thread = this_thread();
+  const bool is_open = std::any_of(forward.made_later.begin(), forward.made_later.end(),
+                                   [&](const Range& range) { return range.thread == thread && range.last == kOpen; });
+  if (!is_open) forward.made_later.push_back({thread, at::sequence_number::peek(), kOpen});
 }
 
 bool ForwardGraphs::awaits_backward() const {
   return std::any_of(forwards_.begin(), forwards_.end(), [&](const Forward& one) {
     return one.note.synchronise && !one.is_differentiated && one.is_watched && outputs_->has(one.id);
   });
+}
+
+bool ForwardGraphs::may_have_been_passed_by() const {
+  if (awaits_backward()) return true;
+  if (forwards_.empty()) return false;
+  const Forward& last = forwards_.back();
+  const bool has_graph = last.has_ended && last.made.first < last.made.last;
+  return last.note.synchronise && !last.is_differentiated && !last.is_watched && has_graph;
+}
+
+bool ForwardGraphs::is_within_forward() const {
+  return std::any_of(forwards_.begin(), forwards_.end(), [](const Forward& one) { return !one.has_ended; });
 }
 
 ForwardGraphs::Forward* ForwardGraphs::find(Id forward) {
@@ -201,12 +234,20 @@ void ForwardGraphs::close_ranges() {
 }
 
 void ForwardGraphs::forget_dead() {
+  const auto is_out_of_sight = [&](const Forward& one) {
+    return one.has_ended && !(one.is_watched && outputs_->has(one.id));
+  };
   std::erase_if(forwards_,
-                [&](const Forward& one) { return one.has_ended && one.is_watched && !outputs_->has(one.id); });
-  const auto is_unwatched = [](const Forward& one) { return one.has_ended && !one.is_watched; };
-  while (static_cast<std::size_t>(std::count_if(forwards_.begin(), forwards_.end(), is_unwatched)) > kMostUnwatched) {
-    forwards_.erase(std::find_if(forwards_.begin(), forwards_.end(), is_unwatched));
-  }
+                [&](const Forward& one) { return one.is_watched && one.is_differentiated && is_out_of_sight(one); });
+  const auto keep_last = [&](std::size_t most, bool is_differentiated) {
+    const auto is_one = [&](const Forward& one) {
+      return one.is_differentiated == is_differentiated && is_out_of_sight(one);
+    };
+    auto count = static_cast<std::size_t>(std::count_if(forwards_.begin(), forwards_.end(), is_one));
+    for (; count > most; --count) forwards_.erase(std::find_if(forwards_.begin(), forwards_.end(), is_one));
+  };
+  keep_last(kMostUsed, true);
+  keep_last(kMostUnused, false);
 }
 
 }  // namespace lockstep

@@ -38,7 +38,8 @@ class ForwardGraphs {
   // reached: called when a backward comes to an output of a forward, before anything behind it is computed.
   explicit ForwardGraphs(std::function<void(Id)> reached);
 
-  // A forward begins on this thread. It is kept in mind while one of its outputs, or what was computed from it, lives.
+  // A forward begins on this thread. It is kept in mind while one of its outputs, or what was computed from it, lives;
+  // of those whose outputs cannot be seen or are gone, the last ones are.
   Id begin(const ForwardNote& note);
   // One of the tensors that the loss will be computed from. REQUIRES: between begin() and end() of this forward.
   void watch(Id forward, const at::Tensor& output);
@@ -50,11 +51,18 @@ class ForwardGraphs {
   // What holds for the backward that the calling thread runs; nothing if it goes through none of these forwards.
   // reached: a forward that it is known to go through. REQUIRES: called during backward.
   std::optional<ForwardNote> note_of_current_backward(std::optional<Id> reached);
-  // autograd::grad went through this forward. What it computes to be differentiated again belongs to the forward too.
+  // autograd::grad goes through this forward.
   void was_differentiated(Id forward);
+  // A backward that goes through some of these forwards, or autograd::grad, ends on the calling thread. What it has
+  // computed to be differentiated again belongs to those forwards too; what comes from now on does not.
+  void close_ranges();
 
   // Whether a synchronised forward that can be differentiated has not been yet.
   bool awaits_backward() const;
+  // Whether gradients that have come through none of these forwards may be those of such a forward: also of the last
+  // one, if it has a graph but no output that could be watched.
+  bool may_have_been_passed_by() const;
+  bool is_within_forward() const;
 
  private:
   struct Outputs;
@@ -80,7 +88,7 @@ class ForwardGraphs {
   Forward* find(Id forward);
   bool made(const Forward& forward, std::uint64_t thread, std::uint64_t number) const;
   void find_in(const std::unordered_set<torch::autograd::Node*>& nodes, std::size_t unknown);
-  void close_ranges();
+  void open_range(Forward& forward);
   void forget_dead();
 
   const std::shared_ptr<Outputs> outputs_;

@@ -24,6 +24,14 @@ void PrecisionSwap::lower() {
   lower_again();
 }
 
+void PrecisionSwap::lower_for_evaluation() {
+  if (lowered_) return;
+  std::vector<at::Tensor> kept;
+  for (const Swapped& one : swapped_) kept.push_back(one.low);
+  lower();
+  for (std::size_t i = 0; i < kept.size(); ++i) swapped_[i].low = std::move(kept[i]);
+}
+
 void PrecisionSwap::lower_again() {
   if (lowered_) return;
   const at::NoGradGuard no_grad;

@@ -25,6 +25,8 @@ class PrecisionSwap {
 
   // Gives every parameter a fresh lower copy, for a forward. Nothing happens if they have one.
   void lower();
+  // The same for a forward that no backward will go through: the copies of the last lower() are kept for theirs.
+  void lower_for_evaluation();
   // Gives them the copies of the last lower() again, for the backward of its forward.
   void lower_again();
   // Gives them their own values back. Nothing happens if they have them.

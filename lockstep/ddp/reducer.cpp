@@ -78,10 +78,10 @@ std::shared_ptr<Reducer> Reducer::make(std::vector<TrainedParameter> parameters,
     if (const auto self = weak.lock()) self->backward_lost();
   };
   reducer->end_.emplace(ended, lost);
-  const auto restore = [weak] {
-    if (const auto self = weak.lock()) self->restore_precision();
+  const auto differentiated = [weak] {
+    if (const auto self = weak.lock()) self->inputs_differentiated();
   };
-  reducer->end_of_inputs_gradients_.emplace(restore, restore);
+  reducer->end_of_inputs_gradients_.emplace(differentiated, differentiated);
   reducer->install_hooks();
   return reducer;
 }
@@ -193,9 +193,10 @@ void Reducer::end_forward(ForwardGraphs::Id forward, bool has_returned) {
   restore_precision();
 }
 
-// Within backward parameters stay as that backward needs them.
+// Within a backward, or a forward that calls its wrapper again, parameters stay as it needs them.
 void Reducer::restore_precision() {
-  if (swap_ != nullptr && state_ != BackwardState::collecting) swap_->restore();
+  const bool is_in_use = state_ == BackwardState::collecting || forwards_->is_within_forward();
+  if (swap_ != nullptr && !is_in_use) swap_->restore();
 }
 
 void Reducer::output_reached(ForwardGraphs::Id forward) { is_in_own_backward(forward); }
@@ -223,14 +224,20 @@ bool Reducer::is_in_own_backward(std::optional<ForwardGraphs::Id> reached) {
 // autograd::grad goes through a forward: no parameter gets a gradient.
 void Reducer::differentiate_inputs(ForwardGraphs::Id forward) {
   forwards_->was_differentiated(forward);
-  if (swap_ == nullptr || swap_->is_lowered()) return;
-  swap_->lower_again();
-  end_of_inputs_gradients_->await();
+  const bool lowers = swap_ != nullptr && !swap_->is_lowered();
+  if (lowers) swap_->lower_again();
+  if (lowers || at::GradMode::is_enabled()) end_of_inputs_gradients_->await();
+}
+
+void Reducer::inputs_differentiated() {
+  forwards_->close_ranges();
+  restore_precision();
 }
 
 void Reducer::start(const ForwardNote& note) {
   take(BackwardEvent::begin);
   thread_ = std::this_thread::get_id();
+  for (std::size_t i = 0; i < parameters_.size(); ++i) used_[i] = used_[i] && parameters_[i].tensor.grad().defined();
   used_before_ = used_;
   weight_before_ = weight_;
   end_->await();
@@ -324,9 +331,9 @@ double Reducer::gradient_factor() { return is_in_own_backward({}) ? note_.weight
 void Reducer::gradient_arrived(std::size_t parameter, const at::Tensor& added) {
   if (!is_in_own_backward({})) {
     has_local_gradients_ = true;
-    if (take(BackwardEvent::stray_gradient) == BackwardAction::note_stray && forwards_->awaits_backward()) {
-      has_stray_gradients_ = true;
-    }
+    const bool may_be_missed = take(BackwardEvent::stray_gradient) == BackwardAction::note_stray;
+    if (may_be_missed && forwards_->may_have_been_passed_by()) has_stray_gradients_ = true;
+    if (added.defined()) used_[parameter] = true;  // accumulated, as under no_sync()
     return;
   }
   take(BackwardEvent::gradient);
@@ -436,6 +443,7 @@ std::optional<Error> Reducer::finish() {
 // Nothing of a running backward is held: the thread's allocator, and the type of parameters.
 void Reducer::let_go() {
   arena_scope_.reset();
+  forwards_->close_ranges();
   if (swap_ == nullptr) return;
   swap_->restore();
   swap_->restore_gradients();

@@ -104,6 +104,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void output_reached(ForwardGraphs::Id forward);
   bool is_in_own_backward(std::optional<ForwardGraphs::Id> reached);
   void differentiate_inputs(ForwardGraphs::Id forward);
+  void inputs_differentiated();
   void start(const ForwardNote& note);
   void gradient_arrived(std::size_t parameter, const at::Tensor& added);
   double gradient_factor();

@@ -369,7 +369,7 @@ ForwardScope Replica::begin_forward(const at::Tensor* input) {
   sync_buffers();
   if (!is_differentiable) {
     const bool is_within_backward = swap_ != nullptr && swap_->is_lowered();
-    if (swap_ != nullptr) swap_->lower();
+    if (swap_ != nullptr) swap_->lower_for_evaluation();
     return ForwardScope(is_within_backward ? nullptr : swap_);
   }
   const JoinState join = join_state();

@@ -1,0 +1,281 @@
+// Forwards whose outputs tell little of their graph: nothing, a leaf, or less than the model has kept.
+#include <ATen/ATen.h>
+#include <doctest/doctest.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/nn/modules/linear.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <tuple>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/ddp/distributed_data_parallel.h"
+#include "tests/unit/ddp/models.h"
+
+using namespace lockstep;
+using namespace lockstep::testing;
+
+namespace {
+
+// layer(x), computed again in backward, in a backward of its own.
+struct Recomputed : torch::autograd::Function<Recomputed> {
+  using Layer = torch::nn::LinearImpl*;
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, std::int64_t layer) {
+    context->save_for_backward({x});
+    context->saved_data["layer"] = layer;
+    return reinterpret_cast<Layer>(layer)->forward(x);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    const at::AutoGradMode on(true);
+    const at::Tensor x = context->get_saved_variables()[0].detach().requires_grad_();
+    const at::Tensor y = reinterpret_cast<Layer>(context->saved_data["layer"].toInt())->forward(x);
+    torch::autograd::backward({y}, {gradients[0]});
+    return {x.grad(), at::Tensor()};
+  }
+};
+
+at::Tensor again(const at::Tensor& x, const torch::nn::Linear& layer) {
+  return Recomputed::apply(x, reinterpret_cast<std::int64_t>(layer.get()));
+}
+
+// Which DistributedDataParallel cannot look into.
+struct Opaque {
+  at::Tensor y;
+};
+
+struct PairImpl : torch::nn::Module {
+  PairImpl() {
+    first = register_module("first", torch::nn::Linear(4, 4));
+    last = register_module("last", torch::nn::Linear(4, 4));
+  }
+  at::Tensor plain(const at::Tensor& x) { return last->forward(at::tanh(first->forward(x))); }
+  torch::nn::Linear first = nullptr, last = nullptr;
+};
+
+template <class Model>
+void check_averages(const ProcessGroup& group, const Model& model, const Model& alone) {
+  const auto found = model.parameters(), expected = alone.parameters();
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    CAPTURE(i);
+    at::Tensor mean = expected[i].grad().defined() ? expected[i].grad().clone() : at::zeros_like(expected[i]);
+    group.all_reduce(mean, ReduceOp::avg);
+    REQUIRE(found[i].grad().defined());
+    CHECK(at::allclose(found[i].grad(), mean, 1e-5, 1e-7));
+  }
+}
+
+// A wrapped model, and its twin that is averaged by hand.
+template <class Impl>
+struct Twins {
+  explicit Twins(const ProcessGroup& over, const DdpOptions& options = {}) : group(over) {
+    set_weights(model, 1);
+    set_weights(alone, 1);
+    ddp.emplace(model, group, options);
+  }
+  void zero_grad() {
+    model->zero_grad();
+    alone->zero_grad();
+  }
+  void check() { check_averages(group, *model, *alone); }
+  at::Tensor x(int which) const { return wave({3, 4}, 10 * which + group.rank()); }
+
+  const ProcessGroup& group;
+  const std::shared_ptr<Impl> model = std::make_shared<Impl>(), alone = std::make_shared<Impl>();
+  std::optional<DistributedDataParallel<std::shared_ptr<Impl>>> ddp;
+};
+
+at::Tensor loss_of(const at::Tensor& y) { return y.square().sum(); }
+
+struct OpaqueImpl : PairImpl {
+  Opaque forward(const at::Tensor& x, int recomputed = 0) {
+    const at::Tensor h = at::tanh(recomputed == 2 ? again(x, first) : first->forward(x));
+    return {recomputed == 0 ? last->forward(h) : again(h, last)};
+  }
+};
+
+}  // namespace
+
+TEST_CASE("what a segment computes anew before the backward has come to the forward is averaged") {
+  struct HeadlessImpl : PairImpl {
+    at::Tensor forward(const at::Tensor& x) { return at::tanh(first->forward(x)); }
+  };
+  for (const DdpOptions& options : {DdpOptions{.find_unused_parameters = true}, DdpOptions{.static_graph = true}}) {
+    CAPTURE(options.static_graph);
+    run_group_or_throw(2, Over::arena, [&](const ProcessGroup& group) {
+      Twins<OpaqueImpl> opaque(group, options);
+      Twins<HeadlessImpl> headless(group, options);
+      for (int step = 0; step < 3; ++step) {
+        opaque.zero_grad();
+        loss_of((*opaque.ddp)(opaque.x(step), 1).y).backward();
+        loss_of(opaque.alone->plain(opaque.x(step))).backward();
+        opaque.check();
+        headless.zero_grad();
+        loss_of(again((*headless.ddp)(headless.x(step)), headless.model->last)).backward();
+        loss_of(headless.alone->plain(headless.x(step))).backward();
+        headless.check();
+      }
+    });
+  }
+}
+
+TEST_CASE("an opaque output whose graph shows in no backward is an error at the next forward") {
+  const auto errors = run_group(2, Over::arena, [](const ProcessGroup& group) {
+    Twins<OpaqueImpl> twins(group);
+    loss_of((*twins.ddp)(twins.x(0).requires_grad_(), 2).y).backward();
+    (void)(*twins.ddp)(twins.x(1), 2);
+  });
+  for (const auto& error : errors) {
+    REQUIRE(error);
+    CHECK_THROWS_WITH_AS(std::rethrow_exception(error), doctest::Contains("without going through the last forward"),
+                         Error);
+  }
+}
+
+TEST_CASE("many opaque outputs may wait for their backwards, in any order") {
+  constexpr int kForwards = 8;
+  run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
+    Twins<OpaqueImpl> twins(group);
+    for (int step = 0; step < 3; ++step) {
+      twins.zero_grad();
+      std::vector<Opaque> outputs;
+      for (int i = 0; i < kForwards; ++i) outputs.push_back((*twins.ddp)(twins.x(i)));
+      for (; !outputs.empty(); outputs.pop_back()) loss_of(outputs.back().y).backward();
+      for (int i = 0; i < kForwards; ++i) loss_of(twins.alone->plain(twins.x(i))).backward();
+      twins.check();
+    }
+  });
+}
+
+TEST_CASE("what a model has kept is averaged when its output is gone and another forward has come") {
+  struct KeepingImpl : PairImpl {
+    at::Tensor forward(const at::Tensor& x) {
+      kept = first->forward(x);
+      return last->forward(kept);
+    }
+    at::Tensor kept;
+  };
+  run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
+    Twins<KeepingImpl> twins(group, {.find_unused_parameters = true});
+    for (int step = 0; step < 2; ++step) {
+      twins.zero_grad();
+      (void)twins.ddp->forward(twins.x(step));
+      const at::Tensor kept = twins.model->kept;
+      (void)twins.ddp->forward(twins.x(step + 5));
+      loss_of(kept).backward();
+      (void)twins.alone->forward(twins.x(step));
+      loss_of(twins.alone->kept).backward();
+      at::Tensor mean = twins.alone->first->weight.grad().clone();
+      group.all_reduce(mean, ReduceOp::avg);
+      CHECK(at::allclose(twins.model->first->weight.grad(), mean, 1e-5, 1e-7));
+    }
+  });
+}
+
+TEST_CASE("a leaf among the outputs claims no backward of the bare module") {
+  struct EchoImpl : PairImpl {
+    std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& x) { return {plain(x), x}; }
+  };
+  run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
+    Twins<EchoImpl> twins(group);
+    for (int step = 0; step < 2; ++step) {
+      const auto output = (*twins.ddp)(twins.x(step).requires_grad_());
+      if (group.rank() == 0) loss_of(twins.model->plain(twins.x(9))).backward();
+      twins.zero_grad();
+      loss_of(std::get<0>(output)).backward();
+      loss_of(twins.alone->plain(twins.x(step))).backward();
+      twins.check();
+    }
+  });
+}
+
+TEST_CASE("what a backward computes to be differentiated again belongs to the wrapper, what comes after it does not") {
+  struct ScaleImpl : torch::nn::Module {
+    ScaleImpl() { scale = register_parameter("scale", at::ones({4})); }
+    at::Tensor forward(const at::Tensor& x) { return x * scale; }
+    at::Tensor scale;
+  };
+  for (const bool only_inputs : {true, false}) {
+    CAPTURE(only_inputs);
+    run_group_or_throw(2, Over::arena, [&](const ProcessGroup& group) {
+      Twins<ScaleImpl> twins(group);
+      // The gradient of the input has the parameter in its graph, and no node of the forward.
+      const auto train = [&](auto& model, auto& bare) {
+        const at::Tensor x = twins.x(0).requires_grad_();
+        const at::Tensor y = model.forward(x).sum();
+        at::Tensor gradient;
+        if (only_inputs) {
+          gradient = torch::autograd::grad({y}, {x}, {}, true, true)[0];
+        } else {
+          torch::autograd::backward({y}, {}, true, true);
+          gradient = x.grad();
+        }
+        if (group.rank() == 0) loss_of(bare.forward(twins.x(9))).backward();
+        bare.zero_grad();
+        loss_of(gradient * twins.x(3)).backward();
+        x.mutable_grad().reset();
+      };
+      for (int step = 0; step < 2; ++step) {
+        twins.zero_grad();
+        train(*twins.ddp, *twins.model);
+        train(*twins.alone, *twins.alone);
+        twins.check();
+      }
+    });
+  }
+}
+
+TEST_CASE("gradients that were dropped do not make a parameter used") {
+  run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
+    Forked model;
+    set_weights(model, 1);
+    DistributedDataParallel ddp(model, group, {.find_unused_parameters = true});
+    const at::Tensor x = wave({3, 4}, group.rank());
+    {
+      const auto guard = ddp.no_sync();
+      ddp(x, true).sum().backward();
+    }
+    if (group.rank() == 0) model->forward(x, true).sum().backward();
+    ddp.zero_grad();
+    ddp(x, false).sum().backward();
+    CHECK_FALSE(model->right->weight.grad().defined());
+    CHECK(same_on_all_ranks(group, model->left->weight.grad()));
+  });
+}
+
+TEST_CASE("mixed precision: a module that calls its wrapper again, and an evaluation with other values in between") {
+  struct NestedImpl : PairImpl {
+    at::Tensor forward(const at::Tensor& x, int depth) { return plain(depth == 0 ? x : wrapper(x, depth - 1)) * scale; }
+    at::Tensor scale = register_parameter("scale", at::ones({4}));
+    std::function<at::Tensor(const at::Tensor&, int)> wrapper;
+  };
+  run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
+    Twins<NestedImpl> twins(group, {.mixed_precision = {.param_dtype = at::kBFloat16}});
+    twins.model->wrapper = [&](const at::Tensor& x, int depth) { return (*twins.ddp)(x, depth); };
+    twins.alone->wrapper = [&](const at::Tensor& x, int depth) { return twins.alone->forward(x, depth); };
+    const at::Tensor loss = loss_of((*twins.ddp)(twins.x(0), 2).to(at::kFloat));
+    CHECK((twins.model->scale.scalar_type() == at::kFloat));
+    {
+      const at::NoGradGuard no_grad;
+      const at::Tensor own = twins.model->scale.detach();
+      twins.model->scale.set_data(at::full({4}, 100.0F));
+      (void)(*twins.ddp)(twins.x(1), 0);
+      twins.model->scale.set_data(own);
+    }
+    loss.backward();
+    loss_of(twins.alone->forward(twins.x(0), 2)).backward();
+    const auto found = twins.model->parameters(), expected = twins.alone->parameters();
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      CAPTURE(i);
+      at::Tensor mean = expected[i].grad().clone();
+      group.all_reduce(mean, ReduceOp::avg);
+      CHECK((found[i].grad() - mean).abs().max().item<double>() <= 0.05 * mean.abs().max().item<double>());
+    }
+    twins.model->wrapper = nullptr;
+    twins.alone->wrapper = nullptr;
+  });
+}

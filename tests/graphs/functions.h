@@ -4,10 +4,12 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <exception>
+
 namespace lockstep::testing {
 
-// What a backward throws that was asked to.
-struct Blown {};
+// What a backward throws that was asked to. torch ends the process for other exceptions in threads of its own.
+struct Blown : std::exception {};
 
 // x; its backward throws Blown if `blows`.
 at::Tensor fuse(const at::Tensor& x, bool blows);

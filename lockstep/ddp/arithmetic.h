@@ -18,7 +18,7 @@ struct Arithmetic {
 // few milliseconds.
 Arithmetic arithmetic_here(int threads);
 
-// One fact a line, "name: value". parse_arithmetic() passes over lines that are none.
+// One fact a line, "name: value". parse_arithmetic() ignores lines of another form.
 std::string text_of(const Arithmetic& arithmetic);
 Arithmetic parse_arithmetic(std::string_view text);
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <system_error>
 
+#include "lockstep/base/checked.h"
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/checkpoint/module_state.h"
@@ -92,11 +93,14 @@ RunState load_run(const std::filesystem::path& directory, const Options& options
   lockstep::load_optimizer(checkpoint, optimizer);
   lockstep::load_random_state(checkpoint);
   RunState state;
-  state.step = std::stoll(checkpoint.metadata.at("step"));
-  state.epoch = std::stoi(checkpoint.metadata.at("epoch"));
-  state.batch = std::stoll(checkpoint.metadata.at("batch"));
-  state.threads = std::stoi(checkpoint.metadata.at("threads"));
-  state.arithmetic = checkpoint.metadata.at("arithmetic");
+  const auto number = [&](const char* name) {
+    return lockstep::checked_decimal(checkpoint.metadata[name], name, directory.string());
+  };
+  state.step = number("step");
+  state.epoch = static_cast<int>(number("epoch"));
+  state.batch = number("batch");
+  state.threads = static_cast<int>(number("threads"));
+  state.arithmetic = checkpoint.metadata["arithmetic"];
   if (world.is_main_rank()) {
     const at::Tensor& sums = checkpoint.tensors.at("loss_so_far");
     state.loss_sum = sums[0].item<double>();

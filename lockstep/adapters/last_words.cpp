@@ -4,7 +4,9 @@
 #include <string_view>
 #include <utility>
 
+#include "lockstep/base/checked.h"
 #include "lockstep/base/format.h"
+#include "lockstep/net/wire.h"
 
 namespace lockstep {
 namespace {
@@ -24,6 +26,16 @@ std::string silent_ranks(int rank, const std::vector<std::optional<Word>>& words
 }
 
 }  // namespace
+
+Word decode_word(ByteView told, int rank) {
+  try {
+    WireReader reader(told, {"last word", rank});
+    const ErrorKind kind = checked_error_kind(reader.u8() - '0', reader.origin());
+    return {kind, std::string(reader.take(reader.left()))};
+  } catch (const Error& error) {  // it has said something: it is not silent
+    return {error.kind(), error.what()};
+  }
+}
 
 LastWords::LastWords(std::shared_ptr<Store> store, const std::string& group, int rank, int size)
     : store_(std::move(store)), prefix_("last words/" + group + "/"), rank_(rank), size_(size) {}
@@ -48,9 +60,7 @@ std::vector<std::optional<Word>> LastWords::hear(Deadline deadline) noexcept {
     const Deadline soon = Deadline::after(std::chrono::seconds(1));
     for (std::size_t rank = 0; rank < keys.size(); ++rank) {
       if (std::find(missing.begin(), missing.end(), keys[rank]) != missing.end()) continue;
-      const Bytes value = store_->get(keys[rank], soon);
-      if (value.empty()) continue;
-      words[rank] = Word{static_cast<ErrorKind>(value[0] - '0'), std::string(value.begin() + 1, value.end())};
+      words[rank] = decode_word(store_->get(keys[rank], soon), static_cast<int>(rank));
     }
   } catch (const std::exception&) {  // the store has ended before the group
   }
@@ -71,7 +81,7 @@ Error verdict(const Error& seen, int rank, const std::vector<std::optional<Word>
   std::string text = seen.what();
   ErrorDetail detail = seen.detail();
   detail.rank = rank;
-  for (const ErrorKind stronger : {ErrorKind::aborted, ErrorKind::timeout}) {
+  for (const ErrorKind stronger : {ErrorKind::aborted, ErrorKind::corrupt_data, ErrorKind::timeout}) {
     if (kind == stronger) break;  // then this rank has it at first hand
     const auto heard =
         std::find_if(words.begin(), words.end(), [&](const auto& w) { return w && w->kind == stronger; });

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/bytes.h"
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/error.h"
 #include "lockstep/store/store.h"
@@ -18,6 +19,9 @@ struct Word {
   ErrorKind kind = ErrorKind::internal;
   std::string text;
 };
+
+// As a rank has left it in the store; what it cannot have left there is a word of ErrorKind::corrupt_data.
+Word decode_word(ByteView told, int rank);
 
 class LastWords {
  public:
@@ -40,8 +44,9 @@ class LastWords {
   const int size_;
 };
 
-// Why the group ended, from what this rank saw and what all of them said: somebody's abort() first, then a timeout,
-// whose consequences the others saw; else what this rank saw, with the silent ranks named. Pure.
+// Why the group ended, from what this rank saw and what all of them said: somebody's abort() first, then what is no
+// word of a rank, then a timeout, whose consequences the others saw; else what this rank saw, with the silent ranks
+// named. Pure.
 Error verdict(const Error& seen, int rank, const std::vector<std::optional<Word>>& words,
               const std::vector<std::string>& members);
 

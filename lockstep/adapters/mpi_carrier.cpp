@@ -6,6 +6,7 @@
 
 #include "lockstep/adapters/backend_table.h"
 #include "lockstep/adapters/mpi_process.h"
+#include "lockstep/base/checked.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/hash.h"
 #include "lockstep/collective/reduce.h"
@@ -165,7 +166,9 @@ class MpiCarrier final : public Carrier {
     site.store->set(prefix + std::to_string(rank_), std::to_string(mine), deadline);
     std::vector<int> ranks;
     for (int rank = 0; rank < size_; ++rank) {
-      ranks.push_back(std::stoi(site.store->get(prefix + std::to_string(rank), deadline)));
+      const Bytes told = site.store->get(prefix + std::to_string(rank), deadline);
+      const Origin origin("rank in MPI_COMM_WORLD", rank);
+      ranks.push_back(checked_rank(checked_decimal(told, "number", origin), processes, origin));
     }
     return ranks;
   }

@@ -1,6 +1,7 @@
 #include "lockstep/checkpoint/checkpoint.h"
 
 #include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <array>
@@ -10,6 +11,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/machine_memory.h"
 
 namespace lockstep {
 namespace {
@@ -54,6 +56,14 @@ at::Tensor plain_copy(const std::string& name, const at::Tensor& tensor) {
   return tensor.detach().to(at::kCPU).contiguous().resolve_conj().resolve_neg();
 }
 
+// A file can be larger than what it takes of a disk.
+void check_memory(const std::filesystem::path& path, const SafetensorsHeader& header) {
+  const std::uint64_t bytes = header.tensors.empty() ? 0 : header.tensors.back().end;
+  if (bytes <= machine_memory_bytes()) return;
+  throw Error(ErrorKind::invalid_argument, fmt::format("{}: its tensors take {} bytes; this machine has {} of memory",
+                                                       path.string(), bytes, machine_memory_bytes()));
+}
+
 }  // namespace
 
 void save_checkpoint(const std::filesystem::path& path, const Checkpoint& checkpoint, const SaveOptions& options) {
@@ -72,9 +82,16 @@ void save_checkpoint(const std::filesystem::path& path, const Checkpoint& checkp
 
 Checkpoint load_checkpoint(const std::filesystem::path& path, Integrity integrity) {
   const SafetensorsReader reader(path, integrity);
+  check_memory(path, reader.header());
   Checkpoint checkpoint{.metadata = reader.header().metadata};
   for (const TensorEntry& entry : reader.header().tensors) {
-    at::Tensor tensor = at::empty(entry.shape, at::TensorOptions().dtype(scalar_type(entry.dtype)).device(at::kCPU));
+    at::Tensor tensor;
+    try {
+      tensor = at::empty(entry.shape, at::TensorOptions().dtype(scalar_type(entry.dtype)).device(at::kCPU));
+    } catch (const c10::Error& error) {
+      throw Error(ErrorKind::invalid_argument, fmt::format("{}: no memory for tensor '{}': {}", path.string(),
+                                                           entry.name, error.what_without_backtrace()));
+    }
     reader.read(entry, {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()});
     checkpoint.tensors.emplace(entry.name, std::move(tensor));
   }

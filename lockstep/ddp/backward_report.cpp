@@ -1,8 +1,8 @@
 #include "lockstep/ddp/backward_report.h"
 
-#include <ATen/ops/empty.h>
-
 #include <cstring>
+
+#include "lockstep/base/checked.h"
 
 namespace lockstep {
 namespace {
@@ -15,40 +15,36 @@ struct Head {
 
 }  // namespace
 
-const JointReport& ReportExchange::exchange(const BackwardReport& mine, const ProcessGroup& group,
-                                            std::string_view name) {
-  const std::size_t parameters = mine.used.size(), length = sizeof(Head) + (parameters + 7) / 8;
-  const auto ranks = static_cast<std::size_t>(group.size());
-  if (!sent_.defined() || sent_.nbytes() != length) {
-    sent_ = at::empty({static_cast<std::int64_t>(length)}, at::kByte);
-    told_ = at::empty({static_cast<std::int64_t>(ranks * length)}, at::kByte);
+std::size_t report_bytes(std::size_t told_parameters) { return sizeof(Head) + (told_parameters + 7) / 8; }
+
+void encode_report(const BackwardReport& report, std::span<std::uint8_t> bytes) {
+  std::memset(bytes.data(), 0, bytes.size());
+  const Head head{report.weight, report.non_finite ? static_cast<std::int64_t>(*report.non_finite) : -1};
+  std::memcpy(bytes.data(), &head, sizeof head);
+  for (std::size_t i = 0; i < report.used.size(); ++i) {
+    if (report.used[i]) bytes[sizeof head + i / 8] |= static_cast<std::uint8_t>(1U << (i % 8));
   }
-  auto* bytes = sent_.mutable_data_ptr<std::uint8_t>();
-  std::memset(bytes, 0, length);
-  const Head head{mine.weight, mine.non_finite ? static_cast<std::int64_t>(*mine.non_finite) : -1};
-  std::memcpy(bytes, &head, sizeof head);
-  for (std::size_t i = 0; i < parameters; ++i) {
-    if (mine.used[i]) bytes[sizeof head + i / 8] |= static_cast<std::uint8_t>(1U << (i % 8));
-  }
-  if (ranks == 1) {
-    std::memcpy(told_.mutable_data_ptr(), bytes, length);
-  } else {
-    group.all_gather_into(told_, sent_, {.name = name});
-  }
-  joint_.weight = 0;
-  joint_.non_finite.clear();
-  joint_.used.assign(parameters, false);
-  for (std::size_t rank = 0; rank < ranks; ++rank) {
-    const auto* theirs = told_.const_data_ptr<std::uint8_t>() + rank * length;
-    Head their_head;
-    std::memcpy(&their_head, theirs, sizeof their_head);
-    joint_.weight += their_head.weight;
-    if (their_head.non_finite >= 0) joint_.non_finite.emplace_back(rank, their_head.non_finite);
-    for (std::size_t i = 0; i < parameters; ++i) {
-      if ((theirs[sizeof head + i / 8] >> (i % 8) & 1) != 0) joint_.used[i] = true;
+}
+
+void join_reports(std::span<const std::uint8_t> told, std::size_t told_parameters, std::size_t parameters,
+                  JointReport& joint) {
+  joint.weight = 0;
+  joint.non_finite.clear();
+  joint.used.assign(told_parameters, false);
+  const std::size_t length = report_bytes(told_parameters);
+  for (int rank = 0; !told.empty(); ++rank, told = told.subspan(length)) {
+    const Origin origin("report on its backward", rank);
+    checked_between(told.size(), length, told.size(), "length", origin);
+    Head head;
+    std::memcpy(&head, told.data(), sizeof head);
+    joint.weight += checked_weight(head.weight, "weight of its gradients", origin);
+    if (head.non_finite != -1) {
+      joint.non_finite.emplace_back(rank, checked_index(head.non_finite, parameters, "number of a parameter", origin));
+    }
+    for (std::size_t i = 0; i < told_parameters; ++i) {
+      if ((told[sizeof head + i / 8] >> (i % 8) & 1) != 0) joint.used[i] = true;
     }
   }
-  return joint_;
 }
 
 }  // namespace lockstep

@@ -1,22 +1,20 @@
-// What ranks tell each other at the end of a backward, in one collective, if the options ask for it.
+// What a rank says of its backward, as bytes. report -> bytes -> collective -> the bytes of all ranks -> joint report.
+// Pure, and without torch. Takes no memory but for the joint report's lists, which are kept.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
+#include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <string_view>
+#include <span>
 #include <utility>
 #include <vector>
-
-#include "lockstep/group/process_group.h"
 
 namespace lockstep {
 
 struct BackwardReport {
   double weight = 0;                      // of this rank's gradients
   std::optional<std::size_t> non_finite;  // a parameter whose gradient held NaN or Inf
-  std::vector<bool> used;                 // by parameter
+  std::vector<bool> used;                 // by parameter; empty if nobody asks
 };
 
 struct JointReport {
@@ -25,16 +23,13 @@ struct JointReport {
   std::vector<std::pair<int, std::size_t>> non_finite;  // (rank, parameter)
 };
 
-// Keeps its memory from call to call.
-class ReportExchange {
- public:
-  // Blocks. name: of the collective. `mine.used` is as long on all ranks. The result lasts until the next call.
-  const JointReport& exchange(const BackwardReport& mine, const ProcessGroup& group, std::string_view name);
-
- private:
-  at::Tensor sent_;
-  at::Tensor told_;  // by all ranks
-  JointReport joint_;
-};
+// How long a report is that tells of the use of so many parameters.
+std::size_t report_bytes(std::size_t told_parameters);
+// REQUIRES: bytes.size() == report_bytes(report.used.size()).
+void encode_report(const BackwardReport& report, std::span<std::uint8_t> bytes);
+// `told`: the reports of all ranks, of equal length. `parameters`: how many the model has. Error{corrupt_data} names
+// the rank that tells of others, or of a weight that is no weight.
+void join_reports(std::span<const std::uint8_t> told, std::size_t told_parameters, std::size_t parameters,
+                  JointReport& joint);
 
 }  // namespace lockstep

@@ -6,11 +6,14 @@
 #include <algorithm>
 #include <exception>
 #include <optional>
+#include <span>
 #include <utility>
 
+#include "lockstep/base/checked.h"
 #include "lockstep/base/log.h"
 #include "lockstep/collective/arena_engine.h"
 #include "lockstep/ddp/diagnostics.h"
+#include "lockstep/group/believed.h"
 #include "lockstep/group/tensor_segments.h"
 
 namespace lockstep {
@@ -180,7 +183,10 @@ ForwardGraphs::Id Reducer::begin_forward(const ForwardNote& note) {
   if (options_.weighting == Weighting::samples && !unit_weight_) {
     const at::Tensor weight = at::tensor({note.weight}, at::kDouble);
     group_.broadcast(weight, 0, {.name = "unit of weight"});
-    unit_weight_ = weight.item<double>() == 0 ? 1 : weight.item<double>();
+    const double told = believed(group_, [&] {
+      return checked_weight(weight.item<double>(), "weight", {"first forward", 0});
+    });
+    unit_weight_ = told == 0 ? 1 : told;
   }
   if (swap_ != nullptr) swap_->lower();
   return forwards_->begin(note);
@@ -313,7 +319,7 @@ void Reducer::begin_synchronised() {
     report_.weight = 0;
     report_.non_finite.reset();
     if (note_.silent) report_.used.assign(report_.used.size(), false);
-    reached_ = reports_.exchange(report_, group_, report_name("unused parameters")).used;
+    reached_ = reports_.exchange(report_, parameters_.size(), group_, report_name("unused parameters")).used;
   }
 }
 
@@ -509,7 +515,7 @@ const JointReport* Reducer::exchange_reports() {
   for (const auto& bucket : buckets_) {
     if (!report_.non_finite && bucket->is_launched()) report_.non_finite = bucket->non_finite();
   }
-  return &reports_.exchange(report_, group_, report_name("report"));
+  return &reports_.exchange(report_, parameters_.size(), group_, report_name("report"));
 }
 
 void Reducer::finish_buckets(const JointReport* joint) {
@@ -537,8 +543,8 @@ void Reducer::learn(const JointReport* joint) {
   }
   const at::Tensor order = at::tensor(std::vector<std::int64_t>(arrivals_.begin(), arrivals_.end()), at::kLong);
   group_.broadcast(order, 0, {.name = "order of gradients"});
-  const auto* first = order.const_data_ptr<std::int64_t>();
-  form_buckets(std::vector<std::size_t>(first, first + order.numel()));
+  const std::span told(order.const_data_ptr<std::int64_t>(), parameters_.size());
+  form_buckets(believed(group_, [&] { return checked_permutation(told, "parameter", {"order of gradients", 0}); }));
 }
 
 std::optional<Error> Reducer::drop_gradients(const JointReport& joint) {

@@ -27,7 +27,6 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/ddp/backward_machine.h"
-#include "lockstep/ddp/backward_report.h"
 #include "lockstep/ddp/bucket_plan.h"
 #include "lockstep/ddp/comm_hook.h"
 #include "lockstep/ddp/forward_graphs.h"
@@ -35,6 +34,7 @@
 #include "lockstep/ddp/gradient_hooks.h"
 #include "lockstep/ddp/options.h"
 #include "lockstep/ddp/precision_swap.h"
+#include "lockstep/ddp/report_exchange.h"
 #include "lockstep/group/arena_allocator.h"
 
 namespace lockstep {

@@ -1,8 +1,10 @@
 #include "lockstep/group/call.h"
 
 #include <cstring>
+#include <limits>
 #include <string>
 
+#include "lockstep/base/checked.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep {
@@ -10,6 +12,9 @@ namespace {
 
 using Flow = TensorSegments::Flow;
 using Use = TensorSegments::Use;
+
+// Elements that a rank can send to all or expect from all: their bytes can be counted.
+constexpr std::size_t kMostCounted = std::numeric_limits<std::int64_t>::max() / 16;
 
 [[noreturn]] void refuse(OpKind kind, const std::string& why) {
   ErrorDetail detail;
@@ -23,6 +28,10 @@ void append_counts(at::TensorList tensors, DType dtype, std::vector<std::uint64_
 
 void check_counts(const std::vector<std::uint64_t>& told, int size) {
   const auto n = static_cast<std::size_t>(size);
+  for (std::size_t i = 0; i < told.size(); ++i) {
+    checked_size(told[i], kMostCounted / n, "number of elements",
+                 {"counts for all_to_all", static_cast<int>(i / (2 * n))});
+  }
   for (std::size_t from = 0; from < n; ++from) {
     for (std::size_t to = 0; to < n; ++to) {
       const std::uint64_t sent = told[from * 2 * n + to], expected = told[to * 2 * n + n + from];

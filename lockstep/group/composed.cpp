@@ -6,29 +6,28 @@
 
 #include <algorithm>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 
+#include "lockstep/base/checked.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/machine_memory.h"
+#include "lockstep/group/believed.h"
 #include "lockstep/group/tensor_segments.h"
+#include "lockstep/group/told_shape.h"
 #include "lockstep/group/torch_errors.h"
 
 namespace lockstep {
 namespace {
 
-constexpr std::size_t kMostDimensions = 64;  // of a tensor in torch
+constexpr auto kTypes = static_cast<std::int64_t>(at::ScalarType::Undefined);  // as many there are
 
 [[noreturn]] void refuse(const std::string& operation, const std::string& why) {
   throw Error(ErrorKind::invalid_argument, operation + ": " + why, {.operation = operation});
 }
 
-// An index outside of its dimension.
-struct WrongIndex {
-  std::int64_t dimension = 0;
-  std::int64_t index = 0;
-};
-
-// The first of them. indices: by sparse dimension, then by element.
+// The first index outside of its dimension. indices: by sparse dimension, then by element.
 std::optional<WrongIndex> wrong_index(const at::Tensor& indices, at::IntArrayRef sizes) {
   const at::Tensor in_order = indices.contiguous();
   const auto* index = in_order.const_data_ptr<std::int64_t>();
@@ -45,55 +44,12 @@ std::string text_of(const WrongIndex& wrong, at::IntArrayRef sizes) {
          ", which has the size " + std::to_string(sizes[static_cast<std::size_t>(wrong.dimension)]);
 }
 
-// What one rank gave: its type and its sizes; fixed in length, so that ranks can tell each other without agreeing
-// first. And what is wrong with it, so that all ranks refuse it alike: an index of a sparse tensor.
-struct Shape {
-  std::int64_t type = 0;
-  std::vector<std::int64_t> sizes;
-  std::optional<WrongIndex> wrong = {};
-};
+using Shape = ToldShape;
 
 std::string text_of(const Shape& shape) {
   std::string text;
   for (const std::int64_t size : shape.sizes) text += (text.empty() ? "" : ", ") + std::to_string(size);
   return std::string(at::toString(static_cast<at::ScalarType>(shape.type))) + " (" + text + ")";
-}
-
-// As numbers: type, how many sizes, the sizes, whether an index is wrong, its dimension, the index.
-constexpr std::size_t kToldNumbers = kMostDimensions + 5;
-
-void tell(const Shape& shape, std::int64_t* numbers) {
-  *numbers++ = shape.type;
-  *numbers++ = static_cast<std::int64_t>(shape.sizes.size());
-  std::copy(shape.sizes.begin(), shape.sizes.end(), numbers);
-  if (!shape.wrong) return;
-  numbers[kMostDimensions] = 1;
-  numbers[kMostDimensions + 1] = shape.wrong->dimension;
-  numbers[kMostDimensions + 2] = shape.wrong->index;
-}
-
-// Error{corrupt_data} unless a tensor can have such a shape.
-Shape hear(const std::int64_t* numbers, std::size_t rank, const std::string& operation) {
-  const auto refuse_told = [&](const std::string& what) {
-    throw Error(ErrorKind::corrupt_data,
-                operation + ": rank " + std::to_string(rank) + " tells of a tensor " + what +
-                    "; do all ranks make the same calls?",
-                {.peer = static_cast<int>(rank), .operation = operation});
-  };
-  Shape shape{.type = numbers[0], .sizes = {}};
-  if (numbers[1] < 0 || numbers[1] > static_cast<std::int64_t>(kMostDimensions)) {
-    refuse_told("with " + std::to_string(numbers[1]) + " dimensions");
-  }
-  numbers += 2;
-  shape.sizes.assign(numbers, numbers + numbers[-1]);
-  std::int64_t bytes = 16;  // of the largest element
-  for (const std::int64_t size : shape.sizes) {
-    if (size < 0 || __builtin_mul_overflow(bytes, std::max<std::int64_t>(size, 1), &bytes)) {
-      refuse_told("of impossible sizes: " + text_of(shape));
-    }
-  }
-  if (numbers[kMostDimensions] != 0) shape.wrong = {numbers[kMostDimensions + 1], numbers[kMostDimensions + 2]};
-  return shape;
 }
 
 std::vector<Shape> tell_shapes(const ProcessGroup& group, const std::string& operation, const Shape& mine,
@@ -103,11 +59,16 @@ std::vector<Shape> tell_shapes(const ProcessGroup& group, const std::string& ope
                           " can be told");
   }
   const at::Tensor told = at::empty({static_cast<std::int64_t>(kToldNumbers)}, at::kLong).zero_();
-  tell(mine, told.mutable_data_ptr<std::int64_t>());
+  tell(mine, {told.mutable_data_ptr<std::int64_t>(), kToldNumbers});
   std::vector<Shape> shapes;
-  for (const at::Tensor& each : group.all_gather(told, options)) {
-    shapes.push_back(hear(each.const_data_ptr<std::int64_t>(), shapes.size(), operation));
-  }
+  const auto all = group.all_gather(told, options);
+  const std::string what = "shape in " + operation;
+  believed(group, [&] {
+    for (const at::Tensor& each : all) {
+      const std::span numbers(each.const_data_ptr<std::int64_t>(), kToldNumbers);
+      shapes.push_back(hear(numbers, static_cast<int>(shapes.size()), kTypes, what));
+    }
+  });
   return shapes;
 }
 
@@ -138,9 +99,10 @@ std::vector<at::Tensor> split(const at::Tensor& tensor, at::IntArrayRef splits, 
 void require_no_wrong_index(const std::string& operation, const std::vector<Shape>& shapes, at::IntArrayRef sizes) {
   for (std::size_t rank = 0; rank < shapes.size(); ++rank) {
     if (!shapes[rank].wrong) continue;
-    WrongIndex wrong = *shapes[rank].wrong;
-    if (wrong.dimension < 0 || wrong.dimension >= static_cast<std::int64_t>(sizes.size())) wrong.dimension = 0;
-    refuse(operation, "rank " + std::to_string(rank) + " gave " + text_of(wrong, sizes));
+    const Origin origin("wrong index", static_cast<int>(rank));
+    const std::size_t dimension = checked_index(shapes[rank].wrong->dimension, sizes.size(), "dimension", origin);
+    refuse(operation, "rank " + std::to_string(rank) + " gave " +
+                          text_of({static_cast<std::int64_t>(dimension), shapes[rank].wrong->index}, sizes));
   }
 }
 
@@ -165,10 +127,20 @@ std::vector<at::Tensor> parts_of(const at::Tensor& tensor, std::vector<std::int6
   return split(tensor, splits, "all_to_all_single");
 }
 
+// That this machine has memory for all of them.
+void check_memory(const std::vector<Shape>& shapes, std::size_t element, const std::string& operation) {
+  std::size_t left = machine_memory_bytes();
+  const std::string what = "shape in " + operation + " (with those of lower ranks)";
+  for (std::size_t rank = 0; rank < shapes.size(); ++rank) {
+    left -= checked_bytes(shapes[rank].sizes, element, left, "size", {what, static_cast<int>(rank)});
+  }
+}
+
 // Empty tensors for what the others' rows will be.
 std::vector<at::Tensor> gather_rows(const ProcessGroup& group, const std::string& operation, const at::Tensor& rows,
                                     const std::vector<Shape>& shapes, const CallOptions& options) {
   std::vector<at::Tensor> outputs;
+  if (rows.is_cpu()) believed(group, [&] { check_memory(shapes, rows.element_size(), operation); });
   as_errors(operation, ErrorKind::invalid_argument, [&] {
     for (const Shape& shape : shapes) outputs.push_back(at::empty(shape.sizes, rows.options().requires_grad(false)));
   });
@@ -317,11 +289,10 @@ at::Tensor all_reduce_sparse(const ProcessGroup& group, const at::Tensor& sparse
   at::Tensor sum;
   for (std::size_t rank = 0; rank < told.size(); ++rank) {
     const at::Tensor theirs_by_dimension = all_indices[rank].transpose(0, 1);
-    if (const auto damaged = wrong_index(theirs_by_dimension.cpu(), mine.sizes())) {
-      throw Error(ErrorKind::corrupt_data,
-                  operation + ": from rank " + std::to_string(rank) + " came " + text_of(*damaged, mine.sizes()),
-                  {.peer = static_cast<int>(rank), .operation = operation});
-    }
+    believed(group, [&] {
+      const auto damaged = wrong_index(theirs_by_dimension.cpu(), mine.sizes());
+      if (damaged) throw_corrupt({"part of " + operation, static_cast<int>(rank)}, text_of(*damaged, mine.sizes()));
+    });
     sum = as_errors(operation, ErrorKind::internal, [&] {
       const at::Tensor theirs = at::_sparse_coo_tensor_unsafe(theirs_by_dimension, all_values[rank], mine.sizes(),
                                                               mine.options().requires_grad(false), true);

@@ -1,7 +1,8 @@
 // Objects between ranks: anything that an ObjectCodec turns into bytes and back. object -> bytes -> tensors -> group.
 // Bytes are data, never code: decoding runs nothing but the codec. Collective and blocking; errors as of ProcessGroup's
 // calls, and Error{corrupt_data} from a codec that cannot read what came, or naming a rank that tells lengths that no
-// object has.
+// object has. An object takes at most kMostObjectBytes, 1 GiB; if one is longer, all ranks get Error{invalid_argument}
+// that names its rank, and the group goes on.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "lockstep/group/process_group.h"
+#include "lockstep/group/told_shape.h"
 
 namespace lockstep {
 
@@ -51,7 +53,8 @@ struct ObjectCodec<T> {
 // The bytes of all ranks, in rank order; each may have a length of its own.
 std::vector<std::string> all_gather_bytes(const ProcessGroup& group, const std::string& mine);
 // The same on root; nothing elsewhere.
-std::vector<std::string> gather_bytes_to(const ProcessGroup& group, const std::string& mine, int root);
+std::vector<std::string> gather_bytes_to(const ProcessGroup& group, const std::string& mine, int root,
+                                         std::size_t most = kMostObjectBytes);
 std::string broadcast_bytes(const ProcessGroup& group, const std::string& mine, int root);
 // `all`: on root, one for each rank.
 std::string scatter_bytes_from(const ProcessGroup& group, const std::vector<std::string>& all, int root);

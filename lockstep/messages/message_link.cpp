@@ -135,6 +135,7 @@ bool MessageLink::next_frame() {
   }
   while (!controls_.empty() && head_.size() < kStagedBytes) {
     const Control& control = controls_.front();
+    if (control.header.kind == FrameKind::answer) owes_answer_ = false;
     stage(control.header);
     const auto reason = std::as_bytes(std::span(control.reason));
     head_.insert(head_.end(), reason.begin(), reason.end());
@@ -271,6 +272,8 @@ void MessageLink::begin_data() {
 void MessageLink::read_control() {
   switch (header_.kind) {
     case FrameKind::announce:
+      if (header_.id <= last_announced_) throw corrupt(fmt::format("the announcement {} again", header_.id));
+      last_announced_ = header_.id;
       if (const OperationPtr receive = matcher_.take_receive(peer_, header_.tag)) {
         ++announcements_;
         return accept(receive, {Arrived::Where::announced, peer_, header_.tag, header_.bytes, header_.id, {}, nullptr});
@@ -294,6 +297,8 @@ void MessageLink::read_control() {
       eager_debt_bytes_ -= header_.bytes;
       return;
     case FrameKind::ask: {
+      // Who asks again before it is answered gets one answer.
+      if (std::exchange(owes_answer_, true)) return;
       const Bytes answer = observer_.answer_pulse();
       return controls_.push_back({{.kind = FrameKind::answer, .following_bytes = answer.size()}, answer});
     }

@@ -99,6 +99,7 @@ class MessageLink {
   std::size_t body_left_ = 0;
   bool is_blocked_ = false;
   std::deque<Control> controls_;
+  bool owes_answer_ = false;  // one for a sign of life is among them
   std::deque<OperationPtr> unsent_;
   std::unordered_map<std::uint64_t, OperationPtr> announced_;
   std::deque<OperationPtr> cleared_;
@@ -119,6 +120,7 @@ class MessageLink {
   std::unordered_map<std::uint64_t, OperationPtr> incoming_;  // cleared receives, by the sender's id
   std::size_t unexpected_bytes_ = 0;
   std::size_t announcements_ = 0;
+  std::uint64_t last_announced_ = 0;  // their ids grow
   std::size_t credit_owed_bytes_ = 0;
   std::string reason_of_peer_;
   bool said_goodbye_ = false;

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/checked.h"
 #include "lockstep/base/format.h"
 
 namespace lockstep {
@@ -177,6 +178,10 @@ void report_to_rank_0(Messenger& messenger, std::uint64_t number, Duration timeo
     while (word.verdict == Verdict::waiting) {
       messenger.receive(0, word_tag(number), std::as_writable_bytes(std::span(&heard, 1)), last_word).wait();
       word = heard;
+      const Origin origin("word about a barrier", 0);
+      const auto verdict = static_cast<std::uint32_t>(heard.verdict);
+      word.verdict = checked_enum(verdict, Verdict::passed, Verdict::peer_lost, "verdict", origin);
+      word.culprit = checked_rank_or_none(heard.culprit, messenger.size(), origin);
       word.text[sizeof word.text - 1] = '\0';
     }
   } catch (const Error& error) {

@@ -9,6 +9,7 @@ namespace {
 
 // A healthy rank answers sooner, unless its machine has much else to do.
 constexpr Duration kPatience = std::chrono::milliseconds(200);
+constexpr Duration kLongestAge = std::chrono::hours(24 * 365 * 100);
 
 }  // namespace
 
@@ -34,6 +35,8 @@ bool Pulse::take_answer(int rank, ByteView bytes, TimePoint now) {
   Answer answer;
   if (bytes.size() != sizeof answer) return false;
   std::memcpy(static_cast<void*>(&answer), bytes.data(), sizeof answer);
+  const auto is_age = [](std::int64_t ns) { return ns >= -1 && ns <= kLongestAge.count(); };
+  if (!is_age(answer.began_ago_ns) || !is_age(answer.ended_ago_ns)) return false;
   if (answer.began_ago_ns >= 0 && !is_sound(answer.last)) return false;
   const std::lock_guard lock(mutex_);
   Peer& peer = peers_[static_cast<std::size_t>(rank)];

@@ -55,8 +55,8 @@ Bytes encode_claims(const Claims& claims) {
 Claims decode_claims(ByteView encoded) {
   WireReader reader(encoded, "a peer's claims");
   Claims claims;
-  claims.rank = static_cast<std::int32_t>(reader.u32());
-  claims.world_size = static_cast<std::int32_t>(reader.u32());
+  claims.rank = checked_rank_or_none(reader.i32(), kMostRanks, reader.origin());
+  claims.world_size = checked_between(reader.i32(), 0, kMostRanks, "world size", reader.origin());
   claims.generation = reader.u64();
   claims.pid = reader.u32();
   claims.number = reader.u64();

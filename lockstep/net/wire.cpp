@@ -25,7 +25,8 @@ void put_bytes(Bytes& out, ByteView value) {
 ByteView WireReader::take(std::size_t count) {
   if (count > input_.size()) {
     throw Error(ErrorKind::corrupt_data,
-                fmt::format("{} is cut short: {} bytes wanted, {} left", what_, count, input_.size()));
+                fmt::format("{} is cut short: {} bytes wanted, {} left", to_string(origin_), count, input_.size()),
+                {.peer = origin_.rank});
   }
   const ByteView taken = input_.substr(0, count);
   input_.remove_prefix(count);
@@ -47,7 +48,8 @@ ByteView WireReader::bytes() { return take(u32()); }
 
 void WireReader::expect_end() const {
   if (!input_.empty()) {
-    throw Error(ErrorKind::corrupt_data, fmt::format("{} has {} bytes too many", what_, input_.size()));
+    throw Error(ErrorKind::corrupt_data, fmt::format("{} has {} bytes too many", to_string(origin_), input_.size()),
+                {.peer = origin_.rank});
   }
 }
 

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "lockstep/base/bytes.h"
+#include "lockstep/base/checked.h"
 
 namespace lockstep {
 
@@ -18,13 +19,17 @@ void put_bytes(Bytes& out, ByteView value);
 
 class WireReader {
  public:
-  // `what` names the message in errors; both must outlive the reader.
-  WireReader(ByteView input, std::string_view what) : input_(input), what_(what) {}
+  // `origin` names the message in errors; both must outlive the reader.
+  WireReader(ByteView input, const Origin& origin) : input_(input), origin_(origin) {}
+
+  const Origin& origin() const { return origin_; }  // for what has to be checked
 
   std::uint8_t u8();
   std::uint16_t u16();
   std::uint32_t u32();
   std::uint64_t u64();
+  std::int32_t i32() { return static_cast<std::int32_t>(u32()); }
+  std::int64_t i64() { return static_cast<std::int64_t>(u64()); }
   ByteView bytes();  // as put_bytes() wrote them; a view into the input
   ByteView take(std::size_t count);
   std::size_t left() const { return input_.size(); }
@@ -34,7 +39,7 @@ class WireReader {
   std::uint64_t number(std::size_t width);
 
   ByteView input_;
-  std::string_view what_;
+  Origin origin_;
 };
 
 }  // namespace lockstep

@@ -1,16 +1,17 @@
 #include "lockstep/observe/flight_file.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <cstring>
 #include <filesystem>
-#include <memory>
-#include <span>
+#include <utility>
 
+#include "lockstep/base/checked.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/unique_fd.h"
@@ -21,82 +22,94 @@ namespace {
 
 using flight::FlightHeader;
 using flight::Slot;
-using flight::SlotState;
 
-[[noreturn]] void damaged(const std::string& path, const std::string& what) {
-  throw Error(ErrorKind::corrupt_data, fmt::format("{} is no flight recording, or damaged: {}", path, what));
+// What a file of another size or kind is not looked at beyond.
+constexpr std::size_t kMostBytes = flight::kBytes + 1;
+// A file whose process is recording is read again while records of it were being written, this many times.
+constexpr int kAttempts = 100;
+constexpr std::int64_t kLatestNs = std::int64_t{1} << 62;
+
+std::string damaged(const std::string& path) { return path + " is no flight recording, or damaged"; }
+
+UniqueFd open_file(const std::string& path) {
+  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!fd) throw Error(ErrorKind::invalid_argument, fmt::format("cannot open {}: {}", path, std::strerror(errno)));
+  struct stat status {};
+  if (::fstat(fd.get(), &status) != 0) throw system_error("looking at " + path, errno);
+  if (!S_ISREG(status.st_mode)) throw_corrupt(damaged(path), "it is not a file");
+  return fd;
 }
 
-// Mapped, since its process may still be recording: what is read must be looked at twice.
-class MappedFile {
- public:
-  explicit MappedFile(const std::string& path) {
-    const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-    if (!fd) {
-      throw Error(ErrorKind::invalid_argument, fmt::format("cannot open {}: {}", path, std::strerror(errno)));
-    }
-    struct stat status {};
-    if (::fstat(fd.get(), &status) != 0) throw system_error("looking at " + path, errno);
-    if (!S_ISREG(status.st_mode)) damaged(path, "it is not a file");
-    if (status.st_size < static_cast<off_t>(sizeof(FlightHeader))) {
-      damaged(path, fmt::format("{} bytes are too few", status.st_size));
-    }
-    bytes_ = static_cast<std::size_t>(status.st_size);
-    void* data = ::mmap(nullptr, bytes_, PROT_READ, MAP_SHARED, fd.get(), 0);
-    if (data == MAP_FAILED) throw system_error("mapping " + path, errno);
-    data_ = static_cast<const std::byte*>(data);
+// Copied and not mapped: a file may be cut while it is read.
+Bytes copy_of(int fd, const std::string& path) {
+  Bytes bytes(kMostBytes, '\0');
+  std::size_t done = 0;
+  while (done < bytes.size()) {
+    const ssize_t got = ::pread(fd, bytes.data() + done, bytes.size() - done, static_cast<off_t>(done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) throw system_error("reading " + path, errno);
+    if (got == 0) break;
+    done += static_cast<std::size_t>(got);
   }
-  ~MappedFile() { ::munmap(const_cast<std::byte*>(data_), bytes_); }
-  MappedFile(const MappedFile&) = delete;
-  MappedFile& operator=(const MappedFile&) = delete;
+  bytes.resize(done);
+  return bytes;
+}
 
-  std::size_t bytes() const { return bytes_; }
-  const FlightHeader& header() const { return *reinterpret_cast<const FlightHeader*>(data_); }
-  std::span<const Slot> slots(std::size_t offset, std::size_t count) const {
-    return {reinterpret_cast<const Slot*>(data_ + offset), count};
+// REQUIRES: it lies within the bytes.
+template <class Value>
+Value value_at(ByteView bytes, std::size_t offset) {
+  Value value;
+  std::memcpy(static_cast<void*>(&value), bytes.data() + offset, sizeof value);
+  return value;
+}
+
+void check_layout(ByteView bytes, const std::string& path) {
+  const std::string what = damaged(path);
+  if (bytes.size() < sizeof(FlightHeader)) throw_corrupt(what, fmt::format("{} bytes are too few", bytes.size()));
+  if (value_at<std::uint64_t>(bytes, offsetof(FlightHeader, magic)) != flight::kMagic) {
+    throw_corrupt(what, "it does not begin as one");
   }
-
- private:
-  const std::byte* data_ = nullptr;
-  std::size_t bytes_ = 0;
-};
-
-void check_header(const MappedFile& file, const std::string& path) {
-  const FlightHeader& header = file.header();
-  if (header.magic != flight::kMagic) damaged(path, "it does not begin as one");
-  if (header.version != flight::kVersion) {
+  const auto version = value_at<std::uint32_t>(bytes, offsetof(FlightHeader, version));
+  if (version != flight::kVersion) {
     throw Error(ErrorKind::invalid_argument,
                 fmt::format("{} is a flight recording of version {}; this program reads version {}: use the lockstep "
                             "command of the version that recorded it",
-                            path, header.version, flight::kVersion));
+                            path, version, flight::kVersion));
   }
-  if (header.slots != flight::kSlots || header.groups != flight::kGroups) damaged(path, "its header is wrong");
-  if (file.bytes() != flight::kBytes) {
-    damaged(path, fmt::format("it has {} bytes where {} belong", file.bytes(), flight::kBytes));
-  }
+  checked_between(value_at<std::uint32_t>(bytes, offsetof(FlightHeader, slots)), flight::kSlots, flight::kSlots,
+                  "number of operations", what);
+  checked_between(value_at<std::uint32_t>(bytes, offsetof(FlightHeader, groups)), flight::kGroups, flight::kGroups,
+                  "number of groups", what);
+  checked_between(bytes.size(), flight::kBytes, flight::kBytes, "number of bytes", what);
 }
 
-std::string text(std::span<const char> field, const std::string& path) {
-  const auto end = std::ranges::find(field, '\0');
-  const bool printable = std::all_of(field.begin(), end, [](unsigned char c) { return c >= ' ' && c != 0x7f; });
-  if (end == field.end() || !printable) damaged(path, "a text in its header is none");
-  return {field.begin(), end};
+// A text of `size` bytes with its final zero.
+std::string text_at(ByteView bytes, std::size_t offset, std::size_t size, const std::string& path) {
+  const ByteView field = bytes.substr(offset, size), text = field.substr(0, field.find('\0'));
+  const bool printable = std::ranges::all_of(text, [](unsigned char c) { return c >= ' ' && c != 0x7f; });
+  if (text.size() == field.size() || !printable) throw_corrupt(damaged(path), "a text in its header is none");
+  return std::string(text);
 }
 
+// The slots from an offset on: those whose version was the same before and after their words were copied, and even.
 template <class Value>
-std::vector<Value> take(std::span<const Slot> slots, const char* what, FlightSnapshot& snapshot) {
+std::vector<Value> take(const FlightCopies& copies, std::size_t offset, std::size_t slots, const char* what,
+                        FlightSnapshot& snapshot) {
   std::vector<Value> values;
-  for (std::size_t i = 0; i < slots.size(); ++i) {
-    Value value;
-    const SlotState state = read_slot(slots[i], value);
-    if (state == SlotState::empty) continue;
-    if (state == SlotState::torn) {
+  for (std::size_t i = 0; i < slots; ++i) {
+    const std::size_t slot = offset + i * sizeof(Slot);
+    const auto before = value_at<std::uint64_t>(copies.before, slot + offsetof(Slot, version));
+    const auto after = value_at<std::uint64_t>(copies.after, slot + offsetof(Slot, version));
+    if (before == 0 && after == 0) continue;
+    if (before != after || before % 2 != 0) {
       ++snapshot.torn;
-    } else if (!is_sound(value) || value.number % slots.size() != i) {
-      damaged(snapshot.path, fmt::format("{} in slot {} makes no sense", what, i));
-    } else {
-      values.push_back(value);
+      continue;
     }
+    const auto value = value_at<Value>(copies.words, slot + offsetof(Slot, words));
+    if (!is_sound(value) || value.number % slots != i) {
+      throw_corrupt(damaged(snapshot.path), fmt::format("{} in slot {} makes no sense", what, i));
+    }
+    values.push_back(value);
   }
   std::ranges::sort(values, {}, &Value::number);
   return values;
@@ -104,31 +117,49 @@ std::vector<Value> take(std::span<const Slot> slots, const char* what, FlightSna
 
 }  // namespace
 
-FlightSnapshot read_flight_file(const std::string& path) {
-  const MappedFile file(path);
-  check_header(file, path);
-  const FlightHeader& header = file.header();
+FlightSnapshot decode_flight(const FlightCopies& copies, const std::string& path) {
+  for (const ByteView copy : {copies.before, copies.words, copies.after}) check_layout(copy, path);
+  const ByteView header = copies.words;
+  const std::string what = damaged(path);
+  const auto time_at = [&](std::size_t offset) {
+    return checked_between<std::int64_t>(value_at<std::int64_t>(header, offset), 0, kLatestNs, "time", what);
+  };
   FlightSnapshot snapshot;
   snapshot.path = path;
-  snapshot.rank = header.rank;
-  snapshot.world_size = header.world_size;
-  snapshot.pid = header.pid.load(std::memory_order_acquire);
-  snapshot.host = text(header.host, path);
-  snapshot.job = text(header.job, path);
-  snapshot.ended = text(header.ended, path);
-  snapshot.wall_ns = header.wall_ns;
-  snapshot.monotonic_ns = header.monotonic_ns;
-  snapshot.operations = header.operations.load(std::memory_order_relaxed);
-  snapshot.groups = take<FlightGroup>(file.slots(flight::kGroupsOffset, flight::kGroups), "the group", snapshot);
-  snapshot.records = take<FlightRecord>(file.slots(flight::kSlotsOffset, flight::kSlots), "the operation", snapshot);
+  snapshot.rank = checked_rank_or_none(value_at<std::int32_t>(header, offsetof(FlightHeader, rank)), kMostRanks, what);
+  snapshot.world_size = checked_between(value_at<std::int32_t>(header, offsetof(FlightHeader, world_size)), 0,
+                                        kMostRanks, "world size", what);
+  snapshot.pid =
+      checked_between(value_at<std::int32_t>(header, offsetof(FlightHeader, pid)), 0, INT_MAX, "process id", what);
+  snapshot.host = text_at(header, offsetof(FlightHeader, host), sizeof(FlightHeader::host), path);
+  snapshot.job = text_at(header, offsetof(FlightHeader, job), sizeof(FlightHeader::job), path);
+  snapshot.ended = text_at(header, offsetof(FlightHeader, ended), sizeof(FlightHeader::ended), path);
+  snapshot.wall_ns = time_at(offsetof(FlightHeader, wall_ns));
+  snapshot.monotonic_ns = time_at(offsetof(FlightHeader, monotonic_ns));
+  snapshot.operations = value_at<std::uint64_t>(header, offsetof(FlightHeader, operations));
+  snapshot.groups = take<FlightGroup>(copies, flight::kGroupsOffset, flight::kGroups, "the group", snapshot);
+  snapshot.records = take<FlightRecord>(copies, flight::kSlotsOffset, flight::kSlots, "the operation", snapshot);
   return snapshot;
+}
+
+FlightSnapshot read_flight_file(const std::string& path) {
+  const UniqueFd fd = open_file(path);
+  Bytes before = copy_of(fd.get(), path);
+  for (int attempt = 1;; ++attempt) {
+    const Bytes words = copy_of(fd.get(), path);
+    Bytes after = copy_of(fd.get(), path);
+    FlightSnapshot snapshot = decode_flight({before, words, after}, path);
+    if (snapshot.torn == 0 || before == after || attempt == kAttempts) return snapshot;
+    before = std::move(after);
+  }
 }
 
 std::vector<FlightSnapshot> read_flight_directory(const std::string& directory) {
   std::vector<FlightSnapshot> snapshots;
   std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
-    if (entry.path().extension() == ".flight") snapshots.push_back(read_flight_file(entry.path().string()));
+  std::filesystem::directory_iterator entries(directory, error);
+  for (; !error && entries != std::filesystem::directory_iterator(); entries.increment(error)) {
+    if (entries->path().extension() == ".flight") snapshots.push_back(read_flight_file(entries->path().string()));
   }
   if (error) {
     throw Error(ErrorKind::invalid_argument,

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/bytes.h"
 #include "lockstep/observe/flight_record.h"
 
 namespace lockstep {
@@ -29,6 +30,13 @@ struct FlightSnapshot {
 };
 
 FlightSnapshot read_flight_file(const std::string& path);
+// Three copies of it, taken one after the other: what changed meanwhile counts as torn. Pure; `path` is for errors.
+struct FlightCopies {
+  ByteView before;
+  ByteView words;
+  ByteView after;
+};
+FlightSnapshot decode_flight(const FlightCopies& copies, const std::string& path);
 // All recordings of a directory, by rank. Error{invalid_argument} if there are none, or of more than one job.
 std::vector<FlightSnapshot> read_flight_directory(const std::string& directory);
 

@@ -14,10 +14,14 @@ bool is_text(std::span<const char> field) {
   return end != field.end() && std::all_of(field.begin(), end, [](unsigned char c) { return std::isprint(c) != 0; });
 }
 
+// So that times can be added and subtracted.
+bool is_time(std::int64_t ns) { return ns >= 0 && ns <= std::int64_t{1} << 62; }
+
 }  // namespace
 
 bool is_sound(const FlightRecord& record) {
-  return record.number != 0 && record.state <= FlightState::failed && record.category <= FlightCategory::message &&
+  return is_time(record.issued_ns) && is_time(record.started_ns) && is_time(record.finished_ns) && record.number != 0 &&
+         record.state <= FlightState::failed && record.category <= FlightCategory::message &&
          record.dtype <= DType::opaque && record.error <= static_cast<int>(ErrorKind::internal) + 1 &&
          is_text(record.operation) && is_text(record.reduction);
 }

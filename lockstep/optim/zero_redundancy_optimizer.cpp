@@ -233,7 +233,7 @@ void ShardedOptimizer::consolidate_state_dict(int to) {
   copy_options_to(*local_);
   Checkpoint all;
   add_optimizer(all, *local_, kPrefix, numbers());
-  const std::vector<std::string> parts = gather_bytes_to(group_, encode_tensors(all.tensors), to);
+  const std::vector<std::string> parts = gather_bytes_to(group_, encode_tensors(all.tensors), to, kMostToldBytes);
   consolidated_.reset();
   if (group_.rank() != to) return;
   all.tensors.clear();

@@ -4,7 +4,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
-#include "lockstep/net/wire.h"
+#include "lockstep/rendezvous/claim.h"
 #include "lockstep/store/functions.h"
 
 namespace lockstep {
@@ -24,63 +24,17 @@ const Bytes& process_nonce() {
   return nonce;
 }
 
-Bytes encode(const Member& member, int size) {
-  Bytes out;
-  put_u32(out, static_cast<std::uint32_t>(member.rank));
-  put_u32(out, static_cast<std::uint32_t>(size));
-  put_u32(out, static_cast<std::uint32_t>(member.pid));
-  put_bytes(out, member.host);
-  put_bytes(out, member.node_id);
-  put_bytes(out, member.address);
-  put_bytes(out, process_nonce());
-  put_u32(out, static_cast<std::uint32_t>(member.interfaces.size()));
-  for (const Interface& each : member.interfaces) {
-    put_bytes(out, each.name);
-    put_bytes(out, each.address);
-  }
-  return out;
-}
-
-struct Claim {
-  Member member;
-  int size = 0;
-  Bytes process;
-};
-
-Claim decode(ByteView encoded) {
-  WireReader reader(encoded, "a rank's introduction");
-  Claim claim;
-  claim.member.rank = static_cast<int>(reader.u32());
-  claim.size = static_cast<int>(reader.u32());
-  claim.member.pid = static_cast<int>(reader.u32());
-  claim.member.host = reader.bytes();
-  claim.member.node_id = reader.bytes();
-  claim.member.address = reader.bytes();
-  claim.process = reader.bytes();
-  for (std::uint32_t left = reader.u32(); left != 0; --left) {
-    std::string name(reader.bytes());
-    claim.member.interfaces.push_back({std::move(name), std::string(reader.bytes())});
-  }
-  return claim;
-}
-
 // Lets every rank that waits in this world, or comes to it later, throw Error{kind} with this text.
 void leave_failure(Store& store, ErrorKind kind, const std::string& text) {
-  Bytes failure;
-  put_u8(failure, static_cast<std::uint8_t>(kind));
-  put_bytes(failure, text);
   try {
-    store.compare_set(kFailureKey, "", failure, Deadline::after(kFailureLook));
+    store.compare_set(kFailureKey, "", encode_failure(kind, text), Deadline::after(kFailureLook));
   } catch (const Error&) {  // the store is gone, and with it those who could read this
   }
 }
 
 void throw_failure_if_any(Store& store, Deadline deadline) {
   if (!store.check({kFailureKey}, deadline)) return;
-  const Bytes failure = store.get(kFailureKey, deadline);
-  WireReader reader(failure, "a failure");
-  const auto kind = static_cast<ErrorKind>(reader.u8());
-  throw Error(kind, Bytes(reader.bytes()));
+  throw decode_failure(store.get(kFailureKey, deadline));
 }
 
 void check_same_size(Store& store, const Claim& one, const Claim& other) {
@@ -95,7 +49,7 @@ void check_same_size(Store& store, const Claim& one, const Claim& other) {
 
 // False if this process has held the rank before.
 bool claim_rank(Store& store, const Member& me, const Bytes& mine, Deadline deadline) {
-  const Claim holder = decode(store.compare_set(claim_key(me.rank), "", mine, deadline));
+  const Claim holder = decode_claim(store.compare_set(claim_key(me.rank), "", mine, deadline), me.rank);
   const bool same_process =
       holder.process == process_nonce() && holder.member.pid == me.pid && holder.member.host == me.host;
   if (same_process) return store.add(fmt::format("claims/{}", me.rank), 1, deadline) == 1;
@@ -143,16 +97,17 @@ std::string to_string(const Member& member) {
 }
 
 std::optional<std::vector<Member>> introduce(Store& store, const Member& me, int size, Deadline deadline) {
-  const Bytes mine = encode(me, size);
+  const Bytes mine = encode(Claim{me, size, process_nonce()});
   if (!claim_rank(store, me, mine, deadline)) return std::nullopt;
   // The first claim decides early, while ranks are missing; in the end every claim is looked at, since the world may be
   // full for one size before all ranks of another have come.
-  check_same_size(store, decode(store.compare_set(kWorldSizeKey, "", mine, deadline)), decode(mine));
+  check_same_size(store, decode_claim(store.compare_set(kWorldSizeKey, "", mine, deadline), -1),
+                  decode_claim(mine, me.rank));
   wait_for_claims(store, me, size, deadline);
   std::vector<Member> members;
   for (int rank = 0; rank < size; ++rank) {
-    const Claim claim = decode(store.get(claim_key(rank), deadline));
-    check_same_size(store, claim, decode(mine));
+    const Claim claim = decode_claim(store.get(claim_key(rank), deadline), rank);
+    check_same_size(store, claim, decode_claim(mine, me.rank));
     members.push_back(claim.member);
   }
   store.set(introduced_key(me.rank), "", deadline);

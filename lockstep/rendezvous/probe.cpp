@@ -6,6 +6,7 @@
 #include <optional>
 #include <thread>
 
+#include "lockstep/base/checked.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
@@ -21,6 +22,7 @@ using namespace std::chrono_literals;
 
 constexpr const char* kPurpose = "probe";
 constexpr Duration kAttemptTimeout = 2s;
+constexpr Duration kLongestRoundTrip = 1h;  // a machine may have slept meanwhile
 constexpr Duration kStopLook = 50ms;
 constexpr std::uint64_t kUnreached = ~std::uint64_t{0};
 
@@ -128,10 +130,11 @@ class Probe {
   // All interfaces at once: what drops connections keeps nobody waiting for the others.
   void measure(int leader) {
     const Bytes ports = store_.get(key("ports", leader), deadline_);
-    WireReader reader(ports, "the ports of a probe");
+    WireReader reader(ports, {"ports for a probe", leader});
     std::vector<std::future<std::optional<Duration>>> attempts;
     for (const Interface& each : member(leader).interfaces) {
-      const Endpoint endpoint{each.address, static_cast<std::uint16_t>(reader.u32())};
+      const Endpoint endpoint{each.address,
+                              checked_between<std::uint16_t>(reader.u32(), 0, 65535, "port", reader.origin())};
       attempts.push_back(std::async(std::launch::async, attempt, handshake_, leader, endpoint));
     }
     Bytes result;
@@ -148,13 +151,15 @@ class Probe {
     for (const int leader : leaders_) {
       if (leader == settings_.rank) continue;
       const Bytes result = store_.get(result_key(settings_.rank, leader), deadline_);
-      WireReader reader(result, "the result of a probe");
+      WireReader reader(result, {"result of a probe", leader});
       for (Reachability& each : found) {
         const std::uint64_t nanoseconds = reader.u64();
         if (nanoseconds == kUnreached) {
           each.unreached_from.push_back(member(leader).host);
         } else {
-          each.round_trip = std::max<Duration>(each.round_trip, std::chrono::nanoseconds(nanoseconds));
+          const auto told = checked_between<std::int64_t>(nanoseconds, 0, kLongestRoundTrip.count(), "round trip in ns",
+                                                          reader.origin());
+          each.round_trip = std::max<Duration>(each.round_trip, std::chrono::nanoseconds(told));
         }
       }
     }
@@ -189,12 +194,14 @@ class Probe {
 
   void take_choice(int leader) {
     const Bytes choice = store_.get(key("choice", leader), deadline_);
-    WireReader reader(choice, "the choice of a probe");
-    const std::uint32_t chosen = reader.u32();
+    WireReader reader(choice, {"choice of an address", leader});
+    const std::vector<Interface>& interfaces = member(leader).interfaces;
+    const std::size_t chosen =
+        checked_size(reader.u32(), interfaces.size(), "number of the interface", reader.origin());
     if (chosen == 0) {
       throw Error(ErrorKind::timeout, std::string(reader.bytes()), {.rank = settings_.rank, .peer = leader});
     }
-    const std::string address = member(leader).interfaces.at(chosen - 1).address;
+    const std::string address = interfaces[chosen - 1].address;
     for (Member& each : members_) {
       if (each.node_id == member(leader).node_id && each.interfaces.size() > 1) each.address = address;
     }

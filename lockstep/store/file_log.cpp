@@ -4,32 +4,23 @@
 #include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <zlib.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
-#include <optional>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
-#include "lockstep/net/wire.h"
-#include "lockstep/store/store.h"
+#include "lockstep/store/log_record.h"
 
 namespace lockstep {
 namespace {
 
-constexpr ByteView kMagic("LSSTORE\n", 8);
-constexpr std::uint32_t kFormatVersion = 1;
-constexpr std::size_t kRecordHeadBytes = 8;  // length, CRC-32 of the payload
-constexpr std::size_t kMaxPayloadBytes = 1 + 4 + kMaxStoreKeyBytes + 4 + kMaxStoreValueBytes;
 constexpr off_t kMaxLogBytes = off_t{1} << 30;
 
 constexpr Duration kLeaveTimeout = std::chrono::milliseconds(200);
-
-enum class Change : std::uint8_t { set = 1, remove = 2 };
 
 // Both locks are locks on bytes far behind the end. They belong to the open file, not to the process, so they also hold
 // between threads and are not lost when some other descriptor of the file is closed.
@@ -47,11 +38,6 @@ bool set_lock(int fd, short type, off_t byte) {
     if (errno == EAGAIN || errno == EACCES) return false;
     if (errno != EINTR) throw system_error("locking a store file failed", errno);
   }
-}
-
-std::uint32_t crc_of(ByteView payload) {
-  return static_cast<std::uint32_t>(
-      ::crc32_z(0, reinterpret_cast<const Bytef*>(payload.data()), static_cast<z_size_t>(payload.size())));
 }
 
 std::string boot_id() {
@@ -82,74 +68,22 @@ off_t size_of(int fd, const std::string& path) {
   return status.st_size;
 }
 
-// A whole record's payload; empty if the file ends before it does. An unfinished write is always cut short, because it
-// was one write: a whole record with a wrong sum, or an impossible length, is damage.
-std::optional<Bytes> read_record(int fd, off_t offset, const std::string& path) {
-  const auto damaged = [&](std::string_view why) {
-    return Error(ErrorKind::corrupt_data,
-                 fmt::format("the store file {} is damaged at offset {}: {}; remove it and start the job again", path,
-                             offset, why));
-  };
-  const Bytes head = read_at(fd, offset, kRecordHeadBytes, path);
-  if (head.size() < kRecordHeadBytes) return std::nullopt;
-  WireReader reader(head, "a store record");
-  const std::uint32_t length = reader.u32();
-  const std::uint32_t crc = reader.u32();
-  if (length > kMaxPayloadBytes)
-    throw damaged(fmt::format("a record of {} bytes is over the limit of {}", length, kMaxPayloadBytes));
-  if (offset + static_cast<off_t>(kRecordHeadBytes + length) > size_of(fd, path)) return std::nullopt;
-  Bytes payload = read_at(fd, offset + static_cast<off_t>(kRecordHeadBytes), length, path);
-  if (payload.size() < length) return std::nullopt;
-  if (crc_of(payload) != crc) throw damaged("the checksum of a record is wrong");
-  return payload;
-}
-
-struct Header {
-  std::uint32_t version = 0;
-  std::uint32_t pid = 0;
-  std::string boot_id;
-  std::string run_id;
-  off_t end = 0;
-};
-
-// Empty if there is none, or only a part of one.
-std::optional<Header> read_header(int fd, const std::string& path) {
-  const auto start = static_cast<off_t>(kMagic.size());
-  if (read_at(fd, 0, kMagic.size(), path) != kMagic) return std::nullopt;
-  const auto payload = read_record(fd, start, path);
-  if (!payload) return std::nullopt;
-  WireReader reader(*payload, "the header of a store file");
-  Header header;
-  header.version = reader.u32();
-  header.end = start + static_cast<off_t>(kRecordHeadBytes + payload->size());
-  if (header.version != kFormatVersion) return header;
-  header.pid = reader.u32();
-  header.boot_id = reader.bytes();
-  header.run_id = reader.bytes();
-  return header;
+LogFile log_file(int fd, const std::string& path) {
+  return {.read = [fd, &path](std::uint64_t offset,
+                              std::size_t count) { return read_at(fd, static_cast<off_t>(offset), count, path); },
+          .size = static_cast<std::uint64_t>(size_of(fd, path)),
+          .path = path};
 }
 
 std::string describe_creator(int fd, const std::string& path) {
   try {
-    const auto header = read_header(fd, path);
-    if (!header) return "";
+    const auto header = read_log_header(log_file(fd, path));
+    if (!header || header->end == 0) return "";
     return fmt::format(" (begun by pid {}{}, run '{}')", header->pid,
                        header->boot_id == boot_id() ? "" : " before a reboot or on another host", header->run_id);
   } catch (const Error&) {  // damaged; it is about to be replaced
     return "";
   }
-}
-
-void replay(ByteView payload, KeyMap& map) {
-  WireReader reader(payload, "a store record");
-  const auto change = static_cast<Change>(reader.u8());
-  const ByteView key = reader.bytes();
-  if (change == Change::set) {
-    map.set(key, reader.bytes());
-  } else {
-    map.remove(key);
-  }
-  reader.expect_end();
 }
 
 }  // namespace
@@ -237,8 +171,8 @@ bool FileLog::has_news() const { return size_of(fd_.get(), path_) != offset_; }
 
 // REQUIRES: nobody else uses the file.
 void FileLog::start(std::string_view run_id) {
-  const Bytes begin = read_at(fd_.get(), 0, kMagic.size(), path_);
-  if (begin != kMagic.substr(0, begin.size())) {
+  const Bytes begin = read_at(fd_.get(), 0, kLogMagic.size(), path_);
+  if (begin != kLogMagic.substr(0, begin.size())) {
     throw Error(ErrorKind::invalid_argument,
                 fmt::format("{} exists and is not a store file of Lockstep; it was left as it is", path_));
   }
@@ -247,30 +181,23 @@ void FileLog::start(std::string_view run_id) {
                             describe_creator(fd_.get(), path_)));
   }
   if (::ftruncate(fd_.get(), 0) != 0) throw system_error("emptying the store file " + path_ + " failed", errno);
-  Bytes payload;
-  put_u32(payload, kFormatVersion);
-  put_u32(payload, static_cast<std::uint32_t>(::getpid()));
-  put_bytes(payload, boot_id());
-  put_bytes(payload, run_id);
-  if (::pwrite(fd_.get(), kMagic.data(), kMagic.size(), 0) != static_cast<ssize_t>(kMagic.size())) {
-    throw system_error("writing the store file " + path_ + " failed", errno);
-  }
-  offset_ = static_cast<off_t>(kMagic.size());
-  append(payload);
+  offset_ = 0;
+  append(
+      encode(LogHeader{.pid = static_cast<std::uint32_t>(::getpid()), .boot_id = boot_id(), .run_id = Bytes(run_id)}));
   first_record_ = offset_;
 }
 
 void FileLog::check_header(std::string_view run_id) {
-  const auto header = read_header(fd_.get(), path_);
+  const auto header = read_log_header(log_file(fd_.get(), path_));
   if (!header) {
     throw Error(ErrorKind::invalid_argument, fmt::format("{} is in use, and is not a store file of Lockstep", path_));
   }
-  if (header->version != kFormatVersion) {
+  if (header->end == 0) {
     throw Error(
         ErrorKind::invalid_argument,
         fmt::format("the store file {} has format version {}, this process writes version {}; run the same build of "
                     "Lockstep everywhere",
-                    path_, header->version, kFormatVersion));
+                    path_, header->version, kLogVersion));
   }
   if (header->run_id != run_id) {
     throw Error(
@@ -279,7 +206,7 @@ void FileLog::check_header(std::string_view run_id) {
                     "run or choose another file",
                     path_, header->run_id, header->pid, run_id));
   }
-  offset_ = first_record_ = header->end;
+  offset_ = first_record_ = static_cast<off_t>(header->end);
 }
 
 void FileLog::read(KeyMap& map) {
@@ -287,8 +214,9 @@ void FileLog::read(KeyMap& map) {
   if (size < offset_) {
     throw Error(ErrorKind::corrupt_data, fmt::format("the store file {} became shorter while it was in use", path_));
   }
+  const LogFile file = log_file(fd_.get(), path_);
   while (offset_ < size) {
-    const auto payload = read_record(fd_.get(), offset_, path_);
+    const auto payload = read_log_record(file, static_cast<std::uint64_t>(offset_));
     if (!payload) {
       log_warning(
           fmt::format("cut {} bytes off the store file {}: a process died while it wrote them", size - offset_, path_));
@@ -296,33 +224,22 @@ void FileLog::read(KeyMap& map) {
         throw system_error("mending the store file " + path_ + " failed", errno);
       return;
     }
-    replay(*payload, map);
+    try {
+      replay(*payload, map);
+    } catch (const Error& error) {
+      throw Error(error.kind(),
+                  fmt::format("the store file {} is damaged at offset {}: {}", path_, offset_, error.what()));
+    }
     offset_ += static_cast<off_t>(kRecordHeadBytes + payload->size());
   }
 }
 
-void FileLog::append_set(std::string_view key, ByteView value) {
-  Bytes payload;
-  payload.reserve(16 + key.size() + value.size());
-  put_u8(payload, static_cast<std::uint8_t>(Change::set));
-  put_bytes(payload, key);
-  put_bytes(payload, value);
-  append(payload);
-}
+void FileLog::append_set(std::string_view key, ByteView value) { append(make_log_record(encode_set(key, value))); }
 
-void FileLog::append_remove(std::string_view key) {
-  Bytes payload;
-  put_u8(payload, static_cast<std::uint8_t>(Change::remove));
-  put_bytes(payload, key);
-  append(payload);
-}
+void FileLog::append_remove(std::string_view key) { append(make_log_record(encode_remove(key))); }
 
-void FileLog::append(ByteView payload) {
-  Bytes record;
-  record.reserve(kRecordHeadBytes + payload.size());
-  put_u32(record, static_cast<std::uint32_t>(payload.size()));
-  put_u32(record, crc_of(payload));
-  record += payload;
+// In one write.
+void FileLog::append(ByteView record) {
   if (offset_ + static_cast<off_t>(record.size()) > kMaxLogBytes) {
     throw Error(
         ErrorKind::invalid_argument,

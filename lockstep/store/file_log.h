@@ -1,7 +1,7 @@
-// A FileLog is the file under a FileStore: a header and the changes made to a KeyMap, in order. map <-> records <->
-// file. Processes take turns with a lock; a kill -9 leaves at most one torn record, which the next one to lock cuts
-// off. While it is open it holds a second, shared lock on the file, so that others can tell whether anybody still uses
-// it, whatever its creator's pid says; both locks vanish with their process. Not thread-safe.
+// A FileLog is the file under a FileStore: a header and the changes made to a KeyMap, in order; see log_record.h. map
+// <-> records <-> file. Processes take turns with a lock; a kill -9 leaves at most one torn record, which the next one
+// to lock cuts off. While it is open it holds a second, shared lock on the file, so that others can tell whether
+// anybody still uses it, whatever its creator's pid says; both locks vanish with their process. Not thread-safe.
 #pragma once
 
 #include <sys/types.h>
@@ -52,7 +52,7 @@ class FileLog {
   void share_presence();
   void start(std::string_view run_id);
   void check_header(std::string_view run_id);
-  void append(ByteView payload);
+  void append(ByteView record);
 
   std::string path_;
   UniqueFd fd_;

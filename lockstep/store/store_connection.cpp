@@ -8,6 +8,7 @@ namespace lockstep {
 namespace {
 
 constexpr std::size_t kReadBytes = std::size_t{64} << 10;
+constexpr std::size_t kKeptBytes = std::size_t{1} << 20;  // of what has been sent
 
 }  // namespace
 
@@ -52,11 +53,14 @@ void StoreConnection::send(const StoreReply& reply, std::size_t limit_bytes) {
 void StoreConnection::flush() {
   while (has_output()) {
     const std::size_t count = send_some(fd_.get(), as_span(ByteView(output_).substr(sent_)));
-    if (count == 0) return;
+    if (count == 0) break;
     sent_ += count;
   }
-  output_ = Bytes();
+  // What is sent is let go, also if the client never catches up.
+  if (has_output() && sent_ < kKeptBytes) return;
+  output_.erase(0, sent_);
   sent_ = 0;
+  if (output_.empty()) output_ = Bytes();
 }
 
 }  // namespace lockstep

@@ -1,6 +1,5 @@
 #include "lockstep/store/store_protocol.h"
 
-#include "lockstep/base/format.h"
 #include "lockstep/net/wire.h"
 
 namespace lockstep {
@@ -12,14 +11,10 @@ void put_keys(Bytes& out, const std::vector<std::string>& keys) {
 }
 
 std::vector<std::string> take_keys(WireReader& reader) {
-  const std::uint32_t count = reader.u32();
+  const std::size_t count = checked_size(reader.u32(), kMaxStoreKeys, "number of keys", reader.origin());
   std::vector<std::string> keys;  // not reserved: the count is the peer's word, the bytes are what it really sent
-  for (std::uint32_t i = 0; i < count; ++i) keys.emplace_back(reader.bytes());
+  for (std::size_t i = 0; i < count; ++i) keys.emplace_back(reader.bytes());
   return keys;
-}
-
-Error unknown(std::string_view what, unsigned value) {
-  return Error(ErrorKind::corrupt_data, fmt::format("a store message has an unknown {} {}", what, value));
 }
 
 }  // namespace
@@ -55,23 +50,19 @@ Bytes encode(const StoreRequest& request) {
 StoreRequest decode_store_request(ByteView encoded) {
   WireReader reader(encoded, "a store request");
   StoreRequest request;
-  const std::uint8_t op = reader.u8();
-  request.op = static_cast<StoreOp>(op);
-  if (op < static_cast<std::uint8_t>(StoreOp::set) || op > static_cast<std::uint8_t>(StoreOp::remove)) {
-    throw unknown("operation", op);
-  }
+  request.op = checked_enum(reader.u8(), StoreOp::set, StoreOp::remove, "operation", reader.origin());
   request.client = reader.u64();
   request.id = reader.u64();
   request.ended = reader.u64();
-  request.age = Duration(static_cast<std::int64_t>(reader.u64()));
-  request.timeout = Duration(static_cast<std::int64_t>(reader.u64()));
-  request.delta = static_cast<std::int64_t>(reader.u64());
+  request.age = Duration(reader.i64());
+  request.timeout = Duration(reader.i64());
+  request.delta = reader.i64();
   request.keys = take_keys(reader);
   request.value = reader.bytes();
   request.expected = reader.bytes();
   reader.expect_end();
   const bool many = request.op == StoreOp::wait || request.op == StoreOp::check;
-  if (!many && request.keys.size() != 1) throw unknown("number of keys", static_cast<unsigned>(request.keys.size()));
+  if (!many) checked_between(request.keys.size(), 1, 1, "number of keys", reader.origin());
   return request;
 }
 
@@ -89,12 +80,8 @@ StoreReply decode_store_reply(ByteView encoded) {
   WireReader reader(encoded, "a store reply");
   StoreReply reply;
   reply.id = reader.u64();
-  const std::uint8_t status = reader.u8();
-  const std::uint8_t kind = reader.u8();
-  if (status > static_cast<std::uint8_t>(StoreStatus::error)) throw unknown("status", status);
-  if (kind > static_cast<std::uint8_t>(ErrorKind::internal)) throw unknown("error kind", kind);
-  reply.status = static_cast<StoreStatus>(status);
-  reply.kind = static_cast<ErrorKind>(kind);
+  reply.status = checked_enum(reader.u8(), StoreStatus::ok, StoreStatus::error, "status", reader.origin());
+  reply.kind = checked_error_kind(reader.u8(), reader.origin());
   reply.value = reader.bytes();
   reply.keys = take_keys(reader);
   reader.expect_end();

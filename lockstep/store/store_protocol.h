@@ -15,7 +15,6 @@ namespace lockstep {
 
 // The largest request compares one full value with another; a reply holds one value.
 inline constexpr std::size_t kMaxStoreFrameBytes = 2 * kMaxStoreValueBytes + (std::size_t{1} << 20);
-
 enum class StoreOp : std::uint8_t { set = 1, get, add, compare_set, wait, check, remove };
 std::string_view to_string(StoreOp op);
 // Whether doing it twice differs from doing it once.

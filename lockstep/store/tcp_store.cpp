@@ -3,9 +3,9 @@
 #include <poll.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstring>
 
+#include "lockstep/base/checked.h"
 #include "lockstep/base/format.h"
 #include "lockstep/net/framing.h"
 #include "lockstep/net/socket.h"
@@ -232,10 +232,7 @@ Bytes TcpStore::get(std::string_view key, Deadline deadline) {
 std::int64_t TcpStore::add(std::string_view key, std::int64_t delta, Deadline deadline) {
   StoreRequest add = request(StoreOp::add, {std::string(key)});
   add.delta = delta;
-  const StoreReply reply = call(add, deadline);
-  std::int64_t sum = 0;
-  std::from_chars(reply.value.data(), reply.value.data() + reply.value.size(), sum);
-  return sum;
+  return checked_decimal(call(add, deadline).value, "sum", "a store reply");
 }
 
 Bytes TcpStore::compare_set(std::string_view key, ByteView expected, ByteView desired, Deadline deadline) {
@@ -249,7 +246,9 @@ Bytes TcpStore::compare_set(std::string_view key, ByteView expected, ByteView de
 
 std::vector<std::string> TcpStore::wait(const std::vector<std::string>& keys, Deadline deadline) {
   try {
-    return call(request(StoreOp::wait, keys), deadline).keys;
+    std::vector<std::string> missing = call(request(StoreOp::wait, keys), deadline).keys;
+    check_subsequence(missing, keys, "missing key", "a store reply");
+    return missing;
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::timeout) throw;
     return keys;  // the server itself did not answer

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <string>
 
+#include "lockstep/base/checked.h"
 #include "lockstep/base/deadline.h"
 
 namespace lockstep {
@@ -25,20 +26,29 @@ bool record_abort(AbortRecord& record, const Error& error) noexcept {
   return true;
 }
 
-void throw_abort(const AbortRecord& record, int rank) {
+Error read_abort(const AbortRecord& record, int rank, int ranks) {
+  // Each is read once: another process could change it meanwhile.
+  const auto read_once = []<class Number>(const Number& number) { return const_cast<const volatile Number&>(number); };
+  try {
+    const Origin origin("the error that ended the group, in shared memory");
+    const std::size_t bytes =
+        checked_size(read_once(record.text_bytes), arena::kAbortTextBytes, "length of its text", origin);
+    const ErrorKind kind = checked_error_kind(read_once(record.kind), origin);
+    const int peer = checked_rank_or_none(read_once(record.peer), ranks, origin);
+    return Error(kind, std::string(record.text, bytes), {.rank = rank, .peer = peer});
+  } catch (const Error& error) {
+    return Error(error.kind(), error.what(), {.rank = rank});
+  }
+}
+
+void throw_abort(const AbortRecord& record, int rank, int ranks) {
   // A writer that dies half way leaves `writing` for ever.
   const Deadline patience = Deadline::after(100ms);
   while (record.state.load(std::memory_order_acquire) == AbortRecord::writing) {
     if (patience.expired()) throw Error(ErrorKind::peer_lost, "a rank died while it reported an error");
     ::sched_yield();
   }
-  // Copied once, then checked: another process could change it meanwhile.
-  const std::size_t bytes = std::min<std::size_t>(record.text_bytes, arena::kAbortTextBytes);
-  const std::uint32_t kind = std::min(record.kind, static_cast<std::uint32_t>(ErrorKind::internal));
-  ErrorDetail detail;
-  detail.rank = rank;
-  detail.peer = record.peer;
-  throw Error(static_cast<ErrorKind>(kind), std::string(record.text, bytes), detail);
+  throw read_abort(record, rank, ranks);
 }
 
 }  // namespace lockstep

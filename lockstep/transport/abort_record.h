@@ -9,7 +9,10 @@ namespace lockstep {
 
 // Whether this error is the first; later ones are dropped.
 bool record_abort(arena::AbortRecord& record, const Error& error) noexcept;
-// Throws what was recorded. REQUIRES: some rank has begun to record.
-[[noreturn]] void throw_abort(const arena::AbortRecord& record, int rank);
+// What was recorded, for `rank` of `ranks`; Error{corrupt_data} in its place if no rank can have written it. REQUIRES:
+// the record is set.
+Error read_abort(const arena::AbortRecord& record, int rank, int ranks);
+// Throws it. REQUIRES: some rank has begun to record.
+[[noreturn]] void throw_abort(const arena::AbortRecord& record, int rank, int ranks);
 
 }  // namespace lockstep

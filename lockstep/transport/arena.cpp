@@ -2,7 +2,6 @@
 
 #include <poll.h>
 #include <sched.h>
-#include <sys/sysinfo.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,8 +11,10 @@
 #include <span>
 #include <utility>
 
+#include "lockstep/base/checked.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/machine_memory.h"
 #include "lockstep/transport/byte_rings.h"
 #include "lockstep/transport/futex.h"
 #include "lockstep/transport/process_state.h"
@@ -41,6 +42,8 @@ constexpr Duration kStoppedAfter = 2500ms;
 
 constexpr std::size_t round_up(std::size_t value, std::size_t unit) { return (value + unit - 1) / unit * unit; }
 
+// What staging takes; the heap gets the rest.
+constexpr std::size_t kLeastSegmentBytes = arena::kStagingBuffers * arena::kStagingBytes;
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 constexpr std::size_t controls_offset() { return round_up(sizeof(arena::ArenaHeader), arena::kPage); }
 constexpr std::size_t slots_offset(int ranks) {
@@ -59,11 +62,19 @@ std::size_t arena_bytes(int ranks, std::size_t segment_bytes) {
   return segments_offset(ranks) + static_cast<std::size_t>(ranks) * segment_bytes;
 }
 
+std::size_t checked_segment_bytes(const arena::ArenaHeader& header, std::size_t bytes, int ranks) {
+  const Origin origin("the head of shared memory");
+  if (bytes < arena_bytes(ranks, kLeastSegmentBytes)) {
+    throw_corrupt(origin, fmt::format("it has {} bytes, which are too few for {} ranks", bytes, ranks));
+  }
+  // Read once: the memory belongs to other processes, too.
+  const std::uint64_t told = const_cast<const volatile std::uint64_t&>(header.segment_bytes);
+  const std::size_t most = (bytes - segments_offset(ranks)) / static_cast<std::size_t>(ranks);
+  return checked_between(told, kLeastSegmentBytes, most, "size of a segment", origin);
+}
+
 std::size_t default_segment_bytes() {
-  struct sysinfo info {};
-  ::sysinfo(&info);
-  const std::size_t memory = static_cast<std::size_t>(info.totalram) * info.mem_unit;
-  return std::max(round_up(memory / 2, kHugePage), std::size_t{64} << 20);
+  return std::max(round_up(machine_memory_bytes() / 2, kHugePage), std::size_t{64} << 20);
 }
 
 void format_arena(const Mapping& mapping, int ranks, std::size_t segment_bytes, std::uint64_t generation,
@@ -91,12 +102,11 @@ Arena::Arena(std::shared_ptr<Mapping> mapping, int rank, std::vector<ArenaPeer> 
   controls_ = reinterpret_cast<RankControl*>(base + controls_offset());
   slots_ = reinterpret_cast<Slot*>(base + slots_offset(size_));
   segments_ = base + segments_offset(size_);
-  segment_bytes_ = header_->segment_bytes;
+  segment_bytes_ = checked_segment_bytes(*header_, mapping_->size(), size_);
   // Also for the other ranks' segments: each process maps their pages, too.
   mapping_->prefer_huge_pages(segments_, static_cast<std::size_t>(size_) * segment_bytes_);
   std::byte* mine = segment(rank_);
-  const std::size_t staging = arena::kStagingBuffers * arena::kStagingBytes;
-  heap_ = std::make_shared<ArenaHeap>(mapping_, mine + staging, segment_bytes_ - staging);
+  heap_ = std::make_shared<ArenaHeap>(mapping_, mine + kLeastSegmentBytes, segment_bytes_ - kLeastSegmentBytes);
   control(rank_).state.store(RankState::joined, std::memory_order_release);
 }
 
@@ -157,7 +167,7 @@ bool Arena::warn_of_stopped(const std::function<bool(int)>& waiting_for, Duratio
 
 void Arena::stop(const Error& error) const {
   abort(error);
-  throw_abort(header_->abort, rank_);
+  throw_abort(header_->abort, rank_, size_);
 }
 
 void Arena::leave_shared_core(const std::function<bool(int)>& waiting_for) const {

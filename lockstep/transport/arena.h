@@ -104,7 +104,7 @@ class Arena {
   // Throws what abort() recorded, if anything.
   void check_abort() const {
     if (header_->abort.state.load(std::memory_order_acquire) == arena::AbortRecord::set)
-      throw_abort(header_->abort, rank_);
+      throw_abort(header_->abort, rank_, size_);
   }
 
  private:
@@ -162,6 +162,9 @@ bool Arena::spin(Ready&& ready, WaitingFor&& waiting_for) const {
 // How large a mapping an arena of n ranks needs, and how to lay it out. Used by those who make arenas.
 std::size_t arena_bytes(int ranks, std::size_t segment_bytes);
 std::size_t default_segment_bytes();
+// How much of a mapping of `bytes` is each rank's segment, by its header, which another process wrote.
+// Error{corrupt_data} unless everything that `ranks` ranks need lies in the mapping.
+std::size_t checked_segment_bytes(const arena::ArenaHeader& header, std::size_t bytes, int ranks);
 void format_arena(const Mapping& mapping, int ranks, std::size_t segment_bytes, std::uint64_t generation,
                   std::uint64_t nonce);
 

@@ -195,7 +195,8 @@ void ArenaMesh::abort(const Error& error) noexcept {
 }
 
 void ArenaMesh::check_abort() const {
-  if (rings_.abort().state.load(std::memory_order_acquire) != AbortRecord::none) throw_abort(rings_.abort(), rank_);
+  if (rings_.abort().state.load(std::memory_order_acquire) != AbortRecord::none)
+    throw_abort(rings_.abort(), rank_, size());
 }
 
 Error ArenaMesh::lost(int rank) const {

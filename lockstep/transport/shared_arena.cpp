@@ -13,32 +13,17 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/transport/abort_record.h"
+#include "lockstep/transport/invitation.h"
 
 namespace lockstep {
 namespace {
 
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
+// What begins a report that a member cannot take part, and why: the system will not have it, or something is damaged.
 constexpr char kFailed = '!';
+constexpr char kDamaged = '?';
 constexpr Duration kReportTimeout = std::chrono::seconds(1);
 constexpr Duration kLivenessPeriod = std::chrono::milliseconds(50);  // how often who waits looks for dead peers
-
-// Where the first member's memory file is to be found, as it stands in the store.
-struct Invitation {
-  int pid = 0;
-  int fd = -1;
-  std::size_t bytes = 0;
-  std::uint64_t nonce = 0;
-
-  std::string text() const { return fmt::format("{} {} {} {}", pid, fd, bytes, nonce); }
-  static Invitation parse(const std::string& text) {
-    Invitation invitation;
-    if (std::sscanf(text.c_str(), "%d %d %zu %lu", &invitation.pid, &invitation.fd, &invitation.bytes,
-                    &invitation.nonce) != 4) {
-      throw Error(ErrorKind::corrupt_data, "the store holds a malformed shared-memory invitation: " + text);
-    }
-    return invitation;
-  }
-};
 
 Error died(const SharedArenaSpec& spec, int peer) {
   return Error(ErrorKind::peer_lost,
@@ -51,11 +36,11 @@ Error cannot_make(const SharedArenaSpec& spec, const std::string& why) {
                {.rank = spec.rank, .peer = 0});
 }
 
-Error cannot_map(const SharedArenaSpec& spec, int who, const std::string& why) {
-  return Error(
-      ErrorKind::internal,
-      fmt::format("{} cannot map the group's shared memory: {}", spec.members[static_cast<std::size_t>(who)].name, why),
-      {.rank = spec.rank, .peer = who});
+Error cannot_map(const SharedArenaSpec& spec, int who, const std::string& report) {
+  return Error(report.starts_with(kDamaged) ? ErrorKind::corrupt_data : ErrorKind::internal,
+               fmt::format("{} cannot map the group's shared memory: {}",
+                           spec.members[static_cast<std::size_t>(who)].name, report.substr(1)),
+               {.rank = spec.rank, .peer = who});
 }
 
 std::vector<ArenaPeer> watch(const SharedArenaSpec& spec) {
@@ -83,6 +68,7 @@ Mapping attach(const SharedArenaSpec& spec, const Invitation& invitation) {
   }
   Mapping mapping = Mapping::attach(std::move(fd), invitation.bytes);
   const auto* header = reinterpret_cast<const arena::ArenaHeader*>(mapping.data());
+  checked_segment_bytes(*header, mapping.size(), static_cast<int>(spec.members.size()));
   if (header->magic != arena::kMagic || header->version != arena::kVersion || header->nonce != invitation.nonce ||
       header->ranks != spec.members.size() || header->generation != spec.options.generation) {
     throw Error(ErrorKind::corrupt_data,
@@ -105,7 +91,7 @@ Mapping create(const SharedArenaSpec& spec, Store& store, Deadline deadline) {
     Invitation invitation{static_cast<int>(::getpid()), mapping.fd(), mapping.size(), 0};
     if (::getrandom(&invitation.nonce, sizeof invitation.nonce, 0) < 0) throw system_error("getrandom failed", errno);
     format_arena(mapping, ranks, segment, spec.options.generation, invitation.nonce);
-    store.set(key_of(spec), invitation.text(), deadline);
+    store.set(key_of(spec), to_string(invitation), deadline);
     return mapping;
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::internal) throw;  // the store's own
@@ -119,17 +105,17 @@ Mapping attach_or_report(const SharedArenaSpec& spec, Store& store, Deadline dea
   if (!text.empty() && text.front() == kFailed) {
     throw cannot_make(spec, text.substr(1));
   }
-  std::string why;
+  std::string report;
   try {
-    Mapping mapping = attach(spec, Invitation::parse(text));
+    Mapping mapping = attach(spec, parse_invitation(text, spec.members[0].pid));
     store.set(report_key(spec, spec.rank), "", deadline);
     return mapping;
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::internal && error.kind() != ErrorKind::corrupt_data) throw;
-    why = error.what();
+    report = (error.kind() == ErrorKind::corrupt_data ? kDamaged : kFailed) + std::string(error.what());
   }
-  store.set(report_key(spec, spec.rank), kFailed + why, deadline);
-  throw cannot_map(spec, spec.rank, why);
+  store.set(report_key(spec, spec.rank), report, deadline);
+  throw cannot_map(spec, spec.rank, report);
 }
 
 // A member that could not follow the invitation may end because of it before the first one has told all.
@@ -139,7 +125,7 @@ Error why_died(const SharedArenaSpec& spec, int peer, Store& store, Deadline dea
     const Deadline limit = std::min(deadline, Deadline::after(kReportTimeout));
     if (store.check({key}, limit)) {
       const std::string report = store.get(key, limit);
-      if (!report.empty()) return cannot_map(spec, peer, report.substr(1));
+      if (!report.empty()) return cannot_map(spec, peer, report);
     }
   } catch (const Error&) {  // the store is gone as well
   }
@@ -181,7 +167,7 @@ void await_reports(const SharedArenaSpec& spec, const std::vector<ArenaPeer>& pe
   }
   for (int rank = 1; rank < size; ++rank) {
     const std::string report = store.get(report_key(spec, rank), deadline);
-    if (!report.empty()) give_up(mapping, cannot_map(spec, rank, report.substr(1)));
+    if (!report.empty()) give_up(mapping, cannot_map(spec, rank, report));
   }
   for (int rank = 1; rank < size; ++rank) store.remove(report_key(spec, rank), deadline);
 }

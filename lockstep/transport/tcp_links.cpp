@@ -9,6 +9,7 @@
 #include <optional>
 #include <utility>
 
+#include "lockstep/base/checked.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
@@ -95,8 +96,17 @@ class Connector {
     throw timeout(ranks, "have not come");
   }
 
+  Endpoint endpoint_of(int peer) {
+    const std::string told = store_.get(key(peer), deadline_);
+    try {
+      return parse_endpoint(told);
+    } catch (const Error& error) {
+      throw_corrupt({"address for connections", peer}, error.what());
+    }
+  }
+
   void connect(int peer) {
-    const Endpoint endpoint = parse_endpoint(store_.get(key(peer), deadline_));
+    const Endpoint endpoint = endpoint_of(peer);
     try {
       for (std::uint64_t number = 0; number <= link(peer).data.size(); ++number) {
         UniqueFd fd = connect_tcp(endpoint, ConnectRetry::never, deadline_);

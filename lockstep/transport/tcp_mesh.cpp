@@ -19,20 +19,14 @@
 #include "lockstep/base/format.h"
 #include "lockstep/base/unique_fd.h"
 #include "lockstep/net/framing.h"
-#include "lockstep/net/wire.h"
 #include "lockstep/transport/byte_rings.h"
+#include "lockstep/transport/control_message.h"
 #include "lockstep/transport/tcp_links.h"
 
 namespace lockstep {
 namespace {
 
 using arena::kRingBytes;
-
-// Control messages: a kind and, for an abort, the error: its kind, peer + 1 and text.
-constexpr char kAbort = 'a';
-constexpr char kGoodbye = 'g';
-constexpr char kBell = 'b';  // wakes a rank that waits for memory
-constexpr std::size_t kMaxControlBytes = 4096;
 
 // What is known of a peer. `dead` becomes `buried` when wait() has reported it.
 enum class PeerState { alive, left, dead, buried };
@@ -83,7 +77,8 @@ class TcpMesh final : public Mesh {
   bool look_around(std::span<const Interest> interests, Deadline deadline);
   void sleep(std::span<const Interest> interests, Deadline deadline);
   void take_events(int timeout_ms);
-  void read_control(Peer& peer);
+  void read_control(int from);
+  void take_control(int from, ByteView received);
   bool set_aborted(Error error);
   void check_aborted();
   void report_dead();
@@ -104,8 +99,8 @@ class TcpMesh final : public Mesh {
   const std::shared_ptr<const void> keep_alive_;  // what the rings lie in
   std::optional<ByteRings> rings_;
   int place_ = -1;  // of this rank among those who share memory
-  const Bytes goodbye_ = frame(Bytes(1, kGoodbye), kMaxControlBytes);
-  const Bytes bell_ = frame(Bytes(1, kBell), kMaxControlBytes);
+  const Bytes goodbye_ = frame(encode(ControlKind::goodbye), kMaxControlBytes);
+  const Bytes bell_ = frame(encode(ControlKind::bell), kMaxControlBytes);
   UniqueFd epoll_;
   UniqueFd wake_;
   bool is_woken_ = false;  // for the next wait()
@@ -113,21 +108,6 @@ class TcpMesh final : public Mesh {
   std::mutex reason_mutex_;
   std::optional<Error> reason_;  // guarded by reason_mutex_
 };
-
-Bytes encode_abort(const Error& error) {
-  Bytes message(1, kAbort);
-  put_u8(message, static_cast<std::uint8_t>(error.kind()));
-  put_u32(message, static_cast<std::uint32_t>(error.detail().peer + 1));
-  message += std::string_view(error.what()).substr(0, kMaxControlBytes - message.size());
-  return message;
-}
-
-Error decode_abort(ByteView message, int rank) {
-  WireReader reader(message, "a message that ends the group");
-  const auto kind = std::min(reader.u8(), static_cast<std::uint8_t>(ErrorKind::internal));
-  const int peer = static_cast<int>(reader.u32()) - 1;
-  return Error(static_cast<ErrorKind>(kind), std::string(reader.take(reader.left())), {.rank = rank, .peer = peer});
-}
 
 constexpr std::uint64_t kWakeId = ~std::uint64_t{0};
 // Of a connection: 0 for control, else 1 + the index of one for data.
@@ -318,12 +298,13 @@ void TcpMesh::take_events(int timeout_ms) {
       is_woken_ = ::read(wake_.get(), &calls, sizeof calls) > 0;
       continue;
     }
-    Peer& peer = this->peer(static_cast<int>(events[i].data.u64 / kNumbers));
+    const int from = static_cast<int>(events[i].data.u64 / kNumbers);
     const std::uint64_t number = events[i].data.u64 % kNumbers;
     if (number == 0) {
-      read_control(peer);
+      read_control(from);
       continue;
     }
+    Peer& peer = this->peer(from);
     const std::uint32_t over = EPOLLHUP | EPOLLERR;
     Readiness& ready = peer.ready[number - 1];
     if ((events[i].events & (EPOLLIN | EPOLLRDHUP | over)) != 0) ready.readable = true;
@@ -331,7 +312,24 @@ void TcpMesh::take_events(int timeout_ms) {
   }
 }
 
-void TcpMesh::read_control(Peer& peer) {
+void TcpMesh::take_control(int from, ByteView received) {
+  Peer& peer = this->peer(from);
+  try {
+    peer.frames.append(received);
+    while (const auto bytes = peer.frames.next()) {
+      const ControlMessage message = decode_control(*bytes, from, rank_, size());
+      if (message.kind == ControlKind::goodbye && peer.state == PeerState::alive) peer.state = PeerState::left;
+      if (message.error) set_aborted(*message.error);
+    }
+  } catch (const Error& error) {  // nothing that comes behind it can be read
+    peer.frames = FrameBuffer(kMaxControlBytes);
+    abort(Error(error.kind(), fmt::format("{} sent what is no control message: {}", peer.link.who, error.what()),
+                {.rank = rank_, .peer = from}));
+  }
+}
+
+void TcpMesh::read_control(int from) {
+  Peer& peer = this->peer(from);
   const auto died = [&](const std::string& why) {
     if (peer.state != PeerState::alive) return;
     peer.state = PeerState::dead;
@@ -349,16 +347,7 @@ void TcpMesh::read_control(Peer& peer) {
       }
       return died(std::strerror(errno));
     }
-    try {
-      peer.frames.append({buffer, static_cast<std::size_t>(count)});
-      while (const auto message = peer.frames.next()) {
-        if (*message == std::string(1, kGoodbye) && peer.state == PeerState::alive) peer.state = PeerState::left;
-        if (!message->empty() && message->front() == kAbort)
-          set_aborted(decode_abort(ByteView(*message).substr(1), rank_));
-      }
-    } catch (const Error& error) {
-      return died(error.what());
-    }
+    take_control(from, {buffer, static_cast<std::size_t>(count)});
   }
 }
 

@@ -56,3 +56,17 @@ TEST_CASE("who is silent is named") {
   const Word known{ErrorKind::timeout, "missing: rank 2 (host b, pid 3)"};
   CHECK_ERROR(verdict(kClosed, 2, {known, known, std::nullopt}, kMembers), ErrorKind::timeout, known.text);
 }
+
+TEST_CASE("a word that no rank has left there is corrupt, and its rank is not silent") {
+  const auto store = std::make_shared<MemoryStore>();
+  LastWords words(store, "world", 0, 3);
+  const Deadline soon = Deadline::after(10s);
+  words.say({ErrorKind::timeout, "late"}, soon);
+  store->set("last words/world/1", "zrubbish", soon);
+  store->set("last words/world/2", "", soon);
+  const Words heard = words.hear(soon);
+  CHECK(heard[0]->kind == ErrorKind::timeout);
+  CHECK(heard[1]->kind == ErrorKind::corrupt_data);
+  CHECK(contains(heard[1]->text, "rank 1's last word: the kind of error is 74"));
+  CHECK(heard[2]->kind == ErrorKind::corrupt_data);
+}

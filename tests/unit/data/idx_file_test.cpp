@@ -122,6 +122,30 @@ TEST_CASE("sizes that the file cannot hold are refused before anything is alloca
               "at byte 8", "16 bytes can hold");
 }
 
+TEST_CASE("what stands behind compressed data is no part of them, unless it is compressed, too") {
+  const TemporaryDirectory directory;
+  const std::string whole = idx_bytes(kLabels, {300}, pattern(300));
+  write_gzip(directory / "packed.gz", whole);
+  const std::string packed = read_whole(directory / "packed.gz");
+  for (const std::string behind : {"garbage", "g", "\x1f"}) {
+    write_plain(directory / "more.gz", packed + behind);
+    CHECK_ERROR(error_of([&] { load(directory / "more.gz", {}); }), ErrorKind::corrupt_data, "more.gz", "at byte 308",
+                "the file goes on");
+  }
+  write_gzip(directory / "first.gz", whole.substr(0, 100));
+  write_gzip(directory / "second.gz", whole.substr(100));
+  write_plain(directory / "two.gz", read_whole(directory / "first.gz") + read_whole(directory / "second.gz"));
+  CHECK(load(directory / "two.gz", {}) == pattern(300));
+}
+
+TEST_CASE("no array of more than a gigabyte is believed, however large the file is") {
+  const TemporaryDirectory directory;
+  write_plain(directory / "sparse", idx_bytes(kLabels, {(1U << 30) + 1}, ""));
+  std::filesystem::resize_file(directory / "sparse", std::uintmax_t{1} << 40);
+  CHECK_ERROR(error_of([&] { IdxFile(directory / "sparse", {}); }), ErrorKind::corrupt_data, "at byte 4",
+              "more than the limit of 1073741824");
+}
+
 TEST_CASE("a buffer of another size is refused") {
   const TemporaryDirectory directory;
   write_plain(directory / "labels", idx_bytes(kLabels, {4}, pattern(4)));

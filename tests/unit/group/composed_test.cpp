@@ -6,6 +6,8 @@
 
 #include <numeric>
 
+#include "lockstep/base/machine_memory.h"
+#include "lockstep/group/told_shape.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/local_groups.h"
 
@@ -212,39 +214,54 @@ TEST_CASE("an index outside of a sparse tensor is refused on all ranks alike") {
   });
 }
 
-TEST_CASE("what a rank tells that no tensor has is named") {
-  as_group(2, [](const ProcessGroup& group) {
-    const auto told = [&](std::vector<std::int64_t> numbers, const std::string& why) {
-      if (group.rank() == 0) {
-        CHECK_ERROR(error_of([&] { all_gather_ragged(group, at::ones({2})); }), ErrorKind::corrupt_data,
-                    "all_gather_ragged: rank 1 tells of a tensor " + why);
+namespace {
+
+// Rank 1 tells these numbers of its tensor, whatever it may be.
+void tell_numbers(const ProcessGroup& group, std::vector<std::int64_t> numbers) {
+  numbers.resize(kToldNumbers);
+  group.all_gather(at::tensor(numbers, at::kLong));
+}
+
+}  // namespace
+
+TEST_CASE("what a rank tells that no tensor has is named on all ranks") {
+  const auto told = [](const std::vector<std::int64_t>& numbers, const std::string& why) {
+    as_group(2, [&](const ProcessGroup& group) {
+      if (group.rank() == 1) {
+        tell_numbers(group, numbers);
+        CHECK_ERROR(error_of([&] { group.barrier(); }), ErrorKind::aborted, "rank 1's shape", why);
         return;
       }
-      numbers.resize(69);  // what a rank sends that does not keep to the rules
-      group.all_gather(at::tensor(numbers, at::kLong));
-    };
-    told({6, std::int64_t{1} << 30}, "with 1073741824 dimensions");
-    told({6, -1}, "with -1 dimensions");
-    told({6, 1, -2}, "of impossible sizes: Float (-2)");
-    told({6, 2, std::int64_t{1} << 40, std::int64_t{1} << 40}, "of impossible sizes");
-    group.barrier();
-  });
+      const Error error = error_of([&] { all_gather_ragged(group, at::ones({2})); });
+      CHECK_ERROR(error, ErrorKind::corrupt_data, "rank 1's shape in all_gather_ragged", why);
+      CHECK(error.detail().peer == 1);
+    });
+  };
+  told({6, std::int64_t{1} << 30}, "the number of dimensions is 1073741824");
+  told({6, -1}, "the number of dimensions is -1");
+  told({6, 1, -2}, "the shape is -2");
+  told({6, 2, std::int64_t{1} << 40, std::int64_t{1} << 40}, "which takes more than");
+  told({99, 1, 2}, "the type is 99");
+  told({6, 1, static_cast<std::int64_t>(machine_memory_bytes() / sizeof(float) + 1)}, "which takes more than");
 }
 
 TEST_CASE("indices that were damaged on their way name the rank that they are from") {
   as_group(2, [](const ProcessGroup& group) {
+    const std::string why =
+        "rank 1's part of all_reduce_sparse: an index 1099511627776 in dimension 0, which has the size 9";
     if (group.rank() == 0) {
       CHECK_ERROR(error_of([&] { all_reduce_sparse(group, coo({2}, at::ones({1}), {9})); }), ErrorKind::corrupt_data,
-                  "from rank 1 came an index 1099511627776 in dimension 0, which has the size 9");
-    } else {
-      std::vector<std::int64_t> numbers{6, 3, 1, 1, 9};  // type; elements, sparse dimensions, size
-      numbers.resize(69);
-      group.all_gather(at::tensor(numbers, at::kLong));
-      const at::Tensor index = at::full({1, 1}, std::int64_t{1} << 40, at::kLong), value = at::ones({1});
-      group.all_to_all({at::empty({1, 1}, at::kLong), at::empty({1, 1}, at::kLong)}, {index, index});
-      group.all_to_all({at::empty({1}), at::empty({1})}, {value, value});
+                  why);
+      return;
     }
-    group.barrier();
+    tell_numbers(group, {6, 3, 1, 1, 9});  // type; elements, sparse dimensions, size
+    const at::Tensor index = at::full({1, 1}, std::int64_t{1} << 40, at::kLong), value = at::ones({1});
+    group.all_to_all({at::empty({1, 1}, at::kLong), at::empty({1, 1}, at::kLong)}, {index, index});
+    CHECK_ERROR(error_of([&] {
+                  group.all_to_all({at::empty({1}), at::empty({1})}, {value, value});
+                  group.barrier();
+                }),
+                ErrorKind::aborted, why);
   });
 }
 

@@ -3,6 +3,11 @@
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "lockstep/base/error.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/local_groups.h"
@@ -118,21 +123,39 @@ TEST_CASE("a root that is no rank is refused before anything is exchanged") {
   });
 }
 
-TEST_CASE("lengths that no object has name the rank that told them") {
-  run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
-    for (const std::int64_t length : {std::int64_t{-5}, std::int64_t{1} << 60}) {
-      const at::Tensor told = at::full({1}, length, at::kLong);
-      const std::string why = "rank 1 says that an object has " + std::to_string(length) + " bytes";
-      if (group.rank() == 1) {  // what a rank sends that does not keep to the rules
-        group.all_gather_into(at::empty({2}, at::kLong), told, {.name = "lengths of objects"});
-        group.broadcast(told, 1, {.name = "length of an object"});
-        group.broadcast(at::cat({told, told}), 1, {.name = "lengths of objects"});
-        continue;
-      }
-      CHECK_ERROR(error_of([&] { all_gather_bytes(group, "mine"); }), ErrorKind::corrupt_data, why);
-      CHECK_ERROR(error_of([&] { broadcast_bytes(group, "", 1); }), ErrorKind::corrupt_data, why);
-      CHECK_ERROR(error_of([&] { scatter_bytes_from(group, {}, 1); }), ErrorKind::corrupt_data, why);
+TEST_CASE("lengths that no object has name the rank that told them, on all ranks") {
+  using Exchange = std::function<void(const ProcessGroup&)>;
+  const std::vector<std::pair<std::string, Exchange>> exchanges = {
+      {"gather", [](const ProcessGroup& group) { all_gather_bytes(group, "mine"); }},
+      {"broadcast", [](const ProcessGroup& group) { broadcast_bytes(group, "", 1); }},
+      {"scatter", [](const ProcessGroup& group) { scatter_bytes_from(group, {}, 1); }}};
+  for (const auto& [name, exchange] : exchanges) {
+    for (const std::int64_t length : {std::int64_t{-5}, std::int64_t{kMostObjectBytes} + 1, std::int64_t{1} << 60}) {
+      CAPTURE(name);
+      run_group_or_throw(2, Over::arena, [&, &name = name, &exchange = exchange](const ProcessGroup& group) {
+        const std::string why = "rank 1's object: the length (do all ranks make the same calls?) is " +
+                                std::to_string(length) + ", only 0 to 1073741824";
+        const at::Tensor told = at::full({1}, length, at::kLong);
+        if (group.rank() == 1) {  // what a rank sends that does not keep to the rules
+          if (name == "gather") group.all_gather_into(at::empty({2}, at::kLong), told, {.name = "lengths of objects"});
+          if (name == "broadcast") group.broadcast(told, 1, {.name = "length of an object"});
+          if (name == "scatter") group.broadcast(at::cat({told, told}), 1, {.name = "lengths of objects"});
+          CHECK_ERROR(error_of([&] { group.barrier(); }), ErrorKind::aborted, why);
+        } else {
+          const Error error = error_of([&, &exchange = exchange] { exchange(group); });
+          CHECK_ERROR(error, ErrorKind::corrupt_data, why);
+          CHECK(error.detail().peer == 1);
+        }
+      });
     }
-    group.barrier();
+  }
+}
+
+TEST_CASE("an object over the limit is refused on all ranks, and the group goes on") {
+  run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
+    const std::string long_one(101, 'x');
+    CHECK_ERROR(error_of([&] { gather_bytes_to(group, group.rank() == 1 ? long_one : "", 0, 100); }),
+                ErrorKind::invalid_argument, "the object of rank 1 is longer than 100 bytes");
+    CHECK(gather_bytes_to(group, long_one.substr(1), 0, 100).size() == (group.rank() == 0 ? 2 : 0));
   });
 }

@@ -389,3 +389,32 @@ TEST_CASE("abort ends all transfers of all ranks, now and later, with its reason
     }
   }
 }
+
+TEST_CASE("an announcement that comes twice is damage") {
+  MessengerAndPuppet both;
+  Buffer received(kBig);
+  const Transfer receive = both.messenger->receive(1, 7, received, soon());
+  for (int i = 0; i < 2; ++i) both.send({.kind = FrameKind::announce, .tag = 7, .id = 3, .bytes = kBig});
+  CHECK_ERROR(failure_of(receive), ErrorKind::corrupt_data, "rank 1 sent the announcement 3 again");
+}
+
+TEST_CASE("who asks for a sign of life many times before it is answered gets few answers") {
+  MessengerAndPuppet both;
+  constexpr std::size_t kQuestions = 50'000;
+  const std::vector<FrameHeader> questions(kQuestions, FrameHeader{.kind = FrameKind::ask});
+  both.send(std::as_bytes(std::span(questions)));
+  both.send({.kind = FrameKind::announce, .tag = 7, .id = 3, .bytes = kBig});
+  Buffer wrong(10);
+  const Transfer receive = both.messenger->receive(1, 7, wrong, soon());
+  std::size_t answers = 0;
+  for (;;) {
+    const FrameHeader header = both.receive_header();
+    if (header.kind == FrameKind::reject) break;
+    REQUIRE(header.kind == FrameKind::answer);
+    Buffer sign(header.following_bytes);
+    both.receive(sign);
+    ++answers;
+  }
+  CHECK(answers > 0);
+  CHECK(answers < kQuestions / 10);
+}

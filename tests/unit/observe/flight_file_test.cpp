@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <string>
 
 #include "lockstep/observe/flight_recorder.h"
@@ -120,6 +121,18 @@ TEST_CASE("damaged files are refused by name") {
     overwrite(path, slot_offset(2) + state, "\x09");
     CHECK_ERROR(refusal(path), ErrorKind::corrupt_data, path, "operation in slot 2");
   }
+  SUBCASE("a time that no clock shows") {
+    record_barriers(path);
+    overwrite(path, slot_offset(2) + sizeof(std::uint64_t) + offsetof(FlightRecord, issued_ns), std::string(8, '\x7f'));
+    CHECK_ERROR(refusal(path), ErrorKind::corrupt_data, path, "operation in slot 2");
+    overwrite(path, offsetof(flight::FlightHeader, wall_ns), std::string(8, '\xff'));
+    CHECK_ERROR(refusal(path), ErrorKind::corrupt_data, path, "the time is -1");
+  }
+  SUBCASE("a rank that there is not") {
+    record_barriers(path);
+    overwrite(path, offsetof(flight::FlightHeader, rank), std::string(4, '\x7f'));
+    CHECK_ERROR(refusal(path), ErrorKind::corrupt_data, path, "the rank is 2139062143");
+  }
   SUBCASE("an operation in another's slot") {
     record_barriers(path);
     overwrite(path, slot_offset(2) + sizeof(std::uint64_t), "\x05");
@@ -152,4 +165,19 @@ TEST_CASE("a directory holds the recordings of one job") {
   record_barriers(directory / "other.flight", 1, "other");
   CHECK_ERROR(error_of([&] { read_flight_directory(directory.path()); }), ErrorKind::invalid_argument, "two jobs",
               "other");
+}
+
+TEST_CASE("what changes while a file is read counts as torn, and a file that is cut meanwhile is refused") {
+  const TemporaryDirectory directory;
+  const std::string path = directory / "rank_1.flight";
+  record_barriers(path);
+  std::ifstream stream(path, std::ios::binary);
+  const Bytes whole{std::istreambuf_iterator<char>(stream), {}};
+  Bytes later = whole;
+  later[slot_offset(2)] = static_cast<char>(later[slot_offset(2)] + 2);  // a later step of the operation
+  const FlightSnapshot snapshot = decode_flight({whole, whole, later}, path);
+  CHECK(snapshot.torn == 1);
+  CHECK(snapshot.records.size() == 2);
+  const ByteView cut = ByteView(whole).substr(0, flight::kSlotsOffset);
+  CHECK_ERROR(error_of([&] { decode_flight({whole, whole, cut}, path); }), ErrorKind::corrupt_data, path, "bytes");
 }

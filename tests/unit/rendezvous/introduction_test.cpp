@@ -2,6 +2,7 @@
 
 #include <future>
 
+#include "lockstep/rendezvous/claim.h"
 #include "lockstep/rendezvous/local_node.h"
 #include "lockstep/store/memory_store.h"
 #include "tests/support/expect_error.h"
@@ -93,4 +94,34 @@ TEST_CASE("a node's id is stable and splits by label") {
   CHECK(local_node_id("a") != local_node_id("b"));
   for (const char* part : {"pid:[", "user:[", "ipc:[", "net:[", "uid:"}) CHECK(contains(local_node_id(""), part));
   CHECK_FALSE(first_interface_address().empty());
+}
+
+TEST_CASE("a claim of another rank than its place says is a lie that names it") {
+  for (const int lie : {1'000'000, 0, -1}) {
+    MemoryStore store;
+    Claim claim{member(1), 2, "12345678"};
+    claim.member.rank = lie;
+    store.set("claim/1", encode(claim), soon());
+    const Error error = error_of([&] { introduce(store, member(0), 2, soon()); });
+    CHECK_ERROR(error, ErrorKind::corrupt_data, "rank 1's introduction: the rank is " + std::to_string(lie));
+    CHECK(error.detail().peer == 1);
+  }
+}
+
+TEST_CASE("claims and failures that nobody has written are corrupt") {
+  Claim claim{member(1), 2, "12345678"};
+  claim.member.interfaces.assign(100, {"eth", "10.0.0.1"});
+  CHECK(decode_claim(encode(claim), 1).member.interfaces.size() == 64);
+  claim.size = 0;
+  CHECK_ERROR(error_of([&] { decode_claim(encode(claim), 1); }), ErrorKind::corrupt_data, "the world size is 0");
+  claim.size = 2;
+  claim.member.pid = 0;
+  CHECK_ERROR(error_of([&] { decode_claim(encode(claim), 1); }), ErrorKind::corrupt_data, "the process id is 0");
+  CHECK_ERROR(error_of([&] {
+                decode_claim(encode(Claim{member(1), 2, ""}) + "x", 1);
+              }),
+              ErrorKind::corrupt_data, "1 bytes too many");
+  CHECK_ERROR(decode_failure(encode_failure(ErrorKind::aborted, "why")), ErrorKind::aborted, "why");
+  CHECK_ERROR(error_of([&] { decode_failure(encode_failure(ErrorKind{99}, "why")); }), ErrorKind::corrupt_data,
+              "kind of error is 99");
 }

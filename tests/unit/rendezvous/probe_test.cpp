@@ -5,6 +5,7 @@
 
 #include <chrono>
 
+#include "lockstep/net/wire.h"
 #include "lockstep/store/memory_store.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/rank_threads.h"
@@ -77,4 +78,25 @@ TEST_CASE("hosts that share no network are told so, on every rank") {
                 "no address of host host-a is reached by all other hosts",
                 "198.51.100.1 (if198.51.100.1): not reached from host-b", "LOCKSTEP_IFNAME");
   }
+}
+
+TEST_CASE("a choice, a port or a round trip that cannot be is a lie that names its rank") {
+  const std::vector<Member> members{member(0, "a", {"127.0.0.2", "127.0.0.3"}), member(1, "b", {"127.0.0.4"})};
+  const auto hear = [&](const std::string& key, const Bytes& lie, int rank) {
+    MemoryStore store;
+    std::vector<Member> own = members;
+    Bytes ports;
+    for (int i = 0; i < 2; ++i) put_u32(ports, 1);
+    store.set("probe/ports/0", ports, Deadline::after(20s));
+    store.set(key, lie, Deadline::after(20s));
+    return error_of([&] { choose_addresses({rank, 3, "job", Token::generate()}, own, store, Deadline::after(20s)); });
+  };
+  Bytes choice, ports, result;
+  put_u32(choice, 3);
+  put_u32(ports, 65536);
+  put_u64(result, ~std::uint64_t{0} - 1);
+  CHECK_ERROR(hear("probe/choice/0", choice, 1), ErrorKind::corrupt_data, "rank 0's choice of an address",
+              "number of the interface is 3, only 0 to 2");
+  CHECK_ERROR(hear("probe/ports/0", ports, 1), ErrorKind::corrupt_data, "rank 0's ports for a probe", "65536");
+  CHECK_ERROR(hear("probe/result/0/1", result, 0), ErrorKind::corrupt_data, "rank 1's result of a probe");
 }

@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "lockstep/base/format.h"
+#include "lockstep/store/log_record.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_directory.h"
 
@@ -118,7 +119,41 @@ TEST_CASE("a changed byte in a whole record is corrupt, with path and offset") {
   Bytes huge = image;
   for (int i = 0; i < 4; ++i) huge[header + static_cast<std::size_t>(i)] = '\xff';
   write_private(path, huge);
-  CHECK_ERROR(error_of([&] { reader.get("key", soon()); }), ErrorKind::corrupt_data, "4294967295", "limit");
+  CHECK_ERROR(error_of([&] { reader.get("key", soon()); }), ErrorKind::corrupt_data, path,
+              fmt::format("offset {}", header), "checksum of a record's head");
+}
+
+TEST_CASE("a flipped bit in a length is damage, and not taken for a record that was cut short") {
+  TemporaryDirectory directory;
+  const std::string path = directory / "store";
+  FileStore writer(path, "run", soon());
+  const auto header = fs::file_size(path);
+  for (const char* key : {"a", "b", "c"}) writer.set(key, "value", soon());
+  const Bytes image = read_file(path);
+  for (std::size_t bit = 0; bit < 32; ++bit) {
+    CAPTURE(bit);
+    FileStore late(path, "run", soon());  // has read nothing yet
+    Bytes flipped = image;
+    flipped[header + bit / 8] = static_cast<char>(flipped[header + bit / 8] ^ (1 << bit % 8));
+    write_private(path, flipped);
+    CHECK(error_of([&] { late.get("c", soon()); }).kind() == ErrorKind::corrupt_data);
+    CHECK(fs::file_size(path) == image.size());
+    write_private(path, image);
+    CHECK(late.get("c", soon()) == "value");
+  }
+}
+
+TEST_CASE("a file of another format is refused by its version") {
+  TemporaryDirectory directory;
+  const std::string path = directory / "store";
+  FileStore store(path, "run", soon());
+  Bytes image = read_file(path);
+  for (const auto& [byte, version] : {std::pair('\n', "version 1,"), std::pair('7', "version '7',")}) {
+    image[kLogStart - 1] = byte;
+    write_private(path, image);
+    CHECK_ERROR(error_of([&] { FileStore(path, "run", soon()); }), ErrorKind::invalid_argument, path, version,
+                "writes version 2");
+  }
 }
 
 TEST_CASE("a file that is no store is left alone") {

@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -14,8 +15,12 @@
 #include <vector>
 
 #include "lockstep/net/token.h"
+#include "lockstep/store/memory_store.h"
 #include "lockstep/store/store_server.h"
 #include "lockstep/store/tcp_store.h"
+#include "lockstep/transport/abort_record.h"
+#include "lockstep/transport/invitation.h"
+#include "lockstep/transport/mapping.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/forked_child.h"
 #include "tests/support/rank_threads.h"
@@ -192,4 +197,61 @@ TEST_CASE("a rank that dies before it has mapped the memory is named at once, on
     CHECK(contains(late.text(rank), "timeout "));
   }
   CHECK(contains(late.text(0), "not mapped by rank 1"));
+}
+
+namespace {
+
+constexpr std::size_t kSegment = std::size_t{8} << 20;
+
+// What member 1 makes of an invitation by member 0, which is this process as well.
+Error invited(const std::string& invitation) {
+  MemoryStore store;
+  store.set("arena/test", invitation, Deadline::after(20s));
+  const SharedArenaSpec spec{.name = "test", .rank = 1, .members = {{"rank 0", ::getpid()}, {"rank 1", ::getpid()}}};
+  const Error error = error_of([&] { make_shared_arena(spec, store, Deadline::after(20s)); });
+  CHECK(store.get("arena/test/1", Deadline::after(20s)).starts_with("?"));  // so that member 0 says the same
+  return error;
+}
+
+}  // namespace
+
+TEST_CASE("an invitation to shared memory that is a lie is corrupt data, and names its rank") {
+  const auto mapping = Mapping::create(arena_bytes(2, kSegment));
+  const Invitation right{::getpid(), mapping.fd(), mapping.size(), 17};
+  const auto refused = [](const Invitation& invitation, const std::string& why) {
+    CHECK_ERROR(invited(to_string(invitation)), ErrorKind::corrupt_data, "rank 1 cannot map", why);
+  };
+  CHECK_ERROR(invited("rubbish"), ErrorKind::corrupt_data, "rank 0's invitation to shared memory");
+  CHECK_ERROR(invited("1 2 3"), ErrorKind::corrupt_data, "ends too early");
+  refused({1, right.fd, right.bytes, 17}, "the process id is 1");
+  refused({right.pid, -1, right.bytes, 17}, "the descriptor is -1");
+  refused({right.pid, right.fd, right.bytes + 1, 17}, "were announced");
+  refused(right, "the size of a segment is 0");
+  format_arena(mapping, 2, 2 * kSegment, 0, 17);
+  refused(right, "the size of a segment is 16777216");
+  format_arena(mapping, 3, kSegment, 0, 17);
+  refused(right, "belongs to another group or version");
+}
+
+TEST_CASE("shared memory that could be taken away while it is used is refused") {
+  const UniqueFd unsealed(::memfd_create("unsealed", MFD_CLOEXEC));
+  const std::size_t bytes = arena_bytes(2, kSegment);
+  REQUIRE(::ftruncate(unsealed.get(), static_cast<off_t>(bytes)) == 0);
+  CHECK_ERROR(invited(to_string(Invitation{::getpid(), unsealed.get(), bytes, 17})), ErrorKind::corrupt_data,
+              "not sealed");
+}
+
+TEST_CASE("an abort record that no rank has written is corrupt data") {
+  arena::AbortRecord record{};
+  record_abort(record, Error(ErrorKind::timeout, "late", {.peer = 2}));
+  CHECK_ERROR(read_abort(record, 0, 3), ErrorKind::timeout, "late");
+  CHECK(read_abort(record, 0, 3).detail().peer == 2);
+  const Error beyond = read_abort(record, 0, 2);
+  CHECK_ERROR(beyond, ErrorKind::corrupt_data, "the rank is 2");
+  CHECK(beyond.detail().peer == -1);
+  record.kind = 77;
+  CHECK_ERROR(read_abort(record, 0, 3), ErrorKind::corrupt_data, "kind of error is 77");
+  record.kind = 0;
+  record.text_bytes = 1 << 30;
+  CHECK_ERROR(read_abort(record, 0, 3), ErrorKind::corrupt_data, "length of its text");
 }

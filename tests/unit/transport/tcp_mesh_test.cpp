@@ -307,8 +307,21 @@ TEST_CASE("a reset connection is a lost peer, for the sender too") {
   CHECK_ERROR(error, ErrorKind::peer_lost, "rank 1 (host");
 }
 
-TEST_CASE("nonsense on the control connection is a lost peer, however long it claims to be") {
-  MeshAndPuppet both;
-  send_all(both.puppet.control.get(), as_span(ByteView("\xFF\xFF\xFF\xFF rubbish")), soon());
-  CHECK_ERROR(error_of([&] { both.wait_for_data(); }), ErrorKind::peer_lost, "rank 1");
+TEST_CASE("nonsense on the control connection ends the group and names its sender") {
+  const auto send = [](const Bytes& bytes) {
+    MeshAndPuppet both;
+    send_all(both.puppet.control.get(), as_span(ByteView(bytes)), soon());
+    const Error error = error_of([&] { both.wait_for_data(); });
+    CHECK(error.detail().peer == 1);
+    return error;
+  };
+  const auto framed = [](const Bytes& message) { return frame(message, kMaxControlBytes); };
+  CHECK_ERROR(send("\xFF\xFF\xFF\xFF rubbish"), ErrorKind::corrupt_data, "rank 1 (host", "the limit here is 4096");
+  CHECK_ERROR(send(framed("\x09")), ErrorKind::corrupt_data, "rank 1's control message: the kind is 9");
+  CHECK_ERROR(send(framed(encode(ControlKind::bell) + "more")), ErrorKind::corrupt_data, "4 bytes too many");
+  const Error nobody(ErrorKind::peer_lost, "rank 1000000 has died", {.peer = 1'000'000});
+  CHECK_ERROR(send(framed(encode_abort(nobody))), ErrorKind::corrupt_data, "the rank is 1000000, only -1 to 1");
+  Bytes unknown = encode_abort(nobody);
+  unknown[1] = 99;
+  CHECK_ERROR(send(framed(unknown)), ErrorKind::corrupt_data, "kind of error is 99");
 }

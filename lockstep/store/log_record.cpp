@@ -1,0 +1,126 @@
+#include "lockstep/store/log_record.h"
+
+#include <zlib.h>
+
+#include "lockstep/base/checked.h"
+#include "lockstep/base/format.h"
+#include "lockstep/net/wire.h"
+#include "lockstep/store/store.h"
+#include "lockstep/store/store_text.h"
+
+namespace lockstep {
+namespace {
+
+constexpr std::size_t kMaxPayloadBytes = 1 + 4 + kMaxStoreKeyBytes + 4 + kMaxStoreValueBytes;
+constexpr char kOldestVersion = '\n';  // what version 1 wrote there
+
+enum class Change : std::uint8_t { set = 1, remove = 2 };
+
+std::uint32_t crc_of(ByteView bytes) {
+  return static_cast<std::uint32_t>(
+      ::crc32_z(0, reinterpret_cast<const Bytef*>(bytes.data()), static_cast<z_size_t>(bytes.size())));
+}
+
+struct RecordHead {
+  std::size_t payload_bytes = 0;
+  std::uint32_t payload_crc = 0;
+};
+
+RecordHead decode_head(ByteView head, const Origin& origin) {
+  WireReader reader(head, origin);
+  const std::uint32_t length = reader.u32(), payload_crc = reader.u32();
+  if (reader.u32() != crc_of(head.substr(0, kRecordHeadBytes - 4))) {
+    throw_corrupt(origin, "the checksum of a record's head is wrong; remove the file and start the job again");
+  }
+  return {checked_size(length, kMaxPayloadBytes, "length of a record", origin), payload_crc};
+}
+
+}  // namespace
+
+Bytes make_log_record(ByteView payload) {
+  Bytes record;
+  record.reserve(kRecordHeadBytes + payload.size());
+  put_u32(record, static_cast<std::uint32_t>(payload.size()));
+  put_u32(record, crc_of(payload));
+  put_u32(record, crc_of(record));
+  return record.append(payload);
+}
+
+std::optional<Bytes> read_log_record(const LogFile& file, std::uint64_t offset) {
+  const std::string where = fmt::format("the store file {} is damaged at offset {}", file.path, offset);
+  const Bytes bytes = file.read(offset, kRecordHeadBytes);
+  if (bytes.size() < kRecordHeadBytes) return std::nullopt;
+  const RecordHead head = decode_head(bytes, where);
+  const std::uint64_t begin = offset + kRecordHeadBytes;
+  if (begin > file.size || head.payload_bytes > file.size - begin) return std::nullopt;
+  Bytes payload = file.read(begin, head.payload_bytes);
+  if (payload.size() < head.payload_bytes) return std::nullopt;
+  if (crc_of(payload) != head.payload_crc) {
+    throw_corrupt(where, "the checksum of a record is wrong; remove the file and start the job again");
+  }
+  return payload;
+}
+
+Bytes encode(const LogHeader& header) {
+  Bytes payload;
+  put_u32(payload, header.pid);
+  put_bytes(payload, header.boot_id);
+  put_bytes(payload, header.run_id);
+  return Bytes(kLogMagic) + kLogVersion + make_log_record(payload);
+}
+
+std::optional<LogHeader> read_log_header(const LogFile& file) {
+  const Bytes begin = file.read(0, kLogStart);
+  if (begin.size() < kLogStart || !begin.starts_with(kLogMagic)) return std::nullopt;
+  LogHeader header;
+  header.version = begin.back() == kOldestVersion ? "1" : quote_key(begin.substr(kLogMagic.size()));
+  if (begin.back() != kLogVersion) return header;
+  header.version = kLogVersion;
+  const auto payload = read_log_record(file, kLogStart);
+  if (!payload) return std::nullopt;
+  const std::string what = fmt::format("the header of the store file {}", file.path);
+  WireReader reader(*payload, what);
+  header.pid = reader.u32();
+  header.boot_id = reader.bytes();
+  header.run_id = reader.bytes();
+  reader.expect_end();
+  header.end = kLogStart + kRecordHeadBytes + payload->size();
+  return header;
+}
+
+Bytes encode_set(std::string_view key, ByteView value) {
+  Bytes payload;
+  payload.reserve(1 + 4 + key.size() + 4 + value.size());
+  put_u8(payload, static_cast<std::uint8_t>(Change::set));
+  put_bytes(payload, key);
+  put_bytes(payload, value);
+  return payload;
+}
+
+Bytes encode_remove(std::string_view key) {
+  Bytes payload;
+  put_u8(payload, static_cast<std::uint8_t>(Change::remove));
+  put_bytes(payload, key);
+  return payload;
+}
+
+void replay(ByteView payload, KeyMap& map) {
+  WireReader reader(payload, "a store record");
+  const Change change = checked_enum(reader.u8(), Change::set, Change::remove, "change", reader.origin());
+  const ByteView key = reader.bytes();
+  checked_between<std::size_t>(key.size(), 1, kMaxStoreKeyBytes, "length of a key", reader.origin());
+  const ByteView value = change == Change::set ? reader.bytes() : ByteView();
+  checked_size(value.size(), kMaxStoreValueBytes, "length of a value", reader.origin());
+  reader.expect_end();
+  try {
+    if (change == Change::set) {
+      map.set(key, value);
+    } else {
+      map.remove(key);
+    }
+  } catch (const Error& error) {  // no process would have written what does not fit into a store
+    throw_corrupt(reader.origin(), error.what());
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,67 @@
+#include "lockstep/observe/flight_file.h"
+
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <fstream>
+#include <iterator>
+
+#include "lockstep/observe/flight_account.h"
+#include "lockstep/observe/flight_layout.h"
+#include "lockstep/observe/flight_recorder.h"
+#include "tests/fuzz/fuzz.h"
+#include "tests/support/temporary_directory.h"
+
+using namespace lockstep;
+
+namespace {
+
+// A recording of a few operations.
+Bytes recording() {
+  const TemporaryDirectory directory;
+  const std::string path = directory / "rank_1.flight";
+  {
+    FlightRecorder recorder(FlightMemory::make_file(path, {.rank = 1, .world_size = 2, .job_id = "job"}));
+    const FlightLog log(recorder, "world", 1, 2);
+    for (std::uint64_t i = 1; i <= 5; ++i) {
+      FlightRecord record;
+      record.set_operation("all_reduce");
+      record.set_reduction("sum");
+      record.sequence = record.count = i;
+      FlightTicket ticket = log.start(record);
+      if (i < 4) log.finish(ticket);
+      if (i == 4) log.fail(ticket, Error(ErrorKind::timeout, "late", {.peer = 0}));
+    }
+  }
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+}  // namespace
+
+// The parts of a recording that say something: a mutation of one of many zeros would not tell much. An input is these
+// parts, put where they belong.
+TEST_CASE("flight files") {
+  const Bytes whole = recording();
+  const std::size_t header = sizeof(flight::FlightHeader), slots = 8 * sizeof(flight::Slot);
+  const Bytes parts =
+      whole.substr(0, header) + whole.substr(flight::kGroupsOffset, slots) + whole.substr(flight::kSlotsOffset, slots);
+  Bytes file = whole;
+  fuzz::run({.name = "flight files",
+             .seeds = {parts},
+             .repair = [&](Bytes& bytes, fuzz::Random&) { bytes.resize(parts.size()); },
+             .kinds = {ErrorKind::corrupt_data, ErrorKind::invalid_argument},
+             .parse =
+                 [&](ByteView bytes) {
+                   const std::size_t length = std::min(bytes.size(), parts.size());
+                   Bytes padded(parts.size(), '\0');
+                   std::memcpy(padded.data(), bytes.data(), length);
+                   file.replace(0, header, padded, 0, header);
+                   file.replace(flight::kGroupsOffset, slots, padded, header, slots);
+                   file.replace(flight::kSlotsOffset, slots, padded, header + slots, slots);
+                   const ByteView seen = ByteView(file).substr(0, bytes.size() < header ? bytes.size() : file.size());
+                   // Every third one changed while it was read.
+                   const ByteView before = !bytes.empty() && bytes.back() % 3 == 0 ? ByteView(whole) : seen;
+                   tell({decode_flight({before, seen, seen}, "/a/rank_1.flight")}, 20);
+                 }});
+}

@@ -100,6 +100,7 @@ std::unique_ptr<Mesh> mesh_between_hosts(const Membership& membership, const std
   settings.name = name;
   settings.address = membership.members[static_cast<std::size_t>(membership.rank)].address;
   settings.connections = options.connections;
+  settings.checksums = options.checksums;
   if (options.transport == Transport::automatic) settings.node = node_memory(membership, name, options, deadline);
   return connect_tcp_mesh(settings, *membership.store, deadline);
 }
@@ -137,6 +138,12 @@ Transport transport_named(std::string_view name) {
               fmt::format("LOCKSTEP_TRANSPORT is \"{}\"; it can be automatic, shared_memory or tcp", name));
 }
 
+Checksums checksums_named(std::string_view name) {
+  if (name == "on") return Checksums::on;
+  if (name == "off") return Checksums::off;
+  throw Error(ErrorKind::invalid_argument, fmt::format("LOCKSTEP_CHECKSUMS is \"{}\"; it can be on or off", name));
+}
+
 }  // namespace
 
 GroupOptions with_environment(GroupOptions options) {
@@ -150,6 +157,9 @@ GroupOptions with_environment(GroupOptions options) {
       throw Error(ErrorKind::invalid_argument,
                   fmt::format("LOCKSTEP_CONNECTIONS is \"{}\"; it can be 1 to {}", text, kMaxConnections));
     }
+  }
+  if (const char* checksums = std::getenv("LOCKSTEP_CHECKSUMS"); checksums != nullptr && *checksums != '\0') {
+    options.checksums = checksums_named(checksums);
   }
   return options;
 }

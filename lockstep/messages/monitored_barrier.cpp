@@ -5,6 +5,7 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -46,6 +47,7 @@ struct RollCall {
     standings.front() = Standing::came;
   }
   bool is_complete(bool wait_all_ranks) const {
+    if (ended) return true;
     const bool has_lost = std::ranges::find(standings, Standing::lost) != standings.end();
     return std::ranges::find(standings, Standing::awaited) == standings.end() || (has_lost && !wait_all_ranks);
   }
@@ -54,7 +56,8 @@ struct RollCall {
   std::condition_variable changed;
   // State below is protected by mutex.
   std::vector<Standing> standings;
-  std::string why_lost;  // the first that was
+  std::string why_lost;        // the first that was
+  std::optional<Error> ended;  // the group, by somebody's abort()
 };
 
 class Warden {
@@ -76,6 +79,7 @@ class Warden {
       const bool is_complete = roll_->changed.wait_until(lock, report, complete);
       const auto standings = roll_->standings;
       const std::string why_lost = roll_->why_lost;
+      if (roll_->ended) throw Error(*roll_->ended);
       lock.unlock();
       const bool is_over = is_complete || deadline.expired();
       const Word word = judge(standings, why_lost, is_over);
@@ -99,6 +103,7 @@ class Warden {
         standing = RollCall::Standing::came;
       } catch (const Error& failure) {
         if (failure.kind() == ErrorKind::timeout) return;
+        if (failure.kind() == ErrorKind::aborted) roll->ended = failure;
         standing = RollCall::Standing::lost;
         if (roll->why_lost.empty()) roll->why_lost = failure.what();
       }

@@ -19,7 +19,7 @@ namespace lockstep::python {
 
 // An operation under way.
 struct Started {
-  Work work = {};
+  Work work = Work::start();
   std::function<int()> source = {};  // of a message from any rank
 };
 

@@ -119,6 +119,8 @@ class Failures(unittest.TestCase):
         for wrong in ("0", "65", "two", "3 "):
             with job("sums", size=1, LOCKSTEP_CONNECTIONS=wrong) as work:
                 self.assertEqual(work.failure(0).text, f'LOCKSTEP_CONNECTIONS is "{wrong}"; it can be 1 to 64')
+        with job("sums", size=1, LOCKSTEP_CHECKSUMS="maybe") as work:
+            self.assertEqual(work.failure(0).text, 'LOCKSTEP_CHECKSUMS is "maybe"; it can be on or off')
 
 
 class Limits(unittest.TestCase):
@@ -207,6 +209,10 @@ class Places(unittest.TestCase):
 
     def test_several_connections_a_pair(self):
         self.assertEqual(self.run_ranks(3, "sums", LOCKSTEP_TRANSPORT="tcp", LOCKSTEP_CONNECTIONS="3"),
+                         [f"{rank} right over tcp" for rank in range(3)])
+
+    def test_without_checksums(self):
+        self.assertEqual(self.run_ranks(3, "sums", LOCKSTEP_TRANSPORT="tcp", LOCKSTEP_CHECKSUMS="off"),
                          [f"{rank} right over tcp" for rank in range(3)])
 
     def test_parts_of_a_group_at_once(self):

@@ -32,6 +32,7 @@ struct Kind {
 const Kind kKinds[] = {
     {"in-process", [](int size) { return make_local_meshes(size, 1000); }},
     {"tcp", [](int size) { return make_tcp_meshes(size); }},
+    {"tcp without checksums", [](int size) { return make_tcp_meshes(size, 2, 0, Checksums::off); }},
     {"tcp over three connections", [](int size) { return make_tcp_meshes(size, 3); }},
     {"tcp and shared memory", [](int size) { return make_tcp_meshes(size, 2, 2); }},
     {"shared memory", [](int size) { return make_arena_meshes(size); }},

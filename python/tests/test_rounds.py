@@ -185,13 +185,14 @@ dist.destroy_process_group()
             environment = {key: value for key, value in os.environ.items()
                            if key != "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"}
             command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1",
-                       "--max-restarts", "3", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{rendezvous.port}",
-                       script, folder]
+                       "--max-restarts", "3", "--rdzv-backend", "c10d",
+                       "--rdzv-endpoint", f"127.0.0.1:{rendezvous.port}", script, folder]
             agents = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                        env=environment) for _ in range(2)]
             said = [agent.communicate(timeout=120)[0] for agent in agents]
             for agent, text in zip(agents, said):
                 self.assertEqual(agent.returncode, 0, text)
+            self.assertTrue(Path(folder, "failed").exists())
             for rank in range(2):
                 self.assertEqual(Path(folder, f"rank{rank}").read_text(), "[2.0, 2.0, 2.0]")
 

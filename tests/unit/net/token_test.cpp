@@ -12,9 +12,11 @@
 
 #include "lockstep/base/format.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/skip.h"
 #include "tests/support/temporary_directory.h"
 
 using namespace lockstep;
+using namespace lockstep::testing;
 
 namespace {
 
@@ -63,13 +65,10 @@ TEST_CASE("a token file that others may read is refused with the command that me
   }
 }
 
-TEST_CASE("a token file of another user is refused") {
+TEST_CASE("a token file of another user is refused" * needs("root")) {
   TemporaryDirectory directory;
   const std::string path = write_file(directory / "token", std::string(64, 'a'));
-  if (::geteuid() != 0) {
-    MESSAGE("skipped: only root can give a file away");
-    return;
-  }
+  if (::geteuid() != 0) return skip("only root can give a file away");
   REQUIRE(::chown(path.c_str(), 12345, -1) == 0);
   CHECK_ERROR(error_of([&] { Token::from_file(path); }), ErrorKind::unauthorized, path, "user 12345");
 }

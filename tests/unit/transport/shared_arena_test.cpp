@@ -184,7 +184,7 @@ TEST_CASE("a rank that dies before it has mapped the memory is named at once, on
   }
   const Ranks late(
       [](int rank) {
-        if (rank == 1) std::this_thread::sleep_for(800ms);
+        if (rank == 1) std::this_thread::sleep_for(2s);  // well beyond the others' deadline
       },
       400ms);
   for (const int rank : {0, 2}) {

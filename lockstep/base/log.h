@@ -1,5 +1,5 @@
 // One line a call to standard error, written whole: "[lockstep] rank 1: warning: text". Thread-safe; never throws.
-// Level from LOCKSTEP_LOG (debug, info, warning, error, off); default info.
+// Level from LOCKSTEP_LOG (debug, info, warning, error, off); info if it is not set, or cannot be read as one of these.
 #pragma once
 
 #include <string_view>
@@ -9,6 +9,8 @@ namespace lockstep {
 enum class LogLevel { debug, info, warning, error };
 
 void log(LogLevel level, std::string_view message);
+// Error{invalid_argument} if LOCKSTEP_LOG is none of the levels. Joining a job asks, so that nobody is left in silence.
+void check_log_level();
 // Prefixes later lines of this process with "rank N: ". -1 removes it.
 void set_log_rank(int rank);
 

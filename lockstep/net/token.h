@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "lockstep/base/unique_fd.h"
 
@@ -15,11 +16,16 @@ class Token {
 
   // Fresh, from the kernel's random source.
   static Token generate();
+  // REQUIRES: 32 bytes, that another process of the job got from bytes().
+  static Token from_bytes(std::string_view bytes);
   // Reads a file of 64 hexadecimal digits. Error{unauthorized} if group or others may read it or it is owned by another
   // user; Error{invalid_argument} if it is missing (the text says which file to copy from where) or malformed.
   static Token from_file(const std::string& path);
   // The user's own token, ~/.lockstep/token (mode 0600), made on first use without a race between processes.
   static Token from_home();
+  // The same, for a job whose processes are all on this host: without a home that can be written to, the token is kept
+  // in $XDG_RUNTIME_DIR or /tmp, in a folder of the user's own. Error{unauthorized} if that is somebody else's.
+  static Token from_this_host();
   // Reads a descriptor made by to_fd(), at offset 0; the descriptor stays open.
   static Token from_fd(int fd);
   // For a process of this job: LOCKSTEP_TOKEN_FD, else LOCKSTEP_TOKEN_FILE, else from_home().

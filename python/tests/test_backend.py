@@ -264,6 +264,7 @@ class BackendTest(unittest.TestCase):
     def test_wrong_arguments(self):
         self.run_all_sizes(wrong_arguments)
 
+    # fault: 53
     def test_a_destroyed_group_is_refused(self):
         for text in run_ranks(2, after_the_end):
             self.assertRegex(text, "this process group was destroyed|is not initialized")  # torch may word it itself

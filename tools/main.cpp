@@ -83,7 +83,7 @@ CLI::App* add_run(CLI::App& app, RunArguments& arguments) {
       run->add_flag("--prefix", arguments.prefix, "Put [rank] before every line (default: if several)");
   run->add_option("--flight", arguments.run.flight,
                   "Write what each rank did last to DIR, however the job ends, for 'lockstep trace' (default: only if "
-                  "it fails, to a new directory)")
+                  "it fails, to ~/.local/state/lockstep/flight, where the last 20 jobs stay for 7 days)")
       ->envname(lockstep::kFlightDirectoryVariable);
   run->add_flag("--no-prefix,--no_prefix", arguments.no_prefix, "Do not; lines stay whole")->excludes(prefix);
   run->add_option("--master-addr,--master_addr", arguments.run.master_addr,

@@ -70,15 +70,19 @@ int run_command(const RunOptions& options) {
                            .environment = environment_of(options)});
   } catch (const Error& error) {
     print_error(error);
-    return kStoreExitCode;
+    return error.kind() == ErrorKind::invalid_argument ? kUsageExitCode : kStoreExitCode;
   }
   try {
     RankOutput output(options.output, options.ranks);
     output.say(job->description());
     std::vector<Command> commands;
     for (int rank = 0; rank < options.ranks; ++rank) commands.push_back(job->command(rank, path, options.program));
-    const Outcome outcome = run_process_tree(
-        std::move(commands), {.grace = options.shutdown_timeout, .job_id = job->id(), .output = &output});
+    const Outcome outcome =
+        run_process_tree(std::move(commands),
+                         {.grace = options.shutdown_timeout,
+                          .job_id = job->id(),
+                          .output = &output,
+                          .judge = [&job](int rank, const ExitStatus& status) { return job->judge(rank, status); }});
     for (const std::string& line : report(outcome)) output.say(line);
     const std::string recordings = job->recordings().save(outcome, options.flight);
     if (!recordings.empty()) output.say(recordings);

@@ -1,63 +1,61 @@
 #include "lockstep/base/log.h"
 
-#include <spdlog/sinks/stdout_sinks.h>
-#include <spdlog/spdlog.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
-#include <memory>
+#include <cstdlib>
 #include <string>
-#include <utility>
 
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/format.h"
+#include "lockstep/base/log_queue.h"
 
 namespace lockstep {
 namespace {
 
 std::atomic<int> g_rank{-1};
 
-using Level = spdlog::level::level_enum;
-
-Level wanted_level() {
-  static constexpr std::array<std::string_view, 6> kNames{"debug", "info", "warning", "warn", "error", "off"};
-  static constexpr std::array<Level, 6> kLevels{Level::debug, Level::info, Level::warn,
-                                                Level::warn,  Level::err,  Level::off};
-  const auto choice = EnvironmentReader().choice("LOCKSTEP_LOG", kNames);
-  return choice ? kLevels[*choice] : Level::info;
-}
-
-Level wanted_level_or_info() noexcept {
-  try {
-    return wanted_level();
-  } catch (const Error&) {  // check_log_level() says so
-    return Level::info;
-  }
-}
-
-spdlog::logger& logger() {
+void write_line(std::string_view prefix, std::string_view message) {
   // Leaked on purpose: threads may still log while static destructors run.
-  static spdlog::logger& instance = *[] {
-    auto* made = new spdlog::logger("lockstep", std::make_shared<spdlog::sinks::stderr_sink_mt>());
-    made->set_pattern("[lockstep] %v");
-    made->set_level(wanted_level_or_info());
-    made->flush_on(spdlog::level::trace);
+  static LogQueue& queue = *[] {
+    auto* made = new LogQueue(STDERR_FILENO);
+    // A reader that pauses while the program ends gets a moment to take the rest.
+    static LogQueue* at_exit = made;
+    std::atexit([] { at_exit->drain(Deadline::after(std::chrono::seconds(1))); });
     return made;
   }();
-  return instance;
+  const int rank = g_rank.load(std::memory_order_relaxed);
+  const std::string from = rank >= 0 ? fmt::format("rank {}: ", rank) : "";
+  queue.write(fmt::format("[lockstep] {}{}{}\n", from, prefix, message));
+}
+
+LogLevel wanted_level() {
+  static constexpr std::array<std::string_view, 6> kNames{"debug", "info", "warning", "warn", "error", "off"};
+  static constexpr std::array kLevels{LogLevel::debug,   LogLevel::info,  LogLevel::warning,
+                                      LogLevel::warning, LogLevel::error, LogLevel::off};
+  const auto choice = EnvironmentReader().choice("LOCKSTEP_LOG", kNames);
+  return choice ? kLevels[*choice] : LogLevel::info;
+}
+
+LogLevel level_of_environment() {
+  try {
+    return wanted_level();
+  } catch (const Error& error) {
+    write_line("warning: ", std::string(error.what()) + "; info is taken");
+    return LogLevel::info;
+  }
 }
 
 }  // namespace
 
 void log(LogLevel level, std::string_view message) {
-  static constexpr Level kLevels[] = {Level::debug, Level::info, Level::warn, Level::err};
-  static constexpr const char* kNames[] = {"debug: ", "", "warning: ", "error: "};
-  const auto index = static_cast<std::size_t>(level);
-  const int rank = g_rank.load(std::memory_order_relaxed);
+  static constexpr std::array kPrefixes{"debug: ", "", "warning: ", "error: ", ""};
   try {
-    const std::string prefix = rank >= 0 ? "rank " + std::to_string(rank) + ": " : "";
-    logger().log(kLevels[index], "{}{}{}", prefix, kNames[index], message);
-  } catch (...) {  // a full disk behind standard error must not end a training run
+    static const LogLevel least = level_of_environment();
+    if (level >= least && level != LogLevel::off) write_line(kPrefixes[static_cast<std::size_t>(level)], message);
+  } catch (...) {  // no memory for the line
   }
 }
 

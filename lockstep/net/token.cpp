@@ -7,7 +7,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
@@ -22,6 +21,7 @@ namespace lockstep {
 namespace {
 
 constexpr std::size_t kHexDigits = Token::kBytes * 2;
+constexpr int kSeals = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE;
 
 using TokenBytes = std::array<std::uint8_t, Token::kBytes>;
 
@@ -152,15 +152,6 @@ Token Token::generate() {
   return token;
 }
 
-Token Token::from_bytes(std::string_view bytes) {
-  if (bytes.size() != kBytes) {
-    throw Error(ErrorKind::corrupt_data, fmt::format("a job token has {} bytes, and not {}", kBytes, bytes.size()));
-  }
-  Token token;
-  std::ranges::copy(bytes, token.bytes_.begin());
-  return token;
-}
-
 Token Token::from_file(const std::string& path) {
   // O_NONBLOCK: a FIFO put in the file's place must not hang the job.
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
@@ -199,14 +190,29 @@ Token Token::from_this_host() {
 }
 
 Token Token::from_fd(int fd) {
-  Token token;
-  const ssize_t count = ::pread(fd, token.bytes_.data(), kBytes, 0);
-  if (count != static_cast<ssize_t>(kBytes)) {
-    throw Error(
-        ErrorKind::invalid_argument,
-        fmt::format("descriptor {} does not hold a job token ({}); was it closed or reused before the process began?",
-                    fd, count < 0 ? std::strerror(errno) : fmt::format("{} bytes", count)));
+  struct stat status {};
+  const int seals = ::fcntl(fd, F_GET_SEALS);
+  const bool is_ours = seals >= 0 && (seals & kSeals) == kSeals && ::fstat(fd, &status) == 0 &&
+                       status.st_size == static_cast<off_t>(kBytes);
+  char bytes[kBytes];
+  if (!is_ours || ::pread(fd, bytes, kBytes, 0) != static_cast<ssize_t>(kBytes)) {
+    throw Error(ErrorKind::invalid_argument,
+                fmt::format("descriptor {} does not hold a job token. It was closed or used again before this process "
+                            "joined the job, or this process was started by a rank that had joined, which keeps the "
+                            "token to itself: start it without LOCKSTEP_TOKEN_FD in its environment",
+                            fd));
   }
+  // Whoever holds the token belongs to the job. Helpers that a rank starts, perhaps as another user, do not.
+  if (::fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) throw system_error("keeping the job token to this process", errno);
+  return from_bytes({bytes, kBytes});
+}
+
+Token Token::from_bytes(ByteView bytes) {
+  if (bytes.size() != kBytes) {
+    throw Error(ErrorKind::corrupt_data, fmt::format("a job token has {} bytes, and not {}", kBytes, bytes.size()));
+  }
+  Token token;
+  std::memcpy(token.bytes_.data(), bytes.data(), kBytes);
   return token;
 }
 
@@ -221,7 +227,6 @@ UniqueFd Token::to_fd() const {
   UniqueFd fd(::memfd_create("lockstep-token", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd) throw system_error("making a memory file for the job token failed", errno);
   write_all(fd.get(), {reinterpret_cast<const char*>(bytes_.data()), kBytes}, "the job token's memory file");
-  constexpr int kSeals = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE;
   if (::fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) throw system_error("sealing the job token failed", errno);
   return fd;
 }

@@ -4,8 +4,8 @@
 #include <array>
 #include <cstdint>
 #include <string>
-#include <string_view>
 
+#include "lockstep/base/bytes.h"
 #include "lockstep/base/unique_fd.h"
 
 namespace lockstep {
@@ -16,8 +16,6 @@ class Token {
 
   // Fresh, from the kernel's random source.
   static Token generate();
-  // REQUIRES: 32 bytes, that another process of the job got from bytes().
-  static Token from_bytes(std::string_view bytes);
   // Reads a file of 64 hexadecimal digits. Error{unauthorized} if group or others may read it or it is owned by another
   // user; Error{invalid_argument} if it is missing (the text says which file to copy from where) or malformed.
   static Token from_file(const std::string& path);
@@ -26,8 +24,11 @@ class Token {
   // The same, for a job whose processes are all on this host: without a home that can be written to, the token is kept
   // in $XDG_RUNTIME_DIR or /tmp, in a folder of the user's own. Error{unauthorized} if that is somebody else's.
   static Token from_this_host();
-  // Reads a descriptor made by to_fd(), at offset 0; the descriptor stays open.
+  // Reads a descriptor made by to_fd(), at offset 0. It stays open, but what this process executes from now on does not
+  // inherit it. Error{invalid_argument} if it is anything else: a number that was closed and used again, say.
   static Token from_fd(int fd);
+  // Error{corrupt_data} unless there are kBytes of them.
+  static Token from_bytes(ByteView bytes);
   // For a process of this job: LOCKSTEP_TOKEN_FD, else LOCKSTEP_TOKEN_FILE, else from_home().
   static Token for_this_process();
 

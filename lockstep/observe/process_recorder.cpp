@@ -31,6 +31,14 @@ FlightMemory open_memory(const FlightIdentity& identity) {
 
 std::string flight_file_name(int rank) { return "rank_" + std::to_string(rank) + ".flight"; }
 
+bool is_flight_file_name(std::string_view name) {
+  constexpr std::string_view kBegin = "rank_";
+  constexpr std::string_view kEnd = ".flight";
+  if (!name.starts_with(kBegin) || !name.ends_with(kEnd) || name.size() <= kBegin.size() + kEnd.size()) return false;
+  name = name.substr(kBegin.size(), name.size() - kBegin.size() - kEnd.size());
+  return name.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
 void make_flight_directory(const std::string& path) {
   if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
     throw system_error("making the directory " + path + " for flight recordings", errno);

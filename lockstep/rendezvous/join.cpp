@@ -54,20 +54,10 @@ HandshakeSettings settings_for(const JoinPlan& plan, const Token& token) {
           .mine = local_claims(plan.rank, plan.size, plan.generation)};
 }
 
-std::optional<Refusal> refuse_other_generation(const Claims& claims, std::uint64_t generation) {
-  if (claims.generation == generation) return std::nullopt;
-  return Refusal{
-      ErrorKind::invalid_argument,
-      fmt::format("this job is at generation {}, and {} came with generation {}; was the job restarted in between?",
-                  generation, to_string(claims), claims.generation)};
-}
-
 std::shared_ptr<StoreServer> host_store(const JoinPlan& plan, const Token& token) {
   StoreServerOptions options{.token = token, .job_id = plan.job_id};
   options.claims = local_claims(plan.rank, plan.size, plan.generation);
-  options.admission = [generation = plan.generation](const Claims& claims) {
-    return refuse_other_generation(claims, generation);
-  };
+  options.admission = admit_generation(plan.generation);
   auto server = std::make_shared<StoreServer>(Endpoint{plan.bind_host, plan.endpoint.port}, std::move(options));
   const std::string& name = plan.endpoint.host;
   if (server->address().is_loopback() && name != "localhost" && name != server->address().host()) {

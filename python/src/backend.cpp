@@ -2,14 +2,10 @@
 
 #include <torch/csrc/utils/pybind.h>
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <cstdlib>
 #include <string_view>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/unique_fd.h"
 #include "lockstep/group/connect.h"
 #include "lockstep/rendezvous/rendezvous.h"
 #include "lockstep/store/prefix_store.h"
@@ -17,14 +13,6 @@
 
 namespace lockstep::python {
 namespace {
-
-Token token_from(ByteView bytes) {
-  const UniqueFd fd(::memfd_create("lockstep-token", MFD_CLOEXEC));
-  if (!fd || ::write(fd.get(), bytes.data(), bytes.size()) != static_cast<ssize_t>(bytes.size())) {
-    throw system_error("keeping the job token failed", errno);
-  }
-  return Token::from_fd(fd.get());
-}
 
 // A launcher's token, or a fresh one from rank 0: torch's store is then what keeps strangers out.
 Token agree_on_token(Store& store, int rank, Deadline deadline) {
@@ -35,9 +23,9 @@ Token agree_on_token(Store& store, int rank, Deadline deadline) {
     const Token token = Token::generate();
     // A process that joins again through the same store keeps the first one.
     const ByteView bytes(reinterpret_cast<const char*>(token.bytes().data()), Token::kBytes);
-    return token_from(store.compare_set("token", {}, bytes, deadline));
+    return Token::from_bytes(store.compare_set("token", {}, bytes, deadline));
   }
-  return token_from(store.get("token", deadline));
+  return Token::from_bytes(store.get("token", deadline));
 }
 
 // The launcher's word on ranks and stores is torch's affair here.

@@ -1,6 +1,7 @@
 #include "lockstep/net/token.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -87,6 +88,38 @@ TEST_CASE("a token survives the way through a sealed memory file") {
   CHECK(::ftruncate(fd.get(), 0) == -1);
   CHECK((::fcntl(fd.get(), F_GETFD) & FD_CLOEXEC) != 0);
   CHECK_ERROR(error_of([] { Token::from_fd(-1); }), ErrorKind::invalid_argument, "descriptor -1");
+}
+
+TEST_CASE("once it is read, no program that this process starts inherits the token") {
+  const UniqueFd fd = Token::generate().to_fd();
+  REQUIRE(::fcntl(fd.get(), F_SETFD, 0) == 0);  // as a launcher hands it to a rank
+  Token::from_fd(fd.get());
+  CHECK((::fcntl(fd.get(), F_GETFD) & FD_CLOEXEC) != 0);
+}
+
+TEST_CASE("a descriptor that got the token's number is not taken for it") {
+  const std::string guessable(Token::kBytes, '7');
+  const auto refused = [](int fd) {
+    CHECK_ERROR(error_of([fd] { Token::from_fd(fd); }), ErrorKind::invalid_argument, "does not hold a job token",
+                "LOCKSTEP_TOKEN_FD");
+    CHECK((::fcntl(fd, F_GETFD) & FD_CLOEXEC) == 0);
+  };
+  const UniqueFd writable(::memfd_create("other", MFD_ALLOW_SEALING));
+  REQUIRE(::write(writable.get(), guessable.data(), guessable.size()) == static_cast<ssize_t>(guessable.size()));
+  refused(writable.get());
+  REQUIRE(::write(writable.get(), "more", 4) == 4);
+  REQUIRE(::fcntl(writable.get(), F_ADD_SEALS, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE) == 0);
+  refused(writable.get());  // sealed, but longer
+  TemporaryDirectory directory;
+  const UniqueFd file(::open(write_file(directory / "file", guessable).c_str(), O_RDONLY));
+  refused(file.get());
+}
+
+TEST_CASE("a token has a fixed number of bytes") {
+  const Token token = Token::generate();
+  const auto* data = reinterpret_cast<const char*>(token.bytes().data());
+  CHECK(Token::from_bytes({data, Token::kBytes}).bytes() == token.bytes());
+  CHECK_ERROR(error_of([&] { Token::from_bytes({data, Token::kBytes - 1}); }), ErrorKind::corrupt_data, "32 bytes");
 }
 
 TEST_CASE("processes that need the home token at once all get the same one") {

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string_view>
 
+#include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
 #include "lockstep/group/connect.h"
 #include "lockstep/rendezvous/rendezvous.h"
@@ -17,9 +18,7 @@
 namespace lockstep::python {
 namespace {
 
-bool has_token_of_its_own() {
-  return std::getenv("LOCKSTEP_TOKEN_FD") != nullptr || std::getenv("LOCKSTEP_TOKEN_FILE") != nullptr;
-}
+bool has_token_of_its_own() { return EnvironmentReader().has_any_of({"LOCKSTEP_TOKEN_FD", "LOCKSTEP_TOKEN_FILE"}); }
 
 // A launcher's token, or a fresh one that rank 0 shares: torch's store is then what keeps strangers out.
 std::optional<Token> token_to_bring(int rank) {

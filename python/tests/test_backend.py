@@ -282,6 +282,7 @@ class BackendTest(unittest.TestCase):
     def test_a_part_of_a_call_that_is_refused(self):
         run_ranks(2, wrong_first_part)
 
+    # fault: 53
     def test_a_destroyed_group_is_refused(self):
         for text in run_ranks(2, after_the_end):
             self.assertRegex(text, "this process group was destroyed|is not initialized")  # torch may word it itself

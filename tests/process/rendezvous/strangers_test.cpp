@@ -65,6 +65,7 @@ bool closed_before(int fd, Deadline deadline) {
 
 }  // namespace
 
+// fault: 14
 TEST_CASE("no call on a frozen server lasts longer than its deadline and 0.1 s") {
   Served served;
   TcpStore store = served.client();

@@ -87,6 +87,7 @@ TEST_CASE("a birthplace costs next to nothing") {
   CHECK((own_seconds() - start) / kTimes < 50e-9);  // 5 ns where no sanitizer looks
 }
 
+// fault: 49
 TEST_CASE("an engine is refused in a child, which can end it without a word to the peers") {
   for (const bool over_links : {true, false}) {
     Engines engines = over_links ? make_link_engines(make_tcp_meshes(2)) : make_arena_engines(2);
@@ -103,6 +104,7 @@ TEST_CASE("an engine is refused in a child, which can end it without a word to t
   }
 }
 
+// fault: 49
 TEST_CASE("meshes are ended silently in a child") {
   auto arenas = make_local_arenas(2, {.segment_bytes = 8 << 20});
   std::vector<std::unique_ptr<Mesh>> meshes;
@@ -118,6 +120,7 @@ TEST_CASE("meshes are ended silently in a child") {
   CHECK(meshes[1]->recv_some(0, buffer) == 5);
 }
 
+// fault: 49
 TEST_CASE("a store and its server are the parent's: the child is refused, and ends both without harm") {
   const Token token = Token::generate();
   auto server = std::make_unique<StoreServer>(Endpoint{"127.0.0.1", 0}, StoreServerOptions{.token = token});

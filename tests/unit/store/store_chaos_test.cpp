@@ -56,6 +56,7 @@ constexpr std::uint64_t kMostBytes = 1000;
 
 }  // namespace
 
+// fault: 15
 TEST_CASE("a connection that is cut at any byte, of any verb, costs nothing") {
   Served served;
   std::int64_t count = 0;
@@ -77,6 +78,7 @@ TEST_CASE("a connection that is cut at any byte, of any verb, costs nothing") {
   CHECK(reconnected > 200);
 }
 
+// fault: 15
 TEST_CASE("connections that are cut again and again, in small pieces, cost nothing") {
   Served served;
   std::int64_t count = 0;
@@ -96,6 +98,7 @@ TEST_CASE("connections that are cut again and again, in small pieces, cost nothi
   CHECK(served.direct_client().get("count", soon()) == std::to_string(count));
 }
 
+// fault: 15
 TEST_CASE("a large value survives cuts on its way there and back") {
   Served served;
   const Bytes large(kMaxStoreValueBytes, 'x');
@@ -112,6 +115,7 @@ TEST_CASE("a large value survives cuts on its way there and back") {
   CHECK(proxy.connections() == 5);
 }
 
+// fault: 15
 TEST_CASE("several threads that add over connections that break never lose one and never add twice") {
   Served served;
   ChaosPlan plan{.seed = 3};
@@ -132,6 +136,7 @@ TEST_CASE("several threads that add over connections that break never lose one a
   CHECK(proxy.connections() > 8);
 }
 
+// fault: 15
 TEST_CASE("a get and a wait that block survive cuts, and end at their deadline") {
   Served served;
   ChaosProxy proxy(served.server.address().endpoint(), {});
@@ -184,6 +189,7 @@ TEST_CASE("a flipped bit anywhere is noticed and, once the store is known, repai
   CHECK(served.direct_client().get("count", soon()) == std::to_string(count));
 }
 
+// fault: 14
 TEST_CASE("behind a frozen network every verb ends at its deadline and names the store") {
   Served served;
   ChaosProxy proxy(served.server.address().endpoint(), {});

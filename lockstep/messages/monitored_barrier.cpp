@@ -22,6 +22,8 @@ constexpr std::uint64_t kTags = std::uint64_t{1} << 32;
 constexpr Duration kReportPeriod = std::chrono::milliseconds(200);
 // The word of rank 0 is on its way when the timeout passes.
 constexpr Duration kGrace = std::chrono::milliseconds(50);
+// How long rank 0 stays for its last word to leave, at most.
+constexpr Duration kFarewell = std::chrono::seconds(1);
 
 std::uint64_t arrival_tag(std::uint64_t number) { return kTags + 2 * number; }
 std::uint64_t word_tag(std::uint64_t number) { return kTags + 2 * number + 1; }
@@ -139,14 +141,23 @@ class Warden {
     std::memcpy(word.text, text.data(), std::min(text.size(), sizeof word.text - 1));
   }
 
-  // Those that are missing hear the last word when they come.
+  // Those that are missing hear the last word when they come. The others hear it even if this rank leaves at once.
   void tell(const std::vector<RollCall::Standing>& standings, const Word& word, bool is_over) {
     const auto copy = std::make_shared<Word>(word);
+    std::vector<Transfer> last_words;
     for (int rank = 1; rank < messenger_.size(); ++rank) {
       if (!is_over && standings[static_cast<std::size_t>(rank)] != RollCall::Standing::came) continue;
       const Transfer sent =
           messenger_.send(rank, word_tag(number_), std::as_bytes(std::span(copy.get(), 1)), Deadline::never());
       sent.on_done([copy](const std::exception_ptr&) {});  // keeps its bytes until they are sent
+      if (is_over && standings[static_cast<std::size_t>(rank)] == RollCall::Standing::came) last_words.push_back(sent);
+    }
+    const Deadline limit = Deadline::after(kFarewell);
+    for (const Transfer& word_to_one : last_words) {
+      try {
+        word_to_one.wait(limit);
+      } catch (const Error&) {  // it has gone, or stands still
+      }
     }
   }
 

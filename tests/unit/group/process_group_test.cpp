@@ -248,6 +248,7 @@ TEST_CASE("a per-call timeout counts, and the missing rank is named") {
   CHECK_THROWS_WITH_AS(std::rethrow_exception(errors[0]), doctest::Contains("missing: rank 1"), Error);
 }
 
+// fault: 53
 TEST_CASE("after a failure every call fails at once with the same reason, and ending the group again does nothing") {
   for (const Over transport : kTransports) {
     auto groups = local_groups(2, transport);
@@ -350,6 +351,7 @@ TEST_CASE("a monitored barrier is a group's, too") {
   run_group_or_throw(1, Over::arena, [](const ProcessGroup& group) { group.monitored_barrier(); });
 }
 
+// fault: 53
 TEST_CASE("a group that is destroyed with work in flight ends it, on both sides") {
   auto groups = local_groups(2);
   at::Tensor tensor = at::ones({10});
@@ -370,6 +372,7 @@ TEST_CASE("a group of one computes what many would") {
   });
 }
 
+// fault: 49
 TEST_CASE("a child that was forked is refused at once, whatever it calls, and can end the group without harm") {
   for (const Over transport : kTransports) {
     auto groups = local_groups(2, transport, {.timeout = 30s});

@@ -131,6 +131,7 @@ TEST_CASE("another channel is refused by name") {
   CHECK_ERROR(*outcome.client_error, ErrorKind::invalid_argument, "'link'", "'store'");
 }
 
+// fault: 27
 TEST_CASE("another protocol version is refused with both versions, on either side") {
   const Token token = Token::generate();
   Handshake client = Handshake::client(settings_of(token, 1));

@@ -65,6 +65,7 @@ class ArenaEngine final : public Engine {
   };
 
   Operation& operation(std::uint64_t sequence) { return operations_[sequence % arena::kInFlight]; }
+  void refuse_if_aborted(const Collective& collective) const;
   void keep(Operation& operation, const Collective& collective) const;
   void write_slot(Operation& operation, const Collective& collective);
   bool all_posted(const Operation& operation) const;

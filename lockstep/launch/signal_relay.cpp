@@ -21,7 +21,8 @@ void on_signal(int signal) {
   const auto byte = static_cast<unsigned char>(signal);
   ++g_handlers;
   // A full pipe loses nothing that matters: it holds thousands of signals already.
-  if (const int fd = g_writer_fd.load(); fd >= 0) [[maybe_unused]] const ssize_t written = ::write(fd, &byte, 1);
+  if (const int fd = g_writer_fd.load(); fd >= 0) [[maybe_unused]]
+    const ssize_t written = ::write(fd, &byte, 1);
   --g_handlers;
   errno = saved_errno;
 }

@@ -52,8 +52,9 @@ void check_nodes(const std::string& nodes, const std::string& node_rank) {
   if ((nodes == "1" || nodes == "1:1") && node_rank == "0") return;
   throw CLI::ValidationError(
       "--nnodes",
-      "only 1 is supported. To run on several hosts, start each rank by hand (or with srun or mpirun), with RANK, "
-      "WORLD_SIZE, MASTER_ADDR and MASTER_PORT in its environment and the same ~/.lockstep/token on all hosts");
+      "only 1 is supported. To run on several hosts, start the program itself with srun or mpirun, or each rank by "
+      "hand with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in its environment and the same ~/.lockstep/token on "
+      "all hosts");
 }
 
 std::pair<std::string, std::string> parse_variable(const std::string& text) {

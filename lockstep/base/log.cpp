@@ -2,19 +2,18 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdlib>
 #include <string>
 
+#include "lockstep/base/environment.h"
+#include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/log_queue.h"
 
 namespace lockstep {
 namespace {
-
-constexpr std::array<std::string_view, 5> kLevels{"debug", "info", "warning", "error", "off"};
 
 std::atomic<int> g_rank{-1};
 
@@ -32,22 +31,24 @@ void write_line(std::string_view prefix, std::string_view message) {
   queue.write(fmt::format("[lockstep] {}{}{}\n", from, prefix, message));
 }
 
+LogLevel wanted_level() {
+  static constexpr std::array<std::string_view, 6> kNames{"debug", "info", "warning", "warn", "error", "off"};
+  static constexpr std::array kLevels{LogLevel::debug,   LogLevel::info,  LogLevel::warning,
+                                      LogLevel::warning, LogLevel::error, LogLevel::off};
+  const auto choice = EnvironmentReader().choice("LOCKSTEP_LOG", kNames);
+  return choice ? kLevels[*choice] : LogLevel::info;
+}
+
 LogLevel level_of_environment() {
-  const char* name = std::getenv("LOCKSTEP_LOG");
-  if (name == nullptr || *name == '\0') return LogLevel::info;
-  if (const auto level = parse_log_level(name)) return *level;
-  write_line("warning: ", fmt::format("LOCKSTEP_LOG is '{}', which is no level: use {}; info is taken", name,
-                                      fmt::join(kLevels, ", ")));
-  return LogLevel::info;
+  try {
+    return wanted_level();
+  } catch (const Error& error) {
+    write_line("warning: ", std::string(error.what()) + "; info is taken");
+    return LogLevel::info;
+  }
 }
 
 }  // namespace
-
-std::optional<LogLevel> parse_log_level(std::string_view name) {
-  const auto found = std::ranges::find(kLevels, name);
-  if (found == kLevels.end()) return std::nullopt;
-  return static_cast<LogLevel>(found - kLevels.begin());
-}
 
 void log(LogLevel level, std::string_view message) {
   static constexpr std::array kPrefixes{"debug: ", "", "warning: ", "error: ", ""};
@@ -57,6 +58,8 @@ void log(LogLevel level, std::string_view message) {
   } catch (...) {  // no memory for the line
   }
 }
+
+void check_log_level() { wanted_level(); }
 
 void set_log_rank(int rank) { g_rank.store(rank, std::memory_order_relaxed); }
 

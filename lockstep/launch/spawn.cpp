@@ -11,6 +11,7 @@
 #include <optional>
 #include <vector>
 
+#include "lockstep/base/environment.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
 #include "lockstep/launch/cores.h"
@@ -138,8 +139,8 @@ ProcessFailed::ProcessFailed(const std::string& message, int rank, int pid, int 
 
 void spawn(int argc, char** argv, const std::function<void(int rank)>& worker, const SpawnOptions& options) {
   const std::string call = next_call(options.name);
-  const char* wanted = std::getenv(kCallVariable);
-  if (wanted == nullptr) {
+  const std::string wanted = EnvironmentReader().text(kCallVariable).value_or("");
+  if (wanted.empty()) {
     supervise(argc, argv, call, options);
   } else if (wanted == call) {
     run_worker(worker, options.prefix_output);

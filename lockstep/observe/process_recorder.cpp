@@ -3,9 +3,9 @@
 #include <sys/stat.h>
 
 #include <cerrno>
-#include <cstdlib>
 #include <string>
 
+#include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 
@@ -14,11 +14,12 @@ namespace {
 
 FlightMemory open_memory(const FlightIdentity& identity) {
   try {
-    if (const char* fd = std::getenv(kFlightFdVariable)) return FlightMemory::inherit(std::atoi(fd));
-    const char* directory = std::getenv(kFlightDirectoryVariable);
-    if (directory != nullptr && *directory != '\0' && identity.rank >= 0) {
-      make_flight_directory(directory);
-      return FlightMemory::make_file(std::string(directory) + "/" + flight_file_name(identity.rank), identity);
+    const EnvironmentReader reader;
+    if (const auto fd = reader.number(kFlightFdVariable, 0)) return FlightMemory::inherit(*fd);
+    const auto directory = reader.text(kFlightDirectoryVariable);
+    if (directory && identity.rank >= 0) {
+      make_flight_directory(*directory);
+      return FlightMemory::make_file(*directory + "/" + flight_file_name(identity.rank), identity);
     }
   } catch (const Error& error) {
     log_warning(std::string(error.what()) + "; operations of this rank are not kept for a post-mortem");

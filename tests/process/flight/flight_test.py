@@ -119,6 +119,7 @@ class Frozen(unittest.TestCase):
 class Apart(unittest.TestCase):
     """Ranks of which one does not do what the others do."""
 
+    # fault: 32
     def test_a_rank_that_skips_a_collective_is_told_on_all_ranks_with_both_sides(self):
         for transport in TRANSPORTS:
             with self.subTest(transport), job("skip", 2, transport=transport) as work:

@@ -58,6 +58,12 @@ class EnvironmentTest(RunTest):
         self.assertEqual(found[0]["LOCKSTEP_JOB_ID"], found[1]["LOCKSTEP_JOB_ID"])
         self.assertRegex(error, r"^lockstep: 2 ranks on this machine, \d+ threads? each \(\d+ cores?\)\n$")
 
+    def test_copies_of_the_launcher_are_told_so_once(self):
+        for rank, words in (("0", "MPICH has started 2 copies of this launcher"), ("1", "")):
+            _, error = self.environments(ranks=1, environment={"PMI_RANK": rank, "PMI_SIZE": "2"})
+            self.assertEqual("copies of this launcher" in error, words != "", error)
+            self.assertIn(words, error)
+
     def test_the_user_decides(self):
         found, error = self.environments("--env", "A=b=c", "--env", "OMP_NUM_THREADS=5", "--master-addr", "h",
                                          "--master_port", "4711")
@@ -388,6 +394,7 @@ class OrphanTest(RunTest):
     # A child in the rank's group, one in a group of its own, one in a session of its own.
     CHILDREN = "sleep 1000 & timeout 1000 sleep 1000 & setsid sleep 1000 & "
 
+    # fault: 9
     def test_kill_9_of_the_launcher_leaves_nothing(self):
         with Tree(shell(self.CHILDREN + "echo ready; wait", 3)) as tree:
             tree.read_lines(3)
@@ -408,6 +415,7 @@ class OrphanTest(RunTest):
             tree.process.wait(timeout=10)
             self.assertEqual(len(tree.survivors()), 1)
 
+    # fault: 9
     def test_killing_the_process_group_of_the_launcher_leaves_nothing(self):
         with Tree(shell(self.CHILDREN + "echo ready; wait", 2), start_new_session=True) as tree:
             tree.read_lines(2)

@@ -118,9 +118,3 @@ TEST_CASE("in a forked child a log writes, though its thread and perhaps its loc
         }) == 0);
   CHECK(read_available(pipe.reader.get()) == "child\n");
 }
-
-TEST_CASE("a level that does not exist is none, and none is silence") {
-  CHECK(parse_log_level("warning") == LogLevel::warning);
-  CHECK(parse_log_level("off") == LogLevel::off);
-  for (const char* name : {"", "WARN", "Debug", "verbose"}) CHECK_FALSE(parse_log_level(name));
-}

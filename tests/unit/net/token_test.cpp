@@ -12,9 +12,11 @@
 
 #include "lockstep/base/format.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/skip.h"
 #include "tests/support/temporary_directory.h"
 
 using namespace lockstep;
+using namespace lockstep::testing;
 
 namespace {
 
@@ -63,13 +65,10 @@ TEST_CASE("a token file that others may read is refused with the command that me
   }
 }
 
-TEST_CASE("a token file of another user is refused") {
+TEST_CASE("a token file of another user is refused" * needs("root")) {
   TemporaryDirectory directory;
   const std::string path = write_file(directory / "token", std::string(64, 'a'));
-  if (::geteuid() != 0) {
-    MESSAGE("skipped: only root can give a file away");
-    return;
-  }
+  if (::geteuid() != 0) return skip("only root can give a file away");
   REQUIRE(::chown(path.c_str(), 12345, -1) == 0);
   CHECK_ERROR(error_of([&] { Token::from_file(path); }), ErrorKind::unauthorized, path, "user 12345");
 }
@@ -140,6 +139,29 @@ TEST_CASE("processes that need the home token at once all get the same one") {
   CHECK(files == 1);
 }
 
+TEST_CASE("without a home a job on one host keeps its token in a folder of the user's own, or not at all") {
+  TemporaryDirectory place;
+  const ScopedVariable home("HOME", "/nonexistent");
+  const ScopedVariable runtime("XDG_RUNTIME_DIR", place.path());
+  const Token token = Token::from_this_host();
+  CHECK(Token::from_this_host().bytes() == token.bytes());
+  const std::string folder = place / fmt::format("lockstep-{}", ::geteuid());
+  struct stat status {};
+  REQUIRE(::stat(folder.c_str(), &status) == 0);
+  CHECK((status.st_mode & 0777) == 0700);
+  REQUIRE(::stat((folder + "/token").c_str(), &status) == 0);
+  CHECK((status.st_mode & 0777) == 0600);
+  CHECK_ERROR(error_of([] { Token::from_home(); }), ErrorKind::invalid_argument, "/nonexistent", "LOCKSTEP_TOKEN_FILE");
+  REQUIRE(::chmod(folder.c_str(), 0755) == 0);
+  CHECK_ERROR(error_of([] { Token::from_this_host(); }), ErrorKind::unauthorized, folder, "LOCKSTEP_TOKEN_FILE");
+}
+
+TEST_CASE("with a home, a job on one host has the same token as any other") {
+  TemporaryDirectory place;
+  const ScopedVariable home("HOME", place.path());
+  CHECK(Token::from_this_host().bytes() == Token::from_home().bytes());
+}
+
 TEST_CASE("a process takes its token from the descriptor, else from the file, else from home") {
   TemporaryDirectory home;
   const ScopedVariable variable("HOME", home.path());
@@ -152,6 +174,8 @@ TEST_CASE("a process takes its token from the descriptor, else from the file, el
     const ScopedVariable descriptor("LOCKSTEP_TOKEN_FD", std::to_string(fd.get()));
     CHECK(Token::for_this_process().bytes() == Token::from_fd(fd.get()).bytes());
   }
+  const ScopedVariable empty("LOCKSTEP_TOKEN_FD", "");
+  CHECK(Token::for_this_process().bytes()[0] == 0xbb);
   const ScopedVariable bad("LOCKSTEP_TOKEN_FD", "7x");
   CHECK_ERROR(error_of([] { Token::for_this_process(); }), ErrorKind::invalid_argument, "LOCKSTEP_TOKEN_FD", "'7x'");
 }

@@ -325,6 +325,7 @@ TEST_CASE("a crowd of strangers, silent and guessing, slows nobody down") {
   CHECK(newcomer < 4s);
 }
 
+// fault: 52
 TEST_CASE("without descriptors a server keeps its clients, lets nobody in, does not spin, and recovers") {
   Fixture fixture;
   TcpStore client = fixture.client();
@@ -354,7 +355,7 @@ TEST_CASE("without descriptors a server keeps its clients, lets nobody in, does 
   REQUIRE(::setrlimit(RLIMIT_NOFILE, &limits) == 0);
 
   CHECK_ERROR(no_connection, ErrorKind::internal, to_string(fixture.endpoint), "Too many open files");
-  CHECK(taken < 1s);
+  CHECK(taken < 5s);
   CHECK_ERROR(no_server, ErrorKind::internal, "Too many open files");
   REQUIRE(connected == 0);
   CHECK_FALSE(let_in);

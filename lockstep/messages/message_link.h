@@ -99,7 +99,6 @@ class MessageLink {
   std::size_t body_left_ = 0;
   bool is_blocked_ = false;
   std::deque<Control> controls_;
-  bool owes_answer_ = false;  // one for a sign of life is among them
   std::deque<OperationPtr> unsent_;
   std::unordered_map<std::uint64_t, OperationPtr> announced_;
   std::deque<OperationPtr> cleared_;
@@ -124,6 +123,7 @@ class MessageLink {
   std::size_t credit_owed_bytes_ = 0;
   std::string reason_of_peer_;
   bool said_goodbye_ = false;
+  bool owes_answer_ = false;  // to a question for a sign of life
 };
 
 }  // namespace lockstep

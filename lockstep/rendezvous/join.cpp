@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 #include <sstream>
+#include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
@@ -12,6 +13,7 @@
 #include "lockstep/rendezvous/introduction.h"
 #include "lockstep/rendezvous/join_plan.h"
 #include "lockstep/rendezvous/local_node.h"
+#include "lockstep/rendezvous/plan_completion.h"
 #include "lockstep/rendezvous/probe.h"
 #include "lockstep/rendezvous/rendezvous.h"
 #include "lockstep/store/file_store.h"
@@ -27,10 +29,17 @@ namespace {
 constexpr Duration kHolderTimeout = std::chrono::seconds(1);
 constexpr int kFarewellMs = 1000;
 
-Token token_for(const JoinOptions& options, const JoinPlan& plan) {
-  if (options.token) return *options.token;
+// The token that the user has said, if any.
+std::optional<Token> given_token(const JoinOptions& options, const JoinPlan& plan) {
+  if (options.token) return options.token;
   if (plan.token_fd) return Token::from_fd(*plan.token_fd);
-  return plan.token_file.empty() ? Token::from_home() : Token::from_file(plan.token_file);
+  if (!plan.token_file.empty()) return Token::from_file(plan.token_file);
+  return std::nullopt;
+}
+
+Token token_for(const JoinOptions& options, const JoinPlan& plan) {
+  if (const auto token = given_token(options, plan)) return *token;
+  return is_on_this_host(plan.endpoint) ? Token::from_this_host() : Token::from_home();
 }
 
 HandshakeSettings settings_for(const JoinPlan& plan, const Token& token) {
@@ -40,20 +49,10 @@ HandshakeSettings settings_for(const JoinPlan& plan, const Token& token) {
           .mine = local_claims(plan.rank, plan.size, plan.generation)};
 }
 
-std::optional<Refusal> refuse_other_generation(const Claims& claims, std::uint64_t generation) {
-  if (claims.generation == generation) return std::nullopt;
-  return Refusal{
-      ErrorKind::invalid_argument,
-      fmt::format("this job is at generation {}, and {} came with generation {}; was the job restarted in between?",
-                  generation, to_string(claims), claims.generation)};
-}
-
 std::shared_ptr<StoreServer> host_store(const JoinPlan& plan, const Token& token) {
   StoreServerOptions options{.token = token, .job_id = plan.job_id};
   options.claims = local_claims(plan.rank, plan.size, plan.generation);
-  options.admission = [generation = plan.generation](const Claims& claims) {
-    return refuse_other_generation(claims, generation);
-  };
+  options.admission = admit_generation(plan.generation);
   auto server = std::make_shared<StoreServer>(Endpoint{plan.bind_host, plan.endpoint.port}, std::move(options));
   const std::string& name = plan.endpoint.host;
   if (server->address().is_loopback() && name != "localhost" && name != server->address().host()) {
@@ -71,10 +70,13 @@ struct MeetingPlace {
   std::string address;
 };
 
-MeetingPlace meet_over_tcp(const JoinPlan& plan, const Token& token, Deadline deadline) {
+// `hosted`: the store, if rank 0 has it already.
+MeetingPlace meet_over_tcp(const JoinPlan& plan, const Token& token, Deadline deadline,
+                           std::shared_ptr<StoreServer> hosted = nullptr) {
   MeetingPlace place;
+  place.hosted = std::move(hosted);
   auto store = std::make_shared<TcpStore>(plan.endpoint, settings_for(plan, token));
-  if (plan.meeting == Meeting::rank_zero && plan.rank == 0) {
+  if (plan.meeting == Meeting::rank_zero && plan.rank == 0 && place.hosted == nullptr) {
     try {
       place.hosted = host_store(plan, token);
     } catch (const Error& bind_error) {
@@ -83,7 +85,8 @@ MeetingPlace meet_over_tcp(const JoinPlan& plan, const Token& token, Deadline de
       try {
         store->connect(std::min(deadline, Deadline::after(kHolderTimeout)));
       } catch (const Error&) {
-        throw bind_error;
+        if (!plan.launched) throw bind_error;
+        throw Error(bind_error.kind(), fmt::format("{}; MASTER_PORT sets another", bind_error.what()));
       }
     }
   }
@@ -101,6 +104,7 @@ MeetingPlace meet(const JoinOptions& options, const JoinPlan& plan, const Token&
     }
     case Meeting::launcher:
     case Meeting::rank_zero: return meet_over_tcp(plan, token, deadline);
+    case Meeting::bootstrap:  // has become one of the others
     case Meeting::alone: break;
   }
   return {std::make_shared<MemoryStore>(), nullptr, "127.0.0.1"};
@@ -135,6 +139,28 @@ std::vector<Interface> candidates(const JoinPlan& plan, const std::string& addre
   if (preferred == all.end()) return {{"", address}};  // loopback, or an alias that no interface has as its first
   std::rotate(all.begin(), preferred, preferred + 1);
   return all;
+}
+
+std::string own_address(const JoinPlan& plan) { return candidates(plan, first_interface_address()).front().address; }
+
+// Rank 0 hosts the store before it says where.
+MeetingPlace meet_by_bootstrap(const JoinOptions& options, JoinPlan& plan, Token& token, Deadline deadline) {
+  const Bootstrap bootstrap = options.bootstrap();
+  adopt(bootstrap, plan);
+  if (plan.meeting == Meeting::alone) return meet(options, plan, token, deadline);
+  std::shared_ptr<StoreServer> hosted;
+  const auto host = [&](const Token& of_job) {
+    hosted = host_store(plan, of_job);
+    return hosted->port();
+  };
+  token = invite(bootstrap, given_token(options, plan), own_address(plan), host, plan, deadline);
+  return meet_over_tcp(plan, token, deadline, std::move(hosted));
+}
+
+// Whether this is the one process of its host that says what concerns them all, as far as can be known now.
+bool speaks_for_host(const JoinPlan& plan) {
+  if (plan.local_rank) return *plan.local_rank == 0;
+  return EnvironmentReader().text("LOCAL_RANK").value_or("0") == "0";
 }
 
 Member describe_self(const JoinPlan& plan, const std::string& address) {
@@ -208,17 +234,28 @@ void meet_others(const JoinPlan& plan, const Member& me, const std::shared_ptr<S
 }  // namespace
 
 Membership join(const JoinOptions& options, const Environment& environment) {
-  const JoinPlan plan = plan_join(options, environment);
+  check_log_level();
+  JoinPlan plan = plan_join(options, environment);
+  if (speaks_for_host(plan)) warn_of_unknown_variables();
+  if (plan.job_fd) name_job_after_launcher(plan);
   const Deadline deadline = Deadline::after(options.timeout);
   Membership membership;
+  MeetingPlace place;
+  if (plan.meeting == Meeting::bootstrap) {
+    place = meet_by_bootstrap(options, plan, membership.token, deadline);
+  } else {
+    membership.token = plan.meeting == Meeting::alone ? Token::generate() : token_for(options, plan);
+    const bool hosts = plan.meeting == Meeting::rank_zero && plan.rank == 0;
+    if (hosts && plan.launched) avoid_own_loopback(plan, own_address(plan), deadline);
+  }
+  say_source(plan);
   membership.rank = plan.rank;
   membership.size = plan.size;
   membership.generation = plan.generation;
   membership.job_id = plan.job_id;
   membership.source = plan.source;
-  membership.token = plan.meeting == Meeting::alone ? Token::generate() : token_for(options, plan);
 
-  MeetingPlace place = meet(options, plan, membership.token, deadline);
+  if (place.store == nullptr) place = meet(options, plan, membership.token, deadline);
   membership.hosted = std::move(place.hosted);
   meet_others(plan, describe_self(plan, place.address), place.store, deadline, membership);
   place_ranks(plan, membership);

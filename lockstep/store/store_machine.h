@@ -40,6 +40,7 @@ class StoreMachine {
   void drop(ConnectionId connection);
 
   std::size_t waiting() const { return waiters_.size(); }
+  bool is_waiting(ConnectionId connection) const { return by_connection_.contains(connection); }
 
  private:
   using WaiterId = std::uint64_t;

@@ -28,6 +28,7 @@ std::string_view to_string(StoreOp op) {
     case StoreOp::wait: return "wait";
     case StoreOp::check: return "check";
     case StoreOp::remove: return "remove";
+    case StoreOp::last_will: return "last_will";
   }
   return "unknown";
 }
@@ -50,7 +51,7 @@ Bytes encode(const StoreRequest& request) {
 StoreRequest decode_store_request(ByteView encoded) {
   WireReader reader(encoded, "a store request");
   StoreRequest request;
-  request.op = checked_enum(reader.u8(), StoreOp::set, StoreOp::remove, "operation", reader.origin());
+  request.op = checked_enum(reader.u8(), StoreOp::set, StoreOp::last_will, "operation", reader.origin());
   request.client = reader.u64();
   request.id = reader.u64();
   request.ended = reader.u64();

@@ -19,7 +19,7 @@ namespace {
 using arena::AbortRecord;
 
 Error told(const AbortRecord& record) {
-  return error_of([&] { throw_abort(record, 2); });
+  return error_of([&] { throw_abort(record, 2, 4); });
 }
 
 }  // namespace
@@ -56,10 +56,10 @@ TEST_CASE("a writer that stops or dies half way holds nobody up, and the next on
 TEST_CASE("a record that somebody has overwritten is an error and no more") {
   const auto record = std::make_unique<AbortRecord>();
   record->first = 77;
-  CHECK_ERROR(told(*record), ErrorKind::corrupt_data, "is damaged");
+  CHECK_ERROR(told(*record), ErrorKind::corrupt_data, "in shared memory: the place is 76");
   record->first = 1;
   record->places[0] = {.kind = 99, .peer = -5, .text_bytes = 0xffffffff, .text = {}};
-  CHECK(told(*record).kind() == ErrorKind::internal);
+  CHECK(told(*record).kind() == ErrorKind::corrupt_data);
 }
 
 TEST_CASE("of many at once one is the first, and all ranks repeat it") {

@@ -42,8 +42,6 @@ Error read_abort(const AbortRecord& record, int rank, int ranks) {
   }
 }
 
-void throw_abort(const AbortRecord& record, int rank, int ranks) {
-  throw read_abort(record, rank, ranks);
-}
+void throw_abort(const AbortRecord& record, int rank, int ranks) { throw read_abort(record, rank, ranks); }
 
 }  // namespace lockstep

@@ -17,7 +17,7 @@ std::vector<Bytes> requests() {
   request.id = 9;
   request.ended = 8;
   request.keys = {"claim/1"};
-  request.value = "v";
+  request.value = Bytes("a value");
   for (const StoreOp op : {StoreOp::set, StoreOp::get, StoreOp::add, StoreOp::compare_set, StoreOp::remove}) {
     request.op = op;
     seeds.push_back(encode(request));

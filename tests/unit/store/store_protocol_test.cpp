@@ -65,7 +65,8 @@ TEST_CASE("unknown operations, wrong key counts and huge counts are corrupt") {
   CHECK(error_of([&] { decode_store_request(encode(two)); }).kind() == ErrorKind::corrupt_data);
   Bytes huge = encode(full_request());
   for (std::size_t i = 49; i < 53; ++i) huge[i] = '\xff';  // the number of keys
-  CHECK_ERROR(error_of([&] { decode_store_request(huge); }), ErrorKind::corrupt_data, "the number of keys is 4294967295");
+  CHECK_ERROR(error_of([&] { decode_store_request(huge); }), ErrorKind::corrupt_data,
+              "the number of keys is 4294967295");
 }
 
 TEST_CASE("random damage is decoded or refused, never worse") {

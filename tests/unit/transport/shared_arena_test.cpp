@@ -231,7 +231,10 @@ constexpr std::size_t kSegment = std::size_t{8} << 20;
 Error invited(const std::string& invitation) {
   MemoryStore store;
   store.set("arena/test", invitation, Deadline::after(20s));
-  const SharedArenaSpec spec{.name = "test", .rank = 1, .members = {{"rank 0", ::getpid()}, {"rank 1", ::getpid()}}};
+  SharedArenaSpec spec;
+  spec.name = "test";
+  spec.rank = 1;
+  spec.members = {{"rank 0", ::getpid()}, {"rank 1", ::getpid()}};
   const Error error = error_of([&] { make_shared_arena(spec, store, Deadline::after(20s)); });
   CHECK(store.get("arena/test/1", Deadline::after(20s)).starts_with("?"));  // so that member 0 says the same
   return error;

@@ -13,9 +13,11 @@
 #include <thread>
 
 #include "lockstep/base/error.h"
+#include "lockstep/net/framing.h"
 #include "lockstep/net/handshake.h"
 #include "lockstep/net/socket.h"
 #include "lockstep/transport/byte_rings.h"
+#include "lockstep/transport/control_message.h"
 #include "lockstep/transport/tcp_links.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/tcp_meshes.h"

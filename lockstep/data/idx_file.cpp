@@ -104,7 +104,7 @@ void IdxFile::read_header(const std::vector<std::uint32_t>& item_shape, std::uin
                                          magic, expected, rank));
   }
   std::uint64_t count = 1;
-  const std::uint64_t limit = file_bytes * (stream_.is_compressed() ? kMaxExpansion : 1);
+  const std::uint64_t limit = file_bytes * kMaxExpansion;
   for (std::size_t i = 0; i < rank; ++i) {
     const std::uint64_t offset = stream_.offset();
     const std::uint32_t dimension = read_number("a dimension");

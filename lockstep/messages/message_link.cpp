@@ -275,8 +275,8 @@ void MessageLink::begin_data() {
 void MessageLink::read_control() {
   switch (header_.kind) {
     case FrameKind::announce:
-      if (header_.id <= last_announced_) throw corrupt(fmt::format("the announcement {} again", header_.id));
-      last_announced_ = header_.id;
+      if (header_.id < next_announced_) throw corrupt(fmt::format("the announcement {} again", header_.id));
+      next_announced_ = header_.id + 1;
       if (const OperationPtr receive = matcher_.take_receive(peer_, header_.tag)) {
         ++announcements_;
         return accept(receive, {Arrived::Where::announced, peer_, header_.tag, header_.bytes, header_.id, {}, nullptr});

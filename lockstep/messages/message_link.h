@@ -119,7 +119,7 @@ class MessageLink {
   std::unordered_map<std::uint64_t, OperationPtr> incoming_;  // cleared receives, by the sender's id
   std::size_t unexpected_bytes_ = 0;
   std::size_t announcements_ = 0;
-  std::uint64_t last_announced_ = 0;  // their ids grow
+  std::uint64_t next_announced_ = 0;  // their ids grow
   std::size_t credit_owed_bytes_ = 0;
   std::string reason_of_peer_;
   bool said_goodbye_ = false;

@@ -14,6 +14,9 @@
 #include "lockstep/collective/arena_engine.h"
 #include "lockstep/collective/link_engine.h"
 #include "lockstep/observe/process_recorder.h"
+#include "lockstep/rendezvous/peer_watch.h"
+#include "lockstep/rendezvous/watched_store.h"
+#include "lockstep/store/prefix_store.h"
 #include "lockstep/transport/arena_mesh.h"
 #include "lockstep/transport/shared_arena.h"
 #include "lockstep/transport/tcp_mesh.h"
@@ -21,7 +24,8 @@
 namespace lockstep {
 namespace {
 
-constexpr const char* kPart = "part ";  // begins the names of groups that are parts of others
+constexpr const char* kChoiceKey = "choice";  // of backend and transport, in the store while ranks connect
+constexpr const char* kPart = "part ";        // begins the names of groups that are parts of others
 
 bool on_one_node(const Membership& membership) {
   return std::all_of(membership.members.begin(), membership.members.end(),
@@ -34,6 +38,12 @@ ProcessGroup over_arena(std::unique_ptr<Arena> arena, const GroupOptions& option
   return ProcessGroup(std::make_unique<ArenaEngine>(std::move(arena)), options, std::move(messages), std::move(origin));
 }
 
+// The store for ranks that still connect: waits there end when one of them dies.
+std::shared_ptr<Store> watched_store(const Membership& membership) {
+  if (membership.watch == nullptr || membership.watch->is_over()) return membership.store;
+  return std::make_shared<WatchedStore>(membership.store, membership.watch);
+}
+
 // The arena of the members with this rank's node id.
 std::unique_ptr<Arena> node_arena(const Membership& membership, const std::string& name, Deadline deadline) {
   const std::string& node = membership.members[static_cast<std::size_t>(membership.rank)].node_id;
@@ -44,10 +54,10 @@ std::unique_ptr<Arena> node_arena(const Membership& membership, const std::strin
     if (member.node_id != node) continue;
     if (first < 0) first = member.rank;
     if (member.rank == membership.rank) spec.rank = static_cast<int>(spec.members.size());
-    spec.members.push_back({to_string(member), member.pid});
+    spec.members.push_back({to_string(member), member.pid, member.process_start});
   }
   spec.name = first == 0 ? name : fmt::format("{}, node of rank {}", name, first);
-  return make_shared_arena(spec, *membership.store, deadline);
+  return make_shared_arena(spec, *watched_store(membership), deadline);
 }
 
 // The same; null where it cannot be had and the options leave the choice. All ranks of the node get the same.
@@ -89,6 +99,15 @@ Topology topology_of(const Membership& membership) {
   return Topology(node_of);
 }
 
+// What to look at if a rank of another host cannot be reached.
+std::string about_address(const Member& member) {
+  const auto found = std::ranges::find(member.interfaces, member.address, &Interface::address);
+  if (found == member.interfaces.end() || found->name.empty()) return "";
+  if (found->name == "LOCKSTEP_ADDRESS") return "; LOCKSTEP_ADDRESS has that address there";
+  return fmt::format("; that is its interface {}: if it leads nowhere, set LOCKSTEP_IFNAME on host {} to another one",
+                     found->name, member.host);
+}
+
 std::unique_ptr<Mesh> mesh_between_hosts(const Membership& membership, const std::string& name,
                                          const GroupOptions& options, Deadline deadline) {
   TcpMeshSettings settings;
@@ -101,7 +120,9 @@ std::unique_ptr<Mesh> mesh_between_hosts(const Membership& membership, const std
   settings.address = membership.members[static_cast<std::size_t>(membership.rank)].address;
   settings.connections = options.connections;
   if (options.transport == Transport::automatic) settings.node = node_memory(membership, name, options, deadline);
-  return connect_tcp_mesh(settings, *membership.store, deadline);
+  if (membership.watch != nullptr) settings.check_alive = [&] { membership.watch->check(deadline); };
+  settings.about = [&](int peer) { return about_address(membership.members[static_cast<std::size_t>(peer)]); };
+  return connect_tcp_mesh(settings, *watched_store(membership), deadline);
 }
 
 ProcessGroup between_hosts(const Membership& membership, const std::string& name, const GroupOptions& options,
@@ -123,7 +144,7 @@ ProcessGroup over_backend(const Membership& membership, const std::string& name,
   site.group = name;
   site.address = membership.members[static_cast<std::size_t>(membership.rank)].address;
   for (const Member& member : membership.members) site.members.push_back(to_string(member));
-  site.store = membership.store;
+  site.store = watched_store(membership);
   auto engine = make_backend_engine(options.backend, site, deadline);
   auto messages = mesh_between_hosts(membership, name + "/messages", options, deadline);
   return ProcessGroup(std::move(engine), options, std::move(messages), std::move(origin));
@@ -154,11 +175,26 @@ GroupOptions with_environment(GroupOptions options) {
   return options;
 }
 
-ProcessGroup connect_group(const Membership& membership, const std::string& name, const GroupOptions& wanted,
+namespace {
+
+// Ranks with different ones would wait for each other for ever.
+void compare_choices(const Membership& membership, const GroupOptions& options, Deadline deadline) {
+  const char* const transports[] = {"automatic", "shared_memory", "tcp"};
+  const std::string mine =
+      fmt::format("backend {}, transport {}", options.backend, transports[static_cast<int>(options.transport)]);
+  const std::string me = to_string(membership.members[static_cast<std::size_t>(membership.rank)]);
+  const std::string first = membership.store->compare_set(kChoiceKey, "", mine + "\n" + me, deadline);
+  const std::size_t end = first.find('\n');
+  if (first.substr(0, end) == mine) return;
+  throw Error(ErrorKind::invalid_argument,
+              fmt::format("the ranks disagree about what connects them: {} has {}, {} has {}; give all the same "
+                          "LOCKSTEP_BACKEND and LOCKSTEP_TRANSPORT, or GroupOptions",
+                          first.substr(end + 1), first.substr(0, end), me, mine),
+              {.rank = membership.rank});
+}
+
+ProcessGroup connect_ranks(const Membership& membership, const std::string& name, GroupOptions options,
                            Deadline deadline) {
-  process_recorder({.rank = membership.rank, .world_size = membership.size, .job_id = membership.job_id});
-  GroupOptions options = wanted;
-  options.backend = choose_backend(wanted.backend);
   auto origin = std::make_shared<GroupOrigin>(GroupOrigin{membership, name});
   origin->membership.hosted = nullptr;  // the store's server is the world's to end
   if (options.backend != kNativeBackend) return over_backend(membership, name, options, std::move(origin), deadline);
@@ -182,18 +218,64 @@ ProcessGroup connect_group(const Membership& membership, const std::string& name
   return over_arena(std::move(arena), options, std::move(origin));
 }
 
+}  // namespace
+
+ProcessGroup connect_group(const Membership& membership, const std::string& name, const GroupOptions& wanted,
+                           Deadline deadline) {
+  process_recorder({.rank = membership.rank, .world_size = membership.size, .job_id = membership.job_id});
+  GroupOptions options = wanted;
+  options.backend = choose_backend(wanted.backend);
+  if (membership.watch == nullptr || membership.watch->is_over()) {
+    return connect_ranks(membership, name, std::move(options), deadline);
+  }
+  try {
+    if (membership.size > 1) compare_choices(membership, options, deadline);
+    ProcessGroup group = connect_ranks(membership, name, std::move(options), deadline);
+    if (membership.rank == 0) membership.store->remove(kChoiceKey, deadline);
+    finish_joining(membership, deadline);
+    return group;
+  } catch (const Error& error) {
+    abandon_joining(membership, error);
+    throw;
+  }
+}
+
+std::shared_ptr<PeerWatch> watch_parts(const GroupOrigin& origin, int rank, int number, Deadline deadline) {
+  if (on_one_node(origin.membership)) return nullptr;
+  const std::string prefix = fmt::format("parts/{:016x}/{}", hash_of(origin.name), number);
+  auto watch = std::make_shared<PeerWatch>(std::make_shared<PrefixStore>(origin.membership.store, prefix),
+                                           origin.membership.members[static_cast<std::size_t>(rank)],
+                                           origin.membership.size, "the group was being split");
+  watch->begin(deadline);
+  return watch;
+}
+
 ProcessGroup connect_part(const GroupOrigin& origin, int rank, const std::vector<int>& ranks, const std::string& name,
-                          const GroupOptions& options, Deadline deadline) {
+                          const GroupOptions& options, const std::shared_ptr<PeerWatch>& watch, Deadline deadline) {
   Membership part = origin.membership;
+  part.watch = watch;
   part.size = static_cast<int>(ranks.size());
   part.members.clear();
   for (const int each : ranks) {
+    const Member& member = origin.membership.members[static_cast<std::size_t>(each)];
+    if (watch != nullptr) watch->add(member);
     if (each == rank) part.rank = static_cast<int>(part.members.size());
-    part.members.push_back(origin.membership.members[static_cast<std::size_t>(each)]);
+    part.members.push_back(member);
     part.members.back().rank = static_cast<int>(part.members.size()) - 1;
   }
   // Hashed, since parts of parts would have names without end.
-  return connect_group(part, fmt::format("{}{:016x}", kPart, hash_of(origin.name + "/" + name)), options, deadline);
+  const std::string full_name = fmt::format("{}{:016x}", kPart, hash_of(origin.name + "/" + name));
+  try {
+    ProcessGroup group = connect_ranks(part, full_name, options, deadline);
+    if (watch != nullptr) watch->end(deadline);
+    return group;
+  } catch (const Error& error) {
+    if (watch != nullptr) {
+      watch->give_up(error.kind() == ErrorKind::peer_lost ? error.kind() : ErrorKind::aborted, error.what(),
+                     error.detail().peer);
+    }
+    throw;
+  }
 }
 
 }  // namespace lockstep

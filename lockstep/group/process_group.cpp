@@ -467,19 +467,23 @@ std::optional<ProcessGroup> ProcessGroup::split(int color, int key) const {
   const auto tensor_of = [](std::vector<std::int64_t>& values) {
     return at::from_blob(values.data(), {static_cast<std::int64_t>(values.size())}, at::kLong);
   };
+  const int number = state_->splits++;
+  const auto watch = watch_parts(*state_->origin, rank(), number, deadline);
   all_gather_into(tensor_of(all), tensor_of(mine), {.name = "split"});
   std::vector<std::pair<std::int64_t, int>> members;  // key and rank
   for (int peer = 0; peer < size(); ++peer) {
     const auto at = 2 * static_cast<std::size_t>(peer);
     if (all[at] == color) members.emplace_back(all[at + 1], peer);
   }
-  const int number = state_->splits++;
-  if (color < 0) return std::nullopt;
+  if (color < 0) {
+    if (watch != nullptr) watch->end(deadline);
+    return std::nullopt;
+  }
   std::sort(members.begin(), members.end());
   std::vector<int> ranks;
   for (const auto& [unused, peer] : members) ranks.push_back(peer);
   return connect_part(*state_->origin, rank(), ranks, std::to_string(number) + "." + std::to_string(color),
-                      state_->options, deadline);
+                      state_->options, watch, deadline);
 }
 
 std::optional<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& ranks) const {

@@ -10,11 +10,13 @@
 #include <vector>
 
 #include "lockstep/base/deadline.h"
+#include "lockstep/base/error.h"
 #include "lockstep/net/token.h"
 #include "lockstep/store/store.h"
 
 namespace lockstep {
 
+class PeerWatch;
 class StoreServer;
 
 // Where and as what one process joins. Unset fields are taken from the environment or the URL.
@@ -29,6 +31,8 @@ struct JoinOptions {
   std::optional<Token> token;
   // From start to everyone present.
   Duration timeout = std::chrono::minutes(5);
+  // After so long the log says for whom this process waits, and then ever more rarely.
+  Duration notice_after = std::chrono::seconds(30);
 };
 
 struct Interface {
@@ -43,6 +47,7 @@ struct Member {
   std::string node_id;  // equal exactly for processes that can share memory
   std::string address;  // numeric address at which peers reach this process; loopback if all share one node
   int pid = 0;
+  std::uint64_t process_start = 0;         // tells its process from a later one with its pid; 0 if it is not known
   std::vector<Interface> interfaces = {};  // of which one is to be chosen, the preferred one first; see probe.h
 };
 
@@ -64,6 +69,7 @@ struct Membership {
   std::shared_ptr<Store> store;  // this world's own part of the job's store: keys need no prefix; never null
   // Set on rank 0 if it hosts the store of the others; the store ends with it.
   std::shared_ptr<StoreServer> hosted;
+  std::shared_ptr<PeerWatch> watch;  // sees ranks die until finish_joining()
 };
 
 using Environment = std::function<const char*(const char* name)>;  // std::getenv's shape
@@ -84,7 +90,14 @@ using Environment = std::function<const char*(const char* name)>;  // std::geten
 // Errors within seconds, naming both sides: duplicate rank (the first claimant goes on), different world sizes (on
 // every rank), other generation, protocol version or channel (Error{invalid_argument}), wrong token
 // (Error{unauthorized}). Error{timeout} names the ranks that did not come;
-// ranks that come after that get Error{aborted}.
+// ranks that come after that get Error{aborted}. A rank that dies once it has begun to join, or until
+// finish_joining(), is Error{peer_lost} on all others: at once for those on its machine, within 3 s for the rest.
 Membership join(const JoinOptions& options, const Environment& environment);
+
+// What comes after join(), once the ranks have connected. Called by all of them; gives back what joining has needed.
+// The rank that hosts the store waits there for the others, so that it may leave right afterwards.
+void finish_joining(const Membership& membership, Deadline deadline) noexcept;
+// Instead of finish_joining(): the other ranks, as far as they still connect, end with this error. Blocks for a moment.
+void abandon_joining(const Membership& membership, const Error& error) noexcept;
 
 }  // namespace lockstep

@@ -1,5 +1,5 @@
 """Processes that die, stand still or are cut off while ranks join and all-reduce:
-faults_test.py <faults_rank> <chaos_proxy> Killed|Store
+faults_test.py <faults_rank> <chaos_proxy> <clock_jump library> Killed|Store|Clock
 """
 
 import os
@@ -18,6 +18,7 @@ import unittest
 
 RANK = ""
 PROXY = ""
+CLOCK_JUMP = ""
 SLACK = float(os.environ.get("LOCKSTEP_TEST_SLACK", "1"))  # seconds, for a busy machine
 KILLS = int(os.environ.get("LOCKSTEP_TEST_KILLS", "12"))  # of each kind
 
@@ -78,12 +79,12 @@ class Process:
 class Job:
     """A store and its ranks, each a process."""
 
-    def __init__(self, size, transport, timeout=20.0, proxy=None):
+    def __init__(self, size, transport, timeout=20.0, proxy=None, more=None):
         self.folder = tempfile.mkdtemp()
         token = os.path.join(self.folder, "token")
         with open(os.open(token, os.O_CREAT | os.O_WRONLY, 0o600), "w") as file:
             file.write(secrets.token_hex(32) + "\n")
-        environment = {**os.environ, "LOCKSTEP_TOKEN_FILE": token}
+        environment = {**os.environ, "LOCKSTEP_TOKEN_FILE": token, **(more or {})}
         environment.pop("LOCKSTEP_TOKEN_FD", None)
         self.store = Process([RANK, "store"], environment)
         self.address = self.store.line()
@@ -210,8 +211,32 @@ class Store(unittest.TestCase):
                 self.assertEqual([self.ask(rank) for rank in job.ranks], ["stored"] * 3)
 
 
+class Clock(unittest.TestCase):
+    """The wall clock jumps a day forth and back with every look at it."""
+
+    def test_a_job_neither_ends_nor_waits_for_a_wall_clock_that_jumps(self):
+        jumps = {"LD_PRELOAD": CLOCK_JUMP}
+        looks = "import time; print(abs(time.time() - time.time()) > 86400)"
+        self.assertEqual(subprocess.run([sys.executable, "-c", looks], env={**os.environ, **jumps}, text=True,
+                                        capture_output=True, check=True).stdout.strip(), "True")
+        for transport in ("shared_memory", "tcp"):
+            with Job(3, transport, more=jumps) as job:
+                start = time.monotonic()
+                job.wait_until_running()
+                self.assertLess(time.monotonic() - start, 5 + SLACK)
+                job.ranks[1].order("store")
+                self.assertEqual(job.ranks[1].line(), "stored")
+                job.ranks[2].order("count")
+                self.assertTrue(job.ranks[2].line().startswith("rounds "))
+                start = time.monotonic()
+                job.ranks[0].process.kill()
+                self.assertRegex(job.ranks[1].last_line(), r"^failed peer_lost after .*rank 0 \(host")
+                self.assertLess(time.monotonic() - start, 0.25 + SLACK)
+
+
 if __name__ == "__main__":
     RANK = sys.argv.pop(1)
     PROXY = sys.argv.pop(1)
+    CLOCK_JUMP = sys.argv.pop(1)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     unittest.main(verbosity=2)

@@ -134,8 +134,9 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--sizes", options.sizes, "bytes, multiples of 4")
       ->delimiter(',')
       ->check(CLI::Range(std::uint64_t{4}, std::uint64_t{1} << 40));
-  app.add_option("--engines", options.engines,
-                 "all, native, native-ordinary, python, gloo, mpi, openmpi, mpich, memcpy, memcpy-alone")
+  app.add_option(
+         "--engines", options.engines,
+         "all, native, native-ordinary, python, gloo, mpi, openmpi, mpich, memcpy, memcpy-alone, tcp, tcp-unchecked")
       ->delimiter(',');
   app.add_option("--op", options.engine.operation)
       ->check(CLI::IsMember({"all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all"}));

@@ -31,6 +31,15 @@ Engine native(const std::string& kind, const std::string& name, const EngineSett
   return {kind, {name, ranks, joined(command, what_to_do(settings))}, {program}};
 }
 
+// Over the loopback device, where all hosts are one.
+Engine over_tcp(const std::string& name, const std::string& checksums, const EngineSettings& settings) {
+  Engine engine = native("tcp", "native-ordinary", settings, settings.ranks);
+  engine.start.name = name;
+  engine.start.command =
+      joined({"env", "LOCKSTEP_TRANSPORT=tcp", "LOCKSTEP_CHECKSUMS=" + checksums}, engine.start.command);
+  return engine;
+}
+
 Words torch_worker(const EngineSettings& settings, const std::string& backend) {
   const Words command{python(), script("torch_worker.py"), std::to_string(settings.ranks), backend};
   return joined(command, what_to_do(settings));
@@ -70,7 +79,9 @@ std::vector<Engine> engines_here(const EngineSettings& settings) {
                               own_from_python(settings),
                               gloo(settings),
                               native("memcpy", "memcpy", settings, settings.ranks),
-                              native("memcpy", "memcpy-alone", settings, 1)};
+                              native("memcpy", "memcpy-alone", settings, 1),
+                              over_tcp("tcp", "on", settings),
+                              over_tcp("tcp-unchecked", "off", settings)};
   if (settings.dtype == "float32") engines.insert(engines.begin() + 4, {openmpi(settings), mpich(settings)});
   return engines;
 }
@@ -103,10 +114,11 @@ std::vector<EngineCommand> engine_commands(const std::vector<std::string>& wante
                          return engine.kind == name || engine.start.name == name;
                        });
     if (!known) {
-      throw lockstep::Error(lockstep::ErrorKind::invalid_argument,
-                            fmt::format("--engines: there is no '{}'; there are all, native, native-ordinary, gloo, "
-                                        "mpi, openmpi and, on one host, python, mpich, memcpy and memcpy-alone",
-                                        name));
+      throw lockstep::Error(
+          lockstep::ErrorKind::invalid_argument,
+          fmt::format("--engines: there is no '{}'; there are all, native, native-ordinary, gloo, "
+                      "mpi, openmpi and, on one host, python, mpich, memcpy, memcpy-alone, tcp and tcp-unchecked",
+                      name));
     }
   }
   const auto names = [&](const std::string& name) {
@@ -114,7 +126,8 @@ std::vector<EngineCommand> engine_commands(const std::vector<std::string>& wante
   };
   std::vector<EngineCommand> chosen;
   for (const Engine& engine : engines) {
-    if (!names("all") && !names(engine.kind) && !names(engine.start.name)) continue;
+    const bool is_in_all = engine.kind != "tcp";
+    if (!(names("all") && is_in_all) && !names(engine.kind) && !names(engine.start.name)) continue;
     if (is_installed(engine)) {
       chosen.push_back(engine.start);
     } else if (names(engine.start.name)) {

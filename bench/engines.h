@@ -24,6 +24,7 @@ struct EngineSettings {
 // python            Lockstep as a backend of torch.distributed, from Python
 // gloo              PyTorch's own process group, from Python
 // openmpi, mpich    MPI's own, all-reduces in place, as far as they are installed; not for bfloat16
+// tcp               Lockstep over TCP on one host; tcp-unchecked: without checksums. Not among "all"
 // memcpy            not a collective: every rank copies as many bytes, all at once; memcpy-alone: one does
 // `wanted`: names, or "native", "mpi" and "memcpy" for all of a kind, or "all".
 // hosts: where ranks run, in the words of on_hosts.py, or empty for this host; between hosts there are native-ordinary,

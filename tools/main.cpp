@@ -52,8 +52,9 @@ void check_nodes(const std::string& nodes, const std::string& node_rank) {
   if ((nodes == "1" || nodes == "1:1") && node_rank == "0") return;
   throw CLI::ValidationError(
       "--nnodes",
-      "only 1 is supported. To run on several hosts, start each rank by hand (or with srun or mpirun), with RANK, "
-      "WORLD_SIZE, MASTER_ADDR and MASTER_PORT in its environment and the same ~/.lockstep/token on all hosts");
+      "only 1 is supported. To run on several hosts, start the program itself with srun or mpirun, or each rank by "
+      "hand with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in its environment and the same ~/.lockstep/token on "
+      "all hosts");
 }
 
 std::pair<std::string, std::string> parse_variable(const std::string& text) {
@@ -82,7 +83,7 @@ CLI::App* add_run(CLI::App& app, RunArguments& arguments) {
       run->add_flag("--prefix", arguments.prefix, "Put [rank] before every line (default: if several)");
   run->add_option("--flight", arguments.run.flight,
                   "Write what each rank did last to DIR, however the job ends, for 'lockstep trace' (default: only if "
-                  "it fails, to a new directory)")
+                  "it fails, to ~/.local/state/lockstep/flight, where the last 20 jobs stay for 7 days)")
       ->envname(lockstep::kFlightDirectoryVariable);
   run->add_flag("--no-prefix,--no_prefix", arguments.no_prefix, "Do not; lines stay whole")->excludes(prefix);
   run->add_option("--master-addr,--master_addr", arguments.run.master_addr,

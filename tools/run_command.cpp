@@ -5,9 +5,13 @@
 #include <optional>
 #include <utility>
 
+#include "lockstep/base/environment.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
 #include "lockstep/launch/local_job.h"
 #include "lockstep/launch/process_tree.h"
 #include "lockstep/launch/program_path.h"
+#include "lockstep/rendezvous/launchers.h"
 
 namespace lockstep::tools {
 namespace {
@@ -21,6 +25,19 @@ std::vector<std::pair<std::string, std::string>> environment_of(const RunOptions
 }
 
 void print_error(const Error& error) { std::fprintf(stderr, "lockstep: %s\n", error.what()); }
+
+// Another launcher may have started this one several times, where one job on all hosts was meant.
+void warn_of_copies() {
+  try {
+    for (const Launch& launch : find_launches(EnvironmentReader())) {
+      if (launch.rank != 0 || launch.size.value_or(1) == 1) continue;
+      log_warning(std::string(launch.launcher) + " has started " + std::to_string(*launch.size) +
+                  " copies of this launcher, and each starts a job of its own. For one job let it start the program "
+                  "itself");
+    }
+  } catch (const Error&) {  // a job on this machine does not depend on them
+  }
+}
 
 std::string search_path() {
   const char* path = std::getenv("PATH");
@@ -36,6 +53,7 @@ int exit_code(const Outcome& outcome) {
 
 int run_command(const RunOptions& options) {
   occupy_standard_descriptors();
+  warn_of_copies();
   std::optional<LocalJob> job;
   std::string path;
   try {
@@ -52,15 +70,19 @@ int run_command(const RunOptions& options) {
                            .environment = environment_of(options)});
   } catch (const Error& error) {
     print_error(error);
-    return kStoreExitCode;
+    return error.kind() == ErrorKind::invalid_argument ? kUsageExitCode : kStoreExitCode;
   }
   try {
     RankOutput output(options.output, options.ranks);
     output.say(job->description());
     std::vector<Command> commands;
     for (int rank = 0; rank < options.ranks; ++rank) commands.push_back(job->command(rank, path, options.program));
-    const Outcome outcome = run_process_tree(
-        std::move(commands), {.grace = options.shutdown_timeout, .job_id = job->id(), .output = &output});
+    const Outcome outcome =
+        run_process_tree(std::move(commands),
+                         {.grace = options.shutdown_timeout,
+                          .job_id = job->id(),
+                          .output = &output,
+                          .judge = [&job](int rank, const ExitStatus& status) { return job->judge(rank, status); }});
     for (const std::string& line : report(outcome)) output.say(line);
     const std::string recordings = job->recordings().save(outcome, options.flight);
     if (!recordings.empty()) output.say(recordings);

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "lockstep/adapters/carrier_engine.h"
+#include "lockstep/rendezvous/rendezvous.h"
 
 namespace lockstep {
 
@@ -12,6 +13,7 @@ struct BackendEntry {
   std::string_view name;
   MakeCarrier make;
   Reductions reductions;
+  Bootstrap (*bootstrap)();  // null where the library does not start ranks
 };
 
 std::span<const BackendEntry> backend_table();
@@ -20,6 +22,7 @@ std::span<const BackendEntry> backend_table();
 std::unique_ptr<Carrier> make_gloo_carrier(const CarrierSite& site, Deadline deadline);
 std::unique_ptr<Carrier> make_mpi_carrier(const CarrierSite& site, Deadline deadline);
 std::unique_ptr<Carrier> make_nccl_carrier(const CarrierSite& site, Deadline deadline);
+Bootstrap mpi_bootstrap();
 bool gloo_reduces(ReduceOp op, DType dtype);
 bool mpi_reduces(ReduceOp op, DType dtype);
 bool nccl_reduces(ReduceOp op, DType dtype);

@@ -1,9 +1,8 @@
 #include "lockstep/adapters/backends.h"
 
-#include <cstdlib>
-
 #include "lockstep/adapters/backend_table.h"
 #include "lockstep/adapters/carrier_engine.h"
+#include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 
@@ -33,14 +32,19 @@ std::vector<std::string> backends() {
 }
 
 std::string choose_backend(std::string_view name) {
-  const char* variable = std::getenv("LOCKSTEP_BACKEND");
-  const bool by_environment = name.empty() && variable != nullptr && *variable != '\0';
+  const std::string variable = EnvironmentReader().text("LOCKSTEP_BACKEND").value_or("");
+  const bool by_environment = name.empty() && !variable.empty();
   if (by_environment) name = variable;
   if (name.empty()) name = kNativeBackend;
   if (name != kNativeBackend && find(name) == nullptr) {
     refuse(name, by_environment ? "the backend that LOCKSTEP_BACKEND names," : "the backend");
   }
   return std::string(name);
+}
+
+std::function<Bootstrap()> bootstrap_of(std::string_view backend) {
+  const BackendEntry* entry = find(backend);
+  return entry == nullptr || entry->bootstrap == nullptr ? std::function<Bootstrap()>() : entry->bootstrap;
 }
 
 bool supports(std::string_view backend, OpKind kind, ReduceOp op, DType dtype) {

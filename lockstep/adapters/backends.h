@@ -9,6 +9,7 @@
 
 #include "lockstep/adapters/carrier.h"
 #include "lockstep/collective/engine.h"
+#include "lockstep/rendezvous/rendezvous.h"
 
 namespace lockstep {
 
@@ -20,6 +21,10 @@ std::vector<std::string> backends();
 // The name, or for an empty one what LOCKSTEP_BACKEND says, or "native". Error{invalid_argument} that lists backends()
 // if it is none of them.
 std::string choose_backend(std::string_view name);
+
+// How its library tells this process its rank, for JoinOptions::bootstrap; empty where it does not start ranks. Asking
+// starts the library.
+std::function<Bootstrap()> bootstrap_of(std::string_view backend);
 
 // Whether a backend can do it, without a group; a group's own supports() knows devices as well.
 // Error{invalid_argument} for an unknown backend.

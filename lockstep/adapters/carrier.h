@@ -66,8 +66,8 @@ struct CarrierSite {
   std::shared_ptr<Store> store;
   std::size_t buffer_bytes = std::size_t{64} << 20;  // of data on its way; more goes in rounds. The same on all ranks
   // Throws if the group has ended. A library that does not notice by itself asks now and then while it waits; each time
-  // costs a round trip to the store.
-  std::function<void()> check_alive = [] {};
+  // costs a round trip to the store, which is not waited for beyond the deadline.
+  std::function<void(Deadline)> check_alive = [](Deadline) {};
 };
 
 }  // namespace lockstep

@@ -30,7 +30,7 @@ std::size_t round_length(std::size_t buffer_bytes, std::size_t element, std::siz
 
 CarrierEngine::CarrierEngine(const CarrierSite& site, MakeCarrier make, Reductions reductions, Deadline deadline)
     : site_(site), reductions_(reductions), last_words_(site.store, site.group, site.rank, site.size) {
-  site_.check_alive = [this] { check_alive(); };
+  site_.check_alive = [this](Deadline limit) { check_alive(limit); };
   carrier_ = make(site_, deadline);
 }
 
@@ -38,8 +38,7 @@ bool CarrierEngine::supports(OpKind kind, ReduceOp op, DType dtype) const {
   return lockstep::supports(kind, op, dtype) && (!reduces(kind) || reductions_(op, dtype));
 }
 
-void CarrierEngine::run(const Collective& collective, Deadline deadline) {
-  if (failure_) throw Error(*failure_);
+void CarrierEngine::check(const Collective& collective) const {
   check_arguments(collective, rank(), size());
   if (!supports(collective.kind, collective.reduce, collective.dtype)) {
     throw Error(ErrorKind::invalid_argument,
@@ -53,8 +52,14 @@ void CarrierEngine::run(const Collective& collective, Deadline deadline) {
                             to_string(collective.kind), name()),
                 {.rank = rank(), .operation = std::string(to_string(collective.kind))});
   }
+}
+
+void CarrierEngine::run(const Collective& collective, Deadline deadline) {
+  if (failure_) throw Error(*failure_);
+  check(collective);
   const Signature signature = signature_of(collective, ++sequence_, site_.generation);
   const TimePoint start = steady_clock().now();
+  FlightTicket ticket = flight_log_.start(record_of(signature), collective.ticket);
   try {
     throw_if_aborted();
     compare_signatures(signature, deadline);
@@ -64,7 +69,12 @@ void CarrierEngine::run(const Collective& collective, Deadline deadline) {
   } catch (const std::exception& error) {  // no memory: the ranks are out of step all the same
     failure_ = fail(Error(ErrorKind::internal, error.what()), signature, steady_clock().now() - start);
   }
-  if (failure_) throw Error(*failure_);
+  if (!failure_) {
+    flight_log_.finish(ticket);
+    return;
+  }
+  flight_log_.fail(ticket, *failure_);
+  throw Error(*failure_);
 }
 
 void CarrierEngine::abort(std::string_view reason) noexcept {
@@ -77,10 +87,15 @@ void CarrierEngine::abort(std::string_view reason) noexcept {
       if (aborted_) return;
       aborted_ = error;
     }
-    last_words_.say({error.kind(), error.what()}, Deadline::after(kGrace));
-  } catch (const std::exception&) {  // no memory for the text: the group still ends
+    say_later({error.kind(), error.what()});
+  } catch (const std::exception&) {  // no memory for the text, or no thread: the group still ends
   }
   carrier_->interrupt();
+}
+
+void CarrierEngine::say_later(const Word& word) {
+  const std::lock_guard lock(mutex_);
+  speakers_.emplace_back([this, word] { last_words_.say(word, Deadline::after(kGrace)); });
 }
 
 void CarrierEngine::throw_if_aborted() {
@@ -88,9 +103,11 @@ void CarrierEngine::throw_if_aborted() {
   if (aborted_) throw Error(*aborted_);
 }
 
-void CarrierEngine::check_alive() {
+void CarrierEngine::check_alive(Deadline deadline) {
   throw_if_aborted();
-  if (last_words_.any(Deadline::after(kGrace))) throw Error(ErrorKind::peer_lost, "another rank has ended the group");
+  if (last_words_.any(std::min(deadline, Deadline::after(kGrace)))) {
+    throw Error(ErrorKind::peer_lost, "another rank has ended the group");
+  }
 }
 
 void CarrierEngine::pack(std::span<const Segment> from, std::size_t offset, std::byte* to, std::size_t bytes) {
@@ -237,12 +254,14 @@ Error CarrierEngine::fail(const Error& error, const Signature& signature, Durati
     const std::lock_guard lock(mutex_);
     if (aborted_) seen = aborted_;  // what the library said came of it
   }
-  last_words_.say({seen->kind(), seen->what()}, Deadline::after(kGrace));
+  // One after the other within the same time, should the store not answer.
+  const Deadline grace = Deadline::after(kGrace);
+  last_words_.say({seen->kind(), seen->what()}, grace);
   failed_ = true;
   carrier_->interrupt();
-  const Error why = verdict(*seen, rank(), last_words_.hear(Deadline::after(kGrace)), site_.members);
+  const Error why = verdict(*seen, rank(), last_words_.hear(grace), site_.members);
   detail.peer = why.detail().peer;
-  last_words_.say({why.kind(), why.what()}, Deadline::after(kGrace));  // for who comes late
+  say_later({why.kind(), why.what()});  // for who comes late
   return Error(why.kind(),
                fmt::format("{} failed on rank {} after {:.3f} s ({}): {}", describe(signature), rank(),
                            seconds(elapsed), to_string(why.kind()), why.what()),

@@ -12,6 +12,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "lockstep/adapters/carrier.h"
@@ -39,8 +40,10 @@ class CarrierEngine final : public Engine {
   void abort(std::string_view reason) noexcept override;
 
  private:
+  // What throws before anything is sent.
+  void check(const Collective& collective) const;
   void throw_if_aborted();
-  void check_alive();
+  void check_alive(Deadline deadline);
   // Throws Error{desync} unless all ranks came with this signature.
   void compare_signatures(const Signature& mine, Deadline deadline);
   void carry_out(const Collective& collective, Deadline deadline);
@@ -49,6 +52,8 @@ class CarrierEngine final : public Engine {
   void run_all_to_all_round(const Collective& collective, std::size_t begin, std::size_t count, Deadline deadline);
   void pack(std::span<const Segment> from, std::size_t offset, std::byte* to, std::size_t bytes);
   void unpack(const std::byte* from, std::span<const Segment> to, std::size_t offset, std::size_t bytes);
+  // In the background, since the store may not answer.
+  void say_later(const Word& word);
   // Tells the other ranks and hears them, then explains.
   Error fail(const Error& error, const Signature& signature, Duration elapsed);
 
@@ -60,7 +65,8 @@ class CarrierEngine final : public Engine {
   std::unique_ptr<Carrier> carrier_;
   std::uint64_t sequence_ = 0;
   std::optional<Error> failure_;
-  std::atomic<bool> failed_{false};  // failure_, for abort()
+  std::atomic<bool> failed_{false};     // failure_, for abort()
+  std::vector<std::jthread> speakers_;  // protected by mutex_; last members: they end first
 };
 
 }  // namespace lockstep

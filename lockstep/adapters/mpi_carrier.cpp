@@ -14,7 +14,12 @@ namespace lockstep {
 namespace {
 
 constexpr Duration kPatience = std::chrono::milliseconds(50);  // before a waiting rank asks whether the group lives
-constexpr int kReductions = 8, kTypes = 12;                    // of ReduceOp, and of DType without opaque
+// MPI moves only when it is called. A rank that has waited for kYieldFor naps between calls, so that the ranks that it
+// waits for get the cores; no longer than kLongestNap, and for a small part of the time that it has waited.
+constexpr Duration kYieldFor = std::chrono::microseconds(500);
+constexpr Duration kLongestNap = std::chrono::milliseconds(1);
+constexpr int kNapPart = 16;
+constexpr int kReductions = 8, kTypes = 12;  // of ReduceOp, and of DType without opaque
 
 // MPI has no float16, reckons with bool in its own way and lets implementations differ about NaN; so every reduction is
 // Lockstep's own arithmetic, with the order left to MPI.
@@ -94,11 +99,13 @@ class MpiCarrier final : public Carrier {
     MPI_Comm_set_errhandler(group_, MPI_ERRORS_RETURN);
   }
 
+  // A communicator is not freed, since that communicates.
   ~MpiCarrier() override {
-    // MPI may still write to the buffers of an operation that was given up; and freeing a communicator communicates.
     if (!under_way_) return;
+    // MPI may still read and write what belongs to an operation that was given up, whenever it is called.
     (void)input_.release();
     (void)output_.release();
+    (void)operation_.release();
   }
 
   std::string_view name() const override { return "mpi"; }
@@ -113,26 +120,25 @@ class MpiCarrier final : public Carrier {
 
   void run(const CarrierCall& call, Deadline deadline) override {
     const ReduceOp op = call.reduce == ReduceOp::avg ? ReduceOp::sum : call.reduce;
-    const bool reduces = call.dtype != DType::opaque;
-    std::optional<ElementType> type;
-    std::optional<Reduction> reduction;
-    sent_ = to_ints(call.sent);
-    received_ = to_ints(call.received);
-    sent_offsets_ = offsets_of(sent_);
-    received_offsets_ = offsets_of(received_);
+    operation_->sent = to_ints(call.sent);
+    operation_->received = to_ints(call.received);
+    operation_->sent_offsets = offsets_of(operation_->sent);
+    operation_->received_offsets = offsets_of(operation_->received);
     MPI_Request request = MPI_REQUEST_NULL;
     {
       const std::lock_guard lock(process_.mutex());
-      type.emplace(element_size(call.dtype));
-      if (reduces) reduction.emplace(op, call.dtype);
-      check_mpi(start(call, type->get(), reduces ? reduction->get() : MPI_OP_NULL, request), "starting a collective");
+      operation_->type.emplace(element_size(call.dtype));
+      if (call.dtype != DType::opaque) operation_->reduction.emplace(op, call.dtype);
+      check_mpi(start(call, request), "starting a collective");
       under_way_ = true;
     }
     wait(request, deadline);
+    {
+      const std::lock_guard lock(process_.mutex());
+      operation_->reduction.reset();
+      operation_->type.reset();
+    }
     under_way_ = false;
-    const std::lock_guard lock(process_.mutex());
-    reduction.reset();
-    type.reset();
     if (call.reduce == ReduceOp::avg) {
       const std::byte* sum = call.output;
       reduce_rows({&call.output, 1}, {&sum, 1}, call.count, call.dtype, ReduceOp::avg, size_);
@@ -142,6 +148,13 @@ class MpiCarrier final : public Carrier {
   void interrupt() noexcept override { process_.leave_unfinalized(); }  // who waits asks check_alive()
 
  private:
+  // What MPI uses until the operation is complete.
+  struct Operation {
+    std::optional<ElementType> type;
+    std::optional<Reduction> reduction;
+    std::vector<int> sent, received, sent_offsets, received_offsets;
+  };
+
   static void grow(std::unique_ptr<std::byte[]>& buffer, std::size_t& capacity, std::size_t bytes) {
     if (buffer != nullptr && capacity >= bytes) return;
     buffer = std::make_unique<std::byte[]>(std::max<std::size_t>(bytes, 64));
@@ -170,7 +183,10 @@ class MpiCarrier final : public Carrier {
     return ranks;
   }
 
-  int start(const CarrierCall& call, MPI_Datatype type, MPI_Op op, MPI_Request& request) {
+  int start(const CarrierCall& call, MPI_Request& request) {
+    const Operation& mine = *operation_;
+    const MPI_Datatype type = mine.type->get();
+    const MPI_Op op = mine.reduction ? mine.reduction->get() : MPI_OP_NULL;
     const int count = static_cast<int>(call.count);  // a buffer holds fewer than 2^31 elements
     const bool is_root = rank_ == call.root;
     switch (call.kind) {
@@ -189,14 +205,15 @@ class MpiCarrier final : public Carrier {
       case OpKind::scatter:
         return MPI_Iscatter(call.input, count, type, call.output, count, type, call.root, group_, &request);
       case OpKind::all_to_all:
-        return MPI_Ialltoallv(call.input, sent_.data(), sent_offsets_.data(), type, call.output, received_.data(),
-                              received_offsets_.data(), type, group_, &request);
+        return MPI_Ialltoallv(call.input, mine.sent.data(), mine.sent_offsets.data(), type, call.output,
+                              mine.received.data(), mine.received_offsets.data(), type, group_, &request);
     }
     return MPI_ERR_OTHER;
   }
 
   void wait(MPI_Request& request, Deadline deadline) {
-    TimePoint look = steady_clock().now() + kPatience;
+    const TimePoint start = steady_clock().now();
+    TimePoint look = start + kPatience;
     for (;;) {
       int done = 0;
       {
@@ -207,21 +224,25 @@ class MpiCarrier final : public Carrier {
       const TimePoint now = steady_clock().now();
       if (deadline.expired(now)) throw Error(ErrorKind::timeout, "MPI has not finished by the deadline");
       if (now >= look) {
-        check_alive_();
+        check_alive_(deadline);
         look = steady_clock().now() + kPatience;
       }
-      std::this_thread::yield();
+      if (now - start < kYieldFor) {
+        std::this_thread::yield();
+      } else {
+        std::this_thread::sleep_for(std::min<Duration>(kLongestNap, (now - start) / kNapPart));
+      }
     }
   }
 
   MpiProcess& process_;
   const int size_;
   const int rank_;
-  const std::function<void()> check_alive_;
+  const std::function<void(Deadline)> check_alive_;
   MPI_Comm group_ = MPI_COMM_NULL;
   std::unique_ptr<std::byte[]> input_, output_;
   std::size_t input_capacity_ = 0, output_capacity_ = 0;
-  std::vector<int> sent_, received_, sent_offsets_, received_offsets_;
+  std::unique_ptr<Operation> operation_ = std::make_unique<Operation>();
   bool under_way_ = false;
 };
 

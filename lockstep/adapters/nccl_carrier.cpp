@@ -70,7 +70,7 @@ class NcclCarrier final : public Carrier {
       const TimePoint now = steady_clock().now();
       if (deadline.expired(now)) throw Error(ErrorKind::timeout, "NCCL has not finished by the deadline");
       if (now >= look) {
-        check_alive_();
+        check_alive_(deadline);
         look = steady_clock().now() + kPatience;
       }
       std::this_thread::yield();
@@ -99,7 +99,7 @@ class NcclCarrier final : public Carrier {
   }
 
   const at::Device device_;
-  const std::function<void()> check_alive_;
+  const std::function<void(Deadline)> check_alive_;
   at::Tensor input_, output_;
   c10::intrusive_ptr<c10d::ProcessGroupNCCL> group_;
 };

@@ -1,45 +1,65 @@
 #include "lockstep/base/log.h"
 
-#include <spdlog/sinks/stdout_sinks.h>
-#include <spdlog/spdlog.h>
+#include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <cstdlib>
-#include <memory>
 #include <string>
+
+#include "lockstep/base/environment.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/format.h"
+#include "lockstep/base/log_queue.h"
 
 namespace lockstep {
 namespace {
 
 std::atomic<int> g_rank{-1};
 
-spdlog::logger& logger() {
+void write_line(std::string_view prefix, std::string_view message) {
   // Leaked on purpose: threads may still log while static destructors run.
-  static spdlog::logger& instance = *[] {
-    auto* made = new spdlog::logger("lockstep", std::make_shared<spdlog::sinks::stderr_sink_mt>());
-    made->set_pattern("[lockstep] %v");
-    const char* level = std::getenv("LOCKSTEP_LOG");
-    made->set_level(level == nullptr ? spdlog::level::info : spdlog::level::from_str(level));
-    made->flush_on(spdlog::level::trace);
+  static LogQueue& queue = *[] {
+    auto* made = new LogQueue(STDERR_FILENO);
+    // A reader that pauses while the program ends gets a moment to take the rest.
+    static LogQueue* at_exit = made;
+    std::atexit([] { at_exit->drain(Deadline::after(std::chrono::seconds(1))); });
     return made;
   }();
-  return instance;
+  const int rank = g_rank.load(std::memory_order_relaxed);
+  const std::string from = rank >= 0 ? fmt::format("rank {}: ", rank) : "";
+  queue.write(fmt::format("[lockstep] {}{}{}\n", from, prefix, message));
+}
+
+LogLevel wanted_level() {
+  static constexpr std::array<std::string_view, 6> kNames{"debug", "info", "warning", "warn", "error", "off"};
+  static constexpr std::array kLevels{LogLevel::debug,   LogLevel::info,  LogLevel::warning,
+                                      LogLevel::warning, LogLevel::error, LogLevel::off};
+  const auto choice = EnvironmentReader().choice("LOCKSTEP_LOG", kNames);
+  return choice ? kLevels[*choice] : LogLevel::info;
+}
+
+LogLevel level_of_environment() {
+  try {
+    return wanted_level();
+  } catch (const Error& error) {
+    write_line("warning: ", std::string(error.what()) + "; info is taken");
+    return LogLevel::info;
+  }
 }
 
 }  // namespace
 
 void log(LogLevel level, std::string_view message) {
-  static constexpr spdlog::level::level_enum kLevels[] = {spdlog::level::debug, spdlog::level::info,
-                                                          spdlog::level::warn, spdlog::level::err};
-  static constexpr const char* kNames[] = {"debug: ", "", "warning: ", "error: "};
-  const auto index = static_cast<std::size_t>(level);
-  const int rank = g_rank.load(std::memory_order_relaxed);
+  static constexpr std::array kPrefixes{"debug: ", "", "warning: ", "error: ", ""};
   try {
-    const std::string prefix = rank >= 0 ? "rank " + std::to_string(rank) + ": " : "";
-    logger().log(kLevels[index], "{}{}{}", prefix, kNames[index], message);
-  } catch (...) {  // a full disk behind standard error must not end a training run
+    static const LogLevel least = level_of_environment();
+    if (level >= least && level != LogLevel::off) write_line(kPrefixes[static_cast<std::size_t>(level)], message);
+  } catch (...) {  // no memory for the line
   }
 }
+
+void check_log_level() { wanted_level(); }
 
 void set_log_rank(int rank) { g_rank.store(rank, std::memory_order_relaxed); }
 

@@ -1,14 +1,17 @@
-// One line a call to standard error, written whole: "[lockstep] rank 1: warning: text". Thread-safe; never throws.
-// Level from LOCKSTEP_LOG (debug, info, warning, error, off); default info.
+// One line a call to standard error, written whole: "[lockstep] rank 1: warning: text". Thread-safe; never throws, and
+// never waits for whoever reads it (see log_queue.h). Level from LOCKSTEP_LOG (debug, info, warning, error, off, in any
+// case); by default info. One that does not exist means info, and is a warning.
 #pragma once
 
 #include <string_view>
 
 namespace lockstep {
 
-enum class LogLevel { debug, info, warning, error };
+enum class LogLevel { debug, info, warning, error, off };
 
 void log(LogLevel level, std::string_view message);
+// Error{invalid_argument} if LOCKSTEP_LOG is none of the levels. Joining a job asks, so that nobody is left in silence.
+void check_log_level();
 // Prefixes later lines of this process with "rank N: ". -1 removes it.
 void set_log_rank(int rank);
 

@@ -114,6 +114,7 @@ std::uint64_t ArenaEngine::post(const Collective& collective, Deadline deadline,
   op.phase = Phase::posted;
   op.small = is_small(collective, size());
   write_slot(op, collective);
+  make_room(op, collective);  // from here on nothing fails
   ++next_;
   arena_->slot(rank(), sequence).posted.store(static_cast<std::uint32_t>(sequence), std::memory_order_release);
   arena_->ring();
@@ -128,7 +129,13 @@ std::uint64_t ArenaEngine::post(const Collective& collective, Deadline deadline,
   return sequence;
 }
 
-void ArenaEngine::keep(Operation& op, const Collective& collective) const {
+void ArenaEngine::make_room(Operation& op, const Collective& collective) {
+  op.input.reserve(collective.input.size());
+  op.output.reserve(collective.output.size());
+  op.counts.reserve(collective.counts.size());
+}
+
+void ArenaEngine::keep(Operation& op, const Collective& collective) noexcept {
   op.collective = collective;
   op.input.assign(collective.input.begin(), collective.input.end());
   op.output.assign(collective.output.begin(), collective.output.end());
@@ -217,9 +224,7 @@ void ArenaEngine::compare_signatures(const Operation& op) {
     if (std::memcmp(slot.signature, &op.signature, sizeof op.signature) == 0) continue;
     Signature theirs;
     std::memcpy(&theirs, slot.signature, sizeof theirs);
-    const Error error = desync_error(rank(), op.signature, peer, theirs);
-    arena_->abort(error);
-    throw error;
+    throw desync_error(rank(), op.signature, peer, theirs);
   }
 }
 
@@ -287,15 +292,13 @@ void ArenaEngine::reduce_in_place(Operation& op) {
       const SegmentRef ref = refs[i];
       if (ref.bytes > arena_->segment_bytes() || ref.offset > arena_->segment_bytes() - ref.bytes ||
           ref.bytes % element != 0 || ref.offset % element != 0) {
-        throw Error(ErrorKind::corrupt_data,
-                    fmt::format("{} posted memory outside its segment", arena_->peer_name(peer)));
+        throw damaged(op, peer, "memory outside its segment");
       }
       segments.push_back({arena_->segment(peer) + ref.offset, static_cast<std::size_t>(ref.bytes)});
       total += ref.bytes;
     }
     if (total != c.count * element) {
-      throw Error(ErrorKind::corrupt_data,
-                  fmt::format("{} posted {} bytes where {} belong", arena_->peer_name(peer), total, c.count * element));
+      throw damaged(op, peer, fmt::format("{} bytes where {} belong", total, c.count * element));
     }
     cursors_.emplace_back(segments, slice.begin * element);
   }
@@ -311,6 +314,16 @@ void ArenaEngine::reduce_in_place(Operation& op) {
   }
 }
 
+Error ArenaEngine::damaged(const Operation& op, int peer, std::string_view posted) const {
+  return Error(ErrorKind::corrupt_data,
+               fmt::format("{} posted {} in {}, as {} sees it: a process of this node wrote where it must not",
+                           arena_->peer_name(peer), posted, describe(op.signature), arena_->peer_name(rank())),
+               {.rank = rank(),
+                .peer = peer,
+                .operation = std::string(to_string(op.collective.kind)),
+                .sequence = op.signature.sequence});
+}
+
 void ArenaEngine::finish(Operation& op) {
   op.phase = Phase::finished;
   op.keeps.reset();
@@ -321,6 +334,7 @@ void ArenaEngine::finish(Operation& op) {
 }
 
 void ArenaEngine::note_failure(const Error& error) {
+  arena_->abort(error);
   for (std::uint64_t sequence = oldest_; sequence != next_; ++sequence) {
     flight_log_.fail(operation(sequence).ticket, error);
   }
@@ -336,6 +350,11 @@ bool ArenaEngine::poll() {
   } catch (const Error& error) {
     note_failure(error);
     throw;
+  } catch (const std::exception& error) {  // no memory: the others wait for this rank's share all the same
+    const Error told(ErrorKind::internal, fmt::format("{}: {}", arena_->peer_name(rank()), error.what()),
+                     {.rank = rank(), .peer = rank()});
+    note_failure(told);
+    throw told;
   }
 }
 

@@ -65,7 +65,8 @@ class ArenaEngine final : public Engine {
   };
 
   Operation& operation(std::uint64_t sequence) { return operations_[sequence % arena::kInFlight]; }
-  void keep(Operation& operation, const Collective& collective) const;
+  static void make_room(Operation& operation, const Collective& collective);
+  static void keep(Operation& operation, const Collective& collective) noexcept;
   void write_slot(Operation& operation, const Collective& collective);
   bool all_posted(const Operation& operation) const;
   bool all_reduced(const Operation& operation) const;
@@ -76,10 +77,11 @@ class ArenaEngine final : public Engine {
   void finish_small(Operation& operation);
   bool in_place_everywhere(const Operation& operation) const;
   void reduce_in_place(Operation& operation);
+  Error damaged(const Operation& operation, int peer, std::string_view posted) const;
   void finish(Operation& operation);
   bool progress();
   void retire();
-  // In the flight recording, for all unfinished collectives.
+  // Tells the other ranks, unless they know, and the flight recording of all unfinished collectives.
   void note_failure(const Error& error);
 
   Error explain(const Operation& operation, const Stall& stall) const;

@@ -28,6 +28,7 @@ class Call {
   // What set() cannot know: reduction, order, name, flight record.
   Collective& collective() { return collective_; }
   void set_deadline(Deadline deadline) { deadline_ = deadline; }
+  Deadline deadline() const { return deadline_; }
 
   // REQUIRES: set().
   void run(Engine& engine);

@@ -1,12 +1,12 @@
 #include "lockstep/group/connect.h"
 
 #include <algorithm>
-#include <charconv>
-#include <cstdlib>
+#include <array>
 #include <string_view>
 #include <utility>
 
 #include "lockstep/adapters/backends.h"
+#include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/hash.h"
@@ -119,6 +119,7 @@ std::unique_ptr<Mesh> mesh_between_hosts(const Membership& membership, const std
   settings.name = name;
   settings.address = membership.members[static_cast<std::size_t>(membership.rank)].address;
   settings.connections = options.connections;
+  settings.checksums = options.checksums;
   if (options.transport == Transport::automatic) settings.node = node_memory(membership, name, options, deadline);
   if (membership.watch != nullptr) settings.check_alive = [&] { membership.watch->check(deadline); };
   settings.about = [&](int peer) { return about_address(membership.members[static_cast<std::size_t>(peer)]); };
@@ -150,28 +151,19 @@ ProcessGroup over_backend(const Membership& membership, const std::string& name,
   return ProcessGroup(std::move(engine), options, std::move(messages), std::move(origin));
 }
 
-Transport transport_named(std::string_view name) {
-  if (name == "automatic") return Transport::automatic;
-  if (name == "shared_memory") return Transport::shared_memory;
-  if (name == "tcp") return Transport::tcp;
-  throw Error(ErrorKind::invalid_argument,
-              fmt::format("LOCKSTEP_TRANSPORT is \"{}\"; it can be automatic, shared_memory or tcp", name));
-}
-
 }  // namespace
 
 GroupOptions with_environment(GroupOptions options) {
-  if (const char* transport = std::getenv("LOCKSTEP_TRANSPORT"); transport != nullptr) {
-    if (options.transport == Transport::automatic) options.transport = transport_named(transport);
-  }
-  if (const char* connections = std::getenv("LOCKSTEP_CONNECTIONS"); connections != nullptr) {
-    const std::string_view text = connections;
-    const auto [end, error] = std::from_chars(text.begin(), text.end(), options.connections);
-    if (error != std::errc() || end != text.end() || options.connections < 1 || options.connections > kMaxConnections) {
-      throw Error(ErrorKind::invalid_argument,
-                  fmt::format("LOCKSTEP_CONNECTIONS is \"{}\"; it can be 1 to {}", text, kMaxConnections));
-    }
-  }
+  static constexpr std::array<std::string_view, 3> kNames{"automatic", "shared_memory", "tcp"};
+  static constexpr std::array kTransports{Transport::automatic, Transport::shared_memory, Transport::tcp};
+  static constexpr std::array<std::string_view, 2> kSwitch{"on", "off"};
+  static constexpr std::array kChecksums{Checksums::on, Checksums::off};
+  const EnvironmentReader reader;
+  const auto transport = reader.choice("LOCKSTEP_TRANSPORT", kNames);
+  if (transport && options.transport == Transport::automatic) options.transport = kTransports[*transport];
+  options.connections = reader.number("LOCKSTEP_CONNECTIONS", 1, kMaxConnections).value_or(options.connections);
+  const auto checksums = reader.choice("LOCKSTEP_CHECKSUMS", kSwitch);
+  if (checksums) options.checksums = kChecksums[*checksums];
   return options;
 }
 

@@ -19,7 +19,7 @@ namespace lockstep {
 ProcessGroup connect_group(const Membership& membership, const std::string& name, const GroupOptions& options,
                            Deadline deadline);
 
-// What LOCKSTEP_TRANSPORT and LOCKSTEP_CONNECTIONS say, for programs that leave the choice open.
+// What LOCKSTEP_TRANSPORT, LOCKSTEP_CONNECTIONS and LOCKSTEP_CHECKSUMS say, for programs that leave the choice open.
 // Error{invalid_argument} quotes what they cannot be.
 GroupOptions with_environment(GroupOptions options);
 

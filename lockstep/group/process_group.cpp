@@ -22,6 +22,7 @@
 #include "lockstep/group/connect.h"
 #include "lockstep/group/tensor_segments.h"
 #include "lockstep/group/torch_errors.h"
+#include "lockstep/group/turns.h"
 #include "lockstep/messages/messenger.h"
 #include "lockstep/messages/monitored_barrier.h"
 #include "lockstep/observe/process_recorder.h"
@@ -30,6 +31,18 @@ namespace lockstep {
 namespace {
 
 constexpr std::size_t kMostWorks = 256;  // that are kept to be used again
+
+// In the flight recording.
+void end_record(const FlightLog& log, FlightTicket ticket, const std::exception_ptr& error) {
+  try {
+    if (error) std::rethrow_exception(error);
+    log.finish(ticket);
+  } catch (const Error& failure) {
+    log.fail(ticket, failure);
+  } catch (const std::exception& failure) {
+    log.fail(ticket, Error(ErrorKind::internal, failure.what()));
+  }
+}
 
 }  // namespace
 
@@ -43,6 +56,7 @@ struct ProcessGroup::State {
         timeout(chosen.timeout),
         origin(std::move(known)),
         log(process_recorder(), origin == nullptr ? "without a name" : origin->name, engine->rank(), engine->size()),
+        turns([this] { engine->abort("a call timed out before its turn came"); }),
         messages(std::move(for_messages)) {
     engine->set_flight_log(log);
     if (arena != nullptr || messages == nullptr) return;
@@ -54,9 +68,16 @@ struct ProcessGroup::State {
   ~State() {
     {
       const std::lock_guard lock(mutex);
-      if (running || !queue.empty()) engine->abort("the group was destroyed with collectives in flight");
+      if (turns.is_taken() || !queue.empty()) engine->abort("the group was destroyed with collectives in flight");
     }
     thread.request_stop();
+  }
+
+  // Also where this rank has not sent a message yet: the others may wait for one.
+  void abort_messages(std::string_view reason) noexcept {
+    const std::lock_guard lock(messenger_mutex);
+    if (messenger != nullptr) return messenger->abort(reason);
+    if (messages != nullptr) lockstep::abort_messages(*messages, reason);
   }
 
   Deadline deadline(const CallOptions& options) const {
@@ -65,17 +86,31 @@ struct ProcessGroup::State {
 
   // In the caller, behind everything that was issued before.
   template <class Run>
-  void run(Run&& run_collective) {
+  void run(std::string_view operation, Deadline deadline, Run&& run_collective) {
     birthplace.check("a group");
-    std::unique_lock lock(mutex);
-    idle.wait(lock, [this] { return queue.empty() && !running; });
+    if (!turns.take(deadline)) throw end_late(operation);
+    const EndTurn end{turns};
     run_collective(*engine);
+  }
+  struct EndTurn {
+    Turns& turns;
+    ~EndTurn() { turns.leave(); }
+  };
+
+  // Of a call whose turn did not come in time. The ranks are out of step without it.
+  Error end_late(std::string_view operation) const {
+    std::string text = std::string(operation) + " timed out on rank " + std::to_string(engine->rank()) +
+                       " before its turn came: the calls of a group run one after the other";
+    if (const auto last = log.last_collective()) text += ", and the last one to begin is " + describe(*last);
+    engine->abort(text);
+    return Error(ErrorKind::timeout, text, {.rank = engine->rank(), .operation = std::string(operation)});
   }
 
   // What a collective needs besides its tensors. Kept for later ones.
   struct Task {
     Call call;
-    std::optional<Work> work;  // until it is complete
+    Work work;  // until it is complete
+    Turns::Place place;
   };
   using Tasks = std::list<Task>;
 
@@ -110,21 +145,25 @@ struct ProcessGroup::State {
     if (next_work >= works.size()) next_work = 0;
     if (!works.empty() && works[next_work].renew()) return works[next_work++];
     const auto place = works.begin() + static_cast<std::ptrdiff_t>(next_work++);
-    return works.size() < kMostWorks ? *works.insert(place, Work()) : *place = Work();
+    return works.size() < kMostWorks ? *works.insert(place, Work::start()) : *place = Work::start();
   }
 
   void put_back(Tasks& task) {
     task.front().call.clear();
-    task.front().work.reset();
+    task.front().work = {};
     const std::lock_guard lock(spare_mutex);
     spare.splice(spare.begin(), task);
+  }
+
+  void run_now(Call& call) {
+    run(to_string(call.collective().kind), call.deadline(), [&](Engine& engine) { call.run(engine); });
   }
 
   Work run_to_end(Lease& lease) {
     const Work work = new_work();
     std::exception_ptr error;
     try {
-      run([&](Engine& engine) { lease.call().run(engine); });
+      run_now(lease.call());
     } catch (...) {
       error = std::current_exception();
     }
@@ -142,6 +181,7 @@ struct ProcessGroup::State {
     {
       const std::lock_guard lock(mutex);
       if (!thread.joinable()) thread = std::jthread([this](const std::stop_token& stop) { serve(stop); });
+      turns.line_up(lease.task().front().place, lease.call().deadline());  // in the order of the queue
       queue.splice(queue.end(), lease.task());
     }
     queued.notify_one();
@@ -153,24 +193,29 @@ struct ProcessGroup::State {
     while (queued.wait(lock, stop, [this] { return !queue.empty(); })) {
       Tasks current;
       current.splice(current.begin(), queue, queue.begin());
-      Call& call = current.front().call;
-      running = true;
+      Task& task = current.front();
       lock.unlock();
-      std::exception_ptr error;
-      try {
-        call.run(*engine);
-      } catch (const Error& failure) {
-        log.fail(call.collective().ticket, failure);  // unless the engine has begun it, and recorded that
-        error = std::current_exception();
-      } catch (...) {
-        error = std::current_exception();
-      }
-      call.clear();  // tensors go before the waiter is told
+      const bool has_turn = turns.await(task.place);
+      std::exception_ptr error = run_queued(task.call, has_turn);
+      task.call.clear();  // tensors go before the waiter is told
+      // The next call finds the Work complete; and its waiter, who may end the group at once, the turn over.
       lock.lock();
-      running = false;  // before as well: the waiter may end the group at once
-      idle.notify_all();
-      current.front().work->complete(std::move(error));
+      task.work.complete(std::move(error));
+      if (has_turn) turns.leave();
       put_back(current);
+    }
+  }
+
+  // What it failed with.
+  std::exception_ptr run_queued(Call& call, bool has_turn) const {
+    try {
+      if (!has_turn) throw end_late(to_string(call.collective().kind));
+      call.run(*engine);
+      return nullptr;
+    } catch (...) {
+      const std::exception_ptr error = std::current_exception();
+      end_record(log, call.collective().ticket, error);  // unless the engine has begun it, and recorded that
+      return error;
     }
   }
 
@@ -189,6 +234,7 @@ struct ProcessGroup::State {
   std::atomic<int> splits{0};
   std::atomic<std::uint64_t> monitored_barriers{0};
   const FlightLog log;
+  Turns turns;  // of the engine
 
   std::mutex messenger_mutex;
   // State below is protected by messenger_mutex.
@@ -201,13 +247,11 @@ struct ProcessGroup::State {
   std::vector<Work> works;  // handed out, to be used again; from next_work on and around by age
   std::size_t next_work = 0;
 
-  std::mutex mutex;  // held while a collective runs in a caller
-  std::condition_variable idle;
+  std::mutex mutex;
   std::condition_variable_any queued;
   // State below is protected by mutex.
-  Tasks queue;
-  bool running = false;  // the thread is in a collective
-  std::jthread thread;   // made with the first asynchronous call; last member: it must end first
+  Tasks queue;          // in the order in which they have lined up
+  std::jthread thread;  // made with the first asynchronous call; last member: it must end first
 };
 
 ProcessGroup::ProcessGroup(std::unique_ptr<Engine> engine, const GroupOptions& options, std::unique_ptr<Mesh> messages,
@@ -237,7 +281,8 @@ void ProcessGroup::all_reduce(const at::Tensor& tensor, ReduceOp op, const CallO
                                 .count = static_cast<std::uint64_t>(tensor.numel()),
                                 .name = hash_of(options.name),
                                 .output = {&segment, 1}};
-    state_->run([&](Engine& engine) { engine.run(collective, state_->deadline(options)); });
+    const Deadline deadline = state_->deadline(options);
+    state_->run("all_reduce", deadline, [&](Engine& engine) { engine.run(collective, deadline); });
     return;
   }
   all_reduce(at::TensorList(tensor), op, options);
@@ -262,7 +307,7 @@ struct ProcessGroup::Plan {
 void ProcessGroup::run(const Plan& plan, const CallOptions& options) const {
   State::Lease lease(*state_);
   plan.set(lease.call(), options, *state_);
-  state_->run([&](Engine& engine) { lease.call().run(engine); });
+  state_->run_now(lease.call());
 }
 
 Work ProcessGroup::start(const Plan& plan, const CallOptions& options) const {
@@ -322,7 +367,8 @@ void ProcessGroup::all_to_all(at::TensorList outputs, at::TensorList inputs, con
 
 void ProcessGroup::barrier(const CallOptions& options) const {
   const Collective collective{.kind = OpKind::barrier, .name = hash_of(options.name)};
-  state_->run([&](Engine& engine) { engine.run(collective, state_->deadline(options)); });
+  const Deadline deadline = state_->deadline(options);
+  state_->run("barrier", deadline, [&](Engine& engine) { engine.run(collective, deadline); });
 }
 
 Work ProcessGroup::all_reduce_async(at::TensorList tensors, ReduceOp op, const CallOptions& options) const {
@@ -386,30 +432,28 @@ FlightTicket record_message(const FlightLog& log, Direction direction, int peer,
   return log.start(record);
 }
 
-// In the flight recording.
-void end_record(const FlightLog& log, FlightTicket ticket, const std::exception_ptr& error) {
+// Posts a message. The Work ends with its transfer, and keeps the tensor until then.
+template <class Post>
+Work start_message(const FlightLog& log, Direction direction, int peer, int tag,
+                   std::shared_ptr<const TensorSegments> tensor, Post post) {
+  const FlightTicket ticket = record_message(log, direction, peer, tag, *tensor);
   try {
-    if (error) std::rethrow_exception(error);
-    log.finish(ticket);
-  } catch (const Error& failure) {
-    log.fail(ticket, failure);
+    const Work work = Work::start();
+    const Transfer transfer = post();
+    transfer.on_done([work, transfer, tensor = std::move(tensor), direction, log, ticket](std::exception_ptr error) {
+      try {
+        if (direction == Direction::receive && !error) tensor->copy_back();
+      } catch (...) {
+        error = std::current_exception();
+      }
+      end_record(log, ticket, error);
+      work.complete(std::move(error), transfer.source());
+    });
+    return work;
+  } catch (...) {  // refused before anything was sent
+    end_record(log, ticket, std::current_exception());
+    throw;
   }
-}
-
-// A Work that ends with the transfer; keeps the tensor until then.
-Work work_of(const Transfer& transfer, std::shared_ptr<const TensorSegments> tensor, Direction direction,
-             const FlightLog& log, const FlightTicket& ticket) {
-  Work work;
-  transfer.on_done([work, transfer, tensor = std::move(tensor), direction, log, ticket](std::exception_ptr error) {
-    try {
-      if (direction == Direction::receive && !error) tensor->copy_back();
-    } catch (const Error&) {
-      error = std::current_exception();
-    }
-    end_record(log, ticket, error);
-    work.complete(std::move(error), transfer.source());
-  });
-  return work;
 }
 
 }  // namespace
@@ -418,19 +462,18 @@ Work ProcessGroup::send_async(const at::Tensor& tensor, int peer, int tag, const
   auto segments = std::make_shared<const TensorSegments>(tensor, "send", TensorSegments::Use::move, Flow::read);
   const Segment& whole = segments->segments().front();
   Messenger& messenger = this->messenger();
-  const FlightTicket ticket = record_message(state_->log, Direction::send, peer, tag, *segments);
-  return work_of(messenger.send(peer, tag_of(tag), ByteSpan(whole.data, whole.bytes), state_->deadline(options)),
-                 segments, Direction::send, state_->log, ticket);
+  return start_message(state_->log, Direction::send, peer, tag, segments, [&] {
+    return messenger.send(peer, tag_of(tag), ByteSpan(whole.data, whole.bytes), state_->deadline(options));
+  });
 }
 
 Work ProcessGroup::recv_async(const at::Tensor& tensor, int peer, int tag, const CallOptions& options) const {
   auto segments = std::make_shared<const TensorSegments>(tensor, "recv", TensorSegments::Use::move, Flow::write);
   const Segment& whole = segments->segments().front();
   Messenger& messenger = this->messenger();
-  const FlightTicket ticket = record_message(state_->log, Direction::receive, peer, tag, *segments);
-  return work_of(
-      messenger.receive(peer, tag_of(tag), MutableByteSpan(whole.data, whole.bytes), state_->deadline(options)),
-      segments, Direction::receive, state_->log, ticket);
+  return start_message(state_->log, Direction::receive, peer, tag, segments, [&] {
+    return messenger.receive(peer, tag_of(tag), MutableByteSpan(whole.data, whole.bytes), state_->deadline(options));
+  });
 }
 
 void ProcessGroup::send(const at::Tensor& tensor, int peer, int tag, const CallOptions& options) const {
@@ -523,14 +566,13 @@ bool ProcessGroup::supports(OpKind kind, ReduceOp op, at::ScalarType dtype, at::
 
 void ProcessGroup::abort(std::string_view reason) const noexcept {
   state_->engine->abort(reason);
-  const std::lock_guard lock(state_->messenger_mutex);
-  if (state_->messenger != nullptr) state_->messenger->abort(reason);
+  state_->abort_messages(reason);
 }
 
 bool ProcessGroup::shares_memory() const { return state_->arena != nullptr; }
 
 void ProcessGroup::drive(c10::function_ref<void(ArenaEngine&)> use) const {
-  state_->run([&](Engine&) { use(*state_->arena); });
+  state_->run("a collective that its caller drives", state_->deadline({}), [&](Engine&) { use(*state_->arena); });
 }
 
 }  // namespace lockstep

@@ -5,10 +5,11 @@
 //
 // Every call blocks until this rank's result is complete, except the *_async forms, which return at once and run in
 // issue order on the group's own thread; their tensors must not be touched until the Work is done. Each fails within
-// its timeout: Error{invalid_argument} before anything is sent, {desync} on every rank if ranks make different calls,
-// {peer_lost} naming a rank that died or left, {timeout} naming the missing ranks, {aborted}. After any but the first
-// the group stays failed. Results are bitwise equal on all ranks; reductions add in rank order (see Engine), except
-// that other backends than the native one add in an order of their own.
+// its timeout, which runs from the call on, also while it waits for its turn: Error{invalid_argument} before anything
+// is sent, {desync} on every rank if ranks make different calls, {peer_lost} naming a rank that died or left, {timeout}
+// naming the missing ranks, {aborted}, {corrupt_data} naming the ranks between which data was damaged. After any but
+// the first the group stays failed. Results are bitwise equal on all ranks; reductions add in rank order (see Engine),
+// except that other backends than the native one add in an order of their own.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -27,17 +28,23 @@
 #include "lockstep/group/work.h"
 #include "lockstep/messages/transfer.h"
 #include "lockstep/transport/mesh.h"
+#include "lockstep/transport/tcp_mesh.h"
 
 namespace lockstep {
 
 enum class Transport { automatic, shared_memory, tcp };
 
 struct GroupOptions {
-  Duration timeout = std::chrono::minutes(30);  // of each collective
+  // Of each call. As long as PyTorch's, since one rank may have much to do alone; a death does not take that long.
+  Duration timeout = std::chrono::minutes(30);
   // automatic: memory between ranks of one node, TCP between nodes. The same on all ranks.
   Transport transport = Transport::automatic;
   // Of TCP, for the data of every two ranks on different nodes. The same on all ranks.
   int connections = 1;
+  // Of TCP: whether data between ranks on different nodes carries checksums, so that damaged data is
+  // Error{corrupt_data} on all ranks instead of a wrong result. LOCKSTEP_CHECKSUMS=off turns them off. The same on all
+  // ranks.
+  Checksums checksums = Checksums::on;
   // What runs collectives: "native", or another one of backends() in adapters/backends.h, which then decides on the
   // transport. Empty: LOCKSTEP_BACKEND, else "native". The same on all ranks. Messages are Lockstep's with all of them.
   std::string backend = {};
@@ -151,7 +158,8 @@ class ProcessGroup {
   // with Error{invalid_argument}, before anything is sent.
   bool supports(OpKind kind, ReduceOp op, at::ScalarType dtype, at::DeviceType device = at::kCPU) const;
 
-  // Ends every present and future call on all ranks with Error{aborted} quoting the reason. Never blocks.
+  // Ends every present and future call on all ranks, collectives and messages, with Error{aborted} quoting the reason.
+  // Never blocks.
   void abort(std::string_view reason) const noexcept;
 
   // Whether drive() works: all ranks of the group share memory.

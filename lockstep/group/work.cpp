@@ -6,40 +6,57 @@
 
 namespace lockstep {
 
+Work Work::start() {
+  Work work;
+  work.state_ = std::make_shared<State>();
+  return work;
+}
+
+Work::State& Work::state() const {
+  if (state_ != nullptr) return *state_;
+  throw Error(ErrorKind::invalid_argument,
+              "this Work stands for no call: it was made by default; use the one that an *_async call returned");
+}
+
 void Work::wait(Deadline deadline) const {
-  std::unique_lock lock(state_->mutex);
-  const auto done = [&] { return state_->done; };
+  State& state = this->state();
+  std::unique_lock lock(state.mutex);
+  const auto done = [&] { return state.done; };
   if (deadline.is_never()) {
-    state_->changed.wait(lock, done);
-  } else if (!state_->changed.wait_until(lock, deadline.when(), done)) {
+    state.changed.wait(lock, done);
+  } else if (!state.changed.wait_until(lock, deadline.when(), done)) {
     throw Error(ErrorKind::timeout, "the collective that Work::wait() waited for has not finished; it goes on");
   }
-  if (state_->error) std::rethrow_exception(state_->error);
+  if (state.error) std::rethrow_exception(state.error);
 }
 
 bool Work::is_completed() const {
-  const std::lock_guard lock(state_->mutex);
-  return state_->done;
+  State& state = this->state();
+  const std::lock_guard lock(state.mutex);
+  return state.done;
 }
 
 std::exception_ptr Work::exception() const {
-  const std::lock_guard lock(state_->mutex);
-  return state_->error;
+  State& state = this->state();
+  const std::lock_guard lock(state.mutex);
+  return state.error;
 }
 
 int Work::source() const {
-  const std::lock_guard lock(state_->mutex);
-  return state_->source;
+  State& state = this->state();
+  const std::lock_guard lock(state.mutex);
+  return state.source;
 }
 
 void Work::complete(std::exception_ptr error, int source) const {
+  State& state = this->state();
   {
-    const std::lock_guard lock(state_->mutex);
-    state_->done = true;
-    state_->error = std::move(error);
-    state_->source = source;
+    const std::lock_guard lock(state.mutex);
+    state.done = true;
+    state.error = std::move(error);
+    state.source = source;
   }
-  state_->changed.notify_all();
+  state.changed.notify_all();
 }
 
 bool Work::renew() const {

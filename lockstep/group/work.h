@@ -1,4 +1,5 @@
 // A Work is a collective or a message that was started and will finish: a copyable handle. Thread-safe.
+// One that was made by default stands for no call: to ask it anything is Error{invalid_argument}.
 #pragma once
 
 #include <condition_variable>
@@ -12,8 +13,7 @@ namespace lockstep {
 
 class Work {
  public:
-  // A new, unfinished one, for whoever runs it.
-  Work() : state_(std::make_shared<State>()) {}
+  Work() = default;
 
   // Blocks until it has finished, and throws what it failed with, every time it is called.
   // Error{timeout} at the deadline; the collective goes on.
@@ -25,7 +25,8 @@ class Work {
   // Of a received message: the rank that sent it. -1 for everything else, and before it is finished.
   int source() const;
 
-  // For whoever runs it.
+  // For whoever runs it: a new, unfinished one.
+  static Work start();
   void complete(std::exception_ptr error, int source = -1) const;
   // Makes it unfinished again, unless another handle to it is left; whether it did.
   bool renew() const;
@@ -39,6 +40,8 @@ class Work {
     std::exception_ptr error;
     int source = -1;
   };
+  State& state() const;
+
   std::shared_ptr<State> state_;
 };
 

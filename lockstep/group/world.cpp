@@ -1,11 +1,11 @@
 #include "lockstep/group/world.h"
 
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
 #include <utility>
 
 #include "lockstep/adapters/backends.h"
+#include "lockstep/base/environment.h"
 #include "lockstep/base/log.h"
 #include "lockstep/group/connect.h"
 
@@ -24,7 +24,7 @@ World::~World() {
 
 namespace {
 
-const char* environment(const char* name) { return std::getenv(name); }
+bool behind_a_launcher() { return EnvironmentReader().has("LOCKSTEP_STORE"); }
 
 }  // namespace
 
@@ -32,10 +32,12 @@ World init_process_group(const InitOptions& options) {
   GroupOptions group_options = with_environment(options.group);
   group_options.backend = choose_backend(group_options.backend);  // before anybody is kept waiting
   const Deadline deadline = Deadline::after(options.join.timeout);
-  Membership membership = join(options.join, environment);
+  JoinOptions join_options = options.join;
+  if (!join_options.bootstrap) join_options.bootstrap = bootstrap_of(group_options.backend);
+  Membership membership = join(join_options, process_environment);
   if (membership.size > 1) set_log_rank(membership.rank);
   // Behind a launcher's pipe, standard output would reach the user in blocks of 4 KiB.
-  if (environment("LOCKSTEP_STORE") != nullptr) std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  if (behind_a_launcher()) std::setvbuf(stdout, nullptr, _IOLBF, 0);
   ProcessGroup group = connect_group(membership, "world", group_options, deadline);
   return World(std::move(membership), std::move(group));
 }

@@ -29,6 +29,7 @@ struct ExecPlan {
   int error_fd;
   pid_t parent;
   const sigset_t* mask;
+  const rlimit* descriptor_limit;  // null: as it is
 };
 
 [[noreturn]] void fail(const ExecPlan& plan, int saved_errno) {
@@ -47,6 +48,7 @@ struct ExecPlan {
   for (const int fd : plan.keep_fds) {
     if (::fcntl(fd, F_SETFD, 0) != 0) fail(plan, errno);
   }
+  if (plan.descriptor_limit != nullptr) ::setrlimit(RLIMIT_NOFILE, plan.descriptor_limit);
   // No handler of the parent may run here once signals are let in; exec would reset it only later.
   for (int signal = 1; signal < NSIG; ++signal) {
     struct sigaction action {};
@@ -88,9 +90,10 @@ int read_exec_errno(int fd) {
   return got == sizeof failure ? failure : 0;
 }
 
-siginfo_t wait_for(int pid, int options) {
+// The system call, since libc's waitid() leaves out what it tells of the child's use of resources.
+siginfo_t wait_for(int pid, int options, rusage* usage = nullptr) {
   siginfo_t info{};
-  while (::waitid(P_PID, static_cast<id_t>(pid), &info, options) != 0) {
+  while (::syscall(SYS_waitid, P_PID, pid, &info, options, usage) != 0) {
     if (errno == EINTR) continue;
     if (errno == ECHILD) {
       throw Error(
@@ -129,7 +132,8 @@ ChildProcess ChildProcess::start(const Command& command, const sigset_t& mask, i
                       guard_fd,
                       error_writer.get(),
                       ::getpid(),
-                      &mask};
+                      &mask,
+                      command.descriptor_limit ? &*command.descriptor_limit : nullptr};
   sigset_t all;
   sigset_t before;
   ::sigfillset(&all);
@@ -173,10 +177,17 @@ std::optional<ExitStatus> ChildProcess::try_reap() {
   if (peek.si_pid == 0) return std::nullopt;
   // While the dead leader is not reaped, nobody else can get its number as a process group.
   ::kill(-pid_, SIGKILL);
-  const siginfo_t info = wait_for(pid_, WEXITED);
+  rusage usage{};
+  const siginfo_t info = wait_for(pid_, WEXITED, &usage);
   reaped_ = true;
-  if (info.si_code == CLD_EXITED) return ExitStatus{.code = info.si_status};
-  return ExitStatus{.signal = info.si_status, .core_dumped = info.si_code == CLD_DUMPED};
+  ExitStatus status{.peak_bytes = std::int64_t{usage.ru_maxrss} << 10};
+  if (info.si_code == CLD_EXITED) {
+    status.code = info.si_status;
+  } else {
+    status.signal = info.si_status;
+    status.core_dumped = info.si_code == CLD_DUMPED;
+  }
+  return status;
 }
 
 }  // namespace lockstep

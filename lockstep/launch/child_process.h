@@ -3,6 +3,8 @@
 // kernel kills the child (SIGKILL, PR_SET_PDEATHSIG) when the starting thread ends.
 #pragma once
 
+#include <sys/resource.h>
+
 #include <csignal>
 #include <optional>
 #include <string>
@@ -21,6 +23,7 @@ struct Command {
   int stdin_fd = -1;                     // borrowed; -1: the parent's
   int stdout_fd = -1;
   int stderr_fd = -1;
+  std::optional<rlimit> descriptor_limit{};  // RLIMIT_NOFILE; nothing: the parent's
 };
 
 // Opens /dev/null in place of standard descriptors that are closed, before another file gets one of their numbers.

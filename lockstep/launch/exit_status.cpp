@@ -14,8 +14,7 @@ std::string signal_name(int signal) {
 
 std::string describe(const ExitStatus& status) {
   if (status.signal == 0) return fmt::format("exited with code {}", status.code);
-  return fmt::format("was killed by {}{}{}", signal_name(status.signal), status.core_dumped ? " (core dumped)" : "",
-                     status.signal == SIGKILL ? " (sent by somebody, or by the kernel when memory ran out)" : "");
+  return fmt::format("was killed by {}{}", signal_name(status.signal), status.core_dumped ? " (core dumped)" : "");
 }
 
 }  // namespace lockstep

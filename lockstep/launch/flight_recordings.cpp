@@ -2,26 +2,25 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cstdlib>
-#include <filesystem>
 #include <string_view>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
+#include "lockstep/launch/recordings_folder.h"
 #include "lockstep/observe/process_recorder.h"
 
 namespace lockstep {
 namespace {
 
 bool went_wrong(const Outcome& outcome) {
-  return std::ranges::any_of(outcome.ranks, [](const RankEnd& end) { return !end.failure.empty(); });
+  return std::ranges::any_of(outcome.ranks, [](const RankEnd& end) { return !end.failure.text.empty(); });
 }
 
 std::string how_it_ended(const Outcome& outcome, int rank) {
   for (const RankEnd& end : outcome.ranks) {
     if (end.rank != rank) continue;
-    const std::string how = end.failure.empty() ? describe(end.status) : end.failure;
+    const std::string how = end.failure.text.empty() ? describe(end.status) : end.failure.text;
     return end.told_to_stop ? how + ", after the launcher had told it to stop" : how;
   }
   return "";
@@ -36,19 +35,6 @@ std::string quoted(const std::string& path) {
   std::string text = "'";
   for (const char c : path) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
   return text + "'";
-}
-
-std::string fresh_directory(const std::string& job_id) {
-  const char* temporary = std::getenv("TMPDIR");
-  const std::string parent = temporary == nullptr || *temporary == '\0' ? "/tmp" : temporary;
-  return parent + "/lockstep-flight-" + job_id;
-}
-
-void remove_recordings(const std::string& directory) {
-  std::error_code ignored;
-  for (const auto& entry : std::filesystem::directory_iterator(directory, ignored)) {
-    if (entry.path().extension() == ".flight") std::filesystem::remove(entry.path(), ignored);
-  }
 }
 
 }  // namespace
@@ -68,13 +54,23 @@ int FlightRecordings::fd(int rank) const {
   return memories_.empty() ? -1 : memories_[static_cast<std::size_t>(rank)].fd();
 }
 
+std::optional<FlightFailure> FlightRecordings::failure(int rank) const {
+  return memories_.empty() ? std::nullopt : memories_[static_cast<std::size_t>(rank)].last_failure();
+}
+
 std::string FlightRecordings::save(const Outcome& outcome, const std::string& directory) const {
   const bool recorded = std::ranges::any_of(memories_, &FlightMemory::is_signed);
   if (!recorded || (directory.empty() && !went_wrong(outcome))) return "";
-  const std::string place = directory.empty() ? fresh_directory(job_id_) : directory;
+  std::string place = directory;
   try {
-    make_flight_directory(place);
-    remove_recordings(place);  // of another job, perhaps with more ranks
+    if (directory.empty()) {
+      const std::string parent = state_folder();
+      place = make_job_folder(parent, job_id_);
+      prune_job_folders(parent);
+    } else {
+      make_flight_directory(place);
+      remove_recordings(place);  // of another job, perhaps with more ranks
+    }
     for (std::size_t rank = 0; rank < memories_.size(); ++rank) {
       const int number = static_cast<int>(rank);
       memories_[rank].save(place + "/" + flight_file_name(number), how_it_ended(outcome, number));

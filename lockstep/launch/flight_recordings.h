@@ -3,6 +3,7 @@
 // Not thread-safe.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,9 +20,13 @@ class FlightRecordings {
   // The rank's memory, for it to inherit and to find by kFlightFdVariable; -1 if there is none.
   int fd(int rank) const;
 
+  // What it says of why the rank failed; nothing if it says nothing.
+  std::optional<FlightFailure> failure(int rank) const;
+
   // What became of the job's recordings, for the user: "to see where each rank was: lockstep trace --flight DIR", or
-  // why there is none. Empty if nothing went wrong, or nothing was recorded. Writes to a fresh directory (mode 0700)
-  // under $TMPDIR or /tmp; or, whatever happened, to `directory` if that is not empty.
+  // why there is none. Empty if nothing went wrong, or nothing was recorded. Writes to a folder for this job among the
+  // user's state files, where old ones are removed (see recordings_folder.h); or, whatever happened, to `directory` if
+  // that is not empty.
   std::string save(const Outcome& outcome, const std::string& directory = {}) const;
 
  private:

@@ -18,16 +18,35 @@ namespace {
 
 constexpr int kMaxGroups = 4096;
 
+constexpr unsigned kToProcessGroup = 1U << 2;  // PIDFD_SIGNAL_PROCESS_GROUP, which libc does not know yet
+
+// A process group of a rank. The descriptor stands for the rank's process, and through it for its group, also when both
+// have ended and the number belongs to others.
+struct Group {
+  pid_t pid;
+  int pidfd;
+};
+
 struct Groups {
-  pid_t pids[kMaxGroups];
+  Group list[kMaxGroups];
   int count = 0;
 };
 
 void note(Groups& groups, pid_t record) noexcept {
-  if (record > 0 && groups.count < kMaxGroups) groups.pids[groups.count++] = record;
-  for (int i = 0; record < 0 && i < groups.count; ++i) {
-    if (groups.pids[i] == -record) groups.pids[i--] = groups.pids[--groups.count];
+  if (record > 0 && groups.count < kMaxGroups) {
+    groups.list[groups.count++] = {record, static_cast<int>(::syscall(SYS_pidfd_open, record, 0))};
   }
+  for (int i = 0; record < 0 && i < groups.count; ++i) {
+    if (groups.list[i].pid != -record) continue;
+    ::close(groups.list[i].pidfd);
+    groups.list[i--] = groups.list[--groups.count];
+  }
+}
+
+void kill_group(const Group& group) noexcept {
+  if (::syscall(SYS_pidfd_send_signal, group.pidfd, SIGKILL, nullptr, kToProcessGroup) == 0 || errno == ESRCH) return;
+  // Before Linux 6.9: by number, while the process that has it is there to keep others from getting it.
+  if (::syscall(SYS_pidfd_send_signal, group.pidfd, 0, nullptr, 0) == 0) ::kill(-group.pid, SIGKILL);
 }
 
 // False at end of file. Records are whole: writes of this size to a pipe are atomic.
@@ -57,7 +76,7 @@ bool read_record(int fd, Groups& groups) noexcept {
   ::fcntl(1, F_SETFL, O_NONBLOCK);
   while (fds[1].fd >= 0 && read_record(1, groups)) {
   }
-  for (int i = 0; i < groups.count; ++i) ::kill(-groups.pids[i], SIGKILL);
+  for (int i = 0; i < groups.count; ++i) kill_group(groups.list[i]);
   kill_job_processes(job_id);
   ::_exit(0);
 }

@@ -6,10 +6,13 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <map>
+#include <random>
 #include <string_view>
 
 #include "lockstep/base/deadline.h"
@@ -25,6 +28,8 @@ namespace lockstep {
 namespace {
 
 const Duration kListenTimeout = std::chrono::seconds(5);
+constexpr const char* kOuterJobsVariable = "LOCKSTEP_OUTER_JOBS";
+constexpr std::uint64_t kGeneration = 0;  // this launcher does not restart ranks
 
 std::string random_id() {
   std::uint64_t value = 0;
@@ -32,12 +37,37 @@ std::string random_id() {
   return fmt::format("{:016x}", value);
 }
 
-int free_port() { return Listener::bind({"127.0.0.1", 0}, Deadline::after(kListenTimeout)).address().port(); }
+// Where the ports begin that the kernel gives to connections: one of those would be free now, and not when it is used.
+int first_ephemeral_port() {
+  int first = 0;
+  std::ifstream("/proc/sys/net/ipv4/ip_local_port_range") >> first;
+  return first;
+}
 
-StoreServerOptions store_options(const Token& token, const std::string& job_id) {
+int free_port() {
+  constexpr int kFirst = 15000;
+  constexpr int kTries = 20;
+  const int end = first_ephemeral_port();
+  std::minstd_rand random(std::random_device{}());
+  for (int i = 0; i < kTries && end > kFirst + 1000; ++i) {
+    const int port = std::uniform_int_distribution(kFirst, end - 1)(random);
+    try {
+      const Endpoint endpoint{"127.0.0.1", static_cast<std::uint16_t>(port)};
+      return Listener::bind(endpoint, Deadline::after(kListenTimeout)).address().port();
+    } catch (const Error&) {  // taken
+    }
+  }
+  return Listener::bind({"127.0.0.1", 0}, Deadline::after(kListenTimeout)).address().port();
+}
+
+StoreServerOptions store_options(const Token& token, const std::string& job_id, int ranks) {
   StoreServerOptions options;
   options.token = token;
   options.job_id = job_id;
+  options.claims = local_claims(-1, ranks, kGeneration);
+  options.admission = admit_generation(kGeneration);
+  // Two for every rank, and some for whom they start.
+  options.limits.connections = std::max<std::size_t>(options.limits.connections, 2 * static_cast<std::size_t>(ranks));
   return options;
 }
 
@@ -50,10 +80,18 @@ std::string set_by_user(const JobOptions& options, const char* name) {
   return value;
 }
 
+// As the sweep looks for it (sweep.h), of all jobs around this one.
+std::string outer_jobs() {
+  const char* job = std::getenv("LOCKSTEP_JOB_ID");
+  const char* around = std::getenv(kOuterJobsVariable);
+  if (job == nullptr || *job == '\0') return "";
+  return fmt::format("LOCKSTEP_JOB_ID={}{}{}", job, around == nullptr ? "" : " ", around == nullptr ? "" : around);
+}
+
 }  // namespace
 
 struct LocalJob::Parts {
-  explicit Parts(const std::string& job_id) : store({"127.0.0.1", 0}, store_options(token, job_id)) {}
+  Parts(const std::string& job_id, int ranks) : store({"127.0.0.1", 0}, store_options(token, job_id, ranks)) {}
 
   Token token = Token::generate();
   UniqueFd token_fd = token.to_fd();
@@ -63,9 +101,10 @@ struct LocalJob::Parts {
 
 LocalJob::LocalJob(JobOptions options)
     : options_(std::move(options)),
+      descriptor_limit_(options_.ranks),
       id_(random_id()),
       cores_(available_cores()),
-      parts_(std::make_unique<Parts>(id_)),
+      parts_(std::make_unique<Parts>(id_, options_.ranks)),
       recordings_(id_, options_.ranks) {
   if (!parts_->null) throw system_error("opening /dev/null", errno);
   if (options_.master_port == 0) options_.master_port = free_port();
@@ -94,9 +133,11 @@ Command LocalJob::command(int rank, const std::string& path, const std::vector<s
       {"LOCKSTEP_STORE", to_string(Endpoint{"127.0.0.1", parts_->store.port()})},
       {"LOCKSTEP_TOKEN_FD", std::to_string(parts_->token_fd.get())},
       {"LOCKSTEP_JOB_ID", id_},
-      {"LOCKSTEP_GENERATION", "0"},
+      {"LOCKSTEP_GENERATION", std::to_string(kGeneration)},
       {"OMP_NUM_THREADS", threads_},
   };
+  // A job inside a rank of another ends with that: the outer launcher finds its processes by this.
+  if (const std::string outer = outer_jobs(); !outer.empty()) changes.emplace_back(kOuterJobsVariable, outer);
   // A rank writes to a pipe; rank 0 may want to know that a terminal is behind it, where its '\r' redraws a line.
   if (rank == 0 && ::isatty(STDOUT_FILENO) == 1) changes.emplace_back("LOCKSTEP_TERMINAL", "1");
   std::vector<int> kept{parts_->token_fd.get()};
@@ -110,7 +151,21 @@ Command LocalJob::command(int rank, const std::string& path, const std::vector<s
                  .argv = argv,
                  .environment = merge_environment(environ, changes),
                  .keep_fds = std::move(kept),
-                 .stdin_fd = reads_input ? -1 : parts_->null.get()};
+                 .stdin_fd = reads_input ? -1 : parts_->null.get(),
+                 .descriptor_limit = descriptor_limit_.before()};
+}
+
+Failure LocalJob::judge(int rank, const ExitStatus& status) const {
+  if (status.ok()) return {};
+  Failure failure{.text = describe(status)};
+  if (status.signal == SIGKILL) failure.text += fmt::format(" ({})", oom_kills_.describe_kill(status.peak_bytes));
+  const std::optional<FlightFailure> recorded = recordings_.failure(rank);
+  if (!recorded || recorded->is_own) return failure;
+  failure.blamed = recorded->peer;
+  const ErrorKind kind = recorded->kind;
+  if (kind == ErrorKind::peer_lost || kind == ErrorKind::aborted) failure.fault = Fault::consequence;
+  if (kind == ErrorKind::desync || kind == ErrorKind::timeout) failure.fault = Fault::disagreement;
+  return failure;
 }
 
 std::string LocalJob::description() const {

@@ -11,7 +11,9 @@
 
 #include "lockstep/base/unique_fd.h"
 #include "lockstep/launch/child_process.h"
+#include "lockstep/launch/descriptor_limit.h"
 #include "lockstep/launch/flight_recordings.h"
+#include "lockstep/launch/oom_kills.h"
 
 namespace lockstep {
 
@@ -25,7 +27,8 @@ struct JobOptions {
 
 class LocalJob {
  public:
-  // Throws Error{internal} if the store cannot listen on 127.0.0.1.
+  // Throws Error{internal} if the store cannot listen on 127.0.0.1, Error{invalid_argument} if this process may not
+  // open enough files for so many ranks.
   explicit LocalJob(JobOptions options);
   ~LocalJob();
 
@@ -35,6 +38,8 @@ class LocalJob {
   Command command(int rank, const std::string& path, const std::vector<std::string>& argv) const;
   // What the ranks recorded of their operations.
   const FlightRecordings& recordings() const { return recordings_; }
+  // How a rank that has ended so failed: in which words, and, from its recording, through whom.
+  Failure judge(int rank, const ExitStatus& status) const;
   // "2 ranks on this machine, 1 thread each (2 cores)"
   std::string description() const;
 
@@ -42,6 +47,8 @@ class LocalJob {
   struct Parts;
 
   JobOptions options_;
+  DescriptorLimit descriptor_limit_;
+  OomKills oom_kills_;
   std::string id_;
   int cores_;
   bool threads_from_user_ = false;

@@ -1,6 +1,8 @@
 #include "lockstep/launch/outcome.h"
 
 #include <algorithm>
+#include <csignal>
+#include <cstddef>
 #include <tuple>
 
 #include "lockstep/base/format.h"
@@ -8,18 +10,51 @@
 namespace lockstep {
 namespace {
 
-auto order_of_blame(const RankEnd& end) {
-  return std::make_tuple(end.round, end.lost_a_peer, end.status.signal == 0, end.rank);
+std::ptrdiff_t accusers(const Outcome& outcome, const RankEnd& end) {
+  return std::ranges::count_if(outcome.ranks, [&](const RankEnd& other) {
+    return other.rank != end.rank && !other.failure.text.empty() && other.failure.blamed == end.rank;
+  });
 }
 
-std::string others_were_stopped(const Outcome& outcome, const RankEnd& first) {
+auto order_of_blame(const Outcome& outcome, const RankEnd& end) {
+  return std::make_tuple(end.failure.fault, accusers(outcome, end) == 0, !was_struck(end.status), end.round, end.rank);
+}
+
+std::string list(const std::vector<int>& ranks) {
+  return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "));
+}
+
+// What became of the others: "; rank 3 failed because of it; ranks 0, 2 were stopped because of it"
+std::string consequences(const Outcome& outcome, const RankEnd& first) {
+  std::vector<int> failed;
   std::vector<int> stopped;
   for (const RankEnd& end : outcome.ranks) {
-    if (end.told_to_stop && end.rank != first.rank) stopped.push_back(end.rank);
+    if (end.rank == first.rank) continue;
+    if (end.told_to_stop) {
+      stopped.push_back(end.rank);
+    } else if (!end.failure.text.empty() && end.failure.fault == Fault::consequence) {
+      failed.push_back(end.rank);
+    }
   }
-  if (stopped.empty()) return "";
-  return fmt::format("; rank{} {} {} stopped because of it", stopped.size() == 1 ? "" : "s", fmt::join(stopped, ", "),
-                     stopped.size() == 1 ? "was" : "were");
+  std::string text;
+  if (!failed.empty()) text += fmt::format("; {} failed because of it", list(failed));
+  if (!stopped.empty()) {
+    text += fmt::format("; {} {} stopped because of it", list(stopped), stopped.size() == 1 ? "was" : "were");
+  }
+  return text;
+}
+
+// Where the first failure names a rank that did not fail: that rank is what the reader looks for.
+void tell_of_blamed(const Outcome& outcome, const RankEnd& first, std::vector<std::string>& lines) {
+  for (const RankEnd& end : outcome.ranks) {
+    if (end.rank != first.failure.blamed || end.rank == first.rank) continue;
+    if (end.told_to_stop) {
+      lines.push_back(fmt::format("rank {}, which it names, was still running", end.rank));
+    } else if (end.failure.text.empty()) {
+      lines.push_back(fmt::format("rank {}, which it names, had {}, {:.2f} s after it started", end.rank,
+                                  describe(end.status), seconds(end.after_start)));
+    }
+  }
 }
 
 }  // namespace
@@ -27,21 +62,28 @@ std::string others_were_stopped(const Outcome& outcome, const RankEnd& first) {
 const RankEnd* Outcome::first_failure() const {
   const RankEnd* first = nullptr;
   for (const RankEnd& end : ranks) {
-    if (end.failure.empty() || end.told_to_stop) continue;
-    if (first == nullptr || order_of_blame(end) < order_of_blame(*first)) first = &end;
+    if (end.failure.text.empty() || end.told_to_stop) continue;
+    if (first == nullptr || order_of_blame(*this, end) < order_of_blame(*this, *first)) first = &end;
   }
   return first;
 }
 
+// std::terminate() aborts, and so does a program that found an error; a broken pipe is another's end.
+bool was_struck(const ExitStatus& status) {
+  return status.signal != 0 && status.signal != SIGABRT && status.signal != SIGPIPE;
+}
+
 std::string describe_failure(const RankEnd& end) {
-  return fmt::format("rank {} (pid {}) {}", end.rank, end.pid, end.failure);
+  return fmt::format("rank {} (pid {}) {}", end.rank, end.pid, end.failure.text);
 }
 
 std::vector<std::string> report(const Outcome& outcome) {
   std::vector<std::string> lines;
   if (const RankEnd* first = outcome.first_failure()) {
     lines.push_back(fmt::format("{}, {:.2f} s after it started{}", describe_failure(*first),
-                                seconds(first->after_start), others_were_stopped(outcome, *first)));
+                                seconds(first->after_start), consequences(outcome, *first)));
+    tell_of_blamed(outcome, *first, lines);
+    if (!first->error.empty()) lines.push_back(fmt::format("its error: {}", first->error));
     if (!first->last_error_lines.empty()) {
       lines.push_back(fmt::format("the last lines of rank {} on standard error:", first->rank));
       for (const std::string& line : first->last_error_lines) lines.push_back(fmt::format("  | {}", line));

@@ -1,43 +1,85 @@
 // OutputSink passes text on to one of the launcher's own descriptors: whole lines, and on a terminal one status line
-// below them. It queues and writes only when poll says so, so that a reader who pauses (a pager, Ctrl-S) stops the
-// ranks' output and not the launcher's supervision. Not thread-safe; never blocks.
+// below them. Nothing that becomes of that descriptor holds up the job for long. A reader that is slow slows the ranks
+// down, and loses nothing. One that takes nothing for kPatience (a pager, Ctrl-S) loses whole lines from then on, and
+// gets a line that says how many; so does a disk that is full, which is tried again every second. One that has gone
+// loses all. Not thread-safe; never blocks.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
+
+#include "lockstep/base/deadline.h"
+#include "lockstep/base/eager_writer.h"
 
 namespace lockstep {
 
 class OutputSink {
  public:
-  explicit OutputSink(int fd);  // borrowed
+  static constexpr std::size_t kMaxQueuedBytes = std::size_t{1} << 20;
+  static constexpr Duration kPatience = std::chrono::seconds(1);
+  static constexpr Duration kRetry = std::chrono::seconds(1);
+
+  // The descriptor is borrowed. `clock`: how long a reader takes nothing.
+  explicit OutputSink(int fd, const Clock& clock = steady_clock());
 
   int fd() const { return fd_; }
   bool is_terminal() const { return is_terminal_; }
-  bool pending() const { return !queue_.empty() && !broken_; }
-  // Too much is queued: stop reading what is meant for here.
-  bool full() const { return queue_.size() - sent_ >= kMaxQueuedBytes && !broken_; }
-  // The reader has gone away; what is appended from now on is dropped.
-  bool broken() const { return broken_; }
+  // Something is queued that can be written once poll says so.
+  bool pending() const { return !queue_.empty() && state_ != State::failing && state_ != State::gone; }
+  // Too much is queued, and somebody takes it: stop reading what is meant for here, until then or until wake_at().
+  bool full() const { return state_ == State::flowing && queue_.size() - sent_ >= kMaxQueuedBytes; }
+  // When tend() has something to do, whatever the descriptor does.
+  Deadline wake_at() const;
+  void tend();
   // True if both lead to one place, and lines for one may cut through lines for the other unless one sink serves both.
   bool same_place(const OutputSink& other) const;
 
   void append(std::string_view text);
+  // For the launcher's own few lines: also if what the ranks print is being dropped.
+  void append_always(std::string_view lines);
   // What to show below the last line, replaced by the next call; "" for nothing. Only for a terminal.
   void set_status(std::string status);
-  // REQUIRES: poll said the descriptor can be written.
+  // Writes what can be taken now.
   void write_some();
 
+  // Why it cannot be written, in words, once each time that it begins to fail; else empty.
+  std::string take_trouble() { return std::exchange(trouble_, {}); }
+  // Tries once more, and drops what is left.
+  void give_up();
+  // That have been dropped so far.
+  std::uint64_t lost_lines() const { return lost_lines_; }
+
  private:
-  static constexpr std::size_t kMaxQueuedBytes = std::size_t{1} << 20;
+  enum class State {
+    flowing,
+    dropping,  // the reader takes nothing: what comes is dropped
+    failing,   // the disk is full: it is tried again
+    gone,      // nobody reads any more
+  };
 
   void erase_status();
+  void queue(std::string_view text);
+  void drop(std::string_view text);
+  void note_loss();
+  void fail(int error);
   std::size_t next_write_bytes() const;
 
   int fd_;
+  const Clock& clock_;
+  EagerWriter writer_;
   bool is_terminal_ = false;
   bool is_file_ = false;
-  bool broken_ = false;
+  State state_ = State::flowing;
+  TimePoint taken_at_;  // when the reader took something last, or the queue began to fill
+  TimePoint failed_at_;
+  int error_ = 0;  // why it fails
+  std::string trouble_;
+  std::uint64_t lost_lines_ = 0;
+  std::uint64_t lost_here_ = 0;  // behind the end of the queue
+  bool in_lost_line_ = false;    // what was dropped last has no newline
+  bool in_line_ = false;         // what was queued last has none
   std::string queue_;
   std::size_t sent_ = 0;
   std::string status_;

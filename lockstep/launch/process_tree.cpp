@@ -20,6 +20,10 @@ namespace lockstep {
 namespace {
 
 constexpr std::array kStreams{RankStream::standard_output, RankStream::standard_error};
+// How long the other ranks of a job may take to say how they fared, once one has failed: those that it took with it,
+// and one that it names.
+constexpr Duration kMoment = std::chrono::milliseconds(250);
+constexpr Duration kMomentForBlamed = std::chrono::seconds(2);
 
 // SIGPIPE is blocked in this thread while it lives: a reader that goes away is an error code of write.
 class SigpipeBlock {
@@ -80,6 +84,7 @@ class Supervisor {
   void on_process_end(Rank& rank);
   void read_stream(Rank& rank, RankStream stream);
   void close_stream(Rank& rank, RankStream stream);
+  Deadline stop_at() const;
   void stop(int signal);
   void kill_all();
   void judge(Rank& rank) const;
@@ -93,6 +98,7 @@ class Supervisor {
   Guard guard_;
   std::vector<Rank> ranks_;
   Phase phase_ = Phase::running;
+  std::optional<TimePoint> failed_at_;  // when the first failure was seen
   Deadline kill_at_ = Deadline::never();
   int stop_signal_ = 0;
   bool insisted_ = false;  // told to stop more than once
@@ -176,7 +182,9 @@ void Supervisor::watch_all() {
 
 void Supervisor::wait_for_events() {
   watch_all();
-  const int ready = ::poll(poll_set_.data(), poll_set_.size(), kill_at_.poll_timeout_ms());
+  Deadline wake = std::min(kill_at_, stop_at());
+  if (options_.output != nullptr) wake = std::min(wake, options_.output->wake_at());
+  const int ready = ::poll(poll_set_.data(), poll_set_.size(), wake.poll_timeout_ms());
   if (ready < 0 && errno != EINTR) throw system_error("waiting for the ranks", errno);
   if (ready > 0) {
     ++round_;
@@ -184,10 +192,23 @@ void Supervisor::wait_for_events() {
       if (poll_set_[i].revents != 0) handle(watched_[i]);
     }
   }
-  const bool failed = std::any_of(ranks_.begin(), ranks_.end(),
-                                  [](const Rank& rank) { return !rank.process && !rank.end.failure.empty(); });
-  if (failed && phase_ == Phase::running && running_ > 0) stop(SIGTERM);
+  if (options_.output != nullptr) options_.output->tend();
+  if (running_ > 0 && stop_at().expired()) stop(SIGTERM);
   if (phase_ == Phase::stopping && kill_at_.expired()) kill_all();
+}
+
+// When the other ranks are told to stop, now that some have failed: at once if one was struck by a signal, since that
+// is nobody else's fault. Who failed otherwise may have been taken along by a rank whose end is still to come.
+Deadline Supervisor::stop_at() const {
+  if (phase_ != Phase::running || !failed_at_) return Deadline::never();
+  Duration moment = kMoment;
+  for (const Rank& rank : ranks_) {
+    if (rank.process || rank.end.failure.text.empty()) continue;
+    if (was_struck(rank.end.status)) return Deadline::at(*failed_at_);
+    const auto blamed = static_cast<std::size_t>(rank.end.failure.blamed);
+    if (blamed < ranks_.size() && ranks_[blamed].process) moment = kMomentForBlamed;
+  }
+  return Deadline::at(*failed_at_ + moment);
 }
 
 void Supervisor::handle(const Watch& what) {
@@ -260,28 +281,31 @@ void Supervisor::on_process_end(Rank& rank) {
     read_stream(rank, stream);
   }
   judge(rank);
+  if (!failed_at_ && !rank.end.failure.text.empty()) failed_at_ = steady_clock().now();
   if (running_ == 0) end_job();
 }
 
 void Supervisor::judge(Rank& rank) const {
   RankEnd& end = rank.end;
-  Failure failure;
   if (options_.judge) {
-    failure = options_.judge(end.rank, end.status);
+    end.failure = options_.judge(end.rank, end.status);
   } else if (!end.status.ok()) {
-    failure.text = describe(end.status);
+    end.failure.text = describe(end.status);
   }
-  end.failure = failure.text;
-  end.lost_a_peer = failure.lost_a_peer;
   if (options_.output == nullptr) return;
-  end.last_error_lines = options_.output->last_error_lines(end.rank);
-  for (const std::string& line : end.last_error_lines) {
-    end.lost_a_peer = end.lost_a_peer || line.find(to_string(ErrorKind::peer_lost)) != std::string::npos;
-  }
+  const ErrorText& text = options_.output->error_text(end.rank);
+  end.error = text.first_line();
+  end.last_error_lines = text.last_lines();
 }
 
 void Supervisor::end_job() {
-  kill_job_processes(options_.job_id.c_str());
+  const int left = kill_job_processes(options_.job_id.c_str());
+  if (left > 0 && !failed_at_ && stop_signal_ == 0) {
+    say(
+        fmt::format("{} process{} that the ranks had left behind {} ended; what is to outlive a job is started without "
+                    "LOCKSTEP_JOB_ID in its environment",
+                    left, left == 1 ? "" : "es", left == 1 ? "was" : "were"));
+  }
   for (Rank& rank : ranks_) {
     for (const RankStream stream : kStreams) {
       read_stream(rank, stream);
@@ -296,9 +320,8 @@ void Supervisor::read_stream(Rank& rank, RankStream stream) {
   const ssize_t got = ::read(fd.get(), buffer_.data(), buffer_.size());
   if (got > 0) {
     options_.output->feed(rank.end.rank, stream, std::string_view(buffer_.data(), static_cast<std::size_t>(got)));
-    if (options_.output->wanted(rank.end.rank, stream)) return;
-  }
-  if (got >= 0 || (errno != EAGAIN && errno != EINTR)) close_stream(rank, stream);
+  } else if (got == 0 || (errno != EAGAIN && errno != EINTR))
+    close_stream(rank, stream);
 }
 
 void Supervisor::close_stream(Rank& rank, RankStream stream) {

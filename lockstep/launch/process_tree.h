@@ -1,8 +1,8 @@
 // ProcessTree starts the ranks of a job on this machine and watches them until all have ended: it merges their output,
 // passes signals on, and when one rank fails it ends the others. launcher -> (ranks: store -> rendezvous -> World).
-// The first failure is the one whose death was seen first. A rank is told to stop by SIGTERM and killed after the
-// grace. Nothing it started outlives it: not after an exception, and not after SIGKILL (see guard.h, sweep.h). Use from
-// one thread, which must live until run() returns.
+// When one rank has failed, those that it took with it get a moment to say so before the others are told to stop
+// (SIGTERM, and SIGKILL after the grace): see Outcome::first_failure(). Nothing it started outlives it: not after an
+// exception, and not after SIGKILL (see guard.h, sweep.h). Use from one thread, which must live until run() returns.
 #pragma once
 
 #include <chrono>
@@ -17,16 +17,12 @@
 
 namespace lockstep {
 
-struct Failure {
-  std::string text;  // "exited with code 3", "raised: boom"
-  bool lost_a_peer = false;
-};
-
 struct TreeOptions {
   std::chrono::milliseconds grace{5000};  // from SIGTERM to SIGKILL
   std::string job_id{};                   // what LOCKSTEP_JOB_ID says in the ranks' environment
   RankOutput* output = nullptr;           // borrowed; null: ranks write to the caller's own standard output and error
-  // Whether a rank that has ended so did fail, and how; an empty text if it did not. Default: any status but ok().
+  // Whether a rank that has ended so did fail, how, and through whom; an empty text if it did not. Default: any status
+  // but ok(), for reasons of its own.
   std::function<Failure(int rank, const ExitStatus& status)> judge{};
 };
 

@@ -74,9 +74,7 @@ OutputSink& RankOutput::sink(RankStream stream) {
   return stream == RankStream::standard_error && standard_error_ ? *standard_error_ : standard_output_;
 }
 
-const std::deque<std::string>& RankOutput::last_error_lines(int rank) const {
-  return ranks_[static_cast<std::size_t>(rank)].last_error_lines;
-}
+const ErrorText& RankOutput::error_text(int rank) const { return ranks_[static_cast<std::size_t>(rank)].error_text; }
 
 void RankOutput::feed(int rank_number, RankStream stream_kind, std::string_view bytes) {
   Rank& rank = ranks_[static_cast<std::size_t>(rank_number)];
@@ -85,7 +83,7 @@ void RankOutput::feed(int rank_number, RankStream stream_kind, std::string_view 
   write_log(stream, bytes);
   std::string text;
   stream.splitter.feed(bytes, [&](std::string_view line) {
-    if (stream_kind == RankStream::standard_error) remember(rank, line);
+    if (stream_kind == RankStream::standard_error) rank.error_text.feed(visible_text(line));
     if (verbatim_) return;
     text.append(rank.prefix[index_of(stream_kind)]);
     text.append(target.is_terminal() ? visible_text(line) : line);
@@ -117,34 +115,47 @@ void RankOutput::finish(int rank_number, RankStream stream_kind) {
   stream.log.reset();
   if (verbatim_ || stream.splitter.partial().empty()) {
     stream.splitter.finish([&](std::string_view line) {
-      if (stream_kind == RankStream::standard_error) remember(rank, line);
+      if (stream_kind == RankStream::standard_error) rank.error_text.feed(visible_text(line));
     });
   } else {
     feed(rank_number, stream_kind, "\n");
   }
 }
 
-bool RankOutput::wanted(int rank, RankStream stream) {
-  return !sink(stream).broken() || ranks_[static_cast<std::size_t>(rank)].streams[index_of(stream)].log;
-}
-
-void RankOutput::flush(Deadline deadline) {
+void RankOutput::tend() {
   for (const RankStream stream : {RankStream::standard_output, RankStream::standard_error}) {
-    OutputSink& target = sink(stream);
-    while (target.pending() && !deadline.expired()) {
-      pollfd ready{target.fd(), POLLOUT, 0};
-      if (::poll(&ready, 1, deadline.poll_timeout_ms()) > 0) target.write_some();
-    }
+    sink(stream).tend();
+    const std::string trouble = sink(stream).take_trouble();
+    const char* name = stream == RankStream::standard_output ? "output" : "error";
+    if (!trouble.empty()) say(fmt::format("warning: standard {} {}", name, trouble));
   }
 }
 
-void RankOutput::say(std::string_view line) {
-  sink(RankStream::standard_error).append(fmt::format("lockstep: {}\n", line));
+Deadline RankOutput::wake_at() const {
+  const Deadline wake = standard_output_.wake_at();
+  return standard_error_ ? std::min(wake, standard_error_->wake_at()) : wake;
 }
 
-void RankOutput::remember(Rank& rank, std::string_view line) {
-  rank.last_error_lines.emplace_back(visible_text(line).substr(0, kLastLineBytes));
-  if (rank.last_error_lines.size() > kLastLines) rank.last_error_lines.pop_front();
+void RankOutput::write_all(OutputSink& target, Deadline deadline) {
+  while (target.pending() && !deadline.expired()) {
+    pollfd ready{target.fd(), POLLOUT, 0};
+    if (::poll(&ready, 1, deadline.poll_timeout_ms()) > 0) target.write_some();
+  }
+}
+
+void RankOutput::flush(Deadline deadline) {
+  write_all(standard_output_, deadline);
+  standard_output_.give_up();
+  tend();
+  if (const std::uint64_t lost = standard_output_.lost_lines(); lost > 0) {
+    say(fmt::format("warning: {} line{} of standard output {} lost", lost, lost == 1 ? "" : "s",
+                    lost == 1 ? "was" : "were"));
+  }
+  write_all(sink(RankStream::standard_error), deadline);
+}
+
+void RankOutput::say(std::string_view line) {
+  sink(RankStream::standard_error).append_always(fmt::format("lockstep: {}\n", line));
 }
 
 void RankOutput::write_log(Stream& stream, std::string_view bytes) {

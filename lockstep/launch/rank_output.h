@@ -4,7 +4,6 @@
 #pragma once
 
 #include <array>
-#include <deque>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -12,6 +11,7 @@
 
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/unique_fd.h"
+#include "lockstep/launch/error_text.h"
 #include "lockstep/launch/line_splitter.h"
 #include "lockstep/launch/output_sink.h"
 
@@ -38,22 +38,21 @@ class RankOutput {
   void feed(int rank, RankStream stream, std::string_view bytes);
   // The rank's stream has ended: completes a line that lacks its newline.
   void finish(int rank, RankStream stream);
-  // False once nobody reads the stream any more: whoever still writes it should be told by a broken pipe.
-  bool wanted(int rank, RankStream stream);
-  // Writes what is queued; returns when all is written, nobody reads any more, or the deadline passes. Never throws
-  // timeout.
+  // To be called at wake_at() and whenever a sink was written: says what cannot be written, and gives up waiting for
+  // it.
+  void tend();
+  Deadline wake_at() const;
+  // The job is over. Writes what is queued, and says what was lost; returns when all is written, nobody reads any more,
+  // or the deadline passes. Never throws timeout.
   void flush(Deadline deadline);
   // A line of the launcher's own, on standard error.
   void say(std::string_view line);
 
-  const std::deque<std::string>& last_error_lines(int rank) const;
+  const ErrorText& error_text(int rank) const;
   // Where the stream goes: to be polled and written by the caller.
   OutputSink& sink(RankStream stream);
 
  private:
-  static constexpr std::size_t kLastLines = 10;
-  static constexpr std::size_t kLastLineBytes = 2048;
-
   struct Stream {
     LineSplitter splitter;
     UniqueFd log;
@@ -61,13 +60,13 @@ class RankOutput {
   struct Rank {
     std::string prefix[2];  // for standard output and error: colour depends on where they lead
     std::array<Stream, 2> streams;
-    std::deque<std::string> last_error_lines;
+    ErrorText error_text;
   };
 
   void open_logs(const std::string& directory);
-  void remember(Rank& rank, std::string_view line);
   void write_log(Stream& stream, std::string_view bytes);
   void show_progress(Rank& rank, RankStream stream);
+  void write_all(OutputSink& target, Deadline deadline);
 
   bool verbatim_;  // one rank and no prefix: bytes are passed on as they come
   OutputSink standard_output_;

@@ -1,6 +1,7 @@
 #include "lockstep/launch/signal_relay.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -12,13 +13,17 @@ namespace lockstep {
 namespace {
 
 std::atomic<int> g_writer_fd{-1};
-static_assert(std::atomic<int>::is_always_lock_free, "read in a signal handler");
+std::atomic<int> g_handlers{0};  // that run now, in any thread
+static_assert(std::atomic<int>::is_always_lock_free, "used in a signal handler");
 
 void on_signal(int signal) {
   const int saved_errno = errno;
   const auto byte = static_cast<unsigned char>(signal);
+  ++g_handlers;
   // A full pipe loses nothing that matters: it holds thousands of signals already.
-  [[maybe_unused]] const ssize_t written = ::write(g_writer_fd.load(), &byte, 1);
+  if (const int fd = g_writer_fd.load(); fd >= 0) [[maybe_unused]]
+    const ssize_t written = ::write(fd, &byte, 1);
+  --g_handlers;
   errno = saved_errno;
 }
 
@@ -46,6 +51,8 @@ SignalRelay::SignalRelay() {
 SignalRelay::~SignalRelay() {
   for (std::size_t i = 0; i < kSignals.size(); ++i) ::sigaction(kSignals[i], &before_[i], nullptr);
   g_writer_fd.store(-1);
+  // A handler that has read the number must not write into a file that gets it next.
+  while (g_handlers.load() != 0) ::sched_yield();
 }
 
 int SignalRelay::take() {

@@ -11,6 +11,7 @@
 #include <optional>
 #include <vector>
 
+#include "lockstep/base/environment.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
 #include "lockstep/launch/cores.h"
@@ -64,14 +65,20 @@ int integer_variable(const char* name) {
   std::exit(0);
 }
 
-Failure judge(const SpawnReport& report, const std::string& name, const ExitStatus& status) {
+Failure judge(const LocalJob& job, const SpawnReport& report, const std::string& name, int rank,
+              const ExitStatus& status) {
+  Failure failure = job.judge(rank, status);
   const SpawnReport::Content content = report.read();
-  if (content.raised) return {.text = "raised: " + content.what, .lost_a_peer = content.lost_a_peer};
-  if (content.reached) return {.text = status.ok() ? "" : describe(status)};
-  return {.text =
-              fmt::format("{} before it came to spawn(\"{}\"): the copies of the program must take the same path to "
-                          "that call as the process that started them",
-                          describe(status), name)};
+  if (content.raised) {
+    failure.text = "raised: " + content.what;
+    if (content.lost_a_peer) failure.fault = Fault::consequence;
+  } else if (!content.reached) {
+    failure.text = fmt::format(
+        "{} before it came to spawn(\"{}\"): the copies of the program must take the same path to that call "
+        "as the process that started them",
+        describe(status), name);
+  }
+  return failure;
 }
 
 ErrorDetail at_rank(int rank) {
@@ -97,9 +104,9 @@ void supervise(int argc, char** argv, const std::string& call, const SpawnOption
   occupy_standard_descriptors();
   std::cout.flush();
   std::fflush(nullptr);
+  const LocalJob job({.ranks = ranks, .threads_per_rank = options.threads_per_rank});
   std::vector<SpawnReport> reports;
   for (int rank = 0; rank < ranks; ++rank) reports.push_back(SpawnReport::create());
-  const LocalJob job({.ranks = ranks, .threads_per_rank = options.threads_per_rank});
   std::vector<Command> commands;
   for (int rank = 0; rank < ranks; ++rank) {
     const int report_fd = reports[static_cast<std::size_t>(rank)].fd();
@@ -112,8 +119,8 @@ void supervise(int argc, char** argv, const std::string& call, const SpawnOption
   std::optional<RankOutput> output;
   if (options.prefix_output) output.emplace(RankOutputOptions{.prefix = PrefixMode::always}, ranks);
   TreeOptions tree{.grace = options.grace, .job_id = job.id(), .output = output ? &*output : nullptr};
-  tree.judge = [&reports, &options](int rank, const ExitStatus& status) {
-    return judge(reports[static_cast<std::size_t>(rank)], options.name, status);
+  tree.judge = [&job, &reports, &options](int rank, const ExitStatus& status) {
+    return judge(job, reports[static_cast<std::size_t>(rank)], options.name, rank, status);
   };
   const Outcome outcome = run_process_tree(std::move(commands), tree);
   if (const std::string word = job.recordings().save(outcome); !word.empty()) log_info(word);
@@ -132,8 +139,8 @@ ProcessFailed::ProcessFailed(const std::string& message, int rank, int pid, int 
 
 void spawn(int argc, char** argv, const std::function<void(int rank)>& worker, const SpawnOptions& options) {
   const std::string call = next_call(options.name);
-  const char* wanted = std::getenv(kCallVariable);
-  if (wanted == nullptr) {
+  const std::string wanted = EnvironmentReader().text(kCallVariable).value_or("");
+  if (wanted.empty()) {
     supervise(argc, argv, call, options);
   } else if (wanted == call) {
     run_worker(worker, options.prefix_output);

@@ -84,20 +84,23 @@ int sweep_once(int proc, const char* needle, std::size_t needle_bytes) noexcept 
 
 }  // namespace
 
-void kill_job_processes(const char* job_id) noexcept {
+int kill_job_processes(const char* job_id) noexcept {
   constexpr int kMaxSweeps = 500;
   char needle[128] = "LOCKSTEP_JOB_ID=";
-  if (*job_id == '\0' || std::strlen(job_id) > 64) return;
+  if (*job_id == '\0' || std::strlen(job_id) > 64) return 0;
   ::strcat(needle, job_id);
   const int proc = ::open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (proc < 0) return;
+  if (proc < 0) return 0;
+  const int found = sweep_once(proc, needle, std::strlen(needle));
   // Again, because a process may have forked while the list was read.
-  for (int sweep = 0; sweep < kMaxSweeps && sweep_once(proc, needle, std::strlen(needle)) > 0; ++sweep) {
+  for (int sweep = 1, left = found; left > 0 && sweep < kMaxSweeps; ++sweep) {
     const timespec pause{0, 2'000'000};
     ::nanosleep(&pause, nullptr);
     ::lseek(proc, 0, SEEK_SET);
+    left = sweep_once(proc, needle, std::strlen(needle));
   }
   ::close(proc);
+  return found;
 }
 
 }  // namespace lockstep

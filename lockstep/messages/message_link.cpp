@@ -122,6 +122,10 @@ bool MessageLink::next_frame() {
   if (credit_owed_bytes_ >= kCreditStepBytes) {
     controls_.push_back({{.kind = FrameKind::credit, .bytes = std::exchange(credit_owed_bytes_, 0)}, {}});
   }
+  if (controls_.empty() && std::exchange(owes_answer_, false)) {
+    const Bytes answer = observer_.answer_pulse();
+    controls_.push_back({{.kind = FrameKind::answer, .following_bytes = answer.size()}, answer});
+  }
   while (controls_.empty() && !unsent_.empty()) {
     if (next_eager_frame()) return true;
     if (announced_.size() >= kMaxAnnounced) break;
@@ -293,10 +297,7 @@ void MessageLink::read_control() {
       if (header_.bytes > eager_debt_bytes_) throw corrupt("credit for more than was sent");
       eager_debt_bytes_ -= header_.bytes;
       return;
-    case FrameKind::ask: {
-      const Bytes answer = observer_.answer_pulse();
-      return controls_.push_back({{.kind = FrameKind::answer, .following_bytes = answer.size()}, answer});
-    }
+    case FrameKind::ask: owes_answer_ = true; return;  // one for however many questions
     case FrameKind::goodbye: said_goodbye_ = true; return;
     default: throw corrupt(fmt::format("a frame of kind {}", static_cast<std::uint32_t>(header_.kind)));
   }

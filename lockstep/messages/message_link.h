@@ -122,6 +122,7 @@ class MessageLink {
   std::size_t credit_owed_bytes_ = 0;
   std::string reason_of_peer_;
   bool said_goodbye_ = false;
+  bool owes_answer_ = false;  // to a question for a sign of life
 };
 
 }  // namespace lockstep

@@ -10,7 +10,19 @@ namespace {
 
 constexpr const char* kDestroyed = "the messenger was destroyed before it was done";
 
+Error abort_error(const Mesh& mesh, std::string_view reason) {
+  return Error(ErrorKind::aborted, fmt::format("rank {} ended the group: {}", mesh.rank(), reason),
+               {.rank = mesh.rank(), .peer = mesh.rank()});
+}
+
 }  // namespace
+
+void abort_messages(Mesh& mesh, std::string_view reason) noexcept {
+  try {
+    mesh.abort(abort_error(mesh, reason));
+  } catch (const std::exception&) {  // no memory for the text: the group still ends, by this process's death
+  }
+}
 
 Messenger::Messenger(std::unique_ptr<Mesh> mesh, FlightLog log)
     : mesh_(std::move(mesh)), pulse_(mesh_->size(), std::move(log)), thread_([this] { run(); }) {}
@@ -93,8 +105,7 @@ Sighting Messenger::sighting(int rank) const { return sighting_of(*mesh_, pulse_
 
 void Messenger::abort(std::string_view reason) noexcept {
   try {
-    const Error error(ErrorKind::aborted, fmt::format("rank {} ended the group: {}", rank(), reason),
-                      {.rank = rank(), .peer = rank()});
+    const Error error = abort_error(*mesh_, reason);
     mesh_->abort(error);
     const std::lock_guard lock(mutex_);
     if (!abort_) abort_ = error;

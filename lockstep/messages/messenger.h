@@ -38,6 +38,9 @@
 
 namespace lockstep {
 
+// Ends the messages of all ranks of a mesh with Error{aborted}, whether or not they have a Messenger. Never blocks.
+void abort_messages(Mesh& mesh, std::string_view reason) noexcept;
+
 class Messenger final : public Lookout {
  public:
   // log: what it answers from when other ranks ask how this one fares.

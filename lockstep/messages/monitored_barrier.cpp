@@ -5,6 +5,7 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -21,6 +22,8 @@ constexpr std::uint64_t kTags = std::uint64_t{1} << 32;
 constexpr Duration kReportPeriod = std::chrono::milliseconds(200);
 // The word of rank 0 is on its way when the timeout passes.
 constexpr Duration kGrace = std::chrono::milliseconds(50);
+// How long rank 0 stays for its last word to leave, at most.
+constexpr Duration kFarewell = std::chrono::seconds(1);
 
 std::uint64_t arrival_tag(std::uint64_t number) { return kTags + 2 * number; }
 std::uint64_t word_tag(std::uint64_t number) { return kTags + 2 * number + 1; }
@@ -46,6 +49,7 @@ struct RollCall {
     standings.front() = Standing::came;
   }
   bool is_complete(bool wait_all_ranks) const {
+    if (ended) return true;
     const bool has_lost = std::ranges::find(standings, Standing::lost) != standings.end();
     return std::ranges::find(standings, Standing::awaited) == standings.end() || (has_lost && !wait_all_ranks);
   }
@@ -54,7 +58,8 @@ struct RollCall {
   std::condition_variable changed;
   // State below is protected by mutex.
   std::vector<Standing> standings;
-  std::string why_lost;  // the first that was
+  std::string why_lost;        // the first that was
+  std::optional<Error> ended;  // the group, by somebody's abort()
 };
 
 class Warden {
@@ -76,6 +81,7 @@ class Warden {
       const bool is_complete = roll_->changed.wait_until(lock, report, complete);
       const auto standings = roll_->standings;
       const std::string why_lost = roll_->why_lost;
+      if (roll_->ended) throw Error(*roll_->ended);
       lock.unlock();
       const bool is_over = is_complete || deadline.expired();
       const Word word = judge(standings, why_lost, is_over);
@@ -99,6 +105,7 @@ class Warden {
         standing = RollCall::Standing::came;
       } catch (const Error& failure) {
         if (failure.kind() == ErrorKind::timeout) return;
+        if (failure.kind() == ErrorKind::aborted) roll->ended = failure;
         standing = RollCall::Standing::lost;
         if (roll->why_lost.empty()) roll->why_lost = failure.what();
       }
@@ -134,14 +141,23 @@ class Warden {
     std::memcpy(word.text, text.data(), std::min(text.size(), sizeof word.text - 1));
   }
 
-  // Those that are missing hear the last word when they come.
+  // Those that are missing hear the last word when they come. The others hear it even if this rank leaves at once.
   void tell(const std::vector<RollCall::Standing>& standings, const Word& word, bool is_over) {
     const auto copy = std::make_shared<Word>(word);
+    std::vector<Transfer> last_words;
     for (int rank = 1; rank < messenger_.size(); ++rank) {
       if (!is_over && standings[static_cast<std::size_t>(rank)] != RollCall::Standing::came) continue;
       const Transfer sent =
           messenger_.send(rank, word_tag(number_), std::as_bytes(std::span(copy.get(), 1)), Deadline::never());
       sent.on_done([copy](const std::exception_ptr&) {});  // keeps its bytes until they are sent
+      if (is_over && standings[static_cast<std::size_t>(rank)] == RollCall::Standing::came) last_words.push_back(sent);
+    }
+    const Deadline limit = Deadline::after(kFarewell);
+    for (const Transfer& word_to_one : last_words) {
+      try {
+        word_to_one.wait(limit);
+      } catch (const Error&) {  // it has gone, or stands still
+      }
     }
   }
 

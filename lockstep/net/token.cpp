@@ -9,10 +9,11 @@
 
 #include <cerrno>
 #include <charconv>
-#include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <string_view>
 
+#include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 
@@ -20,6 +21,7 @@ namespace lockstep {
 namespace {
 
 constexpr std::size_t kHexDigits = Token::kBytes * 2;
+constexpr int kSeals = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE;
 
 using TokenBytes = std::array<std::uint8_t, Token::kBytes>;
 
@@ -51,17 +53,14 @@ void write_all(int fd, std::string_view text, const std::string& what) {
   }
 }
 
+// Empty if this user has none.
 std::string home_directory() {
-  const char* home = std::getenv("HOME");
-  if (home != nullptr && *home != '\0') return home;
+  if (const auto home = EnvironmentReader().text("HOME")) return *home;
   passwd entry{};
   passwd* found = nullptr;
   char buffer[4096];
   ::getpwuid_r(::geteuid(), &entry, buffer, sizeof buffer, &found);
-  if (found != nullptr && found->pw_dir != nullptr) return found->pw_dir;
-  throw Error(
-      ErrorKind::invalid_argument,
-      "this user has no home directory to keep the job token in; set LOCKSTEP_TOKEN_FILE to a file of mode 0600");
+  return found != nullptr && found->pw_dir != nullptr ? found->pw_dir : "";
 }
 
 void check_owner_and_mode(int fd, const std::string& path) {
@@ -98,11 +97,45 @@ void publish_token(const std::string& path, const Token& token) {
   if (error != 0 && error != EEXIST) throw system_error("making the token file " + path + " failed", error);
 }
 
-int parse_descriptor(const char* text) {
-  int fd = -1;
-  const auto result = std::from_chars(text, text + std::strlen(text), fd);
-  if (result.ec == std::errc() && *result.ptr == '\0' && fd >= 0) return fd;
-  throw Error(ErrorKind::invalid_argument, fmt::format("LOCKSTEP_TOKEN_FD is '{}', not a descriptor number", text));
+// Makes the folder's token unless it has one. Why that is impossible, if it is.
+std::optional<Error> ensure_token(const std::string& directory) {
+  const std::string path = directory + "/token";
+  if (::access(path.c_str(), F_OK) == 0) return std::nullopt;
+  if (::mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST) {
+    return Error(
+        ErrorKind::invalid_argument,
+        fmt::format("cannot make {} for the job token: {}; set LOCKSTEP_TOKEN_FILE to a file of mode 0600 elsewhere",
+                    directory, std::strerror(errno)));
+  }
+  try {
+    publish_token(path, Token::generate());
+  } catch (const Error& error) {
+    return error;
+  }
+  return std::nullopt;
+}
+
+std::optional<Error> ensure_home_token(std::string& directory) {
+  const std::string home = home_directory();
+  if (home.empty()) {
+    return Error(
+        ErrorKind::invalid_argument,
+        "this user has no home directory to keep the job token in; set LOCKSTEP_TOKEN_FILE to a file of mode 0600");
+  }
+  directory = home + "/.lockstep";
+  return ensure_token(directory);
+}
+
+// In /tmp anybody may have made it before.
+void check_private(const std::string& directory) {
+  struct stat status {};
+  if (::lstat(directory.c_str(), &status) != 0) throw system_error("looking at " + directory + " failed", errno);
+  const bool is_private = S_ISDIR(status.st_mode) && status.st_uid == ::geteuid() && (status.st_mode & 077) == 0;
+  if (is_private) return;
+  throw Error(ErrorKind::unauthorized,
+              fmt::format("{} is to keep the job token, but it is not a folder of this user alone; set "
+                          "LOCKSTEP_TOKEN_FILE to a file of mode 0600 elsewhere",
+                          directory));
 }
 
 }  // namespace
@@ -139,35 +172,54 @@ Token Token::from_file(const std::string& path) {
 }
 
 Token Token::from_home() {
-  const std::string directory = home_directory() + "/.lockstep";
-  const std::string path = directory + "/token";
-  if (::access(path.c_str(), F_OK) != 0) {
-    if (::mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST) {
-      throw Error(
-          ErrorKind::invalid_argument,
-          fmt::format("cannot make {} for the job token: {}; set LOCKSTEP_TOKEN_FILE to a file of mode 0600 elsewhere",
-                      directory, std::strerror(errno)));
-    }
-    publish_token(path, generate());
+  std::string directory;
+  if (const auto error = ensure_home_token(directory)) throw Error(*error);
+  return from_file(directory + "/token");
+}
+
+Token Token::from_this_host() {
+  std::string directory;
+  if (!ensure_home_token(directory)) return from_file(directory + "/token");
+  directory = fmt::format("{}/lockstep-{}", EnvironmentReader().text("XDG_RUNTIME_DIR").value_or("/tmp"), ::geteuid());
+  if (::mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST) {
+    throw system_error("making " + directory + " for the job token failed", errno);
   }
-  return from_file(path);
+  check_private(directory);
+  if (const auto error = ensure_token(directory)) throw Error(*error);
+  return from_file(directory + "/token");
 }
 
 Token Token::from_fd(int fd) {
-  Token token;
-  const ssize_t count = ::pread(fd, token.bytes_.data(), kBytes, 0);
-  if (count != static_cast<ssize_t>(kBytes)) {
-    throw Error(
-        ErrorKind::invalid_argument,
-        fmt::format("descriptor {} does not hold a job token ({}); was it closed or reused before the process began?",
-                    fd, count < 0 ? std::strerror(errno) : fmt::format("{} bytes", count)));
+  struct stat status {};
+  const int seals = ::fcntl(fd, F_GET_SEALS);
+  const bool is_ours = seals >= 0 && (seals & kSeals) == kSeals && ::fstat(fd, &status) == 0 &&
+                       status.st_size == static_cast<off_t>(kBytes);
+  char bytes[kBytes];
+  if (!is_ours || ::pread(fd, bytes, kBytes, 0) != static_cast<ssize_t>(kBytes)) {
+    throw Error(ErrorKind::invalid_argument,
+                fmt::format("descriptor {} does not hold a job token. It was closed or used again before this process "
+                            "joined the job, or this process was started by a rank that had joined, which keeps the "
+                            "token to itself: start it without LOCKSTEP_TOKEN_FD in its environment",
+                            fd));
   }
+  // Whoever holds the token belongs to the job. Helpers that a rank starts, perhaps as another user, do not.
+  if (::fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) throw system_error("keeping the job token to this process", errno);
+  return from_bytes({bytes, kBytes});
+}
+
+Token Token::from_bytes(ByteView bytes) {
+  if (bytes.size() != kBytes) {
+    throw Error(ErrorKind::corrupt_data, fmt::format("a job token has {} bytes, and not {}", kBytes, bytes.size()));
+  }
+  Token token;
+  std::memcpy(token.bytes_.data(), bytes.data(), kBytes);
   return token;
 }
 
 Token Token::for_this_process() {
-  if (const char* fd = std::getenv("LOCKSTEP_TOKEN_FD")) return from_fd(parse_descriptor(fd));
-  if (const char* path = std::getenv("LOCKSTEP_TOKEN_FILE")) return from_file(path);
+  const EnvironmentReader reader;
+  if (const auto fd = reader.number("LOCKSTEP_TOKEN_FD", 0)) return from_fd(*fd);
+  if (const auto path = reader.text("LOCKSTEP_TOKEN_FILE")) return from_file(*path);
   return from_home();
 }
 
@@ -175,7 +227,6 @@ UniqueFd Token::to_fd() const {
   UniqueFd fd(::memfd_create("lockstep-token", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd) throw system_error("making a memory file for the job token failed", errno);
   write_all(fd.get(), {reinterpret_cast<const char*>(bytes_.data()), kBytes}, "the job token's memory file");
-  constexpr int kSeals = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE;
   if (::fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) throw system_error("sealing the job token failed", errno);
   return fd;
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 
+#include "lockstep/base/bytes.h"
 #include "lockstep/base/unique_fd.h"
 
 namespace lockstep {
@@ -20,8 +21,14 @@ class Token {
   static Token from_file(const std::string& path);
   // The user's own token, ~/.lockstep/token (mode 0600), made on first use without a race between processes.
   static Token from_home();
-  // Reads a descriptor made by to_fd(), at offset 0; the descriptor stays open.
+  // The same, for a job whose processes are all on this host: without a home that can be written to, the token is kept
+  // in $XDG_RUNTIME_DIR or /tmp, in a folder of the user's own. Error{unauthorized} if that is somebody else's.
+  static Token from_this_host();
+  // Reads a descriptor made by to_fd(), at offset 0. It stays open, but what this process executes from now on does not
+  // inherit it. Error{invalid_argument} if it is anything else: a number that was closed and used again, say.
   static Token from_fd(int fd);
+  // Error{corrupt_data} unless there are kBytes of them.
+  static Token from_bytes(ByteView bytes);
   // For a process of this job: LOCKSTEP_TOKEN_FD, else LOCKSTEP_TOKEN_FILE, else from_home().
   static Token for_this_process();
 

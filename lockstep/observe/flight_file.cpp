@@ -15,6 +15,7 @@
 #include "lockstep/base/format.h"
 #include "lockstep/base/unique_fd.h"
 #include "lockstep/observe/flight_layout.h"
+#include "lockstep/observe/process_recorder.h"
 
 namespace lockstep {
 namespace {
@@ -127,15 +128,18 @@ FlightSnapshot read_flight_file(const std::string& path) {
 std::vector<FlightSnapshot> read_flight_directory(const std::string& directory) {
   std::vector<FlightSnapshot> snapshots;
   std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
-    if (entry.path().extension() == ".flight") snapshots.push_back(read_flight_file(entry.path().string()));
+  std::filesystem::directory_iterator entry(directory, error);
+  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+    const std::filesystem::path& path = entry->path();
+    if (is_flight_file_name(path.filename().string())) snapshots.push_back(read_flight_file(path.string()));
   }
   if (error) {
     throw Error(ErrorKind::invalid_argument,
                 fmt::format("cannot read the directory {}: {}", directory, error.message()));
   }
   if (snapshots.empty()) {
-    throw Error(ErrorKind::invalid_argument, fmt::format("{} holds no flight recordings (files *.flight)", directory));
+    throw Error(ErrorKind::invalid_argument,
+                fmt::format("{} holds no flight recordings (files rank_<r>.flight)", directory));
   }
   std::ranges::sort(snapshots, {}, &FlightSnapshot::rank);
   for (const FlightSnapshot& each : snapshots) {

@@ -130,6 +130,26 @@ void FlightMemory::sign() const {
   header.pid.store(::getpid(), std::memory_order_release);
 }
 
+std::optional<FlightFailure> FlightMemory::last_failure() const {
+  FlightRecord last;
+  for (std::uint64_t number = 0; number < flight::kSlots; ++number) {
+    FlightRecord record;
+    if (read_slot(slot(number), record) != flight::SlotState::whole || !is_sound(record)) continue;
+    const bool over = record.state == FlightState::done || record.state == FlightState::failed;
+    const auto end = [](const FlightRecord& each) { return std::pair(each.finished_ns, each.number); };
+    if (over && end(record) > end(last)) last = record;
+  }
+  if (last.state != FlightState::failed || last.error == 0) return std::nullopt;
+  FlightFailure failure{.kind = static_cast<ErrorKind>(last.error - 1)};
+  FlightGroup group_of_it;
+  const bool known = read_slot(group(last.group), group_of_it) == flight::SlotState::whole &&
+                     group_of_it.number == last.group && is_sound(group_of_it);
+  if (!known || last.error_peer < 0) return failure;
+  failure.is_own = last.error_peer == group_of_it.rank;
+  if (group_of_it.size == header().world_size) failure.peer = last.error_peer;
+  return failure;
+}
+
 void FlightMemory::save(const std::string& path, std::string_view ended) const {
   std::vector<char> copy(flight::kBytes);
   std::memcpy(copy.data(), data_, copy.size());

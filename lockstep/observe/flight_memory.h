@@ -3,9 +3,11 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <string_view>
 
+#include "lockstep/base/error.h"
 #include "lockstep/base/unique_fd.h"
 #include "lockstep/observe/flight_layout.h"
 
@@ -16,6 +18,13 @@ struct FlightIdentity {
   int rank = -1;  // of the job
   int world_size = 0;
   std::string job_id = {};
+};
+
+// How the operation that ended last failed.
+struct FlightFailure {
+  ErrorKind kind = ErrorKind::internal;
+  int peer = -1;        // the rank of the job that the error names; -1: none, or of a part of the job
+  bool is_own = false;  // it names the recording rank itself
 };
 
 class FlightMemory {
@@ -42,6 +51,8 @@ class FlightMemory {
   void sign() const;
   // Whether a process has.
   bool is_signed() const { return header().pid.load(std::memory_order_acquire) != 0; }
+  // Nothing if the operation that ended last went well, or none has ended.
+  std::optional<FlightFailure> last_failure() const;
   // Writes a copy to a file (mode 0600), with how the process ended. Error{internal} with the path.
   void save(const std::string& path, std::string_view ended) const;
 

@@ -3,9 +3,9 @@
 #include <sys/stat.h>
 
 #include <cerrno>
-#include <cstdlib>
 #include <string>
 
+#include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 
@@ -14,11 +14,12 @@ namespace {
 
 FlightMemory open_memory(const FlightIdentity& identity) {
   try {
-    if (const char* fd = std::getenv(kFlightFdVariable)) return FlightMemory::inherit(std::atoi(fd));
-    const char* directory = std::getenv(kFlightDirectoryVariable);
-    if (directory != nullptr && *directory != '\0' && identity.rank >= 0) {
-      make_flight_directory(directory);
-      return FlightMemory::make_file(std::string(directory) + "/" + flight_file_name(identity.rank), identity);
+    const EnvironmentReader reader;
+    if (const auto fd = reader.number(kFlightFdVariable, 0)) return FlightMemory::inherit(*fd);
+    const auto directory = reader.text(kFlightDirectoryVariable);
+    if (directory && identity.rank >= 0) {
+      make_flight_directory(*directory);
+      return FlightMemory::make_file(*directory + "/" + flight_file_name(identity.rank), identity);
     }
   } catch (const Error& error) {
     log_warning(std::string(error.what()) + "; operations of this rank are not kept for a post-mortem");
@@ -29,6 +30,14 @@ FlightMemory open_memory(const FlightIdentity& identity) {
 }  // namespace
 
 std::string flight_file_name(int rank) { return "rank_" + std::to_string(rank) + ".flight"; }
+
+bool is_flight_file_name(std::string_view name) {
+  constexpr std::string_view kBegin = "rank_";
+  constexpr std::string_view kEnd = ".flight";
+  if (!name.starts_with(kBegin) || !name.ends_with(kEnd) || name.size() <= kBegin.size() + kEnd.size()) return false;
+  name = name.substr(kBegin.size(), name.size() - kBegin.size() - kEnd.size());
+  return name.find_first_not_of("0123456789") == std::string_view::npos;
+}
 
 void make_flight_directory(const std::string& path) {
   if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {

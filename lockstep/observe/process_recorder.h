@@ -5,6 +5,9 @@
 // are wanted in one place, whoever issued them. Any thread may call; a recording that cannot be made is a warning.
 #pragma once
 
+#include <string>
+#include <string_view>
+
 #include "lockstep/observe/flight_recorder.h"
 
 namespace lockstep {
@@ -14,6 +17,7 @@ inline constexpr const char* kFlightDirectoryVariable = "LOCKSTEP_FLIGHT";
 
 // "rank_3.flight"
 std::string flight_file_name(int rank);
+bool is_flight_file_name(std::string_view name);
 // Makes a directory (mode 0700) unless it is there. Error{internal} with the path.
 void make_flight_directory(const std::string& path);
 

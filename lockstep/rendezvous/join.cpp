@@ -1,4 +1,5 @@
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,8 +13,10 @@
 #include "lockstep/base/long_wait.h"
 #include "lockstep/base/process_watch.h"
 #include "lockstep/net/handshake.h"
+#include "lockstep/net/wire.h"
 #include "lockstep/rendezvous/introduction.h"
 #include "lockstep/rendezvous/join_plan.h"
+#include "lockstep/rendezvous/launchers.h"
 #include "lockstep/rendezvous/local_node.h"
 #include "lockstep/rendezvous/peer_watch.h"
 #include "lockstep/rendezvous/probe.h"
@@ -34,10 +37,21 @@ constexpr Duration kHolderTimeout = std::chrono::seconds(1);
 constexpr Duration kFarewell = std::chrono::seconds(1);
 constexpr const char* kIntroductions = "rendezvous";  // what the introduction uses of a world's store
 
-Token token_for(const JoinOptions& options, const JoinPlan& plan) {
-  if (options.token) return *options.token;
+bool on_this_host(const Endpoint& endpoint) {
+  return endpoint.host == "localhost" || endpoint.host == "::1" || endpoint.host.starts_with("127.");
+}
+
+// The token that the user has said, if any.
+std::optional<Token> given_token(const JoinOptions& options, const JoinPlan& plan) {
+  if (options.token) return options.token;
   if (plan.token_fd) return Token::from_fd(*plan.token_fd);
-  return plan.token_file.empty() ? Token::from_home() : Token::from_file(plan.token_file);
+  if (!plan.token_file.empty()) return Token::from_file(plan.token_file);
+  return std::nullopt;
+}
+
+Token token_for(const JoinOptions& options, const JoinPlan& plan) {
+  if (const auto token = given_token(options, plan)) return *token;
+  return on_this_host(plan.endpoint) ? Token::from_this_host() : Token::from_home();
 }
 
 HandshakeSettings settings_for(const JoinPlan& plan, const Token& token) {
@@ -45,14 +59,6 @@ HandshakeSettings settings_for(const JoinPlan& plan, const Token& token) {
           .job_id = plan.job_id,
           .channel = Channel::store,
           .mine = local_claims(plan.rank, plan.size, plan.generation)};
-}
-
-std::optional<Refusal> refuse_other_generation(const Claims& claims, std::uint64_t generation) {
-  if (claims.generation == generation) return std::nullopt;
-  return Refusal{
-      ErrorKind::invalid_argument,
-      fmt::format("this job is at generation {}, and {} came with generation {}; was the job restarted in between?",
-                  generation, to_string(claims), claims.generation)};
 }
 
 // A store takes two connections a rank while they join, and this rank one to each other; the usual soft limit would
@@ -74,9 +80,7 @@ std::shared_ptr<StoreServer> host_store(const JoinPlan& plan, const Token& token
   allow_connections(plan.size);
   StoreServerOptions options{.token = token, .job_id = plan.job_id};
   options.claims = local_claims(plan.rank, plan.size, plan.generation);
-  options.admission = [generation = plan.generation](const Claims& claims) {
-    return refuse_other_generation(claims, generation);
-  };
+  options.admission = admit_generation(plan.generation);
   auto server = std::make_shared<StoreServer>(Endpoint{plan.bind_host, plan.endpoint.port}, std::move(options));
   const std::string& name = plan.endpoint.host;
   if (server->address().is_loopback() && name != "localhost" && name != server->address().host()) {
@@ -134,13 +138,29 @@ MeetingPlace meet_over_tcp(const JoinPlan& plan, const Token& token, Deadline de
       try {
         store->connect(std::min(deadline, Deadline::after(kHolderTimeout)));
       } catch (const Error&) {
-        throw bind_error;
+        if (!plan.launched) throw bind_error;
+        throw Error(bind_error.kind(), fmt::format("{}; MASTER_PORT sets another", bind_error.what()));
       }
     }
   }
   place.address = reach(*store, plan, deadline, notice_after);
   place.store = std::move(store);
   return place;
+}
+
+// Ranks that have one process of their launcher in common are told from those of other jobs by its number.
+void name_job_after_launcher(JoinPlan& plan) {
+  ucred launcher{};
+  socklen_t length = sizeof launcher;
+  if (::getsockopt(*plan.job_fd, SOL_SOCKET, SO_PEERCRED, &launcher, &length) != 0 || launcher.pid <= 0) {
+    throw Error(ErrorKind::invalid_argument,
+                fmt::format("{} has left no connection to it in descriptor {}, from which the ranks would know their "
+                            "job; set MASTER_PORT to a free port, the same for all",
+                            plan.source, *plan.job_fd));
+  }
+  const std::string job = fmt::format("process-{}", launcher.pid);
+  plan.endpoint.port = port_of_job(job);
+  if (plan.job_id == kDefaultJobId) plan.job_id = job;
 }
 
 MeetingPlace meet(const JoinOptions& options, const JoinPlan& plan, const Token& token, Deadline deadline) {
@@ -152,6 +172,7 @@ MeetingPlace meet(const JoinOptions& options, const JoinPlan& plan, const Token&
     }
     case Meeting::launcher:
     case Meeting::rank_zero: return meet_over_tcp(plan, token, deadline, options.notice_after);
+    case Meeting::bootstrap:  // has become one of the others
     case Meeting::alone: break;
   }
   return {std::make_shared<MemoryStore>(), nullptr, "127.0.0.1"};
@@ -186,6 +207,103 @@ std::vector<Interface> candidates(const JoinPlan& plan, const std::string& addre
   if (preferred == all.end()) return {{"", address}};  // loopback, or an alias that no interface has as its first
   std::rotate(all.begin(), preferred, preferred + 1);
   return all;
+}
+
+// Many hosts have their own name in /etc/hosts with a loopback address; to the others it means their real one.
+void avoid_own_loopback(JoinPlan& plan, Deadline deadline) {
+  const bool hosts_for_others = plan.launched && plan.meeting == Meeting::rank_zero && plan.rank == 0;
+  if (!hosts_for_others || plan.bind_host != plan.endpoint.host || on_this_host(plan.endpoint)) return;
+  if (!resolve(plan.endpoint, deadline).front().is_loopback()) return;
+  plan.endpoint.host = candidates(plan, first_interface_address()).front().address;
+  plan.bind_host = plan.endpoint.host;
+}
+
+// What rank 0 tells the others: where its store is, and the token unless each has been given one; or what went wrong.
+struct Invitation {
+  Endpoint store;
+  Bytes token;
+  std::string failure;
+};
+
+Bytes encode(const Invitation& invitation) {
+  Bytes out;
+  put_bytes(out, invitation.failure);
+  put_bytes(out, invitation.store.host);
+  put_u32(out, invitation.store.port);
+  put_bytes(out, invitation.token);
+  return out;
+}
+
+Invitation decode_invitation(ByteView encoded) {
+  WireReader reader(encoded, "rank 0's invitation");
+  Invitation invitation;
+  invitation.failure = reader.bytes();
+  invitation.store.host = reader.bytes();
+  invitation.store.port = static_cast<std::uint16_t>(reader.u32());
+  invitation.token = reader.bytes();
+  return invitation;
+}
+
+void check_bootstrap(const Bootstrap& bootstrap, const JoinPlan& plan) {
+  if (plan.expected_size.value_or(bootstrap.size) == bootstrap.size) return;
+  throw Error(ErrorKind::invalid_argument,
+              fmt::format("{} says rank {} of {}, but the launcher has started {}: start the program with the launcher "
+                          "of the {} that it links, or set LOCKSTEP_LAUNCHER=none for worlds of one",
+                          bootstrap.name, bootstrap.rank, bootstrap.size, *plan.expected_size, bootstrap.name));
+}
+
+// The library that started the ranks says who they are, and carries rank 0's invitation to the others.
+MeetingPlace meet_by_bootstrap(const JoinOptions& options, JoinPlan& plan, Token& token, Deadline deadline) {
+  const Bootstrap bootstrap = options.bootstrap();
+  check_bootstrap(bootstrap, plan);
+  plan.rank = bootstrap.rank;
+  plan.size = bootstrap.size;
+  plan.source = bootstrap.name;
+  plan.launched = true;
+  plan.meeting = plan.size == 1 ? Meeting::alone : Meeting::rank_zero;
+  if (plan.meeting == Meeting::alone) return meet(options, plan, token, deadline);
+  const std::optional<Token> given = given_token(options, plan);
+  token = given ? *given : Token::generate();
+  MeetingPlace place;
+  Invitation invitation;
+  if (plan.rank == 0) {
+    try {
+      if (plan.endpoint.host.empty()) plan.endpoint.host = candidates(plan, first_interface_address()).front().address;
+      if (plan.bind_host.empty()) plan.bind_host = plan.endpoint.host;
+      place.hosted = host_store(plan, token);
+      plan.endpoint.port = place.hosted->port();
+      invitation.store = plan.endpoint;
+      if (!given) invitation.token.assign(reinterpret_cast<const char*>(token.bytes().data()), Token::kBytes);
+    } catch (const Error& error) {
+      invitation.failure = error.what();
+    }
+  }
+  invitation = decode_invitation(bootstrap.from_rank_zero(encode(invitation), deadline));
+  if (!invitation.failure.empty()) {
+    throw Error(ErrorKind::invalid_argument, "rank 0 cannot share a store with the others: " + invitation.failure);
+  }
+  plan.endpoint = invitation.store;
+  if (!given) token = Token::from_bytes(invitation.token);
+  auto store = std::make_shared<TcpStore>(plan.endpoint, settings_for(plan, token));
+  place.address = store->connect(deadline);
+  place.store = std::move(store);
+  return place;
+}
+
+// Whether this is the one process of its host that says what concerns them all, as far as can be known now.
+bool speaks_for_host(const JoinPlan& plan) {
+  if (plan.local_rank) return *plan.local_rank == 0;
+  return EnvironmentReader().text("LOCAL_RANK").value_or("0") == "0";
+}
+
+// Once, by the rank that the user reads first: who decided, in words that he can check.
+void say_source(const JoinPlan& plan) {
+  if (!plan.advice.empty()) log_info(plan.advice);
+  if (plan.rank != 0) return;
+  std::string text = fmt::format("rank {} of {}, from {}", plan.rank, plan.size, plan.source);
+  if (!plan.endpoint.host.empty() && plan.size > 1)
+    text += fmt::format("; the store is at {}", to_string(plan.endpoint));
+  plan.launched&& plan.size > 1 ? log_info(text) : log_debug(text);
 }
 
 Member describe_self(const JoinPlan& plan, const std::string& address) {
@@ -276,17 +394,27 @@ void give_up(const Membership& membership, const Error& error) noexcept {
 }  // namespace
 
 Membership join(const JoinOptions& options, const Environment& environment) {
-  const JoinPlan plan = plan_join(options, environment);
+  check_log_level();
+  JoinPlan plan = plan_join(options, environment);
+  if (speaks_for_host(plan)) warn_of_unknown_variables();
+  if (plan.job_fd) name_job_after_launcher(plan);
   const Deadline deadline = Deadline::after(options.timeout);
   Membership membership;
+  MeetingPlace place;
+  if (plan.meeting == Meeting::bootstrap) {
+    place = meet_by_bootstrap(options, plan, membership.token, deadline);
+  } else {
+    membership.token = plan.meeting == Meeting::alone ? Token::generate() : token_for(options, plan);
+  }
+  avoid_own_loopback(plan, deadline);
+  say_source(plan);
   membership.rank = plan.rank;
   membership.size = plan.size;
   membership.generation = plan.generation;
   membership.job_id = plan.job_id;
   membership.source = plan.source;
-  membership.token = plan.meeting == Meeting::alone ? Token::generate() : token_for(options, plan);
 
-  MeetingPlace place = meet(options, plan, membership.token, deadline);
+  if (place.store == nullptr) place = meet(options, plan, membership.token, deadline);
   membership.hosted = std::move(place.hosted);
   const Member me = describe_self(plan, place.address);
   try {

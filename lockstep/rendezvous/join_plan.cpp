@@ -1,53 +1,24 @@
 #include "lockstep/rendezvous/join_plan.h"
 
-#include <charconv>
+#include <algorithm>
+#include <array>
 #include <string_view>
 #include <vector>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
+#include "lockstep/rendezvous/launchers.h"
 #include "lockstep/rendezvous/url.h"
 
 namespace lockstep {
 namespace {
 
+constexpr std::string_view kSwitch = "LOCKSTEP_LAUNCHER";
+constexpr std::array<std::string_view, 8> kSwitchValues{"none",  "env",  "slurm", "openmpi",
+                                                        "mpich", "flux", "pmix",  "kubernetes"};
+constexpr std::string_view kNone = kSwitchValues[0], kEnv = kSwitchValues[1];
+
 Error invalid(const std::string& text) { return Error(ErrorKind::invalid_argument, text); }
-
-template <typename Number>
-Number parse_number(std::string_view text, std::string_view what) {
-  Number number{};
-  const char* end = text.data() + text.size();
-  const auto result = std::from_chars(text.data(), end, number);
-  if (result.ec != std::errc() || result.ptr != end)
-    throw invalid(fmt::format("{} is '{}', not an integer", what, text));
-  return number;
-}
-
-class Reader {
- public:
-  explicit Reader(const Environment& environment) : environment_(environment) {}
-
-  // An empty variable counts as not set, as shell scripts mean it.
-  std::optional<std::string> text(const char* name) const {
-    const char* value = environment_ ? environment_(name) : nullptr;
-    if (value == nullptr || *value == '\0') return std::nullopt;
-    return value;
-  }
-  std::optional<int> number(const char* name) const {
-    const auto value = text(name);
-    if (!value) return std::nullopt;
-    return parse_number<int>(*value, name);
-  }
-  bool any_of(std::initializer_list<const char*> names) const {
-    for (const char* name : names) {
-      if (text(name)) return true;
-    }
-    return false;
-  }
-
- private:
-  const Environment& environment_;
-};
 
 // The one value that argument and URL give, if any; both is an error.
 std::optional<int> argument_or_url(const std::optional<int>& argument, const Url& url, const char* name) {
@@ -57,7 +28,8 @@ std::optional<int> argument_or_url(const std::optional<int>& argument, const Url
     throw invalid(fmt::format("{} is given twice, as {} in init_method and as {} in the arguments; give it once", name,
                               found->second, *argument));
   }
-  return parse_number<int>(found->second, fmt::format("{} in init_method", name));
+  const std::string what = fmt::format("{} in init_method", name);
+  return EnvironmentReader([&](const char*) { return found->second.c_str(); }).number<int>(what.c_str());
 }
 
 void check_numbers(const JoinPlan& plan) {
@@ -76,19 +48,14 @@ void check_numbers(const JoinPlan& plan) {
   if (plan.node_rank && *plan.node_rank < 0) throw invalid(fmt::format("GROUP_RANK {} is negative", *plan.node_rank));
 }
 
-void read_job(const Reader& reader, JoinPlan& plan) {
-  const auto first_of = [&](const char* own, const char* torch, const char* otherwise) {
-    if (auto value = reader.text(own)) return *value;
-    return reader.text(torch).value_or(otherwise);
-  };
-  plan.job_id = first_of("LOCKSTEP_JOB_ID", "TORCHELASTIC_RUN_ID", "default");
-  const char* source = reader.text("LOCKSTEP_GENERATION") ? "LOCKSTEP_GENERATION" : "TORCHELASTIC_RESTART_COUNT";
-  plan.generation =
-      parse_number<std::uint64_t>(first_of("LOCKSTEP_GENERATION", "TORCHELASTIC_RESTART_COUNT", "0"), source);
+void read_job(const EnvironmentReader& reader, JoinPlan& plan) {
+  plan.job_id = reader.first_of({"LOCKSTEP_JOB_ID", "TORCHELASTIC_RUN_ID"}).value_or(kDefaultJobId);
+  plan.generation = reader.number<std::uint64_t>("LOCKSTEP_GENERATION", 0)
+                        .value_or(reader.number<std::uint64_t>("TORCHELASTIC_RESTART_COUNT", 0).value_or(0));
   plan.local_rank = reader.number("LOCAL_RANK");
   plan.local_size = reader.number("LOCAL_WORLD_SIZE");
   plan.node_rank = reader.number("GROUP_RANK");
-  plan.token_fd = reader.number("LOCKSTEP_TOKEN_FD");
+  plan.token_fd = reader.number("LOCKSTEP_TOKEN_FD", 0);
   plan.token_file = reader.text("LOCKSTEP_TOKEN_FILE").value_or("");
   plan.address = reader.text("LOCKSTEP_ADDRESS").value_or("");
   plan.interfaces = reader.text("LOCKSTEP_IFNAME").value_or("");
@@ -110,7 +77,7 @@ void plan_given_store(const JoinOptions& options, JoinPlan& plan) {
 }
 
 // Rank and size from arguments, URL or environment, in this order.
-void read_rank_and_size(const JoinOptions& options, const Url& url, const Reader& reader,
+void read_rank_and_size(const JoinOptions& options, const Url& url, const EnvironmentReader& reader,
                         std::vector<const char*>& missing, JoinPlan& plan) {
   auto rank = argument_or_url(options.rank, url, "rank");
   auto size = argument_or_url(options.world_size, url, "world_size");
@@ -122,15 +89,31 @@ void read_rank_and_size(const JoinOptions& options, const Url& url, const Reader
   plan.size = size.value_or(1);
 }
 
-void plan_env(const JoinOptions& options, const Url& url, const Reader& reader, JoinPlan& plan) {
-  if (!url.target.empty())
-    throw invalid(fmt::format("init_method '{}': nothing may follow env://", options.init_method));
-  const bool anything = options.rank || options.world_size || !url.query.empty() ||
-                        reader.any_of({"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCKSTEP_STORE"});
-  if (!anything) {
-    plan.source = "alone";
-    return;
+// A world of one among several processes of a launcher would be an accident: they would all do the same work.
+void check_alone(std::string_view who, const JoinPlan& plan, const std::vector<Launch>& launches) {
+  if (plan.size > 1) return;
+  for (const Launch& launch : launches) {
+    if (launch.size.value_or(launch.rank + 1) <= 1) continue;
+    throw invalid(
+        fmt::format("by {} this process is a world of one, but {}. {}={} goes by that launcher; {}={} says that all of "
+                    "its processes are to be worlds of one",
+                    who, to_string(launch), kSwitch, launch.key, kSwitch, kNone));
   }
+}
+
+// RANK and WORLD_SIZE may be left over from elsewhere. With LOCAL_RANK they are those of a nearer launcher.
+void check_agreement(const JoinPlan& plan, const std::vector<Launch>& launches) {
+  check_alone("RANK and WORLD_SIZE", plan, launches);
+  if (launches.empty() || !launches.front().size) return;
+  const Launch& launch = launches.front();
+  if (plan.rank == launch.rank && plan.size == *launch.size) return;
+  throw invalid(
+      fmt::format("RANK and WORLD_SIZE say rank {} of {}, but {}. Unset RANK and WORLD_SIZE to go by the launcher, or "
+                  "set {}={} if they are meant",
+                  plan.rank, plan.size, to_string(launch), kSwitch, kEnv));
+}
+
+void plan_variables(const JoinOptions& options, const Url& url, const EnvironmentReader& reader, JoinPlan& plan) {
   std::vector<const char*> missing;
   read_rank_and_size(options, url, reader, missing, plan);
   plan.source = "environment RANK, WORLD_SIZE";
@@ -149,8 +132,8 @@ void plan_env(const JoinOptions& options, const Url& url, const Reader& reader, 
   }
   if (!missing.empty()) {
     throw invalid(
-        fmt::format("the environment lacks {}; start the program with a launcher (lockstep run, torchrun), or set "
-                    "{} in every process",
+        fmt::format("the environment lacks {}; start the program with a launcher (lockstep run, torchrun, srun, "
+                    "mpirun), or set {} in every process",
                     fmt::join(missing, ", "), missing.size() == 1 ? "it" : "them"));
   }
   if (plan.meeting == Meeting::rank_zero && reader.text("TORCHELASTIC_USE_AGENT_STORE") == "True") {
@@ -159,9 +142,104 @@ void plan_env(const JoinOptions& options, const Url& url, const Reader& reader, 
   }
 }
 
-void plan_url(const JoinOptions& options, const Url& url, const Reader& reader, JoinPlan& plan) {
+// MASTER_ADDR and MASTER_PORT go before what can be told from the launcher's own variables.
+void place_store(const Launch& launch, const EnvironmentReader& reader, std::vector<const char*>& missing,
+                 JoinPlan& plan) {
+  plan.meeting = Meeting::rank_zero;
+  plan.endpoint.host = reader.text("MASTER_ADDR").value_or(launch.host);
+  if (plan.endpoint.host.empty()) missing.push_back("MASTER_ADDR");
+  if (const auto port = reader.text("MASTER_PORT")) {
+    plan.endpoint.port = parse_port(*port, "MASTER_PORT");
+    if (plan.endpoint.port == 0) throw invalid("MASTER_PORT is 0, with which the other ranks cannot find rank 0");
+  } else if (launch.port != 0 || !launch.job.empty()) {
+    plan.endpoint.port = launch.port != 0 ? launch.port : port_of_job(launch.job);
+  } else if (launch.job_fd) {
+    plan.job_fd = launch.job_fd;
+  } else {
+    missing.push_back("MASTER_PORT");
+  }
+}
+
+void plan_launched(const Launch& launch, const EnvironmentReader& reader, JoinPlan& plan) {
+  std::vector<const char*> missing;
+  const auto size = reader.number("WORLD_SIZE");
+  if (size && launch.size && size != launch.size) {
+    throw invalid(
+        fmt::format("WORLD_SIZE is {}, but {}; unset WORLD_SIZE, or set RANK as well", *size, to_string(launch)));
+  }
+  if (!size && !launch.size) missing.push_back("WORLD_SIZE");
+  plan.rank = launch.rank;
+  plan.size = launch.size.value_or(size.value_or(1));
+  plan.local_rank = launch.local_rank;
+  plan.local_size = launch.local_size;
+  plan.node_rank = launch.node_rank;
+  plan.generation = reader.number<std::uint64_t>("LOCKSTEP_GENERATION", 0).value_or(launch.generation);
+  if (plan.job_id == kDefaultJobId && !launch.job.empty()) plan.job_id = launch.job;
+  plan.source = fmt::format("{} ({})", launch.launcher, launch.variables);
+  plan.launched = true;
+  if (plan.size > 1 || !missing.empty()) place_store(launch, reader, missing, plan);
+  if (missing.empty()) return;
+  throw invalid(fmt::format("{}, but the environment lacks {}: {}. {}={} makes every process a world of its own",
+                            to_string(launch), fmt::join(missing, ", "), launch.remedy, kSwitch, kNone));
+}
+
+// What is left is one process with nothing around it. An allocation of Slurm does not start programs.
+void plan_alone(const EnvironmentReader& reader, JoinPlan& plan) {
+  plan.source = "alone";
+  const int tasks = reader.number("SLURM_NTASKS").value_or(1);
+  if (tasks > 1 && reader.has("SLURM_JOB_ID")) {
+    plan.advice = fmt::format("alone, in a Slurm job with {} tasks: only srun starts a program in each of them", tasks);
+  }
+}
+
+const Launch& named_launch(std::string_view name, const std::vector<Launch>& launches) {
+  const auto found = std::ranges::find(launches, name, &Launch::key);
+  if (found != launches.end()) return *found;
+  throw invalid(
+      fmt::format("{} is {}, but this process has not been started so: the variables are missing", kSwitch, name));
+}
+
+void plan_env(const JoinOptions& options, const Url& url, const EnvironmentReader& reader, JoinPlan& plan) {
+  if (!url.target.empty())
+    throw invalid(fmt::format("init_method '{}': nothing may follow env://", options.init_method));
+  const bool in_arguments = options.rank || options.world_size || !url.query.empty();
+  const auto choice = reader.choice(kSwitch.data(), kSwitchValues);
+  const std::string_view wanted = choice ? kSwitchValues[*choice] : "";
+  // What is said on purpose needs no look at launchers, whose variables may be anything then.
+  if (in_arguments || wanted == kEnv || reader.has("LOCKSTEP_STORE")) return plan_variables(options, url, reader, plan);
+  if (wanted == kNone) {
+    plan.source = fmt::format("{}={}", kSwitch, kNone);
+    return;
+  }
+  const std::vector<Launch> launches = find_launches(reader);
+  const Launch* nearest = launches.empty() ? nullptr : &launches.front();
+  if (!wanted.empty()) {
+    plan_launched(named_launch(wanted, launches), reader, plan);
+  } else if (reader.has("RANK")) {
+    plan_variables(options, url, reader, plan);
+    if (!reader.has("LOCAL_RANK")) check_agreement(plan, launches);
+  } else if (options.bootstrap) {
+    plan.meeting = Meeting::bootstrap;
+    if (nearest != nullptr) plan.expected_size = nearest->size;
+    if (nearest != nullptr && nearest->host == kLoopback) plan.endpoint.host = kLoopback;
+  } else if (nearest != nullptr) {
+    plan_launched(*nearest, reader, plan);
+    check_alone(fmt::format("{} ({})", nearest->launcher, nearest->variables), plan, launches);
+  } else if (reader.has_any_of({"WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"})) {
+    plan_variables(options, url, reader, plan);
+  } else {
+    plan_alone(reader, plan);
+  }
+}
+
+void plan_url(const JoinOptions& options, const Url& url, const EnvironmentReader& reader, JoinPlan& plan) {
   std::vector<const char*> missing;
   read_rank_and_size(options, url, reader, missing, plan);
+  if (const auto launches = find_launches(reader); missing.size() == 2 && !launches.empty() && launches.front().size) {
+    plan.rank = launches.front().rank;
+    plan.size = *launches.front().size;
+    missing.clear();
+  }
   if (!missing.empty()) {
     throw invalid(
         fmt::format("init_method '{}' needs rank and world_size, as in '?rank=1&world_size=4', as arguments or in "
@@ -186,7 +264,7 @@ void plan_url(const JoinOptions& options, const Url& url, const Reader& reader, 
 }  // namespace
 
 JoinPlan plan_join(const JoinOptions& options, const Environment& environment) {
-  const Reader reader(environment);
+  const EnvironmentReader reader(environment);
   JoinPlan plan;
   read_job(reader, plan);
   if (options.store) {
@@ -196,14 +274,14 @@ JoinPlan plan_join(const JoinOptions& options, const Environment& environment) {
     url.scheme == "env" ? plan_env(options, url, reader, plan) : plan_url(options, url, reader, plan);
   }
   check_numbers(plan);
+  const auto bind = reader.text("LOCKSTEP_BIND");
+  plan.bind_host = bind == "any" ? "0.0.0.0" : bind.value_or(plan.endpoint.host);
   if (plan.meeting == Meeting::rank_zero) {
     if (plan.size == 1) {
       plan.meeting = Meeting::alone;
-    } else if (plan.endpoint.port == 0) {
+    } else if (plan.endpoint.port == 0 && !plan.job_fd) {
       throw invalid(fmt::format("{}: with port 0 the other ranks cannot find rank 0; choose a port", plan.source));
     }
-    const std::string bind = reader.text("LOCKSTEP_BIND").value_or(plan.endpoint.host);
-    plan.bind_host = bind == "any" ? "0.0.0.0" : bind;
   }
   return plan;
 }

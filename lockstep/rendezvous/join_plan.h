@@ -11,12 +11,15 @@
 
 namespace lockstep {
 
+inline constexpr const char* kDefaultJobId = "default";
+
 enum class Meeting {
   alone,        // a world of one, nobody to meet
   given_store,  // in JoinOptions::store
   file,         // in a file store at `path`
   launcher,     // in the store that a launcher hosts at `endpoint`
   rank_zero,    // in the store that rank 0 hosts at `endpoint`
+  bootstrap,    // as rank_zero; JoinOptions::bootstrap says rank and size, and tells the others where
 };
 
 struct JoinPlan {
@@ -30,6 +33,10 @@ struct JoinPlan {
   std::string job_id;
   std::uint64_t generation = 0;
   std::string source;
+  bool launched = false;             // by another launcher, which the source names
+  std::optional<int> job_fd;         // the endpoint's port, and the job, follow from the process at its other end
+  std::optional<int> expected_size;  // with bootstrap: what a launcher says
+  std::string advice;                // for the user, if something may not be meant
   std::optional<int> token_fd;
   std::string token_file;
   std::string address;     // LOCKSTEP_ADDRESS

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lockstep/base/deadline.h"
+#include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
 #include "lockstep/net/token.h"
 #include "lockstep/store/store.h"
@@ -18,6 +19,15 @@ namespace lockstep {
 
 class PeerWatch;
 class StoreServer;
+
+// A library that has started the ranks and can carry a word from rank 0 to the others before they have met, as MPI can.
+struct Bootstrap {
+  std::string name = {};  // "MPI"
+  int rank = 0;
+  int size = 1;
+  // Rank 0's text on every rank; what the others give does not matter. All ranks call it. Error{timeout}.
+  std::function<std::string(const std::string& text, Deadline deadline)> from_rank_zero = {};
+};
 
 // Where and as what one process joins. Unset fields are taken from the environment or the URL.
 struct JoinOptions {
@@ -29,6 +39,8 @@ struct JoinOptions {
   std::optional<int> world_size;
   // Unset: LOCKSTEP_TOKEN_FD, else LOCKSTEP_TOKEN_FILE, else the user's own.
   std::optional<Token> token;
+  // With env://, where no variable says RANK: asked for rank and size.
+  std::function<Bootstrap()> bootstrap;
   // From start to everyone present.
   Duration timeout = std::chrono::minutes(5);
   // After so long the log says for whom this process waits, and then ever more rarely.
@@ -72,13 +84,13 @@ struct Membership {
   std::shared_ptr<PeerWatch> watch;  // sees ranks die until finish_joining()
 };
 
-using Environment = std::function<const char*(const char* name)>;  // std::getenv's shape
-
 // Joins and waits until all ranks are there. With nothing set anywhere: a world of one, over a memory store.
-//   env://                 RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT; optional LOCAL_RANK, LOCAL_WORLD_SIZE,
-//   GROUP_RANK tcp://host:port        rank 0 hosts the store there, as it does at MASTER_ADDR:MASTER_PORT file:///path
-//   the store is a file that all processes can reach
-// Both take ?rank=1&world_size=4. Besides these, from the environment:
+//   env://             RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT; optional LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK.
+//                      Without RANK: what other launchers say, see launchers.h and docs/LAUNCHING.md
+//   tcp://host:port    rank 0 hosts the store there, as it does at MASTER_ADDR:MASTER_PORT
+//   file:///path       the store is a file that all processes can reach
+// The last two take ?rank=1&world_size=4. Besides these, from the environment:
+//   LOCKSTEP_LAUNCHER          who is believed about ranks, where several say something; "none" for a world of one
 //   LOCKSTEP_STORE=host:port   with env://: a launcher hosts the store there, and MASTER_* are not used
 //   LOCKSTEP_JOB_ID, LOCKSTEP_GENERATION   else TORCHELASTIC_RUN_ID, TORCHELASTIC_RESTART_COUNT, else "default" and 0
 //   TORCHELASTIC_USE_AGENT_STORE=True      torchrun's own store holds MASTER_PORT: the port above it is used

@@ -15,7 +15,7 @@ namespace lockstep {
 
 inline constexpr std::size_t kMaxStoreKeyBytes = std::size_t{8} << 10;
 inline constexpr std::size_t kMaxStoreValueBytes = std::size_t{8} << 20;
-inline constexpr std::size_t kMaxStoreKeys = std::size_t{128} << 10;
+inline constexpr std::size_t kMaxStoreKeys = std::size_t{1} << 20;
 inline constexpr std::size_t kMaxStoreBytes = std::size_t{256} << 20;
 
 class Store {

@@ -21,6 +21,7 @@ std::vector<StoreRequest> StoreConnection::read() {
   char buffer[kReadBytes];
   const std::size_t wanted = handshake_ ? std::min(handshake_->wanted(), sizeof buffer) : sizeof buffer;
   const std::size_t count = recv_some(fd_.get(), std::as_writable_bytes(std::span(buffer, wanted)));
+  if (count > 0) silent_ = false;
   const ByteView received(buffer, count);
   std::vector<StoreRequest> requests;
   if (handshake_) {
@@ -49,11 +50,18 @@ void StoreConnection::send(const StoreReply& reply, std::size_t limit_bytes) {
   }
 }
 
+// A client that always leaves something unread must not make the server keep all that it has read.
+void StoreConnection::forget_sent() {
+  if (sent_ < kReadBytes || sent_ < output_.size() / 2) return;
+  output_.erase(0, sent_);
+  sent_ = 0;
+}
+
 void StoreConnection::flush() {
   while (has_output()) {
     const std::size_t count = send_some(fd_.get(), as_span(ByteView(output_).substr(sent_)));
-    if (count == 0) return;
     sent_ += count;
+    if (count == 0) return forget_sent();
   }
   output_ = Bytes();
   sent_ = 0;

@@ -21,6 +21,8 @@ class StoreConnection {
   int fd() const { return fd_.get(); }
   const std::string& peer() const { return peer_; }
   bool half_open() const { return handshake_.has_value(); }
+  // Nothing has come from it yet.
+  bool silent() const { return silent_; }
   Deadline handshake_deadline() const { return handshake_deadline_; }
 
   // Reads once and returns the requests that are complete.
@@ -31,15 +33,19 @@ class StoreConnection {
   void flush();
   bool has_output() const { return sent_ < output_.size(); }
 
+  // Nothing came from it since.
+  TimePoint last_request = steady_clock().now();
   // The events for which the server's epoll watches this connection now; it keeps what it was told last.
   std::uint32_t watched_events = 0;
 
  private:
   void advance_handshake();
+  void forget_sent();
 
   UniqueFd fd_;
   std::string peer_;
   std::optional<Handshake> handshake_;
+  bool silent_ = true;
   Deadline handshake_deadline_;
   FrameBuffer frames_{kMaxStoreFrameBytes};
   Bytes output_;

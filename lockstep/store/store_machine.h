@@ -45,6 +45,7 @@ class StoreMachine {
   void drop(ConnectionId connection, TimePoint now);
 
   std::size_t waiting() const { return waiters_.size(); }
+  bool is_waiting(ConnectionId connection) const { return by_connection_.contains(connection); }
   // Of connections that are open.
   std::size_t wills() const { return wills_.size() - by_delay_.size(); }
 

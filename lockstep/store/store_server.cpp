@@ -1,11 +1,16 @@
 #include "lockstep/store/store_server.h"
 
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <condition_variable>
+#include <cstring>
+#include <exception>
 #include <list>
 #include <map>
 #include <mutex>
@@ -24,13 +29,30 @@ using namespace std::chrono_literals;
 
 constexpr Duration kBindTimeout = 10s;
 constexpr Duration kAcceptPause = 100ms;  // after running out of descriptors
+constexpr auto kFailurePause = 10ms;      // after running out of memory
 // How long a newcomer may take before the next one is let in over the limit of half-open connections in its place. A
 // crowd of honest clients needs far less; strangers who say nothing hold up the queue for no more than this.
 constexpr Duration kPatience = 20ms;
 constexpr std::uint64_t kListenerTag = 0;
 constexpr std::uint64_t kWakerTag = 1;
 
+// Why a connection is closed; empty if its client has closed it.
+std::string reason_of(const std::exception& failure) {
+  const auto* error = dynamic_cast<const Error*>(&failure);
+  return error != nullptr && error->kind() == ErrorKind::peer_lost ? "" : failure.what();
+}
+
 }  // namespace
+
+Admission admit_generation(std::uint64_t generation) {
+  return [generation](const Claims& claims) -> std::optional<Refusal> {
+    if (claims.generation == generation) return std::nullopt;
+    return Refusal{
+        ErrorKind::invalid_argument,
+        fmt::format("this job is at generation {}, and {} came with generation {}; was the job restarted in between?",
+                    generation, to_string(claims), claims.generation)};
+  };
+}
 
 class StoreServer::Loop {
  public:
@@ -65,11 +87,13 @@ class StoreServer::Loop {
   using Connections = std::map<ConnectionId, StoreConnection>;
 
   void run();
+  bool run_once();
   void watch(int operation, int fd, std::uint32_t events, std::uint64_t tag);
   void accept_all();
   void pause_accepting(Deadline until);
   void resume_accepting();
   bool is_crowded() const { return half_open_.size() >= options_.limits.half_open; }
+  ConnectionId in_the_way() const;
   void add(UniqueFd fd);
   void serve(ConnectionId id);
   void deliver(const std::vector<AddressedReply>& replies);
@@ -78,7 +102,8 @@ class StoreServer::Loop {
   void close_late_handshakes();
   void complain(std::string text) { complaints_.warn(std::move(text)); }
   void count_wills();
-  std::optional<Refusal> admit(const Claims& claims) const;
+  std::optional<Refusal> admit(const Claims& claims);
+  bool close_idlest();
   int next_timeout_ms() const;
 
   StoreServerOptions options_;
@@ -112,25 +137,42 @@ int StoreServer::Loop::next_timeout_ms() const {
 }
 
 void StoreServer::Loop::run() {
+  for (;;) {
+    try {
+      if (!run_once()) break;
+    } catch (const std::exception& failure) {  // out of memory, most likely, and not while one client was served
+      complain(failure.what());
+      ::poll(nullptr, 0, kFailurePause / 1ms);
+    }
+  }
+  // Nobody shall wait for a server that has ended.
+  ::shutdown(listener_.fd(), SHUT_RDWR);
+  connections_.clear();
+}
+
+// False when it is over.
+bool StoreServer::Loop::run_once() {
   constexpr int kMaxEvents = 64;
   epoll_event events[kMaxEvents];
-  for (;;) {
-    const int count = ::epoll_wait(epoll_.get(), events, kMaxEvents, next_timeout_ms());
-    if (count < 0 && errno != EINTR) return complain(fmt::format("the store server stops: epoll: errno {}", errno));
-    for (int i = 0; i < count; ++i) {
-      const std::uint64_t tag = events[i].data.u64;
-      if (tag == kWakerTag) return;
-      if (tag == kListenerTag) {
-        accept_all();
-      } else if (connections_.contains(tag)) {  // not closed by an earlier event of this batch
-        serve(tag);
-      }
-    }
-    close_late_handshakes();
-    if (accept_again_.expired() || (paused_by_crowd_ && !is_crowded())) resume_accepting();
-    deliver(machine_.expire(steady_clock().now()));
-    count_wills();
+  const int count = ::epoll_wait(epoll_.get(), events, kMaxEvents, next_timeout_ms());
+  if (count < 0 && errno != EINTR) {
+    complain(fmt::format("the store server stops: waiting for events: {}", std::strerror(errno)));
+    return false;
   }
+  for (int i = 0; i < count; ++i) {
+    const std::uint64_t tag = events[i].data.u64;
+    if (tag == kWakerTag) return false;
+    if (tag == kListenerTag) {
+      accept_all();
+    } else if (connections_.contains(tag)) {  // not closed by an earlier event of this batch
+      serve(tag);
+    }
+  }
+  close_late_handshakes();
+  if (accept_again_.expired() || (paused_by_crowd_ && !is_crowded())) resume_accepting();
+  deliver(machine_.expire(steady_clock().now()));
+  count_wills();
+  return true;
 }
 
 void StoreServer::Loop::count_wills() {
@@ -142,7 +184,7 @@ void StoreServer::Loop::accept_all() {
   try {
     for (;;) {
       if (is_crowded()) {
-        const Deadline oldest = connections_.at(half_open_.front()).handshake_deadline();
+        const Deadline oldest = connections_.at(in_the_way()).handshake_deadline();
         const Deadline patience = Deadline::at(oldest.when() - options_.limits.handshake + kPatience);
         if (!patience.expired()) {
           paused_by_crowd_ = true;
@@ -153,11 +195,19 @@ void StoreServer::Loop::accept_all() {
       if (!fd) return;
       add(std::move(fd));
     }
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     // Out of descriptors or memory: those who are connected go on, newcomers wait in the kernel's queue.
     complain(error.what());
     pause_accepting(Deadline::after(kAcceptPause));
   }
+}
+
+// Of the half-open connections the one to close for the next: an honest client says something as soon as it has
+// connected.
+ConnectionId StoreServer::Loop::in_the_way() const {
+  const auto silent =
+      std::ranges::find_if(half_open_, [this](ConnectionId id) { return connections_.at(id).silent(); });
+  return silent == half_open_.end() ? half_open_.front() : *silent;
 }
 
 void StoreServer::Loop::pause_accepting(Deadline until) {
@@ -172,8 +222,7 @@ void StoreServer::Loop::resume_accepting() {
 }
 
 void StoreServer::Loop::add(UniqueFd fd) {
-  if (is_crowded())
-    close(half_open_.front(), "too many connections are still in their handshake, and this is the oldest");
+  if (is_crowded()) close(in_the_way(), "too many connections are still in their handshake, and this is the oldest");
   const HandshakeSettings settings{
       .token = options_.token, .job_id = options_.job_id, .channel = Channel::store, .mine = options_.claims};
   const ConnectionId id = next_id_++;
@@ -186,12 +235,27 @@ void StoreServer::Loop::add(UniqueFd fd) {
   watch(EPOLL_CTL_ADD, entry->second.fd(), EPOLLIN, id);
 }
 
-std::optional<Refusal> StoreServer::Loop::admit(const Claims& claims) const {
-  if (connections_.size() - half_open_.size() >= options_.limits.connections) {
-    return Refusal{ErrorKind::internal,
-                   fmt::format("the store server already has {} connections, its limit", options_.limits.connections)};
+std::optional<Refusal> StoreServer::Loop::admit(const Claims& claims) {
+  const bool is_full = connections_.size() - half_open_.size() >= options_.limits.connections;
+  if (is_full && !close_idlest()) {
+    return Refusal{ErrorKind::internal, fmt::format("the store server already has {} connections, its limit, and all "
+                                                    "of them wait for something",
+                                                    options_.limits.connections)};
   }
   return options_.admission ? options_.admission(claims) : std::nullopt;
+}
+
+// Clients keep connections for their next calls. One that is closed meanwhile is made anew.
+bool StoreServer::Loop::close_idlest() {
+  auto idlest = connections_.end();
+  for (auto each = connections_.begin(); each != connections_.end(); ++each) {
+    const StoreConnection& connection = each->second;
+    if (connection.half_open() || connection.has_output() || machine_.is_waiting(each->first)) continue;
+    if (idlest == connections_.end() || connection.last_request < idlest->second.last_request) idlest = each;
+  }
+  if (idlest == connections_.end()) return false;
+  close(idlest->first, "");
+  return true;
 }
 
 void StoreServer::Loop::serve(ConnectionId id) {
@@ -202,13 +266,14 @@ void StoreServer::Loop::serve(ConnectionId id) {
     connection.flush();
     requests = connection.read();
     if (was_half_open && !connection.half_open()) half_open_.remove(id);
+    connection.last_request = steady_clock().now();
     update_watch(id, connection);
-  } catch (const Error& error) {
-    return close(id, error.kind() == ErrorKind::peer_lost ? "" : error.what());
-  }
-  for (const StoreRequest& request : requests) {
-    if (!connections_.contains(id)) return;  // it was closed while it was answered
-    deliver(machine_.handle(id, request, steady_clock().now()));
+    for (const StoreRequest& request : requests) {
+      if (!connections_.contains(id)) return;  // it was closed while it was answered
+      deliver(machine_.handle(id, request, steady_clock().now()));
+    }
+  } catch (const std::exception& failure) {
+    if (connections_.contains(id)) close(id, reason_of(failure));
   }
 }
 
@@ -219,8 +284,8 @@ void StoreServer::Loop::deliver(const std::vector<AddressedReply>& replies) {
     try {
       found->second.send(reply, options_.limits.output_bytes);
       update_watch(to, found->second);
-    } catch (const Error& error) {
-      close(to, error.kind() == ErrorKind::peer_lost ? "" : error.what());
+    } catch (const std::exception& failure) {
+      close(to, reason_of(failure));
     }
   }
 }

@@ -1,7 +1,9 @@
 // A StoreServer shares one key-value map with the processes of a job over TCP. launcher or rank 0 -> StoreServer <-
 // TcpStore. One thread serves all connections and never waits for one of them. Thread-safe. Every connection begins
 // with the handshake of net/handshake.h on Channel::store; nobody without the job's token gets further, or stays longer
-// than 2 s. It logs refused strangers (at most one line a second) and never ends because of a client.
+// than 2 s. It logs refused strangers (at most one line a second, and never waits for who reads it) and never ends
+// because of a client. If the system fails it (no memory, no events), it closes what it cannot serve, so that nobody
+// waits for an answer in vain.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +18,9 @@
 namespace lockstep {
 
 struct StoreServerLimits {
-  std::size_t connections = 4096;                    // authenticated; the next is refused with the limit in the text
+  // Authenticated. For the next one, that which has been idle longest is closed, and its client connects anew when it
+  // needs it; if all are waiting for something, the next is refused with the limit in the text.
+  std::size_t connections = 4096;
   std::size_t half_open = 64;                        // still in the handshake; the oldest is dropped for the next
   std::size_t output_bytes = std::size_t{16} << 20;  // queued to one connection that does not read; then it is dropped
   Duration handshake = kHandshakeTimeout;
@@ -30,6 +34,9 @@ struct StoreServerOptions {
   Admission admission = {};
   StoreServerLimits limits = {};
 };
+
+// Takes clients of this generation of the job: what is left of an earlier one must not write between the ranks of now.
+Admission admit_generation(std::uint64_t generation);
 
 class StoreServer {
  public:

@@ -17,7 +17,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::size_t kIdleConnections = 8;
+// Kept for further calls. Few calls block at once, and a server has to serve the connections of all ranks.
+constexpr std::size_t kIdleConnections = 2;
 constexpr int kMostDamaged = 3;  // handshakes or messages in one call
 // How long a server that was reached before may be silent in a handshake until the connection counts as broken.
 constexpr Duration kHandshakePatience = 3s;

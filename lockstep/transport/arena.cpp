@@ -22,7 +22,6 @@ namespace lockstep {
 namespace {
 
 using namespace std::chrono_literals;
-using arena::AbortRecord;
 using arena::RankControl;
 using arena::RankState;
 using arena::Slot;
@@ -154,7 +153,8 @@ bool Arena::warn_of_stopped(const std::function<bool(int)>& waiting_for, Duratio
 
 void Arena::stop(const Error& error) const {
   abort(error);
-  throw_abort(header_->abort, rank_);
+  check_abort();
+  throw Error(error);
 }
 
 void Arena::leave_shared_core(const std::function<bool(int)>& waiting_for) const {
@@ -196,7 +196,7 @@ void Arena::await_slowly(const std::function<bool()>& ready, const std::function
     std::atomic_thread_fence(std::memory_order_seq_cst);  // pairs with ring()
     const bool done = ready();
     now = steady_clock().now();
-    if (!done && !deadline.expired(now) && header_->abort.state.load(std::memory_order_acquire) == AbortRecord::none) {
+    if (!done && !deadline.expired(now) && !has_abort(header_->abort)) {
       futex_wait(&mine.doorbell, heard, std::min<Duration>(kLivenessPeriod, deadline.remaining(now)));
     }
     mine.sleeping.store(0, std::memory_order_relaxed);

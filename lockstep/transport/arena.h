@@ -104,8 +104,7 @@ class Arena {
   void abort(const Error& error) const noexcept;
   // Throws what abort() recorded, if anything.
   void check_abort() const {
-    if (header_->abort.state.load(std::memory_order_acquire) == arena::AbortRecord::set)
-      throw_abort(header_->abort, rank_);
+    if (has_abort(header_->abort)) throw_abort(header_->abort, rank_);
   }
 
  private:

@@ -13,7 +13,7 @@
 namespace lockstep::arena {
 
 inline constexpr std::uint64_t kMagic = 0x314e45524150534cULL;  // "LSPAREN1"
-inline constexpr std::uint32_t kVersion = 3;
+inline constexpr std::uint32_t kVersion = 4;
 inline constexpr std::size_t kCacheLine = 64;
 inline constexpr std::size_t kPage = 4096;
 
@@ -62,14 +62,19 @@ struct RankControl {
 
 inline constexpr std::size_t kAbortTextBytes = 2048;
 
-// The first error that ends the group, for all ranks to repeat.
+// The first error that ends the group, for all ranks to repeat. Who wants to end it takes a place, writes there, and
+// then points to it, unless somebody else was first. So a writer that stops or dies half way holds nobody up.
 struct AbortRecord {
-  enum : std::uint32_t { none, writing, set };
-  alignas(kCacheLine) std::atomic<std::uint32_t> state;
-  std::uint32_t kind;
-  std::int32_t peer;
-  std::uint32_t text_bytes;
-  char text[kAbortTextBytes];
+  struct Place {
+    std::uint32_t kind;
+    std::int32_t peer;
+    std::uint32_t text_bytes;
+    char text[kAbortTextBytes];
+  };
+  static constexpr std::uint32_t kPlaces = 3;
+  alignas(kCacheLine) std::atomic<std::uint32_t> first;  // 1 + the place that counts; 0: the group goes on
+  std::atomic<std::uint32_t> taken;                      // places; more than there are if more have tried
+  Place places[kPlaces];
 };
 
 // One rank of an arena mesh.

@@ -17,7 +17,6 @@ namespace lockstep {
 namespace {
 
 using namespace std::chrono_literals;
-using arena::AbortRecord;
 using arena::kRingBytes;
 using arena::RingRank;
 
@@ -123,7 +122,7 @@ std::size_t ArenaMesh::recv_some(int peer, MutableByteSpan data) {
 
 bool ArenaMesh::is_ready(std::span<const Interest> interests) {
   if (is_woken_.load(std::memory_order_relaxed) && is_woken_.exchange(false)) return true;
-  if (rings_.abort().state.load(std::memory_order_acquire) != AbortRecord::none) return true;
+  if (has_abort(rings_.abort())) return true;
   return std::ranges::any_of(interests, [&](const Interest& each) {
     if (left(each.peer) || (each.readable && ring(each.peer, rank_).filled() != 0)) return true;
     return each.writable && ring(rank_, each.peer).filled() < kRingBytes;
@@ -202,7 +201,7 @@ void ArenaMesh::abort(const Error& error) noexcept {
 }
 
 void ArenaMesh::check_abort() const {
-  if (rings_.abort().state.load(std::memory_order_acquire) != AbortRecord::none) throw_abort(rings_.abort(), rank_);
+  if (has_abort(rings_.abort())) throw_abort(rings_.abort(), rank_);
 }
 
 Error ArenaMesh::lost(int rank) const {

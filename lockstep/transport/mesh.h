@@ -28,7 +28,8 @@ class Mesh {
   virtual std::string_view peer_state(int /*peer*/) const { return {}; }
 
   // Moves some bytes without blocking and returns how many; 0 means "not now".
-  // Error{peer_lost} names the rank whose stream ended. Once the mesh is aborted, every call throws that error.
+  // Error{peer_lost} names the rank whose stream ended. Error{corrupt_data}, on all ranks, names the two between which
+  // data was damaged, where the mesh can tell. Once the mesh is aborted, every call throws that error.
   virtual std::size_t send_some(int peer, ByteSpan data) = 0;
   virtual std::size_t recv_some(int peer, MutableByteSpan data) = 0;
 

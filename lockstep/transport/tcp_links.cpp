@@ -36,8 +36,12 @@ void set_tcp_option(int fd, int option, int value) {
 // What a connection is for; see connection_claim().
 constexpr std::uint64_t kControl = 0;
 constexpr int kNumberBits = 32;
+constexpr std::uint64_t kUnchecked = std::uint64_t{1} << 63;
 std::uint64_t number_of(const Claims& claims) { return claims.number & ((std::uint64_t{1} << kNumberBits) - 1); }
-std::uint64_t for_data_of(const Claims& claims) { return claims.number >> kNumberBits; }
+std::uint64_t for_data_of(const Claims& claims) { return (claims.number & ~kUnchecked) >> kNumberBits; }
+Checksums checksums_of(const Claims& claims) {
+  return (claims.number & kUnchecked) == 0 ? Checksums::on : Checksums::off;
+}
 
 void tune(int fd, std::uint64_t number) {
   if (number != kControl) return tune_tcp(fd, Duration::zero());
@@ -65,6 +69,7 @@ class Connector {
     await_everyone();
     for (int peer = 0; peer < settings_.rank; ++peer) connect(peer);
     accept_all(acceptor);
+    link(settings_.rank).who = to_string(local_claims(settings_.rank, settings_.size, settings_.generation));
     // All are connected, so one that hosts the store may have left with it already.
     try {
       store_.remove(key(settings_.rank), std::min(deadline_, Deadline::after(kFarewellTimeout)));
@@ -121,7 +126,8 @@ class Connector {
 
   // One whose handshake breaks off is made again: the peer may have been too busy for it, or had a crowd of strangers.
   void connect(int peer, std::uint64_t number, const Endpoint& endpoint) {
-    const HandshakeSettings handshake = handshake_settings(connection_claim(number, link(peer).data.size()));
+    const HandshakeSettings handshake =
+        handshake_settings(connection_claim(number, link(peer).data.size(), settings_.checksums));
     for (;;) {
       Claims claims;
       UniqueFd fd;
@@ -185,14 +191,18 @@ class Connector {
     }
     const std::size_t here = link(claims.rank).data.size();
     if (for_data_of(claims) != here) {
-      const std::string why = fmt::format(
-          "{} makes {} connections for data where rank {} expects {}: their number (LOCKSTEP_CONNECTIONS, "
-          "GroupOptions::connections) must be the same on all ranks",
-          to_string(claims), for_data_of(claims), settings_.rank, here);
-      // This rank would wait in vain, since that one gives up.
-      mismatch_.emplace(ErrorKind::invalid_argument, fmt::format("mesh '{}': {}", settings_.name, why),
-                        ErrorDetail{.rank = settings_.rank, .peer = claims.rank});
-      return refuse(why);
+      return refuse_and_fail(
+          claims, fmt::format("{} makes {} connections for data where rank {} expects {}: their number "
+                              "(LOCKSTEP_CONNECTIONS, GroupOptions::connections) must be the same on all ranks",
+                              to_string(claims), for_data_of(claims), settings_.rank, here));
+    }
+    if (checksums_of(claims) != settings_.checksums) {
+      const bool has_them = settings_.checksums == Checksums::on;
+      return refuse_and_fail(
+          claims, fmt::format("{} sends its data {} checksums where rank {} expects it {}: whether there are any "
+                              "(LOCKSTEP_CHECKSUMS, GroupOptions::checksums) must be the same on all ranks",
+                              to_string(claims), has_them ? "without" : "with", settings_.rank,
+                              has_them ? "with them" : "without"));
     }
     if (number_of(claims) > here) {
       return refuse(
@@ -204,6 +214,13 @@ class Connector {
       return refuse(fmt::format("{} is here already", link(claims.rank).who));
     }
     return {};
+  }
+
+  // This rank would wait in vain, since that one gives up.
+  Refusal refuse_and_fail(const Claims& claims, const std::string& why) {
+    mismatch_.emplace(ErrorKind::invalid_argument, fmt::format("mesh '{}': {}", settings_.name, why),
+                      ErrorDetail{.rank = settings_.rank, .peer = claims.rank});
+    return {ErrorKind::invalid_argument, why};
   }
 
   std::vector<int> unconnected_ranks() {
@@ -236,8 +253,9 @@ class Connector {
 
 }  // namespace
 
-std::uint64_t connection_claim(std::uint64_t number, std::size_t for_data) {
-  return number | static_cast<std::uint64_t>(for_data) << kNumberBits;
+std::uint64_t connection_claim(std::uint64_t number, std::size_t for_data, Checksums checksums) {
+  const std::uint64_t claim = number | static_cast<std::uint64_t>(for_data) << kNumberBits;
+  return checksums == Checksums::on ? claim : claim | kUnchecked;
 }
 
 std::vector<TcpLink> connect_tcp_links(const TcpMeshSettings& settings, Store& store, Deadline deadline) {

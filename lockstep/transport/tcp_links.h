@@ -20,10 +20,10 @@ struct TcpLink {
 };
 
 // What a handshake claims as its number: which connection of the pair this is (0: for control, else 1 + the index of
-// one for data), and how many for data its sender makes. Both ends must want as many.
-std::uint64_t connection_claim(std::uint64_t number, std::size_t for_data);
+// one for data), how many for data its sender makes, and whether those carry checksums. Both ends must want the same.
+std::uint64_t connection_claim(std::uint64_t number, std::size_t for_data, Checksums checksums);
 
-// By rank; the own entry is empty. Errors as connect_tcp_mesh().
+// By rank; the own entry has only a name. Errors as connect_tcp_mesh().
 std::vector<TcpLink> connect_tcp_links(const TcpMeshSettings& settings, Store& store, Deadline deadline);
 
 }  // namespace lockstep

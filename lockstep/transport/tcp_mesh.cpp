@@ -22,6 +22,7 @@
 #include "lockstep/net/framing.h"
 #include "lockstep/net/wire.h"
 #include "lockstep/transport/byte_rings.h"
+#include "lockstep/transport/checked_stream.h"
 #include "lockstep/transport/tcp_links.h"
 
 namespace lockstep {
@@ -47,6 +48,9 @@ struct Readiness {
 struct Peer {
   TcpLink link;
   std::vector<Readiness> ready;  // of link.data
+  // Of link.data as well; empty without checksums.
+  std::vector<CheckedSender> senders;
+  std::vector<CheckedReceiver> receivers;
   // How far the streams have come, which says whose turn it is among several connections.
   std::uint64_t sent = 0;
   std::uint64_t received = 0;
@@ -60,11 +64,24 @@ struct Peer {
   std::size_t limit(std::uint64_t position, std::size_t bytes) const {
     return link.data.size() == 1 ? bytes : std::min<std::size_t>(bytes, kStripeBytes - position % kStripeBytes);
   }
+  bool is_readable(std::size_t turn) const {
+    return ready[turn].readable || (!receivers.empty() && receivers[turn].has_data());
+  }
+  ssize_t send(std::size_t turn, ByteSpan data) {
+    const int fd = link.data[turn].get();
+    if (!senders.empty()) return senders[turn].send(fd, data);
+    return ::send(fd, data.data(), data.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  }
+  ssize_t receive(std::size_t turn, MutableByteSpan space) {
+    const int fd = link.data[turn].get();
+    if (!receivers.empty()) return receivers[turn].receive(fd, space);
+    return ::recv(fd, space.data(), space.size(), MSG_DONTWAIT);
+  }
 };
 
 class TcpMesh final : public Mesh {
  public:
-  TcpMesh(int rank, std::vector<TcpLink> links, const NodeMemory& node);
+  TcpMesh(int rank, std::vector<TcpLink> links, const NodeMemory& node, Checksums checksums);
   ~TcpMesh() override;
 
   int rank() const override { return rank_; }
@@ -91,6 +108,9 @@ class TcpMesh final : public Mesh {
   Error lost(int rank, const std::string& why);
   std::size_t not_now(int rank, bool& ready);
   bool is_over(const Peer& peer) const { return peer.state != PeerState::alive; }
+
+  // As ::recv() from one connection. What was damaged ends the mesh.
+  ssize_t receive(int rank, std::size_t turn, MutableByteSpan space);
 
   // Through memory.
   ByteRing ring_to(const Peer& peer) const { return rings_->ring(place_, peer.neighbour); }
@@ -135,7 +155,7 @@ constexpr std::uint64_t kWakeId = ~std::uint64_t{0};
 constexpr std::uint64_t kNumbers = kMaxConnections + 1;
 std::uint64_t event_id(int rank, std::uint64_t number) { return static_cast<std::uint64_t>(rank) * kNumbers + number; }
 
-TcpMesh::TcpMesh(int rank, std::vector<TcpLink> links, const NodeMemory& node)
+TcpMesh::TcpMesh(int rank, std::vector<TcpLink> links, const NodeMemory& node, Checksums checksums)
     : rank_(rank),
       peers_(links.size()),
       keep_alive_(node.keep_alive),
@@ -152,6 +172,10 @@ TcpMesh::TcpMesh(int rank, std::vector<TcpLink> links, const NodeMemory& node)
     peer.link = std::move(links[static_cast<std::size_t>(each)]);
     if (each == rank_) continue;
     peer.ready.resize(peer.link.data.size());
+    if (checksums == Checksums::on) {
+      peer.senders.resize(peer.link.data.size());
+      peer.receivers.resize(peer.link.data.size());
+    }
     for (std::size_t i = 0; i < peer.link.data.size(); ++i) {
       watch(peer.link.data[i].get(), EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, event_id(each, i + 1));
     }
@@ -184,7 +208,7 @@ std::size_t TcpMesh::send_some(int to, ByteSpan data) {
   if (!peer.ready[turn].writable || data.empty()) return 0;
   const std::size_t bytes = peer.limit(peer.sent, data.size());
   for (;;) {
-    const ssize_t count = ::send(peer.link.data[turn].get(), data.data(), bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+    const ssize_t count = peer.send(turn, data.first(bytes));
     if (count >= 0) {
       peer.sent += static_cast<std::uint64_t>(count);
       return static_cast<std::size_t>(count);
@@ -199,10 +223,10 @@ std::size_t TcpMesh::recv_some(int from, MutableByteSpan data) {
   Peer& peer = this->peer(from);
   if (peer.neighbour >= 0) return take_some(from, data);
   const std::size_t turn = peer.turn(peer.received);
-  if (!peer.ready[turn].readable || data.empty()) return 0;
+  if (data.empty() || !peer.is_readable(turn)) return 0;
   const std::size_t bytes = peer.limit(peer.received, data.size());
   for (;;) {
-    const ssize_t count = ::recv(peer.link.data[turn].get(), data.data(), bytes, MSG_DONTWAIT);
+    const ssize_t count = receive(from, turn, data.first(bytes));
     if (count > 0) {
       peer.received += static_cast<std::uint64_t>(count);
       return static_cast<std::size_t>(count);
@@ -210,6 +234,21 @@ std::size_t TcpMesh::recv_some(int from, MutableByteSpan data) {
     if (count == 0) throw lost(from, "its process ended or closed the connection");
     if (errno == EAGAIN || errno == EWOULDBLOCK) return not_now(from, peer.ready[turn].readable);
     if (errno != EINTR) throw lost(from, std::strerror(errno));
+  }
+}
+
+ssize_t TcpMesh::receive(int from, std::size_t turn, MutableByteSpan space) {
+  Peer& peer = this->peer(from);
+  try {
+    return peer.receive(turn, space);
+  } catch (const Error& damage) {
+    abort(Error(damage.kind(),
+                fmt::format("data from {} to {} was damaged on its way: {}; look for a bad network card, cable, switch "
+                            "or memory between them",
+                            peer.link.who, this->peer(rank_).link.who, damage.what()),
+                {.rank = rank_, .peer = from}));
+    check_aborted();
+    throw;
   }
 }
 
@@ -261,7 +300,7 @@ bool TcpMesh::is_ready(const Interest& interest) {
     if (is_over(peer) || (interest.readable && ring_from(peer).filled() != 0)) return true;
     return interest.writable && ring_to(peer).filled() < kRingBytes;
   }
-  return (interest.readable && peer.ready[peer.turn(peer.received)].readable) ||
+  return (interest.readable && peer.is_readable(peer.turn(peer.received))) ||
          (interest.writable && peer.ready[peer.turn(peer.sent)].writable);
 }
 
@@ -421,7 +460,8 @@ Error TcpMesh::lost(int rank, const std::string& why) {
 }  // namespace
 
 std::unique_ptr<Mesh> connect_tcp_mesh(const TcpMeshSettings& settings, Store& store, Deadline deadline) {
-  return std::make_unique<TcpMesh>(settings.rank, connect_tcp_links(settings, store, deadline), settings.node);
+  return std::make_unique<TcpMesh>(settings.rank, connect_tcp_links(settings, store, deadline), settings.node,
+                                   settings.checksums);
 }
 
 }  // namespace lockstep

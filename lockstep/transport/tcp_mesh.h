@@ -7,6 +7,9 @@
 // A stream over several connections is dealt out to them in turn, kStripeBytes at a time. That helps where one
 // connection gets no more than a part of what the link carries.
 //
+// Data over connections carry checksums, unless they are turned off. What is damaged is not delivered: it ends the mesh
+// for all ranks. Memory needs none.
+//
 // A peer counts as lost when its process ends (at once) or its host does not answer for kPeerTimeout. Data connections
 // have no such limit, since a healthy rank may be too busy to read for a long time; its kernel answers on the control
 // connection all the same.
@@ -30,6 +33,8 @@ inline constexpr Duration kPeerTimeout = std::chrono::seconds(3);
 inline constexpr int kMaxConnections = 64;
 inline constexpr std::size_t kStripeBytes = std::size_t{128} << 10;
 
+enum class Checksums : std::uint8_t { on, off };
+
 // Memory that some ranks of a mesh share, this one among them.
 struct NodeMemory {
   std::vector<int> ranks = {};  // in ascending order
@@ -49,6 +54,8 @@ struct TcpMeshSettings {
   std::string address = "127.0.0.1";
   // For data, between any two ranks that share no memory; the same on all ranks.
   int connections = 1;
+  // Of data; the same on all ranks.
+  Checksums checksums = Checksums::on;
   NodeMemory node = {};
   // Called now and then while ranks connect; throws if one of them is known to have died.
   std::function<void()> check_alive = [] {};

@@ -20,6 +20,7 @@ def _create(options, pg_options):
         options.group_size,
         options.timeout,
         options.group_id,
+        options.global_ranks_in_group or list(range(options.group_size)),
     )
 
 
@@ -29,7 +30,10 @@ def _autoload():
         import torch.distributed as dist
 
         if dist.is_available() and "LOCKSTEP" not in dist.Backend._plugins:
+            from lockstep import _beside_gloo
+
             dist.Backend.register_backend("lockstep", _create, extended_api=True, devices=["cpu"])
+            _beside_gloo.extend()
     except Exception as error:
         import warnings
 

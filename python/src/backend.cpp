@@ -2,42 +2,45 @@
 
 #include <torch/csrc/utils/pybind.h>
 
-#include <sys/mman.h>
-#include <unistd.h>
-
+#include <algorithm>
 #include <cstdlib>
+#include <optional>
 #include <string_view>
 
+#include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/unique_fd.h"
 #include "lockstep/group/connect.h"
 #include "lockstep/rendezvous/rendezvous.h"
 #include "lockstep/store/prefix_store.h"
+#include "round.h"
 #include "store.h"
 
 namespace lockstep::python {
 namespace {
 
-Token token_from(ByteView bytes) {
-  const UniqueFd fd(::memfd_create("lockstep-token", MFD_CLOEXEC));
-  if (!fd || ::write(fd.get(), bytes.data(), bytes.size()) != static_cast<ssize_t>(bytes.size())) {
-    throw system_error("keeping the job token failed", errno);
-  }
-  return Token::from_fd(fd.get());
+bool has_token_of_its_own() { return EnvironmentReader().has_any_of({"LOCKSTEP_TOKEN_FD", "LOCKSTEP_TOKEN_FILE"}); }
+
+// A launcher's token, or a fresh one that rank 0 shares: torch's store is then what keeps strangers out.
+std::optional<Token> token_to_bring(int rank) {
+  if (has_token_of_its_own()) return Token::for_this_process();
+  if (rank == 0) return Token::generate();
+  return std::nullopt;
 }
 
-// A launcher's token, or a fresh one from rank 0: torch's store is then what keeps strangers out.
-Token agree_on_token(Store& store, int rank, Deadline deadline) {
-  if (std::getenv("LOCKSTEP_TOKEN_FD") != nullptr || std::getenv("LOCKSTEP_TOKEN_FILE") != nullptr) {
-    return Token::for_this_process();
-  }
-  if (rank == 0) {
-    const Token token = Token::generate();
-    // A process that joins again through the same store keeps the first one.
-    const ByteView bytes(reinterpret_cast<const char*>(token.bytes().data()), Token::kBytes);
-    return token_from(store.compare_set("token", {}, bytes, deadline));
-  }
-  return token_from(store.get("token", deadline));
+Token token_of(const Round& round, const std::optional<Token>& brought, int rank) {
+  if (rank == 0 || (brought && round.shared_token.empty())) return *brought;
+  if (!brought && !round.shared_token.empty()) return Token::from_bytes(round.shared_token);
+  throw Error(ErrorKind::unauthorized,
+              std::string("LOCKSTEP_TOKEN_FILE or LOCKSTEP_TOKEN_FD is set on ") +
+                  (brought ? "this rank and not on rank 0" : "rank 0 and not on this rank") + "; set it on all ranks",
+              {.rank = rank, .peer = 0, .operation = "join"});
+}
+
+Backend::Milliseconds checked(Backend::Milliseconds timeout) {
+  if (timeout > Backend::Milliseconds::zero()) return std::min(timeout, kLongestTimeout);
+  C10_THROW_ERROR(ValueError, "a timeout of " + std::to_string(timeout.count()) +
+                                  " ms: it has to be positive (torch itself makes negative ones of those over 292,000 "
+                                  "years, timedelta.max is one; for no limit, take timedelta(days=36500))");
 }
 
 // The launcher's word on ranks and stores is torch's affair here.
@@ -52,20 +55,25 @@ std::string short_name(const std::string& name) { return name.size() <= 48 ? nam
 }  // namespace
 
 Backend::Backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, Milliseconds timeout,
-                 const std::string& group_name)
-    : c10d::Backend(rank, size), options_(c10::make_intrusive<Options>("lockstep", timeout)) {
+                 const std::string& group_name, std::vector<std::uint64_t> global_ranks)
+    : c10d::Backend(rank, size), options_(c10::make_intrusive<Options>("lockstep", checked(timeout))) {
+  options_->group_name = group_name;
+  options_->global_ranks_in_group = std::move(global_ranks);
   with_torch_errors([&] {
-    const Deadline deadline = Deadline::after(timeout);
-    const auto shared = std::make_shared<PrefixStore>(std::make_shared<TorchStore>(store), "lockstep");
+    const Deadline deadline = Deadline::after(options_->timeout);
+    const auto meeting_place = std::make_shared<PrefixStore>(std::make_shared<TorchStore>(store), "lockstep");
+    const std::optional<Token> brought = token_to_bring(rank);
+    const auto shared = has_token_of_its_own() ? std::nullopt : brought;
+    const Round round = agree_on_round(*meeting_place, rank, size, shared, deadline);
     JoinOptions join_options;
-    join_options.store = shared;
+    join_options.store = std::make_shared<PrefixStore>(meeting_place, round.name);
     join_options.rank = rank;
     join_options.world_size = size;
-    join_options.token = agree_on_token(*shared, rank, deadline);
-    join_options.timeout = timeout;
+    join_options.token = token_of(round, brought, rank);
+    join_options.timeout = deadline.remaining();
     const Membership membership = join(join_options, environment);
-    group_ = std::make_unique<ProcessGroup>(
-        connect_group(membership, short_name(group_name), with_environment({.timeout = timeout}), deadline));
+    const GroupOptions group_options = with_environment({.timeout = options_->timeout});
+    group_ = std::make_unique<ProcessGroup>(connect_group(membership, short_name(group_name), group_options, deadline));
   });
 }
 
@@ -84,6 +92,8 @@ Backend::~Backend() {
 
 void Backend::abort() { group_->abort("rank " + std::to_string(getRank()) + " called abort()"); }
 
+void Backend::setTimeout(Milliseconds timeout) { options_->timeout = checked(timeout); }
+
 c10d::ErrorType Backend::getError() { return c10d::ErrorType::SUCCESS; }
 
 bool Backend::supportsTensorAlloc(c10::DeviceIndex device) { return device < 0 && group_->shares_memory(); }
@@ -98,21 +108,23 @@ void Backend::require_open(const char* title) const {
 }
 
 CallOptions Backend::within(Milliseconds timeout) const {
-  return {.timeout = timeout == c10d::kUnsetTimeout || timeout == kNoTimeout ? options_->timeout : timeout};
+  const bool is_unset = timeout == c10d::kUnsetTimeout || timeout == kNoTimeout;
+  return {.timeout = checked(is_unset ? options_->timeout : timeout)};
 }
 
 Backend::WorkPtr Backend::launch(c10d::OpType type, const char* title, const Tensors& inputs, Tensors outputs,
                                  const std::function<Started()>& start) {
   require_open(title);
-  if (!c10d::isP2POp(type)) ++sequence_;
-  return c10::make_intrusive<TorchWork>(getRank(), type, title, std::optional(inputs), std::move(outputs), completer_,
-                                        start);
+  auto work = c10::make_intrusive<TorchWork>(getRank(), type, title, std::optional(inputs), std::move(outputs),
+                                             completer_, start);
+  if (!c10d::isP2POp(type)) ++sequence_;  // not for a call that was refused: it never reached the others
+  return work;
 }
 
 void Backend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) {
   require_open("lockstep:monitored_barrier");
-  const auto timeout = options.timeout == c10d::kUnsetTimeout ? options_->timeout : options.timeout;
-  with_torch_errors([&] { group_->monitored_barrier({.timeout = timeout}, wait_all_ranks); });
+  const CallOptions call = within(options.timeout);
+  with_torch_errors([&] { group_->monitored_barrier(call, wait_all_ranks); });
 }
 
 }  // namespace lockstep::python

@@ -24,15 +24,16 @@ class Backend final : public c10d::Backend {
   using TensorLists = std::vector<std::vector<at::Tensor>>;
   using Tensors = std::vector<at::Tensor>;
 
-  // Meets the other ranks in the store, which is this group's own part, and connects to them. Blocks until all are
-  // there.
+  // Meets the other ranks in the store, in the part of this group and of those of the same ranks before it, and
+  // connects to them. Blocks until all are there.
   Backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, Milliseconds timeout,
-          const std::string& group_name);
+          const std::string& group_name, std::vector<std::uint64_t> global_ranks);
   ~Backend() override;
 
   const std::string getBackendName() const override { return "lockstep"; }
+  // Live, as Gloo's are: what is written to its timeout holds from the next call on.
   c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
-  void setTimeout(Milliseconds timeout) override { options_->timeout = timeout; }
+  void setTimeout(Milliseconds timeout) override;
   void abort() override;
   // Ends this rank's use of the group, without a word to the others, who may still be busy with the last operation.
   void shutdown() override { is_shut_down_ = true; }
@@ -40,6 +41,7 @@ class Backend final : public c10d::Backend {
   // PyTorch's DDP asks for its buckets' memory here; in shared memory they are reduced where they lie.
   bool supportsTensorAlloc(c10::DeviceIndex device) override;
   at::Tensor allocateTensor(long size, at::TensorOptions options) override;
+  // How many collectives this rank has started: all ranks begin at 0, so there is nothing to agree on.
   void setSequenceNumberForGroup() override {}
   std::uint64_t getSequenceNumberForGroup() override { return sequence_; }
 

@@ -77,7 +77,9 @@ Started combine(std::vector<Started> parts) {
     all.work.complete(nullptr);
     return all;
   }
-  all.work = parts.back().work;  // they run in order, and after a failure none goes well
+  all.work = parts.back().work;
+  parts.pop_back();
+  for (const Started& part : parts) all.before.push_back(part.work);
   return all;
 }
 

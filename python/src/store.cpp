@@ -1,78 +1,113 @@
 #include "store.h"
 
 #include <algorithm>
+#include <future>
+#include <system_error>
+#include <thread>
 
 #include "lockstep/base/error.h"
 
 namespace lockstep::python {
 namespace {
 
-constexpr std::chrono::milliseconds kLongestWait = std::chrono::hours(24);  // some stores add it to a time point
+constexpr Duration kFirstPause = std::chrono::milliseconds(1), kLongestPause = std::chrono::milliseconds(100);
+// For the store to say, after a wait, that keys are missing.
+constexpr Duration kGrace = std::chrono::milliseconds(50);
 
 std::vector<std::uint8_t> to_vector(ByteView bytes) { return {bytes.begin(), bytes.end()}; }
 
 Bytes to_bytes(const std::vector<std::uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
 
-// What `call` returns; what torch's store throws becomes an Error that names the key.
-template <class Call>
-auto quoting(const char* operation, std::string_view key, Call&& call) {
-  try {
-    return call();
-  } catch (const c10::Error& error) {
-    throw Error(ErrorKind::internal, std::string("torch's store failed to ") + operation + " \"" + std::string(key) +
-                                         "\": " + error.what_without_backtrace());
+Deadline with_grace(Deadline deadline) {
+  return deadline.is_never() ? deadline : Deadline::after(deadline.remaining() + kGrace);
+}
+
+// Whether all keys exist, until the deadline. By looking again and again: while a TCPStore waits, it serves none of
+// this process's other threads, and whenever a wait of its own times out it writes warnings.
+bool wait_in(c10d::Store& store, const std::vector<std::string>& keys, Deadline deadline) {
+  for (Duration pause = kFirstPause; !store.check(keys); pause = std::min(2 * pause, kLongestPause)) {
+    if (deadline.expired()) return false;
+    std::this_thread::sleep_for(std::min(pause, deadline.remaining()));
   }
+  return true;
 }
 
 }  // namespace
 
-void TorchStore::set(std::string_view key, ByteView value, Deadline) {
-  quoting("set", key, [&] { store_->set(std::string(key), to_vector(value)); });
+// What `call` returns for the store; what that throws becomes an Error that names the key.
+template <class Call>
+auto TorchStore::call(const char* verb, std::string_view key, Deadline deadline, Call call) {
+  using Result = std::invoke_result_t<Call, c10d::Store&>;
+  const auto what = [&] { return std::string(verb) + " \"" + std::string(key) + "\""; };
+  std::packaged_task<Result()> task([store = store_, call = std::move(call)] { return call(*store); });
+  std::future<Result> result = task.get_future();
+  try {
+    std::thread(std::move(task)).detach();
+  } catch (const std::system_error& error) {
+    throw Error(ErrorKind::internal, "no thread could be started to " + what() + " in torch's store: " + error.what());
+  }
+  if (!deadline.is_never() && result.wait_until(deadline.when()) != std::future_status::ready) {
+    throw Error(ErrorKind::timeout, "torch's store did not answer in time when asked to " + what() +
+                                        "; is the process that hosts it stopped, or its host cut off?");
+  }
+  try {
+    return result.get();
+  } catch (const c10::Error& error) {
+    throw Error(ErrorKind::internal, "torch's store failed to " + what() + ": " + error.what_without_backtrace());
+  }
+}
+
+void TorchStore::set(std::string_view key, ByteView value, Deadline deadline) {
+  call("set", key, deadline,
+       [name = std::string(key), bytes = to_vector(value)](c10d::Store& store) { store.set(name, bytes); });
 }
 
 Bytes TorchStore::get(std::string_view key, Deadline deadline) {
-  const std::string name(key);
-  if (!wait({name}, deadline).empty()) {
-    throw Error(ErrorKind::timeout, "nobody has set \"" + name + "\" in torch's store");
-  }
-  return quoting("get", key, [&] { return to_bytes(store_->get(name)); });
+  const auto found = call("get", key, with_grace(deadline),
+                          [name = std::string(key), deadline](c10d::Store& store) -> std::optional<Bytes> {
+                            if (!wait_in(store, {name}, deadline)) return std::nullopt;
+                            return to_bytes(store.get(name));
+                          });
+  if (found) return *found;
+  throw Error(ErrorKind::timeout, "nobody has set \"" + std::string(key) + "\" in torch's store");
 }
 
-std::int64_t TorchStore::add(std::string_view key, std::int64_t delta, Deadline) {
-  return quoting("add to", key, [&] { return store_->add(std::string(key), delta); });
+std::int64_t TorchStore::add(std::string_view key, std::int64_t delta, Deadline deadline) {
+  return call("add to", key, deadline,
+              [name = std::string(key), delta](c10d::Store& store) { return store.add(name, delta); });
 }
 
-Bytes TorchStore::compare_set(std::string_view key, ByteView expected, ByteView desired, Deadline) {
-  return quoting("compare and set", key, [&] {
-    return to_bytes(store_->compareSet(std::string(key), to_vector(expected), to_vector(desired)));
-  });
+Bytes TorchStore::compare_set(std::string_view key, ByteView expected, ByteView desired, Deadline deadline) {
+  return call("compare and set", key, deadline,
+              [name = std::string(key), expected = to_vector(expected), desired = to_vector(desired)](
+                  c10d::Store& store) { return to_bytes(store.compareSet(name, expected, desired)); });
 }
 
 std::vector<std::string> TorchStore::wait(const std::vector<std::string>& keys, Deadline deadline) {
-  if (check(keys, deadline)) return {};
-  const auto left =
-      std::chrono::duration_cast<std::chrono::milliseconds>(std::min<Duration>(deadline.remaining(), kLongestWait));
-  if (left > std::chrono::milliseconds::zero()) {
-    try {
-      store_->wait(keys, left);
-      return {};
-    } catch (const c10::Error&) {  // a timeout, or what check() will say again
+  if (keys.empty()) return {};
+  const auto look = [keys, deadline](c10d::Store& store) {
+    std::vector<std::string> missing;
+    if (wait_in(store, keys, deadline)) return missing;
+    for (const std::string& key : keys) {
+      if (!store.check({key})) missing.push_back(key);
     }
+    return missing;
+  };
+  try {
+    return call("wait for", keys.front(), with_grace(deadline), look);
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::timeout) return keys;
+    throw;
   }
-  std::vector<std::string> missing;
-  for (const std::string& key : keys) {
-    if (!check({key}, deadline)) missing.push_back(key);
-  }
-  return missing;
 }
 
-bool TorchStore::check(const std::vector<std::string>& keys, Deadline) {
+bool TorchStore::check(const std::vector<std::string>& keys, Deadline deadline) {
   if (keys.empty()) return true;
-  return quoting("look for", keys.front(), [&] { return store_->check(keys); });
+  return call("look for", keys.front(), deadline, [keys](c10d::Store& store) { return store.check(keys); });
 }
 
-bool TorchStore::remove(std::string_view key, Deadline) {
-  return quoting("remove", key, [&] { return store_->deleteKey(std::string(key)); });
+bool TorchStore::remove(std::string_view key, Deadline deadline) {
+  return call("remove", key, deadline, [name = std::string(key)](c10d::Store& store) { return store.deleteKey(name); });
 }
 
 }  // namespace lockstep::python

@@ -1,5 +1,6 @@
 #include "work.h"
 
+#include <algorithm>
 #include <condition_variable>
 #include <deque>
 #include <string>
@@ -9,6 +10,31 @@
 
 namespace lockstep::python {
 
+void Started::wait(Deadline deadline) const {
+  if (before.empty()) return work.wait(deadline);
+  const auto wait_for_end = [deadline](const Work& part) {
+    try {
+      part.wait(deadline);
+    } catch (...) {
+      if (!part.is_completed()) throw;
+    }
+  };
+  for (const Work& part : before) wait_for_end(part);  // also after a failure: the others still use their tensors
+  wait_for_end(work);
+  if (const std::exception_ptr error = exception()) std::rethrow_exception(error);
+}
+
+bool Started::is_completed() const {
+  return work.is_completed() && std::all_of(before.begin(), before.end(), std::mem_fn(&Work::is_completed));
+}
+
+std::exception_ptr Started::exception() const {
+  for (const Work& part : before) {
+    if (std::exception_ptr error = part.exception()) return error;
+  }
+  return work.exception();
+}
+
 TorchWork::TorchWork(int rank, c10d::OpType type, const char* title, const std::optional<Tensors>& inputs,
                      Tensors outputs, const std::shared_ptr<Completer>& completer,
                      const std::function<Started()>& start)
@@ -17,7 +43,7 @@ TorchWork::TorchWork(int rank, c10d::OpType type, const char* title, const std::
 }
 
 bool TorchWork::isCompleted() {
-  if (!started_.work.is_completed()) return false;
+  if (!started_.is_completed()) return false;
   settle();
   return true;
 }
@@ -25,9 +51,9 @@ bool TorchWork::isCompleted() {
 bool TorchWork::wait(std::chrono::milliseconds timeout) {
   with_torch_errors([&] {
     try {
-      started_.work.wait(timeout <= kNoTimeout ? Deadline::never() : Deadline::after(timeout));
+      started_.wait(timeout <= kNoTimeout ? Deadline::never() : Deadline::after(std::min(timeout, kLongestTimeout)));
     } catch (const Error&) {
-      if (!started_.work.is_completed()) throw;
+      if (!started_.is_completed()) throw;
     }
   });
   settle();
@@ -36,14 +62,14 @@ bool TorchWork::wait(std::chrono::milliseconds timeout) {
 
 void TorchWork::settle() {
   try {
-    started_.work.wait();
+    started_.wait();
   } catch (...) {  // exception() has it
   }
   c10::intrusive_ptr<c10::ivalue::Future> listeners;
   {
     const std::lock_guard lock(settling_);
     if (settled_) return;
-    const std::exception_ptr error = started_.work.exception();
+    const std::exception_ptr error = started_.exception();
     settled_ = true;
     listeners = future_;
     finish(error ? as_torch_error(error) : nullptr);

@@ -7,6 +7,7 @@
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -17,10 +18,18 @@
 
 namespace lockstep::python {
 
-// An operation under way.
+// Beyond a hundred years nanoseconds run out.
+inline constexpr std::chrono::milliseconds kLongestTimeout = std::chrono::hours(24 * 365 * 100);
+
+// An operation under way. It may have several parts, and fails with the first of them that does.
 struct Started {
-  Work work = {};
+  Work work = Work::start();
   std::function<int()> source = {};  // of a message from any rank
+  std::vector<Work> before = {};     // the parts that go in front of `work`
+
+  void wait(Deadline deadline = Deadline::never()) const;
+  bool is_completed() const;
+  std::exception_ptr exception() const;
 };
 
 class Completer;

@@ -1,4 +1,4 @@
-"""Runs a function as the ranks of a job, each in a process of its own."""
+"""Runs a function in several processes, or as the ranks of a job."""
 
 import multiprocessing
 import os
@@ -12,35 +12,42 @@ import torch.distributed as dist
 TIMEOUT = timedelta(seconds=20)
 
 
-def _rank_main(function, rank, size, path, backend, timeout, pipe):
+def _process_main(function, rank, pipe):
     torch.set_num_threads(1)
     try:
-        dist.init_process_group(backend, store=dist.FileStore(path, size), rank=rank, world_size=size, timeout=timeout)
-        result = function(rank, size)
-        dist.destroy_process_group()
-        pipe.send((True, result))
+        pipe.send((True, function(rank)))
     except BaseException:
         pipe.send((False, traceback.format_exc()))
 
 
-def run_ranks(size, function, backend="lockstep", timeout=TIMEOUT, dying=()):
-    """What function(rank, size) returned on each rank; ranks in `dying` are expected to end without a word."""
+def run_processes(size, function, patience=2 * TIMEOUT, dying=()):
+    """What function(rank) returned in each of `size` processes; ranks in `dying` are expected to end without a word."""
     context = multiprocessing.get_context("fork")  # importing torch takes seconds; nothing has started threads yet
-    with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "store")
-        ranks = []
-        for rank in range(size):
-            receiver, sender = context.Pipe(duplex=False)
-            arguments = (function, rank, size, path, backend, timeout, sender)
-            process = context.Process(target=_rank_main, args=arguments)
-            process.start()
-            sender.close()
-            ranks.append((process, receiver))
-        patience = 2 * timeout.total_seconds()
-        results = [_outcome(rank, *ranks[rank], rank in dying, patience) for rank in range(size)]
-        for process, _ in ranks:
-            process.join()
+    ranks = []
+    for rank in range(size):
+        receiver, sender = context.Pipe(duplex=False)
+        process = context.Process(target=_process_main, args=(function, rank, sender))
+        process.start()
+        sender.close()
+        ranks.append((process, receiver))
+    results = [_outcome(rank, *ranks[rank], rank in dying, patience.total_seconds()) for rank in range(size)]
+    for process, _ in ranks:
+        process.join()
     return results
+
+
+def run_ranks(size, function, backend="lockstep", timeout=TIMEOUT, dying=()):
+    """What function(rank, size) returned on each rank of a job; ranks in `dying` are expected to end without a word."""
+    with tempfile.TemporaryDirectory() as folder:
+
+        def rank_main(rank):
+            store = dist.FileStore(os.path.join(folder, "store"), size)
+            dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
+            result = function(rank, size)
+            dist.destroy_process_group()
+            return result
+
+        return run_processes(size, rank_main, 2 * timeout, dying)
 
 
 def _outcome(rank, process, receiver, dies, patience):

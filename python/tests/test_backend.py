@@ -220,6 +220,21 @@ def wrong_arguments(rank, size):
     expect(tensor, size)
 
 
+def wrong_first_part(rank, size):
+    """Of several parts the first is refused, and those behind it go well."""
+    options = dist.AllreduceCoalescedOptions()
+    options.reduceOp = dist.ReduceOp.AVG
+    tensors = [torch.ones(2, dtype=torch.int32), torch.full((2,), float(rank))]
+    work = dist.group.WORLD.allreduce_coalesced(tensors, options)
+    try:
+        work.wait()
+    except (ValueError, RuntimeError) as error:
+        assert "int32" in str(error), error
+    else:
+        raise AssertionError("a part that was refused went well")
+    expect(tensors[1], (size - 1) / 2)
+
+
 def after_the_end(rank, size):
     group = dist.new_group(list(range(size)))
     dist.barrier()
@@ -264,6 +279,10 @@ class BackendTest(unittest.TestCase):
     def test_wrong_arguments(self):
         self.run_all_sizes(wrong_arguments)
 
+    def test_a_part_of_a_call_that_is_refused(self):
+        run_ranks(2, wrong_first_part)
+
+    # fault: 53
     def test_a_destroyed_group_is_refused(self):
         for text in run_ranks(2, after_the_end):
             self.assertRegex(text, "this process group was destroyed|is not initialized")  # torch may word it itself

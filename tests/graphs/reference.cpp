@@ -195,17 +195,22 @@ class ByHand final : public Side {
     }
   }
 
-  // Those of forwards in lower precision go to the parameters, in their type.
+  // Those of forwards in lower precision go to the parameters, in their type. What one backward has of several forwards
+  // is added up in the lower type, as autograd does it for a parameter that all of them use.
   void collect_leaves(const std::vector<const Forwarded*>& through) {
-    for (const Forwarded* forwarded : through) {
-      if (forwarded->leaves == nullptr) continue;
-      for (std::size_t i = 0; i < used_.size(); ++i) {
+    const at::NoGradGuard no_grad;
+    for (std::size_t i = 0; i < used_.size(); ++i) {
+      at::Tensor sum;
+      for (const Forwarded* forwarded : through) {
+        if (forwarded->leaves == nullptr) continue;
         const at::Tensor& leaf = (*forwarded->leaves)[i];
         if (leaf.is_same(tensors_.parameters[i]) || !leaf.grad().defined()) continue;
-        used_[i] = true;
-        add(tensors_.parameters[i].mutable_grad(),
-            std::exchange(leaf.mutable_grad(), {}).to(tensors_.parameters[i].scalar_type()));
+        const at::Tensor mine = std::exchange(leaf.mutable_grad(), {});
+        sum = sum.defined() ? sum + mine : mine;
       }
+      if (!sum.defined()) continue;
+      used_[i] = true;
+      add(tensors_.parameters[i].mutable_grad(), sum.to(tensors_.parameters[i].scalar_type()));
     }
   }
 
@@ -287,7 +292,8 @@ class ByHand final : public Side {
         gradient = gradient.to(one_.mode.reduces_wide ? at::kFloat : at::kBFloat16);
       }
     }
-    at::Tensor mean = mean_in_order(gradients).to(parameter.scalar_type());
+    // In the parameter's layout, as autograd has it: the bits of an optimizer's step in bfloat16 depend on it.
+    const at::Tensor mean = at::empty_like(parameter).copy_(mean_in_order(gradients));
     parameter.mutable_grad() = factor == 1 ? mean : mean.mul(factor);
   }
 

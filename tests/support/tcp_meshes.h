@@ -18,7 +18,8 @@ inline TcpMeshSettings tcp_mesh_settings(int rank, int size, const Token& token)
 }
 
 // ranks_per_node: 0 if no two share memory.
-inline std::vector<std::unique_ptr<Mesh>> make_tcp_meshes(int size, int connections = 1, int ranks_per_node = 0) {
+inline std::vector<std::unique_ptr<Mesh>> make_tcp_meshes(int size, int connections = 1, int ranks_per_node = 0,
+                                                          Checksums checksums = Checksums::on) {
   MemoryStore store;
   const Token token = Token::generate();
   std::vector<NodeMemory> nodes;
@@ -32,6 +33,7 @@ inline std::vector<std::unique_ptr<Mesh>> make_tcp_meshes(int size, int connecti
   run_ranks_or_throw(size, [&](int rank) {
     TcpMeshSettings settings = tcp_mesh_settings(rank, size, token);
     settings.connections = connections;
+    settings.checksums = checksums;
     if (ranks_per_node != 0) settings.node = nodes[static_cast<std::size_t>(rank / ranks_per_node)];
     meshes[static_cast<std::size_t>(rank)] =
         connect_tcp_mesh(settings, store, Deadline::after(std::chrono::seconds(20)));

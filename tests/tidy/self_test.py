@@ -8,6 +8,7 @@ import tempfile
 import unittest
 
 import cpp_text
+import fault_table
 import text_rules
 import tidy
 import tree_rules
@@ -144,6 +145,32 @@ class TreeRules(unittest.TestCase):
         }
         expected = [("lockstep/net/a.h", 1), ("tools/b.cpp", 2), ("lockstep/group/c.h", 2)]
         self.assertCountEqual(tree_offences(tree_rules.torch_wall, files), expected)
+
+    def test_variables(self):
+        table = 'constexpr std::string_view kVariables[] = {"LOCKSTEP_A", "LOCKSTEP_B",\n"LOCKSTEP_C"};'
+        files = {
+            tree_rules.VARIABLE_TABLE: table,
+            tree_rules.VARIABLE_PAGE: "| `LOCKSTEP_A` | 1 | x |\n| `LOCKSTEP_C` | 1 | x |\n| `LOCKSTEP_D` | 1 | x |\n",
+            "lockstep/net/a.cpp": 'r.text("LOCKSTEP_A");\nn = "LOCKSTEP_B=";\nr.text("LOCKSTEP_E");  // LOCKSTEP_F\n',
+        }
+        expected = [("lockstep/net/a.cpp", 3), (tree_rules.VARIABLE_TABLE, 1)]
+        expected += 2 * [(tree_rules.VARIABLE_PAGE, 1)]  # B is not explained, D does not exist
+        self.assertCountEqual(tree_offences(tree_rules.variables, files), expected)
+
+    def test_faults(self):
+        files = {
+            fault_table.ROWS: "1 | a rank dies | it is named\n2 | a disk is full | it is said\n",
+            "tests/a_test.cpp": '// fault: 1\nTEST_CASE("dead, \\"named\\"") {\n}\n// fault: 9\nTEST_CASE("x") {',
+            "python/tests/b_test.py": "    # fault: 1, 2\n    @skip\n    def test_it_all(self):\n# fault: 2\n",
+        }
+        files[fault_table.PAGE] = fault_table.make_page(files)
+        self.assertIn('it all<br>[a_test.cpp](../tests/a_test.cpp): dead, \\"named\\" |', files[fault_table.PAGE])
+        self.assertIn("| 2 | a disk is full | it is said | [b_test.py](../python/tests/b_test.py): it all |",
+                      files[fault_table.PAGE])
+        expected = [("tests/a_test.cpp", 4), ("python/tests/b_test.py", 4)]
+        self.assertCountEqual(tree_offences(fault_table.faults, files), expected)
+        files[fault_table.ROWS] += "3 | new | known\n"
+        self.assertIn((fault_table.PAGE, 1), tree_offences(fault_table.faults, files))
 
     def test_dead_files(self):
         files = {

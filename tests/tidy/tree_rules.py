@@ -56,6 +56,32 @@ def include_direction(tree):
                 yield path, line, "the library does not include the header that collects it"
 
 
+VARIABLE_TABLE = "lockstep/base/environment.cpp"
+VARIABLE_PAGE = "docs/VARIABLES.md"
+
+
+def variables(tree):
+    """The variables that the code reads, those of its table, and those that the page explains are the same."""
+    table = re.search(r"kVariables\[\] = \{(.*?)\};", tree.files.get(VARIABLE_TABLE, ""), re.DOTALL)
+    known = set(re.findall(r'"(LOCKSTEP_\w+)"', table[1])) if table else set()
+    explained = re.findall(r"^\| `(LOCKSTEP_\w+)` \|", tree.files.get(VARIABLE_PAGE, ""), re.MULTILINE)
+    read = set()
+    for path, text in tree.cpp().items():
+        if not path.startswith(("lockstep/", "tools/", "python/", "examples/")) or path == VARIABLE_TABLE:
+            continue
+        for number, line in enumerate(text.split("\n"), 1):
+            for name in re.findall(r'"(LOCKSTEP_[A-Z_]+)=?"', line):
+                read.add(name)
+                if name not in known:
+                    yield path, number, f"{name} is missing in kVariables of {VARIABLE_TABLE}"
+    for name in sorted(known - read):
+        yield VARIABLE_TABLE, 1, f"nothing reads {name}"
+    for name in sorted(known - set(explained)):
+        yield VARIABLE_PAGE, 1, f"{name} is not explained"
+    for name in sorted(set(explained) - known):
+        yield VARIABLE_PAGE, 1, f"{name} is explained, but there is no such variable"
+
+
 def torch_wall(tree):
     """Torch stays out of the torch-free folders and tools; Debian's fmt and spdlog out of files that see torch."""
     for path, text in tree.cpp().items():

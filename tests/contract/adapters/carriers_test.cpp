@@ -7,6 +7,7 @@
 #include "tests/contract/engine/cases.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/rank_threads.h"
+#include "tests/support/skip.h"
 
 using namespace lockstep;
 using namespace lockstep::testing;
@@ -16,7 +17,7 @@ namespace {
 bool has(const std::string& backend) {
   const std::vector<std::string> names = backends();
   const bool found = std::find(names.begin(), names.end(), backend) != names.end();
-  if (!found) MESSAGE("skipped: this build has no " << backend);
+  if (!found) skip("this build has no " + backend);
   return found;
 }
 bool has_gloo() { return has("gloo"); }
@@ -191,7 +192,7 @@ TEST_CASE("a rank that does not come to the meeting is missed at the deadline") 
               "not all ranks have come");
 }
 
-TEST_CASE("the table of what is supported is true of nccl, with one rank") {
+TEST_CASE("the table of what is supported is true of nccl, with one rank" * needs("gpu")) {
   if (!has("nccl")) return;
   const CarrierSite site{
       .group = "one", .address = "127.0.0.1", .members = {"rank 0"}, .store = std::make_shared<MemoryStore>()};
@@ -200,7 +201,7 @@ TEST_CASE("the table of what is supported is true of nccl, with one rank") {
     engine = make_backend_engine("nccl", site, soon());
   } catch (const Error& error) {
     CHECK_ERROR(error, ErrorKind::invalid_argument, "the backend nccl needs a GPU");
-    return;
+    return skip("no CUDA device");
   }
   CHECK(engine->reads_device_memory());
   CHECK(walk_table(*engine, Where::ordinary, Match::value) > 0);

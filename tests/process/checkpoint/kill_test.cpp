@@ -89,6 +89,7 @@ class TracedSave {
 
 }  // namespace
 
+// fault: 5
 TEST_CASE("killed at a random moment, 40 times") {
   const TemporaryDirectory directory;
   const std::filesystem::path path = directory / "a.safetensors";
@@ -121,6 +122,7 @@ TEST_CASE("killed at a random moment, 40 times") {
   CHECK(files_in(directory.path()) == 1);
 }
 
+// fault: 5
 TEST_CASE("killed at every entry to and exit from a system call of a save") {
   const TemporaryDirectory directory;
   const std::filesystem::path path = directory / "a.safetensors";
@@ -141,6 +143,7 @@ TEST_CASE("killed at every entry to and exit from a system call of a save") {
   CHECK(new_found > 2);
 }
 
+// fault: 5
 TEST_CASE("the data is on the disk before the rename, and the rename before the save returns") {
   const TemporaryDirectory directory;
   std::vector<long> calls;

@@ -115,10 +115,12 @@ class Failures(unittest.TestCase):
             failure = work.failure(0)
             self.assertEqual((failure.kind, failure.text),
                              ("invalid_argument",
-                              'LOCKSTEP_TRANSPORT is "nonsense"; it can be automatic, shared_memory or tcp'))
+                              "LOCKSTEP_TRANSPORT is 'nonsense'; it can be automatic, shared_memory or tcp"))
         for wrong in ("0", "65", "two", "3 "):
             with job("sums", size=1, LOCKSTEP_CONNECTIONS=wrong) as work:
-                self.assertEqual(work.failure(0).text, f'LOCKSTEP_CONNECTIONS is "{wrong}"; it can be 1 to 64')
+                self.assertEqual(work.failure(0).text, f"LOCKSTEP_CONNECTIONS is '{wrong}'; it can be 1 to 64")
+        with job("sums", size=1, LOCKSTEP_CHECKSUMS="maybe") as work:
+            self.assertEqual(work.failure(0).text, "LOCKSTEP_CHECKSUMS is 'maybe'; it can be on or off")
 
 
 class Limits(unittest.TestCase):
@@ -131,6 +133,7 @@ class Limits(unittest.TestCase):
 
         return Job(WORKER, ["sums"], 3, {"LOCKSTEP_TRANSPORT": transport}, of_rank=before)
 
+    # fault: 21
     def test_all_ranks_use_tcp_if_one_cannot_have_shared_memory_with_one_warning(self):
         for unlucky in (0, 2):
             with self.subTest(unlucky=unlucky), self.ranks("automatic", unlucky) as work:
@@ -145,6 +148,7 @@ class Limits(unittest.TestCase):
                 self.assertRegex(errors, rf"over TCP, since there is no shared memory to be had: rank {unlucky} \(host")
                 self.assertIn("ulimit -v", errors)
 
+    # fault: 21
     def test_without_a_choice_it_is_an_error_on_every_rank(self):
         with self.ranks("shared_memory", 2) as work:
             for rank in range(3):
@@ -155,6 +159,7 @@ class Limits(unittest.TestCase):
 
 
 class Kills(unittest.TestCase):
+    # fault: 22
     def test_killed_jobs_leave_nothing_behind(self):
         count = max(1, int(os.environ.get("LOCKSTEP_TEST_KILLS", "100")) // len(TRANSPORTS))
         for transport in TRANSPORTS:
@@ -207,6 +212,10 @@ class Places(unittest.TestCase):
 
     def test_several_connections_a_pair(self):
         self.assertEqual(self.run_ranks(3, "sums", LOCKSTEP_TRANSPORT="tcp", LOCKSTEP_CONNECTIONS="3"),
+                         [f"{rank} right over tcp" for rank in range(3)])
+
+    def test_without_checksums(self):
+        self.assertEqual(self.run_ranks(3, "sums", LOCKSTEP_TRANSPORT="tcp", LOCKSTEP_CHECKSUMS="off"),
                          [f"{rank} right over tcp" for rank in range(3)])
 
     def test_parts_of_a_group_at_once(self):

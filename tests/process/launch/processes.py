@@ -3,10 +3,13 @@
 import os
 import re
 import subprocess
+import tempfile
 import time
 import uuid
 
 MARK = "LAUNCH_TEST_MARK"
+# Where launchers keep what failed jobs recorded.
+STATE = tempfile.TemporaryDirectory()
 
 
 def process_state(pid):
@@ -35,7 +38,7 @@ class Tree:
         options.setdefault("stdin", subprocess.DEVNULL)
         options.setdefault("stdout", subprocess.PIPE)
         options.setdefault("stderr", subprocess.PIPE)
-        merged = dict(os.environ, **(environment or {}), **{MARK: self.mark})
+        merged = {**os.environ, "XDG_STATE_HOME": STATE.name, **(environment or {}), MARK: self.mark}
         # The thread sanitizer would let every process linger for a second before it ends.
         merged["TSAN_OPTIONS"] = os.environ.get("TSAN_OPTIONS", "") + " atexit_sleep_ms=0"
         for name in ("OMP_NUM_THREADS", "NO_COLOR", "LOCKSTEP_LOG"):

@@ -1,9 +1,11 @@
 """`lockstep run` with real processes: run_test.py <lockstep> <launch_lines>"""
 
+import base64
 import collections
 import os
 import pty
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -55,6 +57,12 @@ class EnvironmentTest(RunTest):
             self.assertLessEqual(int(found[rank]["OMP_NUM_THREADS"]), max(1, cores // 2))
         self.assertEqual(found[0]["LOCKSTEP_JOB_ID"], found[1]["LOCKSTEP_JOB_ID"])
         self.assertRegex(error, r"^lockstep: 2 ranks on this machine, \d+ threads? each \(\d+ cores?\)\n$")
+
+    def test_copies_of_the_launcher_are_told_so_once(self):
+        for rank, words in (("0", "MPICH has started 2 copies of this launcher"), ("1", "")):
+            _, error = self.environments(ranks=1, environment={"PMI_RANK": rank, "PMI_SIZE": "2"})
+            self.assertEqual("copies of this launcher" in error, words != "", error)
+            self.assertIn(words, error)
 
     def test_the_user_decides(self):
         found, error = self.environments("--env", "A=b=c", "--env", "OMP_NUM_THREADS=5", "--master-addr", "h",
@@ -148,12 +156,64 @@ class OutputTest(RunTest):
         self.assertEqual(code, 2)
         self.assertIn("cannot make the log directory '/proc/nowhere'", error)
 
-    def test_a_reader_that_goes_away_ends_the_ranks(self):
-        with Tree(shell("exec yes", 2)) as tree:
-            tree.read_lines(10)
+    def test_a_reader_that_goes_away_does_not_end_the_job(self):
+        script = "read go; i=0; while [ $i -lt 1000 ]; do echo $i || exit 9; i=$((i+1)); done; echo done >&2"
+        with Tree(shell(script, 1), stdin=subprocess.PIPE) as tree:
             tree.process.stdout.close()
-            self.assertEqual(tree.process.wait(timeout=10), 128 + signal.SIGPIPE)
+            tree.process.stdin.write(b"go\n")
+            tree.process.stdin.close()
+            error = tree.process.stderr.read().decode()
+            self.assertEqual(tree.process.wait(timeout=10), 0, error)
+            self.assertIn("standard output cannot be written any more: Broken pipe; the job goes on without it", error)
+            self.assertIn("done\n", error)
+            self.assertRegex(error, r"warning: 1000 lines of standard output were lost\n$")
             self.assertEqual(tree.survivors(), [])
+
+    def test_a_full_disk_does_not_end_the_job(self):
+        with open("/dev/full", "wb") as full:
+            code, _, error = self.run_tree(shell("seq 100; seq 100; echo done >&2", 2), stdout=full)
+        self.assertEqual(code, 0)
+        self.assertIn("standard output cannot be written: No space left on device; the job goes on", error)
+        self.assertEqual(error.count("done"), 2)
+        self.assertRegex(error, r"warning: 400 lines of standard output were lost\n$")
+
+    def test_a_reader_that_pauses_holds_nobody_up_for_long_and_reads_what_it_missed(self):
+        script = f"{LINES} 40000; : > $FOLDER/$RANK"  # far more than all buffers hold
+        with tempfile.TemporaryDirectory() as folder:
+            with Tree(shell(script, 2), environment={"FOLDER": folder}) as tree:
+                self.assertTrue(wait_for(lambda: len(os.listdir(folder)) == 2, 20), "the ranks are held up")
+                code, output, error = tree.finish()
+        self.assertEqual(code, 0)
+        notes = re.findall(r"^lockstep: (\d+) lines? w\w+ dropped here: nobody", output, re.M)
+        lost = sum(map(int, notes))
+        lines = [line for line in output.splitlines() if not line.startswith("lockstep: ")]
+        self.assertEqual([line for line in lines if not re.fullmatch(r"\[\d\] rank \d line \d+ x*\.", line)], [])
+        self.assertGreater(lost, 0)
+        self.assertEqual(len(lines) + lost, 2 * 40000)
+        self.assertIn(f"warning: {lost} lines of standard output were lost\n", error)
+
+    @staticmethod
+    def read_to_end(stranger):
+        try:
+            while stranger.recv(100):
+                pass
+        except ConnectionResetError:  # it was closed with bytes unread
+            pass
+
+    def test_a_stranger_and_a_paused_reader_do_not_stop_the_store(self):
+        # The store's own thread complains of strangers on the launcher's standard error.
+        script = "echo $LOCKSTEP_STORE; exec yes a line of a rank that says a lot >&2"
+        with Tree(shell(script, 2)) as tree:
+            host, port = tree.read_lines(1)[0].removeprefix("[0] ").removeprefix("[1] ").split(":")
+            hello = b"\xd5LSTEP\r\n" + (2).to_bytes(2, "little") + b"\x01\0" + bytes(32)
+            for _ in range(3):
+                with socket.create_connection((host, int(port)), timeout=10) as stranger:
+                    stranger.sendall(b"GET / HTTP/1.0\r\n\r\n")
+                    self.read_to_end(stranger)
+                with socket.create_connection((host, int(port)), timeout=10) as client:
+                    client.sendall(hello)
+                    self.assertEqual(len(client.recv(100)), 44)
+                time.sleep(0.4)  # at most one line a second is logged
 
     def test_a_reader_that_pauses_does_not_block_the_launcher(self):
         with Tree(shell("exec yes", 2, "--shutdown-timeout", "1")) as tree:
@@ -256,6 +316,28 @@ class FailureTest(RunTest):
                 self.assertIn(text, result[2])
 
 
+    def test_an_exception_is_quoted_without_its_stack_frames(self):
+        script = """[ $RANK = 1 ] || exec sleep 1000
+            printf 'terminate called after throwing an instance of %s\\n  what():  no batch 17\\n' "'c10::Error'" >&2
+            echo 'Exception raised from f at g.cpp:1 (most recent call first):' >&2
+            i=0; while [ $i -lt 30 ]; do echo "frame #$i: f + 0x1 (0x2 in libtorch.so)" >&2; i=$((i+1)); done
+            kill -ABRT $$"""
+        code, _, error = self.run_tree(shell(script, 2))
+        self.assertEqual(code, 128 + signal.SIGABRT)
+        self.assertRegex(error, r"lockstep: rank 1 \(pid \d+\) was killed by SIGABRT")
+        summary = error[error.index("lockstep: rank 1"):]
+        self.assertIn("lockstep: its error: no batch 17\n", summary)
+        self.assertNotIn("frame #", summary)
+
+    def test_a_signal_comes_before_an_exit_that_was_seen_first(self):
+        with tempfile.TemporaryDirectory() as folder:
+            script = (f"if [ $RANK = 0 ]; then : > {folder}/a; exit 1; fi;"
+                      f"while [ ! -e {folder}/a ]; do :; done; kill -SEGV $$")
+            code, _, error = self.run_tree(shell(script, 2))
+        self.assertEqual(code, 128 + signal.SIGSEGV)
+        self.assertRegex(error, r"lockstep: rank 1 \(pid \d+\) was killed by SIGSEGV")
+
+
 class SignalTest(RunTest):
     def stop(self, number, script="trap 'echo got; exit 0' {0}; echo ready; while :; do sleep 0.05; done"):
         name = signal.Signals(number).name[3:]
@@ -312,6 +394,7 @@ class OrphanTest(RunTest):
     # A child in the rank's group, one in a group of its own, one in a session of its own.
     CHILDREN = "sleep 1000 & timeout 1000 sleep 1000 & setsid sleep 1000 & "
 
+    # fault: 9
     def test_kill_9_of_the_launcher_leaves_nothing(self):
         with Tree(shell(self.CHILDREN + "echo ready; wait", 3)) as tree:
             tree.read_lines(3)
@@ -332,11 +415,81 @@ class OrphanTest(RunTest):
             tree.process.wait(timeout=10)
             self.assertEqual(len(tree.survivors()), 1)
 
+    # fault: 9
     def test_killing_the_process_group_of_the_launcher_leaves_nothing(self):
         with Tree(shell(self.CHILDREN + "echo ready; wait", 2), start_new_session=True) as tree:
             tree.read_lines(2)
             os.killpg(tree.pid, signal.SIGKILL)
             self.assertEqual(tree.wait_until_gone(1), [])
+
+
+    def test_a_job_inside_a_rank_ends_with_it(self):
+        inner = f"exec {LOCKSTEP} run --nproc-per-node 2 sh -c '{self.CHILDREN} echo ready; wait'"
+        for kill in (lambda tree: tree.process.kill(), lambda tree: os.kill(tree.pid, signal.SIGTERM)):
+            with Tree(shell(inner, 1)) as tree:
+                tree.read_lines(2)
+                # Two ranks with five processes each, two guards, the inner launcher.
+                self.assertTrue(wait_for(lambda: len(tree.survivors()) == 2 * 5 + 3), tree.survivors())
+                kill(tree)
+                tree.process.wait(timeout=10)
+                self.assertEqual(tree.wait_until_gone(2), [])
+
+    def test_what_a_good_job_leaves_behind_is_ended_and_told(self):
+        _, _, error = self.run_tree(shell("setsid sleep 1000 & true", 1))
+        self.assertIn("1 process that the ranks had left behind was ended", error)
+        self.assertNotIn("left behind", self.run_tree(shell("true", 1))[2])
+
+
+def limited(soft, hard):
+    return lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+class DescriptorTest(RunTest):
+    def test_the_launcher_raises_its_own_limit_and_not_that_of_ranks(self):
+        code, output, error = self.run_tree(shell("ulimit -Sn", 40), preexec_fn=limited(128, 1024))
+        self.assertEqual(code, 0, error)
+        self.assertEqual({line.split()[1] for line in output.splitlines()}, {"128"})
+
+    def test_a_hard_limit_that_is_too_low_is_told_with_the_remedy(self):
+        code, _, error = self.run_tree(shell("true", 40), preexec_fn=limited(128, 128))
+        self.assertEqual(code, 2)
+        self.assertRegex(error, r"40 ranks need the launcher to open \d+ files and connections, and its hard limit is "
+                                r"128; raise that limit \(in the shell: ulimit -Hn \d+;")
+
+
+class SecretTest(RunTest):
+    def test_the_token_is_in_no_argument_environment_or_output(self):
+        # The token itself is in the descriptor that the rank inherits.
+        script = "head -c 32 /dev/fd/$LOCKSTEP_TOKEN_FD | od -An -v -tx1 | tr -d ' \\n'; echo; cat"
+        with Tree(shell(script, 2, "--no-prefix"), stdin=subprocess.PIPE,
+                  environment={"LOCKSTEP_LOG": "debug"}) as tree:
+            text, again = tree.read_lines(2)
+            self.assertEqual(text, again)
+            token = bytes.fromhex(text)
+            self.assertEqual(len(token), 32)
+            forms = (token, text.encode(), text.upper().encode(), base64.b64encode(token))
+            for pid in tree.survivors() + [tree.pid]:
+                for name in ("cmdline", "environ"):
+                    with open(f"/proc/{pid}/{name}", "rb") as file:
+                        content = file.read()
+                    self.assertFalse([form for form in forms if form in content], (pid, name))
+            with socket.create_connection(self.store_of(tree), timeout=5) as stranger:
+                stranger.sendall(b"\xd5LSTEP\r\n" + (2).to_bytes(2, "little") + b"\x01\0" + bytes(32))
+                answer = stranger.recv(1000)
+                self.assertEqual(len(answer), 44)
+            _, output, error = tree.finish()  # closes its standard input
+            for content in (answer, output.encode(), error.encode()):
+                self.assertFalse([form for form in forms if form in content])
+
+    @staticmethod
+    def store_of(tree):
+        for pid in tree.survivors():
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                for entry in file.read().split(b"\0"):
+                    if entry.startswith(b"LOCKSTEP_STORE="):
+                        host, port = entry.split(b"=")[1].decode().split(":")
+                        return host, int(port)
+        raise AssertionError("no rank has an address of the store")
 
 
 class UsageTest(RunTest):

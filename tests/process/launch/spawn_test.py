@@ -106,6 +106,7 @@ class SpawnTest(unittest.TestCase):
             code, output, _ = tree.finish()
             self.assertEqual((code, output), (1, "error: spawn() was stopped by SIGINT\n"))
 
+    # fault: 9
     def test_kill_9_of_the_parent_ends_the_ranks(self):
         with Tree([SPAWNER, "sleep"]) as tree:
             tree.read_lines(3)

@@ -109,6 +109,7 @@ class Hosts(unittest.TestCase):
             self.assertTrue(ranks.wait_until_running())
             self.assertEqual(ranks.lines(), ["done"] * 4)
 
+    # fault: 16
     def test_a_cut_cable_is_noticed_on_both_sides_and_the_ranks_beyond_it_are_named(self):
         with Namespaces() as namespaces, Ranks(in_namespaces(namespaces, 4), 0) as ranks:
             self.assertTrue(ranks.wait_until_running())

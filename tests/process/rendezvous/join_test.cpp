@@ -87,6 +87,7 @@ TEST_CASE("processes meet in a file, and the last one removes it") {
   CHECK_FALSE(fs::exists(path));
 }
 
+// fault: 40
 TEST_CASE("a file that killed processes left behind does not disturb the next run") {
   const Job job;
   const std::string url = "file://" + (job.home / "meet") + "?world_size=2&rank=";
@@ -137,6 +138,7 @@ TEST_CASE("a token file that others can read stops the process before it connect
   check_parts(worker.line(), {"error unauthorized", path, "chmod 600"});
 }
 
+// fault: 44
 TEST_CASE("different world sizes fail on both sides within seconds, with both values") {
   const std::pair<int, int> pairs[] = {{2, 3}, {3, 2}, {2, 4}};
   for (const auto& [size0, size1] : pairs) {
@@ -154,6 +156,7 @@ TEST_CASE("different world sizes fail on both sides within seconds, with both va
   }
 }
 
+// fault: 43
 TEST_CASE("a duplicate rank is refused at once, naming both, and the first claimant goes on") {
   for (const int rank : {0, 1}) {
     const Job job;
@@ -170,6 +173,7 @@ TEST_CASE("a duplicate rank is refused at once, naming both, and the first claim
   }
 }
 
+// fault: 39
 TEST_CASE("a port that a stranger holds is an error at once that names it") {
   const Job job;
   const Listener stranger = Listener::bind({"127.0.0.1", job.port}, Deadline::after(5s));

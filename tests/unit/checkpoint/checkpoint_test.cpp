@@ -105,6 +105,7 @@ TEST_CASE("what cannot be stored is refused by name, and no file appears") {
   CHECK(std::filesystem::is_empty(directory.path()));
 }
 
+// fault: 24, 25
 TEST_CASE("the latest checkpoint is the newest that is whole") {
   const TemporaryDirectory directory;
   CHECK_FALSE(latest_checkpoint(directory.path()).has_value());

@@ -74,6 +74,7 @@ TEST_CASE("a file survives the round trip and belongs to its owner alone") {
   CHECK((status.st_mode & 0777) == 0600);
 }
 
+// fault: 24
 TEST_CASE("every single flipped bit is found") {
   const TemporaryDirectory directory;
   const std::string path = directory / "a.safetensors";
@@ -87,6 +88,7 @@ TEST_CASE("every single flipped bit is found") {
   }
 }
 
+// fault: 25
 TEST_CASE("a file cut or lengthened anywhere is refused") {
   const TemporaryDirectory directory;
   const std::string path = directory / "a.safetensors";
@@ -101,6 +103,7 @@ TEST_CASE("a file cut or lengthened anywhere is refused") {
               "truncated");
 }
 
+// fault: 24
 TEST_CASE("random damage of several bytes is found") {
   const TemporaryDirectory directory;
   const std::string path = directory / "a.safetensors";
@@ -118,6 +121,7 @@ TEST_CASE("random damage of several bytes is found") {
   }
 }
 
+// fault: 25
 TEST_CASE("the text names tensor, place, expected and found") {
   const TemporaryDirectory directory;
   const std::string path = directory / "a.safetensors";
@@ -170,6 +174,7 @@ TEST_CASE("a record that lacks a tensor, or has one too many, is refused") {
   CHECK_ERROR(load_error(path, with_record({"a", "b"})), ErrorKind::corrupt_data, "1 tensors, but digests for 2");
 }
 
+// fault: 25
 TEST_CASE("reserved metadata, wrong sizes, missing files and directories are refused") {
   const TemporaryDirectory directory;
   const std::vector<TensorBytes> tensors = {{"a", "F32", {2}, bytes_of(kWeight)}};

@@ -99,6 +99,7 @@ TEST_CASE("what cannot be stored is refused before it is") {
   CHECK_ERROR(error_of([&] { serialise_header(header); }), kind, "16777216 are allowed");
 }
 
+// fault: 26
 TEST_CASE("hostile headers are refused") {
   const auto kind = ErrorKind::corrupt_data;
   CHECK_ERROR(refusal(""), kind, "brace");
@@ -143,6 +144,7 @@ TEST_CASE("hostile headers are refused") {
               kind, "5000 bytes");
 }
 
+// fault: 26
 TEST_CASE("sizes and places that do not add up are refused") {
   const auto kind = ErrorKind::corrupt_data;
   const auto two = [](const std::string& a, const std::string& b) {
@@ -170,6 +172,7 @@ TEST_CASE("sizes and places that do not add up are refused") {
   CHECK_ERROR(refusal(one("F64", many + "]", "[0,8]")), kind, "more than 64 dimensions");
 }
 
+// fault: 26
 TEST_CASE("the length prefix is checked against the limit and the file") {
   const auto prefix = [](std::uint64_t length) {
     std::string bytes(8, '\0');
@@ -184,6 +187,7 @@ TEST_CASE("the length prefix is checked against the limit and the file") {
   CHECK_ERROR(error_of([&] { parse_header_length(prefix((16 << 20) + 1), 1ULL << 40); }), kind, "16777216 are allowed");
 }
 
+// fault: 26
 TEST_CASE("a header of the largest size cannot make the reader allocate much more than its own size") {
   const std::size_t size = kHostileBytes;
   const auto repeated = [size](const std::string& head, const std::string& part) {
@@ -220,6 +224,7 @@ TEST_CASE("a header of the largest size cannot make the reader allocate much mor
   }
 }
 
+// fault: 26
 TEST_CASE("thousands of damaged headers: each is refused or is a header that fits its data exactly") {
   SafetensorsHeader header = example();
   lay_out(header);

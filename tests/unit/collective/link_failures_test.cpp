@@ -169,7 +169,7 @@ TEST_CASE("a rank that stops in the middle is named with how far it came") {
   Collective complete = collective;
   complete.input = in;
   complete.output = out;
-  const Error error = error_of([&] { engine.run(complete, Deadline::after(50ms)); });
+  const Error error = error_of([&] { engine.run(complete, Deadline::after(300ms)); });
   CHECK_ERROR(error, ErrorKind::timeout, "rank 1 has sent 1000 of 50000 bytes");
   CHECK(error.detail().peer == 1);
 }

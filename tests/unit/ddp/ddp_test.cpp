@@ -156,6 +156,7 @@ TEST_CASE("frozen parameters are neither hooked nor reduced") {
   });
 }
 
+// fault: 37
 TEST_CASE("a parameter without gradient is named by the same backward, also to ranks that used it") {
   for (const bool only_one_rank : {false, true}) {
     const auto errors = run_group(2, Over::arena, [&](const ProcessGroup& group) {

@@ -109,6 +109,7 @@ TEST_CASE("a weight that is no weight is refused, and the last one stays") {
   });
 }
 
+// fault: 36
 TEST_CASE("parameters that drift apart are named in lockstep mode too") {
   const auto errors = run_group(2, Over::arena, [&](const ProcessGroup& group) {
     Forked model;
@@ -146,6 +147,7 @@ TEST_CASE("a rank alone weighs its microbatches too") {
   });
 }
 
+// fault: 35
 TEST_CASE("NaN and Inf are found before they spread, and named by rank and parameter") {
   for (const Over transport : kTransports) {
     for (const float bad : {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
@@ -203,6 +205,7 @@ TEST_CASE("all_finite sees every element of every type") {
   CHECK_FALSE(all_finite(at::full({4, 4}, std::numeric_limits<float>::infinity()).slice(1, 1, 2)));
 }
 
+// fault: 36
 TEST_CASE("parameters that drift apart are named on all ranks at the next comparison") {
   const auto errors = run_group(3, Over::arena, [&](const ProcessGroup& group) {
     Forked model;

@@ -6,6 +6,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/fake_device.h"
 #include "tests/support/local_groups.h"
+#include "tests/support/skip.h"
 
 using namespace lockstep;
 using namespace lockstep::testing;
@@ -101,11 +102,8 @@ TEST_CASE("tensors without memory are refused") {
   });
 }
 
-TEST_CASE("two ranks share a GPU") {
-  if (!at::hasCUDA()) {
-    MESSAGE("skipped: no CUDA device");
-    return;
-  }
+TEST_CASE("two ranks share a GPU" * needs("gpu")) {
+  if (!at::hasCUDA()) return skip("no CUDA device");
   for (const Over transport : kTransports) {
     run_group_or_throw(2, transport,
                        [](const ProcessGroup& group) { check_collectives(group, at::Device(at::kCUDA, 0)); });

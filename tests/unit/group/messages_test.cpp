@@ -4,6 +4,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/group/process_group.h"
+#include "lockstep/observe/process_recorder.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/local_groups.h"
 
@@ -79,4 +80,40 @@ TEST_CASE("what is wrong with a message is said, and the group goes on") {
       group.barrier();
     });
   }
+}
+
+TEST_CASE("a rank that ends the group ends all messages, also if it has never sent one itself") {
+  for (const Over transport : kTransports) {
+    const auto groups = local_groups(3, transport, {.timeout = 30s});
+    const Work receive = groups[1].recv_async(at::ones({4}), 2);
+    const Work any = groups[2].recv_async(at::ones({4}));
+    groups[0].abort("the loss is NaN");
+    const auto ended = [](auto&& call) { CHECK_ERROR(error_of(call), ErrorKind::aborted, "the loss is NaN"); };
+    ended([&] { receive.wait(Deadline::after(20s)); });
+    ended([&] { any.wait(Deadline::after(20s)); });
+    for (const ProcessGroup& group : groups) {
+      ended([&] { group.send(at::ones({4}), 1); });
+      ended([&] { group.recv(at::ones({4}), 1); });
+      ended([&] { group.monitored_barrier(); });
+      ended([&] { group.barrier(); });
+    }
+  }
+}
+
+TEST_CASE("a message that is refused is recorded as failed, and does not stay under way") {
+  const auto groups = local_groups(2);
+  const auto refused = [](auto&& call) {
+    FlightRecord before, after;
+    const std::uint64_t first = process_recorder().add(before).number + 1;
+    CHECK(error_of(call).kind() == ErrorKind::invalid_argument);
+    const std::uint64_t end = process_recorder().add(after).number;
+    for (std::uint64_t number = first; number < end; ++number) {
+      CHECK(process_recorder().find(number).value().state == FlightState::failed);
+    }
+  };
+  refused([&] { groups[0].send(at::ones({4}), 7); });
+  refused([&] { groups[0].recv_async(at::ones({4}), -3); });
+  const ProcessGroup silent(std::make_unique<ArenaEngine>(std::move(make_local_arenas(1).front())));
+  refused([&] { silent.send(at::ones({4}), 0); });
+  refused([&] { silent.recv(at::ones({4}), 0); });
 }

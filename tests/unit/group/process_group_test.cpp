@@ -4,9 +4,14 @@
 #include <doctest/doctest.h>
 
 #include <functional>
+#include <future>
+#include <latch>
 #include <string>
+#include <thread>
 
 #include "lockstep/base/error.h"
+#include "lockstep/observe/process_recorder.h"
+#include "tests/support/expect_error.h"
 #include "tests/support/forked_child.h"
 #include "tests/support/local_groups.h"
 
@@ -23,6 +28,33 @@ at::Tensor ramp(at::IntArrayRef sizes, int rank, at::ScalarType dtype = at::kFlo
 }
 
 constexpr Over kTransports[] = {Over::arena, Over::links};
+
+// Has the turn of a group's rank, and keeps it, from its construction to its destruction.
+class HeldTurn {
+ public:
+  explicit HeldTurn(const ProcessGroup& group) {
+    thread_ = std::jthread([this, group] {
+      group.drive([this](ArenaEngine&) {
+        has_turn_.count_down();
+        release_.wait();
+      });
+    });
+    has_turn_.wait();
+  }
+  ~HeldTurn() { release_.count_down(); }
+
+ private:
+  std::latch has_turn_{1};
+  std::latch release_{1};
+  std::jthread thread_;
+};
+
+// What the process recorded last.
+FlightRecord last_record() {
+  FlightRecord probe;
+  const std::uint64_t next = process_recorder().add(probe).number;
+  return process_recorder().find(next - 1).value();
+}
 
 }  // namespace
 
@@ -216,6 +248,7 @@ TEST_CASE("a per-call timeout counts, and the missing rank is named") {
   CHECK_THROWS_WITH_AS(std::rethrow_exception(errors[0]), doctest::Contains("missing: rank 1"), Error);
 }
 
+// fault: 53
 TEST_CASE("after a failure every call fails at once with the same reason, and ending the group again does nothing") {
   for (const Over transport : kTransports) {
     auto groups = local_groups(2, transport);
@@ -237,6 +270,47 @@ TEST_CASE("after a failure every call fails at once with the same reason, and en
     groups.clear();
     CHECK_THROWS_AS(copy.barrier(), Error);
   }
+}
+
+TEST_CASE("a blocking call keeps its timeout behind an asynchronous one that hangs, and ends the group") {
+  for (const Over transport : kTransports) {
+    const auto groups = local_groups(2, transport, {.timeout = 30s});
+    const Work hangs = groups[0].all_reduce_async(at::ones({10}));  // rank 1 does not come
+    const TimePoint start = steady_clock().now();
+    const Error late = error_of([&] { groups[0].barrier({.timeout = 20ms}); });
+    CHECK_ERROR(late, ErrorKind::timeout, "barrier timed out on rank 0 before its turn came");
+    const auto ended = [&](auto&& call) {
+      CHECK_ERROR(error_of(call), ErrorKind::aborted, "barrier timed out on rank 0 before its turn came");
+    };
+    ended([&] { hangs.wait(); });
+    ended([&] { groups[1].all_reduce(at::ones({10})); });
+    CHECK(steady_clock().now() - start < 10s);
+  }
+}
+
+TEST_CASE("an asynchronous call returns at once while another thread has its turn") {
+  const auto groups = local_groups(2, Over::arena, {.timeout = 30s});
+  Work work;
+  {
+    const HeldTurn held(groups[0]);
+    auto started = std::async(std::launch::async, [&] { return groups[0].barrier_async(); });
+    const bool at_once = started.wait_for(10s) == std::future_status::ready;
+    CHECK(at_once);
+    if (at_once) work = started.get();
+    if (at_once) CHECK_FALSE(work.is_completed());
+  }
+  groups[1].barrier();
+  work.wait();
+}
+
+TEST_CASE("an asynchronous call times out while it waits for its turn, and is recorded as failed") {
+  const auto groups = local_groups(2, Over::arena, {.timeout = 30s});
+  const HeldTurn held(groups[0]);
+  const Work late = groups[0].barrier_async({.timeout = 1ms});
+  CHECK_ERROR(error_of([&] { late.wait(Deadline::after(20s)); }), ErrorKind::timeout,
+              "barrier timed out on rank 0 before its turn came");
+  CHECK(last_record().state == FlightState::failed);
+  CHECK_ERROR(error_of([&] { groups[1].barrier(); }), ErrorKind::aborted, "before its turn came");
 }
 
 TEST_CASE("eight threads of each rank use one group, blocking and not, and every sum is right") {
@@ -277,6 +351,7 @@ TEST_CASE("a monitored barrier is a group's, too") {
   run_group_or_throw(1, Over::arena, [](const ProcessGroup& group) { group.monitored_barrier(); });
 }
 
+// fault: 53
 TEST_CASE("a group that is destroyed with work in flight ends it, on both sides") {
   auto groups = local_groups(2);
   at::Tensor tensor = at::ones({10});
@@ -297,6 +372,7 @@ TEST_CASE("a group of one computes what many would") {
   });
 }
 
+// fault: 49
 TEST_CASE("a child that was forked is refused at once, whatever it calls, and can end the group without harm") {
   for (const Over transport : kTransports) {
     auto groups = local_groups(2, transport, {.timeout = 30s});

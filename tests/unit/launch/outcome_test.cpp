@@ -14,7 +14,7 @@ RankEnd ended(int rank, int round, ExitStatus status) {
   end.pid = 100 + rank;
   end.round = round;
   end.status = status;
-  if (!status.ok()) end.failure = describe(status);
+  if (!status.ok()) end.failure.text = describe(status);
   return end;
 }
 
@@ -26,40 +26,63 @@ int first_failed(std::vector<RankEnd> ranks) {
 
 }  // namespace
 
-TEST_CASE("the first failure is the one whose death was seen first") {
+TEST_CASE("of failures with reasons of their own, what a signal struck comes first, then who was seen first") {
   CHECK(first_failed({ended(0, 1, {}), ended(1, 2, {})}) == -1);
   CHECK(first_failed({ended(0, 3, {.code = 1}), ended(1, 2, {.code = 1})}) == 1);
-  CHECK(first_failed({ended(0, 1, {}), ended(1, 2, {.signal = SIGSEGV}), ended(2, 3, {.code = 1})}) == 1);
+  CHECK(first_failed({ended(0, 1, {.code = 1}), ended(1, 1, {.code = 2})}) == 0);
+  CHECK(first_failed({ended(0, 1, {.code = 1}), ended(1, 2, {.signal = SIGKILL})}) == 1);
+  CHECK(first_failed({ended(0, 1, {.code = 1}), ended(1, 2, {.signal = SIGABRT})}) == 0);
 }
 
-TEST_CASE("among deaths seen at once, a consequence is not the cause") {
+TEST_CASE("a consequence is not the cause, whichever was seen first") {
   RankEnd stopped = ended(0, 1, {.signal = SIGTERM});
   stopped.told_to_stop = true;
   CHECK(first_failed({stopped}) == -1);
   CHECK(first_failed({stopped, ended(1, 1, {.code = 3})}) == 1);
 
-  RankEnd lost_a_peer = ended(0, 1, {.code = 1});
-  lost_a_peer.lost_a_peer = true;
-  CHECK(first_failed({lost_a_peer, ended(1, 1, {.code = 1})}) == 1);
-  CHECK(first_failed({lost_a_peer}) == 0);
-  CHECK(first_failed({ended(0, 1, {.code = 1}), ended(1, 1, {.signal = SIGKILL})}) == 1);
-  CHECK(first_failed({ended(0, 1, {.code = 1}), ended(1, 1, {.code = 2})}) == 0);
+  RankEnd lost = ended(0, 1, {.signal = SIGABRT});
+  lost.failure.fault = Fault::consequence;
+  lost.failure.blamed = 2;
+  CHECK(first_failed({lost}) == 0);
+  CHECK(first_failed({lost, ended(1, 5, {.code = 1})}) == 1);
+  CHECK(first_failed({lost, ended(1, 2, {.code = 1}), ended(2, 5, {.code = 1})}) == 2);
+
+  RankEnd timed_out = ended(1, 3, {.code = 1});
+  timed_out.failure.fault = Fault::disagreement;
+  CHECK(first_failed({lost, timed_out}) == 1);
+  CHECK(first_failed({lost, timed_out, ended(2, 4, {.code = 1})}) == 2);
 }
 
-TEST_CASE("the report names the cause, its last lines, and what became of the others") {
+TEST_CASE("the report names the cause, its error and last lines, and what became of the others") {
   RankEnd failed = ended(1, 1, {.code = 3});
   failed.after_start = std::chrono::milliseconds(520);
+  failed.error = "bad";
   failed.last_error_lines = {"bad", "worse"};
   RankEnd stopped = ended(0, 2, {.signal = SIGKILL});
   stopped.told_to_stop = true;
   stopped.killed = true;
-  CHECK(report({{stopped, failed}, 0}) ==
-        std::vector<std::string>{
-            "rank 1 (pid 101) exited with code 3, 0.52 s after it started; rank 0 was stopped because of it",
-            "the last lines of rank 1 on standard error:", "  | bad", "  | worse",
-            "rank 0 (pid 100) did not stop in time and was killed"});
+  RankEnd lost = ended(2, 2, {.code = 1});
+  lost.failure.fault = Fault::consequence;
+  CHECK(report({{stopped, failed, lost}, 0}) ==
+        std::vector<std::string>{"rank 1 (pid 101) exited with code 3, 0.52 s after it started; rank 2 failed because "
+                                 "of it; rank 0 was stopped because of it",
+                                 "its error: bad", "the last lines of rank 1 on standard error:", "  | bad",
+                                 "  | worse", "rank 0 (pid 100) did not stop in time and was killed"});
   CHECK(report({{ended(0, 1, {})}, 0}).empty());
   CHECK(report({{ended(0, 1, {})}, SIGINT}) == std::vector<std::string>{"stopped by SIGINT"});
+}
+
+TEST_CASE("a rank that others name, but that did not fail, is looked at too") {
+  RankEnd lost = ended(0, 2, {.code = 1});
+  lost.failure = {.text = "exited with code 1", .fault = Fault::consequence, .blamed = 1};
+  lost.after_start = std::chrono::milliseconds(700);
+  RankEnd early = ended(1, 1, {});
+  early.after_start = std::chrono::milliseconds(500);
+  CHECK(report({{lost, early}, 0}) ==
+        std::vector<std::string>{"rank 0 (pid 100) exited with code 1, 0.70 s after it started",
+                                 "rank 1, which it names, had exited with code 0, 0.50 s after it started"});
+  early.told_to_stop = true;
+  CHECK(report({{lost, early}, 0})[1] == "rank 1, which it names, was still running");
 }
 
 TEST_CASE("exit statuses read as a shell would say them") {

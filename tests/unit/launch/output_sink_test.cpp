@@ -7,10 +7,12 @@
 #include <pty.h>
 #include <unistd.h>
 
-#include <csignal>
+#include <fstream>
+#include <iterator>
 #include <string>
 
 #include "lockstep/base/unique_fd.h"
+#include "tests/support/temporary_directory.h"
 
 using namespace lockstep;
 
@@ -45,6 +47,24 @@ std::string written(OutputSink& sink, int reader) {
   return read_available(reader);
 }
 
+class FakeClock final : public Clock {
+ public:
+  TimePoint now() const override { return time; }
+  TimePoint time{std::chrono::seconds(1000)};
+};
+
+// Until it is full; how many bytes it took.
+std::size_t fill(OutputSink& sink) {
+  const std::string line = std::string(9999, 'x') + "\n";
+  std::size_t appended = 0;
+  while (!sink.full()) {
+    sink.append(line);
+    appended += line.size();
+    if (writable(sink.fd())) sink.write_some();
+  }
+  return appended;
+}
+
 }  // namespace
 
 TEST_CASE("a sink writes whole lines in pieces that a pipe takes at once") {
@@ -59,31 +79,115 @@ TEST_CASE("a sink writes whole lines in pieces that a pipe takes at once") {
   CHECK_FALSE(sink.pending());
 }
 
-TEST_CASE("a sink whose reader pauses becomes full and never blocks") {
+TEST_CASE("a reader that is slow loses nothing, and slows down who writes") {
   const Pipe pipe;
-  OutputSink sink(pipe.writer.get());
-  std::size_t appended = 0;
-  while (!sink.full()) {
-    sink.append(std::string(9999, 'x') + "\n");
-    appended += 10000;
-    if (writable(sink.fd())) sink.write_some();
-  }
+  FakeClock clock;
+  OutputSink sink(pipe.writer.get(), clock);
+  std::size_t appended = fill(sink);
+  CHECK(sink.full());
   std::size_t read = 0;
+  for (int i = 0; i < 20; ++i) {
+    clock.time += OutputSink::kPatience / 2;
+    sink.tend();
+    read += read_available(pipe.reader.get()).size();
+    sink.write_some();
+    if (!sink.full()) appended += fill(sink);
+  }
   while (sink.pending()) read += written(sink, pipe.reader.get()).size();
   CHECK(read == appended);
-  CHECK_FALSE(sink.full());
+  CHECK(sink.lost_lines() == 0);
 }
 
-TEST_CASE("a sink whose reader has gone drops everything") {
+TEST_CASE("a reader that pauses holds nobody up for long, loses whole lines, and is told how many") {
+  const Pipe pipe;
+  FakeClock clock;
+  OutputSink sink(pipe.writer.get(), clock);
+  const std::size_t appended = fill(sink);
+  CHECK(sink.wake_at().when() == clock.time + OutputSink::kPatience);
+  clock.time += OutputSink::kPatience;
+  sink.tend();
+  CHECK_FALSE(sink.full());
+  CHECK(sink.wake_at().is_never());
+  sink.append("lost\nlost\nlost in ");
+  sink.append("two parts");
+  CHECK(sink.lost_lines() == 3);
+
+  std::string text;
+  while (sink.pending()) text += written(sink, pipe.reader.get());
+  sink.append(", to its end\nkept\n");
+  sink.append_always("of the launcher\n");
+  text += written(sink, pipe.reader.get());
+  CHECK(text.substr(appended) ==
+        "lockstep: 3 lines were dropped here: nobody took them in time\nkept\nof the launcher\n");
+  CHECK(sink.lost_lines() == 3);
+}
+
+TEST_CASE("the launcher's own lines wait for a reader that pauses") {
+  const Pipe pipe;
+  FakeClock clock;
+  OutputSink sink(pipe.writer.get(), clock);
+  fill(sink);
+  clock.time += OutputSink::kPatience;
+  sink.tend();
+  sink.append("lost\n");
+  sink.append_always("rank 1 failed\n");
+  std::string text;
+  while (sink.pending()) text += written(sink, pipe.reader.get());
+  CHECK(text.ends_with("lockstep: 1 line was dropped here: nobody took them in time\nrank 1 failed\n"));
+}
+
+TEST_CASE("a disk that is full holds nobody up, is told once, and is tried again") {
+  const UniqueFd full(::open("/dev/full", O_WRONLY | O_CLOEXEC));
+  FakeClock clock;
+  OutputSink sink(full.get(), clock);
+  sink.append("a\n");
+  sink.write_some();
+  CHECK(sink.take_trouble() ==
+        "cannot be written: No space left on device; the job goes on, and what does not fit is dropped");
+  CHECK_FALSE(sink.pending());
+  CHECK_FALSE(sink.full());
+  CHECK(sink.wake_at().when() == clock.time + OutputSink::kRetry);
+  clock.time += OutputSink::kRetry;
+  sink.tend();
+  CHECK(sink.take_trouble().empty());
+  CHECK(sink.wake_at().when() == clock.time + OutputSink::kRetry);
+  while (sink.lost_lines() == 0) sink.append(std::string(9999, 'x') + "\n");
+  sink.append("b\n");
+  CHECK(sink.lost_lines() == 2);
+  sink.give_up();
+  CHECK(sink.lost_lines() > 2);
+}
+
+TEST_CASE("what was kept for a full disk is written once there is room") {
+  const TemporaryDirectory directory;
+  const UniqueFd file(::open((directory / "out").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+  const UniqueFd full(::open("/dev/full", O_WRONLY | O_CLOEXEC));
+  const UniqueFd place(::fcntl(full.get(), F_DUPFD_CLOEXEC, 0));
+  FakeClock clock;
+  OutputSink sink(place.get(), clock);
+  sink.append("a\n");
+  sink.write_some();
+  sink.append("b\n");
+  REQUIRE(::dup2(file.get(), place.get()) >= 0);
+  clock.time += OutputSink::kRetry;
+  sink.tend();
+  CHECK_FALSE(sink.pending());
+  std::ifstream written(directory / "out");
+  CHECK(std::string(std::istreambuf_iterator<char>(written), {}) == "a\nb\n");
+}
+
+TEST_CASE("a reader that has gone loses everything, and that is told once") {
   Pipe pipe;
   OutputSink sink(pipe.writer.get());
   pipe.reader.reset();
-  std::signal(SIGPIPE, SIG_IGN);
   sink.append("a\n");
   sink.write_some();
-  CHECK(sink.broken());
+  CHECK(sink.take_trouble() == "cannot be written any more: Broken pipe; the job goes on without it");
+  CHECK_FALSE(sink.pending());
   sink.append("b\n");
   CHECK_FALSE(sink.pending());
+  CHECK(sink.take_trouble().empty());
+  CHECK(sink.lost_lines() == 2);
 }
 
 TEST_CASE("on a terminal the status line stays below the last line, and is cut to the width") {

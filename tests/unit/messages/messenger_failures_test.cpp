@@ -286,6 +286,27 @@ TEST_CASE("frames that break the rules fail the link, before anything is allocat
   CHECK_ERROR(failure_of(receive), ErrorKind::corrupt_data, "10 bytes at 10 of a message of 100000 bytes");
 }
 
+TEST_CASE("however often a peer asks how this rank fares, what waits to be sent to it does not grow") {
+  MessengerAndPuppet both;
+  // More than the stream holds, so that the messenger cannot answer one by one.
+  constexpr int kQuestions = 3000;
+  const std::vector<FrameHeader> questions(kQuestions, FrameHeader{.kind = FrameKind::ask});
+  both.send(std::as_bytes(std::span(questions)));
+  const std::array<std::byte, 4> four{};
+  const Transfer last = both.messenger->send(1, 7, four, soon());
+  int answers = 0;
+  FrameHeader header;
+  for (header = both.receive_header(); header.kind == FrameKind::answer; header = both.receive_header()) {
+    Buffer answer(header.following_bytes);
+    both.receive(answer);
+    ++answers;
+  }
+  CHECK(header.kind == FrameKind::eager);
+  CHECK(answers >= 1);
+  CHECK(answers < kQuestions / 2);
+  last.wait(soon());
+}
+
 TEST_CASE("a peer that is gone fails what needs it and nothing else; what it sent whole still arrives") {
   for (const MeshKind& kind : kMeshKinds) {
     CAPTURE(std::string(kind.name));

@@ -56,6 +56,19 @@ TEST_CASE("a monitored barrier lets nobody pass before all have come") {
   }
 }
 
+TEST_CASE("rank 0 may leave as soon as it has passed, and nobody misses its word") {
+  for (const MeshKind& kind : kMeshKinds) {
+    CAPTURE(kind.name);
+    for (int round = 0; round < 20; ++round) {
+      Messengers messengers = make_messengers(kind.make(3));
+      run_ranks_or_throw(3, [&](int rank) {
+        monitored_barrier(*messengers[static_cast<std::size_t>(rank)], 0, 20s, false);
+        if (rank == 0) messengers[0].reset();
+      });
+    }
+  }
+}
+
 TEST_CASE("those who come learn of the first that does not, and the next barrier passes") {
   for (const MeshKind& kind : kMeshKinds) {
     CAPTURE(kind.name);

@@ -131,6 +131,7 @@ TEST_CASE("another channel is refused by name") {
   CHECK_ERROR(*outcome.client_error, ErrorKind::invalid_argument, "'link'", "'store'");
 }
 
+// fault: 27
 TEST_CASE("another protocol version is refused with both versions, on either side") {
   const Token token = Token::generate();
   Handshake client = Handshake::client(settings_of(token, 1));
@@ -139,13 +140,13 @@ TEST_CASE("another protocol version is refused with both versions, on either sid
   hello[8] = 9;
   server.feed(hello);
   REQUIRE(server.failure());
-  CHECK_ERROR(*server.failure(), ErrorKind::invalid_argument, "version 9", "this process version 2");
+  CHECK_ERROR(*server.failure(), ErrorKind::invalid_argument, "version 9", "this process version 3");
   Bytes answer = server.take_output();
   REQUIRE(answer.size() == kHelloBytes);
-  answer[8] = 3;
+  answer[8] = 4;
   client.feed(answer);
   REQUIRE(client.failure());
-  CHECK_ERROR(*client.failure(), ErrorKind::invalid_argument, "version 3", "this process version 2");
+  CHECK_ERROR(*client.failure(), ErrorKind::invalid_argument, "version 4", "this process version 3");
 }
 
 TEST_CASE("garbage is refused at its first wrong byte") {

@@ -53,6 +53,7 @@ TEST_CASE("the kernel's table shows exactly the address that was asked for") {
   }
 }
 
+// fault: 39
 TEST_CASE("a taken port is an error at once that names address, port and holder") {
   const Listener holder = Listener::bind({"127.0.0.1", 0}, soon());
   const Endpoint endpoint = holder.address().endpoint();

@@ -11,8 +11,10 @@
 #include "lockstep/net/listener.h"
 #include "lockstep/net/socket.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/skip.h"
 
 using namespace lockstep;
+using namespace lockstep::testing;
 using namespace std::chrono_literals;
 
 namespace {
@@ -44,27 +46,25 @@ int meet_on_localhost(const char* commands, const char* expected_host) {
   }
 }
 
-int in_child(const char* commands, const char* expected_host) {
+void check_in_child(const char* commands, const char* expected_host) {
   const pid_t child = ::fork();
   REQUIRE(child >= 0);
   if (child == 0) ::_exit(meet_on_localhost(commands, expected_host));
   int status = 0;
   REQUIRE(::waitpid(child, &status, 0) == child);
   REQUIRE(WIFEXITED(status));
-  if (WEXITSTATUS(status) == kNoNamespaces) MESSAGE("skipped: this user cannot make network namespaces here");
-  return WEXITSTATUS(status);
+  if (WEXITSTATUS(status) == kNoNamespaces) return skip("this user cannot make network namespaces here");
+  CHECK(WEXITSTATUS(status) == 0);
 }
-
-bool passed_or_skipped(int code) { return code == 0 || code == kNoNamespaces; }
 
 }  // namespace
 
-TEST_CASE("localhost on a host with IPv4 only") {
-  CHECK(passed_or_skipped(in_child("ip -6 addr flush dev lo", "127.0.0.1")));
+TEST_CASE("localhost on a host with IPv4 only" * needs("namespaces")) {
+  check_in_child("ip -6 addr flush dev lo", "127.0.0.1");
 }
 
-TEST_CASE("localhost on a host with IPv6 only") {
-  CHECK(passed_or_skipped(in_child("ip -4 addr flush dev lo", "::1")));
+TEST_CASE("localhost on a host with IPv6 only" * needs("namespaces")) {
+  check_in_child("ip -4 addr flush dev lo", "::1");
 }
 
-TEST_CASE("localhost on a host with both") { CHECK(passed_or_skipped(in_child("true", "127.0.0.1"))); }
+TEST_CASE("localhost on a host with both" * needs("namespaces")) { check_in_child("true", "127.0.0.1"); }

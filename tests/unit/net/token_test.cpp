@@ -1,6 +1,7 @@
 #include "lockstep/net/token.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -11,9 +12,11 @@
 
 #include "lockstep/base/format.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/skip.h"
 #include "tests/support/temporary_directory.h"
 
 using namespace lockstep;
+using namespace lockstep::testing;
 
 namespace {
 
@@ -62,13 +65,10 @@ TEST_CASE("a token file that others may read is refused with the command that me
   }
 }
 
-TEST_CASE("a token file of another user is refused") {
+TEST_CASE("a token file of another user is refused" * needs("root")) {
   TemporaryDirectory directory;
   const std::string path = write_file(directory / "token", std::string(64, 'a'));
-  if (::geteuid() != 0) {
-    MESSAGE("skipped: only root can give a file away");
-    return;
-  }
+  if (::geteuid() != 0) return skip("only root can give a file away");
   REQUIRE(::chown(path.c_str(), 12345, -1) == 0);
   CHECK_ERROR(error_of([&] { Token::from_file(path); }), ErrorKind::unauthorized, path, "user 12345");
 }
@@ -89,6 +89,38 @@ TEST_CASE("a token survives the way through a sealed memory file") {
   CHECK_ERROR(error_of([] { Token::from_fd(-1); }), ErrorKind::invalid_argument, "descriptor -1");
 }
 
+TEST_CASE("once it is read, no program that this process starts inherits the token") {
+  const UniqueFd fd = Token::generate().to_fd();
+  REQUIRE(::fcntl(fd.get(), F_SETFD, 0) == 0);  // as a launcher hands it to a rank
+  Token::from_fd(fd.get());
+  CHECK((::fcntl(fd.get(), F_GETFD) & FD_CLOEXEC) != 0);
+}
+
+TEST_CASE("a descriptor that got the token's number is not taken for it") {
+  const std::string guessable(Token::kBytes, '7');
+  const auto refused = [](int fd) {
+    CHECK_ERROR(error_of([fd] { Token::from_fd(fd); }), ErrorKind::invalid_argument, "does not hold a job token",
+                "LOCKSTEP_TOKEN_FD");
+    CHECK((::fcntl(fd, F_GETFD) & FD_CLOEXEC) == 0);
+  };
+  const UniqueFd writable(::memfd_create("other", MFD_ALLOW_SEALING));
+  REQUIRE(::write(writable.get(), guessable.data(), guessable.size()) == static_cast<ssize_t>(guessable.size()));
+  refused(writable.get());
+  REQUIRE(::write(writable.get(), "more", 4) == 4);
+  REQUIRE(::fcntl(writable.get(), F_ADD_SEALS, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE) == 0);
+  refused(writable.get());  // sealed, but longer
+  TemporaryDirectory directory;
+  const UniqueFd file(::open(write_file(directory / "file", guessable).c_str(), O_RDONLY));
+  refused(file.get());
+}
+
+TEST_CASE("a token has a fixed number of bytes") {
+  const Token token = Token::generate();
+  const auto* data = reinterpret_cast<const char*>(token.bytes().data());
+  CHECK(Token::from_bytes({data, Token::kBytes}).bytes() == token.bytes());
+  CHECK_ERROR(error_of([&] { Token::from_bytes({data, Token::kBytes - 1}); }), ErrorKind::corrupt_data, "32 bytes");
+}
+
 TEST_CASE("processes that need the home token at once all get the same one") {
   TemporaryDirectory home;
   const ScopedVariable variable("HOME", home.path());
@@ -107,6 +139,29 @@ TEST_CASE("processes that need the home token at once all get the same one") {
   CHECK(files == 1);
 }
 
+TEST_CASE("without a home a job on one host keeps its token in a folder of the user's own, or not at all") {
+  TemporaryDirectory place;
+  const ScopedVariable home("HOME", "/nonexistent");
+  const ScopedVariable runtime("XDG_RUNTIME_DIR", place.path());
+  const Token token = Token::from_this_host();
+  CHECK(Token::from_this_host().bytes() == token.bytes());
+  const std::string folder = place / fmt::format("lockstep-{}", ::geteuid());
+  struct stat status {};
+  REQUIRE(::stat(folder.c_str(), &status) == 0);
+  CHECK((status.st_mode & 0777) == 0700);
+  REQUIRE(::stat((folder + "/token").c_str(), &status) == 0);
+  CHECK((status.st_mode & 0777) == 0600);
+  CHECK_ERROR(error_of([] { Token::from_home(); }), ErrorKind::invalid_argument, "/nonexistent", "LOCKSTEP_TOKEN_FILE");
+  REQUIRE(::chmod(folder.c_str(), 0755) == 0);
+  CHECK_ERROR(error_of([] { Token::from_this_host(); }), ErrorKind::unauthorized, folder, "LOCKSTEP_TOKEN_FILE");
+}
+
+TEST_CASE("with a home, a job on one host has the same token as any other") {
+  TemporaryDirectory place;
+  const ScopedVariable home("HOME", place.path());
+  CHECK(Token::from_this_host().bytes() == Token::from_home().bytes());
+}
+
 TEST_CASE("a process takes its token from the descriptor, else from the file, else from home") {
   TemporaryDirectory home;
   const ScopedVariable variable("HOME", home.path());
@@ -119,6 +174,8 @@ TEST_CASE("a process takes its token from the descriptor, else from the file, el
     const ScopedVariable descriptor("LOCKSTEP_TOKEN_FD", std::to_string(fd.get()));
     CHECK(Token::for_this_process().bytes() == Token::from_fd(fd.get()).bytes());
   }
+  const ScopedVariable empty("LOCKSTEP_TOKEN_FD", "");
+  CHECK(Token::for_this_process().bytes()[0] == 0xbb);
   const ScopedVariable bad("LOCKSTEP_TOKEN_FD", "7x");
   CHECK_ERROR(error_of([] { Token::for_this_process(); }), ErrorKind::invalid_argument, "LOCKSTEP_TOKEN_FD", "'7x'");
 }

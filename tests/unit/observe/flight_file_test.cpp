@@ -149,7 +149,9 @@ TEST_CASE("a directory holds the recordings of one job") {
   REQUIRE(both.size() == 2);
   CHECK(both[0].rank == 0);
   CHECK(both[1].rank == 1);
-  record_barriers(directory / "other.flight", 1, "other");
+  record_barriers(directory / "other.flight", 1, "other");  // no name that a rank gives
+  CHECK(read_flight_directory(directory.path()).size() == 2);
+  record_barriers(directory / flight_file_name(2), 1, "other");
   CHECK_ERROR(error_of([&] { read_flight_directory(directory.path()); }), ErrorKind::invalid_argument, "two jobs",
               "other");
 }

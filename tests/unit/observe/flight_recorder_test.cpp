@@ -205,3 +205,37 @@ TEST_CASE("recording costs little") {
   std::printf("recording one operation: %.1f ns\n", best * 1e9);
   CHECK(best < 500e-6);  // a bound for sanitizers on busy machines; the figure is for people
 }
+
+TEST_CASE("a launcher reads how the operation that ended last failed, and whom it names") {
+  const FlightMemory memory = FlightMemory::make_shared({.rank = 1, .world_size = 4});
+  FlightRecorder recorder(FlightMemory::inherit(::fcntl(memory.fd(), F_DUPFD_CLOEXEC, 0)));
+  const FlightLog world(recorder, "world", 1, 4);
+  const FlightLog part(recorder, "world/part", 0, 2);
+  CHECK_FALSE(memory.last_failure());
+
+  FlightTicket done = world.start(record_of("barrier", 1));
+  world.finish(done);
+  world.start(record_of("all_reduce", 2));  // still running when the process ends
+  CHECK_FALSE(memory.last_failure());
+
+  FlightTicket lost = world.start(record_of("all_reduce", 3));
+  world.fail(lost, Error(ErrorKind::peer_lost, "rank 2 has died", {.rank = 1, .peer = 2}));
+  REQUIRE(memory.last_failure());
+  CHECK(memory.last_failure()->kind == ErrorKind::peer_lost);
+  CHECK(memory.last_failure()->peer == 2);
+  CHECK_FALSE(memory.last_failure()->is_own);
+
+  // Ranks of a part of the job have other numbers; which they are in the job is not recorded.
+  FlightTicket in_part = part.start(record_of("broadcast", 1));
+  part.fail(in_part, Error(ErrorKind::timeout, "rank 1 did not come", {.rank = 0, .peer = 1}));
+  CHECK(memory.last_failure()->kind == ErrorKind::timeout);
+  CHECK(memory.last_failure()->peer == -1);
+
+  FlightTicket own = world.start(record_of("barrier", 4));
+  world.fail(own, Error(ErrorKind::aborted, "rank 1 aborted the group", {.rank = 1, .peer = 1}));
+  CHECK(memory.last_failure()->is_own);
+
+  FlightTicket again = world.start(record_of("barrier", 5));
+  world.finish(again);  // it went on
+  CHECK_FALSE(memory.last_failure());
+}

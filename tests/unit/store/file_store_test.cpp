@@ -58,6 +58,7 @@ TEST_CASE("the file is private and the last user removes it") {
   CHECK_FALSE(fs::exists(path));
 }
 
+// fault: 40
 TEST_CASE("what a dead run left behind is replaced, whatever state it is in") {
   TemporaryDirectory directory;
   const std::string path = directory / "store";
@@ -72,6 +73,7 @@ TEST_CASE("what a dead run left behind is replaced, whatever state it is in") {
   }
 }
 
+// fault: 40
 TEST_CASE("a file that a live run with another id uses is refused, naming both") {
   TemporaryDirectory directory;
   const std::string path = directory / "store";
@@ -83,6 +85,7 @@ TEST_CASE("a file that a live run with another id uses is refused, naming both")
   CHECK(fs::exists(path));
 }
 
+// fault: 41
 TEST_CASE("a torn record, cut at any byte, is removed and costs nothing but itself") {
   TemporaryDirectory directory;
   const std::string path = directory / "store";

@@ -177,7 +177,7 @@ TEST_CASE("processes exchange bytes both ways, and one that is killed is named a
   const Error error = error_of([&] { mesh->wait(std::array{Mesh::Interest{1, true, false}}, soon()); });
   CHECK_ERROR(error, ErrorKind::peer_lost, "rank 1 was lost: its process ended");
   CHECK(error.detail().peer == 1);
-  CHECK(seconds(steady_clock().now() - start) < 1);
+  CHECK(seconds(steady_clock().now() - start) < 5);  // whom nothing reaches waits for 20 s
   // Reported once; from now on only those who need it hear of it.
   mesh->wait({}, soon());
   CHECK_ERROR(error_of([&] { mesh->recv_some(1, first); }), ErrorKind::peer_lost, "rank 1");

@@ -28,16 +28,18 @@ namespace {
 
 Deadline soon() { return Deadline::after(20s); }
 
-// A mesh of two in which rank 1 is played by the test, which holds its bare connections.
+// A mesh of two in which rank 1 is played by the test, which holds its bare connections; without checksums.
 struct MeshAndPuppet {
   MeshAndPuppet() {
     MemoryStore store;
     const Token token = Token::generate();
     run_ranks_or_throw(2, [&](int rank) {
+      auto settings = tcp_mesh_settings(rank, 2, token);
+      settings.checksums = Checksums::off;
       if (rank == 0) {
-        mesh = connect_tcp_mesh(tcp_mesh_settings(0, 2, token), store, soon());
+        mesh = connect_tcp_mesh(settings, store, soon());
       } else {
-        puppet = std::move(connect_tcp_links(tcp_mesh_settings(1, 2, token), store, soon())[0]);
+        puppet = std::move(connect_tcp_links(settings, store, soon())[0]);
       }
     });
   }
@@ -54,7 +56,7 @@ struct MeshAndPuppet {
 void intrude(Store& store, const TcpMeshSettings& settings, std::uint64_t number, std::uint32_t pid = 0) {
   UniqueFd fd = connect_tcp(parse_endpoint(store.get("mesh/test/0", soon())), ConnectRetry::never, soon());
   Claims claims = local_claims(settings.rank, settings.size, settings.generation);
-  claims.number = connection_claim(number, static_cast<std::size_t>(settings.connections));
+  claims.number = connection_claim(number, static_cast<std::size_t>(settings.connections), settings.checksums);
   claims.text = settings.name;
   if (pid != 0) claims.pid = pid;
   handshake_as_client(fd.get(), {settings.token, settings.job_id, Channel::link, claims}, soon());
@@ -110,6 +112,7 @@ TEST_CASE("a lower rank that is gone is named with its address") {
               "rank 1 cannot connect to rank 0 at 127.0.0.1:1");
 }
 
+// fault: 52
 TEST_CASE("without descriptors a rank says so at once, and meshes that exist live on") {
   auto meshes = make_tcp_meshes(2);
   MemoryStore store;
@@ -208,6 +211,26 @@ TEST_CASE("ranks that want different numbers of connections both learn of it at 
                       std::to_string(wanted[0]),
                   "LOCKSTEP_CONNECTIONS", "must be the same on all ranks");
       CHECK(error.detail().rank == rank);
+      CHECK(error.detail().peer == 1 - rank);
+    }
+  }
+}
+
+TEST_CASE("ranks that differ in whether data carry checksums both learn of it at once") {
+  for (const Checksums of_rank_0 : {Checksums::on, Checksums::off}) {
+    MemoryStore store;
+    const Token token = Token::generate();
+    const auto errors = run_ranks(2, [&](int rank) {
+      auto settings = tcp_mesh_settings(rank, 2, token);
+      settings.checksums = (of_rank_0 == Checksums::on) == (rank == 0) ? Checksums::on : Checksums::off;
+      connect_tcp_mesh(settings, store, soon());
+    });
+    const char* what = of_rank_0 == Checksums::on ? "without checksums where rank 0 expects it with them"
+                                                  : "with checksums where rank 0 expects it without";
+    for (int rank = 0; rank < 2; ++rank) {
+      const Error error = error_of([&] { std::rethrow_exception(errors[static_cast<std::size_t>(rank)]); });
+      CHECK_ERROR(error, ErrorKind::invalid_argument, "mesh 'test': ", "rank 1 (host ", what, "LOCKSTEP_CHECKSUMS",
+                  "must be the same on all ranks");
       CHECK(error.detail().peer == 1 - rank);
     }
   }

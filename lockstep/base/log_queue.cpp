@@ -1,0 +1,97 @@
+#include "lockstep/base/log_queue.h"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <thread>
+
+#include "lockstep/base/eager_writer.h"
+
+namespace lockstep {
+namespace {
+
+constexpr int kRetryMs = 200;
+
+// Whether it is worth trying again.
+bool may_pass(int error) { return error == EAGAIN || error == EINTR || error == ENOSPC || error == EDQUOT; }
+
+}  // namespace
+
+LogQueue::LogQueue(int fd) : fd_(fd), pid_(::getpid()) {}
+
+void LogQueue::write(std::string_view line) noexcept {
+  if (::getpid() != pid_) {  // a forked child, without the parent's thread, and perhaps with its lock
+    EagerWriter(fd_).write(line);
+    return;
+  }
+  try {
+    const std::lock_guard lock(mutex_);
+    keep(line);
+    if (writing_later_ || write_queued()) return;
+    sigset_t all;
+    sigset_t before;
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are for the program's own threads
+    writing_later_ = true;
+    try {
+      std::thread([this] { write_later(); }).detach();
+    } catch (...) {
+      writing_later_ = false;  // the next line tries again
+    }
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  } catch (...) {  // no memory for a line: it is lost
+  }
+}
+
+void LogQueue::keep(std::string_view line) {
+  if (queue_.size() + line.size() > kMaxBytes) {
+    ++lost_;
+    return;
+  }
+  if (lost_ > 0) queue_ += "[lockstep] " + std::to_string(lost_) + " lines were dropped: nobody took them in time\n";
+  lost_ = 0;
+  queue_ += line;
+}
+
+// True if nothing is left that could be written some day.
+bool LogQueue::write_queued() {
+  EagerWriter writer(fd_);
+  while (!queue_.empty()) {
+    const ssize_t written = writer.write(queue_);
+    if (written < 0 && may_pass(errno)) return false;
+    if (written < 0) {
+      queue_.clear();
+    } else {
+      queue_.erase(0, static_cast<std::size_t>(written));
+    }
+  }
+  if (lost_ > 0) keep("");
+  return queue_.empty() || write_queued();
+}
+
+void LogQueue::write_later() {
+  for (;;) {
+    // A file is always ready; what keeps it from being written is a full disk.
+    ::poll(nullptr, 0, kRetryMs);
+    const std::lock_guard lock(mutex_);
+    if (!write_queued()) continue;
+    writing_later_ = false;
+    return;
+  }
+}
+
+bool LogQueue::drain(Deadline deadline) noexcept {
+  while (::getpid() == pid_) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (queue_.empty() || write_queued()) return true;
+    }
+    if (deadline.expired()) return false;
+    ::poll(nullptr, 0, deadline.poll_timeout_ms(10));
+  }
+  return true;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,42 @@
+// ErrorText is what a rank's standard error says of why it ended: the first line of its error, where it can be
+// recognised, and the last lines without stack frames. Lines in, a few lines out; no I/O.
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <string>
+#include <string_view>
+
+namespace lockstep {
+
+class ErrorText {
+ public:
+  static constexpr std::size_t kLastLines = 10;
+  static constexpr std::size_t kLastLineBytes = 2048;
+
+  void feed(std::string_view line);
+
+  // Of an exception that nobody caught (C++, Python), or that one of torch's libraries threw. Empty if none was seen.
+  const std::string& first_line() const { return first_line_; }
+  const std::deque<std::string>& last_lines() const { return last_lines_; }
+
+ private:
+  enum class Expected {
+    nothing,
+    what,             // terminate() has said the exception's type; its text comes next
+    end_of_traceback  // of Python's; the exception comes at its end
+  };
+
+  void look_for_error(std::string_view line);
+  void take(std::string_view line);
+
+  Expected expected_ = Expected::nothing;
+  std::string first_line_;
+  std::size_t age_lines_ = 0;  // lines since it was taken
+  std::deque<std::string> last_lines_;
+};
+
+// "frame #3: at::native::add(...) + 0x7c (0x7f... in libtorch.so)", and what torch writes above these.
+bool is_stack_frame(std::string_view line);
+
+}  // namespace lockstep

@@ -1,0 +1,168 @@
+// What the CarrierEngine adds to a library, with one that does nothing much.
+#include "lockstep/adapters/carrier_engine.h"
+
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <memory>
+#include <mutex>
+
+#include "lockstep/store/memory_store.h"
+#include "tests/support/expect_error.h"
+
+using namespace lockstep;
+using namespace std::chrono_literals;
+
+namespace {
+
+Deadline soon() { return Deadline::after(20s); }
+
+// The library of a group of one.
+class LoneCarrier final : public Carrier {
+ public:
+  explicit LoneCarrier(const CarrierSite& site) : check_alive_(site.check_alive) {}
+  std::string_view name() const override { return "lone"; }
+  CarrierBuffers buffers(std::size_t input_bytes, std::size_t output_bytes) override {
+    input_.resize(input_bytes);
+    output_.resize(output_bytes);
+    return {input_.data(), output_.data()};
+  }
+  void copy(std::byte* to, const std::byte* from, std::size_t bytes) override { std::memcpy(to, from, bytes); }
+  void run(const CarrierCall& call, Deadline deadline) override {
+    check_alive_(deadline);
+    if (call.kind == OpKind::all_gather) std::memcpy(call.output, call.input, input_.size());
+  }
+  void interrupt() noexcept override {}
+
+ private:
+  const std::function<void(Deadline)> check_alive_;
+  std::vector<std::byte> input_, output_;
+};
+
+std::unique_ptr<Carrier> make_lone_carrier(const CarrierSite& site, Deadline) {
+  return std::make_unique<LoneCarrier>(site);
+}
+bool reduces_only_sums(ReduceOp op, DType) { return op == ReduceOp::sum; }
+
+// Answers nothing until it is thawed.
+class FrozenStore final : public Store {
+ public:
+  void thaw() {
+    const std::lock_guard lock(mutex_);
+    is_frozen_ = false;
+    thawed_.notify_all();
+  }
+  // Calls that have ended.
+  int answered() const { return answered_; }
+
+  void set(std::string_view key, ByteView value, Deadline deadline) override {
+    freeze(deadline);
+    store_.set(key, value, deadline);
+  }
+  Bytes get(std::string_view key, Deadline deadline) override {
+    freeze(deadline);
+    return store_.get(key, deadline);
+  }
+  std::int64_t add(std::string_view key, std::int64_t delta, Deadline deadline) override {
+    freeze(deadline);
+    return store_.add(key, delta, deadline);
+  }
+  Bytes compare_set(std::string_view key, ByteView expected, ByteView desired, Deadline deadline) override {
+    freeze(deadline);
+    return store_.compare_set(key, expected, desired, deadline);
+  }
+  std::vector<std::string> wait(const std::vector<std::string>& keys, Deadline deadline) override {
+    freeze(deadline);
+    return store_.wait(keys, deadline);
+  }
+  bool check(const std::vector<std::string>& keys, Deadline deadline) override {
+    freeze(deadline);
+    return store_.check(keys, deadline);
+  }
+  bool remove(std::string_view key, Deadline deadline) override {
+    freeze(deadline);
+    return store_.remove(key, deadline);
+  }
+
+ private:
+  void freeze(Deadline deadline) {
+    std::unique_lock lock(mutex_);
+    const bool thawed = thawed_.wait_until(lock, deadline.when(), [this] { return !is_frozen_; });
+    ++answered_;
+    if (!thawed) throw Error(ErrorKind::timeout, "the store does not answer");
+  }
+
+  MemoryStore store_;
+  std::atomic<int> answered_{0};
+  std::mutex mutex_;
+  std::condition_variable thawed_;
+  bool is_frozen_ = true;  // protected by mutex_
+};
+
+struct Alone {
+  explicit Alone(std::shared_ptr<Store> store) {
+    CarrierSite site;
+    site.group = "world";
+    site.members = {"rank 0 (host a, pid 1)"};
+    site.store = std::move(store);
+    engine = std::make_unique<CarrierEngine>(site, &make_lone_carrier, &reduces_only_sums, soon());
+    engine->set_flight_log(log);
+  }
+  void all_reduce(ReduceOp op, FlightTicket ticket = {}) {
+    float value = 1;
+    const Segment output{reinterpret_cast<std::byte*>(&value), sizeof value};
+    engine->run({.kind = OpKind::all_reduce,
+                 .reduce = op,
+                 .dtype = DType::f32,
+                 .count = 1,
+                 .output = {&output, 1},
+                 .ticket = ticket},
+                soon());
+  }
+
+  FlightRecorder recorder{FlightMemory::make_private({})};
+  FlightLog log{recorder, "world", 0, 1};
+  std::unique_ptr<CarrierEngine> engine;
+};
+
+}  // namespace
+
+TEST_CASE("to end the group does not wait for a store that does not answer, and the word is still said") {
+  const auto store = std::make_shared<FrozenStore>();
+  {
+    Alone alone(store);
+    alone.engine->abort("the loss is NaN");
+    CHECK(store->answered() == 0);
+    store->thaw();
+  }
+  LastWords words(store, "world", 0, 1);
+  const auto said = words.hear(soon());
+  REQUIRE(said[0]);
+  CHECK(said[0]->kind == ErrorKind::aborted);
+  CHECK(contains(said[0]->text, "rank 0 ended the group: the loss is NaN"));
+}
+
+TEST_CASE("collectives are recorded from their issue to their end, as those of other engines") {
+  Alone alone(std::make_shared<MemoryStore>());
+  alone.all_reduce(ReduceOp::sum);
+  const auto done = alone.log.last_collective();
+  REQUIRE(done);
+  CHECK(describe(*done) == "all_reduce(sum) #1 of 1 float32");
+  CHECK(done->state == FlightState::done);
+
+  const FlightTicket queued = alone.log.issue(*done);
+  alone.all_reduce(ReduceOp::sum, queued);
+  CHECK(alone.log.last_collective()->number == queued.number);
+  CHECK(alone.recorder.find(queued.number)->state == FlightState::done);
+
+  CHECK(error_of([&] { alone.all_reduce(ReduceOp::max); }).kind() == ErrorKind::invalid_argument);
+  CHECK(alone.log.last_collective()->sequence == 2);  // it never began
+
+  alone.engine->abort("enough");
+  CHECK_ERROR(error_of([&] { alone.all_reduce(ReduceOp::sum); }), ErrorKind::aborted, "enough");
+  CHECK(alone.log.last_collective()->sequence == 3);
+  CHECK(alone.log.last_collective()->state == FlightState::failed);
+}

@@ -1,0 +1,120 @@
+#include "lockstep/base/log_queue.h"
+
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <csignal>
+#include <string>
+
+#include "lockstep/base/eager_writer.h"
+#include "lockstep/base/log.h"
+#include "lockstep/base/unique_fd.h"
+#include "tests/support/forked_child.h"
+
+using namespace lockstep;
+using namespace std::chrono_literals;
+
+namespace {
+
+struct Pipe {
+  Pipe() {
+    int ends[2];
+    REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
+    reader.reset(ends[0]);
+    writer.reset(ends[1]);
+    ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
+  }
+  UniqueFd reader;
+  UniqueFd writer;
+};
+
+std::string read_available(int fd) {
+  std::string text(1 << 20, '\0');
+  const ssize_t got = ::read(fd, text.data(), text.size());
+  text.resize(got < 0 ? 0 : static_cast<std::size_t>(got));
+  return text;
+}
+
+void fill(int fd) {
+  EagerWriter writer(fd);
+  while (writer.write(std::string(PIPE_BUF, 'x')) > 0) {
+  }
+  while (writer.write("x") > 0) {
+  }
+}
+
+bool blocks(int fd) { return (::fcntl(fd, F_GETFL) & O_NONBLOCK) == 0; }
+
+}  // namespace
+
+TEST_CASE("an eager writer never waits, and leaves the descriptor as others know it") {
+  const Pipe pipe;
+  fill(pipe.writer.get());
+  EagerWriter writer(pipe.writer.get());
+  CHECK(writer.write("a") == -1);
+  CHECK(errno == EAGAIN);
+  CHECK(blocks(pipe.writer.get()));
+  read_available(pipe.reader.get());
+  CHECK(writer.write("a") == 1);
+
+  int ends[2];
+  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
+  const UniqueFd near(ends[0]);
+  const UniqueFd far(ends[1]);
+  fill(near.get());
+  CHECK(errno == EAGAIN);
+  CHECK(blocks(near.get()));
+
+  const UniqueFd full(::open("/dev/full", O_WRONLY | O_CLOEXEC));
+  CHECK(EagerWriter(full.get()).write("a") == -1);
+  CHECK(errno == ENOSPC);
+}
+
+TEST_CASE("a reader that has gone is an error and no signal") {
+  Pipe pipe;
+  pipe.reader.reset();
+  CHECK(testing::exit_code_of_child([&] {
+          std::signal(SIGPIPE, SIG_DFL);
+          return EagerWriter(pipe.writer.get()).write("a") == -1 && errno == EPIPE;
+        }) == 0);
+}
+
+TEST_CASE("a log whose reader pauses keeps nobody waiting, loses whole lines, says how many, and goes on") {
+  const Pipe pipe;
+  static LogQueue& queue = *new LogQueue(pipe.writer.get());
+  queue.write("first\n");
+  CHECK(read_available(pipe.reader.get()) == "first\n");
+
+  fill(pipe.writer.get());
+  const std::string line = std::string(999, 'l') + "\n";
+  const std::size_t kept = LogQueue::kMaxBytes / line.size();
+  for (std::size_t i = 0; i < kept + 5; ++i) queue.write(line);  // would block for ever
+  CHECK_FALSE(queue.drain(Deadline::after(1ms)));
+
+  read_available(pipe.reader.get());
+  std::string text;
+  const Deadline soon = Deadline::after(10s);
+  while (!queue.drain(Deadline::after(1ms)) && !soon.expired()) text += read_available(pipe.reader.get());
+  queue.write("last\n");
+  CHECK(queue.drain(soon));
+  text += read_available(pipe.reader.get());
+  std::string expected;
+  for (std::size_t i = 0; i < kept; ++i) expected += line;
+  CHECK(text == expected + "[lockstep] 5 lines were dropped: nobody took them in time\nlast\n");
+}
+
+TEST_CASE("in a forked child a log writes, though its thread and perhaps its lock stayed behind") {
+  const Pipe pipe;
+  static LogQueue& queue = *new LogQueue(pipe.writer.get());
+  CHECK(testing::exit_code_of_child([&] {
+          queue.write("child\n");
+          return queue.drain(Deadline::never());
+        }) == 0);
+  CHECK(read_available(pipe.reader.get()) == "child\n");
+}

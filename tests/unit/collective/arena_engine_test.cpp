@@ -1,0 +1,63 @@
+// What the ArenaEngine makes of ranks that show it nonsense.
+#include "lockstep/collective/arena_engine.h"
+
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "tests/support/expect_error.h"
+
+using namespace lockstep;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr std::size_t kCount = 64 << 10;
+
+Deadline soon() { return Deadline::after(20s); }
+
+// The ranks of one arena, played by one thread, each with an operand in it.
+struct Ranks {
+  explicit Ranks(int size) {
+    for (auto& arena : make_local_arenas(size, {.segment_bytes = std::size_t{8} << 20})) {
+      engines.push_back(std::make_unique<ArenaEngine>(std::move(arena)));
+    }
+  }
+  std::uint64_t post(std::size_t rank) {
+    std::byte* const behind_staging =
+        engines[rank]->arena().segment(static_cast<int>(rank)) + arena::kStagingBuffers * arena::kStagingBytes;
+    const Segment output{behind_staging, kCount * sizeof(float)};
+    return engines[rank]->post(
+        {.kind = OpKind::all_reduce, .dtype = DType::f32, .count = kCount, .output = {&output, 1}}, soon());
+  }
+
+  std::vector<std::unique_ptr<ArenaEngine>> engines;
+};
+
+}  // namespace
+
+TEST_CASE("a rank that finds nonsense tells the others, which do not wait for it any longer") {
+  struct Lie {
+    arena::SegmentRef ref;
+    const char* text;
+  };
+  const Lie lies[] = {{{~std::uint64_t{0} - 8, 16}, "posted memory outside its segment"},
+                      {{1 << 20, 16}, "posted 16 bytes where 262144 belong"}};
+  for (const Lie& lie : lies) {
+    Ranks ranks(3);
+    std::uint64_t sequence = 0;
+    for (std::size_t rank = 0; rank < 3; ++rank) sequence = ranks.post(rank);
+    CHECK_FALSE(ranks.engines[2]->poll());  // its share is done before anything is wrong
+    arena::Slot& slot = ranks.engines[1]->arena().slot(1, sequence);
+    std::memcpy(slot.payload, &lie.ref, sizeof lie.ref);
+    CHECK_ERROR(error_of([&] { ranks.engines[0]->poll(); }), ErrorKind::corrupt_data, "rank 1", lie.text,
+                "all_reduce(sum) #1", "as rank 0 sees it");
+    const Error told = error_of([&] { ranks.engines[2]->wait(sequence, soon()); });
+    CHECK_ERROR(told, ErrorKind::corrupt_data, "rank 1", lie.text, "as rank 0 sees it");
+    CHECK(told.detail().peer == 1);
+    CHECK_ERROR(error_of([&] { ranks.post(2); }), ErrorKind::corrupt_data, lie.text);
+  }
+}

@@ -1,0 +1,62 @@
+#include "lockstep/launch/oom_kills.h"
+
+#include <doctest/doctest.h>
+
+#include <map>
+
+using namespace lockstep;
+
+namespace {
+
+using Files = std::map<std::string, std::string>;
+
+OomKills counting(const Files& files) {
+  return OomKills([&files](const std::string& path) -> std::optional<std::string> {
+    const auto found = files.find(path);
+    return found == files.end() ? std::nullopt : std::optional(found->second);
+  });
+}
+
+constexpr std::int64_t kGiB = std::int64_t{1} << 30;
+
+}  // namespace
+
+TEST_CASE("a kill for lack of memory in this cgroup is told from one that somebody sent") {
+  Files files{{"/proc/self/cgroup", "0::/job\n"},
+              {"/sys/fs/cgroup/job/memory.events", "low 0\noom 3\noom_kill 3\noom_group_kill 0\n"},
+              {"/proc/vmstat", "oom_kill 9\n"}};
+  const OomKills kills = counting(files);
+  CHECK(kills.describe_kill(kGiB) == "sent by somebody; the kernel has killed nothing for lack of memory meanwhile");
+  files["/sys/fs/cgroup/job/memory.events"] = "oom_kill 5\n";
+  CHECK(kills.describe_kill(3 * kGiB) ==
+        "memory ran out: the kernel has killed 2 processes of cgroup /job for lack of it since the job began; it had "
+        "used 3.0 GiB at most");
+}
+
+TEST_CASE("cgroups of version 1, and a container's, and the machine count too") {
+  Files files{{"/proc/self/cgroup", "4:memory:/job\n3:cpu:/\n0::/\n"},
+              {"/sys/fs/cgroup/memory/job/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 0\n"}};
+  const OomKills first = counting(files);
+  files["/sys/fs/cgroup/memory/job/memory.oom_control"] = "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n";
+  CHECK(first.describe_kill(0) ==
+        "memory ran out: the kernel has killed 1 process of cgroup /job for lack of it since the job began");
+
+  Files container{{"/proc/self/cgroup", "4:memory:/host/path\n"},
+                  {"/sys/fs/cgroup/memory/memory.oom_control", "oom_kill 2\n"}};
+  const OomKills second = counting(container);
+  container["/sys/fs/cgroup/memory/memory.oom_control"] = "oom_kill 3\n";
+  CHECK(second.describe_kill(0).find("1 process of this container") != std::string::npos);
+
+  Files machine{{"/proc/vmstat", "nr_free_pages 1\noom_kill 7\n"}};
+  const OomKills third = counting(machine);
+  machine["/proc/vmstat"] = "nr_free_pages 1\noom_kill 8\n";
+  CHECK(third.describe_kill(0).find("1 process of this machine") != std::string::npos);
+}
+
+TEST_CASE("where nothing can be read, both are possible") {
+  const Files none;
+  CHECK(counting(none).describe_kill(kGiB) ==
+        "sent by somebody, or by the kernel when memory ran out; it had used 1.0 GiB at most");
+  const Files damaged{{"/proc/vmstat", "oom_kill many\n"}};
+  CHECK(counting(damaged).describe_kill(0) == "sent by somebody, or by the kernel when memory ran out");
+}

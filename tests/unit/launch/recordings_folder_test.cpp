@@ -1,0 +1,90 @@
+#include "lockstep/launch/recordings_folder.h"
+
+#include <doctest/doctest.h>
+#include <sys/stat.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "lockstep/base/format.h"
+#include "lockstep/observe/flight_memory.h"
+#include "lockstep/observe/process_recorder.h"
+#include "tests/support/temporary_directory.h"
+
+using namespace lockstep;
+namespace fs = std::filesystem;
+
+namespace {
+
+void record(const std::string& folder, int rank) {
+  FlightMemory::make_private({.rank = rank, .world_size = 2}).save(folder + "/" + flight_file_name(rank), "");
+}
+
+std::string job(int number) { return fmt::format("{:016x}", number); }
+
+// As if it had ended `age` ago.
+void make_job(const std::string& parent, int number, std::chrono::hours age) {
+  const std::string folder = make_job_folder(parent, job(number));
+  record(folder, 0);
+  record(folder, 1);
+  if (number == kKeptJobs + 2) std::ofstream(folder + "/notes.txt") << "a file of the user's";
+  fs::last_write_time(folder, fs::file_time_type::clock::now() - age);
+}
+
+}  // namespace
+
+TEST_CASE("recordings live among the user's state, and where that cannot be, among temporary files") {
+  const TemporaryDirectory directory;
+  const std::string state = directory / "state/lockstep/flight";
+  const std::string folder = make_job_folder(state, job(1));
+  CHECK(folder == state + "/" + job(1));
+  struct stat status {};
+  REQUIRE(::stat((directory / "state").c_str(), &status) == 0);
+  CHECK((status.st_mode & 0777) == 0700);
+  REQUIRE(::stat(folder.c_str(), &status) == 0);
+  CHECK((status.st_mode & 0777) == 0700);
+
+  ::setenv("TMPDIR", directory.path().c_str(), 1);
+  for (const std::string nowhere : {"", "/proc/nowhere/lockstep"}) {
+    CHECK(make_job_folder(nowhere, job(2)) == directory / ("lockstep-flight-" + job(2)));
+  }
+  ::unsetenv("TMPDIR");
+}
+
+TEST_CASE("the last jobs of the last days are kept, and nobody else's files are touched") {
+  const TemporaryDirectory directory;
+  const std::string parent = directory / "flight";
+  for (int i = 0; i < kKeptJobs + 3; ++i) make_job(parent, i, std::chrono::hours(i + 1));
+  make_job(parent, 100, std::chrono::hours(24 * kKeptDays + 1));
+  // Folders that only look like a job's.
+  fs::create_directory(parent + "/mine");
+  record(parent + "/mine", 0);
+  fs::create_directory_symlink(parent + "/mine", parent + "/" + job(200));
+  prune_job_folders(parent);
+  for (int i = 0; i < kKeptJobs; ++i) CHECK(fs::exists(parent + "/" + job(i) + "/rank_1.flight"));
+  CHECK_FALSE(fs::exists(parent + "/" + job(kKeptJobs)));
+  CHECK_FALSE(fs::exists(parent + "/" + job(kKeptJobs + 1)));
+  CHECK_FALSE(fs::exists(parent + "/" + job(100)));
+  CHECK(fs::exists(parent + "/" + job(kKeptJobs + 2) + "/notes.txt"));
+  CHECK_FALSE(fs::exists(parent + "/" + job(kKeptJobs + 2) + "/rank_0.flight"));
+  CHECK(fs::exists(parent + "/mine/rank_0.flight"));
+  prune_job_folders(directory / "nothing");
+}
+
+TEST_CASE("only recordings are removed, whatever other files are called") {
+  const TemporaryDirectory directory;
+  record(directory.path(), 0);
+  for (const char* name : {"rank_1.flight", "rank_x.flight", "other.flight", "rank_2.flight.bak"}) {
+    std::ofstream(directory / name) << "a text of the user's";
+  }
+  fs::create_directory(directory / "rank_3.flight");
+  fs::create_symlink(directory / "other.flight", directory / "rank_4.flight");
+  remove_recordings(directory.path());
+  CHECK_FALSE(fs::exists(directory / "rank_0.flight"));
+  for (const char* name :
+       {"rank_1.flight", "rank_x.flight", "other.flight", "rank_2.flight.bak", "rank_3.flight", "rank_4.flight"}) {
+    CHECK(fs::exists(directory / name));
+  }
+}

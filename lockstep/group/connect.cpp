@@ -185,6 +185,13 @@ void compare_choices(const Membership& membership, const GroupOptions& options, 
               {.rank = membership.rank});
 }
 
+void forget_choice(const Membership& membership, Deadline deadline) {
+  try {
+    membership.store->remove(kChoiceKey, deadline);
+  } catch (const Error&) {  // all are connected, and need the store no more
+  }
+}
+
 ProcessGroup connect_ranks(const Membership& membership, const std::string& name, GroupOptions options,
                            Deadline deadline) {
   auto origin = std::make_shared<GroupOrigin>(GroupOrigin{membership, name});
@@ -223,7 +230,7 @@ ProcessGroup connect_group(const Membership& membership, const std::string& name
   try {
     if (membership.size > 1) compare_choices(membership, options, deadline);
     ProcessGroup group = connect_ranks(membership, name, std::move(options), deadline);
-    if (membership.rank == 0) membership.store->remove(kChoiceKey, deadline);
+    if (membership.rank == 0) forget_choice(membership, deadline);
     finish_joining(membership, deadline);
     return group;
   } catch (const Error& error) {

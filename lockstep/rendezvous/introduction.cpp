@@ -258,6 +258,8 @@ void wait_for_all_introduced(Store& store, const Member& me, int size, Deadline 
 }
 
 void forget_introduction(Store& store, int rank, int size, Deadline deadline) {
+  // Until rank 0 has written down who the members are, somebody else could take the place of a forgotten claim.
+  if (!store.wait({kMembersKey}, deadline).empty()) return;
   store.remove(claim_key(rank), deadline);
   store.remove(claims_key(rank), deadline);
   if (rank != 0) return;

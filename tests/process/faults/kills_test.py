@@ -53,15 +53,15 @@ class Run:
                                    {**common, "RANK": str(rank)}, stderr=subprocess.STDOUT))
         self.lines = [[] for _ in self.ranks]  # (when, text)
 
-    def read_until(self, end):
-        """Reads what all ranks print, until all have ended or it is late; returns whether all have ended."""
+    def read_until(self, end, condition=lambda: False):
+        """Reads what all ranks print, until all have ended, it is late or so; returns whether all have ended."""
         selector = selectors.DefaultSelector()
         rest = {}
         for number, rank in enumerate(self.ranks):
             if not rank.process.stdout.closed:
                 selector.register(rank.process.stdout, selectors.EVENT_READ, number)
                 rest[number] = getattr(rank, "unread", b"")
-        while selector.get_map() and (left := end - time.monotonic()) > 0:
+        while selector.get_map() and (left := end - time.monotonic()) > 0 and not condition():
             for key, _ in selector.select(left):
                 got = os.read(key.fd, 65536)
                 number = key.data
@@ -78,6 +78,10 @@ class Run:
 
     def said(self, rank, word):
         return any(line.startswith(word) for _, line in self.lines[rank])
+
+    def when(self, rank, word):
+        """When it said so; None if it has not."""
+        return next((when for when, line in self.lines[rank] if line == word), None)
 
     def end(self):
         """What is left of the job."""
@@ -147,14 +151,23 @@ def main():
     try:
         whole = Run(worker, way, namespaces)
         whole.read_until(whole.start + 60)
-        length = max(lines[-1][0] for lines in whole.lines) - whole.start
+        # A third of the kills each: while the program starts, while it joins, and after that to its end.
+        phases = [(None, "joining"), ("joining", "joined"), ("joined", "done")]
+        lengths = []
+        for word, next_word in phases:
+            begins = [whole.when(rank, word) if word else whole.start for rank in range(RANKS)]
+            ends = [whole.when(rank, next_word) for rank in range(RANKS)]
+            lengths.append(max((end or whole.start) - (begin or whole.start) for begin, end in zip(begins, ends)))
         wrong += [f"without a kill: {lines}" for lines in whole.lines if lines[-1][1] != "done"] + whole.end()
-        print(f"{way}: a job lasts {length:.2f} s", flush=True)
+        print(f"{way}: starting, joining and working last {', '.join(f'{each:.2f} s' for each in lengths)}", flush=True)
         limit = (3 if namespaces else 0.25) + SLACK
         for turn in range(kills):
             run = Run(worker, way, namespaces)
             victim = moment.randrange(RANKS)
-            run.read_until(run.start + moment.random() * length)
+            phase = turn % len(phases)
+            word = phases[phase][0]
+            run.read_until(run.start + 30, lambda: word is None or run.when(victim, word) is not None)
+            run.read_until(time.monotonic() + moment.random() * lengths[phase])
             alive = run.ranks[victim].process.poll() is None
             killed = time.monotonic()
             run.ranks[victim].process.kill()

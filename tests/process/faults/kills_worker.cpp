@@ -1,6 +1,7 @@
 // What kills_test.py kills: kills_worker STEPS WORKERS
 // Joins, forks WORKERS children as a loader does, and all-reduces STEPS times; every tenth step splits the group.
-// Prints "joined", "done" or "error <kind> <text>". TEST_JOIN_MS and TEST_CALL_MS bound joining and each call.
+// Prints "joining", "joined", "done" or "error <kind> <text>". TEST_JOIN_MS and TEST_CALL_MS bound joining and each
+// call.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/full.h>
 #include <unistd.h>
@@ -36,6 +37,7 @@ void work(int steps, int workers) {
   lockstep::InitOptions options;
   options.join.timeout = milliseconds_of("TEST_JOIN_MS");
   options.group.timeout = milliseconds_of("TEST_CALL_MS");
+  say("joining");
   const lockstep::World world = lockstep::init_process_group(options);
   say("joined");
   for (int worker = 0; worker < workers; ++worker) fork_worker();

@@ -3,6 +3,7 @@
 
 #include "lockstep/base/format.h"
 #include "lockstep/net/listener.h"
+#include "lockstep/net/token.h"
 #include "tests/process/rendezvous/worker_process.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_directory.h"
@@ -15,15 +16,23 @@ namespace {
 // Three ranks of which the last does not come, so that the others wait.
 struct Job {
   TemporaryDirectory home;
+  std::string token = write_token();
   std::string store;  // of a launcher; empty: rank 0 hosts one
   std::uint16_t port = Listener::bind({"127.0.0.1", 0}, Deadline::after(5s)).address().port();
 
+  std::string write_token() const {
+    const std::string path = home / "token";
+    const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+    const std::string digits(2 * Token::kBytes, 'c');
+    if (::write(fd.get(), digits.data(), digits.size()) < 0) throw system_error("writing the token", errno);
+    return path;
+  }
   // node: processes with different ones see nothing of each other but through the store.
   WorkerProcess start(int rank, const std::string& node = "", int size = 3) const {
-    Variables variables{{"HOME", home.path()},        {"RANK", std::to_string(rank)},
-                        {"LOCKSTEP_NODE", node},      {"WORLD_SIZE", std::to_string(size)},
-                        {"TEST_TIMEOUT_MS", "20000"}, {"TEST_NOTICE_MS", "20"},
-                        {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", std::to_string(port)}};
+    Variables variables{{"LOCKSTEP_TOKEN_FILE", token}, {"RANK", std::to_string(rank)},
+                        {"LOCKSTEP_NODE", node},        {"WORLD_SIZE", std::to_string(size)},
+                        {"TEST_TIMEOUT_MS", "20000"},   {"TEST_NOTICE_MS", "20"},
+                        {"MASTER_ADDR", "127.0.0.1"},   {"MASTER_PORT", std::to_string(port)}};
     if (!store.empty()) variables["LOCKSTEP_STORE"] = store;
     return WorkerProcess({"join"}, variables);
   }
@@ -100,7 +109,7 @@ TEST_CASE("all that wait name the rank that died first, not those that left beca
 
 TEST_CASE("a rank that is started again takes its place, in a store that has outlived the first attempt") {
   Job job;
-  WorkerProcess launcher({"serve"}, {{"HOME", job.home.path()}});
+  WorkerProcess launcher({"serve"}, {{"LOCKSTEP_TOKEN_FILE", job.token}});
   job.store = "127.0.0.1:" + launcher.line();
   {
     WorkerProcess rank1 = job.start(1);  // nobody else is there to see it die

@@ -17,6 +17,7 @@
 #include "lockstep/rendezvous/peer_watch.h"
 #include "lockstep/rendezvous/watched_store.h"
 #include "lockstep/store/prefix_store.h"
+#include "lockstep/store/store_server.h"
 #include "lockstep/transport/arena_mesh.h"
 #include "lockstep/transport/shared_arena.h"
 #include "lockstep/transport/tcp_mesh.h"
@@ -25,7 +26,8 @@ namespace lockstep {
 namespace {
 
 constexpr const char* kChoiceKey = "choice";  // of backend and transport, in the store while ranks connect
-constexpr const char* kPart = "part ";        // begins the names of groups that are parts of others
+constexpr Duration kFarewell = std::chrono::seconds(1);
+constexpr const char* kPart = "part ";  // begins the names of groups that are parts of others
 
 bool on_one_node(const Membership& membership) {
   return std::all_of(membership.members.begin(), membership.members.end(),
@@ -194,7 +196,7 @@ void forget_choice(const Membership& membership, Deadline deadline) {
 
 ProcessGroup connect_ranks(const Membership& membership, const std::string& name, GroupOptions options,
                            Deadline deadline) {
-  auto origin = std::make_shared<GroupOrigin>(GroupOrigin{membership, name});
+  auto origin = std::make_shared<GroupOrigin>(GroupOrigin{membership, name, membership.hosted});
   origin->membership.hosted = nullptr;  // the store's server is the world's to end
   if (options.backend != kNativeBackend) return over_backend(membership, name, options, std::move(origin), deadline);
   if (membership.size == 1) {
@@ -253,6 +255,7 @@ ProcessGroup connect_part(const GroupOrigin& origin, int rank, const std::vector
                           const GroupOptions& options, const std::shared_ptr<PeerWatch>& watch, Deadline deadline) {
   Membership part = origin.membership;
   part.watch = watch;
+  part.hosted = origin.hosted.lock();
   part.size = static_cast<int>(ranks.size());
   part.members.clear();
   for (const int each : ranks) {
@@ -272,6 +275,9 @@ ProcessGroup connect_part(const GroupOrigin& origin, int rank, const std::vector
     if (watch != nullptr) {
       watch->give_up(error.kind() == ErrorKind::peer_lost ? error.kind() : ErrorKind::aborted, error.what(),
                      error.detail().peer);
+      watch->end(Deadline::after(kFarewell));
+      // The others still have to read it, in a store that may end with this rank.
+      if (const auto host = origin.hosted.lock()) host->wait_for_wills(Deadline::after(kFarewell));
     }
     throw;
   }

@@ -27,6 +27,7 @@ GroupOptions with_environment(GroupOptions options);
 struct GroupOrigin {
   Membership membership;
   std::string name;
+  std::weak_ptr<StoreServer> hosted = {};  // of the world, as long as that lives
 };
 // Called by all ranks of a group before they agree on its `number`-th split: lets those that connect the parts learn
 // when one of another host dies. Null if all are on one host, where each sees that anyway. Its owner ends it.

@@ -173,6 +173,7 @@ TEST_CASE("a network that pauses and goes on is no reason for an error") {
   CHECK(wrong == 0);
 }
 
+// fault: 20
 TEST_CASE("a flipped bit is corrupt_data on all ranks, which names the link, and no sum is ever wrong") {
   for (const Way way : {Way::to_server, Way::to_client}) {
     const std::string link = way == Way::to_server ? "data from rank 1 (host " : "data from rank 0 (host ";

@@ -288,6 +288,7 @@ TEST_CASE("a blocking call keeps its timeout behind an asynchronous one that han
   }
 }
 
+// fault: 54
 TEST_CASE("an asynchronous call returns at once while another thread has its turn") {
   const auto groups = local_groups(2, Over::arena, {.timeout = 30s});
   Work work;
@@ -313,6 +314,7 @@ TEST_CASE("an asynchronous call times out while it waits for its turn, and is re
   CHECK_ERROR(error_of([&] { groups[1].barrier(); }), ErrorKind::aborted, "before its turn came");
 }
 
+// fault: 54
 TEST_CASE("eight threads of each rank use one group, blocking and not, and every sum is right") {
   for (const Over transport : kTransports) {
     run_group_or_throw(2, transport, [](const ProcessGroup& group) {

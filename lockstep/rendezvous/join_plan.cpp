@@ -187,7 +187,7 @@ void plan_launched(const Launch& launch, const EnvironmentReader& reader, JoinPl
 void plan_alone(const EnvironmentReader& reader, JoinPlan& plan) {
   plan.source = "alone";
   const int tasks = reader.number("SLURM_NTASKS").value_or(1);
-  if (tasks > 1 && reader.has("SLURM_JOB_ID")) {
+  if (tasks > 1) {
     plan.advice = fmt::format("alone, in a Slurm job with {} tasks: only srun starts a program in each of them", tasks);
   }
 }

@@ -13,17 +13,24 @@ namespace {
 // Slurm numbers what is not started by srun from here on: the shells of salloc, scripts of sbatch, prologues.
 constexpr std::uint32_t kFirstSpecialStep = 0xfffffff0;
 
-int required_number(const EnvironmentReader& reader, const char* name, const char* because_of) {
-  const auto number = reader.number<int>(name);
-  if (number) return *number;
-  throw Error(
+Error missing_half(const char* name, const char* because_of) {
+  return Error(
       ErrorKind::invalid_argument,
       fmt::format("{} is set, but {} is not; both come from the same launcher, so that something has removed it",
                   because_of, name));
 }
 
+int required_number(const EnvironmentReader& reader, const char* name, const char* because_of) {
+  const auto number = reader.number<int>(name);
+  if (number) return *number;
+  throw missing_half(name, because_of);
+}
+
 bool in_slurm_step(const EnvironmentReader& reader) {
   const auto step = reader.number<std::uint32_t>("SLURM_STEP_ID");
+  if (!step && reader.number<int>("SLURM_PROCID").value_or(0) > 0) {
+    throw missing_half("SLURM_STEP_ID", "SLURM_PROCID");  // the script of sbatch has none either, but it is number 0
+  }
   return step && *step < kFirstSpecialStep && reader.has("SLURM_PROCID");
 }
 

@@ -179,7 +179,7 @@ class Store(unittest.TestCase):
                 seconds = float(re.match(r"failed peer_lost after ([0-9.]+): ", line).group(1))
                 self.assertLess(seconds, 0.1 + SLACK)
                 self.assertIn(f"the store server at {job.address} is gone", line)
-                self.assertIn("(rank 0 or the launcher)", line)
+                self.assertRegex(line, rf"the launcher \(host .*, pid {job.store.pid}\), which hosts it, has ended")
                 counts = []
                 for _ in range(2):
                     job.ranks[2].order("count")

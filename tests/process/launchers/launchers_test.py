@@ -101,6 +101,13 @@ class Mpi(Launched):
         self.expect_refused("by RANK and WORLD_SIZE this process is a world of one",
                             rf"{self.NAME} \(.*\) says rank . of 2", "LOCKSTEP_LAUNCHER=none")
 
+    def test_mistyped_variables_are_warned_of_once_and_values_refused(self):
+        self.launch(*self.mpirun(2), *PROGRAM, LOCKSTEP_IFNAM="eth0")
+        self.expect_world(2)
+        self.expect_said_once("LOCKSTEP_IFNAM is set.* is LOCKSTEP_IFNAME meant")
+        self.launch(*self.mpirun(2), *PROGRAM, LOCKSTEP_LOG="verbose")
+        self.expect_refused("LOCKSTEP_LOG is 'verbose'; it can be debug, info, warning")
+
     def test_a_program_with_torch(self):
         if not HELLO:
             self.skipTest("this build has no torch")

@@ -399,7 +399,8 @@ TEST_CASE("a server that ends is peer_lost at once, also for those who wait") {
       std::async(std::launch::async, [&] { return error_of([&] { client.get("never", Deadline::never()); }); });
   CHECK(waiting.wait_for(20ms) == std::future_status::timeout);
   fixture.server.reset();
-  CHECK_ERROR(waiting.get(), ErrorKind::peer_lost, "'never'", to_string(fixture.endpoint), "is gone", "rank 0");
+  CHECK_ERROR(waiting.get(), ErrorKind::peer_lost, "'never'", to_string(fixture.endpoint), "is gone",
+              "the launcher (host ");
   const TimePoint start = steady_clock().now();
   CHECK(error_of([&] { client.set("k", "v", soon()); }).kind() == ErrorKind::peer_lost);
   CHECK(steady_clock().now() - start < 4s);
@@ -436,4 +437,36 @@ TEST_CASE("a server that accepts and says nothing holds no caller past its deadl
   const TimePoint start = steady_clock().now();
   CHECK_ERROR(error_of([&] { client.set("k", "v", Deadline::after(100ms)); }), ErrorKind::timeout, "handshake");
   CHECK(steady_clock().now() - start < 4s);
+}
+
+TEST_CASE("the last will of a client that ends is carried out, of one that was only cut off is not") {
+  Fixture fixture;
+  TcpStore watcher = fixture.client();
+  auto dead = std::make_unique<TcpStore>(fixture.endpoint, fixture.settings(fixture.token));
+  auto leaves = std::make_unique<TcpStore>(fixture.endpoint, fixture.settings(fixture.token));
+  dead->last_will("dead", "rank 1", soon());
+  leaves->last_will("leaves", "rank 2", soon());
+  CHECK_FALSE(fixture.server->wait_for_wills(Deadline::after(1ms)));
+  leaves->last_will("leaves", "", soon());
+  leaves.reset();
+  const TimePoint start = steady_clock().now();
+  dead.reset();
+  CHECK(fixture.server->wait_for_wills(soon()));
+  CHECK(watcher.get("dead", soon()) == "rank 1");
+  CHECK(steady_clock().now() - start < 3s);
+  CHECK_FALSE(watcher.check({"leaves"}, soon()));
+}
+
+TEST_CASE("a server that is gone is named with its host's rank") {
+  Fixture fixture;
+  StoreServerOptions options{.token = fixture.token, .job_id = "job"};
+  options.claims = local_claims(0, 2, 0);
+  auto server = std::make_unique<StoreServer>(Endpoint{"127.0.0.1", 0}, options);
+  TcpStore client(server->address().endpoint(), fixture.settings(fixture.token));
+  client.set("k", "v", soon());
+  server.reset();
+  const Error error = error_of([&] { client.get("k", soon()); });
+  CHECK_ERROR(error, ErrorKind::peer_lost, "is gone; rank 0 (host ", fmt::format("pid {})", ::getpid()));
+  CHECK(error.detail().peer == 0);
+  fixture.client().set("k", "v", soon());
 }

@@ -88,14 +88,17 @@ void CarrierEngine::abort(std::string_view reason) noexcept {
       aborted_ = error;
     }
     say_later({error.kind(), error.what()});
-  } catch (const std::exception&) {  // no memory for the text, or no thread: the group still ends
+  } catch (const std::exception&) {  // no memory for the text: the group still ends
   }
   carrier_->interrupt();
 }
 
-void CarrierEngine::say_later(const Word& word) {
-  const std::lock_guard lock(mutex_);
-  speakers_.emplace_back([this, word] { last_words_.say(word, Deadline::after(kGrace)); });
+void CarrierEngine::say_later(const Word& word) noexcept {
+  try {
+    const std::lock_guard lock(mutex_);
+    speakers_.emplace_back([this, word] { last_words_.say(word, Deadline::after(kGrace)); });
+  } catch (const std::exception&) {  // no thread to be had: the others will find this rank silent
+  }
 }
 
 void CarrierEngine::throw_if_aborted() {

@@ -53,7 +53,7 @@ class CarrierEngine final : public Engine {
   void pack(std::span<const Segment> from, std::size_t offset, std::byte* to, std::size_t bytes);
   void unpack(const std::byte* from, std::span<const Segment> to, std::size_t offset, std::size_t bytes);
   // In the background, since the store may not answer.
-  void say_later(const Word& word);
+  void say_later(const Word& word) noexcept;
   // Tells the other ranks and hears them, then explains.
   Error fail(const Error& error, const Signature& signature, Duration elapsed);
 

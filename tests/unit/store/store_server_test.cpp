@@ -17,8 +17,11 @@
 #include "lockstep/net/framing.h"
 #include "lockstep/net/socket.h"
 #include "lockstep/net/wire.h"
+#include "lockstep/store/store_connection.h"
 #include "lockstep/store/tcp_store.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/sanitized.h"
+#include "tests/support/socket_pair.h"
 
 using namespace lockstep;
 using namespace std::chrono_literals;
@@ -203,6 +206,30 @@ TEST_CASE("a client that does not read its answers is dropped at the limit") {
   }
   CHECK(admitted);
   CHECK(client.check({"big"}, soon()));
+}
+
+TEST_CASE("of a client that is slow but steady the server keeps only what it has not read") {
+  auto [near, far] = make_socket_pair();
+  StoreConnection connection(std::move(near), Handshake::server({}, {}), soon());
+  const StoreReply reply{.value = Bytes(std::size_t{1} << 20, 'x')};
+  std::vector<char> buffer(std::size_t{1} << 20);
+  rusage before{};
+  ::getrusage(RUSAGE_SELF, &before);
+  for (int i = 0; i < 200; ++i) {
+    connection.send(reply, std::size_t{16} << 20);
+    // About as much as came, so that something is always left.
+    for (std::size_t read = 0; i >= 4 && read < reply.value.size();) {
+      const ssize_t got = ::recv(far.get(), buffer.data(), buffer.size() - read, 0);
+      REQUIRE(got > 0);
+      read += static_cast<std::size_t>(got);
+      connection.flush();
+    }
+    CHECK(connection.has_output());
+  }
+  rusage after{};
+  ::getrusage(RUSAGE_SELF, &after);
+  // In KiB. Sanitizers keep what was freed.
+  if (!testing::kIsSanitized) CHECK(after.ru_maxrss - before.ru_maxrss < 64 << 10);
 }
 
 TEST_CASE("beyond the limit of connections the idlest is closed, and its client does not notice") {

@@ -1,5 +1,8 @@
 #include "lockstep/base/error.h"
 
+#include <sys/resource.h>
+
+#include <cerrno>
 #include <system_error>
 #include <utility>
 
@@ -23,7 +26,13 @@ Error::Error(ErrorKind kind, const std::string& message, ErrorDetail detail)
     : std::runtime_error(message), kind_(kind), detail_(std::move(detail)) {}
 
 Error system_error(const std::string& what, int saved_errno) {
-  return Error(ErrorKind::internal, what + ": " + std::generic_category().message(saved_errno));
+  std::string text = what + ": " + std::generic_category().message(saved_errno);
+  rlimit limit{};
+  if (saved_errno == EMFILE && ::getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+    text += "; this process may have " + std::to_string(limit.rlim_cur) +
+            " descriptors: raise the limit (ulimit -n) before it starts";
+  }
+  return Error(ErrorKind::internal, text);
 }
 
 }  // namespace lockstep

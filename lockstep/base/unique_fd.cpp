@@ -2,11 +2,13 @@
 
 #include <unistd.h>
 
+#include "lockstep/base/private_fd.h"
+
 namespace lockstep {
 
 void UniqueFd::reset(int fd) {
   // close() is not retried on EINTR: on Linux the descriptor is gone either way.
-  if (fd_ >= 0) ::close(fd_);
+  if (fd_ >= 0 && !PrivateFd::close(fd_)) ::close(fd_);
   fd_ = fd;
 }
 

@@ -105,7 +105,7 @@ void ArenaEngine::abort(std::string_view reason) noexcept {
 std::uint64_t ArenaEngine::post(const Collective& collective, Deadline deadline, std::shared_ptr<const void> keeps) {
   arena_->birthplace().check("a group");
   check_arguments(collective, rank(), size());
-  arena_->check_abort();
+  refuse_if_aborted(collective);
   if (next_ - oldest_ == arena::kInFlight) wait(oldest_, deadline);
   const std::uint64_t sequence = next_;
   Operation& op = operation(sequence);
@@ -127,6 +127,18 @@ std::uint64_t ArenaEngine::post(const Collective& collective, Deadline deadline,
   op.deadline = deadline;
   op.ticket = flight_log_.start(record_of(op.signature), collective.ticket);
   return sequence;
+}
+
+// A collective that the group's end forestalls is recorded too: a launcher looks there for who followed whom.
+void ArenaEngine::refuse_if_aborted(const Collective& collective) const {
+  try {
+    arena_->check_abort();
+  } catch (const Error& error) {
+    const Signature signature = signature_of(collective, next_, arena_->generation());
+    FlightTicket ticket = flight_log_.start(record_of(signature), collective.ticket);
+    flight_log_.fail(ticket, error);
+    throw;
+  }
 }
 
 void ArenaEngine::make_room(Operation& op, const Collective& collective) {

@@ -65,6 +65,7 @@ class ArenaEngine final : public Engine {
   };
 
   Operation& operation(std::uint64_t sequence) { return operations_[sequence % arena::kInFlight]; }
+  void refuse_if_aborted(const Collective& collective) const;
   static void make_room(Operation& operation, const Collective& collective);
   static void keep(Operation& operation, const Collective& collective) noexcept;
   void write_slot(Operation& operation, const Collective& collective);

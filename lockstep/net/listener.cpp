@@ -9,6 +9,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
+#include "lockstep/base/private_fd.h"
 #include "lockstep/net/port_holder.h"
 #include "lockstep/net/socket.h"
 
@@ -19,7 +20,8 @@ namespace {
 constexpr int kBacklog = 4096;
 
 int bind_and_listen(const SocketAddress& address, UniqueFd& out) {
-  UniqueFd fd(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  UniqueFd fd =
+      PrivateFd::open([&] { return ::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0); });
   if (!fd) return errno;
   const int on = 1;
   // Without it a restarted job could not listen while connections of the previous run are in TIME_WAIT.
@@ -74,7 +76,8 @@ SocketAddress Listener::address() const { return local_address(fd_.get()); }
 
 UniqueFd Listener::accept() {
   for (;;) {
-    UniqueFd fd(::accept4(fd_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    UniqueFd fd =
+        PrivateFd::open([this] { return ::accept4(fd_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC); });
     if (fd) {
       tune_tcp(fd.get());
       return fd;

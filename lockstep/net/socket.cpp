@@ -8,9 +8,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <optional>
+#include <vector>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
+#include "lockstep/base/private_fd.h"
 #include "lockstep/net/unix_socket.h"
 
 namespace lockstep {
@@ -20,41 +23,13 @@ using namespace std::chrono_literals;
 
 constexpr Duration kFirstPause = 5ms;
 constexpr Duration kLongestPause = 250ms;
+// How long one address is tried alone before the next is tried beside it (RFC 8305).
+constexpr Duration kStagger = 250ms;
 
 void set_option(int fd, int level, int option, int value, const char* name) {
   if (::setsockopt(fd, level, option, &value, sizeof value) != 0) {
     throw system_error(fmt::format("setting {} on a socket failed", name), errno);
   }
-}
-
-// A descriptor that is connected, or the errno of why it is not; 0 and no descriptor at the deadline.
-struct Attempt {
-  UniqueFd fd;
-  int saved_errno = 0;
-};
-
-Attempt try_connect(const SocketAddress& address, Deadline deadline) {
-  UniqueFd fd(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!fd) return {{}, errno};
-  // A connect() that a signal interrupts goes on in the background, just like one that would block.
-  if (::connect(fd.get(), address.data(), address.length()) != 0) {
-    if (errno != EINPROGRESS && errno != EINTR) return {{}, errno};
-    pollfd entry{fd.get(), POLLOUT, 0};
-    while (::poll(&entry, 1, deadline.poll_timeout_ms()) <= 0) {
-      if (deadline.expired()) return {};
-    }
-    int error = 0;
-    socklen_t length = sizeof error;
-    ::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &length);
-    if (error != 0) return {{}, error};
-  }
-  // Connecting to a free port of the ephemeral range on this host may meet itself (simultaneous open).
-  sockaddr_storage local{};
-  socklen_t length = sizeof local;
-  ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&local), &length);
-  const SocketAddress mine(reinterpret_cast<const sockaddr*>(&local), length);
-  if (mine.endpoint() == address.endpoint()) return {{}, ECONNREFUSED};
-  return {std::move(fd), 0};
 }
 
 bool may_heal(int error) {
@@ -72,6 +47,119 @@ bool may_heal(int error) {
   }
 }
 
+// Connecting to a free port of the ephemeral range on this host may meet itself (simultaneous open).
+bool is_connected_to_itself(int fd, const SocketAddress& address) {
+  sockaddr_storage local{};
+  socklen_t length = sizeof local;
+  ::getsockname(fd, reinterpret_cast<sockaddr*>(&local), &length);
+  return SocketAddress(reinterpret_cast<const sockaddr*>(&local), length).endpoint() == address.endpoint();
+}
+
+// Tries the addresses of a server side by side, each begun a moment after the one before, so that one which leads
+// nowhere holds up no other.
+class Race {
+ public:
+  Race(std::vector<SocketAddress> addresses, ConnectRetry retry) : retry_(retry) {
+    TimePoint due = steady_clock().now();
+    for (SocketAddress& each : addresses) {
+      attempts_.push_back({.address = std::move(each), .due = due});
+      due += kStagger;
+    }
+  }
+
+  // The first that is connected; empty when all have failed, one refused that may not, or the deadline has passed.
+  UniqueFd run(Deadline deadline) {
+    for (;;) {
+      for (Attempt& each : attempts_) {
+        if (!each.fd && steady_clock().now() >= each.due && begin(each)) return std::move(each.fd);
+      }
+      if (std::ranges::none_of(attempts_, [](const Attempt& each) { return bool(each.fd); })) {
+        const auto next = std::ranges::find_if(attempts_, [](const Attempt& each) { return !each.error; });
+        if (next == attempts_.end()) return {};
+        next->due = steady_clock().now();
+        continue;
+      }
+      if (const auto winner = wait(deadline); winner != attempts_.end()) return std::move(winner->fd);
+      if (deadline.expired() || (retry_ == ConnectRetry::unless_refused && steady_clock().now() >= given_up_))
+        return {};
+    }
+  }
+
+  bool is_refused() const {
+    return std::ranges::any_of(attempts_, [](const Attempt& each) { return each.error == ECONNREFUSED; });
+  }
+  bool is_hopeless() const {
+    return std::ranges::all_of(attempts_, [](const Attempt& each) { return each.error && !may_heal(*each.error); });
+  }
+  // "127.0.0.1:4711: Connection refused", of all that say something about the server.
+  std::string account() const {
+    std::vector<std::string> parts;
+    for (const Attempt& each : attempts_) {
+      // An address family that this host lacks says nothing, unless there is no other.
+      if (attempts_.size() > 1 && (each.error == EAFNOSUPPORT || each.error == EADDRNOTAVAIL)) continue;
+      parts.push_back(
+          fmt::format("{}: {}", to_string(each.address), each.error ? std::strerror(*each.error) : "no answer"));
+    }
+    return fmt::format("{}", fmt::join(parts, "; "));
+  }
+
+ private:
+  struct Attempt {
+    SocketAddress address;
+    UniqueFd fd = {};    // while it is connecting
+    TimePoint due = {};  // when it is to be tried (again)
+    Duration pause = kFirstPause;
+    std::optional<int> error = {};  // of the last time
+  };
+  using Attempts = std::vector<Attempt>;
+
+  // Whether it is connected already.
+  bool begin(Attempt& attempt) {
+    attempt.fd = PrivateFd::open(
+        [&] { return ::socket(attempt.address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0); });
+    if (!attempt.fd) return end(attempt, errno);
+    if (::connect(attempt.fd.get(), attempt.address.data(), attempt.address.length()) == 0) return end(attempt, 0);
+    // A connect() that a signal interrupts goes on in the background, just like one that would block.
+    return errno == EINPROGRESS || errno == EINTR ? false : end(attempt, errno);
+  }
+
+  bool end(Attempt& attempt, int error) {
+    if (error == 0 && is_connected_to_itself(attempt.fd.get(), attempt.address)) error = ECONNREFUSED;
+    if (error == 0) return true;
+    attempt.fd.reset();
+    attempt.error = error;
+    const TimePoint now = steady_clock().now();
+    attempt.due = retry_ == ConnectRetry::never || !may_heal(error) ? TimePoint::max() : now + attempt.pause;
+    attempt.pause = std::min(attempt.pause * 2, kLongestPause);
+    if (error == ECONNREFUSED) given_up_ = std::min(given_up_, now + kStagger);
+    return false;
+  }
+
+  // Until one is connected or there is something else to do.
+  Attempts::iterator wait(Deadline deadline) {
+    std::vector<pollfd> polled;
+    Deadline next = deadline;
+    if (retry_ == ConnectRetry::unless_refused) next = std::min(next, Deadline::at(given_up_));
+    for (const Attempt& each : attempts_) {
+      polled.push_back({each.fd.get(), POLLOUT, 0});  // poll() skips those that are not connecting
+      if (!each.fd) next = std::min(next, Deadline::at(each.due));
+    }
+    if (::poll(polled.data(), polled.size(), next.poll_timeout_ms()) <= 0) return attempts_.end();
+    for (std::size_t i = 0; i < polled.size(); ++i) {
+      if (polled[i].fd < 0 || polled[i].revents == 0) continue;
+      int error = 0;
+      socklen_t length = sizeof error;
+      ::getsockopt(polled[i].fd, SOL_SOCKET, SO_ERROR, &error, &length);
+      if (end(attempts_[i], error)) return attempts_.begin() + static_cast<std::ptrdiff_t>(i);
+    }
+    return attempts_.end();
+  }
+
+  const ConnectRetry retry_;
+  Attempts attempts_;
+  TimePoint given_up_ = TimePoint::max();  // when a refusal counts for all addresses
+};
+
 Error lost(int fd, std::string_view doing, std::string_view why) {
   return Error(ErrorKind::peer_lost,
                fmt::format("lost the connection to {} while {}: {}", describe_peer(fd), doing, why));
@@ -83,37 +171,23 @@ bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK || 
 
 UniqueFd connect_tcp(const Endpoint& endpoint, ConnectRetry retry, Deadline deadline) {
   Duration pause = kFirstPause;
-  std::string last = "no attempt was made";
   for (int rounds = 1;; ++rounds) {
-    bool hopeless = true;
-    bool refused = false;
-    for (const SocketAddress& address : resolve(endpoint, deadline)) {
-      Attempt attempt = try_connect(address, deadline);
-      if (attempt.fd) {
-        tune_tcp(attempt.fd.get());
-        return std::move(attempt.fd);
-      }
-      hopeless = hopeless && attempt.saved_errno != 0 && !may_heal(attempt.saved_errno);
-      refused = refused || attempt.saved_errno == ECONNREFUSED;
-      // An address family that this host lacks says nothing about the server.
-      if (attempt.saved_errno != EAFNOSUPPORT && attempt.saved_errno != EADDRNOTAVAIL) {
-        last = fmt::format("{}: {}", to_string(address),
-                           attempt.saved_errno == 0 ? "no answer" : std::strerror(attempt.saved_errno));
-      }
-      if (deadline.expired()) break;
+    Race race(resolve(endpoint, deadline), retry);
+    if (UniqueFd fd = race.run(deadline)) {
+      tune_tcp(fd.get());
+      return fd;
     }
-    const bool expired = deadline.expired();
-    const bool is_gone = retry == ConnectRetry::unless_refused && refused;
-    if (!expired && (retry == ConnectRetry::never || hopeless || is_gone)) {
-      throw Error(hopeless ? ErrorKind::internal : ErrorKind::peer_lost,
-                  fmt::format("cannot connect to {} ({})", to_string(endpoint), last));
+    const bool is_gone = retry == ConnectRetry::unless_refused && race.is_refused();
+    if (race.is_hopeless() || (!deadline.expired() && (retry == ConnectRetry::never || is_gone))) {
+      throw Error(race.is_hopeless() ? ErrorKind::internal : ErrorKind::peer_lost,
+                  fmt::format("cannot connect to {} ({})", to_string(endpoint), race.account()));
     }
-    if (expired) {
-      throw Error(
-          ErrorKind::timeout,
-          fmt::format("could not connect to {} before the deadline ({}{}); check that the address and port are "
-                      "right, that the server is running and that no firewall is in between",
-                      to_string(endpoint), rounds == 1 ? "" : fmt::format("{} attempts, the last: ", rounds), last));
+    if (deadline.expired()) {
+      throw Error(ErrorKind::timeout,
+                  fmt::format("could not connect to {} before the deadline ({}{}); check that the address and port are "
+                              "right, that the server is running and that no firewall is in between",
+                              to_string(endpoint), rounds == 1 ? "" : fmt::format("{} attempts, the last: ", rounds),
+                              race.account()));
     }
     ::poll(nullptr, 0, deadline.poll_timeout_ms(static_cast<int>(pause / 1ms)));
     pause = std::min(pause * 2, kLongestPause);

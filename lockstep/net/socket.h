@@ -23,8 +23,8 @@ enum class ConnectRetry {
 // healthy peer.
 inline constexpr Duration kTcpUserTimeout = std::chrono::seconds(15);
 
-// Connects over TCP, trying all addresses of the endpoint, and tunes the socket as tune_tcp() does.
-// Error{timeout} at the deadline says why the last attempt failed.
+// Connects over TCP, trying all addresses of the endpoint side by side, and tunes the socket as tune_tcp() does.
+// Error{timeout} at the deadline says why the last attempts failed.
 UniqueFd connect_tcp(const Endpoint& endpoint, ConnectRetry retry, Deadline deadline);
 
 // TCP_NODELAY, TCP_USER_TIMEOUT and keepalive probes that find a vanished host on an idle connection.

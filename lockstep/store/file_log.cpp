@@ -15,6 +15,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/private_fd.h"
 #include "lockstep/net/wire.h"
 #include "lockstep/store/store.h"
 
@@ -168,6 +169,7 @@ FileLog::FileLog(std::string path, std::string_view run_id, Deadline deadline) :
 }
 
 FileLog::~FileLog() {
+  if (!birthplace_.is_here()) return;  // a forked child's parent still uses the file
   try {
     // Of two that leave at once, the second must see that the first is gone; but a stopped process is not waited for.
     if (lock(Deadline::after(kLeaveTimeout)) && is_alone()) ::unlink(path_.c_str());
@@ -177,7 +179,8 @@ FileLog::~FileLog() {
 }
 
 bool FileLog::open_and_lock(Deadline deadline) {
-  fd_.reset(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600));
+  fd_ = PrivateFd::open(
+      [this] { return ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600); });
   if (!fd_) {
     throw Error(ErrorKind::invalid_argument,
                 fmt::format("cannot open the store file {}: {}", path_, std::strerror(errno)));

@@ -1,7 +1,8 @@
 // A FileLog is the file under a FileStore: a header and the changes made to a KeyMap, in order. map <-> records <->
 // file. Processes take turns with a lock; a kill -9 leaves at most one torn record, which the next one to lock cuts
 // off. While it is open it holds a second, shared lock on the file, so that others can tell whether anybody still uses
-// it, whatever its creator's pid says; both locks vanish with their process. Not thread-safe.
+// it, whatever its creator's pid says; both locks vanish with their process, and no forked child has a part in them.
+// Not thread-safe.
 #pragma once
 
 #include <sys/types.h>
@@ -10,6 +11,7 @@
 #include <string>
 #include <string_view>
 
+#include "lockstep/base/birthplace.h"
 #include "lockstep/base/bytes.h"
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/unique_fd.h"
@@ -54,6 +56,7 @@ class FileLog {
   void check_header(std::string_view run_id);
   void append(ByteView payload);
 
+  const Birthplace birthplace_;
   std::string path_;
   UniqueFd fd_;
   off_t offset_ = 0;        // behind the last record that was read or written

@@ -1,12 +1,14 @@
 // A FileStore is a Store in one file that all processes of a job can reach. Thread-safe; calls of several processes
 // take turns with a lock, and waiting calls look at the file every few milliseconds. The last user removes the file. A
-// file that a dead run left behind is replaced; one that a live run with another id uses is Error{invalid_argument}.
+// file that a dead run left behind is replaced; one that a live run with another id uses is Error{invalid_argument},
+// and so is every call in a child that was forked since.
 #pragma once
 
 #include <functional>
 #include <mutex>
 #include <string>
 
+#include "lockstep/base/birthplace.h"
 #include "lockstep/store/file_log.h"
 #include "lockstep/store/key_map.h"
 #include "lockstep/store/store.h"
@@ -34,6 +36,7 @@ class FileStore final : public Store {
                                     Deadline deadline);
   void publish(std::string_view key);
 
+  const Birthplace birthplace_;
   std::mutex mutex_;
   FileLog log_;
   KeyMap map_;

@@ -45,4 +45,8 @@ bool PrefixStore::check(const std::vector<std::string>& keys, Deadline deadline)
 
 bool PrefixStore::remove(std::string_view key, Deadline deadline) { return store_->remove(whole(key), deadline); }
 
+void PrefixStore::last_will(std::string_view key, ByteView value, Deadline deadline) {
+  store_->last_will(whole(key), value, deadline);
+}
+
 }  // namespace lockstep

@@ -19,6 +19,7 @@ class PrefixStore final : public Store {
   std::vector<std::string> wait(const std::vector<std::string>& keys, Deadline deadline) override;
   bool check(const std::vector<std::string>& keys, Deadline deadline) override;
   bool remove(std::string_view key, Deadline deadline) override;
+  void last_will(std::string_view key, ByteView value, Deadline deadline) override;
 
  private:
   std::string whole(std::string_view key) const;

@@ -37,6 +37,11 @@ class Store {
   virtual bool check(const std::vector<std::string>& keys, Deadline deadline) = 0;
   // True if the key existed.
   virtual bool remove(std::string_view key, Deadline deadline) = 0;
+  // Leaves a last will: if this process ends, or is cut off for longer than a moment, the store sets `key` to `value`,
+  // unless the key exists. An empty value withdraws it. Stores that cannot notice the end of a process do nothing.
+  virtual void last_will(std::string_view key, ByteView value, Deadline deadline);
 };
+
+inline void Store::last_will(std::string_view /*key*/, ByteView /*value*/, Deadline /*deadline*/) {}
 
 }  // namespace lockstep

@@ -1,5 +1,7 @@
 #include "lockstep/store/store_machine.h"
 
+#include <algorithm>
+
 #include "lockstep/base/format.h"
 #include "lockstep/store/store_text.h"
 
@@ -23,6 +25,7 @@ std::vector<AddressedReply> StoreMachine::handle(ConnectionId from, const StoreR
   } catch (const Error& error) {
     return {{from, failed(request, error.kind(), error.what())}};
   }
+  if (request.op == StoreOp::last_will) return {{from, leave_will(from, request)}};
   if (request.op == StoreOp::check) {
     return {{from, succeeded(request, find_missing(request.keys, 0) ? "0" : "1")}};
   }
@@ -63,6 +66,44 @@ StoreReply StoreMachine::change(const StoreRequest& request) {
     }
   } catch (const Error& error) {
     return failed(request, error.kind(), error.what());
+  }
+}
+
+bool StoreMachine::is_needed(ConnectionId connection) const {
+  return by_connection_.contains(connection) ||
+         std::ranges::any_of(wills_, [&](const auto& each) { return each.second.connection == connection; });
+}
+
+StoreReply StoreMachine::leave_will(ConnectionId from, const StoreRequest& request) {
+  const WillId id{request.client, request.keys.front()};
+  const auto before = wills_.find(id);
+  if (before != wills_.end()) forget_will(before);
+  if (request.value.empty()) return succeeded(request, "");
+  const auto count = std::ranges::count_if(wills_, [&](const auto& each) { return each.second.connection == from; });
+  if (request.value.size() > kMaxWillBytes || static_cast<std::size_t>(count) >= kMaxWillsPerConnection) {
+    return failed(request, ErrorKind::invalid_argument,
+                  fmt::format("a connection may leave {} last wills of at most {} bytes, the limit",
+                              kMaxWillsPerConnection, kMaxWillBytes));
+  }
+  wills_[id] = {.connection = from, .value = request.value, .due = {}};
+  return succeeded(request, "");
+}
+
+void StoreMachine::forget_will(std::map<WillId, Will>::iterator will) {
+  if (will->second.due) by_delay_.erase({*will->second.due, will->first});
+  wills_.erase(will);
+}
+
+void StoreMachine::carry_out_wills(TimePoint now, Replies& replies) {
+  while (!by_delay_.empty() && by_delay_.begin()->first <= now) {
+    const auto will = wills_.find(by_delay_.begin()->second);
+    const std::string key = will->first.second;
+    try {
+      map_.compare_set(key, "", will->second.value);
+    } catch (const Error&) {  // the store is full
+    }
+    forget_will(will);
+    wake(key, replies);
   }
 }
 
@@ -141,6 +182,7 @@ void StoreMachine::forget(WaiterId id) {
 
 std::vector<AddressedReply> StoreMachine::expire(TimePoint now) {
   Replies replies;
+  carry_out_wills(now, replies);
   while (!by_expiry_.empty() && by_expiry_.begin()->first <= now) {
     const WaiterId id = by_expiry_.begin()->second;
     const Waiter& waiter = waiters_.at(id);
@@ -151,11 +193,18 @@ std::vector<AddressedReply> StoreMachine::expire(TimePoint now) {
 }
 
 std::optional<TimePoint> StoreMachine::next_expiry() const {
-  if (by_expiry_.empty()) return std::nullopt;
-  return by_expiry_.begin()->first;
+  std::optional<TimePoint> next;
+  if (!by_expiry_.empty()) next = by_expiry_.begin()->first;
+  if (!by_delay_.empty()) next = std::min(next.value_or(TimePoint::max()), by_delay_.begin()->first);
+  return next;
 }
 
-void StoreMachine::drop(ConnectionId connection) {
+void StoreMachine::drop(ConnectionId connection, TimePoint now) {
+  for (auto& [id, will] : wills_) {
+    if (will.connection != connection || will.due) continue;
+    will.due = now + kWillDelay;
+    by_delay_.insert({*will.due, id});
+  }
   const auto own = by_connection_.find(connection);
   if (own == by_connection_.end()) return;
   const std::set<WaiterId> ids = own->second;

@@ -29,6 +29,10 @@ struct AddressedReply {
 class StoreMachine {
  public:
   static constexpr std::size_t kMaxWaitersPerConnection = 4096;
+  static constexpr std::size_t kMaxWillsPerConnection = 64;
+  static constexpr std::size_t kMaxWillBytes = 4096;
+  // A connection that the network has cut is made anew well within this time; only then its wills are carried out.
+  static constexpr Duration kWillDelay = std::chrono::milliseconds(1500);
 
   // The replies that this request causes, to its sender and to those it wakes.
   std::vector<AddressedReply> handle(ConnectionId from, const StoreRequest& request, TimePoint now);
@@ -36,11 +40,15 @@ class StoreMachine {
   std::vector<AddressedReply> expire(TimePoint now);
   // When expire() has something to do next.
   std::optional<TimePoint> next_expiry() const;
-  // Forgets what a closed connection waits for.
-  void drop(ConnectionId connection);
+  // Forgets what a closed connection waits for. Its last wills are carried out when it is expire()'s time for it,
+  // unless their client leaves them again over another connection.
+  void drop(ConnectionId connection, TimePoint now);
 
   std::size_t waiting() const { return waiters_.size(); }
-  bool is_waiting(ConnectionId connection) const { return by_connection_.contains(connection); }
+  // Whether something would be lost with the connection: it waits, or its client has left a last will.
+  bool is_needed(ConnectionId connection) const;
+  // Of connections that are open.
+  std::size_t wills() const { return wills_.size() - by_delay_.size(); }
 
  private:
   using WaiterId = std::uint64_t;
@@ -52,6 +60,16 @@ class StoreMachine {
   };
   using Replies = std::vector<AddressedReply>;
 
+  struct Will {
+    ConnectionId connection = 0;
+    Bytes value;
+    std::optional<TimePoint> due;  // once its connection is closed
+  };
+  using WillId = std::pair<std::uint64_t, std::string>;  // client, key
+
+  StoreReply leave_will(ConnectionId from, const StoreRequest& request);
+  void forget_will(std::map<WillId, Will>::iterator will);
+  void carry_out_wills(TimePoint now, Replies& replies);
   Replies change_once(ConnectionId from, const StoreRequest& request, TimePoint now);
   StoreReply change(const StoreRequest& request);
   void start_waiting(ConnectionId from, const StoreRequest& request, TimePoint now, Replies& replies);
@@ -68,6 +86,9 @@ class StoreMachine {
   std::unordered_map<std::string, std::set<WaiterId>> by_key_;
   std::set<std::pair<TimePoint, WaiterId>> by_expiry_;
   std::unordered_map<ConnectionId, std::set<WaiterId>> by_connection_;
+
+  std::map<WillId, Will> wills_;
+  std::set<std::pair<TimePoint, WillId>> by_delay_;
 
   AnswerMemory answers_;
 };

@@ -33,6 +33,7 @@ std::string_view to_string(StoreOp op) {
     case StoreOp::wait: return "wait";
     case StoreOp::check: return "check";
     case StoreOp::remove: return "remove";
+    case StoreOp::last_will: return "last_will";
   }
   return "unknown";
 }
@@ -57,7 +58,7 @@ StoreRequest decode_store_request(ByteView encoded) {
   StoreRequest request;
   const std::uint8_t op = reader.u8();
   request.op = static_cast<StoreOp>(op);
-  if (op < static_cast<std::uint8_t>(StoreOp::set) || op > static_cast<std::uint8_t>(StoreOp::remove)) {
+  if (op < static_cast<std::uint8_t>(StoreOp::set) || op > static_cast<std::uint8_t>(StoreOp::last_will)) {
     throw unknown("operation", op);
   }
   request.client = reader.u64();

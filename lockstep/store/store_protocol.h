@@ -16,7 +16,7 @@ namespace lockstep {
 // The largest request compares one full value with another; a reply holds one value.
 inline constexpr std::size_t kMaxStoreFrameBytes = 2 * kMaxStoreValueBytes + (std::size_t{1} << 20);
 
-enum class StoreOp : std::uint8_t { set = 1, get, add, compare_set, wait, check, remove };
+enum class StoreOp : std::uint8_t { set = 1, get, add, compare_set, wait, check, remove, last_will };
 std::string_view to_string(StoreOp op);
 // Whether doing it twice differs from doing it once.
 constexpr bool changes_state(StoreOp op) {
@@ -33,7 +33,7 @@ struct StoreRequest {
   Duration age = Duration::zero();     // since it was first sent, if it is sent again
   Duration timeout = Duration::max();  // get and wait
   std::vector<std::string> keys;       // one, except for wait and check
-  Bytes value;                         // set; compare_set's desired
+  Bytes value;                         // set, last_will; compare_set's desired
   Bytes expected;                      // compare_set
   std::int64_t delta = 0;              // add
 };

@@ -8,14 +8,17 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <condition_variable>
 #include <cstring>
 #include <exception>
 #include <list>
 #include <map>
+#include <mutex>
 #include <thread>
 
 #include "lockstep/base/format.h"
-#include "lockstep/base/log.h"
+#include "lockstep/base/private_fd.h"
+#include "lockstep/base/rare_log.h"
 #include "lockstep/net/listener.h"
 #include "lockstep/store/store_connection.h"
 
@@ -30,7 +33,6 @@ constexpr auto kFailurePause = 10ms;      // after running out of memory
 // How long a newcomer may take before the next one is let in over the limit of half-open connections in its place. A
 // crowd of honest clients needs far less; strangers who say nothing hold up the queue for no more than this.
 constexpr Duration kPatience = 20ms;
-constexpr Duration kComplaintInterval = 1s;
 constexpr std::uint64_t kListenerTag = 0;
 constexpr std::uint64_t kWakerTag = 1;
 
@@ -57,8 +59,8 @@ class StoreServer::Loop {
   Loop(const Endpoint& endpoint, StoreServerOptions options)
       : options_(std::move(options)),
         listener_(Listener::bind(endpoint, Deadline::after(kBindTimeout))),
-        epoll_(::epoll_create1(EPOLL_CLOEXEC)),
-        waker_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+        epoll_(PrivateFd::open([] { return ::epoll_create1(EPOLL_CLOEXEC); })),
+        waker_(PrivateFd::open([] { return ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); })) {
     if (!epoll_ || !waker_) throw system_error("making a store server's event queue failed", errno);
     watch(EPOLL_CTL_ADD, listener_.fd(), EPOLLIN, kListenerTag);
     watch(EPOLL_CTL_ADD, waker_.get(), EPOLLIN, kWakerTag);
@@ -72,6 +74,14 @@ class StoreServer::Loop {
   }
 
   const Listener& listener() const { return listener_; }
+
+  bool wait_for_wills(Deadline deadline) {
+    std::unique_lock lock(wills_mutex_);
+    const auto none = [this] { return wills_ == 0; };
+    if (!deadline.is_never()) return wills_changed_.wait_until(lock, deadline.when(), none);
+    wills_changed_.wait(lock, none);
+    return true;
+  }
 
  private:
   using Connections = std::map<ConnectionId, StoreConnection>;
@@ -90,7 +100,8 @@ class StoreServer::Loop {
   void update_watch(ConnectionId id, StoreConnection& connection);
   void close(ConnectionId id, std::string_view why);
   void close_late_handshakes();
-  void complain(std::string text);
+  void complain(std::string text) { complaints_.warn(std::move(text)); }
+  void count_wills();
   std::optional<Refusal> admit(const Claims& claims);
   bool close_idlest();
   int next_timeout_ms() const;
@@ -105,8 +116,10 @@ class StoreServer::Loop {
   ConnectionId next_id_ = kWakerTag + 1;
   Deadline accept_again_ = Deadline::never();  // while accepting is paused
   bool paused_by_crowd_ = false;
-  TimePoint last_complaint_ = TimePoint::min();
-  std::size_t complaints_kept_back_ = 0;
+  RareLog complaints_;  // a port scan must not fill the disk
+  std::mutex wills_mutex_;
+  std::condition_variable wills_changed_;
+  std::size_t wills_ = 0;  // guarded by wills_mutex_
   std::thread thread_;
 };
 
@@ -158,7 +171,13 @@ bool StoreServer::Loop::run_once() {
   close_late_handshakes();
   if (accept_again_.expired() || (paused_by_crowd_ && !is_crowded())) resume_accepting();
   deliver(machine_.expire(steady_clock().now()));
+  count_wills();
   return true;
+}
+
+void StoreServer::Loop::count_wills() {
+  const std::lock_guard lock(wills_mutex_);
+  if (std::exchange(wills_, machine_.wills()) != 0 && wills_ == 0) wills_changed_.notify_all();
 }
 
 void StoreServer::Loop::accept_all() {
@@ -220,7 +239,7 @@ std::optional<Refusal> StoreServer::Loop::admit(const Claims& claims) {
   const bool is_full = connections_.size() - half_open_.size() >= options_.limits.connections;
   if (is_full && !close_idlest()) {
     return Refusal{ErrorKind::internal, fmt::format("the store server already has {} connections, its limit, and all "
-                                                    "of them wait for something",
+                                                    "of them are in use",
                                                     options_.limits.connections)};
   }
   return options_.admission ? options_.admission(claims) : std::nullopt;
@@ -231,7 +250,7 @@ bool StoreServer::Loop::close_idlest() {
   auto idlest = connections_.end();
   for (auto each = connections_.begin(); each != connections_.end(); ++each) {
     const StoreConnection& connection = each->second;
-    if (connection.half_open() || connection.has_output() || machine_.is_waiting(each->first)) continue;
+    if (connection.half_open() || connection.has_output() || machine_.is_needed(each->first)) continue;
     if (idlest == connections_.end() || connection.last_request < idlest->second.last_request) idlest = each;
   }
   if (idlest == connections_.end()) return false;
@@ -288,21 +307,8 @@ void StoreServer::Loop::close(ConnectionId id, std::string_view why) {
   const auto found = connections_.find(id);
   if (!why.empty()) complain(fmt::format("closed the store connection of {}: {}", found->second.peer(), why));
   if (found->second.half_open()) half_open_.remove(id);
-  machine_.drop(id);
+  machine_.drop(id, steady_clock().now());
   connections_.erase(found);
-}
-
-// At most one line a second: a port scan must not fill the disk.
-void StoreServer::Loop::complain(std::string text) {
-  const TimePoint now = steady_clock().now();
-  if (last_complaint_ != TimePoint::min() && now - last_complaint_ < kComplaintInterval) {
-    ++complaints_kept_back_;
-    return;
-  }
-  if (complaints_kept_back_ > 0) text += fmt::format(" ({} more such lines were kept back)", complaints_kept_back_);
-  complaints_kept_back_ = 0;
-  last_complaint_ = now;
-  log_warning(text);
 }
 
 StoreServer::StoreServer(const Endpoint& endpoint, StoreServerOptions options)
@@ -312,6 +318,8 @@ StoreServer::~StoreServer() {
   // A forked child has no such thread to wait for, and the descriptor that ends it would end the parent's.
   if (!birthplace_.is_here()) static_cast<void>(loop_.release());
 }
+
+bool StoreServer::wait_for_wills(Deadline deadline) { return loop_->wait_for_wills(deadline); }
 
 SocketAddress StoreServer::address() const { return loop_->listener().address(); }
 

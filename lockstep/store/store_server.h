@@ -19,8 +19,8 @@ namespace lockstep {
 
 struct StoreServerLimits {
   // Authenticated. For the next one, that which has been idle longest is closed, and its client connects anew when it
-  // needs it; if all are waiting for something, the next is refused with the limit in the text.
-  std::size_t connections = 1024;
+  // needs it; if all are in use, the next is refused with the limit in the text.
+  std::size_t connections = 4096;
   std::size_t half_open = 64;                        // still in the handshake; the oldest is dropped for the next
   std::size_t output_bytes = std::size_t{16} << 20;  // queued to one connection that does not read; then it is dropped
   Duration handshake = kHandshakeTimeout;
@@ -44,6 +44,9 @@ class StoreServer {
   StoreServer(const Endpoint& endpoint, StoreServerOptions options);
   // Closes all connections. Clients that wait get Error{peer_lost}. In a forked child it does nothing.
   ~StoreServer();
+
+  // Blocks until no connected client has a last will any more; false at the deadline.
+  bool wait_for_wills(Deadline deadline);
 
   SocketAddress address() const;
   std::uint16_t port() const { return address().port(); }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstring>
+#include <iterator>
 
 #include "lockstep/base/format.h"
 #include "lockstep/net/framing.h"
@@ -21,6 +22,8 @@ constexpr std::size_t kIdleConnections = 2;
 constexpr int kMostDamaged = 3;  // handshakes or messages in one call
 // How long a server that was reached before may be silent in a handshake until the connection counts as broken.
 constexpr Duration kHandshakePatience = 3s;
+// How long a call may be held up by a broken connection of the last wills.
+constexpr Duration kWillsPatience = 1s;
 constexpr Duration kFirstPause = 5ms;
 constexpr Duration kLongestPause = 250ms;
 // How long past the deadline the server's own "nobody has set it" may be under way.
@@ -85,8 +88,10 @@ UniqueFd TcpStore::open_connection(Deadline deadline, Stage& stage) {
     stage = Stage::connected;
     const Deadline patience = reached ? std::min(deadline, Deadline::after(kHandshakePatience)) : deadline;
     try {
-      handshake_as_client(fd.get(), settings_, patience);
+      Claims host = handshake_as_client(fd.get(), settings_, patience);
       reached_ = true;
+      const std::lock_guard lock(mutex_);
+      host_ = std::move(host);
       return fd;
     } catch (const Error& error) {
       if (error.kind() == ErrorKind::timeout && !deadline.expired()) throw as(ErrorKind::peer_lost, error);
@@ -164,6 +169,7 @@ void TcpStore::note_failure(TimePoint since) {
 StoreReply TcpStore::call(StoreRequest request, Deadline deadline) {
   birthplace_.check("a connection to the store");
   const TimePoint start = steady_clock().now();
+  keep_wills(deadline);
   const Number number(*this, request);
   Duration pause = Duration::zero();
   for (int damaged = 0;;) {
@@ -206,14 +212,81 @@ Error TcpStore::explain(const Error& error, const StoreRequest& request, Duratio
                  detail);
   }
   if (error.kind() == ErrorKind::peer_lost) {
-    return Error(
-        ErrorKind::peer_lost,
-        fmt::format("{}: the store server at {} is gone; the process that hosts it (rank 0 or the launcher) has "
-                    "ended ({})",
-                    what, to_string(server_), error.what()),
-        detail);
+    if (const std::lock_guard lock(mutex_); host_) detail.peer = host_->rank;
+    return Error(ErrorKind::peer_lost,
+                 fmt::format("{}: the store server at {} is gone; {}, which hosts it, has ended ({})", what,
+                             to_string(server_), host(), error.what()),
+                 detail);
   }
   return Error(error.kind(), error.what(), detail);
+}
+
+std::string TcpStore::host() {
+  const std::lock_guard lock(mutex_);
+  if (!host_) return "the process";
+  return host_->rank < 0 ? fmt::format("the launcher ({})", to_string(*host_)) : to_string(*host_);
+}
+
+void TcpStore::last_will(std::string_view key, ByteView value, Deadline deadline) {
+  birthplace_.check("a connection to the store");
+  check_store_key(key);
+  const std::lock_guard lock(wills_mutex_);
+  wills_.insert_or_assign(std::string(key), Will{Bytes(value), false});
+  try {
+    tell_wills(deadline);
+  } catch (const Error& error) {
+    StoreRequest failed = request(StoreOp::last_will, {std::string(key)});
+    wills_.erase(std::string(key));
+    throw error.detail().operation.empty() ? explain(error, failed, Duration::zero()) : error;
+  }
+}
+
+// REQUIRES: wills_mutex_ is held.
+void TcpStore::tell_wills(Deadline deadline) {
+  for (;;) {
+    Stage stage = Stage::connecting;
+    try {
+      if (!wills_fd_) {
+        for (auto& [key, will] : wills_) will.is_told = false;
+        wills_fd_ = open_connection(deadline, stage);
+      }
+      stage = Stage::connected;
+      for (auto will = wills_.begin(); will != wills_.end();) {
+        if (!will->second.is_told) tell_will(will->first, will->second, deadline);
+        will = will->second.value.empty() ? wills_.erase(will) : std::next(will);
+      }
+      if (wills_.empty()) wills_fd_.reset();
+      return;
+    } catch (const Error& error) {
+      wills_fd_.reset();
+      if (error.kind() != ErrorKind::peer_lost || stage == Stage::connecting || deadline.expired()) throw;
+    }
+    ::poll(nullptr, 0, deadline.poll_timeout_ms(static_cast<int>(kFirstPause / 1ms)));
+  }
+}
+
+void TcpStore::tell_will(const std::string& key, Will& will, Deadline deadline) {
+  StoreRequest told = request(StoreOp::last_will, {key});
+  const Number number(*this, told);
+  told.value = will.value;
+  const StoreReply reply = exchange(wills_fd_.get(), told, deadline);
+  if (reply.status == StoreStatus::error) {
+    throw Error(reply.kind, reply.value, {.operation = std::string(to_string(told.op))});
+  }
+  will.is_told = true;
+}
+
+// The server must not take a connection that broke for a process that died.
+void TcpStore::keep_wills(Deadline deadline) noexcept {
+  const std::unique_lock lock(wills_mutex_, std::try_to_lock);
+  if (!lock || wills_.empty()) return;
+  pollfd entry{wills_fd_.get(), POLLIN, 0};
+  if (wills_fd_ && ::poll(&entry, 1, 0) == 0) return;
+  wills_fd_.reset();
+  try {
+    tell_wills(std::min(deadline, Deadline::after(kWillsPatience)));
+  } catch (const Error&) {  // what is called for will say so
+  }
 }
 
 void TcpStore::set(std::string_view key, ByteView value, Deadline deadline) {

@@ -2,14 +2,15 @@
 // Thread-safe: every call has a connection of its own while it runs, taken from a pool or opened, so a blocking get()
 // holds up nobody. A call that fails or times out closes its connection. A frozen server holds no caller longer than
 // its deadline and 0.1 s. A call whose connection breaks or is damaged connects anew and is sent again until its
-// deadline, and the server does not do it twice; a get() or wait() goes on waiting. Errors besides those of Store:
-// peer_lost at once if the server was reached before and its host now refuses connections; those of the handshake;
-// internal if a change was sent again so late that the server no longer remembers whether it was done; invalid_argument
-// in a child that was forked since.
+// deadline, and the server does not do it twice; a get() or wait() goes on waiting. Last wills have a connection of
+// their own; if it breaks, the next call makes it anew. Errors besides those of Store: peer_lost at once if the server
+// was reached before and its host now refuses connections; those of the handshake; internal if a change was sent again
+// so late that the server no longer remembers whether it was done; invalid_argument in a child that was forked since.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -41,6 +42,7 @@ class TcpStore final : public Store {
   std::vector<std::string> wait(const std::vector<std::string>& keys, Deadline deadline) override;
   bool check(const std::vector<std::string>& keys, Deadline deadline) override;
   bool remove(std::string_view key, Deadline deadline) override;
+  void last_will(std::string_view key, ByteView value, Deadline deadline) override;
 
  private:
   // Since when calls have got no answer, and how often they tried.
@@ -49,6 +51,10 @@ class TcpStore final : public Store {
     int attempts = 0;
   };
   enum class Stage { connecting, connected };
+  struct Will {
+    Bytes value;  // empty: it is to be withdrawn
+    bool is_told = false;
+  };
   // The number of a request, for as long as its answer may be asked for.
   class Number;
 
@@ -61,6 +67,10 @@ class TcpStore final : public Store {
   void give_back(UniqueFd fd);
   void note_failure(TimePoint since);
   Error explain(const Error& error, const StoreRequest& request, Duration elapsed);
+  std::string host();
+  void keep_wills(Deadline deadline) noexcept;
+  void tell_wills(Deadline deadline);
+  void tell_will(const std::string& key, Will& will, Deadline deadline);
 
   // A child would count its requests as its parent does, and get answers that are the parent's.
   const Birthplace birthplace_;
@@ -73,6 +83,11 @@ class TcpStore final : public Store {
   std::uint64_t next_request_ = 1;
   std::set<std::uint64_t> under_way_;  // changing requests
   std::optional<Outage> outage_;
+  std::optional<Claims> host_;  // of the server, as it introduced itself
+
+  std::mutex wills_mutex_;  // held while they are told
+  std::map<std::string, Will> wills_;
+  UniqueFd wills_fd_;  // whose end tells the server that this process has ended
 };
 
 }  // namespace lockstep

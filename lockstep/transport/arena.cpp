@@ -1,6 +1,5 @@
 #include "lockstep/transport/arena.h"
 
-#include <poll.h>
 #include <sched.h>
 #include <sys/sysinfo.h>
 #include <unistd.h>
@@ -130,9 +129,7 @@ std::optional<Stall> Arena::lost_peer(const std::function<bool(int)>& waiting_fo
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;
     const bool left = control(peer).state.load(std::memory_order_acquire) == RankState::left;
-    const int fd = peers_[static_cast<std::size_t>(peer)].pidfd.get();
-    pollfd watched{fd, POLLIN, 0};
-    const bool dead = fd >= 0 && ::poll(&watched, 1, 0) > 0;
+    const bool dead = peers_[static_cast<std::size_t>(peer)].process.has_ended();
     // A peer may write its word and end between the look at the word and the look at its state.
     if ((left || dead) && waiting_for(peer)) return Stall{left ? Stall::Cause::left : Stall::Cause::died, peer, {}, 0};
   }

@@ -16,6 +16,7 @@
 #include "lockstep/base/birthplace.h"
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/process_watch.h"
 #include "lockstep/transport/abort_record.h"
 #include "lockstep/transport/arena_heap.h"
 #include "lockstep/transport/arena_layout.h"
@@ -31,9 +32,9 @@ struct ArenaOptions {
 
 // A peer as messages name it and, where it is another process, as it is watched.
 struct ArenaPeer {
-  std::string name;  // "rank 1 (host n1, pid 811)"
-  UniqueFd pidfd;    // readable once the process is dead; unset for threads of this process
-  int pid = 0;       // 0: a thread of this process
+  std::string name = {};      // "rank 1 (host n1, pid 811)"
+  ProcessWatch process = {};  // of nobody for threads of this process
+  int pid = 0;                // 0: a thread of this process
 };
 
 // Why a wait ends without success.
@@ -83,7 +84,7 @@ class Arena {
   std::byte* message_rings() const;
   const std::shared_ptr<Mapping>& mapping() const { return mapping_; }
   int peer_pid(int rank) const { return peers_[static_cast<std::size_t>(rank)].pid; }
-  int peer_pidfd(int rank) const { return peers_[static_cast<std::size_t>(rank)].pidfd.get(); }
+  const ProcessWatch& peer_process(int rank) const { return peers_[static_cast<std::size_t>(rank)].process; }
 
   // Memory of this rank's segment for tensors; it keeps the mapping alive by itself.
   const std::shared_ptr<ArenaHeap>& heap() const { return heap_; }

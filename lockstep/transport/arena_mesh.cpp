@@ -1,11 +1,9 @@
 #include "lockstep/transport/arena_mesh.h"
 
-#include <fcntl.h>
 #include <poll.h>
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <string>
 #include <utility>
 
@@ -56,6 +54,7 @@ class ArenaMesh final : public Mesh {
   bool is_ready(std::span<const Interest> interests);
   void sleep(std::span<const Interest> interests, Duration most);
   void look_for_dead(TimePoint now);
+  void note_ended(int peer);
   void check_abort() const;
   Error lost(int rank) const;
 
@@ -76,7 +75,7 @@ ArenaMesh::ArenaMesh(std::shared_ptr<const void> keep_alive, std::byte* region, 
       peers_(std::move(peers)),
       rings_(region, size()),
       lives_(peers_.size(), Life::alive) {
-  for (const ArenaPeer& each : peers_) watched_.push_back({each.pidfd.get(), POLLIN, 0});
+  for (const ArenaPeer& each : peers_) watched_.push_back({each.process.fd(), POLLIN, 0});
 }
 
 ArenaMesh::~ArenaMesh() {
@@ -177,14 +176,22 @@ void ArenaMesh::look_for_dead(TimePoint now) {
       pollfd& watched = watched_[static_cast<std::size_t>(peer)];
       if (watched.fd < 0 || (watched.revents & POLLIN) == 0) continue;
       watched.fd = -1;
-      if (!left(peer)) life(peer) = Life::dead;
+      note_ended(peer);
     }
+  }
+  for (int peer = 0; peer < size(); ++peer) {
+    const ProcessWatch& process = peers_[static_cast<std::size_t>(peer)].process;
+    if (process.fd() < 0 && process.has_ended()) note_ended(peer);
   }
   for (int peer = 0; peer < size(); ++peer) {
     if (life(peer) != Life::dead) continue;
     life(peer) = Life::buried;
     throw lost(peer);
   }
+}
+
+void ArenaMesh::note_ended(int peer) {
+  if (life(peer) == Life::alive && !left(peer)) life(peer) = Life::dead;
 }
 
 void ArenaMesh::abort(const Error& error) noexcept {
@@ -213,11 +220,7 @@ std::unique_ptr<Mesh> make_arena_mesh(std::shared_ptr<const void> keep_alive, st
 std::unique_ptr<Mesh> make_arena_mesh(const Arena& arena) {
   std::vector<ArenaPeer> peers;
   for (int peer = 0; peer < arena.size(); ++peer) {
-    peers.push_back({arena.peer_name(peer), {}, arena.peer_pid(peer)});
-    const int pidfd = arena.peer_pidfd(peer);
-    if (pidfd < 0) continue;
-    peers.back().pidfd.reset(::fcntl(pidfd, F_DUPFD_CLOEXEC, 0));
-    if (!peers.back().pidfd) throw system_error("duplicating the descriptor of a peer's process failed", errno);
+    peers.push_back({arena.peer_name(peer), arena.peer_process(peer).duplicate(), arena.peer_pid(peer)});
   }
   return make_arena_mesh(arena.mapping(), arena.message_rings(), arena.rank(), std::move(peers));
 }

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/private_fd.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
@@ -38,7 +39,7 @@ int grow(int fd, std::size_t bytes) {
 }  // namespace
 
 Mapping Mapping::create(std::size_t bytes) {
-  UniqueFd fd(::memfd_create("lockstep", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  UniqueFd fd = PrivateFd::open([] { return ::memfd_create("lockstep", MFD_CLOEXEC | MFD_ALLOW_SEALING); });
   if (!fd) throw system_error("memfd_create for shared memory failed", errno);
   if (const int error = grow(fd.get(), bytes); error != 0) {
     throw system_error("cannot size shared memory to " + std::to_string(bytes) + " bytes" +

@@ -1,9 +1,7 @@
 #include "lockstep/transport/shared_arena.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/random.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,7 +10,11 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
+#include "lockstep/base/log.h"
+#include "lockstep/base/long_wait.h"
+#include "lockstep/base/private_fd.h"
 #include "lockstep/transport/abort_record.h"
+#include "lockstep/transport/process_state.h"
 
 namespace lockstep {
 namespace {
@@ -64,8 +66,8 @@ std::vector<ArenaPeer> watch(const SharedArenaSpec& spec) {
     peers[i].name = spec.members[i].name;
     peers[i].pid = spec.members[i].pid;
     if (static_cast<int>(i) == spec.rank) continue;
-    peers[i].pidfd.reset(static_cast<int>(::syscall(SYS_pidfd_open, spec.members[i].pid, 0)));
-    if (!peers[i].pidfd && errno == ESRCH) throw died(spec, static_cast<int>(i));
+    peers[i].process = ProcessWatch(spec.members[i].pid, spec.members[i].start);
+    if (peers[i].process.has_ended()) throw died(spec, static_cast<int>(i));
   }
   return peers;
 }
@@ -74,7 +76,7 @@ std::vector<ArenaPeer> watch(const SharedArenaSpec& spec) {
 // same user only.
 Mapping attach(const SharedArenaSpec& spec, const Invitation& invitation) {
   const std::string path = fmt::format("/proc/{}/fd/{}", invitation.pid, invitation.fd);
-  UniqueFd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  UniqueFd fd = PrivateFd::open([&] { return ::open(path.c_str(), O_RDWR | O_CLOEXEC); });
   if (!fd) {
     throw system_error(
         fmt::format("cannot open the shared memory of {} at {} (ranks of one machine must run as the same user)",
@@ -114,8 +116,34 @@ Mapping create(const SharedArenaSpec& spec, Store& store, Deadline deadline) {
   }
 }
 
-Mapping attach_or_report(const SharedArenaSpec& spec, Store& store, Deadline deadline) {
-  const std::string text = store.get(key_of(spec), deadline);
+void tell(const SharedArenaSpec& spec, Duration waited, int who) {
+  const SharedArenaSpec::Member& member = spec.members[static_cast<std::size_t>(who)];
+  log_warning(fmt::format("shared memory of group {}: {} s of waiting for {}, which is {}", spec.name,
+                          std::chrono::floor<std::chrono::seconds>(waited).count(), member.name,
+                          describe_process_state(process_state(member.pid))));
+}
+
+// What the first member has put into the store.
+std::string await_invitation(const SharedArenaSpec& spec, const ArenaPeer& creator, Store& store, Deadline deadline) {
+  for (LongWait long_wait;;) {
+    // Looked at first: what it put there before it died still says why.
+    const bool dead = creator.process.has_ended();
+    const Deadline look = std::min(deadline, Deadline::after(dead ? kReportTimeout : kLivenessPeriod));
+    if (store.wait({key_of(spec)}, dead ? Deadline::at(steady_clock().now()) : look).empty()) {
+      return store.get(key_of(spec), look);
+    }
+    if (dead) throw died(spec, 0);
+    if (const auto waited = long_wait.due()) tell(spec, *waited, 0);
+    if (deadline.expired()) {
+      throw Error(ErrorKind::timeout,
+                  fmt::format("shared memory of group {}: not made by {}", spec.name, spec.members[0].name),
+                  {.rank = spec.rank, .peer = 0});
+    }
+  }
+}
+
+Mapping attach_or_report(const SharedArenaSpec& spec, const ArenaPeer& creator, Store& store, Deadline deadline) {
+  const std::string text = await_invitation(spec, creator, store, deadline);
   if (!text.empty() && text.front() == kFailed) {
     throw cannot_make(spec, text.substr(1));
   }
@@ -126,6 +154,7 @@ Mapping attach_or_report(const SharedArenaSpec& spec, Store& store, Deadline dea
     return mapping;
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::internal && error.kind() != ErrorKind::corrupt_data) throw;
+    if (creator.process.has_ended()) throw died(spec, 0);
     why = error.what();
   }
   store.set(report_key(spec, spec.rank), kFailed + why, deadline);
@@ -160,11 +189,15 @@ void await_reports(const SharedArenaSpec& spec, const std::vector<ArenaPeer>& pe
   const auto is_missing = [&](int rank) { return std::ranges::find(missing, report_key(spec, rank)) != missing.end(); };
   const int size = static_cast<int>(peers.size());
   for (int rank = 1; rank < size; ++rank) missing.push_back(report_key(spec, rank));
-  while (!missing.empty()) {
+  for (LongWait long_wait; !missing.empty();) {
     missing = store.wait(missing, std::min(deadline, Deadline::after(kLivenessPeriod)));
     for (int rank = 1; rank < size; ++rank) {
-      pollfd watched{peers[static_cast<std::size_t>(rank)].pidfd.get(), POLLIN, 0};
-      if (is_missing(rank) && watched.fd >= 0 && ::poll(&watched, 1, 0) > 0) give_up(mapping, died(spec, rank));
+      const bool dead = peers[static_cast<std::size_t>(rank)].process.has_ended();
+      if (is_missing(rank) && dead) give_up(mapping, why_died(spec, rank, store, deadline));
+    }
+    const auto waited = missing.empty() ? std::nullopt : long_wait.due();
+    for (int rank = 1; waited && rank < size; ++rank) {
+      if (is_missing(rank)) tell(spec, *waited, rank);
     }
     if (deadline.expired() && !missing.empty()) {
       std::string who;
@@ -195,7 +228,7 @@ std::unique_ptr<Arena> make_shared_arena(const SharedArenaSpec& spec, Store& sto
     mapping = std::make_shared<Mapping>(create(spec, store, deadline));
     await_reports(spec, peers, *mapping, store, deadline);
   } else {
-    mapping = std::make_shared<Mapping>(attach_or_report(spec, store, deadline));
+    mapping = std::make_shared<Mapping>(attach_or_report(spec, peers[0], store, deadline));
   }
   auto made = std::make_unique<Arena>(std::move(mapping), spec.rank, std::move(peers), "shared memory");
   made->ring();
@@ -221,6 +254,11 @@ std::unique_ptr<Arena> make_shared_arena(const SharedArenaSpec& spec, Store& sto
     return why_died(spec, stall.peer, store, deadline);
   };
   made->await(ready, missing, explain, deadline);
+  // Nobody needs the invitation any more, nor to know whether it could be taken back.
+  try {
+    if (spec.rank == 0) store.remove(key_of(spec), std::min(deadline, Deadline::after(kReportTimeout)));
+  } catch (const Error&) {
+  }
   return made;
 }
 

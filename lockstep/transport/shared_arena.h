@@ -16,8 +16,9 @@ struct SharedArenaSpec {
   std::string name;  // of the group, for the store's keys
   int rank = 0;      // among `members`
   struct Member {
-    std::string name;  // "rank 1 (host n1, pid 811)"
-    int pid = 0;       // as this process sees it
+    std::string name;         // "rank 1 (host n1, pid 811)"
+    int pid = 0;              // as this process sees it
+    std::uint64_t start = 0;  // of its process, see process_watch.h; 0 if it is not known
   };
   std::vector<Member> members;  // all in one pid namespace and of one user
   ArenaOptions options;

@@ -2,25 +2,30 @@
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <poll.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/long_wait.h"
+#include "lockstep/net/acceptor.h"
 #include "lockstep/net/handshake.h"
-#include "lockstep/net/listener.h"
 #include "lockstep/net/socket.h"
 
 namespace lockstep {
 namespace {
 
-// Connections whose handshake is under way; more wait in the kernel's queue.
-constexpr std::size_t kMaxIncoming = 256;
+// For what the store is told last, which nobody waits for.
+constexpr Duration kFarewellTimeout = std::chrono::seconds(1);
+constexpr Duration kLivenessPeriod = std::chrono::milliseconds(50);  // how often who waits looks for dead peers
+constexpr Duration kStoreLook = std::chrono::seconds(1);             // the same, for who waits in the store
+constexpr Duration kConnectLook = std::chrono::seconds(3);           // the same, for who gets no answer at all
+constexpr Duration kRetryPause = std::chrono::milliseconds(5);
 
 void set_tcp_option(int fd, int option, int value) {
   if (::setsockopt(fd, IPPROTO_TCP, option, &value, sizeof value) != 0) {
@@ -55,24 +60,25 @@ class Connector {
   }
 
   std::vector<TcpLink> run() {
-    Listener listener = Listener::bind({settings_.address, 0}, deadline_);
-    store_.set(key(settings_.rank), to_string(listener.address().endpoint()), deadline_);
+    std::vector<Listener> listeners;
+    listeners.push_back(Listener::bind({settings_.address, 0}, deadline_));
+    const Endpoint here = listeners.front().address().endpoint();
+    Acceptor acceptor(fmt::format("mesh '{}'", settings_.name), std::move(listeners), handshake_settings(kControl),
+                      [this](const Claims& claims) { return admit(claims); });
+    store_.set(key(settings_.rank), to_string(here), deadline_);
     await_everyone();
     for (int peer = 0; peer < settings_.rank; ++peer) connect(peer);
-    accept_all(listener);
-    store_.remove(key(settings_.rank), deadline_);
+    accept_all(acceptor);
     link(settings_.rank).who = to_string(local_claims(settings_.rank, settings_.size, settings_.generation));
+    // All are connected, so one that hosts the store may have left with it already.
+    try {
+      store_.remove(key(settings_.rank), std::min(deadline_, Deadline::after(kFarewellTimeout)));
+    } catch (const Error&) {
+    }
     return std::move(links_);
   }
 
  private:
-  struct Incoming {
-    UniqueFd fd;
-    std::string from;
-    Handshake handshake;
-    Deadline deadline;
-  };
-
   TcpLink& link(int rank) { return links_[static_cast<std::size_t>(rank)]; }
   UniqueFd& wire(int rank, std::uint64_t number) {
     return number == kControl ? link(rank).control : link(rank).data[number - 1];
@@ -91,99 +97,82 @@ class Connector {
     std::vector<std::string> keys;
     for (int rank = settings_.rank + 1; rank < settings_.size; ++rank) keys.push_back(key(rank));
     for (int rank = 0; rank < settings_.rank; ++rank) keys.push_back(key(rank));
-    const std::vector<std::string> missing = store_.wait(keys, deadline_);
-    if (missing.empty()) return;
-    std::vector<int> ranks;
-    for (int rank = 0; rank < settings_.size; ++rank) {
-      if (std::ranges::find(missing, key(rank)) != missing.end()) ranks.push_back(rank);
+    std::vector<std::string> missing = keys;
+    for (LongWait long_wait;;) {
+      missing = store_.wait(missing, std::min(deadline_, Deadline::after(kStoreLook)));
+      if (missing.empty()) return;
+      settings_.check_alive();
+      std::vector<int> ranks;
+      for (int rank = 0; rank < settings_.size; ++rank) {
+        if (std::ranges::find(missing, key(rank)) != missing.end()) ranks.push_back(rank);
+      }
+      if (deadline_.expired()) throw timeout(ranks, "have not come");
+      if (const auto waited = long_wait.due()) tell(*waited, ranks, "to come");
     }
-    throw timeout(ranks, "have not come");
   }
 
   void connect(int peer) {
     const Endpoint endpoint = parse_endpoint(store_.get(key(peer), deadline_));
     try {
-      for (std::uint64_t number = 0; number <= link(peer).data.size(); ++number) {
-        UniqueFd fd = connect_tcp(endpoint, ConnectRetry::never, deadline_);
-        const Claims claims = handshake_as_client(
-            fd.get(), handshake_settings(connection_claim(number, link(peer).data.size(), settings_.checksums)),
-            deadline_);
-        if (claims.rank != peer || claims.text != settings_.name) {
-          throw Error(ErrorKind::invalid_argument,
-                      fmt::format("{} of mesh '{}' answers there", to_string(claims), claims.text));
-        }
-        tune(fd.get(), number);
-        link(peer).who = to_string(claims);
-        wire(peer, number) = std::move(fd);
-      }
+      for (std::uint64_t number = 0; number <= link(peer).data.size(); ++number) connect(peer, number, endpoint);
     } catch (const Error& error) {
+      settings_.check_alive();  // which knows better than a refused connection who has died
       throw Error(error.kind(),
-                  fmt::format("mesh '{}': rank {} cannot connect to rank {} at {}: {}", settings_.name, settings_.rank,
-                              peer, to_string(endpoint), error.what()),
+                  fmt::format("mesh '{}': rank {} cannot connect to rank {} at {}: {}{}", settings_.name,
+                              settings_.rank, peer, to_string(endpoint), error.what(), settings_.about(peer)),
                   {.rank = settings_.rank, .peer = peer});
     }
   }
 
-  // All handshakes at once, so that a stranger who says nothing keeps nobody waiting.
-  void accept_all(Listener& listener) {
-    std::vector<Incoming> incoming;
-    std::vector<pollfd> polled;
+  // One whose handshake breaks off is made again: the peer may have been too busy for it, or had a crowd of strangers.
+  void connect(int peer, std::uint64_t number, const Endpoint& endpoint) {
+    const HandshakeSettings handshake =
+        handshake_settings(connection_claim(number, link(peer).data.size(), settings_.checksums));
+    for (;;) {
+      Claims claims;
+      UniqueFd fd;
+      try {
+        fd = connect_tcp(endpoint, ConnectRetry::never, std::min(deadline_, Deadline::after(kConnectLook)));
+      } catch (const Error& error) {
+        if (error.kind() != ErrorKind::timeout || deadline_.expired()) throw;
+        settings_.check_alive();
+        continue;
+      }
+      try {
+        claims = handshake_as_client(fd.get(), handshake, deadline_);
+      } catch (const Error& error) {
+        if (error.kind() != ErrorKind::peer_lost || deadline_.expired()) throw;
+        settings_.check_alive();
+        std::this_thread::sleep_for(kRetryPause);
+        continue;
+      }
+      if (claims.rank != peer || claims.text != settings_.name) {
+        throw Error(ErrorKind::invalid_argument,
+                    fmt::format("{} of mesh '{}' answers there", to_string(claims), claims.text));
+      }
+      tune(fd.get(), number);
+      link(peer).who = to_string(claims);
+      wire(peer, number) = std::move(fd);
+      return;
+    }
+  }
+
+  void accept_all(Acceptor& acceptor) {
+    LongWait long_wait;
     while (!unconnected_ranks().empty()) {
-      if (deadline_.expired()) throw timeout(unconnected_ranks(), "have not connected");
-      while (incoming.size() < kMaxIncoming) {
-        UniqueFd fd = listener.accept();
-        if (!fd) break;
-        std::string from = describe_peer(fd.get());
-        incoming.push_back({std::move(fd), std::move(from), server_handshake(), Deadline::after(kHandshakeTimeout)});
-      }
-      std::erase_if(incoming, [&](Incoming& each) { return advance(each); });
+      auto arrival = acceptor.next(std::min(deadline_, Deadline::after(kLivenessPeriod)));
       if (mismatch_) throw Error(*mismatch_);
-      Deadline next = deadline_;
-      polled.assign(1, {incoming.size() < kMaxIncoming ? listener.fd() : -1, POLLIN, 0});
-      for (const Incoming& each : incoming) {
-        next = std::min(next, each.deadline);
-        polled.push_back({each.fd.get(), POLLIN, 0});
+      if (arrival) {
+        const Claims& claims = arrival->claims;
+        tune(arrival->fd.get(), number_of(claims));
+        link(claims.rank).who = to_string(claims);
+        wire(claims.rank, number_of(claims)) = std::move(arrival->fd);
+        continue;
       }
-      if (unconnected_ranks().empty()) break;
-      if (::poll(polled.data(), polled.size(), next.poll_timeout_ms()) < 0 && errno != EINTR) {
-        throw system_error("waiting for connections failed", errno);
-      }
+      settings_.check_alive();
+      if (deadline_.expired()) throw timeout(unconnected_ranks(), "have not connected");
+      if (const auto waited = long_wait.due()) tell(*waited, unconnected_ranks(), "to connect");
     }
-  }
-
-  Handshake server_handshake() {
-    return Handshake::server(handshake_settings(kControl), [this](const Claims& claims) { return admit(claims); });
-  }
-
-  // True once there is nothing more to do for it.
-  bool advance(Incoming& incoming) {
-    try {
-      for (;;) {
-        std::byte buffer[256];
-        const std::size_t space = std::min(sizeof buffer, incoming.handshake.wanted());
-        const std::size_t count = space == 0 ? 0 : recv_some(incoming.fd.get(), MutableByteSpan(buffer, space));
-        incoming.handshake.feed({reinterpret_cast<const char*>(buffer), count});
-        const Bytes output = incoming.handshake.take_output();
-        // A few hundred bytes fit into an empty socket buffer; if not, the peer is up to no good.
-        if (send_some(incoming.fd.get(), as_span(ByteView(output))) != output.size()) {
-          throw Error(ErrorKind::peer_lost, "it does not read");
-        }
-        if (incoming.handshake.over()) break;
-        if (count == 0) {
-          if (!incoming.deadline.expired()) return false;
-          throw Error(ErrorKind::timeout, "its handshake took too long");
-        }
-      }
-      if (incoming.handshake.failure()) throw Error(*incoming.handshake.failure());
-      const Claims& claims = incoming.handshake.peer();
-      tune(incoming.fd.get(), number_of(claims));
-      link(claims.rank).who = to_string(claims);
-      wire(claims.rank, number_of(claims)) = std::move(incoming.fd);
-    } catch (const Error& error) {
-      log_warning(
-          fmt::format("mesh '{}': refused a connection from {}: {}", settings_.name, incoming.from, error.what()));
-    }
-    return true;
   }
 
   std::optional<Refusal> admit(const Claims& claims) {
@@ -220,7 +209,8 @@ class Connector {
           fmt::format("there is no connection number {} here: rank {} has {} for data, besides one for control",
                       number_of(claims), settings_.rank, here));
     }
-    if (wire(claims.rank, number_of(claims))) {
+    // The same process again did not get the answer to the first time.
+    if (wire(claims.rank, number_of(claims)) && link(claims.rank).who != to_string(claims)) {
       return refuse(fmt::format("{} is here already", link(claims.rank).who));
     }
     return {};
@@ -240,6 +230,11 @@ class Connector {
       if (!complete) ranks.push_back(rank);
     }
     return ranks;
+  }
+
+  void tell(Duration waited, const std::vector<int>& ranks, const char* to_what) const {
+    log_warning(fmt::format("mesh '{}': rank {} has waited {:.0f} s for ranks {} of {} {}", settings_.name,
+                            settings_.rank, seconds(waited), fmt::join(ranks, ", "), settings_.size, to_what));
   }
 
   Error timeout(const std::vector<int>& ranks, const char* what) const {

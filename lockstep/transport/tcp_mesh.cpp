@@ -17,6 +17,7 @@
 #include "lockstep/base/birthplace.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
+#include "lockstep/base/private_fd.h"
 #include "lockstep/base/unique_fd.h"
 #include "lockstep/net/framing.h"
 #include "lockstep/net/wire.h"
@@ -158,8 +159,8 @@ TcpMesh::TcpMesh(int rank, std::vector<TcpLink> links, const NodeMemory& node, C
     : rank_(rank),
       peers_(links.size()),
       keep_alive_(node.keep_alive),
-      epoll_(::epoll_create1(EPOLL_CLOEXEC)),
-      wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+      epoll_(PrivateFd::open([] { return ::epoll_create1(EPOLL_CLOEXEC); })),
+      wake_(PrivateFd::open([] { return ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); })) {
   if (!epoll_ || !wake_) throw system_error("making the descriptors of a mesh failed", errno);
   watch(wake_.get(), EPOLLIN, kWakeId);
   if (!node.ranks.empty()) rings_.emplace(node.rings, static_cast<int>(node.ranks.size()));

@@ -17,6 +17,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -56,6 +57,10 @@ struct TcpMeshSettings {
   // Of data; the same on all ranks.
   Checksums checksums = Checksums::on;
   NodeMemory node = {};
+  // Called now and then while ranks connect; throws if one of them is known to have died.
+  std::function<void()> check_alive = [] {};
+  // What an error adds about the address of a rank that cannot be reached.
+  std::function<std::string(int rank)> about = [](int) { return std::string(); };
 };
 
 // Called by all ranks; blocks until each is connected to all others.

@@ -19,7 +19,7 @@ WORKER = ""
 TRANSPORTS = ("shared_memory", "tcp")
 # What is promised in seconds, and what a machine that does other things besides may add.
 DETECTION = 0.25
-BUSY = 1.0
+BUSY = 5.0  # seconds; who is told nothing waits for longer
 
 
 def job(*arguments, size=3, transport="automatic", stdin=subprocess.DEVNULL, **environment):
@@ -176,8 +176,8 @@ class Kills(unittest.TestCase):
             self.assertEqual(os.listdir(host.folder.name), ["token"])
         print(f"  {count} kills: half of the survivors knew after {late[count // 2]:.3f} s, all after {late[-1]:.3f} s",
               flush=True)
-        self.assertLess(late[count // 2], DETECTION + BUSY)
-        self.assertLess(late[-1], DETECTION + 3 * BUSY)
+        self.assertLess(late[count // 2], DETECTION + 1)
+        self.assertLess(late[-1], DETECTION + BUSY)
 
     def kill_one(self, host):
         """Kills one of two ranks; how long the other one needed to know."""

@@ -3,19 +3,23 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <chrono>
+#include <filesystem>
 #include <memory>
 #include <string>
 
 #include "lockstep/base/birthplace.h"
 #include "lockstep/collective/arena_engine.h"
 #include "lockstep/net/socket.h"
+#include "lockstep/store/file_store.h"
 #include "lockstep/store/store_server.h"
 #include "lockstep/store/tcp_store.h"
 #include "lockstep/transport/arena_mesh.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/forked_child.h"
 #include "tests/support/tcp_meshes.h"
+#include "tests/support/temporary_directory.h"
 #include "tests/unit/collective/link_fixture.h"
 
 using namespace lockstep;
@@ -139,4 +143,51 @@ TEST_CASE("a store and its server are the parent's: the child is refused, and en
           return refused && works;
         }) == 0);
   CHECK(store->add("n", 1, soon()) == 3);
+}
+
+TEST_CASE("a child holds no socket, no memory file and no lock of its parent's job") {
+  const Token token = Token::generate();
+  TemporaryDirectory directory;
+  const FileStore file(directory / "store", "run", soon());
+  const StoreServer server({"127.0.0.1", 0}, {.token = token});
+  TcpStore store(server.address().endpoint(), {.token = token, .job_id = "", .channel = Channel::store, .mine = {}});
+  store.set("k", "v", soon());
+  auto meshes = make_tcp_meshes(2);
+  const auto arenas = make_local_arenas(2, {.segment_bytes = 8 << 20});
+  CHECK(exit_code_of_child([&] {
+          for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+            std::error_code gone;
+            const std::string target = std::filesystem::read_symlink(entry.path(), gone);
+            for (const std::string part : {"socket:", "/memfd:lockstep", "anon_inode:", "/store"}) {
+              if (contains(target, part)) return false;
+            }
+          }
+          return true;
+        }) == 0);
+  CHECK(store.get("k", soon()) == "v");
+}
+
+TEST_CASE("the death of a process is seen at once, though a child of it lives") {
+  int gate[2];
+  REQUIRE(::pipe(gate) == 0);
+  auto meshes = make_tcp_meshes(2);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::close(gate[1]);
+    char byte = 0;
+    ::_exit(::read(gate[0], &byte, 1) == 0 ? 0 : 1);
+  }
+  ::close(gate[0]);
+  const TimePoint start = steady_clock().now();
+  meshes[1].reset();
+  std::byte buffer[8];
+  CHECK_ERROR(error_of([&] {
+                while (meshes[0]->recv_some(1, buffer) == 0) {
+                  meshes[0]->wait(std::array{Mesh::Interest{1, true, false}}, Deadline::after(5s));
+                }
+              }),
+              ErrorKind::peer_lost, "rank 1");
+  CHECK(steady_clock().now() - start < 4s);
+  ::close(gate[1]);
+  ::waitpid(child, nullptr, 0);
 }

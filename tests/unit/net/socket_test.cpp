@@ -6,7 +6,9 @@
 #include <sys/socket.h>
 
 #include <future>
+#include <optional>
 
+#include "lockstep/base/format.h"
 #include "lockstep/net/listener.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/socket_pair.h"
@@ -107,4 +109,37 @@ TEST_CASE("a peer that is gone is peer_lost, without SIGPIPE") {
   CHECK_ERROR(error_of([&] { recv_all(left.get(), as_span(buffer), soon()); }), ErrorKind::peer_lost, "closed");
   CHECK_ERROR(error_of([&] { send_all(left.get(), as_span(ByteView("x")), soon()); }), ErrorKind::peer_lost,
               "Broken pipe");
+}
+
+TEST_CASE("an address that does not answer holds up no other address of the server") {
+  // Of "localhost": at 127.0.0.1 the kernel drops what comes beyond a backlog of 0, at ::1 somebody listens.
+  UniqueFd silent(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  REQUIRE(::bind(silent.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
+  REQUIRE(::listen(silent.get(), 0) == 0);
+  const std::uint16_t port = local_address(silent.get()).port();
+  const UniqueFd first = connect_tcp({"127.0.0.1", port}, ConnectRetry::never, soon());
+  std::optional<Listener> listener;
+  try {
+    listener.emplace(Listener::bind({"::1", port}, soon()));
+  } catch (const Error& error) {
+    MESSAGE("no IPv6 here: ", error.what());
+    return;
+  }
+  for (const ConnectRetry retry : {ConnectRetry::never, ConnectRetry::until_deadline, ConnectRetry::unless_refused}) {
+    const TimePoint start = steady_clock().now();
+    const UniqueFd fd = connect_tcp({"localhost", port}, retry, soon());
+    CHECK(describe_peer(fd.get()) == fmt::format("[::1]:{}", port));
+    CHECK(steady_clock().now() - start < 3s);
+  }
+  listener.reset();
+  // Nobody refuses for the silent one, but a refusal ends the wait for who was reached before.
+  const TimePoint start = steady_clock().now();
+  CHECK_ERROR(error_of([&] {
+                connect_tcp({"localhost", port}, ConnectRetry::unless_refused, soon());
+              }),
+              ErrorKind::peer_lost, fmt::format("[::1]:{}: Connection refused", port), "127.0.0.1", "no answer");
+  CHECK(steady_clock().now() - start < 3s);
 }

@@ -11,9 +11,11 @@
 
 #include "lockstep/base/format.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/forked_child.h"
 #include "tests/support/temporary_directory.h"
 
 using namespace lockstep;
+using namespace lockstep::testing;
 using namespace std::chrono_literals;
 namespace fs = std::filesystem;
 
@@ -167,4 +169,34 @@ TEST_CASE("a process that stops while it holds the lock delays others no longer 
   CHECK(steady_clock().now() - start < 4s);
   stopped.unlock();
   store.set("k", "v", soon());
+}
+
+TEST_CASE("a forked child is refused, and can neither remove the file nor hold it") {
+  TemporaryDirectory directory;
+  const std::string path = directory / "store";
+  std::optional<FileStore> store(std::in_place, path, "run", soon());
+  store->set("n", "1", soon());
+  CHECK(exit_code_of_child([&] {
+          const bool refused = error_of([&] { store->add("n", 1, soon()); }).kind() == ErrorKind::invalid_argument &&
+                               error_of([&] { store->get("n", soon()); }).kind() == ErrorKind::invalid_argument &&
+                               error_of([&] { store->wait({"n"}, soon()); }).kind() == ErrorKind::invalid_argument;
+          store.reset();
+          return refused;
+        }) == 0);
+  CHECK(fs::exists(path));
+  CHECK(store->add("n", 1, soon()) == 2);
+  // A child that outlives its parent's use of the file.
+  int gate[2];
+  REQUIRE(::pipe(gate) == 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::close(gate[1]);
+    char byte = 0;
+    ::_exit(::read(gate[0], &byte, 1) == 0 ? 0 : 1);
+  }
+  ::close(gate[0]);
+  store.reset();
+  CHECK_FALSE(fs::exists(path));
+  ::close(gate[1]);
+  ::waitpid(child, nullptr, 0);
 }

@@ -285,3 +285,21 @@ TEST_CASE("a half-closed connection is replaced") {
   }
   CHECK(served.direct_client().get("count", soon()) == std::to_string(count));
 }
+
+TEST_CASE("a last will outlives the cuts of its connection, as long as its client asks for anything") {
+  Served served;
+  ChaosProxy proxy(served.server.address().endpoint(), {.seed = 3});
+  TcpStore direct = served.direct_client();
+  TcpStore store = served.client(proxy.endpoint());
+  store.last_will("dead", "rank 1", soon());
+  for (int i = 0; i < 3; ++i) {
+    proxy.cut_all();
+    for (int turn = 0; turn < 8; ++turn) {  // longer than a will waits
+      CHECK_FALSE(direct.check({"dead"}, soon()));
+      CHECK(store.wait({"never"}, Deadline::after(100ms)).size() == 1);
+    }
+  }
+  CHECK(served.server.wait_for_wills(Deadline::after(1ms)) == false);
+  store.last_will("dead", "", soon());
+  CHECK(served.server.wait_for_wills(soon()));
+}

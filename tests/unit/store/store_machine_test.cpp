@@ -101,8 +101,8 @@ TEST_CASE("a closed connection leaves nothing behind") {
   machine.handle(1, wait, kStart);
   machine.handle(1, make(StoreOp::get, {"a"}, 2), kStart);
   machine.handle(2, make(StoreOp::get, {"a"}, 3), kStart);
-  machine.drop(1);
-  machine.drop(1);
+  machine.drop(1, kStart);
+  machine.drop(1, kStart);
   CHECK(machine.waiting() == 1);
   CHECK_FALSE(machine.next_expiry());
   CHECK(machine.handle(3, make_set("a", "", 4), kStart).size() == 2);
@@ -152,4 +152,57 @@ TEST_CASE("a change that may have been done, and was forgotten, is refused with 
     CHECK(contains(replies[0].reply.value, part));
   }
   CHECK(machine.handle(1, make(StoreOp::get, {"n"}), later).at(0).reply.value == "1");
+}
+
+TEST_CASE("a last will is carried out a moment after its connection has closed, unless it was withdrawn or renewed") {
+  const auto will = [](const std::string& key, const Bytes& value, std::uint64_t client) {
+    StoreRequest request = make(StoreOp::last_will, {key});
+    request.client = client;
+    request.value = value;
+    return request;
+  };
+  const auto value_of = [](StoreMachine& machine, const std::string& key, TimePoint now) {
+    const auto replies = machine.handle(9, make(StoreOp::get, {key}), now);
+    return replies.empty() ? Bytes("(none)") : replies[0].reply.value;
+  };
+  constexpr TimePoint kDue = kStart + StoreMachine::kWillDelay;
+  StoreMachine machine;
+  for (std::uint64_t client = 1; client <= 4; ++client) {
+    const auto replies = machine.handle(client, will("died", std::to_string(client), client), kStart);
+    REQUIRE(replies.size() == 1);
+    CHECK(replies[0].reply.status == StoreStatus::ok);
+  }
+  CHECK(machine.wills() == 4);
+  machine.handle(1, will("died", "", 1), kStart);  // withdrawn
+  for (ConnectionId connection = 1; connection <= 3; ++connection) machine.drop(connection, kStart);
+  CHECK(machine.wills() == 1);
+  CHECK(machine.next_expiry() == kDue);
+  machine.handle(12, will("died", "of 2", 2), kStart);  // over a new connection
+  CHECK(machine.wills() == 2);
+  CHECK(machine.handle(5, make(StoreOp::get, {"died"}, 7), kStart).empty());
+  CHECK(machine.expire(kDue - 1ns).empty());
+  const auto replies = machine.expire(kDue);
+  REQUIRE(replies.size() == 1);  // who waits is woken
+  CHECK(replies[0].to == 5);
+  CHECK(replies[0].reply.value == "3");
+  // The first word stays.
+  machine.drop(4, kDue);
+  machine.expire(kDue + StoreMachine::kWillDelay);
+  CHECK(value_of(machine, "died", kDue) == "3");
+  CHECK(machine.wills() == 1);
+  CHECK_FALSE(machine.next_expiry());
+}
+
+TEST_CASE("last wills are limited, and the limit is in the text") {
+  StoreMachine machine;
+  StoreRequest request = make(StoreOp::last_will, {"k"});
+  request.value = Bytes(StoreMachine::kMaxWillBytes + 1, 'x');
+  CHECK(contains(machine.handle(1, request, kStart).at(0).reply.value, "at most 4096 bytes"));
+  request.value = Bytes(1, 'x');
+  for (std::size_t i = 0; i < StoreMachine::kMaxWillsPerConnection; ++i) {
+    request.keys = {std::to_string(i)};
+    CHECK(machine.handle(1, request, kStart).at(0).reply.status == StoreStatus::ok);
+  }
+  request.keys = {"one more"};
+  CHECK(contains(machine.handle(1, request, kStart).at(0).reply.value, "may leave 64 last wills"));
 }

@@ -4,7 +4,6 @@
 
 #include <doctest/doctest.h>
 #include <signal.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -50,7 +49,7 @@ void receive_all(Mesh& mesh, int peer, MutableByteSpan data) {
 
 std::vector<ArenaPeer> watch_peer(int peer, pid_t pid) {
   auto peers = name_peers(2);
-  peers[static_cast<std::size_t>(peer)].pidfd.reset(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  peers[static_cast<std::size_t>(peer)].process = ProcessWatch(pid);
   return peers;
 }
 

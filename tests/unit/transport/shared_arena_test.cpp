@@ -196,3 +196,24 @@ TEST_CASE("a rank that dies before it has mapped the memory is named at once, on
   }
   CHECK(contains(late.text(0), "not mapped by rank 1"));
 }
+
+TEST_CASE("a rank that dies before it has made the memory is named at once, one that stands still at the deadline") {
+  const TimePoint start = steady_clock().now();
+  const Ranks killed([](int rank) {
+    if (rank == 0) ::kill(::getpid(), SIGKILL);
+  });
+  CHECK(steady_clock().now() - start < 5s);
+  for (const int rank : {1, 2}) {
+    CAPTURE(killed.text(rank));
+    CHECK(contains(killed.text(rank), "peer_lost rank 0 has died while the group was being set up"));
+  }
+  const Ranks late(
+      [](int rank) {
+        if (rank == 0) std::this_thread::sleep_for(800ms);
+      },
+      400ms);
+  for (const int rank : {1, 2}) {
+    CAPTURE(late.text(rank));
+    CHECK(contains(late.text(rank), "timeout shared memory of group test: not made by rank 0"));
+  }
+}

@@ -53,11 +53,12 @@ struct MeshAndPuppet {
 };
 
 // Waits for rank 0's published address, then connects and shakes hands under the given claims.
-void intrude(Store& store, const TcpMeshSettings& settings, std::uint64_t number) {
+void intrude(Store& store, const TcpMeshSettings& settings, std::uint64_t number, std::uint32_t pid = 0) {
   UniqueFd fd = connect_tcp(parse_endpoint(store.get("mesh/test/0", soon())), ConnectRetry::never, soon());
   Claims claims = local_claims(settings.rank, settings.size, settings.generation);
   claims.number = connection_claim(number, static_cast<std::size_t>(settings.connections), settings.checksums);
   claims.text = settings.name;
+  if (pid != 0) claims.pid = pid;
   handshake_as_client(fd.get(), {settings.token, settings.job_id, Channel::link, claims}, soon());
 }
 
@@ -279,7 +280,8 @@ TEST_CASE("a second claimant of a rank is refused, with the first one named") {
       store.set("mesh/test/1", "127.0.0.1:1", soon());
       store.set("mesh/test/2", "127.0.0.1:1", soon());
       intrude(store, tcp_mesh_settings(2, 3, token), 0);
-      intrude(store, tcp_mesh_settings(2, 3, token), 0);
+      intrude(store, tcp_mesh_settings(2, 3, token), 0);  // the same process, which may have missed the answer
+      intrude(store, tcp_mesh_settings(2, 3, token), 0, 1);
     } else if (rank == 0) {
       connect_tcp_mesh(tcp_mesh_settings(0, 3, token), store, Deadline::after(300ms));
     }

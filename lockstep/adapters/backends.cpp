@@ -1,5 +1,7 @@
 #include "lockstep/adapters/backends.h"
 
+#include <cctype>
+
 #include "lockstep/adapters/backend_table.h"
 #include "lockstep/adapters/carrier_engine.h"
 #include "lockstep/base/environment.h"
@@ -32,7 +34,8 @@ std::vector<std::string> backends() {
 }
 
 std::string choose_backend(std::string_view name) {
-  const std::string variable = EnvironmentReader().text("LOCKSTEP_BACKEND").value_or("");
+  std::string variable = EnvironmentReader().text("LOCKSTEP_BACKEND").value_or("");
+  for (char& letter : variable) letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
   const bool by_environment = name.empty() && !variable.empty();
   if (by_environment) name = variable;
   if (name.empty()) name = kNativeBackend;

@@ -16,7 +16,7 @@ struct Head {
 }  // namespace
 
 const JointReport& ReportExchange::exchange(const BackwardReport& mine, const ProcessGroup& group,
-                                            std::string_view name) {
+                                            const CallOptions& call) {
   const std::size_t parameters = mine.used.size(), length = sizeof(Head) + (parameters + 7) / 8;
   const auto ranks = static_cast<std::size_t>(group.size());
   if (!sent_.defined() || sent_.nbytes() != length) {
@@ -33,7 +33,7 @@ const JointReport& ReportExchange::exchange(const BackwardReport& mine, const Pr
   if (ranks == 1) {
     std::memcpy(told_.mutable_data_ptr(), bytes, length);
   } else {
-    group.all_gather_into(told_, sent_, {.name = name});
+    group.all_gather_into(told_, sent_, call);
   }
   joint_.weight = 0;
   joint_.non_finite.clear();

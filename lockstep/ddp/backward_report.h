@@ -29,7 +29,7 @@ struct JointReport {
 class ReportExchange {
  public:
   // Blocks. name: of the collective. `mine.used` is as long on all ranks. The result lasts until the next call.
-  const JointReport& exchange(const BackwardReport& mine, const ProcessGroup& group, std::string_view name);
+  const JointReport& exchange(const BackwardReport& mine, const ProcessGroup& group, const CallOptions& call);
 
  private:
   at::Tensor sent_;

@@ -153,6 +153,37 @@ ProcessGroup over_backend(const Membership& membership, const std::string& name,
   return ProcessGroup(std::move(engine), options, std::move(messages), std::move(origin));
 }
 
+// "2 ranks on node 0 (host a): 0, 1; ..."
+std::string layout_of(const Membership& membership) {
+  std::vector<std::string> nodes, hosts;
+  std::vector<std::vector<int>> ranks;
+  for (const Member& member : membership.members) {
+    const auto at = static_cast<std::size_t>(std::ranges::find(nodes, member.node_id) - nodes.begin());
+    if (at == nodes.size()) {
+      nodes.push_back(member.node_id);
+      hosts.push_back(member.host);
+      ranks.emplace_back();
+    }
+    ranks[at].push_back(member.rank);
+  }
+  std::string text;
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    text += fmt::format("{}{}: rank{} {}", i == 0 ? "" : "; ", hosts[i], ranks[i].size() == 1 ? "" : "s",
+                        fmt::join(ranks[i], ", "));
+  }
+  return text;
+}
+
+// What was chosen, and why.
+ProcessGroup told(ProcessGroup group, const Membership& membership, const std::string& name,
+                  const GroupOptions& options, std::string_view why) {
+  log_debug(fmt::format("group {}: rank {} of {}, {}, backend {}, data over {}: {}. Timeout {:.0f} s, address {}", name,
+                        membership.rank, membership.size, layout_of(membership), options.backend, group.transport(),
+                        why, seconds(options.timeout),
+                        membership.members[static_cast<std::size_t>(membership.rank)].address));
+  return group;
+}
+
 }  // namespace
 
 GroupOptions with_environment(GroupOptions options) {
@@ -198,9 +229,13 @@ ProcessGroup connect_ranks(const Membership& membership, const std::string& name
                            Deadline deadline) {
   auto origin = std::make_shared<GroupOrigin>(GroupOrigin{membership, name, membership.hosted});
   origin->membership.hosted = nullptr;  // the store's server is the world's to end
-  if (options.backend != kNativeBackend) return over_backend(membership, name, options, std::move(origin), deadline);
+  if (options.backend != kNativeBackend) {
+    return told(over_backend(membership, name, options, std::move(origin), deadline), membership, name, options,
+                "the backend decides");
+  }
   if (membership.size == 1) {
-    return over_arena(std::move(make_local_arenas(1).front()), options, std::move(origin));
+    return told(over_arena(std::move(make_local_arenas(1).front()), options, std::move(origin)), membership, name,
+                options, "it is alone");
   }
   const bool one_node = on_one_node(membership);
   if (options.transport == Transport::shared_memory && !one_node) {
@@ -209,14 +244,18 @@ ProcessGroup connect_ranks(const Membership& membership, const std::string& name
                 "namespaces): transport shared_memory is not to be had; use automatic or tcp");
   }
   if (!one_node || options.transport == Transport::tcp) {
-    return between_hosts(membership, name, options, std::move(origin), deadline);
+    return told(between_hosts(membership, name, options, std::move(origin), deadline), membership, name, options,
+                one_node ? "TCP was asked for" : "the ranks are on several nodes");
   }
   std::unique_ptr<Arena> arena = arena_if_any(membership, name, options, deadline);
   if (arena == nullptr) {
     options.transport = Transport::tcp;
-    return between_hosts(membership, name, options, std::move(origin), deadline);
+    return told(between_hosts(membership, name, options, std::move(origin), deadline), membership, name, options,
+                "there is no shared memory to be had");
   }
-  return over_arena(std::move(arena), options, std::move(origin));
+  const std::string why =
+      fmt::format("all ranks are on one node; {} MiB of address space a rank", arena->segment_bytes() >> 20);
+  return told(over_arena(std::move(arena), options, std::move(origin)), membership, name, options, why);
 }
 
 }  // namespace

@@ -46,8 +46,9 @@ int first_ephemeral_port() {
 
 int free_port() {
   constexpr int kFirst = 15000;
+  constexpr int kFirstOfOthers = 20000;  // ports that follow from the jobs of other launchers; see launchers.h
   constexpr int kTries = 20;
-  const int end = first_ephemeral_port();
+  const int end = std::min(first_ephemeral_port(), kFirstOfOthers);
   std::minstd_rand random(std::random_device{}());
   for (int i = 0; i < kTries && end > kFirst + 1000; ++i) {
     const int port = std::uniform_int_distribution(kFirst, end - 1)(random);

@@ -84,6 +84,11 @@ std::string text(std::span<const char> field, const std::string& path) {
   return {field.begin(), end};
 }
 
+// Where a value belongs, among as many slots as there are of its kind.
+std::uint64_t key_of(const FlightGroup& group) { return group.number; }
+std::uint64_t key_of(const FlightRecord& record) { return record.number; }
+std::uint64_t key_of(const FlightName& name) { return name.hash; }
+
 template <class Value>
 std::vector<Value> take(std::span<const Slot> slots, const char* what, FlightSnapshot& snapshot) {
   std::vector<Value> values;
@@ -93,13 +98,13 @@ std::vector<Value> take(std::span<const Slot> slots, const char* what, FlightSna
     if (state == SlotState::empty) continue;
     if (state == SlotState::torn) {
       ++snapshot.torn;
-    } else if (!is_sound(value) || value.number % slots.size() != i) {
+    } else if (!is_sound(value) || key_of(value) % slots.size() != i) {
       damaged(snapshot.path, fmt::format("{} in slot {} makes no sense", what, i));
     } else {
       values.push_back(value);
     }
   }
-  std::ranges::sort(values, {}, &Value::number);
+  std::ranges::sort(values, {}, [](const Value& value) { return key_of(value); });
   return values;
 }
 
@@ -122,6 +127,10 @@ FlightSnapshot read_flight_file(const std::string& path) {
   snapshot.operations = header.operations.load(std::memory_order_relaxed);
   snapshot.groups = take<FlightGroup>(file.slots(flight::kGroupsOffset, flight::kGroups), "the group", snapshot);
   snapshot.records = take<FlightRecord>(file.slots(flight::kSlotsOffset, flight::kSlots), "the operation", snapshot);
+  for (const FlightName& name :
+       take<FlightName>(file.slots(flight::kNamesOffset, flight::kNames), "the name", snapshot)) {
+    snapshot.names.add(name);
+  }
   return snapshot;
 }
 

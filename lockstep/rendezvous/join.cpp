@@ -1,5 +1,4 @@
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,12 +12,11 @@
 #include "lockstep/base/long_wait.h"
 #include "lockstep/base/process_watch.h"
 #include "lockstep/net/handshake.h"
-#include "lockstep/net/wire.h"
 #include "lockstep/rendezvous/introduction.h"
 #include "lockstep/rendezvous/join_plan.h"
-#include "lockstep/rendezvous/launchers.h"
 #include "lockstep/rendezvous/local_node.h"
 #include "lockstep/rendezvous/peer_watch.h"
+#include "lockstep/rendezvous/plan_completion.h"
 #include "lockstep/rendezvous/probe.h"
 #include "lockstep/rendezvous/rendezvous.h"
 #include "lockstep/rendezvous/watched_store.h"
@@ -37,10 +35,6 @@ constexpr Duration kHolderTimeout = std::chrono::seconds(1);
 constexpr Duration kFarewell = std::chrono::seconds(1);
 constexpr const char* kIntroductions = "rendezvous";  // what the introduction uses of a world's store
 
-bool on_this_host(const Endpoint& endpoint) {
-  return endpoint.host == "localhost" || endpoint.host == "::1" || endpoint.host.starts_with("127.");
-}
-
 // The token that the user has said, if any.
 std::optional<Token> given_token(const JoinOptions& options, const JoinPlan& plan) {
   if (options.token) return options.token;
@@ -51,7 +45,7 @@ std::optional<Token> given_token(const JoinOptions& options, const JoinPlan& pla
 
 Token token_for(const JoinOptions& options, const JoinPlan& plan) {
   if (const auto token = given_token(options, plan)) return *token;
-  return on_this_host(plan.endpoint) ? Token::from_this_host() : Token::from_home();
+  return is_on_this_host(plan.endpoint) ? Token::from_this_host() : Token::from_home();
 }
 
 HandshakeSettings settings_for(const JoinPlan& plan, const Token& token) {
@@ -126,10 +120,13 @@ std::string reach(TcpStore& store, const JoinPlan& plan, Deadline deadline, Dura
   }
 }
 
-MeetingPlace meet_over_tcp(const JoinPlan& plan, const Token& token, Deadline deadline, Duration notice_after) {
+// `hosted`: the store, if rank 0 has it already.
+MeetingPlace meet_over_tcp(const JoinPlan& plan, const Token& token, Deadline deadline, Duration notice_after,
+                           std::shared_ptr<StoreServer> hosted = nullptr) {
   MeetingPlace place;
+  place.hosted = std::move(hosted);
   auto store = std::make_shared<TcpStore>(plan.endpoint, settings_for(plan, token));
-  if (plan.meeting == Meeting::rank_zero && plan.rank == 0) {
+  if (plan.meeting == Meeting::rank_zero && plan.rank == 0 && place.hosted == nullptr) {
     try {
       place.hosted = host_store(plan, token);
     } catch (const Error& bind_error) {
@@ -146,21 +143,6 @@ MeetingPlace meet_over_tcp(const JoinPlan& plan, const Token& token, Deadline de
   place.address = reach(*store, plan, deadline, notice_after);
   place.store = std::move(store);
   return place;
-}
-
-// Ranks that have one process of their launcher in common are told from those of other jobs by its number.
-void name_job_after_launcher(JoinPlan& plan) {
-  ucred launcher{};
-  socklen_t length = sizeof launcher;
-  if (::getsockopt(*plan.job_fd, SOL_SOCKET, SO_PEERCRED, &launcher, &length) != 0 || launcher.pid <= 0) {
-    throw Error(ErrorKind::invalid_argument,
-                fmt::format("{} has left no connection to it in descriptor {}, from which the ranks would know their "
-                            "job; set MASTER_PORT to a free port, the same for all",
-                            plan.source, *plan.job_fd));
-  }
-  const std::string job = fmt::format("process-{}", launcher.pid);
-  plan.endpoint.port = port_of_job(job);
-  if (plan.job_id == kDefaultJobId) plan.job_id = job;
 }
 
 MeetingPlace meet(const JoinOptions& options, const JoinPlan& plan, const Token& token, Deadline deadline) {
@@ -209,101 +191,26 @@ std::vector<Interface> candidates(const JoinPlan& plan, const std::string& addre
   return all;
 }
 
-// Many hosts have their own name in /etc/hosts with a loopback address; to the others it means their real one.
-void avoid_own_loopback(JoinPlan& plan, Deadline deadline) {
-  const bool hosts_for_others = plan.launched && plan.meeting == Meeting::rank_zero && plan.rank == 0;
-  if (!hosts_for_others || plan.bind_host != plan.endpoint.host || on_this_host(plan.endpoint)) return;
-  if (!resolve(plan.endpoint, deadline).front().is_loopback()) return;
-  plan.endpoint.host = candidates(plan, first_interface_address()).front().address;
-  plan.bind_host = plan.endpoint.host;
-}
+std::string own_address(const JoinPlan& plan) { return candidates(plan, first_interface_address()).front().address; }
 
-// What rank 0 tells the others: where its store is, and the token unless each has been given one; or what went wrong.
-struct Invitation {
-  Endpoint store;
-  Bytes token;
-  std::string failure;
-};
-
-Bytes encode(const Invitation& invitation) {
-  Bytes out;
-  put_bytes(out, invitation.failure);
-  put_bytes(out, invitation.store.host);
-  put_u32(out, invitation.store.port);
-  put_bytes(out, invitation.token);
-  return out;
-}
-
-Invitation decode_invitation(ByteView encoded) {
-  WireReader reader(encoded, "rank 0's invitation");
-  Invitation invitation;
-  invitation.failure = reader.bytes();
-  invitation.store.host = reader.bytes();
-  invitation.store.port = static_cast<std::uint16_t>(reader.u32());
-  invitation.token = reader.bytes();
-  return invitation;
-}
-
-void check_bootstrap(const Bootstrap& bootstrap, const JoinPlan& plan) {
-  if (plan.expected_size.value_or(bootstrap.size) == bootstrap.size) return;
-  throw Error(ErrorKind::invalid_argument,
-              fmt::format("{} says rank {} of {}, but the launcher has started {}: start the program with the launcher "
-                          "of the {} that it links, or set LOCKSTEP_LAUNCHER=none for worlds of one",
-                          bootstrap.name, bootstrap.rank, bootstrap.size, *plan.expected_size, bootstrap.name));
-}
-
-// The library that started the ranks says who they are, and carries rank 0's invitation to the others.
+// Rank 0 hosts the store before it says where.
 MeetingPlace meet_by_bootstrap(const JoinOptions& options, JoinPlan& plan, Token& token, Deadline deadline) {
   const Bootstrap bootstrap = options.bootstrap();
-  check_bootstrap(bootstrap, plan);
-  plan.rank = bootstrap.rank;
-  plan.size = bootstrap.size;
-  plan.source = bootstrap.name;
-  plan.launched = true;
-  plan.meeting = plan.size == 1 ? Meeting::alone : Meeting::rank_zero;
+  adopt(bootstrap, plan);
   if (plan.meeting == Meeting::alone) return meet(options, plan, token, deadline);
-  const std::optional<Token> given = given_token(options, plan);
-  token = given ? *given : Token::generate();
-  MeetingPlace place;
-  Invitation invitation;
-  if (plan.rank == 0) {
-    try {
-      if (plan.endpoint.host.empty()) plan.endpoint.host = candidates(plan, first_interface_address()).front().address;
-      if (plan.bind_host.empty()) plan.bind_host = plan.endpoint.host;
-      place.hosted = host_store(plan, token);
-      plan.endpoint.port = place.hosted->port();
-      invitation.store = plan.endpoint;
-      if (!given) invitation.token.assign(reinterpret_cast<const char*>(token.bytes().data()), Token::kBytes);
-    } catch (const Error& error) {
-      invitation.failure = error.what();
-    }
-  }
-  invitation = decode_invitation(bootstrap.from_rank_zero(encode(invitation), deadline));
-  if (!invitation.failure.empty()) {
-    throw Error(ErrorKind::invalid_argument, "rank 0 cannot share a store with the others: " + invitation.failure);
-  }
-  plan.endpoint = invitation.store;
-  if (!given) token = Token::from_bytes(invitation.token);
-  auto store = std::make_shared<TcpStore>(plan.endpoint, settings_for(plan, token));
-  place.address = store->connect(deadline);
-  place.store = std::move(store);
-  return place;
+  std::shared_ptr<StoreServer> hosted;
+  const auto host = [&](const Token& of_job) {
+    hosted = host_store(plan, of_job);
+    return hosted->port();
+  };
+  token = invite(bootstrap, given_token(options, plan), own_address(plan), host, plan, deadline);
+  return meet_over_tcp(plan, token, deadline, options.notice_after, std::move(hosted));
 }
 
 // Whether this is the one process of its host that says what concerns them all, as far as can be known now.
 bool speaks_for_host(const JoinPlan& plan) {
   if (plan.local_rank) return *plan.local_rank == 0;
   return EnvironmentReader().text("LOCAL_RANK").value_or("0") == "0";
-}
-
-// Once, by the rank that the user reads first: who decided, in words that he can check.
-void say_source(const JoinPlan& plan) {
-  if (!plan.advice.empty()) log_info(plan.advice);
-  if (plan.rank != 0) return;
-  std::string text = fmt::format("rank {} of {}, from {}", plan.rank, plan.size, plan.source);
-  if (!plan.endpoint.host.empty() && plan.size > 1)
-    text += fmt::format("; the store is at {}", to_string(plan.endpoint));
-  plan.launched&& plan.size > 1 ? log_info(text) : log_debug(text);
 }
 
 Member describe_self(const JoinPlan& plan, const std::string& address) {
@@ -405,8 +312,9 @@ Membership join(const JoinOptions& options, const Environment& environment) {
     place = meet_by_bootstrap(options, plan, membership.token, deadline);
   } else {
     membership.token = plan.meeting == Meeting::alone ? Token::generate() : token_for(options, plan);
+    const bool hosts = plan.meeting == Meeting::rank_zero && plan.rank == 0;
+    if (hosts && plan.launched) avoid_own_loopback(plan, own_address(plan), deadline);
   }
-  avoid_own_loopback(plan, deadline);
   say_source(plan);
   membership.rank = plan.rank;
   membership.size = plan.size;

@@ -13,17 +13,23 @@ namespace {
 // Slurm numbers what is not started by srun from here on: the shells of salloc, scripts of sbatch, prologues.
 constexpr std::uint32_t kFirstSpecialStep = 0xfffffff0;
 
+Error missing_half(const char* name, const char* because_of) {
+  return Error(ErrorKind::invalid_argument,
+               fmt::format("{} is set, but {} is not, which the same launcher sets: something has removed it",
+                           because_of, name));
+}
+
 int required_number(const EnvironmentReader& reader, const char* name, const char* because_of) {
   const auto number = reader.number<int>(name);
   if (number) return *number;
-  throw Error(
-      ErrorKind::invalid_argument,
-      fmt::format("{} is set, but {} is not; both come from the same launcher, so that something has removed it",
-                  because_of, name));
+  throw missing_half(name, because_of);
 }
 
 bool in_slurm_step(const EnvironmentReader& reader) {
   const auto step = reader.number<std::uint32_t>("SLURM_STEP_ID");
+  if (!step && reader.number<int>("SLURM_PROCID").value_or(0) > 0) {
+    throw missing_half("SLURM_STEP_ID", "SLURM_PROCID");  // the script of sbatch has none either, but it is number 0
+  }
   return step && *step < kFirstSpecialStep && reader.has("SLURM_PROCID");
 }
 
@@ -57,7 +63,7 @@ std::optional<Launch> find_slurm(const EnvironmentReader& reader) {
   const bool one_host = reader.number<int>("SLURM_STEP_NUM_NODES").value_or(0) == 1;
   launch.host = one_host ? kLoopback : first_host(reader, {"SLURM_STEP_NODELIST", "SLURM_NODELIST"});
   launch.generation = reader.number<std::uint64_t>("SLURM_RESTART_COUNT").value_or(0);
-  launch.remedy = "before srun: export MASTER_ADDR=<host of rank 0>";
+  launch.remedy = "export MASTER_ADDR=<host of rank 0> before srun";
   const bool elsewhere = launch.rank == 0 && launch.node_rank.value_or(0) != 0;
   if (elsewhere && !one_host && launch.size > 1 && !reader.has("MASTER_ADDR")) {
     throw Error(ErrorKind::invalid_argument,
@@ -150,7 +156,7 @@ std::optional<Launch> find_kubernetes(const EnvironmentReader& reader) {
                 .variables = "JOB_COMPLETION_INDEX",
                 .rank = required_number(reader, "JOB_COMPLETION_INDEX", "JOB_COMPLETION_INDEX"),
                 .port = 29500,  // every pod has an address of its own
-                .remedy = "in the Job's env: WORLD_SIZE, as completions, and MASTER_ADDR=<job>-0.<service>"};
+                .remedy = "WORLD_SIZE (as completions) and MASTER_ADDR=<job>-0.<service> in the Job's env"};
 }
 
 }  // namespace

@@ -69,6 +69,11 @@ StoreReply StoreMachine::change(const StoreRequest& request) {
   }
 }
 
+bool StoreMachine::is_needed(ConnectionId connection) const {
+  return by_connection_.contains(connection) ||
+         std::ranges::any_of(wills_, [&](const auto& each) { return each.second.connection == connection; });
+}
+
 StoreReply StoreMachine::leave_will(ConnectionId from, const StoreRequest& request) {
   const WillId id{request.client, request.keys.front()};
   const auto before = wills_.find(id);

@@ -45,7 +45,8 @@ class StoreMachine {
   void drop(ConnectionId connection, TimePoint now);
 
   std::size_t waiting() const { return waiters_.size(); }
-  bool is_waiting(ConnectionId connection) const { return by_connection_.contains(connection); }
+  // Whether something would be lost with the connection: it waits, or its client has left a last will.
+  bool is_needed(ConnectionId connection) const;
   // Of connections that are open.
   std::size_t wills() const { return wills_.size() - by_delay_.size(); }
 

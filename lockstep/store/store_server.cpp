@@ -239,7 +239,7 @@ std::optional<Refusal> StoreServer::Loop::admit(const Claims& claims) {
   const bool is_full = connections_.size() - half_open_.size() >= options_.limits.connections;
   if (is_full && !close_idlest()) {
     return Refusal{ErrorKind::internal, fmt::format("the store server already has {} connections, its limit, and all "
-                                                    "of them wait for something",
+                                                    "of them are in use",
                                                     options_.limits.connections)};
   }
   return options_.admission ? options_.admission(claims) : std::nullopt;
@@ -250,7 +250,7 @@ bool StoreServer::Loop::close_idlest() {
   auto idlest = connections_.end();
   for (auto each = connections_.begin(); each != connections_.end(); ++each) {
     const StoreConnection& connection = each->second;
-    if (connection.half_open() || connection.has_output() || machine_.is_waiting(each->first)) continue;
+    if (connection.half_open() || connection.has_output() || machine_.is_needed(each->first)) continue;
     if (idlest == connections_.end() || connection.last_request < idlest->second.last_request) idlest = each;
   }
   if (idlest == connections_.end()) return false;

@@ -19,7 +19,7 @@ namespace lockstep {
 
 struct StoreServerLimits {
   // Authenticated. For the next one, that which has been idle longest is closed, and its client connects anew when it
-  // needs it; if all are waiting for something, the next is refused with the limit in the text.
+  // needs it; if all are in use, the next is refused with the limit in the text.
   std::size_t connections = 4096;
   std::size_t half_open = 64;                        // still in the handshake; the oldest is dropped for the next
   std::size_t output_bytes = std::size_t{16} << 20;  // queued to one connection that does not read; then it is dropped

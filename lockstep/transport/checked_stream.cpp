@@ -1,5 +1,6 @@
 #include "lockstep/transport/checked_stream.h"
 
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -17,7 +18,8 @@ namespace {
 
 constexpr std::size_t kHeadBytes = sizeof(BlockHead);
 static_assert(kHeadBytes == 12);
-// Small blocks come several to a call, and of a large one no more than this is copied.
+// Small blocks come several to a call. Of a large one its last piece goes straight to where it is wanted, and the
+// pieces before it, since the next call may be for other memory, come here first.
 constexpr std::size_t kAheadBytes = std::size_t{8} << 10;
 constexpr std::size_t kBufferBytes = kHeadBytes + kMostBlockBytes + kAheadBytes;
 
@@ -47,6 +49,12 @@ ssize_t receive_both(int fd, MutableByteSpan first, MutableByteSpan second) {
   message.msg_iov = pieces;
   message.msg_iovlen = 2;
   return ::recvmsg(fd, &message, MSG_DONTWAIT);
+}
+
+// Whether the kernel has so many bytes for this connection.
+bool has_arrived(int fd, std::size_t bytes) {
+  int arrived = 0;
+  return ::ioctl(fd, FIONREAD, &arrived) == 0 && static_cast<std::size_t>(arrived) >= bytes;
 }
 
 ssize_t not_now() {
@@ -110,7 +118,7 @@ ssize_t CheckedReceiver::receive(int fd, MutableByteSpan space) {
         checked_ = next->bytes;
         continue;
       }
-      if (here <= kAheadBytes && space.size() >= next->bytes) {
+      if (space.size() >= next->bytes && has_arrived(fd, next->bytes - here)) {
         if (const auto count = receive_directly(fd, *next, space)) return *count;
         continue;
       }
@@ -155,7 +163,7 @@ std::optional<ssize_t> CheckedReceiver::receive_directly(int fd, const BlockHead
   const ssize_t count = receive_both(fd, rest, behind);
   if (count <= 0) return count;
   const auto received = static_cast<std::size_t>(count);
-  if (received < rest.size()) {  // to be kept, since the next call may be for other memory
+  if (received < rest.size()) {
     std::memcpy(buffer_.get() + end_, rest.data(), received);
     end_ += received;
     return std::nullopt;

@@ -58,8 +58,7 @@ class CheckedReceiver {
   bool is_sound(const BlockHead& head) const;
   void check_data(const BlockHead& head, ByteSpan data);
   ssize_t hand_out(MutableByteSpan space);
-  // As receive(), for a block of which the beginning is here and which `space` can hold; nothing if it has come in
-  // part.
+  // As receive(), for a block of which the rest has arrived and which `space` can hold; nothing if that was not all.
   std::optional<ssize_t> receive_directly(int fd, const BlockHead& head, MutableByteSpan space);
   void move_to_front();
   ssize_t fill(int fd, std::size_t most);

@@ -10,6 +10,7 @@ import secrets
 import select
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -19,7 +20,8 @@ import unittest
 RANK = ""
 PROXY = ""
 CLOCK_JUMP = ""
-SLACK = float(os.environ.get("LOCKSTEP_TEST_SLACK", "1"))  # seconds, for a busy machine
+# Seconds, for a busy machine; who is told nothing waits for longer.
+SLACK = float(os.environ.get("LOCKSTEP_TEST_SLACK", "5"))
 KILLS = int(os.environ.get("LOCKSTEP_TEST_KILLS", "12"))  # of each kind
 
 
@@ -122,6 +124,7 @@ class Killed(unittest.TestCase):
     def check_kills(self, transport):
         moment = random.Random(7)
         before = shared_memory_names()
+        late = []
         for _ in range(KILLS):
             with Job(3, transport) as job:
                 job.wait_until_running()
@@ -133,11 +136,13 @@ class Killed(unittest.TestCase):
                     if number == victim:
                         continue
                     line = rank.last_line()
-                    # Death is noticed in 0.25 s at most.
-                    self.assertLess(time.monotonic() - start, 0.25 + SLACK)
+                    late.append(time.monotonic() - start)
+                    self.assertLess(late[-1], 0.25 + SLACK)
                     self.assertRegex(line, r"^failed peer_lost after .*all_reduce")
                     self.assertRegex(line, rf"rank {victim} \(host .*, pid {job.ranks[victim].pid}\)")
         self.assertEqual(shared_memory_names(), before)
+        # Death is noticed in 0.25 s at most; now and then a busy machine takes longer.
+        self.assertLess(statistics.median(late), 0.25 + SLACK / 5)
 
     def test_in_the_middle_of_all_reduces_over_shared_memory(self):
         self.check_kills("shared_memory")
@@ -169,6 +174,10 @@ class Store(unittest.TestCase):
         rank.order("store")
         return rank.line()
 
+    def count(self, rank):
+        rank.order("count")
+        return int(rank.line().split()[1])
+
     def test_collectives_go_on_without_the_store_whose_verbs_fail_at_once(self):
         for transport in ("shared_memory", "tcp"):
             with Job(3, transport) as job:
@@ -181,12 +190,10 @@ class Store(unittest.TestCase):
                 self.assertLess(seconds, 0.1 + SLACK)
                 self.assertIn(f"the store server at {job.address} is gone", line)
                 self.assertRegex(line, rf"the launcher \(host .*, pid {job.store.pid}\), which hosts it, has ended")
-                counts = []
-                for _ in range(2):
-                    job.ranks[2].order("count")
-                    counts.append(int(job.ranks[2].line().split()[1]))
-                    time.sleep(0.2)
-                self.assertGreater(counts[1], counts[0])
+                first = self.count(job.ranks[2])
+                end = time.monotonic() + 20
+                while self.count(job.ranks[2]) == first:
+                    self.assertLess(time.monotonic(), end, "the collectives stand still")
 
     def test_a_frozen_store_holds_nobody_longer_than_the_deadline(self):
         with Job(3, "shared_memory") as job:

@@ -29,9 +29,9 @@ class CulpritTest(unittest.TestCase):
 
     def test_a_rank_whose_exception_its_main_catches_and_not_one_that_it_took_along(self):
         for transport in TRANSPORTS:
-            for culprit in (0, 1, 2):
+            for culprit, ranks in ((1, 2), (0, 3), (2, 3)):
                 with self.subTest(transport, culprit=culprit), \
-                        self.run_job(GROUP_WORKER, "throw", culprit, LOCKSTEP_TRANSPORT=transport) as tree:
+                        self.run_job(GROUP_WORKER, "throw", culprit, ranks=ranks, LOCKSTEP_TRANSPORT=transport) as tree:
                     code, _, error = tree.finish()
                     self.assertEqual((code, self.summary(error)[0]), (3, culprit), error)
 

@@ -101,6 +101,13 @@ class Mpi(Launched):
         self.expect_refused("by RANK and WORLD_SIZE this process is a world of one",
                             rf"{self.NAME} \(.*\) says rank . of 2", "LOCKSTEP_LAUNCHER=none")
 
+    def test_mistyped_variables_are_warned_of_once_and_values_refused(self):
+        self.launch(*self.mpirun(2), *PROGRAM, LOCKSTEP_IFNAM="eth0")
+        self.expect_world(2)
+        self.expect_said_once("LOCKSTEP_IFNAM is set.* is LOCKSTEP_IFNAME meant")
+        self.launch(*self.mpirun(2), *PROGRAM, LOCKSTEP_LOG="verbose")
+        self.expect_refused("LOCKSTEP_LOG is 'verbose'; it can be debug, info, warning")
+
     def test_a_program_with_torch(self):
         if not HELLO:
             self.skipTest("this build has no torch")
@@ -200,6 +207,14 @@ class Slurm(Launched):
         self.slurm("salloc", "-N2", "--ntasks-per-node=2", "mpirun", "--allow-run-as-root", *PROGRAM)
         self.expect_world(4)
         self.expect_said_once("rank 0 of 4, from Open MPI .*; the store is at n1:")
+
+    def test_mpi_carries_what_ranks_on_two_hosts_need(self):
+        need_backend_mpi(self)
+        home = "/nonexistent"  # and so no token that the hosts could share
+        self.slurm("salloc", "-N2", "-n2", "mpirun", "--allow-run-as-root", HELLO, LOCKSTEP_BACKEND="mpi", HOME=home)
+        self.expect_world(2)
+        self.assertIn("sees the sum 3 over mpi", self.said)
+        self.expect_said_once("rank 0 of 2, from MPI; the store is at 10.213.7.1:")
 
     def test_mpiexec_in_an_allocation(self):
         if shutil.which("mpiexec.hydra") is None:

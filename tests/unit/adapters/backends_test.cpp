@@ -38,6 +38,8 @@ TEST_CASE("a backend that is not in this build is refused with those that are") 
   ::setenv("LOCKSTEP_BACKEND", "ucc", 1);
   refused([] { choose_backend(""); }, "the backend that LOCKSTEP_BACKEND names,");
   CHECK(choose_backend("native") == "native");  // who asks by name is not overruled
+  ::setenv("LOCKSTEP_BACKEND", "Native", 1);
+  CHECK(choose_backend("") == "native");
   ::setenv("LOCKSTEP_BACKEND", "", 1);
   CHECK(choose_backend("") == "native");
   ::unsetenv("LOCKSTEP_BACKEND");

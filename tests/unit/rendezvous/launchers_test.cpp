@@ -231,6 +231,8 @@ TEST_CASE("prterun alone does not say how many there are") {
 TEST_CASE("half of what a launcher sets is an error that names the other half") {
   CHECK_ERROR(plan_error(kMpirun - "OMPI_COMM_WORLD_SIZE"), ErrorKind::invalid_argument, "OMPI_COMM_WORLD_SIZE is not");
   CHECK_ERROR(plan_error(kFlux - "FLUX_JOB_SIZE"), ErrorKind::invalid_argument, "FLUX_JOB_SIZE is not");
+  CHECK_ERROR(plan_error({{"SLURM_PROCID", "2"}, {"SLURM_NTASKS", "4"}}), ErrorKind::invalid_argument,
+              "SLURM_STEP_ID is not");
   CHECK_ERROR(plan_error(kSrun + Variables{{"SLURM_PROCID", "x"}}), ErrorKind::invalid_argument, "SLURM_PROCID is 'x'");
 }
 

@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::json;
 
-json json_of(const FlightRecord& record) {
+json json_of(const FlightRecord& record, const FlightNames& names) {
   json object{{"number", record.number},
               {"category", record.category == FlightCategory::message ? "message" : "collective"},
               {"operation", record.operation},
@@ -25,7 +25,7 @@ json json_of(const FlightRecord& record) {
               {"issued_ns", record.issued_ns},
               {"started_ns", record.started_ns},
               {"finished_ns", record.finished_ns},
-              {"text", describe(record)}};
+              {"text", describe(record, names)}};
   if (record.reduction[0] != '\0') object["reduction"] = record.reduction;
   if (record.peer >= 0) object[record.category == FlightCategory::message ? "peer" : "root"] = record.peer;
   if (record.category == FlightCategory::message) object["tag"] = record.tag;
@@ -35,20 +35,20 @@ json json_of(const FlightRecord& record) {
   return object;
 }
 
-json json_of(const GroupAccount& group) {
+json json_of(const GroupAccount& group, const FlightNames& names) {
   json object{{"name", group.name}, {"size", group.size}, {"differ", group.differ}, {"ranks", json::array()}};
   for (const FlightStanding& standing : group.standings) {
     json rank{{"rank", standing.rank}, {"queued", standing.queued}};
-    if (standing.last) rank["last"] = json_of(*standing.last);
+    if (standing.last) rank["last"] = json_of(*standing.last, names);
     object["ranks"].push_back(std::move(rank));
   }
   for (const auto& [rank, record] : group.mismatch) {
-    object["mismatch"].push_back({{"rank", rank}, {"operation", json_of(record)}});
+    object["mismatch"].push_back({{"rank", rank}, {"operation", json_of(record, names)}});
   }
   return object;
 }
 
-json json_of(const FlightSnapshot& snapshot, std::size_t last_operations) {
+json json_of(const FlightSnapshot& snapshot, const FlightNames& names, std::size_t last_operations) {
   json object{{"rank", snapshot.rank},      {"host", snapshot.host},        {"pid", snapshot.pid},
               {"ended", snapshot.ended},    {"wall_ns", snapshot.wall_ns},  {"monotonic_ns", snapshot.monotonic_ns},
               {"torn", snapshot.torn},      {"begun", snapshot.operations}, {"groups", json::object()},
@@ -57,7 +57,7 @@ json json_of(const FlightSnapshot& snapshot, std::size_t last_operations) {
   const std::size_t count = std::min(last_operations, snapshot.records.size());
   for (auto record = snapshot.records.end() - static_cast<std::ptrdiff_t>(count); record != snapshot.records.end();
        ++record) {
-    object["operations"].push_back(json_of(*record));
+    object["operations"].push_back(json_of(*record, names));
     object["operations"].back()["group"] = record->group;
   }
   return object;
@@ -68,10 +68,11 @@ void print_json(const std::vector<FlightSnapshot>& snapshots, std::size_t last_o
                 {"world_size", snapshots.front().world_size},
                 {"ranks", json::array()},
                 {"groups", json::array()}};
+  const FlightNames names = names_of(snapshots);
   for (const FlightSnapshot& snapshot : snapshots) {
-    document["ranks"].push_back(json_of(snapshot, last_operations));
+    document["ranks"].push_back(json_of(snapshot, names, last_operations));
   }
-  for (const GroupAccount& group : account_of(snapshots)) document["groups"].push_back(json_of(group));
+  for (const GroupAccount& group : account_of(snapshots)) document["groups"].push_back(json_of(group, names));
   std::puts(document.dump(2, ' ', false, json::error_handler_t::replace).c_str());
 }
 

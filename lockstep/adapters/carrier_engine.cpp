@@ -4,8 +4,10 @@
 #include <utility>
 
 #include "lockstep/base/format.h"
+#include "lockstep/base/log.h"
 #include "lockstep/collective/piece.h"
 #include "lockstep/collective/segment_cursor.h"
+#include "lockstep/observe/process_recorder.h"
 
 namespace lockstep {
 namespace {
@@ -65,12 +67,17 @@ void CarrierEngine::run(const Collective& collective, Deadline deadline) {
     compare_signatures(signature, deadline);
     carry_out(collective, deadline);
   } catch (const Error& error) {
+    if (error.kind() == ErrorKind::desync && is_aligned_ && after_mismatch_ == AfterMismatch::go_on) {
+      flight_log_.fail(ticket, error);
+      throw;
+    }
     failure_ = fail(error, signature, steady_clock().now() - start);
   } catch (const std::exception& error) {  // no memory: the ranks are out of step all the same
     failure_ = fail(Error(ErrorKind::internal, error.what()), signature, steady_clock().now() - start);
   }
   if (!failure_) {
     flight_log_.finish(ticket);
+    failure_note_.forget();
     return;
   }
   flight_log_.fail(ticket, *failure_);
@@ -133,16 +140,41 @@ void CarrierEngine::unpack(const std::byte* from, std::span<const Segment> to, s
   }
 }
 
-void CarrierEngine::compare_signatures(const Signature& mine, Deadline deadline) {
-  std::vector<Signature> all(static_cast<std::size_t>(size()));
-  const CarrierBuffers buffers = carrier_->buffers(sizeof mine, sizeof mine * all.size());
-  carrier_->copy(buffers.input, reinterpret_cast<const std::byte*>(&mine), sizeof mine);
-  carrier_->run({.kind = OpKind::all_gather, .count = sizeof mine, .input = buffers.input, .output = buffers.output},
+void CarrierEngine::tell_all(std::span<const std::byte> mine, std::span<std::byte> all, Deadline deadline) {
+  const CarrierBuffers buffers = carrier_->buffers(mine.size(), all.size());
+  carrier_->copy(buffers.input, mine.data(), mine.size());
+  carrier_->run({.kind = OpKind::all_gather, .count = mine.size(), .input = buffers.input, .output = buffers.output},
                 deadline);
-  carrier_->copy(reinterpret_cast<std::byte*>(all.data()), buffers.output, sizeof mine * all.size());
-  for (int peer = 0; peer < size(); ++peer) {
-    const Signature& theirs = all[static_cast<std::size_t>(peer)];
-    if (theirs != mine) throw desync_error(rank(), mine, peer, theirs);
+  carrier_->copy(all.data(), buffers.output, all.size());
+}
+
+void CarrierEngine::compare_signatures(const Signature& mine, Deadline deadline) {
+  const auto n = static_cast<std::size_t>(size());
+  std::vector<Signature> all(n);
+  tell_all(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)), deadline);
+  const bool is_line_free = call_sites_ != CallSites::must_match;
+  const auto agrees = [&](const Signature& each) { return each == mine && (is_line_free || each.line == mine.line); };
+  if (std::ranges::all_of(all, agrees)) return warn_of_other_line(all, mine);
+  is_aligned_ = false;
+  CallAccount account{.failure = failure_note_.text()};
+  if (mine.name != 0) account.name = noted_name(mine.name);
+  std::vector<std::byte> told(kAccountBytes), accounts(n * kAccountBytes);
+  encode(account, std::span(told).first<kAccountBytes>());
+  tell_all(told, accounts, deadline);
+  std::vector<CallSide> sides;
+  for (std::size_t peer = 0; peer < n; ++peer) {
+    const auto from = std::span<const std::byte>(accounts).subspan(peer * kAccountBytes).first<kAccountBytes>();
+    sides.push_back({static_cast<int>(peer), site_.members[peer], all[peer], decode_account(from)});
+  }
+  is_aligned_ = can_go_on(sides);
+  throw desync_error(rank(), std::move(sides));
+}
+
+void CarrierEngine::warn_of_other_line(const std::vector<Signature>& all, const Signature& mine) {
+  for (std::size_t peer = 0; peer < all.size(); ++peer) {
+    if (call_sites_ == CallSites::free || has_warned_of_line_ || !is_other_line(all[peer], mine)) continue;
+    has_warned_of_line_ = true;
+    log_warning(describe_other_line(site_.members[peer], all[peer], mine));
   }
 }
 

@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -44,8 +45,11 @@ class CarrierEngine final : public Engine {
   void check(const Collective& collective) const;
   void throw_if_aborted();
   void check_alive(Deadline deadline);
-  // Throws Error{desync} unless all ranks came with this signature.
+  // Throws Error{desync} unless all ranks came with this signature; is_aligned_ then says whether they can go on.
   void compare_signatures(const Signature& mine, Deadline deadline);
+  void warn_of_other_line(const std::vector<Signature>& all, const Signature& mine);
+  // The same bytes of all ranks, in rank order.
+  void tell_all(std::span<const std::byte> mine, std::span<std::byte> all, Deadline deadline);
   void carry_out(const Collective& collective, Deadline deadline);
   // The parts [begin, begin + count) of every rank's elements.
   void run_round(const Collective& collective, std::size_t begin, std::size_t count, Deadline deadline);
@@ -64,6 +68,8 @@ class CarrierEngine final : public Engine {
   std::optional<Error> aborted_;  // protected by mutex_
   std::unique_ptr<Carrier> carrier_;
   std::uint64_t sequence_ = 0;
+  bool is_aligned_ = true;
+  bool has_warned_of_line_ = false;
   std::optional<Error> failure_;
   std::atomic<bool> failed_{false};     // failure_, for abort()
   std::vector<std::jthread> speakers_;  // protected by mutex_; last members: they end first

@@ -6,11 +6,13 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
+#include "lockstep/base/log.h"
 #include "lockstep/collective/piece.h"
 #include "lockstep/collective/reduce.h"
 #include "lockstep/collective/segment_cursor.h"
 #include "lockstep/collective/slice.h"
 #include "lockstep/collective/staged.h"
+#include "lockstep/observe/process_recorder.h"
 #include "lockstep/transport/process_state.h"
 
 namespace lockstep {
@@ -89,7 +91,22 @@ ArenaEngine::ArenaEngine(std::unique_ptr<Arena> arena) : arena_(std::move(arena)
   cursors_.reserve(n);
 }
 
-void ArenaEngine::run(const Collective& collective, Deadline deadline) { wait(post(collective, deadline), deadline); }
+ArenaEngine::~ArenaEngine() {
+  // For those who wait for this rank.
+  if (failure_note_.is_set() && arena_->birthplace().is_here()) write_label(next_, 0);
+}
+
+void ArenaEngine::run(const Collective& collective, Deadline deadline) {
+  const std::uint64_t sequence = post(collective, deadline);
+  operation(sequence).may_differ = after_mismatch_ == AfterMismatch::go_on;
+  wait(sequence, deadline);
+  if (difference_) {
+    const Error error = std::move(*difference_);
+    difference_.reset();
+    throw error;
+  }
+  failure_note_.forget();
+}
 
 void ArenaEngine::abort(std::string_view reason) noexcept {
   try {
@@ -113,7 +130,9 @@ std::uint64_t ArenaEngine::post(const Collective& collective, Deadline deadline,
   op.signature = signature_of(collective, sequence, arena_->generation());
   op.phase = Phase::posted;
   op.small = is_small(collective, size());
+  op.may_differ = false;
   write_slot(op, collective);
+  if (collective.name != 0 || failure_note_.is_set()) write_label(sequence, collective.name);
   make_room(op, collective);  // from here on nothing fails
   ++next_;
   arena_->slot(rank(), sequence).posted.store(static_cast<std::uint32_t>(sequence), std::memory_order_release);
@@ -206,8 +225,9 @@ bool ArenaEngine::advance(Operation& op) {
     finish(op);
     return true;
   }
-  compare_signatures(op);
-  if (op.small) {
+  if (!all_agree(op)) {
+    find_difference(op);
+  } else if (op.small) {
     finish_small(op);
     finish(op);
   } else if (in_place_everywhere(op)) {
@@ -229,15 +249,67 @@ bool ArenaEngine::advance(Operation& op) {
   return true;
 }
 
-void ArenaEngine::compare_signatures(const Operation& op) {
+bool ArenaEngine::all_agree(const Operation& op) {
+  bool is_one_line = true;
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank()) continue;
     const Slot& slot = arena_->slot(peer, op.signature.sequence);
-    if (std::memcmp(slot.signature, &op.signature, sizeof op.signature) == 0) continue;
-    Signature theirs;
-    std::memcpy(&theirs, slot.signature, sizeof theirs);
-    throw desync_error(rank(), op.signature, peer, theirs);
+    if (std::memcmp(slot.signature, &op.signature, kAgreedBytes) != 0) return false;
+    is_one_line &= std::memcmp(slot.signature + kAgreedBytes, &op.signature.line, sizeof op.signature.line) == 0;
   }
+  if (is_one_line || call_sites_ == CallSites::free) return true;
+  if (call_sites_ == CallSites::must_match) return false;
+  for (int peer = 0; peer < size() && !has_warned_of_line_; ++peer) {
+    const CallSide side = side_of(peer, op.signature.sequence);
+    if (!is_other_line(side.signature, op.signature)) continue;
+    has_warned_of_line_ = true;
+    log_warning(describe_other_line(side.who, side.signature, op.signature));
+  }
+  return true;
+}
+
+// All ranks find the same: they have posted, and look at the same slots.
+void ArenaEngine::find_difference(Operation& op) {
+  std::vector<CallSide> sides;
+  for (int peer = 0; peer < size(); ++peer) sides.push_back(side_of(peer, op.signature.sequence));
+  const Error error = desync_error(rank(), sides);
+  if (!op.may_differ || !can_go_on(sides)) {
+    arena_->abort(error);
+    throw error;
+  }
+  difference_ = error;
+  flight_log_.fail(op.ticket, error);
+  finish(op);
+}
+
+void ArenaEngine::write_label(std::uint64_t sequence, std::uint64_t name) const {
+  arena::SlotLabel& label = arena_->slot(rank(), sequence).label;
+  static_assert(sizeof(FlightName) == sizeof label.name);
+  const FlightName text = process_recorder().find_name(name);
+  std::memcpy(label.name, &text, sizeof text);
+  label.failure[0] = '\0';
+  if (failure_note_.is_set()) {
+    const std::string failure = failure_note_.text().substr(0, sizeof label.failure - 1);
+    std::memcpy(label.failure, failure.c_str(), failure.size() + 1);
+  }
+  label.sequence = static_cast<std::uint32_t>(sequence);
+}
+
+// What a rank says of a collective. The memory belongs to another process: nothing in it is believed.
+CallSide ArenaEngine::side_of(int peer, std::uint64_t sequence) const {
+  const Slot& slot = arena_->slot(peer, sequence);
+  CallSide side{.rank = peer, .who = arena_->peer_name(peer), .signature = {}, .account = {}};
+  std::memcpy(&side.signature, slot.signature, sizeof side.signature);
+  arena::SlotLabel label;
+  std::memcpy(&label, &slot.label, sizeof label);
+  if (label.sequence != static_cast<std::uint32_t>(sequence)) return side;
+  FlightName name;
+  std::memcpy(static_cast<void*>(&name), label.name, sizeof name);
+  FlightNames names;
+  if (is_sound(name)) names.add(name);
+  if (is_sound(name) && side.signature.name != 0) side.account.name = names.text_of(side.signature.name);
+  side.account.failure = printable(std::span<const char>(label.failure));
+  return side;
 }
 
 void ArenaEngine::finish_small(Operation& op) {
@@ -418,16 +490,21 @@ Error ArenaEngine::explain(const Operation& op, const Stall& stall) const {
   detail.operation = to_string(op.collective.kind);
   detail.sequence = op.signature.sequence;
   detail.elapsed_seconds = stall.elapsed_seconds;
-  if (stall.cause != Stall::Cause::deadline) {
-    const char* what = stall.cause == Stall::Cause::left ? "has left the group" : "has died";
-    return Error(ErrorKind::peer_lost,
-                 fmt::format("{} {}; {} waited for it in {}", arena_->peer_name(stall.peer), what,
-                             arena_->peer_name(rank()), describe(op.signature)),
-                 detail);
+  if (stall.cause == Stall::Cause::left || stall.cause == Stall::Cause::died) {
+    std::string text = describe_departure(arena_->peer_name(stall.peer), stall.cause == Stall::Cause::left,
+                                          arena_->peer_name(rank()), op.signature);
+    const std::string failure = side_of(stall.peer, op.signature.sequence).account.failure;
+    if (!failure.empty()) text += fmt::format("; before that, {} failed in {}", arena_->peer_name(stall.peer), failure);
+    return Error(ErrorKind::peer_lost, text, detail);
   }
   std::string missing;
   for (const int peer : stall.missing) missing += (missing.empty() ? "" : "; ") + whereabouts(peer);
   if (!stall.missing.empty() && detail.peer < 0) detail.peer = stall.missing.front();
+  if (stall.cause == Stall::Cause::none) {
+    return Error(ErrorKind::timeout,
+                 fmt::format("{} has waited {:.0f} s for: {}", describe(op.signature), stall.elapsed_seconds, missing),
+                 detail);
+  }
   return Error(ErrorKind::timeout,
                fmt::format("{} timed out on {} after {:.1f} s; missing: {}", describe(op.signature),
                            arena_->peer_name(rank()), stall.elapsed_seconds, missing.empty() ? "nobody" : missing),
@@ -443,9 +520,8 @@ std::string ArenaEngine::whereabouts(int peer) const {
   const std::string_view state = describe_process_state(arena_->peer_state(peer));
   if (!state.empty()) text += fmt::format(", {}", state);
   if (newest == 0) return text + ", last seen in no collective yet";
-  Signature last;
-  std::memcpy(&last, arena_->slot(peer, newest).signature, sizeof last);
-  text += fmt::format(", last seen in {}", describe(last));
+  const CallSide last = side_of(peer, newest);
+  text += fmt::format(", last seen in {}", describe(last.signature, last.account.name));
   const arena::RankControl& theirs = arena_->control(peer);
   if (theirs.finished.load(std::memory_order_acquire) != newest) return text + ", still inside";
   const TimePoint left{Duration(theirs.finished_ns.load(std::memory_order_relaxed))};

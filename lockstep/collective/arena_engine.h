@@ -15,6 +15,7 @@
 
 #include <array>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,16 +30,18 @@ namespace lockstep {
 class ArenaEngine final : public Engine {
  public:
   explicit ArenaEngine(std::unique_ptr<Arena> arena);
+  ~ArenaEngine() override;
 
   int rank() const override { return arena_->rank(); }
   int size() const override { return arena_->size(); }
   std::string_view name() const override { return arena_->kind(); }
   void run(const Collective& collective, Deadline deadline) override;
   void abort(std::string_view reason) noexcept override;
+  void set_first_report(Duration first) override { arena_->set_first_report(first); }
 
   // Starts a collective and returns its sequence number. Other ranks may write to the memory that it names until it is
   // finished, whoever waits for it: `keeps` owns that memory and is held until then. Blocks only while kInFlight others
-  // are unfinished.
+  // are unfinished. If ranks differ in what they have posted, the engine stays failed.
   std::uint64_t post(const Collective& collective, Deadline deadline, std::shared_ptr<const void> keeps = nullptr);
   // Does what can be done without waiting. True if nothing is left unfinished.
   bool poll();
@@ -59,7 +62,8 @@ class ArenaEngine final : public Engine {
     Phase phase = Phase::finished;
     FlightTicket ticket;
     bool small = false;
-    bool in_place = false;  // on this rank
+    bool in_place = false;    // on this rank
+    bool may_differ = false;  // from what other ranks came with, and the engine goes on
     Deadline deadline = Deadline::never();
     std::shared_ptr<const void> keeps;  // see post()
   };
@@ -74,7 +78,10 @@ class ArenaEngine final : public Engine {
   bool actionable(const Operation& operation) const;
   // True if the operation moved to another phase.
   bool advance(Operation& operation);
-  void compare_signatures(const Operation& operation);
+  bool all_agree(const Operation& operation);
+  void find_difference(Operation& operation);
+  void write_label(std::uint64_t sequence, std::uint64_t name) const;
+  CallSide side_of(int peer, std::uint64_t sequence) const;
   void finish_small(Operation& operation);
   bool in_place_everywhere(const Operation& operation) const;
   void reduce_in_place(Operation& operation);
@@ -95,6 +102,8 @@ class ArenaEngine final : public Engine {
   std::uint64_t next_ = 1;    // of the next collective
   std::uint32_t chunk_ = 0;   // staged chunks so far, the same on all ranks
   StagingWriter writer_;
+  std::optional<Error> difference_;  // that run() is to throw
+  bool has_warned_of_line_ = false;
   // Scratch of the reductions, one entry a rank.
   std::vector<std::byte*> outputs_;
   std::vector<const std::byte*> inputs_;

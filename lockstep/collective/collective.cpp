@@ -1,10 +1,14 @@
 #include "lockstep/collective/collective.h"
 
+#include <algorithm>
+#include <array>
 #include <bit>
 #include <limits>
+#include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
+#include "lockstep/observe/process_recorder.h"
 
 namespace lockstep {
 namespace {
@@ -111,7 +115,12 @@ std::string_view to_string(ReduceOp op) {
 
 Signature signature_of(const Collective& collective, std::uint64_t sequence, std::uint64_t generation) {
   // What does not matter to an operation stays at its default, so that ranks need not agree about it.
-  Signature signature{.sequence = sequence, .name = collective.name, .generation = generation, .kind = collective.kind};
+  const std::uint64_t name = collective.name == 0 ? 0 : collective.name + collective.number;
+  Signature signature{.sequence = sequence,
+                      .name = name,
+                      .kind = collective.kind,
+                      .generation = static_cast<std::uint16_t>(generation),
+                      .line = collective.name == 0 ? collective.line : std::uint16_t{0}};
   if (collective.kind == OpKind::barrier) return signature;
   signature.count = collective.count;
   signature.dtype = collective.dtype;
@@ -123,7 +132,18 @@ Signature signature_of(const Collective& collective, std::uint64_t sequence, std
   return signature;
 }
 
-std::string describe(const Signature& signature) {
+std::uint32_t check_of(const Signature& signature) {
+  constexpr std::uint64_t kFactor = 0x9E3779B97F4A7C15ULL;
+  Signature bare = signature;
+  bare.check = 0;
+  std::uint64_t sum = kFactor;
+  for (const std::uint64_t word : std::bit_cast<std::array<std::uint64_t, sizeof bare / 8>>(bare)) {
+    sum = (std::rotl(sum, 23) ^ word) * kFactor;
+  }
+  return static_cast<std::uint32_t>(sum >> 32);
+}
+
+std::string describe(const Signature& signature, std::string_view name) {
   std::string text(to_string(signature.kind));
   if (reduces(signature.kind)) {
     text += fmt::format("({}{})", to_string(signature.reduce), signature.order == Order::tree ? ", as a tree" : "");
@@ -138,7 +158,7 @@ std::string describe(const Signature& signature) {
     const bool outward = signature.kind == OpKind::broadcast || signature.kind == OpKind::scatter;
     text += fmt::format(" {} rank {}", outward ? "from" : "to", signature.root);
   }
-  if (signature.name != 0) text += fmt::format(", name {:016x}", signature.name);
+  if (signature.name != 0) text += ", " + (name.empty() ? noted_name(signature.name) : std::string(name));
   return text;
 }
 
@@ -154,20 +174,118 @@ FlightRecord record_of(const Signature& signature) {
   return record;
 }
 
-Error desync_error(int rank, const Signature& mine, int peer, const Signature& theirs) {
-  const bool other_generation = mine.generation != theirs.generation;
-  const auto side = [&](const Signature& signature) {
-    return describe(signature) + (other_generation ? fmt::format(", generation {}", signature.generation) : "");
+namespace {
+
+// Sides with equal calls, the first of them first.
+using SameCall = std::vector<const CallSide*>;
+
+std::vector<SameCall> by_call(const std::vector<CallSide>& sides, bool by_line) {
+  const auto call_of = [&](const CallSide& side) {
+    Signature call = side.signature;
+    call.check = 0;
+    return std::pair(call, by_line ? call.line : std::uint16_t{0});
   };
-  // What describe() leaves out, signature_of() leaves at its default on every rank.
-  const bool is_damaged = !other_generation && describe(mine) == describe(theirs);
-  const char* hint = other_generation ? "one of them belongs to an earlier start of this job"
-                     : is_damaged     ? "they differ in what no rank sets: it was damaged on its way"
-                                      : "all ranks must make the same calls in the same order";
+  std::vector<SameCall> calls;
+  for (const CallSide& side : sides) {
+    const auto same =
+        std::ranges::find_if(calls, [&](const SameCall& call) { return call_of(*call.front()) == call_of(side); });
+    if (same == calls.end()) {
+      calls.push_back({&side});
+    } else {
+      same->push_back(&side);
+    }
+  }
+  return calls;
+}
+
+// The line counts where it is all that differs.
+bool differ_by_line(const std::vector<CallSide>& sides) { return by_call(sides, false).size() == 1; }
+
+bool have_one_generation(const std::vector<CallSide>& sides) {
+  return std::ranges::all_of(
+      sides, [&](const CallSide& side) { return side.signature.generation == sides.front().signature.generation; });
+}
+
+// Whether they look alike: what describe() leaves out, signature_of() leaves at its default on every rank.
+bool look_alike(const std::vector<CallSide>& sides) {
+  const std::vector<SameCall> calls = by_call(sides, false);
+  for (auto a = calls.begin(); a != calls.end(); ++a) {
+    for (auto b = a + 1; b != calls.end(); ++b) {
+      const Signature &one = a->front()->signature, &other = b->front()->signature;
+      if (one.name == other.name && describe(one) == describe(other)) return true;
+    }
+  }
+  return false;
+}
+
+// "with rank 0: 2, 3; " for calls that several ranks are in.
+std::string companions(const std::vector<SameCall>& calls) {
+  std::string text;
+  for (const SameCall& call : calls) {
+    if (call.size() == 1) continue;
+    std::vector<int> others;
+    for (auto side = call.begin() + 1; side != call.end(); ++side) others.push_back((*side)->rank);
+    text += fmt::format("with rank {}: {}; ", call.front()->rank, fmt::join(others, ", "));
+  }
+  return text;
+}
+
+}  // namespace
+
+Error desync_error(int rank, std::vector<CallSide> sides) {
+  std::ranges::stable_sort(sides, [rank](const CallSide& a, const CallSide& b) {
+    return std::pair(a.rank != rank, a.rank) < std::pair(b.rank != rank, b.rank);
+  });
+  const bool other_generation = !have_one_generation(sides);
+  const bool by_line = differ_by_line(sides);
+  const std::vector<SameCall> calls = by_call(sides, by_line);
+  std::string text, failures;
+  for (const SameCall& call : calls) {
+    const CallSide& side = *call.front();
+    text += fmt::format("{}{} in {}", text.empty() ? "" : "; ", side.who, describe(side.signature, side.account.name));
+    if (other_generation) text += fmt::format(", generation {}", side.signature.generation);
+    if (by_line) text += fmt::format(", called in line {}", side.signature.line);
+  }
+  for (const CallSide& side : sides) {
+    if (side.account.failure.empty()) continue;
+    failures += fmt::format("; before that, {} failed in {}", side.who, side.account.failure);
+  }
+  const char* hint = other_generation    ? "one of them belongs to an earlier start of this job"
+                     : look_alike(sides) ? "they differ in what no rank sets: it was damaged on its way"
+                                         : "all ranks must make the same calls in the same order";
+  const Signature& mine = sides.front().signature;
   return Error(ErrorKind::desync,
-               fmt::format("ranks are in different collectives: rank {} in {}; rank {} in {} ({})", rank, side(mine),
-                           peer, side(theirs), hint),
-               {.rank = rank, .peer = peer, .operation = std::string(to_string(mine.kind)), .sequence = mine.sequence});
+               fmt::format("ranks are in different collectives: {} ({}{}){}", text, companions(calls), hint, failures),
+               {.rank = rank,
+                .peer = calls.size() > 1 ? calls[1].front()->rank : -1,
+                .operation = std::string(to_string(mine.kind)),
+                .sequence = mine.sequence});
+}
+
+std::string describe_departure(const std::string& who, bool has_left, const std::string& waiter,
+                               const Signature& wanted) {
+  const std::uint64_t made = wanted.sequence - 1;
+  return fmt::format("{} {} after {} collective{}; {} waits for it in {}{}", who,
+                     has_left ? "has left the group" : "has died", made, made == 1 ? "" : "s", waiter, describe(wanted),
+                     has_left ? ". If ranks have different numbers of batches, use join(), or drop the last ones" : "");
+}
+
+std::string describe_other_line(const std::string& who, const Signature& theirs, const Signature& mine) {
+  return fmt::format(
+      "{} calls {} in line {} of its program, this rank does so in line {}. If they are not meant to be the same call, "
+      "their data are mixed "
+      "up: give calls a name (CallOptions::name), or set GroupOptions::call_sites to must_match",
+      who, describe(theirs), theirs.line, mine.line);
+}
+
+bool is_other_line(const Signature& theirs, const Signature& mine) {
+  return theirs.line != mine.line && theirs.line != 0 && mine.line != 0 && !has_root(mine.kind);
+}
+
+bool can_go_on(const std::vector<CallSide>& sides) {
+  const bool have_one_sequence = std::ranges::all_of(
+      sides, [&](const CallSide& side) { return side.signature.sequence == sides.front().signature.sequence; });
+  return have_one_sequence && have_one_generation(sides) && !look_alike(sides);
 }
 
 bool supports(ReduceOp op, DType dtype) {

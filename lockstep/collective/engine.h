@@ -8,10 +8,16 @@
 #include <utility>
 
 #include "lockstep/base/deadline.h"
+#include "lockstep/base/failure_note.h"
 #include "lockstep/collective/collective.h"
 #include "lockstep/collective/lookout.h"
 
 namespace lockstep {
+
+// What becomes of an engine whose ranks found that they came with different calls, before any data moved.
+//   go_on        every rank gets Error{desync} from that call, and their next calls work
+//   stay_failed  the engine stays failed, as after any other error
+enum class AfterMismatch { go_on, stay_failed };
 
 class Engine {
  public:
@@ -29,7 +35,8 @@ class Engine {
   // ((x0[i] op x1[i]) op x2[i]) ... in rank order, float16 and bfloat16 accumulated in float32 and rounded once, and
   // avg divides that by n at the end; or else the collective's own Order. Errors: desync (every rank gets it),
   // peer_lost naming the rank, timeout naming the missing ranks, aborted. After any error but invalid_argument the
-  // engine stays failed and rethrows it. In a child that was forked since, every call is Error{invalid_argument}.
+  // engine stays failed and rethrows it, but for a desync that AfterMismatch lets pass. In a child that was forked
+  // since, every call is Error{invalid_argument}.
   virtual void run(const Collective& collective, Deadline deadline) = 0;
 
   // Whether run() can do it; asking sends nothing. What it cannot, run() refuses with Error{invalid_argument} before
@@ -44,9 +51,21 @@ class Engine {
   void set_flight_log(FlightLog log) { flight_log_ = std::move(log); }
   const FlightLog& flight_log() const { return flight_log_; }
   virtual void set_lookout(Lookout* lookout) { static_cast<void>(lookout); }
+  // Before the first run(), the same on all ranks.
+  virtual void set_after_mismatch(AfterMismatch after) { after_mismatch_ = after; }
+
+  virtual void set_call_sites(CallSites sites) { call_sites_ = sites; }
+  // How long a call may wait until it says in the log for whom; see WaitReports. Before the first run().
+  virtual void set_first_report(Duration first) { static_cast<void>(first); }
+
+  // What failed on this rank outside of collectives; other ranks quote it. A run() that succeeds wipes it off.
+  FailureNote& failure_note() { return failure_note_; }
 
  protected:
   FlightLog flight_log_;
+  AfterMismatch after_mismatch_ = AfterMismatch::go_on;
+  CallSites call_sites_ = CallSites::warn;
+  FailureNote failure_note_;
 };
 
 }  // namespace lockstep

@@ -8,14 +8,14 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
+#include "lockstep/base/log.h"
 #include "lockstep/collective/piece.h"
+#include "lockstep/collective/realignment.h"
 #include "lockstep/collective/reduce.h"
 
 namespace lockstep {
 namespace {
 
-constexpr std::size_t kRowsOffset = 64;
-constexpr std::size_t kSignatureOffset = kRowsOffset - sizeof(Signature);
 // How long a rank that has seen a desync tries to tell the others.
 constexpr Duration kFarewell = std::chrono::seconds(1);
 // How long a rank that lost a peer waits for signatures that may explain it.
@@ -56,15 +56,30 @@ void Exchange::run(const Collective& collective, const Signature& signature, Dea
     mesh_.wait({}, deadline);
     move_all(deadline);
   } catch (const Error& error) {
-    if (error.kind() == ErrorKind::desync) {
-      settle_signatures(std::min(deadline, Deadline::after(kFarewell)), Looking::no);
-    }
+    if (error.kind() == ErrorKind::desync) throw_difference(error, deadline);
     if (error.kind() == ErrorKind::peer_lost) {
       // A rank that saw a desync before this one may have left because of it.
       if (const auto desync = settle_signatures(Deadline::after(kGrace), Looking::yes)) throw Error(*desync);
     }
     throw;
   }
+}
+
+void Exchange::throw_difference(const Error& seen, Deadline deadline) {
+  if (after_mismatch_ == AfterMismatch::stay_failed) {
+    settle_signatures(std::min(deadline, Deadline::after(kFarewell)), Looking::no);
+    throw Error(seen);
+  }
+  std::optional<Error> whole;
+  try {
+    whole = realign(deadline);
+  } catch (const Error& error) {  // some rank does not come, or has gone
+    const Error last(ErrorKind::desync, fmt::format("{}; the group cannot go on: {}", seen.what(), error.what()),
+                     seen.detail());
+    mesh_.abort(last);
+    throw Error(last);
+  }
+  throw Error(*whole);
 }
 
 void Exchange::begin(const Collective& collective, const Signature& signature) {
@@ -80,7 +95,10 @@ void Exchange::begin(const Collective& collective, const Signature& signature) {
   gather_bytes(operand, 0, header_.data() + sizeof signature, payload);
   header_there_ = header_.size();
   signatures_missing_ = plan_.in_tree ? 0 : size_ - 1;
+  announcement_ = signature;
+  announcement_.check = ~signature.check;
   next_look_ = {};
+  is_aligned_ = false;
   has_warned_ = has_told_all_ = false;
   for (int step = 1; step < size_; ++step) begin_link(peer_at(step));
   std::size_t at = 0;
@@ -132,7 +150,8 @@ void Exchange::begin_link(int peer) {
   link.is_expected = !plan_.in_tree;
   link.is_answer = false;
   link.header_bytes = plan_.in_tree ? 0 : header_.size();
-  link.header_sent = 0;
+  link.header_sent = link.announced = 0;
+  link.is_known = false;
   link.operand_memory.clear();
   link.operand_left = plan_.whole ? 0 : bytes_of(link.plan.send_operand);
   for (const ByteRange& range : link.plan.send_operand) {
@@ -213,12 +232,19 @@ void Exchange::move_all(Deadline deadline) {
   }
 }
 
+// A message goes out in one piece, once all of it is there: what begins as one is one.
 std::size_t Exchange::header_ready(const Link& link) const {
   const bool is_there = link.is_answer ? is_concluded_ : header_there_ >= link.header_bytes;
-  return std::max(is_there ? link.header_bytes : 0, has_told_all_ ? sizeof(Signature) : 0);
+  return is_there ? link.header_bytes : 0;
+}
+
+bool Exchange::is_to_announce(const Link& link) const {
+  if (link.announced != 0) return link.announced < sizeof(Signature);
+  return plan_.in_tree && has_told_all_ && link.header_sent == 0 && header_ready(link) == 0;
 }
 
 ByteSpan Exchange::next_to_send(const Link& link) const {
+  if (is_to_announce(link)) return std::as_bytes(std::span(&announcement_, 1)).subspan(link.announced);
   if (const std::size_t there = header_ready(link); link.header_sent < there) {
     return ByteSpan(link.is_answer ? answer_ : header_).subspan(link.header_sent, there - link.header_sent);
   }
@@ -239,11 +265,13 @@ bool Exchange::send(int peer) {
   Link& link = this->link(peer);
   const ByteSpan data = next_to_send(link);
   if (data.empty()) return false;
-  const bool is_head = link.header_sent < header_ready(link);
+  const bool is_announcement = is_to_announce(link), is_head = link.header_sent < header_ready(link);
   const auto move = [&] { return mesh_.send_some(peer, data); };
   // Who has left need not be told any more.
   const std::size_t bytes = link.header_bytes != 0 ? move() : unless_lost(move).value_or(data.size());
-  if (is_head) {
+  if (is_announcement) {
+    link.announced += bytes;
+  } else if (is_head) {
     link.header_sent += bytes;
   } else if (link.operand_left != 0) {
     link.operand.advance(bytes);
@@ -262,7 +290,7 @@ MutableByteSpan Exchange::next_to_receive(Link& link) const {
   if (!link.is_expected && (!has_told_all_ || link.presence == Presence::gone)) return {};
   if (link.signature_received < sizeof(Signature)) {
     // The first rows lie behind the signature, so that one call can fetch both.
-    const std::size_t begin = kSignatureOffset + link.signature_received;
+    const std::size_t begin = kRowsOffset - sizeof(Signature) + link.signature_received;
     return scratch.subspan(begin, kRowsOffset + link.row_window - begin);
   }
   if (link.row_received < link.row_bytes) {
@@ -298,37 +326,83 @@ bool Exchange::receive(int peer) {
 
 void Exchange::take_head(int peer, std::size_t bytes) {
   Link& link = this->link(peer);
-  std::byte* const head = link.scratch.data() + kSignatureOffset;
+  std::byte* const head = link.scratch.data() + kRowsOffset - sizeof(Signature);
   std::size_t there = link.signature_received + bytes;
-  while (there >= sizeof(Signature) && is_bygone(head)) {
+  for (;;) {
+    while (there >= sizeof(Signature) && is_bygone(head)) {
+      there -= sizeof(Signature);
+      std::memmove(head, head + sizeof(Signature), there);
+    }
+    link.signature_received = std::min(there, sizeof(Signature));
+    link.row_received = there - link.signature_received;
+    if (link.signature_received < sizeof(Signature)) return;
+    take_signature(peer);
+    if (link.signature_received != 0) return;
+    // It was announced only; what follows may be the message.
     there -= sizeof(Signature);
     std::memmove(head, head + sizeof(Signature), there);
   }
-  link.signature_received = std::min(there, sizeof(Signature));
-  link.row_received = there - link.signature_received;
-  if (link.signature_received == sizeof(Signature)) take_signature(peer);
 }
 
 bool Exchange::is_bygone(const std::byte* signature) const {
   if (!has_trees(topology_, tuning_)) return false;
   Signature theirs;
   std::memcpy(&theirs, signature, sizeof theirs);
-  return theirs.sequence < signature_.sequence;
+  const std::uint32_t check = check_of(theirs);
+  return theirs.sequence < signature_.sequence && (theirs.check == check || theirs.check == ~check);
 }
 
 void Exchange::take_signature(int peer) {
   Link& link = this->link(peer);
   Signature theirs;
-  std::memcpy(&theirs, link.scratch.data() + kSignatureOffset, sizeof theirs);
+  std::memcpy(&theirs, link.scratch.data() + kRowsOffset - sizeof theirs, sizeof theirs);
+  const std::uint32_t check = check_of(theirs);
+  const bool is_announced = theirs.check == ~check;
+  if (!is_announced && theirs.check != check) throw no_signature(peer);
+  theirs.check = check;
   // A peer that has finished this collective may show the signature of the next.
   if (!link.is_expected && theirs.sequence > signature_.sequence) return;
-  if (theirs != signature_) throw desync_error(rank_, signature_, peer, theirs);
+  link.theirs = theirs;
+  link.is_known = true;
+  if (!agrees(peer, theirs)) throw difference_with(peer, theirs);
   link.presence = Presence::come;
-  if (!link.is_expected) {
+  if (is_announced || !link.is_expected) {
     link.signature_received = 0;
   } else if (--signatures_missing_ == 0 && !plan_.in_tree) {
     copy_own_part();
   }
+}
+
+// What stands where a signature should.
+Error Exchange::no_signature(int peer) const {
+  const Marker marker = marker_of(signature_.generation, signature_.sequence, peer, rank_);
+  const std::byte* const head = link(peer).scratch.data() + kRowsOffset - sizeof(Signature);
+  const ErrorDetail detail{.rank = rank_, .peer = peer};
+  if (std::equal(marker.begin(), marker.end(), head)) {
+    return Error(ErrorKind::desync, fmt::format("{} and others are in different collectives", mesh_.peer_name(peer)),
+                 detail);
+  }
+  return Error(ErrorKind::corrupt_data,
+               fmt::format("what {} said of its collective was damaged on its way", mesh_.peer_name(peer)), detail);
+}
+
+bool Exchange::agrees(int peer, const Signature& theirs) {
+  // The check is of the line, too.
+  Signature mine = signature_;
+  if (theirs.line != mine.line && call_sites_ != CallSites::must_match) {
+    mine.line = theirs.line;
+    mine.check = check_of(mine);
+    if (call_sites_ == CallSites::warn && !has_warned_of_line_ && theirs == mine && is_other_line(theirs, signature_)) {
+      has_warned_of_line_ = true;
+      log_warning(describe_other_line(mesh_.peer_name(peer), theirs, signature_));
+    }
+  }
+  return theirs == mine && theirs.line == mine.line;
+}
+
+Error Exchange::difference_with(int peer, const Signature& theirs) const {
+  return desync_error(
+      rank_, {{rank_, mesh_.peer_name(rank_), signature_, own_account()}, {peer, mesh_.peer_name(peer), theirs, {}}});
 }
 
 void Exchange::copy_own_part() {
@@ -494,9 +568,9 @@ std::size_t Exchange::arrived(const Passed& passed) const {
 
 bool Exchange::sent(const Link& link) const {
   // A signature that nobody waits for is sent whole or not at all.
-  const bool is_head_sent =
-      link.header_sent == link.header_bytes || (link.header_bytes == 0 && link.header_sent == sizeof(Signature));
-  return is_head_sent && link.operand_left == 0 && link.carry_sent == link.carry_end &&
+  const bool is_head_sent = link.header_sent == link.header_bytes;
+  const bool is_between = link.announced != 0 && link.announced != sizeof(Signature);
+  return is_head_sent && !is_between && link.operand_left == 0 && link.carry_sent == link.carry_end &&
          link.result_sent == link.result_bytes;
 }
 

@@ -7,9 +7,9 @@
 //
 // In a tree (tree_plan.h) only neighbours speak, and a message waits until all of it is there. But who waits for long,
 // or sees that ranks disagree, shows all others its signature and looks at theirs, so that every rank knows who has not
-// come, and finds the disagreement for itself. A link that has nothing else to carry may thus carry a signature, which
-// the peer comes to read later or earlier: it is known by its sequence number.
-// One thread at a time. Blocks in Mesh::wait only. Memory is kept from call to call.
+// come, and finds the disagreement for itself. So a link may carry the announcement of a signature, which the peer
+// comes to read later or earlier: it is known by its sequence number. One thread at a time. Blocks in Mesh::wait only.
+// Memory is kept from call to call.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,10 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/failure_note.h"
+#include "lockstep/base/wait_reports.h"
 #include "lockstep/collective/chunk_plan.h"
+#include "lockstep/collective/engine.h"
 #include "lockstep/collective/lookout.h"
 #include "lockstep/collective/segment_cursor.h"
 #include "lockstep/collective/tree_plan.h"
@@ -31,8 +34,16 @@ class Exchange {
   Exchange(Mesh& mesh, Topology topology, const LinkTuning& tuning);
 
   // REQUIRES: check_arguments() has passed. Throws what the Mesh throws, and Error{desync} once this rank's signature
-  // is on its way to all peers. After an Error the streams are out of step: no further call.
+  // is on its way to all peers. After an Error the streams are out of step, and there may be no further call, unless
+  // it is_aligned().
   void run(const Collective& collective, const Signature& signature, Deadline deadline);
+  // After Error{desync}: whether all ranks have it, and their next calls find the links as if nothing had been.
+  bool is_aligned() const { return is_aligned_; }
+  void set_after_mismatch(AfterMismatch after) { after_mismatch_ = after; }
+  void set_call_sites(CallSites sites) { call_sites_ = sites; }
+  void set_first_report(Duration first) { first_report_ = first; }
+  // What failed on this rank, for the others' errors. Borrowed.
+  void set_failure_note(const FailureNote* note) { failure_note_ = note; }
 
   // Whom to ask about ranks that do not come. Borrowed; null: nobody.
   void set_lookout(Lookout* lookout) { lookout_ = lookout; }
@@ -46,6 +57,9 @@ class Exchange {
   Missing missing() const;
 
  private:
+  // Where a peer's rows begin in scratch memory; its signature ends there.
+  static constexpr std::size_t kRowsOffset = 64;
+
   // What is known of a peer in this collective. gone: it has left, and nothing of it is needed.
   enum class Presence { unknown, come, gone };
 
@@ -55,8 +69,11 @@ class Exchange {
     Presence presence = Presence::unknown;
     bool is_expected = true;  // the peer's signature, and what follows it
     bool is_answer = false;   // what goes first is answer_, not header_
+    bool is_known = false;    // theirs, of this collective
+    Signature theirs;
     std::size_t header_bytes = 0;
     std::size_t header_sent = 0;
+    std::size_t announced = 0;            // bytes of announcement_
     std::vector<Segment> operand_memory;  // of plan.send_operand
     SegmentCursor operand;
     std::size_t operand_left = 0;
@@ -95,6 +112,10 @@ class Exchange {
   // Whether a signature is of an earlier collective, which ended before this rank read it.
   bool is_bygone(const std::byte* signature) const;
   void take_signature(int peer);
+  bool agrees(int peer, const Signature& theirs);
+  Error no_signature(int peer) const;
+  Error difference_with(int peer, const Signature& theirs) const;
+  [[noreturn]] void throw_difference(const Error& seen, Deadline deadline);
   void copy_own_part();
   // In a tree: lengthens the bundle by what has come; makes the output and the answer once all is there.
   bool join_rows();
@@ -109,6 +130,8 @@ class Exchange {
   const std::byte* row(int rank) const;
   // What this rank has gathered in a tree, or has been answered.
   const std::byte* bundle() const;
+  // Whether the announcement goes out next, or the rest of it.
+  bool is_to_announce(const Link& link) const;
   // How far what goes first on a link may be sent.
   std::size_t header_ready(const Link& link) const;
   ByteSpan next_to_send(const Link& link) const;
@@ -136,6 +159,14 @@ class Exchange {
   enum class Looking { no, yes };
   std::optional<Error> settle_signatures(Deadline deadline, Looking looking);
 
+  // After a desync: hears all ranks, and brings the links back into step. Returns the error that says what all ranks
+  // came with. Throws if some rank does not come.
+  struct Return;
+  Error realign(Deadline deadline);
+  bool send_back(int peer, Return& back);
+  bool receive_back(int peer, Return& back);
+  CallAccount own_account() const;
+
   Link& link(int peer) { return links_[static_cast<std::size_t>(peer)]; }
   const Link& link(int peer) const { return links_[static_cast<std::size_t>(peer)]; }
   int peer_at(int step) const { return (rank_ + step) % size_; }
@@ -144,14 +175,23 @@ class Exchange {
   const Topology topology_;
   Lookout* lookout_ = nullptr;
   TimePoint next_look_;      // of this collective; unset until it waits
+  TimePoint waits_since_;    // the first wait of this collective, once next_look_ is set
   bool has_warned_ = false;  // in this collective
+  Duration first_report_ = kFirstReport;
+  WaitReports reports_;  // of this collective
+  AfterMismatch after_mismatch_ = AfterMismatch::go_on;
+  bool is_aligned_ = false;
+  CallSites call_sites_ = CallSites::warn;
+  bool has_warned_of_line_ = false;
+  const FailureNote* failure_note_ = nullptr;
   const LinkTuning tuning_;
   const int rank_;
   const int size_;
 
   const Collective* collective_ = nullptr;
   Signature signature_;
-  Signature previous_;  // of the collective before; sequence 0: there was none
+  Signature announcement_;  // signature_ on its own, without the message: the bits of its check are inverted
+  Signature previous_;      // of the collective before; sequence 0: there was none
   ChunkPlan plan_;
   // The signature and, in a small collective, the operand, or in a tree the bundle.
   std::vector<std::byte> header_;

@@ -23,7 +23,11 @@ void Exchange::wait(Deadline deadline) {
   const TimePoint now = steady_clock().now();
   if (deadline.expired(now)) throw Error(ErrorKind::timeout, "the deadline has passed");
   const bool looks = lookout_ != nullptr || plan_.in_tree;
-  if (looks && next_look_ == TimePoint{}) next_look_ = first_look(now, deadline);
+  if (looks && next_look_ == TimePoint{}) {
+    waits_since_ = now;
+    next_look_ = first_look(now, deadline);
+    reports_ = WaitReports(first_report_);
+  }
   if (looks && now >= next_look_) return look(now);
   interests_.clear();
   for (const int peer : peers_) {
@@ -49,6 +53,10 @@ void Exchange::look(TimePoint now) {
   next_look_ = now + kLookPeriod;
   if (plan_.in_tree && !has_told_all_) tell_all();
   if (lookout_ == nullptr) return;
+  if (reports_.is_due(now - waits_since_)) {
+    log_warning(fmt::format("{} has waited {:.0f} s for: {}", describe(signature_), seconds(now - waits_since_),
+                            missing().text));
+  }
   for (int peer = 0; peer < size_; ++peer) {
     if (!may_hold_up(peer)) continue;
     const Sighting sighting = lookout_->sighting(peer);
@@ -116,7 +124,10 @@ bool Exchange::is_heard(int peer) const {
   return link(peer).presence != Presence::unknown || link(peer).signature_received == sizeof(Signature);
 }
 
-bool Exchange::is_told(int peer) const { return link(peer).header_sent >= sizeof(Signature); }
+bool Exchange::is_told(int peer) const {
+  const Link& each = link(peer);
+  return each.header_sent >= sizeof(Signature) || each.announced == sizeof(Signature);
+}
 
 std::string Exchange::hold_up(int peer) const {
   const Link& each = link(peer);

@@ -5,6 +5,9 @@
 namespace lockstep {
 namespace {
 
+// As a Mesh says it of a rank that has ended its part on purpose.
+constexpr std::string_view kHasLeft = "has left the group";
+
 const LinkTuning& check_tuning(const LinkTuning& tuning) {
   if (tuning.chunk_bytes == 0 || tuning.chunk_bytes % 64 != 0 || tuning.window_chunks == 0) {
     throw Error(ErrorKind::invalid_argument,
@@ -20,28 +23,39 @@ const LinkTuning& check_tuning(const LinkTuning& tuning) {
 LinkEngine::LinkEngine(std::unique_ptr<Mesh> mesh, std::uint64_t generation, const LinkTuning& tuning)
     : mesh_(std::move(mesh)),
       generation_(generation),
-      exchange_(*mesh_, Topology(mesh_->size()), check_tuning(tuning)) {}
+      exchange_(*mesh_, Topology(mesh_->size()), check_tuning(tuning)) {
+  exchange_.set_failure_note(&failure_note_);
+}
 
 LinkEngine::LinkEngine(std::unique_ptr<Mesh> mesh, std::uint64_t generation, Topology topology,
                        const LinkTuning& tuning)
-    : mesh_(std::move(mesh)), generation_(generation), exchange_(*mesh_, std::move(topology), check_tuning(tuning)) {}
+    : mesh_(std::move(mesh)), generation_(generation), exchange_(*mesh_, std::move(topology), check_tuning(tuning)) {
+  exchange_.set_failure_note(&failure_note_);
+}
 
 void LinkEngine::run(const Collective& collective, Deadline deadline) {
   birthplace_.check("a group");
   if (failure_) throw Error(*failure_);
   check_arguments(collective, rank(), size());
-  const Signature signature = signature_of(collective, ++sequence_, generation_);
+  Signature signature = signature_of(collective, ++sequence_, generation_);
+  signature.check = check_of(signature);
   const TimePoint start = steady_clock().now();
   FlightTicket ticket = flight_log_.start(record_of(signature), collective.ticket);
   try {
     exchange_.run(collective, signature, deadline);
   } catch (const Error& error) {
+    if (exchange_.is_aligned()) {
+      const Error told = explain(error, signature, steady_clock().now() - start);
+      flight_log_.fail(ticket, told);
+      throw told;
+    }
     failure_ = fail(error, signature, steady_clock().now() - start);
   } catch (const std::exception& error) {  // no memory: the streams are out of step all the same
     failure_ = fail(Error(ErrorKind::internal, error.what()), signature, steady_clock().now() - start);
   }
   if (!failure_) {
     flight_log_.finish(ticket);
+    failure_note_.forget();
     return;
   }
   flight_log_.fail(ticket, *failure_);
@@ -77,8 +91,12 @@ Error LinkEngine::explain(const Error& error, const Signature& signature, Durati
   detail.operation = std::string(to_string(signature.kind));
   detail.sequence = signature.sequence;
   detail.elapsed_seconds = seconds(elapsed);
-  const char* text = error.what();
+  std::string text = error.what();
   if (error.kind() == ErrorKind::desync) return Error(error.kind(), text, detail);
+  const int peer = error.detail().peer;
+  if (error.kind() == ErrorKind::peer_lost && peer >= 0 && text.ends_with(kHasLeft)) {
+    text = describe_departure(mesh_->peer_name(peer), true, mesh_->peer_name(rank()), signature);
+  }
   return Error(error.kind(),
                fmt::format("{} failed on rank {} after {:.3f} s ({}): {}", describe(signature), rank(),
                            seconds(elapsed), to_string(error.kind()), text),

@@ -8,8 +8,21 @@ namespace lockstep {
 
 std::string bucket_name(std::size_t index) { return "gradient bucket " + std::to_string(index); }
 
-std::string bucket_call_name(std::size_t index, std::uint64_t backward) {
-  return bucket_name(index) + " of backward " + std::to_string(backward);
+std::string bucket_call_name(std::size_t index, const std::vector<std::string>& names, std::string_view part) {
+  constexpr std::size_t kRoom = 56;  // flight recordings keep 111 letters
+  std::string list;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (i != 0 && list.size() + names[i].size() > kRoom) {
+      list += ", and " + std::to_string(names.size() - i) + " more";
+      break;
+    }
+    // The end of a long name tells more than its beginning.
+    const bool fits = names[i].size() <= kRoom;
+    list += (i == 0 ? "" : ", ") + (fits ? names[i] : "..." + names[i].substr(names[i].size() - kRoom));
+  }
+  std::string name = bucket_name(index) + " (" + list + ")";
+  if (!part.empty()) name.append(", ").append(part).append(",");
+  return name + " of backward";
 }
 
 GradBucket::GradBucket(std::size_t index, bool is_last, at::Tensor buffer, std::vector<at::Tensor> parameters,

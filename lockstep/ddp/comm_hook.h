@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/group/process_group.h"
@@ -16,9 +17,10 @@ namespace lockstep {
 
 // "gradient bucket 3": what messages call it, the same on all ranks.
 std::string bucket_name(std::size_t index);
-// "gradient bucket 3 of backward 17": what its collectives are called. A rank that has skipped a backward is so told
-// from one that has made it.
-std::string bucket_call_name(std::size_t index, std::uint64_t backward);
+// "gradient bucket 3 (fc.weight, fc.bias), Q, of backward": what its collectives are called, together with the number
+// of the backward. A rank that has skipped one is so told from one that has made it. names: of its parameters, of which
+// the first are shown.
+std::string bucket_call_name(std::size_t index, const std::vector<std::string>& names, std::string_view part = {});
 
 // What a hook is given: gradients of one dtype, one after the other in a dense 1-d buffer, which the hook may change.
 class GradBucket {

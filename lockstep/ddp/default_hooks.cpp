@@ -33,8 +33,9 @@ CommHook all_reduce_hook() {
   return [](GradBucket& bucket, const ProcessGroup& group) {
     const at::Tensor gradients = bucket.buffer();
     // Where ranks share memory a second thread would cost more than it gains.
-    const Work work =
-        group.all_reduce_async(gradients, ReduceOp::avg, {.name = name_of(bucket), .in_caller = group.shares_memory()});
+    const Work work = group.all_reduce_async(
+        gradients, ReduceOp::avg,
+        {.name = name_of(bucket), .number = bucket.backward(), .in_caller = group.shares_memory()});
     return [gradients, work] {
       work.wait();
       return gradients;

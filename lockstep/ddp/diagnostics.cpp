@@ -112,6 +112,15 @@ Error unsupported_gradient_error(int rank, const std::string& parameter, const s
       detail_of(rank, "backward"));
 }
 
+Error lone_forward_error(const Error& error) {
+  if (error.kind() != ErrorKind::desync && error.kind() != ErrorKind::timeout) return error;
+  return Error(error.kind(),
+               std::string(error.what()) +
+                   ". If this rank alone called its DistributedDataParallel, as for an evaluation: call its module() "
+                   "instead, which does not communicate",
+               error.detail());
+}
+
 Error nothing_to_train_error() {
   return Error(ErrorKind::invalid_argument,
                "DistributedDataParallel: no parameter of the module requires a gradient, so there is nothing to "

@@ -22,6 +22,8 @@ Error unsupported_gradient_error(int rank, const std::string& parameter, const s
 // `where`: (rank, parameter), the first of each rank that has one.
 Error non_finite_error(int rank, const std::vector<std::pair<int, std::string>>& where);
 Error nothing_to_train_error();
+// What a forward's own communication has thrown, with advice where other ranks make other calls, or none.
+Error lone_forward_error(const Error& error);
 Error wrapped_twice_error(const std::string& parameter);
 // What DdpOptions and the module do not go together in; `what` is the text after the class's name.
 // The last backward gave parameters gradients without going through a forward of the wrapper that waited for one.

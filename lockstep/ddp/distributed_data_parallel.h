@@ -34,7 +34,8 @@ class DistributedDataParallel : public Replica {
   template <class... Args>
   auto forward(Args&&... args) {
     ForwardScope scope = begin_forward(first_tensor(args...));
-    auto output = call(std::forward<Args>(args)...);
+    auto output =
+        noting_failures("forward of DistributedDataParallel", [&] { return call(std::forward<Args>(args)...); });
     if constexpr (std::is_same_v<decltype(output), at::Tensor>) {
       if (options().output_device) output = delivered(output);
     }

@@ -1,16 +1,26 @@
 #include "lockstep/ddp/gradient_bucket.h"
 
-#include <charconv>
-#include <iterator>
-#include <limits>
 #include <utility>
 
 #include "lockstep/ddp/finite.h"
 
 namespace lockstep {
 
+namespace {
+
+std::string call_name_of(std::size_t index, const std::vector<BucketMember>& members) {
+  std::vector<std::string> names;
+  for (const BucketMember& member : members) names.push_back(member.name);
+  return bucket_call_name(index, names);
+}
+
+}  // namespace
+
 GradientBucket::GradientBucket(std::size_t index, std::vector<BucketMember> members)
-    : index_(index), name_(bucket_name(index)), members_(std::move(members)) {}
+    : index_(index),
+      name_(bucket_name(index)),
+      members_(std::move(members)),
+      call_name_(call_name_of(index, members_)) {}
 
 void GradientBucket::reset() {
   for (BucketMember& member : members_) member.is_ready = member.fired = false;
@@ -28,9 +38,7 @@ void GradientBucket::set_ready(std::size_t member, bool fired) {
 void GradientBucket::launch(const Launch& launch) {
   copied_bytes_ = 0;
   non_finite_.reset();
-  call_name_.assign(name_).append(" of backward ");
-  char digits[std::numeric_limits<std::uint64_t>::digits10 + 1];
-  call_name_.append(digits, std::to_chars(std::begin(digits), std::end(digits), launch.backward).ptr);
+  backward_ = launch.backward;
   do_launch(launch);
   stage_ = Stage::launched;
 }

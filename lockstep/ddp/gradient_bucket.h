@@ -80,9 +80,8 @@ class GradientBucket {
   virtual void do_launch(const Launch& launch) = 0;
   virtual void do_finish(const Finish& finish) = 0;
   virtual void do_drop(const ProcessGroup& group) = 0;
-  // "gradient bucket 3 of backward 17": what the collectives of the last launch are called. So a rank that has skipped
-  // a backward is not taken for one that has made it.
-  const std::string& call_name() const { return call_name_; }
+  // What the collectives of the last launch are called; see bucket_call_name().
+  CallOptions call() const { return {.name = call_name_, .number = backward_}; }
 
   // Whether this rank has something to contribute for a member.
   static bool contributes(const Launch& launch, const BucketMember& member);
@@ -99,7 +98,8 @@ class GradientBucket {
  private:
   enum class Stage { waiting, launched, finished };
 
-  std::string call_name_;
+  const std::string call_name_;
+  std::uint64_t backward_ = 0;  // of the last launch
   std::size_t ready_ = 0;
   Stage stage_ = Stage::waiting;
   std::optional<std::size_t> non_finite_;

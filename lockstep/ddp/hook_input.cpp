@@ -7,9 +7,7 @@
 namespace lockstep {
 
 std::string name_of(const GradBucket& bucket, std::string_view part) {
-  std::string name = bucket_call_name(bucket.index(), bucket.backward());
-  if (!part.empty()) name.append(", ").append(part);
-  return name;
+  return bucket_call_name(bucket.index(), bucket.names(), part);
 }
 
 void require_real(const GradBucket& bucket, std::string_view hook) {

@@ -8,7 +8,7 @@
 
 namespace lockstep {
 
-// "gradient bucket 3 of backward 17, Q", the same on all ranks.
+// What a call that averages it is called, beside the number of the backward: see bucket_call_name().
 std::string name_of(const GradBucket& bucket, std::string_view part = {});
 
 // Error{invalid_argument} naming hook, bucket and type unless the gradients are real numbers of 16, 32 or 64 bits.

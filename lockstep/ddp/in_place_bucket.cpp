@@ -6,12 +6,12 @@
 #include <memory>
 #include <utility>
 
-#include "lockstep/base/hash.h"
 #include "lockstep/collective/arena_engine.h"
 #include "lockstep/ddp/gradient_bucket.h"
 #include "lockstep/ddp/gradient_hooks.h"
 #include "lockstep/group/arena_allocator.h"
 #include "lockstep/group/tensor_segments.h"
+#include "lockstep/observe/process_recorder.h"
 
 namespace lockstep {
 namespace {
@@ -54,7 +54,7 @@ class InPlaceBucket final : public GradientBucket {
   void do_launch(const Launch& launch) override {
     collect(launch);
     if (launch.group.shares_memory()) return launch_in_arena(launch.group);
-    work_ = launch.group.all_reduce_async(values(), ReduceOp::avg, {.name = call_name()});
+    work_ = launch.group.all_reduce_async(values(), ReduceOp::avg, call());
   }
 
   // Where no memory is shared, all of the bucket lies in its buffer.
@@ -148,7 +148,8 @@ class InPlaceBucket final : public GradientBucket {
     collective.kind = OpKind::all_reduce;
     collective.reduce = ReduceOp::avg;
     collective.dtype = dtype_of(members_.front().parameter, "gradient reduction");
-    collective.name = hash_of(call_name());
+    collective.name = note_name(call().name);
+    collective.number = call().number;
     collective.output = segments_;
     std::size_t bytes = 0;
     for (const Segment& segment : segments_) bytes += segment.bytes;

@@ -73,7 +73,7 @@ bool have_same_values(const at::Tensor& tensor, const ProcessGroup& group) {
   // A rank without anything to compare says so by a number that no two ranks share.
   const std::int64_t mine =
       some.defined() && some.numel() != 0 ? static_cast<std::int64_t>(hash_of_values(some)) : group.rank();
-  const auto told = group.all_gather(at::tensor({mine}, at::kLong), {.name = "first input"});
+  const auto told = group.all_gather(at::tensor({mine}, at::kLong), {.name = "DDP first input"});
   return std::all_of(told.begin(), told.end(),
                      [&](const at::Tensor& theirs) { return *theirs.const_data_ptr<std::int64_t>() == mine; });
 }
@@ -94,8 +94,9 @@ void verify_same_values(const NamedTensors& tensors, const ProcessGroup& group, 
     }
     return ranks;
   };
-  if (differs(group.all_gather(at::tensor({all}, at::kLong), {.name = "hash of the parameters"}), 0).empty()) return;
-  const auto told = group.all_gather(at::tensor(hashes, at::kLong), {.name = "hashes of the parameters"});
+  if (differs(group.all_gather(at::tensor({all}, at::kLong), {.name = "DDP hash of the parameters"}), 0).empty())
+    return;
+  const auto told = group.all_gather(at::tensor(hashes, at::kLong), {.name = "DDP hashes of the parameters"});
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const std::vector<int> ranks = differs(told, i);
     if (!ranks.empty()) throw different_values_error(group.rank(), tensors[i].first, ranks, backwards);

@@ -59,7 +59,9 @@ constexpr std::pair<const char*, std::int64_t Counters::*> kCounters[] = {
 struct Job {
   std::size_t bucket;
   bool is_last;
-  std::string name;
+  std::uint64_t backward;
+  std::string name_p;  // of its calls
+  std::string name_q;
   std::int64_t gradient_elements;
   at::Tensor gradients;                                  // with what was lost before; what arrives overwrites it
   at::Tensor intended = {};                              // a copy of the former, with error feedback
@@ -130,7 +132,9 @@ BucketResult PowerSgd::Memory::layer_by_layer(GradBucket& bucket, const ProcessG
   if (auto plain = plain_at_first(bucket, group)) return *plain;
   Job job{.bucket = bucket.index(),
           .is_last = bucket.is_last(),
-          .name = name_of(bucket),
+          .backward = bucket.backward(),
+          .name_p = name_of(bucket, "P"),
+          .name_q = name_of(bucket, "Q"),
           .gradient_elements = bucket.buffer().numel(),
           .gradients = bucket.buffer()};
   add_error(job);
@@ -146,7 +150,9 @@ BucketResult PowerSgd::Memory::as_square(GradBucket& bucket, const ProcessGroup&
   padded.narrow(0, 0, buffer.numel()).copy_(buffer);
   Job job{.bucket = bucket.index(),
           .is_last = bucket.is_last(),
-          .name = name_of(bucket),
+          .backward = bucket.backward(),
+          .name_p = name_of(bucket, "P"),
+          .name_q = name_of(bucket, "Q"),
           .gradient_elements = buffer.numel(),
           .gradients = padded};
   add_error(job);
@@ -199,7 +205,7 @@ BucketResult PowerSgd::Memory::begin(Job job, const ProcessGroup& group) {
   job.low_rank->compute_p();
   std::vector<at::Tensor> tensors = job.uncompressed;
   if (!job.batches.empty()) tensors.push_back(job.low_rank->p());
-  job.work = group.all_reduce_async(tensors, ReduceOp::avg, {.name = job.name + ", P"});
+  job.work = group.all_reduce_async(tensors, ReduceOp::avg, {.name = job.name_p, .number = job.backward});
   return [self = shared_from_this(), job = std::move(job), group] { return self->finish(job, group); };
 }
 
@@ -220,7 +226,7 @@ at::Tensor PowerSgd::Memory::finish(const Job& job, const ProcessGroup& group) {
     // P is the mean where the epsilon is meant for the sum; the mean does not overflow.
     low_rank.orthogonalize_p(options_.orthogonalization_epsilon / group.size());
     low_rank.compute_q();
-    group.all_reduce(low_rank.q(), ReduceOp::avg, {.name = job.name + ", Q"});
+    group.all_reduce(low_rank.q(), ReduceOp::avg, {.name = job.name_q, .number = job.backward});
     low_rank.compute_matrices();
   }
   if (options_.batch_tensors_with_same_shape) {

@@ -62,7 +62,7 @@ BucketResult begin(const GradBucket& bucket, const ProcessGroup& group, std::int
     outputs.push_back(ranks.back().levels);
   }
   const Work work = group.all_gather_into_async(outputs, {mine.parameters.view(at::kByte), mine.levels},
-                                                {.name = name_of(bucket, "8 bits")});
+                                                {.name = name_of(bucket, "8 bits"), .number = bucket.backward()});
   return [work, ranks = std::move(ranks), count = gradients.numel()] {
     work.wait();
     return mean_of(ranks).flatten().narrow(0, 0, count);

@@ -10,6 +10,8 @@
 #include <utility>
 
 #include "lockstep/base/checked.h"
+#include "lockstep/base/failure_note.h"
+#include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
 #include "lockstep/collective/arena_engine.h"
 #include "lockstep/ddp/diagnostics.h"
@@ -97,6 +99,7 @@ Reducer::Reducer(std::vector<TrainedParameter> parameters, ProcessGroup group, c
       swap_(std::move(swap)),
       planned_(planned(parameters_)),
       places_(parameters_.size()),
+      failed_([this](const char* text) { group_.note_failure("backward of DistributedDataParallel", text); }),
       fired_(parameters_.size()),
       set_aside_(parameters_.size()),
       used_(parameters_.size()),
@@ -121,6 +124,12 @@ void Reducer::form_buckets(const std::vector<std::size_t>& order) {
     }
     buckets_.push_back(make_bucket(buckets_.size(), std::move(members)));
   }
+  std::string list;
+  for (const auto& bucket : buckets_) {
+    list += fmt::format("{}{} KiB in {}", list.empty() ? "" : ", ", bucket->bytes() / 1024, bucket->members().size());
+  }
+  log_debug(fmt::format("DistributedDataParallel: {} parameters, {} bucket{}, in this order: {}", parameters_.size(),
+                        buckets_.size(), buckets_.size() == 1 ? "" : "s", list));
 }
 
 std::unique_ptr<GradientBucket> Reducer::make_bucket(std::size_t index, std::vector<BucketMember> members) const {
@@ -177,12 +186,13 @@ BackwardAction Reducer::take(BackwardEvent event) {
 }
 
 ForwardGraphs::Id Reducer::begin_forward(const ForwardNote& note) {
+  failed_.claim_thread();
   if (is_lost_elsewhere_ && is_lost_elsewhere_.exchange(false)) abandon();
   if (std::exchange(has_stray_gradients_, false)) fail(stray_gradients_error(group_.rank()));
   take(BackwardEvent::forward);
   if (options_.weighting == Weighting::samples && !unit_weight_) {
     const at::Tensor weight = at::tensor({note.weight}, at::kDouble);
-    group_.broadcast(weight, 0, {.name = "unit of weight"});
+    group_.broadcast(weight, 0, {.name = "DDP unit of weight"});
     const double told = believed(group_, [&] {
       return checked_weight(weight.item<double>(), "weight", {"first forward", 0});
     });
@@ -319,13 +329,9 @@ void Reducer::begin_synchronised() {
     report_.weight = 0;
     report_.non_finite.reset();
     if (note_.silent) report_.used.assign(report_.used.size(), false);
-    reached_ = reports_.exchange(report_, parameters_.size(), group_, report_name("unused parameters")).used;
+    const CallOptions call{.name = "DDP unused parameters of backward", .number = backward_};
+    reached_ = reports_.exchange(report_, parameters_.size(), group_, call).used;
   }
-}
-
-std::string_view Reducer::report_name(std::string_view what) {
-  report_name_.assign(what).append(" of backward ").append(std::to_string(backward_));
-  return report_name_;
 }
 
 void Reducer::set_ready(std::size_t parameter, bool fired) {
@@ -391,7 +397,7 @@ void Reducer::or_fail_everywhere(Call&& call) {
   try {
     call();
   } catch (const std::exception& error) {
-    group_.abort(error.what());
+    group_.abort("backward of DistributedDataParallel failed: " + std::string(first_line(error.what())));
     throw;
   }
 }
@@ -515,7 +521,8 @@ const JointReport* Reducer::exchange_reports() {
   for (const auto& bucket : buckets_) {
     if (!report_.non_finite && bucket->is_launched()) report_.non_finite = bucket->non_finite();
   }
-  return &reports_.exchange(report_, parameters_.size(), group_, report_name("report"));
+  const CallOptions call{.name = "DDP report of backward", .number = backward_};
+  return &reports_.exchange(report_, parameters_.size(), group_, call);
 }
 
 void Reducer::finish_buckets(const JointReport* joint) {
@@ -542,7 +549,7 @@ void Reducer::learn(const JointReport* joint) {
     if (!arrived[i]) arrivals_.push_back(i);
   }
   const at::Tensor order = at::tensor(std::vector<std::int64_t>(arrivals_.begin(), arrivals_.end()), at::kLong);
-  group_.broadcast(order, 0, {.name = "order of gradients"});
+  group_.broadcast(order, 0, {.name = "DDP order of gradients"});
   const std::span told(order.const_data_ptr<std::int64_t>(), parameters_.size());
   form_buckets(believed(group_, [&] { return checked_permutation(told, "parameter", {"order of gradients", 0}); }));
 }

@@ -29,6 +29,7 @@
 #include "lockstep/ddp/backward_machine.h"
 #include "lockstep/ddp/bucket_plan.h"
 #include "lockstep/ddp/comm_hook.h"
+#include "lockstep/ddp/failed_backward.h"
 #include "lockstep/ddp/forward_graphs.h"
 #include "lockstep/ddp/gradient_bucket.h"
 #include "lockstep/ddp/gradient_hooks.h"
@@ -133,7 +134,6 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void learn(const JointReport* joint);
 
   void restore_precision();
-  std::string_view report_name(std::string_view what);
   bool is_weighted() const { return options_.weighting == Weighting::samples || note_.over_active; }
   void check_gradient(std::size_t parameter);
   [[noreturn]] void fail(const Error& error);
@@ -153,6 +153,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   std::optional<EndOfBackward> end_;
   std::optional<EndOfBackward> end_of_inputs_gradients_;
   std::optional<ForwardGraphs> forwards_;
+  FailedBackward failed_;
 
   BackwardState state_ = BackwardState::idle;
   std::atomic<bool> is_lost_elsewhere_ = false;  // the backward ended early, as another thread has seen
@@ -169,7 +170,6 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   std::vector<at::Tensor> set_aside_;  // by parameter: what was averaged before, where gradients are weighted
   BackwardReport report_;
   ReportExchange reports_;
-  std::string report_name_;
   std::optional<ArenaScope> arena_scope_;
 
   // Since the last synchronised backward.

@@ -190,7 +190,7 @@ Replica::Replica(std::shared_ptr<torch::nn::Module> module, ProcessGroup group, 
     if (options_.init_sync) {
       std::vector<at::Tensor> values = buffers_;
       for (const auto& [name, tensor] : compared_) values.push_back(tensor);
-      broadcast_values(values, 0, group_, "model state");
+      broadcast_values(values, 0, group_, "DDP model state");
     }
   }
   const bool looks_at_gradients = options_.weighting != Weighting::ranks || options_.non_finite != NonFinite::ignore;
@@ -362,11 +362,15 @@ ForwardScope Replica::begin_forward(const at::Tensor* input) {
   if (sharded_ != nullptr) sharded_->check_forward(is_training());
   if (reducer_ == nullptr) return ForwardScope(nullptr);
   const bool is_differentiable = at::GradMode::is_enabled() && !is_frozen();
-  if (is_differentiable && synchronise_) {
-    warn_of_equal_inputs(input);
-    compare_parameters(reducer_->stats().backwards);
+  try {
+    if (is_differentiable && synchronise_) {
+      warn_of_equal_inputs(input);
+      compare_parameters(reducer_->stats().backwards);
+    }
+    sync_buffers();
+  } catch (const Error& error) {
+    throw lone_forward_error(error);
   }
-  sync_buffers();
   if (!is_differentiable) {
     const bool is_within_backward = swap_ != nullptr && swap_->is_lowered();
     if (swap_ != nullptr) swap_->lower_for_evaluation();
@@ -421,7 +425,7 @@ void Replica::sync_buffers() {
   // In evaluation buffers do not change, so ranks may evaluate different numbers of batches.
   if (!is_training() && buffers_synced_) return;
   if (!buffers_broadcast_) buffers_broadcast_.emplace(buffers_);
-  buffers_broadcast_->run(0, group_, "buffers");
+  buffers_broadcast_->run(0, group_, "DDP buffers");
   buffers_synced_ = !is_training();
 }
 

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -113,6 +114,17 @@ class Replica {
   // because that memory is kept, where malloc gives it back to the system and takes it anew, page by page, every step.
   // input: the first tensor among the arguments; null if there is none.
   [[nodiscard]] ForwardScope begin_forward(const at::Tensor* input);
+
+  // What `run` returns. What it throws, other ranks' errors can quote: see ProcessGroup::note_failure().
+  template <class Run>
+  auto noting_failures(std::string_view what, Run&& run) const {
+    try {
+      return std::forward<Run>(run)();
+    } catch (...) {
+      group_.note_exception(what);
+      throw;
+    }
+  }
 
   // An argument as the module gets it: a floating tensor in the type that it computes in, on its device.
   at::Tensor converted(const at::Tensor& input) const;

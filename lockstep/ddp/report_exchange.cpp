@@ -17,7 +17,7 @@ std::span<std::uint8_t> bytes_of(const at::Tensor& tensor) {
 }  // namespace
 
 const JointReport& ReportExchange::exchange(const BackwardReport& mine, std::size_t parameters,
-                                            const ProcessGroup& group, std::string_view name) {
+                                            const ProcessGroup& group, const CallOptions& call) {
   const auto length = static_cast<std::int64_t>(report_bytes(mine.used.size()));
   if (!sent_.defined() || sent_.numel() != length) {
     sent_ = at::empty({length}, at::kByte);
@@ -27,7 +27,7 @@ const JointReport& ReportExchange::exchange(const BackwardReport& mine, std::siz
   if (group.size() == 1) {
     std::memcpy(told_.mutable_data_ptr(), sent_.const_data_ptr(), sent_.nbytes());
   } else {
-    group.all_gather_into(told_, sent_, {.name = name});
+    group.all_gather_into(told_, sent_, call);
   }
   believed(group, [&] { join_reports(bytes_of(told_), mine.used.size(), parameters, joint_); });
   return joint_;

@@ -4,7 +4,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
-#include <string_view>
 
 #include "lockstep/ddp/backward_report.h"
 #include "lockstep/group/process_group.h"
@@ -14,11 +13,11 @@ namespace lockstep {
 // Keeps its memory from call to call.
 class ReportExchange {
  public:
-  // Blocks. parameters: of the model. name: of the collective. `mine.used` is as long on all ranks. The result lasts
+  // Blocks. parameters: of the model. call: of the collective. `mine.used` is as long on all ranks. The result lasts
   // until the next call. Error{corrupt_data} on a rank that cannot believe what it hears also ends the group, so that
   // no other waits for it.
   const JointReport& exchange(const BackwardReport& mine, std::size_t parameters, const ProcessGroup& group,
-                              std::string_view name);
+                              const CallOptions& call);
 
  private:
   at::Tensor sent_;

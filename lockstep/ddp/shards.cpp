@@ -236,6 +236,7 @@ double ShardedStep::run(const std::function<double(Shard)>& body) {
     ++step_;
     return mine.loss;
   } catch (...) {
+    group_.note_exception("a step of for_each_shard()");
     watch_.note_in(nullptr);
     drop_gradients();
     is_changed_.assign(is_changed_.size(), true);

@@ -18,7 +18,7 @@ class SparseBucket final : public GradientBucket {
   void do_finish(const Finish& finish) override {
     const at::NoGradGuard no_grad;
     const BucketMember& member = members_.front();
-    at::Tensor sum = all_reduce_sparse(finish.group, mine_, {.name = call_name()});
+    at::Tensor sum = all_reduce_sparse(finish.group, mine_, call());
     mine_.reset();
     if (!is_used(finish, member)) return;
     sum._values().mul_(finish.factor / finish.group.size());

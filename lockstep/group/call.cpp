@@ -112,6 +112,8 @@ void Call::agree_on_counts(Engine& engine) {
               .dtype = DType::i64,
               .count = 2 * n,
               .name = collective_.name,
+              .number = collective_.number,
+              .line = collective_.line,
               .input = {&from, 1},
               .output = {&to, 1}},
              deadline_);

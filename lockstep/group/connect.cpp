@@ -14,6 +14,10 @@
 #include "lockstep/collective/arena_engine.h"
 #include "lockstep/collective/link_engine.h"
 #include "lockstep/observe/process_recorder.h"
+#include "lockstep/rendezvous/peer_watch.h"
+#include "lockstep/rendezvous/watched_store.h"
+#include "lockstep/store/prefix_store.h"
+#include "lockstep/store/store_server.h"
 #include "lockstep/transport/arena_mesh.h"
 #include "lockstep/transport/shared_arena.h"
 #include "lockstep/transport/tcp_mesh.h"
@@ -21,6 +25,8 @@
 namespace lockstep {
 namespace {
 
+constexpr const char* kChoiceKey = "choice";  // of backend and transport, in the store while ranks connect
+constexpr Duration kFarewell = std::chrono::seconds(1);
 constexpr const char* kPart = "part ";  // begins the names of groups that are parts of others
 
 bool on_one_node(const Membership& membership) {
@@ -34,6 +40,12 @@ ProcessGroup over_arena(std::unique_ptr<Arena> arena, const GroupOptions& option
   return ProcessGroup(std::make_unique<ArenaEngine>(std::move(arena)), options, std::move(messages), std::move(origin));
 }
 
+// The store for ranks that still connect: waits there end when one of them dies.
+std::shared_ptr<Store> watched_store(const Membership& membership) {
+  if (membership.watch == nullptr || membership.watch->is_over()) return membership.store;
+  return std::make_shared<WatchedStore>(membership.store, membership.watch);
+}
+
 // The arena of the members with this rank's node id.
 std::unique_ptr<Arena> node_arena(const Membership& membership, const std::string& name, Deadline deadline) {
   const std::string& node = membership.members[static_cast<std::size_t>(membership.rank)].node_id;
@@ -44,10 +56,10 @@ std::unique_ptr<Arena> node_arena(const Membership& membership, const std::strin
     if (member.node_id != node) continue;
     if (first < 0) first = member.rank;
     if (member.rank == membership.rank) spec.rank = static_cast<int>(spec.members.size());
-    spec.members.push_back({to_string(member), member.pid});
+    spec.members.push_back({to_string(member), member.pid, member.process_start});
   }
   spec.name = first == 0 ? name : fmt::format("{}, node of rank {}", name, first);
-  return make_shared_arena(spec, *membership.store, deadline);
+  return make_shared_arena(spec, *watched_store(membership), deadline);
 }
 
 // The same; null where it cannot be had and the options leave the choice. All ranks of the node get the same.
@@ -89,6 +101,15 @@ Topology topology_of(const Membership& membership) {
   return Topology(node_of);
 }
 
+// What to look at if a rank of another host cannot be reached.
+std::string about_address(const Member& member) {
+  const auto found = std::ranges::find(member.interfaces, member.address, &Interface::address);
+  if (found == member.interfaces.end() || found->name.empty()) return "";
+  if (found->name == "LOCKSTEP_ADDRESS") return "; LOCKSTEP_ADDRESS has that address there";
+  return fmt::format("; that is its interface {}: if it leads nowhere, set LOCKSTEP_IFNAME on host {} to another one",
+                     found->name, member.host);
+}
+
 std::unique_ptr<Mesh> mesh_between_hosts(const Membership& membership, const std::string& name,
                                          const GroupOptions& options, Deadline deadline) {
   TcpMeshSettings settings;
@@ -102,7 +123,9 @@ std::unique_ptr<Mesh> mesh_between_hosts(const Membership& membership, const std
   settings.connections = options.connections;
   settings.checksums = options.checksums;
   if (options.transport == Transport::automatic) settings.node = node_memory(membership, name, options, deadline);
-  return connect_tcp_mesh(settings, *membership.store, deadline);
+  if (membership.watch != nullptr) settings.check_alive = [&] { membership.watch->check(deadline); };
+  settings.about = [&](int peer) { return about_address(membership.members[static_cast<std::size_t>(peer)]); };
+  return connect_tcp_mesh(settings, *watched_store(membership), deadline);
 }
 
 ProcessGroup between_hosts(const Membership& membership, const std::string& name, const GroupOptions& options,
@@ -124,10 +147,41 @@ ProcessGroup over_backend(const Membership& membership, const std::string& name,
   site.group = name;
   site.address = membership.members[static_cast<std::size_t>(membership.rank)].address;
   for (const Member& member : membership.members) site.members.push_back(to_string(member));
-  site.store = membership.store;
+  site.store = watched_store(membership);
   auto engine = make_backend_engine(options.backend, site, deadline);
   auto messages = mesh_between_hosts(membership, name + "/messages", options, deadline);
   return ProcessGroup(std::move(engine), options, std::move(messages), std::move(origin));
+}
+
+// "2 ranks on node 0 (host a): 0, 1; ..."
+std::string layout_of(const Membership& membership) {
+  std::vector<std::string> nodes, hosts;
+  std::vector<std::vector<int>> ranks;
+  for (const Member& member : membership.members) {
+    const auto at = static_cast<std::size_t>(std::ranges::find(nodes, member.node_id) - nodes.begin());
+    if (at == nodes.size()) {
+      nodes.push_back(member.node_id);
+      hosts.push_back(member.host);
+      ranks.emplace_back();
+    }
+    ranks[at].push_back(member.rank);
+  }
+  std::string text;
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    text += fmt::format("{}{}: rank{} {}", i == 0 ? "" : "; ", hosts[i], ranks[i].size() == 1 ? "" : "s",
+                        fmt::join(ranks[i], ", "));
+  }
+  return text;
+}
+
+// What was chosen, and why.
+ProcessGroup told(ProcessGroup group, const Membership& membership, const std::string& name,
+                  const GroupOptions& options, std::string_view why) {
+  log_debug(fmt::format("group {}: rank {} of {}, {}, backend {}, data over {}: {}. Timeout {:.0f} s, address {}", name,
+                        membership.rank, membership.size, layout_of(membership), options.backend, group.transport(),
+                        why, seconds(options.timeout),
+                        membership.members[static_cast<std::size_t>(membership.rank)].address));
+  return group;
 }
 
 }  // namespace
@@ -146,16 +200,42 @@ GroupOptions with_environment(GroupOptions options) {
   return options;
 }
 
-ProcessGroup connect_group(const Membership& membership, const std::string& name, const GroupOptions& wanted,
+namespace {
+
+// Ranks with different ones would wait for each other for ever.
+void compare_choices(const Membership& membership, const GroupOptions& options, Deadline deadline) {
+  const char* const transports[] = {"automatic", "shared_memory", "tcp"};
+  const std::string mine =
+      fmt::format("backend {}, transport {}", options.backend, transports[static_cast<int>(options.transport)]);
+  const std::string me = to_string(membership.members[static_cast<std::size_t>(membership.rank)]);
+  const std::string first = membership.store->compare_set(kChoiceKey, "", mine + "\n" + me, deadline);
+  const std::size_t end = first.find('\n');
+  if (first.substr(0, end) == mine) return;
+  throw Error(ErrorKind::invalid_argument,
+              fmt::format("the ranks disagree about what connects them: {} has {}, {} has {}; give all the same "
+                          "LOCKSTEP_BACKEND and LOCKSTEP_TRANSPORT, or GroupOptions",
+                          first.substr(end + 1), first.substr(0, end), me, mine),
+              {.rank = membership.rank});
+}
+
+void forget_choice(const Membership& membership, Deadline deadline) {
+  try {
+    membership.store->remove(kChoiceKey, deadline);
+  } catch (const Error&) {  // all are connected, and need the store no more
+  }
+}
+
+ProcessGroup connect_ranks(const Membership& membership, const std::string& name, GroupOptions options,
                            Deadline deadline) {
-  process_recorder({.rank = membership.rank, .world_size = membership.size, .job_id = membership.job_id});
-  GroupOptions options = wanted;
-  options.backend = choose_backend(wanted.backend);
-  auto origin = std::make_shared<GroupOrigin>(GroupOrigin{membership, name});
+  auto origin = std::make_shared<GroupOrigin>(GroupOrigin{membership, name, membership.hosted});
   origin->membership.hosted = nullptr;  // the store's server is the world's to end
-  if (options.backend != kNativeBackend) return over_backend(membership, name, options, std::move(origin), deadline);
+  if (options.backend != kNativeBackend) {
+    return told(over_backend(membership, name, options, std::move(origin), deadline), membership, name, options,
+                "the backend decides");
+  }
   if (membership.size == 1) {
-    return over_arena(std::move(make_local_arenas(1).front()), options, std::move(origin));
+    return told(over_arena(std::move(make_local_arenas(1).front()), options, std::move(origin)), membership, name,
+                options, "it is alone");
   }
   const bool one_node = on_one_node(membership);
   if (options.transport == Transport::shared_memory && !one_node) {
@@ -164,28 +244,82 @@ ProcessGroup connect_group(const Membership& membership, const std::string& name
                 "namespaces): transport shared_memory is not to be had; use automatic or tcp");
   }
   if (!one_node || options.transport == Transport::tcp) {
-    return between_hosts(membership, name, options, std::move(origin), deadline);
+    return told(between_hosts(membership, name, options, std::move(origin), deadline), membership, name, options,
+                one_node ? "TCP was asked for" : "the ranks are on several nodes");
   }
   std::unique_ptr<Arena> arena = arena_if_any(membership, name, options, deadline);
   if (arena == nullptr) {
     options.transport = Transport::tcp;
-    return between_hosts(membership, name, options, std::move(origin), deadline);
+    return told(between_hosts(membership, name, options, std::move(origin), deadline), membership, name, options,
+                "there is no shared memory to be had");
   }
-  return over_arena(std::move(arena), options, std::move(origin));
+  const std::string why =
+      fmt::format("all ranks are on one node; {} MiB of address space a rank", arena->segment_bytes() >> 20);
+  return told(over_arena(std::move(arena), options, std::move(origin)), membership, name, options, why);
+}
+
+}  // namespace
+
+ProcessGroup connect_group(const Membership& membership, const std::string& name, const GroupOptions& wanted,
+                           Deadline deadline) {
+  process_recorder({.rank = membership.rank, .world_size = membership.size, .job_id = membership.job_id});
+  GroupOptions options = wanted;
+  options.backend = choose_backend(wanted.backend);
+  if (membership.watch == nullptr || membership.watch->is_over()) {
+    return connect_ranks(membership, name, std::move(options), deadline);
+  }
+  try {
+    if (membership.size > 1) compare_choices(membership, options, deadline);
+    ProcessGroup group = connect_ranks(membership, name, std::move(options), deadline);
+    if (membership.rank == 0) forget_choice(membership, deadline);
+    finish_joining(membership, deadline);
+    return group;
+  } catch (const Error& error) {
+    abandon_joining(membership, error);
+    throw;
+  }
+}
+
+std::shared_ptr<PeerWatch> watch_parts(const GroupOrigin& origin, int rank, int number, Deadline deadline) {
+  if (on_one_node(origin.membership)) return nullptr;
+  const std::string prefix = fmt::format("parts/{:016x}/{}", hash_of(origin.name), number);
+  auto watch = std::make_shared<PeerWatch>(std::make_shared<PrefixStore>(origin.membership.store, prefix),
+                                           origin.membership.members[static_cast<std::size_t>(rank)],
+                                           origin.membership.size, "the group was being split");
+  watch->begin(deadline);
+  return watch;
 }
 
 ProcessGroup connect_part(const GroupOrigin& origin, int rank, const std::vector<int>& ranks, const std::string& name,
-                          const GroupOptions& options, Deadline deadline) {
+                          const GroupOptions& options, const std::shared_ptr<PeerWatch>& watch, Deadline deadline) {
   Membership part = origin.membership;
+  part.watch = watch;
+  part.hosted = origin.hosted.lock();
   part.size = static_cast<int>(ranks.size());
   part.members.clear();
   for (const int each : ranks) {
+    const Member& member = origin.membership.members[static_cast<std::size_t>(each)];
+    if (watch != nullptr) watch->add(member);
     if (each == rank) part.rank = static_cast<int>(part.members.size());
-    part.members.push_back(origin.membership.members[static_cast<std::size_t>(each)]);
+    part.members.push_back(member);
     part.members.back().rank = static_cast<int>(part.members.size()) - 1;
   }
   // Hashed, since parts of parts would have names without end.
-  return connect_group(part, fmt::format("{}{:016x}", kPart, hash_of(origin.name + "/" + name)), options, deadline);
+  const std::string full_name = fmt::format("{}{:016x}", kPart, hash_of(origin.name + "/" + name));
+  try {
+    ProcessGroup group = connect_ranks(part, full_name, options, deadline);
+    if (watch != nullptr) watch->end(deadline);
+    return group;
+  } catch (const Error& error) {
+    if (watch != nullptr) {
+      watch->give_up(error.kind() == ErrorKind::peer_lost ? error.kind() : ErrorKind::aborted, error.what(),
+                     error.detail().peer);
+      watch->end(Deadline::after(kFarewell));
+      // The others still have to read it, in a store that may end with this rank.
+      if (const auto host = origin.hosted.lock()) host->wait_for_wills(Deadline::after(kFarewell));
+    }
+    throw;
+  }
 }
 
 }  // namespace lockstep

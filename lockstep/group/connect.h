@@ -1,11 +1,13 @@
 // Connects the ranks of a job as a group: chooses the transport and builds the engine over it. World -> ProcessGroup.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "lockstep/base/deadline.h"
 #include "lockstep/group/process_group.h"
+#include "lockstep/rendezvous/peer_watch.h"
 #include "lockstep/rendezvous/rendezvous.h"
 
 namespace lockstep {
@@ -25,9 +27,13 @@ GroupOptions with_environment(GroupOptions options);
 struct GroupOrigin {
   Membership membership;
   std::string name;
+  std::weak_ptr<StoreServer> hosted = {};  // of the world, as long as that lives
 };
-// Connects the `ranks` of a group, of which `rank` is one, as a group of their own. Only they call it.
+// Called by all ranks of a group before they agree on its `number`-th split: lets those that connect the parts learn
+// when one of another host dies. Null if all are on one host, where each sees that anyway. Its owner ends it.
+std::shared_ptr<PeerWatch> watch_parts(const GroupOrigin& origin, int rank, int number, Deadline deadline);
+// Connects the `ranks` of a group, of which `rank` is one, as a group of their own. Only they call it. Ends the watch.
 ProcessGroup connect_part(const GroupOrigin& origin, int rank, const std::vector<int>& ranks, const std::string& name,
-                          const GroupOptions& options, Deadline deadline);
+                          const GroupOptions& options, const std::shared_ptr<PeerWatch>& watch, Deadline deadline);
 
 }  // namespace lockstep

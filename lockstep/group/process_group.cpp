@@ -14,7 +14,6 @@
 
 #include "lockstep/base/birthplace.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/hash.h"
 #include "lockstep/base/quick_clock.h"
 #include "lockstep/collective/arena_engine.h"
 #include "lockstep/group/arena_allocator.h"
@@ -32,6 +31,7 @@ namespace {
 
 constexpr std::size_t kMostWorks = 256;  // that are kept to be used again
 
+std::uint16_t line_of(const CallOptions& options) { return static_cast<std::uint16_t>(options.where.line()); }
 // In the flight recording.
 void end_record(const FlightLog& log, FlightTicket ticket, const std::exception_ptr& error) {
   try {
@@ -59,9 +59,12 @@ struct ProcessGroup::State {
         turns([this] { engine->abort("a call timed out before its turn came"); }),
         messages(std::move(for_messages)) {
     engine->set_flight_log(log);
+    engine->set_after_mismatch(options.after_mismatch);
+    engine->set_call_sites(options.call_sites);
+    engine->set_first_report(options.first_report);
     if (arena != nullptr || messages == nullptr) return;
     // Ranks that do not see each other ask each other how they fare. A rank can answer from its first moment on.
-    messenger = std::make_unique<Messenger>(std::move(messages), log);
+    messenger = std::make_unique<Messenger>(std::move(messages), log, options.first_report);
     engine->set_lookout(messenger.get());
   }
 
@@ -88,10 +91,21 @@ struct ProcessGroup::State {
   template <class Run>
   void run(std::string_view operation, Deadline deadline, Run&& run_collective) {
     birthplace.check("a group");
-    if (!turns.take(deadline)) throw end_late(operation);
-    const EndTurn end{turns};
-    run_collective(*engine);
+    noting_refusals([&] {
+      if (!turns.take(deadline)) throw end_late(operation);
+      const EndTurn end{turns};
+      run_collective(*engine);
+    });
   }
+
+  template <class Check>
+  void noting_refusals(Check&& check) const try {
+    check();
+  } catch (const Error& error) {
+    note_refusal(engine->failure_note(), error);
+    throw;
+  }
+
   struct EndTurn {
     Turns& turns;
     ~EndTurn() { turns.leave(); }
@@ -279,7 +293,9 @@ void ProcessGroup::all_reduce(const at::Tensor& tensor, ReduceOp op, const CallO
                                 .order = options.order,
                                 .dtype = dtype_of(tensor, "all_reduce"),
                                 .count = static_cast<std::uint64_t>(tensor.numel()),
-                                .name = hash_of(options.name),
+                                .name = note_name(options.name),
+                                .number = options.number,
+                                .line = line_of(options),
                                 .output = {&segment, 1}};
     const Deadline deadline = state_->deadline(options);
     state_->run("all_reduce", deadline, [&](Engine& engine) { engine.run(collective, deadline); });
@@ -299,20 +315,22 @@ struct ProcessGroup::Plan {
     call.set(kind, outputs, inputs, {.rank = state.engine->rank(), .root = root, .memory = state.memory});
     call.collective().reduce = reduce;
     call.collective().order = options.order;
-    call.collective().name = hash_of(options.name);
+    call.collective().name = note_name(options.name);
+    call.collective().number = options.number;
+    call.collective().line = line_of(options);
     call.set_deadline(state.deadline(options));
   }
 };
 
 void ProcessGroup::run(const Plan& plan, const CallOptions& options) const {
   State::Lease lease(*state_);
-  plan.set(lease.call(), options, *state_);
+  state_->noting_refusals([&] { plan.set(lease.call(), options, *state_); });
   state_->run_now(lease.call());
 }
 
 Work ProcessGroup::start(const Plan& plan, const CallOptions& options) const {
   State::Lease lease(*state_);
-  plan.set(lease.call(), options, *state_);
+  state_->noting_refusals([&] { plan.set(lease.call(), options, *state_); });
   return options.in_caller ? state_->run_to_end(lease) : state_->start(lease);
 }
 
@@ -366,7 +384,8 @@ void ProcessGroup::all_to_all(at::TensorList outputs, at::TensorList inputs, con
 }
 
 void ProcessGroup::barrier(const CallOptions& options) const {
-  const Collective collective{.kind = OpKind::barrier, .name = hash_of(options.name)};
+  const Collective collective{
+      .kind = OpKind::barrier, .name = note_name(options.name), .number = options.number, .line = line_of(options)};
   const Deadline deadline = state_->deadline(options);
   state_->run("barrier", deadline, [&](Engine& engine) { engine.run(collective, deadline); });
 }
@@ -409,7 +428,8 @@ Messenger& ProcessGroup::messenger() const {
     if (state_->messages == nullptr) {
       throw Error(ErrorKind::invalid_argument, "this group was made for collectives only: it sends no messages");
     }
-    state_->messenger = std::make_unique<Messenger>(std::move(state_->messages), state_->log);
+    state_->messenger =
+        std::make_unique<Messenger>(std::move(state_->messages), state_->log, state_->options.first_report);
   }
   return *state_->messenger;
 }
@@ -507,22 +527,21 @@ std::optional<ProcessGroup> ProcessGroup::split(int color, int key) const {
   }
   const Deadline deadline = Deadline::after(timeout());
   std::vector<std::int64_t> mine{color, key}, all(2 * static_cast<std::size_t>(size()));
-  const auto tensor_of = [](std::vector<std::int64_t>& values) {
-    return at::from_blob(values.data(), {static_cast<std::int64_t>(values.size())}, at::kLong);
-  };
+  const auto tensor_of = [](auto& values) { return at::from_blob(values.data(), std::ssize(values), at::kLong); };
+  const int number = state_->splits++;
+  const auto watch = watch_parts(*state_->origin, rank(), number, deadline);
   all_gather_into(tensor_of(all), tensor_of(mine), {.name = "split"});
   std::vector<std::pair<std::int64_t, int>> members;  // key and rank
-  for (int peer = 0; peer < size(); ++peer) {
-    const auto at = 2 * static_cast<std::size_t>(peer);
-    if (all[at] == color) members.emplace_back(all[at + 1], peer);
+  for (std::size_t at = 0; at < all.size(); at += 2) {
+    if (all[at] == color) members.emplace_back(all[at + 1], static_cast<int>(at / 2));
   }
-  const int number = state_->splits++;
+  if (color < 0 && watch != nullptr) watch->end(deadline);
   if (color < 0) return std::nullopt;
   std::sort(members.begin(), members.end());
   std::vector<int> ranks;
   for (const auto& [unused, peer] : members) ranks.push_back(peer);
-  return connect_part(*state_->origin, rank(), ranks, std::to_string(number) + "." + std::to_string(color),
-                      state_->options, deadline);
+  const std::string name = std::to_string(number) + "." + std::to_string(color);
+  return connect_part(*state_->origin, rank(), ranks, name, state_->options, watch, deadline);
 }
 
 std::optional<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& ranks) const {
@@ -564,6 +583,12 @@ void ProcessGroup::abort(std::string_view reason) const noexcept {
   state_->engine->abort(reason);
   state_->abort_messages(reason);
 }
+
+void ProcessGroup::note_failure(std::string_view what, std::string_view text) const noexcept {
+  state_->engine->failure_note().note(what, text);
+}
+
+std::string ProcessGroup::noted_failure() const { return state_->engine->failure_note().text(); }
 
 bool ProcessGroup::shares_memory() const { return state_->arena != nullptr; }
 

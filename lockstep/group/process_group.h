@@ -8,8 +8,9 @@
 // its timeout, which runs from the call on, also while it waits for its turn: Error{invalid_argument} before anything
 // is sent, {desync} on every rank if ranks make different calls, {peer_lost} naming a rank that died or left, {timeout}
 // naming the missing ranks, {aborted}, {corrupt_data} naming the ranks between which data was damaged. After any but
-// the first the group stays failed. Results are bitwise equal on all ranks; reductions add in rank order (see Engine),
-// except that other backends than the native one add in an order of their own.
+// the first two the group stays failed; after a desync, which is found before data moved, GroupOptions decide. Results
+// are bitwise equal on all ranks; reductions add in rank order (see Engine), except that other backends than the native
+// one add in an order of their own.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,11 +19,13 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <source_location>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "lockstep/base/deadline.h"
+#include "lockstep/base/wait_reports.h"
 #include "lockstep/collective/collective.h"
 #include "lockstep/collective/engine.h"
 #include "lockstep/group/work.h"
@@ -37,6 +40,8 @@ enum class Transport { automatic, shared_memory, tcp };
 struct GroupOptions {
   // Of each call. As long as PyTorch's, since one rank may have much to do alone; a death does not take that long.
   Duration timeout = std::chrono::minutes(30);
+  // After which a collective or message that waits says in the log for whom, and how that rank fares; then more rarely.
+  Duration first_report = kFirstReport;
   // automatic: memory between ranks of one node, TCP between nodes. The same on all ranks.
   Transport transport = Transport::automatic;
   // Of TCP, for the data of every two ranks on different nodes. The same on all ranks.
@@ -48,16 +53,24 @@ struct GroupOptions {
   // What runs collectives: "native", or another one of backends() in adapters/backends.h, which then decides on the
   // transport. Empty: LOCKSTEP_BACKEND, else "native". The same on all ranks. Messages are Lockstep's with all of them.
   std::string backend = {};
+  // What becomes of the group if ranks make different calls. It goes on where all ranks are known to be told: not if
+  // they differ in buckets of DistributedDataParallel, nor if one of them does not come for 5 s. The same on all ranks.
+  AfterMismatch after_mismatch = AfterMismatch::go_on;
+  // What is made of equal calls without a name that ranks make in different lines of their program.
+  CallSites call_sites = CallSites::warn;
 };
 
 struct CallOptions {
   std::optional<Duration> timeout = {};  // instead of the group's
   std::string_view name = {};            // of the data; ranks that give different names are told so
+  std::uint64_t number = 0;              // goes with the name, as the number of a step; ranks must give the same
   // Of reductions; see Order. With other backends than the native one, only two ranks make a tree.
   Order order = Order::ranks;
   // Of the *_async forms: the caller runs the collective, and gets a finished Work. Cheaper than the group's thread if
   // it would wait at once.
   bool in_caller = false;
+  // Where the call is: tells calls without a name apart, see GroupOptions::call_sites.
+  std::source_location where = std::source_location::current();
 };
 
 class ArenaEngine;
@@ -161,6 +174,15 @@ class ProcessGroup {
   // Ends every present and future call on all ranks, collectives and messages, with Error{aborted} quoting the reason.
   // Never blocks.
   void abort(std::string_view reason) const noexcept;
+
+  // For whoever lets an exception pass that others may come to suffer from: what failed ("forward of my model"), and
+  // the exception's text. Other ranks' errors quote it if this rank then makes another call than they, or leaves. The
+  // next collective that works wipes it off. DistributedDataParallel does it for forwards and backwards.
+  void note_failure(std::string_view what, std::string_view text) const noexcept;
+  // The same for the exception that is being handled, unless it is the group's own. REQUIRES: within a catch.
+  void note_exception(std::string_view what) const noexcept;
+  // "forward of my model: index out of range"; empty if there is nothing.
+  std::string noted_failure() const;
 
   // Whether drive() works: all ranks of the group share memory.
   bool shares_memory() const;

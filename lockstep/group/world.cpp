@@ -14,10 +14,16 @@ namespace lockstep {
 World::World(Membership membership, ProcessGroup group)
     : membership_(std::make_unique<Membership>(std::move(membership))),
       group_(std::move(group)),
+      watch_(std::make_unique<UncaughtWatch>(group_)),
       exceptions_(std::uncaught_exceptions()) {}
 
 World::~World() {
-  if (membership_ != nullptr && std::uncaught_exceptions() > exceptions_) {
+  if (membership_ == nullptr || std::uncaught_exceptions() <= exceptions_ || !watch_->is_here()) return;
+  try {
+    const std::string noted = group_.noted_failure();
+    group_.abort(noted.empty() ? "an exception ended its program; what it printed tells which"
+                               : "it failed in " + noted);
+  } catch (const std::exception&) {  // no memory for the text
     group_.abort("an exception ended its program");
   }
 }

@@ -1,13 +1,14 @@
 // A World is this process's place in the job, and owner of what connects it: the store connection and the group of all
 // ranks. rendezvous -> World -> process group. No global state: a program may hold several worlds. Its destructor does
 // not communicate; if it runs while an exception leaves the scope, the other ranks' collectives end at once with
-// Error{aborted}.
+// Error{aborted}, which quotes what ProcessGroup::note_failure() was told. So they do if nobody catches an exception.
 #pragma once
 
 #include <memory>
 #include <string>
 
 #include "lockstep/group/process_group.h"
+#include "lockstep/group/uncaught.h"
 #include "lockstep/rendezvous/rendezvous.h"
 
 namespace lockstep {
@@ -40,6 +41,7 @@ class World {
  private:
   std::unique_ptr<Membership> membership_;  // null once moved from
   ProcessGroup group_;
+  std::unique_ptr<UncaughtWatch> watch_;
   int exceptions_;  // in flight when it was made
 };
 

@@ -7,14 +7,13 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
-#include <cstdlib>
 #include <ctime>
 #include <filesystem>
 #include <functional>
 #include <utility>
 #include <vector>
 
-#include "lockstep/base/error.h"
+#include "lockstep/base/environment.h"
 #include "lockstep/base/unique_fd.h"
 #include "lockstep/observe/flight_layout.h"
 #include "lockstep/observe/process_recorder.h"
@@ -22,10 +21,7 @@
 namespace lockstep {
 namespace {
 
-std::string variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
+std::string variable(const char* name) { return EnvironmentReader().text(name).value_or(""); }
 
 void for_each_entry(const std::string& folder, const std::function<void(const std::filesystem::path&)>& use) {
   std::error_code error;

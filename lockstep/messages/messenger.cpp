@@ -24,8 +24,11 @@ void abort_messages(Mesh& mesh, std::string_view reason) noexcept {
   }
 }
 
-Messenger::Messenger(std::unique_ptr<Mesh> mesh, FlightLog log)
-    : mesh_(std::move(mesh)), pulse_(mesh_->size(), std::move(log)), thread_([this] { run(); }) {}
+Messenger::Messenger(std::unique_ptr<Mesh> mesh, FlightLog log, Duration first_report)
+    : mesh_(std::move(mesh)),
+      pulse_(mesh_->size(), std::move(log)),
+      first_report_(first_report),
+      thread_([this] { run(); }) {}
 
 Messenger::~Messenger() {
   {
@@ -69,6 +72,7 @@ Transfer Messenger::post(const Envelope& envelope, std::vector<MutableByteSpan> 
   operation->memory = std::move(memory);
   operation->deadline = deadline;
   operation->start = steady_clock().now();
+  operation->reports = WaitReports(first_report_);
   operation->state = std::make_shared<TransferState>(operation->envelope);
   const Transfer transfer(operation->state);
   bool is_first = false;

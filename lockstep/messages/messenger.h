@@ -31,6 +31,7 @@
 #include "lockstep/base/bytes.h"
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/wait_reports.h"
 #include "lockstep/messages/operation.h"
 #include "lockstep/messages/pulse.h"
 #include "lockstep/messages/transfer.h"
@@ -45,7 +46,8 @@ class Messenger final : public Lookout {
  public:
   // log: what it answers from when other ranks ask how this one fares.
   // REQUIRES: nothing else uses the mesh, and the mesh of every other rank has a Messenger, too.
-  explicit Messenger(std::unique_ptr<Mesh> mesh, FlightLog log = {});
+  // first_report: after which a transfer that waits says so in the log; see WaitReports.
+  explicit Messenger(std::unique_ptr<Mesh> mesh, FlightLog log = {}, Duration first_report = kFirstReport);
   // Ends unfinished transfers with Error{aborted}. What was sent completely still arrives. Does not wait for peers.
   ~Messenger() override;
   Messenger(const Messenger&) = delete;
@@ -77,6 +79,7 @@ class Messenger final : public Lookout {
   const Birthplace birthplace_;
   const std::unique_ptr<Mesh> mesh_;
   Pulse pulse_;
+  const Duration first_report_;
 
   std::mutex mutex_;
   std::condition_variable posted_;

@@ -11,6 +11,7 @@
 
 #include "lockstep/base/bytes.h"
 #include "lockstep/base/deadline.h"
+#include "lockstep/base/wait_reports.h"
 #include "lockstep/messages/transfer.h"
 
 namespace lockstep {
@@ -20,6 +21,7 @@ struct Operation {
   std::vector<MutableByteSpan> memory;  // a send's is only read
   Deadline deadline = Deadline::never();
   TimePoint start;
+  WaitReports reports;  // in the log, while it waits
   std::shared_ptr<TransferState> state;
 
   std::uint64_t number = 0;  // in the order in which this rank's operations were posted

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "lockstep/base/format.h"
+#include "lockstep/observe/process_recorder.h"
 
 namespace lockstep {
 namespace {
@@ -65,7 +66,7 @@ Sighting Pulse::sighting(int rank, TimePoint now) const {
 
 std::string Pulse::place(const Answer& answer, Duration age) {
   if (answer.began_ago_ns < 0) return "seen in no collective yet";
-  const std::string what = describe(answer.last);
+  const std::string what = describe(answer.last, process_recorder().names());
   if (answer.ended_ago_ns < 0) {
     return fmt::format("inside {} for {:.1f} s", what, seconds(Duration(answer.began_ago_ns) + age));
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "lockstep/base/format.h"
+#include "lockstep/base/log.h"
 
 namespace lockstep {
 namespace {
@@ -13,6 +14,14 @@ constexpr Duration kNotice = std::chrono::milliseconds(500);
 TimePoint when_to_ask(const Operation& operation) {
   const TimePoint end = operation.deadline.when();
   return end - std::min(kNotice, (end - operation.start) / 2);
+}
+
+// And this long before the log says that it waits.
+constexpr Duration kBeforeReport = std::chrono::milliseconds(300);
+
+TimePoint when_to_report(const Operation& operation) {
+  const Duration wait = operation.reports.next();
+  return wait >= TimePoint::max() - operation.start ? TimePoint::max() : operation.start + wait;
 }
 
 // The rank with which it moves bytes, or kAnySource.
@@ -47,6 +56,7 @@ void Switchboard::post(const OperationPtr& operation) {
     deadlines_.emplace(operation->deadline.when(), operation->number);
     questions_.emplace(when_to_ask(*operation), operation->number);
   }
+  await_report(*operation);
   if (over_) return finish_failed(operation, *over_);
   if (operation->envelope.direction == Direction::receive) return match_receive(operation);
   if (operation->envelope.peer == mesh_.rank()) return post_to_self(operation);
@@ -120,6 +130,8 @@ void Switchboard::finish(const OperationPtr& operation, std::exception_ptr error
     deadlines_.erase({operation->deadline.when(), operation->number});
     questions_.erase({when_to_ask(*operation), operation->number});
   }
+  reports_.erase({when_to_report(*operation), operation->number});
+  questions_.erase({when_to_report(*operation) - kBeforeReport, operation->number});
   const bool sends = operation->envelope.direction == Direction::send;
   const auto state = std::move(operation->state);
   state->complete(sends ? mesh_.rank() : operation->source, std::move(error));
@@ -141,6 +153,7 @@ bool Switchboard::turn() {
   const TimePoint now = steady_clock().now();
   expire(now);
   inquire(now);
+  report(now);
   bool moved = false;
   for (int rank = 0; rank < mesh_.size() && !over_; ++rank) {
     if (peer(rank).link) moved |= move(rank);
@@ -251,6 +264,26 @@ void Switchboard::inquire(TimePoint now) {
   }
 }
 
+void Switchboard::await_report(const Operation& operation) {
+  const TimePoint when = when_to_report(operation);
+  if (when == TimePoint::max() || operation.deadline < Deadline::at(when)) return;
+  reports_.emplace(when, operation.number);
+  questions_.emplace(when - kBeforeReport, operation.number);
+}
+
+void Switchboard::report(TimePoint now) {
+  while (!reports_.empty() && reports_.begin()->first <= now) {
+    const auto live = live_.find(reports_.begin()->second);
+    reports_.erase(reports_.begin());
+    if (live == live_.end()) continue;
+    Operation& operation = *live->second;
+    log_warning(fmt::format("{} has waited {:.0f} s: {}{}", describe(operation.envelope),
+                            seconds(now - operation.start), progress(operation), whereabouts(partner(operation))));
+    operation.reports.is_due(now - operation.start);
+    await_report(operation);
+  }
+}
+
 void Switchboard::time_out(const OperationPtr& operation, TimePoint now) {
   const Envelope envelope = operation->envelope;
   const double elapsed = seconds(now - operation->start);
@@ -301,9 +334,11 @@ bool Switchboard::withdraw(const Operation& operation) {
 }
 
 Deadline Switchboard::next_deadline() const {
-  if (deadlines_.empty()) return Deadline::never();
-  const TimePoint first = deadlines_.begin()->first;
-  return Deadline::at(questions_.empty() ? first : std::min(first, questions_.begin()->first));
+  TimePoint first = TimePoint::max();
+  for (const auto* times : {&deadlines_, &questions_, &reports_}) {
+    if (!times->empty()) first = std::min(first, times->begin()->first);
+  }
+  return Deadline::at(first);
 }
 
 bool Switchboard::has_peers() const {

@@ -71,6 +71,9 @@ class Switchboard final : public LinkObserver {
   bool move(int rank);
   void expire(TimePoint now);
   void inquire(TimePoint now);
+  // Says in the log for whom operations wait that have waited for long.
+  void report(TimePoint now);
+  void await_report(const Operation& operation);
   void time_out(const OperationPtr& operation, TimePoint now);
   std::string progress(const Operation& operation) const;
   std::string whereabouts(int rank) const;
@@ -88,6 +91,7 @@ class Switchboard final : public LinkObserver {
   std::map<std::uint64_t, OperationPtr> live_;  // by number
   std::set<std::pair<TimePoint, std::uint64_t>> deadlines_;
   std::set<std::pair<TimePoint, std::uint64_t>> questions_;  // when to ask the peers how they fare
+  std::set<std::pair<TimePoint, std::uint64_t>> reports_;    // when to say in the log that it waits
   std::uint64_t posted_ = 0;
   std::size_t self_bytes_ = 0;  // of own messages, copied, without a receive
   std::optional<Error> over_;   // why nothing goes any more

@@ -14,10 +14,10 @@ std::string error_name(const FlightRecord& record) {
 }
 
 // Where ranks of a group part: what they do, and how far they are with it.
-std::string position(const FlightStanding& standing) {
+std::string position(const FlightStanding& standing, const FlightNames& names) {
   if (!standing.last) return "in no collective that is recorded";
   const FlightRecord& last = *standing.last;
-  std::string text = "at " + describe(last);
+  std::string text = "at " + describe(last, names);
   if (last.state == FlightState::running) return text + ", inside";
   if (last.state == FlightState::done) return text + ", which it finished";
   text += fmt::format(", which failed ({})", error_name(last));
@@ -41,7 +41,7 @@ FlightStanding standing_in(const FlightSnapshot& snapshot, std::uint32_t group) 
 
 using Members = std::vector<std::pair<const FlightSnapshot*, std::uint32_t>>;  // and the group's number in it
 
-std::vector<std::pair<int, FlightRecord>> first_mismatch(const Members& members) {
+std::vector<std::pair<int, FlightRecord>> first_mismatch(const Members& members, const FlightNames& names) {
   std::map<std::uint64_t, std::vector<std::pair<int, FlightRecord>>> by_sequence;
   for (const auto& [snapshot, group] : members) {
     for (const FlightRecord& record : snapshot->records) {
@@ -50,9 +50,9 @@ std::vector<std::pair<int, FlightRecord>> first_mismatch(const Members& members)
     }
   }
   for (auto& [sequence, records] : by_sequence) {
-    const std::string first = describe(records.front().second);
+    const std::string first = describe(records.front().second, names);
     for (const auto& [rank, record] : records) {
-      if (describe(record) != first) return std::move(records);
+      if (describe(record, names) != first) return std::move(records);
     }
   }
   return {};
@@ -72,19 +72,19 @@ std::string wall_time(const FlightSnapshot& snapshot, std::int64_t ns) {
   return fmt::format("{}.{:06}", text, wall / 1000 % 1'000'000);
 }
 
-void tell_group(const GroupAccount& group, std::vector<std::string>& lines) {
+void tell_group(const GroupAccount& group, const FlightNames& names, std::vector<std::string>& lines) {
   lines.push_back(fmt::format("group {} of {} rank{}: {}", group.name, group.size, group.size == 1 ? "" : "s",
                               group.differ ? "its ranks are not at the same place" : "all are at the same place"));
   if (!group.mismatch.empty()) {
     lines.push_back("  the first collective that they called differently:");
     std::map<std::string, std::vector<int>> by_call;
-    for (const auto& [rank, record] : group.mismatch) by_call[describe(record)].push_back(rank);
+    for (const auto& [rank, record] : group.mismatch) by_call[describe(record, names)].push_back(rank);
     for (const auto& [call, ranks] : by_call) lines.push_back(fmt::format("    {}: {}", list(ranks), call));
   }
   std::vector<std::pair<std::string, std::vector<int>>> places;
   std::size_t queued = 0;
   for (const FlightStanding& standing : group.standings) {
-    const std::string place = position(standing);
+    const std::string place = position(standing, names);
     const auto same = std::ranges::find(places, place, &decltype(places)::value_type::first);
     if (same == places.end()) {
       places.push_back({place, {standing.rank}});
@@ -101,7 +101,8 @@ void tell_group(const GroupAccount& group, std::vector<std::string>& lines) {
   if (queued != 0) lines.push_back(fmt::format("  up to {} more were queued behind", queued));
 }
 
-void tell_rank(const FlightSnapshot& snapshot, std::size_t last_operations, std::vector<std::string>& lines) {
+void tell_rank(const FlightSnapshot& snapshot, const FlightNames& names, std::size_t last_operations,
+               std::vector<std::string>& lines) {
   const std::size_t count = std::min(last_operations, snapshot.records.size());
   lines.push_back(fmt::format("{}, the last {} of {} operations:", name_of(snapshot), count, snapshot.operations));
   for (std::size_t i = snapshot.records.size() - count; i < snapshot.records.size(); ++i) {
@@ -109,8 +110,8 @@ void tell_rank(const FlightSnapshot& snapshot, std::size_t last_operations, std:
     const auto group = std::ranges::find(snapshot.groups, record.group, &FlightGroup::number);
     const std::string in = group == snapshot.groups.end() ? "" : fmt::format("{}: ", group->name);
     const std::string took = duration_of(record);
-    std::string line = fmt::format("  {}  {}{}  {}{}", wall_time(snapshot, record.issued_ns), in, describe(record),
-                                   to_string(record.state), took.empty() ? "" : ", " + took);
+    std::string line = fmt::format("  {}  {}{}  {}{}", wall_time(snapshot, record.issued_ns), in,
+                                   describe(record, names), to_string(record.state), took.empty() ? "" : ", " + took);
     if (record.error != 0) line += fmt::format(" ({})", error_name(record));
     lines.push_back(std::move(line));
   }
@@ -118,7 +119,14 @@ void tell_rank(const FlightSnapshot& snapshot, std::size_t last_operations, std:
 
 }  // namespace
 
+FlightNames names_of(const std::vector<FlightSnapshot>& snapshots) {
+  FlightNames names;
+  for (const FlightSnapshot& snapshot : snapshots) names.add(snapshot.names);
+  return names;
+}
+
 std::vector<GroupAccount> account_of(const std::vector<FlightSnapshot>& snapshots) {
+  const FlightNames noted = names_of(snapshots);
   std::vector<std::string> names;  // in the order in which they were made
   std::map<std::string, Members> members;
   std::map<std::string, int> sizes;
@@ -137,9 +145,10 @@ std::vector<GroupAccount> account_of(const std::vector<FlightSnapshot>& snapshot
     account.name = name;
     account.size = sizes[name];
     for (const auto& [snapshot, number] : members[name]) account.standings.push_back(standing_in(*snapshot, number));
-    const std::string first = position(account.standings.front());
-    account.differ = std::ranges::any_of(account.standings, [&](const auto& each) { return position(each) != first; });
-    account.mismatch = first_mismatch(members[name]);
+    const std::string first = position(account.standings.front(), noted);
+    account.differ =
+        std::ranges::any_of(account.standings, [&](const auto& each) { return position(each, noted) != first; });
+    account.mismatch = first_mismatch(members[name], noted);
     accounts.push_back(std::move(account));
   }
   return accounts;
@@ -167,14 +176,15 @@ std::vector<std::string> tell(const std::vector<FlightSnapshot>& snapshots, std:
     if (each.torn != 0) line += fmt::format("; {} records were being written", each.torn);
     lines.push_back(std::move(line));
   }
+  const FlightNames names = names_of(snapshots);
   for (const GroupAccount& group : account_of(snapshots)) {
     lines.emplace_back();
-    tell_group(group, lines);
+    tell_group(group, names, lines);
   }
   for (const FlightSnapshot& each : snapshots) {
     if (each.records.empty() || last_operations == 0) continue;
     lines.emplace_back();
-    tell_rank(each, last_operations, lines);
+    tell_rank(each, names, last_operations, lines);
   }
   return lines;
 }

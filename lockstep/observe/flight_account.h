@@ -27,6 +27,9 @@ struct GroupAccount {
   std::vector<std::pair<int, FlightRecord>> mismatch;
 };
 
+// What any of them has noted: programs of one job call things alike.
+FlightNames names_of(const std::vector<FlightSnapshot>& snapshots);
+
 std::vector<GroupAccount> account_of(const std::vector<FlightSnapshot>& snapshots);
 
 // For people: every group, then the last operations of every rank. Lines without newlines.

@@ -92,6 +92,11 @@ std::string text_at(ByteView bytes, std::size_t offset, std::size_t size, const 
   return std::string(text);
 }
 
+// Where a value belongs, among as many slots as there are of its kind.
+std::uint64_t key_of(const FlightGroup& group) { return group.number; }
+std::uint64_t key_of(const FlightRecord& record) { return record.number; }
+std::uint64_t key_of(const FlightName& name) { return name.hash; }
+
 // The slots from an offset on: those whose version was the same before and after their words were copied, and even.
 template <class Value>
 std::vector<Value> take(const FlightCopies& copies, std::size_t offset, std::size_t slots, const char* what,
@@ -107,12 +112,12 @@ std::vector<Value> take(const FlightCopies& copies, std::size_t offset, std::siz
       continue;
     }
     const auto value = value_at<Value>(copies.words, slot + offsetof(Slot, words));
-    if (!is_sound(value) || value.number % slots != i) {
+    if (!is_sound(value) || key_of(value) % slots != i) {
       throw_corrupt(damaged(snapshot.path), fmt::format("{} in slot {} makes no sense", what, i));
     }
     values.push_back(value);
   }
-  std::ranges::sort(values, {}, &Value::number);
+  std::ranges::sort(values, {}, [](const Value& value) { return key_of(value); });
   return values;
 }
 
@@ -140,6 +145,9 @@ FlightSnapshot decode_flight(const FlightCopies& copies, const std::string& path
   snapshot.operations = value_at<std::uint64_t>(header, offsetof(FlightHeader, operations));
   snapshot.groups = take<FlightGroup>(copies, flight::kGroupsOffset, flight::kGroups, "the group", snapshot);
   snapshot.records = take<FlightRecord>(copies, flight::kSlotsOffset, flight::kSlots, "the operation", snapshot);
+  for (const FlightName& name : take<FlightName>(copies, flight::kNamesOffset, flight::kNames, "the name", snapshot)) {
+    snapshot.names.add(name);
+  }
   return snapshot;
 }
 

@@ -27,6 +27,7 @@ struct FlightSnapshot {
   std::size_t torn = 0;           // slots that were being written when the process ended
   std::vector<FlightGroup> groups;
   std::vector<FlightRecord> records;  // by number
+  FlightNames names;
 };
 
 FlightSnapshot read_flight_file(const std::string& path);

@@ -2,11 +2,13 @@
 // outlives the recording process, and in files.
 //
 //   FlightHeader, filled up to kHeaderBytes | kGroups x Slot (FlightGroup) | kSlots x Slot (FlightRecord)
+//     | kNames x Slot (FlightName)
 //
-// Operation n lies in slot n mod kSlots, group g in slot g mod kGroups. A slot's version is 8 n + 2 step, plus 1 while
-// it is being written; the steps of an operation are issued, running, over. Whoever moves a version from even to odd
-// owns the slot until it makes it even again, so an update that finds another version than it left is dropped: the slot
-// belongs to a later operation. A reader believes what it read between two looks at the same even version.
+// Operation n lies in slot n mod kSlots, group g in slot g mod kGroups, a name in slot hash mod kNames. A slot's
+// version is 8 n + 2 step, plus 1 while it is being written; the steps of an operation are issued, running, over.
+// Whoever moves a version from even to odd owns the slot until it makes it even again, so an update that finds another
+// version than it left is dropped: the slot belongs to a later operation. A name's version only counts. A reader
+// believes what it read between two looks at the same even version.
 #pragma once
 
 #include <array>
@@ -20,10 +22,11 @@
 namespace lockstep::flight {
 
 inline constexpr std::uint64_t kMagic = 0x31484c464b434f4cULL;  // "LOCKFLH1"
-inline constexpr std::uint32_t kVersion = 1;
+inline constexpr std::uint32_t kVersion = 2;
 inline constexpr std::size_t kHeaderBytes = 4096;
 inline constexpr std::size_t kSlots = 1024;
 inline constexpr std::size_t kGroups = 256;
+inline constexpr std::size_t kNames = 512;
 inline constexpr std::size_t kWords = sizeof(FlightRecord) / sizeof(std::uint64_t);
 
 struct Slot {
@@ -70,7 +73,8 @@ static_assert(sizeof(FlightHeader) <= kHeaderBytes);
 
 inline constexpr std::size_t kGroupsOffset = kHeaderBytes;
 inline constexpr std::size_t kSlotsOffset = kGroupsOffset + kGroups * sizeof(Slot);
-inline constexpr std::size_t kBytes = kSlotsOffset + kSlots * sizeof(Slot);
+inline constexpr std::size_t kNamesOffset = kSlotsOffset + kSlots * sizeof(Slot);
+inline constexpr std::size_t kBytes = kNamesOffset + kNames * sizeof(Slot);
 
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::int32_t>::is_always_lock_free,
               "shared memory needs address-free atomics");

@@ -45,6 +45,7 @@ class FlightMemory {
   flight::FlightHeader& header() const { return *reinterpret_cast<flight::FlightHeader*>(data_); }
   flight::Slot& group(std::uint64_t number) const { return at(flight::kGroupsOffset, number % flight::kGroups); }
   flight::Slot& slot(std::uint64_t number) const { return at(flight::kSlotsOffset, number % flight::kSlots); }
+  flight::Slot& name(std::uint64_t hash) const { return at(flight::kNamesOffset, hash % flight::kNames); }
   int fd() const { return fd_.get(); }
 
   // Says in the recording which process records, and what its clocks show.

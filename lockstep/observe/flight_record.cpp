@@ -30,6 +30,20 @@ bool is_sound(const FlightGroup& group) {
   return group.number != 0 && group.size > 0 && group.rank >= 0 && group.rank < group.size && is_text(group.name);
 }
 
+bool is_sound(const FlightName& name) { return name.hash != 0 && is_text(name.text); }
+
+std::string FlightNames::text_of(std::uint64_t name) const {
+  // More backwards than this nobody makes; and hashes lie farther apart.
+  constexpr std::uint64_t kMostNumbers = std::uint64_t{1} << 32;
+  const auto exact = std::ranges::find(names_, name, &FlightName::hash);
+  if (exact != names_.end()) return exact->text;
+  for (const FlightName& each : names_) {
+    const std::uint64_t number = name - each.hash;
+    if (number < kMostNumbers) return fmt::format("{} {}", each.text, number);
+  }
+  return fmt::format("name {:016x}", name);
+}
+
 std::string_view to_string(FlightState state) {
   switch (state) {
     case FlightState::issued: return "issued";
@@ -40,7 +54,7 @@ std::string_view to_string(FlightState state) {
   return "unknown";
 }
 
-std::string describe(const FlightRecord& record) {
+std::string describe(const FlightRecord& record, const FlightNames& names) {
   const std::string_view operation = record.operation;
   std::string text(operation);
   if (record.category == FlightCategory::message) {
@@ -59,7 +73,7 @@ std::string describe(const FlightRecord& record) {
     const bool outward = operation == "broadcast" || operation == "scatter";
     text += fmt::format(" {} rank {}", outward ? "from" : "to", record.peer);
   }
-  if (record.name != 0) text += fmt::format(", name {:016x}", record.name);
+  if (record.name != 0) text += ", " + names.text_of(record.name);
   return text;
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <vector>
 
 #include "lockstep/base/dtype.h"
 #include "lockstep/base/error.h"
@@ -20,7 +21,7 @@ struct FlightRecord {
   std::uint64_t number = 0;    // of all operations of the process, from 1
   std::uint64_t sequence = 0;  // of the group's collectives, from 1; 0: a message, or still queued
   std::uint64_t count = 0;     // elements; of a message bytes
-  std::uint64_t name = 0;      // its hash; 0: nameless
+  std::uint64_t name = 0;      // its hash, plus a number; 0: nameless. See FlightNames
   std::int64_t issued_ns = 0;
   std::int64_t started_ns = 0;
   std::int64_t finished_ns = 0;
@@ -52,12 +53,33 @@ struct FlightGroup {
 };
 static_assert(sizeof(FlightGroup) == sizeof(FlightRecord) && std::is_trivially_copyable_v<FlightGroup>);
 
+// What a hash stands for.
+struct FlightName {
+  std::uint64_t hash = 0;
+  char text[112] = {};  // ends with a zero; longer names are cut
+};
+static_assert(sizeof(FlightName) == sizeof(FlightRecord) && std::is_trivially_copyable_v<FlightName>);
+
+// Names by their hashes: ranks tell each other 64 bits, people want to read the text. What is called differently each
+// time, as a bucket of every backward, has one name and a number that is added to its hash.
+class FlightNames {
+ public:
+  void add(const FlightName& name) { names_.push_back(name); }
+  void add(const FlightNames& names) { names_.insert(names_.end(), names.names_.begin(), names.names_.end()); }
+  // "gradients bucket 0 (fc.weight) of backward 17"; "name 57abdf012b6c2958" if it is not known.
+  std::string text_of(std::uint64_t name) const;
+
+ private:
+  std::vector<FlightName> names_;
+};
+
 // Whether it is one that a recorder can have written; it may come from another process or a damaged file.
 bool is_sound(const FlightRecord& record);
 bool is_sound(const FlightGroup& group);
+bool is_sound(const FlightName& name);
 
 std::string_view to_string(FlightState state);
-// "all_reduce(sum) #41 of 1024 float32", "send of 12 bytes with tag 7 to rank 1"
-std::string describe(const FlightRecord& record);
+// "all_reduce(sum) #41 of 1024 float32, split", "send of 12 bytes with tag 7 to rank 1"
+std::string describe(const FlightRecord& record, const FlightNames& names = {});
 
 }  // namespace lockstep

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstring>
+#include <iterator>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/quick_clock.h"
@@ -99,6 +100,34 @@ std::uint32_t FlightRecorder::add_group(std::string_view name, int rank, int siz
     slot.version.store(version, std::memory_order_release);
   }
   return group.number;
+}
+
+void FlightRecorder::add_name(std::uint64_t hash, std::string_view text) noexcept {
+  Slot& slot = memory_.name(hash);
+  std::uint64_t version = slot.version.load(std::memory_order_acquire);
+  if ((version & 1) != 0 || slot.words[0].load(std::memory_order_relaxed) == hash) return;
+  if (!slot.version.compare_exchange_strong(version, version | 1, std::memory_order_acq_rel)) return;
+  FlightName name;
+  name.hash = hash;
+  const auto printable = [](char c) { return c >= ' ' && c <= '~' ? c : '?'; };
+  std::ranges::transform(text.substr(0, sizeof name.text - 1), std::begin(name.text), printable);
+  write(slot, name);
+  slot.version.store(version + 2, std::memory_order_release);
+}
+
+FlightName FlightRecorder::find_name(std::uint64_t hash) const noexcept {
+  FlightName name;
+  const bool found = hash != 0 && read_slot(memory_.name(hash), name) == flight::SlotState::whole;
+  return found && name.hash == hash ? name : FlightName();
+}
+
+FlightNames FlightRecorder::names() const {
+  FlightNames names;
+  for (std::size_t i = 0; i < flight::kNames; ++i) {
+    FlightName name;
+    if (read_slot(memory_.name(i), name) == flight::SlotState::whole) names.add(name);
+  }
+  return names;
 }
 
 FlightTicket FlightRecorder::add(FlightRecord& record) noexcept {

@@ -27,6 +27,11 @@ class FlightRecorder {
 
   // The number by which records name the group.
   std::uint32_t add_group(std::string_view name, int rank, int size) noexcept;
+  // Keeps what a hash stands for; the newest of those that fall on one place stays.
+  void add_name(std::uint64_t hash, std::string_view text) noexcept;
+  FlightNames names() const;
+  // Empty if it is not known.
+  FlightName find_name(std::uint64_t hash) const noexcept;
   // Takes a slot for the record, whose number it sets.
   FlightTicket add(FlightRecord& record) noexcept;
   // Changes the record to `step`; what is not given stays. False if its slot belongs to a later operation.

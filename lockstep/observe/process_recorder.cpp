@@ -7,6 +7,7 @@
 
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/hash.h"
 #include "lockstep/base/log.h"
 
 namespace lockstep {
@@ -50,5 +51,13 @@ FlightRecorder& process_recorder(const FlightIdentity& identity) {
   static FlightRecorder& recorder = *new FlightRecorder(open_memory(identity));
   return recorder;
 }
+
+std::uint64_t note_name(std::string_view name) {
+  const std::uint64_t hash = hash_of(name);
+  if (hash != 0) process_recorder().add_name(hash, name);
+  return hash;
+}
+
+std::string noted_name(std::uint64_t name) { return process_recorder().names().text_of(name); }
 
 }  // namespace lockstep

@@ -5,6 +5,7 @@
 // are wanted in one place, whoever issued them. Any thread may call; a recording that cannot be made is a warning.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -23,5 +24,10 @@ void make_flight_directory(const std::string& path);
 
 // The first call opens it, for the rank that it names; later ones return the same.
 FlightRecorder& process_recorder(const FlightIdentity& identity = {});
+
+// The hash by which records and other ranks know a name; 0 for no name. What it stands for is kept.
+std::uint64_t note_name(std::string_view name);
+// What has been noted: see FlightNames::text_of().
+std::string noted_name(std::uint64_t name);
 
 }  // namespace lockstep

@@ -12,6 +12,7 @@ namespace lockstep {
 namespace {
 
 constexpr std::size_t kMostInterfaces = 64;
+constexpr std::size_t kMostFailureText = 2048;
 
 }  // namespace
 
@@ -25,6 +26,7 @@ Bytes encode(const Claim& claim) {
   put_bytes(out, member.node_id);
   put_bytes(out, member.address);
   put_bytes(out, claim.process);
+  put_u64(out, member.process_start);
   const std::span interfaces(member.interfaces.data(), std::min(member.interfaces.size(), kMostInterfaces));
   put_u32(out, static_cast<std::uint32_t>(interfaces.size()));
   for (const Interface& each : interfaces) {
@@ -47,6 +49,7 @@ Claim decode_claim(ByteView encoded, int rank) {
   claim.member.node_id = reader.bytes();
   claim.member.address = reader.bytes();
   claim.process = reader.bytes();
+  claim.member.process_start = reader.u64();
   for (auto left = checked_size(reader.u32(), kMostInterfaces, "number of interfaces", origin); left != 0; --left) {
     std::string name(reader.bytes());
     claim.member.interfaces.push_back({std::move(name), std::string(reader.bytes())});
@@ -55,19 +58,36 @@ Claim decode_claim(ByteView encoded, int rank) {
   return claim;
 }
 
-Bytes encode_failure(ErrorKind kind, std::string_view text) {
+Bytes encode_members(std::span<const Claim> members) {
+  Bytes out;
+  for (const Claim& each : members) put_bytes(out, encode(each));
+  return out;
+}
+
+std::vector<Claim> decode_members(ByteView encoded) {
+  WireReader reader(encoded, "the members of a world");
+  std::vector<Claim> members;
+  while (reader.left() != 0) members.push_back(decode_claim(reader.bytes(), static_cast<int>(members.size())));
+  const int size = static_cast<int>(members.size());
+  for (const Claim& each : members) checked_between(each.size, size, size, "world size", reader.origin());
+  return members;
+}
+
+Bytes encode_failure(ErrorKind kind, std::string_view text, int about) {
   Bytes failure;
   put_u8(failure, static_cast<std::uint8_t>(kind));
-  put_bytes(failure, text);
+  put_u32(failure, static_cast<std::uint32_t>(about));
+  put_bytes(failure, text.substr(0, kMostFailureText));
   return failure;
 }
 
-Error decode_failure(ByteView encoded) {
+Error decode_failure(ByteView encoded, int rank) {
   WireReader reader(encoded, "the store's word on why this world failed");
   const ErrorKind kind = checked_error_kind(reader.u8(), reader.origin());
+  const int about = checked_rank_or_none(reader.i32(), kMostRanks, reader.origin());
   const Bytes text(reader.bytes());
   reader.expect_end();
-  return Error(kind, text);
+  return Error(kind, text, {.rank = rank, .peer = about});
 }
 
 }  // namespace lockstep

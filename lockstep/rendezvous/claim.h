@@ -1,6 +1,10 @@
 // What a rank puts into the store to say who it is. claim -> bytes -> store -> bytes -> claim. Pure.
 #pragma once
 
+#include <span>
+#include <string_view>
+#include <vector>
+
 #include "lockstep/base/bytes.h"
 #include "lockstep/base/error.h"
 #include "lockstep/rendezvous/rendezvous.h"
@@ -18,8 +22,13 @@ Bytes encode(const Claim& claim);
 // `rank`: whose it must be; -1: of any. Error{corrupt_data} that names the rank.
 Claim decode_claim(ByteView encoded, int rank);
 
-// Why a world failed, for those who come later; only the kind and the text.
-Bytes encode_failure(ErrorKind kind, std::string_view text);
-Error decode_failure(ByteView encoded);
+// Of a world that has met: the claims of all its ranks, by rank.
+Bytes encode_members(std::span<const Claim> members);
+std::vector<Claim> decode_members(ByteView encoded);
+
+// Why a world failed, for those who wait in it or come later: the kind, the text (its first 2048 bytes) and the rank
+// that it is about, -1 for none. `rank` reads it. That rank may be of a larger world than the reader's.
+Bytes encode_failure(ErrorKind kind, std::string_view text, int about);
+Error decode_failure(ByteView encoded, int rank);
 
 }  // namespace lockstep

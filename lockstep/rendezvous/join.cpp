@@ -1,4 +1,4 @@
-#include <poll.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,13 +9,17 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/long_wait.h"
+#include "lockstep/base/process_watch.h"
 #include "lockstep/net/handshake.h"
 #include "lockstep/rendezvous/introduction.h"
 #include "lockstep/rendezvous/join_plan.h"
 #include "lockstep/rendezvous/local_node.h"
+#include "lockstep/rendezvous/peer_watch.h"
 #include "lockstep/rendezvous/plan_completion.h"
 #include "lockstep/rendezvous/probe.h"
 #include "lockstep/rendezvous/rendezvous.h"
+#include "lockstep/rendezvous/watched_store.h"
 #include "lockstep/store/file_store.h"
 #include "lockstep/store/memory_store.h"
 #include "lockstep/store/prefix_store.h"
@@ -27,7 +31,9 @@ namespace {
 
 // How long rank 0 asks whoever holds its port whether that is a store of this job.
 constexpr Duration kHolderTimeout = std::chrono::seconds(1);
-constexpr int kFarewellMs = 1000;
+// How long the host of a store that ends keeps it for the others, who still have to read there why.
+constexpr Duration kFarewell = std::chrono::seconds(1);
+constexpr const char* kIntroductions = "rendezvous";  // what the introduction uses of a world's store
 
 // The token that the user has said, if any.
 std::optional<Token> given_token(const JoinOptions& options, const JoinPlan& plan) {
@@ -49,7 +55,23 @@ HandshakeSettings settings_for(const JoinPlan& plan, const Token& token) {
           .mine = local_claims(plan.rank, plan.size, plan.generation)};
 }
 
+// A store takes two connections a rank while they join, and this rank one to each other; the usual soft limit would
+// hold a few hundred ranks up without a word.
+void allow_connections(int ranks) {
+  const rlim_t wanted = static_cast<rlim_t>(ranks) * 4 + 256;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted) return;
+  const rlim_t before = limit.rlim_cur;
+  limit.rlim_cur = std::min(limit.rlim_max, wanted);
+  if (::setrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur == wanted) return;
+  log_warning(
+      fmt::format("this process, which hosts the store of {} ranks, may have {} descriptors, and {} are wanted: "
+                  "raise the limit (ulimit -n) before it starts",
+                  ranks, std::max(before, limit.rlim_cur), wanted));
+}
+
 std::shared_ptr<StoreServer> host_store(const JoinPlan& plan, const Token& token) {
+  allow_connections(plan.size);
   StoreServerOptions options{.token = token, .job_id = plan.job_id};
   options.claims = local_claims(plan.rank, plan.size, plan.generation);
   options.admission = admit_generation(plan.generation);
@@ -70,8 +92,36 @@ struct MeetingPlace {
   std::string address;
 };
 
+// The numeric address of this host from which the store was reached.
+std::string reach(TcpStore& store, const JoinPlan& plan, Deadline deadline, Duration notice_after) {
+  const std::string host = plan.meeting == Meeting::rank_zero ? "rank 0" : "the launcher";
+  const TimePoint start = steady_clock().now();
+  for (LongWait long_wait(notice_after);;) {
+    try {
+      return store.connect(std::min(deadline, Deadline::after(notice_after)));
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::timeout) throw;
+      const double waited = seconds(steady_clock().now() - start);
+      if (deadline.expired()) {
+        throw Error(
+            ErrorKind::timeout,
+            fmt::format("rank {} waited {:.1f} s for {}, which is to host the job's store, and it did not come: {}",
+                        plan.rank, waited, host, error.what()),
+            {.rank = plan.rank,
+             .peer = plan.meeting == Meeting::rank_zero ? 0 : -1,
+             .operation = "join",
+             .elapsed_seconds = waited});
+      }
+      if (long_wait.due()) {
+        log_warning(fmt::format("rank {} has waited {:.0f} s for {}, which is to host the job's store: {}", plan.rank,
+                                waited, host, error.what()));
+      }
+    }
+  }
+}
+
 // `hosted`: the store, if rank 0 has it already.
-MeetingPlace meet_over_tcp(const JoinPlan& plan, const Token& token, Deadline deadline,
+MeetingPlace meet_over_tcp(const JoinPlan& plan, const Token& token, Deadline deadline, Duration notice_after,
                            std::shared_ptr<StoreServer> hosted = nullptr) {
   MeetingPlace place;
   place.hosted = std::move(hosted);
@@ -90,7 +140,7 @@ MeetingPlace meet_over_tcp(const JoinPlan& plan, const Token& token, Deadline de
       }
     }
   }
-  place.address = store->connect(deadline);
+  place.address = reach(*store, plan, deadline, notice_after);
   place.store = std::move(store);
   return place;
 }
@@ -103,7 +153,7 @@ MeetingPlace meet(const JoinOptions& options, const JoinPlan& plan, const Token&
       return {std::make_shared<FileStore>(plan.path, run_id, deadline), nullptr, first_interface_address()};
     }
     case Meeting::launcher:
-    case Meeting::rank_zero: return meet_over_tcp(plan, token, deadline);
+    case Meeting::rank_zero: return meet_over_tcp(plan, token, deadline, options.notice_after);
     case Meeting::bootstrap:  // has become one of the others
     case Meeting::alone: break;
   }
@@ -154,7 +204,7 @@ MeetingPlace meet_by_bootstrap(const JoinOptions& options, JoinPlan& plan, Token
     return hosted->port();
   };
   token = invite(bootstrap, given_token(options, plan), own_address(plan), host, plan, deadline);
-  return meet_over_tcp(plan, token, deadline, std::move(hosted));
+  return meet_over_tcp(plan, token, deadline, options.notice_after, std::move(hosted));
 }
 
 // Whether this is the one process of its host that says what concerns them all, as far as can be known now.
@@ -171,6 +221,7 @@ Member describe_self(const JoinPlan& plan, const std::string& address) {
   me.interfaces = candidates(plan, address);
   me.address = me.interfaces.front().address;
   me.pid = ::getpid();
+  me.process_start = process_stat(me.pid).start;
   return me;
 }
 
@@ -213,21 +264,37 @@ void check_addresses(std::vector<Member>& members, int nodes) {
                   to_string(*local), local->address));
 }
 
-// A process may join, leave and join again: the n-th world of a generation has keys of its own.
+// A process may join, leave and join again, or take the place of one that has ended: the n-th world of a generation has
+// keys of its own.
 void meet_others(const JoinPlan& plan, const Member& me, const std::shared_ptr<Store>& store, Deadline deadline,
-                 Membership& membership) {
+                 Duration notice_after, Membership& membership) {
   for (int round = 0; membership.members.empty(); ++round) {
     membership.store =
         std::make_shared<PrefixStore>(store, fmt::format("{}/{}/{}", plan.job_id, plan.generation, round));
-    PrefixStore introductions(membership.store, "rendezvous");
-    try {
-      membership.members = introduce(introductions, me, plan.size, deadline).value_or(std::vector<Member>());
-      if (membership.hosted) wait_for_all_introduced(introductions, me, plan.size, deadline);
-    } catch (const Error& error) {
-      // The others still have to read, in the store that dies with this process, why the job fails.
-      if (membership.hosted && error.kind() == ErrorKind::invalid_argument) ::poll(nullptr, 0, kFarewellMs);
-      throw;
+    const auto introductions = std::make_shared<PrefixStore>(membership.store, kIntroductions);
+    membership.watch = std::make_shared<PeerWatch>(introductions, me, plan.size, "joining the job");
+    // If the host of the store dies, the others learn it without its word.
+    if (!membership.hosted) membership.watch->begin(deadline);
+    const Introduction how{membership.watch.get(), notice_after};
+    membership.members = introduce(*introductions, me, plan.size, deadline, how).value_or(std::vector<Member>());
+    if (membership.members.empty()) {
+      membership.watch->end(deadline);
+    } else if (membership.hosted) {
+      wait_for_all_introduced(*introductions, me, plan.size, deadline, how);
     }
+  }
+}
+
+// Says it to those who still connect.
+void give_up(const Membership& membership, const Error& error) noexcept {
+  try {
+    const Member& me = membership.members[static_cast<std::size_t>(membership.rank)];
+    const bool is_clear = error.kind() == ErrorKind::peer_lost;
+    const ErrorKind kind = is_clear || error.kind() == ErrorKind::invalid_argument ? error.kind() : ErrorKind::aborted;
+    membership.watch->give_up(kind,
+                              is_clear ? error.what() : fmt::format("{} has given up: {}", to_string(me), error.what()),
+                              is_clear ? error.detail().peer : me.rank);
+  } catch (const std::exception&) {  // no memory for the text
   }
 }
 
@@ -257,14 +324,40 @@ Membership join(const JoinOptions& options, const Environment& environment) {
 
   if (place.store == nullptr) place = meet(options, plan, membership.token, deadline);
   membership.hosted = std::move(place.hosted);
-  meet_others(plan, describe_self(plan, place.address), place.store, deadline, membership);
-  place_ranks(plan, membership);
-  if (needs_probe(membership.members)) {
-    choose_addresses({plan.rank, plan.generation, plan.job_id, membership.token}, membership.members, *membership.store,
-                     deadline);
+  const Member me = describe_self(plan, place.address);
+  try {
+    meet_others(plan, me, std::exchange(place.store, nullptr), deadline, options.notice_after, membership);
+    place_ranks(plan, membership);
+    if (needs_probe(membership.members)) {
+      const auto watched = std::make_shared<WatchedStore>(membership.store, membership.watch);
+      choose_addresses({plan.rank, plan.generation, plan.job_id, membership.token}, membership.members, *watched,
+                       deadline);
+    }
+    check_addresses(membership.members, membership.nodes);
+  } catch (const Error& error) {
+    abandon_joining(membership, error);
+    throw;
   }
-  check_addresses(membership.members, membership.nodes);
+  if (plan.size == 1) finish_joining(membership, deadline);
   return membership;
+}
+
+void finish_joining(const Membership& membership, Deadline deadline) noexcept {
+  if (membership.watch == nullptr || membership.watch->is_over()) return;
+  try {
+    PrefixStore introductions(membership.store, kIntroductions);
+    forget_introduction(introductions, membership.rank, membership.size, deadline);
+  } catch (const std::exception&) {  // who does not host the store need not find it any more
+  }
+  membership.watch->end(deadline);
+  if (membership.hosted) membership.hosted->wait_for_wills(deadline);
+}
+
+void abandon_joining(const Membership& membership, const Error& error) noexcept {
+  if (membership.watch == nullptr || membership.watch->is_over()) return;
+  // A process that was refused, since another one holds its rank, is none of the others' business.
+  if (!membership.members.empty()) give_up(membership, error);
+  if (membership.hosted) membership.hosted->wait_for_wills(Deadline::after(kFarewell));
 }
 
 }  // namespace lockstep

@@ -179,13 +179,14 @@ void plan_launched(const Launch& launch, const EnvironmentReader& reader, JoinPl
   plan.launched = true;
   if (plan.size > 1 || !missing.empty()) place_store(launch, reader, missing, plan);
   if (missing.empty()) return;
-  throw invalid(fmt::format("{}, but the environment lacks {}: {}. {}={} makes every process a world of its own",
-                            to_string(launch), fmt::join(missing, ", "), launch.remedy, kSwitch, kNone));
+  throw invalid(
+      fmt::format("{}, but the environment lacks {}. Set with: {}. {}={} makes every process a world of its own",
+                  to_string(launch), fmt::join(missing, ", "), launch.remedy, kSwitch, kNone));
 }
 
 // What is left is one process with nothing around it. An allocation of Slurm does not start programs.
 void plan_alone(const EnvironmentReader& reader, JoinPlan& plan) {
-  plan.source = "alone";
+  plan.source = kAlone;
   const int tasks = reader.number("SLURM_NTASKS").value_or(1);
   if (tasks > 1) {
     plan.advice = fmt::format("alone, in a Slurm job with {} tasks: only srun starts a program in each of them", tasks);

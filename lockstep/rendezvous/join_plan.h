@@ -13,6 +13,8 @@ namespace lockstep {
 
 inline constexpr const char* kDefaultJobId = "default";
 
+inline constexpr const char* kAlone = "alone";  // JoinPlan::source where nothing says anything
+
 enum class Meeting {
   alone,        // a world of one, nobody to meet
   given_store,  // in JoinOptions::store

@@ -14,10 +14,9 @@ namespace {
 constexpr std::uint32_t kFirstSpecialStep = 0xfffffff0;
 
 Error missing_half(const char* name, const char* because_of) {
-  return Error(
-      ErrorKind::invalid_argument,
-      fmt::format("{} is set, but {} is not; both come from the same launcher, so that something has removed it",
-                  because_of, name));
+  return Error(ErrorKind::invalid_argument,
+               fmt::format("{} is set, but {} is not, which the same launcher sets: something has removed it",
+                           because_of, name));
 }
 
 int required_number(const EnvironmentReader& reader, const char* name, const char* because_of) {
@@ -64,7 +63,7 @@ std::optional<Launch> find_slurm(const EnvironmentReader& reader) {
   const bool one_host = reader.number<int>("SLURM_STEP_NUM_NODES").value_or(0) == 1;
   launch.host = one_host ? kLoopback : first_host(reader, {"SLURM_STEP_NODELIST", "SLURM_NODELIST"});
   launch.generation = reader.number<std::uint64_t>("SLURM_RESTART_COUNT").value_or(0);
-  launch.remedy = "before srun: export MASTER_ADDR=<host of rank 0>";
+  launch.remedy = "export MASTER_ADDR=<host of rank 0> before srun";
   const bool elsewhere = launch.rank == 0 && launch.node_rank.value_or(0) != 0;
   if (elsewhere && !one_host && launch.size > 1 && !reader.has("MASTER_ADDR")) {
     throw Error(ErrorKind::invalid_argument,
@@ -157,7 +156,7 @@ std::optional<Launch> find_kubernetes(const EnvironmentReader& reader) {
                 .variables = "JOB_COMPLETION_INDEX",
                 .rank = required_number(reader, "JOB_COMPLETION_INDEX", "JOB_COMPLETION_INDEX"),
                 .port = 29500,  // every pod has an address of its own
-                .remedy = "in the Job's env: WORLD_SIZE, as completions, and MASTER_ADDR=<job>-0.<service>"};
+                .remedy = "WORLD_SIZE (as completions) and MASTER_ADDR=<job>-0.<service> in the Job's env"};
 }
 
 }  // namespace

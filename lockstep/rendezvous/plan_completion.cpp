@@ -103,7 +103,8 @@ Token invite(const Bootstrap& bootstrap, const std::optional<Token>& given, cons
 void say_source(const JoinPlan& plan) {
   if (!plan.advice.empty()) log_info(plan.advice);
   if (plan.rank != 0) return;
-  std::string text = fmt::format("rank {} of {}, from {}", plan.rank, plan.size, plan.source);
+  const bool by_nobody = plan.source == kAlone;
+  std::string text = fmt::format("rank {} of {}, {}{}", plan.rank, plan.size, by_nobody ? "" : "from ", plan.source);
   if (plan.size > 1 && !plan.endpoint.host.empty()) text += "; the store is at " + to_string(plan.endpoint);
   const bool is_news = plan.launched && plan.size > 1;
   log(is_news ? LogLevel::info : LogLevel::debug, text);

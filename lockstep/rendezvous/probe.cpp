@@ -1,7 +1,6 @@
 #include "lockstep/rendezvous/probe.h"
 
 #include <algorithm>
-#include <atomic>
 #include <future>
 #include <optional>
 #include <thread>
@@ -10,6 +9,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
+#include "lockstep/net/acceptor.h"
 #include "lockstep/net/handshake.h"
 #include "lockstep/net/listener.h"
 #include "lockstep/net/socket.h"
@@ -24,6 +24,7 @@ constexpr const char* kPurpose = "probe";
 constexpr Duration kAttemptTimeout = 2s;
 constexpr Duration kLongestRoundTrip = 1h;  // a machine may have slept meanwhile
 constexpr Duration kStopLook = 50ms;
+constexpr Duration kRetryPause = 5ms;
 constexpr std::uint64_t kUnreached = ~std::uint64_t{0};
 
 std::vector<int> leaders_of(const std::vector<Member>& members) {
@@ -38,58 +39,58 @@ std::vector<int> leaders_of(const std::vector<Member>& members) {
 // Answers on all addresses of this host until it ends.
 class Answerer {
  public:
-  Answerer(const HandshakeSettings& settings, const std::vector<Interface>& interfaces) : settings_(settings) {
+  Answerer(const HandshakeSettings& settings, const std::vector<Interface>& interfaces) {
+    std::vector<Listener> listeners;
     for (const Interface& each : interfaces) {
       try {
-        listeners_.push_back(Listener::bind({each.address, 0}, Deadline::after(kAttemptTimeout)));
+        listeners.push_back(Listener::bind({each.address, 0}, Deadline::after(kAttemptTimeout)));
+        ports_.push_back(listeners.back().address().port());
       } catch (const Error&) {  // it has gone since it was listed
-        listeners_.emplace_back();
+        ports_.push_back(0);
       }
     }
-    for (auto& listener : listeners_) {
-      if (listener) threads_.emplace_back([this, &listener] { answer(*listener); });
-    }
-  }
-  ~Answerer() {
-    stopping_ = true;
-    for (std::thread& each : threads_) each.join();
+    acceptor_.emplace("the probe of this host's interfaces", std::move(listeners), settings,
+                      [](const Claims&) { return std::nullopt; });
+    thread_ = std::jthread([this](const std::stop_token& stop) { answer(stop); });
   }
 
   // By interface; 0 where it could not listen.
-  std::vector<std::uint16_t> ports() const {
-    std::vector<std::uint16_t> ports;
-    for (const auto& listener : listeners_) ports.push_back(listener ? listener->address().port() : 0);
-    return ports;
-  }
+  const std::vector<std::uint16_t>& ports() const { return ports_; }
 
  private:
-  void answer(Listener& listener) {
-    while (!stopping_) {
+  void answer(const std::stop_token& stop) {
+    while (!stop.stop_requested()) {
       try {
-        const UniqueFd fd = listener.accept(Deadline::after(kStopLook));
-        handshake_as_server(
-            fd.get(), settings_, [](const Claims&) { return std::nullopt; }, Deadline::after(kAttemptTimeout));
-      } catch (const Error&) {  // nobody came, or somebody who does not belong to the job
+        acceptor_->next(Deadline::after(kStopLook));
+      } catch (const Error&) {  // no descriptors: whoever comes tries again
+        std::this_thread::sleep_for(kStopLook);
       }
     }
   }
 
-  const HandshakeSettings settings_;
-  std::vector<std::optional<Listener>> listeners_;
-  std::atomic<bool> stopping_{false};
-  std::vector<std::thread> threads_;
+  std::vector<std::uint16_t> ports_;
+  std::optional<Acceptor> acceptor_;
+  std::jthread thread_;  // last member: it must end first
 };
 
-// The round trip of a connection to the rank that should be there.
+// The round trip of a connection to the rank that should be there. One that breaks off in its handshake is made again:
+// there may be a crowd of strangers.
 std::optional<Duration> attempt(HandshakeSettings settings, int rank, const Endpoint& endpoint) {
-  try {
-    const Deadline deadline = Deadline::after(kAttemptTimeout);
-    const TimePoint start = steady_clock().now();
-    const UniqueFd fd = connect_tcp(endpoint, ConnectRetry::never, deadline);
-    const Duration round_trip = steady_clock().now() - start;
-    const Claims claims = handshake_as_client(fd.get(), settings, deadline);
-    if (claims.rank == rank && claims.text == kPurpose) return round_trip;
-  } catch (const Error&) {  // not reachable, or not the one
+  const Deadline deadline = Deadline::after(kAttemptTimeout);
+  while (!deadline.expired()) {
+    bool is_connected = false;
+    try {
+      const TimePoint start = steady_clock().now();
+      const UniqueFd fd = connect_tcp(endpoint, ConnectRetry::never, deadline);
+      const Duration round_trip = steady_clock().now() - start;
+      is_connected = true;
+      const Claims claims = handshake_as_client(fd.get(), settings, deadline);
+      if (claims.rank == rank && claims.text == kPurpose) return round_trip;
+      return std::nullopt;
+    } catch (const Error& error) {
+      if (!is_connected || error.kind() != ErrorKind::peer_lost) return std::nullopt;  // not reachable, or not the one
+    }
+    std::this_thread::sleep_for(kRetryPause);
   }
   return std::nullopt;
 }

@@ -11,11 +11,13 @@
 
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/environment.h"
+#include "lockstep/base/error.h"
 #include "lockstep/net/token.h"
 #include "lockstep/store/store.h"
 
 namespace lockstep {
 
+class PeerWatch;
 class StoreServer;
 
 // A library that has started the ranks and can carry a word from rank 0 to the others before they have met, as MPI can.
@@ -41,6 +43,8 @@ struct JoinOptions {
   std::function<Bootstrap()> bootstrap;
   // From start to everyone present.
   Duration timeout = std::chrono::minutes(5);
+  // After so long the log says for whom this process waits, and then ever more rarely.
+  Duration notice_after = std::chrono::seconds(30);
 };
 
 struct Interface {
@@ -55,6 +59,7 @@ struct Member {
   std::string node_id;  // equal exactly for processes that can share memory
   std::string address;  // numeric address at which peers reach this process; loopback if all share one node
   int pid = 0;
+  std::uint64_t process_start = 0;         // tells its process from a later one with its pid; 0 if it is not known
   std::vector<Interface> interfaces = {};  // of which one is to be chosen, the preferred one first; see probe.h
 };
 
@@ -76,6 +81,7 @@ struct Membership {
   std::shared_ptr<Store> store;  // this world's own part of the job's store: keys need no prefix; never null
   // Set on rank 0 if it hosts the store of the others; the store ends with it.
   std::shared_ptr<StoreServer> hosted;
+  std::shared_ptr<PeerWatch> watch;  // sees ranks die until finish_joining()
 };
 
 // Joins and waits until all ranks are there. With nothing set anywhere: a world of one, over a memory store.
@@ -96,7 +102,14 @@ struct Membership {
 // Errors within seconds, naming both sides: duplicate rank (the first claimant goes on), different world sizes (on
 // every rank), other generation, protocol version or channel (Error{invalid_argument}), wrong token
 // (Error{unauthorized}). Error{timeout} names the ranks that did not come;
-// ranks that come after that get Error{aborted}.
+// ranks that come after that get Error{aborted}. A rank that dies once it has begun to join, or until
+// finish_joining(), is Error{peer_lost} on all others: at once for those on its machine, within 3 s for the rest.
 Membership join(const JoinOptions& options, const Environment& environment);
+
+// What comes after join(), once the ranks have connected. Called by all of them; gives back what joining has needed.
+// The rank that hosts the store waits there for the others, so that it may leave right afterwards.
+void finish_joining(const Membership& membership, Deadline deadline) noexcept;
+// Instead of finish_joining(): the other ranks, as far as they still connect, end with this error. Blocks for a moment.
+void abandon_joining(const Membership& membership, const Error& error) noexcept;
 
 }  // namespace lockstep

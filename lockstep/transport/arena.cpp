@@ -146,6 +146,16 @@ std::optional<Stall> Arena::lost_peer(const std::function<bool(int)>& waiting_fo
   return std::nullopt;
 }
 
+Stall Arena::stall_so_far(Stall::Cause cause, const std::function<bool(int)>& waiting_for, Duration waited) const {
+  Stall stall;
+  stall.cause = cause;
+  stall.elapsed_seconds = seconds(waited);
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer != rank_ && waiting_for(peer)) stall.missing.push_back(peer);
+  }
+  return stall;
+}
+
 char Arena::peer_state(int rank) const { return process_state(peers_[static_cast<std::size_t>(rank)].pid); }
 
 bool Arena::warn_of_stopped(const std::function<bool(int)>& waiting_for, Duration waited) const {
@@ -195,8 +205,12 @@ void Arena::await_slowly(const std::function<bool()>& ready, const std::function
   }
   RankControl& mine = control(rank_);
   TimePoint look = start + kStoppedAfter;  // for stopped peers, until one is found
+  WaitReports reports(first_report_);
   for (;;) {
     if (now >= look) look = warn_of_stopped(waiting_for, now - start) ? TimePoint::max() : now + kStoppedPeriod;
+    if (reports.is_due(now - start)) {
+      log_warning(explain(stall_so_far(Stall::Cause::none, waiting_for, now - start)).what());
+    }
     if (auto stall = lost_peer(waiting_for)) {
       stall->elapsed_seconds = seconds(steady_clock().now() - start);
       stop(explain(*stall));
@@ -213,12 +227,7 @@ void Arena::await_slowly(const std::function<bool()>& ready, const std::function
     if (done || ready()) return;
     check_abort();
     if (deadline.expired(now)) {
-      Stall stall;
-      stall.elapsed_seconds = seconds(now - start);
-      for (int peer = 0; peer < size_; ++peer) {
-        if (peer != rank_ && waiting_for(peer)) stall.missing.push_back(peer);
-      }
-      stop(explain(stall));
+      stop(explain(stall_so_far(Stall::Cause::deadline, waiting_for, now - start)));
     }
   }
 }

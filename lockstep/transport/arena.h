@@ -17,6 +17,7 @@
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/process_watch.h"
+#include "lockstep/base/wait_reports.h"
 #include "lockstep/transport/abort_record.h"
 #include "lockstep/transport/arena_heap.h"
 #include "lockstep/transport/arena_layout.h"
@@ -39,9 +40,9 @@ struct ArenaPeer {
 
 // Why a wait ends without success.
 struct Stall {
-  enum class Cause { deadline, died, left } cause = Cause::deadline;
-  int peer = -1;               // who died or left
-  std::vector<int> missing;    // for whom the wait was, at a deadline
+  enum class Cause { deadline, died, left, none } cause = Cause::deadline;  // none: it goes on
+  int peer = -1;                                                            // who died or left
+  std::vector<int> missing;    // for whom the wait was, at a deadline or so far
   double elapsed_seconds = 0;  // of this wait
 };
 
@@ -94,8 +95,11 @@ class Arena {
   // Spins, yields, then sleeps until ready() is true; yields at once if a rank that it waits for, one for which
   // waiting_for(rank) is true, shares its core. Throws the abort record's error. When the deadline passes, or a
   // rank for which waiting_for(rank) is true has died or left, it records and throws what explain(stall) makes of it.
+  // Who waits for long logs that text now and then.
   template <class Ready, class WaitingFor, class Explain>
   void await(Ready&& ready, WaitingFor&& waiting_for, Explain&& explain, Deadline deadline) const;
+
+  void set_first_report(Duration first) { first_report_ = first; }
 
   // In which process this arena can be used.
   const Birthplace& birthplace() const { return birthplace_; }
@@ -115,6 +119,7 @@ class Arena {
   // Called when this rank begins to wait in earnest.
   void leave_shared_core(const std::function<bool(int)>& waiting_for) const;
   std::optional<Stall> lost_peer(const std::function<bool(int)>& waiting_for) const;
+  Stall stall_so_far(Stall::Cause cause, const std::function<bool(int)>& waiting_for, Duration waited) const;
   // Whether it has warned of a peer that is stopped.
   bool warn_of_stopped(const std::function<bool(int)>& waiting_for, Duration waited) const;
   void await_slowly(const std::function<bool()>& ready, const std::function<bool(int)>& waiting_for,
@@ -132,6 +137,7 @@ class Arena {
   std::byte* segments_;
   std::size_t segment_bytes_;
   std::shared_ptr<ArenaHeap> heap_;
+  Duration first_report_ = Duration::max();
   mutable int shared_waits_ = 0;  // for ranks on this core, since it was last looked whether to leave it
 };
 

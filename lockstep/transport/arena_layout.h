@@ -27,6 +27,17 @@ inline constexpr std::size_t kSlotPayloadBytes = 16 * 1024;
 inline constexpr std::size_t kStagingBytes = 1 << 20;
 inline constexpr std::uint32_t kStagingBuffers = 3;
 inline constexpr std::size_t kSignatureBytes = 40;
+inline constexpr std::size_t kLabelNameBytes = 120;
+inline constexpr std::size_t kLabelFailureBytes = 640;
+
+// What a rank says of its collective in words, for errors only: what its signature has a hash of, and what failed on it
+// before. Written where there is something to say.
+struct SlotLabel {
+  std::uint32_t sequence;  // low half, of the collective that it belongs to
+  std::uint32_t reserved;
+  std::byte name[kLabelNameBytes];  // a FlightName
+  char failure[kLabelFailureBytes];
+};
 
 // One collective of one rank. The first cache line is all that the smallest messages need.
 struct alignas(kCacheLine) Slot {
@@ -35,6 +46,7 @@ struct alignas(kCacheLine) Slot {
   std::byte signature[kSignatureBytes];
   std::byte inlined[kInlineBytes];
   std::byte payload[kSlotPayloadBytes];
+  alignas(kCacheLine) SlotLabel label;
 };
 static_assert(offsetof(Slot, payload) == kCacheLine);
 

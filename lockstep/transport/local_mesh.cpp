@@ -156,7 +156,7 @@ class LocalMesh final : public Mesh {
   }
 
   Error lost(int peer) const {
-    return Error(ErrorKind::peer_lost, fmt::format("rank {} has left", peer), {.rank = rank_, .peer = peer});
+    return Error(ErrorKind::peer_lost, fmt::format("rank {} has left the group", peer), {.rank = rank_, .peer = peer});
   }
 
   const std::shared_ptr<Network> network_;

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "lockstep/base/checked.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
@@ -24,6 +25,7 @@ constexpr std::size_t kHugePage = std::size_t{2} << 20;
 // What begins a report that a member cannot take part, and why: the system will not have it, or something is damaged.
 constexpr char kFailed = '!';
 constexpr char kDamaged = '?';
+constexpr char kDeath = '#';  // in front of the number of a member that the first one has seen die
 constexpr Duration kReportTimeout = std::chrono::seconds(1);
 constexpr Duration kLivenessPeriod = std::chrono::milliseconds(50);  // how often who waits looks for dead peers
 
@@ -128,8 +130,17 @@ std::string await_invitation(const SharedArenaSpec& spec, const ArenaPeer& creat
   }
 }
 
+// Who leaves because of a death must not be taken for the one who died.
+void check_deaths(const SharedArenaSpec& spec, const std::string& text) {
+  if (text.empty() || text.front() != kDeath) return;
+  const Origin origin("word of a death", 0);
+  const std::int64_t who = checked_decimal(std::string_view(text).substr(1), "rank", origin);
+  throw died(spec, checked_rank(who, static_cast<int>(spec.members.size()), origin));
+}
+
 Mapping attach_or_report(const SharedArenaSpec& spec, const ArenaPeer& creator, Store& store, Deadline deadline) {
   const std::string text = await_invitation(spec, creator, store, deadline);
+  check_deaths(spec, text);
   if (!text.empty() && text.front() == kFailed) {
     throw cannot_make(spec, text.substr(1));
   }
@@ -140,7 +151,10 @@ Mapping attach_or_report(const SharedArenaSpec& spec, const ArenaPeer& creator, 
     return mapping;
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::internal && error.kind() != ErrorKind::corrupt_data) throw;
-    if (creator.process.has_ended()) throw died(spec, 0);
+    if (creator.process.has_ended()) {
+      check_deaths(spec, store.get(key_of(spec), std::min(deadline, Deadline::after(kReportTimeout))));
+      throw died(spec, 0);
+    }
     report = (error.kind() == ErrorKind::corrupt_data ? kDamaged : kFailed) + std::string(error.what());
   }
   store.set(report_key(spec, spec.rank), report, deadline);
@@ -205,15 +219,29 @@ void await_reports(const SharedArenaSpec& spec, const std::vector<ArenaPeer>& pe
   for (int rank = 1; rank < size; ++rank) store.remove(report_key(spec, rank), deadline);
 }
 
+void tell_death(const SharedArenaSpec& spec, int who, Store& store) {
+  try {
+    store.set(key_of(spec), kDeath + std::to_string(who), Deadline::after(kReportTimeout));
+  } catch (const Error&) {  // the store is gone, too
+  }
+}
+
 }  // namespace
 
 std::unique_ptr<Arena> make_shared_arena(const SharedArenaSpec& spec, Store& store, Deadline deadline) {
-  std::vector<ArenaPeer> peers = watch(spec);
+  std::vector<ArenaPeer> peers;
   std::shared_ptr<Mapping> mapping;
   if (spec.rank == 0) {
-    mapping = std::make_shared<Mapping>(create(spec, store, deadline));
-    await_reports(spec, peers, *mapping, store, deadline);
+    try {
+      peers = watch(spec);
+      mapping = std::make_shared<Mapping>(create(spec, store, deadline));
+      await_reports(spec, peers, *mapping, store, deadline);
+    } catch (const Error& error) {
+      if (error.kind() == ErrorKind::peer_lost && error.detail().peer > 0) tell_death(spec, error.detail().peer, store);
+      throw;
+    }
   } else {
+    peers = watch(spec);
     mapping = std::make_shared<Mapping>(attach_or_report(spec, peers[0], store, deadline));
   }
   auto made = std::make_unique<Arena>(std::move(mapping), spec.rank, std::move(peers), "shared memory");

@@ -57,6 +57,7 @@ class Connector {
   Connector(const TcpMeshSettings& settings, Store& store, Deadline deadline)
       : settings_(settings), store_(store), deadline_(deadline), links_(static_cast<std::size_t>(settings.size)) {
     for (TcpLink& link : links_) link.data.resize(static_cast<std::size_t>(settings.connections));
+    link(settings.rank).who = to_string(local_claims(settings.rank, settings.size, settings.generation));
     for (const int neighbour : settings.node.ranks) link(neighbour).data.clear();
   }
 

@@ -36,12 +36,10 @@ def train_with_workers(rank, size):
     torch.manual_seed(rank)
     model = DistributedDataParallel(torch.nn.Linear(4, 2))
     data = TensorDataset(torch.randn(24, 4))
-    for persistent in (False, True):
-        loader = DataLoader(data, batch_size=4, num_workers=2, persistent_workers=persistent,
-                            multiprocessing_context="fork")
-        for _ in range(2):
-            for (batch,) in loader:
-                model(batch).sum().backward()
+    loader = DataLoader(data, batch_size=4, num_workers=2, multiprocessing_context="fork")
+    for _ in range(2):  # the workers of the first are gone in the second
+        for (batch,) in loader:
+            model(batch).sum().backward()
     dist.barrier()
     return model.module.weight.grad.tolist()
 
@@ -81,11 +79,13 @@ def saving_beside(rank, size, folder):
 
 
 class ProcessesTest(unittest.TestCase):
+    # fault: 49
     def test_workers_of_a_loader(self):
         for size in (2, 4):
             ours, gloo = (run_ranks(size, train_with_workers, backend) for backend in ("lockstep", "gloo"))
             torch.testing.assert_close(torch.tensor(ours), torch.tensor(gloo))
 
+    # fault: 49
     def test_a_forked_child_cannot_use_a_group_and_ends_without_disturbing_it(self):
         for codes, sums in run_ranks(2, forked_children):
             self.assertEqual(codes, [7, 0, 0])

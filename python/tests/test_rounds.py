@@ -49,6 +49,7 @@ def job_over(port, rank, size):
 
 
 class RoundsTest(unittest.TestCase):
+    # fault: 42
     def test_a_store_that_earlier_starts_have_used(self):
         store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
@@ -107,6 +108,7 @@ class RoundsTest(unittest.TestCase):
         errors = meet(store, [(1, 2), (1, 2)], SHORT)
         self.assertEqual(len([error for error in errors if "rank 1 is taken" in str(error)]), 1)
 
+    # fault: 44
     def test_sizes_that_differ(self):
         for error in meet(dist.HashStore(), [(0, 2), (1, 3)]):
             self.assertIsInstance(error, ValueError)
@@ -132,6 +134,7 @@ class RoundsTest(unittest.TestCase):
             self.assertIn("set on rank 0 and not on this rank", with_token({0})[1])
             self.assertIn("set on this rank and not on rank 0", with_token({1})[1])
 
+    # fault: 14
     def test_a_store_that_does_not_answer(self):
         """Its server is stopped, not gone: no connection breaks."""
         reading, writing = os.pipe()
@@ -163,6 +166,7 @@ class RoundsTest(unittest.TestCase):
 
 
 class TorchrunTest(unittest.TestCase):
+    # fault: 42
     def test_restarts_over_one_store(self):
         """Two nodes, of which each counts restarts for itself; the store is the launcher's and stays."""
         program = """

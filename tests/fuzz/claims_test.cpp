@@ -1,6 +1,8 @@
 #include <doctest/doctest.h>
 
 #include <stdexcept>
+#include <utility>
+#include <vector>
 
 #include "lockstep/base/checked.h"
 #include "lockstep/rendezvous/claim.h"
@@ -21,6 +23,7 @@ Claim claim(int rank) {
   claim.member.node_id = "node 1";
   claim.member.address = "10.0.0.1";
   claim.member.pid = 811;
+  claim.member.process_start = 171;
   claim.member.interfaces = {{"eth0", "10.0.0.1"}, {"eth1", "10.1.0.1"}};
   claim.size = kRanks;
   claim.process = "12345678";
@@ -39,10 +42,27 @@ TEST_CASE("claims of a rendezvous") {
              }});
 }
 
+TEST_CASE("members of a world that has met") {
+  std::vector<Claim> all;
+  for (int rank = 0; rank < kRanks; ++rank) all.push_back(claim(rank));
+  fuzz::run({.name = "members of a world", .seeds = {encode_members(all)}, .parse = [](ByteView bytes) {
+               const std::vector<Claim> told = decode_members(bytes);
+               for (std::size_t i = 0; i < told.size(); ++i) {
+                 if (std::cmp_not_equal(told[i].member.rank, i)) throw std::logic_error("a rank out of place");
+                 if (std::cmp_not_equal(told[i].size, told.size())) throw std::logic_error("a world of another size");
+               }
+             }});
+}
+
 TEST_CASE("why a world failed") {
   fuzz::run({.name = "why a world failed",
-             .seeds = {encode_failure(ErrorKind::aborted, "rank 0 has given up")},
-             .parse = [](ByteView bytes) { to_string(decode_failure(bytes).kind()); }});
+             .seeds = {encode_failure(ErrorKind::aborted, "rank 0 has given up", 0),
+                       encode_failure(ErrorKind::peer_lost, "a rank has died", -1)},
+             .parse = [](ByteView bytes) {
+               const Error error = decode_failure(bytes, 2);
+               checked_error_kind(static_cast<int>(error.kind()), "the test");
+               checked_rank_or_none(error.detail().peer, kMostRanks, "the test");
+             }});
 }
 
 TEST_CASE("invitations to shared memory") {

@@ -23,11 +23,13 @@ Bytes recording() {
   {
     FlightRecorder recorder(FlightMemory::make_file(path, {.rank = 1, .world_size = 2, .job_id = "job"}));
     const FlightLog log(recorder, "world", 1, 2);
+    recorder.add_name(2, "end of epoch");
+    recorder.add_name(3, "gradients bucket 0 (fc.weight) of backward");
     for (std::uint64_t i = 1; i <= 5; ++i) {
       FlightRecord record;
       record.set_operation("all_reduce");
       record.set_reduction("sum");
-      record.sequence = record.count = i;
+      record.sequence = record.count = record.name = i;
       FlightTicket ticket = log.start(record);
       if (i < 4) log.finish(ticket);
       if (i == 4) log.fail(ticket, Error(ErrorKind::timeout, "late", {.peer = 0}));
@@ -44,8 +46,8 @@ Bytes recording() {
 TEST_CASE("flight files") {
   const Bytes whole = recording();
   const std::size_t header = sizeof(flight::FlightHeader), slots = 8 * sizeof(flight::Slot);
-  const Bytes parts =
-      whole.substr(0, header) + whole.substr(flight::kGroupsOffset, slots) + whole.substr(flight::kSlotsOffset, slots);
+  const Bytes parts = whole.substr(0, header) + whole.substr(flight::kGroupsOffset, slots) +
+                      whole.substr(flight::kSlotsOffset, slots) + whole.substr(flight::kNamesOffset, slots);
   Bytes file = whole;
   fuzz::run({.name = "flight files",
              .seeds = {parts},
@@ -59,6 +61,7 @@ TEST_CASE("flight files") {
                    file.replace(0, header, padded, 0, header);
                    file.replace(flight::kGroupsOffset, slots, padded, header, slots);
                    file.replace(flight::kSlotsOffset, slots, padded, header + slots, slots);
+                   file.replace(flight::kNamesOffset, slots, padded, header + 2 * slots, slots);
                    const ByteView seen = ByteView(file).substr(0, bytes.size() < header ? bytes.size() : file.size());
                    // Every third one changed while it was read.
                    const ByteView before = !bytes.empty() && bytes.back() % 3 == 0 ? ByteView(whole) : seen;

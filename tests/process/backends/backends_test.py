@@ -78,7 +78,8 @@ class Contract(unittest.TestCase):
                     if size == 1:
                         self.assertEqual(lines[1:], ["done"])
                         continue
-                    self.assertRegex(lines[1], r"^error desync .*rank 1 in all_reduce\(sum\) #\d+ of 0 float32")
+                    self.assertRegex(lines[1], r"^error desync .*rank 1 \(host \S+, pid \d+\) in "
+                                               r"all_reduce\(sum\) #\d+ of 0 float32")
                     self.assertIn("of 1 float32", lines[1])
                     self.assertEqual(ranks.codes[rank], 3)
 

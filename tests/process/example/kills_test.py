@@ -96,6 +96,7 @@ class KillsTest(unittest.TestCase):
 
 
 class Rank(KillsTest):
+    # fault: 1, 2, 3
     def test_the_launcher_names_the_killed_rank_and_nothing_is_left(self):
         taken = []
         for turn, at, transport in self.moments():
@@ -129,6 +130,7 @@ class Rank(KillsTest):
 
 
 class Launcher(KillsTest):
+    # fault: 9
     def test_nothing_is_left_when_the_launcher_is_killed(self):
         taken = []
         for turn, at, transport in self.moments():

@@ -1,5 +1,5 @@
 """Processes that die, stand still or are cut off while ranks join and all-reduce:
-faults_test.py <faults_rank> <chaos_proxy> Killed|Store
+faults_test.py <faults_rank> <chaos_proxy> <clock_jump library> Killed|Store|Clock
 """
 
 import os
@@ -10,6 +10,7 @@ import secrets
 import select
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -18,7 +19,9 @@ import unittest
 
 RANK = ""
 PROXY = ""
-SLACK = float(os.environ.get("LOCKSTEP_TEST_SLACK", "1"))  # seconds, for a busy machine
+CLOCK_JUMP = ""
+# Seconds, for a busy machine; who is told nothing waits for longer.
+SLACK = float(os.environ.get("LOCKSTEP_TEST_SLACK", "5"))
 KILLS = int(os.environ.get("LOCKSTEP_TEST_KILLS", "12"))  # of each kind
 
 
@@ -78,12 +81,12 @@ class Process:
 class Job:
     """A store and its ranks, each a process."""
 
-    def __init__(self, size, transport, timeout=20.0, proxy=None):
+    def __init__(self, size, transport, timeout=20.0, proxy=None, more=None):
         self.folder = tempfile.mkdtemp()
         token = os.path.join(self.folder, "token")
         with open(os.open(token, os.O_CREAT | os.O_WRONLY, 0o600), "w") as file:
             file.write(secrets.token_hex(32) + "\n")
-        environment = {**os.environ, "LOCKSTEP_TOKEN_FILE": token}
+        environment = {**os.environ, "LOCKSTEP_TOKEN_FILE": token, **(more or {})}
         environment.pop("LOCKSTEP_TOKEN_FD", None)
         self.store = Process([RANK, "store"], environment)
         self.address = self.store.line()
@@ -121,6 +124,7 @@ class Killed(unittest.TestCase):
     def check_kills(self, transport):
         moment = random.Random(7)
         before = shared_memory_names()
+        late = []
         for _ in range(KILLS):
             with Job(3, transport) as job:
                 job.wait_until_running()
@@ -132,11 +136,13 @@ class Killed(unittest.TestCase):
                     if number == victim:
                         continue
                     line = rank.last_line()
-                    # Death is noticed in 0.25 s at most.
-                    self.assertLess(time.monotonic() - start, 0.25 + SLACK)
+                    late.append(time.monotonic() - start)
+                    self.assertLess(late[-1], 0.25 + SLACK)
                     self.assertRegex(line, r"^failed peer_lost after .*all_reduce")
                     self.assertRegex(line, rf"rank {victim} \(host .*, pid {job.ranks[victim].pid}\)")
         self.assertEqual(shared_memory_names(), before)
+        # Death is noticed in 0.25 s at most; now and then a busy machine takes longer.
+        self.assertLess(statistics.median(late), 0.25 + SLACK / 5)
 
     def test_in_the_middle_of_all_reduces_over_shared_memory(self):
         self.check_kills("shared_memory")
@@ -168,6 +174,10 @@ class Store(unittest.TestCase):
         rank.order("store")
         return rank.line()
 
+    def count(self, rank):
+        rank.order("count")
+        return int(rank.line().split()[1])
+
     def test_collectives_go_on_without_the_store_whose_verbs_fail_at_once(self):
         for transport in ("shared_memory", "tcp"):
             with Job(3, transport) as job:
@@ -180,12 +190,10 @@ class Store(unittest.TestCase):
                 self.assertLess(seconds, 0.1 + SLACK)
                 self.assertIn(f"the store server at {job.address} is gone", line)
                 self.assertRegex(line, rf"the launcher \(host .*, pid {job.store.pid}\), which hosts it, has ended")
-                counts = []
-                for _ in range(2):
-                    job.ranks[2].order("count")
-                    counts.append(int(job.ranks[2].line().split()[1]))
-                    time.sleep(0.2)
-                self.assertGreater(counts[1], counts[0])
+                first = self.count(job.ranks[2])
+                end = time.monotonic() + 20
+                while self.count(job.ranks[2]) == first:
+                    self.assertLess(time.monotonic(), end, "the collectives stand still")
 
     def test_a_frozen_store_holds_nobody_longer_than_the_deadline(self):
         with Job(3, "shared_memory") as job:
@@ -210,8 +218,32 @@ class Store(unittest.TestCase):
                 self.assertEqual([self.ask(rank) for rank in job.ranks], ["stored"] * 3)
 
 
+class Clock(unittest.TestCase):
+    """The wall clock jumps a day forth and back with every look at it."""
+
+    def test_a_job_neither_ends_nor_waits_for_a_wall_clock_that_jumps(self):
+        jumps = {"LD_PRELOAD": CLOCK_JUMP}
+        looks = "import time; print(abs(time.time() - time.time()) > 86400)"
+        self.assertEqual(subprocess.run([sys.executable, "-c", looks], env={**os.environ, **jumps}, text=True,
+                                        capture_output=True, check=True).stdout.strip(), "True")
+        for transport in ("shared_memory", "tcp"):
+            with Job(3, transport, more=jumps) as job:
+                start = time.monotonic()
+                job.wait_until_running()
+                self.assertLess(time.monotonic() - start, 5 + SLACK)
+                job.ranks[1].order("store")
+                self.assertEqual(job.ranks[1].line(), "stored")
+                job.ranks[2].order("count")
+                self.assertTrue(job.ranks[2].line().startswith("rounds "))
+                start = time.monotonic()
+                job.ranks[0].process.kill()
+                self.assertRegex(job.ranks[1].last_line(), r"^failed peer_lost after .*rank 0 \(host")
+                self.assertLess(time.monotonic() - start, 0.25 + SLACK)
+
+
 if __name__ == "__main__":
     RANK = sys.argv.pop(1)
     PROXY = sys.argv.pop(1)
+    CLOCK_JUMP = sys.argv.pop(1)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     unittest.main(verbosity=2)

@@ -16,7 +16,9 @@
 
 #include "lockstep/collective/arena_engine.h"
 #include "lockstep/collective/link_engine.h"
+#include "lockstep/rendezvous/peer_watch.h"
 #include "lockstep/rendezvous/rendezvous.h"
+#include "lockstep/rendezvous/watched_store.h"
 #include "lockstep/store/store_server.h"
 #include "lockstep/store/tcp_store.h"
 #include "lockstep/transport/shared_arena.h"
@@ -48,18 +50,21 @@ int host_store() {
 }
 
 std::unique_ptr<Engine> make_engine(const Membership& membership, const std::string& transport, Deadline deadline) {
+  WatchedStore store(membership.store, membership.watch);
   if (transport == "tcp") {
-    const TcpMeshSettings settings{.rank = membership.rank,
-                                   .size = membership.size,
-                                   .generation = membership.generation,
-                                   .job_id = membership.job_id,
-                                   .token = membership.token,
-                                   .name = "faults"};
-    return std::make_unique<LinkEngine>(connect_tcp_mesh(settings, *membership.store, deadline), 0);
+    TcpMeshSettings settings{.rank = membership.rank,
+                             .size = membership.size,
+                             .generation = membership.generation,
+                             .job_id = membership.job_id,
+                             .token = membership.token,
+                             .name = "faults"};
+    settings.check_alive = [&] { membership.watch->check(deadline); };
+    return std::make_unique<LinkEngine>(connect_tcp_mesh(settings, store, deadline), 0);
   }
   SharedArenaSpec spec{.name = "faults", .rank = membership.rank, .members = {}, .options = {}};
-  for (const Member& member : membership.members) spec.members.push_back({to_string(member), member.pid});
-  return std::make_unique<ArenaEngine>(make_shared_arena(spec, *membership.store, deadline));
+  for (const Member& member : membership.members)
+    spec.members.push_back({to_string(member), member.pid, member.process_start});
+  return std::make_unique<ArenaEngine>(make_shared_arena(spec, store, deadline));
 }
 
 void check_round(Engine& engine, int round, Duration timeout) {
@@ -112,6 +117,7 @@ int be_rank(char** arguments) {
     options.store = std::make_shared<TcpStore>(parse_endpoint(arguments[3]), settings);
     const Membership membership = join(options, [](const char*) -> const char* { return nullptr; });
     const auto engine = make_engine(membership, arguments[2], Deadline::after(timeout));
+    finish_joining(membership, Deadline::after(timeout));
     say("joined");
     for (int round = 0;; ++round) {
       check_round(*engine, round, timeout);

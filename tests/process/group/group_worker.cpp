@@ -1,6 +1,6 @@
 // One rank of a test with real processes:
-//   group_worker barriers N | all_reduce ELEMENTS | wait_for RANK | throw RANK | mismatch | sums | parts | train STEPS
-//                | lockstep_mode SHARDS
+//   group_worker barriers N | all_reduce ELEMENTS | wait_for RANK | throw RANK | uncaught RANK | refuse RANK
+//                | mismatch | sums | parts | train STEPS | lockstep_mode SHARDS
 //   group_worker host SCENARIO [NUMBER]   for each line "RANK PORT" of standard input, forks a rank of a job of two
 // TEST_JOIN_MS and TEST_CALL_MS bound joining and each collective. Every line begins with the rank. A failure is
 // printed as "error <kind> <monotonic seconds> <seconds in the call> <text>"; the exit status is then 3.
@@ -9,6 +9,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
 #include <torch/nn/modules/linear.h>
@@ -20,6 +21,7 @@
 #include <iostream>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "lockstep/base/clock.h"
@@ -89,8 +91,30 @@ void throw_in(const World& world, int thrower) {
   }
 }
 
+// Nobody catches it.
+void throw_from_thread(const World& world, int thrower) {
+  for (;;) {
+    collective([&] { world.barrier(); });
+    if (world.rank() == thrower) std::thread([] { throw std::runtime_error("a mistake in a thread"); }).join();
+  }
+}
+
+void refuse(const World& world, int odd) {
+  for (;;) {
+    collective([&] { world.barrier(); });
+    collective([&] { world.group().all_reduce(world.rank() == odd ? at::Tensor() : at::zeros({4})); });
+  }
+}
+
 void mismatch(const World& world) {
-  collective([&] { world.group().all_reduce(at::zeros({4 + world.rank()})); });
+  try {
+    collective([&] { world.group().all_reduce(at::zeros({4 + world.rank()})); });
+  } catch (const Error& error) {
+    const at::Tensor ones = at::ones({4});
+    world.group().all_reduce(ones);
+    require(at::equal(ones, at::full({4}, 1.0 * world.size())), "a wrong sum afterwards");
+    throw;
+  }
 }
 
 void sums(const World& world) {
@@ -191,6 +215,8 @@ void run(const std::string& scenario, std::int64_t number) {
   if (scenario == "all_reduce") return all_reduce_for_ever(world, number);
   if (scenario == "wait_for") return wait_for(world, static_cast<int>(number));
   if (scenario == "throw") return throw_in(world, static_cast<int>(number));
+  if (scenario == "uncaught") return throw_from_thread(world, static_cast<int>(number));
+  if (scenario == "refuse") return refuse(world, static_cast<int>(number));
   if (scenario == "mismatch") return mismatch(world);
   if (scenario == "sums") return sums(world);
   if (scenario == "parts") return parts(world);

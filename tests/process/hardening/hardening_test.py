@@ -14,18 +14,21 @@ def read(program, *options):
 
 
 class HardeningTest(unittest.TestCase):
+    # fault: S11
     def test_programs_lie_at_random_addresses(self):
         for program in PROGRAMS:
             with self.subTest(program):
                 self.assertRegex(read(program, "--file-header"), r"Type:\s+DYN")
                 self.assertRegex(read(program, "--dynamic"), r"\(FLAGS_1\).*\bPIE\b")
 
+    # fault: S11
     def test_what_the_loader_writes_is_read_only_afterwards(self):
         for program in PROGRAMS:
             with self.subTest(program):
                 self.assertIn("GNU_RELRO", read(program, "--program-headers"))
                 self.assertRegex(read(program, "--dynamic"), r"BIND_NOW|\(FLAGS_1\).*\bNOW\b")
 
+    # fault: S11
     def test_no_memory_is_both_writable_and_executable(self):
         for program in PROGRAMS:
             with self.subTest(program):
@@ -35,6 +38,7 @@ class HardeningTest(unittest.TestCase):
                 for flags in re.findall(r"^\s+LOAD\s+(?:0x\w+\s+){5}([RWE ]+?)\s+0x", headers, re.M):
                     self.assertFalse("W" in flags and "E" in flags, headers)
 
+    # fault: S11
     def test_stacks_and_copies_are_checked(self):
         for program in PROGRAMS:
             with self.subTest(program):
@@ -42,6 +46,7 @@ class HardeningTest(unittest.TestCase):
                 self.assertIn("__stack_chk_fail", symbols)
                 self.assertRegex(symbols, r"\b__\w+_chk\b")
 
+    # fault: S11
     def test_libraries_are_not_looked_for_in_relative_places(self):
         for program in PROGRAMS:
             with self.subTest(program):

@@ -285,6 +285,7 @@ class FailureTest(RunTest):
             self.assertIn("rank 0 was stopped because of it", error)
             self.assertEqual(tree.survivors(), [])
 
+    # fault: 50
     def test_a_rank_that_ignores_sigterm_is_killed_after_the_timeout(self):
         script = "trap '' TERM; echo ready; if [ $RANK = 0 ]; then read go; exit 4; fi; while :; do sleep 1000; done"
         with Tree(shell(script, 2, "--shutdown-timeout", "0.4"), stdin=subprocess.PIPE) as tree:
@@ -351,10 +352,12 @@ class SignalTest(RunTest):
         self.assertIn(f"lockstep: SIG{name}: stopping 2 ranks (once more to kill)", error)
         self.assertIn(f"lockstep: stopped by SIG{name}\n", error)
 
+    # fault: 50
     def test_signals_reach_all_ranks(self):
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
             self.stop(number)
 
+    # fault: 50
     def test_a_second_sigint_kills_at_once(self):
         with Tree(shell("trap 'echo no' INT; echo ready; while :; do sleep 0.05; done", 2)) as tree:
             tree.read_lines(2)
@@ -423,6 +426,7 @@ class OrphanTest(RunTest):
             self.assertEqual(tree.wait_until_gone(1), [])
 
 
+    # fault: 9
     def test_a_job_inside_a_rank_ends_with_it(self):
         inner = f"exec {LOCKSTEP} run --nproc-per-node 2 sh -c '{self.CHILDREN} echo ready; wait'"
         for kill in (lambda tree: tree.process.kill(), lambda tree: os.kill(tree.pid, signal.SIGTERM)):
@@ -445,11 +449,13 @@ def limited(soft, hard):
 
 
 class DescriptorTest(RunTest):
+    # fault: 52
     def test_the_launcher_raises_its_own_limit_and_not_that_of_ranks(self):
         code, output, error = self.run_tree(shell("ulimit -Sn", 40), preexec_fn=limited(128, 1024))
         self.assertEqual(code, 0, error)
         self.assertEqual({line.split()[1] for line in output.splitlines()}, {"128"})
 
+    # fault: 52
     def test_a_hard_limit_that_is_too_low_is_told_with_the_remedy(self):
         code, _, error = self.run_tree(shell("true", 40), preexec_fn=limited(128, 128))
         self.assertEqual(code, 2)
@@ -458,6 +464,7 @@ class DescriptorTest(RunTest):
 
 
 class SecretTest(RunTest):
+    # fault: S1
     def test_the_token_is_in_no_argument_environment_or_output(self):
         # The token itself is in the descriptor that the rank inherits.
         script = "head -c 32 /dev/fd/$LOCKSTEP_TOKEN_FD | od -An -v -tx1 | tr -d ' \\n'; echo; cat"

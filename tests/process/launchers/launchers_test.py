@@ -208,6 +208,14 @@ class Slurm(Launched):
         self.expect_world(4)
         self.expect_said_once("rank 0 of 4, from Open MPI .*; the store is at n1:")
 
+    def test_mpi_carries_what_ranks_on_two_hosts_need(self):
+        need_backend_mpi(self)
+        home = "/nonexistent"  # and so no token that the hosts could share
+        self.slurm("salloc", "-N2", "-n2", "mpirun", "--allow-run-as-root", HELLO, LOCKSTEP_BACKEND="mpi", HOME=home)
+        self.expect_world(2)
+        self.assertIn("sees the sum 3 over mpi", self.said)
+        self.expect_said_once("rank 0 of 2, from MPI; the store is at 10.213.7.1:")
+
     def test_mpiexec_in_an_allocation(self):
         if shutil.which("mpiexec.hydra") is None:
             self.skipTest("mpiexec.hydra is not installed")

@@ -198,18 +198,3 @@ TEST_CASE("rank 0 names the ranks that did not come") {
   WorkerProcess worker = job.start(0, 3, {{"TEST_TIMEOUT_MS", "300"}});
   check_parts(worker.line(), {"error timeout", "rank 0 waited", "ranks 1 and 2 did not come"});
 }
-
-TEST_CASE("when rank 0 is killed while others wait, they learn it at once") {
-  const Job job;
-  WorkerProcess rank0 = job.start(0, 3);
-  WorkerProcess one = job.start(1, 3);
-  // When one of two is refused, the other has claimed the rank and waits for rank 2.
-  WorkerProcess two = job.start(1, 3);
-  const std::string early = two.line(300ms);
-  WorkerProcess& survivor = contains(early, "is taken") ? one : two;
-  if (!contains(early, "is taken")) CHECK(contains(one.line(), "is taken"));
-  rank0.send_signal(SIGKILL);
-  const TimePoint start = steady_clock().now();
-  check_parts(survivor.line(), {"error peer_lost", "is gone"});
-  CHECK(steady_clock().now() - start < 5s);
-}

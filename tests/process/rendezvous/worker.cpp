@@ -2,7 +2,8 @@
 //   worker join [URL]   joins, greets every other rank through the store, and ends
 //   worker hold [URL]   joins, then stays until its standard input ends
 //   worker serve        hosts a store on a free port, prints it, and stays until its standard input ends
-// TEST_TIMEOUT_MS bounds joining. An Error is printed as "error <kind>: <text>", and the exit status is then 3.
+// TEST_TIMEOUT_MS bounds joining; after TEST_NOTICE_MS it says, among its output, for whom it waits. An Error is
+// printed as "error <kind>: <text>", and the exit status is then 3.
 #include <unistd.h>
 
 #include <cstdio>
@@ -51,7 +52,12 @@ int run(const std::string& mode, const std::string& url) {
   options.init_method = url;
   const char* timeout = std::getenv("TEST_TIMEOUT_MS");
   options.timeout = std::chrono::milliseconds(timeout == nullptr ? 20000 : std::atoi(timeout));
+  if (const char* notice = std::getenv("TEST_NOTICE_MS")) {
+    ::dup2(STDOUT_FILENO, STDERR_FILENO);
+    options.notice_after = std::chrono::milliseconds(std::atoi(notice));
+  }
   const Membership world = join(options, [](const char* name) -> const char* { return std::getenv(name); });
+  finish_joining(world, Deadline::after(options.timeout));
   print_line("joined as rank " + std::to_string(world.rank) + " of " + std::to_string(world.size) + ", local rank " +
              std::to_string(world.local_rank) + " of " + std::to_string(world.local_size));
   mode == "hold" ? wait_for_end_of_input() : greet(world);

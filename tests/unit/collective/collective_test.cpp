@@ -53,10 +53,11 @@ TEST_CASE("a signature leaves out what does not matter to its operation") {
   CHECK(signature_of(gather, 1, 2) != signature_of(other, 1, 2));
 }
 
-TEST_CASE("a desync error shows both sides") {
+TEST_CASE("a desync error shows all sides, this rank's first") {
   const Signature mine{.sequence = 41, .count = 8, .kind = OpKind::all_reduce, .dtype = DType::f16};
   Signature theirs{.sequence = 41, .kind = OpKind::barrier};
-  const Error error = desync_error(0, mine, 2, theirs);
+  const auto error_of = [&] { return desync_error(0, {{2, "rank 2", theirs, {}}, {0, "rank 0", mine, {}}}); };
+  const Error error = error_of();
   CHECK(error.kind() == ErrorKind::desync);
   CHECK(error.detail().rank == 0);
   CHECK(error.detail().peer == 2);
@@ -64,14 +65,58 @@ TEST_CASE("a desync error shows both sides") {
   CHECK(error.detail().operation == "all_reduce");
   CHECK(std::string(error.what()) ==
         "ranks are in different collectives: rank 0 in all_reduce(sum) #41 of 8 float16; rank 2 in barrier #41 (all "
-        "ranks "
-        "must make the same calls in the same order)");
+        "ranks must make the same calls in the same order)");
+  CHECK(std::string(desync_error(3, {{0, "rank 0 (host a, pid 7)", mine, {.name = "loss", .failure = {}}},
+                                     {1, "rank 1", theirs, {.name = {}, .failure = "backward: no memory"}},
+                                     {2, "rank 2", mine, {}},
+                                     {3, "rank 3", mine, {}}})
+                        .what()) ==
+        "ranks are in different collectives: rank 3 in all_reduce(sum) #41 of 8 float16; rank 1 in barrier #41 (with "
+        "rank 3: 0, 2; all ranks must make the same calls in the same order); before that, rank 1 failed in backward: "
+        "no memory");
   theirs = mine;
   theirs.generation = 3;
-  CHECK(contains(desync_error(0, mine, 2, theirs).what(), "rank 2 in all_reduce(sum) #41 of 8 float16, generation 3"));
+  CHECK(contains(error_of().what(), "rank 2 in all_reduce(sum) #41 of 8 float16, generation 3"));
   theirs = mine;
   theirs.root = 256;  // an all_reduce has none
-  CHECK(contains(desync_error(0, mine, 2, theirs).what(), "damaged on its way"));
+  CHECK(contains(error_of().what(), "damaged on its way"));
+}
+
+TEST_CASE("ranks can go on unless they differ in what no program sets") {
+  const Signature mine{.sequence = 41, .count = 8, .kind = OpKind::all_reduce};
+  const auto with = [&](auto change) {
+    Signature theirs = mine;
+    change(theirs);
+    return can_go_on({{0, "rank 0", mine, {}}, {1, "rank 1", theirs, {}}});
+  };
+  CHECK(with([](Signature& s) { s.count = 9; }));
+  CHECK(with([](Signature& s) { s.name = 9; }));
+  CHECK(with([](Signature& s) { s.line = 9; }));
+  CHECK_FALSE(with([](Signature& s) { s.sequence = 9; }));
+  CHECK_FALSE(with([](Signature& s) { s.generation = 9; }));
+  CHECK_FALSE(with([](Signature& s) { s.root = 9; }));
+}
+
+TEST_CASE("any bit of a signature changes its check") {
+  const Signature signature{.sequence = 41, .count = 8, .name = 3, .kind = OpKind::all_reduce, .line = 12};
+  for (std::size_t bit = 0; bit < 8 * sizeof(Signature); ++bit) {
+    Signature damaged = signature;
+    reinterpret_cast<unsigned char*>(&damaged)[bit / 8] ^= static_cast<unsigned char>(1U << (bit % 8));
+    if (damaged.check == signature.check) CHECK(check_of(damaged) != check_of(signature));
+  }
+}
+
+TEST_CASE("calls that differ by their line alone are told by it") {
+  Signature mine{.sequence = 41, .count = 8, .kind = OpKind::all_reduce, .line = 12};
+  Signature theirs = mine;
+  theirs.line = 13;
+  CHECK(mine == theirs);
+  CHECK(is_other_line(theirs, mine));
+  CHECK(contains(desync_error(0, {{0, "rank 0", mine, {}}, {1, "rank 1", theirs, {}}}).what(),
+                 "rank 0 in all_reduce(sum) #41 of 8 uint8, called in line 12; rank 1 in all_reduce(sum) #41 of 8 "
+                 "uint8, called in line 13 (all ranks must"));
+  mine.kind = theirs.kind = OpKind::broadcast;  // its root may well have a branch of its own
+  CHECK_FALSE(is_other_line(theirs, mine));
 }
 
 TEST_CASE("arguments that cannot work are refused with the reason") {

@@ -160,7 +160,8 @@ TEST_CASE("a rank that stops in the middle is named with how far it came") {
   Mesh& half_dead = *meshes[1];
   LinkEngine engine(std::move(meshes[0]), 0);
   const Collective collective{.kind = OpKind::reduce_scatter, .dtype = DType::u8, .count = 50000};
-  const Signature signature = signature_of(collective, 1, 0);
+  Signature signature = signature_of(collective, 1, 0);
+  signature.check = check_of(signature);
   REQUIRE(half_dead.send_some(0, std::as_bytes(std::span(&signature, 1))) == sizeof signature);
   REQUIRE(half_dead.send_some(0, Buffer(1000)) == 1000);
   Buffer input(100000), output(50000);
@@ -179,7 +180,8 @@ TEST_CASE("a peer that sends a byte now and then does not extend the deadline") 
   LinkEngine engine(std::move(meshes[0]), 0);
   std::atomic<bool> over{false};
   std::jthread dribble([&] {
-    const Signature signature{.sequence = 1, .kind = OpKind::barrier};
+    Signature signature{.sequence = 1, .kind = OpKind::barrier};
+    signature.check = check_of(signature);
     const ByteSpan bytes = std::as_bytes(std::span(&signature, 1));
     for (std::size_t i = 0; i + 1 < bytes.size() && !over; ++i) {
       meshes[1]->send_some(0, bytes.subspan(i, 1));

@@ -60,7 +60,7 @@ TEST_CASE("ranks that leave on a desync leave nobody in the dark") {
     for (const auto& error : errors) {
       REQUIRE(error);
       CHECK_ERROR(error_of([&] { std::rethrow_exception(error); }), ErrorKind::desync, "name 0000000000000005",
-                  "name 0000000000000006", "rank 1 in ");
+                  "name 0000000000000006", "rank 1 (host ");
     }
   }
 }
@@ -77,7 +77,8 @@ TEST_CASE("a process that dies in the middle of an all_reduce is named by everyb
     if (rank == 2) {
       victim = connect_tcp_links(settings, store, soon());
       // It has sent its signature and part of its data to all when it dies.
-      const Signature signature{.sequence = 1, .count = memory.size(), .generation = 7, .kind = OpKind::all_reduce};
+      Signature signature{.sequence = 1, .count = memory.size(), .kind = OpKind::all_reduce, .generation = 7};
+      signature.check = check_of(signature);
       for (TcpLink& link : victim) {
         if (link.data.empty() || !link.data.front()) continue;
         send_all(link.data.front().get(), std::as_bytes(std::span(&signature, 1)), soon());

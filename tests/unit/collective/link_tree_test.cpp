@@ -198,7 +198,8 @@ TEST_CASE("a rank that stops in the middle is named by those who do not speak to
     engines.push_back(std::make_unique<LinkEngine>(std::move(meshes[rank]), 0, in_nodes(8, 2), kInTrees));
     engines.back()->set_lookout(&lookouts[rank]);
   }
-  const Signature signature = signature_of({.kind = OpKind::barrier}, 1, 0);
+  Signature signature = signature_of({.kind = OpKind::barrier}, 1, 0);
+  signature.check = check_of(signature);
   for (int rank = 0; rank < 7; ++rank) half_dead.send_some(rank, std::as_bytes(std::span(&signature, 1)));
   const auto errors = run_ranks(7, [&](int rank) { barrier(*engines[static_cast<std::size_t>(rank)], 300ms); });
   for (const auto& error : errors) {

@@ -1,22 +1,18 @@
 #include "lockstep/data/distributed_sampler.h"
 
 #include <doctest/doctest.h>
-#include <fcntl.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
 #include <iterator>
-#include <sstream>
 #include <string>
 
-#include "lockstep/base/unique_fd.h"
 #include "lockstep/data/index_sampler.h"
 #include "tests/support/command.h"
 #include "tests/support/expect_error.h"
-#include "tests/support/temporary_directory.h"
+#include "tests/support/standard_error_of.h"
 
 using namespace lockstep;
+using namespace lockstep::testing;
 
 static_assert(IndexSampler<DistributedSampler>);
 static_assert(IndexSampler<std::vector<std::int64_t>>);
@@ -36,23 +32,6 @@ Indices indices_of(std::size_t size, int replicas, int rank, const SamplerOption
   DistributedSampler sampler(size, replicas, rank, options);
   sampler.set_epoch(epoch);
   return one_pass(sampler);
-}
-
-// What `action` writes to standard error.
-template <class Action>
-std::string standard_error_of(Action action) {
-  const TemporaryDirectory directory;
-  const std::string path = directory / "stderr";
-  const UniqueFd saved(::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3));
-  {
-    const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
-    REQUIRE(::dup2(file.get(), STDERR_FILENO) == STDERR_FILENO);
-  }
-  action();
-  REQUIRE(::dup2(saved.get(), STDERR_FILENO) == STDERR_FILENO);
-  std::ostringstream text;
-  text << std::ifstream(path).rdbuf();
-  return text.str();
 }
 
 std::size_t count(const std::string& text, const std::string& part) {

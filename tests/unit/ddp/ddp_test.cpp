@@ -138,6 +138,10 @@ TEST_CASE("no_sync keeps gradients local, and the next synchronised backward ave
       model->zero_grad();
       model->forward(x(0), true).sum().backward();
       model->forward(x(1), true).sum().backward();
+      at::Tensor mean = model->left->weight.grad().clone();
+      CHECK_FALSE(same_on_all_ranks(group, mean));  // the bare module stays on its rank
+      group.all_reduce(mean, ReduceOp::avg);
+      CHECK(at::allclose(synced, mean));
     });
   }
 }

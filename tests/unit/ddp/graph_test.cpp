@@ -12,6 +12,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
+#include "tests/support/recomputed.h"
 #include "tests/unit/ddp/models.h"
 
 using namespace lockstep;
@@ -25,24 +26,6 @@ at::Tensor mean_over_ranks(const ProcessGroup& group, at::Tensor value) {
   return value;
 }
 
-// y = layer(x), computed again in backward instead of being kept.
-struct Recomputed : torch::autograd::Function<Recomputed> {
-  using Function = torch::nn::LinearImpl*;
-  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, std::int64_t layer) {
-    context->save_for_backward({x});
-    context->saved_data["layer"] = layer;
-    return reinterpret_cast<Function>(layer)->forward(x);
-  }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                 torch::autograd::variable_list gradients) {
-    const at::AutoGradMode on(true);
-    at::Tensor x = context->get_saved_variables()[0].detach().requires_grad_();
-    const at::Tensor y = reinterpret_cast<Function>(context->saved_data["layer"].toInt())->forward(x);
-    torch::autograd::backward({y}, {gradients[0]});
-    return {x.grad(), at::Tensor()};
-  }
-};
-
 // One layer, used twice, both times computed anew, behind another one.
 struct RecomputingImpl : torch::nn::Module {
   RecomputingImpl() {
@@ -51,8 +34,7 @@ struct RecomputingImpl : torch::nn::Module {
   }
   at::Tensor forward(const at::Tensor& x, int times = 2) {
     at::Tensor y = first->forward(x);
-    const auto layer = reinterpret_cast<std::int64_t>(shared.get());
-    for (int i = 0; i < times; ++i) y = Recomputed::apply(y, layer);
+    for (int i = 0; i < times; ++i) y = recomputed(y, shared);
     return y;
   }
   at::Tensor plain(const at::Tensor& x) { return shared->forward(shared->forward(first->forward(x))); }

@@ -2,7 +2,6 @@
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 #include <torch/csrc/autograd/autograd.h>
-#include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn/modules/linear.h>
 
 #include <cstdint>
@@ -14,34 +13,13 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
+#include "tests/support/recomputed.h"
 #include "tests/unit/ddp/models.h"
 
 using namespace lockstep;
 using namespace lockstep::testing;
 
 namespace {
-
-// layer(x), computed again in backward, in a backward of its own.
-struct Recomputed : torch::autograd::Function<Recomputed> {
-  using Layer = torch::nn::LinearImpl*;
-  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, std::int64_t layer) {
-    context->save_for_backward({x});
-    context->saved_data["layer"] = layer;
-    return reinterpret_cast<Layer>(layer)->forward(x);
-  }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                 torch::autograd::variable_list gradients) {
-    const at::AutoGradMode on(true);
-    const at::Tensor x = context->get_saved_variables()[0].detach().requires_grad_();
-    const at::Tensor y = reinterpret_cast<Layer>(context->saved_data["layer"].toInt())->forward(x);
-    torch::autograd::backward({y}, {gradients[0]});
-    return {x.grad(), at::Tensor()};
-  }
-};
-
-at::Tensor again(const at::Tensor& x, const torch::nn::Linear& layer) {
-  return Recomputed::apply(x, reinterpret_cast<std::int64_t>(layer.get()));
-}
 
 // Which DistributedDataParallel cannot look into.
 struct Opaque {
@@ -93,8 +71,8 @@ at::Tensor loss_of(const at::Tensor& y) { return y.square().sum(); }
 
 struct OpaqueImpl : PairImpl {
   Opaque forward(const at::Tensor& x, int recomputed = 0) {
-    const at::Tensor h = at::tanh(recomputed == 2 ? again(x, first) : first->forward(x));
-    return {recomputed == 0 ? last->forward(h) : again(h, last)};
+    const at::Tensor h = at::tanh(recomputed == 2 ? testing::recomputed(x, first) : first->forward(x));
+    return {recomputed == 0 ? last->forward(h) : testing::recomputed(h, last)};
   }
 };
 
@@ -115,7 +93,7 @@ TEST_CASE("what a segment computes anew before the backward has come to the forw
         loss_of(opaque.alone->plain(opaque.x(step))).backward();
         opaque.check();
         headless.zero_grad();
-        loss_of(again((*headless.ddp)(headless.x(step)), headless.model->last)).backward();
+        loss_of(recomputed((*headless.ddp)(headless.x(step)), headless.model->last)).backward();
         loss_of(headless.alone->plain(headless.x(step))).backward();
         headless.check();
       }

@@ -11,6 +11,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/observe/process_recorder.h"
+#include "tests/support/captured_log.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/forked_child.h"
 #include "tests/support/local_groups.h"
@@ -222,20 +223,49 @@ TEST_CASE("what cannot be moved is refused by name, before anyone hears of it") 
   });
 }
 
-TEST_CASE("shapes that differ between ranks are a desync on every rank, and Work carries it") {
-  const auto errors = run_group(2, Over::arena, [](const ProcessGroup& group) {
-    at::Tensor tensor = at::ones({group.rank() == 0 ? 8 : 4});
-    const Work work = group.all_reduce_async(tensor, ReduceOp::sum, {.name = "layer1.weight"});
-    work.wait(Deadline::after(10s));
-  });
-  for (const auto& error : errors) {
-    REQUIRE(error);
-    try {
-      std::rethrow_exception(error);
-    } catch (const Error& e) {
-      CHECK(e.kind() == ErrorKind::desync);
-      CHECK(std::string(e.what()).find("of 8 float32") != std::string::npos);
-      CHECK(std::string(e.what()).find("of 4 float32") != std::string::npos);
+TEST_CASE("shapes that differ between ranks are a desync on every rank that Work carries, and what follows works") {
+  for (const Over transport : kTransports) {
+    run_group_or_throw(2, transport, [](const ProcessGroup& group) {
+      const at::Tensor tensor = at::ones({group.rank() == 0 ? 8 : 4}), same = at::ones({4});
+      const Work work = group.all_reduce_async(tensor, ReduceOp::sum, {.name = "layer1.weight"});
+      const Work next = group.all_reduce_async(same, ReduceOp::sum, {.name = "layer2.weight"});
+      CHECK_ERROR(error_of([&] { work.wait(Deadline::after(10s)); }), ErrorKind::desync, "of 8 float32, layer1.weight",
+                  "of 4 float32, layer1.weight");
+      next.wait(Deadline::after(10s));
+      CHECK(at::equal(same, at::full({4}, 2.0)));
+      group.all_reduce(same);
+      CHECK(at::equal(same, at::full({4}, 4.0)));
+    });
+  }
+}
+
+TEST_CASE("two calls without a name that one rank has swapped are warned of, or refused if that is wanted") {
+  const auto swap = [](const ProcessGroup& group) {
+    const at::Tensor a = at::ones({4}), b = at::ones({4});
+    if (group.rank() == 0) {
+      group.all_reduce(a);
+      group.all_reduce(b);
+    } else {
+      group.all_reduce(b);
+      group.all_reduce(a);
+    }
+  };
+  const std::string warning = "If they are not meant to be the same call";
+  for (const Over transport : kTransports) {
+    {
+      const CapturedLog log;
+      run_group_or_throw(2, transport, [&](const ProcessGroup& group) {
+        swap(group);
+        swap(group);
+      });
+      const std::string text = log.text();
+      const std::size_t first = text.find(warning), second = text.find(warning, first + 1);
+      CHECK(second != std::string::npos);  // each rank once
+      CHECK(text.find(warning, second + 1) == std::string::npos);
+    }
+    for (const auto& error : run_group(2, transport, swap, {.call_sites = CallSites::must_match})) {
+      REQUIRE(error);
+      CHECK_ERROR(error_of([&] { std::rethrow_exception(error); }), ErrorKind::desync, "called in line");
     }
   }
 }
@@ -251,7 +281,7 @@ TEST_CASE("a per-call timeout counts, and the missing rank is named") {
 // fault: 53
 TEST_CASE("after a failure every call fails at once with the same reason, and ending the group again does nothing") {
   for (const Over transport : kTransports) {
-    auto groups = local_groups(2, transport);
+    auto groups = local_groups(2, transport, {.after_mismatch = AfterMismatch::stay_failed});
     const auto errors = run_ranks(2, [&](int rank) {
       const at::Tensor tensor = at::ones({4 + rank});
       groups[static_cast<std::size_t>(rank)].all_reduce(tensor);
@@ -288,6 +318,7 @@ TEST_CASE("a blocking call keeps its timeout behind an asynchronous one that han
   }
 }
 
+// fault: 54
 TEST_CASE("an asynchronous call returns at once while another thread has its turn") {
   const auto groups = local_groups(2, Over::arena, {.timeout = 30s});
   Work work;
@@ -313,6 +344,7 @@ TEST_CASE("an asynchronous call times out while it waits for its turn, and is re
   CHECK_ERROR(error_of([&] { groups[1].barrier(); }), ErrorKind::aborted, "before its turn came");
 }
 
+// fault: 54
 TEST_CASE("eight threads of each rank use one group, blocking and not, and every sum is right") {
   for (const Over transport : kTransports) {
     run_group_or_throw(2, transport, [](const ProcessGroup& group) {

@@ -21,6 +21,7 @@ constexpr std::int64_t kGiB = std::int64_t{1} << 30;
 
 }  // namespace
 
+// fault: 8
 TEST_CASE("a kill for lack of memory in this cgroup is told from one that somebody sent") {
   Files files{{"/proc/self/cgroup", "0::/job\n"},
               {"/sys/fs/cgroup/job/memory.events", "low 0\noom 3\noom_kill 3\noom_group_kill 0\n"},
@@ -33,6 +34,7 @@ TEST_CASE("a kill for lack of memory in this cgroup is told from one that somebo
         "used 3.0 GiB at most");
 }
 
+// fault: 8
 TEST_CASE("cgroups of version 1, and a container's, and the machine count too") {
   Files files{{"/proc/self/cgroup", "4:memory:/job\n3:cpu:/\n0::/\n"},
               {"/sys/fs/cgroup/memory/job/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 0\n"}};

@@ -44,6 +44,7 @@ struct Flipped {
 
 }  // namespace
 
+// fault: 20
 TEST_CASE("a flipped bit in messages is corrupt_data for all ranks, and is not delivered") {
   constexpr std::size_t kBytes = 400'000;
   const std::uint64_t handshake = Flipped(~std::uint64_t{0}).handshake_bytes;

@@ -89,6 +89,7 @@ TEST_CASE("a token survives the way through a sealed memory file") {
   CHECK_ERROR(error_of([] { Token::from_fd(-1); }), ErrorKind::invalid_argument, "descriptor -1");
 }
 
+// fault: S1
 TEST_CASE("once it is read, no program that this process starts inherits the token") {
   const UniqueFd fd = Token::generate().to_fd();
   REQUIRE(::fcntl(fd.get(), F_SETFD, 0) == 0);  // as a launcher hands it to a rank
@@ -96,6 +97,7 @@ TEST_CASE("once it is read, no program that this process starts inherits the tok
   CHECK((::fcntl(fd.get(), F_GETFD) & FD_CLOEXEC) != 0);
 }
 
+// fault: S1
 TEST_CASE("a descriptor that got the token's number is not taken for it") {
   const std::string guessable(Token::kBytes, '7');
   const auto refused = [](int fd) {

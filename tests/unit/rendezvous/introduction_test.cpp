@@ -121,7 +121,27 @@ TEST_CASE("claims and failures that nobody has written are corrupt") {
                 decode_claim(encode(Claim{member(1), 2, ""}) + "x", 1);
               }),
               ErrorKind::corrupt_data, "1 bytes too many");
-  CHECK_ERROR(decode_failure(encode_failure(ErrorKind::aborted, "why")), ErrorKind::aborted, "why");
-  CHECK_ERROR(error_of([&] { decode_failure(encode_failure(ErrorKind{99}, "why")); }), ErrorKind::corrupt_data,
+  const Error failure = decode_failure(encode_failure(ErrorKind::aborted, "why", 1), 0);
+  CHECK_ERROR(failure, ErrorKind::aborted, "why");
+  CHECK(failure.detail().rank == 0);
+  CHECK(failure.detail().peer == 1);
+  CHECK_ERROR(error_of([&] { decode_failure(encode_failure(ErrorKind{99}, "why", 1), 0); }), ErrorKind::corrupt_data,
               "kind of error is 99");
+  CHECK_ERROR(error_of([&] { decode_failure(encode_failure(ErrorKind::aborted, "why", -2), 0); }),
+              ErrorKind::corrupt_data, "the rank is -2");
+}
+
+TEST_CASE("the members of a world are as many as they say, each in his place") {
+  const std::vector<Claim> both = {{member(0), 2, "12345678"}, {member(1), 2, "87654321"}};
+  const std::vector<Claim> told = decode_members(encode_members(both));
+  REQUIRE(told.size() == 2);
+  CHECK(told[1].process == "87654321");
+  CHECK_ERROR(error_of([&] {
+                decode_members(encode_members({both.data(), 1}));
+              }),
+              ErrorKind::corrupt_data, "the world size is 2");
+  CHECK_ERROR(error_of([&] {
+                decode_members(encode_members(std::vector<Claim>{both[1], both[0]}));
+              }),
+              ErrorKind::corrupt_data, "the rank is 1");
 }

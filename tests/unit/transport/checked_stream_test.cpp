@@ -113,6 +113,7 @@ TEST_CASE("blocks that the connection takes in parts arrive whole, also where ro
   }
 }
 
+// fault: 20
 TEST_CASE("no flipped bit is ever delivered, wherever it is") {
   const std::vector<Buffer> pieces{random_bytes(40, 1), random_bytes(20, 2)};
   const Buffer wire = wire_of(pieces);

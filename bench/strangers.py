@@ -1,0 +1,133 @@
+"""What strangers at the store's port cost a training: strangers.py <lockstep> <program with arguments ...>
+
+Runs the program under the launcher in turns without and beside strangers: --silent connections that say nothing and
+are made anew when the store closes them, and --attempts a second with garbage or a wrong token. Its throughput is one
+over the time it takes. Strangers and launcher share the last core, and the ranks have the others, since strangers on
+another host cost this one no processor time; what the launcher itself uses is told. How long the store's operations
+take meanwhile is measured by unit_store with LOCKSTEP_TEST_STRANGERS=100000.
+Writes one JSON object to standard output."""
+
+import argparse
+import json
+import os
+import re
+import secrets
+import socket
+import statistics
+import subprocess
+import sys
+import threading
+import time
+
+HELLO = b"\xd5LSTEP\r\n" + (2).to_bytes(2, "little") + b"\x01\x00"
+
+
+def processor_seconds(pid):
+    with open(f"/proc/{pid}/stat", encoding="ascii") as file:
+        fields = file.read().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+class Strangers:
+    def __init__(self, port, silent, attempts_a_second):
+        self.address = ("127.0.0.1", port)
+        self.over = threading.Event()
+        self.silent_made = self.attempts = 0
+        self.threads = [threading.Thread(target=self.hold, args=(silent,)),
+                        threading.Thread(target=self.guess, args=(attempts_a_second,))]
+        for thread in self.threads:
+            thread.start()
+
+    def hold(self, count):
+        held = []
+        while not self.over.wait(0.05):
+            alive = []
+            for each in held:
+                try:
+                    if each.recv(100):
+                        alive.append(each)
+                        continue
+                except BlockingIOError:
+                    alive.append(each)
+                    continue
+                except OSError:
+                    pass
+                each.close()
+            while len(alive) < count and not self.over.is_set():
+                each = socket.socket()
+                each.setblocking(False)
+                each.connect_ex(self.address)
+                alive.append(each)
+                self.silent_made += 1
+            held = alive
+
+    def guess(self, rate):
+        started = time.monotonic()
+        while rate and not self.over.is_set():
+            while self.attempts < (time.monotonic() - started) * rate and not self.over.is_set():
+                self.attempts += 1
+                try:
+                    with socket.create_connection(self.address, timeout=5) as guess:
+                        guess.sendall(HELLO + secrets.token_bytes(32) if self.attempts % 2 else secrets.token_bytes(44))
+                except OSError:
+                    pass
+            self.over.wait(0.002)
+
+    def stop(self):
+        self.over.set()
+        for thread in self.threads:
+            thread.join()
+
+
+def run(options, beside):
+    cores = sorted(os.sched_getaffinity(0))
+    last, others = cores[-1], ",".join(map(str, cores[:-1] or cores))
+    command = ["taskset", "-c", str(last), options.lockstep, "run", "--nproc-per-node", str(options.ranks), "sh", "-c",
+               f"echo STORE $LOCKSTEP_STORE >&2; exec taskset -c {others} \"$@\"", "-", *options.program]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    started = time.monotonic()
+    job = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    strangers = None
+    lines = 0
+    for line in job.stderr:
+        found = re.search(r"STORE \S+:(\d+)", line)
+        if found and beside and strangers is None:
+            os.sched_setaffinity(0, {last})
+            strangers = Strangers(int(found.group(1)), options.silent, options.attempts)
+        lines += "[lockstep]" in line
+    os.waitid(os.P_PID, job.pid, os.WEXITED | os.WNOWAIT)
+    used = processor_seconds(job.pid)
+    code = job.wait()
+    took = time.monotonic() - started
+    if strangers:
+        strangers.stop()
+        os.sched_setaffinity(0, set(cores))
+    if code != 0:
+        sys.exit(f"strangers: the program exited with code {code}")
+    result = {"seconds": took, "launcher_processor_seconds": used, "log_lines": lines}
+    if strangers:
+        result |= {"silent_made": strangers.silent_made, "attempts": strangers.attempts}
+    return result
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--silent", type=int, default=3000)
+    parser.add_argument("--attempts", type=int, default=1000, help="a second")
+    parser.add_argument("lockstep")
+    parser.add_argument("program", nargs=argparse.REMAINDER)
+    options = parser.parse_args()
+    without, beside = [], []
+    for turn in range(options.turns):
+        for place in (without, beside) if turn % 2 == 0 else (beside, without):
+            place.append(run(options, place is beside))
+            print(place is beside, place[-1], file=sys.stderr, flush=True)
+    times = [statistics.median(one["seconds"] for one in group) for group in (beside, without)]
+    loss = times[0] / times[1] - 1
+    print(json.dumps({"loss": loss, "without": without, "beside": beside}, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+// When somebody who waits says so in the log: after a while, and then more and more rarely. Pure.
+#pragma once
+
+#include "lockstep/base/clock.h"
+
+namespace lockstep {
+
+// After half a minute nobody believes that all is well.
+inline constexpr Duration kFirstReport = std::chrono::seconds(30);
+
+class WaitReports {
+ public:
+  // first: the wait after which it speaks. Then after 4 times as long, 20 times, and again every 60 times: by default
+  // 30 s, 2 min, 10 min, every 30 min.
+  explicit WaitReports(Duration first = kFirstReport) : first_(first), next_(first) {}
+
+  // How long the wait will have lasted when it speaks next.
+  Duration next() const { return next_; }
+  // Whether to speak now; at most once for each time that it asks for.
+  bool is_due(Duration waited) {
+    if (waited < next_) return false;
+    while (next_ <= waited) next_ = following();
+    return true;
+  }
+
+ private:
+  Duration following() const {
+    if (first_ >= Duration::max() / 64) return Duration::max();
+    if (next_ < 4 * first_) return 4 * first_;
+    if (next_ < 20 * first_) return 20 * first_;
+    return next_ < 60 * first_ ? 60 * first_ : next_ + 60 * first_;
+  }
+
+  Duration first_;
+  Duration next_;
+};
+
+}  // namespace lockstep

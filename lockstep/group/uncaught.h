@@ -1,0 +1,26 @@
+// An UncaughtWatch tells a group's other ranks why this process ends, if an exception that nobody catches ends it:
+// then nothing unwinds, so no destructor could. It adds itself to the process's terminate handler, which goes on to the
+// one that was there before. Thread-safe.
+#pragma once
+
+#include "lockstep/base/birthplace.h"
+#include "lockstep/group/process_group.h"
+
+namespace lockstep {
+
+class UncaughtWatch {
+ public:
+  explicit UncaughtWatch(ProcessGroup group);
+  ~UncaughtWatch();
+  // Whether this is the process that made it.
+  bool is_here() const { return birthplace_.is_here(); }
+  UncaughtWatch(const UncaughtWatch&) = delete;
+  UncaughtWatch& operator=(const UncaughtWatch&) = delete;
+
+ private:
+  friend void abort_watched_groups() noexcept;
+  const Birthplace birthplace_;  // what a forked child dies of is its own affair
+  const ProcessGroup group_;
+};
+
+}  // namespace lockstep

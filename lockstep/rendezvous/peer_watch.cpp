@@ -1,0 +1,111 @@
+#include "lockstep/rendezvous/peer_watch.h"
+
+#include <algorithm>
+
+#include "lockstep/base/format.h"
+#include "lockstep/rendezvous/claim.h"
+
+namespace lockstep {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr const char* kFailureKey = "failure";
+// The more ranks there are the more rarely each asks the store, which serves them all.
+constexpr Duration kPeriod = 100ms;
+constexpr Duration kPeriodPerRank = 500us;
+// For a last word, which must not hold up who leaves.
+constexpr Duration kWordTimeout = 1s;
+
+}  // namespace
+
+PeerWatch::PeerWatch(std::shared_ptr<Store> store, Member me, int size, std::string doing)
+    : store_(std::move(store)),
+      me_(std::move(me)),
+      doing_(std::move(doing)),
+      period_(std::max<Duration>(kPeriod, size * kPeriodPerRank)) {}
+
+void PeerWatch::begin(Deadline deadline) {
+  const std::string text =
+      fmt::format("{} has died while {}, or lost its connection to the store", to_string(me_), doing_);
+  store_->last_will(kFailureKey, encode_failure(ErrorKind::peer_lost, text, me_.rank), deadline);
+}
+
+void PeerWatch::add(const Member& member) {
+  if (member.rank == me_.rank || member.node_id != me_.node_id || member.process_start == 0) return;
+  const std::lock_guard lock(mutex_);
+  if (std::ranges::any_of(watched_, [&](const Watched& each) { return each.member.rank == member.rank; })) return;
+  watched_.push_back({member, ProcessWatch(member.pid, member.process_start)});
+}
+
+void PeerWatch::check(Deadline deadline) {
+  if (is_over()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    const TimePoint now = steady_clock().now();
+    if (looked_ != TimePoint::min() && now - looked_ < period_) return;
+    looked_ = now;
+  }
+  look(deadline);
+}
+
+void PeerWatch::look(Deadline deadline) {
+  if (is_over()) return;
+  std::vector<Member> dead;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const Watched& each : watched_) {
+      if (each.process.has_ended()) dead.push_back(each.member);
+    }
+  }
+  if (!dead.empty()) report(dead, deadline);
+  if (const std::optional<Error> word = failure(deadline)) throw Error(*word);
+}
+
+// Whoever has died may have said why, or because of whom.
+void PeerWatch::report(const std::vector<Member>& dead, Deadline deadline) {
+  const Deadline soon = std::min(deadline, Deadline::after(kWordTimeout));
+  Error error = died(dead.front());
+  try {
+    std::optional<Error> word = failure(soon);
+    if (!word) {
+      give_up(error.kind(), error.what(), dead.front().rank);
+      word = failure(soon);
+    }
+    if (word) error = *word;
+  } catch (const Error& gone) {
+    // If the store's host has died, the others have left because of that.
+    const int host = gone.kind() == ErrorKind::peer_lost ? gone.detail().peer : -1;
+    const auto found = std::ranges::find(dead, host, &Member::rank);
+    if (host >= 0) error = found == dead.end() ? gone : died(*found);
+  }
+  throw error;
+}
+
+Error PeerWatch::died(const Member& member) const {
+  return Error(ErrorKind::peer_lost, fmt::format("{} has died while {}", to_string(member), doing_),
+               {.rank = me_.rank, .peer = member.rank});
+}
+
+std::optional<Error> PeerWatch::failure(Deadline deadline) {
+  if (!store_->check({kFailureKey}, deadline)) return std::nullopt;
+  return decode_failure(store_->get(kFailureKey, deadline), me_.rank);
+}
+
+void PeerWatch::give_up(ErrorKind kind, const std::string& text, int about) noexcept {
+  if (is_over()) return;
+  try {
+    store_->compare_set(kFailureKey, "", encode_failure(kind, text, about), Deadline::after(kWordTimeout));
+  } catch (const std::exception&) {  // the store is gone, and with it those who could read this
+  }
+}
+
+void PeerWatch::end(Deadline deadline) noexcept {
+  if (is_over_.exchange(true)) return;
+  try {
+    store_->last_will(kFailureKey, "", deadline);
+  } catch (const std::exception&) {  // the store is gone, and the will with it
+  }
+}
+
+}  // namespace lockstep

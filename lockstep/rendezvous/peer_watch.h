@@ -1,0 +1,71 @@
+// A PeerWatch is how ranks that are still meeting or connecting learn at once that one of them has died or given up.
+// introduction, connecting -> PeerWatch -> Error. Thread-safe.
+//
+// A process of the same machine is watched directly. Of all others the store knows: each leaves a last will there,
+// under the key under which who gives up says why. The first such word ends the meeting for all, so that all name the
+// same.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/deadline.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/process_watch.h"
+#include "lockstep/rendezvous/rendezvous.h"
+#include "lockstep/store/store.h"
+
+namespace lockstep {
+
+class PeerWatch {
+ public:
+  // `store` is what the meeting alone uses of the job's store. `doing` ends "... has died while": "joining the job".
+  PeerWatch(std::shared_ptr<Store> store, Member me, int size, std::string doing);
+
+  // Leaves the last will. Blocks as the store does.
+  void begin(Deadline deadline);
+  // Somebody who has introduced himself.
+  void add(const Member& member);
+
+  // Throws if one of the others is known to have died or given up: Error{peer_lost}, or what he gave up with. Looks at
+  // most so often that it may be called all the time.
+  void check(Deadline deadline);
+  // The same, at once.
+  void look(Deadline deadline);
+  // The first word of somebody who has given up or died, if there is one.
+  std::optional<Error> failure(Deadline deadline);
+  // What the others are to throw, unless there is a word already. Blocks for a moment at most.
+  void give_up(ErrorKind kind, const std::string& text, int about) noexcept;
+
+  // All have met. From now on it sees nothing; the last will is withdrawn.
+  void end(Deadline deadline) noexcept;
+  bool is_over() const { return is_over_.load(std::memory_order_acquire); }
+
+  // The pause between two looks, and so how long a wait for others may last before the next one.
+  Duration period() const { return period_; }
+
+ private:
+  struct Watched {
+    Member member;
+    ProcessWatch process;
+  };
+
+  Error died(const Member& member) const;
+  [[noreturn]] void report(const std::vector<Member>& dead, Deadline deadline);
+
+  const std::shared_ptr<Store> store_;
+  const Member me_;
+  const std::string doing_;
+  const Duration period_;
+  std::atomic<bool> is_over_{false};
+  std::mutex mutex_;
+  // State below is protected by mutex_.
+  std::vector<Watched> watched_;
+  TimePoint looked_ = TimePoint::min();
+};
+
+}  // namespace lockstep

@@ -1,0 +1,74 @@
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <string>
+
+#include "lockstep/base/hash.h"
+#include "lockstep/observe/flight_account.h"
+#include "lockstep/observe/flight_file.h"
+#include "lockstep/observe/flight_recorder.h"
+#include "lockstep/observe/process_recorder.h"
+#include "tests/support/temporary_directory.h"
+
+using namespace lockstep;
+
+TEST_CASE("what a hash stands for is kept, with a number that is added to it") {
+  FlightRecorder recorder(FlightMemory::make_private({}));
+  const std::string bucket = "gradient bucket 0 (fc.weight, fc.bias) of backward";
+  recorder.add_name(hash_of(bucket), bucket);
+  recorder.add_name(hash_of("DDP buffers"), "DDP buffers");
+  const FlightNames names = recorder.names();
+  CHECK(names.text_of(hash_of("DDP buffers")) == "DDP buffers");
+  CHECK(names.text_of(hash_of(bucket) + 17) == bucket + " 17");
+  CHECK(names.text_of(0x57abdf012b6c2958) == "name 57abdf012b6c2958");
+  CHECK(std::string(recorder.find_name(hash_of(bucket)).text) == bucket);
+  CHECK(recorder.find_name(hash_of("another")).hash == 0);
+}
+
+TEST_CASE("names are cut to what a recording holds, and what cannot be printed is replaced") {
+  FlightRecorder recorder(FlightMemory::make_private({}));
+  recorder.add_name(hash_of("long"), std::string(1000, 'x'));
+  recorder.add_name(hash_of("odd"), "tab\tand \xff");
+  CHECK(recorder.names().text_of(hash_of("long")) == std::string(111, 'x'));
+  CHECK(recorder.names().text_of(hash_of("odd")) == "tab?and ?");
+}
+
+TEST_CASE("of names that fall on one place the newest stays, and the older ones are shown as numbers") {
+  FlightRecorder recorder(FlightMemory::make_private({}));
+  recorder.add_name(5, "older");
+  recorder.add_name(5 + flight::kNames, "newer");
+  recorder.add_name(5 + flight::kNames, "newer");
+  CHECK(recorder.find_name(5).hash == 0);
+  CHECK(recorder.names().text_of(5) == "name 0000000000000005");
+  CHECK(recorder.names().text_of(5 + flight::kNames) == "newer");
+}
+
+TEST_CASE("a process notes the names of its calls; no name is 0") {
+  CHECK(note_name("") == 0);
+  const std::uint64_t name = note_name("end of epoch");
+  CHECK(name == hash_of("end of epoch"));
+  CHECK(noted_name(name + 3) == "end of epoch 3");
+}
+
+TEST_CASE("recordings are told with the names that any of their ranks noted") {
+  const TemporaryDirectory directory;
+  for (int rank = 0; rank < 2; ++rank) {
+    FlightRecorder recorder(FlightMemory::make_file(directory / (std::to_string(rank) + ".flight"),
+                                                    {.rank = rank, .world_size = 2, .job_id = "j"}));
+    if (rank == 0)
+      recorder.add_name(hash_of("gradient bucket 0 (fc.weight) of backward"),
+                        "gradient bucket 0 (fc.weight) of backward");
+    FlightLog log(recorder, "world", rank, 2);
+    FlightRecord record;
+    record.sequence = 1;
+    record.name = hash_of("gradient bucket 0 (fc.weight) of backward") + (rank == 0 ? 17U : 18U);
+    record.set_operation("all_reduce");
+    log.start(record);
+  }
+  const auto snapshots = read_flight_directory(directory / ".");
+  std::string text;
+  for (const std::string& line : tell(snapshots, 5)) text += line + "\n";
+  CAPTURE(text);
+  CHECK(text.find("rank 0: all_reduce #1, gradient bucket 0 (fc.weight) of backward 17") != std::string::npos);
+  CHECK(text.find("rank 1: all_reduce #1, gradient bucket 0 (fc.weight) of backward 18") != std::string::npos);
+}

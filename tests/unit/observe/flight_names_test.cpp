@@ -53,8 +53,8 @@ TEST_CASE("a process notes the names of its calls; no name is 0") {
 TEST_CASE("recordings are told with the names that any of their ranks noted") {
   const TemporaryDirectory directory;
   for (int rank = 0; rank < 2; ++rank) {
-    FlightRecorder recorder(FlightMemory::make_file(directory / (std::to_string(rank) + ".flight"),
-                                                    {.rank = rank, .world_size = 2, .job_id = "j"}));
+    FlightRecorder recorder(
+        FlightMemory::make_file(directory / flight_file_name(rank), {.rank = rank, .world_size = 2, .job_id = "j"}));
     if (rank == 0)
       recorder.add_name(hash_of("gradient bucket 0 (fc.weight) of backward"),
                         "gradient bucket 0 (fc.weight) of backward");

@@ -102,7 +102,13 @@ bool Exchange::receive_back(int peer, Return& back) {
   Link& link = this->link(peer);
   bool has_moved = false;
   try {
-    has_moved = !link.is_known && receive(peer);
+    if (!link.is_known) {
+      // It may have been read before this collective began.
+      const bool is_read = link.signature_received == sizeof(Signature);
+      if (is_read) take_signature(peer);
+      if (is_read && !link.is_known) throw Error(ErrorKind::peer_lost, mesh_.peer_name(peer) + " is ahead");
+      has_moved = is_read || receive(peer);
+    }
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::desync) throw;  // which is why we are here
     has_moved = true;

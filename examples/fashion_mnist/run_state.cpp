@@ -28,7 +28,7 @@ std::map<std::string, std::string> identity_of(const Options& options) {
 
 // What a checkpoint has that does not say it: it is older.
 const std::map<std::string, std::string> kUnsaid{
-    {"accumulate", "1"}, {"sync_batchnorm", "no"}, {"threads", "0"}, {"arithmetic", ""}};
+    {"shards", "0"}, {"accumulate", "1"}, {"sync_batchnorm", "no"}, {"threads", "0"}, {"arithmetic", ""}};
 
 }  // namespace
 

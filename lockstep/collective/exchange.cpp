@@ -57,8 +57,8 @@ void Exchange::run(const Collective& collective, const Signature& signature, Dea
     move_all(deadline);
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::desync) throw_difference(error, deadline);
-    if (error.kind() == ErrorKind::peer_lost) {
-      // A rank that saw a desync before this one may have left because of it.
+    if (error.kind() == ErrorKind::peer_lost || error.kind() == ErrorKind::aborted) {
+      // A rank that saw a desync before this one may have left, or ended the group, because of it.
       if (const auto desync = settle_signatures(Deadline::after(kGrace), Looking::yes)) throw Error(*desync);
     }
     throw;

@@ -15,6 +15,7 @@ namespace {
 
 constexpr const char* kWorldSizeKey = "world_size";
 constexpr const char* kMembersKey = "members";  // of a world that has met
+constexpr const char* kOverKey = "over";  // a rank that was started again has gone on to the next part of the store
 // What a rank that has no time left still has to look for a reason.
 constexpr Duration kLastLook = std::chrono::milliseconds(200);
 // How long it may take until the store notices that a process on another host has ended.
@@ -68,6 +69,7 @@ std::vector<Claim> met(Store& store, Deadline deadline) {
 // False if the world is over.
 bool claim_rank(Store& store, PeerWatch& watch, const Member& me, const Bytes& mine, Deadline deadline) {
   const auto place = static_cast<std::size_t>(me.rank);
+  if (store.check({kOverKey}, deadline)) return false;
   // Looked at before and after: claims are forgotten once a world has met.
   std::vector<Claim> members = met(store, deadline);
   const bool is_late = !members.empty();
@@ -83,7 +85,10 @@ bool claim_rank(Store& store, PeerWatch& watch, const Member& me, const Bytes& m
     if (place >= members.size()) return false;
     holder = members[place];
   }
-  if (has_ended(watch, holder.member, me, deadline)) return false;
+  if (has_ended(watch, holder.member, me, deadline)) {
+    store.set(kOverKey, "", deadline);
+    return false;
+  }
   throw Error(ErrorKind::invalid_argument,
               fmt::format("rank {} is taken: host {}, pid {} holds it, and host {}, pid {} claims it too; give every "
                           "process a rank of its own",

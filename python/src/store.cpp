@@ -10,7 +10,7 @@
 namespace lockstep::python {
 namespace {
 
-constexpr Duration kFirstPause = std::chrono::milliseconds(1), kLongestPause = std::chrono::milliseconds(100);
+constexpr Duration kShortestPause = std::chrono::microseconds(100), kLongestPause = std::chrono::milliseconds(100);
 // For the store to say, after a wait, that keys are missing.
 constexpr Duration kGrace = std::chrono::milliseconds(50);
 
@@ -22,11 +22,13 @@ Deadline with_grace(Deadline deadline) {
   return deadline.is_never() ? deadline : Deadline::after(deadline.remaining() + kGrace);
 }
 
-// Whether all keys exist, until the deadline. By looking again and again: while a TCPStore waits, it serves none of
-// this process's other threads, and whenever a wait of its own times out it writes warnings.
+// Whether all keys exist, until the deadline. By looking again whenever the wait has become a quarter longer: while a
+// TCPStore waits, it serves none of this process's other threads, and a wait of its own that times out writes warnings.
 bool wait_in(c10d::Store& store, const std::vector<std::string>& keys, Deadline deadline) {
-  for (Duration pause = kFirstPause; !store.check(keys); pause = std::min(2 * pause, kLongestPause)) {
+  const TimePoint start = steady_clock().now();
+  while (!store.check(keys)) {
     if (deadline.expired()) return false;
+    const Duration pause = std::clamp<Duration>((steady_clock().now() - start) / 4, kShortestPause, kLongestPause);
     std::this_thread::sleep_for(std::min(pause, deadline.remaining()));
   }
   return true;

@@ -118,8 +118,8 @@ def check_survivor(run, rank, victim, killed):
         return None, "said nothing"
     when, last = run.lines[rank][-1]
     if last == "done":
-        # Whoever has taken part in everything owes nobody anything.
-        return None, None if run.said(victim, "done") else "did not notice"
+        # Whoever has taken part in everything owes nobody anything; so has the victim then, said or not.
+        return None, None
     if not last.startswith("error "):
         return None, f"ended with: {last}"
     if re.search(rf"rank {victim} \(host [^)]*, pid {pid_of(run.ranks[victim])}\)", last):

@@ -106,6 +106,13 @@ void refuse(const World& world, int odd) {
   }
 }
 
+void report(const Error& error) {
+  const auto now = lockstep::steady_clock().now();
+  say(fmt::format("error {} {:.6f} {:.6f} {}", to_string(error.kind()), lockstep::seconds(now.time_since_epoch()),
+                  lockstep::seconds(now - last_call), error.what()));
+}
+
+// Ends well: a rank that left by an exception would end the last call of those who are still in it.
 void mismatch(const World& world) {
   try {
     collective([&] { world.group().all_reduce(at::zeros({4 + world.rank()})); });
@@ -113,7 +120,7 @@ void mismatch(const World& world) {
     const at::Tensor ones = at::ones({4});
     world.group().all_reduce(ones);
     require(at::equal(ones, at::full({4}, 1.0 * world.size())), "a wrong sum afterwards");
-    throw;
+    report(error);
   }
 }
 
@@ -230,9 +237,7 @@ int run_and_report(const std::string& scenario, std::int64_t number) {
     run(scenario, number);
     return 0;
   } catch (const Error& error) {
-    const auto now = lockstep::steady_clock().now();
-    say(fmt::format("error {} {:.6f} {:.6f} {}", to_string(error.kind()), lockstep::seconds(now.time_since_epoch()),
-                    lockstep::seconds(now - last_call), error.what()));
+    report(error);
   } catch (const std::exception& error) {
     say(fmt::format("raised {}", error.what()));
   }

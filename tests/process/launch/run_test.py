@@ -416,7 +416,7 @@ class OrphanTest(RunTest):
             tree.read_lines(1)
             tree.process.stdin.close()
             tree.process.wait(timeout=10)
-            self.assertEqual(len(tree.survivors()), 1)
+            self.assertTrue(wait_for(lambda: len(tree.survivors()) == 1))  # not while it becomes sleep
 
     # fault: 9
     def test_killing_the_process_group_of_the_launcher_leaves_nothing(self):
@@ -439,7 +439,10 @@ class OrphanTest(RunTest):
                 self.assertEqual(tree.wait_until_gone(2), [])
 
     def test_what_a_good_job_leaves_behind_is_ended_and_told(self):
-        _, _, error = self.run_tree(shell("setsid sleep 1000 & true", 1))
+        with tempfile.TemporaryDirectory() as folder:
+            # It stays the program that it is: one that becomes another has no environment for a moment.
+            script = f"setsid sh -c ': > {folder}/a; kill -STOP $$' & while [ ! -e {folder}/a ]; do :; done"
+            _, _, error = self.run_tree(shell(script, 1))
         self.assertIn("1 process that the ranks had left behind was ended", error)
         self.assertNotIn("left behind", self.run_tree(shell("true", 1))[2])
 

@@ -117,6 +117,7 @@ TEST_CASE("a rank that is started again takes its place, in a store that has out
   }
   {
     WorkerProcess rank1 = job.start(1);
+    wait_until_it_misses(rank1, "ranks 0 and 2");
     WorkerProcess rank0 = job.start(0);
     wait_until_it_misses(rank1, "rank 2");
     wait_until_it_misses(rank0, "rank 2");

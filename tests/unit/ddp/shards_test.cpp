@@ -16,6 +16,7 @@
 #include "lockstep/ddp/distributed_data_parallel.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/local_groups.h"
+#include "tests/support/standard_error_of.h"
 #include "tests/unit/ddp/shard_worlds.h"
 
 using namespace lockstep;
@@ -165,6 +166,7 @@ TEST_CASE("an all-reduce as a tree adds lists of tensors of any size in pairs") 
 }
 
 TEST_CASE("gradients and loss are the mean over shards, added up in pairs") {
+  at::set_num_threads(1);  // as in a shard: the bits of products depend on it
   Mlp alone;
   set_weights(alone);
   alone->eval();
@@ -457,8 +459,18 @@ TEST_CASE("a state of other shards or another seed is refused, and ranks at diff
     state.step = 12;
     state.threads += 1;  // which is only warned of, and so are these
     state.arithmetic += "another fact: 1\n";
-    ddp.load_lockstep_state(state);
-    ddp.load_lockstep_state({.step = 12, .shards = 8, .seed = 7});
+    const std::string changed = standard_error_of([&] { ddp.load_lockstep_state(state); });
+    CHECK(changed ==
+          "[lockstep] warning: lockstep mode: the resumed run will not have the bits of the uninterrupted one, which "
+          "had: threads of a shard: 2, now 1; another fact: 1, now nothing\n");
+    const std::string unknown =
+        standard_error_of([&] { ddp.load_lockstep_state({.step = 12, .shards = 8, .seed = 7}); });
+    CHECK(unknown ==
+          "[lockstep] warning: lockstep mode: the state does not say with how many threads and with what kernels and "
+          "settings the run so far computed, so it is not known whether the resumed run has the bits of the "
+          "uninterrupted one\n");
+    const LockstepState same = ddp.lockstep_state();
+    CHECK(standard_error_of([&] { ddp.load_lockstep_state(same); }).empty());
     CHECK(ddp.lockstep_state().step == 12);
     CHECK(ddp.lockstep_state().threads == 1);
     CHECK(ddp.lockstep_state().arithmetic == text_of(arithmetic_here(1)));

@@ -22,6 +22,7 @@
 #include "lockstep/nn/sync_batch_norm.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/local_groups.h"
+#include "tests/support/recomputed.h"
 #include "tests/unit/ddp/shard_worlds.h"
 
 using namespace lockstep;
@@ -228,27 +229,6 @@ TEST_CASE("one shard runs at a time, in their order, with the caller's settings 
 
 namespace {
 
-// Computes its part of the model a second time in backward, inside of backward.
-struct Recomputed : torch::autograd::Function<Recomputed> {
-  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& input, Two part) {
-    context->save_for_backward({input});
-    context->saved_data["part"] = c10::IValue::make_capsule(c10::make_intrusive<Part>(part));
-    return part->forward(input);
-  }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                 const torch::autograd::variable_list& gradients) {
-    const auto part = c10::static_intrusive_pointer_cast<Part>(context->saved_data.at("part").toCapsule());
-    const at::Tensor input = context->get_saved_variables()[0].detach().requires_grad_();
-    const at::AutoGradMode grad_mode(true);
-    torch::autograd::backward({part->module->forward(input)}, {gradients[0]});
-    return {input.grad(), {}};
-  }
-  struct Part final : torch::CustomClassHolder {
-    explicit Part(Two of) : module(std::move(of)) {}
-    Two module;
-  };
-};
-
 struct CheckpointedImpl : torch::nn::Module {
   explicit CheckpointedImpl(const ProcessGroup& group, bool recomputes_it) : recomputes(recomputes_it) {
     linear = register_module("linear", torch::nn::Linear(4, 3));
@@ -256,7 +236,7 @@ struct CheckpointedImpl : torch::nn::Module {
   }
   at::Tensor forward(const at::Tensor& x) {
     const at::Tensor hidden = linear->forward(x);
-    return recomputes ? Recomputed::apply(hidden, part) : part->forward(hidden);
+    return recomputes ? recomputed(hidden, part) : part->forward(hidden);
   }
   const bool recomputes;
   torch::nn::Linear linear = nullptr;

@@ -62,6 +62,7 @@ Error cannot_map(const SharedArenaSpec& spec, int who, const std::string& why) {
       {.rank = spec.rank, .peer = who});
 }
 
+// Of those that have ended it says nothing: they may have left because of what the store still tells.
 std::vector<ArenaPeer> watch(const SharedArenaSpec& spec) {
   std::vector<ArenaPeer> peers(spec.members.size());
   for (std::size_t i = 0; i < peers.size(); ++i) {
@@ -69,7 +70,6 @@ std::vector<ArenaPeer> watch(const SharedArenaSpec& spec) {
     peers[i].pid = spec.members[i].pid;
     if (static_cast<int>(i) == spec.rank) continue;
     peers[i].process = ProcessWatch(spec.members[i].pid, spec.members[i].start);
-    if (peers[i].process.has_ended()) throw died(spec, static_cast<int>(i));
   }
   return peers;
 }
@@ -208,7 +208,8 @@ void await_reports(const SharedArenaSpec& spec, const std::vector<ArenaPeer>& pe
     missing = store.wait(missing, std::min(deadline, Deadline::after(kLivenessPeriod)));
     for (int rank = 1; rank < size; ++rank) {
       const bool dead = peers[static_cast<std::size_t>(rank)].process.has_ended();
-      if (is_missing(rank) && dead) give_up(mapping, why_died(spec, rank, store, deadline));
+      const bool is_silent = is_missing(rank) && dead && !store.check({report_key(spec, rank)}, deadline);
+      if (is_silent) give_up(mapping, died(spec, rank));
     }
     const auto waited = missing.empty() ? std::nullopt : long_wait.due();
     for (int rank = 1; waited && rank < size; ++rank) {

@@ -3,16 +3,20 @@
 
 #include <doctest/doctest.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "lockstep/base/process_watch.h"
 #include "lockstep/net/token.h"
 #include "lockstep/store/store_server.h"
 #include "lockstep/store/tcp_store.h"
@@ -173,6 +177,22 @@ TEST_CASE("a limit on file sizes is an error on all ranks, not the death of the 
     if (rank == 0) limit(RLIMIT_FSIZE, 1 << 20);
   });
   check_all(ranks, {"rank 0 could not make shared memory: cannot size shared memory", "ulimit -f", "File too large"});
+}
+
+TEST_CASE("who comes when others have left because of an error hears which, not that they have died") {
+  void* memory =
+      ::mmap(nullptr, sizeof(std::atomic<pid_t>[kRanks]), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  REQUIRE(memory != MAP_FAILED);
+  auto* pids = static_cast<std::atomic<pid_t>*>(memory);
+  const Ranks ranks([pids](int rank) {
+    pids[rank] = ::getpid();
+    if (rank == 0) return limit(RLIMIT_FSIZE, 1 << 20);
+    while (pids[rank - 1] == 0) std::this_thread::sleep_for(1ms);
+    const ProcessWatch last(pids[rank - 1]);
+    while (!last.has_ended()) std::this_thread::sleep_for(1ms);
+  });
+  ::munmap(memory, sizeof(std::atomic<pid_t>[kRanks]));
+  check_all(ranks, {"rank 0 could not make shared memory: cannot size shared memory"});
 }
 
 TEST_CASE("a rank that dies before it has mapped the memory is named at once, one that stands still at the deadline") {

@@ -14,6 +14,8 @@ constexpr const char* kFailureKey = "failure";
 // The more ranks there are the more rarely each asks the store, which serves them all.
 constexpr Duration kPeriod = 100ms;
 constexpr Duration kPeriodPerRank = 500us;
+// That even who has no time left may look for a reason.
+constexpr Duration kLastLook = 200ms;
 // For a last word, which must not hold up who leaves.
 constexpr Duration kWordTimeout = 1s;
 
@@ -96,6 +98,7 @@ Error PeerWatch::died(const Member& member) const {
 }
 
 std::optional<Error> PeerWatch::failure(Deadline deadline) {
+  deadline = std::max(deadline, Deadline::after(kLastLook));
   if (!store_->check({kFailureKey}, deadline)) return std::nullopt;
   const Bytes failure = store_->get(kFailureKey, deadline);
   WireReader reader(failure, "why the ranks could not meet");

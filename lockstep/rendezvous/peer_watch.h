@@ -54,7 +54,7 @@ class PeerWatch {
     ProcessWatch process;
   };
 
-  Error died(const Member& member) const;
+  Error died(const std::vector<Member>& members) const;
   [[noreturn]] void report(const std::vector<Member>& dead, Deadline deadline);
 
   const std::shared_ptr<Store> store_;

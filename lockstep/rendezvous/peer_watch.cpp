@@ -14,8 +14,6 @@ constexpr const char* kFailureKey = "failure";
 // The more ranks there are the more rarely each asks the store, which serves them all.
 constexpr Duration kPeriod = 100ms;
 constexpr Duration kPeriodPerRank = 500us;
-// That even who has no time left may look for a reason.
-constexpr Duration kLastLook = 200ms;
 // For a last word, which must not hold up who leaves.
 constexpr Duration kWordTimeout = 1s;
 

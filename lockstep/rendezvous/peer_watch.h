@@ -21,6 +21,9 @@
 
 namespace lockstep {
 
+// What a rank that has no time left still has to look for a reason.
+inline constexpr Duration kLastLook = std::chrono::milliseconds(200);
+
 class PeerWatch {
  public:
   // `store` is what the meeting alone uses of the job's store. `doing` ends "... has died while": "joining the job".

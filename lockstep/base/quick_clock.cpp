@@ -54,13 +54,13 @@ class TickClock final : public Clock {
 }  // namespace
 
 const Clock& tick_clock() {
-  static const TickClock clock;
+  static const Clock& clock = *new TickClock;
   return clock;
 }
 
 const Clock& quick_clock() {
 #if defined(__x86_64__)
-  static const CounterClock<TimeStampCounter, SteadyTime> counter;
+  static const auto& counter = *new CounterClock<TimeStampCounter, SteadyTime>;
   static const Clock& chosen = counter_keeps_time() ? static_cast<const Clock&>(counter) : steady_clock();
   return chosen;
 #else

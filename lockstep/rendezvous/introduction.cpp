@@ -16,8 +16,6 @@ namespace {
 constexpr const char* kWorldSizeKey = "world_size";
 constexpr const char* kMembersKey = "members";  // of a world that has met
 constexpr const char* kOverKey = "over";  // a rank that was started again has gone on to the next part of the store
-// What a rank that has no time left still has to look for a reason.
-constexpr Duration kLastLook = std::chrono::milliseconds(200);
 // How long it may take until the store notices that a process on another host has ended.
 constexpr Duration kHolderPatience = std::chrono::seconds(2);
 

@@ -62,10 +62,11 @@ void PeerWatch::look(Deadline deadline) {
   if (const std::optional<Error> word = failure(deadline)) throw Error(*word);
 }
 
-// Whoever has died may have said why, or because of whom.
+// Whoever has died may have said why, or because of whom. Where nobody has, all that have ended are named: one of them
+// may have left because another had died.
 void PeerWatch::report(const std::vector<Member>& dead, Deadline deadline) {
   const Deadline soon = std::min(deadline, Deadline::after(kWordTimeout));
-  Error error = died(dead.front());
+  Error error = died(dead);
   try {
     std::optional<Error> word = failure(soon);
     if (!word) {
@@ -77,17 +78,21 @@ void PeerWatch::report(const std::vector<Member>& dead, Deadline deadline) {
     // If the store's host has died, the others have left because of that.
     const int host = gone.kind() == ErrorKind::peer_lost ? gone.detail().peer : -1;
     const auto found = std::ranges::find(dead, host, &Member::rank);
-    if (host >= 0) error = found == dead.end() ? gone : died(*found);
+    if (host >= 0) error = found == dead.end() ? gone : died({*found});
   }
   throw error;
 }
 
-Error PeerWatch::died(const Member& member) const {
-  return Error(ErrorKind::peer_lost, fmt::format("{} has died while {}", to_string(member), doing_),
-               {.rank = me_.rank, .peer = member.rank});
+Error PeerWatch::died(const std::vector<Member>& members) const {
+  std::string who;
+  for (const Member& each : members) who += (who.empty() ? "" : " and ") + to_string(each);
+  return Error(ErrorKind::peer_lost,
+               fmt::format("{} {} died while {}", who, members.size() == 1 ? "has" : "have", doing_),
+               {.rank = me_.rank, .peer = members.front().rank});
 }
 
 std::optional<Error> PeerWatch::failure(Deadline deadline) {
+  deadline = std::max(deadline, Deadline::after(kLastLook));
   if (!store_->check({kFailureKey}, deadline)) return std::nullopt;
   return decode_failure(store_->get(kFailureKey, deadline), me_.rank);
 }

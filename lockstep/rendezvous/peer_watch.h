@@ -21,6 +21,9 @@
 
 namespace lockstep {
 
+// What a rank that has no time left still has to look for a reason.
+inline constexpr Duration kLastLook = std::chrono::milliseconds(200);
+
 class PeerWatch {
  public:
   // `store` is what the meeting alone uses of the job's store. `doing` ends "... has died while": "joining the job".
@@ -54,7 +57,7 @@ class PeerWatch {
     ProcessWatch process;
   };
 
-  Error died(const Member& member) const;
+  Error died(const std::vector<Member>& members) const;
   [[noreturn]] void report(const std::vector<Member>& dead, Deadline deadline);
 
   const std::shared_ptr<Store> store_;

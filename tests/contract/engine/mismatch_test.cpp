@@ -174,12 +174,12 @@ void run_sequences(Over over, int ranks) {
 
 }  // namespace
 
-// fault: 32
+// fault: 29, 30, 32
 TEST_CASE("random disagreements over the arena") {
   for (int ranks = 1; ranks <= 7; ++ranks) run_sequences(Over::arena, ranks);
 }
 
-// fault: 32
+// fault: 29, 30, 32
 TEST_CASE("random disagreements over links") {
   for (int ranks = 1; ranks <= 7; ++ranks) run_sequences(Over::links, ranks);
 }

@@ -178,6 +178,7 @@ class Store(unittest.TestCase):
         rank.order("count")
         return int(rank.line().split()[1])
 
+    # fault: 13
     def test_collectives_go_on_without_the_store_whose_verbs_fail_at_once(self):
         for transport in ("shared_memory", "tcp"):
             with Job(3, transport) as job:
@@ -221,6 +222,7 @@ class Store(unittest.TestCase):
 class Clock(unittest.TestCase):
     """The wall clock jumps a day forth and back with every look at it."""
 
+    # fault: 51
     def test_a_job_neither_ends_nor_waits_for_a_wall_clock_that_jumps(self):
         jumps = {"LD_PRELOAD": CLOCK_JUMP}
         looks = "import time; print(abs(time.time() - time.time()) > 86400)"

@@ -73,6 +73,7 @@ class Frozen(unittest.TestCase):
                     self.assertRegex(failure.text, "receive of 16 bytes with tag 7 from rank 1 timed out .*; "
                                                    rf"rank 1 \(host \S+, pid {pid}\): .*{state}")
 
+    # fault: 12
     def test_a_rank_that_is_slow_is_told_to_be_alive_with_where_it_was_last(self):
         for transport in TRANSPORTS:
             with self.subTest(transport), job("away", 1, transport=transport, TEST_CALL_MS="1500") as work:
@@ -80,6 +81,7 @@ class Frozen(unittest.TestCase):
                 self.assert_timeouts(work, 1, 1.5, r"barrier #4 .*missing: .*alive, last seen in barrier #3, "
                                                    r"left it \d\.\d s ago")
 
+    # fault: 10
     def test_a_rank_that_is_stopped_inside_of_a_collective_is_named(self):
         for transport in TRANSPORTS:
             with self.subTest(transport), job("loop", 4 << 20, transport=transport, TEST_CALL_MS="1500") as work:
@@ -98,6 +100,7 @@ class Frozen(unittest.TestCase):
                 self.assertTrue(named, failures)
                 self.assertTrue(transport == "tcp" or len(named) == 2, failures)
 
+    # fault: 10
     def test_a_wait_for_a_stopped_rank_is_warned_of_within_three_seconds(self):
         for transport in TRANSPORTS:
             with self.subTest(transport), tempfile.TemporaryDirectory() as folder:

@@ -92,6 +92,7 @@ class Failures(unittest.TestCase):
                     self.assertLess(failure.waited, DETECTION + BUSY)
                 self.assertEqual(work.exit_codes(), [3, 3, 3])
 
+    # fault: 34
     def test_an_exception_that_nobody_catches_is_quoted_by_the_others_at_once(self):
         for transport in TRANSPORTS:
             with self.subTest(transport), job("uncaught", 1, transport=transport) as work:
@@ -113,6 +114,7 @@ class Failures(unittest.TestCase):
                     self.assertLess(failure.waited, DETECTION + BUSY)
                 self.assertEqual(work.exit_codes(), [3, 3, 3])
 
+    # fault: 28
     def test_different_shapes_are_reported_on_every_rank_with_both_sides_and_the_group_goes_on(self):
         for transport in TRANSPORTS:
             with self.subTest(transport), job("mismatch", size=2, transport=transport) as work:

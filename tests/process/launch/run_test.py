@@ -480,8 +480,7 @@ class SecretTest(RunTest):
             forms = (token, text.encode(), text.upper().encode(), base64.b64encode(token))
             for pid in tree.survivors() + [tree.pid]:
                 for name in ("cmdline", "environ"):
-                    with open(f"/proc/{pid}/{name}", "rb") as file:
-                        content = file.read()
+                    content = self.content_of(pid, name)
                     self.assertFalse([form for form in forms if form in content], (pid, name))
             with socket.create_connection(self.store_of(tree), timeout=5) as stranger:
                 stranger.sendall(b"\xd5LSTEP\r\n" + (2).to_bytes(2, "little") + b"\x01\0" + bytes(32))
@@ -492,13 +491,20 @@ class SecretTest(RunTest):
                 self.assertFalse([form for form in forms if form in content])
 
     @staticmethod
-    def store_of(tree):
+    def content_of(pid, name):
+        """Nothing if the process has ended meanwhile."""
+        try:
+            with open(f"/proc/{pid}/{name}", "rb") as file:
+                return file.read()
+        except (FileNotFoundError, ProcessLookupError):
+            return b""
+
+    def store_of(self, tree):
         for pid in tree.survivors():
-            with open(f"/proc/{pid}/environ", "rb") as file:
-                for entry in file.read().split(b"\0"):
-                    if entry.startswith(b"LOCKSTEP_STORE="):
-                        host, port = entry.split(b"=")[1].decode().split(":")
-                        return host, int(port)
+            for entry in self.content_of(pid, "environ").split(b"\0"):
+                if entry.startswith(b"LOCKSTEP_STORE="):
+                    host, port = entry.split(b"=")[1].decode().split(":")
+                    return host, int(port)
         raise AssertionError("no rank has an address of the store")
 
 

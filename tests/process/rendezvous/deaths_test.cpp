@@ -125,7 +125,9 @@ TEST_CASE("a rank that is started again takes its place, in a store that has out
     check_error(rank0, "peer_lost", {"rank 1 (host ", fmt::format("pid {})", rank1.pid())});
   }
   std::vector<WorkerProcess> ranks;
-  for (int rank = 0; rank < 3; ++rank) ranks.push_back(job.start(rank, rank == 2 ? "other" : ""));
+  for (int rank = 0; rank < 2; ++rank) ranks.push_back(job.start(rank));
+  for (WorkerProcess& rank : ranks) wait_until_it_misses(rank, "rank 2");
+  ranks.push_back(job.start(2, "other"));  // it follows those who were there before
   for (int rank = 0; rank < 3; ++rank) {
     const std::string line = line_with(ranks[static_cast<std::size_t>(rank)], "joined");
     CHECK(contains(line, fmt::format("joined as rank {} of 3", rank)));

@@ -86,7 +86,7 @@ TEST_CASE("a reader that has gone is an error and no signal") {
 }
 
 TEST_CASE("a log whose reader pauses keeps nobody waiting, loses whole lines, says how many, and goes on") {
-  const Pipe pipe;
+  static const Pipe& pipe = *new Pipe;  // the queue lives as long as the process, and writes to it
   static LogQueue& queue = *new LogQueue(pipe.writer.get());
   queue.write("first\n");
   CHECK(read_available(pipe.reader.get()) == "first\n");
@@ -110,7 +110,7 @@ TEST_CASE("a log whose reader pauses keeps nobody waiting, loses whole lines, sa
 }
 
 TEST_CASE("in a forked child a log writes, though its thread and perhaps its lock stayed behind") {
-  const Pipe pipe;
+  static const Pipe& pipe = *new Pipe;
   static LogQueue& queue = *new LogQueue(pipe.writer.get());
   CHECK(testing::exit_code_of_child([&] {
           queue.write("child\n");

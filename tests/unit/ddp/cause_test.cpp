@@ -67,6 +67,7 @@ Error error_in(const std::exception_ptr& thrown) {
 
 }  // namespace
 
+// fault: 34
 TEST_CASE("what one rank throws from forward, backward, a hook or an argument check, the others quote at once") {
   struct Mishap {
     const char* what;
@@ -163,6 +164,7 @@ TEST_CASE("an exception that has been survived is not blamed for a later one") {
   CHECK_ERROR(error_in(errors[0]), ErrorKind::aborted, "rank 1 ", "an exception ended its program");
 }
 
+// fault: 38
 TEST_CASE("models that differ in anything are refused on all ranks at once, and the group goes on") {
   struct Variant {
     const char* what;

@@ -239,6 +239,7 @@ TEST_CASE("shapes that differ between ranks are a desync on every rank that Work
   }
 }
 
+// fault: 31
 TEST_CASE("two calls without a name that one rank has swapped are warned of, or refused if that is wanted") {
   const auto swap = [](const ProcessGroup& group) {
     const at::Tensor a = at::ones({4}), b = at::ones({4});

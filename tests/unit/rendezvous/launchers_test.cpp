@@ -6,23 +6,12 @@
 
 #include "lockstep/rendezvous/join_plan.h"
 #include "tests/support/expect_error.h"
+#include "tests/unit/rendezvous/planned.h"
 
 using namespace lockstep;
+using namespace lockstep::testing;
 
 namespace {
-
-using Variables = std::map<std::string, std::string>;
-
-JoinPlan plan(const Variables& variables, const JoinOptions& options = {}) {
-  return plan_join(options, [&](const char* name) {
-    const auto found = variables.find(name);
-    return found == variables.end() ? nullptr : found->second.c_str();
-  });
-}
-
-Error plan_error(const Variables& variables, const JoinOptions& options = {}) {
-  return error_of([&] { plan(variables, options); });
-}
 
 Variables operator+(Variables base, const Variables& more) {
   for (const auto& [name, value] : more) base[name] = value;

@@ -1,5 +1,6 @@
 """Process groups of real processes: group_test.py <lockstep> <group_worker> Failures|Limits|Kills|Places|Hosts"""
 
+import contextlib
 import os
 import random
 import signal
@@ -183,8 +184,23 @@ class Limits(unittest.TestCase):
             self.assertEqual(work.exit_codes(), [3] * 3)
 
 
+def listening_at(pid):
+    """The addresses at which a process listens, as the kernel prints them."""
+    sockets = set()
+    for number in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            sockets.add(os.readlink(f"/proc/{pid}/fd/{number}"))
+    addresses = []
+    for table in ("tcp", "tcp6"):
+        with open(f"/proc/{pid}/net/{table}", encoding="ascii") as file:
+            for _, local, _, state, *_, inode in [line.split()[:10] for line in file][1:]:
+                if state == "0A" and f"socket:[{inode}]" in sockets:
+                    addresses.append(local.split(":")[0])
+    return addresses
+
+
 class Kills(unittest.TestCase):
-    # fault: 22
+    # fault: 22, S8
     def test_killed_jobs_leave_nothing_behind(self):
         count = max(1, int(os.environ.get("LOCKSTEP_TEST_KILLS", "100")) // len(TRANSPORTS))
         for transport in TRANSPORTS:
@@ -228,6 +244,14 @@ class Places(unittest.TestCase):
             code, output, error = tree.finish(60)
         self.assertEqual(code, 0, output + error)
         return sorted(output.splitlines())
+
+    # fault: S5
+    def test_ranks_of_one_host_listen_where_only_that_host_comes(self):
+        for transport in TRANSPORTS:
+            with self.subTest(transport), job("barriers", transport=transport) as work:
+                work.wait_until_running()
+                addresses = [address for rank in work.ranks for address in listening_at(rank.pid)]
+                self.assertEqual(set(addresses), {"0100007F"})  # 127.0.0.1; at least that of the store
 
     def test_sums_over_either_transport(self):
         for transport, name in (("automatic", "shared memory"), ("shared_memory", "shared memory"), ("tcp", "tcp")):

@@ -1,12 +1,18 @@
-"""Whether programs are built as SECURITY.md says: hardening_test.py <readelf> <program> ..."""
+"""Whether programs are built as SECURITY.md says: hardening_test.py <readelf> <build folder> <program> ..."""
 
 import re
 import subprocess
 import sys
 import unittest
+from pathlib import Path
 
 READELF = ""
+BUILD = ""
 PROGRAMS = []
+# What loads code, runs a command, or reads a format that can hold code. Only the launcher starts programs, by execve().
+EXECUTES = re.compile(r"dlopen|dlmopen|system|popen|wordexp|execl[pe]?|execvp?|execvpe|fexecve|posix_spawnp?|"
+                      r"Py(?:Run|Marshal|Pickle)_\w+|PyEval_EvalCode\w*|Py_Compile\w+|"
+                      r"_Z\w*(?:11pickle_load|3jit4load|5torch4load)\w*")
 
 
 def read(program, *options):
@@ -55,7 +61,20 @@ class HardeningTest(unittest.TestCase):
                         self.assertTrue(folder.startswith(("/", "$ORIGIN")), path)
 
 
+    # fault: S6
+    def test_nothing_that_executes_what_it_is_given_is_called(self):
+        modules = sorted(Path(BUILD, "python").glob("**/_lockstep*.so"))
+        archives = sorted(Path(BUILD, "lockstep").glob("**/*.a"))
+        self.assertIn("liblockstep_net.a", [archive.name for archive in archives])
+        for file in [*archives, *modules, *PROGRAMS]:
+            with self.subTest(file):
+                called = re.findall(r" UND (\w+)", read(file, "--symbols", "--dyn-syms"))
+                self.assertIn("memcpy", {name.removeprefix("__").removesuffix("_chk") for name in called})
+                self.assertEqual([name for name in called if EXECUTES.fullmatch(name)], [])
+
+
 if __name__ == "__main__":
     READELF = sys.argv[1]
-    PROGRAMS = sys.argv[2:]
+    BUILD = sys.argv[2]
+    PROGRAMS = sys.argv[3:]
     unittest.main(argv=sys.argv[:1], verbosity=2)

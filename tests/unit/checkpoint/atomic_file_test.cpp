@@ -63,6 +63,22 @@ TEST_CASE("a new writer removes what a killed one left, and nothing else") {
   CHECK(read_whole(directory / "a") == "last");
 }
 
+// fault: S9
+TEST_CASE("nothing is written, removed or made private through a link that somebody has put there") {
+  const TemporaryDirectory directory;
+  std::ofstream(directory / "thesis") << "ten years of work";
+  std::filesystem::create_symlink(directory / "thesis", directory / "a");
+  std::filesystem::create_symlink(directory / "thesis", directory / ".a.writing-0123456789abcdef");
+  AtomicFile file(directory / "a");
+  file.write(bytes_of("new"));
+  file.publish();
+  CHECK_FALSE(std::filesystem::is_symlink(directory / "a"));
+  CHECK(read_whole(directory / "a") == "new");
+  CHECK(std::filesystem::status(directory / "a").permissions() == std::filesystem::perms(0600));
+  CHECK(read_whole(directory / "thesis") == "ten years of work");
+  CHECK(std::filesystem::status(directory / "thesis").permissions() != std::filesystem::perms(0600));
+}
+
 TEST_CASE("a target that cannot be replaced is an error, and the temporary file goes") {
   const TemporaryDirectory directory;
   std::filesystem::create_directory(directory / "a");

@@ -124,6 +124,19 @@ TEST_CASE("the latest checkpoint is the newest that is whole") {
   CHECK_FALSE(latest_checkpoint(directory.path()).has_value());
 }
 
+// fault: S9
+TEST_CASE("what tensors are called leads to no other file") {
+  const TemporaryDirectory directory;
+  std::filesystem::create_directory(directory / "inside");
+  const std::string path = directory / "inside/a.safetensors";
+  const Tensors tensors = {
+      {"../outside", at::ones({2})}, {directory / "absolute", at::ones({1})}, {"..", at::ones({1})}};
+  save_checkpoint(path, {.tensors = tensors});
+  check_same(load_checkpoint(path).tensors, tensors);
+  CHECK(std::distance(std::filesystem::directory_iterator(directory.path()), {}) == 1);
+  CHECK(std::distance(std::filesystem::directory_iterator(directory / "inside"), {}) == 1);
+}
+
 TEST_CASE("old checkpoints are removed when a new one is there") {
   const TemporaryDirectory directory;
   for (const std::uint64_t step : {1, 2, 3, 4}) {

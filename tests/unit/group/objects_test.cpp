@@ -72,6 +72,7 @@ TEST_CASE("tensors of different shapes and types are objects, too") {
   });
 }
 
+// fault: S6
 TEST_CASE("a wrong list is an error on all ranks, and damaged bytes allocate nothing") {
   run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
     CHECK_ERROR(error_of([&] { scatter_object(group, std::vector<std::string>{"one"}, 1); }),
@@ -89,6 +90,7 @@ TEST_CASE("a wrong list is an error on all ranks, and damaged bytes allocate not
   CHECK(error_of([&] { ObjectCodec<at::Tensor>::decode(huge); }).kind() == ErrorKind::corrupt_data);
 }
 
+// fault: S6
 TEST_CASE("tensors that are objects are what they say, or refused") {
   run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
     const at::Tensor z = at::complex(at::ones({2}), at::full({2}, group.rank() + 1.0));

@@ -53,6 +53,7 @@ TEST_CASE("recordings live among the user's state, and where that cannot be, amo
   ::unsetenv("TMPDIR");
 }
 
+// fault: S9
 TEST_CASE("the last jobs of the last days are kept, and nobody else's files are touched") {
   const TemporaryDirectory directory;
   const std::string parent = directory / "flight";
@@ -73,6 +74,7 @@ TEST_CASE("the last jobs of the last days are kept, and nobody else's files are 
   prune_job_folders(directory / "nothing");
 }
 
+// fault: S9
 TEST_CASE("only recordings are removed, whatever other files are called") {
   const TemporaryDirectory directory;
   record(directory.path(), 0);

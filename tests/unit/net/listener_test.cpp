@@ -35,6 +35,7 @@ std::vector<std::string> listening_addresses(std::uint16_t port) {
 
 }  // namespace
 
+// fault: S5
 TEST_CASE("the kernel's table shows exactly the address that was asked for") {
   const struct {
     const char* host;
@@ -64,6 +65,7 @@ TEST_CASE("a taken port is an error at once that names address, port and holder"
               fmt::format("process {} (unit_net)", ::getpid()));
 }
 
+// fault: S5
 TEST_CASE("an address of another host is refused, not replaced by one of this host") {
   // 192.0.2.0/24 is set aside for documentation.
   const auto error = error_of([] { Listener::bind({"192.0.2.1", 0}, soon()); });

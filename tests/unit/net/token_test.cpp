@@ -57,6 +57,7 @@ TEST_CASE("a token file is 64 hexadecimal digits") {
   }
 }
 
+// fault: S9
 TEST_CASE("a token file that others may read is refused with the command that mends it") {
   TemporaryDirectory directory;
   for (const mode_t mode : {0640, 0604, 0620, 0644}) {
@@ -65,6 +66,7 @@ TEST_CASE("a token file that others may read is refused with the command that me
   }
 }
 
+// fault: S9
 TEST_CASE("a token file of another user is refused" * needs("root")) {
   TemporaryDirectory directory;
   const std::string path = write_file(directory / "token", std::string(64, 'a'));
@@ -141,6 +143,7 @@ TEST_CASE("processes that need the home token at once all get the same one") {
   CHECK(files == 1);
 }
 
+// fault: S9
 TEST_CASE("without a home a job on one host keeps its token in a folder of the user's own, or not at all") {
   TemporaryDirectory place;
   const ScopedVariable home("HOME", "/nonexistent");

@@ -166,6 +166,7 @@ TEST_CASE("eight threads record while others read, and no record is mixed") {
   CHECK(over >= flight::kSlots - 64);  // an update that met a later operation in its slot is dropped
 }
 
+// fault: S8
 TEST_CASE("memory of a launcher is taken over; other descriptors are refused") {
   const FlightMemory made = FlightMemory::make_shared({.rank = 2, .world_size = 3, .job_id = "job"});
   CHECK_FALSE(made.is_signed());

@@ -161,6 +161,7 @@ TEST_CASE("a file of another format is refused by its version") {
   }
 }
 
+// fault: S9
 TEST_CASE("a file that is no store is left alone") {
   TemporaryDirectory directory;
   const std::string path = directory / "thesis.txt";
@@ -175,6 +176,7 @@ TEST_CASE("a file that is no store is left alone") {
   CHECK(error_of([&] { FileStore(directory / "link", "run", soon()); }).kind() == ErrorKind::invalid_argument);
 }
 
+// fault: S9
 TEST_CASE("a file that others may write is refused, an empty one is made private") {
   TemporaryDirectory directory;
   const std::string path = directory / "store";

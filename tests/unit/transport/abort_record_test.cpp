@@ -35,6 +35,14 @@ TEST_CASE("the first error stays, with its kind, peer and text") {
   CHECK(told(*record).detail().peer == 1);
 }
 
+// fault: S6
+TEST_CASE("a text that looks like a format is quoted as it is") {
+  const auto record = std::make_unique<AbortRecord>();
+  const std::string text = "%n%s%99999d {} {0:>99999} {9} $(reboot)";
+  record_abort(*record, Error(ErrorKind::aborted, text));
+  CHECK_ERROR(told(*record), ErrorKind::aborted, text);
+}
+
 TEST_CASE("a writer that stops or dies half way holds nobody up, and the next one is heard") {
   const auto record = std::make_unique<AbortRecord>();
   record->taken = 2;  // two have begun to write
@@ -53,6 +61,7 @@ TEST_CASE("a writer that stops or dies half way holds nobody up, and the next on
   CHECK_ERROR(error_of([&] { mesh->send_some(1, {&byte, 1}); }), ErrorKind::aborted, "on purpose");
 }
 
+// fault: S8
 TEST_CASE("a record that somebody has overwritten is an error and no more") {
   const auto record = std::make_unique<AbortRecord>();
   record->first = 77;

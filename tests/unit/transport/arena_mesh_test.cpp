@@ -104,6 +104,7 @@ TEST_CASE("a mesh of one needs nobody") {
   CHECK_ERROR(error_of([&] { alone[0]->wait({}, soon()); }), ErrorKind::aborted, "enough");
 }
 
+// fault: S8
 TEST_CASE("a stream whose words are damaged is refused") {
   const auto region = make_ring_region(2);
   const auto mesh = make_arena_mesh(region, region.get(), 0, name_peers(2));

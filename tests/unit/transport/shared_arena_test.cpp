@@ -2,9 +2,11 @@
 #include "lockstep/transport/shared_arena.h"
 
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -261,6 +263,7 @@ Error invited(const std::string& invitation) {
 
 }  // namespace
 
+// fault: S8
 TEST_CASE("an invitation to shared memory that is a lie is corrupt data, and names its rank") {
   const auto mapping = Mapping::create(arena_bytes(2, kSegment));
   const Invitation right{::getpid(), mapping.fd(), mapping.size(), 17};
@@ -279,6 +282,7 @@ TEST_CASE("an invitation to shared memory that is a lie is corrupt data, and nam
   refused(right, "belongs to another group or version");
 }
 
+// fault: S8
 TEST_CASE("shared memory that could be taken away while it is used is refused") {
   const UniqueFd unsealed(::memfd_create("unsealed", MFD_CLOEXEC));
   const std::size_t bytes = arena_bytes(2, kSegment);
@@ -287,6 +291,21 @@ TEST_CASE("shared memory that could be taken away while it is used is refused") 
               "not sealed");
 }
 
+// fault: S8
+TEST_CASE("shared memory has no name, and nobody who has it can change its size") {
+  const Mapping mapping = Mapping::create(4096);
+  struct stat status {};
+  REQUIRE(::fstat(mapping.fd(), &status) == 0);
+  CHECK(status.st_nlink == 0);
+  const int seals = ::fcntl(mapping.fd(), F_GET_SEALS);
+  CHECK((seals & F_SEAL_SHRINK) != 0);
+  CHECK((seals & F_SEAL_GROW) != 0);
+  CHECK(::ftruncate(mapping.fd(), 0) == -1);
+  CHECK(::ftruncate(mapping.fd(), 8192) == -1);
+  CHECK((::fcntl(mapping.fd(), F_GETFD) & FD_CLOEXEC) != 0);
+}
+
+// fault: S8
 TEST_CASE("an abort record that no rank has written is corrupt data") {
   arena::AbortRecord record{};
   record_abort(record, Error(ErrorKind::timeout, "late", {.peer = 2}));

@@ -73,7 +73,7 @@ class Operation {
   at::Tensor make(std::int64_t count) const {
     const at::Tensor made = engine_ == "native" ? group_.empty({count}, dtype_) : at::empty({count}, dtype_);
     if (engine_ == "native" && group_.size() > 1 && !group_.is_shared(made)) {
-      throw Error(ErrorKind::internal, fmt::format("{} bytes of shared memory were not to be had", made.nbytes()));
+      throw Error(ErrorKind::internal, fmt::format("{} bytes of shared memory could not be allocated", made.nbytes()));
     }
     return made;
   }

@@ -18,7 +18,7 @@ struct BackendEntry {
 
 std::span<const BackendEntry> backend_table();
 
-// Each is defined where the library is to be had.
+// Each is defined where the library was found.
 std::unique_ptr<Carrier> make_gloo_carrier(const CarrierSite& site, Deadline deadline);
 std::unique_ptr<Carrier> make_mpi_carrier(const CarrierSite& site, Deadline deadline);
 std::unique_ptr<Carrier> make_nccl_carrier(const CarrierSite& site, Deadline deadline);

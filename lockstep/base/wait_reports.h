@@ -1,5 +1,7 @@
-// When somebody who waits says so in the log: after a while, and then more and more rarely. Pure.
+// When somebody who waits says so in the log: after a while, and then more and more rarely.
 #pragma once
+
+#include <optional>
 
 #include "lockstep/base/clock.h"
 
@@ -8,6 +10,7 @@ namespace lockstep {
 // After half a minute nobody believes that all is well.
 inline constexpr Duration kFirstReport = std::chrono::seconds(30);
 
+// Pure.
 class WaitReports {
  public:
   // first: the wait after which it speaks. Then after 4 times as long, 20 times, and again every 60 times: by default
@@ -33,6 +36,24 @@ class WaitReports {
 
   Duration first_;
   Duration next_;
+};
+
+// The same for a wait that begins when this is made. Not thread-safe.
+class LongWait {
+ public:
+  explicit LongWait(Duration first = kFirstReport, const Clock& clock = steady_clock())
+      : clock_(clock), start_(clock.now()), reports_(first) {}
+
+  // How long the wait has lasted, if that is to be told now.
+  std::optional<Duration> due() {
+    const Duration waited = clock_.now() - start_;
+    return reports_.is_due(waited) ? std::optional(waited) : std::nullopt;
+  }
+
+ private:
+  const Clock& clock_;
+  const TimePoint start_;
+  WaitReports reports_;
 };
 
 }  // namespace lockstep

@@ -93,7 +93,7 @@ ArenaEngine::ArenaEngine(std::unique_ptr<Arena> arena) : arena_(std::move(arena)
 
 ArenaEngine::~ArenaEngine() {
   // For those who wait for this rank.
-  if (failure_note_.is_set() && arena_->birthplace().is_here()) write_label(next_, 0);
+  if (failure_note_.is_set() && arena_->fork_guard().is_here()) write_label(next_, 0);
 }
 
 void ArenaEngine::run(const Collective& collective, Deadline deadline) {
@@ -120,7 +120,7 @@ void ArenaEngine::abort(std::string_view reason) noexcept {
 }
 
 std::uint64_t ArenaEngine::post(const Collective& collective, Deadline deadline, std::shared_ptr<const void> keeps) {
-  arena_->birthplace().check("a group");
+  arena_->fork_guard().check("a group");
   check_arguments(collective, rank(), size());
   refuse_if_aborted(collective);
   if (next_ - oldest_ == arena::kInFlight) wait(oldest_, deadline);
@@ -498,7 +498,7 @@ Error ArenaEngine::explain(const Operation& op, const Stall& stall) const {
     return Error(ErrorKind::peer_lost, text, detail);
   }
   std::string missing;
-  for (const int peer : stall.missing) missing += (missing.empty() ? "" : "; ") + whereabouts(peer);
+  for (const int peer : stall.missing) missing += (missing.empty() ? "" : "; ") + last_seen(peer);
   if (!stall.missing.empty() && detail.peer < 0) detail.peer = stall.missing.front();
   if (stall.cause == Stall::Cause::none) {
     return Error(ErrorKind::timeout,
@@ -511,7 +511,7 @@ Error ArenaEngine::explain(const Operation& op, const Stall& stall) const {
                detail);
 }
 
-std::string ArenaEngine::whereabouts(int peer) const {
+std::string ArenaEngine::last_seen(int peer) const {
   std::uint32_t newest = 0;
   for (std::uint64_t s = 0; s < arena::kSlots; ++s) {
     newest = std::max(newest, arena_->slot(peer, s).posted.load(std::memory_order_acquire));

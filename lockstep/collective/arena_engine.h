@@ -94,7 +94,7 @@ class ArenaEngine final : public Engine {
 
   Error explain(const Operation& operation, const Stall& stall) const;
   // "rank 2 (host b, pid 71), alive, last in barrier #41, left it 3.2 s ago"
-  std::string whereabouts(int peer) const;
+  std::string last_seen(int peer) const;
 
   std::unique_ptr<Arena> arena_;
   std::array<Operation, arena::kInFlight> operations_;

@@ -3,11 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "lockstep/base/deadline.h"
+#include "lockstep/base/error.h"
 #include "lockstep/base/failure_note.h"
 #include "lockstep/collective/collective.h"
 #include "lockstep/collective/lookout.h"
@@ -62,6 +64,16 @@ class Engine {
   FailureNote& failure_note() { return failure_note_; }
 
  protected:
+  // How a run() ends that leaves the engine whole, or failed.
+  void finish(FlightTicket& ticket, const std::optional<Error>& failure) {
+    if (failure) {
+      flight_log_.fail(ticket, *failure);
+      throw Error(*failure);
+    }
+    flight_log_.finish(ticket);
+    failure_note_.forget();
+  }
+
   FlightLog flight_log_;
   AfterMismatch after_mismatch_ = AfterMismatch::go_on;
   CallSites call_sites_ = CallSites::warn;

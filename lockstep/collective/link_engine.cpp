@@ -34,7 +34,7 @@ LinkEngine::LinkEngine(std::unique_ptr<Mesh> mesh, std::uint64_t generation, Top
 }
 
 void LinkEngine::run(const Collective& collective, Deadline deadline) {
-  birthplace_.check("a group");
+  fork_guard_.check("a group");
   if (failure_) throw Error(*failure_);
   check_arguments(collective, rank(), size());
   Signature signature = signature_of(collective, ++sequence_, generation_);
@@ -53,13 +53,7 @@ void LinkEngine::run(const Collective& collective, Deadline deadline) {
   } catch (const std::exception& error) {  // no memory: the streams are out of step all the same
     failure_ = fail(Error(ErrorKind::internal, error.what()), signature, steady_clock().now() - start);
   }
-  if (!failure_) {
-    flight_log_.finish(ticket);
-    failure_note_.forget();
-    return;
-  }
-  flight_log_.fail(ticket, *failure_);
-  throw Error(*failure_);
+  finish(ticket, failure_);
 }
 
 void LinkEngine::abort(std::string_view reason) noexcept {

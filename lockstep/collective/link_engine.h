@@ -14,8 +14,8 @@
 #include <mutex>
 #include <optional>
 
-#include "lockstep/base/birthplace.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/fork_guard.h"
 #include "lockstep/collective/chunk_plan.h"
 #include "lockstep/collective/engine.h"
 #include "lockstep/collective/exchange.h"
@@ -47,7 +47,7 @@ class LinkEngine final : public Engine {
   Error blame(const Error& error) const;
   Error explain(const Error& error, const Signature& signature, Duration elapsed) const;
 
-  const Birthplace birthplace_;
+  const ForkGuard fork_guard_;
   const std::unique_ptr<Mesh> mesh_;
   const std::uint64_t generation_;
   Exchange exchange_;

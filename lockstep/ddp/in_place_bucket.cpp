@@ -9,6 +9,7 @@
 #include "lockstep/collective/arena_engine.h"
 #include "lockstep/ddp/gradient_bucket.h"
 #include "lockstep/ddp/gradient_hooks.h"
+#include "lockstep/ddp/gradient_layout.h"
 #include "lockstep/group/arena_allocator.h"
 #include "lockstep/group/tensor_segments.h"
 #include "lockstep/observe/process_recorder.h"
@@ -17,13 +18,6 @@ namespace lockstep {
 namespace {
 
 std::byte* address_of(const at::Tensor& tensor) { return static_cast<std::byte*>(tensor.data_ptr()); }
-
-// Whether the gradient's memory, read from front to back, has the parameter's elements in the parameter's order.
-bool has_layout_of(const at::Tensor& gradient, const at::Tensor& parameter) {
-  return gradient.is_non_overlapping_and_dense() && !gradient.is_conj() && !gradient.is_neg() &&
-         gradient.scalar_type() == parameter.scalar_type() &&
-         (gradient.strides() == parameter.strides() || (gradient.is_contiguous() && parameter.is_contiguous()));
-}
 
 class InPlaceBucket final : public GradientBucket {
  public:

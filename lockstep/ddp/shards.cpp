@@ -21,6 +21,7 @@
 #include "lockstep/base/log.h"
 #include "lockstep/collective/arena_engine.h"
 #include "lockstep/ddp/diagnostics.h"
+#include "lockstep/ddp/gradient_layout.h"
 #include "lockstep/ddp/shard_exchange.h"
 #include "lockstep/ddp/thread_count.h"
 #include "lockstep/group/agreement.h"
@@ -136,13 +137,7 @@ std::string_view bytes_of(const at::Tensor& dense) {
 
 // Whether nobody else can see what is written to the gradient: see ownership.h.
 bool is_owned(const at::Tensor& gradient) {
-  return gradient.use_count() == 1 && owns_its_memory(gradient) && !gradient.requires_grad() && !gradient.is_conj() &&
-         !gradient.is_neg();
-}
-
-bool has_layout_of(const at::Tensor& gradient, const at::Tensor& parameter) {
-  return gradient.is_non_overlapping_and_dense() &&
-         (gradient.strides() == parameter.strides() || (gradient.is_contiguous() && parameter.is_contiguous()));
+  return gradient.use_count() == 1 && owns_its_memory(gradient) && !gradient.requires_grad();
 }
 
 }  // namespace

@@ -70,7 +70,7 @@ std::unique_ptr<Arena> arena_if_any(const Membership& membership, const std::str
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::internal || options.transport == Transport::shared_memory) throw;
     if (membership.local_rank == 0 && !name.starts_with(kPart)) {
-      log_warning(fmt::format("the ranks talk over TCP, since there is no shared memory to be had: {}", error.what()));
+      log_warning(fmt::format("the ranks talk over TCP, since shared memory cannot be used: {}", error.what()));
     }
     return nullptr;
   }
@@ -241,7 +241,7 @@ ProcessGroup connect_ranks(const Membership& membership, const std::string& name
   if (options.transport == Transport::shared_memory && !one_node) {
     throw Error(ErrorKind::invalid_argument,
                 "the ranks of this job share no memory (they are on different hosts, or have different "
-                "namespaces): transport shared_memory is not to be had; use automatic or tcp");
+                "namespaces): transport shared_memory cannot be used; use automatic or tcp");
   }
   if (!one_node || options.transport == Transport::tcp) {
     return told(between_hosts(membership, name, options, std::move(origin), deadline), membership, name, options,
@@ -251,7 +251,7 @@ ProcessGroup connect_ranks(const Membership& membership, const std::string& name
   if (arena == nullptr) {
     options.transport = Transport::tcp;
     return told(between_hosts(membership, name, options, std::move(origin), deadline), membership, name, options,
-                "there is no shared memory to be had");
+                "shared memory cannot be used");
   }
   const std::string why =
       fmt::format("all ranks are on one node; {} MiB of address space a rank", arena->segment_bytes() >> 20);

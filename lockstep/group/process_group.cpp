@@ -12,8 +12,8 @@
 #include <thread>
 #include <utility>
 
-#include "lockstep/base/birthplace.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/fork_guard.h"
 #include "lockstep/base/quick_clock.h"
 #include "lockstep/collective/arena_engine.h"
 #include "lockstep/group/arena_allocator.h"
@@ -90,7 +90,7 @@ struct ProcessGroup::State {
   // In the caller, behind everything that was issued before.
   template <class Run>
   void run(std::string_view operation, Deadline deadline, Run&& run_collective) {
-    birthplace.check("a group");
+    fork_guard.check("a group");
     noting_refusals([&] {
       if (!turns.take(deadline)) throw end_late(operation);
       const EndTurn end{turns};
@@ -187,7 +187,7 @@ struct ProcessGroup::State {
 
   // On the group's thread.
   Work start(Lease& lease) {
-    birthplace.check("a group");
+    fork_guard.check("a group");
     const Work work = new_work();
     lease.task().front().work = work;
     Collective& collective = lease.call().collective();
@@ -235,10 +235,10 @@ struct ProcessGroup::State {
 
   // In a forked child the state is never destroyed: it would wait for threads that are not there.
   static void destroy(State* state) {
-    if (state->birthplace.is_here()) delete state;
+    if (state->fork_guard.is_here()) delete state;
   }
 
-  const Birthplace birthplace;
+  const ForkGuard fork_guard;
   const std::unique_ptr<Engine> engine;
   ArenaEngine* const arena;
   const Memory memory;
@@ -422,7 +422,7 @@ Work ProcessGroup::all_to_all_async(at::TensorList outputs, at::TensorList input
 Work ProcessGroup::barrier_async(const CallOptions& options) const { return start({.kind = OpKind::barrier}, options); }
 
 Messenger& ProcessGroup::messenger() const {
-  state_->birthplace.check("a group");
+  state_->fork_guard.check("a group");
   const std::lock_guard lock(state_->messenger_mutex);
   if (state_->messenger == nullptr) {
     if (state_->messages == nullptr) {

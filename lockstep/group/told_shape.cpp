@@ -53,7 +53,7 @@ TensorHead take_tensor_head(std::string_view& bytes, ElementOf element_of) {
   TensorHead head;
   head.type = take(bytes, origin);
   const std::size_t element = element_of(head.type);
-  if (element == 0) throw_corrupt(origin, "its type is none; do all ranks use the same type?");
+  if (element == 0) throw_corrupt(origin, "its element type is unknown; do all ranks use the same type?");
   const std::size_t dimensions = checked_size(take(bytes, origin), kMostDimensions, "number of dimensions", origin);
   for (std::size_t i = 0; i < dimensions; ++i) head.sizes.push_back(take(bytes, origin));
   const std::size_t expected =

@@ -3,7 +3,7 @@
 // one that was there before. Thread-safe.
 #pragma once
 
-#include "lockstep/base/birthplace.h"
+#include "lockstep/base/fork_guard.h"
 #include "lockstep/group/process_group.h"
 
 namespace lockstep {
@@ -13,13 +13,13 @@ class UncaughtWatch {
   explicit UncaughtWatch(ProcessGroup group);
   ~UncaughtWatch();
   // Whether this is the process that made it.
-  bool is_here() const { return birthplace_.is_here(); }
+  bool is_here() const { return fork_guard_.is_here(); }
   UncaughtWatch(const UncaughtWatch&) = delete;
   UncaughtWatch& operator=(const UncaughtWatch&) = delete;
 
  private:
   friend void abort_watched_groups() noexcept;
-  const Birthplace birthplace_;  // what a forked child dies of is its own affair
+  const ForkGuard fork_guard_;  // an exception in a forked child does not concern the group
   const ProcessGroup group_;
 };
 

@@ -223,7 +223,7 @@ MutableByteSpan MessageLink::next_target() {
 }
 
 void MessageLink::begin_frame() {
-  if (header_.magic != FrameHeader::kMagic) throw corrupt("a frame that is none");
+  if (header_.magic != FrameHeader::kMagic) throw corrupt("bytes that are not a frame");
   const FrameKind kind = header_.kind;
   const bool has_body = kind == FrameKind::fail || kind == FrameKind::answer;
   const bool is_reason = has_body && header_.following_bytes <= kMaxReasonBytes;
@@ -334,7 +334,7 @@ void MessageLink::end_received_frame() {
 
 void MessageLink::read_answer() {
   const ByteView answer(reinterpret_cast<const char*>(body_.data()), body_.size());
-  if (!observer_.take_pulse(peer_, answer)) throw corrupt("a sign of life that is none");
+  if (!observer_.take_pulse(peer_, answer)) throw corrupt("a malformed sign of life");
 }
 
 void MessageLink::end_unexpected() {

@@ -27,7 +27,7 @@ class LinkObserver {
   virtual void finish(const OperationPtr& operation, std::exception_ptr error) = 0;
   // A receive whose message was withdrawn is to be matched anew.
   virtual void match_receive(const OperationPtr& receive) = 0;
-  // A peer's question for a sign of life, and its answer to one; false if that is none.
+  // A peer's question for a sign of life, and its answer to one; false if that is malformed.
   virtual Bytes answer_pulse() = 0;
   virtual bool take_pulse(int peer, ByteView answer) = 0;
 };

@@ -59,7 +59,7 @@ Transfer Messenger::receive(int peer, std::uint64_t tag, std::vector<MutableByte
 }
 
 Transfer Messenger::post(const Envelope& envelope, std::vector<MutableByteSpan> memory, Deadline deadline) {
-  birthplace_.check("a group");
+  fork_guard_.check("a group");
   const bool sends = envelope.direction == Direction::send;
   const auto operation = std::make_shared<Operation>();
   operation->envelope = envelope;

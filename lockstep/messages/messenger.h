@@ -27,10 +27,10 @@
 #include <thread>
 #include <vector>
 
-#include "lockstep/base/birthplace.h"
 #include "lockstep/base/bytes.h"
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/fork_guard.h"
 #include "lockstep/base/wait_reports.h"
 #include "lockstep/messages/operation.h"
 #include "lockstep/messages/pulse.h"
@@ -76,7 +76,7 @@ class Messenger final : public Lookout {
   void run();
   void wake() noexcept;
 
-  const Birthplace birthplace_;
+  const ForkGuard fork_guard_;
   const std::unique_ptr<Mesh> mesh_;
   Pulse pulse_;
   const Duration first_report_;

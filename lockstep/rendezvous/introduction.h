@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "lockstep/base/deadline.h"
-#include "lockstep/base/long_wait.h"
+#include "lockstep/base/wait_reports.h"
 #include "lockstep/rendezvous/peer_watch.h"
 #include "lockstep/rendezvous/rendezvous.h"
 #include "lockstep/store/store.h"
@@ -19,7 +19,7 @@ namespace lockstep {
 // How an introduction learns of ranks that die meanwhile, and when it first says for whom it waits.
 struct Introduction {
   PeerWatch* watch = nullptr;  // null: only of those that say so in the store
-  Duration notice_after = kLongWait;
+  Duration notice_after = kFirstReport;
 };
 
 // Claims me.rank of a world of `size` and returns all members by rank; nothing if the world is over, because this very

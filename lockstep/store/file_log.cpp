@@ -103,7 +103,7 @@ FileLog::FileLog(std::string path, std::string_view run_id, Deadline deadline) :
 }
 
 FileLog::~FileLog() {
-  if (!birthplace_.is_here()) return;  // a forked child's parent still uses the file
+  if (!fork_guard_.is_here()) return;  // a forked child's parent still uses the file
   try {
     // Of two that leave at once, the second must see that the first is gone; but a stopped process is not waited for.
     if (lock(Deadline::after(kLeaveTimeout)) && is_alone()) ::unlink(path_.c_str());

@@ -11,9 +11,9 @@
 #include <string>
 #include <string_view>
 
-#include "lockstep/base/birthplace.h"
 #include "lockstep/base/bytes.h"
 #include "lockstep/base/deadline.h"
+#include "lockstep/base/fork_guard.h"
 #include "lockstep/base/unique_fd.h"
 #include "lockstep/store/key_map.h"
 
@@ -56,7 +56,7 @@ class FileLog {
   void check_header(std::string_view run_id);
   void append(ByteView record);
 
-  const Birthplace birthplace_;
+  const ForkGuard fork_guard_;
   std::string path_;
   UniqueFd fd_;
   off_t offset_ = 0;        // behind the last record that was read or written

@@ -31,7 +31,7 @@ FileStore::FileStore(std::string path, std::string_view run_id, Deadline deadlin
 
 void FileStore::take_turn(std::string_view operation, std::string_view key, Deadline deadline,
                           const std::function<void()>& turn) {
-  birthplace_.check("a store file");
+  fork_guard_.check("a store file");
   for (Pause pause;; pause.take(deadline)) {
     {
       const std::lock_guard lock(mutex_);
@@ -110,7 +110,7 @@ Bytes FileStore::compare_set(std::string_view key, ByteView expected, ByteView d
 
 std::vector<std::string> FileStore::wait_for(std::string_view operation, const std::vector<std::string>& keys,
                                              Deadline deadline) {
-  birthplace_.check("a store file");
+  fork_guard_.check("a store file");
   for (const std::string& key : keys) check_store_key(key);
   std::vector<std::string> missing;
   const auto look = [&] {

@@ -8,7 +8,7 @@
 #include <mutex>
 #include <string>
 
-#include "lockstep/base/birthplace.h"
+#include "lockstep/base/fork_guard.h"
 #include "lockstep/store/file_log.h"
 #include "lockstep/store/key_map.h"
 #include "lockstep/store/store.h"
@@ -36,7 +36,7 @@ class FileStore final : public Store {
                                     Deadline deadline);
   void publish(std::string_view key);
 
-  const Birthplace birthplace_;
+  const ForkGuard fork_guard_;
   std::mutex mutex_;
   FileLog log_;
   KeyMap map_;

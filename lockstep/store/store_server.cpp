@@ -316,7 +316,7 @@ StoreServer::StoreServer(const Endpoint& endpoint, StoreServerOptions options)
 
 StoreServer::~StoreServer() {
   // A forked child has no such thread to wait for, and the descriptor that ends it would end the parent's.
-  if (!birthplace_.is_here()) static_cast<void>(loop_.release());
+  if (!fork_guard_.is_here()) static_cast<void>(loop_.release());
 }
 
 bool StoreServer::wait_for_wills(Deadline deadline) { return loop_->wait_for_wills(deadline); }

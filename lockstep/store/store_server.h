@@ -11,7 +11,7 @@
 #include <memory>
 #include <string>
 
-#include "lockstep/base/birthplace.h"
+#include "lockstep/base/fork_guard.h"
 #include "lockstep/net/address.h"
 #include "lockstep/net/handshake.h"
 
@@ -53,7 +53,7 @@ class StoreServer {
 
  private:
   class Loop;
-  const Birthplace birthplace_;
+  const ForkGuard fork_guard_;
   std::unique_ptr<Loop> loop_;
 };
 

@@ -54,7 +54,7 @@ TcpStore::TcpStore(Endpoint server, HandshakeSettings settings)
     : server_(std::move(server)), settings_(on_store_channel(std::move(settings))), client_(random_number()) {}
 
 std::string TcpStore::connect(Deadline deadline) {
-  birthplace_.check("a connection to the store");
+  fork_guard_.check("a connection to the store");
   Stage stage = Stage::connecting;
   UniqueFd fd = take_connection(deadline, stage);
   std::string host = local_address(fd.get()).host();
@@ -167,7 +167,7 @@ void TcpStore::note_failure(TimePoint since) {
 }
 
 StoreReply TcpStore::call(StoreRequest request, Deadline deadline) {
-  birthplace_.check("a connection to the store");
+  fork_guard_.check("a connection to the store");
   const TimePoint start = steady_clock().now();
   keep_wills(deadline);
   const Number number(*this, request);
@@ -228,7 +228,7 @@ std::string TcpStore::host() {
 }
 
 void TcpStore::last_will(std::string_view key, ByteView value, Deadline deadline) {
-  birthplace_.check("a connection to the store");
+  fork_guard_.check("a connection to the store");
   check_store_key(key);
   const std::lock_guard lock(wills_mutex_);
   wills_.insert_or_assign(std::string(key), Will{Bytes(value), false});

@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/base/birthplace.h"
+#include "lockstep/base/fork_guard.h"
 #include "lockstep/base/unique_fd.h"
 #include "lockstep/net/address.h"
 #include "lockstep/net/handshake.h"
@@ -73,7 +73,7 @@ class TcpStore final : public Store {
   void tell_will(const std::string& key, Will& will, Deadline deadline);
 
   // A child would count its requests as its parent does, and get answers that are the parent's.
-  const Birthplace birthplace_;
+  const ForkGuard fork_guard_;
   Endpoint server_;
   HandshakeSettings settings_;
   std::uint64_t client_;

@@ -109,7 +109,7 @@ Arena::Arena(std::shared_ptr<Mapping> mapping, int rank, std::vector<ArenaPeer> 
 }
 
 Arena::~Arena() {
-  if (!birthplace_.is_here()) return;
+  if (!fork_guard_.is_here()) return;
   control(rank_).state.store(RankState::left, std::memory_order_release);
   ring();
 }
@@ -233,7 +233,7 @@ void Arena::await_slowly(const std::function<bool()>& ready, const std::function
 }
 
 void Arena::abort(const Error& error) const noexcept {
-  if (!birthplace_.is_here()) return;
+  if (!fork_guard_.is_here()) return;
   if (record_abort(header_->abort, error)) ring();
 }
 

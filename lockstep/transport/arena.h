@@ -13,9 +13,9 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/base/birthplace.h"
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/fork_guard.h"
 #include "lockstep/base/process_watch.h"
 #include "lockstep/base/wait_reports.h"
 #include "lockstep/transport/abort_record.h"
@@ -102,7 +102,7 @@ class Arena {
   void set_first_report(Duration first) { first_report_ = first; }
 
   // In which process this arena can be used.
-  const Birthplace& birthplace() const { return birthplace_; }
+  const ForkGuard& fork_guard() const { return fork_guard_; }
 
   // Records the first error for all ranks; later ones are dropped. Never blocks.
   void abort(const Error& error) const noexcept;
@@ -125,7 +125,7 @@ class Arena {
   void await_slowly(const std::function<bool()>& ready, const std::function<bool(int)>& waiting_for,
                     const std::function<Error(const Stall&)>& explain, Deadline deadline) const;
 
-  const Birthplace birthplace_;
+  const ForkGuard fork_guard_;
   std::shared_ptr<Mapping> mapping_;
   const int rank_;
   const int size_;

@@ -58,7 +58,7 @@ class ArenaMesh final : public Mesh {
   void check_abort() const;
   Error lost(int rank) const;
 
-  const Birthplace birthplace_;
+  const ForkGuard fork_guard_;
   const std::shared_ptr<const void> keep_alive_;
   const int rank_;
   const std::vector<ArenaPeer> peers_;
@@ -79,7 +79,7 @@ ArenaMesh::ArenaMesh(std::shared_ptr<const void> keep_alive, std::byte* region, 
 }
 
 ArenaMesh::~ArenaMesh() {
-  if (!birthplace_.is_here()) return;  // the memory is not there
+  if (!fork_guard_.is_here()) return;  // the memory is not there
   control(rank_).left.store(1, std::memory_order_release);
   for (int peer = 0; peer < size(); ++peer) ring_bell(peer);
 }
@@ -195,7 +195,7 @@ void ArenaMesh::note_ended(int peer) {
 }
 
 void ArenaMesh::abort(const Error& error) noexcept {
-  if (!birthplace_.is_here()) return;
+  if (!fork_guard_.is_here()) return;
   if (!record_abort(rings_.abort(), error)) return;
   for (int rank = 0; rank < size(); ++rank) ring_bell(rank);
 }

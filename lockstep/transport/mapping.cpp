@@ -80,14 +80,14 @@ Mapping::Mapping(UniqueFd fd, std::size_t bytes) : fd_(std::move(fd)), size_(byt
 }
 
 Mapping::Mapping(Mapping&& other) noexcept
-    : birthplace_(other.birthplace_),
+    : fork_guard_(other.fork_guard_),
       fd_(std::move(other.fd_)),
       data_(std::exchange(other.data_, nullptr)),
       size_(other.size_) {}
 
 Mapping::~Mapping() {
   // In a forked child other memory may lie there.
-  if (data_ != nullptr && birthplace_.is_here()) ::munmap(data_, size_);
+  if (data_ != nullptr && fork_guard_.is_here()) ::munmap(data_, size_);
 }
 
 void Mapping::populate(std::byte* begin, std::size_t bytes) const {

@@ -4,7 +4,7 @@
 
 #include <cstddef>
 
-#include "lockstep/base/birthplace.h"
+#include "lockstep/base/fork_guard.h"
 #include "lockstep/base/unique_fd.h"
 
 namespace lockstep {
@@ -33,7 +33,7 @@ class Mapping {
  private:
   Mapping(UniqueFd fd, std::size_t bytes);
 
-  const Birthplace birthplace_;
+  const ForkGuard fork_guard_;
   UniqueFd fd_;
   std::byte* data_ = nullptr;
   std::size_t size_ = 0;

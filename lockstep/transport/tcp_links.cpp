@@ -13,7 +13,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
-#include "lockstep/base/long_wait.h"
+#include "lockstep/base/wait_reports.h"
 #include "lockstep/net/acceptor.h"
 #include "lockstep/net/handshake.h"
 #include "lockstep/net/socket.h"

@@ -14,8 +14,8 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/base/birthplace.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/fork_guard.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/private_fd.h"
 #include "lockstep/base/unique_fd.h"
@@ -114,7 +114,7 @@ class TcpMesh final : public Mesh {
   std::size_t take_some(int rank, MutableByteSpan data);
   void ring_bell(Peer& peer);
 
-  const Birthplace birthplace_;
+  const ForkGuard fork_guard_;
   const int rank_;
   std::vector<Peer> peers_;                       // by rank; the own one has no descriptors
   const std::shared_ptr<const void> keep_alive_;  // what the rings lie in
@@ -164,7 +164,7 @@ TcpMesh::TcpMesh(int rank, std::vector<TcpLink> links, const NodeMemory& node, C
 }
 
 TcpMesh::~TcpMesh() {
-  if (!birthplace_.is_here()) return;  // a forked child's goodbye would be its parent's
+  if (!fork_guard_.is_here()) return;  // a forked child's goodbye would be its parent's
   for (Peer& each : peers_) {
     const int fd = each.link.control.get();
     if (fd >= 0) ::send(fd, goodbye_.data(), goodbye_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -392,7 +392,7 @@ void TcpMesh::read_control(int from) {
 }
 
 void TcpMesh::abort(const Error& error) noexcept {
-  if (!birthplace_.is_here()) return;
+  if (!fork_guard_.is_here()) return;
   try {
     if (!set_aborted(error)) return;
     const Bytes message = frame(encode_abort(error), kMaxControlBytes);

@@ -9,6 +9,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/net/wire.h"
+#include "lockstep/rendezvous/claim.h"
 #include "lockstep/store/functions.h"
 
 namespace lockstep::python {
@@ -187,11 +188,9 @@ Round Meeting::lead(const std::optional<Token>& token) {
 }
 
 void Meeting::give_up(const std::string& round, const Error& error) {
-  Bytes why;
-  put_u8(why, error.kind() == ErrorKind::invalid_argument ? 1 : 0);
-  put_bytes(why, fmt::format("rank 0 has given up: {}", error.what()));
   try {
-    store_.set(go_key(round), why, Deadline::after(kLongestLook));
+    const std::string why = fmt::format("rank 0 has given up: {}", error.what());
+    store_.set(go_key(round), encode_failure(error.kind(), why, rank_), Deadline::after(kLongestLook));
   } catch (const Error&) {  // the store is gone, and with it those who could read this
   }
 }
@@ -227,9 +226,7 @@ Round Meeting::follow() {
   store_.set(here_key(round.name, me_.nonce), "", deadline_);
   const Bytes word = wait_for_rank_0(go_key(round.name));
   if (word.empty()) return round;
-  WireReader failure(word, "rank 0's word");
-  const ErrorKind kind = failure.u8() == 1 ? ErrorKind::invalid_argument : ErrorKind::timeout;
-  throw Error(kind, Bytes(failure.bytes()), {.rank = rank_, .peer = 0, .operation = "join"});
+  throw decode_failure(word, rank_);
 }
 
 }  // namespace

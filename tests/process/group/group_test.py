@@ -171,7 +171,7 @@ class Limits(unittest.TestCase):
                     with open(os.path.join(work.folder.name, f"errors{rank}"), encoding="utf-8") as file:
                         errors += file.read()
                 self.assertEqual(errors.count("over TCP"), 1, errors)
-                self.assertRegex(errors, rf"over TCP, since there is no shared memory to be had: rank {unlucky} \(host")
+                self.assertRegex(errors, rf"over TCP, since shared memory cannot be used: rank {unlucky} \(host")
                 self.assertIn("ulimit -v", errors)
 
     # fault: 21

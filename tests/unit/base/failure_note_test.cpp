@@ -2,8 +2,6 @@
 
 #include <doctest/doctest.h>
 
-#include "lockstep/base/wait_reports.h"
-
 using namespace lockstep;
 using namespace std::chrono_literals;
 
@@ -18,22 +16,4 @@ TEST_CASE("a failure note keeps what failed and the first line of why, until it 
   note.forget();
   CHECK_FALSE(note.is_set());
   CHECK(note.text().empty());
-}
-
-TEST_CASE("who waits speaks after 30 s, 2 min, 10 min, and every 30 min, once each") {
-  WaitReports reports;
-  CHECK_FALSE(reports.is_due(29s));
-  CHECK(reports.is_due(30s));
-  CHECK_FALSE(reports.is_due(31s));
-  CHECK_FALSE(reports.is_due(119s));
-  CHECK(reports.is_due(125s));
-  CHECK_FALSE(reports.is_due(599s));
-  CHECK(reports.is_due(10min));
-  CHECK(reports.next() == 30min);
-  CHECK(reports.is_due(31min));
-  CHECK(reports.next() == 60min);
-  CHECK(reports.is_due(5h));  // it had been stopped
-  CHECK(reports.next() == 5h + 30min);
-  WaitReports never(Duration::max());
-  CHECK_FALSE(never.is_due(1000h));
 }

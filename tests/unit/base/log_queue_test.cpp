@@ -16,30 +16,13 @@
 #include "lockstep/base/log.h"
 #include "lockstep/base/unique_fd.h"
 #include "tests/support/forked_child.h"
+#include "tests/support/pipe.h"
 
 using namespace lockstep;
+using namespace lockstep::testing;
 using namespace std::chrono_literals;
 
 namespace {
-
-struct Pipe {
-  Pipe() {
-    int ends[2];
-    REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
-    reader.reset(ends[0]);
-    writer.reset(ends[1]);
-    ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
-  }
-  UniqueFd reader;
-  UniqueFd writer;
-};
-
-std::string read_available(int fd) {
-  std::string text(1 << 20, '\0');
-  const ssize_t got = ::read(fd, text.data(), text.size());
-  text.resize(got < 0 ? 0 : static_cast<std::size_t>(got));
-  return text;
-}
 
 void fill(int fd) {
   EagerWriter writer(fd);

@@ -177,7 +177,7 @@ TEST_CASE("optimizer state that does not fit is refused, and the optimizer is un
   CHECK(other.state().empty());
 }
 
-TEST_CASE("a random state that is none is refused") {
+TEST_CASE("an invalid random state is refused") {
   CHECK_ERROR(error_of([] { load_random_state({}); }), ErrorKind::invalid_argument, "no random state 'random.cpu'");
   Checkpoint checkpoint;
   checkpoint.tensors["random.cpu"] = at::full({10}, 0, at::kByte);

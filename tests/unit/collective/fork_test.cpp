@@ -9,7 +9,7 @@
 #include <memory>
 #include <string>
 
-#include "lockstep/base/birthplace.h"
+#include "lockstep/base/fork_guard.h"
 #include "lockstep/collective/arena_engine.h"
 #include "lockstep/net/socket.h"
 #include "lockstep/store/file_store.h"
@@ -67,25 +67,25 @@ bool all_reduce_is_refused(Engine& engine) {
 
 }  // namespace
 
-TEST_CASE("a birthplace knows its process, its children and theirs") {
-  const Birthplace birthplace;
-  CHECK(birthplace.is_here());
-  birthplace.check("a thing");
+TEST_CASE("a fork guard knows its process, its children and theirs") {
+  const ForkGuard fork_guard;
+  CHECK(fork_guard.is_here());
+  fork_guard.check("a thing");
   CHECK(exit_code_of_child([&] {
-          const Birthplace own;
-          const bool grandchild = exit_code_of_child([&] { return !own.is_here() && !birthplace.is_here(); }) == 0;
-          return !birthplace.is_here() && own.is_here() && grandchild &&
-                 is_refused([&] { birthplace.check("a thing"); }, "a thing");
+          const ForkGuard own;
+          const bool grandchild = exit_code_of_child([&] { return !own.is_here() && !fork_guard.is_here(); }) == 0;
+          return !fork_guard.is_here() && own.is_here() && grandchild &&
+                 is_refused([&] { fork_guard.check("a thing"); }, "a thing");
         }) == 0);
-  CHECK(birthplace.is_here());
+  CHECK(fork_guard.is_here());
 }
 
-TEST_CASE("a birthplace costs next to nothing") {
-  const Birthplace birthplace;
+TEST_CASE("a fork guard costs next to nothing") {
+  const ForkGuard fork_guard;
   constexpr int kTimes = 10'000'000;
   const double start = own_seconds();
   for (int i = 0; i < kTimes; ++i) {
-    birthplace.check("a thing");
+    fork_guard.check("a thing");
     asm volatile("" ::: "memory");
   }
   CHECK((own_seconds() - start) / kTimes < 50e-9);  // 5 ns where no sanitizer looks
@@ -100,7 +100,7 @@ TEST_CASE("an engine is refused in a child, which can end it without a word to t
     CHECK(run_row(engines, {.count = 1000}, 1, random) == "");
     CHECK(exit_code_of_child([&] {
             const bool refused = all_reduce_is_refused(*engines[0]) && all_reduce_is_refused(*engines[1]);
-            engines[0]->abort("the child's own affair");
+            engines[0]->abort("in the child");
             engines.clear();
             return refused;
           }) == 0);
@@ -114,7 +114,7 @@ TEST_CASE("meshes are ended silently in a child") {
   std::vector<std::unique_ptr<Mesh>> meshes;
   for (const auto& arena : arenas) meshes.push_back(make_arena_mesh(*arena));
   CHECK(exit_code_of_child([&] {
-          meshes[0]->abort(Error(ErrorKind::aborted, "the child's own affair"));
+          meshes[0]->abort(Error(ErrorKind::aborted, "in the child"));
           meshes.clear();
           arenas.clear();
           return true;

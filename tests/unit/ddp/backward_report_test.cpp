@@ -41,7 +41,7 @@ TEST_CASE("reports are joined in rank order") {
   for (std::size_t i = 0; i < kParameters; ++i) CHECK(joint.used[i] == (i == 0 || i == 8));
 }
 
-TEST_CASE("a parameter that there is not, or a weight that is none, names its rank") {
+TEST_CASE("a parameter that does not exist, or an invalid weight, names its rank") {
   for (const std::size_t index : {kParameters, std::size_t{1} << 40, ~std::size_t{1}}) {
     const Error error = error_of([&] { joined(report(1), report(1, index)); });
     CHECK_ERROR(error, ErrorKind::corrupt_data, "rank 1's report on its backward: the number of a parameter is");

@@ -349,7 +349,7 @@ TEST_CASE("PowerSGD with saved state goes on bit by bit") {
   }
 }
 
-TEST_CASE("a state that is none is refused, and changes nothing") {
+TEST_CASE("an invalid state is refused, and changes nothing") {
   PowerSgd power_sgd(kSoon);
   auto state = power_sgd.state();
   const auto refused = [&] { return refusal([&] { power_sgd.load_state(state); }); };

@@ -12,34 +12,17 @@
 #include <string>
 
 #include "lockstep/base/unique_fd.h"
+#include "tests/support/pipe.h"
 #include "tests/support/temporary_directory.h"
 
 using namespace lockstep;
+using namespace lockstep::testing;
 
 namespace {
-
-struct Pipe {
-  Pipe() {
-    int ends[2];
-    REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
-    reader.reset(ends[0]);
-    writer.reset(ends[1]);
-    ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
-  }
-  UniqueFd reader;
-  UniqueFd writer;
-};
 
 bool writable(int fd) {
   pollfd ready{fd, POLLOUT, 0};
   return ::poll(&ready, 1, 0) == 1;
-}
-
-std::string read_available(int fd) {
-  std::string text(1 << 20, '\0');
-  const ssize_t got = ::read(fd, text.data(), text.size());
-  text.resize(got < 0 ? 0 : static_cast<std::size_t>(got));
-  return text;
 }
 
 std::string written(OutputSink& sink, int reader) {

@@ -256,7 +256,7 @@ TEST_CASE("frames that break the rules fail the link, before anything is allocat
   };
   const auto one = [&](const FrameHeader& header) { return refused([&](auto& both) { both.send(header); }); };
   const std::uint64_t huge = ~std::uint64_t{0};
-  CHECK(contains(one({.magic = 1}), "a frame that is none"));
+  CHECK(contains(one({.magic = 1}), "bytes that are not a frame"));
   CHECK(contains(one({.kind = FrameKind{77}}), "kind 77"));
   CHECK(contains(one({.kind = FrameKind::eager, .bytes = huge, .following_bytes = huge}), "bytes in a frame of"));
   CHECK(contains(one({.kind = FrameKind::eager, .bytes = 8, .following_bytes = 9}), "8 bytes in a frame of 9"));

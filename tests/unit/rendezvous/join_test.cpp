@@ -106,7 +106,7 @@ TEST_CASE("a library that says otherwise than the launcher is refused, and rank 
               ErrorKind::invalid_argument, "rank 0 cannot share a store", "192.0.2.1");
 }
 
-TEST_CASE("a launcher's descriptor that is none is an error that says what to set") {
+TEST_CASE("an invalid descriptor of a launcher is an error that says what to set") {
   const Variables hydra{{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MPI_LOCALNRANKS", "2"}, {"PMI_FD", "1000000"}};
   CHECK_ERROR(error_of([&] { join({}, environment(hydra)); }), ErrorKind::invalid_argument, "descriptor 1000000",
               "MASTER_PORT");

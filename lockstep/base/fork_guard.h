@@ -1,4 +1,4 @@
-// A Birthplace remembers the process in which an object was made, so that a child that was forked later learns at once
+// A ForkGuard remembers the process in which an object was made, so that a child that was forked later learns at once
 // that it cannot use it: neither threads nor locks nor streams survive a fork(). Asking costs two loads. Thread-safe.
 #pragma once
 
@@ -10,9 +10,9 @@
 
 namespace lockstep {
 
-class Birthplace {
+class ForkGuard {
  public:
-  Birthplace();
+  ForkGuard();
 
   bool is_here() const { return forks_ == forks_so_far.load(std::memory_order_relaxed); }
   // Error{invalid_argument} in a forked child; `what` begins its text: "a group".

@@ -160,12 +160,13 @@ std::vector<std::int64_t> sizes_with(std::int64_t first, at::IntArrayRef rest) {
 std::vector<at::Tensor> all_gather_ragged(const ProcessGroup& group, const at::Tensor& input,
                                           const CallOptions& options) {
   require_dense(input, "all_gather_ragged", "the input tensor");
+  const CallOptions together = group.with_deadline(options);
   const at::Tensor rows = as_errors("all_gather_ragged", ErrorKind::invalid_argument,
                                     [&] { return input.dim() == 0 ? input.detach().reshape({1}) : input.detach(); });
   const auto shapes = tell_shapes(group, "all_gather_ragged",
-                                  {static_cast<std::int64_t>(rows.scalar_type()), rows.sizes().vec()}, options);
+                                  {static_cast<std::int64_t>(rows.scalar_type()), rows.sizes().vec()}, together);
   require_alike("all_gather_ragged", shapes, "the dimensions");
-  return gather_rows(group, "all_gather_ragged", rows, shapes, options);
+  return gather_rows(group, "all_gather_ragged", rows, shapes, together);
 }
 
 std::vector<std::vector<at::Tensor>> all_gather_coalesced(const ProcessGroup& group, at::TensorList inputs,
@@ -275,7 +276,8 @@ at::Tensor all_reduce_sparse(const ProcessGroup& group, const at::Tensor& sparse
   // Type and sizes, behind what they agree on: how many dimensions are sparse, and of this rank how many elements.
   Shape shape{static_cast<std::int64_t>(values.scalar_type()), sizes_with(mine.sparse_dim(), mine.sizes()), wrong};
   shape.sizes.insert(shape.sizes.begin(), values.size(0));
-  const std::vector<Shape> told = tell_shapes(group, operation, shape, options);
+  const CallOptions together = group.with_deadline(options);
+  const std::vector<Shape> told = tell_shapes(group, operation, shape, together);
   require_alike(operation, told, "(elements, sparse dimensions, all dimensions)");
   require_no_wrong_index(operation, told, mine.sizes());
   std::vector<Shape> of_indices, of_values;
@@ -284,8 +286,8 @@ at::Tensor all_reduce_sparse(const ProcessGroup& group, const at::Tensor& sparse
     of_indices.push_back({0, {elements, mine.sparse_dim()}});
     of_values.push_back({0, sizes_with(elements, values.sizes().slice(1))});
   }
-  const auto all_indices = gather_rows(group, operation, indices, of_indices, options);
-  const auto all_values = gather_rows(group, operation, values, of_values, options);
+  const auto all_indices = gather_rows(group, operation, indices, of_indices, together);
+  const auto all_values = gather_rows(group, operation, values, of_values, together);
   at::Tensor sum;
   for (std::size_t rank = 0; rank < told.size(); ++rank) {
     const at::Tensor theirs_by_dimension = all_indices[rank].transpose(0, 1);

@@ -43,9 +43,16 @@ void check_root(const ProcessGroup& group, int root, const std::string& operatio
               {.rank = group.rank(), .operation = operation});
 }
 
-Lengths all_lengths(const ProcessGroup& group, const std::string& mine, std::size_t most) {
+// One of the collectives that make a call.
+CallOptions part(const CallOptions& together, std::string_view name) {
+  CallOptions options = together;
+  options.name = name;
+  return options;
+}
+
+Lengths all_lengths(const ProcessGroup& group, const std::string& mine, std::size_t most, const CallOptions& together) {
   Lengths own{told_length(mine, most)}, all(static_cast<std::size_t>(group.size()));
-  group.all_gather_into(tensor_of(all), tensor_of(own), {.name = "lengths of objects"});
+  group.all_gather_into(tensor_of(all), tensor_of(own), part(together, "lengths of objects"));
   believed(group, [&] {
     for (std::size_t rank = 0; rank < all.size(); ++rank) {
       checked_object_length(all[rank], static_cast<int>(rank), most);
@@ -77,11 +84,11 @@ std::vector<std::string> memory_for(const ProcessGroup& group, const Lengths& le
 
 // Sends sent[i] to rank i, and returns what came from each, as long as was told.
 std::vector<std::string> exchange(const ProcessGroup& group, const std::vector<at::Tensor>& sent,
-                                  const Lengths& lengths) {
+                                  const Lengths& lengths, const CallOptions& together) {
   std::vector<std::string> received = memory_for(group, lengths);
   std::vector<at::Tensor> outputs;
   for (const std::string& each : received) outputs.push_back(tensor_of(each));
-  group.all_to_all(outputs, sent, {.name = "objects"});
+  group.all_to_all(outputs, sent, part(together, "objects"));
   return received;
 }
 
@@ -101,29 +108,32 @@ void refuse_object(std::size_t bytes, std::size_t expected_bytes) {
 }
 
 std::vector<std::string> all_gather_bytes(const ProcessGroup& group, const std::string& mine) {
-  const Lengths lengths = all_lengths(group, mine, kMostObjectBytes);
-  return exchange(group, std::vector<at::Tensor>(lengths.size(), tensor_of(mine)), lengths);
+  const CallOptions together = group.with_deadline();
+  const Lengths lengths = all_lengths(group, mine, kMostObjectBytes, together);
+  return exchange(group, std::vector<at::Tensor>(lengths.size(), tensor_of(mine)), lengths, together);
 }
 
 std::vector<std::string> gather_bytes_to(const ProcessGroup& group, const std::string& mine, int root,
                                          std::size_t most) {
   check_root(group, root, "gather_object");
-  Lengths lengths = all_lengths(group, mine, most);
+  const CallOptions together = group.with_deadline();
+  Lengths lengths = all_lengths(group, mine, most, together);
   std::vector<at::Tensor> sent(lengths.size(), at::empty({0}, at::kByte));
   sent[static_cast<std::size_t>(root)] = tensor_of(mine);
   if (group.rank() != root) lengths.assign(lengths.size(), 0);
-  auto received = exchange(group, sent, lengths);
+  auto received = exchange(group, sent, lengths, together);
   if (group.rank() != root) received.clear();
   return received;
 }
 
 std::string broadcast_bytes(const ProcessGroup& group, const std::string& mine, int root) {
   check_root(group, root, "broadcast_object");
+  const CallOptions together = group.with_deadline();
   Lengths length{told_length(mine, kMostObjectBytes)};
-  group.broadcast(tensor_of(length), root, {.name = "length of an object"});
+  group.broadcast(tensor_of(length), root, part(together, "length of an object"));
   believed(group, [&] { checked_object_length(length.front(), root, kMostObjectBytes); });
   std::string bytes = group.rank() == root ? mine : std::move(memory_for(group, length).front());
-  group.broadcast(tensor_of(bytes), root, {.name = "object"});
+  group.broadcast(tensor_of(bytes), root, part(together, "object"));
   return bytes;
 }
 
@@ -131,11 +141,12 @@ std::string scatter_bytes_from(const ProcessGroup& group, const std::vector<std:
   check_root(group, root, "scatter_object");
   const auto n = static_cast<std::size_t>(group.size());
   const bool is_root = group.rank() == root;
+  const CallOptions together = group.with_deadline();
   Lengths lengths(n, kWrongList);  // a wrong list is an error on all ranks
   for (std::size_t i = 0; is_root && all.size() == n && i < n; ++i) {
     lengths[i] = told_length(all[i], kMostObjectBytes);
   }
-  group.broadcast(tensor_of(lengths), root, {.name = "lengths of objects"});
+  group.broadcast(tensor_of(lengths), root, part(together, "lengths of objects"));
   if (lengths.front() == kWrongList) {
     throw Error(ErrorKind::invalid_argument, "scatter_object: rank " + std::to_string(root) +
                                                  " has to give one object for each of " + std::to_string(n) + " ranks");
@@ -147,7 +158,7 @@ std::string scatter_bytes_from(const ProcessGroup& group, const std::vector<std:
   for (std::size_t i = 0; is_root && i < n; ++i) sent[i] = tensor_of(all[i]);
   Lengths expected(n, 0);
   expected[static_cast<std::size_t>(root)] = lengths[static_cast<std::size_t>(group.rank())];
-  return exchange(group, sent, expected)[static_cast<std::size_t>(root)];
+  return exchange(group, sent, expected, together)[static_cast<std::size_t>(root)];
 }
 
 // scalar type, number of dimensions, dimensions, elements

@@ -84,6 +84,7 @@ struct ProcessGroup::State {
   }
 
   Deadline deadline(const CallOptions& options) const {
+    if (options.deadline) return *options.deadline;
     return Deadline::after(options.timeout.value_or(timeout), tick_clock());
   }
 
@@ -530,7 +531,7 @@ std::optional<ProcessGroup> ProcessGroup::split(int color, int key) const {
   const auto tensor_of = [](auto& values) { return at::from_blob(values.data(), std::ssize(values), at::kLong); };
   const int number = state_->splits++;
   const auto watch = watch_parts(*state_->origin, rank(), number, deadline);
-  all_gather_into(tensor_of(all), tensor_of(mine), {.name = "split"});
+  all_gather_into(tensor_of(all), tensor_of(mine), {.deadline = deadline, .name = "split"});
   std::vector<std::pair<std::int64_t, int>> members;  // key and rank
   for (std::size_t at = 0; at < all.size(); at += 2) {
     if (all[at] == color) members.emplace_back(all[at + 1], static_cast<int>(at / 2));

@@ -61,9 +61,10 @@ struct GroupOptions {
 };
 
 struct CallOptions {
-  std::optional<Duration> timeout = {};  // instead of the group's
-  std::string_view name = {};            // of the data; ranks that give different names are told so
-  std::uint64_t number = 0;              // goes with the name, as the number of a step; ranks must give the same
+  std::optional<Duration> timeout = {};   // instead of the group's
+  std::optional<Deadline> deadline = {};  // instead of a timeout: of several calls together
+  std::string_view name = {};             // of the data; ranks that give different names are told so
+  std::uint64_t number = 0;               // goes with the name, as the number of a step; ranks must give the same
   // Of reductions; see Order. With other backends than the native one, only two ranks make a tree.
   Order order = Order::ranks;
   // Of the *_async forms: the caller runs the collective, and gets a finished Work. Cheaper than the group's thread if
@@ -90,6 +91,11 @@ class ProcessGroup {
   std::string_view transport()
       const;  // "shared memory", "tcp", "tcp and shared memory", "in-process"; else the backend
   Duration timeout() const;
+  // The same options for several calls that are to end by one deadline: that of a call which begins now.
+  CallOptions with_deadline(CallOptions options = {}) const {
+    if (!options.deadline) options.deadline = Deadline::after(options.timeout.value_or(timeout()));
+    return options;
+  }
 
   // Dense tensors of any shape and strides. Lists work as one collective on tensors of one dtype. Every type can be
   // moved; supports() in collective.h says which can be reduced how. A tensor whose memory is not what it says (not in

@@ -3,6 +3,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <optional>
 #include <string_view>
@@ -43,10 +44,10 @@ Backend::Milliseconds checked(Backend::Milliseconds timeout) {
                                   "years, timedelta.max is one; for no limit, take timedelta(days=36500))");
 }
 
-// The launcher's word on ranks and stores is torch's affair here.
+// Torch says here who the ranks are and where they meet, whatever a launcher says.
 const char* environment(const char* name) {
-  const std::string_view wanted = name;
-  return wanted == "LOCKSTEP_NODE" || wanted == "LOCKSTEP_ADDRESS" ? std::getenv(name) : nullptr;
+  constexpr std::array<std::string_view, 3> kOfTheHost{"LOCKSTEP_NODE", "LOCKSTEP_ADDRESS", "LOCKSTEP_IFNAME"};
+  return std::ranges::find(kOfTheHost, name) == kOfTheHost.end() ? nullptr : std::getenv(name);
 }
 
 // Torch's names of groups have any length.

@@ -79,6 +79,15 @@ class StartsTest(unittest.TestCase):
             self.assertIn("set on rank 0 and not on this rank", with_token({0})[1])
             self.assertIn("set on this rank and not on rank 0", with_token({1})[1])
 
+    def test_the_interfaces_that_are_named(self):
+        def join(rank):
+            os.environ["LOCKSTEP_IFNAME"] = "eth77"
+            return joined(connected(port), rank, 2)
+
+        with store_server() as (port, _):
+            for text in run_processes(2, join):
+                self.assertIn('this host has no network interface "eth77"', text)
+
     # fault: 14
     def test_a_store_that_does_not_answer(self):
         """Its server is stopped, not gone: no connection breaks."""

@@ -259,6 +259,17 @@ class Places(unittest.TestCase):
                 self.assertEqual(self.run_ranks(3, "sums", LOCKSTEP_TRANSPORT=transport),
                                  [f"{rank} right over {name}" for rank in range(3)])
 
+    def test_the_log_says_what_was_chosen_and_why_if_asked_to(self):
+        command = [LOCKSTEP, "run", "--nproc-per-node", "2", "--no-prefix", WORKER, "sums"]
+        for transport, choice in (("automatic", "shared memory: all ranks are on one node; "),
+                                  ("tcp", "tcp: TCP was asked for. ")):
+            environment = {"LOCKSTEP_TRANSPORT": transport, "LOCKSTEP_LOG": "debug"}
+            with self.subTest(transport), Tree(command, environment) as tree:
+                _, _, error = tree.finish(60)
+                for rank in range(2):
+                    self.assertRegex(error, rf"group world: rank {rank} of 2, \S+: ranks 0, 1, backend native, "
+                                            rf"data over {choice}.*Timeout \d+ s, address 127\.0\.0\.1")
+
     def test_several_connections_a_pair(self):
         self.assertEqual(self.run_ranks(3, "sums", LOCKSTEP_TRANSPORT="tcp", LOCKSTEP_CONNECTIONS="3"),
                          [f"{rank} right over tcp" for rank in range(3)])
@@ -327,7 +338,10 @@ class Hosts(unittest.TestCase):
             # What is forced is not questioned, and what is not there is named.
             wrong = {**environment, "LOCKSTEP_IFNAME": "a_bridge", "TEST_JOIN_MS": "2000"}
             with Job(WORKER, ["sums"], 2, wrong, place) as work:
-                self.assertRegex(work.failure(1).text, "rank 1 cannot connect to rank 0 at 10.213.8.1:")
+                text = work.failure(1).text
+                self.assertRegex(text, "rank 1 cannot connect to rank 0 at 10.213.8.1:")
+                self.assertRegex(text, r"that is its interface a_bridge: if it leads nowhere, set LOCKSTEP_IFNAME on "
+                                       r"host \S+ to another one")
             absent = {**environment, "LOCKSTEP_IFNAME": "eth7"}
             with Job(WORKER, ["sums"], 2, absent, place) as work:
                 self.assertRegex(work.failure(0).text, '"eth7".*it has: (a_bridge, cable|cable, a_bridge)')

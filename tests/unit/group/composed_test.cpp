@@ -4,15 +4,21 @@
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <memory>
 #include <numeric>
+#include <string>
+#include <vector>
 
 #include "lockstep/base/machine_memory.h"
+#include "lockstep/group/objects.h"
 #include "lockstep/group/told_shape.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/local_groups.h"
 
 using namespace lockstep;
 using namespace lockstep::testing;
+using namespace std::chrono_literals;
 
 namespace {
 
@@ -30,7 +36,56 @@ at::Tensor coo(std::vector<std::int64_t> indices, const at::Tensor& values, at::
   return at::sparse_coo_tensor(index, values, sizes);
 }
 
+// Notes by when each collective of a rank has to end.
+class NotingEngine final : public Engine {
+ public:
+  NotingEngine(std::unique_ptr<Engine> engine, std::vector<TimePoint>& ends)
+      : engine_(std::move(engine)), ends_(ends) {}
+  int rank() const override { return engine_->rank(); }
+  int size() const override { return engine_->size(); }
+  std::string_view name() const override { return engine_->name(); }
+  void run(const Collective& collective, Deadline deadline) override {
+    ends_.push_back(deadline.when());
+    engine_->run(collective, deadline);
+  }
+  void abort(std::string_view reason) noexcept override { engine_->abort(reason); }
+
+ private:
+  std::unique_ptr<Engine> engine_;
+  std::vector<TimePoint>& ends_;
+};
+
 }  // namespace
+
+TEST_CASE("a call that takes several collectives has one deadline for all of them") {
+  auto meshes = make_local_meshes(2);
+  const auto errors = run_ranks(2, [&](int rank) {
+    std::vector<TimePoint> ends;
+    auto engine = std::make_unique<LinkEngine>(std::move(meshes[static_cast<std::size_t>(rank)]), 0);
+    const ProcessGroup group(std::make_unique<NotingEngine>(std::move(engine), ends), {.timeout = 1h});
+    // How many collectives it took, all with one deadline. An all_to_all is two: the first tells counts.
+    const auto steps = [&](const auto& call) {
+      ends.clear();
+      call();
+      CHECK(std::ranges::count(ends, ends.front()) == std::ssize(ends));
+      return ends.size();
+    };
+    CHECK(steps([&] { all_gather_ragged(group, rows(rank + 1, rank)); }) == 3);
+    CHECK(steps([&] { all_reduce_sparse(group, coo({rank}, at::ones({1}), {3})); }) == 5);
+    CHECK(steps([&] { all_gather_object(group, std::string("object")); }) == 3);
+    CHECK(steps([&] { gather_bytes_to(group, "object", 0, 100); }) == 3);
+    CHECK(steps([&] { broadcast_bytes(group, "object", 1); }) == 2);
+    CHECK(steps([&] { scatter_bytes_from(group, {"one", "other"}, 0); }) == 3);
+    const TimePoint soon = steady_clock().now() + 1min;
+    steps([&] { all_gather_ragged(group, rows(1, rank), {.timeout = 1min}); });
+    CHECK(ends.front() - soon < 30min);
+    steps([&] { all_gather_ragged(group, rows(1, rank), {.deadline = Deadline::at(soon)}); });
+    CHECK(ends.front() == soon);
+  });
+  for (const auto& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+}
 
 TEST_CASE("all_gather_ragged: ranks give different numbers of rows") {
   as_group(3, [](const ProcessGroup& group) {

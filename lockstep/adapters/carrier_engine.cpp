@@ -13,6 +13,9 @@ namespace lockstep {
 namespace {
 
 constexpr Duration kGrace = std::chrono::milliseconds(700);  // for the others to say why the group ended
+constexpr Duration kLongestSleep = std::chrono::hours(1);
+// Of the time until a report, after which somebody looks whether a call waits.
+constexpr int kLooks = 4;
 
 bool is_in_place(OpKind kind) {
   return kind == OpKind::all_reduce || kind == OpKind::reduce || kind == OpKind::broadcast;
@@ -62,26 +65,24 @@ void CarrierEngine::run(const Collective& collective, Deadline deadline) {
   const Signature signature = signature_of(collective, ++sequence_, site_.generation);
   const TimePoint start = steady_clock().now();
   FlightTicket ticket = flight_log_.start(record_of(signature), collective.ticket);
+  begin_wait(signature, start);
   try {
     throw_if_aborted();
     compare_signatures(signature, deadline);
     carry_out(collective, deadline);
   } catch (const Error& error) {
+    end_wait();
     if (error.kind() == ErrorKind::desync && is_aligned_ && after_mismatch_ == AfterMismatch::go_on) {
       flight_log_.fail(ticket, error);
       throw;
     }
     failure_ = fail(error, signature, steady_clock().now() - start);
   } catch (const std::exception& error) {  // no memory: the ranks are out of step all the same
+    end_wait();
     failure_ = fail(Error(ErrorKind::internal, error.what()), signature, steady_clock().now() - start);
   }
-  if (!failure_) {
-    flight_log_.finish(ticket);
-    failure_note_.forget();
-    return;
-  }
-  flight_log_.fail(ticket, *failure_);
-  throw Error(*failure_);
+  end_wait();
+  finish(ticket, failure_);
 }
 
 void CarrierEngine::abort(std::string_view reason) noexcept {
@@ -100,11 +101,96 @@ void CarrierEngine::abort(std::string_view reason) noexcept {
   carrier_->interrupt();
 }
 
+void CarrierEngine::set_lookout(Lookout* lookout) {
+  lookout_ = lookout;
+  if (lookout != nullptr && size() > 1) reporter_ = std::jthread([this](std::stop_token stop) { report_waits(stop); });
+}
+
+void CarrierEngine::begin_wait(const Signature& signature, TimePoint since) {
+  if (lookout_ == nullptr) return;
+  const std::lock_guard lock(wait_mutex_);
+  wait_.emplace(signature, since, WaitReports(first_report_));
+}
+
+void CarrierEngine::end_wait() {
+  if (lookout_ == nullptr) return;
+  const std::lock_guard lock(wait_mutex_);
+  wait_.reset();
+}
+
+void CarrierEngine::ask_all() noexcept {
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer != rank()) lookout_->ask(peer);
+  }
+}
+
+std::string CarrierEngine::missing_in(std::uint64_t sequence) const {
+  std::string text;
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer == rank()) continue;
+    const Sighting sighting = lookout_->sighting(peer);
+    if (sighting.inside >= sequence && sighting.departure == Departure::none) continue;
+    text += (text.empty() ? "" : "; ") + site_.members[static_cast<std::size_t>(peer)];
+    const std::string seen = sighting.text();
+    if (sighting.departure != Departure::none) {
+      text += sighting.departure == Departure::left ? ", which has left the group" : ", which has died";
+    } else if (!seen.empty()) {
+      text += ", " + seen;
+    }
+  }
+  return text.empty() ? fmt::format("the library {}; all ranks are in this call", name()) : text;
+}
+
+void CarrierEngine::report_waits(std::stop_token stop) {
+  std::unique_lock lock(wait_mutex_);
+  while (!stop.stop_requested()) {
+    Duration sleep = std::min<Duration>(first_report_ / kLooks, kLongestSleep);
+    const TimePoint now = steady_clock().now();
+    if (wait_ && wait_->reports.is_due(now - wait_->since)) {
+      log_warning(fmt::format("{} has waited {:.0f} s for: {}", describe(wait_->signature), seconds(now - wait_->since),
+                              missing_in(wait_->signature.sequence)));
+    } else if (wait_ && now - wait_->since >= sleep) {
+      ask_all();
+      sleep = std::clamp<Duration>(wait_->reports.next() - (now - wait_->since), std::chrono::milliseconds(1), sleep);
+    }
+    stopping_.wait_for(lock, stop, sleep, [] { return false; });
+  }
+}
+
+Error CarrierEngine::with_sightings(const Error& why, const std::vector<std::optional<Word>>& words,
+                                    const Signature& signature) const {
+  if (lookout_ == nullptr) return why;
+  ErrorDetail detail = why.detail();
+  if (why.kind() == ErrorKind::timeout && detail.peer >= 0 && !words[static_cast<std::size_t>(detail.peer)]) {
+    const std::string seen = lookout_->sighting(detail.peer).text();
+    if (seen.empty()) return why;
+    const std::string& who = site_.members[static_cast<std::size_t>(detail.peer)];
+    return Error(why.kind(), fmt::format("{}; {}: {}", why.what(), who, seen), detail);
+  }
+  if (why.kind() != ErrorKind::peer_lost) return why;
+  // Who went first; the others may have gone because of that.
+  Sighting first;
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer == rank() || words[static_cast<std::size_t>(peer)]) continue;
+    const Sighting sighting = lookout_->sighting(peer);
+    if (sighting.departure == Departure::none) continue;
+    if (first.departure != Departure::none && first.departed <= sighting.departed) continue;
+    first = sighting;
+    detail.peer = peer;
+  }
+  if (first.departure == Departure::none) return why;
+  return Error(
+      why.kind(),
+      describe_departure(site_.members[static_cast<std::size_t>(detail.peer)], first.departure == Departure::left,
+                         site_.members[static_cast<std::size_t>(rank())], signature),
+      detail);
+}
+
 void CarrierEngine::say_later(const Word& word) noexcept {
   try {
     const std::lock_guard lock(mutex_);
     speakers_.emplace_back([this, word] { last_words_.say(word, Deadline::after(kGrace)); });
-  } catch (const std::exception&) {  // no thread to be had: the others will find this rank silent
+  } catch (const std::exception&) {  // no thread could be started: the others will find this rank silent
   }
 }
 
@@ -289,12 +375,14 @@ Error CarrierEngine::fail(const Error& error, const Signature& signature, Durati
     const std::lock_guard lock(mutex_);
     if (aborted_) seen = aborted_;  // what the library said came of it
   }
+  if (lookout_ != nullptr) ask_all();  // they answer meanwhile
   // One after the other within the same time, should the store not answer.
   const Deadline grace = Deadline::after(kGrace);
   last_words_.say({seen->kind(), seen->what()}, grace);
   failed_ = true;
   carrier_->interrupt();
-  const Error why = verdict(*seen, rank(), last_words_.hear(grace), site_.members);
+  const std::vector<std::optional<Word>> words = last_words_.hear(grace);
+  const Error why = with_sightings(verdict(*seen, rank(), words, site_.members), words, signature);
   detail.peer = why.detail().peer;
   say_later({why.kind(), why.what()});  // for who comes late
   return Error(why.kind(),

@@ -2,16 +2,21 @@
 // lack: ranks compare signatures before data moves, errors have a kind and name ranks, and what the library cannot
 // reduce is refused before anything is sent. Data passes through the carrier's buffers in rounds of bounded size.
 //
+// Such libraries do not say who is missing, or why a connection ended. The group's messenger knows more: it is asked
+// for whom a call waits, and whether a rank that is gone has left or died.
+//
 // Reductions need not add up in rank order: that is the library's affair, and results may differ in the last bit from
 // those of the native engines, and from library to library. Thread rule: as Engine.
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <vector>
@@ -19,6 +24,7 @@
 #include "lockstep/adapters/carrier.h"
 #include "lockstep/adapters/last_words.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/wait_reports.h"
 #include "lockstep/collective/engine.h"
 
 namespace lockstep {
@@ -39,8 +45,25 @@ class CarrierEngine final : public Engine {
   bool supports(OpKind kind, ReduceOp op, DType dtype) const override;
   void run(const Collective& collective, Deadline deadline) override;
   void abort(std::string_view reason) noexcept override;
+  void set_lookout(Lookout* lookout) override;
+  void set_first_report(Duration first) override { first_report_ = first; }
 
  private:
+  // A collective that is under way.
+  struct Wait {
+    Signature signature;
+    TimePoint since;
+    WaitReports reports;
+  };
+  void begin_wait(const Signature& signature, TimePoint since);
+  void end_wait();
+  // Says in the log for whom a call waits, in a thread of its own: the caller's is in the library.
+  void report_waits(std::stop_token stop);
+  std::string missing_in(std::uint64_t sequence) const;
+  void ask_all() noexcept;
+  // What the lookout adds to a verdict.
+  Error with_sightings(const Error& why, const std::vector<std::optional<Word>>& words,
+                       const Signature& signature) const;
   // What throws before anything is sent.
   void check(const Collective& collective) const;
   void throw_if_aborted();
@@ -71,8 +94,14 @@ class CarrierEngine final : public Engine {
   bool is_aligned_ = true;
   bool has_warned_of_line_ = false;
   std::optional<Error> failure_;
-  std::atomic<bool> failed_{false};     // failure_, for abort()
+  std::atomic<bool> failed_{false};  // failure_, for abort()
+  Lookout* lookout_ = nullptr;
+  Duration first_report_ = kFirstReport;
+  std::mutex wait_mutex_;
+  std::condition_variable_any stopping_;
+  std::optional<Wait> wait_;            // protected by wait_mutex_; while there is one, there is a lookout
   std::vector<std::jthread> speakers_;  // protected by mutex_; last members: they end first
+  std::jthread reporter_;
 };
 
 }  // namespace lockstep

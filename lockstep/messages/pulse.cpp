@@ -47,12 +47,24 @@ bool Pulse::take_answer(int rank, ByteView bytes, TimePoint now) {
   return true;
 }
 
+void Pulse::depart(int rank, Departure how, TimePoint now) {
+  const std::lock_guard lock(mutex_);
+  Peer& peer = peers_[static_cast<std::size_t>(rank)];
+  peer.departure = how;
+  peer.departed = now;
+}
+
 Sighting Pulse::sighting(int rank, TimePoint now) const {
   const std::lock_guard lock(mutex_);
   const Peer& peer = peers_[static_cast<std::size_t>(rank)];
   const Duration age = peer.answer ? now - peer.answered : Duration::zero();
   const Duration silent = peer.asked ? now - *peer.asked : Duration::zero();
   Sighting sighting;
+  sighting.departure = peer.departure;
+  sighting.departed = peer.departed;
+  if (peer.answer && peer.answer->began_ago_ns >= 0 && peer.answer->ended_ago_ns < 0) {
+    sighting.inside = peer.answer->last.sequence;
+  }
   if (peer.answer) sighting.place = place(*peer.answer, silent >= kPatience ? Duration::zero() : age);
   if (silent >= kPatience) {
     sighting.silent = silent;

@@ -1,5 +1,5 @@
-// The Pulse is what this rank's messenger knows of the others' whereabouts: when it asked them for a sign of life, and
-// what they answered. A rank's messenger answers whatever its program does, unless its process or host stands still.
+// The Pulse is what this rank's messenger knows of how the others fare: when it asked them for a sign of life, and what
+// they answered. A rank's messenger answers whatever its program does, unless its process or host stands still.
 // Messenger <-> Pulse -> Lookout. Thread-safe; nothing here blocks.
 #pragma once
 
@@ -31,6 +31,9 @@ class Pulse {
   // What a rank has answered. False if it is no answer.
   bool take_answer(int rank, ByteView bytes, TimePoint now = steady_clock().now());
 
+  // The rank's connection has ended.
+  void depart(int rank, Departure how, TimePoint now = steady_clock().now());
+
   Sighting sighting(int rank, TimePoint now = steady_clock().now()) const;
 
  private:
@@ -45,6 +48,8 @@ class Pulse {
     std::optional<TimePoint> asked;  // and not answered
     std::optional<Answer> answer;
     TimePoint answered;
+    Departure departure = Departure::none;
+    TimePoint departed;
   };
   static std::string place(const Answer& answer, Duration age);
 

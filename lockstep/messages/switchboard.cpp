@@ -214,6 +214,7 @@ void Switchboard::end_link(int rank, Standing standing, const Error& reason) {
   if (other.standing != Standing::open) return;
   other.standing = standing;
   other.failure = reason;
+  pulse_.depart(rank, standing == Standing::left ? Departure::left : Departure::lost);
   other.link->close(FrameKind::fail, reason.what());
   matcher_.forget_announced(rank);
   const Error* for_any = failure_for_any();
@@ -278,7 +279,7 @@ void Switchboard::report(TimePoint now) {
     if (live == live_.end()) continue;
     Operation& operation = *live->second;
     log_warning(fmt::format("{} has waited {:.0f} s: {}{}", describe(operation.envelope),
-                            seconds(now - operation.start), progress(operation), whereabouts(partner(operation))));
+                            seconds(now - operation.start), progress(operation), state_of(partner(operation))));
     operation.reports.is_due(now - operation.start);
     await_report(operation);
   }
@@ -289,7 +290,7 @@ void Switchboard::time_out(const OperationPtr& operation, TimePoint now) {
   const double elapsed = seconds(now - operation->start);
   const int with = partner(*operation);
   const std::string text = fmt::format("{} timed out after {:.3f} s: {}{}", describe(envelope), elapsed,
-                                       progress(*operation), whereabouts(with));
+                                       progress(*operation), state_of(with));
   const bool is_receive = envelope.direction == Direction::receive;
   const bool is_clean = withdraw(*operation);
   const ErrorDetail detail{.rank = mesh_.rank(),
@@ -320,7 +321,7 @@ std::string Switchboard::progress(const Operation& operation) const {
   return is_unmatched ? sent + "; the receiver has not asked for them" : sent;
 }
 
-std::string Switchboard::whereabouts(int rank) const {
+std::string Switchboard::state_of(int rank) const {
   if (rank == kAnySource || rank == mesh_.rank()) return "";
   const std::string state = sighting_of(mesh_, pulse_, rank).text();
   return fmt::format("; {}{}{}", mesh_.peer_name(rank), state.empty() ? "" : ": ", state);

@@ -76,7 +76,7 @@ class Switchboard final : public LinkObserver {
   void await_report(const Operation& operation);
   void time_out(const OperationPtr& operation, TimePoint now);
   std::string progress(const Operation& operation) const;
-  std::string whereabouts(int rank) const;
+  std::string state_of(int rank) const;
   bool withdraw(const Operation& operation);
   void handle(int rank, const Error& error);
   // Ends all operations with a rank, and those from any rank if none can be relied on any more.

@@ -1,6 +1,6 @@
 """Other backends with a process for each rank.
 
-backends_test.py gloo|mpi <lockstep> <backend_rank> <group_worker> <mpirun>
+backends_test.py gloo|mpi <lockstep> <backend_rank> <group_worker> <flight_worker> <mpirun>
 
 Ranks of mpi are started by MPI's own mpirun, all others by hand.
 """
@@ -15,7 +15,7 @@ import unittest
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "group"))
 from jobs import Job, free_port  # noqa: E402
 
-BACKEND, LOCKSTEP, RANK, WORKER, MPIRUN = sys.argv[1:6]
+BACKEND, LOCKSTEP, RANK, WORKER, FLIGHT, MPIRUN = sys.argv[1:7]
 SKIPPED = 77
 
 
@@ -115,6 +115,24 @@ class Groups(unittest.TestCase):
         ranks = Ranks(4, WORKER, "parts")
         self.assertEqual(ranks.lines, [[f"{rank} parts right over {BACKEND}"] for rank in range(4)])
 
+    # fault: 33
+    @unittest.skipIf(BACKEND == "mpi", "MPI_Finalize waits for the other ranks")
+    def test_a_rank_that_leaves_early_is_named_with_the_counts_of_both_sides(self):
+        ranks = Ranks(3, FLIGHT, "early", 2)
+        for lines in ranks.lines[:2]:
+            self.assertRegex(lines[-1], r"error peer_lost .*rank 2 \(host \S+, pid \d+\) has left the group after 3 "
+                                        r"collectives; rank \d \(.*\) waits for it in barrier #4.*join\(\)")
+
+    @unittest.skipIf(BACKEND == "mpi", "mpirun kills a job of which a rank has died")
+    def test_a_rank_that_dies_is_told_from_one_that_leaves(self):
+        with Job(WORKER, ["wait_for", 1], 3, {"LOCKSTEP_BACKEND": BACKEND}) as work:
+            work.wait_until_running()
+            work.kill(1)
+            for rank in (0, 2):
+                self.assertRegex(work.failure(rank).text,
+                                 rf"rank 1 \(host \S+, pid {work.ranks[1].pid}\) has died after \d+ collectives?; "
+                                 rf"rank {rank} .* waits for it in")
+
     def test_training_keeps_replicas_equal(self):
         ranks = Ranks(2, WORKER, "train", 5)
         hashes = [re.sub(r"^\d+ ", "", lines[-1]) for lines in ranks.lines]
@@ -147,4 +165,4 @@ if __name__ == "__main__":
     if not built():
         print(f"SKIPPED: this build has no backend {BACKEND}; script/bootstrap installs MPI")
         sys.exit(SKIPPED)
-    unittest.main(argv=[sys.argv[0], "-v", *sys.argv[6:]])
+    unittest.main(argv=[sys.argv[0], "-v", *sys.argv[7:]])

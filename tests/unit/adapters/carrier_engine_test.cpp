@@ -7,13 +7,18 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <utility>
+#include <vector>
 
 #include "lockstep/store/memory_store.h"
+#include "tests/support/captured_log.h"
 #include "tests/support/expect_error.h"
 
 using namespace lockstep;
+using namespace lockstep::testing;
 using namespace std::chrono_literals;
 
 namespace {
@@ -128,7 +133,91 @@ struct Alone {
   std::unique_ptr<CarrierEngine> engine;
 };
 
+// The library of a group of two of which the other rank does whatever this one does, but not before `comes`.
+class PairCarrier final : public Carrier {
+ public:
+  explicit PairCarrier(std::function<void()> comes) : comes_(std::move(comes)) {}
+  std::string_view name() const override { return "pair"; }
+  CarrierBuffers buffers(std::size_t input_bytes, std::size_t output_bytes) override {
+    input_.resize(input_bytes);
+    output_.resize(output_bytes);
+    return {input_.data(), output_.data()};
+  }
+  void copy(std::byte* to, const std::byte* from, std::size_t bytes) override { std::memcpy(to, from, bytes); }
+  void run(const CarrierCall& call, Deadline) override {
+    comes_();
+    if (call.kind != OpKind::all_gather) return;
+    for (std::byte* to : {call.output, call.output + input_.size()}) std::memcpy(to, call.input, input_.size());
+  }
+  void interrupt() noexcept override {}
+
+ private:
+  const std::function<void()> comes_;
+  std::vector<std::byte> input_, output_;
+};
+
+std::function<void()> other_comes;
+std::unique_ptr<Carrier> make_pair_carrier(const CarrierSite&, Deadline) {
+  return std::make_unique<PairCarrier>(other_comes);
+}
+
+// Knows one thing of the other rank.
+class FixedLookout final : public Lookout {
+ public:
+  explicit FixedLookout(Sighting sighting) : sighting_(std::move(sighting)) {}
+  void ask(int) noexcept override {}
+  Sighting sighting(int) const override { return sighting_; }
+
+ private:
+  const Sighting sighting_;
+};
+
+// A barrier of rank 0 of two.
+void run_barrier(std::function<void()> comes, Lookout& lookout) {
+  other_comes = std::move(comes);
+  CarrierSite site;
+  site.size = 2;
+  site.group = "world";
+  site.members = {"rank 0 (host a, pid 1)", "rank 1 (host b, pid 2)"};
+  site.store = std::make_shared<MemoryStore>();
+  CarrierEngine engine(site, &make_pair_carrier, &reduces_only_sums, soon());
+  engine.set_first_report(20ms);
+  engine.set_lookout(&lookout);
+  engine.run({}, soon());
+}
+
 }  // namespace
+
+TEST_CASE("who waits for long says in the log for whom, also while it is in the library") {
+  FixedLookout lookout({.state = "alive", .place = "last seen in all_reduce(sum) #7, left it 3.0 s ago"});
+  const CapturedLog log;
+  run_barrier(
+      [&] {
+        log.await(
+            "barrier #1 has waited 0 s for: rank 1 (host b, pid 2), alive, last seen in "
+            "all_reduce(sum) #7, left it 3.0 s ago");
+      },
+      lookout);
+  FixedLookout inside({.state = "alive", .place = "inside barrier #1 for 0.1 s", .inside = 1});
+  run_barrier([&] { log.await("barrier #1 has waited 0 s for: the library pair; all ranks are in this call"); },
+              inside);
+}
+
+TEST_CASE("a rank that has left is told from one that has died") {
+  const auto closed = [] { throw Error(ErrorKind::peer_lost, "closed by peer"); };
+  FixedLookout left({.departure = Departure::left}), died({.departure = Departure::lost}), unseen({});
+  CHECK_ERROR(error_of([&] { run_barrier(closed, left); }), ErrorKind::peer_lost,
+              "rank 1 (host b, pid 2) has left the group after 0 collectives; rank 0 (host a, pid 1) waits for it in "
+              "barrier #1. If ranks have different numbers of batches, use join()");
+  CHECK_ERROR(error_of([&] { run_barrier(closed, died); }), ErrorKind::peer_lost,
+              "rank 1 (host b, pid 2) has died after 0 collectives; rank 0 (host a, pid 1) waits for it in barrier #1");
+  CHECK_ERROR(error_of([&] { run_barrier(closed, unseen); }), ErrorKind::peer_lost,
+              "rank 1 (host b, pid 2) died or left the group (closed by peer)");
+  FixedLookout away({.state = "alive", .place = "seen in no collective yet"});
+  CHECK_ERROR(error_of([&] { run_barrier([] { throw Error(ErrorKind::timeout, "too late"); }, away); }),
+              ErrorKind::timeout,
+              "missing: rank 1 (host b, pid 2) (too late); rank 1 (host b, pid 2): alive, seen in no collective yet");
+}
 
 TEST_CASE("to end the group does not wait for a store that does not answer, and the word is still said") {
   const auto store = std::make_shared<FrozenStore>();

@@ -53,11 +53,30 @@ TEST_CASE("an answer tells the last collective, and ages until it is used") {
   FlightTicket ticket = log.start(record_of(41));
   REQUIRE(theirs.take_answer(1, mine.answer(steady_clock().now() + 2s), now));
   CHECK(theirs.sighting(1, now + 1s).text() == "alive, inside all_reduce(sum) #41 of 1024 float32 for 3.0 s");
+  CHECK(theirs.sighting(1, now).inside == 41);
   log.finish(ticket);
   REQUIRE(theirs.take_answer(1, mine.answer(steady_clock().now() + 2s), now));
   const Sighting left = theirs.sighting(1, now + 1200ms);
   CHECK(left.text() == "alive, last seen in all_reduce(sum) #41 of 1024 float32, left it 3.2 s ago");
   CHECK(left.silent == 0ns);
+  CHECK(left.inside == 0);
+}
+
+TEST_CASE("who leaves is known to have left, and since when") {
+  for (const MeshKind& kind : kMeshKinds) {
+    CAPTURE(kind.name);
+    Messengers messengers = make_messengers(kind.make(2));
+    CHECK(messengers[0]->sighting(1).departure == Departure::none);
+    const TimePoint before = steady_clock().now();
+    messengers[1].reset();
+    Sighting sighting;
+    for (const Deadline deadline = soon(); sighting.departure == Departure::none && !deadline.expired();
+         std::this_thread::sleep_for(1ms)) {
+      sighting = messengers[0]->sighting(1);
+    }
+    CHECK(sighting.departure == Departure::left);
+    CHECK(sighting.departed >= before);
+  }
 }
 
 TEST_CASE("a rank that owes an answer for long is silent, and the last one tells where it was") {

@@ -62,7 +62,7 @@ class RoundsTest(unittest.TestCase):
 
     def test_a_missing_rank_is_named_on_all_ranks(self):
         pairs = ([0, 1], [1, 2], [0, 2])
-        with ThreadPoolExecutor(len(pairs)) as threads:  # all at once, with time for a busy machine to start two threads
+        with ThreadPoolExecutor(len(pairs)) as threads:  # all at once, in time for a busy machine
             meetings = [threads.submit(meet, dist.HashStore(), [(rank, 3) for rank in present], timedelta(seconds=4))
                         for present in pairs]
         for present, meeting in zip(pairs, meetings):

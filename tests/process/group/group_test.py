@@ -303,7 +303,8 @@ class Hosts(unittest.TestCase):
             # What is forced is not questioned, and what is not there is named.
             wrong = {**environment, "LOCKSTEP_IFNAME": "a_bridge", "TEST_JOIN_MS": "2000"}
             with Job(WORKER, ["sums"], 2, wrong, place) as work:
-                self.assertRegex(work.failure(1).text, "rank 1 cannot connect to rank 0 at 10.213.8.1:")
+                self.assertRegex(work.failure(1).text,
+                                 r"rank 1 cannot connect to rank 0 \(host .*, pid \d+\) at 10\.213\.8\.1:")
             absent = {**environment, "LOCKSTEP_IFNAME": "eth7"}
             with Job(WORKER, ["sums"], 2, absent, place) as work:
                 self.assertRegex(work.failure(0).text, '"eth7".*it has: (a_bridge, cable|cable, a_bridge)')

@@ -10,6 +10,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/hash.h"
+#include "lockstep/base/last_word.h"
 #include "lockstep/base/log.h"
 #include "lockstep/collective/arena_engine.h"
 #include "lockstep/collective/link_engine.h"
@@ -123,8 +124,13 @@ std::unique_ptr<Mesh> mesh_between_hosts(const Membership& membership, const std
   settings.connections = options.connections;
   settings.checksums = options.checksums;
   if (options.transport == Transport::automatic) settings.node = node_memory(membership, name, options, deadline);
-  if (membership.watch != nullptr) settings.check_alive = [&] { membership.watch->check(deadline); };
-  settings.about = [&](int peer) { return about_address(membership.members[static_cast<std::size_t>(peer)]); };
+  if (membership.watch != nullptr) {
+    settings.check_alive = [&] { membership.watch->check(deadline); };
+    settings.cause_of = [&](const Error& error) { return membership.watch->cause_of(error); };
+  }
+  const auto member = [&](int peer) -> const Member& { return membership.members[static_cast<std::size_t>(peer)]; };
+  settings.name_of = [=](int peer) { return to_string(member(peer)); };
+  settings.about = [=](int peer) { return about_address(member(peer)); };
   return connect_tcp_mesh(settings, *watched_store(membership), deadline);
 }
 
@@ -132,7 +138,15 @@ ProcessGroup between_hosts(const Membership& membership, const std::string& name
                            std::shared_ptr<const GroupOrigin> origin, Deadline deadline) {
   // Messages have connections of their own: they need not wait for a collective to end.
   auto collectives = mesh_between_hosts(membership, name, options, deadline);
-  auto messages = mesh_between_hosts(membership, name + "/messages", options, deadline);
+  std::unique_ptr<Mesh> messages;
+  try {
+    messages = mesh_between_hosts(membership, name + "/messages", options, deadline);
+  } catch (const Error& error) {
+    // Ranks that have both may run a collective already, and would see no more than that this one leaves.
+    const Error cause = membership.watch == nullptr ? error : membership.watch->cause_of(error);
+    collectives->abort(last_word(collectives->peer_name(membership.rank), membership.rank, cause));
+    throw cause;
+  }
   Topology topology = options.transport == Transport::automatic ? topology_of(membership) : Topology(membership.size);
   return ProcessGroup(std::make_unique<LinkEngine>(std::move(collectives), membership.generation, std::move(topology)),
                       options, std::move(messages), std::move(origin));
@@ -149,7 +163,13 @@ ProcessGroup over_backend(const Membership& membership, const std::string& name,
   for (const Member& member : membership.members) site.members.push_back(to_string(member));
   site.store = watched_store(membership);
   auto engine = make_backend_engine(options.backend, site, deadline);
-  auto messages = mesh_between_hosts(membership, name + "/messages", options, deadline);
+  std::unique_ptr<Mesh> messages;
+  try {
+    messages = mesh_between_hosts(membership, name + "/messages", options, deadline);
+  } catch (const Error& error) {
+    engine->abort(error.what());  // for ranks that run a collective already
+    throw;
+  }
   return ProcessGroup(std::move(engine), options, std::move(messages), std::move(origin));
 }
 
@@ -275,8 +295,7 @@ ProcessGroup connect_group(const Membership& membership, const std::string& name
     finish_joining(membership, deadline);
     return group;
   } catch (const Error& error) {
-    abandon_joining(membership, error);
-    throw;
+    throw abandon_joining(membership, error);
   }
 }
 
@@ -290,6 +309,27 @@ std::shared_ptr<PeerWatch> watch_parts(const GroupOrigin& origin, int rank, int 
   return watch;
 }
 
+std::vector<int> ranks_of_part(std::span<const std::int64_t> colors_and_keys, std::int64_t color) {
+  std::vector<std::pair<std::int64_t, int>> members;  // key and rank
+  for (std::size_t at = 0; at < colors_and_keys.size(); at += 2) {
+    if (colors_and_keys[at] == color) members.emplace_back(colors_and_keys[at + 1], static_cast<int>(at / 2));
+  }
+  std::ranges::sort(members);
+  std::vector<int> ranks;
+  for (const auto& [unused, rank] : members) ranks.push_back(rank);
+  return ranks;
+}
+
+Error abandon_parts(const GroupOrigin& origin, PeerWatch* watch, const Error& error) {
+  if (watch == nullptr) return error;
+  // All ranks of the group hear of a desync, and may go on.
+  Error cause = error.kind() == ErrorKind::desync ? error : watch->cause_of(error);
+  watch->end(Deadline::after(kFarewell));
+  // The others still have to read it, in a store that may end with this rank.
+  if (const auto host = origin.hosted.lock()) host->wait_for_wills(Deadline::after(kFarewell));
+  return cause;
+}
+
 ProcessGroup connect_part(const GroupOrigin& origin, int rank, const std::vector<int>& ranks, const std::string& name,
                           const GroupOptions& options, const std::shared_ptr<PeerWatch>& watch, Deadline deadline) {
   Membership part = origin.membership;
@@ -297,6 +337,7 @@ ProcessGroup connect_part(const GroupOrigin& origin, int rank, const std::vector
   part.hosted = origin.hosted.lock();
   part.size = static_cast<int>(ranks.size());
   part.members.clear();
+  if (watch != nullptr) watch->set_ranks(ranks);
   for (const int each : ranks) {
     const Member& member = origin.membership.members[static_cast<std::size_t>(each)];
     if (watch != nullptr) watch->add(member);
@@ -311,14 +352,7 @@ ProcessGroup connect_part(const GroupOrigin& origin, int rank, const std::vector
     if (watch != nullptr) watch->end(deadline);
     return group;
   } catch (const Error& error) {
-    if (watch != nullptr) {
-      watch->give_up(error.kind() == ErrorKind::peer_lost ? error.kind() : ErrorKind::aborted, error.what(),
-                     error.detail().peer);
-      watch->end(Deadline::after(kFarewell));
-      // The others still have to read it, in a store that may end with this rank.
-      if (const auto host = origin.hosted.lock()) host->wait_for_wills(Deadline::after(kFarewell));
-    }
-    throw;
+    throw abandon_parts(origin, watch.get(), error);
   }
 }
 

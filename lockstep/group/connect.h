@@ -1,7 +1,9 @@
 // Connects the ranks of a job as a group: chooses the transport and builds the engine over it. World -> ProcessGroup.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -32,6 +34,11 @@ struct GroupOrigin {
 // Called by all ranks of a group before they agree on its `number`-th split: lets those that connect the parts learn
 // when one of another host dies. Null if all are on one host, where each sees that anyway. Its owner ends it.
 std::shared_ptr<PeerWatch> watch_parts(const GroupOrigin& origin, int rank, int number, Deadline deadline);
+// Ends the watch, if there is one, of a rank that leaves with `error`. Returns what to throw: the cause, as all name
+// it.
+Error abandon_parts(const GroupOrigin& origin, PeerWatch* watch, const Error& error);
+// The ranks of one color, ordered by key. colors_and_keys: both numbers of every rank, one rank after the other.
+std::vector<int> ranks_of_part(std::span<const std::int64_t> colors_and_keys, std::int64_t color);
 // Connects the `ranks` of a group, of which `rank` is one, as a group of their own. Only they call it. Ends the watch.
 ProcessGroup connect_part(const GroupOrigin& origin, int rank, const std::vector<int>& ranks, const std::string& name,
                           const GroupOptions& options, const std::shared_ptr<PeerWatch>& watch, Deadline deadline);

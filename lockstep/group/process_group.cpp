@@ -529,18 +529,17 @@ std::optional<ProcessGroup> ProcessGroup::split(int color, int key) const {
   const Deadline deadline = Deadline::after(timeout());
   std::vector<std::int64_t> mine{color, key}, all(2 * static_cast<std::size_t>(size()));
   const auto tensor_of = [](auto& values) { return at::from_blob(values.data(), std::ssize(values), at::kLong); };
-  const int number = state_->splits++;
+  const int number = state_->splits;
   const auto watch = watch_parts(*state_->origin, rank(), number, deadline);
-  all_gather_into(tensor_of(all), tensor_of(mine), {.deadline = deadline, .name = "split"});
-  std::vector<std::pair<std::int64_t, int>> members;  // key and rank
-  for (std::size_t at = 0; at < all.size(); at += 2) {
-    if (all[at] == color) members.emplace_back(all[at + 1], static_cast<int>(at / 2));
+  try {
+    all_gather_into(tensor_of(all), tensor_of(mine), {.deadline = deadline, .name = "split"});
+  } catch (const Error& error) {
+    throw abandon_parts(*state_->origin, watch.get(), error);
   }
+  ++state_->splits;
   if (color < 0 && watch != nullptr) watch->end(deadline);
   if (color < 0) return std::nullopt;
-  std::sort(members.begin(), members.end());
-  std::vector<int> ranks;
-  for (const auto& [unused, peer] : members) ranks.push_back(peer);
+  const std::vector<int> ranks = ranks_of_part(all, color);
   const std::string name = std::to_string(number) + "." + std::to_string(color);
   return connect_part(*state_->origin, rank(), ranks, name, state_->options, watch, deadline);
 }

@@ -285,19 +285,6 @@ void meet_others(const JoinPlan& plan, const Member& me, const std::shared_ptr<S
   }
 }
 
-// Says it to those who still connect.
-void give_up(const Membership& membership, const Error& error) noexcept {
-  try {
-    const Member& me = membership.members[static_cast<std::size_t>(membership.rank)];
-    const bool is_clear = error.kind() == ErrorKind::peer_lost;
-    const ErrorKind kind = is_clear || error.kind() == ErrorKind::invalid_argument ? error.kind() : ErrorKind::aborted;
-    membership.watch->give_up(kind,
-                              is_clear ? error.what() : fmt::format("{} has given up: {}", to_string(me), error.what()),
-                              is_clear ? error.detail().peer : me.rank);
-  } catch (const std::exception&) {  // no memory for the text
-  }
-}
-
 }  // namespace
 
 Membership join(const JoinOptions& options, const Environment& environment) {
@@ -335,8 +322,7 @@ Membership join(const JoinOptions& options, const Environment& environment) {
     }
     check_addresses(membership.members, membership.nodes);
   } catch (const Error& error) {
-    abandon_joining(membership, error);
-    throw;
+    throw abandon_joining(membership, error);
   }
   if (plan.size == 1) finish_joining(membership, deadline);
   return membership;
@@ -353,11 +339,12 @@ void finish_joining(const Membership& membership, Deadline deadline) noexcept {
   if (membership.hosted) membership.hosted->wait_for_wills(deadline);
 }
 
-void abandon_joining(const Membership& membership, const Error& error) noexcept {
-  if (membership.watch == nullptr || membership.watch->is_over()) return;
+Error abandon_joining(const Membership& membership, const Error& error) {
+  if (membership.watch == nullptr || membership.watch->is_over()) return error;
   // A process that was refused, since another one holds its rank, is none of the others' business.
-  if (!membership.members.empty()) give_up(membership, error);
+  Error cause = membership.members.empty() ? error : membership.watch->cause_of(error);
   if (membership.hosted) membership.hosted->wait_for_wills(Deadline::after(kFarewell));
+  return cause;
 }
 
 }  // namespace lockstep

@@ -43,6 +43,12 @@ class PeerWatch {
   std::optional<Error> failure(Deadline deadline);
   // What the others are to throw, unless there is a word already. Blocks for a moment at most.
   void give_up(ErrorKind kind, const std::string& text, int about) noexcept;
+  // The same for `error`, with which this rank leaves. Returns what to throw: the first word, if `error` may be no more
+  // than a consequence of that, else `error`. Called before this rank closes anything, so that whoever finds it gone
+  // finds the word.
+  Error cause_of(const Error& error);
+  // From now on errors here count the ranks of a part of those who meet: its rank i is their rank ranks[i].
+  void set_ranks(std::vector<int> ranks);
 
   // All have met. From now on it sees nothing; the last will is withdrawn.
   void end(Deadline deadline) noexcept;
@@ -59,15 +65,21 @@ class PeerWatch {
 
   Error died(const std::vector<Member>& members) const;
   [[noreturn]] void report(const std::vector<Member>& dead, Deadline deadline);
+  Bytes say(const Bytes& word);
+  Error heard(const Bytes& word) const;
+  Error known(const Error& error) const;  // with its ranks as set_ranks() counts them
+  int known_as(int rank) const;           // -1: it is not of the part
+  int rank_of(int peer) const;
 
   const std::shared_ptr<Store> store_;
   const Member me_;
   const std::string doing_;
   const Duration period_;
   std::atomic<bool> is_over_{false};
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   // State below is protected by mutex_.
   std::vector<Watched> watched_;
+  std::vector<int> ranks_;  // empty: all that meet
   TimePoint looked_ = TimePoint::min();
 };
 

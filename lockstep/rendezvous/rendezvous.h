@@ -109,7 +109,8 @@ Membership join(const JoinOptions& options, const Environment& environment);
 // What comes after join(), once the ranks have connected. Called by all of them; gives back what joining has needed.
 // The rank that hosts the store waits there for the others, so that it may leave right afterwards.
 void finish_joining(const Membership& membership, Deadline deadline) noexcept;
-// Instead of finish_joining(): the other ranks, as far as they still connect, end with this error. Blocks for a moment.
-void abandon_joining(const Membership& membership, const Error& error) noexcept;
+// Instead of finish_joining(): the other ranks, as far as they still connect, end with this error. Returns what to
+// throw instead of it, as PeerWatch::cause_of(). Blocks for a moment.
+Error abandon_joining(const Membership& membership, const Error& error);
 
 }  // namespace lockstep

@@ -18,7 +18,7 @@ Bytes encode_abort(const Error& error) {
 ControlMessage decode_control(ByteView message, int peer, int rank, int ranks) {
   WireReader reader(message, {"control message", peer});
   const Origin& origin = reader.origin();
-  ControlMessage decoded{checked_enum(reader.u8(), ControlKind::abort, ControlKind::bell, "kind", origin)};
+  ControlMessage decoded{checked_enum(reader.u8(), ControlKind::abort, ControlKind::connected, "kind", origin)};
   if (decoded.kind == ControlKind::abort) {
     const ErrorKind kind = checked_error_kind(reader.u8(), origin);
     const int culprit = checked_rank_or_none(reader.i32(), ranks, origin);

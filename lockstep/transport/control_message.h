@@ -17,6 +17,7 @@ enum class ControlKind : std::uint8_t {
   abort = 1,  // this error ends the group
   goodbye,    // the sender leaves
   bell,       // wakes a rank that waits for memory
+  connected,  // the sender has connections with all ranks: the first message
 };
 
 struct ControlMessage {

@@ -116,9 +116,9 @@ std::string await_invitation(const SharedArenaSpec& spec, const ArenaPeer& creat
   for (LongWait long_wait;;) {
     // Looked at first: what it put there before it died still says why.
     const bool dead = creator.process.has_ended();
-    const Deadline look = std::min(deadline, Deadline::after(dead ? kReportTimeout : kLivenessPeriod));
-    if (store.wait({key_of(spec)}, dead ? Deadline::at(steady_clock().now()) : look).empty()) {
-      return store.get(key_of(spec), look);
+    const Deadline look = Deadline::after(dead ? Duration::zero() : kLivenessPeriod);
+    if (store.wait({key_of(spec)}, std::min(deadline, look)).empty()) {
+      return store.get(key_of(spec), dead ? std::min(deadline, Deadline::after(kReportTimeout)) : deadline);
     }
     if (dead) throw died(spec, 0);
     if (const auto waited = long_wait.due()) tell(spec, *waited, 0);

@@ -2,6 +2,8 @@
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -12,11 +14,14 @@
 #include "lockstep/base/checked.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
+#include "lockstep/base/last_word.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/wait_reports.h"
 #include "lockstep/net/acceptor.h"
+#include "lockstep/net/framing.h"
 #include "lockstep/net/handshake.h"
 #include "lockstep/net/socket.h"
+#include "lockstep/transport/control_message.h"
 
 namespace lockstep {
 namespace {
@@ -67,15 +72,17 @@ class Connector {
     const Endpoint here = listeners.front().address().endpoint();
     Acceptor acceptor(fmt::format("mesh '{}'", settings_.name), std::move(listeners), handshake_settings(kControl),
                       [this](const Claims& claims) { return admit(claims); });
-    store_.set(key(settings_.rank), to_string(here), deadline_);
-    await_everyone();
-    for (int peer = 0; peer < settings_.rank; ++peer) connect(peer);
-    accept_all(acceptor);
-    link(settings_.rank).who = to_string(local_claims(settings_.rank, settings_.size, settings_.generation));
-    // All are connected, so one that hosts the store may have left with it already.
     try {
-      store_.remove(key(settings_.rank), std::min(deadline_, Deadline::after(kFarewellTimeout)));
-    } catch (const Error&) {
+      store_.set(key(settings_.rank), to_string(here), deadline_);
+      await_everyone();
+      for (int peer = 0; peer < settings_.rank; ++peer) connect(peer);
+      accept_all(acceptor);
+      forget_address();
+      await_connected(acceptor);
+    } catch (const Error& error) {
+      const Error cause = settings_.cause_of(error);
+      tell_all(last_word(link(settings_.rank).who, settings_.rank, cause));
+      throw cause;
     }
     return std::move(links_);
   }
@@ -127,10 +134,9 @@ class Connector {
     try {
       for (std::uint64_t number = 0; number <= link(peer).data.size(); ++number) connect(peer, number, endpoint);
     } catch (const Error& error) {
-      settings_.check_alive();  // which knows better than a refused connection who has died
       throw Error(error.kind(),
-                  fmt::format("mesh '{}': rank {} cannot connect to rank {} at {}: {}{}", settings_.name,
-                              settings_.rank, peer, to_string(endpoint), error.what(), settings_.about(peer)),
+                  fmt::format("mesh '{}': rank {} cannot connect to {} at {}: {}{}", settings_.name, settings_.rank,
+                              settings_.name_of(peer), to_string(endpoint), error.what(), settings_.about(peer)),
                   {.rank = settings_.rank, .peer = peer});
     }
   }
@@ -174,15 +180,96 @@ class Connector {
       auto arrival = acceptor.next(std::min(deadline_, Deadline::after(kLivenessPeriod)));
       if (mismatch_) throw Error(*mismatch_);
       if (arrival) {
-        const Claims& claims = arrival->claims;
-        tune(arrival->fd.get(), number_of(claims));
-        link(claims.rank).who = to_string(claims);
-        wire(claims.rank, number_of(claims)) = std::move(arrival->fd);
+        take(*arrival);
         continue;
       }
       settings_.check_alive();
       if (deadline_.expired()) throw timeout(unconnected_ranks(), "have not connected");
       if (const auto waited = long_wait.due()) tell(*waited, unconnected_ranks(), "to connect");
+    }
+  }
+
+  void take(Acceptor::Arrival& arrival) {
+    const Claims& claims = arrival.claims;
+    tune(arrival.fd.get(), number_of(claims));
+    link(claims.rank).who = to_string(claims);
+    wire(claims.rank, number_of(claims)) = std::move(arrival.fd);
+  }
+
+  void forget_address() {
+    try {
+      store_.remove(key(settings_.rank), std::min(deadline_, Deadline::after(kFarewellTimeout)));
+    } catch (const Error&) {  // nobody needs it any more
+    }
+  }
+
+  // For those that have gone on, and see no more than that this rank leaves.
+  void tell_all(const Error& word) {
+    const Bytes message = frame(encode_abort(word), kMaxControlBytes);
+    for (const TcpLink& each : links_) {
+      if (each.control) ::send(each.control.get(), message.data(), message.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    }
+  }
+
+  // Who went on at once could see a rank die and leave, while others still connect and take him for the dead one.
+  void await_connected(Acceptor& acceptor) {
+    std::vector<int> missing;
+    for (int peer = 0; peer < settings_.size; ++peer) {
+      if (peer == settings_.rank) continue;
+      missing.push_back(peer);
+      tell_connected(peer);
+    }
+    for (LongWait long_wait; !missing.empty();) {
+      if (take_connected(missing)) continue;
+      // One whose last handshake broke off makes it again.
+      if (auto arrival = acceptor.next(Deadline::at(steady_clock().now()))) {
+        take(*arrival);
+        if (number_of(arrival->claims) == kControl) tell_connected(arrival->claims.rank);
+      }
+      if (deadline_.expired()) throw timeout(missing, "are not connected to all others");
+      if (const auto waited = long_wait.due()) tell(*waited, missing, "to be connected to all others");
+    }
+  }
+
+  void tell_connected(int peer) {
+    exchange(peer, [&](int fd) { send_frame(fd, encode(ControlKind::connected), kMaxControlBytes, deadline_); });
+  }
+
+  // Of the missing ranks takes off those that have said so by now, or soon; false if none has.
+  bool take_connected(std::vector<int>& missing) {
+    std::vector<pollfd> polled;
+    for (const int peer : missing) polled.push_back({link(peer).control.get(), POLLIN, 0});
+    const Deadline soon = std::min(deadline_, Deadline::after(kLivenessPeriod));
+    if (::poll(polled.data(), polled.size(), soon.poll_timeout_ms()) <= 0) return false;
+    const std::vector<int> before = std::exchange(missing, {});
+    for (std::size_t i = 0; i < before.size(); ++i) {
+      if (polled[i].revents == 0) {
+        missing.push_back(before[i]);
+        continue;
+      }
+      std::optional<Error> word;
+      exchange(before[i], [&](int fd) {
+        const Bytes message = recv_frame(fd, kMaxControlBytes, deadline_);
+        ControlMessage said = decode_control(message, before[i], settings_.rank, settings_.size);
+        word = std::move(said.error);
+        const bool is_known = word || said.kind == ControlKind::connected;
+        if (!is_known) throw_corrupt({"first control message", before[i]}, "neither connected nor an error");
+      });
+      if (word) throw Error(*word);
+    }
+    return true;
+  }
+
+  template <class Exchange>
+  void exchange(int peer, Exchange&& exchange) {
+    try {
+      exchange(link(peer).control.get());
+    } catch (const Error& error) {
+      const bool lost = error.kind() == ErrorKind::peer_lost;
+      throw Error(error.kind(),
+                  fmt::format("mesh '{}': {} {}: {}", settings_.name, link(peer).who,
+                              lost ? "was lost before all ranks were connected" : "is not connected", error.what()),
+                  {.rank = settings_.rank, .peer = peer});
     }
   }
 

@@ -1,5 +1,5 @@
 // How the connections of a TCP mesh come about: publish the own address, connect to all lower ranks, accept all higher
-// ones. Store -> listen, connect, handshake -> TcpLink.
+// ones, and wait until all ranks have done so. Store -> listen, connect, handshake -> TcpLink.
 #pragma once
 
 #include <cstddef>

@@ -124,6 +124,10 @@ def check_survivor(run, rank, victim, killed):
         return None, f"ended with: {last}"
     if re.search(rf"rank {victim} \(host [^)]*, pid {pid_of(run.ranks[victim])}\)", last):
         return when - killed, None
+    # Whoever comes to the store after its host has named the dead rank, and left, waits for the host.
+    host_named_it = re.search(rf"rank {victim} \(host ", run.lines[0][-1][1]) if run.lines[0] else None
+    if host_named_it and "rank 0, which is to host the job's store, and it did not come" in last:
+        return None, None
     # It died before anybody could know more of it than that it did not come.
     named = re.search(rf"ranks? [^:]*\b{victim}\b[^:]* did not come|rank {victim}, which is to host the job's store",
                       last)
@@ -161,6 +165,7 @@ def main():
         wrong += [f"without a kill: {lines}" for lines in whole.lines if lines[-1][1] != "done"] + whole.end()
         print(f"{way}: starting, joining and working last {', '.join(f'{each:.2f} s' for each in lengths)}", flush=True)
         limit = (3 if namespaces else 0.25) + SLACK
+        told = 0
         for turn in range(kills):
             run = Run(worker, way, namespaces)
             victim = moment.randrange(RANKS)
@@ -186,8 +191,9 @@ def main():
                                  f"rank {rank} {problem}")
             left = run.end() + ([] if ended else ["a survivor did not end"])
             wrong += [f"turn {turn}: left behind: {what}" for what in left]
-            for line in wrong[-RANKS:] if wrong else []:
+            for line in wrong[told:]:
                 print("  " + line, flush=True)
+            told = len(wrong)
     finally:
         if namespaces:
             namespaces.__exit__()

@@ -339,7 +339,7 @@ class Hosts(unittest.TestCase):
             wrong = {**environment, "LOCKSTEP_IFNAME": "a_bridge", "TEST_JOIN_MS": "2000"}
             with Job(WORKER, ["sums"], 2, wrong, place) as work:
                 text = work.failure(1).text
-                self.assertRegex(text, "rank 1 cannot connect to rank 0 at 10.213.8.1:")
+                self.assertRegex(text, r"rank 1 cannot connect to rank 0 \(host .*, pid \d+\) at 10\.213\.8\.1:")
                 self.assertRegex(text, r"that is its interface a_bridge: if it leads nowhere, set LOCKSTEP_IFNAME on "
                                        r"host \S+ to another one")
             absent = {**environment, "LOCKSTEP_IFNAME": "eth7"}

@@ -209,6 +209,13 @@ void parts(const World& world) {
   } catch (const Error& error) {
     require(error.kind() == ErrorKind::desync, error.what());
   }
+  try {
+    world.rank() == 0 ? static_cast<void>(all.split(0)) : all.barrier();
+    require(false, "one rank alone made a group");
+  } catch (const Error& error) {
+    require(error.kind() == ErrorKind::desync, error.what());
+  }
+  expect_sum(*all.split(0), world.rank(), 6);
   say(fmt::format("parts right over {}", half->transport()));
 }
 

@@ -10,6 +10,8 @@ import tempfile
 import time
 import unittest
 
+from bad_cable import BadCable
+
 RANK = ""
 # Seconds, for a busy machine; who is told nothing waits for longer.
 SLACK = float(os.environ.get("LOCKSTEP_TEST_SLACK", "5"))
@@ -127,17 +129,25 @@ class Hosts(unittest.TestCase):
             if "has not answered" in line:
                 self.assertRegex(line, r": rank [23] " if rank < 2 else r": rank [01] ")
 
-
+    # fault: 19
     @unittest.skipIf(shutil.which("tc") is None, "it needs the program tc (Debian: iproute2)")
     def test_a_narrow_network_is_slow_and_nothing_else(self):
         with Namespaces() as namespaces:
             namespaces.narrow("1mbit")
             # A call moves 0.4 MB each way, which takes longer than a host may be silent.
-            with Ranks(in_namespaces(namespaces, 2), 4, 100_000) as ranks:
+            with Ranks(in_namespaces(namespaces, 2), 2, 100_000) as ranks:
                 start = time.monotonic()
                 self.assertTrue(ranks.wait_until_running())
                 self.assertEqual(ranks.lines(), ["done"] * 2)
-                self.assertGreater(time.monotonic() - start, 4)
+                self.assertGreater(time.monotonic() - start, 3)
+
+    # fault: 18
+    @unittest.skipUnless(os.path.exists("/dev/net/tun"), "it needs /dev/net/tun")
+    def test_packets_that_are_lost_late_twice_and_out_of_order_change_nothing(self):
+        with BadCable(seed=7) as cable, Ranks(in_namespaces(cable, 2), 20, 20_000) as ranks:
+            self.assertTrue(ranks.wait_until_running())
+            self.assertEqual(ranks.lines(), ["done"] * 2)
+        self.assertGreater(min(cable.lost, cable.overtaken, cable.twice), 5, vars(cable))
 
 
 class Loopback(unittest.TestCase):

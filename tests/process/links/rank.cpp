@@ -1,14 +1,18 @@
 // One rank of links_test.py: links_rank <rank> <size> <address> <store file> <rounds> [<largest count>]
-// All-reduces data of changing size over a TCP mesh, `rounds` times or for ever, and checks every sum. Prints
-// "connected", "running" after the first round, then "done", or "failed <kind> <text>". The job token comes from
+// All-reduces data of changing size over a TCP mesh, `rounds` times or for ever, and checks every sum. If it is not for
+// ever, it also sends a tenth of that to the next rank over another mesh, and checks what comes from the one before.
+// Prints "connected", "running" after the first round, then "done", or "failed <kind> <text>". The job token comes from
 // LOCKSTEP_TOKEN_FILE.
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "lockstep/base/error.h"
 #include "lockstep/collective/link_engine.h"
+#include "lockstep/messages/messenger.h"
 #include "lockstep/store/file_store.h"
 #include "lockstep/transport/tcp_mesh.h"
 
@@ -36,6 +40,23 @@ void check_round(Engine& engine, int round, std::size_t largest) {
   }
 }
 
+void check_messages(Messenger& messenger, int round, std::size_t largest) {
+  const std::size_t count = round % 2 == 0 ? 100 : largest;
+  const auto value = [&](int rank, std::size_t i) { return static_cast<float>(rank * 31 + static_cast<int>(i % 11)); };
+  const int n = messenger.size(), before = (messenger.rank() + n - 1) % n;
+  std::vector<float> mine(count), theirs(count);
+  for (std::size_t i = 0; i < count; ++i) mine[i] = value(messenger.rank(), i);
+  const Deadline deadline = Deadline::after(20s);
+  const auto tag = static_cast<std::uint64_t>(round);
+  const Transfer in = messenger.receive(before, tag, std::as_writable_bytes(std::span(theirs)), deadline);
+  const Transfer out = messenger.send((messenger.rank() + 1) % n, tag, std::as_bytes(std::span(mine)), deadline);
+  in.wait();
+  out.wait();
+  for (std::size_t i = 0; i < count; ++i) {
+    if (theirs[i] != value(before, i)) throw Error(ErrorKind::corrupt_data, "wrong message");
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -44,16 +65,19 @@ int main(int argc, char** argv) {
   const std::size_t largest = argc == 7 ? std::strtoull(argv[6], nullptr, 10) : 1'000'000;
   try {
     FileStore store(argv[4], "links", Deadline::after(20s));
-    const TcpMeshSettings settings{.rank = std::atoi(argv[1]),
-                                   .size = std::atoi(argv[2]),
-                                   .job_id = "links",
-                                   .token = Token::for_this_process(),
-                                   .name = "links",
-                                   .address = argv[3]};
+    TcpMeshSettings settings{.rank = std::atoi(argv[1]),
+                             .size = std::atoi(argv[2]),
+                             .job_id = "links",
+                             .token = Token::for_this_process(),
+                             .name = "links",
+                             .address = argv[3]};
     LinkEngine engine(connect_tcp_mesh(settings, store, Deadline::after(20s)), 0);
+    settings.name = "links/messages";
+    Messenger messenger(connect_tcp_mesh(settings, store, Deadline::after(20s)));
     say("connected");
     for (int round = 0; rounds == 0 || round < rounds; ++round) {
       check_round(engine, round, largest);
+      if (rounds != 0) check_messages(messenger, round, largest / 10);
       if (round == 1) say("running");
     }
     say("done");

@@ -7,7 +7,9 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <chrono>
+#include <future>
 #include <optional>
 #include <string>
 #include <thread>
@@ -54,14 +56,17 @@ struct MeshAndPuppet {
   TcpLink puppet;
 };
 
-// Waits for rank 0's published address, then connects and shakes hands under the given claims.
-void intrude(Store& store, const TcpMeshSettings& settings, std::uint64_t number, std::uint32_t pid = 0) {
-  UniqueFd fd = connect_tcp(parse_endpoint(store.get("mesh/test/0", soon())), ConnectRetry::never, soon());
+// Waits for a rank's published address, then connects and shakes hands under the given claims.
+UniqueFd intrude(Store& store, const TcpMeshSettings& settings, std::uint64_t number, std::uint32_t pid = 0,
+                 int to = 0) {
+  const std::string key = "mesh/test/" + std::to_string(to);
+  UniqueFd fd = connect_tcp(parse_endpoint(store.get(key, soon())), ConnectRetry::never, soon());
   Claims claims = local_claims(settings.rank, settings.size, settings.generation);
   claims.number = connection_claim(number, static_cast<std::size_t>(settings.connections), settings.checksums);
   claims.text = settings.name;
   if (pid != 0) claims.pid = pid;
   handshake_as_client(fd.get(), {settings.token, settings.job_id, Channel::link, claims}, soon());
+  return fd;
 }
 
 }  // namespace
@@ -112,6 +117,98 @@ TEST_CASE("a lower rank that is gone is named with its address") {
   const auto settings = tcp_mesh_settings(1, 2, Token::generate());
   CHECK_ERROR(error_of([&] { connect_tcp_mesh(settings, store, soon()); }), ErrorKind::peer_lost,
               "rank 1 cannot connect to rank 0 at 127.0.0.1:1");
+}
+
+TEST_CASE("nobody goes on before all ranks are connected with each other") {
+  MemoryStore store;
+  const Token token = Token::generate();
+  std::atomic<bool> is_dead{false};
+  // Rank 2 connects with rank 0, tells it that it is connected with all, and dies before it connects with rank 1.
+  const auto errors = run_ranks(3, [&](int rank) {
+    auto settings = tcp_mesh_settings(rank, 3, token);
+    if (rank == 2) {
+      store.set("mesh/test/2", "127.0.0.1:1", soon());
+      const UniqueFd control = intrude(store, settings, 0);
+      const UniqueFd data = intrude(store, settings, 1);
+      send_frame(control.get(), encode(ControlKind::connected), kMaxControlBytes, soon());
+      is_dead = true;
+      return;
+    }
+    settings.check_alive = [&] {
+      if (rank == 1 && is_dead) throw Error(ErrorKind::peer_lost, "rank 2 has died");
+    };
+    connect_tcp_mesh(settings, store, soon());
+  });
+  CHECK_ERROR(error_of([&] { std::rethrow_exception(errors[1]); }), ErrorKind::peer_lost, "rank 2 has died");
+  REQUIRE(errors[0]);
+  CHECK_ERROR(error_of([&] { std::rethrow_exception(errors[0]); }), ErrorKind::peer_lost, "rank 2 has died");
+}
+
+TEST_CASE("a rank that has gone on is told by one that cannot who has died") {
+  MemoryStore store;
+  const Token token = Token::generate();
+  std::promise<void> gone_on, told;
+  const auto errors = run_ranks(3, [&](int rank) {
+    const auto settings = tcp_mesh_settings(rank, 3, token);
+    if (rank == 2) {  // dies when it has said to rank 0 that it is connected, and not yet to rank 1
+      store.set("mesh/test/2", "127.0.0.1:1", soon());
+      std::vector<UniqueFd> fds;
+      for (const int to : {0, 1}) {
+        for (const std::uint64_t number : {0u, 1u}) fds.push_back(intrude(store, settings, number, 0, to));
+      }
+      send_frame(fds[0].get(), encode(ControlKind::connected), kMaxControlBytes, soon());
+      gone_on.get_future().wait();
+      fds.resize(2);
+      told.get_future().wait();  // what rank 0 sees of the death itself comes too late
+      return;
+    }
+    const auto mesh = connect_tcp_mesh(settings, store, soon());
+    gone_on.set_value();
+    std::array<std::byte, 8> buffer;
+    const Error error = error_of([&] {
+      while (mesh->recv_some(1, buffer) == 0) mesh->wait(std::array{Mesh::Interest{1, true, false}}, soon());
+    });
+    told.set_value();
+    throw Error(error);
+  });
+  for (const std::size_t rank : {0, 1}) {
+    const Error error = error_of([&] { std::rethrow_exception(errors[rank]); });
+    CHECK_ERROR(error, ErrorKind::peer_lost, "rank 2 (host ", "was lost before all ranks were connected");
+    CHECK(error.detail().peer == 2);
+  }
+}
+
+TEST_CASE("who loses a peer while connecting asks for the cause before it closes anything") {
+  MemoryStore store;
+  const Token token = Token::generate();
+  std::promise<Endpoint> address;
+  const auto errors = run_ranks(2, [&](int rank) {
+    auto settings = tcp_mesh_settings(rank, 2, token);
+    if (rank == 1) {  // dies before it has said that it is connected
+      store.set("mesh/test/1", "127.0.0.1:1", soon());
+      address.set_value(parse_endpoint(store.get("mesh/test/0", soon())));
+      const UniqueFd control = intrude(store, settings, 0);
+      const UniqueFd data = intrude(store, settings, 1);
+      return;
+    }
+    settings.cause_of = [&](const Error& error) {
+      CHECK_ERROR(error, ErrorKind::peer_lost, "rank 1 (host ", "was lost before all ranks were connected");
+      CHECK(error.detail().peer == 1);
+      CHECK(connect_tcp(address.get_future().get(), ConnectRetry::never, soon()));  // still listens
+      return Error(ErrorKind::peer_lost, "rank 7 had died");
+    };
+    connect_tcp_mesh(settings, store, soon());
+  });
+  CHECK_ERROR(error_of([&] { std::rethrow_exception(errors[0]); }), ErrorKind::peer_lost, "rank 7 had died");
+}
+
+TEST_CASE("a rank that nobody has met is called by the name that it has in the job") {
+  MemoryStore store;
+  store.set("mesh/test/0", "127.0.0.1:1", soon());
+  auto settings = tcp_mesh_settings(1, 2, Token::generate());
+  settings.name_of = [](int rank) { return "rank " + std::to_string(rank) + " (host n1, pid 811)"; };
+  CHECK_ERROR(error_of([&] { connect_tcp_mesh(settings, store, soon()); }), ErrorKind::peer_lost,
+              "rank 1 cannot connect to rank 0 (host n1, pid 811) at 127.0.0.1:1");
 }
 
 // fault: 52

@@ -35,7 +35,7 @@ target_compile_options(lockstep_flags INTERFACE -Wall -Wextra -Wnon-virtual-dtor
   $<$<BOOL:${LOCKSTEP_WERROR}>:-Werror>)
 if(LOCKSTEP_SANITIZE)
   target_compile_options(lockstep_flags INTERFACE -fsanitize=${LOCKSTEP_SANITIZE} -fno-sanitize-recover=all
-    -fno-omit-frame-pointer -g)
+    -fno-omit-frame-pointer -g1)  # lines are all that a report needs
   target_link_options(lockstep_flags INTERFACE -fsanitize=${LOCKSTEP_SANITIZE})
   set_property(DIRECTORY PROPERTY LABELS ${LOCKSTEP_SANITIZE})  # so that a failed test says which build it is from
 else()
@@ -67,6 +67,9 @@ function(lockstep_library folder)
   target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:lockstep_flags> ${ARG_PRIVATE_LINKS})
   if(ARG_TORCH)
     target_link_libraries(${target} PUBLIC lockstep_torch)
+    if(LOCKSTEP_SANITIZE STREQUAL "thread")  # only what tests link
+      set_target_properties(${target} PROPERTIES EXCLUDE_FROM_ALL ON)
+    endif()
   endif()
   set_property(GLOBAL APPEND PROPERTY LOCKSTEP_LIBRARIES ${target})
 endfunction()

@@ -26,3 +26,6 @@ add_library(lockstep_torch INTERFACE)
 set_target_properties(lockstep_torch PROPERTIES EXPORT_NAME torch_interface)
 target_link_libraries(lockstep_torch INTERFACE "$<BUILD_INTERFACE:${TORCH_LIBRARIES}>")
 target_include_directories(lockstep_torch SYSTEM INTERFACE "$<BUILD_INTERFACE:${TORCH_INCLUDE_DIRS}>")
+if(LOCKSTEP_SANITIZE STREQUAL "thread")
+  target_compile_options(lockstep_torch INTERFACE $<BUILD_INTERFACE:-Wno-tsan>)  # c10's headers use fences, too
+endif()

@@ -7,7 +7,7 @@ namespace lockstep {
 
 Duration Deadline::remaining(TimePoint now) const {
   if (is_never()) return Duration::max();
-  return std::max(when_ - now, Duration::zero());
+  return std::max<Duration>(when() - now, Duration::zero());
 }
 
 int Deadline::poll_timeout_ms(int cap_ms) const {

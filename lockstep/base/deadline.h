@@ -1,8 +1,10 @@
 // A Deadline is the moment at which a blocking call gives up. It is passed down unchanged, never restarted per retry.
-// A value type.
+// Time in which the whole process was stopped does not count (see stopped_time.h): a deadline moves on by it, so who
+// waited until when() asks expired(). A value type.
 #pragma once
 
 #include "lockstep/base/clock.h"
+#include "lockstep/base/stopped_time.h"
 
 namespace lockstep {
 
@@ -10,24 +12,26 @@ class Deadline {
  public:
   static Deadline after(Duration timeout, const Clock& clock = steady_clock()) {
     const TimePoint now = clock.now();
-    return timeout >= TimePoint::max() - now ? never() : Deadline(now + timeout);
+    return timeout >= TimePoint::max() - now ? never() : at(now + timeout);
   }
-  static Deadline at(TimePoint when) { return Deadline(when); }
+  static Deadline at(TimePoint when) { return when == TimePoint::max() ? never() : Deadline(when - stopped_time()); }
   static Deadline never() { return Deadline(TimePoint::max()); }
 
-  TimePoint when() const { return when_; }
-  bool is_never() const { return when_ == TimePoint::max(); }
-  bool expired(TimePoint now = steady_clock().now()) const { return !is_never() && now >= when_; }
+  TimePoint when() const { return is_never() ? moment_ : moment_ + stopped_time(); }
+  bool is_never() const { return moment_ == TimePoint::max(); }
+  bool expired(TimePoint now = steady_clock().now()) const { return now >= when() && !is_never() && is_over(now); }
   // Never negative; Duration::max() for never().
   Duration remaining(TimePoint now = steady_clock().now()) const;
   // The argument for poll(2): -1 for never(), otherwise rounded up to whole milliseconds, at most `cap_ms` (if >= 0).
   int poll_timeout_ms(int cap_ms = -1) const;
 
-  friend bool operator<(Deadline a, Deadline b) { return a.when_ < b.when_; }
+  friend bool operator<(Deadline a, Deadline b) { return a.moment_ < b.moment_; }
 
  private:
-  explicit Deadline(TimePoint when) : when_(when) {}
-  TimePoint when_;
+  explicit Deadline(TimePoint moment) : moment_(moment) {}
+  bool is_over(TimePoint now) const { return now >= moment_ + stopped_time_now(); }
+
+  TimePoint moment_;  // on a clock that stops with the process
 };
 
 }  // namespace lockstep

@@ -19,6 +19,7 @@
 
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/wait_until.h"
 
 namespace lockstep {
 
@@ -54,9 +55,7 @@ class Prefetcher {
     std::unique_lock lock(mutex_);
     Slot& slot = slots_[taken_ % slots_.size()];
     const auto filled = [&slot] { return slot.item.has_value() || slot.error != nullptr; };
-    if (deadline.is_never()) {
-      item_made_.wait(lock, filled);
-    } else if (!item_made_.wait_until(lock, deadline.when(), filled)) {
+    if (!wait_until(item_made_, lock, deadline, filled)) {
       throw Error(ErrorKind::timeout, "loader: batch " + std::to_string(taken_) + " of the " + std::to_string(count_) +
                                           " in this pass was not ready in time: get_batch() is stuck, or too slow for "
                                           "the number of workers");

@@ -12,6 +12,7 @@
 #include "lockstep/base/hash.h"
 #include "lockstep/base/last_word.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/stopped_time.h"
 #include "lockstep/collective/arena_engine.h"
 #include "lockstep/collective/link_engine.h"
 #include "lockstep/observe/process_recorder.h"
@@ -283,6 +284,7 @@ ProcessGroup connect_ranks(const Membership& membership, const std::string& name
 ProcessGroup connect_group(const Membership& membership, const std::string& name, const GroupOptions& wanted,
                            Deadline deadline) {
   process_recorder({.rank = membership.rank, .world_size = membership.size, .job_id = membership.job_id});
+  if (membership.size > 1) notice_stops();
   GroupOptions options = wanted;
   options.backend = choose_backend(wanted.backend);
   if (membership.watch == nullptr || membership.watch->is_over()) {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "lockstep/base/wait_until.h"
+
 namespace lockstep {
 
 bool Turns::take_slowly(Deadline deadline) {
@@ -10,13 +12,9 @@ bool Turns::take_slowly(Deadline deadline) {
   std::unique_lock lock(mutex_);
   join_line(place, deadline);
   const auto has_turn = [&] { return place.has_turn_; };
-  if (deadline.is_never()) {
-    place.changed_.wait(lock, has_turn);
-  } else if (!place.changed_.wait_until(lock, deadline.when(), has_turn)) {
-    remove(place);
-    return false;
-  }
-  return true;
+  if (wait_until(place.changed_, lock, deadline, has_turn)) return true;
+  remove(place);
+  return false;
 }
 
 void Turns::line_up(Place& place, Deadline deadline) {

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/wait_until.h"
 
 namespace lockstep {
 
@@ -21,10 +22,7 @@ Work::State& Work::state() const {
 void Work::wait(Deadline deadline) const {
   State& state = this->state();
   std::unique_lock lock(state.mutex);
-  const auto done = [&] { return state.done; };
-  if (deadline.is_never()) {
-    state.changed.wait(lock, done);
-  } else if (!state.changed.wait_until(lock, deadline.when(), done)) {
+  if (!wait_until(state.changed, lock, deadline, [&] { return state.done; })) {
     throw Error(ErrorKind::timeout, "the collective that Work::wait() waited for has not finished; it goes on");
   }
   if (state.error) std::rethrow_exception(state.error);

@@ -53,7 +53,7 @@ void Switchboard::post(const OperationPtr& operation) {
   operation->number = ++posted_;
   live_[operation->number] = operation;
   if (!operation->deadline.is_never()) {
-    deadlines_.emplace(operation->deadline.when(), operation->number);
+    deadlines_.emplace(operation->deadline, operation->number);
     questions_.emplace(when_to_ask(*operation), operation->number);
   }
   await_report(*operation);
@@ -127,7 +127,7 @@ void Switchboard::finish(const OperationPtr& operation, std::exception_ptr error
   if (!operation->state) return;  // a message whose send was finished long ago
   live_.erase(operation->number);
   if (!operation->deadline.is_never()) {
-    deadlines_.erase({operation->deadline.when(), operation->number});
+    deadlines_.erase({operation->deadline, operation->number});
     questions_.erase({when_to_ask(*operation), operation->number});
   }
   reports_.erase({when_to_report(*operation), operation->number});
@@ -249,7 +249,7 @@ const Error* Switchboard::failure_for_any() const {
 }
 
 void Switchboard::expire(TimePoint now) {
-  while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
+  while (!deadlines_.empty() && deadlines_.begin()->first.expired(now)) {
     const OperationPtr operation = live_.at(deadlines_.begin()->second);
     time_out(operation, now);
   }
@@ -335,11 +335,11 @@ bool Switchboard::withdraw(const Operation& operation) {
 }
 
 Deadline Switchboard::next_deadline() const {
-  TimePoint first = TimePoint::max();
-  for (const auto* times : {&deadlines_, &questions_, &reports_}) {
-    if (!times->empty()) first = std::min(first, times->begin()->first);
+  Deadline first = deadlines_.empty() ? Deadline::never() : deadlines_.begin()->first;
+  for (const auto* times : {&questions_, &reports_}) {
+    if (!times->empty()) first = std::min(first, Deadline::at(times->begin()->first));
   }
-  return Deadline::at(first);
+  return first;
 }
 
 bool Switchboard::has_peers() const {

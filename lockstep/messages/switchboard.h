@@ -89,7 +89,7 @@ class Switchboard final : public LinkObserver {
   Matcher matcher_;
   std::vector<Peer> peers_;
   std::map<std::uint64_t, OperationPtr> live_;  // by number
-  std::set<std::pair<TimePoint, std::uint64_t>> deadlines_;
+  std::set<std::pair<Deadline, std::uint64_t>> deadlines_;
   std::set<std::pair<TimePoint, std::uint64_t>> questions_;  // when to ask the peers how they fare
   std::set<std::pair<TimePoint, std::uint64_t>> reports_;    // when to say in the log that it waits
   std::uint64_t posted_ = 0;

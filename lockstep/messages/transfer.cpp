@@ -5,6 +5,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/wait_until.h"
 
 namespace lockstep {
 namespace {
@@ -30,10 +31,7 @@ std::string describe(const Envelope& envelope) {
 
 void TransferState::wait(Deadline deadline) {
   std::unique_lock lock(mutex_);
-  const auto completed = [&] { return is_completed_; };
-  if (deadline.is_never()) {
-    completed_.wait(lock, completed);
-  } else if (!completed_.wait_until(lock, deadline.when(), completed)) {
+  if (!wait_until(completed_, lock, deadline, [&] { return is_completed_; })) {
     throw Error(ErrorKind::timeout, describe(envelope_) + " is still under way", {.peer = envelope_.peer});
   }
   if (error_) std::rethrow_exception(error_);

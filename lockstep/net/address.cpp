@@ -14,6 +14,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
+#include "lockstep/base/wait_until.h"
 
 namespace lockstep {
 namespace {
@@ -57,10 +58,7 @@ Answer ask_resolver_until(const Endpoint& endpoint, Deadline deadline) {
     shared->ready.notify_one();
   }).detach();
   std::unique_lock lock(shared->mutex);
-  const auto done = [&] { return shared->done; };
-  if (deadline.is_never()) {
-    shared->ready.wait(lock, done);
-  } else if (!shared->ready.wait_until(lock, deadline.when(), done)) {
+  if (!wait_until(shared->ready, lock, deadline, [&] { return shared->done; })) {
     throw Error(
         ErrorKind::timeout,
         fmt::format("looking up the host name '{}' took too long; check the name server, or use a numeric address",

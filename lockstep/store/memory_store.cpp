@@ -2,20 +2,10 @@
 
 #include <algorithm>
 
+#include "lockstep/base/wait_until.h"
 #include "lockstep/store/store_text.h"
 
 namespace lockstep {
-namespace {
-
-template <typename Predicate>
-bool wait_until(std::condition_variable& changed, std::unique_lock<std::mutex>& lock, Deadline deadline,
-                Predicate predicate) {
-  if (!deadline.is_never()) return changed.wait_until(lock, deadline.when(), predicate);
-  changed.wait(lock, predicate);
-  return true;
-}
-
-}  // namespace
 
 void MemoryStore::set(std::string_view key, ByteView value, Deadline) {
   const std::lock_guard lock(mutex_);

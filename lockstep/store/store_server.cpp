@@ -19,6 +19,7 @@
 #include "lockstep/base/format.h"
 #include "lockstep/base/private_fd.h"
 #include "lockstep/base/rare_log.h"
+#include "lockstep/base/wait_until.h"
 #include "lockstep/net/listener.h"
 #include "lockstep/store/store_connection.h"
 
@@ -77,10 +78,7 @@ class StoreServer::Loop {
 
   bool wait_for_wills(Deadline deadline) {
     std::unique_lock lock(wills_mutex_);
-    const auto none = [this] { return wills_ == 0; };
-    if (!deadline.is_never()) return wills_changed_.wait_until(lock, deadline.when(), none);
-    wills_changed_.wait(lock, none);
-    return true;
+    return wait_until(wills_changed_, lock, deadline, [this] { return wills_ == 0; });
   }
 
  private:

@@ -10,6 +10,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
+#include "lockstep/base/wait_until.h"
 
 namespace lockstep {
 namespace {
@@ -127,9 +128,7 @@ class LocalMesh final : public Mesh {
       return bell.woken || network_->aborted || std::ranges::any_of(interests, [&](auto& i) { return ready(i); });
     };
     std::unique_lock lock(bell.mutex);
-    if (deadline.is_never()) {
-      bell.ringing.wait(lock, awake);
-    } else if (!bell.ringing.wait_until(lock, deadline.when(), awake)) {
+    if (!wait_until(bell.ringing, lock, deadline, awake)) {
       throw Error(ErrorKind::timeout, "no peer was ready", {.rank = rank_});
     }
     bell.woken = false;

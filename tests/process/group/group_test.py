@@ -10,7 +10,7 @@ import time
 import unittest
 
 from jobs import Failure, Job, Tree, free_port
-from processes import wait_for
+from processes import process_state, wait_for
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "links"))
 from links_test import Namespaces, ip, why_not  # noqa: E402
@@ -290,6 +290,30 @@ class Places(unittest.TestCase):
         self.assertEqual(len(seconds), 4, lines)
         print(f"  1000 barriers took {max(seconds):.3f} s")
         self.assertLess(max(seconds), 10)
+
+    def test_a_job_that_was_stopped_for_longer_than_its_timeout_goes_on(self):
+        command = [LOCKSTEP, "run", "--nproc-per-node", "2", "--no-prefix", WORKER, "listen", "0"]
+        environment = {"OMP_NUM_THREADS": "1", "TEST_CALL_MS": "3000"}
+        with contextlib.ExitStack() as stack:
+            trees = [stack.enter_context(Tree(command, {**environment, "LOCKSTEP_TRANSPORT": transport},
+                                              stdin=subprocess.PIPE)) for transport in TRANSPORTS]
+            pids = [tree.pid for tree in trees]
+            for tree in trees:
+                pids += [int(line.split()[2]) for line in tree.read_lines(4) if " running " in line]
+            are_stopped = lambda: [process_state(pid)[0] == "T" for pid in pids]
+            for tree in trees:
+                os.kill(tree.pid, signal.SIGTSTP)  # as Ctrl-Z does
+            self.assertTrue(wait_for(lambda: all(are_stopped())))
+            time.sleep(3.2)
+            for tree in trees:
+                os.kill(tree.pid, signal.SIGCONT)
+            self.assertTrue(wait_for(lambda: not any(are_stopped())))
+            for tree in trees:
+                tree.process.stdin.write(b"go on\n")
+                tree.process.stdin.flush()
+            for tree in trees:
+                code, output, error = tree.finish()
+                self.assertEqual((code, sorted(output.splitlines())), (0, ["0 went on", "1 went on"]), error)
 
     def test_ranks_of_two_nodes_use_memory_within_them_and_tcp_between(self):
         for nodes in ("aabb", "abab", "aaab"):

@@ -1,6 +1,6 @@
 // One rank of a test with real processes:
 //   group_worker barriers N | all_reduce ELEMENTS | wait_for RANK | throw RANK | uncaught RANK | refuse RANK
-//                | mismatch | sums | parts | train STEPS | lockstep_mode SHARDS
+//                | mismatch | sums | parts | train STEPS | lockstep_mode SHARDS | listen RANK
 //   group_worker host SCENARIO [NUMBER]   for each line "RANK PORT" of standard input, forks a rank of a job of two
 // TEST_JOIN_MS and TEST_CALL_MS bound joining and each collective. Every line begins with the rank. A failure is
 // printed as "error <kind> <monotonic seconds> <seconds in the call> <text>"; the exit status is then 3.
@@ -82,6 +82,17 @@ void wait_for(const World& world, int absent) {
   say_running();
   while (world.rank() == absent) ::pause();
   collective([&] { world.group().all_reduce(at::zeros({1000})); });
+}
+
+// The last barrier is held up by a rank that waits for a line.
+void listen(const World& world, int listener) {
+  say_running();
+  collective([&] { world.barrier(); });
+  say("in the last barrier");
+  std::string line;
+  if (world.rank() == listener) std::getline(std::cin, line);
+  collective([&] { world.barrier(); });
+  say("went on");
 }
 
 void throw_in(const World& world, int thrower) {
@@ -228,6 +239,7 @@ void run(const std::string& scenario, std::int64_t number) {
   if (scenario == "barriers") return barriers(world, number);
   if (scenario == "all_reduce") return all_reduce_for_ever(world, number);
   if (scenario == "wait_for") return wait_for(world, static_cast<int>(number));
+  if (scenario == "listen") return listen(world, static_cast<int>(number));
   if (scenario == "throw") return throw_in(world, static_cast<int>(number));
   if (scenario == "uncaught") return throw_from_thread(world, static_cast<int>(number));
   if (scenario == "refuse") return refuse(world, static_cast<int>(number));

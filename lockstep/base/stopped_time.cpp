@@ -1,0 +1,63 @@
+#include "lockstep/base/stopped_time.h"
+
+#include <time.h>
+
+#include <atomic>
+#include <csignal>
+#include <memory>
+#include <system_error>
+#include <thread>
+
+#include "lockstep/base/birthplace.h"
+#include "lockstep/base/heartbeat.h"
+
+namespace lockstep {
+namespace {
+
+struct Watch {
+  Birthplace birthplace;
+  Heartbeat heart{stopped_time()};
+};
+
+// Never destroyed: its thread goes on while static destructors run.
+std::atomic<Watch*> current{nullptr};
+
+void beat_for_ever(Heartbeat& heart) {
+  constexpr timespec kPause{0, static_cast<long>(Heartbeat::kPeriod.count())};
+  for (;;) {
+    heart.beat(steady_clock().now());
+    ::nanosleep(&kPause, nullptr);
+  }
+}
+
+}  // namespace
+
+void notice_stops() {
+  Watch* known = current.load(std::memory_order_acquire);
+  if (known != nullptr && known->birthplace.is_here()) return;
+  auto made = std::make_unique<Watch>();
+  if (!current.compare_exchange_strong(known, made.get())) return;  // another thread was faster
+  Heartbeat& heart = made.release()->heart;
+  sigset_t all;
+  sigset_t before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are for the program's own threads
+  try {
+    std::thread([&heart] { beat_for_ever(heart); }).detach();
+  } catch (const std::system_error&) {  // without a beat no stop is noticed
+  }
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+Duration stopped_time() {
+  const Watch* watch = current.load(std::memory_order_acquire);
+  return watch == nullptr ? Duration::zero() : watch->heart.stopped();
+}
+
+Duration stopped_time_now() {
+  Watch* watch = current.load(std::memory_order_acquire);
+  if (watch != nullptr && watch->birthplace.is_here()) watch->heart.look(steady_clock().now());
+  return stopped_time();
+}
+
+}  // namespace lockstep

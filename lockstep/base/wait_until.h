@@ -1,0 +1,26 @@
+// Waiting for a condition variable until a Deadline, which may move on meanwhile. std::condition_variable + Deadline.
+#pragma once
+
+#include <condition_variable>
+#include <mutex>
+
+#include "lockstep/base/deadline.h"
+
+namespace lockstep {
+
+// Waits until `ready`, which it returns, or until the deadline. REQUIRES: `lock` is held.
+template <class Ready>
+bool wait_until(std::condition_variable& changed, std::unique_lock<std::mutex>& lock, Deadline deadline, Ready ready) {
+  while (!ready()) {
+    if (deadline.is_never()) {
+      changed.wait(lock);
+    } else if (deadline.expired()) {
+      return false;
+    } else {
+      changed.wait_until(lock, deadline.when());
+    }
+  }
+  return true;
+}
+
+}  // namespace lockstep

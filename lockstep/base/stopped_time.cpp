@@ -8,14 +8,14 @@
 #include <system_error>
 #include <thread>
 
-#include "lockstep/base/birthplace.h"
+#include "lockstep/base/fork_guard.h"
 #include "lockstep/base/heartbeat.h"
 
 namespace lockstep {
 namespace {
 
 struct Watch {
-  Birthplace birthplace;
+  ForkGuard fork_guard;
   Heartbeat heart{stopped_time()};
 };
 
@@ -34,7 +34,7 @@ void beat_for_ever(Heartbeat& heart) {
 
 void notice_stops() {
   Watch* known = current.load(std::memory_order_acquire);
-  if (known != nullptr && known->birthplace.is_here()) return;
+  if (known != nullptr && known->fork_guard.is_here()) return;
   auto made = std::make_unique<Watch>();
   if (!current.compare_exchange_strong(known, made.get())) return;  // another thread was faster
   Heartbeat& heart = made.release()->heart;
@@ -56,7 +56,7 @@ Duration stopped_time() {
 
 Duration stopped_time_now() {
   Watch* watch = current.load(std::memory_order_acquire);
-  if (watch != nullptr && watch->birthplace.is_here()) watch->heart.look(steady_clock().now());
+  if (watch != nullptr && watch->fork_guard.is_here()) watch->heart.look(steady_clock().now());
   return stopped_time();
 }
 

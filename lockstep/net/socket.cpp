@@ -97,8 +97,8 @@ class Race {
     for (const Attempt& each : attempts_) {
       // An address family that this host lacks says nothing, unless there is no other.
       if (attempts_.size() > 1 && (each.error == EAFNOSUPPORT || each.error == EADDRNOTAVAIL)) continue;
-      parts.push_back(
-          fmt::format("{}: {}", to_string(each.address), each.error ? std::strerror(*each.error) : "no answer"));
+      const std::string address = to_string(each.address);
+      parts.push_back(each.error ? system_error(address, *each.error).what() : address + ": no answer");
     }
     return fmt::format("{}", fmt::join(parts, "; "));
   }

@@ -1,6 +1,8 @@
 """The example fashion_mnist with real processes: fashion_mnist_test.py <lockstep> <fashion_mnist>
 Training|Mistakes|LockstepMode"""
 
+import ctypes
+import ctypes.util
 import gzip
 import json
 import os
@@ -43,6 +45,31 @@ def read_safetensors(path):
     metadata = header.pop("__metadata__", {})
     return metadata, {name: (entry["dtype"], entry["shape"], data[slice(*entry["data_offsets"])])
                       for name, entry in header.items()}
+
+
+def xxh3_128(data):
+    class Hash(ctypes.Structure):
+        _fields_ = [("low", ctypes.c_uint64), ("high", ctypes.c_uint64)]
+
+    library = ctypes.CDLL(ctypes.util.find_library("xxhash"))
+    library.XXH3_128bits.restype = Hash
+    library.XXH3_128bits.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+    found = library.XXH3_128bits(data, len(data))
+    return f"{found.high:016x}{found.low:016x}".encode()
+
+
+def without_metadata(path, names):
+    """Writes the file anew as if nobody had known of these entries of its metadata."""
+    content = path.read_bytes()
+    length = struct.unpack("<Q", content[:8])[0]
+    header = json.loads(content[8:8 + length])
+    digest = header["__metadata__"]["lockstep.xxh3.header"].encode()
+    for name in names:
+        del header["__metadata__"][name]
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    blank = (struct.pack("<Q", len(text)) + text).replace(digest, b"0" * len(digest))
+    path.write_bytes(blank.replace(b"0" * len(digest), xxh3_128(blank)) + content[8 + length:])
 
 
 class ExampleTest(unittest.TestCase):
@@ -143,6 +170,22 @@ class Training(ExampleTest):
                 output = self.train(ranks, "--max-steps", 6, "--resume", out=f"parts{ranks}")
                 self.assertIn("resumed after step 3", output)
                 self.assert_same_run(f"whole{ranks}", f"parts{ranks}", 6)
+
+    def test_a_checkpoint_of_an_older_program_is_resumed_with_what_was_the_only_choice_then(self):
+        self.train(2, "--max-steps", 6, out="whole")
+        self.train(2, "--max-steps", 3, out="old")
+        without_metadata(self.checkpoint("old", 3), ["shards", "accumulate", "sync_batchnorm", "threads", "arithmetic"])
+        code, output, error = self.run_program(2, "--max-steps", 6, "--resume", "--accumulate", 2, out="old")
+        self.assertNotEqual(code, 0, output)
+        self.assertIn("was made with accumulate 1, this run has 2", error)
+        self.assertIn("resumed after step 3", self.train(2, "--max-steps", 6, "--resume", out="old"))
+        self.assert_same_run("whole", "old", 6)
+
+    def test_the_log_says_how_gradients_are_bucketed_if_asked_to(self):
+        self.environment = {**self.environment, "LOCKSTEP_LOG": "debug"}
+        _, output, error = self.run_program(2, "--max-steps", 1)
+        self.assertRegex(error, r"DistributedDataParallel: \d+ parameters, \d+ buckets?, in this order: \d+ KiB in \d+",
+                         output)
 
     def test_a_killed_run_goes_on_from_its_newest_checkpoint(self):
         options = ("--epochs", 4, "--checkpoint-every", 3)

@@ -124,9 +124,10 @@ def check_survivor(run, rank, victim, killed):
         return None, f"ended with: {last}"
     if re.search(rf"rank {victim} \(host [^)]*, pid {pid_of(run.ranks[victim])}\)", last):
         return when - killed, None
-    # Whoever comes to the store after its host has named the dead rank, and left, waits for the host.
-    host_named_it = re.search(rf"rank {victim} \(host ", run.lines[0][-1][1]) if run.lines[0] else None
-    if host_named_it and "rank 0, which is to host the job's store, and it did not come" in last:
+    # Whoever comes to the store when its host has named the dead rank and left can name no other than the host.
+    host_said = run.lines[0][-1][1] if run.lines[0] else ""
+    host_left = re.search(r"rank 0, which is to host|rank 0 \(host [^)]*\), which hosts it, has ended", last)
+    if host_left and re.search(rf"rank {victim} \(host ", host_said) and not run.said(rank, "joined"):
         return None, None
     # It died before anybody could know more of it than that it did not come.
     named = re.search(rf"ranks? [^:]*\b{victim}\b[^:]* did not come|rank {victim}, which is to host the job's store",
@@ -201,7 +202,7 @@ def main():
         wrong.append(f"left in /dev/shm: {shared_memory()}")
     print(f"{way}: {kills} kills; survivors that named the dead rank with its pid: {len(times)}, "
           f"p50 {percentile(times, 0.5):.3f} s, p99 {percentile(times, 0.99):.3f} s, "
-          f"slowest {max(times, default=0):.3f} s; that named one that had not begun to join: {unborn}; "
+          f"slowest {max(times, default=0):.3f} s; with one that had not begun, or without a store: {unborn}; "
           f"wrong: {len(wrong)}; later than {limit:.2f} s: {late}")
     sys.exit(1 if wrong or late else 0)
 

@@ -81,18 +81,22 @@ Error verdict(const Error& seen, int rank, const std::vector<std::optional<Word>
   std::string text = seen.what();
   ErrorDetail detail = seen.detail();
   detail.rank = rank;
-  for (const ErrorKind stronger : {ErrorKind::aborted, ErrorKind::corrupt_data, ErrorKind::timeout}) {
-    if (kind == stronger) break;  // then this rank has it at first hand
-    const auto heard =
-        std::find_if(words.begin(), words.end(), [&](const auto& w) { return w && w->kind == stronger; });
-    if (heard == words.end()) continue;
-    kind = stronger;
-    text = (*heard)->text;
-    detail.peer = static_cast<int>(heard - words.begin());
-    break;
-  }
   int first = -1;
   const std::string silent = silent_ranks(rank, words, members, first);
+  for (const ErrorKind stronger : {ErrorKind::aborted, ErrorKind::corrupt_data, ErrorKind::timeout}) {
+    // A rank that has an error at first hand keeps it, unless its own time was up and others know for whom they waited.
+    const bool asks = stronger == ErrorKind::timeout && silent.empty() && !text.starts_with(kMissing);
+    if (kind == stronger && !asks) break;
+    const auto heard = std::find_if(words.begin(), words.end(), [&](const auto& w) {
+      return w && w->kind == stronger && (kind != stronger || w->text.starts_with(kMissing));
+    });
+    if (heard != words.end()) {
+      kind = stronger;
+      text = (*heard)->text;
+      detail.peer = static_cast<int>(heard - words.begin());
+    }
+    if (kind == stronger) break;
+  }
   const bool names_ranks = text.starts_with(kMissing);
   if (!silent.empty() && !names_ranks && (kind == ErrorKind::timeout || kind == ErrorKind::peer_lost)) {
     detail.peer = first;

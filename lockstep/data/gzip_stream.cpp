@@ -74,7 +74,7 @@ std::size_t GzipStream::read_plain(MutableByteSpan out) {
 // gzip allows several members, one behind the other.
 void GzipStream::begin_member() {
   if (!ByteView(buffer_).substr(begin_, end_ - begin_).starts_with(kMagic)) {
-    throw_damaged(offset_, "the compressed data end here, but the file goes on");
+    throw_damaged(offset_, "the compressed data ends here, but the file goes on");
   }
   ::inflateReset(&inflate_->state);
   inflate_->is_over = false;
@@ -85,7 +85,7 @@ std::size_t GzipStream::read_inflated(MutableByteSpan out) {
   for (;;) {
     if (begin_ == end_ && !refill()) {
       if (inflate_->is_over) return 0;
-      throw_damaged(offset_, "the compressed data end too early");
+      throw_damaged(offset_, "the compressed data ends too early");
     }
     if (inflate_->is_over) {
       while (end_ - begin_ < kMagic.size() && refill()) continue;

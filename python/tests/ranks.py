@@ -1,5 +1,6 @@
 """Runs a function in several processes, or as the ranks of a job."""
 
+import contextlib
 import multiprocessing
 import os
 import tempfile
@@ -12,6 +13,23 @@ import torch.distributed as dist
 TIMEOUT = timedelta(seconds=20)
 
 
+def threads():
+    return len(os.listdir("/proc/self/task"))
+
+
+THREADS = threads()  # those that importing torch has started: they sleep, and know what a fork is
+
+
+def forked(function, *arguments):
+    """A process that runs the function. Importing torch takes seconds, so it is forked; what locks other threads hold
+    would stay locked in it for ever (libc's resolver has one), so there must be no other threads."""
+    if threads() > THREADS:
+        raise AssertionError("this process has threads that the tests have started, and it forks beside them")
+    process = multiprocessing.get_context("fork").Process(target=function, args=arguments)
+    process.start()
+    return process
+
+
 def _process_main(function, rank, pipe):
     torch.set_num_threads(1)
     try:
@@ -22,18 +40,41 @@ def _process_main(function, rank, pipe):
 
 def run_processes(size, function, patience=2 * TIMEOUT, dying=()):
     """What function(rank) returned in each of `size` processes; ranks in `dying` are expected to end without a word."""
-    context = multiprocessing.get_context("fork")  # importing torch takes seconds; nothing has started threads yet
     ranks = []
     for rank in range(size):
-        receiver, sender = context.Pipe(duplex=False)
-        process = context.Process(target=_process_main, args=(function, rank, sender))
-        process.start()
+        receiver, sender = multiprocessing.Pipe(duplex=False)
+        process = forked(_process_main, function, rank, sender)
         sender.close()
         ranks.append((process, receiver))
     results = [_outcome(rank, *ranks[rank], rank in dying, patience.total_seconds()) for rank in range(size)]
     for process, _ in ranks:
         process.join()
     return results
+
+
+def _serve(pipe):
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    pipe.send(store.port)
+    pipe.recv()  # until it is killed, or nobody is there any more
+
+
+@contextlib.contextmanager
+def store_server():
+    """(port, pid) of a server of torch's TCPStore. It has threads, so it is a process of its own."""
+    ours, its = multiprocessing.Pipe()
+    process = forked(_serve, its)
+    try:
+        its.close()
+        yield ours.recv(), process.pid
+    finally:
+        process.kill()
+        process.join()
+
+
+def backend_over(store, rank, size, timeout=TIMEOUT):
+    from lockstep import _lockstep
+
+    return _lockstep.create(store, rank, size, timeout, "group", list(range(size)))
 
 
 def run_ranks(size, function, backend="lockstep", timeout=TIMEOUT, dying=()):

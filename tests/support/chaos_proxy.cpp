@@ -220,6 +220,8 @@ class ChaosProxy::Loop {
       Pipe::Piece& piece = pipe.queue.front();
       const TimePoint now = steady_clock().now();
       if (piece.due > now || pipe.free_at > now) return;
+      // Together, so that whoever has received the bytes finds them counted.
+      std::unique_lock lock(mutex_);
       if (!pipe.end_passed_on) {  // else the bytes are sent in vain
         const ByteView left = ByteView(piece.bytes).substr(piece.sent);
         const ssize_t sent = ::send(pipe.to, left.data(), left.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -228,13 +230,15 @@ class ChaosProxy::Loop {
         piece.sent += static_cast<std::size_t>(sent);
         if (piece.sent < piece.bytes.size()) continue;
       }
+      pipe.passed += piece.bytes.size();
+      passed_.at(static_cast<std::size_t>(connection.number)) = {connection.pipes[0].passed,
+                                                                 connection.pipes[1].passed};
+      lock.unlock();
       if (plan_.bytes_per_second != 0) {
         pipe.free_at = std::max(pipe.free_at, now) +
                        std::chrono::nanoseconds(std::chrono::seconds(1)) * piece.bytes.size() / plan_.bytes_per_second;
       }
       pipe.queued -= piece.bytes.size();
-      pipe.passed += piece.bytes.size();
-      note_passed(connection);
       pipe.queue.pop_front();
       strike(connection, pipe);
       if (connection.state != State::open) return;
@@ -243,11 +247,6 @@ class ChaosProxy::Loop {
       ::shutdown(pipe.to, SHUT_WR);
       pipe.end_passed_on = true;
     }
-  }
-
-  void note_passed(const Connection& connection) {
-    const std::lock_guard lock(mutex_);
-    passed_.at(static_cast<std::size_t>(connection.number)) = {connection.pipes[0].passed, connection.pipes[1].passed};
   }
 
   // Does to the connection what its fault says, once as many bytes have passed.

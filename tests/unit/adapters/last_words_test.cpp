@@ -55,6 +55,8 @@ TEST_CASE("who is silent is named") {
   // The rank that the others gave up hears what they know already.
   const Word known{ErrorKind::timeout, "missing: rank 2 (host b, pid 3)"};
   CHECK_ERROR(verdict(kClosed, 2, {known, known, std::nullopt}, kMembers), ErrorKind::timeout, known.text);
+  // The late rank itself may find that its time is up, too.
+  CHECK_ERROR(verdict(kLate, 2, {known, known, word(kLate)}, kMembers), ErrorKind::timeout, known.text);
 }
 
 TEST_CASE("a word that no rank has left there is corrupt, and its rank is not silent") {

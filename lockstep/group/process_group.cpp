@@ -528,9 +528,9 @@ std::optional<ProcessGroup> ProcessGroup::split(int color, int key) const {
   const Deadline deadline = Deadline::after(timeout());
   std::vector<std::int64_t> mine{color, key}, all(2 * static_cast<std::size_t>(size()));
   const auto tensor_of = [](auto& values) { return at::from_blob(values.data(), std::ssize(values), at::kLong); };
-  const int number = state_->splits++;
-  const auto watch = watch_parts(*state_->origin, rank(), number, deadline);
+  const auto watch = watch_parts(*state_->origin, rank(), state_->splits, deadline);
   all_gather_into(tensor_of(all), tensor_of(mine), {.name = "split"});
+  const int number = state_->splits++;  // what failed, because other ranks made another call, counts on no rank
   std::vector<std::pair<std::int64_t, int>> members;  // key and rank
   for (std::size_t at = 0; at < all.size(); at += 2) {
     if (all[at] == color) members.emplace_back(all[at + 1], static_cast<int>(at / 2));
@@ -563,6 +563,7 @@ std::optional<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& rank
 }
 
 at::Tensor ProcessGroup::empty(at::IntArrayRef sizes, at::ScalarType dtype) const {
+  state_->birthplace.check("a group");  // a child has none of the memory
   if (state_->arena == nullptr) return checked_empty(sizes, dtype);
   return empty_in_arena(state_->arena->arena().heap(), sizes, dtype);
 }

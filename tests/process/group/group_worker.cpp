@@ -203,12 +203,17 @@ void parts(const World& world) {
     work.wait();
     require(at::equal(slow, at::full({100'000}, 10.0)), "a wrong sum of all");
   }
-  try {
-    all.new_group(world.rank() == 0 ? std::vector<int>{0, 1} : std::vector<int>{0, 2});
-    require(false, "ranks that disagree made a group");
-  } catch (const Error& error) {
-    require(error.kind() == ErrorKind::desync, error.what());
-  }
+  const auto disagree = [&](auto&& call) {
+    try {
+      call();
+      require(false, "ranks that disagree made a group");
+    } catch (const Error& error) {
+      require(error.kind() == ErrorKind::desync, error.what());
+    }
+  };
+  disagree([&] { all.new_group(world.rank() == 0 ? std::vector<int>{0, 1} : std::vector<int>{0, 2}); });
+  disagree([&] { world.rank() == 0 ? static_cast<void>(all.split(0)) : all.barrier(); });
+  expect_sum(*all.split(0), world.rank(), 6);  // they have not lost count
   say(fmt::format("parts right over {}", half->transport()));
 }
 

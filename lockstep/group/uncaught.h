@@ -3,6 +3,8 @@
 // one that was there before. Thread-safe.
 #pragma once
 
+#include <string>
+
 #include "lockstep/base/birthplace.h"
 #include "lockstep/group/process_group.h"
 
@@ -22,5 +24,8 @@ class UncaughtWatch {
   const Birthplace birthplace_;  // what a forked child dies of is its own affair
   const ProcessGroup group_;
 };
+
+// Of the exception that is being handled, whatever was thrown; empty if there is none.
+std::string text_of_current_exception();
 
 }  // namespace lockstep

@@ -16,6 +16,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/ddp/default_hooks.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
+#include "lockstep/ddp/join.h"
 #include "lockstep/group/world.h"
 #include "tests/support/expect_error.h"
 #include "tests/unit/ddp/models.h"
@@ -154,6 +155,15 @@ TEST_CASE("what is thrown need be no std::exception, and a hook need give no res
          loss_of(ddp(wave({4, 6}, world.rank()))).backward();
        },
        "failed in backward of DistributedDataParallel: what was thrown is no std::exception"},
+      {"join that throws a number",
+       [](const World& world) {
+         const std::vector<int> batches(3);
+         join(world.group(), batches, [&](int) {
+           if (world.rank() == 1) throw 42;
+           world.group().barrier();
+         });
+       },
+       "what was thrown is no std::exception"},
       {"hook without a result",
        [](const World& world) {
          DistributedDataParallel ddp(Careful(), world.group());

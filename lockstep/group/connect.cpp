@@ -280,8 +280,10 @@ ProcessGroup connect_group(const Membership& membership, const std::string& name
   }
 }
 
-std::shared_ptr<PeerWatch> watch_parts(const GroupOrigin& origin, int rank, int number, Deadline deadline) {
-  if (on_one_node(origin.membership)) return nullptr;
+std::shared_ptr<PeerWatch> watch_parts(const GroupOrigin& origin, const GroupOptions& options, int rank, int number,
+                                       Deadline deadline) {
+  const bool by_memory = choose_backend(options.backend) == kNativeBackend && options.transport != Transport::tcp;
+  if (origin.membership.size == 1 || (by_memory && on_one_node(origin.membership))) return nullptr;
   const std::string prefix = fmt::format("parts/{:016x}/{}", hash_of(origin.name), number);
   auto watch = std::make_shared<PeerWatch>(std::make_shared<PrefixStore>(origin.membership.store, prefix),
                                            origin.membership.members[static_cast<std::size_t>(rank)],

@@ -30,8 +30,9 @@ struct GroupOrigin {
   std::weak_ptr<StoreServer> hosted = {};  // of the world, as long as that lives
 };
 // Called by all ranks of a group before they agree on its `number`-th split: lets those that connect the parts learn
-// when one of another host dies. Null if all are on one host, where each sees that anyway. Its owner ends it.
-std::shared_ptr<PeerWatch> watch_parts(const GroupOrigin& origin, int rank, int number, Deadline deadline);
+// when one dies or gives up. Null if all share memory, which tells them anyway. Its owner ends it.
+std::shared_ptr<PeerWatch> watch_parts(const GroupOrigin& origin, const GroupOptions& options, int rank, int number,
+                                       Deadline deadline);
 // Connects the `ranks` of a group, of which `rank` is one, as a group of their own. Only they call it. Ends the watch.
 ProcessGroup connect_part(const GroupOrigin& origin, int rank, const std::vector<int>& ranks, const std::string& name,
                           const GroupOptions& options, const std::shared_ptr<PeerWatch>& watch, Deadline deadline);

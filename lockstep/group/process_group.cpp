@@ -528,7 +528,7 @@ std::optional<ProcessGroup> ProcessGroup::split(int color, int key) const {
   const Deadline deadline = Deadline::after(timeout());
   std::vector<std::int64_t> mine{color, key}, all(2 * static_cast<std::size_t>(size()));
   const auto tensor_of = [](auto& values) { return at::from_blob(values.data(), std::ssize(values), at::kLong); };
-  const auto watch = watch_parts(*state_->origin, rank(), state_->splits, deadline);
+  const auto watch = watch_parts(*state_->origin, state_->options, rank(), state_->splits, deadline);
   all_gather_into(tensor_of(all), tensor_of(mine), {.name = "split"});
   const int number = state_->splits++;  // what failed, because other ranks made another call, counts on no rank
   std::vector<std::pair<std::int64_t, int>> members;  // key and rank

@@ -12,6 +12,7 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
+#include <sys/resource.h>
 #include <torch/nn/modules/linear.h>
 #include <unistd.h>
 
@@ -217,6 +218,18 @@ void parts(const World& world) {
   say(fmt::format("parts right over {}", half->transport()));
 }
 
+// Rank 1 may open few descriptors more.
+void crowded(const World& world) {
+  if (world.rank() == 1) {
+    const int next = ::dup(STDOUT_FILENO);
+    ::close(next);
+    const rlim_t most = static_cast<rlim_t>(next) + 3;
+    const rlimit limit{.rlim_cur = most, .rlim_max = most};
+    require(::setrlimit(RLIMIT_NOFILE, &limit) == 0, "no limit on descriptors");
+  }
+  collective([&] { world.group().split(0); });
+}
+
 void run(const std::string& scenario, std::int64_t number) {
   lockstep::InitOptions options;
   options.join.timeout = milliseconds_of("TEST_JOIN_MS");
@@ -232,6 +245,7 @@ void run(const std::string& scenario, std::int64_t number) {
   if (scenario == "mismatch") return mismatch(world);
   if (scenario == "sums") return sums(world);
   if (scenario == "parts") return parts(world);
+  if (scenario == "crowded") return crowded(world);
   if (scenario == "train") return train(world, number);
   if (scenario == "lockstep_mode") return enter_lockstep_mode(world, static_cast<int>(number));
   throw Error(ErrorKind::invalid_argument, "there is no scenario " + scenario);

@@ -16,20 +16,24 @@
 namespace lockstep {
 namespace {
 
-// A SIGPIPE that this write causes is taken back; one that was pending before stays.
-ssize_t write_without_sigpipe(int fd, std::string_view bytes) noexcept {
-  sigset_t pipe;
-  sigset_t before;
-  sigset_t pending;
-  ::sigemptyset(&pipe);
-  ::sigaddset(&pipe, SIGPIPE);
+// A reader that has gone, and a limit on file sizes, are error codes of write. A signal that this write causes is taken
+// back; one that was pending before stays.
+ssize_t write_without_signals(int fd, std::string_view bytes) noexcept {
+  sigset_t both, before, pending;
+  ::sigemptyset(&both);
+  ::sigaddset(&both, SIGPIPE);
+  ::sigaddset(&both, SIGXFSZ);
   ::sigpending(&pending);
-  ::pthread_sigmask(SIG_BLOCK, &pipe, &before);
+  ::pthread_sigmask(SIG_BLOCK, &both, &before);
   const ssize_t written = ::write(fd, bytes.data(), bytes.size());
   const int saved_errno = errno;
-  if (written < 0 && saved_errno == EPIPE && ::sigismember(&pending, SIGPIPE) == 0) {
+  const int caused = written >= 0 ? 0 : saved_errno == EPIPE ? SIGPIPE : saved_errno == EFBIG ? SIGXFSZ : 0;
+  if (caused != 0 && ::sigismember(&pending, caused) == 0) {
+    sigset_t one;
+    ::sigemptyset(&one);
+    ::sigaddset(&one, caused);
     const timespec now{};
-    while (::sigtimedwait(&pipe, nullptr, &now) < 0 && errno == EINTR) {
+    while (::sigtimedwait(&one, nullptr, &now) < 0 && errno == EINTR) {
     }
   }
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
@@ -51,16 +55,16 @@ EagerWriter::EagerWriter(int fd) : fd_(fd) {
 }
 
 ssize_t EagerWriter::write(std::string_view bytes) noexcept {
-  if (kind_ == Kind::file) return ::write(fd_, bytes.data(), bytes.size());
+  if (kind_ == Kind::file) return write_without_signals(fd_, bytes);
   if (kind_ == Kind::socket) return ::send(fd_, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-  if (own_) return write_without_sigpipe(own_.get(), bytes);
+  if (own_) return write_without_signals(own_.get(), bytes);
   // Of a stream that cannot be opened anew, poll knows whether it takes this much.
   pollfd ready{fd_, POLLOUT, 0};
   if (::poll(&ready, 1, 0) == 0) {
     errno = EAGAIN;
     return -1;
   }
-  return write_without_sigpipe(fd_, bytes.substr(0, std::min<std::size_t>(bytes.size(), PIPE_BUF)));
+  return write_without_signals(fd_, bytes.substr(0, std::min<std::size_t>(bytes.size(), PIPE_BUF)));
 }
 
 }  // namespace lockstep

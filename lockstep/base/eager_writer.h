@@ -1,6 +1,7 @@
 // EagerWriter writes to a descriptor that it shares with others, without ever waiting and without changing how the
 // others see it: where the system allows it, through an open file of its own, which does not block. A peer that has
-// gone is an error code, not SIGPIPE. Not thread-safe. As cheap to make as one open(): nothing has to be kept.
+// gone, and a limit on file sizes, are error codes and no signals. Not thread-safe. As cheap to make as one open():
+// nothing has to be kept.
 #pragma once
 
 #include <sys/types.h>

@@ -57,11 +57,11 @@ ProcessWatch::ProcessWatch(int pid, std::uint64_t start) : pid_(pid), start_(sta
 
 bool ProcessWatch::has_ended() const {
   if (pid_ == 0 || is_over_) return is_over_;
-  if (pidfd_) {
-    pollfd watched{pidfd_.get(), POLLIN, 0};
-    return ::poll(&watched, 1, 0) > 0;
-  }
+  pollfd watched{pidfd_.get(), POLLIN, 0};
+  if (pidfd_ && ::poll(&watched, 1, 0) <= 0) return false;
+  // A program may have closed the descriptor, or put another in its place: then it tells nothing.
   const ProcessStat now = process_stat(pid_);
+  if (now.state == 0 && !now.is_missing) return (watched.revents & POLLIN) != 0;  // there is no /proc
   return now.is_missing || now.state == 'Z' || now.state == 'X' || (now.start != 0 && now.start != start_);
 }
 

@@ -48,6 +48,9 @@ class TellingEngine final : public Engine {
     } catch (const std::exception& error) {
       tell_failed_backward(error.what());
       throw;
+    } catch (...) {
+      tell_failed_backward("what was thrown is no std::exception");
+      throw;
     }
   }
 };

@@ -1,8 +1,10 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
 
+#include <string>
 #include <utility>
 
+#include "lockstep/base/error.h"
 #include "lockstep/ddp/default_hooks.h"
 #include "lockstep/ddp/gradient_bucket.h"
 #include "lockstep/group/ownership.h"
@@ -38,7 +40,9 @@ class FlatBucket final : public GradientBucket {
     }
   }
 
-  void do_drop(const ProcessGroup&) override { std::exchange(result_, nullptr)(); }
+  void do_drop(const ProcessGroup&) override {
+    if (const BucketResult result = std::exchange(result_, nullptr)) result();  // unless it has been asked, and threw
+  }
 
   void do_launch(const Launch& launch) override {
     const at::NoGradGuard no_grad;
@@ -61,6 +65,10 @@ class FlatBucket final : public GradientBucket {
       copied_bytes_ += gradient.nbytes();
     }
     result_ = hook_(bucket, launch.group);
+    if (result_) return;
+    throw Error(ErrorKind::invalid_argument, "the communication hook gave nothing for bucket " +
+                                                 std::to_string(index()) +
+                                                 "; it must return a function that gives the bucket's values");
   }
 
   const CommHook hook_;

@@ -22,6 +22,7 @@
 
 #include "lockstep/group/process_group.h"
 #include "lockstep/group/shadow.h"
+#include "lockstep/group/uncaught.h"
 
 namespace lockstep {
 
@@ -59,8 +60,8 @@ JoinReport join(const ProcessGroup& group, Batches&& batches, Step&& step, const
     const JoinScope scope({.shadowing = shadowing, .over_active = over_active});
     try {
       step(batch);
-    } catch (const std::exception& error) {
-      group.abort(error.what());
+    } catch (...) {
+      group.abort(text_of_current_exception());
       throw;
     }
   };

@@ -17,6 +17,7 @@
 #include "lockstep/ddp/diagnostics.h"
 #include "lockstep/group/believed.h"
 #include "lockstep/group/tensor_segments.h"
+#include "lockstep/group/uncaught.h"
 
 namespace lockstep {
 namespace {
@@ -396,8 +397,8 @@ template <class Call>
 void Reducer::or_fail_everywhere(Call&& call) {
   try {
     call();
-  } catch (const std::exception& error) {
-    group_.abort("backward of DistributedDataParallel failed: " + std::string(first_line(error.what())));
+  } catch (...) {
+    group_.abort("backward of DistributedDataParallel failed: " + std::string(first_line(text_of_current_exception())));
     throw;
   }
 }

@@ -160,6 +160,7 @@ ForwardScope::~ForwardScope() {
 
 Replica::Replica(std::shared_ptr<torch::nn::Module> module, ProcessGroup group, const DdpOptions& options)
     : module_(std::move(module)), group_(std::move(group)), options_(options) {
+  if (module_ == nullptr) throw Error(ErrorKind::invalid_argument, "DistributedDataParallel: there is no module");
   check_options(options_);
   if (options_.lockstep.shards != 0) check_backend(group_);
   const NamedTensors all = named_parameters();

@@ -116,7 +116,8 @@ void install_once() {
 
 // Error{invalid_argument} unless a tensor can have as many bytes.
 std::size_t bytes_of(at::IntArrayRef sizes, at::ScalarType dtype) {
-  std::int64_t bytes = static_cast<std::int64_t>(c10::elementSize(dtype)), strides = bytes;
+  const auto element = as_errors("empty", ErrorKind::invalid_argument, [&] { return c10::elementSize(dtype); });
+  std::int64_t bytes = static_cast<std::int64_t>(element), strides = bytes;
   for (const std::int64_t size : sizes) {
     const bool is_negative = size < 0;
     if (!is_negative && !__builtin_mul_overflow(strides, std::max<std::int64_t>(size, 1), &strides)) {

@@ -52,8 +52,9 @@ std::string text_of(const Shape& shape) {
   return std::string(at::toString(static_cast<at::ScalarType>(shape.type))) + " (" + text + ")";
 }
 
+// dense: how many of the sizes stand for memory; see hear().
 std::vector<Shape> tell_shapes(const ProcessGroup& group, const std::string& operation, const Shape& mine,
-                               const CallOptions& options) {
+                               const CallOptions& options, std::size_t dense = kMostDimensions) {
   if (mine.sizes.size() > kMostDimensions) {
     refuse(operation, std::to_string(mine.sizes.size()) + " dimensions, at most " + std::to_string(kMostDimensions) +
                           " can be told");
@@ -66,7 +67,7 @@ std::vector<Shape> tell_shapes(const ProcessGroup& group, const std::string& ope
   believed(group, [&] {
     for (const at::Tensor& each : all) {
       const std::span numbers(each.const_data_ptr<std::int64_t>(), kToldNumbers);
-      shapes.push_back(hear(numbers, static_cast<int>(shapes.size()), kTypes, what));
+      shapes.push_back(hear(numbers, static_cast<int>(shapes.size()), kTypes, what, dense));
     }
   });
   return shapes;
@@ -277,7 +278,7 @@ at::Tensor all_reduce_sparse(const ProcessGroup& group, const at::Tensor& sparse
   Shape shape{static_cast<std::int64_t>(values.scalar_type()), sizes_with(mine.sparse_dim(), mine.sizes()), wrong};
   shape.sizes.insert(shape.sizes.begin(), values.size(0));
   const CallOptions together = group.with_deadline(options);
-  const std::vector<Shape> told = tell_shapes(group, operation, shape, together);
+  const std::vector<Shape> told = tell_shapes(group, operation, shape, together, 2);
   require_alike(operation, told, "(elements, sparse dimensions, all dimensions)");
   require_no_wrong_index(operation, told, mine.sizes());
   std::vector<Shape> of_indices, of_values;

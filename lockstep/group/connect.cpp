@@ -301,14 +301,38 @@ ProcessGroup connect_group(const Membership& membership, const std::string& name
   }
 }
 
-std::shared_ptr<PeerWatch> watch_parts(const GroupOrigin& origin, int rank, int number, Deadline deadline) {
-  if (on_one_node(origin.membership)) return nullptr;
+std::shared_ptr<PeerWatch> watch_parts(const GroupOrigin& origin, const ProcessGroup& group,
+                                       const GroupOptions& options, int number, Deadline deadline) {
+  const bool by_memory = choose_backend(options.backend) == kNativeBackend && options.transport != Transport::tcp;
+  if (origin.membership.size == 1 || (by_memory && on_one_node(origin.membership))) return nullptr;
   const std::string prefix = fmt::format("parts/{:016x}/{}", hash_of(origin.name), number);
-  auto watch = std::make_shared<PeerWatch>(std::make_shared<PrefixStore>(origin.membership.store, prefix),
-                                           origin.membership.members[static_cast<std::size_t>(rank)],
+  const Member& me = origin.membership.members[static_cast<std::size_t>(group.rank())];
+  auto watch = std::make_shared<PeerWatch>(std::make_shared<PrefixStore>(origin.membership.store, prefix), me,
                                            origin.membership.size, "the group was being split");
-  watch->begin(deadline);
+  try {
+    watch->begin(deadline);
+  } catch (const Error& error) {
+    group.abort(error.what());
+    throw;
+  }
   return watch;
+}
+
+std::string name_of_part(const std::vector<int>& ranks, int size) {
+  std::string text = "new_group of";
+  std::vector<bool> seen(static_cast<std::size_t>(size));
+  for (const int each : ranks) {
+    if (each < 0 || each >= size) {
+      throw Error(ErrorKind::invalid_argument,
+                  fmt::format("new_group: {} is not a rank of this group of {}", each, size));
+    }
+    if (seen[static_cast<std::size_t>(each)]) {
+      throw Error(ErrorKind::invalid_argument, fmt::format("new_group: {} is named twice", each));
+    }
+    seen[static_cast<std::size_t>(each)] = true;
+    text += fmt::format(" {}", each);
+  }
+  return text;
 }
 
 std::vector<int> ranks_of_part(std::span<const std::int64_t> colors_and_keys, std::int64_t color) {

@@ -9,6 +9,7 @@
 #include <list>
 #include <mutex>
 #include <stop_token>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -234,9 +235,19 @@ struct ProcessGroup::State {
     }
   }
 
-  // In a forked child the state is never destroyed: it would wait for threads that are not there.
+  // In a forked child the state is never destroyed: it would wait for threads that are not there. The last handle may
+  // lie in what a call keeps alive, and a thread cannot wait for its own end.
   static void destroy(State* state) {
-    if (state->fork_guard.is_here()) delete state;
+    if (!state->fork_guard.is_here()) return;
+    const std::thread::id here = std::this_thread::get_id();
+    if (state->thread.get_id() != here && (state->messenger == nullptr || !state->messenger->runs_here())) {
+      delete state;
+      return;
+    }
+    try {
+      std::thread([state] { delete state; }).detach();
+    } catch (const std::system_error&) {  // then it stays
+    }
   }
 
   const ForkGuard fork_guard;
@@ -530,7 +541,7 @@ std::optional<ProcessGroup> ProcessGroup::split(int color, int key) const {
   std::vector<std::int64_t> mine{color, key}, all(2 * static_cast<std::size_t>(size()));
   const auto tensor_of = [](auto& values) { return at::from_blob(values.data(), std::ssize(values), at::kLong); };
   const int number = state_->splits;
-  const auto watch = watch_parts(*state_->origin, rank(), number, deadline);
+  const auto watch = watch_parts(*state_->origin, *this, state_->options, number, deadline);
   try {
     all_gather_into(tensor_of(all), tensor_of(mine), {.deadline = deadline, .name = "split"});
   } catch (const Error& error) {
@@ -545,24 +556,13 @@ std::optional<ProcessGroup> ProcessGroup::split(int color, int key) const {
 }
 
 std::optional<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& ranks) const {
-  std::string text = "new_group of";
-  std::vector<bool> seen(static_cast<std::size_t>(size()));
-  for (const int each : ranks) {
-    if (each < 0 || each >= size() || seen[static_cast<std::size_t>(each)]) {
-      throw Error(ErrorKind::invalid_argument,
-                  "new_group: " + std::to_string(each) +
-                      (each < 0 || each >= size() ? " is not a rank of this group of " + std::to_string(size())
-                                                  : " is named twice"));
-    }
-    seen[static_cast<std::size_t>(each)] = true;
-    text.append(" ").append(std::to_string(each));
-  }
-  barrier({.name = text});  // whoever gives other ranks is told
+  barrier({.name = name_of_part(ranks, size())});  // whoever gives other ranks is told
   const auto found = std::find(ranks.begin(), ranks.end(), rank());
   return split(found == ranks.end() ? -1 : 0, static_cast<int>(found - ranks.begin()));
 }
 
 at::Tensor ProcessGroup::empty(at::IntArrayRef sizes, at::ScalarType dtype) const {
+  state_->fork_guard.check("a group");  // a child has none of the memory
   if (state_->arena == nullptr) return checked_empty(sizes, dtype);
   return empty_in_arena(state_->arena->arena().heap(), sizes, dtype);
 }

@@ -32,7 +32,8 @@ void tell(const ToldShape& shape, std::span<std::int64_t> numbers) {
   numbers[4 + kMostDimensions] = shape.wrong->index;
 }
 
-ToldShape hear(std::span<const std::int64_t> numbers, int rank, std::int64_t types, std::string_view what) {
+ToldShape hear(std::span<const std::int64_t> numbers, int rank, std::int64_t types, std::string_view what,
+               std::size_t dense) {
   const Origin origin(what, rank);
   checked_between(numbers.size(), kToldNumbers, kToldNumbers, "number of numbers", origin);
   ToldShape shape;
@@ -40,7 +41,8 @@ ToldShape hear(std::span<const std::int64_t> numbers, int rank, std::int64_t typ
   const std::size_t dimensions = checked_size(numbers[1], kMostDimensions, "number of dimensions", origin);
   const auto sizes = numbers.subspan(2, dimensions);
   shape.sizes.assign(sizes.begin(), sizes.end());
-  checked_bytes(shape.sizes, kLargestElement, kMostToldBytes, "shape", origin);
+  for (const std::int64_t size : sizes) checked_size(size, std::numeric_limits<std::int64_t>::max(), "shape", origin);
+  checked_bytes(sizes.first(std::min(dense, dimensions)), kLargestElement, kMostToldBytes, "shape", origin);
   const auto wrong = numbers.subspan(2 + kMostDimensions);
   if (checked_between(wrong[0], 0, 1, "mark of a wrong index", origin) == 0) return shape;
   shape.wrong = {static_cast<std::int64_t>(checked_index(wrong[1], dimensions, "dimension of a wrong index", origin)),

@@ -35,8 +35,10 @@ struct ToldShape {
 // REQUIRES: at most kMostDimensions sizes, and kToldNumbers zeros.
 void tell(const ToldShape& shape, std::span<std::int64_t> numbers);
 // What `rank` told about `what`. Error{corrupt_data} that names the rank, unless a tensor of one of `types` types, of
-// elements of at most 16 bytes, can have such a shape.
-ToldShape hear(std::span<const std::int64_t> numbers, int rank, std::int64_t types, std::string_view what);
+// elements of at most 16 bytes, can have such a shape. Of a sparse tensor only the first `dense` sizes stand for
+// memory: the rest may be larger than any.
+ToldShape hear(std::span<const std::int64_t> numbers, int rank, std::int64_t types, std::string_view what,
+               std::size_t dense = kMostDimensions);
 
 // A tensor as bytes begins with its type, the number of its dimensions and the dimensions, and goes on with its
 // elements and nothing else. `element_of` tells how many bytes an element of a type takes, 0 for no type. Takes the

@@ -26,7 +26,8 @@ Watches& watches() {
   return instance;
 }
 
-// Of the exception that nobody catches; empty if there is none.
+}  // namespace
+
 std::string text_of_current_exception() {
   const std::exception_ptr current = std::current_exception();
   if (!current) return {};
@@ -38,8 +39,6 @@ std::string text_of_current_exception() {
     return "what was thrown is no std::exception";
   }
 }
-
-}  // namespace
 
 void abort_watched_groups() noexcept {
   Watches& watches = lockstep::watches();

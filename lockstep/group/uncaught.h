@@ -3,6 +3,8 @@
 // one that was there before. Thread-safe.
 #pragma once
 
+#include <string>
+
 #include "lockstep/base/fork_guard.h"
 #include "lockstep/group/process_group.h"
 
@@ -22,5 +24,8 @@ class UncaughtWatch {
   const ForkGuard fork_guard_;  // an exception in a forked child does not concern the group
   const ProcessGroup group_;
 };
+
+// Of the exception that is being handled, whatever was thrown; empty if there is none.
+std::string text_of_current_exception();
 
 }  // namespace lockstep

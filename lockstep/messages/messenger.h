@@ -56,6 +56,8 @@ class Messenger final : public Lookout {
   int rank() const { return mesh_->rank(); }
   int size() const { return mesh_->size(); }
   std::string peer_name(int rank) const { return mesh_->peer_name(rank); }
+  // Whether the caller is its own thread, which cannot destroy it.
+  bool runs_here() const { return thread_.get_id() == std::this_thread::get_id(); }
 
   // Begin to send or receive; never block. The memory belongs to the transfer until that is completed; a list of pieces
   // is read or written as if joined. Error{invalid_argument} for a rank that does not exist.

@@ -16,6 +16,9 @@ TimePoint when_to_ask(const Operation& operation) {
   return end - std::min(kNotice, (end - operation.start) / 2);
 }
 
+// A program may close descriptors that it does not know; a wait for one of those never ends by itself.
+constexpr Duration kLongestWait = std::chrono::seconds(1);
+
 // And this long before the log says that it waits.
 constexpr Duration kBeforeReport = std::chrono::milliseconds(300);
 
@@ -357,7 +360,7 @@ void Switchboard::wait() {
     if (is_open || other.standing == Standing::failing) interests.push_back({rank, is_open, other.link->is_blocked()});
   }
   try {
-    mesh_.wait(interests, next_deadline());
+    mesh_.wait(interests, std::min(next_deadline(), Deadline::after(kLongestWait)));
   } catch (const Error& error) {
     const int lost = error.detail().peer;
     if (error.kind() == ErrorKind::timeout && lost < 0) return;

@@ -171,17 +171,13 @@ void ArenaMesh::wake() noexcept {
 
 void ArenaMesh::look_for_dead(TimePoint now) {
   looked_ = now;
-  if (::poll(watched_.data(), watched_.size(), 0) > 0) {
-    for (int peer = 0; peer < size(); ++peer) {
-      pollfd& watched = watched_[static_cast<std::size_t>(peer)];
-      if (watched.fd < 0 || (watched.revents & POLLIN) == 0) continue;
-      watched.fd = -1;
+  ::poll(watched_.data(), watched_.size(), 0);
+  for (int peer = 0; peer < size(); ++peer) {
+    pollfd& watched = watched_[static_cast<std::size_t>(peer)];
+    if (watched.fd >= 0 && watched.revents != 0) watched.fd = -1;  // it has ended, or the descriptor is another now
+    if (watched.fd < 0 && life(peer) == Life::alive && peers_[static_cast<std::size_t>(peer)].process.has_ended()) {
       note_ended(peer);
     }
-  }
-  for (int peer = 0; peer < size(); ++peer) {
-    const ProcessWatch& process = peers_[static_cast<std::size_t>(peer)].process;
-    if (process.fd() < 0 && process.has_ended()) note_ended(peer);
   }
   for (int peer = 0; peer < size(); ++peer) {
     if (life(peer) != Life::dead) continue;

@@ -284,6 +284,14 @@ class Places(unittest.TestCase):
                 self.assertEqual(self.run_ranks(4, "parts", LOCKSTEP_TRANSPORT=transport),
                                  [f"{rank} parts right over {name}" for rank in range(4)])
 
+    def test_a_rank_that_cannot_connect_its_part_tells_the_others_why(self):
+        for transport in TRANSPORTS:
+            with self.subTest(transport), job("crowded", size=3, transport=transport) as work:
+                for rank in range(3):
+                    failure = work.failure(rank)
+                    self.assertIn("Too many open files", failure.text)
+                    self.assertLess(failure.waited, BUSY)
+
     def test_a_thousand_barriers_of_four_ranks(self):
         lines = self.run_ranks(4, "barriers", 1000)
         seconds = [float(line.split()[2]) for line in lines if " done " in line]

@@ -12,6 +12,7 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
+#include <sys/resource.h>
 #include <torch/nn/modules/linear.h>
 #include <unistd.h>
 
@@ -214,20 +215,30 @@ void parts(const World& world) {
     work.wait();
     require(at::equal(slow, at::full({100'000}, 10.0)), "a wrong sum of all");
   }
-  try {
-    all.new_group(world.rank() == 0 ? std::vector<int>{0, 1} : std::vector<int>{0, 2});
-    require(false, "ranks that disagree made a group");
-  } catch (const Error& error) {
-    require(error.kind() == ErrorKind::desync, error.what());
-  }
-  try {
-    world.rank() == 0 ? static_cast<void>(all.split(0)) : all.barrier();
-    require(false, "one rank alone made a group");
-  } catch (const Error& error) {
-    require(error.kind() == ErrorKind::desync, error.what());
-  }
-  expect_sum(*all.split(0), world.rank(), 6);
+  const auto disagree = [&](auto&& call) {
+    try {
+      call();
+      require(false, "ranks that disagree made a group");
+    } catch (const Error& error) {
+      require(error.kind() == ErrorKind::desync, error.what());
+    }
+  };
+  disagree([&] { all.new_group(world.rank() == 0 ? std::vector<int>{0, 1} : std::vector<int>{0, 2}); });
+  disagree([&] { world.rank() == 0 ? static_cast<void>(all.split(0)) : all.barrier(); });
+  expect_sum(*all.split(0), world.rank(), 6);  // they have not lost count
   say(fmt::format("parts right over {}", half->transport()));
+}
+
+// Rank 1 may open few descriptors more.
+void crowded(const World& world) {
+  if (world.rank() == 1) {
+    const int next = ::dup(STDOUT_FILENO);
+    ::close(next);
+    const rlim_t most = static_cast<rlim_t>(next) + 3;
+    const rlimit limit{.rlim_cur = most, .rlim_max = most};
+    require(::setrlimit(RLIMIT_NOFILE, &limit) == 0, "no limit on descriptors");
+  }
+  collective([&] { world.group().split(0); });
 }
 
 void run(const std::string& scenario, std::int64_t number) {
@@ -246,6 +257,7 @@ void run(const std::string& scenario, std::int64_t number) {
   if (scenario == "mismatch") return mismatch(world);
   if (scenario == "sums") return sums(world);
   if (scenario == "parts") return parts(world);
+  if (scenario == "crowded") return crowded(world);
   if (scenario == "train") return train(world, number);
   if (scenario == "lockstep_mode") return enter_lockstep_mode(world, static_cast<int>(number));
   throw Error(ErrorKind::invalid_argument, "there is no scenario " + scenario);

@@ -3,6 +3,8 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -65,6 +67,17 @@ TEST_CASE("a reader that has gone is an error and no signal") {
   CHECK(testing::exit_code_of_child([&] {
           std::signal(SIGPIPE, SIG_DFL);
           return EagerWriter(pipe.writer.get()).write("a") == -1 && errno == EPIPE;
+        }) == 0);
+}
+
+TEST_CASE("a limit on file sizes is an error and no signal") {
+  CHECK(testing::exit_code_of_child([&] {
+          const UniqueFd file(::memfd_create("log", MFD_CLOEXEC));
+          const rlimit most{.rlim_cur = 4, .rlim_max = 4};
+          std::signal(SIGXFSZ, SIG_DFL);
+          if (::setrlimit(RLIMIT_FSIZE, &most) != 0) return false;
+          EagerWriter writer(file.get());
+          return writer.write("abcdef") == 4 && writer.write("ef") == -1 && errno == EFBIG;
         }) == 0);
 }
 

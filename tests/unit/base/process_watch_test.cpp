@@ -2,6 +2,7 @@
 #include "lockstep/base/process_watch.h"
 
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <signal.h>
@@ -93,6 +94,19 @@ TEST_CASE("nobody never ends, and a pid that nobody has has ended") {
   }
   CHECK(ProcessWatch(pid, 1).has_ended());
   CHECK(process_stat(pid).is_missing);
+}
+
+TEST_CASE("a program that closes every descriptor, or puts others in their place, sees no process end by it") {
+  const Sleeper sleeper;
+  CHECK(exit_code_of_child([&] {
+          const ProcessWatch closed(sleeper.pid()), replaced(sleeper.pid());
+          ::close(closed.fd());
+          const UniqueFd zero(::open("/dev/zero", O_RDONLY | O_CLOEXEC));  // readable, as the pidfd of a dead process
+          ::dup2(zero.get(), replaced.fd());
+          if (closed.has_ended() || replaced.has_ended()) return false;
+          sleeper.kill();
+          return ends(closed) && ends(replaced);
+        }) == 0);
 }
 
 TEST_CASE("where the kernel gives no pidfd, the end of a process is seen all the same") {

@@ -7,6 +7,7 @@
 #include <torch/nn/modules/linear.h>
 
 #include <functional>
+#include <initializer_list>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/ddp/default_hooks.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
+#include "lockstep/ddp/join.h"
 #include "lockstep/group/world.h"
 #include "tests/support/expect_error.h"
 #include "tests/unit/ddp/models.h"
@@ -65,16 +67,32 @@ Error error_in(const std::exception_ptr& thrown) {
   return error_of([&] { std::rethrow_exception(thrown); });
 }
 
+struct Mishap {
+  const char* what;
+  std::function<void(const World&)> happens;  // on rank 1 it throws
+  std::string text;
+};
+
+void check_quoted(std::initializer_list<Mishap> mishaps) {
+  for (const Mishap& mishap : mishaps) {
+    for (const Over over : {Over::arena, Over::links}) {
+      INFO(mishap.what << (over == Over::arena ? " over the arena" : " over links"));
+      const auto errors = run_worlds(3, over, mishap.happens);
+      CHECK(errors[1]);
+      for (const std::size_t rank : {0U, 2U}) {
+        const Error error = error_in(errors[rank]);
+        CHECK_ERROR(error, ErrorKind::aborted, "rank 1 ", mishap.text);
+        CHECK_FALSE(contains(error.what(), "stack"));
+      }
+    }
+  }
+}
+
 }  // namespace
 
 // fault: 34
 TEST_CASE("what one rank throws from forward, backward, a hook or an argument check, the others quote at once") {
-  struct Mishap {
-    const char* what;
-    std::function<void(const World&)> happens;  // on rank 1 it throws
-    std::string text;
-  };
-  const Mishap mishaps[] = {
+  check_quoted({
       {"forward",
        [](const World& world) {
          DistributedDataParallel ddp(Careful(), world.group());
@@ -111,19 +129,51 @@ TEST_CASE("what one rank throws from forward, backward, a hook or an argument ch
          world.group().all_reduce(world.rank() == 1 ? at::Tensor() : tensor);
        },
        "failed in the arguments of a call: all_reduce: "},
-  };
-  for (const Mishap& mishap : mishaps) {
-    for (const Over over : {Over::arena, Over::links}) {
-      INFO(mishap.what << (over == Over::arena ? " over the arena" : " over links"));
-      const auto errors = run_worlds(3, over, mishap.happens);
-      CHECK(errors[1]);
-      for (const std::size_t rank : {0U, 2U}) {
-        const Error error = error_in(errors[rank]);
-        CHECK_ERROR(error, ErrorKind::aborted, "rank 1 ", mishap.text);
-        CHECK_FALSE(contains(error.what(), "stack"));
-      }
-    }
-  }
+  });
+}
+
+TEST_CASE("what is thrown need be no std::exception, and a hook need give no result") {
+  check_quoted({
+      {"hook that throws a number",
+       [](const World& world) {
+         DistributedDataParallel ddp(Careful(), world.group());
+         ddp.register_comm_hook([](GradBucket& bucket, const ProcessGroup& group) {
+           if (group.rank() == 1) throw 42;
+           return all_reduce_hook()(bucket, group);
+         });
+         loss_of(ddp(wave({4, 6}, world.rank()))).backward();
+       },
+       "backward of DistributedDataParallel failed: what was thrown is no std::exception"},
+      {"backward that throws a number",
+       [](const World& world) {
+         Careful model;
+         DistributedDataParallel ddp(model, world.group());
+         const int rank = world.rank();
+         model->last->bias.register_hook([rank](const at::Tensor&) {
+           if (rank == 1) throw 42;
+         });
+         loss_of(ddp(wave({4, 6}, world.rank()))).backward();
+       },
+       "failed in backward of DistributedDataParallel: what was thrown is no std::exception"},
+      {"join that throws a number",
+       [](const World& world) {
+         const std::vector<int> batches(3);
+         join(world.group(), batches, [&](int) {
+           if (world.rank() == 1) throw 42;
+           world.group().barrier();
+         });
+       },
+       "what was thrown is no std::exception"},
+      {"hook without a result",
+       [](const World& world) {
+         DistributedDataParallel ddp(Careful(), world.group());
+         ddp.register_comm_hook([](GradBucket& bucket, const ProcessGroup& group) {
+           return group.rank() == 1 ? BucketResult() : all_reduce_hook()(bucket, group);
+         });
+         loss_of(ddp(wave({4, 6}, world.rank()))).backward();
+       },
+       "backward of DistributedDataParallel failed: the communication hook gave nothing for bucket 0"},
+  });
 }
 
 TEST_CASE("a rank that catches what its backward throws and goes on is told from the others with the cause") {
@@ -151,6 +201,29 @@ TEST_CASE("a rank that catches what its backward throws and goes on is told from
       CHECK(contains(text, "before that, rank 1 failed in backward of DistributedDataParallel: the data of step 3"));
     }
   }
+}
+
+TEST_CASE("after a hook's result has failed the next backward tells why, whoever goes on") {
+  const auto errors = run_worlds(2, Over::arena, [](const World& world) {
+    DistributedDataParallel ddp(Careful(), world.group());
+    ddp.register_comm_hook([](GradBucket& bucket, const ProcessGroup& group) -> BucketResult {
+      const Work work = group.all_reduce_async(bucket.buffer());
+      return [work, rank = group.rank()]() -> at::Tensor {
+        work.wait();
+        throw std::runtime_error("rank " + std::to_string(rank) + " cannot unpack it");
+      };
+    });
+    const auto backward = [&] { loss_of(ddp(wave({4, 6}, world.rank()))).backward(); };
+    CHECK_THROWS_AS(backward(), std::runtime_error);
+    backward();
+  });
+  for (const auto& error : errors) CHECK_ERROR(error_in(error), ErrorKind::aborted, "cannot unpack it");
+}
+
+TEST_CASE("a wrapper without a module is refused") {
+  const auto groups = local_groups(1, Over::arena, {});
+  CHECK_ERROR(error_of([&] { DistributedDataParallel ddp(std::shared_ptr<CarefulImpl>(), groups[0]); }),
+              ErrorKind::invalid_argument, "there is no module");
 }
 
 TEST_CASE("an exception that has been survived is not blamed for a later one") {

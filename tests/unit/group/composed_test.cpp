@@ -188,6 +188,11 @@ TEST_CASE("sparse tensors are added up in rank order") {
     const at::Tensor hybrid = rank == 1 ? coo({}, at::zeros({0, 2}), {5, 2}) : coo({rank}, at::ones({1, 2}), {5, 2});
     const at::Tensor expected = at::tensor({1.0F, 1.0F, 0.0F, 0.0F, 1.0F, 1.0F, 0.0F, 0.0F, 0.0F, 0.0F});
     CHECK(at::equal(all_reduce_sparse(group, hybrid).to_dense(), expected.reshape({5, 2})));
+    // Of its sizes alone nobody could have the memory: an embedding is large, and a step uses few of its rows.
+    constexpr std::int64_t kRows = std::int64_t{1} << 40;
+    const at::Tensor few = all_reduce_sparse(group, coo({kRows - 1}, at::ones({1, 8}), {kRows, 8}));
+    CHECK(at::equal(few.indices(), at::full({1, 1}, kRows - 1, at::kLong)));
+    CHECK(at::equal(few.values(), at::full({1, 8}, 3.0F)));
     CHECK_ERROR(error_of([&] { all_reduce_sparse(group, coo({1}, at::ones({1}), {4 + rank})); }),
                 ErrorKind::invalid_argument, "rank 0 gave Float (1, 1, 4), rank 1 gave Float (1, 1, 5)");
     CHECK_ERROR(error_of([&] { all_reduce_sparse(group, at::ones({3})); }), ErrorKind::invalid_argument,

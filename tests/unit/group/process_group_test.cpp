@@ -6,8 +6,11 @@
 #include <functional>
 #include <future>
 #include <latch>
+#include <memory>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "lockstep/base/error.h"
 #include "lockstep/observe/process_recorder.h"
@@ -395,6 +398,21 @@ TEST_CASE("a group that is destroyed with work in flight ends it, on both sides"
   CHECK_THROWS_AS(groups[0].barrier(), Error);
 }
 
+TEST_CASE("the last handle of a group may lie in what one of its calls keeps alive") {
+  for (const Over transport : kTransports) {
+    auto groups = local_groups(2, transport);
+    std::vector<float> memory(10, 1.0F);
+    auto kept = std::make_shared<ProcessGroup>(groups[0]);
+    at::Tensor tensor = at::from_blob(
+        memory.data(), {10}, [kept](void*) mutable { kept.reset(); }, at::kFloat);
+    kept.reset();
+    groups[0].all_reduce_async(std::exchange(tensor, {}));
+    groups.erase(groups.begin());
+    groups[0].all_reduce(at::ones({10}));
+    CHECK_THROWS_AS(groups[0].barrier({.timeout = 20s}), Error);  // the other rank has left
+  }
+}
+
 TEST_CASE("a group of one computes what many would") {
   run_group_or_throw(1, Over::arena, [](const ProcessGroup& group) {
     at::Tensor tensor = at::full({300'000}, 5.0);
@@ -422,7 +440,8 @@ TEST_CASE("a child that was forked is refused at once, whatever it calls, and ca
             at::Tensor tensor = at::ones({10});
             const std::function<void()> calls[] = {[&] { groups[0].all_reduce(tensor); },
                                                    [&] { groups[0].all_reduce_async(tensor).wait(); },
-                                                   [&] { groups[0].barrier(); }, [&] { groups[0].send(tensor, 1); }};
+                                                   [&] { groups[0].barrier(); }, [&] { groups[0].send(tensor, 1); },
+                                                   [&] { groups[0].empty({1000}).fill_(1); }};
             const TimePoint start = steady_clock().now();
             int refused = 0;
             for (const auto& call : calls) {
@@ -435,7 +454,7 @@ TEST_CASE("a child that was forked is refused at once, whatever it calls, and ca
               }
             }
             groups.clear();
-            return refused == 4 && steady_clock().now() - start < 5s;
+            return refused == 5 && steady_clock().now() - start < 5s;
           }) == 0);
     all_reduce();
   }

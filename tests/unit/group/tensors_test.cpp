@@ -187,6 +187,7 @@ TEST_CASE("sizes that no memory has are refused") {
       CHECK_ERROR(error_of([&] { group.empty({wraps}); }), ErrorKind::invalid_argument,
                   "empty: a tensor of the sizes [4611686018427388928] has no memory that is large enough");
       CHECK_ERROR(error_of([&] { group.empty({3, -1}); }), ErrorKind::invalid_argument, "[3, -1] has a negative one");
+      CHECK_ERROR(error_of([&] { group.empty({1}, at::ScalarType::Undefined); }), ErrorKind::invalid_argument, "empty");
       CHECK_ERROR(error_of([&] { group.empty({-1, -1}); }), ErrorKind::invalid_argument, "negative");
       CHECK_ERROR(error_of([&] {
                     group.empty({std::int64_t{1} << 31, std::int64_t{1} << 31});

@@ -3,6 +3,7 @@
 #include "lockstep/transport/byte_rings.h"
 
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,9 +14,11 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/unique_fd.h"
 #include "lockstep/transport/arena.h"
 #include "tests/support/arena_meshes.h"
 #include "tests/support/expect_error.h"
@@ -207,4 +210,24 @@ TEST_CASE("a process that says goodbye is not lost, and an abort crosses process
   std::array<std::byte, 3> bye{};
   receive_all(*mesh, 1, bye);
   CHECK_ERROR(error_of([&] { receive_all(*mesh, 1, bye); }), ErrorKind::peer_lost, "rank 1 has left the group");
+}
+
+TEST_CASE("a program that puts other descriptors in place of a mesh's loses nobody by it") {
+  const auto region = make_ring_region(2);
+  ChildRank child(region, [](Mesh& mesh) {
+    std::array<std::byte, 1> byte{};
+    receive_all(mesh, 0, byte);
+  });
+  auto peers = watch_peer(1, child.pid());
+  const int watched = peers[1].process.fd();
+  const auto mesh = make_arena_mesh(region, region.get(), 0, std::move(peers));
+  REQUIRE(watched >= 0);
+  {
+    const UniqueFd zero(::open("/dev/zero", O_RDONLY | O_CLOEXEC));  // readable, as the pidfd of a dead process
+    REQUIRE(::dup3(zero.get(), watched, O_CLOEXEC) == watched);
+  }
+  CHECK_NOTHROW(mesh->wait({}, soon()));
+  child.kill();
+  child.exit_code();
+  CHECK_ERROR(error_of([&] { mesh->wait({}, soon()); }), ErrorKind::peer_lost, "rank 1 was lost");
 }

@@ -18,8 +18,11 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
-HELLO = b"\xd5LSTEP\r\n" + (2).to_bytes(2, "little") + b"\x01\x00"
+HEADER = Path(__file__).parent.parent / "lockstep/net/handshake.h"
+VERSION = int(re.search(r"kProtocolVersion = (\d+);", HEADER.read_text(encoding="utf-8"))[1])
+HELLO = b"\xd5LSTEP\r\n" + VERSION.to_bytes(2, "little") + b"\x01\x00"
 
 
 def processor_seconds(pid):

@@ -14,6 +14,7 @@
 #include "lockstep/base/checked.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
+#include "lockstep/base/log.h"
 #include "lockstep/base/unique_fd.h"
 #include "lockstep/observe/flight_layout.h"
 #include "lockstep/observe/process_recorder.h"
@@ -165,16 +166,24 @@ FlightSnapshot read_flight_file(const std::string& path) {
 
 std::vector<FlightSnapshot> read_flight_directory(const std::string& directory) {
   std::vector<FlightSnapshot> snapshots;
+  std::vector<Error> damaged;
   std::error_code error;
   std::filesystem::directory_iterator entry(directory, error);
   for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
     const std::filesystem::path& path = entry->path();
-    if (is_flight_file_name(path.filename().string())) snapshots.push_back(read_flight_file(path.string()));
+    if (!is_flight_file_name(path.filename().string())) continue;
+    try {
+      snapshots.push_back(read_flight_file(path.string()));
+    } catch (const Error& unread) {
+      damaged.push_back(unread);
+    }
   }
   if (error) {
     throw Error(ErrorKind::invalid_argument,
                 fmt::format("cannot read the directory {}: {}", directory, error.message()));
   }
+  if (snapshots.empty() && !damaged.empty()) throw Error(damaged.front());
+  for (const Error& each : damaged) log_warning(fmt::format("{}; it is left out", each.what()));
   if (snapshots.empty()) {
     throw Error(ErrorKind::invalid_argument,
                 fmt::format("{} holds no flight recordings (files rank_<r>.flight)", directory));

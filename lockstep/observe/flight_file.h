@@ -38,7 +38,8 @@ struct FlightCopies {
   ByteView after;
 };
 FlightSnapshot decode_flight(const FlightCopies& copies, const std::string& path);
-// All recordings of a directory, by rank. Error{invalid_argument} if there are none, or of more than one job.
+// All recordings of a directory, by rank. One that cannot be read is left out, with a warning, unless all are such.
+// Error{invalid_argument} if there are none, or of more than one job.
 std::vector<FlightSnapshot> read_flight_directory(const std::string& directory);
 
 }  // namespace lockstep

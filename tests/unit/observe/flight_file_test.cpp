@@ -11,6 +11,7 @@
 
 #include "lockstep/observe/flight_recorder.h"
 #include "lockstep/observe/process_recorder.h"
+#include "tests/support/captured_log.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_directory.h"
 
@@ -164,6 +165,12 @@ TEST_CASE("a directory holds the recordings of one job") {
   CHECK(both[1].rank == 1);
   record_barriers(directory / "other.flight", 1, "other");  // no name that a rank gives
   CHECK(read_flight_directory(directory.path()).size() == 2);
+  std::ofstream(directory / flight_file_name(2)) << "no recording";
+  {
+    const testing::CapturedLog log;
+    CHECK(read_flight_directory(directory.path()).size() == 2);
+    log.await(flight_file_name(2) + " is no flight recording, or damaged: 12 bytes are too few; it is left out");
+  }
   record_barriers(directory / flight_file_name(2), 1, "other");
   CHECK_ERROR(error_of([&] { read_flight_directory(directory.path()); }), ErrorKind::invalid_argument, "two jobs",
               "other");

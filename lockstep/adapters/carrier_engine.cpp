@@ -384,7 +384,7 @@ Error CarrierEngine::fail(const Error& error, const Signature& signature, Durati
   const std::vector<std::optional<Word>> words = last_words_.hear(grace);
   const Error why = with_sightings(verdict(*seen, rank(), words, site_.members), words, signature);
   detail.peer = why.detail().peer;
-  say_later({why.kind(), why.what()});  // for who comes late
+  last_words_.say({why.kind(), why.what()}, Deadline::after(kGrace));  // for who comes late
   return Error(why.kind(),
                fmt::format("{} failed on rank {} after {:.3f} s ({}): {}", describe(signature), rank(),
                            seconds(elapsed), to_string(why.kind()), why.what()),

@@ -281,6 +281,7 @@ void meet_others(const JoinPlan& plan, const Member& me, const std::shared_ptr<S
       membership.watch->end(deadline);
     } else if (membership.hosted) {
       wait_for_all_introduced(*introductions, me, plan.size, deadline, how);
+      membership.next_will = membership.hosted->next_will();
     }
   }
 }
@@ -336,7 +337,7 @@ void finish_joining(const Membership& membership, Deadline deadline) noexcept {
   } catch (const std::exception&) {  // who does not host the store need not find it any more
   }
   membership.watch->end(deadline);
-  if (membership.hosted) membership.hosted->wait_for_wills(deadline);
+  if (membership.hosted) membership.hosted->wait_for_wills(deadline, membership.next_will);
 }
 
 Error abandon_joining(const Membership& membership, const Error& error) {

@@ -81,6 +81,8 @@ struct Membership {
   std::shared_ptr<Store> store;  // this world's own part of the job's store: keys need no prefix; never null
   // Set on rank 0 if it hosts the store of the others; the store ends with it.
   std::shared_ptr<StoreServer> hosted;
+  // Of the hosted store: those who join have left their last wills with smaller numbers, later ones are of other calls.
+  std::uint64_t next_will = 0;
   std::shared_ptr<PeerWatch> watch;  // sees ranks die until finish_joining()
 };
 

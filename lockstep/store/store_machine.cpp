@@ -77,7 +77,11 @@ bool StoreMachine::is_needed(ConnectionId connection) const {
 StoreReply StoreMachine::leave_will(ConnectionId from, const StoreRequest& request) {
   const WillId id{request.client, request.keys.front()};
   const auto before = wills_.find(id);
-  if (before != wills_.end()) forget_will(before);
+  std::uint64_t number = next_will_;
+  if (before != wills_.end()) {
+    number = before->second.number;
+    forget_will(before);
+  }
   if (request.value.empty()) return succeeded(request, "");
   const auto count = std::ranges::count_if(wills_, [&](const auto& each) { return each.second.connection == from; });
   if (request.value.size() > kMaxWillBytes || static_cast<std::size_t>(count) >= kMaxWillsPerConnection) {
@@ -85,12 +89,15 @@ StoreReply StoreMachine::leave_will(ConnectionId from, const StoreRequest& reque
                   fmt::format("a connection may leave {} last wills of at most {} bytes, the limit",
                               kMaxWillsPerConnection, kMaxWillBytes));
   }
-  wills_[id] = {.connection = from, .value = request.value, .due = {}};
+  next_will_ = std::max(next_will_, number + 1);
+  open_wills_.insert(number);
+  wills_[id] = {.connection = from, .value = request.value, .number = number, .due = {}};
   return succeeded(request, "");
 }
 
 void StoreMachine::forget_will(std::map<WillId, Will>::iterator will) {
   if (will->second.due) by_delay_.erase({*will->second.due, will->first});
+  open_wills_.erase(will->second.number);
   wills_.erase(will);
 }
 
@@ -203,6 +210,7 @@ void StoreMachine::drop(ConnectionId connection, TimePoint now) {
   for (auto& [id, will] : wills_) {
     if (will.connection != connection || will.due) continue;
     will.due = now + kWillDelay;
+    open_wills_.erase(will.number);
     by_delay_.insert({*will.due, id});
   }
   const auto own = by_connection_.find(connection);

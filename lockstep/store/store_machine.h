@@ -47,8 +47,11 @@ class StoreMachine {
   std::size_t waiting() const { return waiters_.size(); }
   // Whether something would be lost with the connection: it waits, or its client has left a last will.
   bool is_needed(ConnectionId connection) const;
-  // Of connections that are open.
-  std::size_t wills() const { return wills_.size() - by_delay_.size(); }
+  // Wills of connections that are open. They are numbered as they come; one that is left again keeps its number.
+  std::size_t wills() const { return open_wills_.size(); }
+  std::uint64_t next_will() const { return next_will_; }
+  // next_will() if there is none.
+  std::uint64_t oldest_will() const { return open_wills_.empty() ? next_will_ : *open_wills_.begin(); }
 
  private:
   using WaiterId = std::uint64_t;
@@ -63,6 +66,7 @@ class StoreMachine {
   struct Will {
     ConnectionId connection = 0;
     Bytes value;
+    std::uint64_t number = 0;
     std::optional<TimePoint> due;  // once its connection is closed
   };
   using WillId = std::pair<std::uint64_t, std::string>;  // client, key
@@ -88,6 +92,8 @@ class StoreMachine {
   std::unordered_map<ConnectionId, std::set<WaiterId>> by_connection_;
 
   std::map<WillId, Will> wills_;
+  std::uint64_t next_will_ = 1;
+  std::set<std::uint64_t> open_wills_;
   std::set<std::pair<TimePoint, WillId>> by_delay_;
 
   AnswerMemory answers_;

@@ -76,9 +76,13 @@ class StoreServer::Loop {
 
   const Listener& listener() const { return listener_; }
 
-  bool wait_for_wills(Deadline deadline) {
+  std::uint64_t next_will() {
+    const std::lock_guard lock(wills_mutex_);
+    return next_will_;
+  }
+  bool wait_for_wills(Deadline deadline, std::uint64_t before) {
     std::unique_lock lock(wills_mutex_);
-    return wait_until(wills_changed_, lock, deadline, [this] { return wills_ == 0; });
+    return wait_until(wills_changed_, lock, deadline, [&] { return oldest_will_ >= std::min(before, next_will_); });
   }
 
  private:
@@ -117,7 +121,8 @@ class StoreServer::Loop {
   RareLog complaints_;  // a port scan must not fill the disk
   std::mutex wills_mutex_;
   std::condition_variable wills_changed_;
-  std::size_t wills_ = 0;  // guarded by wills_mutex_
+  // As the machine has them; guarded by wills_mutex_.
+  std::uint64_t oldest_will_ = 0, next_will_ = 0;
   std::thread thread_;
 };
 
@@ -175,7 +180,8 @@ bool StoreServer::Loop::run_once() {
 
 void StoreServer::Loop::count_wills() {
   const std::lock_guard lock(wills_mutex_);
-  if (std::exchange(wills_, machine_.wills()) != 0 && wills_ == 0) wills_changed_.notify_all();
+  next_will_ = machine_.next_will();
+  if (std::exchange(oldest_will_, machine_.oldest_will()) != oldest_will_) wills_changed_.notify_all();
 }
 
 void StoreServer::Loop::accept_all() {
@@ -317,7 +323,11 @@ StoreServer::~StoreServer() {
   if (!fork_guard_.is_here()) static_cast<void>(loop_.release());
 }
 
-bool StoreServer::wait_for_wills(Deadline deadline) { return loop_->wait_for_wills(deadline); }
+std::uint64_t StoreServer::next_will() { return loop_->next_will(); }
+
+bool StoreServer::wait_for_wills(Deadline deadline, std::uint64_t before) {
+  return loop_->wait_for_wills(deadline, before);
+}
 
 SocketAddress StoreServer::address() const { return loop_->listener().address(); }
 

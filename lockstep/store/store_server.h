@@ -45,8 +45,10 @@ class StoreServer {
   // Closes all connections. Clients that wait get Error{peer_lost}. In a forked child it does nothing.
   ~StoreServer();
 
-  // Blocks until no connected client has a last will any more; false at the deadline.
-  bool wait_for_wills(Deadline deadline);
+  // The number that the next last will gets; one that is left again keeps its number.
+  std::uint64_t next_will();
+  // Blocks until no connected client has a last will of a number below `before` any more; false at the deadline.
+  bool wait_for_wills(Deadline deadline, std::uint64_t before = ~std::uint64_t{0});
 
   SocketAddress address() const;
   std::uint16_t port() const { return address().port(); }

@@ -11,14 +11,14 @@ import secrets
 import selectors
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "launch"))
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "links"))
+for folder in ("group", "launch", "links"):
+    sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", folder))
+from jobs import free_port  # noqa: E402
 from links_test import Namespaces  # noqa: E402
 from processes import Tree, wait_for  # noqa: E402
 
@@ -38,9 +38,7 @@ class Run:
         token = os.path.join(self.folder, "token")
         with open(os.open(token, os.O_CREAT | os.O_WRONLY, 0o600), "w", encoding="ascii") as file:
             file.write(secrets.token_hex(32) + "\n")
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = free_port()
         common = {
             "HOME": self.folder, "TMPDIR": self.folder, "LOCKSTEP_TOKEN_FILE": token, "OMP_NUM_THREADS": "1",
             "WORLD_SIZE": str(RANKS), "MASTER_ADDR": namespaces.addresses[0] if namespaces else "127.0.0.1",

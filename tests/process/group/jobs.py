@@ -1,6 +1,8 @@
 """Ranks of a job that a test starts by hand, and what they print."""
 
+import contextlib
 import os
+import random
 import secrets
 import socket
 import sys
@@ -11,10 +13,17 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from processes import Tree  # noqa: E402
 
 
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+def free_port(count=1):
+    """The first of `count` ports in a row that are free now, below those that the system gives to whoever asks."""
+    while True:
+        first = random.randrange(10_000, 32_000)
+        with contextlib.ExitStack() as listeners:
+            try:
+                for port in range(first, first + count):
+                    listeners.enter_context(socket.socket()).bind(("127.0.0.1", port))
+                return first
+            except OSError:
+                continue
 
 
 class Failure:

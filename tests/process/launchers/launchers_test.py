@@ -13,9 +13,11 @@ import sys
 import tempfile
 import unittest
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "links"))
+for folder in ("links", "group"):
+    sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", folder))
 import links_test  # noqa: E402
 import slurm  # noqa: E402
+from jobs import free_port  # noqa: E402
 
 SKIPPED = 77
 PROGRAM = []
@@ -147,7 +149,9 @@ class Mpich(Mpi):
 
 class Torchrun(Launched):
     def test_a_world_of_two(self):
-        self.launch(TORCHRUN, "--standalone", "--nproc-per-node", "2", "--no-python", *PROGRAM)
+        # Its own store has this port, and Lockstep's the next one.
+        self.launch(TORCHRUN, "--nnodes", "1", "--nproc-per-node", "2", "--rdzv-backend", "c10d",
+                    "--rdzv-endpoint", f"127.0.0.1:{free_port(2)}", "--no-python", *PROGRAM)
         self.expect_world(2)
 
 

@@ -173,12 +173,15 @@ TEST_CASE("a last will is carried out a moment after its connection has closed, 
     CHECK(replies[0].reply.status == StoreStatus::ok);
   }
   CHECK(machine.wills() == 4);
+  CHECK(machine.oldest_will() + 4 == machine.next_will());
   machine.handle(1, will("died", "", 1), kStart);  // withdrawn
   for (ConnectionId connection = 1; connection <= 3; ++connection) machine.drop(connection, kStart);
   CHECK(machine.wills() == 1);
+  CHECK(machine.oldest_will() + 1 == machine.next_will());
   CHECK(machine.next_expiry() == kDue);
-  machine.handle(12, will("died", "of 2", 2), kStart);  // over a new connection
+  machine.handle(12, will("died", "of 2", 2), kStart);  // over a new connection: it is no later one
   CHECK(machine.wills() == 2);
+  CHECK(machine.oldest_will() + 3 == machine.next_will());
   CHECK(machine.handle(5, make(StoreOp::get, {"died"}, 7), kStart).empty());
   CHECK(machine.expire(kDue - 1ns).empty());
   const auto replies = machine.expire(kDue);

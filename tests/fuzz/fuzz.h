@@ -16,25 +16,21 @@
 
 #include "lockstep/base/bytes.h"
 #include "lockstep/base/error.h"
+#include "tests/graphs/dice.h"
 
 namespace lockstep::fuzz {
 
-// SplitMix64 (Steele, Lea, Flood): every seed gives a good sequence.
+// Every seed gives a good sequence.
 class Random {
  public:
-  explicit Random(std::uint64_t seed) : state_(seed) {}
-  std::uint64_t next() {
-    std::uint64_t z = state_ += 0x9e3779b97f4a7c15ULL;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
-    return z ^ (z >> 31);
-  }
+  explicit Random(std::uint64_t seed) : dice_(seed) {}
+  std::uint64_t next() { return dice_.next(); }
   // Below n; 0 for 0.
   std::size_t below(std::size_t n) { return n == 0 ? 0 : static_cast<std::size_t>(next() % n); }
   bool one_in(std::size_t n) { return below(n) == 0; }
 
  private:
-  std::uint64_t state_;
+  testing::Dice dice_;
 };
 
 struct Subject {

@@ -53,7 +53,7 @@ class Rank final : public LinkObserver {
   void run() {
     while (link_.send() || link_.receive()) continue;
   }
-  std::string whereabouts() const { return pulse_.sighting(1).text(); }
+  std::string state_of_peer() const { return pulse_.sighting(1).text(); }
 
   void finish(const OperationPtr& operation, std::exception_ptr error) override {
     if (!error && operation->left_bytes() != 0) throw std::logic_error("done too early");
@@ -119,6 +119,6 @@ TEST_CASE("frames of messages") {
              .parse = [](ByteView bytes) {
                Rank rank(bytes);
                rank.run();
-               rank.whereabouts();
+               rank.state_of_peer();
              }});
 }

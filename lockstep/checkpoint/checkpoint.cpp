@@ -11,7 +11,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
-#include "lockstep/base/machine_memory.h"
+#include "lockstep/base/machine.h"
 
 namespace lockstep {
 namespace {

@@ -13,7 +13,7 @@
 #include "lockstep/collective/slice.h"
 #include "lockstep/collective/staged.h"
 #include "lockstep/observe/process_recorder.h"
-#include "lockstep/transport/process_state.h"
+#include "lockstep/health/process_state.h"
 
 namespace lockstep {
 namespace {
@@ -242,7 +242,7 @@ bool ArenaEngine::advance(Operation& op) {
                     writer_,
                     inputs_,
                     op.deadline,
-                    [&](const Stall& stall) { return explain(op, stall); }};
+                    [&](const WaitFailure& stall) { return explain(op, stall); }};
     run_staged(call);
     finish(op);
   }
@@ -475,7 +475,7 @@ void ArenaEngine::wait(std::uint64_t sequence, Deadline deadline) {
     };
     try {
       arena_->await(
-          any_actionable, waiting_for, [&](const Stall& stall) { return explain(op, stall); }, deadline);
+          any_actionable, waiting_for, [&](const WaitFailure& stall) { return explain(op, stall); }, deadline);
     } catch (const Error& error) {
       note_failure(error);
       throw;
@@ -483,15 +483,15 @@ void ArenaEngine::wait(std::uint64_t sequence, Deadline deadline) {
   }
 }
 
-Error ArenaEngine::explain(const Operation& op, const Stall& stall) const {
+Error ArenaEngine::explain(const Operation& op, const WaitFailure& stall) const {
   ErrorDetail detail;
   detail.rank = rank();
   detail.peer = stall.peer;
   detail.operation = to_string(op.collective.kind);
   detail.sequence = op.signature.sequence;
   detail.elapsed_seconds = stall.elapsed_seconds;
-  if (stall.cause == Stall::Cause::left || stall.cause == Stall::Cause::died) {
-    std::string text = describe_departure(arena_->peer_name(stall.peer), stall.cause == Stall::Cause::left,
+  if (stall.cause == WaitFailure::Cause::left || stall.cause == WaitFailure::Cause::died) {
+    std::string text = describe_departure(arena_->peer_name(stall.peer), stall.cause == WaitFailure::Cause::left,
                                           arena_->peer_name(rank()), op.signature);
     const std::string failure = side_of(stall.peer, op.signature.sequence).account.failure;
     if (!failure.empty()) text += fmt::format("; before that, {} failed in {}", arena_->peer_name(stall.peer), failure);
@@ -500,7 +500,7 @@ Error ArenaEngine::explain(const Operation& op, const Stall& stall) const {
   std::string missing;
   for (const int peer : stall.missing) missing += (missing.empty() ? "" : "; ") + last_seen(peer);
   if (!stall.missing.empty() && detail.peer < 0) detail.peer = stall.missing.front();
-  if (stall.cause == Stall::Cause::none) {
+  if (stall.cause == WaitFailure::Cause::none) {
     return Error(ErrorKind::timeout,
                  fmt::format("{} has waited {:.0f} s for: {}", describe(op.signature), stall.elapsed_seconds, missing),
                  detail);

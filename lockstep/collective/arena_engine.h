@@ -92,7 +92,7 @@ class ArenaEngine final : public Engine {
   // Tells the other ranks, unless they know, and the flight recording of all unfinished collectives.
   void note_failure(const Error& error);
 
-  Error explain(const Operation& operation, const Stall& stall) const;
+  Error explain(const Operation& operation, const WaitFailure& stall) const;
   // "rank 2 (host b, pid 71), alive, last in barrier #41, left it 3.2 s ago"
   std::string last_seen(int peer) const;
 

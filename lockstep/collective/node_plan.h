@@ -1,7 +1,7 @@
 // The chunk plan of large collectives in two levels, within nodes and between them; see chunk_plan.h. Pure.
 #pragma once
 
-#include "lockstep/collective/chunk_plan.h"
+#include "lockstep/collective/link_plan.h"
 
 namespace lockstep {
 

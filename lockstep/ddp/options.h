@@ -14,7 +14,7 @@ namespace lockstep {
 enum class Bucketing { on, off };  // off: every parameter is reduced by itself, as soon as its gradient is there
 
 // How the ranks' gradients are averaged. ranks: each rank counts the same, as in PyTorch, which is right if all have as
-// many samples. samples: a forward counts as much as it has samples (Replica::set_weight), so that unequal batches give
+// many samples. samples: a forward counts as much as it has samples (DdpBase::set_weight), so that unequal batches give
 // the gradient that one process would have had for all of them.
 enum class Weighting { ranks, samples };
 

@@ -25,11 +25,11 @@
 #include <vector>
 
 #include "lockstep/base/deadline.h"
-#include "lockstep/base/wait_reports.h"
+#include "lockstep/health/wait_reports.h"
 #include "lockstep/collective/collective.h"
 #include "lockstep/collective/engine.h"
 #include "lockstep/group/work.h"
-#include "lockstep/messages/transfer.h"
+#include "lockstep/messages/request.h"
 #include "lockstep/transport/mesh.h"
 #include "lockstep/transport/tcp_mesh.h"
 

@@ -123,12 +123,12 @@ bool MessageLink::next_frame() {
     controls_.push_back({{.kind = FrameKind::credit, .bytes = std::exchange(credit_owed_bytes_, 0)}, {}});
   }
   if (controls_.empty() && std::exchange(owes_answer_, false)) {
-    const Bytes answer = observer_.answer_pulse();
+    const Bytes answer = observer_.answer_heartbeat();
     controls_.push_back({{.kind = FrameKind::answer, .following_bytes = answer.size()}, answer});
   }
   while (controls_.empty() && !unsent_.empty()) {
     if (next_eager_frame()) return true;
-    if (announced_.size() >= kMaxAnnounced) break;
+    if (announced_.size() >= kMaxPendingRts) break;
     const OperationPtr send = std::move(unsent_.front());
     unsent_.pop_front();
     send->announced = true;
@@ -281,7 +281,7 @@ void MessageLink::read_control() {
         ++announcements_;
         return accept(receive, {Arrived::Where::announced, peer_, header_.tag, header_.bytes, header_.id, {}, nullptr});
       }
-      if (announcements_ >= kMaxAnnounced) throw corrupt("more announcements than were agreed on");
+      if (announcements_ >= kMaxPendingRts) throw corrupt("more announcements than were agreed on");
       ++announcements_;
       return matcher_.add(
           Arrived{Arrived::Where::announced, peer_, header_.tag, header_.bytes, header_.id, {}, nullptr});
@@ -334,7 +334,7 @@ void MessageLink::end_received_frame() {
 
 void MessageLink::read_answer() {
   const ByteView answer(reinterpret_cast<const char*>(body_.data()), body_.size());
-  if (!observer_.take_pulse(peer_, answer)) throw corrupt("a malformed sign of life");
+  if (!observer_.take_heartbeat(peer_, answer)) throw corrupt("a malformed sign of life");
 }
 
 void MessageLink::end_unexpected() {

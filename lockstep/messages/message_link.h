@@ -1,5 +1,5 @@
 // A MessageLink is the messages between this rank and one other: frames over their stream of a Mesh, in both
-// directions. Switchboard -> MessageLink -> Mesh. One thread at a time; never blocks.
+// directions. ProgressEngine -> MessageLink -> Mesh. One thread at a time; never blocks.
 #pragma once
 
 #include <cstddef>
@@ -28,8 +28,8 @@ class LinkObserver {
   // A receive whose message was withdrawn is to be matched anew.
   virtual void match_receive(const OperationPtr& receive) = 0;
   // A peer's question for a sign of life, and its answer to one; false if that is malformed.
-  virtual Bytes answer_pulse() = 0;
-  virtual bool take_pulse(int peer, ByteView answer) = 0;
+  virtual Bytes answer_heartbeat() = 0;
+  virtual bool take_heartbeat(int peer, ByteView answer) = 0;
 };
 
 class MessageLink {

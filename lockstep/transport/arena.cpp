@@ -13,11 +13,11 @@
 #include "lockstep/base/checked.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
-#include "lockstep/base/machine_memory.h"
+#include "lockstep/base/machine.h"
 #include "lockstep/transport/byte_rings.h"
 #include "lockstep/transport/futex.h"
-#include "lockstep/transport/process_state.h"
-#include "lockstep/transport/spread.h"
+#include "lockstep/health/process_state.h"
+#include "lockstep/transport/cpu_placement.h"
 
 namespace lockstep {
 namespace {
@@ -89,7 +89,7 @@ void format_arena(const Mapping& mapping, int ranks, std::size_t segment_bytes, 
   header->magic = arena::kMagic;
 }
 
-Arena::Arena(std::shared_ptr<Mapping> mapping, int rank, std::vector<ArenaPeer> peers, std::string_view kind)
+Arena::Arena(std::shared_ptr<Mapping> mapping, int rank, std::vector<LocalPeer> peers, std::string_view kind)
     : mapping_(std::move(mapping)),
       rank_(rank),
       size_(static_cast<int>(peers.size())),
@@ -122,7 +122,7 @@ std::optional<std::size_t> Arena::offset_of(const std::byte* data, std::size_t b
   return offset;
 }
 
-std::byte* Arena::message_rings() const { return mapping_->data() + message_rings_offset(size_); }
+std::byte* Arena::rings() const { return mapping_->data() + message_rings_offset(size_); }
 
 void Arena::ring() const {
   // Pairs with the fence in await_slowly(): either the sleeper sees our word, or we see that it sleeps.
@@ -135,19 +135,19 @@ void Arena::ring() const {
   }
 }
 
-std::optional<Stall> Arena::lost_peer(const std::function<bool(int)>& waiting_for) const {
+std::optional<WaitFailure> Arena::lost_peer(const std::function<bool(int)>& waiting_for) const {
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;
     const bool left = control(peer).state.load(std::memory_order_acquire) == RankState::left;
     const bool dead = peers_[static_cast<std::size_t>(peer)].process.has_ended();
     // A peer may write its word and end between the look at the word and the look at its state.
-    if ((left || dead) && waiting_for(peer)) return Stall{left ? Stall::Cause::left : Stall::Cause::died, peer, {}, 0};
+    if ((left || dead) && waiting_for(peer)) return WaitFailure{left ? WaitFailure::Cause::left : WaitFailure::Cause::died, peer, {}, 0};
   }
   return std::nullopt;
 }
 
-Stall Arena::stall_so_far(Stall::Cause cause, const std::function<bool(int)>& waiting_for, Duration waited) const {
-  Stall stall;
+WaitFailure Arena::stall_so_far(WaitFailure::Cause cause, const std::function<bool(int)>& waiting_for, Duration waited) const {
+  WaitFailure stall;
   stall.cause = cause;
   stall.elapsed_seconds = seconds(waited);
   for (int peer = 0; peer < size_; ++peer) {
@@ -193,7 +193,7 @@ void Arena::leave_shared_core(const std::function<bool(int)>& waiting_for) const
 }
 
 void Arena::await_slowly(const std::function<bool()>& ready, const std::function<bool(int)>& waiting_for,
-                         const std::function<Error(const Stall&)>& explain, Deadline deadline) const {
+                         const std::function<Error(const WaitFailure&)>& explain, Deadline deadline) const {
   leave_shared_core(waiting_for);
   const TimePoint start = steady_clock().now();
   TimePoint now = start;
@@ -209,7 +209,7 @@ void Arena::await_slowly(const std::function<bool()>& ready, const std::function
   for (;;) {
     if (now >= look) look = warn_of_stopped(waiting_for, now - start) ? TimePoint::max() : now + kStoppedPeriod;
     if (reports.is_due(now - start)) {
-      log_warning(explain(stall_so_far(Stall::Cause::none, waiting_for, now - start)).what());
+      log_warning(explain(stall_so_far(WaitFailure::Cause::none, waiting_for, now - start)).what());
     }
     if (auto stall = lost_peer(waiting_for)) {
       stall->elapsed_seconds = seconds(steady_clock().now() - start);
@@ -227,7 +227,7 @@ void Arena::await_slowly(const std::function<bool()>& ready, const std::function
     if (done || ready()) return;
     check_abort();
     if (deadline.expired(now)) {
-      stop(explain(stall_so_far(Stall::Cause::deadline, waiting_for, now - start)));
+      stop(explain(stall_so_far(WaitFailure::Cause::deadline, waiting_for, now - start)));
     }
   }
 }
@@ -244,7 +244,7 @@ std::vector<std::unique_ptr<Arena>> make_local_arenas(int ranks, const ArenaOpti
   format_arena(*mapping, ranks, segment, options.generation, std::random_device{}());
   std::vector<std::unique_ptr<Arena>> arenas;
   for (int rank = 0; rank < ranks; ++rank) {
-    std::vector<ArenaPeer> peers(static_cast<std::size_t>(ranks));
+    std::vector<LocalPeer> peers(static_cast<std::size_t>(ranks));
     for (int peer = 0; peer < ranks; ++peer)
       peers[static_cast<std::size_t>(peer)].name = "rank " + std::to_string(peer);
     arenas.push_back(std::make_unique<Arena>(mapping, rank, std::move(peers), "in-process"));

@@ -16,8 +16,8 @@
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/fork_guard.h"
-#include "lockstep/base/process_watch.h"
-#include "lockstep/base/wait_reports.h"
+#include "lockstep/health/process_watch.h"
+#include "lockstep/health/wait_reports.h"
 #include "lockstep/transport/abort_record.h"
 #include "lockstep/transport/arena_heap.h"
 #include "lockstep/transport/arena_layout.h"
@@ -32,14 +32,14 @@ struct ArenaOptions {
 };
 
 // A peer as messages name it and, where it is another process, as it is watched.
-struct ArenaPeer {
+struct LocalPeer {
   std::string name = {};      // "rank 1 (host n1, pid 811)"
   ProcessWatch process = {};  // of nobody for threads of this process
   int pid = 0;                // 0: a thread of this process
 };
 
 // Why a wait ends without success.
-struct Stall {
+struct WaitFailure {
   enum class Cause { deadline, died, left, none } cause = Cause::deadline;  // none: it goes on
   int peer = -1;                                                            // who died or left
   std::vector<int> missing;    // for whom the wait was, at a deadline or so far
@@ -54,7 +54,7 @@ class Arena {
 
  public:
   // The memory is laid out already; marks this rank as joined.
-  Arena(std::shared_ptr<Mapping> mapping, int rank, std::vector<ArenaPeer> peers, std::string_view kind);
+  Arena(std::shared_ptr<Mapping> mapping, int rank, std::vector<LocalPeer> peers, std::string_view kind);
   // Marks this rank as having left, so that a peer that still waits for it is told. In a forked child, which has no
   // such memory, it does nothing.
   ~Arena();
@@ -82,7 +82,7 @@ class Arena {
   std::optional<std::size_t> offset_of(const std::byte* data, std::size_t bytes) const;
 
   // What a mesh over this arena's message rings needs; see make_arena_mesh().
-  std::byte* message_rings() const;
+  std::byte* rings() const;
   const std::shared_ptr<Mapping>& mapping() const { return mapping_; }
   int peer_pid(int rank) const { return peers_[static_cast<std::size_t>(rank)].pid; }
   const ProcessWatch& peer_process(int rank) const { return peers_[static_cast<std::size_t>(rank)].process; }
@@ -118,19 +118,19 @@ class Arena {
   bool spin(Ready&& ready, WaitingFor&& waiting_for) const;
   // Called when this rank begins to wait in earnest.
   void leave_shared_core(const std::function<bool(int)>& waiting_for) const;
-  std::optional<Stall> lost_peer(const std::function<bool(int)>& waiting_for) const;
-  Stall stall_so_far(Stall::Cause cause, const std::function<bool(int)>& waiting_for, Duration waited) const;
+  std::optional<WaitFailure> lost_peer(const std::function<bool(int)>& waiting_for) const;
+  WaitFailure stall_so_far(WaitFailure::Cause cause, const std::function<bool(int)>& waiting_for, Duration waited) const;
   // Whether it has warned of a peer that is stopped.
   bool warn_of_stopped(const std::function<bool(int)>& waiting_for, Duration waited) const;
   void await_slowly(const std::function<bool()>& ready, const std::function<bool(int)>& waiting_for,
-                    const std::function<Error(const Stall&)>& explain, Deadline deadline) const;
+                    const std::function<Error(const WaitFailure&)>& explain, Deadline deadline) const;
 
   const ForkGuard fork_guard_;
   std::shared_ptr<Mapping> mapping_;
   const int rank_;
   const int size_;
   const std::string kind_;
-  std::vector<ArenaPeer> peers_;
+  std::vector<LocalPeer> peers_;
   arena::ArenaHeader* header_;
   arena::RankControl* controls_;
   arena::Slot* slots_;

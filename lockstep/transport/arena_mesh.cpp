@@ -11,7 +11,7 @@
 #include "lockstep/transport/abort_record.h"
 #include "lockstep/transport/byte_rings.h"
 #include "lockstep/transport/futex.h"
-#include "lockstep/transport/process_state.h"
+#include "lockstep/health/process_state.h"
 
 namespace lockstep {
 namespace {
@@ -27,7 +27,7 @@ enum class Life : std::uint8_t { alive, dead, buried };
 
 class ArenaMesh final : public Mesh {
  public:
-  ArenaMesh(std::shared_ptr<const void> keep_alive, std::byte* region, int rank, std::vector<ArenaPeer> peers);
+  ArenaMesh(std::shared_ptr<const void> keep_alive, std::byte* region, int rank, std::vector<LocalPeer> peers);
   ~ArenaMesh() override;
 
   int rank() const override { return rank_; }
@@ -61,7 +61,7 @@ class ArenaMesh final : public Mesh {
   const ForkGuard fork_guard_;
   const std::shared_ptr<const void> keep_alive_;
   const int rank_;
-  const std::vector<ArenaPeer> peers_;
+  const std::vector<LocalPeer> peers_;
   const ByteRings rings_;
   std::vector<Life> lives_;
   std::vector<pollfd> watched_;  // by rank
@@ -69,13 +69,13 @@ class ArenaMesh final : public Mesh {
   std::atomic<bool> is_woken_{false};
 };
 
-ArenaMesh::ArenaMesh(std::shared_ptr<const void> keep_alive, std::byte* region, int rank, std::vector<ArenaPeer> peers)
+ArenaMesh::ArenaMesh(std::shared_ptr<const void> keep_alive, std::byte* region, int rank, std::vector<LocalPeer> peers)
     : keep_alive_(std::move(keep_alive)),
       rank_(rank),
       peers_(std::move(peers)),
       rings_(region, size()),
       lives_(peers_.size(), Life::alive) {
-  for (const ArenaPeer& each : peers_) watched_.push_back({each.process.fd(), POLLIN, 0});
+  for (const LocalPeer& each : peers_) watched_.push_back({each.process.fd(), POLLIN, 0});
 }
 
 ArenaMesh::~ArenaMesh() {
@@ -209,16 +209,16 @@ Error ArenaMesh::lost(int rank) const {
 }  // namespace
 
 std::unique_ptr<Mesh> make_arena_mesh(std::shared_ptr<const void> keep_alive, std::byte* region, int rank,
-                                      std::vector<ArenaPeer> peers) {
+                                      std::vector<LocalPeer> peers) {
   return std::make_unique<ArenaMesh>(std::move(keep_alive), region, rank, std::move(peers));
 }
 
 std::unique_ptr<Mesh> make_arena_mesh(const Arena& arena) {
-  std::vector<ArenaPeer> peers;
+  std::vector<LocalPeer> peers;
   for (int peer = 0; peer < arena.size(); ++peer) {
     peers.push_back({arena.peer_name(peer), arena.peer_process(peer).duplicate(), arena.peer_pid(peer)});
   }
-  return make_arena_mesh(arena.mapping(), arena.message_rings(), arena.rank(), std::move(peers));
+  return make_arena_mesh(arena.mapping(), arena.rings(), arena.rank(), std::move(peers));
 }
 
 }  // namespace lockstep

@@ -17,7 +17,7 @@ namespace lockstep {
 // `region` holds ByteRings: shared, zeroed when nobody has used it, aligned to pages and lives as long as `keep_alive`.
 // Each rank of peers.size() makes one mesh of it, once.
 std::unique_ptr<Mesh> make_arena_mesh(std::shared_ptr<const void> keep_alive, std::byte* region, int rank,
-                                      std::vector<ArenaPeer> peers);
+                                      std::vector<LocalPeer> peers);
 
 // Over the rings of an arena, which may end before the mesh does. To be called at most once for each Arena.
 std::unique_ptr<Mesh> make_arena_mesh(const Arena& arena);

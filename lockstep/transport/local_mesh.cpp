@@ -164,7 +164,7 @@ class LocalMesh final : public Mesh {
 
 }  // namespace
 
-std::vector<std::unique_ptr<Mesh>> make_local_meshes(int size, std::size_t ring_bytes) {
+std::vector<std::unique_ptr<Mesh>> make_arena_meshes(int size, std::size_t ring_bytes) {
   const auto network = std::make_shared<Network>(size, ring_bytes);
   std::vector<std::unique_ptr<Mesh>> meshes;
   for (int rank = 0; rank < size; ++rank) meshes.push_back(std::make_unique<LocalMesh>(network, rank));

@@ -11,6 +11,6 @@
 namespace lockstep {
 
 // One Mesh a rank. A stream holds at most `ring_bytes` bytes that were sent and not yet received.
-std::vector<std::unique_ptr<Mesh>> make_local_meshes(int size, std::size_t ring_bytes = std::size_t{64} << 10);
+std::vector<std::unique_ptr<Mesh>> make_arena_meshes(int size, std::size_t ring_bytes = std::size_t{64} << 10);
 
 }  // namespace lockstep

@@ -13,10 +13,10 @@
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/private_fd.h"
-#include "lockstep/base/wait_reports.h"
+#include "lockstep/health/wait_reports.h"
 #include "lockstep/transport/abort_record.h"
-#include "lockstep/transport/invitation.h"
-#include "lockstep/transport/process_state.h"
+#include "lockstep/transport/arena_handle.h"
+#include "lockstep/health/process_state.h"
 
 namespace lockstep {
 namespace {
@@ -48,8 +48,8 @@ Error cannot_map(const SharedArenaSpec& spec, int who, const std::string& report
 }
 
 // Of those that have ended it says nothing: they may have left because of what the store still tells.
-std::vector<ArenaPeer> watch(const SharedArenaSpec& spec) {
-  std::vector<ArenaPeer> peers(spec.members.size());
+std::vector<LocalPeer> watch(const SharedArenaSpec& spec) {
+  std::vector<LocalPeer> peers(spec.members.size());
   for (std::size_t i = 0; i < peers.size(); ++i) {
     peers[i].name = spec.members[i].name;
     peers[i].pid = spec.members[i].pid;
@@ -112,7 +112,7 @@ void tell(const SharedArenaSpec& spec, Duration waited, int who) {
 }
 
 // What the first member has put into the store.
-std::string await_invitation(const SharedArenaSpec& spec, const ArenaPeer& creator, Store& store, Deadline deadline) {
+std::string await_invitation(const SharedArenaSpec& spec, const LocalPeer& creator, Store& store, Deadline deadline) {
   for (LongWait long_wait;;) {
     // Looked at first: what it put there before it died still says why.
     const bool dead = creator.process.has_ended();
@@ -138,7 +138,7 @@ void check_deaths(const SharedArenaSpec& spec, const std::string& text) {
   throw died(spec, checked_rank(who, static_cast<int>(spec.members.size()), origin));
 }
 
-Mapping attach_or_report(const SharedArenaSpec& spec, const ArenaPeer& creator, Store& store, Deadline deadline) {
+Mapping attach_or_report(const SharedArenaSpec& spec, const LocalPeer& creator, Store& store, Deadline deadline) {
   const std::string text = await_invitation(spec, creator, store, deadline);
   check_deaths(spec, text);
   if (!text.empty() && text.front() == kFailed) {
@@ -146,7 +146,7 @@ Mapping attach_or_report(const SharedArenaSpec& spec, const ArenaPeer& creator, 
   }
   std::string report;
   try {
-    Mapping mapping = attach(spec, parse_invitation(text, spec.members[0].pid));
+    Mapping mapping = attach(spec, parse_arena_handle(text, spec.members[0].pid));
     store.set(report_key(spec, spec.rank), "", deadline);
     return mapping;
   } catch (const Error& error) {
@@ -183,7 +183,7 @@ Error why_died(const SharedArenaSpec& spec, int peer, Store& store, Deadline dea
 
 // The first member joins the arena only when it knows that all others can, so that no member believes in a group that
 // another one has given up.
-void await_reports(const SharedArenaSpec& spec, const std::vector<ArenaPeer>& peers, const Mapping& mapping,
+void await_reports(const SharedArenaSpec& spec, const std::vector<LocalPeer>& peers, const Mapping& mapping,
                    Store& store, Deadline deadline) {
   std::vector<std::string> missing;
   const auto is_missing = [&](int rank) { return std::ranges::find(missing, report_key(spec, rank)) != missing.end(); };
@@ -230,7 +230,7 @@ void tell_death(const SharedArenaSpec& spec, int who, Store& store) {
 }  // namespace
 
 std::unique_ptr<Arena> make_shared_arena(const SharedArenaSpec& spec, Store& store, Deadline deadline) {
-  std::vector<ArenaPeer> peers;
+  std::vector<LocalPeer> peers;
   std::shared_ptr<Mapping> mapping;
   if (spec.rank == 0) {
     try {
@@ -256,13 +256,13 @@ std::unique_ptr<Arena> make_shared_arena(const SharedArenaSpec& spec, Store& sto
     }
     return true;
   };
-  const auto explain = [&](const Stall& stall) {
+  const auto explain = [&](const WaitFailure& stall) {
     ErrorDetail detail;
     detail.rank = spec.rank;
     detail.peer = stall.peer;
     std::string who;
     for (const int peer : stall.missing) who += (who.empty() ? "" : ", ") + made->peer_name(peer);
-    if (stall.cause == Stall::Cause::deadline) {
+    if (stall.cause == WaitFailure::Cause::deadline) {
       return Error(ErrorKind::timeout, fmt::format("shared memory of group {}: not mapped by {}", spec.name, who),
                    detail);
     }

@@ -21,8 +21,8 @@ inline std::shared_ptr<std::byte> make_ring_region(int size) {
   return {static_cast<std::byte*>(memory), [bytes](std::byte* region) { ::munmap(region, bytes); }};
 }
 
-inline std::vector<ArenaPeer> name_peers(int size) {
-  std::vector<ArenaPeer> peers(static_cast<std::size_t>(size));
+inline std::vector<LocalPeer> name_peers(int size) {
+  std::vector<LocalPeer> peers(static_cast<std::size_t>(size));
   for (int rank = 0; rank < size; ++rank) peers[static_cast<std::size_t>(rank)].name = "rank " + std::to_string(rank);
   return peers;
 }

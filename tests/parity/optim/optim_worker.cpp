@@ -24,7 +24,7 @@
 #include "lockstep/launch/spawn.h"
 #include "lockstep/optim/clip_gradients.h"
 #include "lockstep/optim/model_averager.h"
-#include "lockstep/optim/post_local_sgd.h"
+#include "lockstep/ddp/hooks/post_local_sgd.h"
 #include "lockstep/optim/post_local_sgd_optimizer.h"
 #include "lockstep/optim/zero_redundancy_optimizer.h"
 #include "tests/parity/support.h"

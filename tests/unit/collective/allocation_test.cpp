@@ -147,7 +147,7 @@ TEST_CASE("collectives over links take nothing from the heap") {
     for (const std::uint64_t count : kCounts) {
       CAPTURE(ranks);
       CAPTURE(count);
-      CHECK(allocations_when_warm(over_links(make_local_meshes(ranks), Topology(ranks)), count) == 0);
+      CHECK(allocations_when_warm(over_links(make_arena_meshes(ranks), Topology(ranks)), count) == 0);
       CHECK(allocations_when_warm(over_links(make_tcp_meshes(ranks), Topology(ranks)), count) == 0);
     }
   }

@@ -24,7 +24,7 @@ struct MeshKind {
   std::vector<std::unique_ptr<Mesh>> (*make)(int size);
 };
 inline const MeshKind kMeshKinds[] = {
-    {"in-process", [](int size) { return make_local_meshes(size, 5000); }},
+    {"in-process", [](int size) { return make_arena_meshes(size, 5000); }},
     {"tcp", [](int size) { return make_tcp_meshes(size); }},
     {"shared memory", [](int size) { return make_arena_meshes(size); }},
 };

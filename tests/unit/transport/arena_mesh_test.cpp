@@ -50,7 +50,7 @@ void receive_all(Mesh& mesh, int peer, MutableByteSpan data) {
   }
 }
 
-std::vector<ArenaPeer> watch_peer(int peer, pid_t pid) {
+std::vector<LocalPeer> watch_peer(int peer, pid_t pid) {
   auto peers = name_peers(2);
   peers[static_cast<std::size_t>(peer)].process = ProcessWatch(pid);
   return peers;
@@ -126,7 +126,7 @@ TEST_CASE("an arena has rings for a mesh, which outlives it and disturbs nothing
   auto arenas = make_local_arenas(3, {.segment_bytes = std::size_t{8} << 20});
   std::vector<std::unique_ptr<Mesh>> meshes;
   for (const auto& arena : arenas) {
-    CHECK(arena->message_rings() + ByteRings::region_bytes(3) <= arena->segment(0));
+    CHECK(arena->rings() + ByteRings::region_bytes(3) <= arena->segment(0));
     meshes.push_back(make_arena_mesh(*arena));
   }
   std::memset(arenas[0]->segment(0), 0x77, 4096);

@@ -30,7 +30,7 @@ struct Kind {
   Meshes (*make)(int size);
 };
 const Kind kKinds[] = {
-    {"in-process", [](int size) { return make_local_meshes(size, 1000); }},
+    {"in-process", [](int size) { return make_arena_meshes(size, 1000); }},
     {"tcp", [](int size) { return make_tcp_meshes(size); }},
     {"tcp without checksums", [](int size) { return make_tcp_meshes(size, 2, 0, Checksums::off); }},
     {"tcp over three connections", [](int size) { return make_tcp_meshes(size, 3); }},

@@ -18,13 +18,13 @@
 #include <thread>
 #include <vector>
 
-#include "lockstep/base/process_watch.h"
+#include "lockstep/health/process_watch.h"
 #include "lockstep/net/token.h"
 #include "lockstep/store/memory_store.h"
 #include "lockstep/store/store_server.h"
 #include "lockstep/store/tcp_store.h"
 #include "lockstep/transport/abort_record.h"
-#include "lockstep/transport/invitation.h"
+#include "lockstep/transport/arena_handle.h"
 #include "lockstep/transport/mapping.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/forked_child.h"

@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/error.h"
-#include "lockstep/observe/flight_account.h"
 #include "lockstep/observe/flight_file.h"
+#include "lockstep/observe/flight_report.h"
 
 namespace lockstep::tools {
 namespace {
@@ -35,11 +35,11 @@ json json_of(const FlightRecord& record, const FlightNames& names) {
   return object;
 }
 
-json json_of(const GroupAccount& group, const FlightNames& names) {
+json json_of(const GroupReport& group, const FlightNames& names) {
   json object{{"name", group.name}, {"size", group.size}, {"differ", group.differ}, {"ranks", json::array()}};
-  for (const FlightStanding& standing : group.standings) {
-    json rank{{"rank", standing.rank}, {"queued", standing.queued}};
-    if (standing.last) rank["last"] = json_of(*standing.last, names);
+  for (const FlightStatus& status : group.statuses) {
+    json rank{{"rank", status.rank}, {"queued", status.queued}};
+    if (status.last) rank["last"] = json_of(*status.last, names);
     object["ranks"].push_back(std::move(rank));
   }
   for (const auto& [rank, record] : group.mismatch) {
@@ -72,7 +72,7 @@ void print_json(const std::vector<FlightSnapshot>& snapshots, std::size_t last_o
   for (const FlightSnapshot& snapshot : snapshots) {
     document["ranks"].push_back(json_of(snapshot, names, last_operations));
   }
-  for (const GroupAccount& group : account_of(snapshots)) document["groups"].push_back(json_of(group, names));
+  for (const GroupReport& group : report_of(snapshots)) document["groups"].push_back(json_of(group, names));
   std::puts(document.dump(2, ' ', false, json::error_handler_t::replace).c_str());
 }
 
@@ -84,7 +84,7 @@ int trace_command(const TraceOptions& options) {
     if (options.json) {
       print_json(snapshots, options.last_operations);
     } else {
-      for (const std::string& line : tell(snapshots, options.last_operations)) std::puts(line.c_str());
+      for (const std::string& line : report_lines(snapshots, options.last_operations)) std::puts(line.c_str());
     }
     return EXIT_SUCCESS;
   } catch (const Error& error) {

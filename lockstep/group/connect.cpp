@@ -1,7 +1,6 @@
 #include "lockstep/group/connect.h"
 
 #include <algorithm>
-#include <array>
 #include <string_view>
 #include <utility>
 
@@ -12,7 +11,7 @@
 #include "lockstep/base/hash.h"
 #include "lockstep/base/last_word.h"
 #include "lockstep/base/log.h"
-#include "lockstep/base/stopped_time.h"
+#include "lockstep/base/suspended_time.h"
 #include "lockstep/collective/arena_engine.h"
 #include "lockstep/collective/link_engine.h"
 #include "lockstep/observe/process_recorder.h"
@@ -208,16 +207,15 @@ ProcessGroup told(ProcessGroup group, const Membership& membership, const std::s
 }  // namespace
 
 GroupOptions with_environment(GroupOptions options) {
-  static constexpr std::array<std::string_view, 3> kNames{"automatic", "shared_memory", "tcp"};
-  static constexpr std::array kTransports{Transport::automatic, Transport::shared_memory, Transport::tcp};
-  static constexpr std::array<std::string_view, 2> kSwitch{"on", "off"};
-  static constexpr std::array kChecksums{Checksums::on, Checksums::off};
   const EnvironmentReader reader;
-  const auto transport = reader.choice("LOCKSTEP_TRANSPORT", kNames);
-  if (transport && options.transport == Transport::automatic) options.transport = kTransports[*transport];
-  options.connections = reader.number("LOCKSTEP_CONNECTIONS", 1, kMaxConnections).value_or(options.connections);
-  const auto checksums = reader.choice("LOCKSTEP_CHECKSUMS", kSwitch);
-  if (checksums) options.checksums = kChecksums[*checksums];
+  const auto transport = reader.choice("LOCKSTEP_TRANSPORT");
+  if (transport && options.transport == Transport::automatic) {
+    if (transport == "shared_memory") options.transport = Transport::shared_memory;
+    if (transport == "tcp") options.transport = Transport::tcp;
+  }
+  options.connections = reader.number("LOCKSTEP_CONNECTIONS").value_or(options.connections);
+  const auto checksums = reader.choice("LOCKSTEP_CHECKSUMS");
+  if (checksums) options.checksums = checksums == "on" ? Checksums::on : Checksums::off;
   return options;
 }
 
@@ -284,7 +282,7 @@ ProcessGroup connect_ranks(const Membership& membership, const std::string& name
 ProcessGroup connect_group(const Membership& membership, const std::string& name, const GroupOptions& wanted,
                            Deadline deadline) {
   process_recorder({.rank = membership.rank, .world_size = membership.size, .job_id = membership.job_id});
-  if (membership.size > 1) notice_stops();
+  if (membership.size > 1) detect_suspension();
   GroupOptions options = wanted;
   options.backend = choose_backend(wanted.backend);
   if (membership.watch == nullptr || membership.watch->is_over()) {

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/machine_memory.h"
+#include "lockstep/base/machine.h"
 #include "lockstep/group/believed.h"
 #include "lockstep/group/tensor_segments.h"
 #include "lockstep/group/told_shape.h"

@@ -4,7 +4,7 @@
 
 #include "lockstep/base/format.h"
 #include "lockstep/base/last_word.h"
-#include "lockstep/rendezvous/claim.h"
+#include "lockstep/rendezvous/registration_record.h"
 
 namespace lockstep {
 namespace {

@@ -13,7 +13,7 @@
 #include "lockstep/base/checked.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
-#include "lockstep/base/machine_memory.h"
+#include "lockstep/base/machine.h"
 #include "lockstep/transport/byte_rings.h"
 #include "lockstep/transport/futex.h"
 #include "lockstep/transport/process_state.h"

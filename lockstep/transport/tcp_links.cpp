@@ -43,9 +43,9 @@ void set_tcp_option(int fd, int option, int value) {
 constexpr std::uint64_t kControl = 0;
 constexpr int kNumberBits = 32;
 constexpr std::uint64_t kUnchecked = std::uint64_t{1} << 63;
-std::uint64_t number_of(const Claims& claims) { return claims.number & ((std::uint64_t{1} << kNumberBits) - 1); }
-std::uint64_t for_data_of(const Claims& claims) { return (claims.number & ~kUnchecked) >> kNumberBits; }
-Checksums checksums_of(const Claims& claims) {
+std::uint64_t number_of(const PeerIdentity& claims) { return claims.number & ((std::uint64_t{1} << kNumberBits) - 1); }
+std::uint64_t for_data_of(const PeerIdentity& claims) { return (claims.number & ~kUnchecked) >> kNumberBits; }
+Checksums checksums_of(const PeerIdentity& claims) {
   return (claims.number & kUnchecked) == 0 ? Checksums::on : Checksums::off;
 }
 
@@ -62,7 +62,7 @@ class Connector {
   Connector(const TcpMeshSettings& settings, Store& store, Deadline deadline)
       : settings_(settings), store_(store), deadline_(deadline), links_(static_cast<std::size_t>(settings.size)) {
     for (TcpLink& link : links_) link.data.resize(static_cast<std::size_t>(settings.connections));
-    link(settings.rank).who = to_string(local_claims(settings.rank, settings.size, settings.generation));
+    link(settings.rank).who = to_string(local_identity(settings.rank, settings.size, settings.generation));
     for (const int neighbour : settings.node.ranks) link(neighbour).data.clear();
   }
 
@@ -71,7 +71,7 @@ class Connector {
     listeners.push_back(Listener::bind({settings_.address, 0}, deadline_));
     const Endpoint here = listeners.front().address().endpoint();
     Acceptor acceptor(fmt::format("mesh '{}'", settings_.name), std::move(listeners), handshake_settings(kControl),
-                      [this](const Claims& claims) { return admit(claims); });
+                      [this](const PeerIdentity& claims) { return admit(claims); });
     try {
       store_.set(key(settings_.rank), to_string(here), deadline_);
       await_everyone();
@@ -95,7 +95,7 @@ class Connector {
   std::string key(int rank) const { return fmt::format("mesh/{}/{}", settings_.name, rank); }
 
   HandshakeSettings handshake_settings(std::uint64_t claim) const {
-    Claims mine = local_claims(settings_.rank, settings_.size, settings_.generation);
+    PeerIdentity mine = local_identity(settings_.rank, settings_.size, settings_.generation);
     mine.number = claim;
     mine.text = settings_.name;
     return {settings_.token, settings_.job_id, Channel::link, mine};
@@ -146,7 +146,7 @@ class Connector {
     const HandshakeSettings handshake =
         handshake_settings(connection_claim(number, link(peer).data.size(), settings_.checksums));
     for (;;) {
-      Claims claims;
+      PeerIdentity claims;
       UniqueFd fd;
       try {
         fd = connect_tcp(endpoint, ConnectRetry::never, std::min(deadline_, Deadline::after(kConnectLook)));
@@ -190,7 +190,7 @@ class Connector {
   }
 
   void take(Acceptor::Arrival& arrival) {
-    const Claims& claims = arrival.claims;
+    const PeerIdentity& claims = arrival.peer;
     tune(arrival.fd.get(), number_of(claims));
     link(claims.rank).who = to_string(claims);
     wire(claims.rank, number_of(claims)) = std::move(arrival.fd);
@@ -224,7 +224,7 @@ class Connector {
       // One whose last handshake broke off makes it again.
       if (auto arrival = acceptor.next(Deadline::at(steady_clock().now()))) {
         take(*arrival);
-        if (number_of(arrival->claims) == kControl) tell_connected(arrival->claims.rank);
+        if (number_of(arrival->peer) == kControl) tell_connected(arrival->peer.rank);
       }
       if (deadline_.expired()) throw timeout(missing, "are not connected to all others");
       if (const auto waited = long_wait.due()) tell(*waited, missing, "to be connected to all others");
@@ -273,7 +273,7 @@ class Connector {
     }
   }
 
-  std::optional<Refusal> admit(const Claims& claims) {
+  std::optional<Refusal> admit(const PeerIdentity& claims) {
     const auto refuse = [](std::string why) { return Refusal{ErrorKind::invalid_argument, std::move(why)}; };
     if (claims.text != settings_.name)
       return refuse(fmt::format("this is mesh '{}', not '{}'", settings_.name, claims.text));
@@ -315,7 +315,7 @@ class Connector {
   }
 
   // This rank would wait in vain, since that one gives up.
-  Refusal refuse_and_fail(const Claims& claims, const std::string& why) {
+  Refusal refuse_and_fail(const PeerIdentity& claims, const std::string& why) {
     mismatch_.emplace(ErrorKind::invalid_argument, fmt::format("mesh '{}': {}", settings_.name, why),
                       ErrorDetail{.rank = settings_.rank, .peer = claims.rank});
     return {ErrorKind::invalid_argument, why};
@@ -360,9 +360,9 @@ std::vector<TcpLink> connect_tcp_links(const TcpMeshSettings& settings, Store& s
   if (settings.size < 1 || settings.rank < 0 || settings.rank >= settings.size) {
     throw Error(ErrorKind::invalid_argument, fmt::format("rank {} of {} is none", settings.rank, settings.size));
   }
-  if (settings.name.empty() || settings.name.size() > kMaxClaimTextBytes) {
+  if (settings.name.empty() || settings.name.size() > kMaxIdentityTextBytes) {
     throw Error(ErrorKind::invalid_argument, fmt::format("the name of a mesh has 1 to {} bytes, '{}' has {}",
-                                                         kMaxClaimTextBytes, settings.name, settings.name.size()));
+                                                         kMaxIdentityTextBytes, settings.name, settings.name.size()));
   }
   if (settings.connections < 1 || settings.connections > kMaxConnections) {
     throw Error(ErrorKind::invalid_argument,

@@ -9,8 +9,8 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/net/wire.h"
-#include "lockstep/rendezvous/claim.h"
-#include "lockstep/store/functions.h"
+#include "lockstep/rendezvous/registration_record.h"
+#include "lockstep/store/store_text.h"
 
 namespace lockstep::python {
 namespace {

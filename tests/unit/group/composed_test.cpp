@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/base/machine_memory.h"
+#include "lockstep/base/machine.h"
 #include "lockstep/group/objects.h"
 #include "lockstep/group/told_shape.h"
 #include "tests/support/expect_error.h"

@@ -23,7 +23,7 @@ namespace {
 Deadline soon() { return Deadline::after(20s); }
 
 struct Fixture {
-  explicit Fixture(Admission admission = [](const Claims&) { return std::nullopt; })
+  explicit Fixture(Admission admission = [](const PeerIdentity&) { return std::nullopt; })
       : acceptor("the test", listen(), settings(), std::move(admission)),
         endpoint(acceptor.listeners().front().address().endpoint()) {}
 
@@ -33,7 +33,7 @@ struct Fixture {
     return listeners;
   }
   HandshakeSettings settings(int rank = -1) const {
-    return {.token = token, .job_id = "job", .channel = Channel::link, .mine = local_claims(rank, 2, 0)};
+    return {.token = token, .job_id = "job", .channel = Channel::link, .mine = local_identity(rank, 2, 0)};
   }
   UniqueFd stranger() const { return connect_tcp(endpoint, ConnectRetry::never, soon()); }
   // As ranks do: a handshake that breaks off is made again.
@@ -75,9 +75,9 @@ class Log {
 
 }  // namespace
 
-TEST_CASE("who proves to belong arrives with claims, who does not is closed") {
-  Fixture fixture([](const Claims& claims) -> std::optional<Refusal> {
-    if (claims.rank == 1) return std::nullopt;
+TEST_CASE("who proves to belong arrives with its identity, who does not is closed") {
+  Fixture fixture([](const PeerIdentity& peer) -> std::optional<Refusal> {
+    if (peer.rank == 1) return std::nullopt;
     return Refusal{ErrorKind::invalid_argument, "not you"};
   });
   std::thread others([&] {
@@ -89,8 +89,8 @@ TEST_CASE("who proves to belong arrives with claims, who does not is closed") {
   const auto arrival = fixture.acceptor.next(soon());
   others.join();
   REQUIRE(arrival);
-  CHECK(arrival->claims.rank == 1);
-  CHECK(arrival->claims.pid == static_cast<std::uint32_t>(::getpid()));
+  CHECK(arrival->peer.rank == 1);
+  CHECK(arrival->peer.pid == static_cast<std::uint32_t>(::getpid()));
   CHECK_FALSE(fixture.acceptor.next(Deadline::after(1ms)));
 }
 
@@ -132,7 +132,7 @@ TEST_CASE("3,000 silent strangers, who come again when they are closed, keep no 
   limits.rlim_cur = before;
   REQUIRE(::setrlimit(RLIMIT_NOFILE, &limits) == 0);
   REQUIRE(arrival);
-  CHECK(arrival->claims.rank == 1);
+  CHECK(arrival->peer.rank == 1);
   CHECK(waited < 10);
   CHECK(static_cast<double>(log.lines()) <= waited + 2);
 }

@@ -61,7 +61,7 @@ UniqueFd intrude(Store& store, const TcpMeshSettings& settings, std::uint64_t nu
                  int to = 0) {
   const std::string key = "mesh/test/" + std::to_string(to);
   UniqueFd fd = connect_tcp(parse_endpoint(store.get(key, soon())), ConnectRetry::never, soon());
-  Claims claims = local_claims(settings.rank, settings.size, settings.generation);
+  PeerIdentity claims = local_identity(settings.rank, settings.size, settings.generation);
   claims.number = connection_claim(number, static_cast<std::size_t>(settings.connections), settings.checksums);
   claims.text = settings.name;
   if (pid != 0) claims.pid = pid;

@@ -1,0 +1,93 @@
+#include "lockstep/rendezvous/registration_record.h"
+
+#include <algorithm>
+#include <climits>
+#include <span>
+#include <utility>
+
+#include "lockstep/base/checked.h"
+#include "lockstep/net/wire.h"
+
+namespace lockstep {
+namespace {
+
+constexpr std::size_t kMostInterfaces = 64;
+constexpr std::size_t kMostFailureText = 2048;
+
+}  // namespace
+
+Bytes encode(const Registration& registration) {
+  const Member& member = registration.member;
+  Bytes out;
+  put_u32(out, static_cast<std::uint32_t>(member.rank));
+  put_u32(out, static_cast<std::uint32_t>(registration.size));
+  put_u32(out, static_cast<std::uint32_t>(member.pid));
+  put_bytes(out, member.host);
+  put_bytes(out, member.node_id);
+  put_bytes(out, member.address);
+  put_bytes(out, registration.process);
+  put_u64(out, member.process_start);
+  const std::span interfaces(member.interfaces.data(), std::min(member.interfaces.size(), kMostInterfaces));
+  put_u32(out, static_cast<std::uint32_t>(interfaces.size()));
+  for (const Interface& each : interfaces) {
+    put_bytes(out, each.name);
+    put_bytes(out, each.address);
+  }
+  return out;
+}
+
+Registration decode_registration(ByteView encoded, int rank) {
+  WireReader reader(encoded, {"registration", rank});
+  const Origin& origin = reader.origin();
+  Registration registration;
+  const std::int32_t told = reader.i32();
+  registration.size = checked_between(reader.i32(), 1, kMostRanks, "world size", origin);
+  registration.member.rank =
+      rank < 0 ? checked_rank(told, registration.size, origin) : checked_between(told, rank, rank, "rank", origin);
+  registration.member.pid = checked_between(reader.i32(), 1, INT_MAX, "process id", origin);
+  registration.member.host = reader.bytes();
+  registration.member.node_id = reader.bytes();
+  registration.member.address = reader.bytes();
+  registration.process = reader.bytes();
+  registration.member.process_start = reader.u64();
+  for (auto left = checked_size(reader.u32(), kMostInterfaces, "number of interfaces", origin); left != 0; --left) {
+    std::string name(reader.bytes());
+    registration.member.interfaces.push_back({std::move(name), std::string(reader.bytes())});
+  }
+  reader.expect_end();
+  return registration;
+}
+
+Bytes encode_members(std::span<const Registration> members) {
+  Bytes out;
+  for (const Registration& each : members) put_bytes(out, encode(each));
+  return out;
+}
+
+std::vector<Registration> decode_members(ByteView encoded) {
+  WireReader reader(encoded, "the members of a world");
+  std::vector<Registration> members;
+  while (reader.left() != 0) members.push_back(decode_registration(reader.bytes(), static_cast<int>(members.size())));
+  const int size = static_cast<int>(members.size());
+  for (const Registration& each : members) checked_between(each.size, size, size, "world size", reader.origin());
+  return members;
+}
+
+Bytes encode_failure(ErrorKind kind, std::string_view text, int about) {
+  Bytes failure;
+  put_u8(failure, static_cast<std::uint8_t>(kind));
+  put_u32(failure, static_cast<std::uint32_t>(about));
+  put_bytes(failure, text.substr(0, kMostFailureText));
+  return failure;
+}
+
+Error decode_failure(ByteView encoded, int rank) {
+  WireReader reader(encoded, "the store's word on why this world failed");
+  const ErrorKind kind = checked_error_kind(reader.u8(), reader.origin());
+  const int about = checked_rank_or_none(reader.i32(), kMostRanks, reader.origin());
+  const Bytes text(reader.bytes());
+  reader.expect_end();
+  return Error(kind, text, {.rank = rank, .peer = about});
+}
+
+}  // namespace lockstep

@@ -1,0 +1,88 @@
+#include <doctest/doctest.h>
+
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/checked.h"
+#include "lockstep/rendezvous/registration_record.h"
+#include "lockstep/transport/control_message.h"
+#include "lockstep/transport/invitation.h"
+#include "tests/fuzz/fuzz.h"
+
+using namespace lockstep;
+
+namespace {
+
+constexpr int kRanks = 4;
+
+Registration registration(int rank) {
+  Registration made;
+  made.member.rank = rank;
+  made.member.host = "host";
+  made.member.node_id = "node 1";
+  made.member.address = "10.0.0.1";
+  made.member.pid = 811;
+  made.member.process_start = 171;
+  made.member.interfaces = {{"eth0", "10.0.0.1"}, {"eth1", "10.1.0.1"}};
+  made.size = kRanks;
+  made.process = "12345678";
+  return made;
+}
+
+}  // namespace
+
+TEST_CASE("registrations") {
+  fuzz::run({.name = "registrations", .seeds = {encode(registration(2))}, .parse = [](ByteView bytes) {
+               if (decode_registration(bytes, 2).member.rank != 2) throw std::logic_error("the rank of another");
+             }});
+  fuzz::run({.name = "registrations of any rank",
+             .seeds = {encode(registration(0)), encode(registration(3))},
+             .parse = [](ByteView bytes) {
+               const Registration told = decode_registration(bytes, -1);
+               if (told.member.rank < 0 || told.member.rank >= told.size) throw std::logic_error("no rank");
+             }});
+}
+
+TEST_CASE("members of a world that has met") {
+  std::vector<Registration> all;
+  for (int rank = 0; rank < kRanks; ++rank) all.push_back(registration(rank));
+  fuzz::run({.name = "members of a world", .seeds = {encode_members(all)}, .parse = [](ByteView bytes) {
+               const std::vector<Registration> told = decode_members(bytes);
+               for (std::size_t i = 0; i < told.size(); ++i) {
+                 if (std::cmp_not_equal(told[i].member.rank, i)) throw std::logic_error("a rank out of place");
+                 if (std::cmp_not_equal(told[i].size, told.size())) throw std::logic_error("a world of another size");
+               }
+             }});
+}
+
+TEST_CASE("why a world failed") {
+  fuzz::run({.name = "why a world failed",
+             .seeds = {encode_failure(ErrorKind::aborted, "rank 0 has given up", 0),
+                       encode_failure(ErrorKind::peer_lost, "a rank has died", -1)},
+             .parse = [](ByteView bytes) {
+               const Error error = decode_failure(bytes, 2);
+               checked_error_kind(static_cast<int>(error.kind()), "the test");
+               checked_rank_or_none(error.detail().peer, kMostRanks, "the test");
+             }});
+}
+
+TEST_CASE("invitations to shared memory") {
+  fuzz::run({.name = "invitations to shared memory",
+             .seeds = {to_string(Invitation{811, 5, 1 << 26, 0x1234567890abcdef}),
+                       to_string(Invitation{811, 17, 1 << 26, ~std::uint64_t{0}})},
+             .words = {" ", "-1", "99999999999999999999"},
+             .parse = [](ByteView bytes) { parse_invitation(bytes, 811); }});
+}
+
+TEST_CASE("control messages") {
+  const Error error(ErrorKind::timeout, "rank 2 did not come", {.peer = 2});
+  fuzz::run({.name = "control messages",
+             .seeds = {encode(ControlKind::goodbye), encode(ControlKind::bell), encode_abort(error)},
+             .parse = [](ByteView bytes) {
+               const ControlMessage message = decode_control(bytes, 1, 0, kRanks);
+               if (!message.error) return;
+               checked_rank_or_none(message.error->detail().peer, kRanks, "the test");
+               checked_error_kind(static_cast<int>(message.error->kind()), "the test");
+             }});
+}

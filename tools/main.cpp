@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/environment.h"
 #include "lockstep/launch/cores.h"
 #include "lockstep/observe/process_recorder.h"
 #include "tools/run_command.h"
@@ -82,9 +83,9 @@ CLI::App* add_run(CLI::App& app, RunArguments& arguments) {
   CLI::Option* prefix =
       run->add_flag("--prefix", arguments.prefix, "Put [rank] before every line (default: if several)");
   run->add_option("--flight", arguments.run.flight,
-                  "Write what each rank did last to DIR, however the job ends, for 'lockstep trace' (default: only if "
-                  "it fails, to ~/.local/state/lockstep/flight, where the last 20 jobs stay for 7 days)")
-      ->envname(lockstep::kFlightDirectoryVariable);
+                  "Write what each rank did last to DIR, however the job ends, for 'lockstep trace' (default: "
+                  "LOCKSTEP_FLIGHT; without it only if the job fails, to ~/.local/state/lockstep/flight, where the "
+                  "last 20 jobs stay for 7 days)");
   run->add_flag("--no-prefix,--no_prefix", arguments.no_prefix, "Do not; lines stay whole")->excludes(prefix);
   run->add_option("--master-addr,--master_addr", arguments.run.master_addr,
                   "MASTER_ADDR for the ranks (default 127.0.0.1)");
@@ -133,6 +134,9 @@ void finish_run(const CLI::App& app, const CLI::App& run, RunArguments& argument
   options.ranks = parse_ranks(arguments.ranks);
   check_nodes(arguments.nodes, arguments.node_rank);
   options.shutdown_timeout = std::chrono::milliseconds(std::llround(arguments.shutdown_timeout_seconds * 1000));
+  if (options.flight.empty()) {
+    options.flight = lockstep::EnvironmentReader().text(lockstep::kFlightDirectoryVariable).value_or("");
+  }
   for (const std::string& text : arguments.environment) options.environment.push_back(parse_variable(text));
   if (arguments.prefix) options.output.prefix = lockstep::PrefixMode::always;
   if (arguments.no_prefix) options.output.prefix = lockstep::PrefixMode::never;

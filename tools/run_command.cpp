@@ -19,7 +19,7 @@ namespace {
 std::vector<std::pair<std::string, std::string>> environment_of(const RunOptions& options) {
   std::vector<std::pair<std::string, std::string>> environment;
   // Into a pipe Python writes whole blocks; what a rank printed last would come late, or never if it is killed.
-  if (std::getenv("PYTHONUNBUFFERED") == nullptr) environment.emplace_back("PYTHONUNBUFFERED", "1");
+  if (!EnvironmentReader().has("PYTHONUNBUFFERED")) environment.emplace_back("PYTHONUNBUFFERED", "1");
   environment.insert(environment.end(), options.environment.begin(), options.environment.end());
   return environment;
 }
@@ -39,10 +39,7 @@ void warn_of_copies() {
   }
 }
 
-std::string search_path() {
-  const char* path = std::getenv("PATH");
-  return path == nullptr ? "/usr/local/bin:/usr/bin:/bin" : path;
-}
+std::string search_path() { return EnvironmentReader().text("PATH").value_or("/usr/local/bin:/usr/bin:/bin"); }
 
 int exit_code(const Outcome& outcome) {
   if (const RankEnd* first = outcome.first_failure()) return first->status.shell_code();

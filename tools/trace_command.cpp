@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/error.h"
-#include "lockstep/observe/flight_report.h"
 #include "lockstep/observe/flight_file.h"
+#include "lockstep/observe/flight_report.h"
 
 namespace lockstep::tools {
 namespace {
@@ -37,9 +37,9 @@ json json_of(const FlightRecord& record, const FlightNames& names) {
 
 json json_of(const GroupReport& group, const FlightNames& names) {
   json object{{"name", group.name}, {"size", group.size}, {"differ", group.differ}, {"ranks", json::array()}};
-  for (const FlightStatus& standing : group.standings) {
-    json rank{{"rank", standing.rank}, {"queued", standing.queued}};
-    if (standing.last) rank["last"] = json_of(*standing.last, names);
+  for (const FlightStatus& status : group.statuses) {
+    json rank{{"rank", status.rank}, {"queued", status.queued}};
+    if (status.last) rank["last"] = json_of(*status.last, names);
     object["ranks"].push_back(std::move(rank));
   }
   for (const auto& [rank, record] : group.mismatch) {
@@ -84,7 +84,7 @@ int trace_command(const TraceOptions& options) {
     if (options.json) {
       print_json(snapshots, options.last_operations);
     } else {
-      for (const std::string& line : tell(snapshots, options.last_operations)) std::puts(line.c_str());
+      for (const std::string& line : report_lines(snapshots, options.last_operations)) std::puts(line.c_str());
     }
     return EXIT_SUCCESS;
   } catch (const Error& error) {

@@ -1,7 +1,5 @@
 #include "lockstep/adapters/backends.h"
 
-#include <cctype>
-
 #include "lockstep/adapters/backend_table.h"
 #include "lockstep/adapters/carrier_engine.h"
 #include "lockstep/base/environment.h"
@@ -34,11 +32,8 @@ std::vector<std::string> backends() {
 }
 
 std::string choose_backend(std::string_view name) {
-  std::string variable = EnvironmentReader().text("LOCKSTEP_BACKEND").value_or("");
-  for (char& letter : variable) letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
-  const bool by_environment = name.empty() && !variable.empty();
-  if (by_environment) name = variable;
-  if (name.empty()) name = kNativeBackend;
+  const bool by_environment = name.empty();
+  if (by_environment) name = EnvironmentReader().choice("LOCKSTEP_BACKEND").value_or(kNativeBackend);
   if (name != kNativeBackend && find(name) == nullptr) {
     refuse(name, by_environment ? "the backend that LOCKSTEP_BACKEND names," : "the backend");
   }

@@ -1,8 +1,7 @@
-// Numbers that come from elsewhere: a peer, the store, shared memory, a file. Each is believed only after one of these
-// functions has looked at it, once, where it enters; from then on nobody asks again. So `checked_` marks every such
-// place, and a number that is read and used without it was forgotten.
-// bytes -> checked_...() -> a rank, an index, a size, an enumerator. Pure. A lie is Error{corrupt_data}: who told it,
-// what it is, and what it could have been: "rank 3's introduction: the rank is 99, only 0 to 3 are possible".
+// Numbers from outside: a peer, the store, shared memory, a file. One of these functions validates each of them once,
+// where it enters. `checked_` marks every such place; a number that is read and used without it is a mistake. bytes ->
+// checked_...() -> a rank, an index, a size, an enumerator. Pure. A number out of range is Error{corrupt_data} with its
+// origin, its value and its range: "rank 3's registration: the rank is 99, only 0 to 3 are possible".
 #pragma once
 
 #include <concepts>
@@ -20,10 +19,11 @@
 
 namespace lockstep {
 
-// No job has as many; who tells of more is damaged.
+// No job has as many: a larger number is damage.
 inline constexpr int kMostRanks = 1 << 20;
 
-// Who tells it. `what` must outlive this: "a store request", the path of a file; of a rank: "introduction".
+// Where a number comes from. `what` must outlive this: "a store request", the path of a file; of a rank:
+// "registration".
 struct Origin {
   template <std::convertible_to<std::string_view> Text>
   Origin(const Text& text, int told_by = -1) : what(text), rank(told_by) {}
@@ -31,7 +31,7 @@ struct Origin {
   std::string_view what;
   int rank;  // -1: none, or not known
 };
-// "a store request"; "rank 3's introduction"
+// "a store request"; "rank 3's registration"
 std::string to_string(const Origin& origin);
 
 // Error{corrupt_data}: "<origin>: <why>".
@@ -56,7 +56,7 @@ constexpr std::size_t checked_size(Number value, std::size_t most, std::string_v
   return checked_between<std::size_t>(value, 0, most, name, origin);
 }
 
-// Something to index `count` things with. Error if there are none.
+// An index into `count` things. Error if `count` is 0.
 template <std::integral Number>
 constexpr std::size_t checked_index(Number value, std::size_t count, std::string_view name, const Origin& origin) {
   if (count == 0) throw_corrupt(origin, std::string(name) + " " + std::to_string(value) + " of nothing");
@@ -67,7 +67,7 @@ template <std::integral Number>
 constexpr int checked_rank(Number value, int ranks, const Origin& origin) {
   return checked_between(value, 0, ranks - 1, "rank", origin);
 }
-// -1 stands for nobody.
+// -1: no rank.
 template <std::integral Number>
 constexpr int checked_rank_or_none(Number value, int ranks, const Origin& origin) {
   return checked_between(value, -1, ranks - 1, "rank", origin);
@@ -88,11 +88,11 @@ constexpr ErrorKind checked_error_kind(Number value, const Origin& origin) {
   return checked_enum(value, ErrorKind::invalid_argument, ErrorKind::internal, "kind of error", origin);
 }
 
-// How much something counts: a finite number, 0 or more.
+// A weight: a finite number, 0 or more.
 double checked_weight(double value, std::string_view name, const Origin& origin);
 
-// The bytes that a tensor of these sizes takes, each of its elements `element` of them: at most `most`, and without
-// overflow. An empty tensor has sizes, too: they must be possible if the empty dimension had one row.
+// The bytes of a tensor of these sizes, `element` bytes each: at most `most`, without overflow. The sizes of an empty
+// tensor must be possible as if the empty dimension had one row.
 std::size_t checked_bytes(std::span<const std::int64_t> sizes, std::size_t element, std::size_t most,
                           std::string_view name, const Origin& origin);
 
@@ -103,7 +103,7 @@ std::vector<std::size_t> checked_permutation(std::span<const std::int64_t> numbe
 // A decimal number that is the whole text.
 std::int64_t checked_decimal(std::string_view text, std::string_view name, const Origin& origin);
 
-// A part of what was asked for, in the same order.
+// `told` is a part of `of`, in the same order.
 void check_subsequence(std::span<const std::string> told, std::span<const std::string> of, std::string_view name,
                        const Origin& origin);
 

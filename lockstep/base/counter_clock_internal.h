@@ -1,6 +1,6 @@
-// A monotonic clock that is read from a processor's counter: counter + clock -> CounterClock. It asks the clock it
-// stands for only now and then, and learns from it how fast the counter runs, again and again, since a virtual machine
-// may move to other hardware. Thread-safe; never goes back within a thread.
+// A monotonic clock that is read from a processor's counter: counter + clock -> CounterClock. It reads the reference
+// clock from time to time, and measures the counter's rate each time, since a virtual machine may move to other
+// hardware. Thread-safe; never goes back within a thread.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,8 @@
 
 namespace lockstep {
 
-// Counter::now() gives ticks; Reference::now() the time. One object of a kind: threads keep their place by kind.
+// Counter::now() gives ticks; Reference::now() the time. One object per instantiation: its thread-local state is
+// shared.
 template <class Counter, class Reference>
 class CounterClock final : public Clock {
  public:

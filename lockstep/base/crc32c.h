@@ -1,5 +1,5 @@
-// CRC-32C (Castagnoli), the checksum of data that crosses a network: by the processor's own instruction where it has
-// one. Pure. It finds every flip of up to three bits, and every burst of up to 32, in blocks as long as ours.
+// CRC-32C (Castagnoli), the checksum of data that crosses a network, computed by the processor's own instruction if
+// there is one. Pure. It finds every flip of up to three bits, and every burst of up to 32, in blocks as long as ours.
 #pragma once
 
 #include <cstdint>
@@ -8,10 +8,10 @@
 
 namespace lockstep {
 
-// `before`: the checksum of what comes in front of the data.
+// `before`: the checksum of the data in front of this.
 std::uint32_t crc32c(ByteSpan data, std::uint32_t before = 0);
 
-// The same from tables, as processors without the instruction compute it.
+// The same from tables, for processors without the instruction.
 std::uint32_t crc32c_by_table(ByteSpan data, std::uint32_t before = 0);
 
 }  // namespace lockstep

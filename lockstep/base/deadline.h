@@ -1,6 +1,6 @@
 // A Deadline is the moment at which a blocking call gives up. It is passed down unchanged, never restarted per retry.
-// Time in which the whole process was stopped does not count (see suspended_time.h): a deadline moves on by it, so who
-// waited until when() asks expired(). A value type.
+// Time in which the whole process was suspended does not count (see suspended_time.h): a deadline moves by it, so code
+// that has waited until when() checks expired(). A value type.
 #pragma once
 
 #include "lockstep/base/clock.h"
@@ -31,7 +31,7 @@ class Deadline {
   explicit Deadline(TimePoint moment) : moment_(moment) {}
   bool is_over(TimePoint now) const { return now >= moment_ + suspended_time_now(); }
 
-  TimePoint moment_;  // on a clock that stops with the process
+  TimePoint moment_;  // on a clock that stops while the process is suspended
 };
 
 }  // namespace lockstep

@@ -7,7 +7,7 @@
 
 namespace lockstep {
 
-// `opaque` stands for any other type: single bytes, to be moved and not reckoned with.
+// `opaque` stands for any other type: single bytes that are moved and not computed with.
 enum class DType : std::uint8_t { f32, f64, f16, bf16, i32, i64, u8, i8, i16, boolean, c64, c128, opaque };
 
 std::size_t element_size(DType dtype);    // bytes

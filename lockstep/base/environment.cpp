@@ -22,19 +22,76 @@ constexpr std::string_view kPrefix = "LOCKSTEP_";
 constexpr std::array<std::string_view, 2> kForeign{"LOCKSTEP_TEST_", "LOCKSTEP_BENCH_"};
 constexpr std::size_t kFarthestMeant = 3;  // changed letters in a name that is still taken for a typing mistake
 
-// Sorted. docs/VARIABLES.md explains them; a test compares.
-constexpr std::string_view kVariables[] = {
-    "LOCKSTEP_ADDRESS",      "LOCKSTEP_BACKEND",   "LOCKSTEP_BIND",       "LOCKSTEP_CHECKSUMS",  "LOCKSTEP_CONNECTIONS",
-    "LOCKSTEP_FLIGHT",       "LOCKSTEP_FLIGHT_FD", "LOCKSTEP_GENERATION", "LOCKSTEP_IFNAME",     "LOCKSTEP_JOB_ID",
-    "LOCKSTEP_LAUNCHER",     "LOCKSTEP_LOG",       "LOCKSTEP_NODE",       "LOCKSTEP_OUTER_JOBS", "LOCKSTEP_SPAWN",
-    "LOCKSTEP_SPAWN_REPORT", "LOCKSTEP_STORE",     "LOCKSTEP_TERMINAL",   "LOCKSTEP_TOKEN_FD",   "LOCKSTEP_TOKEN_FILE",
-    "LOCKSTEP_TRANSPORT",
+struct Values {
+  std::string_view text;  // as the documentation has them; of a choice all of them, "on, off"
+  std::int64_t least = INT64_MIN, most = INT64_MAX;
 };
-static_assert(std::ranges::is_sorted(kVariables));
+constexpr Values text(std::string_view what) { return {what}; }
+constexpr Values choice(std::string_view names) { return {names}; }
+constexpr Values number(std::int64_t least, std::int64_t most) { return {"", least, most}; }
+
+struct Variable {
+  std::string_view name;
+  Values values;
+  std::string_view fallback;  // the default, for the documentation
+};
+
+// Lockstep's own. Sorted.
+constexpr Variable kVariables[] = {
+    {"LOCKSTEP_ADDRESS", text("an address"), "found by probing"},
+    {"LOCKSTEP_BACKEND", choice("native, gloo, mpi, nccl"), "native"},
+    {"LOCKSTEP_BIND", text("an address, or any"), "MASTER_ADDR"},
+    {"LOCKSTEP_CHECKSUMS", choice("on, off"), "on"},
+    {"LOCKSTEP_CONNECTIONS", number(1, 64), "1"},
+    {"LOCKSTEP_FLIGHT", text("a folder"), ""},
+    {"LOCKSTEP_FLIGHT_FD", number(0, INT32_MAX), ""},
+    {"LOCKSTEP_GENERATION", number(0, INT64_MAX), "0"},
+    {"LOCKSTEP_IFNAME", text("eth0, or eth0,eth1"), "all that are up"},
+    {"LOCKSTEP_JOB_ID", text("any text"), "from the launcher"},
+    {"LOCKSTEP_LAUNCHER", choice("none, env, slurm, openmpi, mpich, flux, pmix, kubernetes"), ""},
+    {"LOCKSTEP_LOG", choice("debug, info, warning, warn, error, off"), "info"},
+    {"LOCKSTEP_NODE", text("any text"), ""},
+    {"LOCKSTEP_OUTER_JOBS", text("names"), ""},
+    {"LOCKSTEP_SPAWN", text("a name"), ""},
+    {"LOCKSTEP_SPAWN_REPORT", number(0, INT32_MAX), ""},
+    {"LOCKSTEP_STORE", text("host:port"), ""},
+    {"LOCKSTEP_TERMINAL", text("1"), ""},
+    {"LOCKSTEP_TOKEN_FD", number(0, INT32_MAX), ""},
+    {"LOCKSTEP_TOKEN_FILE", text("a path"), "~/.lockstep/token"},
+    {"LOCKSTEP_TRANSPORT", choice("automatic, shared_memory, tcp"), "automatic"},
+};
+static_assert(std::ranges::is_sorted(kVariables, {}, &Variable::name));
+
+// Those of others: launchers, the system, and libraries on whose results they have an effect.
+constexpr std::string_view kOfOthers =
+    " RANK WORLD_SIZE MASTER_ADDR MASTER_PORT LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK "
+    " TORCHELASTIC_RUN_ID TORCHELASTIC_RESTART_COUNT TORCHELASTIC_USE_AGENT_STORE "
+    " SLURM_JOBID SLURM_JOB_ID SLURM_JOB_NODELIST SLURM_LOCALID SLURM_NODEID SLURM_NODELIST SLURM_NTASKS SLURM_PROCID "
+    " SLURM_RESTART_COUNT SLURM_STEP_ID SLURM_STEP_NODELIST SLURM_STEP_NUM_NODES SLURM_STEP_NUM_TASKS "
+    " SLURM_STEP_TASKS_PER_NODE "
+    " OMPI_COMM_WORLD_LOCAL_RANK OMPI_COMM_WORLD_LOCAL_SIZE OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE "
+    " OMPI_MCA_ess_base_jobid OMPI_MCA_orte_hnp_uri PMIX_NAMESPACE PMIX_RANK "
+    " PMI_FD PMI_RANK PMI_SIZE MPI_LOCALNRANKS MPI_LOCALRANKID "
+    " FLUX_JOB_ID FLUX_JOB_NNODES FLUX_JOB_SIZE FLUX_TASK_LOCAL_ID FLUX_TASK_RANK JOB_COMPLETION_INDEX "
+    " HOME XDG_RUNTIME_DIR XDG_STATE_HOME TMPDIR PATH TERM NO_COLOR PYTHONUNBUFFERED "
+    " OMP_NUM_THREADS OMP_DYNAMIC OMP_THREAD_LIMIT MKL_CBWR MKL_DEBUG_CPU_TYPE MKL_DYNAMIC MKL_ENABLE_INSTRUCTIONS "
+    " DNNL_CPU_ISA_HINTS DNNL_DEFAULT_FPMATH_MODE DNNL_MAX_CPU_ISA ONEDNN_CPU_ISA_HINTS ONEDNN_DEFAULT_FPMATH_MODE "
+    " ONEDNN_MAX_CPU_ISA ATEN_CPU_CAPABILITY TORCH_ALLOW_TF32_CUBLAS_OVERRIDE TORCH_MKLDNN_MATMUL_MIN_DIM ";
+
+const Variable* find(std::string_view name) {
+  const auto* found = std::ranges::lower_bound(kVariables, name, {}, &Variable::name);
+  return found != std::end(kVariables) && found->name == name ? found : nullptr;
+}
 
 bool same_letters(std::string_view one, std::string_view other) {
   return std::ranges::equal(one, other,
                             [](unsigned char a, unsigned char b) { return std::tolower(a) == std::tolower(b); });
+}
+
+// "a, b, c" -> "a, b or c"
+std::string alternatives(std::string_view names) {
+  const std::size_t last = names.rfind(", ");
+  return fmt::format("{} or {}", names.substr(0, last), names.substr(last + 2));
 }
 
 // How many letters have to be changed, added or left out to make one of the other (Levenshtein).
@@ -57,18 +114,14 @@ std::string describe_range(std::int64_t least, std::int64_t most) {
   return least < 0 ? ", not an integer" : fmt::format(", not an integer from {} on", least);
 }
 
-// "a, b or c"
-std::string alternatives(std::span<const std::string_view> names) {
-  return fmt::format("{} or {}", fmt::join(names.first(names.size() - 1), ", "), names.back());
-}
-
 std::string describe_unknown(std::string_view name) {
-  const auto* nearest = std::ranges::min_element(kVariables, {}, [&](auto known) { return distance(name, known); });
-  if (distance(name, *nearest) <= kFarthestMeant) {
-    return fmt::format("{} is set, but it is no variable of Lockstep and has no effect; is {} meant?", name, *nearest);
-  }
-  return fmt::format("{} is set, but it is no variable of Lockstep and has no effect; there are: {}", name,
-                     fmt::join(kVariables, ", "));
+  std::vector<std::string_view> names;
+  for (const Variable& each : kVariables) names.push_back(each.name);
+  const auto nearest = std::ranges::min_element(names, {}, [&](auto known) { return distance(name, known); });
+  const bool is_near = distance(name, *nearest) <= kFarthestMeant;
+  return fmt::format(
+      "{} is set, but Lockstep has no such variable, so it has no effect; {}", name,
+      is_near ? fmt::format("is {} meant?", *nearest) : fmt::format("there are: {}", fmt::join(names, ", ")));
 }
 
 }  // namespace
@@ -76,6 +129,9 @@ std::string describe_unknown(std::string_view name) {
 const char* process_environment(const char* name) { return std::getenv(name); }
 
 std::optional<std::string> EnvironmentReader::text(const char* name) const {
+  if (find(name) == nullptr && kOfOthers.find(fmt::format(" {} ", name)) == std::string_view::npos) {
+    throw Error(ErrorKind::internal, fmt::format("{} is missing in the table of variables", name));
+  }
   const char* value = environment_ ? environment_(name) : nullptr;
   if (value == nullptr || *value == '\0') return std::nullopt;
   return value;
@@ -92,8 +148,28 @@ std::optional<std::string> EnvironmentReader::first_of(std::initializer_list<con
   return std::nullopt;
 }
 
-std::int64_t EnvironmentReader::parse(const char* name, const std::string& text, std::int64_t least,
-                                      std::int64_t most) {
+std::optional<std::string_view> EnvironmentReader::choice(const char* name) const {
+  const auto value = text(name);
+  if (!value) return std::nullopt;
+  const std::string_view names = find(name)->values.text;
+  for (std::size_t start = 0; start < names.size();) {
+    const std::size_t end = std::min(names.find(", ", start), names.size());
+    const std::string_view known = names.substr(start, end - start);
+    if (same_letters(known, *value)) return known;
+    start = end + 2;
+  }
+  throw Error(ErrorKind::invalid_argument, fmt::format("{} is '{}'; it can be {}", name, *value, alternatives(names)));
+}
+
+std::optional<std::int64_t> EnvironmentReader::integer(const char* name, std::int64_t least, std::int64_t most) const {
+  const auto value = text(name);
+  if (!value) return std::nullopt;
+  const Variable* own = find(name);
+  const Values limits = own != nullptr ? own->values : Values{};
+  return parse_integer(name, *value, std::max(least, limits.least), std::min(most, limits.most));
+}
+
+std::int64_t parse_integer(std::string_view name, std::string_view text, std::int64_t least, std::int64_t most) {
   std::int64_t number = 0;
   const char* end = text.data() + text.size();
   const auto result = std::from_chars(text.data(), end, number);
@@ -101,22 +177,12 @@ std::int64_t EnvironmentReader::parse(const char* name, const std::string& text,
   throw Error(ErrorKind::invalid_argument, fmt::format("{} is '{}'{}", name, text, describe_range(least, most)));
 }
 
-std::optional<std::size_t> EnvironmentReader::choice(const char* name, std::span<const std::string_view> names) const {
-  const auto value = text(name);
-  if (!value) return std::nullopt;
-  const auto found = std::ranges::find_if(names, [&](std::string_view known) { return same_letters(known, *value); });
-  if (found != names.end()) return static_cast<std::size_t>(found - names.begin());
-  throw Error(ErrorKind::invalid_argument, fmt::format("{} is '{}'; it can be {}", name, *value, alternatives(names)));
-}
-
-std::span<const std::string_view> known_variables() { return kVariables; }
-
 std::vector<std::string> describe_unknown_variables(const char* const* environment) {
   std::vector<std::string> sentences;
   for (; environment != nullptr && *environment != nullptr; ++environment) {
     const std::string_view entry(*environment);
     const std::string_view name = entry.substr(0, entry.find('='));
-    if (!name.starts_with(kPrefix) || std::ranges::binary_search(kVariables, name)) continue;
+    if (!name.starts_with(kPrefix) || find(name) != nullptr) continue;
     if (std::ranges::any_of(kForeign, [&](std::string_view prefix) { return name.starts_with(prefix); })) continue;
     sentences.push_back(describe_unknown(name));
   }

@@ -1,6 +1,7 @@
-// Environment variables are read by one rule. An empty one counts as not set, as shell scripts mean it; a value that
-// cannot be is Error{invalid_argument}, which quotes it and says what it can be. docs/VARIABLES.md has all of them.
-// Thread-safe, as long as nobody changes the environment meanwhile.
+// Environment variables. environment.cpp has the table of all variables that Lockstep reads, with their values and
+// defaults; nothing else calls getenv(). One rule holds for all of them: an empty variable counts as not set, and a
+// value that is not accepted is Error{invalid_argument}, which quotes it and lists what is. docs/VARIABLES.md explains
+// them; tests/tidy compares it with the table. Thread-safe, as long as nobody changes the environment meanwhile.
 #pragma once
 
 #include <concepts>
@@ -9,7 +10,6 @@
 #include <initializer_list>
 #include <limits>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -20,6 +20,7 @@ namespace lockstep {
 using Environment = std::function<const char*(const char* name)>;  // std::getenv's shape
 const char* process_environment(const char* name);
 
+// REQUIRES of all reads: the variable is in the table; otherwise Error{internal}.
 class EnvironmentReader {
  public:
   explicit EnvironmentReader(Environment environment = process_environment) : environment_(std::move(environment)) {}
@@ -29,32 +30,26 @@ class EnvironmentReader {
   bool has_any_of(std::initializer_list<const char*> names) const;
   // The first that is set.
   std::optional<std::string> first_of(std::initializer_list<const char*> names) const;
-
+  // One of the table's values; upper and lower case are the same.
+  std::optional<std::string_view> choice(const char* name) const;
+  // Within the table's range, and that of the type.
   template <std::integral Number = int>
-  std::optional<Number> number(const char* name, Number least = std::numeric_limits<Number>::min(),
-                               Number most = std::numeric_limits<Number>::max()) const {
-    const auto value = text(name);
-    if (!value) return std::nullopt;
-    return checked_number(name, *value, least, most);
+  std::optional<Number> number(const char* name) const {
+    using Limits = std::numeric_limits<Number>;
+    constexpr std::int64_t kMost = std::cmp_greater(Limits::max(), INT64_MAX) ? INT64_MAX : Limits::max();
+    const auto value = integer(name, Limits::min(), kMost);
+    return value ? std::optional(static_cast<Number>(*value)) : std::nullopt;
   }
-
-  // The index of the value among the names that it can be; upper and lower case are the same.
-  std::optional<std::size_t> choice(const char* name, std::span<const std::string_view> names) const;
 
  private:
-  static std::int64_t parse(const char* name, const std::string& text, std::int64_t least, std::int64_t most);
-  template <std::integral Number>
-  static Number checked_number(const char* name, const std::string& text, Number least, Number most) {
-    constexpr auto kLimit = std::numeric_limits<std::int64_t>::max();
-    const std::int64_t limit = std::cmp_greater(most, kLimit) ? kLimit : static_cast<std::int64_t>(most);
-    return static_cast<Number>(parse(name, text, static_cast<std::int64_t>(least), limit));
-  }
+  std::optional<std::int64_t> integer(const char* name, std::int64_t least, std::int64_t most) const;
 
   Environment environment_;
 };
 
-// All variables of Lockstep's own, LOCKSTEP_..., sorted.
-std::span<const std::string_view> known_variables();
+// A decimal number from `least` to `most` that is the whole text. Error{invalid_argument}: "<name> is '<text>'; it can
+// be 1 to 64".
+std::int64_t parse_integer(std::string_view name, std::string_view text, std::int64_t least, std::int64_t most);
 
 // A sentence for each LOCKSTEP_ variable of the list ("NAME=value", null-terminated) that Lockstep does not have, with
 // the name that may be meant. What begins with LOCKSTEP_TEST_ or LOCKSTEP_BENCH_ belongs to tests and benchmarks.

@@ -11,10 +11,10 @@ namespace lockstep {
 
 enum class ErrorKind {
   invalid_argument,  // the call can never succeed; change the program or its arguments
-  timeout,           // a deadline passed while a peer was alive but did not come
+  timeout,           // a deadline passed while a peer was alive but did not take part
   peer_lost,         // a peer died or left the group
   desync,            // ranks disagree about which collective they are in
-  aborted,           // somebody ended the group on purpose; the text quotes why
+  aborted,           // a rank ended the group on purpose; the text quotes why
   corrupt_data,      // a file or a message is damaged
   unauthorized,      // a peer or file failed authentication
   internal,          // the operating system or Lockstep itself failed

@@ -1,7 +1,6 @@
-// A FailureNote is the last thing that went wrong on this rank in a group's sight: a forward, a backward, a hook, an
-// argument. Whoever throws notes it first, since what unwinds later can no longer see the text; the next collective
-// that works wipes it off. Other ranks, who only see that this one does something else or leaves, quote it.
-// Thread-safe; nothing here throws.
+// A FailureNote is the last failure of this rank in a group: a forward, a backward, a hook, an argument. Code that
+// throws notes the text first, since destructors that run later cannot see it; the next collective that succeeds clears
+// it. The errors of other ranks, which only see this rank leave, quote it. Thread-safe; nothing here throws.
 #pragma once
 
 #include <atomic>
@@ -32,7 +31,7 @@ class FailureNote {
   std::string text_;  // protected by mutex_
 };
 
-// Notes arguments that were refused; other errors of a call every rank gets.
+// Notes refused arguments only: every rank gets the other errors of a call itself.
 void note_refusal(FailureNote& note, const Error& error) noexcept;
 
 // The text up to its first line break, and no longer than errors quote.

@@ -1,5 +1,5 @@
-// A ForkGuard remembers the process in which an object was made, so that a child that was forked later learns at once
-// that it cannot use it: neither threads nor locks nor streams survive a fork(). Asking costs two loads. Thread-safe.
+// A ForkGuard remembers the process that made an object. A child that is forked later gets an error when it uses the
+// object, because threads, locks and streams do not survive fork(). The check costs two loads. Thread-safe.
 #pragma once
 
 #include <sys/types.h>
@@ -23,7 +23,7 @@ class ForkGuard {
  private:
   [[noreturn]] void throw_elsewhere(std::string_view what) const;
 
-  static std::atomic<std::uint32_t> forks_so_far;  // on the way from the first process to this one
+  static std::atomic<std::uint32_t> forks_so_far;  // from the first process to this one
 
   std::uint32_t forks_;
   pid_t process_;

@@ -6,7 +6,7 @@
 
 namespace lockstep {
 
-// FNV-1a, 64 bit (Fowler, Noll, Vo): names are short, and no adversary picks them.
+// FNV-1a, 64 bit (Fowler, Noll, Vo): names are short, and not chosen by an attacker.
 constexpr std::uint64_t hash_of(std::string_view name) {
   if (name.empty()) return 0;
   std::uint64_t hash = 0xcbf29ce484222325ULL;

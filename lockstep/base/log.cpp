@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdlib>
@@ -32,11 +33,10 @@ void write_line(std::string_view prefix, std::string_view message) {
 }
 
 LogLevel wanted_level() {
-  static constexpr std::array<std::string_view, 6> kNames{"debug", "info", "warning", "warn", "error", "off"};
-  static constexpr std::array kLevels{LogLevel::debug,   LogLevel::info,  LogLevel::warning,
-                                      LogLevel::warning, LogLevel::error, LogLevel::off};
-  const auto choice = EnvironmentReader().choice("LOCKSTEP_LOG", kNames);
-  return choice ? kLevels[*choice] : LogLevel::info;
+  static constexpr std::array<std::string_view, 5> kNames{"debug", "info", "warning", "error", "off"};
+  const std::string_view name = EnvironmentReader().choice("LOCKSTEP_LOG").value_or("info");
+  if (name == "warn") return LogLevel::warning;
+  return static_cast<LogLevel>(std::ranges::find(kNames, name) - kNames.begin());
 }
 
 LogLevel level_of_environment() {

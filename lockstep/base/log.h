@@ -1,6 +1,6 @@
 // One line a call to standard error, written whole: "[lockstep] rank 1: warning: text". Thread-safe; never throws, and
-// never waits for whoever reads it (see log_queue.h). Level from LOCKSTEP_LOG (debug, info, warning, error, off, in any
-// case); by default info. One that does not exist means info, and is a warning.
+// never waits for its reader (see log_queue.h). LOCKSTEP_LOG sets the level; a level that does not exist is a warning,
+// and info is used.
 #pragma once
 
 #include <string_view>
@@ -10,7 +10,7 @@ namespace lockstep {
 enum class LogLevel { debug, info, warning, error, off };
 
 void log(LogLevel level, std::string_view message);
-// Error{invalid_argument} if LOCKSTEP_LOG is none of the levels. Joining a job asks, so that nobody is left in silence.
+// Error{invalid_argument} if LOCKSTEP_LOG has no valid level. Joining a job calls this.
 void check_log_level();
 // Prefixes later lines of this process with "rank N: ". -1 removes it.
 void set_log_rank(int rank);

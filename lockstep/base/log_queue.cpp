@@ -4,10 +4,10 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <csignal>
 #include <thread>
 
 #include "lockstep/base/nonblocking_writer.h"
+#include "lockstep/base/signal_block.h"
 
 namespace lockstep {
 namespace {
@@ -28,34 +28,30 @@ void LogQueue::write(std::string_view line) noexcept {
   }
   try {
     const std::lock_guard lock(mutex_);
-    keep(line);
+    enqueue(line);
     if (writing_later_ || write_queued()) return;
-    sigset_t all;
-    sigset_t before;
-    ::sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are for the program's own threads
+    const SignalBlock block;
     writing_later_ = true;
     try {
       std::thread([this] { write_later(); }).detach();
     } catch (...) {
       writing_later_ = false;  // the next line tries again
     }
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   } catch (...) {  // no memory for a line: it is lost
   }
 }
 
-void LogQueue::keep(std::string_view line) {
+void LogQueue::enqueue(std::string_view line) {
   if (queue_.size() + line.size() > kMaxBytes) {
     ++lost_;
     return;
   }
-  if (lost_ > 0) queue_ += "[lockstep] " + std::to_string(lost_) + " lines were dropped: nobody took them in time\n";
+  if (lost_ > 0) queue_ += "[lockstep] " + std::to_string(lost_) + " lines were dropped: the reader was too slow\n";
   lost_ = 0;
   queue_ += line;
 }
 
-// True if nothing is left that could be written some day.
+// False if something is left that may be written later.
 bool LogQueue::write_queued() {
   NonblockingWriter writer(fd_);
   while (!queue_.empty()) {
@@ -67,13 +63,13 @@ bool LogQueue::write_queued() {
       queue_.erase(0, static_cast<std::size_t>(written));
     }
   }
-  if (lost_ > 0) keep("");
+  if (lost_ > 0) enqueue("");
   return queue_.empty() || write_queued();
 }
 
 void LogQueue::write_later() {
   for (;;) {
-    // A file is always ready; what keeps it from being written is a full disk.
+    // poll() is no help here: a file on a full disk is always ready.
     ::poll(nullptr, 0, kRetryMs);
     const std::lock_guard lock(mutex_);
     if (!write_queued()) continue;

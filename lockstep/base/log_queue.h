@@ -1,7 +1,7 @@
-// A LogQueue writes lines to a descriptor without ever keeping the caller waiting. What cannot be written now (a pager
-// that pauses, a full disk) waits, up to a limit, for a thread that writes it later; beyond the limit whole lines are
-// dropped, and a line says how many. Thread-safe; lives as long as the process. In a forked child it writes what can be
-// written at once.
+// A LogQueue writes lines to a descriptor and never blocks the caller. Lines that cannot be written now (a pager
+// pauses, the disk is full) are queued up to a limit, and a thread writes them later; beyond the limit whole lines are
+// dropped, and a line says how many. Thread-safe; lives as long as the process. In a forked child it writes what it can
+// at once and drops the rest.
 #pragma once
 
 #include <sys/types.h>
@@ -19,8 +19,8 @@ class LogQueue {
  public:
   static constexpr std::size_t kMaxBytes = std::size_t{64} << 10;
 
-  explicit LogQueue(
-      int fd);  // borrowed, and looked at anew for each line: the program may put another file in its place
+  // The descriptor is borrowed, and opened again for each line, since the program may redirect it.
+  explicit LogQueue(int fd);
   ~LogQueue() = delete;
   LogQueue(const LogQueue&) = delete;
   LogQueue& operator=(const LogQueue&) = delete;
@@ -31,7 +31,7 @@ class LogQueue {
   bool drain(Deadline deadline) noexcept;
 
  private:
-  void keep(std::string_view line);
+  void enqueue(std::string_view line);
   void write_later();
   bool write_queued();
 

@@ -2,12 +2,21 @@
 
 #include <sys/sysinfo.h>
 
+#include <fstream>
+
 namespace lockstep {
 
 std::size_t machine_memory_bytes() {
   struct sysinfo info {};
   ::sysinfo(&info);
   return static_cast<std::size_t>(info.totalram) * info.mem_unit;
+}
+
+std::string boot_id() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string id;
+  std::getline(file, id);
+  return id;
 }
 
 }  // namespace lockstep

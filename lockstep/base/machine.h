@@ -1,10 +1,15 @@
-// How much memory this machine has, in bytes: what takes more need not be tried.
+// What this machine is. Thread-safe.
 #pragma once
 
 #include <cstddef>
+#include <string>
 
 namespace lockstep {
 
+// How much memory it has, in bytes: whatever needs more need not be tried.
 std::size_t machine_memory_bytes();
+
+// A text that differs between machines, and between boots of one machine; empty without /proc.
+std::string boot_id();
 
 }  // namespace lockstep

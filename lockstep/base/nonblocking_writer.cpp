@@ -9,34 +9,20 @@
 #include <algorithm>
 #include <cerrno>
 #include <climits>
-#include <csignal>
 #include <cstdio>
-#include <ctime>
+
+#include "lockstep/base/signal_block.h"
 
 namespace lockstep {
 namespace {
 
-// A reader that has gone, and a limit on file sizes, are error codes of write. A signal that this write causes is taken
-// back; one that was pending before stays.
+// A reader that has gone, and a limit on file sizes, are error codes of write.
 ssize_t write_without_signals(int fd, std::string_view bytes) noexcept {
-  sigset_t both, before, pending;
-  ::sigemptyset(&both);
-  ::sigaddset(&both, SIGPIPE);
-  ::sigaddset(&both, SIGXFSZ);
-  ::sigpending(&pending);
-  ::pthread_sigmask(SIG_BLOCK, &both, &before);
+  const SignalBlock block({SIGPIPE, SIGXFSZ});
   const ssize_t written = ::write(fd, bytes.data(), bytes.size());
   const int saved_errno = errno;
-  const int caused = written >= 0 ? 0 : saved_errno == EPIPE ? SIGPIPE : saved_errno == EFBIG ? SIGXFSZ : 0;
-  if (caused != 0 && ::sigismember(&pending, caused) == 0) {
-    sigset_t one;
-    ::sigemptyset(&one);
-    ::sigaddset(&one, caused);
-    const timespec now{};
-    while (::sigtimedwait(&one, nullptr, &now) < 0 && errno == EINTR) {
-    }
-  }
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (written < 0 && saved_errno == EPIPE) block.discard(SIGPIPE);
+  if (written < 0 && saved_errno == EFBIG) block.discard(SIGXFSZ);
   errno = saved_errno;
   return written;
 }
@@ -58,7 +44,7 @@ ssize_t NonblockingWriter::write(std::string_view bytes) noexcept {
   if (kind_ == Kind::file) return write_without_signals(fd_, bytes);
   if (kind_ == Kind::socket) return ::send(fd_, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
   if (own_) return write_without_signals(own_.get(), bytes);
-  // Of a stream that cannot be opened anew, poll knows whether it takes this much.
+  // For a stream that cannot be opened again, poll() tells whether it takes this much.
   pollfd ready{fd_, POLLOUT, 0};
   if (::poll(&ready, 1, 0) == 0) {
     errno = EAGAIN;

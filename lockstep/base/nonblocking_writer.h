@@ -1,7 +1,6 @@
-// NonblockingWriter writes to a descriptor that it shares with others, without ever waiting and without changing how the
-// others see it: where the system allows it, through an open file of its own, which does not block. A peer that has
-// gone, and a limit on file sizes, are error codes and no signals. Not thread-safe. As cheap to make as one open():
-// nothing has to be kept.
+// A NonblockingWriter writes to a descriptor that others use too. It never waits, and does not change the flags that
+// the others see: where the system allows it, it opens the file once more, non-blocking. A reader that has gone and a
+// limit on file sizes are error codes, not signals. Not thread-safe. Costs one open() to make.
 #pragma once
 
 #include <sys/types.h>

@@ -12,20 +12,20 @@
 namespace lockstep {
 namespace {
 
-// Numbers beyond are not looked after; the kernel gives the lowest that is free.
+// Larger numbers are not tracked; the kernel gives the lowest that is free.
 constexpr int kMostFds = 1 << 20;
 constexpr int kWordBits = 64;
 
-// One bit a descriptor. Pages of it that nobody writes take no memory.
+// One bit a descriptor. Unwritten pages take no memory.
 std::array<std::atomic<std::uint64_t>, kMostFds / kWordBits> g_private;
 std::atomic<int> g_words{0};  // those in use are below
-::pthread_mutex_t g_gate = PTHREAD_MUTEX_INITIALIZER;
+::pthread_mutex_t g_fork_mutex = PTHREAD_MUTEX_INITIALIZER;
 
 std::atomic<std::uint64_t>& word_of(int fd) { return g_private[static_cast<std::size_t>(fd / kWordBits)]; }
 std::uint64_t bit_of(int fd) { return std::uint64_t{1} << (fd % kWordBits); }
 
-void close_gate() { ::pthread_mutex_lock(&g_gate); }
-void open_gate() { ::pthread_mutex_unlock(&g_gate); }
+void lock_fork() { ::pthread_mutex_lock(&g_fork_mutex); }
+void unlock_fork() { ::pthread_mutex_unlock(&g_fork_mutex); }
 
 // Calls only what a child of a process with threads may call.
 void forget_in_child() {
@@ -38,7 +38,7 @@ void forget_in_child() {
         ::dup3(null, fd, O_CLOEXEC);
         continue;
       }
-      // Closed first, so that a number is free even if the process has no more.
+      // Closed first, so that a number is free even at the limit of descriptors.
       ::close(fd);
       null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
       if (null < 0 || null == fd) continue;
@@ -47,16 +47,16 @@ void forget_in_child() {
       null = fd;
     }
   }
-  open_gate();
+  unlock_fork();
 }
 
 }  // namespace
 
-PrivateFd::Gate::Gate() { close_gate(); }
-PrivateFd::Gate::~Gate() { open_gate(); }
+PrivateFd::ForkLock::ForkLock() { lock_fork(); }
+PrivateFd::ForkLock::~ForkLock() { unlock_fork(); }
 
 UniqueFd PrivateFd::adopt(int fd) {
-  [[maybe_unused]] static const int registered = ::pthread_atfork(close_gate, open_gate, forget_in_child);
+  [[maybe_unused]] static const int registered = ::pthread_atfork(lock_fork, unlock_fork, forget_in_child);
   if (fd < 0 || fd >= kMostFds) return UniqueFd(fd);
   word_of(fd).fetch_or(bit_of(fd), std::memory_order_relaxed);
   int words = g_words.load(std::memory_order_relaxed);
@@ -67,7 +67,7 @@ UniqueFd PrivateFd::adopt(int fd) {
 
 bool PrivateFd::close(int fd) {
   if (fd >= kMostFds || (word_of(fd).load(std::memory_order_relaxed) & bit_of(fd)) == 0) return false;
-  const Gate gate;
+  const ForkLock lock;
   word_of(fd).fetch_and(~bit_of(fd), std::memory_order_relaxed);
   ::close(fd);
   return true;

@@ -1,9 +1,9 @@
-// Descriptors that belong to this process alone: a child that is forked holds none of them, so that a connection, a
-// listener or a lock ends with the process that made it, whatever children outlive it. In the child their numbers lead
-// to /dev/null until their owners there close them. Thread-safe.
+// Descriptors that forked children do not inherit, so that a connection, a listener or a lock ends with the process
+// that made it, even if children outlive that process. In a child their numbers lead to /dev/null until their owners
+// there close them. Thread-safe.
 //
-// fork() waits for those that are just being made or closed, so none slips through. A child that vfork() or
-// posix_spawn() makes runs another program, for which O_CLOEXEC does the same; all of them need that as well.
+// fork() waits for descriptors that are just being made or closed. A child of vfork() or posix_spawn() executes another
+// program; there O_CLOEXEC does the same, so every descriptor needs that flag as well.
 #pragma once
 
 #include <utility>
@@ -17,24 +17,24 @@ class PrivateFd {
   // What `open()` returns: a new descriptor, or a negative number and errno. REQUIRES: it does not block for long.
   template <class Open>
   static UniqueFd open(Open&& open) {
-    const Gate gate;
+    const ForkLock lock;
     return adopt(std::forward<Open>(open)());
   }
 
  private:
   friend class UniqueFd;
 
-  // Holds off fork().
-  class Gate {
+  // Delays fork() while it lives.
+  class ForkLock {
    public:
-    Gate();
-    ~Gate();
-    Gate(const Gate&) = delete;
-    Gate& operator=(const Gate&) = delete;
+    ForkLock();
+    ~ForkLock();
+    ForkLock(const ForkLock&) = delete;
+    ForkLock& operator=(const ForkLock&) = delete;
   };
 
   static UniqueFd adopt(int fd);
-  // True if it was private, and so has been closed.
+  // True if it was private; then it is closed.
   static bool close(int fd);
 };
 

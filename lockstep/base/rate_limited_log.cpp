@@ -13,11 +13,11 @@ constexpr Duration kInterval = std::chrono::seconds(1);
 bool RateLimitedLog::warn(std::string text) {
   const TimePoint now = clock_.now();
   if (last_ != TimePoint::min() && now - last_ < kInterval) {
-    ++kept_back_;
+    ++suppressed_;
     return false;
   }
-  if (kept_back_ > 0) text += fmt::format(" ({} more such lines were kept back)", kept_back_);
-  kept_back_ = 0;
+  if (suppressed_ > 0) text += fmt::format(" ({} similar warnings were suppressed)", suppressed_);
+  suppressed_ = 0;
   last_ = now;
   log_warning(text);
   return true;

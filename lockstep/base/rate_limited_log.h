@@ -1,5 +1,5 @@
-// A RateLimitedLog writes at most one warning a second, and says how many it kept back: who provokes warnings from outside,
-// as a port scan does, must not fill the disk. Not thread-safe.
+// A RateLimitedLog writes at most one warning a second, and counts what it leaves out: a port scan must not fill the
+// disk. Not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ class RateLimitedLog {
  private:
   const Clock& clock_;
   TimePoint last_ = TimePoint::min();
-  std::size_t kept_back_ = 0;
+  std::size_t suppressed_ = 0;
 };
 
 }  // namespace lockstep

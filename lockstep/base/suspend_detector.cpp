@@ -4,15 +4,15 @@
 
 namespace lockstep {
 
-void SuspendDetector::look(TimePoint now) {
+void SuspendDetector::check(TimePoint now) {
   const std::lock_guard lock(mutex_);
-  if (last_ == TimePoint{} || now - last_ < kStop) return;
-  stopped_ns_.fetch_add((now - last_).count(), std::memory_order_relaxed);
+  if (last_ == TimePoint{} || now - last_ < kGap) return;
+  suspended_ns_.fetch_add((now - last_).count(), std::memory_order_relaxed);
   last_ = now;
 }
 
 void SuspendDetector::beat(TimePoint now) {
-  look(now);
+  check(now);
   const std::lock_guard lock(mutex_);
   last_ = std::max(last_, now);
 }

@@ -1,5 +1,5 @@
-// A SuspendDetector adds up the stops of a process whose beats should come every kPeriod. Time is what callers say it is.
-// Thread-safe.
+// A SuspendDetector adds up for how long a process was suspended: its thread calls beat() every kPeriod, and a gap of
+// kGap or more counts. Callers supply the time. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -13,20 +13,19 @@ namespace lockstep {
 class SuspendDetector {
  public:
   static constexpr Duration kPeriod = std::chrono::milliseconds(250);
-  // Beats that are less apart were late because the machine was busy.
-  static constexpr Duration kStop = std::chrono::seconds(1);
+  static constexpr Duration kGap = std::chrono::seconds(1);  // a shorter gap is a busy machine
 
-  explicit SuspendDetector(Duration stopped = {}) : stopped_ns_(stopped.count()) {}
+  explicit SuspendDetector(Duration suspended = {}) : suspended_ns_(suspended.count()) {}
 
   void beat(TimePoint now);
-  // For whoever cannot wait for the next beat.
-  void look(TimePoint now);
-  Duration stopped() const { return Duration(stopped_ns_.load(std::memory_order_relaxed)); }
+  // Counts a gap that has just ended, without waiting for the next beat.
+  void check(TimePoint now);
+  Duration suspended() const { return Duration(suspended_ns_.load(std::memory_order_relaxed)); }
 
  private:
   std::mutex mutex_;
-  TimePoint last_;  // beat, or end of a stop; protected by mutex_
-  std::atomic<std::int64_t> stopped_ns_;
+  TimePoint last_;  // beat, or end of a gap; protected by mutex_
+  std::atomic<std::int64_t> suspended_ns_;
 };
 
 }  // namespace lockstep

@@ -3,12 +3,12 @@
 #include <time.h>
 
 #include <atomic>
-#include <csignal>
 #include <memory>
 #include <system_error>
 #include <thread>
 
 #include "lockstep/base/fork_guard.h"
+#include "lockstep/base/signal_block.h"
 #include "lockstep/base/suspend_detector.h"
 
 namespace lockstep {
@@ -16,16 +16,16 @@ namespace {
 
 struct Watch {
   ForkGuard fork_guard;
-  SuspendDetector heart{suspended_time()};
+  SuspendDetector detector{suspended_time()};
 };
 
 // Never destroyed: its thread goes on while static destructors run.
 std::atomic<Watch*> current{nullptr};
 
-void beat_for_ever(SuspendDetector& heart) {
+void beat_forever(SuspendDetector& detector) {
   constexpr timespec kPause{0, static_cast<long>(SuspendDetector::kPeriod.count())};
   for (;;) {
-    heart.beat(steady_clock().now());
+    detector.beat(steady_clock().now());
     ::nanosleep(&kPause, nullptr);
   }
 }
@@ -37,26 +37,22 @@ void detect_suspension() {
   if (known != nullptr && known->fork_guard.is_here()) return;
   auto made = std::make_unique<Watch>();
   if (!current.compare_exchange_strong(known, made.get())) return;  // another thread was faster
-  SuspendDetector& heart = made.release()->heart;
-  sigset_t all;
-  sigset_t before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are for the program's own threads
+  SuspendDetector& detector = made.release()->detector;
+  const SignalBlock block;
   try {
-    std::thread([&heart] { beat_for_ever(heart); }).detach();
-  } catch (const std::system_error&) {  // without a beat no stop is noticed
+    std::thread([&detector] { beat_forever(detector); }).detach();
+  } catch (const std::system_error&) {  // no thread: suspensions count as time
   }
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 Duration suspended_time() {
   const Watch* watch = current.load(std::memory_order_acquire);
-  return watch == nullptr ? Duration::zero() : watch->heart.stopped();
+  return watch == nullptr ? Duration::zero() : watch->detector.suspended();
 }
 
 Duration suspended_time_now() {
   Watch* watch = current.load(std::memory_order_acquire);
-  if (watch != nullptr && watch->fork_guard.is_here()) watch->heart.look(steady_clock().now());
+  if (watch != nullptr && watch->fork_guard.is_here()) watch->detector.check(steady_clock().now());
   return suspended_time();
 }
 

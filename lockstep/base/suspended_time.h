@@ -1,17 +1,17 @@
-// For how long this process was stopped so far: by Ctrl-Z, by a batch system that suspends jobs, by a debugger. Ranks
-// of a job that was stopped as a whole have kept nobody waiting meanwhile, so a Deadline does not count that time. The
-// kernel keeps no record of it: a thread that wakes four times a second notices when it has not. Thread-safe.
+// For how long this process was suspended so far: by Ctrl-Z, by a batch system, by a debugger. A Deadline does not
+// count that time, because the ranks of a job are usually suspended together. The kernel does not record it, so a
+// thread wakes four times a second and notices when it has not. Thread-safe.
 #pragma once
 
 #include "lockstep/base/clock.h"
 
 namespace lockstep {
 
-// From now on this process notices its stops. A forked child does not, until it says so itself.
+// Starts to watch this process. A forked child is not watched until it calls this itself.
 void detect_suspension();
-// All that were noticed. Never less than before.
+// The sum so far. Never decreases.
 Duration suspended_time();
-// Notices one that has only just ended, too.
+// Includes a suspension that has only just ended.
 Duration suspended_time_now();
 
 }  // namespace lockstep

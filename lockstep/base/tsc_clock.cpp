@@ -34,9 +34,9 @@ struct SteadyTime {
 
 std::int64_t ns_of(const timespec& time) { return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec; }
 
-class TickClock final : public Clock {
+class CoarseClock final : public Clock {
  public:
-  TickClock() {
+  CoarseClock() {
     timespec tick{};
     ::clock_getres(CLOCK_MONOTONIC_COARSE, &tick);
     tick_ns_ = ns_of(tick);
@@ -54,7 +54,7 @@ class TickClock final : public Clock {
 }  // namespace
 
 const Clock& coarse_clock() {
-  static const Clock& clock = *new TickClock;
+  static const Clock& clock = *new CoarseClock;
   return clock;
 }
 

@@ -1,4 +1,4 @@
-// Waiting for a condition variable until a Deadline, which may move on meanwhile. std::condition_variable + Deadline.
+// Waits for a condition variable until a Deadline, which may move during the wait. std::condition_variable + Deadline.
 #pragma once
 
 #include <condition_variable>

@@ -13,21 +13,14 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/file_io.h"
 #include "lockstep/base/format.h"
 
 namespace lockstep {
 namespace {
 
 constexpr mode_t kMode = 0600;
-constexpr std::size_t kMaxWrite = 64 << 20;
 constexpr int kAttempts = 100;
-
-template <class Call>
-auto retry_interrupted(Call call) {
-  auto result = call();
-  while (result < 0 && errno == EINTR) result = call();
-  return result;
-}
 
 std::string temporary_prefix(const std::filesystem::path& target) {
   return fmt::format(".{}.writing-", target.filename().string());
@@ -50,7 +43,9 @@ bool is_linked(const UniqueFd& file) {
 }
 
 void sync(const UniqueFd& fd, const std::string& what) {
-  if (retry_interrupted([&fd] { return ::fsync(fd.get()); }) != 0) throw system_error(what, errno);
+  while (::fsync(fd.get()) != 0) {
+    if (errno != EINTR) throw system_error(what, errno);
+  }
 }
 
 }  // namespace
@@ -99,19 +94,9 @@ AtomicFile::~AtomicFile() {
 }
 
 void AtomicFile::write(ByteSpan bytes) {
-  while (!bytes.empty()) {
-    const ssize_t count =
-        retry_interrupted([&] { return ::write(file_.get(), bytes.data(), std::min(bytes.size(), kMaxWrite)); });
-    if (count < 0) {
-      throw system_error(
-          fmt::format("saving {}: writing {} bytes at byte {} (a file of that name, if there was one, is "
-                      "unchanged)",
-                      target_.string(), bytes.size(), written_bytes_),
-          errno);
-    }
-    written_bytes_ += static_cast<std::uint64_t>(count);
-    bytes = bytes.subspan(static_cast<std::size_t>(count));
-  }
+  write_all(file_.get(), {reinterpret_cast<const char*>(bytes.data()), bytes.size()},
+            fmt::format("saving {}: writing {} bytes (a file of that name, if there was one, is unchanged)",
+                        target_.string(), bytes.size()));
 }
 
 void AtomicFile::publish() {

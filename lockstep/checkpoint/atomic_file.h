@@ -1,11 +1,10 @@
-// AtomicFile replaces a file as a whole: readers, and a crash at any moment, see the old file or the new one.
-// bytes -> temporary file beside the target -> fsync -> rename -> fsync of the directory.
-// Not thread-safe; several writers of one target, in one process or many, do not disturb each other: the last one wins.
-// Blocks for disk I/O, for which Linux has no deadline. A failed call throws Error{internal} with the path, and leaves
-// the old file; the destructor removes what was not published. What a killed writer left is removed by the next one.
+// AtomicFile replaces a file as a whole: readers, and a crash at any moment, see the old file or the new one. bytes ->
+// temporary file beside the target -> fsync -> rename -> fsync of the directory. Not thread-safe; several writers of
+// one target, in one process or many, do not disturb each other: the last one wins. Blocks for disk I/O, for which
+// Linux has no deadline. A failed call throws Error{internal} with the path, and leaves the old file; the destructor
+// removes an unpublished file. The next writer removes the file of a killed one.
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
 #include <string>
 
@@ -32,7 +31,6 @@ class AtomicFile {
   std::filesystem::path temporary_;
   UniqueFd directory_fd_;
   UniqueFd file_;
-  std::uint64_t written_bytes_ = 0;
 };
 
 }  // namespace lockstep

@@ -16,34 +16,25 @@
 namespace lockstep {
 namespace {
 
-constexpr std::array<std::pair<std::string_view, at::ScalarType>, 13> kTypes = {{{"BOOL", at::kBool},
-                                                                                 {"U8", at::kByte},
-                                                                                 {"I8", at::kChar},
-                                                                                 {"U16", at::kUInt16},
-                                                                                 {"I16", at::kShort},
-                                                                                 {"F16", at::kHalf},
-                                                                                 {"BF16", at::kBFloat16},
-                                                                                 {"U32", at::kUInt32},
-                                                                                 {"I32", at::kInt},
-                                                                                 {"F32", at::kFloat},
-                                                                                 {"U64", at::kUInt64},
-                                                                                 {"I64", at::kLong},
-                                                                                 {"F64", at::kDouble}}};
+// In the order of kSafetensorsTypes.
+constexpr std::array kScalarTypes{at::kBool,   at::kByte,     at::kChar,   at::kUInt16, at::kShort,
+                                  at::kHalf,   at::kBFloat16, at::kUInt32, at::kInt,    at::kFloat,
+                                  at::kUInt64, at::kLong,     at::kDouble};
+static_assert(kScalarTypes.size() == kSafetensorsTypes.size());
 
+// REQUIRES: the reader has checked the name.
 at::ScalarType scalar_type(std::string_view name) {
-  const auto* found = std::find_if(kTypes.begin(), kTypes.end(), [name](auto& type) { return type.first == name; });
-  if (found == kTypes.end()) throw Error(ErrorKind::internal, fmt::format("no tensor type is called {}", name));
-  return found->second;
+  const auto* found = std::ranges::find(kSafetensorsTypes, name, &SafetensorsType::name);
+  return kScalarTypes.at(static_cast<std::size_t>(found - kSafetensorsTypes.begin()));
 }
 
 std::string type_name(const std::string& tensor_name, const at::Tensor& tensor) {
-  const auto* found =
-      std::find_if(kTypes.begin(), kTypes.end(), [&tensor](auto& type) { return type.second == tensor.scalar_type(); });
-  if (found == kTypes.end()) {
+  const auto* found = std::ranges::find(kScalarTypes, tensor.scalar_type());
+  if (found == kScalarTypes.end()) {
     throw Error(ErrorKind::invalid_argument, fmt::format("checkpoint: tensor '{}' has the type {}, which is not stored",
                                                          tensor_name, c10::toString(tensor.scalar_type())));
   }
-  return std::string(found->first);
+  return std::string(kSafetensorsTypes.at(static_cast<std::size_t>(found - kScalarTypes.begin())).name);
 }
 
 at::Tensor plain_copy(const std::string& name, const at::Tensor& tensor) {

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/file_io.h"
 #include "lockstep/base/format.h"
 #include "lockstep/checkpoint/atomic_file.h"
 #include "lockstep/checkpoint/digest.h"
@@ -25,7 +26,6 @@ constexpr std::string_view kHeaderDigest = "lockstep.xxh3.header";
 // one.
 constexpr std::string_view kHeaderDigestMark = R"("lockstep.xxh3.header":")";
 constexpr std::size_t kPrefixBytes = 8;
-constexpr std::size_t kMaxRead = 64 << 20;
 
 Error damaged(const std::filesystem::path& path, const std::string& text) {
   return Error(ErrorKind::corrupt_data, fmt::format("{} is damaged: {}", path.string(), text));
@@ -161,15 +161,12 @@ void SafetensorsReader::read(const TensorEntry& entry, MutableByteSpan out) cons
 }
 
 void SafetensorsReader::read_at(std::uint64_t offset, MutableByteSpan out) const {
-  while (!out.empty()) {
-    const ssize_t count = ::pread(file_.get(), out.data(), std::min(out.size(), kMaxRead), static_cast<off_t>(offset));
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0 && errno == EIO) throw damaged(path_, fmt::format("the disk cannot read byte {}", offset));
-    if (count < 0) throw system_error(fmt::format("reading {} at byte {}", path_.string(), offset), errno);
-    if (count == 0) throw damaged(path_, fmt::format("it ends at byte {}, {} more were expected", offset, out.size()));
-    offset += static_cast<std::uint64_t>(count);
-    out = out.subspan(static_cast<std::size_t>(count));
-  }
+  const ssize_t count = lockstep::read_at(file_.get(), offset, out);
+  if (count < 0 && errno == EIO) throw damaged(path_, fmt::format("the disk cannot read bytes from {} on", offset));
+  if (count < 0) throw system_error(fmt::format("reading {} at byte {}", path_.string(), offset), errno);
+  const auto read = static_cast<std::size_t>(count);
+  if (read == out.size()) return;
+  throw damaged(path_, fmt::format("it ends at byte {}, {} more were expected", offset + read, out.size() - read));
 }
 
 }  // namespace lockstep

@@ -1,7 +1,6 @@
 #include "lockstep/checkpoint/safetensors_header.h"
 
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <tuple>
@@ -17,20 +16,6 @@ namespace {
 constexpr std::size_t kPrefixBytes = 8;
 constexpr std::size_t kAlignment = 8;
 constexpr std::uint64_t kMaxBytes = std::numeric_limits<std::int64_t>::max();
-
-constexpr std::array<std::pair<std::string_view, std::size_t>, 13> kTypes = {{{"BOOL", 1},
-                                                                              {"U8", 1},
-                                                                              {"I8", 1},
-                                                                              {"U16", 2},
-                                                                              {"I16", 2},
-                                                                              {"F16", 2},
-                                                                              {"BF16", 2},
-                                                                              {"U32", 4},
-                                                                              {"I32", 4},
-                                                                              {"F32", 4},
-                                                                              {"U64", 8},
-                                                                              {"I64", 8},
-                                                                              {"F64", 8}}};
 
 [[noreturn]] void refuse(ErrorKind kind, const std::string& text) { throw Error(kind, "safetensors header: " + text); }
 
@@ -86,8 +71,8 @@ void check_names(const SafetensorsHeader& header, ErrorKind kind) {
 }  // namespace
 
 std::size_t safetensors_element_size(std::string_view dtype) {
-  const auto* found = std::find_if(kTypes.begin(), kTypes.end(), [dtype](auto& type) { return type.first == dtype; });
-  return found == kTypes.end() ? 0 : found->second;
+  const auto* found = std::ranges::find(kSafetensorsTypes, dtype, &SafetensorsType::name);
+  return found == kSafetensorsTypes.end() ? 0 : found->element_bytes;
 }
 
 std::string describe(const TensorEntry& entry) {

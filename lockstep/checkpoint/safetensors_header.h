@@ -1,8 +1,9 @@
-// The header of a safetensors file: names, types, shapes and places of its tensors, and a map of strings.
-// tensors -> header -> file -> header -> tensors. Pure functions; nothing is allocated that the text does not pay for.
-// The layout is that of the safetensors package: 8 bytes of length (little-endian), JSON padded with spaces, data.
+// The header of a safetensors file: names, types, shapes and places of its tensors, and a map of strings. tensors ->
+// header -> file -> header -> tensors. Pure functions; memory grows with the text, not with the numbers in it. The
+// layout is that of the safetensors package: 8 bytes of length (little-endian), JSON padded with spaces, data.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -22,7 +23,25 @@ struct SafetensorsLimits {
   static constexpr std::size_t kDimensions = 64;
 };
 
-// Bytes per element of a type that may be stored ("F32", "BF16", "I64", "BOOL", ...); 0 for any other text.
+struct SafetensorsType {
+  std::string_view name;
+  std::size_t element_bytes;
+};
+// The types that may be stored.
+inline constexpr std::array<SafetensorsType, 13> kSafetensorsTypes = {{{"BOOL", 1},
+                                                                       {"U8", 1},
+                                                                       {"I8", 1},
+                                                                       {"U16", 2},
+                                                                       {"I16", 2},
+                                                                       {"F16", 2},
+                                                                       {"BF16", 2},
+                                                                       {"U32", 4},
+                                                                       {"I32", 4},
+                                                                       {"F32", 4},
+                                                                       {"U64", 8},
+                                                                       {"I64", 8},
+                                                                       {"F64", 8}}};
+// 0 for a type that is not in the table.
 std::size_t safetensors_element_size(std::string_view dtype);
 
 struct TensorEntry {

@@ -1,7 +1,6 @@
 #include "lockstep/group/connect.h"
 
 #include <algorithm>
-#include <array>
 #include <string_view>
 #include <utility>
 
@@ -208,16 +207,15 @@ ProcessGroup told(ProcessGroup group, const Membership& membership, const std::s
 }  // namespace
 
 GroupOptions with_environment(GroupOptions options) {
-  static constexpr std::array<std::string_view, 3> kNames{"automatic", "shared_memory", "tcp"};
-  static constexpr std::array kTransports{Transport::automatic, Transport::shared_memory, Transport::tcp};
-  static constexpr std::array<std::string_view, 2> kSwitch{"on", "off"};
-  static constexpr std::array kChecksums{Checksums::on, Checksums::off};
   const EnvironmentReader reader;
-  const auto transport = reader.choice("LOCKSTEP_TRANSPORT", kNames);
-  if (transport && options.transport == Transport::automatic) options.transport = kTransports[*transport];
-  options.connections = reader.number("LOCKSTEP_CONNECTIONS", 1, kMaxConnections).value_or(options.connections);
-  const auto checksums = reader.choice("LOCKSTEP_CHECKSUMS", kSwitch);
-  if (checksums) options.checksums = kChecksums[*checksums];
+  const auto transport = reader.choice("LOCKSTEP_TRANSPORT");
+  if (transport && options.transport == Transport::automatic) {
+    if (transport == "shared_memory") options.transport = Transport::shared_memory;
+    if (transport == "tcp") options.transport = Transport::tcp;
+  }
+  options.connections = reader.number("LOCKSTEP_CONNECTIONS").value_or(options.connections);
+  const auto checksums = reader.choice("LOCKSTEP_CHECKSUMS");
+  if (checksums) options.checksums = checksums == "on" ? Checksums::on : Checksums::off;
   return options;
 }
 

@@ -12,20 +12,21 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
+#include "lockstep/base/signal_block.h"
 #include "lockstep/launch/program_path.h"
 
 namespace lockstep {
 namespace {
 
-// All that the child needs, laid out before it exists: between vfork and exec it shares the parent's memory, so it may
-// only make system calls on what is ready.
+// Everything that the child needs, prepared before it exists: between vfork and exec it shares the parent's memory, so
+// it may only make system calls.
 struct ExecPlan {
   const char* path;
   char* const* argv;
   char* const* environment;
   std::span<const int> keep_fds;
   int stdio[3];
-  int guard_fd;
+  int reaper_fd;
   int error_fd;
   pid_t parent;
   const sigset_t* mask;
@@ -49,7 +50,7 @@ struct ExecPlan {
     if (::fcntl(fd, F_SETFD, 0) != 0) fail(plan, errno);
   }
   if (plan.descriptor_limit != nullptr) ::setrlimit(RLIMIT_NOFILE, plan.descriptor_limit);
-  // No handler of the parent may run here once signals are let in; exec would reset it only later.
+  // No handler of the parent may run here once signals are unblocked; exec would reset them only later.
   for (int signal = 1; signal < NSIG; ++signal) {
     struct sigaction action {};
     if (::sigaction(signal, nullptr, &action) != 0) continue;
@@ -59,7 +60,7 @@ struct ExecPlan {
     ::sigaction(signal, &action, nullptr);
   }
   const pid_t self = ::getpid();
-  if (plan.guard_fd >= 0 && ::write(plan.guard_fd, &self, sizeof self) != sizeof self) fail(plan, errno);
+  if (plan.reaper_fd >= 0 && ::write(plan.reaper_fd, &self, sizeof self) != sizeof self) fail(plan, errno);
   ::sigprocmask(SIG_SETMASK, plan.mask, nullptr);
   ::execve(plan.path, plan.argv, plan.environment);
   fail(plan, errno);
@@ -90,7 +91,7 @@ int read_exec_errno(int fd) {
   return got == sizeof failure ? failure : 0;
 }
 
-// The system call, since libc's waitid() leaves out what it tells of the child's use of resources.
+// The system call, since libc's waitid() does not return the child's use of resources.
 siginfo_t wait_for(int pid, int options, rusage* usage = nullptr) {
   siginfo_t info{};
   while (::syscall(SYS_waitid, P_PID, pid, &info, options, usage) != 0) {
@@ -117,7 +118,7 @@ void occupy_standard_descriptors() {
   }
 }
 
-ChildProcess ChildProcess::start(const Command& command, const sigset_t& mask, int guard_fd) {
+ChildProcess ChildProcess::start(const Command& command, const sigset_t& mask, int reaper_fd) {
   int error_pipe[2];
   if (::pipe2(error_pipe, O_CLOEXEC) != 0) throw system_error("making a pipe for a rank", errno);
   const UniqueFd error_reader(error_pipe[0]);
@@ -129,18 +130,18 @@ ChildProcess ChildProcess::start(const Command& command, const sigset_t& mask, i
                       environment.data(),
                       command.keep_fds,
                       {command.stdin_fd, command.stdout_fd, command.stderr_fd},
-                      guard_fd,
+                      reaper_fd,
                       error_writer.get(),
                       ::getpid(),
                       &mask,
                       command.descriptor_limit ? &*command.descriptor_limit : nullptr};
-  sigset_t all;
-  sigset_t before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  const pid_t pid = vfork_and_run(plan);
-  const int fork_errno = errno;
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  pid_t pid = -1;
+  int fork_errno = 0;
+  {
+    const SignalBlock block;
+    pid = vfork_and_run(plan);
+    fork_errno = errno;
+  }
   if (pid < 0) throw system_error("starting a process for a rank (is the limit on processes reached?)", fork_errno);
 
   error_writer.reset();
@@ -175,7 +176,7 @@ void ChildProcess::signal_group(int signal) const noexcept {
 std::optional<ExitStatus> ChildProcess::try_reap() {
   const siginfo_t peek = wait_for(pid_, WEXITED | WNOHANG | WNOWAIT);
   if (peek.si_pid == 0) return std::nullopt;
-  // While the dead leader is not reaped, nobody else can get its number as a process group.
+  // While the dead leader is not reaped, its pid cannot be reused as a process group.
   ::kill(-pid_, SIGKILL);
   rusage usage{};
   const siginfo_t info = wait_for(pid_, WEXITED, &usage);

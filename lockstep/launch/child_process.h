@@ -32,21 +32,21 @@ void occupy_standard_descriptors();
 class ChildProcess {
  public:
   // Returns once the program runs. Throws ExecFailed with path and errno if it cannot be executed, Error{internal} if
-  // no process can be made. The child's signal mask is `mask`; before it executes it writes its pid to `guard_fd`
+  // no process can be made. The child's signal mask is `mask`; before it executes, it writes its pid to `reaper_fd`
   // (-1: nowhere).
-  static ChildProcess start(const Command& command, const sigset_t& mask, int guard_fd = -1);
+  static ChildProcess start(const Command& command, const sigset_t& mask, int reaper_fd = -1);
 
   ChildProcess(ChildProcess&& other) noexcept;
   ChildProcess& operator=(ChildProcess&&) = delete;
-  ~ChildProcess();  // kills the group and reaps, if try_reap() has not succeeded yet
+  ~ChildProcess();  // kills the group and reaps, unless try_reap() has succeeded
 
   int pid() const { return pid_; }
   int pidfd() const { return pidfd_.get(); }  // readable once the process has ended
 
   // To the whole group: the child and what it started.
   void signal_group(int signal) const noexcept;
-  // Never blocks. Once the child has ended: kills what is left of its group, frees its pid, and says how it ended.
-  // Throws Error{internal} if somebody else has reaped it.
+  // Never blocks. Once the child has ended: kills the rest of its group, frees its pid, and returns its status. Throws
+  // Error{internal} if other code has reaped it.
   std::optional<ExitStatus> try_reap();
 
  private:

@@ -10,8 +10,8 @@ namespace lockstep {
 // At least 1.
 int available_cores();
 
-// The quota alone, in cores, the smallest on the way up the hierarchy; none if there is none.
-// `cgroups` is the text of /proc/self/cgroup, `root` the mount point (/sys/fs/cgroup).
+// The quota alone, in cores, the smallest on the way up the hierarchy; nothing without a quota. `cgroups` is the text
+// of /proc/self/cgroup, `root` the mount point (/sys/fs/cgroup).
 std::optional<double> cgroup_quota_cores(const std::string& cgroups, const std::string& root);
 
 }  // namespace lockstep

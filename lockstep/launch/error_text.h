@@ -1,5 +1,5 @@
-// ErrorText is what a rank's standard error says of why it ended: the first line of its error, where it can be
-// recognised, and the last lines without stack frames. Lines in, a few lines out; no I/O.
+// An ErrorText extracts from a rank's standard error why it ended: the first line of its error, if it is recognised,
+// and the last lines without stack frames. Lines in, a few lines out; no I/O.
 #pragma once
 
 #include <cstddef>
@@ -16,14 +16,14 @@ class ErrorText {
 
   void feed(std::string_view line);
 
-  // Of an exception that nobody caught (C++, Python), or that one of torch's libraries threw. Empty if none was seen.
+  // Of an uncaught exception (C++, Python), or one that a torch library threw. Empty if there was none.
   const std::string& first_line() const { return first_line_; }
   const std::deque<std::string>& last_lines() const { return last_lines_; }
 
  private:
   enum class Expected {
     nothing,
-    what,             // terminate() has said the exception's type; its text comes next
+    what,             // terminate() has printed the exception's type; its text comes next
     end_of_traceback  // of Python's; the exception comes at its end
   };
 

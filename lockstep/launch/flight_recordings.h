@@ -1,6 +1,6 @@
 // FlightRecordings is the launcher's side of flight recording: memory for each rank, which the rank inherits and which
-// outlives it, and the files that are made of it when the job has gone wrong. See observe/process_recorder.h.
-// Not thread-safe.
+// outlives it, and the files that are written from it when the job has failed. See observe/process_recorder.h. Not
+// thread-safe.
 #pragma once
 
 #include <optional>
@@ -14,19 +14,19 @@ namespace lockstep {
 
 class FlightRecordings {
  public:
-  // Without memory for it, nothing is recorded: that is a warning, not an error.
+  // Without memory nothing is recorded, with a warning.
   FlightRecordings(const std::string& job_id, int ranks);
 
-  // The rank's memory, for it to inherit and to find by kFlightFdVariable; -1 if there is none.
+  // The descriptor of the rank's memory, for the rank to inherit and to find by kFlightFdVariable; -1 without memory.
   int fd(int rank) const;
 
-  // What it says of why the rank failed; nothing if it says nothing.
+  // What it says about the rank's failure, if anything.
   std::optional<FlightFailure> failure(int rank) const;
 
-  // What became of the job's recordings, for the user: "to see where each rank was: lockstep trace --flight DIR", or
-  // why there is none. Empty if nothing went wrong, or nothing was recorded. Writes to a folder for this job among the
-  // user's state files, where old ones are removed (see recordings_folder.h); or, whatever happened, to `directory` if
-  // that is not empty.
+  // Saves the recordings if the job failed, to a folder for this job among the user's state files (see
+  // recordings_folder.h), where old ones are removed; or, after any outcome, to `directory` if that is not empty.
+  // Returns a line for the user: "to see where each rank was: lockstep trace --flight DIR", or why the recordings are
+  // lost; empty if nothing was saved.
   std::string save(const Outcome& outcome, const std::string& directory = {}) const;
 
  private:

@@ -14,9 +14,9 @@ class LineSplitter {
   using OnLine = std::function<void(std::string_view line)>;  // without its newline
 
   void feed(std::string_view bytes, const OnLine& on_line);
-  // The stream has ended: what is left is a line.
+  // The stream has ended: the rest is a line.
   void finish(const OnLine& on_line);
-  // What has come of a line whose newline has not.
+  // The part of a line that has no newline yet.
   std::string_view partial() const { return partial_; }
   // Keeps, of the partial line, only what a terminal would still show.
   void drop_overwritten();
@@ -25,8 +25,8 @@ class LineSplitter {
   std::string partial_;
 };
 
-// What of a line a terminal shows in the end: a carriage return sends the cursor back, and the text behind it
-// overwrites what came before. "10%\r20%\r" -> "20%".
+// What a terminal shows of a line in the end: a carriage return moves the cursor back, and the text behind it
+// overwrites the text before. "10%\r20%\r" -> "20%".
 std::string_view visible_text(std::string_view line);
 
 }  // namespace lockstep

@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <map>
@@ -16,6 +15,7 @@
 #include <string_view>
 
 #include "lockstep/base/deadline.h"
+#include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/launch/cores.h"
@@ -37,7 +37,7 @@ std::string random_id() {
   return fmt::format("{:016x}", value);
 }
 
-// Where the ports begin that the kernel gives to connections: one of those would be free now, and not when it is used.
+// Where the ports begin that the kernel gives to connections: such a port may be free now and taken later.
 int first_ephemeral_port() {
   int first = 0;
   std::ifstream("/proc/sys/net/ipv4/ip_local_port_range") >> first;
@@ -46,7 +46,7 @@ int first_ephemeral_port() {
 
 int free_port() {
   constexpr int kFirst = 15000;
-  constexpr int kFirstOfOthers = 20000;  // ports that follow from the jobs of other launchers; see launchers.h
+  constexpr int kFirstOfOthers = 20000;  // ports derived from the jobs of other launchers; see launchers.h
   constexpr int kTries = 20;
   const int end = std::min(first_ephemeral_port(), kFirstOfOthers);
   std::minstd_rand random(std::random_device{}());
@@ -65,28 +65,27 @@ StoreServerOptions store_options(const Token& token, const std::string& job_id, 
   StoreServerOptions options;
   options.token = token;
   options.job_id = job_id;
-  options.claims = local_identity(-1, ranks, kGeneration);
+  options.identity = local_identity(-1, ranks, kGeneration);
   options.admission = admit_generation(kGeneration);
-  // Two for every rank, and some for whom they start.
+  // Two for every rank, and some for processes that the ranks start.
   options.limits.connections = std::max<std::size_t>(options.limits.connections, 2 * static_cast<std::size_t>(ranks));
   return options;
 }
 
 std::string set_by_user(const JobOptions& options, const char* name) {
-  const char* inherited = std::getenv(name);
-  std::string value = inherited == nullptr ? "" : inherited;
+  std::string value = EnvironmentReader().text(name).value_or("");
   for (const auto& [key, given] : options.environment) {
     if (key == name) value = given;
   }
   return value;
 }
 
-// As the sweep looks for it (sweep.h), of all jobs around this one.
+// The jobs around this one, as the cleanup looks for them (orphan_cleanup.h).
 std::string outer_jobs() {
-  const char* job = std::getenv("LOCKSTEP_JOB_ID");
-  const char* around = std::getenv(kOuterJobsVariable);
-  if (job == nullptr || *job == '\0') return "";
-  return fmt::format("LOCKSTEP_JOB_ID={}{}{}", job, around == nullptr ? "" : " ", around == nullptr ? "" : around);
+  const EnvironmentReader reader;
+  const auto job = reader.text("LOCKSTEP_JOB_ID");
+  const auto around = reader.text(kOuterJobsVariable);
+  return job ? fmt::format("LOCKSTEP_JOB_ID={}{}", *job, around ? " " + *around : "") : "";
 }
 
 }  // namespace
@@ -137,9 +136,9 @@ Command LocalJob::command(int rank, const std::string& path, const std::vector<s
       {"LOCKSTEP_GENERATION", std::to_string(kGeneration)},
       {"OMP_NUM_THREADS", threads_},
   };
-  // A job inside a rank of another ends with that: the outer launcher finds its processes by this.
+  // A job inside a rank of another job ends with that job: the outer launcher finds its processes by this variable.
   if (const std::string outer = outer_jobs(); !outer.empty()) changes.emplace_back(kOuterJobsVariable, outer);
-  // A rank writes to a pipe; rank 0 may want to know that a terminal is behind it, where its '\r' redraws a line.
+  // A rank writes to a pipe; rank 0 may use '\r' to redraw a line if a terminal is behind the pipe.
   if (rank == 0 && ::isatty(STDOUT_FILENO) == 1) changes.emplace_back("LOCKSTEP_TERMINAL", "1");
   std::vector<int> kept{parts_->token_fd.get()};
   if (const int fd = recordings_.fd(rank); fd >= 0) {

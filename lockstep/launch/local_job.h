@@ -1,7 +1,6 @@
-// LocalJob is the launcher's side of a job whose ranks all run on this machine: it hosts the job's store, makes its
-// token, has memory for what they record, and says with what environment each rank is started. launcher -> store ->
-// rendezvous.
-// The store lives as long as this object. Not thread-safe.
+// LocalJob is the launcher's side of a job whose ranks all run on this machine: it hosts the job's store, generates its
+// token, provides memory for flight recordings, and builds each rank's command. launcher -> store -> rendezvous. The
+// store lives as long as this object. Not thread-safe.
 #pragma once
 
 #include <memory>
@@ -20,15 +19,15 @@ namespace lockstep {
 struct JobOptions {
   int ranks = 1;
   int threads_per_rank = 0;               // 0: OMP_NUM_THREADS if it is set, else cores / ranks, at least 1
-  std::string master_addr = "127.0.0.1";  // for programs of other libraries; Lockstep's own store does not use them
-  int master_port = 0;                    // 0: one that is free now
+  std::string master_addr = "127.0.0.1";  // for other libraries; Lockstep's own store does not use it
+  int master_port = 0;                    // 0: a free one
   std::vector<std::pair<std::string, std::string>> environment{};  // added last
 };
 
 class LocalJob {
  public:
-  // Throws Error{internal} if the store cannot listen on 127.0.0.1, Error{invalid_argument} if this process may not
-  // open enough files for so many ranks.
+  // Throws Error{internal} if the store cannot listen on 127.0.0.1, Error{invalid_argument} if the limit on descriptors
+  // is too low for so many ranks.
   explicit LocalJob(JobOptions options);
   ~LocalJob();
 
@@ -36,9 +35,9 @@ class LocalJob {
   // The rank's command. Standard input is the caller's for rank 0 unless that is a terminal (a process group of its own
   // may not read it), else /dev/null.
   Command command(int rank, const std::string& path, const std::vector<std::string>& argv) const;
-  // What the ranks recorded of their operations.
+  // The ranks' flight recordings.
   const FlightRecordings& recordings() const { return recordings_; }
-  // How a rank that has ended so failed: in which words, and, from its recording, through whom.
+  // Why a rank with this exit status failed: a text, and from its recording the rank that caused it.
   Failure judge(int rank, const ExitStatus& status) const;
   // "2 ranks on this machine, 1 thread each (2 cores)"
   std::string description() const;
@@ -57,7 +56,7 @@ class LocalJob {
   FlightRecordings recordings_;
 };
 
-// `base` (as environ) with `changes` made: each name occurs once, with the last value given for it.
+// `base` (as environ) with `changes` made: each name occurs once, with its last value.
 std::vector<std::string> merge_environment(const char* const* base,
                                            const std::vector<std::pair<std::string, std::string>>& changes);
 

@@ -1,6 +1,6 @@
-// OomKills tells whether the kernel has killed processes for lack of memory since it was made: of this process's cgroup
-// where its counters can be read (version 2 or 1), else of the whole machine. Reads a file or two; never throws for
-// what it cannot read.
+// OomKills counts the processes that the kernel has killed for lack of memory since it was made: in this process's
+// cgroup if its counters can be read (version 2 or 1), else on the whole machine. Reads a file or two; a file that
+// cannot be read is not an error.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +18,8 @@ class OomKills {
   OomKills();
   explicit OomKills(ReadFile read_file);
 
-  // How a process that got SIGKILL, and had used so much memory at most, came to it:
-  // "memory ran out: the kernel has killed 1 process of cgroup /job since the job began; ..." or
-  // "not for lack of memory: ..." or that nobody can tell.
+  // Why a process with this peak of memory got SIGKILL: "memory ran out: the kernel has killed 1 process of cgroup /job
+  // since the job began; ..." or "not for lack of memory: ..." or that nobody can tell.
   std::string describe_kill(std::int64_t peak_bytes) const;
 
  private:

@@ -67,8 +67,8 @@ bool kill_if_of_job(int proc, const char* name, const char* needle, std::size_t 
   return found;
 }
 
-// How many it found.
-int sweep_once(int proc, const char* needle, std::size_t needle_bytes) noexcept {
+// Returns how many it found.
+int kill_once(int proc, const char* needle, std::size_t needle_bytes) noexcept {
   alignas(DirectoryRecord) char records[16384];
   int found = 0;
   while (true) {
@@ -85,19 +85,19 @@ int sweep_once(int proc, const char* needle, std::size_t needle_bytes) noexcept 
 }  // namespace
 
 int kill_job_processes(const char* job_id) noexcept {
-  constexpr int kMaxSweeps = 500;
+  constexpr int kMaxPasses = 500;
   char needle[128] = "LOCKSTEP_JOB_ID=";
   if (*job_id == '\0' || std::strlen(job_id) > 64) return 0;
   ::strcat(needle, job_id);
   const int proc = ::open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (proc < 0) return 0;
-  const int found = sweep_once(proc, needle, std::strlen(needle));
+  const int found = kill_once(proc, needle, std::strlen(needle));
   // Again, because a process may have forked while the list was read.
-  for (int sweep = 1, left = found; left > 0 && sweep < kMaxSweeps; ++sweep) {
+  for (int pass = 1, left = found; left > 0 && pass < kMaxPasses; ++pass) {
     const timespec pause{0, 2'000'000};
     ::nanosleep(&pause, nullptr);
     ::lseek(proc, 0, SEEK_SET);
-    left = sweep_once(proc, needle, std::strlen(needle));
+    left = kill_once(proc, needle, std::strlen(needle));
   }
   ::close(proc);
   return found;

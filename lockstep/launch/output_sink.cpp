@@ -98,7 +98,7 @@ void OutputSink::note_loss() {
   if (lost_here_ == 0) return;
   const std::uint64_t lost = std::exchange(lost_here_, 0);
   queue(fmt::format("{}lockstep: {} line{} dropped here: {}\n", in_line_ ? "\n" : "", lost,
-                    lost == 1 ? " was" : "s were", error_ == 0 ? "nobody took them in time" : std::strerror(error_)));
+                    lost == 1 ? " was" : "s were", error_ == 0 ? "the reader was too slow" : std::strerror(error_)));
 }
 
 void OutputSink::fail(int error) {

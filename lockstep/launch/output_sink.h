@@ -1,8 +1,8 @@
-// OutputSink passes text on to one of the launcher's own descriptors: whole lines, and on a terminal one status line
-// below them. Nothing that becomes of that descriptor holds up the job for long. A reader that is slow slows the ranks
-// down, and loses nothing. One that takes nothing for kPatience (a pager, Ctrl-S) loses whole lines from then on, and
-// gets a line that says how many; so does a disk that is full, which is tried again every second. One that has gone
-// loses all. Not thread-safe; never blocks.
+// An OutputSink passes text on to one of the launcher's own descriptors: whole lines, and on a terminal one status line
+// below them. The descriptor cannot block the job for long. A slow reader slows the ranks down, and loses nothing. A
+// reader that takes nothing for kPatience (a pager, Ctrl-S) loses whole lines from then on, and gets a line that says
+// how many; so does a full disk, which is tried again every second. A reader that has gone loses everything. Not
+// thread-safe; never blocks.
 #pragma once
 
 #include <cstdint>
@@ -26,37 +26,38 @@ class OutputSink {
 
   int fd() const { return fd_; }
   bool is_terminal() const { return is_terminal_; }
-  // Something is queued that can be written once poll says so.
+  // Whether text is queued that can be written once poll() says so.
   bool pending() const { return !queue_.empty() && state_ != State::failing && state_ != State::gone; }
-  // Too much is queued, and somebody takes it: stop reading what is meant for here, until then or until wake_at().
+  // Whether too much is queued for a reader that takes it: do not read more for this sink until then or until
+  // wake_at().
   bool full() const { return state_ == State::flowing && queue_.size() - sent_ >= kMaxQueuedBytes; }
-  // When tend() has something to do, whatever the descriptor does.
+  // When tend() has something to do.
   Deadline wake_at() const;
   void tend();
-  // True if both lead to one place, and lines for one may cut through lines for the other unless one sink serves both.
+  // Whether both lead to the same file: then one sink must serve both, or their lines may interleave.
   bool same_place(const OutputSink& other) const;
 
   void append(std::string_view text);
-  // For the launcher's own few lines: also if what the ranks print is being dropped.
+  // For the launcher's own lines: queued even while the ranks' output is being dropped.
   void append_always(std::string_view lines);
-  // What to show below the last line, replaced by the next call; "" for nothing. Only for a terminal.
+  // The text below the last line, replaced by the next call; "" for nothing. Only for a terminal.
   void set_status(std::string status);
-  // Writes what can be taken now.
+  // Writes what the descriptor takes now.
   void write_some();
 
-  // Why it cannot be written, in words, once each time that it begins to fail; else empty.
+  // Why the descriptor cannot be written; once each time that it begins to fail, else empty.
   std::string take_trouble() { return std::exchange(trouble_, {}); }
   // Tries once more, and drops what is left.
   void give_up();
-  // That have been dropped so far.
+  // Dropped so far.
   std::uint64_t lost_lines() const { return lost_lines_; }
 
  private:
   enum class State {
     flowing,
-    dropping,  // the reader takes nothing: what comes is dropped
-    failing,   // the disk is full: it is tried again
-    gone,      // nobody reads any more
+    dropping,  // the reader takes nothing: new text is dropped
+    failing,   // the disk is full: tried again
+    gone,      // the reader has gone
   };
 
   void erase_status();
@@ -72,7 +73,7 @@ class OutputSink {
   bool is_terminal_ = false;
   bool is_file_ = false;
   State state_ = State::flowing;
-  TimePoint taken_at_;  // when the reader took something last, or the queue began to fill
+  TimePoint taken_at_;  // when the reader last took something, or the queue began to fill
   TimePoint failed_at_;
   int error_ = 0;  // why it fails
   std::string trouble_;

@@ -12,42 +12,19 @@
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
+#include "lockstep/base/signal_block.h"
+#include "lockstep/launch/orphan_cleanup.h"
 #include "lockstep/launch/reaper.h"
 #include "lockstep/launch/signal_relay.h"
-#include "lockstep/launch/orphan_cleanup.h"
 
 namespace lockstep {
 namespace {
 
 constexpr std::array kStreams{RankStream::standard_output, RankStream::standard_error};
-// How long the other ranks of a job may take to say how they fared, once one has failed: those that it took with it,
-// and one that it names.
+// How long other ranks may take to end after the first failure, before they are told to stop: ranks that failed because
+// of it, and a rank that its error names.
 constexpr Duration kMoment = std::chrono::milliseconds(250);
 constexpr Duration kMomentForBlamed = std::chrono::seconds(2);
-
-// SIGPIPE is blocked in this thread while it lives: a reader that goes away is an error code of write.
-class SigpipeBlock {
- public:
-  SigpipeBlock() {
-    ::sigemptyset(&pipe_);
-    ::sigaddset(&pipe_, SIGPIPE);
-    ::pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
-  }
-  ~SigpipeBlock() {
-    const timespec now{};
-    while (::sigismember(&before_, SIGPIPE) == 0 && ::sigtimedwait(&pipe_, nullptr, &now) == SIGPIPE) {
-    }
-    ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-  }
-  SigpipeBlock(const SigpipeBlock&) = delete;
-  SigpipeBlock& operator=(const SigpipeBlock&) = delete;
-
-  const sigset_t& mask_before() const { return before_; }
-
- private:
-  sigset_t pipe_;
-  sigset_t before_;
-};
 
 struct Rank {
   std::optional<ChildProcess> process;  // empty once it has ended
@@ -58,7 +35,7 @@ struct Rank {
 
 class Supervisor {
  public:
-  explicit Supervisor(const TreeOptions& options) : options_(options), guard_(options.job_id) {}
+  explicit Supervisor(const TreeOptions& options) : options_(options), reaper_(options.job_id) {}
   ~Supervisor();
   Supervisor(const Supervisor&) = delete;
   Supervisor& operator=(const Supervisor&) = delete;
@@ -93,25 +70,26 @@ class Supervisor {
   void say(const std::string& line) const;
 
   const TreeOptions& options_;
-  const SigpipeBlock sigpipe_;
+  const SignalBlock sigpipe_{{SIGPIPE}};  // a reader that has gone is an error code of write
   SignalRelay signals_;
-  Guard guard_;
+  Reaper reaper_;
   std::vector<Rank> ranks_;
   Phase phase_ = Phase::running;
   std::optional<TimePoint> failed_at_;  // when the first failure was seen
   Deadline kill_at_ = Deadline::never();
   int stop_signal_ = 0;
-  bool insisted_ = false;  // told to stop more than once
+  bool insisted_ = false;  // a second signal to stop came
   int round_ = 0;
   int running_ = 0;
   std::vector<pollfd> poll_set_;
-  std::vector<Watch> watched_;  // what each entry of poll_set_ stands for
-  // As much as a pipe holds.
+  std::vector<Watch> watched_;  // the meaning of each entry of poll_set_
+  // The capacity of a pipe.
   std::vector<char> buffer_ = std::vector<char>(std::size_t{64} << 10);
 };
 
-// After run() nothing of the job is left; after an exception its ranks are.
+// After an exception the ranks are still there.
 Supervisor::~Supervisor() {
+  sigpipe_.discard(SIGPIPE);
   if (running_ == 0) return;
   ranks_.clear();
   kill_job_processes(options_.job_id.c_str());
@@ -131,7 +109,7 @@ void Supervisor::start(Command command) {
   command.stdout_fd = writers[0] ? writers[0].get() : command.stdout_fd;
   command.stderr_fd = writers[1] ? writers[1].get() : command.stderr_fd;
   rank.started = steady_clock().now();
-  rank.process.emplace(ChildProcess::start(command, sigpipe_.mask_before(), guard_.fd()));
+  rank.process.emplace(ChildProcess::start(command, sigpipe_.mask_before(), reaper_.fd()));
   rank.end.pid = rank.process->pid();
   ++running_;
 }
@@ -197,8 +175,8 @@ void Supervisor::wait_for_events() {
   if (phase_ == Phase::stopping && kill_at_.expired()) kill_all();
 }
 
-// When the other ranks are told to stop, now that some have failed: at once if one was struck by a signal, since that
-// is nobody else's fault. Who failed otherwise may have been taken along by a rank whose end is still to come.
+// When the other ranks are told to stop after a failure: at once if a signal ended a rank, since no other rank caused
+// that. Any other failure may be the consequence of a rank that has not ended yet.
 Deadline Supervisor::stop_at() const {
   if (phase_ != Phase::running || !failed_at_) return Deadline::never();
   Duration moment = kMoment;
@@ -268,7 +246,7 @@ void Supervisor::kill_all() {
 void Supervisor::on_process_end(Rank& rank) {
   const std::optional<ExitStatus> status = rank.process->try_reap();
   if (!status) return;
-  guard_.forget(rank.process->pid());
+  reaper_.forget(rank.process->pid());
   rank.process.reset();
   --running_;
   rank.end.status = *status;

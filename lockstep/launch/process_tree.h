@@ -1,8 +1,8 @@
 // ProcessTree starts the ranks of a job on this machine and watches them until all have ended: it merges their output,
 // passes signals on, and when one rank fails it ends the others. launcher -> (ranks: store -> rendezvous -> World).
-// When one rank has failed, those that it took with it get a moment to say so before the others are told to stop
-// (SIGTERM, and SIGKILL after the grace): see Outcome::first_failure(). Nothing it started outlives it: not after an
-// exception, and not after SIGKILL (see guard.h, sweep.h). Use from one thread, which must live until run() returns.
+// When one rank has failed, the ranks that failed because of it get a moment to end before the others are told to stop
+// (SIGTERM, and SIGKILL after the grace): see Outcome::first_failure(). Its processes never outlive it, even after an
+// exception or SIGKILL (see reaper.h, orphan_cleanup.h). Use from one thread, which must live until the call returns.
 #pragma once
 
 #include <chrono>
@@ -21,14 +21,14 @@ struct TreeOptions {
   std::chrono::milliseconds grace{5000};  // from SIGTERM to SIGKILL
   std::string job_id{};                   // what LOCKSTEP_JOB_ID says in the ranks' environment
   RankOutput* output = nullptr;           // borrowed; null: ranks write to the caller's own standard output and error
-  // Whether a rank that has ended so did fail, how, and through whom; an empty text if it did not. Default: any status
-  // but ok(), for reasons of its own.
+  // Whether a rank with this exit status failed, why, and because of which rank; an empty text if it did not fail.
+  // Default: every status but ok() is the rank's own failure.
   std::function<Failure(int rank, const ExitStatus& status)> judge{};
 };
 
-// Starts one process a command (its stdout_fd and stderr_fd are set here if there is an output) and blocks until all
-// have ended. SIGTERM, SIGINT, SIGHUP and SIGQUIT to the caller meanwhile go to the ranks; a second one kills them.
-// Throws ExecFailed or Error{internal} if a rank cannot be started; those already started are then killed.
+// Starts one process per command (and sets its stdout_fd and stderr_fd if there is an output) and blocks until all have
+// ended. SIGTERM, SIGINT, SIGHUP and SIGQUIT to the caller are passed on to the ranks; a second one kills them. Throws
+// ExecFailed or Error{internal} if a rank cannot be started; those already started are then killed.
 Outcome run_process_tree(std::vector<Command> commands, const TreeOptions& options);
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// Finds the file that a program name means, as a shell would, and says why it cannot be executed.
+// Finds the file of a program name, as a shell does, or says why it cannot be executed.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@ class ExecFailed : public Error {
   ExecFailed(const std::string& message, int saved_errno)
       : Error(ErrorKind::invalid_argument, message), saved_errno_(saved_errno) {}
   int saved_errno() const { return saved_errno_; }
-  // What a shell exits with: 127 for a program that is not there, 126 for one that cannot be run.
+  // What a shell exits with: 127 for a program that does not exist, 126 for one that cannot be executed.
   int shell_code() const;
 
  private:

@@ -5,10 +5,10 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 
+#include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 
@@ -18,9 +18,8 @@ namespace {
 constexpr int kProgressRank = 0;
 
 bool colours_wanted() {
-  const char* no_color = std::getenv("NO_COLOR");
-  const char* term = std::getenv("TERM");
-  return (no_color == nullptr || *no_color == '\0') && (term == nullptr || std::strcmp(term, "dumb") != 0);
+  const EnvironmentReader reader;
+  return !reader.has("NO_COLOR") && reader.text("TERM") != "dumb";
 }
 
 std::string make_prefix(int rank, bool coloured) {

@@ -38,12 +38,11 @@ class RankOutput {
   void feed(int rank, RankStream stream, std::string_view bytes);
   // The rank's stream has ended: completes a line that lacks its newline.
   void finish(int rank, RankStream stream);
-  // To be called at wake_at() and whenever a sink was written: says what cannot be written, and gives up waiting for
-  // it.
+  // To be called at wake_at() and after a sink was written: reports what cannot be written, and stops waiting for it.
   void tend();
   Deadline wake_at() const;
-  // The job is over. Writes what is queued, and says what was lost; returns when all is written, nobody reads any more,
-  // or the deadline passes. Never throws timeout.
+  // The job is over. Writes what is queued, and reports what was lost; returns when all is written, the reader has
+  // gone, or the deadline passes. Never throws timeout.
   void flush(Deadline deadline);
   // A line of the launcher's own, on standard error.
   void say(std::string_view line);
@@ -68,7 +67,7 @@ class RankOutput {
   void show_progress(Rank& rank, RankStream stream);
   void write_all(OutputSink& target, Deadline deadline);
 
-  bool verbatim_;  // one rank and no prefix: bytes are passed on as they come
+  bool verbatim_;  // one rank and no prefix: bytes are passed on unchanged
   OutputSink standard_output_;
   std::unique_ptr<OutputSink> standard_error_;               // null: the same place as standard output
   RankStream progress_stream_ = RankStream::standard_error;  // the one that drew the status line last

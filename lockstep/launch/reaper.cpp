@@ -11,6 +11,7 @@
 #include <csignal>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/signal_block.h"
 #include "lockstep/launch/orphan_cleanup.h"
 
 namespace lockstep {
@@ -20,8 +21,8 @@ constexpr int kMaxGroups = 4096;
 
 constexpr unsigned kToProcessGroup = 1U << 2;  // PIDFD_SIGNAL_PROCESS_GROUP, which libc does not know yet
 
-// A process group of a rank. The descriptor stands for the rank's process, and through it for its group, also when both
-// have ended and the number belongs to others.
+// A rank's process group. The descriptor stands for the rank's process and its group, even after both have ended and
+// the pid is reused.
 struct Group {
   pid_t pid;
   int pidfd;
@@ -45,7 +46,7 @@ void note(Groups& groups, pid_t record) noexcept {
 
 void kill_group(const Group& group) noexcept {
   if (::syscall(SYS_pidfd_send_signal, group.pidfd, SIGKILL, nullptr, kToProcessGroup) == 0 || errno == ESRCH) return;
-  // Before Linux 6.9: by number, while the process that has it is there to keep others from getting it.
+  // Before Linux 6.9: by pid, while the process exists and keeps the pid from being reused.
   if (::syscall(SYS_pidfd_send_signal, group.pidfd, 0, nullptr, 0) == 0) ::kill(-group.pid, SIGKILL);
 }
 
@@ -57,12 +58,12 @@ bool read_record(int fd, Groups& groups) noexcept {
   return got == sizeof record || (got < 0 && errno == EINTR);
 }
 
-// Runs in the forked child of a program that may have had many threads: system calls only. Every signal that can be
-// blocked is, and it stands in a session of its own, so that what ends the launcher's group does not end it.
-[[noreturn]] void guard_main(int launcher_pidfd, int reader, const char* job_id) noexcept {
+// Runs in the forked child of a program that may have many threads: system calls only. All signals are blocked, and it
+// has a session of its own, so that signals to the launcher's group do not end it.
+[[noreturn]] void reaper_main(int launcher_pidfd, int reader, const char* job_id) noexcept {
   ::setsid();
-  ::prctl(PR_SET_NAME, "lockstep-guard");
-  // It must not keep anybody's pipe, socket or directory open.
+  ::prctl(PR_SET_NAME, "lockstep-reaper");
+  // It must not keep any pipe, socket or directory of the program open.
   if (::dup2(launcher_pidfd, 0) != 0 || ::dup2(reader, 1) != 1) ::_exit(1);
   ::close_range(2, ~0U, 0);
   if (::chdir("/") != 0) ::_exit(1);
@@ -83,32 +84,27 @@ bool read_record(int fd, Groups& groups) noexcept {
 
 }  // namespace
 
-Guard::Guard(const std::string& job_id) {
+Reaper::Reaper(const std::string& job_id) {
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) throw system_error("making a pipe for the guard process", errno);
+  if (::pipe2(ends, O_CLOEXEC) != 0) throw system_error("making a pipe for the reaper process", errno);
   const UniqueFd reader(ends[0]);
   writer_.reset(ends[1]);
   const UniqueFd self(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
   if (!self) throw system_error("pidfd_open (Lockstep needs Linux 5.9 or newer)", errno);
-  sigset_t all;
-  sigset_t before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  // _Fork, not fork: the handlers that libraries register with pthread_atfork are not for a child like this.
+  const SignalBlock block;
+  // _Fork, not fork: pthread_atfork handlers of libraries must not run in this child.
   pid_ = ::_Fork();
-  if (pid_ == 0) guard_main(self.get(), reader.get(), job_id.c_str());
-  const int saved_errno = errno;
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (pid_ < 0) throw system_error("starting the guard process", saved_errno);
+  if (pid_ == 0) reaper_main(self.get(), reader.get(), job_id.c_str());
+  if (pid_ < 0) throw system_error("starting the reaper process", errno);
 }
 
-Guard::~Guard() {
+Reaper::~Reaper() {
   ::kill(pid_, SIGKILL);
   while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
   }
 }
 
-void Guard::forget(int pid) noexcept {
+void Reaper::forget(int pid) noexcept {
   const pid_t record = -pid;
   [[maybe_unused]] const ssize_t written = ::write(writer_.get(), &record, sizeof record);
 }

@@ -1,6 +1,6 @@
-// Guard is a tiny helper process that outlives its launcher by a moment: when the launcher dies without having stopped
-// its ranks (SIGKILL, a crash), it kills their process groups and whatever else carries the job's id.
-// Start it before the first rank; not thread-safe.
+// A Reaper is a small helper process that outlives its launcher by a moment: if the launcher dies without stopping its
+// ranks (SIGKILL, a crash), it kills their process groups and all other processes that carry the job's id. Made before
+// the first rank; not thread-safe.
 #pragma once
 
 #include <string>
@@ -9,17 +9,17 @@
 
 namespace lockstep {
 
-class Guard {
+class Reaper {
  public:
   // Throws Error{internal} if no process can be made.
-  explicit Guard(const std::string& job_id);
-  ~Guard();  // ends the helper; the ranks are then on their own
-  Guard(const Guard&) = delete;
-  Guard& operator=(const Guard&) = delete;
+  explicit Reaper(const std::string& job_id);
+  ~Reaper();  // ends the helper; the ranks are not killed
+  Reaper(const Reaper&) = delete;
+  Reaper& operator=(const Reaper&) = delete;
 
-  // A rank's pid written here (as a pid_t) puts its group under guard: done by the rank itself before it executes.
+  // A rank writes its pid here (as a pid_t) before it executes, which registers its process group.
   int fd() const { return writer_.get(); }
-  // The rank has been reaped: its number may belong to somebody else from now on.
+  // The rank has been reaped: its pid may be reused from now on.
   void forget(int pid) noexcept;
 
  private:

@@ -22,10 +22,10 @@
 namespace lockstep {
 namespace {
 
-constexpr const char* kCallVariable = "LOCKSTEP_SPAWN";           // which call a copy is for: "main#3"
+constexpr const char* kCallVariable = "LOCKSTEP_SPAWN";           // the call that a copy was started for: "main#3"
 constexpr const char* kReportVariable = "LOCKSTEP_SPAWN_REPORT";  // its descriptor
 
-// Names this call the same way in the parent and in the copies, which make the same calls before it.
+// The same name in the parent and in the copies, which make the same calls before.
 std::string next_call(const std::string& name) {
   static std::mutex mutex;
   static std::map<std::string, int> calls;
@@ -33,22 +33,16 @@ std::string next_call(const std::string& name) {
   return fmt::format("{}#{}", name, ++calls[name]);
 }
 
-int integer_variable(const char* name) {
-  const char* text = std::getenv(name);
-  char* end = nullptr;
-  const long value = text == nullptr ? -1 : std::strtol(text, &end, 10);
-  if (text == nullptr || end == text || *end != '\0' || value < 0) {
-    throw Error(ErrorKind::invalid_argument,
-                fmt::format("{} is set, but {} is not a number: these variables are spawn()'s own; unset them",
-                            kCallVariable, name));
-  }
-  return static_cast<int>(value);
+int required_number(const char* name) {
+  if (const auto number = EnvironmentReader().number(name)) return *number;
+  throw Error(ErrorKind::invalid_argument, fmt::format("{} is set, which is for spawn() alone, and {} is not; unset {}",
+                                                       kCallVariable, name, kCallVariable));
 }
 
 [[noreturn]] void run_worker(const std::function<void(int rank)>& worker, bool line_by_line) {
-  const int rank = integer_variable("RANK");
-  SpawnReport report = SpawnReport::inherited(integer_variable(kReportVariable));
-  // A spawn() inside the worker is a new job's.
+  const int rank = required_number("RANK");
+  SpawnReport report = SpawnReport::inherited(required_number(kReportVariable));
+  // A spawn() inside the worker starts a new job.
   ::unsetenv(kCallVariable);
   ::unsetenv(kReportVariable);
   if (line_by_line) std::setvbuf(stdout, nullptr, _IOLBF, 0);
@@ -59,7 +53,7 @@ int integer_variable(const char* name) {
     report.write_raised(std::current_exception());
     std::cout.flush();
     std::fflush(nullptr);
-    // Not exit(): what waits for a peer in a static destructor would hide the failure.
+    // Not exit(): a static destructor that waits for a peer would hide the failure.
     ::_exit(1);
   }
   std::exit(0);
@@ -74,7 +68,7 @@ Failure judge(const LocalJob& job, const SpawnReport& report, const std::string&
     if (content.lost_a_peer) failure.fault = Fault::consequence;
   } else if (!content.reached) {
     failure.text = fmt::format(
-        "{} before it came to spawn(\"{}\"): the copies of the program must take the same path to that call "
+        "{} before it reached spawn(\"{}\"): the copies of the program must take the same path to that call "
         "as the process that started them",
         describe(status), name);
   }
@@ -87,7 +81,7 @@ ErrorDetail at_rank(int rank) {
   return detail;
 }
 
-// With the dispositions of before spawn(): the default ends this process as the signal would have without ranks.
+// The signal's disposition is that of before spawn(): the default action ends this process.
 [[noreturn]] void pass_on(int signal) {
   std::cout.flush();
   std::fflush(nullptr);
@@ -123,7 +117,7 @@ void supervise(int argc, char** argv, const std::string& call, const SpawnOption
     return judge(job, reports[static_cast<std::size_t>(rank)], options.name, rank, status);
   };
   const Outcome outcome = run_process_tree(std::move(commands), tree);
-  if (const std::string word = job.recordings().save(outcome); !word.empty()) log_info(word);
+  if (const std::string line = job.recordings().save(outcome); !line.empty()) log_info(line);
   if (const RankEnd* first = outcome.first_failure()) {
     const ExitStatus& status = first->status;
     throw ProcessFailed(describe_failure(*first), first->rank, first->pid, status.signal != 0 ? -1 : status.code,

@@ -11,14 +11,15 @@ namespace lockstep {
 
 struct SpawnOptions {
   int nprocs = 0;                         // 0: one per available core
-  std::string name = "main";              // tells apart several spawn() calls in one program
+  std::string name = "main";              // distinguishes several spawn() calls in one program
   std::chrono::milliseconds grace{5000};  // from SIGTERM to SIGKILL when a rank has failed
-  int threads_per_rank = 0;    // OMP_NUM_THREADS of each rank; 0: as it is set, else cores / nprocs, at least 1
+  int threads_per_rank =
+      0;  // OMP_NUM_THREADS of each rank; 0: the value of this process, else cores / nprocs, at least 1
   bool prefix_output = false;  // "[rank] " before every line of a rank
 };
 
 // A rank threw ("rank 1 (pid 811) raised: boom"), exited with a code other than 0, was killed by a signal, or never
-// came to the spawn() call. Kind: peer_lost.
+// reached the spawn() call. Kind: peer_lost.
 class ProcessFailed : public Error {
  public:
   ProcessFailed(const std::string& message, int rank, int pid, int exit_code, int signal);
@@ -36,12 +37,12 @@ class ProcessFailed : public Error {
 // In the process that the user started: starts `nprocs` copies of this program with the same arguments and the standard
 // environment (RANK, WORLD_SIZE, LOCAL_RANK, ..., and the job's token), waits for all, and returns. The first failure
 // ends the others and is thrown as ProcessFailed. In a copy: runs worker(rank) and exits the process, so code behind
-// the call runs only in the parent, and code before it runs in every process. A copy passes by spawn() calls that are
-// not its own: those of another name, and earlier ones of the same name.
-// SIGTERM, SIGINT, SIGHUP and SIGQUIT meanwhile go to the ranks; once these have ended, to this process as well, and if
-// it survives that, Error{aborted} is thrown. Standard input goes to rank 0 unless it is a terminal.
-// REQUIRES: one spawn() at a time, with no child of this process reaped by others; the copies take the same path to
-// this call; the calling thread lives until it returns (its end kills the ranks).
+// the call runs only in the parent, and code before it runs in every process. A copy skips spawn() calls that are not
+// its own: calls with another name, and earlier ones with the same name. SIGTERM, SIGINT, SIGHUP and SIGQUIT are passed
+// on to the ranks; once these have ended, this process gets the signal too, and if it survives, Error{aborted} is
+// thrown. Standard input goes to rank 0 unless it is a terminal. REQUIRES: one spawn() at a time; no other code of this
+// process reaps its children; the copies take the same path to this call; the calling thread lives until it returns
+// (its end kills the ranks).
 void spawn(int argc, char** argv, const std::function<void(int rank)>& worker, const SpawnOptions& options = {});
 
 }  // namespace lockstep

@@ -1,11 +1,12 @@
-// An Acceptor takes connections and makes their handshakes, all at once, so that strangers who say nothing, or too
-// little, keep nobody waiting. Listeners -> handshakes -> connections with proven claims. Who fails is closed and told
-// in the log, at most one line a second. Used by one thread.
+// An Acceptor accepts connections and runs their handshakes, all at once, so that strangers that send nothing, or too
+// little, do not delay the others. Listeners -> handshakes -> connections with proven identity. A connection that fails
+// is closed and logged, at most one line a second. Used by one thread.
 //
-// A crowd of strangers can fill it. Then the oldest that has said nothing, or else the oldest, is closed for the next,
-// as soon as it has had a moment to speak; an honest peer that this hits connects again.
+// Strangers can fill it. Then the oldest connection that has sent nothing, or else the oldest, is closed to admit the
+// next, once it has had a moment to send; an honest peer that is closed by this connects again.
 #pragma once
 
+#include <list>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,20 +19,32 @@
 
 namespace lockstep {
 
+struct AcceptorLimits {
+  std::size_t half_open = 64;  // connections in their handshake
+  Duration handshake = kHandshakeTimeout;
+};
+
 class Acceptor {
  public:
-  static constexpr std::size_t kMaxHalfOpen = 64;
-
   struct Arrival {
     UniqueFd fd;
-    PeerIdentity claims;
+    PeerIdentity peer;
   };
 
   // `what` begins lines in the log: "mesh 'world'".
-  Acceptor(std::string what, std::vector<Listener> listeners, HandshakeSettings settings, Admission admission);
+  Acceptor(std::string what, std::vector<Listener> listeners, HandshakeSettings settings, Admission admission,
+           const AcceptorLimits& limits = {});
 
-  // The next connection whose handshake is done; empty at the deadline. Error{internal} without descriptors or memory.
+  // The next connection whose handshake is done; empty at the deadline. Error{internal} without descriptors or memory;
+  // the next call goes on.
   std::optional<Arrival> next(Deadline deadline);
+
+  // The same for an event loop: never blocks. To be called when fd() is readable, and at wake_at().
+  std::optional<Arrival> take();
+  int fd() const { return epoll_.get(); }
+  Deadline wake_at() const;
+  // Accepts nothing more, and closes the connections that are in their handshake.
+  void close();
 
   const std::vector<Listener>& listeners() const { return listeners_; }
 
@@ -43,24 +56,31 @@ class Acceptor {
     TimePoint since;
     bool has_spoken = false;
   };
-  using Crowd = std::vector<Incoming>;
+  using Crowd = std::list<Incoming>;
   enum class Progress { pending, admitted, refused };
+  enum class Pause { none, crowd, failure };
 
-  bool is_full() const { return crowd_.size() >= kMaxHalfOpen; }
-  void accept_all();
-  std::optional<Arrival> advance_all();
-  Crowd::iterator least_welcome();
-  Deadline patience();  // until when it may stay. REQUIRES: is_full()
-  Progress advance(Incoming& incoming);
-  void refuse(const Incoming& incoming, std::string_view why);
-  void wait(Deadline deadline);
+  void watch(int operation, int fd, bool readable, Incoming* incoming) const;
+  void pause(Pause why, Deadline until);
+  void resume();
+  bool is_full() const { return crowd_.size() >= limits_.half_open; }
+  bool accept_one();
+  std::optional<Arrival> advance_ready();
+  void refuse_late();
+  Crowd::iterator next_to_close();
+  Progress advance(Crowd::iterator incoming);
+  void refuse(Crowd::iterator incoming, std::string_view why);
 
   const std::string what_;
   std::vector<Listener> listeners_;
   const HandshakeSettings settings_;
   const Admission admission_;
+  const AcceptorLimits limits_;
+  UniqueFd epoll_;
   Crowd crowd_;  // oldest first
-  RateLimitedLog complaints_;
+  Pause paused_ = Pause::none;
+  Deadline paused_until_ = Deadline::never();
+  RateLimitedLog warnings_;
 };
 
 }  // namespace lockstep

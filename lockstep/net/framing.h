@@ -1,32 +1,44 @@
-// Framing cuts a stream into messages: three u32 (length, CRC-32 of the message, CRC-32 of these two) and the message.
-// message -> frame -> stream -> frame -> message. Whatever was damaged on the way is Error{corrupt_data}, and so is a
-// length over the caller's limit, before any memory is taken for it. This is no protection from those who mean harm.
+// Frames: messages in a stream, or records in a file. message -> frame -> stream -> frame -> message.
+//   frame = u32 length | u32 CRC-32 of the message | u32 CRC-32 of these two | message
+// Damage is Error{corrupt_data}, and so is a length over the caller's limit, before any memory is taken for it. The
+// checksums protect from accidents, not from attackers.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 
 #include "lockstep/base/bytes.h"
+#include "lockstep/base/checked.h"
 #include "lockstep/base/deadline.h"
 
 namespace lockstep {
 
 inline constexpr std::size_t kFrameHeaderBytes = 12;
 
-// The frame of a payload, to be sent as it is. Error{invalid_argument} over the limit.
+// Error{invalid_argument} over the limit.
 Bytes frame(ByteView payload, std::size_t limit_bytes);
 
-// Over a connected descriptor; they block, and fail as send_all() and recv_all() do.
+struct FrameHead {
+  std::size_t payload_bytes = 0;
+  std::uint32_t payload_crc = 0;
+};
+// Errors begin with the origin. REQUIRES: the head has kFrameHeaderBytes.
+FrameHead decode_frame_head(ByteView head, std::size_t limit_bytes, const Origin& origin);
+void check_frame_payload(const FrameHead& head, ByteView payload, const Origin& origin);
+
+// Over a connected descriptor. They block, and fail as send_all() and recv_all() do.
 void send_frame(int fd, ByteView payload, std::size_t limit_bytes, Deadline deadline);
 Bytes recv_frame(int fd, std::size_t limit_bytes, Deadline deadline);
 
-// Cuts what arrives in pieces. Memory grows with what has arrived, not with what a length promises. Not thread-safe.
+// Takes frames out of bytes that arrive in pieces. Memory grows with what has arrived, not with what a length promises.
+// Not thread-safe.
 class FrameBuffer {
  public:
   explicit FrameBuffer(std::size_t limit_bytes) : limit_bytes_(limit_bytes) {}
 
   void append(ByteView received) { buffer_.append(received); }
-  // The next whole payload, if one is there. REQUIRES: after an Error the stream is closed.
+  // The next complete message, if there is one. REQUIRES: after an Error the stream is closed.
   std::optional<Bytes> next();
 
  private:

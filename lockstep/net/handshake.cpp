@@ -17,12 +17,12 @@ constexpr ByteView kMagic("\xd5LSTEP\r\n", 8);
 constexpr std::size_t kNonceBytes = 32;
 // The same in all versions, so that a mismatch can be told before anything else is understood.
 constexpr std::size_t kHelloBytes = kMagic.size() + 4 + kNonceBytes;
-constexpr std::size_t kClaimsFixedBytes = 4 + 4 + 8 + 4 + 8;
-constexpr std::size_t kMaxClaimsBytes = kClaimsFixedBytes + 2 * (1 + kMaxIdentityTextBytes);
+constexpr std::size_t kIdentityFixedBytes = 4 + 4 + 8 + 4 + 8;
+constexpr std::size_t kMaxIdentityBytes = kIdentityFixedBytes + 2 * (1 + kMaxIdentityTextBytes);
 constexpr std::size_t kHeadBytes = kProofBytes + 2;
-constexpr std::size_t kMaxVerdictBytes = 1 + 2 + kMaxRefusalBytes + kMaxClaimsBytes;
+constexpr std::size_t kMaxVerdictBytes = 1 + 2 + kMaxRefusalBytes + kMaxIdentityBytes;
 constexpr std::uint8_t kAdmitted = 0xff;
-static_assert(kHelloBytes + kHeadBytes + kMaxClaimsBytes <= 256, "what a stranger can make a server keep");
+static_assert(kHelloBytes + kHeadBytes + kMaxIdentityBytes <= 256, "what a stranger can make a server keep");
 
 Bytes make_hello(Channel channel) {
   Bytes hello(kMagic);
@@ -40,30 +40,30 @@ void put_text(Bytes& out, std::string_view text) {
   out.append(text);
 }
 
-Bytes encode_claims(const PeerIdentity& claims) {
+Bytes encode_identity(const PeerIdentity& identity) {
   Bytes out;
-  put_u32(out, static_cast<std::uint32_t>(claims.rank));
-  put_u32(out, static_cast<std::uint32_t>(claims.world_size));
-  put_u64(out, claims.generation);
-  put_u32(out, claims.pid);
-  put_u64(out, claims.number);
-  put_text(out, claims.host);
-  put_text(out, claims.text);
+  put_u32(out, static_cast<std::uint32_t>(identity.rank));
+  put_u32(out, static_cast<std::uint32_t>(identity.world_size));
+  put_u64(out, identity.generation);
+  put_u32(out, identity.pid);
+  put_u64(out, identity.number);
+  put_text(out, identity.host);
+  put_text(out, identity.text);
   return out;
 }
 
-PeerIdentity decode_claims(ByteView encoded) {
-  WireReader reader(encoded, "a peer's claims");
-  PeerIdentity claims;
-  claims.rank = checked_rank_or_none(reader.i32(), kMostRanks, reader.origin());
-  claims.world_size = checked_between(reader.i32(), 0, kMostRanks, "world size", reader.origin());
-  claims.generation = reader.u64();
-  claims.pid = reader.u32();
-  claims.number = reader.u64();
-  claims.host = reader.take(reader.u8());
-  claims.text = reader.take(reader.u8());
+PeerIdentity decode_identity(ByteView encoded) {
+  WireReader reader(encoded, "a peer's identity");
+  PeerIdentity identity;
+  identity.rank = checked_rank_or_none(reader.i32(), kMostRanks, reader.origin());
+  identity.world_size = checked_between(reader.i32(), 0, kMostRanks, "world size", reader.origin());
+  identity.generation = reader.u64();
+  identity.pid = reader.u32();
+  identity.number = reader.u64();
+  identity.host = reader.take(reader.u8());
+  identity.text = reader.take(reader.u8());
   reader.expect_end();
-  return claims;
+  return identity;
 }
 
 constexpr std::string_view kWrongToken =
@@ -78,8 +78,6 @@ std::string_view to_string(Channel channel) {
   switch (channel) {
     case Channel::store: return "store";
     case Channel::link: return "link";
-    case Channel::memory: return "memory";
-    case Channel::control: return "control";
   }
   return "unknown";
 }
@@ -87,18 +85,18 @@ std::string_view to_string(Channel channel) {
 PeerIdentity local_identity(int rank, int world_size, std::uint64_t generation) {
   char host[HOST_NAME_MAX + 1] = "";
   ::gethostname(host, sizeof host - 1);
-  PeerIdentity claims;
-  claims.rank = rank;
-  claims.world_size = world_size;
-  claims.generation = generation;
-  claims.pid = static_cast<std::uint32_t>(::getpid());
-  claims.host = host;
-  return claims;
+  PeerIdentity identity;
+  identity.rank = rank;
+  identity.world_size = world_size;
+  identity.generation = generation;
+  identity.pid = static_cast<std::uint32_t>(::getpid());
+  identity.host = host;
+  return identity;
 }
 
-std::string to_string(const PeerIdentity& claims) {
-  const std::string process = fmt::format("host {}, pid {}", claims.host, claims.pid);
-  return claims.rank < 0 ? process : fmt::format("rank {} ({})", claims.rank, process);
+std::string to_string(const PeerIdentity& identity) {
+  const std::string process = fmt::format("host {}, pid {}", identity.host, identity.pid);
+  return identity.rank < 0 ? process : fmt::format("rank {} ({})", identity.rank, process);
 }
 
 Handshake Handshake::client(const HandshakeSettings& settings) {
@@ -116,7 +114,7 @@ Handshake::Handshake(Role role, const HandshakeSettings& settings, Admission adm
       channel_(settings.channel),
       job_id_(settings.job_id),
       key_(derive_handshake_key(settings.token, settings.job_id, to_string(settings.channel))),
-      my_claims_(encode_claims(settings.mine)),
+      my_identity_(encode_identity(settings.mine)),
       admission_(std::move(admission)),
       my_hello_(make_hello(settings.channel)),
       wanted_(kHelloBytes) {}
@@ -177,16 +175,16 @@ void Handshake::take_hello() {
                             to_string(channel), to_string(channel_)));
   }
   if (role_ == Role::client) {
-    output_ += make_proof(key_, {"client", client_hello(), server_hello(), my_claims_});
-    put_u16(output_, static_cast<std::uint16_t>(my_claims_.size()));
-    output_ += my_claims_;
+    output_ += make_proof(key_, {"client", client_hello(), server_hello(), my_identity_});
+    put_u16(output_, static_cast<std::uint16_t>(my_identity_.size()));
+    output_ += my_identity_;
   }
 }
 
 void Handshake::take_head() {
   WireReader reader(ByteView(head_).substr(kProofBytes), "a proof");
   wanted_ = reader.u16();
-  const std::size_t limit = role_ == Role::server ? kMaxClaimsBytes : kMaxVerdictBytes;
+  const std::size_t limit = role_ == Role::server ? kMaxIdentityBytes : kMaxVerdictBytes;
   if (wanted_ > limit) {
     fail(ErrorKind::corrupt_data,
          fmt::format("the peer announced {} bytes in a handshake, the limit is {}", wanted_, limit));
@@ -195,8 +193,8 @@ void Handshake::take_head() {
   }
 }
 
-void Handshake::take_proof(const Bytes& claims) {
-  const Bytes expected = make_proof(key_, {"client", client_hello(), server_hello(), claims});
+void Handshake::take_proof(const Bytes& identity) {
+  const Bytes expected = make_proof(key_, {"client", client_hello(), server_hello(), identity});
   if (!proofs_equal(expected, ByteView(head_).substr(0, kProofBytes))) {
     // An empty verdict under no proof: enough for the client to know, nothing for a stranger to learn.
     output_.append(kProofBytes, '\0');
@@ -205,29 +203,29 @@ void Handshake::take_proof(const Bytes& claims) {
   }
   std::optional<Refusal> refusal;
   try {
-    peer_ = decode_claims(claims);
+    peer_ = decode_identity(identity);
     if (admission_) refusal = admission_(peer_);
   } catch (const Error& error) {
     refusal = Refusal{error.kind(), error.what()};
   }
   Bytes body;
   put_u8(body, refusal ? static_cast<std::uint8_t>(refusal->kind) : kAdmitted);
-  put_u16(body, static_cast<std::uint16_t>(my_claims_.size()));
-  body += my_claims_;
+  put_u16(body, static_cast<std::uint16_t>(my_identity_.size()));
+  body += my_identity_;
   if (refusal) body += ByteView(refusal->reason).substr(0, kMaxRefusalBytes);
-  output_ += make_proof(key_, {"server", client_hello(), server_hello(), claims, body});
+  output_ += make_proof(key_, {"server", client_hello(), server_hello(), identity, body});
   put_u16(output_, static_cast<std::uint16_t>(body.size()));
   output_ += body;
   if (refusal) fail(refusal->kind, fmt::format("refused {}: {}", to_string(peer_), refusal->reason));
 }
 
 void Handshake::take_verdict(const Bytes& body) {
-  const Bytes expected = make_proof(key_, {"server", client_hello(), server_hello(), my_claims_, body});
+  const Bytes expected = make_proof(key_, {"server", client_hello(), server_hello(), my_identity_, body});
   if (!proofs_equal(expected, ByteView(head_).substr(0, kProofBytes)))
     return fail(ErrorKind::unauthorized, wrong_token());
   WireReader reader(body, "a verdict");
   const std::uint8_t verdict = reader.u8();
-  peer_ = decode_claims(reader.take(reader.u16()));
+  peer_ = decode_identity(reader.take(reader.u16()));
   if (verdict == kAdmitted) return reader.expect_end();
   const bool known = verdict <= static_cast<std::uint8_t>(ErrorKind::internal);
   fail(known ? static_cast<ErrorKind>(verdict) : ErrorKind::internal,

@@ -1,9 +1,9 @@
-// Handshake proves to both ends of a new connection that the other holds the job's token, and carries who each one is.
-// connected fd -> hello, hello, proof + claims, verdict + claims -> a stream that belongs to the job.
+// Handshake proves to both ends of a new connection that the other holds the job's token, and exchanges their
+// identities. connected fd -> hello, hello, proof + identity, verdict + identity -> a stream that belongs to the job.
 //   client -> server  hello:   magic, version, channel, nonce                               (44 bytes)
 //   server -> client  hello:   the same
-//   client -> server  proof:   HMAC("client", both hellos, claims), length, claims          (at most 191 bytes)
-//   server -> client  verdict: HMAC("server", both hellos, client's claims, body), length, body
+//   client -> server  proof:   HMAC("client", both hellos, identity), length, identity        (at most 191 bytes)
+//   server -> client  verdict: HMAC("server", both hellos, client's identity, body), length, body
 // Only the bytes of the handshake are taken from the stream, and nothing is parsed before its proof was checked.
 // It authenticates the start of a connection; later bytes are neither signed nor encrypted.
 #pragma once
@@ -30,10 +30,10 @@ inline constexpr std::size_t kMaxRefusalBytes = 512;
 inline constexpr Duration kHandshakeTimeout = std::chrono::seconds(2);
 
 // What a connection is for. Each has its own key, so a proof for one is worthless on another.
-enum class Channel : std::uint8_t { store = 1, link = 2, memory = 3, control = 4 };
+enum class Channel : std::uint8_t { store = 1, link = 2 };
 std::string_view to_string(Channel channel);
 
-// Who one end says it is; believed after the proof. Texts are cut to kMaxIdentityTextBytes.
+// The identity that one end advertises; trusted after the proof. Texts are cut to kMaxIdentityTextBytes.
 struct PeerIdentity {
   std::int32_t rank = -1;
   std::int32_t world_size = 0;
@@ -47,8 +47,8 @@ struct PeerIdentity {
 };
 // PeerIdentity of this process: pid and host name filled in.
 PeerIdentity local_identity(int rank, int world_size, std::uint64_t generation);
-// "rank 2 (host n1, pid 811)"; without the rank if there is none.
-std::string to_string(const PeerIdentity& claims);
+// "rank 2 (host n1, pid 811)"; without the rank if it is -1.
+std::string to_string(const PeerIdentity& identity);
 
 struct HandshakeSettings {
   Token token = {};
@@ -57,12 +57,12 @@ struct HandshakeSettings {
   PeerIdentity mine = {};
 };
 
-// Why a server turns proven claims away. The client throws it as Error{kind} with this text.
+// Why a server refuses a client whose identity is proven. The client throws it as Error{kind} with this text.
 struct Refusal {
   ErrorKind kind = ErrorKind::invalid_argument;
   std::string reason;
 };
-// Called on the server once the client's claims are proven; an empty result admits it. May not block.
+// Called on the server once the client's identity are proven; an empty result admits it. May not block.
 using Admission = std::function<std::optional<Refusal>(const PeerIdentity&)>;
 
 // One end without I/O: feed() what was received, at most wanted() bytes a time, and send take_output(). Not
@@ -72,10 +72,10 @@ class Handshake {
   static Handshake client(const HandshakeSettings& settings);
   static Handshake server(const HandshakeSettings& settings, Admission admission);
 
-  // Bytes to read next, so that none of what follows the handshake is taken; 0 once it is over.
+  // Bytes to read next, so that nothing behind the handshake is consumed; 0 once it is over.
   std::size_t wanted() const { return stage_ == Stage::over ? 0 : wanted_ - input_.size(); }
   void feed(ByteView received);
-  // To be sent, also after a failure: the other end learns from it what was wrong.
+  // To be sent, also after a failure: it tells the other end what was wrong.
   Bytes take_output() { return std::exchange(output_, {}); }
 
   bool over() const { return stage_ == Stage::over; }
@@ -91,7 +91,7 @@ class Handshake {
   void advance();
   void take_hello();
   void take_head();
-  void take_proof(const Bytes& claims);
+  void take_proof(const Bytes& identity);
   void take_verdict(const Bytes& body);
   void fail(ErrorKind kind, const std::string& message);
   std::string wrong_token() const;
@@ -103,7 +103,7 @@ class Handshake {
   Channel channel_;
   std::string job_id_;
   HandshakeKey key_;
-  Bytes my_claims_;
+  Bytes my_identity_;
   Admission admission_;
   Bytes my_hello_, peer_hello_, head_;
   Bytes input_, output_;
@@ -112,11 +112,12 @@ class Handshake {
   std::optional<Error> failure_;
 };
 
-// The whole handshake over a connected, non-blocking descriptor of any stream family. They return the peer's claims.
+// The rest of a handshake over a connected, non-blocking descriptor of any stream family. Returns the peer's identity.
 // Errors: unauthorized (other token or job; the text says what to copy where), invalid_argument (other protocol version
 // or channel), the server's Refusal, corrupt_data (not this protocol), peer_lost, timeout.
-PeerIdentity handshake_as_client(int fd, const HandshakeSettings& settings, Deadline deadline);
-// Ends within kHandshakeTimeout, whatever the deadline. The caller closes the descriptor after an Error.
-PeerIdentity handshake_as_server(int fd, const HandshakeSettings& settings, const Admission& admission, Deadline deadline);
+PeerIdentity complete_handshake(int fd, Handshake handshake, Deadline deadline);
+inline PeerIdentity handshake_as_client(int fd, const HandshakeSettings& settings, Deadline deadline) {
+  return complete_handshake(fd, Handshake::client(settings), deadline);
+}
 
 }  // namespace lockstep

@@ -14,7 +14,9 @@ Error about_peer(const std::string& peer, const Error& error) {
   return Error(error.kind(), fmt::format("handshake with {}: {}", peer, error.what()), error.detail());
 }
 
-PeerIdentity run(int fd, Handshake handshake, Deadline deadline) {
+}  // namespace
+
+PeerIdentity complete_handshake(int fd, Handshake handshake, Deadline deadline) {
   const std::string peer = describe_peer(fd);
   try {
     for (;;) {
@@ -31,17 +33,6 @@ PeerIdentity run(int fd, Handshake handshake, Deadline deadline) {
   }
   if (handshake.failure()) throw about_peer(peer, *handshake.failure());
   return handshake.peer();
-}
-
-}  // namespace
-
-PeerIdentity handshake_as_client(int fd, const HandshakeSettings& settings, Deadline deadline) {
-  return run(fd, Handshake::client(settings), deadline);
-}
-
-PeerIdentity handshake_as_server(int fd, const HandshakeSettings& settings, const Admission& admission, Deadline deadline) {
-  const Deadline own = Deadline::after(kHandshakeTimeout);
-  return run(fd, Handshake::server(settings, admission), std::min(deadline, own));
 }
 
 }  // namespace lockstep

@@ -1,6 +1,6 @@
-// A Listener is a bound TCP socket that accepts connections, on exactly the address it was told. Endpoint -> accept ->
-// fd. It never falls back to another interface or to the wildcard: "0.0.0.0" and "::" must be asked for. accept() may
-// be called from one thread at a time.
+// A Listener is a bound TCP socket that accepts connections, on exactly the given address. Endpoint -> accept -> fd. It
+// never falls back to another interface or to the wildcard: "0.0.0.0" and "::" must be asked for. accept() may be
+// called from one thread at a time.
 #pragma once
 
 #include "lockstep/base/deadline.h"
@@ -19,8 +19,8 @@ class Listener {
   int fd() const { return fd_.get(); }
   SocketAddress address() const;
 
-  // A connection that waits to be accepted, non-blocking and tuned; empty if there is none. Errors of single
-  // connections are skipped; running out of descriptors or memory is Error{internal}.
+  // A waiting connection, non-blocking and tuned; empty if no connection waits. Errors of single connections are
+  // skipped; running out of descriptors or memory is Error{internal}.
   UniqueFd accept();
   // Waits for a connection. Error{timeout} at the deadline.
   UniqueFd accept(Deadline deadline);

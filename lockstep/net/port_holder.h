@@ -1,4 +1,4 @@
-// Who holds a listening TCP port of this host, for error messages. Reads /proc; best effort; never throws.
+// The process that holds a listening TCP port of this host, for error messages. Reads /proc; best effort; never throws.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 
 namespace lockstep {
 
-// "process 811 (python3)"; "" if nobody listens or this user may not see who does.
+// "process 811 (python3)"; "" if no process listens or this user may not see it.
 std::string describe_port_holder(std::uint16_t port) noexcept;
 
 }  // namespace lockstep

@@ -1,6 +1,5 @@
 #include "lockstep/net/socket.h"
 
-#include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -14,7 +13,6 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/private_fd.h"
-#include "lockstep/net/unix_socket.h"
 
 namespace lockstep {
 namespace {
@@ -55,8 +53,8 @@ bool is_connected_to_itself(int fd, const SocketAddress& address) {
   return SocketAddress(reinterpret_cast<const sockaddr*>(&local), length).endpoint() == address.endpoint();
 }
 
-// Tries the addresses of a server side by side, each begun a moment after the one before, so that one which leads
-// nowhere holds up no other.
+// Tries the addresses of a server side by side, each started a moment after the one before, so that an address that
+// does not answer does not delay the others.
 class Race {
  public:
   Race(std::vector<SocketAddress> addresses, ConnectRetry retry) : retry_(retry) {
@@ -67,7 +65,7 @@ class Race {
     }
   }
 
-  // The first that is connected; empty when all have failed, one refused that may not, or the deadline has passed.
+  // The first that connects; empty when all have failed, when a refusal ends the race, or at the deadline.
   UniqueFd run(Deadline deadline) {
     for (;;) {
       for (Attempt& each : attempts_) {
@@ -91,8 +89,8 @@ class Race {
   bool is_hopeless() const {
     return std::ranges::all_of(attempts_, [](const Attempt& each) { return each.error && !may_heal(*each.error); });
   }
-  // "127.0.0.1:4711: Connection refused", of all that say something about the server.
-  std::string account() const {
+  // "127.0.0.1:4711: Connection refused", for each address that says something about the server.
+  std::string report() const {
     std::vector<std::string> parts;
     for (const Attempt& each : attempts_) {
       // An address family that this host lacks says nothing, unless there is no other.
@@ -180,14 +178,14 @@ UniqueFd connect_tcp(const Endpoint& endpoint, ConnectRetry retry, Deadline dead
     const bool is_gone = retry == ConnectRetry::unless_refused && race.is_refused();
     if (race.is_hopeless() || (!deadline.expired() && (retry == ConnectRetry::never || is_gone))) {
       throw Error(race.is_hopeless() ? ErrorKind::internal : ErrorKind::peer_lost,
-                  fmt::format("cannot connect to {} ({})", to_string(endpoint), race.account()));
+                  fmt::format("cannot connect to {} ({})", to_string(endpoint), race.report()));
     }
     if (deadline.expired()) {
       throw Error(ErrorKind::timeout,
                   fmt::format("could not connect to {} before the deadline ({}{}); check that the address and port are "
                               "right, that the server is running and that no firewall is in between",
                               to_string(endpoint), rounds == 1 ? "" : fmt::format("{} attempts, the last: ", rounds),
-                              race.account()));
+                              race.report()));
     }
     ::poll(nullptr, 0, deadline.poll_timeout_ms(static_cast<int>(pause / 1ms)));
     pause = std::min(pause * 2, kLongestPause);
@@ -202,13 +200,6 @@ void tune_tcp(int fd, Duration user_timeout) {
   set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, 5, "TCP_KEEPIDLE");
   set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, 2, "TCP_KEEPINTVL");
   set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 3, "TCP_KEEPCNT");
-}
-
-void set_nonblocking(int fd) {
-  const int flags = ::fcntl(fd, F_GETFL);
-  if (flags < 0 || ::fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0) {
-    throw system_error("making a socket non-blocking failed", errno);
-  }
 }
 
 SocketAddress local_address(int fd) {
@@ -227,7 +218,9 @@ std::string describe_peer(int fd) {
   if (storage.ss_family != AF_UNIX) {
     return to_string(SocketAddress(reinterpret_cast<const sockaddr*>(&storage), length));
   }
-  const PeerCredentials peer = peer_credentials(fd);
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  ::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size);
   return fmt::format("process {} of user {} (unix socket)", peer.pid, peer.uid);
 }
 

@@ -29,10 +29,9 @@ UniqueFd connect_tcp(const Endpoint& endpoint, ConnectRetry retry, Deadline dead
 
 // TCP_NODELAY, TCP_USER_TIMEOUT and keepalive probes that find a vanished host on an idle connection.
 void tune_tcp(int fd, Duration user_timeout = kTcpUserTimeout);
-void set_nonblocking(int fd);
 
 SocketAddress local_address(int fd);
-// "127.0.0.1:4711", "process 811 of user 1000 (unix socket)", "a closed connection": for messages.
+// "127.0.0.1:4711", "process 811 of user 1000 (unix socket)", "a closed connection". For messages.
 std::string describe_peer(int fd);
 
 // Waits until poll(2) reports one of `events` or an error on fd. Error{timeout} says what was waited for.

@@ -15,6 +15,7 @@
 
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/file_io.h"
 #include "lockstep/base/format.h"
 
 namespace lockstep {
@@ -42,15 +43,6 @@ TokenBytes parse_hex(std::string_view text, const std::string& path) {
     if (result.ec != std::errc() || result.ptr != digits + 2) throw malformed(path);
   }
   return bytes;
-}
-
-void write_all(int fd, std::string_view text, const std::string& what) {
-  while (!text.empty()) {
-    const ssize_t written = ::write(fd, text.data(), text.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) throw system_error("writing " + what + " failed", errno);
-    text.remove_prefix(static_cast<std::size_t>(written));
-  }
 }
 
 // Empty if this user has none.
@@ -87,7 +79,7 @@ void publish_token(const std::string& path, const Token& token) {
   if (!fd) throw system_error("making the token file " + temporary + " failed", errno);
   int error = 0;
   try {
-    write_all(fd.get(), fmt::format("{:02x}\n", fmt::join(token.bytes(), "")), temporary);
+    write_all(fd.get(), fmt::format("{:02x}\n", fmt::join(token.bytes(), "")), "writing " + temporary + " failed");
     if (::fsync(fd.get()) != 0 || ::link(temporary.c_str(), path.c_str()) != 0) error = errno;
   } catch (...) {
     ::unlink(temporary.c_str());
@@ -218,7 +210,7 @@ Token Token::from_bytes(ByteView bytes) {
 
 Token Token::for_this_process() {
   const EnvironmentReader reader;
-  if (const auto fd = reader.number("LOCKSTEP_TOKEN_FD", 0)) return from_fd(*fd);
+  if (const auto fd = reader.number("LOCKSTEP_TOKEN_FD")) return from_fd(*fd);
   if (const auto path = reader.text("LOCKSTEP_TOKEN_FILE")) return from_file(*path);
   return from_home();
 }
@@ -226,7 +218,8 @@ Token Token::for_this_process() {
 UniqueFd Token::to_fd() const {
   UniqueFd fd(::memfd_create("lockstep-token", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd) throw system_error("making a memory file for the job token failed", errno);
-  write_all(fd.get(), {reinterpret_cast<const char*>(bytes_.data()), kBytes}, "the job token's memory file");
+  write_all(fd.get(), {reinterpret_cast<const char*>(bytes_.data()), kBytes},
+            "writing the job token's memory file failed");
   if (::fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) throw system_error("sealing the job token failed", errno);
   return fd;
 }

@@ -1,4 +1,4 @@
-// The job token: 32 secret bytes that every process of a job holds and nobody else does. Never printed, never in argv.
+// The job token: 32 secret bytes that only the processes of a job hold. Never printed, never in argv.
 #pragma once
 
 #include <array>
@@ -22,10 +22,10 @@ class Token {
   // The user's own token, ~/.lockstep/token (mode 0600), made on first use without a race between processes.
   static Token from_home();
   // The same, for a job whose processes are all on this host: without a home that can be written to, the token is kept
-  // in $XDG_RUNTIME_DIR or /tmp, in a folder of the user's own. Error{unauthorized} if that is somebody else's.
+  // in $XDG_RUNTIME_DIR or /tmp, in a folder of this user. Error{unauthorized} if the folder belongs to another user.
   static Token from_this_host();
   // Reads a descriptor made by to_fd(), at offset 0. It stays open, but what this process executes from now on does not
-  // inherit it. Error{invalid_argument} if it is anything else: a number that was closed and used again, say.
+  // inherit it. Error{invalid_argument} if it is anything else, for example a number that was closed and reused.
   static Token from_fd(int fd);
   // Error{corrupt_data} unless there are kBytes of them.
   static Token from_bytes(ByteView bytes);

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -13,6 +12,7 @@
 
 #include "lockstep/base/checked.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/file_io.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/unique_fd.h"
@@ -25,13 +25,13 @@ namespace {
 using flight::FlightHeader;
 using flight::Slot;
 
-// What a file of another size or kind is not looked at beyond.
+// The limit for a file of another size or kind.
 constexpr std::size_t kMostBytes = flight::kBytes + 1;
 // A file whose process is recording is read again while records of it were being written, this many times.
 constexpr int kAttempts = 100;
 constexpr std::int64_t kLatestNs = std::int64_t{1} << 62;
 
-std::string damaged(const std::string& path) { return path + " is no flight recording, or damaged"; }
+std::string damaged(const std::string& path) { return path + " is not a flight recording, or is damaged"; }
 
 UniqueFd open_file(const std::string& path) {
   UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
@@ -43,19 +43,7 @@ UniqueFd open_file(const std::string& path) {
 }
 
 // Copied and not mapped: a file may be cut while it is read.
-Bytes copy_of(int fd, const std::string& path) {
-  Bytes bytes(kMostBytes, '\0');
-  std::size_t done = 0;
-  while (done < bytes.size()) {
-    const ssize_t got = ::pread(fd, bytes.data() + done, bytes.size() - done, static_cast<off_t>(done));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) throw system_error("reading " + path, errno);
-    if (got == 0) break;
-    done += static_cast<std::size_t>(got);
-  }
-  bytes.resize(done);
-  return bytes;
-}
+Bytes copy_of(int fd, const std::string& path) { return read_at(fd, 0, kMostBytes, "reading " + path); }
 
 // REQUIRES: it lies within the bytes.
 template <class Value>
@@ -69,7 +57,7 @@ void check_layout(ByteView bytes, const std::string& path) {
   const std::string what = damaged(path);
   if (bytes.size() < sizeof(FlightHeader)) throw_corrupt(what, fmt::format("{} bytes are too few", bytes.size()));
   if (value_at<std::uint64_t>(bytes, offsetof(FlightHeader, magic)) != flight::kMagic) {
-    throw_corrupt(what, "it does not begin as one");
+    throw_corrupt(what, "it does not begin with the magic number");
   }
   const auto version = value_at<std::uint32_t>(bytes, offsetof(FlightHeader, version));
   if (version != flight::kVersion) {
@@ -89,11 +77,11 @@ void check_layout(ByteView bytes, const std::string& path) {
 std::string text_at(ByteView bytes, std::size_t offset, std::size_t size, const std::string& path) {
   const ByteView field = bytes.substr(offset, size), text = field.substr(0, field.find('\0'));
   const bool printable = std::ranges::all_of(text, [](unsigned char c) { return c >= ' ' && c != 0x7f; });
-  if (text.size() == field.size() || !printable) throw_corrupt(damaged(path), "a text in its header is none");
+  if (text.size() == field.size() || !printable) throw_corrupt(damaged(path), "a text in its header is not printable");
   return std::string(text);
 }
 
-// Where a value belongs, among as many slots as there are of its kind.
+// A value's slot is its key modulo the number of slots.
 std::uint64_t key_of(const FlightGroup& group) { return group.number; }
 std::uint64_t key_of(const FlightRecord& record) { return record.number; }
 std::uint64_t key_of(const FlightName& name) { return name.hash; }
@@ -183,7 +171,7 @@ std::vector<FlightSnapshot> read_flight_directory(const std::string& directory) 
                 fmt::format("cannot read the directory {}: {}", directory, error.message()));
   }
   if (snapshots.empty() && !damaged.empty()) throw Error(damaged.front());
-  for (const Error& each : damaged) log_warning(fmt::format("{}; it is left out", each.what()));
+  for (const Error& each : damaged) log_warning(fmt::format("{}; it is skipped", each.what()));
   if (snapshots.empty()) {
     throw Error(ErrorKind::invalid_argument,
                 fmt::format("{} holds no flight recordings (files rank_<r>.flight)", directory));

@@ -1,14 +1,13 @@
-// What lies where in a flight recording, as the recording process, the launcher and readers see it: in memory that
-// outlives the recording process, and in files.
+// The layout of a flight recording, in memory that outlives the recording process, and in files.
 //
 //   FlightHeader, filled up to kHeaderBytes | kGroups x Slot (FlightGroup) | kSlots x Slot (FlightRecord)
 //     | kNames x Slot (FlightName)
 //
 // Operation n lies in slot n mod kSlots, group g in slot g mod kGroups, a name in slot hash mod kNames. A slot's
-// version is 8 n + 2 step, plus 1 while it is being written; the steps of an operation are issued, running, over.
-// Whoever moves a version from even to odd owns the slot until it makes it even again, so an update that finds another
-// version than it left is dropped: the slot belongs to a later operation. A name's version only counts. A reader
-// believes what it read between two looks at the same even version.
+// version is 8 n + 2 step, plus 1 while it is being written; the steps of an operation are issued, running, over. A
+// writer that changes a version from even to odd owns the slot until it makes the version even again. An update that
+// finds another version than it left is dropped: the slot belongs to a later operation. A name's version only counts. A
+// reader trusts words that it has read between two reads of the same even version.
 #pragma once
 
 #include <array>
@@ -37,7 +36,7 @@ static_assert(sizeof(Slot) == 128);
 
 enum class SlotState : std::uint8_t { empty, torn, whole };
 
-// Copies what a slot holds; torn if somebody was writing every time it looked.
+// Copies a slot's value; torn if every attempt met a writer.
 template <class Value>
 SlotState read_slot(const Slot& slot, Value& value) {
   for (int attempt = 0; attempt < 100; ++attempt) {

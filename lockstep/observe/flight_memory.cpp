@@ -15,6 +15,7 @@
 
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/file_io.h"
 
 namespace lockstep {
 namespace {
@@ -29,16 +30,6 @@ void put(std::span<char> field, std::string_view text) {
 std::int64_t wall_ns() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   return std::chrono::duration_cast<Duration>(now).count();
-}
-
-void write_all(int fd, const char* data, std::size_t bytes, const std::string& path) {
-  while (bytes != 0) {
-    const ssize_t written = ::write(fd, data, bytes);
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) throw system_error("writing the flight recording " + path, errno);
-    data += written;
-    bytes -= static_cast<std::size_t>(written);
-  }
 }
 
 // Never through a link that somebody put there.
@@ -155,7 +146,7 @@ void FlightMemory::save(const std::string& path, std::string_view ended) const {
   std::memcpy(copy.data(), data_, copy.size());
   put(std::span(copy).subspan(offsetof(flight::FlightHeader, ended), sizeof(flight::FlightHeader::ended)), ended);
   const UniqueFd fd = create(path);
-  write_all(fd.get(), copy.data(), copy.size(), path);
+  write_all(fd.get(), {copy.data(), copy.size()}, "writing the flight recording " + path);
 }
 
 }  // namespace lockstep

@@ -13,29 +13,30 @@
 
 namespace lockstep {
 
-// Whose recording it is.
+// The owner of a recording.
 struct FlightIdentity {
   int rank = -1;  // of the job
   int world_size = 0;
   std::string job_id = {};
 };
 
-// How the operation that ended last failed.
+// How the last operation that ended has failed.
 struct FlightFailure {
   ErrorKind kind = ErrorKind::internal;
-  int peer = -1;        // the rank of the job that the error names; -1: none, or of a part of the job
+  int peer = -1;        // the rank of the job that the error names; -1: unknown
   bool is_own = false;  // it names the recording rank itself
 };
 
 class FlightMemory {
  public:
-  // Lost with the process.
+  // Ends with the process.
   static FlightMemory make_private(const FlightIdentity& identity);
   // An anonymous memory file of fixed size (close-on-exec): a launcher makes it and keeps it, a rank inherits it.
   static FlightMemory make_shared(const FlightIdentity& identity);
-  // What another process made with make_shared(). Takes the descriptor only if it is one: Error{corrupt_data} if not.
+  // The memory that another process made with make_shared(). Takes the descriptor only if it is such memory: otherwise
+  // Error{corrupt_data}.
   static FlightMemory inherit(int fd);
-  // A file at `path` (mode 0600), in the place of what is there. Error{internal} with the path if it cannot be made.
+  // A file at `path` (mode 0600), replacing any other. Error{internal} with the path if it cannot be made.
   static FlightMemory make_file(const std::string& path, const FlightIdentity& identity);
 
   FlightMemory(FlightMemory&& other) noexcept;
@@ -48,11 +49,11 @@ class FlightMemory {
   flight::Slot& name(std::uint64_t hash) const { return at(flight::kNamesOffset, hash % flight::kNames); }
   int fd() const { return fd_.get(); }
 
-  // Says in the recording which process records, and what its clocks show.
+  // Writes into the recording which process records, and the time of its clocks.
   void sign() const;
-  // Whether a process has.
+  // Whether a process has done so.
   bool is_signed() const { return header().pid.load(std::memory_order_acquire) != 0; }
-  // Nothing if the operation that ended last went well, or none has ended.
+  // Nothing if the last operation that ended succeeded, or no operation has ended.
   std::optional<FlightFailure> last_failure() const;
   // Writes a copy to a file (mode 0600), with how the process ended. Error{internal} with the path.
   void save(const std::string& path, std::string_view ended) const;

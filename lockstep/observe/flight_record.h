@@ -1,5 +1,5 @@
-// A FlightRecord is what the flight recorder keeps of one operation: a collective or a message. It lies in recordings
-// as it is: trivially copyable, without addresses. Values; nothing here blocks.
+// A FlightRecord is the flight recorder's record of one operation: a collective or a message. It is stored as it is:
+// trivially copyable, without addresses. Values; nothing here blocks.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace lockstep {
 enum class FlightState : std::uint8_t { issued, running, done, failed };
 enum class FlightCategory : std::uint8_t { collective, message };
 
-// Times are nanoseconds of the recording machine's monotonic clock; 0: it has not come to that.
+// Times are nanoseconds of the recording machine's monotonic clock; 0: not yet.
 struct FlightRecord {
   std::uint64_t number = 0;    // of all operations of the process, from 1
   std::uint64_t sequence = 0;  // of the group's collectives, from 1; 0: a message, or still queued
@@ -28,7 +28,7 @@ struct FlightRecord {
   std::uint32_t group = 0;       // number of the FlightGroup
   std::int32_t peer = -1;        // the root, or the other rank of a message; -1: none, or any
   std::uint32_t tag = 0;         // of a message
-  std::int32_t error_peer = -1;  // whom the error names
+  std::int32_t error_peer = -1;  // the rank that the error names
   FlightState state = FlightState::issued;
   FlightCategory category = FlightCategory::collective;
   DType dtype = DType::u8;
@@ -37,7 +37,7 @@ struct FlightRecord {
   char operation[24] = {};  // "all_reduce"; both end with a zero
   char reduction[16] = {};  // "sum"; empty where nothing is reduced
 
-  // Once each; what does not fit is cut.
+  // Set once; longer texts are cut.
   void set_operation(std::string_view text) { text.copy(operation, sizeof operation - 1); }
   void set_reduction(std::string_view text) { text.copy(reduction, sizeof reduction - 1); }
 };
@@ -53,27 +53,27 @@ struct FlightGroup {
 };
 static_assert(sizeof(FlightGroup) == sizeof(FlightRecord) && std::is_trivially_copyable_v<FlightGroup>);
 
-// What a hash stands for.
+// The text of a hash.
 struct FlightName {
   std::uint64_t hash = 0;
   char text[112] = {};  // ends with a zero; longer names are cut
 };
 static_assert(sizeof(FlightName) == sizeof(FlightRecord) && std::is_trivially_copyable_v<FlightName>);
 
-// Names by their hashes: ranks tell each other 64 bits, people want to read the text. What is called differently each
-// time, as a bucket of every backward, has one name and a number that is added to its hash.
+// Names by their hashes: ranks exchange 64 bits, users read the text. A name with a counter, such as the bucket of
+// every backward, has one text, and the counter is added to its hash.
 class FlightNames {
  public:
   void add(const FlightName& name) { names_.push_back(name); }
   void add(const FlightNames& names) { names_.insert(names_.end(), names.names_.begin(), names.names_.end()); }
-  // "gradients bucket 0 (fc.weight) of backward 17"; "name 57abdf012b6c2958" if it is not known.
+  // "gradients bucket 0 (fc.weight) of backward 17"; "name 57abdf012b6c2958" if the text is not known.
   std::string text_of(std::uint64_t name) const;
 
  private:
   std::vector<FlightName> names_;
 };
 
-// Whether it is one that a recorder can have written; it may come from another process or a damaged file.
+// Whether a recorder can have written it; it may come from another process or a damaged file.
 bool is_sound(const FlightRecord& record);
 bool is_sound(const FlightGroup& group);
 bool is_sound(const FlightName& name);

@@ -1,7 +1,7 @@
 // The FlightRecorder keeps the last operations of this process in memory that outlives it; a FlightLog is one group's
-// way to it. group, engine -> FlightLog -> FlightRecorder -> FlightMemory -> (launcher: file -> lockstep trace).
-// Any thread may call anything here; nothing blocks, allocates (but for making a log) or throws. Recording one
-// operation costs some tens of nanoseconds, most of them for reading the clock twice.
+// handle to it. group, engine -> FlightLog -> FlightRecorder -> FlightMemory -> (launcher: file -> lockstep trace). Any
+// thread may call anything here; nothing blocks, allocates (but for making a log) or throws. Recording one operation
+// costs some tens of nanoseconds, most of them for reading the clock twice.
 #pragma once
 
 #include <atomic>
@@ -15,9 +15,9 @@
 
 namespace lockstep {
 
-// An operation that is being recorded, and how far it had come. A value.
+// An operation in the recording, and the last recorded step. A value.
 struct FlightTicket {
-  std::uint64_t number = 0;  // 0: of none
+  std::uint64_t number = 0;  // 0: not recorded
   std::uint8_t step = 0;     // 0 issued, 1 running, 2 over
 };
 
@@ -27,17 +27,17 @@ class FlightRecorder {
 
   // The number by which records name the group.
   std::uint32_t add_group(std::string_view name, int rank, int size) noexcept;
-  // Keeps what a hash stands for; the newest of those that fall on one place stays.
+  // Keeps the text of a hash; of several that share a slot, the newest.
   void add_name(std::uint64_t hash, std::string_view text) noexcept;
   FlightNames names() const;
-  // Empty if it is not known.
+  // Empty if the hash is not known.
   FlightName find_name(std::uint64_t hash) const noexcept;
-  // Takes a slot for the record, whose number it sets.
+  // Takes a slot for the record and sets the record's number.
   FlightTicket add(FlightRecord& record) noexcept;
-  // Changes the record to `step`; what is not given stays. False if its slot belongs to a later operation.
+  // Changes the record to `step`; other fields stay. False if its slot belongs to a later operation.
   bool start(FlightTicket& ticket, std::uint64_t sequence, TimePoint now) noexcept;
   bool finish(FlightTicket& ticket, TimePoint now, FlightState state, std::uint8_t error, int error_peer) noexcept;
-  // Nothing if it has been overwritten, or is being changed at this moment.
+  // Nothing if it has been overwritten, or is being changed right now.
   std::optional<FlightRecord> find(std::uint64_t number) const noexcept;
 
   const FlightMemory& memory() const { return memory_; }
@@ -53,15 +53,15 @@ class FlightLog {
   // `recorder` is borrowed. name: the same on all ranks of the group.
   FlightLog(FlightRecorder& recorder, std::string_view name, int rank, int size);
 
-  // For an operation that waits for its turn.
+  // For an operation that is queued.
   FlightTicket issue(FlightRecord record) const noexcept;
-  // It begins now. `queued`: what issue() returned for it, if it had to wait.
+  // The operation begins now. `queued`: the result of issue(), if it was queued.
   FlightTicket start(FlightRecord record, FlightTicket queued = {}) const noexcept;
-  // It has ended; the time of it. Nothing happens to one that has ended before.
+  // The operation has ended; returns the time. Does nothing for an operation that has ended before.
   TimePoint finish(FlightTicket& ticket) const noexcept;
   void fail(FlightTicket& ticket, const Error& error) const noexcept;
 
-  // The collective that was started last, if the recording still holds it.
+  // The last collective that was started, if the recording still has it.
   std::optional<FlightRecord> last_collective() const noexcept;
 
  private:

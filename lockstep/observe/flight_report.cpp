@@ -13,10 +13,10 @@ std::string error_name(const FlightRecord& record) {
   return std::string(record.error == 0 ? "" : to_string(static_cast<ErrorKind>(record.error - 1)));
 }
 
-// Where ranks of a group part: what they do, and how far they are with it.
-std::string position(const FlightStatus& standing, const FlightNames& names) {
-  if (!standing.last) return "in no collective that is recorded";
-  const FlightRecord& last = *standing.last;
+// What a rank does, and how far it is: ranks of a group that differ in this text are not at the same place.
+std::string position(const FlightStatus& status, const FlightNames& names) {
+  if (!status.last) return "in no collective that is recorded";
+  const FlightRecord& last = *status.last;
   std::string text = "at " + describe(last, names);
   if (last.state == FlightState::running) return text + ", inside";
   if (last.state == FlightState::done) return text + ", which it finished";
@@ -25,21 +25,21 @@ std::string position(const FlightStatus& standing, const FlightNames& names) {
   return text;
 }
 
-FlightStatus standing_in(const FlightSnapshot& snapshot, std::uint32_t group) {
-  FlightStatus standing;
-  standing.rank = snapshot.rank;
+FlightStatus status_in(const FlightSnapshot& snapshot, std::uint32_t group) {
+  FlightStatus status;
+  status.rank = snapshot.rank;
   for (const FlightRecord& record : snapshot.records) {
     if (record.group != group || record.category != FlightCategory::collective) continue;
     if (record.state == FlightState::issued) {
-      ++standing.queued;
+      ++status.queued;
     } else {
-      standing.last = record;
+      status.last = record;
     }
   }
-  return standing;
+  return status;
 }
 
-using Members = std::vector<std::pair<const FlightSnapshot*, std::uint32_t>>;  // and the group's number in it
+using Members = std::vector<std::pair<const FlightSnapshot*, std::uint32_t>>;  // with the group's number in it
 
 std::vector<std::pair<int, FlightRecord>> first_mismatch(const Members& members, const FlightNames& names) {
   std::map<std::uint64_t, std::vector<std::pair<int, FlightRecord>>> by_sequence;
@@ -72,7 +72,7 @@ std::string wall_time(const FlightSnapshot& snapshot, std::int64_t ns) {
   return fmt::format("{}.{:06}", text, wall / 1000 % 1'000'000);
 }
 
-void tell_group(const GroupReport& group, const FlightNames& names, std::vector<std::string>& lines) {
+void add_group_lines(const GroupReport& group, const FlightNames& names, std::vector<std::string>& lines) {
   lines.push_back(fmt::format("group {} of {} rank{}: {}", group.name, group.size, group.size == 1 ? "" : "s",
                               group.differ ? "its ranks are not at the same place" : "all are at the same place"));
   if (!group.mismatch.empty()) {
@@ -83,17 +83,17 @@ void tell_group(const GroupReport& group, const FlightNames& names, std::vector<
   }
   std::vector<std::pair<std::string, std::vector<int>>> places;
   std::size_t queued = 0;
-  for (const FlightStatus& standing : group.standings) {
-    const std::string place = position(standing, names);
+  for (const FlightStatus& status : group.statuses) {
+    const std::string place = position(status, names);
     const auto same = std::ranges::find(places, place, &decltype(places)::value_type::first);
     if (same == places.end()) {
-      places.push_back({place, {standing.rank}});
+      places.push_back({place, {status.rank}});
     } else {
-      same->second.push_back(standing.rank);
+      same->second.push_back(status.rank);
     }
-    queued = std::max(queued, standing.queued);
+    queued = std::max(queued, status.queued);
   }
-  // Those that few ranks are at are what the reader looks for.
+  // Places with few ranks first: they are what the reader looks for.
   std::ranges::stable_sort(places, {}, [](const auto& place) { return place.second.size(); });
   for (const auto& [place, ranks] : places) {
     lines.push_back(fmt::format("  {} {} {}", list(ranks), ranks.size() == 1 ? "is" : "are", place));
@@ -101,8 +101,8 @@ void tell_group(const GroupReport& group, const FlightNames& names, std::vector<
   if (queued != 0) lines.push_back(fmt::format("  up to {} more were queued behind", queued));
 }
 
-void tell_rank(const FlightSnapshot& snapshot, const FlightNames& names, std::size_t last_operations,
-               std::vector<std::string>& lines) {
+void add_rank_lines(const FlightSnapshot& snapshot, const FlightNames& names, std::size_t last_operations,
+                    std::vector<std::string>& lines) {
   const std::size_t count = std::min(last_operations, snapshot.records.size());
   lines.push_back(fmt::format("{}, the last {} of {} operations:", name_of(snapshot), count, snapshot.operations));
   for (std::size_t i = snapshot.records.size() - count; i < snapshot.records.size(); ++i) {
@@ -127,7 +127,7 @@ FlightNames names_of(const std::vector<FlightSnapshot>& snapshots) {
 
 std::vector<GroupReport> report_of(const std::vector<FlightSnapshot>& snapshots) {
   const FlightNames noted = names_of(snapshots);
-  std::vector<std::string> names;  // in the order in which they were made
+  std::vector<std::string> names;  // in the order of creation
   std::map<std::string, Members> members;
   std::map<std::string, int> sizes;
   for (const FlightSnapshot& snapshot : snapshots) {
@@ -139,19 +139,19 @@ std::vector<GroupReport> report_of(const std::vector<FlightSnapshot>& snapshots)
     }
     for (const auto& [name, number] : newest) members[name].emplace_back(&snapshot, number);
   }
-  std::vector<GroupReport> accounts;
+  std::vector<GroupReport> reports;
   for (const std::string& name : names) {
-    GroupReport account;
-    account.name = name;
-    account.size = sizes[name];
-    for (const auto& [snapshot, number] : members[name]) account.standings.push_back(standing_in(*snapshot, number));
-    const std::string first = position(account.standings.front(), noted);
-    account.differ =
-        std::ranges::any_of(account.standings, [&](const auto& each) { return position(each, noted) != first; });
-    account.mismatch = first_mismatch(members[name], noted);
-    accounts.push_back(std::move(account));
+    GroupReport report;
+    report.name = name;
+    report.size = sizes[name];
+    for (const auto& [snapshot, number] : members[name]) report.statuses.push_back(status_in(*snapshot, number));
+    const std::string first = position(report.statuses.front(), noted);
+    report.differ =
+        std::ranges::any_of(report.statuses, [&](const auto& each) { return position(each, noted) != first; });
+    report.mismatch = first_mismatch(members[name], noted);
+    reports.push_back(std::move(report));
   }
-  return accounts;
+  return reports;
 }
 
 std::string name_of(const FlightSnapshot& snapshot) {
@@ -164,7 +164,7 @@ std::string duration_of(const FlightRecord& record) {
   return fmt::format("{:.3f} ms", static_cast<double>(record.finished_ns - record.started_ns) / 1e6);
 }
 
-std::vector<std::string> tell(const std::vector<FlightSnapshot>& snapshots, std::size_t last_operations) {
+std::vector<std::string> report_lines(const std::vector<FlightSnapshot>& snapshots, std::size_t last_operations) {
   std::vector<std::string> lines;
   const FlightSnapshot& first = snapshots.front();
   lines.push_back(fmt::format("job {}: recordings of {} of {} ranks", first.job.empty() ? "without a name" : first.job,
@@ -179,12 +179,12 @@ std::vector<std::string> tell(const std::vector<FlightSnapshot>& snapshots, std:
   const FlightNames names = names_of(snapshots);
   for (const GroupReport& group : report_of(snapshots)) {
     lines.emplace_back();
-    tell_group(group, names, lines);
+    add_group_lines(group, names, lines);
   }
   for (const FlightSnapshot& each : snapshots) {
     if (each.records.empty() || last_operations == 0) continue;
     lines.emplace_back();
-    tell_rank(each, names, last_operations, lines);
+    add_rank_lines(each, names, last_operations, lines);
   }
   return lines;
 }

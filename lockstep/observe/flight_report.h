@@ -1,5 +1,5 @@
-// The account of a job's flight recordings: in which collective each rank of each group was, and where they part.
-// snapshots -> account -> text. Pure.
+// The report on the flight recordings of a job: where each rank of each group was, and where the ranks differ.
+// snapshots -> report -> text. Pure.
 #pragma once
 
 #include <optional>
@@ -14,26 +14,26 @@ namespace lockstep {
 // Where one rank is in a group.
 struct FlightStatus {
   int rank = -1;                     // of the job
-  std::optional<FlightRecord> last;  // its last collective that has begun; none if it began none that is recorded
-  std::size_t queued = 0;            // that it has issued behind it
+  std::optional<FlightRecord> last;  // its last recorded collective that has begun, if any
+  std::size_t queued = 0;            // collectives issued and not begun
 };
 
 struct GroupReport {
   std::string name;
   int size = 0;
-  std::vector<FlightStatus> standings;  // by rank; ranks without a recording are missing
-  bool differ = false;                    // the ranks are not all at the same collective in the same state
+  std::vector<FlightStatus> statuses;  // by rank; ranks without a recording are missing
+  bool differ = false;                 // the ranks are not all at the same collective in the same state
   // The first collective that ranks began with different arguments: one record for each rank that recorded it.
   std::vector<std::pair<int, FlightRecord>> mismatch;
 };
 
-// What any of them has noted: programs of one job call things alike.
+// The names of all snapshots together: the ranks of a job use the same names.
 FlightNames names_of(const std::vector<FlightSnapshot>& snapshots);
 
 std::vector<GroupReport> report_of(const std::vector<FlightSnapshot>& snapshots);
 
-// For people: every group, then the last operations of every rank. Lines without newlines.
-std::vector<std::string> tell(const std::vector<FlightSnapshot>& snapshots, std::size_t last_operations);
+// For the user: every group, then the last operations of every rank. Lines without newlines.
+std::vector<std::string> report_lines(const std::vector<FlightSnapshot>& snapshots, std::size_t last_operations);
 // "rank 2 (host n1, pid 811)"
 std::string name_of(const FlightSnapshot& snapshot);
 // "41.207 ms"; empty if it has not ended, or never began.

@@ -16,7 +16,7 @@ namespace {
 FlightMemory open_memory(const FlightIdentity& identity) {
   try {
     const EnvironmentReader reader;
-    if (const auto fd = reader.number(kFlightFdVariable, 0)) return FlightMemory::inherit(*fd);
+    if (const auto fd = reader.number(kFlightFdVariable)) return FlightMemory::inherit(*fd);
     const auto directory = reader.text(kFlightDirectoryVariable);
     if (directory && identity.rank >= 0) {
       make_flight_directory(*directory);

@@ -1,7 +1,7 @@
 #include "lockstep/rendezvous/join_plan.h"
 
 #include <algorithm>
-#include <array>
+#include <climits>
 #include <string_view>
 #include <vector>
 
@@ -14,9 +14,7 @@ namespace lockstep {
 namespace {
 
 constexpr std::string_view kSwitch = "LOCKSTEP_LAUNCHER";
-constexpr std::array<std::string_view, 8> kSwitchValues{"none",  "env",  "slurm", "openmpi",
-                                                        "mpich", "flux", "pmix",  "kubernetes"};
-constexpr std::string_view kNone = kSwitchValues[0], kEnv = kSwitchValues[1];
+constexpr std::string_view kNone = "none", kEnv = "env";
 
 Error invalid(const std::string& text) { return Error(ErrorKind::invalid_argument, text); }
 
@@ -28,8 +26,8 @@ std::optional<int> argument_or_url(const std::optional<int>& argument, const Url
     throw invalid(fmt::format("{} is given twice, as {} in init_method and as {} in the arguments; give it once", name,
                               found->second, *argument));
   }
-  const std::string what = fmt::format("{} in init_method", name);
-  return EnvironmentReader([&](const char*) { return found->second.c_str(); }).number<int>(what.c_str());
+  if (found->second.empty()) return std::nullopt;
+  return static_cast<int>(parse_integer(fmt::format("{} in init_method", name), found->second, INT_MIN, INT_MAX));
 }
 
 void check_numbers(const JoinPlan& plan) {
@@ -50,12 +48,12 @@ void check_numbers(const JoinPlan& plan) {
 
 void read_job(const EnvironmentReader& reader, JoinPlan& plan) {
   plan.job_id = reader.first_of({"LOCKSTEP_JOB_ID", "TORCHELASTIC_RUN_ID"}).value_or(kDefaultJobId);
-  plan.generation = reader.number<std::uint64_t>("LOCKSTEP_GENERATION", 0)
-                        .value_or(reader.number<std::uint64_t>("TORCHELASTIC_RESTART_COUNT", 0).value_or(0));
+  plan.generation = reader.number<std::uint64_t>("LOCKSTEP_GENERATION")
+                        .value_or(reader.number<std::uint64_t>("TORCHELASTIC_RESTART_COUNT").value_or(0));
   plan.local_rank = reader.number("LOCAL_RANK");
   plan.local_size = reader.number("LOCAL_WORLD_SIZE");
   plan.node_rank = reader.number("GROUP_RANK");
-  plan.token_fd = reader.number("LOCKSTEP_TOKEN_FD", 0);
+  plan.token_fd = reader.number("LOCKSTEP_TOKEN_FD");
   plan.token_file = reader.text("LOCKSTEP_TOKEN_FILE").value_or("");
   plan.address = reader.text("LOCKSTEP_ADDRESS").value_or("");
   plan.interfaces = reader.text("LOCKSTEP_IFNAME").value_or("");
@@ -70,7 +68,7 @@ void plan_given_store(const JoinOptions& options, JoinPlan& plan) {
   if (!options.rank) missing.push_back("rank");
   if (!options.world_size) missing.push_back("world_size");
   if (!missing.empty()) throw invalid(fmt::format("a store is given without {}", fmt::join(missing, " and ")));
-  plan.meeting = Meeting::given_store;
+  plan.rendezvous = Rendezvous::given_store;
   plan.rank = *options.rank;
   plan.size = *options.world_size;
   plan.source = "arguments store, rank, world_size";
@@ -101,7 +99,7 @@ void check_alone(std::string_view who, const JoinPlan& plan, const std::vector<L
   }
 }
 
-// RANK and WORLD_SIZE may be left over from elsewhere. With LOCAL_RANK they are those of a nearer launcher.
+// RANK and WORLD_SIZE may be left over from another program. With LOCAL_RANK they come from a nearer launcher.
 void check_agreement(const JoinPlan& plan, const std::vector<Launch>& launches) {
   check_alone("RANK and WORLD_SIZE", plan, launches);
   if (launches.empty() || !launches.front().size) return;
@@ -118,7 +116,7 @@ void plan_variables(const JoinOptions& options, const Url& url, const Environmen
   read_rank_and_size(options, url, reader, missing, plan);
   plan.source = "environment RANK, WORLD_SIZE";
   if (const auto store = reader.text("LOCKSTEP_STORE")) {
-    plan.meeting = Meeting::launcher;
+    plan.rendezvous = Rendezvous::launcher;
     plan.endpoint = parse_endpoint(*store);
     plan.source += ", LOCKSTEP_STORE";
   } else if (plan.size > 1 || !missing.empty()) {
@@ -126,7 +124,7 @@ void plan_variables(const JoinOptions& options, const Url& url, const Environmen
     const auto port = reader.text("MASTER_PORT");
     if (!address) missing.push_back("MASTER_ADDR");
     if (!port) missing.push_back("MASTER_PORT");
-    plan.meeting = Meeting::rank_zero;
+    plan.rendezvous = Rendezvous::rank_zero;
     if (address && port) plan.endpoint = {*address, parse_port(*port, "MASTER_PORT")};
     plan.source += ", MASTER_ADDR, MASTER_PORT";
   }
@@ -136,16 +134,16 @@ void plan_variables(const JoinOptions& options, const Url& url, const Environmen
                     "mpirun), or set {} in every process",
                     fmt::join(missing, ", "), missing.size() == 1 ? "it" : "them"));
   }
-  if (plan.meeting == Meeting::rank_zero && reader.text("TORCHELASTIC_USE_AGENT_STORE") == "True") {
+  if (plan.rendezvous == Rendezvous::rank_zero && reader.text("TORCHELASTIC_USE_AGENT_STORE") == "True") {
     if (plan.endpoint.port == 65535) throw invalid("MASTER_PORT is 65535, but the port above it is needed as well");
     ++plan.endpoint.port;
   }
 }
 
-// MASTER_ADDR and MASTER_PORT go before what can be told from the launcher's own variables.
+// MASTER_ADDR and MASTER_PORT take precedence over the launcher's own variables.
 void place_store(const Launch& launch, const EnvironmentReader& reader, std::vector<const char*>& missing,
                  JoinPlan& plan) {
-  plan.meeting = Meeting::rank_zero;
+  plan.rendezvous = Rendezvous::rank_zero;
   plan.endpoint.host = reader.text("MASTER_ADDR").value_or(launch.host);
   if (plan.endpoint.host.empty()) missing.push_back("MASTER_ADDR");
   if (const auto port = reader.text("MASTER_PORT")) {
@@ -173,7 +171,7 @@ void plan_launched(const Launch& launch, const EnvironmentReader& reader, JoinPl
   plan.local_rank = launch.local_rank;
   plan.local_size = launch.local_size;
   plan.node_rank = launch.node_rank;
-  plan.generation = reader.number<std::uint64_t>("LOCKSTEP_GENERATION", 0).value_or(launch.generation);
+  plan.generation = reader.number<std::uint64_t>("LOCKSTEP_GENERATION").value_or(launch.generation);
   if (plan.job_id == kDefaultJobId && !launch.job.empty()) plan.job_id = launch.job;
   plan.source = fmt::format("{} ({})", launch.launcher, launch.variables);
   plan.launched = true;
@@ -204,9 +202,8 @@ void plan_env(const JoinOptions& options, const Url& url, const EnvironmentReade
   if (!url.target.empty())
     throw invalid(fmt::format("init_method '{}': nothing may follow env://", options.init_method));
   const bool in_arguments = options.rank || options.world_size || !url.query.empty();
-  const auto choice = reader.choice(kSwitch.data(), kSwitchValues);
-  const std::string_view wanted = choice ? kSwitchValues[*choice] : "";
-  // What is said on purpose needs no look at launchers, whose variables may be anything then.
+  const std::string_view wanted = reader.choice(kSwitch.data()).value_or("");
+  // An explicit choice does not look at launchers, whose variables may be anything then.
   if (in_arguments || wanted == kEnv || reader.has("LOCKSTEP_STORE")) return plan_variables(options, url, reader, plan);
   if (wanted == kNone) {
     plan.source = fmt::format("{}={}", kSwitch, kNone);
@@ -220,7 +217,7 @@ void plan_env(const JoinOptions& options, const Url& url, const EnvironmentReade
     plan_variables(options, url, reader, plan);
     if (!reader.has("LOCAL_RANK")) check_agreement(plan, launches);
   } else if (options.bootstrap) {
-    plan.meeting = Meeting::bootstrap;
+    plan.rendezvous = Rendezvous::bootstrap;
     if (nearest != nullptr) plan.expected_size = nearest->size;
     if (nearest != nullptr && nearest->host == kLoopback) plan.endpoint.host = kLoopback;
   } else if (nearest != nullptr) {
@@ -249,7 +246,7 @@ void plan_url(const JoinOptions& options, const Url& url, const EnvironmentReade
   }
   plan.source = options.init_method;
   if (url.scheme == "tcp") {
-    plan.meeting = Meeting::rank_zero;
+    plan.rendezvous = Rendezvous::rank_zero;
     plan.endpoint = parse_endpoint(url.target);
     return;
   }
@@ -258,7 +255,7 @@ void plan_url(const JoinOptions& options, const Url& url, const EnvironmentReade
         fmt::format("init_method '{}': a file URL has three slashes and an absolute path, as in file:///tmp/meet",
                     options.init_method));
   }
-  plan.meeting = Meeting::file;
+  plan.rendezvous = Rendezvous::file;
   plan.path = url.target;
 }
 
@@ -277,9 +274,9 @@ JoinPlan plan_join(const JoinOptions& options, const Environment& environment) {
   check_numbers(plan);
   const auto bind = reader.text("LOCKSTEP_BIND");
   plan.bind_host = bind == "any" ? "0.0.0.0" : bind.value_or(plan.endpoint.host);
-  if (plan.meeting == Meeting::rank_zero) {
+  if (plan.rendezvous == Rendezvous::rank_zero) {
     if (plan.size == 1) {
-      plan.meeting = Meeting::alone;
+      plan.rendezvous = Rendezvous::alone;
     } else if (plan.endpoint.port == 0 && !plan.job_fd) {
       throw invalid(fmt::format("{}: with port 0 the other ranks cannot find rank 0; choose a port", plan.source));
     }

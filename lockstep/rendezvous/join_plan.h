@@ -1,5 +1,5 @@
-// A JoinPlan is what one process will do to join, decided from its arguments, the URL and the environment alone.
-// options, environment -> JoinPlan -> join(). Pure: nothing is opened and nobody is asked.
+// A JoinPlan says how one process joins, derived from its arguments, the URL and the environment alone. options,
+// environment -> JoinPlan -> join(). Pure: no I/O.
 #pragma once
 
 #include <cstdint>
@@ -13,19 +13,19 @@ namespace lockstep {
 
 inline constexpr const char* kDefaultJobId = "default";
 
-inline constexpr const char* kAlone = "alone";  // JoinPlan::source where nothing says anything
+inline constexpr const char* kAlone = "alone";  // JoinPlan::source if nothing is set
 
-enum class Meeting {
-  alone,        // a world of one, nobody to meet
+enum class Rendezvous {
+  alone,        // a world of one
   given_store,  // in JoinOptions::store
   file,         // in a file store at `path`
   launcher,     // in the store that a launcher hosts at `endpoint`
   rank_zero,    // in the store that rank 0 hosts at `endpoint`
-  bootstrap,    // as rank_zero; JoinOptions::bootstrap says rank and size, and tells the others where
+  bootstrap,    // as rank_zero; JoinOptions::bootstrap gives rank and size, and sends the endpoint
 };
 
 struct JoinPlan {
-  Meeting meeting = Meeting::alone;
+  Rendezvous rendezvous = Rendezvous::alone;
   int rank = 0;
   int size = 1;
   std::optional<int> local_rank, local_size, node_rank;
@@ -35,10 +35,10 @@ struct JoinPlan {
   std::string job_id;
   std::uint64_t generation = 0;
   std::string source;
-  bool launched = false;             // by another launcher, which the source names
-  std::optional<int> job_fd;         // the endpoint's port, and the job, follow from the process at its other end
+  bool launched = false;             // by a launcher other than Lockstep's; the source names it
+  std::optional<int> job_fd;         // the endpoint's port and the job are derived from the process at its other end
   std::optional<int> expected_size;  // with bootstrap: what a launcher says
-  std::string advice;                // for the user, if something may not be meant
+  std::string advice;                // for the user, if a setting may be a mistake
   std::optional<int> token_fd;
   std::string token_file;
   std::string address;     // LOCKSTEP_ADDRESS

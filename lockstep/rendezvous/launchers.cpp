@@ -115,7 +115,7 @@ std::optional<Launch> find_mpich(const EnvironmentReader& reader) {
   launch.remedy = "mpiexec -genv MASTER_ADDR <host of rank 0> -genv MASTER_PORT 29500";
   if (launch.local_size == launch.size) {
     launch.host = kLoopback;
-    launch.job_fd = reader.number<int>("PMI_FD", 0);
+    launch.job_fd = reader.number<int>("PMI_FD");
   } else if (in_slurm_step(reader)) {  // mpiexec's own step, which has a process on each of its hosts
     launch.host = first_host(reader, {"SLURM_JOB_NODELIST"});
     launch.job = slurm_job(reader) + "-mpich";
@@ -137,7 +137,7 @@ std::optional<Launch> find_flux(const EnvironmentReader& reader) {
   return launch;
 }
 
-// prterun, without Open MPI's part of it, tells nobody how many they are.
+// prterun without Open MPI's part does not set the number of ranks.
 std::optional<Launch> find_pmix(const EnvironmentReader& reader) {
   if (!reader.has("PMIX_RANK") || reader.has("OMPI_COMM_WORLD_RANK")) return std::nullopt;
   if (in_slurm_step(reader) || reader.has("FLUX_TASK_RANK")) return std::nullopt;

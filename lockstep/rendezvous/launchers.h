@@ -1,5 +1,5 @@
-// What launchers other than Lockstep's own say of this process: Slurm's srun, Open MPI's mpirun, MPICH's mpiexec, Flux,
-// an indexed Job of Kubernetes. environment -> Launch -> JoinPlan. Pure.
+// Reads the variables of other launchers: Slurm's srun, Open MPI's mpirun, MPICH's mpiexec, Flux, an indexed Job of
+// Kubernetes. environment -> Launch -> JoinPlan. Pure.
 #pragma once
 
 #include <cstdint>
@@ -19,24 +19,25 @@ struct Launch {
   std::string_view launcher;  // for messages: "Slurm"
   std::string variables;      // that say so: "SLURM_PROCID, SLURM_STEP_NUM_TASKS"
   int rank = 0;
-  std::optional<int> size = {};  // not said by a Job of Kubernetes
+  std::optional<int> size = {};  // not set by a Job of Kubernetes
   std::optional<int> local_rank = {}, local_size = {}, node_rank = {};
-  std::string host = {};           // of rank 0, as all ranks can reach it; empty: not known
-  std::string job = {};            // tells it from all other jobs of these hosts; empty: not known
-  std::optional<int> job_fd = {};  // then: a socket to the process of the launcher that all ranks of the job share
-  std::uint16_t port = 0;          // of rank 0's store; 0: one is to be derived from the job
+  std::string host = {};  // of rank 0, as all ranks can reach it; empty: not known
+  std::string job = {};   // distinguishes it from other jobs on these hosts; empty: not known
+  std::optional<int> job_fd =
+      {};                  // if the job is not known: a socket to the launcher's process that all its ranks share
+  std::uint16_t port = 0;  // of rank 0's store; 0: derived from the job
   std::uint64_t generation = 0;
-  std::string_view remedy = {};  // how to say where rank 0 is
+  std::string_view remedy = {};  // how to set the address of rank 0
 };
 
-// Those that apply, the nearest first: a launcher that was started by another comes before that. Steps of Slurm count,
-// the shells of salloc and scripts of sbatch do not. Error{invalid_argument} where a variable cannot be read.
+// The launchers that apply, the nearest first: a launcher that another one has started comes before it. Steps of Slurm
+// count, the shells of salloc and scripts of sbatch do not. Error{invalid_argument} where a variable cannot be read.
 std::vector<Launch> find_launches(const EnvironmentReader& reader);
 
 // "Slurm (SLURM_PROCID, SLURM_STEP_NUM_TASKS) says rank 3 of 4"
 std::string to_string(const Launch& launch);
 
-// A port from 20000 to 29999, which the kernel gives to nobody by itself; the same on all ranks of the job.
+// A port from 20000 to 29999, which the kernel does not assign by itself; the same on all ranks of the job.
 std::uint16_t port_of_job(std::string_view job);
 
 }  // namespace lockstep

@@ -7,19 +7,19 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
 #include <memory>
+#include <sstream>
 
+#include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
+#include "lockstep/base/machine.h"
 #include "lockstep/net/address.h"
 
 namespace lockstep {
 namespace {
 
-std::string boot_id() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string id;
-  if (std::getline(file, id)) return id;
+std::string machine_id() {
+  if (std::string id = boot_id(); !id.empty()) return id;
   char host[HOST_NAME_MAX + 1] = "";  // without /proc, two containers of one host look like two hosts, which is safe
   ::gethostname(host, sizeof host - 1);
   return host;
@@ -36,7 +36,7 @@ std::string name_space(const char* kind) {
 }  // namespace
 
 std::string local_node_id(std::string_view label) {
-  std::string id = fmt::format("{} {} {} {} {} uid:{}", boot_id(), name_space("pid"), name_space("user"),
+  std::string id = fmt::format("{} {} {} {} {} uid:{}", machine_id(), name_space("pid"), name_space("user"),
                                name_space("ipc"), name_space("net"), ::geteuid());
   if (!label.empty()) id += fmt::format(" label:{}", label);
   return id;
@@ -68,6 +68,41 @@ std::vector<Interface> network_interfaces() {
 std::string first_interface_address() {
   const std::vector<Interface> interfaces = network_interfaces();
   return interfaces.empty() ? "127.0.0.1" : interfaces.front().address;
+}
+
+namespace {
+
+// The interfaces that LOCKSTEP_IFNAME names, in its order.
+std::vector<Interface> named_interfaces(const std::string& names) {
+  const std::vector<Interface> all = network_interfaces();
+  std::vector<Interface> chosen;
+  std::istringstream list(names);
+  for (std::string name; std::getline(list, name, ',');) {
+    const auto found = std::ranges::find(all, name, &Interface::name);
+    if (found == all.end()) {
+      std::vector<std::string> known;
+      for (const Interface& each : all) known.push_back(each.name);
+      throw Error(ErrorKind::invalid_argument,
+                  fmt::format("LOCKSTEP_IFNAME is \"{}\", but this host has no network interface \"{}\" that is up and "
+                              "has an address; it has: {}",
+                              names, name, known.empty() ? "none" : fmt::format("{}", fmt::join(known, ", "))));
+    }
+    chosen.push_back(*found);
+  }
+  return chosen;
+}
+
+}  // namespace
+
+std::vector<Interface> interfaces_to_advertise(const std::string& set_address, const std::string& set_names,
+                                               const std::string& address) {
+  if (!set_address.empty()) return {{"LOCKSTEP_ADDRESS", set_address}};
+  if (!set_names.empty()) return named_interfaces(set_names);
+  std::vector<Interface> all = network_interfaces();
+  const auto preferred = std::ranges::find(all, address, &Interface::address);
+  if (preferred == all.end()) return {{"", address}};  // loopback, or an alias that no interface has as its first
+  std::rotate(all.begin(), preferred, preferred + 1);
+  return all;
 }
 
 }  // namespace lockstep

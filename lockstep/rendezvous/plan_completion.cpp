@@ -13,28 +13,28 @@
 namespace lockstep {
 namespace {
 
-struct Invitation {
+struct StoreLocation {
   std::string failure;  // why there is no store
   Endpoint store;
   Bytes token;  // empty if all have been given one
 };
 
-Bytes encode(const Invitation& invitation) {
+Bytes encode(const StoreLocation& location) {
   Bytes out;
-  put_bytes(out, invitation.failure);
-  put_bytes(out, invitation.failure.empty() ? to_string(invitation.store) : "");
-  put_bytes(out, invitation.token);
+  put_bytes(out, location.failure);
+  put_bytes(out, location.failure.empty() ? to_string(location.store) : "");
+  put_bytes(out, location.token);
   return out;
 }
 
-Invitation decode(ByteView encoded) {
-  WireReader reader(encoded, "rank 0's invitation");
-  Invitation invitation;
-  invitation.failure = reader.bytes();
+StoreLocation decode(ByteView encoded) {
+  WireReader reader(encoded, "rank 0's location");
+  StoreLocation location;
+  location.failure = reader.bytes();
   const ByteView store = reader.bytes();
-  if (invitation.failure.empty()) invitation.store = parse_endpoint(store);
-  invitation.token = reader.bytes();
-  return invitation;
+  if (location.failure.empty()) location.store = parse_endpoint(store);
+  location.token = reader.bytes();
+  return location;
 }
 
 }  // namespace
@@ -75,32 +75,32 @@ void adopt(const Bootstrap& bootstrap, JoinPlan& plan) {
   plan.size = bootstrap.size;
   plan.source = bootstrap.name;
   plan.launched = true;
-  plan.meeting = plan.size == 1 ? Meeting::alone : Meeting::rank_zero;
+  plan.rendezvous = plan.size == 1 ? Rendezvous::alone : Rendezvous::rank_zero;
 }
 
-Token invite(const Bootstrap& bootstrap, const std::optional<Token>& given, const std::string& own_address,
-             const std::function<std::uint16_t(const Token& token)>& host, JoinPlan& plan, Deadline deadline) {
+Token share_store(const Bootstrap& bootstrap, const std::optional<Token>& given, const std::string& own_address,
+                  const std::function<std::uint16_t(const Token& token)>& host, JoinPlan& plan, Deadline deadline) {
   const Token token = given ? *given : Token::generate();
-  Invitation invitation;
+  StoreLocation location;
   if (plan.rank == 0) {
     if (plan.endpoint.host.empty()) plan.endpoint.host = own_address;
     if (plan.bind_host.empty()) plan.bind_host = plan.endpoint.host;
     try {
-      invitation.store = {plan.endpoint.host, host(token)};
+      location.store = {plan.endpoint.host, host(token)};
     } catch (const Error& error) {
-      invitation.failure = error.what();
+      location.failure = error.what();
     }
-    if (!given) invitation.token.assign(reinterpret_cast<const char*>(token.bytes().data()), Token::kBytes);
+    if (!given) location.token.assign(reinterpret_cast<const char*>(token.bytes().data()), Token::kBytes);
   }
-  invitation = decode(bootstrap.from_rank_zero(encode(invitation), deadline));
-  if (!invitation.failure.empty()) {
-    throw Error(ErrorKind::invalid_argument, "rank 0 cannot share a store with the others: " + invitation.failure);
+  location = decode(bootstrap.from_rank_zero(encode(location), deadline));
+  if (!location.failure.empty()) {
+    throw Error(ErrorKind::invalid_argument, "rank 0 cannot share a store with the others: " + location.failure);
   }
-  plan.endpoint = invitation.store;
-  return given ? *given : Token::from_bytes(invitation.token);
+  plan.endpoint = location.store;
+  return given ? *given : Token::from_bytes(location.token);
 }
 
-void say_source(const JoinPlan& plan) {
+void log_source(const JoinPlan& plan) {
   if (!plan.advice.empty()) log_info(plan.advice);
   if (plan.rank != 0) return;
   const bool by_nobody = plan.source == kAlone;

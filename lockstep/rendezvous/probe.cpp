@@ -22,7 +22,7 @@ using namespace std::chrono_literals;
 
 constexpr const char* kPurpose = "probe";
 constexpr Duration kAttemptTimeout = 2s;
-constexpr Duration kLongestRoundTrip = 1h;  // a machine may have slept meanwhile
+constexpr Duration kLongestRoundTrip = 1h;  // a machine may have been suspended
 constexpr Duration kStopLook = 50ms;
 constexpr Duration kRetryPause = 5ms;
 constexpr std::uint64_t kUnreached = ~std::uint64_t{0};
@@ -45,7 +45,7 @@ class Answerer {
       try {
         listeners.push_back(Listener::bind({each.address, 0}, Deadline::after(kAttemptTimeout)));
         ports_.push_back(listeners.back().address().port());
-      } catch (const Error&) {  // it has gone since it was listed
+      } catch (const Error&) {  // it is gone since it was listed
         ports_.push_back(0);
       }
     }
@@ -62,7 +62,7 @@ class Answerer {
     while (!stop.stop_requested()) {
       try {
         acceptor_->next(Deadline::after(kStopLook));
-      } catch (const Error&) {  // no descriptors: whoever comes tries again
+      } catch (const Error&) {  // no descriptors: peers try again
         std::this_thread::sleep_for(kStopLook);
       }
     }
@@ -70,11 +70,11 @@ class Answerer {
 
   std::vector<std::uint16_t> ports_;
   std::optional<Acceptor> acceptor_;
-  std::jthread thread_;  // last member: it must end first
+  std::jthread thread_;  // last member: destroyed first
 };
 
-// The round trip of a connection to the rank that should be there. One that breaks off in its handshake is made again:
-// there may be a crowd of strangers.
+// The round trip of a connection to the given rank. A connection that breaks in its handshake is tried again: strangers
+// may crowd the listener.
 std::optional<Duration> attempt(HandshakeSettings settings, int rank, const Endpoint& endpoint) {
   const Deadline deadline = Deadline::after(kAttemptTimeout);
   while (!deadline.expired()) {
@@ -84,11 +84,12 @@ std::optional<Duration> attempt(HandshakeSettings settings, int rank, const Endp
       const UniqueFd fd = connect_tcp(endpoint, ConnectRetry::never, deadline);
       const Duration round_trip = steady_clock().now() - start;
       is_connected = true;
-      const PeerIdentity claims = handshake_as_client(fd.get(), settings, deadline);
-      if (claims.rank == rank && claims.text == kPurpose) return round_trip;
+      const PeerIdentity peer = handshake_as_client(fd.get(), settings, deadline);
+      if (peer.rank == rank && peer.text == kPurpose) return round_trip;
       return std::nullopt;
     } catch (const Error& error) {
-      if (!is_connected || error.kind() != ErrorKind::peer_lost) return std::nullopt;  // not reachable, or not the one
+      if (!is_connected || error.kind() != ErrorKind::peer_lost)
+        return std::nullopt;  // not reachable, or another process
     }
     std::this_thread::sleep_for(kRetryPause);
   }
@@ -128,7 +129,7 @@ class Probe {
   std::string key(const char* what, int rank) const { return fmt::format("probe/{}/{}", what, rank); }
   std::string result_key(int to, int from) const { return fmt::format("probe/result/{}/{}", to, from); }
 
-  // All interfaces at once: what drops connections keeps nobody waiting for the others.
+  // All interfaces at once, so that one that drops packets does not delay the others.
   void measure(int leader) {
     const Bytes ports = store_.get(key("ports", leader), deadline_);
     WireReader reader(ports, {"ports for a probe", leader});
@@ -165,11 +166,11 @@ class Probe {
       }
     }
     const int chosen = choose_interface(found);
-    const std::string account = explain(interfaces, found, chosen);
-    if (chosen >= 0) log_info(account);
+    const std::string report = explain(interfaces, found, chosen);
+    if (chosen >= 0) log_info(report);
     Bytes choice;
     put_u32(choice, static_cast<std::uint32_t>(chosen + 1));
-    put_bytes(choice, account);
+    put_bytes(choice, report);
     store_.set(key("choice", settings_.rank), choice, deadline_);
   }
 

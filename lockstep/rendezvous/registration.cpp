@@ -8,22 +8,22 @@
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
 #include "lockstep/rendezvous/registration_record.h"
-#include "lockstep/store/functions.h"
+#include "lockstep/store/store_text.h"
 
 namespace lockstep {
 namespace {
 
 constexpr const char* kWorldSizeKey = "world_size";
-constexpr const char* kMembersKey = "members";  // of a world that has met
+constexpr const char* kMembersKey = "members";  // of a complete world
 constexpr const char* kOverKey = "over";  // a rank that was started again has gone on to the next part of the store
-// How long it may take until the store notices that a process on another host has ended.
+// How long the store may take to notice that a process on another host has ended.
 constexpr Duration kHolderPatience = std::chrono::seconds(2);
 
-std::string claim_key(int rank) { return fmt::format("claim/{}", rank); }
-std::string claims_key(int rank) { return fmt::format("claims/{}", rank); }
-std::string introduced_key(int rank) { return fmt::format("introduced/{}", rank); }
+std::string registration_key(int rank) { return fmt::format("registration/{}", rank); }
+std::string registrations_key(int rank) { return fmt::format("registrations/{}", rank); }
+std::string ready_key(int rank) { return fmt::format("ready/{}", rank); }
 
-// Tells this process from a later one with the same pid.
+// Distinguishes this process from a later one with the same pid.
 const Bytes& process_nonce() {
   static const Bytes nonce(reinterpret_cast<const char*>(Token::generate().bytes().data()), 8);
   return nonce;
@@ -31,7 +31,8 @@ const Bytes& process_nonce() {
 
 void check_same_size(PeerWatch& watch, const Registration& one, const Registration& other) {
   if (one.size == other.size) return;
-  if (other.member.rank < one.member.rank) return check_same_size(watch, other, one);  // so that all say the same
+  if (other.member.rank < one.member.rank)
+    return check_same_size(watch, other, one);  // so that all ranks report the same
   const std::string text = fmt::format(
       "the ranks disagree about the world size: {} was started with {}, {} with {}; start all with the same value",
       to_string(one.member), one.size, to_string(other.member), other.size);
@@ -58,28 +59,29 @@ bool has_ended(PeerWatch& watch, const Member& holder, const Member& me, Deadlin
   }
 }
 
-// By rank, of a world that has met; empty if it has not.
+// By rank, of a complete world; empty before.
 std::vector<Registration> met(Store& store, Deadline deadline) {
   if (!store.check({kMembersKey}, deadline)) return {};
   return decode_members(store.get(kMembersKey, deadline));
 }
 
 // False if the world is over.
-bool claim_rank(Store& store, PeerWatch& watch, const Member& me, const Bytes& mine, Deadline deadline) {
+bool take_rank(Store& store, PeerWatch& watch, const Member& me, const Bytes& mine, Deadline deadline) {
   const auto place = static_cast<std::size_t>(me.rank);
   if (store.check({kOverKey}, deadline)) return false;
-  // Looked at before and after: claims are forgotten once a world has met.
+  // Checked before and after: registrations are removed once a world is complete.
   std::vector<Registration> members = met(store, deadline);
   const bool is_late = !members.empty();
   if (is_late && (place >= members.size() || is_same_process(members[place], me))) return false;
   Registration holder =
-      is_late ? members[place] : decode_registration(store.compare_set(claim_key(me.rank), "", mine, deadline), me.rank);
+      is_late ? members[place]
+              : decode_registration(store.compare_set(registration_key(me.rank), "", mine, deadline), me.rank);
   if (!is_late && is_same_process(holder, me)) {
     members = met(store, deadline);
     if (members.empty() || (place < members.size() && is_same_process(members[place], me))) {
-      return store.add(claims_key(me.rank), 1, deadline) == 1;
+      return store.add(registrations_key(me.rank), 1, deadline) == 1;
     }
-    store.remove(claim_key(me.rank), deadline);
+    store.remove(registration_key(me.rank), deadline);
     if (place >= members.size()) return false;
     holder = members[place];
   }
@@ -88,7 +90,7 @@ bool claim_rank(Store& store, PeerWatch& watch, const Member& me, const Bytes& m
     return false;
   }
   throw Error(ErrorKind::invalid_argument,
-              fmt::format("rank {} is taken: host {}, pid {} holds it, and host {}, pid {} claims it too; give every "
+              fmt::format("rank {} is taken: host {}, pid {} holds it, and host {}, pid {} wants it too; give every "
                           "process a rank of its own",
                           me.rank, holder.member.host, holder.member.pid, me.host, me.pid),
               {.rank = me.rank, .operation = "join"});
@@ -111,39 +113,39 @@ std::vector<int> ranks_of(const std::vector<std::string>& keys, const std::vecto
   return ranks;
 }
 
-// Of size 0 if it has been forgotten meanwhile.
-Registration claim_of(Store& store, int rank) {
+// Of size 0 if it has been removed meanwhile.
+Registration registration_of(Store& store, int rank) {
   try {
-    return decode_registration(store.get(claim_key(rank), Deadline::after(kLastLook)), rank);
+    return decode_registration(store.get(registration_key(rank), Deadline::after(kLastLook)), rank);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::timeout) throw;
     return {};
   }
 }
 
-// By rank. Those that are there are watched while others are missing.
-std::vector<Registration> wait_for_claims(Store& store, PeerWatch& watch, const Member& me, int size, Deadline deadline,
-                                   Duration notice_after) {
+// By rank. Ranks that are there are watched while others are missing.
+std::vector<Registration> wait_for_registrations(Store& store, PeerWatch& watch, const Member& me, int size,
+                                                 Deadline deadline, Duration notice_after) {
   const TimePoint start = steady_clock().now();
   LongWait long_wait(notice_after);
-  std::vector<Registration> claims(static_cast<std::size_t>(size));
+  std::vector<Registration> registrations(static_cast<std::size_t>(size));
   std::vector<std::string> keys;
-  for (int rank = 0; rank < size; ++rank) keys.push_back(claim_key(rank));
+  for (int rank = 0; rank < size; ++rank) keys.push_back(registration_key(rank));
   for (std::vector<std::string> missing = keys;;) {
     const std::vector<std::string> before =
         std::exchange(missing, store.wait(missing, std::min(deadline, Deadline::after(watch.period()))));
     for (const int rank : ranks_of(keys, before)) {
-      if (std::ranges::find(missing, claim_key(rank)) != missing.end()) continue;
-      Registration& claim = claims[static_cast<std::size_t>(rank)];
-      claim = claim_of(store, rank);
-      if (claim.size == 0) missing.push_back(claim_key(rank));
-      watch.add(claim.member);
+      if (std::ranges::find(missing, registration_key(rank)) != missing.end()) continue;
+      Registration& registration = registrations[static_cast<std::size_t>(rank)];
+      registration = registration_of(store, rank);
+      if (registration.size == 0) missing.push_back(registration_key(rank));
+      watch.add(registration.member);
     }
     const bool is_late = deadline.expired();
     const Deadline look = std::max(deadline, Deadline::after(kLastLook));
     is_late || missing.empty() ? watch.look(look) : watch.check(deadline);
-    if (missing.empty()) return claims;
-    // Others may have gone on, and forgotten their claims.
+    if (missing.empty()) return registrations;
+    // Others may have gone on and removed their registrations.
     if (std::vector<Registration> all = met(store, look); !all.empty()) return all;
     const Duration waited = steady_clock().now() - start;
     if (const auto due = long_wait.due()) {
@@ -152,7 +154,7 @@ std::vector<Registration> wait_for_claims(Store& store, PeerWatch& watch, const 
     }
     if (!is_late) continue;
     const Error error = missing_ranks(me, size, ranks_of(keys, missing), waited);
-    // Whoever comes later must not take this rank's claim for a rank that is there.
+    // Ranks that come later must not take this rank's registration for a rank that is there.
     watch.give_up(ErrorKind::aborted, fmt::format("{} has given up: {}", to_string(me), error.what()),
                   error.detail().peer);
     throw error;
@@ -161,18 +163,19 @@ std::vector<Registration> wait_for_claims(Store& store, PeerWatch& watch, const 
 
 std::vector<Member> meet_all(Store& store, PeerWatch& watch, const Member& me, const Bytes& mine, int size,
                              Deadline deadline, Duration notice_after) {
-  // The first claim decides early, while ranks are missing; in the end every claim is looked at, since the world may be
-  // full for one size before all ranks of another have come.
+  // The first registration decides early, while ranks are missing; in the end every registration is checked, since the
+  // world may be complete for one size before all ranks of another have come.
   check_same_size(watch, decode_registration(store.compare_set(kWorldSizeKey, "", mine, deadline), -1),
                   decode_registration(mine, me.rank));
-  const std::vector<Registration> claims = wait_for_claims(store, watch, me, size, deadline, notice_after);
+  const std::vector<Registration> registrations =
+      wait_for_registrations(store, watch, me, size, deadline, notice_after);
   std::vector<Member> members;
-  for (const Registration& claim : claims) {
-    check_same_size(watch, claim, decode_registration(mine, me.rank));
-    members.push_back(claim.member);
+  for (const Registration& registration : registrations) {
+    check_same_size(watch, registration, decode_registration(mine, me.rank));
+    members.push_back(registration.member);
   }
-  if (me.rank == 0) store.set(kMembersKey, encode_members(claims), deadline);
-  store.set(introduced_key(me.rank), "", deadline);
+  if (me.rank == 0) store.set(kMembersKey, encode_members(registrations), deadline);
+  store.set(ready_key(me.rank), "", deadline);
   return members;
 }
 
@@ -183,11 +186,11 @@ std::string to_string(const Member& member) {
 }
 
 std::optional<std::vector<Member>> register_rank(Store& store, const Member& me, int size, Deadline deadline,
-                                             const RegistrationOptions& how) {
+                                                 const RegistrationOptions& how) {
   PeerWatch words(std::shared_ptr<Store>(std::shared_ptr<Store>(), &store), me, size, "joining");
   PeerWatch& watch = how.watch != nullptr ? *how.watch : words;
   const Bytes mine = encode(Registration{me, size, process_nonce()});
-  if (!claim_rank(store, watch, me, mine, deadline)) return std::nullopt;
+  if (!take_rank(store, watch, me, mine, deadline)) return std::nullopt;
   try {
     return meet_all(store, watch, me, mine, size, deadline, how.notice_after);
   } catch (const Error& error) {
@@ -197,10 +200,11 @@ std::optional<std::vector<Member>> register_rank(Store& store, const Member& me,
   }
 }
 
-void wait_for_all_registered(Store& store, const Member& me, int size, Deadline deadline, const RegistrationOptions& how) {
+void wait_for_all_registered(Store& store, const Member& me, int size, Deadline deadline,
+                             const RegistrationOptions& how) {
   const TimePoint start = steady_clock().now();
   std::vector<std::string> keys;
-  for (int rank = 0; rank < size; ++rank) keys.push_back(introduced_key(rank));
+  for (int rank = 0; rank < size; ++rank) keys.push_back(ready_key(rank));
   std::vector<std::string> missing = keys;
   for (;;) {
     const Deadline look = how.watch == nullptr ? deadline : Deadline::after(how.watch->period());
@@ -212,13 +216,13 @@ void wait_for_all_registered(Store& store, const Member& me, int size, Deadline 
 }
 
 void clear_registration(Store& store, int rank, int size, Deadline deadline) {
-  // Until rank 0 has written down who the members are, somebody else could take the place of a forgotten claim.
+  // Until rank 0 has written the members, another process could take the place of a removed registration.
   if (!store.wait({kMembersKey}, deadline).empty()) return;
-  store.remove(claim_key(rank), deadline);
-  store.remove(claims_key(rank), deadline);
+  store.remove(registration_key(rank), deadline);
+  store.remove(registrations_key(rank), deadline);
   if (rank != 0) return;
   store.remove(kWorldSizeKey, deadline);
-  for (int each = 0; each < size; ++each) store.remove(introduced_key(each), deadline);
+  for (int each = 0; each < size; ++each) store.remove(ready_key(each), deadline);
 }
 
 }  // namespace lockstep

@@ -16,16 +16,16 @@ constexpr std::size_t kMostFailureText = 2048;
 
 }  // namespace
 
-Bytes encode(const Registration& claim) {
-  const Member& member = claim.member;
+Bytes encode(const Registration& registration) {
+  const Member& member = registration.member;
   Bytes out;
   put_u32(out, static_cast<std::uint32_t>(member.rank));
-  put_u32(out, static_cast<std::uint32_t>(claim.size));
+  put_u32(out, static_cast<std::uint32_t>(registration.size));
   put_u32(out, static_cast<std::uint32_t>(member.pid));
   put_bytes(out, member.host);
   put_bytes(out, member.node_id);
   put_bytes(out, member.address);
-  put_bytes(out, claim.process);
+  put_bytes(out, registration.process);
   put_u64(out, member.process_start);
   const std::span interfaces(member.interfaces.data(), std::min(member.interfaces.size(), kMostInterfaces));
   put_u32(out, static_cast<std::uint32_t>(interfaces.size()));
@@ -37,25 +37,25 @@ Bytes encode(const Registration& claim) {
 }
 
 Registration decode_registration(ByteView encoded, int rank) {
-  WireReader reader(encoded, {"introduction", rank});
+  WireReader reader(encoded, {"registration", rank});
   const Origin& origin = reader.origin();
-  Registration claim;
+  Registration registration;
   const std::int32_t told = reader.i32();
-  claim.size = checked_between(reader.i32(), 1, kMostRanks, "world size", origin);
-  claim.member.rank =
-      rank < 0 ? checked_rank(told, claim.size, origin) : checked_between(told, rank, rank, "rank", origin);
-  claim.member.pid = checked_between(reader.i32(), 1, INT_MAX, "process id", origin);
-  claim.member.host = reader.bytes();
-  claim.member.node_id = reader.bytes();
-  claim.member.address = reader.bytes();
-  claim.process = reader.bytes();
-  claim.member.process_start = reader.u64();
+  registration.size = checked_between(reader.i32(), 1, kMostRanks, "world size", origin);
+  registration.member.rank =
+      rank < 0 ? checked_rank(told, registration.size, origin) : checked_between(told, rank, rank, "rank", origin);
+  registration.member.pid = checked_between(reader.i32(), 1, INT_MAX, "process id", origin);
+  registration.member.host = reader.bytes();
+  registration.member.node_id = reader.bytes();
+  registration.member.address = reader.bytes();
+  registration.process = reader.bytes();
+  registration.member.process_start = reader.u64();
   for (auto left = checked_size(reader.u32(), kMostInterfaces, "number of interfaces", origin); left != 0; --left) {
     std::string name(reader.bytes());
-    claim.member.interfaces.push_back({std::move(name), std::string(reader.bytes())});
+    registration.member.interfaces.push_back({std::move(name), std::string(reader.bytes())});
   }
   reader.expect_end();
-  return claim;
+  return registration;
 }
 
 Bytes encode_members(std::span<const Registration> members) {

@@ -1,4 +1,4 @@
-// What a rank puts into the store to say who it is. claim -> bytes -> store -> bytes -> claim. Pure.
+// What a rank writes into the store to register. registration -> bytes -> store -> bytes -> registration. Pure.
 #pragma once
 
 #include <span>
@@ -17,12 +17,12 @@ struct Registration {
   Bytes process;  // a random number of its process
 };
 
-// Of its interfaces, which others try one by one, the first 64.
-Bytes encode(const Registration& claim);
-// `rank`: whose it must be; -1: of any. Error{corrupt_data} that names the rank.
+// Keeps the first 64 interfaces.
+Bytes encode(const Registration& registration);
+// `rank`: whose it must be; -1: any rank's. Error{corrupt_data} that names the rank.
 Registration decode_registration(ByteView encoded, int rank);
 
-// Of a world that has met: the claims of all its ranks, by rank.
+// The registrations of all ranks of a complete world, by rank.
 Bytes encode_members(std::span<const Registration> members);
 std::vector<Registration> decode_members(ByteView encoded);
 

@@ -20,12 +20,13 @@ namespace lockstep {
 class PeerWatch;
 class StoreServer;
 
-// A library that has started the ranks and can carry a word from rank 0 to the others before they have met, as MPI can.
+// A library that has started the ranks and can send a text from rank 0 to the others before they have joined, as MPI
+// can.
 struct Bootstrap {
   std::string name = {};  // "MPI"
   int rank = 0;
   int size = 1;
-  // Rank 0's text on every rank; what the others give does not matter. All ranks call it. Error{timeout}.
+  // Returns rank 0's text on every rank; the other ranks' text is ignored. All ranks call it. Error{timeout}.
   std::function<std::string(const std::string& text, Deadline deadline)> from_rank_zero = {};
 };
 
@@ -39,11 +40,11 @@ struct JoinOptions {
   std::optional<int> world_size;
   // Unset: LOCKSTEP_TOKEN_FD, else LOCKSTEP_TOKEN_FILE, else the user's own.
   std::optional<Token> token;
-  // With env://, where no variable says RANK: asked for rank and size.
+  // With env:// and no RANK: called for rank and size.
   std::function<Bootstrap()> bootstrap;
-  // From start to everyone present.
+  // Until all ranks are there.
   Duration timeout = std::chrono::minutes(5);
-  // After so long the log says for whom this process waits, and then ever more rarely.
+  // After this time the log names the missing ranks, and then less and less often.
   Duration notice_after = std::chrono::seconds(30);
 };
 
@@ -52,15 +53,15 @@ struct Interface {
   std::string address;  // numeric
 };
 
-// One process of the job, as it introduced itself.
+// One process of the job, as it registered.
 struct Member {
   int rank = 0;
-  std::string host;     // name for messages
+  std::string host;     // for messages
   std::string node_id;  // equal exactly for processes that can share memory
   std::string address;  // numeric address at which peers reach this process; loopback if all share one node
   int pid = 0;
-  std::uint64_t process_start = 0;         // tells its process from a later one with its pid; 0 if it is not known
-  std::vector<Interface> interfaces = {};  // of which one is to be chosen, the preferred one first; see probe.h
+  std::uint64_t process_start = 0;         // distinguishes the process from a later one with the same pid; 0: not known
+  std::vector<Interface> interfaces = {};  // to choose from, the preferred one first; see probe.h
 };
 
 // "rank 2 (host n1, pid 811)"
@@ -81,7 +82,7 @@ struct Membership {
   std::shared_ptr<Store> store;  // this world's own part of the job's store: keys need no prefix; never null
   // Set on rank 0 if it hosts the store of the others; the store ends with it.
   std::shared_ptr<StoreServer> hosted;
-  // Of the hosted store: those who join have left their last wills with smaller numbers, later ones are of other calls.
+  // Of the hosted store: the last wills of joining ranks have smaller numbers, those of other calls larger ones.
   std::uint64_t next_will = 0;
   std::shared_ptr<PeerWatch> watch;  // sees ranks die until finish_joining()
 };
@@ -92,14 +93,14 @@ struct Membership {
 //   tcp://host:port    rank 0 hosts the store there, as it does at MASTER_ADDR:MASTER_PORT
 //   file:///path       the store is a file that all processes can reach
 // The last two take ?rank=1&world_size=4. Besides these, from the environment:
-//   LOCKSTEP_LAUNCHER          who is believed about ranks, where several say something; "none" for a world of one
+//   LOCKSTEP_LAUNCHER          where rank and size come from, if several sources disagree; "none" for a world of one
 //   LOCKSTEP_STORE=host:port   with env://: a launcher hosts the store there, and MASTER_* are not used
 //   LOCKSTEP_JOB_ID, LOCKSTEP_GENERATION   else TORCHELASTIC_RUN_ID, TORCHELASTIC_RESTART_COUNT, else "default" and 0
 //   TORCHELASTIC_USE_AGENT_STORE=True      torchrun's own store holds MASTER_PORT: the port above it is used
 //   LOCKSTEP_BIND          the address at which rank 0 listens instead, or "any" for all of its host's
-//   LOCKSTEP_ADDRESS       the address that this process tells the others, instead of the one it found
+//   LOCKSTEP_ADDRESS       the address that this process advertises, instead of the one it found
 //   LOCKSTEP_IFNAME        network interfaces to choose from, "eth0" or "eth0,eth1", instead of all that are up. Of
-//                          several, the one that all other hosts reach is found by trying; see probe.h
+//                          several, the one that all other hosts reach is found by probing; see probe.h
 //   LOCKSTEP_NODE          processes with different values never share memory, as if they ran on different hosts
 // Errors within seconds, naming both sides: duplicate rank (the first claimant goes on), different world sizes (on
 // every rank), other generation, protocol version or channel (Error{invalid_argument}), wrong token
@@ -108,11 +109,11 @@ struct Membership {
 // finish_joining(), is Error{peer_lost} on all others: at once for those on its machine, within 3 s for the rest.
 Membership join(const JoinOptions& options, const Environment& environment);
 
-// What comes after join(), once the ranks have connected. Called by all of them; gives back what joining has needed.
-// The rank that hosts the store waits there for the others, so that it may leave right afterwards.
+// To be called by all ranks after join(), once they have connected: releases what joining needed. The rank that hosts
+// the store waits here for the others, so that it may leave right afterwards.
 void finish_joining(const Membership& membership, Deadline deadline) noexcept;
-// Instead of finish_joining(): the other ranks, as far as they still connect, end with this error. Returns what to
-// throw instead of it, as PeerWatch::cause_of(). Blocks for a moment.
+// Instead of finish_joining(): ranks that still connect end with this error. Returns the error to throw instead of it,
+// as PeerWatch::cause_of(). Blocks for a moment.
 Error abandon_joining(const Membership& membership, const Error& error);
 
 }  // namespace lockstep

@@ -8,12 +8,14 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/file_io.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/machine.h"
 #include "lockstep/base/private_fd.h"
+#include "lockstep/net/framing.h"
 #include "lockstep/store/log_record.h"
 
 namespace lockstep {
@@ -41,26 +43,8 @@ bool set_lock(int fd, short type, off_t byte) {
   }
 }
 
-std::string boot_id() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string id;
-  std::getline(file, id);
-  return id;
-}
-
-// Reads up to `count` bytes; fewer only at the end of the file.
-Bytes read_at(int fd, off_t offset, std::size_t count, const std::string& path) {
-  Bytes bytes(count, '\0');
-  std::size_t done = 0;
-  while (done < count) {
-    const ssize_t got = ::pread(fd, bytes.data() + done, count - done, offset + static_cast<off_t>(done));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) throw system_error("reading the store file " + path + " failed", errno);
-    if (got == 0) break;
-    done += static_cast<std::size_t>(got);
-  }
-  bytes.resize(done);
-  return bytes;
+Bytes read_from(int fd, std::uint64_t offset, std::size_t count, const std::string& path) {
+  return read_at(fd, offset, count, "reading the store file " + path + " failed");
 }
 
 off_t size_of(int fd, const std::string& path) {
@@ -70,8 +54,7 @@ off_t size_of(int fd, const std::string& path) {
 }
 
 LogFile log_file(int fd, const std::string& path) {
-  return {.read = [fd, &path](std::uint64_t offset,
-                              std::size_t count) { return read_at(fd, static_cast<off_t>(offset), count, path); },
+  return {.read = [fd, &path](std::uint64_t offset, std::size_t count) { return read_from(fd, offset, count, path); },
           .size = static_cast<std::uint64_t>(size_of(fd, path)),
           .path = path};
 }
@@ -174,7 +157,7 @@ bool FileLog::has_news() const { return size_of(fd_.get(), path_) != offset_; }
 
 // REQUIRES: nobody else uses the file.
 void FileLog::start(std::string_view run_id) {
-  const Bytes begin = read_at(fd_.get(), 0, kLogMagic.size(), path_);
+  const Bytes begin = read_from(fd_.get(), 0, kLogMagic.size(), path_);
   if (begin != kLogMagic.substr(0, begin.size())) {
     throw Error(ErrorKind::invalid_argument,
                 fmt::format("{} exists and is not a store file of Lockstep; it was left as it is", path_));
@@ -233,7 +216,7 @@ void FileLog::read(KeyMap& map) {
       throw Error(error.kind(),
                   fmt::format("the store file {} is damaged at offset {}: {}", path_, offset_, error.what()));
     }
-    offset_ += static_cast<off_t>(kRecordHeadBytes + payload->size());
+    offset_ += static_cast<off_t>(kFrameHeaderBytes + payload->size());
   }
 }
 

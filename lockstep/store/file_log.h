@@ -1,8 +1,7 @@
 // A FileLog is the file under a FileStore: a header and the changes made to a KeyMap, in order; see log_record.h. map
-// <-> records <-> file. Processes take turns with a lock; a kill -9 leaves at most one torn record, which the next one
-// to lock cuts off. While it is open it holds a second, shared lock on the file, so that others can tell whether
-// anybody still uses it, whatever its creator's pid says; both locks vanish with their process, and no forked child has
-// a part in them. Not thread-safe.
+// <-> records <-> file. Processes take turns with a lock; a SIGKILL leaves at most one torn record, which the next
+// process to lock cuts off. An open log holds a second, shared lock on the file, which tells others that it is in use;
+// both locks end with their process, and a forked child does not inherit them. Not thread-safe.
 #pragma once
 
 #include <sys/types.h>
@@ -21,9 +20,10 @@ namespace lockstep {
 
 class FileLog {
  public:
-  // Opens the file, makes it (mode 0600), or replaces what a dead run has left, with a line in the log.
-  // Error{invalid_argument}: it is no store file, or belongs to a live run with another id or format version.
-  // Error{unauthorized}: it belongs to another user or others may write it. Error{timeout}: somebody keeps it locked.
+  // Opens the file, creates it (mode 0600), or replaces the file of a run that has ended, with a line in the log.
+  // Error{invalid_argument}: it is not a store file, or belongs to a live run with another id or format version.
+  // Error{unauthorized}: it belongs to another user or others may write it. Error{timeout}: another process keeps it
+  // locked.
   FileLog(std::string path, std::string_view run_id, Deadline deadline);
   // The last user removes the file.
   ~FileLog();
@@ -36,7 +36,7 @@ class FileLog {
   bool try_lock();
   bool lock(Deadline deadline);  // false at the deadline
   void unlock();
-  // Whether somebody has written since read(). Needs no lock.
+  // Whether another process has written since read(). Needs no lock.
   bool has_news() const;
 
   // REQUIRES: locked. Applies what others have written. Error{corrupt_data} names the offset of a damaged record.

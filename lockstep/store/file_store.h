@@ -1,7 +1,7 @@
 // A FileStore is a Store in one file that all processes of a job can reach. Thread-safe; calls of several processes
-// take turns with a lock, and waiting calls look at the file every few milliseconds. The last user removes the file. A
-// file that a dead run left behind is replaced; one that a live run with another id uses is Error{invalid_argument},
-// and so is every call in a child that was forked since.
+// take turns with a lock, and waiting calls check the file every few milliseconds. The last user removes the file. A
+// file of a run that has ended is replaced; a file in use by a run with another id is Error{invalid_argument}, and so
+// is every call in a child that was forked later.
 #pragma once
 
 #include <functional>

@@ -1,9 +1,8 @@
 #include "lockstep/store/log_record.h"
 
-#include <zlib.h>
-
 #include "lockstep/base/checked.h"
 #include "lockstep/base/format.h"
+#include "lockstep/net/framing.h"
 #include "lockstep/net/wire.h"
 #include "lockstep/store/store.h"
 #include "lockstep/store/store_text.h"
@@ -16,48 +15,21 @@ constexpr char kOldestVersion = '\n';  // what version 1 wrote there
 
 enum class Change : std::uint8_t { set = 1, remove = 2 };
 
-std::uint32_t crc_of(ByteView bytes) {
-  return static_cast<std::uint32_t>(
-      ::crc32_z(0, reinterpret_cast<const Bytef*>(bytes.data()), static_cast<z_size_t>(bytes.size())));
-}
-
-struct RecordHead {
-  std::size_t payload_bytes = 0;
-  std::uint32_t payload_crc = 0;
-};
-
-RecordHead decode_head(ByteView head, const Origin& origin) {
-  WireReader reader(head, origin);
-  const std::uint32_t length = reader.u32(), payload_crc = reader.u32();
-  if (reader.u32() != crc_of(head.substr(0, kRecordHeadBytes - 4))) {
-    throw_corrupt(origin, "the checksum of a record's head is wrong; remove the file and start the job again");
-  }
-  return {checked_size(length, kMaxPayloadBytes, "length of a record", origin), payload_crc};
-}
-
 }  // namespace
 
-Bytes make_log_record(ByteView payload) {
-  Bytes record;
-  record.reserve(kRecordHeadBytes + payload.size());
-  put_u32(record, static_cast<std::uint32_t>(payload.size()));
-  put_u32(record, crc_of(payload));
-  put_u32(record, crc_of(record));
-  return record.append(payload);
-}
+Bytes make_log_record(ByteView payload) { return frame(payload, kMaxPayloadBytes); }
 
 std::optional<Bytes> read_log_record(const LogFile& file, std::uint64_t offset) {
-  const std::string where = fmt::format("the store file {} is damaged at offset {}", file.path, offset);
-  const Bytes bytes = file.read(offset, kRecordHeadBytes);
-  if (bytes.size() < kRecordHeadBytes) return std::nullopt;
-  const RecordHead head = decode_head(bytes, where);
-  const std::uint64_t begin = offset + kRecordHeadBytes;
+  const std::string where =
+      fmt::format("the store file {} is damaged at offset {}; remove it and start the job again", file.path, offset);
+  const Bytes bytes = file.read(offset, kFrameHeaderBytes);
+  if (bytes.size() < kFrameHeaderBytes) return std::nullopt;
+  const FrameHead head = decode_frame_head(bytes, kMaxPayloadBytes, where);
+  const std::uint64_t begin = offset + kFrameHeaderBytes;
   if (begin > file.size || head.payload_bytes > file.size - begin) return std::nullopt;
   Bytes payload = file.read(begin, head.payload_bytes);
   if (payload.size() < head.payload_bytes) return std::nullopt;
-  if (crc_of(payload) != head.payload_crc) {
-    throw_corrupt(where, "the checksum of a record is wrong; remove the file and start the job again");
-  }
+  check_frame_payload(head, payload, where);
   return payload;
 }
 
@@ -84,7 +56,7 @@ std::optional<LogHeader> read_log_header(const LogFile& file) {
   header.boot_id = reader.bytes();
   header.run_id = reader.bytes();
   reader.expect_end();
-  header.end = kLogStart + kRecordHeadBytes + payload->size();
+  header.end = kLogStart + kFrameHeaderBytes + payload->size();
   return header;
 }
 

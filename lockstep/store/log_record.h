@@ -1,6 +1,6 @@
 // The records of a store file. change <-> record <-> file. Pure: the file is a function that reads. A file is
-// "LSSTORE", a byte for the version of the format, a record with a LogHeader, then one record a change.
-//   record = u32 length | u32 CRC-32 of the payload | u32 CRC-32 of these two | payload
+// "LSSTORE", a byte for the version of the format, a record with a LogHeader, then one record a change. A record is a
+// frame (net/framing.h).
 // A process that is killed while it writes leaves a record that is cut short, since a record is one write. So a record
 // that is whole and wrong, or a wrong length, is damage: Error{corrupt_data} that names the file and the offset.
 #pragma once
@@ -20,8 +20,8 @@ namespace lockstep {
 inline constexpr ByteView kLogMagic("LSSTORE", 7);
 inline constexpr std::uint64_t kLogStart = kLogMagic.size() + 1;  // of the first record
 inline constexpr char kLogVersion = '2';
-inline constexpr std::size_t kRecordHeadBytes = 12;
 
+// REQUIRES: the payload is one of those below.
 Bytes make_log_record(ByteView payload);
 
 // What a file holds from an offset on; fewer bytes than `count` only at its end.
@@ -37,18 +37,18 @@ struct LogFile {
 std::optional<Bytes> read_log_record(const LogFile& file, std::uint64_t offset);
 
 struct LogHeader {
-  std::string version = {};  // of the format; the rest is only there if it is this one
-  std::uint32_t pid = 0;     // who began it, and where
+  std::string version = {};  // of the format; the other fields are set only for this version
+  std::uint32_t pid = 0;     // the process that created the file
   std::string boot_id = {};
   std::string run_id = {};
   std::uint64_t end = 0;  // offset of the first change
 };
 // Magic, version and first record; `end` does not matter.
 Bytes encode(const LogHeader& header);
-// Nothing if there is none, or only a part of one.
+// Nothing if the file has no complete header.
 std::optional<LogHeader> read_log_header(const LogFile& file);
 
-// Payloads. replay() does to the map what one of them says.
+// Payloads. replay() applies one of them to the map.
 Bytes encode_set(std::string_view key, ByteView value);
 Bytes encode_remove(std::string_view key);
 void replay(ByteView payload, KeyMap& map);

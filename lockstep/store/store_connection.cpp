@@ -1,7 +1,5 @@
 #include "lockstep/store/store_connection.h"
 
-#include <algorithm>
-
 #include "lockstep/base/format.h"
 
 namespace lockstep {
@@ -11,34 +9,12 @@ constexpr std::size_t kReadBytes = std::size_t{64} << 10;
 
 }  // namespace
 
-StoreConnection::StoreConnection(UniqueFd fd, Handshake handshake, Deadline handshake_deadline)
-    : fd_(std::move(fd)),
-      peer_(describe_peer(fd_.get())),
-      handshake_(std::move(handshake)),
-      handshake_deadline_(handshake_deadline) {}
-
 std::vector<StoreRequest> StoreConnection::read() {
   char buffer[kReadBytes];
-  const std::size_t wanted = handshake_ ? std::min(handshake_->wanted(), sizeof buffer) : sizeof buffer;
-  const std::size_t count = recv_some(fd_.get(), std::as_writable_bytes(std::span(buffer, wanted)));
-  if (count > 0) silent_ = false;
-  const ByteView received(buffer, count);
+  frames_.append({buffer, recv_some(fd_.get(), std::as_writable_bytes(std::span(buffer)))});
   std::vector<StoreRequest> requests;
-  if (handshake_) {
-    handshake_->feed(received);
-    advance_handshake();
-    return requests;
-  }
-  frames_.append(received);
   while (const auto payload = frames_.next()) requests.push_back(decode_store_request(*payload));
   return requests;
-}
-
-void StoreConnection::advance_handshake() {
-  output_ += handshake_->take_output();
-  flush();
-  if (handshake_->failure()) throw Error(*handshake_->failure());
-  if (handshake_->over()) handshake_.reset();
 }
 
 void StoreConnection::send(const StoreReply& reply, std::size_t limit_bytes) {
@@ -50,7 +26,7 @@ void StoreConnection::send(const StoreReply& reply, std::size_t limit_bytes) {
   }
 }
 
-// A client that always leaves something unread must not make the server keep all that it has read.
+// A client that always leaves a few bytes unread must not make the server keep everything that was sent.
 void StoreConnection::forget_sent() {
   if (sent_ < kReadBytes || sent_ < output_.size() / 2) return;
   output_.erase(0, sent_);

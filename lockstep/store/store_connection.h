@@ -1,14 +1,12 @@
-// One client's connection inside a StoreServer: first its handshake, then frames in and frames out. Never blocks.
-// Owned and used by the server's thread alone. Its functions throw lockstep::Error when the connection must be closed.
+// One client's connection inside a StoreServer, after its handshake: frames in, frames out. Never blocks. Used by the
+// server's thread alone. Its functions throw when the connection must be closed.
 #pragma once
 
-#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "lockstep/base/deadline.h"
 #include "lockstep/net/framing.h"
-#include "lockstep/net/handshake.h"
 #include "lockstep/net/socket.h"
 #include "lockstep/store/store_machine.h"
 
@@ -16,14 +14,10 @@ namespace lockstep {
 
 class StoreConnection {
  public:
-  StoreConnection(UniqueFd fd, Handshake handshake, Deadline handshake_deadline);
+  explicit StoreConnection(UniqueFd fd) : fd_(std::move(fd)), peer_(describe_peer(fd_.get())) {}
 
   int fd() const { return fd_.get(); }
   const std::string& peer() const { return peer_; }
-  bool half_open() const { return handshake_.has_value(); }
-  // Nothing has come from it yet.
-  bool silent() const { return silent_; }
-  Deadline handshake_deadline() const { return handshake_deadline_; }
 
   // Reads once and returns the requests that are complete.
   std::vector<StoreRequest> read();
@@ -33,20 +27,16 @@ class StoreConnection {
   void flush();
   bool has_output() const { return sent_ < output_.size(); }
 
-  // Nothing came from it since.
+  // When it last sent something.
   TimePoint last_request = steady_clock().now();
-  // The events for which the server's epoll watches this connection now; it keeps what it was told last.
+  // The events for which the server's epoll watches this connection now; as it was last set.
   std::uint32_t watched_events = 0;
 
  private:
-  void advance_handshake();
   void forget_sent();
 
   UniqueFd fd_;
   std::string peer_;
-  std::optional<Handshake> handshake_;
-  bool silent_ = true;
-  Deadline handshake_deadline_;
   FrameBuffer frames_{kMaxStoreFrameBytes};
   Bytes output_;
   std::size_t sent_ = 0;

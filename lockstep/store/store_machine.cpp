@@ -35,20 +35,20 @@ std::vector<AddressedReply> StoreMachine::handle(ConnectionId from, const StoreR
 }
 
 std::vector<AddressedReply> StoreMachine::change_once(ConnectionId from, const StoreRequest& request, TimePoint now) {
-  const ReplyCache::Recalled recalled = answers_.recall(request, now);
-  switch (recalled.past) {
-    case ReplyCache::Past::none: break;
-    case ReplyCache::Past::answered: return {{from, *recalled.answer}};
-    case ReplyCache::Past::ended:
+  const ReplyCache::Found cached = replies_.find(request, now);
+  switch (cached.state) {
+    case ReplyCache::State::unseen: break;
+    case ReplyCache::State::replied: return {{from, *cached.reply}};
+    case ReplyCache::State::ended:
       return {{from, failed(request, ErrorKind::aborted, "this is a late copy of a request that has ended")}};
-    case ReplyCache::Past::forgotten:
+    case ReplyCache::State::forgotten:
       return {{from, failed(request, ErrorKind::internal,
                             fmt::format("the connection was lost during store {} of {}, and the server no longer "
                                         "remembers whether it was done; read the key to find out",
                                         to_string(request.op), list_keys(request.keys)))}};
   }
   Replies replies{{from, change(request)}};
-  answers_.remember(request, replies.front().reply, now);
+  replies_.insert(request, replies.front().reply, now);
   wake(request.keys.front(), replies);
   return replies;
 }

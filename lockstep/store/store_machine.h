@@ -1,5 +1,5 @@
-// A StoreMachine decides what a store server answers, and when: (state, request, now) -> replies. Pure: it knows no
-// sockets, threads or clocks. Not thread-safe. REQUIRES: `now` never goes back.
+// A StoreMachine decides what a store server replies, and when: (state, request, now) -> replies. Pure: no sockets,
+// threads or clocks. Not thread-safe. REQUIRES: `now` never goes back.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "lockstep/base/clock.h"
-#include "lockstep/store/reply_cache.h"
 #include "lockstep/store/key_map.h"
+#include "lockstep/store/reply_cache.h"
 #include "lockstep/store/store_protocol.h"
 
 namespace lockstep {
@@ -31,26 +31,27 @@ class StoreMachine {
   static constexpr std::size_t kMaxWaitersPerConnection = 4096;
   static constexpr std::size_t kMaxWillsPerConnection = 64;
   static constexpr std::size_t kMaxWillBytes = 4096;
-  // A connection that the network has cut is made anew well within this time; only then its wills are carried out.
+  // After a connection ends, its wills are carried out this much later: a client whose connection broke connects again
+  // well before.
   static constexpr Duration kWillDelay = std::chrono::milliseconds(1500);
 
-  // The replies that this request causes, to its sender and to those it wakes.
+  // The replies that this request causes, to its sender and to the clients it wakes.
   std::vector<AddressedReply> handle(ConnectionId from, const StoreRequest& request, TimePoint now);
-  // The replies to those whose time is up.
+  // The replies to clients whose wait has timed out.
   std::vector<AddressedReply> expire(TimePoint now);
   // When expire() has something to do next.
   std::optional<TimePoint> next_expiry() const;
-  // Forgets what a closed connection waits for. Its last wills are carried out when it is expire()'s time for it,
-  // unless their client leaves them again over another connection.
+  // Forgets what a closed connection waits for. A later expire() carries out its last wills, unless their client leaves
+  // them again over another connection.
   void drop(ConnectionId connection, TimePoint now);
 
   std::size_t waiting() const { return waiters_.size(); }
-  // Whether something would be lost with the connection: it waits, or its client has left a last will.
+  // Whether closing the connection would lose something: it waits, or its client has left a last will.
   bool is_needed(ConnectionId connection) const;
   // Wills of connections that are open. They are numbered as they come; one that is left again keeps its number.
   std::size_t wills() const { return open_wills_.size(); }
   std::uint64_t next_will() const { return next_will_; }
-  // next_will() if there is none.
+  // next_will() if no will is open.
   std::uint64_t oldest_will() const { return open_wills_.empty() ? next_will_ : *open_wills_.begin(); }
 
  private:
@@ -96,7 +97,7 @@ class StoreMachine {
   std::set<std::uint64_t> open_wills_;
   std::set<std::pair<TimePoint, WillId>> by_delay_;
 
-  ReplyCache answers_;
+  ReplyCache replies_;
 };
 
 }  // namespace lockstep

@@ -1,5 +1,5 @@
-// What TcpStore and StoreServer say to each other, one frame a message. request -> bytes -> request -> reply -> bytes
-// -> reply. Pure. Decoding anything malformed is Error{corrupt_data}.
+// The messages between TcpStore and StoreServer, one per frame. request -> bytes -> request -> reply -> bytes -> reply.
+// Pure. Decoding anything malformed is Error{corrupt_data}.
 #pragma once
 
 #include <cstdint>
@@ -18,19 +18,19 @@ inline constexpr std::size_t kMaxStoreFrameBytes = 2 * kMaxStoreValueBytes + (st
 
 enum class StoreOp : std::uint8_t { set = 1, get, add, compare_set, wait, check, remove, last_will };
 std::string_view to_string(StoreOp op);
-// Whether doing it twice differs from doing it once.
+// Whether executing it twice differs from executing it once.
 constexpr bool changes_state(StoreOp op) {
   return op == StoreOp::set || op == StoreOp::add || op == StoreOp::compare_set || op == StoreOp::remove;
 }
 
 struct StoreRequest {
   StoreOp op = StoreOp::get;
-  // A client's random number and its count of requests: a request that is sent again after a lost connection carries
-  // the same, and is not done twice.
+  // A client's random number, and the number of its request: a request that is repeated after a lost connection carries
+  // the same numbers, and is not executed twice.
   std::uint64_t client = 0;
   std::uint64_t id = 0;
-  std::uint64_t ended = 0;             // the client needs no answer to any changing request of a smaller id
-  Duration age = Duration::zero();     // since it was first sent, if it is sent again
+  std::uint64_t ended = 0;             // the client needs no reply to changing requests with smaller ids
+  Duration age = Duration::zero();     // since it was first sent, if it is a repetition
   Duration timeout = Duration::max();  // get and wait
   std::vector<std::string> keys;       // one, except for wait and check
   Bytes value;                         // set, last_will; compare_set's desired
@@ -45,7 +45,7 @@ struct StoreReply {
   StoreStatus status = StoreStatus::ok;
   ErrorKind kind = ErrorKind::internal;  // of an error
   Bytes value = {};                      // the result (add: decimal; check, remove: "0" or "1"), or the error's text
-  std::vector<std::string> keys = {};    // missing: those nobody has set
+  std::vector<std::string> keys = {};    // missing: the keys that are not set
 };
 
 Bytes encode(const StoreRequest& request);

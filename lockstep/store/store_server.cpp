@@ -3,7 +3,6 @@
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,7 +10,6 @@
 #include <condition_variable>
 #include <cstring>
 #include <exception>
-#include <list>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -20,7 +18,7 @@
 #include "lockstep/base/private_fd.h"
 #include "lockstep/base/rate_limited_log.h"
 #include "lockstep/base/wait_until.h"
-#include "lockstep/net/listener.h"
+#include "lockstep/net/acceptor.h"
 #include "lockstep/store/store_connection.h"
 
 namespace lockstep {
@@ -29,15 +27,17 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr Duration kBindTimeout = 10s;
-constexpr Duration kAcceptPause = 100ms;  // after running out of descriptors
-constexpr auto kFailurePause = 10ms;      // after running out of memory
-// How long a newcomer may take before the next one is let in over the limit of half-open connections in its place. A
-// crowd of honest clients needs far less; strangers who say nothing hold up the queue for no more than this.
-constexpr Duration kPatience = 20ms;
-constexpr std::uint64_t kListenerTag = 0;
+constexpr auto kFailurePause = 10ms;  // after running out of memory
+constexpr std::uint64_t kAcceptorTag = 0;
 constexpr std::uint64_t kWakerTag = 1;
 
-// Why a connection is closed; empty if its client has closed it.
+std::vector<Listener> listen_at(const Endpoint& endpoint) {
+  std::vector<Listener> listeners;
+  listeners.push_back(Listener::bind(endpoint, Deadline::after(kBindTimeout)));
+  return listeners;
+}
+
+// Why a connection is closed; empty if its client closed it.
 std::string reason_of(const std::exception& failure) {
   const auto* error = dynamic_cast<const Error*>(&failure);
   return error != nullptr && error->kind() == ErrorKind::peer_lost ? "" : failure.what();
@@ -46,12 +46,12 @@ std::string reason_of(const std::exception& failure) {
 }  // namespace
 
 Admission admit_generation(std::uint64_t generation) {
-  return [generation](const PeerIdentity& claims) -> std::optional<Refusal> {
-    if (claims.generation == generation) return std::nullopt;
+  return [generation](const PeerIdentity& peer) -> std::optional<Refusal> {
+    if (peer.generation == generation) return std::nullopt;
     return Refusal{
         ErrorKind::invalid_argument,
         fmt::format("this job is at generation {}, and {} came with generation {}; was the job restarted in between?",
-                    generation, to_string(claims), claims.generation)};
+                    generation, to_string(peer), peer.generation)};
   };
 }
 
@@ -59,11 +59,13 @@ class StoreServer::Loop {
  public:
   Loop(const Endpoint& endpoint, StoreServerOptions options)
       : options_(std::move(options)),
-        listener_(Listener::bind(endpoint, Deadline::after(kBindTimeout))),
+        acceptor_("the store server", listen_at(endpoint), handshake(),
+                  [this](const PeerIdentity& peer) { return admit(peer); },
+                  {.half_open = options_.limits.half_open, .handshake = options_.limits.handshake}),
         epoll_(PrivateFd::open([] { return ::epoll_create1(EPOLL_CLOEXEC); })),
         waker_(PrivateFd::open([] { return ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); })) {
     if (!epoll_ || !waker_) throw system_error("making a store server's event queue failed", errno);
-    watch(EPOLL_CTL_ADD, listener_.fd(), EPOLLIN, kListenerTag);
+    watch(EPOLL_CTL_ADD, acceptor_.fd(), EPOLLIN, kAcceptorTag);
     watch(EPOLL_CTL_ADD, waker_.get(), EPOLLIN, kWakerTag);
     thread_ = std::thread([this] { run(); });
   }
@@ -74,7 +76,7 @@ class StoreServer::Loop {
     thread_.join();
   }
 
-  const Listener& listener() const { return listener_; }
+  const Listener& listener() const { return acceptor_.listeners().front(); }
 
   std::uint64_t next_will() {
     const std::lock_guard lock(wills_mutex_);
@@ -91,34 +93,28 @@ class StoreServer::Loop {
   void run();
   bool run_once();
   void watch(int operation, int fd, std::uint32_t events, std::uint64_t tag);
+  HandshakeSettings handshake() const {
+    return {.token = options_.token, .job_id = options_.job_id, .channel = Channel::store, .mine = options_.identity};
+  }
   void accept_all();
-  void pause_accepting(Deadline until);
-  void resume_accepting();
-  bool is_crowded() const { return half_open_.size() >= options_.limits.half_open; }
-  ConnectionId in_the_way() const;
   void add(UniqueFd fd);
   void serve(ConnectionId id);
   void deliver(const std::vector<AddressedReply>& replies);
   void update_watch(ConnectionId id, StoreConnection& connection);
   void close(ConnectionId id, std::string_view why);
-  void close_late_handshakes();
-  void complain(std::string text) { complaints_.warn(std::move(text)); }
-  void count_wills();
-  std::optional<Refusal> admit(const PeerIdentity& claims);
+  void publish_will_numbers();
+  std::optional<Refusal> admit(const PeerIdentity& peer);
   bool close_idlest();
   int next_timeout_ms() const;
 
   StoreServerOptions options_;
-  Listener listener_;
+  Acceptor acceptor_;
   UniqueFd epoll_;
   UniqueFd waker_;
   StoreMachine machine_;
   Connections connections_;
-  std::list<ConnectionId> half_open_;  // oldest first
   ConnectionId next_id_ = kWakerTag + 1;
-  Deadline accept_again_ = Deadline::never();  // while accepting is paused
-  bool paused_by_crowd_ = false;
-  RateLimitedLog complaints_;  // a port scan must not fill the disk
+  RateLimitedLog warnings_;  // a port scan must not fill the disk
   std::mutex wills_mutex_;
   std::condition_variable wills_changed_;
   // As the machine has them; guarded by wills_mutex_.
@@ -133,23 +129,21 @@ void StoreServer::Loop::watch(int operation, int fd, std::uint32_t events, std::
 }
 
 int StoreServer::Loop::next_timeout_ms() const {
-  Deadline next = accept_again_;
-  if (const auto expiry = machine_.next_expiry()) next = std::min(next, Deadline::at(*expiry));
-  if (!half_open_.empty()) next = std::min(next, connections_.at(half_open_.front()).handshake_deadline());
-  return next.poll_timeout_ms();
+  const Deadline expiry = Deadline::at(machine_.next_expiry().value_or(TimePoint::max()));
+  return std::min(expiry, acceptor_.wake_at()).poll_timeout_ms();
 }
 
 void StoreServer::Loop::run() {
   for (;;) {
     try {
       if (!run_once()) break;
-    } catch (const std::exception& failure) {  // out of memory, most likely, and not while one client was served
-      complain(failure.what());
+    } catch (const std::exception& failure) {  // most likely out of memory, outside the service of one client
+      warnings_.warn(failure.what());
       ::poll(nullptr, 0, kFailurePause / 1ms);
     }
   }
-  // Nobody shall wait for a server that has ended.
-  ::shutdown(listener_.fd(), SHUT_RDWR);
+  // No client may wait for a server that has ended.
+  acceptor_.close();
   connections_.clear();
 }
 
@@ -159,26 +153,22 @@ bool StoreServer::Loop::run_once() {
   epoll_event events[kMaxEvents];
   const int count = ::epoll_wait(epoll_.get(), events, kMaxEvents, next_timeout_ms());
   if (count < 0 && errno != EINTR) {
-    complain(fmt::format("the store server stops: waiting for events: {}", std::strerror(errno)));
+    warnings_.warn(fmt::format("the store server stops: waiting for events: {}", std::strerror(errno)));
     return false;
   }
   for (int i = 0; i < count; ++i) {
     const std::uint64_t tag = events[i].data.u64;
     if (tag == kWakerTag) return false;
-    if (tag == kListenerTag) {
-      accept_all();
-    } else if (connections_.contains(tag)) {  // not closed by an earlier event of this batch
-      serve(tag);
-    }
+    if (connections_.contains(tag)) serve(tag);  // unless an earlier event of this batch has closed it
+    if (tag == kAcceptorTag) accept_all();
   }
-  close_late_handshakes();
-  if (accept_again_.expired() || (paused_by_crowd_ && !is_crowded())) resume_accepting();
+  if (acceptor_.wake_at().expired()) accept_all();
   deliver(machine_.expire(steady_clock().now()));
-  count_wills();
+  publish_will_numbers();
   return true;
 }
 
-void StoreServer::Loop::count_wills() {
+void StoreServer::Loop::publish_will_numbers() {
   const std::lock_guard lock(wills_mutex_);
   next_will_ = machine_.next_will();
   if (std::exchange(oldest_will_, machine_.oldest_will()) != oldest_will_) wills_changed_.notify_all();
@@ -186,75 +176,35 @@ void StoreServer::Loop::count_wills() {
 
 void StoreServer::Loop::accept_all() {
   try {
-    for (;;) {
-      if (is_crowded()) {
-        const Deadline oldest = connections_.at(in_the_way()).handshake_deadline();
-        const Deadline patience = Deadline::at(oldest.when() - options_.limits.handshake + kPatience);
-        if (!patience.expired()) {
-          paused_by_crowd_ = true;
-          return pause_accepting(patience);
-        }
-      }
-      UniqueFd fd = listener_.accept();
-      if (!fd) return;
-      add(std::move(fd));
-    }
+    while (auto arrival = acceptor_.take()) add(std::move(arrival->fd));
   } catch (const std::exception& error) {
-    // Out of descriptors or memory: those who are connected go on, newcomers wait in the kernel's queue.
-    complain(error.what());
-    pause_accepting(Deadline::after(kAcceptPause));
+    warnings_.warn(error.what());
   }
 }
 
-// Of the half-open connections the one to close for the next: an honest client says something as soon as it has
-// connected.
-ConnectionId StoreServer::Loop::in_the_way() const {
-  const auto silent =
-      std::ranges::find_if(half_open_, [this](ConnectionId id) { return connections_.at(id).silent(); });
-  return silent == half_open_.end() ? half_open_.front() : *silent;
-}
-
-void StoreServer::Loop::pause_accepting(Deadline until) {
-  accept_again_ = until;
-  watch(EPOLL_CTL_MOD, listener_.fd(), 0, kListenerTag);
-}
-
-void StoreServer::Loop::resume_accepting() {
-  accept_again_ = Deadline::never();
-  paused_by_crowd_ = false;
-  watch(EPOLL_CTL_MOD, listener_.fd(), EPOLLIN, kListenerTag);
-}
-
 void StoreServer::Loop::add(UniqueFd fd) {
-  if (is_crowded()) close(in_the_way(), "too many connections are still in their handshake, and this is the oldest");
-  const HandshakeSettings settings{
-      .token = options_.token, .job_id = options_.job_id, .channel = Channel::store, .mine = options_.claims};
   const ConnectionId id = next_id_++;
-  auto handshake = Handshake::server(settings, [this](const PeerIdentity& claims) { return admit(claims); });
-  const auto [entry, inserted] = connections_.emplace(
-      std::piecewise_construct, std::forward_as_tuple(id),
-      std::forward_as_tuple(std::move(fd), std::move(handshake), Deadline::after(options_.limits.handshake)));
-  half_open_.push_back(id);
+  const auto [entry, inserted] = connections_.emplace(id, std::move(fd));
   entry->second.watched_events = EPOLLIN;
   watch(EPOLL_CTL_ADD, entry->second.fd(), EPOLLIN, id);
 }
 
-std::optional<Refusal> StoreServer::Loop::admit(const PeerIdentity& claims) {
-  const bool is_full = connections_.size() - half_open_.size() >= options_.limits.connections;
+std::optional<Refusal> StoreServer::Loop::admit(const PeerIdentity& peer) {
+  const bool is_full = connections_.size() >= options_.limits.connections;
   if (is_full && !close_idlest()) {
     return Refusal{ErrorKind::internal, fmt::format("the store server already has {} connections, its limit, and all "
                                                     "of them are in use",
                                                     options_.limits.connections)};
   }
-  return options_.admission ? options_.admission(claims) : std::nullopt;
+  return options_.admission ? options_.admission(peer) : std::nullopt;
 }
 
-// Clients keep connections for their next calls. One that is closed meanwhile is made anew.
+// Clients keep connections for their next calls, and connect again if one was closed.
 bool StoreServer::Loop::close_idlest() {
   auto idlest = connections_.end();
   for (auto each = connections_.begin(); each != connections_.end(); ++each) {
     const StoreConnection& connection = each->second;
-    if (connection.half_open() || connection.has_output() || machine_.is_needed(each->first)) continue;
+    if (connection.has_output() || machine_.is_needed(each->first)) continue;
     if (idlest == connections_.end() || connection.last_request < idlest->second.last_request) idlest = each;
   }
   if (idlest == connections_.end()) return false;
@@ -266,10 +216,8 @@ void StoreServer::Loop::serve(ConnectionId id) {
   StoreConnection& connection = connections_.at(id);
   std::vector<StoreRequest> requests;
   try {
-    const bool was_half_open = connection.half_open();
     connection.flush();
     requests = connection.read();
-    if (was_half_open && !connection.half_open()) half_open_.remove(id);
     connection.last_request = steady_clock().now();
     update_watch(id, connection);
     for (const StoreRequest& request : requests) {
@@ -301,16 +249,9 @@ void StoreServer::Loop::update_watch(ConnectionId id, StoreConnection& connectio
   connection.watched_events = events;
 }
 
-void StoreServer::Loop::close_late_handshakes() {
-  while (!half_open_.empty() && connections_.at(half_open_.front()).handshake_deadline().expired()) {
-    close(half_open_.front(), "it did not finish its handshake in time");
-  }
-}
-
 void StoreServer::Loop::close(ConnectionId id, std::string_view why) {
   const auto found = connections_.find(id);
-  if (!why.empty()) complain(fmt::format("closed the store connection of {}: {}", found->second.peer(), why));
-  if (found->second.half_open()) half_open_.remove(id);
+  if (!why.empty()) warnings_.warn(fmt::format("closed the store connection of {}: {}", found->second.peer(), why));
   machine_.drop(id, steady_clock().now());
   connections_.erase(found);
 }

@@ -1,9 +1,8 @@
 // A StoreServer shares one key-value map with the processes of a job over TCP. launcher or rank 0 -> StoreServer <-
 // TcpStore. One thread serves all connections and never waits for one of them. Thread-safe. Every connection begins
-// with the handshake of net/handshake.h on Channel::store; nobody without the job's token gets further, or stays longer
-// than 2 s. It logs refused strangers (at most one line a second, and never waits for who reads it) and never ends
-// because of a client. If the system fails it (no memory, no events), it closes what it cannot serve, so that nobody
-// waits for an answer in vain.
+// with the handshake of net/handshake.h on Channel::store; a client without the job's token is closed within 2 s, and
+// logged (at most one line a second). No client can end the server. If the system fails (no memory, no events), the
+// server closes the connections that it cannot serve, so that no client waits for an answer that never comes.
 #pragma once
 
 #include <cstddef>
@@ -18,10 +17,10 @@
 namespace lockstep {
 
 struct StoreServerLimits {
-  // Authenticated. For the next one, that which has been idle longest is closed, and its client connects anew when it
-  // needs it; if all are in use, the next is refused with the limit in the text.
+  // Authenticated. To admit one more, the connection that has been idle longest is closed, and its client connects
+  // again when needed; if all are in use, the new one is refused with the limit in the text.
   std::size_t connections = 4096;
-  std::size_t half_open = 64;                        // still in the handshake; the oldest is dropped for the next
+  std::size_t half_open = 64;                        // still in the handshake; the oldest is dropped to admit the next
   std::size_t output_bytes = std::size_t{16} << 20;  // queued to one connection that does not read; then it is dropped
   Duration handshake = kHandshakeTimeout;
 };
@@ -29,13 +28,14 @@ struct StoreServerLimits {
 struct StoreServerOptions {
   Token token = {};
   std::string job_id = {};
-  // Who the server says it is, and whom it takes; the default takes all that hold the token.
-  PeerIdentity claims = local_identity(-1, 0, 0);
+  // The server's identity, and the clients that it admits; the default admits all that hold the token.
+  PeerIdentity identity = local_identity(-1, 0, 0);
   Admission admission = {};
   StoreServerLimits limits = {};
 };
 
-// Takes clients of this generation of the job: what is left of an earlier one must not write between the ranks of now.
+// Admits clients of this generation of the job only: processes left from an earlier one must not write into this one's
+// keys.
 Admission admit_generation(std::uint64_t generation);
 
 class StoreServer {

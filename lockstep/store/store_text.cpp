@@ -10,6 +10,7 @@ namespace {
 
 constexpr std::size_t kShownKeyBytes = 80;
 constexpr std::size_t kShownKeys = 8;
+constexpr std::size_t kShownRanks = 8;
 
 }  // namespace
 
@@ -28,6 +29,16 @@ std::string list_keys(std::span<const std::string> keys) {
   for (std::size_t i = 0; i < shown; ++i) text += (i == 0 ? "" : ", ") + quote_key(keys[i]);
   if (keys.size() > shown) text += fmt::format(" and {} more", keys.size() - shown);
   return text;
+}
+
+std::string list_ranks(const std::vector<int>& ranks) {
+  if (ranks.size() == 1) return fmt::format("rank {}", ranks.front());
+  if (ranks.size() > kShownRanks) {
+    const std::vector<int> shown(ranks.begin(), ranks.begin() + kShownRanks);
+    return fmt::format("ranks {} and {} more", fmt::join(shown, ", "), ranks.size() - kShownRanks);
+  }
+  if (ranks.empty()) return "no ranks";
+  return fmt::format("ranks {} and {}", fmt::join(ranks.begin(), ranks.end() - 1, ", "), ranks.back());
 }
 
 Error missing_keys_error(std::string_view operation, std::span<const std::string> keys, Duration waited) {

@@ -1,9 +1,10 @@
-// How stores speak about keys in errors. Pure.
+// How errors name keys and ranks. Pure.
 #pragma once
 
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
@@ -14,6 +15,8 @@ namespace lockstep {
 std::string quote_key(std::string_view key);
 // "'a', 'b' and 7 more"
 std::string list_keys(std::span<const std::string> keys);
+// "rank 3", "ranks 0, 2 and 5", "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 92 more"
+std::string list_ranks(const std::vector<int>& ranks);
 // Error{timeout} of an operation that waited for keys nobody set.
 Error missing_keys_error(std::string_view operation, std::span<const std::string> keys, Duration waited);
 

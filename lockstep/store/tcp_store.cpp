@@ -17,16 +17,16 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Kept for further calls. Few calls block at once, and a server has to serve the connections of all ranks.
+// Kept for further calls. Few calls block at the same time, and the server has to serve the connections of all ranks.
 constexpr std::size_t kIdleConnections = 2;
 constexpr int kMostDamaged = 3;  // handshakes or messages in one call
-// How long a server that was reached before may be silent in a handshake until the connection counts as broken.
+// How long a server that was reached before may be silent in a handshake before the connection counts as broken.
 constexpr Duration kHandshakePatience = 3s;
-// How long a call may be held up by a broken connection of the last wills.
+// How long a broken connection of the last wills may delay a call.
 constexpr Duration kWillsPatience = 1s;
 constexpr Duration kFirstPause = 5ms;
 constexpr Duration kLongestPause = 250ms;
-// How long past the deadline the server's own "nobody has set it" may be under way.
+// How long past the deadline the server's reply "nobody has set it" may take.
 constexpr Duration kReplyGrace = 50ms;
 
 std::uint64_t random_number() {
@@ -71,7 +71,7 @@ UniqueFd TcpStore::take_connection(Deadline deadline, Stage& stage) {
       fd = std::move(idle_.back());
       idle_.pop_back();
     }
-    // Nothing is owed on an idle connection: whatever can be read is its end.
+    // An idle connection expects no bytes: if it is readable, it has ended.
     pollfd entry{fd.get(), POLLIN, 0};
     if (::poll(&entry, 1, 0) == 0) {
       stage = Stage::connected;
@@ -95,7 +95,7 @@ UniqueFd TcpStore::open_connection(Deadline deadline, Stage& stage) {
       return fd;
     } catch (const Error& error) {
       if (error.kind() == ErrorKind::timeout && !deadline.expired()) throw as(ErrorKind::peer_lost, error);
-      // A server under a flood of strangers may drop a newcomer, and one that is being restarted may just have gone.
+      // A server that is flooded by strangers may drop a new connection, and a server that restarts may just have gone.
       if (reached || error.kind() != ErrorKind::peer_lost || deadline.expired()) throw;
       ::poll(nullptr, 0, deadline.poll_timeout_ms(static_cast<int>(pause / 1ms)));
     }
@@ -115,13 +115,13 @@ class TcpStore::Number {
     request.id = store.next_request_++;
     if (!changes_state(request.op)) return;
     id_ = request.id;
-    store.under_way_.insert(id_);
-    request.ended = *store.under_way_.begin();
+    store.pending_.insert(id_);
+    request.ended = *store.pending_.begin();
   }
   ~Number() {
     if (id_ == 0) return;
     const std::lock_guard lock(store_.mutex_);
-    store_.under_way_.erase(id_);
+    store_.pending_.erase(id_);
   }
   Number(const Number&) = delete;
   Number& operator=(const Number&) = delete;
@@ -169,7 +169,7 @@ void TcpStore::note_failure(TimePoint since) {
 StoreReply TcpStore::call(StoreRequest request, Deadline deadline) {
   fork_guard_.check("a connection to the store");
   const TimePoint start = steady_clock().now();
-  keep_wills(deadline);
+  renew_wills(deadline);
   const Number number(*this, request);
   Duration pause = Duration::zero();
   for (int damaged = 0;;) {
@@ -179,11 +179,11 @@ StoreReply TcpStore::call(StoreRequest request, Deadline deadline) {
     try {
       return attempt(request, deadline, stage);
     } catch (const Error& error) {
-      if (!error.detail().operation.empty()) throw;  // the server's own words about the request
+      if (!error.detail().operation.empty()) throw;  // the server's own answer to the request
       note_failure(tried);
       const TimePoint now = steady_clock().now();
       const bool is_cut = error.kind() == ErrorKind::peer_lost && (stage == Stage::connected || !reached);
-      // On a connection that worked before, a bit that was flipped looks like a wrong token or a broken message.
+      // On a connection that worked before, a flipped bit looks like a wrong token or a broken message.
       const bool is_damaged = error.kind() == ErrorKind::corrupt_data || error.kind() == ErrorKind::unauthorized;
       if (is_damaged) ++damaged;
       if (is_cut && deadline.expired(now)) throw explain(as(ErrorKind::timeout, error), request, now - start);
@@ -233,7 +233,7 @@ void TcpStore::last_will(std::string_view key, ByteView value, Deadline deadline
   const std::lock_guard lock(wills_mutex_);
   wills_.insert_or_assign(std::string(key), Will{Bytes(value), false});
   try {
-    tell_wills(deadline);
+    send_wills(deadline);
   } catch (const Error& error) {
     StoreRequest failed = request(StoreOp::last_will, {std::string(key)});
     wills_.erase(std::string(key));
@@ -242,17 +242,17 @@ void TcpStore::last_will(std::string_view key, ByteView value, Deadline deadline
 }
 
 // REQUIRES: wills_mutex_ is held.
-void TcpStore::tell_wills(Deadline deadline) {
+void TcpStore::send_wills(Deadline deadline) {
   for (;;) {
     Stage stage = Stage::connecting;
     try {
       if (!wills_fd_) {
-        for (auto& [key, will] : wills_) will.is_told = false;
+        for (auto& [key, will] : wills_) will.is_sent = false;
         wills_fd_ = open_connection(deadline, stage);
       }
       stage = Stage::connected;
       for (auto will = wills_.begin(); will != wills_.end();) {
-        if (!will->second.is_told) tell_will(will->first, will->second, deadline);
+        if (!will->second.is_sent) send_will(will->first, will->second, deadline);
         will = will->second.value.empty() ? wills_.erase(will) : std::next(will);
       }
       if (wills_.empty()) wills_fd_.reset();
@@ -265,27 +265,27 @@ void TcpStore::tell_wills(Deadline deadline) {
   }
 }
 
-void TcpStore::tell_will(const std::string& key, Will& will, Deadline deadline) {
-  StoreRequest told = request(StoreOp::last_will, {key});
-  const Number number(*this, told);
-  told.value = will.value;
-  const StoreReply reply = exchange(wills_fd_.get(), told, deadline);
+void TcpStore::send_will(const std::string& key, Will& will, Deadline deadline) {
+  StoreRequest sent = request(StoreOp::last_will, {key});
+  const Number number(*this, sent);
+  sent.value = will.value;
+  const StoreReply reply = exchange(wills_fd_.get(), sent, deadline);
   if (reply.status == StoreStatus::error) {
-    throw Error(reply.kind, reply.value, {.operation = std::string(to_string(told.op))});
+    throw Error(reply.kind, reply.value, {.operation = std::string(to_string(sent.op))});
   }
-  will.is_told = true;
+  will.is_sent = true;
 }
 
-// The server must not take a connection that broke for a process that died.
-void TcpStore::keep_wills(Deadline deadline) noexcept {
+// The server must not take a broken connection for a process that has died.
+void TcpStore::renew_wills(Deadline deadline) noexcept {
   const std::unique_lock lock(wills_mutex_, std::try_to_lock);
   if (!lock || wills_.empty()) return;
   pollfd entry{wills_fd_.get(), POLLIN, 0};
   if (wills_fd_ && ::poll(&entry, 1, 0) == 0) return;
   wills_fd_.reset();
   try {
-    tell_wills(std::min(deadline, Deadline::after(kWillsPatience)));
-  } catch (const Error&) {  // what is called for will say so
+    send_wills(std::min(deadline, Deadline::after(kWillsPatience)));
+  } catch (const Error&) {  // the call itself will report it
   }
 }
 

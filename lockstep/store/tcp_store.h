@@ -1,11 +1,11 @@
-// A TcpStore is a client of a StoreServer. Store calls -> frames -> StoreServer.
-// Thread-safe: every call has a connection of its own while it runs, taken from a pool or opened, so a blocking get()
-// holds up nobody. A call that fails or times out closes its connection. A frozen server holds no caller longer than
-// its deadline and 0.1 s. A call whose connection breaks or is damaged connects anew and is sent again until its
-// deadline, and the server does not do it twice; a get() or wait() goes on waiting. Last wills have a connection of
-// their own; if it breaks, the next call makes it anew. Errors besides those of Store: peer_lost at once if the server
-// was reached before and its host now refuses connections; those of the handshake; internal if a change was sent again
-// so late that the server no longer remembers whether it was done; invalid_argument in a child that was forked since.
+// A TcpStore is a client of a StoreServer. Store calls -> frames -> StoreServer. Thread-safe: every call has a
+// connection of its own while it runs, taken from a pool or opened, so a blocking get() delays no other call. A call
+// that fails or times out closes its connection. A frozen server delays a caller until its deadline and 0.1 s at most.
+// A call whose connection breaks or is damaged connects again and is repeated until its deadline, and the server
+// executes it once only; a get() or wait() goes on waiting. Last wills have a connection of their own; if it breaks,
+// the next call opens it again. Errors besides those of Store: peer_lost at once if the server was reached before and
+// its host now refuses connections; those of the handshake; internal if a change was repeated so late that the server
+// no longer knows whether it was executed; invalid_argument in a child that was forked later.
 #pragma once
 
 #include <atomic>
@@ -45,17 +45,17 @@ class TcpStore final : public Store {
   void last_will(std::string_view key, ByteView value, Deadline deadline) override;
 
  private:
-  // Since when calls have got no answer, and how often they tried.
+  // The start of a time without answers, and the attempts since.
   struct Outage {
     TimePoint since;
     int attempts = 0;
   };
   enum class Stage { connecting, connected };
   struct Will {
-    Bytes value;  // empty: it is to be withdrawn
-    bool is_told = false;
+    Bytes value;  // empty: to be withdrawn
+    bool is_sent = false;
   };
-  // The number of a request, for as long as its answer may be asked for.
+  // Numbers a request, for as long as its reply may be asked for again.
   class Number;
 
   StoreRequest request(StoreOp op, std::vector<std::string> keys);
@@ -68,11 +68,11 @@ class TcpStore final : public Store {
   void note_failure(TimePoint since);
   Error explain(const Error& error, const StoreRequest& request, Duration elapsed);
   std::string host();
-  void keep_wills(Deadline deadline) noexcept;
-  void tell_wills(Deadline deadline);
-  void tell_will(const std::string& key, Will& will, Deadline deadline);
+  void renew_wills(Deadline deadline) noexcept;
+  void send_wills(Deadline deadline);
+  void send_will(const std::string& key, Will& will, Deadline deadline);
 
-  // A child would count its requests as its parent does, and get answers that are the parent's.
+  // A child would number its requests as its parent does, and get the parent's replies.
   const ForkGuard fork_guard_;
   Endpoint server_;
   HandshakeSettings settings_;
@@ -81,11 +81,11 @@ class TcpStore final : public Store {
   std::mutex mutex_;  // guards all below
   std::vector<UniqueFd> idle_;
   std::uint64_t next_request_ = 1;
-  std::set<std::uint64_t> under_way_;  // changing requests
+  std::set<std::uint64_t> pending_;  // changing requests
   std::optional<Outage> outage_;
-  std::optional<PeerIdentity> host_;  // of the server, as it introduced itself
+  std::optional<PeerIdentity> host_;  // of the server
 
-  std::mutex wills_mutex_;  // held while they are told
+  std::mutex wills_mutex_;  // held while they are sent
   std::map<std::string, Will> wills_;
   UniqueFd wills_fd_;  // whose end tells the server that this process has ended
 };

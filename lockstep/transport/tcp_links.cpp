@@ -190,7 +190,7 @@ class Connector {
   }
 
   void take(Acceptor::Arrival& arrival) {
-    const PeerIdentity& claims = arrival.claims;
+    const PeerIdentity& claims = arrival.peer;
     tune(arrival.fd.get(), number_of(claims));
     link(claims.rank).who = to_string(claims);
     wire(claims.rank, number_of(claims)) = std::move(arrival.fd);
@@ -224,7 +224,7 @@ class Connector {
       // One whose last handshake broke off makes it again.
       if (auto arrival = acceptor.next(Deadline::at(steady_clock().now()))) {
         take(*arrival);
-        if (number_of(arrival->claims) == kControl) tell_connected(arrival->claims.rank);
+        if (number_of(arrival->peer) == kControl) tell_connected(arrival->peer.rank);
       }
       if (deadline_.expired()) throw timeout(missing, "are not connected to all others");
       if (const auto waited = long_wait.due()) tell(*waited, missing, "to be connected to all others");

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <optional>
 #include <string_view>
 
@@ -47,7 +46,7 @@ Backend::Milliseconds checked(Backend::Milliseconds timeout) {
 // Torch says here who the ranks are and where they meet, whatever a launcher says.
 const char* environment(const char* name) {
   constexpr std::array<std::string_view, 3> kOfTheHost{"LOCKSTEP_NODE", "LOCKSTEP_ADDRESS", "LOCKSTEP_IFNAME"};
-  return std::ranges::find(kOfTheHost, name) == kOfTheHost.end() ? nullptr : std::getenv(name);
+  return std::ranges::find(kOfTheHost, name) == kOfTheHost.end() ? nullptr : process_environment(name);
 }
 
 // Torch's names of groups have any length.

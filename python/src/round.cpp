@@ -10,7 +10,7 @@
 #include "lockstep/base/format.h"
 #include "lockstep/net/wire.h"
 #include "lockstep/rendezvous/registration_record.h"
-#include "lockstep/store/functions.h"
+#include "lockstep/store/store_text.h"
 
 namespace lockstep::python {
 namespace {

@@ -6,9 +6,9 @@
 #include <fstream>
 #include <iterator>
 
-#include "lockstep/observe/flight_report.h"
 #include "lockstep/observe/flight_layout.h"
 #include "lockstep/observe/flight_recorder.h"
+#include "lockstep/observe/flight_report.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/support/temporary_directory.h"
 
@@ -65,6 +65,6 @@ TEST_CASE("flight files") {
                    const ByteView seen = ByteView(file).substr(0, bytes.size() < header ? bytes.size() : file.size());
                    // Every third one changed while it was read.
                    const ByteView before = !bytes.empty() && bytes.back() % 3 == 0 ? ByteView(whole) : seen;
-                   tell({decode_flight({before, seen, seen}, "/a/rank_1.flight")}, 20);
+                   report_lines({decode_flight({before, seen, seen}, "/a/rank_1.flight")}, 20);
                  }});
 }

@@ -51,7 +51,7 @@ Bytes proven(const Token& token, std::initializer_list<ByteView> parts) {
 
 // What a client and a server say to each other, without the hellos and proofs.
 struct Transcript {
-  Bytes claims, body;
+  Bytes identity, body;
 };
 
 Transcript transcript(const Token& token, const Admission& admission) {
@@ -93,17 +93,18 @@ TEST_CASE("strangers of a handshake") {
 }
 
 // They hold the token: what they say is read.
-TEST_CASE("claims in a handshake") {
+TEST_CASE("identity in a handshake") {
   const Token token = Token::generate();
   const Transcript told = transcript(token, {});
-  fuzz::run({.name = "claims in a handshake", .seeds = {told.claims}, .kinds = kKinds, .parse = [&](ByteView claims) {
-               Handshake server = Handshake::server(settings(token, 0), {});
-               const Bytes hello = Handshake::client(settings(token, 2)).take_output();
-               feed(server, hello);
-               const Bytes server_hello = server.take_output().substr(0, kHelloBytes);
-               feed(server, proven(token, {"client", hello, server_hello, claims.substr(0, 0xffff)}));
-               end(server);
-             }});
+  fuzz::run(
+      {.name = "identity in a handshake", .seeds = {told.identity}, .kinds = kKinds, .parse = [&](ByteView identity) {
+         Handshake server = Handshake::server(settings(token, 0), {});
+         const Bytes hello = Handshake::client(settings(token, 2)).take_output();
+         feed(server, hello);
+         const Bytes server_hello = server.take_output().substr(0, kHelloBytes);
+         feed(server, proven(token, {"client", hello, server_hello, identity.substr(0, 0xffff)}));
+         end(server);
+       }});
 }
 
 TEST_CASE("verdicts of a handshake") {
@@ -121,8 +122,8 @@ TEST_CASE("verdicts of a handshake") {
                Handshake client = Handshake::client(settings(token, 2));
                const Bytes hello = client.take_output();
                feed(client, server_hello);
-               const Bytes claims = client.take_output().substr(kProofBytes + 2);
-               feed(client, proven(token, {"server", hello, server_hello, claims, body.substr(0, 0xffff)}));
+               const Bytes identity = client.take_output().substr(kProofBytes + 2);
+               feed(client, proven(token, {"server", hello, server_hello, identity, body.substr(0, 0xffff)}));
                end(client);
              }});
 }

@@ -16,27 +16,29 @@ namespace {
 
 constexpr int kRanks = 4;
 
-Registration claim(int rank) {
-  Registration claim;
-  claim.member.rank = rank;
-  claim.member.host = "host";
-  claim.member.node_id = "node 1";
-  claim.member.address = "10.0.0.1";
-  claim.member.pid = 811;
-  claim.member.process_start = 171;
-  claim.member.interfaces = {{"eth0", "10.0.0.1"}, {"eth1", "10.1.0.1"}};
-  claim.size = kRanks;
-  claim.process = "12345678";
-  return claim;
+Registration registration(int rank) {
+  Registration made;
+  made.member.rank = rank;
+  made.member.host = "host";
+  made.member.node_id = "node 1";
+  made.member.address = "10.0.0.1";
+  made.member.pid = 811;
+  made.member.process_start = 171;
+  made.member.interfaces = {{"eth0", "10.0.0.1"}, {"eth1", "10.1.0.1"}};
+  made.size = kRanks;
+  made.process = "12345678";
+  return made;
 }
 
 }  // namespace
 
-TEST_CASE("claims of a rendezvous") {
-  fuzz::run({.name = "claims of a rendezvous", .seeds = {encode(claim(2))}, .parse = [](ByteView bytes) {
+TEST_CASE("registrations") {
+  fuzz::run({.name = "registrations", .seeds = {encode(registration(2))}, .parse = [](ByteView bytes) {
                if (decode_registration(bytes, 2).member.rank != 2) throw std::logic_error("the rank of another");
              }});
-  fuzz::run({.name = "claims of any rank", .seeds = {encode(claim(0)), encode(claim(3))}, .parse = [](ByteView bytes) {
+  fuzz::run({.name = "registrations of any rank",
+             .seeds = {encode(registration(0)), encode(registration(3))},
+             .parse = [](ByteView bytes) {
                const Registration told = decode_registration(bytes, -1);
                if (told.member.rank < 0 || told.member.rank >= told.size) throw std::logic_error("no rank");
              }});
@@ -44,7 +46,7 @@ TEST_CASE("claims of a rendezvous") {
 
 TEST_CASE("members of a world that has met") {
   std::vector<Registration> all;
-  for (int rank = 0; rank < kRanks; ++rank) all.push_back(claim(rank));
+  for (int rank = 0; rank < kRanks; ++rank) all.push_back(registration(rank));
   fuzz::run({.name = "members of a world", .seeds = {encode_members(all)}, .parse = [](ByteView bytes) {
                const std::vector<Registration> told = decode_members(bytes);
                for (std::size_t i = 0; i < told.size(); ++i) {

@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include "lockstep/net/framing.h"
 #include "lockstep/store/key_map.h"
 #include "lockstep/store/log_record.h"
 #include "tests/fuzz/fuzz.h"
@@ -42,7 +43,7 @@ TEST_CASE("store files") {
                      const auto payload = read_log_record(log, at);
                      if (!payload) return;
                      replay(*payload, map);
-                     at += kRecordHeadBytes + payload->size();
+                     at += kFrameHeaderBytes + payload->size();
                    }
                  }});
 }

@@ -147,14 +147,18 @@ class TreeRules(unittest.TestCase):
         self.assertCountEqual(tree_offences(tree_rules.torch_wall, files), expected)
 
     def test_variables(self):
-        table = 'constexpr std::string_view kVariables[] = {"LOCKSTEP_A", "LOCKSTEP_B",\n"LOCKSTEP_C"};'
+        rows = [("A", 'text("1")', ""), ("B", 'choice("on, off")', "on"), ("C", "number(1, 64)", "1")]
+        table = "".join(f'{{"LOCKSTEP_{name}", {values}, "{fallback}"}},\n' for name, values, fallback in rows)
+        page = "| `LOCKSTEP_A` | 1 | | x |\n| `LOCKSTEP_C` | 1 to 64 | 2 | x |\n| `LOCKSTEP_D` | 1 | | x |\n"
         files = {
-            tree_rules.VARIABLE_TABLE: table,
-            tree_rules.VARIABLE_PAGE: "| `LOCKSTEP_A` | 1 | x |\n| `LOCKSTEP_C` | 1 | x |\n| `LOCKSTEP_D` | 1 | x |\n",
-            "lockstep/net/a.cpp": 'r.text("LOCKSTEP_A");\nn = "LOCKSTEP_B=";\nr.text("LOCKSTEP_E");  // LOCKSTEP_F\n',
+            tree_rules.VARIABLE_TABLE: table + 'kOfOthers = " HOME SLURM_ID " " TERM ";',
+            tree_rules.VARIABLE_PAGE: page + "| `HOME`, `SLURM_*`, `TMPDIR` | x |\n",
+            "lockstep/net/a.cpp": '"LOCKSTEP_A"\n"LOCKSTEP_B=" + x\n"LOCKSTEP_E"\nstd::getenv("HOME")\n',
         }
-        expected = [("lockstep/net/a.cpp", 3), (tree_rules.VARIABLE_TABLE, 1)]
-        expected += 2 * [(tree_rules.VARIABLE_PAGE, 1)]  # B is not explained, D does not exist
+        expected = [("lockstep/net/a.cpp", 3), ("lockstep/net/a.cpp", 4)]  # E is unknown; getenv
+        expected += [(tree_rules.VARIABLE_TABLE, 1)]  # nothing reads C
+        # B and D are on one side only, C has another default, TERM is not explained, TMPDIR is not read
+        expected += 5 * [(tree_rules.VARIABLE_PAGE, 1)]
         self.assertCountEqual(tree_offences(tree_rules.variables, files), expected)
 
     def test_faults(self):

@@ -1,5 +1,6 @@
 """Rules about the project as a whole. Each takes a Tree and yields (path, line, message)."""
 
+import fnmatch
 import json
 import os
 import re
@@ -60,26 +61,50 @@ VARIABLE_TABLE = "lockstep/base/environment.cpp"
 VARIABLE_PAGE = "docs/VARIABLES.md"
 
 
+def _values_of(kind, arguments):
+    """How the page writes a row's values: number(1, 64) -> 1 to 64."""
+    if kind != "number":
+        return arguments.strip('"')
+    least, most = arguments.split(", ")
+    return f"{least} to {most}" if most.isdigit() else f"a number from {least}"
+
+
 def variables(tree):
-    """The variables that the code reads, those of its table, and those that the page explains are the same."""
-    table = re.search(r"kVariables\[\] = \{(.*?)\};", tree.files.get(VARIABLE_TABLE, ""), re.DOTALL)
-    known = set(re.findall(r'"(LOCKSTEP_\w+)"', table[1])) if table else set()
-    explained = re.findall(r"^\| `(LOCKSTEP_\w+)` \|", tree.files.get(VARIABLE_PAGE, ""), re.MULTILINE)
+    """The code's table of variables and the page that explains them agree; nothing else reads the environment."""
+    source = tree.files.get(VARIABLE_TABLE, "")
+    rows = re.findall(r'\{"(LOCKSTEP_\w+)",\s+(\w+)\(([^)]*)\),\s+"([^"]*)"\}', source)
+    table = {name: (_values_of(kind, arguments), fallback) for name, kind, arguments, fallback in rows}
+    others = re.search(r"kOfOthers =(.*?);", source, re.DOTALL)
+    others = re.findall(r"\w+", others[1]) if others else []
+    page = tree.files.get(VARIABLE_PAGE, "").replace("`", "")
+    explained = {}
+    for name, values, fallback in re.findall(r"^\| (LOCKSTEP_\w+) \|([^|]*)\|([^|]*)\|", page, re.MULTILINE):
+        explained[name] = (values.strip(), fallback.strip())
+    patterns = []
+    for names in re.findall(r"^\| ([A-Z][A-Z0-9_*, ]*) \|[^|]*\|$", page, re.MULTILINE):
+        patterns += names.split(", ")
     read = set()
     for path, text in tree.cpp().items():
         if not path.startswith(("lockstep/", "tools/", "python/", "examples/")) or path == VARIABLE_TABLE:
             continue
         for number, line in enumerate(text.split("\n"), 1):
+            if re.search(r"\bgetenv\(\"?\w", line) and not path.startswith("examples/"):
+                yield path, number, f"only {VARIABLE_TABLE} reads the environment: use EnvironmentReader"
             for name in re.findall(r'"(LOCKSTEP_[A-Z_]+)=?"', line):
                 read.add(name)
-                if name not in known:
+                if name not in table:
                     yield path, number, f"{name} is missing in kVariables of {VARIABLE_TABLE}"
-    for name in sorted(known - read):
+    for name in sorted(table.keys() - read):
         yield VARIABLE_TABLE, 1, f"nothing reads {name}"
-    for name in sorted(known - set(explained)):
-        yield VARIABLE_PAGE, 1, f"{name} is not explained"
-    for name in sorted(set(explained) - known):
-        yield VARIABLE_PAGE, 1, f"{name} is explained, but there is no such variable"
+    for name in sorted(table.keys() | explained.keys()):
+        if table.get(name) != explained.get(name):
+            yield VARIABLE_PAGE, 1, f"{name}: the page says {explained.get(name)}, {VARIABLE_TABLE} {table.get(name)}"
+    for name in others:
+        if not any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
+            yield VARIABLE_PAGE, 1, f"{name} is not explained"
+    for pattern in patterns:
+        if not fnmatch.filter(others, pattern):
+            yield VARIABLE_PAGE, 1, f"{pattern} is explained, but is not in kOfOthers of {VARIABLE_TABLE}"
 
 
 def torch_wall(tree):

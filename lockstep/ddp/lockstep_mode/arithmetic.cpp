@@ -22,8 +22,8 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 
+#include "lockstep/base/environment.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/hash.h"
 #include "lockstep/ddp/lockstep_mode/thread_count.h"
@@ -59,8 +59,7 @@ std::string one_line(std::string text) {
 }
 
 void add_environment(Facts& facts, const char* name) {
-  const char* value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): nothing here changes it
-  facts.emplace_back(name, value == nullptr ? "not set" : one_line(value));
+  facts.emplace_back(name, one_line(EnvironmentReader().text(name).value_or("not set")));
 }
 
 // Whether the calling thread takes numbers below the normal ones for zero.

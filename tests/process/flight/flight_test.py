@@ -284,7 +284,7 @@ class Recordings(unittest.TestCase):
                 file.write(os.urandom(200_000))
             told = self.trace("--flight", folder)
             self.assertEqual((told.returncode, told.stdout), (1, ""))
-            self.assertRegex(told.stderr, rf"lockstep: {folder}/rank_0.flight is no flight recording, or damaged")
+            self.assertRegex(told.stderr, rf"lockstep: {folder}/rank_0.flight is not a flight recording, or is damaged")
             # A file of somebody else's is neither read nor, by the next job that records here, removed.
             os.rename(folder + "/rank_0.flight", folder + "/other.flight")
             self.assertRegex(self.trace("--flight", folder).stderr, "holds no flight recordings")

@@ -184,7 +184,7 @@ class OutputTest(RunTest):
                 self.assertTrue(wait_for(lambda: len(os.listdir(folder)) == 2, 20), "the ranks are held up")
                 code, output, error = tree.finish()
         self.assertEqual(code, 0)
-        notes = re.findall(r"^lockstep: (\d+) lines? w\w+ dropped here: nobody", output, re.M)
+        notes = re.findall(r"^lockstep: (\d+) lines? w\w+ dropped here: the reader", output, re.M)
         lost = sum(map(int, notes))
         lines = [line for line in output.splitlines() if not line.startswith("lockstep: ")]
         self.assertEqual([line for line in lines if not re.fullmatch(r"\[\d\] rank \d line \d+ x*\.", line)], [])

@@ -60,7 +60,7 @@ class SpawnTest(unittest.TestCase):
         self.assertRegex(output, r"rank 2 \(pid \d+\) raised: the cause")
 
     def test_a_copy_that_takes_another_path(self):
-        self.assert_fails("elsewhere", r'rank 1 \(pid \d+\) exited with code 0 before it came to spawn\("main"\)')
+        self.assert_fails("elsewhere", r'rank 1 \(pid \d+\) exited with code 0 before it reached spawn\("main"\)')
 
     def test_a_rank_that_ignores_sigterm_is_killed_after_the_grace(self):
         with Tree([SPAWNER, "stubborn"], stdin=subprocess.PIPE) as tree:

@@ -12,7 +12,6 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/rendezvous/rendezvous.h"
-#include "lockstep/store/functions.h"
 #include "lockstep/store/store_server.h"
 
 using namespace lockstep;

@@ -23,8 +23,8 @@ TEST_CASE("a number is what it can be, or a lie that says who told it") {
   CHECK_ERROR(error_of([] { checked_between(-1, 1U, 9U, "number", "a message"); }), kKind, "the number is -1");
   CHECK_ERROR(error_of([] { checked_between(~std::uint64_t{0}, -1, 5, "number", "a message"); }), kKind,
               "18446744073709551615");
-  const Error error = error_of([] { checked_rank(std::uint32_t{4}, 4, {"introduction", 3}); });
-  CHECK_ERROR(error, kKind, "rank 3's introduction: the rank is 4, only 0 to 3 are possible");
+  const Error error = error_of([] { checked_rank(std::uint32_t{4}, 4, {"registration", 3}); });
+  CHECK_ERROR(error, kKind, "rank 3's registration: the rank is 4, only 0 to 3 are possible");
   CHECK(error.detail().peer == 3);
   CHECK(checked_rank_or_none(-1, 4, "a message") == -1);
   CHECK_ERROR(error_of([] { checked_rank(-1, 4, "a message"); }), kKind, "rank is -1");

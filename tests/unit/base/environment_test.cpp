@@ -1,6 +1,5 @@
 #include "lockstep/base/environment.h"
 
-#include <array>
 #include <map>
 
 #include "lockstep/base/log.h"
@@ -29,56 +28,62 @@ std::vector<std::string> unknown(std::initializer_list<const char*> entries) {
 }  // namespace
 
 TEST_CASE("an empty variable counts as not set") {
-  const EnvironmentReader reader = reader_of({{"EMPTY", ""}, {"FULL", "x"}, {"ALSO", "y"}});
-  CHECK(!reader.text("EMPTY"));
-  CHECK(!reader.has("EMPTY"));
-  CHECK(!reader.number("EMPTY"));
-  CHECK(!reader.text("MISSING"));
-  CHECK(reader.text("FULL") == "x");
-  CHECK(reader.first_of({"EMPTY", "ALSO", "FULL"}) == "y");
-  CHECK(reader.has_any_of({"EMPTY", "FULL"}));
-  CHECK(!reader.has_any_of({"EMPTY", "MISSING"}));
+  const EnvironmentReader reader = reader_of({{"RANK", ""}, {"HOME", "x"}, {"TERM", "y"}});
+  CHECK(!reader.text("RANK"));
+  CHECK(!reader.has("RANK"));
+  CHECK(!reader.number("RANK"));
+  CHECK(!reader.text("WORLD_SIZE"));
+  CHECK(reader.text("HOME") == "x");
+  CHECK(reader.first_of({"RANK", "TERM", "HOME"}) == "y");
+  CHECK(reader.has_any_of({"RANK", "HOME"}));
+  CHECK(!reader.has_any_of({"RANK", "WORLD_SIZE"}));
 }
 
-TEST_CASE("numbers are quoted where they are none, with what they can be") {
-  const auto number = [](const char* text, int least, int most) {
-    return reader_of({{"N", text}}).number("N", least, most);
+TEST_CASE("a variable that is not in the table cannot be read") {
+  CHECK_ERROR(error_of([] {
+                reader_of({{"OTHER", "1"}}).text("OTHER");
+              }),
+              ErrorKind::internal, "OTHER is missing in the table of variables");
+}
+
+TEST_CASE("a value that is not an accepted number is quoted, with what is accepted") {
+  const auto connections = [](const char* text) {
+    return reader_of({{"LOCKSTEP_CONNECTIONS", text}}).number("LOCKSTEP_CONNECTIONS");
   };
-  CHECK(number("7", 1, 64) == 7);
-  CHECK(number("-7", -8, 64) == -7);
+  const auto rank = [](const char* text) { return reader_of({{"RANK", text}}).number("RANK"); };
+  CHECK(connections("7") == 7);
+  CHECK(rank("-7") == -7);
   for (const char* wrong : {"0", "65", "x", "7x", " 7", "+7", "7.0", "99999999999999999999"}) {
     CAPTURE(wrong);
-    CHECK_ERROR(error_of([&] { number(wrong, 1, 64); }), ErrorKind::invalid_argument,
-                "N is '" + std::string(wrong) + "'; it can be 1 to 64");
+    CHECK_ERROR(error_of([&] { connections(wrong); }), ErrorKind::invalid_argument,
+                "LOCKSTEP_CONNECTIONS is '" + std::string(wrong) + "'; it can be 1 to 64");
   }
+  CHECK_ERROR(error_of([&] { rank("x"); }), ErrorKind::invalid_argument, "RANK is 'x', not an integer");
   CHECK_ERROR(error_of([] {
-                reader_of({{"N", "x"}}).number("N");
+                reader_of({{"PMI_SIZE", "-1"}}).number<std::uint64_t>("PMI_SIZE");
               }),
-              ErrorKind::invalid_argument, "N is 'x', not an integer");
-  CHECK_ERROR(error_of([] {
-                reader_of({{"N", "-1"}}).number<std::uint64_t>("N");
-              }),
-              ErrorKind::invalid_argument, "N is '-1', not an integer from 0 on");
-  CHECK(reader_of({{"N", "4294967290"}}).number<std::uint32_t>("N") == 4294967290U);
-  CHECK_ERROR(error_of([] { reader_of({{"N", "4294967296"}}).number("N"); }), ErrorKind::invalid_argument, "N is");
+              ErrorKind::invalid_argument, "PMI_SIZE is '-1', not an integer from 0 on");
+  CHECK(reader_of({{"SLURM_STEP_ID", "4294967290"}}).number<std::uint32_t>("SLURM_STEP_ID") == 4294967290U);
+  CHECK_ERROR(error_of([&] { rank("4294967296"); }), ErrorKind::invalid_argument, "RANK is");
 }
 
-TEST_CASE("choices know no case, and list themselves") {
-  static constexpr std::array<std::string_view, 3> kNames{"red", "green", "blue"};
-  const auto choice = [](const char* text) { return reader_of({{"C", text}}).choice("C", kNames); };
-  CHECK(choice("green") == 1U);
-  CHECK(choice("Blue") == 2U);
-  CHECK(choice("RED") == 0U);
+TEST_CASE("choices ignore case, and a value that is not one of them lists them") {
+  const auto choice = [](const char* text) {
+    return reader_of({{"LOCKSTEP_TRANSPORT", text}}).choice("LOCKSTEP_TRANSPORT");
+  };
+  CHECK(choice("tcp") == "tcp");
+  CHECK(choice("Shared_Memory") == "shared_memory");
+  CHECK(choice("AUTOMATIC") == "automatic");
   CHECK(!choice(""));
-  CHECK_ERROR(error_of([&] { choice("gren"); }), ErrorKind::invalid_argument,
-              "C is 'gren'; it can be red, green or blue");
+  CHECK_ERROR(error_of([&] { choice("tc"); }), ErrorKind::invalid_argument,
+              "LOCKSTEP_TRANSPORT is 'tc'; it can be automatic, shared_memory or tcp");
 }
 
 TEST_CASE("unknown variables are named, with the one that is meant") {
   CHECK(unknown({"PATH=/bin", "LOCKSTEP_LOG=debug", "LOCKSTEP_TEST_CASES=1", "LOCKSTEP_BENCH_PYTHON=x"}).empty());
   const auto mistyped = unknown({"LOCKSTEP_IFNAM=eth0"});
   REQUIRE(mistyped.size() == 1);
-  CHECK(contains(mistyped[0], "LOCKSTEP_IFNAM is set"));
+  CHECK(contains(mistyped[0], "LOCKSTEP_IFNAM is set, but Lockstep has no such variable"));
   CHECK(contains(mistyped[0], "is LOCKSTEP_IFNAME meant?"));
   const auto several = unknown({"LOCKSTEP_ROOT_OF_SOURCES=/src", "LOCKSTEP_BACKENDS=gloo"});
   REQUIRE(several.size() == 2);

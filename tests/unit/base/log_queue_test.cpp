@@ -14,8 +14,8 @@
 #include <csignal>
 #include <string>
 
-#include "lockstep/base/nonblocking_writer.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/nonblocking_writer.h"
 #include "lockstep/base/unique_fd.h"
 #include "tests/support/forked_child.h"
 #include "tests/support/pipe.h"
@@ -102,7 +102,7 @@ TEST_CASE("a log whose reader pauses keeps nobody waiting, loses whole lines, sa
   text += read_available(pipe.reader.get());
   std::string expected;
   for (std::size_t i = 0; i < kept; ++i) expected += line;
-  CHECK(text == expected + "[lockstep] 5 lines were dropped: nobody took them in time\nlast\n");
+  CHECK(text == expected + "[lockstep] 5 lines were dropped: the reader was too slow\nlast\n");
 }
 
 TEST_CASE("in a forked child a log writes, though its thread and perhaps its lock stayed behind") {

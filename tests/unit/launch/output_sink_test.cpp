@@ -101,7 +101,7 @@ TEST_CASE("a reader that pauses holds nobody up for long, loses whole lines, and
   sink.append_always("of the launcher\n");
   text += written(sink, pipe.reader.get());
   CHECK(text.substr(appended) ==
-        "lockstep: 3 lines were dropped here: nobody took them in time\nkept\nof the launcher\n");
+        "lockstep: 3 lines were dropped here: the reader was too slow\nkept\nof the launcher\n");
   CHECK(sink.lost_lines() == 3);
 }
 
@@ -116,7 +116,7 @@ TEST_CASE("the launcher's own lines wait for a reader that pauses") {
   sink.append_always("rank 1 failed\n");
   std::string text;
   while (sink.pending()) text += written(sink, pipe.reader.get());
-  CHECK(text.ends_with("lockstep: 1 line was dropped here: nobody took them in time\nrank 1 failed\n"));
+  CHECK(text.ends_with("lockstep: 1 line was dropped here: the reader was too slow\nrank 1 failed\n"));
 }
 
 TEST_CASE("a disk that is full holds nobody up, is told once, and is tried again") {

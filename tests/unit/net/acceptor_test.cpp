@@ -75,9 +75,9 @@ class Log {
 
 }  // namespace
 
-TEST_CASE("who proves to belong arrives with claims, who does not is closed") {
-  Fixture fixture([](const PeerIdentity& claims) -> std::optional<Refusal> {
-    if (claims.rank == 1) return std::nullopt;
+TEST_CASE("who proves to belong arrives with its identity, who does not is closed") {
+  Fixture fixture([](const PeerIdentity& peer) -> std::optional<Refusal> {
+    if (peer.rank == 1) return std::nullopt;
     return Refusal{ErrorKind::invalid_argument, "not you"};
   });
   std::thread others([&] {
@@ -89,8 +89,8 @@ TEST_CASE("who proves to belong arrives with claims, who does not is closed") {
   const auto arrival = fixture.acceptor.next(soon());
   others.join();
   REQUIRE(arrival);
-  CHECK(arrival->claims.rank == 1);
-  CHECK(arrival->claims.pid == static_cast<std::uint32_t>(::getpid()));
+  CHECK(arrival->peer.rank == 1);
+  CHECK(arrival->peer.pid == static_cast<std::uint32_t>(::getpid()));
   CHECK_FALSE(fixture.acceptor.next(Deadline::after(1ms)));
 }
 
@@ -132,7 +132,7 @@ TEST_CASE("3,000 silent strangers, who come again when they are closed, keep no 
   limits.rlim_cur = before;
   REQUIRE(::setrlimit(RLIMIT_NOFILE, &limits) == 0);
   REQUIRE(arrival);
-  CHECK(arrival->claims.rank == 1);
+  CHECK(arrival->peer.rank == 1);
   CHECK(waited < 10);
   CHECK(static_cast<double>(log.lines()) <= waited + 2);
 }

@@ -85,7 +85,7 @@ TEST_CASE("any flipped bit of a frame is noticed") {
   Bytes damaged = sent;
   damaged.back() = 'E';
   buffer.append(damaged);
-  CHECK_ERROR(error_of([&] { buffer.next(); }), ErrorKind::corrupt_data, "12 bytes", "damaged on the way", "checksum");
+  CHECK_ERROR(error_of([&] { buffer.next(); }), ErrorKind::corrupt_data, "12 bytes", "is damaged", "checksum");
 }
 
 TEST_CASE("wire integers are little-endian, and a short message is corrupt") {

@@ -99,7 +99,7 @@ TEST_CASE("damaged files are refused by name") {
   }
   SUBCASE("another kind of file") {
     std::ofstream(path) << std::string(5000, 'x');
-    CHECK_ERROR(refusal(path), ErrorKind::corrupt_data, path, "does not begin as one");
+    CHECK_ERROR(refusal(path), ErrorKind::corrupt_data, path, "does not begin with the magic number");
   }
   SUBCASE("cut") {
     record_barriers(path);
@@ -169,7 +169,7 @@ TEST_CASE("a directory holds the recordings of one job") {
   {
     const testing::CapturedLog log;
     CHECK(read_flight_directory(directory.path()).size() == 2);
-    log.await(flight_file_name(2) + " is no flight recording, or damaged: 12 bytes are too few; it is left out");
+    log.await(flight_file_name(2) + " is not a flight recording, or is damaged: 12 bytes are too few; it is skipped");
   }
   record_barriers(directory / flight_file_name(2), 1, "other");
   CHECK_ERROR(error_of([&] { read_flight_directory(directory.path()); }), ErrorKind::invalid_argument, "two jobs",

@@ -4,9 +4,9 @@
 #include <string>
 
 #include "lockstep/base/hash.h"
-#include "lockstep/observe/flight_report.h"
 #include "lockstep/observe/flight_file.h"
 #include "lockstep/observe/flight_recorder.h"
+#include "lockstep/observe/flight_report.h"
 #include "lockstep/observe/process_recorder.h"
 #include "tests/support/temporary_directory.h"
 
@@ -67,7 +67,7 @@ TEST_CASE("recordings are told with the names that any of their ranks noted") {
   }
   const auto snapshots = read_flight_directory(directory / ".");
   std::string text;
-  for (const std::string& line : tell(snapshots, 5)) text += line + "\n";
+  for (const std::string& line : report_lines(snapshots, 5)) text += line + "\n";
   CAPTURE(text);
   CHECK(text.find("rank 0: all_reduce #1, gradient bucket 0 (fc.weight) of backward 17") != std::string::npos);
   CHECK(text.find("rank 1: all_reduce #1, gradient bucket 0 (fc.weight) of backward 18") != std::string::npos);

@@ -65,27 +65,27 @@ TEST_CASE("the rank that is behind stands first, with where it is and where the 
                             .snapshot);
   }
   snapshots.push_back(behind.snapshot);
-  const auto accounts = report_of(snapshots);
-  REQUIRE(accounts.size() == 1);
-  CHECK(accounts[0].differ);
-  CHECK(accounts[0].mismatch.empty());
-  const auto lines = tell(snapshots, 1);
+  const auto reports = report_of(snapshots);
+  REQUIRE(reports.size() == 1);
+  CHECK(reports[0].differ);
+  CHECK(reports[0].mismatch.empty());
+  const auto lines = report_lines(snapshots, 1);
   CHECK(has_line(lines, "rank 2 (host n1, pid 802) was killed by SIGKILL"));
   const auto first = std::ranges::find(lines, "  rank 2 is at all_reduce #41 of 1024 uint8, which it finished");
   REQUIRE(first + 1 < lines.end());
   CHECK(*(first + 1) == "  ranks 0, 1 are at barrier #42, which failed (timeout)");
   CHECK(has_line(lines, "rank 0 (host n1, pid 800), the last 1 of 2 operations:"));
   CHECK(has_line(lines, "world: barrier #42  failed, 2.500 ms (timeout)"));
-  CHECK_FALSE(has_line(tell(snapshots, 0), "operations:"));
+  CHECK_FALSE(has_line(report_lines(snapshots, 0), "operations:"));
 }
 
 TEST_CASE("ranks that called different things at the same place are told apart") {
   const std::vector<FlightSnapshot> snapshots{
       Rank(0).group("world").add("all_reduce", 7, FlightState::failed, 8).snapshot,
       Rank(1).group("world").add("all_reduce", 7, FlightState::failed, 4).snapshot};
-  const auto accounts = report_of(snapshots);
-  REQUIRE(accounts[0].mismatch.size() == 2);
-  const auto lines = tell(snapshots, 0);
+  const auto reports = report_of(snapshots);
+  REQUIRE(reports[0].mismatch.size() == 2);
+  const auto lines = report_lines(snapshots, 0);
   CHECK(has_line(lines, "called differently"));
   CHECK(has_line(lines, "rank 0: all_reduce #7 of 8 uint8"));
   CHECK(has_line(lines, "rank 1: all_reduce #7 of 4 uint8"));
@@ -101,13 +101,13 @@ TEST_CASE("groups are apart, and queued collectives are counted") {
                                                   .snapshot,
                                               Rank(1).group("world").add("barrier", 1, FlightState::done).snapshot,
                                               Rank(2).snapshot};
-  const auto accounts = report_of(snapshots);
-  REQUIRE(accounts.size() == 2);
-  CHECK_FALSE(accounts[0].differ);
-  CHECK(accounts[0].standings.size() == 2);
-  CHECK(accounts[1].standings.size() == 1);
-  CHECK(accounts[1].standings[0].queued == 1);
-  const auto lines = tell(snapshots, 5);
+  const auto reports = report_of(snapshots);
+  REQUIRE(reports.size() == 2);
+  CHECK_FALSE(reports[0].differ);
+  CHECK(reports[0].statuses.size() == 2);
+  CHECK(reports[1].statuses.size() == 1);
+  CHECK(reports[1].statuses[0].queued == 1);
+  const auto lines = report_lines(snapshots, 5);
   CHECK(has_line(lines, "group world of 3 ranks: all are at the same place"));
   CHECK(has_line(lines, "rank 0 is at all_gather #1 of 3 uint8, inside"));
   CHECK(has_line(lines, "up to 1 more were queued behind"));
@@ -117,7 +117,7 @@ TEST_CASE("a rank that never recorded is said so") {
   Rank silent(1);
   silent.snapshot.pid = 0;
   silent.snapshot.ended = "exited with code 2";
-  const auto lines = tell({Rank(0).group("world").snapshot, silent.snapshot}, 5);
+  const auto lines = report_lines({Rank(0).group("world").snapshot, silent.snapshot}, 5);
   CHECK(has_line(lines, "rank 1 never joined a group; exited with code 2"));
   CHECK(has_line(lines, "rank 0 is in no collective that is recorded"));
 }

@@ -2,8 +2,8 @@
 
 #include <future>
 
-#include "lockstep/rendezvous/registration_record.h"
 #include "lockstep/rendezvous/local_node.h"
+#include "lockstep/rendezvous/registration_record.h"
 #include "lockstep/store/memory_store.h"
 #include "tests/support/expect_error.h"
 
@@ -30,7 +30,8 @@ TEST_CASE("every rank learns who the others are") {
   MemoryStore store;
   std::vector<std::future<std::optional<std::vector<Member>>>> ranks;
   for (const int rank : {2, 0, 3, 1}) {
-    ranks.push_back(std::async(std::launch::async, [&, rank] { return register_rank(store, member(rank), 4, soon()); }));
+    ranks.push_back(
+        std::async(std::launch::async, [&, rank] { return register_rank(store, member(rank), 4, soon()); }));
   }
   for (auto& rank : ranks) {
     const std::vector<Member> members = rank.get().value();
@@ -48,13 +49,13 @@ TEST_CASE("every rank learns who the others are") {
 TEST_CASE("a second claimant of a rank is told who holds it, and the first goes on") {
   MemoryStore store;
   auto first = std::async(std::launch::async, [&] { return register_rank(store, member(0), 2, soon()); });
-  store.get("claim/0", soon());
+  store.get("registration/0", soon());
   Member second = member(0);
   second.host = "elsewhere";
   second.pid = 7;
   const TimePoint start = steady_clock().now();
-  CHECK_ERROR(error_of([&] { register_rank(store, second, 2, soon()); }), ErrorKind::invalid_argument, "rank 0 is taken",
-              "host host0, pid 100", "host elsewhere, pid 7");
+  CHECK_ERROR(error_of([&] { register_rank(store, second, 2, soon()); }), ErrorKind::invalid_argument,
+              "rank 0 is taken", "host host0, pid 100", "host elsewhere, pid 7");
   CHECK(steady_clock().now() - start < 4s);
   register_rank(store, member(1), 2, soon());
   CHECK(first.get().value().size() == 2);
@@ -64,7 +65,7 @@ TEST_CASE("different world sizes fail on every side, with both values") {
   MemoryStore store;
   auto first =
       std::async(std::launch::async, [&] { return error_of([&] { register_rank(store, member(0), 2, soon()); }); });
-  store.get("claim/0", soon());
+  store.get("registration/0", soon());
   const TimePoint start = steady_clock().now();
   const Error second = error_of([&] { register_rank(store, member(1), 3, soon()); });
   for (const Error& error : {second, first.get()}) {
@@ -96,27 +97,29 @@ TEST_CASE("a node's id is stable and splits by label") {
   CHECK_FALSE(first_interface_address().empty());
 }
 
-TEST_CASE("a claim of another rank than its place says is a lie that names it") {
+TEST_CASE("a registration of another rank than its place says is a lie that names it") {
   for (const int lie : {1'000'000, 0, -1}) {
     MemoryStore store;
-    Registration claim{member(1), 2, "12345678"};
-    claim.member.rank = lie;
-    store.set("claim/1", encode(claim), soon());
+    Registration record{member(1), 2, "12345678"};
+    record.member.rank = lie;
+    store.set("registration/1", encode(record), soon());
     const Error error = error_of([&] { register_rank(store, member(0), 2, soon()); });
-    CHECK_ERROR(error, ErrorKind::corrupt_data, "rank 1's introduction: the rank is " + std::to_string(lie));
+    CHECK_ERROR(error, ErrorKind::corrupt_data, "rank 1's registration: the rank is " + std::to_string(lie));
     CHECK(error.detail().peer == 1);
   }
 }
 
-TEST_CASE("claims and failures that nobody has written are corrupt") {
-  Registration claim{member(1), 2, "12345678"};
-  claim.member.interfaces.assign(100, {"eth", "10.0.0.1"});
-  CHECK(decode_registration(encode(claim), 1).member.interfaces.size() == 64);
-  claim.size = 0;
-  CHECK_ERROR(error_of([&] { decode_registration(encode(claim), 1); }), ErrorKind::corrupt_data, "the world size is 0");
-  claim.size = 2;
-  claim.member.pid = 0;
-  CHECK_ERROR(error_of([&] { decode_registration(encode(claim), 1); }), ErrorKind::corrupt_data, "the process id is 0");
+TEST_CASE("registrations and failures that nobody has written are corrupt") {
+  Registration record{member(1), 2, "12345678"};
+  record.member.interfaces.assign(100, {"eth", "10.0.0.1"});
+  CHECK(decode_registration(encode(record), 1).member.interfaces.size() == 64);
+  record.size = 0;
+  CHECK_ERROR(error_of([&] { decode_registration(encode(record), 1); }), ErrorKind::corrupt_data,
+              "the world size is 0");
+  record.size = 2;
+  record.member.pid = 0;
+  CHECK_ERROR(error_of([&] { decode_registration(encode(record), 1); }), ErrorKind::corrupt_data,
+              "the process id is 0");
   CHECK_ERROR(error_of([&] {
                 decode_registration(encode(Registration{member(1), 2, ""}) + "x", 1);
               }),

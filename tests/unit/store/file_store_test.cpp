@@ -125,7 +125,7 @@ TEST_CASE("a changed byte in a whole record is corrupt, with path and offset") {
   for (int i = 0; i < 4; ++i) huge[header + static_cast<std::size_t>(i)] = '\xff';
   write_private(path, huge);
   CHECK_ERROR(error_of([&] { reader.get("key", soon()); }), ErrorKind::corrupt_data, path,
-              fmt::format("offset {}", header), "checksum of a record's head");
+              fmt::format("offset {}", header), "announces 4294967295 bytes");
 }
 
 TEST_CASE("a flipped bit in a length is damage, and not taken for a record that was cut short") {

@@ -218,7 +218,7 @@ TEST_CASE("a client that does not read its answers is dropped at the limit") {
 
 TEST_CASE("of a client that is slow but steady the server keeps only what it has not read") {
   auto [near, far] = make_socket_pair();
-  StoreConnection connection(std::move(near), Handshake::server({}, {}), soon());
+  StoreConnection connection(std::move(near));
   const StoreReply reply{.value = Bytes(std::size_t{1} << 20, 'x')};
   std::vector<char> buffer(std::size_t{1} << 20);
   rusage before{};
@@ -384,8 +384,8 @@ TEST_CASE("without descriptors a server keeps its clients, lets nobody in, does 
 }
 
 TEST_CASE("an admission that refuses is quoted to the client") {
-  Fixture fixture({}, [](const PeerIdentity& claims) {
-    return Refusal{ErrorKind::aborted, fmt::format("{} comes too late", to_string(claims))};
+  Fixture fixture({}, [](const PeerIdentity& peer) {
+    return Refusal{ErrorKind::aborted, fmt::format("{} comes too late", to_string(peer))};
   });
   TcpStore client = fixture.client();
   CHECK_ERROR(error_of([&] { client.set("k", "v", soon()); }), ErrorKind::aborted, "rank 1 (host ", "comes too late");
@@ -460,7 +460,7 @@ TEST_CASE("the last will of a client that ends is carried out, of one that was o
 TEST_CASE("a server that is gone is named with its host's rank") {
   Fixture fixture;
   StoreServerOptions options{.token = fixture.token, .job_id = "job"};
-  options.claims = local_identity(0, 2, 0);
+  options.identity = local_identity(0, 2, 0);
   auto server = std::make_unique<StoreServer>(Endpoint{"127.0.0.1", 0}, options);
   TcpStore client(server->address().endpoint(), fixture.settings(fixture.token));
   client.set("k", "v", soon());

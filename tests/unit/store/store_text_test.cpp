@@ -1,8 +1,6 @@
-#include "lockstep/store/functions.h"
+#include "lockstep/store/store_text.h"
 
 #include <doctest/doctest.h>
-
-#include "lockstep/store/store_text.h"
 
 using namespace lockstep;
 

@@ -1,0 +1,47 @@
+#include "lockstep/base/file_io.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+namespace {
+
+constexpr std::size_t kMostAtOnce = std::size_t{64} << 20;  // a call on more than 2 GiB would move less
+
+}  // namespace
+
+void write_all(int fd, ByteView bytes, const std::string& doing) {
+  while (!bytes.empty()) {
+    const ssize_t count = ::write(fd, bytes.data(), std::min(bytes.size(), kMostAtOnce));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) throw system_error(doing, errno);
+    bytes.remove_prefix(static_cast<std::size_t>(count));
+  }
+}
+
+ssize_t read_at(int fd, std::uint64_t offset, MutableByteSpan out) noexcept {
+  std::size_t done = 0;
+  while (done < out.size()) {
+    const std::size_t wanted = std::min(out.size() - done, kMostAtOnce);
+    const ssize_t count = ::pread(fd, out.data() + done, wanted, static_cast<off_t>(offset + done));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return -1;
+    if (count == 0) break;
+    done += static_cast<std::size_t>(count);
+  }
+  return static_cast<ssize_t>(done);
+}
+
+Bytes read_at(int fd, std::uint64_t offset, std::size_t count, const std::string& doing) {
+  Bytes bytes(count, '\0');
+  const ssize_t got = read_at(fd, offset, std::as_writable_bytes(std::span(bytes)));
+  if (got < 0) throw system_error(doing, errno);
+  bytes.resize(static_cast<std::size_t>(got));
+  return bytes;
+}
+
+}  // namespace lockstep

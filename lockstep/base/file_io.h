@@ -1,0 +1,20 @@
+// Whole reads and writes of files, through interruptions and short counts. They block on the disk.
+// `doing` begins the text of an error: "writing the token file /x failed".
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+
+#include "lockstep/base/bytes.h"
+
+namespace lockstep {
+
+void write_all(int fd, ByteView bytes, const std::string& doing);
+
+// Both read fewer bytes than asked for only at the end of the file. The first returns how many, or -1 with errno.
+ssize_t read_at(int fd, std::uint64_t offset, MutableByteSpan out) noexcept;
+Bytes read_at(int fd, std::uint64_t offset, std::size_t count, const std::string& doing);
+
+}  // namespace lockstep

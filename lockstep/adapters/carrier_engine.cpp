@@ -34,7 +34,10 @@ std::size_t round_length(std::size_t buffer_bytes, std::size_t element, std::siz
 }  // namespace
 
 CarrierEngine::CarrierEngine(const CarrierSite& site, MakeCarrier make, Reductions reductions, Deadline deadline)
-    : site_(site), reductions_(reductions), last_words_(site.store, site.group, site.rank, site.size) {
+    : EngineBase(site.rank, site.size, site.generation),
+      site_(site),
+      reductions_(reductions),
+      last_words_(site.store, site.group, site.rank, site.size) {
   site_.check_alive = [this](Deadline limit) { check_alive(limit); };
   carrier_ = make(site_, deadline);
 }
@@ -59,45 +62,28 @@ void CarrierEngine::check(const Collective& collective) const {
   }
 }
 
-void CarrierEngine::run(const Collective& collective, Deadline deadline) {
-  if (failure_) throw Error(*failure_);
-  check(collective);
-  const Signature signature = signature_of(collective, ++sequence_, site_.generation);
-  const TimePoint start = steady_clock().now();
-  FlightTicket ticket = flight_log_.start(record_of(signature), collective.ticket);
-  begin_wait(signature, start);
+void CarrierEngine::await(Operation& op, Deadline deadline) {
+  started_ = steady_clock().now();
+  const Wait wait(*this, op.signature, started_);
   try {
     throw_if_aborted();
-    compare_signatures(signature, deadline);
-    carry_out(collective, deadline);
+    compare_signatures(op.signature, deadline);
+    carry_out(op.collective, deadline);
   } catch (const Error& error) {
-    end_wait();
-    if (error.kind() == ErrorKind::desync && is_aligned_ && after_mismatch_ == AfterMismatch::go_on) {
-      flight_log_.fail(ticket, error);
-      throw;
-    }
-    failure_ = fail(error, signature, steady_clock().now() - start);
-  } catch (const std::exception& error) {  // no memory: the ranks are out of step all the same
-    end_wait();
-    failure_ = fail(Error(ErrorKind::internal, error.what()), signature, steady_clock().now() - start);
+    if (error.kind() != ErrorKind::desync || !is_aligned_ || !op.may_differ) throw;
+    fail_alone(op, error);
   }
-  end_wait();
-  finish(ticket, failure_);
+  finish(op);
 }
 
-void CarrierEngine::abort(std::string_view reason) noexcept {
-  if (failed_) return;  // the others know, and why
+void CarrierEngine::tell_abort(const Error& error) noexcept {
   try {
-    const Error error(ErrorKind::aborted, fmt::format("rank {} ended the group: {}", rank(), reason),
-                      {.rank = rank(), .peer = rank()});
-    {
-      const std::lock_guard lock(mutex_);
-      if (aborted_) return;
-      aborted_ = error;
-    }
-    say_later({error.kind(), error.what()});
+    const std::lock_guard lock(mutex_);
+    if (aborted_) return;
+    aborted_ = error;
   } catch (const std::exception&) {  // no memory for the text: the group still ends
   }
+  say_later({error.kind(), error.what()});
   carrier_->interrupt();
 }
 
@@ -106,16 +92,16 @@ void CarrierEngine::set_lookout(Lookout* lookout) {
   if (lookout != nullptr && size() > 1) reporter_ = std::jthread([this](std::stop_token stop) { report_waits(stop); });
 }
 
-void CarrierEngine::begin_wait(const Signature& signature, TimePoint since) {
-  if (lookout_ == nullptr) return;
-  const std::lock_guard lock(wait_mutex_);
-  wait_.emplace(signature, since, WaitReports(first_report_));
+CarrierEngine::Wait::Wait(CarrierEngine& engine, const Signature& signature, TimePoint since) : engine_(engine) {
+  if (engine_.lookout_ == nullptr) return;
+  const std::lock_guard lock(engine_.wait_mutex_);
+  engine_.waiting_.emplace(signature, since, WaitReports(engine_.first_report_));
 }
 
-void CarrierEngine::end_wait() {
-  if (lookout_ == nullptr) return;
-  const std::lock_guard lock(wait_mutex_);
-  wait_.reset();
+CarrierEngine::Wait::~Wait() {
+  if (engine_.lookout_ == nullptr) return;
+  const std::lock_guard lock(engine_.wait_mutex_);
+  engine_.waiting_.reset();
 }
 
 void CarrierEngine::ask_all() noexcept {
@@ -146,12 +132,13 @@ void CarrierEngine::report_waits(std::stop_token stop) {
   while (!stop.stop_requested()) {
     Duration sleep = std::min<Duration>(first_report_ / kLooks, kLongestSleep);
     const TimePoint now = steady_clock().now();
-    if (wait_ && wait_->reports.is_due(now - wait_->since)) {
-      log_warning(fmt::format("{} has waited {:.0f} s for: {}", describe(wait_->signature), seconds(now - wait_->since),
-                              missing_in(wait_->signature.sequence)));
-    } else if (wait_ && now - wait_->since >= sleep) {
+    const Duration waited = waiting_ ? now - waiting_->since : Duration::zero();
+    if (waiting_ && waiting_->reports.is_due(waited)) {
+      log_warning(fmt::format("{} has waited {:.0f} s for: {}", describe(waiting_->signature), seconds(waited),
+                              missing_in(waiting_->signature.sequence)));
+    } else if (waiting_ && waited >= sleep) {
       ask_all();
-      sleep = std::clamp<Duration>(wait_->reports.next() - (now - wait_->since), std::chrono::milliseconds(1), sleep);
+      sleep = std::clamp<Duration>(waiting_->reports.next() - waited, std::chrono::milliseconds(1), sleep);
     }
     stopping_.wait_for(lock, stop, sleep, [] { return false; });
   }
@@ -242,15 +229,15 @@ void CarrierEngine::compare_signatures(const Signature& mine, Deadline deadline)
   const auto agrees = [&](const Signature& each) { return each == mine && (is_line_free || each.line == mine.line); };
   if (std::ranges::all_of(all, agrees)) return warn_of_other_line(all, mine);
   is_aligned_ = false;
-  CallAccount account{.failure = failure_note_.text()};
+  CallReport account{.failure = failure_note_.text()};
   if (mine.name != 0) account.name = noted_name(mine.name);
-  std::vector<std::byte> told(kAccountBytes), accounts(n * kAccountBytes);
-  encode(account, std::span(told).first<kAccountBytes>());
+  std::vector<std::byte> told(kCallReportBytes), accounts(n * kCallReportBytes);
+  encode(account, std::span(told).first<kCallReportBytes>());
   tell_all(told, accounts, deadline);
   std::vector<CallSide> sides;
   for (std::size_t peer = 0; peer < n; ++peer) {
-    const auto from = std::span<const std::byte>(accounts).subspan(peer * kAccountBytes).first<kAccountBytes>();
-    sides.push_back({static_cast<int>(peer), site_.members[peer], all[peer], decode_account(from)});
+    const auto from = std::span<const std::byte>(accounts).subspan(peer * kCallReportBytes).first<kCallReportBytes>();
+    sides.push_back({static_cast<int>(peer), site_.members[peer], all[peer], decode_call_report(from)});
   }
   is_aligned_ = can_go_on(sides);
   throw desync_error(rank(), std::move(sides));
@@ -360,13 +347,14 @@ void CarrierEngine::run_all_to_all_round(const Collective& collective, std::size
   }
 }
 
-Error CarrierEngine::fail(const Error& error, const Signature& signature, Duration elapsed) {
+Error CarrierEngine::fail(const Operation& op, const Error& error) {
+  const Signature& signature = op.signature;
+  const double elapsed_seconds = seconds(steady_clock().now() - started_);
   ErrorDetail detail{.rank = rank(),
                      .operation = std::string(to_string(signature.kind)),
                      .sequence = signature.sequence,
-                     .elapsed_seconds = seconds(elapsed)};
+                     .elapsed_seconds = elapsed_seconds};
   if (error.kind() == ErrorKind::desync) {  // every rank finds its own two sides
-    failed_ = true;
     detail.peer = error.detail().peer;
     return Error(error.kind(), error.what(), detail);
   }
@@ -379,15 +367,14 @@ Error CarrierEngine::fail(const Error& error, const Signature& signature, Durati
   // One after the other within the same time, should the store not answer.
   const Deadline grace = Deadline::after(kGrace);
   last_words_.say({seen->kind(), seen->what()}, grace);
-  failed_ = true;
   carrier_->interrupt();
   const std::vector<std::optional<Word>> words = last_words_.hear(grace);
   const Error why = with_sightings(verdict(*seen, rank(), words, site_.members), words, signature);
   detail.peer = why.detail().peer;
   last_words_.say({why.kind(), why.what()}, Deadline::after(kGrace));  // for who comes late
   return Error(why.kind(),
-               fmt::format("{} failed on rank {} after {:.3f} s ({}): {}", describe(signature), rank(),
-                           seconds(elapsed), to_string(why.kind()), why.what()),
+               fmt::format("{} failed on rank {} after {:.3f} s ({}): {}", describe(signature), rank(), elapsed_seconds,
+                           to_string(why.kind()), why.what()),
                detail);
 }
 

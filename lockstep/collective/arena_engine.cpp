@@ -83,7 +83,9 @@ void prefetch_to_write(const void* line) {
 
 }  // namespace
 
-ArenaEngine::ArenaEngine(std::unique_ptr<Arena> arena) : arena_(std::move(arena)) {
+ArenaEngine::ArenaEngine(std::unique_ptr<Arena> arena)
+    : EngineBase(arena->rank(), arena->size(), arena->generation()), arena_(std::move(arena)) {
+  static_assert(kInFlight == arena::kInFlight);
   const auto n = static_cast<std::size_t>(size());
   outputs_.resize(n);
   inputs_.resize(n);
@@ -93,96 +95,30 @@ ArenaEngine::ArenaEngine(std::unique_ptr<Arena> arena) : arena_(std::move(arena)
 
 ArenaEngine::~ArenaEngine() {
   // For those who wait for this rank.
-  if (failure_note_.is_set() && arena_->fork_guard().is_here()) write_label(next_, 0);
+  if (failure_note_.is_set() && arena_->fork_guard().is_here()) write_label(next(), 0);
 }
 
-void ArenaEngine::run(const Collective& collective, Deadline deadline) {
-  const std::uint64_t sequence = post(collective, deadline);
-  operation(sequence).may_differ = after_mismatch_ == AfterMismatch::go_on;
-  wait(sequence, deadline);
-  if (difference_) {
-    const Error error = std::move(*difference_);
-    difference_.reset();
-    throw error;
-  }
-  failure_note_.forget();
-}
-
-void ArenaEngine::abort(std::string_view reason) noexcept {
-  try {
-    ErrorDetail detail;
-    detail.rank = rank();
-    detail.peer = rank();
-    arena_->abort(
-        Error(ErrorKind::aborted, fmt::format("{} aborted the group: {}", arena_->peer_name(rank()), reason), detail));
-  } catch (...) {  // out of memory for the text: the group still ends, by this process's death
-  }
-}
-
-std::uint64_t ArenaEngine::post(const Collective& collective, Deadline deadline, std::shared_ptr<const void> keeps) {
-  arena_->fork_guard().check("a group");
-  check_arguments(collective, rank(), size());
-  refuse_if_aborted(collective);
-  if (next_ - oldest_ == arena::kInFlight) wait(oldest_, deadline);
-  const std::uint64_t sequence = next_;
-  Operation& op = operation(sequence);
-  op.keeps = std::move(keeps);
-  op.signature = signature_of(collective, sequence, arena_->generation());
-  op.phase = Phase::posted;
-  op.small = is_small(collective, size());
-  op.may_differ = false;
+void ArenaEngine::begin(Operation& op, const Collective& collective) {
+  const std::uint64_t sequence = op.signature.sequence;
   write_slot(op, collective);
   if (collective.name != 0 || failure_note_.is_set()) write_label(sequence, collective.name);
-  make_room(op, collective);  // from here on nothing fails
-  ++next_;
   arena_->slot(rank(), sequence).posted.store(static_cast<std::uint32_t>(sequence), std::memory_order_release);
   arena_->ring();
   // What can wait is done while the news travels to the others' cores, and theirs to this one.
   for (int peer = 0; peer < size(); ++peer) {
     if (peer != rank()) __builtin_prefetch(&arena_->slot(peer, sequence));
   }
-  prefetch_to_write(&arena_->slot(rank(), next_));
-  keep(op, collective);
-  op.deadline = deadline;
-  op.ticket = flight_log_.start(record_of(op.signature), collective.ticket);
-  return sequence;
-}
-
-// A collective that the group's end forestalls is recorded too: a launcher looks there for who followed whom.
-void ArenaEngine::refuse_if_aborted(const Collective& collective) const {
-  try {
-    arena_->check_abort();
-  } catch (const Error& error) {
-    const Signature signature = signature_of(collective, next_, arena_->generation());
-    FlightTicket ticket = flight_log_.start(record_of(signature), collective.ticket);
-    flight_log_.fail(ticket, error);
-    throw;
-  }
-}
-
-void ArenaEngine::make_room(Operation& op, const Collective& collective) {
-  op.input.reserve(collective.input.size());
-  op.output.reserve(collective.output.size());
-  op.counts.reserve(collective.counts.size());
-}
-
-void ArenaEngine::keep(Operation& op, const Collective& collective) noexcept {
-  op.collective = collective;
-  op.input.assign(collective.input.begin(), collective.input.end());
-  op.output.assign(collective.output.begin(), collective.output.end());
-  op.counts.assign(collective.counts.begin(), collective.counts.end());
-  op.collective.input = op.input;
-  op.collective.counts = op.counts;
-  op.collective.output = op.output;
+  prefetch_to_write(&arena_->slot(rank(), sequence + 1));
 }
 
 void ArenaEngine::write_slot(Operation& op, const Collective& collective) {
   Slot& slot = arena_->slot(rank(), op.signature.sequence);
   std::memcpy(slot.signature, &op.signature, sizeof op.signature);
   slot.segments = 0;
-  op.in_place = false;
+  Way& way = way_of(op);
+  way = is_small(collective, size()) ? Way::small : Way::staged;
   const auto mine = contribution(collective, rank());
-  if (op.small) {
+  if (way == Way::small) {
     const std::size_t bytes = mine.empty() ? 0 : contribution_bytes(collective, rank(), size());
     gather_bytes(mine, 0, payload_of(slot, bytes), bytes);
     return;
@@ -196,7 +132,7 @@ void ArenaEngine::write_slot(Operation& op, const Collective& collective) {
     refs[i] = {*offset, collective.output[i].bytes};
   }
   slot.segments = static_cast<std::uint32_t>(collective.output.size());
-  op.in_place = true;
+  way = Way::in_place;
 }
 
 bool ArenaEngine::all_posted(const Operation& op) const {
@@ -219,17 +155,14 @@ bool ArenaEngine::actionable(const Operation& op) const {
   return op.phase == Phase::posted ? all_posted(op) : op.phase == Phase::reduced && all_reduced(op);
 }
 
-bool ArenaEngine::advance(Operation& op) {
-  if (!actionable(op)) return false;
-  if (op.phase == Phase::reduced) {
-    finish(op);
-    return true;
-  }
+void ArenaEngine::advance(Operation& op) {
+  if (!actionable(op)) return;
+  if (op.phase == Phase::reduced) return complete(op);
   if (!all_agree(op)) {
     find_difference(op);
-  } else if (op.small) {
+  } else if (way_of(op) == Way::small) {
     finish_small(op);
-    finish(op);
+    complete(op);
   } else if (in_place_everywhere(op)) {
     reduce_in_place(op);
     arena_->control(rank()).reduced.store(static_cast<std::uint32_t>(op.signature.sequence), std::memory_order_release);
@@ -244,9 +177,8 @@ bool ArenaEngine::advance(Operation& op) {
                     op.deadline,
                     [&](const Stall& stall) { return explain(op, stall); }};
     run_staged(call);
-    finish(op);
+    complete(op);
   }
-  return true;
 }
 
 bool ArenaEngine::all_agree(const Operation& op) {
@@ -273,13 +205,9 @@ void ArenaEngine::find_difference(Operation& op) {
   std::vector<CallSide> sides;
   for (int peer = 0; peer < size(); ++peer) sides.push_back(side_of(peer, op.signature.sequence));
   const Error error = desync_error(rank(), sides);
-  if (!op.may_differ || !can_go_on(sides)) {
-    arena_->abort(error);
-    throw error;
-  }
-  difference_ = error;
-  flight_log_.fail(op.ticket, error);
-  finish(op);
+  if (!op.may_differ || !can_go_on(sides)) throw error;
+  fail_alone(op, error);
+  complete(op);
 }
 
 void ArenaEngine::write_label(std::uint64_t sequence, std::uint64_t name) const {
@@ -351,8 +279,8 @@ void ArenaEngine::finish_small(Operation& op) {
   }
 }
 
-bool ArenaEngine::in_place_everywhere(const Operation& op) const {
-  if (!op.in_place) return false;
+bool ArenaEngine::in_place_everywhere(const Operation& op) {
+  if (way_of(op) != Way::in_place) return false;
   for (int peer = 0; peer < size(); ++peer) {
     if (arena_->slot(peer, op.signature.sequence).segments == 0) return false;
   }
@@ -408,79 +336,36 @@ Error ArenaEngine::damaged(const Operation& op, int peer, std::string_view poste
                 .sequence = op.signature.sequence});
 }
 
-void ArenaEngine::finish(Operation& op) {
-  op.phase = Phase::finished;
-  op.keeps.reset();
-  const TimePoint now = flight_log_.finish(op.ticket);
+void ArenaEngine::complete(Operation& op) {
+  const TimePoint now = finish(op);
   arena::RankControl& mine = arena_->control(rank());
   mine.finished_ns.store(now.time_since_epoch().count(), std::memory_order_relaxed);
   mine.finished.store(static_cast<std::uint32_t>(op.signature.sequence), std::memory_order_release);
 }
 
-void ArenaEngine::note_failure(const Error& error) {
-  arena_->abort(error);
-  for (std::uint64_t sequence = oldest_; sequence != next_; ++sequence) {
-    flight_log_.fail(operation(sequence).ticket, error);
-  }
-}
-
-void ArenaEngine::retire() {
-  while (oldest_ != next_ && operation(oldest_).phase == Phase::finished) ++oldest_;
-}
-
-bool ArenaEngine::poll() {
-  try {
-    return progress();
-  } catch (const Error& error) {
-    note_failure(error);
-    throw;
-  } catch (const std::exception& error) {  // no memory: the others wait for this rank's share all the same
-    const Error told(ErrorKind::internal, fmt::format("{}: {}", arena_->peer_name(rank()), error.what()),
-                     {.rank = rank(), .peer = rank()});
-    note_failure(told);
-    throw told;
-  }
-}
-
-bool ArenaEngine::progress() {
-  // No look at the abort record here: what all ranks have posted can be finished, whatever became of them since.
-  for (std::uint64_t sequence = oldest_; sequence != next_; ++sequence) {
-    Operation& op = operation(sequence);
-    advance(op);
-    if (op.phase == Phase::posted) break;  // later ones are reduced later, on all ranks
-  }
-  retire();
-  return oldest_ == next_;
-}
-
-void ArenaEngine::wait(std::uint64_t sequence, Deadline deadline) {
-  for (;;) {
-    poll();
-    if (oldest_ > sequence) return;
-    // The oldest must move in the end, but until then there may be a share of a later one to do.
-    const auto any_actionable = [&] {
-      for (std::uint64_t s = oldest_; s != next_; ++s) {
-        const Operation& op = operation(s);
-        if (actionable(op)) return true;
-        if (op.phase == Phase::posted) return false;
-      }
-      return false;
-    };
-    Operation& op = operation(oldest_);
-    // Two words to carry, which a std::function holds without memory of its own.
-    const auto waiting_for = [this, &op](int peer) {
-      const auto wanted = static_cast<std::uint32_t>(op.signature.sequence);
-      return op.phase == Phase::posted ? arena_->slot(peer, wanted).posted.load(std::memory_order_acquire) != wanted
-                                       : !reached(arena_->control(peer).reduced, wanted);
-    };
-    try {
-      arena_->await(
-          any_actionable, waiting_for, [&](const Stall& stall) { return explain(op, stall); }, deadline);
-    } catch (const Error& error) {
-      note_failure(error);
-      throw;
+void ArenaEngine::await(Operation& op, Deadline deadline) {
+  // The oldest must move in the end, but until then there may be a share of a later one to do.
+  const auto any_actionable = [this] {
+    for (std::uint64_t number = oldest(); number != next(); ++number) {
+      const Operation& each = operation(number);
+      if (actionable(each)) return true;
+      if (each.phase == Phase::posted) return false;
     }
-  }
+    return false;
+  };
+  // Two words to carry, which a std::function holds without memory of its own.
+  const auto waiting_for = [this, &op](int peer) {
+    const auto wanted = static_cast<std::uint32_t>(op.signature.sequence);
+    return op.phase == Phase::posted ? arena_->slot(peer, wanted).posted.load(std::memory_order_acquire) != wanted
+                                     : !reached(arena_->control(peer).reduced, wanted);
+  };
+  arena_->await(
+      any_actionable, waiting_for, [&](const Stall& stall) { return explain(op, stall); }, deadline);
+}
+
+Error ArenaEngine::fail(const Operation& /*op*/, const Error& error) {
+  arena_->abort(error);
+  return error;
 }
 
 Error ArenaEngine::explain(const Operation& op, const Stall& stall) const {

@@ -13,7 +13,7 @@
 
 #include "lockstep/base/dtype.h"
 #include "lockstep/base/error.h"
-#include "lockstep/collective/call_account.h"
+#include "lockstep/collective/call_report.h"
 #include "lockstep/observe/flight_recorder.h"
 
 namespace lockstep {
@@ -116,7 +116,7 @@ struct CallSide {
   int rank = -1;
   std::string who;  // "rank 2 (host b, pid 71)"
   Signature signature;
-  CallAccount account = {};
+  CallReport account = {};
 };
 
 // What is made of calls that are equal but for the line of the source that they are in, and have no name. Programs may

@@ -165,7 +165,7 @@ class Exchange {
   Error realign(Deadline deadline);
   bool send_back(int peer, Return& back);
   bool receive_back(int peer, Return& back);
-  CallAccount own_account() const;
+  CallReport own_report() const;
 
   Link& link(int peer) { return links_[static_cast<std::size_t>(peer)]; }
   const Link& link(int peer) const { return links_[static_cast<std::size_t>(peer)]; }

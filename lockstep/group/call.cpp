@@ -3,6 +3,7 @@
 #include <cstring>
 #include <limits>
 #include <string>
+#include <utility>
 
 #include "lockstep/base/checked.h"
 #include "lockstep/base/error.h"
@@ -88,6 +89,14 @@ void Call::set(OpKind kind, at::TensorList outputs, at::TensorList inputs, const
   collective_.count = by_output ? output_.count() : input_.count();
 }
 
+void Call::set(const Collective& collective, std::shared_ptr<const void> keeps) {
+  clear();
+  collective_ = collective;
+  input_.assign(collective.input);
+  output_.assign(collective.output);
+  keeps_ = std::move(keeps);
+}
+
 // all_gather's input may be this rank's part of the output, and reduce_scatter's output its part of the input.
 void Call::keep_apart(int rank) {
   using Part = TensorSegments::Part;
@@ -139,6 +148,7 @@ void Call::clear() {
   collective_ = {};
   input_.clear();
   output_.clear();
+  keeps_.reset();
 }
 
 }  // namespace lockstep

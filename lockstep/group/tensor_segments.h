@@ -65,6 +65,8 @@ class TensorSegments {
   // require_dense(); of another dtype than the first; written, and with elements that share memory; or written only,
   // and over another one.
   void assign(at::TensorList tensors, std::string_view operation, Use use, Flow flow, Memory memory);
+  // Of plain memory, which somebody else looks after.
+  void assign(std::span<const Segment> segments);
   // Copies what lies over the outputs of a collective, unless that is where it belongs: `part` is the side that may be
   // a part of the other, from `offset` bytes on. REQUIRES: outputs were assigned as Flow::write.
   enum class Part { none, inputs, outputs };

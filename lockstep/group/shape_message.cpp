@@ -1,4 +1,4 @@
-#include "lockstep/group/told_shape.h"
+#include "lockstep/group/shape_message.h"
 
 #include <algorithm>
 #include <cstring>
@@ -22,7 +22,7 @@ std::int64_t take(std::string_view& bytes, const Origin& origin) {
 
 }  // namespace
 
-void tell(const ToldShape& shape, std::span<std::int64_t> numbers) {
+void tell(const ShapeMessage& shape, std::span<std::int64_t> numbers) {
   numbers[0] = shape.type;
   numbers[1] = static_cast<std::int64_t>(shape.sizes.size());
   std::ranges::copy(shape.sizes, numbers.begin() + 2);
@@ -32,17 +32,17 @@ void tell(const ToldShape& shape, std::span<std::int64_t> numbers) {
   numbers[4 + kMostDimensions] = shape.wrong->index;
 }
 
-ToldShape hear(std::span<const std::int64_t> numbers, int rank, std::int64_t types, std::string_view what,
-               std::size_t dense) {
+ShapeMessage hear(std::span<const std::int64_t> numbers, int rank, std::int64_t types, std::string_view what,
+                  std::size_t dense) {
   const Origin origin(what, rank);
-  checked_between(numbers.size(), kToldNumbers, kToldNumbers, "number of numbers", origin);
-  ToldShape shape;
+  checked_between(numbers.size(), kShapeNumbers, kShapeNumbers, "number of numbers", origin);
+  ShapeMessage shape;
   shape.type = checked_between<std::int64_t>(numbers[0], 0, types - 1, "type", origin);
   const std::size_t dimensions = checked_size(numbers[1], kMostDimensions, "number of dimensions", origin);
   const auto sizes = numbers.subspan(2, dimensions);
   shape.sizes.assign(sizes.begin(), sizes.end());
   for (const std::int64_t size : sizes) checked_size(size, std::numeric_limits<std::int64_t>::max(), "shape", origin);
-  checked_bytes(sizes.first(std::min(dense, dimensions)), kLargestElement, kMostToldBytes, "shape", origin);
+  checked_bytes(sizes.first(std::min(dense, dimensions)), kLargestElement, kMostShapeBytes, "shape", origin);
   const auto wrong = numbers.subspan(2 + kMostDimensions);
   if (checked_between(wrong[0], 0, 1, "mark of a wrong index", origin) == 0) return shape;
   shape.wrong = {static_cast<std::int64_t>(checked_index(wrong[1], dimensions, "dimension of a wrong index", origin)),

@@ -1,4 +1,4 @@
-// A CallAccount is what ranks tell each other, in words, once they have found that they came with different calls: what
+// A CallReport is what ranks tell each other, in words, once they have found that they came with different calls: what
 // their signatures only have hashes of, and what failed on a rank before, which is often why. Values; pure.
 #pragma once
 
@@ -8,16 +8,16 @@
 
 namespace lockstep {
 
-struct CallAccount {
+struct CallReport {
   std::string name = {};     // of the data; empty: nameless
   std::string failure = {};  // see FailureNote; empty: nothing
 };
 
 // As it travels; longer texts are cut.
-inline constexpr std::size_t kAccountBytes = 1024;
-void encode(const CallAccount& account, std::span<std::byte, kAccountBytes> bytes);
+inline constexpr std::size_t kCallReportBytes = 1024;
+void encode(const CallReport& account, std::span<std::byte, kCallReportBytes> bytes);
 // Of whatever bytes: what is no text becomes one.
-CallAccount decode_account(std::span<const std::byte, kAccountBytes> bytes);
+CallReport decode_call_report(std::span<const std::byte, kCallReportBytes> bytes);
 
 // A text of another rank's, up to its end or zero, with everything that cannot be printed replaced.
 std::string printable(std::span<const char> field);

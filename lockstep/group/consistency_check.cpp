@@ -1,4 +1,4 @@
-#include "lockstep/group/agreement.h"
+#include "lockstep/group/consistency_check.h"
 
 #include <algorithm>
 #include <vector>

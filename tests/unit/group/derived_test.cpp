@@ -1,5 +1,5 @@
 // Operations made of a group's own.
-#include "lockstep/group/composed.h"
+#include "lockstep/group/derived.h"
 
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
@@ -12,7 +12,7 @@
 
 #include "lockstep/base/machine_memory.h"
 #include "lockstep/group/objects.h"
-#include "lockstep/group/told_shape.h"
+#include "lockstep/group/shape_message.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/local_groups.h"
 
@@ -44,6 +44,11 @@ class NotingEngine final : public Engine {
   int rank() const override { return engine_->rank(); }
   int size() const override { return engine_->size(); }
   std::string_view name() const override { return engine_->name(); }
+  std::uint64_t post(const Collective& collective, Deadline deadline, std::shared_ptr<const void> keeps) override {
+    return engine_->post(collective, deadline, std::move(keeps));
+  }
+  bool poll() override { return engine_->poll(); }
+  void wait(std::uint64_t number, Deadline deadline) override { engine_->wait(number, deadline); }
   void run(const Collective& collective, Deadline deadline) override {
     ends_.push_back(deadline.when());
     engine_->run(collective, deadline);
@@ -70,16 +75,16 @@ TEST_CASE("a call that takes several collectives has one deadline for all of the
       CHECK(std::ranges::count(ends, ends.front()) == std::ssize(ends));
       return ends.size();
     };
-    CHECK(steps([&] { all_gather_ragged(group, rows(rank + 1, rank)); }) == 3);
+    CHECK(steps([&] { all_gather_v(group, rows(rank + 1, rank)); }) == 3);
     CHECK(steps([&] { all_reduce_sparse(group, coo({rank}, at::ones({1}), {3})); }) == 5);
     CHECK(steps([&] { all_gather_object(group, std::string("object")); }) == 3);
     CHECK(steps([&] { gather_bytes_to(group, "object", 0, 100); }) == 3);
     CHECK(steps([&] { broadcast_bytes(group, "object", 1); }) == 2);
     CHECK(steps([&] { scatter_bytes_from(group, {"one", "other"}, 0); }) == 3);
     const TimePoint soon = steady_clock().now() + 1min;
-    steps([&] { all_gather_ragged(group, rows(1, rank), {.timeout = 1min}); });
+    steps([&] { all_gather_v(group, rows(1, rank), {.timeout = 1min}); });
     CHECK(ends.front() - soon < 30min);
-    steps([&] { all_gather_ragged(group, rows(1, rank), {.deadline = Deadline::at(soon)}); });
+    steps([&] { all_gather_v(group, rows(1, rank), {.deadline = Deadline::at(soon)}); });
     CHECK(ends.front() == soon);
   });
   for (const auto& error : errors) {
@@ -87,25 +92,25 @@ TEST_CASE("a call that takes several collectives has one deadline for all of the
   }
 }
 
-TEST_CASE("all_gather_ragged: ranks give different numbers of rows") {
+TEST_CASE("all_gather_v: ranks give different numbers of rows") {
   as_group(3, [](const ProcessGroup& group) {
-    const auto all = all_gather_ragged(group, rows(group.rank() * 4, group.rank()));
+    const auto all = all_gather_v(group, rows(group.rank() * 4, group.rank()));
     REQUIRE(all.size() == 3);
     for (int rank = 0; rank < 3; ++rank) CHECK(at::equal(all[static_cast<std::size_t>(rank)], rows(rank * 4, rank)));
-    const auto numbers = all_gather_ragged(group, at::full({}, group.rank(), at::kLong));
+    const auto numbers = all_gather_v(group, at::full({}, group.rank(), at::kLong));
     CHECK(at::equal(at::cat(numbers), at::arange(3)));
   });
 }
 
-TEST_CASE("all_gather_ragged: other differences are refused with what every rank gave, and the group goes on") {
+TEST_CASE("all_gather_v: other differences are refused with what every rank gave, and the group goes on") {
   as_group(3, [](const ProcessGroup& group) {
     const at::Tensor mine = group.rank() == 1 ? at::ones({5, 3}) : at::ones({4 + group.rank(), 2});
-    CHECK_ERROR(error_of([&] { all_gather_ragged(group, mine); }), ErrorKind::invalid_argument,
+    CHECK_ERROR(error_of([&] { all_gather_v(group, mine); }), ErrorKind::invalid_argument,
                 "must be the same on all ranks, except the first",
                 "rank 0 gave Float (4, 2), rank 1 gave Float (5, 3), rank 2 gave Float (6, 2)");
-    CHECK_ERROR(error_of([&] { all_gather_ragged(group, rows(2, 0).to(group.rank() == 2 ? at::kHalf : at::kInt)); }),
+    CHECK_ERROR(error_of([&] { all_gather_v(group, rows(2, 0).to(group.rank() == 2 ? at::kHalf : at::kInt)); }),
                 ErrorKind::invalid_argument, "rank 1 gave Int (2, 2), rank 2 gave Half (2, 2)");
-    CHECK(all_gather_ragged(group, rows(1, 0)).size() == 3);
+    CHECK(all_gather_v(group, rows(1, 0)).size() == 3);
   });
 }
 
@@ -278,7 +283,7 @@ namespace {
 
 // Rank 1 tells these numbers of its tensor, whatever it may be.
 void tell_numbers(const ProcessGroup& group, std::vector<std::int64_t> numbers) {
-  numbers.resize(kToldNumbers);
+  numbers.resize(kShapeNumbers);
   group.all_gather(at::tensor(numbers, at::kLong));
 }
 
@@ -296,8 +301,8 @@ TEST_CASE("what a rank tells that no tensor has is named on all ranks") {
                     ErrorKind::aborted, "rank 1's shape", why);
         return;
       }
-      const Error error = error_of([&] { all_gather_ragged(group, at::ones({2})); });
-      CHECK_ERROR(error, ErrorKind::corrupt_data, "rank 1's shape in all_gather_ragged", why);
+      const Error error = error_of([&] { all_gather_v(group, at::ones({2})); });
+      CHECK_ERROR(error, ErrorKind::corrupt_data, "rank 1's shape in all_gather_v", why);
       CHECK(error.detail().peer == 1);
     });
   };

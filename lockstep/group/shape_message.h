@@ -15,9 +15,9 @@ namespace lockstep {
 
 inline constexpr std::size_t kMostDimensions = 64;  // of a tensor in torch
 // Type, how many sizes, the sizes, whether an index is wrong, its dimension, the index.
-inline constexpr std::size_t kToldNumbers = kMostDimensions + 5;
+inline constexpr std::size_t kShapeNumbers = kMostDimensions + 5;
 // No tensor that a rank tells of takes more memory.
-inline constexpr std::size_t kMostToldBytes = std::size_t{1} << 40;
+inline constexpr std::size_t kMostShapeBytes = std::size_t{1} << 40;
 
 // An index outside of its dimension.
 struct WrongIndex {
@@ -25,20 +25,20 @@ struct WrongIndex {
   std::int64_t index = 0;
 };
 
-struct ToldShape {
+struct ShapeMessage {
   std::int64_t type = 0;  // torch's number
   std::vector<std::int64_t> sizes;
   // What is wrong with the tensor, so that all ranks refuse it alike.
   std::optional<WrongIndex> wrong = {};
 };
 
-// REQUIRES: at most kMostDimensions sizes, and kToldNumbers zeros.
-void tell(const ToldShape& shape, std::span<std::int64_t> numbers);
+// REQUIRES: at most kMostDimensions sizes, and kShapeNumbers zeros.
+void tell(const ShapeMessage& shape, std::span<std::int64_t> numbers);
 // What `rank` told about `what`. Error{corrupt_data} that names the rank, unless a tensor of one of `types` types, of
 // elements of at most 16 bytes, can have such a shape. Of a sparse tensor only the first `dense` sizes stand for
 // memory: the rest may be larger than any.
-ToldShape hear(std::span<const std::int64_t> numbers, int rank, std::int64_t types, std::string_view what,
-               std::size_t dense = kMostDimensions);
+ShapeMessage hear(std::span<const std::int64_t> numbers, int rank, std::int64_t types, std::string_view what,
+                  std::size_t dense = kMostDimensions);
 
 // A tensor as bytes begins with its type, the number of its dimensions and the dimensions, and goes on with its
 // elements and nothing else. `element_of` tells how many bytes an element of a type takes, 0 for no type. Takes the

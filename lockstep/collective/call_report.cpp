@@ -1,4 +1,4 @@
-#include "lockstep/collective/call_account.h"
+#include "lockstep/collective/call_report.h"
 
 #include <algorithm>
 #include <cstring>
@@ -21,12 +21,12 @@ std::string take(std::span<const std::byte> field) {
 
 }  // namespace
 
-void encode(const CallAccount& account, std::span<std::byte, kAccountBytes> bytes) {
+void encode(const CallReport& account, std::span<std::byte, kCallReportBytes> bytes) {
   put(account.name, bytes.first(kNameBytes));
   put(account.failure, bytes.subspan(kNameBytes));
 }
 
-CallAccount decode_account(std::span<const std::byte, kAccountBytes> bytes) {
+CallReport decode_call_report(std::span<const std::byte, kCallReportBytes> bytes) {
   return {.name = take(bytes.first(kNameBytes)), .failure = take(bytes.subspan(kNameBytes))};
 }
 

@@ -15,8 +15,8 @@ namespace lockstep {
 // One tensor of every rank, in rank order. Ranks may give different first dimensions (one of them all of it), which
 // they tell each other first; if types or other dimensions differ, all ranks get Error{invalid_argument} that lists
 // what each of them gave, and the group goes on. A tensor without dimensions counts as one row.
-std::vector<at::Tensor> all_gather_ragged(const ProcessGroup& group, const at::Tensor& input,
-                                          const CallOptions& options = {});
+std::vector<at::Tensor> all_gather_v(const ProcessGroup& group, const at::Tensor& input,
+                                     const CallOptions& options = {});
 
 // Several tensors of one type in one collective. Of each rank, in rank order, the tensors that it gave.
 std::vector<std::vector<at::Tensor>> all_gather_coalesced(const ProcessGroup& group, at::TensorList inputs,

@@ -1,4 +1,4 @@
-#include "lockstep/group/composed.h"
+#include "lockstep/group/derived.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/_sparse_coo_tensor_unsafe.h>
@@ -14,8 +14,8 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/machine_memory.h"
 #include "lockstep/group/believed.h"
+#include "lockstep/group/shape_message.h"
 #include "lockstep/group/tensor_segments.h"
-#include "lockstep/group/told_shape.h"
 #include "lockstep/group/torch_errors.h"
 
 namespace lockstep {
@@ -44,7 +44,7 @@ std::string text_of(const WrongIndex& wrong, at::IntArrayRef sizes) {
          ", which has the size " + std::to_string(sizes[static_cast<std::size_t>(wrong.dimension)]);
 }
 
-using Shape = ToldShape;
+using Shape = ShapeMessage;
 
 std::string text_of(const Shape& shape) {
   std::string text;
@@ -59,14 +59,14 @@ std::vector<Shape> tell_shapes(const ProcessGroup& group, const std::string& ope
     refuse(operation, std::to_string(mine.sizes.size()) + " dimensions, at most " + std::to_string(kMostDimensions) +
                           " can be told");
   }
-  const at::Tensor told = at::empty({static_cast<std::int64_t>(kToldNumbers)}, at::kLong).zero_();
-  tell(mine, {told.mutable_data_ptr<std::int64_t>(), kToldNumbers});
+  const at::Tensor told = at::empty({static_cast<std::int64_t>(kShapeNumbers)}, at::kLong).zero_();
+  tell(mine, {told.mutable_data_ptr<std::int64_t>(), kShapeNumbers});
   std::vector<Shape> shapes;
   const auto all = group.all_gather(told, options);
   const std::string what = "shape in " + operation;
   believed(group, [&] {
     for (const at::Tensor& each : all) {
-      const std::span numbers(each.const_data_ptr<std::int64_t>(), kToldNumbers);
+      const std::span numbers(each.const_data_ptr<std::int64_t>(), kShapeNumbers);
       shapes.push_back(hear(numbers, static_cast<int>(shapes.size()), kTypes, what, dense));
     }
   });
@@ -158,16 +158,15 @@ std::vector<std::int64_t> sizes_with(std::int64_t first, at::IntArrayRef rest) {
 
 }  // namespace
 
-std::vector<at::Tensor> all_gather_ragged(const ProcessGroup& group, const at::Tensor& input,
-                                          const CallOptions& options) {
-  require_dense(input, "all_gather_ragged", "the input tensor");
+std::vector<at::Tensor> all_gather_v(const ProcessGroup& group, const at::Tensor& input, const CallOptions& options) {
+  require_dense(input, "all_gather_v", "the input tensor");
   const CallOptions together = group.with_deadline(options);
-  const at::Tensor rows = as_errors("all_gather_ragged", ErrorKind::invalid_argument,
+  const at::Tensor rows = as_errors("all_gather_v", ErrorKind::invalid_argument,
                                     [&] { return input.dim() == 0 ? input.detach().reshape({1}) : input.detach(); });
-  const auto shapes = tell_shapes(group, "all_gather_ragged",
-                                  {static_cast<std::int64_t>(rows.scalar_type()), rows.sizes().vec()}, together);
-  require_alike("all_gather_ragged", shapes, "the dimensions");
-  return gather_rows(group, "all_gather_ragged", rows, shapes, together);
+  const auto shapes =
+      tell_shapes(group, "all_gather_v", {static_cast<std::int64_t>(rows.scalar_type()), rows.sizes().vec()}, together);
+  require_alike("all_gather_v", shapes, "the dimensions");
+  return gather_rows(group, "all_gather_v", rows, shapes, together);
 }
 
 std::vector<std::vector<at::Tensor>> all_gather_coalesced(const ProcessGroup& group, at::TensorList inputs,

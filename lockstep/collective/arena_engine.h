@@ -17,12 +17,11 @@
 
 #include <array>
 #include <memory>
-#include <string>
 #include <string_view>
 #include <vector>
 
+#include "lockstep/collective/arena_in_place.h"
 #include "lockstep/collective/engine_base.h"
-#include "lockstep/collective/segment_cursor.h"
 #include "lockstep/collective/staged.h"
 #include "lockstep/transport/arena.h"
 
@@ -55,28 +54,15 @@ class ArenaEngine final : public EngineBase {
   bool actionable(const Operation& operation) const;
   bool all_agree(const Operation& operation);
   void find_difference(Operation& operation);
-  void write_label(std::uint64_t sequence, std::uint64_t name) const;
-  CallSide side_of(int peer, std::uint64_t sequence) const;
-  void finish_small(Operation& operation);
-  bool in_place_everywhere(const Operation& operation);
-  void reduce_in_place(Operation& operation);
-  Error damaged(const Operation& operation, int peer, std::string_view posted) const;
   void complete(Operation& operation);
-
-  Error explain(const Operation& operation, const Stall& stall) const;
-  // "rank 2 (host b, pid 71), alive, last in barrier #41, left it 3.2 s ago"
-  std::string last_seen(int peer) const;
 
   std::unique_ptr<Arena> arena_;
   std::array<Way, kInFlight> ways_{};  // of the unfinished collectives
   std::uint32_t chunk_ = 0;            // staged chunks so far, the same on all ranks
   StagingWriter writer_;
   bool has_warned_of_line_ = false;
-  // Scratch of the reductions, one entry a rank.
-  std::vector<std::byte*> outputs_;
-  std::vector<const std::byte*> inputs_;
-  std::vector<std::vector<Segment>> peers_segments_;
-  std::vector<SegmentCursor> cursors_;
+  std::vector<const std::byte*> inputs_;  // scratch, one entry a rank
+  InPlaceReduction in_place_;
 };
 
 }  // namespace lockstep

@@ -14,13 +14,13 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <span>
 #include <stop_token>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "lockstep/adapters/carrier.h"
+#include "lockstep/adapters/carrier_rounds.h"
 #include "lockstep/adapters/last_words.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/wait_reports.h"
@@ -82,14 +82,6 @@ class CarrierEngine final : public EngineBase {
   // Throws Error{desync} unless all ranks came with this signature; is_aligned_ then says whether they can go on.
   void compare_signatures(const Signature& mine, Deadline deadline);
   void warn_of_other_line(const std::vector<Signature>& all, const Signature& mine);
-  // The same bytes of all ranks, in rank order.
-  void tell_all(std::span<const std::byte> mine, std::span<std::byte> all, Deadline deadline);
-  void carry_out(const Collective& collective, Deadline deadline);
-  // The parts [begin, begin + count) of every rank's elements.
-  void run_round(const Collective& collective, std::size_t begin, std::size_t count, Deadline deadline);
-  void run_all_to_all_round(const Collective& collective, std::size_t begin, std::size_t count, Deadline deadline);
-  void pack(std::span<const Segment> from, std::size_t offset, std::byte* to, std::size_t bytes);
-  void unpack(const std::byte* from, std::span<const Segment> to, std::size_t offset, std::size_t bytes);
   // In the background, since the store may not answer.
   void say_later(const Word& word) noexcept;
 
@@ -99,6 +91,7 @@ class CarrierEngine final : public EngineBase {
   std::mutex mutex_;
   std::optional<Error> aborted_;  // protected by mutex_
   std::unique_ptr<Carrier> carrier_;
+  std::unique_ptr<CarrierRounds> rounds_;
   TimePoint started_;  // of the collective that is under way
   bool is_aligned_ = true;
   bool has_warned_of_line_ = false;

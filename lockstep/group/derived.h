@@ -1,6 +1,6 @@
-// Operations that are made of a group's own: lists in one collective, uneven sizes, factors, sparse tensors, batches of
-// messages. Caller -> composed -> ProcessGroup. Collective and blocking, in the caller's thread, except
-// batch_isend_irecv(); errors as of ProcessGroup's calls.
+// Derived collectives, which are made of a group's own: lists in one collective, variable sizes, factors, sparse
+// tensors, batches of messages. Caller -> derived -> ProcessGroup. Collective and blocking, in the caller's thread,
+// except batch_isend_irecv(); errors as of ProcessGroup's calls.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,4 +1,4 @@
-// What can be chosen of a group, and of one of its calls. Values.
+// The options of a group, and those of one of its calls. Values.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ enum class Transport { automatic, shared_memory, tcp };
 struct GroupOptions {
   // Of each call. As long as PyTorch's, since one rank may have much to do alone; a death does not take that long.
   Duration timeout = std::chrono::minutes(30);
-  // After which a collective or message that waits says in the log for whom, and how that rank fares; then more rarely.
+  // After which a collective or message that waits logs for whom, and how that rank is doing; then more rarely.
   Duration first_report = kFirstReport;
   // automatic: memory between ranks of one node, TCP between nodes. The same on all ranks.
   Transport transport = Transport::automatic;
@@ -33,17 +33,17 @@ struct GroupOptions {
   // What runs collectives: "native", or another one of backends() in adapters/backends.h, which then decides on the
   // transport. Empty: LOCKSTEP_BACKEND, else "native". The same on all ranks. Messages are Lockstep's with all of them.
   std::string backend = {};
-  // What becomes of the group if ranks make different calls. It goes on where all ranks are known to be told: not if
-  // they differ in buckets of DistributedDataParallel, nor if one of them does not come for 5 s. The same on all ranks.
+  // What becomes of the group if ranks make different calls. It goes on if all ranks are known to have the error: not
+  // if they differ in buckets of DistributedDataParallel, nor if a rank is missing for 5 s. The same on all ranks.
   AfterMismatch after_mismatch = AfterMismatch::go_on;
-  // What is made of equal calls without a name that ranks make in different lines of their program.
+  // What happens to equal calls without a name that ranks make in different lines of their program.
   CallSites call_sites = CallSites::warn;
 };
 
 struct CallOptions {
   std::optional<Duration> timeout = {};   // instead of the group's
   std::optional<Deadline> deadline = {};  // instead of a timeout: of several calls together
-  std::string_view name = {};             // of the data; ranks that give different names are told so
+  std::string_view name = {};             // of the data; ranks that give different names get Error{desync}
   std::uint64_t number = 0;               // goes with the name, as the number of a step; ranks must give the same
   // Of reductions; see Order. With other backends than the native one, only two ranks make a tree.
   Order order = Order::ranks;

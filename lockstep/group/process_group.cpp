@@ -8,8 +8,8 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/group/arena_allocator.h"
-#include "lockstep/group/connect.h"
 #include "lockstep/group/group_state.h"
+#include "lockstep/group/parts.h"
 #include "lockstep/group/tensor_segments.h"
 #include "lockstep/group/torch_errors.h"
 #include "lockstep/observe/process_recorder.h"

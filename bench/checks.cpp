@@ -39,10 +39,10 @@ class Rank {
       : recorder_(FlightMemory::make_shared({})),
         log_(recorder_, "bench", arena->rank(), kRanks),
         engine_(std::move(arena)),
-        operand_(static_cast<std::byte*>(engine_.arena().heap()->allocate(std::ranges::max(kSizes)))) {
+        operand_(static_cast<std::byte*>(engine_.heap()->allocate(std::ranges::max(kSizes)))) {
     std::memset(operand_, 0, std::ranges::max(kSizes));
   }
-  ~Rank() { engine_.arena().heap()->deallocate(operand_); }
+  ~Rank() { engine_.heap()->deallocate(operand_); }
   Rank(const Rank&) = delete;
   Rank& operator=(const Rank&) = delete;
 

@@ -21,56 +21,43 @@ const LinkTuning& check_tuning(const LinkTuning& tuning) {
 }  // namespace
 
 LinkEngine::LinkEngine(std::unique_ptr<Mesh> mesh, std::uint64_t generation, const LinkTuning& tuning)
-    : mesh_(std::move(mesh)),
-      generation_(generation),
+    : EngineBase(mesh->rank(), mesh->size(), generation),
+      mesh_(std::move(mesh)),
       exchange_(*mesh_, Topology(mesh_->size()), check_tuning(tuning)) {
   exchange_.set_failure_note(&failure_note_);
 }
 
 LinkEngine::LinkEngine(std::unique_ptr<Mesh> mesh, std::uint64_t generation, Topology topology,
                        const LinkTuning& tuning)
-    : mesh_(std::move(mesh)), generation_(generation), exchange_(*mesh_, std::move(topology), check_tuning(tuning)) {
+    : EngineBase(mesh->rank(), mesh->size(), generation),
+      mesh_(std::move(mesh)),
+      exchange_(*mesh_, std::move(topology), check_tuning(tuning)) {
   exchange_.set_failure_note(&failure_note_);
 }
 
-void LinkEngine::run(const Collective& collective, Deadline deadline) {
-  fork_guard_.check("a group");
-  if (failure_) throw Error(*failure_);
-  check_arguments(collective, rank(), size());
-  Signature signature = signature_of(collective, ++sequence_, generation_);
-  signature.check = check_of(signature);
-  const TimePoint start = steady_clock().now();
-  FlightTicket ticket = flight_log_.start(record_of(signature), collective.ticket);
+void LinkEngine::set_after_mismatch(AfterMismatch after) {
+  Engine::set_after_mismatch(after);
+  exchange_.set_after_mismatch(after);
+}
+
+void LinkEngine::begin(Operation& op, const Collective& /*collective*/) { op.signature.check = check_of(op.signature); }
+
+void LinkEngine::await(Operation& op, Deadline deadline) {
+  started_ = steady_clock().now();
   try {
-    exchange_.run(collective, signature, deadline);
+    exchange_.run(op.collective, op.signature, deadline);
   } catch (const Error& error) {
-    if (exchange_.is_aligned()) {
-      const Error told = explain(error, signature, steady_clock().now() - start);
-      flight_log_.fail(ticket, told);
-      throw told;
-    }
-    failure_ = fail(error, signature, steady_clock().now() - start);
-  } catch (const std::exception& error) {  // no memory: the streams are out of step all the same
-    failure_ = fail(Error(ErrorKind::internal, error.what()), signature, steady_clock().now() - start);
+    if (!op.may_differ || !exchange_.is_aligned()) throw;
+    fail_alone(op, explain(error, op.signature));
   }
-  finish(ticket, failure_);
+  finish(op);
 }
 
-void LinkEngine::abort(std::string_view reason) noexcept {
-  if (failed_) return;  // the others know, and why
-  try {
-    mesh_->abort(Error(ErrorKind::aborted, fmt::format("rank {} ended the group: {}", rank(), reason),
-                       {.rank = rank(), .peer = rank()}));
-  } catch (const std::exception&) {  // no memory for the text: the group still ends, by this process's death
-  }
-}
-
-Error LinkEngine::fail(const Error& error, const Signature& signature, Duration elapsed) {
+Error LinkEngine::fail(const Operation& op, const Error& error) {
   const Error told = blame(error);
-  failed_ = true;
   // The others would see no more than that this rank has left. Ranks out of step all find their own two sides.
   if (told.kind() != ErrorKind::desync) mesh_->abort(told);
-  return explain(told, signature, elapsed);
+  return explain(told, op.signature);
 }
 
 Error LinkEngine::blame(const Error& error) const {
@@ -79,7 +66,8 @@ Error LinkEngine::blame(const Error& error) const {
   return Error(ErrorKind::timeout, "missing: " + missing.text, {.rank = rank(), .peer = missing.first});
 }
 
-Error LinkEngine::explain(const Error& error, const Signature& signature, Duration elapsed) const {
+Error LinkEngine::explain(const Error& error, const Signature& signature) const {
+  const Duration elapsed = steady_clock().now() - started_;
   ErrorDetail detail = error.detail();
   detail.rank = rank();
   detail.operation = std::string(to_string(signature.kind));

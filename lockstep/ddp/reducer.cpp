@@ -13,7 +13,6 @@
 #include "lockstep/base/failure_note.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
-#include "lockstep/collective/arena_engine.h"
 #include "lockstep/ddp/checks/ddp_errors.h"
 #include "lockstep/group/believed.h"
 #include "lockstep/group/tensor_segments.h"
@@ -370,9 +369,7 @@ void Reducer::gradient_arrived(std::size_t parameter, const at::Tensor& added) {
   if (!complete && launched_ == 0) return;
   const Timed timed(stats_.communication_seconds);
   if (complete) launch_ready_buckets(&added);
-  if (launched_ != 0 && group_.shares_memory()) {
-    group_.drive([](ArenaEngine& engine) { engine.poll(); });
-  }
+  if (launched_ != 0) group_.poll();
 }
 
 // autograd may give the same memory to several parameters, or to a parameter and to what is computed next. Whoever
@@ -591,10 +588,6 @@ std::vector<std::size_t> Reducer::bucket_bytes() const {
   return bytes;
 }
 
-std::shared_ptr<ArenaHeap> Reducer::heap() const {
-  std::shared_ptr<ArenaHeap> heap;
-  if (group_.shares_memory()) group_.drive([&](ArenaEngine& engine) { heap = engine.arena().heap(); });
-  return heap;
-}
+std::shared_ptr<ArenaHeap> Reducer::heap() const { return group_.heap(); }
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// Lets tensors be born in shared memory: while an ArenaScope lives, large CPU tensors that its thread allocates come
+// Allocates tensors in shared memory: while an ArenaScope lives, large CPU tensors that its thread allocates come
 // from an arena's heap instead of malloc. Each keeps its memory mapped for as long as it lives, wherever it is freed.
 // The first scope of a process installs an allocator in front of torch's CPU allocator. If a program installs yet
 // another one later, scopes have no effect, and callers, who look where a tensor lies, fall back to copying.

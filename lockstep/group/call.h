@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "lockstep/base/deadline.h"
@@ -25,6 +26,8 @@ class Call {
   // list that only the root needs is empty elsewhere. Error{invalid_argument} before anything is sent: see
   // TensorSegments. Inputs that lie over outputs are copied, but for those that Collective allows.
   void set(OpKind kind, at::TensorList outputs, at::TensorList inputs, const Caller& caller);
+  // On plain memory that `keeps` owns.
+  void set(const Collective& collective, std::shared_ptr<const void> keeps);
   // What set() cannot know: reduction, order, name, flight record.
   Collective& collective() { return collective_; }
   void set_deadline(Deadline deadline) { deadline_ = deadline; }
@@ -42,6 +45,7 @@ class Call {
   Collective collective_;
   TensorSegments input_;
   TensorSegments output_;
+  std::shared_ptr<const void> keeps_;
   Deadline deadline_ = Deadline::never();
   // Of all_to_all. What this rank sends to every rank, then what it expects from each; the same of all ranks; what each
   // sends to each.

@@ -8,7 +8,6 @@
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
-#include "lockstep/base/hash.h"
 #include "lockstep/health/peer_failure.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/suspended_time.h"
@@ -17,23 +16,20 @@
 #include "lockstep/observe/process_recorder.h"
 #include "lockstep/health/peer_watch.h"
 #include "lockstep/health/watched_store.h"
-#include "lockstep/store/prefix_store.h"
-#include "lockstep/store/store_server.h"
 #include "lockstep/transport/arena_mesh.h"
 #include "lockstep/transport/shared_arena.h"
 #include "lockstep/transport/tcp_mesh.h"
 
 namespace lockstep {
-namespace {
-
-constexpr const char* kChoiceKey = "choice";  // of backend and transport, in the store while ranks connect
-constexpr Duration kFarewell = std::chrono::seconds(1);
-constexpr const char* kPart = "part ";  // begins the names of groups that are parts of others
 
 bool on_one_node(const Membership& membership) {
   return std::all_of(membership.members.begin(), membership.members.end(),
                      [&](const Member& member) { return member.node_id == membership.members.front().node_id; });
 }
+
+namespace {
+
+constexpr const char* kChoiceKey = "choice";  // of backend and transport, in the store while ranks connect
 
 ProcessGroup over_arena(std::unique_ptr<Arena> arena, const GroupOptions& options,
                         std::shared_ptr<const GroupOrigin> origin) {
@@ -70,7 +66,7 @@ std::unique_ptr<Arena> arena_if_any(const Membership& membership, const std::str
     return node_arena(membership, name, deadline);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::internal || options.transport == Transport::shared_memory) throw;
-    if (membership.local_rank == 0 && !name.starts_with(kPart)) {
+    if (membership.local_rank == 0 && !name.starts_with(kPartPrefix)) {
       log_warning(fmt::format("the ranks talk over TCP, since shared memory cannot be used: {}", error.what()));
     }
     return nullptr;
@@ -244,6 +240,8 @@ void forget_choice(const Membership& membership, Deadline deadline) {
   }
 }
 
+}  // namespace
+
 ProcessGroup connect_ranks(const Membership& membership, const std::string& name, GroupOptions options,
                            Deadline deadline) {
   auto origin = std::make_shared<GroupOrigin>(GroupOrigin{membership, name, membership.hosted});
@@ -277,8 +275,6 @@ ProcessGroup connect_ranks(const Membership& membership, const std::string& name
   return told(over_arena(std::move(arena), options, std::move(origin)), membership, name, options, why);
 }
 
-}  // namespace
-
 ProcessGroup connect_group(const Membership& membership, const std::string& name, const GroupOptions& wanted,
                            Deadline deadline) {
   process_recorder({.rank = membership.rank, .world_size = membership.size, .job_id = membership.job_id});
@@ -296,87 +292,6 @@ ProcessGroup connect_group(const Membership& membership, const std::string& name
     return group;
   } catch (const Error& error) {
     throw abandon_joining(membership, error);
-  }
-}
-
-std::shared_ptr<PeerWatch> watch_parts(const GroupOrigin& origin, const ProcessGroup& group,
-                                       const GroupOptions& options, int number, Deadline deadline) {
-  const bool by_memory = choose_backend(options.backend) == kNativeBackend && options.transport != Transport::tcp;
-  if (origin.membership.size == 1 || (by_memory && on_one_node(origin.membership))) return nullptr;
-  const std::string prefix = fmt::format("parts/{:016x}/{}", hash_of(origin.name), number);
-  const Member& me = origin.membership.members[static_cast<std::size_t>(group.rank())];
-  auto watch = std::make_shared<PeerWatch>(std::make_shared<PrefixStore>(origin.membership.store, prefix), me,
-                                           origin.membership.size, "the group was being split");
-  try {
-    watch->begin(deadline);
-  } catch (const Error& error) {
-    group.abort(error.what());
-    throw;
-  }
-  return watch;
-}
-
-std::string name_of_part(const std::vector<int>& ranks, int size) {
-  std::string text = "new_group of";
-  std::vector<bool> seen(static_cast<std::size_t>(size));
-  for (const int each : ranks) {
-    if (each < 0 || each >= size) {
-      throw Error(ErrorKind::invalid_argument,
-                  fmt::format("new_group: {} is not a rank of this group of {}", each, size));
-    }
-    if (seen[static_cast<std::size_t>(each)]) {
-      throw Error(ErrorKind::invalid_argument, fmt::format("new_group: {} is named twice", each));
-    }
-    seen[static_cast<std::size_t>(each)] = true;
-    text += fmt::format(" {}", each);
-  }
-  return text;
-}
-
-std::vector<int> ranks_of_part(std::span<const std::int64_t> colors_and_keys, std::int64_t color) {
-  std::vector<std::pair<std::int64_t, int>> members;  // key and rank
-  for (std::size_t at = 0; at < colors_and_keys.size(); at += 2) {
-    if (colors_and_keys[at] == color) members.emplace_back(colors_and_keys[at + 1], static_cast<int>(at / 2));
-  }
-  std::ranges::sort(members);
-  std::vector<int> ranks;
-  for (const auto& [unused, rank] : members) ranks.push_back(rank);
-  return ranks;
-}
-
-Error abandon_parts(const GroupOrigin& origin, PeerWatch* watch, const Error& error) {
-  if (watch == nullptr) return error;
-  // All ranks of the group hear of a desync, and may go on.
-  Error cause = error.kind() == ErrorKind::desync ? error : watch->cause_of(error);
-  watch->end(Deadline::after(kFarewell));
-  // The others still have to read it, in a store that may end with this rank.
-  if (const auto host = origin.hosted.lock()) host->wait_for_wills(Deadline::after(kFarewell));
-  return cause;
-}
-
-ProcessGroup connect_part(const GroupOrigin& origin, int rank, const std::vector<int>& ranks, const std::string& name,
-                          const GroupOptions& options, const std::shared_ptr<PeerWatch>& watch, Deadline deadline) {
-  Membership part = origin.membership;
-  part.watch = watch;
-  part.hosted = origin.hosted.lock();
-  part.size = static_cast<int>(ranks.size());
-  part.members.clear();
-  if (watch != nullptr) watch->set_ranks(ranks);
-  for (const int each : ranks) {
-    const Member& member = origin.membership.members[static_cast<std::size_t>(each)];
-    if (watch != nullptr) watch->add(member);
-    if (each == rank) part.rank = static_cast<int>(part.members.size());
-    part.members.push_back(member);
-    part.members.back().rank = static_cast<int>(part.members.size()) - 1;
-  }
-  // Hashed, since parts of parts would have names without end.
-  const std::string full_name = fmt::format("{}{:016x}", kPart, hash_of(origin.name + "/" + name));
-  try {
-    ProcessGroup group = connect_ranks(part, full_name, options, deadline);
-    if (watch != nullptr) watch->end(deadline);
-    return group;
-  } catch (const Error& error) {
-    throw abandon_parts(origin, watch.get(), error);
   }
 }
 

@@ -14,8 +14,8 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/machine.h"
 #include "lockstep/group/believed.h"
-#include "lockstep/group/tensor_segments.h"
 #include "lockstep/group/shape_message.h"
+#include "lockstep/group/tensor_segments.h"
 #include "lockstep/group/torch_errors.h"
 
 namespace lockstep {
@@ -52,22 +52,22 @@ std::string text_of(const Shape& shape) {
   return std::string(at::toString(static_cast<at::ScalarType>(shape.type))) + " (" + text + ")";
 }
 
-// dense: how many of the sizes stand for memory; see hear().
-std::vector<Shape> tell_shapes(const ProcessGroup& group, const std::string& operation, const Shape& mine,
-                               const CallOptions& options, std::size_t dense = kMostDimensions) {
+// dense: how many of the sizes stand for memory; see decode_shape().
+std::vector<Shape> exchange_shapes(const ProcessGroup& group, const std::string& operation, const Shape& mine,
+                                   const CallOptions& options, std::size_t dense = kMostDimensions) {
   if (mine.sizes.size() > kMostDimensions) {
     refuse(operation, std::to_string(mine.sizes.size()) + " dimensions, at most " + std::to_string(kMostDimensions) +
                           " can be told");
   }
   const at::Tensor told = at::empty({static_cast<std::int64_t>(kShapeNumbers)}, at::kLong).zero_();
-  tell(mine, {told.mutable_data_ptr<std::int64_t>(), kShapeNumbers});
+  encode(mine, {told.mutable_data_ptr<std::int64_t>(), kShapeNumbers});
   std::vector<Shape> shapes;
   const auto all = group.all_gather(told, options);
   const std::string what = "shape in " + operation;
   believed(group, [&] {
     for (const at::Tensor& each : all) {
       const std::span numbers(each.const_data_ptr<std::int64_t>(), kShapeNumbers);
-      shapes.push_back(hear(numbers, static_cast<int>(shapes.size()), kTypes, what, dense));
+      shapes.push_back(decode_shape(numbers, static_cast<int>(shapes.size()), kTypes, what, dense));
     }
   });
   return shapes;
@@ -158,14 +158,13 @@ std::vector<std::int64_t> sizes_with(std::int64_t first, at::IntArrayRef rest) {
 
 }  // namespace
 
-std::vector<at::Tensor> all_gather_v(const ProcessGroup& group, const at::Tensor& input,
-                                          const CallOptions& options) {
+std::vector<at::Tensor> all_gather_v(const ProcessGroup& group, const at::Tensor& input, const CallOptions& options) {
   require_dense(input, "all_gather_v", "the input tensor");
   const CallOptions together = group.with_deadline(options);
   const at::Tensor rows = as_errors("all_gather_v", ErrorKind::invalid_argument,
                                     [&] { return input.dim() == 0 ? input.detach().reshape({1}) : input.detach(); });
-  const auto shapes = tell_shapes(group, "all_gather_v",
-                                  {static_cast<std::int64_t>(rows.scalar_type()), rows.sizes().vec()}, together);
+  const auto shapes = exchange_shapes(group, "all_gather_v",
+                                      {static_cast<std::int64_t>(rows.scalar_type()), rows.sizes().vec()}, together);
   require_alike("all_gather_v", shapes, "the dimensions");
   return gather_rows(group, "all_gather_v", rows, shapes, together);
 }
@@ -278,7 +277,7 @@ at::Tensor all_reduce_sparse(const ProcessGroup& group, const at::Tensor& sparse
   Shape shape{static_cast<std::int64_t>(values.scalar_type()), sizes_with(mine.sparse_dim(), mine.sizes()), wrong};
   shape.sizes.insert(shape.sizes.begin(), values.size(0));
   const CallOptions together = group.with_deadline(options);
-  const std::vector<Shape> told = tell_shapes(group, operation, shape, together, 2);
+  const std::vector<Shape> told = exchange_shapes(group, operation, shape, together, 2);
   require_alike(operation, told, "(elements, sparse dimensions, all dimensions)");
   require_no_wrong_index(operation, told, mine.sizes());
   std::vector<Shape> of_indices, of_values;

@@ -1,6 +1,6 @@
-// Operations that are made of a group's own: lists in one collective, uneven sizes, factors, sparse tensors, batches of
-// messages. Caller -> composed -> ProcessGroup. Collective and blocking, in the caller's thread, except
-// batch_isend_irecv(); errors as of ProcessGroup's calls.
+// Derived collectives, which are made of a group's own: lists in one collective, variable sizes, factors, sparse
+// tensors, batches of messages. Caller -> derived -> ProcessGroup. Collective and blocking, in the caller's thread,
+// except batch_isend_irecv(); errors as of ProcessGroup's calls.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,7 +16,7 @@ namespace lockstep {
 // they tell each other first; if types or other dimensions differ, all ranks get Error{invalid_argument} that lists
 // what each of them gave, and the group goes on. A tensor without dimensions counts as one row.
 std::vector<at::Tensor> all_gather_v(const ProcessGroup& group, const at::Tensor& input,
-                                          const CallOptions& options = {});
+                                     const CallOptions& options = {});
 
 // Several tensors of one type in one collective. Of each rank, in rank order, the tensors that it gave.
 std::vector<std::vector<at::Tensor>> all_gather_coalesced(const ProcessGroup& group, at::TensorList inputs,

@@ -14,70 +14,23 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <c10/util/FunctionRef.h>
 
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <source_location>
-#include <string>
 #include <string_view>
 #include <vector>
 
 #include "lockstep/base/deadline.h"
-#include "lockstep/health/wait_reports.h"
 #include "lockstep/collective/collective.h"
-#include "lockstep/collective/engine.h"
+#include "lockstep/group/options.h"
 #include "lockstep/group/work.h"
 #include "lockstep/messages/request.h"
-#include "lockstep/transport/mesh.h"
-#include "lockstep/transport/tcp_mesh.h"
 
 namespace lockstep {
 
-enum class Transport { automatic, shared_memory, tcp };
-
-struct GroupOptions {
-  // Of each call. As long as PyTorch's, since one rank may have much to do alone; a death does not take that long.
-  Duration timeout = std::chrono::minutes(30);
-  // After which a collective or message that waits says in the log for whom, and how that rank fares; then more rarely.
-  Duration first_report = kFirstReport;
-  // automatic: memory between ranks of one node, TCP between nodes. The same on all ranks.
-  Transport transport = Transport::automatic;
-  // Of TCP, for the data of every two ranks on different nodes. The same on all ranks.
-  int connections = 1;
-  // Of TCP: whether data between ranks on different nodes carries checksums, so that damaged data is
-  // Error{corrupt_data} on all ranks instead of a wrong result. LOCKSTEP_CHECKSUMS=off turns them off. The same on all
-  // ranks.
-  Checksums checksums = Checksums::on;
-  // What runs collectives: "native", or another one of backends() in adapters/backends.h, which then decides on the
-  // transport. Empty: LOCKSTEP_BACKEND, else "native". The same on all ranks. Messages are Lockstep's with all of them.
-  std::string backend = {};
-  // What becomes of the group if ranks make different calls. It goes on where all ranks are known to be told: not if
-  // they differ in buckets of DistributedDataParallel, nor if one of them does not come for 5 s. The same on all ranks.
-  AfterMismatch after_mismatch = AfterMismatch::go_on;
-  // What is made of equal calls without a name that ranks make in different lines of their program.
-  CallSites call_sites = CallSites::warn;
-};
-
-struct CallOptions {
-  std::optional<Duration> timeout = {};   // instead of the group's
-  std::optional<Deadline> deadline = {};  // instead of a timeout: of several calls together
-  std::string_view name = {};             // of the data; ranks that give different names are told so
-  std::uint64_t number = 0;               // goes with the name, as the number of a step; ranks must give the same
-  // Of reductions; see Order. With other backends than the native one, only two ranks make a tree.
-  Order order = Order::ranks;
-  // Of the *_async forms: the caller runs the collective, and gets a finished Work. Cheaper than the group's thread if
-  // it would wait at once.
-  bool in_caller = false;
-  // Where the call is: tells calls without a name apart, see GroupOptions::call_sites.
-  std::source_location where = std::source_location::current();
-};
-
-class ArenaEngine;
-class Call;
+class ArenaHeap;
 struct GroupOrigin;
-class Messenger;
 
 class ProcessGroup {
  public:
@@ -190,11 +143,18 @@ class ProcessGroup {
   // "forward of my model: index out of range"; empty if there is nothing.
   std::string noted_failure() const;
 
-  // Whether drive() works: all ranks of the group share memory.
-  bool shares_memory() const;
-  // Hands the engine to `use`, behind everything that was issued before, for collectives that the caller drives by
-  // itself (post, poll, wait). REQUIRES: shares_memory().
-  void drive(c10::function_ref<void(ArenaEngine&)> use) const;
+  // Memory that all ranks of the group share, where they do; else null.
+  const std::shared_ptr<ArenaHeap>& heap() const;
+  bool shares_memory() const { return heap() != nullptr; }
+
+  // Starts a collective on plain memory, which goes on while the caller computes: in poll() and wait() where the ranks
+  // share memory, else on the group's thread. `keeps` owns the memory, and is held until it is finished, whoever waits
+  // for it. Ranks that differ in what they have posted end the group where they share memory.
+  class Posted;
+  Posted post(const Collective& collective, std::shared_ptr<const void> keeps) const;
+  // Never waits for another rank or call, unless the memory is not shared (see ArenaEngine).
+  void poll() const;
+  void wait(const Posted& posted) const;
 
  private:
   struct State;
@@ -204,9 +164,15 @@ class ProcessGroup {
   void run(const Plan& plan, const CallOptions& options) const;
   Work start(const Plan& plan, const CallOptions& options) const;
   std::vector<at::Tensor> one_for_each_rank(const at::Tensor& like, std::string_view operation) const;
-  Messenger& messenger() const;
 
   std::shared_ptr<State> state_;
+};
+
+// What post() has started; by default nothing.
+class ProcessGroup::Posted {
+  friend class ProcessGroup;
+  std::uint64_t number_ = 0;  // of the engine, where ranks share memory
+  Work work_;                 // elsewhere
 };
 
 }  // namespace lockstep

@@ -22,7 +22,7 @@ std::int64_t take(std::string_view& bytes, const Origin& origin) {
 
 }  // namespace
 
-void tell(const ShapeMessage& shape, std::span<std::int64_t> numbers) {
+void encode(const ShapeMessage& shape, std::span<std::int64_t> numbers) {
   numbers[0] = shape.type;
   numbers[1] = static_cast<std::int64_t>(shape.sizes.size());
   std::ranges::copy(shape.sizes, numbers.begin() + 2);
@@ -32,8 +32,8 @@ void tell(const ShapeMessage& shape, std::span<std::int64_t> numbers) {
   numbers[4 + kMostDimensions] = shape.wrong->index;
 }
 
-ShapeMessage hear(std::span<const std::int64_t> numbers, int rank, std::int64_t types, std::string_view what,
-               std::size_t dense) {
+ShapeMessage decode_shape(std::span<const std::int64_t> numbers, int rank, std::int64_t types, std::string_view what,
+                          std::size_t dense) {
   const Origin origin(what, rank);
   checked_between(numbers.size(), kShapeNumbers, kShapeNumbers, "number of numbers", origin);
   ShapeMessage shape;

@@ -148,6 +148,11 @@ void TensorSegments::clear() {
   spans_.clear();
 }
 
+void TensorSegments::assign(std::span<const Segment> segments) {
+  clear();
+  segments_.assign(segments.begin(), segments.end());
+}
+
 void TensorSegments::point_at(std::size_t index, const at::Tensor& flat) {
   segments_[index] = {static_cast<std::byte*>(memory_of(flat, flow_)), static_cast<std::size_t>(flat.nbytes())};
   keep_[index] = flat.storage();

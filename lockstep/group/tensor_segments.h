@@ -16,9 +16,9 @@
 
 namespace lockstep {
 
-// Nothing for a type that collectives do not reckon with.
+// Nothing for a type that collectives cannot reduce.
 std::optional<DType> known_dtype(at::ScalarType type);
-// Error{invalid_argument} naming the operation for a type that collectives do not reckon with.
+// Error{invalid_argument} naming the operation for a type that collectives cannot reduce.
 DType dtype_of(const at::Tensor& tensor, std::string_view operation);
 at::ScalarType scalar_type_of(DType dtype);
 
@@ -40,9 +40,9 @@ void require_dense(const at::Tensor& tensor, std::string_view operation, const s
 enum class Memory { host, device };
 
 // The memory of some tensors of one dtype, joined. A tensor whose memory is not what it says, or lies where the engine
-// cannot reach it, is copied; `copy_back()` brings results home. So is what lies in several tensors of a list that is
-// worked on in place, so that each gets its result. Copies of CUDA tensors lie in pinned memory. Holds the memory until
-// clear(). Blocks until what the caller's stream has queued for a device's tensors is done.
+// cannot reach it, is copied; `copy_back()` copies the results back. So is what lies in several tensors of a list that
+// is worked on in place, so that each gets its result. Copies of CUDA tensors lie in pinned memory. Holds the memory
+// until clear(). Blocks until what the caller's stream has queued for a device's tensors is done.
 class TensorSegments {
  public:
   // What is only moved may have any type; it counts in bytes if dtype_of() has none for it.
@@ -65,6 +65,8 @@ class TensorSegments {
   // require_dense(); of another dtype than the first; written, and with elements that share memory; or written only,
   // and over another one.
   void assign(at::TensorList tensors, std::string_view operation, Use use, Flow flow, Memory memory);
+  // Of plain memory, which somebody else looks after.
+  void assign(std::span<const Segment> segments);
   // Copies what lies over the outputs of a collective, unless that is where it belongs: `part` is the side that may be
   // a part of the other, from `offset` bytes on. REQUIRES: outputs were assigned as Flow::write.
   enum class Part { none, inputs, outputs };

@@ -1,6 +1,5 @@
-// Turns says which call of a group may use its engine: one at a time, in the order in which they lined up. call ->
-// Turns
-// -> engine. Thread-safe. Only take() and await() block, and not beyond the call's deadline.
+// Turns says which call of a group may use its engine: one at a time, in the order in which they lined up.
+// call -> Turns -> engine. Thread-safe. Only take() and await() block, and not beyond the call's deadline.
 //
 // A call that is still in line at its deadline gives up its place. Ranks are out of step from then on, so whoever is
 // told so ends the group.
@@ -38,9 +37,11 @@ class Turns {
   };
 
   // Lines up and blocks until it is this caller's turn; false if that is not before the deadline.
-  [[nodiscard]] bool take(Deadline deadline) {
+  [[nodiscard]] bool take(Deadline deadline) { return take_if_free() || take_slowly(deadline); }
+  // Does not line up: false if it is another caller's turn.
+  [[nodiscard]] bool take_if_free() {
     std::uint32_t free = kFree;
-    return state_.compare_exchange_strong(free, kTaken, std::memory_order_acquire) || take_slowly(deadline);
+    return state_.compare_exchange_strong(free, kTaken, std::memory_order_acquire);
   }
   // The same in two steps, of which the first never blocks.
   void line_up(Place& place, Deadline deadline);

@@ -29,7 +29,7 @@ std::vector<Number> numbers_of(ByteView bytes) {
 
 Bytes told(const ShapeMessage& shape) {
   std::vector<std::int64_t> numbers(kShapeNumbers);
-  tell(shape, numbers);
+  encode(shape, numbers);
   return bytes_of(numbers);
 }
 
@@ -49,7 +49,7 @@ TEST_CASE("shapes that ranks tell") {
              .seeds = {told({6, {10, 3, 4}}), told({7, {}}), told({0, {0, 5}}), told({6, {8, 1, 100, 4}, {{1, 100}}})},
              .repair = keeps_length,
              .parse = [](ByteView bytes) {
-               const ShapeMessage shape = hear(numbers_of<std::int64_t>(bytes), 1, 45, "shape in all_gather_v");
+               const ShapeMessage shape = decode_shape(numbers_of<std::int64_t>(bytes), 1, 45, "shape in all_gather_v");
                checked_bytes(shape.sizes, 16, kMostShapeBytes, "shape", "the test");
                if (shape.wrong) checked_index(shape.wrong->dimension, shape.sizes.size(), "dimension", "the test");
              }});

@@ -1,12 +1,10 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/from_blob.h>
 
 #include <cstring>
 #include <memory>
 #include <utility>
 
-#include "lockstep/collective/arena_engine.h"
 #include "lockstep/ddp/buckets/gradient_bucket.h"
 #include "lockstep/ddp/autograd/gradient_hooks.h"
 #include "lockstep/ddp/buckets/gradient_layout.h"
@@ -47,20 +45,7 @@ class InPlaceBucket final : public GradientBucket {
 
   void do_launch(const Launch& launch) override {
     collect(launch);
-    if (launch.group.shares_memory()) return launch_in_arena(launch.group);
-    work_ = launch.group.all_reduce_async(values(), ReduceOp::avg, call());
-  }
-
-  // Where no memory is shared, all of the bucket lies in its buffer.
-  const at::Tensor& values() {
-    const Segment& all = segments_.front();
-    if (!values_.defined() || values_.data_ptr() != all.data || values_.nbytes() != all.bytes) {
-      const at::Tensor& first = members_.front().parameter;
-      const auto count = static_cast<std::int64_t>(all.bytes / first.element_size());
-      values_ = at::from_blob(
-          all.data, {count}, [keep = buffer_](void*) {}, at::TensorOptions().dtype(first.scalar_type()));
-    }
-    return values_;
+    posted_ = launch.group.post(collective(), lent_);
   }
 
   static bool stays_in_place(const Launch& launch, const BucketMember& member) {
@@ -137,7 +122,7 @@ class InPlaceBucket final : public GradientBucket {
     }
   }
 
-  void launch_in_arena(const ProcessGroup& group) {
+  Collective collective() const {
     Collective collective;
     collective.kind = OpKind::all_reduce;
     collective.reduce = ReduceOp::avg;
@@ -148,16 +133,11 @@ class InPlaceBucket final : public GradientBucket {
     std::size_t bytes = 0;
     for (const Segment& segment : segments_) bytes += segment.bytes;
     collective.count = bytes / element_size(collective.dtype);
-    group.drive(
-        [&](ArenaEngine& engine) { ticket_ = engine.post(collective, Deadline::after(group.timeout()), lent_); });
+    return collective;
   }
 
   void wait(const ProcessGroup& group) {
-    if (group.shares_memory()) {
-      group.drive([&](ArenaEngine& engine) { engine.wait(ticket_, Deadline::after(group.timeout())); });
-    } else {
-      work_.wait();
-    }
+    group.wait(posted_);
     lent_->clear();
   }
 
@@ -166,9 +146,7 @@ class InPlaceBucket final : public GradientBucket {
   std::vector<Segment> segments_;
   std::shared_ptr<Lent> lent_ = std::make_shared<Lent>();
   at::Tensor buffer_;  // uint8, grows to what copies need
-  at::Tensor values_;  // see values()
-  std::uint64_t ticket_ = 0;
-  Work work_;
+  ProcessGroup::Posted posted_;
 };
 
 }  // namespace

@@ -19,13 +19,12 @@
 #include "lockstep/base/format.h"
 #include "lockstep/base/hash.h"
 #include "lockstep/base/log.h"
-#include "lockstep/collective/arena_engine.h"
 #include "lockstep/ddp/checks/ddp_errors.h"
 #include "lockstep/ddp/buckets/gradient_layout.h"
 #include "lockstep/ddp/lockstep_mode/shard_exchange.h"
 #include "lockstep/ddp/lockstep_mode/thread_count.h"
-#include "lockstep/group/consistency_check.h"
 #include "lockstep/group/arena_allocator.h"
+#include "lockstep/group/consistency_check.h"
 #include "lockstep/group/ownership.h"
 #include "lockstep/ddp/uneven_inputs/join_state.h"
 
@@ -67,12 +66,6 @@ void check_numbers(const LockstepMode& mode, int ranks) {
   if (mode.threads < 1) {
     throw refusal(fmt::format("threads is {}; a shard computes with one thread or more", mode.threads));
   }
-}
-
-std::shared_ptr<ArenaHeap> heap_of(const ProcessGroup& group) {
-  std::shared_ptr<ArenaHeap> heap;
-  if (group.shares_memory()) group.drive([&](ArenaEngine& engine) { heap = engine.arena().heap(); });
-  return heap;
 }
 
 // Sebastiano Vigna's splitmix64.
@@ -148,7 +141,7 @@ ShardedStep::ShardedStep(const torch::nn::Module& module, const NamedTensors& pa
       mode_(mode),
       arithmetic_(arithmetic_here(mode.threads)),
       own_shards_(mode.shards / group_.size()),
-      heap_(heap_of(group_)),
+      heap_(group_.heap()),
       synchronised_(synchronised_layers(module, group_)),
       parameters_(parameters),
       watch_(tensors_of(parameters)) {

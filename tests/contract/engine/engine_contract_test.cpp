@@ -166,34 +166,52 @@ TEST_CASE("a random sequence of collectives in odd pieces stays correct") {
 }
 
 TEST_CASE("posted all-reduces finish in order, whoever looks in when") {
-  const int ranks = 3;
-  const std::size_t count = 20'000;
-  auto arenas = make_local_arenas(ranks, {.segment_bytes = 64 << 20});
-  std::vector<std::unique_ptr<ArenaEngine>> engines;
-  for (auto& arena : arenas) engines.push_back(std::make_unique<ArenaEngine>(std::move(arena)));
-  run_ranks_or_throw(ranks, [&](int rank) {
-    ArenaEngine& engine = *engines[static_cast<std::size_t>(rank)];
-    for (int round = 0; round < 5; ++round) {
-      std::vector<std::unique_ptr<Operand>> operands;
-      std::uint64_t last = 0;
-      for (int i = 0; i < 40; ++i) {  // more than may be unfinished at a time
-        operands.push_back(std::make_unique<Operand>(engine, Place::arena, DType::f32, count, rank + i));
-        const Segment segment = operands.back()->segment();
-        last = engine.post(all_reduce_of(segment, count), soon());
-        if ((i + rank) % 3 == 0) engine.poll();
+  constexpr int kRanks = 3, kPosted = 40;  // more than may be unfinished at a time
+  constexpr std::size_t kCount = 20'000;
+  for (const Kind& kind : kKinds) {
+    INFO(kind.name);
+    Engines engines = make_engines(kRanks, kind.over);
+    run_ranks_or_throw(kRanks, [&](int rank) {
+      Engine& engine = *engines[static_cast<std::size_t>(rank)];
+      for (int round = 0; round < 5; ++round) {
+        std::vector<std::unique_ptr<Operand>> operands;
+        std::uint64_t last = 0;
+        for (int i = 0; i < kPosted; ++i) {
+          operands.push_back(std::make_unique<Operand>(engine, kind.place, DType::f32, kCount, rank + i));
+          const Segment segment = operands.back()->segment();
+          last = engine.post(all_reduce_of(segment, kCount), soon());
+          if ((i + rank) % 3 == 0) engine.poll();
+        }
+        engine.wait(last, soon());
+        CHECK(engine.poll());
+        for (int i = 0; i < kPosted; ++i) {
+          std::vector<Buffer> rows;
+          for (int peer = 0; peer < kRanks; ++peer)
+            rows.push_back(Operand(engine, Place::ordinary, DType::f32, kCount, peer + i).copy());
+          if (operands[static_cast<std::size_t>(i)]->copy() != reduced(rows, DType::f32, ReduceOp::sum))
+            throw std::runtime_error("wrong sum");
+        }
+        engine.run({}, soon());
       }
-      engine.wait(last, soon());
-      CHECK(engine.poll());
-      for (int i = 0; i < 40; ++i) {
-        std::vector<Buffer> rows;
-        for (int peer = 0; peer < ranks; ++peer)
-          rows.push_back(Operand(engine, Place::ordinary, DType::f32, count, peer + i).copy());
-        if (operands[static_cast<std::size_t>(i)]->copy() != reduced(rows, DType::f32, ReduceOp::sum))
-          throw std::runtime_error("wrong sum");
-      }
-      engine.run({}, soon());
-    }
-  });
+    });
+  }
+}
+
+TEST_CASE("what a posted collective works on is held until it is finished, and no longer") {
+  for (const Kind& kind : kKinds) {
+    INFO(kind.name);
+    Engines engines = make_engines(2, kind.over);
+    run_ranks_or_throw(2, [&](int rank) {
+      Engine& engine = *engines[static_cast<std::size_t>(rank)];
+      auto operand = std::make_shared<Operand>(engine, kind.place, DType::f32, 20'000, rank);
+      const std::weak_ptr<Operand> watched = operand;
+      const Segment segment = operand->segment();
+      const std::uint64_t number = engine.post(all_reduce_of(segment, 20'000), soon(), std::move(operand));
+      if (rank == 0) CHECK_FALSE(watched.expired());
+      engine.wait(number, soon());
+      CHECK(watched.expired());
+    });
+  }
 }
 
 TEST_CASE("ranks in different collectives all get both signatures, and no data is touched") {

@@ -85,7 +85,7 @@ class Operand {
  public:
   Operand(Engine& engine, Place place, DType dtype, std::size_t count, int seed) : bytes_(count * element_size(dtype)) {
     if (place == Place::arena) {
-      heap_ = static_cast<ArenaEngine&>(engine).arena().heap();
+      heap_ = engine.heap();
       data_ = static_cast<std::byte*>(heap_->allocate(std::max<std::size_t>(bytes_, 1)));
       if (data_ == nullptr) throw std::runtime_error("the segment has no room for an operand");
     } else {

@@ -97,8 +97,8 @@ class Calls {
 };
 
 std::byte* shared_memory(const Engine& engine, std::size_t bytes) {
-  const auto* over_arena = dynamic_cast<const ArenaEngine*>(&engine);
-  return over_arena == nullptr ? nullptr : static_cast<std::byte*>(over_arena->arena().heap()->allocate(bytes));
+  const std::shared_ptr<ArenaHeap> heap = engine.heap();
+  return heap == nullptr ? nullptr : static_cast<std::byte*>(heap->allocate(bytes));
 }
 
 std::uint64_t allocations_when_warm(const Engines& engines, std::uint64_t count) {
@@ -117,7 +117,7 @@ std::uint64_t allocations_when_warm(const Engines& engines, std::uint64_t count)
     together.arrive_and_wait();
     if (rank == 0) after = allocations();
     together.arrive_and_wait();
-    if (shared != nullptr) static_cast<ArenaEngine&>(engine).arena().heap()->deallocate(shared);
+    if (shared != nullptr) engine.heap()->deallocate(shared);
   });
   return after - before;
 }

@@ -23,17 +23,19 @@ Deadline soon() { return Deadline::after(20s); }
 struct Ranks {
   explicit Ranks(int size) {
     for (auto& arena : make_local_arenas(size, {.segment_bytes = std::size_t{8} << 20})) {
+      arenas.push_back(arena.get());
       engines.push_back(std::make_unique<ArenaEngine>(std::move(arena)));
     }
   }
   std::uint64_t post(std::size_t rank) {
     std::byte* const behind_staging =
-        engines[rank]->arena().segment(static_cast<int>(rank)) + arena::kStagingBuffers * arena::kStagingBytes;
+        arenas[rank]->segment(static_cast<int>(rank)) + arena::kStagingBuffers * arena::kStagingBytes;
     const Segment output{behind_staging, kCount * sizeof(float)};
     return engines[rank]->post(
         {.kind = OpKind::all_reduce, .dtype = DType::f32, .count = kCount, .output = {&output, 1}}, soon());
   }
 
+  std::vector<Arena*> arenas;  // the engines' own
   std::vector<std::unique_ptr<ArenaEngine>> engines;
 };
 
@@ -51,7 +53,7 @@ TEST_CASE("a rank that finds nonsense tells the others, which do not wait for it
     std::uint64_t sequence = 0;
     for (std::size_t rank = 0; rank < 3; ++rank) sequence = ranks.post(rank);
     CHECK_FALSE(ranks.engines[2]->poll());  // its share is done before anything is wrong
-    arena::Slot& slot = ranks.engines[1]->arena().slot(1, sequence);
+    arena::Slot& slot = ranks.arenas[1]->slot(1, sequence);
     std::memcpy(slot.payload, &lie.ref, sizeof lie.ref);
     CHECK_ERROR(error_of([&] { ranks.engines[0]->poll(); }), ErrorKind::corrupt_data, "rank 1", lie.text,
                 "all_reduce(sum) #1", "as rank 0 sees it");

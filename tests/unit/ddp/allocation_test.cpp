@@ -44,8 +44,7 @@ struct EmptyPreHook final : torch::autograd::FunctionPreHook {
 
 class Plain {
  public:
-  Plain(Net model, const ProcessGroup& group, const DdpOptions&) : model_(std::move(model)) {
-    if (group.shares_memory()) group.drive([this](ArenaEngine& engine) { heap_ = engine.arena().heap(); });
+  Plain(Net model, const ProcessGroup& group, const DdpOptions&) : model_(std::move(model)), heap_(group.heap()) {
     for (const at::Tensor& parameter : model_->parameters()) {
       accumulators_.push_back(torch::autograd::impl::grad_accumulator(parameter));
       accumulators_.back()->add_post_hook(std::make_unique<EmptyPostHook>());

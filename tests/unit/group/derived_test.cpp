@@ -44,6 +44,11 @@ class NotingEngine final : public Engine {
   int rank() const override { return engine_->rank(); }
   int size() const override { return engine_->size(); }
   std::string_view name() const override { return engine_->name(); }
+  std::uint64_t post(const Collective& collective, Deadline deadline, std::shared_ptr<const void> keeps) override {
+    return engine_->post(collective, deadline, std::move(keeps));
+  }
+  bool poll() override { return engine_->poll(); }
+  void wait(std::uint64_t number, Deadline deadline) override { engine_->wait(number, deadline); }
   void run(const Collective& collective, Deadline deadline) override {
     ends_.push_back(deadline.when());
     engine_->run(collective, deadline);

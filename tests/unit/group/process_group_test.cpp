@@ -5,7 +5,6 @@
 
 #include <functional>
 #include <future>
-#include <latch>
 #include <memory>
 #include <string>
 #include <thread>
@@ -33,31 +32,21 @@ at::Tensor ramp(at::IntArrayRef sizes, int rank, at::ScalarType dtype = at::kFlo
 
 constexpr Over kTransports[] = {Over::arena, Over::links};
 
-// Has the turn of a group's rank, and keeps it, from its construction to its destruction.
-class HeldTurn {
- public:
-  explicit HeldTurn(const ProcessGroup& group) {
-    thread_ = std::jthread([this, group] {
-      group.drive([this](ArenaEngine&) {
-        has_turn_.count_down();
-        release_.wait();
-      });
-    });
-    has_turn_.wait();
-  }
-  ~HeldTurn() { release_.count_down(); }
-
- private:
-  std::latch has_turn_{1};
-  std::latch release_{1};
-  std::jthread thread_;
-};
-
 // What the process recorded last.
 FlightRecord last_record() {
   FlightRecord probe;
   const std::uint64_t next = process_recorder().add(probe).number;
   return process_recorder().find(next - 1).value();
+}
+
+// A barrier that waits for the other ranks, and so has the turn of its group.
+std::future<void> waiting_barrier(const ProcessGroup& group) {
+  auto barrier = std::async(std::launch::async, [group] { group.barrier(); });
+  for (;;) {
+    const FlightRecord last = last_record();
+    if (last.state == FlightState::running && std::string_view(last.operation) == "barrier") return barrier;
+    std::this_thread::yield();
+  }
 }
 
 }  // namespace
@@ -325,22 +314,19 @@ TEST_CASE("a blocking call keeps its timeout behind an asynchronous one that han
 // fault: 54
 TEST_CASE("an asynchronous call returns at once while another thread has its turn") {
   const auto groups = local_groups(2, Over::arena, {.timeout = 30s});
-  Work work;
-  {
-    const HeldTurn held(groups[0]);
-    auto started = std::async(std::launch::async, [&] { return groups[0].barrier_async(); });
-    const bool at_once = started.wait_for(10s) == std::future_status::ready;
-    CHECK(at_once);
-    if (at_once) work = started.get();
-    if (at_once) CHECK_FALSE(work.is_completed());
-  }
+  auto first = waiting_barrier(groups[0]);
+  auto started = std::async(std::launch::async, [&] { return groups[0].barrier_async(); });
+  const bool at_once = started.wait_for(10s) == std::future_status::ready;
+  CHECK(at_once);
+  if (at_once) CHECK_FALSE(started.get().is_completed());
   groups[1].barrier();
-  work.wait();
+  groups[1].barrier();
+  first.get();
 }
 
 TEST_CASE("an asynchronous call times out while it waits for its turn, and is recorded as failed") {
   const auto groups = local_groups(2, Over::arena, {.timeout = 30s});
-  const HeldTurn held(groups[0]);
+  const auto first = waiting_barrier(groups[0]);
   const Work late = groups[0].barrier_async({.timeout = 1ms});
   CHECK_ERROR(error_of([&] { late.wait(Deadline::after(20s)); }), ErrorKind::timeout,
               "barrier timed out on rank 0 before its turn came");

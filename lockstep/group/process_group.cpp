@@ -471,7 +471,7 @@ Work start_message(const FlightLog& log, Direction direction, int peer, int tag,
   const FlightTicket ticket = record_message(log, direction, peer, tag, *tensor);
   try {
     const Work work = Work::start();
-    const Transfer transfer = post();
+    const Request transfer = post();
     transfer.on_done([work, transfer, tensor = std::move(tensor), direction, log, ticket](std::exception_ptr error) {
       try {
         if (direction == Direction::receive && !error) tensor->copy_back();

@@ -29,7 +29,7 @@
 #include "lockstep/collective/collective.h"
 #include "lockstep/collective/engine.h"
 #include "lockstep/group/work.h"
-#include "lockstep/messages/transfer.h"
+#include "lockstep/messages/request.h"
 #include "lockstep/transport/mesh.h"
 #include "lockstep/transport/tcp_mesh.h"
 

@@ -13,7 +13,7 @@ inline constexpr std::size_t kEagerBytes = std::size_t{64} << 10;
 // What such messages without a receive may take at their receiver, for each sender.
 inline constexpr std::size_t kUnexpectedBytes = std::size_t{8} << 20;
 // The same for the number of announcements; further messages wait at their sender.
-inline constexpr std::size_t kMaxAnnounced = std::size_t{64} << 10;
+inline constexpr std::size_t kMaxPendingRts = std::size_t{64} << 10;
 // A large message is sent in frames of this size, so that others get their turn.
 inline constexpr std::size_t kDataFrameBytes = std::size_t{256} << 10;
 inline constexpr std::size_t kMaxReasonBytes = 1024;

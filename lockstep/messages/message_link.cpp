@@ -128,7 +128,7 @@ bool MessageLink::next_frame() {
   }
   while (controls_.empty() && !unsent_.empty()) {
     if (next_eager_frame()) return true;
-    if (announced_.size() >= kMaxAnnounced) break;
+    if (announced_.size() >= kMaxPendingRts) break;
     const OperationPtr send = std::move(unsent_.front());
     unsent_.pop_front();
     send->announced = true;
@@ -281,7 +281,7 @@ void MessageLink::read_control() {
         ++announcements_;
         return accept(receive, {Arrived::Where::announced, peer_, header_.tag, header_.bytes, header_.id, {}, nullptr});
       }
-      if (announcements_ >= kMaxAnnounced) throw corrupt("more announcements than were agreed on");
+      if (announcements_ >= kMaxPendingRts) throw corrupt("more announcements than were agreed on");
       ++announcements_;
       return matcher_.add(
           Arrived{Arrived::Where::announced, peer_, header_.tag, header_.bytes, header_.id, {}, nullptr});

@@ -1,5 +1,5 @@
 // A MessageLink is the messages between this rank and one other: frames over their stream of a Mesh, in both
-// directions. Switchboard -> MessageLink -> Mesh. One thread at a time; never blocks.
+// directions. ProgressEngine -> MessageLink -> Mesh. One thread at a time; never blocks.
 #pragma once
 
 #include <cstddef>

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "lockstep/base/format.h"
-#include "lockstep/messages/switchboard.h"
+#include "lockstep/messages/progress_engine.h"
 
 namespace lockstep {
 namespace {
@@ -39,26 +39,26 @@ Messenger::~Messenger() {
   thread_.join();
 }
 
-Transfer Messenger::send(int peer, std::uint64_t tag, ByteSpan data, Deadline deadline) {
+Request Messenger::send(int peer, std::uint64_t tag, ByteSpan data, Deadline deadline) {
   return send(peer, tag, std::vector<ByteSpan>{data}, deadline);
 }
 
-Transfer Messenger::send(int peer, std::uint64_t tag, const std::vector<ByteSpan>& pieces, Deadline deadline) {
+Request Messenger::send(int peer, std::uint64_t tag, const std::vector<ByteSpan>& pieces, Deadline deadline) {
   std::vector<MutableByteSpan> memory;
   memory.reserve(pieces.size());
   for (const ByteSpan piece : pieces) memory.emplace_back(const_cast<std::byte*>(piece.data()), piece.size());
   return post({Direction::send, peer, tag, 0}, std::move(memory), deadline);
 }
 
-Transfer Messenger::receive(int peer, std::uint64_t tag, MutableByteSpan data, Deadline deadline) {
+Request Messenger::receive(int peer, std::uint64_t tag, MutableByteSpan data, Deadline deadline) {
   return receive(peer, tag, std::vector<MutableByteSpan>{data}, deadline);
 }
 
-Transfer Messenger::receive(int peer, std::uint64_t tag, std::vector<MutableByteSpan> pieces, Deadline deadline) {
+Request Messenger::receive(int peer, std::uint64_t tag, std::vector<MutableByteSpan> pieces, Deadline deadline) {
   return post({Direction::receive, peer, tag, 0}, std::move(pieces), deadline);
 }
 
-Transfer Messenger::post(const Envelope& envelope, std::vector<MutableByteSpan> memory, Deadline deadline) {
+Request Messenger::post(const Envelope& envelope, std::vector<MutableByteSpan> memory, Deadline deadline) {
   fork_guard_.check("a group");
   const bool sends = envelope.direction == Direction::send;
   const auto operation = std::make_shared<Operation>();
@@ -73,8 +73,8 @@ Transfer Messenger::post(const Envelope& envelope, std::vector<MutableByteSpan> 
   operation->deadline = deadline;
   operation->start = steady_clock().now();
   operation->reports = WaitReports(first_report_);
-  operation->state = std::make_shared<TransferState>(operation->envelope);
-  const Transfer transfer(operation->state);
+  operation->state = std::make_shared<RequestState>(operation->envelope);
+  const Request transfer(operation->state);
   bool is_first = false;
   bool is_late = false;
   {
@@ -124,7 +124,7 @@ void Messenger::wake() noexcept {
 }
 
 void Messenger::run() {
-  Switchboard switchboard(*mesh_, pulse_);
+  ProgressEngine switchboard(*mesh_, pulse_);
   for (;;) {
     std::vector<OperationPtr> posted;
     std::vector<int> asked;

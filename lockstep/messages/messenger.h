@@ -1,4 +1,4 @@
-// A Messenger exchanges messages between any two ranks of a group. Transfer <- Messenger -> Switchboard -> Mesh.
+// A Messenger exchanges messages between any two ranks of a group. Request <- Messenger -> ProgressEngine -> Mesh.
 //
 // Messages between two ranks with the same tag arrive in the order in which they were sent, and receives take them in
 // the order in which they were posted. With different tags any order is fine, as is sending to oneself. A message of at
@@ -34,7 +34,7 @@
 #include "lockstep/base/wait_reports.h"
 #include "lockstep/messages/operation.h"
 #include "lockstep/messages/pulse.h"
-#include "lockstep/messages/transfer.h"
+#include "lockstep/messages/request.h"
 #include "lockstep/transport/mesh.h"
 
 namespace lockstep {
@@ -61,11 +61,11 @@ class Messenger final : public Lookout {
 
   // Begin to send or receive; never block. The memory belongs to the transfer until that is completed; a list of pieces
   // is read or written as if joined. Error{invalid_argument} for a rank that does not exist.
-  Transfer send(int peer, std::uint64_t tag, ByteSpan data, Deadline deadline);
-  Transfer send(int peer, std::uint64_t tag, const std::vector<ByteSpan>& pieces, Deadline deadline);
+  Request send(int peer, std::uint64_t tag, ByteSpan data, Deadline deadline);
+  Request send(int peer, std::uint64_t tag, const std::vector<ByteSpan>& pieces, Deadline deadline);
   // `peer` may be kAnySource.
-  Transfer receive(int peer, std::uint64_t tag, MutableByteSpan data, Deadline deadline);
-  Transfer receive(int peer, std::uint64_t tag, std::vector<MutableByteSpan> pieces, Deadline deadline);
+  Request receive(int peer, std::uint64_t tag, MutableByteSpan data, Deadline deadline);
+  Request receive(int peer, std::uint64_t tag, std::vector<MutableByteSpan> pieces, Deadline deadline);
 
   void ask(int rank) noexcept override;
   Sighting sighting(int rank) const override;
@@ -74,7 +74,7 @@ class Messenger final : public Lookout {
   void abort(std::string_view reason) noexcept;
 
  private:
-  Transfer post(const Envelope& envelope, std::vector<MutableByteSpan> memory, Deadline deadline);
+  Request post(const Envelope& envelope, std::vector<MutableByteSpan> memory, Deadline deadline);
   void run();
   void wake() noexcept;
 

@@ -97,7 +97,7 @@ class Warden {
 
  private:
   void await(int rank, Deadline deadline) {
-    const Transfer arrival = messenger_.receive(rank, arrival_tag(number_), MutableByteSpan(), deadline);
+    const Request arrival = messenger_.receive(rank, arrival_tag(number_), MutableByteSpan(), deadline);
     arrival.on_done([roll = roll_, rank](const std::exception_ptr& error) {
       const std::lock_guard lock(roll->mutex);
       auto& standing = roll->standings[static_cast<std::size_t>(rank)];
@@ -145,16 +145,16 @@ class Warden {
   // Those that are missing hear the last word when they come. The others hear it even if this rank leaves at once.
   void tell(const std::vector<RollCall::Standing>& standings, const Word& word, bool is_over) {
     const auto copy = std::make_shared<Word>(word);
-    std::vector<Transfer> last_words;
+    std::vector<Request> last_words;
     for (int rank = 1; rank < messenger_.size(); ++rank) {
       if (!is_over && standings[static_cast<std::size_t>(rank)] != RollCall::Standing::came) continue;
-      const Transfer sent =
+      const Request sent =
           messenger_.send(rank, word_tag(number_), std::as_bytes(std::span(copy.get(), 1)), Deadline::never());
       sent.on_done([copy](const std::exception_ptr&) {});  // keeps its bytes until they are sent
       if (is_over && standings[static_cast<std::size_t>(rank)] == RollCall::Standing::came) last_words.push_back(sent);
     }
     const Deadline limit = Deadline::after(kFarewell);
-    for (const Transfer& word_to_one : last_words) {
+    for (const Request& word_to_one : last_words) {
       try {
         word_to_one.wait(limit);
       } catch (const Error&) {  // it has gone, or stands still
@@ -188,7 +188,7 @@ void report_to_rank_0(Messenger& messenger, std::uint64_t number, Duration timeo
   Word word;
   Word heard;
   word.verdict = Verdict::waiting;
-  const Transfer arrival = messenger.send(0, arrival_tag(number), ByteSpan(), deadline);
+  const Request arrival = messenger.send(0, arrival_tag(number), ByteSpan(), deadline);
   try {
     arrival.wait();
     while (word.verdict == Verdict::waiting) {

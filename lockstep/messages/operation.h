@@ -12,7 +12,7 @@
 #include "lockstep/base/bytes.h"
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/wait_reports.h"
-#include "lockstep/messages/transfer.h"
+#include "lockstep/messages/request.h"
 
 namespace lockstep {
 
@@ -22,7 +22,7 @@ struct Operation {
   Deadline deadline = Deadline::never();
   TimePoint start;
   WaitReports reports;  // in the log, while it waits
-  std::shared_ptr<TransferState> state;
+  std::shared_ptr<RequestState> state;
 
   std::uint64_t number = 0;  // in the order in which this rank's operations were posted
   int source = -1;           // a receive: the rank with whose message it was matched

@@ -48,8 +48,8 @@ void check_messages(Messenger& messenger, int round, std::size_t largest) {
   for (std::size_t i = 0; i < count; ++i) mine[i] = value(messenger.rank(), i);
   const Deadline deadline = Deadline::after(20s);
   const auto tag = static_cast<std::uint64_t>(round);
-  const Transfer in = messenger.receive(before, tag, std::as_writable_bytes(std::span(theirs)), deadline);
-  const Transfer out = messenger.send((messenger.rank() + 1) % n, tag, std::as_bytes(std::span(mine)), deadline);
+  const Request in = messenger.receive(before, tag, std::as_writable_bytes(std::span(theirs)), deadline);
+  const Request out = messenger.send((messenger.rank() + 1) % n, tag, std::as_bytes(std::span(mine)), deadline);
   in.wait();
   out.wait();
   for (std::size_t i = 0; i < count; ++i) {

@@ -54,13 +54,13 @@ TEST_CASE("a flipped bit in messages is corrupt_data for all ranks, and is not d
     Messengers& ranks = flipped.messengers;
     const Buffer small = content(100, 1), large = content(kBytes, 2);
     Buffer small_here(100), large_here(kBytes), elsewhere(4), here(4);
-    const Transfer idle = ranks[2]->receive(0, 1, elsewhere, soon());
-    const Transfer waits = ranks[1]->receive(2, 1, here, soon());
-    const Transfer receive_small = ranks[0]->receive(1, 1, small_here, soon());
-    const Transfer receive_large = ranks[0]->receive(1, 2, large_here, soon());
-    const Transfer send_small = ranks[1]->send(0, 1, small, soon());
-    const Transfer send_large = ranks[1]->send(0, 2, large, soon());
-    const auto told = [](const Transfer& transfer) {
+    const Request idle = ranks[2]->receive(0, 1, elsewhere, soon());
+    const Request waits = ranks[1]->receive(2, 1, here, soon());
+    const Request receive_small = ranks[0]->receive(1, 1, small_here, soon());
+    const Request receive_large = ranks[0]->receive(1, 2, large_here, soon());
+    const Request send_small = ranks[1]->send(0, 1, small, soon());
+    const Request send_large = ranks[1]->send(0, 2, large, soon());
+    const auto told = [](const Request& transfer) {
       CHECK_ERROR(error_of([&] { transfer.wait(soon()); }), ErrorKind::corrupt_data, "data from rank 1 (host ",
                   " to rank 0 (host ", "was damaged on its way");
     };

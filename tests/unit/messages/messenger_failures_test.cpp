@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::size_t kBig = std::size_t{1} << 20;
 
-Error failure_of(const Transfer& transfer) {
+Error failure_of(const Request& transfer) {
   return error_of([&] { transfer.wait(soon()); });
 }
 
@@ -26,7 +26,7 @@ Error failure_of(const Transfer& transfer) {
 void check_usable(Messengers& messengers) {
   const Buffer sent = content(100, 42);
   Buffer received(100);
-  const Transfer send = messengers[0]->send(1, 99, sent, soon());
+  const Request send = messengers[0]->send(1, 99, sent, soon());
   messengers[1]->receive(0, 99, received, soon()).wait();
   send.wait();
   CHECK(received == sent);
@@ -79,8 +79,8 @@ bool receive_half(int ms) {
   MessengerAndPuppet both;
   Buffer thousand(1000);
   std::array<std::byte, 4> four{};
-  const Transfer half = both.messenger->receive(1, 7, thousand, after_ms(ms));
-  const Transfer other = both.messenger->receive(1, 8, four, soon());
+  const Request half = both.messenger->receive(1, 7, thousand, after_ms(ms));
+  const Request other = both.messenger->receive(1, 8, four, soon());
   both.send({.kind = FrameKind::eager, .tag = 7, .bytes = 1000, .following_bytes = 1000});
   both.send(std::span(thousand).first(10));
   const Error error = failure_of(half);
@@ -114,9 +114,9 @@ TEST_CASE("a message of another size than expected fails alone, with both sizes,
       for (const auto& [sent, expected] : {std::pair<std::size_t, std::size_t>{0, 4}, {4, 0}, {100, 10}, {kBig, 8}}) {
         const Buffer from(sent);
         Buffer to(expected);
-        std::optional<Transfer> receive;
+        std::optional<Request> receive;
         if (receive_first) receive = messengers[1]->receive(0, 7, to, soon());
-        const Transfer send = messengers[0]->send(1, 7, from, soon());
+        const Request send = messengers[0]->send(1, 7, from, soon());
         if (!receive) receive = messengers[1]->receive(0, 7, to, soon());
         const Error error = failure_of(*receive);
         CHECK_ERROR(error, ErrorKind::desync,
@@ -136,8 +136,8 @@ TEST_CASE("a message of another size than expected fails alone, with both sizes,
     Messenger& self = *messengers[0];
     std::array<std::byte, 4> four{};
     const Buffer large(kBig);
-    const Transfer receive = self.receive(0, 1, four, soon());
-    const Transfer send = self.send(0, 1, large, soon());
+    const Request receive = self.receive(0, 1, four, soon());
+    const Request send = self.send(0, 1, large, soon());
     CHECK_ERROR(failure_of(receive), ErrorKind::desync, "sent 1048576 bytes", "expects 4");
     CHECK_ERROR(failure_of(send), ErrorKind::desync, "sent 1048576 bytes", "expects 4");
   }
@@ -162,18 +162,18 @@ TEST_CASE("deadlines of messages nobody came for say so and leave the messenger 
     CHECK_ERROR(failure_of(messengers[0]->send(1, 8, large, after_ms(-1))), ErrorKind::timeout, "to rank 1");
     // The ones that were withdrawn do not come; this one does.
     Buffer received(kBig);
-    const Transfer late = messengers[1]->receive(0, 8, received, soon());
-    const Transfer send = messengers[0]->send(1, 8, large, soon());
+    const Request late = messengers[1]->receive(0, 8, received, soon());
+    const Request send = messengers[0]->send(1, 8, large, soon());
     late.wait();
     send.wait();
     CHECK(received == large);
     check_usable(messengers);
-    const Transfer pending = messengers[0]->receive(1, 7, four, soon());
+    const Request pending = messengers[0]->receive(1, 7, four, soon());
     CHECK_ERROR(error_of([&] { pending.wait(after_ms(5)); }), ErrorKind::timeout,
                 "receive of 4 bytes with tag 7 from rank 1 is still under way");
     CHECK_FALSE(pending.is_completed());
     const std::array<std::byte, 4> sent{};
-    const Transfer answer = messengers[1]->send(0, 7, sent, soon());
+    const Request answer = messengers[1]->send(0, 7, sent, soon());
     pending.wait();
     answer.wait();
   }
@@ -208,7 +208,7 @@ TEST_CASE("a receive that ran into its deadline half way takes the link with it,
 TEST_CASE("a send that ran into its deadline half way fills up its frame, so that the peer can read why") {
   MessengerAndPuppet both;
   const Buffer large = content(kBig, 3);
-  const Transfer send = both.messenger->send(1, 7, large, after_ms(700));
+  const Request send = both.messenger->send(1, 7, large, after_ms(700));
   const FrameHeader announced = both.receive_header();
   CHECK(announced.kind == FrameKind::announce);
   CHECK(announced.bytes == kBig);
@@ -227,7 +227,7 @@ TEST_CASE("a receive whose message is withdrawn waits for the next one") {
   MessengerAndPuppet both;
   Buffer received(100'000);
   const Buffer sent = content(100'000, 1);
-  const Transfer receive = both.messenger->receive(1, 7, received, soon());
+  const Request receive = both.messenger->receive(1, 7, received, soon());
   both.send({.kind = FrameKind::announce, .tag = 7, .id = 5, .bytes = 100'000});
   CHECK(both.receive_header().kind == FrameKind::clear);
   both.send({.kind = FrameKind::announce, .tag = 7, .id = 6, .bytes = 100'000});
@@ -245,8 +245,8 @@ TEST_CASE("frames that break the rules fail the link, before anything is allocat
   const auto refused = [](auto&& play) {
     MessengerAndPuppet both;
     std::array<std::byte, 4> four{};
-    const Transfer receive = both.messenger->receive(1, 7, four, soon());
-    const Transfer any = both.messenger->receive(kAnySource, 7, four, soon());
+    const Request receive = both.messenger->receive(1, 7, four, soon());
+    const Request any = both.messenger->receive(kAnySource, 7, four, soon());
     play(both);
     const Error error = failure_of(receive);
     CHECK_ERROR(error, ErrorKind::corrupt_data, "receive of 4 bytes with tag 7 from rank 1 failed: rank 1 sent");
@@ -273,14 +273,14 @@ TEST_CASE("frames that break the rules fail the link, before anything is allocat
                  }),
                  "more messages that nobody receives"));
   CHECK(contains(refused([](auto& both) {
-                   for (std::uint64_t i = 0; i <= kMaxAnnounced; ++i) {
+                   for (std::uint64_t i = 0; i <= kMaxPendingRts; ++i) {
                      both.send({.kind = FrameKind::announce, .tag = 1, .id = i, .bytes = huge});
                    }
                  }),
                  "more announcements"));
   MessengerAndPuppet both;
   Buffer large(100'000);
-  const Transfer receive = both.messenger->receive(1, 7, large, soon());
+  const Request receive = both.messenger->receive(1, 7, large, soon());
   both.send({.kind = FrameKind::announce, .tag = 7, .id = 5, .bytes = 100'000});
   both.send({.kind = FrameKind::data, .id = 5, .bytes = 10, .following_bytes = 10});
   CHECK_ERROR(failure_of(receive), ErrorKind::corrupt_data, "10 bytes at 10 of a message of 100000 bytes");
@@ -293,7 +293,7 @@ TEST_CASE("however often a peer asks how this rank fares, what waits to be sent 
   const std::vector<FrameHeader> questions(kQuestions, FrameHeader{.kind = FrameKind::ask});
   both.send(std::as_bytes(std::span(questions)));
   const std::array<std::byte, 4> four{};
-  const Transfer last = both.messenger->send(1, 7, four, soon());
+  const Request last = both.messenger->send(1, 7, four, soon());
   int answers = 0;
   FrameHeader header;
   for (header = both.receive_header(); header.kind == FrameKind::answer; header = both.receive_header()) {
@@ -314,8 +314,8 @@ TEST_CASE("a peer that is gone fails what needs it and nothing else; what it sen
     std::array<std::byte, 4> four{}, last{};
     const Buffer large(kBig);
     const std::array words{std::byte{1}, std::byte{2}, std::byte{3}, std::byte{4}};
-    const Transfer any = messengers[0]->receive(kAnySource, 1, four, soon());
-    const Transfer send = messengers[0]->send(2, 7, large, soon());
+    const Request any = messengers[0]->receive(kAnySource, 1, four, soon());
+    const Request send = messengers[0]->send(2, 7, large, soon());
     messengers[2]->send(0, 5, words, soon()).wait();
     messengers[2].reset();
     const Error error = failure_of(send);
@@ -328,7 +328,7 @@ TEST_CASE("a peer that is gone fails what needs it and nothing else; what it sen
     messengers[1]->send(0, 1, words, soon());
     any.wait();  // one that left on purpose is not missed
     CHECK(any.source() == 1);
-    const Transfer nobody = messengers[0]->receive(kAnySource, 1, four, soon());
+    const Request nobody = messengers[0]->receive(kAnySource, 1, four, soon());
     messengers[1].reset();
     CHECK_ERROR(failure_of(nobody), ErrorKind::peer_lost, "from any rank failed");
     CHECK_ERROR(failure_of(messengers[0]->receive(kAnySource, 1, four, soon())), ErrorKind::peer_lost, "any rank");
@@ -344,7 +344,7 @@ TEST_CASE("a peer that vanishes without a goodbye fails receives from any rank")
   messengers.push_back(std::make_unique<Messenger>(std::move(meshes[0])));
   messengers.push_back(std::make_unique<Messenger>(std::move(meshes[1])));
   std::array<std::byte, 4> four{};
-  const Transfer any = messengers[0]->receive(kAnySource, 1, four, soon());
+  const Request any = messengers[0]->receive(kAnySource, 1, four, soon());
   meshes[2].reset();
   const Error error = failure_of(any);
   CHECK_ERROR(error, ErrorKind::peer_lost, "receive of 4 bytes with tag 1 from any rank failed: rank 2");
@@ -359,25 +359,25 @@ TEST_CASE("a messenger that is destroyed ends its transfers and does not wait fo
     auto messenger = std::make_unique<Messenger>(std::move(meshes[0]));  // rank 1 never reads
     std::array<std::byte, 4> four{};
     const Buffer large(kBig), small(50'000);
-    std::vector<Transfer> sends;
+    std::vector<Request> sends;
     for (int i = 0; i < 20; ++i) sends.push_back(messenger->send(1, 2, small, soon()));
-    const Transfer receive = messenger->receive(kAnySource, 1, four, soon());
-    const Transfer send = messenger->send(1, 1, large, soon());
-    const Transfer self = messenger->send(0, 3, large, soon());
+    const Request receive = messenger->receive(kAnySource, 1, four, soon());
+    const Request send = messenger->send(1, 1, large, soon());
+    const Request self = messenger->send(0, 3, large, soon());
     const TimePoint start = steady_clock().now();
     messenger.reset();
     CHECK(seconds(steady_clock().now() - start) < 5);
     CHECK(receive.is_completed());
-    for (const Transfer& each : {receive, send, self}) {
+    for (const Request& each : {receive, send, self}) {
       CHECK_ERROR(failure_of(each), ErrorKind::aborted, "the messenger was destroyed before it was done");
     }
-    for (const Transfer& each : sends) CHECK(each.is_completed());
+    for (const Request& each : sends) CHECK(each.is_completed());
   }
 }
 
 TEST_CASE("what a callback posts while its messenger ends fails at once") {
   auto meshes = make_local_meshes(2);
-  std::optional<Transfer> second;
+  std::optional<Request> second;
   std::array<std::byte, 4> four{};
   {
     Messenger messenger(std::move(meshes[0]));
@@ -395,14 +395,14 @@ TEST_CASE("abort ends all transfers of all ranks, now and later, with its reason
     Messengers messengers = make_messengers(kind.make(3));
     std::array<std::byte, 4> four{};
     const Buffer large(kBig);
-    std::vector<Transfer> transfers;
+    std::vector<Request> transfers;
     for (const int rank : {0, 1, 2}) {
       Messenger& mine = *messengers[static_cast<std::size_t>(rank)];
       transfers.push_back(mine.receive((rank + 1) % 3, 1, four, soon()));
       transfers.push_back(mine.send((rank + 1) % 3, 2, large, soon()));
     }
     messengers[1]->abort("loss is NaN");
-    for (const Transfer& each : transfers) {
+    for (const Request& each : transfers) {
       CHECK_ERROR(failure_of(each), ErrorKind::aborted, "rank 1 ended the group: loss is NaN");
     }
     for (const auto& messenger : messengers) {
@@ -414,7 +414,7 @@ TEST_CASE("abort ends all transfers of all ranks, now and later, with its reason
 TEST_CASE("an announcement that comes twice is damage") {
   MessengerAndPuppet both;
   Buffer received(kBig);
-  const Transfer receive = both.messenger->receive(1, 7, received, soon());
+  const Request receive = both.messenger->receive(1, 7, received, soon());
   for (int i = 0; i < 2; ++i) both.send({.kind = FrameKind::announce, .tag = 7, .id = 3, .bytes = kBig});
   CHECK_ERROR(failure_of(receive), ErrorKind::corrupt_data, "rank 1 sent the announcement 3 again");
 }

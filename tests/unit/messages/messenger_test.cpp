@@ -42,14 +42,14 @@ double cpu_seconds() {
 TEST_CASE("messages with one tag arrive in the order in which they were sent, small and large ones mixed") {
   for_all_kinds(2, [](Messengers& messengers) {
     std::vector<Buffer> sent, received;
-    std::vector<Transfer> transfers;
+    std::vector<Request> transfers;
     for (std::size_t i = 0; i < 12; ++i) {
       sent.push_back(content(i % 3 == 1 ? 200'000 + i : i * 10, i));
       received.emplace_back(sent.back().size());
     }
     for (const Buffer& each : sent) transfers.push_back(messengers[0]->send(1, 5, each, soon()));
     for (Buffer& each : received) transfers.push_back(messengers[1]->receive(0, 5, each, soon()));
-    for (const Transfer& each : transfers) each.wait(soon());
+    for (const Request& each : transfers) each.wait(soon());
     CHECK(received == sent);
     CHECK(transfers.front().source() == 0);
     CHECK(transfers.back().source() == 0);
@@ -63,7 +63,7 @@ TEST_CASE("large messages may be received in any order of their tags, in both di
       Messenger& mine = *messengers[static_cast<std::size_t>(rank)];
       const int other = 1 - rank;
       std::vector<Buffer> sent;
-      std::vector<Transfer> transfers;
+      std::vector<Request> transfers;
       for (std::uint64_t tag = 0; tag < kCount; ++tag) {
         sent.push_back(content(kBig + tag, tag + static_cast<std::uint64_t>(rank) * 100));
       }
@@ -75,7 +75,7 @@ TEST_CASE("large messages may be received in any order of their tags, in both di
           throw std::runtime_error("wrong bytes");
         }
       }
-      for (const Transfer& each : transfers) each.wait();
+      for (const Request& each : transfers) each.wait();
     });
   });
 }
@@ -87,9 +87,9 @@ TEST_CASE("a receive from any rank takes what arrived first, and tells from whom
       const int sender = 3 - round;
       Buffer sent = content(round == 2 ? kBig : 100, static_cast<std::uint64_t>(sender));
       Buffer received(sent.size());
-      const Transfer receive = messengers[0]->receive(kAnySource, 9, received, soon());
+      const Request receive = messengers[0]->receive(kAnySource, 9, received, soon());
       CHECK(receive.source() == -1);
-      const Transfer send = messengers[static_cast<std::size_t>(sender)]->send(0, 9, sent, soon());
+      const Request send = messengers[static_cast<std::size_t>(sender)]->send(0, 9, sent, soon());
       receive.wait();
       send.wait();
       CHECK(receive.source() == sender);
@@ -103,9 +103,9 @@ TEST_CASE("a receive from any rank takes what arrived first, and tells from whom
     messengers[2]->send(0, 9, sent, soon());
     messengers[2]->send(0, 1, sent, soon());
     messengers[0]->receive(2, 1, one, soon()).wait();
-    const Transfer last = messengers[1]->send(0, 9, sent, soon());
-    const Transfer first = messengers[0]->receive(kAnySource, 9, two, soon());
-    const Transfer second = messengers[0]->receive(kAnySource, 9, three, soon());
+    const Request last = messengers[1]->send(0, 9, sent, soon());
+    const Request first = messengers[0]->receive(kAnySource, 9, two, soon());
+    const Request second = messengers[0]->receive(kAnySource, 9, three, soon());
     last.wait();
     second.wait();
     CHECK(first.source() == 2);
@@ -119,12 +119,12 @@ TEST_CASE("a rank sends to itself, before or after the receive, small and large"
     for (const std::size_t bytes : {std::size_t{0}, std::size_t{1000}, kBig}) {
       const Buffer sent = content(bytes, bytes);
       Buffer early(bytes), late(bytes);
-      const Transfer receive = self.receive(0, 1, early, soon());
+      const Request receive = self.receive(0, 1, early, soon());
       self.send(0, 1, sent, soon()).wait();
       receive.wait();
-      const Transfer send = self.send(0, 1, sent, soon());
+      const Request send = self.send(0, 1, sent, soon());
       if (bytes <= 1000) send.wait();
-      const Transfer any = self.receive(kAnySource, 1, late, soon());
+      const Request any = self.receive(kAnySource, 1, late, soon());
       any.wait();
       send.wait();
       CHECK(early == sent);
@@ -136,7 +136,7 @@ TEST_CASE("a rank sends to itself, before or after the receive, small and large"
 
 TEST_CASE("messages of no bytes, and messages in pieces") {
   for_all_kinds(2, [](Messengers& messengers) {
-    const Transfer receive = messengers[1]->receive(0, 3, MutableByteSpan(), soon());
+    const Request receive = messengers[1]->receive(0, 3, MutableByteSpan(), soon());
     messengers[0]->send(1, 3, ByteSpan(), soon()).wait();
     receive.wait();
     for (const std::size_t bytes : {std::size_t{1000}, kBig}) {
@@ -144,7 +144,7 @@ TEST_CASE("messages of no bytes, and messages in pieces") {
       Buffer received(bytes);
       const ByteSpan all(sent);
       const MutableByteSpan to(received);
-      const Transfer send = messengers[0]->send(
+      const Request send = messengers[0]->send(
           1, 3, std::vector<ByteSpan>{all.first(1), all.subspan(1, 0), all.subspan(1, 500), all.subspan(501)}, soon());
       messengers[1]->receive(0, 3, std::vector<MutableByteSpan>{to.first(700), to.subspan(700)}, soon()).wait();
       send.wait();
@@ -177,12 +177,12 @@ TEST_CASE("random messages between all pairs, all in flight at once, arrive whol
         }
       }
       std::shuffle(posts.begin(), posts.end(), std::mt19937(static_cast<unsigned>(rank)));
-      std::vector<Transfer> transfers;
+      std::vector<Request> transfers;
       for (Post& post : posts) {
         transfers.push_back(post.sends ? mine.send(post.peer, post.i, post.buffer, soon())
                                        : mine.receive(post.peer, post.i, post.buffer, soon()));
       }
-      for (const Transfer& each : transfers) each.wait();
+      for (const Request& each : transfers) each.wait();
       for (const Post& post : posts) {
         if (post.buffer != content(post.buffer.size(), post.i)) throw std::runtime_error("wrong bytes");
       }
@@ -213,13 +213,13 @@ TEST_CASE("callbacks are called once, before or after completion, and may post f
     const std::array<std::byte, 4> ping{}, pong{std::byte{1}, std::byte{2}};
     std::array<std::byte, 4> heard{}, answer{};
     std::promise<void> done;
-    const Transfer receive = messengers[1]->receive(0, 1, heard, soon());
+    const Request receive = messengers[1]->receive(0, 1, heard, soon());
     receive.on_done([&](std::exception_ptr error) {
       CHECK(error == nullptr);
       messengers[1]->send(0, 2, pong, soon());
       throw std::runtime_error("is logged");
     });
-    const Transfer back = messengers[0]->receive(1, 2, answer, soon());
+    const Request back = messengers[0]->receive(1, 2, answer, soon());
     back.on_done([&](std::exception_ptr) { done.set_value(); });
     messengers[0]->send(1, 1, ping, soon());
     REQUIRE(done.get_future().wait_for(20s) == std::future_status::ready);
@@ -236,12 +236,12 @@ TEST_CASE("what nobody receives takes a limited amount of memory, and still arri
     constexpr std::size_t kBytes = 60'000;
     constexpr std::uint64_t kCount = 300;  // twice kUnexpectedBytes
     std::vector<Buffer> sent;
-    std::vector<Transfer> transfers;
+    std::vector<Request> transfers;
     for (std::uint64_t i = 0; i < kCount; ++i) sent.push_back(content(kBytes, i));
     for (const Buffer& each : sent) transfers.push_back(messengers[0]->send(1, 4, each, soon()));
     const std::array<std::byte, 1> end{};
     std::array<std::byte, 1> byte{};
-    const Transfer last = messengers[0]->send(1, 5, end, soon());
+    const Request last = messengers[0]->send(1, 5, end, soon());
     messengers[1]->receive(0, 5, byte, soon()).wait();  // everything before it has come or is announced
     last.wait();
     std::size_t completed = 0;
@@ -253,10 +253,10 @@ TEST_CASE("what nobody receives takes a limited amount of memory, and still arri
       messengers[1]->receive(0, 4, received, soon()).wait();
       CHECK(received == each);
     }
-    for (const Transfer& each : transfers) each.wait();
+    for (const Request& each : transfers) each.wait();
     // Its room is free again.
     for (std::uint64_t i = 0; i < kCount / 2; ++i) {
-      const Transfer send = messengers[0]->send(1, 4, sent[i], soon());
+      const Request send = messengers[0]->send(1, 4, sent[i], soon());
       Buffer received(kBytes);
       messengers[1]->receive(0, 4, received, soon()).wait();
       send.wait();
@@ -269,7 +269,7 @@ TEST_CASE("messengers without messages use no processor time") {
   for_all_kinds(3, [](Messengers& messengers) {
     const std::array<std::byte, 1> sent{};
     std::array<std::byte, 1> received{};
-    const Transfer pending = messengers[0]->receive(1, 1, received, soon());
+    const Request pending = messengers[0]->receive(1, 1, received, soon());
     messengers[1]->send(0, 1, sent, soon()).wait();
     pending.wait();
     const double before = cpu_seconds();

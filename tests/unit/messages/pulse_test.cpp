@@ -127,7 +127,7 @@ TEST_CASE("messengers answer for ranks that do nothing, over every mesh") {
     CHECK(contains(sighting_of(*messengers[1], 2).text(), "last seen in all_reduce(sum) #5"));
     // Messages are not disturbed.
     Buffer sent = content(300'000, 1), received(sent.size());
-    const Transfer receive = messengers[1]->receive(0, 7, received, soon());
+    const Request receive = messengers[1]->receive(0, 7, received, soon());
     messengers[1]->ask(0);
     messengers[0]->send(1, 7, sent, soon()).wait();
     receive.wait();

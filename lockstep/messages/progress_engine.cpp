@@ -1,4 +1,4 @@
-#include "lockstep/messages/switchboard.h"
+#include "lockstep/messages/progress_engine.h"
 
 #include <algorithm>
 
@@ -45,14 +45,14 @@ Sighting sighting_of(const Mesh& mesh, const Pulse& pulse, int rank) {
   return sighting;
 }
 
-Switchboard::Switchboard(Mesh& mesh, Pulse& pulse)
+ProgressEngine::ProgressEngine(Mesh& mesh, Pulse& pulse)
     : mesh_(mesh), pulse_(pulse), peers_(static_cast<std::size_t>(mesh.size())) {
   for (int rank = 0; rank < mesh.size(); ++rank) {
     if (rank != mesh.rank()) peer(rank).link = std::make_unique<MessageLink>(mesh, rank, matcher_, *this);
   }
 }
 
-void Switchboard::post(const OperationPtr& operation) {
+void ProgressEngine::post(const OperationPtr& operation) {
   operation->number = ++posted_;
   live_[operation->number] = operation;
   if (!operation->deadline.is_never()) {
@@ -68,12 +68,12 @@ void Switchboard::post(const OperationPtr& operation) {
   to.link->post_send(operation);
 }
 
-void Switchboard::ask(int rank) {
+void ProgressEngine::ask(int rank) {
   Peer& other = peer(rank);
   if (!over_ && other.link && other.standing == Standing::open) other.link->ask();
 }
 
-void Switchboard::match_receive(const OperationPtr& receive) {
+void ProgressEngine::match_receive(const OperationPtr& receive) {
   const int from = receive->envelope.peer;
   if (const auto arrived = matcher_.take_arrived(receive->envelope)) {
     if (arrived->peer != mesh_.rank()) return peer(arrived->peer).link->accept(receive, *arrived);
@@ -94,7 +94,7 @@ void Switchboard::match_receive(const OperationPtr& receive) {
   matcher_.add(receive);
 }
 
-void Switchboard::post_to_self(const OperationPtr& send) {
+void ProgressEngine::post_to_self(const OperationPtr& send) {
   const Envelope& envelope = send->envelope;
   if (const OperationPtr receive = matcher_.take_receive(mesh_.rank(), envelope.tag)) return hand_over(receive, send);
   Arrived arrived{Arrived::Where::local, mesh_.rank(), envelope.tag, envelope.bytes, 0, {}, send};
@@ -109,7 +109,7 @@ void Switchboard::post_to_self(const OperationPtr& send) {
   finish(send, nullptr);
 }
 
-void Switchboard::hand_over(const OperationPtr& receive, const OperationPtr& send) {
+void ProgressEngine::hand_over(const OperationPtr& receive, const OperationPtr& send) {
   receive->source = mesh_.rank();
   if (receive->envelope.bytes == send->envelope.bytes) {
     while (send->left_bytes() != 0) {
@@ -126,7 +126,7 @@ void Switchboard::hand_over(const OperationPtr& receive, const OperationPtr& sen
   finish_failed(send, reason);
 }
 
-void Switchboard::finish(const OperationPtr& operation, std::exception_ptr error) {
+void ProgressEngine::finish(const OperationPtr& operation, std::exception_ptr error) {
   if (!operation->state) return;  // a message whose send was finished long ago
   live_.erase(operation->number);
   if (!operation->deadline.is_never()) {
@@ -140,7 +140,7 @@ void Switchboard::finish(const OperationPtr& operation, std::exception_ptr error
   state->complete(sends ? mesh_.rank() : operation->source, std::move(error));
 }
 
-void Switchboard::finish_failed(const OperationPtr& operation, const Error& reason) {
+void ProgressEngine::finish_failed(const OperationPtr& operation, const Error& reason) {
   const Envelope& envelope = operation->envelope;
   ErrorDetail detail = reason.detail();
   detail.rank = mesh_.rank();
@@ -152,7 +152,7 @@ void Switchboard::finish_failed(const OperationPtr& operation, const Error& reas
   finish(operation, std::move(error));
 }
 
-bool Switchboard::turn() {
+bool ProgressEngine::turn() {
   const TimePoint now = steady_clock().now();
   expire(now);
   inquire(now);
@@ -164,7 +164,7 @@ bool Switchboard::turn() {
   return moved;
 }
 
-bool Switchboard::move(int rank) {
+bool ProgressEngine::move(int rank) {
   Peer& other = peer(rank);
   MessageLink& link = *other.link;
   bool moved = false;
@@ -192,7 +192,7 @@ bool Switchboard::move(int rank) {
   return moved;
 }
 
-void Switchboard::handle(int rank, const Error& error) {
+void ProgressEngine::handle(int rank, const Error& error) {
   const bool is_of_peer = error.detail().peer == rank && rank >= 0 && peer(rank).standing == Standing::open;
   if (is_of_peer && error.kind() == ErrorKind::peer_lost) {
     // What it sent before is still there to be received, and tells whether it has left on purpose.
@@ -212,7 +212,7 @@ void Switchboard::handle(int rank, const Error& error) {
   fail_all(error);
 }
 
-void Switchboard::end_link(int rank, Standing standing, const Error& reason) {
+void ProgressEngine::end_link(int rank, Standing standing, const Error& reason) {
   Peer& other = peer(rank);
   if (other.standing != Standing::open) return;
   other.standing = standing;
@@ -239,7 +239,7 @@ void Switchboard::end_link(int rank, Standing standing, const Error& reason) {
   }
 }
 
-const Error* Switchboard::failure_for_any() const {
+const Error* ProgressEngine::failure_for_any() const {
   const Error* left = nullptr;
   bool has_open = false;
   for (const Peer& each : peers_) {
@@ -251,14 +251,14 @@ const Error* Switchboard::failure_for_any() const {
   return has_open ? nullptr : left;
 }
 
-void Switchboard::expire(TimePoint now) {
+void ProgressEngine::expire(TimePoint now) {
   while (!deadlines_.empty() && deadlines_.begin()->first.expired(now)) {
     const OperationPtr operation = live_.at(deadlines_.begin()->second);
     time_out(operation, now);
   }
 }
 
-void Switchboard::inquire(TimePoint now) {
+void ProgressEngine::inquire(TimePoint now) {
   while (!questions_.empty() && questions_.begin()->first <= now) {
     const auto operation = live_.find(questions_.begin()->second);
     questions_.erase(questions_.begin());
@@ -268,14 +268,14 @@ void Switchboard::inquire(TimePoint now) {
   }
 }
 
-void Switchboard::await_report(const Operation& operation) {
+void ProgressEngine::await_report(const Operation& operation) {
   const TimePoint when = when_to_report(operation);
   if (when == TimePoint::max() || operation.deadline < Deadline::at(when)) return;
   reports_.emplace(when, operation.number);
   questions_.emplace(when - kBeforeReport, operation.number);
 }
 
-void Switchboard::report(TimePoint now) {
+void ProgressEngine::report(TimePoint now) {
   while (!reports_.empty() && reports_.begin()->first <= now) {
     const auto live = live_.find(reports_.begin()->second);
     reports_.erase(reports_.begin());
@@ -288,7 +288,7 @@ void Switchboard::report(TimePoint now) {
   }
 }
 
-void Switchboard::time_out(const OperationPtr& operation, TimePoint now) {
+void ProgressEngine::time_out(const OperationPtr& operation, TimePoint now) {
   const Envelope envelope = operation->envelope;
   const double elapsed = seconds(now - operation->start);
   const int with = partner(*operation);
@@ -311,7 +311,7 @@ void Switchboard::time_out(const OperationPtr& operation, TimePoint now) {
                  {.rank = mesh_.rank(), .peer = with}));
 }
 
-std::string Switchboard::progress(const Operation& operation) const {
+std::string ProgressEngine::progress(const Operation& operation) const {
   const Envelope& envelope = operation.envelope;
   const bool is_receive = envelope.direction == Direction::receive;
   if (is_receive && operation.source < 0) return "no message with that tag has come";
@@ -324,20 +324,20 @@ std::string Switchboard::progress(const Operation& operation) const {
   return is_unmatched ? sent + "; the receiver has not asked for them" : sent;
 }
 
-std::string Switchboard::state_of(int rank) const {
+std::string ProgressEngine::state_of(int rank) const {
   if (rank == kAnySource || rank == mesh_.rank()) return "";
   const std::string state = sighting_of(mesh_, pulse_, rank).text();
   return fmt::format("; {}{}{}", mesh_.peer_name(rank), state.empty() ? "" : ": ", state);
 }
 
-bool Switchboard::withdraw(const Operation& operation) {
+bool ProgressEngine::withdraw(const Operation& operation) {
   const bool is_receive = operation.envelope.direction == Direction::receive;
   if (is_receive) return matcher_.remove(operation);
   if (operation.envelope.peer == mesh_.rank()) return matcher_.remove_local(operation);
   return peer(operation.envelope.peer).link->withdraw(operation);
 }
 
-Deadline Switchboard::next_deadline() const {
+Deadline ProgressEngine::next_deadline() const {
   Deadline first = deadlines_.empty() ? Deadline::never() : deadlines_.begin()->first;
   for (const auto* times : {&questions_, &reports_}) {
     if (!times->empty()) first = std::min(first, Deadline::at(times->begin()->first));
@@ -345,13 +345,13 @@ Deadline Switchboard::next_deadline() const {
   return first;
 }
 
-bool Switchboard::has_peers() const {
+bool ProgressEngine::has_peers() const {
   return !over_ && std::ranges::any_of(peers_, [](const Peer& each) {
     return each.link && (each.standing == Standing::open || each.standing == Standing::failing);
   });
 }
 
-void Switchboard::wait() {
+void ProgressEngine::wait() {
   std::vector<Mesh::Interest> interests;
   for (int rank = 0; rank < mesh_.size(); ++rank) {
     const Peer& other = peer(rank);
@@ -375,13 +375,13 @@ void Switchboard::wait() {
   }
 }
 
-void Switchboard::fail_all(const Error& reason) {
+void ProgressEngine::fail_all(const Error& reason) {
   if (!over_) over_ = reason;
   const auto live = live_;
   for (const auto& [number, operation] : live) finish_failed(operation, *over_);
 }
 
-void Switchboard::close(const Error& reason) {
+void ProgressEngine::close(const Error& reason) {
   const bool was_over = over_.has_value();
   fail_all(reason);
   if (was_over) return;

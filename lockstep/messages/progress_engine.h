@@ -1,5 +1,5 @@
-// A Switchboard runs all messages of one rank over its Mesh: it gives sends to links, matches receives, keeps deadlines
-// and ends what has failed. Messenger -> Switchboard -> MessageLink -> Mesh.
+// A ProgressEngine runs all messages of one rank over its Mesh: it gives sends to links, matches receives, keeps deadlines
+// and ends what has failed. Messenger -> ProgressEngine -> MessageLink -> Mesh.
 // One thread at a time; only wait() blocks. Errors end operations; no call throws, except for lack of memory.
 #pragma once
 
@@ -25,10 +25,10 @@ namespace lockstep {
 // How a rank fares: what it answered last, and what the kernel knows of its process.
 Sighting sighting_of(const Mesh& mesh, const Pulse& pulse, int rank);
 
-class Switchboard final : public LinkObserver {
+class ProgressEngine final : public LinkObserver {
  public:
   // Both borrowed.
-  Switchboard(Mesh& mesh, Pulse& pulse);
+  ProgressEngine(Mesh& mesh, Pulse& pulse);
 
   void post(const OperationPtr& operation);
   // Sends a question for a sign of life.

@@ -1,4 +1,4 @@
-// A Transfer is the handle of one message that is being sent or received. Messenger -> Transfer.
+// A Request is the handle of one message that is being sent or received. Messenger -> Request.
 // A cheap copy; all copies speak of the same message, also after its Messenger is gone. Thread-safe.
 #pragma once
 
@@ -29,12 +29,12 @@ struct Envelope {
 // "send of 12 bytes with tag 7 to rank 1"
 std::string describe(const Envelope& envelope);
 
-// What a Transfer and the thread that moves its bytes share.
-class TransferState {
+// What a Request and the thread that moves its bytes share.
+class RequestState {
  public:
   using Callback = std::function<void(std::exception_ptr)>;
 
-  explicit TransferState(const Envelope& envelope) : envelope_(envelope) {}
+  explicit RequestState(const Envelope& envelope) : envelope_(envelope) {}
 
   void wait(Deadline deadline);
   bool is_completed() const;
@@ -54,9 +54,9 @@ class TransferState {
   std::vector<Callback> callbacks_;
 };
 
-class Transfer {
+class Request {
  public:
-  explicit Transfer(std::shared_ptr<TransferState> state) : state_(std::move(state)) {}
+  explicit Request(std::shared_ptr<RequestState> state) : state_(std::move(state)) {}
 
   // Returns once the message's memory may be used again: a send's bytes are on their way, a receive's are there.
   // Throws the Error with which the transfer failed, or Error{timeout} when this deadline passes first; the transfer
@@ -71,7 +71,7 @@ class Transfer {
   void on_done(std::function<void(std::exception_ptr)> callback) const { state_->on_done(std::move(callback)); }
 
  private:
-  std::shared_ptr<TransferState> state_;
+  std::shared_ptr<RequestState> state_;
 };
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-#include "lockstep/messages/transfer.h"
+#include "lockstep/messages/request.h"
 
 #include <utility>
 
@@ -10,7 +10,7 @@
 namespace lockstep {
 namespace {
 
-void call(const TransferState::Callback& callback, const std::exception_ptr& error) {
+void call(const RequestState::Callback& callback, const std::exception_ptr& error) {
   try {
     callback(error);
   } catch (const std::exception& thrown) {
@@ -29,7 +29,7 @@ std::string describe(const Envelope& envelope) {
                      envelope.peer == kAnySource ? "any rank" : fmt::format("rank {}", envelope.peer));
 }
 
-void TransferState::wait(Deadline deadline) {
+void RequestState::wait(Deadline deadline) {
   std::unique_lock lock(mutex_);
   if (!wait_until(completed_, lock, deadline, [&] { return is_completed_; })) {
     throw Error(ErrorKind::timeout, describe(envelope_) + " is still under way", {.peer = envelope_.peer});
@@ -37,17 +37,17 @@ void TransferState::wait(Deadline deadline) {
   if (error_) std::rethrow_exception(error_);
 }
 
-bool TransferState::is_completed() const {
+bool RequestState::is_completed() const {
   const std::lock_guard lock(mutex_);
   return is_completed_;
 }
 
-int TransferState::source() const {
+int RequestState::source() const {
   const std::lock_guard lock(mutex_);
   return source_;
 }
 
-void TransferState::on_done(Callback callback) {
+void RequestState::on_done(Callback callback) {
   {
     const std::lock_guard lock(mutex_);
     if (!is_completed_) {
@@ -58,7 +58,7 @@ void TransferState::on_done(Callback callback) {
   call(callback, error_);
 }
 
-void TransferState::complete(int source, std::exception_ptr error) {
+void RequestState::complete(int source, std::exception_ptr error) {
   std::vector<Callback> callbacks;
   {
     const std::lock_guard lock(mutex_);

@@ -55,8 +55,7 @@ bool supports(std::string_view backend, OpKind kind, ReduceOp op, DType dtype) {
   if (backend == kNativeBackend) return true;
   const BackendEntry* entry = find(backend);
   if (entry == nullptr) refuse(backend, "the backend");
-  const bool reduces = kind == OpKind::all_reduce || kind == OpKind::reduce || kind == OpKind::reduce_scatter;
-  return !reduces || entry->reductions(op, dtype);
+  return !traits_of(kind).reduces || entry->reductions(op, dtype);
 }
 
 std::unique_ptr<Engine> make_backend_engine(std::string_view backend, const CarrierSite& site, Deadline deadline) {

@@ -17,15 +17,6 @@ constexpr Duration kLongestSleep = std::chrono::hours(1);
 // Of the time until a report, after which somebody looks whether a call waits.
 constexpr int kLooks = 4;
 
-bool is_in_place(OpKind kind) {
-  return kind == OpKind::all_reduce || kind == OpKind::reduce || kind == OpKind::broadcast;
-}
-bool reduces(OpKind kind) {
-  return kind == OpKind::all_reduce || kind == OpKind::reduce || kind == OpKind::reduce_scatter;
-}
-bool takes_all(OpKind kind) { return kind == OpKind::reduce_scatter || kind == OpKind::scatter; }
-bool gives_all(OpKind kind) { return kind == OpKind::all_gather || kind == OpKind::gather; }
-
 // Elements of each rank that go into one round, of which a buffer holds so many parts.
 std::size_t round_length(std::size_t buffer_bytes, std::size_t element, std::size_t parts) {
   return std::max<std::size_t>(1, buffer_bytes / (element * parts));
@@ -40,7 +31,7 @@ CarrierEngine::CarrierEngine(const CarrierSite& site, MakeCarrier make, Reductio
 }
 
 bool CarrierEngine::supports(OpKind kind, ReduceOp op, DType dtype) const {
-  return lockstep::supports(kind, op, dtype) && (!reduces(kind) || reductions_(op, dtype));
+  return lockstep::supports(kind, op, dtype) && (!traits_of(kind).reduces || reductions_(op, dtype));
 }
 
 void CarrierEngine::check(const Collective& collective) const {
@@ -51,7 +42,7 @@ void CarrierEngine::check(const Collective& collective) const {
                             to_string(collective.reduce), to_string(collective.dtype)),
                 {.rank = rank(), .operation = std::string(to_string(collective.kind))});
   }
-  if (reduces(collective.kind) && collective.order == Order::tree && size() > 2) {
+  if (traits_of(collective.kind).reduces && collective.order == Order::tree && size() > 2) {
     throw Error(ErrorKind::invalid_argument,
                 fmt::format("{}: {} adds in an order of its own; the backend native adds as a tree",
                             to_string(collective.kind), name()),
@@ -266,45 +257,42 @@ void CarrierEngine::warn_of_other_line(const std::vector<Signature>& all, const 
 
 void CarrierEngine::carry_out(const Collective& collective, Deadline deadline) {
   const std::size_t element = element_size(collective.dtype), n = static_cast<std::size_t>(size());
-  switch (collective.kind) {
-    case OpKind::barrier: return;  // comparing signatures was one
-    case OpKind::all_to_all: {
-      // All ranks know all counts, and so the number of rounds.
-      const std::size_t most = *std::max_element(collective.counts.begin(), collective.counts.end());
-      const std::size_t length = round_length(site_.buffer_bytes, element, n);
-      for (std::size_t begin = 0; begin < most; begin += length) {
-        run_all_to_all_round(collective, begin, std::min(length, most - begin), deadline);
-      }
-      return;
+  const OpTraits& op = traits_of(collective.kind);
+  if (!op.moves_data()) return;  // comparing signatures was a barrier
+  const std::size_t length = round_length(site_.buffer_bytes, element, op.is_in_place() ? 1 : n);
+  if (op.input == Extent::counted) {
+    // All ranks know all counts, and so the number of rounds.
+    const std::size_t most = *std::max_element(collective.counts.begin(), collective.counts.end());
+    for (std::size_t begin = 0; begin < most; begin += length) {
+      run_all_to_all_round(collective, begin, std::min(length, most - begin), deadline);
     }
-    default: break;
+    return;
   }
-  const std::size_t length = round_length(site_.buffer_bytes, element, is_in_place(collective.kind) ? 1 : n);
   for (std::size_t begin = 0; begin < collective.count; begin += length) {
     run_round(collective, begin, std::min<std::size_t>(length, collective.count - begin), deadline);
   }
 }
 
 void CarrierEngine::run_round(const Collective& collective, std::size_t begin, std::size_t count, Deadline deadline) {
-  const OpKind kind = collective.kind;
+  const OpTraits& op = traits_of(collective.kind);
   const std::size_t element = element_size(collective.dtype), n = static_cast<std::size_t>(size());
   const std::size_t bytes = count * element, whole = collective.count * element, offset = begin * element;
   const bool is_root = rank() == collective.root;
-  const bool gives = kind == OpKind::all_gather || (kind == OpKind::gather && is_root);
-  const bool takes = kind == OpKind::reduce_scatter || (kind == OpKind::scatter && is_root);
+  const bool gives = op.gives_parts() && (op.output == Extent::all || is_root);
+  const bool takes = op.takes_parts() && (op.input == Extent::all || is_root);
   const CarrierBuffers buffers =
-      carrier_->buffers(takes_all(kind) ? bytes * n : bytes, gives_all(kind) ? bytes * n : bytes);
-  if (is_in_place(kind)) {
+      carrier_->buffers(op.takes_parts() ? bytes * n : bytes, op.gives_parts() ? bytes * n : bytes);
+  if (op.is_in_place()) {
     pack(collective.output, offset, buffers.output, bytes);
-  } else if (gives_all(kind)) {
+  } else if (op.gives_parts()) {
     pack(collective.input, offset, buffers.input, bytes);
   } else if (takes) {
     for (std::size_t peer = 0; peer < n; ++peer) {
       pack(collective.input, peer * whole + offset, buffers.input + peer * bytes, bytes);
     }
   }
-  carrier_->run({.kind = kind,
-                 .reduce = reduces(kind) ? collective.reduce : ReduceOp::sum,
+  carrier_->run({.kind = op.kind,
+                 .reduce = op.reduces ? collective.reduce : ReduceOp::sum,
                  .dtype = collective.dtype,
                  .root = collective.root,
                  .count = count,
@@ -315,7 +303,7 @@ void CarrierEngine::run_round(const Collective& collective, std::size_t begin, s
     for (std::size_t peer = 0; peer < n; ++peer) {
       unpack(buffers.output + peer * bytes, collective.output, peer * whole + offset, bytes);
     }
-  } else if (!gives_all(kind) && (kind != OpKind::reduce || is_root)) {
+  } else if (!op.gives_parts() && (op.root != Root::receives || is_root)) {
     unpack(buffers.output, collective.output, offset, bytes);
   }
 }

@@ -29,19 +29,18 @@ constexpr std::size_t kInPlaceBytes = 8 * 1024;
 std::size_t contribution_bytes(const Collective& c, int rank, int size) {
   const std::size_t element = element_size(c.dtype);
   const auto n = static_cast<std::size_t>(size);
-  if (c.kind == OpKind::all_to_all) {
+  if (traits_of(c.kind).input == Extent::counted) {
     const auto row = c.counts.subspan(static_cast<std::size_t>(rank) * n, n);
     return std::accumulate(row.begin(), row.end(), std::size_t{0}) * element;
   }
-  const bool in_parts = c.kind == OpKind::reduce_scatter || c.kind == OpKind::scatter;
-  return c.count * element * (in_parts ? n : 1);
+  return c.count * element * (traits_of(c.kind).takes_parts() ? n : 1);
 }
 
 // The same on all ranks: what everybody shows fits into the slots.
 bool is_small(const Collective& c, int size) {
-  const bool reduces = reduces_in_place(c.kind);
-  if (c.kind != OpKind::all_to_all) {
-    return contribution_bytes(c, 0, size) <= (reduces ? kInPlaceBytes : arena::kSlotPayloadBytes);
+  const OpTraits& op = traits_of(c.kind);
+  if (op.input != Extent::counted) {
+    return contribution_bytes(c, 0, size) <= (op.reduces_in_place() ? kInPlaceBytes : arena::kSlotPayloadBytes);
   }
   for (int rank = 0; rank < size; ++rank) {
     if (contribution_bytes(c, rank, size) > arena::kSlotPayloadBytes) return false;
@@ -50,18 +49,9 @@ bool is_small(const Collective& c, int size) {
 }
 
 std::span<const Segment> contribution(const Collective& c, int rank) {
-  switch (c.kind) {
-    case OpKind::all_reduce:
-    case OpKind::reduce: return c.output;
-    case OpKind::broadcast: return rank == c.root ? c.output : std::span<const Segment>{};
-    case OpKind::all_gather:
-    case OpKind::gather:
-    case OpKind::scatter:
-    case OpKind::all_to_all:
-    case OpKind::reduce_scatter: return c.input;
-    case OpKind::barrier: break;
-  }
-  return {};
+  const OpTraits& op = traits_of(c.kind);
+  if (!op.is_in_place()) return c.input;
+  return op.reduces || rank == c.root ? c.output : std::span<const Segment>{};
 }
 
 std::byte* payload_of(Slot& slot, std::size_t bytes) {
@@ -187,8 +177,7 @@ void ArenaEngine::write_slot(Operation& op, const Collective& collective) {
     gather_bytes(mine, 0, payload_of(slot, bytes), bytes);
     return;
   }
-  const bool reduces = reduces_in_place(collective.kind);
-  if (!reduces || collective.output.size() > arena::kMaxSegmentRefs) return;
+  if (!traits_of(collective.kind).reduces_in_place() || collective.output.size() > arena::kMaxSegmentRefs) return;
   auto* refs = reinterpret_cast<SegmentRef*>(slot.payload);
   for (std::size_t i = 0; i < collective.output.size(); ++i) {
     const auto offset = arena_->offset_of(collective.output[i].data, collective.output[i].bytes);
@@ -318,27 +307,20 @@ void ArenaEngine::finish_small(Operation& op) {
   const auto shown = [&](int peer) {
     return payload_of(arena_->slot(peer, op.signature.sequence), contribution_bytes(c, peer, size()));
   };
-  switch (c.kind) {
-    case OpKind::barrier: return;
-    case OpKind::broadcast:
-      if (rank() != c.root) scatter_bytes(shown(c.root), c.output, 0, part);
-      return;
-    case OpKind::all_gather:
-    case OpKind::gather:
-    case OpKind::scatter:
-    case OpKind::all_to_all:
-      for (int peer = 0; peer < size(); ++peer) {
-        const Piece piece = piece_of(c, size(), peer, rank());
-        scatter_bytes(shown(peer) + piece.input_offset, c.output, piece.output_offset, piece.bytes);
-      }
-      return;
-    case OpKind::reduce:
-      if (rank() != c.root) return;
-      break;
-    case OpKind::all_reduce:
-    case OpKind::reduce_scatter: break;
+  const OpTraits& traits = traits_of(c.kind);
+  if (traits.moves_pieces()) {
+    for (int peer = 0; peer < size(); ++peer) {
+      const Piece piece = piece_of(c, size(), peer, rank());
+      scatter_bytes(shown(peer) + piece.input_offset, c.output, piece.output_offset, piece.bytes);
+    }
+    return;
   }
-  const std::size_t skip = c.kind == OpKind::reduce_scatter ? static_cast<std::size_t>(rank()) * part : 0;
+  if (!traits.reduces) {  // a broadcast, or nothing
+    if (traits.moves_data() && rank() != c.root) scatter_bytes(shown(c.root), c.output, 0, part);
+    return;
+  }
+  if (traits.root == Root::receives && rank() != c.root) return;
+  const std::size_t skip = traits.takes_parts() ? static_cast<std::size_t>(rank()) * part : 0;
   const std::size_t element = element_size(c.dtype);
   SegmentCursor out(c.output);
   for (std::size_t done = 0; done < part;) {
@@ -391,7 +373,7 @@ void ArenaEngine::reduce_in_place(Operation& op) {
     for (const SegmentCursor& cursor : cursors_) run = std::min(run, cursor.run());
     for (std::size_t i = 0; i < cursors_.size(); ++i) inputs_[i] = outputs_[i] = cursors_[i].data();
     const std::span<std::byte* const> all(outputs_);
-    const bool to_root = c.kind == OpKind::reduce;
+    const bool to_root = traits_of(c.kind).root == Root::receives;
     reduce_all(c, to_root ? all.subspan(static_cast<std::size_t>(c.root), 1) : all, inputs_, run / element);
     for (SegmentCursor& cursor : cursors_) cursor.advance(run);
     left -= run;

@@ -13,14 +13,6 @@
 namespace lockstep {
 namespace {
 
-bool reduces(OpKind kind) {
-  return kind == OpKind::all_reduce || kind == OpKind::reduce_scatter || kind == OpKind::reduce;
-}
-
-bool has_root(OpKind kind) {
-  return kind == OpKind::broadcast || kind == OpKind::reduce || kind == OpKind::gather || kind == OpKind::scatter;
-}
-
 [[noreturn]] void refuse(const Collective& collective, const std::string& why) {
   throw Error(ErrorKind::invalid_argument, fmt::format("{}: {}", to_string(collective.kind), why),
               {.operation = std::string(to_string(collective.kind))});
@@ -40,7 +32,7 @@ void check_segments(const Collective& collective, const char* which, std::span<c
     if (segment.bytes != 0 && segment.data == nullptr) {
       refuse(collective, fmt::format("{} segment {} of {} bytes has no memory", which, i, segment.bytes));
     }
-    if (reduces(collective.kind) && reinterpret_cast<std::uintptr_t>(segment.data) % element != 0) {
+    if (traits_of(collective.kind).reduces && reinterpret_cast<std::uintptr_t>(segment.data) % element != 0) {
       refuse(collective, fmt::format("{} segment {} is not aligned to {} bytes ({})", which, i, element,
                                      to_string(collective.dtype)));
     }
@@ -84,35 +76,6 @@ void check_all_to_all(const Collective& collective, int rank, int size) {
 
 }  // namespace
 
-std::string_view to_string(OpKind kind) {
-  switch (kind) {
-    case OpKind::all_reduce: return "all_reduce";
-    case OpKind::broadcast: return "broadcast";
-    case OpKind::all_gather: return "all_gather";
-    case OpKind::reduce_scatter: return "reduce_scatter";
-    case OpKind::barrier: return "barrier";
-    case OpKind::reduce: return "reduce";
-    case OpKind::gather: return "gather";
-    case OpKind::scatter: return "scatter";
-    case OpKind::all_to_all: return "all_to_all";
-  }
-  return "unknown collective";
-}
-
-std::string_view to_string(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::sum: return "sum";
-    case ReduceOp::avg: return "avg";
-    case ReduceOp::product: return "product";
-    case ReduceOp::min: return "min";
-    case ReduceOp::max: return "max";
-    case ReduceOp::band: return "band";
-    case ReduceOp::bor: return "bor";
-    case ReduceOp::bxor: return "bxor";
-  }
-  return "unknown reduction";
-}
-
 Signature signature_of(const Collective& collective, std::uint64_t sequence, std::uint64_t generation) {
   // What does not matter to an operation stays at its default, so that ranks need not agree about it.
   const std::uint64_t name = collective.name == 0 ? 0 : collective.name + collective.number;
@@ -121,14 +84,15 @@ Signature signature_of(const Collective& collective, std::uint64_t sequence, std
                       .kind = collective.kind,
                       .generation = static_cast<std::uint16_t>(generation),
                       .line = collective.name == 0 ? collective.line : std::uint16_t{0}};
-  if (collective.kind == OpKind::barrier) return signature;
+  const OpTraits& op = traits_of(collective.kind);
+  if (!op.moves_data()) return signature;
   signature.count = collective.count;
   signature.dtype = collective.dtype;
-  if (reduces(collective.kind)) {
+  if (op.reduces) {
     signature.reduce = collective.reduce;
     signature.order = collective.order;
   }
-  if (has_root(collective.kind)) signature.root = collective.root;
+  if (op.has_root()) signature.root = collective.root;
   return signature;
 }
 
@@ -144,20 +108,18 @@ std::uint32_t check_of(const Signature& signature) {
 }
 
 std::string describe(const Signature& signature, std::string_view name) {
+  const OpTraits& op = traits_of(signature.kind);
   std::string text(to_string(signature.kind));
-  if (reduces(signature.kind)) {
+  if (op.reduces) {
     text += fmt::format("({}{})", to_string(signature.reduce), signature.order == Order::tree ? ", as a tree" : "");
   }
   text += fmt::format(" #{}", signature.sequence);
-  if (signature.kind == OpKind::all_to_all) {
+  if (op.output == Extent::counted) {
     text += fmt::format(" of {}", to_string(signature.dtype));
-  } else if (signature.kind != OpKind::barrier) {
+  } else if (op.moves_data()) {
     text += fmt::format(" of {} {}", signature.count, to_string(signature.dtype));
   }
-  if (has_root(signature.kind)) {
-    const bool outward = signature.kind == OpKind::broadcast || signature.kind == OpKind::scatter;
-    text += fmt::format(" {} rank {}", outward ? "from" : "to", signature.root);
-  }
+  if (op.has_root()) text += fmt::format(" {} rank {}", op.root == Root::sends ? "from" : "to", signature.root);
   if (signature.name != 0) text += ", " + (name.empty() ? noted_name(signature.name) : std::string(name));
   return text;
 }
@@ -168,9 +130,9 @@ FlightRecord record_of(const Signature& signature) {
   record.count = signature.count;
   record.name = signature.name;
   record.dtype = signature.dtype;
-  if (has_root(signature.kind)) record.peer = signature.root;
+  if (traits_of(signature.kind).has_root()) record.peer = signature.root;
   record.set_operation(to_string(signature.kind));
-  if (reduces(signature.kind)) record.set_reduction(to_string(signature.reduce));
+  if (traits_of(signature.kind).reduces) record.set_reduction(to_string(signature.reduce));
   return record;
 }
 
@@ -279,7 +241,7 @@ std::string describe_other_line(const std::string& who, const Signature& theirs,
 }
 
 bool is_other_line(const Signature& theirs, const Signature& mine) {
-  return theirs.line != mine.line && theirs.line != 0 && mine.line != 0 && !has_root(mine.kind);
+  return theirs.line != mine.line && theirs.line != 0 && mine.line != 0 && !traits_of(mine.kind).has_root();
 }
 
 bool can_go_on(const std::vector<CallSide>& sides) {
@@ -288,27 +250,10 @@ bool can_go_on(const std::vector<CallSide>& sides) {
   return have_one_sequence && have_one_generation(sides) && !look_alike(sides);
 }
 
-bool supports(ReduceOp op, DType dtype) {
-  if (dtype == DType::opaque) return false;
-  switch (op) {
-    case ReduceOp::sum:
-    case ReduceOp::product: return true;
-    case ReduceOp::avg: return is_floating_point(dtype) || is_complex(dtype);
-    case ReduceOp::min:
-    case ReduceOp::max: return !is_complex(dtype);
-    case ReduceOp::band:
-    case ReduceOp::bor:
-    case ReduceOp::bxor: return !is_floating_point(dtype) && !is_complex(dtype);
-  }
-  return false;
-}
-
-bool supports(OpKind kind, ReduceOp op, DType dtype) { return !reduces(kind) || supports(op, dtype); }
-
 void check_arguments(const Collective& collective, int rank, int size) {
-  if (collective.kind > OpKind::all_to_all)
-    refuse(collective, fmt::format("kind {}", static_cast<int>(collective.kind)));
-  if (collective.kind == OpKind::barrier) {
+  if (!is_valid(collective.kind)) refuse(collective, fmt::format("kind {}", static_cast<int>(collective.kind)));
+  const OpTraits& op = traits_of(collective.kind);
+  if (!op.moves_data()) {
     if (collective.count != 0 || !collective.input.empty() || !collective.output.empty()) {
       refuse(collective, "it takes no data");
     }
@@ -321,40 +266,23 @@ void check_arguments(const Collective& collective, int rank, int size) {
     refuse(collective,
            fmt::format("{} elements for each of {} ranks exceed the address space", collective.count, size));
   }
-  if (reduces(collective.kind)) {
+  if (op.reduces) {
     check_reduction(collective);
     if (collective.order == Order::tree && !std::has_single_bit(ranks)) {
       refuse(collective, fmt::format("a tree needs a power of two of ranks, this group has {}", size));
     }
   }
-  if (has_root(collective.kind) && (collective.root < 0 || collective.root >= size)) {
+  if (op.has_root() && (collective.root < 0 || collective.root >= size)) {
     refuse(collective,
            fmt::format("root {} is not a rank of this group of {} (this is rank {})", collective.root, size, rank));
   }
-  const bool is_root = rank == collective.root;
-  switch (collective.kind) {
-    case OpKind::broadcast:
-    case OpKind::reduce:
-    case OpKind::all_reduce: check_segments(collective, "output", collective.output, collective.count); break;
-    case OpKind::all_gather:
-      check_segments(collective, "input", collective.input, collective.count);
-      check_segments(collective, "output", collective.output, collective.count * ranks);
-      break;
-    case OpKind::reduce_scatter:
-      check_segments(collective, "input", collective.input, collective.count * ranks);
-      check_segments(collective, "output", collective.output, collective.count);
-      break;
-    case OpKind::gather:
-      check_segments(collective, "input", collective.input, collective.count);
-      check_segments(collective, "output", collective.output, is_root ? collective.count * ranks : 0);
-      break;
-    case OpKind::scatter:
-      check_segments(collective, "input", collective.input, is_root ? collective.count * ranks : 0);
-      check_segments(collective, "output", collective.output, collective.count);
-      break;
-    case OpKind::all_to_all: check_all_to_all(collective, rank, size); break;
-    case OpKind::barrier: break;
-  }
+  if (op.output == Extent::counted) return check_all_to_all(collective, rank, size);
+  const auto elements = [&](Extent extent) {
+    const bool has_parts = extent == Extent::all || (extent == Extent::all_on_root && rank == collective.root);
+    return has_parts ? collective.count * ranks : extent == Extent::one ? collective.count : 0;
+  };
+  if (!op.is_in_place()) check_segments(collective, "input", collective.input, elements(op.input));
+  check_segments(collective, "output", collective.output, elements(op.output));
 }
 
 }  // namespace lockstep

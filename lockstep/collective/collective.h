@@ -14,30 +14,10 @@
 #include "lockstep/base/dtype.h"
 #include "lockstep/base/error.h"
 #include "lockstep/collective/call_report.h"
+#include "lockstep/collective/op_kind.h"
 #include "lockstep/observe/flight_recorder.h"
 
 namespace lockstep {
-
-enum class OpKind : std::uint8_t {
-  all_reduce,
-  broadcast,
-  all_gather,
-  reduce_scatter,
-  barrier,
-  reduce,
-  gather,
-  scatter,
-  all_to_all
-};
-enum class ReduceOp : std::uint8_t { sum, avg, product, min, max, band, bor, bxor };
-
-// In which order a reduction takes the ranks' operands. ranks: ((x0 op x1) op x2) ... tree: (x0 op x1) op (x2 op x3),
-// and so on upwards, for a power of two of ranks; every pair's result is rounded to the element type, and avg halves
-// it. So operands that were reduced in pairs before they came here give the bits of more ranks with one operand each.
-enum class Order : std::uint8_t { ranks, tree };
-
-std::string_view to_string(OpKind kind);
-std::string_view to_string(ReduceOp op);
 
 // A run of `bytes` bytes of local memory, a multiple of the element size.
 struct Segment {
@@ -140,12 +120,6 @@ std::string describe_departure(const std::string& who, bool has_left, const std:
                                const Signature& wanted);
 // Whether ranks that found such a difference, and nothing else, can go on with their next calls.
 bool can_go_on(const std::vector<CallSide>& sides);
-
-// Whether a reduction can be computed for elements of a type: avg for floating and complex ones, min and max for those
-// that have an order, band, bor and bxor for integers and bool. For bool sum means "or" and product means "and".
-bool supports(ReduceOp op, DType dtype);
-// Whether all engines can do it: every type can be moved, and reduced as above.
-bool supports(OpKind kind, ReduceOp op, DType dtype);
 
 // Throws Error{invalid_argument} unless sizes, root and the reduction fit n ranks and the dtype. Called before anything
 // is sent.

@@ -407,7 +407,7 @@ Error Exchange::difference_with(int peer, const Signature& theirs) const {
 
 void Exchange::copy_own_part() {
   const Collective& collective = *collective_;
-  if (!consists_of_pieces(collective.kind)) return;
+  if (!traits_of(collective.kind).moves_pieces()) return;
   const Piece own = piece_of(collective, size_, rank_, rank_);
   copy_bytes(SegmentCursor(collective.input, own.input_offset), SegmentCursor(collective.output, own.output_offset),
              own.bytes);

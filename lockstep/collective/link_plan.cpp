@@ -60,7 +60,7 @@ void plan_pieces(const Collective& collective, int rank, int size, int peer, Lin
 
 void plan_flat_chunks(const Collective& collective, int rank, int size, bool small, ChunkPlan& plan) {
   const ByteRange everything{0, data_bytes(collective)};
-  plan.in_place = reduces_in_place(collective.kind) || collective.kind == OpKind::broadcast;
+  plan.in_place = traits_of(collective.kind).is_in_place();
   switch (collective.kind) {
     case OpKind::all_reduce:
       plan.whole = small;
@@ -101,7 +101,7 @@ bool goes_in_tree(const Collective& collective, const Topology& topology, const 
 }
 
 void plan_tree_chunks(const Collective& collective, int rank, const Topology& topology, ChunkPlan& plan) {
-  plan.in_place = !consists_of_pieces(collective.kind);
+  plan.in_place = !traits_of(collective.kind).moves_pieces();
   plan.whole = plan.in_tree = true;
   if (!answers_with_result(collective.kind)) return;
   const int node = topology.node(rank);

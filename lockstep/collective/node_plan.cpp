@@ -150,7 +150,7 @@ void plan_reduce_scatter(const View& view, int peer, LinkPlan& plan) {
 
 bool has_node_plan(OpKind kind, const Topology& topology) {
   if (kind == OpKind::all_gather) return topology.is_even();
-  return reduces_in_place(kind) || kind == OpKind::reduce_scatter || kind == OpKind::broadcast;
+  return traits_of(kind).reduces || kind == OpKind::broadcast;
 }
 
 void plan_node_chunks(const Collective& collective, int rank, const Topology& topology, ChunkPlan& plan) {

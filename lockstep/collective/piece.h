@@ -1,5 +1,5 @@
-// A piece is what one rank sends to another in the operations that only move data from inputs to outputs: all_gather,
-// gather, scatter and all_to_all. Pure.
+// A piece is what one rank sends to another in the operations that only move data from inputs to outputs; see
+// OpTraits::moves_pieces(). Pure.
 #pragma once
 
 #include <cstddef>
@@ -15,11 +15,7 @@ struct Piece {
   std::size_t bytes = 0;
 };
 
-// REQUIRES: check_arguments() has passed.
+// REQUIRES: moves_pieces(), and check_arguments() has passed.
 Piece piece_of(const Collective& collective, int size, int from, int to);
-// Whether piece_of() says everything about the operation.
-bool consists_of_pieces(OpKind kind);
-// Whether every rank reduces the same memory that it gave: all_reduce and reduce.
-bool reduces_in_place(OpKind kind);
 
 }  // namespace lockstep

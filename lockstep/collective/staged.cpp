@@ -59,11 +59,11 @@ class Staged {
         arena_(call.arena),
         rank_(arena_.rank()),
         size_(arena_.size()),
-        element_(element_size(c_.dtype)) {}
+        element_(element_size(c_.dtype)),
+        op_(traits_of(c_.kind)) {}
 
   void run() {
-    const bool in_parts =
-        c_.kind == OpKind::reduce_scatter || c_.kind == OpKind::scatter || c_.kind == OpKind::all_to_all;
+    const bool in_parts = op_.takes_parts() || op_.input == Extent::counted;
     const std::size_t parts = in_parts ? static_cast<std::size_t>(size_) : 1;
     const std::size_t limit = arena::kStagingBytes / element_ / parts / 64 * 64;
     Chunk chunk = next_chunk(0, limit);
@@ -71,7 +71,7 @@ class Staged {
     while (chunk.count != 0) {
       wait_all(&arena::RankControl::filled, call_.chunk + 1);
       const Chunk next = next_chunk(chunk.begin + chunk.count, limit);
-      if (reduces_in_place(c_.kind)) {
+      if (op_.reduces_in_place()) {
         reduce_slice(chunk);
         tell(&arena::RankControl::drained, call_.chunk + 1);
         fill_ahead(next);
@@ -94,7 +94,7 @@ class Staged {
 
   // Of the longest part.
   std::size_t total() const {
-    return c_.kind == OpKind::all_to_all ? *std::max_element(c_.counts.begin(), c_.counts.end()) : c_.count;
+    return op_.input == Extent::counted ? *std::max_element(c_.counts.begin(), c_.counts.end()) : c_.count;
   }
   Chunk next_chunk(std::size_t begin, std::size_t limit) const { return {begin, std::min(limit, total() - begin)}; }
   Slice slice(const Chunk& chunk, int rank) const { return slice_of(chunk.count, size_, rank); }
@@ -129,43 +129,31 @@ class Staged {
   // Shows to the others what they need of this rank's operand.
   void fill(const Chunk& chunk) {
     std::byte* mine = staging(rank_);
-    switch (c_.kind) {
-      case OpKind::all_reduce:
-      case OpKind::reduce:  // all but the own slice, which is read where it lies
-        for (int peer = 0; peer < size_; ++peer) {
-          const Slice part = slice(chunk, peer);
-          if (peer != rank_) {
-            call_.writer.write(c_.output, bytes(chunk.begin + part.begin), mine + bytes(part.begin),
-                               bytes(part.count()));
-          }
-        }
-        break;
-      case OpKind::reduce_scatter:
-        for (int peer = 0; peer < size_; ++peer) {
-          const auto p = static_cast<std::size_t>(peer);
-          if (peer != rank_) {
-            call_.writer.write(c_.input, bytes(p * c_.count + chunk.begin), mine + bytes(p * chunk.count),
-                               bytes(chunk.count));
-          }
-        }
-        break;
-      case OpKind::all_gather:
-      case OpKind::gather: call_.writer.write(c_.input, bytes(chunk.begin), mine, bytes(chunk.count)); break;
-      case OpKind::scatter:
-      case OpKind::all_to_all:
-        for (int peer = 0; peer < size_; ++peer) {
-          if (peer == rank_) continue;
-          const Piece piece = piece_within(chunk, rank_, peer);
-          call_.writer.write(c_.input, piece.input_offset, mine + static_cast<std::size_t>(peer) * bytes(chunk.count),
-                             piece.bytes);
-        }
-        break;
-      case OpKind::broadcast:
-        if (rank_ == c_.root) call_.writer.write(c_.output, bytes(chunk.begin), mine, bytes(chunk.count));
-        break;
-      case OpKind::barrier: break;
+    if (op_.is_in_place() && !op_.reduces) {
+      if (rank_ == c_.root) call_.writer.write(c_.output, bytes(chunk.begin), mine, bytes(chunk.count));
+    } else if (op_.input == Extent::one) {
+      call_.writer.write(c_.input, bytes(chunk.begin), mine, bytes(chunk.count));
+    } else {  // all but the own part, which is read where it lies
+      for (int peer = 0; peer < size_; ++peer) {
+        if (peer != rank_) show_part(chunk, peer, mine);
+      }
     }
     tell(&arena::RankControl::filled, call_.chunk + ahead_ + 1);
+  }
+
+  // What a peer needs of this rank's operand.
+  void show_part(const Chunk& chunk, int peer, std::byte* mine) {
+    const auto p = static_cast<std::size_t>(peer);
+    if (op_.moves_pieces()) {
+      const Piece piece = piece_within(chunk, rank_, peer);
+      call_.writer.write(c_.input, piece.input_offset, mine + p * bytes(chunk.count), piece.bytes);
+    } else if (op_.is_in_place()) {
+      const Slice part = slice(chunk, peer);
+      call_.writer.write(c_.output, bytes(chunk.begin + part.begin), mine + bytes(part.begin), bytes(part.count()));
+    } else {
+      call_.writer.write(c_.input, bytes(p * c_.count + chunk.begin), mine + bytes(p * chunk.count),
+                         bytes(chunk.count));
+    }
   }
 
   // What of a piece lies in the chunk.
@@ -208,35 +196,23 @@ class Staged {
 
   // Takes what the others have shown.
   void take(const Chunk& chunk) {
-    switch (c_.kind) {
-      case OpKind::reduce:
-        if (rank_ != c_.root) break;
-        [[fallthrough]];
-      case OpKind::all_reduce:
-        for (int peer = 0; peer < size_; ++peer) {
-          const Slice part = slice(chunk, peer);
-          if (peer != rank_) {
-            scatter_bytes(staging(peer) + bytes(part.begin), c_.output, bytes(chunk.begin + part.begin),
-                          bytes(part.count()));
-          }
+    if (op_.moves_pieces()) {
+      for (int peer = 0; peer < size_; ++peer) take_piece(chunk, peer);
+    } else if (op_.reduces_in_place()) {
+      if (op_.root == Root::receives && rank_ != c_.root) return;
+      for (int peer = 0; peer < size_; ++peer) {
+        const Slice part = slice(chunk, peer);
+        if (peer != rank_) {
+          scatter_bytes(staging(peer) + bytes(part.begin), c_.output, bytes(chunk.begin + part.begin),
+                        bytes(part.count()));
         }
-        break;
-      case OpKind::reduce_scatter: {
-        const SegmentCursor own(c_.input, bytes(static_cast<std::size_t>(rank_) * c_.count + chunk.begin));
-        const SegmentCursor output(c_.output, bytes(chunk.begin));
-        reduce(own, bytes(static_cast<std::size_t>(rank_) * chunk.count), output, nullptr, chunk.count);
-        break;
       }
-      case OpKind::all_gather:
-      case OpKind::gather:
-      case OpKind::scatter:
-      case OpKind::all_to_all:
-        for (int peer = 0; peer < size_; ++peer) take_piece(chunk, peer);
-        break;
-      case OpKind::broadcast:
-        if (rank_ != c_.root) scatter_bytes(staging(c_.root), c_.output, bytes(chunk.begin), bytes(chunk.count));
-        break;
-      case OpKind::barrier: break;
+    } else if (op_.reduces) {
+      const SegmentCursor own(c_.input, bytes(static_cast<std::size_t>(rank_) * c_.count + chunk.begin));
+      const SegmentCursor output(c_.output, bytes(chunk.begin));
+      reduce(own, bytes(static_cast<std::size_t>(rank_) * chunk.count), output, nullptr, chunk.count);
+    } else if (rank_ != c_.root) {  // a broadcast
+      scatter_bytes(staging(c_.root), c_.output, bytes(chunk.begin), bytes(chunk.count));
     }
   }
 
@@ -246,7 +222,7 @@ class Staged {
       return copy_bytes(SegmentCursor(c_.input, piece.input_offset), SegmentCursor(c_.output, piece.output_offset),
                         piece.bytes);
     }
-    const bool same_for_all = c_.kind == OpKind::all_gather || c_.kind == OpKind::gather;
+    const bool same_for_all = op_.input == Extent::one;
     const std::size_t place = same_for_all ? 0 : static_cast<std::size_t>(rank_) * bytes(chunk.count);
     scatter_bytes(staging(peer) + place, c_.output, piece.output_offset, piece.bytes);
   }
@@ -257,6 +233,7 @@ class Staged {
   const int rank_;
   const int size_;
   const std::size_t element_;
+  const OpTraits& op_;
   std::uint32_t ahead_ = 0;  // 1 while the next chunk is being filled
 };
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "lockstep/collective/byte_range.h"
-#include "lockstep/collective/piece.h"
 
 namespace lockstep {
 namespace {
@@ -38,10 +37,10 @@ void place_rows(const Collective& collective, const Topology& topology, int node
 }  // namespace
 
 bool has_tree_plan(OpKind kind) {
-  return reduces_in_place(kind) || kind == OpKind::broadcast || kind == OpKind::all_gather || kind == OpKind::barrier;
+  return traits_of(kind).is_in_place() || kind == OpKind::all_gather || kind == OpKind::barrier;
 }
 
-bool answers_with_result(OpKind kind) { return reduces_in_place(kind); }
+bool answers_with_result(OpKind kind) { return traits_of(kind).reduces_in_place(); }
 
 void plan_tree(const Collective& collective, int rank, const Topology& topology, TreePlan& plan) {
   const int node = topology.node(rank), nodes = topology.nodes();

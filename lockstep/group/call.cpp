@@ -43,17 +43,10 @@ void check_counts(const std::vector<std::uint64_t>& told, int size) {
   }
 }
 
-bool is_in_place(OpKind kind) {
-  return kind == OpKind::all_reduce || kind == OpKind::reduce || kind == OpKind::broadcast;
-}
-
-Flow flow_of_outputs(OpKind kind, bool is_root) {
-  switch (kind) {
-    case OpKind::all_reduce: return Flow::update;
-    case OpKind::reduce: return is_root ? Flow::update : Flow::spoil;
-    case OpKind::broadcast: return is_root ? Flow::read : Flow::replace;
-    default: return Flow::write;
-  }
+Flow flow_of_outputs(const OpTraits& op, bool is_root) {
+  if (!op.is_in_place()) return Flow::write;
+  if (!op.reduces) return is_root ? Flow::read : Flow::replace;
+  return is_root || !op.has_root() ? Flow::update : Flow::spoil;
 }
 
 }  // namespace
@@ -62,11 +55,11 @@ void Call::set(OpKind kind, at::TensorList outputs, at::TensorList inputs, const
   clear();
   collective_.kind = kind;
   collective_.root = caller.root;
-  if (kind == OpKind::barrier) return;
-  const bool reduces = kind == OpKind::all_reduce || kind == OpKind::reduce || kind == OpKind::reduce_scatter;
-  const Use use = reduces ? Use::reduce : Use::move;
-  output_.assign(outputs, to_string(kind), use, flow_of_outputs(kind, caller.rank == caller.root), caller.memory);
-  if (is_in_place(kind)) {
+  const OpTraits& op = traits_of(kind);
+  if (!op.moves_data()) return;
+  const Use use = op.reduces ? Use::reduce : Use::move;
+  output_.assign(outputs, to_string(kind), use, flow_of_outputs(op, caller.rank == caller.root), caller.memory);
+  if (op.is_in_place()) {
     collective_.dtype = output_.dtype();
     collective_.count = output_.count();
     return;
@@ -78,20 +71,20 @@ void Call::set(OpKind kind, at::TensorList outputs, at::TensorList inputs, const
   }
   keep_apart(caller.rank);
   collective_.dtype = inputs.empty() ? output_.dtype() : input_.dtype();
-  if (kind == OpKind::all_to_all) {
+  if (op.input == Extent::counted) {
     mine_.clear();
     append_counts(inputs, collective_.dtype, mine_);
     append_counts(outputs, collective_.dtype, mine_);
     return;
   }
-  const bool by_output = kind == OpKind::reduce_scatter || kind == OpKind::scatter;
-  collective_.count = by_output ? output_.count() : input_.count();
+  collective_.count = op.takes_parts() ? output_.count() : input_.count();
 }
 
 // all_gather's input may be this rank's part of the output, and reduce_scatter's output its part of the input.
 void Call::keep_apart(int rank) {
   using Part = TensorSegments::Part;
-  const bool gathers = collective_.kind == OpKind::all_gather, scatters = collective_.kind == OpKind::reduce_scatter;
+  const OpTraits& op = traits_of(collective_.kind);
+  const bool gathers = op.output == Extent::all, scatters = op.input == Extent::all;
   const TensorSegments& part = gathers ? input_ : output_;
   const std::size_t offset = part.count() * element_size(part.dtype()) * static_cast<std::size_t>(rank);
   input_.keep_apart_from(output_, gathers ? Part::inputs : scatters ? Part::outputs : Part::none, offset);
@@ -127,7 +120,7 @@ void Call::agree_on_counts(Engine& engine) {
 void Call::run(Engine& engine) {
   collective_.input = input_.segments();
   collective_.output = output_.segments();
-  if (collective_.kind == OpKind::all_to_all) {
+  if (traits_of(collective_.kind).input == Extent::counted) {
     agree_on_counts(engine);
     collective_.counts = counts_;
   }

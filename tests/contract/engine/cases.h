@@ -226,10 +226,6 @@ inline void run_case(Engine& engine, const Case& c, std::mt19937& own, Where whe
   attempt.check_result(match);
 }
 
-inline bool reduces(OpKind kind) {
-  return kind == OpKind::all_reduce || kind == OpKind::reduce || kind == OpKind::reduce_scatter;
-}
-
 // A case of one cell of the table that supports() is.
 inline Case case_of(OpKind kind, ReduceOp op, DType dtype, int ranks, int seed) {
   Case made{.kind = kind, .reduce = op, .dtype = dtype, .root = seed % ranks, .seed = seed};
@@ -247,12 +243,12 @@ inline Case case_of(OpKind kind, ReduceOp op, DType dtype, int ranks, int seed) 
 inline int walk_table(Engine& engine, Where where, Match match) {
   std::mt19937 own(static_cast<unsigned>(engine.rank()) + 1000);
   int seed = 0, refused = 0;
-  for (int number = 0; number <= static_cast<int>(OpKind::all_to_all); ++number) {
-    const auto kind = static_cast<OpKind>(number);
+  for (const OpTraits& traits : kOpTable) {
+    const OpKind kind = traits.kind;
     for (int type = 0; type <= static_cast<int>(DType::opaque); ++type) {
       const auto dtype = static_cast<DType>(type);
       for (const ReduceOp op : kReductions) {
-        if (!reduces(kind) && op != ReduceOp::sum) continue;
+        if (!traits.reduces && op != ReduceOp::sum) continue;
         const Case c = case_of(kind, op, dtype, engine.size(), seed++);
         if (engine.supports(kind, op, dtype)) {
           run_case(engine, c, own, where, match);

@@ -98,7 +98,7 @@ inline void spoil(Collective& collective, std::vector<Segment>& output, std::mt1
       [[fallthrough]];
     case 4:
       if (collective.kind != OpKind::barrier) {
-        collective.dtype = reduces(collective.kind) ? DType::opaque : static_cast<DType>(99);
+        collective.dtype = traits_of(collective.kind).reduces ? DType::opaque : static_cast<DType>(99);
         return;
       }
       [[fallthrough]];

@@ -1,0 +1,111 @@
+// The kinds of collectives, and what each does, as a table. A new collective is one row here and one algorithm in each
+// engine. Pure.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <string_view>
+
+#include "lockstep/base/dtype.h"
+
+namespace lockstep {
+
+enum class OpKind : std::uint8_t {
+  all_reduce,
+  broadcast,
+  all_gather,
+  reduce_scatter,
+  barrier,
+  reduce,
+  gather,
+  scatter,
+  all_to_all
+};
+enum class ReduceOp : std::uint8_t { sum, avg, product, min, max, band, bor, bxor };
+
+// In which order a reduction takes the ranks' operands. ranks: ((x0 op x1) op x2) ... tree: (x0 op x1) op (x2 op x3),
+// and so on upwards, for a power of two of ranks; every pair's result is rounded to the element type, and avg halves
+// it. So operands that were reduced in pairs before they came here give the bits of more ranks with one operand each.
+enum class Order : std::uint8_t { ranks, tree };
+
+// How much a collective's input or output holds, for `count` elements and n ranks.
+//   none         nothing
+//   one          count elements
+//   all          n parts of count elements, one for each rank, in rank order
+//   all_on_root  the same on the root, nothing elsewhere
+//   counted      a part for each rank, of the size that Collective::counts tells
+enum class Extent : std::uint8_t { none, one, all, all_on_root, counted };
+
+// What the rank that is called the root does.
+enum class Root : std::uint8_t { none, sends, receives };
+
+struct OpTraits {
+  OpKind kind = OpKind::barrier;
+  std::string_view name;
+  Extent input = Extent::none;
+  Extent output = Extent::none;
+  bool reduces = false;
+  Root root = Root::none;
+
+  constexpr bool has_root() const { return root != Root::none; }
+  constexpr bool moves_data() const { return output != Extent::none; }
+  // The output is the operand, too.
+  constexpr bool is_in_place() const { return moves_data() && input == Extent::none; }
+  constexpr bool reduces_in_place() const { return reduces && is_in_place(); }
+  // It only moves a piece of one rank's input to another's output, for each pair of ranks; see piece.h.
+  constexpr bool moves_pieces() const { return !reduces && input != Extent::none; }
+  // The input, or the output, is a list of parts of equal size.
+  constexpr bool takes_parts() const { return input == Extent::all || input == Extent::all_on_root; }
+  constexpr bool gives_parts() const { return output == Extent::all || output == Extent::all_on_root; }
+};
+
+// By kind.
+inline constexpr OpTraits kOpTable[] = {
+    {.kind = OpKind::all_reduce, .name = "all_reduce", .output = Extent::one, .reduces = true},
+    {.kind = OpKind::broadcast, .name = "broadcast", .output = Extent::one, .root = Root::sends},
+    {.kind = OpKind::all_gather, .name = "all_gather", .input = Extent::one, .output = Extent::all},
+    {.kind = OpKind::reduce_scatter,
+     .name = "reduce_scatter",
+     .input = Extent::all,
+     .output = Extent::one,
+     .reduces = true},
+    {.kind = OpKind::barrier, .name = "barrier"},
+    {.kind = OpKind::reduce, .name = "reduce", .output = Extent::one, .reduces = true, .root = Root::receives},
+    {.kind = OpKind::gather,
+     .name = "gather",
+     .input = Extent::one,
+     .output = Extent::all_on_root,
+     .root = Root::receives},
+    {.kind = OpKind::scatter,
+     .name = "scatter",
+     .input = Extent::all_on_root,
+     .output = Extent::one,
+     .root = Root::sends},
+    {.kind = OpKind::all_to_all, .name = "all_to_all", .input = Extent::counted, .output = Extent::counted},
+};
+
+static_assert([] {
+  for (std::size_t i = 0; i < std::size(kOpTable); ++i) {
+    if (kOpTable[i].kind != static_cast<OpKind>(i)) return false;
+  }
+  return true;
+}());
+
+constexpr bool is_valid(OpKind kind) { return static_cast<std::size_t>(kind) < std::size(kOpTable); }
+// Of a kind that does not exist: those of an operation that moves nothing.
+constexpr const OpTraits& traits_of(OpKind kind) {
+  constexpr const OpTraits& kUnknown = kOpTable[static_cast<std::size_t>(OpKind::barrier)];
+  return is_valid(kind) ? kOpTable[static_cast<std::size_t>(kind)] : kUnknown;
+}
+
+std::string_view to_string(OpKind kind);
+std::string_view to_string(ReduceOp op);
+
+// Whether a reduction can be computed for elements of a type: avg for floating and complex ones, min and max for those
+// that have an order, band, bor and bxor for integers and bool. For bool sum means "or" and product means "and".
+bool supports(ReduceOp op, DType dtype);
+// Whether all engines can do it: every type can be moved, and reduced as above.
+bool supports(OpKind kind, ReduceOp op, DType dtype);
+
+}  // namespace lockstep

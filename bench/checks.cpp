@@ -16,7 +16,7 @@
 
 #include "bench/summary.h"
 #include "lockstep/base/format.h"
-#include "lockstep/base/quick_clock.h"
+#include "lockstep/base/tsc_clock.h"
 #include "lockstep/collective/arena_engine.h"
 #include "lockstep/observe/flight_recorder.h"
 
@@ -56,7 +56,7 @@ class Rank {
     const auto start = std::chrono::steady_clock::now();
     for (int call = 0; call < calls; ++call) {
       engine_.run(collective,
-                  with_checks ? Deadline::after(std::chrono::minutes(30), tick_clock()) : Deadline::never());
+                  with_checks ? Deadline::after(std::chrono::minutes(30), coarse_clock()) : Deadline::never());
     }
     return seconds_since(start) / calls;
   }

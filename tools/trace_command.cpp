@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/error.h"
-#include "lockstep/observe/flight_account.h"
+#include "lockstep/observe/flight_report.h"
 #include "lockstep/observe/flight_file.h"
 
 namespace lockstep::tools {
@@ -35,9 +35,9 @@ json json_of(const FlightRecord& record, const FlightNames& names) {
   return object;
 }
 
-json json_of(const GroupAccount& group, const FlightNames& names) {
+json json_of(const GroupReport& group, const FlightNames& names) {
   json object{{"name", group.name}, {"size", group.size}, {"differ", group.differ}, {"ranks", json::array()}};
-  for (const FlightStanding& standing : group.standings) {
+  for (const FlightStatus& standing : group.standings) {
     json rank{{"rank", standing.rank}, {"queued", standing.queued}};
     if (standing.last) rank["last"] = json_of(*standing.last, names);
     object["ranks"].push_back(std::move(rank));
@@ -72,7 +72,7 @@ void print_json(const std::vector<FlightSnapshot>& snapshots, std::size_t last_o
   for (const FlightSnapshot& snapshot : snapshots) {
     document["ranks"].push_back(json_of(snapshot, names, last_operations));
   }
-  for (const GroupAccount& group : account_of(snapshots)) document["groups"].push_back(json_of(group, names));
+  for (const GroupReport& group : report_of(snapshots)) document["groups"].push_back(json_of(group, names));
   std::puts(document.dump(2, ' ', false, json::error_handler_t::replace).c_str());
 }
 

@@ -7,6 +7,7 @@
 #include "lockstep/base/log.h"
 #include "lockstep/collective/piece.h"
 #include "lockstep/collective/segment_cursor.h"
+#include "lockstep/health/peer_failure.h"
 #include "lockstep/observe/process_recorder.h"
 
 namespace lockstep {
@@ -34,7 +35,7 @@ std::size_t round_length(std::size_t buffer_bytes, std::size_t element, std::siz
 }  // namespace
 
 CarrierEngine::CarrierEngine(const CarrierSite& site, MakeCarrier make, Reductions reductions, Deadline deadline)
-    : site_(site), reductions_(reductions), last_words_(site.store, site.group, site.rank, site.size) {
+    : site_(site), reductions_(reductions), posted_errors_(site.store, site.group, site.rank, site.size) {
   site_.check_alive = [this](Deadline limit) { check_alive(limit); };
   carrier_ = make(site_, deadline);
 }
@@ -95,32 +96,32 @@ void CarrierEngine::abort(std::string_view reason) noexcept {
       if (aborted_) return;
       aborted_ = error;
     }
-    say_later({error.kind(), error.what()});
+    post_later(error);
   } catch (const std::exception&) {  // no memory for the text: the group still ends
   }
   carrier_->interrupt();
 }
 
-void CarrierEngine::set_lookout(Lookout* lookout) {
-  lookout_ = lookout;
-  if (lookout != nullptr && size() > 1) reporter_ = std::jthread([this](std::stop_token stop) { report_waits(stop); });
+void CarrierEngine::set_failure_detector(FailureDetector* detector) {
+  detector_ = detector;
+  if (detector != nullptr && size() > 1) reporter_ = std::jthread([this](std::stop_token stop) { report_waits(stop); });
 }
 
 void CarrierEngine::begin_wait(const Signature& signature, TimePoint since) {
-  if (lookout_ == nullptr) return;
+  if (detector_ == nullptr) return;
   const std::lock_guard lock(wait_mutex_);
   wait_.emplace(signature, since, WaitReports(first_report_));
 }
 
 void CarrierEngine::end_wait() {
-  if (lookout_ == nullptr) return;
+  if (detector_ == nullptr) return;
   const std::lock_guard lock(wait_mutex_);
   wait_.reset();
 }
 
 void CarrierEngine::ask_all() noexcept {
   for (int peer = 0; peer < size(); ++peer) {
-    if (peer != rank()) lookout_->ask(peer);
+    if (peer != rank()) detector_->ask(peer);
   }
 }
 
@@ -128,15 +129,9 @@ std::string CarrierEngine::missing_in(std::uint64_t sequence) const {
   std::string text;
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank()) continue;
-    const Sighting sighting = lookout_->sighting(peer);
-    if (sighting.inside >= sequence && sighting.departure == Departure::none) continue;
-    text += (text.empty() ? "" : "; ") + site_.members[static_cast<std::size_t>(peer)];
-    const std::string seen = sighting.text();
-    if (sighting.departure != Departure::none) {
-      text += sighting.departure == Departure::left ? ", which has left the group" : ", which has died";
-    } else if (!seen.empty()) {
-      text += ", " + seen;
-    }
+    const PeerHealth health = detector_->health(peer);
+    if (health.inside >= sequence && health.departure == Departure::none) continue;
+    text += (text.empty() ? "" : "; ") + describe_missing(site_.members[static_cast<std::size_t>(peer)], "", health);
   }
   return text.empty() ? fmt::format("the library {}; all ranks are in this call", name()) : text;
 }
@@ -157,40 +152,37 @@ void CarrierEngine::report_waits(std::stop_token stop) {
   }
 }
 
-Error CarrierEngine::with_sightings(const Error& why, const std::vector<std::optional<Word>>& words,
-                                    const Signature& signature) const {
-  if (lookout_ == nullptr) return why;
+Error CarrierEngine::with_health(const Error& why, const PostedErrors::All& posted, const Signature& signature) const {
+  if (detector_ == nullptr) return why;
   ErrorDetail detail = why.detail();
-  if (why.kind() == ErrorKind::timeout && detail.peer >= 0 && !words[static_cast<std::size_t>(detail.peer)]) {
-    const std::string seen = lookout_->sighting(detail.peer).text();
-    if (seen.empty()) return why;
+  if (why.kind() == ErrorKind::timeout && detail.peer >= 0 && !posted[static_cast<std::size_t>(detail.peer)]) {
+    const PeerHealth health = detector_->health(detail.peer);
+    if (health.text().empty()) return why;
     const std::string& who = site_.members[static_cast<std::size_t>(detail.peer)];
-    return Error(why.kind(), fmt::format("{}; {}: {}", why.what(), who, seen), detail);
+    return Error(why.kind(), fmt::format("{}; {}", why.what(), describe_missing(who, "", health)), detail);
   }
   if (why.kind() != ErrorKind::peer_lost) return why;
   // Who went first; the others may have gone because of that.
-  Sighting first;
+  PeerHealth first;
   for (int peer = 0; peer < size(); ++peer) {
-    if (peer == rank() || words[static_cast<std::size_t>(peer)]) continue;
-    const Sighting sighting = lookout_->sighting(peer);
-    if (sighting.departure == Departure::none) continue;
-    if (first.departure != Departure::none && first.departed <= sighting.departed) continue;
-    first = sighting;
+    if (peer == rank() || posted[static_cast<std::size_t>(peer)]) continue;
+    const PeerHealth health = detector_->health(peer);
+    if (health.departure == Departure::none) continue;
+    if (first.departure != Departure::none && first.departed <= health.departed) continue;
+    first = health;
     detail.peer = peer;
   }
   if (first.departure == Departure::none) return why;
-  return Error(
-      why.kind(),
-      describe_departure(site_.members[static_cast<std::size_t>(detail.peer)], first.departure == Departure::left,
-                         site_.members[static_cast<std::size_t>(rank())], signature),
-      detail);
+  const std::string& who = site_.members[static_cast<std::size_t>(detail.peer)];
+  const std::string& me = site_.members[static_cast<std::size_t>(rank())];
+  return Error(why.kind(), describe(departure_in(signature, who, first.departure, me)), detail);
 }
 
-void CarrierEngine::say_later(const Word& word) noexcept {
+void CarrierEngine::post_later(const Error& error) noexcept {
   try {
     const std::lock_guard lock(mutex_);
-    speakers_.emplace_back([this, word] { last_words_.say(word, Deadline::after(kGrace)); });
-  } catch (const std::exception&) {  // no thread could be started: the others will find this rank silent
+    posters_.emplace_back([this, error] { posted_errors_.post(error, Deadline::after(kGrace)); });
+  } catch (const std::exception&) {  // no thread could be started: to the others this rank is missing
   }
 }
 
@@ -201,7 +193,7 @@ void CarrierEngine::throw_if_aborted() {
 
 void CarrierEngine::check_alive(Deadline deadline) {
   throw_if_aborted();
-  if (last_words_.any(std::min(deadline, Deadline::after(kGrace)))) {
+  if (posted_errors_.any(std::min(deadline, Deadline::after(kGrace)))) {
     throw Error(ErrorKind::peer_lost, "another rank has ended the group");
   }
 }
@@ -242,15 +234,15 @@ void CarrierEngine::compare_signatures(const Signature& mine, Deadline deadline)
   const auto agrees = [&](const Signature& each) { return each == mine && (is_line_free || each.line == mine.line); };
   if (std::ranges::all_of(all, agrees)) return warn_of_other_line(all, mine);
   is_aligned_ = false;
-  CallAccount account{.failure = failure_note_.text()};
+  CallReport account{.failure = failure_note_.text()};
   if (mine.name != 0) account.name = noted_name(mine.name);
-  std::vector<std::byte> told(kAccountBytes), accounts(n * kAccountBytes);
-  encode(account, std::span(told).first<kAccountBytes>());
+  std::vector<std::byte> told(kCallReportBytes), accounts(n * kCallReportBytes);
+  encode(account, std::span(told).first<kCallReportBytes>());
   tell_all(told, accounts, deadline);
   std::vector<CallSide> sides;
   for (std::size_t peer = 0; peer < n; ++peer) {
-    const auto from = std::span<const std::byte>(accounts).subspan(peer * kAccountBytes).first<kAccountBytes>();
-    sides.push_back({static_cast<int>(peer), site_.members[peer], all[peer], decode_account(from)});
+    const auto from = std::span<const std::byte>(accounts).subspan(peer * kCallReportBytes).first<kCallReportBytes>();
+    sides.push_back({static_cast<int>(peer), site_.members[peer], all[peer], decode_call_report(from)});
   }
   is_aligned_ = can_go_on(sides);
   throw desync_error(rank(), std::move(sides));
@@ -375,16 +367,16 @@ Error CarrierEngine::fail(const Error& error, const Signature& signature, Durati
     const std::lock_guard lock(mutex_);
     if (aborted_) seen = aborted_;  // what the library said came of it
   }
-  if (lookout_ != nullptr) ask_all();  // they answer meanwhile
+  if (detector_ != nullptr) ask_all();  // they answer meanwhile
   // One after the other within the same time, should the store not answer.
   const Deadline grace = Deadline::after(kGrace);
-  last_words_.say({seen->kind(), seen->what()}, grace);
+  posted_errors_.post(*seen, grace);
   failed_ = true;
   carrier_->interrupt();
-  const std::vector<std::optional<Word>> words = last_words_.hear(grace);
-  const Error why = with_sightings(verdict(*seen, rank(), words, site_.members), words, signature);
+  const PostedErrors::All posted = posted_errors_.read(grace);
+  const Error why = with_health(root_cause(*seen, rank(), posted, site_.members), posted, signature);
   detail.peer = why.detail().peer;
-  last_words_.say({why.kind(), why.what()}, Deadline::after(kGrace));  // for who comes late
+  posted_errors_.post(why, Deadline::after(kGrace));  // for a rank that comes late
   return Error(why.kind(),
                fmt::format("{} failed on rank {} after {:.3f} s ({}): {}", describe(signature), rank(),
                            seconds(elapsed), to_string(why.kind()), why.what()),

@@ -1,10 +1,10 @@
 // A Deadline is the moment at which a blocking call gives up. It is passed down unchanged, never restarted per retry.
-// Time in which the whole process was stopped does not count (see stopped_time.h): a deadline moves on by it, so who
+// Time in which the whole process was stopped does not count (see suspended_time.h): a deadline moves on by it, so who
 // waited until when() asks expired(). A value type.
 #pragma once
 
 #include "lockstep/base/clock.h"
-#include "lockstep/base/stopped_time.h"
+#include "lockstep/base/suspended_time.h"
 
 namespace lockstep {
 
@@ -14,10 +14,10 @@ class Deadline {
     const TimePoint now = clock.now();
     return timeout >= TimePoint::max() - now ? never() : at(now + timeout);
   }
-  static Deadline at(TimePoint when) { return when == TimePoint::max() ? never() : Deadline(when - stopped_time()); }
+  static Deadline at(TimePoint when) { return when == TimePoint::max() ? never() : Deadline(when - suspended_time()); }
   static Deadline never() { return Deadline(TimePoint::max()); }
 
-  TimePoint when() const { return is_never() ? moment_ : moment_ + stopped_time(); }
+  TimePoint when() const { return is_never() ? moment_ : moment_ + suspended_time(); }
   bool is_never() const { return moment_ == TimePoint::max(); }
   bool expired(TimePoint now = steady_clock().now()) const { return now >= when() && !is_never() && is_over(now); }
   // Never negative; Duration::max() for never().
@@ -29,7 +29,7 @@ class Deadline {
 
  private:
   explicit Deadline(TimePoint moment) : moment_(moment) {}
-  bool is_over(TimePoint now) const { return now >= moment_ + stopped_time_now(); }
+  bool is_over(TimePoint now) const { return now >= moment_ + suspended_time_now(); }
 
   TimePoint moment_;  // on a clock that stops with the process
 };

@@ -7,7 +7,7 @@
 #include <csignal>
 #include <thread>
 
-#include "lockstep/base/eager_writer.h"
+#include "lockstep/base/nonblocking_writer.h"
 
 namespace lockstep {
 namespace {
@@ -23,7 +23,7 @@ LogQueue::LogQueue(int fd) : fd_(fd), pid_(::getpid()) {}
 
 void LogQueue::write(std::string_view line) noexcept {
   if (::getpid() != pid_) {  // a forked child, without the parent's thread, and perhaps with its lock
-    EagerWriter(fd_).write(line);
+    NonblockingWriter(fd_).write(line);
     return;
   }
   try {
@@ -57,7 +57,7 @@ void LogQueue::keep(std::string_view line) {
 
 // True if nothing is left that could be written some day.
 bool LogQueue::write_queued() {
-  EagerWriter writer(fd_);
+  NonblockingWriter writer(fd_);
   while (!queue_.empty()) {
     const ssize_t written = writer.write(queue_);
     if (written < 0 && may_pass(errno)) return false;

@@ -92,9 +92,9 @@ class ArenaEngine final : public Engine {
   // Tells the other ranks, unless they know, and the flight recording of all unfinished collectives.
   void note_failure(const Error& error);
 
-  Error explain(const Operation& operation, const Stall& stall) const;
-  // "rank 2 (host b, pid 71), alive, last in barrier #41, left it 3.2 s ago"
-  std::string last_seen(int peer) const;
+  Error explain(const Operation& operation, const WaitFailure& stall) const;
+  // "alive, last seen in barrier #41, left it 3.2 s ago"
+  PeerHealth health_of(int peer) const;
 
   std::unique_ptr<Arena> arena_;
   std::array<Operation, arena::kInFlight> operations_;

@@ -12,7 +12,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/failure_note.h"
 #include "lockstep/collective/collective.h"
-#include "lockstep/collective/lookout.h"
+#include "lockstep/health/failure_detector.h"
 
 namespace lockstep {
 
@@ -49,10 +49,10 @@ class Engine {
   virtual void abort(std::string_view reason) noexcept = 0;
 
   // Where it records its collectives, and whom it asks about ranks that do not come (borrowed; null: nobody). Both
-  // before the first run(). An engine whose ranks see each other needs no lookout.
+  // before the first run(). An engine whose ranks see each other needs no detector.
   void set_flight_log(FlightLog log) { flight_log_ = std::move(log); }
   const FlightLog& flight_log() const { return flight_log_; }
-  virtual void set_lookout(Lookout* lookout) { static_cast<void>(lookout); }
+  virtual void set_failure_detector(FailureDetector* detector) { static_cast<void>(detector); }
   // Before the first run(), the same on all ranks.
   virtual void set_after_mismatch(AfterMismatch after) { after_mismatch_ = after; }
 

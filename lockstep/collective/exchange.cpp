@@ -402,7 +402,7 @@ bool Exchange::agrees(int peer, const Signature& theirs) {
 
 Error Exchange::difference_with(int peer, const Signature& theirs) const {
   return desync_error(
-      rank_, {{rank_, mesh_.peer_name(rank_), signature_, own_account()}, {peer, mesh_.peer_name(peer), theirs, {}}});
+      rank_, {{rank_, mesh_.peer_name(rank_), signature_, own_report()}, {peer, mesh_.peer_name(peer), theirs, {}}});
 }
 
 void Exchange::copy_own_part() {

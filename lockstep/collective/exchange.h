@@ -19,10 +19,10 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/failure_note.h"
-#include "lockstep/base/wait_reports.h"
+#include "lockstep/health/wait_reports.h"
 #include "lockstep/collective/chunk_plan.h"
 #include "lockstep/collective/engine.h"
-#include "lockstep/collective/lookout.h"
+#include "lockstep/health/failure_detector.h"
 #include "lockstep/collective/segment_cursor.h"
 #include "lockstep/collective/tree_plan.h"
 #include "lockstep/transport/mesh.h"
@@ -46,7 +46,7 @@ class Exchange {
   void set_failure_note(const FailureNote* note) { failure_note_ = note; }
 
   // Whom to ask about ranks that do not come. Borrowed; null: nobody.
-  void set_lookout(Lookout* lookout) { lookout_ = lookout; }
+  void set_failure_detector(FailureDetector* detector) { detector_ = detector; }
 
   // After a timeout: "rank 2 (host b, pid 71) has not come to it: alive, ...; ..." and the first of the missing ranks,
   // or -1. Silent ones come first, then those that have not come; those that came may well be waiting for them.
@@ -145,7 +145,7 @@ class Exchange {
   bool finished() const;
   void wait(Deadline deadline);
   TimePoint first_look(TimePoint now, Deadline deadline) const;
-  // Asks the ranks that hold this one up for a sign of life; warns of those that have given none for long.
+  // Asks the ranks that hold this one up for a heartbeat; warns of those that have given none for long.
   void look(TimePoint now);
   void tell_all();
   bool may_hold_up(int peer) const;
@@ -165,7 +165,7 @@ class Exchange {
   Error realign(Deadline deadline);
   bool send_back(int peer, Return& back);
   bool receive_back(int peer, Return& back);
-  CallAccount own_account() const;
+  CallReport own_report() const;
 
   Link& link(int peer) { return links_[static_cast<std::size_t>(peer)]; }
   const Link& link(int peer) const { return links_[static_cast<std::size_t>(peer)]; }
@@ -173,7 +173,7 @@ class Exchange {
 
   Mesh& mesh_;
   const Topology topology_;
-  Lookout* lookout_ = nullptr;
+  FailureDetector* detector_ = nullptr;
   TimePoint next_look_;      // of this collective; unset until it waits
   TimePoint waits_since_;    // the first wait of this collective, once next_look_ is set
   bool has_warned_ = false;  // in this collective

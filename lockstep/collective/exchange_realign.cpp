@@ -20,7 +20,7 @@ constexpr Duration kPatience = std::chrono::seconds(5);
 
 // One link on its way back.
 struct Exchange::Return {
-  Return(const Marker& out, const Marker& in, const CallAccount& account)
+  Return(const Marker& out, const Marker& in, const CallReport& account)
       : farewell(farewell_of(out, account)), reader(in) {}
   bool is_sent() const { return sent == farewell.size(); }
 
@@ -30,8 +30,8 @@ struct Exchange::Return {
   bool is_heard = false;  // their signature, and what came behind it
 };
 
-CallAccount Exchange::own_account() const {
-  CallAccount account;
+CallReport Exchange::own_report() const {
+  CallReport account;
   if (signature_.name != 0) account.name = noted_name(signature_.name);
   if (failure_note_ != nullptr) account.failure = failure_note_->text();
   return account;
@@ -44,7 +44,7 @@ Error Exchange::realign(Deadline deadline) {
     if (!link.is_known) link.row_window = 0;
   }
   std::vector<Return> returns;
-  const CallAccount mine = own_account();
+  const CallReport mine = own_report();
   for (int peer = 0; peer < size_; ++peer) {
     returns.emplace_back(marker_of(signature_.generation, signature_.sequence, rank_, peer),
                          marker_of(signature_.generation, signature_.sequence, peer, rank_), mine);
@@ -113,7 +113,9 @@ bool Exchange::receive_back(int peer, Return& back) {
     if (error.kind() != ErrorKind::desync) throw;  // which is why we are here
     has_moved = true;
   }
-  if (link.presence == Presence::gone) throw Error(ErrorKind::peer_lost, mesh_.peer_name(peer) + " has left");
+  if (link.presence == Presence::gone) {
+    throw peer_lost({.peer = peer, .name = mesh_.peer_name(peer), .how = Departure::left}, rank_);
+  }
   if (!link.is_known) return has_moved;
   back.is_heard = true;
   if (!can_go_on({{rank_, "", signature_, {}}, {peer, "", link.theirs, {}}})) {

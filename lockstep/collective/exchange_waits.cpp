@@ -8,6 +8,7 @@
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
 #include "lockstep/collective/exchange.h"
+#include "lockstep/health/peer_failure.h"
 
 namespace lockstep {
 namespace {
@@ -22,7 +23,7 @@ void Exchange::wait(Deadline deadline) {
   // A peer that sends a byte now and then never lets the mesh's own wait time out.
   const TimePoint now = steady_clock().now();
   if (deadline.expired(now)) throw Error(ErrorKind::timeout, "the deadline has passed");
-  const bool looks = lookout_ != nullptr || plan_.in_tree;
+  const bool looks = detector_ != nullptr || plan_.in_tree;
   if (looks && next_look_ == TimePoint{}) {
     waits_since_ = now;
     next_look_ = first_look(now, deadline);
@@ -52,19 +53,19 @@ TimePoint Exchange::first_look(TimePoint now, Deadline deadline) const {
 void Exchange::look(TimePoint now) {
   next_look_ = now + kLookPeriod;
   if (plan_.in_tree && !has_told_all_) tell_all();
-  if (lookout_ == nullptr) return;
+  if (detector_ == nullptr) return;
   if (reports_.is_due(now - waits_since_)) {
     log_warning(fmt::format("{} has waited {:.0f} s for: {}", describe(signature_), seconds(now - waits_since_),
                             missing().text));
   }
   for (int peer = 0; peer < size_; ++peer) {
     if (!may_hold_up(peer)) continue;
-    const Sighting sighting = lookout_->sighting(peer);
-    lookout_->ask(peer);
-    if (has_warned_ || sighting.silent < kSilence) continue;
+    const PeerHealth health = detector_->health(peer);
+    detector_->ask(peer);
+    if (has_warned_ || health.silent < kHeartbeatTimeout) continue;
     has_warned_ = true;
-    log_warning(fmt::format("{} waits: {} {}; {}", describe(signature_), mesh_.peer_name(peer), hold_up(peer),
-                            sighting.text()));
+    log_warning(fmt::format("{} waits: {}", describe(signature_),
+                            describe_missing(mesh_.peer_name(peer), hold_up(peer), health)));
   }
 }
 
@@ -149,19 +150,17 @@ Exchange::Missing Exchange::missing() const {
   for (int peer = 0; peer < size_; ++peer) {
     const Link& each = link(peer);
     if (!may_hold_up(peer)) continue;
-    Sighting sighting = lookout_ == nullptr ? Sighting() : lookout_->sighting(peer);
+    PeerHealth health = detector_ == nullptr ? PeerHealth() : detector_->health(peer);
     const bool is_absent = each.presence == Presence::unknown;
-    const bool is_silent = sighting.silent != Duration::zero();
+    const bool is_silent = health.silent != Duration::zero();
     if (!is_absent && !is_silent && !holds_up(peer)) continue;
     const int blame = is_silent ? 2 : is_absent ? 1 : 0;
     most = std::max(most, blame);
     // Who has not come to this one has at least sent all it had to send in the one before; an old answer tells less.
-    if (is_absent && previous_.sequence != 0 && (is_silent || sighting.place.empty())) {
-      sighting.place = "last seen in " + describe(previous_);
+    if (is_absent && previous_.sequence != 0 && (is_silent || health.place.empty())) {
+      health.place = "last seen in " + describe(previous_);
     }
-    const char* colon = sighting.text().empty() ? "" : ": ";
-    std::string text = mesh_.peer_name(peer) + " " + hold_up(peer) + colon + sighting.text();
-    culprits.push_back({blame, peer, std::move(text)});
+    culprits.push_back({blame, peer, describe_missing(mesh_.peer_name(peer), hold_up(peer), health)});
   }
   std::ranges::stable_sort(culprits, std::greater{}, &Culprit::blame);
   // Those who came may well be waiting for those who did not.

@@ -35,7 +35,7 @@ class LinkEngine final : public Engine {
   std::string_view name() const override { return mesh_->name(); }
   void run(const Collective& collective, Deadline deadline) override;
   void abort(std::string_view reason) noexcept override;
-  void set_lookout(Lookout* lookout) override { exchange_.set_lookout(lookout); }
+  void set_failure_detector(FailureDetector* detector) override { exchange_.set_failure_detector(detector); }
   void set_call_sites(CallSites sites) override { exchange_.set_call_sites(sites); }
   void set_first_report(Duration first) override { exchange_.set_first_report(first); }
   void set_after_mismatch(AfterMismatch after) override { exchange_.set_after_mismatch(after); }

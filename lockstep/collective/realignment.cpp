@@ -31,10 +31,10 @@ Marker marker_of(std::uint64_t generation, std::uint64_t sequence, int from, int
   return marker;
 }
 
-std::vector<std::byte> farewell_of(const Marker& marker, const CallAccount& account) {
-  std::vector<std::byte> farewell(marker.size() + kAccountBytes);
+std::vector<std::byte> farewell_of(const Marker& marker, const CallReport& account) {
+  std::vector<std::byte> farewell(marker.size() + kCallReportBytes);
   std::ranges::copy(marker, farewell.begin());
-  encode(account, std::span(farewell).subspan(marker.size()).first<kAccountBytes>());
+  encode(account, std::span(farewell).subspan(marker.size()).first<kCallReportBytes>());
   return farewell;
 }
 

@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "lockstep/collective/call_account.h"
+#include "lockstep/collective/call_report.h"
 
 namespace lockstep {
 
@@ -19,7 +19,7 @@ using Marker = std::array<std::byte, 32>;
 Marker marker_of(std::uint64_t generation, std::uint64_t sequence, int from, int to);
 
 // What goes out: the marker, then the account.
-std::vector<std::byte> farewell_of(const Marker& marker, const CallAccount& account);
+std::vector<std::byte> farewell_of(const Marker& marker, const CallReport& account);
 
 // What comes in.
 class FarewellReader {
@@ -36,7 +36,7 @@ class FarewellReader {
 
   bool is_complete() const { return received_ == account_.size(); }
   // REQUIRES: is_complete().
-  CallAccount account() const { return decode_account(account_); }
+  CallReport account() const { return decode_call_report(account_); }
 
  private:
   bool is_found() const { return matched_ == marker_.size(); }
@@ -44,7 +44,7 @@ class FarewellReader {
   const Marker marker_;
   Marker read_{};
   std::size_t matched_ = 0;  // bytes of the marker
-  std::array<std::byte, kAccountBytes> account_{};
+  std::array<std::byte, kCallReportBytes> account_{};
   std::size_t received_ = 0;
 };
 

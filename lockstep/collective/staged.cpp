@@ -7,7 +7,7 @@
 #include <emmintrin.h>
 #endif
 
-#include "lockstep/base/quick_clock.h"
+#include "lockstep/base/tsc_clock.h"
 #include "lockstep/collective/piece.h"
 #include "lockstep/collective/reduce.h"
 #include "lockstep/collective/segment_cursor.h"
@@ -266,9 +266,9 @@ void StagingWriter::write(std::span<const Segment> from, std::size_t offset, std
   if (bytes < kTimedBytes) return gather_bytes(from, offset, to, bytes);
   const bool tries_other = ++writes_ % kTryOther == 2;
   const bool now_streams = streams_ != tries_other;
-  const TimePoint start = quick_clock().now();
+  const TimePoint start = tsc_clock().now();
   now_streams ? stream_bytes(from, offset, to, bytes) : gather_bytes(from, offset, to, bytes);
-  const double taken = seconds(quick_clock().now() - start) / static_cast<double>(bytes);
+  const double taken = seconds(tsc_clock().now() - start) / static_cast<double>(bytes);
   double& known = seconds_per_byte_[now_streams ? 1 : 0];
   known = tries_other || known == 0 ? taken : 0.75 * known + 0.25 * taken;
   // Readers prefer what went through the cache.

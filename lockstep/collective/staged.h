@@ -38,7 +38,7 @@ struct StagedCall {
   StagingWriter& writer;
   std::span<const std::byte*> inputs;  // scratch, one entry a rank
   Deadline deadline;
-  std::function<Error(const Stall&)> explain;
+  std::function<Error(const WaitFailure&)> explain;
 };
 
 // Blocks until this rank's output is complete. All ranks have posted this collective. Throws as Engine::run does.

@@ -10,7 +10,7 @@
 
 #include "lockstep/base/hash.h"
 #include "lockstep/ddp/diagnostics.h"
-#include "lockstep/group/agreement.h"
+#include "lockstep/group/consistency_check.h"
 
 namespace lockstep {
 namespace {

@@ -24,7 +24,7 @@
 #include "lockstep/ddp/gradient_layout.h"
 #include "lockstep/ddp/shard_exchange.h"
 #include "lockstep/ddp/thread_count.h"
-#include "lockstep/group/agreement.h"
+#include "lockstep/group/consistency_check.h"
 #include "lockstep/group/arena_allocator.h"
 #include "lockstep/group/ownership.h"
 #include "lockstep/group/shadow.h"

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "lockstep/ddp/gradient_bucket.h"
-#include "lockstep/group/composed.h"
+#include "lockstep/group/derived.h"
 
 namespace lockstep {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "lockstep/base/deadline.h"
 #include "lockstep/group/process_group.h"
-#include "lockstep/rendezvous/peer_watch.h"
+#include "lockstep/health/peer_watch.h"
 #include "lockstep/rendezvous/rendezvous.h"
 
 namespace lockstep {

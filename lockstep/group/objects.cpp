@@ -11,7 +11,7 @@
 #include "lockstep/base/machine_memory.h"
 #include "lockstep/group/believed.h"
 #include "lockstep/group/tensor_segments.h"
-#include "lockstep/group/told_shape.h"
+#include "lockstep/group/shape_message.h"
 #include "lockstep/group/torch_errors.h"
 
 namespace lockstep {

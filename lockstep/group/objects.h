@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "lockstep/group/process_group.h"
-#include "lockstep/group/told_shape.h"
+#include "lockstep/group/shape_message.h"
 
 namespace lockstep {
 

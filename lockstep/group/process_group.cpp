@@ -15,7 +15,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/fork_guard.h"
-#include "lockstep/base/quick_clock.h"
+#include "lockstep/base/tsc_clock.h"
 #include "lockstep/collective/arena_engine.h"
 #include "lockstep/group/arena_allocator.h"
 #include "lockstep/group/call.h"
@@ -66,7 +66,7 @@ struct ProcessGroup::State {
     if (arena != nullptr || messages == nullptr) return;
     // Ranks that do not see each other ask each other how they fare. A rank can answer from its first moment on.
     messenger = std::make_unique<Messenger>(std::move(messages), log, options.first_report);
-    engine->set_lookout(messenger.get());
+    engine->set_failure_detector(messenger.get());
   }
 
   ~State() {
@@ -86,7 +86,7 @@ struct ProcessGroup::State {
 
   Deadline deadline(const CallOptions& options) const {
     if (options.deadline) return *options.deadline;
-    return Deadline::after(options.timeout.value_or(timeout), tick_clock());
+    return Deadline::after(options.timeout.value_or(timeout), coarse_clock());
   }
 
   // In the caller, behind everything that was issued before.

@@ -25,7 +25,7 @@
 #include <vector>
 
 #include "lockstep/base/deadline.h"
-#include "lockstep/base/wait_reports.h"
+#include "lockstep/health/wait_reports.h"
 #include "lockstep/collective/collective.h"
 #include "lockstep/collective/engine.h"
 #include "lockstep/group/work.h"

@@ -65,7 +65,7 @@ StoreServerOptions store_options(const Token& token, const std::string& job_id, 
   StoreServerOptions options;
   options.token = token;
   options.job_id = job_id;
-  options.claims = local_claims(-1, ranks, kGeneration);
+  options.claims = local_identity(-1, ranks, kGeneration);
   options.admission = admit_generation(kGeneration);
   // Two for every rank, and some for whom they start.
   options.limits.connections = std::max<std::size_t>(options.limits.connections, 2 * static_cast<std::size_t>(ranks));

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "lockstep/base/deadline.h"
-#include "lockstep/base/eager_writer.h"
+#include "lockstep/base/nonblocking_writer.h"
 
 namespace lockstep {
 
@@ -68,7 +68,7 @@ class OutputSink {
 
   int fd_;
   const Clock& clock_;
-  EagerWriter writer_;
+  NonblockingWriter writer_;
   bool is_terminal_ = false;
   bool is_file_ = false;
   State state_ = State::flowing;

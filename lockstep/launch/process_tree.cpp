@@ -12,9 +12,9 @@
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
-#include "lockstep/launch/guard.h"
+#include "lockstep/launch/reaper.h"
 #include "lockstep/launch/signal_relay.h"
-#include "lockstep/launch/sweep.h"
+#include "lockstep/launch/orphan_cleanup.h"
 
 namespace lockstep {
 namespace {

@@ -31,8 +31,8 @@ enum class FrameKind : std::uint32_t {
   credit,     // bytes: what has become free of kUnexpectedBytes
   fail,       // this link has failed; the reason follows
   goodbye,    // its messenger ends; nothing follows
-  ask,        // for a sign of life
-  answer,     // the sign follows: see Pulse
+  ask,        // for a heartbeat
+  answer,     // the sign follows: see Heartbeat
 };
 
 struct FrameHeader {

@@ -123,7 +123,7 @@ bool MessageLink::next_frame() {
     controls_.push_back({{.kind = FrameKind::credit, .bytes = std::exchange(credit_owed_bytes_, 0)}, {}});
   }
   if (controls_.empty() && std::exchange(owes_answer_, false)) {
-    const Bytes answer = observer_.answer_pulse();
+    const Bytes answer = observer_.answer_heartbeat();
     controls_.push_back({{.kind = FrameKind::answer, .following_bytes = answer.size()}, answer});
   }
   while (controls_.empty() && !unsent_.empty()) {
@@ -334,7 +334,7 @@ void MessageLink::end_received_frame() {
 
 void MessageLink::read_answer() {
   const ByteView answer(reinterpret_cast<const char*>(body_.data()), body_.size());
-  if (!observer_.take_pulse(peer_, answer)) throw corrupt("a malformed sign of life");
+  if (!observer_.take_heartbeat(peer_, answer)) throw corrupt("a malformed heartbeat");
 }
 
 void MessageLink::end_unexpected() {

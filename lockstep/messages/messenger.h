@@ -31,9 +31,9 @@
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/fork_guard.h"
-#include "lockstep/base/wait_reports.h"
+#include "lockstep/health/heartbeat.h"
+#include "lockstep/health/wait_reports.h"
 #include "lockstep/messages/operation.h"
-#include "lockstep/messages/pulse.h"
 #include "lockstep/messages/transfer.h"
 #include "lockstep/transport/mesh.h"
 
@@ -42,7 +42,7 @@ namespace lockstep {
 // Ends the messages of all ranks of a mesh with Error{aborted}, whether or not they have a Messenger. Never blocks.
 void abort_messages(Mesh& mesh, std::string_view reason) noexcept;
 
-class Messenger final : public Lookout {
+class Messenger final : public FailureDetector {
  public:
   // log: what it answers from when other ranks ask how this one fares.
   // REQUIRES: nothing else uses the mesh, and the mesh of every other rank has a Messenger, too.
@@ -68,7 +68,7 @@ class Messenger final : public Lookout {
   Transfer receive(int peer, std::uint64_t tag, std::vector<MutableByteSpan> pieces, Deadline deadline);
 
   void ask(int rank) noexcept override;
-  Sighting sighting(int rank) const override;
+  PeerHealth health(int rank) const override;
 
   // Ends the group: all transfers of all ranks, now and later, fail with Error{aborted}. Never blocks.
   void abort(std::string_view reason) noexcept;
@@ -80,14 +80,14 @@ class Messenger final : public Lookout {
 
   const ForkGuard fork_guard_;
   const std::unique_ptr<Mesh> mesh_;
-  Pulse pulse_;
+  Heartbeat heartbeat_;
   const Duration first_report_;
 
   std::mutex mutex_;
   std::condition_variable posted_;
   // State below is protected by mutex_.
   std::vector<OperationPtr> inbox_;
-  std::vector<int> asked_;  // to be asked for a sign of life
+  std::vector<int> asked_;  // to be asked for a heartbeat
   std::optional<Error> abort_;
   bool is_ending_ = false;
 

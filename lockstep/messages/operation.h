@@ -11,7 +11,7 @@
 
 #include "lockstep/base/bytes.h"
 #include "lockstep/base/deadline.h"
-#include "lockstep/base/wait_reports.h"
+#include "lockstep/health/wait_reports.h"
 #include "lockstep/messages/transfer.h"
 
 namespace lockstep {

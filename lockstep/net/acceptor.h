@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "lockstep/base/deadline.h"
-#include "lockstep/base/rare_log.h"
+#include "lockstep/base/rate_limited_log.h"
 #include "lockstep/base/unique_fd.h"
 #include "lockstep/net/handshake.h"
 #include "lockstep/net/listener.h"
@@ -24,7 +24,7 @@ class Acceptor {
 
   struct Arrival {
     UniqueFd fd;
-    Claims claims;
+    PeerIdentity claims;
   };
 
   // `what` begins lines in the log: "mesh 'world'".
@@ -60,7 +60,7 @@ class Acceptor {
   const HandshakeSettings settings_;
   const Admission admission_;
   Crowd crowd_;  // oldest first
-  RareLog complaints_;
+  RateLimitedLog complaints_;
 };
 
 }  // namespace lockstep

@@ -18,7 +18,7 @@ constexpr std::size_t kNonceBytes = 32;
 // The same in all versions, so that a mismatch can be told before anything else is understood.
 constexpr std::size_t kHelloBytes = kMagic.size() + 4 + kNonceBytes;
 constexpr std::size_t kClaimsFixedBytes = 4 + 4 + 8 + 4 + 8;
-constexpr std::size_t kMaxClaimsBytes = kClaimsFixedBytes + 2 * (1 + kMaxClaimTextBytes);
+constexpr std::size_t kMaxClaimsBytes = kClaimsFixedBytes + 2 * (1 + kMaxIdentityTextBytes);
 constexpr std::size_t kHeadBytes = kProofBytes + 2;
 constexpr std::size_t kMaxVerdictBytes = 1 + 2 + kMaxRefusalBytes + kMaxClaimsBytes;
 constexpr std::uint8_t kAdmitted = 0xff;
@@ -35,12 +35,12 @@ Bytes make_hello(Channel channel) {
 }
 
 void put_text(Bytes& out, std::string_view text) {
-  text = text.substr(0, kMaxClaimTextBytes);
+  text = text.substr(0, kMaxIdentityTextBytes);
   put_u8(out, static_cast<std::uint8_t>(text.size()));
   out.append(text);
 }
 
-Bytes encode_claims(const Claims& claims) {
+Bytes encode_claims(const PeerIdentity& claims) {
   Bytes out;
   put_u32(out, static_cast<std::uint32_t>(claims.rank));
   put_u32(out, static_cast<std::uint32_t>(claims.world_size));
@@ -52,9 +52,9 @@ Bytes encode_claims(const Claims& claims) {
   return out;
 }
 
-Claims decode_claims(ByteView encoded) {
+PeerIdentity decode_claims(ByteView encoded) {
   WireReader reader(encoded, "a peer's claims");
-  Claims claims;
+  PeerIdentity claims;
   claims.rank = checked_rank_or_none(reader.i32(), kMostRanks, reader.origin());
   claims.world_size = checked_between(reader.i32(), 0, kMostRanks, "world size", reader.origin());
   claims.generation = reader.u64();
@@ -84,10 +84,10 @@ std::string_view to_string(Channel channel) {
   return "unknown";
 }
 
-Claims local_claims(int rank, int world_size, std::uint64_t generation) {
+PeerIdentity local_identity(int rank, int world_size, std::uint64_t generation) {
   char host[HOST_NAME_MAX + 1] = "";
   ::gethostname(host, sizeof host - 1);
-  Claims claims;
+  PeerIdentity claims;
   claims.rank = rank;
   claims.world_size = world_size;
   claims.generation = generation;
@@ -96,7 +96,7 @@ Claims local_claims(int rank, int world_size, std::uint64_t generation) {
   return claims;
 }
 
-std::string to_string(const Claims& claims) {
+std::string to_string(const PeerIdentity& claims) {
   const std::string process = fmt::format("host {}, pid {}", claims.host, claims.pid);
   return claims.rank < 0 ? process : fmt::format("rank {} ({})", claims.rank, process);
 }

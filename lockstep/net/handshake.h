@@ -24,7 +24,7 @@
 namespace lockstep {
 
 inline constexpr std::uint16_t kProtocolVersion = 4;
-inline constexpr std::size_t kMaxClaimTextBytes = 64;
+inline constexpr std::size_t kMaxIdentityTextBytes = 64;
 inline constexpr std::size_t kMaxRefusalBytes = 512;
 // What a server gives a client to finish; the client's side is bounded by its own deadline.
 inline constexpr Duration kHandshakeTimeout = std::chrono::seconds(2);
@@ -33,8 +33,8 @@ inline constexpr Duration kHandshakeTimeout = std::chrono::seconds(2);
 enum class Channel : std::uint8_t { store = 1, link = 2, memory = 3, control = 4 };
 std::string_view to_string(Channel channel);
 
-// Who one end says it is; believed after the proof. Texts are cut to kMaxClaimTextBytes.
-struct Claims {
+// Who one end says it is; believed after the proof. Texts are cut to kMaxIdentityTextBytes.
+struct PeerIdentity {
   std::int32_t rank = -1;
   std::int32_t world_size = 0;
   std::uint64_t generation = 0;
@@ -43,18 +43,18 @@ struct Claims {
   std::string host = {};
   std::string text = {};  // free for the channel
 
-  friend bool operator==(const Claims&, const Claims&) = default;
+  friend bool operator==(const PeerIdentity&, const PeerIdentity&) = default;
 };
-// Claims of this process: pid and host name filled in.
-Claims local_claims(int rank, int world_size, std::uint64_t generation);
+// PeerIdentity of this process: pid and host name filled in.
+PeerIdentity local_identity(int rank, int world_size, std::uint64_t generation);
 // "rank 2 (host n1, pid 811)"; without the rank if there is none.
-std::string to_string(const Claims& claims);
+std::string to_string(const PeerIdentity& claims);
 
 struct HandshakeSettings {
   Token token = {};
   std::string job_id = {};
   Channel channel = Channel::store;
-  Claims mine = {};
+  PeerIdentity mine = {};
 };
 
 // Why a server turns proven claims away. The client throws it as Error{kind} with this text.
@@ -63,7 +63,7 @@ struct Refusal {
   std::string reason;
 };
 // Called on the server once the client's claims are proven; an empty result admits it. May not block.
-using Admission = std::function<std::optional<Refusal>(const Claims&)>;
+using Admission = std::function<std::optional<Refusal>(const PeerIdentity&)>;
 
 // One end without I/O: feed() what was received, at most wanted() bytes a time, and send take_output(). Not
 // thread-safe.
@@ -80,7 +80,7 @@ class Handshake {
 
   bool over() const { return stage_ == Stage::over; }
   const std::optional<Error>& failure() const { return failure_; }
-  const Claims& peer() const { return peer_; }  // REQUIRES: over() without failure()
+  const PeerIdentity& peer() const { return peer_; }  // REQUIRES: over() without failure()
 
  private:
   enum class Role { client, server };
@@ -108,15 +108,15 @@ class Handshake {
   Bytes my_hello_, peer_hello_, head_;
   Bytes input_, output_;
   std::size_t wanted_;
-  Claims peer_;
+  PeerIdentity peer_;
   std::optional<Error> failure_;
 };
 
 // The whole handshake over a connected, non-blocking descriptor of any stream family. They return the peer's claims.
 // Errors: unauthorized (other token or job; the text says what to copy where), invalid_argument (other protocol version
 // or channel), the server's Refusal, corrupt_data (not this protocol), peer_lost, timeout.
-Claims handshake_as_client(int fd, const HandshakeSettings& settings, Deadline deadline);
+PeerIdentity handshake_as_client(int fd, const HandshakeSettings& settings, Deadline deadline);
 // Ends within kHandshakeTimeout, whatever the deadline. The caller closes the descriptor after an Error.
-Claims handshake_as_server(int fd, const HandshakeSettings& settings, const Admission& admission, Deadline deadline);
+PeerIdentity handshake_as_server(int fd, const HandshakeSettings& settings, const Admission& admission, Deadline deadline);
 
 }  // namespace lockstep

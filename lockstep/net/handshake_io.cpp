@@ -14,7 +14,7 @@ Error about_peer(const std::string& peer, const Error& error) {
   return Error(error.kind(), fmt::format("handshake with {}: {}", peer, error.what()), error.detail());
 }
 
-Claims run(int fd, Handshake handshake, Deadline deadline) {
+PeerIdentity run(int fd, Handshake handshake, Deadline deadline) {
   const std::string peer = describe_peer(fd);
   try {
     for (;;) {
@@ -35,11 +35,11 @@ Claims run(int fd, Handshake handshake, Deadline deadline) {
 
 }  // namespace
 
-Claims handshake_as_client(int fd, const HandshakeSettings& settings, Deadline deadline) {
+PeerIdentity handshake_as_client(int fd, const HandshakeSettings& settings, Deadline deadline) {
   return run(fd, Handshake::client(settings), deadline);
 }
 
-Claims handshake_as_server(int fd, const HandshakeSettings& settings, const Admission& admission, Deadline deadline) {
+PeerIdentity handshake_as_server(int fd, const HandshakeSettings& settings, const Admission& admission, Deadline deadline) {
   const Deadline own = Deadline::after(kHandshakeTimeout);
   return run(fd, Handshake::server(settings, admission), std::min(deadline, own));
 }

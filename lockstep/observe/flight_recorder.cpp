@@ -8,7 +8,7 @@
 #include <iterator>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/quick_clock.h"
+#include "lockstep/base/tsc_clock.h"
 
 namespace lockstep {
 namespace {
@@ -190,13 +190,13 @@ FlightTicket FlightLog::issue(FlightRecord record) const noexcept {
   if (group_ == nullptr) return {};
   record.group = group_->number;
   record.state = FlightState::issued;
-  record.issued_ns = ns(quick_clock().now());
+  record.issued_ns = ns(tsc_clock().now());
   return group_->recorder.add(record);
 }
 
 FlightTicket FlightLog::start(FlightRecord record, FlightTicket queued) const noexcept {
   if (group_ == nullptr) return {};
-  const TimePoint now = quick_clock().now();
+  const TimePoint now = tsc_clock().now();
   if (!group_->recorder.start(queued, record.sequence, now)) {
     record.group = group_->number;
     record.state = FlightState::running;
@@ -208,7 +208,7 @@ FlightTicket FlightLog::start(FlightRecord record, FlightTicket queued) const no
 }
 
 TimePoint FlightLog::finish(FlightTicket& ticket) const noexcept {
-  const TimePoint now = quick_clock().now();
+  const TimePoint now = tsc_clock().now();
   if (group_ != nullptr) group_->recorder.finish(ticket, now, FlightState::done, 0, -1);
   return now;
 }
@@ -216,7 +216,7 @@ TimePoint FlightLog::finish(FlightTicket& ticket) const noexcept {
 void FlightLog::fail(FlightTicket& ticket, const Error& error) const noexcept {
   if (group_ == nullptr) return;
   const auto kind = static_cast<std::uint8_t>(static_cast<int>(error.kind()) + 1);
-  group_->recorder.finish(ticket, quick_clock().now(), FlightState::failed, kind, error.detail().peer);
+  group_->recorder.finish(ticket, tsc_clock().now(), FlightState::failed, kind, error.detail().peer);
 }
 
 std::optional<FlightRecord> FlightLog::last_collective() const noexcept {

@@ -18,7 +18,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/checkpoint/optimizer_state.h"
-#include "lockstep/group/agreement.h"
+#include "lockstep/group/consistency_check.h"
 #include "lockstep/group/objects.h"
 #include "lockstep/optim/parameter_exchange.h"
 #include "lockstep/optim/state_codec.h"
@@ -233,7 +233,7 @@ void ShardedOptimizer::consolidate_state_dict(int to) {
   copy_options_to(*local_);
   Checkpoint all;
   add_optimizer(all, *local_, kPrefix, numbers());
-  const std::vector<std::string> parts = gather_bytes_to(group_, encode_tensors(all.tensors), to, kMostToldBytes);
+  const std::vector<std::string> parts = gather_bytes_to(group_, encode_tensors(all.tensors), to, kMostShapeBytes);
   consolidated_.reset();
   if (group_.rank() != to) return;
   all.tensors.clear();

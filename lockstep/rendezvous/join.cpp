@@ -9,17 +9,17 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
-#include "lockstep/base/process_watch.h"
-#include "lockstep/base/wait_reports.h"
+#include "lockstep/health/process_watch.h"
+#include "lockstep/health/wait_reports.h"
 #include "lockstep/net/handshake.h"
-#include "lockstep/rendezvous/introduction.h"
+#include "lockstep/rendezvous/registration.h"
 #include "lockstep/rendezvous/join_plan.h"
 #include "lockstep/rendezvous/local_node.h"
-#include "lockstep/rendezvous/peer_watch.h"
+#include "lockstep/health/peer_watch.h"
 #include "lockstep/rendezvous/plan_completion.h"
 #include "lockstep/rendezvous/probe.h"
 #include "lockstep/rendezvous/rendezvous.h"
-#include "lockstep/rendezvous/watched_store.h"
+#include "lockstep/health/watched_store.h"
 #include "lockstep/store/file_store.h"
 #include "lockstep/store/memory_store.h"
 #include "lockstep/store/prefix_store.h"
@@ -52,7 +52,7 @@ HandshakeSettings settings_for(const JoinPlan& plan, const Token& token) {
   return {.token = token,
           .job_id = plan.job_id,
           .channel = Channel::store,
-          .mine = local_claims(plan.rank, plan.size, plan.generation)};
+          .mine = local_identity(plan.rank, plan.size, plan.generation)};
 }
 
 // A store takes two connections a rank while they join, and this rank one to each other; the usual soft limit would
@@ -73,7 +73,7 @@ void allow_connections(int ranks) {
 std::shared_ptr<StoreServer> host_store(const JoinPlan& plan, const Token& token) {
   allow_connections(plan.size);
   StoreServerOptions options{.token = token, .job_id = plan.job_id};
-  options.claims = local_claims(plan.rank, plan.size, plan.generation);
+  options.claims = local_identity(plan.rank, plan.size, plan.generation);
   options.admission = admit_generation(plan.generation);
   auto server = std::make_shared<StoreServer>(Endpoint{plan.bind_host, plan.endpoint.port}, std::move(options));
   const std::string& name = plan.endpoint.host;
@@ -216,7 +216,7 @@ bool speaks_for_host(const JoinPlan& plan) {
 Member describe_self(const JoinPlan& plan, const std::string& address) {
   Member me;
   me.rank = plan.rank;
-  me.host = local_claims(plan.rank, plan.size, plan.generation).host;
+  me.host = local_identity(plan.rank, plan.size, plan.generation).host;
   me.node_id = local_node_id(plan.node_label);
   me.interfaces = candidates(plan, address);
   me.address = me.interfaces.front().address;
@@ -272,15 +272,15 @@ void meet_others(const JoinPlan& plan, const Member& me, const std::shared_ptr<S
     membership.store =
         std::make_shared<PrefixStore>(store, fmt::format("{}/{}/{}", plan.job_id, plan.generation, round));
     const auto introductions = std::make_shared<PrefixStore>(membership.store, kIntroductions);
-    membership.watch = std::make_shared<PeerWatch>(introductions, me, plan.size, "joining the job");
+    membership.watch = std::make_shared<PeerWatch>(introductions, process_of(me), plan.size, "joining the job");
     // If the host of the store dies, the others learn it without its word.
     if (!membership.hosted) membership.watch->begin(deadline);
-    const Introduction how{membership.watch.get(), notice_after};
-    membership.members = introduce(*introductions, me, plan.size, deadline, how).value_or(std::vector<Member>());
+    const RegistrationOptions how{membership.watch.get(), notice_after};
+    membership.members = register_rank(*introductions, me, plan.size, deadline, how).value_or(std::vector<Member>());
     if (membership.members.empty()) {
       membership.watch->end(deadline);
     } else if (membership.hosted) {
-      wait_for_all_introduced(*introductions, me, plan.size, deadline, how);
+      wait_for_all_registered(*introductions, me, plan.size, deadline, how);
       membership.next_will = membership.hosted->next_will();
     }
   }
@@ -333,7 +333,7 @@ void finish_joining(const Membership& membership, Deadline deadline) noexcept {
   if (membership.watch == nullptr || membership.watch->is_over()) return;
   try {
     PrefixStore introductions(membership.store, kIntroductions);
-    forget_introduction(introductions, membership.rank, membership.size, deadline);
+    clear_registration(introductions, membership.rank, membership.size, deadline);
   } catch (const std::exception&) {  // who does not host the store need not find it any more
   }
   membership.watch->end(deadline);

@@ -50,7 +50,7 @@ class Answerer {
       }
     }
     acceptor_.emplace("the probe of this host's interfaces", std::move(listeners), settings,
-                      [](const Claims&) { return std::nullopt; });
+                      [](const PeerIdentity&) { return std::nullopt; });
     thread_ = std::jthread([this](const std::stop_token& stop) { answer(stop); });
   }
 
@@ -84,7 +84,7 @@ std::optional<Duration> attempt(HandshakeSettings settings, int rank, const Endp
       const UniqueFd fd = connect_tcp(endpoint, ConnectRetry::never, deadline);
       const Duration round_trip = steady_clock().now() - start;
       is_connected = true;
-      const Claims claims = handshake_as_client(fd.get(), settings, deadline);
+      const PeerIdentity claims = handshake_as_client(fd.get(), settings, deadline);
       if (claims.rank == rank && claims.text == kPurpose) return round_trip;
       return std::nullopt;
     } catch (const Error& error) {
@@ -99,7 +99,7 @@ class Probe {
  public:
   Probe(const ProbeSettings& settings, std::vector<Member>& members, Store& store, Deadline deadline)
       : settings_(settings), members_(members), store_(store), deadline_(deadline), leaders_(leaders_of(members)) {
-    Claims mine = local_claims(settings.rank, static_cast<int>(members.size()), settings.generation);
+    PeerIdentity mine = local_identity(settings.rank, static_cast<int>(members.size()), settings.generation);
     mine.text = kPurpose;
     handshake_ = {settings.token, settings.job_id, Channel::link, mine};
   }

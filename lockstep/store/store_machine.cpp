@@ -35,13 +35,13 @@ std::vector<AddressedReply> StoreMachine::handle(ConnectionId from, const StoreR
 }
 
 std::vector<AddressedReply> StoreMachine::change_once(ConnectionId from, const StoreRequest& request, TimePoint now) {
-  const AnswerMemory::Recalled recalled = answers_.recall(request, now);
+  const ReplyCache::Recalled recalled = answers_.recall(request, now);
   switch (recalled.past) {
-    case AnswerMemory::Past::none: break;
-    case AnswerMemory::Past::answered: return {{from, *recalled.answer}};
-    case AnswerMemory::Past::ended:
+    case ReplyCache::Past::none: break;
+    case ReplyCache::Past::answered: return {{from, *recalled.answer}};
+    case ReplyCache::Past::ended:
       return {{from, failed(request, ErrorKind::aborted, "this is a late copy of a request that has ended")}};
-    case AnswerMemory::Past::forgotten:
+    case ReplyCache::Past::forgotten:
       return {{from, failed(request, ErrorKind::internal,
                             fmt::format("the connection was lost during store {} of {}, and the server no longer "
                                         "remembers whether it was done; read the key to find out",

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "lockstep/base/clock.h"
-#include "lockstep/store/answer_memory.h"
+#include "lockstep/store/reply_cache.h"
 #include "lockstep/store/key_map.h"
 #include "lockstep/store/store_protocol.h"
 
@@ -96,7 +96,7 @@ class StoreMachine {
   std::set<std::uint64_t> open_wills_;
   std::set<std::pair<TimePoint, WillId>> by_delay_;
 
-  AnswerMemory answers_;
+  ReplyCache answers_;
 };
 
 }  // namespace lockstep

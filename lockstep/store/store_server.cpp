@@ -18,7 +18,7 @@
 
 #include "lockstep/base/format.h"
 #include "lockstep/base/private_fd.h"
-#include "lockstep/base/rare_log.h"
+#include "lockstep/base/rate_limited_log.h"
 #include "lockstep/base/wait_until.h"
 #include "lockstep/net/listener.h"
 #include "lockstep/store/store_connection.h"
@@ -46,7 +46,7 @@ std::string reason_of(const std::exception& failure) {
 }  // namespace
 
 Admission admit_generation(std::uint64_t generation) {
-  return [generation](const Claims& claims) -> std::optional<Refusal> {
+  return [generation](const PeerIdentity& claims) -> std::optional<Refusal> {
     if (claims.generation == generation) return std::nullopt;
     return Refusal{
         ErrorKind::invalid_argument,
@@ -104,7 +104,7 @@ class StoreServer::Loop {
   void close_late_handshakes();
   void complain(std::string text) { complaints_.warn(std::move(text)); }
   void count_wills();
-  std::optional<Refusal> admit(const Claims& claims);
+  std::optional<Refusal> admit(const PeerIdentity& claims);
   bool close_idlest();
   int next_timeout_ms() const;
 
@@ -118,7 +118,7 @@ class StoreServer::Loop {
   ConnectionId next_id_ = kWakerTag + 1;
   Deadline accept_again_ = Deadline::never();  // while accepting is paused
   bool paused_by_crowd_ = false;
-  RareLog complaints_;  // a port scan must not fill the disk
+  RateLimitedLog complaints_;  // a port scan must not fill the disk
   std::mutex wills_mutex_;
   std::condition_variable wills_changed_;
   // As the machine has them; guarded by wills_mutex_.
@@ -230,7 +230,7 @@ void StoreServer::Loop::add(UniqueFd fd) {
   const HandshakeSettings settings{
       .token = options_.token, .job_id = options_.job_id, .channel = Channel::store, .mine = options_.claims};
   const ConnectionId id = next_id_++;
-  auto handshake = Handshake::server(settings, [this](const Claims& claims) { return admit(claims); });
+  auto handshake = Handshake::server(settings, [this](const PeerIdentity& claims) { return admit(claims); });
   const auto [entry, inserted] = connections_.emplace(
       std::piecewise_construct, std::forward_as_tuple(id),
       std::forward_as_tuple(std::move(fd), std::move(handshake), Deadline::after(options_.limits.handshake)));
@@ -239,7 +239,7 @@ void StoreServer::Loop::add(UniqueFd fd) {
   watch(EPOLL_CTL_ADD, entry->second.fd(), EPOLLIN, id);
 }
 
-std::optional<Refusal> StoreServer::Loop::admit(const Claims& claims) {
+std::optional<Refusal> StoreServer::Loop::admit(const PeerIdentity& claims) {
   const bool is_full = connections_.size() - half_open_.size() >= options_.limits.connections;
   if (is_full && !close_idlest()) {
     return Refusal{ErrorKind::internal, fmt::format("the store server already has {} connections, its limit, and all "

@@ -30,7 +30,7 @@ struct StoreServerOptions {
   Token token = {};
   std::string job_id = {};
   // Who the server says it is, and whom it takes; the default takes all that hold the token.
-  Claims claims = local_claims(-1, 0, 0);
+  PeerIdentity claims = local_identity(-1, 0, 0);
   Admission admission = {};
   StoreServerLimits limits = {};
 };

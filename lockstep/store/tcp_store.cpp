@@ -88,7 +88,7 @@ UniqueFd TcpStore::open_connection(Deadline deadline, Stage& stage) {
     stage = Stage::connected;
     const Deadline patience = reached ? std::min(deadline, Deadline::after(kHandshakePatience)) : deadline;
     try {
-      Claims host = handshake_as_client(fd.get(), settings_, patience);
+      PeerIdentity host = handshake_as_client(fd.get(), settings_, patience);
       reached_ = true;
       const std::lock_guard lock(mutex_);
       host_ = std::move(host);

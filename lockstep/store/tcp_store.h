@@ -83,7 +83,7 @@ class TcpStore final : public Store {
   std::uint64_t next_request_ = 1;
   std::set<std::uint64_t> under_way_;  // changing requests
   std::optional<Outage> outage_;
-  std::optional<Claims> host_;  // of the server, as it introduced itself
+  std::optional<PeerIdentity> host_;  // of the server, as it introduced itself
 
   std::mutex wills_mutex_;  // held while they are told
   std::map<std::string, Will> wills_;

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
-#include "lockstep/group/composed.h"
+#include "lockstep/group/derived.h"
 
 namespace lockstep::python {
 namespace {

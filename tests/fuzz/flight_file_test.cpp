@@ -6,7 +6,7 @@
 #include <fstream>
 #include <iterator>
 
-#include "lockstep/observe/flight_account.h"
+#include "lockstep/observe/flight_report.h"
 #include "lockstep/observe/flight_layout.h"
 #include "lockstep/observe/flight_recorder.h"
 #include "tests/fuzz/fuzz.h"

@@ -108,7 +108,7 @@ TEST_CASE("claims in a handshake") {
 
 TEST_CASE("verdicts of a handshake") {
   const Token token = Token::generate();
-  const Admission refuse = [](const Claims&) { return Refusal{ErrorKind::invalid_argument, "not this one"}; };
+  const Admission refuse = [](const PeerIdentity&) { return Refusal{ErrorKind::invalid_argument, "not this one"}; };
   const Transcript admitted = transcript(token, {}), refused = transcript(token, refuse);
   const Bytes server_hello = Handshake::client(settings(token, 0)).take_output();
   std::vector<ErrorKind> kinds = kKinds;  // and whatever the server says

@@ -7,7 +7,7 @@
 
 #include "lockstep/base/checked.h"
 #include "lockstep/ddp/backward_report.h"
-#include "lockstep/group/told_shape.h"
+#include "lockstep/group/shape_message.h"
 #include "tests/fuzz/fuzz.h"
 
 using namespace lockstep;
@@ -27,8 +27,8 @@ std::vector<Number> numbers_of(ByteView bytes) {
   return numbers;
 }
 
-Bytes told(const ToldShape& shape) {
-  std::vector<std::int64_t> numbers(kToldNumbers);
+Bytes told(const ShapeMessage& shape) {
+  std::vector<std::int64_t> numbers(kShapeNumbers);
   tell(shape, numbers);
   return bytes_of(numbers);
 }
@@ -44,13 +44,13 @@ Bytes tensor(const std::vector<std::int64_t>& sizes, std::size_t elements) {
 }  // namespace
 
 TEST_CASE("shapes that ranks tell") {
-  const auto keeps_length = [](Bytes& bytes, fuzz::Random&) { bytes.resize(kToldNumbers * sizeof(std::int64_t)); };
+  const auto keeps_length = [](Bytes& bytes, fuzz::Random&) { bytes.resize(kShapeNumbers * sizeof(std::int64_t)); };
   fuzz::run({.name = "shapes that ranks tell",
              .seeds = {told({6, {10, 3, 4}}), told({7, {}}), told({0, {0, 5}}), told({6, {8, 1, 100, 4}, {{1, 100}}})},
              .repair = keeps_length,
              .parse = [](ByteView bytes) {
-               const ToldShape shape = hear(numbers_of<std::int64_t>(bytes), 1, 45, "shape in all_gather_ragged");
-               checked_bytes(shape.sizes, 16, kMostToldBytes, "shape", "the test");
+               const ShapeMessage shape = hear(numbers_of<std::int64_t>(bytes), 1, 45, "shape in all_gather_v");
+               checked_bytes(shape.sizes, 16, kMostShapeBytes, "shape", "the test");
                if (shape.wrong) checked_index(shape.wrong->dimension, shape.sizes.size(), "dimension", "the test");
              }});
 }

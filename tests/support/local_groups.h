@@ -9,7 +9,7 @@
 #include "lockstep/collective/link_engine.h"
 #include "lockstep/group/process_group.h"
 #include "lockstep/transport/arena_mesh.h"
-#include "lockstep/transport/local_mesh.h"
+#include "tests/support/arena_meshes.h"
 #include "tests/support/rank_threads.h"
 
 namespace lockstep::testing {
@@ -25,8 +25,8 @@ inline std::vector<ProcessGroup> local_groups(int ranks, Over transport = Over::
       groups.emplace_back(std::make_unique<ArenaEngine>(std::move(arena)), options, std::move(messages));
     }
   } else {
-    auto messages = make_local_meshes(ranks);
-    for (auto& mesh : make_local_meshes(ranks)) {
+    auto messages = make_arena_meshes(ranks);
+    for (auto& mesh : make_arena_meshes(ranks)) {
       groups.emplace_back(std::make_unique<LinkEngine>(std::move(mesh), 0), options,
                           std::move(messages[groups.size()]));
     }

@@ -17,7 +17,7 @@ inline void run_quiet_group(int ranks, Over transport, const std::function<void(
       groups.emplace_back(std::make_unique<ArenaEngine>(std::move(arena)));
     }
   } else {
-    for (auto& mesh : make_local_meshes(ranks)) groups.emplace_back(std::make_unique<LinkEngine>(std::move(mesh), 0));
+    for (auto& mesh : make_arena_meshes(ranks)) groups.emplace_back(std::make_unique<LinkEngine>(std::move(mesh), 0));
   }
   run_ranks_or_throw(ranks, [&](int rank) { body(groups[static_cast<std::size_t>(rank)]); });
 }

@@ -12,7 +12,7 @@
 #include "lockstep/collective/arena_engine.h"
 #include "lockstep/collective/link_engine.h"
 #include "lockstep/collective/reduce.h"
-#include "lockstep/transport/local_mesh.h"
+#include "tests/support/arena_meshes.h"
 
 namespace lockstep::testing {
 
@@ -68,7 +68,7 @@ inline Engines make_engines(int ranks, Over over = Over::arena, const EngineOpti
     LinkTuning tuning = options.tuning;
     tuning.tree_ranks = tuning.tree_lone_ranks = over == Over::trees ? 2 : ranks + 1;
     tuning.tell_all_after = 2ms;
-    for (auto& mesh : make_local_meshes(ranks, options.ring_bytes)) {
+    for (auto& mesh : make_arena_meshes(ranks, options.ring_bytes)) {
       engines.push_back(std::make_unique<LinkEngine>(std::move(mesh), 0, topology, tuning));
     }
     return engines;

@@ -49,7 +49,7 @@ class TcpWorld final : public StoreWorld {
  public:
   std::shared_ptr<Store> client() override {
     HandshakeSettings settings{
-        .token = token_, .job_id = "job", .channel = Channel::store, .mine = local_claims(0, 1, 0)};
+        .token = token_, .job_id = "job", .channel = Channel::store, .mine = local_identity(0, 1, 0)};
     return std::make_shared<TcpStore>(server_.address().endpoint(), settings);
   }
 

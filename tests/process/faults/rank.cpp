@@ -16,9 +16,9 @@
 
 #include "lockstep/collective/arena_engine.h"
 #include "lockstep/collective/link_engine.h"
-#include "lockstep/rendezvous/peer_watch.h"
+#include "lockstep/health/peer_watch.h"
 #include "lockstep/rendezvous/rendezvous.h"
-#include "lockstep/rendezvous/watched_store.h"
+#include "lockstep/health/watched_store.h"
 #include "lockstep/store/store_server.h"
 #include "lockstep/store/tcp_store.h"
 #include "lockstep/transport/shared_arena.h"
@@ -113,7 +113,7 @@ int be_rank(char** arguments) {
     const HandshakeSettings settings{.token = *options.token,
                                      .job_id = "default",
                                      .channel = Channel::store,
-                                     .mine = local_claims(*options.rank, *options.world_size, 0)};
+                                     .mine = local_identity(*options.rank, *options.world_size, 0)};
     options.store = std::make_shared<TcpStore>(parse_endpoint(arguments[3]), settings);
     const Membership membership = join(options, [](const char*) -> const char* { return nullptr; });
     const auto engine = make_engine(membership, arguments[2], Deadline::after(timeout));

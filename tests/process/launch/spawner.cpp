@@ -96,7 +96,7 @@ const std::map<std::string, Worker> kWorkers{
        lockstep::HandshakeSettings settings;
        settings.token = lockstep::Token::for_this_process();
        settings.job_id = std::getenv("LOCKSTEP_JOB_ID");
-       settings.mine = lockstep::local_claims(rank, 3, 0);
+       settings.mine = lockstep::local_identity(rank, 3, 0);
        lockstep::TcpStore store(lockstep::parse_endpoint(std::getenv("LOCKSTEP_STORE")), settings);
        if (store.add("ranks", 1, deadline) == 3) store.set("all here", "yes", deadline);
        std::printf("rank %d: %s\n", rank, store.get("all here", deadline).c_str());

@@ -35,7 +35,7 @@ struct Served {
   }
   TcpStore client() const {
     return TcpStore(endpoint,
-                    {.token = token, .job_id = "default", .channel = Channel::store, .mine = local_claims(0, 1, 0)});
+                    {.token = token, .job_id = "default", .channel = Channel::store, .mine = local_identity(0, 1, 0)});
   }
   long resident_kib() const {
     std::ifstream file("/proc/" + std::to_string(process.pid()) + "/status");

@@ -14,7 +14,7 @@
 #include <csignal>
 #include <string>
 
-#include "lockstep/base/eager_writer.h"
+#include "lockstep/base/nonblocking_writer.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/unique_fd.h"
 #include "tests/support/forked_child.h"
@@ -27,7 +27,7 @@ using namespace std::chrono_literals;
 namespace {
 
 void fill(int fd) {
-  EagerWriter writer(fd);
+  NonblockingWriter writer(fd);
   while (writer.write(std::string(PIPE_BUF, 'x')) > 0) {
   }
   while (writer.write("x") > 0) {
@@ -41,7 +41,7 @@ bool blocks(int fd) { return (::fcntl(fd, F_GETFL) & O_NONBLOCK) == 0; }
 TEST_CASE("an eager writer never waits, and leaves the descriptor as others know it") {
   const Pipe pipe;
   fill(pipe.writer.get());
-  EagerWriter writer(pipe.writer.get());
+  NonblockingWriter writer(pipe.writer.get());
   CHECK(writer.write("a") == -1);
   CHECK(errno == EAGAIN);
   CHECK(blocks(pipe.writer.get()));
@@ -57,7 +57,7 @@ TEST_CASE("an eager writer never waits, and leaves the descriptor as others know
   CHECK(blocks(near.get()));
 
   const UniqueFd full(::open("/dev/full", O_WRONLY | O_CLOEXEC));
-  CHECK(EagerWriter(full.get()).write("a") == -1);
+  CHECK(NonblockingWriter(full.get()).write("a") == -1);
   CHECK(errno == ENOSPC);
 }
 
@@ -66,7 +66,7 @@ TEST_CASE("a reader that has gone is an error and no signal") {
   pipe.reader.reset();
   CHECK(testing::exit_code_of_child([&] {
           std::signal(SIGPIPE, SIG_DFL);
-          return EagerWriter(pipe.writer.get()).write("a") == -1 && errno == EPIPE;
+          return NonblockingWriter(pipe.writer.get()).write("a") == -1 && errno == EPIPE;
         }) == 0);
 }
 
@@ -76,7 +76,7 @@ TEST_CASE("a limit on file sizes is an error and no signal") {
           const rlimit most{.rlim_cur = 4, .rlim_max = 4};
           std::signal(SIGXFSZ, SIG_DFL);
           if (::setrlimit(RLIMIT_FSIZE, &most) != 0) return false;
-          EagerWriter writer(file.get());
+          NonblockingWriter writer(file.get());
           return writer.write("abcdef") == 4 && writer.write("ef") == -1 && errno == EFBIG;
         }) == 0);
 }

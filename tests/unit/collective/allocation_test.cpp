@@ -8,7 +8,7 @@
 
 #include "lockstep/collective/arena_engine.h"
 #include "lockstep/collective/link_engine.h"
-#include "lockstep/transport/local_mesh.h"
+#include "tests/support/arena_meshes.h"
 #include "tests/support/allocation_count.h"
 #include "tests/support/rank_threads.h"
 #include "tests/support/tcp_meshes.h"
@@ -147,7 +147,7 @@ TEST_CASE("collectives over links take nothing from the heap") {
     for (const std::uint64_t count : kCounts) {
       CAPTURE(ranks);
       CAPTURE(count);
-      CHECK(allocations_when_warm(over_links(make_local_meshes(ranks), Topology(ranks)), count) == 0);
+      CHECK(allocations_when_warm(over_links(make_arena_meshes(ranks), Topology(ranks)), count) == 0);
       CHECK(allocations_when_warm(over_links(make_tcp_meshes(ranks), Topology(ranks)), count) == 0);
     }
   }

@@ -33,7 +33,7 @@ TEST_CASE(
     "all_reduce gives the reduction in rank order, to the bit, for all types, operations, sizes and rank counts") {
   std::mt19937 random(1);
   for (const int size : {1, 2, 3, 4, 5, 8}) {
-    Engines engines = make_link_engines(make_local_meshes(size), kFine);
+    Engines engines = make_link_engines(make_arena_meshes(size), kFine);
     for (const DType dtype : kDTypes) {
       for (const ReduceOp op : kOps) {
         if (op == ReduceOp::avg && !is_floating_point(dtype)) continue;
@@ -49,7 +49,7 @@ TEST_CASE(
 TEST_CASE("large all_reduce with the default sizes") {
   std::mt19937 random(2);
   for (const int size : {2, 3, 5, 8}) {
-    Engines engines = make_link_engines(make_local_meshes(size));
+    Engines engines = make_link_engines(make_arena_meshes(size));
     check_row(engines, {.reduce = ReduceOp::avg, .count = 65537}, 1, random);
     check_row(engines, {.dtype = DType::bf16, .count = 65537}, 1, random);
     check_row(engines, {.dtype = DType::u8, .reduce = ReduceOp::max, .count = kIsSanitized ? 1 << 18 : 1 << 20}, 1,
@@ -61,7 +61,7 @@ TEST_CASE("large all_reduce with the default sizes") {
 TEST_CASE("broadcast, all_gather, reduce_scatter and barrier, memory in odd pieces") {
   std::mt19937 random(3);
   for (const int size : {1, 2, 3, 4, 5, 8}) {
-    Engines engines = make_link_engines(make_local_meshes(size), kFine);
+    Engines engines = make_link_engines(make_arena_meshes(size), kFine);
     for (const std::size_t count : {0, 1, 4, 100, 1000, kIsSanitized ? 10'001 : 65'537}) {
       for (int root = 0; root < size; ++root) {
         check_row(engines, {.kind = OpKind::broadcast, .dtype = DType::u8, .root = root, .count = count}, 3, random);
@@ -83,7 +83,7 @@ TEST_CASE("in nodes of any sizes reductions have the bits of the rank order") {
         node_of.push_back(layout < 4 ? rank / (layout + 1) : layout == 4 ? std::bit_width(unsigned(rank)) : rank != 0);
       }
       Engines engines;
-      for (auto& mesh : make_local_meshes(size, layout % 2 == 0 ? 700 : 64 << 10)) {
+      for (auto& mesh : make_arena_meshes(size, layout % 2 == 0 ? 512 : 64 << 10)) {
         engines.push_back(std::make_unique<LinkEngine>(std::move(mesh), 7, Topology(node_of), kFine));
       }
       INFO(size << " ranks, layout " << layout);
@@ -104,7 +104,7 @@ TEST_CASE("a long random sequence of collectives") {
   for (const int size : {2, 3, 7}) {
     // Tiny rings and chunks, so that every stream stalls again and again.
     Engines engines =
-        make_link_engines(make_local_meshes(size, 700), {.small_bytes = 100, .chunk_bytes = 64, .window_chunks = 1});
+        make_link_engines(make_arena_meshes(size, 512), {.small_bytes = 100, .chunk_bytes = 64, .window_chunks = 1});
     for (int step = 0; step < (kIsSanitized ? 60 : 150); ++step) {
       const DType dtype = kDTypes[random() % std::size(kDTypes)];
       ReduceOp op = kOps[random() % std::size(kOps)];
@@ -118,7 +118,7 @@ TEST_CASE("a long random sequence of collectives") {
 }
 
 TEST_CASE("input and output may be the same memory where the interface says so") {
-  Engines engines = make_link_engines(make_local_meshes(3), kFine);
+  Engines engines = make_link_engines(make_arena_meshes(3), kFine);
   constexpr std::size_t kCount = 5000;
   run_ranks_or_throw(3, [&](int rank) {
     std::vector<std::int32_t> data(3 * kCount, rank + 1);
@@ -139,7 +139,7 @@ TEST_CASE("a large all_reduce sends 2(n-1)/n of its bytes from every rank, and 4
   for (const std::size_t size : {2, 4, 8}) {
     std::vector<SentCount> sent(size);
     std::vector<std::unique_ptr<Mesh>> meshes;
-    for (auto& mesh : make_local_meshes(static_cast<int>(size))) {
+    for (auto& mesh : make_arena_meshes(static_cast<int>(size))) {
       const auto rank = static_cast<std::size_t>(mesh->rank());
       meshes.push_back(std::make_unique<CountingMesh>(std::move(mesh), sent[rank]));
     }
@@ -154,6 +154,6 @@ TEST_CASE("a large all_reduce sends 2(n-1)/n of its bytes from every rank, and 4
 TEST_CASE("a tuning that cannot work is refused") {
   for (const LinkTuning& tuning :
        {LinkTuning{.chunk_bytes = 0}, LinkTuning{.chunk_bytes = 100}, LinkTuning{.window_chunks = 0}}) {
-    CHECK_THROWS_AS(LinkEngine(std::move(make_local_meshes(1)[0]), 1, tuning), Error);
+    CHECK_THROWS_AS(LinkEngine(std::move(make_arena_meshes(1)[0]), 1, tuning), Error);
   }
 }

@@ -71,7 +71,7 @@ TEST_CASE("ranks in different collectives all learn of it, with both sides in th
     for (const int odd : {0, 2}) {
       CAPTURE(each.what);
       CAPTURE(odd);
-      Engines engines = make_link_engines(make_local_meshes(3));
+      Engines engines = make_link_engines(make_arena_meshes(3));
       std::vector<Operand> operands(3, Operand(40000));
       for (Operand& operand : operands) operand.segments[0].data = reinterpret_cast<std::byte*>(operand.values.data());
       const auto errors = run_ranks(3, [&](int rank) {
@@ -99,7 +99,7 @@ TEST_CASE("ranks in different collectives all learn of it, with both sides in th
 }
 
 TEST_CASE("ranks with different roots learn of it") {
-  Engines engines = make_link_engines(make_local_meshes(2));
+  Engines engines = make_link_engines(make_arena_meshes(2));
   const auto errors = run_ranks(2, [&](int rank) {
     Operand operand(4);
     Collective collective = all_reduce(operand);
@@ -112,7 +112,7 @@ TEST_CASE("ranks with different roots learn of it") {
 
 TEST_CASE(
     "a rank that skipped a collective shows in the sequence numbers, another start of the job in the generation") {
-  Engines engines = make_link_engines(make_local_meshes(2));
+  Engines engines = make_link_engines(make_arena_meshes(2));
   auto errors = run_ranks(2, [&](int rank) {
     const auto r = static_cast<std::size_t>(rank);
     if (rank == 1) {
@@ -130,14 +130,14 @@ TEST_CASE(
     CHECK_ERROR(as_error(error), ErrorKind::desync, "all_reduce(sum) #1 of 4 float32", "barrier #1");
   }
 
-  auto meshes = make_local_meshes(2);
+  auto meshes = make_arena_meshes(2);
   LinkEngine old(std::move(meshes[0]), 3), young(std::move(meshes[1]), 4);
   errors = run_ranks(2, [&](int rank) { (rank == 0 ? old : young).run({.kind = OpKind::barrier}, soon()); });
   for (const auto& error : errors) CHECK_ERROR(as_error(error), ErrorKind::desync, "generation 3", "generation 4");
 }
 
 TEST_CASE("a timeout names the ranks that did not come, the collective and the time") {
-  Engines engines = make_link_engines(make_local_meshes(4));
+  Engines engines = make_link_engines(make_arena_meshes(4));
   const auto errors = run_ranks(4, [&](int rank) {
     if (rank >= 2) return;
     Operand operand(100000);
@@ -156,7 +156,7 @@ TEST_CASE("a timeout names the ranks that did not come, the collective and the t
 }
 
 TEST_CASE("a rank that stops in the middle is named with how far it came") {
-  auto meshes = make_local_meshes(2, 4096);
+  auto meshes = make_arena_meshes(2, 4096);
   Mesh& half_dead = *meshes[1];
   LinkEngine engine(std::move(meshes[0]), 0);
   const Collective collective{.kind = OpKind::reduce_scatter, .dtype = DType::u8, .count = 50000};
@@ -176,7 +176,7 @@ TEST_CASE("a rank that stops in the middle is named with how far it came") {
 }
 
 TEST_CASE("a peer that sends a byte now and then does not extend the deadline") {
-  auto meshes = make_local_meshes(2);
+  auto meshes = make_arena_meshes(2);
   LinkEngine engine(std::move(meshes[0]), 0);
   std::atomic<bool> over{false};
   std::jthread dribble([&] {
@@ -194,7 +194,7 @@ TEST_CASE("a peer that sends a byte now and then does not extend the deadline") 
 }
 
 TEST_CASE("a peer that leaves in the middle of a transfer is named by all, and the engine stays failed") {
-  auto meshes = make_local_meshes(3, 4096);
+  auto meshes = make_arena_meshes(3, 4096);
   std::unique_ptr<Mesh> leaving = std::move(meshes[2]);
   LinkEngine first(std::move(meshes[0]), 0), second(std::move(meshes[1]), 0);
   const auto errors = run_ranks(3, [&](int rank) {
@@ -222,7 +222,7 @@ TEST_CASE("a peer that leaves in the middle of a transfer is named by all, and t
 
 TEST_CASE("abort ends present and later calls on all ranks with the reason") {
   for (const int size : {1, 3}) {
-    Engines engines = make_link_engines(make_local_meshes(size));
+    Engines engines = make_link_engines(make_arena_meshes(size));
     std::vector<double> took(static_cast<std::size_t>(size));
     const auto start = steady_clock().now();
     const auto errors = run_ranks(size, [&](int rank) {
@@ -249,7 +249,7 @@ TEST_CASE("abort ends present and later calls on all ranks with the reason") {
 }
 
 TEST_CASE("an invalid argument leaves the engine usable") {
-  Engines engines = make_link_engines(make_local_meshes(2));
+  Engines engines = make_link_engines(make_arena_meshes(2));
   run_ranks_or_throw(2, [&](int rank) {
     Engine& engine = *engines[static_cast<std::size_t>(rank)];
     Operand operand(4);

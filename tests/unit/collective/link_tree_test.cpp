@@ -74,8 +74,8 @@ TEST_CASE("collectives in trees among others, over every mesh, give the same bit
     for (const int size : {2, 3, 5, 8, 9}) {
       if (kIsSanitized && size > 5) continue;
       std::vector<Engines> groups;
-      groups.push_back(make_trees(make_local_meshes(size), per_node, kInTrees));
-      groups.push_back(make_trees(make_local_meshes(size, 500), per_node, kInTrees));
+      groups.push_back(make_trees(make_arena_meshes(size), per_node, kInTrees));
+      groups.push_back(make_trees(make_arena_meshes(size, 512), per_node, kInTrees));
       if (size == 5) groups.push_back(make_trees(make_tcp_meshes(size, 1, per_node), per_node, kInTrees));
       for (Engines& engines : groups) {
         for (int step = 0; step < (kIsSanitized ? 5 : 15); ++step) {
@@ -93,7 +93,7 @@ TEST_CASE("in a group of many ranks a small collective takes few messages, by de
   const int size = 16;
   std::vector<SentCount> sent(size);
   std::vector<std::unique_ptr<Mesh>> meshes;
-  for (auto& mesh : make_local_meshes(size)) {
+  for (auto& mesh : make_arena_meshes(size)) {
     const auto rank = static_cast<std::size_t>(mesh->rank());
     meshes.push_back(std::make_unique<CountingMesh>(std::move(mesh), sent[rank]));
   }
@@ -110,7 +110,7 @@ TEST_CASE(
     "ranks that come late, some of them in every round, or show themselves to all at every turn, change nothing") {
   for (const int per_node : {1, 3}) {
     const int size = 7;
-    Engines engines = make_trees(make_local_meshes(size, 300), per_node, kTalkative);
+    Engines engines = make_trees(make_arena_meshes(size, 256), per_node, kTalkative);
     run_ranks_or_throw(size, [&](int rank) {
       std::mt19937 shared(5), own(static_cast<unsigned>(rank));
       for (int step = 0; step < (kIsSanitized ? 100 : 400); ++step) {
@@ -129,7 +129,7 @@ TEST_CASE(
 
 TEST_CASE("a rank may leave as soon as it is done, though others still wait") {
   for (int time = 0; time < (kIsSanitized ? 20 : 100); ++time) {
-    Engines engines = make_trees(make_local_meshes(7), 1 + time % 3, time % 2 == 0 ? kInTrees : kTalkative);
+    Engines engines = make_trees(make_arena_meshes(7), 1 + time % 3, time % 2 == 0 ? kInTrees : kTalkative);
     run_ranks_or_throw(7, [&](int rank) {
       auto& engine = engines[static_cast<std::size_t>(rank)];
       if (rank == time % 7) std::this_thread::sleep_for(1ms);
@@ -144,7 +144,7 @@ TEST_CASE("ranks that do not come are named on every rank, and no others are") {
     for (const int absent : {0, 4, 8}) {
       CAPTURE(per_node);
       CAPTURE(absent);
-      Engines engines = make_trees(make_local_meshes(9), per_node, kInTrees);
+      Engines engines = make_trees(make_arena_meshes(9), per_node, kInTrees);
       const TimePoint start = steady_clock().now();
       const auto errors = run_ranks(9, [&](int rank) {
         Engine& engine = *engines[static_cast<std::size_t>(rank)];
@@ -169,7 +169,7 @@ TEST_CASE("ranks that do not come are named on every rank, and no others are") {
 TEST_CASE("a deadline that is shorter than the patience of a tree still names who is missing") {
   LinkTuning patient = kInTrees;
   patient.tell_all_after = 10s;
-  Engines engines = make_trees(make_local_meshes(6), 2, patient);
+  Engines engines = make_trees(make_arena_meshes(6), 2, patient);
   const auto errors = run_ranks(6, [&](int rank) {
     if (rank != 3) barrier(*engines[static_cast<std::size_t>(rank)], 300ms);
   });
@@ -178,25 +178,25 @@ TEST_CASE("a deadline that is shorter than the patience of a tree still names wh
   }
 }
 
-TEST_CASE("a rank that stops in the middle is named by those who do not speak to it, if it gives no sign of life") {
+TEST_CASE("a rank that stops in the middle is named by those who do not speak to it, if it gives no heartbeat") {
   // Asked after a rank, it knows that the last one is silent.
-  class FewWords final : public Lookout {
+  class FewWords final : public FailureDetector {
    public:
     void ask(int rank) noexcept override { asked[static_cast<std::size_t>(rank)] = true; }
-    Sighting sighting(int rank) const override {
+    PeerHealth health(int rank) const override {
       if (!asked[static_cast<std::size_t>(rank)]) return {};
       if (rank == 7) return {.silent = 200ms, .state = "silent for 0.2 s"};
       return {.state = "alive"};
     }
     std::array<bool, 8> asked{};
   };
-  auto meshes = make_local_meshes(8);
+  auto meshes = make_arena_meshes(8);
   Mesh& half_dead = *meshes[7];
-  std::array<FewWords, 7> lookouts;
+  std::array<FewWords, 7> detectors;
   Engines engines;
   for (std::size_t rank = 0; rank < 7; ++rank) {
     engines.push_back(std::make_unique<LinkEngine>(std::move(meshes[rank]), 0, in_nodes(8, 2), kInTrees));
-    engines.back()->set_lookout(&lookouts[rank]);
+    engines.back()->set_failure_detector(&detectors[rank]);
   }
   Signature signature = signature_of({.kind = OpKind::barrier}, 1, 0);
   signature.check = check_of(signature);
@@ -224,7 +224,7 @@ TEST_CASE("ranks in different collectives all learn of it, whether in a tree or 
     for (const int odd : {0, 1, 8}) {
       CAPTURE(each.what);
       CAPTURE(odd);
-      Engines engines = make_trees(make_local_meshes(9), 3, kInTrees);
+      Engines engines = make_trees(make_arena_meshes(9), 3, kInTrees);
       std::vector<char> untouched(9, 0);
       const auto errors = run_ranks(9, [&](int rank) {
         const auto r = static_cast<std::size_t>(rank);
@@ -257,7 +257,7 @@ TEST_CASE("ranks in different collectives all learn of it, whether in a tree or 
 
 TEST_CASE("a rank that leaves instead of coming is named to all, and an abort reaches all") {
   for (const bool aborts : {false, true}) {
-    Engines engines = make_trees(make_local_meshes(9), 3, kInTrees);
+    Engines engines = make_trees(make_arena_meshes(9), 3, kInTrees);
     const auto errors = run_ranks(9, [&](int rank) {
       auto& engine = engines[static_cast<std::size_t>(rank)];
       barrier(*engine);

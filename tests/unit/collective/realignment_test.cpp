@@ -10,7 +10,7 @@ using namespace lockstep;
 
 namespace {
 
-const CallAccount kAccount{.name = "gradient bucket 0 (fc.weight) of backward 17", .failure = "backward: no memory"};
+const CallReport kAccount{.name = "gradient bucket 0 (fc.weight) of backward 17", .failure = "backward: no memory"};
 
 std::vector<std::byte> random_bytes(std::mt19937& random, std::size_t count) {
   std::vector<std::byte> bytes(count);
@@ -63,15 +63,15 @@ TEST_CASE("markers differ by start, collective and direction") {
 }
 
 TEST_CASE("an account of any bytes is text, and long ones are cut") {
-  std::array<std::byte, kAccountBytes> bytes;
+  std::array<std::byte, kCallReportBytes> bytes;
   encode({.name = std::string(5000, 'a'), .failure = std::string(5000, 'b')}, bytes);
-  CHECK(decode_account(bytes).name.size() > 100);
-  CHECK(decode_account(bytes).failure.size() > 600);
+  CHECK(decode_call_report(bytes).name.size() > 100);
+  CHECK(decode_call_report(bytes).failure.size() > 600);
   std::mt19937 random(2);
   for (int round = 0; round < 10'000; ++round) {
     for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
-    const CallAccount account = decode_account(bytes);
+    const CallReport account = decode_call_report(bytes);
     for (const char c : account.name + account.failure) REQUIRE(static_cast<unsigned char>(c) >= ' ');
-    CHECK(account.name.size() + account.failure.size() <= kAccountBytes);
+    CHECK(account.name.size() + account.failure.size() <= kCallReportBytes);
   }
 }

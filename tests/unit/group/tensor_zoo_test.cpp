@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "lockstep/base/error.h"
-#include "lockstep/group/composed.h"
+#include "lockstep/group/derived.h"
 #include "lockstep/group/objects.h"
 #include "tests/unit/group/tensor_zoo_case.h"
 
@@ -167,7 +167,7 @@ Tensors call(const ProcessGroup& group, const Case& c, const Tensors& outputs, c
     case Verb::reduce_scatter: group.reduce_scatter(outputs, inputs, c.reduce, options); break;
     case Verb::all_to_all: group.all_to_all(outputs, inputs, options); break;
     case Verb::all_to_all_single: all_to_all_single(group, outputs.at(0), inputs.at(0), {}, {}, options); break;
-    case Verb::ragged: return all_gather_ragged(group, inputs.at(0), options);
+    case Verb::ragged: return all_gather_v(group, inputs.at(0), options);
     case Verb::scatter_coalesced: reduce_scatter_coalesced(group, outputs, inputs, c.reduce, options); break;
     case Verb::premultiplied: all_reduce_premul_sum(group, outputs, at::ones({}, c.dtype), options); break;
     case Verb::all_objects: return all_gather_object(group, inputs.at(0));

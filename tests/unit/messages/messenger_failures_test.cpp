@@ -35,7 +35,7 @@ void check_usable(Messengers& messengers) {
 // Rank 0 has a messenger; rank 1 is played by the test, byte by byte.
 struct MessengerAndPuppet {
   MessengerAndPuppet() {
-    auto meshes = make_local_meshes(2);
+    auto meshes = make_arena_meshes(2);
     messenger = std::make_unique<Messenger>(std::move(meshes[0]));
     puppet = std::move(meshes[1]);
   }
@@ -97,7 +97,7 @@ bool receive_half(int ms) {
 }  // namespace
 
 TEST_CASE("ranks that do not exist are refused at once") {
-  Messengers messengers = make_messengers(make_local_meshes(2));
+  Messengers messengers = make_messengers(make_arena_meshes(2));
   std::array<std::byte, 4> buffer{};
   CHECK_ERROR(error_of([&] { messengers[0]->send(2, 7, buffer, soon()); }), ErrorKind::invalid_argument,
               "send of 4 bytes with tag 7 to rank 2", "among 2");
@@ -339,7 +339,7 @@ TEST_CASE("a peer that is gone fails what needs it and nothing else; what it sen
 }
 
 TEST_CASE("a peer that vanishes without a goodbye fails receives from any rank") {
-  auto meshes = make_local_meshes(3);
+  auto meshes = make_arena_meshes(3);
   Messengers messengers;
   messengers.push_back(std::make_unique<Messenger>(std::move(meshes[0])));
   messengers.push_back(std::make_unique<Messenger>(std::move(meshes[1])));
@@ -376,7 +376,7 @@ TEST_CASE("a messenger that is destroyed ends its transfers and does not wait fo
 }
 
 TEST_CASE("what a callback posts while its messenger ends fails at once") {
-  auto meshes = make_local_meshes(2);
+  auto meshes = make_arena_meshes(2);
   std::optional<Transfer> second;
   std::array<std::byte, 4> four{};
   {

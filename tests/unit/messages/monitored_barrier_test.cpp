@@ -90,14 +90,14 @@ TEST_CASE("those who come learn of the first that does not, and the next barrier
 }
 
 TEST_CASE("wait_all_ranks names all that are missing") {
-  Messengers messengers = make_messengers(make_local_meshes(4));
+  Messengers messengers = make_messengers(make_arena_meshes(4));
   const auto errors = call_it(messengers, 0, 400ms, true, [](int rank) { return rank % 2 == 0; });
   CHECK_ERROR(thrown(errors[0]), ErrorKind::timeout, "Ranks 1, 3 failed to pass monitoredBarrier");
   CHECK_ERROR(thrown(errors[2]), ErrorKind::timeout, "Ranks 1, 3 failed to pass monitoredBarrier");
 }
 
 TEST_CASE("a rank whose deadline passes before that of rank 0 knows who is missing, too") {
-  Messengers messengers = make_messengers(make_local_meshes(3));
+  Messengers messengers = make_messengers(make_arena_meshes(3));
   const auto errors = run_ranks(3, [&](int rank) {
     if (rank == 2) return;
     monitored_barrier(*messengers[static_cast<std::size_t>(rank)], 0, rank == 0 ? 1500ms : 700ms, false);
@@ -107,7 +107,7 @@ TEST_CASE("a rank whose deadline passes before that of rank 0 knows who is missi
 }
 
 TEST_CASE("rank 0 is named by all others if it does not come") {
-  Messengers messengers = make_messengers(make_local_meshes(3));
+  Messengers messengers = make_messengers(make_arena_meshes(3));
   const auto errors = call_it(messengers, 0, 200ms, false, [](int rank) { return rank != 0; });
   for (const int rank : {1, 2}) {
     const Error error = thrown(errors[static_cast<std::size_t>(rank)]);
@@ -132,7 +132,7 @@ TEST_CASE("a rank that has left is named at once") {
 }
 
 TEST_CASE("rank 0 has no time at all") {
-  Messengers messengers = make_messengers(make_local_meshes(2));
+  Messengers messengers = make_messengers(make_arena_meshes(2));
   CHECK_ERROR(error_of([&] { monitored_barrier(*messengers[0], 0, 0s, false); }), ErrorKind::timeout,
               "Rank 0 timed out in monitoredBarrier after 0 ms");
 }

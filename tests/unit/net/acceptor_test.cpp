@@ -23,7 +23,7 @@ namespace {
 Deadline soon() { return Deadline::after(20s); }
 
 struct Fixture {
-  explicit Fixture(Admission admission = [](const Claims&) { return std::nullopt; })
+  explicit Fixture(Admission admission = [](const PeerIdentity&) { return std::nullopt; })
       : acceptor("the test", listen(), settings(), std::move(admission)),
         endpoint(acceptor.listeners().front().address().endpoint()) {}
 
@@ -33,7 +33,7 @@ struct Fixture {
     return listeners;
   }
   HandshakeSettings settings(int rank = -1) const {
-    return {.token = token, .job_id = "job", .channel = Channel::link, .mine = local_claims(rank, 2, 0)};
+    return {.token = token, .job_id = "job", .channel = Channel::link, .mine = local_identity(rank, 2, 0)};
   }
   UniqueFd stranger() const { return connect_tcp(endpoint, ConnectRetry::never, soon()); }
   // As ranks do: a handshake that breaks off is made again.
@@ -76,7 +76,7 @@ class Log {
 }  // namespace
 
 TEST_CASE("who proves to belong arrives with claims, who does not is closed") {
-  Fixture fixture([](const Claims& claims) -> std::optional<Refusal> {
+  Fixture fixture([](const PeerIdentity& claims) -> std::optional<Refusal> {
     if (claims.rank == 1) return std::nullopt;
     return Refusal{ErrorKind::invalid_argument, "not you"};
   });

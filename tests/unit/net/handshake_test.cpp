@@ -18,14 +18,14 @@ constexpr std::size_t kHelloBytes = 44;
 
 HandshakeSettings settings_of(const Token& token, int rank) {
   HandshakeSettings settings{
-      .token = token, .job_id = "job", .channel = Channel::link, .mine = local_claims(rank, 4, 7)};
+      .token = token, .job_id = "job", .channel = Channel::link, .mine = local_identity(rank, 4, 7)};
   settings.mine.number = 42;
   settings.mine.text = "10.0.0.1:99";
   return settings;
 }
 
 struct Outcome {
-  std::optional<Claims> client, server;
+  std::optional<PeerIdentity> client, server;
   std::optional<Error> client_error, server_error;
 };
 
@@ -99,7 +99,7 @@ TEST_CASE("another token or another job is unauthorized on both sides, and the c
   other_job.job_id = "elsewhere";
   for (const HandshakeSettings& client : {settings_of(Token::generate(), 1), other_job}) {
     bool asked = false;
-    const Outcome outcome = shake(client, settings_of(token, 0), [&](const Claims&) {
+    const Outcome outcome = shake(client, settings_of(token, 0), [&](const PeerIdentity&) {
       asked = true;
       return std::nullopt;
     });
@@ -114,7 +114,7 @@ TEST_CASE("another token or another job is unauthorized on both sides, and the c
 
 TEST_CASE("a refusal reaches the client with its kind and reason") {
   const Token token = Token::generate();
-  const Outcome outcome = shake(settings_of(token, 1), settings_of(token, 0), [](const Claims& claims) {
+  const Outcome outcome = shake(settings_of(token, 1), settings_of(token, 0), [](const PeerIdentity& claims) {
     return Refusal{ErrorKind::aborted, "generation " + std::to_string(claims.generation) + " is over"};
   });
   REQUIRE(outcome.client_error);

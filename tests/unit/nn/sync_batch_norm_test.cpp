@@ -275,7 +275,7 @@ TEST_CASE("training makes one collective in forward and one in backward; evaluat
   for (const int ranks : {1, 3}) {
     std::vector<int> counts(static_cast<std::size_t>(ranks));
     std::vector<ProcessGroup> groups;
-    for (auto& mesh : make_local_meshes(ranks)) {
+    for (auto& mesh : make_arena_meshes(ranks)) {
       int& count = counts[groups.size()];
       groups.emplace_back(std::make_unique<CountingEngine>(std::make_unique<LinkEngine>(std::move(mesh), 0), count));
     }

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "lockstep/base/hash.h"
-#include "lockstep/observe/flight_account.h"
+#include "lockstep/observe/flight_report.h"
 #include "lockstep/observe/flight_file.h"
 #include "lockstep/observe/flight_recorder.h"
 #include "lockstep/observe/process_recorder.h"

@@ -25,7 +25,7 @@ struct Served {
 
   TcpStore client(const Endpoint& endpoint) const {
     return TcpStore(endpoint,
-                    {.token = token, .job_id = "job", .channel = Channel::store, .mine = local_claims(1, 2, 0)});
+                    {.token = token, .job_id = "job", .channel = Channel::store, .mine = local_identity(1, 2, 0)});
   }
   TcpStore direct_client() const { return client(server.address().endpoint()); }
 

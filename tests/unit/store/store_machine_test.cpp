@@ -142,8 +142,8 @@ TEST_CASE("a change that may have been done, and was forgotten, is refused with 
   add.client = 77;
   add.delta = 1;
   machine.handle(1, add, kStart);
-  const TimePoint later = kStart + AnswerMemory::kKeptFor;
-  add.age = AnswerMemory::kKeptFor;
+  const TimePoint later = kStart + ReplyCache::kKeptFor;
+  add.age = ReplyCache::kKeptFor;
   const auto replies = machine.handle(2, add, later);
   REQUIRE(replies.size() == 1);
   CHECK(replies[0].reply.status == StoreStatus::error);

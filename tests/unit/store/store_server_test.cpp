@@ -39,7 +39,7 @@ struct Fixture {
         endpoint(server->address().endpoint()) {}
 
   HandshakeSettings settings(const Token& with) const {
-    return {.token = with, .job_id = "job", .channel = Channel::store, .mine = local_claims(1, 2, 0)};
+    return {.token = with, .job_id = "job", .channel = Channel::store, .mine = local_identity(1, 2, 0)};
   }
   TcpStore client() const { return TcpStore(endpoint, settings(token)); }
   UniqueFd stranger() const { return connect_tcp(endpoint, ConnectRetry::never, soon()); }
@@ -384,7 +384,7 @@ TEST_CASE("without descriptors a server keeps its clients, lets nobody in, does 
 }
 
 TEST_CASE("an admission that refuses is quoted to the client") {
-  Fixture fixture({}, [](const Claims& claims) {
+  Fixture fixture({}, [](const PeerIdentity& claims) {
     return Refusal{ErrorKind::aborted, fmt::format("{} comes too late", to_string(claims))};
   });
   TcpStore client = fixture.client();
@@ -460,7 +460,7 @@ TEST_CASE("the last will of a client that ends is carried out, of one that was o
 TEST_CASE("a server that is gone is named with its host's rank") {
   Fixture fixture;
   StoreServerOptions options{.token = fixture.token, .job_id = "job"};
-  options.claims = local_claims(0, 2, 0);
+  options.claims = local_identity(0, 2, 0);
   auto server = std::make_unique<StoreServer>(Endpoint{"127.0.0.1", 0}, options);
   TcpStore client(server->address().endpoint(), fixture.settings(fixture.token));
   client.set("k", "v", soon());

@@ -1,0 +1,70 @@
+#include "lockstep/base/nonblocking_writer.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <csignal>
+#include <cstdio>
+#include <ctime>
+
+namespace lockstep {
+namespace {
+
+// A reader that has gone, and a limit on file sizes, are error codes of write. A signal that this write causes is taken
+// back; one that was pending before stays.
+ssize_t write_without_signals(int fd, std::string_view bytes) noexcept {
+  sigset_t both, before, pending;
+  ::sigemptyset(&both);
+  ::sigaddset(&both, SIGPIPE);
+  ::sigaddset(&both, SIGXFSZ);
+  ::sigpending(&pending);
+  ::pthread_sigmask(SIG_BLOCK, &both, &before);
+  const ssize_t written = ::write(fd, bytes.data(), bytes.size());
+  const int saved_errno = errno;
+  const int caused = written >= 0 ? 0 : saved_errno == EPIPE ? SIGPIPE : saved_errno == EFBIG ? SIGXFSZ : 0;
+  if (caused != 0 && ::sigismember(&pending, caused) == 0) {
+    sigset_t one;
+    ::sigemptyset(&one);
+    ::sigaddset(&one, caused);
+    const timespec now{};
+    while (::sigtimedwait(&one, nullptr, &now) < 0 && errno == EINTR) {
+    }
+  }
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  errno = saved_errno;
+  return written;
+}
+
+}  // namespace
+
+NonblockingWriter::NonblockingWriter(int fd) : fd_(fd) {
+  struct stat status {};
+  if (::fstat(fd, &status) != 0) return;
+  if (S_ISREG(status.st_mode)) kind_ = Kind::file;
+  if (S_ISSOCK(status.st_mode)) kind_ = Kind::socket;
+  if (!S_ISFIFO(status.st_mode) && ::isatty(fd) == 0) return;
+  char path[32];
+  std::snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+  own_.reset(::open(path, O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+}
+
+ssize_t NonblockingWriter::write(std::string_view bytes) noexcept {
+  if (kind_ == Kind::file) return write_without_signals(fd_, bytes);
+  if (kind_ == Kind::socket) return ::send(fd_, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  if (own_) return write_without_signals(own_.get(), bytes);
+  // Of a stream that cannot be opened anew, poll knows whether it takes this much.
+  pollfd ready{fd_, POLLOUT, 0};
+  if (::poll(&ready, 1, 0) == 0) {
+    errno = EAGAIN;
+    return -1;
+  }
+  return write_without_signals(fd_, bytes.substr(0, std::min<std::size_t>(bytes.size(), PIPE_BUF)));
+}
+
+}  // namespace lockstep

@@ -1,0 +1,25 @@
+// A RateLimitedLog writes at most one warning a second, and says how many it kept back: who provokes warnings from outside,
+// as a port scan does, must not fill the disk. Not thread-safe.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "lockstep/base/clock.h"
+
+namespace lockstep {
+
+class RateLimitedLog {
+ public:
+  explicit RateLimitedLog(const Clock& clock = steady_clock()) : clock_(clock) {}
+
+  // Whether it was written.
+  bool warn(std::string text);
+
+ private:
+  const Clock& clock_;
+  TimePoint last_ = TimePoint::min();
+  std::size_t kept_back_ = 0;
+};
+
+}  // namespace lockstep

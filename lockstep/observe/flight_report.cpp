@@ -1,0 +1,192 @@
+#include "lockstep/observe/flight_report.h"
+
+#include <algorithm>
+#include <ctime>
+#include <map>
+
+#include "lockstep/base/format.h"
+
+namespace lockstep {
+namespace {
+
+std::string error_name(const FlightRecord& record) {
+  return std::string(record.error == 0 ? "" : to_string(static_cast<ErrorKind>(record.error - 1)));
+}
+
+// Where ranks of a group part: what they do, and how far they are with it.
+std::string position(const FlightStatus& standing, const FlightNames& names) {
+  if (!standing.last) return "in no collective that is recorded";
+  const FlightRecord& last = *standing.last;
+  std::string text = "at " + describe(last, names);
+  if (last.state == FlightState::running) return text + ", inside";
+  if (last.state == FlightState::done) return text + ", which it finished";
+  text += fmt::format(", which failed ({})", error_name(last));
+  if (last.error_peer >= 0) text += fmt::format(", because of rank {} of the group", last.error_peer);
+  return text;
+}
+
+FlightStatus standing_in(const FlightSnapshot& snapshot, std::uint32_t group) {
+  FlightStatus standing;
+  standing.rank = snapshot.rank;
+  for (const FlightRecord& record : snapshot.records) {
+    if (record.group != group || record.category != FlightCategory::collective) continue;
+    if (record.state == FlightState::issued) {
+      ++standing.queued;
+    } else {
+      standing.last = record;
+    }
+  }
+  return standing;
+}
+
+using Members = std::vector<std::pair<const FlightSnapshot*, std::uint32_t>>;  // and the group's number in it
+
+std::vector<std::pair<int, FlightRecord>> first_mismatch(const Members& members, const FlightNames& names) {
+  std::map<std::uint64_t, std::vector<std::pair<int, FlightRecord>>> by_sequence;
+  for (const auto& [snapshot, group] : members) {
+    for (const FlightRecord& record : snapshot->records) {
+      const bool counts = record.group == group && record.category == FlightCategory::collective;
+      if (counts && record.sequence != 0) by_sequence[record.sequence].emplace_back(snapshot->rank, record);
+    }
+  }
+  for (auto& [sequence, records] : by_sequence) {
+    const std::string first = describe(records.front().second, names);
+    for (const auto& [rank, record] : records) {
+      if (describe(record, names) != first) return std::move(records);
+    }
+  }
+  return {};
+}
+
+std::string list(const std::vector<int>& ranks) {
+  return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "));
+}
+
+std::string wall_time(const FlightSnapshot& snapshot, std::int64_t ns) {
+  const std::int64_t wall = snapshot.wall_ns + ns - snapshot.monotonic_ns;
+  const auto second = static_cast<std::time_t>(wall / 1'000'000'000);
+  std::tm fields{};
+  ::localtime_r(&second, &fields);
+  char text[32];
+  std::strftime(text, sizeof text, "%H:%M:%S", &fields);
+  return fmt::format("{}.{:06}", text, wall / 1000 % 1'000'000);
+}
+
+void tell_group(const GroupReport& group, const FlightNames& names, std::vector<std::string>& lines) {
+  lines.push_back(fmt::format("group {} of {} rank{}: {}", group.name, group.size, group.size == 1 ? "" : "s",
+                              group.differ ? "its ranks are not at the same place" : "all are at the same place"));
+  if (!group.mismatch.empty()) {
+    lines.push_back("  the first collective that they called differently:");
+    std::map<std::string, std::vector<int>> by_call;
+    for (const auto& [rank, record] : group.mismatch) by_call[describe(record, names)].push_back(rank);
+    for (const auto& [call, ranks] : by_call) lines.push_back(fmt::format("    {}: {}", list(ranks), call));
+  }
+  std::vector<std::pair<std::string, std::vector<int>>> places;
+  std::size_t queued = 0;
+  for (const FlightStatus& standing : group.standings) {
+    const std::string place = position(standing, names);
+    const auto same = std::ranges::find(places, place, &decltype(places)::value_type::first);
+    if (same == places.end()) {
+      places.push_back({place, {standing.rank}});
+    } else {
+      same->second.push_back(standing.rank);
+    }
+    queued = std::max(queued, standing.queued);
+  }
+  // Those that few ranks are at are what the reader looks for.
+  std::ranges::stable_sort(places, {}, [](const auto& place) { return place.second.size(); });
+  for (const auto& [place, ranks] : places) {
+    lines.push_back(fmt::format("  {} {} {}", list(ranks), ranks.size() == 1 ? "is" : "are", place));
+  }
+  if (queued != 0) lines.push_back(fmt::format("  up to {} more were queued behind", queued));
+}
+
+void tell_rank(const FlightSnapshot& snapshot, const FlightNames& names, std::size_t last_operations,
+               std::vector<std::string>& lines) {
+  const std::size_t count = std::min(last_operations, snapshot.records.size());
+  lines.push_back(fmt::format("{}, the last {} of {} operations:", name_of(snapshot), count, snapshot.operations));
+  for (std::size_t i = snapshot.records.size() - count; i < snapshot.records.size(); ++i) {
+    const FlightRecord& record = snapshot.records[i];
+    const auto group = std::ranges::find(snapshot.groups, record.group, &FlightGroup::number);
+    const std::string in = group == snapshot.groups.end() ? "" : fmt::format("{}: ", group->name);
+    const std::string took = duration_of(record);
+    std::string line = fmt::format("  {}  {}{}  {}{}", wall_time(snapshot, record.issued_ns), in,
+                                   describe(record, names), to_string(record.state), took.empty() ? "" : ", " + took);
+    if (record.error != 0) line += fmt::format(" ({})", error_name(record));
+    lines.push_back(std::move(line));
+  }
+}
+
+}  // namespace
+
+FlightNames names_of(const std::vector<FlightSnapshot>& snapshots) {
+  FlightNames names;
+  for (const FlightSnapshot& snapshot : snapshots) names.add(snapshot.names);
+  return names;
+}
+
+std::vector<GroupReport> report_of(const std::vector<FlightSnapshot>& snapshots) {
+  const FlightNames noted = names_of(snapshots);
+  std::vector<std::string> names;  // in the order in which they were made
+  std::map<std::string, Members> members;
+  std::map<std::string, int> sizes;
+  for (const FlightSnapshot& snapshot : snapshots) {
+    std::map<std::string, std::uint32_t> newest;
+    for (const FlightGroup& group : snapshot.groups) {
+      newest[group.name] = group.number;
+      sizes[group.name] = group.size;
+      if (std::ranges::find(names, group.name) == names.end()) names.emplace_back(group.name);
+    }
+    for (const auto& [name, number] : newest) members[name].emplace_back(&snapshot, number);
+  }
+  std::vector<GroupReport> accounts;
+  for (const std::string& name : names) {
+    GroupReport account;
+    account.name = name;
+    account.size = sizes[name];
+    for (const auto& [snapshot, number] : members[name]) account.standings.push_back(standing_in(*snapshot, number));
+    const std::string first = position(account.standings.front(), noted);
+    account.differ =
+        std::ranges::any_of(account.standings, [&](const auto& each) { return position(each, noted) != first; });
+    account.mismatch = first_mismatch(members[name], noted);
+    accounts.push_back(std::move(account));
+  }
+  return accounts;
+}
+
+std::string name_of(const FlightSnapshot& snapshot) {
+  if (snapshot.pid == 0) return fmt::format("rank {}", snapshot.rank);
+  return fmt::format("rank {} (host {}, pid {})", snapshot.rank, snapshot.host, snapshot.pid);
+}
+
+std::string duration_of(const FlightRecord& record) {
+  if (record.started_ns == 0 || record.finished_ns < record.started_ns) return "";
+  return fmt::format("{:.3f} ms", static_cast<double>(record.finished_ns - record.started_ns) / 1e6);
+}
+
+std::vector<std::string> tell(const std::vector<FlightSnapshot>& snapshots, std::size_t last_operations) {
+  std::vector<std::string> lines;
+  const FlightSnapshot& first = snapshots.front();
+  lines.push_back(fmt::format("job {}: recordings of {} of {} ranks", first.job.empty() ? "without a name" : first.job,
+                              snapshots.size(), first.world_size));
+  for (const FlightSnapshot& each : snapshots) {
+    std::string line = fmt::format("  {}", name_of(each));
+    if (each.pid == 0) line += " never joined a group";
+    if (!each.ended.empty()) line += fmt::format("{} {}", each.pid == 0 ? ";" : "", each.ended);
+    if (each.torn != 0) line += fmt::format("; {} records were being written", each.torn);
+    lines.push_back(std::move(line));
+  }
+  const FlightNames names = names_of(snapshots);
+  for (const GroupReport& group : report_of(snapshots)) {
+    lines.emplace_back();
+    tell_group(group, names, lines);
+  }
+  for (const FlightSnapshot& each : snapshots) {
+    if (each.records.empty() || last_operations == 0) continue;
+    lines.emplace_back();
+    tell_rank(each, names, last_operations, lines);
+  }
+  return lines;
+}
+
+}  // namespace lockstep

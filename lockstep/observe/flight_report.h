@@ -1,0 +1,42 @@
+// The account of a job's flight recordings: in which collective each rank of each group was, and where they part.
+// snapshots -> account -> text. Pure.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/observe/flight_file.h"
+
+namespace lockstep {
+
+// Where one rank is in a group.
+struct FlightStatus {
+  int rank = -1;                     // of the job
+  std::optional<FlightRecord> last;  // its last collective that has begun; none if it began none that is recorded
+  std::size_t queued = 0;            // that it has issued behind it
+};
+
+struct GroupReport {
+  std::string name;
+  int size = 0;
+  std::vector<FlightStatus> standings;  // by rank; ranks without a recording are missing
+  bool differ = false;                    // the ranks are not all at the same collective in the same state
+  // The first collective that ranks began with different arguments: one record for each rank that recorded it.
+  std::vector<std::pair<int, FlightRecord>> mismatch;
+};
+
+// What any of them has noted: programs of one job call things alike.
+FlightNames names_of(const std::vector<FlightSnapshot>& snapshots);
+
+std::vector<GroupReport> report_of(const std::vector<FlightSnapshot>& snapshots);
+
+// For people: every group, then the last operations of every rank. Lines without newlines.
+std::vector<std::string> tell(const std::vector<FlightSnapshot>& snapshots, std::size_t last_operations);
+// "rank 2 (host n1, pid 811)"
+std::string name_of(const FlightSnapshot& snapshot);
+// "41.207 ms"; empty if it has not ended, or never began.
+std::string duration_of(const FlightRecord& record);
+
+}  // namespace lockstep

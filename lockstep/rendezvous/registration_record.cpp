@@ -1,0 +1,75 @@
+#include "lockstep/rendezvous/registration_record.h"
+
+#include <algorithm>
+#include <climits>
+#include <span>
+#include <utility>
+
+#include "lockstep/base/checked.h"
+#include "lockstep/net/wire.h"
+
+namespace lockstep {
+namespace {
+
+constexpr std::size_t kMostInterfaces = 64;
+
+}  // namespace
+
+Bytes encode(const Registration& claim) {
+  const Member& member = claim.member;
+  Bytes out;
+  put_u32(out, static_cast<std::uint32_t>(member.rank));
+  put_u32(out, static_cast<std::uint32_t>(claim.size));
+  put_u32(out, static_cast<std::uint32_t>(member.pid));
+  put_bytes(out, member.host);
+  put_bytes(out, member.node_id);
+  put_bytes(out, member.address);
+  put_bytes(out, claim.process);
+  put_u64(out, member.process_start);
+  const std::span interfaces(member.interfaces.data(), std::min(member.interfaces.size(), kMostInterfaces));
+  put_u32(out, static_cast<std::uint32_t>(interfaces.size()));
+  for (const Interface& each : interfaces) {
+    put_bytes(out, each.name);
+    put_bytes(out, each.address);
+  }
+  return out;
+}
+
+Registration decode_registration(ByteView encoded, int rank) {
+  WireReader reader(encoded, {"introduction", rank});
+  const Origin& origin = reader.origin();
+  Registration claim;
+  const std::int32_t told = reader.i32();
+  claim.size = checked_between(reader.i32(), 1, kMostRanks, "world size", origin);
+  claim.member.rank =
+      rank < 0 ? checked_rank(told, claim.size, origin) : checked_between(told, rank, rank, "rank", origin);
+  claim.member.pid = checked_between(reader.i32(), 1, INT_MAX, "process id", origin);
+  claim.member.host = reader.bytes();
+  claim.member.node_id = reader.bytes();
+  claim.member.address = reader.bytes();
+  claim.process = reader.bytes();
+  claim.member.process_start = reader.u64();
+  for (auto left = checked_size(reader.u32(), kMostInterfaces, "number of interfaces", origin); left != 0; --left) {
+    std::string name(reader.bytes());
+    claim.member.interfaces.push_back({std::move(name), std::string(reader.bytes())});
+  }
+  reader.expect_end();
+  return claim;
+}
+
+Bytes encode_members(std::span<const Registration> members) {
+  Bytes out;
+  for (const Registration& each : members) put_bytes(out, encode(each));
+  return out;
+}
+
+std::vector<Registration> decode_members(ByteView encoded) {
+  WireReader reader(encoded, "the members of a world");
+  std::vector<Registration> members;
+  while (reader.left() != 0) members.push_back(decode_registration(reader.bytes(), static_cast<int>(members.size())));
+  const int size = static_cast<int>(members.size());
+  for (const Registration& each : members) checked_between(each.size, size, size, "world size", reader.origin());
+  return members;
+}
+
+}  // namespace lockstep

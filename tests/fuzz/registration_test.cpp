@@ -1,0 +1,87 @@
+#include <doctest/doctest.h>
+
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/checked.h"
+#include "lockstep/health/posted_errors.h"
+#include "lockstep/rendezvous/registration_record.h"
+#include "lockstep/transport/arena_handle.h"
+#include "lockstep/transport/control_message.h"
+#include "tests/fuzz/fuzz.h"
+
+using namespace lockstep;
+
+namespace {
+
+constexpr int kRanks = 4;
+
+Registration claim(int rank) {
+  Registration claim;
+  claim.member.rank = rank;
+  claim.member.host = "host";
+  claim.member.node_id = "node 1";
+  claim.member.address = "10.0.0.1";
+  claim.member.pid = 811;
+  claim.member.process_start = 171;
+  claim.member.interfaces = {{"eth0", "10.0.0.1"}, {"eth1", "10.1.0.1"}};
+  claim.size = kRanks;
+  claim.process = "12345678";
+  return claim;
+}
+
+}  // namespace
+
+TEST_CASE("claims of a rendezvous") {
+  fuzz::run({.name = "claims of a rendezvous", .seeds = {encode(claim(2))}, .parse = [](ByteView bytes) {
+               if (decode_registration(bytes, 2).member.rank != 2) throw std::logic_error("the rank of another");
+             }});
+  fuzz::run({.name = "claims of any rank", .seeds = {encode(claim(0)), encode(claim(3))}, .parse = [](ByteView bytes) {
+               const Registration told = decode_registration(bytes, -1);
+               if (told.member.rank < 0 || told.member.rank >= told.size) throw std::logic_error("no rank");
+             }});
+}
+
+TEST_CASE("members of a world that has met") {
+  std::vector<Registration> all;
+  for (int rank = 0; rank < kRanks; ++rank) all.push_back(claim(rank));
+  fuzz::run({.name = "members of a world", .seeds = {encode_members(all)}, .parse = [](ByteView bytes) {
+               const std::vector<Registration> told = decode_members(bytes);
+               for (std::size_t i = 0; i < told.size(); ++i) {
+                 if (std::cmp_not_equal(told[i].member.rank, i)) throw std::logic_error("a rank out of place");
+                 if (std::cmp_not_equal(told[i].size, told.size())) throw std::logic_error("a world of another size");
+               }
+             }});
+}
+
+TEST_CASE("errors that ranks post") {
+  fuzz::run({.name = "errors that ranks post",
+             .seeds = {encode_error(Error(ErrorKind::aborted, "rank 0 has given up", {.peer = 0})),
+                       encode_error(Error(ErrorKind::peer_lost, "a rank has died"))},
+             .parse = [](ByteView bytes) {
+               const Error error = decode_error(bytes, "an error", 2);
+               checked_error_kind(static_cast<int>(error.kind()), "the test");
+               checked_rank_or_none(error.detail().peer, kMostRanks, "the test");
+             }});
+}
+
+TEST_CASE("handles of shared memory") {
+  fuzz::run({.name = "handles of shared memory",
+             .seeds = {to_string(ArenaHandle{811, 5, 1 << 26, 0x1234567890abcdef}),
+                       to_string(ArenaHandle{811, 17, 1 << 26, ~std::uint64_t{0}})},
+             .words = {" ", "-1", "99999999999999999999"},
+             .parse = [](ByteView bytes) { parse_arena_handle(bytes, 811); }});
+}
+
+TEST_CASE("control messages") {
+  const Error error(ErrorKind::timeout, "rank 2 did not come", {.peer = 2});
+  fuzz::run({.name = "control messages",
+             .seeds = {encode(ControlKind::goodbye), encode(ControlKind::bell), encode_abort(error)},
+             .parse = [](ByteView bytes) {
+               const ControlMessage message = decode_control(bytes, 1, 0, kRanks);
+               if (!message.error) return;
+               checked_rank_or_none(message.error->detail().peer, kRanks, "the test");
+               checked_error_kind(static_cast<int>(message.error->kind()), "the test");
+             }});
+}

@@ -1,0 +1,139 @@
+#include "lockstep/rendezvous/registration.h"
+
+#include <future>
+
+#include "lockstep/rendezvous/registration_record.h"
+#include "lockstep/rendezvous/local_node.h"
+#include "lockstep/store/memory_store.h"
+#include "tests/support/expect_error.h"
+
+using namespace lockstep;
+using namespace std::chrono_literals;
+
+namespace {
+
+Deadline soon() { return Deadline::after(5s); }
+
+Member member(int rank) {
+  Member member;
+  member.rank = rank;
+  member.host = "host" + std::to_string(rank);
+  member.node_id = "node" + std::to_string(rank / 2);
+  member.address = "10.0.0." + std::to_string(rank);
+  member.pid = 100 + rank;
+  return member;
+}
+
+}  // namespace
+
+TEST_CASE("every rank learns who the others are") {
+  MemoryStore store;
+  std::vector<std::future<std::optional<std::vector<Member>>>> ranks;
+  for (const int rank : {2, 0, 3, 1}) {
+    ranks.push_back(std::async(std::launch::async, [&, rank] { return register_rank(store, member(rank), 4, soon()); }));
+  }
+  for (auto& rank : ranks) {
+    const std::vector<Member> members = rank.get().value();
+    REQUIRE(members.size() == 4);
+    for (int i = 0; i < 4; ++i) {
+      const Member& seen = members[static_cast<std::size_t>(i)];
+      CHECK(to_string(seen) == to_string(member(i)));
+      CHECK(seen.node_id == member(i).node_id);
+      CHECK(seen.address == member(i).address);
+    }
+  }
+  wait_for_all_registered(store, member(0), 4, soon());
+}
+
+TEST_CASE("a second claimant of a rank is told who holds it, and the first goes on") {
+  MemoryStore store;
+  auto first = std::async(std::launch::async, [&] { return register_rank(store, member(0), 2, soon()); });
+  store.get("claim/0", soon());
+  Member second = member(0);
+  second.host = "elsewhere";
+  second.pid = 7;
+  const TimePoint start = steady_clock().now();
+  CHECK_ERROR(error_of([&] { register_rank(store, second, 2, soon()); }), ErrorKind::invalid_argument, "rank 0 is taken",
+              "host host0, pid 100", "host elsewhere, pid 7");
+  CHECK(steady_clock().now() - start < 4s);
+  register_rank(store, member(1), 2, soon());
+  CHECK(first.get().value().size() == 2);
+}
+
+TEST_CASE("different world sizes fail on every side, with both values") {
+  MemoryStore store;
+  auto first =
+      std::async(std::launch::async, [&] { return error_of([&] { register_rank(store, member(0), 2, soon()); }); });
+  store.get("claim/0", soon());
+  const TimePoint start = steady_clock().now();
+  const Error second = error_of([&] { register_rank(store, member(1), 3, soon()); });
+  for (const Error& error : {second, first.get()}) {
+    CHECK_ERROR(error, ErrorKind::invalid_argument, "rank 0 (host host0, pid 100) was started with 2",
+                "rank 1 (host host1, pid 101) with 3");
+  }
+  CHECK(steady_clock().now() - start < 4s);
+}
+
+TEST_CASE("ranks that do not come are named") {
+  MemoryStore store;
+  const Error error = error_of([&] { register_rank(store, member(1), 4, Deadline::after(30ms)); });
+  CHECK_ERROR(error, ErrorKind::timeout, "rank 1 waited", "ranks 0, 2 and 3 did not come");
+  CHECK(error.detail().rank == 1);
+  CHECK(error.detail().peer == 0);
+}
+
+TEST_CASE("whoever comes after a rank has given up is told so") {
+  MemoryStore store;
+  CHECK(error_of([&] { register_rank(store, member(0), 2, Deadline::after(10ms)); }).kind() == ErrorKind::timeout);
+  CHECK_ERROR(error_of([&] { register_rank(store, member(1), 2, soon()); }), ErrorKind::aborted,
+              "rank 0 (host host0, pid 100) has given up", "rank 1 did not come");
+}
+
+TEST_CASE("a node's id is stable and splits by label") {
+  CHECK(local_node_id("") == local_node_id(""));
+  CHECK(local_node_id("a") != local_node_id("b"));
+  for (const char* part : {"pid:[", "user:[", "ipc:[", "net:[", "uid:"}) CHECK(contains(local_node_id(""), part));
+  CHECK_FALSE(first_interface_address().empty());
+}
+
+TEST_CASE("a claim of another rank than its place says is a lie that names it") {
+  for (const int lie : {1'000'000, 0, -1}) {
+    MemoryStore store;
+    Registration claim{member(1), 2, "12345678"};
+    claim.member.rank = lie;
+    store.set("claim/1", encode(claim), soon());
+    const Error error = error_of([&] { register_rank(store, member(0), 2, soon()); });
+    CHECK_ERROR(error, ErrorKind::corrupt_data, "rank 1's introduction: the rank is " + std::to_string(lie));
+    CHECK(error.detail().peer == 1);
+  }
+}
+
+TEST_CASE("claims and failures that nobody has written are corrupt") {
+  Registration claim{member(1), 2, "12345678"};
+  claim.member.interfaces.assign(100, {"eth", "10.0.0.1"});
+  CHECK(decode_registration(encode(claim), 1).member.interfaces.size() == 64);
+  claim.size = 0;
+  CHECK_ERROR(error_of([&] { decode_registration(encode(claim), 1); }), ErrorKind::corrupt_data, "the world size is 0");
+  claim.size = 2;
+  claim.member.pid = 0;
+  CHECK_ERROR(error_of([&] { decode_registration(encode(claim), 1); }), ErrorKind::corrupt_data, "the process id is 0");
+  CHECK_ERROR(error_of([&] {
+                decode_registration(encode(Registration{member(1), 2, ""}) + "x", 1);
+              }),
+              ErrorKind::corrupt_data, "1 bytes too many");
+}
+
+TEST_CASE("the members of a world are as many as they say, each in his place") {
+  const std::vector<Registration> both = {{member(0), 2, "12345678"}, {member(1), 2, "87654321"}};
+  const std::vector<Registration> told = decode_members(encode_members(both));
+  REQUIRE(told.size() == 2);
+  CHECK(told[1].process == "87654321");
+  CHECK_ERROR(error_of([&] {
+                decode_members(encode_members({both.data(), 1}));
+              }),
+              ErrorKind::corrupt_data, "the world size is 2");
+  CHECK_ERROR(error_of([&] {
+                decode_members(encode_members(std::vector<Registration>{both[1], both[0]}));
+              }),
+              ErrorKind::corrupt_data, "the rank is 1");
+}

@@ -22,10 +22,10 @@
 #include <vector>
 
 #include "lockstep/adapters/carrier.h"
-#include "lockstep/health/posted_errors.h"
 #include "lockstep/base/error.h"
-#include "lockstep/health/wait_reports.h"
 #include "lockstep/collective/engine.h"
+#include "lockstep/health/posted_errors.h"
+#include "lockstep/health/wait_reports.h"
 
 namespace lockstep {
 
@@ -61,9 +61,8 @@ class CarrierEngine final : public Engine {
   void report_waits(std::stop_token stop);
   std::string missing_in(std::uint64_t sequence) const;
   void ask_all() noexcept;
-  // What the detector adds to a verdict.
-  Error with_health(const Error& why, const std::vector<std::optional<Word>>& words,
-                       const Signature& signature) const;
+  // What the detector adds to a root cause.
+  Error with_health(const Error& why, const PostedErrors::All& posted, const Signature& signature) const;
   // What throws before anything is sent.
   void check(const Collective& collective) const;
   void throw_if_aborted();
@@ -80,8 +79,8 @@ class CarrierEngine final : public Engine {
   void pack(std::span<const Segment> from, std::size_t offset, std::byte* to, std::size_t bytes);
   void unpack(const std::byte* from, std::span<const Segment> to, std::size_t offset, std::size_t bytes);
   // In the background, since the store may not answer.
-  void say_later(const Word& word) noexcept;
-  // Tells the other ranks and hears them, then explains.
+  void post_later(const Error& error) noexcept;
+  // Posts the error, reads those of the other ranks, then explains.
   Error fail(const Error& error, const Signature& signature, Duration elapsed);
 
   CarrierSite site_;
@@ -99,8 +98,8 @@ class CarrierEngine final : public Engine {
   Duration first_report_ = kFirstReport;
   std::mutex wait_mutex_;
   std::condition_variable_any stopping_;
-  std::optional<Wait> wait_;            // protected by wait_mutex_; while there is one, there is a detector
-  std::vector<std::jthread> speakers_;  // protected by mutex_; last members: they end first
+  std::optional<Wait> wait_;           // protected by wait_mutex_; while there is one, there is a detector
+  std::vector<std::jthread> posters_;  // protected by mutex_; last members: they end first
   std::jthread reporter_;
 };
 

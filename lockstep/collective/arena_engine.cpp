@@ -12,8 +12,8 @@
 #include "lockstep/collective/segment_cursor.h"
 #include "lockstep/collective/slice.h"
 #include "lockstep/collective/staged.h"
+#include "lockstep/health/peer_failure.h"
 #include "lockstep/observe/process_recorder.h"
-#include "lockstep/health/process_state.h"
 
 namespace lockstep {
 namespace {
@@ -236,13 +236,9 @@ bool ArenaEngine::advance(Operation& op) {
     arena_->ring();
     op.phase = Phase::reduced;
   } else {
-    StagedCall call{*arena_,
-                    op.collective,
-                    chunk_,
-                    writer_,
-                    inputs_,
-                    op.deadline,
-                    [&](const WaitFailure& stall) { return explain(op, stall); }};
+    StagedCall call{*arena_, op.collective, chunk_, writer_, inputs_, op.deadline, [&](const WaitFailure& stall) {
+                      return explain(op, stall);
+                    }};
     run_staged(call);
     finish(op);
   }
@@ -491,14 +487,17 @@ Error ArenaEngine::explain(const Operation& op, const WaitFailure& stall) const 
   detail.sequence = op.signature.sequence;
   detail.elapsed_seconds = stall.elapsed_seconds;
   if (stall.cause == WaitFailure::Cause::left || stall.cause == WaitFailure::Cause::died) {
-    std::string text = describe_departure(arena_->peer_name(stall.peer), stall.cause == WaitFailure::Cause::left,
-                                          arena_->peer_name(rank()), op.signature);
+    const std::string& name = arena_->peer_name(stall.peer);
+    const Departure how = stall.cause == WaitFailure::Cause::left ? Departure::left : Departure::died;
+    std::string text = describe(departure_in(op.signature, name, how, arena_->peer_name(rank())));
     const std::string failure = side_of(stall.peer, op.signature.sequence).account.failure;
-    if (!failure.empty()) text += fmt::format("; before that, {} failed in {}", arena_->peer_name(stall.peer), failure);
+    if (!failure.empty()) text += fmt::format("; before that, {} failed in {}", name, failure);
     return Error(ErrorKind::peer_lost, text, detail);
   }
   std::string missing;
-  for (const int peer : stall.missing) missing += (missing.empty() ? "" : "; ") + last_seen(peer);
+  for (const int peer : stall.missing) {
+    missing += (missing.empty() ? "" : "; ") + describe_missing(arena_->peer_name(peer), "", health_of(peer));
+  }
   if (!stall.missing.empty() && detail.peer < 0) detail.peer = stall.missing.front();
   if (stall.cause == WaitFailure::Cause::none) {
     return Error(ErrorKind::timeout,
@@ -511,21 +510,24 @@ Error ArenaEngine::explain(const Operation& op, const WaitFailure& stall) const 
                detail);
 }
 
-std::string ArenaEngine::last_seen(int peer) const {
+PeerHealth ArenaEngine::health_of(int peer) const {
   std::uint32_t newest = 0;
   for (std::uint64_t s = 0; s < arena::kSlots; ++s) {
     newest = std::max(newest, arena_->slot(peer, s).posted.load(std::memory_order_acquire));
   }
-  std::string text = arena_->peer_name(peer);
-  const std::string_view state = describe_process_state(arena_->peer_state(peer));
-  if (!state.empty()) text += fmt::format(", {}", state);
-  if (newest == 0) return text + ", last seen in no collective yet";
+  PeerHealth health{.state = std::string(arena_->peer_state(peer)), .place = "last seen in no collective yet"};
+  if (newest == 0) return health;
   const CallSide last = side_of(peer, newest);
-  text += fmt::format(", last seen in {}", describe(last.signature, last.account.name));
+  health.place = fmt::format("last seen in {}", describe(last.signature, last.account.name));
   const arena::RankControl& theirs = arena_->control(peer);
-  if (theirs.finished.load(std::memory_order_acquire) != newest) return text + ", still inside";
+  if (theirs.finished.load(std::memory_order_acquire) != newest) {
+    health.inside = last.signature.sequence;
+    health.place += ", still inside";
+    return health;
+  }
   const TimePoint left{Duration(theirs.finished_ns.load(std::memory_order_relaxed))};
-  return text + fmt::format(", left it {:.1f} s ago", seconds(steady_clock().now() - left));
+  health.place += fmt::format(", left it {:.1f} s ago", seconds(steady_clock().now() - left));
+  return health;
 }
 
 }  // namespace lockstep

@@ -93,8 +93,8 @@ class ArenaEngine final : public Engine {
   void note_failure(const Error& error);
 
   Error explain(const Operation& operation, const WaitFailure& stall) const;
-  // "rank 2 (host b, pid 71), alive, last in barrier #41, left it 3.2 s ago"
-  std::string last_seen(int peer) const;
+  // "alive, last seen in barrier #41, left it 3.2 s ago"
+  PeerHealth health_of(int peer) const;
 
   std::unique_ptr<Arena> arena_;
   std::array<Operation, arena::kInFlight> operations_;

@@ -10,14 +10,14 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/hash.h"
-#include "lockstep/health/peer_failure.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/suspended_time.h"
 #include "lockstep/collective/arena_engine.h"
 #include "lockstep/collective/link_engine.h"
-#include "lockstep/observe/process_recorder.h"
+#include "lockstep/health/peer_failure.h"
 #include "lockstep/health/peer_watch.h"
 #include "lockstep/health/watched_store.h"
+#include "lockstep/observe/process_recorder.h"
 #include "lockstep/store/prefix_store.h"
 #include "lockstep/store/store_server.h"
 #include "lockstep/transport/arena_mesh.h"
@@ -89,7 +89,6 @@ NodeMemory node_memory(const Membership& membership, const std::string& name, co
   if (memory.ranks.size() == 1) return {};
   const std::unique_ptr<Arena> arena = arena_if_any(membership, name, options, deadline);
   if (arena == nullptr) return {};
-  memory.keep_alive = arena->mapping();
   memory.rings = arena->rings();
   return memory;
 }
@@ -307,8 +306,8 @@ std::shared_ptr<PeerWatch> watch_parts(const GroupOrigin& origin, const ProcessG
   if (origin.membership.size == 1 || (by_memory && on_one_node(origin.membership))) return nullptr;
   const std::string prefix = fmt::format("parts/{:016x}/{}", hash_of(origin.name), number);
   const Member& me = origin.membership.members[static_cast<std::size_t>(group.rank())];
-  auto watch = std::make_shared<PeerWatch>(std::make_shared<PrefixStore>(origin.membership.store, prefix), me,
-                                           origin.membership.size, "the group was being split");
+  auto watch = std::make_shared<PeerWatch>(std::make_shared<PrefixStore>(origin.membership.store, prefix),
+                                           process_of(me), origin.membership.size, "the group was being split");
   try {
     watch->begin(deadline);
   } catch (const Error& error) {
@@ -366,7 +365,7 @@ ProcessGroup connect_part(const GroupOrigin& origin, int rank, const std::vector
   if (watch != nullptr) watch->set_ranks(ranks);
   for (const int each : ranks) {
     const Member& member = origin.membership.members[static_cast<std::size_t>(each)];
-    if (watch != nullptr) watch->add(member);
+    if (watch != nullptr) watch->add(process_of(member));
     if (each == rank) part.rank = static_cast<int>(part.members.size());
     part.members.push_back(member);
     part.members.back().rank = static_cast<int>(part.members.size()) - 1;

@@ -272,7 +272,7 @@ void meet_others(const JoinPlan& plan, const Member& me, const std::shared_ptr<S
     membership.store =
         std::make_shared<PrefixStore>(store, fmt::format("{}/{}/{}", plan.job_id, plan.generation, round));
     const auto introductions = std::make_shared<PrefixStore>(membership.store, kIntroductions);
-    membership.watch = std::make_shared<PeerWatch>(introductions, me, plan.size, "joining the job");
+    membership.watch = std::make_shared<PeerWatch>(introductions, process_of(me), plan.size, "joining the job");
     // If the host of the store dies, the others learn it without its word.
     if (!membership.hosted) membership.watch->begin(deadline);
     const RegistrationOptions how{membership.watch.get(), notice_after};

@@ -7,6 +7,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
+#include "lockstep/health/peer_failure.h"
 #include "lockstep/rendezvous/registration_record.h"
 #include "lockstep/store/functions.h"
 
@@ -35,8 +36,9 @@ void check_same_size(PeerWatch& watch, const Registration& one, const Registrati
   const std::string text = fmt::format(
       "the ranks disagree about the world size: {} was started with {}, {} with {}; start all with the same value",
       to_string(one.member), one.size, to_string(other.member), other.size);
-  watch.give_up(ErrorKind::invalid_argument, text, other.member.rank);
-  throw Error(ErrorKind::invalid_argument, text);
+  const Error error(ErrorKind::invalid_argument, text, {.peer = other.member.rank});
+  watch.give_up(error);
+  throw error;
 }
 
 bool is_same_process(const Registration& holder, const Member& me) {
@@ -47,7 +49,7 @@ bool is_same_process(const Registration& holder, const Member& me) {
 bool has_ended(PeerWatch& watch, const Member& holder, const Member& me, Deadline deadline) {
   const bool is_local = holder.node_id == me.node_id;
   if (is_local && holder.process_start != 0 && ProcessWatch(holder.pid, holder.process_start).has_ended()) {
-    watch.give_up(ErrorKind::peer_lost, fmt::format("{} has died", to_string(holder)), holder.rank);
+    watch.give_up(peer_lost({.peer = holder.rank, .name = to_string(holder)}, me.rank));
     return true;
   }
   const Deadline patience = std::min(deadline, Deadline::after(is_local ? Duration::zero() : kHolderPatience));
@@ -72,8 +74,9 @@ bool claim_rank(Store& store, PeerWatch& watch, const Member& me, const Bytes& m
   std::vector<Registration> members = met(store, deadline);
   const bool is_late = !members.empty();
   if (is_late && (place >= members.size() || is_same_process(members[place], me))) return false;
-  Registration holder =
-      is_late ? members[place] : decode_registration(store.compare_set(claim_key(me.rank), "", mine, deadline), me.rank);
+  Registration holder = is_late
+                            ? members[place]
+                            : decode_registration(store.compare_set(claim_key(me.rank), "", mine, deadline), me.rank);
   if (!is_late && is_same_process(holder, me)) {
     members = met(store, deadline);
     if (members.empty() || (place < members.size() && is_same_process(members[place], me))) {
@@ -123,7 +126,7 @@ Registration claim_of(Store& store, int rank) {
 
 // By rank. Those that are there are watched while others are missing.
 std::vector<Registration> wait_for_claims(Store& store, PeerWatch& watch, const Member& me, int size, Deadline deadline,
-                                   Duration notice_after) {
+                                          Duration notice_after) {
   const TimePoint start = steady_clock().now();
   LongWait long_wait(notice_after);
   std::vector<Registration> claims(static_cast<std::size_t>(size));
@@ -137,7 +140,7 @@ std::vector<Registration> wait_for_claims(Store& store, PeerWatch& watch, const 
       Registration& claim = claims[static_cast<std::size_t>(rank)];
       claim = claim_of(store, rank);
       if (claim.size == 0) missing.push_back(claim_key(rank));
-      watch.add(claim.member);
+      watch.add(process_of(claim.member));
     }
     const bool is_late = deadline.expired();
     const Deadline look = std::max(deadline, Deadline::after(kLastLook));
@@ -153,8 +156,8 @@ std::vector<Registration> wait_for_claims(Store& store, PeerWatch& watch, const 
     if (!is_late) continue;
     const Error error = missing_ranks(me, size, ranks_of(keys, missing), waited);
     // Whoever comes later must not take this rank's claim for a rank that is there.
-    watch.give_up(ErrorKind::aborted, fmt::format("{} has given up: {}", to_string(me), error.what()),
-                  error.detail().peer);
+    watch.give_up(Error(ErrorKind::aborted, fmt::format("{} has given up: {}", to_string(me), error.what()),
+                        {.peer = error.detail().peer}));
     throw error;
   }
 }
@@ -182,22 +185,27 @@ std::string to_string(const Member& member) {
   return fmt::format("rank {} (host {}, pid {})", member.rank, member.host, member.pid);
 }
 
+PeerProcess process_of(const Member& member) {
+  return {member.rank, to_string(member), member.node_id, member.pid, member.process_start};
+}
+
 std::optional<std::vector<Member>> register_rank(Store& store, const Member& me, int size, Deadline deadline,
-                                             const RegistrationOptions& how) {
-  PeerWatch words(std::shared_ptr<Store>(std::shared_ptr<Store>(), &store), me, size, "joining");
+                                                 const RegistrationOptions& how) {
+  PeerWatch words(std::shared_ptr<Store>(std::shared_ptr<Store>(), &store), process_of(me), size, "joining");
   PeerWatch& watch = how.watch != nullptr ? *how.watch : words;
   const Bytes mine = encode(Registration{me, size, process_nonce()});
   if (!claim_rank(store, watch, me, mine, deadline)) return std::nullopt;
   try {
     return meet_all(store, watch, me, mine, size, deadline, how.notice_after);
   } catch (const Error& error) {
-    watch.give_up(ErrorKind::aborted, fmt::format("{} has given up: {}", to_string(me), error.what()),
-                  error.detail().peer);
+    watch.give_up(Error(ErrorKind::aborted, fmt::format("{} has given up: {}", to_string(me), error.what()),
+                        {.peer = error.detail().peer}));
     throw;
   }
 }
 
-void wait_for_all_registered(Store& store, const Member& me, int size, Deadline deadline, const RegistrationOptions& how) {
+void wait_for_all_registered(Store& store, const Member& me, int size, Deadline deadline,
+                             const RegistrationOptions& how) {
   const TimePoint start = steady_clock().now();
   std::vector<std::string> keys;
   for (int rank = 0; rank < size; ++rank) keys.push_back(introduced_key(rank));

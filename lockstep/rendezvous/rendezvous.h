@@ -18,6 +18,7 @@
 namespace lockstep {
 
 class PeerWatch;
+struct PeerProcess;
 class StoreServer;
 
 // A library that has started the ranks and can carry a word from rank 0 to the others before they have met, as MPI can.
@@ -65,6 +66,8 @@ struct Member {
 
 // "rank 2 (host n1, pid 811)"
 std::string to_string(const Member& member);
+// As a PeerWatch takes it.
+PeerProcess process_of(const Member& member);
 
 struct Membership {
   int rank = 0;

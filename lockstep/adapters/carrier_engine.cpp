@@ -5,6 +5,7 @@
 
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
+#include "lockstep/health/peer_failure.h"
 #include "lockstep/observe/process_recorder.h"
 
 namespace lockstep {
@@ -68,7 +69,7 @@ void CarrierEngine::tell_abort(const Error& error) noexcept {
     aborted_ = error;
   } catch (const std::exception&) {  // no memory for the text: the group still ends
   }
-  say_later({error.kind(), error.what()});
+  post_later(error);
   carrier_->interrupt();
 }
 
@@ -101,13 +102,7 @@ std::string CarrierEngine::missing_in(std::uint64_t sequence) const {
     if (peer == rank()) continue;
     const PeerHealth health = detector_->health(peer);
     if (health.inside >= sequence && health.departure == Departure::none) continue;
-    text += (text.empty() ? "" : "; ") + site_.members[static_cast<std::size_t>(peer)];
-    const std::string seen = health.text();
-    if (health.departure != Departure::none) {
-      text += health.departure == Departure::left ? ", which has left the group" : ", which has died";
-    } else if (!seen.empty()) {
-      text += ", " + seen;
-    }
+    text += (text.empty() ? "" : "; ") + describe_missing(site_.members[static_cast<std::size_t>(peer)], "", health);
   }
   return text.empty() ? fmt::format("the library {}; all ranks are in this call", name()) : text;
 }
@@ -129,21 +124,20 @@ void CarrierEngine::report_waits(std::stop_token stop) {
   }
 }
 
-Error CarrierEngine::with_health(const Error& why, const std::vector<std::optional<Word>>& words,
-                                    const Signature& signature) const {
+Error CarrierEngine::with_health(const Error& why, const PostedErrors::All& posted, const Signature& signature) const {
   if (detector_ == nullptr) return why;
   ErrorDetail detail = why.detail();
-  if (why.kind() == ErrorKind::timeout && detail.peer >= 0 && !words[static_cast<std::size_t>(detail.peer)]) {
-    const std::string seen = detector_->health(detail.peer).text();
-    if (seen.empty()) return why;
+  if (why.kind() == ErrorKind::timeout && detail.peer >= 0 && !posted[static_cast<std::size_t>(detail.peer)]) {
+    const PeerHealth health = detector_->health(detail.peer);
+    if (health.text().empty()) return why;
     const std::string& who = site_.members[static_cast<std::size_t>(detail.peer)];
-    return Error(why.kind(), fmt::format("{}; {}: {}", why.what(), who, seen), detail);
+    return Error(why.kind(), fmt::format("{}; {}", why.what(), describe_missing(who, "", health)), detail);
   }
   if (why.kind() != ErrorKind::peer_lost) return why;
   // Who went first; the others may have gone because of that.
   PeerHealth first;
   for (int peer = 0; peer < size(); ++peer) {
-    if (peer == rank() || words[static_cast<std::size_t>(peer)]) continue;
+    if (peer == rank() || posted[static_cast<std::size_t>(peer)]) continue;
     const PeerHealth health = detector_->health(peer);
     if (health.departure == Departure::none) continue;
     if (first.departure != Departure::none && first.departed <= health.departed) continue;
@@ -151,18 +145,16 @@ Error CarrierEngine::with_health(const Error& why, const std::vector<std::option
     detail.peer = peer;
   }
   if (first.departure == Departure::none) return why;
-  return Error(
-      why.kind(),
-      describe_departure(site_.members[static_cast<std::size_t>(detail.peer)], first.departure == Departure::left,
-                         site_.members[static_cast<std::size_t>(rank())], signature),
-      detail);
+  const std::string& who = site_.members[static_cast<std::size_t>(detail.peer)];
+  const std::string& me = site_.members[static_cast<std::size_t>(rank())];
+  return Error(why.kind(), describe(departure_in(signature, who, first.departure, me)), detail);
 }
 
-void CarrierEngine::say_later(const Word& word) noexcept {
+void CarrierEngine::post_later(const Error& error) noexcept {
   try {
     const std::lock_guard lock(mutex_);
-    speakers_.emplace_back([this, word] { posted_errors_.say(word, Deadline::after(kGrace)); });
-  } catch (const std::exception&) {  // no thread could be started: the others will find this rank silent
+    posters_.emplace_back([this, error] { posted_errors_.post(error, Deadline::after(kGrace)); });
+  } catch (const std::exception&) {  // no thread could be started: to the others this rank is missing
   }
 }
 
@@ -227,12 +219,12 @@ Error CarrierEngine::fail(const Operation& op, const Error& error) {
   if (detector_ != nullptr) ask_all();  // they answer meanwhile
   // One after the other within the same time, should the store not answer.
   const Deadline grace = Deadline::after(kGrace);
-  posted_errors_.say({seen->kind(), seen->what()}, grace);
+  posted_errors_.post(*seen, grace);
   carrier_->interrupt();
-  const std::vector<std::optional<Word>> words = posted_errors_.hear(grace);
-  const Error why = with_health(verdict(*seen, rank(), words, site_.members), words, signature);
+  const PostedErrors::All posted = posted_errors_.read(grace);
+  const Error why = with_health(root_cause(*seen, rank(), posted, site_.members), posted, signature);
   detail.peer = why.detail().peer;
-  posted_errors_.say({why.kind(), why.what()}, Deadline::after(kGrace));  // for who comes late
+  posted_errors_.post(why, Deadline::after(kGrace));  // for a rank that comes late
   return Error(why.kind(),
                fmt::format("{} failed on rank {} after {:.3f} s ({}): {}", describe(signature), rank(), elapsed_seconds,
                            to_string(why.kind()), why.what()),

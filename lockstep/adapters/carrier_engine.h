@@ -21,10 +21,10 @@
 
 #include "lockstep/adapters/carrier.h"
 #include "lockstep/adapters/carrier_rounds.h"
-#include "lockstep/health/posted_errors.h"
 #include "lockstep/base/error.h"
-#include "lockstep/health/wait_reports.h"
 #include "lockstep/collective/engine_base.h"
+#include "lockstep/health/posted_errors.h"
+#include "lockstep/health/wait_reports.h"
 
 namespace lockstep {
 
@@ -66,7 +66,7 @@ class CarrierEngine final : public EngineBase {
   void check(const Collective& collective) const override;
   void begin(Operation& /*operation*/, const Collective& /*collective*/) override {}
   void await(Operation& operation, Deadline deadline) override;
-  // Tells the other ranks and hears them, then explains.
+  // Posts the error, reads those of the other ranks, then explains.
   Error fail(const Operation& operation, const Error& error) override;
   void tell_abort(const Error& error) noexcept override;
 
@@ -74,16 +74,15 @@ class CarrierEngine final : public EngineBase {
   void report_waits(std::stop_token stop);
   std::string missing_in(std::uint64_t sequence) const;
   void ask_all() noexcept;
-  // What the detector adds to a verdict.
-  Error with_health(const Error& why, const std::vector<std::optional<Word>>& words,
-                       const Signature& signature) const;
+  // What the detector adds to a root cause.
+  Error with_health(const Error& why, const PostedErrors::All& posted, const Signature& signature) const;
   void throw_if_aborted();
   void check_alive(Deadline deadline);
   // Throws Error{desync} unless all ranks came with this signature; is_aligned_ then says whether they can go on.
   void compare_signatures(const Signature& mine, Deadline deadline);
   void warn_of_other_line(const std::vector<Signature>& all, const Signature& mine);
   // In the background, since the store may not answer.
-  void say_later(const Word& word) noexcept;
+  void post_later(const Error& error) noexcept;
 
   CarrierSite site_;
   const Reductions reductions_;
@@ -99,8 +98,8 @@ class CarrierEngine final : public EngineBase {
   Duration first_report_ = kFirstReport;
   std::mutex wait_mutex_;
   std::condition_variable_any stopping_;
-  std::optional<Waiting> waiting_;      // protected by wait_mutex_; while there is one, there is a detector
-  std::vector<std::jthread> speakers_;  // protected by mutex_; last members: they end first
+  std::optional<Waiting> waiting_;     // protected by wait_mutex_; while there is one, there is a detector
+  std::vector<std::jthread> posters_;  // protected by mutex_; last members: they end first
   std::jthread reporter_;
 };
 

@@ -7,8 +7,8 @@
 #include <string_view>
 
 #include "lockstep/base/format.h"
+#include "lockstep/health/peer_failure.h"
 #include "lockstep/observe/process_recorder.h"
-#include "lockstep/health/process_state.h"
 
 namespace lockstep {
 
@@ -44,22 +44,25 @@ CallSide side_of(const Arena& arena, int peer, std::uint64_t sequence) {
 
 namespace {
 
-// "rank 2 (host b, pid 71), alive, last seen in barrier #41, left it 3.2 s ago"
-std::string last_seen(const Arena& arena, int peer) {
+// "alive, last seen in barrier #41, left it 3.2 s ago"
+PeerHealth health_of(const Arena& arena, int peer) {
   std::uint32_t newest = 0;
   for (std::uint64_t s = 0; s < arena::kSlots; ++s) {
     newest = std::max(newest, arena.slot(peer, s).posted.load(std::memory_order_acquire));
   }
-  std::string text = arena.peer_name(peer);
-  const std::string_view state = describe_process_state(arena.peer_state(peer));
-  if (!state.empty()) text += fmt::format(", {}", state);
-  if (newest == 0) return text + ", last seen in no collective yet";
+  PeerHealth health{.state = std::string(arena.peer_state(peer)), .place = "last seen in no collective yet"};
+  if (newest == 0) return health;
   const CallSide last = side_of(arena, peer, newest);
-  text += fmt::format(", last seen in {}", describe(last.signature, last.account.name));
+  health.place = fmt::format("last seen in {}", describe(last.signature, last.account.name));
   const arena::RankControl& theirs = arena.control(peer);
-  if (theirs.finished.load(std::memory_order_acquire) != newest) return text + ", still inside";
+  if (theirs.finished.load(std::memory_order_acquire) != newest) {
+    health.inside = last.signature.sequence;
+    health.place += ", still inside";
+    return health;
+  }
   const TimePoint left{Duration(theirs.finished_ns.load(std::memory_order_relaxed))};
-  return text + fmt::format(", left it {:.1f} s ago", seconds(steady_clock().now() - left));
+  health.place += fmt::format(", left it {:.1f} s ago", seconds(steady_clock().now() - left));
+  return health;
 }
 
 }  // namespace
@@ -72,14 +75,17 @@ Error explain_stall(const Arena& arena, const Signature& signature, const WaitFa
   detail.sequence = signature.sequence;
   detail.elapsed_seconds = stall.elapsed_seconds;
   if (stall.cause == WaitFailure::Cause::left || stall.cause == WaitFailure::Cause::died) {
-    std::string text = describe_departure(arena.peer_name(stall.peer), stall.cause == WaitFailure::Cause::left,
-                                          arena.peer_name(arena.rank()), signature);
+    const std::string& name = arena.peer_name(stall.peer);
+    const Departure how = stall.cause == WaitFailure::Cause::left ? Departure::left : Departure::died;
+    std::string text = describe(departure_in(signature, name, how, arena.peer_name(arena.rank())));
     const std::string failure = side_of(arena, stall.peer, signature.sequence).account.failure;
-    if (!failure.empty()) text += fmt::format("; before that, {} failed in {}", arena.peer_name(stall.peer), failure);
+    if (!failure.empty()) text += fmt::format("; before that, {} failed in {}", name, failure);
     return Error(ErrorKind::peer_lost, text, detail);
   }
   std::string missing;
-  for (const int peer : stall.missing) missing += (missing.empty() ? "" : "; ") + last_seen(arena, peer);
+  for (const int peer : stall.missing) {
+    missing += (missing.empty() ? "" : "; ") + describe_missing(arena.peer_name(peer), "", health_of(arena, peer));
+  }
   if (!stall.missing.empty() && detail.peer < 0) detail.peer = stall.missing.front();
   if (stall.cause == WaitFailure::Cause::none) {
     return Error(ErrorKind::timeout,

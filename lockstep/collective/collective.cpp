@@ -224,12 +224,16 @@ Error desync_error(int rank, std::vector<CallSide> sides) {
                 .sequence = mine.sequence});
 }
 
-std::string describe_departure(const std::string& who, bool has_left, const std::string& waiter,
-                               const Signature& wanted) {
+PeerFailure departure_in(const Signature& wanted, const std::string& name, Departure how, const std::string& waiter) {
   const std::uint64_t made = wanted.sequence - 1;
-  return fmt::format("{} {} after {} collective{}; {} waits for it in {}{}", who,
-                     has_left ? "has left the group" : "has died", made, made == 1 ? "" : "s", waiter, describe(wanted),
-                     has_left ? ". If ranks have different numbers of batches, use join(), or drop the last ones" : "");
+  const bool left = how == Departure::left;
+  return {.peer = -1,
+          .name = name,
+          .how = how,
+          .when = fmt::format("after {} collective{}", made, made == 1 ? "" : "s"),
+          .consequence = fmt::format(
+              "{} waits for it in {}{}", waiter, describe(wanted),
+              left ? ". If ranks have different numbers of batches, use join(), or drop the last ones" : "")};
 }
 
 std::string describe_other_line(const std::string& who, const Signature& theirs, const Signature& mine) {

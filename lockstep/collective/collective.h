@@ -15,6 +15,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/collective/call_report.h"
 #include "lockstep/collective/op_kind.h"
+#include "lockstep/health/peer_failure.h"
 #include "lockstep/observe/flight_recorder.h"
 
 namespace lockstep {
@@ -114,10 +115,9 @@ bool is_other_line(const Signature& theirs, const Signature& mine);
 // Error{desync} on `rank` for ranks that came with different signatures. The text shows what all sides do, this rank's
 // first, and what failed on them before.
 Error desync_error(int rank, std::vector<CallSide> sides);
-// "rank 2 (host b, pid 71) has left the group after 46 collectives; rank 0 waits for it in its 47th, ...", and what to
-// do about it. what: "has left the group" or "has died".
-std::string describe_departure(const std::string& who, bool has_left, const std::string& waiter,
-                               const Signature& wanted);
+// That a rank has gone, which `waiter` waits for in a collective: "rank 2 (host b, pid 71) has left the group after 46
+// collectives; rank 0 waits for it in barrier #47", and what to do about it.
+PeerFailure departure_in(const Signature& wanted, const std::string& name, Departure how, const std::string& waiter);
 // Whether ranks that found such a difference, and nothing else, can go on with their next calls.
 bool can_go_on(const std::vector<CallSide>& sides);
 

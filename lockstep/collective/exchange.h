@@ -145,7 +145,7 @@ class Exchange {
   bool finished() const;
   void wait(Deadline deadline);
   TimePoint first_look(TimePoint now, Deadline deadline) const;
-  // Asks the ranks that hold this one up for a sign of life; warns of those that have given none for long.
+  // Asks the ranks that hold this one up for a heartbeat; warns of those that have given none for long.
   void look(TimePoint now);
   void tell_all();
   bool may_hold_up(int peer) const;

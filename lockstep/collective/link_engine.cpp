@@ -5,9 +5,6 @@
 namespace lockstep {
 namespace {
 
-// As a Mesh says it of a rank that has ended its part on purpose.
-constexpr std::string_view kHasLeft = "has left the group";
-
 const LinkTuning& check_tuning(const LinkTuning& tuning) {
   if (tuning.chunk_bytes == 0 || tuning.chunk_bytes % 64 != 0 || tuning.window_chunks == 0) {
     throw Error(ErrorKind::invalid_argument,
@@ -75,9 +72,9 @@ Error LinkEngine::explain(const Error& error, const Signature& signature) const 
   detail.elapsed_seconds = seconds(elapsed);
   std::string text = error.what();
   if (error.kind() == ErrorKind::desync) return Error(error.kind(), text, detail);
-  const int peer = error.detail().peer;
-  if (error.kind() == ErrorKind::peer_lost && peer >= 0 && text.ends_with(kHasLeft)) {
-    text = describe_departure(mesh_->peer_name(peer), true, mesh_->peer_name(rank()), signature);
+  if (is_plain_departure(error)) {
+    text = describe(
+        departure_in(signature, mesh_->peer_name(error.detail().peer), Departure::left, mesh_->peer_name(rank())));
   }
   return Error(error.kind(),
                fmt::format("{} failed on rank {} after {:.3f} s ({}): {}", describe(signature), rank(),

@@ -113,7 +113,9 @@ bool Exchange::receive_back(int peer, Return& back) {
     if (error.kind() != ErrorKind::desync) throw;  // which is why we are here
     has_moved = true;
   }
-  if (link.presence == Presence::gone) throw Error(ErrorKind::peer_lost, mesh_.peer_name(peer) + " has left");
+  if (link.presence == Presence::gone) {
+    throw peer_lost({.peer = peer, .name = mesh_.peer_name(peer), .how = Departure::left}, rank_);
+  }
   if (!link.is_known) return has_moved;
   back.is_heard = true;
   if (!can_go_on({{rank_, "", signature_, {}}, {peer, "", link.theirs, {}}})) {

@@ -8,6 +8,7 @@
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
 #include "lockstep/collective/exchange.h"
+#include "lockstep/health/peer_failure.h"
 
 namespace lockstep {
 namespace {
@@ -63,8 +64,8 @@ void Exchange::look(TimePoint now) {
     detector_->ask(peer);
     if (has_warned_ || health.silent < kHeartbeatTimeout) continue;
     has_warned_ = true;
-    log_warning(fmt::format("{} waits: {} {}; {}", describe(signature_), mesh_.peer_name(peer), hold_up(peer),
-                            health.text()));
+    log_warning(fmt::format("{} waits: {}", describe(signature_),
+                            describe_missing(mesh_.peer_name(peer), hold_up(peer), health)));
   }
 }
 
@@ -159,9 +160,7 @@ Exchange::Missing Exchange::missing() const {
     if (is_absent && previous_.sequence != 0 && (is_silent || health.place.empty())) {
       health.place = "last seen in " + describe(previous_);
     }
-    const char* colon = health.text().empty() ? "" : ": ";
-    std::string text = mesh_.peer_name(peer) + " " + hold_up(peer) + colon + health.text();
-    culprits.push_back({blame, peer, std::move(text)});
+    culprits.push_back({blame, peer, describe_missing(mesh_.peer_name(peer), hold_up(peer), health)});
   }
   std::ranges::stable_sort(culprits, std::greater{}, &Culprit::blame);
   // Those who came may well be waiting for those who did not.

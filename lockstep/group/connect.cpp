@@ -9,11 +9,12 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/health/peer_failure.h"
+#include "lockstep/base/hash.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/suspended_time.h"
 #include "lockstep/collective/arena_engine.h"
 #include "lockstep/collective/link_engine.h"
-#include "lockstep/observe/process_recorder.h"
+#include "lockstep/health/peer_failure.h"
 #include "lockstep/health/peer_watch.h"
 #include "lockstep/health/watched_store.h"
 #include "lockstep/transport/arena_mesh.h"
@@ -84,7 +85,6 @@ NodeMemory node_memory(const Membership& membership, const std::string& name, co
   if (memory.ranks.size() == 1) return {};
   const std::unique_ptr<Arena> arena = arena_if_any(membership, name, options, deadline);
   if (arena == nullptr) return {};
-  memory.keep_alive = arena->mapping();
   memory.rings = arena->rings();
   return memory;
 }

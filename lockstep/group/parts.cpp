@@ -22,7 +22,7 @@ std::shared_ptr<PeerWatch> watch_parts(const GroupOrigin& origin, const ProcessG
   if (origin.membership.size == 1 || (by_memory && on_one_node(origin.membership))) return nullptr;
   const std::string prefix = fmt::format("parts/{:016x}/{}", hash_of(origin.name), number);
   const Member& me = origin.membership.members[static_cast<std::size_t>(group.rank())];
-  auto watch = std::make_shared<PeerWatch>(std::make_shared<PrefixStore>(origin.membership.store, prefix), me,
+  auto watch = std::make_shared<PeerWatch>(std::make_shared<PrefixStore>(origin.membership.store, prefix), process_of(me),
                                            origin.membership.size, "the group was being split");
   try {
     watch->begin(deadline);
@@ -81,7 +81,7 @@ ProcessGroup connect_part(const GroupOrigin& origin, int rank, const std::vector
   if (watch != nullptr) watch->set_ranks(ranks);
   for (const int each : ranks) {
     const Member& member = origin.membership.members[static_cast<std::size_t>(each)];
-    if (watch != nullptr) watch->add(member);
+    if (watch != nullptr) watch->add(process_of(member));
     if (each == rank) part.rank = static_cast<int>(part.members.size());
     part.members.push_back(member);
     part.members.back().rank = static_cast<int>(part.members.size()) - 1;

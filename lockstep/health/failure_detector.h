@@ -1,5 +1,6 @@
-// A FailureDetector knows how other ranks fare while an engine waits for them. engine -> FailureDetector -> (messages) -> other rank.
-// Any thread may call; nothing blocks.
+// A FailureDetector knows how the other ranks of a group fare: whether they live, what they did last, and how they
+// left. engine -> FailureDetector -> (messages) -> other rank. Any thread may call; nothing blocks.
+// docs/FAILURE_DETECTION.md says who detects what.
 #pragma once
 
 #include <cstdint>
@@ -9,15 +10,21 @@
 
 namespace lockstep {
 
-// A call that has waited this long for a rank that gives no sign of life says so in the log.
+// A call that waits for a rank whose heartbeat has been missing for this long says so in the log.
 inline constexpr Duration kHeartbeatTimeout = std::chrono::milliseconds(2750);
 
-// How a rank's connection has ended: with a goodbye, or without.
-enum class Departure { none, left, lost };
+// How a rank has gone.
+//
+//   left   on purpose: it said goodbye
+//   died   its process ended without a goodbye
+//   lost   its connection broke, or its host does not answer
+//   gone   left or died: what saw it cannot tell which
+//
+enum class Departure { none, left, died, lost, gone };
 
 // What is known of a rank; empty texts: nothing.
 struct PeerHealth {
-  Duration silent{};         // for how long it has not answered; zero: it has, or was not asked
+  Duration silent{};         // how long its heartbeat has been missing; zero: it came, or nobody asked for it
   std::string state = {};    // "alive", "silent for 3.4 s: stopped, or its host is down or overloaded"
   std::string place = {};    // "last seen in barrier #41, left it 3.2 s ago"
   std::uint64_t inside = 0;  // the number of the collective that it is in; 0: none, or not known
@@ -31,7 +38,7 @@ class FailureDetector {
  public:
   virtual ~FailureDetector() = default;
 
-  // Asks a rank for a sign of life, unless it still owes one.
+  // Asks a rank for a heartbeat, unless it still owes one.
   virtual void ask(int rank) noexcept = 0;
   virtual PeerHealth health(int rank) const = 0;
 };

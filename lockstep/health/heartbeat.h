@@ -1,5 +1,5 @@
-// The Heartbeat is what this rank's messenger knows of how the others fare: when it asked them for a sign of life, and what
-// they answered. A rank's messenger answers whatever its program does, unless its process or host stands still.
+// The Heartbeat is what this rank's messenger knows of how the others fare: when it asked them for a heartbeat, and
+// what they answered. A rank's messenger answers whatever its program does, unless its process or host stands still.
 // Messenger <-> Heartbeat -> FailureDetector. Thread-safe; nothing here blocks.
 #pragma once
 
@@ -24,11 +24,11 @@ class Heartbeat {
   // log: what this rank answers from; see FlightLog::last_collective().
   Heartbeat(int ranks, FlightLog log) : log_(std::move(log)), peers_(static_cast<std::size_t>(ranks)) {}
 
-  // Whether to send a question now: not while the rank owes an answer.
+  // Whether to ask the rank now: not while it owes an answer.
   bool ask(int rank, TimePoint now = steady_clock().now());
   // What this rank answers.
   Bytes answer(TimePoint now = steady_clock().now()) const;
-  // What a rank has answered. False if it is no answer.
+  // What a rank has answered. False if the bytes cannot be an answer.
   bool take_answer(int rank, ByteView bytes, TimePoint now = steady_clock().now());
 
   // The rank's connection has ended.

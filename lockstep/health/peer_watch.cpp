@@ -4,7 +4,7 @@
 
 #include "lockstep/base/format.h"
 #include "lockstep/health/peer_failure.h"
-#include "lockstep/rendezvous/registration_record.h"
+#include "lockstep/health/posted_errors.h"
 
 namespace lockstep {
 namespace {
@@ -15,31 +15,33 @@ constexpr const char* kFailureKey = "failure";
 // The more ranks there are the more rarely each asks the store, which serves them all.
 constexpr Duration kPeriod = 100ms;
 constexpr Duration kPeriodPerRank = 500us;
-// For a last word, which must not hold up who leaves.
-constexpr Duration kWordTimeout = 1s;
+// For posting an error, which must not delay a rank that leaves.
+constexpr Duration kPostTimeout = 1s;
 
-// A rank that hosted the store has died, or left.
+// The rank that hosted the store has died or left.
 bool is_host_gone(const Error& error) { return error.kind() == ErrorKind::peer_lost && error.detail().peer >= 0; }
 
 }  // namespace
 
-PeerWatch::PeerWatch(std::shared_ptr<Store> store, Member me, int size, std::string doing)
+PeerWatch::PeerWatch(std::shared_ptr<Store> store, PeerProcess me, int size, std::string doing)
     : store_(std::move(store)),
       me_(std::move(me)),
       doing_(std::move(doing)),
       period_(std::max<Duration>(kPeriod, size * kPeriodPerRank)) {}
 
 void PeerWatch::begin(Deadline deadline) {
-  const std::string text =
-      fmt::format("{} has died while {}, or lost its connection to the store", to_string(me_), doing_);
-  store_->last_will(kFailureKey, encode_error(ErrorKind::peer_lost, text, me_.rank), deadline);
+  const PeerFailure will{.peer = me_.rank,
+                         .name = me_.name,
+                         .how = Departure::died,
+                         .when = fmt::format("while {}, or lost its connection to the store", doing_)};
+  store_->last_will(kFailureKey, encode_error(peer_lost(will, me_.rank)), deadline);
 }
 
-void PeerWatch::add(const Member& member) {
-  if (member.rank == me_.rank || member.node_id != me_.node_id || member.process_start == 0) return;
+void PeerWatch::add(const PeerProcess& peer) {
+  if (peer.rank == me_.rank || peer.node_id != me_.node_id || peer.start == 0) return;
   const std::lock_guard lock(mutex_);
-  if (std::ranges::any_of(watched_, [&](const Watched& each) { return each.member.rank == member.rank; })) return;
-  watched_.push_back({member, ProcessWatch(member.pid, member.process_start)});
+  if (std::ranges::any_of(watched_, [&](const Watched& each) { return each.peer.rank == peer.rank; })) return;
+  watched_.push_back({peer, ProcessWatch(peer.pid, peer.start)});
 }
 
 void PeerWatch::check(Deadline deadline) {
@@ -55,78 +57,75 @@ void PeerWatch::check(Deadline deadline) {
 
 void PeerWatch::look(Deadline deadline) {
   if (is_over()) return;
-  std::vector<Member> dead;
+  std::vector<PeerProcess> dead;
   {
     const std::lock_guard lock(mutex_);
     for (const Watched& each : watched_) {
-      if (each.process.has_ended()) dead.push_back(each.member);
+      if (each.process.has_ended()) dead.push_back(each.peer);
     }
   }
   if (!dead.empty()) report(dead, deadline);
-  if (const std::optional<Error> word = failure(deadline)) throw Error(*word);
+  if (const std::optional<Error> posted = failure(deadline)) throw Error(*posted);
 }
 
-// Whoever has died may have said why, or because of whom. Where nobody has, all that have ended are named: one of them
-// may have left because another had died.
-void PeerWatch::report(const std::vector<Member>& dead, Deadline deadline) {
-  const Deadline soon = std::min(deadline, Deadline::after(kWordTimeout));
+// A rank that has ended may have posted why, or because of whom. If none has, all that have ended are named: one of
+// them may have left because another had died.
+void PeerWatch::report(const std::vector<PeerProcess>& dead, Deadline deadline) {
+  const Deadline soon = std::min(deadline, Deadline::after(kPostTimeout));
   Error error = died(dead);
   try {
-    std::optional<Error> word = failure(soon);
-    if (!word) {
-      give_up(error.kind(), error.what(), dead.front().rank);
-      word = failure(soon);
+    std::optional<Error> posted = failure(soon);
+    if (!posted) {
+      give_up(Error(error.kind(), error.what(), {.peer = dead.front().rank}));
+      posted = failure(soon);
     }
-    if (word) error = *word;
+    if (posted) error = *posted;
   } catch (const Error& gone) {
     // If the store's host has died, the others have left because of that.
-    const auto found = std::ranges::find(dead, gone.detail().peer, &Member::rank);
-    if (is_host_gone(gone)) error = found == dead.end() ? known(gone) : died({*found});
+    const auto found = std::ranges::find(dead, gone.detail().peer, &PeerProcess::rank);
+    if (is_host_gone(gone)) error = found == dead.end() ? in_part(gone) : died({*found});
   }
   throw error;
 }
 
-Error PeerWatch::died(const std::vector<Member>& members) const {
-  std::string who;
-  for (const Member& each : members) who += (who.empty() ? "" : " and ") + to_string(each);
-  return Error(ErrorKind::peer_lost,
-               fmt::format("{} {} died while {}", who, members.size() == 1 ? "has" : "have", doing_),
-               {.rank = known_as(me_.rank), .peer = known_as(members.front().rank)});
+Error PeerWatch::died(const std::vector<PeerProcess>& dead) const {
+  PeerFailure failure{.peer = rank_in_part(dead.front().rank), .name = {}, .when = "while " + doing_};
+  for (const PeerProcess& each : dead) failure.name += (failure.name.empty() ? "" : " and ") + each.name;
+  return peer_lost(failure, rank_in_part(me_.rank));
 }
 
 std::optional<Error> PeerWatch::failure(Deadline deadline) {
   deadline = std::max(deadline, Deadline::after(kLastLook));
   if (!store_->check({kFailureKey}, deadline)) return std::nullopt;
-  return heard(store_->get(kFailureKey, deadline));
+  return read(store_->get(kFailureKey, deadline));
 }
 
-void PeerWatch::give_up(ErrorKind kind, const std::string& text, int about) noexcept {
+void PeerWatch::give_up(const Error& error) noexcept {
   if (is_over()) return;
   try {
-    say(encode_error(kind, text, about));
+    post(encode_error(error));
   } catch (const std::exception&) {  // the store is gone, and with it those who could read this
   }
 }
 
-// The first word.
-Bytes PeerWatch::say(const Bytes& word) {
-  return store_->compare_set(kFailureKey, "", word, Deadline::after(kWordTimeout));
+// Returns the first error posted.
+Bytes PeerWatch::post(const Bytes& error) {
+  return store_->compare_set(kFailureKey, "", error, Deadline::after(kPostTimeout));
 }
 
 Error PeerWatch::cause_of(const Error& error) {
   if (is_over()) return error;
   try {
-    const Error last = error_for_peers(to_string(me_), known_as(me_.rank), error);
-    const Bytes mine = encode_error(last.kind(), last.what(), rank_of(last.detail().peer));
-    const Bytes first = say(mine);
+    const Error told = error_for_peers(me_.name, rank_in_part(me_.rank), error);
+    const Bytes mine = encode_error(Error(told.kind(), told.what(), {.peer = rank_of(told.detail().peer)}));
+    const Bytes first = post(mine);
     if (first == mine) return error;
-    Error word = heard(first);
+    Error posted = read(first);
     const bool is_consequence = error.kind() == ErrorKind::peer_lost || error.kind() == ErrorKind::aborted;
-    if (is_consequence || (error.kind() == ErrorKind::timeout && word.kind() == ErrorKind::peer_lost)) return word;
+    if (is_consequence || (error.kind() == ErrorKind::timeout && posted.kind() == ErrorKind::peer_lost)) return posted;
   } catch (const Error& gone) {
-    // Without the store's host nobody could say why he left.
-    const bool is_known = error.kind() == ErrorKind::peer_lost && is_host_gone(gone);
-    if (is_known) return known(gone);
+    // Without the store's host nobody could say why it left.
+    if (error.kind() == ErrorKind::peer_lost && is_host_gone(gone)) return in_part(gone);
   } catch (const std::exception&) {  // no memory for the text
   }
   return error;
@@ -137,7 +136,7 @@ void PeerWatch::set_ranks(std::vector<int> ranks) {
   ranks_ = std::move(ranks);
 }
 
-int PeerWatch::known_as(int rank) const {
+int PeerWatch::rank_in_part(int rank) const {
   const std::lock_guard lock(mutex_);
   const auto found = std::ranges::find(ranks_, rank);
   return ranks_.empty() ? rank : found == ranks_.end() ? -1 : static_cast<int>(found - ranks_.begin());
@@ -148,11 +147,13 @@ int PeerWatch::rank_of(int peer) const {
   return peer >= 0 && std::cmp_less(peer, ranks_.size()) ? ranks_[static_cast<std::size_t>(peer)] : peer;
 }
 
-Error PeerWatch::known(const Error& error) const {
-  return Error(error.kind(), error.what(), {.rank = known_as(me_.rank), .peer = known_as(error.detail().peer)});
+Error PeerWatch::in_part(const Error& error) const {
+  return Error(error.kind(), error.what(), {.rank = rank_in_part(me_.rank), .peer = rank_in_part(error.detail().peer)});
 }
 
-Error PeerWatch::heard(const Bytes& word) const { return known(decode_error(word, me_.rank)); }
+Error PeerWatch::read(const Bytes& posted) const {
+  return in_part(decode_error(posted, "the error in the store that ended the joining", me_.rank));
+}
 
 void PeerWatch::end(Deadline deadline) noexcept {
   if (is_over_.exchange(true)) return;

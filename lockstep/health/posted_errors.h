@@ -1,6 +1,6 @@
-// PostedErrors is how ranks whose library cannot tell them learn why their group has ended: each says so in the job's
-// store before it leaves, and then hears what the others said. Who says nothing is the one who is missing.
-// CarrierEngine -> PostedErrors -> store. Thread-safe. say() and hear() block, at most until their deadline.
+// PostedErrors is how ranks whose library cannot tell them learn why their group has ended: each posts its error in the
+// job's store before it leaves, and then reads what the others posted. A rank that posts nothing is the missing one.
+// CarrierEngine -> PostedErrors -> store. Thread-safe. post() and read() block, at most until their deadline.
 #pragma once
 
 #include <memory>
@@ -9,30 +9,33 @@
 #include <vector>
 
 #include "lockstep/base/bytes.h"
+#include "lockstep/base/checked.h"
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/error.h"
 #include "lockstep/store/store.h"
 
 namespace lockstep {
 
-struct Word {
-  ErrorKind kind = ErrorKind::internal;
-  std::string text;
-};
-
-// As a rank has left it in the store; what it cannot have left there is a word of ErrorKind::corrupt_data.
-Word decode_word(ByteView told, int rank);
+// An error as one rank tells it to others: its kind, the rank that it is about, its text up to kMaxErrorTextBytes.
+inline constexpr std::size_t kMaxErrorTextBytes = 4000;
+Bytes encode_error(const Error& error);
+// As an error of `rank`, about one of `ranks`. Error{corrupt_data} that names the origin.
+Error decode_error(ByteView encoded, const Origin& origin, int rank, int ranks = kMostRanks);
 
 class PostedErrors {
  public:
+  // By rank; nothing of a rank that has not posted.
+  using All = std::vector<std::optional<Error>>;
+
   // group: the same on all ranks, and no other group's.
   PostedErrors(std::shared_ptr<Store> store, const std::string& group, int rank, int size);
 
-  // What goes wrong in the store is not reported: the others will find this rank silent.
-  void say(const Word& word, Deadline deadline) noexcept;
-  // By rank; nothing for those who have not said anything by the deadline. Returns at once when all have.
-  std::vector<std::optional<Word>> hear(Deadline deadline) noexcept;
-  // Whether any rank has said something by now. False if the store does not answer.
+  // A failure of the store is not reported: to the others this rank is missing.
+  void post(const Error& error, Deadline deadline) noexcept;
+  // Returns at once when all have posted, else at the deadline. What a rank cannot have posted is its
+  // Error{corrupt_data}.
+  All read(Deadline deadline) noexcept;
+  // Whether any rank has posted. False if the store does not answer.
   bool any(Deadline deadline) noexcept;
 
  private:
@@ -44,10 +47,8 @@ class PostedErrors {
   const int size_;
 };
 
-// Why the group ended, from what this rank saw and what all of them said: somebody's abort() first, then what is no
-// word of a rank, then a timeout, whose consequences the others saw; else what this rank saw, with the silent ranks
-// named. Pure.
-Error verdict(const Error& seen, int rank, const std::vector<std::optional<Word>>& words,
-              const std::vector<std::string>& members);
+// Why the group ended, from what this rank saw and what all posted. An abort() is the root cause of all else, then
+// corrupt data, then a timeout; else it is what this rank saw. Ranks that posted nothing are named. Pure.
+Error root_cause(const Error& seen, int rank, const PostedErrors::All& posted, const std::vector<std::string>& members);
 
 }  // namespace lockstep

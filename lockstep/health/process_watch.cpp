@@ -13,6 +13,33 @@
 #include "lockstep/base/private_fd.h"
 
 namespace lockstep {
+namespace {
+
+// As ps(1) shows it.
+ProcessState state_of(char letter) {
+  switch (letter) {
+    case 'T': return ProcessState::stopped;
+    case 't': return ProcessState::traced;
+    case 'D': return ProcessState::uninterruptible;
+    case 'X':
+    case 'Z': return ProcessState::ended;
+    default: return ProcessState::alive;
+  }
+}
+
+}  // namespace
+
+std::string_view to_string(ProcessState state) {
+  switch (state) {
+    case ProcessState::unknown: return "";
+    case ProcessState::alive: return "alive";
+    case ProcessState::stopped: return "stopped (by SIGSTOP or the like)";
+    case ProcessState::traced: return "stopped by a debugger";
+    case ProcessState::uninterruptible: return "alive, in uninterruptible sleep (disk, or a frozen container)";
+    case ProcessState::ended: return "ended";
+  }
+  return "";
+}
 
 ProcessStat process_stat(int pid) {
   ProcessStat found;
@@ -36,11 +63,13 @@ ProcessStat process_stat(int pid) {
   const std::size_t end = view.rfind(") ");
   if (end == std::string_view::npos) return found;
   text[bytes] = '\0';
+  char state = 0;
   unsigned long long start = 0;
-  if (std::sscanf(text + end + 2, "%c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
-                  &found.state, &start) == 2) {
-    found.start = start;
-  }
+  const int read =
+      std::sscanf(text + end + 2, "%c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
+                  &state, &start);
+  if (read >= 1) found.state = state_of(state);
+  if (read == 2) found.start = start;
   return found;
 }
 
@@ -61,17 +90,8 @@ bool ProcessWatch::has_ended() const {
   if (pidfd_ && ::poll(&watched, 1, 0) <= 0) return false;
   // A program may have closed the descriptor, or put another in its place: then it tells nothing.
   const ProcessStat now = process_stat(pid_);
-  if (now.state == 0 && !now.is_missing) return (watched.revents & POLLIN) != 0;  // there is no /proc
-  return now.is_missing || now.state == 'Z' || now.state == 'X' || (now.start != 0 && now.start != start_);
-}
-
-ProcessWatch ProcessWatch::duplicate() const {
-  ProcessWatch other;
-  other.pid_ = pid_;
-  other.start_ = start_;
-  other.is_over_ = is_over_;
-  if (pidfd_) other.pidfd_ = PrivateFd::open([this] { return ::fcntl(pidfd_.get(), F_DUPFD_CLOEXEC, 0); });
-  return other;
+  if (now.state == ProcessState::unknown && !now.is_missing) return (watched.revents & POLLIN) != 0;  // without /proc
+  return now.is_missing || now.state == ProcessState::ended || (now.start != 0 && now.start != start_);
 }
 
 }  // namespace lockstep

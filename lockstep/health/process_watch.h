@@ -4,14 +4,20 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 #include "lockstep/base/unique_fd.h"
 
 namespace lockstep {
 
+enum class ProcessState : std::uint8_t { unknown, alive, stopped, traced, uninterruptible, ended };
+// "alive", "stopped (by SIGSTOP or the like)"; empty if it is not known.
+std::string_view to_string(ProcessState state);
+inline bool is_stopped(ProcessState state) { return state == ProcessState::stopped || state == ProcessState::traced; }
+
 // What /proc/<pid>/stat tells. Reads one small file.
 struct ProcessStat {
-  char state = 0;           // as ps(1) shows it; 0 if it is not known
+  ProcessState state = ProcessState::unknown;
   std::uint64_t start = 0;  // when it began, in ticks since the machine did; 0 if it is not known
   bool is_missing = false;  // there is no such process
 };
@@ -26,11 +32,11 @@ class ProcessWatch {
   explicit ProcessWatch(int pid, std::uint64_t start = 0);
 
   bool has_ended() const;
+  // Reads one small file.
+  ProcessState state() const { return pid_ <= 0 ? ProcessState::unknown : process_stat(pid_).state; }
 
   // Readable once it has ended; -1 if there is none.
   int fd() const { return pidfd_.get(); }
-  // Another watch of the same process.
-  ProcessWatch duplicate() const;
 
  private:
   int pid_ = 0;

@@ -1,5 +1,5 @@
-// A WatchedStore is a store whose waits end at once when a PeerWatch knows of somebody who has died or given up. It is
-// what ranks that still connect are given. Store, PeerWatch -> Store. Thread-safe as the other store is.
+// A WatchedStore is a store whose waits end as soon as a PeerWatch knows of a rank that has died or given up. Ranks
+// that still connect use it. Store, PeerWatch -> Store. Thread-safe as the other store is.
 #pragma once
 
 #include <memory>

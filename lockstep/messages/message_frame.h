@@ -31,7 +31,7 @@ enum class FrameKind : std::uint32_t {
   credit,     // bytes: what has become free of kUnexpectedBytes
   fail,       // this link has failed; the reason follows
   goodbye,    // its messenger ends; nothing follows
-  ask,        // for a sign of life
+  ask,        // for a heartbeat
   answer,     // the sign follows: see Heartbeat
 };
 

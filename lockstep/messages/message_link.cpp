@@ -334,7 +334,7 @@ void MessageLink::end_received_frame() {
 
 void MessageLink::read_answer() {
   const ByteView answer(reinterpret_cast<const char*>(body_.data()), body_.size());
-  if (!observer_.take_heartbeat(peer_, answer)) throw corrupt("a malformed sign of life");
+  if (!observer_.take_heartbeat(peer_, answer)) throw corrupt("a malformed heartbeat");
 }
 
 void MessageLink::end_unexpected() {

@@ -27,7 +27,7 @@ class LinkObserver {
   virtual void finish(const OperationPtr& operation, std::exception_ptr error) = 0;
   // A receive whose message was withdrawn is to be matched anew.
   virtual void match_receive(const OperationPtr& receive) = 0;
-  // A peer's question for a sign of life, and its answer to one; false if that is malformed.
+  // A peer's question for a heartbeat, and its answer to one; false if that is malformed.
   virtual Bytes answer_heartbeat() = 0;
   virtual bool take_heartbeat(int peer, ByteView answer) = 0;
 };
@@ -123,7 +123,7 @@ class MessageLink {
   std::size_t credit_owed_bytes_ = 0;
   std::string reason_of_peer_;
   bool said_goodbye_ = false;
-  bool owes_answer_ = false;  // to a question for a sign of life
+  bool owes_answer_ = false;  // to a question for a heartbeat
 };
 
 }  // namespace lockstep

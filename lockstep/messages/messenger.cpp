@@ -26,7 +26,7 @@ void abort_messages(Mesh& mesh, std::string_view reason) noexcept {
 
 Messenger::Messenger(std::unique_ptr<Mesh> mesh, FlightLog log, Duration first_report)
     : mesh_(std::move(mesh)),
-      pulse_(mesh_->size(), std::move(log)),
+      heartbeat_(mesh_->size(), std::move(log)),
       first_report_(first_report),
       thread_([this] { run(); }) {}
 
@@ -97,7 +97,7 @@ Request Messenger::post(const Envelope& envelope, std::vector<MutableByteSpan> m
 void Messenger::ask(int rank) noexcept {
   if (rank < 0 || rank >= size() || rank == this->rank()) return;
   try {
-    if (!pulse_.ask(rank)) return;
+    if (!heartbeat_.ask(rank)) return;
     const std::lock_guard lock(mutex_);
     asked_.push_back(rank);
   } catch (const std::exception&) {  // no memory: the rank will seem silent
@@ -105,7 +105,7 @@ void Messenger::ask(int rank) noexcept {
   wake();
 }
 
-PeerHealth Messenger::health(int rank) const { return health_of(*mesh_, pulse_, rank); }
+PeerHealth Messenger::health(int rank) const { return health_of(*mesh_, heartbeat_, rank); }
 
 void Messenger::abort(std::string_view reason) noexcept {
   try {
@@ -124,7 +124,7 @@ void Messenger::wake() noexcept {
 }
 
 void Messenger::run() {
-  ProgressEngine switchboard(*mesh_, pulse_);
+  ProgressEngine switchboard(*mesh_, heartbeat_);
   for (;;) {
     std::vector<OperationPtr> posted;
     std::vector<int> asked;

@@ -31,9 +31,9 @@
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/fork_guard.h"
+#include "lockstep/health/heartbeat.h"
 #include "lockstep/health/wait_reports.h"
 #include "lockstep/messages/operation.h"
-#include "lockstep/health/heartbeat.h"
 #include "lockstep/messages/request.h"
 #include "lockstep/transport/mesh.h"
 
@@ -80,14 +80,14 @@ class Messenger final : public FailureDetector {
 
   const ForkGuard fork_guard_;
   const std::unique_ptr<Mesh> mesh_;
-  Heartbeat pulse_;
+  Heartbeat heartbeat_;
   const Duration first_report_;
 
   std::mutex mutex_;
   std::condition_variable posted_;
   // State below is protected by mutex_.
   std::vector<OperationPtr> inbox_;
-  std::vector<int> asked_;  // to be asked for a sign of life
+  std::vector<int> asked_;  // to be asked for a heartbeat
   std::optional<Error> abort_;
   bool is_ending_ = false;
 

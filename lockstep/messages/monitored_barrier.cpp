@@ -12,13 +12,14 @@
 
 #include "lockstep/base/checked.h"
 #include "lockstep/base/format.h"
+#include "lockstep/health/peer_failure.h"
 
 namespace lockstep {
 namespace {
 
 // Above all tags that programs can give.
 constexpr std::uint64_t kTags = std::uint64_t{1} << 32;
-// How often rank 0, while it waits, asks the missing for a sign of life and tells the others who they are: theirs may
+// How often rank 0, while it waits, asks the missing for a heartbeat and tells the others who they are: theirs may
 // be the deadline that passes first.
 constexpr Duration kReportPeriod = std::chrono::milliseconds(200);
 // The word of rank 0 is on its way when the timeout passes.
@@ -123,10 +124,8 @@ class Warden {
                           (standing == RollCall::Standing::awaited && (why_lost.empty() || wait_all_ranks_));
       if (!counts || (!missing.empty() && !wait_all_ranks_)) continue;
       missing.push_back(rank);
-      const std::string text = messenger_.health(rank).text();
-      if (standing == RollCall::Standing::awaited) {
-        fare += fmt::format("; {}{}{}", messenger_.peer_name(rank), text.empty() ? " did not come" : ": ", text);
-      }
+      if (standing != RollCall::Standing::awaited) continue;
+      fare += "; " + describe_missing(messenger_.peer_name(rank), "did not come", messenger_.health(rank));
     }
     Word word;
     if (missing.empty()) return word;
@@ -179,7 +178,7 @@ class Warden {
 
 void report_to_rank_0(Messenger& messenger, std::uint64_t number, Duration timeout) {
   const Deadline deadline = Deadline::after(timeout);
-  const Deadline error_for_peers = Deadline::after(timeout < Duration::max() - kGrace ? timeout + kGrace : timeout);
+  const Deadline word_deadline = Deadline::after(timeout < Duration::max() - kGrace ? timeout + kGrace : timeout);
   const ErrorDetail detail{.rank = messenger.rank(),
                            .peer = 0,
                            .operation = "monitored_barrier",
@@ -192,7 +191,7 @@ void report_to_rank_0(Messenger& messenger, std::uint64_t number, Duration timeo
   try {
     arrival.wait();
     while (word.verdict == Verdict::waiting) {
-      messenger.receive(0, word_tag(number), std::as_writable_bytes(std::span(&heard, 1)), error_for_peers).wait();
+      messenger.receive(0, word_tag(number), std::as_writable_bytes(std::span(&heard, 1)), word_deadline).wait();
       word = heard;
       const Origin origin("word about a barrier", 0);
       const auto verdict = static_cast<std::uint32_t>(heard.verdict);

@@ -4,11 +4,12 @@
 
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
+#include "lockstep/health/peer_failure.h"
 
 namespace lockstep {
 namespace {
 
-// A peer is asked for a sign of life this long before a message runs into its deadline, so that the error can tell.
+// A peer is asked for a heartbeat this long before a message runs into its deadline, so that the error can tell.
 constexpr Duration kNotice = std::chrono::milliseconds(500);
 
 TimePoint when_to_ask(const Operation& operation) {
@@ -35,8 +36,8 @@ int partner(const Operation& operation) {
 
 }  // namespace
 
-PeerHealth health_of(const Mesh& mesh, const Heartbeat& pulse, int rank) {
-  PeerHealth health = pulse.health(rank);
+PeerHealth health_of(const Mesh& mesh, const Heartbeat& heartbeat, int rank) {
+  PeerHealth health = heartbeat.health(rank);
   if (const std::string_view seen = mesh.peer_state(rank); !seen.empty()) {
     // The kernel knows better than answers do: where ranks share memory, not all of them have a messenger.
     health.silent = Duration::zero();
@@ -45,8 +46,8 @@ PeerHealth health_of(const Mesh& mesh, const Heartbeat& pulse, int rank) {
   return health;
 }
 
-ProgressEngine::ProgressEngine(Mesh& mesh, Heartbeat& pulse)
-    : mesh_(mesh), pulse_(pulse), peers_(static_cast<std::size_t>(mesh.size())) {
+ProgressEngine::ProgressEngine(Mesh& mesh, Heartbeat& heartbeat)
+    : mesh_(mesh), heartbeat_(heartbeat), peers_(static_cast<std::size_t>(mesh.size())) {
   for (int rank = 0; rank < mesh.size(); ++rank) {
     if (rank != mesh.rank()) peer(rank).link = std::make_unique<MessageLink>(mesh, rank, matcher_, *this);
   }
@@ -173,7 +174,7 @@ bool ProgressEngine::move(int rank) {
       moved = link.receive();
       if (link.said_goodbye()) {
         end_link(rank, Standing::left,
-                 Error(ErrorKind::peer_lost, mesh_.peer_name(rank) + " has left", {.peer = rank}));
+                 peer_lost({.peer = rank, .name = mesh_.peer_name(rank), .how = Departure::left}, mesh_.rank()));
       } else if (!link.reason_of_peer().empty()) {
         end_link(rank, Standing::lost,
                  Error(ErrorKind::peer_lost,
@@ -217,7 +218,7 @@ void ProgressEngine::end_link(int rank, Standing standing, const Error& reason) 
   if (other.standing != Standing::open) return;
   other.standing = standing;
   other.failure = reason;
-  pulse_.depart(rank, standing == Standing::left ? Departure::left : Departure::lost);
+  heartbeat_.depart(rank, standing == Standing::left ? Departure::left : Departure::died);
   other.link->close(FrameKind::fail, reason.what());
   matcher_.forget_announced(rank);
   const Error* for_any = failure_for_any();
@@ -264,7 +265,7 @@ void ProgressEngine::inquire(TimePoint now) {
     questions_.erase(questions_.begin());
     if (operation == live_.end()) continue;
     const int rank = partner(*operation->second);
-    if (rank != kAnySource && rank != mesh_.rank() && pulse_.ask(rank, now)) ask(rank);
+    if (rank != kAnySource && rank != mesh_.rank() && heartbeat_.ask(rank, now)) ask(rank);
   }
 }
 
@@ -326,8 +327,7 @@ std::string ProgressEngine::progress(const Operation& operation) const {
 
 std::string ProgressEngine::state_of(int rank) const {
   if (rank == kAnySource || rank == mesh_.rank()) return "";
-  const std::string state = health_of(mesh_, pulse_, rank).text();
-  return fmt::format("; {}{}{}", mesh_.peer_name(rank), state.empty() ? "" : ": ", state);
+  return "; " + describe_missing(mesh_.peer_name(rank), "", health_of(mesh_, heartbeat_, rank));
 }
 
 bool ProgressEngine::withdraw(const Operation& operation) {

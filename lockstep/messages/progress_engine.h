@@ -15,23 +15,23 @@
 
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/error.h"
+#include "lockstep/health/heartbeat.h"
 #include "lockstep/messages/matcher.h"
 #include "lockstep/messages/message_link.h"
-#include "lockstep/health/heartbeat.h"
 #include "lockstep/transport/mesh.h"
 
 namespace lockstep {
 
 // How a rank fares: what it answered last, and what the kernel knows of its process.
-PeerHealth health_of(const Mesh& mesh, const Heartbeat& pulse, int rank);
+PeerHealth health_of(const Mesh& mesh, const Heartbeat& heartbeat, int rank);
 
 class ProgressEngine final : public LinkObserver {
  public:
   // Both borrowed.
-  ProgressEngine(Mesh& mesh, Heartbeat& pulse);
+  ProgressEngine(Mesh& mesh, Heartbeat& heartbeat);
 
   void post(const OperationPtr& operation);
-  // Sends a question for a sign of life.
+  // Sends a question for a heartbeat.
   void ask(int rank);
   // Ends what is past its deadline, then moves bytes; whether anything moved.
   bool turn();
@@ -48,8 +48,8 @@ class ProgressEngine final : public LinkObserver {
 
   void finish(const OperationPtr& operation, std::exception_ptr error) override;
   void match_receive(const OperationPtr& receive) override;
-  Bytes answer_heartbeat() override { return pulse_.answer(); }
-  bool take_heartbeat(int peer, ByteView answer) override { return pulse_.take_answer(peer, answer); }
+  Bytes answer_heartbeat() override { return heartbeat_.answer(); }
+  bool take_heartbeat(int peer, ByteView answer) override { return heartbeat_.take_answer(peer, answer); }
 
  private:
   enum class Standing : std::uint8_t {
@@ -85,7 +85,7 @@ class ProgressEngine final : public LinkObserver {
   void finish_failed(const OperationPtr& operation, const Error& reason);
 
   Mesh& mesh_;
-  Heartbeat& pulse_;
+  Heartbeat& heartbeat_;
   Matcher matcher_;
   std::vector<Peer> peers_;
   std::map<std::uint64_t, OperationPtr> live_;  // by number

@@ -93,7 +93,7 @@ void register_with_others(const JoinPlan& plan, const Member& me, const std::sha
     membership.store =
         std::make_shared<PrefixStore>(store, fmt::format("{}/{}/{}", plan.job_id, plan.generation, round));
     const auto registrations = std::make_shared<PrefixStore>(membership.store, kRegistrations);
-    membership.watch = std::make_shared<PeerWatch>(registrations, me, plan.size, "joining the job");
+    membership.watch = std::make_shared<PeerWatch>(registrations, process_of(me), plan.size, "joining the job");
     // If the host of the store dies, the others notice without its last will.
     if (!membership.hosted) membership.watch->begin(deadline);
     const RegistrationOptions how{membership.watch.get(), notice_after};

@@ -7,6 +7,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
+#include "lockstep/health/peer_failure.h"
 #include "lockstep/rendezvous/registration_record.h"
 #include "lockstep/store/store_text.h"
 
@@ -36,8 +37,9 @@ void check_same_size(PeerWatch& watch, const Registration& one, const Registrati
   const std::string text = fmt::format(
       "the ranks disagree about the world size: {} was started with {}, {} with {}; start all with the same value",
       to_string(one.member), one.size, to_string(other.member), other.size);
-  watch.give_up(ErrorKind::invalid_argument, text, other.member.rank);
-  throw Error(ErrorKind::invalid_argument, text);
+  const Error error(ErrorKind::invalid_argument, text, {.peer = other.member.rank});
+  watch.give_up(error);
+  throw error;
 }
 
 bool is_same_process(const Registration& holder, const Member& me) {
@@ -48,7 +50,7 @@ bool is_same_process(const Registration& holder, const Member& me) {
 bool has_ended(PeerWatch& watch, const Member& holder, const Member& me, Deadline deadline) {
   const bool is_local = holder.node_id == me.node_id;
   if (is_local && holder.process_start != 0 && ProcessWatch(holder.pid, holder.process_start).has_ended()) {
-    watch.give_up(ErrorKind::peer_lost, fmt::format("{} has died", to_string(holder)), holder.rank);
+    watch.give_up(peer_lost({.peer = holder.rank, .name = to_string(holder)}, me.rank));
     return true;
   }
   const Deadline patience = std::min(deadline, Deadline::after(is_local ? Duration::zero() : kHolderPatience));
@@ -139,7 +141,7 @@ std::vector<Registration> wait_for_registrations(Store& store, PeerWatch& watch,
       Registration& registration = registrations[static_cast<std::size_t>(rank)];
       registration = registration_of(store, rank);
       if (registration.size == 0) missing.push_back(registration_key(rank));
-      watch.add(registration.member);
+      watch.add(process_of(registration.member));
     }
     const bool is_late = deadline.expired();
     const Deadline look = std::max(deadline, Deadline::after(kLastLook));
@@ -155,8 +157,8 @@ std::vector<Registration> wait_for_registrations(Store& store, PeerWatch& watch,
     if (!is_late) continue;
     const Error error = missing_ranks(me, size, ranks_of(keys, missing), waited);
     // Ranks that come later must not take this rank's registration for a rank that is there.
-    watch.give_up(ErrorKind::aborted, fmt::format("{} has given up: {}", to_string(me), error.what()),
-                  error.detail().peer);
+    watch.give_up(Error(ErrorKind::aborted, fmt::format("{} has given up: {}", to_string(me), error.what()),
+                        {.peer = error.detail().peer}));
     throw error;
   }
 }
@@ -185,17 +187,21 @@ std::string to_string(const Member& member) {
   return fmt::format("rank {} (host {}, pid {})", member.rank, member.host, member.pid);
 }
 
+PeerProcess process_of(const Member& member) {
+  return {member.rank, to_string(member), member.node_id, member.pid, member.process_start};
+}
+
 std::optional<std::vector<Member>> register_rank(Store& store, const Member& me, int size, Deadline deadline,
                                                  const RegistrationOptions& how) {
-  PeerWatch words(std::shared_ptr<Store>(std::shared_ptr<Store>(), &store), me, size, "joining");
+  PeerWatch words(std::shared_ptr<Store>(std::shared_ptr<Store>(), &store), process_of(me), size, "joining");
   PeerWatch& watch = how.watch != nullptr ? *how.watch : words;
   const Bytes mine = encode(Registration{me, size, process_nonce()});
   if (!take_rank(store, watch, me, mine, deadline)) return std::nullopt;
   try {
     return meet_all(store, watch, me, mine, size, deadline, how.notice_after);
   } catch (const Error& error) {
-    watch.give_up(ErrorKind::aborted, fmt::format("{} has given up: {}", to_string(me), error.what()),
-                  error.detail().peer);
+    watch.give_up(Error(ErrorKind::aborted, fmt::format("{} has given up: {}", to_string(me), error.what()),
+                        {.peer = error.detail().peer}));
     throw;
   }
 }

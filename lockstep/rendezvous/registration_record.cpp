@@ -12,7 +12,6 @@ namespace lockstep {
 namespace {
 
 constexpr std::size_t kMostInterfaces = 64;
-constexpr std::size_t kMostFailureText = 2048;
 
 }  // namespace
 
@@ -71,23 +70,6 @@ std::vector<Registration> decode_members(ByteView encoded) {
   const int size = static_cast<int>(members.size());
   for (const Registration& each : members) checked_between(each.size, size, size, "world size", reader.origin());
   return members;
-}
-
-Bytes encode_error(ErrorKind kind, std::string_view text, int about) {
-  Bytes failure;
-  put_u8(failure, static_cast<std::uint8_t>(kind));
-  put_u32(failure, static_cast<std::uint32_t>(about));
-  put_bytes(failure, text.substr(0, kMostFailureText));
-  return failure;
-}
-
-Error decode_error(ByteView encoded, int rank) {
-  WireReader reader(encoded, "the store's word on why this world failed");
-  const ErrorKind kind = checked_error_kind(reader.u8(), reader.origin());
-  const int about = checked_rank_or_none(reader.i32(), kMostRanks, reader.origin());
-  const Bytes text(reader.bytes());
-  reader.expect_end();
-  return Error(kind, text, {.rank = rank, .peer = about});
 }
 
 }  // namespace lockstep

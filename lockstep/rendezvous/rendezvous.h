@@ -18,6 +18,7 @@
 namespace lockstep {
 
 class PeerWatch;
+struct PeerProcess;
 class StoreServer;
 
 // A library that has started the ranks and can send a text from rank 0 to the others before they have joined, as MPI
@@ -66,6 +67,8 @@ struct Member {
 
 // "rank 2 (host n1, pid 811)"
 std::string to_string(const Member& member);
+// As a PeerWatch takes it.
+PeerProcess process_of(const Member& member);
 
 struct Membership {
   int rank = 0;

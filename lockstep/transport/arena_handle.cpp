@@ -9,13 +9,12 @@
 
 namespace lockstep {
 
-std::string to_string(const Invitation& invitation) {
-  return fmt::format("{} {} {} {}", invitation.pid, invitation.fd, invitation.bytes,
-                     static_cast<std::int64_t>(invitation.nonce));
+std::string to_string(const ArenaHandle& handle) {
+  return fmt::format("{} {} {} {}", handle.pid, handle.fd, handle.bytes, static_cast<std::int64_t>(handle.nonce));
 }
 
-Invitation parse_arena_handle(std::string_view text, int pid) {
-  const Origin origin("invitation to shared memory", 0);
+ArenaHandle parse_arena_handle(std::string_view text, int pid) {
+  const Origin origin("handle of shared memory", 0);
   std::array<std::int64_t, 4> numbers{};
   for (std::int64_t& number : numbers) {
     const bool is_last = &number == &numbers.back();
@@ -24,13 +23,13 @@ Invitation parse_arena_handle(std::string_view text, int pid) {
     number = checked_decimal(text.substr(0, end), "number", origin);
     text.remove_prefix(is_last ? end : end + 1);
   }
-  Invitation invitation;
-  invitation.pid = checked_between(numbers[0], pid, pid, "process id", origin);
-  invitation.fd = checked_between(numbers[1], 0, INT_MAX, "descriptor", origin);
-  invitation.bytes =
+  ArenaHandle handle;
+  handle.pid = checked_between(numbers[0], pid, pid, "process id", origin);
+  handle.fd = checked_between(numbers[1], 0, INT_MAX, "descriptor", origin);
+  handle.bytes =
       checked_between<std::size_t>(numbers[2], 1, std::numeric_limits<std::int64_t>::max(), "number of bytes", origin);
-  invitation.nonce = static_cast<std::uint64_t>(numbers[3]);
-  return invitation;
+  handle.nonce = static_cast<std::uint64_t>(numbers[3]);
+  return handle;
 }
 
 }  // namespace lockstep

@@ -1,5 +1,5 @@
 // Where the first member of a node keeps the memory file that the others are to map, as it stands in the store.
-// invitation -> text -> invitation. Pure.
+// handle -> text -> handle. Pure.
 #pragma once
 
 #include <cstddef>
@@ -9,15 +9,15 @@
 
 namespace lockstep {
 
-struct Invitation {
+struct ArenaHandle {
   int pid = 0;  // of the first member
   int fd = -1;
   std::size_t bytes = 0;
   std::uint64_t nonce = 0;
 };
 
-std::string to_string(const Invitation& invitation);
+std::string to_string(const ArenaHandle& handle);
 // Error{corrupt_data} unless it is one of the process `pid`, whose rank among the members is 0.
-Invitation parse_arena_handle(std::string_view text, int pid);
+ArenaHandle parse_arena_handle(std::string_view text, int pid);
 
 }  // namespace lockstep

@@ -1,9 +1,11 @@
 // What lies where in an arena's memory, as every process of a node sees it. Only trivially copyable, address-free
 // types: the memory is mapped at different addresses in different processes.
 //
-//   ArenaHeader | RankControl x n | slots: n x kSlots x Slot | message rings | segments: n x segment_bytes
-//   message rings = AbortRecord | RingRank x n | RingControl x n (n - 1) | rings: n (n - 1) x kRingBytes
-//   a segment = kStagingBuffers staging buffers of kStagingBytes, then the heap
+//   ArenaHeader | RankControl x n | slots: n x kSlots x Slot | shared control | streams | segments: n x segment_bytes
+//
+//   shared control = AbortRecord | RankBells x n
+//   streams        = RingControl x n (n - 1) | rings: n (n - 1) x kRingBytes
+//   a segment      = kStagingBuffers staging buffers of kStagingBytes, then the heap
 #pragma once
 
 #include <atomic>
@@ -13,7 +15,7 @@
 namespace lockstep::arena {
 
 inline constexpr std::uint64_t kMagic = 0x314e45524150534cULL;  // "LSPAREN1"
-inline constexpr std::uint32_t kVersion = 4;
+inline constexpr std::uint32_t kVersion = 5;
 inline constexpr std::size_t kCacheLine = 64;
 inline constexpr std::size_t kPage = 4096;
 
@@ -61,11 +63,9 @@ enum class RankState : std::uint32_t { absent, joined, left };
 
 // What one rank tells the others; one cache line a purpose, so that a writer disturbs only those who wait for it.
 struct RankControl {
-  alignas(kCacheLine) std::atomic<std::uint32_t> reduced;  // last collective whose slice this rank has reduced
-  alignas(kCacheLine) std::atomic<std::uint32_t> filled;   // staged chunks copied in, over all collectives
-  alignas(kCacheLine) std::atomic<std::uint32_t> drained;  // staged chunks whose slice this rank has reduced
-  alignas(kCacheLine) std::atomic<std::uint32_t> doorbell;
-  std::atomic<std::uint32_t> sleeping;
+  alignas(kCacheLine) std::atomic<std::uint32_t> reduced;     // last collective whose slice this rank has reduced
+  alignas(kCacheLine) std::atomic<std::uint32_t> filled;      // staged chunks copied in, over all collectives
+  alignas(kCacheLine) std::atomic<std::uint32_t> drained;     // staged chunks whose slice this rank has reduced
   alignas(kCacheLine) std::atomic<std::int64_t> finished_ns;  // when, on the monotonic clock, it ended ...
   std::atomic<std::uint32_t> finished;                        // ... this collective; the last one it ended
   alignas(kCacheLine) std::atomic<std::uint32_t> core;        // where this rank waited last, counted from 1; 0: unknown
@@ -74,8 +74,8 @@ struct RankControl {
 
 inline constexpr std::size_t kAbortTextBytes = 2048;
 
-// The first error that ends the group, for all ranks to repeat. Who wants to end it takes a place, writes there, and
-// then points to it, unless somebody else was first. So a writer that stops or dies half way holds nobody up.
+// The first error that ends the group, for all ranks to repeat. A rank that ends it takes a place, writes there, and
+// then points to it, unless another was first. So a writer that stops or dies half way delays nobody.
 struct AbortRecord {
   struct Place {
     std::uint32_t kind;
@@ -89,10 +89,16 @@ struct AbortRecord {
   Place places[kPlaces];
 };
 
-// One rank of an arena mesh.
-struct RingRank {
-  alignas(kCacheLine) std::atomic<std::uint32_t> doorbell;
+// Where one thread sleeps; see doorbell.h.
+struct Doorbell {
+  std::atomic<std::uint32_t> rings;  // how often it has rung
   std::atomic<std::uint32_t> sleeping;
+};
+
+// Where the threads of one rank sleep, and whether it has left its mesh.
+struct RankBells {
+  alignas(kCacheLine) Doorbell collectives;
+  alignas(kCacheLine) Doorbell messages;
   alignas(kCacheLine) std::atomic<std::uint32_t> left;
 };
 
@@ -111,7 +117,6 @@ struct ArenaHeader {
   std::uint64_t segment_bytes;
   std::uint64_t generation;
   std::uint64_t nonce;
-  AbortRecord abort;
 };
 
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free && std::atomic<std::uint64_t>::is_always_lock_free,

@@ -2,24 +2,22 @@
 // the kernel. Arena -> make_arena_mesh -> Mesh.
 //
 // A peer counts as lost when its process has ended without a goodbye; a rank that sleeps looks for that every 20 ms.
-// wait() spins and yields for a moment, then sleeps until a peer has moved something.
 #pragma once
 
-#include <cstddef>
 #include <memory>
-#include <vector>
 
+#include "lockstep/health/local_peers.h"
 #include "lockstep/transport/arena.h"
+#include "lockstep/transport/byte_rings.h"
 #include "lockstep/transport/mesh.h"
 
 namespace lockstep {
 
-// `region` holds ByteRings: shared, zeroed when nobody has used it, aligned to pages and lives as long as `keep_alive`.
-// Each rank of peers.size() makes one mesh of it, once.
-std::unique_ptr<Mesh> make_arena_mesh(std::shared_ptr<const void> keep_alive, std::byte* region, int rank,
-                                      std::vector<LocalPeer> peers);
+// Each of the ranks that share the rings makes one mesh of them, once.
+std::unique_ptr<Mesh> make_arena_mesh(const ByteRings& rings, int rank, LocalPeerList peers);
 
-// Over the rings of an arena, which may end before the mesh does. To be called at most once for each Arena.
+// Over the rings of an arena, which may end before the mesh does. To be called at most once for each Arena. An abort of
+// either ends both.
 std::unique_ptr<Mesh> make_arena_mesh(const Arena& arena);
 
 }  // namespace lockstep

@@ -13,15 +13,13 @@
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/private_fd.h"
+#include "lockstep/health/peer_failure.h"
 #include "lockstep/health/wait_reports.h"
-#include "lockstep/transport/abort_record.h"
 #include "lockstep/transport/arena_handle.h"
-#include "lockstep/health/process_state.h"
 
 namespace lockstep {
 namespace {
 
-constexpr std::size_t kHugePage = std::size_t{2} << 20;
 // What begins a report that a member cannot take part, and why: the system will not have it, or something is damaged.
 constexpr char kFailed = '!';
 constexpr char kDamaged = '?';
@@ -30,9 +28,10 @@ constexpr Duration kReportTimeout = std::chrono::seconds(1);
 constexpr Duration kLivenessPeriod = std::chrono::milliseconds(50);  // how often who waits looks for dead peers
 
 Error died(const SharedArenaSpec& spec, int peer) {
-  return Error(ErrorKind::peer_lost,
-               spec.members[static_cast<std::size_t>(peer)].name + " has died while the group was being set up",
-               {.rank = spec.rank, .peer = peer});
+  return peer_lost({.peer = peer,
+                    .name = spec.members[static_cast<std::size_t>(peer)].name,
+                    .when = "while the group was being set up"},
+                   spec.rank);
 }
 
 Error cannot_make(const SharedArenaSpec& spec, const std::string& why) {
@@ -48,21 +47,20 @@ Error cannot_map(const SharedArenaSpec& spec, int who, const std::string& report
 }
 
 // Of those that have ended it says nothing: they may have left because of what the store still tells.
-std::vector<LocalPeer> watch(const SharedArenaSpec& spec) {
+LocalPeerList watch(const SharedArenaSpec& spec) {
   std::vector<LocalPeer> peers(spec.members.size());
   for (std::size_t i = 0; i < peers.size(); ++i) {
     peers[i].name = spec.members[i].name;
-    peers[i].pid = spec.members[i].pid;
     if (static_cast<int>(i) == spec.rank) continue;
     peers[i].process = ProcessWatch(spec.members[i].pid, spec.members[i].start);
   }
-  return peers;
+  return std::make_shared<const std::vector<LocalPeer>>(std::move(peers));
 }
 
 // The memory file is reached through the first member's descriptor table, which the kernel opens to processes of the
 // same user only.
-Mapping attach(const SharedArenaSpec& spec, const Invitation& invitation) {
-  const std::string path = fmt::format("/proc/{}/fd/{}", invitation.pid, invitation.fd);
+Mapping attach(const SharedArenaSpec& spec, const ArenaHandle& handle) {
+  const std::string path = fmt::format("/proc/{}/fd/{}", handle.pid, handle.fd);
   UniqueFd fd = PrivateFd::open([&] { return ::open(path.c_str(), O_RDWR | O_CLOEXEC); });
   if (!fd) {
     throw system_error(
@@ -70,10 +68,10 @@ Mapping attach(const SharedArenaSpec& spec, const Invitation& invitation) {
                     spec.members[0].name, path),
         errno);
   }
-  Mapping mapping = Mapping::attach(std::move(fd), invitation.bytes);
+  Mapping mapping = Mapping::attach(std::move(fd), handle.bytes);
   const auto* header = reinterpret_cast<const arena::ArenaHeader*>(mapping.data());
   checked_segment_bytes(*header, mapping.size(), static_cast<int>(spec.members.size()));
-  if (header->magic != arena::kMagic || header->version != arena::kVersion || header->nonce != invitation.nonce ||
+  if (header->magic != arena::kMagic || header->version != arena::kVersion || header->nonce != handle.nonce ||
       header->ranks != spec.members.size() || header->generation != spec.options.generation) {
     throw Error(ErrorKind::corrupt_data,
                 "the shared memory of " + spec.members[0].name + " belongs to another group or version");
@@ -81,21 +79,19 @@ Mapping attach(const SharedArenaSpec& spec, const Invitation& invitation) {
   return mapping;
 }
 
-// The key of the invitation, and those under which the others say whether they could follow it.
+// The key of the handle, and those under which the others say whether they could follow it.
 std::string key_of(const SharedArenaSpec& spec) { return "arena/" + spec.name; }
 std::string report_key(const SharedArenaSpec& spec, int rank) { return fmt::format("{}/{}", key_of(spec), rank); }
 
 Mapping create(const SharedArenaSpec& spec, Store& store, Deadline deadline) {
   const int ranks = static_cast<int>(spec.members.size());
-  const std::size_t segment = spec.options.segment_bytes != 0
-                                  ? (spec.options.segment_bytes + kHugePage - 1) / kHugePage * kHugePage
-                                  : default_segment_bytes();
+  const std::size_t segment = whole_segment_bytes(spec.options.segment_bytes);
   try {
     Mapping mapping = Mapping::create(arena_bytes(ranks, segment));
-    Invitation invitation{static_cast<int>(::getpid()), mapping.fd(), mapping.size(), 0};
-    if (::getrandom(&invitation.nonce, sizeof invitation.nonce, 0) < 0) throw system_error("getrandom failed", errno);
-    format_arena(mapping, ranks, segment, spec.options.generation, invitation.nonce);
-    store.set(key_of(spec), to_string(invitation), deadline);
+    ArenaHandle handle{static_cast<int>(::getpid()), mapping.fd(), mapping.size(), 0};
+    if (::getrandom(&handle.nonce, sizeof handle.nonce, 0) < 0) throw system_error("getrandom failed", errno);
+    format_arena(mapping, ranks, segment, spec.options.generation, handle.nonce);
+    store.set(key_of(spec), to_string(handle), deadline);
     return mapping;
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::internal) throw;  // the store's own
@@ -104,11 +100,10 @@ Mapping create(const SharedArenaSpec& spec, Store& store, Deadline deadline) {
   }
 }
 
-void tell(const SharedArenaSpec& spec, Duration waited, int who) {
-  const SharedArenaSpec::Member& member = spec.members[static_cast<std::size_t>(who)];
+void report(const SharedArenaSpec& spec, Duration waited, const LocalPeer& peer) {
   log_warning(fmt::format("shared memory of group {}: {} s of waiting for {}, which is {}", spec.name,
-                          std::chrono::floor<std::chrono::seconds>(waited).count(), member.name,
-                          describe_process_state(process_state(member.pid))));
+                          std::chrono::floor<std::chrono::seconds>(waited).count(), peer.name,
+                          to_string(peer.process.state())));
 }
 
 // What the first member has put into the store.
@@ -121,7 +116,7 @@ std::string await_invitation(const SharedArenaSpec& spec, const LocalPeer& creat
       return store.get(key_of(spec), dead ? std::min(deadline, Deadline::after(kReportTimeout)) : deadline);
     }
     if (dead) throw died(spec, 0);
-    if (const auto waited = long_wait.due()) tell(spec, *waited, 0);
+    if (const auto waited = long_wait.due()) report(spec, *waited, creator);
     if (deadline.expired()) {
       throw Error(ErrorKind::timeout,
                   fmt::format("shared memory of group {}: not made by {}", spec.name, spec.members[0].name),
@@ -161,7 +156,7 @@ Mapping attach_or_report(const SharedArenaSpec& spec, const LocalPeer& creator, 
   throw cannot_map(spec, spec.rank, report);
 }
 
-// A member that could not follow the invitation may end because of it before the first one has told all.
+// A member that could not follow the handle may end because of it before the first one has told all.
 Error why_died(const SharedArenaSpec& spec, int peer, Store& store, Deadline deadline) {
   try {
     const std::string key = report_key(spec, peer);
@@ -176,15 +171,15 @@ Error why_died(const SharedArenaSpec& spec, int peer, Store& store, Deadline dea
 }
 
 // Tells all who wait in the arena, then throws.
-[[noreturn]] void give_up(const Mapping& mapping, const Error& error) {
-  record_abort(reinterpret_cast<arena::ArenaHeader*>(mapping.data())->abort, error);
+[[noreturn]] void give_up(const SharedArenaSpec& spec, const std::shared_ptr<Mapping>& mapping, const Error& error) {
+  rings_of(mapping, static_cast<int>(spec.members.size())).control().abort(error);
   throw Error(error);
 }
 
 // The first member joins the arena only when it knows that all others can, so that no member believes in a group that
 // another one has given up.
-void await_reports(const SharedArenaSpec& spec, const std::vector<LocalPeer>& peers, const Mapping& mapping,
-                   Store& store, Deadline deadline) {
+void await_reports(const SharedArenaSpec& spec, const std::vector<LocalPeer>& peers,
+                   const std::shared_ptr<Mapping>& mapping, Store& store, Deadline deadline) {
   std::vector<std::string> missing;
   const auto is_missing = [&](int rank) { return std::ranges::find(missing, report_key(spec, rank)) != missing.end(); };
   const int size = static_cast<int>(peers.size());
@@ -194,11 +189,11 @@ void await_reports(const SharedArenaSpec& spec, const std::vector<LocalPeer>& pe
     for (int rank = 1; rank < size; ++rank) {
       const bool dead = peers[static_cast<std::size_t>(rank)].process.has_ended();
       const bool is_silent = is_missing(rank) && dead && !store.check({report_key(spec, rank)}, deadline);
-      if (is_silent) give_up(mapping, died(spec, rank));
+      if (is_silent) give_up(spec, mapping, died(spec, rank));
     }
     const auto waited = missing.empty() ? std::nullopt : long_wait.due();
     for (int rank = 1; waited && rank < size; ++rank) {
-      if (is_missing(rank)) tell(spec, *waited, rank);
+      if (is_missing(rank)) report(spec, *waited, peers[static_cast<std::size_t>(rank)]);
     }
     if (deadline.expired() && !missing.empty()) {
       std::string who;
@@ -208,14 +203,14 @@ void await_reports(const SharedArenaSpec& spec, const std::vector<LocalPeer>& pe
         who = spec.members[static_cast<std::size_t>(rank)].name + (who.empty() ? "" : ", ") + who;
         first = rank;
       }
-      give_up(mapping,
+      give_up(spec, mapping,
               Error(ErrorKind::timeout, fmt::format("shared memory of group {}: not mapped by {}", spec.name, who),
                     {.rank = spec.rank, .peer = first}));
     }
   }
   for (int rank = 1; rank < size; ++rank) {
     const std::string report = store.get(report_key(spec, rank), deadline);
-    if (!report.empty()) give_up(mapping, cannot_map(spec, rank, report));
+    if (!report.empty()) give_up(spec, mapping, cannot_map(spec, rank, report));
   }
   for (int rank = 1; rank < size; ++rank) store.remove(report_key(spec, rank), deadline);
 }
@@ -230,20 +225,20 @@ void tell_death(const SharedArenaSpec& spec, int who, Store& store) {
 }  // namespace
 
 std::unique_ptr<Arena> make_shared_arena(const SharedArenaSpec& spec, Store& store, Deadline deadline) {
-  std::vector<LocalPeer> peers;
+  LocalPeerList peers;
   std::shared_ptr<Mapping> mapping;
   if (spec.rank == 0) {
     try {
       peers = watch(spec);
       mapping = std::make_shared<Mapping>(create(spec, store, deadline));
-      await_reports(spec, peers, *mapping, store, deadline);
+      await_reports(spec, *peers, mapping, store, deadline);
     } catch (const Error& error) {
       if (error.kind() == ErrorKind::peer_lost && error.detail().peer > 0) tell_death(spec, error.detail().peer, store);
       throw;
     }
   } else {
     peers = watch(spec);
-    mapping = std::make_shared<Mapping>(attach_or_report(spec, peers[0], store, deadline));
+    mapping = std::make_shared<Mapping>(attach_or_report(spec, peers->front(), store, deadline));
   }
   auto made = std::make_unique<Arena>(std::move(mapping), spec.rank, std::move(peers), "shared memory");
   made->ring();
@@ -269,7 +264,7 @@ std::unique_ptr<Arena> make_shared_arena(const SharedArenaSpec& spec, Store& sto
     return why_died(spec, stall.peer, store, deadline);
   };
   made->await(ready, missing, explain, deadline);
-  // Nobody needs the invitation any more, nor to know whether it could be taken back.
+  // Nobody needs the handle any more, nor to know whether it could be taken back.
   try {
     if (spec.rank == 0) store.remove(key_of(spec), std::min(deadline, Deadline::after(kReportTimeout)));
   } catch (const Error&) {

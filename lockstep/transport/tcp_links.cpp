@@ -14,23 +14,25 @@
 #include "lockstep/base/checked.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
-#include "lockstep/health/peer_failure.h"
 #include "lockstep/base/log.h"
+#include "lockstep/health/peer_failure.h"
 #include "lockstep/health/wait_reports.h"
 #include "lockstep/net/acceptor.h"
 #include "lockstep/net/framing.h"
 #include "lockstep/net/handshake.h"
 #include "lockstep/net/socket.h"
 #include "lockstep/transport/control_message.h"
+#include "lockstep/transport/link_claim.h"
 
 namespace lockstep {
 namespace {
 
-// For what the store is told last, which nobody waits for.
+// For the last request to the store, which no rank waits for.
 constexpr Duration kFarewellTimeout = std::chrono::seconds(1);
-constexpr Duration kLivenessPeriod = std::chrono::milliseconds(50);  // how often who waits looks for dead peers
-constexpr Duration kStoreLook = std::chrono::seconds(1);             // the same, for who waits in the store
-constexpr Duration kConnectLook = std::chrono::seconds(3);           // the same, for who gets no answer at all
+// How often a rank that waits looks for dead peers: for connections, in the store, for an answer to a connection.
+constexpr Duration kLivenessPeriod = std::chrono::milliseconds(50);
+constexpr Duration kStoreLook = std::chrono::seconds(1);
+constexpr Duration kConnectLook = std::chrono::seconds(3);
 constexpr Duration kRetryPause = std::chrono::milliseconds(5);
 
 void set_tcp_option(int fd, int option, int value) {
@@ -39,18 +41,10 @@ void set_tcp_option(int fd, int option, int value) {
   }
 }
 
-// What a connection is for; see connection_claim().
-constexpr std::uint64_t kControl = 0;
-constexpr int kNumberBits = 32;
-constexpr std::uint64_t kUnchecked = std::uint64_t{1} << 63;
-std::uint64_t number_of(const PeerIdentity& claims) { return claims.number & ((std::uint64_t{1} << kNumberBits) - 1); }
-std::uint64_t for_data_of(const PeerIdentity& claims) { return (claims.number & ~kUnchecked) >> kNumberBits; }
-Checksums checksums_of(const PeerIdentity& claims) {
-  return (claims.number & kUnchecked) == 0 ? Checksums::on : Checksums::off;
-}
+constexpr std::uint32_t kControl = 0;  // of LinkClaim::connection
 
-void tune(int fd, std::uint64_t number) {
-  if (number != kControl) return tune_tcp(fd, Duration::zero());
+void tune(int fd, std::uint32_t connection) {
+  if (connection != kControl) return tune_tcp(fd, Duration::zero());
   // The kernel looks once a second whether the time is up, hence the second's half that is taken off.
   tune_tcp(fd, kPeerTimeout - std::chrono::milliseconds(500));
   set_tcp_option(fd, TCP_KEEPIDLE, 1);
@@ -89,7 +83,7 @@ class Connector {
 
  private:
   TcpLink& link(int rank) { return links_[static_cast<std::size_t>(rank)]; }
-  UniqueFd& wire(int rank, std::uint64_t number) {
+  UniqueFd& connection(int rank, std::uint32_t number) {
     return number == kControl ? link(rank).control : link(rank).data[number - 1];
   }
   std::string key(int rank) const { return fmt::format("mesh/{}/{}", settings_.name, rank); }
@@ -132,7 +126,7 @@ class Connector {
   void connect(int peer) {
     const Endpoint endpoint = endpoint_of(peer);
     try {
-      for (std::uint64_t number = 0; number <= link(peer).data.size(); ++number) connect(peer, number, endpoint);
+      for (std::uint32_t number = 0; number <= link(peer).data.size(); ++number) connect(peer, number, endpoint);
     } catch (const Error& error) {
       throw Error(error.kind(),
                   fmt::format("mesh '{}': rank {} cannot connect to {} at {}: {}{}", settings_.name, settings_.rank,
@@ -142,9 +136,9 @@ class Connector {
   }
 
   // One whose handshake breaks off is made again: the peer may have been too busy for it, or had a crowd of strangers.
-  void connect(int peer, std::uint64_t number, const Endpoint& endpoint) {
+  void connect(int peer, std::uint32_t number, const Endpoint& endpoint) {
     const HandshakeSettings handshake =
-        handshake_settings(connection_claim(number, link(peer).data.size(), settings_.checksums));
+        handshake_settings(encode({number, link(peer).data.size(), settings_.checksums}));
     for (;;) {
       PeerIdentity claims;
       UniqueFd fd;
@@ -169,7 +163,7 @@ class Connector {
       }
       tune(fd.get(), number);
       link(peer).who = to_string(claims);
-      wire(peer, number) = std::move(fd);
+      connection(peer, number) = std::move(fd);
       return;
     }
   }
@@ -189,11 +183,14 @@ class Connector {
     }
   }
 
-  void take(Acceptor::Arrival& arrival) {
-    const PeerIdentity& claims = arrival.peer;
-    tune(arrival.fd.get(), number_of(claims));
-    link(claims.rank).who = to_string(claims);
-    wire(claims.rank, number_of(claims)) = std::move(arrival.fd);
+  // Returns which connection it is.
+  std::uint32_t take(Acceptor::Arrival& arrival) {
+    const PeerIdentity& peer = arrival.peer;
+    const std::uint32_t number = decode_link_claim(peer.number).connection;
+    tune(arrival.fd.get(), number);
+    link(peer.rank).who = to_string(peer);
+    connection(peer.rank, number) = std::move(arrival.fd);
+    return number;
   }
 
   void forget_address() {
@@ -203,15 +200,16 @@ class Connector {
     }
   }
 
-  // For those that have gone on, and see no more than that this rank leaves.
-  void tell_all(const Error& word) {
-    const Bytes message = frame(encode_abort(word), kMaxControlBytes);
+  // For ranks that have gone on, which see only that this rank leaves.
+  void tell_all(const Error& error) {
+    const Bytes message = frame(encode_abort(error), kMaxControlBytes);
     for (const TcpLink& each : links_) {
       if (each.control) ::send(each.control.get(), message.data(), message.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     }
   }
 
-  // Who went on at once could see a rank die and leave, while others still connect and take him for the dead one.
+  // A rank that went on at once could see another die, and leave; ranks that still connect would take it for the dead
+  // one.
   void await_connected(Acceptor& acceptor) {
     std::vector<int> missing;
     for (int peer = 0; peer < settings_.size; ++peer) {
@@ -223,8 +221,7 @@ class Connector {
       if (take_connected(missing)) continue;
       // One whose last handshake broke off makes it again.
       if (auto arrival = acceptor.next(Deadline::at(steady_clock().now()))) {
-        take(*arrival);
-        if (number_of(arrival->peer) == kControl) tell_connected(arrival->peer.rank);
+        if (take(*arrival) == kControl) tell_connected(arrival->peer.rank);
       }
       if (deadline_.expired()) throw timeout(missing, "are not connected to all others");
       if (const auto waited = long_wait.due()) tell(*waited, missing, "to be connected to all others");
@@ -235,7 +232,7 @@ class Connector {
     exchange(peer, [&](int fd) { send_frame(fd, encode(ControlKind::connected), kMaxControlBytes, deadline_); });
   }
 
-  // Of the missing ranks takes off those that have said so by now, or soon; false if none has.
+  // Takes off the missing ranks those that say so within a moment; false if none has.
   bool take_connected(std::vector<int>& missing) {
     std::vector<pollfd> polled;
     for (const int peer : missing) polled.push_back({link(peer).control.get(), POLLIN, 0});
@@ -247,15 +244,15 @@ class Connector {
         missing.push_back(before[i]);
         continue;
       }
-      std::optional<Error> word;
+      std::optional<Error> abort;
       exchange(before[i], [&](int fd) {
-        const Bytes message = recv_frame(fd, kMaxControlBytes, deadline_);
-        ControlMessage said = decode_control(message, before[i], settings_.rank, settings_.size);
-        word = std::move(said.error);
-        const bool is_known = word || said.kind == ControlKind::connected;
+        const Bytes bytes = recv_frame(fd, kMaxControlBytes, deadline_);
+        ControlMessage message = decode_control(bytes, before[i], settings_.rank, settings_.size);
+        abort = std::move(message.error);
+        const bool is_known = abort || message.kind == ControlKind::connected;
         if (!is_known) throw_corrupt({"first control message", before[i]}, "neither connected nor an error");
       });
-      if (word) throw Error(*word);
+      if (abort) throw Error(*abort);
     }
     return true;
   }
@@ -265,60 +262,34 @@ class Connector {
     try {
       exchange(link(peer).control.get());
     } catch (const Error& error) {
-      const bool lost = error.kind() == ErrorKind::peer_lost;
-      throw Error(error.kind(),
-                  fmt::format("mesh '{}': {} {}: {}", settings_.name, link(peer).who,
-                              lost ? "was lost before all ranks were connected" : "is not connected", error.what()),
+      const std::string& name = link(peer).who;
+      const std::string text = error.kind() == ErrorKind::peer_lost
+                                   ? describe({.peer = peer,
+                                               .name = name,
+                                               .how = Departure::lost,
+                                               .when = "before all ranks were connected",
+                                               .why = error.what()})
+                                   : fmt::format("{} is not connected: {}", name, error.what());
+      throw Error(error.kind(), fmt::format("mesh '{}': {}", settings_.name, text),
                   {.rank = settings_.rank, .peer = peer});
     }
   }
 
-  std::optional<Refusal> admit(const PeerIdentity& claims) {
-    const auto refuse = [](std::string why) { return Refusal{ErrorKind::invalid_argument, std::move(why)}; };
-    if (claims.text != settings_.name)
-      return refuse(fmt::format("this is mesh '{}', not '{}'", settings_.name, claims.text));
-    if (claims.generation != settings_.generation) {
-      return refuse(fmt::format("this is generation {}, not {}", settings_.generation, claims.generation));
+  std::optional<Refusal> admit(const PeerIdentity& peer) {
+    const bool is_rank = peer.rank >= 0 && peer.rank < settings_.size;
+    if (const auto refusal = refuse_link(peer, is_rank ? link(peer.rank).data.size() : 0, settings_)) {
+      if (refusal->is_mismatch) {
+        mismatch_.emplace(ErrorKind::invalid_argument, fmt::format("mesh '{}': {}", settings_.name, refusal->reason),
+                          ErrorDetail{.rank = settings_.rank, .peer = peer.rank});
+      }
+      return Refusal{ErrorKind::invalid_argument, refusal->reason};
     }
-    if (claims.world_size != settings_.size) {
-      return refuse(fmt::format("this mesh has {} ranks, not {}", settings_.size, claims.world_size));
+    // The same process comes again if it did not get the answer the first time.
+    const TcpLink& here = link(peer.rank);
+    if (connection(peer.rank, decode_link_claim(peer.number).connection) && here.who != to_string(peer)) {
+      return Refusal{ErrorKind::invalid_argument, fmt::format("{} is here already", here.who)};
     }
-    if (claims.rank <= settings_.rank || claims.rank >= settings_.size) {
-      return refuse(fmt::format("only ranks {} to {} connect to rank {}, not rank {}", settings_.rank + 1,
-                                settings_.size - 1, settings_.rank, claims.rank));
-    }
-    const std::size_t here = link(claims.rank).data.size();
-    if (for_data_of(claims) != here) {
-      return refuse_and_fail(
-          claims, fmt::format("{} makes {} connections for data where rank {} expects {}: their number "
-                              "(LOCKSTEP_CONNECTIONS, GroupOptions::connections) must be the same on all ranks",
-                              to_string(claims), for_data_of(claims), settings_.rank, here));
-    }
-    if (checksums_of(claims) != settings_.checksums) {
-      const bool has_them = settings_.checksums == Checksums::on;
-      return refuse_and_fail(
-          claims, fmt::format("{} sends its data {} checksums where rank {} expects it {}: whether there are any "
-                              "(LOCKSTEP_CHECKSUMS, GroupOptions::checksums) must be the same on all ranks",
-                              to_string(claims), has_them ? "without" : "with", settings_.rank,
-                              has_them ? "with them" : "without"));
-    }
-    if (number_of(claims) > here) {
-      return refuse(
-          fmt::format("there is no connection number {} here: rank {} has {} for data, besides one for control",
-                      number_of(claims), settings_.rank, here));
-    }
-    // The same process again did not get the answer to the first time.
-    if (wire(claims.rank, number_of(claims)) && link(claims.rank).who != to_string(claims)) {
-      return refuse(fmt::format("{} is here already", link(claims.rank).who));
-    }
-    return {};
-  }
-
-  // This rank would wait in vain, since that one gives up.
-  Refusal refuse_and_fail(const PeerIdentity& claims, const std::string& why) {
-    mismatch_.emplace(ErrorKind::invalid_argument, fmt::format("mesh '{}': {}", settings_.name, why),
-                      ErrorDetail{.rank = settings_.rank, .peer = claims.rank});
-    return {ErrorKind::invalid_argument, why};
+    return std::nullopt;
   }
 
   std::vector<int> unconnected_ranks() {
@@ -337,7 +308,7 @@ class Connector {
 
   Error timeout(const std::vector<int>& ranks, const char* what) const {
     return Error(ErrorKind::timeout,
-                 fmt::format("mesh '{}': rank {} waited in vain, ranks {} of {} {}", settings_.name, settings_.rank,
+                 fmt::format("mesh '{}': rank {} gave up waiting: ranks {} of {} {}", settings_.name, settings_.rank,
                              fmt::join(ranks, ", "), settings_.size, what),
                  {.rank = settings_.rank, .peer = ranks.front()});
   }
@@ -351,14 +322,10 @@ class Connector {
 
 }  // namespace
 
-std::uint64_t connection_claim(std::uint64_t number, std::size_t for_data, Checksums checksums) {
-  const std::uint64_t claim = number | static_cast<std::uint64_t>(for_data) << kNumberBits;
-  return checksums == Checksums::on ? claim : claim | kUnchecked;
-}
-
 std::vector<TcpLink> connect_tcp_links(const TcpMeshSettings& settings, Store& store, Deadline deadline) {
   if (settings.size < 1 || settings.rank < 0 || settings.rank >= settings.size) {
-    throw Error(ErrorKind::invalid_argument, fmt::format("rank {} of {} is none", settings.rank, settings.size));
+    throw Error(ErrorKind::invalid_argument,
+                fmt::format("there is no rank {} in a mesh of {}", settings.rank, settings.size));
   }
   if (settings.name.empty() || settings.name.size() > kMaxIdentityTextBytes) {
     throw Error(ErrorKind::invalid_argument, fmt::format("the name of a mesh has 1 to {} bytes, '{}' has {}",

@@ -2,13 +2,12 @@
 
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <cstring>
+#include <climits>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -19,59 +18,20 @@
 #include "lockstep/base/format.h"
 #include "lockstep/base/private_fd.h"
 #include "lockstep/base/unique_fd.h"
+#include "lockstep/health/peer_failure.h"
 #include "lockstep/net/framing.h"
 #include "lockstep/transport/byte_rings.h"
-#include "lockstep/transport/checked_stream.h"
 #include "lockstep/transport/control_message.h"
+#include "lockstep/transport/doorbell.h"
 #include "lockstep/transport/tcp_links.h"
+#include "lockstep/transport/tcp_peer.h"
+#include "lockstep/transport/waiter.h"
 
 namespace lockstep {
 namespace {
 
-using arena::kRingBytes;
-
-// What is known of a peer. `dead` becomes `buried` when wait() has reported it.
-enum class PeerState { alive, left, dead, buried };
-
-// Whether to try a connection, as far as is known. Edge-triggered events set them, "not now" clears them.
-struct Readiness {
-  bool readable = true;
-  bool writable = true;
-};
-
-struct Peer {
-  TcpLink link;
-  std::vector<Readiness> ready;  // of link.data
-  // Of link.data as well; empty without checksums.
-  std::vector<CheckedSender> senders;
-  std::vector<CheckedReceiver> receivers;
-  // How far the streams have come, which says whose turn it is among several connections.
-  std::uint64_t sent = 0;
-  std::uint64_t received = 0;
-  int neighbour = -1;  // its place among those who share memory with this rank, or -1
-  FrameBuffer frames{kMaxControlBytes};
-  PeerState state = PeerState::alive;
-  std::string why;  // it is dead
-
-  // Its turn, and how many bytes that is for.
-  std::size_t turn(std::uint64_t position) const { return position / kStripeBytes % link.data.size(); }
-  std::size_t limit(std::uint64_t position, std::size_t bytes) const {
-    return link.data.size() == 1 ? bytes : std::min<std::size_t>(bytes, kStripeBytes - position % kStripeBytes);
-  }
-  bool is_readable(std::size_t turn) const {
-    return ready[turn].readable || (!receivers.empty() && receivers[turn].has_data());
-  }
-  ssize_t send(std::size_t turn, ByteSpan data) {
-    const int fd = link.data[turn].get();
-    if (!senders.empty()) return senders[turn].send(fd, data);
-    return ::send(fd, data.data(), data.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-  }
-  ssize_t receive(std::size_t turn, MutableByteSpan space) {
-    const int fd = link.data[turn].get();
-    if (!receivers.empty()) return receivers[turn].receive(fd, space);
-    return ::recv(fd, space.data(), space.size(), MSG_DONTWAIT);
-  }
-};
+constexpr int kSpins = 100;
+constexpr Duration kYieldFor = std::chrono::microseconds(100);
 
 class TcpMesh final : public Mesh {
  public:
@@ -81,7 +41,7 @@ class TcpMesh final : public Mesh {
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(peers_.size()); }
   std::string_view name() const override { return rings_ ? "tcp and shared memory" : "tcp"; }
-  std::string peer_name(int peer) const override { return peers_[static_cast<std::size_t>(peer)].link.who; }
+  std::string peer_name(int peer) const override { return peers_[static_cast<std::size_t>(peer)].name; }
   std::size_t send_some(int peer, ByteSpan data) override;
   std::size_t recv_some(int peer, MutableByteSpan data) override;
   void wait(std::span<const Interest> interests, Deadline deadline) override;
@@ -89,45 +49,81 @@ class TcpMesh final : public Mesh {
   void abort(const Error& error) noexcept override;
 
  private:
-  Peer& peer(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
+  class Wait;
+
+  TcpPeer& peer(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
   void watch(int fd, std::uint32_t events, std::uint64_t id);
-  bool is_ready(const Interest& interest);
-  bool look_around(std::span<const Interest> interests, Deadline deadline);
-  void sleep(std::span<const Interest> interests, Deadline deadline);
+  bool is_ready(std::span<const Interest> interests);
   void take_events(int timeout_ms);
   void read_control(int from);
-  void take_control(int from, ByteView received);
   bool set_aborted(Error error);
   void check_aborted();
   void report_dead();
   Error lost(int rank, const std::string& why);
-  std::size_t not_now(int rank, bool& ready);
-  bool is_over(const Peer& peer) const { return peer.state != PeerState::alive; }
-
-  // As ::recv() from one connection. What was damaged ends the mesh.
-  ssize_t receive(int rank, std::size_t turn, MutableByteSpan space);
+  std::size_t moved(int rank, const TcpStreams::Step& step);
+  [[noreturn]] void end_damaged(int from, const Error& damage);
 
   // Through memory.
-  ByteRing ring_to(const Peer& peer) const { return rings_->ring(place_, peer.neighbour); }
-  ByteRing ring_from(const Peer& peer) const { return rings_->ring(peer.neighbour, place_); }
-  std::size_t put_some(int rank, ByteSpan data);
-  std::size_t take_some(int rank, MutableByteSpan data);
-  void ring_bell(Peer& peer);
+  ByteRing ring_to(const TcpPeer& peer) const { return rings_->ring(place_, peer.place); }
+  ByteRing ring_from(const TcpPeer& peer) const { return rings_->ring(peer.place, place_); }
+  arena::Doorbell& bell(int place) const { return rings_->control().bells(place).messages; }
+  RingEnds ends(int rank) const { return {rank_, rank, peers_[static_cast<std::size_t>(rank)].name}; }
+  void ring_bell(const TcpPeer& peer) const;
 
   const ForkGuard fork_guard_;
   const int rank_;
-  std::vector<Peer> peers_;                       // by rank; the own one has no descriptors
-  const std::shared_ptr<const void> keep_alive_;  // what the rings lie in
+  std::vector<TcpPeer> peers_;  // by rank; the own one has no descriptors
   std::optional<ByteRings> rings_;
   int place_ = -1;  // of this rank among those who share memory
   const Bytes goodbye_ = frame(encode(ControlKind::goodbye), kMaxControlBytes);
   const Bytes bell_ = frame(encode(ControlKind::bell), kMaxControlBytes);
   UniqueFd epoll_;
   UniqueFd wake_;
-  bool is_woken_ = false;  // for the next wait()
+  bool is_woken_ = false;  // for the present or the next wait()
   std::atomic<bool> aborted_{false};
   std::mutex reason_mutex_;
   std::optional<Error> reason_;  // guarded by reason_mutex_
+};
+
+// Sleeps in epoll for all peers: ranks that share memory ring the bell over their control connection.
+class TcpMesh::Wait final : public Waiter {
+ public:
+  Wait(TcpMesh& mesh, std::span<const Interest> interests, Duration yield_for)
+      : Waiter({.yield_for = yield_for, .look_period = Duration::max()}), mesh_(mesh), interests_(interests) {}
+
+  bool is_ready() override { return mesh_.is_ready(interests_); }
+  bool is_ready_after_yield() override {
+    mesh_.take_events(0);
+    return is_ready();
+  }
+  void look(Duration) override {}  // is_ready() does: the death of a peer is an event
+
+  void sleep(Duration most) override {
+    if (!mesh_.rings_) return mesh_.take_events(milliseconds(most));
+    for (const Interest& each : interests_) {
+      const TcpPeer& peer = mesh_.peer(each.peer);
+      if (each.writable && peer.place >= 0) mesh_.ring_to(peer).await_room();
+    }
+    bool slept = false;
+    sleep_at(
+        mesh_.bell(mesh_.place_), [this] { return is_ready(); },
+        [&] {
+          slept = true;
+          mesh_.take_events(milliseconds(most));
+        });
+    if (!slept) mesh_.take_events(0);
+  }
+
+ private:
+  // As epoll_wait() takes them, rounded up.
+  static int milliseconds(Duration most) {
+    if (most == Duration::max()) return -1;
+    const auto ms = std::chrono::ceil<std::chrono::milliseconds>(most).count();
+    return static_cast<int>(std::min<std::int64_t>(ms, INT_MAX));
+  }
+
+  TcpMesh& mesh_;
+  const std::span<const Interest> interests_;
 };
 
 constexpr std::uint64_t kWakeId = ~std::uint64_t{0};
@@ -138,37 +134,31 @@ std::uint64_t event_id(int rank, std::uint64_t number) { return static_cast<std:
 TcpMesh::TcpMesh(int rank, std::vector<TcpLink> links, const NodeMemory& node, Checksums checksums)
     : rank_(rank),
       peers_(links.size()),
-      keep_alive_(node.keep_alive),
+      rings_(node.rings),
       epoll_(PrivateFd::open([] { return ::epoll_create1(EPOLL_CLOEXEC); })),
       wake_(PrivateFd::open([] { return ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); })) {
   if (!epoll_ || !wake_) throw system_error("making the descriptors of a mesh failed", errno);
   watch(wake_.get(), EPOLLIN, kWakeId);
-  if (!node.ranks.empty()) rings_.emplace(node.rings, static_cast<int>(node.ranks.size()));
   for (std::size_t place = 0; place < node.ranks.size(); ++place) {
-    (node.ranks[place] == rank_ ? place_ : peer(node.ranks[place]).neighbour) = static_cast<int>(place);
+    (node.ranks[place] == rank_ ? place_ : peer(node.ranks[place]).place) = static_cast<int>(place);
   }
   for (int each = 0; each < size(); ++each) {
-    Peer& peer = this->peer(each);
-    peer.link = std::move(links[static_cast<std::size_t>(each)]);
+    TcpPeer& peer = this->peer(each);
+    TcpLink& link = links[static_cast<std::size_t>(each)];
+    peer.name = std::move(link.who);
     if (each == rank_) continue;
-    peer.ready.resize(peer.link.data.size());
-    if (checksums == Checksums::on) {
-      peer.senders.resize(peer.link.data.size());
-      peer.receivers.resize(peer.link.data.size());
+    peer.control = std::move(link.control);
+    watch(peer.control.get(), EPOLLIN | EPOLLET, event_id(each, 0));
+    for (std::size_t i = 0; i < link.data.size(); ++i) {
+      watch(link.data[i].get(), EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, event_id(each, i + 1));
     }
-    for (std::size_t i = 0; i < peer.link.data.size(); ++i) {
-      watch(peer.link.data[i].get(), EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, event_id(each, i + 1));
-    }
-    watch(peer.link.control.get(), EPOLLIN | EPOLLET, event_id(each, 0));
+    peer.streams = TcpStreams(std::move(link.data), checksums);
   }
 }
 
 TcpMesh::~TcpMesh() {
   if (!fork_guard_.is_here()) return;  // a forked child's goodbye would be its parent's
-  for (Peer& each : peers_) {
-    const int fd = each.link.control.get();
-    if (fd >= 0) ::send(fd, goodbye_.data(), goodbye_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-  }
+  for (const TcpPeer& each : peers_) each.send_control(goodbye_);
 }
 
 void TcpMesh::watch(int fd, std::uint32_t events, std::uint64_t id) {
@@ -182,106 +172,74 @@ void TcpMesh::watch(int fd, std::uint32_t events, std::uint64_t id) {
 
 std::size_t TcpMesh::send_some(int to, ByteSpan data) {
   check_aborted();
-  Peer& peer = this->peer(to);
-  if (peer.neighbour >= 0) return put_some(to, data);
-  const std::size_t turn = peer.turn(peer.sent);
-  if (!peer.ready[turn].writable || data.empty()) return 0;
-  const std::size_t bytes = peer.limit(peer.sent, data.size());
-  for (;;) {
-    const ssize_t count = peer.send(turn, data.first(bytes));
-    if (count >= 0) {
-      peer.sent += static_cast<std::uint64_t>(count);
-      return static_cast<std::size_t>(count);
-    }
-    if (errno == EAGAIN || errno == EWOULDBLOCK) return not_now(to, peer.ready[turn].writable);
-    if (errno != EINTR) throw lost(to, std::strerror(errno));
-  }
+  TcpPeer& peer = this->peer(to);
+  if (peer.place < 0) return moved(to, peer.streams.send(data));
+  if (peer.is_over()) throw lost(to, peer.why);
+  const std::size_t bytes = ring_to(peer).put(data, ends(to));
+  if (bytes != 0) ring_bell(peer);
+  return bytes;
 }
 
 std::size_t TcpMesh::recv_some(int from, MutableByteSpan data) {
   check_aborted();
-  Peer& peer = this->peer(from);
-  if (peer.neighbour >= 0) return take_some(from, data);
-  const std::size_t turn = peer.turn(peer.received);
-  if (data.empty() || !peer.is_readable(turn)) return 0;
-  const std::size_t bytes = peer.limit(peer.received, data.size());
-  for (;;) {
-    const ssize_t count = receive(from, turn, data.first(bytes));
-    if (count > 0) {
-      peer.received += static_cast<std::uint64_t>(count);
-      return static_cast<std::size_t>(count);
-    }
-    if (count == 0) throw lost(from, "its process ended or closed the connection");
-    if (errno == EAGAIN || errno == EWOULDBLOCK) return not_now(from, peer.ready[turn].readable);
-    if (errno != EINTR) throw lost(from, std::strerror(errno));
-  }
-}
-
-ssize_t TcpMesh::receive(int from, std::size_t turn, MutableByteSpan space) {
-  Peer& peer = this->peer(from);
-  try {
-    return peer.receive(turn, space);
-  } catch (const Error& damage) {
-    abort(Error(damage.kind(),
-                fmt::format("data from {} to {} was damaged on its way: {}; look for a bad network card, cable, switch "
-                            "or memory between them",
-                            peer.link.who, this->peer(rank_).link.who, damage.what()),
-                {.rank = rank_, .peer = from}));
-    check_aborted();
-    throw;
-  }
-}
-
-std::size_t TcpMesh::put_some(int to, ByteSpan data) {
-  Peer& peer = this->peer(to);
-  if (is_over(peer)) throw lost(to, peer.why);
-  const ByteRing ring = ring_to(peer);
-  const std::uint64_t room = kRingBytes - ring.checked_filled(rank_, to, peer.link.who);
-  if (room == 0 || data.empty()) return 0;
-  const std::size_t bytes = ring.put(data, room);
-  ring_bell(peer);
-  return bytes;
-}
-
-std::size_t TcpMesh::take_some(int from, MutableByteSpan data) {
   if (data.empty()) return 0;
-  Peer& peer = this->peer(from);
-  // Looked at first: what was sent before it left is still to be received.
-  const bool over = is_over(peer);
-  const ByteRing ring = ring_from(peer);
-  const std::uint64_t available = ring.checked_filled(rank_, from, peer.link.who);
-  if (available == 0) {
-    if (over) throw lost(from, peer.why);
-    return 0;
+  TcpPeer& peer = this->peer(from);
+  if (peer.place < 0) {
+    try {
+      return moved(from, peer.streams.receive(data));
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::corrupt_data) throw;
+      end_damaged(from, error);
+    }
   }
-  const std::size_t bytes = ring.take(data, available);
-  if (ring.wakes_sender()) ring_bell(peer);
+  // Looked at first: what was sent before it left is still to be received.
+  const bool over = peer.is_over();
+  const ByteRing ring = ring_from(peer);
+  const std::size_t bytes = ring.take(data, ends(from));
+  if (bytes == 0 && over) throw lost(from, peer.why);
+  if (bytes != 0 && ring.wakes_sender()) ring_bell(peer);
   return bytes;
 }
 
-void TcpMesh::ring_bell(Peer& peer) {
+std::size_t TcpMesh::moved(int rank, const TcpStreams::Step& step) {
+  if (!step.failure.empty()) throw lost(rank, step.failure);
+  if (step.is_blocked && peer(rank).is_dead()) throw lost(rank, peer(rank).why);
+  return step.bytes;
+}
+
+// Ends the mesh for all ranks.
+void TcpMesh::end_damaged(int from, const Error& damage) {
+  const Error error(damage.kind(),
+                    fmt::format("data from {} to {} was damaged on its way: {}; look for a bad network card, cable, "
+                                "switch or memory between them",
+                                peer(from).name, peer(rank_).name, damage.what()),
+                    {.rank = rank_, .peer = from});
+  abort(error);
+  check_aborted();
+  throw Error(error);
+}
+
+void TcpMesh::ring_bell(const TcpPeer& peer) const {
   // Either the sleeper sees what we did, or we see that it sleeps.
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  std::atomic<std::uint32_t>& sleeping = rings_->rank(peer.neighbour).sleeping;
+  std::atomic<std::uint32_t>& sleeping = bell(peer.place).sleeping;
   if (sleeping.load(std::memory_order_relaxed) == 0 || sleeping.exchange(0) == 0) return;
-  ::send(peer.link.control.get(), bell_.data(), bell_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  peer.send_control(bell_);
 }
 
-std::size_t TcpMesh::not_now(int rank, bool& ready) {
-  ready = false;
-  const Peer& peer = this->peer(rank);
-  if (peer.state == PeerState::dead || peer.state == PeerState::buried) throw lost(rank, peer.why);
-  return 0;
-}
-
-bool TcpMesh::is_ready(const Interest& interest) {
-  const Peer& peer = this->peer(interest.peer);
-  if (peer.neighbour >= 0) {
-    if (is_over(peer) || (interest.readable && ring_from(peer).filled() != 0)) return true;
-    return interest.writable && ring_to(peer).filled() < kRingBytes;
-  }
-  return (interest.readable && peer.is_readable(peer.turn(peer.received))) ||
-         (interest.writable && peer.ready[peer.turn(peer.sent)].writable);
+bool TcpMesh::is_ready(std::span<const Interest> interests) {
+  check_aborted();
+  const auto is_open = [this](const Interest& each) {
+    const TcpPeer& peer = this->peer(each.peer);
+    if (peer.place < 0) {
+      return (each.readable && peer.streams.is_readable()) || (each.writable && peer.streams.is_writable());
+    }
+    if (peer.is_over() || (each.readable && ring_from(peer).filled() != 0)) return true;
+    return each.writable && ring_to(peer).has_room();
+  };
+  if (is_woken_ || std::ranges::any_of(interests, is_open)) return true;
+  report_dead();
+  return false;
 }
 
 void TcpMesh::wait(std::span<const Interest> interests, Deadline deadline) {
@@ -290,39 +248,13 @@ void TcpMesh::wait(std::span<const Interest> interests, Deadline deadline) {
     check_aborted();
     return report_dead();
   }
-  for (bool last = false;; last = deadline.expired()) {
-    if (look_around(interests, deadline)) return;
-    if (last) throw Error(ErrorKind::timeout, "no peer was ready", {.rank = rank_});
-    sleep(interests, deadline);
-  }
-}
-
-bool TcpMesh::look_around(std::span<const Interest> interests, Deadline deadline) {
-  const auto ready = [&] {
-    check_aborted();
-    if (std::exchange(is_woken_, false)) return true;
-    if (std::ranges::any_of(interests, [&](const Interest& each) { return is_ready(each); })) return true;
-    report_dead();
-    return false;
-  };
-  if (ready()) return true;
-  if (std::ranges::none_of(interests, [&](const Interest& each) { return peer(each.peer).neighbour >= 0; }))
-    return false;
-  return look_for_peer(deadline, ready, [this] { take_events(0); });
-}
-
-void TcpMesh::sleep(std::span<const Interest> interests, Deadline deadline) {
-  if (!rings_) return take_events(deadline.poll_timeout_ms());
-  std::atomic<std::uint32_t>& sleeping = rings_->rank(place_).sleeping;
-  sleeping.store(1, std::memory_order_relaxed);
-  for (const Interest& each : interests) {
-    const Peer& peer = this->peer(each.peer);
-    if (each.writable && peer.neighbour >= 0) ring_to(peer).control->wants_room.store(1, std::memory_order_relaxed);
-  }
-  std::atomic_thread_fence(std::memory_order_seq_cst);  // pairs with ring_bell() and take_some()
-  const bool ready = std::ranges::any_of(interests, [&](const Interest& each) { return is_ready(each); });
-  take_events(ready ? 0 : deadline.poll_timeout_ms());
-  sleeping.store(0, std::memory_order_relaxed);
+  const auto ready = [&] { return is_ready(interests); };
+  // Only through memory does a peer answer before a system call would have returned.
+  const bool is_near = std::ranges::any_of(interests, [&](const Interest& each) { return peer(each.peer).place >= 0; });
+  const bool done = spin_until(ready, is_near ? kSpins : 0) ||
+                    Wait(*this, interests, is_near ? kYieldFor : Duration::zero()).wait(deadline);
+  if (!done) throw Error(ErrorKind::timeout, "no peer was ready", {.rank = rank_});
+  is_woken_ = false;
 }
 
 void TcpMesh::take_events(int timeout_ms) {
@@ -342,52 +274,19 @@ void TcpMesh::take_events(int timeout_ms) {
     const std::uint64_t number = events[i].data.u64 % kNumbers;
     if (number == 0) {
       read_control(from);
-      continue;
+    } else {
+      peer(from).streams.note_events(number - 1, events[i].events);
     }
-    Peer& peer = this->peer(from);
-    const std::uint32_t over = EPOLLHUP | EPOLLERR;
-    Readiness& ready = peer.ready[number - 1];
-    if ((events[i].events & (EPOLLIN | EPOLLRDHUP | over)) != 0) ready.readable = true;
-    if ((events[i].events & (EPOLLOUT | over)) != 0) ready.writable = true;
-  }
-}
-
-void TcpMesh::take_control(int from, ByteView received) {
-  Peer& peer = this->peer(from);
-  try {
-    peer.frames.append(received);
-    while (const auto bytes = peer.frames.next()) {
-      const ControlMessage message = decode_control(*bytes, from, rank_, size());
-      if (message.kind == ControlKind::goodbye && peer.state == PeerState::alive) peer.state = PeerState::left;
-      if (message.error) set_aborted(*message.error);
-    }
-  } catch (const Error& error) {  // nothing that comes behind it can be read
-    peer.frames = FrameBuffer(kMaxControlBytes);
-    abort(Error(error.kind(), fmt::format("{} sent what is no control message: {}", peer.link.who, error.what()),
-                {.rank = rank_, .peer = from}));
   }
 }
 
 void TcpMesh::read_control(int from) {
-  Peer& peer = this->peer(from);
-  const auto died = [&](const std::string& why) {
-    if (peer.state != PeerState::alive) return;
-    peer.state = PeerState::dead;
-    peer.why = why;
-  };
-  char buffer[512];
-  for (;;) {
-    const ssize_t count = ::recv(peer.link.control.get(), buffer, sizeof buffer, MSG_DONTWAIT);
-    if (count == 0) return died("its process ended");
-    if (count < 0) {
-      if (errno == EINTR) continue;
-      if (errno == EAGAIN || errno == EWOULDBLOCK) return;
-      if (errno == ETIMEDOUT || errno == EHOSTUNREACH || errno == ENETUNREACH) {
-        return died(fmt::format("its host has not answered for {} s", seconds(kPeerTimeout)));
-      }
-      return died(std::strerror(errno));
-    }
-    take_control(from, {buffer, static_cast<std::size_t>(count)});
+  TcpPeer& peer = this->peer(from);
+  try {
+    if (auto reason = peer.read_control(from, rank_, size())) set_aborted(*std::move(reason));
+  } catch (const Error& error) {
+    abort(Error(error.kind(), fmt::format("{} sent a malformed control message: {}", peer.name, error.what()),
+                {.rank = rank_, .peer = from}));
   }
 }
 
@@ -396,11 +295,7 @@ void TcpMesh::abort(const Error& error) noexcept {
   try {
     if (!set_aborted(error)) return;
     const Bytes message = frame(encode_abort(error), kMaxControlBytes);
-    for (Peer& each : peers_) {
-      const int fd = each.link.control.get();
-      // Nothing else of any size travels there, so there is room.
-      if (fd >= 0) ::send(fd, message.data(), message.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-    }
+    for (const TcpPeer& each : peers_) each.send_control(message);
   } catch (const std::exception&) {
     aborted_ = true;  // no memory for the text
   }
@@ -428,8 +323,8 @@ void TcpMesh::check_aborted() {
 
 void TcpMesh::report_dead() {
   for (int each = 0; each < size(); ++each) {
-    if (peer(each).state != PeerState::dead) continue;
-    peer(each).state = PeerState::buried;
+    if (peer(each).state != TcpPeer::State::dead) continue;
+    peer(each).state = TcpPeer::State::reported;
     throw lost(each, peer(each).why);
   }
 }
@@ -438,12 +333,12 @@ Error TcpMesh::lost(int rank, const std::string& why) {
   // The control connection may know better why.
   take_events(0);
   check_aborted();
-  const Peer& peer = this->peer(rank);
-  const bool left = peer.state == PeerState::left;
-  return Error(ErrorKind::peer_lost,
-               fmt::format("{} {}", peer.link.who,
-                           left ? "has left the group" : "was lost: " + (peer.why.empty() ? why : peer.why)),
-               {.rank = rank_, .peer = rank});
+  const TcpPeer& peer = this->peer(rank);
+  if (peer.state == TcpPeer::State::left) {
+    return peer_lost({.peer = rank, .name = peer.name, .how = Departure::left}, rank_);
+  }
+  return peer_lost({.peer = rank, .name = peer.name, .how = Departure::lost, .why = peer.why.empty() ? why : peer.why},
+                   rank_);
 }
 
 }  // namespace

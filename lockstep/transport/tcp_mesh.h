@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/net/token.h"
 #include "lockstep/store/store.h"
+#include "lockstep/transport/byte_rings.h"
 #include "lockstep/transport/mesh.h"
 
 namespace lockstep {
@@ -38,9 +40,8 @@ enum class Checksums : std::uint8_t { on, off };
 
 // Memory that some ranks of a mesh share, this one among them.
 struct NodeMemory {
-  std::vector<int> ranks = {};  // in ascending order
-  std::shared_ptr<const void> keep_alive = {};
-  std::byte* rings = nullptr;  // ByteRings of as many ranks, zeroed when nobody has used it
+  std::vector<int> ranks = {};          // in ascending order
+  std::optional<ByteRings> rings = {};  // of as many ranks
 };
 
 struct TcpMeshSettings {

@@ -8,6 +8,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
+#include "lockstep/health/posted_errors.h"
 #include "lockstep/net/wire.h"
 #include "lockstep/rendezvous/registration_record.h"
 #include "lockstep/store/store_text.h"
@@ -190,7 +191,7 @@ Round Meeting::lead(const std::optional<Token>& token) {
 void Meeting::give_up(const std::string& round, const Error& error) {
   try {
     const std::string why = fmt::format("rank 0 has given up: {}", error.what());
-    store_.set(go_key(round), encode_error(error.kind(), why, rank_), Deadline::after(kLongestLook));
+    store_.set(go_key(round), encode_error(Error(error.kind(), why, {.peer = rank_})), Deadline::after(kLongestLook));
   } catch (const Error&) {  // the store is gone, and with it those who could read this
   }
 }
@@ -226,7 +227,7 @@ Round Meeting::follow() {
   store_.set(here_key(round.name, me_.nonce), "", deadline_);
   const Bytes word = wait_for_rank_0(go_key(round.name));
   if (word.empty()) return round;
-  throw decode_error(word, rank_);
+  throw decode_error(word, "rank 0's answer", rank_);
 }
 
 }  // namespace

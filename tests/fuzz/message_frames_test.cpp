@@ -53,7 +53,7 @@ class Rank final : public LinkObserver {
   void run() {
     while (link_.send() || link_.receive()) continue;
   }
-  std::string state_of_peer() const { return pulse_.health(1).text(); }
+  std::string state_of_peer() const { return heartbeat_.health(1).text(); }
 
   void finish(const OperationPtr& operation, std::exception_ptr error) override {
     if (!error && operation->left_bytes() != 0) throw std::logic_error("done too early");
@@ -62,8 +62,8 @@ class Rank final : public LinkObserver {
     if (const auto arrived = matcher_.take_arrived(receive->envelope)) return link_.accept(receive, *arrived);
     matcher_.add(receive);
   }
-  Bytes answer_heartbeat() override { return pulse_.answer(); }
-  bool take_heartbeat(int peer, ByteView answer) override { return pulse_.take_answer(peer, answer); }
+  Bytes answer_heartbeat() override { return heartbeat_.answer(); }
+  bool take_heartbeat(int peer, ByteView answer) override { return heartbeat_.take_answer(peer, answer); }
 
  private:
   OperationPtr operation(Direction direction, std::size_t bytes) {
@@ -76,7 +76,7 @@ class Rank final : public LinkObserver {
   }
 
   Recording mesh_;
-  Heartbeat pulse_{2, FlightLog()};
+  Heartbeat heartbeat_{2, FlightLog()};
   Matcher matcher_;
   std::uint64_t number_ = 0;
   MessageLink link_;

@@ -5,9 +5,10 @@
 #include <vector>
 
 #include "lockstep/base/checked.h"
+#include "lockstep/health/posted_errors.h"
 #include "lockstep/rendezvous/registration_record.h"
-#include "lockstep/transport/control_message.h"
 #include "lockstep/transport/arena_handle.h"
+#include "lockstep/transport/control_message.h"
 #include "tests/fuzz/fuzz.h"
 
 using namespace lockstep;
@@ -56,21 +57,21 @@ TEST_CASE("members of a world that has met") {
              }});
 }
 
-TEST_CASE("why a world failed") {
-  fuzz::run({.name = "why a world failed",
-             .seeds = {encode_error(ErrorKind::aborted, "rank 0 has given up", 0),
-                       encode_error(ErrorKind::peer_lost, "a rank has died", -1)},
+TEST_CASE("errors that ranks post") {
+  fuzz::run({.name = "errors that ranks post",
+             .seeds = {encode_error(Error(ErrorKind::aborted, "rank 0 has given up", {.peer = 0})),
+                       encode_error(Error(ErrorKind::peer_lost, "a rank has died"))},
              .parse = [](ByteView bytes) {
-               const Error error = decode_error(bytes, 2);
+               const Error error = decode_error(bytes, "an error", 2);
                checked_error_kind(static_cast<int>(error.kind()), "the test");
                checked_rank_or_none(error.detail().peer, kMostRanks, "the test");
              }});
 }
 
-TEST_CASE("invitations to shared memory") {
-  fuzz::run({.name = "invitations to shared memory",
-             .seeds = {to_string(Invitation{811, 5, 1 << 26, 0x1234567890abcdef}),
-                       to_string(Invitation{811, 17, 1 << 26, ~std::uint64_t{0}})},
+TEST_CASE("handles of shared memory") {
+  fuzz::run({.name = "handles of shared memory",
+             .seeds = {to_string(ArenaHandle{811, 5, 1 << 26, 0x1234567890abcdef}),
+                       to_string(ArenaHandle{811, 17, 1 << 26, ~std::uint64_t{0}})},
              .words = {" ", "-1", "99999999999999999999"},
              .parse = [](ByteView bytes) { parse_arena_handle(bytes, 811); }});
 }

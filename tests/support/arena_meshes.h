@@ -3,6 +3,7 @@
 
 #include <sys/mman.h>
 
+#include <bit>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -13,12 +14,14 @@
 
 namespace lockstep::testing {
 
-// Zeroed memory for the rings of n ranks; children that are forked share it.
-inline std::shared_ptr<std::byte> make_ring_region(int size) {
-  const std::size_t bytes = ByteRings::region_bytes(size);
+// Rings between n ranks; children that are forked share them. Small ones make every stream stall again and again. They
+// have the power of two that is next below `ring_bytes`.
+inline ByteRings make_rings(int size, std::size_t ring_bytes = arena::kRingBytes) {
+  ring_bytes = std::bit_floor(ring_bytes);
+  const std::size_t bytes = ByteRings::region_bytes(size, ring_bytes);
   void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) throw std::runtime_error("no shared memory");
-  return {static_cast<std::byte*>(memory), [bytes](std::byte* region) { ::munmap(region, bytes); }};
+  return {{static_cast<std::byte*>(memory), [bytes](std::byte* region) { ::munmap(region, bytes); }}, size, ring_bytes};
 }
 
 inline std::vector<LocalPeer> name_peers(int size) {
@@ -27,12 +30,14 @@ inline std::vector<LocalPeer> name_peers(int size) {
   return peers;
 }
 
-inline std::vector<std::unique_ptr<Mesh>> make_arena_meshes(int size) {
-  const auto region = make_ring_region(size);
+inline std::unique_ptr<Mesh> make_arena_mesh(const ByteRings& rings, int rank, std::vector<LocalPeer> peers) {
+  return lockstep::make_arena_mesh(rings, rank, std::make_shared<const std::vector<LocalPeer>>(std::move(peers)));
+}
+
+inline std::vector<std::unique_ptr<Mesh>> make_arena_meshes(int size, std::size_t ring_bytes = arena::kRingBytes) {
+  const ByteRings rings = make_rings(size, ring_bytes);
   std::vector<std::unique_ptr<Mesh>> meshes;
-  for (int rank = 0; rank < size; ++rank) {
-    meshes.push_back(make_arena_mesh(region, region.get(), rank, name_peers(size)));
-  }
+  for (int rank = 0; rank < size; ++rank) meshes.push_back(make_arena_mesh(rings, rank, name_peers(size)));
   return meshes;
 }
 

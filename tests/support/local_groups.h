@@ -9,7 +9,7 @@
 #include "lockstep/collective/link_engine.h"
 #include "lockstep/group/process_group.h"
 #include "lockstep/transport/arena_mesh.h"
-#include "lockstep/transport/local_mesh.h"
+#include "tests/support/arena_meshes.h"
 #include "tests/support/rank_threads.h"
 
 namespace lockstep::testing {

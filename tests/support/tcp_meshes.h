@@ -25,8 +25,7 @@ inline std::vector<std::unique_ptr<Mesh>> make_tcp_meshes(int size, int connecti
   std::vector<NodeMemory> nodes;
   for (int first = 0; ranks_per_node != 0 && first < size; first += ranks_per_node) {
     const int ranks = std::min(ranks_per_node, size - first);
-    const auto region = make_ring_region(ranks);
-    nodes.push_back({{}, region, region.get()});
+    nodes.push_back({{}, make_rings(ranks)});
     for (int place = 0; place < ranks; ++place) nodes.back().ranks.push_back(first + place);
   }
   std::vector<std::unique_ptr<Mesh>> meshes(static_cast<std::size_t>(size));

@@ -273,7 +273,7 @@ TEST_CASE("a timeout names the missing rank and where it was last") {
   for (const std::size_t r : {0U, 1U}) {
     const std::string text = message_of(errors[r], ErrorKind::timeout);
     CHECK(text.find("barrier #2 timed out") != std::string::npos);
-    CHECK(text.find("missing: rank 2, last seen in barrier #1") != std::string::npos);
+    CHECK(text.find("missing: rank 2: last seen in barrier #1") != std::string::npos);
   }
   // The group stays failed, also for the rank that was late.
   CHECK_THROWS_WITH_AS(engines[2]->run({}, soon()), doctest::Contains("missing: rank 2"), Error);

@@ -12,7 +12,7 @@
 #include "lockstep/collective/arena_engine.h"
 #include "lockstep/collective/link_engine.h"
 #include "lockstep/collective/reduce.h"
-#include "lockstep/transport/local_mesh.h"
+#include "tests/support/arena_meshes.h"
 
 namespace lockstep::testing {
 

@@ -152,7 +152,7 @@ TEST_CASE("who waits for long says in the log for whom, and how that rank fares;
   Engines engines = make_engines(2);
   for (auto& engine : engines) engine->set_first_report(20ms);
   const std::string line =
-      "all_reduce(sum) #2 of 4 float32 has waited 0 s for: rank 1, last seen in all_reduce(sum) #1";
+      "all_reduce(sum) #2 of 4 float32 has waited 0 s for: rank 1: last seen in all_reduce(sum) #1";
   const CapturedLog log;
   run_ranks_or_throw(2, [&](int rank) {
     Engine& engine = *engines[static_cast<std::size_t>(rank)];

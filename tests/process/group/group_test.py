@@ -74,7 +74,7 @@ class Failures(unittest.TestCase):
                     self.assertRegex(failure.text, r"\brank 1\b")
                     self.assertRegex(failure.text, r"barrier #\d+")
                     if transport == "shared_memory":
-                        self.assertRegex(failure.text, rf"pid {frozen.pid}\), stopped .*, last seen in barrier #\d+")
+                        self.assertRegex(failure.text, rf"pid {frozen.pid}\): stopped .*, last seen in barrier #\d+")
                 frozen.send_signal(signal.SIGCONT)
                 late = work.failure(1)
                 self.assertLess(late.waited, 5 + 0.7 + BUSY, late)

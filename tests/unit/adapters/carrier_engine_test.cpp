@@ -164,12 +164,12 @@ std::unique_ptr<Carrier> make_pair_carrier(const CarrierSite&, Deadline) {
 // Knows one thing of the other rank.
 class FixedDetector final : public FailureDetector {
  public:
-  explicit FixedDetector(PeerHealth health) : sighting_(std::move(health)) {}
+  explicit FixedDetector(PeerHealth health) : health_(std::move(health)) {}
   void ask(int) noexcept override {}
-  PeerHealth health(int) const override { return sighting_; }
+  PeerHealth health(int) const override { return health_; }
 
  private:
-  const PeerHealth sighting_;
+  const PeerHealth health_;
 };
 
 // A barrier of rank 0 of two.
@@ -194,7 +194,7 @@ TEST_CASE("who waits for long says in the log for whom, also while it is in the 
   run_barrier(
       [&] {
         log.await(
-            "barrier #1 has waited 0 s for: rank 1 (host b, pid 2), alive, last seen in "
+            "barrier #1 has waited 0 s for: rank 1 (host b, pid 2): alive, last seen in "
             "all_reduce(sum) #7, left it 3.0 s ago");
       },
       detector);
@@ -205,21 +205,21 @@ TEST_CASE("who waits for long says in the log for whom, also while it is in the 
 
 TEST_CASE("a rank that has left is told from one that has died") {
   const auto closed = [] { throw Error(ErrorKind::peer_lost, "closed by peer"); };
-  FixedDetector left({.departure = Departure::left}), died({.departure = Departure::lost}), unseen({});
+  FixedDetector left({.departure = Departure::left}), died({.departure = Departure::died}), unseen({});
   CHECK_ERROR(error_of([&] { run_barrier(closed, left); }), ErrorKind::peer_lost,
               "rank 1 (host b, pid 2) has left the group after 0 collectives; rank 0 (host a, pid 1) waits for it in "
               "barrier #1. If ranks have different numbers of batches, use join()");
   CHECK_ERROR(error_of([&] { run_barrier(closed, died); }), ErrorKind::peer_lost,
               "rank 1 (host b, pid 2) has died after 0 collectives; rank 0 (host a, pid 1) waits for it in barrier #1");
   CHECK_ERROR(error_of([&] { run_barrier(closed, unseen); }), ErrorKind::peer_lost,
-              "rank 1 (host b, pid 2) died or left the group (closed by peer)");
+              "rank 1 (host b, pid 2) died or left the group: closed by peer");
   FixedDetector away({.state = "alive", .place = "seen in no collective yet"});
   CHECK_ERROR(error_of([&] { run_barrier([] { throw Error(ErrorKind::timeout, "too late"); }, away); }),
               ErrorKind::timeout,
               "missing: rank 1 (host b, pid 2) (too late); rank 1 (host b, pid 2): alive, seen in no collective yet");
 }
 
-TEST_CASE("to end the group does not wait for a store that does not answer, and the word is still said") {
+TEST_CASE("to end the group does not wait for a store that does not answer, and the error is still posted") {
   const auto store = std::make_shared<FrozenStore>();
   {
     Alone alone(store);
@@ -227,11 +227,11 @@ TEST_CASE("to end the group does not wait for a store that does not answer, and 
     CHECK(store->answered() == 0);
     store->thaw();
   }
-  PostedErrors words(store, "world", 0, 1);
-  const auto said = words.hear(soon());
-  REQUIRE(said[0]);
-  CHECK(said[0]->kind == ErrorKind::aborted);
-  CHECK(contains(said[0]->text, "rank 0 ended the group: the loss is NaN"));
+  PostedErrors errors(store, "world", 0, 1);
+  const auto posted = errors.read(soon());
+  REQUIRE(posted[0]);
+  CHECK(posted[0]->kind() == ErrorKind::aborted);
+  CHECK(contains(posted[0]->what(), "rank 0 ended the group: the loss is NaN"));
 }
 
 TEST_CASE("collectives are recorded from their issue to their end, as those of other engines") {

@@ -8,7 +8,7 @@
 
 #include "lockstep/collective/arena_engine.h"
 #include "lockstep/collective/link_engine.h"
-#include "lockstep/transport/local_mesh.h"
+#include "tests/support/arena_meshes.h"
 #include "tests/support/allocation_count.h"
 #include "tests/support/rank_threads.h"
 #include "tests/support/tcp_meshes.h"

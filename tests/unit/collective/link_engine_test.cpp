@@ -83,7 +83,7 @@ TEST_CASE("in nodes of any sizes reductions have the bits of the rank order") {
         node_of.push_back(layout < 4 ? rank / (layout + 1) : layout == 4 ? std::bit_width(unsigned(rank)) : rank != 0);
       }
       Engines engines;
-      for (auto& mesh : make_arena_meshes(size, layout % 2 == 0 ? 700 : 64 << 10)) {
+      for (auto& mesh : make_arena_meshes(size, layout % 2 == 0 ? 512 : 64 << 10)) {
         engines.push_back(std::make_unique<LinkEngine>(std::move(mesh), 7, Topology(node_of), kFine));
       }
       INFO(size << " ranks, layout " << layout);
@@ -104,7 +104,7 @@ TEST_CASE("a long random sequence of collectives") {
   for (const int size : {2, 3, 7}) {
     // Tiny rings and chunks, so that every stream stalls again and again.
     Engines engines =
-        make_link_engines(make_arena_meshes(size, 700), {.small_bytes = 100, .chunk_bytes = 64, .window_chunks = 1});
+        make_link_engines(make_arena_meshes(size, 512), {.small_bytes = 100, .chunk_bytes = 64, .window_chunks = 1});
     for (int step = 0; step < (kIsSanitized ? 60 : 150); ++step) {
       const DType dtype = kDTypes[random() % std::size(kDTypes)];
       ReduceOp op = kOps[random() % std::size(kOps)];

@@ -13,7 +13,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/collective/link_engine.h"
 #include "lockstep/collective/reduce.h"
-#include "lockstep/transport/local_mesh.h"
+#include "tests/support/arena_meshes.h"
 #include "tests/support/rank_threads.h"
 
 namespace lockstep::testing {

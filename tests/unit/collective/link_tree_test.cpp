@@ -75,7 +75,7 @@ TEST_CASE("collectives in trees among others, over every mesh, give the same bit
       if (kIsSanitized && size > 5) continue;
       std::vector<Engines> groups;
       groups.push_back(make_trees(make_arena_meshes(size), per_node, kInTrees));
-      groups.push_back(make_trees(make_arena_meshes(size, 500), per_node, kInTrees));
+      groups.push_back(make_trees(make_arena_meshes(size, 512), per_node, kInTrees));
       if (size == 5) groups.push_back(make_trees(make_tcp_meshes(size, 1, per_node), per_node, kInTrees));
       for (Engines& engines : groups) {
         for (int step = 0; step < (kIsSanitized ? 5 : 15); ++step) {
@@ -110,7 +110,7 @@ TEST_CASE(
     "ranks that come late, some of them in every round, or show themselves to all at every turn, change nothing") {
   for (const int per_node : {1, 3}) {
     const int size = 7;
-    Engines engines = make_trees(make_arena_meshes(size, 300), per_node, kTalkative);
+    Engines engines = make_trees(make_arena_meshes(size, 256), per_node, kTalkative);
     run_ranks_or_throw(size, [&](int rank) {
       std::mt19937 shared(5), own(static_cast<unsigned>(rank));
       for (int step = 0; step < (kIsSanitized ? 100 : 400); ++step) {
@@ -178,7 +178,7 @@ TEST_CASE("a deadline that is shorter than the patience of a tree still names wh
   }
 }
 
-TEST_CASE("a rank that stops in the middle is named by those who do not speak to it, if it gives no sign of life") {
+TEST_CASE("a rank that stops in the middle is named by those who do not speak to it, if it gives no heartbeat") {
   // Asked after a rank, it knows that the last one is silent.
   class FewWords final : public FailureDetector {
    public:

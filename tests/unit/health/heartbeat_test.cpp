@@ -5,7 +5,7 @@
 #include <string>
 #include <thread>
 
-#include "messenger_fixture.h"
+#include "tests/unit/messages/messenger_fixture.h"
 #include "tests/support/expect_error.h"
 
 namespace {
@@ -80,35 +80,35 @@ TEST_CASE("who leaves is known to have left, and since when") {
 }
 
 TEST_CASE("a rank that owes an answer for long is silent, and the last one tells where it was") {
-  Heartbeat pulse(3, {});
+  Heartbeat heartbeat(3, {});
   const TimePoint now = steady_clock().now();
-  REQUIRE(pulse.ask(2, now));
-  CHECK(pulse.health(2, now + 100ms).silent == 0ns);
-  const PeerHealth silent = pulse.health(2, now + 3400ms);
+  REQUIRE(heartbeat.ask(2, now));
+  CHECK(heartbeat.health(2, now + 100ms).silent == 0ns);
+  const PeerHealth silent = heartbeat.health(2, now + 3400ms);
   CHECK(silent.silent == 3400ms);
   CHECK(silent.text() == "silent for 3.4 s: stopped, or its host is down or overloaded");
-  REQUIRE(pulse.take_answer(2, Heartbeat(3, {}).answer(now), now + 3500ms));
-  CHECK(pulse.health(2, now + 3600ms).state == "alive");
-  REQUIRE(pulse.ask(2, now + 4s));
-  CHECK(contains(pulse.health(2, now + 6s).text(), "silent for 2.0 s"));
-  CHECK(
-      contains(pulse.health(2, now + 6s).text(), "overloaded, seen in no collective yet, as it answered 2.5 s ago"));
+  REQUIRE(heartbeat.take_answer(2, Heartbeat(3, {}).answer(now), now + 3500ms));
+  CHECK(heartbeat.health(2, now + 3600ms).state == "alive");
+  REQUIRE(heartbeat.ask(2, now + 4s));
+  CHECK(contains(heartbeat.health(2, now + 6s).text(), "silent for 2.0 s"));
+  CHECK(contains(heartbeat.health(2, now + 6s).text(),
+                 "overloaded, seen in no collective yet, as it answered 2.5 s ago"));
 }
 
 TEST_CASE("what is no answer is refused") {
-  Heartbeat pulse(2, {});
-  CHECK_FALSE(pulse.take_answer(1, ""));
+  Heartbeat heartbeat(2, {});
+  CHECK_FALSE(heartbeat.take_answer(1, ""));
   Bytes answer = Heartbeat(2, {}).answer();
-  CHECK(pulse.take_answer(1, answer));
-  CHECK_FALSE(pulse.take_answer(1, answer + "x"));
+  CHECK(heartbeat.take_answer(1, answer));
+  CHECK_FALSE(heartbeat.take_answer(1, answer + "x"));
   // A record without a number, of a collective that is said to have begun.
   FlightRecorder recorder = private_recorder();
   const FlightLog log(recorder, "world", 0, 2);
   log.start(record_of(1));
   answer = Heartbeat(2, log).answer();
-  CHECK(pulse.take_answer(1, answer));
+  CHECK(heartbeat.take_answer(1, answer));
   answer.replace(0, sizeof(std::uint64_t), sizeof(std::uint64_t), '\0');
-  CHECK_FALSE(pulse.take_answer(1, answer));
+  CHECK_FALSE(heartbeat.take_answer(1, answer));
 }
 
 TEST_CASE("messengers answer for ranks that do nothing, over every mesh") {

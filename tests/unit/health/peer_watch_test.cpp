@@ -15,12 +15,9 @@ Deadline soon() { return Deadline::after(5s); }
 // Each on a host of its own.
 struct Watches {
   PeerWatch of(int rank) const {
-    Member me;
-    me.rank = rank;
-    me.host = "host" + std::to_string(rank);
-    me.node_id = me.host;
-    me.pid = 100 + rank;
-    return {store, me, 4, "the group was being split"};
+    const std::string host = "host" + std::to_string(rank);
+    const std::string name = "rank " + std::to_string(rank) + " (host " + host + ", pid " + std::to_string(100 + rank);
+    return {store, {rank, name + ")", host, 100 + rank}, 4, "the group was being split"};
   }
   std::shared_ptr<Store> store = std::make_shared<MemoryStore>();
 };
@@ -30,11 +27,11 @@ Error lost(int peer) { return {ErrorKind::peer_lost, "rank " + std::to_string(pe
 }  // namespace
 
 // fault: 3
-TEST_CASE("the first word is the cause for all that find others gone") {
+TEST_CASE("the first error posted is the cause for all that find others gone") {
   const Watches watches;
   PeerWatch first = watches.of(0), second = watches.of(1), third = watches.of(2);
   CHECK_ERROR(first.cause_of(lost(3)), ErrorKind::peer_lost, "rank 3 was lost");
-  // Rank 0 has left because of that, and its word was there before.
+  // Rank 0 has left because of that, and its error was posted before.
   const Error cause = second.cause_of(lost(0));
   CHECK_ERROR(cause, ErrorKind::peer_lost, "rank 3 was lost");
   CHECK(cause.detail().peer == 3);
@@ -54,7 +51,7 @@ TEST_CASE("an error of one's own stays, and the others hear of it") {
   CHECK(cause.detail().peer == 0);
 }
 
-TEST_CASE("a word counts ranks as those do who meet, not as the part that is being connected") {
+TEST_CASE("a posted error counts ranks as those do who join, not as the part that is being connected") {
   const Watches watches;
   PeerWatch first = watches.of(3), second = watches.of(1);
   first.set_ranks({3, 1});

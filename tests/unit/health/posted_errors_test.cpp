@@ -1,4 +1,4 @@
-// What ranks say when their group ends, and what the others make of it.
+// What ranks post when their group ends, and what the others make of it.
 #include "lockstep/health/posted_errors.h"
 
 #include <doctest/doctest.h>
@@ -11,64 +11,73 @@ using namespace std::chrono_literals;
 
 namespace {
 
-using Words = std::vector<std::optional<Word>>;
 const std::vector<std::string> kMembers{"rank 0 (host a, pid 1)", "rank 1 (host a, pid 2)", "rank 2 (host b, pid 3)"};
 const Error kLate(ErrorKind::timeout, "it took too long"), kClosed(ErrorKind::peer_lost, "closed by peer");
 
-Word word(const Error& error) { return {error.kind(), error.what()}; }
-
 }  // namespace
 
-TEST_CASE("words are heard by all, and silence is not waited for beyond the deadline") {
+TEST_CASE("an error travels with its kind, the rank that it is about, and its text") {
+  const Origin origin("an error", 1);
+  const Error error = decode_error(encode_error(Error(ErrorKind::aborted, "why", {.rank = 3, .peer = 1})), origin, 0);
+  CHECK_ERROR(error, ErrorKind::aborted, "why");
+  CHECK(error.detail().rank == 0);
+  CHECK(error.detail().peer == 1);
+  const auto decode = [&](const Error& wrong) {
+    return error_of([&] { decode_error(encode_error(wrong), origin, 0, 4); });
+  };
+  CHECK_ERROR(decode(Error(ErrorKind{99}, "why")), ErrorKind::corrupt_data,
+              "rank 1's an error: the kind of error is 99");
+  CHECK_ERROR(decode(Error(ErrorKind::aborted, "why", {.peer = -2})), ErrorKind::corrupt_data, "the rank is -2");
+  CHECK_ERROR(decode(Error(ErrorKind::aborted, "why", {.peer = 4})), ErrorKind::corrupt_data, "the rank is 4");
+}
+
+TEST_CASE("all ranks read what one has posted, and missing ranks are not waited for beyond the deadline") {
   const auto store = std::make_shared<MemoryStore>();
   PostedErrors first(store, "world", 0, 2), second(store, "world", 1, 2), elsewhere(store, "part", 0, 2);
   const Deadline soon = Deadline::after(10s);
   CHECK_FALSE(first.any(soon));
-  second.say({ErrorKind::aborted, "enough"}, soon);
+  second.post(Error(ErrorKind::aborted, "enough"), soon);
   CHECK(first.any(soon));
   CHECK_FALSE(elsewhere.any(soon));
-  Words heard = first.hear(Deadline::after(20ms));
-  CHECK_FALSE(heard[0]);
-  REQUIRE(heard[1]);
-  CHECK(heard[1]->kind == ErrorKind::aborted);
-  CHECK(heard[1]->text == "enough");
-  first.say({ErrorKind::internal, std::string(100'000, 'x')}, soon);
-  heard = second.hear(soon);
-  REQUIRE(heard[0]);
-  CHECK(heard[0]->text.size() < 10'000);
+  PostedErrors::All posted = first.read(Deadline::after(20ms));
+  CHECK_FALSE(posted[0]);
+  REQUIRE(posted[1]);
+  CHECK_ERROR(*posted[1], ErrorKind::aborted, "enough");
+  first.post(Error(ErrorKind::internal, std::string(100'000, 'x')), soon);
+  posted = second.read(soon);
+  REQUIRE(posted[0]);
+  CHECK(std::string(posted[0]->what()) == std::string(kMaxErrorTextBytes, 'x'));
 }
 
 TEST_CASE("abort outranks a timeout, which outranks what came of it") {
   const Error abort(ErrorKind::aborted, "rank 2 ended the group: enough");
-  CHECK_ERROR(verdict(kLate, 0, {word(kLate), word(kClosed), word(abort)}, kMembers), ErrorKind::aborted, "enough");
-  CHECK_ERROR(verdict(kClosed, 0, {word(kClosed), word(kLate), word(kClosed)}, kMembers), ErrorKind::timeout,
-              "it took too long");
-  CHECK(verdict(abort, 2, {word(abort), word(kLate), word(abort)}, kMembers).kind() == ErrorKind::aborted);
+  CHECK_ERROR(root_cause(kLate, 0, {kLate, kClosed, abort}, kMembers), ErrorKind::aborted, "enough");
+  CHECK_ERROR(root_cause(kClosed, 0, {kClosed, kLate, kClosed}, kMembers), ErrorKind::timeout, "it took too long");
+  CHECK(root_cause(abort, 2, {abort, kLate, abort}, kMembers).kind() == ErrorKind::aborted);
 }
 
-TEST_CASE("who is silent is named") {
-  CHECK_ERROR(verdict(kLate, 0, {word(kLate), word(kLate), std::nullopt}, kMembers), ErrorKind::timeout,
+TEST_CASE("a rank that has posted nothing is named") {
+  CHECK_ERROR(root_cause(kLate, 0, {kLate, kLate, std::nullopt}, kMembers), ErrorKind::timeout,
               "missing: rank 2 (host b, pid 3) (it took too long)");
-  const Error lost = verdict(kClosed, 2, {word(kClosed), std::nullopt, word(kClosed)}, kMembers);
-  CHECK_ERROR(lost, ErrorKind::peer_lost, "rank 1 (host a, pid 2) died or left the group (closed by peer)");
+  const Error lost = root_cause(kClosed, 2, {kClosed, std::nullopt, kClosed}, kMembers);
+  CHECK_ERROR(lost, ErrorKind::peer_lost, "rank 1 (host a, pid 2) died or left the group: closed by peer");
   CHECK(lost.detail().peer == 1);
-  // The rank that the others gave up hears what they know already.
-  const Word known{ErrorKind::timeout, "missing: rank 2 (host b, pid 3)"};
-  CHECK_ERROR(verdict(kClosed, 2, {known, known, std::nullopt}, kMembers), ErrorKind::timeout, known.text);
+  // The rank that the others gave up reads what they know already.
+  const Error known(ErrorKind::timeout, "missing: rank 2 (host b, pid 3)");
+  CHECK_ERROR(root_cause(kClosed, 2, {known, known, std::nullopt}, kMembers), ErrorKind::timeout, known.what());
   // The late rank itself may find that its time is up, too.
-  CHECK_ERROR(verdict(kLate, 2, {known, known, word(kLate)}, kMembers), ErrorKind::timeout, known.text);
+  CHECK_ERROR(root_cause(kLate, 2, {known, known, kLate}, kMembers), ErrorKind::timeout, known.what());
 }
 
-TEST_CASE("a word that no rank has left there is corrupt, and its rank is not silent") {
+TEST_CASE("what no rank can have posted is corrupt, and its rank is not missing") {
   const auto store = std::make_shared<MemoryStore>();
-  PostedErrors words(store, "world", 0, 3);
+  PostedErrors errors(store, "world", 0, 3);
   const Deadline soon = Deadline::after(10s);
-  words.say({ErrorKind::timeout, "late"}, soon);
-  store->set("last words/world/1", "zrubbish", soon);
-  store->set("last words/world/2", "", soon);
-  const Words heard = words.hear(soon);
-  CHECK(heard[0]->kind == ErrorKind::timeout);
-  CHECK(heard[1]->kind == ErrorKind::corrupt_data);
-  CHECK(contains(heard[1]->text, "rank 1's last word: the kind of error is 74"));
-  CHECK(heard[2]->kind == ErrorKind::corrupt_data);
+  errors.post(Error(ErrorKind::timeout, "late"), soon);
+  store->set("errors/world/1", "zrubbish", soon);
+  store->set("errors/world/2", "", soon);
+  const PostedErrors::All posted = errors.read(soon);
+  CHECK(posted[0]->kind() == ErrorKind::timeout);
+  CHECK_ERROR(*posted[1], ErrorKind::corrupt_data, "rank 1's posted error: the kind of error is 122");
+  CHECK(posted[2]->kind() == ErrorKind::corrupt_data);
 }

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "lockstep/messages/messenger.h"
-#include "lockstep/transport/local_mesh.h"
 #include "tests/support/arena_meshes.h"
 #include "tests/support/tcp_meshes.h"
 
@@ -24,7 +23,7 @@ struct MeshKind {
   std::vector<std::unique_ptr<Mesh>> (*make)(int size);
 };
 inline const MeshKind kMeshKinds[] = {
-    {"in-process", [](int size) { return make_arena_meshes(size, 5000); }},
+    {"shared memory in small rings", [](int size) { return make_arena_meshes(size, 32 << 10); }},
     {"tcp", [](int size) { return make_tcp_meshes(size); }},
     {"shared memory", [](int size) { return make_arena_meshes(size); }},
 };

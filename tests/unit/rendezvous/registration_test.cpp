@@ -124,14 +124,6 @@ TEST_CASE("registrations and failures that nobody has written are corrupt") {
                 decode_registration(encode(Registration{member(1), 2, ""}) + "x", 1);
               }),
               ErrorKind::corrupt_data, "1 bytes too many");
-  const Error failure = decode_error(encode_error(ErrorKind::aborted, "why", 1), 0);
-  CHECK_ERROR(failure, ErrorKind::aborted, "why");
-  CHECK(failure.detail().rank == 0);
-  CHECK(failure.detail().peer == 1);
-  CHECK_ERROR(error_of([&] { decode_error(encode_error(ErrorKind{99}, "why", 1), 0); }), ErrorKind::corrupt_data,
-              "kind of error is 99");
-  CHECK_ERROR(error_of([&] { decode_error(encode_error(ErrorKind::aborted, "why", -2), 0); }),
-              ErrorKind::corrupt_data, "the rank is -2");
 }
 
 TEST_CASE("the members of a world are as many as they say, each in his place") {

@@ -52,9 +52,9 @@ TEST_CASE("a writer that stops or dies half way holds nobody up, and the next on
   CHECK_ERROR(told(*record), ErrorKind::peer_lost, "rank 3 has died");
 
   // Also in a mesh, whose ranks go on meanwhile.
-  const auto region = make_ring_region(2);
-  const auto mesh = make_arena_mesh(region, region.get(), 0, name_peers(2));
-  ByteRings(region.get(), 2).abort().taken = 1;
+  const ByteRings rings = make_rings(2);
+  const auto mesh = make_arena_mesh(rings, 0, name_peers(2));
+  rings.control().abort_record().taken = 1;
   const std::byte byte{1};
   CHECK(mesh->send_some(1, {&byte, 1}) == 1);
   mesh->abort(Error(ErrorKind::aborted, "on purpose"));

@@ -9,11 +9,13 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <functional>
 #include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -59,12 +61,12 @@ std::vector<LocalPeer> watch_peer(int peer, pid_t pid) {
 // Rank 1 of 2, a process of its own. It is killed at the end, if it has not ended.
 class ChildRank {
  public:
-  ChildRank(const std::shared_ptr<std::byte>& region, const std::function<void(Mesh&)>& body) {
+  ChildRank(const ByteRings& rings, const std::function<void(Mesh&)>& body) {
     pid_ = ::fork();
     if (pid_ != 0) return;
     int status = 1;
     try {
-      auto mesh = make_arena_mesh(region, region.get(), 1, watch_peer(0, ::getppid()));
+      auto mesh = make_arena_mesh(rings, 1, watch_peer(0, ::getppid()));
       body(*mesh);
       status = 0;
     } catch (const std::exception&) {  // the parent sees the status
@@ -109,16 +111,12 @@ TEST_CASE("a mesh of one needs nobody") {
 
 // fault: S8
 TEST_CASE("a stream whose words are damaged is refused") {
-  const auto region = make_ring_region(2);
-  const auto mesh = make_arena_mesh(region, region.get(), 0, name_peers(2));
-  const std::size_t controls = ByteRings::region_bytes(2) - 2 * arena::kRingBytes;
-  auto* words = reinterpret_cast<std::uint64_t*>(region.get() + (sizeof(arena::AbortRecord) + 63) / 64 * 64 +
-                                                 2 * sizeof(arena::RingRank));
-  REQUIRE(reinterpret_cast<std::byte*>(words) < region.get() + controls);
+  const ByteRings rings = make_rings(2);
+  const auto mesh = make_arena_mesh(rings, 0, name_peers(2));
   std::array<std::byte, 4> four{};
-  words[sizeof(arena::RingControl) / 8] = arena::kRingBytes + 1;  // sent by rank 1
+  rings.ring(1, 0).control->sent = arena::kRingBytes + 1;
   CHECK_ERROR(error_of([&] { mesh->recv_some(1, four); }), ErrorKind::corrupt_data, "ring", "rank 1", "damaged");
-  words[8] = 5;  // received by rank 1, though nothing was sent
+  rings.ring(0, 1).control->received = 5;  // though nothing was sent
   CHECK_ERROR(error_of([&] { mesh->send_some(1, four); }), ErrorKind::corrupt_data, "damaged");
 }
 
@@ -126,7 +124,8 @@ TEST_CASE("an arena has rings for a mesh, which outlives it and disturbs nothing
   auto arenas = make_local_arenas(3, {.segment_bytes = std::size_t{8} << 20});
   std::vector<std::unique_ptr<Mesh>> meshes;
   for (const auto& arena : arenas) {
-    CHECK(arena->rings() + ByteRings::region_bytes(3) <= arena->segment(0));
+    const ByteRing last = arena->rings().ring(2, 1);
+    CHECK(last.memory + last.capacity <= arena->segment(0));
     meshes.push_back(make_arena_mesh(*arena));
   }
   std::memset(arenas[0]->segment(0), 0x77, 4096);
@@ -146,22 +145,44 @@ TEST_CASE("an arena has rings for a mesh, which outlives it and disturbs nothing
   for (const auto& arena : arenas) arena->check_abort();
   meshes[2]->abort(Error(ErrorKind::aborted, "enough"));
   CHECK_ERROR(error_of([&] { meshes[0]->wait({}, soon()); }), ErrorKind::aborted, "enough");
-  for (const auto& arena : arenas) arena->check_abort();  // the mesh's end is not the arena's
   arenas.clear();
   CHECK_ERROR(error_of([&] { meshes[1]->wait({}, soon()); }), ErrorKind::aborted, "enough");
 }
 
+TEST_CASE("an abort of messages ends collectives of all ranks, and an abort of collectives their messages") {
+  for (const bool of_messages : {true, false}) {
+    CAPTURE(of_messages);
+    const auto arenas = make_local_arenas(2, {.segment_bytes = std::size_t{8} << 20});
+    const auto first = make_arena_mesh(*arenas[0]), second = make_arena_mesh(*arenas[1]);
+    const Error reason(ErrorKind::aborted, "enough");
+    std::atomic<int> waiting{0};
+    const auto errors = run_ranks(3, [&](int thread) {
+      if (thread == 2) {
+        while (waiting != 2) std::this_thread::yield();
+        std::this_thread::sleep_for(10ms);  // into a deep sleep
+        return of_messages ? first->abort(reason) : arenas[0]->abort(reason);
+      }
+      ++waiting;
+      if (thread == 0) second->wait(std::array{Mesh::Interest{0, true, false}}, soon());
+      const auto explain = [](const WaitFailure&) { return Error(ErrorKind::timeout, "nobody came"); };
+      arenas[1]->await([] { return false; }, [](int) { return false; }, explain, soon());
+    });
+    CHECK_ERROR(error_of([&] { std::rethrow_exception(errors[0]); }), ErrorKind::aborted, "enough");
+    CHECK_ERROR(error_of([&] { std::rethrow_exception(errors[1]); }), ErrorKind::aborted, "enough");
+  }
+}
+
 TEST_CASE("processes exchange bytes both ways, and one that is killed is named at once") {
-  const auto region = make_ring_region(2);
+  const ByteRings rings = make_rings(2);
   constexpr std::size_t kBytes = 1'000'003;
-  ChildRank child(region, [](Mesh& mesh) {
+  ChildRank child(rings, [](Mesh& mesh) {
     Buffer echo(kBytes);
     receive_all(mesh, 0, echo);
     send_all(mesh, 0, echo);
     send_all(mesh, 0, std::as_bytes(std::span("last words", 10)));
     for (;;) ::pause();
   });
-  const auto mesh = make_arena_mesh(region, region.get(), 0, watch_peer(1, child.pid()));
+  const auto mesh = make_arena_mesh(rings, 0, watch_peer(1, child.pid()));
   Buffer sent(kBytes), received(kBytes);
   for (std::size_t i = 0; i < kBytes; ++i) sent[i] = static_cast<std::byte>(i * 7 + i / 251);
   send_all(*mesh, 1, sent);
@@ -189,22 +210,22 @@ TEST_CASE("processes exchange bytes both ways, and one that is killed is named a
 }
 
 TEST_CASE("a process that says goodbye is not lost, and an abort crosses processes") {
-  const auto region = make_ring_region(2);
-  ChildRank child(region, [](Mesh& mesh) {
+  const ByteRings rings = make_rings(2);
+  ChildRank child(rings, [](Mesh& mesh) {
     send_all(mesh, 0, std::as_bytes(std::span("x", 1)));
     const Error error = error_of([&] { mesh.wait(std::array{Mesh::Interest{0, true, false}}, soon()); });
     if (error.kind() != ErrorKind::timeout || error.detail().peer != 1) throw error;
   });
   {
-    const auto mesh = make_arena_mesh(region, region.get(), 0, watch_peer(1, child.pid()));
+    const auto mesh = make_arena_mesh(rings, 0, watch_peer(1, child.pid()));
     std::array<std::byte, 1> byte{};
     receive_all(*mesh, 1, byte);
     mesh->abort(Error(ErrorKind::timeout, "rank 1 has not come", {.rank = 0, .peer = 1}));
     CHECK(child.exit_code() == 0);
   }
-  const auto other_region = make_ring_region(2);
-  ChildRank polite(other_region, [](Mesh& mesh) { send_all(mesh, 0, std::as_bytes(std::span("bye", 3))); });
-  const auto mesh = make_arena_mesh(other_region, other_region.get(), 0, watch_peer(1, polite.pid()));
+  const ByteRings other_rings = make_rings(2);
+  ChildRank polite(other_rings, [](Mesh& mesh) { send_all(mesh, 0, std::as_bytes(std::span("bye", 3))); });
+  const auto mesh = make_arena_mesh(other_rings, 0, watch_peer(1, polite.pid()));
   CHECK(polite.exit_code() == 0);
   mesh->wait({}, soon());
   std::array<std::byte, 3> bye{};
@@ -213,14 +234,14 @@ TEST_CASE("a process that says goodbye is not lost, and an abort crosses process
 }
 
 TEST_CASE("a program that puts other descriptors in place of a mesh's loses nobody by it") {
-  const auto region = make_ring_region(2);
-  ChildRank child(region, [](Mesh& mesh) {
+  const ByteRings rings = make_rings(2);
+  ChildRank child(rings, [](Mesh& mesh) {
     std::array<std::byte, 1> byte{};
     receive_all(mesh, 0, byte);
   });
   auto peers = watch_peer(1, child.pid());
   const int watched = peers[1].process.fd();
-  const auto mesh = make_arena_mesh(region, region.get(), 0, std::move(peers));
+  const auto mesh = make_arena_mesh(rings, 0, std::move(peers));
   REQUIRE(watched >= 0);
   {
     const UniqueFd zero(::open("/dev/zero", O_RDONLY | O_CLOEXEC));  // readable, as the pidfd of a dead process

@@ -1,4 +1,4 @@
-// What every Mesh does, over in-process rings, TCP and shared memory.
+// What every Mesh does, over TCP and shared memory.
 #include "lockstep/transport/mesh.h"
 
 #include <doctest/doctest.h>
@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/transport/local_mesh.h"
 #include "tests/support/arena_meshes.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/rank_threads.h"
@@ -30,7 +29,7 @@ struct Kind {
   Meshes (*make)(int size);
 };
 const Kind kKinds[] = {
-    {"in-process", [](int size) { return make_arena_meshes(size, 1000); }},
+    {"shared memory in small rings", [](int size) { return make_arena_meshes(size, 512); }},
     {"tcp", [](int size) { return make_tcp_meshes(size); }},
     {"tcp without checksums", [](int size) { return make_tcp_meshes(size, 2, 0, Checksums::off); }},
     {"tcp over three connections", [](int size) { return make_tcp_meshes(size, 3); }},

@@ -264,13 +264,13 @@ Error invited(const std::string& invitation) {
 }  // namespace
 
 // fault: S8
-TEST_CASE("an invitation to shared memory that is a lie is corrupt data, and names its rank") {
+TEST_CASE("a handle of shared memory that is a lie is corrupt data, and names its rank") {
   const auto mapping = Mapping::create(arena_bytes(2, kSegment));
-  const Invitation right{::getpid(), mapping.fd(), mapping.size(), 17};
-  const auto refused = [](const Invitation& invitation, const std::string& why) {
+  const ArenaHandle right{::getpid(), mapping.fd(), mapping.size(), 17};
+  const auto refused = [](const ArenaHandle& invitation, const std::string& why) {
     CHECK_ERROR(invited(to_string(invitation)), ErrorKind::corrupt_data, "rank 1 cannot map", why);
   };
-  CHECK_ERROR(invited("rubbish"), ErrorKind::corrupt_data, "rank 0's invitation to shared memory");
+  CHECK_ERROR(invited("rubbish"), ErrorKind::corrupt_data, "rank 0's handle of shared memory");
   CHECK_ERROR(invited("1 2 3"), ErrorKind::corrupt_data, "ends too early");
   refused({1, right.fd, right.bytes, 17}, "the process id is 1");
   refused({right.pid, -1, right.bytes, 17}, "the descriptor is -1");
@@ -287,7 +287,7 @@ TEST_CASE("shared memory that could be taken away while it is used is refused") 
   const UniqueFd unsealed(::memfd_create("unsealed", MFD_CLOEXEC));
   const std::size_t bytes = arena_bytes(2, kSegment);
   REQUIRE(::ftruncate(unsealed.get(), static_cast<off_t>(bytes)) == 0);
-  CHECK_ERROR(invited(to_string(Invitation{::getpid(), unsealed.get(), bytes, 17})), ErrorKind::corrupt_data,
+  CHECK_ERROR(invited(to_string(ArenaHandle{::getpid(), unsealed.get(), bytes, 17})), ErrorKind::corrupt_data,
               "not sealed");
 }
 

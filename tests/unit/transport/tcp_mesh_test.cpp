@@ -20,6 +20,7 @@
 #include "lockstep/net/socket.h"
 #include "lockstep/transport/byte_rings.h"
 #include "lockstep/transport/control_message.h"
+#include "lockstep/transport/link_claim.h"
 #include "lockstep/transport/tcp_links.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/tcp_meshes.h"
@@ -62,7 +63,8 @@ UniqueFd intrude(Store& store, const TcpMeshSettings& settings, std::uint64_t nu
   const std::string key = "mesh/test/" + std::to_string(to);
   UniqueFd fd = connect_tcp(parse_endpoint(store.get(key, soon())), ConnectRetry::never, soon());
   PeerIdentity claims = local_identity(settings.rank, settings.size, settings.generation);
-  claims.number = connection_claim(number, static_cast<std::size_t>(settings.connections), settings.checksums);
+  claims.number = encode(LinkClaim{static_cast<std::uint32_t>(number), static_cast<std::size_t>(settings.connections),
+                                   settings.checksums});
   claims.text = settings.name;
   if (pid != 0) claims.pid = pid;
   handshake_as_client(fd.get(), {settings.token, settings.job_id, Channel::link, claims}, soon());
@@ -253,7 +255,7 @@ TEST_CASE("without descriptors a rank says so at once, and meshes that exist liv
 TEST_CASE("arguments that make no mesh are refused") {
   MemoryStore store;
   auto settings = tcp_mesh_settings(2, 2, Token::generate());
-  CHECK_ERROR(error_of([&] { connect_tcp_mesh(settings, store, soon()); }), ErrorKind::invalid_argument, "rank 2 of 2");
+  CHECK_ERROR(error_of([&] { connect_tcp_mesh(settings, store, soon()); }), ErrorKind::invalid_argument, "no rank 2 in a mesh of 2");
   settings.rank = 0;
   settings.name = std::string(65, 'x');
   CHECK_ERROR(error_of([&] { connect_tcp_mesh(settings, store, soon()); }), ErrorKind::invalid_argument, "65");
@@ -352,14 +354,14 @@ TEST_CASE("a number of connections that is out of range is refused before anybod
 TEST_CASE("a damaged ring of shared memory is an error for its sender and its receiver, other links go on") {
   MemoryStore store;
   const Token token = Token::generate();
-  const auto region = make_ring_region(2);
+  const ByteRings rings = make_rings(2);
   std::vector<std::unique_ptr<Mesh>> meshes(3);
   run_ranks_or_throw(3, [&](int rank) {
     auto settings = tcp_mesh_settings(rank, 3, token);
-    if (rank < 2) settings.node = {.ranks = {0, 1}, .keep_alive = region, .rings = region.get()};
+    if (rank < 2) settings.node = {.ranks = {0, 1}, .rings = rings};
     meshes[static_cast<std::size_t>(rank)] = connect_tcp_mesh(settings, store, soon());
   });
-  ByteRings(region.get(), 2).ring(1, 0).control->sent = arena::kRingBytes + 1;
+  rings.ring(1, 0).control->sent = arena::kRingBytes + 1;
   std::array<std::byte, 4> four{};
   Error error = error_of([&] { meshes[0]->recv_some(1, four); });
   CHECK_ERROR(error, ErrorKind::corrupt_data, "the ring of shared memory between rank 0 and rank 1 (host ", "damaged",

@@ -10,7 +10,7 @@
 // first parameter), and copies rank 0's parameters and buffers to all. When backward() returns, every gradient is the
 // mean over ranks; what failed, backward() throws: a parameter without gradient by name, a lost rank, a timeout. After
 // Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", VLDB 2020. Thread rule: see
-// Replica. An alone rank pays nothing: no hooks, no copies.
+// DdpBase. An alone rank pays nothing: no hooks, no copies.
 #pragma once
 
 #include <memory>
@@ -19,16 +19,16 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/ddp/replica.h"
+#include "lockstep/ddp/ddp_base.h"
 
 namespace lockstep {
 
 // Module: a module holder (TORCH_MODULE) or a std::shared_ptr to a module, with any forward().
 template <class Module>
-class DistributedDataParallel : public Replica {
+class DistributedDataParallel : public DdpBase {
  public:
   explicit DistributedDataParallel(Module module, ProcessGroup group, const DdpOptions& options = {})
-      : Replica(shared(module), std::move(group), options), module_(std::move(module)) {}
+      : DdpBase(shared(module), std::move(group), options), module_(std::move(module)) {}
 
   // Takes what the module's forward() takes and returns what it returns.
   template <class... Args>

@@ -4,17 +4,18 @@
 
 #include <c10/core/ScalarType.h>
 
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "lockstep/ddp/lockstep_mode/mode.h"
 
 namespace lockstep {
 
 enum class Bucketing { on, off };  // off: every parameter is reduced by itself, as soon as its gradient is there
 
 // How the ranks' gradients are averaged. ranks: each rank counts the same, as in PyTorch, which is right if all have as
-// many samples. samples: a forward counts as much as it has samples (Replica::set_weight), so that unequal batches give
+// many samples. samples: a forward counts as much as it has samples (DdpBase::set_weight), so that unequal batches give
 // the gradient that one process would have had for all of them.
 enum class Weighting { ranks, samples };
 
@@ -29,14 +30,6 @@ struct MixedPrecision {
   std::optional<c10::ScalarType> reduce_dtype = {};
   std::optional<c10::ScalarType> buffer_dtype = {};
   bool enabled() const { return param_dtype || reduce_dtype || buffer_dtype; }
-};
-
-// The same bits at any number of ranks: see shards.h.
-struct LockstepMode {
-  int shards = 0;  // 0: off; else a power of two, and a multiple of the number of ranks
-  std::uint64_t seed = 0;
-  // That a shard computes with, whatever OMP_NUM_THREADS, the launcher or at::set_num_threads() say. Bits depend on it.
-  int threads = 1;
 };
 
 struct DdpOptions {

@@ -14,7 +14,7 @@
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
 #include "lockstep/collective/arena_engine.h"
-#include "lockstep/ddp/diagnostics.h"
+#include "lockstep/ddp/checks/ddp_errors.h"
 #include "lockstep/group/believed.h"
 #include "lockstep/group/tensor_segments.h"
 #include "lockstep/group/uncaught.h"
@@ -71,7 +71,7 @@ class Timed {
 }  // namespace
 
 std::shared_ptr<Reducer> Reducer::make(std::vector<TrainedParameter> parameters, ProcessGroup group,
-                                       const DdpOptions& options, std::shared_ptr<PrecisionSwap> swap) {
+                                       const DdpOptions& options, std::shared_ptr<PrecisionCast> swap) {
   std::shared_ptr<Reducer> reducer(new Reducer(std::move(parameters), std::move(group), options, std::move(swap)));
   const auto weak = reducer->weak_from_this();
   reducer->forwards_.emplace([weak](ForwardGraphs::Id forward) {
@@ -93,7 +93,7 @@ std::shared_ptr<Reducer> Reducer::make(std::vector<TrainedParameter> parameters,
 }
 
 Reducer::Reducer(std::vector<TrainedParameter> parameters, ProcessGroup group, const DdpOptions& options,
-                 std::shared_ptr<PrecisionSwap> swap)
+                 std::shared_ptr<PrecisionCast> swap)
     : group_(std::move(group)),
       options_(options),
       parameters_(std::move(parameters)),

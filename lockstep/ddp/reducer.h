@@ -26,15 +26,15 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/ddp/autograd/failed_backward.h"
+#include "lockstep/ddp/autograd/forward_graphs.h"
+#include "lockstep/ddp/autograd/gradient_hooks.h"
 #include "lockstep/ddp/backward_machine.h"
-#include "lockstep/ddp/bucket_plan.h"
-#include "lockstep/ddp/comm_hook.h"
-#include "lockstep/ddp/failed_backward.h"
-#include "lockstep/ddp/forward_graphs.h"
-#include "lockstep/ddp/gradient_bucket.h"
-#include "lockstep/ddp/gradient_hooks.h"
+#include "lockstep/ddp/buckets/bucket_plan.h"
+#include "lockstep/ddp/buckets/gradient_bucket.h"
+#include "lockstep/ddp/hooks/comm_hook.h"
+#include "lockstep/ddp/mixed_precision/precision_cast.h"
 #include "lockstep/ddp/options.h"
-#include "lockstep/ddp/precision_swap.h"
 #include "lockstep/ddp/report_exchange.h"
 #include "lockstep/group/arena_allocator.h"
 
@@ -60,7 +60,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
  public:
   // Hooks are installed by make(). swap: null if the model computes in its parameters' type.
   static std::shared_ptr<Reducer> make(std::vector<TrainedParameter> parameters, ProcessGroup group,
-                                       const DdpOptions& options, std::shared_ptr<PrecisionSwap> swap);
+                                       const DdpOptions& options, std::shared_ptr<PrecisionCast> swap);
   ~Reducer();
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
@@ -93,7 +93,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   };
 
   Reducer(std::vector<TrainedParameter> parameters, ProcessGroup group, const DdpOptions& options,
-          std::shared_ptr<PrecisionSwap> swap);
+          std::shared_ptr<PrecisionCast> swap);
   void install_hooks();
   void form_buckets(const std::vector<std::size_t>& order);
   std::unique_ptr<GradientBucket> make_bucket(std::size_t index, std::vector<BucketMember> members) const;
@@ -141,7 +141,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   const ProcessGroup group_;
   const DdpOptions options_;
   const std::vector<TrainedParameter> parameters_;
-  const std::shared_ptr<PrecisionSwap> swap_;
+  const std::shared_ptr<PrecisionCast> swap_;
   CommHook hook_;
   std::vector<PlannedParameter> planned_;
   std::uint64_t parameter_bytes_ = 0;

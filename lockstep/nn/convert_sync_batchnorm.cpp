@@ -13,9 +13,9 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
-#include "lockstep/ddp/gradient_hooks.h"
-#include "lockstep/ddp/shard_exchange.h"
-#include "lockstep/ddp/synchronised.h"
+#include "lockstep/ddp/autograd/gradient_hooks.h"
+#include "lockstep/ddp/lockstep_mode/shard_exchange.h"
+#include "lockstep/ddp/lockstep_mode/sync_batch_norm_tag.h"
 #include "lockstep/nn/sync_batch_norm.h"
 
 namespace lockstep {
@@ -25,7 +25,7 @@ enum class Statistics { tracked, untracked };
 
 // Lies among the gradient hooks of a running mean, which has no gradient: so it is never called, and lives exactly as
 // long as the tensor.
-struct Mark final : torch::autograd::FunctionPreHook, Synchronised {
+struct Mark final : torch::autograd::FunctionPreHook, SyncBatchNormTag {
   Mark(ProcessGroup among, std::weak_ptr<const torch::nn::Module> marked, Statistics kind)
       : module(std::move(marked)), statistics(kind), group_(std::move(among)) {}
   torch::autograd::variable_list operator()(const torch::autograd::variable_list& gradients) override {
@@ -65,7 +65,7 @@ using OptionalTensor = std::optional<at::Tensor>;
 at::Tensor batch_norm(const at::Tensor& input, const OptionalTensor& weight, const OptionalTensor& bias,
                       const OptionalTensor& running_mean, const OptionalTensor& running_var, bool training,
                       double momentum, double eps, bool cudnn_enabled) {
-  const auto* mark = running_mean ? dynamic_cast<const Mark*>(mark_among_hooks(*running_mean)) : nullptr;
+  const auto* mark = running_mean ? dynamic_cast<const Mark*>(tag_among_hooks(*running_mean)) : nullptr;
   if (mark == nullptr) {
     return at::native::batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps,
                                   cudnn_enabled);

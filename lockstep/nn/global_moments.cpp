@@ -9,7 +9,7 @@
 #include <tuple>
 
 #include "lockstep/base/error.h"
-#include "lockstep/ddp/shard_exchange.h"
+#include "lockstep/ddp/lockstep_mode/shard_exchange.h"
 
 namespace lockstep {
 namespace {
@@ -53,7 +53,7 @@ GlobalMoments combine_rows(const at::Tensor& rows) {
   return all;
 }
 
-GlobalMoments global_moments(const at::Tensor& input, const ProcessGroup& group, const Synchronised* layer) {
+GlobalMoments global_moments(const at::Tensor& input, const ProcessGroup& group, const SyncBatchNormTag* layer) {
   ShardExchange* const shards = ShardExchange::current();
   const at::Tensor row = local_row(input);
   const at::Tensor rows =

@@ -15,8 +15,8 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
-#include "lockstep/ddp/shard_exchange.h"
-#include "lockstep/group/shadow.h"
+#include "lockstep/ddp/lockstep_mode/shard_exchange.h"
+#include "lockstep/ddp/uneven_inputs/join_state.h"
 #include "lockstep/nn/global_moments.h"
 
 namespace lockstep {
@@ -27,14 +27,14 @@ using torch::autograd::variable_list;
 
 // What backward knows beside tensors.
 struct Batch final : torch::CustomClassHolder {
-  Batch(ProcessGroup among, const Synchronised* of_layer, double values, double epsilon)
+  Batch(ProcessGroup among, const SyncBatchNormTag* of_layer, double values, double epsilon)
       : group(std::move(among)), layer(of_layer), count(values), eps(epsilon) {}
   ProcessGroup group;
-  const Synchronised* layer;  // only its address matters, by which shards know it
-  double count;               // values a channel, of all ranks or shards
+  const SyncBatchNormTag* layer;  // only its address matters, by which shards know it
+  double count;                   // values a channel, of all ranks or shards
   double eps;
   bool has_bias = false;
-  bool silent = false;    // this rank's samples count for nothing: see shadow.h
+  bool silent = false;    // this rank's samples count for nothing: see join_state.h
   bool of_shard = false;  // the other batches are those of all shards
 };
 
@@ -116,9 +116,9 @@ void add_up(const at::Tensor& sums, const Batch& batch) {
 struct SyncBatchNormFunction : torch::autograd::Function<SyncBatchNormFunction> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input, const std::optional<at::Tensor>& factor,
                             const std::optional<at::Tensor>& summand, const Running& running, double eps,
-                            const ProcessGroup& group, const Synchronised* layer) {
+                            const ProcessGroup& group, const SyncBatchNormTag* layer) {
     const at::Tensor weight = factor.value_or(at::Tensor()), bias = summand.value_or(at::Tensor());
-    const bool silent = is_shadowing();
+    const bool silent = is_joined();
     const GlobalMoments moments = global_moments(silent ? input.narrow(0, 0, 0) : input, group, layer);
     update(running.mean, moments.mean, running.momentum);
     update(running.variance, moments.squares / (moments.count - 1), running.momentum);
@@ -172,7 +172,7 @@ struct SyncBatchNormFunction : torch::autograd::Function<SyncBatchNormFunction> 
 
 at::Tensor sync_batch_norm(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
                            const at::Tensor& running_mean, const at::Tensor& running_var, double momentum, double eps,
-                           const ProcessGroup& group, const Synchronised* layer) {
+                           const ProcessGroup& group, const SyncBatchNormTag* layer) {
   check_input(input, {weight, bias, running_mean, running_var}, group);
   const auto optional = [](const at::Tensor& tensor) {
     return tensor.defined() ? std::optional<at::Tensor>(tensor) : std::nullopt;

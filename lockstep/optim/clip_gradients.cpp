@@ -8,7 +8,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
-#include "lockstep/ddp/thread_count.h"
+#include "lockstep/ddp/lockstep_mode/thread_count.h"
 
 namespace lockstep {
 namespace {

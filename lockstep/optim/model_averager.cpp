@@ -7,7 +7,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
-#include "lockstep/ddp/backward_watch.h"
+#include "lockstep/ddp/autograd/backward_watch.h"
 
 namespace lockstep {
 namespace {

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "lockstep/checkpoint/checkpoint.h"
-#include "lockstep/ddp/default_hooks.h"
-#include "lockstep/ddp/power_sgd.h"
-#include "lockstep/ddp/quantization_hooks.h"
+#include "lockstep/ddp/hooks/default_hooks.h"
+#include "lockstep/ddp/hooks/power_sgd.h"
+#include "lockstep/ddp/hooks/quantization_hooks.h"
 #include "tests/parity/support.h"
 #include "tests/support/local_groups.h"
 

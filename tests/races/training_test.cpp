@@ -13,9 +13,9 @@
 #include <thread>
 #include <vector>
 
-#include "lockstep/ddp/default_hooks.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
-#include "lockstep/ddp/join.h"
+#include "lockstep/ddp/hooks/default_hooks.h"
+#include "lockstep/ddp/uneven_inputs/join.h"
 #include "lockstep/group/world.h"
 #include "lockstep/nn/convert_sync_batchnorm.h"
 #include "tests/support/temporary_directory.h"

@@ -14,9 +14,9 @@
 
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
-#include "lockstep/ddp/default_hooks.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
-#include "lockstep/ddp/join.h"
+#include "lockstep/ddp/hooks/default_hooks.h"
+#include "lockstep/ddp/uneven_inputs/join.h"
 #include "lockstep/group/world.h"
 #include "tests/support/expect_error.h"
 #include "tests/unit/ddp/models.h"

@@ -9,10 +9,10 @@
 #include <string>
 
 #include "lockstep/base/error.h"
-#include "lockstep/ddp/default_hooks.h"
-#include "lockstep/ddp/low_rank.h"
-#include "lockstep/ddp/power_sgd.h"
-#include "lockstep/ddp/quantization_hooks.h"
+#include "lockstep/ddp/hooks/default_hooks.h"
+#include "lockstep/ddp/hooks/low_rank.h"
+#include "lockstep/ddp/hooks/power_sgd.h"
+#include "lockstep/ddp/hooks/quantization_hooks.h"
 #include "tests/support/local_groups.h"
 
 using namespace lockstep;

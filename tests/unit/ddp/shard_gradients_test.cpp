@@ -13,7 +13,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
-#include "lockstep/ddp/join.h"
+#include "lockstep/ddp/uneven_inputs/join.h"
 #include "lockstep/group/ownership.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/local_groups.h"

@@ -415,7 +415,7 @@ struct UnmarkedImpl : torch::nn::Module {
 };
 TORCH_MODULE(Unmarked);
 
-struct MarkedImpl : torch::nn::Module, Synchronised {
+struct MarkedImpl : torch::nn::Module, SyncBatchNormTag {
   explicit MarkedImpl(ProcessGroup among) : group_(std::move(among)) {
     weight = register_parameter("weight", at::ones({3}));
   }

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/group/shadow.h"
+#include "lockstep/ddp/uneven_inputs/join_state.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/local_groups.h"
 

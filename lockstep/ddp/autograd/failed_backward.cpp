@@ -1,0 +1,81 @@
+#include "lockstep/ddp/autograd/failed_backward.h"
+
+#include <torch/csrc/autograd/engine.h>
+
+#include <algorithm>
+#include <mutex>
+#include <typeinfo>
+#include <utility>
+#include <vector>
+
+namespace lockstep {
+namespace {
+
+using torch::autograd::Engine;
+
+// Leaked on purpose, as the engine below: backwards may run while static destructors do.
+struct Listeners {
+  std::mutex mutex;
+  std::vector<const FailedBackward*> all;  // protected by mutex
+};
+
+Listeners& listeners() {
+  static Listeners& instance = *new Listeners;
+  return instance;
+}
+
+}  // namespace
+
+void tell_failed_backward(const char* text) noexcept {
+  const std::lock_guard lock(listeners().mutex);
+  const auto is_of_this_thread = [](const FailedBackward* each) { return each->thread_ == std::this_thread::get_id(); };
+  const bool is_claimed = std::ranges::any_of(listeners().all, is_of_this_thread);
+  for (const FailedBackward* each : listeners().all) {
+    if (!is_claimed || is_of_this_thread(each)) each->told_(text);
+  }
+}
+
+namespace {
+
+class TellingEngine final : public Engine {
+ public:
+  torch::autograd::variable_list execute(const torch::autograd::edge_list& roots,
+                                         const torch::autograd::variable_list& inputs, bool keep_graph,
+                                         bool create_graph, bool accumulate_grad,
+                                         const torch::autograd::edge_list& outputs) override {
+    try {
+      return Engine::execute(roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
+    } catch (const std::exception& error) {
+      tell_failed_backward(error.what());
+      throw;
+    } catch (...) {
+      tell_failed_backward("what was thrown is no std::exception");
+      throw;
+    }
+  }
+};
+
+Engine& telling_engine() {
+  static TellingEngine& engine = *new TellingEngine;
+  return engine;
+}
+
+}  // namespace
+
+FailedBackward::FailedBackward(std::function<void(const char*)> told) : told_(std::move(told)) {
+  const std::lock_guard lock(listeners().mutex);
+  if (typeid(Engine::get_default_engine()) == typeid(Engine)) torch::autograd::set_default_engine_stub(telling_engine);
+  listeners().all.push_back(this);
+}
+
+FailedBackward::~FailedBackward() {
+  const std::lock_guard lock(listeners().mutex);
+  std::erase(listeners().all, this);
+}
+
+void FailedBackward::claim_thread() {
+  const std::lock_guard lock(listeners().mutex);
+  thread_ = std::this_thread::get_id();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,99 @@
+// The forwards of a wrapper whose graphs may still be differentiated, and which of them a backward goes through.
+// forward -> ForwardGraphs -> reducer. A backward goes through a forward if its graph has a node that this forward
+// made: nodes carry their thread and a number that grows. So the bare module's graphs, made beside the wrapper, are
+// told from the wrapper's own. Belongs to the thread that runs forward and backward; graphs may be destroyed by any
+// thread.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <unordered_set>
+#include <vector>
+
+namespace torch::autograd {
+struct Node;
+}
+
+namespace lockstep {
+
+// What a forward tells about the backward that follows.
+struct ForwardNote {
+  bool synchronise = true;
+  bool silent = false;       // contribute nothing: see join_state.h
+  double weight = 1;         // of this rank's gradients, where gradients are weighted by samples
+  bool over_active = false;  // divide by the ranks that are not silent, instead of all
+};
+
+// Of several forwards in one backward: synchronised if one is, silent if all are; weights add up.
+ForwardNote joined(const ForwardNote& one, const ForwardNote& other);
+
+class ForwardGraphs {
+ public:
+  using Id = std::uint64_t;
+
+  // reached: called when a backward comes to an output of a forward, before anything behind it is computed.
+  explicit ForwardGraphs(std::function<void(Id)> reached);
+
+  // A forward begins on this thread. It is kept in mind while one of its outputs, or what was computed from it, lives;
+  // of those whose outputs cannot be seen or are gone, the last ones are.
+  Id begin(const ForwardNote& note);
+  // One of the tensors that the loss will be computed from. REQUIRES: between begin() and end() of this forward.
+  void watch(Id forward, const at::Tensor& output);
+  // The forward has returned, or has thrown, and is forgotten then.
+  void end(Id forward, bool has_returned);
+  // Whether backward will be seen to come to it: some output was watched.
+  bool is_watched(Id forward) const;
+
+  // What holds for the backward that the calling thread runs; nothing if it goes through none of these forwards.
+  // reached: a forward that it is known to go through. REQUIRES: called during backward.
+  std::optional<ForwardNote> note_of_current_backward(std::optional<Id> reached);
+  // autograd::grad goes through this forward.
+  void was_differentiated(Id forward);
+  // A backward that goes through some of these forwards, or autograd::grad, ends on the calling thread. What it has
+  // computed to be differentiated again belongs to those forwards too; what comes from now on does not.
+  void close_ranges();
+
+  // Whether a synchronised forward that can be differentiated has not been yet.
+  bool awaits_backward() const;
+  // Whether gradients that have come through none of these forwards may be those of such a forward: also of the last
+  // one, if it has a graph but no output that could be watched.
+  bool may_have_been_passed_by() const;
+  bool is_within_forward() const;
+
+ private:
+  struct Outputs;
+  class OutputHook;
+  // Numbers of nodes, made by one thread.
+  struct Range {
+    std::uint64_t thread = 0;
+    std::uint64_t first = 0;
+    std::uint64_t last = 0;  // behind the last one
+  };
+  struct Forward {
+    Id id = 0;
+    ForwardNote note;
+    Range made;
+    std::vector<Range> made_later = {};  // by differentiating it
+    bool has_ended = false;
+    bool is_watched = false;
+    bool gives_leaf = false;  // an output is a parameter, whose backward has no node of this forward
+    bool is_differentiated = false;
+    bool is_found = false;  // in the graph of the backward that was asked about last
+  };
+
+  Forward* find(Id forward);
+  bool made(const Forward& forward, std::uint64_t thread, std::uint64_t number) const;
+  void find_in(const std::unordered_set<torch::autograd::Node*>& nodes, std::size_t unknown);
+  void open_range(Forward& forward);
+  void forget_dead();
+
+  const std::shared_ptr<Outputs> outputs_;
+  std::vector<Forward> forwards_;  // in the order of their beginnings
+  Id next_ = 1;
+};
+
+}  // namespace lockstep

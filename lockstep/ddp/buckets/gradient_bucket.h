@@ -1,0 +1,115 @@
+// A GradientBucket is some gradients that are averaged together. hooks -> bucket -> process group -> .grad
+// The reducer tells it which gradients are there, launches it when all are, and finishes it at the end of backward, or
+// drops it if the backward fails. Belongs to the thread that runs backward. Its kinds:
+//
+//   in place   large gradients that were born in shared memory, and that nobody else can reach, are reduced where they
+//              lie; the others are copied into the bucket's own buffer and back
+//   flat       all are copied into one dense tensor, which a communication hook averages, or which has another dtype
+//   sparse     one sparse gradient
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/ddp/hooks/comm_hook.h"
+#include "lockstep/group/process_group.h"
+
+namespace lockstep {
+
+struct BucketMember {
+  std::size_t index = 0;  // of the parameter in the model
+  std::string name;
+  at::Tensor parameter;
+  bool is_ready = false;  // in this backward, by a gradient or by none
+  bool fired = false;     // this backward gave it a gradient
+};
+
+struct Launch {
+  const ProcessGroup& group;
+  std::uint64_t backward = 0;         // which one since the beginning, the same on all ranks
+  const at::Tensor* added = nullptr;  // what autograd has just added to the gradient that arrives; see owns_gradient()
+  bool is_last = false;               // bucket of this backward
+  bool silent = false;                // contribute zeros, whatever this rank's gradients are
+  bool look_for_non_finite = false;
+};
+
+struct Finish {
+  const ProcessGroup& group;
+  const std::vector<bool>* used = nullptr;  // by parameter: whether some rank used it; null: all are
+  double factor = 1;                        // by which averages are multiplied
+};
+
+class GradientBucket {
+ public:
+  // `members`: of one dtype and device; their gradients are joined in this order, on all ranks alike.
+  GradientBucket(std::size_t index, std::vector<BucketMember> members);
+  virtual ~GradientBucket() = default;
+  GradientBucket(const GradientBucket&) = delete;
+  GradientBucket& operator=(const GradientBucket&) = delete;
+
+  // Begins a backward: all gradients are awaited.
+  void reset();
+  // A member's gradient is there, or will not come.
+  void set_ready(std::size_t member, bool fired);
+  bool is_ready() const { return ready_ == members_.size(); }
+
+  // Starts averaging. A member without a gradient contributes zeros. REQUIRES: is_ready().
+  void launch(const Launch& launch);
+  // Blocks until the averages are in the gradients of those parameters that some rank used.
+  void finish(const Finish& finish);
+  // Of a backward that has failed: blocks until nothing of what launch() started is in flight; gradients keep what they
+  // have. Nothing happens if there is nothing.
+  void drop(const ProcessGroup& group);
+
+  const std::string& name() const { return name_; }
+  std::size_t index() const { return index_; }
+  const std::vector<BucketMember>& members() const { return members_; }
+  bool is_launched() const { return stage_ != Stage::waiting; }
+  std::size_t bytes() const;  // of its parameters
+  // In the last launch: gradients that did not lie in shared memory.
+  std::size_t copied_bytes() const { return copied_bytes_; }
+  // Of the last launch, the first parameter whose gradient on this rank held NaN or Inf.
+  std::optional<std::size_t> non_finite() const { return non_finite_; }
+
+ protected:
+  virtual void do_launch(const Launch& launch) = 0;
+  virtual void do_finish(const Finish& finish) = 0;
+  virtual void do_drop(const ProcessGroup& group) = 0;
+  // What the collectives of the last launch are called; see bucket_call_name().
+  CallOptions call() const { return {.name = call_name_, .number = backward_}; }
+
+  // Whether this rank has something to contribute for a member.
+  static bool contributes(const Launch& launch, const BucketMember& member);
+  static bool is_used(const Finish& finish, const BucketMember& member) {
+    return finish.used == nullptr || (*finish.used)[member.index];
+  }
+  void look_at(const Launch& launch, const BucketMember& member, const at::Tensor& values);
+
+  const std::size_t index_;
+  const std::string name_;
+  std::vector<BucketMember> members_;
+  std::size_t copied_bytes_ = 0;
+
+ private:
+  enum class Stage { waiting, launched, finished };
+
+  const std::string call_name_;
+  std::uint64_t backward_ = 0;  // of the last launch
+  std::size_t ready_ = 0;
+  Stage stage_ = Stage::waiting;
+  std::optional<std::size_t> non_finite_;
+};
+
+std::unique_ptr<GradientBucket> make_in_place_bucket(std::size_t index, std::vector<BucketMember> members);
+// hook: empty for a plain average. dtype: of what is reduced; unset: the parameters'.
+std::unique_ptr<GradientBucket> make_flat_bucket(std::size_t index, std::vector<BucketMember> members, CommHook hook,
+                                                 std::optional<at::ScalarType> dtype);
+// REQUIRES: one member.
+std::unique_ptr<GradientBucket> make_sparse_bucket(std::size_t index, std::vector<BucketMember> members);
+
+}  // namespace lockstep

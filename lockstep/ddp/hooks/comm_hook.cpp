@@ -1,0 +1,57 @@
+#include "lockstep/ddp/hooks/comm_hook.h"
+
+#include <utility>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+
+std::string bucket_name(std::size_t index) { return "gradient bucket " + std::to_string(index); }
+
+std::string bucket_call_name(std::size_t index, const std::vector<std::string>& names, std::string_view part) {
+  constexpr std::size_t kRoom = 56;  // flight recordings keep 111 letters
+  std::string list;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (i != 0 && list.size() + names[i].size() > kRoom) {
+      list += ", and " + std::to_string(names.size() - i) + " more";
+      break;
+    }
+    // The end of a long name tells more than its beginning.
+    const bool fits = names[i].size() <= kRoom;
+    list += (i == 0 ? "" : ", ") + (fits ? names[i] : "..." + names[i].substr(names[i].size() - kRoom));
+  }
+  std::string name = bucket_name(index) + " (" + list + ")";
+  if (!part.empty()) name.append(", ").append(part).append(",");
+  return name + " of backward";
+}
+
+GradBucket::GradBucket(std::size_t index, bool is_last, at::Tensor buffer, std::vector<at::Tensor> parameters,
+                       std::vector<std::string> names, std::uint64_t backward)
+    : index_(index),
+      is_last_(is_last),
+      buffer_(std::move(buffer)),
+      parameters_(std::move(parameters)),
+      names_(std::move(names)),
+      backward_(backward) {}
+
+void GradBucket::set_buffer(const at::Tensor& buffer) {
+  if (buffer.numel() != buffer_.numel()) {
+    throw Error(ErrorKind::invalid_argument, "a communication hook gave bucket " + std::to_string(index_) + " " +
+                                                 std::to_string(buffer.numel()) + " elements where it has " +
+                                                 std::to_string(buffer_.numel()));
+  }
+  buffer_ = buffer.reshape({-1});
+}
+
+std::vector<at::Tensor> GradBucket::gradients() const {
+  std::vector<at::Tensor> views;
+  views.reserve(parameters_.size());
+  std::int64_t offset = 0;
+  for (const at::Tensor& parameter : parameters_) {
+    views.push_back(buffer_.narrow(0, offset, parameter.numel()).view(parameter.sizes()));
+    offset += parameter.numel();
+  }
+  return views;
+}
+
+}  // namespace lockstep

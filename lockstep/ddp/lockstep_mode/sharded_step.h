@@ -1,0 +1,135 @@
+// Lockstep mode: training whose bits do not depend on the number of ranks. The global batch is cut into a fixed number
+// of shards; each rank computes its share of them one by one, and gradients, buffers and losses are averaged in one
+// fixed binary tree over shards, first within a rank, then over ranks. Random numbers and batch-norm statistics belong
+// to the shard. callback per shard -> ShardedStep -> .grad, buffers -> optimizer.step().
+//
+// If the model has synchronised batch norms (sync_batch_norm_tag.h), their statistics are those of all shards together.
+// Then the callbacks of a rank's shards are all under way at once, each in a thread of its own, of which one runs at a
+// time (shard_exchange.h); so a rank needs memory for the activations and gradients of all of its shards.
+//
+//   lockstep::DistributedDataParallel ddp(model, world.group(), {.lockstep = {.shards = 8, .seed = 1}});
+//   const double loss = ddp.for_each_shard([&](lockstep::Shard shard) {
+//     auto [x, y] = batch_of(shard);
+//     const at::Tensor loss = cross_entropy(ddp(x), y);
+//     loss.backward();
+//     return loss.item<double>();
+//   });
+//   optimizer.step();
+//
+// A shard computes with LockstepMode::threads threads; what the bits depend on besides (arithmetic.h) ranks compare.
+// What the program owes: a callback whose outcome depends on the shard (its index, its step, its data) and on the
+// model; between the steps only what has the same bits with any number of threads, as elementwise optimizers and
+// clip_grad_norm() have; and the same kind of machine. With synchronised batch norms also: data taken before the first
+// forward, where others go on; the same layers in the same order in every shard, forwards and backwards in the
+// callback's own thread, and no lock held over them. Thread rule: as DdpBase. Ranks that are threads of one process
+// take turns, shard by shard; a callback must then not wait for others, except in a synchronised batch norm.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/ddp/autograd/backward_watch.h"
+#include "lockstep/ddp/checks/model_state.h"
+#include "lockstep/ddp/lockstep_mode/arithmetic.h"
+#include "lockstep/ddp/lockstep_mode/mode.h"
+#include "lockstep/ddp/lockstep_mode/shard_tree.h"
+#include "lockstep/ddp/lockstep_mode/sync_batch_norm_tag.h"
+#include "lockstep/group/process_group.h"
+#include "lockstep/transport/arena_heap.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace lockstep {
+
+struct Shard {
+  int index = 0;  // in the global batch, from 0
+  int count = 1;  // over all ranks
+  std::uint64_t step = 0;
+};
+
+// Belongs into checkpoints, beside model and optimizer.
+struct LockstepState {
+  std::uint64_t step = 0;  // of the next for_each_shard()
+  int shards = 0;
+  std::uint64_t seed = 0;
+  int threads = 0;              // of a shard; 0: nobody knows
+  std::string arithmetic = {};  // text_of(Arithmetic) of all ranks; empty: nobody knows
+};
+
+class ShardedStep {
+ public:
+  // parameters: those that are trained. Collective. Error{invalid_argument} on all ranks if the mode cannot work: with
+  // this number of shards or ranks, with modules that are synchronised over a part of the ranks, with ranks that differ
+  // in the mode's options or in their arithmetic.
+  ShardedStep(const torch::nn::Module& module, const NamedTensors& parameters, const NamedTensors& buffers,
+              ProcessGroup group, const LockstepMode& mode);
+
+  // Calls `body` for each of this rank's shards, in order of their indices, and returns the mean of what it returns
+  // over all shards. Before each call torch's default CPU generator is seeded from seed, step and shard, and buffers
+  // are what they were before the step. Each call leaves the shard's gradient in .grad, by any number of backwards
+  // (microbatches: their gradients add up), or none. If one of them throws and the callback goes on, what it has left
+  // is dropped; Error{invalid_argument} if it has been added to what others left and zero_grad() has not been called.
+  // Afterwards, on all ranks, .grad is the mean over all shards (nothing is left of what was there before; a parameter
+  // that only some shards used has zero from the others, one that no shard used has none), buffers that any shard
+  // changed are the mean of what each made of them (integer ones must be equal), and the generator is what it was.
+  // Collective; fails as collectives do, and with what `body` throws; then there are no gradients, buffers are as
+  // before, and the step does not count. With synchronised batch norms what `body` throws aborts the group, unless this
+  // rank is alone, and shards that come to different layers are an Error{desync} that names both.
+  double run(const std::function<double(Shard)>& body);
+
+  // Error{invalid_argument} if a forward now would be synchronised by nobody: in training, outside of run().
+  void check_forward(bool is_training) const;
+
+  double communication_seconds() const { return communication_seconds_; }  // in which it reduced or waited, so far
+
+  std::uint64_t step() const { return step_; }  // the next one
+  LockstepState state() const;
+  // Error{invalid_argument} for other shards or another seed. Warns if threads or arithmetic are others, or not known.
+  void load_state(const LockstepState& state);
+
+ private:
+  struct Lane;
+
+  void agree_on_mode() const;
+  void warn_of_changes(const LockstepState& state) const;
+  [[noreturn]] void fail_everywhere(const Error& error) const;
+  Shard shard_at(int position) const;
+  void compute_one_by_one(const std::function<double(Shard)>& body, ShardTree& tree);
+  void compute_together(const std::function<double(Shard)>& body, ShardTree& tree);
+  void bring(Lane& lane);
+  void put_away(Lane& lane);
+  ShardResult collect(double loss, const Shard& shard, BackwardRecord::Left left);
+  void collect_gradients(ShardResult& result) const;
+  void collect_buffers(ShardResult& result);
+  void agree(ShardResult& mine) const;
+  void restore_buffers();
+  bool has_gradients() const;
+  void drop_gradients() const;
+  at::Tensor stand_in(std::size_t tensor) const;
+
+  const ProcessGroup group_;
+  const LockstepMode mode_;
+  const Arithmetic arithmetic_;
+  const int own_shards_;
+  const std::shared_ptr<ArenaHeap> heap_;  // null where ranks share no memory
+  const SyncBatchNormNames synchronised_;
+  NamedTensors parameters_;
+  BackwardWatch watch_;
+  NamedTensors averaged_;           // buffers of floating point
+  NamedTensors counted_;            // all others, which must be equal
+  std::vector<at::Tensor> before_;  // what buffers were before the step: those of averaged_, then of counted_
+  std::vector<bool> is_changed_;    // which of them the newest shard has changed
+  std::uint64_t step_ = 0;
+  bool is_running_ = false;
+  double communication_seconds_ = 0;
+};
+
+}  // namespace lockstep

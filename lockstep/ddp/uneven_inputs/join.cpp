@@ -1,0 +1,46 @@
+#include "lockstep/ddp/uneven_inputs/join.h"
+
+#include <ATen/ops/tensor.h>
+
+#include <string>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::join_detail {
+
+bool anybody_goes_on(const ProcessGroup& group, bool i_go_on, const UnevenOptions& options) {
+  const at::Tensor mine = at::tensor({i_go_on ? 1 : 0}, at::kInt);
+  std::string ended;
+  bool anybody = false;
+  int rank = 0;
+  for (const at::Tensor& theirs : group.all_gather(mine, {.name = "join"})) {
+    const bool goes_on = *theirs.const_data_ptr<int>() != 0;
+    anybody = anybody || goes_on;
+    if (!goes_on) ended += (ended.empty() ? "" : ", ") + std::to_string(rank);
+    ++rank;
+  }
+  if (options.throw_on_early_termination && anybody && !ended.empty()) {
+    ErrorDetail detail;
+    detail.rank = group.rank();
+    detail.operation = "join";
+    throw Error(ErrorKind::aborted,
+                "join: rank " + ended + " has no more batches, and throw_on_early_termination ends all ranks then",
+                detail);
+  }
+  return anybody;
+}
+
+void throw_never_had_one(const ProcessGroup& group) {
+  ErrorDetail detail;
+  detail.rank = group.rank();
+  detail.operation = "join";
+  const Error error(ErrorKind::invalid_argument,
+                    "join: rank " + std::to_string(group.rank()) +
+                        " has no batch at all, so it has nothing to shadow the others with. Give every rank one batch, "
+                        "or give join() a batch of the right shape as `first`",
+                    detail);
+  group.abort(error.what());
+  throw error;
+}
+
+}  // namespace lockstep::join_detail

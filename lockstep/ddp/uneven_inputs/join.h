@@ -1,0 +1,82 @@
+// join() lets ranks with different numbers of batches train together. The user's loop -> join -> step, for every batch
+// of the longest rank. Collective; blocks; belongs to one thread.
+//
+//   lockstep::join(world.group(), loader, [&](const lockstep::Batch& batch) {
+//     optimizer.zero_grad();
+//     cross_entropy(ddp(batch.data), batch.target).backward();
+//     optimizer.step();
+//   });
+//
+// A rank that has no more batches repeats the step with its last one as a shadow of the others: DDP contributes zeros,
+// SyncBatchNorm a count of zero, and code that communicates by itself asks is_joined(). All ranks make the same
+// steps, so models, optimizers and schedules stay equal, and every collective within the step has its partners, whoever
+// made it. (PyTorch's Join repeats the collectives only, which each class must describe, and sends the last rank's
+// model to all in the end.)
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <optional>
+#include <type_traits>
+#include <utility>
+
+#include "lockstep/ddp/uneven_inputs/join_state.h"
+#include "lockstep/group/process_group.h"
+#include "lockstep/group/uncaught.h"
+
+namespace lockstep {
+
+struct UnevenOptions {
+  // Gradients are divided by the number of all ranks, as at the beginning; else by those that still have batches.
+  bool divide_by_initial_world_size = true;
+  // Instead of shadowing: Error{aborted} on all ranks, naming those that have no more batches, as soon as there is one
+  // while others have.
+  bool throw_on_early_termination = false;
+};
+
+struct JoinReport {
+  std::uint64_t steps = 0;     // with this rank's own batches
+  std::uint64_t shadowed = 0;  // steps as a shadow
+};
+
+namespace join_detail {
+
+// Whether some rank has a batch. Throws as UnevenOptions::throw_on_early_termination says.
+bool anybody_goes_on(const ProcessGroup& group, bool i_go_on, const UnevenOptions& options);
+// Error{invalid_argument}: this rank has had no batch, so there is nothing to repeat.
+[[noreturn]] void throw_never_had_one(const ProcessGroup& group);
+
+}  // namespace join_detail
+
+// batches: a range of copyable values. first: what a rank without any batch shadows with; if such a rank has none, all
+// ranks fail. What step throws ends the group for all ranks, with its text.
+template <class Batches, class Step, class Batch = std::decay_t<decltype(*std::declval<Batches&>().begin())>>
+JoinReport join(const ProcessGroup& group, Batches&& batches, Step&& step, const UnevenOptions& options = {},
+                std::optional<Batch> first = {}) {
+  const bool over_active = !options.divide_by_initial_world_size;
+  JoinReport report;
+  std::optional<Batch>& last = first;
+  const auto run = [&](const Batch& batch, bool shadowing) {
+    const JoinScope scope({.shadowing = shadowing, .over_active = over_active});
+    try {
+      step(batch);
+    } catch (...) {
+      group.abort(text_of_current_exception());
+      throw;
+    }
+  };
+  for (auto&& batch : batches) {
+    join_detail::anybody_goes_on(group, true, options);
+    last.emplace(batch);
+    run(*last, false);
+    ++report.steps;
+  }
+  while (join_detail::anybody_goes_on(group, false, options)) {
+    if (!last) join_detail::throw_never_had_one(group);
+    run(*last, true);
+    ++report.shadowed;
+  }
+  return report;
+}
+
+}  // namespace lockstep

@@ -1,6 +1,6 @@
-// ShardSampler gives every rank the samples of the shards that it computes in lockstep mode (ddp/shards.h), in the
-// order in which it computes them: the same samples belong to the same shard of the same step at any number of ranks.
-// (size, shards, rank, epoch) -> indices -> shard_loader.
+// ShardSampler gives every rank the samples of the shards that it computes in lockstep mode
+// (ddp/lockstep_mode/sharded_step.h), in the order in which it computes them: the same samples belong to the same shard
+// of the same step at any number of ranks. (size, shards, rank, epoch) -> indices -> shard_loader.
 //   lockstep::ShardSampler sampler(train.size(), world, {.shards = 8, .batch_size = 16});
 //   for (auto& [x, y] : lockstep::shard_loader(train, sampler)) ...          one batch a shard
 // Nothing is communicated. Not thread-safe; does not block. Error{invalid_argument}: shards that are no multiple of

@@ -13,12 +13,12 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/ddp/logging_data.h"
 #include "lockstep/ddp/checks/model_comparison.h"
-#include "lockstep/ddp/options.h"
-#include "lockstep/ddp/mixed_precision/precision_cast.h"
-#include "lockstep/ddp/reducer.h"
 #include "lockstep/ddp/lockstep_mode/sharded_step.h"
+#include "lockstep/ddp/logging_data.h"
+#include "lockstep/ddp/mixed_precision/precision_cast.h"
+#include "lockstep/ddp/options.h"
+#include "lockstep/ddp/reducer.h"
 #include "lockstep/group/process_group.h"
 
 namespace torch::nn {

@@ -4,10 +4,11 @@
 
 #include <c10/core/ScalarType.h>
 
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "lockstep/ddp/lockstep_mode/mode.h"
 
 namespace lockstep {
 
@@ -29,14 +30,6 @@ struct MixedPrecision {
   std::optional<c10::ScalarType> reduce_dtype = {};
   std::optional<c10::ScalarType> buffer_dtype = {};
   bool enabled() const { return param_dtype || reduce_dtype || buffer_dtype; }
-};
-
-// The same bits at any number of ranks: see shards.h.
-struct LockstepMode {
-  int shards = 0;  // 0: off; else a power of two, and a multiple of the number of ranks
-  std::uint64_t seed = 0;
-  // That a shard computes with, whatever OMP_NUM_THREADS, the launcher or at::set_num_threads() say. Bits depend on it.
-  int threads = 1;
 };
 
 struct DdpOptions {

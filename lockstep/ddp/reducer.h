@@ -26,15 +26,15 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/ddp/backward_machine.h"
-#include "lockstep/ddp/buckets/bucket_plan.h"
-#include "lockstep/ddp/hooks/comm_hook.h"
 #include "lockstep/ddp/autograd/failed_backward.h"
 #include "lockstep/ddp/autograd/forward_graphs.h"
-#include "lockstep/ddp/buckets/gradient_bucket.h"
 #include "lockstep/ddp/autograd/gradient_hooks.h"
-#include "lockstep/ddp/options.h"
+#include "lockstep/ddp/backward_machine.h"
+#include "lockstep/ddp/buckets/bucket_plan.h"
+#include "lockstep/ddp/buckets/gradient_bucket.h"
+#include "lockstep/ddp/hooks/comm_hook.h"
 #include "lockstep/ddp/mixed_precision/precision_cast.h"
+#include "lockstep/ddp/options.h"
 #include "lockstep/ddp/report_exchange.h"
 #include "lockstep/group/arena_allocator.h"
 

@@ -14,7 +14,6 @@
 #include "lockstep/base/suspended_time.h"
 #include "lockstep/collective/arena_engine.h"
 #include "lockstep/collective/link_engine.h"
-#include "lockstep/health/peer_failure.h"
 #include "lockstep/health/peer_watch.h"
 #include "lockstep/health/watched_store.h"
 #include "lockstep/transport/arena_mesh.h"

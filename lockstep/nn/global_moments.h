@@ -27,6 +27,7 @@ GlobalMoments combine_rows(const at::Tensor& rows);
 
 // Collective and blocking; the same bits on all ranks. Error{desync} on all of them if their channels differ in number,
 // {invalid_argument} on all of them if there are fewer than two values a channel. layer: see sync_batch_norm().
-GlobalMoments global_moments(const at::Tensor& input, const ProcessGroup& group, const SyncBatchNormTag* layer = nullptr);
+GlobalMoments global_moments(const at::Tensor& input, const ProcessGroup& group,
+                             const SyncBatchNormTag* layer = nullptr);
 
 }  // namespace lockstep

@@ -31,10 +31,10 @@ struct Batch final : torch::CustomClassHolder {
       : group(std::move(among)), layer(of_layer), count(values), eps(epsilon) {}
   ProcessGroup group;
   const SyncBatchNormTag* layer;  // only its address matters, by which shards know it
-  double count;               // values a channel, of all ranks or shards
+  double count;                   // values a channel, of all ranks or shards
   double eps;
   bool has_bias = false;
-  bool silent = false;    // this rank's samples count for nothing: see shadow.h
+  bool silent = false;    // this rank's samples count for nothing: see join_state.h
   bool of_shard = false;  // the other batches are those of all shards
 };
 

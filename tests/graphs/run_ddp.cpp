@@ -8,8 +8,8 @@
 #include <numeric>
 #include <utility>
 
-#include "lockstep/ddp/hooks/default_hooks.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
+#include "lockstep/ddp/hooks/default_hooks.h"
 #include "lockstep/ddp/uneven_inputs/join.h"
 #include "lockstep/nn/convert_sync_batchnorm.h"
 

@@ -13,8 +13,8 @@
 #include <thread>
 #include <vector>
 
-#include "lockstep/ddp/hooks/default_hooks.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
+#include "lockstep/ddp/hooks/default_hooks.h"
 #include "lockstep/ddp/uneven_inputs/join.h"
 #include "lockstep/group/world.h"
 #include "lockstep/nn/convert_sync_batchnorm.h"

@@ -136,6 +136,19 @@ class TreeRules(unittest.TestCase):
                     ("lockstep/group/e.cpp", 1), ("tools/g.cpp", 1)]
         self.assertCountEqual(tree_offences(tree_rules.include_direction, files), expected)
 
+    def test_rooms(self):
+        files = {
+            "lockstep/net/CMakeLists.txt": "set(rooms low high)\n",
+            "lockstep/net/core.h": '#include "lockstep/net/low/a.h"\n',
+            "lockstep/net/low/a.h": '#include "lockstep/base/x.h"\n#include "lockstep/net/low/b.h"\n',
+            "lockstep/net/low/b.h": '#include "lockstep/net/high/c.h"\n',  # upwards
+            "lockstep/net/high/c.h": '#include "lockstep/net/low/a.h"\n#include "lockstep/net/core.h"\n',
+            "lockstep/net/other/d.h": "",  # not a known room
+            "lockstep/base/any/e.h": "",  # a folder without rooms
+        }
+        expected = [("lockstep/net/low/b.h", 1), ("lockstep/net/high/c.h", 2), ("lockstep/net/other/d.h", 1)]
+        self.assertCountEqual(tree_offences(tree_rules.rooms, files), expected)
+
     def test_torch_wall(self):
         files = {
             "lockstep/net/a.h": "#include <ATen/core/Tensor.h>\n",

@@ -54,8 +54,8 @@ def check_rules(build):
                 continue  # it has to name them
             for line, message in rule(path, text):
                 yield path, line, message
-    for rule in (tree_rules.include_direction, tree_rules.torch_wall, tree_rules.variables, tree_rules.document_links,
-                 fault_table.faults):
+    for rule in (tree_rules.include_direction, tree_rules.rooms, tree_rules.torch_wall, tree_rules.variables,
+                 tree_rules.document_links, fault_table.faults):
         yield from rule(tree)
     if build:
         yield from tree_rules.dead_files(tree, tree_rules.compiled_files(build, ROOT))

@@ -57,6 +57,27 @@ def include_direction(tree):
                 yield path, line, "the library does not include the header that collects it"
 
 
+def rooms(tree):
+    """In a folder whose CMakeLists.txt has set(rooms ...), a room includes itself, rooms before it, nothing beside."""
+    for folder in tree.folders:
+        listed = re.search(r"set\(rooms ([^)]*)\)", tree.files.get(f"lockstep/{folder}/CMakeLists.txt", ""))
+        order = listed[1].split() if listed else []
+        home = f"lockstep/{folder}/"
+        for path, text in tree.cpp().items():
+            room, _, rest = path.removeprefix(home).partition("/")
+            if not order or not path.startswith(home) or not rest:
+                continue
+            if room not in order:
+                yield path, 1, f"the room {room} is not in {home}CMakeLists.txt"
+                continue
+            for line, included, _ in includes(text):
+                target, _, rest = included.removeprefix(home).partition("/")
+                if not included.startswith(home):
+                    continue
+                if not rest or target not in order or order.index(target) > order.index(room):
+                    yield path, line, f"{room} is above {target if rest else folder}, and may not include it"
+
+
 VARIABLE_TABLE = "lockstep/base/environment.cpp"
 VARIABLE_PAGE = "docs/VARIABLES.md"
 

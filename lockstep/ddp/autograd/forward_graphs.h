@@ -23,7 +23,7 @@ namespace lockstep {
 // What a forward tells about the backward that follows.
 struct ForwardNote {
   bool synchronise = true;
-  bool silent = false;       // contribute nothing: see shadow.h
+  bool silent = false;       // contribute nothing: see join_state.h
   double weight = 1;         // of this rank's gradients, where gradients are weighted by samples
   bool over_active = false;  // divide by the ranks that are not silent, instead of all
 };

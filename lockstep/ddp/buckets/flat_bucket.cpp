@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
-#include "lockstep/ddp/hooks/default_hooks.h"
 #include "lockstep/ddp/buckets/gradient_bucket.h"
+#include "lockstep/ddp/hooks/default_hooks.h"
 #include "lockstep/group/ownership.h"
 
 namespace lockstep {

@@ -45,9 +45,10 @@ ShardExchange::ShardExchange(ProcessGroup group, int first, int own, const SyncB
 ShardExchange* ShardExchange::current() {
   if (!t_here) return nullptr;
   if (t_here->exchange != nullptr) return t_here->exchange;
-  throw Error(ErrorKind::invalid_argument,
-              "lockstep mode: a synchronised layer that the model did not have when it was wrapped. Convert the model "
-              "before DistributedDataParallel; a module of your own that calls sync_batch_norm() is a SyncBatchNormTag");
+  throw Error(
+      ErrorKind::invalid_argument,
+      "lockstep mode: a synchronised layer that the model did not have when it was wrapped. Convert the model "
+      "before DistributedDataParallel; a module of your own that calls sync_batch_norm() is a SyncBatchNormTag");
 }
 
 void ShardExchange::run(const OnTurn& body, OnTurn begin_turn, OnTurn end_turn) {

@@ -23,10 +23,10 @@
 #include "lockstep/ddp/buckets/gradient_layout.h"
 #include "lockstep/ddp/lockstep_mode/shard_exchange.h"
 #include "lockstep/ddp/lockstep_mode/thread_count.h"
-#include "lockstep/group/arena_allocator.h"
-#include "lockstep/group/consistency_check.h"
-#include "lockstep/group/ownership.h"
 #include "lockstep/ddp/uneven_inputs/join_state.h"
+#include "lockstep/group/consistency_check.h"
+#include "lockstep/group/arena_allocator.h"
+#include "lockstep/group/ownership.h"
 
 namespace lockstep {
 namespace {

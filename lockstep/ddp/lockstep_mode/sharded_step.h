@@ -3,9 +3,9 @@
 // fixed binary tree over shards, first within a rank, then over ranks. Random numbers and batch-norm statistics belong
 // to the shard. callback per shard -> ShardedStep -> .grad, buffers -> optimizer.step().
 //
-// If the model has synchronised batch norms (synchronised.h), their statistics are those of all shards together. Then
-// the callbacks of a rank's shards are all under way at once, each in a thread of its own, of which one runs at a time
-// (shard_exchange.h); so a rank needs memory for the activations and gradients of all of its shards.
+// If the model has synchronised batch norms (sync_batch_norm_tag.h), their statistics are those of all shards together.
+// Then the callbacks of a rank's shards are all under way at once, each in a thread of its own, of which one runs at a
+// time (shard_exchange.h); so a rank needs memory for the activations and gradients of all of its shards.
 //
 //   lockstep::DistributedDataParallel ddp(model, world.group(), {.lockstep = {.shards = 8, .seed = 1}});
 //   const double loss = ddp.for_each_shard([&](lockstep::Shard shard) {
@@ -34,10 +34,10 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/ddp/lockstep_mode/arithmetic.h"
 #include "lockstep/ddp/autograd/backward_watch.h"
 #include "lockstep/ddp/checks/model_comparison.h"
-#include "lockstep/ddp/options.h"
+#include "lockstep/ddp/lockstep_mode/arithmetic.h"
+#include "lockstep/ddp/lockstep_mode/mode.h"
 #include "lockstep/ddp/lockstep_mode/shard_tree.h"
 #include "lockstep/ddp/lockstep_mode/sync_batch_norm_tag.h"
 #include "lockstep/group/process_group.h"

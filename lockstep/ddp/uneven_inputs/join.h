@@ -20,8 +20,8 @@
 #include <type_traits>
 #include <utility>
 
-#include "lockstep/group/process_group.h"
 #include "lockstep/ddp/uneven_inputs/join_state.h"
+#include "lockstep/group/process_group.h"
 #include "lockstep/group/uncaught.h"
 
 namespace lockstep {

@@ -14,8 +14,8 @@
 
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
-#include "lockstep/ddp/hooks/default_hooks.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
+#include "lockstep/ddp/hooks/default_hooks.h"
 #include "lockstep/ddp/uneven_inputs/join.h"
 #include "lockstep/group/world.h"
 #include "tests/support/expect_error.h"

@@ -10,9 +10,9 @@
 #include <string>
 
 #include "lockstep/base/error.h"
-#include "lockstep/ddp/hooks/default_hooks.h"
-#include "lockstep/ddp/distributed_data_parallel.h"
 #include "lockstep/ddp/checks/finite.h"
+#include "lockstep/ddp/distributed_data_parallel.h"
+#include "lockstep/ddp/hooks/default_hooks.h"
 #include "tests/unit/ddp/models.h"
 
 using namespace lockstep;

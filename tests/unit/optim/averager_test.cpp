@@ -4,9 +4,9 @@
 
 #include <map>
 
+#include "lockstep/ddp/hooks/post_local_sgd.h"
 #include "lockstep/group/world.h"
 #include "lockstep/optim/model_averager.h"
-#include "lockstep/ddp/hooks/post_local_sgd.h"
 #include "lockstep/optim/post_local_sgd_optimizer.h"
 #include "lockstep/store/memory_store.h"
 #include "tests/support/expect_error.h"

@@ -162,8 +162,8 @@ void ArenaEngine::await(Operation& op, Deadline deadline) {
                                      : !reached(arena_->control(peer).reduced, wanted);
   };
   arena_->await(
-      any_actionable, waiting_for, [&](const WaitFailure& stall) { return explain_stall(*arena_, op.signature, stall); },
-      deadline);
+      any_actionable, waiting_for,
+      [&](const WaitFailure& stall) { return explain_stall(*arena_, op.signature, stall); }, deadline);
 }
 
 Error ArenaEngine::fail(const Operation& /*op*/, const Error& error) {

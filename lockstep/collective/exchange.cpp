@@ -9,8 +9,8 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
-#include "lockstep/collective/piece.h"
 #include "lockstep/collective/farewell.h"
+#include "lockstep/collective/piece.h"
 #include "lockstep/collective/reduce.h"
 
 namespace lockstep {

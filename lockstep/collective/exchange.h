@@ -19,12 +19,12 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/failure_note.h"
-#include "lockstep/health/wait_reports.h"
-#include "lockstep/collective/link_plan.h"
 #include "lockstep/collective/engine.h"
-#include "lockstep/health/failure_detector.h"
+#include "lockstep/collective/link_plan.h"
 #include "lockstep/collective/segment_cursor.h"
 #include "lockstep/collective/tree_plan.h"
+#include "lockstep/health/failure_detector.h"
+#include "lockstep/health/wait_reports.h"
 #include "lockstep/transport/mesh.h"
 
 namespace lockstep {

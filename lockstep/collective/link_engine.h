@@ -12,9 +12,9 @@
 #include <memory>
 
 #include "lockstep/base/error.h"
-#include "lockstep/collective/link_plan.h"
 #include "lockstep/collective/engine_base.h"
 #include "lockstep/collective/exchange.h"
+#include "lockstep/collective/link_plan.h"
 #include "lockstep/transport/mesh.h"
 
 namespace lockstep {

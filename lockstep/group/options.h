@@ -8,9 +8,9 @@
 #include <string_view>
 
 #include "lockstep/base/deadline.h"
-#include "lockstep/health/wait_reports.h"
 #include "lockstep/collective/collective.h"
 #include "lockstep/collective/engine.h"
+#include "lockstep/health/wait_reports.h"
 #include "lockstep/transport/tcp_mesh.h"
 
 namespace lockstep {

@@ -22,8 +22,8 @@ std::shared_ptr<PeerWatch> watch_parts(const GroupOrigin& origin, const ProcessG
   if (origin.membership.size == 1 || (by_memory && on_one_node(origin.membership))) return nullptr;
   const std::string prefix = fmt::format("parts/{:016x}/{}", hash_of(origin.name), number);
   const Member& me = origin.membership.members[static_cast<std::size_t>(group.rank())];
-  auto watch = std::make_shared<PeerWatch>(std::make_shared<PrefixStore>(origin.membership.store, prefix), process_of(me),
-                                           origin.membership.size, "the group was being split");
+  auto watch = std::make_shared<PeerWatch>(std::make_shared<PrefixStore>(origin.membership.store, prefix),
+                                           process_of(me), origin.membership.size, "the group was being split");
   try {
     watch->begin(deadline);
   } catch (const Error& error) {

@@ -1,6 +1,6 @@
-// A ProgressEngine runs all messages of one rank over its Mesh: it gives sends to links, matches receives, keeps deadlines
-// and ends what has failed. Messenger -> ProgressEngine -> MessageLink -> Mesh.
-// One thread at a time; only wait() blocks. Errors end operations; no call throws, except for lack of memory.
+// A ProgressEngine runs all messages of one rank over its Mesh: it gives sends to links, matches receives, keeps
+// deadlines and ends what has failed. Messenger -> ProgressEngine -> MessageLink -> Mesh. One thread at a time; only
+// wait() blocks. Errors end operations; no call throws, except for lack of memory.
 #pragma once
 
 #include <cstdint>

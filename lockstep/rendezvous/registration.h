@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "lockstep/base/deadline.h"
-#include "lockstep/health/wait_reports.h"
 #include "lockstep/health/peer_watch.h"
+#include "lockstep/health/wait_reports.h"
 #include "lockstep/rendezvous/rendezvous.h"
 #include "lockstep/store/store.h"
 

@@ -8,9 +8,9 @@
 #include <span>
 #include <stdexcept>
 
+#include "lockstep/health/heartbeat.h"
 #include "lockstep/messages/matcher.h"
 #include "lockstep/messages/message_link.h"
-#include "lockstep/health/heartbeat.h"
 #include "tests/fuzz/fuzz.h"
 
 using namespace lockstep;

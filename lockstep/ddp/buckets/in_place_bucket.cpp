@@ -5,8 +5,8 @@
 #include <memory>
 #include <utility>
 
-#include "lockstep/ddp/buckets/gradient_bucket.h"
 #include "lockstep/ddp/autograd/gradient_hooks.h"
+#include "lockstep/ddp/buckets/gradient_bucket.h"
 #include "lockstep/ddp/buckets/gradient_layout.h"
 #include "lockstep/group/arena_allocator.h"
 #include "lockstep/group/tensor_segments.h"

@@ -19,13 +19,13 @@
 #include "lockstep/base/format.h"
 #include "lockstep/base/hash.h"
 #include "lockstep/base/log.h"
-#include "lockstep/ddp/checks/ddp_errors.h"
 #include "lockstep/ddp/buckets/gradient_layout.h"
+#include "lockstep/ddp/checks/ddp_errors.h"
 #include "lockstep/ddp/lockstep_mode/shard_exchange.h"
 #include "lockstep/ddp/lockstep_mode/thread_count.h"
 #include "lockstep/ddp/uneven_inputs/join_state.h"
-#include "lockstep/group/consistency_check.h"
 #include "lockstep/group/arena_allocator.h"
+#include "lockstep/group/consistency_check.h"
 #include "lockstep/group/ownership.h"
 
 namespace lockstep {

@@ -8,8 +8,8 @@
 
 #include "lockstep/collective/arena_engine.h"
 #include "lockstep/collective/link_engine.h"
-#include "tests/support/arena_meshes.h"
 #include "tests/support/allocation_count.h"
+#include "tests/support/arena_meshes.h"
 #include "tests/support/rank_threads.h"
 #include "tests/support/tcp_meshes.h"
 

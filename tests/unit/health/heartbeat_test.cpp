@@ -5,8 +5,8 @@
 #include <string>
 #include <thread>
 
-#include "tests/unit/messages/messenger_fixture.h"
 #include "tests/support/expect_error.h"
+#include "tests/unit/messages/messenger_fixture.h"
 
 namespace {
 

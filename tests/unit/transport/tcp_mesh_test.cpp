@@ -255,7 +255,8 @@ TEST_CASE("without descriptors a rank says so at once, and meshes that exist liv
 TEST_CASE("arguments that make no mesh are refused") {
   MemoryStore store;
   auto settings = tcp_mesh_settings(2, 2, Token::generate());
-  CHECK_ERROR(error_of([&] { connect_tcp_mesh(settings, store, soon()); }), ErrorKind::invalid_argument, "no rank 2 in a mesh of 2");
+  CHECK_ERROR(error_of([&] { connect_tcp_mesh(settings, store, soon()); }), ErrorKind::invalid_argument,
+              "no rank 2 in a mesh of 2");
   settings.rank = 0;
   settings.name = std::string(65, 'x');
   CHECK_ERROR(error_of([&] { connect_tcp_mesh(settings, store, soon()); }), ErrorKind::invalid_argument, "65");

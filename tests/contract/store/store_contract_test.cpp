@@ -340,7 +340,7 @@ TEST_CASE("multi_set, multi_get and repeated barriers") {
     for (std::thread& rank : ranks) rank.join();
     CHECK_FALSE(early);
     const auto store = world.client();
-    const auto error = error_of([&] { barrier(*store, "alone", 1, 4, Deadline::after(20ms)); });
+    const auto error = error_of([&] { barrier(*store, "alone", 1, 4, Deadline::after(1s)); });
     CHECK_ERROR(error, ErrorKind::timeout, "rank 1 waited", "'alone'", "ranks 0, 2 and 3 of 4 did not come");
   });
 }

@@ -3,8 +3,10 @@
 Runs the program under the launcher in turns without and beside strangers: --silent connections that say nothing and
 are made anew when the store closes them, and --attempts a second with garbage or a wrong token. Its throughput is one
 over the time it takes. Strangers and launcher share the last core, and the ranks have the others, since strangers on
-another host cost this one no processor time; what the launcher itself uses is told. How long the store's operations
-take meanwhile is measured by unit_store with LOCKSTEP_TEST_STRANGERS=100000.
+another host cost this one no processor time; what the launcher itself uses is told. In a third turn they besiege
+another job, which waits on the last core: what the training loses then it loses to the machine that it shares with
+them, and not to its own store. How long the store's operations take meanwhile is measured by unit_store with
+LOCKSTEP_TEST_STRANGERS=100000.
 Writes one JSON object to standard output."""
 
 import argparse
@@ -82,21 +84,31 @@ class Strangers:
             thread.join()
 
 
-def run(options, beside):
-    cores = sorted(os.sched_getaffinity(0))
-    last, others = cores[-1], ",".join(map(str, cores[:-1] or cores))
-    command = ["taskset", "-c", str(last), options.lockstep, "run", "--nproc-per-node", str(options.ranks), "sh", "-c",
-               f"echo STORE $LOCKSTEP_STORE >&2; exec taskset -c {others} \"$@\"", "-", *options.program]
+def start(options, cores, ranks, program):
+    command = ["taskset", "-c", str(cores[-1]), options.lockstep, "run", "--nproc-per-node", str(ranks), "sh", "-c",
+               f"echo STORE $LOCKSTEP_STORE >&2; exec taskset -c {','.join(map(str, cores[:-1] or cores))} \"$@\"",
+               "-", *program]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+
+def store_port(line):
+    found = re.search(r"STORE \S+:(\d+)", line)
+    return int(found.group(1)) if found else None
+
+
+def run(options, besieged):
+    cores = sorted(os.sched_getaffinity(0))
+    other = start(options, cores, 1, ["sleep", "3600"]) if besieged == "another job" else None
+    target = next(filter(None, map(store_port, other.stderr))) if other else None
     started = time.monotonic()
-    job = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    job = start(options, cores, options.ranks, options.program)
     strangers = None
     lines = 0
     for line in job.stderr:
-        found = re.search(r"STORE \S+:(\d+)", line)
-        if found and beside and strangers is None:
-            os.sched_setaffinity(0, {last})
-            strangers = Strangers(int(found.group(1)), options.silent, options.attempts)
+        if store_port(line) and besieged and strangers is None:
+            os.sched_setaffinity(0, {cores[-1]})
+            strangers = Strangers(target or store_port(line), options.silent, options.attempts)
         lines += "[lockstep]" in line
     os.waitid(os.P_PID, job.pid, os.WEXITED | os.WNOWAIT)
     used = processor_seconds(job.pid)
@@ -105,6 +117,9 @@ def run(options, beside):
     if strangers:
         strangers.stop()
         os.sched_setaffinity(0, set(cores))
+    if other:
+        other.terminate()
+        other.communicate()
     if code != 0:
         sys.exit(f"strangers: the program exited with code {code}")
     result = {"seconds": took, "launcher_processor_seconds": used, "log_lines": lines}
@@ -122,14 +137,14 @@ def main():
     parser.add_argument("lockstep")
     parser.add_argument("program", nargs=argparse.REMAINDER)
     options = parser.parse_args()
-    without, beside = [], []
+    runs = {"nobody": [], "training": [], "another job": []}
     for turn in range(options.turns):
-        for place in (without, beside) if turn % 2 == 0 else (beside, without):
-            place.append(run(options, place is beside))
-            print(place is beside, place[-1], file=sys.stderr, flush=True)
-    times = [statistics.median(one["seconds"] for one in group) for group in (beside, without)]
-    loss = times[0] / times[1] - 1
-    print(json.dumps({"loss": loss, "without": without, "beside": beside}, indent=2))
+        for besieged in list(runs)[:: 1 if turn % 2 == 0 else -1]:
+            runs[besieged].append(run(options, None if besieged == "nobody" else besieged))
+            print(besieged, runs[besieged][-1], file=sys.stderr, flush=True)
+    times = {besieged: statistics.median(one["seconds"] for one in group) for besieged, group in runs.items()}
+    loss = {besieged: times[besieged] / times["nobody"] - 1 for besieged in runs}
+    print(json.dumps({"loss": loss, "runs": runs}, indent=2))
 
 
 if __name__ == "__main__":

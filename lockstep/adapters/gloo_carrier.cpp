@@ -25,29 +25,10 @@ class GlooGroup final : public c10d::ProcessGroupGloo {
   }
 };
 
-std::chrono::milliseconds left_until(Deadline deadline) {
-  constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24 * 365);  // Gloo adds it to a time point
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(std::min<Duration>(deadline.remaining(), kLongest));
-  return std::max(left, std::chrono::milliseconds(1));  // 0 means no limit
-}
-
 // Gloo tells its failures apart by their texts only.
 Error translate(const std::string& text) {
   const bool in_time = text.find("imed out") == std::string::npos && text.find("imeout") == std::string::npos;
   return Error(in_time ? ErrorKind::peer_lost : ErrorKind::timeout, "Gloo: " + text);
-}
-
-template <class Call>
-auto with_translated_errors(Call&& call) {
-  try {
-    return call();
-  } catch (const Error&) {
-    throw;
-  } catch (const c10::Error& error) {
-    throw translate(error.what_without_backtrace());
-  } catch (const std::exception& error) {
-    throw translate(error.what());
-  }
 }
 
 // Gloo writes to sockets that a peer may have closed, which by default ends the process.
@@ -60,7 +41,7 @@ class GlooCarrier final : public Carrier {
  public:
   GlooCarrier(const CarrierSite& site, Deadline deadline) : size_(site.size) {
     ignore_broken_pipes();
-    const auto timeout = left_until(deadline);
+    const auto timeout = torch_timeout(deadline);
     auto options = c10d::ProcessGroupGloo::Options::create(timeout);
     options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(site.address));
     options->threads = 1;  // one collective at a time
@@ -82,7 +63,7 @@ class GlooCarrier final : public Carrier {
   void run(const CarrierCall& call, Deadline deadline) override {
     CarrierCall made = call;
     if (call.reduce == ReduceOp::avg) made.reduce = ReduceOp::sum;
-    with_translated_errors([&] { start_call(*group_, made, at::kCPU, left_until(deadline))->wait(); });
+    with_translated_errors(translate, [&] { start_call(*group_, made, at::kCPU, torch_timeout(deadline))->wait(); });
     if (call.reduce == ReduceOp::avg) {
       const std::byte* sum = call.output;
       reduce_rows({&call.output, 1}, {&sum, 1}, call.count, call.dtype, ReduceOp::avg, size_);
@@ -106,7 +87,7 @@ class GlooCarrier final : public Carrier {
 
 std::unique_ptr<Carrier> make_gloo_carrier(const CarrierSite& site, Deadline deadline) {
   try {
-    return with_translated_errors([&] { return std::make_unique<GlooCarrier>(site, deadline); });
+    return with_translated_errors(translate, [&] { return std::make_unique<GlooCarrier>(site, deadline); });
   } catch (const Error& error) {
     if (!deadline.expired() || error.kind() == ErrorKind::timeout) throw;
     throw Error(ErrorKind::timeout, std::string("not all ranks have come to the meeting: ") + error.what());

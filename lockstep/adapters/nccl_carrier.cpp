@@ -20,23 +20,7 @@ namespace {
 
 constexpr Duration kPatience = std::chrono::milliseconds(50);  // before a waiting rank asks whether the group lives
 
-std::chrono::milliseconds left_until(Deadline deadline) {
-  constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24 * 365);
-  return std::chrono::ceil<std::chrono::milliseconds>(std::min<Duration>(deadline.remaining(), kLongest));
-}
-
-template <class Call>
-auto with_translated_errors(Call&& call) {
-  try {
-    return call();
-  } catch (const Error&) {
-    throw;
-  } catch (const c10::Error& error) {
-    throw Error(ErrorKind::internal, std::string("NCCL: ") + error.what_without_backtrace());
-  } catch (const std::exception& error) {
-    throw Error(ErrorKind::internal, std::string("NCCL: ") + error.what());
-  }
-}
+Error translate(const std::string& text) { return Error(ErrorKind::internal, "NCCL: " + text); }
 
 class NcclCarrier final : public Carrier {
  public:
@@ -45,7 +29,7 @@ class NcclCarrier final : public Carrier {
     auto options = c10d::ProcessGroupNCCL::Options::create();
     options->timeout = std::chrono::hours(24 * 365);  // each call has a deadline, and is watched over here
     const auto store = c10::make_intrusive<TorchStoreView>(
-        std::make_shared<PrefixStore>(site.store, "nccl/" + site.group), left_until(deadline));
+        std::make_shared<PrefixStore>(site.store, "nccl/" + site.group), torch_timeout(deadline));
     group_ = c10::make_intrusive<c10d::ProcessGroupNCCL>(store, site.rank, site.size, options);
   }
 
@@ -64,9 +48,10 @@ class NcclCarrier final : public Carrier {
 
   void run(const CarrierCall& call, Deadline deadline) override {
     const c10::cuda::CUDAGuard guard(device_);
-    const auto work = with_translated_errors([&] { return start_call(*group_, call, device_, left_until(deadline)); });
+    const auto work =
+        with_translated_errors(translate, [&] { return start_call(*group_, call, device_, torch_timeout(deadline)); });
     TimePoint look = steady_clock().now() + kPatience;
-    while (!with_translated_errors([&] { return work->isCompleted(); })) {
+    while (!with_translated_errors(translate, [&] { return work->isCompleted(); })) {
       const TimePoint now = steady_clock().now();
       if (deadline.expired(now)) throw Error(ErrorKind::timeout, "NCCL has not finished by the deadline");
       if (now >= look) {
@@ -75,7 +60,7 @@ class NcclCarrier final : public Carrier {
       }
       std::this_thread::yield();
     }
-    with_translated_errors([&] { work->wait(); });  // throws what it failed with
+    with_translated_errors(translate, [&] { work->wait(); });  // throws what it failed with
   }
 
   void interrupt() noexcept override {
@@ -110,7 +95,7 @@ std::unique_ptr<Carrier> make_nccl_carrier(const CarrierSite& site, Deadline dea
   if (c10::cuda::device_count() == 0) {
     throw Error(ErrorKind::invalid_argument, "the backend nccl needs a GPU, and this process sees none");
   }
-  return with_translated_errors([&] { return std::make_unique<NcclCarrier>(site, deadline); });
+  return with_translated_errors(translate, [&] { return std::make_unique<NcclCarrier>(site, deadline); });
 }
 
 bool nccl_reduces(ReduceOp op, DType dtype) {

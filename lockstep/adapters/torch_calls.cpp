@@ -2,6 +2,7 @@
 
 #include <ATen/ops/from_blob.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "lockstep/base/error.h"
@@ -72,6 +73,13 @@ std::vector<std::int64_t> bytes_of(std::span<const std::size_t> elements, std::s
 }
 
 }  // namespace
+
+std::chrono::milliseconds torch_timeout(Deadline deadline) {
+  using std::chrono::milliseconds;
+  constexpr milliseconds kLongest = std::chrono::hours(24 * 365);  // libtorch adds it to a time point
+  const auto left = std::chrono::ceil<milliseconds>(std::min<Duration>(deadline.remaining(), kLongest));
+  return std::max(left, milliseconds(1));
+}
 
 bool torch_reduces(ReduceOp op, DType dtype) {
   if (dtype == DType::i16 || dtype == DType::opaque) return false;

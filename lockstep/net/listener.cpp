@@ -1,7 +1,6 @@
 #include "lockstep/net/listener.h"
 
 #include <netinet/in.h>
-#include <poll.h>
 
 #include <cerrno>
 #include <cstring>
@@ -92,18 +91,6 @@ UniqueFd Listener::accept() {
       case EINVAL:
       case ENOTSOCK: throw system_error("accepting a connection on " + to_string(address()) + " failed", errno);
       default: break;  // this one connection died before it was accepted; the next may be fine
-    }
-  }
-}
-
-UniqueFd Listener::accept(Deadline deadline) {
-  for (;;) {
-    if (UniqueFd fd = accept()) return fd;
-    pollfd entry{fd_.get(), POLLIN, 0};
-    const int ready = ::poll(&entry, 1, deadline.poll_timeout_ms());
-    if (ready < 0 && errno != EINTR) throw system_error("waiting for a connection failed", errno);
-    if (ready <= 0 && deadline.expired()) {
-      throw Error(ErrorKind::timeout, fmt::format("nobody connected to {} before the deadline", to_string(address())));
     }
   }
 }

@@ -22,8 +22,6 @@ class Listener {
   // A waiting connection, non-blocking and tuned; empty if no connection waits. Errors of single connections are
   // skipped; running out of descriptors or memory is Error{internal}.
   UniqueFd accept();
-  // Waits for a connection. Error{timeout} at the deadline.
-  UniqueFd accept(Deadline deadline);
 
  private:
   explicit Listener(UniqueFd fd) : fd_(std::move(fd)) {}

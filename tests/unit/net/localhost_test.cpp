@@ -10,6 +10,7 @@
 
 #include "lockstep/net/listener.h"
 #include "lockstep/net/socket.h"
+#include "tests/support/accepted.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/skip.h"
 
@@ -38,7 +39,7 @@ int meet_on_localhost(const char* commands, const char* expected_host) {
     Listener listener = Listener::bind({"localhost", 0}, Deadline::after(5s));
     const Endpoint by_name{"localhost", listener.address().port()};
     const UniqueFd client = connect_tcp(by_name, ConnectRetry::never, Deadline::after(5s));
-    const UniqueFd server = listener.accept(Deadline::after(5s));
+    const UniqueFd server = testing::accepted(listener, Deadline::after(5s));
     return local_address(server.get()).host() == expected_host ? 0 : 1;
   } catch (const Error& error) {
     std::fprintf(stderr, "%s\n", error.what());

@@ -10,6 +10,7 @@
 
 #include "lockstep/base/format.h"
 #include "lockstep/net/listener.h"
+#include "tests/support/accepted.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/socket_pair.h"
 
@@ -35,7 +36,7 @@ Endpoint free_endpoint() { return Listener::bind({"127.0.0.1", 0}, soon()).addre
 TEST_CASE("bytes travel both ways, and both ends know the addresses") {
   Listener listener = Listener::bind({"127.0.0.1", 0}, soon());
   UniqueFd client = connect_tcp(listener.address().endpoint(), ConnectRetry::never, soon());
-  UniqueFd server = listener.accept(soon());
+  UniqueFd server = testing::accepted(listener, soon());
   CHECK(describe_peer(server.get()) == to_string(local_address(client.get())));
   CHECK(local_address(client.get()).host() == "127.0.0.1");
   const Bytes sent(3 << 20, 'a');
@@ -63,7 +64,7 @@ TEST_CASE("connecting waits for a server that starts later") {
       std::async(std::launch::async, [&] { return connect_tcp(endpoint, ConnectRetry::until_deadline, soon()); });
   CHECK(client.wait_for(50ms) == std::future_status::timeout);
   Listener listener = Listener::bind(endpoint, soon());
-  UniqueFd server = listener.accept(soon());
+  UniqueFd server = testing::accepted(listener, soon());
   CHECK(describe_peer(server.get()) == to_string(local_address(client.get().get())));
 }
 

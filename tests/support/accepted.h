@@ -1,0 +1,18 @@
+// The next connection of a listener. Error{timeout} at the deadline.
+#pragma once
+
+#include <poll.h>
+
+#include "lockstep/net/listener.h"
+#include "lockstep/net/socket.h"
+
+namespace lockstep::testing {
+
+inline UniqueFd accepted(Listener& listener, Deadline deadline) {
+  for (;;) {
+    if (UniqueFd fd = listener.accept()) return fd;
+    wait_ready(listener.fd(), POLLIN, deadline, "waiting for a connection");
+  }
+}
+
+}  // namespace lockstep::testing

@@ -1,5 +1,5 @@
-// A CallReport is what ranks tell each other, in words, once they have found that they came with different calls: what
-// their signatures only have hashes of, and what failed on a rank before, which is often why. Values; pure.
+// A CallReport is what ranks exchange once they have found that they make different calls: the text of the name, of
+// which a signature has only a hash, and what failed on a rank before, which is often the reason. Values; pure.
 #pragma once
 
 #include <cstddef>
@@ -13,13 +13,13 @@ struct CallReport {
   std::string failure = {};  // see FailureNote; empty: nothing
 };
 
-// As it travels; longer texts are cut.
+// Its encoded size; longer texts are cut.
 inline constexpr std::size_t kCallReportBytes = 1024;
 void encode(const CallReport& account, std::span<std::byte, kCallReportBytes> bytes);
-// Of whatever bytes: what is no text becomes one.
+// Takes any bytes: see printable().
 CallReport decode_call_report(std::span<const std::byte, kCallReportBytes> bytes);
 
-// A text of another rank's, up to its end or zero, with everything that cannot be printed replaced.
+// Another rank's text, up to its end or a zero, with everything that cannot be printed replaced.
 std::string printable(std::span<const char> field);
 
 }  // namespace lockstep

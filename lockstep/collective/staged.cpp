@@ -18,10 +18,10 @@ namespace {
 
 // Smaller writes are not worth timing.
 constexpr std::size_t kTimedBytes = std::size_t{64} << 10;
-constexpr int kTryOther = 64;  // every so many writes
+constexpr int kTryOther = 64;  // large writes, of which one is the other way
 constexpr double kClearlySlower = 1.5;
 
-// Past the cache.
+// With non-temporal stores.
 void stream(const std::byte* from, std::byte* to, std::size_t bytes) {
 #if defined(__x86_64__)
   for (; bytes >= 64; bytes -= 64, from += 64, to += 64) {
@@ -126,7 +126,7 @@ class Staged {
     ahead_ = 0;
   }
 
-  // Shows to the others what they need of this rank's operand.
+  // Copies what the others need of this rank's operand into its buffer.
   void fill(const Chunk& chunk) {
     std::byte* mine = staging(rank_);
     if (op_.is_in_place() && !op_.reduces) {
@@ -194,7 +194,7 @@ class Staged {
     stream_bytes(c_.output, bytes(chunk.begin + part.begin), shown, bytes(part.count()));
   }
 
-  // Takes what the others have shown.
+  // Copies what this rank needs out of the others' buffers.
   void take(const Chunk& chunk) {
     if (op_.moves_pieces()) {
       for (int peer = 0; peer < size_; ++peer) take_piece(chunk, peer);
@@ -248,7 +248,7 @@ void StagingWriter::write(std::span<const Segment> from, std::size_t offset, std
   const double taken = seconds(tsc_clock().now() - start) / static_cast<double>(bytes);
   double& known = seconds_per_byte_[now_streams ? 1 : 0];
   known = tries_other || known == 0 ? taken : 0.75 * known + 0.25 * taken;
-  // Readers prefer what went through the cache.
+  // Readers prefer ordinary stores, which leave the data in the cache.
   streams_ = seconds_per_byte_[1] != 0 && seconds_per_byte_[0] > kClearlySlower * seconds_per_byte_[1];
 }
 

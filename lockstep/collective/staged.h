@@ -14,19 +14,20 @@
 
 namespace lockstep {
 
-// How to write into a staging buffer that another core has read: through the cache, or past it. Through the cache is
-// twice as fast between cores that share one, and past it four times as fast between those that do not; which of the
-// two it is can change while a program runs, if its machine is a virtual one. So each way is timed now and then.
+// How to write into a staging buffer that another core has read: with ordinary stores, or with non-temporal ones, which
+// bypass the cache. Ordinary ones are twice as fast between cores that share a cache, non-temporal ones four times as
+// fast between cores that do not. On a virtual machine that can change while a program runs, so both are timed now and
+// then.
 class StagingWriter {
  public:
   // Copies `bytes` bytes that start `offset` bytes into the list. `to` is aligned to 64 bytes.
   void write(std::span<const Segment> from, std::size_t offset, std::byte* to, std::size_t bytes);
-  // Which way the last large write went, and the next one will.
+  // Whether large writes are non-temporal.
   bool streams() const { return streams_; }
 
  private:
   bool streams_ = false;
-  double seconds_per_byte_[2] = {0, 0};  // through the cache and past it; 0: not timed yet
+  double seconds_per_byte_[2] = {0, 0};  // ordinary and non-temporal; 0: not timed yet
   int writes_ = 0;
 };
 

@@ -1,4 +1,4 @@
-#include "lockstep/collective/realignment.h"
+#include "lockstep/collective/farewell.h"
 
 #include <doctest/doctest.h>
 

@@ -5,7 +5,7 @@
 // and sends the result to all. Every rank sends 2(n-1)/n of the data, and receiving, reducing and sending overlap.
 // Small all-reduce: everybody sends everything to everybody, or in a large group by way of a tree; see tree_plan.h.
 // Large broadcast: the root sends one slice to each rank, and the ranks pass them on to each other. Where ranks share
-// nodes, large data go in two levels; see chunk_plan.h.
+// nodes, large data go in two levels; see node_plan.h.
 // Thread rule: as Engine.
 #pragma once
 
@@ -16,9 +16,9 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/fork_guard.h"
-#include "lockstep/collective/link_plan.h"
 #include "lockstep/collective/engine.h"
 #include "lockstep/collective/exchange.h"
+#include "lockstep/collective/link_plan.h"
 #include "lockstep/transport/mesh.h"
 
 namespace lockstep {

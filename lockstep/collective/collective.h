@@ -4,16 +4,9 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <span>
-#include <string>
-#include <string_view>
-#include <type_traits>
-#include <vector>
 
 #include "lockstep/base/dtype.h"
-#include "lockstep/base/error.h"
-#include "lockstep/collective/call_report.h"
 #include "lockstep/collective/op_kind.h"
 #include "lockstep/health/peer_failure.h"
 #include "lockstep/observe/flight_recorder.h"
@@ -57,69 +50,6 @@ struct Collective {
   std::span<const std::uint64_t> counts = {};  // of all_to_all
   FlightTicket ticket = {};                    // its flight record, if it had to wait for its turn
 };
-
-// What all ranks must agree on before data moves. Trivially copyable; 40 bytes; it travels in front of the data.
-struct Signature {
-  std::uint64_t sequence = 0;
-  std::uint64_t count = 0;
-  std::uint64_t name = 0;  // with the number added
-  std::int32_t root = 0;
-  std::uint32_t check = 0;  // of all others, where they travel over a network: see check_of()
-  OpKind kind = OpKind::barrier;
-  ReduceOp reduce = ReduceOp::sum;
-  DType dtype = DType::u8;
-  Order order = Order::ranks;
-  std::uint16_t generation = 0;  // the low bits; all of it was compared when the ranks met
-  std::uint16_t line = 0;        // see Collective::line; last, since it may differ
-
-  // But for the line.
-  bool agrees_with(const Signature& other) const;
-  friend bool operator==(const Signature& a, const Signature& b) { return a.agrees_with(b); }
-};
-inline constexpr std::size_t kAgreedBytes = offsetof(Signature, line);
-inline bool Signature::agrees_with(const Signature& other) const {
-  return std::memcmp(this, &other, kAgreedBytes) == 0;
-}
-static_assert(std::has_unique_object_representations_v<Signature>);
-static_assert(sizeof(Signature) == 40);
-
-Signature signature_of(const Collective& collective, std::uint64_t sequence, std::uint64_t generation);
-// Another number for any two signatures that differ in few bits.
-std::uint32_t check_of(const Signature& signature);
-// "all_reduce(sum) #12 of 1024 float32" and, where they matter, root and name. name: its text, where another rank has
-// told it; else this process's own.
-std::string describe(const Signature& signature, std::string_view name = {});
-// As the flight recorder keeps it.
-FlightRecord record_of(const Signature& signature);
-
-// What a rank came with.
-struct CallSide {
-  int rank = -1;
-  std::string who;  // "rank 2 (host b, pid 71)"
-  Signature signature;
-  CallReport account = {};
-};
-
-// What is made of calls that are equal but for the line of the source that they are in, and have no name. Programs may
-// have reasons (one rank broadcasts where the others have another branch), and two calls that were swapped look the
-// same.
-//   free        nothing
-//   warn        a warning, once, for calls that have no root: ranks seldom come to those from different lines
-//   must_match  they are different calls
-enum class CallSites { free, warn, must_match };
-// The warning.
-std::string describe_other_line(const std::string& who, const Signature& theirs, const Signature& mine);
-// Whether to give it.
-bool is_other_line(const Signature& theirs, const Signature& mine);
-
-// Error{desync} on `rank` for ranks that came with different signatures. The text shows what all sides do, this rank's
-// first, and what failed on them before.
-Error desync_error(int rank, std::vector<CallSide> sides);
-// That a rank has gone, which `waiter` waits for in a collective: "rank 2 (host b, pid 71) has left the group after 46
-// collectives; rank 0 waits for it in barrier #47", and what to do about it.
-PeerFailure departure_in(const Signature& wanted, const std::string& name, Departure how, const std::string& waiter);
-// Whether ranks that found such a difference, and nothing else, can go on with their next calls.
-bool can_go_on(const std::vector<CallSide>& sides);
 
 // Throws Error{invalid_argument} unless sizes, root and the reduction fit n ranks and the dtype. Called before anything
 // is sent.

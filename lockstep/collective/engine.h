@@ -14,6 +14,7 @@
 #include "lockstep/base/failure_note.h"
 #include "lockstep/collective/collective.h"
 #include "lockstep/health/failure_detector.h"
+#include "lockstep/collective/mismatch.h"
 
 namespace lockstep {
 

@@ -7,110 +7,75 @@
 namespace lockstep {
 namespace {
 
-// With fewer of them a reduce-scatter loses more by the longer way through the nodes than it gains.
+using Ready = SendRange::Ready;
+
+// With fewer chunks a reduce-scatter loses more by the longer way through the nodes than it gains.
 constexpr std::size_t kChunksThatOverlap = 4;
 
 bool is_small(const Collective& collective, const LinkTuning& tuning) {
   return data_bytes(collective) <= tuning.small_bytes;
 }
 
-// A large broadcast is cut among the ranks other than the root, which pass their slices on to each other.
-ByteRange broadcast_slice(const Collective& collective, int size, int rank) {
-  return slice_bytes(collective, size - 1, rank < collective.root ? rank : rank - 1);
+bool is_worth_two_levels(const Collective& collective, const Topology& topology, const LinkTuning& tuning) {
+  const std::size_t all_bytes = data_bytes(collective) * static_cast<std::size_t>(topology.size());
+  return collective.kind != OpKind::reduce_scatter || all_bytes >= kChunksThatOverlap * tuning.chunk_bytes;
 }
 
-void plan_broadcast(const Collective& collective, int rank, int size, int peer, bool small, LinkPlan& plan) {
-  const int root = collective.root;
-  const bool direct = size == 2 || small;
-  const ByteRange everything{0, data_bytes(collective)};
-  if (rank == root) {
-    plan.send_operand.push_back(direct ? everything : broadcast_slice(collective, size, peer));
-  } else if (peer == root) {
-    plan.receive.push_back(direct ? everything : broadcast_slice(collective, size, rank));
-  } else if (!direct) {
-    plan.send_results.push_back({broadcast_slice(collective, size, rank), root});
-    plan.receive.push_back(broadcast_slice(collective, size, peer));
-  }
+// One rank's side of a collective on the flat route, and of its link to a peer.
+struct View {
+  const Collective& collective;
+  const int rank;
+  const int size;
+  const bool small;
+
+  int root() const { return collective.root; }
+  ByteRange everything() const { return {0, data_bytes(collective)}; }
+  ByteRange slice(int of) const { return slice_bytes(collective, size, of); }
+  // A large broadcast is cut among the ranks other than the root, which pass their slices on to each other.
+  ByteRange broadcast_slice(int of) const { return slice_bytes(collective, size - 1, of < root() ? of : of - 1); }
+};
+
+void plan_all_reduce(const View& view, int peer, LinkPlan& plan) {
+  if (view.small) return;
+  add(plan.send, Ready::at_once, view.slice(peer));
+  add(plan.send, Ready::as_kept, view.slice(view.rank));
+  add(plan.receive, view.slice(peer));
 }
 
-void plan_reduce(const Collective& collective, int rank, int size, int peer, bool small, LinkPlan& plan) {
-  const int root = collective.root;
-  if (small) {
-    if (peer == root) plan.send_operand.push_back({0, data_bytes(collective)});
+void plan_reduce(const View& view, int peer, LinkPlan& plan) {
+  if (view.small) {
+    if (peer == view.root()) add(plan.send, Ready::at_once, view.everything());
     return;
   }
-  plan.send_operand.push_back(slice_bytes(collective, size, peer));
-  if (peer == root) plan.send_results.push_back({slice_bytes(collective, size, rank)});
-  if (rank == root) plan.receive.push_back(slice_bytes(collective, size, peer));
+  add(plan.send, Ready::at_once, view.slice(peer));
+  if (peer == view.root()) add(plan.send, Ready::as_kept, view.slice(view.rank));
+  if (view.rank == view.root()) add(plan.receive, view.slice(peer));
 }
 
-void plan_all_reduce(const Collective& collective, int rank, int size, int peer, bool small, LinkPlan& plan) {
-  plan.send_operand.push_back(small ? ByteRange{0, data_bytes(collective)} : slice_bytes(collective, size, peer));
-  if (small) return;
-  plan.send_results.push_back({slice_bytes(collective, size, rank)});
-  plan.receive.push_back(slice_bytes(collective, size, peer));
-}
-
-void plan_pieces(const Collective& collective, int rank, int size, int peer, LinkPlan& plan) {
-  const Piece to = piece_of(collective, size, rank, peer);
-  const Piece from = piece_of(collective, size, peer, rank);
-  plan.send_operand.push_back({to.input_offset, to.input_offset + to.bytes});
-  plan.receive.push_back({from.output_offset, from.output_offset + from.bytes});
-}
-
-void plan_flat_chunks(const Collective& collective, int rank, int size, bool small, ChunkPlan& plan) {
-  const ByteRange everything{0, data_bytes(collective)};
-  plan.in_place = traits_of(collective.kind).is_in_place();
-  switch (collective.kind) {
-    case OpKind::all_reduce:
-      plan.whole = small;
-      plan.result = small ? everything : slice_bytes(collective, size, rank);
-      plan.own.push_back(plan.result);
-      plan.end_row = size;
-      return;
-    case OpKind::reduce_scatter:
-      plan.own.push_back(part_bytes(collective, rank));
-      plan.end_row = size;
-      plan.result = everything;
-      return;
-    case OpKind::reduce:
-      if (small && rank != collective.root) return;
-      plan.result = small ? everything : slice_bytes(collective, size, rank);
-      plan.own.push_back(plan.result);
-      plan.end_row = size;
-      return;
-    case OpKind::broadcast: plan.whole = rank == collective.root && small; return;
-    case OpKind::all_gather: plan.whole = small; return;
-    case OpKind::gather:
-    case OpKind::scatter:
-    case OpKind::all_to_all:
-    case OpKind::barrier: return;
+void plan_broadcast(const View& view, int peer, LinkPlan& plan) {
+  const bool is_direct = view.size == 2 || view.small;
+  if (view.rank == view.root()) {
+    if (!view.small) add(plan.send, Ready::at_once, is_direct ? view.everything() : view.broadcast_slice(peer));
+  } else if (peer == view.root()) {
+    add(plan.receive, is_direct ? view.everything() : view.broadcast_slice(view.rank));
+  } else if (!is_direct) {
+    add(plan.send, Ready::as_received, view.broadcast_slice(view.rank), view.root());
+    add(plan.receive, view.broadcast_slice(peer));
   }
 }
 
-bool in_two_levels(const Collective& collective, const Topology& topology, const LinkTuning& tuning) {
-  if (!topology.is_hierarchical() || is_small(collective, tuning)) return false;
-  const std::size_t all_bytes = data_bytes(collective) * static_cast<std::size_t>(topology.size());
-  if (collective.kind == OpKind::reduce_scatter && all_bytes < kChunksThatOverlap * tuning.chunk_bytes) return false;
-  // From node to node rows are reduced in rank order.
-  return has_node_plan(collective.kind, topology) && collective.order == Order::ranks;
+// Whether every rank, or a broadcast's root, sends the same to all.
+bool is_sent_whole(const View& view) {
+  const OpKind kind = view.collective.kind;
+  if (kind == OpKind::broadcast && view.rank != view.root()) return false;
+  return view.small && (kind == OpKind::all_reduce || kind == OpKind::all_gather || kind == OpKind::broadcast);
 }
 
-bool goes_in_tree(const Collective& collective, const Topology& topology, const LinkTuning& tuning) {
-  return has_trees(topology, tuning) && is_small(collective, tuning) && has_tree_plan(collective.kind);
-}
-
-void plan_tree_chunks(const Collective& collective, int rank, const Topology& topology, ChunkPlan& plan) {
-  plan.in_place = !traits_of(collective.kind).moves_pieces();
-  plan.whole = plan.in_tree = true;
-  if (!answers_with_result(collective.kind)) return;
-  const int node = topology.node(rank);
-  const bool is_wanted = collective.kind == OpKind::all_reduce || node == topology.node(collective.root);
-  if (is_wanted && rank == topology.first(node)) {
-    plan.result = {0, data_bytes(collective)};
-    plan.own.push_back(plan.result);
-    plan.end_row = topology.size();
-  }
+void plan_pieces(const View& view, int peer, LinkPlan& plan) {
+  const Piece to = piece_of(view.collective, view.size, view.rank, peer);
+  const Piece from = piece_of(view.collective, view.size, peer, view.rank);
+  if (!is_sent_whole(view)) add(plan.send, Ready::at_once, {to.input_offset, to.input_offset + to.bytes});
+  add(plan.receive, {from.output_offset, from.output_offset + from.bytes});
 }
 
 }  // namespace
@@ -119,32 +84,52 @@ bool has_trees(const Topology& topology, const LinkTuning& tuning) {
   return topology.size() >= (topology.is_hierarchical() ? tuning.tree_ranks : tuning.tree_lone_ranks);
 }
 
-void plan_chunks(const Collective& collective, int rank, const Topology& topology, const LinkTuning& tuning,
-                 ChunkPlan& plan) {
+Route route_of(const Collective& collective, const Topology& topology, const LinkTuning& tuning) {
+  if (is_small(collective, tuning)) {
+    return has_trees(topology, tuning) && has_tree_plan(collective.kind) ? Route::tree : Route::flat;
+  }
+  // From node to node rows are reduced in rank order.
+  const bool in_nodes = topology.is_hierarchical() && has_node_plan(collective.kind, topology) &&
+                        collective.order == Order::ranks && is_worth_two_levels(collective, topology, tuning);
+  return in_nodes ? Route::two_levels : Route::flat;
+}
+
+void plan_reduction(const Collective& collective, int rank, const Topology& topology, const LinkTuning& tuning,
+                    ReductionPlan& plan) {
   plan.clear();
-  if (goes_in_tree(collective, topology, tuning)) return plan_tree_chunks(collective, rank, topology, plan);
-  if (in_two_levels(collective, topology, tuning)) return plan_node_chunks(collective, rank, topology, plan);
-  plan_flat_chunks(collective, rank, topology.size(), is_small(collective, tuning), plan);
+  if (route_of(collective, topology, tuning) == Route::two_levels) {
+    return plan_node_reduction(collective, rank, topology, plan);
+  }
+  const View view{collective, rank, topology.size(), is_small(collective, tuning)};
+  plan.whole = is_sent_whole(view);
+  const OpTraits& op = traits_of(collective.kind);
+  if (!op.reduces || (op.has_root() && view.small && rank != view.root())) return;
+  const bool takes_all = op.is_in_place() && view.small;
+  const ByteRange own = !op.is_in_place() ? part_bytes(collective, rank)
+                        : takes_all       ? view.everything()
+                                          : view.slice(rank);
+  plan.own.push_back(own);
+  plan.end_row = view.size;
+  plan.kept = {0, own.bytes()};
+  plan.kept_at = op.is_in_place() ? own.begin : 0;
 }
 
 void plan_link(const Collective& collective, int rank, const Topology& topology, int peer, const LinkTuning& tuning,
                LinkPlan& plan) {
-  plan.send_operand.clear();
-  plan.send_results.clear();
-  plan.receive.clear();
-  if (goes_in_tree(collective, topology, tuning)) return;
-  if (in_two_levels(collective, topology, tuning)) return plan_node_link(collective, rank, topology, peer, plan);
-  const int size = topology.size();
-  const bool small = is_small(collective, tuning);
+  plan.clear();
+  if (route_of(collective, topology, tuning) == Route::two_levels) {
+    return plan_node_link(collective, rank, topology, peer, plan);
+  }
+  const View view{collective, rank, topology.size(), is_small(collective, tuning)};
   switch (collective.kind) {
-    case OpKind::all_reduce: return plan_all_reduce(collective, rank, size, peer, small, plan);
-    case OpKind::reduce_scatter: plan.send_operand.push_back(part_bytes(collective, peer)); return;
-    case OpKind::reduce: return plan_reduce(collective, rank, size, peer, small, plan);
+    case OpKind::all_reduce: return plan_all_reduce(view, peer, plan);
+    case OpKind::reduce: return plan_reduce(view, peer, plan);
+    case OpKind::broadcast: return plan_broadcast(view, peer, plan);
+    case OpKind::reduce_scatter: return add(plan.send, Ready::at_once, part_bytes(collective, peer));
     case OpKind::all_gather:
     case OpKind::gather:
     case OpKind::scatter:
-    case OpKind::all_to_all: return plan_pieces(collective, rank, size, peer, plan);
-    case OpKind::broadcast: return plan_broadcast(collective, rank, size, peer, small, plan);
+    case OpKind::all_to_all: return plan_pieces(view, peer, plan);
     case OpKind::barrier: return;
   }
 }

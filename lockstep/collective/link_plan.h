@@ -1,27 +1,20 @@
-// The chunk plan says which bytes a rank exchanges with each peer in one collective over links. Pure.
+// The link plan says which bytes a rank exchanges with each peer in one collective over links, and what it reduces.
+// Pure.
 //
 // A link carries, in this order: ranges of the sender's operand, which are ready from the start; what the sender has
-// reduced, partly or for good, as it goes; ranges of the sender's output, sent on as they become ready. What arrives is
-// a row to be reduced, which is the peer's operand or what the ranks before it have made of theirs, and ranges that go
-// straight into the output.
+// reduced, as it goes; ranges of the sender's output, sent on as they become ready. What arrives is a row to be reduced
+// (the peer's operand, or the partial sum of the ranks before it), then ranges of the receiver's output.
 //
-// Without nodes (see topology.h) all ranks exchange with each other. With nodes, a large collective goes in two levels:
-//   all_reduce, reduce   Lane i owns slice i. On each node its rank reduces the node's rows, in rank order and behind
-//                        what arrives from the node before, and hands that on to the next node. The last one has the
-//                        result, which comes back the same way, from node to node, each telling its own ranks. So a
-//                        node sends and receives each byte at most twice, once each with two nodes, and element i is
-//                        still ((x0 + x1) + x2) + ... in rank order.
-//   broadcast            The root deals slices to its node's lanes; each goes from node to node, and within each.
-//   all_gather           Each rank tells its lane on the other nodes, and what it hears from there the ranks of its
-//                        node.
-//   reduce_scatter       Lane i reduces the blocks of all ranks in lane i, and its share of those beyond the lanes',
-//                        from node to node like all_reduce; the last node hands each block to its rank.
-// What is small goes in a tree (tree_plan.h) in a group of many ranks; then links carry nothing of this.
+// Collectives take one of three routes:
+//
+//   flat        All ranks exchange with each other.
+//   two_levels  Large data, where ranks share nodes (node_plan.h).
+//   tree        Small data in a group of many ranks (tree_plan.h).
 #pragma once
 
 #include <chrono>
 #include <cstddef>
-#include <utility>
+#include <cstdint>
 #include <vector>
 
 #include "lockstep/base/clock.h"
@@ -40,7 +33,7 @@ struct LinkTuning {
   // tree is not only fewer messages, but also more of them one after the other.
   int tree_ranks = 4;
   int tree_lone_ranks = 8;
-  // After this long a rank of a tree shows all others its signature, and looks at theirs.
+  // After this long a rank of a tree sends its signature to all others, and reads theirs.
   Duration tell_all_after = std::chrono::milliseconds(100);
   // What is reduced at once; a multiple of 64.
   std::size_t chunk_bytes = std::size_t{128} << 10;
@@ -48,63 +41,70 @@ struct LinkTuning {
   std::size_t window_chunks = 4;
 };
 
-inline constexpr int kReducedHere = -1;
+enum class Route : std::uint8_t { flat, two_levels, tree };
+// Whether small data take the tree.
+bool has_trees(const Topology& topology, const LinkTuning& tuning);
+Route route_of(const Collective& collective, const Topology& topology, const LinkTuning& tuning);
 
-// The next so many bytes of what a rank has reduced are the result of rank `to`, perhaps itself.
-struct Delivery {
-  std::size_t bytes = 0;
-  int to = -1;
-};
-
-// What all links of this rank have in common.
-struct ChunkPlan {
-  // The operand is the output (all_reduce, reduce, broadcast), not the input.
-  bool in_place = false;
-  // This rank's whole operand travels behind its signature, in one piece.
+// What a rank reduces, and what all of its links have in common.
+struct ReductionPlan {
+  // The operand travels behind the signature, in one piece, to every peer.
   bool whole = false;
-  // It travels in a tree. This rank reduces all rows or, if `own` is empty, none.
-  bool in_tree = false;
-  // What this rank reduces: `own` of its operand, one range behind the other, with the rows of ranks [first_row,
-  // end_row), and before them what carried_from has made of it.
+  // Ranges of the operand that are reduced, one behind the other: the rows of ranks [first_row, end_row), behind the
+  // partial sum of carried_from, if there is one. -1: none.
   std::vector<ByteRange> own = {};
   int first_row = 0;
   int end_row = 0;
   int carried_from = -1;
-  // More is added to it by carried_to. Or else it goes, as far as it is this rank's, into this range of the output; all
-  // of it if there are no deliveries.
+  // The result is a partial sum, to which carried_to adds more. -1: it is the result of all ranks.
   int carried_to = -1;
-  std::vector<Delivery> deliveries = {};
-  ByteRange result = {};
+  // The part of what is reduced that goes into this rank's output, and where.
+  ByteRange kept = {};
+  std::size_t kept_at = 0;
 
-  // Nothing to be done; keeps the lists' memory.
+  // Keeps the list's memory.
   void clear() {
     own.clear();
-    deliveries.clear();
-    *this = {.own = std::move(own), .deliveries = std::move(deliveries)};
+    *this = {.own = std::move(own)};
   }
 };
 
-// A range of this rank's output that it passes on, and where it comes from: the rank that sends it here, this rank
-// itself, or kReducedHere.
-struct Passed {
-  ByteRange range;
-  int source = kReducedHere;
+// A run of bytes that a rank sends to a peer. `ready` says where they lie, and when they may go:
+//
+//   at_once     in the operand
+//   as_reduced  in what this rank reduces and does not keep, as far as it has come
+//   as_kept     in the output: what this rank reduces and keeps, as far as it has come
+//   as_received in the output, as they arrive from rank `from`
+struct SendRange {
+  enum class Ready : std::uint8_t { at_once, as_reduced, as_kept, as_received };
+  Ready ready = Ready::at_once;
+  ByteRange range = {};
+  int from = -1;
 };
 
-// One link. Ranges of the operand and of this rank's output.
 struct LinkPlan {
-  std::vector<ByteRange> send_operand = {};
-  std::vector<Passed> send_results = {};
+  std::vector<SendRange> send = {};
   std::vector<ByteRange> receive = {};  // into the output, behind the row
+
+  void clear() {
+    send.clear();
+    receive.clear();
+  }
 };
 
-// Whether what is small takes the way of a tree.
-bool has_trees(const Topology& topology, const LinkTuning& tuning);
-
-// Both overwrite `plan`, whose memory is used again. REQUIRES: check_arguments() has passed.
-void plan_chunks(const Collective& collective, int rank, const Topology& topology, const LinkTuning& tuning,
-                 ChunkPlan& plan);
+// Both overwrite `plan`, whose memory is used again. REQUIRES: check_arguments() has passed, and the route is not the
+// tree.
+void plan_reduction(const Collective& collective, int rank, const Topology& topology, const LinkTuning& tuning,
+                    ReductionPlan& plan);
 void plan_link(const Collective& collective, int rank, const Topology& topology, int peer, const LinkTuning& tuning,
                LinkPlan& plan);
+
+// Empty ranges are left out.
+inline void add(std::vector<ByteRange>& list, ByteRange range) {
+  if (range.bytes() != 0) list.push_back(range);
+}
+inline void add(std::vector<SendRange>& list, SendRange::Ready ready, ByteRange range, int from = -1) {
+  if (range.bytes() != 0) list.push_back({ready, range, from});
+}
 
 }  // namespace lockstep

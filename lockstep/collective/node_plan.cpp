@@ -1,11 +1,9 @@
 #include "lockstep/collective/node_plan.h"
 
-#include <cstdlib>
-
-#include "lockstep/collective/piece.h"
-
 namespace lockstep {
 namespace {
+
+using Ready = SendRange::Ready;
 
 // One rank's view of a collective, and of its link to a peer.
 struct View {
@@ -27,45 +25,43 @@ struct View {
   }
 };
 
-void add(std::vector<ByteRange>& list, ByteRange range) {
-  if (range.bytes() != 0) list.push_back(range);
-}
-
-void add(std::vector<Passed>& list, ByteRange range, int source) {
-  if (range.bytes() != 0) list.push_back({range, source});
-}
-
 // The rank of the node before this one from which partial results come, and the one of the next that they go to.
 int carried_from(const View& view) { return view.node() > 0 ? view.there(view.node() - 1) : -1; }
 int carried_to(const View& view) { return view.node() + 1 < view.topology.nodes() ? view.there(view.node() + 1) : -1; }
 
 // From the node before this one, with the rows of this one's ranks, to the next.
-void place_in_chain(const View& view, ChunkPlan& plan) {
+void place_in_chain(const View& view, ReductionPlan& plan) {
   plan.first_row = view.topology.first(view.node());
   plan.end_row = view.topology.first(view.node() + 1);
   plan.carried_from = carried_from(view);
   plan.carried_to = carried_to(view);
 }
 
-// Reduces towards the last node, whose lanes get the result.
-void plan_chain(const View& view, ChunkPlan& plan) {
-  plan.in_place = true;
-  plan.result = view.slice(view.rank);
-  plan.own.push_back(plan.result);
-  if (plan.result.bytes() != 0) place_in_chain(view, plan);
+// Reduces towards the last node, whose lanes keep the result.
+void plan_chain(const View& view, ReductionPlan& plan) {
+  const ByteRange own = view.slice(view.rank);
+  if (own.bytes() == 0) return;
+  plan.own.push_back(own);
+  place_in_chain(view, plan);
+  if (plan.carried_to >= 0) return;
+  plan.kept = {0, own.bytes()};
+  plan.kept_at = own.begin;
 }
 
 void plan_all_reduce(const View& view, int peer, LinkPlan& plan) {
   const ByteRange own = view.slice(view.rank);
-  const int to = own.bytes() != 0 ? carried_to(view) : -1;
-  const int source = to >= 0 ? to : kReducedHere;
+  const int to = carried_to(view);
+  const auto send_result = [&] {
+    to >= 0 ? add(plan.send, Ready::as_received, own, to) : add(plan.send, Ready::as_kept, own);
+  };
   if (view.is_local(peer)) {
-    add(plan.send_operand, view.slice(peer));
-    add(plan.send_results, own, source);
+    add(plan.send, Ready::at_once, view.slice(peer));
+    send_result();
     add(plan.receive, view.slice(peer));
-  } else if (own.bytes() != 0 && peer == carried_from(view)) {
-    add(plan.send_results, own, source);
+  } else if (peer == carried_from(view)) {
+    send_result();
   } else if (peer == to) {
+    add(plan.send, Ready::as_reduced, {0, own.bytes()});
     add(plan.receive, own);
   }
 }
@@ -73,8 +69,9 @@ void plan_all_reduce(const View& view, int peer, LinkPlan& plan) {
 void plan_reduce(const View& view, int peer, LinkPlan& plan) {
   const int root = view.collective.root;
   const int last = view.topology.nodes() - 1;
-  if (view.is_local(peer)) add(plan.send_operand, view.slice(peer));
-  if (peer == root && view.node() == last) add(plan.send_results, view.slice(view.rank), kReducedHere);
+  if (view.is_local(peer)) add(plan.send, Ready::at_once, view.slice(peer));
+  if (peer == carried_to(view)) add(plan.send, Ready::as_reduced, {0, view.slice(view.rank).bytes()});
+  if (peer == root && view.node() == last) add(plan.send, Ready::as_kept, view.slice(view.rank));
   if (view.rank == root && view.topology.node(peer) == last) add(plan.receive, view.slice(peer));
 }
 
@@ -94,8 +91,8 @@ void plan_broadcast(const View& view, int peer, LinkPlan& plan) {
             (view.has_lane(to) && broadcast_source(view, to) == from));
   };
   if (view.rank == root) {
-    if (view.is_local(peer)) add(plan.send_results, view.slice(peer), root);
-    if (sends(root, peer)) add(plan.send_results, view.slice(root), root);
+    if (view.is_local(peer)) add(plan.send, Ready::at_once, view.slice(peer));
+    if (sends(root, peer)) add(plan.send, Ready::at_once, view.slice(root));
     return;
   }
   if (peer == root) {
@@ -103,7 +100,9 @@ void plan_broadcast(const View& view, int peer, LinkPlan& plan) {
     if (sends(root, view.rank)) add(plan.receive, view.slice(root));
     return;
   }
-  if (sends(view.rank, peer)) add(plan.send_results, view.slice(view.rank), broadcast_source(view, view.rank));
+  if (sends(view.rank, peer)) {
+    add(plan.send, Ready::as_received, view.slice(view.rank), broadcast_source(view, view.rank));
+  }
   if (sends(peer, view.rank)) add(plan.receive, view.slice(peer));
 }
 
@@ -111,12 +110,12 @@ void plan_all_gather(const View& view, int peer, LinkPlan& plan) {
   const Topology& topology = view.topology;
   const bool same_lane = topology.lane(peer) == view.lane();
   if (!view.is_local(peer) && !same_lane) return;
-  plan.send_operand.push_back({0, data_bytes(view.collective)});
+  add(plan.send, Ready::at_once, {0, data_bytes(view.collective)});
   add(plan.receive, part_bytes(view.collective, peer));
   if (!view.is_local(peer)) return;
   for (int node = 0; node < topology.nodes(); ++node) {
     if (node == view.node()) continue;
-    add(plan.send_results, part_bytes(view.collective, view.there(node)), view.there(node));
+    add(plan.send, Ready::as_received, part_bytes(view.collective, view.there(node)), view.there(node));
     add(plan.receive, part_bytes(view.collective, topology.first(node) + topology.lane(peer)));
   }
 }
@@ -124,26 +123,44 @@ void plan_all_gather(const View& view, int peer, LinkPlan& plan) {
 // Which lane reduces a rank's block.
 int lane_for(const View& view, int rank) { return view.topology.lane(rank) % view.topology.lanes(); }
 
-void plan_scattering_chain(const View& view, ChunkPlan& plan) {
+// Visits the blocks that a lane reduces, of its ranks in their order: the rank, and where its block begins among them.
+template <class Visit>
+void for_each_block(const View& view, int lane, Visit visit) {
+  std::size_t at = 0;
+  for (int rank = 0; rank < view.topology.size(); ++rank) {
+    if (lane_for(view, rank) != lane) continue;
+    visit(rank, at);
+    at += data_bytes(view.collective);
+  }
+}
+
+void plan_scattering_chain(const View& view, ReductionPlan& plan) {
   if (!view.has_lane(view.rank)) return;
   place_in_chain(view, plan);
-  for (int rank = 0; rank < view.topology.size(); ++rank) {
-    if (lane_for(view, rank) != view.lane()) continue;
-    plan.own.push_back(part_bytes(view.collective, rank));
-    if (plan.carried_to < 0) plan.deliveries.push_back({data_bytes(view.collective), rank});
-    if (plan.carried_to < 0 && rank == view.rank) plan.result = {0, data_bytes(view.collective)};
-  }
+  for_each_block(view, view.lane(), [&](int rank, std::size_t at) {
+    add(plan.own, part_bytes(view.collective, rank));
+    if (plan.carried_to < 0 && rank == view.rank) plan.kept = {at, at + data_bytes(view.collective)};
+  });
 }
 
 void plan_reduce_scatter(const View& view, int peer, LinkPlan& plan) {
   const Topology& topology = view.topology;
+  const std::size_t block = data_bytes(view.collective);
+  const int last = topology.nodes() - 1;
   if (view.is_local(peer) && view.has_lane(peer)) {
-    for (int rank = 0; rank < topology.size(); ++rank) {
-      if (lane_for(view, rank) == topology.lane(peer)) add(plan.send_operand, part_bytes(view.collective, rank));
-    }
+    for_each_block(view, topology.lane(peer),
+                   [&](int rank, std::size_t) { add(plan.send, Ready::at_once, part_bytes(view.collective, rank)); });
   }
-  const bool is_last = topology.node(peer) == topology.nodes() - 1;
-  if (is_last && topology.lane(peer) == lane_for(view, view.rank)) add(plan.receive, {0, data_bytes(view.collective)});
+  const bool is_handed_on = peer == carried_to(view);
+  if (view.has_lane(view.rank) && (is_handed_on || view.node() == last)) {
+    std::size_t all = 0;
+    for_each_block(view, view.lane(), [&](int rank, std::size_t at) {
+      all = at + block;
+      if (!is_handed_on && rank == peer) add(plan.send, Ready::as_reduced, {at, all});
+    });
+    if (is_handed_on) add(plan.send, Ready::as_reduced, {0, all});
+  }
+  if (topology.node(peer) == last && topology.lane(peer) == lane_for(view, view.rank)) add(plan.receive, {0, block});
 }
 
 }  // namespace
@@ -153,14 +170,10 @@ bool has_node_plan(OpKind kind, const Topology& topology) {
   return traits_of(kind).reduces || kind == OpKind::broadcast;
 }
 
-void plan_node_chunks(const Collective& collective, int rank, const Topology& topology, ChunkPlan& plan) {
+void plan_node_reduction(const Collective& collective, int rank, const Topology& topology, ReductionPlan& plan) {
   const View view{collective, topology, rank};
-  switch (collective.kind) {
-    case OpKind::all_gather: return;
-    case OpKind::broadcast: plan.in_place = true; return;
-    case OpKind::reduce_scatter: return plan_scattering_chain(view, plan);
-    default: return plan_chain(view, plan);
-  }
+  if (!traits_of(collective.kind).reduces) return;
+  collective.kind == OpKind::reduce_scatter ? plan_scattering_chain(view, plan) : plan_chain(view, plan);
 }
 
 void plan_node_link(const Collective& collective, int rank, const Topology& topology, int peer, LinkPlan& plan) {

@@ -53,9 +53,9 @@ bool Matcher::remove(const Operation& receive) {
   return removed != 0;
 }
 
-bool Matcher::remove_announced(int peer, std::uint64_t tag, std::uint64_t id) {
+bool Matcher::remove_at_sender(int peer, std::uint64_t tag, std::uint64_t id) {
   return remove_arrived(tag, [&](const Arrived& each) {
-    return each.where == Arrived::Where::announced && each.peer == peer && each.id == id;
+    return each.where == Arrived::Where::at_sender && each.peer == peer && each.id == id;
   });
 }
 
@@ -63,10 +63,10 @@ bool Matcher::remove_local(const Operation& send) {
   return remove_arrived(send.envelope.tag, [&](const Arrived& each) { return each.send.get() == &send; });
 }
 
-void Matcher::forget_announced(int peer) {
+void Matcher::forget_at_sender(int peer) {
   for (auto queues = tags_.begin(); queues != tags_.end();) {
     queues->second.arrived.remove_if(
-        [&](const Arrived& each) { return each.where == Arrived::Where::announced && each.peer == peer; });
+        [&](const Arrived& each) { return each.where == Arrived::Where::at_sender && each.peer == peer; });
     tidy(queues++);
   }
 }

@@ -14,15 +14,16 @@
 
 namespace lockstep {
 
-// A message without a receive: here with its bytes, or announced and still with its sender.
+// A message without a receive: here with its bytes, or still with its sender, which has
+// sent an RTS.
 struct Arrived {
-  enum class Where : std::uint8_t { here, announced, local };
+  enum class Where : std::uint8_t { here, at_sender, local };
 
   Where where = Where::here;
   int peer = -1;
   std::uint64_t tag = 0;
   std::uint64_t bytes = 0;
-  std::uint64_t id = 0;         // announced: what its sender calls it
+  std::uint64_t id = 0;         // at_sender: what it is called there
   std::vector<std::byte> data;  // here
   OperationPtr send;            // local: this rank's own send, which waits for its receive
 };
@@ -40,10 +41,10 @@ class Matcher {
 
   // Whether it was here, without a match.
   bool remove(const Operation& receive);
-  bool remove_announced(int peer, std::uint64_t tag, std::uint64_t id);
+  bool remove_at_sender(int peer, std::uint64_t tag, std::uint64_t id);
   bool remove_local(const Operation& send);
-  // All announcements of a rank; what arrived whole stays.
-  void forget_announced(int peer);
+  // All messages that a rank still has; what arrived whole stays.
+  void forget_at_sender(int peer);
 
  private:
   struct Queues {

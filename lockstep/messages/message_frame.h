@@ -1,6 +1,7 @@
 // What travels between two messengers: a header of fixed size, for some kinds followed by bytes. A small message is one
-// eager frame. A large one, or one for which the receiver has no room, is announced, cleared by the receiver once it
-// has a receive for it, and then sent as data frames.
+// eager frame, as far as its sender has credit for memory at the receiver. Any other takes the rendezvous protocol: the
+// sender asks with an RTS (request to send), the receiver answers with a CTS (clear to send) once it has a receive for
+// it, and data frames follow.
 #pragma once
 
 #include <cstddef>
@@ -8,27 +9,29 @@
 
 namespace lockstep {
 
-// The largest message that is sent without having been asked for.
+// The largest eager message.
 inline constexpr std::size_t kEagerBytes = std::size_t{64} << 10;
-// What such messages without a receive may take at their receiver, for each sender.
+// The credit of each sender: what its eager messages without a receive may take at their receiver.
 inline constexpr std::size_t kUnexpectedBytes = std::size_t{8} << 20;
-// The same for the number of announcements; further messages wait at their sender.
+// How many RTS of a sender may wait for a receive; further messages wait at their sender.
 inline constexpr std::size_t kMaxPendingRts = std::size_t{64} << 10;
 // A large message is sent in frames of this size, so that others get their turn.
 inline constexpr std::size_t kDataFrameBytes = std::size_t{256} << 10;
+// What one link moves before other links get their turn.
+inline constexpr std::size_t kTurnBytes = std::size_t{1} << 20;
 inline constexpr std::size_t kMaxReasonBytes = 1024;
 
-// What an eager message costs of kUnexpectedBytes; covers what it takes to remember it.
+// What an eager message costs of its sender's credit; covers what it takes to remember it.
 constexpr std::size_t eager_cost_bytes(std::size_t message_bytes) { return message_bytes + 256; }
 
 enum class FrameKind : std::uint32_t {
   eager = 1,  // tag, bytes; the message follows
-  announce,   // tag, id, bytes
-  clear,      // id
-  reject,     // id; bytes: what the receive expects instead
+  rts,        // tag, id, bytes
+  cts,        // id
+  nack,       // id; bytes: what the receive expects instead
   data,       // id; bytes: the offset in the message; a part of the message follows
-  withdraw,   // tag, id of a message that was announced and will not be sent
-  credit,     // bytes: what has become free of kUnexpectedBytes
+  cancel,     // tag, id of an RTS whose message will not be sent
+  credit,     // bytes: what the receiver returns of the sender's credit
   fail,       // this link has failed; the reason follows
   goodbye,    // its messenger ends; nothing follows
   ask,        // for a heartbeat

@@ -124,7 +124,7 @@ void Messenger::wake() noexcept {
 }
 
 void Messenger::run() {
-  ProgressEngine switchboard(*mesh_, heartbeat_);
+  ProgressEngine engine(*mesh_, heartbeat_);
   for (;;) {
     std::vector<OperationPtr> posted;
     std::vector<int> asked;
@@ -137,25 +137,25 @@ void Messenger::run() {
       aborted = abort_;
       is_ending = is_ending_;
     }
-    if (aborted) switchboard.fail_all(*aborted);
+    if (aborted) engine.fail_all(*aborted);
     try {
-      for (const OperationPtr& each : posted) switchboard.post(each);
-      for (const int rank : asked) switchboard.ask(rank);
+      for (const OperationPtr& each : posted) engine.post(each);
+      for (const int rank : asked) engine.ask(rank);
       if (is_ending) {
-        return switchboard.close(Error(ErrorKind::aborted, kDestroyed));
+        return engine.close(Error(ErrorKind::aborted, kDestroyed));
       }
-      if (switchboard.turn()) continue;
-      if (switchboard.has_peers()) {
-        switchboard.wait();
+      if (engine.progress()) continue;
+      if (engine.has_peers()) {
+        engine.wait();
         continue;
       }
     } catch (const std::exception& error) {  // no memory, or the system failed
-      switchboard.fail_all(Error(ErrorKind::internal, error.what()));
+      engine.fail_all(Error(ErrorKind::internal, error.what()));
       continue;
     }
     std::unique_lock lock(mutex_);
     const auto called = [&] { return !inbox_.empty() || !asked_.empty() || is_ending_ || (abort_ && !aborted); };
-    const Deadline deadline = switchboard.next_deadline();
+    const Deadline deadline = engine.next_deadline();
     if (deadline.is_never()) {
       posted_.wait(lock, called);
     } else {

@@ -26,7 +26,7 @@ struct Operation {
 
   std::uint64_t number = 0;  // in the order in which this rank's operations were posted
   int source = -1;           // a receive: the rank with whose message it was matched
-  bool announced = false;    // a send: its size and tag are with the peer
+  bool is_rts_sent = false;  // of a send
   std::uint64_t moved_bytes = 0;
 
   // The bytes that are next, up to the end of their piece of memory; empty at the end.

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/collective/mismatch.h"
 #include "tests/support/expect_error.h"
 
 using namespace lockstep;

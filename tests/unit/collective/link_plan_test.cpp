@@ -20,9 +20,9 @@ Collective make(OpKind kind, std::uint64_t count, int root) {
   return {.kind = kind, .dtype = DType::f32, .root = root, .count = count};
 }
 
-ChunkPlan chunks(const Collective& c, int rank, const Topology& topology) {
-  ChunkPlan plan;
-  plan_chunks(c, rank, topology, kTuning, plan);
+ReductionPlan reduction(const Collective& c, int rank, const Topology& topology) {
+  ReductionPlan plan;
+  plan_reduction(c, rank, topology, kTuning, plan);
   return plan;
 }
 
@@ -32,17 +32,14 @@ LinkPlan link(const Collective& c, int rank, const Topology& topology, int peer)
   return plan;
 }
 
-std::size_t row_bytes(const ChunkPlan& plan, int peer) {
+std::size_t row_bytes(const ReductionPlan& plan, int peer) {
   const bool sends = (peer >= plan.first_row && peer < plan.end_row) || peer == plan.carried_from;
   return sends ? bytes_of(plan.own) : 0;
 }
 
 std::size_t bytes_sent(const Collective& c, int rank, const Topology& topology, int peer) {
-  const LinkPlan plan = link(c, rank, topology, peer);
-  const ChunkPlan mine = chunks(c, rank, topology);
-  std::size_t bytes = bytes_of(plan.send_operand) + (mine.carried_to == peer ? bytes_of(mine.own) : 0);
-  for (const Delivery& each : mine.deliveries) bytes += each.to == peer ? each.bytes : 0;
-  for (const Passed& passed : plan.send_results) bytes += passed.range.bytes();
+  std::size_t bytes = reduction(c, rank, topology).whole ? data_bytes(c) : 0;
+  for (const SendRange& each : link(c, rank, topology, peer).send) bytes += each.range.bytes();
   return bytes;
 }
 
@@ -55,7 +52,7 @@ std::size_t bytes_sent(const Collective& c, int rank, const Topology& topology) 
 }
 
 std::size_t bytes_received(const Collective& c, int rank, const Topology& topology, int peer) {
-  std::size_t bytes = row_bytes(chunks(c, rank, topology), peer);
+  std::size_t bytes = row_bytes(reduction(c, rank, topology), peer);
   for (const ByteRange& range : link(c, rank, topology, peer).receive) bytes += range.bytes();
   return bytes;
 }
@@ -130,10 +127,8 @@ TEST_CASE("every byte of the output is produced exactly once") {
         REQUIRE(range.begin <= range.end);
         if (range.bytes() != 0) written.push_back(range);
       };
-      const ChunkPlan plan = chunks(c, rank, topology);
-      const bool is_delivered = std::ranges::any_of(plan.deliveries, [&](auto& each) { return each.to == rank; });
-      if (plan.carried_to < 0 && bytes_of(plan.own) != 0 && (plan.deliveries.empty() || is_delivered))
-        mark(plan.result);
+      const ReductionPlan plan = reduction(c, rank, topology);
+      mark({plan.kept_at, plan.kept_at + plan.kept.bytes()});
       if (c.kind == OpKind::all_gather) {  // the own part is copied
         mark({part * static_cast<std::size_t>(rank), part * static_cast<std::size_t>(rank + 1)});
       }
@@ -156,32 +151,38 @@ TEST_CASE("what a rank passes on is what it gets, and every element is reduced w
   for_all([](const Collective& c, const Topology& topology) {
     std::vector<std::size_t> rows(static_cast<std::size_t>(topology.size()));
     for (int rank = 0; rank < topology.size(); ++rank) {
-      const ChunkPlan plan = chunks(c, rank, topology);
-      if (plan.carried_to < 0 && plan.deliveries.empty()) CHECK(plan.result.bytes() == bytes_of(plan.own));
-      std::size_t delivered = 0;
-      for (const Delivery& each : plan.deliveries) delivered += each.bytes;
-      if (!plan.deliveries.empty()) CHECK(delivered == bytes_of(plan.own));
+      const ReductionPlan plan = reduction(c, rank, topology);
       for (const ByteRange& range : plan.own) {
         CHECK(range.begin % 4 == 0);
         CHECK(range.bytes() % 4 == 0);
       }
-      if (plan.carried_to >= 0) CHECK(chunks(c, plan.carried_to, topology).carried_from == rank);
+      if (plan.carried_to >= 0) CHECK(reduction(c, plan.carried_to, topology).carried_from == rank);
       for (int row = plan.first_row; row < plan.end_row; ++row) {
         rows[static_cast<std::size_t>(row)] += bytes_of(plan.own);
       }
+      // Each byte that is reduced is kept, or goes to one rank.
+      std::vector<ByteRange> reduced;
+      add(reduced, plan.kept);
       for (int peer = 0; peer < topology.size(); ++peer) {
         if (peer == rank) continue;
-        for (const Passed& passed : link(c, rank, topology, peer).send_results) {
-          if (passed.source == rank) CHECK(rank == c.root);
-          if (passed.source == kReducedHere) CHECK(plan.carried_to < 0);
-          if (passed.source < 0 || passed.source == rank) continue;
+        for (const SendRange& each : link(c, rank, topology, peer).send) {
+          if (each.ready == SendRange::Ready::as_reduced) add(reduced, each.range);
+          if (each.ready == SendRange::Ready::as_kept) CHECK(each.range.begin == plan.kept_at);
+          if (each.ready != SendRange::Ready::as_received) continue;
           bool found = false;
-          for (const ByteRange& range : link(c, rank, topology, passed.source).receive) {
-            found = found || (range.begin == passed.range.begin && range.end == passed.range.end);
+          for (const ByteRange& range : link(c, rank, topology, each.from).receive) {
+            found = found || (range.begin == each.range.begin && range.end == each.range.end);
           }
           CHECK(found);
         }
       }
+      std::ranges::sort(reduced, {}, &ByteRange::begin);
+      std::size_t end = 0;
+      for (const ByteRange& range : reduced) {
+        CHECK(range.begin == end);
+        end = range.end;
+      }
+      CHECK(end == bytes_of(plan.own));
     }
     if (c.kind == OpKind::reduce_scatter) {
       for (const std::size_t bytes : rows) CHECK(bytes == rows.size() * c.count * 4);
@@ -243,9 +244,7 @@ TEST_CASE("what is small goes in a tree where a group has as many ranks as the t
     LinkTuning tuning = kTuning;
     tuning.tree_ranks = ranks;
     tuning.tree_lone_ranks = lone_ranks;
-    ChunkPlan plan;
-    plan_chunks(make(kind, count, 0), 0, topology, tuning, plan);
-    return plan.in_tree;
+    return route_of(make(kind, count, 0), topology, tuning) == Route::tree;
   };
   for (const OpKind kind : {OpKind::all_reduce, OpKind::reduce, OpKind::broadcast, OpKind::all_gather}) {
     CHECK(in_tree(kind, 64, nodes, 5, 9));
@@ -262,7 +261,7 @@ TEST_CASE("what is small goes in a tree where a group has as many ranks as the t
 
 TEST_CASE("small data travel behind the signature") {
   const auto whole = [](OpKind kind, std::uint64_t count, int root, int rank) {
-    return chunks(make(kind, count, root), rank, Topology({0, 0, 1, 1})).whole;
+    return reduction(make(kind, count, root), rank, Topology({0, 0, 1, 1})).whole;
   };
   CHECK(whole(OpKind::all_reduce, 64, 0, 1));
   CHECK_FALSE(whole(OpKind::all_reduce, 65, 0, 1));

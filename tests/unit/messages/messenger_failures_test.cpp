@@ -160,7 +160,7 @@ TEST_CASE("deadlines of messages nobody came for say so and leave the messenger 
     CHECK_ERROR(failure_of(messengers[0]->send(0, 8, large, after_ms(10))), ErrorKind::timeout, "to rank 0",
                 "has not asked for them");
     CHECK_ERROR(failure_of(messengers[0]->send(1, 8, large, after_ms(-1))), ErrorKind::timeout, "to rank 1");
-    // The ones that were withdrawn do not come; this one does.
+    // The ones that were cancelled do not come; this one does.
     Buffer received(kBig);
     const Request late = messengers[1]->receive(0, 8, received, soon());
     const Request send = messengers[0]->send(1, 8, large, soon());
@@ -209,10 +209,10 @@ TEST_CASE("a send that ran into its deadline half way fills up its frame, so tha
   MessengerAndPuppet both;
   const Buffer large = content(kBig, 3);
   const Request send = both.messenger->send(1, 7, large, after_ms(700));
-  const FrameHeader announced = both.receive_header();
-  CHECK(announced.kind == FrameKind::announce);
-  CHECK(announced.bytes == kBig);
-  both.send({.kind = FrameKind::clear, .id = announced.id});
+  const FrameHeader rts = both.receive_header();
+  CHECK(rts.kind == FrameKind::rts);
+  CHECK(rts.bytes == kBig);
+  both.send({.kind = FrameKind::cts, .id = rts.id});
   const FrameHeader data = both.receive_header();
   CHECK(data.kind == FrameKind::data);
   CHECK_ERROR(failure_of(send), ErrorKind::timeout, "of 1048576 bytes were sent");
@@ -223,18 +223,18 @@ TEST_CASE("a send that ran into its deadline half way fills up its frame, so tha
   CHECK(contains(both.receive_reason(), "send of 1048576 bytes with tag 7 to rank 1 timed out"));
 }
 
-TEST_CASE("a receive whose message is withdrawn waits for the next one") {
+TEST_CASE("a receive whose message is cancelled waits for the next one") {
   MessengerAndPuppet both;
   Buffer received(100'000);
   const Buffer sent = content(100'000, 1);
   const Request receive = both.messenger->receive(1, 7, received, soon());
-  both.send({.kind = FrameKind::announce, .tag = 7, .id = 5, .bytes = 100'000});
-  CHECK(both.receive_header().kind == FrameKind::clear);
-  both.send({.kind = FrameKind::announce, .tag = 7, .id = 6, .bytes = 100'000});
-  both.send({.kind = FrameKind::withdraw, .tag = 7, .id = 5});
-  const FrameHeader clear = both.receive_header();
-  CHECK(clear.kind == FrameKind::clear);
-  CHECK(clear.id == 6);
+  both.send({.kind = FrameKind::rts, .tag = 7, .id = 5, .bytes = 100'000});
+  CHECK(both.receive_header().kind == FrameKind::cts);
+  both.send({.kind = FrameKind::rts, .tag = 7, .id = 6, .bytes = 100'000});
+  both.send({.kind = FrameKind::cancel, .tag = 7, .id = 5});
+  const FrameHeader cts = both.receive_header();
+  CHECK(cts.kind == FrameKind::cts);
+  CHECK(cts.id == 6);
   both.send({.kind = FrameKind::data, .id = 6, .bytes = 0, .following_bytes = 100'000});
   both.send(sent);
   receive.wait(soon());
@@ -260,8 +260,8 @@ TEST_CASE("frames that break the rules fail the link, before anything is allocat
   CHECK(contains(one({.kind = FrameKind{77}}), "kind 77"));
   CHECK(contains(one({.kind = FrameKind::eager, .bytes = huge, .following_bytes = huge}), "bytes in a frame of"));
   CHECK(contains(one({.kind = FrameKind::eager, .bytes = 8, .following_bytes = 9}), "8 bytes in a frame of 9"));
-  CHECK(contains(one({.kind = FrameKind::data, .id = 3, .following_bytes = 9}), "nobody asked for"));
-  CHECK(contains(one({.kind = FrameKind::clear, .following_bytes = 9}), "9 bytes behind"));
+  CHECK(contains(one({.kind = FrameKind::data, .id = 3, .following_bytes = 9}), "without a CTS"));
+  CHECK(contains(one({.kind = FrameKind::cts, .following_bytes = 9}), "9 bytes behind"));
   CHECK(contains(one({.kind = FrameKind::fail, .following_bytes = 4000}), "4000 bytes behind"));
   CHECK(contains(one({.kind = FrameKind::credit, .bytes = 1}), "credit"));
   CHECK(contains(refused([](auto& both) {
@@ -271,17 +271,17 @@ TEST_CASE("frames that break the rules fail the link, before anything is allocat
                      if (i < 139) both.send(block);
                    }
                  }),
-                 "more messages that nobody receives"));
+                 "more unexpected messages than its credit allows"));
   CHECK(contains(refused([](auto& both) {
                    for (std::uint64_t i = 0; i <= kMaxPendingRts; ++i) {
-                     both.send({.kind = FrameKind::announce, .tag = 1, .id = i, .bytes = huge});
+                     both.send({.kind = FrameKind::rts, .tag = 1, .id = i, .bytes = huge});
                    }
                  }),
-                 "more announcements"));
+                 "more RTS than may be pending"));
   MessengerAndPuppet both;
   Buffer large(100'000);
   const Request receive = both.messenger->receive(1, 7, large, soon());
-  both.send({.kind = FrameKind::announce, .tag = 7, .id = 5, .bytes = 100'000});
+  both.send({.kind = FrameKind::rts, .tag = 7, .id = 5, .bytes = 100'000});
   both.send({.kind = FrameKind::data, .id = 5, .bytes = 10, .following_bytes = 10});
   CHECK_ERROR(failure_of(receive), ErrorKind::corrupt_data, "10 bytes at 10 of a message of 100000 bytes");
 }
@@ -411,10 +411,10 @@ TEST_CASE("abort ends all transfers of all ranks, now and later, with its reason
   }
 }
 
-TEST_CASE("an announcement that comes twice is damage") {
+TEST_CASE("an RTS that comes twice is damage") {
   MessengerAndPuppet both;
   Buffer received(kBig);
   const Request receive = both.messenger->receive(1, 7, received, soon());
-  for (int i = 0; i < 2; ++i) both.send({.kind = FrameKind::announce, .tag = 7, .id = 3, .bytes = kBig});
-  CHECK_ERROR(failure_of(receive), ErrorKind::corrupt_data, "rank 1 sent the announcement 3 again");
+  for (int i = 0; i < 2; ++i) both.send({.kind = FrameKind::rts, .tag = 7, .id = 3, .bytes = kBig});
+  CHECK_ERROR(failure_of(receive), ErrorKind::corrupt_data, "rank 1 sent RTS 3 twice");
 }

@@ -242,7 +242,7 @@ TEST_CASE("what nobody receives takes a limited amount of memory, and still arri
     const std::array<std::byte, 1> end{};
     std::array<std::byte, 1> byte{};
     const Request last = messengers[0]->send(1, 5, end, soon());
-    messengers[1]->receive(0, 5, byte, soon()).wait();  // everything before it has come or is announced
+    messengers[1]->receive(0, 5, byte, soon()).wait();  // everything before it has come, or its RTS has
     last.wait();
     std::size_t completed = 0;
     while (completed < kCount && transfers[completed].is_completed()) ++completed;

@@ -33,13 +33,15 @@ std::vector<std::string> backends() {
   return names;
 }
 
+bool has_backend(std::string_view name) noexcept { return name == kNativeBackend || find(name) != nullptr; }
+
 std::string choose_backend(std::string_view name) {
   std::string variable = EnvironmentReader().text("LOCKSTEP_BACKEND").value_or("");
   for (char& letter : variable) letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
   const bool by_environment = name.empty() && !variable.empty();
   if (by_environment) name = variable;
   if (name.empty()) name = kNativeBackend;
-  if (name != kNativeBackend && find(name) == nullptr) {
+  if (!has_backend(name)) {
     refuse(name, by_environment ? "the backend that LOCKSTEP_BACKEND names," : "the backend");
   }
   return std::string(name);

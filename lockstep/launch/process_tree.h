@@ -24,6 +24,11 @@ struct TreeOptions {
   // Whether a rank that has ended so did fail, how, and through whom; an empty text if it did not. Default: any status
   // but ok(), for reasons of its own.
   std::function<Failure(int rank, const ExitStatus& status)> judge{};
+  // Called once all have been started.
+  std::function<void(const std::vector<int>& pids)> started{};
+  // Borrowed, not blocking; -1: none. Each time that it can be read, the ranks are told to stop, the second time
+  // killed.
+  int stop_fd = -1;
 };
 
 // Starts one process a command (its stdout_fd and stderr_fd are set here if there is an output) and blocks until all

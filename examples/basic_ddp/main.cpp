@@ -19,7 +19,7 @@ void demo_basic(int rank) {
   const auto world = lockstep::init_process_group();
 
   models::Toy model;
-  lockstep::DistributedDataParallel ddp(model, world.group());
+  lockstep::DistributedDataParallel ddp(model, world);
   torch::optim::SGD optimizer(ddp.parameters(), 0.001);
 
   optimizer.zero_grad();
@@ -30,13 +30,11 @@ void demo_basic(int rank) {
 
   std::vector<at::Tensor> flat;
   for (const auto& parameter : ddp.parameters()) flat.push_back(parameter.detach().flatten());
-  const auto everyone = world.group().all_gather(at::cat(flat));
+  const auto everyone = world.all_gather(at::cat(flat));
   const bool same =
       std::all_of(everyone.begin(), everyone.end(), [&](const auto& other) { return at::equal(other, everyone[0]); });
-  if (world.is_main_rank()) {
-    std::printf("after 1 step all %d ranks hold %s %d parameters\n", world.size(), same ? "the same" : "DIFFERENT",
-                static_cast<int>(everyone[0].numel()));
-  }
+  log_rank0(world, "after 1 step all %d ranks hold %s %d parameters", world.size(), same ? "the same" : "DIFFERENT",
+            static_cast<int>(everyone[0].numel()));
 }
 
 }  // namespace

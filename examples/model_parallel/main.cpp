@@ -53,7 +53,7 @@ void demo_model_parallel(int rank) {
   const auto world = lockstep::init_process_group();
 
   ToyMpModel model(at::kCPU, at::kCPU);
-  lockstep::DistributedDataParallel ddp(model, world.group());  // no device_ids, no output_device
+  lockstep::DistributedDataParallel ddp(model, world);  // no device_ids, no output_device
   torch::optim::SGD optimizer(ddp.parameters(), 0.05);
 
   // What one process would do with the batches of all ranks.
@@ -82,13 +82,11 @@ void demo_model_parallel(int rank) {
     if (step == 0) first_loss = last_loss;
   }
 
-  const at::Tensor worst = at::tensor(difference(*model, *alone));
-  world.group().all_reduce(worst, lockstep::ReduceOp::max);
-  if (world.is_main_rank()) {
-    std::printf("%d ranks x 2 devices: %s one process makes, and the loss %s from %.3f to %.3f\n", world.size(),
-                worst.item<double>() < 1e-6 ? "the same model as" : "NOT the model that",
-                last_loss < first_loss ? "fell" : "did NOT fall", first_loss, last_loss);
-  }
+  double worst = difference(*model, *alone);
+  world.all_reduce(worst, lockstep::ReduceOp::max);
+  log_rank0(world, "%d ranks x 2 devices: %s one process makes, and the loss %s from %.3f to %.3f", world.size(),
+            worst < 1e-6 ? "the same model as" : "NOT the model that", last_loss < first_loss ? "fell" : "did NOT fall",
+            first_loss, last_loss);
 }
 
 }  // namespace

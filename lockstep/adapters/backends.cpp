@@ -31,10 +31,12 @@ std::vector<std::string> backends() {
   return names;
 }
 
+bool has_backend(std::string_view name) noexcept { return name == kNativeBackend || find(name) != nullptr; }
+
 std::string choose_backend(std::string_view name) {
   const bool by_environment = name.empty();
   if (by_environment) name = EnvironmentReader().choice("LOCKSTEP_BACKEND").value_or(kNativeBackend);
-  if (name != kNativeBackend && find(name) == nullptr) {
+  if (!has_backend(name)) {
     refuse(name, by_environment ? "the backend that LOCKSTEP_BACKEND names," : "the backend");
   }
   return std::string(name);

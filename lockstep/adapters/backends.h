@@ -17,6 +17,8 @@ inline constexpr std::string_view kNativeBackend = "native";
 
 // Of this build; "native" first.
 std::vector<std::string> backends();
+// Whether it is one of them.
+bool has_backend(std::string_view name) noexcept;
 
 // The name, or for an empty one what LOCKSTEP_BACKEND says, or "native". Error{invalid_argument} that lists backends()
 // if it is none of them.

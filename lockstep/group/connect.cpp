@@ -214,13 +214,16 @@ GroupOptions with_environment(GroupOptions options) {
   return options;
 }
 
+std::string describe_choices(const GroupOptions& options) {
+  const char* const transports[] = {"automatic", "shared_memory", "tcp"};
+  return fmt::format("backend {}, transport {}", options.backend, transports[static_cast<int>(options.transport)]);
+}
+
 namespace {
 
 // Ranks with different ones would wait for each other for ever.
 void compare_choices(const Membership& membership, const GroupOptions& options, Deadline deadline) {
-  const char* const transports[] = {"automatic", "shared_memory", "tcp"};
-  const std::string mine =
-      fmt::format("backend {}, transport {}", options.backend, transports[static_cast<int>(options.transport)]);
+  const std::string mine = describe_choices(options);
   const std::string me = to_string(membership.members[static_cast<std::size_t>(membership.rank)]);
   const std::string first = membership.store->compare_set(kChoiceKey, "", mine + "\n" + me, deadline);
   const std::size_t end = first.find('\n');

@@ -20,6 +20,8 @@ ProcessGroup connect_group(const Membership& membership, const std::string& name
 // What LOCKSTEP_TRANSPORT, LOCKSTEP_CONNECTIONS and LOCKSTEP_CHECKSUMS say, for programs that leave the choice open.
 // Error{invalid_argument} quotes what they cannot be.
 GroupOptions with_environment(GroupOptions options);
+// "backend native, transport tcp": what ranks must agree on to meet.
+std::string describe_choices(const GroupOptions& options);
 
 // What a group remembers for its parts.
 struct GroupOrigin {

@@ -3,6 +3,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include <new>
 #include <utility>
@@ -94,7 +95,18 @@ std::vector<std::string> exchange(const ProcessGroup& group, const std::vector<a
 
 void put(std::string& out, std::int64_t value) { out.append(reinterpret_cast<const char*>(&value), sizeof value); }
 
-std::size_t element_of(std::int64_t type) {
+// A tensor's type, and above it that of its device, whose number is 0 for the CPU.
+constexpr int kDeviceShift = 16;
+constexpr std::int64_t kTypeMask = (std::int64_t{1} << kDeviceShift) - 1;
+
+std::int64_t told_type(const at::Tensor& tensor) {
+  return static_cast<std::int64_t>(tensor.scalar_type()) | static_cast<std::int64_t>(tensor.device().type())
+                                                               << kDeviceShift;
+}
+
+std::size_t element_of(std::int64_t told) {
+  const std::int64_t type = told & kTypeMask;
+  if (told < 0 || told >> kDeviceShift >= static_cast<std::int64_t>(c10::COMPILE_TIME_MAX_DEVICE_TYPES)) return 0;
   if (type < 0 || type >= static_cast<std::int64_t>(at::ScalarType::Undefined)) return 0;
   const auto known = static_cast<at::ScalarType>(type);
   return c10::isQIntType(known) ? 0 : c10::elementSize(known);
@@ -107,16 +119,17 @@ void refuse_object(std::size_t bytes, std::size_t expected_bytes) {
                                            std::to_string(expected_bytes) + " belong; do all ranks use the same type?");
 }
 
-std::vector<std::string> all_gather_bytes(const ProcessGroup& group, const std::string& mine) {
-  const CallOptions together = group.with_deadline();
+std::vector<std::string> all_gather_bytes(const ProcessGroup& group, const std::string& mine,
+                                          const CallOptions& options) {
+  const CallOptions together = group.with_deadline(options);
   const Lengths lengths = all_lengths(group, mine, kMostObjectBytes, together);
   return exchange(group, std::vector<at::Tensor>(lengths.size(), tensor_of(mine)), lengths, together);
 }
 
-std::vector<std::string> gather_bytes_to(const ProcessGroup& group, const std::string& mine, int root,
-                                         std::size_t most) {
+std::vector<std::string> gather_bytes_to(const ProcessGroup& group, const std::string& mine, int root, std::size_t most,
+                                         const CallOptions& options) {
   check_root(group, root, "gather_object");
-  const CallOptions together = group.with_deadline();
+  const CallOptions together = group.with_deadline(options);
   Lengths lengths = all_lengths(group, mine, most, together);
   std::vector<at::Tensor> sent(lengths.size(), at::empty({0}, at::kByte));
   sent[static_cast<std::size_t>(root)] = tensor_of(mine);
@@ -126,9 +139,9 @@ std::vector<std::string> gather_bytes_to(const ProcessGroup& group, const std::s
   return received;
 }
 
-std::string broadcast_bytes(const ProcessGroup& group, const std::string& mine, int root) {
+std::string broadcast_bytes(const ProcessGroup& group, const std::string& mine, int root, const CallOptions& options) {
   check_root(group, root, "broadcast_object");
-  const CallOptions together = group.with_deadline();
+  const CallOptions together = group.with_deadline(options);
   Lengths length{told_length(mine, kMostObjectBytes)};
   group.broadcast(tensor_of(length), root, part(together, "length of an object"));
   believed(group, [&] { checked_object_length(length.front(), root, kMostObjectBytes); });
@@ -137,11 +150,12 @@ std::string broadcast_bytes(const ProcessGroup& group, const std::string& mine, 
   return bytes;
 }
 
-std::string scatter_bytes_from(const ProcessGroup& group, const std::vector<std::string>& all, int root) {
+std::string scatter_bytes_from(const ProcessGroup& group, const std::vector<std::string>& all, int root,
+                               const CallOptions& options) {
   check_root(group, root, "scatter_object");
   const auto n = static_cast<std::size_t>(group.size());
   const bool is_root = group.rank() == root;
-  const CallOptions together = group.with_deadline();
+  const CallOptions together = group.with_deadline(options);
   Lengths lengths(n, kWrongList);  // a wrong list is an error on all ranks
   for (std::size_t i = 0; is_root && all.size() == n && i < n; ++i) {
     lengths[i] = told_length(all[i], kMostObjectBytes);
@@ -161,13 +175,12 @@ std::string scatter_bytes_from(const ProcessGroup& group, const std::vector<std:
   return exchange(group, sent, expected, together)[static_cast<std::size_t>(root)];
 }
 
-// scalar type, number of dimensions, dimensions, elements
+// types of elements and device, number of dimensions, dimensions, elements
 std::string ObjectCodec<at::Tensor>::encode(const at::Tensor& tensor) {
   constexpr std::string_view kOperation = "a tensor as an object";
   require_dense(tensor, kOperation, "the tensor");
-  if (!tensor.is_cpu()) {
-    throw Error(ErrorKind::invalid_argument,
-                std::string(kOperation) + ": the tensor is on " + tensor.device().str() + "; give a copy on the CPU");
+  if (tensor.is_meta()) {
+    throw Error(ErrorKind::invalid_argument, std::string(kOperation) + ": the tensor is on meta, and has no values");
   }
   const at::Tensor dense = as_errors(kOperation, ErrorKind::invalid_argument, [&] {
     const at::AutoDispatchBelowADInplaceOrView below;
@@ -175,7 +188,7 @@ std::string ObjectCodec<at::Tensor>::encode(const at::Tensor& tensor) {
     return at::empty(tensor.sizes(), at::TensorOptions().dtype(tensor.scalar_type())).copy_(tensor);
   });
   std::string bytes;
-  put(bytes, static_cast<std::int64_t>(dense.scalar_type()));
+  put(bytes, told_type(tensor));
   put(bytes, dense.dim());
   for (const auto size : dense.sizes()) put(bytes, size);
   return bytes.append(static_cast<const char*>(dense.const_data_ptr()), dense.nbytes());
@@ -184,10 +197,16 @@ std::string ObjectCodec<at::Tensor>::encode(const at::Tensor& tensor) {
 at::Tensor ObjectCodec<at::Tensor>::decode(std::string_view bytes) {
   const TensorHead head = take_tensor_head(bytes, element_of);
   at::Tensor tensor = as_errors("a tensor as an object", ErrorKind::corrupt_data, [&] {
-    return at::empty(head.sizes, at::TensorOptions().dtype(static_cast<at::ScalarType>(head.type)));
+    return at::empty(head.sizes, at::TensorOptions().dtype(static_cast<at::ScalarType>(head.type & kTypeMask)));
   });
   if (!bytes.empty()) std::memcpy(tensor.mutable_data_ptr(), bytes.data(), bytes.size());
-  return tensor;
+  const auto device = static_cast<c10::DeviceType>(head.type >> kDeviceShift);
+  const bool is_here = device != at::kCPU && device != at::kMeta && c10::impl::hasDeviceGuardImpl(device) &&
+                       c10::impl::getDeviceGuardImpl(device)->deviceCount() > 0;
+  // Without a number: the one that is current in this thread.
+  return is_here
+             ? as_errors("a tensor as an object", ErrorKind::internal, [&] { return tensor.to(c10::Device(device)); })
+             : tensor;
 }
 
 }  // namespace lockstep

@@ -18,7 +18,8 @@
 
 namespace lockstep {
 
-// For types of your own: specialise with `static std::string encode(const T&)` and `static T decode(std::string_view)`.
+// Of numbers, strings and tensors; object_codecs.h has it for containers, JSON and torch's values. For types of your
+// own: specialise with `static std::string encode(const T&)` and `static T decode(std::string_view)`.
 template <class T>
 struct ObjectCodec;
 
@@ -28,7 +29,8 @@ struct ObjectCodec<std::string> {
   static std::string decode(std::string_view bytes) { return std::string(bytes); }
 };
 
-// Dense CPU tensors of any shape, strides and type. Error{invalid_argument} for others.
+// Dense tensors of any shape, strides, type and device. They come on the receiver's current device of the same kind, or
+// on the CPU where it has none. Error{invalid_argument} for others.
 template <>
 struct ObjectCodec<at::Tensor> {
   static std::string encode(const at::Tensor& tensor);
@@ -51,19 +53,22 @@ struct ObjectCodec<T> {
 };
 
 // The bytes of all ranks, in rank order; each may have a length of its own.
-std::vector<std::string> all_gather_bytes(const ProcessGroup& group, const std::string& mine);
+std::vector<std::string> all_gather_bytes(const ProcessGroup& group, const std::string& mine,
+                                          const CallOptions& options = {});
 // The same on root; nothing elsewhere.
 std::vector<std::string> gather_bytes_to(const ProcessGroup& group, const std::string& mine, int root,
-                                         std::size_t most = kMostObjectBytes);
-std::string broadcast_bytes(const ProcessGroup& group, const std::string& mine, int root);
+                                         std::size_t most = kMostObjectBytes, const CallOptions& options = {});
+std::string broadcast_bytes(const ProcessGroup& group, const std::string& mine, int root,
+                            const CallOptions& options = {});
 // `all`: on root, one for each rank.
-std::string scatter_bytes_from(const ProcessGroup& group, const std::vector<std::string>& all, int root);
+std::string scatter_bytes_from(const ProcessGroup& group, const std::vector<std::string>& all, int root,
+                               const CallOptions& options = {});
 
 // What every rank gave, in rank order.
 template <class T>
-std::vector<T> all_gather_object(const ProcessGroup& group, const T& mine) {
+std::vector<T> all_gather_object(const ProcessGroup& group, const T& mine, const CallOptions& options = {}) {
   std::vector<T> objects;
-  for (const auto& bytes : all_gather_bytes(group, ObjectCodec<T>::encode(mine))) {
+  for (const auto& bytes : all_gather_bytes(group, ObjectCodec<T>::encode(mine), options)) {
     objects.push_back(ObjectCodec<T>::decode(bytes));
   }
   return objects;
@@ -71,9 +76,9 @@ std::vector<T> all_gather_object(const ProcessGroup& group, const T& mine) {
 
 // The same on root; nothing elsewhere.
 template <class T>
-std::vector<T> gather_object(const ProcessGroup& group, const T& mine, int root = 0) {
+std::vector<T> gather_object(const ProcessGroup& group, const T& mine, int root = 0, const CallOptions& options = {}) {
   std::vector<T> objects;
-  for (const auto& bytes : gather_bytes_to(group, ObjectCodec<T>::encode(mine), root)) {
+  for (const auto& bytes : gather_bytes_to(group, ObjectCodec<T>::encode(mine), root, kMostObjectBytes, options)) {
     objects.push_back(ObjectCodec<T>::decode(bytes));
   }
   return objects;
@@ -81,17 +86,18 @@ std::vector<T> gather_object(const ProcessGroup& group, const T& mine, int root 
 
 // What root gave; `mine` matters there only.
 template <class T>
-T broadcast_object(const ProcessGroup& group, const T& mine, int root = 0) {
+T broadcast_object(const ProcessGroup& group, const T& mine, int root = 0, const CallOptions& options = {}) {
   const std::string bytes = group.rank() == root ? ObjectCodec<T>::encode(mine) : std::string();
-  return ObjectCodec<T>::decode(broadcast_bytes(group, bytes, root));
+  return ObjectCodec<T>::decode(broadcast_bytes(group, bytes, root, options));
 }
 
 // Object rank() of the list that root gave: one for each rank.
 template <class T>
-T scatter_object(const ProcessGroup& group, const std::vector<T>& objects, int root = 0) {
+T scatter_object(const ProcessGroup& group, const std::vector<T>& objects, int root = 0,
+                 const CallOptions& options = {}) {
   std::vector<std::string> all;
   for (const T& object : objects) all.push_back(ObjectCodec<T>::encode(object));
-  return ObjectCodec<T>::decode(scatter_bytes_from(group, all, root));
+  return ObjectCodec<T>::decode(scatter_bytes_from(group, all, root, options));
 }
 
 }  // namespace lockstep

@@ -18,6 +18,9 @@ namespace lockstep {
 enum class Transport { automatic, shared_memory, tcp };
 
 struct GroupOptions {
+  // What runs collectives: "native", or another one of backends() in adapters/backends.h, which then decides on the
+  // transport. Empty: LOCKSTEP_BACKEND, else "native". The same on all ranks. Messages are Lockstep's with all of them.
+  std::string backend = {};
   // Of each call. As long as PyTorch's, since one rank may have much to do alone; a death does not take that long.
   Duration timeout = std::chrono::minutes(30);
   // After which a collective or message that waits logs for whom, and how that rank is doing; then more rarely.
@@ -30,9 +33,6 @@ struct GroupOptions {
   // Error{corrupt_data} on all ranks instead of a wrong result. LOCKSTEP_CHECKSUMS=off turns them off. The same on all
   // ranks.
   Checksums checksums = Checksums::on;
-  // What runs collectives: "native", or another one of backends() in adapters/backends.h, which then decides on the
-  // transport. Empty: LOCKSTEP_BACKEND, else "native". The same on all ranks. Messages are Lockstep's with all of them.
-  std::string backend = {};
   // What becomes of the group if ranks make different calls. It goes on if all ranks are known to have the error: not
   // if they differ in buckets of DistributedDataParallel, nor if a rank is missing for 5 s. The same on all ranks.
   AfterMismatch after_mismatch = AfterMismatch::go_on;

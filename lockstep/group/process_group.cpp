@@ -170,7 +170,8 @@ Work ProcessGroup::all_to_all_async(at::TensorList outputs, at::TensorList input
 
 Work ProcessGroup::barrier_async(const CallOptions& options) const { return start({.kind = OpKind::barrier}, options); }
 
-std::optional<ProcessGroup> ProcessGroup::split(int color, int key) const {
+std::optional<ProcessGroup> ProcessGroup::part(int color, int key, const GroupOptions& options,
+                                               std::string_view call) const {
   if (state_->origin == nullptr) {
     throw Error(ErrorKind::invalid_argument, "split: this group was made without a store, so no part of it can meet");
   }
@@ -178,9 +179,9 @@ std::optional<ProcessGroup> ProcessGroup::split(int color, int key) const {
   std::vector<std::int64_t> mine{color, key}, all(2 * static_cast<std::size_t>(size()));
   const auto tensor_of = [](auto& values) { return at::from_blob(values.data(), std::ssize(values), at::kLong); };
   const int number = state_->splits;
-  const auto watch = watch_parts(*state_->origin, *this, state_->options, number, deadline);
+  const auto watch = watch_parts(*state_->origin, *this, options, number, deadline);
   try {
-    all_gather_into(tensor_of(all), tensor_of(mine), {.deadline = deadline, .name = "split"});
+    all_gather_into(tensor_of(all), tensor_of(mine), {.deadline = deadline, .name = call});
   } catch (const Error& error) {
     throw abandon_parts(*state_->origin, watch.get(), error);
   }
@@ -189,13 +190,11 @@ std::optional<ProcessGroup> ProcessGroup::split(int color, int key) const {
   if (color < 0) return std::nullopt;
   const std::vector<int> ranks = ranks_of_part(all, color);
   const std::string name = std::to_string(number) + "." + std::to_string(color);
-  return connect_part(*state_->origin, rank(), ranks, name, state_->options, watch, deadline);
+  return connect_part(*state_->origin, rank(), ranks, name, options, watch, deadline);
 }
 
-std::optional<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& ranks) const {
-  barrier({.name = name_of_part(ranks, size())});  // whoever gives other ranks is told
-  const auto found = std::find(ranks.begin(), ranks.end(), rank());
-  return split(found == ranks.end() ? -1 : 0, static_cast<int>(found - ranks.begin()));
+std::optional<ProcessGroup> ProcessGroup::split(int color, int key) const {
+  return part(color, key, state_->options, "split");
 }
 
 at::Tensor ProcessGroup::empty(at::IntArrayRef sizes, at::ScalarType dtype) const {

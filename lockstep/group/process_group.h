@@ -18,11 +18,13 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <vector>
 
 #include "lockstep/base/deadline.h"
 #include "lockstep/collective/collective.h"
+#include "lockstep/group/numbers.h"
 #include "lockstep/group/options.h"
 #include "lockstep/group/work.h"
 #include "lockstep/messages/request.h"
@@ -61,6 +63,18 @@ class ProcessGroup {
   // In place.
   void all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum, const CallOptions& options = {}) const;
   void all_reduce(at::TensorList tensors, ReduceOp op = ReduceOp::sum, const CallOptions& options = {}) const;
+  // The same for numbers and plain structs of them, each of which becomes its sum over all ranks; see numbers.h.
+  template <Numbers... T>
+    requires(sizeof...(T) > 0)
+  void all_reduce(T&... numbers) const {
+    all_reduce_numbers(number_refs(numbers...), ReduceOp::sum, {});
+  }
+  template <Numbers T>
+  void all_reduce(T& numbers, ReduceOp op, const CallOptions& options = {}) const {
+    all_reduce_numbers(number_refs(numbers), op, options);
+  }
+  // sum(value * weight) / sum(weight) over all ranks, the same on all of them; NaN if no rank has weight.
+  double weighted_mean(double value, double weight, const CallOptions& options = {}) const;
   // In place on root; elsewhere the contents are lost.
   void reduce(at::TensorList tensors, int root = 0, ReduceOp op = ReduceOp::sum, const CallOptions& options = {}) const;
   void broadcast(at::TensorList tensors, int root = 0, const CallOptions& options = {}) const;
@@ -117,8 +131,11 @@ class ProcessGroup {
   // Error{invalid_argument} if the group has no origin.
   //   split: of all ranks that give the same color, ordered by key, then by rank; a negative color joins none
   //   new_group: of the given ranks, in the given order, which all ranks must give alike
+  // options: instead of this group's, such as {.backend = "gloo", .timeout = 10s}; the same on all ranks of this group.
   std::optional<ProcessGroup> split(int color, int key = 0) const;
+  std::optional<ProcessGroup> split(int color, int key, const GroupOptions& options) const;
   std::optional<ProcessGroup> new_group(const std::vector<int>& ranks) const;
+  std::optional<ProcessGroup> new_group(const std::vector<int>& ranks, const GroupOptions& options) const;
 
   // An uninitialised tensor in memory that all ranks of the node share: collectives on it move the least bytes.
   // Ordinary memory where the ranks share none. Error{invalid_argument} for sizes that no memory has.
@@ -164,6 +181,9 @@ class ProcessGroup {
   void run(const Plan& plan, const CallOptions& options) const;
   Work start(const Plan& plan, const CallOptions& options) const;
   std::vector<at::Tensor> one_for_each_rank(const at::Tensor& like, std::string_view operation) const;
+  std::optional<ProcessGroup> part(int color, int key, const GroupOptions& options, std::string_view call) const;
+  int key_in(const std::vector<int>& ranks) const;
+  void all_reduce_numbers(std::span<const NumberRef> numbers, ReduceOp op, const CallOptions& options) const;
 
   std::shared_ptr<State> state_;
 };

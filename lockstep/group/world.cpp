@@ -1,5 +1,6 @@
 #include "lockstep/group/world.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <utility>
@@ -8,37 +9,82 @@
 #include "lockstep/base/environment.h"
 #include "lockstep/base/log.h"
 #include "lockstep/group/connect.h"
+#include "lockstep/group/uncaught.h"
 
 namespace lockstep {
 
+Place::Place(Membership membership) : membership_(std::make_unique<Membership>(std::move(membership))) {}
+Place::~Place() = default;
+Place::Place(Place&&) noexcept = default;
+
+int Place::local_rank() const { return membership_->local_rank; }
+int Place::local_size() const { return membership_->local_size; }
+Store& Place::store() const { return *membership_->store; }
+
 World::World(Membership membership, ProcessGroup group)
-    : membership_(std::make_unique<Membership>(std::move(membership))),
-      group_(std::move(group)),
-      watch_(std::make_unique<UncaughtWatch>(group_)),
+    : Place(std::move(membership)),
+      ProcessGroup(std::move(group)),
+      watch_(std::make_unique<UncaughtWatch>(*this)),
       exceptions_(std::uncaught_exceptions()) {}
 
+World::World(World&&) noexcept = default;
+
 World::~World() {
-  if (membership_ == nullptr || std::uncaught_exceptions() <= exceptions_ || !watch_->is_here()) return;
+  if (watch_ == nullptr || std::uncaught_exceptions() <= exceptions_ || !watch_->is_here()) return;
   try {
-    const std::string noted = group_.noted_failure();
-    group_.abort(noted.empty() ? "an exception ended its program; what it printed tells which"
-                               : "it failed in " + noted);
+    const std::string noted = noted_failure();
+    abort(noted.empty() ? "an exception ended its program; what it printed tells which" : "it failed in " + noted);
   } catch (const std::exception&) {  // no memory for the text
-    group_.abort("an exception ended its program");
+    abort("an exception ended its program");
   }
+}
+
+JoinOptions InitOptions::join_options() const {
+  JoinOptions options;
+  options.init_method = init_method;
+  options.store = store;
+  options.rank = rank;
+  options.world_size = world_size;
+  options.token = token;
+  options.bootstrap = bootstrap;
+  options.timeout = join_timeout;
+  options.notice_after = notice_after;
+  return options;
+}
+
+GroupOptions InitOptions::group_options() const {
+  GroupOptions options;
+  options.backend = backend;
+  options.timeout = timeout;
+  options.first_report = first_report;
+  options.transport = transport;
+  options.connections = connections;
+  options.checksums = checksums;
+  options.after_mismatch = after_mismatch;
+  options.call_sites = call_sites;
+  return options;
 }
 
 namespace {
 
 bool behind_a_launcher() { return EnvironmentReader().has("LOCKSTEP_STORE"); }
 
+// Of those that nobody names: the one that is made for the device.
+std::string backend_for(const InitOptions& options) {
+  const bool named = !options.backend.empty() || EnvironmentReader().has("LOCKSTEP_BACKEND");
+  const bool on_gpu = options.device && options.device->is_cuda();
+  return choose_backend(!named && on_gpu && is_available("nccl") ? "nccl" : options.backend);
+}
+
 }  // namespace
 
+bool is_available(std::string_view backend) noexcept { return has_backend(backend); }
+
 World init_process_group(const InitOptions& options) {
-  GroupOptions group_options = with_environment(options.group);
-  group_options.backend = choose_backend(group_options.backend);  // before anybody is kept waiting
-  const Deadline deadline = Deadline::after(options.join.timeout);
-  JoinOptions join_options = options.join;
+  GroupOptions group_options = with_environment(options.group_options());
+  group_options.backend = backend_for(options);  // before anybody is kept waiting
+  const Deadline deadline = Deadline::after(options.join_timeout);
+  JoinOptions join_options = options.join_options();
   if (!join_options.bootstrap) join_options.bootstrap = bootstrap_of(group_options.backend);
   Membership membership = join(join_options, process_environment);
   if (membership.size > 1) set_log_rank(membership.rank);

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdint>
 #include <optional>
 
 #include "lockstep/base/deadline.h"
@@ -44,7 +45,7 @@ class Supervisor {
 
  private:
   enum class Phase { running, stopping, killing };
-  enum class Source { signal, process, stream, sink };
+  enum class Source { signal, stop_request, process, stream, sink };
   struct Watch {
     Source source;
     Rank* rank;
@@ -57,6 +58,7 @@ class Supervisor {
   void watch_all();
   void handle(const Watch& what);
   void on_signal(int signal);
+  void on_stop_request();
   void suspend_all();
   void on_process_end(Rank& rank);
   void read_stream(Rank& rank, RankStream stream);
@@ -117,6 +119,11 @@ void Supervisor::start(Command command) {
 Outcome Supervisor::run(std::vector<Command> commands) {
   ranks_.reserve(commands.size());
   for (Command& command : commands) start(std::move(command));
+  if (options_.started) {
+    std::vector<int> pids;
+    for (const Rank& rank : ranks_) pids.push_back(rank.end.pid);
+    options_.started(pids);
+  }
   while (!finished()) wait_for_events();
   Outcome outcome{.ranks = {}, .stop_signal = stop_signal_};
   for (Rank& rank : ranks_) outcome.ranks.push_back(std::move(rank.end));
@@ -139,6 +146,7 @@ void Supervisor::watch_all() {
   poll_set_.clear();
   watched_.clear();
   watch(signals_.fd(), POLLIN, {Source::signal, nullptr, {}});
+  if (options_.stop_fd >= 0) watch(options_.stop_fd, POLLIN, {Source::stop_request, nullptr, {}});
   for (const RankStream stream : kStreams) {
     if (options_.output == nullptr) break;
     OutputSink& sink = options_.output->sink(stream);
@@ -194,6 +202,7 @@ void Supervisor::handle(const Watch& what) {
     case Source::signal:
       while (const int signal = signals_.take()) on_signal(signal);
       return;
+    case Source::stop_request: on_stop_request(); return;
     case Source::process: on_process_end(*what.rank); return;
     case Source::stream: read_stream(*what.rank, what.stream); return;
     case Source::sink: options_.output->sink(what.stream).write_some(); return;
@@ -208,6 +217,16 @@ void Supervisor::on_signal(int signal) {
   say(fmt::format("{}: stopping {} rank{} (once more to kill)", signal_name(signal), running_,
                   running_ == 1 ? "" : "s"));
   stop(signal);
+}
+
+void Supervisor::on_stop_request() {
+  std::uint64_t requests = 0;
+  if (::read(options_.stop_fd, &requests, sizeof requests) < 0) return;
+  if (phase_ == Phase::running) {
+    stop(SIGTERM);
+  } else {
+    kill_all();
+  }
 }
 
 // Ctrl-Z reaches only the launcher, since each rank has a process group of its own.

@@ -24,6 +24,11 @@ struct TreeOptions {
   // Whether a rank with this exit status failed, why, and because of which rank; an empty text if it did not fail.
   // Default: every status but ok() is the rank's own failure.
   std::function<Failure(int rank, const ExitStatus& status)> judge{};
+  // Called once all have been started.
+  std::function<void(const std::vector<int>& pids)> started{};
+  // Borrowed, not blocking; -1: none. Each time that it can be read, the ranks are told to stop, the second time
+  // killed.
+  int stop_fd = -1;
 };
 
 // Starts one process per command (and sets its stdout_fd and stderr_fd if there is an output) and blocks until all have

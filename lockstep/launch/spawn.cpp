@@ -1,19 +1,27 @@
 #include "lockstep/launch/spawn.h"
 
+#include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <condition_variable>
 #include <csignal>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <future>
 #include <iostream>
 #include <map>
 #include <mutex>
 #include <optional>
-#include <vector>
+#include <thread>
+#include <utility>
 
 #include "lockstep/base/environment.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/unique_fd.h"
+#include "lockstep/base/wait_until.h"
 #include "lockstep/launch/cores.h"
 #include "lockstep/launch/local_job.h"
 #include "lockstep/launch/process_tree.h"
@@ -89,22 +97,21 @@ ErrorDetail at_rank(int rank) {
   throw Error(ErrorKind::aborted, fmt::format("spawn() was stopped by {}", signal_name(signal)));
 }
 
-void supervise(int argc, char** argv, const std::string& call, const SpawnOptions& options) {
+// Set up: of TreeOptions, what tells the ranks' pids, and what ends them.
+void supervise(const std::vector<std::string>& arguments, const std::string& call, const SpawnOptions& options,
+               const TreeOptions& set_up) {
   const int ranks = options.nprocs == 0 ? available_cores() : options.nprocs;
   if (ranks < 0) throw Error(ErrorKind::invalid_argument, fmt::format("spawn(): nprocs is {}", ranks));
   if (options.threads_per_rank < 0) {
     throw Error(ErrorKind::invalid_argument, fmt::format("spawn(): threads_per_rank is {}", options.threads_per_rank));
   }
-  occupy_standard_descriptors();
-  std::cout.flush();
-  std::fflush(nullptr);
   const LocalJob job({.ranks = ranks, .threads_per_rank = options.threads_per_rank});
   std::vector<SpawnReport> reports;
   for (int rank = 0; rank < ranks; ++rank) reports.push_back(SpawnReport::create());
   std::vector<Command> commands;
   for (int rank = 0; rank < ranks; ++rank) {
     const int report_fd = reports[static_cast<std::size_t>(rank)].fd();
-    Command command = job.command(rank, "/proc/self/exe", std::vector<std::string>(argv, argv + argc));
+    Command command = job.command(rank, "/proc/self/exe", arguments);
     command.environment.push_back(fmt::format("{}={}", kCallVariable, call));
     command.environment.push_back(fmt::format("{}={}", kReportVariable, report_fd));
     command.keep_fds.push_back(report_fd);
@@ -112,7 +119,10 @@ void supervise(int argc, char** argv, const std::string& call, const SpawnOption
   }
   std::optional<RankOutput> output;
   if (options.prefix_output) output.emplace(RankOutputOptions{.prefix = PrefixMode::always}, ranks);
-  TreeOptions tree{.grace = options.grace, .job_id = job.id(), .output = output ? &*output : nullptr};
+  TreeOptions tree = set_up;
+  tree.grace = options.grace;
+  tree.job_id = job.id();
+  tree.output = output ? &*output : nullptr;
   tree.judge = [&job, &reports, &options](int rank, const ExitStatus& status) {
     return judge(job, reports[static_cast<std::size_t>(rank)], options.name, rank, status);
   };
@@ -131,14 +141,85 @@ void supervise(int argc, char** argv, const std::string& call, const SpawnOption
 ProcessFailed::ProcessFailed(const std::string& message, int rank, int pid, int exit_code, int signal)
     : Error(ErrorKind::peer_lost, message, at_rank(rank)), pid_(pid), exit_code_(exit_code), signal_(signal) {}
 
-void spawn(int argc, char** argv, const std::function<void(int rank)>& worker, const SpawnOptions& options) {
+struct SpawnHandle::State {
+  UniqueFd stop;  // an eventfd
+  std::vector<int> pids;
+  std::promise<void> started;
+  std::mutex mutex;
+  std::condition_variable changed;
+  // State below is protected by mutex.
+  bool has_ended = false;
+  std::exception_ptr error;
+  std::jthread supervisor;  // last: it uses all of the above
+};
+
+SpawnHandle::SpawnHandle(std::unique_ptr<State> state) : state_(std::move(state)) {}
+SpawnHandle::SpawnHandle() = default;
+SpawnHandle::SpawnHandle(SpawnHandle&&) noexcept = default;
+SpawnHandle& SpawnHandle::operator=(SpawnHandle&& other) noexcept {
+  const SpawnHandle before(std::move(*this));
+  state_ = std::move(other.state_);
+  return *this;
+}
+SpawnHandle::~SpawnHandle() { terminate(); }  // the supervisor's destructor waits
+
+const std::vector<int>& SpawnHandle::pids() const {
+  static const std::vector<int> none;
+  return state_ == nullptr ? none : state_->pids;
+}
+
+bool SpawnHandle::join(Deadline deadline) const {
+  if (state_ == nullptr) return true;
+  std::unique_lock lock(state_->mutex);
+  if (!wait_until(state_->changed, lock, deadline, [this] { return state_->has_ended; })) return false;
+  if (state_->error) std::rethrow_exception(state_->error);
+  return true;
+}
+
+void SpawnHandle::terminate() const {
+  const std::uint64_t one = 1;
+  if (state_ != nullptr) [[maybe_unused]]
+    const ssize_t written = ::write(state_->stop.get(), &one, sizeof one);
+}
+
+SpawnHandle spawn_async(int argc, char** argv, const std::function<void(int rank)>& worker,
+                        const SpawnOptions& options) {
   const std::string call = next_call(options.name);
   const std::string wanted = EnvironmentReader().text(kCallVariable).value_or("");
-  if (wanted.empty()) {
-    supervise(argc, argv, call, options);
-  } else if (wanted == call) {
-    run_worker(worker, options.prefix_output);
-  }
+  if (wanted == call) run_worker(worker, options.prefix_output);
+  if (!wanted.empty()) return {};
+  occupy_standard_descriptors();
+  std::cout.flush();
+  std::fflush(nullptr);
+  auto state = std::make_unique<SpawnHandle::State>();
+  state->stop.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!state->stop) throw system_error("making a descriptor to end ranks by", errno);
+  state->supervisor =
+      std::jthread([arguments = std::vector<std::string>(argv, argv + argc), call, options, state = state.get()] {
+        std::exception_ptr error;
+        TreeOptions set_up;
+        set_up.stop_fd = state->stop.get();
+        set_up.started = [&](const std::vector<int>& pids) {
+          state->pids = pids;
+          state->started.set_value();
+        };
+        try {
+          supervise(arguments, call, options, set_up);
+        } catch (...) {
+          error = std::current_exception();
+        }
+        if (state->pids.empty()) return state->started.set_exception(error);
+        const std::lock_guard lock(state->mutex);
+        state->error = error;
+        state->has_ended = true;
+        state->changed.notify_all();
+      });
+  state->started.get_future().get();
+  return SpawnHandle(std::move(state));
+}
+
+void spawn(int argc, char** argv, const std::function<void(int rank)>& worker, const SpawnOptions& options) {
+  spawn_async(argc, argv, worker, options).join();
 }
 
 }  // namespace lockstep

@@ -3,8 +3,11 @@
 
 #include <chrono>
 #include <functional>
+#include <memory>
 #include <string>
+#include <vector>
 
+#include "lockstep/base/deadline.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep {
@@ -41,8 +44,37 @@ class ProcessFailed : public Error {
 // its own: calls with another name, and earlier ones with the same name. SIGTERM, SIGINT, SIGHUP and SIGQUIT are passed
 // on to the ranks; once these have ended, this process gets the signal too, and if it survives, Error{aborted} is
 // thrown. Standard input goes to rank 0 unless it is a terminal. REQUIRES: one spawn() at a time; no other code of this
-// process reaps its children; the copies take the same path to this call; the calling thread lives until it returns
-// (its end kills the ranks).
+// process reaps its children; the copies take the same path to this call.
 void spawn(int argc, char** argv, const std::function<void(int rank)>& worker, const SpawnOptions& options = {});
+
+// Ranks that run while the program goes on. Not thread-safe. Its destructor ends those that still run, and waits.
+class SpawnHandle {
+ public:
+  SpawnHandle();  // of no ranks
+  ~SpawnHandle();
+  SpawnHandle(SpawnHandle&&) noexcept;
+  SpawnHandle& operator=(SpawnHandle&&) noexcept;
+
+  // By rank.
+  const std::vector<int>& pids() const;
+  // Waits until all have ended: true; at the deadline false, and they run on. Throws what spawn() throws, each time it
+  // is called.
+  bool join(Deadline deadline = Deadline::never()) const;
+  // Tells those that still run to stop: SIGTERM, and after the grace SIGKILL, at once if it is called again. That is no
+  // failure. Does not wait.
+  void terminate() const;
+
+ private:
+  struct State;
+  explicit SpawnHandle(std::unique_ptr<State> state);
+  friend SpawnHandle spawn_async(int argc, char** argv, const std::function<void(int rank)>& worker,
+                                 const SpawnOptions& options);
+
+  std::unique_ptr<State> state_;
+};
+
+// As spawn(), but returns as soon as all ranks have been started. A copy that passes by gets a handle of no ranks.
+[[nodiscard]] SpawnHandle spawn_async(int argc, char** argv, const std::function<void(int rank)>& worker,
+                                      const SpawnOptions& options = {});
 
 }  // namespace lockstep

@@ -11,6 +11,7 @@
 #include "lockstep/health/process_watch.h"
 #include "lockstep/health/watched_store.h"
 #include "lockstep/net/handshake.h"
+#include "lockstep/rendezvous/handlers.h"
 #include "lockstep/rendezvous/join_plan.h"
 #include "lockstep/rendezvous/local_node.h"
 #include "lockstep/rendezvous/plan_completion.h"
@@ -107,14 +108,35 @@ void register_with_others(const JoinPlan& plan, const Member& me, const std::sha
   }
 }
 
+// A scheme that the program has registered stands for what its handler finds.
+JoinOptions after_handler(const JoinOptions& given, Deadline deadline) {
+  if (given.store || given.init_method.empty()) return given;
+  const Url url = parse_url(given.init_method);
+  const RendezvousHandler handler = find_rendezvous_handler(url.scheme);
+  if (handler == nullptr) return given;
+  Rendezvous found = handler(url, deadline);
+  if (found.store == nullptr) {
+    throw Error(ErrorKind::invalid_argument,
+                fmt::format("init_method '{}': its handler returned no store", given.init_method));
+  }
+  JoinOptions options = given;
+  options.init_method.clear();
+  options.store = std::move(found.store);
+  options.rank = found.rank;
+  options.world_size = found.world_size;
+  return options;
+}
+
 }  // namespace
 
-Membership join(const JoinOptions& options, const Environment& environment) {
+Membership join(const JoinOptions& given, const Environment& environment) {
   check_log_level();
+  const Deadline deadline = Deadline::after(given.timeout);
+  const JoinOptions options = after_handler(given, deadline);
   JoinPlan plan = plan_join(options, environment);
+  if (options.store != given.store) plan.source = given.init_method;
   if (logs_for_host(plan)) warn_of_unknown_variables();
   if (plan.job_fd) name_job_after_launcher(plan);
-  const Deadline deadline = Deadline::after(options.timeout);
   Membership membership;
   RendezvousEndpoint endpoint = open_endpoint(options, plan, membership.token, deadline);
   membership.rank = plan.rank;

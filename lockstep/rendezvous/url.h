@@ -8,7 +8,7 @@
 namespace lockstep {
 
 struct Url {
-  std::string scheme;  // "env", "tcp" or "file"
+  std::string scheme;  // "env", "tcp", "file", or one that was registered; see handlers.h
   std::string target;  // what stands between "://" and "?"
   std::map<std::string, std::string> query;
 };

@@ -61,7 +61,7 @@ int main(int argc, char** argv) {
   try {
     at::set_num_threads(1);
     lockstep::InitOptions options;
-    options.group.timeout = std::chrono::seconds(20);
+    options.timeout = std::chrono::seconds(20);
     const auto world = lockstep::init_process_group(options);
     return play_all(std::strtoull(argv[1], nullptr, 10), std::strtoull(argv[2], nullptr, 10), world);
   } catch (const std::exception& error) {

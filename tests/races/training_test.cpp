@@ -32,7 +32,7 @@ using Body = std::function<void(const World&)>;
 
 // In a child of its own; a report of the sanitizer ends it as a failed CHECK or an exception does.
 [[noreturn]] void run_rank(InitOptions options, int rank, const Body& body) {
-  options.join.rank = rank;
+  options.rank = rank;
   try {
     const World world = init_process_group(options);
     body(world);
@@ -46,11 +46,11 @@ using Body = std::function<void(const World&)>;
 void run_processes(Transport transport, const Body& body) {
   const TemporaryDirectory folder;
   InitOptions options;
-  options.join.init_method = "file://" + folder / "store";
-  options.join.world_size = kRanks;
-  options.join.token = Token::generate();
-  options.group.transport = transport;
-  options.group.timeout = std::chrono::seconds(60);
+  options.init_method = "file://" + folder / "store";
+  options.world_size = kRanks;
+  options.token = Token::generate();
+  options.transport = transport;
+  options.timeout = std::chrono::seconds(60);
   std::vector<pid_t> ranks;
   for (int rank = 0; rank < kRanks; ++rank) {
     const pid_t pid = ::fork();

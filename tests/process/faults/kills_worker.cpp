@@ -35,8 +35,8 @@ void fork_worker() {
 
 void work(int steps, int workers) {
   lockstep::InitOptions options;
-  options.join.timeout = milliseconds_of("TEST_JOIN_MS");
-  options.group.timeout = milliseconds_of("TEST_CALL_MS");
+  options.join_timeout = milliseconds_of("TEST_JOIN_MS");
+  options.timeout = milliseconds_of("TEST_CALL_MS");
   say("joining");
   const lockstep::World world = lockstep::init_process_group(options);
   say("joined");

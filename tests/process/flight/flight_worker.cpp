@@ -111,7 +111,7 @@ void monitored(const World& world, int rank) {
 void run(const std::string& scenario, std::int64_t number) {
   const char* limit = std::getenv("TEST_CALL_MS");
   lockstep::InitOptions options;
-  options.group.timeout = std::chrono::milliseconds(limit == nullptr ? 30000 : std::atoi(limit));
+  options.timeout = std::chrono::milliseconds(limit == nullptr ? 30000 : std::atoi(limit));
   const World world = lockstep::init_process_group(options);
   const auto rank = static_cast<int>(number);
   if (scenario == "loop") return loop(world, number);

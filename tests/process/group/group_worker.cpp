@@ -243,8 +243,8 @@ void crowded(const World& world) {
 
 void run(const std::string& scenario, std::int64_t number) {
   lockstep::InitOptions options;
-  options.join.timeout = milliseconds_of("TEST_JOIN_MS");
-  options.group.timeout = milliseconds_of("TEST_CALL_MS");
+  options.join_timeout = milliseconds_of("TEST_JOIN_MS");
+  options.timeout = milliseconds_of("TEST_CALL_MS");
   last_call = lockstep::steady_clock().now();
   const World world = lockstep::init_process_group(options);
   if (scenario == "barriers") return barriers(world, number);

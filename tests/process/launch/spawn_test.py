@@ -78,6 +78,25 @@ class SpawnTest(unittest.TestCase):
         code, output, error = self.spawn("loop")
         self.assertEqual((code, output, error), (0, "nothing left\n", ""))
 
+    def test_a_handle_knows_its_ranks_and_waits_for_them(self):
+        code, output, error = self.spawn("handle_fine")
+        self.assertEqual((code, error), (0, ""))
+        self.assertRegex(output, r"^pids \d+ \d+\nall ended\n$")
+
+    def test_a_handle_tells_what_failed_each_time_it_is_asked(self):
+        code, output, _ = self.spawn("handle_throw")
+        self.assertEqual(code, 1)
+        self.assertRegex(output, r"failed: rank 1\nagain: rank 1 \(pid \d+\) raised: boom\n$")
+
+    def test_a_handle_gives_up_at_its_deadline_and_ends_ranks_when_told(self):
+        code, output, error = self.spawn("handle_terminate")
+        self.assertEqual((code, error), (0, ""))
+        self.assertRegex(output, r"still running\nall ended\n$")
+
+    def test_ranks_end_with_their_handle(self):
+        code, output, _ = self.spawn("handle_drop")
+        self.assertEqual(code, 0, output)
+
     def test_several_calls_in_one_program(self):
         code, output, _ = self.spawn("two_jobs")
         self.assertEqual(code, 0)

@@ -145,12 +145,45 @@ int loop(int argc, char** argv) {
   return 0;
 }
 
+// Starts ranks without waiting for them, and ends as the mode says.
+int with_a_handle(int argc, char** argv, const std::string& mode) {
+  const Worker worker = [mode](int rank) {
+    if (mode == "handle_throw" && rank == 1) throw std::runtime_error("boom");
+    if (mode != "handle_fine") wait_for_a_signal();
+  };
+  lockstep::SpawnHandle handle = lockstep::spawn_async(argc, argv, worker, {.nprocs = 2});
+  std::printf("pids %d %d\n", handle.pids().at(0), handle.pids().at(1));
+  std::fflush(stdout);
+  const auto long_enough = lockstep::Deadline::after(std::chrono::seconds(20));
+  try {
+    if (mode == "handle_drop") return 0;
+    if (mode == "handle_terminate") {
+      const bool early = handle.join(lockstep::Deadline::after(std::chrono::milliseconds(50)));
+      std::printf("%s\n", early ? "ended" : "still running");
+      handle.terminate();
+    }
+    const bool ended = handle.join(long_enough);
+    std::printf("%s\n", ended && handle.join(long_enough) ? "all ended" : "late");
+    handle = {};
+    return 0;
+  } catch (const lockstep::ProcessFailed& error) {
+    std::printf("failed: rank %d\n", error.rank());
+  }
+  try {
+    handle.join();
+  } catch (const lockstep::ProcessFailed& error) {
+    std::printf("again: %s\n", error.what());
+  }
+  return 1;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   const std::string mode = argc > 1 ? argv[1] : "";
   if (mode == "two_jobs") return two_jobs(argc, argv);
   if (mode == "loop") return loop(argc, argv);
+  if (mode.starts_with("handle_")) return with_a_handle(argc, argv, mode);
   if (mode == "elsewhere" && std::getenv("LOCKSTEP_SPAWN") != nullptr && std::string(std::getenv("RANK")) == "1") {
     return 0;
   }

@@ -5,13 +5,11 @@
 #include <map>
 
 #include "lockstep/ddp/hooks/post_local_sgd.h"
-#include "lockstep/group/world.h"
 #include "lockstep/optim/model_averager.h"
 #include "lockstep/optim/post_local_sgd_optimizer.h"
-#include "lockstep/store/memory_store.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/local_groups.h"
-#include "tests/support/rank_threads.h"
+#include "tests/support/local_worlds.h"
 #include "tests/unit/optim/wave.h"
 
 using namespace lockstep;
@@ -20,20 +18,6 @@ using torch::optim::SGD;
 using torch::optim::SGDOptions;
 
 namespace {
-
-// Groups that can be split.
-void run_worlds_or_throw(int ranks, const std::function<void(const ProcessGroup&)>& body) {
-  const auto store = std::make_shared<MemoryStore>();
-  run_ranks_or_throw(ranks, [&](int rank) {
-    InitOptions options;
-    options.join.store = store;
-    options.join.rank = rank;
-    options.join.world_size = ranks;
-    const World world = init_process_group(options);
-    body(world.group());
-    world.barrier();
-  });
-}
 
 // One element, which is this rank's number, and has a gradient.
 at::Tensor number_of(const ProcessGroup& group) {

@@ -1,0 +1,141 @@
+// More objects that ranks can exchange: lists, pairs, dictionaries (also of tensors), JSON, torch's values. A container
+// is the codecs of what it holds, each in a block: its length in 8 bytes, then its bytes. Nothing in the bytes is ever
+// executed; what they cannot be is Error{corrupt_data}.
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <exception>
+#include <map>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "lockstep/group/objects.h"
+
+namespace c10 {
+struct IValue;
+template <class Key, class Value>
+class Dict;
+}  // namespace c10
+
+namespace lockstep {
+
+void put_block(std::string& out, std::string_view block);
+// From the front of `bytes`.
+std::string_view take_block(std::string_view& bytes);
+[[noreturn]] void refuse_json(const std::exception& why);
+
+// A JSON value of any library whose type writes itself with dump() and reads text with a static parse(), as
+// nlohmann::json does.
+template <class T>
+concept JsonValue = requires(const T& value, const std::string& text) {
+  { value.dump() } -> std::convertible_to<std::string>;
+  { T::parse(text) } -> std::convertible_to<T>;
+};
+
+template <JsonValue T>
+struct ObjectCodec<T> {
+  static std::string encode(const T& value) { return value.dump(); }
+  static T decode(std::string_view bytes) {
+    try {
+      return T::parse(std::string(bytes));
+    } catch (const std::exception& error) {
+      refuse_json(error);
+    }
+  }
+};
+
+template <class T>
+struct ObjectCodec<std::vector<T>> {
+  static std::string encode(const std::vector<T>& list) {
+    std::string bytes;
+    for (const auto& each : list) put_block(bytes, ObjectCodec<T>::encode(each));
+    return bytes;
+  }
+  static std::vector<T> decode(std::string_view bytes) {
+    std::vector<T> list;
+    while (!bytes.empty()) list.push_back(ObjectCodec<T>::decode(take_block(bytes)));
+    return list;
+  }
+};
+
+template <class First, class Second>
+struct ObjectCodec<std::pair<First, Second>> {
+  static std::string encode(const std::pair<First, Second>& pair) {
+    std::string bytes;
+    put_block(bytes, ObjectCodec<First>::encode(pair.first));
+    return bytes + ObjectCodec<Second>::encode(pair.second);
+  }
+  static std::pair<First, Second> decode(std::string_view bytes) {
+    First first = ObjectCodec<First>::decode(take_block(bytes));
+    return {std::move(first), ObjectCodec<Second>::decode(bytes)};
+  }
+};
+
+// Dictionaries: `Key` and `Value` have codecs.
+template <class Map>
+struct DictionaryCodec {
+  static std::string encode(const Map& map) {
+    std::string bytes;
+    for (const auto& entry : map) {
+      if constexpr (requires { entry.key(); }) {
+        put(bytes, entry.key(), entry.value());
+      } else {
+        put(bytes, entry.first, entry.second);
+      }
+    }
+    return bytes;
+  }
+  template <class Key, class Value>
+  static Map decode(std::string_view bytes) {
+    Map map;
+    while (!bytes.empty()) {
+      Key key = ObjectCodec<Key>::decode(take_block(bytes));
+      map.insert_or_assign(std::move(key), ObjectCodec<Value>::decode(take_block(bytes)));
+    }
+    return map;
+  }
+
+ private:
+  template <class Key, class Value>
+  static void put(std::string& bytes, const Key& key, const Value& value) {
+    put_block(bytes, ObjectCodec<Key>::encode(key));
+    put_block(bytes, ObjectCodec<Value>::encode(value));
+  }
+};
+
+template <class Key, class Value>
+struct ObjectCodec<std::map<Key, Value>> {
+  using Codec = DictionaryCodec<std::map<Key, Value>>;
+  static std::string encode(const std::map<Key, Value>& map) { return Codec::encode(map); }
+  static std::map<Key, Value> decode(std::string_view bytes) { return Codec::template decode<Key, Value>(bytes); }
+};
+
+template <class Key, class Value>
+struct ObjectCodec<std::unordered_map<Key, Value>> {
+  using Codec = DictionaryCodec<std::unordered_map<Key, Value>>;
+  static std::string encode(const std::unordered_map<Key, Value>& map) { return Codec::encode(map); }
+  static std::unordered_map<Key, Value> decode(std::string_view bytes) {
+    return Codec::template decode<Key, Value>(bytes);
+  }
+};
+
+// In the order in which entries were added.
+template <class Key, class Value>
+struct ObjectCodec<c10::Dict<Key, Value>> {
+  using Codec = DictionaryCodec<c10::Dict<Key, Value>>;
+  static std::string encode(const c10::Dict<Key, Value>& map) { return Codec::encode(map); }
+  static c10::Dict<Key, Value> decode(std::string_view bytes) { return Codec::template decode<Key, Value>(bytes); }
+};
+
+// None, numbers, strings, tensors, lists, tuples and dictionaries of them. Error{invalid_argument} for others.
+template <>
+struct ObjectCodec<c10::IValue> {
+  static std::string encode(const c10::IValue& value);
+  static c10::IValue decode(std::string_view bytes);
+};
+
+}  // namespace lockstep

@@ -1,0 +1,222 @@
+#include "lockstep/group/world.h"
+
+#include <ATen/ATen.h>
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include "lockstep/group/derived.h"
+#include "lockstep/group/objects.h"
+#include "lockstep/group/rank_zero.h"
+#include "lockstep/group/seed.h"
+#include "lockstep/rendezvous/handlers.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/local_worlds.h"
+#include "tests/support/temporary_directory.h"
+
+using namespace lockstep;
+using namespace lockstep::testing;
+using namespace std::chrono_literals;
+
+namespace {
+
+// What `run` writes to standard output.
+std::string standard_output_of(const std::function<void()>& run) {
+  const TemporaryDirectory folder;
+  const std::string path = folder / "output";
+  std::fflush(stdout);
+  const int before = ::dup(STDOUT_FILENO);
+  REQUIRE(std::freopen(path.c_str(), "w", stdout) != nullptr);
+  run();
+  std::fflush(stdout);
+  ::dup2(before, STDOUT_FILENO);
+  ::close(before);
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+std::ptrdiff_t entries_of(const char* directory) {
+  return std::distance(std::filesystem::directory_iterator(directory), {});
+}
+
+}  // namespace
+
+TEST_CASE("a world is the group of all ranks") {
+  run_worlds_or_throw(3, [](const World& world) {
+    const at::Tensor value = at::full({2}, world.rank() + 1.0);
+    world.all_reduce(value);
+    CHECK(value.equal(at::full({2}, 6.0)));
+    CHECK(world.all_gather(at::full({1}, world.rank())).at(2).item<int>() == 2);
+    const at::Tensor root = at::full({1}, world.rank());
+    world.broadcast(root, 1);
+    CHECK(root.item<int>() == 1);
+    double loss = 1.5;
+    int count = 2;
+    world.all_reduce(loss, count);
+    CHECK(loss == 4.5);
+    CHECK(count == 6);
+    CHECK(all_gather_object(world, world.rank()) == std::vector<int>{0, 1, 2});
+    CHECK(all_gather_v(world, at::zeros({world.rank()})).at(2).size(0) == 2);
+    CHECK(&world.group() == static_cast<const ProcessGroup*>(&world));
+    CHECK(world.size() == 3);
+    CHECK(world.local_size() == 3);
+    CHECK(world.is_main_rank() == (world.rank() == 0));
+  });
+}
+
+TEST_CASE("a world may be moved, and its copies as a group outlive it") {
+  run_worlds_or_throw(2, [](const World& outer) {
+    ProcessGroup kept = outer;
+    outer.barrier();
+    kept.barrier();
+  });
+  World first =
+      init_process_group({.timeout = 5s, .rank = 0, .world_size = 1, .store = std::make_shared<MemoryStore>()});
+  World second = std::move(first);
+  int one = 1;
+  second.all_reduce(one);
+  CHECK(one == 1);
+}
+
+TEST_CASE("options are one flat list") {
+  run_worlds_or_throw(2,
+                      [](const World& world) {
+                        CHECK(world.timeout() == 7s);
+                        CHECK(world.transport() == "tcp");
+                      },
+                      {.backend = "native", .timeout = 7s, .transport = Transport::tcp});
+  CHECK_ERROR(error_of([] { init_process_group({.backend = "smoke signals"}); }), ErrorKind::invalid_argument,
+              "\"smoke signals\" is not in this build, which has native");
+}
+
+TEST_CASE("groups over different transports exist side by side, and parts may have other options") {
+  run_worlds_or_throw(2, [](const World& world) {
+    REQUIRE(world.transport() == "shared memory");
+    const auto by_tcp = world.new_group({1, 0}, {.timeout = 3s, .transport = Transport::tcp});
+    REQUIRE(by_tcp);
+    CHECK(by_tcp->transport() == "tcp");
+    CHECK(by_tcp->timeout() == 3s);
+    const auto like_the_world = world.split(0);
+    CHECK(like_the_world->transport() == "shared memory");
+    CHECK(like_the_world->timeout() == 30s);
+    int one = 1;
+    world.all_reduce(one);
+    by_tcp->all_reduce(one);
+    CHECK(one == 4);
+    if (!is_available("gloo")) return;
+    const auto by_gloo = world.split(0, world.rank(), {.backend = "gloo", .timeout = 20s});
+    CHECK(by_gloo->transport() == "gloo");
+    by_gloo->all_reduce(one);
+    CHECK(one == 8);
+  });
+}
+
+TEST_CASE("parts that ranks want otherwise are an error on all of them") {
+  run_worlds_or_throw(2, [](const World& world) {
+    const auto options = GroupOptions{.transport = world.rank() == 0 ? Transport::automatic : Transport::tcp};
+    CHECK_ERROR(error_of([&] { world.split(0, 0, options); }), ErrorKind::desync, "transport tcp",
+                "transport automatic");
+  });
+}
+
+TEST_CASE("whether a backend is there may be asked at any time, and costs nothing") {
+  const auto descriptors = entries_of("/proc/self/fd"), threads = entries_of("/proc/self/task");
+  CHECK(is_available());
+  CHECK(is_available("native"));
+  CHECK(!is_available("smoke signals"));
+  CHECK(!is_available(""));
+  CHECK(entries_of("/proc/self/fd") == descriptors);
+  CHECK(entries_of("/proc/self/task") == threads);
+}
+
+TEST_CASE("a program's own scheme finds the ranks") {
+  const auto store = std::make_shared<MemoryStore>();
+  register_rendezvous_handler("corridor", [store](const Url& url, Deadline) {
+    CHECK(url.target == "third-floor");
+    CHECK(url.query.at("door") == "left");
+    return Rendezvous{.store = store, .rank = std::stoi(url.query.at("seat")), .world_size = 2};
+  });
+  CHECK_ERROR(
+      error_of([&] { register_rendezvous_handler("corridor", [](const Url&, Deadline) { return Rendezvous{}; }); }),
+      ErrorKind::invalid_argument, "'corridor' has a handler already");
+  CHECK_ERROR(error_of([&] { register_rendezvous_handler("tcp", [](const Url&, Deadline) { return Rendezvous{}; }); }),
+              ErrorKind::invalid_argument, "'tcp' has a handler already");
+  CHECK_ERROR(error_of([] { init_process_group({.init_method = "stairs://down"}); }), ErrorKind::invalid_argument,
+              "env://, tcp://, file://, corridor://");
+  run_ranks_or_throw(2, [&](int rank) {
+    const World world = init_process_group(
+        {.init_method = "corridor://third-floor?door=left&seat=" + std::to_string(rank), .timeout = 20s});
+    int one = 1;
+    world.all_reduce(one);
+    CHECK(one == 2);
+    CHECK(world.membership().source.starts_with("corridor://"));
+  });
+  register_rendezvous_handler("nowhere", [](const Url&, Deadline) { return Rendezvous{}; });
+  CHECK_ERROR(error_of([] { init_process_group({.init_method = "nowhere://"}); }), ErrorKind::invalid_argument,
+              "'nowhere://': its handler returned no store");
+}
+
+TEST_CASE("a line is printed once, by rank 0") {
+  const std::string output = standard_output_of(
+      [] { run_worlds_or_throw(4, [](const World& world) { log_rank0(world, "epoch %d: loss %.2f", 3, 0.25); }); });
+  CHECK(output == "epoch 3: loss 0.25\n");
+}
+
+TEST_CASE("rank 0 is first, and the others find what it has made") {
+  const TemporaryDirectory folder;
+  const std::string path = folder / "prepared";
+  run_worlds_or_throw(3, [&](const World& world) {
+    const bool made = main_rank_first(world, [&] {
+      const bool found = std::filesystem::exists(path);
+      if (!found) std::ofstream(path) << "data";
+      return !found;
+    });
+    CHECK(made == (world.rank() == 0));
+    main_rank_first(world, [] {});
+  });
+}
+
+TEST_CASE("what rank 0 fails with reaches all ranks, and the group goes on") {
+  run_worlds_or_throw(3, [](const World& world) {
+    bool ran = false;
+    const auto prepare = [&] {
+      ran = true;
+      if (world.rank() == 0) throw Error(ErrorKind::corrupt_data, "the download is damaged");
+    };
+    const Error error = error_of([&] { main_rank_first(world, prepare); });
+    CHECK((error.kind() == (world.rank() == 0 ? ErrorKind::corrupt_data : ErrorKind::invalid_argument)));
+    CHECK(std::string(error.what()).find("the download is damaged") != std::string::npos);
+    CHECK(ran == (world.rank() == 0));
+    world.barrier();
+  });
+}
+
+TEST_CASE("ranks draw other numbers, and the same ones in each run") {
+  run_worlds_or_throw(3, [](const World& world) {
+    // The generator is the whole process's, and ranks are threads here.
+    std::vector<at::Tensor> drawn;
+    for (int rank = 0; rank < 3; ++rank) {
+      if (rank == world.rank()) {
+        for (int run = 0; run < 2; ++run) {
+          seed_all(5, world);
+          drawn.push_back(at::rand({4}));
+        }
+        seed_all(5);
+        drawn.push_back(at::rand({4}));
+      }
+      world.barrier();
+    }
+    CHECK(drawn[0].equal(drawn[1]));
+    CHECK(drawn[0].equal(drawn[2]) == (world.rank() == 0));
+    const auto all = world.all_gather(drawn[0]);
+    CHECK(!all[0].equal(all[1]));
+    CHECK(!all[1].equal(all[2]));
+    const auto same = world.all_gather(drawn[2]);
+    CHECK(same[0].equal(same[2]));
+  });
+}

@@ -13,8 +13,8 @@
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/failure_note.h"
 #include "lockstep/collective/collective.h"
-#include "lockstep/health/failure_detector.h"
 #include "lockstep/collective/mismatch.h"
+#include "lockstep/health/failure_detector.h"
 
 namespace lockstep {
 

@@ -4,10 +4,10 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/health/peer_failure.h"
 #include "lockstep/base/error.h"
 #include "lockstep/collective/call_report.h"
 #include "lockstep/collective/signature.h"
+#include "lockstep/health/peer_failure.h"
 
 namespace lockstep {
 

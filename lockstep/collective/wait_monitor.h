@@ -7,10 +7,10 @@
 
 #include "lockstep/base/clock.h"
 #include "lockstep/base/deadline.h"
-#include "lockstep/health/wait_reports.h"
 #include "lockstep/collective/link_plan.h"
 #include "lockstep/collective/links.h"
 #include "lockstep/health/failure_detector.h"
+#include "lockstep/health/wait_reports.h"
 
 namespace lockstep {
 

@@ -31,7 +31,10 @@ PeerHealth health_of(const Mesh& mesh, const Heartbeat& heartbeat, int rank) {
 }
 
 ProgressEngine::ProgressEngine(Mesh& mesh, Heartbeat& heartbeat)
-    : mesh_(mesh), heartbeat_(heartbeat), self_(mesh.rank(), matcher_, *this), peers_(static_cast<std::size_t>(mesh.size())) {
+    : mesh_(mesh),
+      heartbeat_(heartbeat),
+      self_(mesh.rank(), matcher_, *this),
+      peers_(static_cast<std::size_t>(mesh.size())) {
   for (int rank = 0; rank < mesh.size(); ++rank) {
     if (rank != mesh.rank()) peer(rank).link = std::make_unique<MessageLink>(mesh, rank, matcher_, *this);
   }

@@ -13,9 +13,9 @@
 
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/error.h"
+#include "lockstep/health/heartbeat.h"
 #include "lockstep/messages/matcher.h"
 #include "lockstep/messages/message_link.h"
-#include "lockstep/health/heartbeat.h"
 #include "lockstep/messages/request_timers.h"
 #include "lockstep/messages/self_link.h"
 #include "lockstep/transport/mesh.h"

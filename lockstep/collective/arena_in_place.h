@@ -7,6 +7,7 @@
 
 #include "lockstep/collective/collective.h"
 #include "lockstep/collective/segment_cursor.h"
+#include "lockstep/collective/signature.h"
 #include "lockstep/transport/arena.h"
 
 namespace lockstep {

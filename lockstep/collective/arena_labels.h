@@ -7,6 +7,8 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/failure_note.h"
 #include "lockstep/collective/collective.h"
+#include "lockstep/collective/mismatch.h"
+#include "lockstep/collective/signature.h"
 #include "lockstep/transport/arena.h"
 
 namespace lockstep {

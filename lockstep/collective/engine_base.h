@@ -14,6 +14,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/fork_guard.h"
 #include "lockstep/collective/engine.h"
+#include "lockstep/collective/signature.h"
 
 namespace lockstep {
 

@@ -68,7 +68,7 @@ void plan_given_store(const JoinOptions& options, JoinPlan& plan) {
   if (!options.rank) missing.push_back("rank");
   if (!options.world_size) missing.push_back("world_size");
   if (!missing.empty()) throw invalid(fmt::format("a store is given without {}", fmt::join(missing, " and ")));
-  plan.rendezvous = Rendezvous::given_store;
+  plan.rendezvous = Meeting::given_store;
   plan.rank = *options.rank;
   plan.size = *options.world_size;
   plan.source = "arguments store, rank, world_size";
@@ -116,7 +116,7 @@ void plan_variables(const JoinOptions& options, const Url& url, const Environmen
   read_rank_and_size(options, url, reader, missing, plan);
   plan.source = "environment RANK, WORLD_SIZE";
   if (const auto store = reader.text("LOCKSTEP_STORE")) {
-    plan.rendezvous = Rendezvous::launcher;
+    plan.rendezvous = Meeting::launcher;
     plan.endpoint = parse_endpoint(*store);
     plan.source += ", LOCKSTEP_STORE";
   } else if (plan.size > 1 || !missing.empty()) {
@@ -124,7 +124,7 @@ void plan_variables(const JoinOptions& options, const Url& url, const Environmen
     const auto port = reader.text("MASTER_PORT");
     if (!address) missing.push_back("MASTER_ADDR");
     if (!port) missing.push_back("MASTER_PORT");
-    plan.rendezvous = Rendezvous::rank_zero;
+    plan.rendezvous = Meeting::rank_zero;
     if (address && port) plan.endpoint = {*address, parse_port(*port, "MASTER_PORT")};
     plan.source += ", MASTER_ADDR, MASTER_PORT";
   }
@@ -134,7 +134,7 @@ void plan_variables(const JoinOptions& options, const Url& url, const Environmen
                     "mpirun), or set {} in every process",
                     fmt::join(missing, ", "), missing.size() == 1 ? "it" : "them"));
   }
-  if (plan.rendezvous == Rendezvous::rank_zero && reader.text("TORCHELASTIC_USE_AGENT_STORE") == "True") {
+  if (plan.rendezvous == Meeting::rank_zero && reader.text("TORCHELASTIC_USE_AGENT_STORE") == "True") {
     if (plan.endpoint.port == 65535) throw invalid("MASTER_PORT is 65535, but the port above it is needed as well");
     ++plan.endpoint.port;
   }
@@ -143,7 +143,7 @@ void plan_variables(const JoinOptions& options, const Url& url, const Environmen
 // MASTER_ADDR and MASTER_PORT take precedence over the launcher's own variables.
 void place_store(const Launch& launch, const EnvironmentReader& reader, std::vector<const char*>& missing,
                  JoinPlan& plan) {
-  plan.rendezvous = Rendezvous::rank_zero;
+  plan.rendezvous = Meeting::rank_zero;
   plan.endpoint.host = reader.text("MASTER_ADDR").value_or(launch.host);
   if (plan.endpoint.host.empty()) missing.push_back("MASTER_ADDR");
   if (const auto port = reader.text("MASTER_PORT")) {
@@ -217,7 +217,7 @@ void plan_env(const JoinOptions& options, const Url& url, const EnvironmentReade
     plan_variables(options, url, reader, plan);
     if (!reader.has("LOCAL_RANK")) check_agreement(plan, launches);
   } else if (options.bootstrap) {
-    plan.rendezvous = Rendezvous::bootstrap;
+    plan.rendezvous = Meeting::bootstrap;
     if (nearest != nullptr) plan.expected_size = nearest->size;
     if (nearest != nullptr && nearest->host == kLoopback) plan.endpoint.host = kLoopback;
   } else if (nearest != nullptr) {
@@ -246,7 +246,7 @@ void plan_url(const JoinOptions& options, const Url& url, const EnvironmentReade
   }
   plan.source = options.init_method;
   if (url.scheme == "tcp") {
-    plan.rendezvous = Rendezvous::rank_zero;
+    plan.rendezvous = Meeting::rank_zero;
     plan.endpoint = parse_endpoint(url.target);
     return;
   }
@@ -255,7 +255,7 @@ void plan_url(const JoinOptions& options, const Url& url, const EnvironmentReade
         fmt::format("init_method '{}': a file URL has three slashes and an absolute path, as in file:///tmp/meet",
                     options.init_method));
   }
-  plan.rendezvous = Rendezvous::file;
+  plan.rendezvous = Meeting::file;
   plan.path = url.target;
 }
 
@@ -274,9 +274,9 @@ JoinPlan plan_join(const JoinOptions& options, const Environment& environment) {
   check_numbers(plan);
   const auto bind = reader.text("LOCKSTEP_BIND");
   plan.bind_host = bind == "any" ? "0.0.0.0" : bind.value_or(plan.endpoint.host);
-  if (plan.rendezvous == Rendezvous::rank_zero) {
+  if (plan.rendezvous == Meeting::rank_zero) {
     if (plan.size == 1) {
-      plan.rendezvous = Rendezvous::alone;
+      plan.rendezvous = Meeting::alone;
     } else if (plan.endpoint.port == 0 && !plan.job_fd) {
       throw invalid(fmt::format("{}: with port 0 the other ranks cannot find rank 0; choose a port", plan.source));
     }

@@ -15,7 +15,7 @@ inline constexpr const char* kDefaultJobId = "default";
 
 inline constexpr const char* kAlone = "alone";  // JoinPlan::source if nothing is set
 
-enum class Rendezvous {
+enum class Meeting {
   alone,        // a world of one
   given_store,  // in JoinOptions::store
   file,         // in a file store at `path`
@@ -25,7 +25,7 @@ enum class Rendezvous {
 };
 
 struct JoinPlan {
-  Rendezvous rendezvous = Rendezvous::alone;
+  Meeting rendezvous = Meeting::alone;
   int rank = 0;
   int size = 1;
   std::optional<int> local_rank, local_size, node_rank;

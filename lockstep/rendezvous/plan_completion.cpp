@@ -75,7 +75,7 @@ void adopt(const Bootstrap& bootstrap, JoinPlan& plan) {
   plan.size = bootstrap.size;
   plan.source = bootstrap.name;
   plan.launched = true;
-  plan.rendezvous = plan.size == 1 ? Rendezvous::alone : Rendezvous::rank_zero;
+  plan.rendezvous = plan.size == 1 ? Meeting::alone : Meeting::rank_zero;
 }
 
 Token share_store(const Bootstrap& bootstrap, const std::optional<Token>& given, const std::string& own_address,

@@ -76,7 +76,7 @@ std::shared_ptr<StoreServer> host_store(const JoinPlan& plan, const Token& token
 
 // The numeric address of this host from which the store was reached.
 std::string reach(TcpStore& store, const JoinPlan& plan, Deadline deadline, Duration notice_after) {
-  const std::string host = plan.rendezvous == Rendezvous::rank_zero ? "rank 0" : "the launcher";
+  const std::string host = plan.rendezvous == Meeting::rank_zero ? "rank 0" : "the launcher";
   const TimePoint start = steady_clock().now();
   for (LongWait long_wait(notice_after);;) {
     try {
@@ -90,7 +90,7 @@ std::string reach(TcpStore& store, const JoinPlan& plan, Deadline deadline, Dura
             fmt::format("rank {} waited {:.1f} s for {}, which is to host the job's store, and it did not come: {}",
                         plan.rank, waited, host, error.what()),
             {.rank = plan.rank,
-             .peer = plan.rendezvous == Rendezvous::rank_zero ? 0 : -1,
+             .peer = plan.rendezvous == Meeting::rank_zero ? 0 : -1,
              .operation = "join",
              .elapsed_seconds = waited});
       }
@@ -108,7 +108,7 @@ RendezvousEndpoint open_tcp_store(const JoinPlan& plan, const Token& token, Dead
   RendezvousEndpoint place;
   place.hosted = std::move(hosted);
   auto store = std::make_shared<TcpStore>(plan.endpoint, settings_for(plan, token));
-  if (plan.rendezvous == Rendezvous::rank_zero && plan.rank == 0 && place.hosted == nullptr) {
+  if (plan.rendezvous == Meeting::rank_zero && plan.rank == 0 && place.hosted == nullptr) {
     try {
       place.hosted = host_store(plan, token);
     } catch (const Error& bind_error) {
@@ -129,15 +129,15 @@ RendezvousEndpoint open_tcp_store(const JoinPlan& plan, const Token& token, Dead
 
 RendezvousEndpoint open_store(const JoinOptions& options, const JoinPlan& plan, const Token& token, Deadline deadline) {
   switch (plan.rendezvous) {
-    case Rendezvous::given_store: return {options.store, nullptr, first_interface_address()};
-    case Rendezvous::file: {
+    case Meeting::given_store: return {options.store, nullptr, first_interface_address()};
+    case Meeting::file: {
       const std::string run_id = fmt::format("{}/{}", plan.job_id, plan.generation);
       return {std::make_shared<FileStore>(plan.path, run_id, deadline), nullptr, first_interface_address()};
     }
-    case Rendezvous::launcher:
-    case Rendezvous::rank_zero: return open_tcp_store(plan, token, deadline, options.notice_after);
-    case Rendezvous::bootstrap:  // has become one of the others
-    case Rendezvous::alone: break;
+    case Meeting::launcher:
+    case Meeting::rank_zero: return open_tcp_store(plan, token, deadline, options.notice_after);
+    case Meeting::bootstrap:  // has become one of the others
+    case Meeting::alone: break;
   }
   return {std::make_shared<MemoryStore>(), nullptr, "127.0.0.1"};
 }
@@ -151,7 +151,7 @@ RendezvousEndpoint open_store_by_bootstrap(const JoinOptions& options, JoinPlan&
                                            Deadline deadline) {
   const Bootstrap bootstrap = options.bootstrap();
   adopt(bootstrap, plan);
-  if (plan.rendezvous == Rendezvous::alone) return open_store(options, plan, token, deadline);
+  if (plan.rendezvous == Meeting::alone) return open_store(options, plan, token, deadline);
   std::shared_ptr<StoreServer> hosted;
   const auto host = [&](const Token& of_job) {
     hosted = host_store(plan, of_job);
@@ -164,13 +164,13 @@ RendezvousEndpoint open_store_by_bootstrap(const JoinOptions& options, JoinPlan&
 }  // namespace
 
 RendezvousEndpoint open_endpoint(const JoinOptions& options, JoinPlan& plan, Token& token, Deadline deadline) {
-  if (plan.rendezvous == Rendezvous::bootstrap) {
+  if (plan.rendezvous == Meeting::bootstrap) {
     RendezvousEndpoint opened = open_store_by_bootstrap(options, plan, token, deadline);
     log_source(plan);
     return opened;
   }
-  token = plan.rendezvous == Rendezvous::alone ? Token::generate() : token_for(options, plan);
-  const bool hosts = plan.rendezvous == Rendezvous::rank_zero && plan.rank == 0;
+  token = plan.rendezvous == Meeting::alone ? Token::generate() : token_for(options, plan);
+  const bool hosts = plan.rendezvous == Meeting::rank_zero && plan.rank == 0;
   if (hosts && plan.launched) avoid_own_loopback(plan, own_address(plan), deadline);
   log_source(plan);
   return open_store(options, plan, token, deadline);

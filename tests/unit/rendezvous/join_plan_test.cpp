@@ -23,7 +23,7 @@ const Variables kEnvironment{{"RANK", "1"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR",
 
 TEST_CASE("with nothing set: alone, as job default, generation 0") {
   const JoinPlan alone = plan({});
-  CHECK(alone.rendezvous == Rendezvous::alone);
+  CHECK(alone.rendezvous == Meeting::alone);
   CHECK(alone.rank == 0);
   CHECK(alone.size == 1);
   CHECK(alone.source == "alone");
@@ -35,7 +35,7 @@ TEST_CASE("with nothing set: alone, as job default, generation 0") {
 
 TEST_CASE("the four variables, each named when it is missing") {
   const JoinPlan complete = plan(kEnvironment);
-  CHECK(complete.rendezvous == Rendezvous::rank_zero);
+  CHECK(complete.rendezvous == Meeting::rank_zero);
   CHECK(complete.rank == 1);
   CHECK(complete.size == 4);
   CHECK(complete.endpoint == Endpoint{"node0", 29500});
@@ -77,9 +77,9 @@ TEST_CASE("optional variables, and torchrun's") {
 
 TEST_CASE("a launcher's store replaces MASTER_ADDR and MASTER_PORT, unless a URL is given") {
   Variables variables{{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCKSTEP_STORE", "127.0.0.1:4000"}};
-  CHECK(plan(variables).rendezvous == Rendezvous::launcher);
+  CHECK(plan(variables).rendezvous == Meeting::launcher);
   CHECK(plan(variables).endpoint == Endpoint{"127.0.0.1", 4000});
-  CHECK(plan(variables, url("tcp://other:1")).rendezvous == Rendezvous::rank_zero);
+  CHECK(plan(variables, url("tcp://other:1")).rendezvous == Meeting::rank_zero);
   variables["TORCHELASTIC_USE_AGENT_STORE"] = "True";
   CHECK(plan(variables).endpoint.port == 4000);
   variables.erase("WORLD_SIZE");
@@ -107,7 +107,7 @@ TEST_CASE("malformed and contradictory numbers are quoted") {
 
 TEST_CASE("tcp:// with rank and size in the URL, as arguments, or from the environment") {
   const JoinPlan in_url = plan({}, url("tcp://host:80?rank=1&world_size=4"));
-  CHECK(in_url.rendezvous == Rendezvous::rank_zero);
+  CHECK(in_url.rendezvous == Meeting::rank_zero);
   CHECK(in_url.rank == 1);
   CHECK(in_url.size == 4);
   CHECK(in_url.endpoint == Endpoint{"host", 80});
@@ -127,7 +127,7 @@ TEST_CASE("tcp:// with rank and size in the URL, as arguments, or from the envir
 
 TEST_CASE("file:// takes an absolute path") {
   const JoinPlan file = plan({}, url("file:///tmp/meet?rank=0&world_size=2"));
-  CHECK(file.rendezvous == Rendezvous::file);
+  CHECK(file.rendezvous == Meeting::file);
   CHECK(file.path == "/tmp/meet");
   CHECK_ERROR(plan_error({}, url("file://meet?rank=0&world_size=2")), ErrorKind::invalid_argument, "three slashes");
 }
@@ -139,15 +139,15 @@ TEST_CASE("a given store needs rank and world size, and no URL") {
   options.rank = 0;
   CHECK_ERROR(plan_error({}, options), ErrorKind::invalid_argument, "without world_size");
   options.world_size = 2;
-  CHECK(plan({}, options).rendezvous == Rendezvous::given_store);
+  CHECK(plan({}, options).rendezvous == Meeting::given_store);
   options.init_method = "env://";
   CHECK_ERROR(plan_error({}, options), ErrorKind::invalid_argument, "both a store and init_method 'env://'");
 }
 
 // fault: S5
 TEST_CASE("a world of one opens nothing, whatever its address; rank 0 can be told where to listen") {
-  CHECK(plan({{"RANK", "0"}, {"WORLD_SIZE", "1"}}).rendezvous == Rendezvous::alone);
-  CHECK(plan({}, url("tcp://host:80?rank=0&world_size=1")).rendezvous == Rendezvous::alone);
+  CHECK(plan({{"RANK", "0"}, {"WORLD_SIZE", "1"}}).rendezvous == Meeting::alone);
+  CHECK(plan({}, url("tcp://host:80?rank=0&world_size=1")).rendezvous == Meeting::alone);
   Variables variables = kEnvironment;
   variables["LOCKSTEP_BIND"] = "any";
   CHECK(plan(variables).bind_host == "0.0.0.0");

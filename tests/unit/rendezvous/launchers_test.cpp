@@ -64,7 +64,7 @@ const Variables kIndexedJob{{"JOB_COMPLETION_INDEX", "3"}, {"KUBERNETES_SERVICE_
 
 TEST_CASE("a step of Slurm: ranks, places, and a store on the first host at a port of the step's own") {
   const JoinPlan srun = plan(kSrun);
-  CHECK(srun.rendezvous == Rendezvous::rank_zero);
+  CHECK(srun.rendezvous == Meeting::rank_zero);
   CHECK(srun.rank == 3);
   CHECK(srun.size == 4);
   CHECK(srun.local_rank == 1);
@@ -107,7 +107,7 @@ TEST_CASE("the script of sbatch and the shell of salloc are no steps: a world of
        {kBatch, kBatch - "SLURM_PROCID", kBatch + Variables{{"SLURM_STEP_ID", "4294967290"}},
         kBatch + Variables{{"SLURM_STEP_ID", "4294967291"}}}) {
     const JoinPlan alone = plan(variables);
-    CHECK(alone.rendezvous == Rendezvous::alone);
+    CHECK(alone.rendezvous == Meeting::alone);
     CHECK(alone.size == 1);
     CHECK(contains(alone.advice, "Slurm job with 4 tasks"));
     CHECK(contains(alone.advice, "srun"));
@@ -120,7 +120,7 @@ TEST_CASE("srun -n 1 is a world of one on purpose") {
                                               {"SLURM_LOCALID", "0"},
                                               {"SLURM_STEP_NUM_TASKS", "1"},
                                               {"SLURM_STEP_TASKS_PER_NODE", "1"}});
-  CHECK(one.rendezvous == Rendezvous::alone);
+  CHECK(one.rendezvous == Meeting::alone);
   CHECK(one.source.starts_with("Slurm"));
   CHECK(one.advice.empty());
 }
@@ -246,7 +246,7 @@ TEST_CASE("a world of one within a launcher's several is refused, unless it is s
     CHECK_ERROR(plan_error(launcher + left_over), ErrorKind::invalid_argument, "this process is a world of one",
                 "LOCKSTEP_LAUNCHER=none");
     const JoinPlan alone = plan(launcher + left_over + Variables{{"LOCKSTEP_LAUNCHER", "none"}});
-    CHECK(alone.rendezvous == Rendezvous::alone);
+    CHECK(alone.rendezvous == Meeting::alone);
     CHECK(alone.rank == 0);
     CHECK(alone.source == "LOCKSTEP_LAUNCHER=none");
   }
@@ -279,13 +279,13 @@ TEST_CASE("a URL takes rank and world size from the launcher as well") {
 TEST_CASE("a library that started the ranks is asked where no variable says RANK") {
   JoinOptions options;
   options.bootstrap = [] { return Bootstrap{}; };
-  CHECK(plan({}, options).rendezvous == Rendezvous::bootstrap);
+  CHECK(plan({}, options).rendezvous == Meeting::bootstrap);
   CHECK(plan(kMpirun, options).expected_size == 2);
   CHECK(plan(kMpirun, options).endpoint.host == "127.0.0.1");
   CHECK(plan({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "a"}, {"MASTER_PORT", "1"}}, options).rendezvous ==
-        Rendezvous::rank_zero);
-  CHECK(plan({{"LOCKSTEP_LAUNCHER", "none"}}, options).rendezvous == Rendezvous::alone);
+        Meeting::rank_zero);
+  CHECK(plan({{"LOCKSTEP_LAUNCHER", "none"}}, options).rendezvous == Meeting::alone);
   options.rank = 0;
   options.world_size = 1;
-  CHECK(plan({}, options).rendezvous == Rendezvous::alone);
+  CHECK(plan({}, options).rendezvous == Meeting::alone);
 }

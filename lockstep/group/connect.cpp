@@ -16,6 +16,7 @@
 #include "lockstep/health/peer_failure.h"
 #include "lockstep/health/peer_watch.h"
 #include "lockstep/health/watched_store.h"
+#include "lockstep/observe/process_recorder.h"
 #include "lockstep/transport/arena_mesh.h"
 #include "lockstep/transport/shared_arena.h"
 #include "lockstep/transport/tcp_mesh.h"

@@ -260,6 +260,11 @@ Replica::~Replica() = default;
 
 std::vector<at::Tensor> Replica::parameters() const { return module_->parameters(); }
 NamedTensors Replica::named_parameters() const { return pairs_of(module_->named_parameters()); }
+std::vector<at::Tensor> Replica::buffers() const { return module_->buffers(); }
+NamedTensors Replica::named_buffers() const { return pairs_of(module_->named_buffers()); }
+std::ostream& operator<<(std::ostream& stream, const Replica& replica) {
+  return stream << "DistributedDataParallel(" << *replica.module_ << ")";
+}
 void Replica::train(bool on) { module_->train(on); }
 bool Replica::is_training() const { return module_->is_training(); }
 void Replica::zero_grad() { module_->zero_grad(); }

@@ -1,5 +1,6 @@
-// Everything a training program needs. Parts of it can be included by themselves; this header includes no
-// torch/torch.h.
+// Everything a training program needs, and of torch only what that needs: tensors, no modules and no optimizers, which
+// a program includes as it uses them. Parts can be included by themselves. Not in here: nn/sync_batch_norm.h, which is
+// a module (convert_sync_batchnorm() is).
 #pragma once
 
 #include "lockstep/base/error.h"
@@ -8,17 +9,23 @@
 #include "lockstep/checkpoint/optimizer_state.h"
 #include "lockstep/checkpoint/random_state.h"
 #include "lockstep/checkpoint/state_digest.h"
+#include "lockstep/checkpoint/training_run.h"
 #include "lockstep/data/batch_size.h"
 #include "lockstep/data/distributed_sampler.h"
+#include "lockstep/data/evaluate.h"
 #include "lockstep/data/fashion_mnist.h"
+#include "lockstep/data/gather_predictions.h"
 #include "lockstep/data/loader.h"
+#include "lockstep/data/progress.h"
 #include "lockstep/data/shard_sampler.h"
 #include "lockstep/ddp/average_gradients.h"
+#include "lockstep/ddp/backward_in_parts.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
 #include "lockstep/ddp/hooks/default_hooks.h"
 #include "lockstep/ddp/hooks/post_local_sgd.h"
 #include "lockstep/ddp/hooks/power_sgd.h"
 #include "lockstep/ddp/hooks/quantization_hooks.h"
+#include "lockstep/ddp/throughput.h"
 #include "lockstep/ddp/uneven_inputs/join.h"
 #include "lockstep/group/consistency_check.h"
 #include "lockstep/group/derived.h"
@@ -29,7 +36,6 @@
 #include "lockstep/group/world.h"
 #include "lockstep/launch/spawn.h"
 #include "lockstep/nn/convert_sync_batchnorm.h"
-#include "lockstep/nn/sync_batch_norm.h"
 #include "lockstep/optim/clip_gradients.h"
 #include "lockstep/optim/model_averager.h"
 #include "lockstep/optim/post_local_sgd_optimizer.h"

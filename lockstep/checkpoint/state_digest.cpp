@@ -6,6 +6,8 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
+#include "lockstep/checkpoint/module_state.h"
+#include "lockstep/checkpoint/optimizer_state.h"
 
 namespace lockstep {
 namespace {
@@ -48,6 +50,13 @@ std::string sha256_of(const Checkpoint& checkpoint) {
     sha256.update(dense.const_data_ptr(), dense.nbytes());
   }
   return sha256.finish();
+}
+
+std::string sha256_of(const torch::nn::Module& module, const torch::optim::Optimizer& optimizer) {
+  Checkpoint state;
+  add_module(state, module);
+  add_optimizer(state, optimizer);
+  return sha256_of(state);
 }
 
 }  // namespace lockstep

@@ -6,9 +6,18 @@
 
 #include "lockstep/checkpoint/checkpoint.h"
 
+namespace torch::nn {
+class Module;
+}
+namespace torch::optim {
+class Optimizer;
+}
+
 namespace lockstep {
 
 // Over name, type, shape and contents of all tensors, in the order of their names. Metadata does not count.
 std::string sha256_of(const Checkpoint& checkpoint);
+// Of parameters, buffers and optimizer state.
+std::string sha256_of(const torch::nn::Module& module, const torch::optim::Optimizer& optimizer);
 
 }  // namespace lockstep

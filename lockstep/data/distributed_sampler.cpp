@@ -40,18 +40,19 @@ DistributedSampler::DistributedSampler(std::size_t dataset_size, int num_replica
       size_(shard_size(dataset_size, num_replicas, rank, shard_options(options))) {}
 
 void DistributedSampler::set_epoch(std::int64_t epoch) {
-  if (epoch != epoch_) shard_is_current_ = shard_is_current_ && !options_.shuffle;
-  epoch_ = epoch;
-  epoch_was_iterated_ = false;
+  epoch_->number = epoch;
+  ++epoch_->set;
 }
 
 std::span<const std::int64_t> DistributedSampler::indices() {
-  if (!shard_is_current_) {
+  const bool is_current = has_shard_ && (shard_epoch_ == epoch() || !options_.shuffle);
+  if (!is_current) {
     const ShardOptions options = shard_options(options_);
-    const std::uint64_t seed = options_.seed + static_cast<std::uint64_t>(epoch_);
+    const std::uint64_t seed = options_.seed + static_cast<std::uint64_t>(epoch());
     shard_ = options_.shuffle ? shuffled_shard(dataset_size_, replicas_, rank_, seed, options)
                               : ordered_shard(dataset_size_, replicas_, rank_, options);
-    shard_is_current_ = true;
+    shard_epoch_ = epoch();
+    has_shard_ = true;
   }
   return shard_.indices;
 }
@@ -62,14 +63,14 @@ std::size_t DistributedSampler::unique_size() {
 }
 
 std::span<const std::int64_t>::iterator DistributedSampler::begin() {
-  if (epoch_was_iterated_ && options_.shuffle && !repetition_was_reported_) {
+  if (iterated_setting_ == epoch_->set && options_.shuffle && !repetition_was_reported_) {
     log_warning(
         fmt::format("the sampler goes through epoch {} again, in the same order: call set_epoch(epoch) before "
                     "each epoch, or the data is shuffled only once",
-                    epoch_));
+                    epoch()));
     repetition_was_reported_ = true;
   }
-  epoch_was_iterated_ = true;
+  iterated_setting_ = epoch_->set;
   return indices().begin();
 }
 

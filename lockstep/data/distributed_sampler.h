@@ -1,16 +1,20 @@
 // DistributedSampler gives every rank its part of a data set, shuffled anew each epoch. (size, rank, epoch) -> indices
 // -> loader. Index by index what PyTorch's DistributedSampler yields, for the same seed and epoch.
-// Every rank computes the same permutation from seed + epoch: nothing is communicated. Host memory only.
+// Every rank computes the same permutation from seed + epoch: nothing is communicated. Host memory only. It fits
+// lockstep::loader() and torch::data::make_data_loader() (see torch_sampler.h). Copies share the epoch.
 // Not thread-safe; does not block. Error{invalid_argument}: a rank outside [0, replicas - 1], contradictory options.
 #pragma once
 
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "lockstep/data/shard_indices.h"
+#include "lockstep/data/torch_sampler.h"
 
 namespace lockstep {
 
@@ -29,7 +33,7 @@ concept RankAndSize = requires(const T& group) {
   { group.size() } -> std::convertible_to<int>;
 };
 
-class DistributedSampler {
+class DistributedSampler : public TorchSampler<DistributedSampler> {
  public:
   DistributedSampler(std::size_t dataset_size, int num_replicas, int rank, const SamplerOptions& options = {});
   template <RankAndSize Group>
@@ -38,8 +42,10 @@ class DistributedSampler {
 
   // Call before each epoch. Without it a shuffled sampler repeats the same order, and says so once.
   void set_epoch(std::int64_t epoch);
-  std::int64_t epoch() const { return epoch_; }
+  std::int64_t epoch() const { return epoch_->number; }
 
+  std::size_t dataset_size() const { return dataset_size_; }
+  bool drops_last() const { return options_.drop_last; }
   // How many indices this rank yields, in every epoch.
   std::size_t size() const { return size_; }
   // This rank's indices in this epoch. Valid until set_epoch().
@@ -52,15 +58,21 @@ class DistributedSampler {
   std::span<const std::int64_t>::iterator end() { return indices().end(); }
 
  private:
+  struct Epoch {
+    std::int64_t number = 0;
+    std::uint64_t set = 0;  // how often
+  };
+
   std::size_t dataset_size_;
   int replicas_;
   int rank_;
   SamplerOptions options_;
   std::size_t size_;
-  std::int64_t epoch_ = 0;
+  std::shared_ptr<Epoch> epoch_ = std::make_shared<Epoch>();
   ShardIndices shard_;
-  bool shard_is_current_ = false;
-  bool epoch_was_iterated_ = false;
+  bool has_shard_ = false;
+  std::int64_t shard_epoch_ = 0;                   // that shard_ is of
+  std::optional<std::uint64_t> iterated_setting_;  // Epoch::set when the newest pass began
   bool repetition_was_reported_ = false;
 };
 

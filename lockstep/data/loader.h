@@ -1,6 +1,7 @@
 // loader() cuts a sampler's order into batches and assembles them ahead of the training loop on worker threads.
 // sampler + dataset -> batches, in the sampler's order whatever the number of workers.
 //   for (auto& [x, y] : lockstep::loader(train, sampler, {.batch_size = 64, .workers = 2})) ...
+// The dataset is one of ours or of torch::data (see torch_dataset.h).
 // A Loader refers to the dataset and the sampler, which must outlive it. One thread iterates; get_batch() runs on all
 // workers at once and must be thread-safe. Each pass starts and ends its own worker threads (about 20 us each).
 // An exception in get_batch() reaches the loop as an Error that names the batch, with the original nested inside.
@@ -13,22 +14,18 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "lockstep/base/deadline.h"
+#include "lockstep/data/batch_dataset.h"
 #include "lockstep/data/index_sampler.h"
 #include "lockstep/data/loader_plan.h"
+#include "lockstep/data/pin_memory.h"
 #include "lockstep/data/prefetcher.h"
+#include "lockstep/data/torch_dataset.h"
 
 namespace lockstep {
-
-template <class T>
-concept BatchDataset = requires(const T& dataset, std::span<const std::int64_t> indices) {
-  { dataset.size() } -> std::convertible_to<std::size_t>;
-  requires !std::is_void_v<decltype(dataset.get_batch(indices))>;
-};
 
 template <BatchDataset Dataset, class Sampler>
   requires IndexSampler<Sampler>
@@ -58,12 +55,14 @@ class Loader {
   };
 
   Loader(const Dataset& dataset, Sampler& sampler, const LoaderOptions& options)
-      : dataset_(&dataset), sampler_(&sampler), options_(options) {
+      : Loader(std::shared_ptr<const Dataset>(std::shared_ptr<void>(), &dataset), sampler, options) {}
+  Loader(std::shared_ptr<const Dataset> dataset, Sampler& sampler, const LoaderOptions& options)
+      : dataset_(std::move(dataset)), sampler_(&sampler), options_(options) {
     plan();
+    options_.pin_memory = options.pin_memory && can_pin<Batch>();
   }
 
-  // Batches in one pass.
-  std::size_t size() const { return plan().batches(); }
+  std::size_t size() const { return plan().batches(); }  // in one pass
 
   // Throws Error{invalid_argument} if the sampler yields an index that the dataset does not have.
   Iterator begin() const {
@@ -72,22 +71,25 @@ class Loader {
     for (auto it = sampler_->begin(), end = sampler_->end(); it != end; ++it) order.push_back(*it);
     const LoaderPlan batches = plan();
     batches.check_order(order, dataset_->size());
-    return Iterator(std::make_unique<Pass>(*dataset_, std::move(order), batches, options_));
+    return Iterator(std::make_unique<Pass>(dataset_, std::move(order), batches, options_));
   }
   std::default_sentinel_t end() const { return {}; }
 
  private:
   struct Pass {
-    Pass(const Dataset& dataset, std::vector<std::int64_t> indices, const LoaderPlan& batches,
+    Pass(std::shared_ptr<const Dataset> of, std::vector<std::int64_t> indices, const LoaderPlan& batches,
          const LoaderOptions& options)
-        : order(std::move(indices)),
+        : dataset(std::move(of)),
+          order(std::move(indices)),
           timeout(options.timeout),
           prefetcher(batches.batches(), std::min<std::size_t>(options.workers, batches.batches()),
                      static_cast<std::size_t>(options.workers) * options.prefetch,
-                     [this, &dataset, batches](std::size_t number) {
+                     [this, batches, pins = options.pin_memory](std::size_t number) {
                        const std::span<const std::int64_t> chosen = batches.batch(order, number);
                        try {
-                         return dataset.get_batch(chosen);
+                         Batch batch = dataset->get_batch(chosen);
+                         if (pins) pin(batch);
+                         return batch;
                        } catch (...) {
                          batches.throw_batch_failed(number, chosen);
                        }
@@ -97,6 +99,7 @@ class Loader {
       current = prefetcher.next(Deadline::after(timeout));
     }
 
+    std::shared_ptr<const Dataset> dataset;
     std::vector<std::int64_t> order;
     Duration timeout;
     std::optional<Batch> current;
@@ -105,7 +108,7 @@ class Loader {
 
   LoaderPlan plan() const { return LoaderPlan(sampler_->size(), options_); }
 
-  const Dataset* dataset_;
+  std::shared_ptr<const Dataset> dataset_;
   Sampler* sampler_;
   LoaderOptions options_;
 };
@@ -114,7 +117,14 @@ template <BatchDataset Dataset, class Sampler>
 Loader<Dataset, Sampler> loader(const Dataset& dataset, Sampler& sampler, const LoaderOptions& options = {}) {
   return Loader<Dataset, Sampler>(dataset, sampler, options);
 }
-template <BatchDataset Dataset, class Sampler>
+
+// The same over a dataset of torch::data, of which each worker has a copy.
+template <TorchBatchDataset Dataset, class Sampler>
+Loader<TorchDataset<Dataset>, Sampler> loader(const Dataset& dataset, Sampler& sampler,
+                                              const LoaderOptions& options = {}) {
+  return {std::make_shared<const TorchDataset<Dataset>>(dataset), sampler, options};
+}
+template <class Dataset, class Sampler>
 void loader(const Dataset&& dataset, Sampler& sampler, const LoaderOptions& options = {}) = delete;
 
 }  // namespace lockstep

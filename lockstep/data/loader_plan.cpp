@@ -6,6 +6,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
+#include "lockstep/data/torch_dataset.h"
 
 namespace lockstep {
 namespace {
@@ -32,6 +33,10 @@ void validate(const LoaderOptions& options) {
 }
 
 }  // namespace
+
+void throw_unknown_size() {
+  throw Error(ErrorKind::invalid_argument, "the dataset does not know its size; a sampler over all of it needs that");
+}
 
 LoaderPlan::LoaderPlan(std::size_t samples, const LoaderOptions& options)
     : samples_(samples), batch_size_(options.batch_size), first_batch_(options.first_batch), batches_(0) {

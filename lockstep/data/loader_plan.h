@@ -17,6 +17,9 @@ struct LoaderOptions {
   bool drop_last = false;              // leave out a last batch that is not full
   std::size_t first_batch = 0;         // start here: how a run resumes in mid-epoch
   Duration timeout = Duration::max();  // for one batch; then Error{timeout}
+  // Batches come in memory that copies to a GPU overlap with (.to(device, /*non_blocking=*/true)). Without a GPU: a
+  // warning, and ordinary memory.
+  bool pin_memory = false;
 };
 
 class LoaderPlan {

@@ -1,5 +1,7 @@
 #include "lockstep/data/shard_sampler.h"
 
+#include <algorithm>
+
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 
@@ -11,7 +13,7 @@ void validate(int replicas, int rank, const ShardSamplerOptions& options) {
   if (replicas < 1 || rank < 0 || rank >= replicas) {
     throw Error(ErrorKind::invalid_argument, fmt::format("shard sampler: there is no rank {} of {}", rank, replicas));
   }
-  if (options.shards < 1 || options.shards % replicas != 0) {
+  if (options.shards < 0 || options.shards % replicas != 0) {
     throw Error(ErrorKind::invalid_argument,
                 fmt::format("shard sampler: {} shards cannot be dealt to {} ranks; use a multiple of {}",
                             options.shards, replicas, replicas));
@@ -23,12 +25,14 @@ void validate(int replicas, int rank, const ShardSamplerOptions& options) {
 ShardSampler::ShardSampler(std::size_t dataset_size, int num_replicas, int rank, const ShardSamplerOptions& options)
     : options_(options) {
   validate(num_replicas, rank, options);
-  const int own = options.shards / num_replicas;
+  if (options.shards == 0) options_.shards = num_replicas;
+  const int own = options_.shards / num_replicas;
   for (int shard = rank * own; shard < (rank + 1) * own; ++shard) {
     shards_.emplace_back(
-        dataset_size, options.shards, shard,
+        dataset_size, options_.shards, shard,
         SamplerOptions{.shuffle = options.shuffle, .seed = options.seed, .drop_last = options.drop_last});
   }
+  fills_last_ = options.shards != 0;
   const std::size_t samples = shards_.front().size();
   steps_ = (options.drop_last ? samples : samples + options.batch_size - 1) / options.batch_size;
 }
@@ -37,10 +41,20 @@ void ShardSampler::set_epoch(std::int64_t epoch) {
   for (DistributedSampler& shard : shards_) shard.set_epoch(epoch);
 }
 
+std::size_t ShardSampler::size() const {
+  const std::size_t full = steps_ * own_shards() * batch_size();
+  return fills_last_ ? full : std::min(full, shards_.front().size());
+}
+
 std::span<const std::int64_t>::iterator ShardSampler::begin() {
   shards_.front().begin();  // which warns of an epoch that is gone through twice
   order_.clear();
   order_.reserve(size());
+  if (!fills_last_) {
+    const auto samples = shards_.front().indices().first(size());
+    order_.assign(samples.begin(), samples.end());
+    return indices().begin();
+  }
   for (std::size_t step = 0; step < steps_; ++step) {
     for (DistributedSampler& shard : shards_) {
       const auto samples = shard.indices();

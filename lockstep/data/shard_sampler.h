@@ -18,7 +18,9 @@
 namespace lockstep {
 
 struct ShardSamplerOptions {
-  int shards = 1;              // over all ranks, as in LockstepMode
+  // Over all ranks, as in LockstepMode. 0: that mode is off, every rank has its part, as a DistributedSampler gives it,
+  // for a single shard, and the last batch is what is left.
+  int shards = 1;
   std::size_t batch_size = 1;  // of a shard
   bool shuffle = true;
   std::uint64_t seed = 0;  // equal on all ranks
@@ -26,7 +28,7 @@ struct ShardSamplerOptions {
   bool drop_last = false;
 };
 
-class ShardSampler {
+class ShardSampler : public TorchSampler<ShardSampler> {
  public:
   ShardSampler(std::size_t dataset_size, int num_replicas, int rank, const ShardSamplerOptions& options);
   template <RankAndSize Group>
@@ -35,33 +37,35 @@ class ShardSampler {
 
   // Call before each epoch, as for a DistributedSampler.
   void set_epoch(std::int64_t epoch);
+  std::int64_t epoch() const { return shards_.front().epoch(); }
+  std::size_t dataset_size() const { return shards_.front().dataset_size(); }
 
   std::size_t batch_size() const { return options_.batch_size; }
   std::size_t steps() const { return steps_; }               // of an epoch, the same at any number of ranks
   std::size_t own_shards() const { return shards_.size(); }  // that this rank computes in each step
 
   // The batches of its shards in the first step, one after the other, then those of the second, and so on.
-  std::size_t size() const { return steps_ * own_shards() * batch_size(); }
+  std::size_t size() const;
   std::span<const std::int64_t>::iterator begin();
   std::span<const std::int64_t>::iterator end() { return indices().end(); }
+  std::span<const std::int64_t> indices() const { return order_; }  // of the newest pass
 
  private:
-  std::span<const std::int64_t> indices() const { return order_; }
-
   ShardSamplerOptions options_;
   std::vector<DistributedSampler> shards_;  // for as many replicas as there are shards
   std::size_t steps_;
-  std::vector<std::int64_t> order_;  // of the newest pass
+  bool fills_last_ = true;
+  std::vector<std::int64_t> order_;
 };
 
 // As loader(), with the sampler's batch size; first_batch counts steps.
-template <BatchDataset Dataset>
-Loader<Dataset, ShardSampler> shard_loader(const Dataset& dataset, ShardSampler& sampler, LoaderOptions options = {}) {
+template <class Dataset>
+auto shard_loader(const Dataset& dataset, ShardSampler& sampler, LoaderOptions options = {}) {
   options.batch_size = sampler.batch_size();
   options.first_batch *= sampler.own_shards();
   return loader(dataset, sampler, options);
 }
-template <BatchDataset Dataset>
+template <class Dataset>
 void shard_loader(const Dataset&& dataset, ShardSampler& sampler, LoaderOptions options = {}) = delete;
 
 }  // namespace lockstep

@@ -260,6 +260,11 @@ DdpBase::~DdpBase() = default;
 
 std::vector<at::Tensor> DdpBase::parameters() const { return module_->parameters(); }
 NamedTensors DdpBase::named_parameters() const { return pairs_of(module_->named_parameters()); }
+std::vector<at::Tensor> DdpBase::buffers() const { return module_->buffers(); }
+NamedTensors DdpBase::named_buffers() const { return pairs_of(module_->named_buffers()); }
+std::ostream& operator<<(std::ostream& stream, const DdpBase& replica) {
+  return stream << "DistributedDataParallel(" << *replica.module_ << ")";
+}
 void DdpBase::train(bool on) { module_->train(on); }
 bool DdpBase::is_training() const { return module_->is_training(); }
 void DdpBase::zero_grad() { module_->zero_grad(); }

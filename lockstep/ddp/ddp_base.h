@@ -5,6 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <iosfwd>
 #include <memory>
 #include <optional>
 #include <string>
@@ -64,6 +65,8 @@ class DdpBase {
   // The module's own tensors: an optimizer made of them before or after wrapping works.
   std::vector<at::Tensor> parameters() const;
   NamedTensors named_parameters() const;
+  std::vector<at::Tensor> buffers() const;
+  NamedTensors named_buffers() const;
   void train(bool on = true);
   void eval() { train(false); }
   bool is_training() const;
@@ -103,6 +106,9 @@ class DdpBase {
   double for_each_shard(const std::function<double(Shard)>& body);
   LockstepState lockstep_state() { return sharded().state(); }
   void load_lockstep_state(const LockstepState& state) { sharded().load_state(state); }
+
+  // As the module prints itself.
+  friend std::ostream& operator<<(std::ostream& stream, const DdpBase& replica);
 
   const ProcessGroup& group() const { return group_; }
   const DdpOptions& options() const { return options_; }

@@ -2,7 +2,7 @@
 // data, and backward() leaves the same averaged gradients on all of them, so equal optimizers keep the copies equal.
 //
 //   ResNet18 model(10);
-//   lockstep::DistributedDataParallel ddp(model, world.group());
+//   lockstep::DistributedDataParallel ddp(model, world);
 //   torch::optim::SGD optimizer(ddp.parameters(), 0.1);
 //   ... cross_entropy(ddp(x), y).backward(); optimizer.step();
 //
@@ -50,6 +50,7 @@ class DistributedDataParallel : public DdpBase {
 
   // The wrapped module itself, with everything that only it has.
   const Module& module() const { return module_; }
+  Module& module() { return module_; }
   // So that code written for a module holder (ddp->forward(x)) compiles as it is.
   DistributedDataParallel* operator->() { return this; }
 

@@ -75,21 +75,23 @@ struct ObjectCodec<std::pair<First, Second>> {
   }
 };
 
-// Dictionaries: `Key` and `Value` have codecs.
-template <class Map>
+template <class Map, class Key, class Value>
 struct DictionaryCodec {
   static std::string encode(const Map& map) {
     std::string bytes;
+    const auto put = [&bytes](const Key& key, const Value& value) {
+      put_block(bytes, ObjectCodec<Key>::encode(key));
+      put_block(bytes, ObjectCodec<Value>::encode(value));
+    };
     for (const auto& entry : map) {
       if constexpr (requires { entry.key(); }) {
-        put(bytes, entry.key(), entry.value());
+        put(entry.key(), entry.value());
       } else {
-        put(bytes, entry.first, entry.second);
+        put(entry.first, entry.second);
       }
     }
     return bytes;
   }
-  template <class Key, class Value>
   static Map decode(std::string_view bytes) {
     Map map;
     while (!bytes.empty()) {
@@ -98,38 +100,15 @@ struct DictionaryCodec {
     }
     return map;
   }
-
- private:
-  template <class Key, class Value>
-  static void put(std::string& bytes, const Key& key, const Value& value) {
-    put_block(bytes, ObjectCodec<Key>::encode(key));
-    put_block(bytes, ObjectCodec<Value>::encode(value));
-  }
 };
 
 template <class Key, class Value>
-struct ObjectCodec<std::map<Key, Value>> {
-  using Codec = DictionaryCodec<std::map<Key, Value>>;
-  static std::string encode(const std::map<Key, Value>& map) { return Codec::encode(map); }
-  static std::map<Key, Value> decode(std::string_view bytes) { return Codec::template decode<Key, Value>(bytes); }
-};
-
+struct ObjectCodec<std::map<Key, Value>> : DictionaryCodec<std::map<Key, Value>, Key, Value> {};
 template <class Key, class Value>
-struct ObjectCodec<std::unordered_map<Key, Value>> {
-  using Codec = DictionaryCodec<std::unordered_map<Key, Value>>;
-  static std::string encode(const std::unordered_map<Key, Value>& map) { return Codec::encode(map); }
-  static std::unordered_map<Key, Value> decode(std::string_view bytes) {
-    return Codec::template decode<Key, Value>(bytes);
-  }
-};
-
+struct ObjectCodec<std::unordered_map<Key, Value>> : DictionaryCodec<std::unordered_map<Key, Value>, Key, Value> {};
 // In the order in which entries were added.
 template <class Key, class Value>
-struct ObjectCodec<c10::Dict<Key, Value>> {
-  using Codec = DictionaryCodec<c10::Dict<Key, Value>>;
-  static std::string encode(const c10::Dict<Key, Value>& map) { return Codec::encode(map); }
-  static c10::Dict<Key, Value> decode(std::string_view bytes) { return Codec::template decode<Key, Value>(bytes); }
-};
+struct ObjectCodec<c10::Dict<Key, Value>> : DictionaryCodec<c10::Dict<Key, Value>, Key, Value> {};
 
 // None, numbers, strings, tensors, lists, tuples and dictionaries of them. Error{invalid_argument} for others.
 template <>

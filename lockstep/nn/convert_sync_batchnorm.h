@@ -1,8 +1,8 @@
 // Makes the batch norm of an existing model synchronised, however the model is written. model -> convert -> DDP.
 //
 //   ResNet18 model(10);
-//   lockstep::convert_sync_batchnorm(model, world.group());  // 20 layers
-//   lockstep::DistributedDataParallel ddp(model, world.group());
+//   lockstep::convert_sync_batchnorm(model, world);  // 20 layers
+//   lockstep::DistributedDataParallel ddp(model, world);
 //
 // A libtorch model calls its layers through members of fixed types, so replacing a layer in the module tree would
 // change what is printed and saved, and not what is computed. Therefore modules stay what they are, and their running
@@ -15,13 +15,13 @@
 // clone() of a converted module is not converted.
 #pragma once
 
-#include <torch/nn/pimpl.h>
-
 #include "lockstep/group/process_group.h"
 
 namespace torch::nn {
 class Module;
-}
+template <class Contained>
+class ModuleHolder;
+}  // namespace torch::nn
 
 namespace lockstep {
 

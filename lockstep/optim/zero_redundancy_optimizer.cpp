@@ -19,9 +19,8 @@
 #include "lockstep/base/format.h"
 #include "lockstep/checkpoint/optimizer_state.h"
 #include "lockstep/group/consistency_check.h"
-#include "lockstep/group/objects.h"
+#include "lockstep/group/object_codecs.h"
 #include "lockstep/optim/parameter_exchange.h"
-#include "lockstep/optim/state_codec.h"
 
 namespace lockstep {
 namespace {
@@ -233,11 +232,13 @@ void ShardedOptimizer::consolidate_state_dict(int to) {
   copy_options_to(*local_);
   Checkpoint all;
   add_optimizer(all, *local_, kPrefix, numbers());
-  const std::vector<std::string> parts = gather_bytes_to(group_, encode_tensors(all.tensors), to, kMostShapeBytes);
+  for (auto& [name, tensor] : all.tensors) tensor = tensor.cpu();
+  using Codec = ObjectCodec<std::map<std::string, at::Tensor>>;
+  const std::vector<std::string> parts = gather_bytes_to(group_, Codec::encode(all.tensors), to, kMostShapeBytes);
   consolidated_.reset();
   if (group_.rank() != to) return;
   all.tensors.clear();
-  for (const std::string& part : parts) all.tensors.merge(decode_tensors(part));
+  for (const std::string& part : parts) all.tensors.merge(Codec::decode(part));
   consolidated_ = std::move(all);
 }
 

@@ -13,7 +13,14 @@
 
 namespace lockstep {
 
-using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+// Takes apart into [name, tensor]; key() and value() are what torch::OrderedDict's items have.
+struct NamedTensor : std::pair<std::string, at::Tensor> {
+  using pair::pair;
+  const std::string& key() const { return first; }
+  const at::Tensor& value() const { return second; }
+  at::Tensor& value() { return second; }
+};
+using NamedTensors = std::vector<NamedTensor>;
 
 // Throws on all ranks alike, Error{invalid_argument} naming the first parameter or buffer whose name, shape, strides,
 // dtype or requires_grad differs from rank 0's, or both texts of `settings`, which must be equal too.

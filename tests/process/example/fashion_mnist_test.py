@@ -339,7 +339,7 @@ class Mistakes(ExampleTest):
         (self.folder / "out").mkdir()
         for ranks in (1, 2):
             with self.subTest(ranks=ranks):
-                self.assert_refused(rf"--resume: there is no checkpoint in {self.folder}/out; ",
+                self.assert_refused(rf"there is no checkpoint in {self.folder}/out; ",
                                     "--resume", ranks=ranks)
 
     def test_resuming_another_run(self):
@@ -351,7 +351,7 @@ class Mistakes(ExampleTest):
 
     def test_an_output_directory_that_cannot_be_made(self):
         (self.folder / "file").write_text("in the way")
-        self.assert_refused(rf"--out: cannot write to the directory {self.folder}/file/out: Not a directory",
+        self.assert_refused(rf"cannot write to the directory {self.folder}/file/out: Not a directory",
                             out="file/out")
 
     @unittest.skipUnless(os.geteuid() == 0, "only root can become somebody else")
@@ -361,7 +361,7 @@ class Mistakes(ExampleTest):
         (self.folder / ".lockstep").mkdir()
         (self.folder / "out").mkdir(mode=0o555)
         # Before any training: this many epochs would take hours.
-        self.assert_refused(rf"--out: cannot write to the directory {self.folder}/out: Permission denied",
+        self.assert_refused(rf"cannot write to the directory {self.folder}/out: Permission denied",
                             "--epochs", 1000000, user=65534)
 
 

@@ -88,6 +88,27 @@ TEST_CASE("one step over all shards takes the samples that one sampler for all o
   CHECK(*first_step.rbegin() == 31);
 }
 
+TEST_CASE("without shards a rank has what a sampler for all ranks gives it, in the batches of a plain loader") {
+  for (const std::size_t samples : {1, 7, 24, 25}) {
+    for (const int ranks : {1, 2, 3}) {
+      for (int rank = 0; rank < ranks; ++rank) {
+        const Echo dataset{samples};
+        ShardSampler sampler(samples, ranks, rank, {.shards = 0, .batch_size = 4, .seed = 9});
+        DistributedSampler plain(samples, ranks, rank, {.seed = 9});
+        sampler.set_epoch(1);
+        plain.set_epoch(1);
+        CHECK(sampler.own_shards() == 1);
+        Batches expected, found;
+        for (auto& batch : loader(dataset, plain, {.batch_size = 4})) expected.push_back(batch);
+        for (auto& batch : shard_loader(dataset, sampler)) found.push_back(batch);
+        CHECK(found == expected);
+        CHECK(sampler.steps() == expected.size());
+      }
+    }
+  }
+  CHECK(ShardSampler(10, 2, 0, {.shards = 0, .batch_size = 4, .drop_last = true}).size() == 4);
+}
+
 TEST_CASE("a shard sampler that cannot work is refused") {
   const auto text = [](int replicas, int rank, const ShardSamplerOptions& options) {
     return std::string(error_of([&] { ShardSampler(10, replicas, rank, options); }).what());

@@ -4,7 +4,6 @@
 #include "lockstep/base/error.h"
 #include "lockstep/group/objects.h"
 #include "lockstep/optim/parameter_exchange.h"
-#include "lockstep/optim/state_codec.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/local_groups.h"
 #include "tests/unit/optim/wave.h"
@@ -63,29 +62,4 @@ TEST_CASE("types may be mixed, and memory need not be in order") {
     CHECK(doubles.eq(2).all().item<bool>());
     CHECK(last.eq(2).all().item<bool>());
   });
-}
-
-TEST_CASE("named tensors come back from bytes as they were, and damaged bytes are refused") {
-  const std::map<std::string, at::Tensor> tensors{{"a", wave({3, 4}, 1)},
-                                                  {"step", at::full({}, 7, at::kLong)},
-                                                  {"transposed", wave({3, 4}, 2).t()},
-                                                  {"empty", at::zeros({0, 2}, at::kHalf)}};
-  const std::string bytes = encode_tensors(tensors);
-  const auto back = decode_tensors(bytes);
-  REQUIRE(back.size() == tensors.size());
-  for (const auto& [name, tensor] : tensors) {
-    CHECK((back.at(name).scalar_type() == tensor.scalar_type()));
-    CHECK(at::equal(back.at(name), tensor));
-  }
-  CHECK(decode_tensors("").empty());
-  for (std::size_t length = 1; length < bytes.size(); ++length) {
-    std::size_t decoded = 0;
-    try {
-      decoded = decode_tensors(bytes.substr(0, length)).size();
-    } catch (const Error& error) {
-      CHECK(error.kind() == ErrorKind::corrupt_data);
-    }
-    CHECK(decoded < tensors.size());  // cut between two tensors, there is nothing to see
-  }
-  CHECK_ERROR(error_of([&] { decode_tensors(std::string(8, '\xff')); }), ErrorKind::corrupt_data, "came as 0 bytes");
 }

@@ -1,0 +1,147 @@
+#include "lockstep/checkpoint/training_run.h"
+
+#include <ATen/ops/full.h>
+#include <ATen/ops/tensor.h>
+#include <torch/nn/module.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cmath>
+#include <fstream>
+#include <system_error>
+#include <utility>
+
+#include "lockstep/base/checked.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/format.h"
+#include "lockstep/checkpoint/checkpoint.h"
+#include "lockstep/checkpoint/module_state.h"
+#include "lockstep/checkpoint/optimizer_state.h"
+#include "lockstep/checkpoint/random_state.h"
+
+namespace lockstep {
+namespace {
+
+constexpr const char* kLossSoFar = "loss_so_far";
+
+[[noreturn]] void refuse(const std::string& why) { throw Error(ErrorKind::invalid_argument, why); }
+
+void prepare(const std::filesystem::path& directory) {
+  std::error_code failure;
+  std::filesystem::create_directories(directory, failure);
+  if (!failure && ::access(directory.c_str(), W_OK | X_OK) != 0) failure.assign(errno, std::generic_category());
+  if (!failure) return;
+  refuse("cannot write to the directory " + directory.string() + ": " + failure.message() + "; name another");
+}
+
+// The newest that rank 0 finds, so that all ranks read the same file.
+Checkpoint newest_checkpoint(const ProcessGroup& group, const std::filesystem::path& directory) {
+  Checkpoint checkpoint;
+  const at::Tensor step = at::full({1}, -1, at::kLong);
+  if (group.rank() == 0 && std::filesystem::is_directory(directory)) {
+    if (auto latest = latest_checkpoint(directory)) {
+      step.fill_(static_cast<std::int64_t>(latest->step));
+      checkpoint = std::move(latest->checkpoint);
+    }
+  }
+  group.broadcast(step, 0, {.name = "step to resume from"});
+  const auto chosen = step.item<std::int64_t>();
+  if (chosen < 0) {
+    refuse("there is no checkpoint in " + directory.string() +
+           "; start anew instead of resuming, or name the directory that has one");
+  }
+  if (group.rank() == 0) return checkpoint;
+  return load_checkpoint(step_path(directory, static_cast<std::uint64_t>(chosen)));
+}
+
+// Zeros and an empty text without lockstep mode.
+LockstepState lockstep_state_of(DdpBase& ddp) {
+  return ddp.options().lockstep.shards == 0 ? LockstepState{} : ddp.lockstep_state();
+}
+
+}  // namespace
+
+TrainingRun::TrainingRun(ProcessGroup group, TrainingRunOptions options)
+    : group_(std::move(group)), options_(std::move(options)) {
+  if (group_.rank() == 0) prepare(options_.directory);
+}
+
+// Whether it is time to save.
+bool TrainingRun::advance(double mean_loss, std::int64_t samples) {
+  position.loss_sum += mean_loss * static_cast<double>(samples);
+  position.samples += samples;
+  ++position.step;
+  ++position.batch;
+  return options_.every != 0 && position.step % options_.every == 0;
+}
+
+void TrainingRun::log_metrics(std::initializer_list<std::pair<std::string_view, double>> metrics) const {
+  if (group_.rank() != 0) return;
+  std::string line = fmt::format("{{\"epoch\": {}", position.epoch);
+  for (const auto& [name, value] : metrics) {
+    line += fmt::format(", \"{}\": {}", name, std::isfinite(value) ? fmt::format("{}", value) : "null");
+  }
+  line += fmt::format(", \"world_size\": {}}}\n", group_.size());
+  const std::filesystem::path file = options_.directory / "metrics.jsonl";
+  std::ofstream out(file, std::ios::app);
+  out << line;
+  out.close();
+  if (!out) refuse("cannot write " + file.string());
+}
+
+std::filesystem::path TrainingRun::path() const {
+  return step_path(options_.directory, static_cast<std::uint64_t>(position.step));
+}
+
+void TrainingRun::save_parts(const torch::nn::Module& module, DdpBase& ddp,
+                             const torch::optim::Optimizer& optimizer) const {
+  const at::Tensor sums = at::tensor({position.loss_sum, static_cast<double>(position.samples)}, at::kDouble);
+  group_.all_reduce(sums, ReduceOp::sum, {.name = "loss so far"});
+  if (group_.rank() != 0) return;
+  const LockstepState mode = lockstep_state_of(ddp);
+  Checkpoint checkpoint{.metadata = options_.choices};
+  checkpoint.metadata.insert({{"step", std::to_string(position.step)},
+                              {"epoch", std::to_string(position.epoch)},
+                              {"batch", std::to_string(position.batch)},
+                              {"shards", std::to_string(mode.shards)},
+                              {"threads", std::to_string(mode.threads)},
+                              {"arithmetic", mode.arithmetic}});
+  checkpoint.tensors[kLossSoFar] = sums;
+  add_module(checkpoint, module);
+  add_optimizer(checkpoint, optimizer);
+  add_random_state(checkpoint);
+  save_checkpoint(path(), checkpoint, {.keep_last = options_.keep_last});
+}
+
+void TrainingRun::resume_parts(torch::nn::Module& module, DdpBase& ddp, torch::optim::Optimizer& optimizer) {
+  Checkpoint checkpoint = newest_checkpoint(group_, options_.directory);
+  const LockstepState now = lockstep_state_of(ddp);
+  auto& told = checkpoint.metadata;
+  told.insert(options_.untold.begin(), options_.untold.end());
+  told.insert({{"shards", "0"}, {"threads", "0"}, {"arithmetic", ""}});
+  auto wanted = options_.choices;
+  wanted["shards"] = std::to_string(now.shards);
+  for (const auto& [name, value] : wanted) {
+    if (told[name] == value) continue;
+    refuse("the checkpoint in " + options_.directory.string() + " was made with " + name + " " + told[name] +
+           ", this run has " + value);
+  }
+  load_module(checkpoint, module);
+  load_optimizer(checkpoint, optimizer);
+  load_random_state(checkpoint);
+  const auto number = [&](const char* name) { return checked_decimal(told[name], name, options_.directory.string()); };
+  position = {.step = number("step"), .epoch = static_cast<int>(number("epoch")), .batch = number("batch")};
+  if (group_.rank() == 0) {
+    const at::Tensor& sums = checkpoint.tensors.at(kLossSoFar);
+    position.loss_sum = sums[0].item<double>();
+    position.samples = static_cast<std::int64_t>(sums[1].item<double>());
+  }
+  if (now.shards == 0) return;
+  ddp.load_lockstep_state({.step = static_cast<std::uint64_t>(position.step),
+                           .shards = now.shards,
+                           .seed = now.seed,
+                           .threads = static_cast<int>(number("threads")),
+                           .arithmetic = told["arithmetic"]});
+}
+
+}  // namespace lockstep

@@ -1,0 +1,94 @@
+// TrainingRun keeps a whole training on disk: model, optimizer, random numbers, where it stands, and what must not
+// change between a run and its continuation. One file a time, step-0000000400.safetensors, in one directory; a run that
+// was killed goes on from the newest whole one, with the same bits.
+//   lockstep::TrainingRun run(world, {.directory = "out", .choices = {{"batch_size", "128"}}});
+//   if (resume) run.resume(ddp, optimizer);
+//   ... one step; run.add_step(loss, samples, ddp, optimizer);
+//   ... one epoch; run.position.begin_next_epoch(); run.save(ddp, optimizer);
+// All ranks call the same functions; rank 0 writes. Errors as of checkpoint.h and of ProcessGroup's calls.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <initializer_list>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "lockstep/ddp/distributed_data_parallel.h"
+#include "lockstep/group/process_group.h"
+
+namespace torch::optim {
+class Optimizer;
+}
+
+namespace lockstep {
+
+struct TrainingRunOptions {
+  std::filesystem::path directory;
+  // What a continuation must have the same, by name: Error{invalid_argument} that shows both.
+  std::map<std::string, std::string> choices = {};
+  // The values of choices that a checkpoint does not tell, since it is of an older program.
+  std::map<std::string, std::string> untold = {};
+  int keep_last = 3;       // files; 0 keeps all
+  std::int64_t every = 0;  // steps after which add_step() saves; 0: never
+};
+
+// The next batch is number `batch` of epoch `epoch`, after `step` steps in all.
+struct TrainingPosition {
+  std::int64_t step = 0;
+  int epoch = 0;
+  std::int64_t batch = 0;
+  // Of this rank's samples in the epoch so far. A checkpoint has the sums over all ranks, which rank 0 has after
+  // resume().
+  double loss_sum = 0;
+  std::int64_t samples = 0;
+
+  double mean_loss() const { return samples == 0 ? 0 : loss_sum / static_cast<double>(samples); }
+  void begin_next_epoch() { *this = {.step = step, .epoch = epoch + 1}; }
+};
+
+class TrainingRun {
+ public:
+  // Rank 0 makes the directory, before any work is done that could not be kept. Error{invalid_argument} on rank 0 if it
+  // cannot be written.
+  TrainingRun(ProcessGroup group, TrainingRunOptions options);
+
+  TrainingPosition position;
+
+  // A step is done, over so many samples of this rank. Saves if it is time to.
+  template <class Module>
+  void add_step(double mean_loss, std::int64_t samples, DistributedDataParallel<Module>& ddp,
+                const torch::optim::Optimizer& optimizer) {
+    if (advance(mean_loss, samples)) save(ddp, optimizer);
+  }
+  template <class Module>
+  void save(DistributedDataParallel<Module>& ddp, const torch::optim::Optimizer& optimizer) const {
+    save_parts(*ddp.module(), ddp, optimizer);
+  }
+  // From the newest undamaged checkpoint that rank 0 finds. Error{invalid_argument}: there is none, or it is of another
+  // run. In lockstep mode a warning says what will make other bits than before.
+  template <class Module>
+  const TrainingPosition& resume(DistributedDataParallel<Module>& ddp, torch::optim::Optimizer& optimizer) {
+    resume_parts(*ddp.module(), ddp, optimizer);
+    return position;
+  }
+  // Of the epoch so far, over all ranks. Collective.
+  double mean_loss() const { return group_.weighted_mean(position.mean_loss(), static_cast<double>(position.samples)); }
+  // Rank 0 adds a line to metrics.jsonl in the directory: a JSON object of "epoch", these names and numbers, and
+  // "world_size". Does nothing elsewhere.
+  void log_metrics(std::initializer_list<std::pair<std::string_view, double>> metrics) const;
+  // Of the checkpoint at `position`.
+  std::filesystem::path path() const;
+
+ private:
+  bool advance(double mean_loss, std::int64_t samples);
+  void save_parts(const torch::nn::Module& module, DdpBase& ddp, const torch::optim::Optimizer& optimizer) const;
+  void resume_parts(torch::nn::Module& module, DdpBase& ddp, torch::optim::Optimizer& optimizer);
+
+  const ProcessGroup group_;
+  const TrainingRunOptions options_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,85 @@
+// TorchDataset makes a dataset of torch::data one that a loader of ours can read: any of libtorch's, of the program's
+// own derived from torch::data::datasets::Dataset, and what map() makes of them (Stack, Normalize).
+//   auto train = torch::data::datasets::MNIST(folder).map(torch::data::transforms::Stack<>());
+//   for (auto& [x, y] : lockstep::loader(train, sampler, {.batch_size = 64})) ...
+// Their get_batch() may change them, so each thread that calls it has a copy of its own, as in torch::data's loaders.
+// Thread-safe.
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace lockstep {
+
+// Asked for a list of indices, it gives what they hold, and it need not know how many it has. Streams and chunks, which
+// choose samples by themselves, are none.
+template <class T>
+concept TorchBatchDataset =
+    std::copy_constructible<T> && requires(T& dataset, const std::vector<std::size_t>& indices) {
+      typename T::BatchType;
+      typename T::BatchRequestType;
+      { dataset.get_batch(indices) } -> std::same_as<typename T::BatchType>;
+      { dataset.size().has_value() } -> std::convertible_to<bool>;
+    };
+
+// Of one of ours, or of torch::data. Error{invalid_argument} if it does not know.
+[[noreturn]] void throw_unknown_size();
+template <class Dataset>
+std::size_t size_of(const Dataset& dataset) {
+  const auto size = dataset.size();
+  if constexpr (requires { size.has_value(); }) {
+    if (!size.has_value()) throw_unknown_size();
+    return *size;
+  } else {
+    return size;
+  }
+}
+
+template <TorchBatchDataset Dataset>
+class TorchDataset {
+ public:
+  // Refers to the dataset, which must outlive it.
+  explicit TorchDataset(const Dataset& dataset) : original_(dataset) {}
+
+  // As many as there can be, where the dataset does not know: the sampler does.
+  std::size_t size() const {
+    const auto size = original_.size();
+    return size.has_value() ? *size : std::numeric_limits<std::int64_t>::max();
+  }
+
+  typename Dataset::BatchType get_batch(std::span<const std::int64_t> indices) const {
+    const std::vector<std::size_t> request(indices.begin(), indices.end());
+    std::unique_ptr<Dataset> copy = take();
+    typename Dataset::BatchType batch = copy->get_batch(request);
+    const std::lock_guard lock(mutex_);
+    idle_.push_back(std::move(copy));
+    return batch;
+  }
+
+ private:
+  std::unique_ptr<Dataset> take() const {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!idle_.empty()) {
+        std::unique_ptr<Dataset> copy = std::move(idle_.back());
+        idle_.pop_back();
+        return copy;
+      }
+    }
+    return std::make_unique<Dataset>(original_);
+  }
+
+  const Dataset& original_;
+  mutable std::mutex mutex_;
+  // Protected by mutex_: copies that no thread uses now.
+  mutable std::vector<std::unique_ptr<Dataset>> idle_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,113 @@
+#include "lockstep/checkpoint/training_run.h"
+
+#include <ATen/ATen.h>
+#include <doctest/doctest.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
+
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "lockstep/checkpoint/state_digest.h"
+#include "lockstep/ddp/throughput.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/local_groups.h"
+#include "tests/support/temporary_directory.h"
+
+using namespace lockstep;
+using namespace lockstep::testing;
+
+namespace {
+
+// A rank of a training, with everything that belongs to it.
+struct Training {
+  Training(const ProcessGroup& group, const TrainingRunOptions& options) : ddp(model, group), run(group, options) {}
+
+  void step() {
+    optimizer.zero_grad();
+    const at::Tensor loss = ddp(at::ones({2, 3}) * static_cast<double>(run.position.step + 1)).pow(2).mean();
+    loss.backward();
+    optimizer.step();
+    run.add_step(loss.item<double>(), 2, ddp, optimizer);
+  }
+  std::string digest() { return sha256_of(*model, optimizer); }
+
+  torch::nn::Linear model{3, 1};
+  DistributedDataParallel<torch::nn::Linear> ddp;
+  torch::optim::SGD optimizer{ddp.parameters(), torch::optim::SGDOptions(0.001).momentum(0.9)};
+  TrainingRun run;
+};
+
+}  // namespace
+
+TEST_CASE("a run goes on where it stood, with the same bits") {
+  const TemporaryDirectory folder;
+  run_group_or_throw(2, Over::arena, [&](const ProcessGroup& group) {
+    const TrainingRunOptions options{.directory = folder / "run", .choices = {{"lr", "0.001"}}, .every = 3};
+    Training whole(group, options);
+    for (int step = 0; step < 5; ++step) whole.step();
+    const double mean = whole.run.mean_loss();
+    Training resumed(group, options);
+    const TrainingPosition& from = resumed.run.resume(resumed.ddp, resumed.optimizer);
+    CHECK(from.step == 3);
+    CHECK(from.batch == 3);
+    CHECK(from.samples == (group.rank() == 0 ? 12 : 0));  // of both ranks
+    for (int step = 0; step < 2; ++step) resumed.step();
+    CHECK(resumed.digest() == whole.digest());
+    CHECK(resumed.run.mean_loss() == doctest::Approx(mean));
+    resumed.run.position.begin_next_epoch();
+    CHECK(resumed.run.position.epoch == 1);
+    CHECK(resumed.run.position.step == 5);
+    CHECK(resumed.run.position.samples == 0);
+  });
+}
+
+TEST_CASE("another run is refused, and what an older program has not told counts as it was then") {
+  const TemporaryDirectory folder;
+  run_group_or_throw(1, Over::arena, [&](const ProcessGroup& group) {
+    Training first(group, {.directory = folder.path(), .choices = {{"batch_size", "24"}}});
+    CHECK_ERROR(error_of([&] { first.run.resume(first.ddp, first.optimizer); }), ErrorKind::invalid_argument,
+                "there is no checkpoint in " + folder.path());
+    first.run.save(first.ddp, first.optimizer);
+    Training other(group, {.directory = folder.path(), .choices = {{"batch_size", "12"}}});
+    CHECK_ERROR(error_of([&] { other.run.resume(other.ddp, other.optimizer); }), ErrorKind::invalid_argument,
+                "made with batch_size 24, this run has 12");
+    const auto with_parts = [&](const std::string& parts) {
+      return TrainingRunOptions{
+          .directory = folder.path(), .choices = {{"batch_size", "24"}, {"parts", parts}}, .untold = {{"parts", "1"}}};
+    };
+    Training same(group, with_parts("1"));
+    same.run.resume(same.ddp, same.optimizer);
+    Training in_two(group, with_parts("2"));
+    CHECK_ERROR(error_of([&] { in_two.run.resume(in_two.ddp, in_two.optimizer); }), ErrorKind::invalid_argument,
+                "made with parts 1, this run has 2");
+    CHECK_ERROR(error_of([&] { TrainingRun(group, {.directory = "/proc/nowhere"}); }), ErrorKind::invalid_argument,
+                "cannot write to the directory /proc/nowhere");
+  });
+}
+
+TEST_CASE("metrics are lines of JSON, one an epoch") {
+  const TemporaryDirectory folder;
+  run_group_or_throw(2, Over::arena, [&](const ProcessGroup& group) {
+    Training training(group, {.directory = folder.path()});
+    Throughput speed(training.ddp);
+    training.step();
+    speed.add(2);
+    speed = speed.over_all_ranks();
+    CHECK(speed.samples_per_second() > 0);
+    CHECK(speed.communication_share() <= 1);
+    training.run.log_metrics({{"loss", 0.1}, {"bad", std::numeric_limits<double>::quiet_NaN()}});
+    training.run.position.begin_next_epoch();
+    training.run.log_metrics({{"loss", 1e-300}});
+  });
+  std::ifstream file(folder / "metrics.jsonl");
+  std::string line;
+  std::getline(file, line);
+  CHECK(line == R"({"epoch": 0, "loss": 0.1, "bad": null, "world_size": 2})");
+  std::getline(file, line);
+  CHECK(nlohmann::json::parse(line)["loss"] == 1e-300);
+  CHECK(nlohmann::json::parse(line)["epoch"] == 1);
+  CHECK(!std::getline(file, line));
+}

@@ -1,0 +1,70 @@
+#include "lockstep/data/evaluate.h"
+
+#include <ATen/ATen.h>
+#include <doctest/doctest.h>
+#include <torch/nn/modules/linear.h>
+
+#include <array>
+#include <utility>
+
+#include "lockstep/ddp/backward_in_parts.h"
+#include "lockstep/ddp/distributed_data_parallel.h"
+#include "tests/support/local_groups.h"
+
+using namespace lockstep;
+using namespace lockstep::testing;
+
+namespace {
+
+struct Lines {
+  std::size_t count = 11;
+  std::size_t size() const { return count; }
+  std::pair<at::Tensor, at::Tensor> get_batch(std::span<const std::int64_t> indices) const {
+    const at::Tensor x = at::empty({static_cast<std::int64_t>(indices.size()), 1});
+    for (std::size_t i = 0; i < indices.size(); ++i) x[static_cast<std::int64_t>(i)] = static_cast<double>(indices[i]);
+    return {x, 2 * x};
+  }
+};
+
+std::array<double, 2> error_and_one(const at::Tensor& output, const at::Tensor& y) {
+  return {(output - y).abs().mean().item<double>(), 1.0};
+}
+
+}  // namespace
+
+TEST_CASE("means over a test set are the same on all ranks, and at any number of them") {
+  for (const int ranks : {1, 2, 3}) {
+    run_group_or_throw(ranks, Over::arena, [](const ProcessGroup& group) {
+      const Lines lines;
+      torch::nn::Linear model(torch::nn::LinearOptions(1, 1).bias(false));
+      {
+        const at::NoGradGuard no_grad;
+        model->weight.fill_(3);
+      }
+      const auto [error, one] = evaluate(model, lines, group, {.batch_size = 2}, error_and_one);
+      CHECK(error == doctest::Approx(5));  // the mean of 0 to 10
+      CHECK(one == 1);
+      CHECK(model->is_training());
+      DistributedDataParallel ddp(model, group);
+      CHECK(evaluate(ddp, lines, group, {.batch_size = 3}, error_and_one)[0] == doctest::Approx(5));
+    });
+  }
+}
+
+TEST_CASE("a batch in parts has the loss and the gradients of the whole") {
+  run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
+    torch::nn::Linear model(3, 2);
+    DistributedDataParallel ddp(model, group);
+    const at::Tensor x = at::arange(21, at::kFloat).reshape({7, 3}) + group.rank(), y = at::ones({7, 2});
+    const auto loss_of = [](const at::Tensor& output, const at::Tensor& target) {
+      return (output - target).pow(2).mean();
+    };
+    const double whole = backward_in_parts(ddp, x, y, 1, loss_of);
+    const at::Tensor gradient = model->weight.grad().clone();
+    for (const int parts : {2, 3, 7, 20}) {
+      ddp.zero_grad();
+      CHECK(backward_in_parts(ddp, x, y, parts, loss_of) == doctest::Approx(whole));
+      CHECK(at::allclose(model->weight.grad(), gradient, 1e-4, 1e-4));
+    }
+  });
+}

@@ -16,7 +16,7 @@ struct CallReport {
 // As it travels; longer texts are cut.
 inline constexpr std::size_t kCallReportBytes = 1024;
 void encode(const CallReport& account, std::span<std::byte, kCallReportBytes> bytes);
-// Of whatever bytes: what is no text becomes one.
+// Takes any bytes; what cannot be printed is replaced.
 CallReport decode_call_report(std::span<const std::byte, kCallReportBytes> bytes);
 
 // A text of another rank's, up to its end or zero, with everything that cannot be printed replaced.

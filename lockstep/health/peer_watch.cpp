@@ -12,7 +12,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr const char* kFailureKey = "failure";
-// The more ranks there are the more rarely each asks the store, which serves them all.
+// The more ranks there are, the more rarely each asks the store, which serves them all.
 constexpr Duration kPeriod = 100ms;
 constexpr Duration kPeriodPerRank = 500us;
 // For posting an error, which must not delay a rank that leaves.

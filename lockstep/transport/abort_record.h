@@ -1,4 +1,4 @@
-// The abort record in memory that several ranks share: the first error that ends a group, for all ranks to repeat.
+// The abort record in memory that ranks share: the first error that ends their group, which all of them throw.
 // Any thread of any rank may call; nothing here blocks.
 #pragma once
 

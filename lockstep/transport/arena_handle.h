@@ -17,7 +17,7 @@ struct ArenaHandle {
 };
 
 std::string to_string(const ArenaHandle& handle);
-// Error{corrupt_data} unless it is one of the process `pid`, whose rank among the members is 0.
+// Error{corrupt_data} unless it is of the process `pid`, the first member.
 ArenaHandle parse_arena_handle(std::string_view text, int pid);
 
 }  // namespace lockstep

@@ -1,7 +1,7 @@
 // An ArenaHeap hands out the memory of one rank's segment and takes it back for reuse: a caching allocator, so that
 // what is allocated and freed every training step costs no page faults. Size classes, 8 a power of two; memory goes
-// back to its class, never to the system. Thread-safe. Lives, and keeps its
-// memory mapped, as long as anyone holds it or one of its blocks.
+// back to its class, never to the system. Thread-safe. It lives, and keeps its memory mapped, as long as anyone holds
+// it or one of its blocks.
 #pragma once
 
 #include <atomic>
@@ -27,8 +27,8 @@ class ArenaHeap : public std::enable_shared_from_this<ArenaHeap> {
 
   std::size_t used_bytes() const { return top_.load(std::memory_order_relaxed); }  // ever taken from the segment
 
-  // The size of the class that serves `bytes`: at most an eighth more, whole pages. A pure function.
-  // Of more than there can be: the last whole page's.
+  // The size of the class that serves `bytes`: at most an eighth more, in whole pages, and never more than can be
+  // addressed. Pure.
   static std::size_t class_bytes(std::size_t bytes);
 
  private:

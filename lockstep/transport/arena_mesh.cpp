@@ -16,13 +16,16 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr int kSpins = 100;
-constexpr Duration kYieldFor = 100us;
 constexpr Duration kLivenessPeriod = 20ms;  // dead peers ring no bell
 
 class ArenaMesh final : public Mesh {
  public:
-  ArenaMesh(const ByteRings& rings, int rank, LocalPeerList peers)
-      : rank_(rank), peers_(std::move(peers)), rings_(rings), reported_(static_cast<std::size_t>(size())) {}
+  ArenaMesh(const ByteRings& rings, int rank, LocalPeerList peers, Duration yield_for)
+      : rank_(rank),
+        peers_(std::move(peers)),
+        rings_(rings),
+        yield_for_(yield_for),
+        reported_(static_cast<std::size_t>(size())) {}
   ~ArenaMesh() override;
 
   int rank() const override { return rank_; }
@@ -54,6 +57,7 @@ class ArenaMesh final : public Mesh {
   const int rank_;
   LocalPeers peers_;
   const ByteRings rings_;
+  const Duration yield_for_;
   std::vector<bool> reported_;  // ranks whose death wait() has reported
   TimePoint looked_;
   std::atomic<bool> is_woken_{false};
@@ -62,7 +66,7 @@ class ArenaMesh final : public Mesh {
 class ArenaMesh::Wait final : public Waiter {
  public:
   Wait(ArenaMesh& mesh, std::span<const Interest> interests)
-      : Waiter({.yield_for = kYieldFor, .look_period = kLivenessPeriod}), mesh_(mesh), interests_(interests) {}
+      : Waiter({.yield_for = mesh.yield_for_, .look_period = kLivenessPeriod}), mesh_(mesh), interests_(interests) {}
 
   bool is_ready() override { return mesh_.is_ready(interests_); }
   void look(Duration) override {
@@ -159,8 +163,8 @@ Error ArenaMesh::lost(int peer) const {
 
 }  // namespace
 
-std::unique_ptr<Mesh> make_arena_mesh(const ByteRings& rings, int rank, LocalPeerList peers) {
-  return std::make_unique<ArenaMesh>(rings, rank, std::move(peers));
+std::unique_ptr<Mesh> make_arena_mesh(const ByteRings& rings, int rank, LocalPeerList peers, Duration yield_for) {
+  return std::make_unique<ArenaMesh>(rings, rank, std::move(peers), yield_for);
 }
 
 std::unique_ptr<Mesh> make_arena_mesh(const Arena& arena) {

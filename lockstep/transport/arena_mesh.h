@@ -13,8 +13,12 @@
 
 namespace lockstep {
 
+// How long a rank that waits yields before it sleeps. Zero is right for many more ranks than cores.
+inline constexpr Duration kMeshYieldFor = std::chrono::microseconds(100);
+
 // Each of the ranks that share the rings makes one mesh of them, once.
-std::unique_ptr<Mesh> make_arena_mesh(const ByteRings& rings, int rank, LocalPeerList peers);
+std::unique_ptr<Mesh> make_arena_mesh(const ByteRings& rings, int rank, LocalPeerList peers,
+                                      Duration yield_for = kMeshYieldFor);
 
 // Over the rings of an arena, which may end before the mesh does. To be called at most once for each Arena. An abort of
 // either ends both.

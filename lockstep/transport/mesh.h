@@ -1,7 +1,7 @@
 // A Mesh is this rank's set of links: one ordered stream of bytes to and from every other rank of a group.
 // Algorithms between hosts are written over it. One thread at a time, except abort() and wake(), which any thread may
 // call.
-// The destructor says goodbye to the peers without waiting for them; what was sent still arrives.
+// The destructor says goodbye to the peers and does not wait for them; what was sent still arrives.
 #pragma once
 
 #include <cstddef>

@@ -20,12 +20,13 @@
 namespace lockstep {
 namespace {
 
-// What begins a report that a member cannot take part, and why: the system will not have it, or something is damaged.
+// The first character of a report that a member cannot take part: the system refused, or something is damaged.
 constexpr char kFailed = '!';
 constexpr char kDamaged = '?';
-constexpr char kDeath = '#';  // in front of the number of a member that the first one has seen die
+constexpr char kDeath = '#';  // before the number of a member that the first one has seen die
 constexpr Duration kReportTimeout = std::chrono::seconds(1);
-constexpr Duration kLivenessPeriod = std::chrono::milliseconds(50);  // how often who waits looks for dead peers
+constexpr Duration kLivenessPeriod =
+    std::chrono::milliseconds(50);  // how often a member that waits looks for dead ones
 
 Error died(const SharedArenaSpec& spec, int peer) {
   return peer_lost({.peer = peer,
@@ -46,7 +47,7 @@ Error cannot_map(const SharedArenaSpec& spec, int who, const std::string& report
                {.rank = spec.rank, .peer = who});
 }
 
-// Of those that have ended it says nothing: they may have left because of what the store still tells.
+// Members that have ended by now are not an error yet: they may have left because of what the store still tells.
 LocalPeerList watch(const SharedArenaSpec& spec) {
   std::vector<LocalPeer> peers(spec.members.size());
   for (std::size_t i = 0; i < peers.size(); ++i) {
@@ -79,7 +80,7 @@ Mapping attach(const SharedArenaSpec& spec, const ArenaHandle& handle) {
   return mapping;
 }
 
-// The key of the handle, and those under which the others say whether they could follow it.
+// The key of the handle, and those under which the others say whether they could map the memory.
 std::string key_of(const SharedArenaSpec& spec) { return "arena/" + spec.name; }
 std::string report_key(const SharedArenaSpec& spec, int rank) { return fmt::format("{}/{}", key_of(spec), rank); }
 
@@ -94,7 +95,7 @@ Mapping create(const SharedArenaSpec& spec, Store& store, Deadline deadline) {
     store.set(key_of(spec), to_string(handle), deadline);
     return mapping;
   } catch (const Error& error) {
-    if (error.kind() != ErrorKind::internal) throw;  // the store's own
+    if (error.kind() != ErrorKind::internal) throw;  // of the store
     store.set(key_of(spec), kFailed + std::string(error.what()), deadline);
     throw cannot_make(spec, error.what());
   }
@@ -107,9 +108,9 @@ void report(const SharedArenaSpec& spec, Duration waited, const LocalPeer& peer)
 }
 
 // What the first member has put into the store.
-std::string await_invitation(const SharedArenaSpec& spec, const LocalPeer& creator, Store& store, Deadline deadline) {
+std::string await_handle(const SharedArenaSpec& spec, const LocalPeer& creator, Store& store, Deadline deadline) {
   for (LongWait long_wait;;) {
-    // Looked at first: what it put there before it died still says why.
+    // Looked at first: what it stored before it died still says why.
     const bool dead = creator.process.has_ended();
     const Deadline look = Deadline::after(dead ? Duration::zero() : kLivenessPeriod);
     if (store.wait({key_of(spec)}, std::min(deadline, look)).empty()) {
@@ -125,7 +126,7 @@ std::string await_invitation(const SharedArenaSpec& spec, const LocalPeer& creat
   }
 }
 
-// Who leaves because of a death must not be taken for the one who died.
+// A member that leaves because of a death must not be taken for the dead one.
 void check_deaths(const SharedArenaSpec& spec, const std::string& text) {
   if (text.empty() || text.front() != kDeath) return;
   const Origin origin("word of a death", 0);
@@ -134,7 +135,7 @@ void check_deaths(const SharedArenaSpec& spec, const std::string& text) {
 }
 
 Mapping attach_or_report(const SharedArenaSpec& spec, const LocalPeer& creator, Store& store, Deadline deadline) {
-  const std::string text = await_invitation(spec, creator, store, deadline);
+  const std::string text = await_handle(spec, creator, store, deadline);
   check_deaths(spec, text);
   if (!text.empty() && text.front() == kFailed) {
     throw cannot_make(spec, text.substr(1));
@@ -156,7 +157,7 @@ Mapping attach_or_report(const SharedArenaSpec& spec, const LocalPeer& creator, 
   throw cannot_map(spec, spec.rank, report);
 }
 
-// A member that could not follow the handle may end because of it before the first one has told all.
+// A member that could not map the memory may end because of it before the first one has told all.
 Error why_died(const SharedArenaSpec& spec, int peer, Store& store, Deadline deadline) {
   try {
     const std::string key = report_key(spec, peer);
@@ -170,7 +171,7 @@ Error why_died(const SharedArenaSpec& spec, int peer, Store& store, Deadline dea
   return died(spec, peer);
 }
 
-// Tells all who wait in the arena, then throws.
+// Tells all that wait in the arena, then throws.
 [[noreturn]] void give_up(const SharedArenaSpec& spec, const std::shared_ptr<Mapping>& mapping, const Error& error) {
   rings_of(mapping, static_cast<int>(spec.members.size())).control().abort(error);
   throw Error(error);
@@ -264,7 +265,7 @@ std::unique_ptr<Arena> make_shared_arena(const SharedArenaSpec& spec, Store& sto
     return why_died(spec, stall.peer, store, deadline);
   };
   made->await(ready, missing, explain, deadline);
-  // Nobody needs the handle any more, nor to know whether it could be taken back.
+  // No member needs the handle any more, so a failure here does not matter.
   try {
     if (spec.rank == 0) store.remove(key_of(spec), std::min(deadline, Deadline::after(kReportTimeout)));
   } catch (const Error&) {

@@ -61,8 +61,8 @@ struct TcpMeshSettings {
   NodeMemory node = {};
   // Called now and then while ranks connect; throws if one of them is known to have died.
   std::function<void()> check_alive = [] {};
-  // What to throw instead of an error, since others may know better why a peer is gone. Called before anything is
-  // closed that a peer could notice.
+  // The root cause of an error, to be thrown in its place: others may know better why a peer is gone. Called before
+  // anything is closed that a peer could notice.
   std::function<Error(const Error&)> cause_of = [](const Error& error) { return error; };
   // What errors call a rank that is not connected yet: "rank 2 (host n1, pid 811)".
   std::function<std::string(int rank)> name_of = [](int rank) { return "rank " + std::to_string(rank); };
@@ -70,10 +70,9 @@ struct TcpMeshSettings {
   std::function<std::string(int rank)> about = [](int) { return std::string(); };
 };
 
-// Called by all ranks; blocks until all are connected to all others, so that whoever learns later that one has died can
-// tell the rest.
-// Errors: timeout names the ranks that did not come; peer_lost; unauthorized and invalid_argument as the handshake's.
-// Strangers and second claimants of a rank are refused and reported in the log.
+// Called by all ranks; blocks until all are connected to all others, so that a rank that learns later of a death can
+// tell the rest. Errors: timeout names the ranks that did not come; peer_lost; unauthorized and invalid_argument as the
+// handshake's. Strangers and second claimants of a rank are refused and reported in the log.
 std::unique_ptr<Mesh> connect_tcp_mesh(const TcpMeshSettings& settings, Store& store, Deadline deadline);
 
 }  // namespace lockstep

@@ -31,7 +31,9 @@ inline std::vector<LocalPeer> name_peers(int size) {
 }
 
 inline std::unique_ptr<Mesh> make_arena_mesh(const ByteRings& rings, int rank, std::vector<LocalPeer> peers) {
-  return lockstep::make_arena_mesh(rings, rank, std::make_shared<const std::vector<LocalPeer>>(std::move(peers)));
+  const Duration yield_for = rings.ranks() > 2 ? Duration::zero() : kMeshYieldFor;  // ranks outnumber cores
+  auto list = std::make_shared<const std::vector<LocalPeer>>(std::move(peers));
+  return lockstep::make_arena_mesh(rings, rank, std::move(list), yield_for);
 }
 
 inline std::vector<std::unique_ptr<Mesh>> make_arena_meshes(int size, std::size_t ring_bytes = arena::kRingBytes) {

@@ -6,7 +6,7 @@
 #include <random>
 #include <vector>
 
-#include "lockstep/transport/local_mesh.h"
+#include "tests/support/arena_meshes.h"
 #include "tests/unit/collective/link_fixture.h"
 
 using namespace lockstep;

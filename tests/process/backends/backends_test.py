@@ -147,18 +147,16 @@ class Groups(unittest.TestCase):
         for lines in told:
             self.assertRegex("".join(lines), rf"error invalid_argument .* the backend {BACKEND} cannot do with 4 ranks")
 
-    def test_a_backend_that_is_not_there_is_refused_with_those_that_are(self):
+    def test_an_unknown_backend_is_refused_with_the_known_ones(self):
         ranks = Ranks(1, WORKER, "sums", LOCKSTEP_BACKEND="nonsense")
-        self.assertRegex(ranks.lines[0][0],
-                         rf'error invalid_argument .*LOCKSTEP_BACKEND names, "nonsense" is not in this build, '
-                         rf"which has native,.*{BACKEND}")
+        self.assertRegex(ranks.lines[0][0], r"error invalid_argument .*LOCKSTEP_BACKEND is 'nonsense'; it can be native")
 
 
 def built():
-    """Whether the build has the backend, as its own error for an unknown one says."""
-    environment = {**os.environ, "LOCKSTEP_BACKEND": "nonsense"}
+    """Whether the build has the backend, as its own error says."""
+    environment = {**os.environ, "LOCKSTEP_BACKEND": BACKEND}
     said = subprocess.run([WORKER, "sums"], env=environment, capture_output=True, text=True).stdout
-    return re.search(rf"which has .*\b{BACKEND}\b", said) is not None
+    return "is not in this build" not in said
 
 
 if __name__ == "__main__":

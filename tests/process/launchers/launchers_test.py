@@ -247,9 +247,9 @@ class Slurm(Launched):
 def need_backend_mpi(test):
     answer = ""
     if HELLO:
-        environment = {**test.environment, "LOCKSTEP_BACKEND": "nonsense"}
+        environment = {**test.environment, "LOCKSTEP_BACKEND": "mpi"}
         answer = subprocess.run([HELLO], env=environment, capture_output=True, text=True).stderr
-    if not re.search(r"which has .*\bmpi\b", answer):
+    if not HELLO or "is not in this build" in answer:
         test.skipTest("this build has no backend mpi")
 
 

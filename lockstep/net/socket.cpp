@@ -91,14 +91,15 @@ class Race {
   }
   // "127.0.0.1:4711: Connection refused", for each address that says something about the server.
   std::string report() const {
-    std::vector<std::string> parts;
+    std::string text;
     for (const Attempt& each : attempts_) {
       // An address family that this host lacks says nothing, unless there is no other.
       if (attempts_.size() > 1 && (each.error == EAFNOSUPPORT || each.error == EADDRNOTAVAIL)) continue;
       const std::string address = to_string(each.address);
-      parts.push_back(each.error ? system_error(address, *each.error).what() : address + ": no answer");
+      text += text.empty() ? "" : "; ";
+      text += each.error ? system_error(address, *each.error).what() : address + ": no answer";
     }
-    return fmt::format("{}", fmt::join(parts, "; "));
+    return text;
   }
 
  private:

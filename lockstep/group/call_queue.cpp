@@ -31,7 +31,8 @@ CallQueue::CallQueue(Engine& engine, const FlightLog& log)
 CallQueue::~CallQueue() {
   {
     const std::lock_guard lock(mutex_);
-    if (turns_.is_taken() || !queue_.empty()) engine_.abort("the group was destroyed with collectives in flight");
+    const bool is_busy = turns_.is_taken() && !is_call_over_;
+    if (is_busy || !queue_.empty()) engine_.abort("the group was destroyed with collectives in flight");
   }
   thread_.request_stop();
 }
@@ -108,11 +109,15 @@ void CallQueue::serve(const std::stop_token& stop) {
     lock.unlock();
     const bool has_turn = turns_.await(task.place);
     std::exception_ptr error = run_queued(task.call, has_turn);
-    task.call.clear();  // tensors go before the waiter is told
+    lock.lock();
+    is_call_over_ = has_turn;
+    lock.unlock();
+    task.call.clear();  // tensors go before the waiter is told; the last handle of the group may go with them
     // The next call finds the Work complete; and its waiter, who may end the group at once, the turn over.
     lock.lock();
     task.work.complete(std::move(error));
     if (has_turn) turns_.leave();
+    is_call_over_ = false;
     put_back(current);
   }
 }

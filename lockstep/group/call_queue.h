@@ -98,8 +98,9 @@ class CallQueue {
   std::mutex mutex_;
   std::condition_variable_any queued_;
   // State below is protected by mutex_.
-  Tasks queue_;          // in the order in which they have lined up
-  std::jthread thread_;  // made with the first asynchronous call; last member: it must end first
+  Tasks queue_;                // in the order in which they have lined up
+  bool is_call_over_ = false;  // of the thread, which still has its turn
+  std::jthread thread_;        // made with the first asynchronous call; last member: it must end first
 };
 
 // Ends the flight record of what has failed with the error, or succeeded if there is none.

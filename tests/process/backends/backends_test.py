@@ -149,7 +149,7 @@ class Groups(unittest.TestCase):
 
     def test_an_unknown_backend_is_refused_with_the_known_ones(self):
         ranks = Ranks(1, WORKER, "sums", LOCKSTEP_BACKEND="nonsense")
-        self.assertRegex(ranks.lines[0][0], r"error invalid_argument .*LOCKSTEP_BACKEND is 'nonsense'; it can be native")
+        self.assertRegex(ranks.lines[0][0], r"error invalid_argument .*LOCKSTEP_BACKEND is 'nonsense'; it can be ")
 
 
 def built():

@@ -28,7 +28,8 @@ struct ProbeSettings {
 };
 
 // Sets the address of every member with several interfaces; the same on all ranks. The lowest rank of each such host
-// logs what was chosen and why. Error{timeout} lists who cannot reach whom, if no address is reached by all.
+// logs what was chosen and why. Error{timeout} if a member has no address that all hosts
+// reach; it lists each address with the hosts that did not reach it.
 void choose_addresses(const ProbeSettings& settings, std::vector<Member>& members, Store& store, Deadline deadline);
 
 // What other hosts measured for one interface: the longest round trip, and the hosts that did not reach it.

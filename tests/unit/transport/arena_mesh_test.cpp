@@ -159,7 +159,8 @@ TEST_CASE("an abort of messages ends collectives of all ranks, and an abort of c
     const auto errors = run_ranks(3, [&](int thread) {
       if (thread == 2) {
         while (waiting != 2) std::this_thread::yield();
-        std::this_thread::sleep_for(10ms);  // into a deep sleep
+        const arena::RankBells& bells = arenas[1]->rings().control().bells(1);
+        while (bells.messages.sleeping != 1 || bells.collectives.sleeping != 1) std::this_thread::yield();
         return of_messages ? first->abort(reason) : arenas[0]->abort(reason);
       }
       ++waiting;

@@ -25,9 +25,9 @@ constexpr std::array<std::array<BackwardTransition, kEvents>, kStates> table() {
       {{{armed, A::nothing}, {collecting, A::start}, no_armed, {armed, A::note_stray},
         no_armed, no_armed, no_armed, no_armed, no_armed}},
       {{{collecting, A::nothing}, {collecting, A::nothing}, {collecting, A::count}, no_collecting,
-        {finishing, A::finish}, {abandoned, A::let_go}, no_collecting, no_collecting, no_collecting}},
+        {finishing, A::finish}, {abandoned, A::release}, no_collecting, no_collecting, no_collecting}},
       {{no_finishing, no_finishing, no_finishing, {finishing, A::nothing},
-        no_finishing, no_finishing, {idle, A::nothing}, {armed, A::nothing}, {abandoned, A::let_go}}},
+        no_finishing, no_finishing, {idle, A::nothing}, {armed, A::nothing}, {abandoned, A::release}}},
       {{{armed, A::drain}, {collecting, A::drain_and_start}, no_abandoned, {abandoned, A::nothing},
         no_abandoned, no_abandoned, no_abandoned, no_abandoned, no_abandoned}},
   }};

@@ -1,4 +1,4 @@
-// In which state synchronised training is, and what each event makes of it. reducer asks; pure.
+// The states of synchronised training, and what each event does. The reducer asks; pure.
 //
 //   idle        no forward of the wrapper waits for its backward
 //   armed       one does
@@ -20,7 +20,7 @@ enum class BackwardEvent : std::uint8_t {
   gradient,        // of a parameter, in that backward
   stray_gradient,  // of a parameter, in a backward that goes through no forward of the wrapper
   end,             // that backward has computed everything
-  lost,            // that backward has ended without that
+  lost,            // that backward has ended without it, by an exception
   finished,        // averages are there, and no other forward waits
   finished_one,    // averages are there, and another forward waits
   failed           // averages did not come
@@ -30,12 +30,12 @@ enum class BackwardAction : std::uint8_t {
   nothing,
   start,            // collect gradients
   count,            // this gradient
-  note_stray,       // the wrapper's forward may have been passed by
+  note_stray,       // the gradients may be those of the wrapper's forward
   finish,           // reduce what is left, and wait
-  let_go,           // of what belongs to a running backward
+  release,          // what belongs to a running backward
   drain,            // wait for what is in flight, and drop it
   drain_and_start,  // both, in this order
-  refuse            // the program cannot do this now
+  refuse            // the program does this at the wrong time
 };
 
 struct BackwardTransition {

@@ -1,4 +1,4 @@
-// What a rank says of its backward, as bytes. report -> bytes -> collective -> the bytes of all ranks -> joint report.
+// What a rank reports of its backward, as bytes. report -> bytes -> collective -> bytes of all ranks -> joint report.
 // Pure, and without torch. Takes no memory but for the joint report's lists, which are kept.
 #pragma once
 
@@ -14,7 +14,7 @@ namespace lockstep {
 struct BackwardReport {
   double weight = 0;                      // of this rank's gradients
   std::optional<std::size_t> non_finite;  // a parameter whose gradient held NaN or Inf
-  std::vector<bool> used;                 // by parameter; empty if nobody asks
+  std::vector<bool> used;                 // by parameter; empty if it is not asked for
 };
 
 struct JointReport {
@@ -23,12 +23,12 @@ struct JointReport {
   std::vector<std::pair<int, std::size_t>> non_finite;  // (rank, parameter)
 };
 
-// How long a report is that tells of the use of so many parameters.
+// The length of a report on the use of so many parameters.
 std::size_t report_bytes(std::size_t told_parameters);
 // REQUIRES: bytes.size() == report_bytes(report.used.size()).
 void encode_report(const BackwardReport& report, std::span<std::uint8_t> bytes);
 // `told`: the reports of all ranks, of equal length. `parameters`: how many the model has. Error{corrupt_data} names
-// the rank that tells of others, or of a weight that is no weight.
+// the rank whose report has a parameter that does not exist, or a weight that is negative or not finite.
 void join_reports(std::span<const std::uint8_t> told, std::size_t told_parameters, std::size_t parameters,
                   JointReport& joint);
 

@@ -1,25 +1,26 @@
-// A DdpBase is this rank's copy of a model in data parallel training: everything about DistributedDataParallel that
-// does not depend on the model's type. module -> DdpBase -> Reducer. Belongs to one thread. Constructor and
-// synchronised forwards and backwards are collective: all ranks make them in the same order.
+// DdpBase is the base of DistributedDataParallel: everything about it that does not depend on the model's type.
+// module -> DdpBase -> Reducer, or in lockstep mode ShardedStep. Belongs to one thread. The constructor, synchronised
+// forwards and backwards are collective: all ranks make them in the same order.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <iosfwd>
 #include <memory>
 #include <optional>
-#include <string>
-#include <string_view>
-#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "lockstep/ddp/checks/model_comparison.h"
+#include "lockstep/ddp/forward_scope.h"
 #include "lockstep/ddp/lockstep_mode/sharded_step.h"
 #include "lockstep/ddp/logging_data.h"
 #include "lockstep/ddp/mixed_precision/precision_cast.h"
 #include "lockstep/ddp/options.h"
 #include "lockstep/ddp/reducer.h"
+#include "lockstep/ddp/state_dict.h"
+#include "lockstep/ddp/value_broadcast.h"
 #include "lockstep/group/process_group.h"
 
 namespace torch::nn {
@@ -27,32 +28,6 @@ class Module;
 }
 
 namespace lockstep {
-
-enum class StateDictKeys { bare, module_prefix };  // "fc.weight", or PyTorch's "module.fc.weight"
-
-// What lives for the time of a forward with gradients on, or of one in a lower type.
-class ForwardScope {
- public:
-  // reducer: null where nobody has to know of the forward.
-  ForwardScope(std::shared_ptr<ArenaHeap> heap, std::shared_ptr<Reducer> reducer, ForwardGraphs::Id forward);
-  // swap: whose lower type ends with the forward.
-  explicit ForwardScope(std::shared_ptr<PrecisionCast> swap);
-  ~ForwardScope();
-  ForwardScope(const ForwardScope&) = delete;
-  ForwardScope& operator=(const ForwardScope&) = delete;
-
-  // The forward has computed its output.
-  void has_returned() { has_returned_ = true; }
-
- private:
-  friend class DdpBase;
-
-  ArenaScope arena_;
-  std::shared_ptr<Reducer> reducer_;
-  ForwardGraphs::Id forward_ = 0;
-  std::shared_ptr<PrecisionCast> swap_;
-  bool has_returned_ = false;
-};
 
 class DdpBase {
  public:
@@ -72,11 +47,9 @@ class DdpBase {
   bool is_training() const;
   void zero_grad();
 
-  // Parameters and buffers by name, as PyTorch's state_dict orders them. The tensors are the module's own.
-  NamedTensors state_dict(StateDictKeys keys = StateDictKeys::bare) const;
-  // Copies values in. Keys with and without the "module." prefix are taken. Error{invalid_argument} lists every
-  // missing, unexpected and differently shaped entry, and then nothing is copied.
-  void load_state_dict(const NamedTensors& state);
+  // See state_dict.h.
+  NamedTensors state_dict(StateDictKeys keys = StateDictKeys::bare) const { return state_dict_of(*module_, keys); }
+  void load_state_dict(const NamedTensors& state) { lockstep::load_state_dict(*module_, state); }
 
   // While the guard lives, backward leaves each rank's gradients to itself; the forward belongs inside too. The next
   // synchronised backward averages what has added up.
@@ -97,8 +70,8 @@ class DdpBase {
   // Error{invalid_argument} otherwise.
   void register_comm_hook(CommHook hook);
 
-  // With Weighting::samples: how many samples (or tokens) the following forwards count for, until set anew. Unset: the
-  // size of the first tensor argument's first dimension. Error{invalid_argument} on this rank, and then nothing has
+  // With Weighting::samples: how many samples (or tokens) the following forwards count for, until the next call. Unset:
+  // the size of the first tensor argument's first dimension. Error{invalid_argument} on this rank, and then nothing has
   // changed, unless it is a finite number of 0 or more.
   void set_weight(std::optional<double> weight);
 
@@ -108,7 +81,7 @@ class DdpBase {
   void load_lockstep_state(const LockstepState& state) { sharded().load_state(state); }
 
   // As the module prints itself.
-  friend std::ostream& operator<<(std::ostream& stream, const DdpBase& replica);
+  friend std::ostream& operator<<(std::ostream& stream, const DdpBase& ddp);
 
   const ProcessGroup& group() const { return group_; }
   const DdpOptions& options() const { return options_; }
@@ -116,77 +89,37 @@ class DdpBase {
   DdpLoggingData logging_data() const;
 
  protected:
-  // For the duration of a forward. Activations are born in shared memory too: not because anybody else reads them, but
-  // because that memory is kept, where malloc gives it back to the system and takes it anew, page by page, every step.
-  // input: the first tensor among the arguments; null if there is none.
+  // For the duration of a forward. input: the first tensor among the arguments; null if there is none.
   [[nodiscard]] ForwardScope begin_forward(const at::Tensor* input);
-
-  // What `run` returns. What it throws, other ranks' errors can quote: see ProcessGroup::note_failure().
-  template <class Run>
-  auto noting_failures(std::string_view what, Run&& run) const {
-    try {
-      return std::forward<Run>(run)();
-    } catch (...) {
-      group_.note_exception(what);
-      throw;
-    }
-  }
 
   // An argument as the module gets it: a floating tensor in the type that it computes in, on its device.
   at::Tensor converted(const at::Tensor& input) const;
-  bool converts_inputs() const { return input_dtype_.has_value() || input_device_.has_value(); }
+  bool converts_inputs() const { return input_device_.has_value() || options_.mixed_precision.param_dtype.has_value(); }
   // An output as the caller gets it: on the output device.
   at::Tensor delivered(const at::Tensor& output) const;
 
-  // Tells the reducer which tensors the loss will be computed from; looks into the containers that models return.
-  template <class Output>
-  void watch(const ForwardScope& scope, const Output& output) {
-    if (scope.reducer_ == nullptr) return;
-    if constexpr (std::is_convertible_v<const Output&, const at::Tensor&>) {
-      watch_tensor(scope, output);
-    } else if constexpr (requires {
-                           output.has_value();
-                           *output;
-                         }) {
-      if (output.has_value()) watch(scope, *output);
-    } else if constexpr (requires {
-                           output.begin();
-                           output.end();
-                         }) {
-      for (const auto& element : output) watch(scope, element);
-    } else if constexpr (requires { std::tuple_size<Output>::value; }) {
-      std::apply([&](const auto&... elements) { (watch(scope, elements), ...); }, output);
-    }
-  }
-
  private:
   ShardedStep& sharded();
-  bool is_ignored(const std::string& name) const;
   bool is_frozen() const;
-  std::vector<TrainedParameter> trained_parameters(const NamedTensors& parameters) const;
-  void check_devices(const NamedTensors& parameters);
-  void lower_buffers();
+  void cast_buffers(const NamedTensors& buffers) const;
+  void make_models_equal(const NamedTensors& buffers);
   void sync_buffers();
   void warn_of_equal_inputs(const at::Tensor* input);
   void compare_parameters(std::uint64_t backwards);
-  static void watch_tensor(const ForwardScope& scope, const at::Tensor& output);
 
   const std::shared_ptr<torch::nn::Module> module_;
   const ProcessGroup group_;
   const DdpOptions options_;
-  NamedTensors compared_;  // parameters that all ranks keep equal
-  std::vector<at::Tensor> buffers_;
+  NamedTensors compared_;                            // parameters that all ranks keep equal
   std::optional<ValueBroadcast> buffers_broadcast_;  // if there are any
-  std::optional<at::ScalarType> input_dtype_;
   std::optional<at::Device> input_device_;
   bool buffers_synced_ = true;
   bool synchronise_ = true;
   bool inputs_seen_ = false;
   std::optional<double> weight_;
-  std::uint64_t compared_after_ = 0;     // backwards
-  std::shared_ptr<PrecisionCast> swap_;  // null if the module computes in its parameters' type
-  std::shared_ptr<Reducer>
-      reducer_;  // null where nothing is synchronised by itself: in a group of one, in lockstep mode
+  std::uint64_t compared_after_ = 0;      // backwards
+  std::shared_ptr<PrecisionCast> cast_;   // null if the module computes in its parameters' type
+  std::shared_ptr<Reducer> reducer_;      // null if nothing is averaged: in a group of one, and in lockstep mode
   std::unique_ptr<ShardedStep> sharded_;  // in lockstep mode
   std::uint64_t sharded_steps_ = 0;       // that this object has made
 };

@@ -10,7 +10,7 @@
 // first parameter), and copies rank 0's parameters and buffers to all. When backward() returns, every gradient is the
 // mean over ranks; what failed, backward() throws: a parameter without gradient by name, a lost rank, a timeout. After
 // Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", VLDB 2020. Thread rule: see
-// DdpBase. An alone rank pays nothing: no hooks, no copies.
+// DdpBase. In a group of one there are no hooks and no copies.
 #pragma once
 
 #include <memory>
@@ -34,13 +34,11 @@ class DistributedDataParallel : public DdpBase {
   template <class... Args>
   auto forward(Args&&... args) {
     ForwardScope scope = begin_forward(first_tensor(args...));
-    auto output =
-        noting_failures("forward of DistributedDataParallel", [&] { return call(std::forward<Args>(args)...); });
+    auto output = noting_failures([&] { return call(std::forward<Args>(args)...); });
     if constexpr (std::is_same_v<decltype(output), at::Tensor>) {
       if (options().output_device) output = delivered(output);
     }
-    watch(scope, output);
-    scope.has_returned();
+    scope.has_returned(output);
     return output;
   }
   template <class... Args>
@@ -62,6 +60,17 @@ class DistributedDataParallel : public DdpBase {
       return &static_cast<const at::Tensor&>(first);
     } else {
       return first_tensor(others...);
+    }
+  }
+
+  // What it throws, other ranks' errors can quote: see ProcessGroup::note_failure().
+  template <class Run>
+  auto noting_failures(Run&& run) const {
+    try {
+      return run();
+    } catch (...) {
+      group().note_exception("forward of DistributedDataParallel");
+      throw;
     }
   }
 

@@ -1,4 +1,4 @@
-// What a DistributedDataParallel can be told. Names and defaults follow torch.nn.parallel.DistributedDataParallel where
+// The options of DistributedDataParallel. Names and defaults follow torch.nn.parallel.DistributedDataParallel where
 // PyTorch has the option. Values; the same on all ranks.
 #pragma once
 
@@ -12,6 +12,8 @@
 
 namespace lockstep {
 
+class ProcessGroup;
+
 enum class Bucketing { on, off };  // off: every parameter is reduced by itself, as soon as its gradient is there
 
 // How the ranks' gradients are averaged. ranks: each rank counts the same, as in PyTorch, which is right if all have as
@@ -19,8 +21,8 @@ enum class Bucketing { on, off };  // off: every parameter is reduced by itself,
 // the gradient that one process would have had for all of them.
 enum class Weighting { ranks, samples };
 
-// What happens when some rank's gradient holds NaN or Inf. ignore: nobody looks. fail: backward() throws on all ranks,
-// naming rank and parameter. skip_step: it is logged, and all gradients are dropped on all ranks, so that
+// What happens when some rank's gradient holds NaN or Inf. ignore: it is not looked for. fail: backward() throws on all
+// ranks, naming rank and parameter. skip_step: it is logged, and all gradients are dropped on all ranks, so that
 // optimizer.step() changes nothing.
 enum class NonFinite { ignore, fail, skip_step };
 
@@ -52,7 +54,7 @@ struct DdpOptions {
   // With it: a bucket that no rank used is not reduced.
   bool skip_all_reduce_unused_params = false;
   // The graph is the same in every iteration: the first one shows which parameters are used and how often each gets a
-  // gradient, so that parts of the graph that are computed anew in backward may use a parameter several times.
+  // gradient, so that parts of the graph that are recomputed in backward may use a parameter several times.
   bool static_graph = false;
   // Reduced together after all others, in one bucket. Names as of named_parameters().
   std::vector<std::string> delay_all_reduce_named_params = {};
@@ -71,5 +73,10 @@ struct DdpOptions {
   std::vector<int> device_ids = {};
   std::optional<int> output_device = {};
 };
+
+// Error{invalid_argument} for options that contradict each other, or that the group cannot do.
+void check_options(const DdpOptions& options, const ProcessGroup& group);
+// What ranks must have set alike for their collectives to match.
+std::string text_of(const DdpOptions& options);
 
 }  // namespace lockstep

@@ -25,9 +25,9 @@ enum class Statistics { tracked, untracked };
 
 // Lies among the gradient hooks of a running mean, which has no gradient: so it is never called, and lives exactly as
 // long as the tensor.
-struct Mark final : torch::autograd::FunctionPreHook, SyncBatchNormTag {
-  Mark(ProcessGroup among, std::weak_ptr<const torch::nn::Module> marked, Statistics kind)
-      : module(std::move(marked)), statistics(kind), group_(std::move(among)) {}
+struct Tag final : torch::autograd::FunctionPreHook, SyncBatchNormTag {
+  Tag(ProcessGroup among, std::weak_ptr<const torch::nn::Module> tagged, Statistics kind)
+      : module(std::move(tagged)), statistics(kind), group_(std::move(among)) {}
   torch::autograd::variable_list operator()(const torch::autograd::variable_list& gradients) override {
     return gradients;
   }
@@ -41,15 +41,15 @@ struct Mark final : torch::autograd::FunctionPreHook, SyncBatchNormTag {
 };
 
 template <class BatchNorm>
-void mark(BatchNorm& module, const ProcessGroup& group) {
+void attach_tag(BatchNorm& module, const ProcessGroup& group) {
   const bool tracks = module.options.track_running_stats();
   // An untracked module passes these members on, too; its registered buffers stay undefined.
   if (!tracks) module.running_mean = module.running_var = at::empty({0});
   torch::autograd::impl::materialize_autograd_meta(module.running_mean);
   auto& hooks = torch::autograd::impl::hooks(module.running_mean);
-  std::erase_if(hooks, [](const auto& hook) { return dynamic_cast<const Mark*>(hook.get()) != nullptr; });
+  std::erase_if(hooks, [](const auto& hook) { return dynamic_cast<const Tag*>(hook.get()) != nullptr; });
   hooks.push_back(
-      std::make_unique<Mark>(group, module.weak_from_this(), tracks ? Statistics::tracked : Statistics::untracked));
+      std::make_unique<Tag>(group, module.weak_from_this(), tracks ? Statistics::tracked : Statistics::untracked));
 }
 
 // Calls `use` with the module as what it is, if it is a batch norm.
@@ -65,22 +65,22 @@ using OptionalTensor = std::optional<at::Tensor>;
 at::Tensor batch_norm(const at::Tensor& input, const OptionalTensor& weight, const OptionalTensor& bias,
                       const OptionalTensor& running_mean, const OptionalTensor& running_var, bool training,
                       double momentum, double eps, bool cudnn_enabled) {
-  const auto* mark = running_mean ? dynamic_cast<const Mark*>(tag_among_hooks(*running_mean)) : nullptr;
-  if (mark == nullptr) {
+  const auto* tag = running_mean ? dynamic_cast<const Tag*>(tag_among_hooks(*running_mean)) : nullptr;
+  if (tag == nullptr) {
     return at::native::batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps,
                                   cudnn_enabled);
   }
-  const bool tracked = mark->statistics == Statistics::tracked;
+  const bool tracked = tag->statistics == Statistics::tracked;
   const OptionalTensor mean = tracked ? running_mean : OptionalTensor();
   const OptionalTensor variance = tracked ? running_var : OptionalTensor();
   // An untracked module asks for the statistics of its batch in evaluation, too.
-  const auto module = mark->module.lock();
+  const auto module = tag->module.lock();
   const bool is_local = !training || (module != nullptr && !module->is_training());
-  if (is_local || (mark->group().size() == 1 && ShardExchange::current() == nullptr)) {
+  if (is_local || (tag->group().size() == 1 && ShardExchange::current() == nullptr)) {
     return at::native::batch_norm(input, weight, bias, mean, variance, training, momentum, eps, cudnn_enabled);
   }
   return sync_batch_norm(input, weight.value_or(at::Tensor()), bias.value_or(at::Tensor()), mean.value_or(at::Tensor()),
-                         variance.value_or(at::Tensor()), momentum, eps, mark->group(), mark);
+                         variance.value_or(at::Tensor()), momentum, eps, tag->group(), tag);
 }
 
 // The operator is composite: without these entries a call goes straight to at::native::batch_norm. In inference mode
@@ -104,12 +104,12 @@ int convert_sync_batchnorm(torch::nn::Module& module, const ProcessGroup& group)
   std::set<const torch::nn::Module*> converted;
   module.apply([&](torch::nn::Module& part) {
     if_batch_norm(part, [&](auto& batch_norm) {
-      if (converted.insert(&part).second) mark(batch_norm, group);
+      if (converted.insert(&part).second) attach_tag(batch_norm, group);
     });
   });
   return static_cast<int>(converted.size());
 }
 
-bool is_sync_batchnorm(const torch::nn::Module& module) { return synchronised(module) != nullptr; }
+bool is_sync_batchnorm(const torch::nn::Module& module) { return sync_batch_norm_tag_of(module) != nullptr; }
 
 }  // namespace lockstep

@@ -6,8 +6,8 @@
 //
 // A libtorch model calls its layers through members of fixed types, so replacing a layer in the module tree would
 // change what is printed and saved, and not what is computed. Therefore modules stay what they are, and their running
-// mean is marked. The batch norm operator (aten::batch_norm), which every torch::nn::BatchNorm ends in, looks for the
-// mark: a marked module in training is computed as SyncBatchNorm would (see sync_batch_norm.h), everything else as
+// mean is tagged. The batch norm operator (aten::batch_norm), which every torch::nn::BatchNorm ends in, looks for the
+// tag: a tagged module in training is computed as SyncBatchNorm would (see sync_batch_norm.h), everything else as
 // before.
 //
 // So names, order, parameters, buffers, options and the training flag are untouched. What torch's module refuses by

@@ -34,7 +34,7 @@ struct Batch final : torch::CustomClassHolder {
   double count;                   // values a channel, of all ranks or shards
   double eps;
   bool has_bias = false;
-  bool silent = false;    // this rank's samples count for nothing: see join_state.h
+  bool joined = false;    // this rank's samples count for nothing: see join_state.h
   bool of_shard = false;  // the other batches are those of all shards
 };
 
@@ -118,8 +118,8 @@ struct SyncBatchNormFunction : torch::autograd::Function<SyncBatchNormFunction> 
                             const std::optional<at::Tensor>& summand, const Running& running, double eps,
                             const ProcessGroup& group, const SyncBatchNormTag* layer) {
     const at::Tensor weight = factor.value_or(at::Tensor()), bias = summand.value_or(at::Tensor());
-    const bool silent = is_joined();
-    const GlobalMoments moments = global_moments(silent ? input.narrow(0, 0, 0) : input, group, layer);
+    const bool joined = is_joined();
+    const GlobalMoments moments = global_moments(joined ? input.narrow(0, 0, 0) : input, group, layer);
     update(running.mean, moments.mean, running.momentum);
     update(running.variance, moments.squares / (moments.count - 1), running.momentum);
 
@@ -129,7 +129,7 @@ struct SyncBatchNormFunction : torch::autograd::Function<SyncBatchNormFunction> 
     context->save_for_backward({input, weight, mean, (variance + eps).rsqrt_().to(type)});
     auto batch = c10::make_intrusive<Batch>(group, layer, moments.count, eps);
     batch->has_bias = bias.defined();
-    batch->silent = silent;
+    batch->joined = joined;
     batch->of_shard = ShardExchange::current() != nullptr;
     context->saved_data["batch"] = c10::IValue::make_capsule(std::move(batch));
     if (input.numel() == 0) return at::empty_like(input);
@@ -157,7 +157,7 @@ struct SyncBatchNormFunction : torch::autograd::Function<SyncBatchNormFunction> 
     at::Tensor of_input;
     if (context->needs_input_grad(0)) {
       const at::Tensor sums = at::stack({of_bias, of_weight}).to(at::kDouble);
-      if (batch->silent) sums.zero_();
+      if (batch->joined) sums.zero_();
       add_up(sums, *batch);
       of_input = input_gradient(gradients[0], input, weight, mean, invstd, sums, batch->count);
     }

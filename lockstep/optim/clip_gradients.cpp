@@ -48,23 +48,24 @@ void check(double norm_type) {
       fmt::format("clip_grad_norm: norm_type is {}, where it has to be above 0; use 1, 2 or infinity", norm_type));
 }
 
-// Which gradients make the norm infinite or not a number.
-std::string culprits_of(const std::vector<at::Tensor>& parameters, double norm_type) {
-  std::string culprits;
+// The gradients that make the norm infinite or not a number.
+std::string non_finite_norms(const std::vector<at::Tensor>& parameters, double norm_type) {
+  std::string non_finite;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     if (!has_gradient(parameters[i])) continue;
     const double norm = at::linalg_vector_norm(parameters[i].grad().detach(), norm_type).item<double>();
-    if (!std::isfinite(norm)) culprits += fmt::format("\n  parameter {} {}: {}", i, parameters[i].sizes().vec(), norm);
+    if (!std::isfinite(norm))
+      non_finite += fmt::format("\n  parameter {} {}: {}", i, parameters[i].sizes().vec(), norm);
   }
-  return culprits;
+  return non_finite;
 }
 
-[[noreturn]] void refuse(double norm, double norm_type, const std::string& culprits) {
+[[noreturn]] void refuse(double norm, double norm_type, const std::string& non_finite) {
   throw Error(
       ErrorKind::invalid_argument,
       fmt::format("clip_grad_norm: the norm of order {} of the gradients is {}, so they are not clipped. Norms "
                   "that are not finite:{}",
-                  norm_type, norm, culprits.empty() ? "\n  none by itself, only all of them together" : culprits));
+                  norm_type, norm, non_finite.empty() ? "\n  none by itself, only all of them together" : non_finite));
 }
 
 }  // namespace
@@ -75,7 +76,7 @@ double clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm
   const at::Tensor norm = norm_of(gradients, options.norm_type);
   const double value = norm.item<double>();
   if (options.error_if_nonfinite && !std::isfinite(value)) {
-    refuse(value, options.norm_type, culprits_of(parameters, options.norm_type));
+    refuse(value, options.norm_type, non_finite_norms(parameters, options.norm_type));
   }
   scale(gradients, max_norm, norm);
   return value;
@@ -86,19 +87,20 @@ double clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm
   check(options.norm_type);
   const std::vector<at::Tensor> gradients = gradients_of(parameters);
   const at::Tensor mine = norm_of(gradients, options.norm_type);
-  // Gathered rather than added up: powers of large norms would overflow, and each rank can say who has the bad one.
+  // Gathered rather than added up: powers of large norms would overflow, and each rank can name the rank with the bad
+  // one.
   const std::vector<at::Tensor> parts = group.all_gather(mine.to(at::kCPU, at::kDouble), {.name = "clip_grad_norm"});
   const double value = at::linalg_vector_norm(at::stack(parts), options.norm_type).item<double>();
   if (options.error_if_nonfinite && !std::isfinite(value)) {
-    std::string culprits;
+    std::string non_finite;
     for (std::size_t rank = 0; rank < parts.size(); ++rank) {
       const double part = parts[rank].item<double>();
-      if (!std::isfinite(part)) culprits += fmt::format("\n  rank {}: {}", rank, part);
+      if (!std::isfinite(part)) non_finite += fmt::format("\n  rank {}: {}", rank, part);
     }
     if (!std::isfinite(mine.item<double>())) {
-      culprits += fmt::format("\nOn this rank, {}:{}", group.rank(), culprits_of(parameters, options.norm_type));
+      non_finite += fmt::format("\nOn this rank, {}:{}", group.rank(), non_finite_norms(parameters, options.norm_type));
     }
-    refuse(value, options.norm_type, culprits);
+    refuse(value, options.norm_type, non_finite);
   }
   scale(gradients, max_norm, at::full({}, value, mine.options()));
   return value;

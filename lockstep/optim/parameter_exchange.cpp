@@ -9,9 +9,9 @@
 namespace lockstep {
 namespace {
 
-// What filling up may cost: one byte for so many that are needed, and what takes no longer than a collective by itself.
-constexpr std::int64_t kNeededForEachFilling = 4;
-constexpr std::int64_t kFreeFillingBytes = 64 * 1024;
+// What padding may cost: one byte for so many that are needed, and what takes no longer than a collective by itself.
+constexpr std::int64_t kBytesForEachPadding = 4;
+constexpr std::int64_t kFreePaddingBytes = 64 * 1024;
 
 // The memory of dense parameters of any type; of others a copy of it.
 class RawPart {
@@ -50,22 +50,22 @@ void exchange_in_turns(const ProcessGroup& group, const std::vector<RawPart>& pa
 
 void gather_parts(const ProcessGroup& group, const std::vector<RawPart>& parts) {
   const auto mine = static_cast<std::size_t>(group.rank());
-  std::int64_t longest = 0, filled = 0;
+  std::int64_t longest = 0, padded = 0;
   for (const RawPart& part : parts) longest = std::max(longest, part.count());
-  for (const RawPart& part : parts) filled += longest - part.count();
+  for (const RawPart& part : parts) padded += longest - part.count();
   const auto options = parts[mine].views().empty() ? at::TensorOptions(at::kByte) : parts[mine].views()[0].options();
-  // Each rank's filling has a place of its own, since results may not lie over each other.
-  const at::Tensor fillings = at::empty({filled}, options.dtype(at::kByte)).zero_();
+  // Each rank's padding has a place of its own, since results may not lie over each other.
+  const at::Tensor paddings = at::empty({padded}, options.dtype(at::kByte)).zero_();
   std::int64_t begin = 0;
   std::vector<at::Tensor> inputs, outputs;
   for (std::size_t rank = 0; rank < parts.size(); ++rank) {
     const auto& views = parts[rank].views();
-    const at::Tensor filling = fillings.narrow(0, begin, longest - parts[rank].count());
-    begin += filling.numel();
+    const at::Tensor padding = paddings.narrow(0, begin, longest - parts[rank].count());
+    begin += padding.numel();
     outputs.insert(outputs.end(), views.begin(), views.end());
-    if (filling.numel() != 0) outputs.push_back(filling);
+    if (padding.numel() != 0) outputs.push_back(padding);
     if (rank == mine) inputs = views;
-    if (rank == mine && filling.numel() != 0) inputs.push_back(filling);
+    if (rank == mine && padding.numel() != 0) inputs.push_back(padding);
   }
   group.all_gather_into(outputs, inputs, {.name = "parameters of all ranks"});
 }
@@ -75,8 +75,8 @@ void gather_parts(const ProcessGroup& group, const std::vector<RawPart>& parts) 
 bool exchange_at_once(const std::vector<std::int64_t>& part_bytes) {
   const std::int64_t total = std::accumulate(part_bytes.begin(), part_bytes.end(), std::int64_t{0});
   const std::int64_t longest = *std::max_element(part_bytes.begin(), part_bytes.end());
-  const std::int64_t filling = longest * static_cast<std::int64_t>(part_bytes.size()) - total;
-  return filling <= total / kNeededForEachFilling + kFreeFillingBytes;
+  const std::int64_t padding = longest * static_cast<std::int64_t>(part_bytes.size()) - total;
+  return padding <= total / kBytesForEachPadding + kFreePaddingBytes;
 }
 
 void exchange_parameters(const ProcessGroup& group, const std::vector<std::vector<at::Tensor>>& parts) {

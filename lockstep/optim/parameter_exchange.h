@@ -15,8 +15,8 @@ namespace lockstep {
 // The values are moved as they are, so all ranks end up with the same bits.
 void exchange_parameters(const ProcessGroup& group, const std::vector<std::vector<at::Tensor>>& parts);
 
-// How: where parts are about as large as each other, all ranks give theirs at once, filled up to the largest one with
-// bytes that nobody needs; else they take turns, one broadcast each.
+// How: where parts are about as large as each other, all ranks give theirs at once, padded to the size of the largest
+// one; else they take turns, one broadcast each.
 bool exchange_at_once(const std::vector<std::int64_t>& part_bytes);
 
 }  // namespace lockstep

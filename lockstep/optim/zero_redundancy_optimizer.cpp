@@ -175,7 +175,7 @@ void ShardedOptimizer::copy_options_to(Optimizer& local) const {
   }
 }
 
-// Nothing keeps a caller who knows this as an Optimizer from adding parameters to it, which nobody would update.
+// A caller that has this as an Optimizer& may add parameters to it, which no rank would update.
 void ShardedOptimizer::require_all_partitioned() const {
   std::size_t partitioned = 0;
   for (const Part& part : parts_) {

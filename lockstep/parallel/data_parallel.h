@@ -32,7 +32,7 @@ namespace lockstep {
 template <class Module>
 class DataParallel {
  public:
-  // make: builds the same model anew, as replicas. Without it the module is cloned, which torch::nn::Cloneable can;
+  // make: builds the same model again, for replicas. Without it the module is cloned, which torch::nn::Cloneable can;
   // what is neither a parameter nor a buffer is as it was then.
   explicit DataParallel(Module module, const DataParallelOptions& options = {},
                         std::function<std::type_identity_t<Module>()> make = {})

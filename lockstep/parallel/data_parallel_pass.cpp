@@ -32,7 +32,7 @@ struct Pass final : torch::CustomClassHolder {
   Pass(std::shared_ptr<ReplicaPool> from, std::size_t count, std::int64_t dimension)
       : pool(std::move(from)), replicas(pool->take(count)), inputs(count), outputs(count), dim(dimension) {}
   ~Pass() override {
-    outputs.clear();  // nobody may hold a graph of a replica that is used again
+    outputs.clear();  // their graph must be gone before a replica is used again
     pool->give_back(std::move(replicas));
   }
 
@@ -60,7 +60,7 @@ class ThreadShares {
  public:
   explicit ThreadShares(std::size_t parts)
       : threads_(at::get_num_threads()), workers_(std::clamp(static_cast<int>(parts), 1, threads_)) {}
-  // The setting is the calling thread's, and what threads start with that nobody has told.
+  // The setting belongs to the calling thread, and new threads begin with it.
   ~ThreadShares() {
     if (workers_ > 1) at::set_num_threads(threads_);
   }

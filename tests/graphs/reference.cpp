@@ -145,10 +145,10 @@ class ByHand final : public Side {
       most = std::max(most, theirs[0].item<int>());
     }
     for (int i = 0; i < most; ++i) {
-      shadowing_ = i >= mine;
+      joined_ = i >= mine;
       step({.part = std::min(i, mine - 1), .rank = rank_});
     }
-    shadowing_ = false;
+    joined_ = false;
   }
 
   double for_each_shard(const std::function<double(const Batch&)>& body) override {
@@ -246,14 +246,14 @@ class ByHand final : public Side {
     Meeting::Tensors mine;
     for (std::size_t i = 0; i < count; ++i) {
       const at::Tensor& gradient = tensors_.parameters[i].grad();
-      mine.push_back(shadowing_ ? at::Tensor() : gradient);
-      mine.push_back(at::scalar_tensor(used_[i] && !shadowing_, at::kBool));
+      mine.push_back(joined_ ? at::Tensor() : gradient);
+      mine.push_back(at::scalar_tensor(used_[i] && !joined_, at::kBool));
     }
     const bool finite = std::all_of(tensors_.parameters.begin(), tensors_.parameters.end(),
                                     [](const at::Tensor& parameter) { return is_finite(parameter.grad()); });
     mine.push_back(at::scalar_tensor(finite, at::kBool));
     mine.push_back(at::scalar_tensor(weight_, at::kDouble));
-    mine.push_back(at::scalar_tensor(!shadowing_, at::kBool));
+    mine.push_back(at::scalar_tensor(!joined_, at::kBool));
     const Rows rows = meeting_.exchange(rank_, std::move(mine));
     double weight = 0, active = 0;
     bool all_finite = true;
@@ -317,7 +317,7 @@ class ByHand final : public Side {
   double weight_ = 0;
   bool synchronise_ = true;
   bool training_ = true;
-  bool shadowing_ = false;
+  bool joined_ = false;
   bool statistics_are_same_ = true;
 };
 

@@ -145,7 +145,7 @@ TEST_CASE("uneven inputs, and compressed gradients") {
       loss_of(ddp(x)).backward();
       descend(ddp.parameters());
     });
-    require(report.steps + report.shadowed == kRanks, "too few steps");
+    require(report.steps + report.joined_steps == kRanks, "too few steps");
   });
 }
 

@@ -4,6 +4,7 @@
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/view_native.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
 
@@ -11,31 +12,37 @@
 #include <cstdlib>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 namespace lockstep::testing {
 namespace {
 
 std::atomic<std::int64_t> synchronizations{0};
+thread_local c10::DeviceIndex current_index = 0;
+
+at::Device current_device() { return {at::kPrivateUse1, current_index}; }
 
 struct FakeGuard final : c10::impl::DeviceGuardImplInterface {
   FakeGuard() = default;
   explicit FakeGuard(c10::DeviceType) {}
   c10::DeviceType type() const override { return at::kPrivateUse1; }
-  c10::Device exchangeDevice(c10::Device) const override { return kFakeDevice; }
-  c10::Device getDevice() const override { return {at::kPrivateUse1, 0}; }
-  void setDevice(c10::Device) const override {}
-  void uncheckedSetDevice(c10::Device) const noexcept override {}
+  c10::Device exchangeDevice(c10::Device device) const override {
+    return {at::kPrivateUse1, std::exchange(current_index, device.index())};
+  }
+  c10::Device getDevice() const override { return current_device(); }
+  void setDevice(c10::Device device) const override { current_index = device.index(); }
+  void uncheckedSetDevice(c10::Device device) const noexcept override { current_index = device.index(); }
   c10::Stream getStream(c10::Device device) const override { return c10::Stream(c10::Stream::DEFAULT, device); }
   c10::Stream exchangeStream(c10::Stream stream) const override { return stream; }
-  c10::DeviceIndex deviceCount() const noexcept override { return 1; }
+  c10::DeviceIndex deviceCount() const noexcept override { return kFakeDevices; }
   void synchronizeStream(const c10::Stream&) const override { ++synchronizations; }
 };
 
 struct FakeAllocator final : c10::Allocator {
   c10::DataPtr allocate(std::size_t bytes) override {
     void* memory = std::malloc(bytes == 0 ? 1 : bytes);
-    return {memory, memory, &std::free, {at::kPrivateUse1, 0}};
+    return {memory, memory, &std::free, current_device()};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &std::free; }
   void copy_data(void* to, const void* from, std::size_t bytes) const override { default_copy_data(to, from, bytes); }
@@ -44,13 +51,15 @@ struct FakeAllocator final : c10::Allocator {
 FakeAllocator allocator;
 
 at::Tensor empty(at::IntArrayRef sizes, std::optional<at::ScalarType> type, std::optional<at::Layout>,
-                 std::optional<at::Device>, std::optional<bool>, std::optional<at::MemoryFormat> format) {
+                 std::optional<at::Device> device, std::optional<bool>, std::optional<at::MemoryFormat> format) {
+  const c10::DeviceGuard guard(device.value_or(current_device()));
   return at::detail::empty_generic(sizes, &allocator, c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
                                    type.value_or(at::kFloat), format);
 }
 
 at::Tensor empty_strided(at::IntArrayRef sizes, at::IntArrayRef strides, std::optional<at::ScalarType> type,
-                         std::optional<at::Layout>, std::optional<at::Device>, std::optional<bool>) {
+                         std::optional<at::Layout>, std::optional<at::Device> device, std::optional<bool>) {
+  const c10::DeviceGuard guard(device.value_or(current_device()));
   return at::detail::empty_strided_generic(
       sizes, strides, &allocator, c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), type.value_or(at::kFloat));
 }

@@ -46,7 +46,7 @@ BackwardRecord::Left BackwardRecord::left() const {
 
 namespace {
 
-// Does nothing but be there.
+// Marks an accumulator, and does nothing.
 class Mark final : public torch::autograd::FunctionPostHook {
  public:
   torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
@@ -59,7 +59,7 @@ class Mark final : public torch::autograd::FunctionPostHook {
 
 struct BackwardWatch::Hooks {
   unsigned before = 0;  // a gradient is added
-  // A parameter refers to its accumulator weakly: whoever hooks it must keep it alive.
+  // A parameter refers to its accumulator weakly, so a hook has to keep it alive.
   decltype(torch::autograd::impl::grad_accumulator(at::Tensor())) accumulator;
   std::uintptr_t mark = 0;
 };

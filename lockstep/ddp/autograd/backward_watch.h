@@ -1,5 +1,5 @@
 // Whether every backward of a shard's callback came to its end. One that throws leaves some parameters with its
-// gradient and others without, which nobody can tell from a whole one. autograd hooks -> BackwardWatch -> ShardedStep.
+// gradient and others without, which looks like a complete one. autograd hooks -> BackwardWatch -> ShardedStep.
 // Hooks run on the thread that runs backward. Belongs to the thread of its owner.
 #pragma once
 
@@ -38,7 +38,7 @@ class BackwardWatch {
   // Whether some BackwardWatch hooks it, so it is trained in lockstep mode. For a leaf that requires a gradient.
   static bool watches(const at::Tensor& parameter);
 
-  // From now on backwards are noted there; null: nowhere.
+  // From now on backwards are noted in this record; null: in none.
   void note_in(std::shared_ptr<BackwardRecord> record);
 
  private:

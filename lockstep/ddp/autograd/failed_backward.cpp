@@ -26,18 +26,18 @@ Listeners& listeners() {
 
 }  // namespace
 
-void tell_failed_backward(const char* text) noexcept {
+void report_failed_backward(const char* text) noexcept {
   const std::lock_guard lock(listeners().mutex);
   const auto is_of_this_thread = [](const FailedBackward* each) { return each->thread_ == std::this_thread::get_id(); };
   const bool is_claimed = std::ranges::any_of(listeners().all, is_of_this_thread);
   for (const FailedBackward* each : listeners().all) {
-    if (!is_claimed || is_of_this_thread(each)) each->told_(text);
+    if (!is_claimed || is_of_this_thread(each)) each->report_(text);
   }
 }
 
 namespace {
 
-class TellingEngine final : public Engine {
+class ReportingEngine final : public Engine {
  public:
   torch::autograd::variable_list execute(const torch::autograd::edge_list& roots,
                                          const torch::autograd::variable_list& inputs, bool keep_graph,
@@ -46,25 +46,26 @@ class TellingEngine final : public Engine {
     try {
       return Engine::execute(roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
     } catch (const std::exception& error) {
-      tell_failed_backward(error.what());
+      report_failed_backward(error.what());
       throw;
     } catch (...) {
-      tell_failed_backward("what was thrown is no std::exception");
+      report_failed_backward("what was thrown is no std::exception");
       throw;
     }
   }
 };
 
-Engine& telling_engine() {
-  static TellingEngine& engine = *new TellingEngine;
+Engine& reporting_engine() {
+  static ReportingEngine& engine = *new ReportingEngine;
   return engine;
 }
 
 }  // namespace
 
-FailedBackward::FailedBackward(std::function<void(const char*)> told) : told_(std::move(told)) {
+FailedBackward::FailedBackward(std::function<void(const char*)> report) : report_(std::move(report)) {
   const std::lock_guard lock(listeners().mutex);
-  if (typeid(Engine::get_default_engine()) == typeid(Engine)) torch::autograd::set_default_engine_stub(telling_engine);
+  if (typeid(Engine::get_default_engine()) == typeid(Engine))
+    torch::autograd::set_default_engine_stub(reporting_engine);
   listeners().all.push_back(this);
 }
 

@@ -1,6 +1,6 @@
-// What a backward that throws has thrown. autograd engine -> FailedBackward -> whoever wants to know. torch's hooks see
-// that a backward ends early, but not why; so torch gets an engine that looks at exceptions on their way out, as its
-// Python layer has one. Where another program part has made it its own engine, nobody is told.
+// Reports what a backward has thrown. autograd engine -> FailedBackward -> failure note of the group. torch's hooks see
+// that a backward ends early, but not why. So torch gets an engine that looks at exceptions on their way out, as its
+// Python layer has one. If another part of the program has installed an engine of its own, nothing is reported.
 #pragma once
 
 #include <functional>
@@ -10,19 +10,19 @@ namespace lockstep {
 
 class FailedBackward {
  public:
-  // told: called in the thread whose backward throws, with the text. Must not throw.
-  explicit FailedBackward(std::function<void(const char* text)> told);
+  // report: called in the thread whose backward throws, with the text. Must not throw.
+  explicit FailedBackward(std::function<void(const char* text)> report);
   ~FailedBackward();
   FailedBackward(const FailedBackward&) = delete;
   FailedBackward& operator=(const FailedBackward&) = delete;
 
-  // The calling thread is the one to which the next backwards belong. A backward of a thread that none has claimed is
-  // everybody's.
+  // The next backwards of the calling thread are reported to this object. Those of a thread that no object has claimed
+  // are reported to all.
   void claim_thread();
 
  private:
-  friend void tell_failed_backward(const char* text) noexcept;
-  const std::function<void(const char*)> told_;
+  friend void report_failed_backward(const char* text) noexcept;
+  const std::function<void(const char*)> report_;
   std::thread::id thread_;  // protected as the list of all is
 };
 

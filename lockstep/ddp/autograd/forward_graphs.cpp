@@ -20,7 +20,8 @@ namespace {
 using torch::autograd::Node;
 
 constexpr std::uint64_t kOpen = std::numeric_limits<std::uint64_t>::max();
-// Forwards whose graphs' ends cannot be seen: those that have been differentiated, and those that have not.
+// How many forwards are remembered whose outputs cannot be seen: those that have been differentiated, and those that
+// have not.
 constexpr std::size_t kMostUsed = 4, kMostUnused = 64;
 
 std::uint64_t this_thread() { return at::RecordFunction::currentThreadId(); }
@@ -29,9 +30,9 @@ std::uint64_t this_thread() { return at::RecordFunction::currentThreadId(); }
 
 ForwardNote joined(const ForwardNote& one, const ForwardNote& other) {
   return {.synchronise = one.synchronise || other.synchronise,
-          .silent = one.silent && other.silent,
-          .weight = (one.silent ? 0 : one.weight) + (other.silent ? 0 : other.weight),
-          .over_active = one.over_active || other.over_active};
+          .joined = one.joined && other.joined,
+          .weight = (one.joined ? 0 : one.weight) + (other.joined ? 0 : other.weight),
+          .divide_by_active = one.divide_by_active || other.divide_by_active};
 }
 
 // How many watched outputs of each forward are left.
@@ -113,7 +114,7 @@ void ForwardGraphs::watch(Id forward, const at::Tensor& output) {
     return;
   }
   const auto hang_on = [&](const decltype(output.grad_fn())& on) {
-    // A module may hand on what somebody else has computed.
+    // A module may return what was computed before it was called.
     const bool is_foreign = on->thread_id() == known->made.thread && on->sequence_nr() < known->made.first;
     if (is_foreign) return;
     on->add_pre_hook(std::make_unique<OutputHook>(outputs_, forward));
@@ -223,7 +224,7 @@ bool ForwardGraphs::made(const Forward& forward, std::uint64_t thread, std::uint
   return holds(forward.made) || std::any_of(forward.made_later.begin(), forward.made_later.end(), holds);
 }
 
-// What is made from now on belongs to somebody else.
+// Nodes that are made from now on belong to other graphs.
 void ForwardGraphs::close_ranges() {
   const std::uint64_t thread = this_thread(), next = at::sequence_number::peek();
   for (Forward& one : forwards_) {

@@ -1,8 +1,7 @@
 // The forwards of a wrapper whose graphs may still be differentiated, and which of them a backward goes through.
 // forward -> ForwardGraphs -> reducer. A backward goes through a forward if its graph has a node that this forward
-// made: nodes carry their thread and a number that grows. So the bare module's graphs, made beside the wrapper, are
-// told from the wrapper's own. Belongs to the thread that runs forward and backward; graphs may be destroyed by any
-// thread.
+// made: nodes carry their thread and a number that grows. That distinguishes the wrapper's graphs from those of the
+// bare module beside it. Belongs to the thread that runs forward and backward; graphs may be destroyed by any thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,15 +19,15 @@ struct Node;
 
 namespace lockstep {
 
-// What a forward tells about the backward that follows.
+// What a forward determines for its backward.
 struct ForwardNote {
   bool synchronise = true;
-  bool silent = false;       // contribute nothing: see join_state.h
-  double weight = 1;         // of this rank's gradients, where gradients are weighted by samples
-  bool over_active = false;  // divide by the ranks that are not silent, instead of all
+  bool joined = false;            // this rank contributes nothing: see join_state.h
+  double weight = 1;              // of this rank's gradients, where gradients are weighted by samples
+  bool divide_by_active = false;  // averages are over the ranks that have not joined, instead of over all
 };
 
-// Of several forwards in one backward: synchronised if one is, silent if all are; weights add up.
+// Of several forwards in one backward: synchronised if one is, joined if all are; weights add up.
 ForwardNote joined(const ForwardNote& one, const ForwardNote& other);
 
 class ForwardGraphs {
@@ -38,8 +37,8 @@ class ForwardGraphs {
   // reached: called when a backward comes to an output of a forward, before anything behind it is computed.
   explicit ForwardGraphs(std::function<void(Id)> reached);
 
-  // A forward begins on this thread. It is kept in mind while one of its outputs, or what was computed from it, lives;
-  // of those whose outputs cannot be seen or are gone, the last ones are.
+  // A forward begins on this thread. It is remembered while one of its outputs, or what was computed from it, exists.
+  // Of those whose outputs cannot be seen or are gone, the last ones are remembered.
   Id begin(const ForwardNote& note);
   // One of the tensors that the loss will be computed from. REQUIRES: between begin() and end() of this forward.
   void watch(Id forward, const at::Tensor& output);

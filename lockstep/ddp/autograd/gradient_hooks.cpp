@@ -37,7 +37,7 @@ auto weak(const c10::intrusive_ptr<T>& pointer) {
   return c10::weak_intrusive_ptr<T>(pointer);
 }
 
-// Blocks of one size, which go back to where they came from. Thread-safe; kept until the process ends.
+// Blocks of one size, for reuse. Thread-safe; kept until the process ends.
 class BlockPool {
  public:
   explicit BlockPool(std::size_t bytes) : bytes_(bytes) {}
@@ -63,7 +63,7 @@ class BlockPool {
 }  // namespace
 
 struct GradientHook::Impl {
-  // A parameter refers to its accumulator weakly: whoever hooks it must keep it alive.
+  // A parameter refers to its accumulator weakly, so a hook has to keep it alive.
   decltype(torch::autograd::impl::grad_accumulator(at::Tensor())) accumulator;
   std::uintptr_t key = 0;
 };

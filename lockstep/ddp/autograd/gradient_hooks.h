@@ -1,4 +1,4 @@
-// The places where autograd lets DDP look in. autograd -> gradient hooks -> reducer.
+// Hooks where autograd accumulates gradients, and where a backward ends. autograd -> gradient hooks -> reducer.
 // Hooks run on the thread that runs backward. What a hook throws is thrown by backward().
 #pragma once
 
@@ -57,7 +57,7 @@ int current_backward();
 // none arrives now.
 bool owns_gradient(const at::Tensor& gradient, const at::Tensor* added);
 
-// Tells the end of backwards. Takes no memory for one once it is warm; what torch takes is one list a backward.
+// Reports the ends of backwards. Takes no memory for one once it is warm; what torch takes is one list a backward.
 class EndOfBackward {
  public:
   // ended: the backward has computed everything; what it throws, backward() throws.

@@ -50,4 +50,10 @@ Buckets plan_buckets(std::span<const PlannedParameter> parameters, std::span<con
   return buckets;
 }
 
+std::vector<std::size_t> reversed_order(std::size_t parameters) {
+  std::vector<std::size_t> order(parameters);
+  for (std::size_t i = 0; i < parameters; ++i) order[i] = parameters - 1 - i;
+  return order;
+}
+
 }  // namespace lockstep

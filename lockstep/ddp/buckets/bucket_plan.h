@@ -24,4 +24,7 @@ std::vector<std::vector<std::size_t>> plan_buckets(std::span<const PlannedParame
                                                    std::span<const std::size_t> order,
                                                    std::span<const std::size_t> caps);
 
+// The order before any is known: backward begins at the model's end.
+std::vector<std::size_t> reversed_order(std::size_t parameters);
+
 }  // namespace lockstep

@@ -49,9 +49,9 @@ class FlatBucket final : public GradientBucket {
     std::int64_t count = 0;
     for (const at::Tensor& parameter : parameters_) count += parameter.numel();
     const at::ScalarType dtype = dtype_.value_or(parameters_.front().scalar_type());
-    // The last one may still be somebody's: a hook's state, or a result.
+    // A hook's state, or a result, may still refer to the last one.
     const bool is_free = buffer_.defined() && buffer_.use_count() == 1 && owns_its_memory(buffer_);
-    if (!is_free) buffer_ = launch.group.empty({count}, dtype);
+    if (!is_free) buffer_ = new_buffer(launch.group, count, dtype);
     GradBucket bucket(index(), launch.is_last, buffer_, parameters_, names_, launch.backward);
     const std::vector<at::Tensor> views = bucket.gradients();
     for (std::size_t i = 0; i < members_.size(); ++i) {
@@ -60,7 +60,7 @@ class FlatBucket final : public GradientBucket {
         continue;
       }
       const at::Tensor& gradient = members_[i].parameter.grad();
-      look_at(launch, members_[i], gradient);
+      look_for_non_finite(launch, members_[i], gradient);
       at::Tensor(views[i]).copy_(gradient);
       copied_bytes_ += gradient.nbytes();
     }

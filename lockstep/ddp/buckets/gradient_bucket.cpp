@@ -1,5 +1,7 @@
 #include "lockstep/ddp/buckets/gradient_bucket.h"
 
+#include <ATen/ops/empty.h>
+
 #include <utility>
 
 #include "lockstep/ddp/checks/finite.h"
@@ -17,10 +19,7 @@ std::string call_name_of(std::size_t index, const std::vector<BucketMember>& mem
 }  // namespace
 
 GradientBucket::GradientBucket(std::size_t index, std::vector<BucketMember> members)
-    : index_(index),
-      name_(bucket_name(index)),
-      members_(std::move(members)),
-      call_name_(call_name_of(index, members_)) {}
+    : index_(index), members_(std::move(members)), call_name_(call_name_of(index, members_)) {}
 
 void GradientBucket::reset() {
   for (BucketMember& member : members_) member.is_ready = member.fired = false;
@@ -59,11 +58,17 @@ std::size_t GradientBucket::bytes() const {
   return sum;
 }
 
-bool GradientBucket::contributes(const Launch& launch, const BucketMember& member) {
-  return !launch.silent && member.parameter.grad().defined();
+at::Tensor GradientBucket::new_buffer(const ProcessGroup& group, std::int64_t count, at::ScalarType dtype) const {
+  const at::Device device = members_.front().parameter.device();
+  if (device.is_cpu()) return group.empty({count}, dtype);
+  return at::empty({count}, at::TensorOptions().device(device).dtype(dtype));
 }
 
-void GradientBucket::look_at(const Launch& launch, const BucketMember& member, const at::Tensor& values) {
+bool GradientBucket::contributes(const Launch& launch, const BucketMember& member) {
+  return !launch.joined && member.parameter.grad().defined();
+}
+
+void GradientBucket::look_for_non_finite(const Launch& launch, const BucketMember& member, const at::Tensor& values) {
   if (launch.look_for_non_finite && !non_finite_ && !all_finite(values)) non_finite_ = member.index;
 }
 

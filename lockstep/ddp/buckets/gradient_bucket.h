@@ -1,9 +1,9 @@
-// A GradientBucket is some gradients that are averaged together. hooks -> bucket -> process group -> .grad
-// The reducer tells it which gradients are there, launches it when all are, and finishes it at the end of backward, or
+// A GradientBucket is some gradients that are averaged together. BucketList -> bucket -> process group -> .grad
+// The list tells it which gradients are there, launches it when all are, and finishes it at the end of backward, or
 // drops it if the backward fails. Belongs to the thread that runs backward. Its kinds:
 //
-//   in place   large gradients that were born in shared memory, and that nobody else can reach, are reduced where they
-//              lie; the others are copied into the bucket's own buffer and back
+//   in place   large gradients that were allocated in shared memory, and that nobody else can reach, are reduced where
+//              they lie; the others are copied into the bucket's own buffer and back
 //   flat       all are copied into one dense tensor, which a communication hook averages, or which has another dtype
 //   sparse     one sparse gradient
 #pragma once
@@ -34,7 +34,7 @@ struct Launch {
   std::uint64_t backward = 0;         // which one since the beginning, the same on all ranks
   const at::Tensor* added = nullptr;  // what autograd has just added to the gradient that arrives; see owns_gradient()
   bool is_last = false;               // bucket of this backward
-  bool silent = false;                // contribute zeros, whatever this rank's gradients are
+  bool joined = false;                // contribute zeros, whatever this rank's gradients are: see join_state.h
   bool look_for_non_finite = false;
 };
 
@@ -66,7 +66,6 @@ class GradientBucket {
   // have. Nothing happens if there is nothing.
   void drop(const ProcessGroup& group);
 
-  const std::string& name() const { return name_; }
   std::size_t index() const { return index_; }
   const std::vector<BucketMember>& members() const { return members_; }
   bool is_launched() const { return stage_ != Stage::waiting; }
@@ -83,15 +82,16 @@ class GradientBucket {
   // What the collectives of the last launch are called; see bucket_call_name().
   CallOptions call() const { return {.name = call_name_, .number = backward_}; }
 
+  // A dense 1-d tensor where the parameters are; in shared memory, if the ranks share memory there.
+  at::Tensor new_buffer(const ProcessGroup& group, std::int64_t count, at::ScalarType dtype) const;
   // Whether this rank has something to contribute for a member.
   static bool contributes(const Launch& launch, const BucketMember& member);
   static bool is_used(const Finish& finish, const BucketMember& member) {
     return finish.used == nullptr || (*finish.used)[member.index];
   }
-  void look_at(const Launch& launch, const BucketMember& member, const at::Tensor& values);
+  void look_for_non_finite(const Launch& launch, const BucketMember& member, const at::Tensor& values);
 
   const std::size_t index_;
-  const std::string name_;
   std::vector<BucketMember> members_;
   std::size_t copied_bytes_ = 0;
 

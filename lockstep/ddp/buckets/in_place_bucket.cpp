@@ -1,8 +1,8 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
 
-#include <cstring>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "lockstep/ddp/autograd/gradient_hooks.h"
@@ -15,25 +15,40 @@
 namespace lockstep {
 namespace {
 
-std::byte* address_of(const at::Tensor& tensor) { return static_cast<std::byte*>(tensor.data_ptr()); }
-
 class InPlaceBucket final : public GradientBucket {
  public:
   using GradientBucket::GradientBucket;
 
  private:
+  // A member whose gradient is not reduced where it lies.
   struct Copy {
     std::size_t member;
-    std::size_t offset;  // in buffer_
+    at::Tensor values = {};   // part of buffer_, laid out as the parameter
+    at::Tensor operand = {};  // all of the copies that follow each other from here on; undefined within such a run
   };
   // Memory that other ranks may write to until the collective is finished.
-  using Lent = std::vector<at::Tensor>;
+  using Operands = std::vector<at::Tensor>;
+
+  void do_launch(const Launch& launch) override {
+    const at::NoGradGuard no_grad;
+    collect(launch);
+    work_.reset();
+    if (operands_->front().is_cpu()) {
+      posted_ = launch.group.post(collective(), operands_);
+    } else {
+      work_ = launch.group.all_reduce_async(*operands_, ReduceOp::avg, call());
+    }
+  }
 
   void do_finish(const Finish& finish) override {
     const at::NoGradGuard no_grad;
     wait(finish.group);
     for (const Copy& copy : copies_) {
-      if (is_used(finish, members_[copy.member])) copy_out(members_[copy.member].parameter, copy.offset);
+      const BucketMember& member = members_[copy.member];
+      if (!is_used(finish, member)) continue;
+      at::Tensor& gradient = member.parameter.mutable_grad();
+      if (!gradient.defined()) gradient = at::empty_like(member.parameter);
+      gradient.copy_(copy.values);
     }
     if (finish.factor == 1) return;
     for (const BucketMember& member : members_) {
@@ -43,11 +58,6 @@ class InPlaceBucket final : public GradientBucket {
 
   void do_drop(const ProcessGroup& group) override { wait(group); }
 
-  void do_launch(const Launch& launch) override {
-    collect(launch);
-    posted_ = launch.group.post(collective(), lent_);
-  }
-
   static bool stays_in_place(const Launch& launch, const BucketMember& member) {
     if (!member.fired || !contributes(launch, member)) return false;
     const at::Tensor& gradient = member.parameter.grad();
@@ -56,73 +66,76 @@ class InPlaceBucket final : public GradientBucket {
   }
 
   void collect(const Launch& launch) {
-    copies_.clear();
-    segments_.clear();
-    if (lent_.use_count() != 1) lent_ = std::make_shared<Lent>();  // a failed group still has the last ones
-    lent_->clear();
-    for (std::size_t i = 0; i < members_.size(); ++i) {
-      if (stays_in_place(launch, members_[i])) continue;
-      copies_.push_back({i, copied_bytes_});
-      copied_bytes_ += members_[i].parameter.nbytes();
-    }
-    if (copied_bytes_ != 0 && (!buffer_.defined() || buffer_.nbytes() < copied_bytes_)) {
-      buffer_ = launch.group.empty({static_cast<std::int64_t>(copied_bytes_)}, at::kByte);
-    }
-    if (copied_bytes_ != 0) lent_->push_back(buffer_);
+    if (operands_.use_count() != 1) operands_ = std::make_shared<Operands>();  // a failed group still has the last ones
+    operands_->clear();
+    plan_copies(launch);
     auto copy = copies_.begin();
     for (std::size_t i = 0; i < members_.size(); ++i) {
-      const BucketMember& member = members_[i];
-      const bool has_values = contributes(launch, member);
-      if (has_values) look_at(launch, member, member.parameter.grad());
-      std::byte* data = nullptr;
-      if (copy != copies_.end() && copy->member == i) {
-        data = address_of(buffer_) + copy->offset;
-        if (has_values) {
-          copy_in(member.parameter, data);
-        } else {
-          std::memset(data, 0, member.parameter.nbytes());
-        }
-        ++copy;
-      } else {
-        data = address_of(member.parameter.grad());
-        lent_->push_back(member.parameter.grad());
+      const bool is_copied = copy != copies_.end() && copy->member == i;
+      const at::Tensor& gradient = members_[i].parameter.grad();
+      const bool has_values = contributes(launch, members_[i]);
+      if (has_values) look_for_non_finite(launch, members_[i], gradient);
+      if (!is_copied) {
+        operands_->push_back(gradient);
+        continue;
       }
-      append_segment({data, member.parameter.nbytes()});
+      if (has_values) {
+        copy->values.copy_(gradient);
+      } else {
+        copy->values.zero_();
+      }
+      if (copy->operand.defined()) operands_->push_back(copy->operand);
+      ++copy;
     }
   }
 
-  void append_segment(const Segment& segment) {
-    if (!segments_.empty() && segments_.back().data + segments_.back().bytes == segment.data) {
-      segments_.back().bytes += segment.bytes;
-    } else {
-      segments_.push_back(segment);
+  // Which members are copied, and where to. That rarely changes from one backward to the next.
+  void plan_copies(const Launch& launch) {
+    std::size_t copies = 0;
+    bool is_as_before = true;
+    for (std::size_t i = 0; i < members_.size(); ++i) {
+      if (stays_in_place(launch, members_[i])) continue;
+      copied_bytes_ += members_[i].parameter.nbytes();
+      is_as_before = is_as_before && copies < copies_.size() && copies_[copies].member == i;
+      if (!is_as_before) {
+        copies_.resize(copies);
+        copies_.push_back({.member = i});
+      }
+      ++copies;
+    }
+    if (is_as_before && copies == copies_.size()) return;
+    copies_.resize(copies);
+    place_copies(launch.group);
+  }
+
+  void place_copies(const ProcessGroup& group) {
+    std::int64_t count = 0;
+    for (const Copy& copy : copies_) count += members_[copy.member].parameter.numel();
+    const at::Tensor& first = members_.front().parameter;
+    if (!buffer_.defined() || buffer_.numel() < count) {
+      buffer_ = new_buffer(group, count, first.scalar_type());
+    }
+    std::int64_t offset = 0, begin = 0;
+    for (std::size_t i = 0, run = 0; i < copies_.size(); ++i) {
+      const at::Tensor& parameter = members_[copies_[i].member].parameter;
+      const at::Tensor part = buffer_.narrow(0, offset, parameter.numel());
+      copies_[i].values = parameter.is_non_overlapping_and_dense()
+                              ? part.as_strided(parameter.sizes(), parameter.strides())
+                              : part.view(parameter.sizes());
+      offset += parameter.numel();
+      const bool ends_run = i + 1 == copies_.size() || copies_[i + 1].member != copies_[i].member + 1;
+      if (!ends_run) continue;
+      copies_[run].operand = buffer_.narrow(0, begin, offset - begin);
+      begin = offset;
+      run = i + 1;
     }
   }
 
-  static void copy_in(const at::Tensor& parameter, std::byte* data) {
-    at::Tensor dense = parameter.grad();
-    const at::NoGradGuard no_grad;
-    if (!has_layout_of(dense, parameter)) {
-      dense = at::empty_like(parameter);
-      dense.copy_(parameter.grad());
+  Collective collective() {
+    segments_.clear();
+    for (const at::Tensor& operand : *operands_) {
+      segments_.push_back({static_cast<std::byte*>(operand.data_ptr()), static_cast<std::size_t>(operand.nbytes())});
     }
-    std::memcpy(data, dense.data_ptr(), dense.nbytes());
-  }
-
-  void copy_out(const at::Tensor& parameter, std::size_t offset) const {
-    const std::byte* source = address_of(buffer_) + offset;
-    at::Tensor& gradient = parameter.mutable_grad();
-    if (!gradient.defined()) gradient = at::empty_like(parameter);
-    if (has_layout_of(gradient, parameter)) {
-      std::memcpy(gradient.data_ptr(), source, gradient.nbytes());
-    } else {
-      at::Tensor dense = at::empty_like(parameter);
-      std::memcpy(dense.data_ptr(), source, dense.nbytes());
-      gradient.copy_(dense);
-    }
-  }
-
-  Collective collective() const {
     Collective collective;
     collective.kind = OpKind::all_reduce;
     collective.reduce = ReduceOp::avg;
@@ -137,16 +150,21 @@ class InPlaceBucket final : public GradientBucket {
   }
 
   void wait(const ProcessGroup& group) {
-    group.wait(posted_);
-    lent_->clear();
+    if (work_) {
+      work_->wait();
+    } else {
+      group.wait(posted_);
+    }
+    operands_->clear();
   }
 
   // Of the last launch.
   std::vector<Copy> copies_;
   std::vector<Segment> segments_;
-  std::shared_ptr<Lent> lent_ = std::make_shared<Lent>();
-  at::Tensor buffer_;  // uint8, grows to what copies need
+  std::shared_ptr<Operands> operands_ = std::make_shared<Operands>();
+  at::Tensor buffer_;  // of the parameters' type and device; grows to what copies need
   ProcessGroup::Posted posted_;
+  std::optional<Work> work_;  // instead, of a device's buffer
 };
 
 }  // namespace

@@ -33,12 +33,12 @@ class SparseBucket final : public GradientBucket {
     const at::Tensor& parameter = member.parameter;
     if (!contributes(launch, member)) {
       // What has as many sparse dimensions as an embedding's gradient: one.
-      mine_ = at::sparse_coo_tensor(at::empty({1, 0}, at::kLong), at::empty(rows_of(parameter, 0), parameter.options()),
-                                    parameter.sizes());
+      mine_ = at::sparse_coo_tensor(at::empty({1, 0}, parameter.options().dtype(at::kLong)),
+                                    at::empty(rows_of(parameter, 0), parameter.options()), parameter.sizes());
       return;
     }
     mine_ = parameter.grad().coalesce();
-    look_at(launch, member, mine_._values());
+    look_for_non_finite(launch, member, mine_._values());
   }
 
   static std::vector<std::int64_t> rows_of(const at::Tensor& parameter, std::int64_t count) {

@@ -1,5 +1,7 @@
 #include "lockstep/ddp/checks/ddp_errors.h"
 
+#include "lockstep/group/process_group.h"
+
 namespace lockstep {
 namespace {
 
@@ -13,6 +15,11 @@ ErrorDetail detail_of(int rank, const char* operation) {
 }
 
 }  // namespace
+
+void throw_on_all_ranks(const ProcessGroup& group, const Error& error) {
+  group.abort(error.what());
+  throw error;
+}
 
 Error no_gradient_error(int rank, const std::vector<std::string>& parameters) {
   std::string names;
@@ -34,7 +41,7 @@ Error late_gradient_error(int rank, const std::string& parameter, bool thought_u
                             ", the last one after its reduction had begun on rank " + std::to_string(rank);
   return Error(ErrorKind::invalid_argument,
                begin +
-                   ". Parts of a graph that are computed anew in backward (checkpointing) do that; if the graph is the "
+                   ". Parts of a graph that are recomputed in backward (checkpointing) do that; if the graph is the "
                    "same in every iteration, set static_graph",
                detail_of(rank, "backward"));
 }
@@ -66,8 +73,8 @@ Error stray_gradients_error(int rank) {
       "on rank " + std::to_string(rank) +
           " a backward gave parameters gradients without going through the last forward of DistributedDataParallel, "
           "whose output is still kept, so they were not averaged. If the loss is to be trained on, compute it from "
-          "what "
-          "ddp(...) returns (add 0 * output.sum() if it needs nothing of it). If it is not, drop that output first, or "
+          "what ddp(...) returns (add 0 * output.sum() if it needs nothing of it). If it is not, drop that output "
+          "first, or "
           "compute it under NoGradGuard",
       detail_of(rank, "forward"));
 }
@@ -75,8 +82,8 @@ Error stray_gradients_error(int rank) {
 Error unweighted_gradient_error(int rank, const std::string& parameter) {
   return Error(ErrorKind::invalid_argument,
                "the gradient of " + parameter + " on rank " + std::to_string(rank) +
-                   " was left by a backward outside DistributedDataParallel. Gradients are weighted here, and nobody "
-                   "knows its weight; call zero_grad() before the next backward through the wrapper",
+                   " was left by a backward outside DistributedDataParallel. Gradients are weighted here, and its "
+                   "weight is unknown; call zero_grad() before the next backward through the wrapper",
                detail_of(rank, "backward"));
 }
 
@@ -124,8 +131,7 @@ Error lone_forward_error(const Error& error) {
 Error nothing_to_train_error() {
   return Error(ErrorKind::invalid_argument,
                "DistributedDataParallel: no parameter of the module requires a gradient, so there is nothing to "
-               "synchronise; use the "
-               "module itself");
+               "synchronise; use the module itself");
 }
 
 Error wrapped_twice_error(const std::string& parameter) {

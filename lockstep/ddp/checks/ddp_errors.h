@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-
 #include <string>
 #include <string_view>
 #include <utility>
@@ -11,6 +10,11 @@
 #include "lockstep/base/error.h"
 
 namespace lockstep {
+
+class ProcessGroup;
+
+// Ends the group, so that other ranks do not wait for this one and get the same text.
+[[noreturn]] void throw_on_all_ranks(const ProcessGroup& group, const Error& error);
 
 // Some parameters got no gradient in a backward in which others did.
 Error no_gradient_error(int rank, const std::vector<std::string>& parameters);
@@ -25,13 +29,13 @@ Error nothing_to_train_error();
 // What a forward's own communication has thrown, with advice where other ranks make other calls, or none.
 Error lone_forward_error(const Error& error);
 Error wrapped_twice_error(const std::string& parameter);
-// What DdpOptions and the module do not go together in; `what` is the text after the class's name.
 // The last backward gave parameters gradients without going through a forward of the wrapper that waited for one.
 Error stray_gradients_error(int rank);
 // A gradient that a backward outside the wrapper left has no weight.
 Error unweighted_gradient_error(int rank, const std::string& parameter);
 // The program does something at a time when DDP cannot take it.
 Error misplaced_event_error(int rank, std::string_view event, std::string_view state);
+// Options contradict each other or the module. what: the text after the class's name.
 Error options_error(const std::string& what);
 // The model of `rank` differs from rank 0's; each side as "name shape dtype", or "nothing" where one has fewer.
 Error different_models_error(int rank, const std::string& kind, const std::string& on_rank_0,

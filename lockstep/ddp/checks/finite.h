@@ -1,11 +1,11 @@
-// Whether a tensor holds NaN or Inf, in one pass over its memory. Pure.
+// Whether a tensor holds NaN or Inf. Pure.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 namespace lockstep {
 
-// Of a strided CPU tensor; true for types that know neither.
+// On any device; true for types that know neither. Reads the tensor once unless its sum overflows.
 bool all_finite(const at::Tensor& tensor);
 
 }  // namespace lockstep

@@ -1,6 +1,5 @@
 #include "lockstep/ddp/checks/model_comparison.h"
 
-#include <ATen/ops/from_blob.h>
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
@@ -37,24 +36,17 @@ std::uint64_t hash_of_values(const at::Tensor& tensor) {
   const at::Tensor dense = tensor.detach().cpu().contiguous();
   const auto* bytes = static_cast<const unsigned char*>(dense.const_data_ptr());
   const std::size_t count = dense.nbytes();
-  std::uint64_t lanes[4] = {1, 2, 3, 4};
-  const auto add = [&](std::uint64_t& lane, std::uint64_t word) { lane = (std::rotl(lane, 23) ^ word) * kFactor; };
+  std::uint64_t sums[4] = {1, 2, 3, 4};
+  const auto add = [&](std::uint64_t& sum, std::uint64_t word) { sum = (std::rotl(sum, 23) ^ word) * kFactor; };
   std::size_t at = 0;
-  for (; at + sizeof lanes <= count; at += sizeof lanes) {
+  for (; at + sizeof sums <= count; at += sizeof sums) {
     std::uint64_t words[4];
     std::memcpy(words, bytes + at, sizeof words);
-    for (int lane = 0; lane < 4; ++lane) add(lanes[lane], words[lane]);
+    for (int i = 0; i < 4; ++i) add(sums[i], words[i]);
   }
-  for (; at < count; ++at) add(lanes[0], bytes[at]);
-  for (int lane = 1; lane < 4; ++lane) add(lanes[0], lanes[lane]);
-  return lanes[0];
-}
-
-// All bytes of a dense tensor, in the order in which they lie. It keeps the tensor.
-at::Tensor view_of_bytes(const at::Tensor& dense) {
-  return at::from_blob(
-      dense.data_ptr(), {static_cast<std::int64_t>(dense.nbytes())}, [dense](void*) {},
-      at::TensorOptions().dtype(at::kByte).device(dense.device()));
+  for (; at < count; ++at) add(sums[0], bytes[at]);
+  for (int i = 1; i < 4; ++i) add(sums[0], sums[i]);
+  return sums[0];
 }
 
 }  // namespace
@@ -102,31 +94,6 @@ void verify_same_values(const NamedTensors& tensors, const ProcessGroup& group, 
     if (!ranks.empty()) throw different_values_error(group.rank(), tensors[i].first, ranks, backwards);
   }
   throw Error(ErrorKind::internal, "parameter hashes differ together, but not one by one");
-}
-
-ValueBroadcast::ValueBroadcast(std::vector<at::Tensor> tensors)
-    : tensors_(std::move(tensors)), bytes_(tensors_.size()) {}
-
-void ValueBroadcast::run(int root, const ProcessGroup& group, std::string_view name) {
-  for (std::size_t i = 0; i < tensors_.size(); ++i) {
-    const at::Tensor& tensor = tensors_[i];
-    at::Tensor& bytes = bytes_[i];
-    const bool is_dense = tensor.is_non_overlapping_and_dense();
-    const bool is_view = bytes.defined() && bytes.nbytes() == tensor.nbytes() && bytes.data_ptr() == tensor.data_ptr();
-    if (is_dense && is_view) continue;
-    bytes = view_of_bytes(is_dense ? tensor : tensor.detach().contiguous());
-  }
-  if (!bytes_.empty()) group.broadcast(bytes_, root, {.name = name});
-  for (std::size_t i = 0; i < tensors_.size(); ++i) {
-    const at::Tensor& tensor = tensors_[i];
-    if (tensor.is_non_overlapping_and_dense()) continue;
-    tensor.detach().copy_(bytes_[i].view(tensor.scalar_type()).view(tensor.sizes()));
-  }
-}
-
-void broadcast_values(const std::vector<at::Tensor>& tensors, int root, const ProcessGroup& group,
-                      std::string_view name) {
-  ValueBroadcast(tensors).run(root, group, name);
 }
 
 }  // namespace lockstep

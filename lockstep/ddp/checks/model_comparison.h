@@ -1,5 +1,4 @@
-// Brings the models of all ranks to one state: compares what they are made of, and copies rank 0's values.
-// Communicates.
+// Compares what the ranks' models are made of, and the values that tensors have on all ranks. Collective; blocks.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,6 +21,12 @@ struct NamedTensor : std::pair<std::string, at::Tensor> {
 };
 using NamedTensors = std::vector<NamedTensor>;
 
+inline std::vector<at::Tensor> tensors_of(const NamedTensors& named) {
+  std::vector<at::Tensor> tensors;
+  for (const auto& [name, tensor] : named) tensors.push_back(tensor);
+  return tensors;
+}
+
 // Throws on all ranks alike, Error{invalid_argument} naming the first parameter or buffer whose name, shape, strides,
 // dtype or requires_grad differs from rank 0's, or both texts of `settings`, which must be equal too.
 void verify_same_model(const NamedTensors& parameters, const NamedTensors& buffers, const std::string& settings,
@@ -33,21 +38,5 @@ void verify_same_values(const NamedTensors& tensors, const ProcessGroup& group, 
 
 // Whether all ranks have given a tensor of the same values. Looks at no more than a MiB of it.
 bool have_same_values(const at::Tensor& tensor, const ProcessGroup& group);
-
-// Copies rank `root`'s values into the same tensors of all ranks, as often as it is asked to. Any dtype. One
-// collective, whatever their number.
-class ValueBroadcast {
- public:
-  explicit ValueBroadcast(std::vector<at::Tensor> tensors);
-  void run(int root, const ProcessGroup& group, std::string_view name);
-
- private:
-  const std::vector<at::Tensor> tensors_;
-  std::vector<at::Tensor> bytes_;  // views of the tensors, or of a copy of one that is not dense
-};
-
-// The same, once.
-void broadcast_values(const std::vector<at::Tensor>& tensors, int root, const ProcessGroup& group,
-                      std::string_view name);
 
 }  // namespace lockstep

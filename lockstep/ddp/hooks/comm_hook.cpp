@@ -1,12 +1,12 @@
 #include "lockstep/ddp/hooks/comm_hook.h"
 
+#include <c10/core/ScalarType.h>
+
 #include <utility>
 
 #include "lockstep/base/error.h"
 
 namespace lockstep {
-
-std::string bucket_name(std::size_t index) { return "gradient bucket " + std::to_string(index); }
 
 std::string bucket_call_name(std::size_t index, const std::vector<std::string>& names, std::string_view part) {
   constexpr std::size_t kRoom = 56;  // flight recordings keep 111 letters
@@ -20,7 +20,7 @@ std::string bucket_call_name(std::size_t index, const std::vector<std::string>& 
     const bool fits = names[i].size() <= kRoom;
     list += (i == 0 ? "" : ", ") + (fits ? names[i] : "..." + names[i].substr(names[i].size() - kRoom));
   }
-  std::string name = bucket_name(index) + " (" + list + ")";
+  std::string name = "gradient bucket " + std::to_string(index) + " (" + list + ")";
   if (!part.empty()) name.append(", ").append(part).append(",");
   return name + " of backward";
 }
@@ -52,6 +52,15 @@ std::vector<at::Tensor> GradBucket::gradients() const {
     offset += parameter.numel();
   }
   return views;
+}
+
+void require_real(const GradBucket& bucket, std::string_view hook) {
+  const c10::ScalarType type = bucket.buffer().scalar_type();
+  if (type == c10::kFloat || type == c10::kDouble || type == c10::kHalf || type == c10::kBFloat16) return;
+  throw Error(ErrorKind::invalid_argument,
+              std::string(hook) + " takes gradients of type Float, Double, Half or BFloat16, and those of bucket " +
+                  std::to_string(bucket.index()) + " are of type " + c10::toString(type) +
+                  "; use all_reduce_hook for this model");
 }
 
 }  // namespace lockstep

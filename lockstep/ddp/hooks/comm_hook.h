@@ -15,10 +15,8 @@
 
 namespace lockstep {
 
-// "gradient bucket 3": what messages call it, the same on all ranks.
-std::string bucket_name(std::size_t index);
 // "gradient bucket 3 (fc.weight, fc.bias), Q, of backward": what its collectives are called, together with the number
-// of the backward. A rank that has skipped one is so told from one that has made it. names: of its parameters, of which
+// of the backward. So a rank that has skipped one is distinguished from the others. names: of its parameters, of which
 // the first are shown.
 std::string bucket_call_name(std::size_t index, const std::vector<std::string>& names, std::string_view part = {});
 
@@ -38,6 +36,8 @@ class GradBucket {
   const std::vector<std::string>& names() const { return names_; }
   // Views of the buffer with the parameters' shapes, in their order.
   std::vector<at::Tensor> gradients() const;
+  // What a collective that averages it is called, beside the number of the backward: see bucket_call_name().
+  std::string call_name(std::string_view part = {}) const { return bucket_call_name(index_, names_, part); }
 
  private:
   std::size_t index_;
@@ -47,6 +47,9 @@ class GradBucket {
   std::vector<std::string> names_;
   std::uint64_t backward_;
 };
+
+// Error{invalid_argument} naming hook, bucket and type unless the gradients are real numbers of 16, 32 or 64 bits.
+void require_real(const GradBucket& bucket, std::string_view hook);
 
 // Blocks until the result is there: as many elements as the bucket's buffer, of any floating or complex dtype, averaged
 // over the ranks by whatever the hook understands by that.

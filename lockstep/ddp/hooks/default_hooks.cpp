@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
-#include "lockstep/ddp/hooks/hook_input.h"
 
 namespace lockstep {
 namespace {
@@ -35,7 +34,7 @@ CommHook all_reduce_hook() {
     // Where ranks share memory a second thread would cost more than it gains.
     const Work work = group.all_reduce_async(
         gradients, ReduceOp::avg,
-        {.name = name_of(bucket), .number = bucket.backward(), .in_caller = group.shares_memory()});
+        {.name = bucket.call_name(), .number = bucket.backward(), .in_caller = group.shares_memory()});
     return [gradients, work] {
       work.wait();
       return gradients;

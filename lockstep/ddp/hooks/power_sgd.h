@@ -5,7 +5,7 @@
 //   lockstep::PowerSgd power_sgd({.matrix_approximation_rank = 4, .start_power_sgd_iter = 100});
 //   ddp.register_comm_hook(power_sgd.hook());
 //
-// A copyable handle: copies and hooks share one memory, which serves one model. Belongs to the thread that runs
+// A copyable handle: copies and hooks share one state, which serves one model. Belongs to the thread that runs
 // backward. Equal on all ranks, apart from the errors that each one remembers.
 #pragma once
 
@@ -63,9 +63,9 @@ class PowerSgd {
   void load_state(const std::map<std::string, at::Tensor>& tensors, std::string_view prefix = "power_sgd.");
 
  private:
-  class Memory;
+  class Compressor;
 
-  std::shared_ptr<Memory> memory_;
+  std::shared_ptr<Compressor> compressor_;
 };
 
 }  // namespace lockstep

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/ddp/hooks/hook_input.h"
 
 namespace lockstep {
 namespace {
@@ -62,7 +61,7 @@ BucketResult begin(const GradBucket& bucket, const ProcessGroup& group, std::int
     outputs.push_back(ranks.back().levels);
   }
   const Work work = group.all_gather_into_async(outputs, {mine.parameters.view(at::kByte), mine.levels},
-                                                {.name = name_of(bucket, "8 bits"), .number = bucket.backward()});
+                                                {.name = bucket.call_name("8 bits"), .number = bucket.backward()});
   return [work, ranks = std::move(ranks), count = gradients.numel()] {
     work.wait();
     return mean_of(ranks).flatten().narrow(0, 0, count);

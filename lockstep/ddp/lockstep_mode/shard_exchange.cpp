@@ -17,7 +17,7 @@ namespace lockstep {
 namespace {
 
 struct Here {
-  ShardExchange* exchange = nullptr;  // null in a lone shard
+  ShardExchange* exchange = nullptr;  // null in an isolated shard
   int shard = 0;
 };
 thread_local std::optional<Here> t_here;  // NOLINT: each shard has a thread of its own
@@ -28,7 +28,7 @@ std::string text_of(const std::exception_ptr& failure) {
   } catch (const std::exception& error) {
     return error.what();
   } catch (...) {
-    return "something that is no std::exception";
+    return "an object that is not a std::exception";
   }
 }
 
@@ -39,21 +39,21 @@ IsolatedShard::~IsolatedShard() { t_here.reset(); }
 
 ShardExchange::ShardExchange(ProcessGroup group, int first, int own, const SyncBatchNormNames& names)
     : group_(std::move(group)), first_(first), own_(own), names_(names) {
-  for (int shard = 0; shard < own_; ++shard) turns_.emplace_back(0);
+  for (int shard = 0; shard < own_; ++shard) tokens_.emplace_back(0);
 }
 
 ShardExchange* ShardExchange::current() {
   if (!t_here) return nullptr;
   if (t_here->exchange != nullptr) return t_here->exchange;
-  throw Error(
-      ErrorKind::invalid_argument,
-      "lockstep mode: a synchronised layer that the model did not have when it was wrapped. Convert the model "
-      "before DistributedDataParallel; a module of your own that calls sync_batch_norm() is a SyncBatchNormTag");
+  throw Error(ErrorKind::invalid_argument,
+              "lockstep mode: a synchronised layer that the model did not have when it was wrapped. Convert the model "
+              "before DistributedDataParallel; a module of your own that calls sync_batch_norm() derives from "
+              "SyncBatchNormTag");
 }
 
-void ShardExchange::run(const OnTurn& body, OnTurn begin_turn, OnTurn end_turn) {
-  begin_turn_ = std::move(begin_turn);
-  end_turn_ = std::move(end_turn);
+void ShardExchange::run(const OfShard& body, OfShard resume, OfShard suspend) {
+  resume_ = std::move(resume);
+  suspend_ = std::move(suspend);
   const at::ThreadLocalState settings;
   const int threads = at::get_num_threads();
   {
@@ -68,32 +68,32 @@ void ShardExchange::run(const OnTurn& body, OnTurn begin_turn, OnTurn end_turn) 
     }
     is_over_.assign(static_cast<std::size_t>(own_), true);
     for (std::size_t shard = 0; shard < shards.size(); ++shard) is_over_[shard] = false;
-    turns_.front().release();
+    tokens_.front().release();
   }
   if (failure_ != nullptr) std::rethrow_exception(failure_);
 }
 
-void ShardExchange::run_shard(int shard, const OnTurn& body, const at::ThreadLocalState& settings, int threads) {
-  turns_[static_cast<std::size_t>(shard)].acquire();
+void ShardExchange::run_shard(int shard, const OfShard& body, const at::ThreadLocalState& settings, int threads) {
+  tokens_[static_cast<std::size_t>(shard)].acquire();
   t_here = Here{this, shard};
   try {
     if (failure_ == nullptr) {
       const at::ThreadLocalStateGuard guard(settings);
       at::set_num_threads(threads);
-      begin_turn_(shard);
+      resume_(shard);
       try {
         body(shard);
         come_to(shard, "the end of its callback");
       } catch (...) {
         fail(shard, std::current_exception());
       }
-      end_turn_(shard);
+      suspend_(shard);
     }
   } catch (...) {
     fail(shard, std::current_exception());
   }
   is_over_[static_cast<std::size_t>(shard)] = true;
-  pass_turn(shard);
+  pass_token(shard);
 }
 
 at::Tensor ShardExchange::gather(const at::Tensor& row, const SyncBatchNormTag* layer, std::string_view what) {
@@ -103,11 +103,11 @@ at::Tensor ShardExchange::gather(const at::Tensor& row, const SyncBatchNormTag* 
                              row.numel()));
   if (shard == 0) own_rows_ = at::empty({own_, row.numel()}, row.options());
   own_rows_.select(0, shard).copy_(row);
-  end_turn_(shard);
+  suspend_(shard);
   if (shard + 1 == own_) gather_from_ranks(shard);
-  pass_turn(shard);
-  turns_[static_cast<std::size_t>(shard)].acquire();
-  begin_turn_(shard);
+  pass_token(shard);
+  tokens_[static_cast<std::size_t>(shard)].acquire();
+  resume_(shard);
   if (failure_ != nullptr) std::rethrow_exception(failure_);
   return rows_;
 }
@@ -140,11 +140,11 @@ void ShardExchange::gather_from_ranks(int shard) {
 }
 
 // To the next shard that is not over, which may be the same one.
-void ShardExchange::pass_turn(int shard) {
+void ShardExchange::pass_token(int shard) {
   for (int step = 1; step <= own_; ++step) {
     const auto next = static_cast<std::size_t>((shard + step) % own_);
     if (is_over_[next]) continue;
-    turns_[next].release();
+    tokens_[next].release();
     return;
   }
 }

@@ -30,12 +30,12 @@ void take_mean(const at::Tensor& left, const at::Tensor& right) {
   });
 }
 
-ShardResult mean_of(ShardResult left, const ShardResult& right, const StandIn& stand_in) {
+ShardResult mean_of(ShardResult left, const ShardResult& right, const NeutralElement& neutral_element) {
   left.loss = mean_of_two(left.loss, right.loss);
   for (std::size_t i = 0; i < left.tensors.size(); ++i) {
     if (!left.tensors[i].defined() && !right.tensors[i].defined()) continue;
-    if (!left.tensors[i].defined()) left.tensors[i] = stand_in(i);
-    take_mean(left.tensors[i], right.tensors[i].defined() ? right.tensors[i] : stand_in(i));
+    if (!left.tensors[i].defined()) left.tensors[i] = neutral_element(i);
+    take_mean(left.tensors[i], right.tensors[i].defined() ? right.tensors[i] : neutral_element(i));
   }
   if (left.conflict < 0) left.conflict = right.conflict;
   for (std::size_t i = 0; i < left.hashes.size() && left.conflict < 0; ++i) {
@@ -47,8 +47,8 @@ ShardResult mean_of(ShardResult left, const ShardResult& right, const StandIn& s
 // The elements in memory order.
 at::Tensor flat(const at::Tensor& dense) { return dense.as_strided({dense.numel()}, {1}); }
 
-// In shared memory a collective works in place if all of its operands lie there and other ranks may write to them:
-// those that do not, or have memory that somebody else may look at, are copied there.
+// In shared memory a collective works in place if all of its operands lie there and other ranks may write to them.
+// Operands that lie elsewhere, or whose memory has another holder, are copied there.
 class InSharedMemory {
  public:
   InSharedMemory(const std::vector<at::Tensor>& tensors, const ProcessGroup& group) {
@@ -87,7 +87,7 @@ class InSharedMemory {
 void ShardTree::add(ShardResult shard) {
   std::size_t height = 0;
   for (; height < heights_.size() && heights_[height]; ++height) {
-    shard = mean_of(std::move(*heights_[height]), shard, stand_in_);
+    shard = mean_of(std::move(*heights_[height]), shard, neutral_element_);
     heights_[height].reset();
   }
   if (height == heights_.size()) heights_.emplace_back();

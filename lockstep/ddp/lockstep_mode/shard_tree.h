@@ -27,20 +27,20 @@ struct ShardResult {
   int conflict = -1;  // the first hash that was not
 };
 
-// A result's tensor that is undefined where another result has one counts as stand_in(its index).
-using StandIn = std::function<at::Tensor(std::size_t)>;
+// What a result's tensor counts as that is undefined where another result has one. tensor: its index.
+using NeutralElement = std::function<at::Tensor(std::size_t tensor)>;
 
 // Takes the results of consecutive shards one by one. Keeps at most one result of each height of the tree.
 class ShardTree {
  public:
-  explicit ShardTree(StandIn stand_in) : stand_in_(std::move(stand_in)) {}
+  explicit ShardTree(NeutralElement neutral_element) : neutral_element_(std::move(neutral_element)) {}
 
   void add(ShardResult shard);
   // The mean of all. REQUIRES: a power of two of them.
   ShardResult take();
 
  private:
-  StandIn stand_in_;
+  NeutralElement neutral_element_;
   std::vector<std::optional<ShardResult>> heights_;
 };
 

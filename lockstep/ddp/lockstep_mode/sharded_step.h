@@ -22,7 +22,7 @@
 // clip_grad_norm() have; and the same kind of machine. With synchronised batch norms also: data taken before the first
 // forward, where others go on; the same layers in the same order in every shard, forwards and backwards in the
 // callback's own thread, and no lock held over them. Thread rule: as DdpBase. Ranks that are threads of one process
-// take turns, shard by shard; a callback must then not wait for others, except in a synchronised batch norm.
+// alternate, shard by shard; a callback must then not wait for others, except in a synchronised batch norm.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -33,11 +33,11 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/base/error.h"
 #include "lockstep/ddp/autograd/backward_watch.h"
 #include "lockstep/ddp/checks/model_comparison.h"
 #include "lockstep/ddp/lockstep_mode/arithmetic.h"
 #include "lockstep/ddp/lockstep_mode/mode.h"
+#include "lockstep/ddp/lockstep_mode/shard_buffers.h"
 #include "lockstep/ddp/lockstep_mode/shard_tree.h"
 #include "lockstep/ddp/lockstep_mode/sync_batch_norm_tag.h"
 #include "lockstep/group/process_group.h"
@@ -48,21 +48,6 @@ class Module;
 }
 
 namespace lockstep {
-
-struct Shard {
-  int index = 0;  // in the global batch, from 0
-  int count = 1;  // over all ranks
-  std::uint64_t step = 0;
-};
-
-// Belongs into checkpoints, beside model and optimizer.
-struct LockstepState {
-  std::uint64_t step = 0;  // of the next for_each_shard()
-  int shards = 0;
-  std::uint64_t seed = 0;
-  int threads = 0;              // of a shard; 0: nobody knows
-  std::string arithmetic = {};  // text_of(Arithmetic) of all ranks; empty: nobody knows
-};
 
 class ShardedStep {
  public:
@@ -85,7 +70,7 @@ class ShardedStep {
   // rank is alone, and shards that come to different layers are an Error{desync} that names both.
   double run(const std::function<double(Shard)>& body);
 
-  // Error{invalid_argument} if a forward now would be synchronised by nobody: in training, outside of run().
+  // Error{invalid_argument} if nothing would synchronise a forward now: in training, outside of run().
   void check_forward(bool is_training) const;
 
   double communication_seconds() const { return communication_seconds_; }  // in which it reduced or waited, so far
@@ -96,37 +81,32 @@ class ShardedStep {
   void load_state(const LockstepState& state);
 
  private:
-  struct Lane;
+  struct ShardContext;
 
-  void agree_on_mode() const;
+  void compare_with_other_ranks() const;
   void warn_of_changes(const LockstepState& state) const;
-  [[noreturn]] void fail_everywhere(const Error& error) const;
   Shard shard_at(int position) const;
+  ShardResult compute(const std::function<double(Shard)>& body);
   void compute_one_by_one(const std::function<double(Shard)>& body, ShardTree& tree);
   void compute_together(const std::function<double(Shard)>& body, ShardTree& tree);
-  void bring(Lane& lane);
-  void put_away(Lane& lane);
+  void resume(ShardContext& context);
+  void suspend(ShardContext& context);
   ShardResult collect(double loss, const Shard& shard, BackwardRecord::Left left);
   void collect_gradients(ShardResult& result) const;
-  void collect_buffers(ShardResult& result);
-  void agree(ShardResult& mine) const;
-  void restore_buffers();
+  [[noreturn]] void fail_everywhere(const Error& error) const;
   bool has_gradients() const;
   void drop_gradients() const;
-  at::Tensor stand_in(std::size_t tensor) const;
+  at::Tensor neutral_element(std::size_t tensor) const;
 
   const ProcessGroup group_;
   const LockstepMode mode_;
   const Arithmetic arithmetic_;
   const int own_shards_;
   const std::shared_ptr<ArenaHeap> heap_;  // null where ranks share no memory
-  const SyncBatchNormNames synchronised_;
+  const SyncBatchNormNames sync_batch_norms_;
   NamedTensors parameters_;
   BackwardWatch watch_;
-  NamedTensors averaged_;           // buffers of floating point
-  NamedTensors counted_;            // all others, which must be equal
-  std::vector<at::Tensor> before_;  // what buffers were before the step: those of averaged_, then of counted_
-  std::vector<bool> is_changed_;    // which of them the newest shard has changed
+  ShardBuffers buffers_;
   std::uint64_t step_ = 0;
   bool is_running_ = false;
   double communication_seconds_ = 0;

@@ -9,12 +9,12 @@ namespace lockstep {
 const SyncBatchNormTag* tag_among_hooks(const at::Tensor& running_mean) {
   if (!running_mean.defined() || torch::autograd::impl::get_autograd_meta(running_mean) == nullptr) return nullptr;
   for (const auto& hook : torch::autograd::impl::hooks(running_mean)) {
-    if (const auto* mark = dynamic_cast<const SyncBatchNormTag*>(hook.get())) return mark;
+    if (const auto* tag = dynamic_cast<const SyncBatchNormTag*>(hook.get())) return tag;
   }
   return nullptr;
 }
 
-const SyncBatchNormTag* synchronised(const torch::nn::Module& module) {
+const SyncBatchNormTag* sync_batch_norm_tag_of(const torch::nn::Module& module) {
   if (const auto* layer = dynamic_cast<const SyncBatchNormTag*>(&module)) return layer;
   if (const auto* norm = module.as<torch::nn::BatchNorm1d>()) return tag_among_hooks(norm->running_mean);
   if (const auto* norm = module.as<torch::nn::BatchNorm2d>()) return tag_among_hooks(norm->running_mean);

@@ -1,5 +1,5 @@
-// The mark of layers that are synchronised: in training they compute with the batches of all ranks, so ranks wait for
-// each other in the middle of forward and backward. nn marks -> lockstep mode asks. Values; any thread.
+// The tag of synchronised batch norms: in training they compute with the batches of all ranks, so ranks wait for each
+// other in the middle of forward and backward. nn tags layers -> lockstep mode looks for tags. Values; any thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,7 +15,7 @@ namespace lockstep {
 
 class ProcessGroup;
 
-// A module is marked if it is one of these itself, or if it is a BatchNorm1d, 2d or 3d and one of these is among the
+// A module is tagged if it is one of these itself, or if it is a BatchNorm1d, 2d or 3d and one of these is among the
 // gradient hooks of its running mean, which has no gradient.
 class SyncBatchNormTag {
  public:
@@ -23,12 +23,12 @@ class SyncBatchNormTag {
   virtual const ProcessGroup& group() const = 0;  // whose ranks wait
 };
 
-// Null if there is none.
+// Null if the tensor has no tag.
 const SyncBatchNormTag* tag_among_hooks(const at::Tensor& running_mean);
-// Of this very module, not of one below it. Null if it is not synchronised.
-const SyncBatchNormTag* synchronised(const torch::nn::Module& module);
+// Of this very module, not of one below it. Null if it has no tag.
+const SyncBatchNormTag* sync_batch_norm_tag_of(const torch::nn::Module& module);
 
-// The names of a model's synchronised layers.
+// The names of a model's tagged layers.
 using SyncBatchNormNames = std::map<const SyncBatchNormTag*, std::string>;
 
 }  // namespace lockstep

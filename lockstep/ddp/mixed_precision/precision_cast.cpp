@@ -11,62 +11,61 @@ PrecisionCast::PrecisionCast(const std::vector<at::Tensor>& parameters, at::Scal
   for (const at::Tensor& parameter : parameters) {
     const bool changes = parameter.is_floating_point() && parameter.scalar_type() != dtype;
     // A tensor that is registered under several names is one parameter.
-    if (changes && !swaps(parameter)) swapped_.push_back({parameter, {}, {}});
+    if (changes && !covers(parameter)) casts_.push_back({parameter, {}, {}});
   }
 }
 
-PrecisionCast::~PrecisionCast() { restore(); }
+PrecisionCast::~PrecisionCast() { restore_master_weights(); }
 
-void PrecisionCast::lower() {
-  if (lowered_) return;
+void PrecisionCast::cast_for_forward() {
+  if (is_cast()) return;
   const at::NoGradGuard no_grad;
-  for (Swapped& one : swapped_) one.low = one.parameter.detach().to(dtype_);
-  lower_again();
+  for (Cast& one : casts_) one.compute = one.parameter.detach().to(dtype_);
+  cast_for_backward();
 }
 
-void PrecisionCast::lower_for_evaluation() {
-  if (lowered_) return;
+void PrecisionCast::cast_for_evaluation() {
+  if (is_cast()) return;
   std::vector<at::Tensor> kept;
-  for (const Swapped& one : swapped_) kept.push_back(one.low);
-  lower();
-  for (std::size_t i = 0; i < kept.size(); ++i) swapped_[i].low = std::move(kept[i]);
+  for (const Cast& one : casts_) kept.push_back(one.compute);
+  cast_for_forward();
+  for (std::size_t i = 0; i < kept.size(); ++i) casts_[i].compute = std::move(kept[i]);
 }
 
-void PrecisionCast::lower_again() {
-  if (lowered_) return;
+void PrecisionCast::cast_for_backward() {
+  if (is_cast()) return;
   const at::NoGradGuard no_grad;
-  for (Swapped& one : swapped_) {
-    if (!one.low.defined()) continue;  // no forward yet
-    one.own = one.parameter.detach();
-    one.parameter.set_data(one.low);
+  for (Cast& one : casts_) {
+    if (!one.compute.defined()) continue;  // no forward yet
+    one.master = one.parameter.detach();
+    one.parameter.set_data(one.compute);
   }
-  lowered_ = true;
-  if (on_change_) on_change_(true);
+  holds_ = Holds::compute_copies;
+  if (on_change_) on_change_(holds_);
 }
 
-void PrecisionCast::restore() noexcept {
-  if (!std::exchange(lowered_, false)) return;
+void PrecisionCast::restore_master_weights() noexcept {
+  if (std::exchange(holds_, Holds::master_weights) == Holds::master_weights) return;
   const at::NoGradGuard no_grad;
-  for (Swapped& one : swapped_) {
-    if (!one.own.defined()) continue;
-    one.parameter.set_data(one.own);
-    one.own.reset();
+  for (Cast& one : casts_) {
+    if (!one.master.defined()) continue;
+    one.parameter.set_data(one.master);
+    one.master.reset();
   }
-  if (on_change_) on_change_(false);
+  if (on_change_) on_change_(holds_);
 }
 
-void PrecisionCast::restore_gradients() {
+void PrecisionCast::restore_gradient_dtype() {
   const at::NoGradGuard no_grad;
-  for (const Swapped& one : swapped_) {
-    const at::ScalarType own = (one.own.defined() ? one.own : one.parameter).scalar_type();
+  for (const Cast& one : casts_) {
+    const at::ScalarType own = (one.master.defined() ? one.master : one.parameter).scalar_type();
     at::Tensor& gradient = one.parameter.mutable_grad();
     if (gradient.defined() && gradient.scalar_type() != own) gradient = gradient.to(own);
   }
 }
 
-bool PrecisionCast::swaps(const at::Tensor& parameter) const {
-  return std::any_of(swapped_.begin(), swapped_.end(),
-                     [&](const Swapped& one) { return one.parameter.is_same(parameter); });
+bool PrecisionCast::covers(const at::Tensor& parameter) const {
+  return std::ranges::any_of(casts_, [&](const Cast& one) { return one.parameter.is_same(parameter); });
 }
 
 }  // namespace lockstep

@@ -1,7 +1,7 @@
 // Lets a model compute in another type than its parameters have: during a forward, and during a backward through it,
-// each parameter holds a lower copy of its values. At all other times it holds its own, so whatever reads or changes
-// parameters between forward and backward meets those. DdpBase, reducer -> PrecisionCast -> parameters. Belongs to one
-// thread.
+// each parameter holds a copy of its values in the compute type. At all other times it holds its master weights, so
+// whatever reads or changes parameters between forward and backward meets those.
+// DdpBase, reducer -> PrecisionCast -> parameters. Belongs to one thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,40 +13,41 @@ namespace lockstep {
 
 class PrecisionCast {
  public:
-  // Floating parameters only are swapped; `parameters`: all of the module, frozen ones too.
+  enum class Holds { master_weights, compute_copies };
+
+  // parameters: all of the module, frozen ones too, of which those of floating point are cast. dtype: to compute in.
   PrecisionCast(const std::vector<at::Tensor>& parameters, at::ScalarType dtype);
   ~PrecisionCast();
   PrecisionCast(const PrecisionCast&) = delete;
   PrecisionCast& operator=(const PrecisionCast&) = delete;
 
-  // Called whenever the parameters' type has changed: torch forgets then where their gradients are accumulated.
-  // is_low: which of the two types they have now.
-  void on_change(std::function<void(bool is_low)> call) { on_change_ = std::move(call); }
+  // Called whenever what parameters hold has changed: torch forgets then where their gradients are accumulated.
+  void on_change(std::function<void(Holds now)> call) { on_change_ = std::move(call); }
 
-  // Gives every parameter a fresh lower copy, for a forward. Nothing happens if they have one.
-  void lower();
-  // The same for a forward that no backward will go through: the copies of the last lower() are kept for theirs.
-  void lower_for_evaluation();
-  // Gives them the copies of the last lower() again, for the backward of its forward.
-  void lower_again();
-  // Gives them their own values back. Nothing happens if they have them.
-  void restore() noexcept;
-  // Gives gradients the parameters' own type.
-  void restore_gradients();
-  bool is_lowered() const { return lowered_; }
-  // Whether the parameter is one that is swapped.
-  bool swaps(const at::Tensor& parameter) const;
+  // Gives every parameter a fresh copy of its values, for a forward. Nothing happens if they hold one.
+  void cast_for_forward();
+  // The same for a forward that no backward will go through: the copies of the last forward are kept for its backward.
+  void cast_for_evaluation();
+  // Gives them the copies of the last forward again, for its backward.
+  void cast_for_backward();
+  // Nothing happens if they hold their master weights.
+  void restore_master_weights() noexcept;
+  // Gives gradients the type of the master weights.
+  void restore_gradient_dtype();
+  bool is_cast() const { return holds_ == Holds::compute_copies; }
+  // Whether the parameter is one that is cast.
+  bool covers(const at::Tensor& parameter) const;
 
  private:
-  struct Swapped {
+  struct Cast {
     at::Tensor parameter;
-    at::Tensor own;  // its values, in its own type, while it holds the others
-    at::Tensor low;  // of the last lower()
+    at::Tensor master;   // while the parameter holds the copy
+    at::Tensor compute;  // the copy of the last forward
   };
   const at::ScalarType dtype_;
-  std::vector<Swapped> swapped_;
-  std::function<void(bool)> on_change_;
-  bool lowered_ = false;
+  std::vector<Cast> casts_;
+  std::function<void(Holds)> on_change_;
+  Holds holds_ = Holds::master_weights;
 };
 
 }  // namespace lockstep

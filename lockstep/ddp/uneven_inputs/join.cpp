@@ -36,8 +36,8 @@ void throw_never_had_one(const ProcessGroup& group) {
   detail.operation = "join";
   const Error error(ErrorKind::invalid_argument,
                     "join: rank " + std::to_string(group.rank()) +
-                        " has no batch at all, so it has nothing to shadow the others with. Give every rank one batch, "
-                        "or give join() a batch of the right shape as `first`",
+                        " has no batch at all, so it has no step to repeat while the others go on. Give every rank one "
+                        "batch, or give join() a batch of the right shape as `first`",
                     detail);
   group.abort(error.what());
   throw error;

@@ -7,11 +7,11 @@
 //     optimizer.step();
 //   });
 //
-// A rank that has no more batches repeats the step with its last one as a shadow of the others: DDP contributes zeros,
-// SyncBatchNorm a count of zero, and code that communicates by itself asks is_joined(). All ranks make the same
-// steps, so models, optimizers and schedules stay equal, and every collective within the step has its partners, whoever
-// made it. (PyTorch's Join repeats the collectives only, which each class must describe, and sends the last rank's
-// model to all in the end.)
+// A rank that has no more batches has joined: it repeats the step with its last batch, and contributes nothing. DDP
+// contributes zeros, SyncBatchNorm a count of zero, and code that communicates by itself asks is_joined(). All ranks
+// make the same steps, so models, optimizers and schedules stay equal, and every collective within the step has its
+// partners, whoever made it. (PyTorch's Join repeats the collectives only, which each class must describe, and sends
+// the last rank's model to all in the end.)
 #pragma once
 
 #include <cstdint>
@@ -29,14 +29,14 @@ namespace lockstep {
 struct UnevenOptions {
   // Gradients are divided by the number of all ranks, as at the beginning; else by those that still have batches.
   bool divide_by_initial_world_size = true;
-  // Instead of shadowing: Error{aborted} on all ranks, naming those that have no more batches, as soon as there is one
+  // Instead of joining: Error{aborted} on all ranks, naming those that have no more batches, as soon as there is one
   // while others have.
   bool throw_on_early_termination = false;
 };
 
 struct JoinReport {
-  std::uint64_t steps = 0;     // with this rank's own batches
-  std::uint64_t shadowed = 0;  // steps as a shadow
+  std::uint64_t steps = 0;         // with this rank's own batches
+  std::uint64_t joined_steps = 0;  // after them
 };
 
 namespace join_detail {
@@ -48,16 +48,16 @@ bool anybody_goes_on(const ProcessGroup& group, bool i_go_on, const UnevenOption
 
 }  // namespace join_detail
 
-// batches: a range of copyable values. first: what a rank without any batch shadows with; if such a rank has none, all
-// ranks fail. What step throws ends the group for all ranks, with its text.
+// batches: a range of copyable values. first: what a rank without any batch repeats; if such a rank has none, all ranks
+// fail. What step throws ends the group for all ranks, with its text.
 template <class Batches, class Step, class Batch = std::decay_t<decltype(*std::declval<Batches&>().begin())>>
 JoinReport join(const ProcessGroup& group, Batches&& batches, Step&& step, const UnevenOptions& options = {},
                 std::optional<Batch> first = {}) {
-  const bool over_active = !options.divide_by_initial_world_size;
+  const bool divide_by_active = !options.divide_by_initial_world_size;
   JoinReport report;
   std::optional<Batch>& last = first;
-  const auto run = [&](const Batch& batch, bool shadowing) {
-    const JoinScope scope({.shadowing = shadowing, .over_active = over_active});
+  const auto run = [&](const Batch& batch, bool joined) {
+    const JoinScope scope({.joined = joined, .divide_by_active = divide_by_active});
     try {
       step(batch);
     } catch (...) {
@@ -74,7 +74,7 @@ JoinReport join(const ProcessGroup& group, Batches&& batches, Step&& step, const
   while (join_detail::anybody_goes_on(group, false, options)) {
     if (!last) join_detail::throw_never_had_one(group);
     run(*last, true);
-    ++report.shadowed;
+    ++report.joined_steps;
   }
   return report;
 }

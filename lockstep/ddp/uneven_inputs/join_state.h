@@ -1,17 +1,18 @@
-// A rank that has no more data goes on taking part in the others' collectives, as their shadow: it computes with old
-// data and contributes nothing. Code that communicates by itself asks is_joined() and contributes what changes no
-// result: zeros to a sum, a count of 0. All of this belongs to the calling thread; see join.h.
+// What a step within join() knows of its rank. A rank without more batches has joined: it goes on taking part in the
+// others' collectives, computes with old data and contributes nothing. Code that communicates by itself asks
+// is_joined() and contributes what changes no result: zeros to a sum, a count of 0. Belongs to the calling thread; see
+// join.h.
 #pragma once
 
 namespace lockstep {
 
 struct JoinState {
-  bool shadowing = false;
-  bool over_active = false;  // averages are over the ranks that are not shadowing, instead of over all
+  bool joined = false;            // this rank has no more batches
+  bool divide_by_active = false;  // averages are over the ranks that have not joined, instead of over all
 };
 
 JoinState join_state();
-inline bool is_joined() { return join_state().shadowing; }
+inline bool is_joined() { return join_state().joined; }
 
 // Sets the state while it lives.
 class JoinScope {

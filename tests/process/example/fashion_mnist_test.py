@@ -332,7 +332,8 @@ class Mistakes(ExampleTest):
 
     def test_shards_that_do_not_fit(self):
         self.assert_refused("a global batch of 24 cannot be shared equally by 16 ranks", "--lockstep", "--shards", 16)
-        self.assert_refused("lockstep mode: 6 shards are no power of two", "--lockstep", "--shards", 6)
+        self.assert_refused("lockstep mode: the number of shards is 6; it has to be a power of two", "--lockstep",
+                            "--shards", 6)
         self.assert_refused("lockstep mode: 1 shards are too few for 2 ranks", "--lockstep", "--shards", 1, ranks=2)
 
     def test_resuming_where_there_is_nothing(self):

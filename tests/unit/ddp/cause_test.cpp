@@ -37,6 +37,7 @@ struct CarefulImpl : torch::nn::Module {
   CarefulImpl() {
     first = register_module("first", torch::nn::Linear(6, 5));
     last = register_module("last", torch::nn::Linear(5, 3));
+    move_here(*this);
   }
   at::Tensor forward(const at::Tensor& x) {
     if (x.numel() == 0) throw std::runtime_error("the batch is empty\nand a stack");
@@ -98,7 +99,7 @@ TEST_CASE("what one rank throws from forward, backward, a hook or an argument ch
          DistributedDataParallel ddp(Careful(), world.group());
          for (int step = 0; step < 4; ++step) {
            const bool fails = step == 2 && world.rank() == 1;
-           loss_of(ddp(fails ? at::zeros({0, 6}) : wave({4, 6}, world.rank()))).backward();
+           loss_of(ddp(fails ? here(at::zeros({0, 6})) : wave({4, 6}, world.rank()))).backward();
          }
        },
        "failed in forward of DistributedDataParallel: the batch is empty"},
@@ -229,7 +230,7 @@ TEST_CASE("a wrapper without a module is refused") {
 TEST_CASE("an exception that has been survived is not blamed for a later one") {
   const auto errors = run_worlds(2, Over::arena, [](const World& world) {
     DistributedDataParallel ddp(Careful(), world.group());
-    CHECK_THROWS_AS(ddp(at::zeros({0, 6})), std::exception);  // on all ranks
+    CHECK_THROWS_AS(ddp(here(at::zeros({0, 6}))), std::exception);  // on all ranks
     loss_of(ddp(wave({4, 6}, world.rank()))).backward();
     if (world.rank() == 1) throw std::runtime_error("something else");
     world.group().barrier();
@@ -311,6 +312,7 @@ TEST_CASE("a rank that alone calls its wrapper is told what it talks about, and 
   for (const Over over : {Over::arena, Over::links}) {
     const auto errors = run_group(2, over, [](const ProcessGroup& group) {
       torch::nn::Sequential model(torch::nn::Linear(6, 5), torch::nn::BatchNorm1d(5));
+      move_here(*model);
       DistributedDataParallel ddp(model, group);
       if (group.rank() == 0) ddp(wave({4, 6}, 0));  // an evaluation without eval(), say
       group.barrier({.name = "end of epoch"});

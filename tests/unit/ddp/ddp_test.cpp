@@ -65,7 +65,7 @@ TEST_CASE("gradients after backward are bitwise those of averaging afterwards, h
   }
 }
 
-TEST_CASE("large gradients are born in shared memory and stay where they are; nothing else is copied") {
+TEST_CASE("large gradients are allocated in shared memory and stay there; nothing else is copied" * on_host()) {
   run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
     Net model;
     DistributedDataParallel ddp(model, group);

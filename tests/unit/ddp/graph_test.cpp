@@ -31,6 +31,7 @@ struct RecomputingImpl : torch::nn::Module {
   RecomputingImpl() {
     first = register_module("first", torch::nn::Linear(4, 4));
     shared = register_module("shared", torch::nn::Linear(4, 4));
+    move_here(*this);
   }
   at::Tensor forward(const at::Tensor& x, int times = 2) {
     at::Tensor y = first->forward(x);
@@ -48,6 +49,7 @@ struct BackwardsImpl : torch::nn::Module {
     last = register_module("last", torch::nn::Linear(4, 4));
     middle = register_module("middle", torch::nn::Linear(8, 4));
     first = register_module("first", torch::nn::Linear(4, 8));
+    move_here(*this);
   }
   at::Tensor forward(const at::Tensor& x) { return last->forward(middle->forward(first->forward(x))); }
   torch::nn::Linear first = nullptr, middle = nullptr, last = nullptr;
@@ -73,7 +75,7 @@ TEST_CASE("find_unused_parameters: unused on some ranks counts as zero, unused o
         // Some: rank 1 uses both heads.
         ddp(x, group.rank() == 1).square().sum().backward();
         alone->forward(x, true).square().sum().backward();
-        alone->right->weight.mutable_grad() = at::zeros({4, 4});
+        alone->right->weight.mutable_grad() = here(at::zeros({4, 4}));
         if (group.rank() == 1) {
           alone->zero_grad();
           alone->forward(x, true).square().sum().backward();
@@ -105,7 +107,7 @@ TEST_CASE("a parameter that was used while accumulating counts as used") {
       const auto guard = ddp.no_sync();
       ddp(wave({3, 4}, group.rank()), group.rank() == 0).square().sum().backward();
     }
-    const at::Tensor mine = group.rank() == 0 ? model->right->weight.grad() : at::zeros({4, 4});
+    const at::Tensor mine = group.rank() == 0 ? model->right->weight.grad() : here(at::zeros({4, 4}));
     const at::Tensor expected = mean_over_ranks(group, mine);
     ddp(wave({3, 4}, group.rank()), false).square().sum().backward();
     CHECK(at::equal(model->right->weight.grad(), expected));
@@ -142,6 +144,7 @@ TEST_CASE("an output that does not reach the loss is no obstacle") {
       TwoImpl() {
         a = register_module("a", torch::nn::Linear(4, 4));
         b = register_module("b", torch::nn::Linear(4, 4));
+        move_here(*this);
       }
       std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& x) { return {a->forward(x), b->forward(x)}; }
       torch::nn::Linear a = nullptr, b = nullptr;
@@ -271,7 +274,10 @@ TEST_CASE("retained graphs, several backwards and several forwards of one backwa
 TEST_CASE("modules may take and return what they like") {
   run_group_or_throw(2, Over::arena, [&](const ProcessGroup& group) {
     struct AnyImpl : torch::nn::Module {
-      AnyImpl() { layer = register_module("layer", torch::nn::Linear(4, 4)); }
+      AnyImpl() {
+        layer = register_module("layer", torch::nn::Linear(4, 4));
+        move_here(*this);
+      }
       std::map<std::string, std::optional<at::Tensor>> forward(int times, at::Tensor& changed, std::string name,
                                                                const std::vector<at::Tensor>& xs) {
         changed = changed + 1;
@@ -321,7 +327,7 @@ TORCH_MODULE(Spread);
 
 }  // namespace
 
-TEST_CASE("options that make no sense are refused") {
+TEST_CASE("options that make no sense are refused" * on_host()) {
   run_group_or_throw(1, Over::arena, [](const ProcessGroup& group) {
     const auto refused = [&](const DdpOptions& options, const char* text) {
       Forked model;
@@ -336,7 +342,7 @@ TEST_CASE("options that make no sense are refused") {
     refused({.device_ids = {0, 1}}, "device_ids has 2 entries");
     refused({.device_ids = {0}}, "this one lies on the CPU");
     refused({.output_device = 1}, "Leave them unset");
-    refused({.mixed_precision = {.param_dtype = at::kInt}}, "names the type Int, which is no floating type");
+    refused({.mixed_precision = {.param_dtype = at::kInt}}, "names the type Int, which is not a floating type");
     struct OddImpl : torch::nn::Module {
       OddImpl(const at::Tensor& parameter, const at::Tensor& buffer) {
         register_parameter("parameter", parameter);

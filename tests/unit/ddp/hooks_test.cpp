@@ -362,7 +362,7 @@ TEST_CASE("an invalid state is refused, and changes nothing") {
   CHECK(contains(refused(), "power_sgd.error.1x is not part of a saved state"));
   state.erase("power_sgd.error.1x");
   state.erase("power_sgd.next_report");
-  CHECK(contains(refused(), "no whole state was saved with names that begin with power_sgd."));
+  CHECK(contains(refused(), "there is no complete saved state with names that begin with power_sgd."));
   CHECK(power_sgd.state().at("power_sgd.iteration").item<std::int64_t>() == 0);
 }
 

@@ -48,7 +48,7 @@ TEST_CASE("ranks that run out of batches contribute nothing, and all models stay
                                        },
                                        {.divide_by_initial_world_size = by_all});
         CHECK(report.steps == batches_of(group.rank()).size());
-        CHECK(report.steps + report.shadowed == 4);
+        CHECK(report.steps + report.joined_steps == 4);
         // The same, computed by everybody alone.
         for (std::size_t step = 0; step < 4; ++step) {
           same.zero_grad();
@@ -67,7 +67,7 @@ TEST_CASE("ranks that run out of batches contribute nothing, and all models stay
   }
 }
 
-TEST_CASE("join counts a shadow's samples as none") {
+TEST_CASE("join counts the samples of a joined rank as none") {
   run_group_or_throw(2, Over::arena, [&](const ProcessGroup& group) {
     Forked model, alone;
     set_weights(model, 1);
@@ -113,7 +113,7 @@ TEST_CASE("join ends all ranks at the first end if told so, and for a rank that 
   run_group_or_throw(2, Over::arena, [&](const ProcessGroup& group) {
     const auto report = join(
         group, empty(group), [&](const at::Tensor&) { group.barrier(); }, {}, std::optional(wave({3, 4}, 0)));
-    CHECK(report.steps + report.shadowed == 1);
+    CHECK(report.steps + report.joined_steps == 1);
   });
   const auto thrown = run_group(2, Over::links, [&](const ProcessGroup& group) {
     join(group, batches_of(1), [&](const at::Tensor&) {

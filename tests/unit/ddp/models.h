@@ -9,8 +9,18 @@
 #include <vector>
 
 #include "tests/support/local_groups.h"
+#include "tests/support/test_device.h"
 
 namespace lockstep::testing {
+
+// Where this thread's tensors lie: see test_device.h.
+inline at::Tensor here(const at::Tensor& tensor) { return tensor.to(test_device()); }
+
+// Moves a module there. REQUIRES: nothing has hooked its parameters.
+inline void move_here(const torch::nn::Module& module) {
+  for (const auto& parameter : module.parameters()) move_to(parameter, test_device());
+  for (const auto& buffer : module.buffers()) move_to(buffer, test_device());
+}
 
 // Linear-BatchNorm-ReLU-Linear, wide enough that its weights are reduced where they lie.
 struct NetImpl : torch::nn::Module {
@@ -19,6 +29,7 @@ struct NetImpl : torch::nn::Module {
     norm = register_module("norm", torch::nn::BatchNorm1d(width));
     middle = register_module("middle", torch::nn::Linear(width, width));
     last = register_module("last", torch::nn::Linear(width, 5));
+    move_here(*this);
   }
   at::Tensor forward(const at::Tensor& x) {
     return last->forward(middle->forward(at::relu(norm->forward(first->forward(x)))));
@@ -34,6 +45,7 @@ struct ForkedImpl : torch::nn::Module {
   ForkedImpl() {
     left = register_module("left", torch::nn::Linear(4, 4));
     right = register_module("right", torch::nn::Linear(4, 4));
+    move_here(*this);
   }
   at::Tensor forward(const at::Tensor& x, bool both) {
     return both ? left->forward(x) + right->forward(x) : left->forward(x);
@@ -46,12 +58,14 @@ TORCH_MODULE(Forked);
 inline at::Tensor wave(at::IntArrayRef sizes, double shift) {
   std::int64_t count = 1;
   for (const auto size : sizes) count *= size;
-  return (at::sin(at::arange(count, at::kFloat) * 0.37 + shift) * 0.1).reshape(sizes);
+  return here((at::sin(at::arange(count, at::kFloat) * 0.37 + shift) * 0.1).reshape(sizes));
 }
 
+// Moves the module to this thread's device, too.
 template <class Module>
 void set_weights(const Module& module, double shift) {
   const at::NoGradGuard no_grad;
+  move_here(*module);
   for (auto& parameter : module->parameters()) parameter.copy_(wave(parameter.sizes(), shift += 1));
 }
 

@@ -240,7 +240,7 @@ TEST_CASE("mixed precision: a module that calls its wrapper again, and an evalua
     {
       const at::NoGradGuard no_grad;
       const at::Tensor own = twins.model->scale.detach();
-      twins.model->scale.set_data(at::full({4}, 100.0F));
+      twins.model->scale.set_data(here(at::full({4}, 100.0F)));
       (void)(*twins.ddp)(twins.x(1), 0);
       twins.model->scale.set_data(own);
     }

@@ -140,7 +140,7 @@ TEST_CASE("gradients that share memory do not after a backward, so that clipping
   });
 }
 
-TEST_CASE("gradients that the program keeps in one tensor of its own stay there") {
+TEST_CASE("gradients that the program keeps in one tensor of its own stay there" * on_host()) {
   run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
     Fragile model;
     set_weights(model, 1);
@@ -166,7 +166,7 @@ TEST_CASE("gradients that the program keeps in one tensor of its own stay there"
   });
 }
 
-TEST_CASE("a buffer that a hook keeps is not used again") {
+TEST_CASE("a buffer that a hook keeps is not used again" * on_host()) {
   using Keep = std::function<at::Tensor(const GradBucket&)>;
   const Keep ways[] = {
       [](const GradBucket& bucket) { return bucket.gradients()[0]; },

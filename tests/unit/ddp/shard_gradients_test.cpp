@@ -347,7 +347,7 @@ TEST_CASE("autograd's grad alone leaves no gradient, and a backward with create_
   });
 }
 
-TEST_CASE("a shadow in join() and a step under no_sync() are refused; no_sync() in a callback changes nothing") {
+TEST_CASE("a joined rank and a step under no_sync() are refused; no_sync() in a callback changes nothing") {
   const auto errors = run_group(2, Over::arena, [](const ProcessGroup& group) {
     Fragile model;
     DistributedDataParallel ddp(model, group, kLockstep);

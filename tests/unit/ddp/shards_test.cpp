@@ -297,7 +297,7 @@ TEST_CASE("an integer buffer must be the same after every shard, or all ranks ar
     for (const auto& error : errors) {
       const Error told = error_of([&] { std::rethrow_exception(error); });
       CHECK(told.kind() == ErrorKind::invalid_argument);
-      CHECK(contains(told.what(), "shards have left different values in buffer norm.num_batches_tracked, whose mean"));
+      CHECK(contains(told.what(), "shards have left different values in buffer norm.num_batches_tracked, whose type"));
     }
   }
 }
@@ -322,10 +322,10 @@ std::string refusal(int ranks, const std::function<LockstepMode(int rank)>& mode
 
 TEST_CASE("what cannot work is refused on all ranks") {
   const auto shards = [](int count) { return [count](int) { return LockstepMode{.shards = count}; }; };
-  CHECK(refusal(2, shards(6)) == "lockstep mode: 6 shards are no power of two");
-  CHECK(refusal(2, shards(-4)) == "lockstep mode: -4 shards are no power of two");
+  CHECK(refusal(2, shards(6)) == "lockstep mode: the number of shards is 6; it has to be a power of two");
+  CHECK(refusal(2, shards(-4)) == "lockstep mode: the number of shards is -4; it has to be a power of two");
   CHECK(refusal(4, shards(2)) == "lockstep mode: 2 shards are too few for 4 ranks");
-  CHECK(refusal(3, shards(8)) == "lockstep mode: 3 ranks are no power of two");
+  CHECK(refusal(3, shards(8)) == "lockstep mode: the number of ranks is 3; it has to be a power of two");
   CHECK(refusal(2, [](int rank) { return LockstepMode{.shards = 2 << rank, .seed = 9}; }) ==
         "lockstep mode: rank 0 has 2 shards, seed 9 and threads 1, rank 1 has 4 shards, seed 9 and threads 1");
   CHECK(refusal(2, [](int rank) { return LockstepMode{.shards = 2, .threads = 1 + rank}; }) ==

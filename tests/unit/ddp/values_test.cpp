@@ -27,7 +27,7 @@ struct LookupImpl : torch::nn::Module {
     layer = register_module("layer", torch::nn::Linear(4, 2));
   }
   at::Tensor forward(const at::Tensor& rows, bool look_up = true) {
-    return layer->forward(look_up ? table->forward(rows) : at::ones({1, 4}));
+    return layer->forward(look_up ? table->forward(rows) : here(at::ones({1, 4})));
   }
   torch::nn::Embedding table = nullptr;
   torch::nn::Linear layer = nullptr;
@@ -35,7 +35,7 @@ struct LookupImpl : torch::nn::Module {
 TORCH_MODULE(Lookup);
 
 struct ComplexImpl : torch::nn::Module {
-  ComplexImpl() { factor = register_parameter("factor", at::ones({3, 2}, at::kComplexDouble)); }
+  ComplexImpl() { factor = register_parameter("factor", here(at::ones({3, 2}, at::kComplexDouble))); }
   at::Tensor forward(const at::Tensor& x) { return at::real(at::mul(factor, x)); }
   at::Tensor factor;
 };
@@ -91,7 +91,7 @@ TEST_CASE("weighting by samples gives the gradient of one process with all sampl
   }
 }
 
-TEST_CASE("a weight that is no weight is refused, and the last one stays") {
+TEST_CASE("a weight that is not a number of 0 or more is refused, and the last one stays") {
   run_group_or_throw(1, Over::arena, [](const ProcessGroup& group) {
     Forked model;
     DistributedDataParallel ddp(model, group, {.weighting = Weighting::samples});
@@ -110,7 +110,7 @@ TEST_CASE("a weight that is no weight is refused, and the last one stays") {
 }
 
 // fault: 36
-TEST_CASE("parameters that drift apart are named in lockstep mode too") {
+TEST_CASE("parameters that drift apart are named in lockstep mode too" * on_host()) {
   const auto errors = run_group(2, Over::arena, [&](const ProcessGroup& group) {
     Forked model;
     DistributedDataParallel ddp(model, group, {.compare_parameters_every = 2, .lockstep = {.shards = 2}});
@@ -225,7 +225,7 @@ TEST_CASE("parameters that drift apart are named on all ranks at the next compar
   }
 }
 
-TEST_CASE("sparse gradients are gathered and averaged, also if a rank has none") {
+TEST_CASE("sparse gradients are gathered and averaged, also if a rank has none" * on_host()) {
   for (const Over transport : kTransports) {
     for (const bool find_unused : {false, true}) {
       run_group_or_throw(3, transport, [&](const ProcessGroup& group) {
@@ -384,7 +384,7 @@ TEST_CASE("a hook that gives something else than it got is told so") {
     Forked model;
     DistributedDataParallel ddp(model, group);
     ddp.register_comm_hook(
-        [](GradBucket&, const ProcessGroup&) -> BucketResult { return [] { return at::zeros({3}); }; });
+        [](GradBucket&, const ProcessGroup&) -> BucketResult { return [] { return here(at::zeros({3})); }; });
     ddp(wave({3, 4}, 0), true).sum().backward();
   });
   for (const auto& error : errors) CHECK(text_of(error).find("3 elements where it has 40") != std::string::npos);

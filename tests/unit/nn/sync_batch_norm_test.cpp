@@ -320,24 +320,24 @@ TEST_CASE("evaluation does not touch the group, even one that cannot be used") {
   });
 }
 
-TEST_CASE("the samples of a shadow count for nothing") {
+TEST_CASE("the samples of a joined rank count for nothing") {
   for (const Over transport : {Over::arena, Over::links}) {
     run_group_or_throw(3, transport, [](const ProcessGroup& group) {
       BatchNorm2d reference(BatchNormOptions(3));
       SyncBatchNorm norm(BatchNormOptions(3), group);
       fill(reference, at::kDouble);
       fill(norm, at::kDouble);
-      const bool shadow = group.rank() == 1;
-      const JoinScope scope({.shadowing = shadow});
+      const bool joined = group.rank() == 1;
+      const JoinScope scope({.joined = joined});
       const at::Tensor whole = wave({4, 3, 2, 2}, 1).requires_grad_();
       const at::Tensor input =
-          (shadow ? wave({5, 3, 2, 2}, 8) : part_of(whole.detach(), {2, 0, 2}, group.rank())).requires_grad_();
+          (joined ? wave({5, 3, 2, 2}, 8) : part_of(whole.detach(), {2, 0, 2}, group.rank())).requires_grad_();
       const at::Tensor output = norm->forward(input);
       output.square().sum().backward();
       reference->forward(whole).square().sum().backward();
       check_close(norm->running_mean, reference->running_mean, 1e-10);
       check_close(norm->running_var, reference->running_var, 1e-10);
-      if (!shadow) check_close(input.grad(), part_of(whole.grad(), {2, 0, 2}, group.rank()), 1e-10);
+      if (!joined) check_close(input.grad(), part_of(whole.grad(), {2, 0, 2}, group.rank()), 1e-10);
     });
   }
 }

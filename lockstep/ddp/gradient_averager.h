@@ -1,0 +1,101 @@
+// The GradientAverager averages the gradients of one backward after the other. reducer -> GradientAverager -> buckets
+// -> .grad. It is told which gradients arrive, launches buckets as they become complete, and waits for all at the end.
+// Belongs to the thread that runs backward.
+//
+// Where ranks share memory nothing runs beside backward: each arrival does the share of reduction that has become
+// possible, which on busy cores costs less than a second thread. The first backward shows in which order gradients
+// come; buckets are then formed again in rank 0's order. An error ends the group, so that no other rank waits.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/ddp/autograd/forward_graphs.h"
+#include "lockstep/ddp/bucket_list.h"
+#include "lockstep/ddp/gradient_weights.h"
+#include "lockstep/ddp/learned_graph.h"
+#include "lockstep/ddp/logging_data.h"
+#include "lockstep/ddp/options.h"
+#include "lockstep/ddp/parameter_hooks.h"
+#include "lockstep/ddp/report_exchange.h"
+#include "lockstep/ddp/trained_parameter.h"
+
+namespace lockstep {
+
+class GradientAverager {
+ public:
+  // parameters, options: outlive it.
+  GradientAverager(const TrainedParameters& parameters, ProcessGroup group, const DdpOptions& options);
+
+  // REQUIRES: before the first backward.
+  void set_hook(CommHook hook);
+  bool has_hook() const { return static_cast<bool>(hook_); }
+
+  // Before each forward. Collective the first time, with Weighting::samples.
+  void begin_forward(const ForwardNote& note) { weights_.agree_on_unit(note.weight); }
+
+  // A backward through forwards of the wrapper begins. hooks: show what its graph holds.
+  void begin(const ForwardNote& note, const ParameterHooks& hooks);
+  // What it multiplies gradients by before it adds them.
+  double factor() const { return weights_.factor(); }
+  // It has accumulated a gradient. added: what autograd added; undefined if a function gave none.
+  void arrived(std::size_t parameter, const at::Tensor& added);
+  // It has computed everything. Blocks until all averages are there. Returns the error that backward() throws although
+  // they are.
+  std::optional<Error> finish();
+  // It has failed. What it has started stays in flight until drain().
+  void roll_back();
+  // Waits for what a failed backward has started, and drops it.
+  void drain();
+
+  // A gradient has come by a backward that goes through no forward of the wrapper.
+  void arrived_locally(std::size_t parameter, const at::Tensor& added);
+
+  const ReducerStats& stats() const { return stats_; }
+  std::vector<std::size_t> bucket_bytes() const { return buckets_.bytes(); }
+  bool has_rebuilt_buckets() const { return learned_.has_order(); }
+
+ private:
+  void count_expected(const ParameterHooks& hooks);
+  void begin_synchronised(const ParameterHooks& hooks);
+  void own_gradient(std::size_t parameter, const at::Tensor& added);
+  void count_arrival(std::size_t parameter);
+  // added: what has just been added to a gradient; null at the end of backward.
+  void launch_ready(const at::Tensor* added);
+  void complete_buckets();
+  // Null if no option asks for it.
+  const JointReport* exchange_reports();
+  Finish finish_of(const JointReport* joint) const;
+  std::optional<Error> drop_gradients(const JointReport& joint);
+  void check_gradient(std::size_t parameter) const;
+
+  const TrainedParameters& parameters_;
+  const ProcessGroup group_;
+  const DdpOptions& options_;
+  CommHook hook_;
+  BucketList buckets_;
+  GradientWeights weights_;
+  LearnedGraph learned_;
+  std::uint64_t parameter_bytes_ = 0;
+
+  // Of the backward that runs, or ran last.
+  ForwardNote note_;
+  std::uint64_t backward_ = 0;  // counts those that were synchronised, the failed ones too
+  std::vector<int> arrivals_;   // by parameter: how often its gradient has arrived
+  std::vector<int> expected_;   // by parameter: how often it will; empty: once
+  std::vector<bool> needed_;    // by parameter: with skip_all_reduce_unused_params, what some rank will use
+  BackwardReport report_;
+  ReportExchange reports_;
+
+  // Since the last synchronised backward.
+  std::vector<bool> used_;         // by parameter
+  std::vector<bool> used_before_;  // and before the backward that runs
+  ReducerStats stats_;
+};
+
+}  // namespace lockstep

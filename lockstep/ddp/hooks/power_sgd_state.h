@@ -1,0 +1,40 @@
+// What PowerSGD remembers from one iteration to the next, and its way to and from a checkpoint. Belongs to the thread
+// that runs backward.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <random>
+#include <string>
+
+namespace lockstep {
+
+class PowerSgdState {
+ public:
+  struct Counters {
+    std::int64_t iteration = 0, random_draws = 0, next_report = 0, elements_before = 0, elements_after = 0;
+  };
+  using BucketTensors = std::map<std::size_t, at::Tensor>;
+
+  explicit PowerSgdState(std::uint32_t random_seed) : random_seed_(random_seed), random_(random_seed) {}
+
+  // The seed of the next random Q.
+  std::uint64_t next_seed();
+
+  // See PowerSgd::state() and load_state().
+  std::map<std::string, at::Tensor> tensors(const std::string& prefix) const;
+  void load(const std::map<std::string, at::Tensor>& tensors, const std::string& prefix);
+
+  Counters counters;
+  BucketTensors errors;  // that this rank's gradients still lack
+  BucketTensors qs;      // with warm start
+
+ private:
+  const std::uint32_t random_seed_;
+  std::mt19937 random_;
+};
+
+}  // namespace lockstep

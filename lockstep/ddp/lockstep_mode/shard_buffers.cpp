@@ -1,0 +1,97 @@
+#include "lockstep/ddp/lockstep_mode/shard_buffers.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_like.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string_view>
+
+#include "lockstep/base/format.h"
+#include "lockstep/base/hash.h"
+#include "lockstep/ddp/lockstep_mode/mode.h"
+
+namespace lockstep {
+namespace {
+
+bool is_averaged(const at::Tensor& buffer) { return at::isFloatingType(buffer.scalar_type()); }
+
+void copy_bytes(const at::Tensor& to, const at::Tensor& from) {  // which autograd does not see
+  if (from.nbytes() != 0) std::memcpy(to.mutable_data_ptr(), from.const_data_ptr(), from.nbytes());
+}
+
+std::string_view bytes_of(const at::Tensor& dense) {
+  return {static_cast<const char*>(dense.const_data_ptr()), dense.nbytes()};
+}
+
+}  // namespace
+
+ShardBuffers::ShardBuffers(const NamedTensors& buffers) {
+  for (const auto& [name, tensor] : buffers) {
+    if (!tensor.is_non_overlapping_and_dense()) continue;
+    buffers_.push_back({.name = name, .tensor = tensor, .before = at::empty_like(tensor)});
+  }
+  const auto others =
+      std::ranges::stable_partition(buffers_, [](const Buffer& buffer) { return is_averaged(buffer.tensor); });
+  averaged_ = buffers_.size() - others.size();
+}
+
+void ShardBuffers::begin_step() {
+  for (Buffer& buffer : buffers_) {
+    buffer.before.copy_(buffer.tensor);
+    buffer.is_changed = false;
+  }
+}
+
+void ShardBuffers::collect(ShardResult& result) {
+  for (std::size_t i = 0; i < buffers_.size(); ++i) {
+    Buffer& buffer = buffers_[i];
+    buffer.is_changed = bytes_of(buffer.tensor) != bytes_of(buffer.before);
+    if (i >= averaged_) {
+      result.hashes.push_back(buffer.is_changed ? hash_of(bytes_of(buffer.tensor)) : 0);
+    } else {
+      result.tensors.push_back(buffer.is_changed ? at::empty_like(buffer.tensor).copy_(buffer.tensor) : at::Tensor());
+    }
+  }
+}
+
+void ShardBuffers::restore_changed() {
+  const at::NoGradGuard no_grad;
+  for (const Buffer& buffer : buffers_) {
+    if (buffer.is_changed) buffer.tensor.copy_(buffer.before);
+  }
+}
+
+void ShardBuffers::restore_all() {
+  for (Buffer& buffer : buffers_) buffer.is_changed = true;
+  restore_changed();
+}
+
+void ShardBuffers::take_means(std::span<const at::Tensor> means) {
+  for (std::size_t i = 0; i < averaged_; ++i) {
+    if (means[i].defined()) buffers_[i].tensor.copy_(means[i]);
+  }
+}
+
+std::vector<at::Tensor> ShardBuffers::values_before() const {
+  std::vector<at::Tensor> values;
+  for (const Buffer& buffer : buffers_) values.push_back(buffer.before.clone());
+  return values;
+}
+
+void ShardBuffers::load(const std::vector<at::Tensor>& values) const {
+  for (std::size_t i = 0; i < buffers_.size(); ++i) copy_bytes(buffers_[i].tensor, values[i]);
+}
+
+void ShardBuffers::save(std::vector<at::Tensor>& values) const {
+  for (std::size_t i = 0; i < buffers_.size(); ++i) copy_bytes(values[i], buffers_[i].tensor);
+}
+
+Error ShardBuffers::conflict_error(std::size_t hash) const {
+  const Buffer& buffer = buffers_[averaged_ + hash];
+  return lockstep_mode_error(
+      fmt::format("shards have left different values in buffer {}, whose type {} cannot hold their mean", buffer.name,
+                  c10::toString(buffer.tensor.scalar_type())));
+}
+
+}  // namespace lockstep

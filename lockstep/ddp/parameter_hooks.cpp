@@ -1,0 +1,49 @@
+#include "lockstep/ddp/parameter_hooks.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace lockstep {
+
+ParameterHooks::ParameterHooks(const TrainedParameters& parameters, std::shared_ptr<PrecisionCast> cast,
+                               std::function<void(std::size_t, const at::Tensor&)> arrived)
+    : parameters_(parameters), cast_(std::move(cast)) {
+  const auto hook = [&](std::size_t i) {
+    return GradientHook(parameters_[i].tensor, [arrived, i](const at::Tensor& added) { arrived(i, added); });
+  };
+  for (std::size_t i = 0; i < parameters_.size(); ++i) hooks_.push_back(hook(i));
+  if (cast_ == nullptr) return;
+  cast_->cast_for_forward();
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    cast_hooks_.push_back(cast_->covers(parameters_[i].tensor) ? std::optional(hook(i)) : std::nullopt);
+  }
+  cast_->on_change([this](PrecisionCast::Holds now) {
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      if (!cast_hooks_[i]) continue;
+      (now == PrecisionCast::Holds::compute_copies ? *cast_hooks_[i] : hooks_[i]).attach(parameters_[i].tensor);
+    }
+  });
+  cast_->restore_master_weights();
+}
+
+ParameterHooks::~ParameterHooks() {
+  if (cast_ != nullptr) cast_->on_change(nullptr);
+}
+
+void ParameterHooks::scale_gradients(const std::function<double()>& factor) {
+  for (const TrainedParameter& parameter : parameters_) scales_.emplace_back(parameter.tensor, factor);
+}
+
+bool ParameterHooks::is_accumulated_now() const {
+  const auto accumulates = [](const GradientHook& hook) { return hook.is_accumulated_now(); };
+  return std::ranges::any_of(hooks_, accumulates) ||
+         std::ranges::any_of(cast_hooks_, [&](const auto& hook) { return hook && accumulates(*hook); });
+}
+
+int ParameterHooks::places_in_current_graph(std::size_t parameter) const {
+  int places = hooks_[parameter].is_in_current_graph() ? 1 : 0;
+  if (!cast_hooks_.empty() && cast_hooks_[parameter] && cast_hooks_[parameter]->is_in_current_graph()) ++places;
+  return places;
+}
+
+}  // namespace lockstep

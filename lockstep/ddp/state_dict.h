@@ -1,0 +1,20 @@
+// Parameters and buffers of a module by name, as PyTorch's state_dict() has them. Does not communicate.
+#pragma once
+
+#include "lockstep/ddp/checks/model_comparison.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace lockstep {
+
+enum class StateDictKeys { bare, module_prefix };  // "fc.weight", or PyTorch's "module.fc.weight"
+
+// The tensors are the module's own.
+NamedTensors state_dict_of(const torch::nn::Module& module, StateDictKeys keys);
+// Copies values in. Keys with and without the "module." prefix are taken. Error{invalid_argument} lists every missing,
+// unexpected and differently shaped entry, and then nothing is copied.
+void load_state_dict(const torch::nn::Module& module, const NamedTensors& state);
+
+}  // namespace lockstep

@@ -1,0 +1,40 @@
+#include <ATen/native/CPUFallback.h>
+#include <ATen/ops/_reshape_alias_native.h>
+#include <ATen/ops/unfold_native.h>
+#include <torch/library.h>
+
+#include "tests/support/fake_device.h"
+
+namespace lockstep::testing {
+namespace {
+
+void on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  at::native::cpu_fallback(op, stack, /*error_on_views=*/true);
+}
+
+const at::Tensor& resize(const at::Tensor& tensor, at::IntArrayRef sizes, std::optional<at::MemoryFormat>) {
+  tensor.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
+  const std::size_t end = static_cast<std::size_t>(tensor.storage_offset() + tensor.numel()) * tensor.element_size();
+  TORCH_CHECK(end <= tensor.storage().nbytes(), "the fake device's memory does not grow");
+  return tensor;
+}
+
+at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
+  if (to.sizes() != from.sizes()) resize(to, from.sizes(), {});
+  return to.copy_(from);
+}
+
+}  // namespace
+
+void let_fake_device_compute() {
+  using torch::Library;
+  static Library fallback(Library::IMPL, "_", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  static Library operators(Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  fallback.fallback(torch::CppFunction::makeFromBoxedFunction<&on_host>());
+  operators.impl("resize_", &resize);
+  operators.impl("_copy_from_and_resize", &copy_from_and_resize);
+  operators.impl("_reshape_alias", &at::native::_reshape_alias);
+  operators.impl("unfold", &at::native::unfold);
+}
+
+}  // namespace lockstep::testing

@@ -1,7 +1,9 @@
+#include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/native/CPUFallback.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/unfold_native.h>
 #include <c10/core/DeviceType.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
 
 #include "tests/support/fake_device.h"
@@ -25,10 +27,23 @@ at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
   return to.copy_(from);
 }
 
+// What autograd asks the accelerator of a graph.
+struct FakeHooks final : at::PrivateUse1HooksInterface {
+  bool isBuilt() const override { return true; }
+  bool isAvailable() const override { return true; }
+  bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
+  c10::DeviceIndex deviceCount() const override { return kFakeDevices; }
+  c10::DeviceIndex getCurrentDevice() const override {
+    return c10::impl::getDeviceGuardImpl(at::kPrivateUse1)->getDevice().index();
+  }
+};
+
 }  // namespace
 
 void let_fake_device_compute() {
   using torch::Library;
+  static FakeHooks hooks;
+  at::RegisterPrivateUse1HooksInterface(&hooks);
   c10::register_privateuse1_backend("fake");  // an accelerator: autograd asks which there is for its streams
   static Library fallback(Library::IMPL, "_", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
   static Library operators(Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);

@@ -3,7 +3,6 @@
 #include <cstdlib>
 #include <exception>
 #include <mutex>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -28,24 +27,12 @@ Watches& watches() {
 
 }  // namespace
 
-std::string text_of_current_exception() {
-  const std::exception_ptr current = std::current_exception();
-  if (!current) return {};
-  try {
-    std::rethrow_exception(current);
-  } catch (const std::exception& error) {
-    return error.what();
-  } catch (...) {
-    return "what was thrown is no std::exception";
-  }
-}
-
 void abort_watched_groups() noexcept {
   Watches& watches = lockstep::watches();
   const std::unique_lock lock(watches.mutex, std::try_to_lock);
   if (!lock.owns_lock()) return;
   try {
-    const std::string text = text_of_current_exception();
+    const std::string text = text_of_exception();
     if (text.empty()) return;
     const std::string_view line = first_line(text);
     for (const UncaughtWatch* each : watches.all) {
@@ -79,18 +66,6 @@ UncaughtWatch::UncaughtWatch(ProcessGroup group) : group_(std::move(group)) {
 UncaughtWatch::~UncaughtWatch() {
   const std::lock_guard lock(watches().mutex);
   std::erase(watches().all, this);
-}
-
-void ProcessGroup::note_exception(std::string_view what) const noexcept {
-  try {
-    throw;
-  } catch (const Error& error) {
-    if (error.kind() == ErrorKind::invalid_argument) note_failure(what, error.what());
-  } catch (const std::exception& error) {
-    note_failure(what, error.what());
-  } catch (...) {
-    note_failure(what, "what was thrown is no std::exception");
-  }
 }
 
 }  // namespace lockstep

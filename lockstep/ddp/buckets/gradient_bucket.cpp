@@ -1,13 +1,13 @@
 #include "lockstep/ddp/buckets/gradient_bucket.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/sum.h>
 
 #include <utility>
 
-#include "lockstep/ddp/checks/finite.h"
-
 namespace lockstep {
-
 namespace {
 
 std::string call_name_of(std::size_t index, const std::vector<BucketMember>& members) {
@@ -70,6 +70,15 @@ bool GradientBucket::contributes(const Launch& launch, const BucketMember& membe
 
 void GradientBucket::look_for_non_finite(const Launch& launch, const BucketMember& member, const at::Tensor& values) {
   if (launch.look_for_non_finite && !non_finite_ && !all_finite(values)) non_finite_ = member.index;
+}
+
+bool all_finite(const at::Tensor& tensor) {
+  if (!tensor.is_floating_point() && !tensor.is_complex()) return true;
+  const at::NoGradGuard no_grad;
+  // One element that is not finite makes the sum so. The sum of finite ones may overflow: then they are looked at.
+  const bool is_narrow = at::isReducedFloatingType(tensor.scalar_type());
+  const at::Tensor sum = is_narrow ? at::sum(tensor, at::kFloat) : at::sum(tensor);
+  return at::isfinite(sum).item<bool>() || at::isfinite(tensor).all().item<bool>();
 }
 
 }  // namespace lockstep

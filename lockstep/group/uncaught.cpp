@@ -28,14 +28,14 @@ Watches& watches() {
 }  // namespace
 
 void abort_watched_groups() noexcept {
-  Watches& watches = lockstep::watches();
-  const std::unique_lock lock(watches.mutex, std::try_to_lock);
+  Watches& watched = watches();
+  const std::unique_lock lock(watched.mutex, std::try_to_lock);
   if (!lock.owns_lock()) return;
   try {
     const std::string text = text_of_exception();
     if (text.empty()) return;
     const std::string_view line = first_line(text);
-    for (const UncaughtWatch* each : watches.all) {
+    for (const UncaughtWatch* each : watched.all) {
       if (!each->is_here()) continue;
       // What has been noted of this exception says where it was thrown, too.
       const std::string noted = each->group_.noted_failure();

@@ -2,7 +2,6 @@
 // without Gloo's headers, "lockstep/adapters/gloo_declarations.h" stands for those that the next one includes.
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
-#include <array>
 #include <csignal>
 #include <cstring>
 

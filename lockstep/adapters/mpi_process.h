@@ -6,7 +6,6 @@
 #include <mpi.h>
 
 #include <mutex>
-#include <string>
 
 #include "lockstep/base/error.h"
 

@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <vector>
 
-#include "lockstep/base/error.h"
-
 namespace lockstep {
 namespace {
 

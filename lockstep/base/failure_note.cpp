@@ -1,7 +1,6 @@
 #include "lockstep/base/failure_note.h"
 
 #include <algorithm>
-#include <exception>
 
 namespace lockstep {
 namespace {
@@ -9,6 +8,17 @@ namespace {
 constexpr std::size_t kLongestQuote = 1000;
 
 }  // namespace
+
+std::string text_of_exception(const std::exception_ptr& thrown) {
+  if (!thrown) return {};
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const std::exception& error) {
+    return error.what();
+  } catch (...) {
+    return "what was thrown is no std::exception";
+  }
+}
 
 std::string_view first_line(std::string_view text) {
   while (!text.empty() && text.front() == '\n') text.remove_prefix(1);

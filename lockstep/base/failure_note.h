@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <exception>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -33,6 +34,9 @@ class FailureNote {
 
 // Notes refused arguments only: every rank gets the other errors of a call itself.
 void note_refusal(FailureNote& note, const Error& error) noexcept;
+
+// What was thrown, as text; by default what is being handled. Empty if there is nothing.
+std::string text_of_exception(const std::exception_ptr& thrown = std::current_exception());
 
 // The text up to its first line break, and no longer than errors quote.
 std::string_view first_line(std::string_view text);

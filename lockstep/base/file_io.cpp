@@ -1,5 +1,7 @@
 #include "lockstep/base/file_io.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +15,20 @@ namespace {
 constexpr std::size_t kMostAtOnce = std::size_t{64} << 20;  // a call on more than 2 GiB would move less
 
 }  // namespace
+
+OpenFile open_regular_file(const std::string& path) {
+  OpenFile file{UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK))};
+  if (!file.fd) {
+    const int saved_errno = errno;
+    if (saved_errno != ENOENT && saved_errno != ENOTDIR) throw system_error("opening " + path, saved_errno);
+    throw Error(ErrorKind::invalid_argument, path + ": no such file");
+  }
+  struct stat status {};
+  if (::fstat(file.fd.get(), &status) != 0) throw system_error("fstat " + path, errno);
+  if (!S_ISREG(status.st_mode)) throw Error(ErrorKind::invalid_argument, path + ": not a regular file");
+  file.bytes = static_cast<std::uint64_t>(status.st_size);
+  return file;
+}
 
 void write_all(int fd, ByteView bytes, const std::string& doing) {
   while (!bytes.empty()) {

@@ -8,8 +8,17 @@
 #include <string>
 
 #include "lockstep/base/bytes.h"
+#include "lockstep/base/unique_fd.h"
 
 namespace lockstep {
+
+// A file that is open for reading, and its size.
+struct OpenFile {
+  UniqueFd fd;
+  std::uint64_t bytes = 0;
+};
+// Never waits for a writer. Error{invalid_argument}: there is no such file, or it is not a regular one.
+OpenFile open_regular_file(const std::string& path);
 
 void write_all(int fd, ByteView bytes, const std::string& doing);
 

@@ -6,7 +6,6 @@
 #pragma once
 
 #include <filesystem>
-#include <string>
 
 #include "lockstep/base/bytes.h"
 #include "lockstep/base/unique_fd.h"

@@ -7,11 +7,9 @@
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
-#include <charconv>
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
@@ -28,81 +26,55 @@ using torch::optim::RMSpropParamState;
 using torch::optim::SGDParamState;
 using Fields = std::map<std::string, at::Tensor>;
 
-constexpr const char* kStep = "step";
+enum class Stored { always, sometimes };
 
+// What is stored of each kind of optimizer. visit(name, field, stored): a field is a tensor, or the number of steps.
 struct SgdCodec {
+  using State = SGDParamState;
   static constexpr std::string_view kName = "SGD";
-  static Fields fields(const OptimizerParamState& base) {
-    const auto& state = dynamic_cast<const SGDParamState&>(base);
-    return {{"momentum_buffer", state.momentum_buffer()}};
+  template <class Visit>
+  static void each_field(State& state, const Visit& visit) {
+    visit("momentum_buffer", state.momentum_buffer(), Stored::always);
   }
-  static std::unique_ptr<OptimizerParamState> state(Fields fields) {
-    auto state = std::make_unique<SGDParamState>();
-    state->momentum_buffer(fields["momentum_buffer"]);
-    return state;
-  }
-  static std::vector<std::string> required() { return {"momentum_buffer"}; }
-  static std::vector<std::string> optional() { return {}; }
 };
 
-template <class State>
+template <class ParamState>
 struct AdamCodec {
+  using State = ParamState;
   static constexpr std::string_view kName = std::is_same_v<State, AdamParamState> ? "Adam" : "AdamW";
-  static Fields fields(const OptimizerParamState& base) {
-    const auto& state = dynamic_cast<const State&>(base);
-    return {{kStep, at::full({}, state.step(), at::kLong)},
-            {"exp_avg", state.exp_avg()},
-            {"exp_avg_sq", state.exp_avg_sq()},
-            {"max_exp_avg_sq", state.max_exp_avg_sq()}};
+  template <class Visit>
+  static void each_field(State& state, const Visit& visit) {
+    visit("step", state.step(), Stored::always);
+    visit("exp_avg", state.exp_avg(), Stored::always);
+    visit("exp_avg_sq", state.exp_avg_sq(), Stored::always);
+    visit("max_exp_avg_sq", state.max_exp_avg_sq(), Stored::sometimes);
   }
-  static std::unique_ptr<OptimizerParamState> state(Fields fields) {
-    auto state = std::make_unique<State>();
-    state->step(fields[kStep].template item<std::int64_t>());
-    state->exp_avg(fields["exp_avg"]);
-    state->exp_avg_sq(fields["exp_avg_sq"]);
-    state->max_exp_avg_sq(fields["max_exp_avg_sq"]);
-    return state;
-  }
-  static std::vector<std::string> required() { return {kStep, "exp_avg", "exp_avg_sq"}; }
-  static std::vector<std::string> optional() { return {"max_exp_avg_sq"}; }
 };
 
 struct RmsPropCodec {
+  using State = RMSpropParamState;
   static constexpr std::string_view kName = "RMSprop";
-  static Fields fields(const OptimizerParamState& base) {
-    const auto& state = dynamic_cast<const RMSpropParamState&>(base);
-    return {{kStep, at::full({}, state.step(), at::kLong)},
-            {"square_avg", state.square_avg()},
-            {"momentum_buffer", state.momentum_buffer()},
-            {"grad_avg", state.grad_avg()}};
+  template <class Visit>
+  static void each_field(State& state, const Visit& visit) {
+    visit("step", state.step(), Stored::always);
+    visit("square_avg", state.square_avg(), Stored::always);
+    visit("momentum_buffer", state.momentum_buffer(), Stored::sometimes);
+    visit("grad_avg", state.grad_avg(), Stored::sometimes);
   }
-  static std::unique_ptr<OptimizerParamState> state(Fields fields) {
-    auto state = std::make_unique<RMSpropParamState>();
-    state->step(fields[kStep].item<std::int64_t>());
-    state->square_avg(fields["square_avg"]);
-    state->momentum_buffer(fields["momentum_buffer"]);
-    state->grad_avg(fields["grad_avg"]);
-    return state;
-  }
-  static std::vector<std::string> required() { return {kStep, "square_avg"}; }
-  static std::vector<std::string> optional() { return {"momentum_buffer", "grad_avg"}; }
 };
 
 struct AdagradCodec {
+  using State = AdagradParamState;
   static constexpr std::string_view kName = "Adagrad";
-  static Fields fields(const OptimizerParamState& base) {
-    const auto& state = dynamic_cast<const AdagradParamState&>(base);
-    return {{kStep, at::full({}, state.step(), at::kLong)}, {"sum", state.sum()}};
+  template <class Visit>
+  static void each_field(State& state, const Visit& visit) {
+    visit("step", state.step(), Stored::always);
+    visit("sum", state.sum(), Stored::always);
   }
-  static std::unique_ptr<OptimizerParamState> state(Fields fields) {
-    auto state = std::make_unique<AdagradParamState>();
-    state->step(fields[kStep].item<std::int64_t>());
-    state->sum(fields["sum"]);
-    return state;
-  }
-  static std::vector<std::string> required() { return {kStep, "sum"}; }
-  static std::vector<std::string> optional() { return {}; }
 };
+
+template <class Field>
+constexpr bool is_step = std::is_same_v<Field, std::int64_t>;
 
 template <class Action>
 void with_codec(const Optimizer& optimizer, Action action) {
@@ -132,9 +104,9 @@ std::string learning_rate_name(std::string_view prefix, std::size_t group) {
 }
 
 // What is stored for an optimizer, as it is taken apart: what was recognised is removed from `rest`.
-class Stored {
+class StoredTensors {
  public:
-  Stored(const Checkpoint& checkpoint, std::string_view prefix) : prefix_(prefix) {
+  StoredTensors(const Checkpoint& checkpoint, std::string_view prefix) : prefix_(prefix) {
     for (const auto& [name, tensor] : checkpoint.tensors) {
       if (name.starts_with(prefix)) rest_.emplace(name, tensor);
     }
@@ -172,30 +144,28 @@ class Stored {
 
 // The state of one parameter; nullptr if the checkpoint has none.
 template <class Codec>
-std::unique_ptr<OptimizerParamState> take_state(Stored& stored, const std::string& prefix,
+std::unique_ptr<OptimizerParamState> take_state(StoredTensors& stored, const std::string& prefix,
                                                 const at::Tensor& parameter) {
-  std::vector<std::string> names;
-  bool is_any = false;
-  for (const std::string& field : Codec::required()) {
-    is_any = is_any || stored.has(prefix + field);
-    names.push_back(field);
-  }
+  auto state = std::make_unique<typename Codec::State>();
+  bool is_any = false, is_complete = true;
+  Codec::each_field(*state, [&](const char* name, const auto&, Stored when) {
+    is_any = is_any || (when == Stored::always && stored.has(prefix + name));
+  });
   if (!is_any) return nullptr;
-  for (const std::string& field : Codec::optional()) {
-    if (stored.has(prefix + field)) names.push_back(field);
-  }
-  Fields fields;
-  bool is_complete = true;
-  for (const std::string& field : names) {
-    const bool is_step = field == kStep;
-    const at::Tensor tensor = is_step ? stored.take(prefix + field, {}, at::kLong)
-                                      : stored.take(prefix + field, parameter.sizes(), parameter.scalar_type());
+  Codec::each_field(*state, [&]<class Field>(const char* name, Field& field, Stored when) {
+    if (when == Stored::sometimes && !stored.has(prefix + name)) return;
+    const at::Tensor tensor = is_step<Field> ? stored.take(prefix + name, {}, at::kLong)
+                                             : stored.take(prefix + name, parameter.sizes(), parameter.scalar_type());
     is_complete = is_complete && tensor.defined();
-    if (tensor.defined()) {
-      fields[field] = tensor.to(is_step ? at::kCPU : parameter.device(), tensor.scalar_type(), false, /*copy=*/true);
+    if (!tensor.defined()) return;
+    if constexpr (is_step<Field>) {
+      field = tensor.item<std::int64_t>();
+    } else {
+      field = tensor.to(parameter.device(), tensor.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
     }
-  }
-  return is_complete ? Codec::state(std::move(fields)) : nullptr;
+  });
+  if (!is_complete) return nullptr;
+  return state;
 }
 
 template <class Codec>
@@ -208,7 +178,7 @@ void load_with(const Checkpoint& checkpoint, Optimizer& optimizer, std::string_v
                 fmt::format("the checkpoint has the state of {} optimizer under '{}', this one is {}",
                             type == checkpoint.metadata.end() ? "no" : "the " + type->second, prefix, Codec::kName));
   }
-  Stored stored(checkpoint, prefix);
+  StoredTensors stored(checkpoint, prefix);
   const std::vector<at::Tensor> parameters = parameters_of(optimizer);
   std::vector<std::unique_ptr<OptimizerParamState>> states;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -238,11 +208,16 @@ void add_optimizer(Checkpoint& checkpoint, const Optimizer& optimizer, std::stri
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       const auto state = optimizer.state().find(parameters[i].unsafeGetTensorImpl());
       if (state == optimizer.state().end()) continue;
-      for (const auto& [field, tensor] : codec.fields(*state->second)) {
-        if (tensor.defined()) {
-          checkpoint.tensors.insert_or_assign(parameter_name(prefix, numbers, i) + field, tensor);
+      auto& fields = dynamic_cast<typename decltype(codec)::State&>(*state->second);
+      codec.each_field(fields, [&]<class Field>(const char* name, const Field& field, Stored) {
+        at::Tensor tensor;
+        if constexpr (is_step<Field>) {
+          tensor = at::full({}, field, at::kLong);
+        } else {
+          tensor = field;
         }
-      }
+        if (tensor.defined()) checkpoint.tensors.insert_or_assign(parameter_name(prefix, numbers, i) + name, tensor);
+      });
     }
     for (std::size_t i = 0; i < optimizer.param_groups().size(); ++i) {
       checkpoint.tensors.insert_or_assign(learning_rate_name(prefix, i),

@@ -1,8 +1,7 @@
 #include "lockstep/checkpoint/safetensors_file.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -13,7 +12,6 @@
 #include "lockstep/base/file_io.h"
 #include "lockstep/base/format.h"
 #include "lockstep/checkpoint/atomic_file.h"
-#include "lockstep/checkpoint/digest.h"
 #include "lockstep/checkpoint/safetensors_parser.h"
 
 namespace lockstep {
@@ -25,6 +23,7 @@ constexpr std::string_view kHeaderDigest = "lockstep.xxh3.header";
 // How the header's digest stands in the JSON. Within a string the quotes would be escaped, so this finds only the real
 // one.
 constexpr std::string_view kHeaderDigestMark = R"("lockstep.xxh3.header":")";
+constexpr std::size_t kDigestCharacters = 32;
 
 Error damaged(const std::filesystem::path& path, const std::string& text) {
   return Error(ErrorKind::corrupt_data, fmt::format("{} is damaged: {}", path.string(), text));
@@ -48,6 +47,21 @@ std::size_t find_header_digest(ByteView header) {
 }
 
 }  // namespace
+
+std::string xxh3_128(ByteSpan bytes) {
+  XXH128_canonical_t canonical;
+  XXH128_canonicalFromHash(&canonical, XXH3_128bits(bytes.data(), bytes.size()));
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string text;
+  text.reserve(kDigestCharacters);
+  for (const unsigned char byte : canonical.digest) {
+    text.push_back(kDigits[byte >> 4]);
+    text.push_back(kDigits[byte & 15]);
+  }
+  return text;
+}
+
+std::string xxh3_128(ByteView bytes) { return xxh3_128(std::as_bytes(std::span(bytes))); }
 
 void write_safetensors(const std::filesystem::path& path, std::span<const TensorBytes> tensors,
                        const std::map<std::string, std::string>& metadata) {
@@ -84,20 +98,9 @@ void write_safetensors(const std::filesystem::path& path, std::span<const Tensor
 }
 
 SafetensorsReader::SafetensorsReader(const std::filesystem::path& path, Integrity integrity) : path_(path) {
-  file_.reset(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!file_) {
-    const int saved_errno = errno;
-    if (saved_errno == ENOENT || saved_errno == ENOTDIR) {
-      throw Error(ErrorKind::invalid_argument, fmt::format("{}: no such file", path.string()));
-    }
-    throw system_error(fmt::format("opening {}", path.string()), saved_errno);
-  }
-  struct stat status {};
-  if (::fstat(file_.get(), &status) != 0) throw system_error(fmt::format("fstat {}", path.string()), errno);
-  if (!S_ISREG(status.st_mode)) {
-    throw Error(ErrorKind::invalid_argument, fmt::format("{}: not a regular file", path.string()));
-  }
-  file_bytes_ = static_cast<std::uint64_t>(status.st_size);
+  OpenFile file = open_regular_file(path.string());
+  file_ = std::move(file.fd);
+  file_bytes_ = file.bytes;
   read_header(integrity);
 }
 

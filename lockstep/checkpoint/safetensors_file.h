@@ -18,6 +18,10 @@
 
 namespace lockstep {
 
+// 128 bits of XXH3 as 32 lower-case hexadecimal digits: what Python's xxhash.xxh3_128_hexdigest gives.
+std::string xxh3_128(ByteSpan bytes);
+std::string xxh3_128(ByteView bytes);
+
 struct TensorBytes {
   std::string name;
   std::string dtype;  // as in safetensors_element_size()

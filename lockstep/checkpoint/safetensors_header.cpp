@@ -4,7 +4,6 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <tuple>
-#include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <string>
 #include <utility>
 
 #include "lockstep/base/error.h"

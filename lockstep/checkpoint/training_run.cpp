@@ -9,7 +9,6 @@
 #include <cmath>
 #include <fstream>
 #include <system_error>
-#include <utility>
 
 #include "lockstep/base/checked.h"
 #include "lockstep/base/error.h"

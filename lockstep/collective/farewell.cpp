@@ -3,26 +3,20 @@
 #include <algorithm>
 #include <cstring>
 
+#include "lockstep/base/hash.h"
+
 namespace lockstep {
 namespace {
 
 // The marker begins with it, and has it nowhere else: so where a match breaks off, none has begun within it.
 constexpr std::byte kFirst{0xA5};
 
-// Sebastiano Vigna's splitmix64.
-std::uint64_t mixed(std::uint64_t value) {
-  value += 0x9e3779b97f4a7c15ULL;
-  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9ULL;
-  value = (value ^ (value >> 27)) * 0x94d049bb133111ebULL;
-  return value ^ (value >> 31);
-}
-
 }  // namespace
 
 Marker marker_of(std::uint64_t generation, std::uint64_t sequence, int from, int to) {
   const auto way = static_cast<std::uint64_t>(from) << 32 | static_cast<std::uint32_t>(to);
-  std::uint64_t words[4] = {mixed(mixed(mixed(generation) ^ sequence) ^ way)};
-  for (std::size_t i = 1; i < std::size(words); ++i) words[i] = mixed(words[i - 1]);
+  std::uint64_t words[4] = {splitmix64(splitmix64(splitmix64(generation) ^ sequence) ^ way)};
+  for (std::size_t i = 1; i < std::size(words); ++i) words[i] = splitmix64(words[i - 1]);
   Marker marker;
   static_assert(sizeof words == sizeof marker);
   std::memcpy(marker.data(), words, sizeof words);

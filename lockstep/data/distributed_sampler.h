@@ -11,7 +11,6 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <vector>
 
 #include "lockstep/data/shard_indices.h"
 #include "lockstep/data/torch_sampler.h"

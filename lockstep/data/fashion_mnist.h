@@ -12,9 +12,13 @@
 #include <filesystem>
 #include <span>
 
-#include "lockstep/data/batch.h"
-
 namespace lockstep {
+
+// What a loader over labelled samples yields: `for (auto& [x, y] : loader(...))`.
+struct Batch {
+  at::Tensor data;
+  at::Tensor target;
+};
 
 struct FashionMnistOptions {
   int channels = 1;  // 3 repeats the grey image, for networks made for colour

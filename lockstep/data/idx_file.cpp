@@ -1,7 +1,5 @@
 #include "lockstep/data/idx_file.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,8 +8,8 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/file_io.h"
 #include "lockstep/base/format.h"
-#include "lockstep/base/unique_fd.h"
 
 namespace lockstep {
 namespace {
@@ -25,18 +23,6 @@ constexpr std::size_t kMaxRead = std::size_t{64} << 20;
 
 std::uint32_t big_endian_32(const unsigned char* bytes) {
   return std::uint32_t{bytes[0]} << 24 | std::uint32_t{bytes[1]} << 16 | std::uint32_t{bytes[2]} << 8 | bytes[3];
-}
-
-UniqueFd open_file(const std::filesystem::path& path) {
-  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!fd) {
-    const int saved_errno = errno;
-    if (saved_errno == ENOENT || saved_errno == ENOTDIR) {
-      throw Error(ErrorKind::invalid_argument, fmt::format("{}: no such file", path.string()));
-    }
-    throw system_error(fmt::format("opening {}", path.string()), saved_errno);
-  }
-  return fd;
 }
 
 }  // namespace
@@ -57,20 +43,16 @@ std::filesystem::path find_idx_file(const std::filesystem::path& directory, cons
 }
 
 IdxSource IdxSource::file(const std::filesystem::path& path) {
-  UniqueFd fd = open_file(path);
-  struct stat status {};
-  if (::fstat(fd.get(), &status) != 0) throw system_error(fmt::format("fstat {}", path.string()), errno);
-  if (!S_ISREG(status.st_mode)) {
-    throw Error(ErrorKind::invalid_argument, fmt::format("{}: not a regular file", path.string()));
-  }
-  const auto read = [file = std::make_shared<UniqueFd>(std::move(fd)), path](MutableByteSpan out) -> std::size_t {
+  OpenFile opened = open_regular_file(path.string());
+  const auto read = [file = std::make_shared<UniqueFd>(std::move(opened.fd)),
+                     path](MutableByteSpan out) -> std::size_t {
     for (;;) {
       const ssize_t got = ::read(file->get(), out.data(), std::min(out.size(), kMaxRead));
       if (got >= 0) return static_cast<std::size_t>(got);
       if (errno != EINTR) throw system_error(fmt::format("reading {}", path.string()), errno);
     }
   };
-  return {path.string(), read, static_cast<std::uint64_t>(status.st_size)};
+  return {path.string(), read, opened.bytes};
 }
 
 IdxFile::IdxFile(const std::filesystem::path& path, const std::vector<std::uint32_t>& item_shape)

@@ -18,8 +18,7 @@
 #include <vector>
 
 #include "lockstep/base/deadline.h"
-#include "lockstep/data/batch_dataset.h"
-#include "lockstep/data/index_sampler.h"
+#include "lockstep/data/loader_inputs.h"
 #include "lockstep/data/loader_plan.h"
 #include "lockstep/data/pin_memory.h"
 #include "lockstep/data/prefetcher.h"

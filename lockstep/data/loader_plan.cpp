@@ -5,6 +5,7 @@
 #include <string>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/failure_note.h"
 #include "lockstep/base/format.h"
 #include "lockstep/data/torch_dataset.h"
 
@@ -81,10 +82,8 @@ void LoaderPlan::throw_batch_failed(std::size_t number, std::span<const std::int
     throw;
   } catch (const Error& error) {
     std::throw_with_nested(Error(error.kind(), where + ": " + error.what(), error.detail()));
-  } catch (const std::exception& error) {
-    std::throw_with_nested(Error(ErrorKind::internal, where + ": " + error.what()));
   } catch (...) {
-    std::throw_with_nested(Error(ErrorKind::internal, where + ": an exception that is no std::exception"));
+    std::throw_with_nested(Error(ErrorKind::internal, where + ": " + text_of_exception()));
   }
 }
 

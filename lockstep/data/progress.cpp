@@ -6,7 +6,6 @@
 #include <array>
 #include <cstdarg>
 #include <cstdio>
-#include <utility>
 
 #include "lockstep/base/environment.h"
 

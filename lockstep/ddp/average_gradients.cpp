@@ -1,16 +1,17 @@
 #include "lockstep/ddp/average_gradients.h"
 
-#include <map>
+#include "lockstep/group/derived.h"
 
 namespace lockstep {
 
 void average_gradients(const std::vector<at::Tensor>& parameters, const ProcessGroup& group) {
-  std::map<at::ScalarType, std::vector<at::Tensor>> by_dtype;
+  std::vector<at::Tensor> gradients;
   for (const at::Tensor& parameter : parameters) {
-    if (parameter.grad().defined()) by_dtype[parameter.scalar_type()].push_back(parameter.grad());
+    if (parameter.grad().defined()) gradients.push_back(parameter.grad());
   }
-  for (const auto& [dtype, gradients] : by_dtype)
-    group.all_reduce(gradients, ReduceOp::avg, {.name = "average_gradients"});
+  for (const auto& [dtype, tensors] : by_dtype(gradients)) {
+    group.all_reduce(tensors, ReduceOp::avg, {.name = "average_gradients"});
+  }
 }
 
 }  // namespace lockstep

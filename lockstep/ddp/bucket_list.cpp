@@ -4,11 +4,11 @@
 #include <string>
 #include <utility>
 
+#include "lockstep/base/failure_note.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
 #include "lockstep/ddp/buckets/bucket_plan.h"
 #include "lockstep/group/tensor_segments.h"
-#include "lockstep/group/uncaught.h"
 
 namespace lockstep {
 namespace {
@@ -45,7 +45,7 @@ void or_fail_everywhere(const ProcessGroup& group, Call&& call) {
   try {
     call();
   } catch (...) {
-    group.abort("backward of DistributedDataParallel failed: " + std::string(first_line(text_of_current_exception())));
+    group.abort("backward of DistributedDataParallel failed: " + std::string(first_line(text_of_exception())));
     throw;
   }
 }

@@ -49,10 +49,10 @@ void DdpBase::cast_buffers(const NamedTensors& buffers) const {
 void DdpBase::make_models_equal(const NamedTensors& buffers) {
   verify_same_model(compared_, buffers, text_of(options_), group_);
   std::vector<at::Tensor> values = tensors_of(buffers);
-  if (!values.empty() && options_.forward_sync_buffers) buffers_broadcast_.emplace(values);
+  if (!values.empty() && options_.forward_sync_buffers) buffers_.emplace(values);
   if (!options_.init_sync) return;
   for (const auto& [name, tensor] : compared_) values.push_back(tensor);
-  ValueBroadcast(std::move(values)).run(0, group_, "DDP model state");
+  ValueBytes(std::move(values)).broadcast(0, group_, "DDP model state");
 }
 
 std::vector<at::Tensor> DdpBase::parameters() const { return module_->parameters(); }
@@ -193,10 +193,10 @@ at::Tensor DdpBase::delivered(const at::Tensor& output) const {
 }
 
 void DdpBase::sync_buffers() {
-  if (!buffers_broadcast_ || !synchronise_) return;
+  if (!buffers_ || !synchronise_) return;
   // In evaluation buffers do not change, so ranks may evaluate different numbers of batches.
   if (!is_training() && buffers_synced_) return;
-  buffers_broadcast_->run(0, group_, "DDP buffers");
+  buffers_->broadcast(0, group_, "DDP buffers");
   buffers_synced_ = !is_training();
 }
 

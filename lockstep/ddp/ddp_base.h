@@ -20,7 +20,7 @@
 #include "lockstep/ddp/options.h"
 #include "lockstep/ddp/reducer.h"
 #include "lockstep/ddp/state_dict.h"
-#include "lockstep/ddp/value_broadcast.h"
+#include "lockstep/ddp/value_bytes.h"
 #include "lockstep/group/process_group.h"
 
 namespace torch::nn {
@@ -110,8 +110,8 @@ class DdpBase {
   const std::shared_ptr<torch::nn::Module> module_;
   const ProcessGroup group_;
   const DdpOptions options_;
-  NamedTensors compared_;                            // parameters that all ranks keep equal
-  std::optional<ValueBroadcast> buffers_broadcast_;  // if there are any
+  NamedTensors compared_;              // parameters that all ranks keep equal
+  std::optional<ValueBytes> buffers_;  // that follow rank 0's, if there are any
   std::optional<at::Device> input_device_;
   bool buffers_synced_ = true;
   bool synchronise_ = true;

@@ -1,8 +1,11 @@
 #include "lockstep/ddp/gradient_averager.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <cstring>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -10,6 +13,7 @@
 #include "lockstep/base/log.h"
 #include "lockstep/ddp/buckets/bucket_plan.h"
 #include "lockstep/ddp/checks/ddp_errors.h"
+#include "lockstep/group/believed.h"
 
 namespace lockstep {
 namespace {
@@ -26,6 +30,10 @@ class Timed {
   double& sum_;
   TimePoint start_;
 };
+
+std::span<std::uint8_t> bytes_of(const at::Tensor& tensor) {
+  return {tensor.mutable_data_ptr<std::uint8_t>(), static_cast<std::size_t>(tensor.numel())};
+}
 
 }  // namespace
 
@@ -91,7 +99,7 @@ void GradientAverager::begin_synchronised(const ParameterHooks& hooks) {
   report_.non_finite.reset();
   if (note_.joined) report_.used.assign(report_.used.size(), false);
   const CallOptions call{.name = "DDP unused parameters of backward", .number = backward_};
-  needed_ = reports_.exchange(report_, parameters_.size(), group_, call).used;
+  needed_ = exchange(call).used;
 }
 
 void GradientAverager::arrived_locally(std::size_t parameter, const at::Tensor& added) {
@@ -208,7 +216,23 @@ const JointReport* GradientAverager::exchange_reports() {
   if (asks_use) report_.used = used_;
   if (note_.joined) report_.used.assign(report_.used.size(), false);
   const CallOptions call{.name = "DDP report of backward", .number = backward_};
-  return &reports_.exchange(report_, parameters_.size(), group_, call);
+  return &exchange(call);
+}
+
+const JointReport& GradientAverager::exchange(const CallOptions& call) {
+  const auto length = static_cast<std::int64_t>(report_bytes(report_.used.size()));
+  if (!sent_.defined() || sent_.numel() != length) {
+    sent_ = at::empty({length}, at::kByte);
+    told_ = at::empty({group_.size() * length}, at::kByte);
+  }
+  encode_report(report_, bytes_of(sent_));
+  if (group_.size() == 1) {
+    std::memcpy(told_.mutable_data_ptr(), sent_.const_data_ptr(), sent_.nbytes());
+  } else {
+    group_.all_gather_into(told_, sent_, call);
+  }
+  believed(group_, [&] { join_reports(bytes_of(told_), report_.used.size(), parameters_.size(), joint_); });
+  return joint_;
 }
 
 Finish GradientAverager::finish_of(const JointReport* joint) const {

@@ -16,13 +16,13 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/ddp/autograd/forward_graphs.h"
+#include "lockstep/ddp/backward_report.h"
 #include "lockstep/ddp/bucket_list.h"
 #include "lockstep/ddp/gradient_weights.h"
 #include "lockstep/ddp/learned_graph.h"
 #include "lockstep/ddp/logging_data.h"
 #include "lockstep/ddp/options.h"
 #include "lockstep/ddp/parameter_hooks.h"
-#include "lockstep/ddp/report_exchange.h"
 #include "lockstep/ddp/trained_parameter.h"
 
 namespace lockstep {
@@ -68,8 +68,11 @@ class GradientAverager {
   // added: what has just been added to a gradient; null at the end of backward.
   void launch_ready(const at::Tensor* added);
   void complete_buckets();
-  // Null if no option asks for it.
+  // What ranks report at the end of a backward; null if no option asks for it.
   const JointReport* exchange_reports();
+  // report_, of which `used` is as long on all ranks, for those of all. Blocks. Error{corrupt_data} on a rank that
+  // cannot believe what it hears ends the group, so that no other waits for it.
+  const JointReport& exchange(const CallOptions& call);
   Finish finish_of(const JointReport* joint) const;
   std::optional<Error> drop_gradients(const JointReport& joint);
   void check_gradient(std::size_t parameter) const;
@@ -90,7 +93,9 @@ class GradientAverager {
   std::vector<int> expected_;   // by parameter: how often it will; empty: once
   std::vector<bool> needed_;    // by parameter: with skip_all_reduce_unused_params, what some rank will use
   BackwardReport report_;
-  ReportExchange reports_;
+  JointReport joint_;
+  // As bytes: of this rank, and of all. Kept from backward to backward.
+  at::Tensor sent_, told_;
 
   // Since the last synchronised backward.
   std::vector<bool> used_;         // by parameter

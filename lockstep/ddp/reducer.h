@@ -13,11 +13,9 @@
 #include <ATen/core/Tensor.h>
 
 #include <atomic>
-#include <cstdint>
 #include <memory>
 #include <optional>
 #include <thread>
-#include <vector>
 
 #include "lockstep/ddp/autograd/failed_backward.h"
 #include "lockstep/ddp/autograd/forward_graphs.h"

@@ -4,11 +4,10 @@
 #include <torch/nn/module.h>
 
 #include <algorithm>
-#include <map>
-#include <string>
 #include <string_view>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/format.h"
 
 namespace lockstep {
 namespace {
@@ -26,6 +25,10 @@ bool has_prefix(const NamedTensors& state) {
   return !state.empty() && std::ranges::all_of(state, [](const auto& item) { return item.first.starts_with(kPrefix); });
 }
 
+std::string type_and_shape(const at::Tensor& tensor) {
+  return fmt::format("{} {}", c10::toString(tensor.scalar_type()), tensor.sizes().vec());
+}
+
 }  // namespace
 
 NamedTensors state_dict_of(const torch::nn::Module& module, StateDictKeys keys) {
@@ -35,29 +38,33 @@ NamedTensors state_dict_of(const torch::nn::Module& module, StateDictKeys keys) 
 }
 
 void load_state_dict(const torch::nn::Module& module, const NamedTensors& state) {
-  std::map<std::string, at::Tensor> given;
+  TensorsByName given, mine;
   const std::size_t skip = has_prefix(state) ? kPrefix.size() : 0;
   for (const auto& [name, tensor] : state) given.emplace(name.substr(skip), tensor);
+  for (const auto& [name, tensor] : state_dict_of(module, StateDictKeys::bare)) mine.emplace(name, tensor);
+  copy_by_name(given, mine, Types::converted, "state", "load_state_dict: the state does not fit the model:");
+}
+
+void copy_by_name(const TensorsByName& stored, const TensorsByName& into, Types types, const std::string& source,
+                  const std::string& problem) {
   std::string problems;
-  const NamedTensors mine = state_dict_of(module, StateDictKeys::bare);
-  for (const auto& [name, tensor] : mine) {
-    const auto found = given.find(name);
-    if (found == given.end()) {
-      problems += "\n  missing: " + name;
-    } else if (found->second.sizes() != tensor.sizes()) {
-      problems += "\n  " + name + " has shape " + c10::str(found->second.sizes()) + " where the model has " +
-                  c10::str(tensor.sizes());
+  for (const auto& [name, tensor] : into) {
+    const auto found = stored.find(name);
+    if (found == stored.end()) {
+      problems += fmt::format("\n  missing in the {}: {} ({})", source, name, type_and_shape(tensor));
+    } else if (found->second.sizes() != tensor.sizes() ||
+               (types == Types::equal && found->second.scalar_type() != tensor.scalar_type())) {
+      problems += fmt::format("\n  different: {} is {} in the {}, {} in the module", name,
+                              type_and_shape(found->second), source, type_and_shape(tensor));
     }
   }
-  const std::map<std::string, at::Tensor> known(mine.begin(), mine.end());
-  for (const auto& [name, tensor] : given) {
-    if (!known.contains(name)) problems += "\n  unexpected: " + name;
+  for (const auto& [name, tensor] : stored) {
+    if (into.contains(name)) continue;
+    problems += fmt::format("\n  unexpected in the {}: {} ({})", source, name, type_and_shape(tensor));
   }
-  if (!problems.empty()) {
-    throw Error(ErrorKind::invalid_argument, "load_state_dict: the state does not fit the model:" + problems);
-  }
+  if (!problems.empty()) throw Error(ErrorKind::invalid_argument, problem + problems);
   const at::NoGradGuard no_grad;
-  for (const auto& [name, tensor] : mine) at::Tensor(tensor).copy_(given.at(name));
+  for (const auto& [name, tensor] : into) tensor.copy_(stored.at(name));
 }
 
 }  // namespace lockstep

@@ -1,6 +1,9 @@
 // Parameters and buffers of a module by name, as PyTorch's state_dict() has them. Does not communicate.
 #pragma once
 
+#include <map>
+#include <string>
+
 #include "lockstep/ddp/checks/model_comparison.h"
 
 namespace torch::nn {
@@ -16,5 +19,13 @@ NamedTensors state_dict_of(const torch::nn::Module& module, StateDictKeys keys);
 // Copies values in. Keys with and without the "module." prefix are taken. Error{invalid_argument} lists every missing,
 // unexpected and differently shaped entry, and then nothing is copied.
 void load_state_dict(const torch::nn::Module& module, const NamedTensors& state);
+
+using TensorsByName = std::map<std::string, at::Tensor>;
+enum class Types { equal, converted };
+
+// Copies stored tensors, of a "checkpoint" or a "state", into those of the same names. Error{invalid_argument}:
+// `problem`, followed by everything that is missing, unexpected, or of another shape or type; then nothing is copied.
+void copy_by_name(const TensorsByName& stored, const TensorsByName& into, Types types, const std::string& source,
+                  const std::string& problem);
 
 }  // namespace lockstep

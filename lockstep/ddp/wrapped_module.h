@@ -6,7 +6,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <optional>
-#include <vector>
 
 #include "lockstep/ddp/checks/model_comparison.h"
 #include "lockstep/ddp/options.h"

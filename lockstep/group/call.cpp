@@ -18,9 +18,8 @@ using Use = TensorSegments::Use;
 constexpr std::size_t kMostCounted = std::numeric_limits<std::int64_t>::max() / 16;
 
 [[noreturn]] void refuse(OpKind kind, const std::string& why) {
-  ErrorDetail detail;
-  detail.operation = std::string(to_string(kind));
-  throw Error(ErrorKind::invalid_argument, detail.operation + ": " + why, detail);
+  const std::string operation(to_string(kind));
+  throw Error(ErrorKind::invalid_argument, operation + ": " + why, {.operation = operation});
 }
 
 void append_counts(at::TensorList tensors, DType dtype, std::vector<std::uint64_t>& counts) {

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
-#include "lockstep/observe/process_recorder.h"
 
 namespace lockstep {
 namespace {

@@ -19,6 +19,15 @@
 
 namespace lockstep {
 
+// An Error that `check` throws is noted for the other ranks; see FailureNote.
+template <class Check>
+void noting_refusals(Engine& engine, Check&& check) try {
+  check();
+} catch (const Error& error) {
+  note_refusal(engine.failure_note(), error);
+  throw;
+}
+
 class CallQueue {
  public:
   // Both are borrowed.
@@ -31,10 +40,22 @@ class CallQueue {
   // Runs `use` in the caller, behind everything that was issued before. Error{timeout}, which ends the group, if its
   // turn does not come before the deadline.
   template <class Use>
-  void run(std::string_view operation, Deadline deadline, Use&& use);
+  void run(std::string_view operation, Deadline deadline, Use&& use) {
+    fork_guard_.check("a group");
+    noting_refusals(engine_, [&] {
+      if (!turns_.take(deadline)) throw end_late(operation);
+      const EndTurn end{turns_};
+      use(engine_);
+    });
+  }
   // The same, or nothing if it is some other call's turn.
   template <class Use>
-  void run_if_free(Use&& use);
+  void run_if_free(Use&& use) {
+    fork_guard_.check("a group");
+    if (!turns_.take_if_free()) return;
+    const EndTurn end{turns_};
+    use(engine_);
+  }
 
  private:
   // What a collective needs besides its tensors. Kept for later ones.
@@ -105,32 +126,5 @@ class CallQueue {
 
 // Ends the flight record of what has failed with the error, or succeeded if there is none.
 void end_record(const FlightLog& log, FlightTicket ticket, const std::exception_ptr& error);
-
-// An Error that `check` throws is noted for the other ranks; see FailureNote.
-template <class Check>
-void noting_refusals(Engine& engine, Check&& check) try {
-  check();
-} catch (const Error& error) {
-  note_refusal(engine.failure_note(), error);
-  throw;
-}
-
-template <class Use>
-void CallQueue::run(std::string_view operation, Deadline deadline, Use&& use) {
-  fork_guard_.check("a group");
-  noting_refusals(engine_, [&] {
-    if (!turns_.take(deadline)) throw end_late(operation);
-    const EndTurn end{turns_};
-    use(engine_);
-  });
-}
-
-template <class Use>
-void CallQueue::run_if_free(Use&& use) {
-  fork_guard_.check("a group");
-  if (!turns_.take_if_free()) return;
-  const EndTurn end{turns_};
-  use(engine_);
-}
 
 }  // namespace lockstep

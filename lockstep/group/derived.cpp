@@ -169,6 +169,12 @@ std::vector<at::Tensor> all_gather_v(const ProcessGroup& group, const at::Tensor
   return gather_rows(group, "all_gather_v", rows, shapes, together);
 }
 
+std::map<at::ScalarType, std::vector<at::Tensor>> by_dtype(at::TensorList tensors) {
+  std::map<at::ScalarType, std::vector<at::Tensor>> lists;
+  for (const at::Tensor& tensor : tensors) lists[tensor.scalar_type()].push_back(tensor);
+  return lists;
+}
+
 std::vector<std::vector<at::Tensor>> all_gather_coalesced(const ProcessGroup& group, at::TensorList inputs,
                                                           const CallOptions& options) {
   require_all_dense(inputs, "all_gather", "input tensor ");

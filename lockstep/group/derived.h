@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <map>
 #include <vector>
 
 #include "lockstep/group/process_group.h"
@@ -17,6 +18,9 @@ namespace lockstep {
 // what each of them gave, and the group goes on. A tensor without dimensions counts as one row.
 std::vector<at::Tensor> all_gather_v(const ProcessGroup& group, const at::Tensor& input,
                                      const CallOptions& options = {});
+
+// Tensors by their types, since a collective works on those of one.
+std::map<at::ScalarType, std::vector<at::Tensor>> by_dtype(at::TensorList tensors);
 
 // Several tensors of one type in one collective. Of each rank, in rank order, the tensors that it gave.
 std::vector<std::vector<at::Tensor>> all_gather_coalesced(const ProcessGroup& group, at::TensorList inputs,

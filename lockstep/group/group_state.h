@@ -9,12 +9,12 @@
 
 #include "lockstep/base/fork_guard.h"
 #include "lockstep/group/call_queue.h"
-#include "lockstep/group/process_group.h"
+#include "lockstep/group/group_handle.h"
 #include "lockstep/messages/messenger.h"
 
 namespace lockstep {
 
-struct ProcessGroup::State {
+struct GroupHandle::State {
   State(std::unique_ptr<Engine> engine, const GroupOptions& options, std::unique_ptr<Mesh> messages,
         std::shared_ptr<const GroupOrigin> origin);
   // Ends a state that no handle needs any more. In a forked child, which has none of its threads, it stays; and where a

@@ -1,4 +1,4 @@
-// Messages between two ranks, and the barrier that is made of them: ProcessGroup -> Messenger.
+// Messages between two ranks, and the barrier that is made of them: GroupHandle -> Messenger.
 #include <cstdint>
 #include <exception>
 #include <memory>
@@ -6,7 +6,6 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/group/group_state.h"
-#include "lockstep/group/process_group.h"
 #include "lockstep/group/tensor_segments.h"
 #include "lockstep/messages/monitored_barrier.h"
 
@@ -55,7 +54,7 @@ Work start_message(const FlightLog& log, Direction direction, int peer, int tag,
 
 }  // namespace
 
-Work ProcessGroup::send_async(const at::Tensor& tensor, int peer, int tag, const CallOptions& options) const {
+Work GroupHandle::send_async(const at::Tensor& tensor, int peer, int tag, const CallOptions& options) const {
   auto segments = std::make_shared<const TensorSegments>(tensor, "send", TensorSegments::Use::move, Flow::read);
   const Segment& whole = segments->segments().front();
   Messenger& messenger = state_->messenger();
@@ -64,7 +63,7 @@ Work ProcessGroup::send_async(const at::Tensor& tensor, int peer, int tag, const
   });
 }
 
-Work ProcessGroup::recv_async(const at::Tensor& tensor, int peer, int tag, const CallOptions& options) const {
+Work GroupHandle::recv_async(const at::Tensor& tensor, int peer, int tag, const CallOptions& options) const {
   auto segments = std::make_shared<const TensorSegments>(tensor, "recv", TensorSegments::Use::move, Flow::write);
   const Segment& whole = segments->segments().front();
   Messenger& messenger = state_->messenger();
@@ -73,17 +72,17 @@ Work ProcessGroup::recv_async(const at::Tensor& tensor, int peer, int tag, const
   });
 }
 
-void ProcessGroup::send(const at::Tensor& tensor, int peer, int tag, const CallOptions& options) const {
+void GroupHandle::send(const at::Tensor& tensor, int peer, int tag, const CallOptions& options) const {
   send_async(tensor, peer, tag, options).wait();
 }
 
-int ProcessGroup::recv(const at::Tensor& tensor, int peer, int tag, const CallOptions& options) const {
+int GroupHandle::recv(const at::Tensor& tensor, int peer, int tag, const CallOptions& options) const {
   const Work work = recv_async(tensor, peer, tag, options);
   work.wait();
   return work.source();
 }
 
-void ProcessGroup::monitored_barrier(const CallOptions& options, bool wait_all_ranks) const {
+void GroupHandle::monitored_barrier(const CallOptions& options, bool wait_all_ranks) const {
   const std::uint64_t number = state_->monitored_barriers++;
   if (size() == 1) return;
   FlightRecord record;

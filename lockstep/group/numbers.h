@@ -6,7 +6,6 @@
 #pragma once
 
 #include <cstddef>
-#include <span>
 #include <type_traits>
 #include <utility>
 #include <vector>

@@ -11,7 +11,6 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/machine.h"
 #include "lockstep/group/believed.h"
-#include "lockstep/group/shape_message.h"
 #include "lockstep/group/tensor_segments.h"
 #include "lockstep/group/torch_errors.h"
 

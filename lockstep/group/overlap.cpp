@@ -1,7 +1,6 @@
 #include "lockstep/group/overlap.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace lockstep {
 namespace {

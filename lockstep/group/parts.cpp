@@ -1,11 +1,18 @@
-#include "lockstep/group/parts.h"
+// Groups of some of another group's ranks: how all ranks agree on them, and how the members connect.
+// ProcessGroup::split() -> part() -> connect.
+#include <ATen/ops/from_blob.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "lockstep/adapters/backends.h"
+#include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/hash.h"
+#include "lockstep/group/connect.h"
+#include "lockstep/group/group_state.h"
+#include "lockstep/group/process_group.h"
+#include "lockstep/health/peer_watch.h"
 #include "lockstep/store/prefix_store.h"
 #include "lockstep/store/store_server.h"
 
@@ -14,8 +21,9 @@ namespace {
 
 constexpr Duration kFarewell = std::chrono::seconds(1);
 
-}  // namespace
-
+// Called by all ranks of a group before they agree on its `number`-th split: lets those that connect the parts learn
+// when one dies or gives up. Null if all share memory, which tells them anyway. Its owner ends it. An error here ends
+// the group, since the others would wait.
 std::shared_ptr<PeerWatch> watch_parts(const GroupOrigin& origin, const ProcessGroup& group,
                                        const GroupOptions& options, int number, Deadline deadline) {
   const bool by_memory = choose_backend(options.backend) == kNativeBackend && options.transport != Transport::tcp;
@@ -33,6 +41,7 @@ std::shared_ptr<PeerWatch> watch_parts(const GroupOrigin& origin, const ProcessG
   return watch;
 }
 
+// "new_group of 0 2". Error{invalid_argument}: not all of them are ranks of a group of `size`, each named once.
 std::string name_of_part(const std::vector<int>& ranks, int size) {
   std::string text = "new_group of";
   std::vector<bool> seen(static_cast<std::size_t>(size));
@@ -50,6 +59,7 @@ std::string name_of_part(const std::vector<int>& ranks, int size) {
   return text;
 }
 
+// The ranks of one color, ordered by key. colors_and_keys: both numbers of every rank, one rank after the other.
 std::vector<int> ranks_of_part(std::span<const std::int64_t> colors_and_keys, std::int64_t color) {
   std::vector<std::pair<std::int64_t, int>> members;  // key and rank
   for (std::size_t at = 0; at < colors_and_keys.size(); at += 2) {
@@ -61,6 +71,8 @@ std::vector<int> ranks_of_part(std::span<const std::int64_t> colors_and_keys, st
   return ranks;
 }
 
+// Ends the watch, if there is one, of a rank that leaves with `error`. Returns what to throw: the cause, as all name
+// it.
 Error abandon_parts(const GroupOrigin& origin, PeerWatch* watch, const Error& error) {
   if (watch == nullptr) return error;
   // All ranks of the group hear of a desync, and may go on.
@@ -71,6 +83,7 @@ Error abandon_parts(const GroupOrigin& origin, PeerWatch* watch, const Error& er
   return cause;
 }
 
+// Connects the `ranks` of a group, of which `rank` is one, as a group of their own. Only they call it. Ends the watch.
 ProcessGroup connect_part(const GroupOrigin& origin, int rank, const std::vector<int>& ranks, const std::string& name,
                           const GroupOptions& options, const std::shared_ptr<PeerWatch>& watch, Deadline deadline) {
   Membership part = origin.membership;
@@ -95,6 +108,57 @@ ProcessGroup connect_part(const GroupOrigin& origin, int rank, const std::vector
   } catch (const Error& error) {
     throw abandon_parts(origin, watch.get(), error);
   }
+}
+
+}  // namespace
+
+std::optional<ProcessGroup> ProcessGroup::part(int color, int key, const GroupOptions& options,
+                                               std::string_view call) const {
+  if (state_->origin == nullptr) {
+    throw Error(ErrorKind::invalid_argument, "split: this group was made without a store, so no part of it can meet");
+  }
+  const Deadline deadline = Deadline::after(timeout());
+  std::vector<std::int64_t> mine{color, key}, all(2 * static_cast<std::size_t>(size()));
+  const auto tensor_of = [](auto& values) { return at::from_blob(values.data(), std::ssize(values), at::kLong); };
+  const int number = state_->splits;
+  const auto watch = watch_parts(*state_->origin, *this, options, number, deadline);
+  try {
+    all_gather_into(tensor_of(all), tensor_of(mine), {.deadline = deadline, .name = call});
+  } catch (const Error& error) {
+    throw abandon_parts(*state_->origin, watch.get(), error);
+  }
+  ++state_->splits;
+  if (color < 0 && watch != nullptr) watch->end(deadline);
+  if (color < 0) return std::nullopt;
+  const std::vector<int> ranks = ranks_of_part(all, color);
+  const std::string name = std::to_string(number) + "." + std::to_string(color);
+  return connect_part(*state_->origin, rank(), ranks, name, options, watch, deadline);
+}
+
+std::optional<ProcessGroup> ProcessGroup::split(int color, int key) const {
+  return part(color, key, state_->options, "split");
+}
+
+std::optional<ProcessGroup> ProcessGroup::split(int color, int key, const GroupOptions& options) const {
+  GroupOptions chosen = with_environment(options);
+  chosen.backend = choose_backend(options.backend);
+  return part(color, key, chosen, "split with " + describe_choices(chosen));
+}
+
+std::optional<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& ranks) const {
+  const int key = key_in(ranks);
+  return split(key < 0 ? -1 : 0, key);
+}
+std::optional<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& ranks, const GroupOptions& options) const {
+  const int key = key_in(ranks);
+  return split(key < 0 ? -1 : 0, key, options);
+}
+
+// -1 if this rank is none of them. Whoever gives other ranks is told.
+int ProcessGroup::key_in(const std::vector<int>& ranks) const {
+  barrier({.name = name_of_part(ranks, size())});
+  const auto found = std::find(ranks.begin(), ranks.end(), rank());
+  return found == ranks.end() ? -1 : static_cast<int>(found - ranks.begin());
 }
 
 }  // namespace lockstep

@@ -15,42 +15,19 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
-#include <string_view>
 #include <vector>
 
-#include "lockstep/base/deadline.h"
-#include "lockstep/collective/collective.h"
+#include "lockstep/group/group_handle.h"
 #include "lockstep/group/numbers.h"
-#include "lockstep/group/options.h"
-#include "lockstep/group/work.h"
-#include "lockstep/messages/request.h"
 
 namespace lockstep {
 
-class ArenaHeap;
-struct GroupOrigin;
-
-class ProcessGroup {
+class ProcessGroup : public GroupHandle {
  public:
-  // messages: what send() and recv() use; null where there are none.
-  // origin: who the ranks are and how they met, which is what parts of the group are made from; null if it has none.
-  explicit ProcessGroup(std::unique_ptr<Engine> engine, const GroupOptions& options = {},
-                        std::unique_ptr<Mesh> messages = nullptr, std::shared_ptr<const GroupOrigin> origin = nullptr);
-
-  int rank() const;
-  int size() const;
-  std::string_view transport()
-      const;  // "shared memory", "tcp", "tcp and shared memory", "in-process"; else the backend
-  Duration timeout() const;
-  // The same options for several calls that are to end by one deadline: that of a call which begins now.
-  CallOptions with_deadline(CallOptions options = {}) const {
-    if (!options.deadline) options.deadline = Deadline::after(options.timeout.value_or(timeout()));
-    return options;
-  }
+  using GroupHandle::GroupHandle;
 
   // Dense tensors of any shape and strides. Lists work as one collective on tensors of one dtype. Every type can be
   // moved; supports() in collective.h says which can be reduced how. A tensor whose memory is not what it says (not in
@@ -113,19 +90,6 @@ class ProcessGroup {
   Work all_to_all_async(at::TensorList outputs, at::TensorList inputs, const CallOptions& options = {}) const;
   Work barrier_async(const CallOptions& options = {}) const;
 
-  // A barrier by messages, to find out who does not come: every rank gets Error{timeout} that names a rank that has not
-  // called it in time and says how it fares; all such ranks with wait_all_ranks. The group goes on, whatever happens.
-  void monitored_barrier(const CallOptions& options = {}, bool wait_all_ranks = false) const;
-
-  // Messages from one rank to another, beside all collectives and in any order with them. Those between two ranks with
-  // the same tag arrive in the order sent. send() returns when the tensor may be used again, which for a large one is
-  // when it has been received. recv() returns the rank that sent; kAnySource takes what comes first. The tensor has the
-  // size of the message; if not, Error{desync} names both, and the group goes on. See messages/messenger.h.
-  void send(const at::Tensor& tensor, int peer, int tag = 0, const CallOptions& options = {}) const;
-  int recv(const at::Tensor& tensor, int peer = kAnySource, int tag = 0, const CallOptions& options = {}) const;
-  Work send_async(const at::Tensor& tensor, int peer, int tag = 0, const CallOptions& options = {}) const;
-  Work recv_async(const at::Tensor& tensor, int peer = kAnySource, int tag = 0, const CallOptions& options = {}) const;
-
   // New groups of some of these ranks, with collectives of their own; any number may be in use at once. All ranks of
   // this group call it, also those that will not be members, who get nothing. Errors as of a collective, and
   // Error{invalid_argument} if the group has no origin.
@@ -137,45 +101,7 @@ class ProcessGroup {
   std::optional<ProcessGroup> new_group(const std::vector<int>& ranks) const;
   std::optional<ProcessGroup> new_group(const std::vector<int>& ranks, const GroupOptions& options) const;
 
-  // An uninitialised tensor in memory that all ranks of the node share: collectives on it move the least bytes.
-  // Ordinary memory where the ranks share none. Error{invalid_argument} for sizes that no memory has.
-  at::Tensor empty(at::IntArrayRef sizes, at::ScalarType dtype = at::kFloat) const;
-  // Whether a dense tensor lies in this rank's part of that memory.
-  bool is_shared(const at::Tensor& tensor) const;
-
-  // Whether this group can do it with tensors of a type on a device; asking sends nothing. What it cannot is refused
-  // with Error{invalid_argument}, before anything is sent.
-  bool supports(OpKind kind, ReduceOp op, at::ScalarType dtype, at::DeviceType device = at::kCPU) const;
-
-  // Ends every present and future call on all ranks, collectives and messages, with Error{aborted} quoting the reason.
-  // Never blocks.
-  void abort(std::string_view reason) const noexcept;
-
-  // For whoever lets an exception pass that others may come to suffer from: what failed ("forward of my model"), and
-  // the exception's text. Other ranks' errors quote it if this rank then makes another call than they, or leaves. The
-  // next collective that works wipes it off. DistributedDataParallel does it for forwards and backwards.
-  void note_failure(std::string_view what, std::string_view text) const noexcept;
-  // The same for the exception that is being handled, unless it is the group's own. REQUIRES: within a catch.
-  void note_exception(std::string_view what) const noexcept;
-  // "forward of my model: index out of range"; empty if there is nothing.
-  std::string noted_failure() const;
-
-  // Memory that all ranks of the group share, where they do; else null.
-  const std::shared_ptr<ArenaHeap>& heap() const;
-  bool shares_memory() const { return heap() != nullptr; }
-
-  // Starts a collective on plain memory, which goes on while the caller computes: in poll() and wait() where the ranks
-  // share memory, else on the group's thread. `keeps` owns the memory, and is held until it is finished, whoever waits
-  // for it. Ranks that differ in what they have posted end the group where they share memory.
-  class Posted;
-  Posted post(const Collective& collective, std::shared_ptr<const void> keeps) const;
-  // Never waits for another rank or call, unless the memory is not shared (see ArenaEngine).
-  void poll() const;
-  void wait(const Posted& posted) const;
-
  private:
-  struct State;
-
   // One collective; see Call::set().
   struct Plan;
   void run(const Plan& plan, const CallOptions& options) const;
@@ -184,15 +110,6 @@ class ProcessGroup {
   std::optional<ProcessGroup> part(int color, int key, const GroupOptions& options, std::string_view call) const;
   int key_in(const std::vector<int>& ranks) const;
   void all_reduce_numbers(std::span<const NumberRef> numbers, ReduceOp op, const CallOptions& options) const;
-
-  std::shared_ptr<State> state_;
-};
-
-// What post() has started; by default nothing.
-class ProcessGroup::Posted {
-  friend class ProcessGroup;
-  std::uint64_t number_ = 0;  // of the engine, where ranks share memory
-  Work work_;                 // elsewhere
 };
 
 }  // namespace lockstep

@@ -4,8 +4,8 @@
 #include <cstdio>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/failure_note.h"
 #include "lockstep/group/objects.h"
-#include "lockstep/group/uncaught.h"
 
 namespace lockstep {
 
@@ -27,7 +27,7 @@ void share_outcome(const ProcessGroup& group, const std::optional<std::string>& 
 }
 
 void share_failure(const ProcessGroup& group, const CallOptions& options) noexcept {
-  const std::string text = text_of_current_exception();
+  const std::string text = text_of_exception();
   try {
     share_outcome(group, text, options);
   } catch (const std::exception&) {  // rank 0 throws what it failed with

@@ -2,12 +2,10 @@
 // agree on one first. shape -> numbers -> collective -> numbers -> shape. Pure, and without torch.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <string>
 #include <string_view>
 #include <vector>
 

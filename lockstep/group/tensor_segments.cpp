@@ -6,9 +6,7 @@
 #include <ATen/ops/from_blob.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include <optional>
 #include <sstream>
-#include <string>
 
 #include "lockstep/base/error.h"
 #include "lockstep/group/torch_errors.h"
@@ -17,9 +15,7 @@ namespace lockstep {
 namespace {
 
 [[noreturn]] void refuse(std::string_view operation, const std::string& why) {
-  ErrorDetail detail;
-  detail.operation = operation;
-  throw Error(ErrorKind::invalid_argument, std::string(operation) + ": " + why, detail);
+  throw Error(ErrorKind::invalid_argument, std::string(operation) + ": " + why, {.operation = std::string(operation)});
 }
 
 template <class T>
@@ -54,25 +50,6 @@ DType dtype_of(const at::Tensor& tensor, std::string_view operation) {
   refuse(operation, "tensors of type " + text_of(tensor.scalar_type()) +
                         " can be moved but not reduced (float32, float64, float16, bfloat16, int64, int32, int16, "
                         "int8, uint8, bool, complex64 and complex128 can)");
-}
-
-at::ScalarType scalar_type_of(DType dtype) {
-  switch (dtype) {
-    case DType::f32: return at::kFloat;
-    case DType::f64: return at::kDouble;
-    case DType::f16: return at::kHalf;
-    case DType::bf16: return at::kBFloat16;
-    case DType::i32: return at::kInt;
-    case DType::i64: return at::kLong;
-    case DType::u8:
-    case DType::opaque: return at::kByte;
-    case DType::i8: return at::kChar;
-    case DType::i16: return at::kShort;
-    case DType::boolean: return at::kBool;
-    case DType::c64: return at::kComplexFloat;
-    case DType::c128: return at::kComplexDouble;
-  }
-  return at::kByte;
 }
 
 namespace {

@@ -20,7 +20,6 @@ namespace lockstep {
 std::optional<DType> known_dtype(at::ScalarType type);
 // Error{invalid_argument} naming the operation for a type that collectives cannot reduce.
 DType dtype_of(const at::Tensor& tensor, std::string_view operation);
-at::ScalarType scalar_type_of(DType dtype);
 
 // Whether a tensor's memory is what the tensor says: it is dense, on the host, in order, and without lazy bits.
 inline bool is_plain(const at::Tensor& tensor) {

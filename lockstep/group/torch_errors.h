@@ -15,9 +15,8 @@ namespace lockstep {
 template <class Run>
 decltype(auto) as_errors(std::string_view operation, ErrorKind kind, Run&& run) {
   const auto error = [&](std::string_view why) {
-    ErrorDetail detail;
-    detail.operation = operation;
-    return Error(kind, std::string(operation) + ": " + std::string(why), detail);
+    const std::string name(operation);
+    return Error(kind, name + ": " + std::string(why), {.operation = name});
   };
   try {
     return run();

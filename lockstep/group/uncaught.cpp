@@ -3,7 +3,6 @@
 #include <cstdlib>
 #include <exception>
 #include <mutex>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -28,24 +27,12 @@ Watches& watches() {
 
 }  // namespace
 
-std::string text_of_current_exception() {
-  const std::exception_ptr current = std::current_exception();
-  if (!current) return {};
-  try {
-    std::rethrow_exception(current);
-  } catch (const std::exception& error) {
-    return error.what();
-  } catch (...) {
-    return "what was thrown is no std::exception";
-  }
-}
-
 void abort_watched_groups() noexcept {
   Watches& watched = watches();
   const std::unique_lock lock(watched.mutex, std::try_to_lock);
   if (!lock.owns_lock()) return;
   try {
-    const std::string text = text_of_current_exception();
+    const std::string text = text_of_exception();
     if (text.empty()) return;
     const std::string_view line = first_line(text);
     for (const UncaughtWatch* each : watched.all) {

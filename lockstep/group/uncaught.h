@@ -25,7 +25,4 @@ class UncaughtWatch {
   const ProcessGroup group_;
 };
 
-// Of the exception that is being handled, whatever was thrown; empty if there is none.
-std::string text_of_current_exception();
-
 }  // namespace lockstep

@@ -1,6 +1,5 @@
 #include "lockstep/group/world.h"
 
-#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <utility>
@@ -40,29 +39,25 @@ World::~World() {
 }
 
 JoinOptions InitOptions::join_options() const {
-  JoinOptions options;
-  options.init_method = init_method;
-  options.store = store;
-  options.rank = rank;
-  options.world_size = world_size;
-  options.token = token;
-  options.bootstrap = bootstrap;
-  options.timeout = join_timeout;
-  options.notice_after = notice_after;
-  return options;
+  return {.init_method = init_method,
+          .store = store,
+          .rank = rank,
+          .world_size = world_size,
+          .token = token,
+          .bootstrap = bootstrap,
+          .timeout = join_timeout,
+          .notice_after = notice_after};
 }
 
 GroupOptions InitOptions::group_options() const {
-  GroupOptions options;
-  options.backend = backend;
-  options.timeout = timeout;
-  options.first_report = first_report;
-  options.transport = transport;
-  options.connections = connections;
-  options.checksums = checksums;
-  options.after_mismatch = after_mismatch;
-  options.call_sites = call_sites;
-  return options;
+  return {.backend = backend,
+          .timeout = timeout,
+          .first_report = first_report,
+          .transport = transport,
+          .connections = connections,
+          .checksums = checksums,
+          .after_mismatch = after_mismatch,
+          .call_sites = call_sites};
 }
 
 namespace {

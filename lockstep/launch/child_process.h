@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "lockstep/base/unique_fd.h"
-#include "lockstep/launch/exit_status.h"
+#include "lockstep/launch/outcome.h"
 
 namespace lockstep {
 

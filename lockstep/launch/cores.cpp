@@ -7,7 +7,6 @@
 #include <fstream>
 #include <iterator>
 #include <sstream>
-#include <string_view>
 #include <thread>
 
 namespace lockstep {
@@ -43,33 +42,29 @@ std::optional<double> tightest_up_to(const std::string& root, std::string path, 
   }
 }
 
-bool names_controller(std::string_view controllers, std::string_view wanted) {
-  while (!controllers.empty()) {
-    const std::size_t comma = controllers.find(',');
-    if (controllers.substr(0, comma) == wanted) return true;
-    if (comma == std::string_view::npos) break;
-    controllers.remove_prefix(comma + 1);
-  }
-  return false;
-}
-
 }  // namespace
 
-std::optional<double> cgroup_quota_cores(const std::string& cgroups, const std::string& root) {
-  std::optional<double> quota;
+std::vector<std::pair<std::string, std::string>> parse_cgroups(const std::string& cgroups) {
+  std::vector<std::pair<std::string, std::string>> parsed;
   std::istringstream lines(cgroups);
   for (std::string line; std::getline(lines, line);) {
     const std::size_t first = line.find(':');
-    const std::size_t second = line.find(':', first == std::string::npos ? first : first + 1);
+    const std::size_t second = first == std::string::npos ? first : line.find(':', first + 1);
     if (second == std::string::npos) continue;
-    const std::string controllers = line.substr(first + 1, second - first - 1);
-    std::string path = line.substr(second + 1);
+    parsed.emplace_back(line.substr(first + 1, second - first - 1), line.substr(second + 1));
+  }
+  return parsed;
+}
+
+std::optional<double> cgroup_quota_cores(const std::string& cgroups, const std::string& root) {
+  std::optional<double> quota;
+  for (auto [controllers, path] : parse_cgroups(cgroups)) {
     if (path == "/") path.clear();
     if (controllers.empty()) {
       lower(quota, tightest_up_to(root, path, [](const std::string& directory) {
               return parse_quota(read_text(directory + "cpu.max"));
             }));
-    } else if (names_controller(controllers, "cpu")) {
+    } else if (("," + controllers + ",").find(",cpu,") != std::string::npos) {
       lower(quota, tightest_up_to(root + "/cpu", path, [](const std::string& directory) {
               return parse_quota(read_text(directory + "cpu.cfs_quota_us") + " " +
                                  read_text(directory + "cpu.cfs_period_us"));

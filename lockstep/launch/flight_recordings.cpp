@@ -1,13 +1,24 @@
 #include "lockstep/launch/flight_recordings.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cctype>
+#include <cstdint>
+#include <ctime>
+#include <filesystem>
+#include <functional>
 #include <string_view>
+#include <utility>
 
+#include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
-#include "lockstep/launch/recordings_folder.h"
+#include "lockstep/base/unique_fd.h"
+#include "lockstep/observe/flight_layout.h"
 #include "lockstep/observe/process_recorder.h"
 
 namespace lockstep {
@@ -35,6 +46,26 @@ std::string shell_quoted(const std::string& path) {
   std::string text = "'";
   for (const char c : path) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
   return text + "'";
+}
+
+std::string variable(const char* name) { return EnvironmentReader().text(name).value_or(""); }
+
+void for_each_entry(const std::string& folder, const std::function<void(const std::filesystem::path&)>& use) {
+  std::error_code error;
+  std::filesystem::directory_iterator entry(folder, error);
+  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) use(entry->path());
+}
+
+bool is_recording(const std::string& path) {
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  struct stat status {};
+  std::uint64_t magic = 0;
+  return fd && ::fstat(fd.get(), &status) == 0 && S_ISREG(status.st_mode) && status.st_uid == ::geteuid() &&
+         ::pread(fd.get(), &magic, sizeof magic, 0) == sizeof magic && magic == flight::kMagic;
+}
+
+bool is_job_id(const std::string& name) {
+  return name.size() == 16 && name.find_first_not_of("0123456789abcdef") == std::string::npos;
 }
 
 }  // namespace
@@ -79,6 +110,62 @@ std::string FlightRecordings::save(const Outcome& outcome, const std::string& di
     return fmt::format("the flight recording is lost: {}", error.what());
   }
   return fmt::format("to see where each rank was: lockstep trace --flight {}", shell_quoted(place));
+}
+
+std::string state_folder() {
+  std::string state = variable("XDG_STATE_HOME");
+  if (!state.starts_with('/')) {  // its specification says to ignore other paths
+    const std::string home = variable("HOME");
+    if (!home.starts_with('/')) return "";
+    state = home + "/.local/state";
+  }
+  return state + "/lockstep/flight";
+}
+
+std::string make_job_folder(const std::string& parent, const std::string& job_id) {
+  // create_directories() would make folders that all may read.
+  for (std::size_t end = parent.find('/', 1); !parent.empty(); end = parent.find('/', end + 1)) {
+    ::mkdir(parent.substr(0, end).c_str(), 0700);
+    if (end == std::string::npos) break;
+  }
+  if (!parent.empty() && ::access(parent.c_str(), W_OK | X_OK) == 0) {
+    make_flight_directory(parent + "/" + job_id);
+    return parent + "/" + job_id;
+  }
+  const std::string temporary = variable("TMPDIR");
+  const std::string folder = (temporary.empty() ? "/tmp" : temporary) + "/lockstep-flight-" + job_id;
+  make_flight_directory(folder);
+  return folder;
+}
+
+void prune_job_folders(const std::string& parent) noexcept {
+  try {
+    std::vector<std::pair<std::time_t, std::string>> jobs;
+    for_each_entry(parent, [&](const std::filesystem::path& path) {
+      struct stat status {};
+      const bool is_ours = is_job_id(path.filename()) && ::lstat(path.c_str(), &status) == 0 &&
+                           S_ISDIR(status.st_mode) && status.st_uid == ::geteuid();
+      if (is_ours) jobs.emplace_back(status.st_mtime, path);
+    });
+    std::ranges::sort(jobs, std::greater<>());
+    const std::time_t oldest = std::time(nullptr) - std::time_t{kKeptDays} * 24 * 3600;
+    for (std::size_t i = 0; i < jobs.size(); ++i) {
+      const auto& [changed, folder] = jobs[i];
+      if (i < kKeptJobs && changed >= oldest) continue;
+      remove_recordings(folder);
+      ::rmdir(folder.c_str());  // fails if it holds anything else
+    }
+  } catch (...) {  // no memory for the list: another time
+  }
+}
+
+void remove_recordings(const std::string& folder) noexcept {
+  try {
+    for_each_entry(folder, [](const std::filesystem::path& path) {
+      if (is_flight_file_name(path.filename().string()) && is_recording(path)) ::unlink(path.c_str());
+    });
+  } catch (...) {
+  }
 }
 
 }  // namespace lockstep

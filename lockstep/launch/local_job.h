@@ -3,6 +3,8 @@
 // store lives as long as this object. Not thread-safe.
 #pragma once
 
+#include <sys/resource.h>
+
 #include <memory>
 #include <string>
 #include <utility>
@@ -10,11 +12,27 @@
 
 #include "lockstep/base/unique_fd.h"
 #include "lockstep/launch/child_process.h"
-#include "lockstep/launch/descriptor_limit.h"
 #include "lockstep/launch/flight_recordings.h"
 #include "lockstep/launch/oom_kills.h"
 
 namespace lockstep {
+
+// While it lives, a DescriptorLimit raises the soft limit on descriptors (RLIMIT_NOFILE) to what a job's launcher
+// needs. Ranks start with the previous limit, since programs that use select() break above 1024. One at a time in a
+// process; not thread-safe.
+class DescriptorLimit {
+ public:
+  // Error{invalid_argument} if the hard limit is too low for so many ranks; the text says what to do.
+  explicit DescriptorLimit(int ranks);
+  ~DescriptorLimit();  // restores the soft limit
+  DescriptorLimit(const DescriptorLimit&) = delete;
+  DescriptorLimit& operator=(const DescriptorLimit&) = delete;
+
+  const rlimit& before() const { return before_; }
+
+ private:
+  rlimit before_{};
+};
 
 struct JobOptions {
   int ranks = 1;

@@ -3,12 +3,12 @@
 #include <charconv>
 #include <fstream>
 #include <iterator>
-#include <sstream>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "lockstep/base/format.h"
+#include "lockstep/launch/cores.h"
 
 namespace lockstep {
 namespace {
@@ -21,19 +21,6 @@ std::optional<std::string> read_whole_file(const std::string& path) {
   return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
-// The cgroup's path where the line of /proc/self/cgroup is "<hierarchy>:<controllers>:<path>" with these controllers.
-std::string cgroup_of(const std::string& cgroups, std::string_view controllers) {
-  std::istringstream lines(cgroups);
-  for (std::string line; std::getline(lines, line);) {
-    const std::size_t first = line.find(':');
-    const std::size_t second = first == std::string::npos ? first : line.find(':', first + 1);
-    if (second != std::string::npos && line.substr(first + 1, second - first - 1) == controllers) {
-      return line.substr(second + 1);
-    }
-  }
-  return "";
-}
-
 std::string gibibytes(std::int64_t bytes) {
   return fmt::format("{:.1f} GiB", static_cast<double>(bytes) / static_cast<double>(1LL << 30));
 }
@@ -43,12 +30,10 @@ std::string gibibytes(std::int64_t bytes) {
 OomKills::OomKills() : OomKills(read_whole_file) {}
 
 OomKills::OomKills(ReadFile read_file) : read_file_(std::move(read_file)) {
-  const std::string cgroups = read_file_("/proc/self/cgroup").value_or("");
   std::vector<Counter> candidates;
-  if (const std::string path = cgroup_of(cgroups, ""); !path.empty()) {
-    candidates.push_back({"/sys/fs/cgroup" + path + "/memory.events", "cgroup " + path});
-  }
-  if (const std::string path = cgroup_of(cgroups, "memory"); !path.empty()) {
+  for (const auto& [controllers, path] : parse_cgroups(read_file_("/proc/self/cgroup").value_or(""))) {
+    if (controllers.empty()) candidates.push_back({"/sys/fs/cgroup" + path + "/memory.events", "cgroup " + path});
+    if (controllers != "memory") continue;
     candidates.push_back({"/sys/fs/cgroup/memory" + path + "/memory.oom_control", "cgroup " + path});
     // In a container the path is the host's, and the container's own cgroup lies at the root.
     candidates.push_back({"/sys/fs/cgroup/memory/memory.oom_control", "this container"});

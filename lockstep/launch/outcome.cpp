@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstddef>
+#include <cstring>
 #include <tuple>
 
 #include "lockstep/base/format.h"
@@ -58,6 +59,16 @@ void tell_of_blamed(const Outcome& outcome, const RankEnd& first, std::vector<st
 }
 
 }  // namespace
+
+std::string signal_name(int signal) {
+  const char* name = ::sigabbrev_np(signal);
+  return name != nullptr ? fmt::format("SIG{}", name) : fmt::format("signal {}", signal);
+}
+
+std::string describe(const ExitStatus& status) {
+  if (status.signal == 0) return fmt::format("exited with code {}", status.code);
+  return fmt::format("was killed by {}{}", signal_name(status.signal), status.core_dumped ? " (core dumped)" : "");
+}
 
 const RankEnd* Outcome::first_failure() const {
   const RankEnd* first = nullptr;

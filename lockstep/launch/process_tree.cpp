@@ -14,7 +14,6 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/signal_block.h"
-#include "lockstep/launch/orphan_cleanup.h"
 #include "lockstep/launch/reaper.h"
 #include "lockstep/launch/signal_relay.h"
 

@@ -2,12 +2,11 @@
 // passes signals on, and when one rank fails it ends the others. launcher -> (ranks: store -> rendezvous -> World).
 // When one rank has failed, the ranks that failed because of it get a moment to end before the others are told to stop
 // (SIGTERM, and SIGKILL after the grace): see Outcome::first_failure(). Its processes never outlive it, even after an
-// exception or SIGKILL (see reaper.h, orphan_cleanup.h). Use from one thread, which must live until the call returns.
+// exception or SIGKILL (see reaper.h). Use from one thread, which must live until the call returns.
 #pragma once
 
 #include <chrono>
 #include <functional>
-#include <memory>
 #include <string>
 #include <vector>
 

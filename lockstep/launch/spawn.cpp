@@ -1,6 +1,8 @@
 #include "lockstep/launch/spawn.h"
 
+#include <fcntl.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -18,6 +20,7 @@
 #include <utility>
 
 #include "lockstep/base/environment.h"
+#include "lockstep/base/failure_note.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/unique_fd.h"
@@ -25,13 +28,77 @@
 #include "lockstep/launch/cores.h"
 #include "lockstep/launch/local_job.h"
 #include "lockstep/launch/process_tree.h"
-#include "lockstep/launch/spawn_report.h"
 
 namespace lockstep {
 namespace {
 
 constexpr const char* kCallVariable = "LOCKSTEP_SPAWN";           // the call that a copy was started for: "main#3"
 constexpr const char* kReportVariable = "LOCKSTEP_SPAWN_REPORT";  // its descriptor
+
+// The file's first byte; the exception's text follows.
+constexpr char kReached = 'r';
+constexpr char kRaised = 'x';
+constexpr char kLostAPeer = 'p';
+constexpr std::size_t kMaxTextBytes = std::size_t{64} << 10;
+
+// What a copy of a program tells the process that spawned it: that it came to its spawn() call, and with which
+// exception its worker ended. A memory file that both have open, so that neither waits for the other.
+class SpawnReport {
+ public:
+  struct Content {
+    bool reached = false;  // the copy came to its spawn() call
+    bool raised = false;
+    bool lost_a_peer = false;  // the exception was an Error{peer_lost}
+    std::string what;
+  };
+
+  // In the parent.
+  static SpawnReport create() {
+    UniqueFd fd(::memfd_create("lockstep-spawn-report", MFD_CLOEXEC));
+    if (!fd) throw system_error("making a memory file for a rank's report", errno);
+    return SpawnReport(std::move(fd));
+  }
+  // In the copy: takes over the inherited descriptor.
+  static SpawnReport inherited(int fd) {
+    if (::fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) throw system_error("taking over the report file from spawn()", errno);
+    return SpawnReport(UniqueFd(fd));
+  }
+
+  int fd() const { return fd_.get(); }
+  void write_reached() const {
+    if (::pwrite(fd_.get(), &kReached, 1, 0) != 1) throw system_error("writing the report to spawn()", errno);
+  }
+  // What cannot be written is lost: the process is about to end. Keeps at most 64 KiB of the text.
+  void write_raised(const std::exception_ptr& exception) const noexcept {
+    char kind = kRaised;
+    try {
+      try {
+        std::rethrow_exception(exception);
+      } catch (const Error& error) {
+        if (error.kind() == ErrorKind::peer_lost) kind = kLostAPeer;
+      } catch (...) {  // of no matter here
+      }
+      const std::string text = text_of_exception(exception).substr(0, kMaxTextBytes);
+      [[maybe_unused]] const ssize_t written = ::pwrite(fd_.get(), text.data(), text.size(), 1);
+    } catch (...) {  // no memory left for the text; that there was an exception is told below
+    }
+    [[maybe_unused]] const ssize_t written = ::pwrite(fd_.get(), &kind, 1, 0);
+  }
+  Content read() const {
+    std::string bytes(1 + kMaxTextBytes, '\0');
+    const ssize_t got = ::pread(fd_.get(), bytes.data(), bytes.size(), 0);
+    if (got <= 0) return {};
+    const char kind = bytes[0];
+    return {.reached = true,
+            .raised = kind != kReached,
+            .lost_a_peer = kind == kLostAPeer,
+            .what = bytes.substr(1, static_cast<std::size_t>(got) - 1)};
+  }
+
+ private:
+  explicit SpawnReport(UniqueFd fd) : fd_(std::move(fd)) {}
+  UniqueFd fd_;
+};
 
 // The same name in the parent and in the copies, which make the same calls before.
 std::string next_call(const std::string& name) {
@@ -49,7 +116,7 @@ int required_number(const char* name) {
 
 [[noreturn]] void run_worker(const std::function<void(int rank)>& worker, bool line_by_line) {
   const int rank = required_number("RANK");
-  SpawnReport report = SpawnReport::inherited(required_number(kReportVariable));
+  const SpawnReport report = SpawnReport::inherited(required_number(kReportVariable));
   // A spawn() inside the worker starts a new job.
   ::unsetenv(kCallVariable);
   ::unsetenv(kReportVariable);
@@ -81,12 +148,6 @@ Failure judge(const LocalJob& job, const SpawnReport& report, const std::string&
         describe(status), name);
   }
   return failure;
-}
-
-ErrorDetail at_rank(int rank) {
-  ErrorDetail detail;
-  detail.rank = rank;
-  return detail;
 }
 
 // The signal's disposition is that of before spawn(): the default action ends this process.
@@ -139,7 +200,7 @@ void supervise(const std::vector<std::string>& arguments, const std::string& cal
 }  // namespace
 
 ProcessFailed::ProcessFailed(const std::string& message, int rank, int pid, int exit_code, int signal)
-    : Error(ErrorKind::peer_lost, message, at_rank(rank)), pid_(pid), exit_code_(exit_code), signal_(signal) {}
+    : Error(ErrorKind::peer_lost, message, {.rank = rank}), pid_(pid), exit_code_(exit_code), signal_(signal) {}
 
 struct SpawnHandle::State {
   UniqueFd stop;  // an eventfd

@@ -6,8 +6,6 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
-#include <tuple>
-
 #include "lockstep/base/error.h"
 #include "lockstep/ddp/lockstep_mode/shard_exchange.h"
 

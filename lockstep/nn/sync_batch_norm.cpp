@@ -40,11 +40,8 @@ struct Batch final : torch::CustomClassHolder {
 
 // The ranks that have a proper batch wait for this one: they get the same text. For shards their exchange sees to it.
 [[noreturn]] void refuse(const ProcessGroup& group, const std::string& why) {
-  ErrorDetail detail;
-  detail.rank = group.rank();
-  detail.operation = "SyncBatchNorm";
   const Error error(ErrorKind::invalid_argument, "SyncBatchNorm on rank " + std::to_string(group.rank()) + ": " + why,
-                    detail);
+                    {.rank = group.rank(), .operation = "SyncBatchNorm"});
   if (ShardExchange::current() == nullptr) group.abort(error.what());
   throw error;
 }

@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "lockstep/base/clock.h"
-#include "lockstep/base/error.h"
 #include "lockstep/base/file_io.h"
 
 namespace lockstep {

@@ -1,6 +1,7 @@
 #include "lockstep/observe/flight_record.h"
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <span>
 
@@ -45,13 +46,8 @@ std::string FlightNames::text_of(std::uint64_t name) const {
 }
 
 std::string_view to_string(FlightState state) {
-  switch (state) {
-    case FlightState::issued: return "issued";
-    case FlightState::running: return "running";
-    case FlightState::done: return "done";
-    case FlightState::failed: return "failed";
-  }
-  return "unknown";
+  constexpr std::array<std::string_view, 4> kNames = {"issued", "running", "done", "failed"};
+  return kNames.at(static_cast<std::size_t>(state));
 }
 
 std::string describe(const FlightRecord& record, const FlightNames& names) {

@@ -3,7 +3,6 @@
 #include <sys/stat.h>
 
 #include <cerrno>
-#include <string>
 
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"

@@ -1,13 +1,13 @@
 #include "lockstep/optim/model_averager.h"
 
 #include <algorithm>
-#include <map>
 #include <string>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
 #include "lockstep/ddp/autograd/backward_watch.h"
+#include "lockstep/group/derived.h"
 
 namespace lockstep {
 namespace {
@@ -57,12 +57,13 @@ void ModelAverager::average_parameters(const std::vector<at::Tensor>& parameters
   const std::int64_t step = step_++;
   const ProcessGroup* group = step < warmup_steps_ ? nullptr : group_at(step, warmup_steps_);
   if (group == nullptr) return;
-  std::map<at::ScalarType, std::vector<at::Tensor>> by_dtype;
+  std::vector<at::Tensor> averaged;
   for (const at::Tensor& parameter : parameters) {
-    if (parameter.grad().defined()) by_dtype[parameter.scalar_type()].push_back(parameter.detach());
+    if (parameter.grad().defined()) averaged.push_back(parameter.detach());
   }
-  for (const auto& [dtype, tensors] : by_dtype)
+  for (const auto& [dtype, tensors] : by_dtype(averaged)) {
     group->all_reduce(tensors, ReduceOp::avg, {.name = "average_parameters"});
+  }
 }
 
 PeriodicModelAverager::PeriodicModelAverager(const ProcessGroup& group, const PeriodicAveraging& options)

@@ -11,7 +11,6 @@
 #include <torch/optim/optimizer.h>
 
 #include <concepts>
-#include <cstdint>
 #include <utility>
 #include <vector>
 

@@ -49,16 +49,13 @@ std::string text_of(const torch::optim::OptimizerOptions& options) {
     return fmt::format("SGD lr {} momentum {} dampening {} weight_decay {} nesterov {}", sgd->lr(), sgd->momentum(),
                        sgd->dampening(), sgd->weight_decay(), sgd->nesterov());
   }
-  if (const auto* adam = dynamic_cast<const AdamOptions*>(&options)) {
-    return fmt::format("Adam lr {} betas {} {} eps {} weight_decay {} amsgrad {}", adam->lr(),
-                       std::get<0>(adam->betas()), std::get<1>(adam->betas()), adam->eps(), adam->weight_decay(),
-                       adam->amsgrad());
-  }
-  if (const auto* adamw = dynamic_cast<const AdamWOptions*>(&options)) {
-    return fmt::format("AdamW lr {} betas {} {} eps {} weight_decay {} amsgrad {}", adamw->lr(),
-                       std::get<0>(adamw->betas()), std::get<1>(adamw->betas()), adamw->eps(), adamw->weight_decay(),
-                       adamw->amsgrad());
-  }
+  const auto text_of_adam = [](const char* kind, const auto& adam) {
+    return fmt::format("{} lr {} betas {} {} eps {} weight_decay {} amsgrad {}", kind, adam.lr(),
+                       std::get<0>(adam.betas()), std::get<1>(adam.betas()), adam.eps(), adam.weight_decay(),
+                       adam.amsgrad());
+  };
+  if (const auto* adam = dynamic_cast<const AdamOptions*>(&options)) return text_of_adam("Adam", *adam);
+  if (const auto* adamw = dynamic_cast<const AdamWOptions*>(&options)) return text_of_adam("AdamW", *adamw);
   if (const auto* rms = dynamic_cast<const RMSpropOptions*>(&options)) {
     return fmt::format("RMSprop lr {} alpha {} eps {} weight_decay {} momentum {} centered {}", rms->lr(), rms->alpha(),
                        rms->eps(), rms->weight_decay(), rms->momentum(), rms->centered());

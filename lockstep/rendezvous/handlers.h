@@ -5,16 +5,26 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "lockstep/base/deadline.h"
-#include "lockstep/rendezvous/url.h"
 #include "lockstep/store/store.h"
 
 namespace lockstep {
+
+// A URL of init_method.
+struct Url {
+  std::string scheme;  // "env", "tcp", "file", or one that was registered
+  std::string target;  // what stands between "://" and "?"
+  std::map<std::string, std::string> query;
+};
+
+// Error{invalid_argument} quotes the text; an unknown scheme or query key lists the known ones.
+Url parse_url(std::string_view text);
 
 // What a handler finds: a store that all ranks of the job share, and this process's place.
 struct Rendezvous {

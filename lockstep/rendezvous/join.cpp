@@ -14,7 +14,6 @@
 #include "lockstep/rendezvous/handlers.h"
 #include "lockstep/rendezvous/join_plan.h"
 #include "lockstep/rendezvous/local_node.h"
-#include "lockstep/rendezvous/plan_completion.h"
 #include "lockstep/rendezvous/probe.h"
 #include "lockstep/rendezvous/registration.h"
 #include "lockstep/rendezvous/rendezvous.h"
@@ -136,7 +135,6 @@ Membership join(const JoinOptions& given, const Environment& environment) {
   JoinPlan plan = plan_join(options, environment);
   if (options.store != given.store) plan.source = given.init_method;
   if (logs_for_host(plan)) warn_of_unknown_variables();
-  if (plan.job_fd) name_job_after_launcher(plan);
   Membership membership;
   RendezvousEndpoint endpoint = open_endpoint(options, plan, membership.token, deadline);
   membership.rank = plan.rank;

@@ -7,8 +7,8 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
+#include "lockstep/rendezvous/handlers.h"
 #include "lockstep/rendezvous/launchers.h"
-#include "lockstep/rendezvous/url.h"
 
 namespace lockstep {
 namespace {

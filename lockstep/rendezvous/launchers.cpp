@@ -1,7 +1,5 @@
 #include "lockstep/rendezvous/launchers.h"
 
-#include <algorithm>
-
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/hash.h"

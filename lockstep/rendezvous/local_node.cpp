@@ -53,13 +53,10 @@ std::vector<Interface> network_interfaces() {
         continue;
       if (entry->ifa_addr->sa_family != family) continue;
       if (std::ranges::find(found, entry->ifa_name, &Interface::name) != found.end()) continue;
-      if (family == AF_INET) {
-        found.push_back({entry->ifa_name, SocketAddress(entry->ifa_addr, sizeof(sockaddr_in)).host()});
-        continue;
-      }
-      const auto& address = reinterpret_cast<const sockaddr_in6*>(entry->ifa_addr)->sin6_addr;
-      if (IN6_IS_ADDR_LINKLOCAL(&address)) continue;
-      found.push_back({entry->ifa_name, SocketAddress(entry->ifa_addr, sizeof(sockaddr_in6)).host()});
+      const auto* v6 = family == AF_INET6 ? reinterpret_cast<const sockaddr_in6*>(entry->ifa_addr) : nullptr;
+      if (v6 != nullptr && IN6_IS_ADDR_LINKLOCAL(&v6->sin6_addr)) continue;
+      const std::size_t bytes = v6 != nullptr ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+      found.push_back({entry->ifa_name, SocketAddress(entry->ifa_addr, bytes).host()});
     }
   }
   return found;

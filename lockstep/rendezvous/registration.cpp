@@ -154,12 +154,7 @@ std::vector<Registration> wait_for_registrations(Store& store, PeerWatch& watch,
       log_warning(fmt::format("rank {} has waited {:.0f} s for {} of {} to join", me.rank, seconds(*due),
                               list_ranks(ranks_of(keys, missing)), size));
     }
-    if (!is_late) continue;
-    const Error error = missing_ranks(me, size, ranks_of(keys, missing), waited);
-    // Ranks that come later must not take this rank's registration for a rank that is there.
-    watch.give_up(Error(ErrorKind::aborted, fmt::format("{} has given up: {}", to_string(me), error.what()),
-                        {.peer = error.detail().peer}));
-    throw error;
+    if (is_late) throw missing_ranks(me, size, ranks_of(keys, missing), waited);
   }
 }
 
@@ -192,8 +187,8 @@ std::optional<std::vector<Member>> register_rank(Store& store, const Member& me,
   try {
     return meet_all(store, watch, me, mine, size, deadline, how.notice_after);
   } catch (const Error& error) {
-    watch.give_up(Error(ErrorKind::aborted, fmt::format("{} has given up: {}", to_string(me), error.what()),
-                        {.peer = error.detail().peer}));
+    // Ranks that come later must not take this rank's registration for a rank that is there.
+    watch.give_up(error_for_peers(to_string(me), me.rank, error));
     throw;
   }
 }

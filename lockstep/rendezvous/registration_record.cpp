@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <climits>
-#include <span>
 #include <utility>
 
 #include "lockstep/base/checked.h"

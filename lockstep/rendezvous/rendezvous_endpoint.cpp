@@ -1,6 +1,7 @@
 #include "lockstep/rendezvous/rendezvous_endpoint.h"
 
 #include <sys/resource.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <utility>
@@ -10,8 +11,9 @@
 #include "lockstep/base/log.h"
 #include "lockstep/health/wait_reports.h"
 #include "lockstep/net/handshake.h"
+#include "lockstep/net/wire.h"
+#include "lockstep/rendezvous/launchers.h"
 #include "lockstep/rendezvous/local_node.h"
-#include "lockstep/rendezvous/plan_completion.h"
 #include "lockstep/store/file_store.h"
 #include "lockstep/store/memory_store.h"
 #include "lockstep/store/store_server.h"
@@ -22,6 +24,111 @@ namespace {
 
 // How long rank 0 waits for the process that holds its port to answer as a store of this job.
 constexpr Duration kHolderTimeout = std::chrono::seconds(1);
+
+struct StoreLocation {
+  std::string failure;  // why there is no store
+  Endpoint store;
+  Bytes token;  // empty if all have been given one
+};
+
+Bytes encode(const StoreLocation& location) {
+  Bytes out;
+  put_bytes(out, location.failure);
+  put_bytes(out, location.failure.empty() ? to_string(location.store) : "");
+  put_bytes(out, location.token);
+  return out;
+}
+
+StoreLocation decode(ByteView encoded) {
+  WireReader reader(encoded, "rank 0's location");
+  StoreLocation location;
+  location.failure = reader.bytes();
+  const ByteView store = reader.bytes();
+  if (location.failure.empty()) location.store = parse_endpoint(store);
+  location.token = reader.bytes();
+  return location;
+}
+
+// Whether only processes of this host can reach it.
+bool is_on_this_host(const Endpoint& endpoint) {
+  return endpoint.host == "localhost" || endpoint.host == "::1" || endpoint.host.starts_with("127.");
+}
+
+// Ranks that share one process of their launcher are distinguished from other jobs by its pid: the job's name and the
+// store's port are derived from it. Error{invalid_argument} if plan.job_fd does not lead to it.
+void name_job_after_launcher(JoinPlan& plan) {
+  ucred launcher{};
+  socklen_t length = sizeof launcher;
+  if (::getsockopt(*plan.job_fd, SOL_SOCKET, SO_PEERCRED, &launcher, &length) != 0 || launcher.pid <= 0) {
+    throw Error(ErrorKind::invalid_argument,
+                fmt::format("{} has left no connection to it in descriptor {}, from which the ranks would know their "
+                            "job; set MASTER_PORT to a free port, the same for all",
+                            plan.source, *plan.job_fd));
+  }
+  const std::string job = fmt::format("process-{}", launcher.pid);
+  plan.endpoint.port = port_of_job(job);
+  if (plan.job_id == kDefaultJobId) plan.job_id = job;
+}
+
+// On many hosts /etc/hosts maps the host's own name to a loopback address, while other hosts resolve it to the real
+// one: there, rank 0 of a launched job hosts the store at `own_address` instead. Blocks for the resolver.
+void avoid_own_loopback(JoinPlan& plan, const std::string& own_address, Deadline deadline) {
+  if (plan.bind_host != plan.endpoint.host || is_on_this_host(plan.endpoint)) return;
+  if (!resolve(plan.endpoint, deadline).front().is_loopback()) return;
+  plan.endpoint.host = own_address;
+  plan.bind_host = own_address;
+}
+
+// Rank and size from the library that started the ranks. Error{invalid_argument} if a launcher says otherwise.
+void adopt(const Bootstrap& bootstrap, JoinPlan& plan) {
+  if (plan.expected_size.value_or(bootstrap.size) != bootstrap.size) {
+    throw Error(ErrorKind::invalid_argument,
+                fmt::format("{0} says rank {1} of {2}, but the launcher has started {3}: start the program with the "
+                            "launcher of the {0} that it links, or set LOCKSTEP_LAUNCHER=none for worlds of one",
+                            bootstrap.name, bootstrap.rank, bootstrap.size, *plan.expected_size));
+  }
+  plan.rank = bootstrap.rank;
+  plan.size = bootstrap.size;
+  plan.source = bootstrap.name;
+  plan.launched = true;
+  plan.rendezvous = plan.size == 1 ? Meeting::alone : Meeting::rank_zero;
+}
+
+// Has the library send the store's endpoint and a token from rank 0 to the others. On rank 0 `host` makes the store and
+// returns its port; an error of it is an error on all ranks. Without a given token rank 0 generates one for the job.
+// Returns the job's token.
+Token share_store(const Bootstrap& bootstrap, const std::optional<Token>& given, const std::string& own_address,
+                  const std::function<std::uint16_t(const Token& token)>& host, JoinPlan& plan, Deadline deadline) {
+  const Token token = given ? *given : Token::generate();
+  StoreLocation location;
+  if (plan.rank == 0) {
+    if (plan.endpoint.host.empty()) plan.endpoint.host = own_address;
+    if (plan.bind_host.empty()) plan.bind_host = plan.endpoint.host;
+    try {
+      location.store = {plan.endpoint.host, host(token)};
+    } catch (const Error& error) {
+      location.failure = error.what();
+    }
+    if (!given) location.token.assign(reinterpret_cast<const char*>(token.bytes().data()), Token::kBytes);
+  }
+  location = decode(bootstrap.from_rank_zero(encode(location), deadline));
+  if (!location.failure.empty()) {
+    throw Error(ErrorKind::invalid_argument, "rank 0 cannot share a store with the others: " + location.failure);
+  }
+  plan.endpoint = location.store;
+  return given ? *given : Token::from_bytes(location.token);
+}
+
+// Logs where rank and size came from: once, on rank 0.
+void log_source(const JoinPlan& plan) {
+  if (!plan.advice.empty()) log_info(plan.advice);
+  if (plan.rank != 0) return;
+  const bool by_nobody = plan.source == kAlone;
+  std::string text = fmt::format("rank {} of {}, {}{}", plan.rank, plan.size, by_nobody ? "" : "from ", plan.source);
+  if (plan.size > 1 && !plan.endpoint.host.empty()) text += "; the store is at " + to_string(plan.endpoint);
+  const bool is_news = plan.launched && plan.size > 1;
+  log(is_news ? LogLevel::info : LogLevel::debug, text);
+}
 
 // The token that the user has set, if any.
 std::optional<Token> given_token(const JoinOptions& options, const JoinPlan& plan) {
@@ -164,6 +271,7 @@ RendezvousEndpoint open_store_by_bootstrap(const JoinOptions& options, JoinPlan&
 }  // namespace
 
 RendezvousEndpoint open_endpoint(const JoinOptions& options, JoinPlan& plan, Token& token, Deadline deadline) {
+  if (plan.job_fd) name_job_after_launcher(plan);
   if (plan.rendezvous == Meeting::bootstrap) {
     RendezvousEndpoint opened = open_store_by_bootstrap(options, plan, token, deadline);
     log_source(plan);

@@ -1,5 +1,7 @@
 #include "lockstep/store/store_protocol.h"
 
+#include <array>
+
 #include "lockstep/net/wire.h"
 
 namespace lockstep {
@@ -20,17 +22,9 @@ std::vector<std::string> take_keys(WireReader& reader) {
 }  // namespace
 
 std::string_view to_string(StoreOp op) {
-  switch (op) {
-    case StoreOp::set: return "set";
-    case StoreOp::get: return "get";
-    case StoreOp::add: return "add";
-    case StoreOp::compare_set: return "compare_set";
-    case StoreOp::wait: return "wait";
-    case StoreOp::check: return "check";
-    case StoreOp::remove: return "remove";
-    case StoreOp::last_will: return "last_will";
-  }
-  return "unknown";
+  constexpr std::array<std::string_view, 9> kNames = {"unknown", "set",   "get",    "add",      "compare_set",
+                                                      "wait",    "check", "remove", "last_will"};
+  return kNames.at(static_cast<std::size_t>(op));
 }
 
 Bytes encode(const StoreRequest& request) {

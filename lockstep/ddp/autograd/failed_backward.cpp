@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/failure_note.h"
+
 namespace lockstep {
 namespace {
 
@@ -45,11 +47,8 @@ class ReportingEngine final : public Engine {
                                          const torch::autograd::edge_list& outputs) override {
     try {
       return Engine::execute(roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
-    } catch (const std::exception& error) {
-      report_failed_backward(error.what());
-      throw;
     } catch (...) {
-      report_failed_backward("what was thrown is no std::exception");
+      report_failed_backward(text_of_exception().c_str());
       throw;
     }
   }

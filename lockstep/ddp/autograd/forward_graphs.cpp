@@ -26,14 +26,15 @@ constexpr std::size_t kMostUsed = 4, kMostUnused = 64;
 
 std::uint64_t this_thread() { return at::RecordFunction::currentThreadId(); }
 
-}  // namespace
-
+// Of several forwards in one backward: synchronised if one is, joined if all are; weights add up.
 ForwardNote joined(const ForwardNote& one, const ForwardNote& other) {
   return {.synchronise = one.synchronise || other.synchronise,
           .joined = one.joined && other.joined,
           .weight = (one.joined ? 0 : one.weight) + (other.joined ? 0 : other.weight),
           .divide_by_active = one.divide_by_active || other.divide_by_active};
 }
+
+}  // namespace
 
 // How many watched outputs of each forward are left.
 struct ForwardGraphs::Outputs {
@@ -67,8 +68,7 @@ struct ForwardGraphs::Outputs {
 
  private:
   std::vector<Left>::iterator place_of(Id forward) {
-    return std::lower_bound(left.begin(), left.end(), forward,
-                            [](const Left& one, Id other) { return one.forward < other; });
+    return std::ranges::lower_bound(left, forward, {}, &Left::forward);
   }
   Left* find(Id forward) {
     const auto found = place_of(forward);
@@ -135,11 +135,6 @@ void ForwardGraphs::end(Id forward, bool has_returned) {
   if (!has_returned) std::erase_if(forwards_, [&](const Forward& one) { return one.id == forward; });
 }
 
-bool ForwardGraphs::is_watched(Id forward) const {
-  return std::any_of(forwards_.begin(), forwards_.end(),
-                     [&](const Forward& one) { return one.id == forward && one.is_watched; });
-}
-
 std::optional<ForwardNote> ForwardGraphs::note_of_current_backward(std::optional<Id> reached) {
   close_ranges();
   std::size_t unknown = 0;  // forwards that ended and have not been found in the graph
@@ -187,13 +182,13 @@ void ForwardGraphs::was_differentiated(Id forward) {
 void ForwardGraphs::open_range(Forward& forward) {
   if (!at::GradMode::is_enabled()) return;
   const std::uint64_t thread = this_thread();
-  const bool is_open = std::any_of(forward.made_later.begin(), forward.made_later.end(),
-                                   [&](const Range& range) { return range.thread == thread && range.last == kOpen; });
+  const bool is_open = std::ranges::any_of(
+      forward.made_later, [&](const Range& range) { return range.thread == thread && range.last == kOpen; });
   if (!is_open) forward.made_later.push_back({thread, at::sequence_number::peek(), kOpen});
 }
 
 bool ForwardGraphs::awaits_backward() const {
-  return std::any_of(forwards_.begin(), forwards_.end(), [&](const Forward& one) {
+  return std::ranges::any_of(forwards_, [&](const Forward& one) {
     return one.note.synchronise && !one.is_differentiated && one.is_watched && outputs_->has(one.id);
   });
 }
@@ -207,21 +202,19 @@ bool ForwardGraphs::may_have_been_passed_by() const {
 }
 
 bool ForwardGraphs::is_within_forward() const {
-  return std::any_of(forwards_.begin(), forwards_.end(), [](const Forward& one) { return !one.has_ended; });
+  return std::ranges::any_of(forwards_, [](const Forward& one) { return !one.has_ended; });
 }
 
 ForwardGraphs::Forward* ForwardGraphs::find(Id forward) {
-  for (Forward& one : forwards_) {
-    if (one.id == forward) return &one;
-  }
-  return nullptr;
+  const auto found = std::ranges::find(forwards_, forward, &Forward::id);
+  return found == forwards_.end() ? nullptr : &*found;
 }
 
 bool ForwardGraphs::made(const Forward& forward, std::uint64_t thread, std::uint64_t number) const {
   const auto holds = [&](const Range& range) {
     return forward.has_ended && range.thread == thread && range.first <= number && number < range.last;
   };
-  return holds(forward.made) || std::any_of(forward.made_later.begin(), forward.made_later.end(), holds);
+  return holds(forward.made) || std::ranges::any_of(forward.made_later, holds);
 }
 
 // Nodes that are made from now on belong to other graphs.
@@ -244,8 +237,8 @@ void ForwardGraphs::forget_dead() {
     const auto is_one = [&](const Forward& one) {
       return one.is_differentiated == is_differentiated && is_out_of_sight(one);
     };
-    auto count = static_cast<std::size_t>(std::count_if(forwards_.begin(), forwards_.end(), is_one));
-    for (; count > most; --count) forwards_.erase(std::find_if(forwards_.begin(), forwards_.end(), is_one));
+    auto count = static_cast<std::size_t>(std::ranges::count_if(forwards_, is_one));
+    for (; count > most; --count) forwards_.erase(std::ranges::find_if(forwards_, is_one));
   };
   keep_last(kMostUsed, true);
   keep_last(kMostUnused, false);

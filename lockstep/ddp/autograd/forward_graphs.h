@@ -27,9 +27,6 @@ struct ForwardNote {
   bool divide_by_active = false;  // averages are over the ranks that have not joined, instead of over all
 };
 
-// Of several forwards in one backward: synchronised if one is, joined if all are; weights add up.
-ForwardNote joined(const ForwardNote& one, const ForwardNote& other);
-
 class ForwardGraphs {
  public:
   using Id = std::uint64_t;
@@ -44,8 +41,6 @@ class ForwardGraphs {
   void watch(Id forward, const at::Tensor& output);
   // The forward has returned, or has thrown, and is forgotten then.
   void end(Id forward, bool has_returned);
-  // Whether backward will be seen to come to it: some output was watched.
-  bool is_watched(Id forward) const;
 
   // What holds for the backward that the calling thread runs; nothing if it goes through none of these forwards.
   // reached: a forward that it is known to go through. REQUIRES: called during backward.

@@ -7,8 +7,8 @@
 
 #include "lockstep/ddp/autograd/gradient_hooks.h"
 #include "lockstep/ddp/buckets/gradient_bucket.h"
-#include "lockstep/ddp/buckets/gradient_layout.h"
 #include "lockstep/group/arena_allocator.h"
+#include "lockstep/group/ownership.h"
 #include "lockstep/group/tensor_segments.h"
 #include "lockstep/observe/process_recorder.h"
 

@@ -77,7 +77,7 @@ class PowerSgd::Compressor : public std::enable_shared_from_this<Compressor> {
 
  private:
   std::optional<BucketResult> plain_at_first(GradBucket& bucket, const ProcessGroup& group);
-  void add_error(Job& job) const;
+  Job new_job(const GradBucket& bucket, const at::Tensor& gradients) const;
   void sort(Job& job, const std::vector<at::Tensor>& gradients);
   BucketResult begin(Job job, const ProcessGroup& group);
   void prepare_q(const Job& job);
@@ -99,14 +99,7 @@ std::optional<BucketResult> PowerSgd::Compressor::plain_at_first(GradBucket& buc
 
 BucketResult PowerSgd::Compressor::layer_by_layer(GradBucket& bucket, const ProcessGroup& group) {
   if (auto plain = plain_at_first(bucket, group)) return *plain;
-  Job job{.bucket = bucket.index(),
-          .is_last = bucket.is_last(),
-          .backward = bucket.backward(),
-          .name_p = bucket.call_name("P"),
-          .name_q = bucket.call_name("Q"),
-          .gradient_elements = bucket.buffer().numel(),
-          .gradients = bucket.buffer()};
-  add_error(job);
+  Job job = new_job(bucket, bucket.buffer());
   sort(job, bucket.gradients());
   return begin(std::move(job), group);
 }
@@ -117,24 +110,25 @@ BucketResult PowerSgd::Compressor::as_square(GradBucket& bucket, const ProcessGr
   const auto side = static_cast<std::int64_t>(std::ceil(std::sqrt(static_cast<double>(buffer.numel()))));
   const at::Tensor padded = at::zeros({side * side}, buffer.options());
   padded.narrow(0, 0, buffer.numel()).copy_(buffer);
-  Job job{.bucket = bucket.index(),
-          .is_last = bucket.is_last(),
-          .backward = bucket.backward(),
-          .name_p = bucket.call_name("P"),
-          .name_q = bucket.call_name("Q"),
-          .gradient_elements = buffer.numel(),
-          .gradients = padded};
-  add_error(job);
+  Job job = new_job(bucket, padded);
   job.same_shape = {{padded.view({side, side})}};
   state_.counters.elements_before += buffer.numel();
   state_.counters.elements_after += 2 * side * options_.matrix_approximation_rank;
   return begin(std::move(job), group);
 }
 
-void PowerSgd::Compressor::add_error(Job& job) const {
-  if (!options_.use_error_feedback) return;
-  if (state_.errors.contains(job.bucket)) job.gradients.add_(remembered(state_.errors, job, job.gradients, "error"));
-  job.intended = job.gradients.clone();
+Job PowerSgd::Compressor::new_job(const GradBucket& bucket, const at::Tensor& gradients) const {
+  Job job{.bucket = bucket.index(),
+          .is_last = bucket.is_last(),
+          .backward = bucket.backward(),
+          .name_p = bucket.call_name("P"),
+          .name_q = bucket.call_name("Q"),
+          .gradient_elements = bucket.buffer().numel(),
+          .gradients = gradients};
+  if (!options_.use_error_feedback) return job;
+  if (state_.errors.contains(job.bucket)) gradients.add_(remembered(state_.errors, job, gradients, "error"));
+  job.intended = gradients.clone();
+  return job;
 }
 
 // Matrices of one shape come together, in the order in which shapes first occur: that is the order of random numbers.

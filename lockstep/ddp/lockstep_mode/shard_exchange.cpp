@@ -11,6 +11,7 @@
 
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/failure_note.h"
 #include "lockstep/base/format.h"
 
 namespace lockstep {
@@ -21,16 +22,6 @@ struct Here {
   int shard = 0;
 };
 thread_local std::optional<Here> t_here;  // NOLINT: each shard has a thread of its own
-
-std::string text_of(const std::exception_ptr& failure) {
-  try {
-    std::rethrow_exception(failure);
-  } catch (const std::exception& error) {
-    return error.what();
-  } catch (...) {
-    return "an object that is not a std::exception";
-  }
-}
 
 }  // namespace
 
@@ -153,8 +144,8 @@ void ShardExchange::fail(int shard, std::exception_ptr failure) {
   if (failure_ != nullptr) return;
   failure_ = std::move(failure);
   if (group_.size() == 1) return;
-  group_.abort(
-      fmt::format("lockstep mode: shard {} on rank {} failed: {}", first_ + shard, group_.rank(), text_of(failure_)));
+  group_.abort(fmt::format("lockstep mode: shard {} on rank {} failed: {}", first_ + shard, group_.rank(),
+                           text_of_exception(failure_)));
 }
 
 }  // namespace lockstep

@@ -2,16 +2,10 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 
+#include "lockstep/base/hash.h"
+
 namespace lockstep {
 namespace {
-
-// Sebastiano Vigna's splitmix64.
-std::uint64_t mixed(std::uint64_t value) {
-  value += 0x9e3779b97f4a7c15ULL;
-  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9ULL;
-  value = (value ^ (value >> 27)) * 0x94d049bb133111ebULL;
-  return value ^ (value >> 31);
-}
 
 std::mutex& generator_mutex() {
   static std::mutex mutex;
@@ -21,7 +15,7 @@ std::mutex& generator_mutex() {
 }  // namespace
 
 ShardRandomness::ShardRandomness(std::uint64_t seed, const Shard& shard)
-    : seed_(mixed(mixed(mixed(seed) + shard.step) + static_cast<std::uint64_t>(shard.index))),
+    : seed_(splitmix64(splitmix64(splitmix64(seed) + shard.step) + static_cast<std::uint64_t>(shard.index))),
       generator_lock_(generator_mutex(), std::defer_lock),
       generator_(at::detail::getDefaultCPUGenerator()) {}
 

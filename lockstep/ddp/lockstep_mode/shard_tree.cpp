@@ -1,11 +1,15 @@
 #include "lockstep/ddp/lockstep_mode/shard_tree.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/ops/from_blob.h>
 
-#include <map>
-#include <utility>
+#include <algorithm>
+#include <bit>
 
+#include "lockstep/base/error.h"
+#include "lockstep/base/format.h"
 #include "lockstep/collective/reduce.h"
+#include "lockstep/group/derived.h"
 #include "lockstep/group/ownership.h"
 #include "lockstep/group/tensor_segments.h"
 
@@ -44,18 +48,15 @@ ShardResult mean_of(ShardResult left, const ShardResult& right, const NeutralEle
   return left;
 }
 
-// The elements in memory order.
-at::Tensor flat(const at::Tensor& dense) { return dense.as_strided({dense.numel()}, {1}); }
-
-// In shared memory a collective works in place if all of its operands lie there and other ranks may write to them.
-// Operands that lie elsewhere, or whose memory has another holder, are copied there.
-class InSharedMemory {
+// The operands of a collective. In shared memory it works in place if all of them lie there and other ranks may write
+// to them: operands that lie elsewhere, or whose memory has another holder, are copied there.
+class ReducibleInPlace {
  public:
-  InSharedMemory(const std::vector<at::Tensor>& tensors, const ProcessGroup& group) {
+  ReducibleInPlace(const std::vector<at::Tensor>& tensors, const ProcessGroup& group) {
     std::int64_t count = 0;
     std::vector<bool> is_copied;
     for (const at::Tensor& tensor : tensors) {
-      is_copied.push_back(!group.is_shared(tensor) || !owns_its_memory(tensor));
+      is_copied.push_back(group.shares_memory() && (!group.is_shared(tensor) || !owns_its_memory(tensor)));
       if (is_copied.back()) count += tensor.numel();
     }
     for (const at::Tensor& tensor : tensors) operands_.push_back(flat(tensor));
@@ -82,6 +83,24 @@ class InSharedMemory {
   std::vector<std::pair<at::Tensor, at::Tensor>> originals_;
 };
 
+// A power of two of them.
+double mean_of_tree(std::vector<double> values) {
+  for (; values.size() > 1; values.resize(values.size() / 2)) {
+    for (std::size_t i = 0; i < values.size() / 2; ++i) values[i] = mean_of_two(values[2 * i], values[2 * i + 1]);
+  }
+  return values.front();
+}
+
+// What a rank tells: these three, the hashes, and for each tensor whether it has one.
+constexpr std::size_t kStep = 0, kLoss = 1, kConflict = 2, kHashes = 3;
+
+std::vector<std::int64_t> row_of(const ShardResult& mine, std::uint64_t step) {
+  std::vector<std::int64_t> row{static_cast<std::int64_t>(step), std::bit_cast<std::int64_t>(mine.loss), mine.conflict};
+  for (const std::uint64_t hash : mine.hashes) row.push_back(static_cast<std::int64_t>(hash));
+  for (const at::Tensor& tensor : mine.tensors) row.push_back(tensor.defined() ? 1 : 0);
+  return row;
+}
+
 }  // namespace
 
 void ShardTree::add(ShardResult shard) {
@@ -100,28 +119,45 @@ ShardResult ShardTree::take() {
   return root;
 }
 
-double mean_of_tree(std::vector<double> values) {
-  for (; values.size() > 1; values.resize(values.size() / 2)) {
-    for (std::size_t i = 0; i < values.size() / 2; ++i) values[i] = mean_of_two(values[2 * i], values[2 * i + 1]);
+std::optional<std::size_t> agree(ShardResult& mine, std::uint64_t step, const NeutralElement& neutral_element,
+                                 const ProcessGroup& group) {
+  std::vector<std::int64_t> told = row_of(mine, step);
+  const auto all = group.all_gather(at::from_blob(told.data(), {std::ssize(told)}, at::kLong),
+                                    {.name = "lockstep mode, what shards left"});
+  const std::size_t defined = kHashes + mine.hashes.size();
+  std::vector<double> losses;
+  std::vector<bool> is_defined(mine.tensors.size());
+  const auto* first = all[0].const_data_ptr<std::int64_t>();
+  std::int64_t conflict = -1;
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    const auto* row = all[rank].const_data_ptr<std::int64_t>();
+    if (row[kStep] != first[kStep]) {
+      throw Error(
+          ErrorKind::desync,
+          fmt::format("lockstep mode: rank 0 is at step {}, rank {} at step {}; load the same state on all ranks",
+                      first[kStep], rank, row[kStep]));
+    }
+    losses.push_back(std::bit_cast<double>(row[kLoss]));
+    conflict = std::max(conflict, row[kConflict]);
+    for (std::size_t i = 0; i < mine.hashes.size(); ++i) {
+      if (row[kHashes + i] != first[kHashes + i]) conflict = std::max(conflict, static_cast<std::int64_t>(i));
+    }
+    for (std::size_t i = 0; i < is_defined.size(); ++i) is_defined[i] = is_defined[i] || row[defined + i] != 0;
   }
-  return values.front();
+  if (conflict >= 0) return static_cast<std::size_t>(conflict);
+  mine.loss = mean_of_tree(std::move(losses));
+  for (std::size_t i = 0; i < is_defined.size(); ++i) {
+    if (is_defined[i] && !mine.tensors[i].defined()) mine.tensors[i] = neutral_element(i);
+  }
+  return {};
 }
 
 void average_over_ranks(const std::vector<at::Tensor>& tensors, const ProcessGroup& group) {
   if (group.size() == 1) return;
-  std::map<at::ScalarType, std::vector<at::Tensor>> by_dtype;
-  for (const at::Tensor& tensor : tensors) by_dtype[tensor.scalar_type()].push_back(tensor);
-  for (const auto& [dtype, of_dtype] : by_dtype) {
-    const CallOptions call{.name = "lockstep mode", .order = Order::tree};
-    if (!group.shares_memory()) {
-      std::vector<at::Tensor> flat_tensors;
-      for (const at::Tensor& tensor : of_dtype) flat_tensors.push_back(flat(tensor));
-      group.all_reduce(flat_tensors, ReduceOp::avg, call);
-      continue;
-    }
-    const InSharedMemory shared(of_dtype, group);
-    group.all_reduce(shared.operands(), ReduceOp::avg, call);
-    shared.copy_back();
+  for (const auto& [dtype, of_dtype] : by_dtype(tensors)) {
+    const ReducibleInPlace reducible(of_dtype, group);
+    group.all_reduce(reducible.operands(), ReduceOp::avg, {.name = "lockstep mode", .order = Order::tree});
+    reducible.copy_back();
   }
 }
 

@@ -1,5 +1,5 @@
 // What shards leave behind, and its mean in one fixed binary tree over shards: the arithmetic of lockstep mode.
-// shards -> ShardTree (within a rank) -> average_over_ranks -> ShardedStep.
+// shards -> ShardTree (within a rank) -> agree(), average_over_ranks() -> ShardedStep.
 // Every node of the tree is (left + right) / 2 in the tensor's own type, wherever it is computed; so the root has the
 // same bits for any number of ranks. Thread rule: as ShardedStep, whose parts these are.
 #pragma once
@@ -44,7 +44,12 @@ class ShardTree {
   std::vector<std::optional<ShardResult>> heights_;
 };
 
-double mean_of_tree(std::vector<double> values);  // a power of two of them
+// At the end of a step ranks tell each other what their shards have left, so that all do the same with it. Afterwards
+// mine.loss is the mean over all ranks, and tensors that some rank has are defined on all of them. Returns the first
+// hash, by its place, that was not the same after all shards. Error{desync} if ranks are at different steps.
+// Collective; blocks.
+std::optional<std::size_t> agree(ShardResult& mine, std::uint64_t step, const NeutralElement& neutral_element,
+                                 const ProcessGroup& group);
 
 // The tree goes on over the ranks, in place. Defined tensors only, the same ones on all ranks. Blocks; fails as
 // ProcessGroup::all_reduce.

@@ -30,8 +30,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <string>
-#include <vector>
 
 #include "lockstep/ddp/autograd/backward_watch.h"
 #include "lockstep/ddp/checks/model_comparison.h"

@@ -3,10 +3,24 @@
 #include <ATen/ops/tensor.h>
 
 #include <string>
+#include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/ddp/checks/ddp_errors.h"
 
-namespace lockstep::join_detail {
+namespace lockstep {
+namespace {
+
+thread_local JoinState current;
+
+}  // namespace
+
+JoinState join_state() { return current; }
+
+JoinScope::JoinScope(JoinState state) : previous_(std::exchange(current, state)) {}
+JoinScope::~JoinScope() { current = previous_; }
+
+namespace join_detail {
 
 bool anybody_goes_on(const ProcessGroup& group, bool i_go_on, const UnevenOptions& options) {
   const at::Tensor mine = at::tensor({i_go_on ? 1 : 0}, at::kInt);
@@ -20,27 +34,21 @@ bool anybody_goes_on(const ProcessGroup& group, bool i_go_on, const UnevenOption
     ++rank;
   }
   if (options.throw_on_early_termination && anybody && !ended.empty()) {
-    ErrorDetail detail;
-    detail.rank = group.rank();
-    detail.operation = "join";
     throw Error(ErrorKind::aborted,
                 "join: rank " + ended + " has no more batches, and throw_on_early_termination ends all ranks then",
-                detail);
+                {.rank = group.rank(), .operation = "join"});
   }
   return anybody;
 }
 
 void throw_never_had_one(const ProcessGroup& group) {
-  ErrorDetail detail;
-  detail.rank = group.rank();
-  detail.operation = "join";
-  const Error error(ErrorKind::invalid_argument,
-                    "join: rank " + std::to_string(group.rank()) +
-                        " has no batch at all, so it has no step to repeat while the others go on. Give every rank one "
-                        "batch, or give join() a batch of the right shape as `first`",
-                    detail);
-  group.abort(error.what());
-  throw error;
+  throw_on_all_ranks(
+      group, Error(ErrorKind::invalid_argument,
+                   "join: rank " + std::to_string(group.rank()) +
+                       " has no batch at all, so it has no step to repeat while the others go on. Give every rank one "
+                       "batch, or give join() a batch of the right shape as `first`",
+                   {.rank = group.rank(), .operation = "join"}));
 }
 
-}  // namespace lockstep::join_detail
+}  // namespace join_detail
+}  // namespace lockstep

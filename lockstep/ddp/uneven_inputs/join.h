@@ -15,14 +15,13 @@
 #pragma once
 
 #include <cstdint>
-#include <exception>
 #include <optional>
 #include <type_traits>
 #include <utility>
 
+#include "lockstep/base/failure_note.h"
 #include "lockstep/ddp/uneven_inputs/join_state.h"
 #include "lockstep/group/process_group.h"
-#include "lockstep/group/uncaught.h"
 
 namespace lockstep {
 
@@ -61,7 +60,7 @@ JoinReport join(const ProcessGroup& group, Batches&& batches, Step&& step, const
     try {
       step(batch);
     } catch (...) {
-      group.abort(text_of_current_exception());
+      group.abort(text_of_exception());
       throw;
     }
   };

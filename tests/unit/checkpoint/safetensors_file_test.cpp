@@ -7,7 +7,6 @@
 #include <random>
 #include <thread>
 
-#include "lockstep/checkpoint/digest.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_directory.h"
 

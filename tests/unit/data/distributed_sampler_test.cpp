@@ -6,7 +6,7 @@
 #include <iterator>
 #include <string>
 
-#include "lockstep/data/index_sampler.h"
+#include "lockstep/data/loader_inputs.h"
 #include "tests/support/command.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/standard_error_of.h"

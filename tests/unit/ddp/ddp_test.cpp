@@ -283,8 +283,10 @@ TEST_CASE("the wrapped module stays itself") {
     auto broken = ddp.state_dict();
     broken[0].second = at::zeros({3});
     broken[10].first = "lost.bias";
-    CHECK_THROWS_WITH_AS(target.load_state_dict(broken), doctest::Contains("first.weight has shape [3]"), Error);
-    CHECK_THROWS_WITH_AS(target.load_state_dict(broken), doctest::Contains("missing: last.bias"), Error);
-    CHECK_THROWS_WITH_AS(target.load_state_dict(broken), doctest::Contains("unexpected: lost.bias"), Error);
+    CHECK_THROWS_WITH_AS(target.load_state_dict(broken), doctest::Contains("different: first.weight is Float [3]"),
+                         Error);
+    CHECK_THROWS_WITH_AS(target.load_state_dict(broken), doctest::Contains("missing in the state: last.bias"), Error);
+    CHECK_THROWS_WITH_AS(target.load_state_dict(broken), doctest::Contains("unexpected in the state: lost.bias"),
+                         Error);
   });
 }

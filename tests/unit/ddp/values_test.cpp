@@ -10,7 +10,7 @@
 #include <string>
 
 #include "lockstep/base/error.h"
-#include "lockstep/ddp/checks/finite.h"
+#include "lockstep/ddp/buckets/gradient_bucket.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
 #include "lockstep/ddp/hooks/default_hooks.h"
 #include "tests/unit/ddp/models.h"

@@ -1,4 +1,4 @@
-#include "lockstep/launch/recordings_folder.h"
+#include "lockstep/launch/flight_recordings.h"
 
 #include <doctest/doctest.h>
 #include <sys/stat.h>

@@ -1,4 +1,4 @@
-#include "lockstep/rendezvous/url.h"
+#include "lockstep/rendezvous/handlers.h"
 
 #include "tests/support/expect_error.h"
 

@@ -1,4 +1,4 @@
-#include "lockstep/parallel/data_parallel_pass.h"
+#include "lockstep/parallel/data_parallel.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/ThreadLocalState.h>

@@ -2,6 +2,7 @@
 // engine. Pure.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
@@ -40,6 +41,14 @@ enum class Extent : std::uint8_t { none, one, all, all_on_root, counted };
 // What the rank that is called the root does.
 enum class Root : std::uint8_t { none, sends, receives };
 
+// The ranks from begin to before end.
+struct RankRange {
+  int begin = 0;
+  int end = 0;
+
+  constexpr bool holds(int rank) const { return rank >= begin && rank < end; }
+};
+
 struct OpTraits {
   OpKind kind = OpKind::barrier;
   std::string_view name;
@@ -53,14 +62,25 @@ struct OpTraits {
   // The output is the operand, too.
   constexpr bool is_in_place() const { return moves_data() && input == Extent::none; }
   constexpr bool reduces_in_place() const { return reduces && is_in_place(); }
-  // It only moves a piece of one rank's input to another's output, for each pair of ranks; see piece.h.
+  // It only moves pieces of inputs to outputs; see piece.h.
   constexpr bool moves_pieces() const { return !reduces && input != Extent::none; }
   // The input, or the output, is a list of parts of equal size.
   constexpr bool takes_parts() const { return input == Extent::all || input == Extent::all_on_root; }
   constexpr bool gives_parts() const { return output == Extent::all || output == Extent::all_on_root; }
+
+  constexpr bool has_result(int rank, int root_rank) const { return root != Root::receives || rank == root_rank; }
+  // Whose data are in a rank's result.
+  constexpr RankRange sources(int rank, int root_rank, int ranks) const {
+    if (!has_result(rank, root_rank)) return {};
+    return root == Root::sends ? RankRange{root_rank, root_rank + 1} : RankRange{0, ranks};
+  }
+  // Whether so many ranks can reduce as Order::tree has it.
+  constexpr bool has_tree(int ranks) const { return std::has_single_bit(static_cast<unsigned>(ranks)); }
 };
 
-// By kind.
+// By kind. Lists of segments are read as if joined. What is worked on in place is in the output, and there is no input:
+// a broadcast's is read on the root and written elsewhere, and a reduce leaves there what it pleases, but on the root.
+// An all_to_all's counts tell what goes from each rank to each.
 inline constexpr OpTraits kOpTable[] = {
     {.kind = OpKind::all_reduce, .name = "all_reduce", .output = Extent::one, .reduces = true},
     {.kind = OpKind::broadcast, .name = "broadcast", .output = Extent::one, .root = Root::sends},

@@ -230,7 +230,7 @@ TEST_CASE("a tree needs a power of two of ranks, and ranks with different orders
   Engines engines = make_engines(3);
   const Collective collective{.kind = OpKind::all_reduce, .order = Order::tree, .dtype = DType::f32};
   CHECK_THROWS_WITH_AS(engines[0]->run(collective, soon()),
-                       "all_reduce: a tree needs a power of two of ranks, this group has 3", Error);
+                       "all_reduce: a tree needs all ranks, and a power of two of them; this group has 3", Error);
   for (const Over over : {Over::arena, Over::links}) {
     Engines two = make_engines(2, over);
     const auto errors = run_ranks(2, [&](int rank) {

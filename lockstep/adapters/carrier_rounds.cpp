@@ -16,6 +16,10 @@ std::size_t round_length(std::size_t buffer_bytes, std::size_t element, std::siz
 
 }  // namespace
 
+bool supports(OpKind kind, ReduceOp op, DType dtype, Reductions library) {
+  return supports(kind, op, dtype) && (!traits_of(kind).reduces || library(op, dtype));
+}
+
 void CarrierRounds::pack(std::span<const Segment> from, std::size_t offset, std::byte* to, std::size_t bytes) {
   for (SegmentCursor cursor(from, offset); bytes != 0;) {
     const std::size_t step = std::min(bytes, cursor.run());
@@ -92,7 +96,7 @@ void CarrierRounds::run_round(const Collective& collective, std::size_t begin, s
     for (std::size_t peer = 0; peer < n; ++peer) {
       unpack(buffers.output + peer * bytes, collective.output, peer * whole + offset, bytes);
     }
-  } else if (!op.gives_parts() && (op.root != Root::receives || is_root)) {
+  } else if (!op.gives_parts() && op.has_result(rank_, collective.root)) {
     unpack(buffers.output, collective.output, offset, bytes);
   }
 }

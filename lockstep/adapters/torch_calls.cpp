@@ -173,9 +173,8 @@ WorkPtr start_call(c10d::Backend& backend, const CarrierCall& call, at::Device d
       options.rootRank = call.root;
       return backend.scatter(outputs, inputs, options);
     }
-    case OpKind::barrier: break;  // comparing signatures is one
+    default: throw Error(ErrorKind::internal, "a carrier has no " + std::string(to_string(call.kind)));
   }
-  throw Error(ErrorKind::internal, "no such collective");
 }
 
 }  // namespace lockstep

@@ -148,4 +148,12 @@ inline Buffer reduced(const std::vector<Buffer>& rows, DType dtype, ReduceOp op)
   return result;
 }
 
+// What is reduced of no rows.
+inline Buffer identity(std::size_t count, DType dtype, ReduceOp op) {
+  Buffer result(count * element_size(dtype));
+  std::byte* target = result.data();
+  reduce_rows({&target, 1}, {}, count, dtype, op);
+  return result;
+}
+
 }  // namespace lockstep::testing

@@ -300,6 +300,30 @@ TEST_CASE("all 16-bit numbers survive the way to float32 and back") {
   }
 }
 
+TEST_CASE("what is reduced of no rows changes no row that is reduced with it") {
+  std::mt19937 random(1);
+  for (const DType dtype : kDTypes) {
+    constexpr std::size_t kCount = 100;
+    const std::size_t element = element_size(dtype);
+    std::vector<std::byte> nothing(kCount * element), row(nothing), result(nothing);
+    for (std::byte& byte : row) byte = static_cast<std::byte>(random() & 0x3F);  // no NaN
+    for (std::size_t i = 0; dtype == DType::boolean && i < kCount; ++i) row[i] &= std::byte{1};
+    std::byte *const empty = nothing.data(), *const output = result.data();
+    const std::byte* const rows[] = {nothing.data(), row.data()};
+    for (const ReduceOp op : kOps) {
+      if (!supports(op, dtype)) continue;
+      INFO(to_string(op) << " of " << to_string(dtype));
+      reduce_rows({&empty, 1}, {}, kCount, dtype, op, 0);
+      reduce_rows({&output, 1}, rows, kCount, dtype, op, 1);
+      CHECK(result == row);
+    }
+  }
+  float least = 0;
+  std::byte* const to = reinterpret_cast<std::byte*>(&least);
+  reduce_rows({&to, 1}, {}, 1, DType::f32, ReduceOp::max);
+  CHECK(least == -std::numeric_limits<float>::infinity());
+}
+
 TEST_CASE("the result does not depend on how rows are cut") {
   std::mt19937 random(11);
   std::vector<std::vector<std::byte>> rows(5, std::vector<std::byte>(4000));

@@ -20,7 +20,7 @@ constexpr Duration kPatience = std::chrono::milliseconds(50);  // before a waiti
 constexpr Duration kYieldFor = std::chrono::microseconds(500);
 constexpr Duration kLongestNap = std::chrono::milliseconds(1);
 constexpr int kNapPart = 16;
-constexpr int kReductions = 8, kTypes = 12;  // of ReduceOp, and of DType without opaque
+constexpr int kReductions = 8, kTypes = 15;  // of ReduceOp, and of DType without opaque
 
 // MPI has no float16, reckons with bool in its own way and lets implementations differ about NaN; so every reduction is
 // Lockstep's own arithmetic, with the order left to MPI.

@@ -85,6 +85,9 @@ void write_identity(std::byte* to, DType dtype, ReduceOp op) {
     case DType::u8: return put(identity_of<std::uint8_t>(op));
     case DType::i8: return put(identity_of<std::int8_t>(op));
     case DType::i16: return put(identity_of<std::int16_t>(op));
+    case DType::u16: return put(identity_of<std::uint16_t>(op));
+    case DType::u32: return put(identity_of<std::uint32_t>(op));
+    case DType::u64: return put(identity_of<std::uint64_t>(op));
     case DType::boolean: return put(identity_of<bool>(op));
     case DType::opaque: return;
   }

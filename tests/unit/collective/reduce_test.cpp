@@ -18,8 +18,9 @@ using namespace lockstep;
 
 namespace {
 
-constexpr DType kDTypes[] = {DType::f32, DType::f64, DType::f16, DType::bf16,    DType::i32, DType::i64,
-                             DType::u8,  DType::i8,  DType::i16, DType::boolean, DType::c64, DType::c128};
+constexpr DType kDTypes[] = {DType::f32, DType::f64,  DType::f16, DType::bf16, DType::i32,
+                             DType::i64, DType::u8,   DType::i8,  DType::i16,  DType::boolean,
+                             DType::c64, DType::c128, DType::u16, DType::u32,  DType::u64};
 constexpr ReduceOp kOps[] = {ReduceOp::sum, ReduceOp::avg,  ReduceOp::product, ReduceOp::min,
                              ReduceOp::max, ReduceOp::band, ReduceOp::bor,     ReduceOp::bxor};
 
@@ -154,6 +155,9 @@ void oracle(std::byte* out, const std::vector<const std::byte*>& at, DType dtype
     case DType::u8: return oracle_plain<std::uint8_t>(out, at, op);
     case DType::i8: return oracle_plain<std::int8_t>(out, at, op);
     case DType::i16: return oracle_plain<std::int16_t>(out, at, op);
+    case DType::u16: return oracle_plain<std::uint16_t>(out, at, op);
+    case DType::u32: return oracle_plain<std::uint32_t>(out, at, op);
+    case DType::u64: return oracle_plain<std::uint64_t>(out, at, op);
     case DType::boolean: return oracle_bool(out, at, op);
     case DType::c64: return oracle_complex<float>(out, at, op);
     case DType::c128: return oracle_complex<double>(out, at, op);

@@ -222,6 +222,11 @@ TEST_CASE("types that cannot be reduced are moved all the same") {
                         ramp({5}, r).to(dtype).to(at::kComplexDouble)));
       }
     }
+    for (const auto dtype : {at::kUInt16, at::kUInt32, at::kUInt64}) {
+      at::Tensor sum = ramp({5}, group.rank(), dtype);
+      group.all_reduce(sum);
+      CHECK(at::equal(sum.to(at::kDouble), ramp({5}, 0, at::kDouble) * 2 + 1));
+    }
     at::Tensor flags = at::tensor({1 - group.rank(), 0, 1}).to(at::kBool);
     group.all_reduce(flags);
     CHECK(at::equal(flags, at::tensor({1, 0, 1}).to(at::kBool)));

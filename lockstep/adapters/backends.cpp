@@ -48,11 +48,10 @@ std::function<Bootstrap()> bootstrap_of(std::string_view backend) {
 }
 
 bool supports(std::string_view backend, OpKind kind, ReduceOp op, DType dtype) {
-  if (!supports(kind, op, dtype)) return false;
-  if (backend == kNativeBackend) return true;
+  if (backend == kNativeBackend) return supports(kind, op, dtype);
   const BackendEntry* entry = find(backend);
   if (entry == nullptr) refuse(backend, "the backend");
-  return !traits_of(kind).reduces || entry->reductions(op, dtype);
+  return supports(kind, op, dtype, entry->reductions);
 }
 
 std::unique_ptr<Engine> make_backend_engine(std::string_view backend, const CarrierSite& site, Deadline deadline) {

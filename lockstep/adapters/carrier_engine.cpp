@@ -29,7 +29,7 @@ CarrierEngine::CarrierEngine(const CarrierSite& site, MakeCarrier make, Reductio
 }
 
 bool CarrierEngine::supports(OpKind kind, ReduceOp op, DType dtype) const {
-  return lockstep::supports(kind, op, dtype) && (!traits_of(kind).reduces || reductions_(op, dtype));
+  return lockstep::supports(kind, op, dtype, reductions_);
 }
 
 void CarrierEngine::check(const Collective& collective) const {

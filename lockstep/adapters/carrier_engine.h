@@ -27,8 +27,6 @@
 
 namespace lockstep {
 
-// What a library can reduce.
-using Reductions = bool (*)(ReduceOp op, DType dtype);
 using MakeCarrier = std::unique_ptr<Carrier> (*)(const CarrierSite& site, Deadline deadline);
 
 class CarrierEngine final : public EngineBase {

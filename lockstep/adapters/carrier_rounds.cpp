@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "lockstep/collective/piece.h"
+#include "lockstep/collective/reduce.h"
 #include "lockstep/collective/segment_cursor.h"
 
 namespace lockstep {
@@ -14,7 +15,28 @@ std::size_t round_length(std::size_t buffer_bytes, std::size_t element, std::siz
   return std::max<std::size_t>(1, buffer_bytes / (element * parts));
 }
 
+// Libraries scan in an order of their own, or not at all: rows are gathered, and reduced here.
+bool is_derived(const OpTraits& op) { return op.from != From::all; }
+
+// Leaves the result where the first row was.
+void reduce_gathered(Carrier& carrier, const Collective& collective, std::byte* gathered, std::size_t bytes,
+                     int ranks) {
+  const auto n = static_cast<std::size_t>(ranks);
+  std::vector<std::byte> memory(std::max<std::size_t>(n, 1) * bytes);
+  std::vector<const std::byte*> rows;
+  for (std::size_t row = 0; row < n; ++row) rows.push_back(memory.data() + row * bytes);
+  carrier.copy(memory.data(), gathered, n * bytes);
+  std::byte* const result = memory.data();
+  reduce_all(collective, {&result, 1}, rows, bytes / element_size(collective.dtype));
+  carrier.copy(gathered, result, bytes);
+}
+
 }  // namespace
+
+bool supports(OpKind kind, ReduceOp op, DType dtype, Reductions library) {
+  const OpTraits& traits = traits_of(kind);
+  return supports(kind, op, dtype) && (!traits.reduces || is_derived(traits) || library(op, dtype));
+}
 
 void CarrierRounds::pack(std::span<const Segment> from, std::size_t offset, std::byte* to, std::size_t bytes) {
   for (SegmentCursor cursor(from, offset); bytes != 0;) {
@@ -67,32 +89,36 @@ void CarrierRounds::run_round(const Collective& collective, std::size_t begin, s
   const std::size_t element = element_size(collective.dtype), n = static_cast<std::size_t>(size_);
   const std::size_t bytes = count * element, whole = collective.count * element, offset = begin * element;
   const bool is_root = rank_ == collective.root;
+  const bool derived = is_derived(op), gathers = op.gives_parts() || derived;
   const bool gives = op.gives_parts() && (op.output == Extent::all || is_root);
   const bool takes = op.takes_parts() && (op.input == Extent::all || is_root);
-  const CarrierBuffers buffers =
-      carrier_.buffers(op.takes_parts() ? bytes * n : bytes, op.gives_parts() ? bytes * n : bytes);
+  const CarrierBuffers buffers = carrier_.buffers(op.takes_parts() ? bytes * n : bytes, gathers ? bytes * n : bytes);
   if (op.is_in_place()) {
     pack(collective.output, offset, buffers.output, bytes);
-  } else if (op.gives_parts()) {
+  } else if (gathers) {
     pack(collective.input, offset, buffers.input, bytes);
   } else if (takes) {
     for (std::size_t peer = 0; peer < n; ++peer) {
       pack(collective.input, peer * whole + offset, buffers.input + peer * bytes, bytes);
     }
   }
-  carrier_.run({.kind = op.kind,
-                .reduce = op.reduces ? collective.reduce : ReduceOp::sum,
+  carrier_.run({.kind = derived ? OpKind::all_gather : op.kind,
+                .reduce = op.reduces && !derived ? collective.reduce : ReduceOp::sum,
                 .dtype = collective.dtype,
                 .root = collective.root,
                 .count = count,
                 .input = buffers.input,
                 .output = buffers.output},
                deadline);
+  if (derived) {
+    const int rows = op.sources(rank_, collective.root, size_).end;
+    reduce_gathered(carrier_, collective, buffers.output, bytes, rows);
+  }
   if (gives) {
     for (std::size_t peer = 0; peer < n; ++peer) {
       unpack(buffers.output + peer * bytes, collective.output, peer * whole + offset, bytes);
     }
-  } else if (!op.gives_parts() && (op.root != Root::receives || is_root)) {
+  } else if (!op.gives_parts() && op.has_result(rank_, collective.root)) {
     unpack(buffers.output, collective.output, offset, bytes);
   }
 }

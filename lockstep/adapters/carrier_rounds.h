@@ -11,6 +11,11 @@
 
 namespace lockstep {
 
+// What a library can reduce.
+using Reductions = bool (*)(ReduceOp op, DType dtype);
+// What can be done over it.
+bool supports(OpKind kind, ReduceOp op, DType dtype, Reductions library);
+
 class CarrierRounds {
  public:
   // Borrows the carrier.

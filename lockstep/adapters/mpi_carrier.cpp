@@ -20,7 +20,7 @@ constexpr Duration kPatience = std::chrono::milliseconds(50);  // before a waiti
 constexpr Duration kYieldFor = std::chrono::microseconds(500);
 constexpr Duration kLongestNap = std::chrono::milliseconds(1);
 constexpr int kNapPart = 16;
-constexpr int kReductions = 8, kTypes = 12;  // of ReduceOp, and of DType without opaque
+constexpr int kReductions = 8, kTypes = 15;  // of ReduceOp, and of DType without opaque
 
 // MPI has no float16, reckons with bool in its own way and lets implementations differ about NaN; so every reduction is
 // Lockstep's own arithmetic, with the order left to MPI.
@@ -193,7 +193,6 @@ class MpiCarrier final : public Carrier {
     const int count = static_cast<int>(call.count);  // a buffer holds fewer than 2^31 elements
     const bool is_root = rank_ == call.root;
     switch (call.kind) {
-      case OpKind::barrier: return MPI_Ibarrier(group_, &request);
       case OpKind::all_reduce: return MPI_Iallreduce(MPI_IN_PLACE, call.output, count, type, op, group_, &request);
       case OpKind::reduce:
         return MPI_Ireduce(is_root ? MPI_IN_PLACE : call.output, is_root ? call.output : nullptr, count, type, op,
@@ -210,8 +209,8 @@ class MpiCarrier final : public Carrier {
       case OpKind::all_to_all:
         return MPI_Ialltoallv(call.input, mine.sent.data(), mine.sent_offsets.data(), type, call.output,
                               mine.received.data(), mine.received_offsets.data(), type, group_, &request);
+      default: return MPI_ERR_OTHER;
     }
-    return MPI_ERR_OTHER;
   }
 
   void wait(MPI_Request& request, Deadline deadline) {

@@ -51,10 +51,8 @@ Reduction reduction_of(ReduceOp op, DType dtype) {
     case DType::boolean: return {at::kByte, operation_of_bool(op)};
     case DType::c64: return {at::kFloat, operation, 2};
     case DType::c128: return {at::kDouble, operation, 2};
-    case DType::i16:
-    case DType::opaque: break;
+    default: throw Error(ErrorKind::internal, "libtorch's groups do not reduce " + std::string(to_string(dtype)));
   }
-  throw Error(ErrorKind::internal, "libtorch's groups do not reduce " + std::string(to_string(dtype)));
 }
 
 at::Tensor tensor_of(std::byte* data, std::size_t elements, at::ScalarType type, at::Device device) {
@@ -80,7 +78,8 @@ std::chrono::milliseconds torch_timeout(Deadline deadline) {
 }
 
 bool torch_reduces(ReduceOp op, DType dtype) {
-  if (dtype == DType::i16 || dtype == DType::opaque) return false;
+  constexpr DType kLacking[] = {DType::i16, DType::u16, DType::u32, DType::u64, DType::opaque};
+  if (std::ranges::find(kLacking, dtype) != std::end(kLacking)) return false;
   return !is_complex(dtype) || op == ReduceOp::sum || op == ReduceOp::avg;  // those go number by number
 }
 
@@ -171,9 +170,8 @@ WorkPtr start_call(c10d::Backend& backend, const CarrierCall& call, at::Device d
       options.rootRank = call.root;
       return backend.scatter(outputs, inputs, options);
     }
-    case OpKind::barrier: break;  // comparing signatures is one
+    default: throw Error(ErrorKind::internal, "a carrier has no " + std::string(to_string(call.kind)));
   }
-  throw Error(ErrorKind::internal, "no such collective");
 }
 
 }  // namespace lockstep

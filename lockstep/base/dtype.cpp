@@ -22,6 +22,9 @@ constexpr Traits of(DType dtype) {
     case DType::boolean: return {1, "bool"};
     case DType::c64: return {8, "complex64"};
     case DType::c128: return {16, "complex128"};
+    case DType::u16: return {2, "uint16"};
+    case DType::u32: return {4, "uint32"};
+    case DType::u64: return {8, "uint64"};
     case DType::opaque: return {1, "bytes"};
   }
   return {0, "unknown"};

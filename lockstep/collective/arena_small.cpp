@@ -73,15 +73,16 @@ void finish_small(const Arena& arena, const Collective& c, std::uint64_t sequenc
     if (traits.moves_data() && rank != c.root) scatter_bytes(shown(c.root), c.output, 0, part);
     return;
   }
-  if (traits.root == Root::receives && rank != c.root) return;
+  if (!traits.has_result(rank, c.root)) return;
+  const auto rows = inputs.first(static_cast<std::size_t>(traits.sources(rank, c.root, size).end));
   const std::size_t skip = traits.takes_parts() ? static_cast<std::size_t>(rank) * part : 0;
   const std::size_t element = element_size(c.dtype);
   SegmentCursor out(c.output);
   for (std::size_t done = 0; done < part;) {
     const std::size_t run = out.run();
-    for (int peer = 0; peer < size; ++peer) inputs[static_cast<std::size_t>(peer)] = shown(peer) + skip + done;
+    for (std::size_t peer = 0; peer < rows.size(); ++peer) rows[peer] = shown(static_cast<int>(peer)) + skip + done;
     std::byte* target = out.data();
-    reduce_all(c, {&target, 1}, inputs, run / element);
+    reduce_all(c, {&target, 1}, rows, run / element);
     out.advance(run);
     done += run;
   }

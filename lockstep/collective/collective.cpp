@@ -1,6 +1,5 @@
 #include "lockstep/collective/collective.h"
 
-#include <bit>
 #include <limits>
 #include <string>
 
@@ -91,8 +90,8 @@ void check_arguments(const Collective& collective, int rank, int size) {
   }
   if (op.reduces) {
     check_reduction(collective);
-    if (collective.order == Order::tree && !std::has_single_bit(ranks)) {
-      refuse(collective, fmt::format("a tree needs a power of two of ranks, this group has {}", size));
+    if (collective.order == Order::tree && !op.has_tree(size)) {
+      refuse(collective, fmt::format("a tree needs all ranks, and a power of two of them; this group has {}", size));
     }
   }
   if (op.has_root() && (collective.root < 0 || collective.root >= size)) {

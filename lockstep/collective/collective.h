@@ -19,19 +19,8 @@ struct Segment {
   std::size_t bytes = 0;
 };
 
-// What is in `input` and `output`, for `count` elements and n ranks; lists of segments are read as if joined:
-//   all_reduce      output: count elements, reduced in place             input: unused
-//   broadcast       output: count elements, read on root, written else   input: unused
-//   all_gather      input: count elements     output: n * count, in rank order
-//   reduce_scatter  input: n * count          output: count, this rank's part
-//   barrier         both empty, count 0
-//   reduce          output: count elements, reduced in place on root, with what it pleases elsewhere   input: unused
-//   gather          input: count elements     output: on root n * count, in rank order; else empty
-//   scatter         input: on root n * count, else empty     output: count
-//   all_to_all      input: what goes to each rank, in rank order     output: what comes from each rank, in rank order
-//                   counts: n x n, the same on all ranks: counts[i * n + j] elements go from rank i to rank j; count: 0
-// Input and output may not overlap except that all_gather's input may be its own part of the output, and
-// reduce_scatter's output may be its own part of the input.
+// What is in `input` and `output`, for `count` elements and n ranks, is in kOpTable. They may not overlap, except that
+// all_gather's input may be its own part of the output, and reduce_scatter's output may be its own part of the input.
 struct Collective {
   OpKind kind = OpKind::barrier;
   ReduceOp reduce = ReduceOp::sum;
@@ -47,8 +36,9 @@ struct Collective {
   std::uint16_t line = 0;
   std::span<const Segment> input = {};
   std::span<const Segment> output = {};
-  std::span<const std::uint64_t> counts = {};  // of all_to_all
-  FlightTicket ticket = {};                    // its flight record, if it had to wait for its turn
+  // Of all_to_all, whose count is 0: n x n, the same on all ranks: counts[i * n + j] elements go from rank i to rank j.
+  std::span<const std::uint64_t> counts = {};
+  FlightTicket ticket = {};  // its flight record, if it had to wait for its turn
 };
 
 // Throws Error{invalid_argument} unless sizes, root and the reduction fit n ranks and the dtype. Called before anything

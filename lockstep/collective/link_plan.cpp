@@ -71,10 +71,12 @@ bool is_sent_whole(const View& view) {
   return view.small && (kind == OpKind::all_reduce || kind == OpKind::all_gather || kind == OpKind::broadcast);
 }
 
+// What is reduced arrives as a row.
 void plan_pieces(const View& view, int peer, LinkPlan& plan) {
   const Piece to = piece_of(view.collective, view.size, view.rank, peer);
   const Piece from = piece_of(view.collective, view.size, peer, view.rank);
   if (!is_sent_whole(view)) add(plan.send, Ready::at_once, {to.input_offset, to.input_offset + to.bytes});
+  if (traits_of(view.collective.kind).reduces) return;
   add(plan.receive, {from.output_offset, from.output_offset + from.bytes});
 }
 
@@ -103,15 +105,17 @@ void plan_reduction(const Collective& collective, int rank, const Topology& topo
   const View view{collective, rank, topology.size(), is_small(collective, tuning)};
   plan.whole = is_sent_whole(view);
   const OpTraits& op = traits_of(collective.kind);
-  if (!op.reduces || (op.has_root() && view.small && rank != view.root())) return;
-  const bool takes_all = op.is_in_place() && view.small;
-  const ByteRange own = !op.is_in_place() ? part_bytes(collective, rank)
-                        : takes_all       ? view.everything()
-                                          : view.slice(rank);
-  plan.own.push_back(own);
-  plan.end_row = view.size;
-  plan.kept = {0, own.bytes()};
-  plan.kept_at = op.is_in_place() ? own.begin : 0;
+  if (!op.reduces) return;
+  if (op.is_in_place() && !view.small) {
+    plan.own.push_back(view.slice(rank));
+    plan.end_row = view.size;
+    plan.kept_at = plan.own.front().begin;
+  } else if (op.has_result(rank, view.root())) {
+    const std::size_t begin = op.is_in_place() ? 0 : piece_of(collective, view.size, rank, rank).input_offset;
+    plan.own.push_back({begin, begin + data_bytes(collective)});
+    plan.end_row = op.sources(rank, view.root(), view.size).end;
+  }
+  plan.kept = {0, bytes_of(plan.own)};
 }
 
 void plan_link(const Collective& collective, int rank, const Topology& topology, int peer, const LinkTuning& tuning,
@@ -125,12 +129,8 @@ void plan_link(const Collective& collective, int rank, const Topology& topology,
     case OpKind::all_reduce: return plan_all_reduce(view, peer, plan);
     case OpKind::reduce: return plan_reduce(view, peer, plan);
     case OpKind::broadcast: return plan_broadcast(view, peer, plan);
-    case OpKind::reduce_scatter: return add(plan.send, Ready::at_once, part_bytes(collective, peer));
-    case OpKind::all_gather:
-    case OpKind::gather:
-    case OpKind::scatter:
-    case OpKind::all_to_all: return plan_pieces(view, peer, plan);
     case OpKind::barrier: return;
+    default: return plan_pieces(view, peer, plan);
   }
 }
 

@@ -167,7 +167,7 @@ void plan_reduce_scatter(const View& view, int peer, LinkPlan& plan) {
 
 bool has_node_plan(OpKind kind, const Topology& topology) {
   if (kind == OpKind::all_gather) return topology.is_even();
-  return traits_of(kind).reduces || kind == OpKind::broadcast;
+  return traits_of(kind).is_in_place() || kind == OpKind::reduce_scatter;
 }
 
 void plan_node_reduction(const Collective& collective, int rank, const Topology& topology, ReductionPlan& plan) {

@@ -1,7 +1,8 @@
-// The kinds of collectives, and what each does, as a table. A new collective is one row here and one algorithm in each
-// engine. Pure.
+// The kinds of collectives, and what each does, as a table. A new collective that has an input is one row here; one
+// that works in place also needs an algorithm in each engine. Pure.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
@@ -20,7 +21,9 @@ enum class OpKind : std::uint8_t {
   reduce,
   gather,
   scatter,
-  all_to_all
+  all_to_all,
+  scan,
+  exclusive_scan
 };
 enum class ReduceOp : std::uint8_t { sum, avg, product, min, max, band, bor, bxor };
 
@@ -40,6 +43,17 @@ enum class Extent : std::uint8_t { none, one, all, all_on_root, counted };
 // What the rank that is called the root does.
 enum class Root : std::uint8_t { none, sends, receives };
 
+// Whose data are in a rank's result, unless it depends on the root.
+enum class From : std::uint8_t { all, up_to_own, before_own };
+
+// The ranks from begin to before end.
+struct RankRange {
+  int begin = 0;
+  int end = 0;
+
+  constexpr bool holds(int rank) const { return rank >= begin && rank < end; }
+};
+
 struct OpTraits {
   OpKind kind = OpKind::barrier;
   std::string_view name;
@@ -47,20 +61,35 @@ struct OpTraits {
   Extent output = Extent::none;
   bool reduces = false;
   Root root = Root::none;
+  From from = From::all;
 
   constexpr bool has_root() const { return root != Root::none; }
   constexpr bool moves_data() const { return output != Extent::none; }
   // The output is the operand, too.
   constexpr bool is_in_place() const { return moves_data() && input == Extent::none; }
   constexpr bool reduces_in_place() const { return reduces && is_in_place(); }
-  // It only moves a piece of one rank's input to another's output, for each pair of ranks; see piece.h.
+  // It only moves pieces of inputs to outputs; see piece.h.
   constexpr bool moves_pieces() const { return !reduces && input != Extent::none; }
   // The input, or the output, is a list of parts of equal size.
   constexpr bool takes_parts() const { return input == Extent::all || input == Extent::all_on_root; }
   constexpr bool gives_parts() const { return output == Extent::all || output == Extent::all_on_root; }
+
+  constexpr bool has_result(int rank, int root_rank) const { return root != Root::receives || rank == root_rank; }
+  // Whose data are in a rank's result.
+  constexpr RankRange sources(int rank, int root_rank, int ranks) const {
+    if (!has_result(rank, root_rank)) return {};
+    if (root == Root::sends) return {root_rank, root_rank + 1};
+    return {0, from == From::all ? ranks : from == From::up_to_own ? rank + 1 : rank};
+  }
+  // Whether so many ranks can reduce as Order::tree has it.
+  constexpr bool has_tree(int ranks) const {
+    return from == From::all && std::has_single_bit(static_cast<unsigned>(ranks));
+  }
 };
 
-// By kind.
+// By kind. Lists of segments are read as if joined. What is worked on in place is in the output, and there is no input:
+// a broadcast's is read on the root and written elsewhere, and a reduce leaves there what it pleases, but on the root.
+// An all_to_all's counts tell what goes from each rank to each.
 inline constexpr OpTraits kOpTable[] = {
     {.kind = OpKind::all_reduce, .name = "all_reduce", .output = Extent::one, .reduces = true},
     {.kind = OpKind::broadcast, .name = "broadcast", .output = Extent::one, .root = Root::sends},
@@ -83,6 +112,18 @@ inline constexpr OpTraits kOpTable[] = {
      .output = Extent::one,
      .root = Root::sends},
     {.kind = OpKind::all_to_all, .name = "all_to_all", .input = Extent::counted, .output = Extent::counted},
+    {.kind = OpKind::scan,
+     .name = "scan",
+     .input = Extent::one,
+     .output = Extent::one,
+     .reduces = true,
+     .from = From::up_to_own},
+    {.kind = OpKind::exclusive_scan,
+     .name = "exclusive_scan",
+     .input = Extent::one,
+     .output = Extent::one,
+     .reduces = true,
+     .from = From::before_own},
 };
 
 static_assert([] {

@@ -13,8 +13,7 @@ Piece piece_of(const Collective& collective, int size, int from, int to) {
     return piece;
   }
   const std::size_t part = collective.count * element;
-  const bool goes =
-      (op.root != Root::sends || from == collective.root) && (op.root != Root::receives || to == collective.root);
+  const bool goes = op.sources(to, collective.root, size).holds(from);
   return {op.takes_parts() ? j * part : 0, op.gives_parts() ? i * part : 0, goes ? part : 0};
 }
 

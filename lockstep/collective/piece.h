@@ -1,5 +1,5 @@
-// A piece is what one rank sends to another in the operations that only move data from inputs to outputs; see
-// OpTraits::moves_pieces(). Pure.
+// A piece is what one rank's input has for another rank's output, in the operations that have inputs. Of a reduction it
+// is a row. Pure.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ struct Piece {
   std::size_t bytes = 0;
 };
 
-// REQUIRES: moves_pieces(), and check_arguments() has passed.
+// REQUIRES: the operation has an input, and check_arguments() has passed.
 Piece piece_of(const Collective& collective, int size, int from, int to);
 
 }  // namespace lockstep

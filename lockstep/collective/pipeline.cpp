@@ -34,7 +34,7 @@ void Pipeline::begin(const Collective& collective, const Signature& signature) {
 }
 
 void Pipeline::begin_reduction() {
-  reducer_.begin(*collective_, plan_, size_);
+  reducer_.begin(*collective_, plan_);
   element_ = reducer_.row_element();
   reduced_element_ = reducer_.output_element();
   chunk_ = tuning_.chunk_bytes / element_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <vector>
 
 #include "lockstep/collective/reduce_vectors.h"
@@ -54,10 +55,58 @@ void reduce_tree(const Collective& c, std::span<std::byte* const> outputs, std::
   }
 }
 
+template <class T>
+T identity_of(ReduceOp op) {
+  using Limits = std::numeric_limits<T>;
+  switch (op) {
+    case ReduceOp::product: return T{1};
+    case ReduceOp::min: return Limits::has_infinity ? Limits::infinity() : Limits::max();
+    case ReduceOp::max: return Limits::has_infinity ? -Limits::infinity() : Limits::lowest();
+    case ReduceOp::band: return static_cast<T>(-1);
+    default: return T{};
+  }
+}
+
+// One element; a complex number begins with its real part.
+void write_identity(std::byte* to, DType dtype, ReduceOp op) {
+  const auto put = [to](auto value) { std::memcpy(to, &value, sizeof value); };
+  switch (dtype) {
+    case DType::f16:
+    case DType::bf16: {
+      const float value = identity_of<float>(op);
+      return narrow(&value, to, 1, dtype);
+    }
+    case DType::f32:
+    case DType::c64: return put(identity_of<float>(op));
+    case DType::f64:
+    case DType::c128: return put(identity_of<double>(op));
+    case DType::i32: return put(identity_of<std::int32_t>(op));
+    case DType::i64: return put(identity_of<std::int64_t>(op));
+    case DType::u8: return put(identity_of<std::uint8_t>(op));
+    case DType::i8: return put(identity_of<std::int8_t>(op));
+    case DType::i16: return put(identity_of<std::int16_t>(op));
+    case DType::u16: return put(identity_of<std::uint16_t>(op));
+    case DType::u32: return put(identity_of<std::uint32_t>(op));
+    case DType::u64: return put(identity_of<std::uint64_t>(op));
+    case DType::boolean: return put(identity_of<bool>(op));
+    case DType::opaque: return;
+  }
+}
+
+void fill_identity(std::span<std::byte* const> outputs, std::size_t count, DType dtype, ReduceOp op) {
+  alignas(16) std::byte one[16] = {};
+  write_identity(one, dtype, op);
+  const std::size_t element = element_size(dtype);
+  for (std::byte* output : outputs) {
+    for (std::size_t i = 0; i < count; ++i) std::memcpy(output + i * element, one, element);
+  }
+}
+
 }  // namespace
 
 void reduce_rows(std::span<std::byte* const> outputs, std::span<const std::byte* const> inputs, std::size_t count,
                  DType dtype, ReduceOp op, int divisor) {
+  if (inputs.empty()) return fill_identity(outputs, count, dtype, op);
   if (!is_complex(dtype)) return reduce_vectors(outputs, inputs, count, dtype, op, divisor);
   const bool is_double = dtype == DType::c128;
   if (op == ReduceOp::product) {

@@ -11,7 +11,8 @@
 
 namespace lockstep {
 
-// Reduces `inputs.size()` rows (at least one) of `count` elements and writes the result to every output. A row is
+// Reduces `inputs.size()` rows of `count` elements and writes the result to every output; of no rows that is the
+// operation's identity (0 for sum and avg, the largest value for min, and so on). A row is
 // aligned to its element type. An output may be one of the inputs; otherwise rows do not overlap. float16 and bfloat16
 // are accumulated in float32 and rounded once, to nearest even. Integers wrap. min and max give NaN if any value is
 // NaN. avg adds and then divides by `divisor`, which other operations ignore. REQUIRES: supports(op, dtype).

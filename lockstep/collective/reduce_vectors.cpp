@@ -18,7 +18,6 @@ namespace HWY_NAMESPACE {
 namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
-
 // Rows: how elements are stored, and in which type they are computed with; whole vectors, or kLanes at a time. A Single
 // is the same for one element.
 
@@ -106,7 +105,6 @@ struct Float16Row {
 };
 
 // Operations on vectors of type V.
-
 template <class V>
 struct Sum {
   static HWY_INLINE V apply(V a, V b) { return hn::Add(a, b); }
@@ -293,6 +291,9 @@ void reduce_rows_on_target(std::span<std::byte* const> outputs, std::span<const 
     case DType::u8: return reduce_as<PlainRow<std::uint8_t>>(rows, op, divisor);
     case DType::i8: return reduce_as<PlainRow<std::int8_t>>(rows, op, divisor);
     case DType::i16: return reduce_as<PlainRow<std::int16_t>>(rows, op, divisor);
+    case DType::u16: return reduce_as<PlainRow<std::uint16_t>>(rows, op, divisor);
+    case DType::u32: return reduce_as<PlainRow<std::uint32_t>>(rows, op, divisor);
+    case DType::u64: return reduce_as<PlainRow<std::uint64_t>>(rows, op, divisor);
     case DType::boolean: return reduce_bool(rows, op);
     default: return;  // never asked for
   }
@@ -330,7 +331,6 @@ namespace {
 HWY_EXPORT(reduce_rows_on_target);
 HWY_EXPORT(widen_on_target);
 HWY_EXPORT(narrow_on_target);
-
 }  // namespace
 
 void reduce_vectors(std::span<std::byte* const> outputs, std::span<const std::byte* const> inputs, std::size_t count,

@@ -12,9 +12,9 @@ constexpr std::size_t kWideElements = 1024;
 
 }  // namespace
 
-void RowReducer::begin(const Collective& collective, const ReductionPlan& plan, int ranks) {
+void RowReducer::begin(const Collective& collective, const ReductionPlan& plan) {
   collective_ = &collective;
-  ranks_ = ranks;
+  ranks_ = plan.end_row;
   takes_sum_ = plan.carried_from >= 0;
   gives_sum_ = plan.carried_to >= 0;
   const bool is_half = collective.dtype == DType::f16 || collective.dtype == DType::bf16;

@@ -14,8 +14,8 @@ namespace lockstep {
 
 class RowReducer {
  public:
-  // ranks: whose rows are in the result at the end. Borrows the collective.
-  void begin(const Collective& collective, const ReductionPlan& plan, int ranks);
+  // Borrows the collective.
+  void begin(const Collective& collective, const ReductionPlan& plan);
 
   // Bytes of one element: of a row, of a partial sum, of what reduce() writes.
   std::size_t row_element() const { return row_element_; }
@@ -30,7 +30,7 @@ class RowReducer {
   bool is_wide() const { return sum_element_ != row_element_ && (takes_sum_ || gives_sum_); }
 
   const Collective* collective_ = nullptr;
-  int ranks_ = 1;
+  int ranks_ = 1;  // whose rows are in the result
   bool takes_sum_ = false;
   bool gives_sum_ = false;
   std::size_t row_element_ = 1;

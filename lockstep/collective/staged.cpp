@@ -60,7 +60,9 @@ class Staged {
         rank_(arena_.rank()),
         size_(arena_.size()),
         element_(element_size(c_.dtype)),
-        op_(traits_of(c_.kind)) {}
+        op_(traits_of(c_.kind)),
+        rows_(call.inputs.first(
+            static_cast<std::size_t>(op_.is_in_place() ? size_ : op_.sources(rank_, c_.root, size_).end))) {}
 
   void run() {
     const bool in_parts = op_.takes_parts() || op_.input == Extent::counted;
@@ -156,6 +158,11 @@ class Staged {
     }
   }
 
+  // Where in a buffer the part for this rank is.
+  std::size_t own_part(const Chunk& chunk) const {
+    return op_.input == Extent::one ? 0 : static_cast<std::size_t>(rank_) * bytes(chunk.count);
+  }
+
   // What of a piece lies in the chunk.
   Piece piece_within(const Chunk& chunk, int from, int to) const {
     Piece piece = piece_of(c_, size_, from, to);
@@ -171,11 +178,12 @@ class Staged {
   void reduce(SegmentCursor own, std::size_t offset, SegmentCursor output, std::byte* also, std::size_t count) {
     for (std::size_t left = bytes(count); left != 0;) {
       const std::size_t run = std::min({left, own.run(), output.run()});
-      for (int peer = 0; peer < size_; ++peer) {
-        call_.inputs[static_cast<std::size_t>(peer)] = peer == rank_ ? own.data() : staging(peer) + offset;
+      for (std::size_t i = 0; i < rows_.size(); ++i) {
+        const int peer = static_cast<int>(i);
+        rows_[i] = peer == rank_ ? own.data() : staging(peer) + offset;
       }
       std::byte* targets[2] = {output.data(), also};
-      reduce_all(c_, {targets, also != nullptr ? 2U : 1U}, call_.inputs, run / element_);
+      reduce_all(c_, {targets, also != nullptr ? 2U : 1U}, rows_, run / element_);
       own.advance(run);
       output.advance(run);
       offset += run;
@@ -199,7 +207,7 @@ class Staged {
     if (op_.moves_pieces()) {
       for (int peer = 0; peer < size_; ++peer) take_piece(chunk, peer);
     } else if (op_.reduces_in_place()) {
-      if (op_.root == Root::receives && rank_ != c_.root) return;
+      if (!op_.has_result(rank_, c_.root)) return;
       for (int peer = 0; peer < size_; ++peer) {
         const Slice part = slice(chunk, peer);
         if (peer != rank_) {
@@ -208,9 +216,9 @@ class Staged {
         }
       }
     } else if (op_.reduces) {
-      const SegmentCursor own(c_.input, bytes(static_cast<std::size_t>(rank_) * c_.count + chunk.begin));
+      const SegmentCursor own(c_.input, piece_of(c_, size_, rank_, rank_).input_offset + bytes(chunk.begin));
       const SegmentCursor output(c_.output, bytes(chunk.begin));
-      reduce(own, bytes(static_cast<std::size_t>(rank_) * chunk.count), output, nullptr, chunk.count);
+      reduce(own, own_part(chunk), output, nullptr, chunk.count);
     } else if (rank_ != c_.root) {  // a broadcast
       scatter_bytes(staging(c_.root), c_.output, bytes(chunk.begin), bytes(chunk.count));
     }
@@ -222,9 +230,7 @@ class Staged {
       return copy_bytes(SegmentCursor(c_.input, piece.input_offset), SegmentCursor(c_.output, piece.output_offset),
                         piece.bytes);
     }
-    const bool same_for_all = op_.input == Extent::one;
-    const std::size_t place = same_for_all ? 0 : static_cast<std::size_t>(rank_) * bytes(chunk.count);
-    scatter_bytes(staging(peer) + place, c_.output, piece.output_offset, piece.bytes);
+    scatter_bytes(staging(peer) + own_part(chunk), c_.output, piece.output_offset, piece.bytes);
   }
 
   StagedCall& call_;
@@ -234,7 +240,8 @@ class Staged {
   const int size_;
   const std::size_t element_;
   const OpTraits& op_;
-  std::uint32_t ahead_ = 0;  // 1 while the next chunk is being filled
+  std::span<const std::byte*> rows_;  // of this rank's result, or of its slice of everybody's; scratch
+  std::uint32_t ahead_ = 0;           // 1 while the next chunk is being filled
 };
 
 }  // namespace

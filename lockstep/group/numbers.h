@@ -5,10 +5,13 @@
 // One collective for all of them, whatever their types; sums are made in rank order, integers are exact and wrap.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <type_traits>
 #include <utility>
 #include <vector>
+
+#include "lockstep/base/dtype.h"
 
 namespace lockstep {
 
@@ -17,18 +20,17 @@ concept Number = std::is_arithmetic_v<T> && sizeof(T) <= 8 && !std::is_const_v<T
 
 // A number in the caller's memory.
 struct NumberRef {
-  enum class Kind : char { floating = 'f', integer = 'i', natural = 'u', boolean = 'b' };
   void* value = nullptr;
-  std::size_t bytes = 0;
-  Kind kind = Kind::floating;
+  DType dtype = DType::f64;
 
   template <Number T>
   static NumberRef to(T& number) {
-    return {&number, sizeof(T),
-            std::is_same_v<T, bool>       ? Kind::boolean
-            : std::is_floating_point_v<T> ? Kind::floating
-            : std::is_signed_v<T>         ? Kind::integer
-                                          : Kind::natural};
+    constexpr DType kIntegers[] = {DType::i8, DType::i16, DType::i32, DType::i64};
+    constexpr DType kNaturals[] = {DType::u8, DType::u16, DType::u32, DType::u64};
+    constexpr int kWidth = std::countr_zero(sizeof(T));
+    if (std::is_same_v<T, bool>) return {&number, DType::boolean};
+    if (std::is_floating_point_v<T>) return {&number, sizeof(T) == 4 ? DType::f32 : DType::f64};
+    return {&number, std::is_signed_v<T> ? kIntegers[kWidth] : kNaturals[kWidth]};
   }
 };
 

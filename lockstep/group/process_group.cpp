@@ -77,6 +77,12 @@ std::vector<at::Tensor> ProcessGroup::one_for_each_rank(const at::Tensor& like, 
 void ProcessGroup::all_reduce(at::TensorList tensors, ReduceOp op, const CallOptions& options) const {
   run({.kind = OpKind::all_reduce, .outputs = tensors, .reduce = op}, options);
 }
+void ProcessGroup::scan(at::TensorList tensors, ReduceOp op, const CallOptions& options) const {
+  run({.kind = OpKind::scan, .outputs = tensors, .inputs = tensors, .reduce = op}, options);
+}
+void ProcessGroup::exclusive_scan(at::TensorList tensors, ReduceOp op, const CallOptions& options) const {
+  run({.kind = OpKind::exclusive_scan, .outputs = tensors, .inputs = tensors, .reduce = op}, options);
+}
 void ProcessGroup::reduce(at::TensorList tensors, int root, ReduceOp op, const CallOptions& options) const {
   run({.kind = OpKind::reduce, .outputs = tensors, .reduce = op, .root = root}, options);
 }
@@ -124,6 +130,12 @@ void ProcessGroup::barrier(const CallOptions& options) const {
 
 Work ProcessGroup::all_reduce_async(at::TensorList tensors, ReduceOp op, const CallOptions& options) const {
   return start({.kind = OpKind::all_reduce, .outputs = tensors, .reduce = op}, options);
+}
+Work ProcessGroup::scan_async(at::TensorList tensors, ReduceOp op, const CallOptions& options) const {
+  return start({.kind = OpKind::scan, .outputs = tensors, .inputs = tensors, .reduce = op}, options);
+}
+Work ProcessGroup::exclusive_scan_async(at::TensorList tensors, ReduceOp op, const CallOptions& options) const {
+  return start({.kind = OpKind::exclusive_scan, .outputs = tensors, .inputs = tensors, .reduce = op}, options);
 }
 Work ProcessGroup::reduce_async(at::TensorList tensors, int root, ReduceOp op, const CallOptions& options) const {
   return start({.kind = OpKind::reduce, .outputs = tensors, .reduce = op, .root = root}, options);

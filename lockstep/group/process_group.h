@@ -52,6 +52,12 @@ class ProcessGroup : public GroupHandle {
   }
   // sum(value * weight) / sum(weight) over all ranks, the same on all of them; NaN if no rank has weight.
   double weighted_mean(double value, double weight, const CallOptions& options = {}) const;
+  // In place. Rank r gets ((x0 op x1) op x2) ... op xr, and from exclusive_scan the same without xr: on rank 0 that is
+  // the operation's identity, which is 0 for sum, avg, bor and bxor, 1 for product, all bits for band, the largest
+  // value of the type for min and the least one for max. avg divides by the number of ranks that it adds up. The bits
+  // are the same over all backends. Tensors of a list may not overlap. Moves as many bytes as an all-gather.
+  void scan(at::TensorList tensors, ReduceOp op = ReduceOp::sum, const CallOptions& options = {}) const;
+  void exclusive_scan(at::TensorList tensors, ReduceOp op = ReduceOp::sum, const CallOptions& options = {}) const;
   // In place on root; elsewhere the contents are lost.
   void reduce(at::TensorList tensors, int root = 0, ReduceOp op = ReduceOp::sum, const CallOptions& options = {}) const;
   void broadcast(at::TensorList tensors, int root = 0, const CallOptions& options = {}) const;
@@ -77,6 +83,8 @@ class ProcessGroup : public GroupHandle {
   void barrier(const CallOptions& options = {}) const;
 
   Work all_reduce_async(at::TensorList tensors, ReduceOp op = ReduceOp::sum, const CallOptions& options = {}) const;
+  Work scan_async(at::TensorList tensors, ReduceOp op = ReduceOp::sum, const CallOptions& options = {}) const;
+  Work exclusive_scan_async(at::TensorList tensors, ReduceOp op = ReduceOp::sum, const CallOptions& options = {}) const;
   Work reduce_async(at::TensorList tensors, int root = 0, ReduceOp op = ReduceOp::sum,
                     const CallOptions& options = {}) const;
   Work broadcast_async(at::TensorList tensors, int root = 0, const CallOptions& options = {}) const;

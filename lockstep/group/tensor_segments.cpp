@@ -38,6 +38,9 @@ std::optional<DType> known_dtype(at::ScalarType type) {
     case at::kByte: return DType::u8;
     case at::kChar: return DType::i8;
     case at::kShort: return DType::i16;
+    case at::kUInt16: return DType::u16;
+    case at::kUInt32: return DType::u32;
+    case at::kUInt64: return DType::u64;
     case at::kBool: return DType::boolean;
     case at::kComplexFloat: return DType::c64;
     case at::kComplexDouble: return DType::c128;
@@ -48,8 +51,8 @@ std::optional<DType> known_dtype(at::ScalarType type) {
 DType dtype_of(const at::Tensor& tensor, std::string_view operation) {
   if (const auto dtype = known_dtype(tensor.scalar_type())) return *dtype;
   refuse(operation, "tensors of type " + text_of(tensor.scalar_type()) +
-                        " can be moved but not reduced (float32, float64, float16, bfloat16, int64, int32, int16, "
-                        "int8, uint8, bool, complex64 and complex128 can)");
+                        " can be moved but not reduced (float32, float64, float16, bfloat16, bool, complex64, "
+                        "complex128, and integers of 8 to 64 bits can)");
 }
 
 namespace {

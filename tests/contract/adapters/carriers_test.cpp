@@ -76,6 +76,7 @@ TEST_CASE("the table of what is supported is true of gloo") {
       CHECK(walk_table(engine, Where::ordinary, Match::value) > 0);
       CHECK_FALSE(engine.supports(OpKind::all_reduce, ReduceOp::sum, DType::i16));
       CHECK(engine.supports(OpKind::all_gather, ReduceOp::sum, DType::i16));
+      CHECK(engine.supports(OpKind::scan, ReduceOp::sum, DType::i16));
     });
   }
 }
@@ -95,6 +96,20 @@ TEST_CASE("random collectives over gloo") {
   }
 }
 
+TEST_CASE("scans over gloo have the bits of the rank order") {
+  if (!has_gloo()) return;
+  Engines engines = make_gloo_engines(3);
+  run_ranks_or_throw(3, [&](int rank) {
+    Engine& engine = *engines[static_cast<std::size_t>(rank)];
+    std::mt19937 own(static_cast<unsigned>(rank));
+    for (const OpKind kind : {OpKind::scan, OpKind::exclusive_scan}) {
+      for (const DType dtype : {DType::f32, DType::f16, DType::bf16, DType::c128}) {
+        run_case(engine, {.kind = kind, .dtype = dtype, .count = 5001}, own, Where::ordinary, Match::bits);
+      }
+    }
+  });
+}
+
 TEST_CASE("what is larger than a carrier's buffers passes in rounds") {
   if (!has_gloo()) return;
   for (const std::size_t buffer_bytes : {1, 100, 4096}) {  // 1: an element at a time
@@ -102,9 +117,8 @@ TEST_CASE("what is larger than a carrier's buffers passes in rounds") {
     run_ranks_or_throw(3, [&](int rank) {
       std::mt19937 own(static_cast<unsigned>(rank));
       Engine& engine = *engines[static_cast<std::size_t>(rank)];
-      for (const OpKind kind : {OpKind::all_reduce, OpKind::reduce, OpKind::reduce_scatter, OpKind::broadcast,
-                                OpKind::all_gather, OpKind::gather, OpKind::scatter, OpKind::all_to_all}) {
-        run_case(engine, case_of(kind, ReduceOp::max, DType::i32, 3, 1), own, Where::ordinary, Match::value);
+      for (const OpTraits& traits : kOpTable) {
+        run_case(engine, case_of(traits.kind, ReduceOp::max, DType::i32, 3, 1), own, Where::ordinary, Match::value);
       }
       if (buffer_bytes < 4096) return;
       run_case(engine, {.kind = OpKind::all_reduce, .dtype = DType::f32, .count = 50'001}, own, Where::ordinary,

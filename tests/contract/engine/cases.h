@@ -41,14 +41,12 @@ inline std::uint64_t random_count(std::mt19937& random) {
 inline Case random_case(std::mt19937& random, int ranks, int seed) {
   Case made;
   made.seed = seed;
-  made.kind = static_cast<OpKind>(random() % 9);
+  made.kind = static_cast<OpKind>(random() % std::size(kOpTable));
   made.dtype = kReducible[random() % std::size(kReducible)];
   do {
     made.reduce = kReductions[random() % std::size(kReductions)];
   } while (!supports(made.reduce, made.dtype));
-  const bool reduces =
-      made.kind == OpKind::all_reduce || made.kind == OpKind::reduce || made.kind == OpKind::reduce_scatter;
-  if (!reduces && random() % 4 == 0) made.dtype = DType::opaque;
+  if (!traits_of(made.kind).reduces && random() % 4 == 0) made.dtype = DType::opaque;
   made.root = static_cast<int>(random() % static_cast<unsigned>(ranks));
   if (made.kind == OpKind::barrier) return made;
   if (made.kind != OpKind::all_to_all) {
@@ -72,6 +70,8 @@ inline std::pair<std::uint64_t, std::uint64_t> sizes_of(const Case& c, int rank,
     case OpKind::reduce_scatter: return {n * c.count, c.count};
     case OpKind::gather: return {c.count, is_root ? n * c.count : 0};
     case OpKind::scatter: return {is_root ? n * c.count : 0, c.count};
+    case OpKind::scan:
+    case OpKind::exclusive_scan: return {c.count, c.count};
     case OpKind::all_to_all: break;
   }
   std::uint64_t sent = 0, received = 0;
@@ -96,8 +96,8 @@ inline std::vector<Segment> cut(const Segment& whole, std::size_t element, std::
 
 inline Buffer operand_of(Engine& engine, const Case& c, int rank, int ranks) {
   const auto [input, output] = sizes_of(c, rank, ranks);
-  const bool in_place = c.kind == OpKind::all_reduce || c.kind == OpKind::reduce || c.kind == OpKind::broadcast;
-  return Operand(engine, Place::ordinary, c.dtype, in_place ? output : input, c.seed + rank).copy();
+  const bool is_in_place = traits_of(c.kind).is_in_place();
+  return Operand(engine, Place::ordinary, c.dtype, is_in_place ? output : input, c.seed + rank).copy();
 }
 
 // What the output of a rank must be.
@@ -106,6 +106,10 @@ inline Buffer expected_of(Engine& engine, const Case& c, int rank, int ranks) {
   for (int peer = 0; peer < ranks; ++peer) operands.push_back(operand_of(engine, c, peer, ranks));
   if (c.kind == OpKind::broadcast) return operands[static_cast<std::size_t>(c.root)];
   if (c.kind == OpKind::all_reduce || c.kind == OpKind::reduce) return reduced(operands, c.dtype, c.reduce);
+  if (c.kind == OpKind::scan || c.kind == OpKind::exclusive_scan) {
+    operands.resize(static_cast<std::size_t>(c.kind == OpKind::scan ? rank + 1 : rank));
+    return operands.empty() ? identity(c.count, c.dtype, c.reduce) : reduced(operands, c.dtype, c.reduce);
+  }
   Buffer output(sizes_of(c, rank, ranks).second * element_size(c.dtype));
   if (c.kind == OpKind::reduce_scatter) {
     const Buffer sum = reduced(operands, c.dtype, c.reduce);
@@ -134,7 +138,7 @@ inline std::string text_of(const Case& c) {
 }
 
 inline bool is_near(double got, double wanted, double tolerance) {
-  return std::abs(got - wanted) <= tolerance * std::max(1.0, std::abs(wanted));
+  return got == wanted || std::abs(got - wanted) <= tolerance * std::max(1.0, std::abs(wanted));
 }
 
 // Whether two buffers hold the same numbers, but for what another order of addition may change.

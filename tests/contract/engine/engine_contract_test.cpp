@@ -260,6 +260,78 @@ TEST_CASE("ranks in different collectives all get both signatures, and no data i
     }
 }
 
+TEST_CASE("a scan, what is scanned without the own rank, and other reductions are different collectives") {
+  constexpr std::pair<OpKind, OpKind> kPairs[] = {{OpKind::scan, OpKind::all_reduce},
+                                                  {OpKind::scan, OpKind::exclusive_scan},
+                                                  {OpKind::exclusive_scan, OpKind::scan},
+                                                  {OpKind::exclusive_scan, OpKind::all_reduce}};
+  for (const Kind& kind : kTransports) {
+    for (const auto& [usual, other] : kPairs) {
+      for (const std::uint64_t count : {4, 70'000}) {
+        Engines engines = make_engines(3, kind.over);
+        const auto errors = run_ranks(3, [&](int rank) {
+          std::vector<float> input(count, 1), output(count, 2);
+          const Segment from{reinterpret_cast<std::byte*>(input.data()), count * 4};
+          const Segment to{reinterpret_cast<std::byte*>(output.data()), count * 4};
+          Collective c{.kind = rank == 1 ? other : usual, .dtype = DType::f32, .count = count, .output = {&to, 1}};
+          if (!traits_of(c.kind).is_in_place()) c.input = {&from, 1};
+          try {
+            engines[static_cast<std::size_t>(rank)]->run(c, soon());
+          } catch (...) {
+            CHECK(output == std::vector<float>(count, 2));
+            throw;
+          }
+        });
+        for (std::size_t r = 0; r < 3; ++r) {
+          INFO(kind.name << " on rank " << r);
+          const std::string text = message_of(errors[r], ErrorKind::desync);
+          const std::string of = "(sum) #1 of " + std::to_string(count) + " float32";
+          CHECK(text.find(' ' + std::string(to_string(usual)) + of) != std::string::npos);
+          CHECK(text.find("rank 1 in " + std::string(to_string(other)) + of) != std::string::npos);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a scan gives each rank what was reduced up to it, of any size, in any pieces") {
+  for (const Kind& kind : kKinds) {
+    for (const int ranks : {1, 2, 3, 4, 5}) {
+      Engines engines = make_engines(ranks, kind.over);
+      for (const std::size_t count : kCounts) {
+        std::vector<Buffer> rows, scanned(static_cast<std::size_t>(ranks)), before(scanned);
+        for (int rank = 0; rank < ranks; ++rank) {
+          rows.push_back(Operand(*engines[0], Place::ordinary, DType::f32, count, rank).copy());
+        }
+        run_ranks_or_throw(ranks, [&](int rank) {
+          const auto r = static_cast<std::size_t>(rank);
+          const Operand input(*engines[r], kind.place, DType::f32, count, rank);
+          const Operand output(*engines[r], kind.place, DType::f32, count, 99);
+          const std::size_t cut = count / 3 * 4;  // elsewhere on each rank
+          const auto pieces = [&](const Segment& whole, std::size_t at) {
+            return std::vector<Segment>{{whole.data, at}, {whole.data + at, 0}, {whole.data + at, whole.bytes - at}};
+          };
+          const auto from = pieces(input.segment(), cut / (r + 1) / 4 * 4), to = pieces(output.segment(), cut);
+          Collective c{.kind = OpKind::scan, .dtype = DType::f32, .count = count, .input = from, .output = to};
+          engines[r]->run(c, soon());
+          scanned[r] = output.copy();
+          c.kind = OpKind::exclusive_scan;
+          engines[r]->run(c, soon());
+          before[r] = output.copy();
+          if (input.copy() != rows[r]) throw std::runtime_error("an input was written");
+        });
+        std::vector<Buffer> up_to;
+        for (std::size_t r = 0; r < rows.size(); ++r) {
+          INFO(kind.name << ", " << ranks << " ranks, count " << count << ", rank " << r);
+          CHECK(before[r] == (r == 0 ? Buffer(count * 4) : reduced(up_to, DType::f32, ReduceOp::sum)));
+          up_to.push_back(rows[r]);
+          CHECK(scanned[r] == reduced(up_to, DType::f32, ReduceOp::sum));
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("a timeout names the missing rank and where it was last") {
   Engines engines = make_engines(3);
   const auto start = std::chrono::steady_clock::now();

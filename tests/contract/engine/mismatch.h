@@ -53,7 +53,7 @@ inline Case another_case(std::mt19937& random, const Case& c, int ranks) {
       case 4: other.root = static_cast<int>(random() % static_cast<unsigned>(ranks)); break;
       case 5: other.name = random(); break;
       case 6: {
-        const auto kind = static_cast<OpKind>(random() % 9);
+        const auto kind = static_cast<OpKind>(random() % std::size(kOpTable));
         if (kind != OpKind::barrier && kind != OpKind::all_to_all && c.kind != OpKind::all_to_all) other.kind = kind;
         break;
       }

@@ -18,8 +18,9 @@ namespace lockstep::testing {
 
 using namespace std::chrono_literals;
 
-inline constexpr DType kReducible[] = {DType::f32, DType::f64, DType::f16, DType::bf16,    DType::i32, DType::i64,
-                                       DType::u8,  DType::i8,  DType::i16, DType::boolean, DType::c64, DType::c128};
+inline constexpr DType kReducible[] = {DType::f32, DType::f64,  DType::f16, DType::bf16, DType::i32,
+                                       DType::i64, DType::u8,   DType::i8,  DType::i16,  DType::boolean,
+                                       DType::c64, DType::c128, DType::u16, DType::u32,  DType::u64};
 inline constexpr ReduceOp kReductions[] = {ReduceOp::sum, ReduceOp::avg,  ReduceOp::product, ReduceOp::min,
                                            ReduceOp::max, ReduceOp::band, ReduceOp::bor,     ReduceOp::bxor};
 
@@ -124,7 +125,10 @@ class Operand {
         case DType::i64: put(static_cast<std::int64_t>(value)); break;
         case DType::u8:
         case DType::i8: put(static_cast<std::uint8_t>(value)); break;
-        case DType::i16: put(static_cast<std::int16_t>(value * 1000)); break;
+        case DType::i16:
+        case DType::u16: put(static_cast<std::int16_t>(value * 1000)); break;
+        case DType::u32: put(static_cast<std::uint32_t>(value) << 29); break;
+        case DType::u64: put(static_cast<std::uint64_t>(value) << 61); break;
         case DType::boolean: put(static_cast<std::uint8_t>(value % 2)); break;
         case DType::c64: put(std::array<float, 2>{real, -real / 2}); break;
         case DType::c128: put(std::array<double, 2>{value / 3.0, value / 7.0}); break;
@@ -145,6 +149,14 @@ inline Buffer reduced(const std::vector<Buffer>& rows, DType dtype, ReduceOp op)
   for (const Buffer& row : rows) inputs.push_back(row.data());
   std::byte* target = result.data();
   reduce_rows({&target, 1}, inputs, result.size() / element_size(dtype), dtype, op, static_cast<int>(rows.size()));
+  return result;
+}
+
+// What is reduced of no rows.
+inline Buffer identity(std::size_t count, DType dtype, ReduceOp op) {
+  Buffer result(count * element_size(dtype));
+  std::byte* target = result.data();
+  reduce_rows({&target, 1}, {}, count, dtype, op);
   return result;
 }
 

@@ -71,6 +71,8 @@ class Calls {
     one(OpKind::broadcast, {}, {&one_out_, 1}, DType::f32, count_);
     one(OpKind::all_gather, {&one_in_, 1}, {&all_out_, 1}, DType::f32, count_);
     one(OpKind::reduce_scatter, {&all_in_, 1}, {&one_out_, 1}, DType::f32, count_);
+    one(OpKind::scan, {&one_in_, 1}, {&one_out_, 1}, DType::f32, count_);
+    one(OpKind::exclusive_scan, {&one_in_, 1}, {&one_out_, 1}, DType::bf16, 2 * count_);
     const std::span<const Segment> none;
     one(OpKind::gather, {&one_in_, 1}, is_first_ ? std::span<const Segment>(&all_out_, 1) : none, DType::f32, count_);
     one(OpKind::scatter, is_first_ ? std::span<const Segment>(&all_in_, 1) : none, {&one_out_, 1}, DType::f32, count_);

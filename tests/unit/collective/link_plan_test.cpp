@@ -13,8 +13,8 @@ namespace {
 constexpr LinkTuning kTuning{
     .small_bytes = 256, .tree_ranks = 100, .tree_lone_ranks = 100, .chunk_bytes = 64, .window_chunks = 2};
 constexpr std::uint64_t kCounts[] = {0, 1, 2, 63, 64, 65, 100, 257, 1000, 65537};
-constexpr OpKind kKinds[] = {OpKind::all_reduce, OpKind::reduce,         OpKind::broadcast,
-                             OpKind::all_gather, OpKind::reduce_scatter, OpKind::barrier};
+constexpr OpKind kKinds[] = {OpKind::all_reduce,     OpKind::reduce,  OpKind::broadcast, OpKind::all_gather,
+                             OpKind::reduce_scatter, OpKind::barrier, OpKind::scan,      OpKind::exclusive_scan};
 
 Collective make(OpKind kind, std::uint64_t count, int root) {
   return {.kind = kind, .dtype = DType::f32, .root = root, .count = count};
@@ -186,6 +186,11 @@ TEST_CASE("what a rank passes on is what it gets, and every element is reduced w
     }
     if (c.kind == OpKind::reduce_scatter) {
       for (const std::size_t bytes : rows) CHECK(bytes == rows.size() * c.count * 4);
+    }
+    if (c.kind == OpKind::scan || c.kind == OpKind::exclusive_scan) {  // by those behind it
+      for (std::size_t row = 0; row < rows.size(); ++row) {
+        CHECK(rows[row] == (rows.size() - row - (c.kind == OpKind::scan ? 0 : 1)) * c.count * 4);
+      }
     }
     if (c.kind == OpKind::all_reduce || c.kind == OpKind::reduce) {
       const bool everywhere = c.kind == OpKind::all_reduce && c.count * 4 <= kTuning.small_bytes;

@@ -18,8 +18,9 @@ using namespace lockstep;
 
 namespace {
 
-constexpr DType kDTypes[] = {DType::f32, DType::f64, DType::f16, DType::bf16,    DType::i32, DType::i64,
-                             DType::u8,  DType::i8,  DType::i16, DType::boolean, DType::c64, DType::c128};
+constexpr DType kDTypes[] = {DType::f32, DType::f64,  DType::f16, DType::bf16, DType::i32,
+                             DType::i64, DType::u8,   DType::i8,  DType::i16,  DType::boolean,
+                             DType::c64, DType::c128, DType::u16, DType::u32,  DType::u64};
 constexpr ReduceOp kOps[] = {ReduceOp::sum, ReduceOp::avg,  ReduceOp::product, ReduceOp::min,
                              ReduceOp::max, ReduceOp::band, ReduceOp::bor,     ReduceOp::bxor};
 
@@ -154,6 +155,9 @@ void oracle(std::byte* out, const std::vector<const std::byte*>& at, DType dtype
     case DType::u8: return oracle_plain<std::uint8_t>(out, at, op);
     case DType::i8: return oracle_plain<std::int8_t>(out, at, op);
     case DType::i16: return oracle_plain<std::int16_t>(out, at, op);
+    case DType::u16: return oracle_plain<std::uint16_t>(out, at, op);
+    case DType::u32: return oracle_plain<std::uint32_t>(out, at, op);
+    case DType::u64: return oracle_plain<std::uint64_t>(out, at, op);
     case DType::boolean: return oracle_bool(out, at, op);
     case DType::c64: return oracle_complex<float>(out, at, op);
     case DType::c128: return oracle_complex<double>(out, at, op);
@@ -298,6 +302,30 @@ TEST_CASE("all 16-bit numbers survive the way to float32 and back") {
       CHECK(wrong == 0);
     }
   }
+}
+
+TEST_CASE("what is reduced of no rows changes no row that is reduced with it") {
+  std::mt19937 random(1);
+  for (const DType dtype : kDTypes) {
+    constexpr std::size_t kCount = 100;
+    const std::size_t element = element_size(dtype);
+    std::vector<std::byte> nothing(kCount * element), row(nothing), result(nothing);
+    for (std::byte& byte : row) byte = static_cast<std::byte>(random() & 0x3F);  // no NaN
+    for (std::size_t i = 0; dtype == DType::boolean && i < kCount; ++i) row[i] &= std::byte{1};
+    std::byte *const empty = nothing.data(), *const output = result.data();
+    const std::byte* const rows[] = {nothing.data(), row.data()};
+    for (const ReduceOp op : kOps) {
+      if (!supports(op, dtype)) continue;
+      INFO(to_string(op) << " of " << to_string(dtype));
+      reduce_rows({&empty, 1}, {}, kCount, dtype, op, 0);
+      reduce_rows({&output, 1}, rows, kCount, dtype, op, 1);
+      CHECK(result == row);
+    }
+  }
+  float least = 0;
+  std::byte* const to = reinterpret_cast<std::byte*>(&least);
+  reduce_rows({&to, 1}, {}, 1, DType::f32, ReduceOp::max);
+  CHECK(least == -std::numeric_limits<float>::infinity());
 }
 
 TEST_CASE("the result does not depend on how rows are cut") {

@@ -97,6 +97,7 @@ TEST_CASE("numbers of every type are reduced in rank order, exactly") {
       compare<signed char>(random, groups);
       compare<std::uint64_t>(random, groups);
       compare<unsigned>(random, groups);
+      compare<std::uint16_t>(random, groups);
       compare<std::uint8_t>(random, groups);
       compare<bool>(random, groups);
     }
@@ -146,15 +147,19 @@ TEST_CASE("what cannot be reduced is refused before anything is sent, and other 
     int count = 1;
     CHECK_ERROR(error_of([&] { group.all_reduce(count, ReduceOp::avg); }), ErrorKind::invalid_argument,
                 "avg is for floating types");
-    CHECK_ERROR(error_of([&] { group.all_reduce(count, ReduceOp::bxor); }), ErrorKind::invalid_argument, "use sum");
     std::int64_t integer = 1;
     double floating = 1;
+    CHECK_ERROR(error_of([&] { group.all_reduce(floating, ReduceOp::bxor); }), ErrorKind::invalid_argument,
+                "bxor of float64 is not defined");
     CHECK_ERROR(error_of([&] {
                   if (group.rank() == 0) group.all_reduce(integer);
                   if (group.rank() == 1) group.all_reduce(floating);
                 }),
-                ErrorKind::desync, "numbers i64", "numbers f64");
+                ErrorKind::desync, "numbers int64", "numbers float64");
     group.all_reduce(count);
     CHECK(count == 2);
+    std::uint16_t bits = group.rank() == 0 ? 0x8001 : 0x0010;
+    group.all_reduce(bits, ReduceOp::bor);
+    CHECK(bits == 0x8011);
   });
 }

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <future>
+#include <limits>
 #include <memory>
 #include <string>
 #include <thread>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/group/derived.h"
 #include "lockstep/observe/process_recorder.h"
 #include "tests/support/captured_log.h"
 #include "tests/support/expect_error.h"
@@ -73,6 +75,66 @@ TEST_CASE("all_reduce: any shape and strides, in place, equal on all ranks") {
       CHECK(at::equal(picture, ramp({2, 3, 4, 4}, 0)));
     });
   }
+}
+
+TEST_CASE("a scan gives each rank what all up to it make, an exclusive one what all before it make") {
+  for (const Over transport : kTransports) {
+    run_group_or_throw(4, transport, [](const ProcessGroup& group) {
+      const int rank = group.rank();
+      const auto sum = [](int ranks, at::IntArrayRef sizes) {
+        at::Tensor total = at::zeros(sizes);
+        for (int each = 0; each < ranks; ++each) total += ramp(sizes, each);
+        return total;
+      };
+      for (const std::int64_t rows : {0, 1, 5, 30'000}) {
+        at::Tensor columns = ramp({rows, 3}, rank).t();
+        std::vector<at::Tensor> tensors{ramp({rows}, rank), columns, at::full({}, rank + 1.0F)};
+        group.scan(tensors);
+        CHECK(at::equal(tensors[0], sum(rank + 1, {rows})));
+        CHECK(at::equal(columns, sum(rank + 1, {rows, 3}).t()));
+        CHECK(tensors[2].item<float>() == static_cast<float>((rank + 1) * (rank + 2)) / 2);
+        at::Tensor before = ramp({rows}, rank);
+        const Work work = group.exclusive_scan_async(before);
+        at::Tensor largest = ramp({rows}, 3 - rank, at::kInt);
+        group.scan_async(largest, ReduceOp::max).wait();
+        work.wait();
+        CHECK(at::equal(before, sum(rank, {rows})));
+        CHECK(at::equal(largest, ramp({rows}, 3, at::kInt)));
+      }
+      at::Tensor offset = at::full({2}, 10, at::kLong);  // where this rank's elements begin among all ranks'
+      group.exclusive_scan(offset);
+      CHECK(at::equal(offset, at::full({2}, 10 * rank, at::kLong)));
+      at::Tensor product = at::full({2}, 2, at::kShort), least = at::full({2}, rank), mean = at::full({2}, 2.0 * rank);
+      group.exclusive_scan(product, ReduceOp::product);
+      group.exclusive_scan(least, ReduceOp::min);
+      group.scan(mean, ReduceOp::avg);
+      CHECK(at::equal(product, at::full({2}, 1 << rank, at::kShort)));
+      CHECK(least[0].item<std::int64_t>() == (rank == 0 ? std::numeric_limits<std::int64_t>::max() : 0));
+      CHECK(at::equal(mean, at::full({2}, static_cast<double>(rank))));
+      std::vector<at::Tensor> weighted{at::ones({3})};
+      premultiply(weighted, rank + 1.0);
+      group.scan(weighted);
+      CHECK(weighted[0][2].item<float>() == static_cast<float>((rank + 1) * (rank + 2)) / 2);
+      std::vector<at::Tensor> twice{mean, mean};
+      CHECK_ERROR(error_of([&] { group.scan(twice); }), ErrorKind::invalid_argument,
+                  "scan: output tensors 0 and 1 lie over each other in memory");
+      CHECK(group.supports(OpKind::scan, ReduceOp::bxor, at::kInt));
+      CHECK_FALSE(group.supports(OpKind::exclusive_scan, ReduceOp::max, at::kComplexFloat));
+    });
+  }
+}
+
+TEST_CASE("the flight recorder has scans by their names") {
+  run_group_or_throw(1, Over::arena, [](const ProcessGroup& group) {
+    at::Tensor tensor = at::ones({3});
+    group.scan(tensor, ReduceOp::product);
+    const FlightRecord record = last_record();
+    CHECK(std::string_view(record.operation) == "scan");
+    CHECK(std::string_view(record.reduction) == "product");
+    CHECK(record.count == 3);
+    group.exclusive_scan(tensor);
+    CHECK(std::string_view(last_record().operation) == "exclusive_scan");
+  });
 }
 
 TEST_CASE("broadcast, all_gather, reduce_scatter and barrier") {
@@ -159,6 +221,11 @@ TEST_CASE("types that cannot be reduced are moved all the same") {
         CHECK(at::equal(all[static_cast<std::size_t>(r)].to(at::kComplexDouble),
                         ramp({5}, r).to(dtype).to(at::kComplexDouble)));
       }
+    }
+    for (const auto dtype : {at::kUInt16, at::kUInt32, at::kUInt64}) {
+      at::Tensor sum = ramp({5}, group.rank(), dtype);
+      group.all_reduce(sum);
+      CHECK(at::equal(sum.to(at::kDouble), ramp({5}, 0, at::kDouble) * 2 + 1));
     }
     at::Tensor flags = at::tensor({1 - group.rank(), 0, 1}).to(at::kBool);
     group.all_reduce(flags);

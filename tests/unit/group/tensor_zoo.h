@@ -7,6 +7,7 @@
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <random>
@@ -142,6 +143,22 @@ inline Specimen specimen_of(const ProcessGroup& group, const at::Tensor& content
   made.tensor = expands ? view.expand(content.sizes()) : view;
   if (look.requires_grad) made.tensor.set_requires_grad(true);
   return made;
+}
+
+// What changes no number that is reduced with it: `like` says of which type and sizes.
+inline at::Tensor identity_like(const at::Tensor& like, ReduceOp op) {
+  const at::ScalarType type = like.scalar_type();
+  const bool is_limit = op == ReduceOp::min || op == ReduceOp::max;
+  if (type == at::kBool)
+    return at::full_like(like, op == ReduceOp::product || op == ReduceOp::min || op == ReduceOp::band);
+  if (is_limit && at::isFloatingType(type)) return at::full_like(like, op == ReduceOp::min ? INFINITY : -INFINITY);
+  if (is_limit) {
+    const int bits = static_cast<int>(like.element_size()) * 8 - (type == at::kByte ? 0 : 1);
+    const std::int64_t largest = static_cast<std::int64_t>(~std::uint64_t{0} >> (64 - bits));
+    return at::full_like(like, op == ReduceOp::min ? largest : type == at::kByte ? 0 : -largest - 1);
+  }
+  if (op == ReduceOp::band) return at::zeros_like(like).bitwise_not();
+  return at::full_like(like, op == ReduceOp::product ? 1 : 0);
 }
 
 inline at::Tensor expected_reduction(const std::vector<at::Tensor>& all, ReduceOp op) {

@@ -34,6 +34,8 @@ enum class Verb {
   premultiplied,
   message,
   batch,
+  scan,
+  exclusive_scan,
   all_objects,
   root_object,
   last = root_object
@@ -56,6 +58,8 @@ inline const char* const kVerbs[] = {"all_reduce of one",
                                      "all_reduce_premul_sum",
                                      "send and recv",
                                      "batch_isend_irecv",
+                                     "scan",
+                                     "exclusive_scan",
                                      "all_gather_object",
                                      "broadcast_object"};
 enum class Form { blocking, async, in_caller };
@@ -90,9 +94,10 @@ struct Case {
   unsigned adorned = ~0U;  // the ranks whose tensors are not plain ones, as bits
 };
 
+inline bool is_scan(Verb verb) { return verb == Verb::scan || verb == Verb::exclusive_scan; }
 inline bool is_in_place(Verb verb) {
-  return verb == Verb::all_reduce_one || verb == Verb::all_reduce || verb == Verb::reduce || verb == Verb::broadcast ||
-         verb == Verb::premultiplied;
+  return is_scan(verb) || verb == Verb::all_reduce_one || verb == Verb::all_reduce || verb == Verb::reduce ||
+         verb == Verb::broadcast || verb == Verb::premultiplied;
 }
 inline bool is_reduction(Verb verb) {
   return (is_in_place(verb) && verb != Verb::broadcast) || verb == Verb::reduce_scatter ||
@@ -137,7 +142,8 @@ inline Case random_case(unsigned seed, Over over, int ranks) {
   if (c.verb == Verb::ragged || c.verb == Verb::all_to_all_single || c.verb == Verb::scatter_coalesced) {
     for (Sizes& sizes : c.shapes) sizes.insert(sizes.begin(), static_cast<std::int64_t>(random() % 3 + 1));
   }
-  if (is_in_place(c.verb) && c.verb != Verb::premultiplied && tensors > 1 && random() % 2 == 0) {
+  const bool may_overlap = is_in_place(c.verb) && c.verb != Verb::premultiplied && !is_scan(c.verb);
+  if (may_overlap && tensors > 1 && random() % 2 == 0) {
     c.lists = static_cast<Lists>(random() % 3 + 1);
     const auto side = static_cast<std::int64_t>(random() % 5 + 1);
     const auto length = static_cast<std::int64_t>(random() % (random() % 4 == 0 ? 40'000 : 200) + 1);
@@ -240,6 +246,15 @@ inline std::vector<at::Tensor> wanted(const Case& c, int rank, const std::vector
     case Verb::reduce:
     case Verb::premultiplied:
       for (std::size_t i = 0; i < k && (c.verb != Verb::reduce || me == root); ++i) results.push_back(reduced(i));
+      return results;
+    case Verb::scan:
+    case Verb::exclusive_scan:
+      for (std::size_t i = 0; i < k; ++i) {
+        std::vector<at::Tensor> operands;
+        for (std::size_t r = 0; r < (c.verb == Verb::scan ? me + 1 : me); ++r) operands.push_back(all[r][i]);
+        results.push_back(operands.empty() ? identity_like(all[0][i], c.reduce)
+                                           : expected_reduction(operands, c.reduce));
+      }
       return results;
     case Verb::broadcast:
     case Verb::root_object: return all[root];

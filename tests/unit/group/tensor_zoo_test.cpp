@@ -115,6 +115,8 @@ void call_async(const ProcessGroup& group, const Case& c, const Tensors& outputs
       case Verb::all_reduce_one:
       case Verb::all_reduce: return group.all_reduce_async(outputs, c.reduce, options);
       case Verb::reduce: return group.reduce_async(outputs, c.root, c.reduce, options);
+      case Verb::scan: return group.scan_async(outputs, c.reduce, options);
+      case Verb::exclusive_scan: return group.exclusive_scan_async(outputs, c.reduce, options);
       case Verb::broadcast: return group.broadcast_async(outputs, c.root, options);
       case Verb::all_gather_into: return group.all_gather_into_async(outputs, inputs, options);
       case Verb::gather_into: return group.gather_into_async(outputs, inputs.at(0), c.root, options);
@@ -158,6 +160,8 @@ Tensors call(const ProcessGroup& group, const Case& c, const Tensors& outputs, c
     case Verb::reduce:
       group.reduce(outputs, c.root, c.reduce, options);
       return group.rank() == c.root ? outputs : Tensors();
+    case Verb::scan: group.scan(outputs, c.reduce, options); break;
+    case Verb::exclusive_scan: group.exclusive_scan(outputs, c.reduce, options); break;
     case Verb::broadcast: group.broadcast(outputs, c.root, options); break;
     case Verb::all_gather: return group.all_gather(inputs.at(0), options);
     case Verb::all_gather_into: group.all_gather_into(outputs, inputs, options); break;

@@ -14,7 +14,9 @@
 #include "lockstep/checkpoint/random_state.h"
 #include "lockstep/checkpoint/state_digest.h"
 #include "lockstep/ddp/throughput.h"
+#include "lockstep/group/world.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/forked_child.h"
 #include "tests/support/local_groups.h"
 #include "tests/support/temporary_directory.h"
 
@@ -136,7 +138,7 @@ TEST_CASE("every rank goes on with its own random numbers, among another number 
   });
   REQUIRE(checkpoint.tensors.contains("random.cpu.rank1"));
   CHECK(!checkpoint.tensors.contains("random.cpu.rank2"));
-  // The ranks above are threads, which have one generator.
+  // The ranks above are threads, which have one generator; those of the next test are processes.
   std::vector<at::Tensor> expected;
   for (const int rank : {0, 1}) {
     at::manual_seed(static_cast<std::uint64_t>(rank) + 40);
@@ -156,6 +158,25 @@ TEST_CASE("every rank goes on with its own random numbers, among another number 
       for (const at::Tensor& old : expected) CHECK(!at::equal(numbers, old));
     }
   }
+}
+
+TEST_CASE("processes draw after a resume what they drew after the checkpoint") {
+  const TemporaryDirectory folder;
+  run_ranks(2, [&](int rank) {
+    const auto draws_again = [&] {
+      const World world =
+          init_process_group({.init_method = "file://" + folder / "store", .rank = rank, .world_size = 2});
+      at::manual_seed(static_cast<std::uint64_t>(rank) + 1);
+      Training training(world, {.directory = folder / "run"});
+      training.run.save(training.ddp, training.optimizer);
+      const at::Tensor after_save = at::randn({3});
+      training.run.resume(training.ddp, training.optimizer);
+      const auto after_resume = world.all_gather(at::randn({3}));
+      return at::equal(after_resume[static_cast<std::size_t>(rank)], after_save) &&
+             !at::equal(after_resume[0], after_resume[1]);
+    };
+    CHECK(exit_code_of_child(draws_again) == 0);
+  });
 }
 
 TEST_CASE("metrics are lines of JSON, one an epoch") {

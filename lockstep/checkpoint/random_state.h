@@ -1,15 +1,22 @@
-// The state of the process's default CPU random generator, to and from a checkpoint. generator -> bytes -> generator.
-// Thread-safe as the generator is: it takes the generator's lock. Error{invalid_argument}: missing, or not such a
-// state.
+// The states of the processes' default CPU random generators, to and from a checkpoint. generator -> bytes ->
+// generator. Thread-safe as the generator is: it takes the generator's lock. Error{invalid_argument}: missing, or not
+// such a state.
 #pragma once
 
 #include <string>
 
 #include "lockstep/checkpoint/checkpoint.h"
+#include "lockstep/group/process_group.h"
 
 namespace lockstep {
 
 void add_random_state(Checkpoint& checkpoint, const std::string& name = "random.cpu");
 void load_random_state(const Checkpoint& checkpoint, const std::string& name = "random.cpu");
+
+// Rank 0's checkpoint gets every rank's state: its own as above, rank 3's as "random.cpu.rank3". Collective.
+void gather_random_states(Checkpoint& checkpoint, const ProcessGroup& group);
+// The state of this rank among as many as were gathered. Among another number each rank gets a new one, unlike the
+// others', that follows from all stored ones and the rank.
+void load_own_random_state(const Checkpoint& checkpoint, int rank, int ranks);
 
 }  // namespace lockstep

@@ -22,6 +22,7 @@ namespace lockstep {
 namespace {
 
 constexpr const char* kLossSoFar = "loss_so_far";
+constexpr const char* kChoice = "choice.";  // begins the names of choices in the metadata
 
 [[noreturn]] void refuse(const std::string& why) { throw Error(ErrorKind::invalid_argument, why); }
 
@@ -56,6 +57,23 @@ Checkpoint newest_checkpoint(const ProcessGroup& group, const std::filesystem::p
 // Zeros and an empty text without lockstep mode.
 LockstepState lockstep_state_of(DdpBase& ddp) {
   return ddp.options().lockstep.shards == 0 ? LockstepState{} : ddp.lockstep_state();
+}
+
+// All ranks look at it, not only the one that writes, so that all refuse what cannot be kept.
+void add_kept_optimizer(Checkpoint& checkpoint, const torch::optim::Optimizer& optimizer) {
+  try {
+    add_optimizer(checkpoint, optimizer);
+  } catch (const Error& error) {
+    throw Error(error.kind(), std::string("TrainingRun cannot keep this optimizer: ") + error.what() +
+                                  ". What a ZeroRedundancyOptimizer's state_dict() returns can be kept by "
+                                  "save_checkpoint()");
+  }
+}
+
+void require_same(const std::filesystem::path& directory, const std::string& name, const std::string& then,
+                  const std::string& now) {
+  if (then == now) return;
+  refuse("the checkpoint in " + directory.string() + " was made with " + name + " " + then + ", this run has " + now);
 }
 
 }  // namespace
@@ -94,11 +112,16 @@ std::filesystem::path TrainingRun::path() const {
 
 void TrainingRun::save_parts(const torch::nn::Module& module, DdpBase& ddp,
                              const torch::optim::Optimizer& optimizer) const {
+  Checkpoint checkpoint;
+  add_kept_optimizer(checkpoint, optimizer);
+  const LockstepState mode = lockstep_state_of(ddp);
+  // In lockstep mode the file is the same at any number of ranks; random numbers belong to shards.
+  if (mode.shards == 0) gather_random_states(checkpoint, group_);
+  if (mode.shards != 0) add_random_state(checkpoint);
   const at::Tensor sums = at::tensor({position.loss_sum, static_cast<double>(position.samples)}, at::kDouble);
   group_.all_reduce(sums, ReduceOp::sum, {.name = "loss so far"});
   if (group_.rank() != 0) return;
-  const LockstepState mode = lockstep_state_of(ddp);
-  Checkpoint checkpoint{.metadata = options_.choices};
+  for (const auto& [name, value] : options_.choices) checkpoint.metadata[kChoice + name] = value;
   checkpoint.metadata.insert({{"step", std::to_string(position.step)},
                               {"epoch", std::to_string(position.epoch)},
                               {"batch", std::to_string(position.batch)},
@@ -107,8 +130,6 @@ void TrainingRun::save_parts(const torch::nn::Module& module, DdpBase& ddp,
                               {"arithmetic", mode.arithmetic}});
   checkpoint.tensors[kLossSoFar] = sums;
   add_module(checkpoint, module);
-  add_optimizer(checkpoint, optimizer);
-  add_random_state(checkpoint);
   save_checkpoint(path(), checkpoint, {.keep_last = options_.keep_last});
 }
 
@@ -116,18 +137,21 @@ void TrainingRun::resume_parts(torch::nn::Module& module, DdpBase& ddp, torch::o
   Checkpoint checkpoint = newest_checkpoint(group_, options_.directory);
   const LockstepState now = lockstep_state_of(ddp);
   auto& told = checkpoint.metadata;
-  told.insert(options_.untold.begin(), options_.untold.end());
   told.insert({{"shards", "0"}, {"threads", "0"}, {"arithmetic", ""}});
-  auto wanted = options_.choices;
-  wanted["shards"] = std::to_string(now.shards);
-  for (const auto& [name, value] : wanted) {
-    if (told[name] == value) continue;
-    refuse("the checkpoint in " + options_.directory.string() + " was made with " + name + " " + told[name] +
-           ", this run has " + value);
+  for (const auto& [name, value] : options_.untold) told.insert({kChoice + name, value});
+  for (const auto& [name, value] : options_.choices) {
+    const auto then = told.find(kChoice + name);
+    if (then == told.end()) {
+      refuse("the checkpoint in " + options_.directory.string() + " does not tell its " + name + ", this run has " +
+             value + "; if all such checkpoints had the same, say it in TrainingRunOptions::untold");
+    }
+    require_same(options_.directory, name, then->second, value);
   }
+  require_same(options_.directory, "shards", told["shards"], std::to_string(now.shards));
   load_module(checkpoint, module);
   load_optimizer(checkpoint, optimizer);
-  load_random_state(checkpoint);
+  if (now.shards == 0) load_own_random_state(checkpoint, group_.rank(), group_.size());
+  if (now.shards != 0) load_random_state(checkpoint);
   const auto number = [&](const char* name) { return checked_decimal(told[name], name, options_.directory.string()); };
   position = {.step = number("step"), .epoch = static_cast<int>(number("epoch")), .batch = number("batch")};
   if (group_.rank() == 0) {

@@ -1,6 +1,9 @@
 // TrainingRun keeps a whole training on disk: model, optimizer, random numbers, where it stands, and what must not
 // change between a run and its continuation. One file a time, step-0000000400.safetensors, in one directory; a run that
-// was killed goes on from the newest whole one, with the same bits.
+// was killed goes on from the newest whole one, with the same bits at the same number of ranks; in lockstep mode at
+// any. Every rank goes on with its own random numbers; with as many ranks as before the same, otherwise new ones that
+// follow from the stored states and the rank (random_state.h). In lockstep mode random numbers belong to shards, and
+// what ranks draw between the steps goes on from rank 0's.
 //   lockstep::TrainingRun run(world, {.directory = "out", .choices = {{"batch_size", "128"}}});
 //   if (resume) run.resume(ddp, optimizer);
 //   ... one step; run.add_step(loss, samples, ddp, optimizer);
@@ -27,7 +30,8 @@ namespace lockstep {
 
 struct TrainingRunOptions {
   std::filesystem::path directory;
-  // What a continuation must have the same, by name: Error{invalid_argument} that shows both.
+  // What a continuation must have the same, by any names: Error{invalid_argument} that shows both. The file's metadata
+  // has them with "choice." in front.
   std::map<std::string, std::string> choices = {};
   // The values of choices that a checkpoint does not tell, since it is of an older program.
   std::map<std::string, std::string> untold = {};
@@ -57,7 +61,8 @@ class TrainingRun {
 
   TrainingPosition position;
 
-  // A step is done, over so many samples of this rank. Saves if it is time to.
+  // A step is done, over so many samples of this rank. Saves if it is time to. Error{invalid_argument} on all ranks
+  // then, and from save(): an optimizer that optimizer_state.h does not store, such as a ZeroRedundancyOptimizer.
   template <class Module>
   void add_step(double mean_loss, std::int64_t samples, DistributedDataParallel<Module>& ddp,
                 const torch::optim::Optimizer& optimizer) {

@@ -40,6 +40,7 @@ DistributedSampler::DistributedSampler(std::size_t dataset_size, int num_replica
       size_(shard_size(dataset_size, num_replicas, rank, shard_options(options))) {}
 
 void DistributedSampler::set_epoch(std::int64_t epoch) {
+  enter_epoch(epoch);
   epoch_->number = epoch;
   ++epoch_->set;
 }

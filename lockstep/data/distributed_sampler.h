@@ -1,7 +1,7 @@
 // DistributedSampler gives every rank its part of a data set, shuffled anew each epoch. (size, rank, epoch) -> indices
 // -> loader. Index by index what PyTorch's DistributedSampler yields, for the same seed and epoch.
 // Every rank computes the same permutation from seed + epoch: nothing is communicated. Host memory only. It fits
-// lockstep::loader() and torch::data::make_data_loader() (see torch_sampler.h). Copies share the epoch.
+// lockstep::loader() and torch::data::make_data_loader() (see torch_sampler.h). Copies share epoch and position.
 // Not thread-safe; does not block. Error{invalid_argument}: a rank outside [0, replicas - 1], contradictory options.
 #pragma once
 
@@ -44,7 +44,9 @@ class DistributedSampler : public TorchSampler<DistributedSampler> {
   std::int64_t epoch() const { return epoch_->number; }
 
   std::size_t dataset_size() const { return dataset_size_; }
-  bool drops_last() const { return options_.drop_last; }
+  int num_replicas() const { return replicas_; }
+  int rank() const { return rank_; }
+  const SamplerOptions& options() const { return options_; }
   // How many indices this rank yields, in every epoch.
   std::size_t size() const { return size_; }
   // This rank's indices in this epoch. Valid until set_epoch().

@@ -16,16 +16,25 @@ namespace {
 constexpr const char* kOperation = "gather_predictions";
 
 // The same text on all ranks if what they have fits together.
-std::string description_of(const at::Tensor& rows, const DistributedSampler& sampler) {
+std::string description_of(const ProcessGroup& group, const at::Tensor& rows, const DistributedSampler& sampler) {
   std::ostringstream text;
   if (!rows.defined() || rows.dim() == 0) {
     text << "no rows";
+  } else if (rows.layout() != at::kStrided) {
+    text << rows.layout() << " rows, but dense ones are needed (to_dense())";
   } else if (static_cast<std::size_t>(rows.size(0)) != sampler.size()) {
     text << rows.size(0) << " rows where the sampler has " << sampler.size() << " indices";
   } else {
     text << rows.scalar_type() << " rows of " << rows.sizes().slice(1);
   }
-  text << "\nof " << sampler.dataset_size() << " samples in epoch " << sampler.epoch();
+  text << "\na sampler for " << sampler.num_replicas() << " ranks, in a group of " << group.size();
+  if (sampler.rank() != group.rank()) text << ", made for rank " << sampler.rank() << " instead of its own";
+  const SamplerOptions& options = sampler.options();
+  text << "\na sampler of " << sampler.dataset_size() << " samples in epoch " << sampler.epoch() << ", ";
+  if (options.shuffle) text << "shuffled with seed " << options.seed;
+  if (!options.shuffle) text << "not shuffled";
+  text << (options.layout == Layout::strided ? ", strided" : ", contiguous")
+       << (options.padding == Padding::repeat ? ", padded" : ", not padded");
   return text.str();
 }
 
@@ -35,14 +44,18 @@ std::string description_of(const at::Tensor& rows, const DistributedSampler& sam
 }
 
 void check(const ProcessGroup& group, const DistributedSampler& sampler, const at::Tensor& rows) {
-  if (sampler.drops_last()) refuse(group, "the sampler leaves out samples (drop_last)");
-  const std::string mine = description_of(rows, sampler);
+  if (sampler.options().drop_last) refuse(group, "the sampler leaves out samples (drop_last)");
+  const std::string mine = description_of(group, rows, sampler);
   if (const auto difference = first_difference(group, mine)) {
     refuse(group, "rank " + std::to_string(difference->rank) + " has " + difference->on_rank + "; rank 0 has " +
                       difference->on_rank_0);
   }
-  const bool fits = rows.defined() && rows.dim() > 0 && static_cast<std::size_t>(rows.size(0)) == sampler.size();
+  const bool fits = rows.defined() && rows.dim() > 0 && rows.layout() == at::kStrided &&
+                    static_cast<std::size_t>(rows.size(0)) == sampler.size();
   if (!fits) refuse(group, "every rank has " + mine.substr(0, mine.find('\n')));
+  if (sampler.num_replicas() == group.size()) return;
+  refuse(group, "every rank has a sampler for " + std::to_string(sampler.num_replicas()) + " ranks, the group has " +
+                    std::to_string(group.size()) + "; make the samplers for the group");
 }
 
 }  // namespace

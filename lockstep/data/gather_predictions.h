@@ -13,7 +13,8 @@ namespace lockstep {
 
 // On rank 0 as many rows as the data set has samples, without what samplers repeat; an undefined tensor elsewhere.
 // Collective. Error{invalid_argument} on all ranks, and the group goes on: a rank has another number of rows than its
-// sampler has indices, types or shapes differ, or the samplers leave out samples (drop_last).
+// sampler has indices, rows are sparse, types or shapes differ, or the samplers are not of this group: not made for its
+// ranks, each for its own; with other seeds, epochs or options; or with drop_last, which leaves out samples.
 at::Tensor gather_predictions(const ProcessGroup& group, DistributedSampler& sampler, const at::Tensor& rows,
                               const CallOptions& options = {});
 

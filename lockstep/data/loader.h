@@ -1,7 +1,7 @@
 // loader() cuts a sampler's order into batches and assembles them ahead of the training loop on worker threads.
 // sampler + dataset -> batches, in the sampler's order whatever the number of workers.
 //   for (auto& [x, y] : lockstep::loader(train, sampler, {.batch_size = 64, .workers = 2})) ...
-// The dataset is one of ours or of torch::data (see torch_dataset.h).
+// The dataset is one of ours or of torch::data (see torch_dataset.h). The sampler learns what the loop has taken.
 // A Loader refers to the dataset and the sampler, which must outlive it. One thread iterates; get_batch() runs on all
 // workers at once and must be thread-safe. Each pass starts and ends its own worker threads (about 20 us each).
 // An exception in get_batch() reaches the loop as an Error that names the batch, with the original nested inside.
@@ -61,51 +61,54 @@ class Loader {
     options_.pin_memory = options.pin_memory && can_pin<Batch>();
   }
 
-  std::size_t size() const { return plan().batches(); }  // in one pass
+  std::size_t size() const { return plan().batches(); }  // in the next pass
 
   // Throws Error{invalid_argument} if the sampler yields an index that the dataset does not have.
   Iterator begin() const {
     std::vector<std::int64_t> order;
     order.reserve(sampler_->size());
     for (auto it = sampler_->begin(), end = sampler_->end(); it != end; ++it) order.push_back(*it);
-    const LoaderPlan batches = plan();
-    batches.check_order(order, dataset_->size());
-    return Iterator(std::make_unique<Pass>(dataset_, std::move(order), batches, options_));
+    plan().check_order(order, dataset_->size());
+    return Iterator(std::make_unique<Pass>(*this, std::move(order)));
   }
   std::default_sentinel_t end() const { return {}; }
 
  private:
   struct Pass {
-    Pass(std::shared_ptr<const Dataset> of, std::vector<std::int64_t> indices, const LoaderPlan& batches,
-         const LoaderOptions& options)
-        : dataset(std::move(of)),
+    Pass(const Loader& loader, std::vector<std::int64_t> indices)
+        : of(loader),
           order(std::move(indices)),
-          timeout(options.timeout),
-          prefetcher(batches.batches(), std::min<std::size_t>(options.workers, batches.batches()),
-                     static_cast<std::size_t>(options.workers) * options.prefetch,
-                     [this, batches, pins = options.pin_memory](std::size_t number) {
+          batches(of.plan()),
+          position(position_of(*of.sampler_)),
+          prefetcher(batches.batches(), std::min<std::size_t>(of.options_.workers, batches.batches()),
+                     static_cast<std::size_t>(of.options_.workers) * of.options_.prefetch, [this](std::size_t number) {
                        const std::span<const std::int64_t> chosen = batches.batch(order, number);
                        try {
-                         Batch batch = dataset->get_batch(chosen);
-                         if (pins) pin(batch);
+                         Batch batch = of.dataset_->get_batch(chosen);
+                         if (of.options_.pin_memory) pin(batch);
                          return batch;
                        } catch (...) {
                          batches.throw_batch_failed(number, chosen);
                        }
-                     }) {}
+                     }) {
+      position->taken = std::exchange(position->start, 0);
+    }
     void advance() {
       current.reset();  // before waiting, so that its memory is free for the batches to come
-      current = prefetcher.next(Deadline::after(timeout));
+      current = prefetcher.next(Deadline::after(of.options_.timeout));
+      if (current) position->taken = batches.end_of(taken++);
     }
 
-    std::shared_ptr<const Dataset> dataset;
+    const Loader of;
     std::vector<std::int64_t> order;
-    Duration timeout;
+    const LoaderPlan batches;
+    const std::shared_ptr<SamplerPosition> position;
+    std::size_t taken = 0;  // batches
     std::optional<Batch> current;
     Prefetcher<Batch> prefetcher;
   };
 
-  LoaderPlan plan() const { return LoaderPlan(sampler_->size(), options_); }
+  LoaderPlan plan() const { return {sampler_->size(), options_, position_of(*sampler_)->start}; }
 
   std::shared_ptr<const Dataset> dataset_;
   Sampler* sampler_;

@@ -39,22 +39,27 @@ void throw_unknown_size() {
   throw Error(ErrorKind::invalid_argument, "the dataset does not know its size; a sampler over all of it needs that");
 }
 
-LoaderPlan::LoaderPlan(std::size_t samples, const LoaderOptions& options)
-    : samples_(samples), batch_size_(options.batch_size), first_batch_(options.first_batch), batches_(0) {
+LoaderPlan::LoaderPlan(std::size_t samples, const LoaderOptions& options, std::size_t start)
+    : samples_(samples),
+      batch_size_(options.batch_size),
+      first_batch_(options.first_batch),
+      start_(start),
+      batches_(0) {
   validate(options);
-  const std::size_t all = count_batches(samples, options);
+  const std::size_t all = count_batches(samples - start, options);
   if (options.first_batch > all) {
     throw Error(ErrorKind::invalid_argument,
                 fmt::format("loader: first_batch is {}, but a pass over {} samples has {} batches of {}",
-                            options.first_batch, samples, all, options.batch_size));
+                            options.first_batch, samples - start, all, options.batch_size));
   }
   batches_ = all - options.first_batch;
 }
 
 std::span<const std::int64_t> LoaderPlan::batch(std::span<const std::int64_t> order, std::size_t number) const {
-  const std::size_t first = (first_batch_ + number) * batch_size_;
-  return order.subspan(first, std::min(batch_size_, order.size() - first));
+  return order.subspan(begin_of(number), end_of(number) - begin_of(number));
 }
+
+std::size_t LoaderPlan::end_of(std::size_t number) const { return std::min(begin_of(number) + batch_size_, samples_); }
 
 void LoaderPlan::check_order(std::span<const std::int64_t> order, std::size_t dataset_size) const {
   if (order.size() != samples_) {
@@ -73,7 +78,7 @@ void LoaderPlan::check_order(std::span<const std::int64_t> order, std::size_t da
 }
 
 void LoaderPlan::throw_batch_failed(std::size_t number, std::span<const std::int64_t> indices) const {
-  const std::size_t position = (first_batch_ + number) * batch_size_;
+  const std::size_t position = begin_of(number);
   const auto [lowest, highest] = std::minmax_element(indices.begin(), indices.end());
   const std::string where =
       fmt::format("loader: batch {} (positions {} to {} of the sampler's order, dataset indices between {} and {})",

@@ -2,8 +2,10 @@
 // A value type; pure; does not block. Options that make no sense throw Error{invalid_argument}.
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 
 #include "lockstep/base/clock.h"
@@ -22,23 +24,46 @@ struct LoaderOptions {
   bool pin_memory = false;
 };
 
+// Where a sampler's passes stand, in indices of its order. Copies of a sampler share it.
+struct SamplerPosition {
+  std::size_t taken = 0;  // that the program has been given in the newest pass
+  std::size_t start = 0;  // of the next pass; not 0 behind torch::load()
+};
+// Of a sampler that keeps none: one that nobody reads.
+template <class Sampler>
+std::shared_ptr<SamplerPosition> position_of(Sampler& sampler) {
+  if constexpr (requires {
+                  { sampler.position() } -> std::convertible_to<std::shared_ptr<SamplerPosition>>;
+                }) {
+    return sampler.position();
+  } else {
+    return std::make_shared<SamplerPosition>();
+  }
+}
+
 class LoaderPlan {
  public:
-  LoaderPlan(std::size_t samples, const LoaderOptions& options);
+  // start: indices at the front of the order that the pass leaves out; first_batch counts from there.
+  LoaderPlan(std::size_t samples, const LoaderOptions& options, std::size_t start = 0);
 
   // Batches in one pass, counted from first_batch on.
   std::size_t batches() const { return batches_; }
   // The indices of one of them. REQUIRES: number < batches().
   std::span<const std::int64_t> batch(std::span<const std::int64_t> order, std::size_t number) const;
+  // The position in the order behind it. REQUIRES: number < batches().
+  std::size_t end_of(std::size_t number) const;
   // Throws Error{invalid_argument} unless `order` has as many indices as the sampler announced, all within the dataset.
   void check_order(std::span<const std::int64_t> order, std::size_t dataset_size) const;
   // From within a catch block: throws an Error that says which batch failed, with the caught exception nested in it.
   [[noreturn]] void throw_batch_failed(std::size_t number, std::span<const std::int64_t> indices) const;
 
  private:
+  std::size_t begin_of(std::size_t number) const { return start_ + (first_batch_ + number) * batch_size_; }
+
   std::size_t samples_;
   std::size_t batch_size_;
   std::size_t first_batch_;
+  std::size_t start_;
   std::size_t batches_;
 };
 

@@ -38,6 +38,7 @@ ShardSampler::ShardSampler(std::size_t dataset_size, int num_replicas, int rank,
 }
 
 void ShardSampler::set_epoch(std::int64_t epoch) {
+  enter_epoch(epoch);
   for (DistributedSampler& shard : shards_) shard.set_epoch(epoch);
 }
 

@@ -1,14 +1,20 @@
 // What torch::data's loaders ask of a sampler, for samplers of ours. sampler -> make_data_loader().
 //   auto loader = torch::data::make_data_loader(std::move(dataset), sampler, torch::data::DataLoaderOptions(64));
-// The loader has a copy of the sampler; set_epoch() of the program's own is known to it, since copies share the epoch.
+// The loader has a copy of the sampler. Copies share the epoch, so that it learns of set_epoch() of the program's own,
+// and the position, so that torch::save() of the program's own keeps how far the loader has come: the samples that it
+// has asked for. With workers it asks ahead of the program, up to max_jobs batches; lockstep::loader() counts the
+// batches that the program has been given.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
+
+#include "lockstep/data/loader_plan.h"
 
 namespace torch::serialize {
 class InputArchive;
@@ -20,7 +26,7 @@ namespace lockstep {
 // How far a sampler has come.
 struct SamplerProgress {
   std::int64_t epoch = 0;
-  std::int64_t position = 0;  // indices that next() has handed out
+  std::int64_t position = 0;  // indices that the program has been given in that epoch
 };
 void write_progress(torch::serialize::OutputArchive& archive, const SamplerProgress& progress);
 // Error{invalid_argument} if it is another sampler's archive, or its numbers do not fit one with `size` indices.
@@ -38,26 +44,29 @@ class TorchSampler {
   void reset(std::optional<std::size_t> new_size = std::nullopt) {
     check_new_size(new_size, self().dataset_size());
     self().begin();
-    position_ = std::exchange(resume_at_, 0);
+    next_ = position_->taken = std::exchange(position_->start, 0);
   }
   std::optional<BatchRequestType> next(std::size_t batch_size) {
     const auto indices = self().indices();
-    if (position_ >= indices.size()) return std::nullopt;
-    const std::size_t count = std::min(batch_size, indices.size() - position_);
-    const auto first = indices.begin() + static_cast<std::ptrdiff_t>(position_);
-    position_ += count;
+    if (next_ >= indices.size()) return std::nullopt;
+    const std::size_t count = std::min(batch_size, indices.size() - next_);
+    const auto first = indices.begin() + static_cast<std::ptrdiff_t>(next_);
+    next_ += count;
+    position_->taken = next_;
     return BatchRequestType(first, first + static_cast<std::ptrdiff_t>(count));
   }
 
   // Epoch and position, for torch::save() and torch::load().
   void save(torch::serialize::OutputArchive& archive) const {
-    write_progress(archive, {static_cast<const Sampler&>(*this).epoch(), static_cast<std::int64_t>(position_)});
+    const auto taken = static_cast<std::int64_t>(position_->taken);
+    write_progress(archive, {static_cast<const Sampler&>(*this).epoch(), taken});
   }
   void load(torch::serialize::InputArchive& archive) {
     const SamplerProgress progress = read_progress(archive, self().size());
     self().set_epoch(progress.epoch);
-    position_ = resume_at_ = static_cast<std::size_t>(progress.position);
+    next_ = position_->taken = position_->start = static_cast<std::size_t>(progress.position);
   }
+  const std::shared_ptr<SamplerPosition>& position() const { return position_; }
   friend torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive& archive, const Sampler& sampler) {
     sampler.save(archive);
     return archive;
@@ -71,9 +80,13 @@ class TorchSampler {
   friend Sampler;
   TorchSampler() = default;
   Sampler& self() { return static_cast<Sampler&>(*this); }
+  // A position belongs to its epoch.
+  void enter_epoch(std::int64_t epoch) {
+    if (epoch != self().epoch()) *position_ = {};
+  }
 
-  std::size_t position_ = 0;
-  std::size_t resume_at_ = 0;
+  std::size_t next_ = 0;  // of this copy
+  std::shared_ptr<SamplerPosition> position_ = std::make_shared<SamplerPosition>();
 };
 
 }  // namespace lockstep

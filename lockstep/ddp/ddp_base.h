@@ -45,6 +45,9 @@ class DdpBase {
   void train(bool on = true);
   void eval() { train(false); }
   bool is_training() const;
+  // Gives all ranks rank 0's buffers, as the next forward would. Collective; in evaluation mode the forwards after it
+  // are not, so ranks may make different numbers of them.
+  void sync_buffers();
   void zero_grad();
 
   // See state_dict.h.
@@ -103,7 +106,6 @@ class DdpBase {
   bool is_frozen() const;
   void cast_buffers(const NamedTensors& buffers) const;
   void make_models_equal(const NamedTensors& buffers);
-  void sync_buffers();
   void warn_of_equal_inputs(const at::Tensor* input);
   void compare_parameters(std::uint64_t backwards);
 

@@ -108,7 +108,7 @@ class Training(ExampleTest):
 
     def assert_same_run(self, one, other, step):
         expected, found = (read_safetensors(self.checkpoint(out, step)) for out in (one, other))
-        for name in ("step", "epoch", "batch", "seed"):
+        for name in ("step", "epoch", "batch", "choice.seed"):
             self.assertEqual(found[0][name], expected[0][name])
         self.assertEqual(found[1].keys(), expected[1].keys())
         self.assertGreater(len(found[1]), 8)
@@ -174,7 +174,8 @@ class Training(ExampleTest):
     def test_a_checkpoint_of_an_older_program_is_resumed_with_what_was_the_only_choice_then(self):
         self.train(2, "--max-steps", 6, out="whole")
         self.train(2, "--max-steps", 3, out="old")
-        without_metadata(self.checkpoint("old", 3), ["shards", "accumulate", "sync_batchnorm", "threads", "arithmetic"])
+        without_metadata(self.checkpoint("old", 3), ["shards", "choice.accumulate", "choice.sync_batchnorm",
+                                                      "threads", "arithmetic"])
         code, output, error = self.run_program(2, "--max-steps", 6, "--resume", "--accumulate", 2, out="old")
         self.assertNotEqual(code, 0, output)
         self.assertIn("was made with accumulate 1, this run has 2", error)

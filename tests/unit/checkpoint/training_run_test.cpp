@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/optim/lbfgs.h>
 #include <torch/optim/sgd.h>
 
 #include <fstream>
@@ -10,9 +11,12 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "lockstep/checkpoint/random_state.h"
 #include "lockstep/checkpoint/state_digest.h"
 #include "lockstep/ddp/throughput.h"
+#include "lockstep/group/world.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/forked_child.h"
 #include "tests/support/local_groups.h"
 #include "tests/support/temporary_directory.h"
 
@@ -85,6 +89,93 @@ TEST_CASE("another run is refused, and what an older program has not told counts
                 "made with parts 1, this run has 2");
     CHECK_ERROR(error_of([&] { TrainingRun(group, {.directory = "/proc/nowhere"}); }), ErrorKind::invalid_argument,
                 "cannot write to the directory /proc/nowhere");
+  });
+}
+
+TEST_CASE("choices may have any names, and a checkpoint that does not tell one is refused") {
+  const TemporaryDirectory folder;
+  run_group_or_throw(1, Over::arena, [&](const ProcessGroup& group) {
+    TrainingRunOptions options{.directory = folder.path()};
+    for (const char* name : {"step", "epoch", "batch", "shards", "threads", "arithmetic", "optimizer.type"}) {
+      options.choices.insert({name, "128"});
+    }
+    Training first(group, options);
+    first.step();
+    first.run.save(first.ddp, first.optimizer);
+    Training resumed(group, options);
+    const TrainingPosition& from = resumed.run.resume(resumed.ddp, resumed.optimizer);
+    CHECK(from.step == 1);
+    CHECK(from.epoch == 0);
+    CHECK(from.batch == 1);
+    options.choices["batch"] = "64";
+    Training other(group, options);
+    CHECK_ERROR(error_of([&] { other.run.resume(other.ddp, other.optimizer); }), ErrorKind::invalid_argument,
+                "made with batch 128, this run has 64");
+    Training stranger(group, {.directory = folder.path(), .choices = {{"lr", "0.1"}}});
+    CHECK_ERROR(error_of([&] { stranger.run.resume(stranger.ddp, stranger.optimizer); }), ErrorKind::invalid_argument,
+                "does not tell its lr, this run has 0.1");
+  });
+}
+
+TEST_CASE("an optimizer that cannot be kept is an error on all ranks at once") {
+  const TemporaryDirectory folder;
+  run_group_or_throw(2, Over::arena, [&](const ProcessGroup& group) {
+    Training training(group, {.directory = folder.path()});
+    const torch::optim::LBFGS other(training.ddp.parameters());
+    CHECK_ERROR(error_of([&] { training.run.save(training.ddp, other); }), ErrorKind::invalid_argument,
+                "TrainingRun cannot keep this optimizer", "only SGD, Adam", "ZeroRedundancyOptimizer");
+    training.run.save(training.ddp, training.optimizer);
+  });
+}
+
+TEST_CASE("every rank goes on with its own random numbers, among another number of ranks with new ones") {
+  const TemporaryDirectory folder;
+  Checkpoint checkpoint;
+  run_group_or_throw(2, Over::arena, [&](const ProcessGroup& group) {
+    Training training(group, {.directory = folder.path()});
+    training.run.save(training.ddp, training.optimizer);
+    if (group.rank() == 0) checkpoint = load_checkpoint(training.run.path());
+  });
+  REQUIRE(checkpoint.tensors.contains("random.cpu.rank1"));
+  CHECK(!checkpoint.tensors.contains("random.cpu.rank2"));
+  // The ranks above are threads, which have one generator; those of the next test are processes.
+  std::vector<at::Tensor> expected;
+  for (const int rank : {0, 1}) {
+    at::manual_seed(static_cast<std::uint64_t>(rank) + 40);
+    add_random_state(checkpoint, rank == 0 ? "random.cpu" : "random.cpu.rank1");
+    expected.push_back(at::randn({3}));
+  }
+  const auto drawn = [&](int rank, int ranks) {
+    load_own_random_state(checkpoint, rank, ranks);
+    return at::randn({3});
+  };
+  for (const int rank : {0, 1}) CHECK(at::equal(drawn(rank, 2), expected[static_cast<std::size_t>(rank)]));
+  for (const int ranks : {1, 3, 4}) {
+    for (int rank = 0; rank < ranks; ++rank) {
+      const at::Tensor numbers = drawn(rank, ranks);
+      CHECK(at::equal(numbers, drawn(rank, ranks)));
+      for (int other = 0; other < rank; ++other) CHECK(!at::equal(numbers, drawn(other, ranks)));
+      for (const at::Tensor& old : expected) CHECK(!at::equal(numbers, old));
+    }
+  }
+}
+
+TEST_CASE("processes draw after a resume what they drew after the checkpoint") {
+  const TemporaryDirectory folder;
+  run_ranks(2, [&](int rank) {
+    const auto draws_again = [&] {
+      const World world =
+          init_process_group({.init_method = "file://" + folder / "store", .rank = rank, .world_size = 2});
+      at::manual_seed(static_cast<std::uint64_t>(rank) + 1);
+      Training training(world, {.directory = folder / "run"});
+      training.run.save(training.ddp, training.optimizer);
+      const at::Tensor after_save = at::randn({3});
+      training.run.resume(training.ddp, training.optimizer);
+      const auto after_resume = world.all_gather(at::randn({3}));
+      return at::equal(after_resume[static_cast<std::size_t>(rank)], after_save) &&
+             !at::equal(after_resume[0], after_resume[1]);
+    };
+    CHECK(exit_code_of_child(draws_again) == 0);
   });
 }
 

@@ -2,13 +2,16 @@
 
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
+#include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/linear.h>
 
 #include <array>
+#include <stdexcept>
 #include <utility>
 
 #include "lockstep/ddp/backward_in_parts.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
+#include "tests/support/expect_error.h"
 #include "tests/support/local_groups.h"
 
 using namespace lockstep;
@@ -49,6 +52,46 @@ TEST_CASE("means over a test set are the same on all ranks, and at any number of
       CHECK(evaluate(ddp, lines, group, {.batch_size = 3}, error_and_one)[0] == doctest::Approx(5));
     });
   }
+}
+
+TEST_CASE("ranks without samples evaluate with the others, by rank 0's buffers") {
+  for (const std::size_t samples : {1U, 2U, 5U}) {
+    run_group_or_throw(3, Over::arena, [&](const ProcessGroup& group) {
+      torch::nn::BatchNorm1d norm(1);
+      DistributedDataParallel ddp(norm, group);
+      const auto train = [&] { ddp(at::arange(4, at::kFloat).reshape({4, 1}) * (group.rank() + 2)).sum().backward(); };
+      train();  // after which each rank has running means of its own
+      const Lines lines{samples};
+      const double error = evaluate(ddp, lines, group, {.batch_size = 2}, error_and_one)[0];
+      train();
+      norm->running_mean.fill_(0.3);  // 0.9 * 0 + 0.1 * the mean of 0, 2, 4 and 6
+      norm->running_var.fill_(0.9 + 0.1 * 20 / 3);
+      norm->eval();
+      const std::vector<std::int64_t> all{0, 1, 2, 3, 4};
+      const auto [x, y] = lines.get_batch(std::span(all).first(samples));
+      CHECK(error == doctest::Approx((norm(x) - y).abs().mean().item<double>()));
+    });
+  }
+}
+
+TEST_CASE("a model is afterwards in the mode that it was in, also if its evaluation fails") {
+  run_group_or_throw(1, Over::arena, [](const ProcessGroup& group) {
+    torch::nn::Linear model(1, 1);
+    const auto fail = [](const at::Tensor& output, const at::Tensor&) -> std::array<double, 1> {
+      throw std::runtime_error("no metric of " + std::to_string(output.size(0)));
+    };
+    for (const bool training : {true, false}) {
+      model->train(training);
+      CHECK_THROWS_AS(evaluate(model, Lines(), group, {}, fail), std::runtime_error);
+      CHECK(model->is_training() == training);
+      evaluate(model, Lines(), group, {}, error_and_one);
+      CHECK(model->is_training() == training);
+    }
+    CHECK_ERROR(error_of([&] { evaluate(model, Lines(), group, {.drop_last = true}, error_and_one); }),
+                ErrorKind::invalid_argument, "evaluate: drop_last leaves out samples");
+    CHECK_ERROR(error_of([&] { evaluate(model, Lines(), group, {.first_batch = 1}, error_and_one); }),
+                ErrorKind::invalid_argument, "evaluate: first_batch leaves out samples");
+  });
 }
 
 TEST_CASE("a batch in parts has the loss and the gradients of the whole") {

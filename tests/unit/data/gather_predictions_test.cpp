@@ -60,3 +60,35 @@ TEST_CASE("rows that do not fit the sampler are an error on all ranks, and the g
     gather_predictions(group, sampler, right);
   });
 }
+
+TEST_CASE("samplers that are not of this group, or differ, are an error on all ranks") {
+  run_group_or_throw(4, Over::arena, [](const ProcessGroup& group) {
+    const auto error = [&](DistributedSampler sampler) {
+      return error_of([&] { gather_predictions(group, sampler, predictions_of(sampler.indices())); });
+    };
+    const int rank = group.rank();
+    CHECK_ERROR(error({20, 2, rank % 2}), ErrorKind::invalid_argument,
+                "rank 2 has a sampler for 2 ranks, in a group of 4, made for rank 0 instead of its own");
+    CHECK_ERROR(error({20, 4, 0}), ErrorKind::invalid_argument, "rank 1 has a sampler for 4 ranks",
+                "made for rank 0 instead of its own");
+    const auto with = [&](const SamplerOptions& options) {
+      return error({20, 4, rank, rank == 3 ? options : SamplerOptions()});
+    };
+    CHECK_ERROR(with({.seed = 7}), ErrorKind::invalid_argument, "rank 3 has a sampler of 20 samples in epoch 0",
+                "shuffled with seed 7", "shuffled with seed 0");
+    CHECK_ERROR(with({.shuffle = false}), ErrorKind::invalid_argument, "rank 3 has", "not shuffled");
+    CHECK_ERROR(with({.layout = Layout::contiguous}), ErrorKind::invalid_argument, "rank 3 has", "contiguous");
+    CHECK_ERROR(with({.padding = Padding::none}), ErrorKind::invalid_argument, "rank 3 has", "not padded");
+    DistributedSampler sampler(20, group);
+    CHECK_ERROR(error_of([&] {
+                  gather_predictions(group, sampler, at::ones({5, 2}).to_sparse());
+                }),
+                ErrorKind::invalid_argument, "every rank has Sparse rows, but dense ones are needed");
+    gather_predictions(group, sampler, at::ones({5, 2}));
+  });
+  run_group_or_throw(1, Over::arena, [](const ProcessGroup& group) {
+    DistributedSampler half(20, 2, 0);
+    CHECK_ERROR(error_of([&] { gather_predictions(group, half, at::ones({10})); }), ErrorKind::invalid_argument,
+                "every rank has a sampler for 2 ranks, the group has 1");
+  });
+}

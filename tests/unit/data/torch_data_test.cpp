@@ -115,6 +115,71 @@ TEST_CASE("a sampler is saved and loaded by torch, and goes on where it stood") 
   CHECK_ERROR(error_of([&] { sampler.reset(21); }), ErrorKind::invalid_argument, "20 samples", "21");
 }
 
+namespace {
+
+// The sampler as torch::save() keeps it after two batches of a pass.
+template <class Loader, class Sampler>
+void save_after_two(Loader& loader, const Sampler& sampler, std::stringstream& file) {
+  int batches = 0;
+  for ([[maybe_unused]] auto& batch : loader) {
+    if (++batches < 2) continue;
+    torch::save(sampler, file);
+    break;
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a saved sampler stands behind the batches that the program has taken") {
+  Squares squares;
+  auto stacked = squares.map(torch::data::transforms::Stack<>());
+  for (const int workers : {-1, 0, 3}) {  // -1: torch's loader
+    const auto with_loader = [&](DistributedSampler& sampler, std::size_t batch_size, const auto& use) {
+      if (workers < 0) {
+        auto loader = torch::data::make_data_loader(stacked, sampler, torch::data::DataLoaderOptions(batch_size));
+        return use(*loader);
+      }
+      auto ours = loader(stacked, sampler, {.batch_size = batch_size, .workers = workers});
+      return use(ours);
+    };
+    CAPTURE(workers);
+    DistributedSampler sampler(50, 2, 1, {.seed = 3});
+    sampler.set_epoch(2);
+    const Indices all(sampler.indices().begin(), sampler.indices().end());
+    std::stringstream file;
+    with_loader(sampler, 4, [&](auto& loader) { save_after_two(loader, sampler, file); });
+
+    DistributedSampler other(50, 2, 1, {.seed = 3});
+    torch::load(other, file);
+    other.set_epoch(other.epoch());
+    with_loader(other, 3, [&](auto& loader) {
+      CHECK(flat(pass_of(loader)) == Indices(all.begin() + 8, all.end()));
+      other.set_epoch(3);
+      CHECK(flat(pass_of(loader)) == Indices(other.indices().begin(), other.indices().end()));
+    });
+    std::stringstream again(file.str());
+    torch::load(other, again);
+    other.set_epoch(3);  // the position was of epoch 2
+    with_loader(other, 4, [&](auto& loader) { CHECK(flat(pass_of(loader)).size() == 25); });
+  }
+}
+
+TEST_CASE("so does one of shards, and a loader counts what is left") {
+  Squares squares;
+  auto stacked = squares.map(torch::data::transforms::Stack<>());
+  const ShardSamplerOptions options{.shards = 2, .batch_size = 3, .seed = 1};
+  ShardSampler sampler(24, 1, 0, options);
+  auto whole = shard_loader(stacked, sampler);
+  std::stringstream file;
+  save_after_two(whole, sampler, file);
+  ShardSampler other(24, 1, 0, options);
+  torch::load(other, file);
+  auto rest = shard_loader(stacked, other);
+  CHECK(rest.size() == 6);
+  CHECK(flat(pass_of(rest)) == Indices(sampler.indices().begin() + 6, sampler.indices().end()));
+  CHECK(rest.size() == 8);
+}
+
 TEST_CASE("a dataset of torch::data is read by a loader of ours, mapped or not, by any number of threads") {
   const Indices order = [] {
     Indices all;

@@ -13,8 +13,12 @@
 namespace lockstep {
 namespace {
 
-std::string name_of(std::span<const NumberRef> numbers) {
-  std::string name = "numbers";
+// What ranks compare, besides the number of bytes: "loss, sum of f64 i64".
+std::string name_of(std::span<const NumberRef> numbers, ReduceOp op, std::string_view users) {
+  std::string name(users.empty() ? "numbers" : users);
+  name += ", ";
+  name += to_string(op);
+  name += " of";
   for (const NumberRef& number : numbers) {
     name += ' ';
     name += static_cast<char>(number.kind);
@@ -100,7 +104,7 @@ void ProcessGroup::all_reduce_numbers(std::span<const NumberRef> numbers, Reduce
   std::string mine;
   for (const NumberRef& each : numbers) mine.append(static_cast<const char*>(each.value), each.bytes);
   std::string all(mine.size() * static_cast<std::size_t>(size()), '\0');
-  const std::string name = options.name.empty() ? name_of(numbers) : std::string(options.name);
+  const std::string name = name_of(numbers, op, options.name);
   CallOptions named = options;
   named.name = name;
   all_gather_into(bytes_of(all), bytes_of(mine), named);
@@ -114,7 +118,7 @@ void ProcessGroup::all_reduce_numbers(std::span<const NumberRef> numbers, Reduce
 double ProcessGroup::weighted_mean(double value, double weight, const CallOptions& options) const {
   struct {
     double sum, weight;
-  } totals{value * weight, weight};
+  } totals{weight == 0 ? 0 : value * weight, weight};  // a rank with nothing may have NaN as its mean
   all_reduce(totals, ReduceOp::sum, options);
   return totals.sum / totals.weight;
 }

@@ -73,7 +73,8 @@ class ProcessGroup {
   void all_reduce(T& numbers, ReduceOp op, const CallOptions& options = {}) const {
     all_reduce_numbers(number_refs(numbers), op, options);
   }
-  // sum(value * weight) / sum(weight) over all ranks, the same on all of them; NaN if no rank has weight.
+  // sum(value * weight) / sum(weight) over all ranks, the same on all of them; NaN if no rank has weight. A value of
+  // weight 0 does not count, even if it is NaN.
   double weighted_mean(double value, double weight, const CallOptions& options = {}) const;
   // In place on root; elsewhere the contents are lost.
   void reduce(at::TensorList tensors, int root = 0, ReduceOp op = ReduceOp::sum, const CallOptions& options = {}) const;

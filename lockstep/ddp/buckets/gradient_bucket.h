@@ -110,6 +110,7 @@ std::unique_ptr<GradientBucket> make_in_place_bucket(std::size_t index, std::vec
 std::unique_ptr<GradientBucket> make_flat_bucket(std::size_t index, std::vector<BucketMember> members, CommHook hook,
                                                  std::optional<at::ScalarType> dtype);
 // REQUIRES: one member.
-std::unique_ptr<GradientBucket> make_sparse_bucket(std::size_t index, std::vector<BucketMember> members);
+std::unique_ptr<GradientBucket> make_sparse_bucket(std::size_t index, std::vector<BucketMember> members,
+                                                   std::optional<at::ScalarType> dtype);
 
 }  // namespace lockstep

@@ -4,7 +4,10 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
+#include <optional>
 #include <vector>
+
+#include "lockstep/ddp/options.h"
 
 namespace lockstep {
 
@@ -12,16 +15,23 @@ namespace lockstep {
 // fewer samples, and averaged over the ranks with the last of them. They are those of one backward.
 //   backward_in_parts(ddp, x, y, 4, [](const at::Tensor& output, const at::Tensor& y) { return F::cross_entropy(...);
 //   })
-// loss_of: the mean loss of a part. Fails as backward() does.
+// loss_of: the mean loss of a part. Fails as backward() does. A weight that set_weight() gave is that of the batch.
 template <class Ddp, class Loss>
 double backward_in_parts(Ddp& ddp, const at::Tensor& x, const at::Tensor& y, int parts, Loss&& loss_of) {
   const std::vector<at::Tensor> xs = x.chunk(parts), ys = y.chunk(parts);
+  const bool weighs_forwards = ddp.options().weighting == Weighting::samples;  // each by its samples
+  struct WeightOfBatch {
+    ~WeightOfBatch() { ddp.set_weight(weight); }
+    Ddp& ddp;
+    const std::optional<double> weight;
+  } const whole{ddp, ddp.weight()};
   double sum = 0;
   const auto backward_of = [&](std::size_t part) {
     const double share = static_cast<double>(ys[part].size(0)) / static_cast<double>(y.size(0));
-    const at::Tensor loss = loss_of(ddp(xs[part]), ys[part]) * share;
-    loss.backward();
-    sum += loss.template item<double>();
+    if (whole.weight) ddp.set_weight(*whole.weight * share);
+    const at::Tensor loss = loss_of(ddp(xs[part]), ys[part]);
+    (weighs_forwards ? loss : loss * share).backward();
+    sum += share * loss.template item<double>();
   };
   {
     const auto guard = ddp.no_sync();

@@ -81,12 +81,12 @@ void BucketList::form(const std::vector<std::size_t>& order, const CommHook& hoo
 
 std::unique_ptr<GradientBucket> BucketList::make_bucket(std::size_t index, std::vector<BucketMember> members,
                                                         const CommHook& hook) const {
-  if (parameters_[members.front().index].sparse) return make_sparse_bucket(index, std::move(members));
   const MixedPrecision& mixed = options_.mixed_precision;
-  const auto dtype = mixed.reduce_dtype ? mixed.reduce_dtype : mixed.param_dtype;
-  const bool changes_dtype = dtype && members.front().parameter.is_floating_point();
-  if (!hook && !changes_dtype) return make_in_place_bucket(index, std::move(members));
-  return make_flat_bucket(index, std::move(members), hook, changes_dtype ? dtype : std::nullopt);
+  auto dtype = mixed.reduce_dtype ? mixed.reduce_dtype : mixed.param_dtype;
+  if (!members.front().parameter.is_floating_point()) dtype.reset();
+  if (parameters_[members.front().index].sparse) return make_sparse_bucket(index, std::move(members), dtype);
+  if (!hook && !dtype) return make_in_place_bucket(index, std::move(members));
+  return make_flat_bucket(index, std::move(members), hook, dtype);
 }
 
 void BucketList::reset() {

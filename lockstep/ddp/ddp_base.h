@@ -77,6 +77,7 @@ class DdpBase {
   // the size of the first tensor argument's first dimension. Error{invalid_argument} on this rank, and then nothing has
   // changed, unless it is a finite number of 0 or more.
   void set_weight(std::optional<double> weight);
+  std::optional<double> weight() const { return weight_; }
 
   // Lockstep mode: see ShardedStep, which these forward to. Error{invalid_argument} if the mode is off.
   double for_each_shard(const std::function<double(Shard)>& body);

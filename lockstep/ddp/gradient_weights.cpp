@@ -4,16 +4,48 @@
 #include <ATen/ops/tensor.h>
 
 #include <cstdint>
+#include <mutex>
 #include <utility>
 
 #include "lockstep/base/checked.h"
+#include "lockstep/ddp/autograd/gradient_hooks.h"
 #include "lockstep/ddp/checks/ddp_errors.h"
 #include "lockstep/group/believed.h"
 
 namespace lockstep {
+namespace {
+
+struct AllWeights {
+  std::mutex mutex;
+  std::vector<const GradientWeights*> all;  // protected by mutex
+};
+
+AllWeights& all_weights() {
+  static AllWeights& instance = *new AllWeights;  // outlives static wrappers
+  return instance;
+}
+
+}  // namespace
 
 GradientWeights::GradientWeights(const TrainedParameters& parameters, ProcessGroup group, Weighting weighting)
-    : parameters_(parameters), group_(std::move(group)), weighting_(weighting), set_aside_(parameters.size()) {}
+    : parameters_(parameters), group_(std::move(group)), weighting_(weighting), set_aside_(parameters.size()) {
+  const std::lock_guard lock(all_weights().mutex);
+  all_weights().all.push_back(this);
+}
+
+GradientWeights::~GradientWeights() {
+  const std::lock_guard lock(all_weights().mutex);
+  std::erase(all_weights().all, this);
+}
+
+double factor_of_current_backward() {
+  const int backward = current_backward();
+  const std::lock_guard lock(all_weights().mutex);
+  for (const GradientWeights* each : all_weights().all) {
+    if (each->weighting_ == Weighting::samples && each->backward_ == backward) return each->factor();
+  }
+  return 1;
+}
 
 void GradientWeights::agree_on_unit(double weight) {
   if (weighting_ != Weighting::samples || unit_) return;
@@ -27,6 +59,7 @@ void GradientWeights::agree_on_unit(double weight) {
 
 void GradientWeights::begin_backward(const ForwardNote& note) {
   note_ = note;
+  backward_ = current_backward();
   sum_before_ = sum_;
   if (weighting_ != Weighting::samples) {
     sum_ = note_.joined ? 0 : 1;

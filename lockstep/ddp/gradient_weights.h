@@ -6,6 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <atomic>
 #include <optional>
 #include <vector>
 
@@ -20,6 +21,9 @@ class GradientWeights {
  public:
   // parameters: outlive it.
   GradientWeights(const TrainedParameters& parameters, ProcessGroup group, Weighting weighting);
+  ~GradientWeights();
+  GradientWeights(const GradientWeights&) = delete;
+  GradientWeights& operator=(const GradientWeights&) = delete;
 
   // With Weighting::samples, before each forward: rank 0's first weight counts as 1. Collective the first time.
   void agree_on_unit(double weight);
@@ -45,12 +49,15 @@ class GradientWeights {
   void roll_back();
 
  private:
+  friend double factor_of_current_backward();
+
   void set_aside_gradients();
 
   const TrainedParameters& parameters_;
   const ProcessGroup group_;
   const Weighting weighting_;
-  ForwardNote note_;  // of the backward that runs, or ran last
+  ForwardNote note_;                // of the backward that runs, or ran last
+  std::atomic<int> backward_ = -1;  // that it is of
   std::optional<double> unit_;
   double sum_ = 0;
   double sum_before_ = 0;  // the backward that runs
@@ -58,5 +65,10 @@ class GradientWeights {
   bool has_local_gradients_ = false;
   std::vector<at::Tensor> set_aside_;  // by parameter
 };
+
+// What some wrapper multiplies gradients by in the backward that this thread runs; 1 if none does. A layer that adds up
+// the gradients of several ranks needs it, since parameters in front of the layer get the sum times the rank's own
+// factor.
+double factor_of_current_backward();
 
 }  // namespace lockstep

@@ -40,6 +40,24 @@ bool ParameterHooks::is_accumulated_now() const {
          std::ranges::any_of(cast_hooks_, [&](const auto& hook) { return hook && accumulates(*hook); });
 }
 
+std::optional<std::size_t> ParameterHooks::asked_for_in_vain() const {
+  for (std::size_t i = 0; i < cast_hooks_.size(); ++i) {
+    const auto& cast = cast_hooks_[i];
+    if (cast && hooks_[i].is_accumulated_now() && !hooks_[i].is_in_current_graph() && !cast->is_accumulated_now()) {
+      return i;
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<std::size_t> ParameterHooks::replaced() const {
+  if (cast_ != nullptr && cast_->is_cast()) return std::nullopt;
+  for (std::size_t i = 0; i < hooks_.size(); ++i) {
+    if (!hooks_[i].is_attached(parameters_[i].tensor)) return i;
+  }
+  return std::nullopt;
+}
+
 int ParameterHooks::places_in_current_graph(std::size_t parameter) const {
   int places = hooks_[parameter].is_in_current_graph() ? 1 : 0;
   if (!cast_hooks_.empty() && cast_hooks_[parameter] && cast_hooks_[parameter]->is_in_current_graph()) ++places;

@@ -62,6 +62,9 @@ ForwardGraphs::Id Reducer::begin_forward(const ForwardNote& note) {
   if (std::exchange(has_stray_gradients_, false)) {
     throw_on_all_ranks(group_, stray_gradients_error(group_.rank()));
   }
+  if (const auto replaced = hooks_->replaced()) {
+    throw_on_all_ranks(group_, replaced_parameter_error(group_.rank(), parameters_[*replaced].name));
+  }
   take(BackwardEvent::forward);
   averager_.begin_forward(note);
   if (cast_ != nullptr) cast_->cast_for_forward();
@@ -110,6 +113,9 @@ void Reducer::inputs_differentiated() {
 }
 
 void Reducer::start(const ForwardNote& note) {
+  if (const auto parameter = hooks_->asked_for_in_vain()) {
+    throw_on_all_ranks(group_, chosen_inputs_error(group_.rank(), parameters_[*parameter].name));
+  }
   take(BackwardEvent::begin);
   thread_ = std::this_thread::get_id();
   end_->await();

@@ -14,9 +14,16 @@
 namespace lockstep {
 namespace {
 
-std::string name_of(std::span<const NumberRef> numbers) {
-  std::string name = "numbers";
-  for (const NumberRef& number : numbers) name += ' ' + std::string(to_string(number.dtype));
+// What ranks compare, besides the number of bytes: "loss, sum of float64 int64".
+std::string name_of(std::span<const NumberRef> numbers, ReduceOp op, std::string_view users) {
+  std::string name(users.empty() ? "numbers" : users);
+  name += ", ";
+  name += to_string(op);
+  name += " of";
+  for (const NumberRef& number : numbers) {
+    name += ' ';
+    name += to_string(number.dtype);
+  }
   return name;
 }
 
@@ -45,7 +52,7 @@ void ProcessGroup::all_reduce_numbers(std::span<const NumberRef> numbers, Reduce
   for (std::size_t i = 0; i < numbers.size(); ++i) {
     std::memcpy(&mine[i], numbers[i].value, element_size(numbers[i].dtype));
   }
-  const std::string name = options.name.empty() ? name_of(numbers) : std::string(options.name);
+  const std::string name = name_of(numbers, op, options.name);
   CallOptions named = options;
   named.name = name;
   all_gather_into(bytes_of(all), bytes_of(mine), named);
@@ -62,7 +69,7 @@ void ProcessGroup::all_reduce_numbers(std::span<const NumberRef> numbers, Reduce
 double ProcessGroup::weighted_mean(double value, double weight, const CallOptions& options) const {
   struct {
     double sum, weight;
-  } totals{value * weight, weight};
+  } totals{weight == 0 ? 0 : value * weight, weight};  // a rank with nothing may have NaN as its mean
   all_reduce(totals, ReduceOp::sum, options);
   return totals.sum / totals.weight;
 }

@@ -50,7 +50,8 @@ class ProcessGroup : public GroupHandle {
   void all_reduce(T& numbers, ReduceOp op, const CallOptions& options = {}) const {
     all_reduce_numbers(number_refs(numbers), op, options);
   }
-  // sum(value * weight) / sum(weight) over all ranks, the same on all of them; NaN if no rank has weight.
+  // sum(value * weight) / sum(weight) over all ranks, the same on all of them; NaN if no rank has weight. A value of
+  // weight 0 does not count, even if it is NaN.
   double weighted_mean(double value, double weight, const CallOptions& options = {}) const;
   // In place. Rank r gets ((x0 op x1) op x2) ... op xr, and from exclusive_scan the same without xr: on rank 0 that is
   // the operation's identity, which is 0 for sum, avg, bor and bxor, 1 for product, all bits for band, the largest

@@ -96,6 +96,10 @@ bool GradientHook::is_in_current_graph() const {
   return nodes != nullptr && nodes->contains(&*impl_->accumulator) && is_accumulated_now();
 }
 
+bool GradientHook::is_attached(const at::Tensor& parameter) const {
+  return torch::autograd::impl::try_get_grad_accumulator(parameter) == impl_->accumulator;
+}
+
 bool GradientHook::watches(const at::Tensor& parameter) {
   const auto accumulator = torch::autograd::impl::try_get_grad_accumulator(parameter);
   if (!accumulator) return false;

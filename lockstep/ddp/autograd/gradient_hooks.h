@@ -28,6 +28,10 @@ class GradientHook {
   // Whether that backward accumulates here if it comes by: autograd::grad does not.
   bool is_accumulated_now() const;
 
+  // Whether the parameter's gradients still come to this place: a parameter that is given another type or device by
+  // somebody else gets another one.
+  bool is_attached(const at::Tensor& parameter) const;
+
   // Whether some GradientHook watches the parameter already.
   static bool watches(const at::Tensor& parameter);
 

@@ -110,7 +110,8 @@ std::unique_ptr<GradientBucket> make_in_place_bucket(std::size_t index, std::vec
 std::unique_ptr<GradientBucket> make_flat_bucket(std::size_t index, std::vector<BucketMember> members, CommHook hook,
                                                  std::optional<at::ScalarType> dtype);
 // REQUIRES: one member.
-std::unique_ptr<GradientBucket> make_sparse_bucket(std::size_t index, std::vector<BucketMember> members);
+std::unique_ptr<GradientBucket> make_sparse_bucket(std::size_t index, std::vector<BucketMember> members,
+                                                   std::optional<at::ScalarType> dtype);
 
 // Whether a tensor holds neither NaN nor Inf. On any device; true for types that know neither. Reads the tensor once.
 bool all_finite(const at::Tensor& tensor);

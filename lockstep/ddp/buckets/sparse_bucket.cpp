@@ -2,7 +2,9 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/sparse_coo_tensor.h>
 
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "lockstep/ddp/buckets/gradient_bucket.h"
 #include "lockstep/group/derived.h"
@@ -12,7 +14,8 @@ namespace {
 
 class SparseBucket final : public GradientBucket {
  public:
-  using GradientBucket::GradientBucket;
+  SparseBucket(std::size_t index, std::vector<BucketMember> members, std::optional<at::ScalarType> dtype)
+      : GradientBucket(index, std::move(members)), dtype_(dtype.value_or(members_.front().parameter.scalar_type())) {}
 
  private:
   void do_finish(const Finish& finish) override {
@@ -33,11 +36,12 @@ class SparseBucket final : public GradientBucket {
     const at::Tensor& parameter = member.parameter;
     if (!contributes(launch, member)) {
       // What has as many sparse dimensions as an embedding's gradient: one.
-      mine_ = at::sparse_coo_tensor(at::empty({1, 0}, parameter.options().dtype(at::kLong)),
-                                    at::empty(rows_of(parameter, 0), parameter.options()), parameter.sizes());
+      mine_ =
+          at::sparse_coo_tensor(at::empty({1, 0}, parameter.options().dtype(at::kLong)),
+                                at::empty(rows_of(parameter, 0), parameter.options().dtype(dtype_)), parameter.sizes());
       return;
     }
-    mine_ = parameter.grad().coalesce();
+    mine_ = parameter.grad().coalesce().to(dtype_);
     look_for_non_finite(launch, member, mine_._values());
   }
 
@@ -47,13 +51,15 @@ class SparseBucket final : public GradientBucket {
     return sizes;
   }
 
+  const at::ScalarType dtype_;  // of what is reduced, whatever type the parameter has at the moment
   at::Tensor mine_;
 };
 
 }  // namespace
 
-std::unique_ptr<GradientBucket> make_sparse_bucket(std::size_t index, std::vector<BucketMember> members) {
-  return std::make_unique<SparseBucket>(index, std::move(members));
+std::unique_ptr<GradientBucket> make_sparse_bucket(std::size_t index, std::vector<BucketMember> members,
+                                                   std::optional<at::ScalarType> dtype) {
+  return std::make_unique<SparseBucket>(index, std::move(members), dtype);
 }
 
 }  // namespace lockstep

@@ -31,6 +31,10 @@ Error lone_forward_error(const Error& error);
 Error wrapped_twice_error(const std::string& parameter);
 // The last backward gave parameters gradients without going through a forward of the wrapper that waited for one.
 Error stray_gradients_error(int rank);
+// Since it was wrapped, a parameter was given another type or device.
+Error replaced_parameter_error(int rank, const std::string& parameter);
+// With mixed precision, backward was told for which parameters to compute gradients.
+Error chosen_inputs_error(int rank, const std::string& parameter);
 // A gradient that a backward outside the wrapper left has no weight.
 Error unweighted_gradient_error(int rank, const std::string& parameter);
 // The program does something at a time when DDP cannot take it.

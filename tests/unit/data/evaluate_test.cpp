@@ -94,11 +94,14 @@ TEST_CASE("a model is afterwards in the mode that it was in, also if its evaluat
   });
 }
 
-TEST_CASE("a batch in parts has the loss and the gradients of the whole") {
+TEST_CASE_TEMPLATE("a batch in parts has the loss and the gradients of the whole", Weights,
+                   std::integral_constant<Weighting, Weighting::ranks>,
+                   std::integral_constant<Weighting, Weighting::samples>) {
   run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
     torch::nn::Linear model(3, 2);
-    DistributedDataParallel ddp(model, group);
-    const at::Tensor x = at::arange(21, at::kFloat).reshape({7, 3}) + group.rank(), y = at::ones({7, 2});
+    DistributedDataParallel ddp(model, group, {.weighting = Weights::value});
+    const int rows = 7 + group.rank();
+    const at::Tensor x = at::arange(3 * rows, at::kFloat).reshape({rows, 3}) + group.rank(), y = at::ones({rows, 2});
     const auto loss_of = [](const at::Tensor& output, const at::Tensor& target) {
       return (output - target).pow(2).mean();
     };

@@ -6,8 +6,10 @@
 
 #include <chrono>
 #include <limits>
+#include <optional>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "lockstep/base/error.h"
 #include "lockstep/ddp/buckets/gradient_bucket.h"
@@ -88,6 +90,57 @@ TEST_CASE("weighting by samples gives the gradient of one process with all sampl
       ((alone->forward(x(0, 0), true).sum() + alone->forward(x(2, 0), true).sum()) / 2).backward();
       CHECK(at::allclose(model->left->weight.grad(), alone->left->weight.grad(), 1e-5, 1e-6));
     });
+  }
+}
+
+TEST_CASE("mixed precision: a rank that reaches no parameter reduces sparse gradients in the others' type" *
+          on_host()) {
+  for (const auto& reduce : {std::optional<at::ScalarType>(), std::optional(at::kFloat)}) {
+    run_group_or_throw(2, Over::arena, [&](const ProcessGroup& group) {
+      Lookup model(true);
+      set_weights(model, 1);
+      DistributedDataParallel ddp(
+          model, group,
+          {.find_unused_parameters = true, .mixed_precision = {.param_dtype = at::kBFloat16, .reduce_dtype = reduce}});
+      const at::Tensor rows = at::tensor({3, 7}), extra = at::ones({}).requires_grad_();
+      for (int step = 0; step < 2; ++step) {
+        ddp.zero_grad();
+        const at::Tensor y = ddp(rows).sum();
+        (group.rank() == 0 ? y : extra * y.detach()).backward();
+        if (!model->table->weight.grad().defined()) continue;
+        CHECK(model->table->weight.grad().scalar_type() == at::kFloat);
+        CHECK(model->table->weight.grad().to_dense().count_nonzero().item<int>() > 0);
+      }
+    });
+  }
+}
+
+TEST_CASE("parameters whose gradients would be lost are refused by name on all ranks" * on_host()) {
+  const auto texts = [](const DdpOptions& options, const auto& step) {
+    std::vector<std::string> all;
+    for (const auto& error : run_group(2, Over::arena, [&](const ProcessGroup& group) {
+           Forked model;
+           DistributedDataParallel ddp(model, group, options);
+           for (int i = 0; i < 2; ++i) step(ddp, model, group.rank());
+         })) {
+      all.push_back(text_of(error));
+    }
+    return all;
+  };
+  const auto chosen = [](auto& ddp, auto&, int) {
+    ddp(wave({3, 4}, 0), true).sum().backward({}, false, false, ddp.parameters());
+  };
+  for (const std::string& text : texts({.mixed_precision = {.param_dtype = at::kBFloat16}}, chosen)) {
+    CHECK(text.find("backward was called with `inputs`, among them parameter left.weight") != std::string::npos);
+  }
+  const auto converted = [](auto& ddp, auto& model, int rank) {
+    if (ddp.stats().backwards == 1 && rank == 0) model->right->to(at::kDouble);
+    if (ddp.stats().backwards == 1 && rank == 0) model->left->to(at::kDouble);
+    const auto type = model->left->weight.scalar_type();
+    ddp(wave({3, 4}, 0).to(type), true).sum().backward();
+  };
+  for (const std::string& text : texts({.find_unused_parameters = true}, converted)) {
+    CHECK(text.find("parameter left.weight was given another type or device after") != std::string::npos);
   }
 }
 

@@ -155,7 +155,12 @@ TEST_CASE("what cannot be reduced is refused before anything is sent, and other 
                   if (group.rank() == 0) group.all_reduce(integer);
                   if (group.rank() == 1) group.all_reduce(floating);
                 }),
-                ErrorKind::desync, "numbers int64", "numbers float64");
+                ErrorKind::desync, "sum of int64", "sum of float64");
+    const auto with = [&](ReduceOp op) { group.all_reduce(floating, op, {.name = "loss"}); };
+    CHECK_ERROR(error_of([&] { with(group.rank() == 0 ? ReduceOp::sum : ReduceOp::max); }), ErrorKind::desync,
+                "loss, sum of float64", "loss, max of float64");
+    const double nan = std::numeric_limits<double>::quiet_NaN();
+    CHECK(group.weighted_mean(group.rank() == 0 ? nan : 3, group.rank()) == 3);  // no batches, so no mean
     group.all_reduce(count);
     CHECK(count == 2);
     std::uint16_t bits = group.rank() == 0 ? 0x8001 : 0x0010;

@@ -8,6 +8,7 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 
+#include <optional>
 #include <vector>
 
 #include "examples/models/resnet18.h"
@@ -154,6 +155,28 @@ TEST_CASE("a converted model trains in DDP as one process does with all batches"
         }
       });
     }
+  }
+}
+
+TEST_CASE("gradients in front of a converted layer are weighted by samples as those behind it") {
+  for (const bool accumulates : {false, true}) {
+    run_group_or_throw(3, Over::arena, [&](const ProcessGroup& group) {
+      Net net = make_net(), reference = make_net();
+      convert_sync_batchnorm(net, group);
+      DistributedDataParallel ddp(net, group, {.weighting = Weighting::samples});
+      const auto batch = [](int rank, int part) { return wave({2 + 3 * rank + part, 3}, 10 * part + rank); };
+      for (int part = 0; part < (accumulates ? 2 : 1); ++part) {
+        std::optional<DdpBase::NoSync> guard;
+        if (accumulates && part == 0) guard.emplace(ddp.no_sync());
+        ddp(batch(group.rank(), part)).square().mean().backward();
+        const at::Tensor all = at::cat({batch(0, part), batch(1, part), batch(2, part)});
+        reference(all).square().mean(1).sum().backward();
+      }
+      const double samples = accumulates ? 15 + 18 : 15;
+      for (std::size_t i = 0; i < net->parameters().size(); ++i) {
+        check_close(net->parameters()[i].grad(), reference->parameters()[i].grad() / samples, 1e-5);
+      }
+    });
   }
 }
 

@@ -19,8 +19,8 @@ namespace lockstep {
 // "new_group of 0 2". Error{invalid_argument}: not all of them are ranks of a group of `size`, each named once.
 std::string name_of_part(const std::vector<int>& ranks, int size);
 // Called by all ranks of a group before they agree on its `number`-th split: lets those that connect the parts learn
-// when one dies or gives up. Null if all share memory, which tells them anyway. Its owner ends it. An error here ends
-// the group, since the others would wait.
+// when one dies or gives up. Null if all share memory or connections, which tell them anyway. Its owner ends it. An
+// error here ends the group, since the others would wait.
 std::shared_ptr<PeerWatch> watch_parts(const GroupOrigin& origin, const ProcessGroup& group,
                                        const GroupOptions& options, int number, Deadline deadline);
 // Ends the watch, if there is one, of a rank that leaves with `error`. Returns what to throw: the cause, as all name

@@ -1,5 +1,6 @@
 // The forms of split() and new_group() that are made of one: ProcessGroup::part().
 #include <algorithm>
+#include <string>
 
 #include "lockstep/adapters/backends.h"
 #include "lockstep/group/connect.h"
@@ -11,7 +12,10 @@ namespace lockstep {
 std::optional<ProcessGroup> ProcessGroup::split(int color, int key, const GroupOptions& options) const {
   GroupOptions chosen = with_environment(options);
   chosen.backend = choose_backend(options.backend);
-  return part(color, key, chosen, "split with " + describe_choices(chosen));
+  const char* const checksums = chosen.checksums == Checksums::on ? "on" : "off";
+  return part(color, key, chosen,
+              "split with " + describe_choices(chosen) + ", connections " + std::to_string(chosen.connections) +
+                  ", checksums " + checksums);
 }
 
 std::optional<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& ranks) const {

@@ -25,7 +25,6 @@ constexpr std::string_view kHeaderDigest = "lockstep.xxh3.header";
 // How the header's digest stands in the JSON. Within a string the quotes would be escaped, so this finds only the real
 // one.
 constexpr std::string_view kHeaderDigestMark = R"("lockstep.xxh3.header":")";
-constexpr std::size_t kPrefixBytes = 8;
 
 Error damaged(const std::filesystem::path& path, const std::string& text) {
   return Error(ErrorKind::corrupt_data, fmt::format("{} is damaged: {}", path.string(), text));
@@ -42,7 +41,7 @@ auto naming_file(const std::filesystem::path& path, Parse parse) {
 
 // Where the digits of the header's digest stand; npos if they are not there.
 std::size_t find_header_digest(ByteView header) {
-  const std::size_t mark = header.find(kHeaderDigestMark, kPrefixBytes);
+  const std::size_t mark = header.find(kHeaderDigestMark, kHeaderLengthBytes);
   if (mark == ByteView::npos) return ByteView::npos;
   const std::size_t digits = mark + kHeaderDigestMark.size();
   return header.size() - digits < kDigestCharacters ? ByteView::npos : digits;
@@ -103,14 +102,14 @@ SafetensorsReader::SafetensorsReader(const std::filesystem::path& path, Integrit
 }
 
 void SafetensorsReader::read_header(Integrity integrity) {
-  std::string text(std::min<std::uint64_t>(kPrefixBytes, file_bytes_), '\0');
+  std::string text(std::min<std::uint64_t>(kHeaderLengthBytes, file_bytes_), '\0');
   read_at(0, std::as_writable_bytes(std::span(text)));
-  data_offset_ = kPrefixBytes + naming_file(path_, [&] { return parse_header_length(text, file_bytes_); });
+  data_offset_ = kHeaderLengthBytes + naming_file(path_, [&] { return parse_header_length(text, file_bytes_); });
   text.resize(data_offset_);
-  read_at(kPrefixBytes, std::as_writable_bytes(std::span(text)).subspan(kPrefixBytes));
+  read_at(kHeaderLengthBytes, std::as_writable_bytes(std::span(text)).subspan(kHeaderLengthBytes));
   verify_header_digest(text);
-  header_ =
-      naming_file(path_, [&] { return parse_header(ByteView(text).substr(kPrefixBytes), file_bytes_ - data_offset_); });
+  header_ = naming_file(
+      path_, [&] { return parse_header(ByteView(text).substr(kHeaderLengthBytes), file_bytes_ - data_offset_); });
   take_integrity_record(integrity);
 }
 

@@ -13,7 +13,6 @@
 namespace lockstep {
 namespace {
 
-constexpr std::size_t kPrefixBytes = 8;
 constexpr std::size_t kAlignment = 8;
 constexpr std::uint64_t kMaxBytes = std::numeric_limits<std::int64_t>::max();
 
@@ -103,41 +102,41 @@ std::string serialise_header(const SafetensorsHeader& header) {
   for (const TensorEntry& entry : header.tensors) {
     json[entry.name] = {{"dtype", entry.dtype}, {"shape", entry.shape}, {"data_offsets", {entry.begin, entry.end}}};
   }
-  std::string text(kPrefixBytes, '\0');
+  std::string text(kHeaderLengthBytes, '\0');
   try {
     text += json.dump();
   } catch (const nlohmann::json::exception& error) {
     refuse(ErrorKind::invalid_argument, fmt::format("a name or a metadata string is not UTF-8 ({})", error.what()));
   }
-  if (longest_token(ByteView(text).substr(kPrefixBytes)) > SafetensorsLimits::kTokenBytes) {
+  if (longest_token(ByteView(text).substr(kHeaderLengthBytes)) > SafetensorsLimits::kTokenBytes) {
     refuse(ErrorKind::invalid_argument,
            fmt::format("a metadata string is longer than {} bytes", SafetensorsLimits::kTokenBytes));
   }
   text.resize((text.size() + kAlignment - 1) / kAlignment * kAlignment, ' ');
-  const std::uint64_t length = text.size() - kPrefixBytes;
+  const std::uint64_t length = text.size() - kHeaderLengthBytes;
   if (length > SafetensorsLimits::kHeaderBytes) {
     refuse(ErrorKind::invalid_argument,
            fmt::format("it takes {} bytes, at most {} are allowed", length, SafetensorsLimits::kHeaderBytes));
   }
-  for (std::size_t i = 0; i < kPrefixBytes; ++i) text[i] = static_cast<char>(length >> (8 * i) & 0xff);
+  for (std::size_t i = 0; i < kHeaderLengthBytes; ++i) text[i] = static_cast<char>(length >> (8 * i) & 0xff);
   return text;
 }
 
 std::uint64_t parse_header_length(ByteView first_eight_bytes, std::uint64_t file_bytes) {
   constexpr ErrorKind kind = ErrorKind::corrupt_data;
-  if (first_eight_bytes.size() < kPrefixBytes || file_bytes < kPrefixBytes) {
-    refuse(kind,
-           fmt::format("the file has {} bytes, the length of the header alone takes {}", file_bytes, kPrefixBytes));
+  if (first_eight_bytes.size() < kHeaderLengthBytes || file_bytes < kHeaderLengthBytes) {
+    refuse(kind, fmt::format("the file has {} bytes, the length of the header alone takes {}", file_bytes,
+                             kHeaderLengthBytes));
   }
   std::uint64_t length = 0;
-  for (std::size_t i = 0; i < kPrefixBytes; ++i) {
+  for (std::size_t i = 0; i < kHeaderLengthBytes; ++i) {
     length |= std::uint64_t{static_cast<unsigned char>(first_eight_bytes[i])} << (8 * i);
   }
   if (length > SafetensorsLimits::kHeaderBytes) {
     refuse(kind, fmt::format("its length is given as {} bytes, at most {} are allowed", length,
                              SafetensorsLimits::kHeaderBytes));
   }
-  if (length > file_bytes - kPrefixBytes) {
+  if (length > file_bytes - kHeaderLengthBytes) {
     refuse(kind, fmt::format("its length is given as {} bytes, but the file has only {}", length, file_bytes));
   }
   return length;

@@ -14,6 +14,9 @@
 
 namespace lockstep {
 
+// A file begins with the length of its header.
+inline constexpr std::size_t kHeaderLengthBytes = 8;
+
 struct SafetensorsLimits {
   static constexpr std::uint64_t kHeaderBytes = 16 << 20;
   static constexpr std::size_t kEntries = 150'000;     // tensors and metadata strings together: what 64 MiB can hold

@@ -251,4 +251,16 @@ void ProcessGroup::wait(const Posted& posted) const {
   state_->calls.run("a posted collective", deadline, [&](Engine& engine) { engine.wait(posted.number_, deadline); });
 }
 
+void ProcessGroup::note_exception(std::string_view what) const noexcept {
+  try {
+    throw;
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::invalid_argument) note_failure(what, error.what());
+  } catch (const std::exception& error) {
+    note_failure(what, error.what());
+  } catch (...) {
+    note_failure(what, "what was thrown is no std::exception");
+  }
+}
+
 }  // namespace lockstep

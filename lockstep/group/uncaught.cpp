@@ -41,14 +41,14 @@ std::string text_of_current_exception() {
 }
 
 void abort_watched_groups() noexcept {
-  Watches& watches = lockstep::watches();
-  const std::unique_lock lock(watches.mutex, std::try_to_lock);
+  Watches& watched = watches();
+  const std::unique_lock lock(watched.mutex, std::try_to_lock);
   if (!lock.owns_lock()) return;
   try {
     const std::string text = text_of_current_exception();
     if (text.empty()) return;
     const std::string_view line = first_line(text);
-    for (const UncaughtWatch* each : watches.all) {
+    for (const UncaughtWatch* each : watched.all) {
       if (!each->is_here()) continue;
       // What has been noted of this exception says where it was thrown, too.
       const std::string noted = each->group_.noted_failure();
@@ -79,18 +79,6 @@ UncaughtWatch::UncaughtWatch(ProcessGroup group) : group_(std::move(group)) {
 UncaughtWatch::~UncaughtWatch() {
   const std::lock_guard lock(watches().mutex);
   std::erase(watches().all, this);
-}
-
-void ProcessGroup::note_exception(std::string_view what) const noexcept {
-  try {
-    throw;
-  } catch (const Error& error) {
-    if (error.kind() == ErrorKind::invalid_argument) note_failure(what, error.what());
-  } catch (const std::exception& error) {
-    note_failure(what, error.what());
-  } catch (...) {
-    note_failure(what, "what was thrown is no std::exception");
-  }
 }
 
 }  // namespace lockstep

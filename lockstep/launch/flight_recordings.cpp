@@ -27,7 +27,7 @@ std::string how_it_ended(const Outcome& outcome, int rank) {
 }
 
 // As a shell reads it.
-std::string quoted(const std::string& path) {
+std::string shell_quoted(const std::string& path) {
   const auto plain = [](unsigned char c) {
     return std::isalnum(c) != 0 || std::string_view("/._-+").find(c) != std::string_view::npos;
   };
@@ -78,7 +78,7 @@ std::string FlightRecordings::save(const Outcome& outcome, const std::string& di
   } catch (const Error& error) {
     return fmt::format("the flight recording is lost: {}", error.what());
   }
-  return fmt::format("to see where each rank was: lockstep trace --flight {}", quoted(place));
+  return fmt::format("to see where each rank was: lockstep trace --flight {}", shell_quoted(place));
 }
 
 }  // namespace lockstep

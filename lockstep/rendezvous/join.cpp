@@ -162,6 +162,14 @@ Membership join(const JoinOptions& given, const Environment& environment) {
   return membership;
 }
 
+std::string to_string(const Member& member) {
+  return fmt::format("rank {} (host {}, pid {})", member.rank, member.host, member.pid);
+}
+
+PeerProcess process_of(const Member& member) {
+  return {member.rank, to_string(member), member.node_id, member.pid, member.process_start};
+}
+
 void finish_joining(const Membership& membership, Deadline deadline) noexcept {
   if (membership.watch == nullptr || membership.watch->is_over()) return;
   try {

@@ -183,14 +183,6 @@ std::vector<Member> meet_all(Store& store, PeerWatch& watch, const Member& me, c
 
 }  // namespace
 
-std::string to_string(const Member& member) {
-  return fmt::format("rank {} (host {}, pid {})", member.rank, member.host, member.pid);
-}
-
-PeerProcess process_of(const Member& member) {
-  return {member.rank, to_string(member), member.node_id, member.pid, member.process_start};
-}
-
 std::optional<std::vector<Member>> register_rank(Store& store, const Member& me, int size, Deadline deadline,
                                                  const RegistrationOptions& how) {
   PeerWatch words(std::shared_ptr<Store>(std::shared_ptr<Store>(), &store), process_of(me), size, "joining");

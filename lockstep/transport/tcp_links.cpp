@@ -31,7 +31,7 @@ namespace {
 // For the last request to the store, which no rank waits for.
 constexpr Duration kFarewellTimeout = std::chrono::seconds(1);
 // How often a rank that waits looks for dead peers: for connections, in the store, for an answer to a connection.
-constexpr Duration kLivenessPeriod = std::chrono::milliseconds(50);
+constexpr Duration kLookPeriod = std::chrono::milliseconds(50);
 constexpr Duration kStoreLook = std::chrono::seconds(1);
 constexpr Duration kConnectLook = std::chrono::seconds(3);
 constexpr Duration kRetryPause = std::chrono::milliseconds(5);
@@ -172,7 +172,7 @@ class Connector {
   void accept_all(Acceptor& acceptor) {
     LongWait long_wait;
     while (!unconnected_ranks().empty()) {
-      auto arrival = acceptor.next(std::min(deadline_, Deadline::after(kLivenessPeriod)));
+      auto arrival = acceptor.next(std::min(deadline_, Deadline::after(kLookPeriod)));
       if (mismatch_) throw Error(*mismatch_);
       if (arrival) {
         take(*arrival);
@@ -239,7 +239,7 @@ class Connector {
   bool take_connected(std::vector<int>& missing) {
     std::vector<pollfd> polled;
     for (const int peer : missing) polled.push_back({link(peer).control.get(), POLLIN, 0});
-    const Deadline soon = std::min(deadline_, Deadline::after(kLivenessPeriod));
+    const Deadline soon = std::min(deadline_, Deadline::after(kLookPeriod));
     if (::poll(polled.data(), polled.size(), soon.poll_timeout_ms()) <= 0) return false;
     const std::vector<int> before = std::exchange(missing, {});
     for (std::size_t i = 0; i < before.size(); ++i) {

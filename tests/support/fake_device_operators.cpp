@@ -1,6 +1,7 @@
 #include <ATen/native/CPUFallback.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/unfold_native.h>
+#include <c10/core/DeviceType.h>
 #include <torch/library.h>
 
 #include "tests/support/fake_device.h"
@@ -28,6 +29,7 @@ at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
 
 void let_fake_device_compute() {
   using torch::Library;
+  c10::register_privateuse1_backend("fake");  // an accelerator: autograd asks which there is for its streams
   static Library fallback(Library::IMPL, "_", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
   static Library operators(Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
   fallback.fallback(torch::CppFunction::makeFromBoxedFunction<&on_host>());

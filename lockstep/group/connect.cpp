@@ -8,18 +8,14 @@
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
-#include "lockstep/base/hash.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/suspended_time.h"
 #include "lockstep/collective/arena_engine.h"
 #include "lockstep/collective/link_engine.h"
 #include "lockstep/health/peer_failure.h"
 #include "lockstep/health/peer_watch.h"
-#include "lockstep/health/watched_store.h"
 #include "lockstep/observe/process_recorder.h"
 #include "lockstep/transport/arena_mesh.h"
-#include "lockstep/transport/shared_arena.h"
-#include "lockstep/transport/tcp_mesh.h"
 
 namespace lockstep {
 
@@ -38,57 +34,6 @@ ProcessGroup over_arena(std::unique_ptr<Arena> arena, const GroupOptions& option
   return ProcessGroup(std::make_unique<ArenaEngine>(std::move(arena)), options, std::move(messages), std::move(origin));
 }
 
-// The store for ranks that still connect: waits there end when one of them dies.
-std::shared_ptr<Store> watched_store(const Membership& membership) {
-  if (membership.watch == nullptr || membership.watch->is_over()) return membership.store;
-  return std::make_shared<WatchedStore>(membership.store, membership.watch);
-}
-
-// The arena of the members with this rank's node id.
-std::unique_ptr<Arena> node_arena(const Membership& membership, const std::string& name, Deadline deadline) {
-  const std::string& node = membership.members[static_cast<std::size_t>(membership.rank)].node_id;
-  SharedArenaSpec spec;
-  spec.options.generation = membership.generation;
-  int first = -1;
-  for (const Member& member : membership.members) {
-    if (member.node_id != node) continue;
-    if (first < 0) first = member.rank;
-    if (member.rank == membership.rank) spec.rank = static_cast<int>(spec.members.size());
-    spec.members.push_back({to_string(member), member.pid, member.process_start});
-  }
-  spec.name = first == 0 ? name : fmt::format("{}, node of rank {}", name, first);
-  return make_shared_arena(spec, *watched_store(membership), deadline);
-}
-
-// The same; null where it cannot be had and the options leave the choice. All ranks of the node get the same.
-std::unique_ptr<Arena> arena_if_any(const Membership& membership, const std::string& name, const GroupOptions& options,
-                                    Deadline deadline) {
-  try {
-    return node_arena(membership, name, deadline);
-  } catch (const Error& error) {
-    if (error.kind() != ErrorKind::internal || options.transport == Transport::shared_memory) throw;
-    if (membership.local_rank == 0 && !name.starts_with(kPartPrefix)) {
-      log_warning(fmt::format("the ranks talk over TCP, since shared memory cannot be used: {}", error.what()));
-    }
-    return nullptr;
-  }
-}
-
-// The ranks that share memory with this one, and rings to them; none if it is alone on its node.
-NodeMemory node_memory(const Membership& membership, const std::string& name, const GroupOptions& options,
-                       Deadline deadline) {
-  NodeMemory memory;
-  const std::string& node = membership.members[static_cast<std::size_t>(membership.rank)].node_id;
-  for (const Member& member : membership.members) {
-    if (member.node_id == node) memory.ranks.push_back(member.rank);
-  }
-  if (memory.ranks.size() == 1) return {};
-  const std::unique_ptr<Arena> arena = arena_if_any(membership, name, options, deadline);
-  if (arena == nullptr) return {};
-  memory.rings = arena->rings();
-  return memory;
-}
-
 Topology topology_of(const Membership& membership) {
   std::vector<int> node_of;
   for (const Member& member : membership.members) {
@@ -98,45 +43,17 @@ Topology topology_of(const Membership& membership) {
   return Topology(node_of);
 }
 
-// What to look at if a rank of another host cannot be reached.
-std::string about_address(const Member& member) {
-  const auto found = std::ranges::find(member.interfaces, member.address, &Interface::address);
-  if (found == member.interfaces.end() || found->name.empty()) return "";
-  if (found->name == "LOCKSTEP_ADDRESS") return "; LOCKSTEP_ADDRESS has that address there";
-  return fmt::format("; that is its interface {}: if it leads nowhere, set LOCKSTEP_IFNAME on host {} to another one",
-                     found->name, member.host);
-}
-
-std::unique_ptr<Mesh> mesh_between_hosts(const Membership& membership, const std::string& name,
-                                         const GroupOptions& options, Deadline deadline) {
-  TcpMeshSettings settings;
-  settings.rank = membership.rank;
-  settings.size = membership.size;
-  settings.generation = membership.generation;
-  settings.job_id = membership.job_id;
-  settings.token = membership.token;
-  settings.name = name;
-  settings.address = membership.members[static_cast<std::size_t>(membership.rank)].address;
-  settings.connections = options.connections;
-  settings.checksums = options.checksums;
-  if (options.transport == Transport::automatic) settings.node = node_memory(membership, name, options, deadline);
-  if (membership.watch != nullptr) {
-    settings.check_alive = [&] { membership.watch->check(deadline); };
-    settings.cause_of = [&](const Error& error) { return membership.watch->cause_of(error); };
-  }
-  const auto member = [&](int peer) -> const Member& { return membership.members[static_cast<std::size_t>(peer)]; };
-  settings.name_of = [=](int peer) { return to_string(member(peer)); };
-  settings.about = [=](int peer) { return about_address(member(peer)); };
-  return connect_tcp_mesh(settings, *watched_store(membership), deadline);
-}
-
 ProcessGroup between_hosts(const Membership& membership, const std::string& name, const GroupOptions& options,
-                           std::shared_ptr<const GroupOrigin> origin, Deadline deadline) {
+                           const std::shared_ptr<GroupOrigin>& origin, const GroupConnections& known,
+                           Deadline deadline) {
+  GroupConnections& own = origin->connections;
+  if (can_share(known.collectives.get(), known.transport, membership, options)) own = known;
+  own.use(membership.size, options.transport);
   // Messages have connections of their own: they need not wait for a collective to end.
-  auto collectives = mesh_between_hosts(membership, name, options, deadline);
+  auto collectives = mesh_between_hosts(membership, name, options, own.collectives, own.ranks, deadline);
   std::unique_ptr<Mesh> messages;
   try {
-    messages = mesh_between_hosts(membership, name + "/messages", options, deadline);
+    messages = mesh_between_hosts(membership, name + "/messages", options, own.messages, own.ranks, deadline);
   } catch (const Error& error) {
     // Ranks that have both may run a collective already, and would see no more than that this one leaves.
     const Error cause = membership.watch == nullptr ? error : membership.watch->cause_of(error);
@@ -145,11 +62,12 @@ ProcessGroup between_hosts(const Membership& membership, const std::string& name
   }
   Topology topology = options.transport == Transport::automatic ? topology_of(membership) : Topology(membership.size);
   return ProcessGroup(std::make_unique<LinkEngine>(std::move(collectives), membership.generation, std::move(topology)),
-                      options, std::move(messages), std::move(origin));
+                      options, std::move(messages), origin);
 }
 
 ProcessGroup over_backend(const Membership& membership, const std::string& name, const GroupOptions& options,
-                          std::shared_ptr<const GroupOrigin> origin, Deadline deadline) {
+                          const std::shared_ptr<GroupOrigin>& origin, const GroupConnections& known,
+                          Deadline deadline) {
   CarrierSite site;
   site.rank = membership.rank;
   site.size = membership.size;
@@ -161,12 +79,16 @@ ProcessGroup over_backend(const Membership& membership, const std::string& name,
   auto engine = make_backend_engine(options.backend, site, deadline);
   std::unique_ptr<Mesh> messages;
   try {
-    messages = mesh_between_hosts(membership, name + "/messages", options, deadline);
+    GroupConnections& own = origin->connections;
+    if (can_share(known.messages.get(), known.transport, membership, options)) own = known;
+    own.collectives = nullptr;
+    own.use(membership.size, options.transport);
+    messages = mesh_between_hosts(membership, name + "/messages", options, own.messages, own.ranks, deadline);
   } catch (const Error& error) {
     engine->abort(error.what());  // for ranks that run a collective already
     throw;
   }
-  return ProcessGroup(std::move(engine), options, std::move(messages), std::move(origin));
+  return ProcessGroup(std::move(engine), options, std::move(messages), origin);
 }
 
 // "2 ranks on node 0 (host a): 0, 1; ..."
@@ -246,11 +168,11 @@ void forget_choice(const Membership& membership, Deadline deadline) {
 }  // namespace
 
 ProcessGroup connect_ranks(const Membership& membership, const std::string& name, GroupOptions options,
-                           Deadline deadline) {
+                           const GroupConnections& known, Deadline deadline) {
   auto origin = std::make_shared<GroupOrigin>(GroupOrigin{membership, name, membership.hosted});
   origin->membership.hosted = nullptr;  // the store's server is the world's to end
   if (options.backend != kNativeBackend) {
-    return told(over_backend(membership, name, options, std::move(origin), deadline), membership, name, options,
+    return told(over_backend(membership, name, options, origin, known, deadline), membership, name, options,
                 "the backend decides");
   }
   if (membership.size == 1) {
@@ -264,13 +186,13 @@ ProcessGroup connect_ranks(const Membership& membership, const std::string& name
                 "namespaces): transport shared_memory cannot be used; use automatic or tcp");
   }
   if (!one_node || options.transport == Transport::tcp) {
-    return told(between_hosts(membership, name, options, std::move(origin), deadline), membership, name, options,
+    return told(between_hosts(membership, name, options, origin, known, deadline), membership, name, options,
                 one_node ? "TCP was asked for" : "the ranks are on several nodes");
   }
   std::unique_ptr<Arena> arena = arena_if_any(membership, name, options, deadline);
   if (arena == nullptr) {
     options.transport = Transport::tcp;
-    return told(between_hosts(membership, name, options, std::move(origin), deadline), membership, name, options,
+    return told(between_hosts(membership, name, options, origin, known, deadline), membership, name, options,
                 "shared memory cannot be used");
   }
   const std::string why =
@@ -285,11 +207,11 @@ ProcessGroup connect_group(const Membership& membership, const std::string& name
   GroupOptions options = wanted;
   options.backend = choose_backend(wanted.backend);
   if (membership.watch == nullptr || membership.watch->is_over()) {
-    return connect_ranks(membership, name, std::move(options), deadline);
+    return connect_ranks(membership, name, std::move(options), {}, deadline);
   }
   try {
     if (membership.size > 1) compare_choices(membership, options, deadline);
-    ProcessGroup group = connect_ranks(membership, name, std::move(options), deadline);
+    ProcessGroup group = connect_ranks(membership, name, std::move(options), {}, deadline);
     if (membership.rank == 0) forget_choice(membership, deadline);
     finish_joining(membership, deadline);
     return group;

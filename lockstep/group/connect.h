@@ -5,6 +5,7 @@
 #include <string>
 
 #include "lockstep/base/deadline.h"
+#include "lockstep/group/meshes.h"
 #include "lockstep/group/process_group.h"
 #include "lockstep/rendezvous/rendezvous.h"
 
@@ -28,13 +29,13 @@ struct GroupOrigin {
   Membership membership;
   std::string name;
   std::weak_ptr<StoreServer> hosted = {};  // of the world, as long as that lives
+  GroupConnections connections = {};
 };
 
-// Begins the names of groups that are parts of others.
-inline constexpr const char* kPartPrefix = "part ";
 bool on_one_node(const Membership& membership);
-// connect_group() without its checks, and without a word to the other ranks if it fails.
+// connect_group() without its checks, and without a word to the other ranks if it fails. known: what the group may
+// share, of these ranks.
 ProcessGroup connect_ranks(const Membership& membership, const std::string& name, GroupOptions options,
-                           Deadline deadline);
+                           const GroupConnections& known, Deadline deadline);
 
 }  // namespace lockstep

@@ -22,12 +22,17 @@ namespace {
 constexpr Duration kFarewell = std::chrono::seconds(1);
 
 // Called by all ranks of a group before they agree on its `number`-th split: lets those that connect the parts learn
-// when one dies or gives up. Null if all share memory, which tells them anyway. Its owner ends it. An error here ends
+// when one dies or gives up. Null if all share memory or connections, which tell them
+// anyway. Its owner ends it. An error here ends
 // the group, since the others would wait.
 std::shared_ptr<PeerWatch> watch_parts(const GroupOrigin& origin, const ProcessGroup& group,
                                        const GroupOptions& options, int number, Deadline deadline) {
-  const bool by_memory = choose_backend(options.backend) == kNativeBackend && options.transport != Transport::tcp;
+  const bool is_native = choose_backend(options.backend) == kNativeBackend;
+  const bool by_memory = is_native && options.transport != Transport::tcp;
   if (origin.membership.size == 1 || (by_memory && on_one_node(origin.membership))) return nullptr;
+  const GroupConnections& known = origin.connections;
+  const bool can_share_all = can_share(known.collectives.get(), known.transport, origin.membership, options);
+  if (is_native && can_share_all && (!by_memory || are_apart(origin.membership))) return nullptr;
   const std::string prefix = fmt::format("parts/{:016x}/{}", hash_of(origin.name), number);
   const Member& me = origin.membership.members[static_cast<std::size_t>(group.rank())];
   auto watch = std::make_shared<PeerWatch>(std::make_shared<PrefixStore>(origin.membership.store, prefix),
@@ -91,10 +96,15 @@ ProcessGroup connect_part(const GroupOrigin& origin, int rank, const std::vector
   part.hosted = origin.hosted.lock();
   part.size = static_cast<int>(ranks.size());
   part.members.clear();
+  GroupConnections known = origin.connections;
+  known.ranks.clear();
   if (watch != nullptr) watch->set_ranks(ranks);
   for (const int each : ranks) {
     const Member& member = origin.membership.members[static_cast<std::size_t>(each)];
     if (watch != nullptr) watch->add(process_of(member));
+    if (!origin.connections.ranks.empty()) {
+      known.ranks.push_back(origin.connections.ranks[static_cast<std::size_t>(each)]);
+    }
     if (each == rank) part.rank = static_cast<int>(part.members.size());
     part.members.push_back(member);
     part.members.back().rank = static_cast<int>(part.members.size()) - 1;
@@ -102,7 +112,7 @@ ProcessGroup connect_part(const GroupOrigin& origin, int rank, const std::vector
   // Hashed, since parts of parts would have names without end.
   const std::string full_name = fmt::format("{}{:016x}", kPartPrefix, hash_of(origin.name + "/" + name));
   try {
-    ProcessGroup group = connect_ranks(part, full_name, options, deadline);
+    ProcessGroup group = connect_ranks(part, full_name, options, known, deadline);
     if (watch != nullptr) watch->end(deadline);
     return group;
   } catch (const Error& error) {
@@ -142,7 +152,10 @@ std::optional<ProcessGroup> ProcessGroup::split(int color, int key) const {
 std::optional<ProcessGroup> ProcessGroup::split(int color, int key, const GroupOptions& options) const {
   GroupOptions chosen = with_environment(options);
   chosen.backend = choose_backend(options.backend);
-  return part(color, key, chosen, "split with " + describe_choices(chosen));
+  const char* const checksums = chosen.checksums == Checksums::on ? "on" : "off";
+  return part(color, key, chosen,
+              fmt::format("split with {}, connections {}, checksums {}", describe_choices(chosen), chosen.connections,
+                          checksums));
 }
 
 std::optional<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& ranks) const {

@@ -17,7 +17,7 @@ namespace lockstep {
 namespace {
 
 constexpr std::size_t kHeadBytes = sizeof(BlockHead);
-static_assert(kHeadBytes == 12);
+static_assert(kHeadBytes == 24);
 // Small blocks come several to a call. Of a large one its last piece goes straight to where it is wanted, and the
 // pieces before it, since the next call may be for other memory, come here first.
 constexpr std::size_t kAheadBytes = std::size_t{8} << 10;
@@ -29,7 +29,7 @@ ByteSpan bytes_of(const Value& value) {
 }
 
 // With its place in the stream, so that a block that is missing or came twice is noticed, too.
-std::uint32_t head_sum(const BlockHead& head, std::uint64_t position) {
+std::uint64_t head_sum(const BlockHead& head, std::uint64_t position) {
   return crc32c(bytes_of(head).first(offsetof(BlockHead, head_sum)), crc32c(bytes_of(position)));
 }
 
@@ -64,14 +64,14 @@ ssize_t not_now() {
 
 }  // namespace
 
-ssize_t CheckedSender::send(int fd, ByteSpan data) {
-  if (head_left_ == 0 && rest_sent_ == rest_.size())
-    return begin(fd, data.first(std::min(data.size(), kMostBlockBytes)));
-  return go_on(fd, data);
+ssize_t CheckedSender::send(int fd, GroupId group, ByteSpan data) {
+  if (is_within_block()) return go_on(fd, data);
+  return begin(fd, group, data.first(std::min(data.size(), kMostBlockBytes)));
 }
 
-ssize_t CheckedSender::begin(int fd, ByteSpan data) {
-  head_ = {static_cast<std::uint32_t>(data.size()), crc32c(data), 0};
+ssize_t CheckedSender::begin(int fd, GroupId group, ByteSpan data) {
+  const std::uint32_t data_sum = checksums_ == Checksums::on ? crc32c(data) : 0;
+  head_ = {group, static_cast<std::uint32_t>(data.size()), data_sum, 0};
   head_.head_sum = head_sum(head_, position_);
   const ssize_t count = send_both(fd, bytes_of(head_), data);
   if (count < 0) return count;
@@ -104,35 +104,61 @@ ssize_t CheckedSender::go_on(int fd, ByteSpan data) {
   return static_cast<ssize_t>(taken);
 }
 
-ssize_t CheckedReceiver::receive(int fd, MutableByteSpan space) {
+ssize_t CheckedSender::flush(int fd) {
+  is_untold_ = false;
+  const ssize_t count = send_both(fd, bytes_of(head_).last(head_left_), rest());
+  if (count < 0) return count;
+  const std::size_t of_head = std::min(static_cast<std::size_t>(count), head_left_);
+  head_left_ -= of_head;
+  rest_sent_ += static_cast<std::size_t>(count) - of_head;
+  return count - static_cast<ssize_t>(of_head);
+}
+
+CheckedReceiver::Found CheckedReceiver::receive(int fd, GroupId group, MutableByteSpan space) {
   if (buffer_ == nullptr) buffer_ = std::make_unique_for_overwrite<std::byte[]>(kBufferBytes);
   for (;;) {
-    if (checked_ != 0) return hand_out(space);
+    if (checked_ != 0) return hand_out(group, space);
+    if (coming_ != 0) {
+      if (checked_group_ == group) return {receive_coming(fd, space), group};
+      if (const ssize_t count = fetch_coming(fd); count <= 0) return {count};
+      continue;
+    }
     std::size_t most = kAheadBytes;
     if (const auto next = head()) {
       if (!is_sound(*next)) throw Error(ErrorKind::corrupt_data, "the head of a block is wrong");
       const std::size_t here = held() - kHeadBytes;
+      if (checksums_ == Checksums::off) {
+        begin_ += kHeadBytes;
+        position_ += next->bytes;
+        checked_ = std::min<std::size_t>(here, next->bytes);
+        coming_ = next->bytes - checked_;
+        checked_group_ = next->group;
+        continue;
+      }
       if (here >= next->bytes) {
         check_data(*next, {buffer_.get() + begin_ + kHeadBytes, next->bytes});
         begin_ += kHeadBytes;
         checked_ = next->bytes;
+        checked_group_ = next->group;
         continue;
       }
-      if (space.size() >= next->bytes && has_arrived(fd, next->bytes - here)) {
-        if (const auto count = receive_directly(fd, *next, space)) return *count;
+      if (next->group == group && space.size() >= next->bytes && has_arrived(fd, next->bytes - here)) {
+        if (const auto count = receive_directly(fd, *next, space)) return {*count, group};
         continue;
       }
       most += next->bytes - here;
     }
     const ssize_t count = fill(fd, most);
-    if (count <= 0) return count;
+    if (count <= 0) return {count};
   }
 }
 
 bool CheckedReceiver::has_data() const {
-  if (checked_ != 0) return true;
+  if (checked_ != 0 || coming_ != 0) return checked_ != 0;
   const auto next = head();
-  return next && (!is_sound(*next) || held() - kHeadBytes >= next->bytes);
+  if (!next || !is_sound(*next)) return next.has_value();
+  const std::size_t here = held() - kHeadBytes;
+  return checksums_ == Checksums::on ? here >= next->bytes : here != 0;
 }
 
 std::optional<BlockHead> CheckedReceiver::head() const {
@@ -175,6 +201,27 @@ std::optional<ssize_t> CheckedReceiver::receive_directly(int fd, const BlockHead
   return static_cast<ssize_t>(head.bytes);
 }
 
+ssize_t CheckedReceiver::receive_coming(int fd, MutableByteSpan space) {
+  const MutableByteSpan part = space.first(std::min(space.size(), coming_));
+  const bool is_last = part.size() == coming_;
+  const ssize_t count = receive_both(fd, part, {buffer_.get(), is_last ? kAheadBytes : 0});
+  if (count <= 0) return count;
+  const std::size_t received = std::min(static_cast<std::size_t>(count), part.size());
+  coming_ -= received;
+  begin_ = 0;
+  end_ = static_cast<std::size_t>(count) - received;
+  return static_cast<ssize_t>(received);
+}
+
+ssize_t CheckedReceiver::fetch_coming(int fd) {
+  const ssize_t count = ::recv(fd, buffer_.get(), coming_, MSG_DONTWAIT);
+  if (count <= 0) return count;
+  begin_ = 0;
+  end_ = checked_ = static_cast<std::size_t>(count);
+  coming_ -= checked_;
+  return count;
+}
+
 void CheckedReceiver::move_to_front() {
   std::memmove(buffer_.get(), buffer_.get() + begin_, held());
   end_ = held();
@@ -188,12 +235,19 @@ ssize_t CheckedReceiver::fill(int fd, std::size_t most) {
   return count;
 }
 
-ssize_t CheckedReceiver::hand_out(MutableByteSpan space) {
-  const std::size_t bytes = std::min(space.size(), checked_);
-  std::memcpy(space.data(), buffer_.get() + begin_, bytes);
-  begin_ += bytes;
-  checked_ -= bytes;
-  return static_cast<ssize_t>(bytes);
+CheckedReceiver::Found CheckedReceiver::hand_out(GroupId group, MutableByteSpan space) {
+  Found found{0, checked_group_};
+  const ByteSpan here(buffer_.get() + begin_, checked_);
+  if (group == checked_group_) {
+    found.count = static_cast<ssize_t>(std::min(space.size(), checked_));
+    std::memcpy(space.data(), here.data(), static_cast<std::size_t>(found.count));
+  } else {
+    found.count = static_cast<ssize_t>(checked_);
+    found.elsewhere = here;
+  }
+  begin_ += static_cast<std::size_t>(found.count);
+  checked_ -= static_cast<std::size_t>(found.count);
+  return found;
 }
 
 }  // namespace lockstep

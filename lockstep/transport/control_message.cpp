@@ -5,23 +5,37 @@
 #include "lockstep/net/wire.h"
 
 namespace lockstep {
+namespace {
 
-Bytes encode(ControlKind kind) { return Bytes(1, static_cast<char>(kind)); }
+Origin origin_of(int peer) { return {"control message", peer}; }
 
-Bytes encode_abort(const Error& error) {
-  Bytes message = encode(ControlKind::abort);
-  return message + encode_error(error);
+}  // namespace
+
+Bytes encode(ControlKind kind, GroupId group, std::uint64_t bytes) {
+  Bytes message(1, static_cast<char>(kind));
+  put_u64(message, group);
+  if (kind == ControlKind::goodbye) put_u64(message, bytes);
+  if (kind == ControlKind::credit) put_u32(message, static_cast<std::uint32_t>(bytes));
+  return message;
 }
 
-ControlMessage decode_control(ByteView message, int peer, int rank, int ranks) {
-  WireReader reader(message, {"control message", peer});
-  const Origin& origin = reader.origin();
-  ControlMessage decoded{checked_enum(reader.u8(), ControlKind::abort, ControlKind::connected, "kind", origin)};
-  if (decoded.kind == ControlKind::abort) {
-    decoded.error = decode_error(reader.take(reader.left()), origin, rank, ranks);
-  }
+Bytes encode_abort(GroupId group, const Error& error) {
+  return encode(ControlKind::abort, group) + encode_error(error);
+}
+
+ControlMessage decode_control(ByteView message, int peer) {
+  WireReader reader(message, origin_of(peer));
+  ControlMessage decoded{checked_enum(reader.u8(), ControlKind::abort, ControlKind::credit, "kind", reader.origin())};
+  decoded.group = reader.u64();
+  if (decoded.kind == ControlKind::goodbye) decoded.bytes = reader.u64();
+  if (decoded.kind == ControlKind::credit) decoded.bytes = reader.u32();
+  if (decoded.kind == ControlKind::abort) decoded.error = reader.take(reader.left());
   reader.expect_end();
   return decoded;
+}
+
+Error decode_abort(const ControlMessage& message, int peer, int rank, int ranks) {
+  return decode_error(message.error, origin_of(peer), rank, ranks);
 }
 
 }  // namespace lockstep

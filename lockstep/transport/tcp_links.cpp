@@ -14,6 +14,7 @@
 #include "lockstep/base/checked.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
+#include "lockstep/base/hash.h"
 #include "lockstep/base/log.h"
 #include "lockstep/health/peer_failure.h"
 #include "lockstep/health/wait_reports.h"
@@ -202,7 +203,7 @@ class Connector {
 
   // For ranks that have gone on, which see only that this rank leaves.
   void tell_all(const Error& error) {
-    const Bytes message = frame(encode_abort(error), kMaxControlBytes);
+    const Bytes message = frame(encode_abort(hash_of(settings_.name), error), kMaxControlBytes);
     for (const TcpLink& each : links_) {
       if (each.control) ::send(each.control.get(), message.data(), message.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     }
@@ -229,7 +230,9 @@ class Connector {
   }
 
   void tell_connected(int peer) {
-    exchange(peer, [&](int fd) { send_frame(fd, encode(ControlKind::connected), kMaxControlBytes, deadline_); });
+    exchange(peer, [&](int fd) {
+      send_frame(fd, encode(ControlKind::connected, hash_of(settings_.name)), kMaxControlBytes, deadline_);
+    });
   }
 
   // Takes off the missing ranks those that say so within a moment; false if none has.
@@ -247,10 +250,12 @@ class Connector {
       std::optional<Error> abort;
       exchange(before[i], [&](int fd) {
         const Bytes bytes = recv_frame(fd, kMaxControlBytes, deadline_);
-        ControlMessage message = decode_control(bytes, before[i], settings_.rank, settings_.size);
-        abort = std::move(message.error);
-        const bool is_known = abort || message.kind == ControlKind::connected;
-        if (!is_known) throw_corrupt({"first control message", before[i]}, "neither connected nor an error");
+        const ControlMessage message = decode_control(bytes, before[i]);
+        if (message.kind == ControlKind::abort) {
+          abort = decode_abort(message, before[i], settings_.rank, settings_.size);
+        } else if (message.kind != ControlKind::connected) {
+          throw_corrupt({"first control message", before[i]}, "neither connected nor an error");
+        }
       });
       if (abort) throw Error(*abort);
     }

@@ -1,5 +1,7 @@
 // A TCP mesh joins ranks on any hosts: every two ranks share authenticated connections, one for control, and one or
-// more for data. Store (addresses) -> connect_tcp_mesh -> Mesh.
+// more for data. Store (addresses) -> connect_shared_links -> open_tcp_mesh -> Mesh. Any number of groups share the
+// connections, which live as long as one of them: each has its own streams, credit and end, and what ends the group
+// does not touch the others, unless it is the death of a peer or a damaged connection.
 //
 // Ranks of one node can have their data go through memory instead. They keep the connection for control, over which
 // they also wake each other, so that a rank sleeps in one place, whoever it waits for.
@@ -28,15 +30,13 @@
 #include "lockstep/net/token.h"
 #include "lockstep/store/store.h"
 #include "lockstep/transport/byte_rings.h"
+#include "lockstep/transport/checked_stream.h"
 #include "lockstep/transport/mesh.h"
 
 namespace lockstep {
 
 inline constexpr Duration kPeerTimeout = std::chrono::seconds(3);
 inline constexpr int kMaxConnections = 64;
-inline constexpr std::size_t kStripeBytes = std::size_t{128} << 10;
-
-enum class Checksums : std::uint8_t { on, off };
 
 // Memory that some ranks of a mesh share, this one among them.
 struct NodeMemory {
@@ -70,9 +70,27 @@ struct TcpMeshSettings {
   std::function<std::string(int rank)> about = [](int) { return std::string(); };
 };
 
+class SharedLinks;
+
 // Called by all ranks; blocks until all are connected to all others, so that a rank that learns later of a death can
 // tell the rest. Errors: timeout names the ranks that did not come; peer_lost; unauthorized and invalid_argument as the
 // handshake's. Strangers and second claimants of a rank are refused and reported in the log.
+std::shared_ptr<SharedLinks> connect_shared_links(const TcpMeshSettings& settings, Store& store, Deadline deadline);
+
+// A group over connections that exist, of all their ranks or some.
+struct TcpGroup {
+  // Tells apart the groups over the same connections, all that there ever are.
+  std::string name = {};
+  int rank = 0;                         // of this process in the group
+  std::vector<int> ranks = {};          // of the group's ranks among those that are connected
+  std::vector<std::string> names = {};  // of the same: "rank 2 (host n1, pid 811)"
+  NodeMemory node = {};                 // by the group's ranks
+};
+// Called by all ranks of the group, and waits for none: what a peer that is faster sends, waits here.
+// Error{invalid_argument} if the connections have, or had, a group of that name.
+std::unique_ptr<Mesh> open_tcp_mesh(std::shared_ptr<SharedLinks> links, const TcpGroup& group);
+
+// Both: connections, and the group of all their ranks.
 std::unique_ptr<Mesh> connect_tcp_mesh(const TcpMeshSettings& settings, Store& store, Deadline deadline);
 
 }  // namespace lockstep

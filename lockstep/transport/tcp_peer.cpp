@@ -5,48 +5,54 @@
 #include <cerrno>
 #include <cstring>
 
+#include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
+#include "lockstep/transport/tcp_mesh.h"
 
 namespace lockstep {
 
-void TcpPeer::send_control(ByteView message) const noexcept {
-  // Nothing of any size travels there, so there is room.
-  if (control) ::send(control.get(), message.data(), message.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+// Makes room for the usual messages, which then take no memory.
+TcpPeer::TcpPeer() {
+  frames_.append(frame(Bytes(64, ' '), kMaxControlBytes));
+  frames_.next();
 }
 
-void TcpPeer::note_death(const std::string& reason) {
-  if (state != State::alive) return;
-  state = State::dead;
-  why = reason;
+void TcpPeer::send_control(ByteView message) noexcept {
+  if (!control || is_dead()) return;
+  try {
+    // Groups are many, and a peer that computes does not read: the connection may be full.
+    if (!unsent_.empty()) {
+      unsent_ += message;
+      message = unsent_;
+    }
+    if (message.empty()) return;
+    const ssize_t count = ::send(control.get(), message.data(), message.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    const bool is_full = count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
+    unsent_ = count < 0 && !is_full ? Bytes() : Bytes(message.substr(is_full ? 0 : static_cast<std::size_t>(count)));
+  } catch (const std::exception&) {  // no memory: the peer sees how this process ends
+  }
 }
 
-std::optional<Error> TcpPeer::read_control(int rank, int self, int ranks) {
-  std::optional<Error> abort;
+void TcpPeer::read_control(const std::function<void(ByteView)>& take) {
   char buffer[512];
-  for (;;) {
+  while (control && !is_dead()) {
     const ssize_t count = ::recv(control.get(), buffer, sizeof buffer, MSG_DONTWAIT);
     if (count == 0) {
-      note_death("its process ended");
-      return abort;
+      why = "its process ended";
+      return;
     }
     if (count < 0) {
       if (errno == EINTR) continue;
-      if (errno == EAGAIN || errno == EWOULDBLOCK) return abort;
+      if (errno == EAGAIN || errno == EWOULDBLOCK) return;
       const bool is_silent = errno == ETIMEDOUT || errno == EHOSTUNREACH || errno == ENETUNREACH;
-      note_death(is_silent ? fmt::format("its host has not answered for {} s", seconds(kPeerTimeout))
-                           : std::strerror(errno));
-      return abort;
+      why = is_silent ? fmt::format("its host has not answered for {} s", seconds(kPeerTimeout)) : std::strerror(errno);
+      return;
     }
     try {
       frames_.append({buffer, static_cast<std::size_t>(count)});
-      while (const auto bytes = frames_.next()) {
-        const ControlMessage message = decode_control(*bytes, rank, self, ranks);
-        if (message.kind == ControlKind::goodbye && state == State::alive) state = State::left;
-        if (message.error && !abort) abort = message.error;
-      }
+      while (const auto bytes = frames_.next()) take(*bytes);
     } catch (const Error&) {  // nothing that comes behind it can be read
       frames_ = FrameBuffer(kMaxControlBytes);
-      if (abort) return abort;
       throw;
     }
   }

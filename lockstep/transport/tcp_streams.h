@@ -1,5 +1,6 @@
-// The data connections to one peer as one ordered stream each way: bytes are dealt out to the connections in turn,
-// kStripeBytes at a time. TcpMesh -> TcpStreams -> connections. One thread at a time; nothing here blocks.
+// The data connections to one peer as one ordered stream each way: blocks are dealt out to the connections in turn,
+// kStripeBytes at a time. Groups share it; each sees the bytes of its own blocks. SharedLinks -> TcpStreams ->
+// connections. One thread at a time; nothing here blocks.
 #pragma once
 
 #include <cstddef>
@@ -10,9 +11,23 @@
 #include "lockstep/base/bytes.h"
 #include "lockstep/base/unique_fd.h"
 #include "lockstep/transport/checked_stream.h"
-#include "lockstep/transport/tcp_mesh.h"
 
 namespace lockstep {
+
+inline constexpr std::size_t kStripeBytes = std::size_t{128} << 10;
+
+// What becomes of blocks while the streams are used, those of other groups among them.
+class BlockObserver {
+ public:
+  virtual void begun(GroupId group, std::size_t bytes) = 0;  // a block of so many bytes is being sent
+  virtual void flushed(GroupId group,
+                       ByteSpan data) = 0;  // these bytes of it were sent, and not by a call of its group
+  virtual void ended(GroupId group, std::size_t bytes) = 0;  // all of it has been sent
+  virtual void arrived(GroupId group, ByteSpan data) = 0;    // for another group than the one that receives
+
+ protected:
+  ~BlockObserver() = default;
+};
 
 class TcpStreams {
  public:
@@ -26,13 +41,18 @@ class TcpStreams {
   TcpStreams() = default;
   TcpStreams(std::vector<UniqueFd> connections, Checksums checksums);
 
-  Step send(ByteSpan data);
+  bool has_connections() const { return !connections_.empty(); }
+  Step send(GroupId group, ByteSpan data, BlockObserver& observer);
+  // Whether the group has to go on with a block.
+  bool is_within_block_of(GroupId group) const;
   // Error{corrupt_data} if data was damaged on its way; then there are no more calls.
-  Step receive(MutableByteSpan space);
+  Step receive(GroupId group, MutableByteSpan space, BlockObserver& observer);
+  // Receives all that is there for whatever group.
+  Step receive_all(BlockObserver& observer);
 
   // Whether to try, as far as is known.
   bool is_readable() const;
-  bool is_writable() const { return ready_[turn(sent_)].writable; }
+  bool is_writable() const { return has_connections() && ready_[turn(sent_)].writable; }
   // What epoll has told of a connection, edge-triggered.
   void note_events(std::size_t connection, std::uint32_t events);
 
@@ -48,12 +68,13 @@ class TcpStreams {
   std::size_t limit(std::uint64_t position, std::size_t bytes) const;
   template <class Call>
   Step move(std::uint64_t& position, bool& ready, Call&& call);
+  Step receive_next(GroupId group, MutableByteSpan space, ByteSpan& elsewhere, GroupId& of);
 
   std::vector<UniqueFd> connections_;
   // Of each connection.
   std::vector<Readiness> ready_;
-  std::vector<CheckedSender> senders_;      // empty without checksums
-  std::vector<CheckedReceiver> receivers_;  // the same
+  std::vector<CheckedSender> senders_;
+  std::vector<CheckedReceiver> receivers_;
   // How far the streams have come.
   std::uint64_t sent_ = 0;
   std::uint64_t received_ = 0;

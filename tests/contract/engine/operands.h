@@ -13,6 +13,7 @@
 #include "lockstep/collective/link_engine.h"
 #include "lockstep/collective/reduce.h"
 #include "tests/support/arena_meshes.h"
+#include "tests/support/shared_meshes.h"
 
 namespace lockstep::testing {
 
@@ -29,8 +30,9 @@ using Buffer = std::vector<std::byte>;
 
 inline Deadline soon() { return Deadline::after(20s); }
 
-// links: each rank on a node of its own. nodes: two ranks to a node. trees: the same, and what is small goes in a tree.
-enum class Over { arena, links, nodes, trees };
+// links: each rank on a node of its own. part: the same, over TCP connections that were made for a larger group. nodes:
+// two ranks to a node. trees: the same, and what is small goes in a tree.
+enum class Over { arena, links, part, nodes, trees };
 // Operands that lie in the arena, so that the in-place way is taken, or in ordinary memory.
 enum class Place { ordinary, arena };
 
@@ -42,10 +44,13 @@ struct Kind {
 inline constexpr Kind kKinds[] = {{"arena, ordinary memory", Over::arena, Place::ordinary},
                                   {"arena, in place", Over::arena, Place::arena},
                                   {"links", Over::links, Place::ordinary},
+                                  {"part of a larger group", Over::part, Place::ordinary},
                                   {"nodes", Over::nodes, Place::ordinary},
                                   {"trees", Over::trees, Place::ordinary}};
 inline constexpr Kind kTransports[] = {{"arena", Over::arena, Place::ordinary},
                                        {"links", Over::links, Place::ordinary},
+                                       {"part of a larger group", Over::part, Place::ordinary},
+                                       {"part of a larger group", Over::part, Place::ordinary},
                                        {"nodes", Over::nodes, Place::ordinary},
                                        {"trees", Over::trees, Place::ordinary}};
 
@@ -65,11 +70,13 @@ struct EngineOptions {
 inline Engines make_engines(int ranks, Over over = Over::arena, const EngineOptions& options = {}) {
   Engines engines;
   if (over != Over::arena) {
-    const Topology topology = nodes_of(ranks, over == Over::links ? 1 : options.ranks_per_node);
+    const bool is_apart = over == Over::links || over == Over::part;
+    const Topology topology = nodes_of(ranks, is_apart ? 1 : options.ranks_per_node);
     LinkTuning tuning = options.tuning;
     tuning.tree_ranks = tuning.tree_lone_ranks = over == Over::trees ? 2 : ranks + 1;
     tuning.tell_all_after = 2ms;
-    for (auto& mesh : make_arena_meshes(ranks, options.ring_bytes)) {
+    auto meshes = over == Over::part ? make_part_meshes(ranks) : make_arena_meshes(ranks, options.ring_bytes);
+    for (auto& mesh : meshes) {
       engines.push_back(std::make_unique<LinkEngine>(std::move(mesh), 0, topology, tuning));
     }
     return engines;

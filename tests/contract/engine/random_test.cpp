@@ -12,7 +12,7 @@ using namespace lockstep::testing;
 
 namespace {
 
-constexpr int kGroups = 17;
+constexpr int kGroups = 20;
 
 void run_cases(Over over, int ranks) {
   const int cases = random_cases() / 2 / kGroups;  // the other half are in mismatch_test.cpp
@@ -45,6 +45,10 @@ TEST_CASE("random collectives over the arena") {
 
 TEST_CASE("random collectives over links") {
   for (const int ranks : {1, 2, 3, 4, 7}) run_cases(Over::links, ranks);
+}
+
+TEST_CASE("random collectives of a part of a larger group") {
+  for (const int ranks : {2, 3, 4}) run_cases(Over::part, ranks);
 }
 
 TEST_CASE("random collectives among nodes of two ranks") {

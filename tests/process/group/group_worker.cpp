@@ -229,7 +229,7 @@ void parts(const World& world) {
   say(fmt::format("parts right over {}", half->transport()));
 }
 
-// Rank 1 may open few descriptors more.
+// Rank 1 may open few descriptors more, which a part with connections of its own needs.
 void crowded(const World& world) {
   if (world.rank() == 1) {
     const int next = ::dup(STDOUT_FILENO);
@@ -238,7 +238,7 @@ void crowded(const World& world) {
     const rlimit limit{.rlim_cur = most, .rlim_max = most};
     require(::setrlimit(RLIMIT_NOFILE, &limit) == 0, "no limit on descriptors");
   }
-  collective([&] { world.group().split(0); });
+  collective([&] { world.group().split(0, 0, {.connections = 2}); });
 }
 
 void run(const std::string& scenario, std::int64_t number) {

@@ -4,7 +4,7 @@
 #include <chrono>
 #include <string>
 
-#include "lockstep/net/socket.h"
+#include "lockstep/base/hash.h"
 #include "lockstep/transport/tcp_links.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/sanitized.h"
@@ -71,8 +71,7 @@ TEST_CASE("a process that dies in the middle of an all_reduce is named by everyb
   const Token token = Token::generate();
   std::vector<TcpLink> victim;
   const auto errors = run_ranks(kSize, [&](int rank) {
-    auto settings = tcp_mesh_settings(rank, kSize, token);
-    settings.checksums = Checksums::off;  // the victim's bytes are bare
+    const auto settings = tcp_mesh_settings(rank, kSize, token);
     Buffer memory(8 << 20);
     if (rank == 2) {
       victim = connect_tcp_links(settings, store, soon());
@@ -81,8 +80,9 @@ TEST_CASE("a process that dies in the middle of an all_reduce is named by everyb
       signature.check = check_of(signature);
       for (TcpLink& link : victim) {
         if (link.data.empty() || !link.data.front()) continue;
-        send_all(link.data.front().get(), std::as_bytes(std::span(&signature, 1)), soon());
-        send_all(link.data.front().get(), std::span(memory).first(10'000), soon());
+        CheckedSender sender(Checksums::on);
+        sender.send(link.data.front().get(), hash_of("test"), std::as_bytes(std::span(&signature, 1)));
+        sender.send(link.data.front().get(), hash_of("test"), std::span(memory).first(10'000));
       }
       victim.clear();
       return;

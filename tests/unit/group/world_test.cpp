@@ -8,6 +8,8 @@
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "lockstep/group/derived.h"
 #include "lockstep/group/objects.h"
@@ -116,11 +118,56 @@ TEST_CASE("groups over different transports exist side by side, and parts may ha
   });
 }
 
+TEST_CASE("parts of a group over TCP share its connections, and run at once") {
+  run_worlds_or_throw(4,
+                      [&](const World& world) {
+                        std::vector<ProcessGroup> parts{*world.split(0)};
+                        world.barrier();
+                        const auto before = world.rank() == 0 ? entries_of("/proc/self/fd") : 0;
+                        world.barrier();
+                        for (int i = 1; i < 30; ++i)
+                          parts.push_back(*parts[static_cast<std::size_t>(i / 3)].split(i % 5, -world.rank()));
+                        world.barrier();
+                        if (world.rank() == 0) CHECK(entries_of("/proc/self/fd") == before);
+                        world.barrier();
+                        // Threads of one rank use the parts in different orders.
+                        std::vector<std::jthread> threads;
+                        for (int thread = 0; thread < 3; ++thread) {
+                          threads.emplace_back([&, thread] {
+                            for (int round = 0; round < 5; ++round) {
+                              for (int i = thread; i < 30; i += 3) {
+                                const at::Tensor sum = at::full({i * 500}, 1.0 * world.rank());
+                                parts[static_cast<std::size_t>(i)].all_reduce(sum);
+                                if (!at::equal(sum, at::full({i * 500}, 6.0))) throw std::runtime_error("a wrong sum");
+                              }
+                            }
+                          });
+                        }
+                        threads.clear();
+                        parts.front().abort("enough of the first");
+                        int one = 1;
+                        parts.back().all_reduce(one);
+                        CHECK(one == 4);
+                        world.all_reduce(one);
+                        CHECK(one == 16);
+                        CHECK_ERROR(error_of([&] { parts.front().all_reduce(one); }), ErrorKind::aborted,
+                                    "enough of the first");
+                        // What the connections cannot do needs others.
+                        const auto by_two = world.split(0, 0, {.transport = Transport::tcp, .connections = 2});
+                        by_two->all_reduce(one);
+                        CHECK(one == 64);
+                        world.barrier();
+                      },
+                      {.timeout = 30s, .transport = Transport::tcp});
+}
+
 TEST_CASE("parts that ranks want otherwise are an error on all of them") {
   run_worlds_or_throw(2, [](const World& world) {
     const auto options = GroupOptions{.transport = world.rank() == 0 ? Transport::automatic : Transport::tcp};
     CHECK_ERROR(error_of([&] { world.split(0, 0, options); }), ErrorKind::desync, "transport tcp",
                 "transport automatic");
+    const auto connections = GroupOptions{.transport = Transport::tcp, .connections = 1 + world.rank()};
+    CHECK_ERROR(error_of([&] { world.split(0, 0, connections); }), ErrorKind::desync, "connections 1", "connections 2");
   });
 }
 

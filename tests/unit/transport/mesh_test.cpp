@@ -14,7 +14,7 @@
 #include "tests/support/arena_meshes.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/rank_threads.h"
-#include "tests/support/tcp_meshes.h"
+#include "tests/support/shared_meshes.h"
 
 using namespace lockstep;
 using namespace lockstep::testing;
@@ -33,6 +33,7 @@ const Kind kKinds[] = {
     {"tcp", [](int size) { return make_tcp_meshes(size); }},
     {"tcp without checksums", [](int size) { return make_tcp_meshes(size, 2, 0, Checksums::off); }},
     {"tcp over three connections", [](int size) { return make_tcp_meshes(size, 3); }},
+    {"tcp, part of a larger group", [](int size) { return make_part_meshes(size); }},
     {"tcp and shared memory", [](int size) { return make_tcp_meshes(size, 2, 2); }},
     {"shared memory", [](int size) { return make_arena_meshes(size); }},
 };

@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/hash.h"
 #include "lockstep/net/framing.h"
 #include "lockstep/net/handshake.h"
 #include "lockstep/net/socket.h"
@@ -30,6 +31,8 @@ using namespace lockstep::testing;
 using namespace std::chrono_literals;
 
 namespace {
+
+constexpr GroupId kGroup = hash_of("test");
 
 Deadline soon() { return Deadline::after(20s); }
 
@@ -132,7 +135,7 @@ TEST_CASE("nobody goes on before all ranks are connected with each other") {
       store.set("mesh/test/2", "127.0.0.1:1", soon());
       const UniqueFd control = intrude(store, settings, 0);
       const UniqueFd data = intrude(store, settings, 1);
-      send_frame(control.get(), encode(ControlKind::connected), kMaxControlBytes, soon());
+      send_frame(control.get(), encode(ControlKind::connected, kGroup), kMaxControlBytes, soon());
       is_dead = true;
       return;
     }
@@ -158,7 +161,7 @@ TEST_CASE("a rank that has gone on is told by one that cannot who has died") {
       for (const int to : {0, 1}) {
         for (const std::uint64_t number : {0u, 1u}) fds.push_back(intrude(store, settings, number, 0, to));
       }
-      send_frame(fds[0].get(), encode(ControlKind::connected), kMaxControlBytes, soon());
+      send_frame(fds[0].get(), encode(ControlKind::connected, kGroup), kMaxControlBytes, soon());
       gone_on.get_future().wait();
       fds.resize(2);
       told.get_future().wait();  // what rank 0 sees of the death itself comes too late
@@ -408,7 +411,8 @@ TEST_CASE("a peer whose process dies is reported at once, with rank, host and pi
 
 TEST_CASE("death is noticed on the control connection alone, once, and what was sent before is still received") {
   MeshAndPuppet both;
-  send_all(both.puppet.data.front().get(), as_span(ByteView("words")), soon());
+  CheckedSender sender(Checksums::off);
+  REQUIRE(sender.send(both.puppet.data.front().get(), kGroup, as_span(ByteView("words"))) == 5);
   both.puppet.control.reset();
   const std::array interest{Mesh::Interest{1, true, false}};
   const auto wait_until_reported = [&] {
@@ -447,10 +451,10 @@ TEST_CASE("nonsense on the control connection ends the group and names its sende
   const auto framed = [](const Bytes& message) { return frame(message, kMaxControlBytes); };
   CHECK_ERROR(send("\xFF\xFF\xFF\xFF rubbish"), ErrorKind::corrupt_data, "rank 1 (host", "the limit here is 4096");
   CHECK_ERROR(send(framed("\x09")), ErrorKind::corrupt_data, "rank 1's control message: the kind is 9");
-  CHECK_ERROR(send(framed(encode(ControlKind::bell) + "more")), ErrorKind::corrupt_data, "4 bytes too many");
+  CHECK_ERROR(send(framed(encode(ControlKind::bell, kGroup) + "more")), ErrorKind::corrupt_data, "4 bytes too many");
   const Error nobody(ErrorKind::peer_lost, "rank 1000000 has died", {.peer = 1'000'000});
-  CHECK_ERROR(send(framed(encode_abort(nobody))), ErrorKind::corrupt_data, "the rank is 1000000, only -1 to 1");
-  Bytes unknown = encode_abort(nobody);
-  unknown[1] = 99;
+  CHECK_ERROR(send(framed(encode_abort(kGroup, nobody))), ErrorKind::corrupt_data, "the rank is 1000000, only -1 to 1");
+  Bytes unknown = encode_abort(kGroup, nobody);
+  unknown[9] = 99;
   CHECK_ERROR(send(framed(unknown)), ErrorKind::corrupt_data, "kind of error is 99");
 }

@@ -238,7 +238,9 @@ void SharedLinks::take_control(int from, ByteView bytes) {
   switch (message.kind) {
     case ControlKind::abort:
       if (group.is_open) {
-        end(group, decode_abort(message, group.rank_of(from), group.rank, static_cast<int>(group.by_rank.size())));
+        // Told to all once more: who leaves because of it must not be heard of before it.
+        tell_abort(group,
+                   decode_abort(message, group.rank_of(from), group.rank, static_cast<int>(group.by_rank.size())));
       } else if (group.early_aborts.empty()) {
         group.early_aborts.emplace_back(from, bytes);
       }

@@ -30,7 +30,7 @@ double backward_in_parts(Ddp& ddp, const at::Tensor& x, const at::Tensor& y, int
     const double share = static_cast<double>(ys[part].size(0)) / static_cast<double>(y.size(0));
     if (whole.weight) ddp.set_weight(*whole.weight * share);
     const at::Tensor loss = loss_of(ddp(xs[part]), ys[part]);
-    (weighs_forwards ? loss : loss * share).backward();
+    (weighs_forwards ? loss : loss.mul(share)).backward();
     sum += share * loss.template item<double>();
   };
   {

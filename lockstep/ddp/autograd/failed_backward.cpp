@@ -13,8 +13,6 @@
 namespace lockstep {
 namespace {
 
-using torch::autograd::Engine;
-
 // Leaked on purpose, as the engine below: backwards may run while static destructors do.
 struct Listeners {
   std::mutex mutex;
@@ -39,14 +37,14 @@ void report_failed_backward(const char* text) noexcept {
 
 namespace {
 
-class ReportingEngine final : public Engine {
+class ReportingEngine final : public torch::autograd::Engine {
  public:
   torch::autograd::variable_list execute(const torch::autograd::edge_list& roots,
                                          const torch::autograd::variable_list& inputs, bool keep_graph,
                                          bool create_graph, bool accumulate_grad,
                                          const torch::autograd::edge_list& outputs) override {
     try {
-      return Engine::execute(roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
+      return torch::autograd::Engine::execute(roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
     } catch (...) {
       report_failed_backward(text_of_exception().c_str());
       throw;
@@ -54,7 +52,7 @@ class ReportingEngine final : public Engine {
   }
 };
 
-Engine& reporting_engine() {
+torch::autograd::Engine& reporting_engine() {
   static ReportingEngine& engine = *new ReportingEngine;
   return engine;
 }
@@ -63,7 +61,7 @@ Engine& reporting_engine() {
 
 FailedBackward::FailedBackward(std::function<void(const char*)> report) : report_(std::move(report)) {
   const std::lock_guard lock(listeners().mutex);
-  if (typeid(Engine::get_default_engine()) == typeid(Engine))
+  if (typeid(torch::autograd::Engine::get_default_engine()) == typeid(torch::autograd::Engine))
     torch::autograd::set_default_engine_stub(reporting_engine);
   listeners().all.push_back(this);
 }

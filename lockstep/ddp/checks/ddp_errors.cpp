@@ -76,19 +76,18 @@ Error stray_gradients_error(int rank) {
 
 Error replaced_parameter_error(int rank, const std::string& parameter) {
   return Error(ErrorKind::invalid_argument,
-               "on rank " + std::to_string(rank) + " parameter " + parameter +
-                   " was given another type or device after DistributedDataParallel had been made, so its gradients "
-                   "would not be averaged. Convert the model first, then wrap it",
-               detail_of(rank, "forward"));
+               fmt::format("on rank {} parameter {} was given another type or device after DistributedDataParallel had "
+                           "been made, so its gradients would not be averaged. Convert the model first, then wrap it",
+                           rank, parameter),
+               {.rank = rank, .operation = "forward"});
 }
 
 Error chosen_inputs_error(int rank, const std::string& parameter) {
-  return Error(ErrorKind::invalid_argument,
-               "on rank " + std::to_string(rank) + " backward was called with `inputs`, among them parameter " +
-                   parameter +
-                   ", whose copy in the type of mixed precision is in the graph, so it would get no gradient. Call "
-                   "backward without `inputs`, or set requires_grad of the others to false before the forward",
-               detail_of(rank, "backward"));
+  return backward_error(
+      rank, fmt::format("on rank {} backward was called with `inputs`, among them parameter {}, whose copy in the type "
+                        "of mixed precision is in the graph, so it would get no gradient. Call backward without "
+                        "`inputs`, or set requires_grad of the others to false before the forward",
+                        rank, parameter));
 }
 
 Error unweighted_gradient_error(int rank, const std::string& parameter) {

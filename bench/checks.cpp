@@ -23,6 +23,7 @@
 namespace {
 
 using namespace lockstep;
+using namespace lockstep::internal;
 
 constexpr int kRanks = 2;
 constexpr double kBlockSeconds = 0.005;

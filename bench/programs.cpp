@@ -35,14 +35,14 @@ std::string own_backend() {
 
 std::string path_of(const std::string& program) {
   const char* path = std::getenv("PATH");
-  return lockstep::find_program(program, path == nullptr ? "/usr/local/bin:/usr/bin:/bin" : path);
+  return lockstep::internal::find_program(program, path == nullptr ? "/usr/local/bin:/usr/bin:/bin" : path);
 }
 
 bool exists(const std::string& program) {
   try {
     path_of(program);
     return true;
-  } catch (const lockstep::ExecFailed&) {
+  } catch (const lockstep::internal::ExecFailed&) {
     return false;
   }
 }

@@ -17,7 +17,8 @@ std::string python();
 std::vector<std::string> with_own_backend(std::vector<std::string> command);
 std::string own_backend();
 
-// The file that a name with a slash is, or that a name without one means in PATH. Throws lockstep::ExecFailed.
+// The file that a name with a slash is, or that a name without one means in PATH. Throws
+// lockstep::internal::ExecFailed.
 std::string path_of(const std::string& program);
 bool exists(const std::string& program);
 

@@ -24,7 +24,7 @@ using namespace std::chrono_literals;
 using lockstep::Deadline;
 using lockstep::Error;
 using lockstep::ErrorKind;
-using lockstep::UniqueFd;
+using lockstep::internal::UniqueFd;
 
 constexpr auto kEndTimeout = 10s;
 
@@ -55,15 +55,16 @@ bool wait_readable(int fd, Deadline deadline) {
 Worker::Worker(std::vector<std::string> command) : name_(fmt::format("{}", fmt::join(command, " "))) {
   Pipe input = make_pipe();
   Pipe output = make_pipe();
-  lockstep::Command start;
+  lockstep::internal::Command start;
   start.path = path_of(command.front());
   start.argv = std::move(command);
-  start.environment = lockstep::merge_environment(environ, {{"OMP_NUM_THREADS", "1"}});
+  start.environment = lockstep::internal::merge_environment(environ, {{"OMP_NUM_THREADS", "1"}});
   start.stdin_fd = input.read_end.get();
   start.stdout_fd = output.write_end.get();
   sigset_t no_signals;
   sigemptyset(&no_signals);
-  process_ = std::make_unique<lockstep::ChildProcess>(lockstep::ChildProcess::start(start, no_signals));
+  process_ =
+      std::make_unique<lockstep::internal::ChildProcess>(lockstep::internal::ChildProcess::start(start, no_signals));
   input_ = std::move(input.write_end);
   output_ = std::move(output.read_end);
 }

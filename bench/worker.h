@@ -17,7 +17,7 @@ namespace bench {
 class Worker {
  public:
   // `command`: program and arguments; a program without a slash is looked up in PATH. Every rank that it starts gets
-  // one thread (OMP_NUM_THREADS). Throws lockstep::ExecFailed.
+  // one thread (OMP_NUM_THREADS). Throws lockstep::internal::ExecFailed.
   explicit Worker(std::vector<std::string> command);
   // Closes the program's standard input, which ends it; kills it if it goes on.
   ~Worker();
@@ -36,9 +36,9 @@ class Worker {
   std::string read_line(lockstep::Deadline deadline);
 
   const std::string name_;
-  std::unique_ptr<lockstep::ChildProcess> process_;
-  lockstep::UniqueFd input_;
-  lockstep::UniqueFd output_;
+  std::unique_ptr<lockstep::internal::ChildProcess> process_;
+  lockstep::internal::UniqueFd input_;
+  lockstep::internal::UniqueFd output_;
   std::string buffer_;  // read, but not yet a whole line
 };
 

@@ -38,7 +38,7 @@ struct RunArguments {
 };
 
 int parse_ranks(const std::string& text) {
-  if (text == "auto" || text == "cpu") return lockstep::available_cores();
+  if (text == "auto" || text == "cpu") return lockstep::internal::available_cores();
   if (text == "gpu") {
     throw CLI::ValidationError("--nproc-per-node", "'gpu' is not supported; give the number of GPUs");
   }
@@ -135,11 +135,12 @@ void finish_run(const CLI::App& app, const CLI::App& run, RunArguments& argument
   check_nodes(arguments.nodes, arguments.node_rank);
   options.shutdown_timeout = std::chrono::milliseconds(std::llround(arguments.shutdown_timeout_seconds * 1000));
   if (options.flight.empty()) {
-    options.flight = lockstep::EnvironmentReader().text(lockstep::kFlightDirectoryVariable).value_or("");
+    options.flight =
+        lockstep::internal::EnvironmentReader().text(lockstep::internal::kFlightDirectoryVariable).value_or("");
   }
   for (const std::string& text : arguments.environment) options.environment.push_back(parse_variable(text));
-  if (arguments.prefix) options.output.prefix = lockstep::PrefixMode::always;
-  if (arguments.no_prefix) options.output.prefix = lockstep::PrefixMode::never;
+  if (arguments.prefix) options.output.prefix = lockstep::internal::PrefixMode::always;
+  if (arguments.no_prefix) options.output.prefix = lockstep::internal::PrefixMode::never;
 }
 
 int usage_error(const CLI::Error& error, const char* help) {

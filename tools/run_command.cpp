@@ -14,6 +14,8 @@
 #include "lockstep/rendezvous/launchers.h"
 
 namespace lockstep::tools {
+
+using namespace internal;
 namespace {
 
 std::vector<std::pair<std::string, std::string>> environment_of(const RunOptions& options) {

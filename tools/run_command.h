@@ -10,6 +10,8 @@
 
 namespace lockstep::tools {
 
+using namespace internal;
+
 inline constexpr int kUsageExitCode = 2;
 inline constexpr int kStoreExitCode = 3;
 

@@ -10,6 +10,8 @@
 #include "lockstep/observe/flight_report.h"
 
 namespace lockstep::tools {
+
+using namespace internal;
 namespace {
 
 using nlohmann::json;

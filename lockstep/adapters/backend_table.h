@@ -7,7 +7,7 @@
 #include "lockstep/adapters/carrier_engine.h"
 #include "lockstep/rendezvous/rendezvous.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 struct BackendEntry {
   std::string_view name;
@@ -27,4 +27,4 @@ bool gloo_reduces(ReduceOp op, DType dtype);
 bool mpi_reduces(ReduceOp op, DType dtype);
 bool nccl_reduces(ReduceOp op, DType dtype);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -6,7 +6,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 const BackendEntry* find(std::string_view name) {
@@ -60,4 +60,4 @@ std::unique_ptr<Engine> make_backend_engine(std::string_view backend, const Carr
   return std::make_unique<CarrierEngine>(site, entry->make, entry->reductions, deadline);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -11,7 +11,7 @@
 #include "lockstep/collective/engine.h"
 #include "lockstep/rendezvous/rendezvous.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 inline constexpr std::string_view kNativeBackend = "native";
 
@@ -36,4 +36,4 @@ bool supports(std::string_view backend, OpKind kind, ReduceOp op, DType dtype);
 // where the library cannot work here, with what to do.
 std::unique_ptr<Engine> make_backend_engine(std::string_view backend, const CarrierSite& site, Deadline deadline);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

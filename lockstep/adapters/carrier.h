@@ -16,7 +16,7 @@
 #include "lockstep/collective/collective.h"
 #include "lockstep/store/store.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // What a Carrier is asked to do. The buffers are those that Carrier::buffers() gave; sizes are as in Collective. What
 // all_reduce, reduce and broadcast work on lies in `output`.
@@ -70,4 +70,4 @@ struct CarrierSite {
   std::function<void(Deadline)> check_alive = [](Deadline) {};
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

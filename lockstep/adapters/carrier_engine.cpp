@@ -8,7 +8,7 @@
 #include "lockstep/health/peer_failure.h"
 #include "lockstep/observe/process_recorder.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 constexpr Duration kGrace = std::chrono::milliseconds(700);  // for the others to say why the group ended
@@ -29,7 +29,7 @@ CarrierEngine::CarrierEngine(const CarrierSite& site, MakeCarrier make, Reductio
 }
 
 bool CarrierEngine::supports(OpKind kind, ReduceOp op, DType dtype) const {
-  return lockstep::supports(kind, op, dtype, reductions_);
+  return internal::supports(kind, op, dtype, reductions_);
 }
 
 void CarrierEngine::check(const Collective& collective) const {
@@ -231,4 +231,4 @@ Error CarrierEngine::fail(const Operation& op, const Error& error) {
                detail);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

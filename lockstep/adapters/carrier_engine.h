@@ -25,7 +25,7 @@
 #include "lockstep/health/posted_errors.h"
 #include "lockstep/health/wait_reports.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 using MakeCarrier = std::unique_ptr<Carrier> (*)(const CarrierSite& site, Deadline deadline);
 
@@ -100,4 +100,4 @@ class CarrierEngine final : public EngineBase {
   std::jthread reporter_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

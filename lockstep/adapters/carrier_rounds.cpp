@@ -7,7 +7,7 @@
 #include "lockstep/collective/reduce.h"
 #include "lockstep/collective/segment_cursor.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 // Elements of each rank that go into one round, of which a buffer holds so many parts.
@@ -163,4 +163,4 @@ void CarrierRounds::run_all_to_all_round(const Collective& collective, std::size
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

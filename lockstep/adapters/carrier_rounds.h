@@ -9,7 +9,7 @@
 #include "lockstep/base/deadline.h"
 #include "lockstep/collective/collective.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // What a library can reduce.
 using Reductions = bool (*)(ReduceOp op, DType dtype);
@@ -40,4 +40,4 @@ class CarrierRounds {
   const std::size_t buffer_bytes_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -12,7 +12,7 @@
 #include "lockstep/collective/reduce.h"
 #include "lockstep/store/prefix_store.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 // Gives access to the connections: closing them is the only way to end an operation before its timeout.
@@ -95,4 +95,4 @@ std::unique_ptr<Carrier> make_gloo_carrier(const CarrierSite& site, Deadline dea
 
 bool gloo_reduces(ReduceOp op, DType dtype) { return torch_reduces(op, dtype); }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

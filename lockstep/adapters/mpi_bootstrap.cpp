@@ -8,7 +8,7 @@
 #include "lockstep/adapters/backend_table.h"
 #include "lockstep/adapters/mpi_process.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 constexpr std::uint32_t kMostBytes = 64 << 10;
@@ -72,4 +72,4 @@ Bootstrap mpi_bootstrap() {
   return bootstrap;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -11,7 +11,7 @@
 #include "lockstep/base/hash.h"
 #include "lockstep/collective/reduce.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 constexpr Duration kPatience = std::chrono::milliseconds(50);  // before a waiting rank asks whether the group lives
@@ -256,4 +256,4 @@ std::unique_ptr<Carrier> make_mpi_carrier(const CarrierSite& site, Deadline dead
 
 bool mpi_reduces(ReduceOp op, DType dtype) { return supports(op, dtype); }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -2,7 +2,7 @@
 
 #include <array>
 
-namespace lockstep {
+namespace lockstep::internal {
 
 MpiProcess& MpiProcess::instance() {
   static MpiProcess process;
@@ -41,4 +41,4 @@ void check_mpi(int code, const char* what) {
               std::string(what) + " failed: " + std::string(text.data(), static_cast<std::size_t>(length)));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

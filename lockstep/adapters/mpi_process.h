@@ -9,7 +9,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class MpiProcess {
  public:
@@ -32,4 +32,4 @@ class MpiProcess {
 // Error{internal} that quotes MPI, if the code is an error.
 void check_mpi(int code, const char* what);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

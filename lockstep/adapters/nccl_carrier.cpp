@@ -15,7 +15,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/store/prefix_store.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 constexpr Duration kPatience = std::chrono::milliseconds(50);  // before a waiting rank asks whether the group lives
@@ -104,4 +104,4 @@ bool nccl_reduces(ReduceOp op, DType dtype) {
   return torch_reduces(op, dtype) && (!is_bitwise || (dtype == DType::boolean && op != ReduceOp::bxor));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 using Tensors = std::vector<at::Tensor>;
@@ -174,4 +174,4 @@ WorkPtr start_call(c10d::Backend& backend, const CarrierCall& call, at::Device d
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

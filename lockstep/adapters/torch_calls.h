@@ -10,7 +10,7 @@
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/error.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // Starts the operation; it does not block. Throws what libtorch throws.
 c10::intrusive_ptr<c10d::Work> start_call(c10d::Backend& backend, const CarrierCall& call, at::Device device,
@@ -36,4 +36,4 @@ auto with_translated_errors(Error (*translate)(const std::string& text), Call&& 
 // What libtorch's groups can reduce.
 bool torch_reduces(ReduceOp op, DType dtype);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

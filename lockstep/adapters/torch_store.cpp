@@ -4,7 +4,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 Bytes to_bytes(const TorchStoreView::Value& value) { return {value.begin(), value.end()}; }
@@ -47,4 +47,4 @@ void TorchStoreView::wait(const std::vector<std::string>& keys, const Millisecon
   throw Error(ErrorKind::timeout, "nobody has set \"" + missing.front() + "\" in the job's store");
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -11,7 +11,7 @@
 
 #include "lockstep/store/store.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class TorchStoreView final : public c10d::Store {
  public:
@@ -37,4 +37,4 @@ class TorchStoreView final : public c10d::Store {
   const std::shared_ptr<lockstep::Store> store_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -6,7 +6,7 @@
 
 #include "lockstep/base/format.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 constexpr std::size_t kShownBytes = 40;
@@ -92,4 +92,4 @@ void check_subsequence(std::span<const std::string> told, std::span<const std::s
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

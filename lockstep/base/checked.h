@@ -17,7 +17,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // No job has as many: a larger number is damage.
 inline constexpr int kMostRanks = 1 << 20;
@@ -107,4 +107,4 @@ std::int64_t checked_decimal(std::string_view text, std::string_view name, const
 void check_subsequence(std::span<const std::string> told, std::span<const std::string> of, std::string_view name,
                        const Origin& origin);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -9,7 +9,7 @@
 
 #include "lockstep/base/clock.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // Counter::now() gives ticks; Reference::now() the time. One object per instantiation: its thread-local state is
 // shared.
@@ -62,4 +62,4 @@ class CounterClock final : public Clock {
   mutable std::atomic<double> ns_per_tick_{0};  // 0: not measured yet
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstring>
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 constexpr std::uint32_t kPolynomial = 0x82f63b78;  // bits reversed
@@ -125,4 +125,4 @@ std::uint32_t crc32c(ByteSpan data, std::uint32_t before) {
   return uses_instruction ? by_instruction(data, before) : crc32c_by_table(data, before);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -6,7 +6,7 @@
 
 #include "lockstep/base/bytes.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // `before`: the checksum of the data in front of this.
 std::uint32_t crc32c(ByteSpan data, std::uint32_t before = 0);
@@ -14,4 +14,4 @@ std::uint32_t crc32c(ByteSpan data, std::uint32_t before = 0);
 // The same from tables, for processors without the instruction.
 std::uint32_t crc32c_by_table(ByteSpan data, std::uint32_t before = 0);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

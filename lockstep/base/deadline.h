@@ -14,10 +14,12 @@ class Deadline {
     const TimePoint now = clock.now();
     return timeout >= TimePoint::max() - now ? never() : at(now + timeout);
   }
-  static Deadline at(TimePoint when) { return when == TimePoint::max() ? never() : Deadline(when - suspended_time()); }
+  static Deadline at(TimePoint when) {
+    return when == TimePoint::max() ? never() : Deadline(when - internal::suspended_time());
+  }
   static Deadline never() { return Deadline(TimePoint::max()); }
 
-  TimePoint when() const { return is_never() ? moment_ : moment_ + suspended_time(); }
+  TimePoint when() const { return is_never() ? moment_ : moment_ + internal::suspended_time(); }
   bool is_never() const { return moment_ == TimePoint::max(); }
   bool expired(TimePoint now = steady_clock().now()) const { return now >= when() && !is_never() && is_over(now); }
   // Never negative; Duration::max() for never().
@@ -29,7 +31,7 @@ class Deadline {
 
  private:
   explicit Deadline(TimePoint moment) : moment_(moment) {}
-  bool is_over(TimePoint now) const { return now >= moment_ + suspended_time_now(); }
+  bool is_over(TimePoint now) const { return now >= moment_ + internal::suspended_time_now(); }
 
   TimePoint moment_;  // on a clock that stops while the process is suspended
 };

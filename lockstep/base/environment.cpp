@@ -15,7 +15,7 @@
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 constexpr std::string_view kPrefix = "LOCKSTEP_";
@@ -196,4 +196,4 @@ void warn_of_unknown_variables() {
   for (const std::string& sentence : describe_unknown_variables(::environ)) log_warning(sentence);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::internal {
 
 using Environment = std::function<const char*(const char* name)>;  // std::getenv's shape
 const char* process_environment(const char* name);
@@ -57,4 +57,4 @@ std::vector<std::string> describe_unknown_variables(const char* const* environme
 // Those of this process, as warnings in the log. Only the first call does anything.
 void warn_of_unknown_variables();
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

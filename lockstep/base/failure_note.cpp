@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 constexpr std::size_t kLongestQuote = 1000;
@@ -49,4 +49,4 @@ std::string FailureNote::text() const {
   return text_;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -11,7 +11,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class FailureNote {
  public:
@@ -41,4 +41,4 @@ std::string text_of_exception(const std::exception_ptr& thrown = std::current_ex
 // The text up to its first line break, and no longer than errors quote.
 std::string_view first_line(std::string_view text);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -9,7 +9,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 constexpr std::size_t kMostAtOnce = std::size_t{64} << 20;  // a call on more than 2 GiB would move less
@@ -60,4 +60,4 @@ Bytes read_at(int fd, std::uint64_t offset, std::size_t count, const std::string
   return bytes;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

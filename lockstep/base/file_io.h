@@ -10,7 +10,7 @@
 #include "lockstep/base/bytes.h"
 #include "lockstep/base/unique_fd.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // A file that is open for reading, and its size.
 struct OpenFile {
@@ -26,4 +26,4 @@ void write_all(int fd, ByteView bytes, const std::string& doing);
 ssize_t read_at(int fd, std::uint64_t offset, MutableByteSpan out) noexcept;
 Bytes read_at(int fd, std::uint64_t offset, std::size_t count, const std::string& doing);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -6,7 +6,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 std::atomic<std::uint32_t> ForkGuard::forks_so_far{0};
 
@@ -23,4 +23,4 @@ void ForkGuard::throw_elsewhere(std::string_view what) const {
                           what, process_, ::getpid()));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

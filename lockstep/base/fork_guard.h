@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <string_view>
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class ForkGuard {
  public:
@@ -29,4 +29,4 @@ class ForkGuard {
   pid_t process_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string_view>
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // Of a name; 0 is the hash of no name. FNV-1a, 64 bit (Fowler, Noll, Vo): names are short, and not chosen by an
 // attacker.
@@ -23,4 +23,4 @@ constexpr std::uint64_t splitmix64(std::uint64_t state) {
   return state ^ (state >> 31);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

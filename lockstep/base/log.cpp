@@ -13,7 +13,7 @@
 #include "lockstep/base/format.h"
 #include "lockstep/base/log_queue.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 std::atomic<int> g_rank{-1};
@@ -63,4 +63,4 @@ void check_log_level() { wanted_level(); }
 
 void set_log_rank(int rank) { g_rank.store(rank, std::memory_order_relaxed); }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

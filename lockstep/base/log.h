@@ -5,7 +5,7 @@
 
 #include <string_view>
 
-namespace lockstep {
+namespace lockstep::internal {
 
 enum class LogLevel { debug, info, warning, error, off };
 
@@ -20,4 +20,4 @@ inline void log_info(std::string_view message) { log(LogLevel::info, message); }
 inline void log_warning(std::string_view message) { log(LogLevel::warning, message); }
 inline void log_error(std::string_view message) { log(LogLevel::error, message); }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -9,7 +9,7 @@
 #include "lockstep/base/nonblocking_writer.h"
 #include "lockstep/base/signal_block.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 constexpr int kRetryMs = 200;
@@ -90,4 +90,4 @@ bool LogQueue::drain(Deadline deadline) noexcept {
   return true;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -13,7 +13,7 @@
 
 #include "lockstep/base/deadline.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class LogQueue {
  public:
@@ -43,4 +43,4 @@ class LogQueue {
   bool writing_later_ = false;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -4,7 +4,7 @@
 
 #include <fstream>
 
-namespace lockstep {
+namespace lockstep::internal {
 
 std::size_t machine_memory_bytes() {
   struct sysinfo info {};
@@ -19,4 +19,4 @@ std::string boot_id() {
   return id;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

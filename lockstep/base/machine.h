@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <string>
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // How much memory it has, in bytes: whatever needs more need not be tried.
 std::size_t machine_memory_bytes();
@@ -12,4 +12,4 @@ std::size_t machine_memory_bytes();
 // A text that differs between machines, and between boots of one machine; empty without /proc.
 std::string boot_id();
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -13,7 +13,7 @@
 
 #include "lockstep/base/signal_block.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 // A reader that has gone, and a limit on file sizes, are error codes of write.
@@ -53,4 +53,4 @@ ssize_t NonblockingWriter::write(std::string_view bytes) noexcept {
   return write_without_signals(fd_, bytes.substr(0, std::min<std::size_t>(bytes.size(), PIPE_BUF)));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

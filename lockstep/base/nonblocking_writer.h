@@ -9,7 +9,7 @@
 
 #include "lockstep/base/unique_fd.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class NonblockingWriter {
  public:
@@ -27,4 +27,4 @@ class NonblockingWriter {
   UniqueFd own_;  // the same stream, opened without blocking
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -9,7 +9,7 @@
 #include <bit>
 #include <cstdint>
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 // Larger numbers are not tracked; the kernel gives the lowest that is free.
@@ -73,4 +73,4 @@ bool PrivateFd::close(int fd) {
   return true;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

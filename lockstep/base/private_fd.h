@@ -10,7 +10,7 @@
 
 #include "lockstep/base/unique_fd.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class PrivateFd {
  public:
@@ -38,4 +38,4 @@ class PrivateFd {
   static bool close(int fd);
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

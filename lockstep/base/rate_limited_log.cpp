@@ -3,7 +3,7 @@
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 constexpr Duration kInterval = std::chrono::seconds(1);
@@ -23,4 +23,4 @@ bool RateLimitedLog::warn(std::string text) {
   return true;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

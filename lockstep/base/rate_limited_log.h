@@ -7,7 +7,7 @@
 
 #include "lockstep/base/clock.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class RateLimitedLog {
  public:
@@ -22,4 +22,4 @@ class RateLimitedLog {
   std::size_t suppressed_ = 0;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

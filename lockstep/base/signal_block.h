@@ -6,7 +6,7 @@
 #include <csignal>
 #include <initializer_list>
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class SignalBlock {
  public:
@@ -44,4 +44,4 @@ class SignalBlock {
   sigset_t pending_{};
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace lockstep {
+namespace lockstep::internal {
 
 void SuspendDetector::check(TimePoint now) {
   const std::lock_guard lock(mutex_);
@@ -17,4 +17,4 @@ void SuspendDetector::beat(TimePoint now) {
   last_ = std::max(last_, now);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -8,7 +8,7 @@
 
 #include "lockstep/base/clock.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class SuspendDetector {
  public:
@@ -28,4 +28,4 @@ class SuspendDetector {
   std::atomic<std::int64_t> suspended_ns_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

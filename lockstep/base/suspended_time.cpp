@@ -11,7 +11,7 @@
 #include "lockstep/base/signal_block.h"
 #include "lockstep/base/suspend_detector.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 struct Watch {
@@ -56,4 +56,4 @@ Duration suspended_time_now() {
   return suspended_time();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -5,7 +5,7 @@
 
 #include "lockstep/base/clock.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // Starts to watch this process. A forked child is not watched until it calls this itself.
 void detect_suspension();
@@ -14,4 +14,4 @@ Duration suspended_time();
 // Includes a suspension that has only just ended.
 Duration suspended_time_now();
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -11,7 +11,7 @@
 #include <x86intrin.h>
 #endif
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 #if defined(__x86_64__)
@@ -68,4 +68,4 @@ const Clock& tsc_clock() {
 #endif
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

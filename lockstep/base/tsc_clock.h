@@ -5,11 +5,11 @@
 
 #include "lockstep/base/clock.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 const Clock& tsc_clock();
 
 // The time of the system's next tick, at most a few milliseconds ahead. For deadlines: it costs a load.
 const Clock& coarse_clock();
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -4,7 +4,7 @@
 
 #include "lockstep/base/private_fd.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 void UniqueFd::reset(int fd) {
   // close() is not retried on EINTR: on Linux the descriptor is gone either way.
@@ -12,4 +12,4 @@ void UniqueFd::reset(int fd) {
   fd_ = fd;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

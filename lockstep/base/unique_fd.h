@@ -3,7 +3,7 @@
 
 #include <utility>
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class UniqueFd {
  public:
@@ -25,4 +25,4 @@ class UniqueFd {
   int fd_ = -1;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -6,7 +6,7 @@
 
 #include "lockstep/base/deadline.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // Waits until `ready`, which it returns, or until the deadline. REQUIRES: `lock` is held.
 template <class Ready>
@@ -23,4 +23,4 @@ bool wait_until(std::condition_variable& changed, std::unique_lock<std::mutex>& 
   return true;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -15,7 +15,7 @@
 #include "lockstep/base/file_io.h"
 #include "lockstep/base/format.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 constexpr mode_t kMode = 0600;
@@ -107,4 +107,4 @@ void AtomicFile::publish() {
   sync(directory_fd_, fmt::format("saving {}: fsync of the directory", target_.string()));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

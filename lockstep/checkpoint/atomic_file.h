@@ -10,7 +10,7 @@
 #include "lockstep/base/bytes.h"
 #include "lockstep/base/unique_fd.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class AtomicFile {
  public:
@@ -32,4 +32,4 @@ class AtomicFile {
   UniqueFd file_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -14,6 +14,8 @@
 #include "lockstep/base/machine.h"
 
 namespace lockstep {
+
+using namespace internal;
 namespace {
 
 // In the order of kSafetensorsTypes.

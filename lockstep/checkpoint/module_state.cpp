@@ -10,6 +10,8 @@
 #include "lockstep/ddp/state_dict.h"
 
 namespace lockstep {
+
+using namespace internal;
 namespace {
 
 constexpr std::string_view kWrapper = "module.";

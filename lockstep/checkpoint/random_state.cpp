@@ -11,6 +11,8 @@
 #include "lockstep/base/hash.h"
 
 namespace lockstep {
+
+using namespace internal;
 namespace {
 
 constexpr const char* kName = "random.cpu";

@@ -15,6 +15,8 @@
 #include "lockstep/checkpoint/safetensors_parser.h"
 
 namespace lockstep {
+
+using namespace internal;
 namespace {
 
 constexpr std::string_view kReserved = "lockstep.";
@@ -163,7 +165,7 @@ void SafetensorsReader::read(const TensorEntry& entry, MutableByteSpan out) cons
 }
 
 void SafetensorsReader::read_at(std::uint64_t offset, MutableByteSpan out) const {
-  const ssize_t count = lockstep::read_at(file_.get(), offset, out);
+  const ssize_t count = internal::read_at(file_.get(), offset, out);
   if (count < 0 && errno == EIO) throw damaged(path_, fmt::format("the disk cannot read bytes from {} on", offset));
   if (count < 0) throw system_error(fmt::format("reading {} at byte {}", path_.string(), offset), errno);
   const auto read = static_cast<std::size_t>(count);

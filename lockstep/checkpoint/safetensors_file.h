@@ -56,7 +56,7 @@ class SafetensorsReader {
   void read_at(std::uint64_t offset, MutableByteSpan out) const;
 
   std::filesystem::path path_;
-  UniqueFd file_;
+  internal::UniqueFd file_;
   std::uint64_t file_bytes_ = 0;
   std::uint64_t data_offset_ = 0;
   SafetensorsHeader header_;

@@ -10,6 +10,8 @@
 #include "lockstep/checkpoint/safetensors_parser.h"
 
 namespace lockstep {
+
+using namespace internal;
 namespace {
 
 constexpr std::size_t kAlignment = 8;

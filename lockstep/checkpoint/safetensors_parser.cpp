@@ -8,7 +8,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 // Parser events drive a small state machine that holds only finished entries: no document tree is built, so that a
@@ -245,4 +245,4 @@ SafetensorsHeader parse_safetensors_json(ByteView json) {
   return events.take();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -8,7 +8,7 @@
 #include "lockstep/base/bytes.h"
 #include "lockstep/checkpoint/safetensors_header.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 inline constexpr std::string_view kMetadataKey = "__metadata__";
 
@@ -20,4 +20,4 @@ std::size_t longest_token(ByteView json);
 // A name from a file as an error text may show it: in quotes, without control characters, not endless.
 std::string shown(std::string_view name);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

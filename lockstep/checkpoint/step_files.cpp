@@ -9,7 +9,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 constexpr std::string_view kPrefix = "step-";
@@ -76,4 +76,4 @@ void keep_last_steps(const std::filesystem::path& newest_written, int count) {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::internal {
 
 struct StepFile {
   std::uint64_t step = 0;
@@ -22,4 +22,4 @@ std::vector<StepFile> list_step_files(const std::filesystem::path& directory);
 // Removes all but the `count` files of the highest steps, and never `newest_written`, which counts as one of them.
 void keep_last_steps(const std::filesystem::path& newest_written, int count);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

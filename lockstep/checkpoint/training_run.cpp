@@ -19,6 +19,8 @@
 #include "lockstep/checkpoint/random_state.h"
 
 namespace lockstep {
+
+using namespace internal;
 namespace {
 
 constexpr const char* kLossSoFar = "loss_so_far";

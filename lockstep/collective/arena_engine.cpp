@@ -9,7 +9,7 @@
 #include "lockstep/collective/arena_labels.h"
 #include "lockstep/collective/arena_small.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 using arena::Slot;
@@ -171,4 +171,4 @@ Error ArenaEngine::fail(const Operation& /*op*/, const Error& error) {
   return error;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -21,11 +21,11 @@
 #include <vector>
 
 #include "lockstep/collective/arena_in_place.h"
+#include "lockstep/collective/arena_staged.h"
 #include "lockstep/collective/engine_base.h"
-#include "lockstep/collective/staged.h"
 #include "lockstep/transport/arena.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class ArenaEngine final : public EngineBase {
  public:
@@ -65,4 +65,4 @@ class ArenaEngine final : public EngineBase {
   InPlaceReduction in_place_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -9,7 +9,7 @@
 #include "lockstep/collective/reduce.h"
 #include "lockstep/collective/slice.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 using arena::SegmentRef;
 using arena::Slot;
@@ -94,4 +94,4 @@ Error InPlaceReduction::damaged(int peer, const Signature& signature, std::strin
                 .sequence = signature.sequence});
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

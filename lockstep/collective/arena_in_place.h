@@ -10,7 +10,7 @@
 #include "lockstep/collective/signature.h"
 #include "lockstep/transport/arena.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class InPlaceReduction {
  public:
@@ -38,4 +38,4 @@ class InPlaceReduction {
   std::vector<SegmentCursor> cursors_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

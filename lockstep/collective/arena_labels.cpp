@@ -10,7 +10,7 @@
 #include "lockstep/health/peer_failure.h"
 #include "lockstep/observe/process_recorder.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 void write_label(const Arena& arena, std::uint64_t sequence, std::uint64_t name, const FailureNote& note) {
   arena::SlotLabel& label = arena.slot(arena.rank(), sequence).label;
@@ -98,4 +98,4 @@ Error explain_stall(const Arena& arena, const Signature& signature, const WaitFa
                detail);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

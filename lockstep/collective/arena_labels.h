@@ -11,7 +11,7 @@
 #include "lockstep/collective/signature.h"
 #include "lockstep/transport/arena.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // Puts the text of a name, and what failed on this rank before, into its slot.
 void write_label(const Arena& arena, std::uint64_t sequence, std::uint64_t name, const FailureNote& note);
@@ -21,4 +21,4 @@ CallSide side_of(const Arena& arena, int peer, std::uint64_t sequence);
 // they were last.
 Error explain_stall(const Arena& arena, const Signature& signature, const WaitFailure& stall);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -6,7 +6,7 @@
 #include "lockstep/collective/reduce.h"
 #include "lockstep/collective/segment_cursor.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 using arena::Slot;
@@ -88,4 +88,4 @@ void finish_small(const Arena& arena, const Collective& c, std::uint64_t sequenc
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -9,7 +9,7 @@
 #include "lockstep/collective/collective.h"
 #include "lockstep/transport/arena.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // Whether it goes this way; the same on all ranks.
 bool is_small(const Collective& collective, int size);
@@ -19,4 +19,4 @@ void write_small(const Collective& collective, int rank, int size, arena::Slot& 
 void finish_small(const Arena& arena, const Collective& collective, std::uint64_t sequence,
                   std::span<const std::byte*> inputs);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -7,7 +7,7 @@
 #include "lockstep/collective/collective.h"
 #include "lockstep/collective/slice.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 struct ByteRange {
   std::size_t begin = 0;
@@ -39,4 +39,4 @@ inline ByteRange part_bytes(const Collective& collective, int rank) {
   return {begin, begin + data_bytes(collective)};
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <string_view>
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 constexpr std::size_t kNameBytes = 256;  // the rest is for the failure; both end with a zero
@@ -39,4 +39,4 @@ std::string printable(std::span<const char> field) {
   return text;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

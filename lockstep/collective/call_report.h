@@ -6,7 +6,7 @@
 #include <span>
 #include <string>
 
-namespace lockstep {
+namespace lockstep::internal {
 
 struct CallReport {
   std::string name = {};     // of the data; empty: nameless
@@ -22,4 +22,4 @@ CallReport decode_call_report(std::span<const std::byte, kCallReportBytes> bytes
 // Another rank's text, up to its end or a zero, with everything that cannot be printed replaced.
 std::string printable(std::span<const char> field);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -6,7 +6,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 [[noreturn]] void refuse(const Collective& collective, const std::string& why) {
@@ -107,4 +107,4 @@ void check_arguments(const Collective& collective, int rank, int size) {
   check_segments(collective, "output", collective.output, elements(op.output));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

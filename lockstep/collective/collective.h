@@ -11,7 +11,7 @@
 #include "lockstep/health/peer_failure.h"
 #include "lockstep/observe/flight_recorder.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // A run of `bytes` bytes of local memory, a multiple of the element size.
 struct Segment {
@@ -45,4 +45,4 @@ struct Collective {
 // is sent.
 void check_arguments(const Collective& collective, int rank, int size);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

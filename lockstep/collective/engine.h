@@ -16,7 +16,7 @@
 #include "lockstep/collective/mismatch.h"
 #include "lockstep/health/failure_detector.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class ArenaHeap;
 
@@ -88,4 +88,4 @@ class Engine {
   FailureNote failure_note_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -5,7 +5,7 @@
 
 #include "lockstep/base/format.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 std::uint64_t EngineBase::post(const Collective& collective, Deadline deadline, std::shared_ptr<const void> keeps) {
   fork_guard_.check("a group");
@@ -124,4 +124,4 @@ void EngineBase::abort(std::string_view reason) noexcept {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -16,7 +16,7 @@
 #include "lockstep/collective/engine.h"
 #include "lockstep/collective/signature.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class EngineBase : public Engine {
  public:
@@ -99,4 +99,4 @@ class EngineBase : public Engine {
   std::atomic<bool> has_failed_{false};  // failure_, for abort()
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

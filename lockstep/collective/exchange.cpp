@@ -8,7 +8,7 @@
 #include "lockstep/base/format.h"
 #include "lockstep/collective/realign.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 // How long a rank that has seen a desync tries to tell the others.
@@ -105,4 +105,4 @@ Error Exchange::settle_difference(const Error& seen) {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -22,7 +22,7 @@
 #include "lockstep/collective/wait_monitor.h"
 #include "lockstep/transport/mesh.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class Exchange {
  public:
@@ -80,4 +80,4 @@ class Exchange {
   std::vector<Mesh::Interest> interests_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

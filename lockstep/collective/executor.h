@@ -8,7 +8,7 @@
 #include "lockstep/collective/peer_stream.h"
 #include "lockstep/collective/signature.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class Executor {
  public:
@@ -25,4 +25,4 @@ class Executor {
   virtual ByteSpan next_of_range(const PeerStream& stream) const = 0;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -5,7 +5,7 @@
 
 #include "lockstep/base/hash.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 // The marker begins with it, and has it nowhere else: so where a match breaks off, none has begun within it.
@@ -59,4 +59,4 @@ std::size_t FarewellReader::take_copy(std::span<const std::byte> bytes) {
   return taken;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

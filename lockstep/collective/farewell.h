@@ -11,7 +11,7 @@
 
 #include "lockstep/collective/call_report.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // 32 bytes that no data holds but by an accident less likely than any other. Another one for each collective and
 // direction.
@@ -48,4 +48,4 @@ class FarewellReader {
   std::size_t received_ = 0;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

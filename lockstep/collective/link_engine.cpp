@@ -2,7 +2,7 @@
 
 #include "lockstep/base/format.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 const LinkTuning& check_tuning(const LinkTuning& tuning) {
@@ -82,4 +82,4 @@ Error LinkEngine::explain(const Error& error, const Signature& signature) const 
                detail);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -5,7 +5,7 @@
 // and sends the result to all. Every rank sends 2(n-1)/n of the data, and receiving, reducing and sending overlap.
 // Small all-reduce: everybody sends everything to everybody, or in a large group by way of a tree; see tree_plan.h.
 // Large broadcast: the root sends one slice to each rank, and the ranks pass them on to each other. Where ranks share
-// nodes, large data go in two levels; see node_plan.h.
+// nodes, large data go in two levels; see node_plan.h. What goes where otherwise is planned in link_plan.h.
 // Thread rule: as Engine.
 #pragma once
 
@@ -17,7 +17,7 @@
 #include "lockstep/collective/link_plan.h"
 #include "lockstep/transport/mesh.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class LinkEngine final : public EngineBase {
  public:
@@ -47,4 +47,4 @@ class LinkEngine final : public EngineBase {
   TimePoint started_;  // of the collective that is under way
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -4,7 +4,7 @@
 #include "lockstep/collective/piece.h"
 #include "lockstep/collective/tree_plan.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 using Ready = SendRange::Ready;
@@ -134,4 +134,4 @@ void plan_link(const Collective& collective, int rank, const Topology& topology,
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

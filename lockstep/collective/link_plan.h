@@ -22,7 +22,7 @@
 #include "lockstep/collective/collective.h"
 #include "lockstep/collective/topology.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // Sizes at which algorithms change over. All ranks of a group use the same.
 struct LinkTuning {
@@ -107,4 +107,4 @@ inline void add(std::vector<SendRange>& list, SendRange::Ready ready, ByteRange 
   if (range.bytes() != 0) list.push_back({ready, range, from});
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -9,7 +9,7 @@
 #include "lockstep/collective/farewell.h"
 #include "lockstep/observe/process_recorder.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 // What `move` moves, or nothing if the peer has left. For peers of which nothing is needed: they may be done.
@@ -225,4 +225,4 @@ bool Links::has_heard(int peer) const {
   return stream(peer).presence != Presence::unknown || stream(peer).signature_received == sizeof(Signature);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

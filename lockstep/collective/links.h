@@ -21,7 +21,7 @@
 #include "lockstep/collective/peer_stream.h"
 #include "lockstep/transport/mesh.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class Links {
  public:
@@ -102,4 +102,4 @@ class Links {
   bool has_told_all_ = false;  // or is doing so
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

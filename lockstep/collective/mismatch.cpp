@@ -5,7 +5,7 @@
 
 #include "lockstep/base/format.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 // Sides with equal calls, the first of them first.
@@ -124,4 +124,4 @@ bool can_go_on(const std::vector<CallSide>& sides) {
   return have_one_sequence && have_one_generation(sides) && !look_alike(sides);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

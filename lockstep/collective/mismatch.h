@@ -9,7 +9,7 @@
 #include "lockstep/collective/signature.h"
 #include "lockstep/health/peer_failure.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // What a rank came with.
 struct CallSide {
@@ -40,4 +40,4 @@ PeerFailure departure_in(const Signature& wanted, const std::string& name, Depar
 // Whether ranks that found such a difference, and nothing else, can go on with their next calls.
 bool can_go_on(const std::vector<CallSide>& sides);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -1,6 +1,6 @@
 #include "lockstep/collective/node_plan.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 using Ready = SendRange::Ready;
@@ -188,4 +188,4 @@ void plan_node_link(const Collective& collective, int rank, const Topology& topo
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

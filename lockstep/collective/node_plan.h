@@ -16,11 +16,11 @@
 
 #include "lockstep/collective/link_plan.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 bool has_node_plan(OpKind kind, const Topology& topology);
 // Both add to an empty plan. REQUIRES: has_node_plan(), and topology.is_hierarchical().
 void plan_node_reduction(const Collective& collective, int rank, const Topology& topology, ReductionPlan& plan);
 void plan_node_link(const Collective& collective, int rank, const Topology& topology, int peer, LinkPlan& plan);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -1,6 +1,6 @@
 #include "lockstep/collective/peer_stream.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 void RangeQueue::clear() {
   parts_.clear();
@@ -81,4 +81,4 @@ bool PeerStream::is_received() const {
   return !is_expected || (signature_received == sizeof(Signature) && row_received == row_bytes && receive.is_done());
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

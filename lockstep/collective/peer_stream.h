@@ -18,7 +18,7 @@
 #include "lockstep/collective/segment_cursor.h"
 #include "lockstep/collective/signature.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // Ranges that move one behind the other.
 class RangeQueue {
@@ -94,4 +94,4 @@ struct PeerStream {
   bool is_received() const;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -1,6 +1,6 @@
 #include "lockstep/collective/piece.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 Piece piece_of(const Collective& collective, int size, int from, int to) {
   const OpTraits& op = traits_of(collective.kind);
@@ -17,4 +17,4 @@ Piece piece_of(const Collective& collective, int size, int from, int to) {
   return {op.takes_parts() ? j * part : 0, op.gives_parts() ? i * part : 0, goes ? part : 0};
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -6,7 +6,7 @@
 
 #include "lockstep/collective/collective.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // In bytes; the offsets are into the sender's input and the receiver's output.
 struct Piece {
@@ -18,4 +18,4 @@ struct Piece {
 // REQUIRES: the operation has an input, and check_arguments() has passed.
 Piece piece_of(const Collective& collective, int size, int from, int to);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -5,7 +5,7 @@
 
 #include "lockstep/collective/piece.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 using Ready = SendRange::Ready;
 }  // namespace
@@ -180,4 +180,4 @@ const std::byte* Pipeline::row(int rank) const {
   return stream.row() + reduced_ % window_ * (rank == plan_.carried_from ? reducer_.sum_element() : element_);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -15,7 +15,7 @@
 #include "lockstep/collective/segment_cursor.h"
 #include "lockstep/collective/topology.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class Pipeline final : public Executor {
  public:
@@ -68,4 +68,4 @@ class Pipeline final : public Executor {
   std::vector<const std::byte*> rows_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -8,7 +8,7 @@
 #include "lockstep/collective/farewell.h"
 #include "lockstep/health/peer_failure.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 using Presence = PeerStream::Presence;
@@ -178,4 +178,4 @@ std::optional<Error> settle_signatures(Links& links, Mesh& mesh, Deadline deadli
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -10,7 +10,7 @@
 #include "lockstep/collective/links.h"
 #include "lockstep/transport/mesh.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 enum class Reading { no, yes };
 // After a failure: sends this rank's signature to all peers that can still be reached and, if reading, reads theirs.
@@ -25,4 +25,4 @@ struct Realigned {
 // farewell.h. Throws if some rank does not come.
 Realigned realign(Links& links, Mesh& mesh, Route route, Deadline deadline);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -7,7 +7,7 @@
 
 #include "lockstep/collective/reduce_vectors.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 // Compiled once, for the plainest CPU: fused multiplications would round differently.
@@ -126,4 +126,4 @@ void reduce_all(const Collective& collective, std::span<std::byte* const> output
   reduce_tree(collective, outputs, inputs, count);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -9,7 +9,7 @@
 #include "lockstep/base/dtype.h"
 #include "lockstep/collective/collective.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // Reduces `inputs.size()` rows of `count` elements and writes the result to every output; of no rows that is the
 // operation's identity (0 for sum and avg, the largest value for min, and so on). A row is
@@ -28,4 +28,4 @@ void reduce_all(const Collective& collective, std::span<std::byte* const> output
 void widen(const std::byte* from, float* to, std::size_t count, DType from_dtype);
 void narrow(const float* from, std::byte* to, std::size_t count, DType to_dtype);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

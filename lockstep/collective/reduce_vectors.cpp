@@ -13,7 +13,7 @@
 #include <hwy/highway.h>
 
 HWY_BEFORE_NAMESPACE();
-namespace lockstep {
+namespace lockstep::internal {
 namespace HWY_NAMESPACE {
 namespace {
 
@@ -322,11 +322,11 @@ void narrow_on_target(const float* from, std::byte* to, std::size_t count, DType
 
 }  // namespace
 }  // namespace HWY_NAMESPACE
-}  // namespace lockstep
+}  // namespace lockstep::internal
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 HWY_EXPORT(reduce_rows_on_target);
 HWY_EXPORT(widen_on_target);
@@ -346,5 +346,5 @@ void narrow(const float* from, std::byte* to, std::size_t count, DType to_dtype)
   HWY_DYNAMIC_DISPATCH(narrow_on_target)(from, to, count, to_dtype);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal
 #endif

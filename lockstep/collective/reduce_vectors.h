@@ -3,10 +3,10 @@
 
 #include "lockstep/collective/reduce.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // As reduce_rows.
 void reduce_vectors(std::span<std::byte* const> outputs, std::span<const std::byte* const> inputs, std::size_t count,
                     DType dtype, ReduceOp op, int divisor);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

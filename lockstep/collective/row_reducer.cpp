@@ -4,7 +4,7 @@
 
 #include "lockstep/collective/reduce.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 // How many float16 or bfloat16 elements are widened at once: few enough for the fastest cache.
@@ -42,4 +42,4 @@ void RowReducer::reduce(std::span<const std::byte*> rows, std::byte* output, std
   if (!gives_sum_) narrow(last, output, count, dtype);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -10,7 +10,7 @@
 #include "lockstep/collective/collective.h"
 #include "lockstep/collective/link_plan.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class RowReducer {
  public:
@@ -38,4 +38,4 @@ class RowReducer {
   std::vector<float> wide_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

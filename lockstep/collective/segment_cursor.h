@@ -8,7 +8,7 @@
 
 #include "lockstep/collective/collective.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class SegmentCursor {
  public:
@@ -88,4 +88,4 @@ inline void append_range(std::span<const Segment> from, std::size_t offset, std:
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

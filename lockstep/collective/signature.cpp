@@ -6,7 +6,7 @@
 #include "lockstep/base/format.h"
 #include "lockstep/observe/process_recorder.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 Signature signature_of(const Collective& collective, std::uint64_t sequence, std::uint64_t generation) {
   // What does not matter to an operation stays at its default, so that ranks need not agree about it.
@@ -68,4 +68,4 @@ FlightRecord record_of(const Signature& signature) {
   return record;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -12,7 +12,7 @@
 #include "lockstep/collective/collective.h"
 #include "lockstep/observe/flight_recorder.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // Trivially copyable; 40 bytes; it travels in front of the data.
 struct Signature {
@@ -48,4 +48,4 @@ std::string describe(const Signature& signature, std::string_view name = {});
 // As the flight recorder keeps it.
 FlightRecord record_of(const Signature& signature);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 
-namespace lockstep {
+namespace lockstep::internal {
 
 struct Slice {
   std::size_t begin = 0;
@@ -21,4 +21,4 @@ inline Slice slice_of(std::size_t count, int ranks, int rank) {
   return {begin, std::min(count, begin + part)};
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-namespace lockstep {
+namespace lockstep::internal {
 
 Topology::Topology(int size) : node_of_(static_cast<std::size_t>(size)), first_(static_cast<std::size_t>(size) + 1) {
   std::iota(node_of_.begin(), node_of_.end(), 0);
@@ -33,4 +33,4 @@ Topology::Topology(const std::vector<int>& node_of) : Topology(static_cast<int>(
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

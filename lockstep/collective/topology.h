@@ -6,7 +6,7 @@
 
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class Topology {
  public:
@@ -37,4 +37,4 @@ class Topology {
   bool is_hierarchical_ = false;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

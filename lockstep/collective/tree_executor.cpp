@@ -7,7 +7,7 @@
 #include "lockstep/collective/reduce.h"
 #include "lockstep/collective/segment_cursor.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 TreeExecutor::TreeExecutor(int rank, std::span<PeerStream> streams, const Topology& topology)
     : rank_(rank), streams_(streams), topology_(topology) {
@@ -107,4 +107,4 @@ const std::byte* TreeExecutor::bundle() const {
   return streams_[static_cast<std::size_t>(plan_.leader)].row();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -12,7 +12,7 @@
 #include "lockstep/collective/topology.h"
 #include "lockstep/collective/tree_plan.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class TreeExecutor final : public Executor {
  public:
@@ -53,4 +53,4 @@ class TreeExecutor final : public Executor {
   std::vector<const std::byte*> rows_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -4,7 +4,7 @@
 
 #include "lockstep/collective/byte_range.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 std::size_t operand_bytes(const Collective& collective, int rank) {
@@ -70,4 +70,4 @@ void plan_tree(const Collective& collective, int rank, const Topology& topology,
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

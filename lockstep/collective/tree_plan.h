@@ -18,7 +18,7 @@
 #include "lockstep/collective/collective.h"
 #include "lockstep/collective/topology.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 struct TreeMessage {
   int peer = -1;
@@ -44,4 +44,4 @@ bool answers_with_result(OpKind kind);
 // REQUIRES: has_tree_plan(). Overwrites `plan`, whose memory is used again.
 void plan_tree(const Collective& collective, int rank, const Topology& topology, TreePlan& plan);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -11,7 +11,7 @@
 #include "lockstep/base/log.h"
 #include "lockstep/health/peer_failure.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 // A peer that has not come after kFirstLook is asked how it fares, and again every kLookPeriod.
@@ -131,4 +131,4 @@ WaitMonitor::Missing WaitMonitor::missing() const {
   return missing;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -12,7 +12,7 @@
 #include "lockstep/health/failure_detector.h"
 #include "lockstep/health/wait_reports.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class WaitMonitor {
  public:
@@ -65,4 +65,4 @@ class WaitMonitor {
   WaitReports reports_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

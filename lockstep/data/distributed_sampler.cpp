@@ -9,6 +9,8 @@
 #include "lockstep/base/log.h"
 
 namespace lockstep {
+
+using namespace internal;
 namespace {
 
 ShardOptions shard_options(const SamplerOptions& options) {

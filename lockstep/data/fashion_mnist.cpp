@@ -12,6 +12,8 @@
 #include "lockstep/data/idx_file.h"
 
 namespace lockstep {
+
+using namespace internal;
 namespace {
 
 constexpr std::size_t kPixels = FashionMnist::kSide * FashionMnist::kSide;

@@ -11,6 +11,8 @@
 #include "lockstep/group/consistency_check.h"
 
 namespace lockstep {
+
+using namespace internal;
 namespace {
 
 constexpr const char* kOperation = "gather_predictions";

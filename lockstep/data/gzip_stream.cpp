@@ -9,7 +9,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 constexpr std::size_t kBufferBytes = std::size_t{16} << 10;
@@ -106,4 +106,4 @@ std::size_t GzipStream::read_inflated(MutableByteSpan out) {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

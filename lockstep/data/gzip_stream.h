@@ -12,7 +12,7 @@
 
 #include "lockstep/base/bytes.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // Up to as many bytes as there is space for; 0 at the end.
 using ReadBytes = std::function<std::size_t(MutableByteSpan)>;
@@ -47,4 +47,4 @@ class GzipStream {
   std::unique_ptr<Inflate> inflate_;  // null: the bytes are not compressed
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -11,7 +11,7 @@
 #include "lockstep/base/file_io.h"
 #include "lockstep/base/format.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 constexpr unsigned kUnsignedByte = 0x08;
@@ -117,4 +117,4 @@ void IdxFile::read(MutableByteSpan out) {
   if (stream_.read({&extra, 1}) != 0) stream_.throw_damaged(end, "the array ends here, but the file goes on");
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

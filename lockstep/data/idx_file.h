@@ -14,7 +14,7 @@
 #include "lockstep/base/bytes.h"
 #include "lockstep/data/gzip_stream.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // `name` or `name`.gz in `directory`. Error{invalid_argument} lists what was looked for; `advice` says how to get it.
 std::filesystem::path find_idx_file(const std::filesystem::path& directory, const std::string& name,
@@ -53,4 +53,4 @@ class IdxFile {
   std::size_t size_bytes_ = 0;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -58,7 +58,7 @@ class Loader {
   Loader(std::shared_ptr<const Dataset> dataset, Sampler& sampler, const LoaderOptions& options)
       : dataset_(std::move(dataset)), sampler_(&sampler), options_(options) {
     plan();
-    options_.pin_memory = options.pin_memory && can_pin<Batch>();
+    options_.pin_memory = options.pin_memory && internal::can_pin<Batch>();
   }
 
   std::size_t size() const { return plan().batches(); }  // in the next pass
@@ -85,7 +85,7 @@ class Loader {
                        const std::span<const std::int64_t> chosen = batches.batch(order, number);
                        try {
                          Batch batch = of.dataset_->get_batch(chosen);
-                         if (of.options_.pin_memory) pin(batch);
+                         if (of.options_.pin_memory) internal::pin(batch);
                          return batch;
                        } catch (...) {
                          batches.throw_batch_failed(number, chosen);
@@ -105,7 +105,7 @@ class Loader {
     const std::shared_ptr<SamplerPosition> position;
     std::size_t taken = 0;  // batches
     std::optional<Batch> current;
-    Prefetcher<Batch> prefetcher;
+    internal::Prefetcher<Batch> prefetcher;
   };
 
   LoaderPlan plan() const { return {sampler_->size(), options_, position_of(*sampler_)->start}; }

@@ -10,6 +10,8 @@
 #include "lockstep/data/torch_dataset.h"
 
 namespace lockstep {
+
+using namespace internal;
 namespace {
 
 constexpr int kMaxWorkers = 1024;

@@ -6,7 +6,7 @@
 
 #include "lockstep/base/log.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 bool has_device_to_pin_for() {
   const auto type = at::getAccelerator();
@@ -16,4 +16,4 @@ bool has_device_to_pin_for() {
   return false;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -7,7 +7,7 @@
 #include <type_traits>
 #include <utility>
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // Whether there is a device to pin memory for; if not, says so once.
 bool has_device_to_pin_for();
@@ -53,4 +53,4 @@ bool can_pin() {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

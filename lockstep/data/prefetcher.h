@@ -21,7 +21,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/wait_until.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 template <class Item>
 class Prefetcher {
@@ -107,4 +107,4 @@ class Prefetcher {
   std::vector<std::jthread> workers_;  // last, so that they end before what they use
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

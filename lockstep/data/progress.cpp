@@ -10,6 +10,8 @@
 #include "lockstep/base/environment.h"
 
 namespace lockstep {
+
+using namespace internal;
 namespace {
 
 using namespace std::chrono_literals;

@@ -3,7 +3,7 @@
 #include <array>
 #include <cstddef>
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 constexpr std::size_t kStates = 5, kEvents = 9;
@@ -52,4 +52,4 @@ std::string_view to_string(BackwardEvent event) {
   return kNames.at(static_cast<std::size_t>(event));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

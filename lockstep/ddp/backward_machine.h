@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <string_view>
 
-namespace lockstep {
+namespace lockstep::internal {
 
 enum class BackwardState : std::uint8_t { idle, armed, collecting, finishing, abandoned };
 
@@ -49,4 +49,4 @@ BackwardTransition next(BackwardState state, BackwardEvent event);
 std::string_view to_string(BackwardState state);
 std::string_view to_string(BackwardEvent event);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -4,7 +4,7 @@
 
 #include "lockstep/base/checked.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 // As it travels; behind it one bit a parameter.
@@ -47,4 +47,4 @@ void join_reports(std::span<const std::uint8_t> told, std::size_t told_parameter
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::internal {
 
 struct BackwardReport {
   double weight = 0;                      // of this rank's gradients
@@ -32,4 +32,4 @@ void encode_report(const BackwardReport& report, std::span<std::uint8_t> bytes);
 void join_reports(std::span<const std::uint8_t> told, std::size_t told_parameters, std::size_t parameters,
                   JointReport& joint);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -10,7 +10,7 @@
 #include "lockstep/ddp/buckets/bucket_plan.h"
 #include "lockstep/group/tensor_segments.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 constexpr double kMiB = 1024.0 * 1024.0;
@@ -142,4 +142,4 @@ std::vector<std::size_t> BucketList::bytes() const {
   return bytes;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -14,7 +14,7 @@
 #include "lockstep/ddp/options.h"
 #include "lockstep/ddp/trained_parameter.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class BucketList {
  public:
@@ -62,4 +62,4 @@ class BucketList {
   std::size_t next_ = 0;       // bucket to launch
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

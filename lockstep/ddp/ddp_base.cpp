@@ -14,6 +14,8 @@
 
 namespace lockstep {
 
+using namespace internal;
+
 DdpBase::DdpBase(std::shared_ptr<torch::nn::Module> module, ProcessGroup group, const DdpOptions& options)
     : module_(std::move(module)), group_(std::move(group)), options_(options) {
   if (module_ == nullptr) throw Error(ErrorKind::invalid_argument, "DistributedDataParallel: there is no module");

@@ -94,7 +94,7 @@ class DdpBase {
 
  protected:
   // For the duration of a forward. input: the first tensor among the arguments; null if there is none.
-  [[nodiscard]] ForwardScope begin_forward(const at::Tensor* input);
+  [[nodiscard]] internal::ForwardScope begin_forward(const at::Tensor* input);
 
   // An argument as the module gets it: a floating tensor in the type that it computes in, on its device.
   at::Tensor converted(const at::Tensor& input) const;
@@ -103,7 +103,7 @@ class DdpBase {
   at::Tensor delivered(const at::Tensor& output) const;
 
  private:
-  ShardedStep& sharded();
+  internal::ShardedStep& sharded();
   bool is_frozen() const;
   void cast_buffers(const NamedTensors& buffers) const;
   void make_models_equal(const NamedTensors& buffers);
@@ -113,18 +113,18 @@ class DdpBase {
   const std::shared_ptr<torch::nn::Module> module_;
   const ProcessGroup group_;
   const DdpOptions options_;
-  NamedTensors compared_;              // parameters that all ranks keep equal
-  std::optional<ValueBytes> buffers_;  // that follow rank 0's, if there are any
+  NamedTensors compared_;                        // parameters that all ranks keep equal
+  std::optional<internal::ValueBytes> buffers_;  // that follow rank 0's, if there are any
   std::optional<at::Device> input_device_;
   bool buffers_synced_ = true;
   bool synchronise_ = true;
   bool inputs_seen_ = false;
   std::optional<double> weight_;
-  std::uint64_t compared_after_ = 0;      // backwards
-  std::shared_ptr<PrecisionCast> cast_;   // null if the module computes in its parameters' type
-  std::shared_ptr<Reducer> reducer_;      // null if nothing is averaged: in a group of one, and in lockstep mode
-  std::unique_ptr<ShardedStep> sharded_;  // in lockstep mode
-  std::uint64_t sharded_steps_ = 0;       // that this object has made
+  std::uint64_t compared_after_ = 0;               // backwards
+  std::shared_ptr<internal::PrecisionCast> cast_;  // null if the module computes in its parameters' type
+  std::shared_ptr<internal::Reducer> reducer_;  // null if nothing is averaged: in a group of one, and in lockstep mode
+  std::unique_ptr<internal::ShardedStep> sharded_;  // in lockstep mode
+  std::uint64_t sharded_steps_ = 0;                 // that this object has made
 };
 
 }  // namespace lockstep

@@ -33,7 +33,7 @@ class DistributedDataParallel : public DdpBase {
   // Takes what the module's forward() takes and returns what it returns.
   template <class... Args>
   auto forward(Args&&... args) {
-    ForwardScope scope = begin_forward(first_tensor(args...));
+    internal::ForwardScope scope = begin_forward(first_tensor(args...));
     auto output = noting_failures([&] { return call(std::forward<Args>(args)...); });
     if constexpr (std::is_same_v<decltype(output), at::Tensor>) {
       if (options().output_device) output = delivered(output);

@@ -13,7 +13,7 @@
 #include "lockstep/ddp/reducer.h"
 #include "lockstep/group/arena_allocator.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class ForwardScope {
  public:
@@ -68,4 +68,4 @@ class ForwardScope {
   bool has_returned_ = false;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

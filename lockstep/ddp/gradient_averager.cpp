@@ -15,7 +15,7 @@
 #include "lockstep/ddp/checks/ddp_errors.h"
 #include "lockstep/group/believed.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 // Adds the time of a scope to a sum.
@@ -269,4 +269,4 @@ void GradientAverager::check_gradient(std::size_t parameter) const {
   if (problem != nullptr) throw_on_all_ranks(group_, unsupported_gradient_error(group_.rank(), one.name, problem));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

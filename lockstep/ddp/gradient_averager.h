@@ -25,7 +25,7 @@
 #include "lockstep/ddp/parameter_hooks.h"
 #include "lockstep/ddp/trained_parameter.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class GradientAverager {
  public:
@@ -103,4 +103,4 @@ class GradientAverager {
   ReducerStats stats_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

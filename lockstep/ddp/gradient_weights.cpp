@@ -12,7 +12,7 @@
 #include "lockstep/ddp/checks/ddp_errors.h"
 #include "lockstep/group/believed.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 struct AllWeights {
@@ -101,4 +101,4 @@ void GradientWeights::roll_back() {
   sum_ = sum_before_;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

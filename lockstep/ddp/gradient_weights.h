@@ -15,7 +15,7 @@
 #include "lockstep/ddp/trained_parameter.h"
 #include "lockstep/group/process_group.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class GradientWeights {
  public:
@@ -71,4 +71,4 @@ class GradientWeights {
 // factor.
 double factor_of_current_backward();
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -10,7 +10,7 @@
 #include "lockstep/ddp/buckets/bucket_plan.h"
 #include "lockstep/group/believed.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 LearnedGraph::LearnedGraph(std::size_t parameters, const DdpOptions& options)
     : parameters_(parameters),
@@ -45,4 +45,4 @@ std::optional<std::vector<std::size_t>> LearnedGraph::learn(const std::vector<in
   return believed(group, [&] { return checked_permutation(told, "parameter", {"order of gradients", 0}); });
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -9,7 +9,7 @@
 #include "lockstep/ddp/options.h"
 #include "lockstep/group/process_group.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class LearnedGraph {
  public:
@@ -44,4 +44,4 @@ class LearnedGraph {
   std::vector<bool> used_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

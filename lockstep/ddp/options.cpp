@@ -7,6 +7,8 @@
 #include "lockstep/group/process_group.h"
 
 namespace lockstep {
+
+using namespace internal;
 namespace {
 
 std::string text_of(const std::optional<c10::ScalarType>& dtype) { return dtype ? c10::str(*dtype) : "own"; }

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace lockstep {
+namespace lockstep::internal {
 
 ParameterHooks::ParameterHooks(const TrainedParameters& parameters, std::shared_ptr<PrecisionCast> cast,
                                std::function<void(std::size_t, const at::Tensor&)> arrived)
@@ -64,4 +64,4 @@ int ParameterHooks::places_in_current_graph(std::size_t parameter) const {
   return places;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

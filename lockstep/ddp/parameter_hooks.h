@@ -15,7 +15,7 @@
 #include "lockstep/ddp/mixed_precision/precision_cast.h"
 #include "lockstep/ddp/trained_parameter.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class ParameterHooks {
  public:
@@ -49,4 +49,4 @@ class ParameterHooks {
   std::vector<GradientScale> scales_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -6,7 +6,7 @@
 
 #include "lockstep/ddp/checks/ddp_errors.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 std::shared_ptr<Reducer> Reducer::make(TrainedParameters parameters, ProcessGroup group, const DdpOptions& options,
                                        std::shared_ptr<PrecisionCast> cast) {
   std::shared_ptr<Reducer> reducer(new Reducer(std::move(parameters), std::move(group), options, std::move(cast)));
@@ -182,4 +182,4 @@ void Reducer::abandon() noexcept {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -28,7 +28,7 @@
 #include "lockstep/ddp/trained_parameter.h"
 #include "lockstep/group/arena_allocator.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class Reducer : public std::enable_shared_from_this<Reducer> {
  public:
@@ -87,4 +87,4 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   std::optional<ArenaScope> arena_scope_;        // while a backward runs
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::internal {
 
 struct TrainedParameter {
   std::string name;
@@ -17,4 +17,4 @@ struct TrainedParameter {
 
 using TrainedParameters = std::vector<TrainedParameter>;
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -5,9 +5,9 @@
 
 #include <utility>
 
-#include "lockstep/group/ownership.h"
+#include "lockstep/group/sole_owner.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 // REQUIRES: has_plain_memory().
@@ -47,4 +47,4 @@ void ValueBytes::broadcast(int root, const ProcessGroup& group, std::string_view
   write_back();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -8,7 +8,7 @@
 
 #include "lockstep/group/process_group.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class ValueBytes {
  public:
@@ -27,4 +27,4 @@ class ValueBytes {
   std::vector<at::Tensor> bytes_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -10,7 +10,7 @@
 #include "lockstep/ddp/autograd/gradient_hooks.h"
 #include "lockstep/ddp/checks/ddp_errors.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 NamedTensors pairs_of(const torch::OrderedDict<std::string, at::Tensor>& dict) {
@@ -135,4 +135,4 @@ WrappedModule wrapped(const torch::nn::Module& module, const DdpOptions& options
 NamedTensors named_parameters_of(const torch::nn::Module& module) { return pairs_of(module.named_parameters()); }
 NamedTensors named_buffers_of(const torch::nn::Module& module) { return pairs_of(module.named_buffers()); }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -15,7 +15,7 @@ namespace torch::nn {
 class Module;
 }
 
-namespace lockstep {
+namespace lockstep::internal {
 
 struct WrappedModule {
   // The module's own tensors, without those that DdpOptions::ignored names.
@@ -31,4 +31,4 @@ WrappedModule wrapped(const torch::nn::Module& module, const DdpOptions& options
 NamedTensors named_parameters_of(const torch::nn::Module& module);
 NamedTensors named_buffers_of(const torch::nn::Module& module);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

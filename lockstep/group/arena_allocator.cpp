@@ -14,7 +14,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/group/torch_errors.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 struct ArenaScope::State {
   // The scope holds the heap; a thread that allocates nothing more keeps none alive.
@@ -179,4 +179,4 @@ at::Tensor empty_in_arena(const std::shared_ptr<ArenaHeap>& heap, at::IntArrayRe
   return tensor;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -11,7 +11,7 @@
 
 #include "lockstep/transport/arena_heap.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // Smaller tensors come from malloc, which reuses their memory by itself.
 inline constexpr std::size_t kArenaTensorBytes = 64 * 1024;
@@ -42,4 +42,4 @@ at::Tensor empty_in_arena(const std::shared_ptr<ArenaHeap>& heap, at::IntArrayRe
 // The same in ordinary memory.
 at::Tensor checked_empty(at::IntArrayRef sizes, at::ScalarType dtype);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -4,7 +4,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/group/process_group.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // Runs code that looks at what came from other ranks. Its Error{corrupt_data} passes, and ends the group: ranks that
 // have not found it themselves get Error{aborted} that quotes it.
@@ -18,4 +18,4 @@ decltype(auto) believed(const ProcessGroup& group, Look&& look) {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -8,7 +8,7 @@
 #include "lockstep/base/checked.h"
 #include "lockstep/base/error.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 using Flow = TensorSegments::Flow;
@@ -143,4 +143,4 @@ void Call::clear() {
   keeps_.reset();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -12,7 +12,7 @@
 #include "lockstep/collective/engine.h"
 #include "lockstep/group/tensor_segments.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class Call {
  public:
@@ -54,4 +54,4 @@ class Call {
   std::vector<std::uint64_t> counts_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

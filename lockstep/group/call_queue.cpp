@@ -6,7 +6,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 constexpr std::size_t kMostWorks = 256;  // that are kept to be used again
@@ -143,4 +143,4 @@ Error CallQueue::end_late(std::string_view operation) const {
   return Error(ErrorKind::timeout, text, {.rank = engine_.rank(), .operation = std::string(operation)});
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

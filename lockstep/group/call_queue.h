@@ -17,7 +17,7 @@
 #include "lockstep/group/turns.h"
 #include "lockstep/group/work.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // An Error that `check` throws is noted for the other ranks; see FailureNote.
 template <class Check>
@@ -127,4 +127,4 @@ class CallQueue {
 // Ends the flight record of what has failed with the error, or succeeded if there is none.
 void end_record(const FlightLog& log, FlightTicket ticket, const std::exception_ptr& error);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -12,12 +12,12 @@
 #include "lockstep/base/suspended_time.h"
 #include "lockstep/collective/arena_engine.h"
 #include "lockstep/collective/link_engine.h"
+#include "lockstep/health/join_watch.h"
 #include "lockstep/health/peer_failure.h"
-#include "lockstep/health/peer_watch.h"
 #include "lockstep/observe/process_recorder.h"
 #include "lockstep/transport/arena_mesh.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 bool on_one_node(const Membership& membership) {
   return std::all_of(membership.members.begin(), membership.members.end(),
@@ -220,4 +220,4 @@ ProcessGroup connect_group(const Membership& membership, const std::string& name
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

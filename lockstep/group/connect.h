@@ -9,7 +9,7 @@
 #include "lockstep/group/process_group.h"
 #include "lockstep/rendezvous/rendezvous.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // Blocks until all ranks of the job have connected. Over the backend that the options name, or over shared memory where
 // all ranks are on one node, else TCP, unless they name one. If they name none and shared memory cannot be had, all
@@ -38,4 +38,4 @@ bool on_one_node(const Membership& membership);
 ProcessGroup connect_ranks(const Membership& membership, const std::string& name, GroupOptions options,
                            const GroupConnections& known, Deadline deadline);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -7,6 +7,8 @@
 #include "lockstep/group/objects.h"
 
 namespace lockstep {
+
+using namespace internal;
 namespace {
 
 // The line that begins there, without its end.

@@ -19,6 +19,8 @@
 #include "lockstep/group/torch_errors.h"
 
 namespace lockstep {
+
+using namespace internal;
 namespace {
 
 constexpr auto kTypes = static_cast<std::int64_t>(at::ScalarType::Undefined);  // as many there are

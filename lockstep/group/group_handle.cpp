@@ -15,6 +15,8 @@
 
 namespace lockstep {
 
+using namespace internal;
+
 GroupHandle::State::State(std::unique_ptr<Engine> made, const GroupOptions& chosen, std::unique_ptr<Mesh> for_messages,
                           std::shared_ptr<const GroupOrigin> known)
     : engine(std::move(made)),
@@ -67,7 +69,7 @@ Messenger& GroupHandle::State::messenger() {
 void GroupHandle::State::abort_messages(std::string_view reason) noexcept {
   const std::lock_guard lock(messenger_mutex);
   if (the_messenger != nullptr) return the_messenger->abort(reason);
-  if (messages != nullptr) lockstep::abort_messages(*messages, reason);
+  if (messages != nullptr) internal::abort_messages(*messages, reason);
 }
 
 GroupHandle::GroupHandle(std::unique_ptr<Engine> engine, const GroupOptions& options, std::unique_ptr<Mesh> messages,

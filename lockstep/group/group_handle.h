@@ -17,15 +17,18 @@
 
 namespace lockstep {
 
+namespace internal {
 class ArenaHeap;
 struct GroupOrigin;
+}  // namespace internal
 
 class GroupHandle {
  public:
   // messages: what send() and recv() use; null where there are none.
   // origin: who the ranks are and how they met, which is what parts of the group are made from; null if it has none.
-  explicit GroupHandle(std::unique_ptr<Engine> engine, const GroupOptions& options = {},
-                       std::unique_ptr<Mesh> messages = nullptr, std::shared_ptr<const GroupOrigin> origin = nullptr);
+  explicit GroupHandle(std::unique_ptr<internal::Engine> engine, const GroupOptions& options = {},
+                       std::unique_ptr<internal::Mesh> messages = nullptr,
+                       std::shared_ptr<const internal::GroupOrigin> origin = nullptr);
 
   int rank() const;
   int size() const;
@@ -75,14 +78,14 @@ class GroupHandle {
   std::string noted_failure() const;
 
   // Memory that all ranks of the group share, where they do; else null.
-  const std::shared_ptr<ArenaHeap>& heap() const;
+  const std::shared_ptr<internal::ArenaHeap>& heap() const;
   bool shares_memory() const { return heap() != nullptr; }
 
   // Starts a collective on plain memory, which goes on while the caller computes: in poll() and wait() where the ranks
   // share memory, else on the group's thread. `keeps` owns the memory, and is held until it is finished, whoever waits
   // for it. Ranks that differ in what they have posted end the group where they share memory.
   class Posted;
-  Posted post(const Collective& collective, std::shared_ptr<const void> keeps) const;
+  Posted post(const internal::Collective& collective, std::shared_ptr<const void> keeps) const;
   // Never waits for another rank or call, unless the memory is not shared (see ArenaEngine).
   void poll() const;
   void wait(const Posted& posted) const;

@@ -15,33 +15,33 @@
 namespace lockstep {
 
 struct GroupHandle::State {
-  State(std::unique_ptr<Engine> engine, const GroupOptions& options, std::unique_ptr<Mesh> messages,
-        std::shared_ptr<const GroupOrigin> origin);
+  State(std::unique_ptr<internal::Engine> engine, const GroupOptions& options, std::unique_ptr<internal::Mesh> messages,
+        std::shared_ptr<const internal::GroupOrigin> origin);
   // Ends a state that no handle needs any more. In a forked child, which has none of its threads, it stays; and where a
   // thread of the group itself lets go of the last handle, which cannot wait for its own end, another one ends it.
   static void destroy(State* state);
 
   Deadline deadline(const CallOptions& options) const;
   // Error{invalid_argument} if the group has none.
-  Messenger& messenger();
+  internal::Messenger& messenger();
   // Also where this rank has not sent a message yet: the others may wait for one.
   void abort_messages(std::string_view reason) noexcept;
 
-  const ForkGuard fork_guard;
-  const std::unique_ptr<Engine> engine;
-  const std::shared_ptr<ArenaHeap> heap;  // null where ranks share no memory
+  const internal::ForkGuard fork_guard;
+  const std::unique_ptr<internal::Engine> engine;
+  const std::shared_ptr<internal::ArenaHeap> heap;  // null where ranks share no memory
   const GroupOptions options;
-  const std::shared_ptr<const GroupOrigin> origin;
+  const std::shared_ptr<const internal::GroupOrigin> origin;
   std::atomic<int> splits{0};
   std::atomic<std::uint64_t> monitored_barriers{0};
-  const FlightLog log;
+  const internal::FlightLog log;
 
   std::mutex messenger_mutex;
   // State below is protected by messenger_mutex.
-  std::unique_ptr<Mesh> messages;  // until the messenger has it
-  std::unique_ptr<Messenger> the_messenger;
+  std::unique_ptr<internal::Mesh> messages;  // until the messenger has it
+  std::unique_ptr<internal::Messenger> the_messenger;
 
-  CallQueue calls;  // last member: its thread must end first
+  internal::CallQueue calls;  // last member: its thread must end first
 };
 
 // Of the source.

@@ -6,13 +6,13 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
+#include "lockstep/health/join_watch.h"
 #include "lockstep/health/peer_failure.h"
-#include "lockstep/health/peer_watch.h"
 #include "lockstep/health/watched_store.h"
 #include "lockstep/transport/shared_arena.h"
 #include "lockstep/transport/shared_links.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 bool are_apart(const Membership& membership) {
   std::vector<std::string> nodes;
@@ -170,4 +170,4 @@ std::unique_ptr<Mesh> mesh_between_hosts(const Membership& membership, const std
   return open_tcp_mesh(links, group);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -13,7 +13,7 @@
 #include "lockstep/transport/arena.h"
 #include "lockstep/transport/tcp_mesh.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // Begins the names of groups that are parts of others.
 inline constexpr const char* kPartPrefix = "part ";
@@ -45,4 +45,4 @@ std::unique_ptr<Mesh> mesh_between_hosts(const Membership& membership, const std
                                          const GroupOptions& options, std::shared_ptr<SharedLinks>& links,
                                          const std::vector<int>& ranks, Deadline deadline);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -10,6 +10,8 @@
 #include "lockstep/messages/monitored_barrier.h"
 
 namespace lockstep {
+
+using namespace internal;
 namespace {
 
 using Flow = TensorSegments::Flow;
@@ -89,7 +91,7 @@ void GroupHandle::monitored_barrier(const CallOptions& options, bool wait_all_ra
   record.set_operation("monitored_barrier");
   FlightTicket ticket = state_->log.start(record);
   try {
-    lockstep::monitored_barrier(state_->messenger(), number, options.timeout.value_or(timeout()), wait_all_ranks);
+    internal::monitored_barrier(state_->messenger(), number, options.timeout.value_or(timeout()), wait_all_ranks);
   } catch (const Error& error) {
     state_->log.fail(ticket, error);
     throw;

@@ -12,6 +12,8 @@
 #include "lockstep/group/process_group.h"
 
 namespace lockstep {
+
+using namespace internal;
 namespace {
 
 // What ranks compare, besides the number of bytes: "loss, sum of float64 int64".

@@ -11,6 +11,8 @@
 #include "lockstep/base/error.h"
 
 namespace lockstep {
+
+using namespace internal;
 namespace {
 
 constexpr int kMostNested = 100;  // lists in lists

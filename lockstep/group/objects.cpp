@@ -15,6 +15,8 @@
 #include "lockstep/group/torch_errors.h"
 
 namespace lockstep {
+
+using namespace internal;
 namespace {
 
 using Lengths = std::vector<std::int64_t>;

@@ -57,7 +57,8 @@ std::vector<std::string> all_gather_bytes(const ProcessGroup& group, const std::
                                           const CallOptions& options = {});
 // The same on root; nothing elsewhere.
 std::vector<std::string> gather_bytes_to(const ProcessGroup& group, const std::string& mine, int root,
-                                         std::size_t most = kMostObjectBytes, const CallOptions& options = {});
+                                         std::size_t most = internal::kMostObjectBytes,
+                                         const CallOptions& options = {});
 std::string broadcast_bytes(const ProcessGroup& group, const std::string& mine, int root,
                             const CallOptions& options = {});
 // `all`: on root, one for each rank.
@@ -78,7 +79,8 @@ std::vector<T> all_gather_object(const ProcessGroup& group, const T& mine, const
 template <class T>
 std::vector<T> gather_object(const ProcessGroup& group, const T& mine, int root = 0, const CallOptions& options = {}) {
   std::vector<T> objects;
-  for (const auto& bytes : gather_bytes_to(group, ObjectCodec<T>::encode(mine), root, kMostObjectBytes, options)) {
+  for (const auto& bytes :
+       gather_bytes_to(group, ObjectCodec<T>::encode(mine), root, internal::kMostObjectBytes, options)) {
     objects.push_back(ObjectCodec<T>::decode(bytes));
   }
   return objects;

@@ -15,6 +15,10 @@
 
 namespace lockstep {
 
+using internal::AfterMismatch;
+using internal::CallSites;
+using internal::Checksums;
+
 enum class Transport { automatic, shared_memory, tcp };
 
 struct GroupOptions {
@@ -24,7 +28,7 @@ struct GroupOptions {
   // Of each call. As long as PyTorch's, since one rank may have much to do alone; a death does not take that long.
   Duration timeout = std::chrono::minutes(30);
   // After which a collective or message that waits logs for whom, and how that rank is doing; then more rarely.
-  Duration first_report = kFirstReport;
+  Duration first_report = internal::kFirstReport;
   // automatic: memory between ranks of one node, TCP between nodes. The same on all ranks.
   Transport transport = Transport::automatic;
   // Of TCP, for the data of every two ranks on different nodes. The same on all ranks.

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 constexpr int kMostSteps = 100'000;
@@ -168,4 +168,4 @@ bool is_part_of(std::span<const Segment> part, std::span<const Segment> whole, s
   return true;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -11,7 +11,7 @@
 
 #include "lockstep/collective/collective.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // Whether two elements of a tensor share memory: it is expanded, or its strides fold it. Exact, as of overlap().
 bool overlaps_itself(const at::Tensor& tensor);
@@ -36,4 +36,4 @@ std::size_t bytes_within(const Segment& segment, const std::vector<MemorySpan>& 
 // Whether `part` is, byte for byte, the memory of `whole` from an offset on; both lists are read as if joined.
 bool is_part_of(std::span<const Segment> part, std::span<const Segment> whole, std::size_t offset);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -12,11 +12,13 @@
 #include "lockstep/group/connect.h"
 #include "lockstep/group/group_state.h"
 #include "lockstep/group/process_group.h"
-#include "lockstep/health/peer_watch.h"
+#include "lockstep/health/join_watch.h"
 #include "lockstep/store/prefix_store.h"
 #include "lockstep/store/store_server.h"
 
 namespace lockstep {
+
+using namespace internal;
 namespace {
 
 constexpr Duration kFarewell = std::chrono::seconds(1);
@@ -25,7 +27,7 @@ constexpr Duration kFarewell = std::chrono::seconds(1);
 // when one dies or gives up. Null if all share memory or connections, which tell them
 // anyway. Its owner ends it. An error here ends
 // the group, since the others would wait.
-std::shared_ptr<PeerWatch> watch_parts(const GroupOrigin& origin, const ProcessGroup& group,
+std::shared_ptr<JoinWatch> watch_parts(const GroupOrigin& origin, const ProcessGroup& group,
                                        const GroupOptions& options, int number, Deadline deadline) {
   const bool is_native = choose_backend(options.backend) == kNativeBackend;
   const bool by_memory = is_native && options.transport != Transport::tcp;
@@ -35,7 +37,7 @@ std::shared_ptr<PeerWatch> watch_parts(const GroupOrigin& origin, const ProcessG
   if (is_native && can_share_all && (!by_memory || are_apart(origin.membership))) return nullptr;
   const std::string prefix = fmt::format("parts/{:016x}/{}", hash_of(origin.name), number);
   const Member& me = origin.membership.members[static_cast<std::size_t>(group.rank())];
-  auto watch = std::make_shared<PeerWatch>(std::make_shared<PrefixStore>(origin.membership.store, prefix),
+  auto watch = std::make_shared<JoinWatch>(std::make_shared<PrefixStore>(origin.membership.store, prefix),
                                            process_of(me), origin.membership.size, "the group was being split");
   try {
     watch->begin(deadline);
@@ -78,7 +80,7 @@ std::vector<int> ranks_of_part(std::span<const std::int64_t> colors_and_keys, st
 
 // Ends the watch, if there is one, of a rank that leaves with `error`. Returns what to throw: the cause, as all name
 // it.
-Error abandon_parts(const GroupOrigin& origin, PeerWatch* watch, const Error& error) {
+Error abandon_parts(const GroupOrigin& origin, JoinWatch* watch, const Error& error) {
   if (watch == nullptr) return error;
   // All ranks of the group hear of a desync, and may go on.
   Error cause = error.kind() == ErrorKind::desync ? error : watch->cause_of(error);
@@ -90,7 +92,7 @@ Error abandon_parts(const GroupOrigin& origin, PeerWatch* watch, const Error& er
 
 // Connects the `ranks` of a group, of which `rank` is one, as a group of their own. Only they call it. Ends the watch.
 ProcessGroup connect_part(const GroupOrigin& origin, int rank, const std::vector<int>& ranks, const std::string& name,
-                          const GroupOptions& options, const std::shared_ptr<PeerWatch>& watch, Deadline deadline) {
+                          const GroupOptions& options, const std::shared_ptr<JoinWatch>& watch, Deadline deadline) {
   Membership part = origin.membership;
   part.watch = watch;
   part.hosted = origin.hosted.lock();

@@ -12,6 +12,8 @@
 
 namespace lockstep {
 
+using namespace internal;
+
 void ProcessGroup::all_reduce(const at::Tensor& tensor, ReduceOp op, const CallOptions& options) const {
   // A copy-on-write twin keeps its own.
   const auto memory_of = [&] { return static_cast<std::byte*>(tensor.mutable_data_ptr()); };

@@ -9,6 +9,8 @@
 
 namespace lockstep {
 
+using namespace internal;
+
 void log_rank0(const ProcessGroup& group, const char* format, ...) {
   if (group.rank() != 0) return;
   std::va_list arguments;

@@ -8,6 +8,8 @@
 
 namespace lockstep {
 
+using namespace internal;
+
 void seed_all(std::uint64_t seed) {
   at::manual_seed(seed);
   std::srand(static_cast<unsigned>(seed));

@@ -7,7 +7,7 @@
 #include "lockstep/base/checked.h"
 #include "lockstep/base/error.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 constexpr std::size_t kLargestElement = 16;
@@ -74,4 +74,4 @@ std::size_t checked_object_length(std::int64_t told, int rank, std::size_t most)
   return checked_size(told, most, "length (do all ranks make the same calls?)", {"object", rank});
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::internal {
 
 inline constexpr std::size_t kMostDimensions = 64;  // of a tensor in torch
 // Type, how many sizes, the sizes, whether an index is wrong, its dimension, the index.
@@ -54,4 +54,4 @@ inline constexpr std::int64_t kTooLong = -2;  // instead of a length over the li
 // The length; Error{invalid_argument} for kTooLong, Error{corrupt_data} for anything else that is no length.
 std::size_t checked_object_length(std::int64_t told, int rank, std::size_t most);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

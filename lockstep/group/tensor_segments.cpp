@@ -11,7 +11,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/group/torch_errors.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 [[noreturn]] void refuse(std::string_view operation, const std::string& why) {
@@ -257,4 +257,4 @@ void TensorSegments::copy_back() const {
   });
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -14,7 +14,7 @@
 #include "lockstep/collective/collective.h"
 #include "lockstep/group/overlap.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // Nothing for a type that collectives cannot reduce.
 std::optional<DType> known_dtype(at::ScalarType type);
@@ -94,4 +94,4 @@ class TensorSegments {
   std::vector<MemorySpan> spans_;                          // of the segments, by address, for lists
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

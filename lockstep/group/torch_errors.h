@@ -9,7 +9,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // Runs code that calls torch. An Error passes; torch's own and a lack of memory become one of `kind`.
 template <class Run>
@@ -27,4 +27,4 @@ decltype(auto) as_errors(std::string_view operation, ErrorKind kind, Run&& run) 
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -5,7 +5,7 @@
 
 #include "lockstep/base/wait_until.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 bool Turns::take_slowly(Deadline deadline) {
   Place place;
@@ -107,4 +107,4 @@ void Turns::watch(const std::stop_token& stop) {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

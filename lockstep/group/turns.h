@@ -14,7 +14,7 @@
 
 #include "lockstep/base/deadline.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class Turns {
  public:
@@ -76,4 +76,4 @@ class Turns {
   std::jthread watcher_;                 // made when a call lines up that is to be late before those in front of it
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

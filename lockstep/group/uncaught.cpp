@@ -9,7 +9,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/failure_note.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 // Leaked on purpose: a process may terminate while static destructors run.
@@ -68,4 +68,4 @@ UncaughtWatch::~UncaughtWatch() {
   std::erase(watches().all, this);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -8,7 +8,7 @@
 #include "lockstep/base/fork_guard.h"
 #include "lockstep/group/process_group.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class UncaughtWatch {
  public:
@@ -25,4 +25,4 @@ class UncaughtWatch {
   const ProcessGroup group_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -7,6 +7,8 @@
 
 namespace lockstep {
 
+using namespace internal;
+
 Work Work::start() {
   Work work;
   work.state_ = std::make_shared<State>();

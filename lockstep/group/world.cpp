@@ -12,6 +12,8 @@
 
 namespace lockstep {
 
+using namespace internal;
+
 Place::Place(Membership membership) : membership_(std::make_unique<Membership>(std::move(membership))) {}
 Place::~Place() = default;
 Place::Place(Place&&) noexcept = default;

@@ -17,7 +17,9 @@
 
 namespace lockstep {
 
+namespace internal {
 class UncaughtWatch;
+}  // namespace internal
 
 // Where in the job this process is. A base of World, so that it outlives the group that was made with it.
 class Place {
@@ -47,8 +49,8 @@ class World : public Place, public ProcessGroup {
   const ProcessGroup& group() const { return *this; }
 
  private:
-  std::unique_ptr<UncaughtWatch> watch_;  // null once moved from
-  int exceptions_;                        // in flight when it was made
+  std::unique_ptr<internal::UncaughtWatch> watch_;  // null once moved from
+  int exceptions_;                                  // in flight when it was made
 };
 
 // What a program says of its world, in one list: init_process_group({.backend = "gloo", .timeout = 60s}). Everything

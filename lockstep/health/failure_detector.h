@@ -8,7 +8,7 @@
 
 #include "lockstep/base/clock.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // A call that waits for a rank whose heartbeat has been missing for this long says so in the log.
 inline constexpr Duration kHeartbeatTimeout = std::chrono::milliseconds(2750);
@@ -43,4 +43,4 @@ class FailureDetector {
   virtual PeerHealth health(int rank) const = 0;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -5,7 +5,7 @@
 #include "lockstep/base/format.h"
 #include "lockstep/observe/process_recorder.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 // A healthy rank answers sooner, unless its machine has much else to do.
@@ -85,4 +85,4 @@ std::string Heartbeat::place(const Answer& answer, Duration age) {
   return fmt::format("last seen in {}, left it {:.1f} s ago", what, seconds(Duration(answer.ended_ago_ns) + age));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

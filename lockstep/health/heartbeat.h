@@ -14,7 +14,7 @@
 #include "lockstep/health/failure_detector.h"
 #include "lockstep/observe/flight_recorder.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class Heartbeat {
  public:
@@ -58,4 +58,4 @@ class Heartbeat {
   std::vector<Peer> peers_;  // protected by mutex_
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-namespace lockstep {
+namespace lockstep::internal {
 
 LocalPeers::LocalPeers(LocalPeerList peers) : peers_(std::move(peers)), ended_(peers_->size()) {
   for (const LocalPeer& each : *peers_) watched_.push_back({each.process.fd(), POLLIN, 0});
@@ -17,4 +17,4 @@ void LocalPeers::look() {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -10,7 +10,7 @@
 
 #include "lockstep/health/process_watch.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 struct LocalPeer {
   std::string name = {};      // "rank 1 (host n1, pid 811)"
@@ -39,4 +39,4 @@ class LocalPeers {
   std::vector<bool> ended_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -2,7 +2,7 @@
 
 #include "lockstep/base/format.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 constexpr std::string_view kHasLeft = "has left the group";
@@ -50,4 +50,4 @@ Error error_for_peers(std::string_view name, int rank, const Error& error) {
                fmt::format("{} has given up: {}", name, error.what()), {.rank = error.detail().rank, .peer = rank});
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

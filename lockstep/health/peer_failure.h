@@ -8,7 +8,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/health/failure_detector.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // A rank that is gone.
 struct PeerFailure {
@@ -36,4 +36,4 @@ std::string describe_missing(std::string_view name, std::string_view reason, con
 // Error{aborted}.
 Error error_for_peers(std::string_view name, int rank, const Error& error);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -8,7 +8,7 @@
 #include "lockstep/health/peer_failure.h"
 #include "lockstep/net/wire.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 constexpr std::string_view kMissing = "missing: ";
@@ -120,4 +120,4 @@ Error root_cause(const Error& seen, int rank, const PostedErrors::All& posted,
   return Error(cause.kind(), text, detail);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -14,7 +14,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/store/store.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // An error as one rank tells it to others: its kind, the rank that it is about, its text up to kMaxErrorTextBytes.
 inline constexpr std::size_t kMaxErrorTextBytes = 4000;
@@ -51,4 +51,4 @@ class PostedErrors {
 // corrupt data, then a timeout; else it is what this rank saw. Ranks that posted nothing are named. Pure.
 Error root_cause(const Error& seen, int rank, const PostedErrors::All& posted, const std::vector<std::string>& members);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -12,7 +12,7 @@
 
 #include "lockstep/base/private_fd.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 // As ps(1) shows it.
@@ -94,4 +94,4 @@ bool ProcessWatch::has_ended() const {
   return now.is_missing || now.state == ProcessState::ended || (now.start != 0 && now.start != start_);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -8,7 +8,7 @@
 
 #include "lockstep/base/unique_fd.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 enum class ProcessState : std::uint8_t { unknown, alive, stopped, traced, uninterruptible, ended };
 // "alive", "stopped (by SIGSTOP or the like)"; empty if it is not known.
@@ -45,4 +45,4 @@ class ProcessWatch {
   UniqueFd pidfd_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

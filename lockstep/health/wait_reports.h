@@ -5,7 +5,7 @@
 
 #include "lockstep/base/clock.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // After half a minute nobody believes that all is well.
 inline constexpr Duration kFirstReport = std::chrono::seconds(30);
@@ -56,4 +56,4 @@ class LongWait {
   WaitReports reports_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -4,7 +4,7 @@
 
 #include "lockstep/store/store_text.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 std::vector<std::string> WatchedStore::wait(const std::vector<std::string>& keys, Deadline deadline) {
   for (;;) {
@@ -23,4 +23,4 @@ Bytes WatchedStore::get(std::string_view key, Deadline deadline) {
   return store_->get(key, deadline);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

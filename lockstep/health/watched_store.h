@@ -1,17 +1,17 @@
-// A WatchedStore is a store whose waits end as soon as a PeerWatch knows of a rank that has died or given up. Ranks
-// that still connect use it. Store, PeerWatch -> Store. Thread-safe as the other store is.
+// A WatchedStore is a store whose waits end as soon as a JoinWatch knows of a rank that has died or given up. Ranks
+// that still connect use it. Store, JoinWatch -> Store. Thread-safe as the other store is.
 #pragma once
 
 #include <memory>
 
-#include "lockstep/health/peer_watch.h"
+#include "lockstep/health/join_watch.h"
 #include "lockstep/store/store.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class WatchedStore final : public Store {
  public:
-  WatchedStore(std::shared_ptr<Store> store, std::shared_ptr<PeerWatch> watch)
+  WatchedStore(std::shared_ptr<Store> store, std::shared_ptr<JoinWatch> watch)
       : store_(std::move(store)), watch_(std::move(watch)) {}
 
   void set(std::string_view key, ByteView value, Deadline deadline) override { store_->set(key, value, deadline); }
@@ -31,7 +31,7 @@ class WatchedStore final : public Store {
 
  private:
   const std::shared_ptr<Store> store_;
-  const std::shared_ptr<PeerWatch> watch_;
+  const std::shared_ptr<JoinWatch> watch_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

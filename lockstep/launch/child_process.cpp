@@ -15,7 +15,7 @@
 #include "lockstep/base/signal_block.h"
 #include "lockstep/launch/program_path.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 // Everything that the child needs, prepared before it exists: between vfork and exec it shares the parent's memory, so
@@ -191,4 +191,4 @@ std::optional<ExitStatus> ChildProcess::try_reap() {
   return status;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

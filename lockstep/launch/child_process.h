@@ -13,7 +13,7 @@
 #include "lockstep/base/unique_fd.h"
 #include "lockstep/launch/outcome.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 struct Command {
   std::string path;
@@ -57,4 +57,4 @@ class ChildProcess {
   bool reaped_ = false;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

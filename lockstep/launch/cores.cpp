@@ -9,7 +9,7 @@
 #include <sstream>
 #include <thread>
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 std::string read_text(const std::string& path) {
@@ -84,4 +84,4 @@ int available_cores() {
   return std::max(cores, 1);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

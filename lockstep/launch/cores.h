@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // At least 1.
 int available_cores();
@@ -19,4 +19,4 @@ std::optional<double> cgroup_quota_cores(const std::string& cgroups, const std::
 // The lines of /proc/self/cgroup, "<hierarchy>:<controllers>:<path>", as controllers and path.
 std::vector<std::pair<std::string, std::string>> parse_cgroups(const std::string& cgroups);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

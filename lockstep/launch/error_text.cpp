@@ -1,6 +1,6 @@
 #include "lockstep/launch/error_text.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 constexpr std::string_view kTerminate = "terminate called after throwing an instance of ";
@@ -55,4 +55,4 @@ void ErrorText::take(std::string_view line) {
   age_lines_ = 0;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class ErrorText {
  public:
@@ -39,4 +39,4 @@ class ErrorText {
 // "frame #3: at::native::add(...) + 0x7c (0x7f... in libtorch.so)", and what torch writes above these.
 bool is_stack_frame(std::string_view line);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -21,7 +21,7 @@
 #include "lockstep/observe/flight_layout.h"
 #include "lockstep/observe/process_recorder.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 bool went_wrong(const Outcome& outcome) {
@@ -168,4 +168,4 @@ void remove_recordings(const std::string& folder) noexcept {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

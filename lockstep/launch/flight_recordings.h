@@ -10,7 +10,7 @@
 #include "lockstep/launch/outcome.h"
 #include "lockstep/observe/flight_memory.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class FlightRecordings {
  public:
@@ -48,4 +48,4 @@ void prune_job_folders(const std::string& parent) noexcept;
 // Removes the files in a folder that are recordings of ranks of any job. Never throws.
 void remove_recordings(const std::string& folder) noexcept;
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

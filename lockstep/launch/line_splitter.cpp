@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace lockstep {
+namespace lockstep::internal {
 
 void LineSplitter::feed(std::string_view bytes, const OnLine& on_line) {
   while (!bytes.empty()) {
@@ -38,4 +38,4 @@ std::string_view visible_text(std::string_view line) {
   return line.substr(begin, end + 1 - begin);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

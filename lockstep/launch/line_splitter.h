@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class LineSplitter {
  public:
@@ -29,4 +29,4 @@ class LineSplitter {
 // overwrites the text before. "10%\r20%\r" -> "20%".
 std::string_view visible_text(std::string_view line);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -26,7 +26,7 @@
 #include "lockstep/observe/process_recorder.h"
 #include "lockstep/store/store_server.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 const Duration kListenTimeout = std::chrono::seconds(5);
@@ -221,4 +221,4 @@ std::vector<std::string> merge_environment(const char* const* base,
   return merged;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

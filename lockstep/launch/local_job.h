@@ -15,7 +15,7 @@
 #include "lockstep/launch/flight_recordings.h"
 #include "lockstep/launch/oom_kills.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // While it lives, a DescriptorLimit raises the soft limit on descriptors (RLIMIT_NOFILE) to what a job's launcher
 // needs. Ranks start with the previous limit, since programs that use select() break above 1024. One at a time in a
@@ -78,4 +78,4 @@ class LocalJob {
 std::vector<std::string> merge_environment(const char* const* base,
                                            const std::vector<std::pair<std::string, std::string>>& changes);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

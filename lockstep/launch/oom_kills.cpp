@@ -10,7 +10,7 @@
 #include "lockstep/base/format.h"
 #include "lockstep/launch/cores.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 constexpr std::string_view kName = "oom_kill ";
@@ -70,4 +70,4 @@ std::string OomKills::describe_kill(std::int64_t peak_bytes) const {
                      killed, killed == 1 ? "" : "es", counter_->whose, used);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class OomKills {
  public:
@@ -35,4 +35,4 @@ class OomKills {
   std::uint64_t before_ = 0;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -8,7 +8,7 @@
 
 #include "lockstep/base/format.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 std::ptrdiff_t accusers(const Outcome& outcome, const RankEnd& end) {
@@ -109,4 +109,4 @@ std::vector<std::string> report(const Outcome& outcome) {
   return lines;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -8,7 +8,7 @@
 
 #include "lockstep/base/clock.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // How a process ended.
 struct ExitStatus {
@@ -71,4 +71,4 @@ std::string describe_failure(const RankEnd& end);
 // after success.
 std::vector<std::string> report(const Outcome& outcome);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

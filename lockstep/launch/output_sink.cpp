@@ -11,7 +11,7 @@
 
 #include "lockstep/base/format.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 std::string cut_to_terminal(const std::string& text, int fd) {
@@ -175,4 +175,4 @@ void OutputSink::write_some() {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

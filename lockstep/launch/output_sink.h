@@ -13,7 +13,7 @@
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/nonblocking_writer.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class OutputSink {
  public:
@@ -87,4 +87,4 @@ class OutputSink {
   bool status_drawn_ = false;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

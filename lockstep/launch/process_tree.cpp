@@ -17,7 +17,7 @@
 #include "lockstep/launch/reaper.h"
 #include "lockstep/launch/signal_relay.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 constexpr std::array kStreams{RankStream::standard_output, RankStream::standard_error};
@@ -337,4 +337,4 @@ Outcome run_process_tree(std::vector<Command> commands, const TreeOptions& optio
   return Supervisor(options).run(std::move(commands));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

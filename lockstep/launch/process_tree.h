@@ -14,7 +14,7 @@
 #include "lockstep/launch/outcome.h"
 #include "lockstep/launch/rank_output.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 struct TreeOptions {
   std::chrono::milliseconds grace{5000};  // from SIGTERM to SIGKILL
@@ -35,4 +35,4 @@ struct TreeOptions {
 // ExecFailed or Error{internal} if a rank cannot be started; those already started are then killed.
 Outcome run_process_tree(std::vector<Command> commands, const TreeOptions& options);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -9,7 +9,7 @@
 
 #include "lockstep/base/format.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 // 0, or the errno that executing the file would give.
@@ -56,4 +56,4 @@ std::string find_program(const std::string& name, const std::string& search_path
                    ENOENT);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

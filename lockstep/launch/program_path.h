@@ -5,7 +5,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // A program could not be executed. Error{invalid_argument}.
 class ExecFailed : public Error {
@@ -23,4 +23,4 @@ class ExecFailed : public Error {
 // A name with a slash is a path; any other is looked up in `search_path` (PATH). Throws ExecFailed.
 std::string find_program(const std::string& name, const std::string& search_path);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

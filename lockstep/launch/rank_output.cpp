@@ -12,7 +12,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 constexpr int kProgressRank = 0;
@@ -169,4 +169,4 @@ void RankOutput::write_log(Stream& stream, std::string_view bytes) {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

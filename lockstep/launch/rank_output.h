@@ -15,7 +15,7 @@
 #include "lockstep/launch/line_splitter.h"
 #include "lockstep/launch/output_sink.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 enum class RankStream { standard_output, standard_error };
 
@@ -74,4 +74,4 @@ class RankOutput {
   std::vector<Rank> ranks_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -17,7 +17,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/signal_block.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 constexpr int kMaxGroups = 4096;
@@ -200,4 +200,4 @@ int kill_job_processes(const char* job_id) noexcept {
   return found;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

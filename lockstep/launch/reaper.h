@@ -7,7 +7,7 @@
 
 #include "lockstep/base/unique_fd.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class Reaper {
  public:
@@ -34,4 +34,4 @@ class Reaper {
 // processes that the caller may inspect. Async-signal-safe, never throws. Returns how many the first pass found.
 int kill_job_processes(const char* job_id) noexcept;
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

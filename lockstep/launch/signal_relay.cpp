@@ -9,7 +9,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 std::atomic<int> g_writer_fd{-1};
@@ -60,4 +60,4 @@ int SignalRelay::take() {
   return ::read(reader_.get(), &byte, 1) == 1 ? byte : 0;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

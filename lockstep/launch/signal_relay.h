@@ -9,7 +9,7 @@
 
 #include "lockstep/base/unique_fd.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class SignalRelay {
  public:
@@ -30,4 +30,4 @@ class SignalRelay {
   std::array<struct sigaction, kSignals.size()> before_{};
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

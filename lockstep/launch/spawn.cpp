@@ -30,6 +30,8 @@
 #include "lockstep/launch/process_tree.h"
 
 namespace lockstep {
+
+using namespace internal;
 namespace {
 
 constexpr const char* kCallVariable = "LOCKSTEP_SPAWN";           // the call that a copy was started for: "main#3"

@@ -8,7 +8,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/messages/operation.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class LinkObserver {
  public:
@@ -24,4 +24,4 @@ class LinkObserver {
   virtual bool take_heartbeat(int peer, ByteView answer) = 0;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

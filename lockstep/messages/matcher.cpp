@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace lockstep {
+namespace lockstep::internal {
 
 OperationPtr Matcher::take_receive(int peer, std::uint64_t tag) {
   const auto queues = tags_.find(tag);
@@ -84,4 +84,4 @@ void Matcher::tidy(Tags::iterator queues) {
   if (queues->second.receives.empty() && queues->second.arrived.empty()) tags_.erase(queues);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

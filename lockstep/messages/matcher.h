@@ -12,7 +12,7 @@
 
 #include "lockstep/messages/operation.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // A message without a receive: here with its bytes, or still with its sender, which has
 // sent an RTS.
@@ -60,4 +60,4 @@ class Matcher {
   Tags tags_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // The largest eager message.
 inline constexpr std::size_t kEagerBytes = std::size_t{64} << 10;
@@ -50,4 +50,4 @@ struct FrameHeader {
 };
 static_assert(sizeof(FrameHeader) == 40);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

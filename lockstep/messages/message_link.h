@@ -12,7 +12,7 @@
 #include "lockstep/messages/operation.h"
 #include "lockstep/transport/mesh.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class MessageLink {
  public:
@@ -49,4 +49,4 @@ class MessageLink {
   MessageReceiver receiver_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

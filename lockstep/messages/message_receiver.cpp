@@ -7,7 +7,7 @@
 
 #include "lockstep/base/format.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 constexpr std::size_t kReadAheadBytes = std::size_t{16} << 10;  // small frames come several to a call
@@ -226,4 +226,4 @@ Error MessageReceiver::corrupt(const std::string& what) const {
                {.rank = mesh_.rank(), .peer = peer_});
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

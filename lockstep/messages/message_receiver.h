@@ -17,7 +17,7 @@
 #include "lockstep/messages/operation.h"
 #include "lockstep/transport/mesh.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class MessageReceiver {
  public:
@@ -72,4 +72,4 @@ class MessageReceiver {
   bool said_goodbye_ = false;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -4,7 +4,7 @@
 #include <span>
 #include <utility>
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 constexpr std::size_t kStagedBytes = std::size_t{8} << 10;  // smaller messages go with their header in one call
@@ -151,4 +151,4 @@ bool MessageSender::take_credit(std::uint64_t bytes) {
   return true;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

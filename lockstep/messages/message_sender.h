@@ -15,7 +15,7 @@
 #include "lockstep/messages/operation.h"
 #include "lockstep/transport/mesh.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class MessageSender {
  public:
@@ -75,4 +75,4 @@ class MessageSender {
   bool owes_answer_ = false;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -5,7 +5,7 @@
 #include "lockstep/base/format.h"
 #include "lockstep/messages/progress_engine.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 constexpr const char* kDestroyed = "the messenger was destroyed before it was done";
@@ -164,4 +164,4 @@ void Messenger::run() {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

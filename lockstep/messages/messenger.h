@@ -37,7 +37,7 @@
 #include "lockstep/messages/request.h"
 #include "lockstep/transport/mesh.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // Ends the messages of all ranks of a mesh with Error{aborted}, whether or not they have a Messenger. Never blocks.
 void abort_messages(Mesh& mesh, std::string_view reason) noexcept;
@@ -94,4 +94,4 @@ class Messenger final : public FailureDetector {
   std::thread thread_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

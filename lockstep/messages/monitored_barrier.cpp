@@ -14,7 +14,7 @@
 #include "lockstep/base/format.h"
 #include "lockstep/health/peer_failure.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 // Above all tags that programs can give.
@@ -232,4 +232,4 @@ void monitored_barrier(Messenger& messenger, std::uint64_t number, Duration time
   BarrierCoordinator(messenger, number, timeout, wait_all_ranks).run();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

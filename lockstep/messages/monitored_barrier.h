@@ -7,7 +7,7 @@
 
 #include "lockstep/messages/messenger.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // Called by all ranks. `number` counts the calls of the group, on all ranks alike. Throws on every rank that called it
 // Error{timeout} naming a rank that did not come in time and how it fares: the first or, with wait_all_ranks, all of
@@ -15,4 +15,4 @@ namespace lockstep {
 // late gets the same. Rank 0 itself is named by the others if it does not come.
 void monitored_barrier(Messenger& messenger, std::uint64_t number, Duration timeout, bool wait_all_ranks);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -14,7 +14,7 @@
 #include "lockstep/health/wait_reports.h"
 #include "lockstep/messages/request.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 struct Operation {
   Envelope envelope;
@@ -68,4 +68,4 @@ struct Operation {
 
 using OperationPtr = std::shared_ptr<Operation>;
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

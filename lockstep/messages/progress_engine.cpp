@@ -6,7 +6,7 @@
 #include "lockstep/base/log.h"
 #include "lockstep/health/peer_failure.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 // A program may close descriptors that it does not know; a wait for one of those never ends by itself.
@@ -320,4 +320,4 @@ void ProgressEngine::close(const Error& reason) {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

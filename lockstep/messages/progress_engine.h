@@ -20,7 +20,7 @@
 #include "lockstep/messages/self_link.h"
 #include "lockstep/transport/mesh.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // How a rank fares: what it answered last, and what the kernel knows of its process.
 PeerHealth health_of(const Mesh& mesh, const Heartbeat& heartbeat, int rank);
@@ -92,4 +92,4 @@ class ProgressEngine final : public LinkObserver {
   std::optional<Error> over_;  // why nothing goes any more
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -8,6 +8,8 @@
 #include "lockstep/base/wait_until.h"
 
 namespace lockstep {
+
+using namespace internal;
 namespace {
 
 void call(const RequestState::Callback& callback, const std::exception_ptr& error) {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 // A peer is asked for a heartbeat this long before a deadline, so that the error can tell how it fares; and this
@@ -67,4 +67,4 @@ Deadline RequestTimers::next() const {
   return first;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -11,7 +11,7 @@
 #include "lockstep/base/deadline.h"
 #include "lockstep/messages/operation.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class RequestTimers {
  public:
@@ -36,4 +36,4 @@ class RequestTimers {
   Times reports_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

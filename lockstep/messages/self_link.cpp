@@ -7,7 +7,7 @@
 #include "lockstep/base/format.h"
 #include "lockstep/messages/message_frame.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 void SelfLink::post_send(const OperationPtr& send) {
   const Envelope& envelope = send->envelope;
@@ -50,4 +50,4 @@ void SelfLink::hand_over(const OperationPtr& receive, const OperationPtr& send) 
   observer_.fail(send, reason);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

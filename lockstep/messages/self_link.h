@@ -7,7 +7,7 @@
 #include "lockstep/messages/matcher.h"
 #include "lockstep/messages/operation.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class SelfLink {
  public:
@@ -26,4 +26,4 @@ class SelfLink {
   std::size_t unexpected_bytes_ = 0;  // of messages that were copied, without a receive
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

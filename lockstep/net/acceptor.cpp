@@ -11,7 +11,7 @@
 #include "lockstep/base/private_fd.h"
 #include "lockstep/net/socket.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 // How long a new connection may be silent before the next one takes its place at the limit. Honest peers need far less;
@@ -168,4 +168,4 @@ void Acceptor::refuse(Crowd::iterator incoming, std::string_view why) {
   crowd_.erase(incoming);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

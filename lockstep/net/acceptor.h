@@ -17,7 +17,7 @@
 #include "lockstep/net/handshake.h"
 #include "lockstep/net/listener.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 struct AcceptorLimits {
   std::size_t half_open = 64;  // connections in their handshake
@@ -83,4 +83,4 @@ class Acceptor {
   RateLimitedLog warnings_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -17,6 +17,8 @@
 #include "lockstep/base/wait_until.h"
 
 namespace lockstep {
+
+using namespace internal;
 namespace {
 
 struct Answer {

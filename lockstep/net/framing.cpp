@@ -9,7 +9,7 @@
 #include "lockstep/net/socket.h"
 #include "lockstep/net/wire.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 constexpr std::size_t kReceiveStepBytes = std::size_t{1} << 20;
@@ -98,4 +98,4 @@ std::optional<Bytes> FrameBuffer::next() {
   return payload;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

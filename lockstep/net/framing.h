@@ -12,7 +12,7 @@
 #include "lockstep/base/checked.h"
 #include "lockstep/base/deadline.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 inline constexpr std::size_t kFrameHeaderBytes = 12;
 
@@ -47,4 +47,4 @@ class FrameBuffer {
   Bytes buffer_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -9,7 +9,7 @@
 #include "lockstep/base/format.h"
 #include "lockstep/net/wire.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 // The first byte is no ASCII and no start of TLS, so a stranger's first byte is already wrong.
@@ -237,4 +237,4 @@ std::string Handshake::wrong_token() const {
   return fmt::format("{} '{}'", kWrongToken, job_id_);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

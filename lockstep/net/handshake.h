@@ -21,7 +21,7 @@
 #include "lockstep/net/handshake_crypto.h"
 #include "lockstep/net/token.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 inline constexpr std::uint16_t kProtocolVersion = 6;
 inline constexpr std::size_t kMaxIdentityTextBytes = 64;
@@ -120,4 +120,4 @@ inline PeerIdentity handshake_as_client(int fd, const HandshakeSettings& setting
   return complete_handshake(fd, Handshake::client(settings), deadline);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

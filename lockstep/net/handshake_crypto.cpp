@@ -7,7 +7,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/net/wire.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 HandshakeKey hmac_sha256(ByteView key, ByteView message) {
@@ -46,4 +46,4 @@ bool proofs_equal(ByteView left, ByteView right) {
   return left.size() == right.size() && ::CRYPTO_memcmp(left.data(), right.data(), left.size()) == 0;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -9,7 +9,7 @@
 #include "lockstep/base/bytes.h"
 #include "lockstep/net/token.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 inline constexpr std::size_t kProofBytes = 32;
 using HandshakeKey = std::array<std::uint8_t, 32>;
@@ -21,4 +21,4 @@ Bytes make_proof(const HandshakeKey& key, std::initializer_list<ByteView> parts)
 // In constant time.
 bool proofs_equal(ByteView left, ByteView right);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

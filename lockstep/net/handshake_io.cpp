@@ -6,7 +6,7 @@
 #include "lockstep/net/handshake.h"
 #include "lockstep/net/socket.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 // The error again, with the peer's address in front.
@@ -35,4 +35,4 @@ PeerIdentity complete_handshake(int fd, Handshake handshake, Deadline deadline) 
   return handshake.peer();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

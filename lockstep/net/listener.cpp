@@ -12,7 +12,7 @@
 #include "lockstep/net/port_holder.h"
 #include "lockstep/net/socket.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 // The kernel cuts it to net.core.somaxconn.
@@ -95,4 +95,4 @@ UniqueFd Listener::accept() {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

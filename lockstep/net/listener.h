@@ -7,7 +7,7 @@
 #include "lockstep/base/unique_fd.h"
 #include "lockstep/net/address.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class Listener {
  public:
@@ -28,4 +28,4 @@ class Listener {
   UniqueFd fd_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

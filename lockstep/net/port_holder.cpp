@@ -9,7 +9,7 @@
 
 #include "lockstep/base/format.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 namespace fs = std::filesystem;
@@ -68,4 +68,4 @@ std::string describe_port_holder(std::uint16_t port) noexcept {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <string>
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // "process 811 (python3)"; "" if no process listens or this user may not see it.
 std::string describe_port_holder(std::uint16_t port) noexcept;
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -14,7 +14,7 @@
 #include "lockstep/base/format.h"
 #include "lockstep/base/private_fd.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 using namespace std::chrono_literals;
@@ -270,4 +270,4 @@ void recv_all(int fd, MutableByteSpan data, Deadline deadline) {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -10,7 +10,7 @@
 #include "lockstep/base/unique_fd.h"
 #include "lockstep/net/address.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 enum class ConnectRetry {
   never,           // a refused connection is Error{peer_lost} at once
@@ -47,4 +47,4 @@ std::size_t recv_some(int fd, MutableByteSpan data);
 inline ByteSpan as_span(ByteView bytes) { return std::as_bytes(std::span(bytes)); }
 inline MutableByteSpan as_span(Bytes& bytes) { return std::as_writable_bytes(std::span(bytes)); }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -19,6 +19,8 @@
 #include "lockstep/base/format.h"
 
 namespace lockstep {
+
+using namespace internal;
 namespace {
 
 constexpr std::size_t kHexDigits = Token::kBytes * 2;

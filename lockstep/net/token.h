@@ -33,7 +33,7 @@ class Token {
   static Token for_this_process();
 
   // An anonymous, sealed memory file to hand to children (close-on-exec; the child's side clears it).
-  UniqueFd to_fd() const;
+  internal::UniqueFd to_fd() const;
 
   const std::array<std::uint8_t, kBytes>& bytes() const { return bytes_; }
 

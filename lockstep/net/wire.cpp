@@ -3,7 +3,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 void put_number(Bytes& out, std::uint64_t value, std::size_t width) {
@@ -53,4 +53,4 @@ void WireReader::expect_end() const {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

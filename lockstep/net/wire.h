@@ -8,7 +8,7 @@
 #include "lockstep/base/bytes.h"
 #include "lockstep/base/checked.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 void put_u8(Bytes& out, std::uint8_t value);
 void put_u16(Bytes& out, std::uint16_t value);
@@ -42,4 +42,4 @@ class WireReader {
   Origin origin_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

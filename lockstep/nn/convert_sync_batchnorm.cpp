@@ -19,6 +19,8 @@
 #include "lockstep/nn/sync_batch_norm.h"
 
 namespace lockstep {
+
+using namespace internal;
 namespace {
 
 enum class Statistics { tracked, untracked };

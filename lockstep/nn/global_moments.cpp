@@ -9,7 +9,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/ddp/lockstep_mode/shard_exchange.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 at::Tensor rows_of_ranks(const at::Tensor& row, const ProcessGroup& group) {
@@ -67,4 +67,4 @@ GlobalMoments global_moments(const at::Tensor& input, const ProcessGroup& group,
   return all;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

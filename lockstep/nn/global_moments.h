@@ -9,7 +9,7 @@
 #include "lockstep/ddp/lockstep_mode/sync_batch_norm_tag.h"
 #include "lockstep/group/process_group.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // Of [N, C, ...]. A channel has `count` values.
 struct GlobalMoments {
@@ -30,4 +30,4 @@ GlobalMoments combine_rows(const at::Tensor& rows);
 GlobalMoments global_moments(const at::Tensor& input, const ProcessGroup& group,
                              const SyncBatchNormTag* layer = nullptr);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

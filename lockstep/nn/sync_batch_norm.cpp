@@ -21,6 +21,8 @@
 #include "lockstep/nn/global_moments.h"
 
 namespace lockstep {
+
+using namespace internal;
 namespace {
 
 using torch::autograd::AutogradContext;

@@ -19,7 +19,7 @@
 #include "lockstep/observe/flight_layout.h"
 #include "lockstep/observe/process_recorder.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 using flight::FlightHeader;
@@ -186,4 +186,4 @@ std::vector<FlightSnapshot> read_flight_directory(const std::string& directory) 
   return snapshots;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -10,7 +10,7 @@
 #include "lockstep/base/bytes.h"
 #include "lockstep/observe/flight_record.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // What one rank recorded.
 struct FlightSnapshot {
@@ -43,4 +43,4 @@ FlightSnapshot decode_flight(const FlightCopies& copies, const std::string& path
 // left. Error{invalid_argument} if the directory has no recordings, or those of several jobs.
 std::vector<FlightSnapshot> read_flight_directory(const std::string& directory);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -18,7 +18,7 @@
 
 #include "lockstep/observe/flight_record.h"
 
-namespace lockstep::flight {
+namespace lockstep::internal::flight {
 
 inline constexpr std::uint64_t kMagic = 0x31484c464b434f4cULL;  // "LOCKFLH1"
 inline constexpr std::uint32_t kVersion = 2;
@@ -78,4 +78,4 @@ inline constexpr std::size_t kBytes = kNamesOffset + kNames * sizeof(Slot);
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::int32_t>::is_always_lock_free,
               "shared memory needs address-free atomics");
 
-}  // namespace lockstep::flight
+}  // namespace lockstep::internal::flight

@@ -16,7 +16,7 @@
 #include "lockstep/base/clock.h"
 #include "lockstep/base/file_io.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
@@ -148,4 +148,4 @@ void FlightMemory::save(const std::string& path, std::string_view ended) const {
   write_all(fd.get(), {copy.data(), copy.size()}, "writing the flight recording " + path);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

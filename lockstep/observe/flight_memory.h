@@ -11,7 +11,7 @@
 #include "lockstep/base/unique_fd.h"
 #include "lockstep/observe/flight_layout.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // The owner of a recording.
 struct FlightIdentity {
@@ -70,4 +70,4 @@ class FlightMemory {
   std::byte* data_ = nullptr;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -7,7 +7,7 @@
 
 #include "lockstep/base/format.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 bool is_text(std::span<const char> field) {
@@ -73,4 +73,4 @@ std::string describe(const FlightRecord& record, const FlightNames& names) {
   return text;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

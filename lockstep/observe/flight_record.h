@@ -11,7 +11,7 @@
 #include "lockstep/base/dtype.h"
 #include "lockstep/base/error.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 enum class FlightState : std::uint8_t { issued, running, done, failed };
 enum class FlightCategory : std::uint8_t { collective, message };
@@ -82,4 +82,4 @@ std::string_view to_string(FlightState state);
 // "all_reduce(sum) #41 of 1024 float32, split", "send of 12 bytes with tag 7 to rank 1"
 std::string describe(const FlightRecord& record, const FlightNames& names = {});
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -10,7 +10,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/tsc_clock.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 using flight::Slot;
@@ -223,4 +223,4 @@ std::optional<FlightRecord> FlightLog::last_collective() const noexcept {
   return group_ == nullptr ? std::nullopt : group_->recorder.find(group_->last.load(std::memory_order_relaxed));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -13,7 +13,7 @@
 #include "lockstep/observe/flight_memory.h"
 #include "lockstep/observe/flight_record.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // An operation in the recording, and the last recorded step. A value.
 struct FlightTicket {
@@ -73,4 +73,4 @@ class FlightLog {
   std::shared_ptr<Group> group_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -6,7 +6,7 @@
 
 #include "lockstep/base/format.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 std::string error_name(const FlightRecord& record) {
@@ -189,4 +189,4 @@ std::vector<std::string> report_lines(const std::vector<FlightSnapshot>& snapsho
   return lines;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -9,7 +9,7 @@
 
 #include "lockstep/observe/flight_file.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // Where one rank is in a group.
 struct FlightStatus {
@@ -39,4 +39,4 @@ std::string name_of(const FlightSnapshot& snapshot);
 // "41.207 ms"; empty if it has not ended, or never began.
 std::string duration_of(const FlightRecord& record);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -9,7 +9,7 @@
 #include "lockstep/base/hash.h"
 #include "lockstep/base/log.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 FlightMemory open_memory(const FlightIdentity& identity) {
@@ -59,4 +59,4 @@ std::uint64_t note_name(std::string_view name) {
 
 std::string noted_name(std::uint64_t name) { return process_recorder().names().text_of(name); }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

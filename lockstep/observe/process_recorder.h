@@ -11,7 +11,7 @@
 
 #include "lockstep/observe/flight_recorder.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 inline constexpr const char* kFlightFdVariable = "LOCKSTEP_FLIGHT_FD";
 inline constexpr const char* kFlightDirectoryVariable = "LOCKSTEP_FLIGHT";
@@ -30,4 +30,4 @@ std::uint64_t note_name(std::string_view name);
 // The text that was noted: see FlightNames::text_of().
 std::string noted_name(std::uint64_t name);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -11,6 +11,8 @@
 #include "lockstep/ddp/lockstep_mode/thread_count.h"
 
 namespace lockstep {
+
+using namespace internal;
 namespace {
 
 constexpr double kEpsilon = 1e-6;  // PyTorch's, so that a norm of 0 divides

@@ -10,6 +10,8 @@
 #include "lockstep/group/derived.h"
 
 namespace lockstep {
+
+using namespace internal;
 namespace {
 
 [[noreturn]] void refuse(const char* averager, const std::string& why) {

@@ -7,7 +7,7 @@
 
 #include "lockstep/ddp/value_bytes.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 // What padding may cost: one byte for so many that are needed, and what takes no longer than a collective by itself.
@@ -65,4 +65,4 @@ void exchange_parameters(const ProcessGroup& group, const std::vector<std::vecto
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -9,7 +9,7 @@
 
 #include "lockstep/group/process_group.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // parts[r]: what rank r has and all others get, in place; lists, types, sizes and strides are the same on all ranks.
 // The values are moved as they are, so all ranks end up with the same bits.
@@ -19,4 +19,4 @@ void exchange_parameters(const ProcessGroup& group, const std::vector<std::vecto
 // one; else they take turns, one broadcast each.
 bool exchange_at_once(const std::vector<std::int64_t>& part_bytes);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -8,6 +8,8 @@
 #include "lockstep/checkpoint/optimizer_state.h"
 
 namespace lockstep {
+
+using namespace internal;
 namespace {
 
 constexpr const char* kStepName = "optimizer.averager.step";

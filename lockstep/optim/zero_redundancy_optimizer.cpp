@@ -23,6 +23,8 @@
 #include "lockstep/optim/parameter_exchange.h"
 
 namespace lockstep {
+
+using namespace internal;
 namespace {
 
 using torch::optim::Optimizer;

@@ -21,6 +21,8 @@
 #include "lockstep/base/error.h"
 
 namespace lockstep {
+
+using namespace internal;
 namespace {
 
 using torch::autograd::AutogradContext;

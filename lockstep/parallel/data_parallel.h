@@ -41,7 +41,7 @@ struct DataParallelStats {
 };
 
 // One forward through several replicas, and its backward: see DataParallel. Blocks until all replicas are done.
-at::Tensor data_parallel_forward(const std::shared_ptr<ReplicaPool>& pool, const at::Tensor& input,
+at::Tensor data_parallel_forward(const std::shared_ptr<internal::ReplicaPool>& pool, const at::Tensor& input,
                                  const DataParallelOptions& options, DataParallelStats& stats);
 
 // Module: a module holder (TORCH_MODULE) or a std::shared_ptr to a module, whose forward() takes and returns a tensor.
@@ -57,7 +57,8 @@ class DataParallel {
       // The pool must not keep this object, which may be moved.
       make = [original = module_] { return Module(std::dynamic_pointer_cast<Contained>(original->clone())); };
     }
-    pool_ = std::make_shared<ReplicaPool>(pointer(module_), [make = std::move(make)] { return replica(make()); });
+    pool_ =
+        std::make_shared<internal::ReplicaPool>(pointer(module_), [make = std::move(make)] { return replica(make()); });
   }
 
   // The output's parts lie along the same dimension as the input's; numbers make a vector with one for each replica.
@@ -77,14 +78,14 @@ class DataParallel {
       return module;
     }
   }
-  static ModuleReplica replica(const Module& module) {
+  static internal::ModuleReplica replica(const Module& module) {
     const auto made = pointer(module);
     return {made, [made](const at::Tensor& input) { return made->forward(input); }};
   }
 
   Module module_;
   DataParallelOptions options_;
-  std::shared_ptr<ReplicaPool> pool_;
+  std::shared_ptr<internal::ReplicaPool> pool_;
   DataParallelStats stats_;
 };
 

@@ -12,7 +12,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/nn/convert_sync_batchnorm.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 // clone() initialises what it then overwrites, from torch's generator. The program's own random numbers stay what they
@@ -127,4 +127,4 @@ ModuleReplica ReplicaPool::make_one() const {
   return made;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -12,7 +12,7 @@ namespace torch::nn {
 class Module;
 }
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // A module and its forward, whatever its type.
 struct ModuleReplica {
@@ -44,4 +44,4 @@ class ReplicaPool {
   std::vector<ModuleReplica> free_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

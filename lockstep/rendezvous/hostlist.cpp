@@ -6,7 +6,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 constexpr std::size_t kMostEntries = 65536;
@@ -105,4 +105,4 @@ std::vector<int> expand_counts(std::string_view list) {
   return counts;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

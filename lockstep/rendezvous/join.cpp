@@ -7,7 +7,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
-#include "lockstep/health/peer_watch.h"
+#include "lockstep/health/join_watch.h"
 #include "lockstep/health/process_watch.h"
 #include "lockstep/health/watched_store.h"
 #include "lockstep/net/handshake.h"
@@ -22,6 +22,8 @@
 #include "lockstep/store/store_server.h"
 
 namespace lockstep {
+
+using namespace internal;
 namespace {
 
 // How long the host of a store that ends keeps it for the others, who still have to read there why.
@@ -93,7 +95,7 @@ void register_with_others(const JoinPlan& plan, const Member& me, const std::sha
     membership.store =
         std::make_shared<PrefixStore>(store, fmt::format("{}/{}/{}", plan.job_id, plan.generation, round));
     const auto registrations = std::make_shared<PrefixStore>(membership.store, kRegistrations);
-    membership.watch = std::make_shared<PeerWatch>(registrations, process_of(me), plan.size, "joining the job");
+    membership.watch = std::make_shared<JoinWatch>(registrations, process_of(me), plan.size, "joining the job");
     // If the host of the store dies, the others notice without its last will.
     if (!membership.hosted) membership.watch->begin(deadline);
     const RegistrationOptions how{membership.watch.get(), notice_after};

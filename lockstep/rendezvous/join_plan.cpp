@@ -10,7 +10,7 @@
 #include "lockstep/rendezvous/handlers.h"
 #include "lockstep/rendezvous/launchers.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 constexpr std::string_view kSwitch = "LOCKSTEP_LAUNCHER";
@@ -284,4 +284,4 @@ JoinPlan plan_join(const JoinOptions& options, const Environment& environment) {
   return plan;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

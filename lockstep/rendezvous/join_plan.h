@@ -9,7 +9,7 @@
 #include "lockstep/net/address.h"
 #include "lockstep/rendezvous/rendezvous.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 inline constexpr const char* kDefaultJobId = "default";
 
@@ -49,4 +49,4 @@ struct JoinPlan {
 // Error{invalid_argument} names each missing or malformed variable or argument.
 JoinPlan plan_join(const JoinOptions& options, const Environment& environment);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -5,7 +5,7 @@
 #include "lockstep/base/hash.h"
 #include "lockstep/rendezvous/hostlist.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 // Slurm numbers what is not started by srun from here on: the shells of salloc, scripts of sbatch, prologues.
@@ -174,4 +174,4 @@ std::string to_string(const Launch& launch) {
 
 std::uint16_t port_of_job(std::string_view job) { return static_cast<std::uint16_t>(20000 + hash_of(job) % 10000); }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -10,7 +10,7 @@
 
 #include "lockstep/base/environment.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 inline constexpr const char* kLoopback = "127.0.0.1";  // Launch::host, if all ranks are on one
 
@@ -40,4 +40,4 @@ std::string to_string(const Launch& launch);
 // A port from 20000 to 29999, which the kernel does not assign by itself; the same on all ranks of the job.
 std::uint16_t port_of_job(std::string_view job);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -15,7 +15,7 @@
 #include "lockstep/base/machine.h"
 #include "lockstep/net/address.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 std::string machine_id() {
@@ -102,4 +102,4 @@ std::vector<Interface> interfaces_to_advertise(const std::string& set_address, c
   return all;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

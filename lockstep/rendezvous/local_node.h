@@ -7,7 +7,7 @@
 
 #include "lockstep/rendezvous/rendezvous.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // Equal exactly for processes that can share memory through an abstract unix socket: same kernel boot, same pid, user,
 // ipc and net namespaces, same user; and the same label, which splits a host into several "nodes".
@@ -25,4 +25,4 @@ std::string first_interface_address();
 std::vector<Interface> interfaces_to_advertise(const std::string& set_address, const std::string& set_names,
                                                const std::string& address);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

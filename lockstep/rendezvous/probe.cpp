@@ -15,7 +15,7 @@
 #include "lockstep/net/socket.h"
 #include "lockstep/net/wire.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 using namespace std::chrono_literals;
@@ -239,4 +239,4 @@ int choose_interface(const std::vector<Reachability>& interfaces) {
   return chosen;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -15,7 +15,7 @@
 #include "lockstep/rendezvous/rendezvous.h"
 #include "lockstep/store/store.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // Whether there is a choice: ranks on several nodes, and a node with several interfaces.
 bool needs_probe(const std::vector<Member>& members);
@@ -40,4 +40,4 @@ struct Reachability {
 // The index of the interface to take; -1 if no interface is reached by all. Pure.
 int choose_interface(const std::vector<Reachability>& interfaces);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -11,7 +11,7 @@
 #include "lockstep/rendezvous/registration_record.h"
 #include "lockstep/store/store_text.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 constexpr const char* kWorldSizeKey = "world_size";
@@ -30,7 +30,7 @@ const Bytes& process_nonce() {
   return nonce;
 }
 
-void check_same_size(PeerWatch& watch, const Registration& one, const Registration& other) {
+void check_same_size(JoinWatch& watch, const Registration& one, const Registration& other) {
   if (one.size == other.size) return;
   if (other.member.rank < one.member.rank)
     return check_same_size(watch, other, one);  // so that all ranks report the same
@@ -47,7 +47,7 @@ bool is_same_process(const Registration& holder, const Member& me) {
 }
 
 // Whether a process that holds this rank has ended, or the world with it.
-bool has_ended(PeerWatch& watch, const Member& holder, const Member& me, Deadline deadline) {
+bool has_ended(JoinWatch& watch, const Member& holder, const Member& me, Deadline deadline) {
   const bool is_local = holder.node_id == me.node_id;
   if (is_local && holder.process_start != 0 && ProcessWatch(holder.pid, holder.process_start).has_ended()) {
     watch.give_up(peer_lost({.peer = holder.rank, .name = to_string(holder)}, me.rank));
@@ -68,7 +68,7 @@ std::vector<Registration> met(Store& store, Deadline deadline) {
 }
 
 // False if the world is over.
-bool take_rank(Store& store, PeerWatch& watch, const Member& me, const Bytes& mine, Deadline deadline) {
+bool take_rank(Store& store, JoinWatch& watch, const Member& me, const Bytes& mine, Deadline deadline) {
   const auto place = static_cast<std::size_t>(me.rank);
   if (store.check({kOverKey}, deadline)) return false;
   // Checked before and after: registrations are removed once a world is complete.
@@ -126,7 +126,7 @@ Registration registration_of(Store& store, int rank) {
 }
 
 // By rank. Ranks that are there are watched while others are missing.
-std::vector<Registration> wait_for_registrations(Store& store, PeerWatch& watch, const Member& me, int size,
+std::vector<Registration> wait_for_registrations(Store& store, JoinWatch& watch, const Member& me, int size,
                                                  Deadline deadline, Duration notice_after) {
   const TimePoint start = steady_clock().now();
   LongWait long_wait(notice_after);
@@ -158,7 +158,7 @@ std::vector<Registration> wait_for_registrations(Store& store, PeerWatch& watch,
   }
 }
 
-std::vector<Member> meet_all(Store& store, PeerWatch& watch, const Member& me, const Bytes& mine, int size,
+std::vector<Member> meet_all(Store& store, JoinWatch& watch, const Member& me, const Bytes& mine, int size,
                              Deadline deadline, Duration notice_after) {
   // The first registration decides early, while ranks are missing; in the end every registration is checked, since the
   // world may be complete for one size before all ranks of another have come.
@@ -180,8 +180,8 @@ std::vector<Member> meet_all(Store& store, PeerWatch& watch, const Member& me, c
 
 std::optional<std::vector<Member>> register_rank(Store& store, const Member& me, int size, Deadline deadline,
                                                  const RegistrationOptions& how) {
-  PeerWatch words(std::shared_ptr<Store>(std::shared_ptr<Store>(), &store), process_of(me), size, "joining");
-  PeerWatch& watch = how.watch != nullptr ? *how.watch : words;
+  JoinWatch words(std::shared_ptr<Store>(std::shared_ptr<Store>(), &store), process_of(me), size, "joining");
+  JoinWatch& watch = how.watch != nullptr ? *how.watch : words;
   const Bytes mine = encode(Registration{me, size, process_nonce()});
   if (!take_rank(store, watch, me, mine, deadline)) return std::nullopt;
   try {
@@ -218,4 +218,4 @@ void clear_registration(Store& store, int rank, int size, Deadline deadline) {
   for (int each = 0; each < size; ++each) store.remove(ready_key(each), deadline);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

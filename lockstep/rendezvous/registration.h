@@ -9,15 +9,15 @@
 #include <vector>
 
 #include "lockstep/base/deadline.h"
-#include "lockstep/health/peer_watch.h"
+#include "lockstep/health/join_watch.h"
 #include "lockstep/health/wait_reports.h"
 #include "lockstep/rendezvous/rendezvous.h"
 #include "lockstep/store/store.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 struct RegistrationOptions {
-  PeerWatch* watch = nullptr;            // sees ranks die meanwhile; null: only what ranks write into the store counts
+  JoinWatch* watch = nullptr;            // sees ranks die meanwhile; null: only what ranks write into the store counts
   Duration notice_after = kFirstReport;  // when the log first says who is missing
 };
 
@@ -42,4 +42,4 @@ void wait_for_all_registered(Store& store, const Member& me, int size, Deadline 
 // removes what all have left. REQUIRES: register_rank() has returned, on the host of the store the wait as well.
 void clear_registration(Store& store, int rank, int size, Deadline deadline);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

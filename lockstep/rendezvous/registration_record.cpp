@@ -7,7 +7,7 @@
 #include "lockstep/base/checked.h"
 #include "lockstep/net/wire.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 constexpr std::size_t kMostInterfaces = 64;
@@ -71,4 +71,4 @@ std::vector<Registration> decode_members(ByteView encoded) {
   return members;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

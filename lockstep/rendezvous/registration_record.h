@@ -7,7 +7,7 @@
 #include "lockstep/base/bytes.h"
 #include "lockstep/rendezvous/rendezvous.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 struct Registration {
   Member member;
@@ -24,4 +24,4 @@ Registration decode_registration(ByteView encoded, int rank);
 Bytes encode_members(std::span<const Registration> members);
 std::vector<Registration> decode_members(ByteView encoded);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -17,9 +17,11 @@
 
 namespace lockstep {
 
-class PeerWatch;
+namespace internal {
+class JoinWatch;
 struct PeerProcess;
 class StoreServer;
+}  // namespace internal
 
 // A library that has started the ranks and can send a text from rank 0 to the others before they have joined, as MPI
 // can.
@@ -67,8 +69,8 @@ struct Member {
 
 // "rank 2 (host n1, pid 811)"
 std::string to_string(const Member& member);
-// As a PeerWatch takes it.
-PeerProcess process_of(const Member& member);
+// As a JoinWatch takes it.
+internal::PeerProcess process_of(const Member& member);
 
 struct Membership {
   int rank = 0;
@@ -84,10 +86,10 @@ struct Membership {
   std::vector<Member> members;   // by rank
   std::shared_ptr<Store> store;  // this world's own part of the job's store: keys need no prefix; never null
   // Set on rank 0 if it hosts the store of the others; the store ends with it.
-  std::shared_ptr<StoreServer> hosted;
+  std::shared_ptr<internal::StoreServer> hosted;
   // Of the hosted store: the last wills of joining ranks have smaller numbers, those of other calls larger ones.
   std::uint64_t next_will = 0;
-  std::shared_ptr<PeerWatch> watch;  // sees ranks die until finish_joining()
+  std::shared_ptr<internal::JoinWatch> watch;  // sees ranks die until finish_joining()
 };
 
 // Joins and waits until all ranks are there. With nothing set anywhere: a world of one, over a memory store.
@@ -110,13 +112,13 @@ struct Membership {
 // (Error{unauthorized}). Error{timeout} names the ranks that did not come;
 // ranks that come after that get Error{aborted}. A rank that dies once it has begun to join, or until
 // finish_joining(), is Error{peer_lost} on all others: at once for those on its machine, within 3 s for the rest.
-Membership join(const JoinOptions& options, const Environment& environment);
+Membership join(const JoinOptions& options, const internal::Environment& environment);
 
 // To be called by all ranks after join(), once they have connected: releases what joining needed. The rank that hosts
 // the store waits here for the others, so that it may leave right afterwards.
 void finish_joining(const Membership& membership, Deadline deadline) noexcept;
 // Instead of finish_joining(): ranks that still connect end with this error. Returns the error to throw instead of it,
-// as PeerWatch::cause_of(). Blocks for a moment.
+// as JoinWatch::cause_of(). Blocks for a moment.
 Error abandon_joining(const Membership& membership, const Error& error);
 
 }  // namespace lockstep

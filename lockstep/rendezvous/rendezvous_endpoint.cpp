@@ -19,7 +19,7 @@
 #include "lockstep/store/store_server.h"
 #include "lockstep/store/tcp_store.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 // How long rank 0 waits for the process that holds its port to answer as a store of this job.
@@ -284,4 +284,4 @@ RendezvousEndpoint open_endpoint(const JoinOptions& options, JoinPlan& plan, Tok
   return open_store(options, plan, token, deadline);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -10,7 +10,7 @@
 #include "lockstep/rendezvous/rendezvous.h"
 #include "lockstep/store/store.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 struct RendezvousEndpoint {
   std::shared_ptr<Store> store;
@@ -22,4 +22,4 @@ struct RendezvousEndpoint {
 // and logs where rank and size came from. Blocks until the store is reached; Error{timeout} names its host.
 RendezvousEndpoint open_endpoint(const JoinOptions& options, JoinPlan& plan, Token& token, Deadline deadline);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

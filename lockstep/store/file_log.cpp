@@ -17,7 +17,7 @@
 #include "lockstep/net/framing.h"
 #include "lockstep/store/log_record.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 constexpr off_t kMaxLogBytes = off_t{1} << 30;
@@ -242,4 +242,4 @@ void FileLog::append(ByteView record) {
   offset_ += written;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -15,7 +15,7 @@
 #include "lockstep/base/unique_fd.h"
 #include "lockstep/store/key_map.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class FileLog {
  public:
@@ -62,4 +62,4 @@ class FileLog {
   off_t first_record_ = 0;  // behind the header
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -8,6 +8,8 @@
 #include "lockstep/store/store_text.h"
 
 namespace lockstep {
+
+using namespace internal;
 namespace {
 
 constexpr int kLongestPauseMs = 10;

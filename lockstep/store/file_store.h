@@ -36,10 +36,10 @@ class FileStore final : public Store {
                                     Deadline deadline);
   void publish(std::string_view key);
 
-  const ForkGuard fork_guard_;
+  const internal::ForkGuard fork_guard_;
   std::mutex mutex_;
-  FileLog log_;
-  KeyMap map_;
+  internal::FileLog log_;
+  internal::KeyMap map_;
 };
 
 }  // namespace lockstep

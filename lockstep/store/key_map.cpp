@@ -6,7 +6,7 @@
 #include "lockstep/base/format.h"
 #include "lockstep/store/store_text.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 const Bytes* KeyMap::find(std::string_view key) const {
   const auto found = values_.find(key);
@@ -74,4 +74,4 @@ bool KeyMap::remove(std::string_view key) {
   return true;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

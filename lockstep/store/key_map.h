@@ -12,7 +12,7 @@
 #include "lockstep/base/bytes.h"
 #include "lockstep/store/store.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 struct KeyMapLimits {
   std::size_t keys = kMaxStoreKeys;
@@ -46,4 +46,4 @@ class KeyMap {
   KeyMapLimits limits_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -7,7 +7,7 @@
 #include "lockstep/store/store.h"
 #include "lockstep/store/store_text.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 constexpr std::size_t kMaxPayloadBytes = 1 + 4 + kMaxStoreKeyBytes + 4 + kMaxStoreValueBytes;
@@ -95,4 +95,4 @@ void replay(ByteView payload, KeyMap& map) {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

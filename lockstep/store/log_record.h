@@ -15,7 +15,7 @@
 #include "lockstep/base/bytes.h"
 #include "lockstep/store/key_map.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 inline constexpr ByteView kLogMagic("LSSTORE", 7);
 inline constexpr std::uint64_t kLogStart = kLogMagic.size() + 1;  // of the first record
@@ -53,4 +53,4 @@ Bytes encode_set(std::string_view key, ByteView value);
 Bytes encode_remove(std::string_view key);
 void replay(ByteView payload, KeyMap& map);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -7,6 +7,8 @@
 
 namespace lockstep {
 
+using namespace internal;
+
 void MemoryStore::set(std::string_view key, ByteView value, Deadline) {
   const std::lock_guard lock(mutex_);
   map_.set(key, value);

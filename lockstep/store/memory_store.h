@@ -22,7 +22,7 @@ class MemoryStore final : public Store {
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
-  KeyMap map_;
+  internal::KeyMap map_;
 };
 
 }  // namespace lockstep

@@ -4,6 +4,8 @@
 
 namespace lockstep {
 
+using namespace internal;
+
 PrefixStore::PrefixStore(std::shared_ptr<Store> store, std::string_view prefix)
     : store_(std::move(store)), prefix_(std::string(prefix) + "/") {}
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 // How long a request may travel before a server receives it.
@@ -66,4 +66,4 @@ ReplyCache::Replies::iterator ReplyCache::drop(Client& client, Replies::iterator
   return client.replies.erase(entry);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

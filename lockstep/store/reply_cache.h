@@ -15,7 +15,7 @@
 #include "lockstep/base/clock.h"
 #include "lockstep/store/store_protocol.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class ReplyCache {
  public:
@@ -70,4 +70,4 @@ class ReplyCache {
   TimePoint forgotten_seen_ = TimePoint::min();  // when a forgotten client was last seen
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

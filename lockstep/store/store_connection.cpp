@@ -2,7 +2,7 @@
 
 #include "lockstep/base/format.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 constexpr std::size_t kReadBytes = std::size_t{64} << 10;
@@ -43,4 +43,4 @@ void StoreConnection::flush() {
   sent_ = 0;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -10,7 +10,7 @@
 #include "lockstep/net/socket.h"
 #include "lockstep/store/store_machine.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class StoreConnection {
  public:
@@ -42,4 +42,4 @@ class StoreConnection {
   std::size_t sent_ = 0;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

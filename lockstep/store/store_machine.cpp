@@ -5,7 +5,7 @@
 #include "lockstep/base/format.h"
 #include "lockstep/store/store_text.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 StoreReply failed(const StoreRequest& request, ErrorKind kind, std::string text) {
@@ -219,4 +219,4 @@ void StoreMachine::drop(ConnectionId connection, TimePoint now) {
   for (const WaiterId id : ids) forget(id);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -16,7 +16,7 @@
 #include "lockstep/store/reply_cache.h"
 #include "lockstep/store/store_protocol.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 using ConnectionId = std::uint64_t;
 
@@ -99,4 +99,4 @@ class StoreMachine {
   ReplyCache replies_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -4,7 +4,7 @@
 
 #include "lockstep/net/wire.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 void put_keys(Bytes& out, const std::vector<std::string>& keys) {
@@ -83,4 +83,4 @@ StoreReply decode_store_reply(ByteView encoded) {
   return reply;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

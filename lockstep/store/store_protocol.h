@@ -11,7 +11,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/store/store.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // The largest request compares one full value with another; a reply holds one value.
 inline constexpr std::size_t kMaxStoreFrameBytes = 2 * kMaxStoreValueBytes + (std::size_t{1} << 20);
@@ -53,4 +53,4 @@ Bytes encode(const StoreReply& reply);
 StoreRequest decode_store_request(ByteView encoded);
 StoreReply decode_store_reply(ByteView encoded);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -21,7 +21,7 @@
 #include "lockstep/net/acceptor.h"
 #include "lockstep/store/store_connection.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 using namespace std::chrono_literals;
@@ -272,4 +272,4 @@ bool StoreServer::wait_for_wills(Deadline deadline, std::uint64_t before) {
 
 SocketAddress StoreServer::address() const { return loop_->listener().address(); }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

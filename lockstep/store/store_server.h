@@ -14,7 +14,7 @@
 #include "lockstep/net/address.h"
 #include "lockstep/net/handshake.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 struct StoreServerLimits {
   // Authenticated. To admit one more, the connection that has been idle longest is closed, and its client connects
@@ -59,4 +59,4 @@ class StoreServer {
   std::unique_ptr<Loop> loop_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -5,7 +5,7 @@
 #include "lockstep/base/format.h"
 #include "lockstep/store/store.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 constexpr std::size_t kShownKeyBytes = 80;
@@ -60,4 +60,4 @@ void check_store_value(std::string_view key, std::string_view value) {
                                                        quote_key(key), value.size(), kMaxStoreValueBytes));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -9,7 +9,7 @@
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // In quotes, cut to a readable length, unprintable bytes as \xNN.
 std::string quote_key(std::string_view key);
@@ -24,4 +24,4 @@ Error missing_keys_error(std::string_view operation, std::span<const std::string
 void check_store_key(std::string_view key);
 void check_store_value(std::string_view key, std::string_view value);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

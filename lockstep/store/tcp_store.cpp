@@ -13,6 +13,8 @@
 #include "lockstep/store/store_text.h"
 
 namespace lockstep {
+
+using namespace internal;
 namespace {
 
 using namespace std::chrono_literals;

@@ -30,7 +30,7 @@ class TcpStore final : public Store {
  public:
   // Connects on first use. Until the server was reached once, a refused connection is tried again until the deadline,
   // because the server may not be up yet. settings.channel is not used.
-  TcpStore(Endpoint server, HandshakeSettings settings);
+  TcpStore(Endpoint server, internal::HandshakeSettings settings);
 
   // Connects, if no call has yet, and returns the numeric address of this host from which the server was reached.
   std::string connect(Deadline deadline);
@@ -58,36 +58,36 @@ class TcpStore final : public Store {
   // Numbers a request, for as long as its reply may be asked for again.
   class Number;
 
-  StoreRequest request(StoreOp op, std::vector<std::string> keys);
-  StoreReply call(StoreRequest request, Deadline deadline);
-  StoreReply attempt(const StoreRequest& request, Deadline deadline, Stage& stage);
-  StoreReply exchange(int fd, const StoreRequest& request, Deadline deadline);
-  UniqueFd take_connection(Deadline deadline, Stage& stage);
-  UniqueFd open_connection(Deadline deadline, Stage& stage);
-  void give_back(UniqueFd fd);
+  internal::StoreRequest request(internal::StoreOp op, std::vector<std::string> keys);
+  internal::StoreReply call(internal::StoreRequest request, Deadline deadline);
+  internal::StoreReply attempt(const internal::StoreRequest& request, Deadline deadline, Stage& stage);
+  internal::StoreReply exchange(int fd, const internal::StoreRequest& request, Deadline deadline);
+  internal::UniqueFd take_connection(Deadline deadline, Stage& stage);
+  internal::UniqueFd open_connection(Deadline deadline, Stage& stage);
+  void give_back(internal::UniqueFd fd);
   void note_failure(TimePoint since);
-  Error explain(const Error& error, const StoreRequest& request, Duration elapsed);
+  Error explain(const Error& error, const internal::StoreRequest& request, Duration elapsed);
   std::string host();
   void renew_wills(Deadline deadline) noexcept;
   void send_wills(Deadline deadline);
   void send_will(const std::string& key, Will& will, Deadline deadline);
 
   // A child would number its requests as its parent does, and get the parent's replies.
-  const ForkGuard fork_guard_;
+  const internal::ForkGuard fork_guard_;
   Endpoint server_;
-  HandshakeSettings settings_;
+  internal::HandshakeSettings settings_;
   std::uint64_t client_;
   std::atomic<bool> reached_{false};
   std::mutex mutex_;  // guards all below
-  std::vector<UniqueFd> idle_;
+  std::vector<internal::UniqueFd> idle_;
   std::uint64_t next_request_ = 1;
   std::set<std::uint64_t> pending_;  // changing requests
   std::optional<Outage> outage_;
-  std::optional<PeerIdentity> host_;  // of the server
+  std::optional<internal::PeerIdentity> host_;  // of the server
 
   std::mutex wills_mutex_;  // held while they are sent
   std::map<std::string, Will> wills_;
-  UniqueFd wills_fd_;  // whose end tells the server that this process has ended
+  internal::UniqueFd wills_fd_;  // whose end tells the server that this process has ended
 };
 
 }  // namespace lockstep

@@ -6,7 +6,7 @@
 
 #include "lockstep/base/checked.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 using arena::AbortRecord;
 
@@ -44,4 +44,4 @@ Error read_abort(const AbortRecord& record, int rank, int ranks) {
 
 void throw_abort(const AbortRecord& record, int rank, int ranks) { throw read_abort(record, rank, ranks); }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -5,7 +5,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/transport/arena_layout.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // Whether this error is the first; later ones are dropped.
 bool record_abort(arena::AbortRecord& record, const Error& error) noexcept;
@@ -15,4 +15,4 @@ inline bool has_abort(const arena::AbortRecord& record) { return record.first.lo
 Error read_abort(const arena::AbortRecord& record, int rank, int ranks);
 [[noreturn]] void throw_abort(const arena::AbortRecord& record, int rank, int ranks);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

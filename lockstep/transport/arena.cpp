@@ -5,7 +5,7 @@
 
 #include "lockstep/transport/doorbell.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 Arena::Arena(std::shared_ptr<Mapping> mapping, int rank, LocalPeerList peers, std::string_view kind)
     : mapping_(std::move(mapping)),
@@ -64,4 +64,4 @@ std::vector<std::unique_ptr<Arena>> make_local_arenas(int ranks, const ArenaOpti
   return arenas;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -21,7 +21,7 @@
 #include "lockstep/transport/arena_wait.h"
 #include "lockstep/transport/waiter.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 struct ArenaOptions {
   // A rank's share of the address space, taken as it is used; 0: half the machine's memory.
@@ -121,4 +121,4 @@ bool Arena::spin(Ready&& ready, WaitingFor&& waiting_for) const {
 // The arenas of n ranks that are threads of this process.
 std::vector<std::unique_ptr<Arena>> make_local_arenas(int ranks, const ArenaOptions& options = {});
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -7,7 +7,7 @@
 #include "lockstep/base/checked.h"
 #include "lockstep/base/format.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 std::string to_string(const ArenaHandle& handle) {
   return fmt::format("{} {} {} {}", handle.pid, handle.fd, handle.bytes, static_cast<std::int64_t>(handle.nonce));
@@ -32,4 +32,4 @@ ArenaHandle parse_arena_handle(std::string_view text, int pid) {
   return handle;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

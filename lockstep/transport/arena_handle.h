@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-namespace lockstep {
+namespace lockstep::internal {
 
 struct ArenaHandle {
   int pid = 0;  // of the first member
@@ -20,4 +20,4 @@ std::string to_string(const ArenaHandle& handle);
 // Error{corrupt_data} unless it is of the process `pid`, the first member.
 ArenaHandle parse_arena_handle(std::string_view text, int pid);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

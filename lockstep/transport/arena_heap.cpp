@@ -7,7 +7,7 @@
 
 #include "lockstep/transport/arena_layout.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 ArenaHeap::ArenaHeap(std::shared_ptr<Mapping> mapping, std::byte* begin, std::size_t bytes)
     : mapping_(std::move(mapping)), begin_(begin), bytes_(bytes) {}
@@ -46,4 +46,4 @@ void ArenaHeap::deallocate(void* block) {
   if (--blocks_out_ == 0) last = std::move(self_);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

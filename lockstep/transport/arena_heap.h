@@ -13,7 +13,7 @@
 
 #include "lockstep/transport/mapping.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class ArenaHeap : public std::enable_shared_from_this<ArenaHeap> {
  public:
@@ -45,4 +45,4 @@ class ArenaHeap : public std::enable_shared_from_this<ArenaHeap> {
   std::unordered_map<void*, std::size_t> class_of_;           // of every block ever cut; a block never changes class
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -12,7 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace lockstep::arena {
+namespace lockstep::internal::arena {
 
 inline constexpr std::uint64_t kMagic = 0x314e45524150534cULL;  // "LSPAREN1"
 inline constexpr std::uint32_t kVersion = 5;
@@ -122,4 +122,4 @@ struct ArenaHeader {
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free && std::atomic<std::uint64_t>::is_always_lock_free,
               "shared memory needs address-free atomics");
 
-}  // namespace lockstep::arena
+}  // namespace lockstep::internal::arena

@@ -7,7 +7,7 @@
 #include "lockstep/base/format.h"
 #include "lockstep/base/machine.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 using arena::RankControl;
@@ -79,4 +79,4 @@ ArenaMemory::ArenaMemory(const Mapping& mapping, int ranks)
       segments(mapping.data() + segments_offset(ranks)),
       segment_bytes(checked_segment_bytes(*header, mapping.size(), ranks)) {}
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -10,7 +10,7 @@
 #include "lockstep/transport/byte_rings.h"
 #include "lockstep/transport/mapping.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // A rank's share that is not given, as bytes of address space: half of the machine's memory.
 std::size_t default_segment_bytes();
@@ -43,4 +43,4 @@ struct ArenaMemory {
 // What staging takes of a segment; the heap gets the rest.
 inline constexpr std::size_t kStagingAreaBytes = arena::kStagingBuffers * arena::kStagingBytes;
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

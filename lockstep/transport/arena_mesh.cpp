@@ -10,7 +10,7 @@
 #include "lockstep/transport/doorbell.h"
 #include "lockstep/transport/waiter.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 using namespace std::chrono_literals;
@@ -171,4 +171,4 @@ std::unique_ptr<Mesh> make_arena_mesh(const Arena& arena) {
   return make_arena_mesh(arena.rings(), arena.rank(), arena.peers());
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -11,7 +11,7 @@
 #include "lockstep/transport/byte_rings.h"
 #include "lockstep/transport/mesh.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // How long a rank that waits yields before it sleeps. Zero is right for many more ranks than cores.
 inline constexpr Duration kMeshYieldFor = std::chrono::microseconds(100);
@@ -24,4 +24,4 @@ std::unique_ptr<Mesh> make_arena_mesh(const ByteRings& rings, int rank, LocalPee
 // either ends both.
 std::unique_ptr<Mesh> make_arena_mesh(const Arena& arena);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

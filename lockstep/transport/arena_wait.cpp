@@ -14,7 +14,7 @@
 #include "lockstep/transport/cpu_placement.h"
 #include "lockstep/transport/doorbell.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 using namespace std::chrono_literals;
@@ -138,4 +138,4 @@ void ArenaWait::leave_shared_core(const What& what) {
   if (core >= 0) move_to_core(core);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

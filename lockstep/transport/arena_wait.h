@@ -11,7 +11,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/health/local_peers.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class Arena;
 
@@ -47,4 +47,4 @@ class ArenaWait {
   int shared_waits_ = 0;  // for ranks on this core, since it was last looked whether to leave it
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -8,7 +8,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 using arena::RingControl;
@@ -88,4 +88,4 @@ ByteRing ByteRings::ring(int from, int to) const {
           region_.get() + rings_offset(ranks()) + index * ring_bytes_, ring_bytes_};
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -12,7 +12,7 @@
 #include "lockstep/transport/arena_layout.h"
 #include "lockstep/transport/shared_control.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // The ranks at the ends of a ring, for errors.
 struct RingEnds {
@@ -63,4 +63,4 @@ class ByteRings {
   std::size_t ring_bytes_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

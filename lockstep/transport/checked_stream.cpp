@@ -13,7 +13,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 constexpr std::size_t kHeadBytes = sizeof(BlockHead);
@@ -250,4 +250,4 @@ CheckedReceiver::Found CheckedReceiver::hand_out(GroupId group, MutableByteSpan 
   return found;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -17,7 +17,7 @@
 
 #include "lockstep/base/bytes.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // Whose stream data belong to, of the groups that share a connection. The same on all ranks.
 using GroupId = std::uint64_t;
@@ -107,4 +107,4 @@ class CheckedReceiver {
   GroupId checked_group_ = 0;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

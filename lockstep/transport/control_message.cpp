@@ -4,7 +4,7 @@
 #include "lockstep/health/posted_errors.h"
 #include "lockstep/net/wire.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 Origin origin_of(int peer) { return {"control message", peer}; }
@@ -38,4 +38,4 @@ Error decode_abort(const ControlMessage& message, int peer, int rank, int ranks)
   return decode_error(message.error, origin_of(peer), rank, ranks);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

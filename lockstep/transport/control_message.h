@@ -10,7 +10,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/transport/checked_stream.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 inline constexpr std::size_t kMaxControlBytes = 4096;
 
@@ -36,4 +36,4 @@ ControlMessage decode_control(ByteView message, int peer);
 // The error of an abort as `rank` of a group of `ranks` has it from `peer`. Error{corrupt_data} that names the peer.
 Error decode_abort(const ControlMessage& message, int peer, int rank, int ranks);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-namespace lockstep {
+namespace lockstep::internal {
 
 int emptier_core(std::span<const std::uint32_t> cores, int rank, std::span<const int> allowed) {
   const std::uint32_t here = cores[static_cast<std::size_t>(rank)];
@@ -38,4 +38,4 @@ bool move_to_core(int core) {
   return ::sched_setaffinity(0, sizeof before, &before) == 0 && moved;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <span>
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // The core to go to, or -1 to stay. cores: of all ranks, this one's at `rank`, as arena::RankControl::core has them;
 // allowed: cores from 0. Only the higher one of two ranks moves, and only to where there will be fewer ranks than here.
@@ -17,4 +17,4 @@ std::span<const int> allowed_cores(std::span<int> memory);
 // Puts the calling thread there, and leaves the cores that it may run on as they are. Whether it worked.
 bool move_to_core(int core);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -7,7 +7,7 @@
 
 #include <climits>
 
-namespace lockstep {
+namespace lockstep::internal {
 
 void futex_wait(const arena::Doorbell& bell, std::uint32_t heard, Duration most) {
   const auto ns = most.count();
@@ -26,4 +26,4 @@ void ring(arena::Doorbell& bell) {
   wake(bell);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

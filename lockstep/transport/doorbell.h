@@ -7,7 +7,7 @@
 #include "lockstep/base/clock.h"
 #include "lockstep/transport/arena_layout.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // Announces that this thread sleeps, and calls block() unless is_ready().
 template <class IsReady, class Block>
@@ -35,4 +35,4 @@ void sleep_at(arena::Doorbell& bell, IsReady&& is_ready, Duration most) {
   sleep_at(bell, is_ready, [&] { futex_wait(bell, heard, most); });
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 constexpr std::size_t kKeptBytes = std::size_t{256} << 10;
@@ -46,4 +46,4 @@ bool GroupLinks::awaits(int peer, bool Mesh::Interest::*what) const {
   });
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

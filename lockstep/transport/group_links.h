@@ -17,7 +17,7 @@
 #include "lockstep/transport/checked_stream.h"
 #include "lockstep/transport/mesh.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // Bytes in the order in which they came.
 class ByteQueue {
@@ -87,4 +87,4 @@ struct GroupLinks {
   bool awaits(int peer, bool Mesh::Interest::*what) const;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -2,7 +2,7 @@
 
 #include "lockstep/base/format.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 constexpr int kConnectionBits = 32;
@@ -58,4 +58,4 @@ std::optional<LinkRefusal> refuse_link(const PeerIdentity& peer, std::size_t her
   return std::nullopt;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -10,7 +10,7 @@
 #include "lockstep/net/handshake.h"
 #include "lockstep/transport/tcp_mesh.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // As it travels in PeerIdentity::number. Both ends must want the same, but for `connection`.
 struct LinkClaim {
@@ -29,4 +29,4 @@ struct LinkRefusal {
 // here: how many connections for data this rank has with that one.
 std::optional<LinkRefusal> refuse_link(const PeerIdentity& peer, std::size_t here, const TcpMeshSettings& settings);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

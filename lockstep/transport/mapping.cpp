@@ -18,7 +18,7 @@
 #define MADV_POPULATE_WRITE 23
 #endif
 
-namespace lockstep {
+namespace lockstep::internal {
 
 namespace {
 
@@ -103,4 +103,4 @@ void Mapping::prefer_huge_pages(std::byte* begin, std::size_t bytes) const {
   if (from < to) ::madvise(reinterpret_cast<void*>(from), to - from, MADV_HUGEPAGE);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -7,7 +7,7 @@
 #include "lockstep/base/fork_guard.h"
 #include "lockstep/base/unique_fd.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class Mapping {
  public:
@@ -39,4 +39,4 @@ class Mapping {
   std::size_t size_ = 0;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -13,7 +13,7 @@
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/error.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class Mesh {
  public:
@@ -50,4 +50,4 @@ class Mesh {
   virtual void abort(const Error& error) noexcept = 0;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

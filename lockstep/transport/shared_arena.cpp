@@ -17,7 +17,7 @@
 #include "lockstep/health/wait_reports.h"
 #include "lockstep/transport/arena_handle.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 // The first character of a report that a member cannot take part: the system refused, or something is damaged.
@@ -273,4 +273,4 @@ std::unique_ptr<Arena> make_shared_arena(const SharedArenaSpec& spec, Store& sto
   return made;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -10,7 +10,7 @@
 #include "lockstep/store/store.h"
 #include "lockstep/transport/arena.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 struct SharedArenaSpec {
   std::string name;  // of the group, for the store's keys
@@ -30,4 +30,4 @@ struct SharedArenaSpec {
 // dies meanwhile, Error{timeout} naming the missing ones.
 std::unique_ptr<Arena> make_shared_arena(const SharedArenaSpec& spec, Store& store, Deadline deadline);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -2,7 +2,7 @@
 
 #include "lockstep/transport/doorbell.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 static_assert(sizeof(arena::AbortRecord) % arena::kCacheLine == 0);
 
@@ -23,4 +23,4 @@ void SharedControl::abort(const Error& error) const noexcept {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -9,7 +9,7 @@
 #include "lockstep/transport/abort_record.h"
 #include "lockstep/transport/arena_layout.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class SharedControl {
  public:
@@ -35,4 +35,4 @@ class SharedControl {
   int ranks_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -15,7 +15,7 @@
 #include "lockstep/transport/control_message.h"
 #include "lockstep/transport/doorbell.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 // See window_; for each connection.
@@ -326,4 +326,4 @@ std::string SharedLinks::why_dead(const GroupStream& stream) {
   return peer(stream.peer).why;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

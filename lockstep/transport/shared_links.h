@@ -28,7 +28,7 @@
 #include "lockstep/transport/tcp_links.h"
 #include "lockstep/transport/tcp_peer.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class SharedLinks final : private BlockObserver {
  public:
@@ -127,4 +127,4 @@ class SharedLinks final : private BlockObserver {
   Sender sender_;                 // who sends
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -11,7 +11,7 @@
 #include "lockstep/transport/doorbell.h"
 #include "lockstep/transport/shared_links.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 constexpr int kMostEvents = 64;
@@ -82,7 +82,7 @@ void SharedLinks::sleep(GroupLinks& group, Interests interests, Duration most) {
     group.interests = {};
     group.has_news = false;
     std::erase(waiting_, &group);
-    if (leader_ == nullptr && !waiting_.empty()) lockstep::wake(waiting_.front()->bell);
+    if (leader_ == nullptr && !waiting_.empty()) internal::wake(waiting_.front()->bell);
   };
   try {
     for (Duration left = limit; !group.has_news && !has_ready(group, interests);) {
@@ -181,7 +181,7 @@ void SharedLinks::notify(GroupLinks& group) noexcept {
     const std::uint64_t one = 1;
     [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof one);
   } else {
-    lockstep::wake(group.bell);
+    internal::wake(group.bell);
   }
 }
 
@@ -190,4 +190,4 @@ void SharedLinks::wake(GroupLinks& group) noexcept {
   notify(group);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -25,7 +25,7 @@
 #include "lockstep/transport/control_message.h"
 #include "lockstep/transport/link_claim.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 // For the last request to the store, which no rank waits for.
@@ -346,4 +346,4 @@ std::vector<TcpLink> connect_tcp_links(const TcpMeshSettings& settings, Store& s
   return Connector(settings, store, deadline).run();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -8,7 +8,7 @@
 #include "lockstep/base/unique_fd.h"
 #include "lockstep/transport/tcp_mesh.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // The connections to one peer.
 struct TcpLink {
@@ -20,4 +20,4 @@ struct TcpLink {
 // By rank; the own entry has only a name. Errors as connect_tcp_mesh().
 std::vector<TcpLink> connect_tcp_links(const TcpMeshSettings& settings, Store& store, Deadline deadline);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -12,7 +12,7 @@
 #include "lockstep/transport/shared_links.h"
 #include "lockstep/transport/waiter.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 constexpr int kSpins = 100;
@@ -238,4 +238,4 @@ std::unique_ptr<Mesh> connect_tcp_mesh(const TcpMeshSettings& settings, Store& s
   return open_tcp_mesh(std::move(links), group);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -33,7 +33,7 @@
 #include "lockstep/transport/checked_stream.h"
 #include "lockstep/transport/mesh.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 inline constexpr Duration kPeerTimeout = std::chrono::seconds(3);
 inline constexpr int kMaxConnections = 64;
@@ -93,4 +93,4 @@ std::unique_ptr<Mesh> open_tcp_mesh(std::shared_ptr<SharedLinks> links, const Tc
 // Both: connections, and the group of all their ranks.
 std::unique_ptr<Mesh> connect_tcp_mesh(const TcpMeshSettings& settings, Store& store, Deadline deadline);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -9,7 +9,7 @@
 #include "lockstep/base/format.h"
 #include "lockstep/transport/tcp_mesh.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // Makes room for the usual messages, which then take no memory.
 TcpPeer::TcpPeer() {
@@ -58,4 +58,4 @@ void TcpPeer::read_control(const std::function<void(ByteView)>& take) {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -11,7 +11,7 @@
 #include "lockstep/transport/control_message.h"
 #include "lockstep/transport/tcp_streams.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 struct TcpPeer {
   TcpPeer();
@@ -36,4 +36,4 @@ struct TcpPeer {
   Bytes unsent_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <utility>
 
-namespace lockstep {
+namespace lockstep::internal {
 
 TcpStreams::TcpStreams(std::vector<UniqueFd> connections, Checksums checksums)
     : connections_(std::move(connections)), ready_(connections_.size()) {
@@ -113,4 +113,4 @@ void TcpStreams::note_events(std::size_t connection, std::uint32_t events) {
   if ((events & (EPOLLOUT | over)) != 0) ready.writable = true;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

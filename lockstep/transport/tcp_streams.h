@@ -12,7 +12,7 @@
 #include "lockstep/base/unique_fd.h"
 #include "lockstep/transport/checked_stream.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 inline constexpr std::size_t kStripeBytes = std::size_t{128} << 10;
 
@@ -80,4 +80,4 @@ class TcpStreams {
   std::uint64_t received_ = 0;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-namespace lockstep {
+namespace lockstep::internal {
 
 bool Waiter::wait(Deadline deadline) {
   const TimePoint start = steady_clock().now();
@@ -22,4 +22,4 @@ bool Waiter::wait(Deadline deadline) {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -5,7 +5,7 @@
 
 #include "lockstep/base/deadline.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // Looks again and again without pause. Whether is_ready() became true.
 template <class IsReady>
@@ -46,4 +46,4 @@ class Waiter {
   const Steps steps_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -14,6 +14,8 @@
 #include "lockstep/store/store_text.h"
 
 namespace lockstep::python {
+
+using namespace internal;
 namespace {
 
 // How long a wait lasts before its rank looks around: at first, and at most.

@@ -8,6 +8,8 @@
 #include "lockstep/base/error.h"
 
 namespace lockstep::python {
+
+using namespace internal;
 namespace {
 
 constexpr Duration kShortestPause = std::chrono::microseconds(100), kLongestPause = std::chrono::milliseconds(100);

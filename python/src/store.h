@@ -12,6 +12,8 @@
 
 namespace lockstep::python {
 
+using namespace internal;
+
 class TorchStore final : public Store {
  public:
   explicit TorchStore(c10::intrusive_ptr<c10d::Store> store) : store_(std::move(store)) {}

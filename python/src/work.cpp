@@ -10,6 +10,8 @@
 
 namespace lockstep::python {
 
+using namespace internal;
+
 void Started::wait(Deadline deadline) const {
   if (before.empty()) return work.wait(deadline);
   const auto wait_for_end = [deadline](const Work& part) {

@@ -18,6 +18,8 @@
 
 namespace lockstep::python {
 
+using namespace internal;
+
 // Beyond a hundred years nanoseconds run out.
 inline constexpr std::chrono::milliseconds kLongestTimeout = std::chrono::hours(24 * 365 * 100);
 

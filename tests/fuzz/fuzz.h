@@ -20,6 +20,8 @@
 
 namespace lockstep::fuzz {
 
+using namespace internal;
+
 // Every seed gives a good sequence.
 class Random {
  public:

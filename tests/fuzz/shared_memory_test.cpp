@@ -12,6 +12,7 @@
 #include "tests/fuzz/fuzz.h"
 
 using namespace lockstep;
+using namespace lockstep::internal;
 
 namespace {
 

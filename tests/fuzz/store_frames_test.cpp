@@ -7,6 +7,7 @@
 #include "tests/fuzz/fuzz.h"
 
 using namespace lockstep;
+using namespace lockstep::internal;
 
 namespace {
 

@@ -5,6 +5,8 @@
 
 namespace lockstep::testing {
 
+using namespace internal;
+
 // Sebastiano Vigna's splitmix64.
 class Dice {
  public:

@@ -6,6 +6,8 @@
 #include "tests/graphs/dice.h"
 
 namespace lockstep::testing {
+
+using namespace internal;
 namespace {
 
 constexpr std::int64_t kLarge = 16384;  // floats, from which on gradients are reduced where they lie

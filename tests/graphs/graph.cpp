@@ -13,6 +13,8 @@
 #include "tests/graphs/functions.h"
 
 namespace lockstep::testing {
+
+using namespace internal;
 namespace {
 
 const char* name_of(OpKind kind) {

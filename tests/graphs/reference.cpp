@@ -13,6 +13,8 @@
 #include "tests/support/rank_threads.h"
 
 namespace lockstep::testing {
+
+using namespace internal;
 namespace {
 
 using Rows = std::vector<Meeting::Tensors>;

@@ -14,6 +14,8 @@
 #include "lockstep/nn/convert_sync_batchnorm.h"
 
 namespace lockstep::testing {
+
+using namespace internal;
 namespace {
 
 // A bucket that a hook keeps as error feedback does: whatever happens later, its values must stay.

@@ -13,6 +13,8 @@
 #include "tests/graphs/functions.h"
 
 namespace lockstep::testing {
+
+using namespace internal;
 namespace {
 
 constexpr double kRate = 0.05;

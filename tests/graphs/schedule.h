@@ -13,6 +13,8 @@
 
 namespace lockstep::testing {
 
+using namespace internal;
+
 enum class StepKind {
   plain,
   accumulate,  // `times` backwards without synchronisation, then one with

@@ -5,6 +5,8 @@
 #include <utility>
 
 namespace lockstep::testing {
+
+using namespace internal;
 namespace {
 
 using Variants = std::vector<Case>;

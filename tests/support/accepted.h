@@ -8,6 +8,8 @@
 
 namespace lockstep::testing {
 
+using namespace internal;
+
 inline UniqueFd accepted(Listener& listener, Deadline deadline) {
   for (;;) {
     if (UniqueFd fd = listener.accept()) return fd;

@@ -14,6 +14,8 @@
 
 namespace lockstep::testing {
 
+using namespace internal;
+
 // Rings between n ranks; children that are forked share them. Small ones make every stream stall again and again. They
 // have the power of two that is next below `ring_bytes`.
 inline ByteRings make_rings(int size, std::size_t ring_bytes = arena::kRingBytes) {
@@ -33,7 +35,7 @@ inline std::vector<LocalPeer> name_peers(int size) {
 inline std::unique_ptr<Mesh> make_arena_mesh(const ByteRings& rings, int rank, std::vector<LocalPeer> peers) {
   const Duration yield_for = rings.ranks() > 2 ? Duration::zero() : kMeshYieldFor;  // ranks outnumber cores
   auto list = std::make_shared<const std::vector<LocalPeer>>(std::move(peers));
-  return lockstep::make_arena_mesh(rings, rank, std::move(list), yield_for);
+  return lockstep::internal::make_arena_mesh(rings, rank, std::move(list), yield_for);
 }
 
 inline std::vector<std::unique_ptr<Mesh>> make_arena_meshes(int size, std::size_t ring_bytes = arena::kRingBytes) {

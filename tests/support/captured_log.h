@@ -16,6 +16,8 @@
 
 namespace lockstep::testing {
 
+using namespace internal;
+
 class CapturedLog {
  public:
   CapturedLog() : file_(std::tmpfile()), saved_(::dup(STDERR_FILENO)) {

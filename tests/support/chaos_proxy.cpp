@@ -20,6 +20,8 @@
 #include "lockstep/net/socket.h"
 
 namespace lockstep::testing {
+
+using namespace internal;
 namespace {
 
 using namespace std::chrono_literals;

@@ -16,6 +16,8 @@
 
 namespace lockstep::testing {
 
+using namespace internal;
+
 enum class Way : std::uint8_t { to_server, to_client };
 
 struct Fault {

@@ -13,6 +13,7 @@
 #include "tests/support/chaos_proxy.h"
 
 using namespace lockstep;
+using namespace lockstep::internal;
 using namespace lockstep::testing;
 
 namespace {

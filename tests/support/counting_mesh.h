@@ -10,6 +10,8 @@
 
 namespace lockstep::testing {
 
+using namespace internal;
+
 struct SentCount {
   std::atomic<int> times{0};
   std::atomic<std::size_t> bytes{0};

@@ -11,6 +11,8 @@
 
 namespace lockstep::testing {
 
+using namespace internal;
+
 class DetourStore final : public Store {
  public:
   using Detour = std::function<Bytes(std::string_view key, Bytes value)>;

@@ -14,6 +14,8 @@
 
 namespace lockstep::testing {
 
+using namespace internal;
+
 enum class Over { arena, links };
 
 inline std::vector<ProcessGroup> local_groups(int ranks, Over transport = Over::arena,

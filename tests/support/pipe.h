@@ -11,6 +11,8 @@
 
 namespace lockstep::testing {
 
+using namespace internal;
+
 struct Pipe {
   Pipe() {
     int ends[2];

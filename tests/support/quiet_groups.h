@@ -10,6 +10,8 @@
 
 namespace lockstep::testing {
 
+using namespace internal;
+
 inline void run_quiet_group(int ranks, Over transport, const std::function<void(const ProcessGroup&)>& body) {
   std::vector<ProcessGroup> groups;
   if (transport == Over::arena) {

@@ -9,6 +9,8 @@
 
 namespace lockstep::testing {
 
+using namespace internal;
+
 using SharedRanks = std::vector<std::shared_ptr<SharedLinks>>;
 
 inline SharedRanks connect_ranks_of_test(int size, int connections = 1, Checksums checksums = Checksums::on) {

@@ -14,6 +14,8 @@
 
 namespace lockstep::testing {
 
+using namespace internal;
+
 template <class Action>
 std::string standard_error_of(Action action) {
   const TemporaryDirectory directory;

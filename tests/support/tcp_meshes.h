@@ -13,6 +13,8 @@
 
 namespace lockstep::testing {
 
+using namespace internal;
+
 inline TcpMeshSettings tcp_mesh_settings(int rank, int size, const Token& token) {
   return {.rank = rank, .size = size, .generation = 5, .job_id = "job", .token = token, .name = "test"};
 }

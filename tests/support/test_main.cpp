@@ -22,7 +22,7 @@ extern "C" const char* __tsan_default_suppressions() {
       "race:at::detail::createCPUGenerator\n"
       // A shard gives up its turn, and takes it again, within its own backward, where autograd holds the lock of a
       // node. The node is of the shard's own graph, so nobody who has the turn meanwhile ever waits for that lock.
-      "deadlock:lockstep::ShardExchange::gather\n";
+      "deadlock:lockstep::internal::ShardExchange::gather\n";
 }
 
 // A forked child ends without the sanitizer's summary, so its first report ends it. Nobody has to linger at the end.
@@ -30,6 +30,8 @@ extern "C" const char* __tsan_default_options() { return "halt_on_error=1:atexit
 #endif
 
 namespace lockstep::testing {
+
+using namespace internal;
 
 static bool has_skipped = false;
 

@@ -194,10 +194,17 @@ def examples_are_tests(tree, commands):
 
 
 def compiled_files(build, root):
-    """Paths, relative to the root, of all sources in the build's compile_commands.json."""
+    """Paths, relative to the root, of all sources in the build's compile_commands.json, also of those in one unit."""
     with open(os.path.join(build, "compile_commands.json"), encoding="utf-8") as file:
-        entries = json.load(file)
-    return {os.path.relpath(os.path.join(e["directory"], e["file"]), root) for e in entries}
+        paths = [os.path.join(entry["directory"], entry["file"]) for entry in json.load(file)]
+    sources = []
+    for path in paths:
+        if not os.path.basename(path).startswith("unity_"):
+            sources.append(path)
+            continue
+        with open(path, encoding="utf-8") as together:
+            sources += re.findall(r'^#include "(.*)"', together.read(), re.MULTILINE)
+    return {os.path.relpath(path, root) for path in sources}
 
 
 def test_commands(build):

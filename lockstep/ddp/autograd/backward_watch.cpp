@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace lockstep {
+namespace lockstep::internal {
 
 struct BackwardWatch::State {
   std::vector<at::Tensor> parameters;
@@ -92,4 +92,4 @@ bool BackwardWatch::watches(const at::Tensor& parameter) {
 
 void BackwardWatch::note_in(std::shared_ptr<BackwardRecord> record) { state_->record = std::move(record); }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // What a callback's backwards have left in .grad so far.
 class BackwardRecord {
@@ -48,4 +48,4 @@ class BackwardWatch {
   std::vector<Hooks> hooks_;  // of each parameter
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -10,7 +10,7 @@
 
 #include "lockstep/base/failure_note.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 // Leaked on purpose, as the engine below: backwards may run while static destructors do.
@@ -76,4 +76,4 @@ void FailedBackward::claim_thread() {
   thread_ = std::this_thread::get_id();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -6,7 +6,7 @@
 #include <functional>
 #include <thread>
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class FailedBackward {
  public:
@@ -26,4 +26,4 @@ class FailedBackward {
   std::thread::id thread_;  // protected as the list of all is
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

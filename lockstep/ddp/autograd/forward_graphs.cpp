@@ -14,7 +14,7 @@
 
 #include "lockstep/ddp/autograd/gradient_hooks.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 using torch::autograd::Node;
@@ -244,4 +244,4 @@ void ForwardGraphs::forget_dead() {
   keep_last(kMostUnused, false);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

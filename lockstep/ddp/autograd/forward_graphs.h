@@ -17,7 +17,7 @@ namespace torch::autograd {
 struct Node;
 }
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // What a forward determines for its backward.
 struct ForwardNote {
@@ -90,4 +90,4 @@ class ForwardGraphs {
   Id next_ = 1;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -8,9 +8,9 @@
 #include <new>
 #include <utility>
 
-#include "lockstep/group/ownership.h"
+#include "lockstep/group/sole_owner.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 using torch::autograd::variable_list;
@@ -173,4 +173,4 @@ EndOfBackward::~EndOfBackward() = default;
 
 void EndOfBackward::await() { torch::autograd::Engine::get_default_engine().queue_callback(Notice(calls_)); }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

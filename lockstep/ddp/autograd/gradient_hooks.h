@@ -7,7 +7,7 @@
 #include <functional>
 #include <memory>
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // Watches the place where autograd accumulates a parameter's gradient. Removes itself when destroyed.
 class GradientHook {
@@ -80,4 +80,4 @@ class EndOfBackward {
   std::shared_ptr<const Calls> calls_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

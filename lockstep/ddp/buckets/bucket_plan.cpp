@@ -5,7 +5,7 @@
 #include <map>
 #include <utility>
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 constexpr std::size_t kNoCap = std::numeric_limits<std::size_t>::max();
@@ -56,4 +56,4 @@ std::vector<std::size_t> reversed_order(std::size_t parameters) {
   return order;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

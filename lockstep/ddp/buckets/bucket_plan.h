@@ -7,7 +7,7 @@
 
 #include "lockstep/base/dtype.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 struct PlannedParameter {
   std::size_t bytes = 0;
@@ -27,4 +27,4 @@ std::vector<std::vector<std::size_t>> plan_buckets(std::span<const PlannedParame
 // The order before any is known: backward begins at the model's end.
 std::vector<std::size_t> reversed_order(std::size_t parameters);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -7,9 +7,9 @@
 #include "lockstep/base/error.h"
 #include "lockstep/ddp/buckets/gradient_bucket.h"
 #include "lockstep/ddp/hooks/default_hooks.h"
-#include "lockstep/group/ownership.h"
+#include "lockstep/group/sole_owner.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 class FlatBucket final : public GradientBucket {
@@ -86,4 +86,4 @@ std::unique_ptr<GradientBucket> make_flat_bucket(std::size_t index, std::vector<
   return std::make_unique<FlatBucket>(index, std::move(members), std::move(hook), dtype);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <utility>
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 std::string call_name_of(std::size_t index, const std::vector<BucketMember>& members) {
@@ -106,4 +106,4 @@ bool all_finite(const at::Tensor& tensor) {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

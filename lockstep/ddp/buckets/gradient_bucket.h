@@ -19,7 +19,7 @@
 #include "lockstep/ddp/hooks/comm_hook.h"
 #include "lockstep/group/process_group.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 struct BucketMember {
   std::size_t index = 0;  // of the parameter in the model
@@ -116,4 +116,4 @@ std::unique_ptr<GradientBucket> make_sparse_bucket(std::size_t index, std::vecto
 // Whether a tensor holds neither NaN nor Inf. On any device; true for types that know neither. Reads the tensor once.
 bool all_finite(const at::Tensor& tensor);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -8,11 +8,11 @@
 #include "lockstep/ddp/autograd/gradient_hooks.h"
 #include "lockstep/ddp/buckets/gradient_bucket.h"
 #include "lockstep/group/arena_allocator.h"
-#include "lockstep/group/ownership.h"
+#include "lockstep/group/sole_owner.h"
 #include "lockstep/group/tensor_segments.h"
 #include "lockstep/observe/process_recorder.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 class InPlaceBucket final : public GradientBucket {
@@ -173,4 +173,4 @@ std::unique_ptr<GradientBucket> make_in_place_bucket(std::size_t index, std::vec
   return std::make_unique<InPlaceBucket>(index, std::move(members));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

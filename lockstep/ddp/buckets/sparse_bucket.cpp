@@ -9,7 +9,7 @@
 #include "lockstep/ddp/buckets/gradient_bucket.h"
 #include "lockstep/group/derived.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 class SparseBucket final : public GradientBucket {
@@ -62,4 +62,4 @@ std::unique_ptr<GradientBucket> make_sparse_bucket(std::size_t index, std::vecto
   return std::make_unique<SparseBucket>(index, std::move(members), dtype);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

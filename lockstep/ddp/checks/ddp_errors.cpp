@@ -5,7 +5,7 @@
 #include "lockstep/base/format.h"
 #include "lockstep/group/process_group.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 constexpr std::size_t kMostNames = 10;
@@ -153,4 +153,4 @@ Error different_models_error(int rank, const std::string& kind, const std::strin
                {.rank = rank, .operation = "DistributedDataParallel"});
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

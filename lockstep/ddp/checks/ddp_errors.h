@@ -10,8 +10,10 @@
 #include "lockstep/base/error.h"
 
 namespace lockstep {
-
 class ProcessGroup;
+}  // namespace lockstep
+
+namespace lockstep::internal {
 
 // Ends the group, so that other ranks do not wait for this one and get the same text.
 [[noreturn]] void throw_on_all_ranks(const ProcessGroup& group, const Error& error);
@@ -48,4 +50,4 @@ Error different_models_error(int rank, const std::string& kind, const std::strin
 Error different_values_error(int rank, const std::string& parameter, const std::vector<int>& ranks,
                              std::uint64_t backwards);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

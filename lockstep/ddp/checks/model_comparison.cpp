@@ -12,6 +12,8 @@
 #include "lockstep/group/consistency_check.h"
 
 namespace lockstep {
+
+using namespace internal;
 namespace {
 
 std::string line_of(const char* kind, const std::string& name, const at::Tensor& tensor) {

@@ -8,6 +8,8 @@
 
 namespace lockstep {
 
+using namespace internal;
+
 std::string bucket_call_name(std::size_t index, const std::vector<std::string>& names, std::string_view part) {
   constexpr std::size_t kRoom = 56;  // flight recordings keep 111 letters
   std::string list;

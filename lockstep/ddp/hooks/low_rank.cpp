@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 void gram_schmidt(const at::Tensor& matrices, double epsilon) {
@@ -87,4 +87,4 @@ void LowRank::compute_matrices() const {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

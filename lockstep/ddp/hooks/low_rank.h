@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // Makes the columns of each matrix of a batch [n, rows, columns] orthonormal, in place; columns <= rows. Each column is
 // divided by its length plus epsilon. A column of zeros stays one, except where there are over two columns of 32 or 64
@@ -37,4 +37,4 @@ class LowRank {
   std::vector<at::Tensor> ps_, qs_;  // views of them: [batch, n, rank] and [batch, m, rank]
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -16,6 +16,8 @@
 #include "lockstep/ddp/hooks/power_sgd_state.h"
 
 namespace lockstep {
+
+using namespace internal;
 namespace {
 
 void check(const PowerSgdOptions& options) {

@@ -11,7 +11,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 using Counters = PowerSgdState::Counters;
@@ -85,4 +85,4 @@ void PowerSgdState::load(const std::map<std::string, at::Tensor>& tensors, const
   qs = std::move(loaded_qs);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -10,7 +10,7 @@
 #include <random>
 #include <string>
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class PowerSgdState {
  public:
@@ -37,4 +37,4 @@ class PowerSgdState {
   std::mt19937 random_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -14,6 +14,8 @@
 #include "lockstep/base/error.h"
 
 namespace lockstep {
+
+using namespace internal;
 namespace {
 
 constexpr double kLevels = 255;

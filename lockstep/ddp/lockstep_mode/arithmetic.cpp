@@ -28,7 +28,7 @@
 #include "lockstep/base/hash.h"
 #include "lockstep/ddp/lockstep_mode/thread_count.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 using Facts = std::vector<std::pair<std::string, std::string>>;
@@ -197,4 +197,4 @@ std::vector<std::string> changes(const Arithmetic& before, const Arithmetic& now
   return found;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

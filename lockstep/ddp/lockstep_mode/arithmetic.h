@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::internal {
 
 struct Arithmetic {
   std::vector<std::pair<std::string, std::string>> facts;  // name and value, in a fixed order
@@ -25,4 +25,4 @@ Arithmetic parse_arithmetic(std::string_view text);
 // Each fact that differs, "name: value before, now value"; "nothing" for a fact that one of them lacks.
 std::vector<std::string> changes(const Arithmetic& before, const Arithmetic& now);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -11,7 +11,7 @@
 #include "lockstep/base/hash.h"
 #include "lockstep/ddp/lockstep_mode/mode.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 bool is_averaged(const at::Tensor& buffer) { return at::isFloatingType(buffer.scalar_type()); }
@@ -94,4 +94,4 @@ Error ShardBuffers::conflict_error(std::size_t hash) const {
                   c10::toString(buffer.tensor.scalar_type())));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -12,7 +12,7 @@
 #include "lockstep/ddp/checks/model_comparison.h"
 #include "lockstep/ddp/lockstep_mode/shard_tree.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class ShardBuffers {
  public:
@@ -51,4 +51,4 @@ class ShardBuffers {
   std::size_t averaged_ = 0;     // how many are
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -14,7 +14,7 @@
 #include "lockstep/base/failure_note.h"
 #include "lockstep/base/format.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 struct Here {
@@ -148,4 +148,4 @@ void ShardExchange::fail(int shard, std::exception_ptr failure) {
                            text_of_exception(failure_)));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -24,7 +24,7 @@ namespace at {
 class ThreadLocalState;
 }
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // While it lives, its thread is in the callback of a shard that computes by itself, and gather() is out of reach.
 class IsolatedShard {
@@ -83,4 +83,4 @@ class ShardExchange {
   double communication_seconds_ = 0;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

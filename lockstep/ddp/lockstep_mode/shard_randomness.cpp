@@ -4,7 +4,7 @@
 
 #include "lockstep/base/hash.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 std::mutex& generator_mutex() {
@@ -40,4 +40,4 @@ void ShardRandomness::leave() {
   generator_lock_.unlock();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -9,7 +9,7 @@
 
 #include "lockstep/ddp/lockstep_mode/mode.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // Between enter() and leave() torch's default generator yields the shard's own numbers, and no other rank of this
 // process uses it. Any number of times; leave() in the thread of enter().
@@ -31,4 +31,4 @@ class ShardRandomness {
   at::Tensor state_;   // of the shard, at leave()
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -10,10 +10,10 @@
 #include "lockstep/base/format.h"
 #include "lockstep/collective/reduce.h"
 #include "lockstep/group/derived.h"
-#include "lockstep/group/ownership.h"
+#include "lockstep/group/sole_owner.h"
 #include "lockstep/group/tensor_segments.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 constexpr std::int64_t kGrain = 32 * 1024;  // elements for one thread
@@ -161,4 +161,4 @@ void average_over_ranks(const std::vector<at::Tensor>& tensors, const ProcessGro
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -15,7 +15,7 @@
 
 #include "lockstep/group/process_group.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 struct ShardResult {
   double loss = 0;
@@ -55,4 +55,4 @@ std::optional<std::size_t> agree(ShardResult& mine, std::uint64_t step, const Ne
 // ProcessGroup::all_reduce.
 void average_over_ranks(const std::vector<at::Tensor>& tensors, const ProcessGroup& group);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -21,9 +21,9 @@
 #include "lockstep/ddp/uneven_inputs/join_state.h"
 #include "lockstep/group/arena_allocator.h"
 #include "lockstep/group/consistency_check.h"
-#include "lockstep/group/ownership.h"
+#include "lockstep/group/sole_owner.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 SyncBatchNormNames names_of_sync_batch_norms(const torch::nn::Module& module, const ProcessGroup& group) {
@@ -41,7 +41,7 @@ SyncBatchNormNames names_of_sync_batch_norms(const torch::nn::Module& module, co
   return names;
 }
 
-// Whether what is written to the gradient cannot be seen elsewhere: see ownership.h.
+// Whether what is written to the gradient cannot be seen elsewhere: see sole_owner.h.
 bool is_owned(const at::Tensor& gradient) {
   return gradient.use_count() == 1 && owns_its_memory(gradient) && !gradient.requires_grad();
 }
@@ -323,4 +323,4 @@ void ShardedStep::warn_of_changes(const LockstepState& state) const {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

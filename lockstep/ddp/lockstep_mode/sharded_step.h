@@ -45,7 +45,7 @@ namespace torch::nn {
 class Module;
 }
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class ShardedStep {
  public:
@@ -110,4 +110,4 @@ class ShardedStep {
   double communication_seconds_ = 0;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -4,7 +4,7 @@
 #include <torch/csrc/autograd/variable.h>
 #include <torch/nn/modules/batchnorm.h>
 
-namespace lockstep {
+namespace lockstep::internal {
 
 const SyncBatchNormTag* tag_among_hooks(const at::Tensor& running_mean) {
   if (!running_mean.defined() || torch::autograd::impl::get_autograd_meta(running_mean) == nullptr) return nullptr;
@@ -22,4 +22,4 @@ const SyncBatchNormTag* sync_batch_norm_tag_of(const torch::nn::Module& module) 
   return nullptr;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -12,8 +12,10 @@ class Module;
 }
 
 namespace lockstep {
-
 class ProcessGroup;
+}  // namespace lockstep
+
+namespace lockstep::internal {
 
 // A module is tagged if it is one of these itself, or if it is a BatchNorm1d, 2d or 3d and one of these is among the
 // gradient hooks of its running mean, which has no gradient.
@@ -31,4 +33,4 @@ const SyncBatchNormTag* sync_batch_norm_tag_of(const torch::nn::Module& module);
 // The names of a model's tagged layers.
 using SyncBatchNormNames = std::map<const SyncBatchNormTag*, std::string>;
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -4,7 +4,7 @@
 
 #include <ATen/Parallel.h>
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // Belongs to the thread that makes it; its destructor restores what was.
 class ThreadCount {
@@ -19,4 +19,4 @@ class ThreadCount {
   const int before_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace lockstep {
+namespace lockstep::internal {
 
 PrecisionCast::PrecisionCast(const std::vector<at::Tensor>& parameters, at::ScalarType dtype) : dtype_(dtype) {
   for (const at::Tensor& parameter : parameters) {
@@ -68,4 +68,4 @@ bool PrecisionCast::covers(const at::Tensor& parameter) const {
   return std::ranges::any_of(casts_, [&](const Cast& one) { return one.parameter.is_same(parameter); });
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

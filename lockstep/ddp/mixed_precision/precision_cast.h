@@ -9,7 +9,7 @@
 #include <functional>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class PrecisionCast {
  public:
@@ -50,4 +50,4 @@ class PrecisionCast {
   Holds holds_ = Holds::master_weights;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -9,6 +9,8 @@
 #include "lockstep/ddp/checks/ddp_errors.h"
 
 namespace lockstep {
+
+using namespace internal;
 namespace {
 
 thread_local JoinState current;

@@ -56,11 +56,11 @@ JoinReport join(const ProcessGroup& group, Batches&& batches, Step&& step, const
   JoinReport report;
   std::optional<Batch>& last = first;
   const auto run = [&](const Batch& batch, bool joined) {
-    const JoinScope scope({.joined = joined, .divide_by_active = divide_by_active});
+    const internal::JoinScope scope({.joined = joined, .divide_by_active = divide_by_active});
     try {
       step(batch);
     } catch (...) {
-      group.abort(text_of_exception());
+      group.abort(internal::text_of_exception());
       throw;
     }
   };

@@ -4,7 +4,7 @@
 // join.h.
 #pragma once
 
-namespace lockstep {
+namespace lockstep::internal {
 
 struct JoinState {
   bool joined = false;            // this rank has no more batches
@@ -26,4 +26,4 @@ class JoinScope {
   JoinState previous_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -10,6 +10,7 @@
 #include "tests/support/skip.h"
 
 using namespace lockstep;
+using namespace lockstep::internal;
 using namespace lockstep::testing;
 
 namespace {

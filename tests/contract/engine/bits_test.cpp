@@ -14,6 +14,7 @@
 #include "tests/support/sanitized.h"
 
 using namespace lockstep;
+using namespace lockstep::internal;
 using namespace lockstep::testing;
 
 namespace {

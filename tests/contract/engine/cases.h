@@ -17,6 +17,8 @@
 
 namespace lockstep::testing {
 
+using namespace internal;
+
 // One collective; the same on all ranks. Element counts of every rank's input and output.
 struct Case {
   OpKind kind = OpKind::barrier;

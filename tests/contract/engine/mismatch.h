@@ -12,6 +12,8 @@
 
 namespace lockstep::testing {
 
+using namespace internal;
+
 // What the call of all ranks ends in.
 enum class Ending { success, desync, absence, departure };
 

@@ -17,6 +17,8 @@
 
 namespace lockstep::testing {
 
+using namespace internal;
+
 using namespace std::chrono_literals;
 
 inline constexpr DType kReducible[] = {DType::f32, DType::f64,  DType::f16, DType::bf16, DType::i32,

@@ -15,6 +15,7 @@
 #include "tests/support/shared_meshes.h"
 
 using namespace lockstep;
+using namespace lockstep::internal;
 using namespace lockstep::testing;
 
 namespace {

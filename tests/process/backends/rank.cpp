@@ -13,6 +13,7 @@
 namespace {
 
 using namespace lockstep;
+using namespace lockstep::internal;
 using namespace lockstep::testing;
 
 std::unique_ptr<Engine> connect(const Membership& membership, std::string_view backend) {

@@ -16,7 +16,7 @@
 
 #include "lockstep/collective/arena_engine.h"
 #include "lockstep/collective/link_engine.h"
-#include "lockstep/health/peer_watch.h"
+#include "lockstep/health/join_watch.h"
 #include "lockstep/health/watched_store.h"
 #include "lockstep/rendezvous/rendezvous.h"
 #include "lockstep/store/store_server.h"
@@ -25,6 +25,7 @@
 #include "lockstep/transport/tcp_mesh.h"
 
 using namespace lockstep;
+using namespace lockstep::internal;
 using namespace std::chrono_literals;
 
 namespace {

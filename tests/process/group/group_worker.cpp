@@ -171,7 +171,7 @@ void train(const World& world, std::int64_t steps) {
   for (const at::Tensor& parameter : ddp.parameters()) {
     bits.append(static_cast<const char*>(parameter.const_data_ptr()), parameter.nbytes());
   }
-  say(fmt::format("hash {:016x} over {}", lockstep::hash_of(bits), world.group().transport()));
+  say(fmt::format("hash {:016x} over {}", lockstep::internal::hash_of(bits), world.group().transport()));
 }
 
 void enter_lockstep_mode(const World& world, int shards) {

@@ -93,10 +93,10 @@ const std::map<std::string, Worker> kWorkers{
      [](int rank) {
        // Every rank counts itself and waits for the last one.
        const auto deadline = lockstep::Deadline::after(std::chrono::seconds(20));
-       lockstep::HandshakeSettings settings;
+       lockstep::internal::HandshakeSettings settings;
        settings.token = lockstep::Token::for_this_process();
        settings.job_id = std::getenv("LOCKSTEP_JOB_ID");
-       settings.mine = lockstep::local_identity(rank, 3, 0);
+       settings.mine = lockstep::internal::local_identity(rank, 3, 0);
        lockstep::TcpStore store(lockstep::parse_endpoint(std::getenv("LOCKSTEP_STORE")), settings);
        if (store.add("ranks", 1, deadline) == 3) store.set("all here", "yes", deadline);
        std::printf("rank %d: %s\n", rank, store.get("all here", deadline).c_str());

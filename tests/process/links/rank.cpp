@@ -17,6 +17,7 @@
 #include "lockstep/transport/tcp_mesh.h"
 
 using namespace lockstep;
+using namespace lockstep::internal;
 using namespace std::chrono_literals;
 
 namespace {

@@ -15,6 +15,7 @@
 #include "lockstep/store/store_server.h"
 
 using namespace lockstep;
+using namespace lockstep::internal;
 
 namespace {
 

@@ -8,6 +8,7 @@
 #include "tests/support/expect_error.h"
 
 using namespace lockstep;
+using namespace lockstep::internal;
 
 TEST_CASE("the native backend comes first, and supports what all engines do") {
   CHECK(backends().front() == "native");

@@ -18,6 +18,7 @@
 #include "tests/support/expect_error.h"
 
 using namespace lockstep;
+using namespace lockstep::internal;
 using namespace lockstep::testing;
 using namespace std::chrono_literals;
 

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 using namespace lockstep;
+using namespace lockstep::internal;
 using namespace std::chrono_literals;
 
 TEST_CASE("a failure note keeps what failed and the first line of why, until it is wiped off") {

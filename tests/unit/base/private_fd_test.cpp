@@ -18,6 +18,7 @@
 #include "tests/support/forked_child.h"
 
 using namespace lockstep;
+using namespace lockstep::internal;
 using namespace lockstep::testing;
 
 namespace {

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 using namespace lockstep;
+using namespace lockstep::internal;
 using namespace std::chrono_literals;
 
 namespace {

@@ -9,6 +9,7 @@
 #include "lockstep/base/counter_clock_internal.h"
 
 using namespace lockstep;
+using namespace lockstep::internal;
 using namespace std::chrono_literals;
 
 namespace {

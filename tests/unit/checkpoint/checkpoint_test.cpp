@@ -17,6 +17,7 @@
 #include "tests/support/temporary_directory.h"
 
 using namespace lockstep;
+using namespace lockstep::internal;
 
 namespace {
 

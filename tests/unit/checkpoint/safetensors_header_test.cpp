@@ -9,6 +9,7 @@
 #include "tests/unit/checkpoint/allocation_meter.h"
 
 using namespace lockstep;
+using namespace lockstep::internal;
 
 namespace {
 

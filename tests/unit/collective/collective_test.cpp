@@ -11,6 +11,7 @@
 #include "tests/support/expect_error.h"
 
 using namespace lockstep;
+using namespace lockstep::internal;
 
 namespace {
 

@@ -9,6 +9,7 @@
 #include "tests/unit/collective/link_fixture.h"
 
 using namespace lockstep;
+using namespace lockstep::internal;
 using namespace lockstep::testing;
 
 TEST_CASE("a call that comes after the end of its group is recorded with who ended it") {

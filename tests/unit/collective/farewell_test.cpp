@@ -7,6 +7,7 @@
 #include <random>
 
 using namespace lockstep;
+using namespace lockstep::internal;
 
 namespace {
 

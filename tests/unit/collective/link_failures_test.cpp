@@ -11,6 +11,7 @@
 #include "tests/unit/collective/link_fixture.h"
 
 using namespace lockstep;
+using namespace lockstep::internal;
 using namespace lockstep::testing;
 using namespace std::chrono_literals;
 

@@ -18,6 +18,8 @@
 
 namespace lockstep::testing {
 
+using namespace internal;
+
 using Engines = std::vector<std::unique_ptr<Engine>>;
 using Buffer = std::vector<std::byte>;
 

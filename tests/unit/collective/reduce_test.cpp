@@ -15,6 +15,7 @@
 #include "tests/support/sanitized.h"
 
 using namespace lockstep;
+using namespace lockstep::internal;
 
 namespace {
 

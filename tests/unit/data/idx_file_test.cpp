@@ -10,6 +10,7 @@
 #include "tests/unit/data/idx_fixture.h"
 
 using namespace lockstep;
+using namespace lockstep::internal;
 
 namespace {
 

@@ -20,6 +20,7 @@
 #include "tests/support/standard_error_of.h"
 
 using namespace lockstep;
+using namespace lockstep::internal;
 using namespace lockstep::testing;
 
 namespace {

@@ -22,6 +22,7 @@
 #include <doctest/doctest.h>  // behind torch's headers, whose CHECK is another one
 
 using namespace lockstep;
+using namespace lockstep::internal;
 using namespace lockstep::testing;
 using torch::autograd::variable_list;
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 using namespace lockstep;
+using namespace lockstep::internal;
 
 namespace {
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 using namespace lockstep;
+using namespace lockstep::internal;
 
 namespace {
 

@@ -6,6 +6,7 @@
 #include <random>
 
 using namespace lockstep;
+using namespace lockstep::internal;
 using Plan = std::vector<std::vector<std::size_t>>;
 
 namespace {

@@ -17,6 +17,7 @@
 #include "tests/unit/ddp/models.h"
 
 using namespace lockstep;
+using namespace lockstep::internal;
 using namespace lockstep::testing;
 
 namespace {

@@ -12,10 +12,11 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
-#include "lockstep/group/ownership.h"
+#include "lockstep/group/sole_owner.h"
 #include "tests/unit/ddp/models.h"
 
 using namespace lockstep;
+using namespace lockstep::internal;
 using namespace lockstep::testing;
 
 namespace {

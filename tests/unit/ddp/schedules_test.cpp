@@ -16,6 +16,7 @@
 #include "tests/unit/ddp/models.h"
 
 using namespace lockstep;
+using namespace lockstep::internal;
 using namespace lockstep::testing;
 
 namespace {

@@ -14,12 +14,13 @@
 #include "lockstep/base/error.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
 #include "lockstep/ddp/uneven_inputs/join.h"
-#include "lockstep/group/ownership.h"
+#include "lockstep/group/sole_owner.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/local_groups.h"
 #include "tests/unit/ddp/shard_worlds.h"
 
 using namespace lockstep;
+using namespace lockstep::internal;
 using namespace lockstep::testing;
 
 namespace {

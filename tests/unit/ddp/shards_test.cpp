@@ -20,6 +20,7 @@
 #include "tests/unit/ddp/shard_worlds.h"
 
 using namespace lockstep;
+using namespace lockstep::internal;
 using namespace lockstep::testing;
 
 namespace {

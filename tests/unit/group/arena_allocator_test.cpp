@@ -8,6 +8,7 @@
 #include "tests/support/local_groups.h"
 
 using namespace lockstep;
+using namespace lockstep::internal;
 using namespace lockstep::testing;
 
 TEST_CASE("inside a scope large tensors lie in the arena, small ones and those of other threads do not") {

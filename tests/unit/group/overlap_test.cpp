@@ -7,6 +7,7 @@
 #include <set>
 
 using namespace lockstep;
+using namespace lockstep::internal;
 
 namespace {
 

@@ -21,6 +21,7 @@
 #include "tests/support/local_groups.h"
 
 using namespace lockstep;
+using namespace lockstep::internal;
 using namespace lockstep::testing;
 using namespace std::chrono_literals;
 

@@ -19,6 +19,8 @@
 
 namespace lockstep::testing {
 
+using namespace internal;
+
 using Sizes = std::vector<std::int64_t>;
 
 enum class Place { plain, offset, shared, twin, odd, inference };

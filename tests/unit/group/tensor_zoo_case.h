@@ -15,6 +15,8 @@
 
 namespace lockstep::testing {
 
+using namespace internal;
+
 enum class Verb {
   all_reduce_one,
   all_reduce,

@@ -13,6 +13,7 @@
 #include "tests/unit/group/tensor_zoo_case.h"
 
 using namespace lockstep;
+using namespace lockstep::internal;
 using namespace lockstep::testing;
 using namespace std::chrono_literals;
 

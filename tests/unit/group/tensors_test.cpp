@@ -10,6 +10,7 @@
 #include "tests/support/local_groups.h"
 
 using namespace lockstep;
+using namespace lockstep::internal;
 using namespace lockstep::testing;
 
 namespace {

@@ -12,6 +12,7 @@
 #include "lockstep/base/deadline.h"
 
 using namespace lockstep;
+using namespace lockstep::internal;
 using namespace std::chrono_literals;
 
 namespace {

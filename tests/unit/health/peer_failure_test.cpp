@@ -6,6 +6,7 @@
 #include "tests/support/expect_error.h"
 
 using namespace lockstep;
+using namespace lockstep::internal;
 using namespace std::chrono_literals;
 
 namespace {

@@ -5,6 +5,7 @@
 #include <vector>
 
 using namespace lockstep;
+using namespace lockstep::internal;
 using namespace std::chrono_literals;
 
 TEST_CASE("who waits speaks after 30 s, 2 min, 10 min, and every 30 min, once each") {

@@ -6,6 +6,7 @@
 #include <string>
 
 using namespace lockstep;
+using namespace lockstep::internal;
 
 namespace {
 

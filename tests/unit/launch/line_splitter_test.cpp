@@ -6,6 +6,7 @@
 #include <vector>
 
 using namespace lockstep;
+using namespace lockstep::internal;
 
 namespace {
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 using namespace lockstep;
+using namespace lockstep::internal;
 
 namespace {
 

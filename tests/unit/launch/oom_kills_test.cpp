@@ -5,6 +5,7 @@
 #include <map>
 
 using namespace lockstep;
+using namespace lockstep::internal;
 
 namespace {
 

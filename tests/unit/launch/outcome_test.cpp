@@ -5,6 +5,7 @@
 #include <csignal>
 
 using namespace lockstep;
+using namespace lockstep::internal;
 
 namespace {
 

@@ -9,6 +9,7 @@
 #include <string>
 
 using namespace lockstep;
+using namespace lockstep::internal;
 
 namespace {
 

@@ -14,6 +14,7 @@
 #include "tests/support/temporary_directory.h"
 
 using namespace lockstep;
+using namespace lockstep::internal;
 namespace fs = std::filesystem;
 
 namespace {

@@ -9,6 +9,7 @@
 #include "tests/unit/messages/messenger_fixture.h"
 
 using namespace lockstep;
+using namespace lockstep::internal;
 using namespace lockstep::testing;
 
 namespace {

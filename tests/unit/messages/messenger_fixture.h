@@ -15,6 +15,8 @@
 
 namespace lockstep::testing {
 
+using namespace internal;
+
 using Messengers = std::vector<std::unique_ptr<Messenger>>;
 using Buffer = std::vector<std::byte>;
 

@@ -14,6 +14,7 @@
 #include "tests/unit/messages/messenger_fixture.h"
 
 using namespace lockstep;
+using namespace lockstep::internal;
 using namespace lockstep::testing;
 using namespace std::chrono_literals;
 

@@ -16,6 +16,7 @@
 namespace {
 
 using namespace lockstep;
+using namespace lockstep::internal;
 using namespace lockstep::testing;
 using namespace std::chrono_literals;
 

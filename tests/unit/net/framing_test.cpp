@@ -9,6 +9,7 @@
 #include "tests/support/socket_pair.h"
 
 using namespace lockstep;
+using namespace lockstep::internal;
 using namespace std::chrono_literals;
 
 namespace {

@@ -16,6 +16,7 @@
 #include "tests/support/temporary_directory.h"
 
 using namespace lockstep;
+using namespace lockstep::internal;
 using namespace lockstep::testing;
 
 namespace {

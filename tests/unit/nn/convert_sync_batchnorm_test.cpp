@@ -19,6 +19,7 @@
 #include "tests/support/local_groups.h"
 
 using namespace lockstep;
+using namespace lockstep::internal;
 using namespace lockstep::testing;
 using torch::nn::BatchNorm1d;
 using torch::nn::BatchNormOptions;

@@ -14,6 +14,7 @@
 #include "tests/support/local_groups.h"
 
 using namespace lockstep;
+using namespace lockstep::internal;
 using namespace lockstep::testing;
 using torch::nn::BatchNorm1d;
 using torch::nn::BatchNorm2d;

@@ -13,6 +13,7 @@
 #include "tests/support/temporary_directory.h"
 
 using namespace lockstep;
+using namespace lockstep::internal;
 
 namespace {
 

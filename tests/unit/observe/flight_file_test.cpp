@@ -18,6 +18,7 @@
 namespace {
 
 using namespace lockstep;
+using namespace lockstep::internal;
 
 FlightRecord barrier(std::uint64_t sequence) {
   FlightRecord record;

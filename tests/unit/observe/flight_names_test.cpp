@@ -11,6 +11,7 @@
 #include "tests/support/temporary_directory.h"
 
 using namespace lockstep;
+using namespace lockstep::internal;
 
 TEST_CASE("what a hash stands for is kept, with a number that is added to it") {
   FlightRecorder recorder(FlightMemory::make_private({}));

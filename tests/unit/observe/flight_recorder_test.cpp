@@ -15,6 +15,7 @@
 namespace {
 
 using namespace lockstep;
+using namespace lockstep::internal;
 
 FlightRecord record_of(std::string_view operation, std::uint64_t sequence, std::uint64_t count = 0) {
   FlightRecord record;

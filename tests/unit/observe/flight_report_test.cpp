@@ -9,6 +9,7 @@
 namespace {
 
 using namespace lockstep;
+using namespace lockstep::internal;
 
 // Makes snapshots by hand.
 struct Rank {

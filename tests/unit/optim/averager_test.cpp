@@ -13,6 +13,7 @@
 #include "tests/unit/optim/wave.h"
 
 using namespace lockstep;
+using namespace lockstep::internal;
 using namespace lockstep::testing;
 using torch::optim::SGD;
 using torch::optim::SGDOptions;

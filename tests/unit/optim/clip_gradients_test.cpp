@@ -11,6 +11,7 @@
 #include "tests/unit/optim/wave.h"
 
 using namespace lockstep;
+using namespace lockstep::internal;
 using namespace lockstep::testing;
 
 namespace {

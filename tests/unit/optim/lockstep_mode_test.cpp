@@ -18,6 +18,7 @@
 #include "tests/unit/ddp/shard_worlds.h"
 
 using namespace lockstep;
+using namespace lockstep::internal;
 using namespace lockstep::testing;
 using torch::optim::Adam;
 using torch::optim::AdamOptions;

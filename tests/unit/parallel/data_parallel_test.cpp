@@ -20,6 +20,7 @@
 #include "tests/support/local_groups.h"
 
 using namespace lockstep;
+using namespace lockstep::internal;
 
 namespace {
 

@@ -7,6 +7,7 @@
 #include "tests/unit/rendezvous/planned.h"
 
 using namespace lockstep;
+using namespace lockstep::internal;
 using namespace lockstep::testing;
 
 namespace {

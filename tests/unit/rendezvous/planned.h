@@ -9,6 +9,8 @@
 
 namespace lockstep::testing {
 
+using namespace internal;
+
 using Variables = std::map<std::string, std::string>;
 
 inline JoinPlan plan(const Variables& variables, const JoinOptions& options = {}) {

@@ -4,6 +4,7 @@
 #include "tests/support/expect_error.h"
 
 using namespace lockstep;
+using namespace lockstep::internal;
 
 TEST_CASE("bytes are counted through set, overwrite, add and remove") {
   KeyMap map;

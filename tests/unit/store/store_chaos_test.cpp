@@ -12,6 +12,7 @@
 #include "tests/support/seconds_of.h"
 
 using namespace lockstep;
+using namespace lockstep::internal;
 using namespace lockstep::testing;
 using namespace std::chrono_literals;
 

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 using namespace lockstep;
+using namespace lockstep::internal;
 
 TEST_CASE("ranks are listed as a person would") {
   CHECK(list_ranks({3}) == "rank 3");

@@ -16,6 +16,7 @@
 #include "tests/support/socket_pair.h"
 
 using namespace lockstep;
+using namespace lockstep::internal;
 
 namespace {
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 using namespace lockstep;
+using namespace lockstep::internal;
 
 TEST_CASE("a rank leaves a core for one with fewer ranks") {
   const std::vector<int> two{0, 1};

@@ -17,6 +17,7 @@
 #include "tests/support/shared_meshes.h"
 
 using namespace lockstep;
+using namespace lockstep::internal;
 using namespace lockstep::testing;
 using namespace std::chrono_literals;
 

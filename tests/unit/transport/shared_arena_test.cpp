@@ -31,6 +31,7 @@
 #include "tests/support/rank_threads.h"
 
 using namespace lockstep;
+using namespace lockstep::internal;
 using namespace lockstep::testing;
 using namespace std::chrono_literals;
 

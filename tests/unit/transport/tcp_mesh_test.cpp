@@ -27,6 +27,7 @@
 #include "tests/support/tcp_meshes.h"
 
 using namespace lockstep;
+using namespace lockstep::internal;
 using namespace lockstep::testing;
 using namespace std::chrono_literals;
 

@@ -1,4 +1,4 @@
-#include "lockstep/health/peer_watch.h"
+#include "lockstep/health/join_watch.h"
 
 #include <algorithm>
 
@@ -6,7 +6,7 @@
 #include "lockstep/health/peer_failure.h"
 #include "lockstep/health/posted_errors.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 using namespace std::chrono_literals;
@@ -23,13 +23,13 @@ bool is_host_gone(const Error& error) { return error.kind() == ErrorKind::peer_l
 
 }  // namespace
 
-PeerWatch::PeerWatch(std::shared_ptr<Store> store, PeerProcess me, int size, std::string doing)
+JoinWatch::JoinWatch(std::shared_ptr<Store> store, PeerProcess me, int size, std::string doing)
     : store_(std::move(store)),
       me_(std::move(me)),
       doing_(std::move(doing)),
       period_(std::max<Duration>(kPeriod, size * kPeriodPerRank)) {}
 
-void PeerWatch::begin(Deadline deadline) {
+void JoinWatch::begin(Deadline deadline) {
   const PeerFailure will{.peer = me_.rank,
                          .name = me_.name,
                          .how = Departure::died,
@@ -37,14 +37,14 @@ void PeerWatch::begin(Deadline deadline) {
   store_->last_will(kFailureKey, encode_error(peer_lost(will, me_.rank)), deadline);
 }
 
-void PeerWatch::add(const PeerProcess& peer) {
+void JoinWatch::add(const PeerProcess& peer) {
   if (peer.rank == me_.rank || peer.node_id != me_.node_id || peer.start == 0) return;
   const std::lock_guard lock(mutex_);
   if (std::ranges::any_of(watched_, [&](const Watched& each) { return each.peer.rank == peer.rank; })) return;
   watched_.push_back({peer, ProcessWatch(peer.pid, peer.start)});
 }
 
-void PeerWatch::check(Deadline deadline) {
+void JoinWatch::check(Deadline deadline) {
   if (is_over()) return;
   {
     const std::lock_guard lock(mutex_);
@@ -55,7 +55,7 @@ void PeerWatch::check(Deadline deadline) {
   look(deadline);
 }
 
-void PeerWatch::look(Deadline deadline) {
+void JoinWatch::look(Deadline deadline) {
   if (is_over()) return;
   std::vector<PeerProcess> dead;
   {
@@ -70,7 +70,7 @@ void PeerWatch::look(Deadline deadline) {
 
 // A rank that has ended may have posted why, or because of whom. If none has, all that have ended are named: one of
 // them may have left because another had died.
-void PeerWatch::report(const std::vector<PeerProcess>& dead, Deadline deadline) {
+void JoinWatch::report(const std::vector<PeerProcess>& dead, Deadline deadline) {
   const Deadline soon = std::min(deadline, Deadline::after(kPostTimeout));
   Error error = died(dead);
   try {
@@ -88,19 +88,19 @@ void PeerWatch::report(const std::vector<PeerProcess>& dead, Deadline deadline) 
   throw error;
 }
 
-Error PeerWatch::died(const std::vector<PeerProcess>& dead) const {
+Error JoinWatch::died(const std::vector<PeerProcess>& dead) const {
   PeerFailure failure{.peer = rank_in_part(dead.front().rank), .name = {}, .when = "while " + doing_};
   for (const PeerProcess& each : dead) failure.name += (failure.name.empty() ? "" : " and ") + each.name;
   return peer_lost(failure, rank_in_part(me_.rank));
 }
 
-std::optional<Error> PeerWatch::failure(Deadline deadline) {
+std::optional<Error> JoinWatch::failure(Deadline deadline) {
   deadline = std::max(deadline, Deadline::after(kLastLook));
   if (!store_->check({kFailureKey}, deadline)) return std::nullopt;
   return read(store_->get(kFailureKey, deadline));
 }
 
-void PeerWatch::give_up(const Error& error) noexcept {
+void JoinWatch::give_up(const Error& error) noexcept {
   if (is_over()) return;
   try {
     post(encode_error(error));
@@ -109,11 +109,11 @@ void PeerWatch::give_up(const Error& error) noexcept {
 }
 
 // Returns the first error posted.
-Bytes PeerWatch::post(const Bytes& error) {
+Bytes JoinWatch::post(const Bytes& error) {
   return store_->compare_set(kFailureKey, "", error, Deadline::after(kPostTimeout));
 }
 
-Error PeerWatch::cause_of(const Error& error) {
+Error JoinWatch::cause_of(const Error& error) {
   if (is_over()) return error;
   try {
     const Error told = error_for_peers(me_.name, rank_in_part(me_.rank), error);
@@ -131,31 +131,31 @@ Error PeerWatch::cause_of(const Error& error) {
   return error;
 }
 
-void PeerWatch::set_ranks(std::vector<int> ranks) {
+void JoinWatch::set_ranks(std::vector<int> ranks) {
   const std::lock_guard lock(mutex_);
   ranks_ = std::move(ranks);
 }
 
-int PeerWatch::rank_in_part(int rank) const {
+int JoinWatch::rank_in_part(int rank) const {
   const std::lock_guard lock(mutex_);
   const auto found = std::ranges::find(ranks_, rank);
   return ranks_.empty() ? rank : found == ranks_.end() ? -1 : static_cast<int>(found - ranks_.begin());
 }
 
-int PeerWatch::rank_of(int peer) const {
+int JoinWatch::rank_of(int peer) const {
   const std::lock_guard lock(mutex_);
   return peer >= 0 && std::cmp_less(peer, ranks_.size()) ? ranks_[static_cast<std::size_t>(peer)] : peer;
 }
 
-Error PeerWatch::in_part(const Error& error) const {
+Error JoinWatch::in_part(const Error& error) const {
   return Error(error.kind(), error.what(), {.rank = rank_in_part(me_.rank), .peer = rank_in_part(error.detail().peer)});
 }
 
-Error PeerWatch::read(const Bytes& posted) const {
+Error JoinWatch::read(const Bytes& posted) const {
   return in_part(decode_error(posted, "the error in the store that ended the joining", me_.rank));
 }
 
-void PeerWatch::end(Deadline deadline) noexcept {
+void JoinWatch::end(Deadline deadline) noexcept {
   if (is_over_.exchange(true)) return;
   try {
     store_->last_will(kFailureKey, "", deadline);
@@ -163,4 +163,4 @@ void PeerWatch::end(Deadline deadline) noexcept {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

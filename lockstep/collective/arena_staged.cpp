@@ -1,4 +1,4 @@
-#include "lockstep/collective/staged.h"
+#include "lockstep/collective/arena_staged.h"
 
 #include <algorithm>
 #include <cstring>
@@ -13,7 +13,7 @@
 #include "lockstep/collective/segment_cursor.h"
 #include "lockstep/collective/slice.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 // Smaller writes are not worth timing.
@@ -261,4 +261,4 @@ void StagingWriter::write(std::span<const Segment> from, std::size_t offset, std
 
 void run_staged(StagedCall& call) { Staged(call).run(); }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

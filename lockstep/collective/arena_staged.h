@@ -12,7 +12,7 @@
 #include "lockstep/collective/collective.h"
 #include "lockstep/transport/arena.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // How to write into a staging buffer that another core has read: with ordinary stores, or with non-temporal ones, which
 // bypass the cache. Ordinary ones are twice as fast between cores that share a cache, non-temporal ones four times as
@@ -45,4 +45,4 @@ struct StagedCall {
 // Blocks until this rank's output is complete. All ranks have posted this collective. Throws as Engine::run does.
 void run_staged(StagedCall& call);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -1,6 +1,6 @@
-#include "lockstep/group/ownership.h"
+#include "lockstep/group/sole_owner.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 bool owns_its_memory(const at::Tensor& tensor, std::size_t known_holders) {
   if (!tensor.defined() || !tensor.has_storage()) return false;
@@ -22,4 +22,4 @@ bool has_layout_of(const at::Tensor& tensor, const at::Tensor& other) {
 
 at::Tensor flat(const at::Tensor& tensor) { return tensor.as_strided({tensor.numel()}, {1}); }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -6,7 +6,7 @@
 
 #include <cstddef>
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // Whether the tensor's bytes belong to it alone: no view, no alias and no copy-on-write twin shares its storage, and
 // the storage owns its memory instead of borrowing it (at::from_blob). known_holders: how many tensors, this one
@@ -20,4 +20,4 @@ bool has_layout_of(const at::Tensor& tensor, const at::Tensor& other);
 // The elements in the order in which they lie. REQUIRES: has_plain_memory().
 at::Tensor flat(const at::Tensor& tensor);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

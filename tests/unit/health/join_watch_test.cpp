@@ -1,4 +1,4 @@
-#include "lockstep/health/peer_watch.h"
+#include "lockstep/health/join_watch.h"
 
 #include <memory>
 
@@ -6,6 +6,7 @@
 #include "tests/support/expect_error.h"
 
 using namespace lockstep;
+using namespace lockstep::internal;
 using namespace std::chrono_literals;
 
 namespace {
@@ -14,7 +15,7 @@ Deadline soon() { return Deadline::after(5s); }
 
 // Each on a host of its own.
 struct Watches {
-  PeerWatch of(int rank) const {
+  JoinWatch of(int rank) const {
     const std::string host = "host" + std::to_string(rank);
     const std::string name = "rank " + std::to_string(rank) + " (host " + host + ", pid " + std::to_string(100 + rank);
     return {store, {rank, name + ")", host, 100 + rank}, 4, "the group was being split"};
@@ -29,7 +30,7 @@ Error lost(int peer) { return {ErrorKind::peer_lost, "rank " + std::to_string(pe
 // fault: 3
 TEST_CASE("the first error posted is the cause for all that find others gone") {
   const Watches watches;
-  PeerWatch first = watches.of(0), second = watches.of(1), third = watches.of(2);
+  JoinWatch first = watches.of(0), second = watches.of(1), third = watches.of(2);
   CHECK_ERROR(first.cause_of(lost(3)), ErrorKind::peer_lost, "rank 3 was lost");
   // Rank 0 has left because of that, and its error was posted before.
   const Error cause = second.cause_of(lost(0));
@@ -42,7 +43,7 @@ TEST_CASE("the first error posted is the cause for all that find others gone") {
 
 TEST_CASE("an error of one's own stays, and the others hear of it") {
   const Watches watches;
-  PeerWatch first = watches.of(0), second = watches.of(1);
+  JoinWatch first = watches.of(0), second = watches.of(1);
   CHECK_ERROR(first.cause_of(Error(ErrorKind::internal, "no memory")), ErrorKind::internal, "no memory");
   CHECK_ERROR(second.cause_of(Error(ErrorKind::corrupt_data, "a damaged frame")), ErrorKind::corrupt_data, "damaged");
   CHECK_ERROR(second.cause_of(Error(ErrorKind::timeout, "rank 0 has not come")), ErrorKind::timeout, "has not come");
@@ -53,7 +54,7 @@ TEST_CASE("an error of one's own stays, and the others hear of it") {
 
 TEST_CASE("a posted error counts ranks as those do who join, not as the part that is being connected") {
   const Watches watches;
-  PeerWatch first = watches.of(3), second = watches.of(1);
+  JoinWatch first = watches.of(3), second = watches.of(1);
   first.set_ranks({3, 1});
   first.cause_of(lost(1));
   CHECK(second.cause_of(lost(0)).detail().peer == 1);
@@ -61,7 +62,7 @@ TEST_CASE("a posted error counts ranks as those do who join, not as the part tha
 
 TEST_CASE("what is found after all have met is nobody else's cause") {
   const Watches watches;
-  PeerWatch first = watches.of(0), second = watches.of(1);
+  JoinWatch first = watches.of(0), second = watches.of(1);
   first.cause_of(lost(3));
   second.end(soon());
   CHECK_ERROR(second.cause_of(lost(0)), ErrorKind::peer_lost, "rank 0 was lost");

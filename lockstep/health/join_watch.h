@@ -1,5 +1,5 @@
-// A PeerWatch is how ranks that are still joining or connecting learn at once that one of them has died or given up.
-// registration, connecting -> PeerWatch -> Error. Thread-safe.
+// A JoinWatch is how ranks that are still joining or connecting learn at once that one of them has died or given up.
+// registration, connecting -> JoinWatch -> Error. Thread-safe.
 //
 // Processes of this machine are watched through the kernel. All others leave a last will in the store, which the store
 // posts when their connection ends. A rank that gives up posts its error under the same key. The first error posted
@@ -18,7 +18,7 @@
 #include "lockstep/health/process_watch.h"
 #include "lockstep/store/store.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // A process that joins.
 struct PeerProcess {
@@ -32,11 +32,11 @@ struct PeerProcess {
 // The time to look for a cause that a rank has even at its deadline.
 inline constexpr Duration kLastLook = std::chrono::milliseconds(200);
 
-class PeerWatch {
+class JoinWatch {
  public:
   // `store`: a part of the job's store that only those who join use. `doing` completes "... has died while": "joining
   // the job".
-  PeerWatch(std::shared_ptr<Store> store, PeerProcess me, int size, std::string doing);
+  JoinWatch(std::shared_ptr<Store> store, PeerProcess me, int size, std::string doing);
 
   // Leaves the last will. Blocks as the store does.
   void begin(Deadline deadline);
@@ -92,4 +92,4 @@ class PeerWatch {
   TimePoint looked_ = TimePoint::min();
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -16,6 +16,7 @@
 namespace lockstep::tools {
 
 using namespace internal;
+
 namespace {
 
 std::vector<std::pair<std::string, std::string>> environment_of(const RunOptions& options) {

@@ -12,6 +12,7 @@
 namespace lockstep::tools {
 
 using namespace internal;
+
 namespace {
 
 using nlohmann::json;

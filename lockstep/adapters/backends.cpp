@@ -6,7 +6,10 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 
-namespace lockstep::internal {
+namespace lockstep {
+
+using namespace internal;
+
 namespace {
 
 const BackendEntry* find(std::string_view name) {
@@ -31,9 +34,9 @@ std::vector<std::string> backends() {
   return names;
 }
 
-bool has_backend(std::string_view name) noexcept { return name == kNativeBackend || find(name) != nullptr; }
+bool internal::has_backend(std::string_view name) noexcept { return name == kNativeBackend || find(name) != nullptr; }
 
-std::string choose_backend(std::string_view name) {
+std::string internal::choose_backend(std::string_view name) {
   const bool by_environment = name.empty();
   if (by_environment) name = EnvironmentReader().choice("LOCKSTEP_BACKEND").value_or(kNativeBackend);
   if (!has_backend(name)) {
@@ -42,7 +45,7 @@ std::string choose_backend(std::string_view name) {
   return std::string(name);
 }
 
-std::function<Bootstrap()> bootstrap_of(std::string_view backend) {
+std::function<Bootstrap()> internal::bootstrap_of(std::string_view backend) {
   const BackendEntry* entry = find(backend);
   return entry == nullptr || entry->bootstrap == nullptr ? std::function<Bootstrap()>() : entry->bootstrap;
 }
@@ -54,10 +57,11 @@ bool supports(std::string_view backend, OpKind kind, ReduceOp op, DType dtype) {
   return supports(kind, op, dtype, entry->reductions);
 }
 
-std::unique_ptr<Engine> make_backend_engine(std::string_view backend, const CarrierSite& site, Deadline deadline) {
+std::unique_ptr<Engine> internal::make_backend_engine(std::string_view backend, const CarrierSite& site,
+                                                      Deadline deadline) {
   const BackendEntry* entry = find(backend);
   if (entry == nullptr) refuse(backend, "the backend");
   return std::make_unique<CarrierEngine>(site, entry->make, entry->reductions, deadline);
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep

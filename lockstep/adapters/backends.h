@@ -2,6 +2,7 @@
 // this build has of gloo, mpi and nccl. GroupOptions -> backend -> Engine.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -11,12 +12,21 @@
 #include "lockstep/collective/engine.h"
 #include "lockstep/rendezvous/rendezvous.h"
 
+namespace lockstep {
+
+// Of this build; "native" first.
+std::vector<std::string> backends();
+
+// Whether a backend can do it, without a group; a group's own supports() knows devices as well.
+// Error{invalid_argument} for an unknown backend.
+bool supports(std::string_view backend, OpKind kind, ReduceOp op, DType dtype);
+
+}  // namespace lockstep
+
 namespace lockstep::internal {
 
 inline constexpr std::string_view kNativeBackend = "native";
 
-// Of this build; "native" first.
-std::vector<std::string> backends();
 // Whether it is one of them.
 bool has_backend(std::string_view name) noexcept;
 
@@ -27,10 +37,6 @@ std::string choose_backend(std::string_view name);
 // How its library tells this process its rank, for JoinOptions::bootstrap; empty where it does not start ranks. Asking
 // starts the library.
 std::function<Bootstrap()> bootstrap_of(std::string_view backend);
-
-// Whether a backend can do it, without a group; a group's own supports() knows devices as well.
-// Error{invalid_argument} for an unknown backend.
-bool supports(std::string_view backend, OpKind kind, ReduceOp op, DType dtype);
 
 // An engine over one of backends() except "native". Blocks until all ranks have met. Error{timeout}; {invalid_argument}
 // where the library cannot work here, with what to do.

@@ -16,6 +16,7 @@
 namespace lockstep {
 
 using namespace internal;
+
 namespace {
 
 // In the order of kSafetensorsTypes.

@@ -17,6 +17,7 @@
 namespace lockstep {
 
 using namespace internal;
+
 namespace {
 
 constexpr std::string_view kReserved = "lockstep.";

@@ -12,6 +12,7 @@
 namespace lockstep {
 
 using namespace internal;
+
 namespace {
 
 constexpr std::size_t kAlignment = 8;

@@ -21,6 +21,7 @@
 namespace lockstep {
 
 using namespace internal;
+
 namespace {
 
 constexpr const char* kLossSoFar = "loss_so_far";

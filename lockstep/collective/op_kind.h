@@ -2,13 +2,14 @@
 // that works in place also needs an algorithm in each engine. Pure.
 #pragma once
 
+#include <array>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
 #include <string_view>
 
 #include "lockstep/base/dtype.h"
+#include "lockstep/collective/reduce_op.h"
 
 namespace lockstep {
 
@@ -25,12 +26,6 @@ enum class OpKind : std::uint8_t {
   scan,
   exclusive_scan
 };
-enum class ReduceOp : std::uint8_t { sum, avg, product, min, max, band, bor, bxor };
-
-// In which order a reduction takes the ranks' operands. ranks: ((x0 op x1) op x2) ... tree: (x0 op x1) op (x2 op x3),
-// and so on upwards, for a power of two of ranks; every pair's result is rounded to the element type, and avg halves
-// it. So operands that were reduced in pairs before they came here give the bits of more ranks with one operand each.
-enum class Order : std::uint8_t { ranks, tree };
 
 // How much a collective's input or output holds, for `count` elements and n ranks.
 //   none         nothing
@@ -90,50 +85,36 @@ struct OpTraits {
 // By kind. Lists of segments are read as if joined. What is worked on in place is in the output, and there is no input:
 // a broadcast's is read on the root and written elsewhere, and a reduce leaves there what it pleases, but on the root.
 // An all_to_all's counts tell what goes from each rank to each.
-inline constexpr OpTraits kOpTable[] = {
-    {.kind = OpKind::all_reduce, .name = "all_reduce", .output = Extent::one, .reduces = true},
-    {.kind = OpKind::broadcast, .name = "broadcast", .output = Extent::one, .root = Root::sends},
-    {.kind = OpKind::all_gather, .name = "all_gather", .input = Extent::one, .output = Extent::all},
-    {.kind = OpKind::reduce_scatter,
-     .name = "reduce_scatter",
-     .input = Extent::all,
-     .output = Extent::one,
-     .reduces = true},
-    {.kind = OpKind::barrier, .name = "barrier"},
-    {.kind = OpKind::reduce, .name = "reduce", .output = Extent::one, .reduces = true, .root = Root::receives},
-    {.kind = OpKind::gather,
-     .name = "gather",
-     .input = Extent::one,
-     .output = Extent::all_on_root,
-     .root = Root::receives},
-    {.kind = OpKind::scatter,
-     .name = "scatter",
-     .input = Extent::all_on_root,
-     .output = Extent::one,
-     .root = Root::sends},
-    {.kind = OpKind::all_to_all, .name = "all_to_all", .input = Extent::counted, .output = Extent::counted},
-    {.kind = OpKind::scan,
-     .name = "scan",
-     .input = Extent::one,
-     .output = Extent::one,
-     .reduces = true,
-     .from = From::up_to_own},
-    {.kind = OpKind::exclusive_scan,
-     .name = "exclusive_scan",
-     .input = Extent::one,
-     .output = Extent::one,
-     .reduces = true,
-     .from = From::before_own},
-};
+inline constexpr auto kOpTable = [] {
+  using enum Extent;
+  return std::to_array<OpTraits>({
+      {.kind = OpKind::all_reduce, .name = "all_reduce", .output = one, .reduces = true},
+      {.kind = OpKind::broadcast, .name = "broadcast", .output = one, .root = Root::sends},
+      {.kind = OpKind::all_gather, .name = "all_gather", .input = one, .output = all},
+      {.kind = OpKind::reduce_scatter, .name = "reduce_scatter", .input = all, .output = one, .reduces = true},
+      {.kind = OpKind::barrier, .name = "barrier"},
+      {.kind = OpKind::reduce, .name = "reduce", .output = one, .reduces = true, .root = Root::receives},
+      {.kind = OpKind::gather, .name = "gather", .input = one, .output = all_on_root, .root = Root::receives},
+      {.kind = OpKind::scatter, .name = "scatter", .input = all_on_root, .output = one, .root = Root::sends},
+      {.kind = OpKind::all_to_all, .name = "all_to_all", .input = counted, .output = counted},
+      {.kind = OpKind::scan, .name = "scan", .input = one, .output = one, .reduces = true, .from = From::up_to_own},
+      {.kind = OpKind::exclusive_scan,
+       .name = "exclusive_scan",
+       .input = one,
+       .output = one,
+       .reduces = true,
+       .from = From::before_own},
+  });
+}();
 
 static_assert([] {
-  for (std::size_t i = 0; i < std::size(kOpTable); ++i) {
+  for (std::size_t i = 0; i < kOpTable.size(); ++i) {
     if (kOpTable[i].kind != static_cast<OpKind>(i)) return false;
   }
   return true;
 }());
 
-constexpr bool is_valid(OpKind kind) { return static_cast<std::size_t>(kind) < std::size(kOpTable); }
+constexpr bool is_valid(OpKind kind) { return static_cast<std::size_t>(kind) < kOpTable.size(); }
 // Of a kind that does not exist: those of an operation that moves nothing.
 constexpr const OpTraits& traits_of(OpKind kind) {
   constexpr const OpTraits& kUnknown = kOpTable[static_cast<std::size_t>(OpKind::barrier)];
@@ -141,12 +122,8 @@ constexpr const OpTraits& traits_of(OpKind kind) {
 }
 
 std::string_view to_string(OpKind kind);
-std::string_view to_string(ReduceOp op);
 
-// Whether a reduction can be computed for elements of a type: avg for floating and complex ones, min and max for those
-// that have an order, band, bor and bxor for integers and bool. For bool sum means "or" and product means "and".
-bool supports(ReduceOp op, DType dtype);
-// Whether all engines can do it: every type can be moved, and reduced as above.
+// Whether all engines can do it: every type can be moved, and reduced as reduce_op.h says.
 bool supports(OpKind kind, ReduceOp op, DType dtype);
 
 }  // namespace lockstep

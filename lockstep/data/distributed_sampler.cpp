@@ -11,6 +11,7 @@
 namespace lockstep {
 
 using namespace internal;
+
 namespace {
 
 ShardOptions shard_options(const SamplerOptions& options) {

@@ -14,6 +14,7 @@
 namespace lockstep {
 
 using namespace internal;
+
 namespace {
 
 constexpr std::size_t kPixels = FashionMnist::kSide * FashionMnist::kSide;

@@ -13,6 +13,7 @@
 namespace lockstep {
 
 using namespace internal;
+
 namespace {
 
 constexpr const char* kOperation = "gather_predictions";

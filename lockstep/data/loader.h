@@ -60,9 +60,7 @@ class Loader {
     plan();
     options_.pin_memory = options.pin_memory && internal::can_pin<Batch>();
   }
-
   std::size_t size() const { return plan().batches(); }  // in the next pass
-
   // Throws Error{invalid_argument} if the sampler yields an index that the dataset does not have.
   Iterator begin() const {
     std::vector<std::int64_t> order;

@@ -12,6 +12,7 @@
 namespace lockstep {
 
 using namespace internal;
+
 namespace {
 
 constexpr int kMaxWorkers = 1024;

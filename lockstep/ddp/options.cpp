@@ -9,6 +9,7 @@
 namespace lockstep {
 
 using namespace internal;
+
 namespace {
 
 std::string text_of(const std::optional<c10::ScalarType>& dtype) { return dtype ? c10::str(*dtype) : "own"; }

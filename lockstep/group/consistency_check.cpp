@@ -9,6 +9,7 @@
 namespace lockstep {
 
 using namespace internal;
+
 namespace {
 
 // The line that begins there, without its end.

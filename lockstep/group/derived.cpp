@@ -21,6 +21,7 @@
 namespace lockstep {
 
 using namespace internal;
+
 namespace {
 
 constexpr auto kTypes = static_cast<std::int64_t>(at::ScalarType::Undefined);  // as many there are

@@ -12,6 +12,7 @@
 namespace lockstep {
 
 using namespace internal;
+
 namespace {
 
 using Flow = TensorSegments::Flow;

@@ -14,6 +14,7 @@
 namespace lockstep {
 
 using namespace internal;
+
 namespace {
 
 // What ranks compare, besides the number of bytes: "loss, sum of float64 int64".

@@ -13,6 +13,7 @@
 namespace lockstep {
 
 using namespace internal;
+
 namespace {
 
 constexpr int kMostNested = 100;  // lists in lists

@@ -17,6 +17,7 @@
 namespace lockstep {
 
 using namespace internal;
+
 namespace {
 
 using Lengths = std::vector<std::int64_t>;

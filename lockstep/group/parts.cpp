@@ -19,6 +19,7 @@
 namespace lockstep {
 
 using namespace internal;
+
 namespace {
 
 constexpr Duration kFarewell = std::chrono::seconds(1);

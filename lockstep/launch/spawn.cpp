@@ -32,6 +32,7 @@
 namespace lockstep {
 
 using namespace internal;
+
 namespace {
 
 constexpr const char* kCallVariable = "LOCKSTEP_SPAWN";           // the call that a copy was started for: "main#3"

@@ -10,6 +10,7 @@
 namespace lockstep {
 
 using namespace internal;
+
 namespace {
 
 void call(const RequestState::Callback& callback, const std::exception_ptr& error) {

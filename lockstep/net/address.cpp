@@ -19,6 +19,7 @@
 namespace lockstep {
 
 using namespace internal;
+
 namespace {
 
 struct Answer {

@@ -21,6 +21,7 @@
 namespace lockstep {
 
 using namespace internal;
+
 namespace {
 
 constexpr std::size_t kHexDigits = Token::kBytes * 2;

@@ -21,6 +21,7 @@
 namespace lockstep {
 
 using namespace internal;
+
 namespace {
 
 enum class Statistics { tracked, untracked };

@@ -13,6 +13,7 @@
 namespace lockstep {
 
 using namespace internal;
+
 namespace {
 
 constexpr double kEpsilon = 1e-6;  // PyTorch's, so that a norm of 0 divides

@@ -12,6 +12,7 @@
 namespace lockstep {
 
 using namespace internal;
+
 namespace {
 
 [[noreturn]] void refuse(const char* averager, const std::string& why) {

@@ -10,6 +10,7 @@
 namespace lockstep {
 
 using namespace internal;
+
 namespace {
 
 constexpr const char* kStepName = "optimizer.averager.step";

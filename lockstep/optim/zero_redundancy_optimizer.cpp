@@ -25,6 +25,7 @@
 namespace lockstep {
 
 using namespace internal;
+
 namespace {
 
 using torch::optim::Optimizer;

@@ -23,6 +23,7 @@
 namespace lockstep {
 
 using namespace internal;
+
 namespace {
 
 using torch::autograd::AutogradContext;

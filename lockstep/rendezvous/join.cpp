@@ -24,6 +24,7 @@
 namespace lockstep {
 
 using namespace internal;
+
 namespace {
 
 // How long the host of a store that ends keeps it for the others, who still have to read there why.

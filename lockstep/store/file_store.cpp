@@ -10,6 +10,7 @@
 namespace lockstep {
 
 using namespace internal;
+
 namespace {
 
 constexpr int kLongestPauseMs = 10;

@@ -15,6 +15,7 @@
 namespace lockstep {
 
 using namespace internal;
+
 namespace {
 
 using namespace std::chrono_literals;

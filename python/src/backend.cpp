@@ -18,6 +18,7 @@
 namespace lockstep::python {
 
 using namespace internal;
+
 namespace {
 
 bool has_token_of_its_own() { return EnvironmentReader().has_any_of({"LOCKSTEP_TOKEN_FD", "LOCKSTEP_TOKEN_FILE"}); }

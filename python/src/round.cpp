@@ -16,6 +16,7 @@
 namespace lockstep::python {
 
 using namespace internal;
+
 namespace {
 
 // How long a wait lasts before its rank looks around: at first, and at most.

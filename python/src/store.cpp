@@ -9,7 +9,6 @@
 
 namespace lockstep::python {
 
-using namespace internal;
 namespace {
 
 constexpr Duration kShortestPause = std::chrono::microseconds(100), kLongestPause = std::chrono::milliseconds(100);

@@ -10,8 +10,6 @@
 
 namespace lockstep::python {
 
-using namespace internal;
-
 void Started::wait(Deadline deadline) const {
   if (before.empty()) return work.wait(deadline);
   const auto wait_for_end = [deadline](const Work& part) {

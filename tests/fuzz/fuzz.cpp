@@ -27,7 +27,6 @@ extern "C" std::size_t __sanitizer_get_allocated_size(const volatile void* memor
 
 namespace lockstep::fuzz {
 
-using namespace internal;
 namespace {
 
 constexpr int kPatienceSeconds = 20;  // of computing, for kBlock inputs

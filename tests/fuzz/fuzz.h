@@ -20,8 +20,6 @@
 
 namespace lockstep::fuzz {
 
-using namespace internal;
-
 // Every seed gives a good sequence.
 class Random {
  public:

@@ -6,7 +6,6 @@
 #include "tests/fuzz/fuzz.h"
 
 using namespace lockstep;
-using namespace lockstep::internal;
 
 namespace {
 

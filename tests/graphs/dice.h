@@ -5,8 +5,6 @@
 
 namespace lockstep::testing {
 
-using namespace internal;
-
 // Sebastiano Vigna's splitmix64.
 class Dice {
  public:

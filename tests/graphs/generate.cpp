@@ -7,7 +7,6 @@
 
 namespace lockstep::testing {
 
-using namespace internal;
 namespace {
 
 constexpr std::int64_t kLarge = 16384;  // floats, from which on gradients are reduced where they lie

@@ -14,7 +14,6 @@
 
 namespace lockstep::testing {
 
-using namespace internal;
 namespace {
 
 const char* name_of(OpKind kind) {

@@ -14,8 +14,6 @@
 
 namespace lockstep::testing {
 
-using namespace internal;
-
 inline constexpr std::int64_t kWidth = 8;
 inline constexpr std::int64_t kVocabulary = 6;
 

@@ -14,7 +14,6 @@
 
 namespace lockstep::testing {
 
-using namespace internal;
 namespace {
 
 using Rows = std::vector<Meeting::Tensors>;

@@ -12,8 +12,6 @@
 
 namespace lockstep::testing {
 
-using namespace internal;
-
 // Where threads hand each other tensors. Thread-safe. exchange() blocks until all ranks have come; it throws when one
 // has left or does not come within a minute.
 class Meeting {

@@ -16,6 +16,7 @@
 namespace lockstep::testing {
 
 using namespace internal;
+
 namespace {
 
 // A bucket that a hook keeps as error feedback does: whatever happens later, its values must stay.

@@ -14,7 +14,6 @@
 
 namespace lockstep::testing {
 
-using namespace internal;
 namespace {
 
 constexpr double kRate = 0.05;

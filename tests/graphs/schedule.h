@@ -13,8 +13,6 @@
 
 namespace lockstep::testing {
 
-using namespace internal;
-
 enum class StepKind {
   plain,
   accumulate,  // `times` backwards without synchronisation, then one with

@@ -6,7 +6,6 @@
 
 namespace lockstep::testing {
 
-using namespace internal;
 namespace {
 
 using Variants = std::vector<Case>;

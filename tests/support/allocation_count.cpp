@@ -16,7 +16,6 @@ void* __libc_memalign(std::size_t alignment, std::size_t bytes);
 
 namespace lockstep::testing {
 
-using namespace internal;
 namespace {
 
 constexpr int kTraces = 5;

@@ -22,6 +22,7 @@
 namespace lockstep::testing {
 
 using namespace internal;
+
 namespace {
 
 using namespace std::chrono_literals;

@@ -8,8 +8,6 @@
 
 namespace lockstep::testing {
 
-using namespace internal;
-
 template <typename Call>
 double seconds_of(Call call) {
   const TimePoint start = steady_clock().now();

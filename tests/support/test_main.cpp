@@ -31,8 +31,6 @@ extern "C" const char* __tsan_default_options() { return "halt_on_error=1:atexit
 
 namespace lockstep::testing {
 
-using namespace internal;
-
 static bool has_skipped = false;
 
 void skip(const std::string& reason) {

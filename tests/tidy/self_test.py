@@ -65,8 +65,9 @@ class CppText(unittest.TestCase):
 class TextRules(unittest.TestCase):
     def test_length(self):
         self.assertEqual(offences(text_rules.length, "a.cpp", "x" * 120 + "\n" + "y" * 121 + "\n"), [2])
-        self.assertEqual(offences(text_rules.length, "a.cpp", "\n" * 600), [])
-        self.assertEqual(offences(text_rules.length, "a.cpp", "\n" * 601), [601])
+        for path, most in (("a.cpp", 600), ("lockstep/a/b.cpp", 350), ("lockstep/a/b.h", 130)):
+            self.assertEqual(offences(text_rules.length, path, "\n" * most), [])
+            self.assertEqual(offences(text_rules.length, path, "\n" * (most + 1)), [most + 1])
 
     def test_function_length(self):
         def cpp(lines):
@@ -78,6 +79,8 @@ class TextRules(unittest.TestCase):
         for path, make, first in (("a.cpp", cpp, 2), ("a.h", cpp, 2), ("a.py", python, 1)):
             self.assertEqual(offences(text_rules.function_length, path, make(70)), [])
             self.assertEqual(offences(text_rules.function_length, path, make(71)), [first])
+        self.assertEqual(offences(text_rules.function_length, "lockstep/a.cpp", cpp(60)), [])
+        self.assertEqual(offences(text_rules.function_length, "lockstep/a.cpp", cpp(61)), [2])
 
     def test_banned_words(self):
         bad = ["// TODO: later", "FIXME", "XXX", "an unimplemented part", "Not yet implemented", "a stub", "issue #7"]

@@ -14,6 +14,7 @@
 namespace lockstep {
 
 using namespace internal;
+
 namespace {
 
 std::string line_of(const char* kind, const std::string& name, const at::Tensor& tensor) {

@@ -18,6 +18,7 @@
 namespace lockstep {
 
 using namespace internal;
+
 namespace {
 
 void check(const PowerSgdOptions& options) {

@@ -16,6 +16,7 @@
 namespace lockstep {
 
 using namespace internal;
+
 namespace {
 
 constexpr double kLevels = 255;

@@ -11,13 +11,14 @@
 namespace lockstep {
 
 using namespace internal;
+
 namespace {
 
 thread_local JoinState current;
 
 }  // namespace
 
-JoinState join_state() { return current; }
+JoinState internal::join_state() { return current; }
 
 JoinScope::JoinScope(JoinState state) : previous_(std::exchange(current, state)) {}
 JoinScope::~JoinScope() { current = previous_; }

@@ -9,7 +9,6 @@
 #include "tests/unit/checkpoint/allocation_meter.h"
 
 using namespace lockstep;
-using namespace lockstep::internal;
 
 namespace {
 

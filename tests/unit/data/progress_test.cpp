@@ -12,7 +12,6 @@
 #include "tests/support/temporary_directory.h"
 
 using namespace lockstep;
-using namespace lockstep::internal;
 
 namespace {
 

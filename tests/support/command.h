@@ -24,8 +24,8 @@ struct CommandResult {
 inline CommandResult run_command(std::vector<std::string> arguments) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) throw system_error("pipe2", errno);
-  const UniqueFd read_end(ends[0]);
-  UniqueFd write_end(ends[1]);
+  const internal::UniqueFd read_end(ends[0]);
+  internal::UniqueFd write_end(ends[1]);
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);

@@ -11,12 +11,12 @@
 
 namespace lockstep {
 
-inline std::pair<UniqueFd, UniqueFd> make_socket_pair() {
+inline std::pair<internal::UniqueFd, internal::UniqueFd> make_socket_pair() {
   int fds[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds) != 0) {
     throw system_error("socketpair", errno);
   }
-  return {UniqueFd(fds[0]), UniqueFd(fds[1])};
+  return {internal::UniqueFd(fds[0]), internal::UniqueFd(fds[1])};
 }
 
 }  // namespace lockstep

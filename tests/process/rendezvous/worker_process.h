@@ -33,7 +33,7 @@ class WorkerProcess {
     for (const auto& [name, value] : variables) settings.push_back(name + "=" + value);
     int in[2], out[2];
     if (::pipe2(in, O_CLOEXEC) != 0 || ::pipe2(out, O_CLOEXEC) != 0) throw system_error("pipe2", errno);
-    const UniqueFd child_in(in[0]), child_out(out[1]);
+    const internal::UniqueFd child_in(in[0]), child_out(out[1]);
     input_.reset(in[1]);
     output_.reset(out[0]);
     posix_spawn_file_actions_t actions;
@@ -106,8 +106,8 @@ class WorkerProcess {
 
   pid_t pid_ = 0;
   bool running_ = true;
-  UniqueFd input_;
-  UniqueFd output_;
+  internal::UniqueFd input_;
+  internal::UniqueFd output_;
   std::string unread_;
 };
 

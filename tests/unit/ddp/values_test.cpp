@@ -109,7 +109,7 @@ TEST_CASE("mixed precision: a rank that reaches no parameter reduces sparse grad
         const at::Tensor y = ddp(rows).sum();
         (group.rank() == 0 ? y : extra * y.detach()).backward();
         if (!model->table->weight.grad().defined()) continue;
-        CHECK(model->table->weight.grad().scalar_type() == at::kFloat);
+        CHECK(model->table->weight.grad().dtype() == at::kFloat);
         CHECK(model->table->weight.grad().to_dense().count_nonzero().item<int>() > 0);
       }
     });

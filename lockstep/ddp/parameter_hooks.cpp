@@ -30,6 +30,12 @@ ParameterHooks::~ParameterHooks() {
   if (cast_ != nullptr) cast_->on_change(nullptr);
 }
 
+void ParameterHooks::refuse_as_inputs(const std::function<Error(const std::string&)>& error) {
+  for (std::size_t i = 0; i < cast_hooks_.size(); ++i) {
+    if (cast_hooks_[i]) hooks_[i].refuse_as_input(error(parameters_[i].name));
+  }
+}
+
 void ParameterHooks::scale_gradients(const std::function<double()>& factor) {
   for (const TrainedParameter& parameter : parameters_) scales_.emplace_back(parameter.tensor, factor);
 }
@@ -38,16 +44,6 @@ bool ParameterHooks::is_accumulated_now() const {
   const auto accumulates = [](const GradientHook& hook) { return hook.is_accumulated_now(); };
   return std::ranges::any_of(hooks_, accumulates) ||
          std::ranges::any_of(cast_hooks_, [&](const auto& hook) { return hook && accumulates(*hook); });
-}
-
-std::optional<std::size_t> ParameterHooks::asked_for_in_vain() const {
-  for (std::size_t i = 0; i < cast_hooks_.size(); ++i) {
-    const auto& cast = cast_hooks_[i];
-    if (cast && hooks_[i].is_accumulated_now() && !hooks_[i].is_in_current_graph() && !cast->is_accumulated_now()) {
-      return i;
-    }
-  }
-  return std::nullopt;
 }
 
 std::optional<std::size_t> ParameterHooks::replaced() const {

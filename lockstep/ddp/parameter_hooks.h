@@ -26,6 +26,9 @@ class ParameterHooks {
   ParameterHooks(const ParameterHooks&) = delete;
   ParameterHooks& operator=(const ParameterHooks&) = delete;
 
+  // From now on a backward fails whose `inputs` name a parameter that is cast: the graph holds its copy.
+  void refuse_as_inputs(const std::function<Error(const std::string& parameter)>& error);
+
   // From now on backward multiplies what it adds to a gradient by factor().
   void scale_gradients(const std::function<double()>& factor);
 
@@ -35,8 +38,6 @@ class ParameterHooks {
   // How many places of the parameter it will come to: one that the loss uses directly, and not through a forward in the
   // lower type, is in the graph in its own type, or in both.
   int places_in_current_graph(std::size_t parameter) const;
-  // A parameter of which it asks for the gradient (backward's `inputs`), while the graph holds the copy that was cast.
-  std::optional<std::size_t> asked_for_in_vain() const;
 
   // A parameter that somebody has given another type or device, so that its gradients do not come here.
   std::optional<std::size_t> replaced() const;

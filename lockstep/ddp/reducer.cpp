@@ -41,6 +41,7 @@ void Reducer::install_hooks() {
   hooks_.emplace(parameters_, cast_, [weak](std::size_t parameter, const at::Tensor& added) {
     if (const auto self = weak.lock()) self->gradient_arrived(parameter, added);
   });
+  hooks_->refuse_as_inputs([&](const std::string& name) { return chosen_inputs_error(group_.rank(), name); });
   if (options_.weighting != Weighting::samples) return;
   hooks_->scale_gradients([weak] {
     const auto self = weak.lock();
@@ -113,9 +114,6 @@ void Reducer::inputs_differentiated() {
 }
 
 void Reducer::start(const ForwardNote& note) {
-  if (const auto parameter = hooks_->asked_for_in_vain()) {
-    throw_on_all_ranks(group_, chosen_inputs_error(group_.rank(), parameters_[*parameter].name));
-  }
   take(BackwardEvent::begin);
   thread_ = std::this_thread::get_id();
   end_->await();

@@ -14,6 +14,7 @@ namespace lockstep::internal {
 namespace {
 
 constexpr std::string_view kSwitch = "LOCKSTEP_LAUNCHER";
+constexpr std::uint16_t kFirstEphemeralPort = 32768;  // those from here on Linux gives to whoever asks for any
 constexpr std::string_view kNone = "none", kEnv = "env";
 
 Error invalid(const std::string& text) { return Error(ErrorKind::invalid_argument, text); }
@@ -135,8 +136,9 @@ void plan_variables(const JoinOptions& options, const Url& url, const Environmen
                     fmt::join(missing, ", "), missing.size() == 1 ? "it" : "them"));
   }
   if (plan.rendezvous == Meeting::rank_zero && reader.text("TORCHELASTIC_USE_AGENT_STORE") == "True") {
-    if (plan.endpoint.port == 65535) throw invalid("MASTER_PORT is 65535, but the port above it is needed as well");
-    ++plan.endpoint.port;
+    // A port that the system chose has others above it that anybody may have got.
+    const std::uint16_t port = plan.endpoint.port;
+    plan.endpoint.port = port < kFirstEphemeralPort ? port + 1 : port_of_job(fmt::format("torchrun {}", port));
   }
 }
 

@@ -101,7 +101,7 @@ struct Membership {
 //   LOCKSTEP_LAUNCHER          where rank and size come from, if several sources disagree; "none" for a world of one
 //   LOCKSTEP_STORE=host:port   with env://: a launcher hosts the store there, and MASTER_* are not used
 //   LOCKSTEP_JOB_ID, LOCKSTEP_GENERATION   else TORCHELASTIC_RUN_ID, TORCHELASTIC_RESTART_COUNT, else "default" and 0
-//   TORCHELASTIC_USE_AGENT_STORE=True      torchrun's own store holds MASTER_PORT: the port above it is used
+//   TORCHELASTIC_USE_AGENT_STORE=True      torchrun has MASTER_PORT: the port above it, or from 32768 on a derived one
 //   LOCKSTEP_BIND          the address at which rank 0 listens instead, or "any" for all of its host's
 //   LOCKSTEP_ADDRESS       the address that this process advertises, instead of the one it found
 //   LOCKSTEP_IFNAME        network interfaces to choose from, "eth0" or "eth0,eth1", instead of all that are up. Of

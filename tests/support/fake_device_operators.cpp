@@ -2,9 +2,15 @@
 #include <ATen/native/CPUFallback.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/unfold_native.h>
+#include <ATen/ops/view_as_complex_native.h>
+#include <ATen/ops/view_as_real_native.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/DeviceType.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
+
+#include <cstring>
+#include <utility>
 
 #include "tests/support/fake_device.h"
 
@@ -17,8 +23,14 @@ void on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 
 const at::Tensor& resize(const at::Tensor& tensor, at::IntArrayRef sizes, std::optional<at::MemoryFormat>) {
   tensor.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
+  const c10::Storage& storage = tensor.storage();
   const std::size_t end = static_cast<std::size_t>(tensor.storage_offset() + tensor.numel()) * tensor.element_size();
-  TORCH_CHECK(end <= tensor.storage().nbytes(), "the fake device's memory does not grow");
+  if (end <= storage.nbytes()) return tensor;
+  const c10::DeviceGuard guard(tensor.device());
+  c10::DataPtr grown = storage.allocator()->allocate(end);
+  std::memcpy(grown.get(), storage.data(), storage.nbytes());
+  storage.set_data_ptr_noswap(std::move(grown));
+  storage.unsafeGetStorageImpl()->set_nbytes(end);
   return tensor;
 }
 
@@ -52,6 +64,8 @@ void let_fake_device_compute() {
   operators.impl("_copy_from_and_resize", &copy_from_and_resize);
   operators.impl("_reshape_alias", &at::native::_reshape_alias);
   operators.impl("unfold", &at::native::unfold);
+  operators.impl("view_as_real", &at::native::view_as_real);
+  operators.impl("view_as_complex", &at::native::view_as_complex);
 }
 
 }  // namespace lockstep::testing

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lockstep/base/failure_note.h"
+#include "lockstep/ddp/autograd/gradient_hooks.h"
 
 namespace lockstep::internal {
 namespace {
@@ -44,6 +45,7 @@ class ReportingEngine final : public torch::autograd::Engine {
                                          bool create_graph, bool accumulate_grad,
                                          const torch::autograd::edge_list& outputs) override {
     try {
+      if (accumulate_grad) check_inputs(outputs);
       return torch::autograd::Engine::execute(roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
     } catch (...) {
       report_failed_backward(text_of_exception().c_str());

@@ -6,6 +6,7 @@
 
 #include <mutex>
 #include <new>
+#include <optional>
 #include <utility>
 
 #include "lockstep/group/sole_owner.h"
@@ -22,6 +23,7 @@ class PostHook final : public torch::autograd::FunctionPostHook {
     arrived_(inputs.front());
     return outputs;
   }
+  std::optional<Error> refusal;
 
  private:
   std::function<void(const at::Tensor&)> arrived_;
@@ -65,19 +67,33 @@ class BlockPool {
 struct GradientHook::Impl {
   // A parameter refers to its accumulator weakly, so a hook has to keep it alive.
   decltype(torch::autograd::impl::grad_accumulator(at::Tensor())) accumulator;
+  std::optional<Error>* refusal = nullptr;  // the hook's
   std::uintptr_t key = 0;
 };
 
 GradientHook::GradientHook(const at::Tensor& parameter, std::function<void(const at::Tensor&)> arrived)
     : impl_(std::make_unique<Impl>()) {
   impl_->accumulator = torch::autograd::impl::grad_accumulator(parameter);
-  impl_->key = impl_->accumulator->add_post_hook(std::make_unique<PostHook>(std::move(arrived)));
+  auto hook = std::make_unique<PostHook>(std::move(arrived));
+  impl_->refusal = &hook->refusal;
+  impl_->key = impl_->accumulator->add_post_hook(std::move(hook));
 }
 
 GradientHook::GradientHook(GradientHook&&) noexcept = default;
 
 GradientHook::~GradientHook() {
   if (impl_ != nullptr) impl_->accumulator->del_post_hook(impl_->key);
+}
+
+void GradientHook::refuse_as_input(const Error& error) const { *impl_->refusal = error; }
+
+void check_inputs(const torch::autograd::edge_list& inputs) {
+  for (const torch::autograd::Edge& input : inputs) {
+    for (const auto& hook : input.function->post_hooks()) {
+      const auto* ours = dynamic_cast<const PostHook*>(hook.get());
+      if (ours != nullptr && ours->refusal) throw Error(*ours->refusal);
+    }
+  }
 }
 
 void GradientHook::attach(const at::Tensor& parameter) const {

@@ -6,6 +6,13 @@
 
 #include <functional>
 #include <memory>
+#include <vector>
+
+#include "lockstep/base/error.h"
+
+namespace torch::autograd {
+struct Edge;
+}
 
 namespace lockstep::internal {
 
@@ -18,6 +25,9 @@ class GradientHook {
   GradientHook(const at::Tensor& parameter, std::function<void(const at::Tensor& added)> arrived);
   GradientHook(GradientHook&&) noexcept;
   ~GradientHook();
+
+  // Backward throws `error` where it is told to accumulate here by its `inputs`. Copies of it are made in any thread.
+  void refuse_as_input(const Error& error) const;
 
   // Makes the watched place the parameter's own again, after its type was changed there and back.
   void attach(const at::Tensor& parameter) const;
@@ -52,6 +62,9 @@ class GradientScale {
   at::Tensor parameter_;
   unsigned hook_;
 };
+
+// To be called before a backward accumulates in these nodes only: throws what one of them refuses with.
+void check_inputs(const std::vector<torch::autograd::Edge>& inputs);
 
 // A number of the backward that the calling thread runs, its own in the process; -1 outside.
 int current_backward();

@@ -2,8 +2,6 @@
 #include <ATen/native/CPUFallback.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/unfold_native.h>
-#include <ATen/ops/view_as_complex_native.h>
-#include <ATen/ops/view_as_real_native.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/DeviceType.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
@@ -64,8 +62,6 @@ void let_fake_device_compute() {
   operators.impl("_copy_from_and_resize", &copy_from_and_resize);
   operators.impl("_reshape_alias", &at::native::_reshape_alias);
   operators.impl("unfold", &at::native::unfold);
-  operators.impl("view_as_real", &at::native::view_as_real);
-  operators.impl("view_as_complex", &at::native::view_as_complex);
 }
 
 }  // namespace lockstep::testing

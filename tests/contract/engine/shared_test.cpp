@@ -58,6 +58,8 @@ std::optional<Error> run_group(const SharedRanks& links, const Plan& plan, const
       if (own() % 20 == 0) std::this_thread::sleep_for(std::chrono::microseconds(own() % 3000));
       run_case(engine, random_case(shared, size, i), own, Where::ordinary, Match::bits);
     }
+    // The rest of a rank's calls may need nobody, and end before it hears of the abort.
+    if (plan.end == End::abort) run_case(engine, {}, own, Where::ordinary, Match::bits);
   } catch (const Error& error) {
     return error;
   }
@@ -96,9 +98,9 @@ void run_groups(unsigned seed, int cases, bool has_ends) {
 }  // namespace
 
 TEST_CASE("groups over the same connections run random collectives at the same time") {
-  for (unsigned seed = 1; seed <= 4; ++seed) run_groups(seed, random_cases() / 50, false);
+  for (unsigned seed = 1; seed <= 4; ++seed) run_groups(seed, std::max(4, random_cases() / 50), false);
 }
 
 TEST_CASE("groups that are aborted and destroyed half way leave the others over their connections alone") {
-  for (unsigned seed = 11; seed <= 20; ++seed) run_groups(seed, random_cases() / 200, true);
+  for (unsigned seed = 11; seed <= 20; ++seed) run_groups(seed, std::max(4, random_cases() / 200), true);
 }

@@ -260,7 +260,14 @@ TEST_CASE("who waits keeps its connection, and whoever is one too many reads the
   get.op = StoreOp::get;
   get.keys = {"late"};
   UniqueFd waiting[] = {fixture.authenticated(), fixture.authenticated()};
-  for (const UniqueFd& fd : waiting) send_frame(fd.get(), encode(get), kMaxStoreFrameBytes, soon());
+  StoreRequest look;
+  look.op = StoreOp::check;
+  look.keys = {"k"};
+  const Bytes both = frame(encode(look), kMaxStoreFrameBytes) + frame(encode(get), kMaxStoreFrameBytes);
+  for (const UniqueFd& fd : waiting) {
+    REQUIRE(::send(fd.get(), both.data(), both.size(), MSG_NOSIGNAL) == std::ssize(both));
+    recv_frame(fd.get(), kMaxStoreFrameBytes, soon());  // so it has read that it waits, too
+  }
   TcpStore third = fixture.client();
   const auto check_until = [&](auto condition) {
     std::optional<Error> refused;

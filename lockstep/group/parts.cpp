@@ -26,8 +26,7 @@ constexpr Duration kFarewell = std::chrono::seconds(1);
 
 // Called by all ranks of a group before they agree on its `number`-th split: lets those that connect the parts learn
 // when one dies or gives up. Null if all share memory or connections, which tell them
-// anyway. Its owner ends it. An error here ends
-// the group, since the others would wait.
+// anyway. Its owner ends it. An error here ends the group, since the others would wait.
 std::shared_ptr<JoinWatch> watch_parts(const GroupOrigin& origin, const ProcessGroup& group,
                                        const GroupOptions& options, int number, Deadline deadline) {
   const bool is_native = choose_backend(options.backend) == kNativeBackend;

@@ -70,9 +70,9 @@ struct GroupLinks {
   // Messages to peers, made once.
   Bytes bell_message;
   Bytes credit_message;
-  std::map<int, GroupStream> streams;               // by the peer's number among the connections
-  std::vector<GroupStream*> by_rank;                // of the group; null for this rank
-  std::vector<std::pair<int, Bytes>> early_aborts;  // of peers who gave up before it was open here
+  std::map<int, GroupStream> streams;                // by the peer's number among the connections
+  std::vector<GroupStream*> by_rank;                 // of the group; null for this rank
+  std::optional<std::pair<int, Bytes>> early_abort;  // of the first peer who gave up before it was open here
 
   std::atomic<bool> is_aborted{false};
   std::optional<Error> reason;

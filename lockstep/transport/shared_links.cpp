@@ -76,7 +76,9 @@ GroupLinks& SharedLinks::open(GroupId id, int rank, const std::vector<int>& conn
       ++group.unreported;
     }
   }
-  for (const auto& [from, message] : std::exchange(group.early_aborts, {})) take_control(from, message);
+  if (const auto early = std::exchange(group.early_abort, {})) {
+    guarded_control(early->first, [&] { take_control(early->first, early->second); });
+  }
   return group;
 }
 
@@ -104,6 +106,17 @@ void SharedLinks::guarded(int from, Receive&& receive) {
     end_damaged(from, error);
   } catch (const std::exception& error) {
     end_damaged(from, Error(ErrorKind::internal, error.what()));
+  }
+}
+
+template <class Take>
+void SharedLinks::guarded_control(int from, Take&& take) {
+  try {
+    take();
+  } catch (const Error& error) {
+    end_all(from, error.kind(), [&](const std::string& name, const std::string&) {
+      return fmt::format("{} sent a malformed control message: {}", name, error.what());
+    });
   }
 }
 
@@ -210,13 +223,7 @@ GroupStream& SharedLinks::stream_of(GroupLinks& group, int number) {
 void SharedLinks::read_control(int from) {
   TcpPeer& peer = this->peer(from);
   if (peer.is_dead() || from == rank_) return;
-  try {
-    peer.read_control([&](ByteView message) { take_control(from, message); });
-  } catch (const Error& error) {
-    end_all(from, error.kind(), [&](const std::string& name, const std::string&) {
-      return fmt::format("{} sent a malformed control message: {}", name, error.what());
-    });
-  }
+  guarded_control(from, [&] { peer.read_control([&](ByteView message) { take_control(from, message); }); });
   if (!peer.is_dead()) return;
   for (auto& [id, group] : groups_) {
     const auto found = group.streams.find(from);
@@ -241,8 +248,8 @@ void SharedLinks::take_control(int from, ByteView bytes) {
         // Told to all once more: who leaves because of it must not be heard of before it.
         tell_abort(group,
                    decode_abort(message, group.rank_of(from), group.rank, static_cast<int>(group.by_rank.size())));
-      } else if (group.early_aborts.empty()) {
-        group.early_aborts.emplace_back(from, bytes);
+      } else if (!group.early_abort) {
+        group.early_abort.emplace(from, bytes);
       }
       return;
     case ControlKind::goodbye:

@@ -89,6 +89,8 @@ class SharedLinks final : private BlockObserver {
   void take_control(int from, ByteView bytes);
   template <class Receive>
   void guarded(int from, Receive&& receive);
+  template <class Take>
+  void guarded_control(int from, Take&& take);
   void receive_all(int from);
   void give_credit(const GroupLinks& group, GroupStream& stream);
   bool end(GroupLinks& group, const Error& error);

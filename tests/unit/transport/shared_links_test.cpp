@@ -15,6 +15,7 @@
 #include "lockstep/base/hash.h"
 #include "lockstep/net/framing.h"
 #include "lockstep/net/socket.h"
+#include "lockstep/transport/control_message.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/shared_meshes.h"
@@ -100,6 +101,28 @@ Error error_of_wait(Mesh& mesh, int peer) {
     }
   });
 }
+
+// Three ranks, of which one is a puppet: it says what the test wants.
+struct WithPuppet {
+  explicit WithPuppet(int number) : links(3) {
+    MemoryStore store;
+    const Token token = Token::generate();
+    run_ranks_or_throw(3, [&](int rank) {
+      const auto settings = tcp_mesh_settings(rank, 3, token);
+      if (rank == number) {
+        puppet = connect_tcp_links(settings, store, soon());
+      } else {
+        links[static_cast<std::size_t>(rank)] = connect_shared_links(settings, store, soon());
+      }
+    });
+  }
+  void say(int to, const Bytes& message) const {
+    send_frame(puppet[static_cast<std::size_t>(to)].control.get(), message, kMaxControlBytes, soon());
+  }
+
+  SharedRanks links;
+  std::vector<TcpLink> puppet;
+};
 
 }  // namespace
 
@@ -209,24 +232,14 @@ TEST_CASE("abort and the end of one group leave the others alone") {
 }
 
 TEST_CASE("the death of a peer ends all groups with it, each in its own numbers") {
-  MemoryStore store;
-  const Token token = Token::generate();
-  SharedRanks links(2);
-  std::vector<TcpLink> puppet;  // rank 2
-  run_ranks_or_throw(3, [&](int rank) {
-    const auto settings = tcp_mesh_settings(rank, 3, token);
-    if (rank == 2) {
-      puppet = connect_tcp_links(settings, store, soon());
-    } else {
-      links[static_cast<std::size_t>(rank)] = connect_shared_links(settings, store, soon());
-    }
-  });
+  WithPuppet ranks(2);
+  const SharedRanks& links = ranks.links;
   const auto all = open_group(links, "all", {0, 1, 2}, 1), pair = open_group(links, "pair", {2, 0}, 1);
   const Meshes without = open_group(links, "without", {0, 1});
   auto one = std::async(std::launch::async, [&] { return error_of_wait(*all, 2); });
   auto two = std::async(std::launch::async, [&] { return error_of_wait(*pair, 0); });
   std::this_thread::sleep_for(10ms);
-  puppet.clear();  // as if its process ended
+  ranks.puppet.clear();  // as if its process ended
   Error error = one.get();
   CHECK_ERROR(error, ErrorKind::peer_lost, "rank 2", "its process ended");
   CHECK(error.detail().peer == 2);
@@ -262,29 +275,15 @@ TEST_CASE("many groups cost no descriptors, and close cleanly while others run")
 TEST_CASE("a peer that speaks in a group of others, or beyond its credit, is damage of the connection") {
   for (const bool is_greedy : {false, true}) {
     CAPTURE(is_greedy);
-    MemoryStore store;
-    const Token token = Token::generate();
-    std::shared_ptr<SharedLinks> links;
-    TcpLink puppet;
-    run_ranks_or_throw(3, [&](int rank) {
-      const auto settings = tcp_mesh_settings(rank, 3, token);
-      if (rank == 0) {
-        links = connect_shared_links(settings, store, soon());
-      } else if (rank == 1) {
-        puppet = std::move(connect_tcp_links(settings, store, soon())[0]);
-      } else {
-        connect_tcp_links(settings, store, soon());
-      }
-    });
-    const SharedRanks ranks{links};
-    auto own = open_group(ranks, "own", {0, 1}, 0);
+    const WithPuppet ranks(1);
+    auto own = open_group(ranks.links, "own", {0, 1}, 0);
     CheckedSender sender(Checksums::on);
     const Buffer block(kMostBlockBytes);
     std::jthread speaks([&] {
       for (int i = 0; i < (is_greedy ? 65 : 1); ++i) {
         for (std::size_t sent = 0; sent < block.size();) {
           const ssize_t count =
-              sender.send(puppet.data.front().get(), hash_of("others"), ByteSpan(block).subspan(sent));
+              sender.send(ranks.puppet[0].data.front().get(), hash_of("others"), ByteSpan(block).subspan(sent));
           if (count > 0) sent += static_cast<std::size_t>(count);
           if (count < 0) std::this_thread::sleep_for(1ms);
         }
@@ -292,10 +291,43 @@ TEST_CASE("a peer that speaks in a group of others, or beyond its credit, is dam
     });
     std::unique_ptr<Mesh> others;
     if (!is_greedy) {
-      others = open_group(ranks, "others", {0, 2}, 0);
+      others = open_group(ranks.links, "others", {0, 2}, 0);
       CHECK_ERROR(error_of_wait(*own, 1), ErrorKind::corrupt_data, "to which it does not belong");
     } else {
       CHECK_ERROR(error_of_wait(*own, 1), ErrorKind::corrupt_data, "more than its credit allows");
     }
   }
+}
+
+TEST_CASE("a control message that no rank sends ends the groups with that peer, by its name") {
+  const Bytes forged = encode_abort(hash_of("late"), Error(ErrorKind::aborted, "of rank 7", {.peer = 7}));
+  {
+    const WithPuppet ranks(1);
+    auto own = open_group(ranks.links, "own", {0, 1}, 0);
+    const auto without = open_group(ranks.links, "without", {0, 2});
+    ranks.say(0, encode(ControlKind::credit, hash_of("own"), 1));
+    CHECK_ERROR(error_of_wait(*own, 1), ErrorKind::corrupt_data, "rank 1", "credit for more than was sent");
+    pass(*without[0], *without[1]);
+  }
+  {
+    const WithPuppet ranks(1);
+    auto own = open_group(ranks.links, "own", {0, 1}, 0);
+    std::jthread speaks([&] {
+      for (GroupId id = 0; id <= 1 << 16; ++id) ranks.say(0, encode(ControlKind::bell, id));
+    });
+    CHECK_ERROR(error_of_wait(*own, 1), ErrorKind::corrupt_data, "rank 1", "of one group too many");
+  }
+  {
+    const WithPuppet ranks(1);
+    ranks.say(0, forged);
+    CHECK_ERROR(error_of_wait(*open_group(ranks.links, "late", {0, 1}, 0), 1), ErrorKind::corrupt_data, "rank 1");
+  }
+}
+
+TEST_CASE("an abort that only some ranks were told is passed on to all") {
+  const WithPuppet ranks(1);
+  const auto first = open_group(ranks.links, "all", {0, 1, 2}, 0), last = open_group(ranks.links, "all", {0, 1, 2}, 2);
+  ranks.say(0, encode_abort(hash_of("all"), Error(ErrorKind::aborted, "no more of this", {.rank = 1})));
+  std::jthread waits([&] { CHECK_ERROR(error_of_wait(*first, 1), ErrorKind::aborted, "no more of this"); });
+  CHECK_ERROR(error_of_wait(*last, 1), ErrorKind::aborted, "no more of this");
 }

@@ -7,8 +7,10 @@
 
 #include <cstdint>
 #include <cstring>
+#include <optional>
 
 #include "lockstep/base/error.h"
+#include "lockstep/group/torch_errors.h"
 
 namespace lockstep {
 
@@ -16,9 +18,10 @@ using namespace internal;
 
 namespace {
 
-constexpr int kMostNested = 100;  // lists in lists
+constexpr int kMostNested = 100;           // lists in lists
+constexpr std::size_t kMostInTuple = 255;  // of a type: its number takes a byte
 
-// The first byte of a value, and what a list or dictionary says its elements are.
+// The first byte of a value, and in the type that a list or dictionary says its elements have.
 enum class Kind : char {
   none = 'n',
   boolean = 'b',
@@ -30,34 +33,89 @@ enum class Kind : char {
   tuple = 'u',
   dictionary = 'd',
   any = 'a',
+  optional = 'o',  // of types only
 };
 
 [[noreturn]] void refuse(const std::string& why) {
   throw Error(ErrorKind::corrupt_data, "an IValue as an object: " + why);
 }
 
-c10::TypePtr type_of(Kind kind) {
+// The kind of a type that stands for itself: others have types within, or can be anything.
+std::optional<Kind> plain_kind(const c10::Type& type) {
+  switch (type.kind()) {
+    case c10::TypeKind::NoneType: return Kind::none;
+    case c10::TypeKind::BoolType: return Kind::boolean;
+    case c10::TypeKind::IntType: return Kind::integer;
+    case c10::TypeKind::FloatType: return Kind::floating;
+    case c10::TypeKind::StringType: return Kind::string;
+    case c10::TypeKind::TensorType: return Kind::tensor;
+    default: return std::nullopt;
+  }
+}
+
+bool can_be_key(const c10::Type& type) { return plain_kind(type).value_or(Kind::none) != Kind::none; }
+
+// What the elements of a container are, its type within behind it: 'l' 'i' is a list of integers.
+void put_type(std::string& bytes, const c10::Type& type) {
+  const auto put = [&](Kind kind) { bytes += static_cast<char>(kind); };
+  if (const auto kind = plain_kind(type)) return put(*kind);
+  switch (type.kind()) {
+    case c10::TypeKind::ListType: put(Kind::list); break;
+    case c10::TypeKind::DictType: put(Kind::dictionary); break;
+    case c10::TypeKind::TupleType:
+      if (type.containedTypeSize() > kMostInTuple) return put(Kind::any);
+      put(Kind::tuple);
+      bytes += static_cast<char>(type.containedTypeSize());
+      break;
+    case c10::TypeKind::OptionalType:
+      put(Kind::optional);
+      return put_type(bytes, *type.expectRef<c10::OptionalType>().getElementType());
+    default: return put(Kind::any);
+  }
+  for (const c10::TypePtr& within : type.containedTypes()) put_type(bytes, *within);
+}
+
+unsigned char take_byte(std::string_view& bytes) {
+  if (bytes.empty()) refuse("its end is missing");
+  const auto byte = static_cast<unsigned char>(bytes.front());
+  bytes.remove_prefix(1);
+  return byte;
+}
+
+Kind take_kind(std::string_view& bytes) { return static_cast<Kind>(take_byte(bytes)); }
+
+c10::TypePtr take_key_type(std::string_view& bytes);
+
+c10::TypePtr take_type(std::string_view& bytes, int depth = 0) {
+  if (depth > kMostNested) refuse("a type is nested more than 100 times");
+  const Kind kind = take_kind(bytes);
   switch (kind) {
+    case Kind::none: return c10::NoneType::get();
     case Kind::boolean: return c10::BoolType::get();
     case Kind::integer: return c10::IntType::get();
     case Kind::floating: return c10::FloatType::get();
     case Kind::string: return c10::StringType::get();
     case Kind::tensor: return c10::TensorType::get();
     case Kind::any: return c10::AnyType::get();
-    default: refuse("there are no elements of kind " + std::to_string(static_cast<int>(kind)));
+    case Kind::list: return c10::ListType::create(take_type(bytes, depth + 1));
+    case Kind::optional: return c10::OptionalType::create(take_type(bytes, depth + 1));
+    case Kind::dictionary: {
+      c10::TypePtr keys = take_key_type(bytes);
+      return c10::DictType::create(std::move(keys), take_type(bytes, depth + 1));
+    }
+    case Kind::tuple: {
+      std::vector<c10::TypePtr> within(take_byte(bytes));
+      for (c10::TypePtr& each : within) each = take_type(bytes, depth + 1);
+      return c10::TupleType::create(std::move(within));
+    }
   }
+  refuse("there are no elements of kind " + std::to_string(static_cast<int>(kind)));
 }
 
-// What elements of a container are told to be: lists of lists come as lists of anything.
-Kind kind_of(const c10::Type& type) {
-  switch (type.kind()) {
-    case c10::TypeKind::BoolType: return Kind::boolean;
-    case c10::TypeKind::IntType: return Kind::integer;
-    case c10::TypeKind::FloatType: return Kind::floating;
-    case c10::TypeKind::StringType: return Kind::string;
-    case c10::TypeKind::TensorType: return Kind::tensor;
-    default: return Kind::any;
-  }
+c10::TypePtr take_key_type(std::string_view& bytes) {
+  c10::TypePtr type = take_type(bytes);
+  if (!can_be_key(*type)) refuse("keys are numbers, strings or tensors");
+  return type;
 }
 
 std::string encoded(const c10::IValue& value, int depth);
@@ -76,15 +134,17 @@ std::string encoded_container(const c10::IValue& value, int depth) {
     for (const c10::IValue& each : value.toTupleRef().elements()) put_value(bytes, each, depth);
   } else if (value.isList()) {
     const auto list = value.toList();
-    bytes += {static_cast<char>(Kind::list), static_cast<char>(kind_of(*list.elementType()))};
+    bytes += static_cast<char>(Kind::list);
+    put_type(bytes, *list.elementType());
     for (const c10::IValue& each : list.vec()) put_value(bytes, each, depth);
   } else {
     const auto map = value.toGenericDict();
-    if (kind_of(*map.keyType()) == Kind::any) {
+    if (!can_be_key(*map.keyType())) {
       throw Error(ErrorKind::invalid_argument, "an IValue as an object: keys are numbers, strings or tensors");
     }
-    bytes += {static_cast<char>(Kind::dictionary), static_cast<char>(kind_of(*map.keyType())),
-              static_cast<char>(kind_of(*map.valueType()))};
+    bytes += static_cast<char>(Kind::dictionary);
+    put_type(bytes, *map.keyType());
+    put_type(bytes, *map.valueType());
     for (const auto& entry : map) {
       put_value(bytes, entry.key(), depth);
       put_value(bytes, entry.value(), depth);
@@ -107,31 +167,20 @@ std::string encoded(const c10::IValue& value, int depth) {
   throw Error(ErrorKind::invalid_argument, "an IValue as an object: a " + value.tagKind() + " cannot be sent");
 }
 
-Kind take_kind(std::string_view& bytes) {
-  if (bytes.empty()) refuse("its end is missing");
-  const auto kind = static_cast<Kind>(bytes.front());
-  bytes.remove_prefix(1);
-  return kind;
-}
-
 c10::IValue decoded(std::string_view bytes, int depth);
 
-// REQUIRES: Kind::any takes all.
-c10::IValue take_element(std::string_view& bytes, Kind kind, int depth) {
-  const std::string_view block = take_block(bytes);
-  if (kind != Kind::any && (block.empty() || static_cast<Kind>(block.front()) != kind)) {
-    refuse("an element is not of the kind that its list tells");
-  }
-  return decoded(block, depth);
+c10::IValue take_element(std::string_view& bytes, const c10::Type& type, int depth) {
+  c10::IValue element = decoded(take_block(bytes), depth);
+  if (!element.type()->isSubtypeOf(type)) refuse("an element is not of the type that its container tells");
+  return element;
 }
 
 c10::IValue decoded_dictionary(std::string_view bytes, int depth) {
-  const Kind keys = take_kind(bytes), values = take_kind(bytes);
-  if (keys == Kind::any) refuse("keys are numbers, strings or tensors");
-  c10::impl::GenericDict map(type_of(keys), type_of(values));
+  const c10::TypePtr keys = take_key_type(bytes), values = take_type(bytes);
+  c10::impl::GenericDict map(keys, values);
   while (!bytes.empty()) {
-    const c10::IValue key = take_element(bytes, keys, depth);
-    map.insert_or_assign(key, take_element(bytes, values, depth));
+    const c10::IValue key = take_element(bytes, *keys, depth);
+    map.insert_or_assign(key, take_element(bytes, *values, depth));
   }
   return map;
 }
@@ -149,18 +198,19 @@ c10::IValue decoded(std::string_view bytes, int depth) {
     case Kind::string: return ObjectCodec<std::string>::decode(bytes);
     case Kind::tensor: return ObjectCodec<at::Tensor>::decode(bytes);
     case Kind::list: {
-      const Kind elements = take_kind(bytes);
-      c10::impl::GenericList list(type_of(elements));
-      while (!bytes.empty()) list.push_back(take_element(bytes, elements, depth + 1));
+      const c10::TypePtr elements = take_type(bytes);
+      c10::impl::GenericList list(elements);
+      while (!bytes.empty()) list.push_back(take_element(bytes, *elements, depth + 1));
       return list;
     }
     case Kind::tuple: {
       std::vector<c10::IValue> elements;
-      while (!bytes.empty()) elements.push_back(take_element(bytes, Kind::any, depth + 1));
+      while (!bytes.empty()) elements.push_back(decoded(take_block(bytes), depth + 1));
       return c10::ivalue::Tuple::create(std::move(elements));
     }
     case Kind::dictionary: return decoded_dictionary(bytes, depth + 1);
-    case Kind::any: break;
+    case Kind::any:
+    case Kind::optional: break;
   }
   refuse("there is no kind " + std::to_string(static_cast<int>(kind)));
 }
@@ -188,6 +238,8 @@ void refuse_json(const std::exception& why) {
 }
 
 std::string ObjectCodec<c10::IValue>::encode(const c10::IValue& value) { return encoded(value, 0); }
-c10::IValue ObjectCodec<c10::IValue>::decode(std::string_view bytes) { return decoded(bytes, 0); }
+c10::IValue ObjectCodec<c10::IValue>::decode(std::string_view bytes) {
+  return as_errors("an IValue as an object", ErrorKind::corrupt_data, [&] { return decoded(bytes, 0); });
+}
 
 }  // namespace lockstep

@@ -43,7 +43,7 @@ void cut_everywhere(const T& value) {
 
 // A value of generated shape; deeper ones are scalars.
 c10::IValue draw(std::mt19937& random, int depth) {
-  const auto kind = random() % (depth > 3 ? 6 : 10);
+  const auto kind = random() % (depth > 3 ? 6 : 11);
   const auto count = random() % 4;
   switch (kind) {
     case 0: return {};
@@ -67,6 +67,13 @@ c10::IValue draw(std::mt19937& random, int depth) {
       for (std::size_t i = 0; i < count; ++i) map.insert(std::to_string(random()), draw(random, depth + 1));
       return map;
     }
+    case 9: {  // of one type; a tuple's or a tensor's would tell what its values are now
+      const c10::IValue first = draw(random, depth + 1);
+      const bool is_exact = first.isTuple() || first.isTensor();
+      c10::impl::GenericList list(is_exact ? c10::TypePtr(c10::AnyType::get()) : first.type());
+      for (std::size_t i = 0; i <= count; ++i) list.push_back(first);
+      return list;
+    }
     default: return std::vector<std::int64_t>(count, static_cast<std::int64_t>(random()));
   }
 }
@@ -77,11 +84,13 @@ void check_equal(const c10::IValue& a, const c10::IValue& b) {
     CHECK((a.toTensor().scalar_type() == b.toTensor().scalar_type()));
     CHECK(at::equal(a.toTensor(), b.toTensor()));
   } else if (a.isTuple() || a.isList()) {
+    if (a.isList()) CHECK((*a.toList().elementType() == *b.toList().elementType()));
     const auto as = a.isTuple() ? a.toTupleRef().elements().vec() : a.toListRef().vec();
     const auto bs = b.isTuple() ? b.toTupleRef().elements().vec() : b.toListRef().vec();
     REQUIRE(as.size() == bs.size());
     for (std::size_t i = 0; i < as.size(); ++i) check_equal(as[i], bs[i]);
   } else if (a.isGenericDict()) {
+    CHECK((*a.type() == *b.type()));
     REQUIRE(a.toGenericDict().size() == b.toGenericDict().size());
     for (const auto& entry : a.toGenericDict()) check_equal(entry.value(), b.toGenericDict().at(entry.key()));
   } else {
@@ -136,14 +145,33 @@ TEST_CASE("torch's values come back with their types") {
   }
   CHECK(there_and_back(c10::IValue(std::vector<double>{1, 2})).isDoubleList());
   CHECK(there_and_back(c10::IValue(std::vector<at::Tensor>{at::ones({1})})).isTensorList());
+  using c10::TypePtr;
+  const TypePtr tensor = c10::TensorType::get();
+  const std::vector<TypePtr> element_types{
+      c10::TupleType::create({tensor, c10::OptionalType::create(tensor)}),
+      c10::DictType::create(c10::StringType::get(), c10::ListType::create(c10::FloatType::get())),
+      c10::OptionalType::create(c10::ListType::create(c10::IntType::get())),
+  };
+  for (const TypePtr& type : element_types) {
+    const c10::IValue empty = c10::impl::GenericList(type);
+    CHECK((*there_and_back(empty).type() == *empty.type()));
+  }
+  c10::impl::GenericList states(element_types[0]);
+  states.push_back(c10::ivalue::Tuple::create(at::ones({2}), c10::IValue()));
+  check_equal(states, there_and_back(c10::IValue(states)));
 }
 
 TEST_CASE("what is no value is refused") {
   using Codec = ObjectCodec<c10::IValue>;
   std::mt19937 random(3);
-  const std::string whole = Codec::encode(c10::IValue(std::vector<std::int64_t>{1, 2, 3}));
-  for (int turn = 0; turn < 2000; ++turn) {
-    std::string bytes = whole;
+  c10::impl::GenericList nested(c10::ListType::ofInts());
+  nested.push_back(std::vector<std::int64_t>{1, 2, 3});
+  c10::impl::GenericDict map(c10::StringType::get(), c10::OptionalType::create(c10::IntType::get()));
+  map.insert("a", 1);
+  map.insert("b", c10::IValue());
+  const std::string wholes[]{Codec::encode(nested), Codec::encode(map)};
+  for (int turn = 0; turn < 4000; ++turn) {
+    std::string bytes = wholes[turn % 2];
     for (auto changes = 1 + random() % 3; changes > 0; --changes) {
       bytes[random() % bytes.size()] = static_cast<char>(random());
     }

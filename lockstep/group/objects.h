@@ -52,6 +52,19 @@ struct ObjectCodec<T> {
   }
 };
 
+namespace internal {
+
+// What a codec throws, other ranks' errors quote.
+template <class T>
+std::string encoded(const ProcessGroup& group, const T& object) try {
+  return ObjectCodec<T>::encode(object);
+} catch (...) {
+  group.note_exception("the object of a call");
+  throw;
+}
+
+}  // namespace internal
+
 // The bytes of all ranks, in rank order; each may have a length of its own.
 std::vector<std::string> all_gather_bytes(const ProcessGroup& group, const std::string& mine,
                                           const CallOptions& options = {});
@@ -69,7 +82,7 @@ std::string scatter_bytes_from(const ProcessGroup& group, const std::vector<std:
 template <class T>
 std::vector<T> all_gather_object(const ProcessGroup& group, const T& mine, const CallOptions& options = {}) {
   std::vector<T> objects;
-  for (const auto& bytes : all_gather_bytes(group, ObjectCodec<T>::encode(mine), options)) {
+  for (const auto& bytes : all_gather_bytes(group, internal::encoded(group, mine), options)) {
     objects.push_back(ObjectCodec<T>::decode(bytes));
   }
   return objects;
@@ -80,7 +93,7 @@ template <class T>
 std::vector<T> gather_object(const ProcessGroup& group, const T& mine, int root = 0, const CallOptions& options = {}) {
   std::vector<T> objects;
   for (const auto& bytes :
-       gather_bytes_to(group, ObjectCodec<T>::encode(mine), root, internal::kMostObjectBytes, options)) {
+       gather_bytes_to(group, internal::encoded(group, mine), root, internal::kMostObjectBytes, options)) {
     objects.push_back(ObjectCodec<T>::decode(bytes));
   }
   return objects;
@@ -89,7 +102,7 @@ std::vector<T> gather_object(const ProcessGroup& group, const T& mine, int root 
 // What root gave; `mine` matters there only.
 template <class T>
 T broadcast_object(const ProcessGroup& group, const T& mine, int root = 0, const CallOptions& options = {}) {
-  const std::string bytes = group.rank() == root ? ObjectCodec<T>::encode(mine) : std::string();
+  const std::string bytes = group.rank() == root ? internal::encoded(group, mine) : std::string();
   return ObjectCodec<T>::decode(broadcast_bytes(group, bytes, root, options));
 }
 
@@ -98,7 +111,7 @@ template <class T>
 T scatter_object(const ProcessGroup& group, const std::vector<T>& objects, int root = 0,
                  const CallOptions& options = {}) {
   std::vector<std::string> all;
-  for (const T& object : objects) all.push_back(ObjectCodec<T>::encode(object));
+  for (const T& object : objects) all.push_back(internal::encoded(group, object));
   return ObjectCodec<T>::decode(scatter_bytes_from(group, all, root, options));
 }
 

@@ -126,6 +126,19 @@ TEST_CASE("a root that is no rank is refused before anything is exchanged") {
   });
 }
 
+TEST_CASE("what cannot be turned into bytes is known to ranks that wait for it") {
+  run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
+    const bool is_root = group.rank() == 0;
+    const at::Tensor tensor = is_root ? at::eye(2).to_sparse() : at::Tensor();
+    const Error error = error_of([&] {
+      if (is_root) CHECK_ERROR(error_of([&] { broadcast_object(group, tensor); }), ErrorKind::invalid_argument);
+      is_root ? group.barrier() : void(broadcast_object(group, tensor));
+    });
+    CHECK_ERROR(error, ErrorKind::desync);
+    if (!is_root) CHECK_ERROR(error, ErrorKind::desync, "the object of a call", "sparse");
+  });
+}
+
 TEST_CASE("lengths that no object has name the rank that told them, on all ranks") {
   using Exchange = std::function<void(const ProcessGroup&)>;
   const std::vector<std::pair<std::string, Exchange>> exchanges = {

@@ -17,6 +17,7 @@ namespace lockstep::testing {
 using namespace internal;
 
 enum class Over { arena, links };
+inline constexpr Over kTransports[] = {Over::arena, Over::links};
 
 inline std::vector<ProcessGroup> local_groups(int ranks, Over transport = Over::arena,
                                               const GroupOptions& options = {}) {
@@ -56,6 +57,11 @@ inline void run_group_or_throw(int ranks, Over transport, const std::function<vo
   for (const auto& error : run_group(ranks, transport, body)) {
     if (error) std::rethrow_exception(error);
   }
+}
+
+// Over each transport.
+inline void as_group(int ranks, const std::function<void(const ProcessGroup&)>& body) {
+  for (const Over transport : kTransports) run_group_or_throw(ranks, transport, body);
 }
 
 }  // namespace lockstep::testing

@@ -23,8 +23,6 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
-constexpr Over kTransports[] = {Over::arena, Over::links};
-
 // torch's generator is one for all threads, so values come from arithmetic.
 at::Tensor wave(at::IntArrayRef sizes, double shift) {
   std::int64_t count = 1;

@@ -69,8 +69,6 @@ void set_weights(const Module& module, double shift) {
   for (auto& parameter : module->parameters()) parameter.copy_(wave(parameter.sizes(), shift += 1));
 }
 
-inline constexpr Over kTransports[] = {Over::arena, Over::links};
-
 inline std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters) {
   std::vector<at::Tensor> gradients;
   for (const auto& parameter : parameters) gradients.push_back(parameter.grad().clone());

@@ -10,18 +10,13 @@
 
 #include "lockstep/ddp/distributed_data_parallel.h"
 #include "tests/support/local_groups.h"
+#include "tests/support/wave.h"
 
 namespace lockstep::testing {
 
 inline constexpr int kShards = 8;
 inline constexpr int kWorlds[] = {1, 2, 4, 8};
 inline const DdpOptions kLockstep{.lockstep = {.shards = kShards, .seed = 7}};
-
-inline at::Tensor wave(at::IntArrayRef sizes, double shift) {
-  std::int64_t count = 1;
-  for (const auto size : sizes) count *= size;
-  return (at::sin(at::arange(count, at::kFloat) * 0.37 + shift) * 0.1).reshape(sizes);
-}
 
 template <class Module>
 void set_weights(const Module& module) {

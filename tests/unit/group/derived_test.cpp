@@ -23,12 +23,6 @@ using namespace std::chrono_literals;
 
 namespace {
 
-constexpr Over kTransports[] = {Over::arena, Over::links};
-
-void as_group(int ranks, const std::function<void(const ProcessGroup&)>& body) {
-  for (const Over transport : kTransports) run_group_or_throw(ranks, transport, body);
-}
-
 at::Tensor rows(std::int64_t count, int rank) { return at::arange(count * 2, at::kDouble).reshape({count, 2}) + rank; }
 
 at::Tensor coo(std::vector<std::int64_t> indices, const at::Tensor& values, at::IntArrayRef sizes) {

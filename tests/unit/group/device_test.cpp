@@ -13,8 +13,6 @@ using namespace lockstep::testing;
 
 namespace {
 
-constexpr Over kTransports[] = {Over::arena, Over::links};
-
 at::Tensor numbers(std::int64_t count, int rank) { return at::arange(count, at::kFloat) + rank; }
 
 void check_collectives(const ProcessGroup& group, at::Device device) {

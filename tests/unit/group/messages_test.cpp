@@ -15,8 +15,6 @@ using namespace std::chrono_literals;
 
 namespace {
 
-constexpr Over kTransports[] = {Over::arena, Over::links};
-
 at::Tensor letter(int from, int to, std::int64_t length) { return at::full({length}, from * 10 + to); }
 
 }  // namespace

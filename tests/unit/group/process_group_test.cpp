@@ -33,8 +33,6 @@ at::Tensor ramp(at::IntArrayRef sizes, int rank, at::ScalarType dtype = at::kFlo
   return (at::arange(count, at::kDouble) % 13 + rank).reshape(sizes).to(dtype);
 }
 
-constexpr Over kTransports[] = {Over::arena, Over::links};
-
 // What the process recorded last.
 FlightRecord last_record() {
   FlightRecord probe;

@@ -15,12 +15,6 @@ using namespace lockstep::testing;
 
 namespace {
 
-constexpr Over kTransports[] = {Over::arena, Over::links};
-
-void as_group(int ranks, const std::function<void(const ProcessGroup&)>& body) {
-  for (const Over transport : kTransports) run_group_or_throw(ranks, transport, body);
-}
-
 at::Tensor waves(int rank) { return at::complex(at::arange(4, at::kDouble) + rank, at::ones({4}, at::kDouble)); }
 
 }  // namespace

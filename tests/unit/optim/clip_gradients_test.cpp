@@ -8,7 +8,7 @@
 
 #include "tests/support/expect_error.h"
 #include "tests/support/local_groups.h"
-#include "tests/unit/optim/wave.h"
+#include "tests/support/wave.h"
 
 using namespace lockstep;
 using namespace lockstep::internal;

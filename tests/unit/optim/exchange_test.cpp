@@ -6,7 +6,7 @@
 #include "lockstep/optim/parameter_exchange.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/local_groups.h"
-#include "tests/unit/optim/wave.h"
+#include "tests/support/wave.h"
 
 using namespace lockstep;
 using namespace lockstep::internal;

@@ -15,7 +15,7 @@
 #include "lockstep/checkpoint/optimizer_state.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/local_groups.h"
-#include "tests/unit/optim/wave.h"
+#include "tests/support/wave.h"
 
 using namespace lockstep;
 using namespace lockstep::testing;

@@ -83,7 +83,7 @@ void DdpBase::set_weight(std::optional<double> weight) {
 
 double DdpBase::for_each_shard(const std::function<double(Shard)>& body) {
   ShardedStep& step = sharded();
-  if (!synchronise_) {
+  if (!synchronises()) {
     throw options_error(
         "for_each_shard() under no_sync(); to accumulate gradients make several backwards in the callback");
   }
@@ -139,7 +139,7 @@ ForwardScope DdpBase::begin_forward(const at::Tensor* input) {
   if (reducer_ == nullptr) return {};
   const bool is_differentiable = at::GradMode::is_enabled() && !is_frozen();
   try {
-    if (is_differentiable && synchronise_) {
+    if (is_differentiable && synchronises()) {
       warn_of_equal_inputs(input);
       compare_parameters(reducer_->averager().stats().backwards);
     }
@@ -154,7 +154,7 @@ ForwardScope DdpBase::begin_forward(const at::Tensor* input) {
   }
   const JoinState join = join_state();
   const double samples = input != nullptr && input->dim() > 0 ? static_cast<double>(input->size(0)) : 1;
-  return ForwardScope(reducer_, reducer_->begin_forward({.synchronise = synchronise_,
+  return ForwardScope(reducer_, reducer_->begin_forward({.synchronise = synchronises(),
                                                          .joined = join.joined,
                                                          .weight = weight_.value_or(samples),
                                                          .divide_by_active = join.divide_by_active}));
@@ -195,7 +195,7 @@ at::Tensor DdpBase::delivered(const at::Tensor& output) const {
 }
 
 void DdpBase::sync_buffers() {
-  if (!buffers_ || !synchronise_) return;
+  if (!buffers_ || !synchronises()) return;
   // In evaluation buffers do not change, so ranks may evaluate different numbers of batches.
   if (!is_training() && buffers_synced_) return;
   buffers_->broadcast(0, group_, "DDP buffers");

@@ -9,7 +9,6 @@
 #include <iosfwd>
 #include <memory>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "lockstep/ddp/checks/model_comparison.h"
@@ -54,20 +53,19 @@ class DdpBase {
   NamedTensors state_dict(StateDictKeys keys = StateDictKeys::bare) const { return state_dict_of(*module_, keys); }
   void load_state_dict(const NamedTensors& state) { lockstep::load_state_dict(*module_, state); }
 
-  // While the guard lives, backward leaves each rank's gradients to itself; the forward belongs inside too. The next
-  // synchronised backward averages what has added up.
+  // While a guard lives, backward leaves each rank's gradients to itself; the forward belongs inside too. The next
+  // synchronised backward averages what has added up. Guards may overlap and end in any order.
   class NoSync {
    public:
-    explicit NoSync(bool& synchronise) : synchronise_(synchronise), previous_(std::exchange(synchronise, false)) {}
-    ~NoSync() { synchronise_ = previous_; }
+    explicit NoSync(int& guards) : guards_(guards) { ++guards_; }
+    ~NoSync() { --guards_; }
     NoSync(const NoSync&) = delete;
     NoSync& operator=(const NoSync&) = delete;
 
    private:
-    bool& synchronise_;
-    bool previous_;
+    int& guards_;
   };
-  [[nodiscard]] NoSync no_sync() { return NoSync(synchronise_); }
+  [[nodiscard]] NoSync no_sync() { return NoSync(no_sync_guards_); }
 
   // What averages gradients instead of a plain all-reduce. Once, before the first backward, on all ranks alike:
   // Error{invalid_argument} otherwise.
@@ -104,6 +102,7 @@ class DdpBase {
 
  private:
   internal::ShardedStep& sharded();
+  bool synchronises() const { return no_sync_guards_ == 0; }
   bool is_frozen() const;
   void cast_buffers(const NamedTensors& buffers) const;
   void make_models_equal(const NamedTensors& buffers);
@@ -117,7 +116,7 @@ class DdpBase {
   std::optional<internal::ValueBytes> buffers_;  // that follow rank 0's, if there are any
   std::optional<at::Device> input_device_;
   bool buffers_synced_ = true;
-  bool synchronise_ = true;
+  int no_sync_guards_ = 0;  // that live
   bool inputs_seen_ = false;
   std::optional<double> weight_;
   std::uint64_t compared_after_ = 0;               // backwards

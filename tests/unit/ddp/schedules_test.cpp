@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn/modules/linear.h>
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <thread>
@@ -102,6 +103,27 @@ TEST_CASE("autograd::grad through the wrapper touches no gradient, and training 
       twins.zero_grad();
       loss_of((*twins.ddp)(twins.x(8))).backward();
       loss_of(twins.alone->forward(twins.x(8))).backward();
+      twins.check_averages();
+    });
+  }
+}
+
+TEST_CASE("gradients stay on their rank until the last guard of no_sync() is gone, whichever that is") {
+  for (const bool first_goes_first : {true, false}) {
+    run_group_or_throw(2, Over::arena, [&](const ProcessGroup& group) {
+      Twins twins(group);
+      using Guard = DdpBase::NoSync;
+      std::unique_ptr<Guard> guards[] = {std::unique_ptr<Guard>(new Guard(twins.ddp->no_sync())),
+                                         std::unique_ptr<Guard>(new Guard(twins.ddp->no_sync()))};
+      const auto train = [&](int step) {
+        loss_of((*twins.ddp)(twins.x(step))).backward();
+        loss_of(twins.alone->forward(twins.x(step))).backward();
+      };
+      guards[first_goes_first ? 0 : 1].reset();
+      train(0);
+      twins.check_equal();
+      guards[first_goes_first ? 1 : 0].reset();
+      train(1);
       twins.check_averages();
     });
   }

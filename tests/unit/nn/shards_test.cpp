@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/ddp/backward_in_parts.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
 #include "lockstep/nn/convert_sync_batchnorm.h"
 #include "lockstep/nn/sync_batch_norm.h"
@@ -133,6 +134,22 @@ TEST_CASE("so it has with gradient accumulation") {
     return train<Net>(
         group, [](auto& ddp, const Shard& shard) { return (ddp(images(shard)) - 1).square().mean(); }, 2, 2,
         Net(group));
+  });
+}
+
+TEST_CASE("so it has with batches that are computed in parts, though the guards of no_sync() interleave") {
+  check_any_world([](const ProcessGroup& group) {
+    const Net model(group);
+    set_weights(model);
+    DistributedDataParallel ddp(model, group, kLockstep);
+    std::vector<double> losses;
+    for (int step = 0; step < 2; ++step) {
+      losses.push_back(ddp.for_each_shard([&](const Shard& shard) {
+        return backward_in_parts(ddp, images(shard), at::ones({4, 5}), 2,
+                                 [](const at::Tensor& y, const at::Tensor& one) { return (y - one).square().mean(); });
+      }));
+    }
+    return state_of(ddp, losses);
   });
 }
 

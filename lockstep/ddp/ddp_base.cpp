@@ -138,7 +138,11 @@ ForwardScope DdpBase::begin_forward(const at::Tensor* input) {
   if (sharded_ != nullptr) sharded_->check_forward(is_training());
   if (reducer_ == nullptr) return {};
   const bool is_differentiable = at::GradMode::is_enabled() && !is_frozen();
+  const double samples = input != nullptr && input->dim() > 0 ? static_cast<double>(input->size(0)) : 1;
+  const double weight = weight_.value_or(samples);
   try {
+    // First, since ranks may begin with a synchronised forward or with one under no_sync().
+    if (is_differentiable) reducer_->averager().agree_on_unit(weight);
     if (is_differentiable && synchronises()) {
       warn_of_equal_inputs(input);
       compare_parameters(reducer_->averager().stats().backwards);
@@ -153,10 +157,9 @@ ForwardScope DdpBase::begin_forward(const at::Tensor* input) {
     return ForwardScope(is_within_backward ? nullptr : cast_);
   }
   const JoinState join = join_state();
-  const double samples = input != nullptr && input->dim() > 0 ? static_cast<double>(input->size(0)) : 1;
   return ForwardScope(reducer_, reducer_->begin_forward({.synchronise = synchronises(),
                                                          .joined = join.joined,
-                                                         .weight = weight_.value_or(samples),
+                                                         .weight = weight,
                                                          .divide_by_active = join.divide_by_active}));
 }
 

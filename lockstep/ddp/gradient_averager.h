@@ -36,8 +36,8 @@ class GradientAverager {
   void set_hook(CommHook hook);
   bool has_hook() const { return static_cast<bool>(hook_); }
 
-  // Before each forward. Collective the first time, with Weighting::samples.
-  void begin_forward(const ForwardNote& note) { weights_.agree_on_unit(note.weight); }
+  // See GradientWeights.
+  void agree_on_unit(double weight) { weights_.agree_on_unit(weight); }
 
   // A backward through forwards of the wrapper begins. hooks: show what its graph holds.
   void begin(const ForwardNote& note, const ParameterHooks& hooks);

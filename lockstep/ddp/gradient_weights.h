@@ -25,7 +25,8 @@ class GradientWeights {
   GradientWeights(const GradientWeights&) = delete;
   GradientWeights& operator=(const GradientWeights&) = delete;
 
-  // With Weighting::samples, before each forward: rank 0's first weight counts as 1. Collective the first time.
+  // With Weighting::samples, before each forward with gradients on: rank 0's first weight counts as 1. Collective the
+  // first time, also under no_sync(), so it comes before what only synchronised forwards do.
   void agree_on_unit(double weight);
 
   // A backward through such a forward begins. Error{invalid_argument}, which ends the group, if it would add to

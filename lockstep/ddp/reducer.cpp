@@ -67,7 +67,6 @@ ForwardGraphs::Id Reducer::begin_forward(const ForwardNote& note) {
     throw_on_all_ranks(group_, replaced_parameter_error(group_.rank(), parameters_[*replaced].name));
   }
   take(BackwardEvent::forward);
-  averager_.begin_forward(note);
   if (cast_ != nullptr) cast_->cast_for_forward();
   return forwards_->begin(note);
 }

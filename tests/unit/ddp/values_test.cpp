@@ -1,4 +1,4 @@
-// What happens to gradients' values: weights, other types, sparse ones, hooks, NaN; and to parameters that drift apart.
+// What happens to gradients' values: other types, sparse ones, hooks, NaN; and to parameters that drift apart.
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 #include <torch/nn/modules/embedding.h>
@@ -64,45 +64,6 @@ std::string text_of(const std::exception_ptr& error) {
 
 }  // namespace
 
-TEST_CASE("weighting by samples gives the gradient of one process with all samples, also over accumulation") {
-  for (const Over transport : kTransports) {
-    run_group_or_throw(3, transport, [&](const ProcessGroup& group) {
-      Forked model, alone;
-      set_weights(model, 1);
-      set_weights(alone, 1);
-      DistributedDataParallel ddp(model, group, {.weighting = Weighting::samples});
-      const auto x = [](int rank, int micro) { return wave({1 + rank * 2 + micro * 3, 4}, rank * 10 + micro); };
-      for (int step = 0; step < 2; ++step) {
-        ddp.zero_grad();
-        {
-          const auto guard = ddp.no_sync();
-          ddp(x(group.rank(), 0), true).square().mean().backward();
-        }
-        ddp(x(group.rank(), 1), true).square().mean().backward();
-        std::vector<at::Tensor> all;
-        for (int rank = 0; rank < 3; ++rank) {
-          for (const int micro : {0, 1}) all.push_back(x(rank, micro));
-        }
-        alone->zero_grad();
-        alone->forward(at::cat(all), true).square().mean().backward();
-        const auto expected = gradients_of(alone->parameters());
-        const auto found = gradients_of(ddp.parameters());
-        for (std::size_t i = 0; i < found.size(); ++i) {
-          CHECK(at::allclose(found[i], expected[i], 1e-5, 1e-7));
-          CHECK(same_on_all_ranks(group, found[i]));
-        }
-      }
-      // Tokens instead of samples: the caller counts them.
-      ddp.zero_grad();
-      ddp.set_weight(group.rank() == 1 ? 0 : 4);
-      ddp(x(group.rank(), 0), true).sum().backward();
-      alone->zero_grad();
-      ((alone->forward(x(0, 0), true).sum() + alone->forward(x(2, 0), true).sum()) / 2).backward();
-      CHECK(at::allclose(model->left->weight.grad(), alone->left->weight.grad(), 1e-5, 1e-6));
-    });
-  }
-}
-
 TEST_CASE("mixed precision: a rank that reaches no parameter reduces sparse gradients in the others' type" *
           on_host()) {
   for (const auto& reduce : {std::optional<at::ScalarType>(), std::optional(at::kFloat)}) {
@@ -152,24 +113,6 @@ TEST_CASE("parameters whose gradients would be lost are refused by name on all r
   }
 }
 
-TEST_CASE("a weight that is not a number of 0 or more is refused, and the last one stays") {
-  run_group_or_throw(1, Over::arena, [](const ProcessGroup& group) {
-    Forked model;
-    DistributedDataParallel ddp(model, group, {.weighting = Weighting::samples});
-    constexpr double kInfinity = std::numeric_limits<double>::infinity();
-    const std::pair<double, const char*> wrong[] = {
-        {-1, "got -1;"}, {std::numeric_limits<double>::quiet_NaN(), "got nan;"}, {kInfinity, "got inf;"}};
-    for (const auto& [weight, text] : wrong) {
-      CHECK_THROWS_WITH_AS(ddp.set_weight(weight), doctest::Contains(text), Error);
-      CHECK_THROWS_WITH_AS(ddp.set_weight(weight), doctest::Contains("a finite number, 0 or more"), Error);
-    }
-    ddp.set_weight(0);
-    ddp.set_weight(std::nullopt);
-    ddp(wave({3, 4}, 0), true).sum().backward();
-    CHECK(model->left->weight.grad().defined());
-  });
-}
-
 // fault: 36
 TEST_CASE("parameters that drift apart are named in lockstep mode too" * on_host()) {
   const auto errors = run_group(2, Over::arena, [&](const ProcessGroup& group) {
@@ -190,22 +133,6 @@ TEST_CASE("parameters that drift apart are named in lockstep mode too" * on_host
     CHECK(text.find("after 4 backwards") != std::string::npos);
     CHECK(text.find("right.bias, where rank 0 has other values than rank 1") != std::string::npos);
   }
-}
-
-TEST_CASE("a rank alone weighs its microbatches too") {
-  run_group_or_throw(1, Over::arena, [&](const ProcessGroup& group) {
-    Forked model, alone;
-    set_weights(model, 1);
-    set_weights(alone, 1);
-    DistributedDataParallel ddp(model, group, {.weighting = Weighting::samples});
-    {
-      const auto guard = ddp.no_sync();
-      ddp(wave({3, 4}, 0), true).square().mean().backward();
-    }
-    ddp(wave({5, 4}, 1), true).square().mean().backward();
-    alone->forward(at::cat({wave({3, 4}, 0), wave({5, 4}, 1)}), true).square().mean().backward();
-    CHECK(at::allclose(model->left->weight.grad(), alone->left->weight.grad(), 1e-5, 1e-7));
-  });
 }
 
 // fault: 35

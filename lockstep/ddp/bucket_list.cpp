@@ -56,8 +56,8 @@ bool is_needed(const GradientBucket& bucket, const std::vector<bool>& needed) {
 
 }  // namespace
 
-BucketList::BucketList(const TrainedParameters& parameters, const DdpOptions& options)
-    : parameters_(parameters), options_(options), places_(parameters.size()) {
+BucketList::BucketList(const TrainedParameters& parameters, const DdpOptions& options, std::uint64_t wrapper)
+    : parameters_(parameters), options_(options), wrapper_(wrapper), places_(parameters.size()) {
   form(reversed_order(parameters.size()), {});
 }
 
@@ -84,9 +84,9 @@ std::unique_ptr<GradientBucket> BucketList::make_bucket(std::size_t index, std::
   const MixedPrecision& mixed = options_.mixed_precision;
   auto dtype = mixed.reduce_dtype ? mixed.reduce_dtype : mixed.param_dtype;
   if (!members.front().parameter.is_floating_point()) dtype.reset();
-  if (parameters_[members.front().index].sparse) return make_sparse_bucket(index, std::move(members), dtype);
-  if (!hook && !dtype) return make_in_place_bucket(index, std::move(members));
-  return make_flat_bucket(index, std::move(members), hook, dtype);
+  if (parameters_[members.front().index].sparse) return make_sparse_bucket(index, std::move(members), wrapper_, dtype);
+  if (!hook && !dtype) return make_in_place_bucket(index, std::move(members), wrapper_);
+  return make_flat_bucket(index, std::move(members), wrapper_, hook, dtype);
 }
 
 void BucketList::reset() {

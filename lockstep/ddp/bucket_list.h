@@ -18,8 +18,9 @@ namespace lockstep::internal {
 
 class BucketList {
  public:
-  // Both outlive it. Error{invalid_argument} names a parameter of a type that cannot be reduced.
-  BucketList(const TrainedParameters& parameters, const DdpOptions& options);
+  // parameters, options: outlive it. wrapper: see GradBucket. Error{invalid_argument} names a parameter of a type that
+  // cannot be reduced.
+  BucketList(const TrainedParameters& parameters, const DdpOptions& options, std::uint64_t wrapper);
 
   // Replaces the buckets by new ones. order: of all parameters, as their gradients are expected. hook: empty for a
   // plain average.
@@ -57,6 +58,7 @@ class BucketList {
 
   const TrainedParameters& parameters_;
   const DdpOptions& options_;
+  const std::uint64_t wrapper_;
   std::vector<std::unique_ptr<GradientBucket>> buckets_;
   std::vector<Place> places_;  // by parameter
   std::size_t next_ = 0;       // bucket to launch

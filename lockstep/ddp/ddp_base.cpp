@@ -1,9 +1,11 @@
 #include "lockstep/ddp/ddp_base.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/tensor.h>
 #include <torch/nn/module.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <ostream>
 
@@ -15,6 +17,18 @@
 namespace lockstep {
 
 using namespace internal;
+
+namespace {
+
+// How many wrappers rank 0 has made with this one, whatever the other ranks have made.
+std::uint64_t number_of_wrapper(const ProcessGroup& group) {
+  static std::atomic<std::int64_t> made = 0;
+  const at::Tensor number = at::tensor({group.rank() == 0 ? ++made : 0}, at::kLong);
+  group.broadcast(number, 0, {.name = "DDP number of the wrapper"});
+  return static_cast<std::uint64_t>(number.item<std::int64_t>());
+}
+
+}  // namespace
 
 DdpBase::DdpBase(std::shared_ptr<torch::nn::Module> module, ProcessGroup group, const DdpOptions& options)
     : module_(std::move(module)), group_(std::move(group)), options_(options) {
@@ -32,9 +46,9 @@ DdpBase::DdpBase(std::shared_ptr<torch::nn::Module> module, ProcessGroup group, 
   if (options_.lockstep.shards != 0) {
     NamedTensors tensors;
     for (const TrainedParameter& parameter : of.trained) tensors.emplace_back(parameter.name, parameter.tensor);
-    sharded_ = std::make_unique<ShardedStep>(*module_, tensors, of.buffers, group_, options_.lockstep);
+    sharded_ = std::make_unique<ShardedStep>(*module_, tensors, of.buffers, group_, options_.lockstep, number_);
   } else if (group_.size() > 1 || looks_at_gradients || cast_ != nullptr) {
-    reducer_ = Reducer::make(std::move(of.trained), group_, options_, cast_);
+    reducer_ = Reducer::make(std::move(of.trained), group_, options_, cast_, number_);
   }
 }
 
@@ -50,11 +64,12 @@ void DdpBase::cast_buffers(const NamedTensors& buffers) const {
 
 void DdpBase::make_models_equal(const NamedTensors& buffers) {
   verify_same_model(compared_, buffers, text_of(options_), group_);
+  number_ = number_of_wrapper(group_);
   std::vector<at::Tensor> values = tensors_of(buffers);
   if (!values.empty() && options_.forward_sync_buffers) buffers_.emplace(values);
   if (!options_.init_sync) return;
   for (const auto& [name, tensor] : compared_) values.push_back(tensor);
-  ValueBytes(std::move(values)).broadcast(0, group_, "DDP model state");
+  ValueBytes(std::move(values)).broadcast(0, group_, {.name = "DDP model state"});
 }
 
 std::vector<at::Tensor> DdpBase::parameters() const { return module_->parameters(); }
@@ -201,7 +216,7 @@ void DdpBase::sync_buffers() {
   if (!buffers_ || !synchronises()) return;
   // In evaluation buffers do not change, so ranks may evaluate different numbers of batches.
   if (!is_training() && buffers_synced_) return;
-  buffers_->broadcast(0, group_, "DDP buffers");
+  buffers_->broadcast(0, group_, {.name = "DDP buffers of wrapper", .number = number_});
   buffers_synced_ = !is_training();
 }
 

@@ -112,6 +112,7 @@ class DdpBase {
   const std::shared_ptr<torch::nn::Module> module_;
   const ProcessGroup group_;
   const DdpOptions options_;
+  std::uint64_t number_ = 1;                     // see GradBucket::wrapper()
   NamedTensors compared_;                        // parameters that all ranks keep equal
   std::optional<internal::ValueBytes> buffers_;  // that follow rank 0's, if there are any
   std::optional<at::Device> input_device_;

@@ -37,11 +37,14 @@ std::span<std::uint8_t> bytes_of(const at::Tensor& tensor) {
 
 }  // namespace
 
-GradientAverager::GradientAverager(const TrainedParameters& parameters, ProcessGroup group, const DdpOptions& options)
+GradientAverager::GradientAverager(const TrainedParameters& parameters, ProcessGroup group, const DdpOptions& options,
+                                   std::uint64_t wrapper)
     : parameters_(parameters),
       group_(std::move(group)),
       options_(options),
-      buckets_(parameters_, options_),
+      report_name_(name_of_backward("DDP report", {}, wrapper)),
+      unused_name_(name_of_backward("DDP unused parameters", {}, wrapper)),
+      buckets_(parameters_, options_, wrapper),
       weights_(parameters_, group_, options_.weighting),
       learned_(parameters_.size(), options_),
       arrivals_(parameters_.size()),
@@ -98,7 +101,7 @@ void GradientAverager::begin_synchronised(const ParameterHooks& hooks) {
   report_.weight = 0;
   report_.non_finite.reset();
   if (note_.joined) report_.used.assign(report_.used.size(), false);
-  const CallOptions call{.name = "DDP unused parameters of backward", .number = backward_};
+  const CallOptions call{.name = unused_name_, .number = backward_};
   needed_ = exchange(call).used;
 }
 
@@ -215,7 +218,7 @@ const JointReport* GradientAverager::exchange_reports() {
   report_.used.clear();
   if (asks_use) report_.used = used_;
   if (note_.joined) report_.used.assign(report_.used.size(), false);
-  const CallOptions call{.name = "DDP report of backward", .number = backward_};
+  const CallOptions call{.name = report_name_, .number = backward_};
   return &exchange(call);
 }
 

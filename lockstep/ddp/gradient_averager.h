@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "lockstep/base/error.h"
@@ -29,8 +30,9 @@ namespace lockstep::internal {
 
 class GradientAverager {
  public:
-  // parameters, options: outlive it.
-  GradientAverager(const TrainedParameters& parameters, ProcessGroup group, const DdpOptions& options);
+  // parameters, options: outlive it. wrapper: see GradBucket.
+  GradientAverager(const TrainedParameters& parameters, ProcessGroup group, const DdpOptions& options,
+                   std::uint64_t wrapper);
 
   // REQUIRES: before the first backward.
   void set_hook(CommHook hook);
@@ -80,6 +82,7 @@ class GradientAverager {
   const TrainedParameters& parameters_;
   const ProcessGroup group_;
   const DdpOptions& options_;
+  const std::string report_name_, unused_name_;  // of collectives
   CommHook hook_;
   BucketList buckets_;
   GradientWeights weights_;

@@ -13,6 +13,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -32,9 +33,10 @@ namespace lockstep::internal {
 
 class Reducer : public std::enable_shared_from_this<Reducer> {
  public:
-  // Hooks the parameters until it is destroyed. cast: null if the model computes in its parameters' type.
+  // Hooks the parameters until it is destroyed. cast: null if the model computes in its parameters' type. wrapper: see
+  // GradBucket.
   static std::shared_ptr<Reducer> make(TrainedParameters parameters, ProcessGroup group, const DdpOptions& options,
-                                       std::shared_ptr<PrecisionCast> cast);
+                                       std::shared_ptr<PrecisionCast> cast, std::uint64_t wrapper);
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
@@ -50,7 +52,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
 
  private:
   Reducer(TrainedParameters parameters, ProcessGroup group, const DdpOptions& options,
-          std::shared_ptr<PrecisionCast> cast);
+          std::shared_ptr<PrecisionCast> cast, std::uint64_t wrapper);
   void install_hooks();
 
   // Events, and what they lead to.

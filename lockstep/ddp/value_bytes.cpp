@@ -41,9 +41,9 @@ void ValueBytes::write_back() const {
   }
 }
 
-void ValueBytes::broadcast(int root, const ProcessGroup& group, std::string_view name) {
+void ValueBytes::broadcast(int root, const ProcessGroup& group, const CallOptions& options) {
   read();
-  if (!bytes_.empty()) group.broadcast(bytes_, root, {.name = name});
+  if (!bytes_.empty()) group.broadcast(bytes_, root, options);
   write_back();
 }
 

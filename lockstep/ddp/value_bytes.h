@@ -3,7 +3,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <string_view>
 #include <vector>
 
 #include "lockstep/group/process_group.h"
@@ -20,7 +19,7 @@ class ValueBytes {
   void write_back() const;
   // Copies one rank's values into the same tensors of all ranks. One collective, whatever their number; blocks; fails
   // as ProcessGroup::broadcast.
-  void broadcast(int root, const ProcessGroup& group, std::string_view name);
+  void broadcast(int root, const ProcessGroup& group, const CallOptions& options);
 
  private:
   std::vector<at::Tensor> tensors_;

@@ -14,8 +14,11 @@ namespace {
 
 class FlatBucket final : public GradientBucket {
  public:
-  FlatBucket(std::size_t index, std::vector<BucketMember> members, CommHook hook, std::optional<at::ScalarType> dtype)
-      : GradientBucket(index, std::move(members)), hook_(hook ? std::move(hook) : all_reduce_hook()), dtype_(dtype) {
+  FlatBucket(std::size_t index, std::vector<BucketMember> members, std::uint64_t wrapper, CommHook hook,
+             std::optional<at::ScalarType> dtype)
+      : GradientBucket(index, std::move(members), wrapper),
+        hook_(hook ? std::move(hook) : all_reduce_hook()),
+        dtype_(dtype) {
     for (const BucketMember& member : members_) {
       parameters_.push_back(member.parameter);
       names_.push_back(member.name);
@@ -52,7 +55,7 @@ class FlatBucket final : public GradientBucket {
     // A hook's state, or a result, may still refer to the last one.
     const bool is_free = buffer_.defined() && buffer_.use_count() == 1 && owns_its_memory(buffer_);
     if (!is_free) buffer_ = new_buffer(launch.group, count, dtype);
-    GradBucket bucket(index(), launch.is_last, buffer_, parameters_, names_, launch.backward);
+    GradBucket bucket(index(), launch.is_last, buffer_, parameters_, names_, launch.backward, wrapper_);
     const std::vector<at::Tensor> views = bucket.gradients();
     for (std::size_t i = 0; i < members_.size(); ++i) {
       if (!contributes(launch, members_[i])) {
@@ -81,9 +84,10 @@ class FlatBucket final : public GradientBucket {
 
 }  // namespace
 
-std::unique_ptr<GradientBucket> make_flat_bucket(std::size_t index, std::vector<BucketMember> members, CommHook hook,
+std::unique_ptr<GradientBucket> make_flat_bucket(std::size_t index, std::vector<BucketMember> members,
+                                                 std::uint64_t wrapper, CommHook hook,
                                                  std::optional<at::ScalarType> dtype) {
-  return std::make_unique<FlatBucket>(index, std::move(members), std::move(hook), dtype);
+  return std::make_unique<FlatBucket>(index, std::move(members), wrapper, std::move(hook), dtype);
 }
 
 }  // namespace lockstep::internal

@@ -10,10 +10,10 @@
 namespace lockstep::internal {
 namespace {
 
-std::string call_name_of(std::size_t index, const std::vector<BucketMember>& members) {
+std::string call_name_of(std::size_t index, const std::vector<BucketMember>& members, std::uint64_t wrapper) {
   std::vector<std::string> names;
   for (const BucketMember& member : members) names.push_back(member.name);
-  return bucket_call_name(index, names);
+  return bucket_call_name(index, names, {}, wrapper);
 }
 
 // NaN and Inf are those whose exponent has all bits set. The sum of the comparisons needs no branch in the loop, which
@@ -37,8 +37,11 @@ bool all_finite(const std::byte* data, std::size_t bytes) {
 
 }  // namespace
 
-GradientBucket::GradientBucket(std::size_t index, std::vector<BucketMember> members)
-    : index_(index), members_(std::move(members)), call_name_(call_name_of(index, members_)) {}
+GradientBucket::GradientBucket(std::size_t index, std::vector<BucketMember> members, std::uint64_t wrapper)
+    : index_(index),
+      wrapper_(wrapper),
+      members_(std::move(members)),
+      call_name_(call_name_of(index, members_, wrapper)) {}
 
 void GradientBucket::reset() {
   for (BucketMember& member : members_) member.is_ready = member.fired = false;

@@ -46,8 +46,9 @@ struct Finish {
 
 class GradientBucket {
  public:
-  // `members`: of one dtype and device; their gradients are joined in this order, on all ranks alike.
-  GradientBucket(std::size_t index, std::vector<BucketMember> members);
+  // `members`: of one dtype and device; their gradients are joined in this order, on all ranks alike. wrapper: see
+  // GradBucket.
+  GradientBucket(std::size_t index, std::vector<BucketMember> members, std::uint64_t wrapper);
   virtual ~GradientBucket() = default;
   GradientBucket(const GradientBucket&) = delete;
   GradientBucket& operator=(const GradientBucket&) = delete;
@@ -92,6 +93,7 @@ class GradientBucket {
   void look_for_non_finite(const Launch& launch, const BucketMember& member, const at::Tensor& values);
 
   const std::size_t index_;
+  const std::uint64_t wrapper_;
   std::vector<BucketMember> members_;
   std::size_t copied_bytes_ = 0;
 
@@ -105,13 +107,15 @@ class GradientBucket {
   std::optional<std::size_t> non_finite_;
 };
 
-std::unique_ptr<GradientBucket> make_in_place_bucket(std::size_t index, std::vector<BucketMember> members);
+std::unique_ptr<GradientBucket> make_in_place_bucket(std::size_t index, std::vector<BucketMember> members,
+                                                     std::uint64_t wrapper);
 // hook: empty for a plain average. dtype: of what is reduced; unset: the parameters'.
-std::unique_ptr<GradientBucket> make_flat_bucket(std::size_t index, std::vector<BucketMember> members, CommHook hook,
+std::unique_ptr<GradientBucket> make_flat_bucket(std::size_t index, std::vector<BucketMember> members,
+                                                 std::uint64_t wrapper, CommHook hook,
                                                  std::optional<at::ScalarType> dtype);
 // REQUIRES: one member.
 std::unique_ptr<GradientBucket> make_sparse_bucket(std::size_t index, std::vector<BucketMember> members,
-                                                   std::optional<at::ScalarType> dtype);
+                                                   std::uint64_t wrapper, std::optional<at::ScalarType> dtype);
 
 // Whether a tensor holds neither NaN nor Inf. On any device; true for types that know neither. Reads the tensor once.
 bool all_finite(const at::Tensor& tensor);

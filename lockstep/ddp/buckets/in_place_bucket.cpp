@@ -169,8 +169,9 @@ class InPlaceBucket final : public GradientBucket {
 
 }  // namespace
 
-std::unique_ptr<GradientBucket> make_in_place_bucket(std::size_t index, std::vector<BucketMember> members) {
-  return std::make_unique<InPlaceBucket>(index, std::move(members));
+std::unique_ptr<GradientBucket> make_in_place_bucket(std::size_t index, std::vector<BucketMember> members,
+                                                     std::uint64_t wrapper) {
+  return std::make_unique<InPlaceBucket>(index, std::move(members), wrapper);
 }
 
 }  // namespace lockstep::internal

@@ -14,8 +14,10 @@ namespace {
 
 class SparseBucket final : public GradientBucket {
  public:
-  SparseBucket(std::size_t index, std::vector<BucketMember> members, std::optional<at::ScalarType> dtype)
-      : GradientBucket(index, std::move(members)), dtype_(dtype.value_or(members_.front().parameter.scalar_type())) {}
+  SparseBucket(std::size_t index, std::vector<BucketMember> members, std::uint64_t wrapper,
+               std::optional<at::ScalarType> dtype)
+      : GradientBucket(index, std::move(members), wrapper),
+        dtype_(dtype.value_or(members_.front().parameter.scalar_type())) {}
 
  private:
   void do_finish(const Finish& finish) override {
@@ -58,8 +60,8 @@ class SparseBucket final : public GradientBucket {
 }  // namespace
 
 std::unique_ptr<GradientBucket> make_sparse_bucket(std::size_t index, std::vector<BucketMember> members,
-                                                   std::optional<at::ScalarType> dtype) {
-  return std::make_unique<SparseBucket>(index, std::move(members), dtype);
+                                                   std::uint64_t wrapper, std::optional<at::ScalarType> dtype) {
+  return std::make_unique<SparseBucket>(index, std::move(members), wrapper, dtype);
 }
 
 }  // namespace lockstep::internal

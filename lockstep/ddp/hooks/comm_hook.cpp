@@ -10,31 +10,38 @@ namespace lockstep {
 
 using namespace internal;
 
-std::string bucket_call_name(std::size_t index, const std::vector<std::string>& names, std::string_view part) {
-  constexpr std::size_t kRoom = 56;  // flight recordings keep 111 letters
+std::string internal::name_of_backward(std::string what, std::string_view part, std::uint64_t wrapper) {
+  if (!part.empty()) what.append(", ").append(part);
+  if (wrapper != 1) what.append(", wrapper ").append(std::to_string(wrapper));
+  if (!part.empty() || wrapper != 1) what += ",";
+  return what + " of backward";
+}
+
+std::string bucket_call_name(std::size_t index, const std::vector<std::string>& names, std::string_view part,
+                             std::uint64_t wrapper) {
+  const std::size_t room = wrapper == 1 ? 56 : 44;  // flight recordings keep 111 letters
   std::string list;
   for (std::size_t i = 0; i < names.size(); ++i) {
-    if (i != 0 && list.size() + names[i].size() > kRoom) {
+    if (i != 0 && list.size() + names[i].size() > room) {
       list += ", and " + std::to_string(names.size() - i) + " more";
       break;
     }
     // The end of a long name tells more than its beginning.
-    const bool fits = names[i].size() <= kRoom;
-    list += (i == 0 ? "" : ", ") + (fits ? names[i] : "..." + names[i].substr(names[i].size() - kRoom));
+    const bool fits = names[i].size() <= room;
+    list += (i == 0 ? "" : ", ") + (fits ? names[i] : "..." + names[i].substr(names[i].size() - room));
   }
-  std::string name = "gradient bucket " + std::to_string(index) + " (" + list + ")";
-  if (!part.empty()) name.append(", ").append(part).append(",");
-  return name + " of backward";
+  return name_of_backward("gradient bucket " + std::to_string(index) + " (" + list + ")", part, wrapper);
 }
 
 GradBucket::GradBucket(std::size_t index, bool is_last, at::Tensor buffer, std::vector<at::Tensor> parameters,
-                       std::vector<std::string> names, std::uint64_t backward)
+                       std::vector<std::string> names, std::uint64_t backward, std::uint64_t wrapper)
     : index_(index),
       is_last_(is_last),
       buffer_(std::move(buffer)),
       parameters_(std::move(parameters)),
       names_(std::move(names)),
-      backward_(backward) {}
+      backward_(backward),
+      wrapper_(wrapper) {}
 
 void GradBucket::set_buffer(const at::Tensor& buffer) {
   if (buffer.numel() != buffer_.numel()) {

@@ -15,21 +15,31 @@
 
 namespace lockstep {
 
-// "gradient bucket 3 (fc.weight, fc.bias), Q, of backward": what its collectives are called, together with the number
-// of the backward. So a rank that has skipped one is distinguished from the others. names: of its parameters, of which
-// the first are shown.
-std::string bucket_call_name(std::size_t index, const std::vector<std::string>& names, std::string_view part = {});
+namespace internal {
+
+// "DDP report, wrapper 2, of backward". The first wrapper, which most programs have alone, is left out.
+std::string name_of_backward(std::string what, std::string_view part, std::uint64_t wrapper);
+
+}  // namespace internal
+
+// "gradient bucket 3 (fc.weight, fc.bias), Q, wrapper 2, of backward": what its collectives are called, together with
+// the number of the backward. So a rank that has skipped one, or calls its models in another order, is distinguished
+// from the others. names: of its parameters, of which the first are shown.
+std::string bucket_call_name(std::size_t index, const std::vector<std::string>& names, std::string_view part = {},
+                             std::uint64_t wrapper = 1);
 
 // What a hook is given: gradients of one dtype, one after the other in a dense 1-d buffer, which the hook may change.
 class GradBucket {
  public:
   GradBucket(std::size_t index, bool is_last, at::Tensor buffer, std::vector<at::Tensor> parameters,
-             std::vector<std::string> names, std::uint64_t backward = 0);
+             std::vector<std::string> names, std::uint64_t backward = 0, std::uint64_t wrapper = 1);
 
   std::size_t index() const { return index_; }  // in the order of reduction, the same on all ranks
   bool is_last() const { return is_last_; }     // of this backward
   // Which synchronised backward this is since the wrapper was made, the same on all ranks.
   std::uint64_t backward() const { return backward_; }
+  // Of the program's wrappers, the same on all ranks.
+  std::uint64_t wrapper() const { return wrapper_; }
   const at::Tensor& buffer() const { return buffer_; }
   void set_buffer(const at::Tensor& buffer);  // Error{invalid_argument} if it has another number of elements
   const std::vector<at::Tensor>& parameters() const { return parameters_; }
@@ -37,7 +47,7 @@ class GradBucket {
   // Views of the buffer with the parameters' shapes, in their order.
   std::vector<at::Tensor> gradients() const;
   // What a collective that averages it is called, beside the number of the backward: see bucket_call_name().
-  std::string call_name(std::string_view part = {}) const { return bucket_call_name(index_, names_, part); }
+  std::string call_name(std::string_view part = {}) const { return bucket_call_name(index_, names_, part, wrapper_); }
 
  private:
   std::size_t index_;
@@ -46,6 +56,7 @@ class GradBucket {
   std::vector<at::Tensor> parameters_;
   std::vector<std::string> names_;
   std::uint64_t backward_;
+  std::uint64_t wrapper_;
 };
 
 // Error{invalid_argument} naming hook, bucket and type unless the gradients are real numbers of 16, 32 or 64 bits.

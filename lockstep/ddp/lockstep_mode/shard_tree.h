@@ -46,10 +46,10 @@ class ShardTree {
 
 // At the end of a step ranks tell each other what their shards have left, so that all do the same with it. Afterwards
 // mine.loss is the mean over all ranks, and tensors that some rank has are defined on all of them. Returns the first
-// hash, by its place, that was not the same after all shards. Error{desync} if ranks are at different steps.
-// Collective; blocks.
+// hash, by its place, that was not the same after all shards. Error{desync} if ranks are at different steps, or make
+// one of different wrappers. Collective; blocks.
 std::optional<std::size_t> agree(ShardResult& mine, std::uint64_t step, const NeutralElement& neutral_element,
-                                 const ProcessGroup& group);
+                                 const ProcessGroup& group, std::uint64_t wrapper);
 
 // The tree goes on over the ranks, in place. Defined tensors only, the same ones on all ranks. Blocks; fails as
 // ProcessGroup::all_reduce.

@@ -61,9 +61,10 @@ class Raised {
 }  // namespace
 
 ShardedStep::ShardedStep(const torch::nn::Module& module, const NamedTensors& parameters, const NamedTensors& buffers,
-                         ProcessGroup group, const LockstepMode& mode)
+                         ProcessGroup group, const LockstepMode& mode, std::uint64_t wrapper)
     : group_(std::move(group)),
       mode_(mode),
+      wrapper_(wrapper),
       arithmetic_(arithmetic_here(mode.threads)),
       own_shards_(mode.shards / group_.size()),
       heap_(group_.heap()),
@@ -106,7 +107,7 @@ double ShardedStep::run(const std::function<double(Shard)>& body) {
     const at::NoGradGuard no_grad;
     const TimePoint start = steady_clock().now();
     const auto conflict = agree(
-        mine, step_, [this](std::size_t tensor) { return neutral_element(tensor); }, group_);
+        mine, step_, [this](std::size_t tensor) { return neutral_element(tensor); }, group_, wrapper_);
     if (conflict) throw buffers_.conflict_error(*conflict);
     std::vector<at::Tensor> defined;
     std::ranges::copy_if(mine.tensors, std::back_inserter(defined),

@@ -51,9 +51,9 @@ class ShardedStep {
  public:
   // parameters: those that are trained. Collective. Error{invalid_argument} on all ranks if the mode cannot work: with
   // this number of shards or ranks, with modules that are synchronised over a part of the ranks, with ranks that differ
-  // in the mode's options or in their arithmetic.
+  // in the mode's options or in their arithmetic. wrapper: see GradBucket.
   ShardedStep(const torch::nn::Module& module, const NamedTensors& parameters, const NamedTensors& buffers,
-              ProcessGroup group, const LockstepMode& mode);
+              ProcessGroup group, const LockstepMode& mode, std::uint64_t wrapper);
 
   // Calls `body` for each of this rank's shards, in order of their indices, and returns the mean of what it returns
   // over all shards. Before each call torch's default CPU generator is seeded from seed, step and shard, and buffers
@@ -98,6 +98,7 @@ class ShardedStep {
 
   const ProcessGroup group_;
   const LockstepMode mode_;
+  const std::uint64_t wrapper_;
   const Arithmetic arithmetic_;
   const int own_shards_;
   const std::shared_ptr<ArenaHeap> heap_;  // null where ranks share no memory

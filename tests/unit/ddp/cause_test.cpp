@@ -206,6 +206,49 @@ TEST_CASE("a rank that catches what its backward throws and goes on is told from
   }
 }
 
+TEST_CASE("models of the same shapes that ranks call in different orders are not averaged with each other" *
+          on_host()) {
+  struct Variant {
+    DdpOptions options;
+    bool has_hook = false;
+  };
+  const Variant variants[] = {{.options = {}},
+                              {.options = {}, .has_hook = true},
+                              {.options = {.find_unused_parameters = true, .skip_all_reduce_unused_params = true}},
+                              {.options = {.weighting = Weighting::samples}},
+                              {.options = {.lockstep = {.shards = 2}}}};
+  for (const Over over : {Over::arena, Over::links}) {
+    for (const auto& [options, has_hook] : variants) {
+      const auto errors = run_worlds(2, over, [&](const World& world) {
+        DistributedDataParallel one(Careful(), world.group(), options), other(Careful(), world.group(), options);
+        const auto step = [&](auto& ddp) {
+          const auto backward = [&](const Shard&) {
+            loss_of(ddp(wave({4, 6}, world.rank()))).backward();
+            return 0.0;
+          };
+          if (options.lockstep.shards == 0) {
+            backward({});
+          } else {
+            ddp.for_each_shard(backward);
+          }
+        };
+        if (has_hook) {
+          for (auto* ddp : {&one, &other}) ddp->register_comm_hook(all_reduce_hook());
+        }
+        for (auto* ddp : {&one, &other}) step(*ddp);
+        for (auto* ddp : {&one, &other}) step(*(world.rank() == 0 ? ddp : ddp == &one ? &other : &one));
+      });
+      for (const auto& error : errors) CHECK_ERROR(error_in(error), ErrorKind::desync, "wrapper ");
+    }
+    const auto errors = run_worlds(2, over, [](const World& world) {
+      using Net = DistributedDataParallel<torch::nn::BatchNorm1d>;
+      Net one(torch::nn::BatchNorm1d(3), world.group()), other(torch::nn::BatchNorm1d(3), world.group());
+      (world.rank() == 0 ? one : other).sync_buffers();
+    });
+    for (const auto& error : errors) CHECK_ERROR(error_in(error), ErrorKind::desync, "DDP buffers", "wrapper ");
+  }
+}
+
 TEST_CASE("after a hook's result has failed the next backward tells why, whoever goes on") {
   const auto errors = run_worlds(2, Over::arena, [](const World& world) {
     DistributedDataParallel ddp(Careful(), world.group());

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <iterator>
 #include <ostream>
 
 #include "lockstep/base/log.h"
@@ -19,6 +20,17 @@ namespace lockstep {
 using namespace internal;
 
 namespace {
+
+// Whether no parameter wants a gradient now, as those of a GAN's discriminator while the generator learns.
+bool none_wants_gradient(const NamedTensors& parameters) {
+  return std::ranges::none_of(parameters, [](const auto& one) { return one.second.requires_grad(); });
+}
+
+void check_frozen(const NamedTensors& frozen, const ProcessGroup& group) {
+  for (const auto& [name, parameter] : frozen) {
+    if (parameter.requires_grad()) throw_on_all_ranks(group, unfrozen_parameter_error(group.rank(), name));
+  }
+}
 
 // How many wrappers rank 0 has made with this one, whatever the other ranks have made.
 std::uint64_t number_of_wrapper(const ProcessGroup& group) {
@@ -36,6 +48,8 @@ DdpBase::DdpBase(std::shared_ptr<torch::nn::Module> module, ProcessGroup group, 
   check_options(options_, group_);
   WrappedModule of = wrapped(*module_, options_);
   compared_ = std::move(of.parameters);
+  std::ranges::copy_if(compared_, std::back_inserter(frozen_),
+                       [](const auto& one) { return !one.second.requires_grad(); });
   input_device_ = of.input_device;
   cast_buffers(of.buffers);
   if (const auto dtype = options_.mixed_precision.param_dtype) {
@@ -102,6 +116,7 @@ double DdpBase::for_each_shard(const std::function<double(Shard)>& body) {
     throw options_error(
         "for_each_shard() under no_sync(); to accumulate gradients make several backwards in the callback");
   }
+  check_frozen(frozen_, group_);
   compare_parameters(sharded_steps_);
   const double loss = step.run(body);
   ++sharded_steps_;
@@ -152,7 +167,8 @@ DdpLoggingData DdpBase::logging_data() const {
 ForwardScope DdpBase::begin_forward(const at::Tensor* input) {
   if (sharded_ != nullptr) sharded_->check_forward(is_training());
   if (reducer_ == nullptr) return {};
-  const bool is_differentiable = at::GradMode::is_enabled() && !is_frozen();
+  const bool is_differentiable = at::GradMode::is_enabled() && !none_wants_gradient(compared_);
+  if (is_differentiable) check_frozen(frozen_, group_);
   const double samples = input != nullptr && input->dim() > 0 ? static_cast<double>(input->size(0)) : 1;
   const double weight = weight_.value_or(samples);
   try {
@@ -176,11 +192,6 @@ ForwardScope DdpBase::begin_forward(const at::Tensor* input) {
                                                          .joined = join.joined,
                                                          .weight = weight,
                                                          .divide_by_active = join.divide_by_active}));
-}
-
-// Whether no parameter wants a gradient now, as those of a GAN's discriminator while the generator learns.
-bool DdpBase::is_frozen() const {
-  return std::ranges::none_of(compared_, [](const auto& one) { return one.second.requires_grad(); });
 }
 
 // Ranks that read the same data compute the same gradient several times, and nothing else shows it.

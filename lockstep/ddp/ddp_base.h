@@ -103,7 +103,6 @@ class DdpBase {
  private:
   internal::ShardedStep& sharded();
   bool synchronises() const { return no_sync_guards_ == 0; }
-  bool is_frozen() const;
   void cast_buffers(const NamedTensors& buffers) const;
   void make_models_equal(const NamedTensors& buffers);
   void warn_of_equal_inputs(const at::Tensor* input);
@@ -114,6 +113,7 @@ class DdpBase {
   const DdpOptions options_;
   std::uint64_t number_ = 1;                     // see GradBucket::wrapper()
   NamedTensors compared_;                        // parameters that all ranks keep equal
+  NamedTensors frozen_;                          // those of them that are not trained
   std::optional<internal::ValueBytes> buffers_;  // that follow rank 0's, if there are any
   std::optional<at::Device> input_device_;
   bool buffers_synced_ = true;

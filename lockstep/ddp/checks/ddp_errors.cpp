@@ -82,6 +82,15 @@ Error replaced_parameter_error(int rank, const std::string& parameter) {
                {.rank = rank, .operation = "forward"});
 }
 
+Error unfrozen_parameter_error(int rank, const std::string& parameter) {
+  return Error(ErrorKind::invalid_argument,
+               fmt::format("on rank {} parameter {} was frozen when DistributedDataParallel was made and requires a "
+                           "gradient now, which would not be averaged. Call requires_grad_() before the model is "
+                           "wrapped, or destroy the wrapper on all ranks and wrap the model anew",
+                           rank, parameter),
+               {.rank = rank, .operation = "forward"});
+}
+
 Error chosen_inputs_error(int rank, const std::string& parameter) {
   return backward_error(
       rank, fmt::format("on rank {} backward was called with `inputs`, among them parameter {}, whose copy in the type "

@@ -35,6 +35,8 @@ Error wrapped_twice_error(const std::string& parameter);
 Error stray_gradients_error(int rank);
 // Since it was wrapped, a parameter was given another type or device.
 Error replaced_parameter_error(int rank, const std::string& parameter);
+// Since it was wrapped, a parameter was told to require a gradient.
+Error unfrozen_parameter_error(int rank, const std::string& parameter);
 // With mixed precision, backward was told by its `inputs` for which parameters to compute gradients.
 Error chosen_inputs_error(int rank, const std::string& parameter);
 // A gradient that a backward outside the wrapper left has no weight.

@@ -111,6 +111,30 @@ TEST_CASE("parameters whose gradients would be lost are refused by name on all r
   for (const std::string& text : texts({.find_unused_parameters = true}, converted)) {
     CHECK(text.find("parameter left.weight was given another type or device after") != std::string::npos);
   }
+  for (const DdpOptions& options : {DdpOptions(), DdpOptions{.lockstep = {.shards = 2}}}) {
+    for (const auto& error : run_group(2, Over::arena, [&](const ProcessGroup& group) {
+           Forked model;
+           model->right->bias.requires_grad_(false);
+           DistributedDataParallel ddp(model, group, options);
+           const auto step = [&] {
+             const auto backward = [&](const Shard&) {
+               ddp(wave({3, 4}, 0), true).sum().backward();
+               return 0.0;
+             };
+             if (options.lockstep.shards == 0) {
+               backward({});
+             } else {
+               ddp.for_each_shard(backward);
+             }
+           };
+           step();
+           CHECK_FALSE(model->right->bias.grad().defined());
+           if (group.rank() == 1) model->right->bias.requires_grad_();
+           step();
+         })) {
+      CHECK(text_of(error).find("parameter right.bias was frozen when") != std::string::npos);
+    }
+  }
 }
 
 // fault: 36

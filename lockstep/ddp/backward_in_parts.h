@@ -27,7 +27,9 @@ double backward_in_parts(Ddp& ddp, const at::Tensor& x, const at::Tensor& y, int
   } const whole{ddp, ddp.weight()};
   double sum = 0;
   const auto backward_of = [&](std::size_t part) {
-    const double share = static_cast<double>(ys[part].size(0)) / static_cast<double>(y.size(0));
+    const bool is_empty = y.size(0) == 0;  // then so is each part
+    const double share = is_empty ? 1.0 / static_cast<double>(xs.size())
+                                  : static_cast<double>(ys[part].size(0)) / static_cast<double>(y.size(0));
     if (whole.weight) ddp.set_weight(*whole.weight * share);
     const at::Tensor loss = loss_of(ddp(xs[part]), ys[part]);
     (weighs_forwards ? loss : loss.mul(share)).backward();

@@ -90,6 +90,24 @@ TEST_CASE("weighting by samples: ranks may begin with different numbers of micro
   }
 }
 
+TEST_CASE("a rank with an empty batch counts for nothing, also if its weight was given") {
+  for (const bool gives_weight : {true, false}) {
+    run_group_or_throw(2, Over::arena, [&](const ProcessGroup& group) {
+      torch::nn::Linear model(4, 4), alone(4, 4);
+      set_weights(model, 1);
+      set_weights(alone, 1);
+      DistributedDataParallel ddp(model, group, {.weighting = Weighting::samples});
+      const at::Tensor all = wave({6, 4}, 0), mine = group.rank() == 0 ? all : all.slice(0, 0, 0);
+      if (gives_weight) ddp.set_weight(static_cast<double>(mine.size(0)) * 5);
+      backward_in_parts(ddp, mine, mine, 2,
+                        [](const at::Tensor& y, const at::Tensor& x) { return (y - x).square().mean(); });
+      (alone->forward(all) - all).square().mean().backward();
+      CHECK(at::allclose(model->weight.grad(), alone->weight.grad(), 1e-5, 1e-7));
+      CHECK(ddp.weight().has_value() == gives_weight);
+    });
+  }
+}
+
 TEST_CASE("a weight that is not a number of 0 or more is refused, and the last one stays") {
   run_group_or_throw(1, Over::arena, [](const ProcessGroup& group) {
     Forked model;

@@ -9,7 +9,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 
-namespace lockstep::internal {
+namespace lockstep {
 namespace {
 
 constexpr std::string_view kPrefix = "step-";
@@ -24,6 +24,8 @@ std::filesystem::path directory_of(const std::filesystem::path& file) {
 std::filesystem::path step_path(const std::filesystem::path& directory, std::uint64_t step) {
   return directory / fmt::format("{}{:010}{}", kPrefix, step, kSuffix);
 }
+
+namespace internal {
 
 std::optional<std::uint64_t> step_of(const std::filesystem::path& path) {
   const std::string name = path.filename().string();
@@ -76,4 +78,5 @@ void keep_last_steps(const std::filesystem::path& newest_written, int count) {
   }
 }
 
-}  // namespace lockstep::internal
+}  // namespace internal
+}  // namespace lockstep

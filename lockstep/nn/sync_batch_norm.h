@@ -27,11 +27,11 @@ namespace lockstep {
 // for error texts of lockstep mode. Collective, whatever the size of the group. Gradients of gradients are refused.
 at::Tensor sync_batch_norm(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
                            const at::Tensor& running_mean, const at::Tensor& running_var, double momentum, double eps,
-                           const ProcessGroup& group, const internal::SyncBatchNormTag* layer = nullptr);
+                           const ProcessGroup& group, const SyncBatchNormTag* layer = nullptr);
 
 // Takes [N, C, ...] with any number of further dimensions. Parameters and buffers are named as BatchNorm's.
 class SyncBatchNormImpl : public torch::nn::NormImplBase<0, SyncBatchNormImpl, torch::nn::BatchNormOptions>,
-                          public internal::SyncBatchNormTag {
+                          public SyncBatchNormTag {
  public:
   SyncBatchNormImpl(const torch::nn::BatchNormOptions& options, ProcessGroup group);
 

@@ -12,10 +12,8 @@ class Module;
 }
 
 namespace lockstep {
-class ProcessGroup;
-}  // namespace lockstep
 
-namespace lockstep::internal {
+class ProcessGroup;
 
 // A module is tagged if it is one of these itself, or if it is a BatchNorm1d, 2d or 3d and one of these is among the
 // gradient hooks of its running mean, which has no gradient.
@@ -25,6 +23,8 @@ class SyncBatchNormTag {
   virtual const ProcessGroup& group() const = 0;  // whose ranks wait
 };
 
+namespace internal {
+
 // Null if the tensor has no tag.
 const SyncBatchNormTag* tag_among_hooks(const at::Tensor& running_mean);
 // Of this very module, not of one below it. Null if it has no tag.
@@ -33,4 +33,5 @@ const SyncBatchNormTag* sync_batch_norm_tag_of(const torch::nn::Module& module);
 // The names of a model's tagged layers.
 using SyncBatchNormNames = std::map<const SyncBatchNormTag*, std::string>;
 
-}  // namespace lockstep::internal
+}  // namespace internal
+}  // namespace lockstep

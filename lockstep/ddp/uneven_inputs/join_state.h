@@ -12,7 +12,6 @@ struct JoinState {
 };
 
 JoinState join_state();
-inline bool is_joined() { return join_state().joined; }
 
 // Sets the state while it lives.
 class JoinScope {
@@ -27,3 +26,10 @@ class JoinScope {
 };
 
 }  // namespace lockstep::internal
+
+namespace lockstep {
+
+// Whether this rank repeats a step without a batch of its own. For the step's own collectives.
+inline bool is_joined() { return internal::join_state().joined; }
+
+}  // namespace lockstep

@@ -23,7 +23,7 @@ void touch(const std::filesystem::path& path) { std::ofstream(path) << "x"; }
 }  // namespace
 
 TEST_CASE("a step and its file name say the same") {
-  CHECK(step_path("dir", 400) == "dir/step-0000000400.safetensors");
+  CHECK(lockstep::step_path("dir", 400) == "dir/step-0000000400.safetensors");
   for (const std::uint64_t step :
        {std::uint64_t{0}, std::uint64_t{7}, std::uint64_t{99'999'999'999}, ~std::uint64_t{0}}) {
     CHECK(step_of(step_path("dir", step)) == step);

@@ -42,7 +42,7 @@ TEST_CASE("ranks that run out of batches contribute nothing, and all models stay
                                          optimizer.zero_grad();
                                          ddp(x, true).square().sum().backward();
                                          optimizer.step();
-                                         at::Tensor active = at::tensor({is_joined() ? 0 : 1}, at::kInt);
+                                         at::Tensor active = at::tensor({lockstep::is_joined() ? 0 : 1}, at::kInt);
                                          group.all_reduce(active);
                                          CHECK(active.item<int>() == (collectives == 0 ? 3 : collectives == 1 ? 2 : 1));
                                          ++collectives;

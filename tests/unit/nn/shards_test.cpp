@@ -433,7 +433,7 @@ struct UnmarkedImpl : torch::nn::Module {
 };
 TORCH_MODULE(Unmarked);
 
-struct MarkedImpl : torch::nn::Module, SyncBatchNormTag {
+struct MarkedImpl : torch::nn::Module, lockstep::SyncBatchNormTag {
   explicit MarkedImpl(ProcessGroup among) : group_(std::move(among)) {
     weight = register_parameter("weight", at::ones({3}));
   }

@@ -48,31 +48,36 @@ bool anybody_goes_on(const ProcessGroup& group, bool i_go_on, const UnevenOption
 }  // namespace join_detail
 
 // batches: a range of copyable values. first: what a rank without any batch repeats; if such a rank has none, all ranks
-// fail. What step throws ends the group for all ranks, with its text.
+// fail. What step or the range throws ends the group for all ranks, with its text.
 template <class Batches, class Step, class Batch = std::decay_t<decltype(*std::declval<Batches&>().begin())>>
 JoinReport join(const ProcessGroup& group, Batches&& batches, Step&& step, const UnevenOptions& options = {},
                 std::optional<Batch> first = {}) {
   const bool divide_by_active = !options.divide_by_initial_world_size;
   JoinReport report;
   std::optional<Batch>& last = first;
-  const auto run = [&](const Batch& batch, bool joined) {
-    const internal::JoinScope scope({.joined = joined, .divide_by_active = divide_by_active});
+  const auto for_all = [&](auto&& call) {
     try {
-      step(batch);
+      return call();
     } catch (...) {
       group.abort(internal::text_of_exception());
       throw;
     }
   };
-  for (auto&& batch : batches) {
+  const auto run = [&](bool joined) {
+    const internal::JoinScope scope({.joined = joined, .divide_by_active = divide_by_active});
+    for_all([&] { step(std::as_const(*last)); });
+  };
+  auto batch = for_all([&] { return batches.begin(); });
+  const auto end = for_all([&] { return batches.end(); });
+  for (; for_all([&] { return batch != end; }); for_all([&] { ++batch; })) {
+    for_all([&] { last.emplace(*batch); });
     join_detail::anybody_goes_on(group, true, options);
-    last.emplace(batch);
-    run(*last, false);
+    run(false);
     ++report.steps;
   }
   while (join_detail::anybody_goes_on(group, false, options)) {
     if (!last) join_detail::throw_never_had_one(group);
-    run(*last, true);
+    run(true);
     ++report.joined_steps;
   }
   return report;

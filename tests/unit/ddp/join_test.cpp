@@ -5,7 +5,11 @@
 #include <doctest/doctest.h>
 #include <torch/optim/sgd.h>
 
+#include <chrono>
+#include <optional>
+#include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "lockstep/base/error.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
@@ -16,6 +20,27 @@ using namespace lockstep::internal;
 using namespace lockstep::testing;
 
 namespace {
+
+// Counts, and throws where it is told to.
+struct Broken {
+  enum class At { begin, value, increment, end };
+  struct Iterator {
+    int operator*() const { return fail(At::value), i; }
+    Iterator& operator++() { return fail(At::increment), ++i, *this; }
+    bool operator!=(const Iterator& end) const { return fail(At::end), i != end.i; }
+    void fail(At here) const {
+      if (at == here && i == 1) throw std::runtime_error("the data set is broken");
+    }
+    int i;
+    std::optional<At> at;
+  };
+  Iterator begin() const {
+    if (at == At::begin) throw std::runtime_error("the data set is broken");
+    return {0, at};
+  }
+  Iterator end() const { return {3, {}}; }
+  std::optional<At> at;
+};
 
 // Rank r has 1, 2, 4 batches.
 std::vector<at::Tensor> batches_of(int rank) {
@@ -116,6 +141,16 @@ TEST_CASE("join ends all ranks at the first end if told so, and for a rank that 
         group, empty(group), [&](const at::Tensor&) { group.barrier(); }, {}, std::optional(wave({3, 4}, 0)));
     CHECK(report.steps + report.joined_steps == 1);
   });
+  using At = Broken::At;
+  for (const At at : {At::begin, At::value, At::increment, At::end}) {
+    // Not by run_group, which would tell the others itself.
+    const auto groups = local_groups(2, Over::arena, {.timeout = std::chrono::seconds(30)});
+    const auto broken = run_ranks(2, [&](int rank) {
+      const ProcessGroup& group = groups[static_cast<std::size_t>(rank)];
+      join(group, Broken{rank == 1 ? std::optional(at) : std::nullopt}, [&](int) { group.barrier(); });
+    });
+    CHECK(text_of_first({broken[0]}).find("the data set is broken") != std::string::npos);
+  }
   const auto thrown = run_group(2, Over::links, [&](const ProcessGroup& group) {
     join(group, batches_of(1), [&](const at::Tensor&) {
       if (group.rank() == 1) throw std::runtime_error("this batch is broken");

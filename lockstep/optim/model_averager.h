@@ -2,8 +2,9 @@
 // averaging gradients at every step, for slightly different ways between. optimizer.step() -> average_parameters().
 // After torch.distributed.algorithms.model_averaging. For post-local SGD, which averages within a node at every step
 // and over all nodes now and then, use one together with post_local_sgd_hook() in post_local_sgd.h, with warmup_steps
-// equal to its start_step. All ranks call the same in the same order, on one thread; calls block, and fail as
-// ProcessGroup's calls do.
+// equal to its start_step. Between two averagings the ranks' parameters differ, so a DistributedDataParallel must not
+// compare them: {.compare_parameters_every = 0}. All ranks call the same in the same order, on one thread; calls block,
+// and fail as ProcessGroup's calls do.
 #pragma once
 
 #include <ATen/core/Tensor.h>

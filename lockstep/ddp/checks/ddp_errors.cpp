@@ -123,7 +123,8 @@ Error different_values_error(int rank, const std::string& parameter, const std::
   return Error(ErrorKind::desync,
                fmt::format("after {} backwards the parameters differ between ranks. First: {}, where rank 0 has other "
                            "values than rank {}. Every rank must apply the same optimizer with the same settings to "
-                           "the same parameters, and change them in no other way",
+                           "the same parameters, and change them in no other way. If they are to differ for a while, "
+                           "as between the averagings of post-local SGD, set compare_parameters_every to 0",
                            backwards, parameter, fmt::join(ranks, ", ")),
                {.rank = rank, .operation = "comparing parameters"});
 }

@@ -234,6 +234,7 @@ TEST_CASE("parameters that drift apart are named on all ranks at the next compar
     const std::string text = text_of(error);
     CHECK(text.find("after 4 backwards") != std::string::npos);
     CHECK(text.find("right.bias, where rank 0 has other values than rank 1") != std::string::npos);
+    CHECK(text.find("set compare_parameters_every to 0") != std::string::npos);
   }
 }
 

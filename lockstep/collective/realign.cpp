@@ -24,6 +24,7 @@ struct Return {
 
   std::vector<std::byte> farewell;
   std::size_t sent = 0;
+  bool has_begun = false;  // to send
   FarewellReader reader;
   bool has_data = false;  // what came behind their signature is with the reader
 };
@@ -75,6 +76,7 @@ class Realigner {
     const bool is_within = route_ == Route::tree && stream.head_sent != 0 && stream.head_sent < stream.head_bytes;
     if (!links_.has_told(peer) || is_within) return links_.send(peer);
     if (back.is_sent()) return false;
+    if (!std::exchange(back.has_begun, true)) mesh_.abandon(peer);
     const std::size_t bytes = mesh_.send_some(peer, ByteSpan(back.farewell).subspan(back.sent));
     back.sent += bytes;
     return bytes != 0;

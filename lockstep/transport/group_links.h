@@ -48,6 +48,7 @@ struct GroupStream {
   std::size_t credit;
   std::uint64_t sent = 0;
   std::vector<std::byte> flushed;
+  bool is_abandoned = false;  // the block under way: its group does not show the rest of it
   // In: all that has come, how much of it was taken, and of how much of that the peer knows. What came while another
   // group received waits here.
   std::uint64_t received = 0;

@@ -32,6 +32,9 @@ class Mesh {
   // data was damaged, where the mesh can tell. Once the mesh is aborted, every call throws that error.
   virtual std::size_t send_some(int peer, ByteSpan data) = 0;
   virtual std::size_t recv_some(int peer, MutableByteSpan data) = 0;
+  // What send_some() has begun is not shown to its end: the mesh sends the rest of what it holds of it, in front of
+  // what is sent next. Without this call the next data go on where the last ones ended.
+  virtual void abandon(int /*peer*/) {}
 
   struct Interest {
     int peer = -1;

@@ -130,13 +130,22 @@ SharedLinks::Step SharedLinks::send(GroupLinks& group, GroupStream& stream, Byte
     stream.flushed.erase(stream.flushed.begin(), end);
     return {.bytes = bytes};
   }
+  moving_ = stream.peer;
+  sender_ = {&group, &stream};
+  if (stream.is_abandoned) {
+    if (const Step step = streams.finish(group.id, *this); streams.is_within_block_of(group.id)) return step;
+  }
   if (!streams.is_within_block_of(group.id)) {
     if (stream.credit == 0) return {.is_blocked = true};
     data = data.first(std::min(data.size(), stream.credit));
   }
-  moving_ = stream.peer;
-  sender_ = {&group, &stream};
   return streams.send(group.id, data, *this);
+}
+
+void SharedLinks::abandon(GroupLinks& group, GroupStream& stream) {
+  const std::lock_guard lock(mutex_);
+  stream.flushed.clear();
+  stream.is_abandoned = peer(stream.peer).streams.is_within_block_of(group.id);
 }
 
 SharedLinks::Step SharedLinks::receive(GroupLinks& group, GroupStream& stream, MutableByteSpan space) {
@@ -185,13 +194,16 @@ void SharedLinks::begun(GroupId id, std::size_t bytes) { sender(id).stream->cred
 
 void SharedLinks::flushed(GroupId id, ByteSpan data) {
   const auto [group, stream] = sender(id);
-  if (group == nullptr) return;  // it was closed
+  if (group == nullptr || stream->is_abandoned) return;  // or it was closed
   stream->flushed.insert(stream->flushed.end(), data.begin(), data.end());
   if (group->awaits(moving_, &Mesh::Interest::writable)) notify(*group);
 }
 
 void SharedLinks::ended(GroupId id, std::size_t bytes) {
-  if (GroupStream* const stream = sender(id).stream) stream->sent += bytes;
+  GroupStream* const stream = sender(id).stream;
+  if (stream == nullptr) return;
+  stream->sent += bytes;
+  stream->is_abandoned = false;
 }
 
 void SharedLinks::arrived(GroupId id, ByteSpan data) {

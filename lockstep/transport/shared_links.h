@@ -53,6 +53,7 @@ class SharedLinks final : private BlockObserver {
   // As TcpStreams'. Damage ends all groups with that peer.
   Step send(GroupLinks& group, GroupStream& stream, ByteSpan data);
   Step receive(GroupLinks& group, GroupStream& stream, MutableByteSpan space);
+  void abandon(GroupLinks& group, GroupStream& stream);
   void ring_bell(const GroupLinks& group, const GroupStream& stream);
 
   bool is_ready(const GroupLinks& group, Interests interests);

@@ -29,6 +29,7 @@ class TcpMesh final : public Mesh {
   std::string peer_name(int peer) const override { return names_[static_cast<std::size_t>(peer)]; }
   std::size_t send_some(int peer, ByteSpan data) override;
   std::size_t recv_some(int peer, MutableByteSpan data) override;
+  void abandon(int peer) override;
   void wait(std::span<const Interest> interests, Deadline deadline) override;
   void wake() noexcept override;
   void abort(const Error& error) noexcept override;
@@ -171,6 +172,10 @@ bool TcpMesh::is_ready(std::span<const Interest> interests) {
   if (has_far && links_->is_ready(group_, interests)) return true;
   report_dead();
   return false;
+}
+
+void TcpMesh::abandon(int to) {
+  if (place(to) < 0) links_->abandon(group_, stream(to));
 }
 
 void TcpMesh::wait(std::span<const Interest> interests, Deadline deadline) {

@@ -63,6 +63,18 @@ TcpStreams::Step TcpStreams::send(GroupId group, ByteSpan data, BlockObserver& o
   return {};
 }
 
+TcpStreams::Step TcpStreams::finish(GroupId group, BlockObserver& observer) {
+  while (is_writable() && is_within_block_of(group)) {
+    const std::size_t at = turn(sent_);
+    CheckedSender& sender = senders_[at];
+    Step step = move(sent_, ready_[at].writable, [&] { return sender.flush(connections_[at].get()); });
+    if (!sender.is_within_block()) observer.ended(group, sender.block_bytes());
+    step.bytes = 0;
+    if (step.is_blocked || !step.failure.empty()) return step;
+  }
+  return {};
+}
+
 TcpStreams::Step TcpStreams::receive_next(GroupId group, MutableByteSpan space, ByteSpan& elsewhere, GroupId& of) {
   const std::size_t at = turn(received_);
   const int fd = connections_[at].get();

@@ -43,6 +43,8 @@ class TcpStreams {
 
   bool has_connections() const { return !connections_.empty(); }
   Step send(GroupId group, ByteSpan data, BlockObserver& observer);
+  // Goes on with a block of the group whose rest it does not show; no bytes.
+  Step finish(GroupId group, BlockObserver& observer);
   // Whether the group has to go on with a block.
   bool is_within_block_of(GroupId group) const;
   // Error{corrupt_data} if data was damaged on its way; then there are no more calls.

@@ -31,6 +31,7 @@ class CountingMesh final : public Mesh {
     return bytes;
   }
   std::size_t recv_some(int peer, MutableByteSpan data) override { return mesh_->recv_some(peer, data); }
+  void abandon(int peer) override { mesh_->abandon(peer); }
   void wait(std::span<const Interest> interests, Deadline deadline) override { mesh_->wait(interests, deadline); }
   void wake() noexcept override { mesh_->wake(); }
   void abort(const Error& error) noexcept override { mesh_->abort(error); }

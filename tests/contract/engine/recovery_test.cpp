@@ -82,6 +82,35 @@ TEST_CASE("after different calls all ranks know all sides, and their next calls 
   }
 }
 
+TEST_CASE("a rank that comes late with another call finds the others in the middle of their data, and all go on") {
+  constexpr std::size_t kCount = 1'500'000;
+  for (const Kind& kind : kTransports) {
+    for (int turn = 0; turn < 4; ++turn) {
+      CAPTURE(std::string(kind.name));
+      const Engines engines = make_engines(2, kind.over);
+      run_ranks_or_throw(2, [&](int rank) {
+        Engine& engine = *engines[static_cast<std::size_t>(rank)];
+        const std::size_t count = kCount + static_cast<std::size_t>(rank);
+        std::vector<float> mine(count, 1), all(2 * count);
+        const Segment input{reinterpret_cast<std::byte*>(mine.data()), mine.size() * sizeof(float)};
+        const Segment output{reinterpret_cast<std::byte*>(all.data()), all.size() * sizeof(float)};
+        // Until rank 0's connection is full.
+        if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(10 * turn));
+        CHECK_ERROR(error_of([&] {
+                      engine.run({.kind = OpKind::all_gather,
+                                  .dtype = DType::f32,
+                                  .count = count,
+                                  .input = {&input, 1},
+                                  .output = {&output, 1}},
+                                 soon());
+                    }),
+                    ErrorKind::desync, "rank 0 in all_gather", "rank 1 in all_gather");
+        sum_ones(engine, kCount);
+      });
+    }
+  }
+}
+
 TEST_CASE("an engine that is to stay failed after different calls does") {
   for (const Kind& kind : kTransports) {
     INFO(kind.name);

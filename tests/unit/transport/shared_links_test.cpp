@@ -183,6 +183,42 @@ TEST_CASE("a group that nobody reads holds up no other, and loses nothing") {
   CHECK(unread[0]->send_some(1, piece) != 0);
 }
 
+TEST_CASE("what is abandoned in the middle of a block goes out as it was, in front of other data") {
+  for (const int connections : {1, 3}) {
+    for (const bool is_passed : {false, true}) {
+      CAPTURE(connections);
+      CAPTURE(is_passed);
+      const SharedRanks links = connect_ranks_of_test(2, connections);
+      Meshes group = open_group(links, "group", {0, 1}), other = open_group(links, "other", {0, 1});
+      const Buffer piece(100'000, std::byte{7}), marker(1000, std::byte{8});
+      std::size_t sent = 0;
+      while (const std::size_t count = group[0]->send_some(1, ByteSpan(piece).subspan(sent % piece.size())))
+        sent += count;
+      // Another group's bytes push the block out first.
+      if (is_passed)
+        run_ranks_or_throw(2, [&](int rank) { exchange(*other[static_cast<std::size_t>(rank)], 1, 9000, 1); });
+      group[0]->abandon(1);
+      std::jthread sends([&] {
+        for (std::size_t at = 0; at < marker.size();) {
+          const std::size_t count = group[0]->send_some(1, ByteSpan(marker).subspan(at));
+          at += count;
+          if (count == 0) group[0]->wait(std::array{Mesh::Interest{1, false, true}}, soon());
+        }
+      });
+      Buffer space(1 << 20);
+      std::size_t markers = 0;
+      while (markers < marker.size()) {
+        const std::size_t count = group[1]->recv_some(0, space);
+        const auto first = std::find(space.begin(), space.begin() + static_cast<std::ptrdiff_t>(count), std::byte{8});
+        markers += static_cast<std::size_t>(
+            std::count(first, space.begin() + static_cast<std::ptrdiff_t>(count), std::byte{8}));
+        if (count == 0) group[1]->wait(std::array{Mesh::Interest{0, true, false}}, soon());
+      }
+      CHECK(markers == marker.size());
+    }
+  }
+}
+
 TEST_CASE("what a rank sends, says and does before its peer has opened the group, the peer finds") {
   const SharedRanks links = connect_ranks_of_test(2);
   Meshes open = open_group(links, "open", {0, 1});

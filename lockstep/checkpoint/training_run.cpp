@@ -79,6 +79,25 @@ void require_same(const std::filesystem::path& directory, const std::string& nam
   refuse("the checkpoint in " + directory.string() + " was made with " + name + " " + then + ", this run has " + now);
 }
 
+// Error{corrupt_data} or Error{invalid_argument} if it is not of a TrainingRun.
+TrainingPosition position_in(const Checkpoint& checkpoint, const std::filesystem::path& directory) {
+  const auto number = [&](const std::string& name) {
+    const auto found = checkpoint.metadata.find(name);
+    return checked_decimal(found == checkpoint.metadata.end() ? "" : found->second, name, directory.string());
+  };
+  const auto sums = checkpoint.tensors.find(kLossSoFar);
+  if (sums == checkpoint.tensors.end() || sums->second.numel() != 2 || sums->second.scalar_type() != at::kDouble) {
+    refuse("the checkpoint in " + directory.string() + " does not have the two numbers '" + kLossSoFar +
+           "', which every TrainingRun stores");
+  }
+  const auto* numbers = sums->second.const_data_ptr<double>();
+  return {.step = number("step"),
+          .epoch = static_cast<int>(number("epoch")),
+          .batch = number("batch"),
+          .loss_sum = numbers[0],
+          .samples = static_cast<std::int64_t>(numbers[1])};
+}
+
 }  // namespace
 
 TrainingRun::TrainingRun(ProcessGroup group, TrainingRunOptions options)
@@ -151,22 +170,21 @@ void TrainingRun::resume_parts(torch::nn::Module& module, DdpBase& ddp, torch::o
     require_same(options_.directory, name, then->second, value);
   }
   require_same(options_.directory, "shards", told["shards"], std::to_string(now.shards));
-  load_module(checkpoint, module);
-  load_optimizer(checkpoint, optimizer);
-  if (now.shards == 0) load_own_random_state(checkpoint, group_.rank(), group_.size());
-  if (now.shards != 0) load_random_state(checkpoint);
-  const auto number = [&](const char* name) { return checked_decimal(told[name], name, options_.directory.string()); };
-  position = {.step = number("step"), .epoch = static_cast<int>(number("epoch")), .batch = number("batch")};
-  if (group_.rank() == 0) {
-    const at::Tensor& sums = checkpoint.tensors.at(kLossSoFar);
-    position.loss_sum = sums[0].item<double>();
-    position.samples = static_cast<std::int64_t>(sums[1].item<double>());
-  }
+  const TrainingPosition then = position_in(checkpoint, options_.directory);
+  const auto threads = static_cast<int>(checked_decimal(told["threads"], "threads", options_.directory.string()));
+  const auto load_optimizer_state = checked_load(checkpoint, optimizer);
+  const at::Tensor random =
+      now.shards == 0 ? own_random_state(checkpoint, group_.rank(), group_.size()) : random_state(checkpoint);
+  load_module(checkpoint, module);  // the last that may refuse
+  load_optimizer_state();
+  set_random_state(random);
+  position = then;
+  if (group_.rank() != 0) position.loss_sum = 0, position.samples = 0;
   if (now.shards == 0) return;
   ddp.load_lockstep_state({.step = static_cast<std::uint64_t>(position.step),
                            .shards = now.shards,
                            .seed = now.seed,
-                           .threads = static_cast<int>(number("threads")),
+                           .threads = threads,
                            .arithmetic = told["arithmetic"]});
 }
 

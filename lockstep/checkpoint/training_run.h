@@ -73,7 +73,7 @@ class TrainingRun {
     save_parts(*ddp.module(), ddp, optimizer);
   }
   // From the newest undamaged checkpoint that rank 0 finds. Error{invalid_argument}: there is none, or it is of another
-  // run. In lockstep mode a warning says what will make other bits than before.
+  // run; then nothing has changed. In lockstep mode a warning says what will make other bits than before.
   template <class Module>
   const TrainingPosition& resume(DistributedDataParallel<Module>& ddp, torch::optim::Optimizer& optimizer) {
     resume_parts(*ddp.module(), ddp, optimizer);

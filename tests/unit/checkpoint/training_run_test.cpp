@@ -3,11 +3,13 @@
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/optim/adam.h>
 #include <torch/optim/lbfgs.h>
 #include <torch/optim/sgd.h>
 
 #include <fstream>
 #include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -90,6 +92,39 @@ TEST_CASE("another run is refused, and what an older program has not told counts
                 "made with parts 1, this run has 2");
     CHECK_ERROR(error_of([&] { TrainingRun(group, {.directory = "/proc/nowhere"}); }), ErrorKind::invalid_argument,
                 "cannot write to the directory /proc/nowhere");
+  });
+}
+
+TEST_CASE("a checkpoint that is refused changes nothing") {
+  const TemporaryDirectory folder;
+  run_group_or_throw(1, Over::arena, [&](const ProcessGroup& group) {
+    const TrainingRunOptions options{.directory = folder.path()};
+    Training first(group, options);
+    first.step();
+    first.run.save(first.ddp, first.optimizer);
+    const Checkpoint whole = load_checkpoint(first.run.path());
+    const auto check_refusal = [&](const std::string& reason, auto& ddp, torch::optim::Optimizer& optimizer) {
+      TrainingRun run(group, options);
+      const std::string before = sha256_of(*ddp.module(), optimizer);
+      CHECK_ERROR(error_of([&] { run.resume(ddp, optimizer); }), ErrorKind::invalid_argument, reason);
+      CHECK(sha256_of(*ddp.module(), optimizer) == before);
+      CHECK(run.position.step == 0);
+    };
+    Training second(group, options);
+    torch::optim::Adam adam(second.ddp.parameters());
+    check_refusal("has the state of the SGD optimizer", second.ddp, adam);
+    DistributedDataParallel other(torch::nn::Linear(torch::nn::LinearOptions(3, 1).bias(false)), group);
+    check_refusal("does not fit the module", other, second.optimizer);
+    for (const auto& [name, reason] : std::map<std::string, std::string>{
+             {"random.cpu", "no random state"}, {"loss_so_far", "two numbers 'loss_so_far'"}}) {
+      Checkpoint damaged = whole;
+      damaged.tensors[name] = at::zeros({1});
+      save_checkpoint(first.run.path(), damaged);
+      check_refusal(name == "random.cpu" ? "is no state of a CPU generator" : reason, second.ddp, second.optimizer);
+      damaged.tensors.erase(name);
+      save_checkpoint(first.run.path(), damaged);
+      check_refusal(reason, second.ddp, second.optimizer);
+    }
   });
 }
 

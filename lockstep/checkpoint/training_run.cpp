@@ -17,6 +17,8 @@
 #include "lockstep/checkpoint/module_state.h"
 #include "lockstep/checkpoint/optimizer_state.h"
 #include "lockstep/checkpoint/random_state.h"
+#include "lockstep/group/object_codecs.h"
+#include "lockstep/group/objects.h"
 
 namespace lockstep {
 
@@ -35,6 +37,17 @@ void prepare(const std::filesystem::path& directory) {
   if (!failure && ::access(directory.c_str(), W_OK | X_OK) != 0) failure.assign(errno, std::generic_category());
   if (!failure) return;
   refuse("cannot write to the directory " + directory.string() + ": " + failure.message() + "; name another");
+}
+
+// What rank 0 tells the others about the directory: why it cannot be used, and its newest checkpoint.
+std::pair<std::string, std::string> prepared(const std::filesystem::path& directory) {
+  try {
+    prepare(directory);
+    const auto files = list_step_files(directory);
+    return {"", files.empty() ? "" : files.front().path.filename().string()};
+  } catch (const Error& error) {
+    return {error.what(), ""};
+  }
 }
 
 // The newest that rank 0 finds, so that all ranks read the same file.
@@ -102,11 +115,28 @@ TrainingPosition position_in(const Checkpoint& checkpoint, const std::filesystem
 
 TrainingRun::TrainingRun(ProcessGroup group, TrainingRunOptions options)
     : group_(std::move(group)), options_(std::move(options)) {
-  if (group_.rank() == 0) prepare(options_.directory);
+  std::pair<std::string, std::string> found;
+  if (group_.rank() == 0) found = prepared(options_.directory);
+  const auto [problem, newest] = broadcast_object(group_, found, 0, {.name = "directory of the run"});
+  if (!problem.empty()) refuse(problem);
+  if (newest.empty()) return;
+  earlier_ = Earlier::to_refuse;
+  earlier_file_ = newest;
+}
+
+void TrainingRun::start_anew() {
+  if (earlier_ == Earlier::to_refuse) earlier_ = Earlier::to_replace;
+}
+
+void TrainingRun::require_directory() const {
+  if (earlier_ != Earlier::to_refuse) return;
+  refuse("the directory " + options_.directory.string() + " has checkpoints of an earlier run, the newest " +
+         earlier_file_ + "; call resume() to go on with it, start_anew() to replace it, or name another directory");
 }
 
 // Whether it is time to save.
 bool TrainingRun::advance(double mean_loss, std::int64_t samples) {
+  require_directory();
   position.loss_sum += mean_loss * static_cast<double>(samples);
   position.samples += samples;
   ++position.step;
@@ -132,8 +162,8 @@ std::filesystem::path TrainingRun::path() const {
   return step_path(options_.directory, static_cast<std::uint64_t>(position.step));
 }
 
-void TrainingRun::save_parts(const torch::nn::Module& module, DdpBase& ddp,
-                             const torch::optim::Optimizer& optimizer) const {
+void TrainingRun::save_parts(const torch::nn::Module& module, DdpBase& ddp, const torch::optim::Optimizer& optimizer) {
+  require_directory();
   Checkpoint checkpoint;
   add_kept_optimizer(checkpoint, optimizer);
   const LockstepState mode = lockstep_state_of(ddp);
@@ -152,7 +182,8 @@ void TrainingRun::save_parts(const torch::nn::Module& module, DdpBase& ddp,
                               {"arithmetic", mode.arithmetic}});
   checkpoint.tensors[kLossSoFar] = sums;
   add_module(checkpoint, module);
-  save_checkpoint(path(), checkpoint, {.keep_last = options_.keep_last});
+  save_checkpoint(path(), checkpoint, {.keep_last = earlier_ == Earlier::to_replace ? 1 : options_.keep_last});
+  earlier_ = Earlier::nothing;
 }
 
 void TrainingRun::resume_parts(torch::nn::Module& module, DdpBase& ddp, torch::optim::Optimizer& optimizer) {
@@ -179,6 +210,7 @@ void TrainingRun::resume_parts(torch::nn::Module& module, DdpBase& ddp, torch::o
   load_optimizer_state();
   set_random_state(random);
   position = then;
+  earlier_ = Earlier::nothing;
   if (group_.rank() != 0) position.loss_sum = 0, position.samples = 0;
   if (now.shards == 0) return;
   ddp.load_lockstep_state({.step = static_cast<std::uint64_t>(position.step),

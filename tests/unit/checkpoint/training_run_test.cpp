@@ -128,6 +128,45 @@ TEST_CASE("a checkpoint that is refused changes nothing") {
   });
 }
 
+TEST_CASE("a directory with the checkpoints of an earlier run is refused, or they are replaced") {
+  const TemporaryDirectory folder;
+  run_group_or_throw(2, Over::arena, [&](const ProcessGroup& group) {
+    const TrainingRunOptions options{.directory = folder.path(), .every = 2};
+    const auto steps_kept = [&] {
+      group.barrier();
+      std::vector<std::uint64_t> steps;
+      for (const StepFile& file : list_step_files(folder.path())) steps.push_back(file.step);
+      group.barrier();
+      return steps;
+    };
+    Training first(group, options);
+    for (int step = 0; step < 10; ++step) first.step();
+    CHECK(steps_kept() == std::vector<std::uint64_t>{10, 8, 6});
+
+    Training second(group, options);
+    const std::string why = folder.path() + " has checkpoints of an earlier run, the newest step-0000000010";
+    CHECK_ERROR(error_of([&] { second.step(); }), ErrorKind::invalid_argument, why, "start_anew()");
+    CHECK_ERROR(error_of([&] { second.run.save(second.ddp, second.optimizer); }), ErrorKind::invalid_argument, why);
+    second.run.start_anew();
+    second.step();
+    CHECK(steps_kept().size() == 3);
+    for (int step = 0; step < 3; ++step) second.step();
+    CHECK(steps_kept() == std::vector<std::uint64_t>{4, 2});
+    Training resumed(group, options);
+    CHECK(resumed.run.resume(resumed.ddp, resumed.optimizer).step == 4);
+    for (int step = 0; step < 4; ++step) resumed.step();
+    CHECK(steps_kept() == std::vector<std::uint64_t>{8, 6, 4});
+  });
+}
+
+TEST_CASE("a directory that cannot be used is an error on all ranks") {
+  run_group_or_throw(3, Over::arena, [&](const ProcessGroup& group) {
+    CHECK_ERROR(error_of([&] { TrainingRun(group, {.directory = "/proc/nowhere"}); }), ErrorKind::invalid_argument,
+                "cannot write to the directory /proc/nowhere");
+    group.barrier();
+  });
+}
+
 TEST_CASE("choices may have any names, and a checkpoint that does not tell one is refused") {
   const TemporaryDirectory folder;
   run_group_or_throw(1, Over::arena, [&](const ProcessGroup& group) {

@@ -137,7 +137,7 @@ void TrainingRun::require_directory() const {
 // Whether it is time to save.
 bool TrainingRun::advance(double mean_loss, std::int64_t samples) {
   require_directory();
-  position.loss_sum += mean_loss * static_cast<double>(samples);
+  if (samples != 0) position.loss_sum += mean_loss * static_cast<double>(samples);  // the mean of none is NaN
   position.samples += samples;
   ++position.step;
   ++position.batch;

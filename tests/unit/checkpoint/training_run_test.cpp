@@ -254,6 +254,19 @@ TEST_CASE("processes draw after a resume what they drew after the checkpoint") {
   });
 }
 
+TEST_CASE("a batch without samples does not count, whatever its loss is") {
+  const TemporaryDirectory folder;
+  run_group_or_throw(2, Over::arena, [&](const ProcessGroup& group) {
+    Training training(group, {.directory = folder.path()});
+    const double none = std::numeric_limits<double>::quiet_NaN();
+    training.run.add_step(group.rank() == 0 ? 3.0 : none, group.rank() == 0 ? 4 : 0, training.ddp, training.optimizer);
+    CHECK(training.run.mean_loss() == 3);
+    training.run.add_step(group.rank() == 0 ? none : 1.0, group.rank() == 0 ? 0 : 4, training.ddp, training.optimizer);
+    CHECK(training.run.mean_loss() == 2);
+    CHECK(training.run.position.batch == 2);
+  });
+}
+
 TEST_CASE("metrics are lines of JSON, one an epoch") {
   const TemporaryDirectory folder;
   run_group_or_throw(2, Over::arena, [&](const ProcessGroup& group) {

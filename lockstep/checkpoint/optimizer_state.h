@@ -32,6 +32,12 @@ void load_optimizer(const Checkpoint& checkpoint, torch::optim::Optimizer& optim
 
 namespace internal {
 
+// Base of optimizers that leave the ranks with different parameters. What is stored here is not all of their state.
+class LocalStepsOptimizer {
+ public:
+  virtual ~LocalStepsOptimizer() = default;
+};
+
 // As load_optimizer(), but so far it only checks: what it returns then changes the optimizer, which must still be
 // there.
 std::function<void()> checked_load(const Checkpoint& checkpoint, torch::optim::Optimizer& optimizer,

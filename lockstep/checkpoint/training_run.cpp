@@ -75,8 +75,16 @@ LockstepState lockstep_state_of(DdpBase& ddp) {
   return ddp.options().lockstep.shards == 0 ? LockstepState{} : ddp.lockstep_state();
 }
 
+void require_equal_parameters(const torch::optim::Optimizer& optimizer) {
+  if (dynamic_cast<const LocalStepsOptimizer*>(&optimizer) == nullptr) return;
+  refuse(
+      "TrainingRun cannot keep this optimizer: it leaves the ranks with different parameters, and a run has those of "
+      "rank 0 only. Each rank can save its model and the optimizer's state_dict() by save_checkpoint()");
+}
+
 // All ranks look at it, not only the one that writes, so that all refuse what cannot be kept.
 void add_kept_optimizer(Checkpoint& checkpoint, const torch::optim::Optimizer& optimizer) {
+  require_equal_parameters(optimizer);
   try {
     add_optimizer(checkpoint, optimizer);
   } catch (const Error& error) {
@@ -187,6 +195,7 @@ void TrainingRun::save_parts(const torch::nn::Module& module, DdpBase& ddp, cons
 }
 
 void TrainingRun::resume_parts(torch::nn::Module& module, DdpBase& ddp, torch::optim::Optimizer& optimizer) {
+  require_equal_parameters(optimizer);
   Checkpoint checkpoint = newest_checkpoint(group_, options_.directory);
   const LockstepState now = lockstep_state_of(ddp);
   auto& told = checkpoint.metadata;

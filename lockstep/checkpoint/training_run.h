@@ -62,7 +62,8 @@ class TrainingRun {
   TrainingPosition position;
 
   // A step is done, over so many samples of this rank. Saves if it is time to. Error{invalid_argument} on all ranks
-  // then, and from save(): an optimizer that optimizer_state.h does not store, such as a ZeroRedundancyOptimizer.
+  // then, from save() and from resume(): an optimizer that optimizer_state.h does not store, such as a
+  // ZeroRedundancyOptimizer, or one that leaves ranks with different parameters, such as a PostLocalSgdOptimizer.
   // From the first step on: the directory has checkpoints of an earlier run, and neither resume() nor start_anew() was
   // called.
   template <class Module>

@@ -17,6 +17,7 @@
 #include "lockstep/checkpoint/module_state.h"
 #include "lockstep/checkpoint/optimizer_state.h"
 #include "lockstep/checkpoint/random_state.h"
+#include "lockstep/checkpoint/safetensors_header.h"
 #include "lockstep/group/object_codecs.h"
 #include "lockstep/group/objects.h"
 
@@ -37,6 +38,23 @@ void prepare(const std::filesystem::path& directory) {
   if (!failure && ::access(directory.c_str(), W_OK | X_OK) != 0) failure.assign(errno, std::generic_category());
   if (!failure) return;
   refuse("cannot write to the directory " + directory.string() + ": " + failure.message() + "; name another");
+}
+
+std::map<std::string, std::string> metadata_of(const std::map<std::string, std::string>& choices) {
+  std::map<std::string, std::string> metadata;
+  for (const auto& [name, value] : choices) metadata[kChoice + name] = value;
+  return metadata;
+}
+
+// As a file of them would be refused.
+void check_choices(const std::map<std::string, std::string>& choices) {
+  try {
+    SafetensorsHeader header{.metadata = metadata_of(choices)};
+    lay_out(header);
+    serialise_header(header);
+  } catch (const Error& error) {
+    refuse(std::string("the choices of a TrainingRun cannot be stored: ") + error.what());
+  }
 }
 
 // What rank 0 tells the others about the directory: why it cannot be used, and its newest checkpoint.
@@ -123,6 +141,7 @@ TrainingPosition position_in(const Checkpoint& checkpoint, const std::filesystem
 
 TrainingRun::TrainingRun(ProcessGroup group, TrainingRunOptions options)
     : group_(std::move(group)), options_(std::move(options)) {
+  check_choices(options_.choices);
   std::pair<std::string, std::string> found;
   if (group_.rank() == 0) found = prepared(options_.directory);
   const auto [problem, newest] = broadcast_object(group_, found, 0, {.name = "directory of the run"});
@@ -181,7 +200,7 @@ void TrainingRun::save_parts(const torch::nn::Module& module, DdpBase& ddp, cons
   const at::Tensor sums = at::tensor({position.loss_sum, static_cast<double>(position.samples)}, at::kDouble);
   group_.all_reduce(sums, ReduceOp::sum, {.name = "loss so far"});
   if (group_.rank() != 0) return;
-  for (const auto& [name, value] : options_.choices) checkpoint.metadata[kChoice + name] = value;
+  checkpoint.metadata.merge(metadata_of(options_.choices));
   checkpoint.metadata.insert({{"step", std::to_string(position.step)},
                               {"epoch", std::to_string(position.epoch)},
                               {"batch", std::to_string(position.batch)},

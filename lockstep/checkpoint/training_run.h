@@ -56,7 +56,8 @@ struct TrainingPosition {
 class TrainingRun {
  public:
   // Rank 0 makes the directory, before any work is done that could not be kept. Collective. Error{invalid_argument} on
-  // all ranks if it cannot be written.
+  // all ranks if it cannot be written, or choices cannot be stored: control characters in names, text that is not
+  // UTF-8.
   TrainingRun(ProcessGroup group, TrainingRunOptions options);
 
   TrainingPosition position;

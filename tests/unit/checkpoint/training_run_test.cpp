@@ -192,6 +192,22 @@ TEST_CASE("choices may have any names, and a checkpoint that does not tell one i
   });
 }
 
+TEST_CASE("choices that cannot be stored are refused before any work is done") {
+  const TemporaryDirectory folder;
+  run_group_or_throw(2, Over::arena, [&](const ProcessGroup& group) {
+    const auto error = [&](const std::string& name, const std::string& value) {
+      return error_of([&] { TrainingRun(group, {.directory = folder.path(), .choices = {{name, value}}}); });
+    };
+    CHECK_ERROR(error("x", "\xff"), ErrorKind::invalid_argument, "choices of a TrainingRun cannot be stored",
+                "not UTF-8");
+    CHECK_ERROR(error("\xff\xfe", "x"), ErrorKind::invalid_argument, "not UTF-8");
+    CHECK_ERROR(error("two\nlines", "x"), ErrorKind::invalid_argument, "control characters");
+    CHECK_ERROR(error(std::string(1 << 20, 'x'), "x"), ErrorKind::invalid_argument, "a name of 1048583 bytes");
+    CHECK_ERROR(error("x", std::string(1 << 20, 'y')), ErrorKind::invalid_argument, "longer than");
+    const TrainingRun fine(group, {.directory = folder.path(), .choices = {{"\xc3\xa9", "a\nb \"q\" \\"}, {"", ""}}});
+  });
+}
+
 TEST_CASE("an optimizer that cannot be kept is an error on all ranks at once") {
   const TemporaryDirectory folder;
   run_group_or_throw(2, Over::arena, [&](const ProcessGroup& group) {

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cmath>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <system_error>
 
 #include "lockstep/base/checked.h"
@@ -175,7 +176,8 @@ void TrainingRun::log_metrics(std::initializer_list<std::pair<std::string_view, 
   if (group_.rank() != 0) return;
   std::string line = fmt::format("{{\"epoch\": {}", position.epoch);
   for (const auto& [name, value] : metrics) {
-    line += fmt::format(", \"{}\": {}", name, std::isfinite(value) ? fmt::format("{}", value) : "null");
+    const std::string quoted = nlohmann::json(name).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    line += fmt::format(", {}: {}", quoted, std::isfinite(value) ? fmt::format("{}", value) : "null");
   }
   line += fmt::format(", \"world_size\": {}}}\n", group_.size());
   const std::filesystem::path file = options_.directory / "metrics.jsonl";

@@ -295,7 +295,7 @@ TEST_CASE("metrics are lines of JSON, one an epoch") {
     CHECK(speed.communication_share() <= 1);
     training.run.log_metrics({{"loss", 0.1}, {"bad", std::numeric_limits<double>::quiet_NaN()}});
     training.run.position.begin_next_epoch();
-    training.run.log_metrics({{"loss", 1e-300}});
+    training.run.log_metrics({{"loss", 1e-300}, {"a \"b\"\\\n", 2}, {"\xff", 3}});
   });
   std::ifstream file(folder / "metrics.jsonl");
   std::string line;
@@ -304,5 +304,6 @@ TEST_CASE("metrics are lines of JSON, one an epoch") {
   std::getline(file, line);
   CHECK(nlohmann::json::parse(line)["loss"] == 1e-300);
   CHECK(nlohmann::json::parse(line)["epoch"] == 1);
+  CHECK(nlohmann::json::parse(line)["a \"b\"\\\n"] == 2);
   CHECK(!std::getline(file, line));
 }

@@ -57,7 +57,10 @@ TEST_CASE("rows that do not fit the sampler are an error on all ranks, and the g
     CHECK_ERROR(error({}), ErrorKind::invalid_argument, "every rank has no rows");
     DistributedSampler cut(9, group, {.drop_last = true});
     CHECK_ERROR(error_of([&] { gather_predictions(group, cut, at::zeros({4})); }), ErrorKind::invalid_argument,
-                "leaves out samples");
+                "the samplers leave out samples (drop_last)");
+    DistributedSampler own(10, group, {.drop_last = group.rank() == 1});
+    CHECK_ERROR(error_of([&] { gather_predictions(group, own, right); }), ErrorKind::invalid_argument, "rank 1 has",
+                "without the last ones (drop_last)");
     gather_predictions(group, sampler, right);
   });
 }
@@ -75,7 +78,7 @@ TEST_CASE("samplers that are not of this group, or differ, are an error on all r
     const auto with = [&](const SamplerOptions& options) {
       return error({20, 4, rank, rank == 3 ? options : SamplerOptions()});
     };
-    CHECK_ERROR(with({.seed = 7}), ErrorKind::invalid_argument, "rank 3 has a sampler of 20 samples in epoch 0",
+    CHECK_ERROR(with({.seed = 7}), ErrorKind::invalid_argument, "rank 3 has a sampler in epoch 0 of 20 samples",
                 "shuffled with seed 7", "shuffled with seed 0");
     CHECK_ERROR(with({.shuffle = false}), ErrorKind::invalid_argument, "rank 3 has", "not shuffled");
     CHECK_ERROR(with({.layout = Layout::contiguous}), ErrorKind::invalid_argument, "rank 3 has", "contiguous");

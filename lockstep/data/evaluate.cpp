@@ -21,7 +21,10 @@ EvaluationMode::~EvaluationMode() {
   for (const auto& [part, was_training] : parts_) part->train(was_training);
 }
 
-void require_all_samples(const LoaderOptions& options) {
+void require_all_samples(std::size_t samples, const LoaderOptions& options) {
+  if (samples == 0) {
+    throw Error(ErrorKind::invalid_argument, "evaluate: the data set has no samples, so there are no means");
+  }
   if (!options.drop_last && options.first_batch == 0) return;
   throw Error(ErrorKind::invalid_argument, std::string("evaluate: ") +
                                                (options.drop_last ? "drop_last" : "first_batch") +

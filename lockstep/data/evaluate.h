@@ -47,7 +47,7 @@ torch::nn::Module& module_of(Model& model) {
   }
 }
 
-void require_all_samples(const LoaderOptions& options);
+void require_all_samples(std::size_t samples, const LoaderOptions& options);
 
 }  // namespace internal
 
@@ -57,11 +57,11 @@ void require_all_samples(const LoaderOptions& options);
 // model: of batches' data, a DistributedDataParallel or the module's holder. It and all its parts are in evaluation
 // mode meanwhile, and afterwards each in the mode that it was in; a DistributedDataParallel has rank 0's buffers.
 // metrics: means over a batch, of the model's output and the batch's target. Collective. Error{invalid_argument}:
-// options that leave out samples (drop_last, first_batch).
+// options that leave out samples (drop_last, first_batch), or a data set without any.
 template <class Model, class Dataset, class Metrics>
 auto evaluate(Model& model, const Dataset& dataset, const ProcessGroup& group, const LoaderOptions& options,
               Metrics&& metrics) {
-  internal::require_all_samples(options);
+  internal::require_all_samples(size_of(dataset), options);
   const at::NoGradGuard no_grad;
   const internal::EvaluationMode mode(internal::module_of(model));
   // Otherwise the first forward does it, which a rank without samples does not make.

@@ -103,6 +103,8 @@ TEST_CASE("a model is afterwards in the mode that it was in, also if its evaluat
                 ErrorKind::invalid_argument, "evaluate: drop_last leaves out samples");
     CHECK_ERROR(error_of([&] { evaluate(model, Lines(), group, {.first_batch = 1}, error_and_one); }),
                 ErrorKind::invalid_argument, "evaluate: first_batch leaves out samples");
+    CHECK_ERROR(error_of([&] { evaluate(model, Lines{0}, group, {}, error_and_one); }), ErrorKind::invalid_argument,
+                "evaluate: the data set has no samples");
   });
 }
 

@@ -51,7 +51,7 @@ void DistributedSampler::set_epoch(std::int64_t epoch) {
 std::string DistributedSampler::describe() const {
   return fmt::format("{} samples for {} ranks, {}, {}, {}{}", dataset_size_, replicas_,
                      options_.shuffle ? fmt::format("shuffled with seed {}", options_.seed) : "not shuffled",
-                     options_.layout == Layout::strided ? "strided" : "contiguous",
+                     options_.layout == ShardLayout::strided ? "strided" : "contiguous",
                      options_.padding == Padding::repeat ? "padded" : "not padded",
                      options_.drop_last ? ", without the last ones (drop_last)" : "");
 }

@@ -23,7 +23,7 @@ struct SamplerOptions {
   std::uint64_t seed = 0;  // equal on all ranks
   bool drop_last = false;
   Padding padding = Padding::repeat;
-  Layout layout = Layout::strided;
+  ShardLayout layout = ShardLayout::strided;
 };
 
 // A World, a process group: whatever knows its rank and its size.

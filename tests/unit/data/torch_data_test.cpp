@@ -209,7 +209,7 @@ TEST_CASE("in the middle of an epoch a position is of the same order only, betwe
   for (DistributedSampler other :
        {DistributedSampler(100, 2, 0, {.seed = 1}), DistributedSampler(100, 4, 0, {.seed = 2}),
         DistributedSampler(100, 4, 0, {.shuffle = false}), DistributedSampler(99, 4, 0, {.seed = 1}),
-        DistributedSampler(100, 4, 0, {.seed = 1, .layout = Layout::contiguous})}) {
+        DistributedSampler(100, 4, 0, {.seed = 1, .layout = ShardLayout::contiguous})}) {
     CHECK_ERROR(error_of([&] { load(other, within); }), ErrorKind::invalid_argument,
                 "stands at index 15 of 25, in " + saved.describe(), "this one is of " + other.describe(),
                 "between two epochs");

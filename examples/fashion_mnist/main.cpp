@@ -128,7 +128,7 @@ int main(int argc, char** argv) {
   app.add_option("--out", o.out, "directory for checkpoints and metrics.jsonl");
   app.add_option("--checkpoint-every", o.checkpoint_every, "steps; 0: one an epoch")->check(not_negative);
   app.add_flag("--resume", o.resume,
-               "go on from the newest checkpoint in --out; otherwise the first one replaces those there");
+               "go on from the newest checkpoint in --out; without it the first new one replaces those");
   app.add_flag("--lockstep", o.lockstep, "the same bits on 1, 2, 4, ... ranks; prints the SHA-256 of the run");
   app.add_option("--shards", o.shards, "parts of a step in that mode: a power of two")->check(positive);
   app.add_option("--threads", o.threads, "that a shard computes with in that mode")->check(positive);

@@ -240,8 +240,11 @@ void TrainingRun::resume_parts(torch::nn::Module& module, DdpBase& ddp, torch::o
   load_optimizer_state();
   set_random_state(random);
   position = then;
+  if (group_.rank() != 0) {
+    position.loss_sum = 0;
+    position.samples = 0;
+  }
   earlier_ = Earlier::nothing;
-  if (group_.rank() != 0) position.loss_sum = 0, position.samples = 0;
   if (now.shards == 0) return;
   ddp.load_lockstep_state({.step = static_cast<std::uint64_t>(position.step),
                            .shards = now.shards,

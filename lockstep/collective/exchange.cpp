@@ -7,6 +7,7 @@
 
 #include "lockstep/base/format.h"
 #include "lockstep/collective/realign.h"
+#include "lockstep/health/peer_failure.h"
 
 namespace lockstep::internal {
 namespace {
@@ -83,7 +84,13 @@ Error Exchange::settle(const Error& error) {
   if (error.kind() == ErrorKind::desync) return settle_difference(error);
   if (error.kind() == ErrorKind::peer_lost || error.kind() == ErrorKind::aborted) {
     // A rank that saw a desync before this one may have left, or ended the group, because of it.
-    if (auto desync = settle_signatures(links_, mesh_, Deadline::after(kGrace), Reading::yes)) return *desync;
+    const auto desync = settle_signatures(links_, mesh_, Deadline::after(kGrace), Reading::yes);
+    // It may be what ranks do that have heard of a death.
+    const bool is_death = error.kind() == ErrorKind::peer_lost && !is_plain_departure(error);
+    if (desync && is_death) {
+      return Error(ErrorKind::desync, fmt::format("{}; {}", desync->what(), error.what()), desync->detail());
+    }
+    if (desync) return *desync;
   }
   return error;
 }

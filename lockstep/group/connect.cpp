@@ -16,6 +16,7 @@
 #include "lockstep/health/peer_failure.h"
 #include "lockstep/observe/process_recorder.h"
 #include "lockstep/transport/arena_mesh.h"
+#include "lockstep/transport/tcp_mesh.h"
 
 namespace lockstep::internal {
 
@@ -134,6 +135,12 @@ GroupOptions with_environment(GroupOptions options) {
   options.connections = reader.number("LOCKSTEP_CONNECTIONS").value_or(options.connections);
   const auto checksums = reader.choice("LOCKSTEP_CHECKSUMS");
   if (checksums) options.checksums = checksums == "on" ? Checksums::on : Checksums::off;
+  if (options.connections < 1 || options.connections > kMaxConnections) {
+    throw Error(ErrorKind::invalid_argument,
+                fmt::format("{} connections to each other rank: 1 to {} are possible (LOCKSTEP_CONNECTIONS, "
+                            "GroupOptions::connections)",
+                            options.connections, kMaxConnections));
+  }
   return options;
 }
 

@@ -10,6 +10,7 @@
 #include "lockstep/base/fork_guard.h"
 #include "lockstep/group/call_queue.h"
 #include "lockstep/group/group_handle.h"
+#include "lockstep/group/turns.h"
 #include "lockstep/messages/messenger.h"
 
 namespace lockstep {
@@ -32,7 +33,8 @@ struct GroupHandle::State {
   const std::shared_ptr<internal::ArenaHeap> heap;  // null where ranks share no memory
   const GroupOptions options;
   const std::shared_ptr<const internal::GroupOrigin> origin;
-  std::atomic<int> splits{0};
+  internal::Turns turns_to_split{[] {}};
+  int splits = 0;  // of whose turn it is
   std::atomic<std::uint64_t> monitored_barriers{0};
   const internal::FlightLog log;
 

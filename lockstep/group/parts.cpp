@@ -122,6 +122,36 @@ ProcessGroup connect_part(const GroupOrigin& origin, int rank, const std::vector
   }
 }
 
+// The turn of one thread of those that make parts of a group: its collectives stay together.
+class TurnToSplit {
+ public:
+  TurnToSplit(const ProcessGroup& group, Turns& turns) : turns_(turns) {
+    if (turns_.take(Deadline::after(group.timeout()))) return;
+    const std::string text = fmt::format(
+        "a split timed out on rank {} before its turn came: those of a group run one after the other", group.rank());
+    group.abort(text);
+    throw Error(ErrorKind::timeout, text, {.rank = group.rank(), .operation = "split"});
+  }
+  ~TurnToSplit() { turns_.leave(); }
+  TurnToSplit(const TurnToSplit&) = delete;
+  TurnToSplit& operator=(const TurnToSplit&) = delete;
+
+ private:
+  Turns& turns_;
+};
+
+GroupOptions chosen_for_part(const GroupOptions& options) {
+  GroupOptions chosen = with_environment(options);
+  chosen.backend = choose_backend(options.backend);
+  return chosen;
+}
+
+std::string name_of_split(const GroupOptions& options) {
+  return fmt::format("split with {}, connections {}, checksums {}, after a mismatch {}", describe_choices(options),
+                     options.connections, options.checksums == Checksums::on ? "on" : "off",
+                     options.after_mismatch == AfterMismatch::go_on ? "go on" : "stay failed");
+}
+
 }  // namespace
 
 std::optional<ProcessGroup> ProcessGroup::part(int color, int key, const GroupOptions& options,
@@ -148,25 +178,27 @@ std::optional<ProcessGroup> ProcessGroup::part(int color, int key, const GroupOp
 }
 
 std::optional<ProcessGroup> ProcessGroup::split(int color, int key) const {
+  const TurnToSplit turn(*this, state_->turns_to_split);
   return part(color, key, state_->options, "split");
 }
 
 std::optional<ProcessGroup> ProcessGroup::split(int color, int key, const GroupOptions& options) const {
-  GroupOptions chosen = with_environment(options);
-  chosen.backend = choose_backend(options.backend);
-  const char* const checksums = chosen.checksums == Checksums::on ? "on" : "off";
-  return part(color, key, chosen,
-              fmt::format("split with {}, connections {}, checksums {}", describe_choices(chosen), chosen.connections,
-                          checksums));
+  const TurnToSplit turn(*this, state_->turns_to_split);
+  const GroupOptions chosen = chosen_for_part(options);
+  return part(color, key, chosen, name_of_split(chosen));
 }
 
 std::optional<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& ranks) const {
+  const TurnToSplit turn(*this, state_->turns_to_split);
   const int key = key_in(ranks);
-  return split(key < 0 ? -1 : 0, key);
+  return part(key < 0 ? -1 : 0, key, state_->options, "split");
 }
+
 std::optional<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& ranks, const GroupOptions& options) const {
+  const TurnToSplit turn(*this, state_->turns_to_split);
+  const GroupOptions chosen = chosen_for_part(options);
   const int key = key_in(ranks);
-  return split(key < 0 ? -1 : 0, key, options);
+  return part(key < 0 ? -1 : 0, key, chosen, name_of_split(chosen));
 }
 
 // -1 if this rank is none of them. Whoever gives other ranks is told.

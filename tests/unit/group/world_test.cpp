@@ -6,6 +6,8 @@
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <future>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -162,6 +164,35 @@ TEST_CASE("parts of a group over TCP share its connections, and run at once") {
                       {.timeout = 30s, .transport = Transport::tcp});
 }
 
+TEST_CASE("threads of a rank may split a group at the same time") {
+  const auto by_two_threads = [](const std::function<void()>& work) {
+    std::vector<std::future<void>> threads;
+    for (int thread = 0; thread < 2; ++thread) threads.push_back(std::async(std::launch::async, work));
+    for (auto& each : threads) each.get();
+  };
+  for (const Transport transport : {Transport::automatic, Transport::tcp}) {
+    run_worlds_or_throw(3,
+                        [&](const World& world) {
+                          by_two_threads([&] {
+                            for (int round = 0; round < 15; ++round) {
+                              int one = 1;
+                              world.split(0)->all_reduce(one);
+                              if (one != 3) throw std::runtime_error("a wrong sum of three");
+                            }
+                          });
+                          by_two_threads([&] {
+                            for (int round = 0; round < 15; ++round) {
+                              int one = 1;
+                              const auto pair = world.new_group({2, 0});
+                              if (pair) pair->all_reduce(one);
+                              if (one != (pair ? 2 : 1)) throw std::runtime_error("a wrong sum of two");
+                            }
+                          });
+                        },
+                        {.timeout = 30s, .transport = transport});
+  }
+}
+
 TEST_CASE("parts that ranks want otherwise are an error on all of them") {
   run_worlds_or_throw(2, [](const World& world) {
     const auto options = GroupOptions{.transport = world.rank() == 0 ? Transport::automatic : Transport::tcp};
@@ -169,6 +200,11 @@ TEST_CASE("parts that ranks want otherwise are an error on all of them") {
                 "transport automatic");
     const auto connections = GroupOptions{.transport = Transport::tcp, .connections = 1 + world.rank()};
     CHECK_ERROR(error_of([&] { world.split(0, 0, connections); }), ErrorKind::desync, "connections 1", "connections 2");
+    const auto after =
+        GroupOptions{.after_mismatch = world.rank() == 0 ? AfterMismatch::go_on : AfterMismatch::stay_failed};
+    CHECK_ERROR(error_of([&] { world.split(0, 0, after); }), ErrorKind::desync, "after a mismatch stay failed");
+    CHECK_ERROR(error_of([&] { world.split(0, 0, {.connections = -3}); }), ErrorKind::invalid_argument,
+                "-3 connections to each other rank: 1 to 64 are possible");
   });
 }
 

@@ -100,6 +100,7 @@ void train(Model model, const Options& o, const World& world) {
   DistributedDataParallel ddp(model, world, {.lockstep = {o.lockstep ? o.shards : 0, o.seed, o.threads}});
   torch::optim::SGD optimizer(ddp.parameters(), torch::optim::SGDOptions(o.lr).momentum(o.momentum));
   if (o.resume) log_rank0(world, "resumed after step %ld", run.resume(ddp, optimizer).step);
+  if (!o.resume) run.start_anew();
   const auto start = lockstep::steady_clock().now();
   while (run.position.epoch < o.epochs && (o.max_steps == 0 || run.position.step < o.max_steps)) {
     train_epoch(ddp, optimizer, run, images, test, o, world);
@@ -126,7 +127,8 @@ int main(int argc, char** argv) {
   app.add_option("--data", o.data, "directory of the IDX files");
   app.add_option("--out", o.out, "directory for checkpoints and metrics.jsonl");
   app.add_option("--checkpoint-every", o.checkpoint_every, "steps; 0: one an epoch")->check(not_negative);
-  app.add_flag("--resume", o.resume, "go on from the newest checkpoint in --out");
+  app.add_flag("--resume", o.resume,
+               "go on from the newest checkpoint in --out; without it the first new one replaces those");
   app.add_flag("--lockstep", o.lockstep, "the same bits on 1, 2, 4, ... ranks; prints the SHA-256 of the run");
   app.add_option("--shards", o.shards, "parts of a step in that mode: a power of two")->check(positive);
   app.add_option("--threads", o.threads, "that a shard computes with in that mode")->check(positive);

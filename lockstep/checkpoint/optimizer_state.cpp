@@ -77,7 +77,7 @@ template <class Field>
 constexpr bool is_step = std::is_same_v<Field, std::int64_t>;
 
 template <class Action>
-void with_codec(const Optimizer& optimizer, Action action) {
+auto with_codec(const Optimizer& optimizer, Action action) {
   if (dynamic_cast<const torch::optim::SGD*>(&optimizer) != nullptr) return action(SgdCodec());
   if (dynamic_cast<const torch::optim::Adam*>(&optimizer) != nullptr) return action(AdamCodec<AdamParamState>());
   if (dynamic_cast<const torch::optim::AdamW*>(&optimizer) != nullptr) return action(AdamCodec<AdamWParamState>());
@@ -169,8 +169,8 @@ std::unique_ptr<OptimizerParamState> take_state(StoredTensors& stored, const std
 }
 
 template <class Codec>
-void load_with(const Checkpoint& checkpoint, Optimizer& optimizer, std::string_view prefix,
-               const std::vector<std::size_t>& numbers) {
+std::function<void()> checked_load_with(const Checkpoint& checkpoint, Optimizer& optimizer, std::string_view prefix,
+                                        const std::vector<std::size_t>& numbers) {
   const std::string type_name = std::string(prefix) + "type";
   const auto type = checkpoint.metadata.find(type_name);
   if (type == checkpoint.metadata.end() || type->second != Codec::kName) {
@@ -180,22 +180,25 @@ void load_with(const Checkpoint& checkpoint, Optimizer& optimizer, std::string_v
   }
   StoredTensors stored(checkpoint, prefix);
   const std::vector<at::Tensor> parameters = parameters_of(optimizer);
-  std::vector<std::unique_ptr<OptimizerParamState>> states;
+  using States = std::vector<std::unique_ptr<OptimizerParamState>>;
+  const auto states = std::make_shared<States>();  // a std::function is copied
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    states.push_back(take_state<Codec>(stored, parameter_name(prefix, numbers, i), parameters[i]));
+    states->push_back(take_state<Codec>(stored, parameter_name(prefix, numbers, i), parameters[i]));
   }
   std::vector<at::Tensor> learning_rates;
   for (std::size_t i = 0; i < optimizer.param_groups().size(); ++i) {
     learning_rates.push_back(stored.take(learning_rate_name(prefix, i), {}, at::kDouble));
   }
   stored.finish();
-  optimizer.state().clear();
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    if (states[i]) optimizer.state()[parameters[i].unsafeGetTensorImpl()] = std::move(states[i]);
-  }
-  for (std::size_t i = 0; i < learning_rates.size(); ++i) {
-    optimizer.param_groups()[i].options().set_lr(learning_rates[i].item<double>());
-  }
+  return [&optimizer, parameters, states, learning_rates] {
+    optimizer.state().clear();
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      if ((*states)[i]) optimizer.state()[parameters[i].unsafeGetTensorImpl()] = std::move((*states)[i]);
+    }
+    for (std::size_t i = 0; i < learning_rates.size(); ++i) {
+      optimizer.param_groups()[i].options().set_lr(learning_rates[i].item<double>());
+    }
+  };
 }
 
 }  // namespace
@@ -228,7 +231,14 @@ void add_optimizer(Checkpoint& checkpoint, const Optimizer& optimizer, std::stri
 
 void load_optimizer(const Checkpoint& checkpoint, Optimizer& optimizer, std::string_view prefix,
                     const std::vector<std::size_t>& numbers) {
-  with_codec(optimizer, [&](auto codec) { load_with<decltype(codec)>(checkpoint, optimizer, prefix, numbers); });
+  internal::checked_load(checkpoint, optimizer, prefix, numbers)();
+}
+
+std::function<void()> internal::checked_load(const Checkpoint& checkpoint, Optimizer& optimizer,
+                                             std::string_view prefix, const std::vector<std::size_t>& numbers) {
+  return with_codec(optimizer, [&](auto codec) {
+    return checked_load_with<decltype(codec)>(checkpoint, optimizer, prefix, numbers);
+  });
 }
 
 }  // namespace lockstep

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <string_view>
 #include <vector>
 
@@ -28,5 +29,21 @@ void add_optimizer(Checkpoint& checkpoint, const torch::optim::Optimizer& optimi
 // Parameters without state in the checkpoint (no gradient ever reached them) have none afterwards.
 void load_optimizer(const Checkpoint& checkpoint, torch::optim::Optimizer& optimizer,
                     std::string_view prefix = "optimizer.", const std::vector<std::size_t>& numbers = {});
+
+namespace internal {
+
+// Base of optimizers that leave the ranks with different parameters. What is stored here is not all of their state.
+class LocalStepsOptimizer {
+ public:
+  virtual ~LocalStepsOptimizer() = default;
+};
+
+// As load_optimizer(), but so far it only checks: what it returns then changes the optimizer, which must still be
+// there.
+std::function<void()> checked_load(const Checkpoint& checkpoint, torch::optim::Optimizer& optimizer,
+                                   std::string_view prefix = "optimizer.",
+                                   const std::vector<std::size_t>& numbers = {});
+
+}  // namespace internal
 
 }  // namespace lockstep

@@ -49,18 +49,7 @@ void add_random_state(Checkpoint& checkpoint, const std::string& name) {
 }
 
 void load_random_state(const Checkpoint& checkpoint, const std::string& name) {
-  const auto found = checkpoint.tensors.find(name);
-  if (found == checkpoint.tensors.end()) {
-    throw Error(ErrorKind::invalid_argument, fmt::format("the checkpoint has no random state '{}'", name));
-  }
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  const std::lock_guard lock(generator.mutex());
-  try {
-    generator.set_state(found->second);
-  } catch (const c10::Error& error) {
-    throw Error(ErrorKind::invalid_argument,
-                fmt::format("'{}' is no state of a CPU generator: {}", name, error.what_without_backtrace()));
-  }
+  set_random_state(random_state(checkpoint, name));
 }
 
 void gather_random_states(Checkpoint& checkpoint, const ProcessGroup& group) {
@@ -71,11 +60,33 @@ void gather_random_states(Checkpoint& checkpoint, const ProcessGroup& group) {
 }
 
 void load_own_random_state(const Checkpoint& checkpoint, int rank, int ranks) {
+  set_random_state(own_random_state(checkpoint, rank, ranks));
+}
+
+at::Tensor internal::random_state(const Checkpoint& checkpoint, const std::string& name) {
+  const auto found = checkpoint.tensors.find(name);
+  if (found == checkpoint.tensors.end()) {
+    throw Error(ErrorKind::invalid_argument, fmt::format("the checkpoint has no random state '{}'", name));
+  }
+  try {
+    at::detail::createCPUGenerator().set_state(found->second);
+  } catch (const c10::Error& error) {
+    throw Error(ErrorKind::invalid_argument,
+                fmt::format("'{}' is no state of a CPU generator: {}", name, error.what_without_backtrace()));
+  }
+  return found->second;
+}
+
+at::Tensor internal::own_random_state(const Checkpoint& checkpoint, int rank, int ranks) {
   const int stored = stored_ranks(checkpoint);
-  if (stored == 0 || stored == ranks) return load_random_state(checkpoint, name_of_rank(rank));
+  if (stored == 0 || stored == ranks) return random_state(checkpoint, name_of_rank(rank));
+  return at::detail::createCPUGenerator(seed_after(checkpoint, stored, rank)).get_state();
+}
+
+void internal::set_random_state(const at::Tensor& state) {
   at::Generator generator = at::detail::getDefaultCPUGenerator();
   const std::lock_guard lock(generator.mutex());
-  generator.set_current_seed(seed_after(checkpoint, stored, rank));
+  generator.set_state(state);
 }
 
 }  // namespace lockstep

@@ -19,4 +19,13 @@ void gather_random_states(Checkpoint& checkpoint, const ProcessGroup& group);
 // others', that follows from all stored ones and the rank.
 void load_own_random_state(const Checkpoint& checkpoint, int rank, int ranks);
 
+namespace internal {
+
+// What the two above load: a generator's state, checked.
+at::Tensor random_state(const Checkpoint& checkpoint, const std::string& name = "random.cpu");
+at::Tensor own_random_state(const Checkpoint& checkpoint, int rank, int ranks);
+void set_random_state(const at::Tensor& state);
+
+}  // namespace internal
+
 }  // namespace lockstep

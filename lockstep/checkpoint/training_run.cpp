@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cmath>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <system_error>
 
 #include "lockstep/base/checked.h"
@@ -17,6 +18,9 @@
 #include "lockstep/checkpoint/module_state.h"
 #include "lockstep/checkpoint/optimizer_state.h"
 #include "lockstep/checkpoint/random_state.h"
+#include "lockstep/checkpoint/safetensors_header.h"
+#include "lockstep/group/object_codecs.h"
+#include "lockstep/group/objects.h"
 
 namespace lockstep {
 
@@ -35,6 +39,34 @@ void prepare(const std::filesystem::path& directory) {
   if (!failure && ::access(directory.c_str(), W_OK | X_OK) != 0) failure.assign(errno, std::generic_category());
   if (!failure) return;
   refuse("cannot write to the directory " + directory.string() + ": " + failure.message() + "; name another");
+}
+
+std::map<std::string, std::string> metadata_of(const std::map<std::string, std::string>& choices) {
+  std::map<std::string, std::string> metadata;
+  for (const auto& [name, value] : choices) metadata[kChoice + name] = value;
+  return metadata;
+}
+
+// As a file of them would be refused.
+void check_choices(const std::map<std::string, std::string>& choices) {
+  try {
+    SafetensorsHeader header{.metadata = metadata_of(choices)};
+    lay_out(header);
+    serialise_header(header);
+  } catch (const Error& error) {
+    refuse(std::string("the choices of a TrainingRun cannot be stored: ") + error.what());
+  }
+}
+
+// What rank 0 tells the others about the directory: why it cannot be used, and its newest checkpoint.
+std::pair<std::string, std::string> prepared(const std::filesystem::path& directory) {
+  try {
+    prepare(directory);
+    const auto files = list_step_files(directory);
+    return {"", files.empty() ? "" : files.front().path.filename().string()};
+  } catch (const Error& error) {
+    return {error.what(), ""};
+  }
 }
 
 // The newest that rank 0 finds, so that all ranks read the same file.
@@ -62,8 +94,16 @@ LockstepState lockstep_state_of(DdpBase& ddp) {
   return ddp.options().lockstep.shards == 0 ? LockstepState{} : ddp.lockstep_state();
 }
 
+void require_equal_parameters(const torch::optim::Optimizer& optimizer) {
+  if (dynamic_cast<const LocalStepsOptimizer*>(&optimizer) == nullptr) return;
+  refuse(
+      "TrainingRun cannot keep this optimizer: it leaves the ranks with different parameters, and a run has those of "
+      "rank 0 only. Each rank can save its model and the optimizer's state_dict() by save_checkpoint()");
+}
+
 // All ranks look at it, not only the one that writes, so that all refuse what cannot be kept.
 void add_kept_optimizer(Checkpoint& checkpoint, const torch::optim::Optimizer& optimizer) {
+  require_equal_parameters(optimizer);
   try {
     add_optimizer(checkpoint, optimizer);
   } catch (const Error& error) {
@@ -79,16 +119,53 @@ void require_same(const std::filesystem::path& directory, const std::string& nam
   refuse("the checkpoint in " + directory.string() + " was made with " + name + " " + then + ", this run has " + now);
 }
 
+// Error{corrupt_data} or Error{invalid_argument} if it is not of a TrainingRun.
+TrainingPosition position_in(const Checkpoint& checkpoint, const std::filesystem::path& directory) {
+  const auto number = [&](const std::string& name) {
+    const auto found = checkpoint.metadata.find(name);
+    return checked_decimal(found == checkpoint.metadata.end() ? "" : found->second, name, directory.string());
+  };
+  const auto sums = checkpoint.tensors.find(kLossSoFar);
+  if (sums == checkpoint.tensors.end() || sums->second.numel() != 2 || sums->second.scalar_type() != at::kDouble) {
+    refuse("the checkpoint in " + directory.string() + " does not have the two numbers '" + kLossSoFar +
+           "', which every TrainingRun stores");
+  }
+  const auto* numbers = sums->second.const_data_ptr<double>();
+  return {.step = number("step"),
+          .epoch = static_cast<int>(number("epoch")),
+          .batch = number("batch"),
+          .loss_sum = numbers[0],
+          .samples = static_cast<std::int64_t>(numbers[1])};
+}
+
 }  // namespace
 
 TrainingRun::TrainingRun(ProcessGroup group, TrainingRunOptions options)
     : group_(std::move(group)), options_(std::move(options)) {
-  if (group_.rank() == 0) prepare(options_.directory);
+  check_choices(options_.choices);
+  std::pair<std::string, std::string> found;
+  if (group_.rank() == 0) found = prepared(options_.directory);
+  const auto [problem, newest] = broadcast_object(group_, found, 0, {.name = "directory of the run"});
+  if (!problem.empty()) refuse(problem);
+  if (newest.empty()) return;
+  earlier_ = Earlier::to_refuse;
+  earlier_file_ = newest;
+}
+
+void TrainingRun::start_anew() {
+  if (earlier_ == Earlier::to_refuse) earlier_ = Earlier::to_replace;
+}
+
+void TrainingRun::require_directory() const {
+  if (earlier_ != Earlier::to_refuse) return;
+  refuse("the directory " + options_.directory.string() + " has checkpoints of an earlier run, the newest " +
+         earlier_file_ + "; call resume() to go on with it, start_anew() to replace it, or name another directory");
 }
 
 // Whether it is time to save.
 bool TrainingRun::advance(double mean_loss, std::int64_t samples) {
-  position.loss_sum += mean_loss * static_cast<double>(samples);
+  require_directory();
+  if (samples != 0) position.loss_sum += mean_loss * static_cast<double>(samples);  // the mean of none is NaN
   position.samples += samples;
   ++position.step;
   ++position.batch;
@@ -99,7 +176,8 @@ void TrainingRun::log_metrics(std::initializer_list<std::pair<std::string_view, 
   if (group_.rank() != 0) return;
   std::string line = fmt::format("{{\"epoch\": {}", position.epoch);
   for (const auto& [name, value] : metrics) {
-    line += fmt::format(", \"{}\": {}", name, std::isfinite(value) ? fmt::format("{}", value) : "null");
+    const std::string quoted = nlohmann::json(name).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    line += fmt::format(", {}: {}", quoted, std::isfinite(value) ? fmt::format("{}", value) : "null");
   }
   line += fmt::format(", \"world_size\": {}}}\n", group_.size());
   const std::filesystem::path file = options_.directory / "metrics.jsonl";
@@ -113,8 +191,8 @@ std::filesystem::path TrainingRun::path() const {
   return step_path(options_.directory, static_cast<std::uint64_t>(position.step));
 }
 
-void TrainingRun::save_parts(const torch::nn::Module& module, DdpBase& ddp,
-                             const torch::optim::Optimizer& optimizer) const {
+void TrainingRun::save_parts(const torch::nn::Module& module, DdpBase& ddp, const torch::optim::Optimizer& optimizer) {
+  require_directory();
   Checkpoint checkpoint;
   add_kept_optimizer(checkpoint, optimizer);
   const LockstepState mode = lockstep_state_of(ddp);
@@ -124,7 +202,7 @@ void TrainingRun::save_parts(const torch::nn::Module& module, DdpBase& ddp,
   const at::Tensor sums = at::tensor({position.loss_sum, static_cast<double>(position.samples)}, at::kDouble);
   group_.all_reduce(sums, ReduceOp::sum, {.name = "loss so far"});
   if (group_.rank() != 0) return;
-  for (const auto& [name, value] : options_.choices) checkpoint.metadata[kChoice + name] = value;
+  checkpoint.metadata.merge(metadata_of(options_.choices));
   checkpoint.metadata.insert({{"step", std::to_string(position.step)},
                               {"epoch", std::to_string(position.epoch)},
                               {"batch", std::to_string(position.batch)},
@@ -133,10 +211,12 @@ void TrainingRun::save_parts(const torch::nn::Module& module, DdpBase& ddp,
                               {"arithmetic", mode.arithmetic}});
   checkpoint.tensors[kLossSoFar] = sums;
   add_module(checkpoint, module);
-  save_checkpoint(path(), checkpoint, {.keep_last = options_.keep_last});
+  save_checkpoint(path(), checkpoint, {.keep_last = earlier_ == Earlier::to_replace ? 1 : options_.keep_last});
+  earlier_ = Earlier::nothing;
 }
 
 void TrainingRun::resume_parts(torch::nn::Module& module, DdpBase& ddp, torch::optim::Optimizer& optimizer) {
+  require_equal_parameters(optimizer);
   Checkpoint checkpoint = newest_checkpoint(group_, options_.directory);
   const LockstepState now = lockstep_state_of(ddp);
   auto& told = checkpoint.metadata;
@@ -151,22 +231,25 @@ void TrainingRun::resume_parts(torch::nn::Module& module, DdpBase& ddp, torch::o
     require_same(options_.directory, name, then->second, value);
   }
   require_same(options_.directory, "shards", told["shards"], std::to_string(now.shards));
-  load_module(checkpoint, module);
-  load_optimizer(checkpoint, optimizer);
-  if (now.shards == 0) load_own_random_state(checkpoint, group_.rank(), group_.size());
-  if (now.shards != 0) load_random_state(checkpoint);
-  const auto number = [&](const char* name) { return checked_decimal(told[name], name, options_.directory.string()); };
-  position = {.step = number("step"), .epoch = static_cast<int>(number("epoch")), .batch = number("batch")};
-  if (group_.rank() == 0) {
-    const at::Tensor& sums = checkpoint.tensors.at(kLossSoFar);
-    position.loss_sum = sums[0].item<double>();
-    position.samples = static_cast<std::int64_t>(sums[1].item<double>());
+  const TrainingPosition then = position_in(checkpoint, options_.directory);
+  const auto threads = static_cast<int>(checked_decimal(told["threads"], "threads", options_.directory.string()));
+  const auto load_optimizer_state = checked_load(checkpoint, optimizer);
+  const at::Tensor random =
+      now.shards == 0 ? own_random_state(checkpoint, group_.rank(), group_.size()) : random_state(checkpoint);
+  load_module(checkpoint, module);  // the last that may refuse
+  load_optimizer_state();
+  set_random_state(random);
+  position = then;
+  if (group_.rank() != 0) {
+    position.loss_sum = 0;
+    position.samples = 0;
   }
+  earlier_ = Earlier::nothing;
   if (now.shards == 0) return;
   ddp.load_lockstep_state({.step = static_cast<std::uint64_t>(position.step),
                            .shards = now.shards,
                            .seed = now.seed,
-                           .threads = static_cast<int>(number("threads")),
+                           .threads = threads,
                            .arithmetic = told["arithmetic"]});
 }
 

@@ -5,7 +5,7 @@
 // follow from the stored states and the rank (random_state.h). In lockstep mode random numbers belong to shards, and
 // what ranks draw between the steps goes on from rank 0's.
 //   lockstep::TrainingRun run(world, {.directory = "out", .choices = {{"batch_size", "128"}}});
-//   if (resume) run.resume(ddp, optimizer);
+//   if (resume) run.resume(ddp, optimizer); else run.start_anew();
 //   ... one step; run.add_step(loss, samples, ddp, optimizer);
 //   ... one epoch; run.position.begin_next_epoch(); run.save(ddp, optimizer);
 // All ranks call the same functions; rank 0 writes. Errors as of checkpoint.h and of ProcessGroup's calls.
@@ -55,30 +55,36 @@ struct TrainingPosition {
 
 class TrainingRun {
  public:
-  // Rank 0 makes the directory, before any work is done that could not be kept. Error{invalid_argument} on rank 0 if it
-  // cannot be written.
+  // Rank 0 makes the directory, before any work is done that could not be kept. Collective. Error{invalid_argument} on
+  // all ranks if it cannot be written, or choices cannot be stored: control characters in names, text that is not
+  // UTF-8.
   TrainingRun(ProcessGroup group, TrainingRunOptions options);
 
   TrainingPosition position;
 
   // A step is done, over so many samples of this rank. Saves if it is time to. Error{invalid_argument} on all ranks
-  // then, and from save(): an optimizer that optimizer_state.h does not store, such as a ZeroRedundancyOptimizer.
+  // then, from save() and from resume(): an optimizer that optimizer_state.h does not store, such as a
+  // ZeroRedundancyOptimizer, or one that leaves ranks with different parameters, such as a PostLocalSgdOptimizer.
+  // From the first step on: the directory has checkpoints of an earlier run, and neither resume() nor start_anew() was
+  // called.
   template <class Module>
   void add_step(double mean_loss, std::int64_t samples, DistributedDataParallel<Module>& ddp,
                 const torch::optim::Optimizer& optimizer) {
     if (advance(mean_loss, samples)) save(ddp, optimizer);
   }
   template <class Module>
-  void save(DistributedDataParallel<Module>& ddp, const torch::optim::Optimizer& optimizer) const {
+  void save(DistributedDataParallel<Module>& ddp, const torch::optim::Optimizer& optimizer) {
     save_parts(*ddp.module(), ddp, optimizer);
   }
   // From the newest undamaged checkpoint that rank 0 finds. Error{invalid_argument}: there is none, or it is of another
-  // run. In lockstep mode a warning says what will make other bits than before.
+  // run; then nothing has changed. In lockstep mode a warning says what will make other bits than before.
   template <class Module>
   const TrainingPosition& resume(DistributedDataParallel<Module>& ddp, torch::optim::Optimizer& optimizer) {
     resume_parts(*ddp.module(), ddp, optimizer);
     return position;
   }
+  // For a directory that has the checkpoints of an earlier run: this run's first one replaces them.
+  void start_anew();
   // Of the epoch so far, over all ranks. Collective.
   double mean_loss() const { return group_.weighted_mean(position.mean_loss(), static_cast<double>(position.samples)); }
   // Rank 0 adds a line to metrics.jsonl in the directory: a JSON object of "epoch", these names and numbers, and
@@ -88,12 +94,18 @@ class TrainingRun {
   std::filesystem::path path() const;
 
  private:
+  // What the directory holds that is not of this run.
+  enum class Earlier { nothing, to_refuse, to_replace };
+
+  void require_directory() const;
   bool advance(double mean_loss, std::int64_t samples);
-  void save_parts(const torch::nn::Module& module, DdpBase& ddp, const torch::optim::Optimizer& optimizer) const;
+  void save_parts(const torch::nn::Module& module, DdpBase& ddp, const torch::optim::Optimizer& optimizer);
   void resume_parts(torch::nn::Module& module, DdpBase& ddp, torch::optim::Optimizer& optimizer);
 
   const ProcessGroup group_;
   const TrainingRunOptions options_;
+  Earlier earlier_ = Earlier::nothing;
+  std::string earlier_file_;  // the newest of them
 };
 
 }  // namespace lockstep

@@ -48,6 +48,14 @@ void DistributedSampler::set_epoch(std::int64_t epoch) {
   ++epoch_->set;
 }
 
+std::string DistributedSampler::describe() const {
+  return fmt::format("{} samples for {} ranks, {}, {}, {}{}", dataset_size_, replicas_,
+                     options_.shuffle ? fmt::format("shuffled with seed {}", options_.seed) : "not shuffled",
+                     options_.layout == ShardLayout::strided ? "strided" : "contiguous",
+                     options_.padding == Padding::repeat ? "padded" : "not padded",
+                     options_.drop_last ? ", without the last ones (drop_last)" : "");
+}
+
 std::span<const std::int64_t> DistributedSampler::indices() {
   const bool is_current = has_shard_ && (shard_epoch_ == epoch() || !options_.shuffle);
   if (!is_current) {

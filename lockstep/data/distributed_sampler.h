@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 
 #include "lockstep/data/shard_indices.h"
 #include "lockstep/data/torch_sampler.h"
@@ -22,7 +23,7 @@ struct SamplerOptions {
   std::uint64_t seed = 0;  // equal on all ranks
   bool drop_last = false;
   Padding padding = Padding::repeat;
-  Layout layout = Layout::strided;
+  ShardLayout layout = ShardLayout::strided;
 };
 
 // A World, a process group: whatever knows its rank and its size.
@@ -47,6 +48,9 @@ class DistributedSampler : public TorchSampler<DistributedSampler> {
   int num_replicas() const { return replicas_; }
   int rank() const { return rank_; }
   const SamplerOptions& options() const { return options_; }
+  // "100 samples for 4 ranks, shuffled with seed 1, strided, padded": what indices() follow from besides rank and
+  // epoch.
+  std::string describe() const;
   // How many indices this rank yields, in every epoch.
   std::size_t size() const { return size_; }
   // This rank's indices in this epoch. Valid until set_epoch().

@@ -6,49 +6,64 @@
 #include <ATen/core/grad_mode.h>
 
 #include <cstddef>
-#include <string>
+#include <memory>
 #include <type_traits>
+#include <utility>
+#include <vector>
 
-#include "lockstep/base/error.h"
 #include "lockstep/data/distributed_sampler.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/group/process_group.h"
 
+namespace torch::nn {
+class Module;
+}
+
 namespace lockstep {
 
-// Puts a model in evaluation mode, and back in the mode that it was in.
-template <class Model>
+namespace internal {
+
+// Puts a module and its parts in evaluation mode, and each back in the mode that it was in.
 class EvaluationMode {
  public:
-  explicit EvaluationMode(Model& model) : model_(model), was_training_(model->is_training()) { model->eval(); }
-  ~EvaluationMode() { model_->train(was_training_); }
+  explicit EvaluationMode(torch::nn::Module& module);
+  ~EvaluationMode();
   EvaluationMode(const EvaluationMode&) = delete;
   EvaluationMode& operator=(const EvaluationMode&) = delete;
 
  private:
-  Model& model_;
+  torch::nn::Module& module_;
   const bool was_training_;
+  std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> parts_;  // each behind what it is a part of
 };
 
-inline void require_all_samples(const LoaderOptions& options) {
-  if (!options.drop_last && options.first_batch == 0) return;
-  throw Error(ErrorKind::invalid_argument, std::string("evaluate: ") +
-                                               (options.drop_last ? "drop_last" : "first_batch") +
-                                               " leaves out samples; without it every sample counts once");
+// The module itself, of a DistributedDataParallel or of a holder.
+template <class Model>
+torch::nn::Module& module_of(Model& model) {
+  if constexpr (requires { model->sync_buffers(); }) {
+    return *model->module();
+  } else {
+    return *model;
+  }
 }
+
+void require_all_samples(std::size_t samples, const LoaderOptions& options);
+
+}  // namespace internal
 
 // The same means on all ranks, whatever their number; ranks may have no samples.
 //   const auto [loss, accuracy] = lockstep::evaluate(ddp, test, world, {.batch_size = 64}, [](auto& output, auto& y) {
 //     return std::array{...item<double>(), ...item<double>()}; });
-// model: of batches' data, a DistributedDataParallel or the module's holder. It is in evaluation mode meanwhile; a
-// DistributedDataParallel has rank 0's buffers. metrics: means over a batch, of the model's output and the batch's
-// target. Collective. Error{invalid_argument}: options that leave out samples (drop_last, first_batch).
+// model: of batches' data, a DistributedDataParallel or the module's holder. It and all its parts are in evaluation
+// mode meanwhile, and afterwards each in the mode that it was in; a DistributedDataParallel has rank 0's buffers.
+// metrics: means over a batch, of the model's output and the batch's target. Collective. Error{invalid_argument}:
+// options that leave out samples (drop_last, first_batch), or a data set without any.
 template <class Model, class Dataset, class Metrics>
 auto evaluate(Model& model, const Dataset& dataset, const ProcessGroup& group, const LoaderOptions& options,
               Metrics&& metrics) {
-  require_all_samples(options);
+  internal::require_all_samples(size_of(dataset), options);
   const at::NoGradGuard no_grad;
-  const EvaluationMode mode(model);
+  const internal::EvaluationMode mode(internal::module_of(model));
   // Otherwise the first forward does it, which a rank without samples does not make.
   if constexpr (requires { model->sync_buffers(); }) model->sync_buffers();
   DistributedSampler sampler(size_of(dataset), group, {.shuffle = false, .padding = Padding::none});

@@ -32,12 +32,7 @@ std::string description_of(const ProcessGroup& group, const at::Tensor& rows, co
   }
   text << "\na sampler for " << sampler.num_replicas() << " ranks, in a group of " << group.size();
   if (sampler.rank() != group.rank()) text << ", made for rank " << sampler.rank() << " instead of its own";
-  const SamplerOptions& options = sampler.options();
-  text << "\na sampler of " << sampler.dataset_size() << " samples in epoch " << sampler.epoch() << ", ";
-  if (options.shuffle) text << "shuffled with seed " << options.seed;
-  if (!options.shuffle) text << "not shuffled";
-  text << (options.layout == Layout::strided ? ", strided" : ", contiguous")
-       << (options.padding == Padding::repeat ? ", padded" : ", not padded");
+  text << "\na sampler in epoch " << sampler.epoch() << " of " << sampler.describe();
   return text.str();
 }
 
@@ -47,7 +42,6 @@ std::string description_of(const ProcessGroup& group, const at::Tensor& rows, co
 }
 
 void check(const ProcessGroup& group, const DistributedSampler& sampler, const at::Tensor& rows) {
-  if (sampler.options().drop_last) refuse(group, "the sampler leaves out samples (drop_last)");
   const std::string mine = description_of(group, rows, sampler);
   if (const auto difference = first_difference(group, mine)) {
     refuse(group, "rank " + std::to_string(difference->rank) + " has " + difference->on_rank + "; rank 0 has " +
@@ -56,6 +50,7 @@ void check(const ProcessGroup& group, const DistributedSampler& sampler, const a
   const bool fits = rows.defined() && rows.dim() > 0 && rows.layout() == at::kStrided &&
                     static_cast<std::size_t>(rows.size(0)) == sampler.size();
   if (!fits) refuse(group, "every rank has " + mine.substr(0, mine.find('\n')));
+  if (sampler.options().drop_last) refuse(group, "the samplers leave out samples (drop_last)");
   if (sampler.num_replicas() == group.size()) return;
   refuse(group, "every rank has a sampler for " + std::to_string(sampler.num_replicas()) + " ranks, the group has " +
                     std::to_string(group.size()) + "; make the samplers for the group");

@@ -38,7 +38,7 @@ Positions positions_of(std::size_t size, int replicas, int rank, const ShardOpti
   std::size_t count = floor;
   if (!options.drop_last && options.padding == Padding::repeat) count += rest > 0 ? 1 : 0;
   if (options.padding == Padding::none) count += r < rest ? 1 : 0;
-  if (options.layout == Layout::strided) return {r, n, count};
+  if (options.layout == ShardLayout::strided) return {r, n, count};
   const std::size_t first = options.padding == Padding::none ? r * floor + std::min(r, rest) : r * count;
   return {first, 1, count};
 }

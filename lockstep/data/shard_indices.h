@@ -16,7 +16,7 @@ enum class Padding {
   none,    // evaluation: every index exactly once, so the replicas' lengths differ by at most one
 };
 
-enum class Layout {
+enum class ShardLayout {
   strided,     // replica r takes positions r, r + replicas, r + 2 replicas, ...
   contiguous,  // replica r takes one block
 };
@@ -25,7 +25,7 @@ struct ShardOptions {
   bool drop_last =
       false;  // cut the tail instead of padding, so that all replicas get equally many; excludes Padding::none
   Padding padding = Padding::repeat;
-  Layout layout = Layout::strided;
+  ShardLayout layout = ShardLayout::strided;
 };
 
 // The part of one replica.

@@ -42,6 +42,14 @@ void ShardSampler::set_epoch(std::int64_t epoch) {
   for (DistributedSampler& shard : shards_) shard.set_epoch(epoch);
 }
 
+std::string ShardSampler::describe() const {
+  return fmt::format("{} samples in {} shards on {} ranks, {} a batch, {}{}{}", dataset_size(), options_.shards,
+                     static_cast<std::size_t>(options_.shards) / own_shards(), batch_size(),
+                     options_.shuffle ? fmt::format("shuffled with seed {}", options_.seed) : "not shuffled",
+                     options_.drop_last ? ", without the last ones (drop_last)" : "",
+                     fills_last_ ? "" : ", the last batch as it is");
+}
+
 std::size_t ShardSampler::size() const {
   const std::size_t full = steps_ * own_shards() * batch_size();
   return fills_last_ ? full : std::min(full, shards_.front().size());

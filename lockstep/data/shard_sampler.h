@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "lockstep/data/distributed_sampler.h"
@@ -43,6 +44,10 @@ class ShardSampler : public TorchSampler<ShardSampler> {
   std::size_t batch_size() const { return options_.batch_size; }
   std::size_t steps() const { return steps_; }               // of an epoch, the same at any number of ranks
   std::size_t own_shards() const { return shards_.size(); }  // that this rank computes in each step
+
+  // "100 samples in 8 shards on 2 ranks, 3 a batch, shuffled with seed 1": what indices() follow from besides rank and
+  // epoch.
+  std::string describe() const;
 
   // The batches of its shards in the first step, one after the other, then those of the second, and so on.
   std::size_t size() const;

@@ -1,5 +1,6 @@
 #include "lockstep/data/torch_sampler.h"
 
+#include <ATen/core/ivalue.h>
 #include <ATen/ops/full.h>
 #include <torch/serialize/input-archive.h>
 #include <torch/serialize/output-archive.h>
@@ -13,31 +14,57 @@ namespace {
 
 constexpr const char* kEpoch = "lockstep_epoch";
 constexpr const char* kPosition = "lockstep_position";
+constexpr const char* kSize = "lockstep_size";
+constexpr const char* kOrder = "lockstep_order";
+
+[[noreturn]] void refuse(const std::string& why) { throw Error(ErrorKind::invalid_argument, why); }
+
+[[noreturn]] void refuse_without(const std::string& what) {
+  refuse("the archive is not of a sampler of Lockstep: it has no " + what);
+}
+
+void write_number(torch::serialize::OutputArchive& archive, const char* name, std::int64_t number) {
+  archive.write(name, at::full({1}, number, at::kLong), /*is_buffer=*/true);
+}
 
 std::int64_t read_number(torch::serialize::InputArchive& archive, const char* name) {
   at::Tensor number;
   const bool found = archive.try_read(name, number, /*is_buffer=*/true);
   if (!found || number.numel() != 1 || number.scalar_type() != at::kLong) {
-    throw Error(ErrorKind::invalid_argument,
-                std::string("the archive is not of a sampler of Lockstep: it has no number ") + name);
+    refuse_without(std::string("number ") + name);
   }
   return number.item<std::int64_t>();
+}
+
+std::string read_text(torch::serialize::InputArchive& archive, const char* name) {
+  c10::IValue text;
+  if (!archive.try_read(name, text) || !text.isString()) refuse_without(std::string("text ") + name);
+  return text.toStringRef();
 }
 
 }  // namespace
 
 void write_progress(torch::serialize::OutputArchive& archive, const SamplerProgress& progress) {
-  archive.write(kEpoch, at::full({1}, progress.epoch, at::kLong), /*is_buffer=*/true);
-  archive.write(kPosition, at::full({1}, progress.position, at::kLong), /*is_buffer=*/true);
+  write_number(archive, kEpoch, progress.epoch);
+  write_number(archive, kPosition, progress.position);
+  write_number(archive, kSize, progress.size);
+  archive.write(kOrder, c10::IValue(progress.order));
 }
 
-SamplerProgress read_progress(torch::serialize::InputArchive& archive, std::size_t size) {
-  const SamplerProgress progress{read_number(archive, kEpoch), read_number(archive, kPosition)};
-  if (progress.position < 0 || static_cast<std::uint64_t>(progress.position) > size) {
-    throw Error(ErrorKind::invalid_argument, "the archive's sampler stands at index " +
-                                                 std::to_string(progress.position) + ", this one has " +
-                                                 std::to_string(size) + " indices");
+SamplerProgress read_progress(torch::serialize::InputArchive& archive, const SamplerProgress& mine) {
+  SamplerProgress progress{.epoch = read_number(archive, kEpoch),
+                           .position = read_number(archive, kPosition),
+                           .size = read_number(archive, kSize),
+                           .order = read_text(archive, kOrder)};
+  const std::string where = "the archive's sampler stands at index " + std::to_string(progress.position) + " of " +
+                            std::to_string(progress.size);
+  if (progress.position < 0 || progress.position > progress.size) refuse(where + ": the archive is damaged");
+  const bool is_within = progress.position != 0 && progress.position != progress.size;
+  if (is_within && (progress.order != mine.order || progress.position > mine.size)) {
+    refuse(where + ", in " + progress.order + "; this one is of " + mine.order +
+           ". Load it into a sampler like that one, or save it between two epochs");
   }
+  if (progress.position != 0 && !is_within) progress.position = mine.size;
   return progress;
 }
 

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -27,14 +28,18 @@ namespace lockstep {
 struct SamplerProgress {
   std::int64_t epoch = 0;
   std::int64_t position = 0;  // indices that the program has been given in that epoch
+  std::int64_t size = 0;      // indices of an epoch
+  std::string order;          // describe()
 };
 void write_progress(torch::serialize::OutputArchive& archive, const SamplerProgress& progress);
-// Error{invalid_argument} if it is another sampler's archive, or its numbers do not fit one with `size` indices.
-SamplerProgress read_progress(torch::serialize::InputArchive& archive, std::size_t size);
+// mine: of the sampler that loads it. One with another order can go on between two epochs; Error{invalid_argument} if
+// the archive's is in the middle of one, or the archive is of something else.
+SamplerProgress read_progress(torch::serialize::InputArchive& archive, const SamplerProgress& mine);
 // For reset(): a sampler's size follows from its data set and ranks.
 void check_new_size(std::optional<std::size_t> wanted, std::size_t dataset_size);
 
-// Sampler: has begin(), indices(), size(), dataset_size(), epoch() and set_epoch().
+// Sampler: has begin(), indices(), size(), dataset_size(), epoch(), set_epoch(), and describe(): what its order follows
+// from besides the epoch.
 template <class Sampler>
 class TorchSampler {
  public:
@@ -56,15 +61,13 @@ class TorchSampler {
     return BatchRequestType(first, first + static_cast<std::ptrdiff_t>(count));
   }
 
-  // Epoch and position, for torch::save() and torch::load().
-  void save(torch::serialize::OutputArchive& archive) const {
-    const auto taken = static_cast<std::int64_t>(position_->taken);
-    write_progress(archive, {static_cast<const Sampler&>(*this).epoch(), taken});
-  }
+  // Epoch and position, for torch::save() and torch::load(). In the middle of an epoch load() is for the same order:
+  // data set, number of ranks, options; between two epochs also for another. Error{invalid_argument} shows both orders.
+  void save(torch::serialize::OutputArchive& archive) const { write_progress(archive, progress()); }
   void load(torch::serialize::InputArchive& archive) {
-    const SamplerProgress progress = read_progress(archive, self().size());
-    self().set_epoch(progress.epoch);
-    next_ = position_->taken = position_->start = static_cast<std::size_t>(progress.position);
+    const SamplerProgress loaded = read_progress(archive, progress());
+    self().set_epoch(loaded.epoch);
+    next_ = position_->taken = position_->start = static_cast<std::size_t>(loaded.position);
   }
   const std::shared_ptr<SamplerPosition>& position() const { return position_; }
   friend torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive& archive, const Sampler& sampler) {
@@ -80,6 +83,13 @@ class TorchSampler {
   friend Sampler;
   TorchSampler() = default;
   Sampler& self() { return static_cast<Sampler&>(*this); }
+  const Sampler& self() const { return static_cast<const Sampler&>(*this); }
+  SamplerProgress progress() const {
+    return {.epoch = self().epoch(),
+            .position = static_cast<std::int64_t>(position_->taken),
+            .size = static_cast<std::int64_t>(self().size()),
+            .order = self().describe()};
+  }
   // A position belongs to its epoch.
   void enter_epoch(std::int64_t epoch) {
     if (epoch != self().epoch()) *position_ = {};

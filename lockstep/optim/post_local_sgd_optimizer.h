@@ -5,6 +5,8 @@
 //                                   PeriodicModelAverager(group, {.period = 4, .warmup_steps = 100}));
 //
 // It is the optimizer that it is made of: options, state, schedulers and zero_grad() are that one's.
+// Its ranks have parameters of their own between averagings, so TrainingRun does not keep it; each rank can save its
+// model and state_dict() by save_checkpoint().
 // Belongs to one thread. All ranks call step() alike; it blocks, and fails as ProcessGroup's calls do.
 #pragma once
 
@@ -15,6 +17,7 @@
 #include <vector>
 
 #include "lockstep/checkpoint/checkpoint.h"
+#include "lockstep/checkpoint/optimizer_state.h"
 #include "lockstep/optim/model_averager.h"
 
 namespace lockstep {
@@ -25,7 +28,7 @@ Checkpoint post_local_sgd_state(const torch::optim::Optimizer& optimizer, const 
 void load_post_local_sgd_state(const Checkpoint& state, torch::optim::Optimizer& optimizer, ModelAverager& averager);
 
 template <std::derived_from<torch::optim::Optimizer> Optimizer, std::derived_from<ModelAverager> Averager>
-class PostLocalSgdOptimizer : public Optimizer {
+class PostLocalSgdOptimizer : public Optimizer, public internal::LocalStepsOptimizer {
  public:
   PostLocalSgdOptimizer(Optimizer optimizer, Averager averager)
       : Optimizer(std::move(optimizer)), averager_(std::move(averager)) {}

@@ -3,11 +3,13 @@
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/optim/adam.h>
 #include <torch/optim/lbfgs.h>
 #include <torch/optim/sgd.h>
 
 #include <fstream>
 #include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -93,6 +95,78 @@ TEST_CASE("another run is refused, and what an older program has not told counts
   });
 }
 
+TEST_CASE("a checkpoint that is refused changes nothing") {
+  const TemporaryDirectory folder;
+  run_group_or_throw(1, Over::arena, [&](const ProcessGroup& group) {
+    const TrainingRunOptions options{.directory = folder.path()};
+    Training first(group, options);
+    first.step();
+    first.run.save(first.ddp, first.optimizer);
+    const Checkpoint whole = load_checkpoint(first.run.path());
+    const auto check_refusal = [&](const std::string& reason, auto& ddp, torch::optim::Optimizer& optimizer) {
+      TrainingRun run(group, options);
+      const std::string before = sha256_of(*ddp.module(), optimizer);
+      CHECK_ERROR(error_of([&] { run.resume(ddp, optimizer); }), ErrorKind::invalid_argument, reason);
+      CHECK(sha256_of(*ddp.module(), optimizer) == before);
+      CHECK(run.position.step == 0);
+    };
+    Training second(group, options);
+    torch::optim::Adam adam(second.ddp.parameters());
+    check_refusal("has the state of the SGD optimizer", second.ddp, adam);
+    DistributedDataParallel other(torch::nn::Linear(torch::nn::LinearOptions(3, 1).bias(false)), group);
+    check_refusal("does not fit the module", other, second.optimizer);
+    for (const auto& [name, reason] : std::map<std::string, std::string>{
+             {"random.cpu", "no random state"}, {"loss_so_far", "two numbers 'loss_so_far'"}}) {
+      Checkpoint damaged = whole;
+      damaged.tensors[name] = at::zeros({1});
+      save_checkpoint(first.run.path(), damaged);
+      check_refusal(name == "random.cpu" ? "is no state of a CPU generator" : reason, second.ddp, second.optimizer);
+      damaged.tensors.erase(name);
+      save_checkpoint(first.run.path(), damaged);
+      check_refusal(reason, second.ddp, second.optimizer);
+    }
+  });
+}
+
+TEST_CASE("a directory with the checkpoints of an earlier run is refused, or they are replaced") {
+  const TemporaryDirectory folder;
+  run_group_or_throw(2, Over::arena, [&](const ProcessGroup& group) {
+    const TrainingRunOptions options{.directory = folder.path(), .every = 2};
+    const auto steps_kept = [&] {
+      group.barrier();
+      std::vector<std::uint64_t> steps;
+      for (const StepFile& file : list_step_files(folder.path())) steps.push_back(file.step);
+      group.barrier();
+      return steps;
+    };
+    Training first(group, options);
+    for (int step = 0; step < 10; ++step) first.step();
+    CHECK(steps_kept() == std::vector<std::uint64_t>{10, 8, 6});
+
+    Training second(group, options);
+    const std::string why = folder.path() + " has checkpoints of an earlier run, the newest step-0000000010";
+    CHECK_ERROR(error_of([&] { second.step(); }), ErrorKind::invalid_argument, why, "start_anew()");
+    CHECK_ERROR(error_of([&] { second.run.save(second.ddp, second.optimizer); }), ErrorKind::invalid_argument, why);
+    second.run.start_anew();
+    second.step();
+    CHECK(steps_kept().size() == 3);
+    for (int step = 0; step < 3; ++step) second.step();
+    CHECK(steps_kept() == std::vector<std::uint64_t>{4, 2});
+    Training resumed(group, options);
+    CHECK(resumed.run.resume(resumed.ddp, resumed.optimizer).step == 4);
+    for (int step = 0; step < 4; ++step) resumed.step();
+    CHECK(steps_kept() == std::vector<std::uint64_t>{8, 6, 4});
+  });
+}
+
+TEST_CASE("a directory that cannot be used is an error on all ranks") {
+  run_group_or_throw(3, Over::arena, [&](const ProcessGroup& group) {
+    CHECK_ERROR(error_of([&] { TrainingRun(group, {.directory = "/proc/nowhere"}); }), ErrorKind::invalid_argument,
+                "cannot write to the directory /proc/nowhere");
+    group.barrier();
+  });
+}
+
 TEST_CASE("choices may have any names, and a checkpoint that does not tell one is refused") {
   const TemporaryDirectory folder;
   run_group_or_throw(1, Over::arena, [&](const ProcessGroup& group) {
@@ -115,6 +189,22 @@ TEST_CASE("choices may have any names, and a checkpoint that does not tell one i
     Training stranger(group, {.directory = folder.path(), .choices = {{"lr", "0.1"}}});
     CHECK_ERROR(error_of([&] { stranger.run.resume(stranger.ddp, stranger.optimizer); }), ErrorKind::invalid_argument,
                 "does not tell its lr, this run has 0.1");
+  });
+}
+
+TEST_CASE("choices that cannot be stored are refused before any work is done") {
+  const TemporaryDirectory folder;
+  run_group_or_throw(2, Over::arena, [&](const ProcessGroup& group) {
+    const auto error = [&](const std::string& name, const std::string& value) {
+      return error_of([&] { TrainingRun(group, {.directory = folder.path(), .choices = {{name, value}}}); });
+    };
+    CHECK_ERROR(error("x", "\xff"), ErrorKind::invalid_argument, "choices of a TrainingRun cannot be stored",
+                "not UTF-8");
+    CHECK_ERROR(error("\xff\xfe", "x"), ErrorKind::invalid_argument, "not UTF-8");
+    CHECK_ERROR(error("two\nlines", "x"), ErrorKind::invalid_argument, "control characters");
+    CHECK_ERROR(error(std::string(1 << 20, 'x'), "x"), ErrorKind::invalid_argument, "a name of 1048583 bytes");
+    CHECK_ERROR(error("x", std::string(1 << 20, 'y')), ErrorKind::invalid_argument, "longer than");
+    const TrainingRun fine(group, {.directory = folder.path(), .choices = {{"\xc3\xa9", "a\nb \"q\" \\"}, {"", ""}}});
   });
 }
 
@@ -180,6 +270,19 @@ TEST_CASE("processes draw after a resume what they drew after the checkpoint") {
   });
 }
 
+TEST_CASE("a batch without samples does not count, whatever its loss is") {
+  const TemporaryDirectory folder;
+  run_group_or_throw(2, Over::arena, [&](const ProcessGroup& group) {
+    Training training(group, {.directory = folder.path()});
+    const double none = std::numeric_limits<double>::quiet_NaN();
+    training.run.add_step(group.rank() == 0 ? 3.0 : none, group.rank() == 0 ? 4 : 0, training.ddp, training.optimizer);
+    CHECK(training.run.mean_loss() == 3);
+    training.run.add_step(group.rank() == 0 ? none : 1.0, group.rank() == 0 ? 0 : 4, training.ddp, training.optimizer);
+    CHECK(training.run.mean_loss() == 2);
+    CHECK(training.run.position.batch == 2);
+  });
+}
+
 TEST_CASE("metrics are lines of JSON, one an epoch") {
   const TemporaryDirectory folder;
   run_group_or_throw(2, Over::arena, [&](const ProcessGroup& group) {
@@ -192,7 +295,7 @@ TEST_CASE("metrics are lines of JSON, one an epoch") {
     CHECK(speed.communication_share() <= 1);
     training.run.log_metrics({{"loss", 0.1}, {"bad", std::numeric_limits<double>::quiet_NaN()}});
     training.run.position.begin_next_epoch();
-    training.run.log_metrics({{"loss", 1e-300}});
+    training.run.log_metrics({{"loss", 1e-300}, {"a \"b\"\\\n", 2}, {"\xff", 3}});
   });
   std::ifstream file(folder / "metrics.jsonl");
   std::string line;
@@ -201,5 +304,6 @@ TEST_CASE("metrics are lines of JSON, one an epoch") {
   std::getline(file, line);
   CHECK(nlohmann::json::parse(line)["loss"] == 1e-300);
   CHECK(nlohmann::json::parse(line)["epoch"] == 1);
+  CHECK(nlohmann::json::parse(line)["a \"b\"\\\n"] == 2);
   CHECK(!std::getline(file, line));
 }

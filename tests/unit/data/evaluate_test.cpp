@@ -3,9 +3,11 @@
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 #include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 
 #include <array>
+#include <memory>
 #include <stdexcept>
 #include <utility>
 
@@ -27,6 +29,16 @@ struct Lines {
     for (std::size_t i = 0; i < indices.size(); ++i) x[static_cast<std::int64_t>(i)] = static_cast<double>(indices[i]);
     return {x, 2 * x};
   }
+};
+
+struct Normed : torch::nn::Module {
+  Normed() {
+    register_module("norm", layers.first);
+    register_module("linear", layers.second);
+  }
+  at::Tensor forward(const at::Tensor& x) { return layers.second(layers.first(x)); }
+
+  std::pair<torch::nn::BatchNorm1d, torch::nn::Linear> layers{1, torch::nn::LinearOptions(1, 1)};
 };
 
 std::array<double, 2> error_and_one(const at::Tensor& output, const at::Tensor& y) {
@@ -91,6 +103,33 @@ TEST_CASE("a model is afterwards in the mode that it was in, also if its evaluat
                 ErrorKind::invalid_argument, "evaluate: drop_last leaves out samples");
     CHECK_ERROR(error_of([&] { evaluate(model, Lines(), group, {.first_batch = 1}, error_and_one); }),
                 ErrorKind::invalid_argument, "evaluate: first_batch leaves out samples");
+    CHECK_ERROR(error_of([&] { evaluate(model, Lines{0}, group, {}, error_and_one); }), ErrorKind::invalid_argument,
+                "evaluate: the data set has no samples");
+  });
+}
+
+TEST_CASE("so is each part of it, frozen ones too") {
+  run_group_or_throw(1, Over::arena, [](const ProcessGroup& group) {
+    const auto inner = std::make_shared<Normed>();
+    auto& [frozen, trained] = inner->layers;
+    torch::nn::Sequential model(inner, torch::nn::Linear(1, 1), trained);
+    frozen->eval();
+    const auto check_modes = [&] {
+      CHECK(!frozen->is_training());
+      for (const bool training : {model->is_training(), inner->is_training(), trained->is_training()}) CHECK(training);
+    };
+    const auto metrics = [&](const at::Tensor&, const at::Tensor&) -> std::array<double, 1> {
+      for (const auto& part : model->modules()) CHECK(!part->is_training());
+      throw std::runtime_error("no metric");
+    };
+    CHECK_THROWS_AS(evaluate(model, Lines(), group, {}, metrics), std::runtime_error);
+    check_modes();
+    DistributedDataParallel ddp(model, group);
+    evaluate(ddp, Lines(), group, {}, error_and_one);
+    check_modes();
+    DistributedDataParallel of_pointer(std::make_shared<torch::nn::LinearImpl>(1, 1), group);
+    evaluate(of_pointer, Lines(), group, {}, error_and_one);
+    CHECK(of_pointer.is_training());
   });
 }
 

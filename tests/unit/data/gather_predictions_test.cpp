@@ -28,7 +28,7 @@ TEST_CASE("every sample has its row once, in the data set's order, on rank 0") {
     for (const std::size_t samples : {0U, 1U, 3U, 10U, 12U}) {
       for (const auto& options :
            {SamplerOptions{}, SamplerOptions{.shuffle = false}, SamplerOptions{.padding = Padding::none},
-            SamplerOptions{.layout = Layout::contiguous}}) {
+            SamplerOptions{.layout = ShardLayout::contiguous}}) {
         run_group_or_throw(ranks, Over::arena, [&](const ProcessGroup& group) {
           DistributedSampler sampler(samples, group, options);
           sampler.set_epoch(3);
@@ -57,7 +57,10 @@ TEST_CASE("rows that do not fit the sampler are an error on all ranks, and the g
     CHECK_ERROR(error({}), ErrorKind::invalid_argument, "every rank has no rows");
     DistributedSampler cut(9, group, {.drop_last = true});
     CHECK_ERROR(error_of([&] { gather_predictions(group, cut, at::zeros({4})); }), ErrorKind::invalid_argument,
-                "leaves out samples");
+                "the samplers leave out samples (drop_last)");
+    DistributedSampler own(10, group, {.drop_last = group.rank() == 1});
+    CHECK_ERROR(error_of([&] { gather_predictions(group, own, right); }), ErrorKind::invalid_argument, "rank 1 has",
+                "without the last ones (drop_last)");
     gather_predictions(group, sampler, right);
   });
 }
@@ -75,10 +78,10 @@ TEST_CASE("samplers that are not of this group, or differ, are an error on all r
     const auto with = [&](const SamplerOptions& options) {
       return error({20, 4, rank, rank == 3 ? options : SamplerOptions()});
     };
-    CHECK_ERROR(with({.seed = 7}), ErrorKind::invalid_argument, "rank 3 has a sampler of 20 samples in epoch 0",
+    CHECK_ERROR(with({.seed = 7}), ErrorKind::invalid_argument, "rank 3 has a sampler in epoch 0 of 20 samples",
                 "shuffled with seed 7", "shuffled with seed 0");
     CHECK_ERROR(with({.shuffle = false}), ErrorKind::invalid_argument, "rank 3 has", "not shuffled");
-    CHECK_ERROR(with({.layout = Layout::contiguous}), ErrorKind::invalid_argument, "rank 3 has", "contiguous");
+    CHECK_ERROR(with({.layout = ShardLayout::contiguous}), ErrorKind::invalid_argument, "rank 3 has", "contiguous");
     CHECK_ERROR(with({.padding = Padding::none}), ErrorKind::invalid_argument, "rank 3 has", "not padded");
     DistributedSampler sampler(20, group);
     CHECK_ERROR(error_of([&] {

@@ -56,7 +56,7 @@ Indices iota(std::size_t count) {
 
 template <class Check>
 void for_all_sizes(Check check) {
-  for (const Layout layout : {Layout::strided, Layout::contiguous}) {
+  for (const ShardLayout layout : {ShardLayout::strided, ShardLayout::contiguous}) {
     for (int size = 0; size <= 200; ++size) {
       for (int replicas = 1; replicas <= 9; ++replicas) {
         CAPTURE(size);
@@ -70,7 +70,7 @@ void for_all_sizes(Check check) {
 }  // namespace
 
 TEST_CASE("repeating pads with the head of the permutation, and with nothing else") {
-  for_all_sizes([](const Indices& permutation, int replicas, Layout layout) {
+  for_all_sizes([](const Indices& permutation, int replicas, ShardLayout layout) {
     const auto shards = all_shards(permutation, replicas, {.layout = layout});
     const std::size_t n = permutation.size();
     const std::size_t k = static_cast<std::size_t>(replicas);
@@ -85,7 +85,7 @@ TEST_CASE("repeating pads with the head of the permutation, and with nothing els
 }
 
 TEST_CASE("dropping cuts the tail of the permutation, and nothing appears twice") {
-  for_all_sizes([](const Indices& permutation, int replicas, Layout layout) {
+  for_all_sizes([](const Indices& permutation, int replicas, ShardLayout layout) {
     const auto shards = all_shards(permutation, replicas, {.drop_last = true, .layout = layout});
     const std::size_t length = permutation.size() / static_cast<std::size_t>(replicas);
     for (const ShardIndices& shard : shards) {
@@ -99,7 +99,7 @@ TEST_CASE("dropping cuts the tail of the permutation, and nothing appears twice"
 }
 
 TEST_CASE("without padding every index comes once, and lengths differ by at most one") {
-  for_all_sizes([](const Indices& permutation, int replicas, Layout layout) {
+  for_all_sizes([](const Indices& permutation, int replicas, ShardLayout layout) {
     const auto shards = all_shards(permutation, replicas, {.padding = Padding::none, .layout = layout});
     const auto by_size = [](const ShardIndices& a, const ShardIndices& b) {
       return a.indices.size() < b.indices.size();
@@ -115,10 +115,10 @@ TEST_CASE("layouts: every n-th position, or one block") {
   CHECK(shard_indices(permutation, 3, 1).indices == Indices{11, 14, 10});
   CHECK(shard_indices(permutation, 3, 2).indices == Indices{12, 15, 11});
   CHECK(shard_indices(permutation, 3, 2).unique_size == 2);
-  const ShardOptions contiguous{.layout = Layout::contiguous};
+  const ShardOptions contiguous{.layout = ShardLayout::contiguous};
   CHECK(shard_indices(permutation, 3, 1, contiguous).indices == Indices{13, 14, 15});
   CHECK(shard_indices(permutation, 3, 2, contiguous).indices == Indices{16, 10, 11});
-  const ShardOptions exact{.padding = Padding::none, .layout = Layout::contiguous};
+  const ShardOptions exact{.padding = Padding::none, .layout = ShardLayout::contiguous};
   CHECK(shard_indices(permutation, 3, 0, exact).indices == Indices{10, 11, 12});
   CHECK(shard_indices(permutation, 3, 2, exact).indices == Indices{15, 16});
 }

@@ -109,7 +109,8 @@ TEST_CASE("a sampler is saved and loaded by torch, and goes on where it stood") 
 
   DistributedSampler smaller(5, 1, 0);
   std::stringstream again(file.str());
-  CHECK_ERROR(error_of([&] { torch::load(smaller, again); }), ErrorKind::invalid_argument, "index 6", "5 indices");
+  CHECK_ERROR(error_of([&] { torch::load(smaller, again); }), ErrorKind::invalid_argument,
+              "index 6 of 20, in 20 samples for 1 ranks, shuffled with seed 3", "this one is of 5 samples");
   std::stringstream strange;
   torch::save(at::ones({1}), strange);
   CHECK_ERROR(error_of([&] { torch::load(smaller, strange); }), ErrorKind::invalid_argument, "not of a sampler");
@@ -179,6 +180,54 @@ TEST_CASE("so does one of shards, and a loader counts what is left") {
   CHECK(rest.size() == 6);
   CHECK(flat(pass_of(rest)) == Indices(sampler.indices().begin() + 6, sampler.indices().end()));
   CHECK(rest.size() == 8);
+}
+
+TEST_CASE("in the middle of an epoch a position is of the same order only, between two it is of any") {
+  const auto saved_at = [](auto sampler, std::size_t position) {
+    sampler.set_epoch(2);
+    sampler.reset();
+    if (position != 0) sampler.next(position);
+    std::stringstream file;
+    torch::save(sampler, file);
+    return file.str();
+  };
+  const auto load = [](auto& sampler, const std::string& text) {
+    std::stringstream file(text);
+    torch::load(sampler, file);
+  };
+  const DistributedSampler saved(100, 4, 0, {.seed = 1});
+  const std::string begun = saved_at(saved, 0), within = saved_at(saved, 15), ended = saved_at(saved, 25);
+  DistributedSampler same(100, 4, 3, {.seed = 1});  // another rank's
+  load(same, within);
+  same.reset();
+  CHECK(same.next(100)->size() == 10);
+  const SamplerOptions unpadded{.padding = Padding::none};  // ranks have 3, 3 and 2 indices
+  DistributedSampler shorter(8, 3, 2, unpadded);
+  load(shorter, saved_at(DistributedSampler(8, 3, 0, unpadded), 2));
+  shorter.reset();
+  CHECK(!shorter.next(1));
+  for (DistributedSampler other :
+       {DistributedSampler(100, 2, 0, {.seed = 1}), DistributedSampler(100, 4, 0, {.seed = 2}),
+        DistributedSampler(100, 4, 0, {.shuffle = false}), DistributedSampler(99, 4, 0, {.seed = 1}),
+        DistributedSampler(100, 4, 0, {.seed = 1, .layout = ShardLayout::contiguous})}) {
+    CHECK_ERROR(error_of([&] { load(other, within); }), ErrorKind::invalid_argument,
+                "stands at index 15 of 25, in " + saved.describe(), "this one is of " + other.describe(),
+                "between two epochs");
+    CHECK(other.epoch() == 0);
+    load(other, begun);
+    CHECK(other.epoch() == 2);
+    other.reset();
+    CHECK(other.next(100)->size() == other.size());
+    load(other, ended);
+    other.reset();
+    CHECK(!other.next(1));
+  }
+  const ShardSamplerOptions options{.shards = 4, .batch_size = 3, .seed = 1};
+  const std::string in_shards = saved_at(ShardSampler(24, 1, 0, options), 6);
+  ShardSampler on_two(24, 2, 0, options);
+  CHECK_ERROR(error_of([&] { load(on_two, in_shards); }), ErrorKind::invalid_argument,
+              "24 samples in 4 shards on 1 ranks, 3 a batch", "24 samples in 4 shards on 2 ranks");
+  CHECK_ERROR(error_of([&] { load(same, in_shards); }), ErrorKind::invalid_argument, "in 4 shards", "for 4 ranks");
 }
 
 TEST_CASE("a dataset of torch::data is read by a loader of ours, mapped or not, by any number of threads") {

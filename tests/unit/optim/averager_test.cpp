@@ -1,15 +1,18 @@
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
+#include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 
 #include <map>
 
+#include "lockstep/checkpoint/training_run.h"
 #include "lockstep/ddp/hooks/post_local_sgd.h"
 #include "lockstep/optim/model_averager.h"
 #include "lockstep/optim/post_local_sgd_optimizer.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/local_groups.h"
 #include "tests/support/local_worlds.h"
+#include "tests/support/temporary_directory.h"
 #include "tests/support/wave.h"
 
 using namespace lockstep;
@@ -172,5 +175,22 @@ TEST_CASE("the hook averages over all ranks until start_step, and then within th
     CHECK(state->step == 2);
     CHECK(backward(lonely_hook) == all);
     CHECK(backward(lonely_hook) == std::vector<double>{own, own + 10});
+  });
+}
+
+TEST_CASE("a run does not keep an optimizer between whose averagings the ranks differ, and says so on all ranks") {
+  const TemporaryDirectory folder;
+  run_group_or_throw(2, Over::arena, [&](const ProcessGroup& group) {
+    torch::nn::Linear model(2, 1);
+    DistributedDataParallel ddp(model, group);
+    PostLocalSgdOptimizer local(SGD(ddp.parameters(), SGDOptions(0.1)), PeriodicModelAverager(group, {.period = 4}));
+    TrainingRun run(group, {.directory = folder.path(), .every = 1});
+    const std::string why = "leaves the ranks with different parameters";
+    CHECK_ERROR(error_of([&] { run.add_step(1, 1, ddp, local); }), ErrorKind::invalid_argument, why);
+    SGD plain(ddp.parameters(), SGDOptions(0.1));
+    run.save(ddp, plain);
+    group.barrier();
+    CHECK_ERROR(error_of([&] { run.resume(ddp, local); }), ErrorKind::invalid_argument, why);
+    run.resume(ddp, plain);
   });
 }

@@ -109,8 +109,7 @@ void SharedLinks::guarded(int from, Receive&& receive) {
   }
 }
 
-template <class Take>
-void SharedLinks::guarded_control(int from, Take&& take) {
+void SharedLinks::guarded_control(int from, const std::function<void()>& take) {
   try {
     take();
   } catch (const Error& error) {

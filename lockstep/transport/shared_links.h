@@ -4,7 +4,6 @@
 // Data travel in blocks of one group each, and each group has as much credit with a peer as the peer has memory for it:
 // so whoever reads a connection can take in all that comes, keeps what is of other groups for them, and no group that
 // nobody reads holds up another. What a group reads itself goes straight to where it is wanted.
-//
 // Of the threads that wait, one sleeps in epoll for all; the others sleep each at a bell. Bytes of a connection that a
 // sleeper waits for are received at once, by whoever sees that they have come, and the sleeper is woken; bytes that
 // nobody waits for stay where they are. So: what a sleeping group waits for is never left in a connection.
@@ -37,14 +36,13 @@ class SharedLinks final : private BlockObserver {
 
   SharedLinks(int rank, std::vector<TcpLink> links, const TcpMeshSettings& settings);
 
-  int rank() const { return rank_; }
   int connections() const { return connections_; }
   Checksums checksums() const { return checksums_; }
   const std::string& name(int peer) const { return peers_[static_cast<std::size_t>(peer)].name; }
   // Whether there are connections for data, too.
   bool has_data_with(int peer) const { return peers_[static_cast<std::size_t>(peer)].streams.has_connections(); }
 
-  // Opens a group of connected ranks, of which `rank` is this one. What its peers have sent already is there.
+  // Opens a group of connected ranks, of which `rank` is this one; what its peers have sent already is there.
   // Error{invalid_argument} if there is, or was, a group of that id.
   GroupLinks& open(GroupId id, int rank, const std::vector<int>& connected, const std::vector<std::string>& names);
   // Says goodbye.
@@ -90,8 +88,7 @@ class SharedLinks final : private BlockObserver {
   void take_control(int from, ByteView bytes);
   template <class Receive>
   void guarded(int from, Receive&& receive);
-  template <class Take>
-  void guarded_control(int from, Take&& take);
+  void guarded_control(int from, const std::function<void()>& take);
   void receive_all(int from);
   void give_credit(const GroupLinks& group, GroupStream& stream);
   bool end(GroupLinks& group, const Error& error);

@@ -61,7 +61,7 @@ void exchange_parameters(const ProcessGroup& group, const std::vector<std::vecto
   if (std::ranges::max(counts) == 0) return;
   if (exchange_at_once(counts)) return gather_parts(group, bytes, counts);
   for (std::size_t rank = 0; rank < bytes.size(); ++rank) {
-    if (counts[rank] != 0) bytes[rank].broadcast(static_cast<int>(rank), group, "parameters of one rank");
+    if (counts[rank] != 0) bytes[rank].broadcast(static_cast<int>(rank), group, {.name = "parameters of one rank"});
   }
 }
 

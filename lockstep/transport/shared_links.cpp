@@ -109,7 +109,8 @@ void SharedLinks::guarded(int from, Receive&& receive) {
   }
 }
 
-void SharedLinks::guarded_control(int from, const std::function<void()>& take) {
+template <class Take>
+void SharedLinks::guarded_control(int from, Take&& take) {
   try {
     take();
   } catch (const Error& error) {

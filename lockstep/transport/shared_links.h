@@ -45,8 +45,7 @@ class SharedLinks final : private BlockObserver {
   // Opens a group of connected ranks, of which `rank` is this one; what its peers have sent already is there.
   // Error{invalid_argument} if there is, or was, a group of that id.
   GroupLinks& open(GroupId id, int rank, const std::vector<int>& connected, const std::vector<std::string>& names);
-  // Says goodbye.
-  void close(GroupLinks& group) noexcept;
+  void close(GroupLinks& group) noexcept;  // says goodbye
 
   // As TcpStreams'. Damage ends all groups with that peer.
   Step send(GroupLinks& group, GroupStream& stream, ByteSpan data);
@@ -88,7 +87,8 @@ class SharedLinks final : private BlockObserver {
   void take_control(int from, ByteView bytes);
   template <class Receive>
   void guarded(int from, Receive&& receive);
-  void guarded_control(int from, const std::function<void()>& take);
+  template <class Take>
+  void guarded_control(int from, Take&& take);
   void receive_all(int from);
   void give_credit(const GroupLinks& group, GroupStream& stream);
   bool end(GroupLinks& group, const Error& error);

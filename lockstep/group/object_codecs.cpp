@@ -84,7 +84,7 @@ unsigned char take_byte(std::string_view& bytes) {
 
 Kind take_kind(std::string_view& bytes) { return static_cast<Kind>(take_byte(bytes)); }
 
-c10::TypePtr take_key_type(std::string_view& bytes);
+c10::TypePtr take_key_type(std::string_view& bytes, int depth = 0);
 
 c10::TypePtr take_type(std::string_view& bytes, int depth = 0) {
   if (depth > kMostNested) refuse("a type is nested more than 100 times");
@@ -100,7 +100,7 @@ c10::TypePtr take_type(std::string_view& bytes, int depth = 0) {
     case Kind::list: return c10::ListType::create(take_type(bytes, depth + 1));
     case Kind::optional: return c10::OptionalType::create(take_type(bytes, depth + 1));
     case Kind::dictionary: {
-      c10::TypePtr keys = take_key_type(bytes);
+      c10::TypePtr keys = take_key_type(bytes, depth + 1);
       return c10::DictType::create(std::move(keys), take_type(bytes, depth + 1));
     }
     case Kind::tuple: {
@@ -112,8 +112,8 @@ c10::TypePtr take_type(std::string_view& bytes, int depth = 0) {
   refuse("there are no elements of kind " + std::to_string(static_cast<int>(kind)));
 }
 
-c10::TypePtr take_key_type(std::string_view& bytes) {
-  c10::TypePtr type = take_type(bytes);
+c10::TypePtr take_key_type(std::string_view& bytes, int depth) {
+  c10::TypePtr type = take_type(bytes, depth);
   if (!can_be_key(*type)) refuse("keys are numbers, strings or tensors");
   return type;
 }

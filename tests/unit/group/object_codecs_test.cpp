@@ -182,6 +182,10 @@ TEST_CASE("what is no value is refused") {
     }
   }
   CHECK_ERROR(error_of([] { Codec::decode("?"); }), ErrorKind::corrupt_data, "there is no kind");
+  for (const char container : {'l', 'd', 'o'}) {  // of containers without end
+    CHECK_ERROR(error_of([&] { Codec::decode("l" + std::string(1'000'000, container)); }), ErrorKind::corrupt_data,
+                "a type is nested more than 100 times");
+  }
   c10::IValue deep;
   for (int i = 0; i < 200; ++i) deep = c10::ivalue::Tuple::create(std::vector<c10::IValue>{deep});
   CHECK_ERROR(error_of([&] { Codec::encode(deep); }), ErrorKind::invalid_argument, "nested more than 100 times");

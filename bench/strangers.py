@@ -2,7 +2,8 @@
 
 Runs the program under the launcher in turns without and beside strangers: --silent connections that say nothing and
 are made anew when the store closes them, and --attempts a second with garbage or a wrong token. Its throughput is one
-over the time it takes. Strangers and launcher share the last core, and the ranks have the others, since strangers on
+over the time it takes; with --metrics also what it says itself, as samples_per_second in the last line of that file,
+which contains neither starting nor joining. Strangers and launcher share the last core, and the ranks have the others, since strangers on
 another host cost this one no processor time; what the launcher itself uses is told. In a third turn they besiege
 another job, which waits on the last core: what the training loses then it loses to the machine that it shares with
 them, and not to its own store. How long the store's operations take meanwhile is measured by unit_store with
@@ -123,6 +124,9 @@ def run(options, besieged):
     if code != 0:
         sys.exit(f"strangers: the program exited with code {code}")
     result = {"seconds": took, "launcher_processor_seconds": used, "log_lines": lines}
+    if options.metrics:
+        last_line = Path(options.metrics).read_text(encoding="utf-8").splitlines()[-1]
+        result["samples_per_second"] = json.loads(last_line)["samples_per_second"]
     if strangers:
         result |= {"silent_made": strangers.silent_made, "attempts": strangers.attempts}
     return result
@@ -134,6 +138,7 @@ def main():
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--silent", type=int, default=3000)
     parser.add_argument("--attempts", type=int, default=1000, help="a second")
+    parser.add_argument("--metrics", help="that the program writes, a JSON object a line")
     parser.add_argument("lockstep")
     parser.add_argument("program", nargs=argparse.REMAINDER)
     options = parser.parse_args()
@@ -142,9 +147,15 @@ def main():
         for besieged in list(runs)[:: 1 if turn % 2 == 0 else -1]:
             runs[besieged].append(run(options, None if besieged == "nobody" else besieged))
             print(besieged, runs[besieged][-1], file=sys.stderr, flush=True)
-    times = {besieged: statistics.median(one["seconds"] for one in group) for besieged, group in runs.items()}
-    loss = {besieged: times[besieged] / times["nobody"] - 1 for besieged in runs}
-    print(json.dumps({"loss": loss, "runs": runs}, indent=2))
+    def medians(what):
+        return {besieged: statistics.median(one[what] for one in group) for besieged, group in runs.items()}
+
+    times = medians("seconds")
+    result = {"loss": {besieged: time / times["nobody"] - 1 for besieged, time in times.items()}}
+    if options.metrics:
+        rates = medians("samples_per_second")
+        result["loss_of_samples_per_second"] = {besieged: 1 - rate / rates["nobody"] for besieged, rate in rates.items()}
+    print(json.dumps(result | {"runs": runs}, indent=2))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 // A StoreServer shares one key-value map with the processes of a job over TCP. launcher or rank 0 -> StoreServer <-
 // TcpStore. One thread serves all connections and never waits for one of them. Thread-safe. Every connection begins
-// with the handshake of net/handshake.h on Channel::store; a client without the job's token is closed within 2 s, and
+// with the handshake of net/handshake.h on Channel::store; a client without the job's token is closed within 3 s, and
 // logged (at most one line a second). No client can end the server. If the system fails (no memory, no events), the
 // server closes the connections that it cannot serve, so that no client waits for an answer that never comes.
 #pragma once

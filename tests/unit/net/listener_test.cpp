@@ -1,5 +1,6 @@
 #include "lockstep/net/listener.h"
 
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <fstream>
@@ -88,4 +89,24 @@ TEST_CASE("a port can be bound again right after its listener and connections ar
 TEST_CASE("accepting does not wait") {
   Listener listener = Listener::bind({"127.0.0.1", 0}, soon());
   CHECK_FALSE(listener.accept());
+}
+
+// fault: 48
+TEST_CASE("whoever says nothing is not in front of who speaks") {
+  Listener listener = Listener::bind({"127.0.0.1", 0}, soon());
+  const Endpoint endpoint = listener.address().endpoint();
+  const auto come = [&] { return connect_tcp(endpoint, ConnectRetry::never, soon()); };
+  for (;;) {
+    const TimePoint start = steady_clock().now();
+    const UniqueFd silent = come(), speaker = come();
+    send_all(speaker.get(), as_span(ByteView("hello")), soon());
+    const UniqueFd first = testing::accepted(listener, soon());
+    // The kernel keeps the silent one for a second.
+    if (steady_clock().now() - start > 500ms) continue;
+    char text[6] = "";
+    CHECK(::recv(first.get(), text, 5, MSG_DONTWAIT) == 5);
+    CHECK(std::string(text) == "hello");
+    CHECK(testing::accepted(listener, soon()));
+    return;
+  }
 }

@@ -3,11 +3,11 @@
 Runs the program under the launcher in turns without and beside strangers: --silent connections that say nothing and
 are made anew when the store closes them, and --attempts a second with garbage or a wrong token. Its throughput is one
 over the time it takes; with --metrics also what it says itself, as samples_per_second in the last line of that file,
-which contains neither starting nor joining. Strangers and launcher share the last core, and the ranks have the others, since strangers on
-another host cost this one no processor time; what the launcher itself uses is told. In a third turn they besiege
-another job, which waits on the last core: what the training loses then it loses to the machine that it shares with
-them, and not to its own store. How long the store's operations take meanwhile is measured by unit_store with
-LOCKSTEP_TEST_STRANGERS=100000.
+which contains neither starting nor joining. Strangers and launcher share the last core, and the ranks have the others,
+since strangers on another host cost this one no processor time; what the launcher itself uses is told. In a third turn
+they besiege another job, which waits on the last core: what the training loses then it loses to the machine that it
+shares with them, and not to its own store. How long the store's operations take meanwhile is measured by unit_store
+with LOCKSTEP_TEST_STRANGERS=100000.
 Writes one JSON object to standard output."""
 
 import argparse
@@ -154,7 +154,8 @@ def main():
     result = {"loss": {besieged: time / times["nobody"] - 1 for besieged, time in times.items()}}
     if options.metrics:
         rates = medians("samples_per_second")
-        result["loss_of_samples_per_second"] = {besieged: 1 - rate / rates["nobody"] for besieged, rate in rates.items()}
+        result["loss_of_samples_per_second"] = {besieged: 1 - rate / rates["nobody"]
+                                                for besieged, rate in rates.items()}
     print(json.dumps(result | {"runs": runs}, indent=2))
 
 

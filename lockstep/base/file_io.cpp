@@ -8,6 +8,7 @@
 #include <cerrno>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/signal_block.h"
 
 namespace lockstep::internal {
 namespace {
@@ -31,12 +32,24 @@ OpenFile open_regular_file(const std::string& path) {
 }
 
 void write_all(int fd, ByteView bytes, const std::string& doing) {
+  const SignalBlock too_large({SIGXFSZ});
   while (!bytes.empty()) {
     const ssize_t count = ::write(fd, bytes.data(), std::min(bytes.size(), kMostAtOnce));
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) throw system_error(doing, errno);
+    if (count < 0) {
+      const int saved_errno = errno;
+      if (saved_errno == EFBIG) too_large.discard(SIGXFSZ);
+      throw system_error(doing, saved_errno);
+    }
     bytes.remove_prefix(static_cast<std::size_t>(count));
   }
+}
+
+int resize_file(int fd, std::uint64_t bytes) noexcept {
+  const SignalBlock too_large({SIGXFSZ});
+  const int error = ::ftruncate(fd, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
+  if (error == EFBIG) too_large.discard(SIGXFSZ);
+  return error;
 }
 
 ssize_t read_at(int fd, std::uint64_t offset, MutableByteSpan out) noexcept {

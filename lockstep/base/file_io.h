@@ -20,7 +20,10 @@ struct OpenFile {
 // Never waits for a writer. Error{invalid_argument}: there is no such file, or it is not a regular one.
 OpenFile open_regular_file(const std::string& path);
 
+// Beyond a limit on file sizes (`ulimit -f`), which holds for memory files as well, both fail with EFBIG, and the
+// process is not killed. The second returns 0 or errno.
 void write_all(int fd, ByteView bytes, const std::string& doing);
+int resize_file(int fd, std::uint64_t bytes) noexcept;
 
 // Both read fewer bytes than asked for only at the end of the file. The first returns how many, or -1 with errno.
 ssize_t read_at(int fd, std::uint64_t offset, MutableByteSpan out) noexcept;

@@ -21,19 +21,10 @@ namespace {
 constexpr mode_t kMode = 0600;
 constexpr int kAttempts = 100;
 
-std::string temporary_prefix(const std::filesystem::path& target) {
-  return fmt::format(".{}.writing-", target.filename().string());
-}
+constexpr std::string_view kWriting = ".writing-";
 
-// A living writer holds a lock on its temporary file, so one that can be locked belongs to nobody.
-void remove_abandoned(const std::filesystem::path& directory, std::string_view prefix) {
-  std::error_code error;
-  std::filesystem::directory_iterator entry(directory, error);
-  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
-    if (!entry->path().filename().string().starts_with(prefix)) continue;
-    const UniqueFd file(::open(entry->path().c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
-    if (file && ::flock(file.get(), LOCK_EX | LOCK_NB) == 0) ::unlink(entry->path().c_str());
-  }
+std::string temporary_prefix(const std::filesystem::path& target) {
+  return fmt::format(".{}{}", target.filename().string(), kWriting);
 }
 
 bool is_linked(const UniqueFd& file) {
@@ -65,7 +56,7 @@ AtomicFile::AtomicFile(const std::filesystem::path& target)
     throw system_error(fmt::format("saving {}: opening the directory", target_.string()), saved_errno);
   }
   const std::string prefix = temporary_prefix(target_);
-  remove_abandoned(directory_, prefix);
+  remove_abandoned(directory_, target_.filename().string());
   std::random_device random;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     const std::filesystem::path name = directory_ / fmt::format("{}{:08x}{:08x}", prefix, random(), random());
@@ -86,6 +77,18 @@ AtomicFile::AtomicFile(const std::filesystem::path& target)
   }
   throw Error(ErrorKind::internal,
               fmt::format("saving {}: no temporary file could be made in {}", target_.string(), directory_.string()));
+}
+
+// A living writer holds a lock on its temporary file, so one that can be locked belongs to nobody.
+void AtomicFile::remove_abandoned(const std::filesystem::path& directory, std::string_view names) {
+  std::error_code error;
+  std::filesystem::directory_iterator entry(directory, error);
+  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    if (!name.starts_with(fmt::format(".{}", names)) || name.find(kWriting) == std::string::npos) continue;
+    const UniqueFd file(::open(entry->path().c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+    if (file && ::flock(file.get(), LOCK_EX | LOCK_NB) == 0) ::unlink(entry->path().c_str());
+  }
 }
 
 AtomicFile::~AtomicFile() {

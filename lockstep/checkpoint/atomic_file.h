@@ -6,6 +6,7 @@
 #pragma once
 
 #include <filesystem>
+#include <string_view>
 
 #include "lockstep/base/bytes.h"
 #include "lockstep/base/unique_fd.h"
@@ -23,6 +24,8 @@ class AtomicFile {
   void write(ByteSpan bytes);
   // After this the new content survives a power cut. Call once, last.
   void publish();
+  // Removes what killed writers have left of the files in a directory whose names begin so. Errors are passed over.
+  static void remove_abandoned(const std::filesystem::path& directory, std::string_view names);
 
  private:
   std::filesystem::path target_;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
@@ -48,7 +49,8 @@ void add_module(Checkpoint& checkpoint, const torch::nn::Module& module, std::st
   }
 }
 
-void load_module(const Checkpoint& checkpoint, torch::nn::Module& module, std::string_view prefix) {
+std::function<void()> internal::checked_load(const Checkpoint& checkpoint, torch::nn::Module& module,
+                                             std::string_view prefix) {
   TensorsByName stored = tensors_below(checkpoint, prefix);
   TensorsByName wanted = tensors_of(module);
   if (is_wrapped(stored) != is_wrapped(wanted)) {
@@ -57,8 +59,13 @@ void load_module(const Checkpoint& checkpoint, torch::nn::Module& module, std::s
     stored = strip_prefix(stored, kWrapper);
     wanted = strip_prefix(wanted, kWrapper);
   }
-  copy_by_name(stored, wanted, Types::equal, "checkpoint",
-               fmt::format("the checkpoint's '{}' does not fit the module, which is unchanged:", prefix));
+  return checked_copy_by_name(
+      std::move(stored), std::move(wanted), Types::equal, "checkpoint",
+      fmt::format("the checkpoint's '{}' does not fit the module, which is unchanged:", prefix));
+}
+
+void load_module(const Checkpoint& checkpoint, torch::nn::Module& module, std::string_view prefix) {
+  checked_load(checkpoint, module, prefix)();
 }
 
 }  // namespace lockstep

@@ -3,6 +3,7 @@
 // unexpected, or of another shape or type, and then the module is unchanged.
 #pragma once
 
+#include <functional>
 #include <string_view>
 
 #include "lockstep/checkpoint/checkpoint.h"
@@ -20,4 +21,11 @@ void add_module(Checkpoint& checkpoint, const torch::nn::Module& module, std::st
 // and logged.
 void load_module(const Checkpoint& checkpoint, torch::nn::Module& module, std::string_view prefix = "model.");
 
+namespace internal {
+
+// As load_module(), but so far it only checks: what it returns then changes the module.
+std::function<void()> checked_load(const Checkpoint& checkpoint, torch::nn::Module& module,
+                                   std::string_view prefix = "model.");
+
+}  // namespace internal
 }  // namespace lockstep

@@ -1,23 +1,28 @@
 #include "lockstep/checkpoint/training_run.h"
 
-#include <ATen/ops/full.h>
 #include <ATen/ops/tensor.h>
 #include <torch/nn/module.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cmath>
+#include <cstdint>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <system_error>
+#include <utility>
+#include <vector>
 
-#include "lockstep/base/checked.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
+#include "lockstep/base/log.h"
+#include "lockstep/checkpoint/atomic_file.h"
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/checkpoint/module_state.h"
 #include "lockstep/checkpoint/optimizer_state.h"
 #include "lockstep/checkpoint/random_state.h"
+#include "lockstep/checkpoint/resumption.h"
 #include "lockstep/checkpoint/safetensors_header.h"
 #include "lockstep/group/object_codecs.h"
 #include "lockstep/group/objects.h"
@@ -28,17 +33,12 @@ using namespace internal;
 
 namespace {
 
-constexpr const char* kLossSoFar = "loss_so_far";
-constexpr const char* kChoice = "choice.";  // begins the names of choices in the metadata
-
-[[noreturn]] void refuse(const std::string& why) { throw Error(ErrorKind::invalid_argument, why); }
-
 void prepare(const std::filesystem::path& directory) {
   std::error_code failure;
   std::filesystem::create_directories(directory, failure);
   if (!failure && ::access(directory.c_str(), W_OK | X_OK) != 0) failure.assign(errno, std::generic_category());
   if (!failure) return;
-  refuse("cannot write to the directory " + directory.string() + ": " + failure.message() + "; name another");
+  refuse_run("cannot write to the directory " + directory.string() + ": " + failure.message() + "; name another");
 }
 
 std::map<std::string, std::string> metadata_of(const std::map<std::string, std::string>& choices) {
@@ -54,51 +54,27 @@ void check_choices(const std::map<std::string, std::string>& choices) {
     lay_out(header);
     serialise_header(header);
   } catch (const Error& error) {
-    refuse(std::string("the choices of a TrainingRun cannot be stored: ") + error.what());
+    refuse_run(std::string("the choices of a TrainingRun cannot be stored: ") + error.what());
   }
 }
 
-// What rank 0 tells the others about the directory: why it cannot be used, and its newest checkpoint.
-std::pair<std::string, std::string> prepared(const std::filesystem::path& directory) {
+// What ranks tell each other before a run begins: why this one cannot begin; on rank 0 the newest checkpoint; choices.
+std::vector<std::string> announced(const TrainingRunOptions& options, bool is_writer) {
+  std::string newest, choices;
+  for (const auto& [name, value] : options.choices)
+    choices += fmt::format("{}{} = {}", choices.empty() ? "" : ", ", name, value);
   try {
-    prepare(directory);
-    const auto files = list_step_files(directory);
-    return {"", files.empty() ? "" : files.front().path.filename().string()};
-  } catch (const Error& error) {
-    return {error.what(), ""};
-  }
-}
-
-// The newest that rank 0 finds, so that all ranks read the same file.
-Checkpoint newest_checkpoint(const ProcessGroup& group, const std::filesystem::path& directory) {
-  Checkpoint checkpoint;
-  const at::Tensor step = at::full({1}, -1, at::kLong);
-  if (group.rank() == 0 && std::filesystem::is_directory(directory)) {
-    if (auto latest = latest_checkpoint(directory)) {
-      step.fill_(static_cast<std::int64_t>(latest->step));
-      checkpoint = std::move(latest->checkpoint);
+    check_choices(options.choices);
+    if (is_writer) {
+      prepare(options.directory);
+      AtomicFile::remove_abandoned(options.directory, "step-");
+      const auto files = list_step_files(options.directory);
+      if (!files.empty()) newest = files.front().path.filename().string();
     }
+  } catch (const Error& error) {
+    return {error.what(), newest, choices};
   }
-  group.broadcast(step, 0, {.name = "step to resume from"});
-  const auto chosen = step.item<std::int64_t>();
-  if (chosen < 0) {
-    refuse("there is no checkpoint in " + directory.string() +
-           "; start anew instead of resuming, or name the directory that has one");
-  }
-  if (group.rank() == 0) return checkpoint;
-  return load_checkpoint(step_path(directory, static_cast<std::uint64_t>(chosen)));
-}
-
-// Zeros and an empty text without lockstep mode.
-LockstepState lockstep_state_of(DdpBase& ddp) {
-  return ddp.options().lockstep.shards == 0 ? LockstepState{} : ddp.lockstep_state();
-}
-
-void require_equal_parameters(const torch::optim::Optimizer& optimizer) {
-  if (dynamic_cast<const LocalStepsOptimizer*>(&optimizer) == nullptr) return;
-  refuse(
-      "TrainingRun cannot keep this optimizer: it leaves the ranks with different parameters, and a run has those of "
-      "rank 0 only. Each rank can save its model and the optimizer's state_dict() by save_checkpoint()");
+  return {"", newest, choices};
 }
 
 // All ranks look at it, not only the one that writes, so that all refuse what cannot be kept.
@@ -113,43 +89,23 @@ void add_kept_optimizer(Checkpoint& checkpoint, const torch::optim::Optimizer& o
   }
 }
 
-void require_same(const std::filesystem::path& directory, const std::string& name, const std::string& then,
-                  const std::string& now) {
-  if (then == now) return;
-  refuse("the checkpoint in " + directory.string() + " was made with " + name + " " + then + ", this run has " + now);
-}
-
-// Error{corrupt_data} or Error{invalid_argument} if it is not of a TrainingRun.
-TrainingPosition position_in(const Checkpoint& checkpoint, const std::filesystem::path& directory) {
-  const auto number = [&](const std::string& name) {
-    const auto found = checkpoint.metadata.find(name);
-    return checked_decimal(found == checkpoint.metadata.end() ? "" : found->second, name, directory.string());
-  };
-  const auto sums = checkpoint.tensors.find(kLossSoFar);
-  if (sums == checkpoint.tensors.end() || sums->second.numel() != 2 || sums->second.scalar_type() != at::kDouble) {
-    refuse("the checkpoint in " + directory.string() + " does not have the two numbers '" + kLossSoFar +
-           "', which every TrainingRun stores");
-  }
-  const auto* numbers = sums->second.const_data_ptr<double>();
-  return {.step = number("step"),
-          .epoch = static_cast<int>(number("epoch")),
-          .batch = number("batch"),
-          .loss_sum = numbers[0],
-          .samples = static_cast<std::int64_t>(numbers[1])};
-}
-
 }  // namespace
 
 TrainingRun::TrainingRun(ProcessGroup group, TrainingRunOptions options)
     : group_(std::move(group)), options_(std::move(options)) {
-  check_choices(options_.choices);
-  std::pair<std::string, std::string> found;
-  if (group_.rank() == 0) found = prepared(options_.directory);
-  const auto [problem, newest] = broadcast_object(group_, found, 0, {.name = "directory of the run"});
-  if (!problem.empty()) refuse(problem);
-  if (newest.empty()) return;
+  const auto all = all_gather_object(group_, announced(options_, group_.rank() == 0), {.name = "a run begins"});
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (!all[rank][0].empty())
+      refuse_run(fmt::format("{}{}", rank == 0 ? "" : fmt::format("rank {}: ", rank), all[rank][0]));
+  }
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank][2] == all[0][2]) continue;
+    refuse_run(fmt::format("the choices of a TrainingRun differ: rank 0 has {}, rank {} has {}", all[0][2], rank,
+                           all[rank][2]));
+  }
+  if (all[0][1].empty()) return;
   earlier_ = Earlier::to_refuse;
-  earlier_file_ = newest;
+  earlier_file_ = all[0][1];
 }
 
 void TrainingRun::start_anew() {
@@ -158,18 +114,37 @@ void TrainingRun::start_anew() {
 
 void TrainingRun::require_directory() const {
   if (earlier_ != Earlier::to_refuse) return;
-  refuse("the directory " + options_.directory.string() + " has checkpoints of an earlier run, the newest " +
-         earlier_file_ + "; call resume() to go on with it, start_anew() to replace it, or name another directory");
+  refuse_run("the directory " + options_.directory.string() + " has checkpoints of an earlier run, the newest " +
+             earlier_file_ + "; call resume() to go on with it, start_anew() to replace it, or name another directory");
 }
 
 // Whether it is time to save.
 bool TrainingRun::advance(double mean_loss, std::int64_t samples) {
   require_directory();
+  if (const double before = std::exchange(samples_a_step_, 0); before != 0) compare_steps(before, samples);
   if (samples != 0) position.loss_sum += mean_loss * static_cast<double>(samples);  // the mean of none is NaN
   position.samples += samples;
   ++position.step;
   ++position.batch;
   return options_.every != 0 && position.step % options_.every == 0;
+}
+
+// The position in an epoch counts steps, so they must have as many samples as before.
+void TrainingRun::compare_steps(double before, std::int64_t samples) const {
+  group_.all_reduce(samples, ReduceOp::sum, {.name = "samples of the first step"});
+  if (static_cast<double>(samples) == before || group_.rank() != 0) return;
+  log_warning(
+      fmt::format("a run that was in the middle of an epoch goes on with another number of ranks: a step had {:.0f} "
+                  "samples and has {} now, so some samples of this epoch may come twice or never; choose the samples "
+                  "of a step over all ranks (BatchSize::global), or resume from between two epochs",
+                  before, samples));
+}
+
+double TrainingRun::mean_loss() const {
+  double sum = position.loss_sum;
+  std::int64_t samples = position.samples;
+  group_.all_reduce(sum, samples);
+  return samples == 0 ? 0 : sum / static_cast<double>(samples);
 }
 
 void TrainingRun::log_metrics(std::initializer_list<std::pair<std::string_view, double>> metrics) const {
@@ -184,7 +159,7 @@ void TrainingRun::log_metrics(std::initializer_list<std::pair<std::string_view, 
   std::ofstream out(file, std::ios::app);
   out << line;
   out.close();
-  if (!out) refuse("cannot write " + file.string());
+  if (!out) refuse_run("cannot write " + file.string());
 }
 
 std::filesystem::path TrainingRun::path() const {
@@ -206,7 +181,10 @@ void TrainingRun::save_parts(const torch::nn::Module& module, DdpBase& ddp, cons
   checkpoint.metadata.insert({{"step", std::to_string(position.step)},
                               {"epoch", std::to_string(position.epoch)},
                               {"batch", std::to_string(position.batch)},
+                              {"ranks", std::to_string(mode.shards == 0 ? group_.size() : 0)},
                               {"shards", std::to_string(mode.shards)},
+                              {"shards_seed", std::to_string(mode.seed)},
+                              {"shards_step", std::to_string(mode.step)},
                               {"threads", std::to_string(mode.threads)},
                               {"arithmetic", mode.arithmetic}});
   checkpoint.tensors[kLossSoFar] = sums;
@@ -216,41 +194,26 @@ void TrainingRun::save_parts(const torch::nn::Module& module, DdpBase& ddp, cons
 }
 
 void TrainingRun::resume_parts(torch::nn::Module& module, DdpBase& ddp, torch::optim::Optimizer& optimizer) {
-  require_equal_parameters(optimizer);
   Checkpoint checkpoint = newest_checkpoint(group_, options_.directory);
-  const LockstepState now = lockstep_state_of(ddp);
-  auto& told = checkpoint.metadata;
-  told.insert({{"shards", "0"}, {"threads", "0"}, {"arithmetic", ""}});
-  for (const auto& [name, value] : options_.untold) told.insert({kChoice + name, value});
-  for (const auto& [name, value] : options_.choices) {
-    const auto then = told.find(kChoice + name);
-    if (then == told.end()) {
-      refuse("the checkpoint in " + options_.directory.string() + " does not tell its " + name + ", this run has " +
-             value + "; if all such checkpoints had the same, say it in TrainingRunOptions::untold");
-    }
-    require_same(options_.directory, name, then->second, value);
+  Resumption resumption;
+  std::optional<Error> failure;
+  try {
+    resumption = checked_resumption(checkpoint, options_, group_, module, ddp, optimizer);
+  } catch (const Error& error) {
+    failure = error;
   }
-  require_same(options_.directory, "shards", told["shards"], std::to_string(now.shards));
-  const TrainingPosition then = position_in(checkpoint, options_.directory);
-  const auto threads = static_cast<int>(checked_decimal(told["threads"], "threads", options_.directory.string()));
-  const auto load_optimizer_state = checked_load(checkpoint, optimizer);
-  const at::Tensor random =
-      now.shards == 0 ? own_random_state(checkpoint, group_.rank(), group_.size()) : random_state(checkpoint);
-  load_module(checkpoint, module);  // the last that may refuse
-  load_optimizer_state();
-  set_random_state(random);
-  position = then;
+  fail_together(group_, failure, "a run that is resumed");
+  resumption.load_module();
+  resumption.load_optimizer();
+  set_random_state(resumption.random);
+  position = resumption.position;
+  samples_a_step_ = resumption.samples_a_step;
   if (group_.rank() != 0) {
     position.loss_sum = 0;
     position.samples = 0;
   }
   earlier_ = Earlier::nothing;
-  if (now.shards == 0) return;
-  ddp.load_lockstep_state({.step = static_cast<std::uint64_t>(position.step),
-                           .shards = now.shards,
-                           .seed = now.seed,
-                           .threads = threads,
-                           .arithmetic = told["arithmetic"]});
+  if (resumption.mode.shards != 0) ddp.load_lockstep_state(resumption.mode);
 }
 
 }  // namespace lockstep

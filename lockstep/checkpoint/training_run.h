@@ -4,6 +4,8 @@
 // any. Every rank goes on with its own random numbers; with as many ranks as before the same, otherwise new ones that
 // follow from the stored states and the rank (random_state.h). In lockstep mode random numbers belong to shards, and
 // what ranks draw between the steps goes on from rank 0's.
+// What is not kept: what a communication hook remembers (PowerSgd::state()), and what ranks have apart from each other:
+// DdpOptions::ignored parameters and, without forward_sync_buffers, buffers are rank 0's afterwards.
 //   lockstep::TrainingRun run(world, {.directory = "out", .choices = {{"batch_size", "128"}}});
 //   if (resume) run.resume(ddp, optimizer); else run.start_anew();
 //   ... one step; run.add_step(loss, samples, ddp, optimizer);
@@ -56,8 +58,8 @@ struct TrainingPosition {
 class TrainingRun {
  public:
   // Rank 0 makes the directory, before any work is done that could not be kept. Collective. Error{invalid_argument} on
-  // all ranks if it cannot be written, or choices cannot be stored: control characters in names, text that is not
-  // UTF-8.
+  // all ranks if it cannot be written, or choices differ among ranks or cannot be stored: control characters in names,
+  // text that is not UTF-8.
   TrainingRun(ProcessGroup group, TrainingRunOptions options);
 
   TrainingPosition position;
@@ -77,7 +79,9 @@ class TrainingRun {
     save_parts(*ddp.module(), ddp, optimizer);
   }
   // From the newest undamaged checkpoint that rank 0 finds. Error{invalid_argument}: there is none, or it is of another
-  // run; then nothing has changed. In lockstep mode a warning says what will make other bits than before.
+  // run, on any rank; then nothing has changed on any. In lockstep mode a warning says what will make other bits than
+  // before. With another number of ranks in the middle of an epoch a step has to have as many samples as before, over
+  // all ranks (BatchSize::global); the first step says in a warning if it has not.
   template <class Module>
   const TrainingPosition& resume(DistributedDataParallel<Module>& ddp, torch::optim::Optimizer& optimizer) {
     resume_parts(*ddp.module(), ddp, optimizer);
@@ -86,7 +90,7 @@ class TrainingRun {
   // For a directory that has the checkpoints of an earlier run: this run's first one replaces them.
   void start_anew();
   // Of the epoch so far, over all ranks. Collective.
-  double mean_loss() const { return group_.weighted_mean(position.mean_loss(), static_cast<double>(position.samples)); }
+  double mean_loss() const;
   // Rank 0 adds a line to metrics.jsonl in the directory: a JSON object of "epoch", these names and numbers, and
   // "world_size". Does nothing elsewhere.
   void log_metrics(std::initializer_list<std::pair<std::string_view, double>> metrics) const;
@@ -99,13 +103,15 @@ class TrainingRun {
 
   void require_directory() const;
   bool advance(double mean_loss, std::int64_t samples);
+  void compare_steps(double before, std::int64_t samples) const;
   void save_parts(const torch::nn::Module& module, DdpBase& ddp, const torch::optim::Optimizer& optimizer);
   void resume_parts(torch::nn::Module& module, DdpBase& ddp, torch::optim::Optimizer& optimizer);
 
   const ProcessGroup group_;
   const TrainingRunOptions options_;
   Earlier earlier_ = Earlier::nothing;
-  std::string earlier_file_;  // the newest of them
+  std::string earlier_file_;   // the newest of them
+  double samples_a_step_ = 0;  // before a resume with other ranks, to be compared with the first step; 0: nothing to do
 };
 
 }  // namespace lockstep

@@ -94,7 +94,7 @@ class Loader {
     void advance() {
       current.reset();  // before waiting, so that its memory is free for the batches to come
       current = prefetcher.next(Deadline::after(of.options_.timeout));
-      if (current) position->taken = batches.end_of(taken++);
+      position->taken = current ? batches.end_of(taken++) : order.size();  // at its end also what it leaves out
     }
 
     const Loader of;

@@ -57,13 +57,13 @@ class DdpBase {
   // synchronised backward averages what has added up. Guards may overlap and end in any order.
   class NoSync {
    public:
-    explicit NoSync(int& guards) : guards_(guards) { ++guards_; }
-    ~NoSync() { --guards_; }
+    explicit NoSync(std::shared_ptr<int> guards) : guards_(std::move(guards)) { ++*guards_; }
+    ~NoSync() { --*guards_; }
     NoSync(const NoSync&) = delete;
     NoSync& operator=(const NoSync&) = delete;
 
    private:
-    int& guards_;
+    std::shared_ptr<int> guards_;  // the wrapper may go first
   };
   [[nodiscard]] NoSync no_sync() { return NoSync(no_sync_guards_); }
 
@@ -102,7 +102,7 @@ class DdpBase {
 
  private:
   internal::ShardedStep& sharded();
-  bool synchronises() const { return no_sync_guards_ == 0; }
+  bool synchronises() const { return *no_sync_guards_ == 0; }
   void cast_buffers(const NamedTensors& buffers) const;
   void make_models_equal(const NamedTensors& buffers);
   void warn_of_equal_inputs(const at::Tensor* input);
@@ -117,7 +117,7 @@ class DdpBase {
   std::optional<internal::ValueBytes> buffers_;  // that follow rank 0's, if there are any
   std::optional<at::Device> input_device_;
   bool buffers_synced_ = true;
-  int no_sync_guards_ = 0;  // that live
+  std::shared_ptr<int> no_sync_guards_ = std::make_shared<int>(0);  // that live
   bool inputs_seen_ = false;
   std::optional<double> weight_;
   std::uint64_t compared_after_ = 0;               // backwards

@@ -45,8 +45,8 @@ void load_state_dict(const torch::nn::Module& module, const NamedTensors& state)
   copy_by_name(given, mine, Types::converted, "state", "load_state_dict: the state does not fit the model:");
 }
 
-void copy_by_name(const TensorsByName& stored, const TensorsByName& into, Types types, const std::string& source,
-                  const std::string& problem) {
+std::function<void()> checked_copy_by_name(TensorsByName stored, TensorsByName into, Types types,
+                                           const std::string& source, const std::string& problem) {
   std::string problems;
   for (const auto& [name, tensor] : into) {
     const auto found = stored.find(name);
@@ -63,8 +63,15 @@ void copy_by_name(const TensorsByName& stored, const TensorsByName& into, Types 
     problems += fmt::format("\n  unexpected in the {}: {} ({})", source, name, type_and_shape(tensor));
   }
   if (!problems.empty()) throw Error(ErrorKind::invalid_argument, problem + problems);
-  const at::NoGradGuard no_grad;
-  for (const auto& [name, tensor] : into) tensor.copy_(stored.at(name));
+  return [stored = std::move(stored), into = std::move(into)] {
+    const at::NoGradGuard no_grad;
+    for (const auto& [name, tensor] : into) tensor.copy_(stored.at(name));
+  };
+}
+
+void copy_by_name(const TensorsByName& stored, const TensorsByName& into, Types types, const std::string& source,
+                  const std::string& problem) {
+  checked_copy_by_name(stored, into, types, source, problem)();
 }
 
 }  // namespace lockstep

@@ -1,6 +1,7 @@
 // Parameters and buffers of a module by name, as PyTorch's state_dict() has them. Does not communicate.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 
@@ -23,6 +24,9 @@ void load_state_dict(const torch::nn::Module& module, const NamedTensors& state)
 using TensorsByName = std::map<std::string, at::Tensor>;
 enum class Types { equal, converted };
 
+// As copy_by_name(), but so far it only checks: what it returns then copies.
+std::function<void()> checked_copy_by_name(TensorsByName stored, TensorsByName into, Types types,
+                                           const std::string& source, const std::string& problem);
 // Copies stored tensors, of a "checkpoint" or a "state", into those of the same names. Error{invalid_argument}:
 // `problem`, followed by everything that is missing, unexpected, or of another shape or type; then nothing is copied.
 void copy_by_name(const TensorsByName& stored, const TensorsByName& into, Types types, const std::string& source,

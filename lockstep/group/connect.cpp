@@ -132,9 +132,11 @@ GroupOptions with_environment(GroupOptions options) {
     if (transport == "shared_memory") options.transport = Transport::shared_memory;
     if (transport == "tcp") options.transport = Transport::tcp;
   }
-  options.connections = reader.number("LOCKSTEP_CONNECTIONS").value_or(options.connections);
+  const GroupOptions defaults;
+  const auto connections = reader.number("LOCKSTEP_CONNECTIONS");
+  if (connections && options.connections == defaults.connections) options.connections = *connections;
   const auto checksums = reader.choice("LOCKSTEP_CHECKSUMS");
-  if (checksums) options.checksums = checksums == "on" ? Checksums::on : Checksums::off;
+  if (checksums == "off" && options.checksums == defaults.checksums) options.checksums = Checksums::off;
   if (options.connections < 1 || options.connections > kMaxConnections) {
     throw Error(ErrorKind::invalid_argument,
                 fmt::format("{} connections to each other rank: 1 to {} are possible (LOCKSTEP_CONNECTIONS, "

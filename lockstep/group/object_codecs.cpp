@@ -56,7 +56,10 @@ std::optional<Kind> plain_kind(const c10::Type& type) {
 bool can_be_key(const c10::Type& type) { return plain_kind(type).value_or(Kind::none) != Kind::none; }
 
 // What the elements of a container are, its type within behind it: 'l' 'i' is a list of integers.
-void put_type(std::string& bytes, const c10::Type& type) {
+void put_type(std::string& bytes, const c10::Type& type, int depth = 0) {
+  if (depth > kMostNested) {
+    throw Error(ErrorKind::invalid_argument, "an IValue as an object: a type is nested more than 100 times");
+  }
   const auto put = [&](Kind kind) { bytes += static_cast<char>(kind); };
   if (const auto kind = plain_kind(type)) return put(*kind);
   switch (type.kind()) {
@@ -69,10 +72,10 @@ void put_type(std::string& bytes, const c10::Type& type) {
       break;
     case c10::TypeKind::OptionalType:
       put(Kind::optional);
-      return put_type(bytes, *type.expectRef<c10::OptionalType>().getElementType());
+      return put_type(bytes, *type.expectRef<c10::OptionalType>().getElementType(), depth + 1);
     default: return put(Kind::any);
   }
-  for (const c10::TypePtr& within : type.containedTypes()) put_type(bytes, *within);
+  for (const c10::TypePtr& within : type.containedTypes()) put_type(bytes, *within, depth + 1);
 }
 
 unsigned char take_byte(std::string_view& bytes) {

@@ -109,7 +109,9 @@ struct ObjectCodec<std::unordered_map<Key, Value>> : DictionaryCodec<std::unorde
 template <class Key, class Value>
 struct ObjectCodec<c10::Dict<Key, Value>> : DictionaryCodec<c10::Dict<Key, Value>, Key, Value> {};
 
-// None, numbers, strings, tensors, lists, tuples and dictionaries of them. Error{invalid_argument} for others.
+// None, numbers, strings, tensors, lists, tuples and dictionaries of them. Error{invalid_argument} for others. Lists
+// and dictionaries keep the types of their elements, but for unions, complex numbers and numbers of any type, which
+// become Any. The names of a tuple's parts are lost.
 template <>
 struct ObjectCodec<c10::IValue> {
   static std::string encode(const c10::IValue& value);

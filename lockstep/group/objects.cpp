@@ -121,6 +121,10 @@ void refuse_object(std::size_t bytes, std::size_t expected_bytes) {
                                            std::to_string(expected_bytes) + " belong; do all ranks use the same type?");
 }
 
+void refuse_bool(int byte) {
+  throw Error(ErrorKind::corrupt_data, "an object that is true or false came as " + std::to_string(byte));
+}
+
 std::vector<std::string> all_gather_bytes(const ProcessGroup& group, const std::string& mine,
                                           const CallOptions& options) {
   const CallOptions together = group.with_deadline(options);

@@ -38,6 +38,7 @@ struct ObjectCodec<at::Tensor> {
 };
 
 [[noreturn]] void refuse_object(std::size_t bytes, std::size_t expected_bytes);
+[[noreturn]] void refuse_bool(int byte);
 
 // Numbers and enumerations.
 template <class T>
@@ -46,6 +47,9 @@ struct ObjectCodec<T> {
   static std::string encode(const T& value) { return {reinterpret_cast<const char*>(&value), sizeof value}; }
   static T decode(std::string_view bytes) {
     if (bytes.size() != sizeof(T)) refuse_object(bytes.size(), sizeof(T));
+    if constexpr (std::is_same_v<T, bool>) {
+      if (bytes[0] != 0 && bytes[0] != 1) refuse_bool(bytes[0]);
+    }
     T value;
     std::memcpy(&value, bytes.data(), sizeof value);
     return value;

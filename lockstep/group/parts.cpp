@@ -125,8 +125,8 @@ ProcessGroup connect_part(const GroupOrigin& origin, int rank, const std::vector
 // The turn of one thread of those that make parts of a group: its collectives stay together.
 class TurnToSplit {
  public:
-  TurnToSplit(const ProcessGroup& group, Turns& turns) : turns_(turns) {
-    if (turns_.take(Deadline::after(group.timeout()))) return;
+  TurnToSplit(const ProcessGroup& group, Turns& turns, Deadline deadline) : turns_(turns) {
+    if (turns_.take(deadline)) return;
     const std::string text = fmt::format(
         "a split timed out on rank {} before its turn came: those of a group run one after the other", group.rank());
     group.abort(text);
@@ -154,12 +154,11 @@ std::string name_of_split(const GroupOptions& options) {
 
 }  // namespace
 
-std::optional<ProcessGroup> ProcessGroup::part(int color, int key, const GroupOptions& options,
-                                               std::string_view call) const {
+std::optional<ProcessGroup> ProcessGroup::part(int color, int key, const GroupOptions& options, std::string_view call,
+                                               Deadline deadline) const {
   if (state_->origin == nullptr) {
     throw Error(ErrorKind::invalid_argument, "split: this group was made without a store, so no part of it can meet");
   }
-  const Deadline deadline = Deadline::after(timeout());
   std::vector<std::int64_t> mine{color, key}, all(2 * static_cast<std::size_t>(size()));
   const auto tensor_of = [](auto& values) { return at::from_blob(values.data(), std::ssize(values), at::kLong); };
   const int number = state_->splits;
@@ -178,32 +177,36 @@ std::optional<ProcessGroup> ProcessGroup::part(int color, int key, const GroupOp
 }
 
 std::optional<ProcessGroup> ProcessGroup::split(int color, int key) const {
-  const TurnToSplit turn(*this, state_->turns_to_split);
-  return part(color, key, state_->options, "split");
+  const Deadline deadline = Deadline::after(timeout());
+  const TurnToSplit turn(*this, state_->turns_to_split, deadline);
+  return part(color, key, state_->options, "split", deadline);
 }
 
 std::optional<ProcessGroup> ProcessGroup::split(int color, int key, const GroupOptions& options) const {
-  const TurnToSplit turn(*this, state_->turns_to_split);
+  const Deadline deadline = Deadline::after(timeout());
+  const TurnToSplit turn(*this, state_->turns_to_split, deadline);
   const GroupOptions chosen = chosen_for_part(options);
-  return part(color, key, chosen, name_of_split(chosen));
+  return part(color, key, chosen, name_of_split(chosen), deadline);
 }
 
 std::optional<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& ranks) const {
-  const TurnToSplit turn(*this, state_->turns_to_split);
-  const int key = key_in(ranks);
-  return part(key < 0 ? -1 : 0, key, state_->options, "split");
+  const Deadline deadline = Deadline::after(timeout());
+  const TurnToSplit turn(*this, state_->turns_to_split, deadline);
+  const int key = key_in(ranks, deadline);
+  return part(key < 0 ? -1 : 0, key, state_->options, "split", deadline);
 }
 
 std::optional<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& ranks, const GroupOptions& options) const {
-  const TurnToSplit turn(*this, state_->turns_to_split);
+  const Deadline deadline = Deadline::after(timeout());
+  const TurnToSplit turn(*this, state_->turns_to_split, deadline);
   const GroupOptions chosen = chosen_for_part(options);
-  const int key = key_in(ranks);
-  return part(key < 0 ? -1 : 0, key, chosen, name_of_split(chosen));
+  const int key = key_in(ranks, deadline);
+  return part(key < 0 ? -1 : 0, key, chosen, name_of_split(chosen), deadline);
 }
 
 // -1 if this rank is none of them. Whoever gives other ranks is told.
-int ProcessGroup::key_in(const std::vector<int>& ranks) const {
-  barrier({.name = name_of_part(ranks, size())});
+int ProcessGroup::key_in(const std::vector<int>& ranks, Deadline deadline) const {
+  barrier({.deadline = deadline, .name = name_of_part(ranks, size())});
   const auto found = std::find(ranks.begin(), ranks.end(), rank());
   return found == ranks.end() ? -1 : static_cast<int>(found - ranks.begin());
 }

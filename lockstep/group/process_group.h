@@ -116,8 +116,9 @@ class ProcessGroup : public GroupHandle {
   void run(const Plan& plan, const CallOptions& options) const;
   Work start(const Plan& plan, const CallOptions& options) const;
   std::vector<at::Tensor> one_for_each_rank(const at::Tensor& like, std::string_view operation) const;
-  std::optional<ProcessGroup> part(int color, int key, const GroupOptions& options, std::string_view call) const;
-  int key_in(const std::vector<int>& ranks) const;
+  std::optional<ProcessGroup> part(int color, int key, const GroupOptions& options, std::string_view call,
+                                   Deadline deadline) const;
+  int key_in(const std::vector<int>& ranks, Deadline deadline) const;
   void all_reduce_numbers(std::span<const NumberRef> numbers, ReduceOp op, const CallOptions& options) const;
 };
 

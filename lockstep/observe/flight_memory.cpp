@@ -63,9 +63,9 @@ FlightMemory FlightMemory::make_private(const FlightIdentity& identity) {
 
 FlightMemory FlightMemory::make_shared(const FlightIdentity& identity) {
   UniqueFd fd(::memfd_create("lockstep-flight", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!fd || ::ftruncate(fd.get(), flight::kBytes) != 0 || ::fcntl(fd.get(), F_ADD_SEALS, kSeals | F_SEAL_SEAL) != 0) {
-    throw system_error("making a memory file for a flight recording", errno);
-  }
+  int error = fd ? resize_file(fd.get(), flight::kBytes) : errno;
+  if (error == 0 && ::fcntl(fd.get(), F_ADD_SEALS, kSeals | F_SEAL_SEAL) != 0) error = errno;
+  if (error != 0) throw system_error("making a memory file for a flight recording", error);
   FlightMemory memory = map(std::move(fd), "the memory file of a flight recording");
   memory.format(identity);
   return memory;

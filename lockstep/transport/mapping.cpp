@@ -1,7 +1,6 @@
 #include "lockstep/transport/mapping.h"
 
 #include <fcntl.h>
-#include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -12,6 +11,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/file_io.h"
 #include "lockstep/base/private_fd.h"
 
 #ifndef MADV_POPULATE_WRITE
@@ -20,28 +20,10 @@
 
 namespace lockstep::internal {
 
-namespace {
-
-// As ftruncate(2), but a limit on file sizes (`ulimit -f`), which holds for memory files as well, is EFBIG and does not
-// kill the process.
-int grow(int fd, std::size_t bytes) {
-  sigset_t limit, before;
-  ::sigemptyset(&limit);
-  ::sigaddset(&limit, SIGXFSZ);
-  ::pthread_sigmask(SIG_BLOCK, &limit, &before);
-  const int error = ::ftruncate(fd, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
-  constexpr timespec kNoTime{};
-  if (error == EFBIG) ::sigtimedwait(&limit, nullptr, &kNoTime);
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return error;
-}
-
-}  // namespace
-
 Mapping Mapping::create(std::size_t bytes) {
   UniqueFd fd = PrivateFd::open([] { return ::memfd_create("lockstep", MFD_CLOEXEC | MFD_ALLOW_SEALING); });
   if (!fd) throw system_error("memfd_create for shared memory failed", errno);
-  if (const int error = grow(fd.get(), bytes); error != 0) {
+  if (const int error = resize_file(fd.get(), bytes); error != 0) {
     throw system_error("cannot size shared memory to " + std::to_string(bytes) + " bytes" +
                            (error == EFBIG ? " (is `ulimit -f` set?)" : ""),
                        error);

@@ -79,6 +79,7 @@ class PowerSgd::Compressor : public std::enable_shared_from_this<Compressor> {
   PowerSgdState& state() { return state_; }
 
  private:
+  void require_one_model(const GradBucket& bucket);
   std::optional<BucketResult> plain_at_first(GradBucket& bucket, const ProcessGroup& group);
   Job new_job(const GradBucket& bucket, const at::Tensor& gradients) const;
   void sort(Job& job, const std::vector<at::Tensor>& gradients);
@@ -91,10 +92,20 @@ class PowerSgd::Compressor : public std::enable_shared_from_this<Compressor> {
 
   PowerSgdOptions options_;
   PowerSgdState state_;
+  std::uint64_t wrapper_ = 0;  // that it serves; 0: none yet
 };
+
+void PowerSgd::Compressor::require_one_model(const GradBucket& bucket) {
+  if (wrapper_ == 0) wrapper_ = bucket.wrapper();
+  if (wrapper_ == bucket.wrapper()) return;
+  throw Error(ErrorKind::invalid_argument,
+              "PowerSgd: it remembers the gradients of another DistributedDataParallel; give each its own, with "
+              "load_state() where one is to go on from the other's");
+}
 
 std::optional<BucketResult> PowerSgd::Compressor::plain_at_first(GradBucket& bucket, const ProcessGroup& group) {
   require_real(bucket, "PowerSgd");
+  require_one_model(bucket);
   if (state_.counters.iteration >= options_.start_power_sgd_iter) return {};
   if (bucket.is_last()) ++state_.counters.iteration;
   return all_reduce_hook()(bucket, group);

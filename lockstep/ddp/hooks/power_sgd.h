@@ -49,7 +49,7 @@ class PowerSgd {
   explicit PowerSgd(const PowerSgdOptions& options = {});
 
   // Each gradient by itself: all but its first dimension are taken as one. Takes real gradients only, and throws
-  // Error{invalid_argument} where a bucket is not the one that is remembered.
+  // Error{invalid_argument} where a bucket is not the one that is remembered, or is another wrapper's.
   CommHook hook() const;
   // Each bucket as one square matrix: fewer products, a worse approximation.
   CommHook batched_hook() const;

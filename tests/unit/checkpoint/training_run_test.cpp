@@ -7,6 +7,8 @@
 #include <torch/optim/lbfgs.h>
 #include <torch/optim/sgd.h>
 
+#include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <limits>
 #include <map>
@@ -17,6 +19,7 @@
 #include "lockstep/checkpoint/state_digest.h"
 #include "lockstep/ddp/throughput.h"
 #include "lockstep/group/world.h"
+#include "tests/support/captured_log.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/forked_child.h"
 #include "tests/support/local_groups.h"
@@ -126,6 +129,143 @@ TEST_CASE("a checkpoint that is refused changes nothing") {
       check_refusal(reason, second.ddp, second.optimizer);
     }
   });
+}
+
+TEST_CASE("what one rank refuses changes nothing on any") {
+  const TemporaryDirectory folder, empty;
+  run_group_or_throw(2, Over::arena, [&](const ProcessGroup& group) {
+    const TrainingRunOptions options{.directory = folder.path()};
+    Training first(group, options);
+    first.step();
+    first.run.save(first.ddp, first.optimizer);
+    const bool is_first = group.rank() == 0;
+    const Checkpoint whole = is_first ? load_checkpoint(first.run.path()) : Checkpoint();
+    Training second(group, options);
+    const std::string before = second.digest();
+    const auto check_refusal = [&](TrainingRun& run, torch::optim::Optimizer& optimizer, const std::string& reason) {
+      CHECK_ERROR(error_of([&] { run.resume(second.ddp, optimizer); }), ErrorKind::invalid_argument,
+                  is_first ? "rank 1: " : "", reason);
+      CHECK(second.digest() == before);
+      CHECK(run.position.step == 0);
+    };
+    torch::optim::Adam adam(second.ddp.parameters());
+    check_refusal(second.run, is_first ? static_cast<torch::optim::Optimizer&>(second.optimizer) : adam,
+                  "has the state of the SGD optimizer");
+    TrainingRun elsewhere(group, {.directory = is_first ? folder.path() : empty.path()});
+    check_refusal(elsewhere, second.optimizer, "no such file");
+    if (is_first) {
+      Checkpoint damaged = whole;
+      damaged.tensors["random.cpu.rank1"] = at::zeros({1});
+      save_checkpoint(first.run.path(), damaged);
+    }
+    group.barrier();
+    check_refusal(second.run, second.optimizer, "is no state of a CPU generator");
+  });
+}
+
+TEST_CASE("numbers of a checkpoint that no run has are refused") {
+  const TemporaryDirectory folder;
+  run_group_or_throw(1, Over::arena, [&](const ProcessGroup& group) {
+    const TrainingRunOptions options{.directory = folder.path()};
+    Training first(group, options);
+    first.run.save(first.ddp, first.optimizer);
+    const Checkpoint whole = load_checkpoint(first.run.path());
+    const auto check_refusal = [&](const Checkpoint& damaged) {
+      save_checkpoint(first.run.path(), damaged);
+      Training second(group, options);
+      CHECK_ERROR(error_of([&] { second.run.resume(second.ddp, second.optimizer); }), ErrorKind::corrupt_data,
+                  folder.path());
+    };
+    for (const auto& [name, value] : std::multimap<std::string, std::string>{
+             {"step", "-4"}, {"epoch", "5000000000"}, {"batch", "-1"}, {"threads", "-1"}, {"ranks", "x"}}) {
+      Checkpoint damaged = whole;
+      damaged.metadata[name] = value;
+      check_refusal(damaged);
+    }
+    Checkpoint damaged = whole;
+    damaged.tensors["loss_so_far"] = at::tensor({0.0, std::nan("")}, at::kDouble);
+    check_refusal(damaged);
+  });
+}
+
+TEST_CASE("a run in lockstep mode goes on with its own steps and seed") {
+  const TemporaryDirectory folder;
+  run_group_or_throw(2, Over::arena, [&](const ProcessGroup& group) {
+    const auto run_of = [&](std::uint64_t seed, const auto& use) {
+      DistributedDataParallel ddp(torch::nn::Linear(3, 1), group, {.lockstep = {.shards = 2, .seed = seed}});
+      torch::optim::SGD optimizer(ddp.parameters(), 0.01);
+      TrainingRun run(group, {.directory = folder.path()});
+      use(ddp, optimizer, run);
+    };
+    run_of(1, [&](auto& ddp, auto& optimizer, TrainingRun& run) {
+      for (int part = 0; part < 3; ++part) {  // of one step of the run
+        ddp.for_each_shard([&](const Shard&) {
+          const at::Tensor loss = ddp(at::ones({2, 3})).mean();
+          loss.backward();
+          return loss.template item<double>();
+        });
+      }
+      run.add_step(0, 2, ddp, optimizer);
+      run.save(ddp, optimizer);
+    });
+    run_of(1, [&](auto& ddp, auto& optimizer, TrainingRun& run) {
+      CHECK(run.resume(ddp, optimizer).step == 1);
+      CHECK(ddp.lockstep_state().step == 3);
+    });
+    run_of(2, [&](auto& ddp, auto& optimizer, TrainingRun& run) {
+      CHECK_ERROR(error_of([&] { run.resume(ddp, optimizer); }), ErrorKind::invalid_argument,
+                  "the seed of lockstep mode 1, this run has 2");
+    });
+  });
+}
+
+TEST_CASE("who goes on in mid-epoch with other ranks and other steps is warned") {
+  const TemporaryDirectory folder;
+  const auto run = [&](int ranks, bool resumes, std::int64_t samples) {
+    const CapturedLog log;
+    run_group_or_throw(ranks, Over::arena, [&](const ProcessGroup& group) {
+      Training training(group, {.directory = folder.path()});
+      if (resumes) training.run.resume(training.ddp, training.optimizer);
+      if (!resumes) training.run.start_anew();
+      training.run.add_step(1, samples, training.ddp, training.optimizer);
+      if (!resumes) training.run.save(training.ddp, training.optimizer);
+    });
+    return log.text();
+  };
+  CHECK(run(1, false, 20) == "");
+  CHECK(run(2, true, 10) == "");
+  const std::string text = run(2, true, 20);
+  CHECK(text.find("a step had 20 samples and has 40 now") != std::string::npos);
+  CHECK(run(1, true, 40) == "");  // as many ranks as before
+}
+
+TEST_CASE("choices that differ among ranks are refused, and so on all what one cannot store") {
+  const TemporaryDirectory folder;
+  run_group_or_throw(2, Over::arena, [&](const ProcessGroup& group) {
+    const bool is_first = group.rank() == 0;
+    CHECK_ERROR(error_of([&] {
+                  TrainingRun(group, {.directory = folder.path(), .choices = {{"lr", is_first ? "1" : "2"}}});
+                }),
+                ErrorKind::invalid_argument, "rank 0 has lr = 1, rank 1 has lr = 2");
+    CHECK_ERROR(error_of([&] {
+                  TrainingRun(group, {.directory = folder.path(), .choices = {{is_first ? "a" : "\x01", "1"}}});
+                }),
+                ErrorKind::invalid_argument, "rank 1: the choices of a TrainingRun cannot be stored");
+    int one = 1;
+    group.all_reduce(one);
+    CHECK(one == 2);
+  });
+}
+
+TEST_CASE("what a killed writer left goes when the next run begins") {
+  const TemporaryDirectory folder;
+  const std::string left = folder / ".step-0000000003.safetensors.writing-0123456789abcdef";
+  const std::string other = folder / ".notes.writing-0123456789abcdef";
+  for (const std::string& path : {left, other}) std::ofstream(path) << "left";
+  run_group_or_throw(1, Over::arena,
+                     [&](const ProcessGroup& group) { TrainingRun(group, {.directory = folder.path()}); });
+  CHECK_FALSE(std::filesystem::exists(left));
+  CHECK(std::filesystem::exists(other));
 }
 
 TEST_CASE("a directory with the checkpoints of an earlier run is refused, or they are replaced") {

@@ -166,6 +166,20 @@ TEST_CASE("a saved sampler stands behind the batches that the program has taken"
   }
 }
 
+TEST_CASE("a pass that left out its last batch has ended") {
+  Squares squares;
+  auto stacked = squares.map(torch::data::transforms::Stack<>());
+  DistributedSampler sampler(50, 2, 1);
+  auto loader = lockstep::loader(stacked, sampler, {.batch_size = 4, .drop_last = true});
+  CHECK(flat(pass_of(loader)).size() == 24);
+  std::stringstream file;
+  torch::save(sampler, file);
+  DistributedSampler other(50, 5, 0);
+  torch::load(other, file);
+  other.reset();
+  CHECK(!other.next(1));
+}
+
 TEST_CASE("so does one of shards, and a loader counts what is left") {
   Squares squares;
   auto stacked = squares.map(torch::data::transforms::Stack<>());

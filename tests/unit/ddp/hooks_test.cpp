@@ -13,6 +13,7 @@
 #include "lockstep/ddp/hooks/low_rank.h"
 #include "lockstep/ddp/hooks/power_sgd.h"
 #include "lockstep/ddp/hooks/quantization_hooks.h"
+#include "tests/support/expect_error.h"
 #include "tests/support/local_groups.h"
 
 using namespace lockstep;
@@ -83,8 +84,6 @@ std::string refusal(Call call) {
   return "nothing was thrown";
 }
 
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
 // Compresses from the third iteration on.
 constexpr PowerSgdOptions kSoon{.start_power_sgd_iter = 2};
 
@@ -140,6 +139,16 @@ TEST_CASE("several buckets are on their way before the first result is asked for
       for (int i = 0; i < 4; ++i) CHECK(distance(results[static_cast<std::size_t>(i)](), layer_mean(3, i)) < 2e-2);
     });
   }
+}
+
+TEST_CASE("a PowerSgd that serves one wrapper is refused by another") {
+  run_group_or_throw(1, Over::arena, [](const ProcessGroup& group) {
+    const CommHook hook = PowerSgd(kSoon).hook();
+    pass_plain_iterations(hook, group);
+    GradBucket others(0, true, at::zeros({1}), {at::zeros({1})}, {"p"}, 0, 2);
+    CHECK_ERROR(error_of([&] { (void)hook(others, group); }), ErrorKind::invalid_argument,
+                "the gradients of another DistributedDataParallel; give each its own");
+  });
 }
 
 TEST_CASE("noop_hook leaves every rank its own gradients") {

@@ -186,6 +186,14 @@ TEST_CASE("what is no value is refused") {
     CHECK_ERROR(error_of([&] { Codec::decode("l" + std::string(1'000'000, container)); }), ErrorKind::corrupt_data,
                 "a type is nested more than 100 times");
   }
+  for (const char* bytes : {"b\x02", "b\xff"}) {
+    CHECK_ERROR(error_of([&] { Codec::decode(bytes); }), ErrorKind::corrupt_data, "true or false came as");
+  }
+  c10::TypePtr deep_type = c10::IntType::get();
+  for (int i = 0; i < 200; ++i) deep_type = c10::ListType::create(deep_type);
+  const c10::IValue deeply_typed = c10::impl::GenericList(deep_type);
+  CHECK_ERROR(error_of([&] { Codec::encode(deeply_typed); }), ErrorKind::invalid_argument,
+              "a type is nested more than 100 times");
   c10::IValue deep;
   for (int i = 0; i < 200; ++i) deep = c10::ivalue::Tuple::create(std::vector<c10::IValue>{deep});
   CHECK_ERROR(error_of([&] { Codec::encode(deep); }), ErrorKind::invalid_argument, "nested more than 100 times");

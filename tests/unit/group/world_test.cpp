@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -13,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "lockstep/group/connect.h"
 #include "lockstep/group/derived.h"
 #include "lockstep/group/objects.h"
 #include "lockstep/group/rank_zero.h"
@@ -191,6 +193,51 @@ TEST_CASE("threads of a rank may split a group at the same time") {
                         },
                         {.timeout = 30s, .transport = transport});
   }
+}
+
+TEST_CASE("a split's timeout runs from the call on, also while it waits for its turn") {
+  std::promise<void> is_over;
+  const auto over = is_over.get_future().share();
+  // The group has ended behind it, so both ranks fail.
+  const auto failed = run_worlds(2,
+                                 [&](const World& world) {
+                                   if (world.rank() == 1) {
+                                     std::this_thread::sleep_for(1500ms);
+                                     (void)world.split(0);  // one of two
+                                     over.wait();
+                                     return;
+                                   }
+                                   const TimePoint start = steady_clock().now();
+                                   const auto has_timed_out = [&] {
+                                     try {
+                                       (void)world.split(0);
+                                       return false;
+                                     } catch (const Error& error) {
+                                       return error.kind() == ErrorKind::timeout;
+                                     }
+                                   };
+                                   auto other = std::async(std::launch::async, has_timed_out);
+                                   const bool mine = has_timed_out();
+                                   CHECK(mine != other.get());
+                                   // 1.5 s more if it ran from its turn on.
+                                   CHECK(steady_clock().now() - start < 3s);
+                                   is_over.set_value();
+                                 },
+                                 {.timeout = 2s});
+  for (const auto& each : failed) CHECK(each != nullptr);
+}
+
+TEST_CASE("what a program says of connections and checksums goes before the variables") {
+  ::setenv("LOCKSTEP_CONNECTIONS", "6", 1);
+  ::setenv("LOCKSTEP_CHECKSUMS", "on", 1);
+  CHECK(with_environment({}).connections == 6);
+  CHECK(with_environment({.connections = 4}).connections == 4);
+  CHECK(with_environment({.checksums = Checksums::off}).checksums == Checksums::off);
+  ::setenv("LOCKSTEP_CHECKSUMS", "off", 1);
+  CHECK(with_environment({}).checksums == Checksums::off);
+  ::unsetenv("LOCKSTEP_CONNECTIONS");
+  ::unsetenv("LOCKSTEP_CHECKSUMS");
+  CHECK(with_environment({}).checksums == Checksums::on);
 }
 
 TEST_CASE("parts that ranks want otherwise are an error on all of them") {

@@ -19,8 +19,8 @@ enum class Bucketing { on, off };  // off: every parameter is reduced by itself,
 // How the ranks' gradients are averaged. ranks: each rank counts the same, as in PyTorch, which is right if all have as
 // many samples. samples: a forward counts as much as it has samples (DdpBase::set_weight), so that unequal batches give
 // the gradient that one process would have had for all of them.
-// Rank 0's first weight is the unit of what is sent, so with 16-bit communication it should be of a usual size: behind a
-// first batch of 1 sample, gradients of 100,000 overflow.
+// Rank 0's first weight is the unit of what is sent, so with 16-bit communication it should be of a usual size: behind
+// a first batch of 1 sample, gradients of 100,000 overflow.
 enum class Weighting { ranks, samples };
 
 // What happens when some rank's gradient holds NaN or Inf. ignore: it is not looked for. fail: backward() throws on all

@@ -1,5 +1,6 @@
 #include "lockstep/group/world.h"
 
+#include <chrono>
 #include <cstdio>
 #include <exception>
 #include <utility>
@@ -9,13 +10,23 @@
 #include "lockstep/base/log.h"
 #include "lockstep/group/connect.h"
 #include "lockstep/group/uncaught.h"
+#include "lockstep/store/store_server.h"
 
 namespace lockstep {
 
 using namespace internal;
 
+namespace {
+
+constexpr Duration kTimeToRead = std::chrono::seconds(1);
+
+}  // namespace
+
 Place::Place(Membership membership) : membership_(std::make_unique<Membership>(std::move(membership))) {}
-Place::~Place() = default;
+Place::~Place() {
+  // Ranks that are splitting a group may still have to read, in the store that ends here, why this one left.
+  if (membership_ != nullptr && membership_->hosted) membership_->hosted->wait_for_wills(Deadline::after(kTimeToRead));
+}
 Place::Place(Place&&) noexcept = default;
 
 int Place::local_rank() const { return membership_->local_rank; }

@@ -83,7 +83,7 @@ void JoinWatch::report(const std::vector<PeerProcess>& dead, Deadline deadline) 
   } catch (const Error& gone) {
     // If the store's host has died, the others have left because of that.
     const auto found = std::ranges::find(dead, gone.detail().peer, &PeerProcess::rank);
-    if (is_host_gone(gone)) error = found == dead.end() ? in_part(gone) : died({*found});
+    if (is_host_gone(gone)) error = found == dead.end() ? beside(gone, error) : died({*found});
   }
   throw error;
 }
@@ -124,8 +124,7 @@ Error JoinWatch::cause_of(const Error& error) {
     const bool is_consequence = error.kind() == ErrorKind::peer_lost || error.kind() == ErrorKind::aborted;
     if (is_consequence || (error.kind() == ErrorKind::timeout && posted.kind() == ErrorKind::peer_lost)) return posted;
   } catch (const Error& gone) {
-    // Without the store's host nobody could say why it left.
-    if (error.kind() == ErrorKind::peer_lost && is_host_gone(gone)) return in_part(gone);
+    if (error.kind() == ErrorKind::peer_lost && is_host_gone(gone)) return beside(gone, error);
   } catch (const std::exception&) {  // no memory for the text
   }
   return error;
@@ -145,6 +144,14 @@ int JoinWatch::rank_in_part(int rank) const {
 int JoinWatch::rank_of(int peer) const {
   const std::lock_guard lock(mutex_);
   return peer >= 0 && std::cmp_less(peer, ranks_.size()) ? ranks_[static_cast<std::size_t>(peer)] : peer;
+}
+
+// The store's host is gone, and with it what it knew: it may have left because of what this rank has seen, or the other
+// way round. So both are told.
+Error JoinWatch::beside(const Error& gone, const Error& error) const {
+  const Error host = in_part(gone);
+  if (error.detail().peer == host.detail().peer) return error;
+  return Error(host.kind(), fmt::format("{}; {}", host.what(), error.what()), host.detail());
 }
 
 Error JoinWatch::in_part(const Error& error) const {

@@ -76,6 +76,7 @@ class JoinWatch {
   [[noreturn]] void report(const std::vector<PeerProcess>& dead, Deadline deadline);
   Bytes post(const Bytes& error);
   Error read(const Bytes& posted) const;
+  Error beside(const Error& gone, const Error& error) const;
   Error in_part(const Error& error) const;  // with its ranks as set_ranks() counts them
   int rank_in_part(int rank) const;         // -1: it is not of the part
   int rank_of(int peer) const;

@@ -267,7 +267,7 @@ StoreServer::~StoreServer() {
 std::uint64_t StoreServer::next_will() { return loop_->next_will(); }
 
 bool StoreServer::wait_for_wills(Deadline deadline, std::uint64_t before) {
-  return loop_->wait_for_wills(deadline, before);
+  return !fork_guard_.is_here() || loop_->wait_for_wills(deadline, before);
 }
 
 SocketAddress StoreServer::address() const { return loop_->listener().address(); }

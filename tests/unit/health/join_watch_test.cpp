@@ -25,7 +25,34 @@ struct Watches {
 
 Error lost(int peer) { return {ErrorKind::peer_lost, "rank " + std::to_string(peer) + " was lost", {.peer = peer}}; }
 
+// Whose host has ended.
+class GoneStore : public Store {
+ public:
+  void set(std::string_view, ByteView, Deadline) override { throw gone(); }
+  Bytes get(std::string_view, Deadline) override { throw gone(); }
+  std::int64_t add(std::string_view, std::int64_t, Deadline) override { throw gone(); }
+  Bytes compare_set(std::string_view, ByteView, ByteView, Deadline) override { throw gone(); }
+  std::vector<std::string> wait(const std::vector<std::string>&, Deadline) override { throw gone(); }
+  bool check(const std::vector<std::string>&, Deadline) override { throw gone(); }
+  bool remove(std::string_view, Deadline) override { throw gone(); }
+
+ private:
+  static Error gone() { return {ErrorKind::peer_lost, "rank 0, which hosts the store, has ended", {.peer = 0}}; }
+};
+
 }  // namespace
+
+// fault: 3
+TEST_CASE("where the store's host is gone, who was seen to go is told with it") {
+  Watches watches;
+  watches.store = std::make_shared<GoneStore>();
+  JoinWatch watch = watches.of(2);
+  const Error cause = watch.cause_of(lost(3));
+  CHECK_ERROR(cause, ErrorKind::peer_lost, "rank 0, which hosts the store, has ended; rank 3 was lost");
+  CHECK(cause.detail().peer == 0);
+  CHECK(std::string(watch.cause_of(lost(0)).what()) == "rank 0 was lost");
+  CHECK_ERROR(watch.cause_of(Error(ErrorKind::internal, "no memory")), ErrorKind::internal, "no memory");
+}
 
 // fault: 3
 TEST_CASE("the first error posted is the cause for all that find others gone") {

@@ -173,7 +173,12 @@ std::optional<ProcessGroup> ProcessGroup::part(int color, int key, const GroupOp
   if (color < 0) return std::nullopt;
   const std::vector<int> ranks = ranks_of_part(all, color);
   const std::string name = std::to_string(number) + "." + std::to_string(color);
-  return connect_part(*state_->origin, rank(), ranks, name, options, watch, deadline);
+  try {
+    return connect_part(*state_->origin, rank(), ranks, name, options, watch, deadline);
+  } catch (const Error& error) {
+    note_failure("split", error.what());  // others may be in the group's next call
+    throw;
+  }
 }
 
 std::optional<ProcessGroup> ProcessGroup::split(int color, int key) const {

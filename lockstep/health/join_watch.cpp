@@ -150,7 +150,6 @@ int JoinWatch::rank_of(int peer) const {
 // way round. So both are told.
 Error JoinWatch::beside(const Error& gone, const Error& error) const {
   const Error host = in_part(gone);
-  if (error.detail().peer == host.detail().peer) return error;
   return Error(host.kind(), fmt::format("{}; {}", host.what(), error.what()), host.detail());
 }
 

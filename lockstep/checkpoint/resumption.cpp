@@ -24,18 +24,20 @@ void require_same(const std::filesystem::path& directory, const std::string& nam
              now);
 }
 
+// Of the metadata. Error{corrupt_data}: it is missing, negative or greater than `most`.
+std::int64_t number_in(const Checkpoint& checkpoint, const std::string& name, std::int64_t most, const Origin& origin) {
+  const auto found = checkpoint.metadata.find(name);
+  const std::int64_t value = checked_decimal(found == checkpoint.metadata.end() ? "" : found->second, name, origin);
+  return checked_between(value, std::int64_t{0}, most, name, origin);
+}
+
 // Error{corrupt_data} or Error{invalid_argument} if it is not of a TrainingRun.
 TrainingPosition position_in(const Checkpoint& checkpoint, const std::filesystem::path& directory) {
   const std::string where = directory.string();
   const Origin origin{where};
-  const auto number = [&](const std::string& name, std::int64_t most = INT64_MAX) {
-    const auto found = checkpoint.metadata.find(name);
-    const std::int64_t value = checked_decimal(found == checkpoint.metadata.end() ? "" : found->second, name, origin);
-    return checked_between(value, std::int64_t{0}, most, name, origin);
-  };
   const auto sums = checkpoint.tensors.find(kLossSoFar);
   if (sums == checkpoint.tensors.end() || sums->second.numel() != 2 || sums->second.scalar_type() != at::kDouble) {
-    refuse_run("the checkpoint in " + directory.string() + " does not have the two numbers '" + kLossSoFar +
+    refuse_run("the checkpoint in " + where + " does not have the two numbers '" + kLossSoFar +
                "', which every TrainingRun stores");
   }
   const auto* numbers = sums->second.const_data_ptr<double>();
@@ -43,9 +45,9 @@ TrainingPosition position_in(const Checkpoint& checkpoint, const std::filesystem
   if (!(numbers[1] >= 0 && numbers[1] <= kMostSamples)) {
     throw_corrupt(origin, fmt::format("an epoch has had {} samples", numbers[1]));
   }
-  return {.step = number("step"),
-          .epoch = static_cast<int>(number("epoch", INT_MAX)),
-          .batch = number("batch"),
+  return {.step = number_in(checkpoint, "step", INT64_MAX, origin),
+          .epoch = static_cast<int>(number_in(checkpoint, "epoch", INT_MAX, origin)),
+          .batch = number_in(checkpoint, "batch", INT64_MAX, origin),
           .loss_sum = numbers[0],
           .samples = static_cast<std::int64_t>(numbers[1])};
 }
@@ -130,16 +132,13 @@ Resumption checked_resumption(Checkpoint& checkpoint, const TrainingRunOptions& 
   require_same(options.directory, "shards", told["shards"], std::to_string(mode.shards));
   require_same(options.directory, "the seed of lockstep mode", told["shards_seed"], std::to_string(mode.seed));
   resumption.position = position_in(checkpoint, options.directory);
-  const auto number = [&](const char* name, std::int64_t most) {
-    const std::string where = options.directory.string();
-    const Origin origin{where};
-    return checked_between(checked_decimal(told[name], name, origin), std::int64_t{0}, most, name, origin);
-  };
-  mode.threads = static_cast<int>(number("threads", INT_MAX));
+  const std::string where = options.directory.string();
+  const Origin origin{where};
+  mode.threads = static_cast<int>(number_in(checkpoint, "threads", INT_MAX, origin));
   mode.arithmetic = told["arithmetic"];
-  mode.step = static_cast<std::uint64_t>(number("shards_step", INT64_MAX));
-  const bool has_other_ranks = number("ranks", INT_MAX) != 0 && number("ranks", INT_MAX) != group.size();
-  if (has_other_ranks && resumption.position.batch != 0) {
+  mode.step = static_cast<std::uint64_t>(number_in(checkpoint, "shards_step", INT64_MAX, origin));
+  const std::int64_t ranks = number_in(checkpoint, "ranks", INT_MAX, origin);
+  if (ranks != 0 && ranks != group.size() && resumption.position.batch != 0) {
     resumption.samples_a_step =
         static_cast<double>(resumption.position.samples) / static_cast<double>(resumption.position.batch);
   }

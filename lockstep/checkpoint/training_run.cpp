@@ -172,8 +172,11 @@ void TrainingRun::save_parts(const torch::nn::Module& module, DdpBase& ddp, cons
   add_kept_optimizer(checkpoint, optimizer);
   const LockstepState mode = lockstep_state_of(ddp);
   // In lockstep mode the file is the same at any number of ranks; random numbers belong to shards.
-  if (mode.shards == 0) gather_random_states(checkpoint, group_);
-  if (mode.shards != 0) add_random_state(checkpoint);
+  if (mode.shards == 0) {
+    gather_random_states(checkpoint, group_);
+  } else {
+    add_random_state(checkpoint);
+  }
   const at::Tensor sums = at::tensor({position.loss_sum, static_cast<double>(position.samples)}, at::kDouble);
   group_.all_reduce(sums, ReduceOp::sum, {.name = "loss so far"});
   if (group_.rank() != 0) return;

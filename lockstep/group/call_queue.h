@@ -44,7 +44,7 @@ class CallQueue {
     fork_guard_.check("a group");
     noting_refusals(engine_, [&] {
       if (!turns_.take(deadline)) throw end_late(operation);
-      const EndTurn end{turns_};
+      const Turns::End end(turns_);
       use(engine_);
     });
   }
@@ -53,7 +53,7 @@ class CallQueue {
   void run_if_free(Use&& use) {
     fork_guard_.check("a group");
     if (!turns_.take_if_free()) return;
-    const EndTurn end{turns_};
+    const Turns::End end(turns_);
     use(engine_);
   }
 
@@ -94,11 +94,6 @@ class CallQueue {
   bool runs_here() const { return thread_.get_id() == std::this_thread::get_id(); }
 
  private:
-  struct EndTurn {
-    Turns& turns;
-    ~EndTurn() { turns.leave(); }
-  };
-
   Work new_work();
   void put_back(Tasks& task);
   void serve(const std::stop_token& stop);

@@ -12,6 +12,7 @@
 #include "lockstep/group/connect.h"
 #include "lockstep/group/group_state.h"
 #include "lockstep/group/process_group.h"
+#include "lockstep/group/turns.h"
 #include "lockstep/health/join_watch.h"
 #include "lockstep/store/prefix_store.h"
 #include "lockstep/store/store_server.h"
@@ -25,8 +26,8 @@ namespace {
 constexpr Duration kFarewell = std::chrono::seconds(1);
 
 // Called by all ranks of a group before they agree on its `number`-th split: lets those that connect the parts learn
-// when one dies or gives up. Null if all share memory or connections, which tell them
-// anyway. Its owner ends it. An error here ends the group, since the others would wait.
+// when one dies or gives up. Null if all share memory or connections, which tell them anyway. Its owner ends it. An
+// error here ends the group, since the others would wait.
 std::shared_ptr<JoinWatch> watch_parts(const GroupOrigin& origin, const ProcessGroup& group,
                                        const GroupOptions& options, int number, Deadline deadline) {
   const bool is_native = choose_backend(options.backend) == kNativeBackend;
@@ -122,23 +123,14 @@ ProcessGroup connect_part(const GroupOrigin& origin, int rank, const std::vector
   }
 }
 
-// The turn of one thread of those that make parts of a group: its collectives stay together.
-class TurnToSplit {
- public:
-  TurnToSplit(const ProcessGroup& group, Turns& turns, Deadline deadline) : turns_(turns) {
-    if (turns_.take(deadline)) return;
-    const std::string text = fmt::format(
-        "a split timed out on rank {} before its turn came: those of a group run one after the other", group.rank());
-    group.abort(text);
-    throw Error(ErrorKind::timeout, text, {.rank = group.rank(), .operation = "split"});
-  }
-  ~TurnToSplit() { turns_.leave(); }
-  TurnToSplit(const TurnToSplit&) = delete;
-  TurnToSplit& operator=(const TurnToSplit&) = delete;
-
- private:
-  Turns& turns_;
-};
+// Waits for the turn of this thread among those that make parts of a group: its collectives stay together.
+Turns::End turn_to_split(const ProcessGroup& group, Turns& turns, Deadline deadline) {
+  if (turns.take(deadline)) return Turns::End(turns);
+  const std::string text = fmt::format(
+      "a split timed out on rank {} before its turn came: those of a group run one after the other", group.rank());
+  group.abort(text);
+  throw Error(ErrorKind::timeout, text, {.rank = group.rank(), .operation = "split"});
+}
 
 GroupOptions chosen_for_part(const GroupOptions& options) {
   GroupOptions chosen = with_environment(options);
@@ -183,27 +175,27 @@ std::optional<ProcessGroup> ProcessGroup::part(int color, int key, const GroupOp
 
 std::optional<ProcessGroup> ProcessGroup::split(int color, int key) const {
   const Deadline deadline = Deadline::after(timeout());
-  const TurnToSplit turn(*this, state_->turns_to_split, deadline);
+  const Turns::End turn = turn_to_split(*this, state_->turns_to_split, deadline);
   return part(color, key, state_->options, "split", deadline);
 }
 
 std::optional<ProcessGroup> ProcessGroup::split(int color, int key, const GroupOptions& options) const {
   const Deadline deadline = Deadline::after(timeout());
-  const TurnToSplit turn(*this, state_->turns_to_split, deadline);
+  const Turns::End turn = turn_to_split(*this, state_->turns_to_split, deadline);
   const GroupOptions chosen = chosen_for_part(options);
   return part(color, key, chosen, name_of_split(chosen), deadline);
 }
 
 std::optional<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& ranks) const {
   const Deadline deadline = Deadline::after(timeout());
-  const TurnToSplit turn(*this, state_->turns_to_split, deadline);
+  const Turns::End turn = turn_to_split(*this, state_->turns_to_split, deadline);
   const int key = key_in(ranks, deadline);
   return part(key < 0 ? -1 : 0, key, state_->options, "split", deadline);
 }
 
 std::optional<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& ranks, const GroupOptions& options) const {
   const Deadline deadline = Deadline::after(timeout());
-  const TurnToSplit turn(*this, state_->turns_to_split, deadline);
+  const Turns::End turn = turn_to_split(*this, state_->turns_to_split, deadline);
   const GroupOptions chosen = chosen_for_part(options);
   const int key = key_in(ranks, deadline);
   return part(key < 0 ? -1 : 0, key, chosen, name_of_split(chosen), deadline);

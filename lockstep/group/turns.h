@@ -51,6 +51,17 @@ class Turns {
     std::uint32_t taken = kTaken;
     if (!state_.compare_exchange_strong(taken, kFree, std::memory_order_release)) hand_over();
   }
+  // Ends, where it goes out of scope, the turn that its maker has.
+  class End {
+   public:
+    explicit End(Turns& turns) : turns_(turns) {}
+    ~End() { turns_.leave(); }
+    End(const End&) = delete;
+    End& operator=(const End&) = delete;
+
+   private:
+    Turns& turns_;
+  };
   // Whether it is anybody's turn.
   bool is_taken() const { return state_.load(std::memory_order_relaxed) != kFree; }
 

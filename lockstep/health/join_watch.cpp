@@ -18,9 +18,6 @@ constexpr Duration kPeriodPerRank = 500us;
 // For posting an error, which must not delay a rank that leaves.
 constexpr Duration kPostTimeout = 1s;
 
-// The rank that hosted the store has died or left.
-bool is_host_gone(const Error& error) { return error.kind() == ErrorKind::peer_lost && error.detail().peer >= 0; }
-
 }  // namespace
 
 JoinWatch::JoinWatch(std::shared_ptr<Store> store, PeerProcess me, int size, std::string doing)
@@ -82,8 +79,8 @@ void JoinWatch::report(const std::vector<PeerProcess>& dead, Deadline deadline) 
     if (posted) error = *posted;
   } catch (const Error& gone) {
     // If the store's host has died, the others have left because of that.
-    const auto found = std::ranges::find(dead, gone.detail().peer, &PeerProcess::rank);
-    if (is_host_gone(gone)) error = found == dead.end() ? beside(gone, error) : died({*found});
+    const auto host = std::ranges::find(dead, gone.detail().peer, &PeerProcess::rank);
+    error = host == dead.end() ? beside(gone, error) : died({*host});
   }
   throw error;
 }
@@ -124,7 +121,7 @@ Error JoinWatch::cause_of(const Error& error) {
     const bool is_consequence = error.kind() == ErrorKind::peer_lost || error.kind() == ErrorKind::aborted;
     if (is_consequence || (error.kind() == ErrorKind::timeout && posted.kind() == ErrorKind::peer_lost)) return posted;
   } catch (const Error& gone) {
-    if (error.kind() == ErrorKind::peer_lost && is_host_gone(gone)) return beside(gone, error);
+    if (error.kind() == ErrorKind::peer_lost) return beside(gone, error);
   } catch (const std::exception&) {  // no memory for the text
   }
   return error;
@@ -146,9 +143,10 @@ int JoinWatch::rank_of(int peer) const {
   return peer >= 0 && std::cmp_less(peer, ranks_.size()) ? ranks_[static_cast<std::size_t>(peer)] : peer;
 }
 
-// The store's host is gone, and with it what it knew: it may have left because of what this rank has seen, or the other
-// way round. So both are told.
+// What to throw where `error` has come and the store answers with `gone`. If its host is gone, and with it what it
+// knew, it may have left because of what this rank has seen, or the other way round: both are told.
 Error JoinWatch::beside(const Error& gone, const Error& error) const {
+  if (gone.kind() != ErrorKind::peer_lost || gone.detail().peer < 0) return error;
   const Error host = in_part(gone);
   return Error(host.kind(), fmt::format("{}; {}", host.what(), error.what()), host.detail());
 }

@@ -100,7 +100,7 @@ TEST_CASE("ranks that do not come are named at the deadline") {
   MemoryStore store;
   const Token token = Token::generate();
   const auto errors = run_ranks(4, [&](int rank) {
-    if (rank % 2 == 0) connect_tcp_mesh(tcp_mesh_settings(rank, 4, token), store, Deadline::after(100ms));
+    if (rank % 2 == 0) connect_tcp_mesh(tcp_mesh_settings(rank, 4, token), store, Deadline::after(1s));
   });
   for (const std::size_t rank : {0, 2}) {
     const Error error = error_of([&] { std::rethrow_exception(errors[rank]); });
@@ -391,7 +391,7 @@ TEST_CASE("a second claimant of a rank is refused, with the first one named") {
       intrude(store, tcp_mesh_settings(2, 3, token), 0);  // the same process, which may have missed the answer
       intrude(store, tcp_mesh_settings(2, 3, token), 0, 1);
     } else if (rank == 0) {
-      connect_tcp_mesh(tcp_mesh_settings(0, 3, token), store, Deadline::after(300ms));
+      connect_tcp_mesh(tcp_mesh_settings(0, 3, token), store, Deadline::after(1s));
     }
   });
   CHECK_ERROR(error_of([&] { std::rethrow_exception(errors[2]); }), ErrorKind::invalid_argument, "rank 2",

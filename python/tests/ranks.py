@@ -80,15 +80,23 @@ def backend_over(store, rank, size, timeout=TIMEOUT):
 def run_ranks(size, function, backend="lockstep", timeout=TIMEOUT, dying=()):
     """What function(rank, size) returned on each rank of a job; ranks in `dying` are expected to end without a word."""
     with tempfile.TemporaryDirectory() as folder:
+        file = os.path.join(folder, "store")
 
         def rank_main(rank):
-            store = dist.FileStore(os.path.join(folder, "store"), size)
+            store = dist.FileStore(file, size)
             dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
             result = function(rank, size)
             dist.destroy_process_group()
             return result
 
-        return run_processes(size, rank_main, 2 * timeout, dying)
+        try:
+            return run_processes(size, rank_main, 2 * timeout, dying)
+        except AssertionError as error:
+            # Seldom, Gloo loses a connection that it is making; what it does over its connections is what we compare.
+            if backend != "gloo" or "Gloo connectFullMesh failed" not in str(error):
+                raise
+            file = os.path.join(folder, "another-store")
+            return run_processes(size, rank_main, 2 * timeout, dying)
 
 
 def _outcome(rank, process, receiver, dies, patience):

@@ -1,0 +1,53 @@
+// What the command line of `lockstep run` says, checked; see run_command.h for what is done with it. Values.
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/launch/rank_output.h"
+
+namespace lockstep::tools {
+
+using namespace internal;
+
+// "2" or "1:4"
+struct NodeRange {
+  int least = 1;
+  int most = 1;
+};
+
+struct RunOptions {
+  int ranks = 1;  // on this host
+  std::string master_addr = "127.0.0.1";
+  int master_port = 0;
+  std::chrono::milliseconds shutdown_timeout{5000};
+  std::vector<std::pair<std::string, std::string>> environment;
+  RankOutputOptions output;
+  std::string flight;                // where flight recordings go, however the job ends; empty: only if it fails
+  std::vector<std::string> program;  // and its arguments; not empty
+
+  // Restarts and stops.
+  int max_restarts = 0;
+  std::chrono::milliseconds stop_grace{25000};  // from a request to stop to SIGKILL
+  std::vector<int> signals_to_handle;           // empty: SIGTERM, SIGINT, SIGHUP, SIGQUIT
+  std::string report;                           // a file for the report as JSON; empty: none
+  std::optional<std::chrono::milliseconds> hang_timeout{};  // ends or restarts a job that hangs; none: only tells
+
+  // Several hosts.
+  NodeRange nodes;
+  std::optional<int> node_rank;
+  std::string rdzv_endpoint;                                     // host:port; empty: this host alone
+  std::string rdzv_id;                                           // empty: "default"
+  std::vector<std::pair<std::string, std::string>> rdzv_config;  // --rdzv-conf key=value, ...
+  std::string local_addr;                                        // how others reach this host; empty: found
+  std::vector<std::pair<std::string, int>> hosts;                // --hosts a,b:4; ranks of 0: as --nproc-per-node
+
+  std::string role = "default";
+  std::string bind;  // core, socket, numa, none; empty: none
+  bool dry_run = false;
+};
+
+}  // namespace lockstep::tools

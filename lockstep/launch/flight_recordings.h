@@ -14,8 +14,10 @@ namespace lockstep::internal {
 
 class FlightRecordings {
  public:
-  // Without memory nothing is recorded, with a warning.
-  FlightRecordings(const std::string& job_id, int ranks);
+  // Of `ranks` ranks from `first_rank` on. Without memory nothing is recorded, with a warning.
+  FlightRecordings(const std::string& job_id, int first_rank, int ranks, int world_size);
+
+  // Below, ranks are those of the job.
 
   // The descriptor of the rank's memory, for the rank to inherit and to find by kFlightFdVariable; -1 without memory.
   int fd(int rank) const;
@@ -30,7 +32,8 @@ class FlightRecordings {
 
  private:
   const std::string job_id_;
-  std::vector<FlightMemory> memories_;  // by rank
+  const int first_rank_;
+  std::vector<FlightMemory> memories_;  // by rank of this host
 };
 
 // Where the flight recordings of jobs are kept, and for how long: one folder per job among the user's state files; old

@@ -85,7 +85,8 @@ bool was_struck(const ExitStatus& status) {
 }
 
 std::string describe_failure(const RankEnd& end) {
-  return fmt::format("rank {} (pid {}) {}", end.rank, end.pid, end.failure.text);
+  const std::string host = end.host.empty() ? "" : fmt::format("host {}, ", end.host);
+  return fmt::format("rank {} ({}pid {}) {}", end.rank, host, end.pid, end.failure.text);
 }
 
 std::vector<std::string> report(const Outcome& outcome) {

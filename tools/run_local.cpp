@@ -56,7 +56,7 @@ class LocalRun {
 
  private:
   Outcome attempt(int number) {
-    // The first one that can serve the next attempt is not the last one: ranks of an old attempt find nobody.
+    // Each attempt has a store of its own: what is left of an earlier one finds nobody.
     const JobStore store(kThisMachine, kThisMachine, job_.token(), job_.id(), options_.ranks, number);
     const Attempt attempt(job_, {.generation = number,
                                  .restarts = number,

@@ -77,7 +77,7 @@ class LocalRun {
     tree.signals = &signals_;
     Outcome outcome = run_process_tree(std::move(commands), tree);
     for (const std::string& line : report(outcome)) output_.say(line);
-    const std::string recordings = attempt.recordings().save(outcome, options_.flight);
+    const std::string recordings = attempt.recordings().save(outcome, options_.flight, number);
     if (!recordings.empty()) output_.say(recordings);
     return outcome;
   }

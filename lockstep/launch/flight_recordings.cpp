@@ -90,7 +90,7 @@ std::optional<FlightFailure> FlightRecordings::failure(int rank) const {
   return memories_.empty() ? std::nullopt : memories_[static_cast<std::size_t>(rank - first_rank_)].last_failure();
 }
 
-std::string FlightRecordings::save(const Outcome& outcome, const std::string& directory) const {
+std::string FlightRecordings::save(const Outcome& outcome, const std::string& directory, int attempt) const {
   const bool recorded = std::ranges::any_of(memories_, &FlightMemory::is_signed);
   if (!recorded || (directory.empty() && !went_wrong(outcome))) return "";
   std::string place = directory;
@@ -101,6 +101,7 @@ std::string FlightRecordings::save(const Outcome& outcome, const std::string& di
       prune_job_folders(parent);
     } else {
       make_flight_directory(place);
+      if (attempt > 0) make_flight_directory(place += fmt::format("/attempt_{}", attempt));
       remove_recordings(place);  // of another job, perhaps with more ranks
     }
     for (std::size_t i = 0; i < memories_.size(); ++i) {

@@ -26,9 +26,10 @@ class FlightRecordings {
   std::optional<FlightFailure> failure(int rank) const;
 
   // Saves the recordings if the job failed, to a folder for this job among the user's state files, where old ones are
-  // removed; or, after any outcome, to `directory` if that is not empty. Returns a line for the user: "to see where
+  // removed; or, after any outcome, to `directory` if that is not empty, for attempts behind the first to its folder
+  // attempt_<n>. Returns a line for the user: "to see where
   // each rank was: lockstep trace --flight DIR", or why the recordings are lost; empty if nothing was saved.
-  std::string save(const Outcome& outcome, const std::string& directory = {}) const;
+  std::string save(const Outcome& outcome, const std::string& directory = {}, int attempt = 0) const;
 
  private:
   const std::string job_id_;

@@ -87,6 +87,15 @@ class RestartTest(LauncherTest):
         self.assertEqual(len(re.findall(r"rank \d of 3", output)), 3, output)
         self.assertRegex(error, r"rank 1 \(pid \d+\) was killed by SIGKILL")
 
+    def test_each_attempt_has_its_flight_recordings(self):
+        if not HELLO:
+            self.skipTest("built without libtorch")
+        with tempfile.TemporaryDirectory() as folder:
+            code, _, error = self.run_tree(f"{HELLO}; test $RESTART_COUNT = 1", "--max-restarts=1", "--flight", folder)
+            self.assertEqual(code, 0, error)
+            self.assertEqual(sorted(os.listdir(folder)), ["attempt_1", "rank_0.flight", "rank_1.flight"])
+            self.assertEqual(sorted(os.listdir(os.path.join(folder, "attempt_1"))), ["rank_0.flight", "rank_1.flight"])
+
     def test_a_hundred_restarts_in_a_row(self):
         code, _, error = self.run_tree("test $RESTART_COUNT = 100", "--max-restarts", "100")
         self.assertEqual(code, 0, error[-2000:])

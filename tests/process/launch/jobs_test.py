@@ -63,7 +63,8 @@ class ProgramTest(unittest.TestCase):
     def test_top_once_prints_one_table(self):
         with Tree([LOCKSTEP, "run", "sh", "-c", "echo ready; while :; do :; done"]) as tree:
             tree.read_lines(1)
-            line = next(line for line in ask("top", "--once", "--interval", "0.5").splitlines() if f" {tree.pid} " in line)
+            lines = ask("top", "--once", "--interval", "0.5").splitlines()
+            line = next(line for line in lines if f" {tree.pid} " in line)
             self.assertGreater(int(line.split()[6]), 0, line)  # of the processor
 
 

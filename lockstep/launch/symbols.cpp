@@ -1,0 +1,191 @@
+#include "lockstep/launch/symbols.h"
+
+#include <cxxabi.h>
+#include <dlfcn.h>
+#include <fcntl.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <string_view>
+#include <utility>
+
+#if __has_include(<elfutils/libdwfl.h>)
+#include <elfutils/libdwfl.h>
+#define LOCKSTEP_HAS_LIBDW
+#endif
+
+#include "lockstep/base/format.h"
+#include "lockstep/base/unique_fd.h"
+
+namespace lockstep::internal {
+namespace {
+
+constexpr std::size_t kMostOfName = 110;
+
+std::string_view last_part(std::string_view path) { return path.substr(path.rfind('/') + 1); }
+
+std::string readable(const char* symbol) {
+  int status = 0;
+  const std::unique_ptr<char, decltype(&std::free)> demangled(abi::__cxa_demangle(symbol, nullptr, nullptr, &status),
+                                                              &std::free);
+  std::string name = status == 0 ? demangled.get() : symbol;
+  if (name.size() > kMostOfName) name = name.substr(0, kMostOfName - 3) + "...";
+  return name;
+}
+
+std::string plain(const CodeAddress& place) {
+  if (place.file.empty()) return fmt::format("0x{:x}, in no file", place.offset);
+  return fmt::format("{}+0x{:x}", last_part(place.file), place.offset);
+}
+
+}  // namespace
+
+#ifdef LOCKSTEP_HAS_LIBDW
+
+class Symbols::Library {
+ public:
+  // Null if it is not on this machine.
+  static std::unique_ptr<Library> load() {
+    auto library = std::unique_ptr<Library>(new Library());
+    return library->complete_ ? std::move(library) : nullptr;
+  }
+
+  decltype(&::dwfl_begin) begin;
+  decltype(&::dwfl_end) end;
+  decltype(&::dwfl_report_offline) report_offline;
+  decltype(&::dwfl_report_end) report_end;
+  decltype(&::dwfl_module_getelf) module_getelf;
+  decltype(&::dwfl_module_addrinfo) module_addrinfo;
+  decltype(&::dwfl_module_getsrc) module_getsrc;
+  decltype(&::dwfl_lineinfo) lineinfo;
+  decltype(&::dwfl_offline_section_address) offline_section_address;
+  decltype(&::gelf_getphdr) getphdr;
+  decltype(&::elf_getphdrnum) getphdrnum;
+
+ private:
+  // Never unloaded: it keeps state of its own.
+  Library() : handle_(::dlopen("libdw.so.1", RTLD_NOW | RTLD_LOCAL)), complete_(handle_ != nullptr) {
+    find(begin, "dwfl_begin");
+    find(end, "dwfl_end");
+    find(report_offline, "dwfl_report_offline");
+    find(report_end, "dwfl_report_end");
+    find(module_getelf, "dwfl_module_getelf");
+    find(module_addrinfo, "dwfl_module_addrinfo");
+    find(module_getsrc, "dwfl_module_getsrc");
+    find(lineinfo, "dwfl_lineinfo");
+    find(offline_section_address, "dwfl_offline_section_address");
+    find(getphdr, "gelf_getphdr");  // of libelf, which it needs
+    find(getphdrnum, "elf_getphdrnum");
+  }
+
+  template <class Function>
+  void find(Function& function, const char* name) {
+    function = complete_ ? reinterpret_cast<Function>(::dlsym(handle_, name)) : nullptr;
+    complete_ = function != nullptr;
+  }
+
+  void* handle_;
+  bool complete_;
+};
+
+namespace {
+
+// Separate files with debug information are not searched, here or on servers.
+int find_nothing(Dwfl_Module*, void**, const char*, Dwarf_Addr, const char*, const char*, GElf_Word, char**) {
+  return -1;
+}
+
+}  // namespace
+
+class Symbols::File {
+ public:
+  File(const Library& library, const std::string& path) : library_(library) {
+    callbacks_.find_debuginfo = find_nothing;
+    callbacks_.section_address = library.offline_section_address;
+    dwfl_ = library.begin(&callbacks_);
+    if (dwfl_ == nullptr) return;
+    UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    if (fd) module_ = library.report_offline(dwfl_, path.c_str(), path.c_str(), fd.get());
+    if (module_ != nullptr) fd.release();  // it closes it
+    library.report_end(dwfl_, nullptr, nullptr);
+  }
+  ~File() {
+    if (dwfl_ != nullptr) library_.end(dwfl_);
+  }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+
+  // Empty if it is not known.
+  std::string name(const CodeAddress& place) const {
+    GElf_Addr bias = 0;
+    Elf* elf = module_ == nullptr ? nullptr : library_.module_getelf(module_, &bias);
+    const GElf_Addr in_file = elf == nullptr ? 0 : address_of(elf, place.offset - (place.is_return ? 1 : 0));
+    if (in_file == 0) return "";
+    const GElf_Addr address = in_file + bias;
+    GElf_Off offset = 0;
+    GElf_Sym symbol{};
+    const char* name = library_.module_addrinfo(module_, address, &offset, &symbol, nullptr, nullptr, nullptr);
+    if (name == nullptr || (symbol.st_size != 0 && offset >= symbol.st_size)) return "";
+    Dwfl_Line* line = library_.module_getsrc(module_, address);
+    int number = 0;
+    const char* source =
+        line == nullptr ? nullptr : library_.lineinfo(line, nullptr, &number, nullptr, nullptr, nullptr);
+    if (source != nullptr) return fmt::format("{} ({}:{})", readable(name), last_part(source), number);
+    return fmt::format("{} ({})", readable(name), last_part(place.file));
+  }
+
+ private:
+  // Where the file says that this part of it is loaded; 0: nowhere.
+  GElf_Addr address_of(Elf* elf, std::uint64_t offset) const {
+    std::size_t count = 0;
+    if (library_.getphdrnum(elf, &count) != 0) return 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      GElf_Phdr part;
+      if (library_.getphdr(elf, static_cast<int>(i), &part) == nullptr || part.p_type != PT_LOAD) continue;
+      if (offset >= part.p_offset && offset < part.p_offset + part.p_filesz) {
+        return offset - part.p_offset + part.p_vaddr;
+      }
+    }
+    return 0;
+  }
+
+  const Library& library_;
+  Dwfl_Callbacks callbacks_{};
+  Dwfl* dwfl_ = nullptr;
+  Dwfl_Module* module_ = nullptr;
+};
+
+#else
+
+class Symbols::Library {
+ public:
+  static std::unique_ptr<Library> load() { return nullptr; }
+};
+
+class Symbols::File {
+ public:
+  File(const Library&, const std::string&) {}
+  std::string name(const CodeAddress&) const { return ""; }
+};
+
+#endif
+
+Symbols::Symbols(Deadline until) : until_(until), library_(Library::load()) {}
+
+Symbols::~Symbols() = default;
+
+std::string Symbols::name(const CodeAddress& place) {
+  const auto known = names_.find(place);
+  if (known != names_.end()) return known->second;
+  return names_[place] = look_up(place);
+}
+
+std::string Symbols::look_up(const CodeAddress& place) {
+  if (library_ == nullptr || place.file.empty() || until_.expired()) return plain(place);
+  std::unique_ptr<File>& file = files_[place.file];
+  if (file == nullptr) file = std::make_unique<File>(*library_, place.file);
+  const std::string name = file->name(place);
+  return name.empty() ? plain(place) : name;
+}
+
+}  // namespace lockstep::internal

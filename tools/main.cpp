@@ -2,6 +2,7 @@
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <cmath>
+#include <csignal>
 #include <cstdio>
 #include <string>
 #include <utility>
@@ -9,6 +10,7 @@
 
 #include "lockstep/base/environment.h"
 #include "lockstep/launch/cores.h"
+#include "lockstep/launch/outcome.h"
 #include "lockstep/observe/process_recorder.h"
 #include "tools/run_command.h"
 #include "tools/trace_command.h"
@@ -30,6 +32,9 @@ struct RunArguments {
   std::string nodes = "1";
   std::string node_rank = "0";
   double shutdown_timeout_seconds = 5;
+  double stop_grace_seconds = 25;
+  std::string signals;
+  double hang_timeout_seconds = 0;
   std::vector<std::string> environment;
   bool prefix = false;
   bool no_prefix = false;
@@ -66,6 +71,23 @@ std::pair<std::string, std::string> parse_variable(const std::string& text) {
   return {text.substr(0, equals), text.substr(equals + 1)};
 }
 
+// "SIGTERM,SIGUSR1"
+std::vector<int> parse_signals(const std::string& text) {
+  std::vector<int> signals;
+  for (const std::string& name : CLI::detail::split(text, ',')) {
+    if (name.empty()) continue;
+    int found = 0;
+    for (int signal = 1; signal < SIGRTMIN && found == 0; ++signal) {
+      if (lockstep::internal::signal_name(signal) == name) found = signal;
+    }
+    if (found == 0 || found == SIGKILL || found == SIGSTOP || found == SIGCHLD || found == SIGTSTP) {
+      throw CLI::ValidationError("--signals-to-handle", "'" + name + "' is no signal that can ask a job to stop");
+    }
+    signals.push_back(found);
+  }
+  return signals;
+}
+
 CLI::App* add_run(CLI::App& app, RunArguments& arguments) {
   CLI::App* run = app.add_subcommand("run",
                                      "Start the ranks of a job on this machine:\n"
@@ -92,6 +114,19 @@ CLI::App* add_run(CLI::App& app, RunArguments& arguments) {
   run->add_option("--master-port,--master_port", arguments.run.master_port,
                   "MASTER_PORT for the ranks (default: one that is free)")
       ->check(CLI::Range(1, 65535));
+  run->add_option("--max-restarts,--max_restarts", arguments.run.max_restarts,
+                  "Restarts of the whole job after a failure (default 0)")
+      ->check(CLI::Range(0, 1'000'000'000));
+  run->add_option("--stop-grace,--stop_grace", arguments.stop_grace_seconds,
+                  "Seconds that ranks get to save their work when the job is told to stop (default 25)")
+      ->check(CLI::Range(0.0, 86400.0));
+  run->add_option("--signals-to-handle,--signals_to_handle", arguments.signals,
+                  "Signals that ask the job to stop (default SIGTERM,SIGINT,SIGHUP,SIGQUIT)");
+  run->add_option("--hang-timeout,--hang_timeout", arguments.hang_timeout_seconds,
+                  "Seconds after which a job that hangs ends (exit code 4) or restarts (default: it is only told of)")
+      ->check(CLI::Range(0.1, 1e9));
+  run->add_option("--report", arguments.run.report, "Write how the job ended to FILE, as JSON");
+  run->add_option("--rdzv-id,--rdzv_id", arguments.run.rdzv_id, "TORCHELASTIC_RUN_ID for the ranks");
   run->add_option("--nnodes", arguments.nodes, "Hosts of the job; only 1 is supported");
   run->add_option("--node-rank,--node_rank", arguments.node_rank, "This host's number; only 0 is supported");
   run->add_flag("--standalone", arguments.ignored, "Accepted for torchrun's sake: it is always so");
@@ -134,6 +169,11 @@ void finish_run(const CLI::App& app, const CLI::App& run, RunArguments& argument
   options.ranks = parse_ranks(arguments.ranks);
   check_nodes(arguments.nodes, arguments.node_rank);
   options.shutdown_timeout = std::chrono::milliseconds(std::llround(arguments.shutdown_timeout_seconds * 1000));
+  options.stop_grace = std::chrono::milliseconds(std::llround(arguments.stop_grace_seconds * 1000));
+  if (arguments.hang_timeout_seconds > 0) {
+    options.hang_timeout = std::chrono::milliseconds(std::llround(arguments.hang_timeout_seconds * 1000));
+  }
+  options.signals_to_handle = parse_signals(arguments.signals);
   if (options.flight.empty()) {
     options.flight =
         lockstep::internal::EnvironmentReader().text(lockstep::internal::kFlightDirectoryVariable).value_or("");

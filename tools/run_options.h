@@ -31,9 +31,9 @@ struct RunOptions {
 
   // Restarts and stops.
   int max_restarts = 0;
-  std::chrono::milliseconds stop_grace{25000};  // from a request to stop to SIGKILL
-  std::vector<int> signals_to_handle;           // empty: SIGTERM, SIGINT, SIGHUP, SIGQUIT
-  std::string report;                           // a file for the report as JSON; empty: none
+  std::chrono::milliseconds stop_grace{25000};              // from a request to stop to SIGKILL
+  std::vector<int> signals_to_handle;                       // empty: SIGTERM, SIGINT, SIGHUP, SIGQUIT
+  std::string report;                                       // a file for the report as JSON; empty: none
   std::optional<std::chrono::milliseconds> hang_timeout{};  // ends or restarts a job that hangs; none: only tells
 
   // Several hosts.

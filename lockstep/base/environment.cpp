@@ -46,6 +46,8 @@ constexpr Variable kVariables[] = {
     {"LOCKSTEP_FLIGHT", text("a folder"), ""},
     {"LOCKSTEP_FLIGHT_FD", number(0, INT32_MAX), ""},
     {"LOCKSTEP_GENERATION", number(0, INT64_MAX), "0"},
+    {"LOCKSTEP_HANG_CAP_SECONDS", number(1, 1'000'000'000), "1800"},
+    {"LOCKSTEP_HANG_SECONDS", number(1, 1'000'000'000), "60"},
     {"LOCKSTEP_IFNAME", text("eth0, or eth0,eth1"), "all that are up"},
     {"LOCKSTEP_JOB_ID", text("any text"), "from the launcher"},
     {"LOCKSTEP_LAUNCHER", choice("none, env, slurm, openmpi, mpich, flux, pmix, kubernetes"), ""},
@@ -65,7 +67,7 @@ static_assert(std::ranges::is_sorted(kVariables, {}, &Variable::name));
 // Those of others: launchers, the system, and libraries on whose results they have an effect.
 constexpr std::string_view kOfOthers =
     " RANK WORLD_SIZE MASTER_ADDR MASTER_PORT LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK "
-    " TORCHELASTIC_RUN_ID TORCHELASTIC_RESTART_COUNT TORCHELASTIC_USE_AGENT_STORE "
+    " TORCHELASTIC_ERROR_FILE TORCHELASTIC_RUN_ID TORCHELASTIC_RESTART_COUNT TORCHELASTIC_USE_AGENT_STORE "
     " SLURM_JOBID SLURM_JOB_ID SLURM_JOB_NODELIST SLURM_LOCALID SLURM_NODEID SLURM_NODELIST SLURM_NTASKS SLURM_PROCID "
     " SLURM_RESTART_COUNT SLURM_STEP_ID SLURM_STEP_NODELIST SLURM_STEP_NUM_NODES SLURM_STEP_NUM_TASKS "
     " SLURM_STEP_TASKS_PER_NODE "

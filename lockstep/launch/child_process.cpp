@@ -173,6 +173,10 @@ void ChildProcess::signal_group(int signal) const noexcept {
   if (!reaped_) ::kill(-pid_, signal);
 }
 
+void ChildProcess::signal_alone(int signal) const noexcept {
+  if (!reaped_) ::kill(pid_, signal);
+}
+
 std::optional<ExitStatus> ChildProcess::try_reap() {
   const siginfo_t peek = wait_for(pid_, WEXITED | WNOHANG | WNOWAIT);
   if (peek.si_pid == 0) return std::nullopt;

@@ -45,6 +45,7 @@ class ChildProcess {
 
   // To the whole group: the child and what it started.
   void signal_group(int signal) const noexcept;
+  void signal_alone(int signal) const noexcept;
   // Never blocks. Once the child has ended: kills the rest of its group, frees its pid, and returns its status. Throws
   // Error{internal} if other code has reaped it.
   std::optional<ExitStatus> try_reap();

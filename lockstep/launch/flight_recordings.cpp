@@ -25,7 +25,8 @@ namespace lockstep::internal {
 namespace {
 
 bool went_wrong(const Outcome& outcome) {
-  return std::ranges::any_of(outcome.ranks, [](const RankEnd& end) { return !end.failure.text.empty(); });
+  return !outcome.hang.empty() ||
+         std::ranges::any_of(outcome.ranks, [](const RankEnd& end) { return !end.failure.text.empty(); });
 }
 
 std::string how_it_ended(const Outcome& outcome, int rank) {
@@ -70,10 +71,11 @@ bool is_job_id(const std::string& name) {
 
 }  // namespace
 
-FlightRecordings::FlightRecordings(const std::string& job_id, int ranks) : job_id_(job_id) {
+FlightRecordings::FlightRecordings(const std::string& job_id, int first_rank, int ranks, int world_size)
+    : job_id_(job_id), first_rank_(first_rank) {
   try {
-    for (int rank = 0; rank < ranks; ++rank) {
-      memories_.push_back(FlightMemory::make_shared({.rank = rank, .world_size = ranks, .job_id = job_id}));
+    for (int rank = first_rank; rank < first_rank + ranks; ++rank) {
+      memories_.push_back(FlightMemory::make_shared({.rank = rank, .world_size = world_size, .job_id = job_id}));
     }
   } catch (const Error& error) {
     log_warning(fmt::format("{}; the job runs without a flight recording", error.what()));
@@ -82,14 +84,18 @@ FlightRecordings::FlightRecordings(const std::string& job_id, int ranks) : job_i
 }
 
 int FlightRecordings::fd(int rank) const {
-  return memories_.empty() ? -1 : memories_[static_cast<std::size_t>(rank)].fd();
+  return memories_.empty() ? -1 : memories_[static_cast<std::size_t>(rank - first_rank_)].fd();
+}
+
+const FlightMemory* FlightRecordings::memory(int rank) const {
+  return memories_.empty() ? nullptr : &memories_[static_cast<std::size_t>(rank - first_rank_)];
 }
 
 std::optional<FlightFailure> FlightRecordings::failure(int rank) const {
-  return memories_.empty() ? std::nullopt : memories_[static_cast<std::size_t>(rank)].last_failure();
+  return memories_.empty() ? std::nullopt : memories_[static_cast<std::size_t>(rank - first_rank_)].last_failure();
 }
 
-std::string FlightRecordings::save(const Outcome& outcome, const std::string& directory) const {
+std::string FlightRecordings::save(const Outcome& outcome, const std::string& directory, int attempt) const {
   const bool recorded = std::ranges::any_of(memories_, &FlightMemory::is_signed);
   if (!recorded || (directory.empty() && !went_wrong(outcome))) return "";
   std::string place = directory;
@@ -100,11 +106,12 @@ std::string FlightRecordings::save(const Outcome& outcome, const std::string& di
       prune_job_folders(parent);
     } else {
       make_flight_directory(place);
+      if (attempt > 0) make_flight_directory(place += fmt::format("/attempt_{}", attempt));
       remove_recordings(place);  // of another job, perhaps with more ranks
     }
-    for (std::size_t rank = 0; rank < memories_.size(); ++rank) {
-      const int number = static_cast<int>(rank);
-      memories_[rank].save(place + "/" + flight_file_name(number), how_it_ended(outcome, number));
+    for (std::size_t i = 0; i < memories_.size(); ++i) {
+      const int number = first_rank_ + static_cast<int>(i);
+      memories_[i].save(place + "/" + flight_file_name(number), how_it_ended(outcome, number));
     }
   } catch (const Error& error) {
     return fmt::format("the flight recording is lost: {}", error.what());

@@ -14,23 +14,30 @@ namespace lockstep::internal {
 
 class FlightRecordings {
  public:
-  // Without memory nothing is recorded, with a warning.
-  FlightRecordings(const std::string& job_id, int ranks);
+  // Of `ranks` ranks from `first_rank` on. Without memory nothing is recorded, with a warning.
+  FlightRecordings(const std::string& job_id, int first_rank, int ranks, int world_size);
+
+  // Below, ranks are those of the job.
 
   // The descriptor of the rank's memory, for the rank to inherit and to find by kFlightFdVariable; -1 without memory.
   int fd(int rank) const;
+
+  // Null without memory.
+  const FlightMemory* memory(int rank) const;
 
   // What it says about the rank's failure, if anything.
   std::optional<FlightFailure> failure(int rank) const;
 
   // Saves the recordings if the job failed, to a folder for this job among the user's state files, where old ones are
-  // removed; or, after any outcome, to `directory` if that is not empty. Returns a line for the user: "to see where
+  // removed; or, after any outcome, to `directory` if that is not empty, for attempts behind the first to its folder
+  // attempt_<n>. Returns a line for the user: "to see where
   // each rank was: lockstep trace --flight DIR", or why the recordings are lost; empty if nothing was saved.
-  std::string save(const Outcome& outcome, const std::string& directory = {}) const;
+  std::string save(const Outcome& outcome, const std::string& directory = {}, int attempt = 0) const;
 
  private:
   const std::string job_id_;
-  std::vector<FlightMemory> memories_;  // by rank
+  const int first_rank_;
+  std::vector<FlightMemory> memories_;  // by rank of this host
 };
 
 // Where the flight recordings of jobs are kept, and for how long: one folder per job among the user's state files; old

@@ -39,9 +39,8 @@ Waits find_waits(const std::vector<RankPlace>& places, int world_size) {
       if (!group.is_inside()) continue;
       waits.waiting.insert(place.rank);
       const std::set<int> absent = absent_from(group, places, world_size);
-      const auto members = std::ranges::count_if(places, [&](const RankPlace& each) {
-        return place_in(each, group.group) != nullptr;
-      });
+      const auto members =
+          std::ranges::count_if(places, [&](const RankPlace& each) { return place_in(each, group.group) != nullptr; });
       if (absent.empty() && members < group.size) continue;  // it waits for ranks that are not here
       if (absent.empty()) waits.together.insert(place.rank);
       // The first collective that lacks somebody is the one to tell of.
@@ -85,8 +84,8 @@ Blockage find_blockage(const std::vector<RankPlace>& places, int world_size) {
   }
   blockage.suspects = list_of(stopped.empty() ? suspects : stopped);
   std::erase_if(blockage.waiting, [&](int rank) {
-    return blockage.kind != BlockageKind::circle && std::ranges::find(blockage.suspects, rank) != blockage.suspects.end() &&
-           !stopped.empty();
+    return blockage.kind != BlockageKind::circle &&
+           std::ranges::find(blockage.suspects, rank) != blockage.suspects.end() && !stopped.empty();
   });
   return blockage;
 }

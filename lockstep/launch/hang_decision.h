@@ -53,7 +53,7 @@ Blockage find_blockage(const std::vector<RankPlace>& places, int world_size);
 
 struct HangOptions {
   Duration tell_after = std::chrono::seconds(60);
-  std::optional<Duration> end_after = {};       // nothing: a hang does not end the job
+  std::optional<Duration> end_after = {};        // nothing: a hang does not end the job
   Duration hard_cap = std::chrono::minutes(30);  // for ranks that make progress outside of collectives
 };
 
@@ -73,15 +73,17 @@ class HangTimer {
 
   // What is to be done now. last_event: of the whole job. `progress`: a suspect makes progress.
   HangStep look(TimePoint now, TimePoint last_event, BlockageKind kind, bool progress);
+  // The look itself has taken until now.
+  void looked(TimePoint now) { last_look_ = now; }
   // Since when nothing has moved.
   TimePoint still_since() const { return still_since_; }
 
  private:
   HangOptions options_;
   TimePoint last_look_;
-  TimePoint earliest_;        // what was before does not count
-  TimePoint still_since_;     // the last event
-  TimePoint progress_at_;     // the last event or progress
+  TimePoint earliest_;     // what was before does not count
+  TimePoint still_since_;  // the last event
+  TimePoint progress_at_;  // the last event or progress
   Duration next_tell_;
   Duration next_note_;
   bool told_ = false;

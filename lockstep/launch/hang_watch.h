@@ -34,9 +34,12 @@ struct HangReport {
   std::optional<HangVerdict> verdict = {};
 };
 
+// Those of the user: LOCKSTEP_HANG_SECONDS and LOCKSTEP_HANG_CAP_SECONDS, or the defaults.
+HangOptions hang_options(std::optional<Duration> end_after);
+
 class HangWatch {
  public:
-  // `recordings` and the clock are borrowed. LOCKSTEP_HANG_SECONDS replaces tell_after.
+  // `recordings` and the clock are borrowed.
   HangWatch(const HangOptions& options, const FlightRecordings& recordings, const Clock& clock = steady_clock());
   ~HangWatch();
   HangWatch(const HangWatch&) = delete;

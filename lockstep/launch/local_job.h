@@ -1,81 +1,61 @@
-// LocalJob is the launcher's side of a job whose ranks all run on this machine: it hosts the job's store, generates its
-// token, provides memory for flight recordings, and builds each rank's command. launcher -> store -> rendezvous. The
-// store lives as long as this object. Not thread-safe.
+// LocalJob is the launcher's side of a job on this machine, from its first attempt to its last: the job's id and token,
+// what each rank may use, and what kills for lack of memory there were. See Attempt for what changes with a restart.
+// Not thread-safe.
 #pragma once
 
-#include <sys/resource.h>
-
-#include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "lockstep/base/unique_fd.h"
-#include "lockstep/launch/child_process.h"
-#include "lockstep/launch/flight_recordings.h"
+#include "lockstep/launch/descriptor_limit.h"
 #include "lockstep/launch/oom_kills.h"
+#include "lockstep/net/token.h"
 
 namespace lockstep::internal {
 
-// While it lives, a DescriptorLimit raises the soft limit on descriptors (RLIMIT_NOFILE) to what a job's launcher
-// needs. Ranks start with the previous limit, since programs that use select() break above 1024. One at a time in a
-// process; not thread-safe.
-class DescriptorLimit {
- public:
-  // Error{invalid_argument} if the hard limit is too low for so many ranks; the text says what to do.
-  explicit DescriptorLimit(int ranks);
-  ~DescriptorLimit();  // restores the soft limit
-  DescriptorLimit(const DescriptorLimit&) = delete;
-  DescriptorLimit& operator=(const DescriptorLimit&) = delete;
-
-  const rlimit& before() const { return before_; }
-
- private:
-  rlimit before_{};
-};
+using Variables = std::vector<std::pair<std::string, std::string>>;  // of an environment: name and value
 
 struct JobOptions {
-  int ranks = 1;
-  int threads_per_rank = 0;               // 0: OMP_NUM_THREADS if it is set, else cores / ranks, at least 1
-  std::string master_addr = "127.0.0.1";  // for other libraries; Lockstep's own store does not use it
-  int master_port = 0;                    // 0: a free one
-  std::vector<std::pair<std::string, std::string>> environment{};  // added last
+  int ranks = 1;             // on this host
+  int threads_per_rank = 0;  // 0: OMP_NUM_THREADS if it is set, else cores / ranks, at least 1
+  int max_restarts = 0;      // for the ranks to know
+  std::string run_id{};      // TORCHELASTIC_RUN_ID; empty: the job's id
+  std::string role = "default";
+  Variables environment{};       // added last
+  std::string id{};              // the job's on all hosts; empty: a new one
+  std::optional<Token> token{};  // nothing: a new one
 };
 
 class LocalJob {
  public:
-  // Throws Error{internal} if the store cannot listen on 127.0.0.1, Error{invalid_argument} if the limit on descriptors
-  // is too low for so many ranks.
+  // Throws Error{invalid_argument} if the limit on descriptors is too low for so many ranks.
   explicit LocalJob(JobOptions options);
-  ~LocalJob();
 
-  const std::string& id() const { return id_; }
-  // The rank's command. Standard input is the caller's for rank 0 unless that is a terminal (a process group of its own
-  // may not read it), else /dev/null.
-  Command command(int rank, const std::string& path, const std::vector<std::string>& argv) const;
-  // The ranks' flight recordings.
-  const FlightRecordings& recordings() const { return recordings_; }
-  // Why a rank with this exit status failed: a text, and from its recording the rank that caused it.
-  Failure judge(int rank, const ExitStatus& status) const;
+  const JobOptions& options() const { return options_; }  // with the job's id and run id
+  const std::string& id() const { return options_.id; }
+  const Token& token() const { return *options_.token; }
+  int token_fd() const { return token_fd_.get(); }
+  int null_fd() const { return null_.get(); }
+  const DescriptorLimit& descriptor_limit() const { return descriptor_limit_; }
+  const OomKills& oom_kills() const { return oom_kills_; }
+  const std::string& threads() const { return threads_; }  // what OMP_NUM_THREADS says in the ranks
   // "2 ranks on this machine, 1 thread each (2 cores)"
   std::string description() const;
 
  private:
-  struct Parts;
-
   JobOptions options_;
   DescriptorLimit descriptor_limit_;
   OomKills oom_kills_;
-  std::string id_;
+  UniqueFd token_fd_;
+  UniqueFd null_;
   int cores_;
   bool threads_from_user_ = false;
-  std::string threads_;  // what OMP_NUM_THREADS will say
-  std::unique_ptr<Parts> parts_;
-  FlightRecordings recordings_;
+  std::string threads_;
 };
 
 // `base` (as environ) with `changes` made: each name occurs once, with its last value.
-std::vector<std::string> merge_environment(const char* const* base,
-                                           const std::vector<std::pair<std::string, std::string>>& changes);
+std::vector<std::string> merge_environment(const char* const* base, const Variables& changes);
 
 }  // namespace lockstep::internal

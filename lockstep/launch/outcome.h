@@ -37,11 +37,13 @@ enum class Fault {
 struct Failure {
   std::string text = {};  // "exited with code 3", "raised: boom"; empty if the rank ended well
   Fault fault = Fault::own;
-  int blamed = -1;  // the rank that it names, or -1
+  int blamed = -1;         // the rank that it names, or -1
+  std::string error = {};  // its error in one line, if the rank said it to the launcher; empty: not known
 };
 
 struct RankEnd {
   int rank = 0;
+  std::string host = {};  // empty: this one
   int pid = 0;
   ExitStatus status;
   Failure failure;
@@ -51,11 +53,13 @@ struct RankEnd {
   std::string error;          // the first line of its error; empty: not known
   Duration after_start{};
   std::deque<std::string> last_error_lines;
+  std::vector<std::string> stack = {};  // of the crash that ended it, in lines; empty: not known
 };
 
 struct Outcome {
   std::vector<RankEnd> ranks;
-  int stop_signal = 0;  // the signal that told the launcher to stop, 0 if none
+  int stop_signal = 0;    // the signal that told the launcher to stop, 0 if none
+  std::string hang = {};  // which ranks waited for which in vain, if the launcher ended them for it
 
   // The rank whose failure caused the others; null if none failed by itself. Of the ranks that failed before they were
   // told to stop, in this order of precedence: its own failure, then a disagreement, then a consequence; named by
@@ -65,7 +69,7 @@ struct Outcome {
 
 // Ended by a signal that programs do not use to report an error.
 bool was_struck(const ExitStatus& status);
-// "rank 1 (pid 811) exited with code 3"
+// "rank 1 (pid 811) exited with code 3"; "rank 9 (host n2, pid 811) ..." where there are several
 std::string describe_failure(const RankEnd& end);
 // The launcher's final report: the rank that failed first, its error and last lines, and how the others ended. Empty
 // after success.

@@ -18,6 +18,9 @@ namespace lockstep::internal {
 namespace {
 
 constexpr std::size_t kMostProcesses = 512;  // of one rank
+// What counts as progress: this share of a core, or so many bytes a second.
+constexpr double kLeastCpu = 0.02;
+constexpr double kLeastBytes = 64 << 10;
 
 std::string text_of(const std::string& path) {
   std::ifstream file(path);
@@ -98,19 +101,37 @@ std::optional<ThreadStatus> read_thread_status(int pid, int thread) {
                       .blocked = number_in(field_of(text, "SigBlk"), 16)};
 }
 
-std::optional<ProcessActivity> read_activity(int pid) {
+std::optional<ProcessActivity> read_activity(int pid, int main_pid) {
   std::optional<ProcessActivity> activity = read_one(pid);
   if (!activity) return activity;
   std::vector<int> family = children_of(pid);
   for (std::size_t i = 0; i < family.size() && i < kMostProcesses; ++i) {
     const std::optional<ProcessActivity> child = read_one(family[i]);
     if (!child) continue;
+    if (family[i] == main_pid) activity->state = child->state;
     activity->cpu += child->cpu;
     activity->bytes += child->bytes;
     const std::vector<int> more = children_of(family[i]);
     family.insert(family.end(), more.begin(), more.end());
   }
   return activity;
+}
+
+void ActivityWindow::add(TimePoint now, const ProcessActivity& seen, Duration window) {
+  samples_.push_back({now, seen});
+  while (samples_.size() > 2 && now - samples_[1].at >= window) samples_.pop_front();
+}
+
+double ActivityWindow::per_second(double value) const {
+  const double span = seconds(samples_.back().at - samples_.front().at);
+  return span > 0 ? std::max(0.0, value / span) : 0;
+}
+
+double ActivityWindow::cpu() const { return per_second(seconds(samples_.back().seen.cpu - samples_.front().seen.cpu)); }
+
+bool ActivityWindow::is_progress() const {
+  const auto bytes = [](const Sample& sample) { return static_cast<double>(sample.seen.bytes); };
+  return cpu() >= kLeastCpu || per_second(bytes(samples_.back()) - bytes(samples_.front())) >= kLeastBytes;
 }
 
 }  // namespace lockstep::internal

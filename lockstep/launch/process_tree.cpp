@@ -1,41 +1,34 @@
 #include "lockstep/launch/process_tree.h"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstdint>
 #include <optional>
+#include <span>
 
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/signal_block.h"
+#include "lockstep/launch/rank_process.h"
 #include "lockstep/launch/reaper.h"
-#include "lockstep/launch/signal_relay.h"
 
 namespace lockstep::internal {
 namespace {
 
-constexpr std::array kStreams{RankStream::standard_output, RankStream::standard_error};
 // How long other ranks may take to end after the first failure, before they are told to stop: ranks that failed because
 // of it, and a rank that its error names.
 constexpr Duration kMoment = std::chrono::milliseconds(250);
 constexpr Duration kMomentForBlamed = std::chrono::seconds(2);
-
-struct Rank {
-  std::optional<ChildProcess> process;  // empty once it has ended
-  std::array<UniqueFd, 2> streams;      // empty once at their end
-  TimePoint started;
-  RankEnd end;
-};
+// Within this time a signal that is sent again is the same request.
+constexpr Duration kSameRequest = std::chrono::seconds(1);
 
 class Supervisor {
  public:
-  explicit Supervisor(const TreeOptions& options) : options_(options), reaper_(options.job_id) {}
+  explicit Supervisor(const TreeOptions& options);
   ~Supervisor();
   Supervisor(const Supervisor&) = delete;
   Supervisor& operator=(const Supervisor&) = delete;
@@ -43,96 +36,97 @@ class Supervisor {
   Outcome run(std::vector<Command> commands);
 
  private:
-  enum class Phase { running, stopping, killing };
+  enum class Phase { running, asked, stopping, killing };
   enum class Source { signal, stop_request, process, stream, sink };
   struct Watch {
     Source source;
-    Rank* rank;
+    RankProcess* rank;
     RankStream stream;
   };
 
-  void start(Command command);
+  void start(std::vector<Command> commands);
   void wait_for_events();
   void watch(int fd, short events, const Watch& what);
   void watch_all();
+  void serve_guests();
   void handle(const Watch& what);
   void on_signal(int signal);
   void on_stop_request();
   void suspend_all();
-  void on_process_end(Rank& rank);
-  void read_stream(Rank& rank, RankStream stream);
-  void close_stream(Rank& rank, RankStream stream);
+  void on_process_end(RankProcess& rank);
   Deadline stop_at() const;
-  void stop(int signal);
+  void obey(const TreeOrder& order);
+  void ask_to_stop(int signal);
+  void stop();
   void kill_all();
-  void judge(Rank& rank) const;
+  void judge(RankEnd& end) const;
   void end_job();
   bool finished() const;
   void say(const std::string& line) const;
 
   const TreeOptions& options_;
-  const SignalBlock sigpipe_{{SIGPIPE}};  // a reader that has gone is an error code of write
-  SignalRelay signals_;
+  // A reader that has gone, and a file at its limit, are error codes of write.
+  const SignalBlock of_writes_{{SIGPIPE, SIGXFSZ}};
+  std::optional<SignalRelay> own_signals_;
+  SignalRelay& signals_;
   Reaper reaper_;
-  std::vector<Rank> ranks_;
+  std::vector<RankProcess> ranks_;
   Phase phase_ = Phase::running;
   std::optional<TimePoint> failed_at_;  // when the first failure was seen
+  std::optional<TimePoint> asked_at_;   // when the request to stop came
   Deadline kill_at_ = Deadline::never();
   int stop_signal_ = 0;
   bool insisted_ = false;  // a second signal to stop came
   int round_ = 0;
   int running_ = 0;
   std::vector<pollfd> poll_set_;
-  std::vector<Watch> watched_;  // the meaning of each entry of poll_set_
+  std::vector<Watch> watched_;             // the meaning of each entry of poll_set_, but for the guests'
+  std::vector<std::size_t> guests_begin_;  // where each guest's entries begin
   // The capacity of a pipe.
   std::vector<char> buffer_ = std::vector<char>(std::size_t{64} << 10);
 };
 
+Supervisor::Supervisor(const TreeOptions& options)
+    : options_(options),
+      own_signals_(options.signals == nullptr ? std::optional<SignalRelay>(std::in_place) : std::nullopt),
+      signals_(options.signals == nullptr ? *own_signals_ : *options.signals),
+      reaper_(options.job_id) {}
+
 // After an exception the ranks are still there.
 Supervisor::~Supervisor() {
-  sigpipe_.discard(SIGPIPE);
+  of_writes_.discard(SIGPIPE);
+  of_writes_.discard(SIGXFSZ);
   if (running_ == 0) return;
   ranks_.clear();
   kill_job_processes(options_.job_id.c_str());
 }
 
-void Supervisor::start(Command command) {
-  Rank& rank = ranks_.emplace_back();
-  rank.end.rank = static_cast<int>(ranks_.size()) - 1;
-  std::array<UniqueFd, 2> writers;
-  for (std::size_t i = 0; i < 2 && options_.output != nullptr; ++i) {
-    int ends[2];
-    if (::pipe2(ends, O_CLOEXEC) != 0) throw system_error("making a pipe for a rank's output", errno);
-    rank.streams[i].reset(ends[0]);
-    writers[i].reset(ends[1]);
-    ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
+void Supervisor::start(std::vector<Command> commands) {
+  ranks_.reserve(commands.size());
+  std::vector<int> pids;
+  for (Command& command : commands) {
+    const int index = static_cast<int>(ranks_.size());
+    ranks_.emplace_back(options_.first_rank + index, index, std::move(command), options_.output,
+                        of_writes_.mask_before(), reaper_.fd());
+    ++running_;
+    pids.push_back(ranks_.back().end().pid);
   }
-  command.stdout_fd = writers[0] ? writers[0].get() : command.stdout_fd;
-  command.stderr_fd = writers[1] ? writers[1].get() : command.stderr_fd;
-  rank.started = steady_clock().now();
-  rank.process.emplace(ChildProcess::start(command, sigpipe_.mask_before(), reaper_.fd()));
-  rank.end.pid = rank.process->pid();
-  ++running_;
+  if (options_.started) options_.started(pids);
+  for (TreeGuest* guest : options_.guests) guest->on_start(pids);
 }
 
 Outcome Supervisor::run(std::vector<Command> commands) {
-  ranks_.reserve(commands.size());
-  for (Command& command : commands) start(std::move(command));
-  if (options_.started) {
-    std::vector<int> pids;
-    for (const Rank& rank : ranks_) pids.push_back(rank.end.pid);
-    options_.started(pids);
-  }
+  start(std::move(commands));
   while (!finished()) wait_for_events();
   Outcome outcome{.ranks = {}, .stop_signal = stop_signal_};
-  for (Rank& rank : ranks_) outcome.ranks.push_back(std::move(rank.end));
+  for (RankProcess& rank : ranks_) outcome.ranks.push_back(std::move(rank.end()));
   return outcome;
 }
 
 bool Supervisor::finished() const {
   if (running_ > 0) return false;
   if (options_.output == nullptr || insisted_) return true;
-  return std::none_of(kStreams.begin(), kStreams.end(),
+  return std::none_of(kRankStreams.begin(), kRankStreams.end(),
                       [this](RankStream stream) { return options_.output->sink(stream).pending(); });
 }
 
@@ -144,9 +138,10 @@ void Supervisor::watch(int fd, short events, const Watch& what) {
 void Supervisor::watch_all() {
   poll_set_.clear();
   watched_.clear();
+  guests_begin_.clear();
   watch(signals_.fd(), POLLIN, {Source::signal, nullptr, {}});
   if (options_.stop_fd >= 0) watch(options_.stop_fd, POLLIN, {Source::stop_request, nullptr, {}});
-  for (const RankStream stream : kStreams) {
+  for (const RankStream stream : kRankStreams) {
     if (options_.output == nullptr) break;
     OutputSink& sink = options_.output->sink(stream);
     const bool shared =
@@ -154,32 +149,46 @@ void Supervisor::watch_all() {
     if (sink.pending() && !shared) watch(sink.fd(), POLLOUT, {Source::sink, nullptr, stream});
   }
   // Output before deaths, so that a rank's last lines are there when its failure is judged.
-  for (Rank& rank : ranks_) {
-    for (const RankStream stream : kStreams) {
-      const UniqueFd& fd = rank.streams[static_cast<std::size_t>(stream)];
-      if (fd && !options_.output->sink(stream).full()) watch(fd.get(), POLLIN, {Source::stream, &rank, stream});
+  for (RankProcess& rank : ranks_) {
+    for (const RankStream stream : kRankStreams) {
+      const int fd = rank.stream_fd(stream);
+      if (fd >= 0 && !options_.output->sink(stream).full()) watch(fd, POLLIN, {Source::stream, &rank, stream});
     }
   }
-  for (Rank& rank : ranks_) {
-    if (rank.process) watch(rank.process->pidfd(), POLLIN, {Source::process, &rank, {}});
+  for (RankProcess& rank : ranks_) {
+    if (rank.is_running()) watch(rank.process().pidfd(), POLLIN, {Source::process, &rank, {}});
   }
+  for (TreeGuest* guest : options_.guests) {
+    guests_begin_.push_back(poll_set_.size());
+    guest->watch(poll_set_);
+  }
+  guests_begin_.push_back(poll_set_.size());
 }
 
 void Supervisor::wait_for_events() {
   watch_all();
   Deadline wake = std::min(kill_at_, stop_at());
   if (options_.output != nullptr) wake = std::min(wake, options_.output->wake_at());
+  for (const TreeGuest* guest : options_.guests) wake = std::min(wake, guest->wake_at());
   const int ready = ::poll(poll_set_.data(), poll_set_.size(), wake.poll_timeout_ms());
   if (ready < 0 && errno != EINTR) throw system_error("waiting for the ranks", errno);
   if (ready > 0) {
     ++round_;
-    for (std::size_t i = 0; i < poll_set_.size(); ++i) {
+    for (std::size_t i = 0; i < watched_.size(); ++i) {
       if (poll_set_[i].revents != 0) handle(watched_[i]);
     }
   }
+  serve_guests();
   if (options_.output != nullptr) options_.output->tend();
-  if (running_ > 0 && stop_at().expired()) stop(SIGTERM);
-  if (phase_ == Phase::stopping && kill_at_.expired()) kill_all();
+  if (running_ > 0 && stop_at().expired()) stop();
+  if (kill_at_.expired()) kill_all();
+}
+
+void Supervisor::serve_guests() {
+  for (std::size_t i = 0; i < options_.guests.size(); ++i) {
+    const std::span<const pollfd> set(poll_set_);
+    obey(options_.guests[i]->serve(set.subspan(guests_begin_[i], guests_begin_[i + 1] - guests_begin_[i])));
+  }
 }
 
 // When the other ranks are told to stop after a failure: at once if a signal ended a rank, since no other rank caused
@@ -187,11 +196,11 @@ void Supervisor::wait_for_events() {
 Deadline Supervisor::stop_at() const {
   if (phase_ != Phase::running || !failed_at_) return Deadline::never();
   Duration moment = kMoment;
-  for (const Rank& rank : ranks_) {
-    if (rank.process || rank.end.failure.text.empty()) continue;
-    if (was_struck(rank.end.status)) return Deadline::at(*failed_at_);
-    const auto blamed = static_cast<std::size_t>(rank.end.failure.blamed);
-    if (blamed < ranks_.size() && ranks_[blamed].process) moment = kMomentForBlamed;
+  for (const RankProcess& rank : ranks_) {
+    if (rank.is_running() || rank.end().failure.text.empty()) continue;
+    if (was_struck(rank.end().status)) return Deadline::at(*failed_at_);
+    const auto blamed = static_cast<std::size_t>(rank.end().failure.blamed - options_.first_rank);
+    if (blamed < ranks_.size() && ranks_[blamed].is_running()) moment = kMomentForBlamed;
   }
   return Deadline::at(*failed_at_ + moment);
 }
@@ -203,26 +212,37 @@ void Supervisor::handle(const Watch& what) {
       return;
     case Source::stop_request: on_stop_request(); return;
     case Source::process: on_process_end(*what.rank); return;
-    case Source::stream: read_stream(*what.rank, what.stream); return;
+    case Source::stream: what.rank->read(what.stream, buffer_); return;
     case Source::sink: options_.output->sink(what.stream).write_some(); return;
   }
 }
 
 void Supervisor::on_signal(int signal) {
   if (signal == SIGTSTP) return suspend_all();
-  insisted_ = stop_signal_ != 0 || running_ == 0;
-  if (stop_signal_ == 0) stop_signal_ = signal;
-  if (insisted_) return kill_all();
-  say(fmt::format("{}: stopping {} rank{} (once more to kill)", signal_name(signal), running_,
-                  running_ == 1 ? "" : "s"));
-  stop(signal);
+  const TimePoint now = steady_clock().now();
+  if (asked_at_) {
+    if (signal != SIGINT && now - *asked_at_ < kSameRequest) return;
+    insisted_ = true;
+    return kill_all();
+  }
+  asked_at_ = now;
+  stop_signal_ = signal;
+  bool taken = false;
+  for (TreeGuest* guest : options_.guests) taken = guest->on_signal(signal) || taken;
+  if (running_ == 0) {
+    insisted_ = true;
+  } else if (!taken) {
+    say(fmt::format("{}: stopping {} rank{} (once more to kill)", signal_name(signal), running_,
+                    running_ == 1 ? "" : "s"));
+    ask_to_stop(signal);
+  }
 }
 
 void Supervisor::on_stop_request() {
   std::uint64_t requests = 0;
   if (::read(options_.stop_fd, &requests, sizeof requests) < 0) return;
   if (phase_ == Phase::running) {
-    stop(SIGTERM);
+    stop();
   } else {
     kill_all();
   }
@@ -230,68 +250,72 @@ void Supervisor::on_stop_request() {
 
 // Ctrl-Z reaches only the launcher, since each rank has a process group of its own.
 void Supervisor::suspend_all() {
-  for (const Rank& rank : ranks_) {
-    if (rank.process) rank.process->signal_group(SIGSTOP);
-  }
+  for (RankProcess& rank : ranks_) rank.signal_group(SIGSTOP);
   ::kill(::getpid(), SIGSTOP);
-  for (const Rank& rank : ranks_) {
-    if (rank.process) rank.process->signal_group(SIGCONT);
+  for (RankProcess& rank : ranks_) rank.signal_group(SIGCONT);
+}
+
+void Supervisor::obey(const TreeOrder& order) {
+  switch (order.kind) {
+    case TreeOrder::Kind::go_on: return;
+    case TreeOrder::Kind::stop: ask_to_stop(order.signal); return;
+    case TreeOrder::Kind::end: stop(); return;
+    case TreeOrder::Kind::kill: kill_all(); return;
   }
 }
 
-void Supervisor::stop(int signal) {
-  if (phase_ == Phase::killing) return;
-  if (phase_ == Phase::running) kill_at_ = Deadline::after(options_.grace);
+void Supervisor::ask_to_stop(int signal) {
+  if (phase_ != Phase::running) return;
+  phase_ = Phase::asked;
+  kill_at_ = Deadline::after(options_.stop_grace);
+  for (RankProcess& rank : ranks_) {
+    if (!rank.is_running()) continue;
+    rank.end().told_to_stop = true;
+    rank.signal_alone(signal);
+  }
+}
+
+void Supervisor::stop() {
+  if (phase_ == Phase::stopping || phase_ == Phase::killing) return;
   phase_ = Phase::stopping;
-  for (Rank& rank : ranks_) {
-    if (!rank.process) continue;
-    rank.end.told_to_stop = true;
-    rank.process->signal_group(signal);
+  kill_at_ = std::min(kill_at_, Deadline::after(options_.grace));
+  for (RankProcess& rank : ranks_) {
+    if (!rank.is_running()) continue;
+    rank.end().told_to_stop = true;
+    rank.signal_group(SIGTERM);
   }
 }
 
 void Supervisor::kill_all() {
   phase_ = Phase::killing;
   kill_at_ = Deadline::never();
-  for (Rank& rank : ranks_) {
-    if (!rank.process) continue;
-    rank.end.told_to_stop = true;
-    rank.end.killed = true;
-    rank.process->signal_group(SIGKILL);
+  for (RankProcess& rank : ranks_) {
+    if (!rank.is_running()) continue;
+    rank.end().told_to_stop = true;
+    rank.end().killed = true;
+    rank.signal_group(SIGKILL);
   }
 }
 
-void Supervisor::on_process_end(Rank& rank) {
-  const std::optional<ExitStatus> status = rank.process->try_reap();
-  if (!status) return;
-  reaper_.forget(rank.process->pid());
-  rank.process.reset();
+void Supervisor::on_process_end(RankProcess& rank) {
+  if (!rank.try_reap(buffer_)) return;
+  reaper_.forget(rank.end().pid);
   --running_;
-  rank.end.status = *status;
-  rank.end.after_start = steady_clock().now() - rank.started;
-  rank.end.round = round_;
-  rank.end.killed = rank.end.killed && status->signal == SIGKILL;
-  // Its group is dead, so one read takes what is left in each pipe, and the next finds the end.
-  for (const RankStream stream : kStreams) {
-    read_stream(rank, stream);
-    read_stream(rank, stream);
-  }
-  judge(rank);
-  if (!failed_at_ && !rank.end.failure.text.empty()) failed_at_ = steady_clock().now();
+  RankEnd& end = rank.end();
+  end.round = round_;
+  judge(end);
+  if (!failed_at_ && !end.failure.text.empty()) failed_at_ = steady_clock().now();
+  for (TreeGuest* guest : options_.guests) guest->on_end(end);
   if (running_ == 0) end_job();
 }
 
-void Supervisor::judge(Rank& rank) const {
-  RankEnd& end = rank.end;
+void Supervisor::judge(RankEnd& end) const {
   if (options_.judge) {
     end.failure = options_.judge(end.rank, end.status);
   } else if (!end.status.ok()) {
     end.failure.text = describe(end.status);
   }
-  if (options_.output == nullptr) return;
-  const ErrorText& text = options_.output->error_text(end.rank);
-  end.error = text.first_line();
-  end.last_error_lines = text.last_lines();
+  if (!end.failure.error.empty()) end.error = end.failure.error;
 }
 
 void Supervisor::end_job() {
@@ -302,29 +326,12 @@ void Supervisor::end_job() {
                     "LOCKSTEP_JOB_ID in its environment",
                     left, left == 1 ? "" : "es", left == 1 ? "was" : "were"));
   }
-  for (Rank& rank : ranks_) {
-    for (const RankStream stream : kStreams) {
-      read_stream(rank, stream);
-      close_stream(rank, stream);
+  for (RankProcess& rank : ranks_) {
+    for (const RankStream stream : kRankStreams) {
+      rank.read(stream, buffer_);
+      rank.close(stream);
     }
   }
-}
-
-void Supervisor::read_stream(Rank& rank, RankStream stream) {
-  const UniqueFd& fd = rank.streams[static_cast<std::size_t>(stream)];
-  if (!fd) return;
-  const ssize_t got = ::read(fd.get(), buffer_.data(), buffer_.size());
-  if (got > 0) {
-    options_.output->feed(rank.end.rank, stream, std::string_view(buffer_.data(), static_cast<std::size_t>(got)));
-  } else if (got == 0 || (errno != EAGAIN && errno != EINTR))
-    close_stream(rank, stream);
-}
-
-void Supervisor::close_stream(Rank& rank, RankStream stream) {
-  UniqueFd& fd = rank.streams[static_cast<std::size_t>(stream)];
-  if (!fd) return;
-  options_.output->finish(rank.end.rank, stream);
-  fd.reset();
 }
 
 void Supervisor::say(const std::string& line) const {

@@ -13,13 +13,17 @@
 #include "lockstep/launch/child_process.h"
 #include "lockstep/launch/outcome.h"
 #include "lockstep/launch/rank_output.h"
+#include "lockstep/launch/signal_relay.h"
+#include "lockstep/launch/tree_guest.h"
 
 namespace lockstep::internal {
 
 struct TreeOptions {
-  std::chrono::milliseconds grace{5000};  // from SIGTERM to SIGKILL
-  std::string job_id{};                   // what LOCKSTEP_JOB_ID says in the ranks' environment
-  RankOutput* output = nullptr;           // borrowed; null: ranks write to the caller's own standard output and error
+  std::chrono::milliseconds grace{5000};        // from SIGTERM to SIGKILL after a failure
+  std::chrono::milliseconds stop_grace{25000};  // from a request to stop to SIGKILL
+  std::string job_id{};                         // what LOCKSTEP_JOB_ID says in the ranks' environment
+  int first_rank = 0;                           // of those that are started here
+  RankOutput* output = nullptr;  // borrowed; null: ranks write to the caller's own standard output and error
   // Whether a rank with this exit status failed, why, and because of which rank; an empty text if it did not fail.
   // Default: every status but ok() is the rank's own failure.
   std::function<Failure(int rank, const ExitStatus& status)> judge{};
@@ -28,11 +32,15 @@ struct TreeOptions {
   // Borrowed, not blocking; -1: none. Each time that it can be read, the ranks are told to stop, the second time
   // killed.
   int stop_fd = -1;
+  SignalRelay* signals = nullptr;    // borrowed; null: one of its own, for as long as it runs
+  std::vector<TreeGuest*> guests{};  // borrowed
 };
 
 // Starts one process per command (and sets its stdout_fd and stderr_fd if there is an output) and blocks until all have
-// ended. SIGTERM, SIGINT, SIGHUP and SIGQUIT to the caller are passed on to the ranks; a second one kills them. Throws
-// ExecFailed or Error{internal} if a rank cannot be started; those already started are then killed.
+// ended. SIGTERM, SIGINT, SIGHUP and SIGQUIT to the caller are a request to stop: each rank's process gets the signal,
+// but not what it has started, and ends within the stop grace. A second one kills them, unless it is another than
+// SIGINT and comes within a second: batch systems and launchers send one signal more than once. Throws ExecFailed or
+// Error{internal} if a rank cannot be started; those already started are then killed.
 Outcome run_process_tree(std::vector<Command> commands, const TreeOptions& options);
 
 }  // namespace lockstep::internal

@@ -33,7 +33,8 @@ std::size_t index_of(RankStream stream) { return static_cast<std::size_t>(stream
 }  // namespace
 
 RankOutput::RankOutput(const RankOutputOptions& options, int ranks)
-    : verbatim_(ranks == 1 && options.prefix != PrefixMode::always),
+    : log_directory_(options.log_directory),
+      verbatim_(ranks == 1 && options.prefix != PrefixMode::always),
       standard_output_(STDOUT_FILENO),
       ranks_(static_cast<std::size_t>(ranks)) {
   auto standard_error = std::make_unique<OutputSink>(STDERR_FILENO);
@@ -46,7 +47,15 @@ RankOutput::RankOutput(const RankOutputOptions& options, int ranks)
           make_prefix(rank, coloured && sink(stream).is_terminal());
     }
   }
-  if (!options.log_directory.empty()) open_logs(options.log_directory);
+  if (!log_directory_.empty()) open_logs(log_directory_);
+}
+
+void RankOutput::begin_attempt(int number) {
+  for (Rank& rank : ranks_) {
+    for (Stream& stream : rank.streams) stream = {};
+    rank.error_text = {};
+  }
+  if (!log_directory_.empty()) open_logs(fmt::format("{}/attempt_{}", log_directory_, number));
 }
 
 void RankOutput::open_logs(const std::string& directory) {

@@ -35,6 +35,10 @@ class RankOutput {
   // Throws Error{invalid_argument} if the log directory or a file in it cannot be made.
   RankOutput(const RankOutputOptions& options, int ranks);
 
+  // The ranks begin once more: their log files are in the folder attempt_<number> of the log directory. Errors as
+  // above.
+  void begin_attempt(int number);
+
   void feed(int rank, RankStream stream, std::string_view bytes);
   // The rank's stream has ended: completes a line that lacks its newline.
   void finish(int rank, RankStream stream);
@@ -67,6 +71,7 @@ class RankOutput {
   void show_progress(Rank& rank, RankStream stream);
   void write_all(OutputSink& target, Deadline deadline);
 
+  const std::string log_directory_;
   bool verbatim_;  // one rank and no prefix: bytes are passed on unchanged
   OutputSink standard_output_;
   std::unique_ptr<OutputSink> standard_error_;               // null: the same place as standard output

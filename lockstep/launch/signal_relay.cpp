@@ -29,30 +29,44 @@ void on_signal(int signal) {
 
 }  // namespace
 
-SignalRelay::SignalRelay() {
+const std::vector<int>& SignalRelay::stop_signals() {
+  static const std::vector<int> signals{SIGTERM, SIGINT, SIGHUP, SIGQUIT};
+  return signals;
+}
+
+SignalRelay::SignalRelay(const std::vector<int>& asking_to_stop) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) throw system_error("making a pipe for signals", errno);
   reader_.reset(ends[0]);
   writer_.reset(ends[1]);
+  std::vector<int> signals = asking_to_stop;
+  signals.insert(signals.end(), {SIGTSTP, SIGCHLD});
+  before_.reserve(signals.size());
   int nobody = -1;
   if (!g_writer_fd.compare_exchange_strong(nobody, ends[1])) {
     throw Error(ErrorKind::invalid_argument,
                 "this process is already supervising ranks; run one spawn() after another, not at the same time");
   }
-  for (std::size_t i = 0; i < kSignals.size(); ++i) {
-    ::sigaction(kSignals[i], nullptr, &before_[i]);
+  for (const int signal : signals) {
     struct sigaction action {};
-    action.sa_handler = kSignals[i] == SIGCHLD ? SIG_DFL : on_signal;
+    if (::sigaction(signal, nullptr, &action) != 0) continue;
+    before_.emplace_back(signal, action);
+    const bool ignored = action.sa_handler == SIG_IGN;
+    action = {};
+    action.sa_handler = signal == SIGCHLD ? SIG_DFL : on_signal;
     action.sa_flags = SA_RESTART;
-    if (before_[i].sa_handler != SIG_IGN || kSignals[i] == SIGCHLD) ::sigaction(kSignals[i], &action, nullptr);
+    if (!ignored || signal == SIGCHLD) ::sigaction(signal, &action, nullptr);
   }
 }
 
 SignalRelay::~SignalRelay() {
-  for (std::size_t i = 0; i < kSignals.size(); ++i) ::sigaction(kSignals[i], &before_[i], nullptr);
+  for (const auto& [signal, action] : before_) ::sigaction(signal, &action, nullptr);
   g_writer_fd.store(-1);
   // A handler that has read the number must not write into a file that gets it next.
   while (g_handlers.load() != 0) ::sched_yield();
+  while (const int signal = take()) {
+    if (signal != SIGTSTP) ::raise(signal);
+  }
 }
 
 int SignalRelay::take() {

@@ -1,11 +1,12 @@
-// SignalRelay turns SIGTERM, SIGINT, SIGHUP, SIGQUIT and SIGTSTP into bytes of a pipe that a poll loop reads, for as
-// long as it lives. Handlers, not signalfd: in a program with other threads a signal goes to any of them. A signal that
-// was ignored (nohup) stays ignored. SIGCHLD gets its default action meanwhile, so that children can be waited for. One
-// at a time in a process: a second one throws Error{invalid_argument}.
+// SignalRelay turns signals that ask a launcher to stop, and SIGTSTP, into bytes of a pipe that a poll loop reads, for
+// as long as it lives. Handlers, not signalfd: in a program with other threads a signal goes to any of them. A signal
+// that was ignored (nohup) stays ignored. SIGCHLD gets its default action meanwhile, so that children can be waited
+// for. One at a time in a process: a second one throws Error{invalid_argument}.
 #pragma once
 
-#include <array>
 #include <csignal>
+#include <utility>
+#include <vector>
 
 #include "lockstep/base/unique_fd.h"
 
@@ -13,8 +14,11 @@ namespace lockstep::internal {
 
 class SignalRelay {
  public:
-  SignalRelay();
-  ~SignalRelay();  // restores the previous handlers
+  static const std::vector<int>& stop_signals();  // SIGTERM, SIGINT, SIGHUP, SIGQUIT
+
+  explicit SignalRelay(const std::vector<int>& asking_to_stop = stop_signals());
+  // Restores the previous handlers. A signal that nobody has taken is raised again.
+  ~SignalRelay();
   SignalRelay(const SignalRelay&) = delete;
   SignalRelay& operator=(const SignalRelay&) = delete;
 
@@ -23,11 +27,9 @@ class SignalRelay {
   int take();
 
  private:
-  static constexpr std::array kSignals{SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGTSTP, SIGCHLD};
-
   UniqueFd reader_;
   UniqueFd writer_;
-  std::array<struct sigaction, kSignals.size()> before_{};
+  std::vector<std::pair<int, struct sigaction>> before_;
 };
 
 }  // namespace lockstep::internal

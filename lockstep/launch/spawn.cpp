@@ -25,7 +25,9 @@
 #include "lockstep/base/log.h"
 #include "lockstep/base/unique_fd.h"
 #include "lockstep/base/wait_until.h"
+#include "lockstep/launch/attempt.h"
 #include "lockstep/launch/cores.h"
+#include "lockstep/launch/job_store.h"
 #include "lockstep/launch/local_job.h"
 #include "lockstep/launch/process_tree.h"
 
@@ -35,6 +37,7 @@ using namespace internal;
 
 namespace {
 
+constexpr const char* kThisMachine = "127.0.0.1";
 constexpr const char* kCallVariable = "LOCKSTEP_SPAWN";           // the call that a copy was started for: "main#3"
 constexpr const char* kReportVariable = "LOCKSTEP_SPAWN_REPORT";  // its descriptor
 
@@ -137,9 +140,9 @@ int required_number(const char* name) {
   std::exit(0);
 }
 
-Failure judge(const LocalJob& job, const SpawnReport& report, const std::string& name, int rank,
+Failure judge(const Attempt& attempt, const SpawnReport& report, const std::string& name, int rank,
               const ExitStatus& status) {
-  Failure failure = job.judge(rank, status);
+  Failure failure = attempt.judge(rank, status);
   const SpawnReport::Content content = report.read();
   if (content.raised) {
     failure.text = "raised: " + content.what;
@@ -170,12 +173,14 @@ void supervise(const std::vector<std::string>& arguments, const std::string& cal
     throw Error(ErrorKind::invalid_argument, fmt::format("spawn(): threads_per_rank is {}", options.threads_per_rank));
   }
   const LocalJob job({.ranks = ranks, .threads_per_rank = options.threads_per_rank});
+  const JobStore store(kThisMachine, kThisMachine, job.token(), job.id(), ranks, 0);
+  const Attempt attempt(job, {.world_size = ranks, .store = store.endpoint(), .master_port = free_port()});
   std::vector<SpawnReport> reports;
   for (int rank = 0; rank < ranks; ++rank) reports.push_back(SpawnReport::create());
   std::vector<Command> commands;
   for (int rank = 0; rank < ranks; ++rank) {
     const int report_fd = reports[static_cast<std::size_t>(rank)].fd();
-    Command command = job.command(rank, "/proc/self/exe", arguments);
+    Command command = attempt.command(rank, "/proc/self/exe", arguments);
     command.environment.push_back(fmt::format("{}={}", kCallVariable, call));
     command.environment.push_back(fmt::format("{}={}", kReportVariable, report_fd));
     command.keep_fds.push_back(report_fd);
@@ -185,13 +190,14 @@ void supervise(const std::vector<std::string>& arguments, const std::string& cal
   if (options.prefix_output) output.emplace(RankOutputOptions{.prefix = PrefixMode::always}, ranks);
   TreeOptions tree = set_up;
   tree.grace = options.grace;
+  tree.stop_grace = options.grace;
   tree.job_id = job.id();
   tree.output = output ? &*output : nullptr;
-  tree.judge = [&job, &reports, &options](int rank, const ExitStatus& status) {
-    return judge(job, reports[static_cast<std::size_t>(rank)], options.name, rank, status);
+  tree.judge = [&attempt, &reports, &options](int rank, const ExitStatus& status) {
+    return judge(attempt, reports[static_cast<std::size_t>(rank)], options.name, rank, status);
   };
   const Outcome outcome = run_process_tree(std::move(commands), tree);
-  if (const std::string line = job.recordings().save(outcome); !line.empty()) log_info(line);
+  if (const std::string line = attempt.recordings().save(outcome); !line.empty()) log_info(line);
   if (const RankEnd* first = outcome.first_failure()) {
     const ExitStatus& status = first->status;
     throw ProcessFailed(describe_failure(*first), first->rank, first->pid, status.signal != 0 ? -1 : status.code,

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "lockstep/launch/attempt.h"
+
 using namespace lockstep;
 using namespace lockstep::internal;
 
@@ -27,17 +29,24 @@ TEST_CASE("jobs have different ids, and the ranks of one job share a store and a
   JobOptions options;
   options.ranks = 2;
   options.threads_per_rank = 3;
+  options.max_restarts = 5;
   options.environment = {{"EXTRA", "1"}};
   const LocalJob job(options);
   const LocalJob other(options);
   CHECK(job.id() != other.id());
-  const Command first = job.command(0, "/bin/true", {"true"});
-  const Command second = job.command(1, "/bin/true", {"true"});
+  const Attempt attempt(job, {.generation = 2, .restarts = 1, .world_size = 2, .store = "127.0.0.1:4711"});
+  const Command first = attempt.command(0, "/bin/true", {"true"});
+  const Command second = attempt.command(1, "/bin/true", {"true"});
   CHECK(has(first.environment, "RANK=0"));
   CHECK(has(second.environment, "RANK=1"));
   CHECK(has(second.environment, "OMP_NUM_THREADS=3"));
   CHECK(has(second.environment, "EXTRA=1"));
+  CHECK(has(second.environment, "LOCKSTEP_STORE=127.0.0.1:4711"));
+  CHECK(has(second.environment, "LOCKSTEP_GENERATION=2"));
+  CHECK(has(second.environment, "RESTART_COUNT=1"));
+  CHECK(has(second.environment, "TORCHELASTIC_MAX_RESTARTS=5"));
   CHECK(has(second.environment, "LOCKSTEP_JOB_ID=" + job.id()));
+  CHECK(has(second.environment, "TORCHELASTIC_RUN_ID=" + job.id()));
   // The token is the same; the memory for its flight recording is each rank's own.
   REQUIRE(first.keep_fds.size() == 2);
   CHECK(first.keep_fds[0] == second.keep_fds.at(0));
@@ -45,4 +54,26 @@ TEST_CASE("jobs have different ids, and the ranks of one job share a store and a
   CHECK(has(second.environment, "LOCKSTEP_FLIGHT_FD=" + std::to_string(second.keep_fds[1])));
   CHECK(second.stdin_fd >= 0);
   CHECK(job.description().starts_with("2 ranks on this machine, 3 threads each ("));
+}
+
+TEST_CASE("the ranks of the second host are numbered behind those of the first") {
+  const LocalJob job({.ranks = 2, .run_id = "train"});
+  const Attempt attempt(job, {.node_rank = 1, .nodes = 2, .first_rank = 3, .world_size = 5, .store = "h:1"});
+  const Command command = attempt.command(4, "/bin/true", {"true"});
+  CHECK(has(command.environment, "RANK=4"));
+  CHECK(has(command.environment, "LOCAL_RANK=1"));
+  CHECK(has(command.environment, "WORLD_SIZE=5"));
+  CHECK(has(command.environment, "LOCAL_WORLD_SIZE=2"));
+  CHECK(has(command.environment, "GROUP_RANK=1"));
+  CHECK(has(command.environment, "GROUP_WORLD_SIZE=2"));
+  CHECK(has(command.environment, "TORCHELASTIC_RUN_ID=train"));
+}
+
+TEST_CASE("the error that a rank has written for its launcher is one printable line, or none") {
+  CHECK(error_in_file(R"({"message": {"message": "ValueError: no\nsuch", "extraInfo": {}}})") == "ValueError: no");
+  CHECK(error_in_file(R"({"message": "\u001b[31mred"})") == "[31mred");
+  for (const char* text : {"", "{", "[]", "{}", R"({"message": 1})", R"({"message": {"message": {"message": "a"}}})"}) {
+    CHECK(error_in_file(text).empty());
+  }
+  CHECK(error_in_file(std::string(ErrorFile::kMaxBytes, '[')).empty());
 }

@@ -1,0 +1,52 @@
+// Attempt is one generation of a job on this machine: the command of each rank, memory for what it records, and why it
+// failed. LocalJob, Place -> Attempt -> process tree. A restart makes a new one, so nothing of an earlier attempt is
+// read. Not thread-safe.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "lockstep/launch/child_process.h"
+#include "lockstep/launch/error_file.h"
+#include "lockstep/launch/flight_recordings.h"
+#include "lockstep/launch/local_job.h"
+
+namespace lockstep::internal {
+
+// Where the ranks of this host stand in an attempt.
+struct Place {
+  int generation = 0;  // attempts before this one
+  int restarts = 0;    // failures that were answered with a restart: RESTART_COUNT
+  int node_rank = 0;
+  int nodes = 1;
+  int first_rank = 0;  // the lowest of this host
+  int world_size = 1;
+  std::string store = {};                 // "host:port"
+  std::string master_addr = "127.0.0.1";  // for other libraries; Lockstep's own store does not use it
+  int master_port = 0;
+};
+
+class Attempt {
+ public:
+  // Borrows the job. Throws Error{internal} if there is no memory.
+  Attempt(const LocalJob& job, Place place);
+
+  // By rank of the job. Standard input is the caller's for rank 0 unless that is a terminal (a process group of its own
+  // may not read it), else /dev/null.
+  Command command(int rank, const std::string& path, const std::vector<std::string>& argv) const;
+  const FlightRecordings& recordings() const { return recordings_; }
+  const Place& place() const { return place_; }
+  // Why a rank with this exit status failed: a text, and from its recording the rank that caused it.
+  Failure judge(int rank, const ExitStatus& status) const;
+
+ private:
+  int local(int rank) const { return rank - place_.first_rank; }
+  Variables variables(int rank) const;
+
+  const LocalJob& job_;
+  Place place_;
+  FlightRecordings recordings_;
+  std::vector<ErrorFile> errors_;
+};
+
+}  // namespace lockstep::internal

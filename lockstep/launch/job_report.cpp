@@ -1,0 +1,102 @@
+#include "lockstep/launch/job_report.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/file_io.h"
+#include "lockstep/base/format.h"
+#include "lockstep/base/unique_fd.h"
+
+namespace lockstep::internal {
+namespace {
+
+using nlohmann::json;
+
+const char* name_of(Fault fault) {
+  switch (fault) {
+    case Fault::own: return "own";
+    case Fault::disagreement: return "disagreement";
+    case Fault::consequence: return "consequence";
+  }
+  return "";
+}
+
+template <class T>
+json or_null(bool known, const T& value) {
+  return known ? json(value) : json(nullptr);
+}
+
+json of_rank(const RankEnd& end) {
+  const ExitStatus& status = end.status;
+  return {{"rank", end.rank},
+          {"host", or_null(!end.host.empty(), end.host)},
+          {"pid", end.pid},
+          {"exit_code", or_null(status.signal == 0, status.code)},
+          {"signal", or_null(status.signal != 0, signal_name(status.signal))},
+          {"core_dumped", status.core_dumped},
+          {"peak_bytes", or_null(status.peak_bytes > 0, status.peak_bytes)},
+          {"seconds", seconds(end.after_start)},
+          {"failed", !end.failure.text.empty()},
+          {"failure", or_null(!end.failure.text.empty(), end.failure.text)},
+          {"fault", or_null(!end.failure.text.empty(), name_of(end.failure.fault))},
+          {"blames_rank", or_null(end.failure.blamed >= 0, end.failure.blamed)},
+          {"error", or_null(!end.error.empty(), end.error)},
+          {"told_to_stop", end.told_to_stop},
+          {"killed", end.killed},
+          {"stack", end.stack},
+          {"last_lines", end.last_error_lines}};
+}
+
+json of_attempt(const Outcome& outcome) {
+  json ranks = json::array();
+  for (const RankEnd& end : outcome.ranks) ranks.push_back(of_rank(end));
+  const RankEnd* first = outcome.first_failure();
+  return {{"cause", first == nullptr ? json(nullptr) : of_rank(*first)},
+          {"hang", or_null(!outcome.hang.empty(), outcome.hang)},
+          {"report", report(outcome)},
+          {"ranks", std::move(ranks)}};
+}
+
+bool is_special(const std::string& path) {
+  struct stat status {};
+  return ::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode);
+}
+
+[[noreturn]] void fail(const std::string& path, int error) {
+  throw system_error(fmt::format("writing the report '{}'", path), error);
+}
+
+}  // namespace
+
+std::string JobReport::json(int exit_code) const {
+  nlohmann::json attempts = nlohmann::json::array();
+  for (const Outcome& outcome : attempts_) attempts.push_back(of_attempt(outcome));
+  const int signal = attempts_.empty() ? 0 : attempts_.back().stop_signal;
+  const nlohmann::json content{{"job", job_id_},
+                               {"run_id", run_id_},
+                               {"program", program_},
+                               {"exit_code", exit_code},
+                               {"stopped_by", or_null(signal != 0, signal_name(signal))},
+                               {"attempts", std::move(attempts)}};
+  // What ranks have printed need not be UTF-8.
+  return content.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+void JobReport::write(const std::string& path, int exit_code) const {
+  const std::string text = json(exit_code);
+  const bool in_place = is_special(path);
+  const std::string target = in_place ? path : path + ".new";
+  const int flags = O_WRONLY | O_CLOEXEC | (in_place ? O_NONBLOCK : O_CREAT | O_TRUNC);
+  UniqueFd fd(::open(target.c_str(), flags, 0666));
+  if (!fd) fail(target, errno);
+  write_all(fd.get(), text, fmt::format("writing the report '{}'", target));
+  fd.reset();
+  if (!in_place && std::rename(target.c_str(), path.c_str()) != 0) fail(path, errno);
+}
+
+}  // namespace lockstep::internal

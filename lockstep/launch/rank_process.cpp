@@ -1,0 +1,77 @@
+#include "lockstep/launch/rank_process.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <string_view>
+#include <utility>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::internal {
+
+RankProcess::RankProcess(int rank, int index, Command command, RankOutput* output, const sigset_t& mask, int reaper_fd)
+    : index_(index), output_(output) {
+  std::array<UniqueFd, 2> writers;
+  for (std::size_t i = 0; i < streams_.size() && output != nullptr; ++i) {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) throw system_error("making a pipe for a rank's output", errno);
+    streams_[i].reset(ends[0]);
+    writers[i].reset(ends[1]);
+    ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
+  }
+  command.stdout_fd = writers[0] ? writers[0].get() : command.stdout_fd;
+  command.stderr_fd = writers[1] ? writers[1].get() : command.stderr_fd;
+  started_ = steady_clock().now();
+  process_.emplace(ChildProcess::start(command, mask, reaper_fd));
+  end_.rank = rank;
+  end_.pid = process_->pid();
+}
+
+void RankProcess::read(RankStream stream, std::span<char> buffer) {
+  const int fd = stream_fd(stream);
+  if (fd < 0) return;
+  const ssize_t got = ::read(fd, buffer.data(), buffer.size());
+  if (got > 0) {
+    output_->feed(index_, stream, std::string_view(buffer.data(), static_cast<std::size_t>(got)));
+  } else if (got == 0 || (errno != EAGAIN && errno != EINTR)) {
+    close(stream);
+  }
+}
+
+void RankProcess::close(RankStream stream) {
+  if (stream_fd(stream) < 0) return;
+  output_->finish(index_, stream);
+  streams_[static_cast<std::size_t>(stream)].reset();
+}
+
+bool RankProcess::try_reap(std::span<char> buffer) {
+  const std::optional<ExitStatus> status = process_->try_reap();
+  if (!status) return false;
+  process_.reset();
+  end_.status = *status;
+  end_.after_start = steady_clock().now() - started_;
+  end_.killed = end_.killed && status->signal == SIGKILL;
+  // Its group is dead, so one read takes what is left in each pipe, and the next finds the end.
+  for (const RankStream stream : kRankStreams) {
+    read(stream, buffer);
+    read(stream, buffer);
+  }
+  if (output_ != nullptr) {
+    const ErrorText& text = output_->error_text(index_);
+    end_.error = text.first_line();
+    end_.last_error_lines = text.last_lines();
+  }
+  return true;
+}
+
+void RankProcess::signal_group(int signal) {
+  if (process_) process_->signal_group(signal);
+}
+
+void RankProcess::signal_alone(int signal) {
+  if (process_) process_->signal_alone(signal);
+}
+
+}  // namespace lockstep::internal

@@ -1,0 +1,226 @@
+"""Restarts of `lockstep run`: restart_test.py <lockstep> <hello_all_reduce, or nothing>"""
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+from processes import Tree
+
+LOCKSTEP = ""
+HELLO = ""
+
+
+class LauncherTest(unittest.TestCase):
+    def run_tree(self, script, *options, ranks=2, timeout=60, **more):
+        command = [LOCKSTEP, "run", "--nproc-per-node", str(ranks), *options, "sh", "-c", script]
+        with Tree(command, **more) as tree:
+            result = tree.finish(timeout)
+            self.assertEqual(tree.survivors(), [], "left behind")
+            return result
+
+
+class RestartTest(LauncherTest):
+    # fault: 42
+    def test_a_job_is_restarted_until_it_ends_well(self):
+        script = ('echo $RESTART_COUNT $TORCHELASTIC_RESTART_COUNT $TORCHELASTIC_MAX_RESTARTS $LOCKSTEP_GENERATION; '
+                  'test $RANK = 0 || test $RESTART_COUNT -ge 2 || exit 3')
+        code, output, error = self.run_tree(script, "--max-restarts", "5")
+        self.assertEqual(code, 0, error)
+        self.assertEqual(sorted(set(output.splitlines()), key=lambda line: (line[4:], line)),
+                         [f"[{rank}] {n} {n} 5 {n}" for n in range(3) for rank in (0, 1)])
+        self.assertEqual(re.findall(r"restart \d of \d", error), ["restart 1 of 5", "restart 2 of 5"])
+        self.assertEqual(error.count("exited with code 3"), 2, error)
+
+    def test_the_last_failure_counts_once_restarts_are_used_up(self):
+        code, output, error = self.run_tree("echo began; exit $((3 + RESTART_COUNT))", "--max-restarts=2", ranks=1)
+        self.assertEqual((code, output.count("began")), (5, 3), error)
+
+    def test_without_restarts_the_first_failure_ends_the_job(self):
+        code, output, _ = self.run_tree("echo began; exit 3", ranks=1)
+        self.assertEqual((code, output), (3, "began\n"))
+
+    # fault: 42
+    def test_nothing_of_an_attempt_is_left_when_the_next_begins(self):
+        # Children in the rank's group, in one of their own and in a session of their own, of a rank that fails and of
+        # one that is stopped.
+        nap = f"sleep 1000.{os.getpid()}"  # a zombie has no command line
+        script = (f'if test $RESTART_COUNT = 0; then {nap} & timeout 1000 {nap} & setsid {nap} & '
+                  'test $RANK = 0 && wait; exit 9; fi; '
+                  'for file in /proc/[0-9]*/cmdline; do tr "\\0" " " < $file; echo; done 2> /dev/null | '
+                  f'grep "^sleep {nap[6:]}"; exit 0')
+        code, output, error = self.run_tree(script, "--max-restarts", "1")
+        self.assertEqual((code, output), (0, ""), error)
+
+    def test_each_attempt_has_its_store_and_recordings(self):
+        script = 'echo "$LOCKSTEP_STORE $MASTER_PORT $LOCKSTEP_JOB_ID"; test $RESTART_COUNT = 2'
+        code, output, _ = self.run_tree(script, "--max-restarts", "2", ranks=1)
+        self.assertEqual(code, 0)
+        stores, ports, jobs = zip(*(line.split() for line in output.splitlines()))
+        self.assertEqual((len(stores), len(set(jobs))), (3, 1))
+
+    def test_log_files_of_each_attempt(self):
+        with tempfile.TemporaryDirectory() as folder:
+            logs = os.path.join(folder, "logs")
+            code, _, error = self.run_tree("echo attempt $RESTART_COUNT of $RANK; test $RESTART_COUNT = 2",
+                                           "--max-restarts", "2", "--log-dir", logs)
+            self.assertEqual(code, 0, error)
+            for attempt in range(3):
+                for rank in range(2):
+                    inner = f"attempt_{attempt}" if attempt else ""
+                    with open(os.path.join(logs, inner, f"rank_{rank}.stdout.log"), encoding="ascii") as file:
+                        self.assertEqual(file.read(), f"attempt {attempt} of {rank}\n")
+
+    # fault: 42
+    def test_a_collective_works_in_the_attempt_after_a_kill(self):
+        if not HELLO:
+            self.skipTest("built without libtorch")
+        script = f'test $RESTART_COUNT = 0 && test $RANK = 1 && kill -9 $$; exec {HELLO}'
+        code, output, error = self.run_tree(script, "--max-restarts", "1", ranks=3)
+        self.assertEqual(code, 0, error)
+        self.assertEqual(len(re.findall(r"rank \d of 3", output)), 3, output)
+        self.assertRegex(error, r"rank 1 \(pid \d+\) was killed by SIGKILL")
+
+    def test_each_attempt_has_its_flight_recordings(self):
+        if not HELLO:
+            self.skipTest("built without libtorch")
+        with tempfile.TemporaryDirectory() as folder:
+            code, _, error = self.run_tree(f"{HELLO}; test $RESTART_COUNT = 1", "--max-restarts=1", "--flight", folder)
+            self.assertEqual(code, 0, error)
+            self.assertEqual(sorted(os.listdir(folder)), ["attempt_1", "rank_0.flight", "rank_1.flight"])
+            self.assertEqual(sorted(os.listdir(os.path.join(folder, "attempt_1"))), ["rank_0.flight", "rank_1.flight"])
+
+    def test_a_hundred_restarts_in_a_row(self):
+        code, _, error = self.run_tree("test $RESTART_COUNT = 100", "--max-restarts", "100")
+        self.assertEqual(code, 0, error[-2000:])
+        self.assertIn("restart 100 of 100", error)
+
+    # fault: 50
+    def test_a_signal_at_any_moment_of_restarts_stops_the_launcher(self):
+        seed = int(os.environ.get("LOCKSTEP_TEST_SEED", "7"))
+        moments = random.Random(seed)
+        for turn in range(int(os.environ.get("LOCKSTEP_TEST_TURNS", "25"))):
+            number = moments.choice((signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
+            command = [LOCKSTEP, "run", "--nproc-per-node=2", "--max-restarts", "1000000", "sh", "-c", "exit 3"]
+            with Tree(command, stdout=subprocess.DEVNULL) as tree:
+                tree.process.stderr.readline()
+                time.sleep(moments.uniform(0, 0.06))  # the moment is what is tested
+                os.kill(tree.pid, number)
+                code, _, error = tree.finish(20)
+                self.assertIn(code, (3, 128 + number, -number), f"seed {seed}, turn {turn}: {error[-500:]}")
+                self.assertEqual(tree.survivors(), [], f"seed {seed}, turn {turn}")
+
+
+class ReportTest(LauncherTest):
+    def report_of(self, script, *options, ranks=2, **more):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "report.json")
+            code, _, error = self.run_tree(script, "--report", path, *options, ranks=ranks, **more)
+            self.assertEqual(os.listdir(folder), ["report.json"], error)
+            with open(path, encoding="utf-8") as file:
+                return code, json.load(file), error
+
+    # fault: 1
+    def test_the_report_names_the_cause_of_each_attempt(self):
+        script = 'test $RANK = 0 || { echo "no such model" >&2; kill -9 $$; }; sleep 100'
+        code, report, error = self.report_of(script, "--max-restarts", "1", "--rdzv-id", "train")
+        self.assertEqual((code, report["exit_code"], report["run_id"], report["stopped_by"]), (137, 137, "train", None))
+        self.assertEqual(len(report["attempts"]), 2)
+        for attempt in report["attempts"]:
+            cause = attempt["cause"]
+            self.assertEqual((cause["rank"], cause["signal"], cause["exit_code"]), (1, "SIGKILL", None), error)
+            self.assertEqual(cause["last_lines"], ["no such model"])
+            self.assertEqual([rank["told_to_stop"] for rank in attempt["ranks"]], [True, False])
+
+    def test_the_report_of_a_job_that_ends_well_has_no_cause(self):
+        code, report, _ = self.report_of("true")
+        self.assertEqual((code, report["exit_code"], report["attempts"][0]["cause"]), (0, 0, None))
+
+    def test_a_report_that_cannot_be_written_does_not_change_the_exit_code(self):
+        code, _, error = self.run_tree("exit 3", "--report", "/nowhere/report.json")
+        self.assertEqual(code, 3)
+        self.assertIn("warning: writing the report '/nowhere/report.json", error)
+        code, _, error = self.run_tree("true", "--report", "/dev/full")
+        self.assertEqual(code, 0)
+        self.assertIn("warning: writing the report '/dev/full'", error)
+
+    def test_what_a_rank_writes_into_its_error_file_is_its_error(self):
+        script = ('test $RANK = 0 && sleep 100; echo other words >&2; '
+                  """printf '{"message": {"message": "ValueError: bad step"}}' > $TORCHELASTIC_ERROR_FILE; exit 1""")
+        _, report, error = self.report_of(script)
+        self.assertEqual(report["attempts"][0]["cause"]["error"], "ValueError: bad step")
+        self.assertIn("its error: ValueError: bad step", error)
+
+    def test_the_error_is_passed_on_to_a_launcher_around_this_one(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "error.json")
+            code, _, _ = self.run_tree("exit 7", ranks=1, environment={"TORCHELASTIC_ERROR_FILE": path})
+            self.assertEqual(code, 7)
+            with open(path, encoding="utf-8") as file:
+                message = json.load(file)["message"]
+            self.assertRegex(message["message"], r"rank 0 \(pid \d+\) exited with code 7")
+            self.assertEqual(message["errorCode"], 7)
+
+    def test_a_launcher_around_this_one_learns_the_error(self):
+        inner = f"{LOCKSTEP} run --nproc-per-node 1 sh -c 'exit 7'"
+        _, report, _ = self.report_of(f"exec {inner}", ranks=1)
+        self.assertRegex(report["attempts"][0]["cause"]["error"], r"rank 0 \(pid \d+\) exited with code 7")
+
+
+class StopTest(LauncherTest):
+    LOOP = "while :; do sleep 0.05; done"
+
+    def stop(self, script, *options, ranks=2, signals=(signal.SIGTERM,)):
+        with Tree([LOCKSTEP, "run", "--nproc-per-node", str(ranks), *options, "sh", "-c", script]) as tree:
+            tree.read_lines(ranks)
+            for number in signals:
+                os.kill(tree.pid, number)
+            started = time.monotonic()
+            code, output, error = tree.finish()
+            self.assertEqual(tree.survivors(), [])
+            return code, output, error, time.monotonic() - started
+
+    # fault: 50
+    def test_a_stop_is_no_failure_and_is_not_restarted(self):
+        script = f"trap 'exit 3' TERM; echo ready; {self.LOOP}"
+        code, output, error, _ = self.stop(script, "--max-restarts", "3")
+        self.assertEqual((code, output, "restart" in error), (143, "", False), error)
+
+    def test_only_the_ranks_are_told_to_stop_and_not_what_they_have_started(self):
+        # The child would end at the signal, and the rank reads from it after that.
+        script = ("mkfifo $0/$RANK; sh -c 'read line; echo child' < $0/$RANK & exec 3> $0/$RANK; "
+                  f"trap 'echo go >&3; wait; exit 0' TERM; echo ready; {self.LOOP}")
+        with tempfile.TemporaryDirectory() as folder:
+            code, output, error, _ = self.stop(script.replace("$0", folder))
+        self.assertEqual((code, sorted(output.splitlines())), (0, ["[0] child", "[1] child"]), error)
+
+    # fault: 50
+    def test_who_does_not_stop_in_time_is_killed(self):
+        code, _, error, seconds = self.stop(f"trap '' TERM; echo ready; {self.LOOP}", "--stop-grace", "0.3")
+        self.assertEqual(code, 143)
+        self.assertEqual(error.count("did not stop in time and was killed"), 2, error)
+        self.assertLess(0.29, seconds)
+
+    def test_the_same_signal_twice_at_once_is_one_request(self):
+        script = f"trap 'echo asked; sleep 0.3; exit 0' TERM; echo ready; {self.LOOP}"
+        code, output, error, _ = self.stop(script, signals=(signal.SIGTERM, signal.SIGTERM))
+        self.assertEqual((code, sorted(output.splitlines())), (0, ["[0] asked", "[1] asked"]), error)
+        self.assertNotIn("killed", error)
+
+    def test_the_user_chooses_which_signals_are_requests_to_stop(self):
+        script = f"trap 'echo asked; exit 0' USR1; echo ready; {self.LOOP}"
+        code, output, error, _ = self.stop(script, "--signals-to-handle", "SIGUSR1,SIGTERM", ranks=1,
+                                           signals=(signal.SIGUSR1,))
+        self.assertEqual((code, output), (0, "asked\n"), error)
+
+
+if __name__ == "__main__":
+    LOCKSTEP = sys.argv[1]
+    HELLO = sys.argv[2] if len(sys.argv) > 2 else ""
+    unittest.main(argv=sys.argv[:1])

@@ -1,0 +1,125 @@
+#include "tools/run_local.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "lockstep/base/environment.h"
+#include "lockstep/base/format.h"
+#include "lockstep/launch/attempt.h"
+#include "lockstep/launch/crash_stack.h"
+#include "lockstep/launch/error_file.h"
+#include "lockstep/launch/hang_guest.h"
+#include "lockstep/launch/job_report.h"
+#include "lockstep/launch/job_store.h"
+#include "lockstep/launch/local_job.h"
+#include "lockstep/launch/process_tree.h"
+#include "tools/run_command.h"
+
+namespace lockstep::tools {
+namespace {
+
+constexpr const char* kThisMachine = "127.0.0.1";
+
+Variables environment_of(const RunOptions& options) {
+  Variables environment;
+  // Into a pipe Python writes whole blocks; what a rank printed last would come late, or never if it is killed.
+  if (!EnvironmentReader().has("PYTHONUNBUFFERED")) environment.emplace_back("PYTHONUNBUFFERED", "1");
+  environment.insert(environment.end(), options.environment.begin(), options.environment.end());
+  return environment;
+}
+
+class LocalRun {
+ public:
+  LocalRun(const RunOptions& options, const std::string& path)
+      : options_(options),
+        path_(path),
+        job_({.ranks = options.ranks,
+              .max_restarts = options.max_restarts,
+              .run_id = options.rdzv_id,
+              .role = options.role,
+              .environment = environment_of(options)}),
+        signals_(options.signals_to_handle.empty() ? SignalRelay::stop_signals() : options.signals_to_handle),
+        output_(options.output, options.ranks),
+        report_(job_.id(), job_.options().run_id, options.program) {}
+
+  int run() {
+    output_.say(job_.description());
+    Outcome outcome;
+    for (int number = 0;; ++number) {
+      if (number > 0) output_.begin_attempt(number);
+      outcome = attempt(number);
+      report_.add(outcome);
+      const bool failed = outcome.first_failure() != nullptr || !outcome.hang.empty();
+      if (!failed || outcome.stop_signal != 0 || number == options_.max_restarts) break;
+      output_.say(fmt::format("restart {} of {}", number + 1, options_.max_restarts));
+    }
+    return finish(outcome);
+  }
+
+ private:
+  Outcome attempt(int number) {
+    // Each attempt has a store of its own: what is left of an earlier one finds nobody.
+    const JobStore store(kThisMachine, kThisMachine, job_.token(), job_.id(), options_.ranks, number);
+    const Attempt attempt(job_, {.generation = number,
+                                 .restarts = number,
+                                 .world_size = options_.ranks,
+                                 .store = store.endpoint(),
+                                 .master_addr = options_.master_addr,
+                                 .master_port = options_.master_port != 0 ? options_.master_port : free_port()});
+    std::vector<Command> commands;
+    for (int rank = 0; rank < options_.ranks; ++rank) {
+      commands.push_back(attempt.command(rank, path_, options_.program));
+    }
+    TreeOptions tree;
+    tree.grace = options_.shutdown_timeout;
+    tree.stop_grace = options_.stop_grace;
+    tree.job_id = job_.id();
+    tree.output = &output_;
+    tree.judge = [&attempt](int rank, const ExitStatus& status) { return attempt.judge(rank, status); };
+    tree.signals = &signals_;
+    HangGuest hang(hang_options(options_.hang_timeout), attempt.recordings(), 0, output_);
+    tree.guests.push_back(&hang);
+    Outcome outcome = run_process_tree(std::move(commands), tree);
+    outcome.hang = hang.verdict().text;
+    add_crash_stack(outcome, attempt.recordings());
+    for (const std::string& line : report(outcome)) output_.say(line);
+    const std::string recordings = attempt.recordings().save(outcome, options_.flight, number);
+    if (!recordings.empty()) output_.say(recordings);
+    return outcome;
+  }
+
+  int finish(const Outcome& outcome) {
+    const int code = exit_code(outcome);
+    if (const RankEnd* first = outcome.first_failure()) pass_error_on(*first);
+    if (!options_.report.empty()) {
+      try {
+        report_.write(options_.report, code);
+      } catch (const Error& error) {
+        output_.say(fmt::format("warning: {}", error.what()));
+      }
+    }
+    // Who waits for the launcher to stop should not wait for a reader that has paused.
+    output_.flush(outcome.stop_signal == 0 ? Deadline::never() : Deadline::after(std::chrono::seconds(1)));
+    return code;
+  }
+
+  const RunOptions& options_;
+  const std::string path_;
+  const LocalJob job_;
+  SignalRelay signals_;
+  RankOutput output_;
+  JobReport report_;
+};
+
+}  // namespace
+
+int exit_code(const Outcome& outcome) {
+  if (!outcome.hang.empty()) return kHangExitCode;
+  if (const RankEnd* first = outcome.first_failure()) return first->status.shell_code();
+  const bool all_well = std::ranges::all_of(outcome.ranks, [](const RankEnd& end) { return end.status.ok(); });
+  return outcome.stop_signal != 0 && !all_well ? 128 + outcome.stop_signal : 0;
+}
+
+int run_local(const RunOptions& options, const std::string& path) { return LocalRun(options, path).run(); }
+
+}  // namespace lockstep::tools

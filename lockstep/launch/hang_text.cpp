@@ -22,14 +22,14 @@ std::string collective_text(const HangSight& sight) {
 }
 
 std::string activity_of(const RankSight& rank) {
-  const std::string cpu = rank.cpu >= 0.005 ? fmt::format(", using {:.0f} % of a core", 100 * rank.cpu) : "";
+  constexpr double kSome = 0.02;  // what threads use that only look around is less
+  const std::string cpu = rank.cpu >= kSome ? fmt::format(", using {:.0f} % of a core", 100 * rank.cpu) : "";
   switch (rank.state) {
     case 'T': return "stopped (by SIGSTOP or the like; kill -CONT goes on)";
     case 't': return "stopped by a debugger";
     case 'D': return "waiting for a disk or a device" + cpu;
-    case 'R': return "running" + cpu;
     case 'Z': return "ended";
-    default: return rank.cpu >= 0.005 ? "running" + cpu : "sleeping";
+    default: return cpu.empty() ? "sleeping" : "running" + cpu;
   }
 }
 

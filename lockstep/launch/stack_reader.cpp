@@ -136,7 +136,8 @@ void StackRequest::ask() {
     ThreadStack& stack = threads_.emplace_back(
         ThreadStack{.thread = thread, .is_main = thread == pid_, .name = printable(status->name)});
     if (contains(status->blocked, signal)) {
-      stack.remark = "it blocks all signals";
+      stack.blocks_signals = true;
+      stack.remark = "it blocks signals";
     } else if (asked_.size() == stacks::kThreads) {
       stack.remark = "the process has too many threads";
     } else if (::syscall(SYS_tgkill, pid_, thread, signal) == 0) {

@@ -26,6 +26,7 @@ struct ThreadStack {
   int thread = 0;
   bool is_main = false;
   std::string name = {};
+  bool blocks_signals = false;
   std::string remark = {};  // why there are no frames
   std::vector<CodeAddress> frames = {};
 };

@@ -44,7 +44,7 @@ bool is_idle(const ThreadStack& thread, Symbols& symbols) {
 
 std::string title(const ThreadStack& thread, std::size_t count) {
   const std::string others = count > 1 ? fmt::format(", and {} more", count - 1) : "";
-  return fmt::format("{} {} ({}){}", thread.is_main ? "main thread" : "thread", thread.thread, thread.name, others);
+  return thread.is_main ? "main thread" : fmt::format("thread {}{}", thread.name, others);
 }
 
 // Where a thread that waits for work will go on.
@@ -60,11 +60,14 @@ std::string purpose(const ThreadStack& thread, Symbols& symbols) {
 std::vector<std::string> describe_frames(const std::vector<CodeAddress>& frames, Symbols& symbols) {
   std::vector<std::string> lines;
   for (const CodeAddress& place : frames) {
+    // What calls main() or a thread's function is the same in all programs.
+    if (std::string_view(symbols.name(place)).starts_with("start_thread (")) break;
     if (lines.size() == kMostFrames) {
       lines.push_back(fmt::format("... {} more", frames.size() - kMostFrames));
       break;
     }
     lines.push_back(fmt::format("#{} {}", lines.size(), symbols.name(place)));
+    if (std::string_view(symbols.name(place)).starts_with("main (")) break;
   }
   return lines;
 }
@@ -75,7 +78,12 @@ std::vector<std::string> describe_stacks(const std::vector<ThreadStack>& threads
   std::vector<const ThreadStack*> told;
   std::size_t left_out = 0;
   std::size_t idle_threads = 0;
+  std::size_t silent = 0;
   for (const ThreadStack& thread : threads) {
+    if (thread.blocks_signals && !thread.is_main) {
+      ++silent;
+      continue;
+    }
     if (is_idle(thread, symbols)) {
       ++idle_threads;
       if (std::string what = purpose(thread, symbols); std::ranges::find(idle, what) == idle.end()) {
@@ -101,6 +109,8 @@ std::vector<std::string> describe_stacks(const std::vector<ThreadStack>& threads
     lines.push_back(fmt::format("{} thread{} only wait{} for work: {}", idle_threads, idle_threads == 1 ? "" : "s",
                                 idle_threads == 1 ? "s" : "", fmt::join(idle, "; ")));
   }
+  if (silent > 0)
+    lines.push_back(fmt::format("{} thread{} without a stack: signals are blocked", silent, silent == 1 ? "" : "s"));
   return lines;
 }
 

@@ -20,15 +20,39 @@
 namespace lockstep::internal {
 namespace {
 
+constexpr std::size_t kLongName = 70;
 constexpr std::size_t kMostOfName = 110;
 
 std::string_view last_part(std::string_view path) { return path.substr(path.rfind('/') + 1); }
+
+// Without what templates and functions take, if it is long: "f<...>(...)".
+std::string shortened(const std::string& name) {
+  std::string text;
+  int depth = 0;
+  for (std::size_t i = 0; i < name.size(); ++i) {
+    const bool is_operator = text.ends_with("operator") || text.ends_with("operator<") || text.ends_with("operator-");
+    const bool opens = (name[i] == '<' || name[i] == '(') && !is_operator;
+    const bool closes = (name[i] == '>' || name[i] == ')') && depth > 0;
+    if (opens && depth++ == 0) {
+      text += name[i];
+      continue;
+    }
+    if (closes && --depth == 0 && text.size() > 1) text += i > 0 && name[i - 1] != text.back() ? "..." : "";
+    if (depth == 0) text += name[i];
+  }
+  return text;
+}
 
 std::string readable(const char* symbol) {
   int status = 0;
   const std::unique_ptr<char, decltype(&std::free)> demangled(abi::__cxa_demangle(symbol, nullptr, nullptr, &status),
                                                               &std::free);
   std::string name = status == 0 ? demangled.get() : symbol;
+  constexpr std::string_view kUnnamed = "(anonymous namespace)::";
+  for (std::size_t at = name.find(kUnnamed); at != std::string::npos; at = name.find(kUnnamed, at)) {
+    name.erase(at, kUnnamed.size());
+  }
+  if (name.size() > kLongName) name = shortened(name);
   if (name.size() > kMostOfName) name = name.substr(0, kMostOfName - 3) + "...";
   return name;
 }

@@ -43,15 +43,15 @@ class HangTest(Hanging):
             pids = self.running(tree)
             code, error = self.finish(tree)
         self.assertEqual(code, 4, error)
-        self.assertRegex(error, r"nothing has moved for \d s: ranks 0, 2 wait in all_reduce.*#3 .* for rank 1\n")
-        for rank, text in ((0, r"in all_reduce.*#3 .*for \d s"), (1, r"in no collective, its last was all_reduce.*#2 "),
-                           (2, r"in all_reduce")):
+        self.assertRegex(error, r"nothing has moved for \d s: ranks 0, 2 wait in all_gather #3 .* for rank 1\n")
+        for rank, text in ((0, r"in all_gather #3 .*for \d s"), (1, r"in no collective, its last was all_gather #2 "),
+                           (2, r"in all_gather #3 ")):
             self.assertRegex(error, rf"rank {rank} \(pid {pids[rank]}\): {text}.*; sleeping")
         away = error.index("stacks of rank 1:")
-        self.assertRegex(error[away:], r"sleeps_for_ever\(\) \(hang_worker.cpp:\d+\)")
+        self.assertRegex(error[away:], r"sleeps_for_ever\(\) \(")
         self.assertRegex(error[away:], r"\bmain \(hang_worker.cpp:\d+\)")
-        self.assertRegex(error, r"stacks of (ranks 0, 2|rank 0):")
-        self.assertIn("ProcessGroup::all_reduce", error)
+        self.assertIn("stacks of ranks 0, 2:", error)
+        self.assertIn("ProcessGroup::all_reduce<double>", error)
         self.assertRegex(error, r"lockstep: the job hung and was ended: nothing moved for \d s: ranks 0, 2 wait .* for "
                                 r"rank 1\n")
         self.assertNotIn("failed because of it", error)
@@ -76,7 +76,7 @@ class HangTest(Hanging):
             code, error = self.finish(tree)
         self.assertEqual(code, 4, error)
         self.assertRegex(error, rf"rank 2 \(pid {pid}\): .*; stopped \(by SIGSTOP")
-        self.assertRegex(error, r"wait in all_reduce.* for rank 2\n")
+        self.assertRegex(error, r"wait in all_gather.* for rank 2\n")
         self.assertRegex(error, r"stacks of rank 2:\n.*none: a stopped process cannot record its stacks")
 
     # fault: 11
@@ -87,7 +87,7 @@ class HangTest(Hanging):
                 code, error = self.finish(tree)
                 self.assertEqual(code, 0, error)
                 self.assertNotIn("nothing has moved", error)
-                self.assertRegex(error, r"for \d s ranks 0, 2 wait in all_reduce.* for rank 1; rank 1 is running, using "
+                self.assertRegex(error, r"for \d s ranks 0, 2 wait in all_gather.* for rank 1; rank 1 is running, using "
                                         r"\d+ % of a core")
 
     # fault: 11

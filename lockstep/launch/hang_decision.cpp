@@ -100,7 +100,6 @@ HangTimer::HangTimer(const HangOptions& options, TimePoint start)
 HangStep HangTimer::look(TimePoint now, TimePoint last_event, BlockageKind kind, bool progress) {
   if (now - last_look_ > kLongestPause) earliest_ = now;
   last_look_ = now;
-  if (kind == BlockageKind::none) earliest_ = now;
   const TimePoint since = std::max(last_event, earliest_);
   if (since > still_since_) {
     still_since_ = since;

@@ -71,7 +71,8 @@ class HangTimer {
 
   HangTimer(const HangOptions& options, TimePoint start);
 
-  // What is to be done now. last_event: of the whole job. `progress`: a suspect makes progress.
+  // What is to be done now. last_event: of the whole job; that a rank begins to wait is one. `progress`: a suspect
+  // makes progress.
   HangStep look(TimePoint now, TimePoint last_event, BlockageKind kind, bool progress);
   // The look itself has taken until now.
   void looked(TimePoint now) { last_look_ = now; }

@@ -14,6 +14,7 @@
 namespace lockstep::internal {
 namespace {
 
+constexpr std::size_t kMostRanksWithStacks = 64;  // those that others wait for first
 constexpr Duration kForStacks = std::chrono::seconds(1);
 constexpr Duration kForNames = std::chrono::seconds(3);
 constexpr Duration kBetweenLooksAtStacks = std::chrono::milliseconds(20);
@@ -77,6 +78,7 @@ class HangWatch::Looker {
         clock_(clock),
         interval_(
             std::clamp<Duration>(options.tell_after / 10, std::chrono::milliseconds(50), std::chrono::seconds(1))),
+        quiet_(std::min<Duration>(options.tell_after / 6, std::chrono::seconds(10))),
         window_(std::clamp<Duration>(options.tell_after / 3, 4 * interval_, std::chrono::seconds(10))),
         timer_(options, clock.now()),
         last_event_(clock.now()) {}
@@ -89,12 +91,16 @@ class HangWatch::Looker {
   Blockage see(const std::vector<WatchedRank>& ranks, TimePoint now);
   bool is_progress(const Blockage& blockage) const;
   HangSight sight(const Blockage& blockage, TimePoint now) const;
+  void ask(int rank) {
+    if (requests_.size() < kMostRanksWithStacks) requests_.try_emplace(rank, *recordings_.memory(rank));
+  }
   void ask_for_stacks();
   std::vector<std::string> tell();
 
   const FlightRecordings& recordings_;
   const Clock& clock_;
   const Duration interval_;
+  const Duration quiet_;   // before which recordings are not read
   const Duration window_;  // in which progress is measured
   HangTimer timer_;
   TimePoint last_event_;
@@ -126,8 +132,8 @@ Blockage HangWatch::Looker::see(const std::vector<WatchedRank>& ranks, TimePoint
   if (has_moved(ranks)) {
     last_event_ = now;
     activities_.clear();
-    return {};
   }
+  if (now - last_event_ < quiet_) return {};
   places_.clear();
   for (const auto& [rank, pid] : pids_) {
     Position position = position_of(rank, *recordings_.memory(rank));
@@ -172,14 +178,17 @@ HangSight HangWatch::Looker::sight(const Blockage& blockage, TimePoint now) cons
 }
 
 void HangWatch::Looker::ask_for_stacks() {
-  for (const RankPlace& place : places_) requests_.try_emplace(place.rank, *recordings_.memory(place.rank));
+  for (const int rank : told_->blockage.suspects) ask(rank);
+  for (const RankPlace& place : places_) ask(place.rank);
   stacks_until_ = Deadline::after(kForStacks, clock_);
 }
 
 std::vector<std::string> HangWatch::Looker::tell() {
   Symbols symbols(Deadline::after(kForNames));
   for (RankSight& rank : told_->ranks) {
-    const StackRequest& request = requests_.at(rank.place.rank);
+    const auto asked = requests_.find(rank.place.rank);
+    if (asked == requests_.end()) continue;
+    const StackRequest& request = asked->second;
     rank.stacks = request.remark().empty() ? describe_stacks(request.take(), symbols)
                                            : std::vector<std::string>{"none: " + request.remark()};
   }
@@ -196,6 +205,7 @@ HangReport HangWatch::Looker::look(const std::vector<WatchedRank>& ranks) {
     const bool complete = std::ranges::all_of(requests_, [](const auto& each) { return each.second.complete(); });
     if (!complete && !stacks_until_.expired(now)) return report;
     report.lines = tell();
+    activities_.clear();  // recording stacks is no progress
     timer_.looked(clock_.now());
     return report;
   }

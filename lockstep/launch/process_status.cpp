@@ -20,6 +20,7 @@ namespace {
 constexpr std::size_t kMostProcesses = 512;  // of one rank
 // What counts as progress: this share of a core, or so many bytes a second.
 constexpr double kLeastCpu = 0.02;
+constexpr Duration kLeastTime = std::chrono::milliseconds(30);  // the kernel counts in ticks
 constexpr double kLeastBytes = 64 << 10;
 
 std::string text_of(const std::string& path) {
@@ -131,7 +132,8 @@ double ActivityWindow::cpu() const { return per_second(seconds(samples_.back().s
 
 bool ActivityWindow::is_progress() const {
   const auto bytes = [](const Sample& sample) { return static_cast<double>(sample.seen.bytes); };
-  return cpu() >= kLeastCpu || per_second(bytes(samples_.back()) - bytes(samples_.front())) >= kLeastBytes;
+  const bool computes = cpu() >= kLeastCpu && samples_.back().seen.cpu - samples_.front().seen.cpu >= kLeastTime;
+  return computes || per_second(bytes(samples_.back()) - bytes(samples_.front())) >= kLeastBytes;
 }
 
 }  // namespace lockstep::internal

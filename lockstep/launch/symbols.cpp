@@ -1,18 +1,13 @@
 #include "lockstep/launch/symbols.h"
 
 #include <cxxabi.h>
-#include <dlfcn.h>
+#include <elfutils/libdwfl.h>
 #include <fcntl.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <string_view>
 #include <utility>
-
-#if __has_include(<elfutils/libdwfl.h>)
-#include <elfutils/libdwfl.h>
-#define LOCKSTEP_HAS_LIBDW
-#endif
 
 #include "lockstep/base/format.h"
 #include "lockstep/base/unique_fd.h"
@@ -64,54 +59,6 @@ std::string plain(const CodeAddress& place) {
 
 }  // namespace
 
-#ifdef LOCKSTEP_HAS_LIBDW
-
-class Symbols::Library {
- public:
-  // Null if it is not on this machine.
-  static std::unique_ptr<Library> load() {
-    auto library = std::unique_ptr<Library>(new Library());
-    return library->complete_ ? std::move(library) : nullptr;
-  }
-
-  decltype(&::dwfl_begin) begin;
-  decltype(&::dwfl_end) end;
-  decltype(&::dwfl_report_offline) report_offline;
-  decltype(&::dwfl_report_end) report_end;
-  decltype(&::dwfl_module_getelf) module_getelf;
-  decltype(&::dwfl_module_addrinfo) module_addrinfo;
-  decltype(&::dwfl_module_getsrc) module_getsrc;
-  decltype(&::dwfl_lineinfo) lineinfo;
-  decltype(&::dwfl_offline_section_address) offline_section_address;
-  decltype(&::gelf_getphdr) getphdr;
-  decltype(&::elf_getphdrnum) getphdrnum;
-
- private:
-  // Never unloaded: it keeps state of its own.
-  Library() : handle_(::dlopen("libdw.so.1", RTLD_NOW | RTLD_LOCAL)), complete_(handle_ != nullptr) {
-    find(begin, "dwfl_begin");
-    find(end, "dwfl_end");
-    find(report_offline, "dwfl_report_offline");
-    find(report_end, "dwfl_report_end");
-    find(module_getelf, "dwfl_module_getelf");
-    find(module_addrinfo, "dwfl_module_addrinfo");
-    find(module_getsrc, "dwfl_module_getsrc");
-    find(lineinfo, "dwfl_lineinfo");
-    find(offline_section_address, "dwfl_offline_section_address");
-    find(getphdr, "gelf_getphdr");  // of libelf, which it needs
-    find(getphdrnum, "elf_getphdrnum");
-  }
-
-  template <class Function>
-  void find(Function& function, const char* name) {
-    function = complete_ ? reinterpret_cast<Function>(::dlsym(handle_, name)) : nullptr;
-    complete_ = function != nullptr;
-  }
-
-  void* handle_;
-  bool complete_;
-};
-
 namespace {
 
 // Separate files with debug information are not searched, here or on servers.
@@ -123,18 +70,18 @@ int find_nothing(Dwfl_Module*, void**, const char*, Dwarf_Addr, const char*, con
 
 class Symbols::File {
  public:
-  File(const Library& library, const std::string& path) : library_(library) {
+  explicit File(const std::string& path) {
     callbacks_.find_debuginfo = find_nothing;
-    callbacks_.section_address = library.offline_section_address;
-    dwfl_ = library.begin(&callbacks_);
+    callbacks_.section_address = ::dwfl_offline_section_address;
+    dwfl_ = ::dwfl_begin(&callbacks_);
     if (dwfl_ == nullptr) return;
     UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-    if (fd) module_ = library.report_offline(dwfl_, path.c_str(), path.c_str(), fd.get());
+    if (fd) module_ = ::dwfl_report_offline(dwfl_, path.c_str(), path.c_str(), fd.get());
     if (module_ != nullptr) fd.release();  // it closes it
-    library.report_end(dwfl_, nullptr, nullptr);
+    ::dwfl_report_end(dwfl_, nullptr, nullptr);
   }
   ~File() {
-    if (dwfl_ != nullptr) library_.end(dwfl_);
+    if (dwfl_ != nullptr) ::dwfl_end(dwfl_);
   }
   File(const File&) = delete;
   File& operator=(const File&) = delete;
@@ -142,30 +89,29 @@ class Symbols::File {
   // Empty if it is not known.
   std::string name(const CodeAddress& place) const {
     GElf_Addr bias = 0;
-    Elf* elf = module_ == nullptr ? nullptr : library_.module_getelf(module_, &bias);
+    Elf* elf = module_ == nullptr ? nullptr : ::dwfl_module_getelf(module_, &bias);
     const GElf_Addr in_file = elf == nullptr ? 0 : address_of(elf, place.offset - (place.is_return ? 1 : 0));
     if (in_file == 0) return "";
     const GElf_Addr address = in_file + bias;
     GElf_Off offset = 0;
     GElf_Sym symbol{};
-    const char* name = library_.module_addrinfo(module_, address, &offset, &symbol, nullptr, nullptr, nullptr);
+    const char* name = ::dwfl_module_addrinfo(module_, address, &offset, &symbol, nullptr, nullptr, nullptr);
     if (name == nullptr || (symbol.st_size != 0 && offset >= symbol.st_size)) return "";
-    Dwfl_Line* line = library_.module_getsrc(module_, address);
+    Dwfl_Line* line = ::dwfl_module_getsrc(module_, address);
     int number = 0;
-    const char* source =
-        line == nullptr ? nullptr : library_.lineinfo(line, nullptr, &number, nullptr, nullptr, nullptr);
+    const char* source = line == nullptr ? nullptr : ::dwfl_lineinfo(line, nullptr, &number, nullptr, nullptr, nullptr);
     if (source != nullptr) return fmt::format("{} ({}:{})", readable(name), last_part(source), number);
     return fmt::format("{} ({})", readable(name), last_part(place.file));
   }
 
  private:
   // Where the file says that this part of it is loaded; 0: nowhere.
-  GElf_Addr address_of(Elf* elf, std::uint64_t offset) const {
+  static GElf_Addr address_of(Elf* elf, std::uint64_t offset) {
     std::size_t count = 0;
-    if (library_.getphdrnum(elf, &count) != 0) return 0;
+    if (::elf_getphdrnum(elf, &count) != 0) return 0;
     for (std::size_t i = 0; i < count; ++i) {
       GElf_Phdr part;
-      if (library_.getphdr(elf, static_cast<int>(i), &part) == nullptr || part.p_type != PT_LOAD) continue;
+      if (::gelf_getphdr(elf, static_cast<int>(i), &part) == nullptr || part.p_type != PT_LOAD) continue;
       if (offset >= part.p_offset && offset < part.p_offset + part.p_filesz) {
         return offset - part.p_offset + part.p_vaddr;
       }
@@ -173,28 +119,12 @@ class Symbols::File {
     return 0;
   }
 
-  const Library& library_;
   Dwfl_Callbacks callbacks_{};
   Dwfl* dwfl_ = nullptr;
   Dwfl_Module* module_ = nullptr;
 };
 
-#else
-
-class Symbols::Library {
- public:
-  static std::unique_ptr<Library> load() { return nullptr; }
-};
-
-class Symbols::File {
- public:
-  File(const Library&, const std::string&) {}
-  std::string name(const CodeAddress&) const { return ""; }
-};
-
-#endif
-
-Symbols::Symbols(Deadline until) : until_(until), library_(Library::load()) {}
+Symbols::Symbols(Deadline until) : until_(until) {}
 
 Symbols::~Symbols() = default;
 
@@ -205,9 +135,9 @@ std::string Symbols::name(const CodeAddress& place) {
 }
 
 std::string Symbols::look_up(const CodeAddress& place) {
-  if (library_ == nullptr || place.file.empty() || until_.expired()) return plain(place);
+  if (place.file.empty() || until_.expired()) return plain(place);
   std::unique_ptr<File>& file = files_[place.file];
-  if (file == nullptr) file = std::make_unique<File>(*library_, place.file);
+  if (file == nullptr) file = std::make_unique<File>(place.file);
   const std::string name = file->name(place);
   return name.empty() ? plain(place) : name;
 }

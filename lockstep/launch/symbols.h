@@ -1,7 +1,6 @@
 // Symbols names places in code for people: "train_step(Batch&) (train.cpp:41)". It reads programs and libraries from
-// disk with elfutils' libdw, which it loads when it is first used; nothing is fetched from elsewhere. Without that
-// library, or for a file without names, a place is "libfoo.so+0x1234". Reading a large library takes a while: after the
-// given time the rest is not looked up any more. Not thread-safe.
+// disk, by elfutils' libdw; nothing is fetched from elsewhere. In a file without names a place is "libfoo.so+0x1234".
+// Reading a large library takes a while: after the given time the rest is not looked up any more. Not thread-safe.
 #pragma once
 
 #include <map>
@@ -24,12 +23,10 @@ class Symbols {
   std::string name(const CodeAddress& place);
 
  private:
-  class Library;  // libdw
   class File;
   std::string look_up(const CodeAddress& place);
 
   Deadline until_;
-  std::unique_ptr<Library> library_;
   std::map<std::string, std::unique_ptr<File>> files_;
   std::map<CodeAddress, std::string> names_;
 };

@@ -87,8 +87,8 @@ class HangTest(Hanging):
                 code, error = self.finish(tree)
                 self.assertEqual(code, 0, error)
                 self.assertNotIn("nothing has moved", error)
-                self.assertRegex(error, r"for \d s ranks 0, 2 wait in all_gather.* for rank 1; rank 1 is running, using "
-                                        r"\d+ % of a core")
+                self.assertRegex(error, r"for \d s ranks 0, 2 wait in all_gather.* for rank 1; rank 1 is running, "
+                                        r"using \d+ % of a core")
 
     # fault: 11
     def test_the_wait_for_a_rank_that_computes_has_an_end(self):

@@ -35,6 +35,7 @@ struct RunArguments {
   double shutdown_timeout_seconds = 5;
   double stop_grace_seconds = 25;
   std::string signals;
+  double hang_timeout_seconds = 0;
   std::vector<std::string> environment;
   bool prefix = false;
   bool no_prefix = false;
@@ -122,6 +123,9 @@ CLI::App* add_run(CLI::App& app, RunArguments& arguments) {
       ->check(CLI::Range(0.0, 86400.0));
   run->add_option("--signals-to-handle,--signals_to_handle", arguments.signals,
                   "Signals that ask the job to stop (default SIGTERM,SIGINT,SIGHUP,SIGQUIT)");
+  run->add_option("--hang-timeout,--hang_timeout", arguments.hang_timeout_seconds,
+                  "Seconds after which a job that hangs ends (exit code 4) or restarts (default: it is only told of)")
+      ->check(CLI::Range(0.1, 1e9));
   run->add_option("--report", arguments.run.report, "Write how the job ended to FILE, as JSON");
   run->add_option("--rdzv-id,--rdzv_id", arguments.run.rdzv_id, "TORCHELASTIC_RUN_ID for the ranks");
   run->add_option("--nnodes", arguments.nodes, "Hosts of the job; only 1 is supported");
@@ -167,6 +171,9 @@ void finish_run(const CLI::App& app, const CLI::App& run, RunArguments& argument
   check_nodes(arguments.nodes, arguments.node_rank);
   options.shutdown_timeout = std::chrono::milliseconds(std::llround(arguments.shutdown_timeout_seconds * 1000));
   options.stop_grace = std::chrono::milliseconds(std::llround(arguments.stop_grace_seconds * 1000));
+  if (arguments.hang_timeout_seconds > 0) {
+    options.hang_timeout = std::chrono::milliseconds(std::llround(arguments.hang_timeout_seconds * 1000));
+  }
   options.signals_to_handle = parse_signals(arguments.signals);
   if (options.flight.empty()) {
     options.flight =

@@ -64,7 +64,7 @@ void train(int epochs, const std::string& directory) {
     run.save(ddp, optimizer);
     return log_rank0(world, "stopped after step %ld; the next start goes on", at.step);
   }
-  log_rank0(world, "SHA-256 of the run: %s", sha256_of(*model, optimizer).c_str());
+  log_rank0(world, "SHA-256 of the run: %s", lockstep::sha256_of(*model, optimizer).c_str());
 }
 
 }  // namespace

@@ -118,7 +118,7 @@ StopSignals::StopSignals(const std::vector<int>& signals) {
 
 StopSignals::~StopSignals() {
   const std::lock_guard lock(g_catchers_mutex);
-  if (g_catching_process.load() != ::getpid()) return;
+  if (g_catching_process.load() != ::getpid() || stop_signal() != 0) return;
   for (const int signal : caught_) {
     int& catchers = g_catchers[static_cast<std::size_t>(signal)];
     struct sigaction action {};

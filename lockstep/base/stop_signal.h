@@ -25,7 +25,10 @@ class StopSignals {
 
   // Error{invalid_argument}: one of them cannot be caught.
   explicit StopSignals(const std::vector<int>& signals);
-  ~StopSignals();  // the last one that lives restores the default actions
+  // The last one that lives restores the default actions, unless the process was told to stop, or keep() was called:
+  // while it ends, further copies of the request must not make a failure of that.
+  ~StopSignals();
+  void keep() { caught_.clear(); }
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
 

@@ -29,6 +29,11 @@ bool StopAgreement::is_told() {
   return is_agreed_ || stop_signal() != 0;
 }
 
+void StopAgreement::note_agreed() {
+  is_agreed_ = true;
+  if (caught_) caught_->keep();  // this rank's own signal may come yet, while the program ends
+}
+
 bool StopAgreement::ask(const ProcessGroup& group) {
   if (uneven_calls) {
     throw Error(ErrorKind::invalid_argument,

@@ -40,7 +40,7 @@ class StopAgreement {
 
   // For those who agree in a collective that they make anyway: what this rank contributes, and what came of it.
   bool is_told();
-  void note_agreed() { is_agreed_ = true; }
+  void note_agreed();
 
  private:
   const std::vector<int> signals_;

@@ -55,8 +55,8 @@ class World : public Place, public ProcessGroup {
   // All ranks ask after the same steps and get the same answer, at most a few short steps (8, or 50 ms) after the first
   // of them was told. Then it stays true. The program saves its state and exits with 0; what it has for that is the
   // launcher's grace (25 s). From the first question on, until the world goes, the signals do not end the process, but
-  // a further one does, if it comes a second later or more; a program that never asks dies of the first. Collective,
-  // but not in each call; errors as of one.
+  // a further one does, if it comes a second later or more, and so after a request until the program ends. A program
+  // that never asks dies of the first. Collective, but not in each call; errors as of one.
   bool stop_requested() const;
   internal::StopAgreement& stop_agreement() const { return *stop_; }
 

@@ -26,7 +26,7 @@ class StopTest(unittest.TestCase):
         self.random = random.Random(SEED)
         print(f"seed {SEED}", flush=True)
 
-    def start(self, how, sleep_us, transport="auto"):
+    def start(self, how, sleep_us, transport="automatic"):
         return Tree([LOCKSTEP, "run", "--nproc-per-node", str(RANKS), WORKER, how, str(sleep_us)],
                     {"OMP_NUM_THREADS": "1", "LOCKSTEP_TRANSPORT": transport})
 
@@ -54,7 +54,7 @@ class StopTest(unittest.TestCase):
         return stopped
 
     def test_all_stop_after_the_same_step_if_one_is_told(self):
-        for transport in ("auto", "tcp"):
+        for transport in ("automatic", "tcp"):
             for how in ("loop", "loader", "join"):
                 for turn in range(TIMES):
                     sleep_us = self.random.choice((0, 100, 1000, 20_000))

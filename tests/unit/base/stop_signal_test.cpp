@@ -109,6 +109,25 @@ TEST_CASE("the last of several that catch a signal restores its action") {
         }) == 0);
 }
 
+TEST_CASE("once told to stop, a process that ends does not die of further copies of the request") {
+  CHECK(exit_code_of_program([] {
+          {
+            const StopSignals signals(kUsual);
+            ::raise(SIGTERM);
+          }
+          ::raise(SIGTERM);
+          return stop_signal() == SIGTERM;
+        }) == 0);
+  CHECK(exit_code_of_program([] {
+          {
+            StopSignals signals(kUsual);
+            signals.keep();  // the others were told
+          }
+          ::raise(SIGTERM);
+          return stop_signal() == SIGTERM;
+        }) == 0);
+}
+
 TEST_CASE("a forked child dies of the signal, and its parent's request is not its own") {
   CHECK(exit_code_of_program([] {
           const StopSignals signals(kUsual);

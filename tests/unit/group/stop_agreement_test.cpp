@@ -87,7 +87,7 @@ TEST_CASE("a world made after the request knows of it at once, and a moved one t
   run_worlds_or_throw(2, [](const World& world) { CHECK(world.stop_requested()); });
   forget_stop_request();
   run_worlds_or_throw(2, [](const World& world) { CHECK_FALSE(world.stop_requested()); });
-  World one = init_process_group({.world_size = 1, .store = std::make_shared<MemoryStore>()});
+  World one = init_process_group({.rank = 0, .world_size = 1, .store = std::make_shared<MemoryStore>()});
   CHECK_FALSE(one.stop_requested());
   const World moved = std::move(one);
   CHECK_FALSE(moved.stop_requested());

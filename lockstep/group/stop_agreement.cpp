@@ -44,6 +44,7 @@ bool StopAgreement::ask(const ProcessGroup& group) {
   }
   if (is_agreed_) return true;
   const bool is_told_here = is_told();
+  if (group.size() == 1) return is_told_here;
   if (!pace_.is_due()) return false;
   struct {
     int is_told;

@@ -52,11 +52,11 @@ class ElasticTest(unittest.TestCase):
         return re.search("SHA-256 of the run: ([0-9a-f]{64})", output)[1]
 
     def test_a_job_whose_rank_is_killed_goes_on_from_its_snapshot(self):
-        whole = self.train(3, 300, out="whole")
+        whole = self.train(3, 150, out="whole")
         self.assertIn("3 ranks, RESTART_COUNT 0, begin in epoch 0 after step 0\n", whole)
         for victim in (0, 2):
             out = f"killed{victim}"
-            with self.subTest(victim=victim), self.start(3, 300, "--max-restarts", "3", out=out) as tree:
+            with self.subTest(victim=victim), self.start(3, 150, "--max-restarts", "3", out=out) as tree:
                 self.wait_for_step(out, 20)
                 os.kill(self.rank_process(tree, victim), signal.SIGKILL)
                 code, output, error = tree.finish(120)
@@ -77,8 +77,8 @@ class ElasticTest(unittest.TestCase):
             self.assertEqual(len(re.findall(r"epoch \d+: loss", output)), 2, output)
 
     def test_a_request_to_stop_leaves_a_snapshot_and_no_restart(self):
-        whole = self.train(2, 300, out="whole")
-        with self.start(2, 300, "--max-restarts", "3", out="stopped") as tree:
+        whole = self.train(2, 150, out="whole")
+        with self.start(2, 150, "--max-restarts", "3", out="stopped") as tree:
             self.wait_for_step("stopped", 20)
             os.kill(tree.pid, signal.SIGTERM)
             code, output, error = tree.finish(60)
@@ -86,7 +86,7 @@ class ElasticTest(unittest.TestCase):
         step = int(re.search(r"stopped after step (\d+); the next start goes on\n", output)[1])
         self.assertEqual(self.steps("stopped")[-1], step)
         self.assertEqual(output.count("RESTART_COUNT"), 1)
-        output = self.train(2, 300, out="stopped")
+        output = self.train(2, 150, out="stopped")
         self.assertIn(f"after step {step}\n", output)
         self.assertEqual(self.digest(output), self.digest(whole))
 

@@ -53,6 +53,7 @@ class StopTest(unittest.TestCase):
         self.assertEqual(tree.wait_until_gone(5), [])
         return stopped
 
+    # fault: 50
     def test_all_stop_after_the_same_step_if_one_is_told(self):
         for transport in ("automatic", "tcp"):
             for how in ("loop", "loader", "join"):
@@ -107,6 +108,7 @@ class StopTest(unittest.TestCase):
                 self.assertEqual(code, 128 + signal.SIGTERM, output)
                 self.assertRegex(error, rf"rank 2 \(pid {pids[2]}\) was killed by SIGTERM")
 
+    # fault: 50
     def test_a_second_signal_ends_a_rank_that_does_not_get_on(self):
         with self.start("loop", 10_000_000) as tree:
             # In its first step, and it has asked before that: each step takes from 10 to 30 seconds.

@@ -8,6 +8,7 @@
 #include "lockstep/launch/child_process.h"
 #include "lockstep/launch/program_path.h"
 #include "lockstep/rendezvous/launchers.h"
+#include "tools/run_hosts.h"
 #include "tools/run_local.h"
 
 namespace lockstep::tools {
@@ -39,7 +40,8 @@ int run_command(const RunOptions& options) {
   occupy_standard_descriptors();
   warn_of_copies();
   try {
-    return run_local(options, find_program(options.program.front(), search_path()));
+    const std::string path = find_program(options.program.front(), search_path());
+    return options.rdzv_endpoint.empty() ? run_local(options, path) : run_hosts(options, path);
   } catch (const ExecFailed& error) {
     print_error(error);
     return error.shell_code();

@@ -1,6 +1,9 @@
 #include "tools/run_command.h"
 
+#include <cerrno>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
@@ -8,6 +11,7 @@
 #include "lockstep/launch/child_process.h"
 #include "lockstep/launch/program_path.h"
 #include "lockstep/rendezvous/launchers.h"
+#include "tools/dry_run.h"
 #include "tools/run_hosts.h"
 #include "tools/run_local.h"
 
@@ -34,6 +38,23 @@ void warn_of_copies() {
 
 std::string search_path() { return EnvironmentReader().text("PATH").value_or("/usr/local/bin:/usr/bin:/bin"); }
 
+// Streams that are to go to files need a folder for them.
+RunOptions with_log_directory(const RunOptions& options) {
+  RunOptions complete = options;
+  RankOutputOptions& output = complete.output;
+  const bool duplicates = !output.duplicated[0].empty() || !output.duplicated[1].empty();
+  if (!output.log_directory.empty() || (!output.chooses_streams && !duplicates)) return complete;
+  std::string folder = "lockstep-logs-XXXXXX";
+  if (::mkdtemp(folder.data()) == nullptr) {
+    throw Error(ErrorKind::invalid_argument,
+                std::string("cannot make a folder for log files here: ") + std::strerror(errno) + "; use --log-dir");
+  }
+  output.log_directory = folder;
+  if (!output.chooses_streams) output.chooses_streams = true;  // only the lines that are asked for
+  std::fprintf(stderr, "lockstep: log files are in %s\n", folder.c_str());
+  return complete;
+}
+
 }  // namespace
 
 int run_command(const RunOptions& options) {
@@ -41,7 +62,12 @@ int run_command(const RunOptions& options) {
   warn_of_copies();
   try {
     const std::string path = find_program(options.program.front(), search_path());
-    return options.rdzv_endpoint.empty() ? run_local(options, path) : run_hosts(options, path);
+    if (options.dry_run) {
+      std::fputs(describe_run(options, path).c_str(), stdout);
+      return EXIT_SUCCESS;
+    }
+    const RunOptions complete = with_log_directory(options);
+    return complete.rdzv_endpoint.empty() ? run_local(complete, path) : run_hosts(complete, path);
   } catch (const ExecFailed& error) {
     print_error(error);
     return error.shell_code();

@@ -37,6 +37,7 @@ class LocalRun {
               .max_restarts = options.max_restarts,
               .run_id = options.rdzv_id,
               .role = options.role,
+              .virtual_local_rank = options.virtual_local_rank,
               .environment = environment_of(options)}),
         signals_(options.signals_to_handle.empty() ? SignalRelay::stop_signals() : options.signals_to_handle),
         output_(options.output, options.ranks),
@@ -64,7 +65,7 @@ class LocalRun {
                                  .restarts = number,
                                  .world_size = options_.ranks,
                                  .store = store.endpoint(),
-                                 .master_addr = options_.master_addr,
+                                 .master_addr = options_.master_addr.empty() ? kThisMachine : options_.master_addr,
                                  .master_port = options_.master_port != 0 ? options_.master_port : free_port()});
     std::vector<Command> commands;
     for (int rank = 0; rank < options_.ranks; ++rank) {

@@ -20,8 +20,8 @@ struct NodeRange {
 };
 
 struct RunOptions {
-  int ranks = 1;  // on this host
-  std::string master_addr = "127.0.0.1";
+  int ranks = 1;            // on this host
+  std::string master_addr;  // for other libraries; empty: the host of rank 0
   int master_port = 0;
   std::chrono::milliseconds shutdown_timeout{5000};
   std::vector<std::pair<std::string, std::string>> environment;
@@ -46,7 +46,8 @@ struct RunOptions {
   std::vector<std::pair<std::string, int>> hosts;                // --hosts a,b:4; ranks of 0: as --nproc-per-node
 
   std::string role = "default";
-  std::string bind;  // core, socket, numa, none; empty: none
+  bool virtual_local_rank = false;  // each rank sees one GPU, as its device 0
+  std::string bind;                 // core, socket, numa, none; empty: none
   bool dry_run = false;
 };
 

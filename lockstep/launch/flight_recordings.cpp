@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cstdint>
 #include <ctime>
 #include <filesystem>
@@ -18,6 +17,7 @@
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/unique_fd.h"
+#include "lockstep/launch/shell_quoted.h"
 #include "lockstep/observe/flight_layout.h"
 #include "lockstep/observe/process_recorder.h"
 
@@ -36,17 +36,6 @@ std::string how_it_ended(const Outcome& outcome, int rank) {
     return end.told_to_stop ? how + ", after the launcher had told it to stop" : how;
   }
   return "";
-}
-
-// As a shell reads it.
-std::string shell_quoted(const std::string& path) {
-  const auto plain = [](unsigned char c) {
-    return std::isalnum(c) != 0 || std::string_view("/._-+").find(c) != std::string_view::npos;
-  };
-  if (!path.empty() && std::ranges::all_of(path, plain)) return path;
-  std::string text = "'";
-  for (const char c : path) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return text + "'";
 }
 
 std::string variable(const char* name) { return EnvironmentReader().text(name).value_or(""); }

@@ -23,9 +23,10 @@ struct JobOptions {
   int max_restarts = 0;      // for the ranks to know
   std::string run_id{};      // TORCHELASTIC_RUN_ID; empty: the job's id
   std::string role = "default";
-  Variables environment{};       // added last
-  std::string id{};              // the job's on all hosts; empty: a new one
-  std::optional<Token> token{};  // nothing: a new one
+  bool virtual_local_rank = false;  // each rank sees one GPU, as its device 0
+  Variables environment{};          // added last
+  std::string id{};                 // the job's on all hosts; empty: a new one
+  std::optional<Token> token{};     // nothing: a new one
 };
 
 class LocalJob {

@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -30,10 +31,23 @@ std::string make_prefix(int rank, bool coloured) {
 
 std::size_t index_of(RankStream stream) { return static_cast<std::size_t>(stream); }
 
+int of_rank(const std::map<int, int>& streams, int rank) {
+  constexpr int kAllRanks = -1;
+  const auto own = streams.find(rank);
+  const auto all = streams.find(kAllRanks);
+  return own != streams.end() ? own->second : all != streams.end() ? all->second : 0;
+}
+
+UniqueFd open_log(const std::string& path) {
+  UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666));
+  if (fd) return fd;
+  throw Error(ErrorKind::invalid_argument, fmt::format("cannot write '{}': {}", path, std::strerror(errno)));
+}
+
 }  // namespace
 
 RankOutput::RankOutput(const RankOutputOptions& options, int ranks)
-    : log_directory_(options.log_directory),
+    : options_(options),
       prefix_(options.prefix),
       verbatim_(ranks == 1 && options.prefix != PrefixMode::always),
       standard_output_(options.standard_output),
@@ -41,13 +55,35 @@ RankOutput::RankOutput(const RankOutputOptions& options, int ranks)
   auto standard_error = std::make_unique<OutputSink>(options.standard_error);
   if (!standard_error->same_place(standard_output_)) standard_error_ = std::move(standard_error);
   name_ranks(0);
-  if (!log_directory_.empty() && !options.begins_later) open_logs(log_directory_);
+  choose_streams();
+  if (!options_.log_directory.empty() && !options.begins_later) open_logs(options_.log_directory);
+}
+
+bool RankOutput::is_logged(int rank, RankStream stream) const {
+  const int bit = stream == RankStream::standard_output ? 1 : 2;
+  return !options_.chooses_streams || (of_rank(options_.redirects, rank) & bit) != 0 ||
+         (of_rank(options_.tee, rank) & bit) != 0;
+}
+
+bool RankOutput::is_shown(int rank, RankStream stream) const {
+  const int bit = stream == RankStream::standard_output ? 1 : 2;
+  if (!options_.shown_ranks.empty() && std::ranges::find(options_.shown_ranks, rank) == options_.shown_ranks.end()) {
+    return false;
+  }
+  return (of_rank(options_.redirects, rank) & bit) == 0 || (of_rank(options_.tee, rank) & bit) != 0;
+}
+
+void RankOutput::choose_streams() {
+  for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+    for (const RankStream stream : {RankStream::standard_output, RankStream::standard_error}) {
+      ranks_[rank].streams[index_of(stream)].is_shown = is_shown(static_cast<int>(rank), stream);
+    }
+  }
 }
 
 void RankOutput::name_ranks(int first_rank) {
   first_rank_ = first_rank;
-  const bool prefixed =
-      prefix_ == PrefixMode::always || (prefix_ == PrefixMode::automatic && ranks_.size() > 1);
+  const bool prefixed = prefix_ == PrefixMode::always || (prefix_ == PrefixMode::automatic && ranks_.size() > 1);
   const bool coloured = colours_wanted();
   for (std::size_t index = 0; index < ranks_.size() && prefixed; ++index) {
     for (const RankStream stream : {RankStream::standard_output, RankStream::standard_error}) {
@@ -63,8 +99,9 @@ void RankOutput::begin_attempt(int number, int first_rank) {
     rank.error_text = {};
   }
   name_ranks(first_rank);
-  if (log_directory_.empty()) return;
-  open_logs(number == 0 ? log_directory_ : fmt::format("{}/attempt_{}", log_directory_, number));
+  choose_streams();
+  const std::string& directory = options_.log_directory;
+  if (!directory.empty()) open_logs(number == 0 ? directory : fmt::format("{}/attempt_{}", directory, number));
 }
 
 void RankOutput::open_logs(const std::string& directory) {
@@ -74,17 +111,24 @@ void RankOutput::open_logs(const std::string& directory) {
     throw Error(ErrorKind::invalid_argument,
                 fmt::format("cannot make the log directory '{}': {}", directory, failure.message()));
   }
-  for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
-    for (const RankStream stream : {RankStream::standard_output, RankStream::standard_error}) {
-      const char* name = stream == RankStream::standard_output ? "stdout" : "stderr";
-      const std::string path = fmt::format("{}/rank_{}.{}.log", directory, first_rank_ + static_cast<int>(rank), name);
-      UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666));
-      if (!fd) {
-        throw Error(ErrorKind::invalid_argument, fmt::format("cannot write '{}': {}", path, std::strerror(errno)));
-      }
-      ranks_[rank].streams[index_of(stream)].log = std::move(fd);
+  for (const RankStream stream : {RankStream::standard_output, RankStream::standard_error}) {
+    const char* name = stream == RankStream::standard_output ? "stdout" : "stderr";
+    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+      if (!is_logged(static_cast<int>(rank), stream)) continue;
+      ranks_[rank].streams[index_of(stream)].log =
+          open_log(fmt::format("{}/rank_{}.{}.log", directory, first_rank_ + static_cast<int>(rank), name));
     }
+    if (options_.duplicated[index_of(stream)].empty()) continue;
+    duplicates_[index_of(stream)] = open_log(fmt::format("{}/filtered_{}.log", directory, name));
   }
+}
+
+// Lines of all ranks, each with its rank.
+void RankOutput::duplicate(RankStream stream, int rank, std::string_view line) {
+  UniqueFd& log = duplicates_[index_of(stream)];
+  const auto& texts = options_.duplicated[index_of(stream)];
+  const auto has = [line](const std::string& text) { return line.find(text) != std::string_view::npos; };
+  if (log && std::ranges::any_of(texts, has)) write_log(log, fmt::format("[{}] {}\n", first_rank_ + rank, line));
 }
 
 OutputSink& RankOutput::sink(RankStream stream) {
@@ -97,15 +141,17 @@ void RankOutput::feed(int rank_number, RankStream stream_kind, std::string_view 
   Rank& rank = ranks_[static_cast<std::size_t>(rank_number)];
   Stream& stream = rank.streams[index_of(stream_kind)];
   OutputSink& target = sink(stream_kind);
-  write_log(stream, bytes);
+  write_log(stream.log, bytes);
   std::string text;
   stream.splitter.feed(bytes, [&](std::string_view line) {
+    duplicate(stream_kind, rank_number, line);
     if (stream_kind == RankStream::standard_error) rank.error_text.feed(visible_text(line));
     if (verbatim_) return;
     text.append(rank.prefix[index_of(stream_kind)]);
     text.append(target.is_terminal() ? visible_text(line) : line);
     text.push_back('\n');
   });
+  if (!stream.is_shown) return;
   target.append(verbatim_ ? bytes : text);
   if (target.is_terminal() && !verbatim_) {
     if (rank_number == kProgressRank && stream_kind == progress_stream_ && !text.empty()) target.set_status({});
@@ -175,14 +221,14 @@ void RankOutput::say(std::string_view line) {
   sink(RankStream::standard_error).append_always(fmt::format("lockstep: {}\n", line));
 }
 
-void RankOutput::write_log(Stream& stream, std::string_view bytes) {
-  while (!bytes.empty() && stream.log) {
-    const ssize_t written = ::write(stream.log.get(), bytes.data(), bytes.size());
+void RankOutput::write_log(UniqueFd& log, std::string_view bytes) {
+  while (!bytes.empty() && log) {
+    const ssize_t written = ::write(log.get(), bytes.data(), bytes.size());
     if (written >= 0) {
       bytes.remove_prefix(static_cast<std::size_t>(written));
     } else if (errno != EINTR) {
       say(fmt::format("warning: a log file of a rank cannot be written, it ends here: {}", std::strerror(errno)));
-      stream.log.reset();
+      log.reset();
     }
   }
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -28,6 +29,15 @@ enum class PrefixMode {
 struct RankOutputOptions {
   PrefixMode prefix = PrefixMode::automatic;
   std::string log_directory{};  // made if missing; files rank_<r>.stdout.log and .stderr.log are replaced
+  // Streams by local rank, -1 for all: 1 output, 2 error, 3 both. Those in `redirects` go to log files and are not
+  // shown, those in `tee` go there and are shown. Without a choice all are shown, and in log files if there is a
+  // directory.
+  std::map<int, int> redirects{};
+  std::map<int, int> tee{};
+  bool chooses_streams = false;
+  std::vector<int> shown_ranks{};  // local ranks; empty: all
+  // Lines of standard output, and of standard error, with one of these texts are also in filtered_<stream>.log.
+  std::array<std::vector<std::string>, 2> duplicated{};
   // Where the output goes. Borrowed.
   int standard_output = 1;
   int standard_error = 2;
@@ -63,6 +73,7 @@ class RankOutput {
   struct Stream {
     LineSplitter splitter;
     UniqueFd log;
+    bool is_shown = true;
   };
   struct Rank {
     std::string prefix[2];  // for standard output and error: colour depends on where they lead
@@ -72,11 +83,15 @@ class RankOutput {
 
   void open_logs(const std::string& directory);
   void name_ranks(int first_rank);
-  void write_log(Stream& stream, std::string_view bytes);
+  bool is_logged(int rank, RankStream stream) const;
+  bool is_shown(int rank, RankStream stream) const;
+  void choose_streams();
+  void duplicate(RankStream stream, int rank, std::string_view line);
+  void write_log(UniqueFd& log, std::string_view bytes);
   void show_progress(Rank& rank, RankStream stream);
   void write_all(OutputSink& target, Deadline deadline);
 
-  const std::string log_directory_;
+  const RankOutputOptions options_;
   const PrefixMode prefix_;
   int first_rank_ = 0;
   bool verbatim_;  // one rank and no prefix: bytes are passed on unchanged
@@ -84,6 +99,7 @@ class RankOutput {
   std::unique_ptr<OutputSink> standard_error_;               // null: the same place as standard output
   RankStream progress_stream_ = RankStream::standard_error;  // the one that drew the status line last
   std::vector<Rank> ranks_;
+  std::array<UniqueFd, 2> duplicates_;
 };
 
 }  // namespace lockstep::internal

@@ -1,0 +1,13 @@
+// `lockstep run --dry-run`: prints what would be started, and starts nothing.
+#pragma once
+
+#include <string>
+
+#include "tools/run_options.h"
+
+namespace lockstep::tools {
+
+// Lines for standard output. `path`: the program's file.
+std::string describe_run(const RunOptions& options, const std::string& path);
+
+}  // namespace lockstep::tools

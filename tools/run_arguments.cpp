@@ -1,0 +1,142 @@
+#include "tools/run_arguments.h"
+
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+
+#include "lockstep/base/environment.h"
+#include "lockstep/base/format.h"
+#include "lockstep/observe/process_recorder.h"
+#include "tools/run_command.h"
+#include "tools/run_parser.h"
+#include "tools/run_values.h"
+
+namespace lockstep::tools {
+namespace {
+
+constexpr const char* kNoMeeting =
+    "several hosts meet at --rdzv-endpoint HOST:PORT, or, if each has its --node-rank, at --master-addr, which are "
+    "missing";
+constexpr int kStaticPort = 29500;  // torchrun's, where --master-port is not given
+
+std::chrono::milliseconds milliseconds(double seconds) {
+  return std::chrono::milliseconds(std::llround(seconds * 1000));
+}
+
+std::vector<std::string> joined(std::vector<std::string> words, const std::vector<Setting>& settings) {
+  for (const Setting& setting : settings) {
+    words.insert(words.end(), setting.arguments.begin(), setting.arguments.end());
+  }
+  return words;
+}
+
+void set_output(const RunArguments& from, RunOptions& options) {
+  RankOutputOptions& output = options.output;
+  if (from.prefix) output.prefix = PrefixMode::always;
+  if (from.no_prefix) output.prefix = PrefixMode::never;
+  output.redirects = parse_streams("--redirects", from.redirects, options.ranks);
+  output.tee = parse_streams("--tee", from.tee, options.ranks);
+  output.chooses_streams = !from.redirects.empty() || !from.tee.empty();
+  output.shown_ranks = parse_local_ranks("--local-ranks-filter", from.shown_ranks, options.ranks);
+  output.duplicated = {parse_filters(from.stdout_filters), parse_filters(from.stderr_filters)};
+}
+
+// torchrun's "static" rendezvous: every host knows its number and the address of the first.
+void set_meeting(const RunArguments& from, RunOptions& options) {
+  options.nodes = parse_nodes(from.nodes);
+  if (from.node_rank >= 0) options.node_rank = from.node_rank;
+  options.rdzv_config = parse_config("--rdzv-conf", from.rdzv_config);
+  options.hosts = parse_hosts("--hosts", from.hosts);
+  if (from.standalone) {
+    if (options.nodes.most > 1)
+      throw CLI::ValidationError("--standalone", "it is for one host, and --nnodes says more");
+    options.rdzv_endpoint.clear();
+  }
+  if (options.nodes.most == 1 || !options.rdzv_endpoint.empty() || !options.hosts.empty()) return;
+  if (options.master_addr.empty()) throw CLI::ValidationError("--nnodes", kNoMeeting);
+  options.rdzv_endpoint =
+      fmt::format("{}:{}", options.master_addr, options.master_port != 0 ? options.master_port : kStaticPort);
+  options.master_addr.clear();
+  options.master_port = 0;
+}
+
+RunOptions options_of(const RunParser& parser) {
+  const RunArguments& from = parser.arguments();
+  RunOptions options = from.run;
+  options.program = command_of(parser.program(), from.style);
+  options.ranks = parse_ranks(from.ranks);
+  set_meeting(from, options);
+  set_output(from, options);
+  options.shutdown_timeout = milliseconds(from.shutdown_timeout_seconds);
+  options.stop_grace = milliseconds(from.stop_grace_seconds);
+  if (from.hang_timeout_seconds > 0) options.hang_timeout = milliseconds(from.hang_timeout_seconds);
+  options.signals_to_handle = parse_signals("--signals-to-handle", from.signals);
+  if (options.flight.empty()) options.flight = EnvironmentReader().text(kFlightDirectoryVariable).value_or("");
+  for (const std::string& text : from.environment) options.environment.push_back(parse_variable("--env", text));
+  if (!from.numa_binding.empty() && options.bind.empty()) {
+    options.bind = from.numa_binding == "node" ? "numa" : from.numa_binding == "socket" ? "socket" : "core";
+  }
+  return options;
+}
+
+// Each setting alone, so that what is wrong is told with its place.
+void check(const std::vector<Setting>& settings) {
+  for (const Setting& setting : settings) {
+    try {
+      RunParser alone(true);
+      std::vector<std::string> words{"run"};
+      words.insert(words.end(), setting.arguments.begin(), setting.arguments.end());
+      words.insert(words.end(), {"--", "program"});
+      alone.parse(words);
+      RunArguments given = alone.arguments();
+      parse_ranks(given.ranks);
+      parse_nodes(given.nodes);
+      parse_signals("--signals-to-handle", given.signals);
+      parse_config("--rdzv-conf", given.rdzv_config);
+      parse_hosts("--hosts", given.hosts);
+    } catch (const CLI::Error& error) {
+      throw CLI::ValidationError(setting.place, error.what());
+    }
+  }
+}
+
+RunOptions read(const std::vector<std::string>& words) {
+  RunParser line(true);
+  line.parse(words);
+  if (line.wants_all_help()) throw CLI::CallForAllHelp();
+  const RunArguments& given = line.arguments();
+  if (given.prefix && given.no_prefix) throw CLI::ValidationError("--prefix", "it excludes --no-prefix");
+  const std::vector<Setting> variables = settings_of_environment(line.names(), EnvironmentReader());
+  std::vector<Setting> file;
+  if (!given.config.empty()) file = settings_of_file(line.names(), given.config);
+  check(variables);
+  check(file);
+  std::vector<std::string> all = joined(joined({"run"}, file), variables);
+  all.insert(all.end(), words.begin() + 1, words.end());
+  RunParser parser(true);
+  parser.parse(all);
+  RunOptions options = options_of(parser);
+  // A flag cannot be taken back by another one behind it.
+  if (given.prefix) options.output.prefix = PrefixMode::always;
+  if (given.no_prefix) options.output.prefix = PrefixMode::never;
+  return options;
+}
+
+}  // namespace
+
+std::optional<RunOptions> read_run(const std::vector<std::string>& words, int& exit_code) {
+  exit_code = 0;
+  try {
+    return read(words);
+  } catch (const CLI::CallForAllHelp&) {
+    std::fputs(RunParser(true).help().c_str(), stdout);
+  } catch (const CLI::CallForHelp&) {
+    std::fputs(RunParser(false).help().c_str(), stdout);
+  } catch (const CLI::Error& error) {
+    std::fprintf(stderr, "lockstep: %s\nTry 'lockstep run --help'.\n", error.what());
+    exit_code = kUsageExitCode;
+  }
+  return std::nullopt;
+}
+
+}  // namespace lockstep::tools

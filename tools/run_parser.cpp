@@ -1,0 +1,183 @@
+#include "tools/run_parser.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "tools/run_arguments.h"
+
+namespace lockstep::tools {
+namespace {
+
+constexpr const char* kCommonGroup = "Common options";
+constexpr double kMostSeconds = 86400.0 * 365;
+
+// "--nproc-per-node" in torchrun's other spelling, too.
+std::string both_spellings(const std::string& name) {
+  std::string other = name;
+  const std::size_t begin = other.rfind("--") + 2;
+  std::replace(other.begin() + static_cast<std::ptrdiff_t>(begin), other.end(), '-', '_');
+  return other == name ? name : name + "," + other.substr(begin - 2);
+}
+
+// Also refuses nan.
+const CLI::Validator kSeconds(
+    [](std::string& text) {
+      double value = 0;
+      const bool good = CLI::detail::lexical_cast(text, value) && value >= 0 && value <= kMostSeconds;
+      return good ? std::string() : "'" + text + "' is not a number of seconds, 0 to 31536000";
+    },
+    "SECONDS");
+
+}  // namespace
+
+RunParser::RunParser(bool all) : all_(all), run_(app_.add_subcommand("run", kRunSummary)) {
+  app_.require_subcommand(0, 1);
+  app_.prefix_command();
+  run_->prefix_command();
+  run_->description(std::string(kRunSummary) + ":\n  lockstep run [OPTIONS] [--] program [arguments...]");
+  run_->footer(all ? kRunExamples : std::string("All options: lockstep run --help-all\n\n") + kRunExamples);
+  run_->option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  run_->add_flag("--help-all", help_all_, "Show all options")->group(kCommonGroup);
+  run_->get_help_ptr()->group(kCommonGroup);
+  add_ranks();
+  add_hosts();
+  add_ends();
+  add_output();
+  add_program();
+}
+
+CLI::Option* RunParser::common(CLI::Option* option) { return option->group(kCommonGroup); }
+
+CLI::Option* RunParser::option(const char* name, std::string& value, const char* text) {
+  return run_->add_option(both_spellings(name), value, text)->group(all_ ? "More options" : "");
+}
+
+CLI::Option* RunParser::option(const char* name, double& value, const char* text) {
+  return run_->add_option(both_spellings(name), value, text)->group(all_ ? "More options" : "")->check(kSeconds);
+}
+
+CLI::Option* RunParser::flag(const char* name, bool& value, const char* text) {
+  return run_->add_flag(both_spellings(name), value, text)->group(all_ ? "More options" : "");
+}
+
+void RunParser::add_ranks() {
+  RunArguments& to = arguments_;
+  common(option("--nproc-per-node", to.ranks,
+                "Ranks on this host: a number; auto: a rank for each GPU, or without GPUs for each core; cpu; gpu "
+                "(default 1)"));
+  common(run_->add_option("--env", to.environment, "Set KEY=VALUE for all ranks; may be repeated")
+             ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+             ->allow_extra_args(false));
+  option("--bind", to.run.bind, "Bind each rank to cores of its own: core, socket, numa or none (default none)")
+      ->check(CLI::IsMember({"core", "socket", "numa", "none"}));
+  option("--numa-binding", to.numa_binding, "As --bind, in torchrun's words: node, socket, exclusive, core-complex")
+      ->check(CLI::IsMember({"node", "socket", "exclusive", "core-complex"}));
+  option("--role", to.run.role, "ROLE_NAME for the ranks (default 'default')");
+  flag("--virtual-local-rank", to.run.virtual_local_rank, "Each rank sees one GPU alone, and LOCAL_RANK is 0");
+  option("--start-method", to.start_method, "Accepted for torchrun's sake: a rank is always a new process")
+      ->check(CLI::IsMember({"spawn", "fork", "forkserver"}));
+}
+
+void RunParser::add_hosts() {
+  RunArguments& to = arguments_;
+  common(option("--nnodes", to.nodes, "Hosts of the job: a number, or MIN:MAX (default 1)"));
+  common(option("--rdzv-endpoint", to.run.rdzv_endpoint,
+                "HOST:PORT where the launchers of all hosts meet; the one on HOST listens (default port 29400)"));
+  common(option("--hosts", to.hosts, "Start launchers on these hosts, over ssh: a,b:4 (b with 4 ranks)"));
+  run_->add_option("--node-rank,--node_rank", to.node_rank, "This host's number (default: any)")
+      ->group(all_ ? "More options" : "")
+      ->check(CLI::Range(0, 65535));
+  option("--rdzv-id", to.run.rdzv_id, "The job's name: jobs of different names can meet at one endpoint");
+  option("--rdzv-conf", to.rdzv_config,
+         "KEY=VALUE,...: join_timeout (600): seconds until all have to be there; last_call_timeout (30): seconds that "
+         "MIN hosts wait for more");
+  option("--rdzv-backend", to.rdzv_backend, "Accepted for torchrun's sake: launchers meet by themselves");
+  flag("--standalone", to.standalone, "This host alone; --rdzv-* are not looked at");
+  option("--local-addr", to.run.local_addr, "The address by which other hosts reach this one");
+  option("--master-addr", to.run.master_addr, "MASTER_ADDR for the ranks (default: the first host)");
+  run_->add_option("--master-port,--master_port", to.run.master_port,
+                   "MASTER_PORT for the ranks (default: one that is free)")
+      ->group(all_ ? "More options" : "")
+      ->check(CLI::Range(1, 65535));
+}
+
+void RunParser::add_ends() {
+  RunArguments& to = arguments_;
+  common(run_->add_option("--max-restarts,--max_restarts", to.run.max_restarts,
+                          "Restarts of the whole job after a failure (default 0)")
+             ->check(CLI::Range(0, 1'000'000'000)));
+  option("--hang-timeout", to.hang_timeout_seconds,
+         "Seconds after which a job that hangs ends (exit code 4) or restarts (default: it is only told of)")
+      ->check(CLI::Range(0.1, kMostSeconds));
+  option("--shutdown-timeout", to.shutdown_timeout_seconds,
+         "Seconds that ranks get from SIGTERM to SIGKILL after a failure (default 5)");
+  option("--stop-grace", to.stop_grace_seconds,
+         "Seconds that ranks get to save their work when the job is told to stop (default 25)");
+  option("--signals-to-handle", to.signals,
+         "Signals that tell the job to stop (default SIGTERM,SIGINT,SIGHUP,SIGQUIT)");
+  option("--report", to.run.report, "Write how the job ended to FILE, as JSON");
+  option(
+      "--flight", to.run.flight,
+      "Write what each rank did last to DIR, however the job ends, for 'lockstep trace' (default: LOCKSTEP_FLIGHT; "
+      "without it only if the job fails, to ~/.local/state/lockstep/flight, where the last 20 jobs stay for 7 days)");
+  option("--monitor-interval", to.monitor_interval_seconds, "Accepted for torchrun's sake: ends are seen at once");
+  option("--event-log-handler", to.event_log_handler, "Accepted for torchrun's sake; see --report");
+}
+
+void RunParser::add_output() {
+  RunArguments& to = arguments_;
+  common(option("--log-dir", to.run.output.log_directory,
+                "Write each rank's output to DIR/rank_<r>.stdout.log and .stderr.log, replacing what is there"));
+  common(flag("--prefix", to.prefix, "Put [rank] before every line (default: if several)"));
+  common(flag("--no-prefix", to.no_prefix, "Do not; lines stay whole"));
+  option("-r,--redirects", to.redirects,
+         "Streams that go to log files and are not shown: 0 none, 1 output, 2 error, 3 both; or for local ranks: "
+         "0:1,1:3");
+  option("-t,--tee", to.tee, "Streams that go to log files and are shown, in the same form");
+  option("--local-ranks-filter", to.shown_ranks, "Show the output of these local ranks only: 0,2");
+  option("--duplicate-stdout-filters", to.stdout_filters,
+         "Write lines of standard output that hold one of these texts to filtered_stdout.log, too: apple,orange");
+  option("--duplicate-stderr-filters", to.stderr_filters, "The same for standard error, to filtered_stderr.log");
+  option("--logs-specs", to.logs_specs, "Accepted for torchrun's sake; it names a Python class");
+}
+
+void RunParser::add_program() {
+  RunArguments& to = arguments_;
+  common(flag("-m,--module", to.style.module, "The program is the name of a Python module"));
+  flag("--no-python", to.style.no_python, "Start a file that ends with .py as it is, without Python");
+  flag("--run-path", to.style.run_path, "Start a Python script by runpy.run_path()");
+  common(option("--config", to.config, "Read options from FILE (TOML); the command line goes before it"));
+  common(flag("--dry-run", to.run.dry_run, "Print what would be started, and start nothing"));
+}
+
+void RunParser::parse(const std::vector<std::string>& words) {
+  app_.parse(std::vector<std::string>(words.rbegin(), words.rend()));
+}
+
+OptionNames RunParser::names() const {
+  OptionNames names;
+  for (const CLI::Option* each : static_cast<const CLI::App*>(run_)->get_options()) {
+    for (const std::string& name : each->get_lnames()) {
+      const std::string option = "--" + name;
+      if (name == "help" || name == "help-all" || name == "config") continue;
+      names.options.push_back(option);
+      if (each->get_expected_max() == 0) names.flags.insert(option);
+      if (each->get_multi_option_policy() == CLI::MultiOptionPolicy::TakeAll) names.lists.insert(option);
+    }
+  }
+  return names;
+}
+
+// What CLI11 did not recognise. Its prefix mode keeps the program and its arguments there; what follows a "--" that
+// stands before the program ends up with the parent.
+std::vector<std::string> RunParser::program() const {
+  std::vector<std::string> program = run_->remaining();
+  if (!program.empty() && program.front().starts_with('-')) {
+    throw CLI::ExtrasError("run", {program.front()});
+  }
+  if (program.empty()) program = app_.remaining();
+  if (program.empty() || program.front().empty()) throw CLI::RequiredError("a program to run");
+  return program;
+}
+
+}  // namespace lockstep::tools

@@ -1,0 +1,146 @@
+#include "tools/run_values.h"
+
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <csignal>
+#include <filesystem>
+#include <optional>
+#include <system_error>
+
+#include "lockstep/launch/cores.h"
+#include "lockstep/launch/outcome.h"
+
+namespace lockstep::tools {
+namespace {
+
+constexpr int kMostRanks = 1024;
+constexpr int kMostNodes = 65536;
+
+std::optional<int> number(const std::string& text, int least, int most) {
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < least || value > most) return std::nullopt;
+  return value;
+}
+
+// Each GPU of NVIDIA's driver has a file /dev/nvidia<n>.
+int gpus() {
+  constexpr std::string_view kName = "nvidia";
+  int count = 0;
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry("/dev", error), end; !error && entry != end; entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    if (name.starts_with(kName) && number(name.substr(kName.size()), 0, 4096)) ++count;
+  }
+  return count;
+}
+
+std::vector<std::string> words(const std::string& text) {
+  return text.empty() ? std::vector<std::string>() : CLI::detail::split(text, ',');
+}
+
+[[noreturn]] void refuse(const std::string& option, const std::string& text, const std::string& wanted) {
+  throw CLI::ValidationError(option, "'" + text + "' is not " + wanted);
+}
+
+}  // namespace
+
+int parse_ranks(const std::string& text) {
+  const int cards = text == "auto" || text == "gpu" ? gpus() : 0;
+  if (cards > 0) return cards;
+  if (text == "gpu") throw CLI::ValidationError("--nproc-per-node", "there is no GPU here; give a number, or 'cpu'");
+  if (text == "auto" || text == "cpu") return available_cores();
+  if (const auto ranks = number(text, 1, kMostRanks)) return *ranks;
+  refuse("--nproc-per-node", text, "a number from 1 to 1024, 'auto', 'cpu' or 'gpu'");
+}
+
+NodeRange parse_nodes(const std::string& text) {
+  const std::size_t colon = text.find(':');
+  const auto least = number(text.substr(0, colon), 1, kMostNodes);
+  const auto most = colon == std::string::npos ? least : number(text.substr(colon + 1), 1, kMostNodes);
+  if (!least || !most || *most < *least) refuse("--nnodes", text, "a number of hosts, or MIN:MAX");
+  return {*least, *most};
+}
+
+std::pair<std::string, std::string> parse_variable(const std::string& option, const std::string& text) {
+  const std::size_t equals = text.find('=');
+  if (equals == std::string::npos || equals == 0) refuse(option, text, "KEY=VALUE");
+  return {text.substr(0, equals), text.substr(equals + 1)};
+}
+
+std::vector<std::pair<std::string, std::string>> parse_config(const std::string& option, const std::string& text) {
+  std::vector<std::pair<std::string, std::string>> config;
+  for (const std::string& word : words(text)) config.push_back(parse_variable(option, word));
+  return config;
+}
+
+std::vector<int> parse_signals(const std::string& option, const std::string& text) {
+  std::vector<int> signals;
+  for (const std::string& name : words(text)) {
+    int found = 0;
+    for (int signal = 1; signal < SIGRTMIN && found == 0; ++signal) {
+      if (signal_name(signal) == name) found = signal;
+    }
+    if (found == 0 || found == SIGKILL || found == SIGSTOP || found == SIGCHLD || found == SIGTSTP) {
+      refuse(option, name, "a signal that can ask a job to stop");
+    }
+    signals.push_back(found);
+  }
+  return signals;
+}
+
+std::map<int, int> parse_streams(const std::string& option, const std::string& text, int ranks) {
+  constexpr const char* kWanted = "0 to 3, or RANK:0 to 3 for local ranks, as in 0:1,1:3";
+  std::map<int, int> streams;
+  if (const auto all = number(text, 0, 3)) return {{-1, *all}};
+  for (const std::string& word : words(text)) {
+    const std::size_t colon = word.find(':');
+    if (colon == std::string::npos) refuse(option, word, kWanted);
+    const auto rank = number(word.substr(0, colon), 0, ranks - 1);
+    const auto value = number(word.substr(colon + 1), 0, 3);
+    if (!rank || !value) {
+      refuse(option, word, std::string(kWanted) + "; there are local ranks 0 to " + std::to_string(ranks - 1));
+    }
+    streams[*rank] = *value;
+  }
+  return streams;
+}
+
+std::vector<int> parse_local_ranks(const std::string& option, const std::string& text, int ranks) {
+  std::vector<int> list;
+  for (const std::string& word : words(text)) {
+    const auto rank = number(word, 0, ranks - 1);
+    if (!rank) refuse(option, word, "a local rank; there are 0 to " + std::to_string(ranks - 1));
+    list.push_back(*rank);
+  }
+  return list;
+}
+
+std::vector<std::string> parse_filters(const std::string& text) {
+  std::vector<std::string> filters(1);
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != ',') {
+      filters.back() += text[i];
+    } else if (i + 1 < text.size() && text[i + 1] == ',') {
+      filters.back() += text[i++];
+    } else {
+      filters.emplace_back();
+    }
+  }
+  std::erase(filters, "");
+  return filters;
+}
+
+std::vector<std::pair<std::string, int>> parse_hosts(const std::string& option, const std::string& text) {
+  std::vector<std::pair<std::string, int>> hosts;
+  for (const std::string& word : words(text)) {
+    const std::size_t colon = word.rfind(':');
+    const std::string name = word.substr(0, colon);
+    const auto ranks = colon == std::string::npos ? std::optional(0) : number(word.substr(colon + 1), 1, kMostRanks);
+    if (name.empty() || name.starts_with('-') || !ranks) refuse(option, word, "HOST or HOST:RANKS");
+    hosts.emplace_back(name, *ranks);
+  }
+  return hosts;
+}
+
+}  // namespace lockstep::tools

@@ -1,0 +1,32 @@
+// What the options of `lockstep run` hold, read from their texts. Each throws CLI::ValidationError, which names the
+// option, quotes the text and says what can be there.
+#pragma once
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tools/run_options.h"
+
+namespace lockstep::tools {
+
+// "4", "auto" (GPUs if there are any, else cores), "cpu", "gpu"
+int parse_ranks(const std::string& text);
+// "2" or "1:4"
+NodeRange parse_nodes(const std::string& text);
+// "KEY=VALUE"; "a=1,b=2"
+std::pair<std::string, std::string> parse_variable(const std::string& option, const std::string& text);
+std::vector<std::pair<std::string, std::string>> parse_config(const std::string& option, const std::string& text);
+// "SIGTERM,SIGUSR1"
+std::vector<int> parse_signals(const std::string& option, const std::string& text);
+// "3" for all ranks, or "0:1,2:3": which streams of which local rank (1: output, 2: error, 3: both). Key -1: all.
+std::map<int, int> parse_streams(const std::string& option, const std::string& text, int ranks);
+// "0,2"
+std::vector<int> parse_local_ranks(const std::string& option, const std::string& text, int ranks);
+// "apple,orange"; a comma of the text itself is written ",,"
+std::vector<std::string> parse_filters(const std::string& text);
+// "a,b:4": names, and numbers of ranks, 0 where none is given
+std::vector<std::pair<std::string, int>> parse_hosts(const std::string& option, const std::string& text);
+
+}  // namespace lockstep::tools

@@ -35,6 +35,7 @@ class LocalRun {
               .max_restarts = options.max_restarts,
               .run_id = options.rdzv_id,
               .role = options.role,
+              .binding = parse_binding(options.bind),
               .environment = environment_of(options)}),
         signals_(options.signals_to_handle.empty() ? SignalRelay::stop_signals() : options.signals_to_handle),
         output_(options.output, options.ranks),
@@ -42,6 +43,7 @@ class LocalRun {
 
   int run() {
     output_.say(job_.description());
+    if (const std::string bound = job_.placement_text(0); !bound.empty()) output_.say(bound);
     Outcome outcome;
     for (int number = 0;; ++number) {
       if (number > 0) output_.begin_attempt(number);

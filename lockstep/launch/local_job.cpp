@@ -45,16 +45,23 @@ LocalJob::LocalJob(JobOptions options)
       descriptor_limit_(options_.ranks),
       token_fd_(options_.token->to_fd()),
       null_(::open("/dev/null", O_RDWR | O_CLOEXEC)),
-      cores_(available_cores()) {
+      cores_(available_cores()),
+      placements_(options_.binding == Binding::none ? std::vector<Placement>(static_cast<std::size_t>(options_.ranks))
+                                                    : Machine::here().place(options_.binding, options_.ranks)) {
   if (!null_) throw system_error("opening /dev/null", errno);
   threads_from_user_ = options_.threads_per_rank == 0 && !set_by_user(options_, "OMP_NUM_THREADS").empty();
   const int share = options_.threads_per_rank > 0 ? options_.threads_per_rank : std::max(1, cores_ / options_.ranks);
-  threads_ = threads_from_user_ ? set_by_user(options_, "OMP_NUM_THREADS") : std::to_string(share);
+  for (const Placement& placement : placements_) {
+    // A quota of the cgroup may allow less than the set has.
+    const bool by_set = options_.threads_per_rank == 0 && placement.cores > 0;
+    const int threads = by_set ? std::min(placement.cores, share) : share;
+    threads_.push_back(threads_from_user_ ? set_by_user(options_, "OMP_NUM_THREADS") : std::to_string(threads));
+  }
 }
 
 std::string LocalJob::description() const {
   return fmt::format("{} rank{} on this machine, {} thread{}{} ({} core{})", options_.ranks,
-                     options_.ranks == 1 ? "" : "s", threads_, threads_ == "1" ? "" : "s",
+                     options_.ranks == 1 ? "" : "s", threads_.front(), threads_.front() == "1" ? "" : "s",
                      threads_from_user_ ? " each, as OMP_NUM_THREADS says" : " each", cores_, cores_ == 1 ? "" : "s");
 }
 

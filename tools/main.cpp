@@ -11,8 +11,10 @@
 #include "lockstep/base/environment.h"
 #include "lockstep/launch/cores.h"
 #include "lockstep/launch/outcome.h"
+#include "lockstep/launch/remote_order.h"
 #include "lockstep/observe/process_recorder.h"
 #include "tools/run_command.h"
+#include "tools/run_over_ssh.h"
 #include "tools/trace_command.h"
 
 namespace {
@@ -184,6 +186,9 @@ int usage_error(const CLI::Error& error, const char* help) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc == 2 && std::string(argv[1]) == lockstep::internal::kRemoteCommand) {
+    return lockstep::tools::remote_host_command();
+  }
   CLI::App app("Distributed data parallel training for C++", "lockstep");
   app.footer(kExamples);
   app.set_version_flag("--version", "lockstep " LOCKSTEP_VERSION);

@@ -9,6 +9,7 @@
 #include "lockstep/launch/program_path.h"
 #include "lockstep/rendezvous/launchers.h"
 #include "tools/run_local.h"
+#include "tools/run_over_ssh.h"
 
 namespace lockstep::tools {
 
@@ -37,8 +38,9 @@ std::string search_path() { return EnvironmentReader().text("PATH").value_or("/u
 
 int run_command(const RunOptions& options) {
   occupy_standard_descriptors();
-  warn_of_copies();
+  if (options.hosts.empty()) warn_of_copies();
   try {
+    if (!options.hosts.empty()) return run_over_ssh(options);
     return run_local(options, find_program(options.program.front(), search_path()));
   } catch (const ExecFailed& error) {
     print_error(error);

@@ -17,7 +17,6 @@ set(finder_ZLIB::ZLIB "find_dependency(ZLIB)")
 set(finder_MPI::MPI_CXX "set(MPI_CXX_SKIP_MPICXX ON)\nfind_dependency(MPI COMPONENTS CXX)")
 set(finder_fmt::fmt "find_dependency(fmt)")
 set(finder_nlohmann_json::nlohmann_json "find_dependency(nlohmann_json)")
-set(finder_PkgConfig::HWLOC "find_dependency(PkgConfig)\npkg_check_modules(HWLOC REQUIRED QUIET IMPORTED_TARGET hwloc)")
 set(finder_PkgConfig::HWY "find_dependency(PkgConfig)\npkg_check_modules(HWY REQUIRED QUIET IMPORTED_TARGET libhwy)")
 set(finder_PkgConfig::XXHASH
     "find_dependency(PkgConfig)\npkg_check_modules(XXHASH REQUIRED QUIET IMPORTED_TARGET libxxhash)")

@@ -6,10 +6,13 @@
 #include "lockstep/base/environment.h"
 #include "lockstep/base/format.h"
 #include "lockstep/launch/attempt.h"
+#include "lockstep/launch/crash_stack.h"
 #include "lockstep/launch/error_file.h"
+#include "lockstep/launch/hang_guest.h"
 #include "lockstep/launch/job_report.h"
 #include "lockstep/launch/job_store.h"
 #include "lockstep/launch/local_job.h"
+#include "lockstep/launch/placement.h"
 #include "lockstep/launch/process_tree.h"
 #include "tools/run_command.h"
 
@@ -35,7 +38,7 @@ class LocalRun {
               .max_restarts = options.max_restarts,
               .run_id = options.rdzv_id,
               .role = options.role,
-              .binding = parse_binding(options.bind),
+              .placements = place_ranks(parse_binding(options.bind), options.ranks),
               .environment = environment_of(options)}),
         signals_(options.signals_to_handle.empty() ? SignalRelay::stop_signals() : options.signals_to_handle),
         output_(options.output, options.ranks),
@@ -43,7 +46,7 @@ class LocalRun {
 
   int run() {
     output_.say(job_.description());
-    if (const std::string bound = job_.placement_text(0); !bound.empty()) output_.say(bound);
+    if (!options_.bind.empty()) output_.say(describe(job_.options().placements, 0));
     Outcome outcome;
     for (int number = 0;; ++number) {
       if (number > 0) output_.begin_attempt(number);
@@ -77,7 +80,11 @@ class LocalRun {
     tree.output = &output_;
     tree.judge = [&attempt](int rank, const ExitStatus& status) { return attempt.judge(rank, status); };
     tree.signals = &signals_;
+    HangGuest hang(hang_options(options_.hang_timeout), attempt.recordings(), 0, output_);
+    tree.guests.push_back(&hang);
     Outcome outcome = run_process_tree(std::move(commands), tree);
+    outcome.hang = hang.verdict().text;
+    add_crash_stack(outcome, attempt.recordings());
     for (const std::string& line : report(outcome)) output_.say(line);
     const std::string recordings = attempt.recordings().save(outcome, options_.flight, number);
     if (!recordings.empty()) output_.say(recordings);

@@ -45,18 +45,20 @@ LocalJob::LocalJob(JobOptions options)
       descriptor_limit_(options_.ranks),
       token_fd_(options_.token->to_fd()),
       null_(::open("/dev/null", O_RDWR | O_CLOEXEC)),
-      cores_(available_cores()),
-      placements_(options_.binding == Binding::none ? std::vector<Placement>(static_cast<std::size_t>(options_.ranks))
-                                                    : Machine::here().place(options_.binding, options_.ranks)) {
+      cores_(available_cores()) {
   if (!null_) throw system_error("opening /dev/null", errno);
   threads_from_user_ = options_.threads_per_rank == 0 && !set_by_user(options_, "OMP_NUM_THREADS").empty();
   const int share = options_.threads_per_rank > 0 ? options_.threads_per_rank : std::max(1, cores_ / options_.ranks);
-  for (const Placement& placement : placements_) {
+  for (int rank = 0; rank < options_.ranks; ++rank) {
     // A quota of the cgroup may allow less than the set has.
-    const bool by_set = options_.threads_per_rank == 0 && placement.cores > 0;
-    const int threads = by_set ? std::min(placement.cores, share) : share;
+    const bool by_set = options_.threads_per_rank == 0 && placement(rank).cores > 0;
+    const int threads = by_set ? std::min(placement(rank).cores, share) : share;
     threads_.push_back(threads_from_user_ ? set_by_user(options_, "OMP_NUM_THREADS") : std::to_string(threads));
   }
+}
+
+Placement LocalJob::placement(int local_rank) const {
+  return options_.placements.empty() ? Placement{} : options_.placements.at(static_cast<std::size_t>(local_rank));
 }
 
 std::string LocalJob::description() const {

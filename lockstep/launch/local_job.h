@@ -24,10 +24,10 @@ struct JobOptions {
   int max_restarts = 0;      // for the ranks to know
   std::string run_id{};      // TORCHELASTIC_RUN_ID; empty: the job's id
   std::string role = "default";
-  Binding binding = Binding::none;
-  Variables environment{};       // added last
-  std::string id{};              // the job's on all hosts; empty: a new one
-  std::optional<Token> token{};  // nothing: a new one
+  std::vector<Placement> placements{};  // by local rank; empty: the system decides
+  Variables environment{};              // added last
+  std::string id{};                     // the job's on all hosts; empty: a new one
+  std::optional<Token> token{};         // nothing: a new one
 };
 
 class LocalJob {
@@ -43,12 +43,10 @@ class LocalJob {
   const DescriptorLimit& descriptor_limit() const { return descriptor_limit_; }
   const OomKills& oom_kills() const { return oom_kills_; }
   // By local rank: where it runs, and what OMP_NUM_THREADS says there.
-  const Placement& placement(int local_rank) const { return placements_[static_cast<std::size_t>(local_rank)]; }
+  Placement placement(int local_rank) const;
   const std::string& threads(int local_rank) const { return threads_[static_cast<std::size_t>(local_rank)]; }
   // "2 ranks on this machine, 1 thread each (2 cores)"
   std::string description() const;
-  // "rank 0: CPUs 0-3; rank 1: CPUs 4-7"; empty if nothing is bound.
-  std::string placement_text(int first_rank) const { return describe(placements_, first_rank); }
 
  private:
   JobOptions options_;
@@ -58,7 +56,6 @@ class LocalJob {
   UniqueFd null_;
   int cores_;
   bool threads_from_user_ = false;
-  std::vector<Placement> placements_;
   std::vector<std::string> threads_;
 };
 

@@ -180,11 +180,15 @@ std::vector<Placement> Machine::place(Binding binding, int ranks) const {
   return placements;
 }
 
+std::vector<Placement> place_ranks(Binding binding, int ranks) {
+  return binding == Binding::none ? std::vector<Placement>{} : Machine::here().place(binding, ranks);
+}
+
 int physical_cores() { return std::max(1, std::min(Machine::here().cores(), available_cores())); }
 
 std::string describe(const std::vector<Placement>& placements, int first_rank) {
   constexpr std::size_t kMostShown = 16;
-  if (placements.empty() || placements.front().mask.empty()) return "";
+  if (placements.empty() || placements.front().mask.empty()) return "ranks are not bound to processor cores";
   std::string text;
   for (std::size_t i = 0; i < placements.size(); ++i) {
     const bool last = i + 1 == placements.size();

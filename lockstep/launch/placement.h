@@ -54,10 +54,13 @@ class Machine {
   std::unique_ptr<Topology> topology_;
 };
 
+// Of this machine; empty, and without reading it, for Binding::none.
+std::vector<Placement> place_ranks(Binding binding, int ranks);
+
 // Physical cores that this process may use: of this machine, lowered to the cgroup's quota. At least 1.
 int physical_cores();
 
-// "rank 4: CPUs 0-3; rank 5: CPUs 4-7", of many ranks the first and the last; empty if they are not bound.
+// "rank 4: CPUs 0-3; rank 5: CPUs 4-7", of many ranks the first and the last; "ranks are not bound".
 std::string describe(const std::vector<Placement>& placements, int first_rank);
 
 }  // namespace lockstep::internal

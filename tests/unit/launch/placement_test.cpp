@@ -93,7 +93,8 @@ TEST_CASE("without binding nothing is said") {
   const auto placed = Machine::synthetic(kServer).place(Binding::none, 2);
   REQUIRE(placed.size() == 2);
   CHECK(placed[0].mask.empty());
-  CHECK(describe(placed, 0).empty());
+  CHECK(describe(placed, 0) == "ranks are not bound to processor cores");
+  CHECK(place_ranks(Binding::none, 2).empty());
 }
 
 TEST_CASE("what was chosen, of many ranks the first and the last") {

@@ -33,7 +33,8 @@ constexpr const char* kExamples =
 struct RunArguments {
   std::string ranks = "1";
   std::string nodes = "1";
-  std::string node_rank = "0";
+  int node_rank = -1;
+  std::vector<std::string> rdzv_config;
   double shutdown_timeout_seconds = 5;
   double stop_grace_seconds = 25;
   std::string signals;
@@ -57,13 +58,16 @@ int parse_ranks(const std::string& text) {
   return ranks;
 }
 
-void check_nodes(const std::string& nodes, const std::string& node_rank) {
-  if ((nodes == "1" || nodes == "1:1") && node_rank == "0") return;
-  throw CLI::ValidationError(
-      "--nnodes",
-      "only 1 is supported. To run on several hosts, start the program itself with srun or mpirun, or each rank by "
-      "hand with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in its environment and the same ~/.lockstep/token on "
-      "all hosts");
+// "2" or "1:4"
+lockstep::tools::NodeRange parse_nodes(const std::string& text) {
+  const std::size_t colon = text.find(':');
+  lockstep::tools::NodeRange nodes;
+  const std::string most = colon == std::string::npos ? text : text.substr(colon + 1);
+  if (!CLI::detail::lexical_cast(text.substr(0, colon), nodes.least) || !CLI::detail::lexical_cast(most, nodes.most) ||
+      nodes.least < 1 || nodes.most < nodes.least || nodes.most > 65536) {
+    throw CLI::ValidationError("--nnodes", "'" + text + "' is not a number of hosts, or MIN:MAX");
+  }
+  return nodes;
 }
 
 std::pair<std::string, std::string> parse_variable(const std::string& text) {
@@ -130,8 +134,15 @@ CLI::App* add_run(CLI::App& app, RunArguments& arguments) {
       ->check(CLI::Range(0.1, 1e9));
   run->add_option("--report", arguments.run.report, "Write how the job ended to FILE, as JSON");
   run->add_option("--rdzv-id,--rdzv_id", arguments.run.rdzv_id, "TORCHELASTIC_RUN_ID for the ranks");
-  run->add_option("--nnodes", arguments.nodes, "Hosts of the job; only 1 is supported");
-  run->add_option("--node-rank,--node_rank", arguments.node_rank, "This host's number; only 0 is supported");
+  run->add_option("--nnodes", arguments.nodes, "Hosts of the job: a number, or MIN:MAX (default 1)");
+  run->add_option("--node-rank,--node_rank", arguments.node_rank, "This host's number (default: any)")
+      ->check(CLI::Range(0, 65535));
+  run->add_option("--rdzv-endpoint,--rdzv_endpoint", arguments.run.rdzv_endpoint,
+                  "HOST:PORT where the launchers of all hosts meet; on HOST one of them listens");
+  run->add_option("--rdzv-conf,--rdzv_conf", arguments.rdzv_config, "KEY=VALUE: join_timeout, last_call_timeout")
+      ->delimiter(',')
+      ->allow_extra_args(false);
+  run->add_option("--local-addr,--local_addr", arguments.run.local_addr, "The address by which others reach this host");
   run->add_flag("--standalone", arguments.ignored, "Accepted for torchrun's sake: it is always so");
   run->add_flag("--no-python,--no_python", arguments.ignored, "Accepted for torchrun's sake: it is always so");
   return run;
@@ -170,7 +181,12 @@ void finish_run(const CLI::App& app, const CLI::App& run, RunArguments& argument
   RunOptions& options = arguments.run;
   options.program = take_program(app, run);
   options.ranks = parse_ranks(arguments.ranks);
-  check_nodes(arguments.nodes, arguments.node_rank);
+  options.nodes = parse_nodes(arguments.nodes);
+  if (arguments.node_rank >= 0) options.node_rank = arguments.node_rank;
+  for (const std::string& text : arguments.rdzv_config) options.rdzv_config.push_back(parse_variable(text));
+  if (options.rdzv_endpoint.empty() && options.nodes.most > 1) {
+    throw CLI::ValidationError("--nnodes", "several hosts meet at --rdzv-endpoint HOST:PORT, which is missing");
+  }
   options.shutdown_timeout = std::chrono::milliseconds(std::llround(arguments.shutdown_timeout_seconds * 1000));
   options.stop_grace = std::chrono::milliseconds(std::llround(arguments.stop_grace_seconds * 1000));
   if (arguments.hang_timeout_seconds > 0) {

@@ -14,6 +14,8 @@ namespace {
 
 constexpr const char* kOuterJobsVariable = "LOCKSTEP_OUTER_JOBS";
 
+}  // namespace
+
 // The jobs around this one, as the cleanup looks for them (reaper.h).
 std::string outer_jobs() {
   const EnvironmentReader reader;
@@ -21,8 +23,6 @@ std::string outer_jobs() {
   const auto around = reader.text(kOuterJobsVariable);
   return job ? fmt::format("LOCKSTEP_JOB_ID={}{}", *job, around ? " " + *around : "") : "";
 }
-
-}  // namespace
 
 Attempt::Attempt(const LocalJob& job, Place place)
     : job_(job),

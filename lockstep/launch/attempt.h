@@ -26,6 +26,9 @@ struct Place {
   int master_port = 0;
 };
 
+// What LOCKSTEP_OUTER_JOBS says in the ranks of a job that runs within ranks of others; empty if there are none.
+std::string outer_jobs();
+
 class Attempt {
  public:
   // Borrows the job. Throws Error{internal} if there is no memory.

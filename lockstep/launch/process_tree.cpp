@@ -223,6 +223,7 @@ void Supervisor::on_signal(int signal) {
   if (asked_at_) {
     if (signal != SIGINT && now - *asked_at_ < kSameRequest) return;
     insisted_ = true;
+    for (TreeGuest* guest : options_.guests) guest->on_insist(signal);
     return kill_all();
   }
   asked_at_ = now;

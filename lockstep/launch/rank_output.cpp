@@ -34,28 +34,37 @@ std::size_t index_of(RankStream stream) { return static_cast<std::size_t>(stream
 
 RankOutput::RankOutput(const RankOutputOptions& options, int ranks)
     : log_directory_(options.log_directory),
+      prefix_(options.prefix),
       verbatim_(ranks == 1 && options.prefix != PrefixMode::always),
-      standard_output_(STDOUT_FILENO),
+      standard_output_(options.standard_output),
       ranks_(static_cast<std::size_t>(ranks)) {
-  auto standard_error = std::make_unique<OutputSink>(STDERR_FILENO);
+  auto standard_error = std::make_unique<OutputSink>(options.standard_error);
   if (!standard_error->same_place(standard_output_)) standard_error_ = std::move(standard_error);
-  const bool prefixed = options.prefix == PrefixMode::always || (options.prefix == PrefixMode::automatic && ranks > 1);
-  const bool coloured = colours_wanted();
-  for (int rank = 0; rank < ranks && prefixed; ++rank) {
-    for (const RankStream stream : {RankStream::standard_output, RankStream::standard_error}) {
-      ranks_[static_cast<std::size_t>(rank)].prefix[index_of(stream)] =
-          make_prefix(rank, coloured && sink(stream).is_terminal());
-    }
-  }
-  if (!log_directory_.empty()) open_logs(log_directory_);
+  name_ranks(0);
+  if (!log_directory_.empty() && !options.begins_later) open_logs(log_directory_);
 }
 
-void RankOutput::begin_attempt(int number) {
+void RankOutput::name_ranks(int first_rank) {
+  first_rank_ = first_rank;
+  const bool prefixed =
+      prefix_ == PrefixMode::always || (prefix_ == PrefixMode::automatic && ranks_.size() > 1);
+  const bool coloured = colours_wanted();
+  for (std::size_t index = 0; index < ranks_.size() && prefixed; ++index) {
+    for (const RankStream stream : {RankStream::standard_output, RankStream::standard_error}) {
+      ranks_[index].prefix[index_of(stream)] =
+          make_prefix(first_rank + static_cast<int>(index), coloured && sink(stream).is_terminal());
+    }
+  }
+}
+
+void RankOutput::begin_attempt(int number, int first_rank) {
   for (Rank& rank : ranks_) {
     for (Stream& stream : rank.streams) stream = {};
     rank.error_text = {};
   }
-  if (!log_directory_.empty()) open_logs(fmt::format("{}/attempt_{}", log_directory_, number));
+  name_ranks(first_rank);
+  if (log_directory_.empty()) return;
+  open_logs(number == 0 ? log_directory_ : fmt::format("{}/attempt_{}", log_directory_, number));
 }
 
 void RankOutput::open_logs(const std::string& directory) {
@@ -68,7 +77,7 @@ void RankOutput::open_logs(const std::string& directory) {
   for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
     for (const RankStream stream : {RankStream::standard_output, RankStream::standard_error}) {
       const char* name = stream == RankStream::standard_output ? "stdout" : "stderr";
-      const std::string path = fmt::format("{}/rank_{}.{}.log", directory, rank, name);
+      const std::string path = fmt::format("{}/rank_{}.{}.log", directory, first_rank_ + static_cast<int>(rank), name);
       UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666));
       if (!fd) {
         throw Error(ErrorKind::invalid_argument, fmt::format("cannot write '{}': {}", path, std::strerror(errno)));

@@ -28,6 +28,10 @@ enum class PrefixMode {
 struct RankOutputOptions {
   PrefixMode prefix = PrefixMode::automatic;
   std::string log_directory{};  // made if missing; files rank_<r>.stdout.log and .stderr.log are replaced
+  // Where the output goes. Borrowed.
+  int standard_output = 1;
+  int standard_error = 2;
+  bool begins_later = false;  // log files are opened by the first begin_attempt()
 };
 
 class RankOutput {
@@ -35,9 +39,9 @@ class RankOutput {
   // Throws Error{invalid_argument} if the log directory or a file in it cannot be made.
   RankOutput(const RankOutputOptions& options, int ranks);
 
-  // The ranks begin once more: their log files are in the folder attempt_<number> of the log directory. Errors as
-  // above.
-  void begin_attempt(int number);
+  // The ranks begin once more: their log files are in the folder attempt_<number> of the log directory; for 0 in that
+  // itself. `first_rank`: what the lowest is called, in prefixes and names of files. Errors as above.
+  void begin_attempt(int number, int first_rank = 0);
 
   void feed(int rank, RankStream stream, std::string_view bytes);
   // The rank's stream has ended: completes a line that lacks its newline.
@@ -67,11 +71,14 @@ class RankOutput {
   };
 
   void open_logs(const std::string& directory);
+  void name_ranks(int first_rank);
   void write_log(Stream& stream, std::string_view bytes);
   void show_progress(Rank& rank, RankStream stream);
   void write_all(OutputSink& target, Deadline deadline);
 
   const std::string log_directory_;
+  const PrefixMode prefix_;
+  int first_rank_ = 0;
   bool verbatim_;  // one rank and no prefix: bytes are passed on unchanged
   OutputSink standard_output_;
   std::unique_ptr<OutputSink> standard_error_;               // null: the same place as standard output

@@ -38,6 +38,8 @@ class TreeGuest {
   virtual TreeOrder serve(std::span<const pollfd> /*ready*/) { return {}; }
   // Whether it sees to it that the ranks are told to stop; else the tree tells them itself.
   virtual bool on_signal(int /*signal*/) { return false; }
+  // The signal has come again: the tree kills its ranks.
+  virtual void on_insist(int /*signal*/) {}
   virtual void on_end(const RankEnd& /*end*/) {}
 };
 

@@ -78,6 +78,7 @@ std::string_view to_string(Channel channel) {
   switch (channel) {
     case Channel::store: return "store";
     case Channel::link: return "link";
+    case Channel::control: return "control";
   }
   return "unknown";
 }

@@ -30,7 +30,7 @@ inline constexpr std::size_t kMaxRefusalBytes = 512;
 inline constexpr Duration kHandshakeTimeout = std::chrono::seconds(2);
 
 // What a connection is for. Each has its own key, so a proof for one is worthless on another.
-enum class Channel : std::uint8_t { store = 1, link = 2 };
+enum class Channel : std::uint8_t { store = 1, link = 2, control = 3 };
 std::string_view to_string(Channel channel);
 
 // The identity that one end advertises; trusted after the proof. Texts are cut to kMaxIdentityTextBytes.

@@ -1,0 +1,130 @@
+#include "lockstep/elastic/agent_link.h"
+
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/format.h"
+#include "lockstep/net/socket.h"
+
+namespace lockstep::internal {
+namespace {
+
+constexpr std::size_t kReadBytes = std::size_t{64} << 10;
+constexpr std::size_t kCompactBytes = std::size_t{1} << 20;
+constexpr int kMostReads = 64;  // in a row, so that one link does not keep the others waiting
+
+SocketAddress address_of_peer(int fd) {
+  sockaddr_storage storage{};
+  socklen_t length = sizeof storage;
+  if (::getpeername(fd, reinterpret_cast<sockaddr*>(&storage), &length) != 0) return {};
+  return {reinterpret_cast<const sockaddr*>(&storage), length};
+}
+
+}  // namespace
+
+AgentLink::AgentLink(UniqueFd fd, PeerIdentity peer)
+    : fd_(std::move(fd)),
+      peer_(std::move(peer)),
+      own_address_(local_address(fd_.get()).host()),
+      peer_address_(address_of_peer(fd_.get()).host()),
+      beat_at_(Deadline::after(kBeat)),
+      silent_at_(Deadline::after(kSilence)) {}
+
+void AgentLink::send(const AgentMessage& message) {
+  if (failed()) return;
+  if (queued_.size() - sent_ > kMostQueuedBytes) return fail("its agent does not read what it is sent");
+  queued_.append(frame(encode(message), kMostAgentMessageBytes));
+  write();
+}
+
+std::optional<AgentMessage> AgentLink::take() {
+  try {
+    while (auto payload = received_.next()) {
+      AgentMessage message = decode_agent_message(*payload);
+      if (const auto* beat = std::get_if<Heartbeat>(&message)) {
+        silent_at_ = Deadline::after(std::chrono::milliseconds(beat->patience_ms));
+        continue;
+      }
+      return message;
+    }
+  } catch (const Error& error) {
+    fail(error.what());
+    received_ = FrameBuffer(kMostAgentMessageBytes);
+  }
+  return std::nullopt;
+}
+
+void AgentLink::announce_pause(Duration pause) {
+  const auto patience = std::chrono::duration_cast<std::chrono::milliseconds>(kSilence + pause);
+  send(Heartbeat{static_cast<int>(patience.count())});
+  beat_at_ = Deadline::after(kBeat);
+}
+
+pollfd AgentLink::wanted() const {
+  const bool writing = sent_ < queued_.size();
+  return {failed() ? -1 : fd_.get(), static_cast<short>(writing ? POLLIN | POLLOUT : POLLIN), 0};
+}
+
+Deadline AgentLink::wake_at() const { return failed() ? Deadline::never() : std::min(beat_at_, silent_at_); }
+
+void AgentLink::tend() {
+  if (failed()) return;
+  read();
+  if (beat_at_.expired()) announce_pause({});
+  write();
+  if (!failed() && silent_at_.expired()) {
+    silent_ = true;
+    fail(fmt::format("nothing has come from its agent for {:.1f} s", seconds(kSilence)));
+  }
+}
+
+void AgentLink::read() {
+  Bytes buffer(kReadBytes, '\0');
+  try {
+    for (int i = 0; i < kMostReads; ++i) {
+      const std::size_t got = recv_some(fd_.get(), as_span(buffer));
+      if (got == 0) return;
+      received_.append(ByteView(buffer).substr(0, got));
+      silent_at_ = std::max(silent_at_, Deadline::after(kSilence));
+      if (got < buffer.size()) return;
+    }
+  } catch (const Error& error) {
+    fail("its agent has closed the connection");
+  }
+}
+
+void AgentLink::write() {
+  try {
+    while (!failed() && sent_ < queued_.size()) {
+      const std::size_t count = send_some(fd_.get(), as_span(ByteView(queued_).substr(sent_)));
+      if (count == 0) return;
+      sent_ += count;
+    }
+  } catch (const Error&) {
+    // What has arrived before the end is still to be read.
+    read();
+    fail("its agent has closed the connection");
+  }
+  if (sent_ == queued_.size()) {
+    queued_.clear();
+    sent_ = 0;
+  } else if (sent_ > kCompactBytes) {
+    queued_.erase(0, sent_);
+    sent_ = 0;
+  }
+}
+
+void AgentLink::fail(const std::string& why) {
+  if (failed()) return;
+  why_ = why;
+}
+
+void AgentLink::flush(Deadline deadline) {
+  while (!failed() && sent_ < queued_.size() && !deadline.expired()) {
+    pollfd entry{fd_.get(), POLLOUT, 0};
+    ::poll(&entry, 1, deadline.poll_timeout_ms());
+    write();
+  }
+}
+
+}  // namespace lockstep::internal

@@ -1,0 +1,68 @@
+// AgentLink is a connection between two agents whose handshake is done: messages both ways, and heartbeats that tell
+// whether the other is there. It fails when the other closes it, sends what is no message, or is silent for kSilence.
+// Used by one thread, in its poll loop; never blocks; never throws, but keeps why it failed.
+#pragma once
+
+#include <poll.h>
+
+#include <optional>
+#include <string>
+
+#include "lockstep/base/deadline.h"
+#include "lockstep/base/unique_fd.h"
+#include "lockstep/elastic/agent_message.h"
+#include "lockstep/net/framing.h"
+#include "lockstep/net/handshake.h"
+
+namespace lockstep::internal {
+
+class AgentLink {
+ public:
+  static constexpr Duration kBeat = std::chrono::milliseconds(500);
+  static constexpr Duration kSilence = std::chrono::milliseconds(2500);
+  static constexpr std::size_t kMostQueuedBytes = std::size_t{64} << 20;  // for one that does not read
+
+  AgentLink(UniqueFd fd, PeerIdentity peer);
+
+  const PeerIdentity& peer() const { return peer_; }
+  int fd() const { return fd_.get(); }
+  // Numeric: of this end, and of the other.
+  std::string own_address() const { return own_address_; }
+  std::string peer_address() const { return peer_address_; }
+
+  void send(const AgentMessage& message);
+  // The next message that has arrived, in order; also after it has failed, as long as there are any.
+  std::optional<AgentMessage> take();
+  // Nothing for so long, in which this process does other things than tend().
+  void announce_pause(Duration pause);
+
+  pollfd wanted() const;
+  Deadline wake_at() const;
+  // Reads and writes what it can, sends a heartbeat when one is due, and notices silence.
+  void tend();
+
+  bool failed() const { return !why_.empty(); }
+  const std::string& why() const { return why_; }  // "its agent has closed the connection"
+  bool went_silent() const { return silent_; }     // it may still be there
+  // Tries for a moment to send what is queued. Blocks until the deadline at most.
+  void flush(Deadline deadline);
+
+ private:
+  void read();
+  void write();
+  void fail(const std::string& why);
+
+  UniqueFd fd_;
+  PeerIdentity peer_;
+  std::string own_address_;
+  std::string peer_address_;
+  FrameBuffer received_{kMostAgentMessageBytes};
+  Bytes queued_;
+  std::size_t sent_ = 0;
+  Deadline beat_at_;
+  Deadline silent_at_;
+  std::string why_;
+  bool silent_ = false;
+};
+
+}  // namespace lockstep::internal

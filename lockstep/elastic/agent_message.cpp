@@ -1,0 +1,213 @@
+#include "lockstep/elastic/agent_message.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "lockstep/base/checked.h"
+#include "lockstep/net/wire.h"
+
+namespace lockstep::internal {
+namespace {
+
+constexpr std::string_view kOrigin = "a message of an agent";
+constexpr std::size_t kMostNameBytes = 256;
+constexpr std::size_t kMostTextBytes = std::size_t{4} << 10;
+constexpr std::size_t kMostLines = 64;
+constexpr int kMostPort = 65535;
+constexpr int kMostNumber = 1 << 30;
+constexpr int kMostSignal = 64;
+constexpr int kMostPatienceMs = 600'000;
+
+// The fields of a message are listed once, in fields(); these two write and read them.
+class FieldWriter {
+ public:
+  explicit FieldWriter(Bytes& out) : out_(out) {}
+  void text(const std::string& value, std::size_t most) { put_bytes(out_, ByteView(value).substr(0, most)); }
+  void number(int value, int /*least*/, int /*most*/, std::string_view /*name*/) {
+    put_u32(out_, static_cast<std::uint32_t>(value));
+  }
+  void size(std::uint32_t value, std::uint32_t /*most*/, std::string_view /*name*/) { put_u32(out_, value); }
+  void amount(std::int64_t value, std::string_view /*name*/) { put_u64(out_, static_cast<std::uint64_t>(value)); }
+  template <class Enum>
+  void choice(Enum value, Enum /*first*/, Enum /*last*/, std::string_view /*name*/) {
+    put_u8(out_, static_cast<std::uint8_t>(value));
+  }
+  void flag(bool value) { put_u8(out_, value ? 1 : 0); }
+  void lines(const std::deque<std::string>& value) {
+    const std::size_t count = std::min(value.size(), kMostLines);
+    put_u32(out_, static_cast<std::uint32_t>(count));
+    for (std::size_t i = 0; i < count; ++i) text(value[i], kMostTextBytes);
+  }
+
+ private:
+  Bytes& out_;
+};
+
+class FieldReader {
+ public:
+  explicit FieldReader(ByteView bytes) : reader_(bytes, kOrigin) {}
+  void text(std::string& value, std::size_t most) {
+    const std::size_t size = checked_size(reader_.u32(), most, "length of a text", kOrigin);
+    value = std::string(reader_.take(size));
+  }
+  void number(int& value, int least, int most, std::string_view name) {
+    value = checked_between(reader_.i32(), least, most, name, kOrigin);
+  }
+  void size(std::uint32_t& value, std::uint32_t most, std::string_view name) {
+    value = checked_between<std::uint32_t>(reader_.u32(), 0, most, name, kOrigin);
+  }
+  void amount(std::int64_t& value, std::string_view name) {
+    value = checked_between<std::int64_t>(reader_.i64(), 0, std::int64_t{1} << 62, name, kOrigin);
+  }
+  template <class Enum>
+  void choice(Enum& value, Enum first, Enum last, std::string_view name) {
+    value = checked_enum(reader_.u8(), first, last, name, kOrigin);
+  }
+  void flag(bool& value) { value = checked_between<int>(reader_.u8(), 0, 1, "flag", kOrigin) == 1; }
+  void lines(std::deque<std::string>& value) {
+    const std::size_t count = checked_size(reader_.u32(), kMostLines, "number of lines", kOrigin);
+    for (std::size_t i = 0; i < count; ++i) text(value.emplace_back(), kMostTextBytes);
+  }
+  std::uint8_t kind() { return reader_.u8(); }
+  void end() const { reader_.expect_end(); }
+
+ private:
+  WireReader reader_;
+};
+
+template <class Fields, class Message>
+void hello_fields(Fields& fields, Message& hello) {
+  fields.text(hello.version, kMostNameBytes);
+  fields.text(hello.rdzv_id, kMostNameBytes);
+  fields.text(hello.host, kMostNameBytes);
+  fields.number(hello.pid, 0, kMostNumber, "pid");
+  fields.number(hello.ranks, 1, kMostRanksOfHost, "number of ranks");
+  fields.number(hello.least, 1, kMostHosts, "least number of hosts");
+  fields.number(hello.most, 1, kMostHosts, "greatest number of hosts");
+  fields.number(hello.node_rank, -1, kMostHosts - 1, "node rank");
+  fields.text(hello.options, kMostTextBytes);
+  fields.number(hello.master_port, 0, kMostPort, "port");
+}
+
+template <class Fields, class Message>
+void start_fields(Fields& fields, Message& start) {
+  fields.number(start.generation, 0, kMostNumber, "generation");
+  fields.number(start.restarts, 0, kMostNumber, "number of restarts");
+  fields.number(start.nodes, 1, kMostHosts, "number of hosts");
+  fields.number(start.node_rank, 0, start.nodes - 1, "node rank");
+  fields.number(start.world_size, 1, kMostRanks, "number of ranks");
+  fields.number(start.first_rank, 0, start.world_size - 1, "first rank");
+  fields.text(start.store, kMostNameBytes);
+  fields.text(start.master_addr, kMostNameBytes);
+  fields.number(start.master_port, 0, kMostPort, "port");
+}
+
+template <class Fields, class Message>
+void end_fields(Fields& fields, Message& end) {
+  fields.number(end.rank, 0, kMostRanks - 1, "rank");
+  fields.number(end.pid, 0, kMostNumber, "pid");
+  fields.number(end.status.code, 0, 255, "exit code");
+  fields.number(end.status.signal, 0, kMostSignal, "signal");
+  fields.flag(end.status.core_dumped);
+  fields.amount(end.status.peak_bytes, "memory");
+  fields.text(end.failure.text, kMostTextBytes);
+  fields.choice(end.failure.fault, Fault::own, Fault::consequence, "fault");
+  fields.number(end.failure.blamed, -1, kMostRanks - 1, "blamed rank");
+  fields.flag(end.told_to_stop);
+  fields.flag(end.killed);
+  fields.text(end.error, kMostTextBytes);
+  fields.lines(end.last_error_lines);
+}
+
+struct Listing {
+  template <class Fields, class Message>
+  static void list(Fields& fields, Message& message) {
+    using Kind = std::remove_const_t<Message>;
+    if constexpr (std::is_same_v<Kind, Hello>) {
+      hello_fields(fields, message);
+    } else if constexpr (std::is_same_v<Kind, Welcome>) {
+      fields.number(message.host_number, 0, kMostNumber, "number of a host");
+      fields.text(message.job_id, kMostNameBytes);
+    } else if constexpr (std::is_same_v<Kind, Refused>) {
+      fields.text(message.why, kMostTextBytes);
+    } else if constexpr (std::is_same_v<Kind, Elsewhere>) {
+      fields.number(message.port, 0, kMostPort, "port");
+    } else if constexpr (std::is_same_v<Kind, Gathers>) {
+      fields.text(message.rdzv_id, kMostNameBytes);
+      fields.number(message.port, 1, kMostPort, "port");
+    } else if constexpr (std::is_same_v<Kind, Notice>) {
+      fields.text(message.text, kMostTextBytes);
+    } else if constexpr (std::is_same_v<Kind, StartRanks>) {
+      start_fields(fields, message);
+    } else if constexpr (std::is_same_v<Kind, StopRanks> || std::is_same_v<Kind, AskToStop>) {
+      fields.number(message.signal, 1, kMostSignal, "signal");
+    } else {
+      list_report(fields, message);
+    }
+  }
+
+  template <class Fields, class Message>
+  static void list_report(Fields& fields, Message& message) {
+    using Kind = std::remove_const_t<Message>;
+    if constexpr (std::is_same_v<Kind, RankEnded>) {
+      fields.number(message.generation, 0, kMostNumber, "generation");
+      end_fields(fields, message.end);
+    } else if constexpr (std::is_same_v<Kind, HostDone>) {
+      fields.number(message.generation, 0, kMostNumber, "generation");
+      fields.number(message.master_port, 0, kMostPort, "port");
+    } else if constexpr (std::is_same_v<Kind, Output>) {
+      fields.choice(message.stream, RankStream::standard_output, RankStream::standard_error, "stream");
+      fields.text(message.lines, kMostOutputBytes);
+    } else if constexpr (std::is_same_v<Kind, OutputTaken>) {
+      fields.size(message.bytes, 1U << 30, "number of bytes");
+    } else if constexpr (std::is_same_v<Kind, Heartbeat>) {
+      fields.number(message.patience_ms, 1, kMostPatienceMs, "patience");
+    } else if constexpr (std::is_same_v<Kind, Farewell>) {
+      fields.number(message.exit_code, 0, 255, "exit code");
+      fields.text(message.text, kMostTextBytes);
+    } else {
+      static_assert(std::is_same_v<Kind, EndRanks> || std::is_same_v<Kind, KillRanks>);
+    }
+  }
+};
+
+constexpr int kKinds = static_cast<int>(std::variant_size_v<AgentMessage>);
+
+template <std::size_t... Kinds>
+AgentMessage empty_message(std::size_t kind, std::index_sequence<Kinds...>) {
+  AgentMessage message;
+  ((kind == Kinds ? static_cast<void>(message.emplace<Kinds>()) : void()), ...);
+  return message;
+}
+
+constexpr std::int64_t kMicrosecond = 1000;
+
+}  // namespace
+
+Bytes encode(const AgentMessage& message) {
+  Bytes out;
+  put_u8(out, static_cast<std::uint8_t>(message.index()));
+  FieldWriter writer(out);
+  std::visit([&](const auto& each) { Listing::list(writer, each); }, message);
+  if (const auto* ended = std::get_if<RankEnded>(&message)) {
+    put_u64(out, static_cast<std::uint64_t>(ended->end.after_start.count() / kMicrosecond));
+  }
+  return out;
+}
+
+AgentMessage decode_agent_message(ByteView bytes) {
+  FieldReader reader(bytes);
+  const std::size_t kind = checked_index(reader.kind(), std::size_t{kKinds}, "kind", kOrigin);
+  AgentMessage message = empty_message(kind, std::make_index_sequence<std::size_t{kKinds}>());
+  std::visit([&](auto& each) { Listing::list(reader, each); }, message);
+  if (auto* ended = std::get_if<RankEnded>(&message)) {
+    std::int64_t microseconds = 0;
+    reader.amount(microseconds, "time");
+    ended->end.after_start = std::chrono::microseconds(std::min(microseconds, std::int64_t{1} << 50));
+  }
+  reader.end();
+  return message;
+}
+
+}  // namespace lockstep::internal

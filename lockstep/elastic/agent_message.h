@@ -1,0 +1,110 @@
+// What the agents of a job say to each other: an agent is one `lockstep run` on each host. message -> bytes -> frame ->
+// link -> bytes -> message. Pure. Every length is limited, and every number is checked where it enters: a message that
+// is damaged, or of another program, is Error{corrupt_data}.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "lockstep/base/bytes.h"
+#include "lockstep/launch/outcome.h"
+#include "lockstep/launch/rank_output.h"
+
+namespace lockstep::internal {
+
+inline constexpr int kMostHosts = 1 << 16;
+inline constexpr int kMostRanksOfHost = 1024;
+inline constexpr std::size_t kMostAgentMessageBytes = std::size_t{1} << 20;
+inline constexpr std::size_t kMostOutputBytes = std::size_t{128} << 10;  // in one message
+
+// The first message of an agent that has connected.
+struct Hello {
+  std::string version;  // of Lockstep
+  std::string rdzv_id;
+  std::string host;  // its name
+  int pid = 0;
+  int ranks = 1;  // that it starts
+  int least = 1;  // MIN:MAX hosts
+  int most = 1;
+  int node_rank = -1;   // asked for; -1: any
+  std::string options;  // those that all hosts give alike, as a text
+  int master_port = 0;  // free on its host
+};
+// The answer: it belongs to the job, and this is what the job is called.
+struct Welcome {
+  int host_number = 0;
+  std::string job_id;
+};
+// Or it does not.
+struct Refused {
+  std::string why;
+};
+// Or its job (another rdzv id) is gathered at this port of the same address; 0: nobody has come for it yet.
+struct Elsewhere {
+  int port = 0;
+};
+// An agent on the same machine gathers another job: to be told to those who ask here.
+struct Gathers {
+  std::string rdzv_id;
+  int port = 0;
+};
+// A line of the job's state, for the agent's own standard error.
+struct Notice {
+  std::string text;
+};
+struct StartRanks {
+  int generation = 0;
+  int restarts = 0;
+  int node_rank = 0;
+  int nodes = 1;
+  int first_rank = 0;
+  int world_size = 1;
+  std::string store;  // "host:port"
+  std::string master_addr;
+  int master_port = 0;
+};
+struct StopRanks {  // a request: the signal, and the stop grace
+  int signal = 0;
+};
+struct EndRanks {};  // as after a failure
+struct KillRanks {};
+struct AskToStop {  // to the first host
+  int signal = 0;
+};
+struct RankEnded {
+  int generation = 0;
+  RankEnd end;
+};
+// Of the attempt, all ranks of this host have ended, and all that they printed has been sent.
+struct HostDone {
+  int generation = 0;
+  int master_port = 0;  // a free one for the next attempt
+};
+struct Output {
+  RankStream stream = RankStream::standard_output;
+  std::string lines;
+};
+struct OutputTaken {
+  std::uint32_t bytes = 0;
+};
+// The sender lives, and says so again within this time.
+struct Heartbeat {
+  int patience_ms = 0;
+};
+// The job is over: the agent ends with this exit code.
+struct Farewell {
+  int exit_code = 0;
+  std::string text;  // empty: nothing to say
+};
+
+using AgentMessage =
+    std::variant<Hello, Welcome, Refused, Elsewhere, Gathers, Notice, StartRanks, StopRanks, EndRanks, KillRanks,
+                 AskToStop, RankEnded, HostDone, Output, OutputTaken, Heartbeat, Farewell>;
+
+// Texts that are longer than their limit are cut.
+Bytes encode(const AgentMessage& message);
+AgentMessage decode_agent_message(ByteView bytes);
+
+}  // namespace lockstep::internal

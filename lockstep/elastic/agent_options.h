@@ -1,0 +1,50 @@
+// What an agent of a job on several hosts is told by its user. Values.
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/launch/local_job.h"
+#include "lockstep/launch/rank_output.h"
+#include "lockstep/net/address.h"
+#include "lockstep/net/token.h"
+
+namespace lockstep::internal {
+
+struct AgentOptions {
+  // The same on all hosts; their agents compare them.
+  std::string version;  // of Lockstep
+  std::string rdzv_id = "default";
+  int least = 1;  // MIN:MAX hosts
+  int most = 1;
+  int max_restarts = 0;
+
+  // Where the agents meet.
+  Endpoint endpoint;
+  std::optional<int> node_rank{};
+  Token token;
+  Duration join_timeout = std::chrono::seconds(600);
+  Duration last_call = std::chrono::seconds(30);
+  std::string local_addr{};   // how others reach this host; empty: found
+  std::string master_addr{};  // for other libraries; empty: the host of rank 0
+  int master_port = 0;        // 0: a free one
+
+  // The ranks of this host.
+  int ranks = 1;
+  std::string path;               // the program's file
+  std::vector<std::string> argv;  // and its arguments
+  std::string role = "default";
+  Variables environment{};
+  RankOutputOptions output{};
+  std::string flight{};
+  std::chrono::milliseconds grace{5000};        // from SIGTERM to SIGKILL after a failure
+  std::chrono::milliseconds stop_grace{25000};  // from a request to stop to SIGKILL
+  std::vector<int> signals{};                   // that ask to stop; empty: the usual ones
+};
+
+// The name under which this host is known in the job: LOCKSTEP_NODE, else the host's own.
+std::string agent_host_name();
+
+}  // namespace lockstep::internal

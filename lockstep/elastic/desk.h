@@ -1,0 +1,41 @@
+// A Desk is what the part of an agent that runs its host's ranks has of the first host: the front desk itself, in the
+// first host's agent, or a link to it. Used by one thread, in its poll loop; never blocks for long.
+#pragma once
+
+#include <poll.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/deadline.h"
+#include "lockstep/elastic/agent_message.h"
+#include "lockstep/launch/outcome.h"
+
+namespace lockstep::internal {
+
+class Desk {
+ public:
+  virtual ~Desk() = default;
+
+  virtual void watch(std::vector<pollfd>& set) const = 0;
+  virtual Deadline wake_at() const = 0;
+  // Reads and writes what it can. To be called after each wait.
+  virtual void tend() = 0;
+
+  // To the first host, and what has come from it.
+  virtual void post(const AgentMessage& message) = 0;
+  virtual std::optional<AgentMessage> take() = 0;
+  // The first host shows output as fast as its reader takes it; until then no more is to be posted.
+  virtual bool takes_output() const { return true; }
+  // The agent does other things for so long at most.
+  virtual void announce_pause(Duration pause) = 0;
+  // Why the first host is lost; empty if it is not.
+  virtual std::string lost() const { return {}; }
+  // How the attempts went, as far as it is known here.
+  virtual std::vector<Outcome> outcomes() const { return {}; }
+  // The job is over: sends what is queued, for a moment.
+  virtual void close() {}
+};
+
+}  // namespace lockstep::internal

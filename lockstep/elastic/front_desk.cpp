@@ -1,0 +1,346 @@
+#include "lockstep/elastic/front_desk.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "lockstep/base/environment.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/format.h"
+
+namespace lockstep::internal {
+namespace {
+
+constexpr Duration kTellWaitingAfter = std::chrono::seconds(5);
+constexpr Duration kTellWaitingAgain = std::chrono::seconds(60);
+constexpr Duration kCloseTimeout = std::chrono::seconds(1);
+
+std::string new_job_id() {
+  std::string id;
+  const auto bytes = Token::generate().bytes();
+  for (std::size_t i = 0; i < 8; ++i) id += fmt::format("{:02x}", bytes[i]);
+  return id;
+}
+
+RollOptions roll_options(const AgentOptions& options) {
+  return {.least = options.least,
+          .most = options.most,
+          .max_restarts = options.max_restarts,
+          .join_timeout = options.join_timeout,
+          .last_call = options.last_call};
+}
+
+HostEntry entry_of(int number, const Hello& hello) {
+  HostEntry entry{.number = number, .name = hello.host, .ranks = hello.ranks};
+  if (hello.node_rank >= 0) entry.wanted = hello.node_rank;
+  return entry;
+}
+
+bool is_loopback(const std::string& address) { return address == "::1" || address.starts_with("127."); }
+
+std::string range_text(int least, int most) {
+  return least == most ? std::to_string(least) : fmt::format("{}:{}", least, most);
+}
+
+}  // namespace
+
+std::string agent_host_name() {
+  const auto label = EnvironmentReader().text("LOCKSTEP_NODE");
+  return label ? *label : local_identity(-1, 0, 0).host;
+}
+
+Hello hello_of(const AgentOptions& options) {
+  return {.version = options.version,
+          .rdzv_id = options.rdzv_id,
+          .host = agent_host_name(),
+          .pid = static_cast<int>(local_identity(-1, 0, 0).pid),
+          .ranks = options.ranks,
+          .least = options.least,
+          .most = options.most,
+          .node_rank = options.node_rank.value_or(-1),
+          .options = fmt::format("--max-restarts {}", options.max_restarts),
+          .master_port = options.master_port != 0 ? options.master_port : free_port()};
+}
+
+FrontDesk::FrontDesk(const AgentOptions& options, EndpointPost post, HostOutput& output)
+    : options_(options),
+      post_(std::move(post)),
+      output_(output),
+      job_id_(new_job_id()),
+      own_hello_(hello_of(options)),
+      roll_(roll_options(options), steady_clock().now()),
+      tell_waiting_at_(Deadline::after(kTellWaitingAfter)) {
+  if (const auto why = roll_.arrive(entry_of(0, own_hello_), steady_clock().now())) {
+    throw Error(ErrorKind::invalid_argument, *why);
+  }
+  inbox_.push_back(Welcome{0, job_id_});
+}
+
+void FrontDesk::watch(std::vector<pollfd>& set) const {
+  post_.watch(set);
+  for (const Visitor& visitor : visitors_) set.push_back(visitor.link.wanted());
+}
+
+Deadline FrontDesk::wake_at() const {
+  Deadline wake = std::min(post_.wake_at(), roll_.wake_at());
+  if (!inbox_.empty()) return Deadline::after({});
+  if (!roll_.waits_for().empty()) wake = std::min(wake, tell_waiting_at_);
+  for (const Visitor& visitor : visitors_) wake = std::min(wake, visitor.link.wake_at());
+  return wake;
+}
+
+void FrontDesk::tend() {
+  post_.tend();
+  while (auto link = post_.take()) visitors_.push_back({.link = std::move(*link)});
+  for (Visitor& visitor : visitors_) serve(visitor);
+  std::erase_if(visitors_, [](const Visitor& visitor) { return visitor.link.failed(); });
+  obey();
+  tell_of_waiting();
+}
+
+std::optional<AgentMessage> FrontDesk::take() {
+  if (inbox_.empty()) return std::nullopt;
+  AgentMessage message = std::move(inbox_.front());
+  inbox_.pop_front();
+  return message;
+}
+
+void FrontDesk::announce_pause(Duration pause) {
+  for (Visitor& visitor : visitors_) visitor.link.announce_pause(pause);
+}
+
+void FrontDesk::serve(Visitor& visitor) {
+  visitor.link.tend();
+  while (auto message = visitor.link.take()) receive(visitor, *message);
+  if (visitor.shown_bytes > 0 && !output_.is_full()) {
+    visitor.link.send(OutputTaken{static_cast<std::uint32_t>(std::exchange(visitor.shown_bytes, 0))});
+  }
+  if (visitor.link.failed()) part_from(visitor);
+}
+
+void FrontDesk::part_from(Visitor& visitor) {
+  std::erase_if(other_jobs_, [&](const auto& job) { return job.second.visitor == &visitor; });
+  if (visitor.number < 0 || roll_.over()) return;
+  const bool seated = roll_.running() && std::ranges::find(roll_.seats(), visitor.number, &Seat::host) !=
+                                             roll_.seats().end();
+  roll_.lose(visitor.number, visitor.link.why(), visitor.link.went_silent(), steady_clock().now());
+  if (seated) {
+    announce(roll_.losses().back());
+  } else {
+    announce(fmt::format("host {} has gone: {}", visitor.hello->host, visitor.link.why()));
+  }
+}
+
+void FrontDesk::receive(Visitor& visitor, const AgentMessage& message) {
+  if (const auto* hello = std::get_if<Hello>(&message); hello != nullptr && !visitor.hello) {
+    greet(visitor, *hello);
+  } else if (const auto* gathers = std::get_if<Gathers>(&message); gathers != nullptr && !visitor.hello) {
+    if (gathers->rdzv_id != options_.rdzv_id) {
+      other_jobs_.try_emplace(gathers->rdzv_id, OtherJob{gathers->port, &visitor});
+    }
+    visitor.link.send(Elsewhere{port_of(gathers->rdzv_id)});
+  } else if (visitor.number >= 0) {
+    if (const auto* output = std::get_if<Output>(&message)) visitor.shown_bytes += output->lines.size();
+    if (const auto* done = std::get_if<HostDone>(&message)) visitor.hello->master_port = done->master_port;
+    hear(visitor.number, message);
+  }
+}
+
+int FrontDesk::port_of(const std::string& rdzv_id) const {
+  if (rdzv_id == options_.rdzv_id) return post_.port();
+  const auto job = other_jobs_.find(rdzv_id);
+  return job == other_jobs_.end() ? 0 : job->second.port;
+}
+
+void FrontDesk::greet(Visitor& visitor, const Hello& hello) {
+  if (hello.rdzv_id != options_.rdzv_id) return visitor.link.send(Elsewhere{port_of(hello.rdzv_id)});
+  std::optional<std::string> why = objection(hello);
+  const int number = next_number_++;
+  if (!why) why = roll_.arrive(entry_of(number, hello), steady_clock().now());
+  const std::string who = fmt::format("host {} ({}, pid {})", hello.host, visitor.link.peer_address(), hello.pid);
+  if (why) {
+    visitor.link.send(Refused{*why});
+    return announce(fmt::format("{} cannot take part: {}", who, *why));
+  }
+  visitor.hello = hello;
+  visitor.number = number;
+  visitor.link.send(Welcome{number, job_id_});
+  const std::size_t here = roll_.hosts().size();
+  announce(fmt::format("{} has come: {} of {} host{}", who, here, range_text(options_.least, options_.most),
+                       options_.most == 1 ? "" : "s"));
+  if (here > static_cast<std::size_t>(options_.most)) {
+    announce(fmt::format("host {} waits until another one goes", hello.host));
+  }
+}
+
+std::optional<std::string> FrontDesk::objection(const Hello& hello) const {
+  const auto differs = [&](std::string_view what, const std::string& theirs, const std::string& ours) {
+    return fmt::format("{} is {} there and {} on the first host {}; start the same on all hosts", what, theirs, ours,
+                       own_hello_.host);
+  };
+  if (hello.version != own_hello_.version) return differs("Lockstep's version", hello.version, own_hello_.version);
+  if (hello.least != options_.least || hello.most != options_.most) {
+    return differs("--nnodes", range_text(hello.least, hello.most), range_text(options_.least, options_.most));
+  }
+  if (hello.options != own_hello_.options) return differs("an option", hello.options, own_hello_.options);
+  return std::nullopt;
+}
+
+void FrontDesk::hear(int host, const AgentMessage& message) {
+  const TimePoint now = steady_clock().now();
+  if (const auto* ended = std::get_if<RankEnded>(&message)) {
+    roll_.rank_ended(host, ended->generation, ended->end, now);
+  } else if (const auto* done = std::get_if<HostDone>(&message)) {
+    if (host == 0) own_hello_.master_port = done->master_port;
+    roll_.host_done(host, done->generation, now);
+  } else if (const auto* ask = std::get_if<AskToStop>(&message)) {
+    if (roll_.outcome().stop_signal == 0) {
+      const std::string where = host == 0 ? "" : fmt::format(" at host {}", roll_.find(host)->name);
+      announce(fmt::format("{}{}: stopping the job (once more to kill)", signal_name(ask->signal), where));
+    }
+    roll_.ask_to_stop(host, ask->signal, now);
+  } else if (const auto* output = std::get_if<Output>(&message)) {
+    output_.show(output->stream, output->lines);
+  }
+}
+
+void FrontDesk::obey() {
+  for (;;) {
+    const std::vector<RollOrder> orders = roll_.take_orders(steady_clock().now());
+    if (orders.empty()) return;
+    for (const RollOrder& order : orders) obey(order);
+  }
+}
+
+void FrontDesk::obey(const RollOrder& order) {
+  switch (order.kind) {
+    case RollOrder::Kind::start: return start();
+    case RollOrder::Kind::stop: return tell_seated(StopRanks{order.signal});
+    case RollOrder::Kind::end: return tell_seated(EndRanks{});
+    case RollOrder::Kind::kill: return tell_seated(KillRanks{});
+    case RollOrder::Kind::report: return report();
+    case RollOrder::Kind::finish: return finish();
+  }
+}
+
+void FrontDesk::start() {
+  const std::vector<Seat>& seats = roll_.seats();
+  const std::string address = store_address();
+  store_ = std::make_unique<JobStore>(address, address, options_.token, job_id_, world_size(seats),
+                                      roll_.generation());
+  const Hello* first = hello_from(seats.front().host);
+  StartRanks start{.generation = roll_.generation(),
+                   .restarts = roll_.restarts(),
+                   .nodes = static_cast<int>(seats.size()),
+                   .world_size = world_size(seats),
+                   .store = store_->endpoint(),
+                   .master_addr = options_.master_addr.empty() ? address_of(seats.front().host) : options_.master_addr,
+                   .master_port = options_.master_port != 0 ? options_.master_port : first->master_port};
+  announce(fmt::format("{}{} rank{} on {} host{}: {}", roll_.generation() == 0 ? "" : "begins again with ",
+                       start.world_size, start.world_size == 1 ? "" : "s", seats.size(), seats.size() == 1 ? "" : "s",
+                       describe_seats(seats, roll_.hosts())));
+  for (const Seat& seat : seats) {
+    start.node_rank = seat.node_rank;
+    start.first_rank = seat.first_rank;
+    tell(seat.host, start);
+  }
+}
+
+void FrontDesk::report() {
+  store_.reset();
+  // Why a host is lost was said when it was; what follows from that is no news.
+  if (roll_.losses().empty()) {
+    for (const std::string& line : internal::report(roll_.outcome())) output_.say(line);
+  }
+  outcomes_.push_back(roll_.outcome());
+  if (roll_.over() || options_.max_restarts == 0 || roll_.restarts() == 0) return;
+  if (roll_.losses().empty() && roll_.outcome().first_failure() != nullptr) {
+    announce(fmt::format("restart {} of {}", roll_.restarts(), options_.max_restarts));
+  }
+}
+
+void FrontDesk::finish() {
+  const JobResult& result = roll_.result();
+  std::string text = result.text;
+  if (!text.empty()) output_.say(text);
+  if (const RankEnd* cause = roll_.outcome().first_failure(); text.empty() && cause != nullptr) {
+    text = describe_failure(*cause);
+  }
+  const Farewell farewell{result.exit_code, text};
+  inbox_.push_back(farewell);
+  for (Visitor& visitor : visitors_) {
+    if (visitor.number >= 0) visitor.link.send(farewell);
+  }
+}
+
+// The others close their links when they have read the farewell; closed here, they might lose it.
+void FrontDesk::close() {
+  const Deadline deadline = Deadline::after(kCloseTimeout);
+  for (;;) {
+    std::erase_if(visitors_, [](const Visitor& visitor) { return visitor.link.failed() || visitor.number < 0; });
+    if (visitors_.empty() || deadline.expired()) return;
+    std::vector<pollfd> set;
+    for (const Visitor& visitor : visitors_) set.push_back(visitor.link.wanted());
+    ::poll(set.data(), set.size(), deadline.poll_timeout_ms());
+    for (Visitor& visitor : visitors_) {
+      visitor.link.tend();
+      while (visitor.link.take()) {
+      }
+    }
+  }
+}
+
+void FrontDesk::tell(int host, const AgentMessage& message) {
+  if (host == 0) return inbox_.push_back(message);
+  for (Visitor& visitor : visitors_) {
+    if (visitor.number == host) visitor.link.send(message);
+  }
+}
+
+void FrontDesk::tell_seated(const AgentMessage& message) {
+  for (const Seat& seat : roll_.seats()) tell(seat.host, message);
+}
+
+// On the first host, and at the other ones' own standard error.
+void FrontDesk::announce(const std::string& line) {
+  output_.say(line);
+  for (Visitor& visitor : visitors_) {
+    if (visitor.number >= 0) visitor.link.send(Notice{line});
+  }
+}
+
+void FrontDesk::tell_of_waiting() {
+  const std::string missing = roll_.waits_for();
+  if (missing.empty() || !tell_waiting_at_.expired()) return;
+  tell_waiting_at_ = Deadline::after(kTellWaitingAgain);
+  std::string line = fmt::format("waiting for {} at {}", missing, to_string(options_.endpoint));
+  if (is_loopback(post_.address()) && is_loopback(store_address())) {
+    line += fmt::format(", which is {} here: other hosts do not reach it; name an address of the network",
+                        post_.address());
+  }
+  announce(line);
+}
+
+// The address at which the other hosts have reached this one.
+std::string FrontDesk::store_address() const {
+  if (!options_.local_addr.empty()) return options_.local_addr;
+  for (const Visitor& visitor : visitors_) {
+    if (visitor.number >= 0 && !is_loopback(visitor.link.own_address())) return visitor.link.own_address();
+  }
+  return post_.address();
+}
+
+std::string FrontDesk::address_of(int host) const {
+  for (const Visitor& visitor : visitors_) {
+    if (visitor.number == host) return visitor.link.peer_address();
+  }
+  return store_address();
+}
+
+const Hello* FrontDesk::hello_from(int host) const {
+  for (const Visitor& visitor : visitors_) {
+    if (visitor.number == host) return &*visitor.hello;
+  }
+  return &own_hello_;
+}
+
+}  // namespace lockstep::internal

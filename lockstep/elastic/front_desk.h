@@ -1,0 +1,90 @@
+// FrontDesk is the first host's part of a job on several hosts: it answers the agents that come to its post, carries
+// out what the Roll decides, hosts the store of each attempt, and shows what all ranks print. The first host's own
+// ranks are told the same as the others', through the functions of Desk.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/elastic/agent_link.h"
+#include "lockstep/elastic/agent_options.h"
+#include "lockstep/elastic/desk.h"
+#include "lockstep/elastic/endpoint_post.h"
+#include "lockstep/elastic/host_output.h"
+#include "lockstep/elastic/roll.h"
+#include "lockstep/launch/job_store.h"
+
+namespace lockstep::internal {
+
+// What an agent says first.
+Hello hello_of(const AgentOptions& options);
+
+class FrontDesk : public Desk {
+ public:
+  // All but the post are borrowed.
+  FrontDesk(const AgentOptions& options, EndpointPost post, HostOutput& output);
+
+  void watch(std::vector<pollfd>& set) const override;
+  Deadline wake_at() const override;
+  void tend() override;
+  void post(const AgentMessage& message) override { hear(0, message); }
+  std::optional<AgentMessage> take() override;
+  void announce_pause(Duration pause) override;
+  std::vector<Outcome> outcomes() const override { return outcomes_; }
+  void close() override;
+
+ private:
+  // An agent that has connected; of another job, or one of this job's hosts.
+  struct Visitor {
+    AgentLink link;
+    std::optional<Hello> hello = {};
+    int number = -1;              // of its host in the roll
+    std::size_t shown_bytes = 0;  // of its output, not confirmed yet
+  };
+
+  void serve(Visitor& visitor);
+  void receive(Visitor& visitor, const AgentMessage& message);
+  void greet(Visitor& visitor, const Hello& hello);
+  std::optional<std::string> objection(const Hello& hello) const;
+  int port_of(const std::string& rdzv_id) const;
+  void part_from(Visitor& visitor);
+  void hear(int host, const AgentMessage& message);
+  void obey();
+  void obey(const RollOrder& order);
+  void start();
+  void report();
+  void finish();
+  void tell(int host, const AgentMessage& message);
+  void tell_seated(const AgentMessage& message);
+  void announce(const std::string& line);
+  void tell_of_waiting();
+  std::string store_address() const;
+  std::string address_of(int host) const;
+  const Hello* hello_from(int host) const;
+
+  const AgentOptions& options_;
+  EndpointPost post_;
+  HostOutput& output_;
+  const std::string job_id_;
+  Hello own_hello_;
+  Roll roll_;
+  int next_number_ = 1;
+  std::list<Visitor> visitors_;
+  struct OtherJob {
+    int port;
+    const Visitor* visitor;
+  };
+  std::map<std::string, OtherJob> other_jobs_;  // by rdzv id
+  std::deque<AgentMessage> inbox_;              // for the ranks of this host
+  std::unique_ptr<JobStore> store_;             // of the attempt
+  std::vector<Outcome> outcomes_;
+  Deadline tell_waiting_at_;
+};
+
+}  // namespace lockstep::internal

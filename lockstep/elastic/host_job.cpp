@@ -1,0 +1,255 @@
+#include "lockstep/elastic/host_job.h"
+
+#include <poll.h>
+
+#include <cstdio>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/format.h"
+#include "lockstep/base/signal_block.h"
+#include "lockstep/elastic/desk.h"
+#include "lockstep/elastic/host_output.h"
+#include "lockstep/elastic/meeting.h"
+#include "lockstep/launch/attempt.h"
+#include "lockstep/launch/error_file.h"
+#include "lockstep/launch/job_store.h"
+#include "lockstep/launch/process_tree.h"
+#include "lockstep/launch/program_path.h"
+#include "lockstep/launch/signal_relay.h"
+
+namespace lockstep::internal {
+namespace {
+
+constexpr Duration kStartOfRank = std::chrono::milliseconds(20);  // at most, on a busy machine
+constexpr Duration kSameRequestOfUser = std::chrono::seconds(1);
+constexpr Duration kLastWords = std::chrono::seconds(2);
+
+// On this host's standard error, whoever shows the job's output.
+void say_here(const std::string& line) { std::fprintf(stderr, "lockstep: %s\n", line.c_str()); }
+
+class HostJob : private TreeGuest {
+ public:
+  HostJob(const AgentOptions& options, Met met, SignalRelay& signals)
+      : options_(options), signals_(signals), met_(std::move(met)) {}
+
+  AgentResult run();
+
+ private:
+  void on_start(const std::vector<int>& pids) override;
+  void watch(std::vector<pollfd>& set) override;
+  Deadline wake_at() const override;
+  TreeOrder serve(std::span<const pollfd> ready) override;
+  bool on_signal(int signal) override;
+  void on_insist(int signal) override { met_.desk->post(AskToStop{signal}); }
+  void on_end(const RankEnd& end) override { met_.desk->post(RankEnded{generation_, end}); }
+
+  void handle(const AgentMessage& message);
+  void wait();
+  void join(const Welcome& welcome);
+  void run_attempt(const StartRanks& start);
+  void run_ranks(const Attempt& attempt);
+  void could_not_start(const Error& error, int shell_code);
+  Variables environment() const;
+
+  const AgentOptions& options_;
+  SignalRelay& signals_;
+  const SignalBlock of_writes_{{SIGPIPE}};
+  Met met_;
+  std::string tag_;  // by which this host's processes are found
+  std::optional<LocalJob> job_;
+  std::deque<AgentMessage> later_;  // what came while ranks ran
+  int generation_ = 0;
+  int first_rank_ = 0;
+  std::optional<TimePoint> asked_at_;  // while no ranks ran
+  bool insisted_ = false;
+  std::optional<Farewell> farewell_;
+};
+
+AgentResult HostJob::run() {
+  while (!farewell_) {
+    met_.desk->tend();
+    met_.output->tend(*met_.desk);
+    if (!later_.empty()) {
+      const AgentMessage message = std::move(later_.front());
+      later_.pop_front();
+      handle(message);
+    } else if (const auto message = met_.desk->take()) {
+      handle(*message);
+    } else if (const std::string lost = met_.desk->lost(); !lost.empty()) {
+      say_here(lost);
+      return {.exit_code = kLostExitCode};
+    } else if (insisted_) {
+      return {.exit_code = 128 + SIGINT};
+    } else {
+      wait();
+    }
+  }
+  met_.output->flush(*met_.desk, Deadline::after(kLastWords));
+  met_.desk->close();
+  if (!met_.is_first && farewell_->exit_code != 0 && !farewell_->text.empty()) {
+    say_here("the job has ended: " + farewell_->text);
+  }
+  return {.exit_code = farewell_->exit_code,
+          .is_first = met_.is_first,
+          .job_id = job_ ? job_->id() : "",
+          .attempts = met_.desk->outcomes()};
+}
+
+void HostJob::wait() {
+  std::vector<pollfd> set{{signals_.fd(), POLLIN, 0}};
+  met_.desk->watch(set);
+  met_.output->watch_all(set, *met_.desk);
+  const Deadline wake = std::min(met_.desk->wake_at(), met_.output->wake_at());
+  if (::poll(set.data(), set.size(), wake.poll_timeout_ms()) < 0 && errno != EINTR) {
+    throw system_error("waiting for the other hosts", errno);
+  }
+  while (const int signal = signals_.take()) {
+    if (signal == SIGTSTP) continue;
+    // Who insists does not wait for the others.
+    if (asked_at_ && !met_.is_first && steady_clock().now() - *asked_at_ >= kSameRequestOfUser) insisted_ = true;
+    if (!asked_at_) asked_at_ = steady_clock().now();
+    on_signal(signal);
+  }
+}
+
+void HostJob::handle(const AgentMessage& message) {
+  if (const auto* welcome = std::get_if<Welcome>(&message)) {
+    join(*welcome);
+  } else if (const auto* start = std::get_if<StartRanks>(&message)) {
+    run_attempt(*start);
+  } else if (const auto* notice = std::get_if<Notice>(&message)) {
+    say_here(notice->text);
+  } else if (const auto* farewell = std::get_if<Farewell>(&message)) {
+    farewell_ = *farewell;
+  }
+}
+
+void HostJob::join(const Welcome& welcome) {
+  tag_ = fmt::format("{}-{:05}", welcome.job_id, welcome.host_number);
+  job_.emplace(JobOptions{.ranks = options_.ranks,
+                          .max_restarts = options_.max_restarts,
+                          .run_id = options_.rdzv_id,
+                          .role = options_.role,
+                          .environment = environment(),
+                          .id = welcome.job_id,
+                          .token = options_.token});
+}
+
+Variables HostJob::environment() const {
+  // The ranks of a job carry the same job id on all hosts, and hosts may share a machine: what this agent has started
+  // is found by a name of its own.
+  const std::string outer = outer_jobs();
+  Variables variables{{"LOCKSTEP_OUTER_JOBS", fmt::format("LOCKSTEP_JOB_ID={}{}{}", tag_, outer.empty() ? "" : " ",
+                                                          outer)}};
+  if (!options_.local_addr.empty()) variables.emplace_back("LOCKSTEP_ADDRESS", options_.local_addr);
+  variables.insert(variables.end(), options_.environment.begin(), options_.environment.end());
+  return variables;
+}
+
+void HostJob::run_attempt(const StartRanks& start) {
+  generation_ = start.generation;
+  first_rank_ = start.first_rank;
+  const Attempt attempt(*job_, {.generation = start.generation,
+                                .restarts = start.restarts,
+                                .node_rank = start.node_rank,
+                                .nodes = start.nodes,
+                                .first_rank = start.first_rank,
+                                .world_size = start.world_size,
+                                .store = start.store,
+                                .master_addr = start.master_addr,
+                                .master_port = start.master_port});
+  try {
+    met_.output->ranks().begin_attempt(start.generation, start.first_rank);
+    run_ranks(attempt);
+  } catch (const ExecFailed& error) {
+    could_not_start(error, error.shell_code());
+  } catch (const Error& error) {
+    could_not_start(error, 1);
+  }
+  met_.output->flush(*met_.desk, met_.is_first ? Deadline::after({}) : Deadline::never());
+  met_.desk->post(HostDone{generation_, options_.master_port != 0 ? options_.master_port : free_port()});
+}
+
+void HostJob::run_ranks(const Attempt& attempt) {
+  std::vector<Command> commands;
+  for (int rank = first_rank_; rank < first_rank_ + options_.ranks; ++rank) {
+    commands.push_back(attempt.command(rank, options_.path, options_.argv));
+  }
+  met_.desk->announce_pause(kStartOfRank * options_.ranks);
+  TreeOptions tree;
+  tree.grace = options_.grace;
+  tree.stop_grace = options_.stop_grace;
+  tree.job_id = tag_;
+  tree.first_rank = first_rank_;
+  tree.output = &met_.output->ranks();
+  tree.judge = [&attempt](int rank, const ExitStatus& status) { return attempt.judge(rank, status); };
+  tree.signals = &signals_;
+  tree.guests = {this};
+  const Outcome outcome = run_process_tree(std::move(commands), tree);
+  const std::string recordings = attempt.recordings().save(outcome, options_.flight);
+  if (!recordings.empty()) {
+    met_.output->say(met_.is_first ? recordings : fmt::format("host {}: {}", agent_host_name(), recordings));
+  }
+  if (const RankEnd* first = outcome.first_failure()) pass_error_on(*first);
+}
+
+// The ranks that had been started are dead.
+void HostJob::could_not_start(const Error& error, int shell_code) {
+  for (int rank = first_rank_; rank < first_rank_ + options_.ranks; ++rank) {
+    RankEnd end;
+    end.rank = rank;
+    end.status.code = shell_code;
+    end.failure.text = fmt::format("could not be started: {}", error.what());
+    end.told_to_stop = rank != first_rank_;
+    met_.desk->post(RankEnded{generation_, end});
+  }
+}
+
+void HostJob::on_start(const std::vector<int>& /*pids*/) { met_.desk->announce_pause({}); }
+
+void HostJob::watch(std::vector<pollfd>& set) {
+  met_.desk->watch(set);
+  met_.output->watch_pipes(set, *met_.desk);
+}
+
+Deadline HostJob::wake_at() const { return met_.desk->wake_at(); }
+
+TreeOrder HostJob::serve(std::span<const pollfd> /*ready*/) {
+  Desk& desk = *met_.desk;
+  desk.tend();
+  met_.output->send_lines(desk);
+  while (auto message = desk.take()) {
+    if (const auto* stop = std::get_if<StopRanks>(&*message)) return {TreeOrder::Kind::stop, stop->signal};
+    if (std::holds_alternative<EndRanks>(*message)) return {.kind = TreeOrder::Kind::end};
+    if (std::holds_alternative<KillRanks>(*message)) return {.kind = TreeOrder::Kind::kill};
+    if (const auto* notice = std::get_if<Notice>(&*message)) {
+      say_here(notice->text);
+    } else {
+      later_.push_back(std::move(*message));
+    }
+  }
+  // Without the first host nobody knows what the others do: what these ranks did from now on might be another history.
+  return {.kind = desk.lost().empty() ? TreeOrder::Kind::go_on : TreeOrder::Kind::kill};
+}
+
+bool HostJob::on_signal(int signal) {
+  if (signal == SIGTSTP) return false;
+  if (!met_.desk->lost().empty()) return false;
+  met_.desk->post(AskToStop{signal});
+  return true;
+}
+
+}  // namespace
+
+AgentResult run_agent(const AgentOptions& options) {
+  SignalRelay signals(options.signals.empty() ? SignalRelay::stop_signals() : options.signals);
+  Met met = meet(options, signals);
+  if (!met.desk) return {.exit_code = 128 + met.stop_signal};
+  return HostJob(options, std::move(met), signals).run();
+}
+
+}  // namespace lockstep::internal

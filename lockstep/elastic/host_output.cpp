@@ -1,0 +1,110 @@
+#include "lockstep/elastic/host_output.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::internal {
+namespace {
+
+constexpr std::array kStreamsOfHost{RankStream::standard_output, RankStream::standard_error};
+
+// A text that fits into messages.
+void post_text(std::string_view text, RankStream stream, Desk& desk) {
+  while (!text.empty()) {
+    std::size_t size = std::min(text.size(), kMostOutputBytes);
+    // Lines of several hosts are mixed, so a message ends with a line if it can.
+    if (size < text.size()) {
+      const std::size_t newline = text.rfind('\n', size - 1);
+      if (newline != std::string_view::npos) size = newline + 1;
+    }
+    desk.post(Output{stream, std::string(text.substr(0, size))});
+    text.remove_prefix(size);
+  }
+}
+
+}  // namespace
+
+HostOutput::HostOutput(RankOutputOptions options, int ranks, Way way) {
+  // Ranks of several hosts are told apart by their numbers.
+  if (options.prefix == PrefixMode::automatic) options.prefix = PrefixMode::always;
+  options.begins_later = true;
+  for (std::size_t i = 0; i < pipes_.size() && way == Way::sent; ++i) {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) throw system_error("making a pipe for the ranks' output", errno);
+    pipes_[i].reader.reset(ends[0]);
+    pipes_[i].writer.reset(ends[1]);
+    (i == 0 ? options.standard_output : options.standard_error) = ends[1];
+  }
+  output_ = std::make_unique<RankOutput>(options, ranks);
+}
+
+void HostOutput::watch_pipes(std::vector<pollfd>& set, const Desk& desk) const {
+  if (!has_pipes() || !desk.takes_output()) return;
+  for (const Pipe& pipe : pipes_) set.push_back({pipe.reader.get(), POLLIN, 0});
+}
+
+void HostOutput::send_lines(Desk& desk) {
+  if (!has_pipes()) return;
+  for (const RankStream stream : kStreamsOfHost) send_all_of(pipes_[static_cast<std::size_t>(stream)], stream, desk);
+}
+
+void HostOutput::send_all_of(Pipe& pipe, RankStream stream, Desk& desk) {
+  std::array<char, std::size_t{64} << 10> buffer;
+  while (desk.takes_output()) {
+    const ssize_t got = ::read(pipe.reader.get(), buffer.data(), buffer.size());
+    if (got <= 0) return;
+    pipe.partial.append(buffer.data(), static_cast<std::size_t>(got));
+    const std::size_t newline = pipe.partial.rfind('\n');
+    if (newline == std::string::npos) {
+      if (pipe.partial.size() < kMostOutputBytes) continue;
+      post_text(std::exchange(pipe.partial, {}), stream, desk);
+    } else {
+      post_text(std::string_view(pipe.partial).substr(0, newline + 1), stream, desk);
+      pipe.partial.erase(0, newline + 1);
+    }
+  }
+}
+
+void HostOutput::watch_all(std::vector<pollfd>& set, const Desk& desk) {
+  for (const RankStream stream : kStreamsOfHost) {
+    const OutputSink& sink = output_->sink(stream);
+    if (sink.pending()) set.push_back({sink.fd(), POLLOUT, 0});
+  }
+  watch_pipes(set, desk);
+}
+
+void HostOutput::tend(Desk& desk) {
+  for (const RankStream stream : kStreamsOfHost) {
+    OutputSink& sink = output_->sink(stream);
+    pollfd ready{sink.fd(), POLLOUT, 0};
+    if (sink.pending() && ::poll(&ready, 1, 0) > 0) sink.write_some();
+  }
+  output_->tend();
+  send_lines(desk);
+}
+
+void HostOutput::flush(Desk& desk, Deadline deadline) {
+  if (!has_pipes()) return output_->flush(deadline);
+  while (!deadline.expired() && desk.lost().empty()) {
+    std::vector<pollfd> set;
+    watch_all(set, desk);
+    desk.watch(set);
+    tend(desk);
+    const bool pending = output_->sink(RankStream::standard_output).pending() ||
+                         output_->sink(RankStream::standard_error).pending();
+    if (!pending && desk.takes_output()) break;
+    ::poll(set.data(), set.size(), std::min(deadline, desk.wake_at()).poll_timeout_ms());
+    desk.tend();
+  }
+  for (const RankStream stream : kStreamsOfHost) {
+    Pipe& pipe = pipes_[static_cast<std::size_t>(stream)];
+    post_text(std::exchange(pipe.partial, {}), stream, desk);
+  }
+}
+
+}  // namespace lockstep::internal

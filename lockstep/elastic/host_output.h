@@ -1,0 +1,58 @@
+// HostOutput is where the ranks of a host print: on the first host to the launcher's own standard output and error, on
+// the others into pipes, from which whole lines go to the first host. Used by one thread, in its poll loop.
+#pragma once
+
+#include <poll.h>
+
+#include <array>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/unique_fd.h"
+#include "lockstep/elastic/desk.h"
+#include "lockstep/launch/rank_output.h"
+
+namespace lockstep::internal {
+
+class HostOutput {
+ public:
+  enum class Way { shown_here, sent };
+
+  // Errors as RankOutput.
+  HostOutput(RankOutputOptions options, int ranks, Way way);
+
+  RankOutput& ranks() { return *output_; }
+  // A line of the agent's own, for the user of the first host.
+  void say(const std::string& line) { output_->say(line); }
+  // What another host's ranks have printed.
+  void show(RankStream stream, const std::string& lines) { output_->sink(stream).append(lines); }
+  bool is_full() { return output_->sink(RankStream::standard_output).full() || is_error_full(); }
+
+  // In the poll loop of a process tree, which writes the sinks itself.
+  void watch_pipes(std::vector<pollfd>& set, const Desk& desk) const;
+  void send_lines(Desk& desk);
+  // In a loop without one.
+  void watch_all(std::vector<pollfd>& set, const Desk& desk);
+  Deadline wake_at() const { return output_->wake_at(); }
+  void tend(Desk& desk);
+
+  // All ranks have ended: passes on what they have printed, until the deadline at most.
+  void flush(Desk& desk, Deadline deadline);
+
+ private:
+  struct Pipe {
+    UniqueFd reader;
+    UniqueFd writer;
+    std::string partial;  // of a line
+  };
+
+  bool is_error_full() { return output_->sink(RankStream::standard_error).full(); }
+  bool has_pipes() const { return pipes_[0].reader.get() >= 0; }
+  void send_all_of(Pipe& pipe, RankStream stream, Desk& desk);
+
+  std::array<Pipe, 2> pipes_;
+  std::unique_ptr<RankOutput> output_;
+};
+
+}  // namespace lockstep::internal

@@ -1,0 +1,152 @@
+#include "lockstep/elastic/meeting.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/format.h"
+#include "lockstep/elastic/endpoint_post.h"
+#include "lockstep/elastic/front_desk.h"
+#include "lockstep/elastic/remote_desk.h"
+#include "lockstep/net/port_holder.h"
+
+namespace lockstep::internal {
+namespace {
+
+constexpr Duration kOneTry = std::chrono::seconds(1);
+constexpr Duration kPauseOfMeeting = std::chrono::milliseconds(200);
+constexpr Duration kTellAfter = std::chrono::seconds(5);
+// An agent on the endpoint's host that has asked for another node rank than 0 lets that one listen.
+constexpr Duration kLetFirstListen = std::chrono::seconds(2);
+// How often something else than an agent may answer at the endpoint, such as a program that is just ending.
+constexpr int kMostStrangers = 5;
+
+class Meeter {
+ public:
+  Meeter(const AgentOptions& options, SignalRelay& signals)
+      : options_(options),
+        signals_(signals),
+        deadline_(Deadline::after(options.join_timeout)),
+        tell_at_(Deadline::after(kTellAfter)),
+        listen_at_(Deadline::after(options.node_rank.value_or(0) == 0 ? Duration{} : kLetFirstListen)),
+        hello_(hello_of(options)) {}
+
+  Met meet() {
+    addresses_ = addresses_to_listen(options_.endpoint, deadline_);
+    for (;;) {
+      if (Met met = try_once(); met.desk) return met;
+      if (const int signal = signals_.take()) return {.stop_signal = signal};
+      if (deadline_.expired()) give_up();
+      if (tell_at_.expired()) tell();
+      pollfd entry{signals_.fd(), POLLIN, 0};
+      ::poll(&entry, 1, std::min(deadline_, Deadline::after(kPauseOfMeeting)).poll_timeout_ms());
+    }
+  }
+
+ private:
+  bool is_here() const { return !addresses_.empty(); }
+
+  Met try_once() {
+    if (is_here() && listen_at_.expired()) {
+      if (auto post = EndpointPost::open(addresses_, options_.endpoint.port, options_.token, options_.rdzv_id)) {
+        return open_desk(std::move(*post));
+      }
+    }
+    Endpoint endpoint = options_.endpoint;
+    if (is_here()) endpoint.host = addresses_.front();
+    return visit(endpoint, false);
+  }
+
+  Met open_desk(EndpointPost post) {
+    Met met{.output = std::make_unique<HostOutput>(options_.output, options_.ranks, HostOutput::Way::shown_here)};
+    met.desk = std::make_unique<FrontDesk>(options_, std::move(post), *met.output);
+    met.is_first = true;
+    return met;
+  }
+
+  // Nothing if nobody is there now.
+  Met visit(const Endpoint& endpoint, bool was_sent) {
+    try {
+      AgentAnswer answer = ask_agent(endpoint, options_.token, hello_, std::min(deadline_, Deadline::after(kOneTry)));
+      strangers_ = 0;
+      if (const auto* refused = std::get_if<Refused>(&answer.message)) {
+        throw Error(ErrorKind::invalid_argument,
+                    fmt::format("the job at {} does not take this host: {}", to_string(options_.endpoint),
+                                refused->why));
+      }
+      if (const auto* elsewhere = std::get_if<Elsewhere>(&answer.message)) {
+        return was_sent ? Met{} : follow(endpoint, elsewhere->port);
+      }
+      return take_place(std::move(answer));
+    } catch (const Error& error) {
+      trouble_ = error.what();
+      const bool may_pass = error.kind() == ErrorKind::peer_lost || error.kind() == ErrorKind::timeout;
+      const bool stranger = error.kind() == ErrorKind::corrupt_data;
+      if (stranger && ++strangers_ >= kMostStrangers) throw_stranger();
+      if (!may_pass && !stranger) throw;
+      return {};
+    }
+  }
+
+  Met take_place(AgentAnswer answer) {
+    const std::string first = answer.link.peer().host;
+    Met met{.output = std::make_unique<HostOutput>(options_.output, options_.ranks, HostOutput::Way::sent)};
+    auto desk = std::make_unique<RemoteDesk>(std::move(answer.link), first);
+    desk->receive(std::move(answer.message));
+    met.desk = std::move(desk);
+    return met;
+  }
+
+  // The endpoint is held for another job.
+  Met follow(const Endpoint& endpoint, int port) {
+    if (port != 0) return visit({endpoint.host, static_cast<std::uint16_t>(port)}, true);
+    trouble_ = "it is held for a job with another --rdzv-id, and no agent on that host gathers this one";
+    if (!is_here() || !listen_at_.expired()) return {};
+    EndpointPost post =
+        EndpointPost::open_elsewhere(addresses_, options_.endpoint.port, options_.token, options_.rdzv_id);
+    const int registered = post.register_at_endpoint(std::min(deadline_, Deadline::after(kOneTry)));
+    if (registered != post.port()) return {};  // another agent was faster, or the holder has gone
+    return open_desk(std::move(post));
+  }
+
+  [[noreturn]] void throw_stranger() const {
+    const std::string holder = is_here() ? describe_port_holder(options_.endpoint.port) : "";
+    throw Error(ErrorKind::invalid_argument,
+                fmt::format("at {} answers {}, which is no agent of Lockstep; choose another port for --rdzv-endpoint "
+                            "({})",
+                            to_string(options_.endpoint), holder.empty() ? "a program" : holder, trouble_));
+  }
+
+  [[noreturn]] void give_up() const {
+    throw Error(ErrorKind::timeout,
+                fmt::format("no first host came to {} within {:.0f} s (--rdzv-conf join_timeout=): {}",
+                            to_string(options_.endpoint), seconds(options_.join_timeout), trouble_));
+  }
+
+  void tell() {
+    tell_at_ = Deadline::never();
+    std::fprintf(stderr, "lockstep: waiting for the first host at %s: %s\n", to_string(options_.endpoint).c_str(),
+                 trouble_.c_str());
+  }
+
+  const AgentOptions& options_;
+  SignalRelay& signals_;
+  const Deadline deadline_;
+  Deadline tell_at_;
+  const Deadline listen_at_;
+  const Hello hello_;
+  std::vector<std::string> addresses_;  // of this host, if the endpoint is here
+  std::string trouble_;
+  int strangers_ = 0;
+};
+
+}  // namespace
+
+Met meet(const AgentOptions& options, SignalRelay& signals) { return Meeter(options, signals).meet(); }
+
+}  // namespace lockstep::internal

@@ -1,0 +1,27 @@
+// Where the agents of a job meet: endpoint -> the front desk, or a link to it. The first host is the one whose address
+// the endpoint names; if several agents are on it, the first to listen there, with node rank 0 if one has asked for it.
+// The others connect, and try again until the join timeout. An agent of another job (rdzv id) that holds the endpoint
+// says where this one's is gathered.
+#pragma once
+
+#include <memory>
+
+#include "lockstep/elastic/agent_options.h"
+#include "lockstep/elastic/desk.h"
+#include "lockstep/elastic/host_output.h"
+#include "lockstep/launch/signal_relay.h"
+
+namespace lockstep::internal {
+
+struct Met {
+  std::unique_ptr<HostOutput> output = {};
+  std::unique_ptr<Desk> desk = {};
+  bool is_first = false;
+  int stop_signal = 0;  // instead of a desk: that told this process to stop
+};
+
+// Blocks. Errors: timeout (nobody came to the endpoint), invalid_argument (refused, with why; the endpoint's name; the
+// port is another program's), unauthorized (another token).
+Met meet(const AgentOptions& options, SignalRelay& signals);
+
+}  // namespace lockstep::internal

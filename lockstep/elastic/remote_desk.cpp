@@ -1,0 +1,37 @@
+#include "lockstep/elastic/remote_desk.h"
+
+#include <algorithm>
+
+#include "lockstep/base/format.h"
+
+namespace lockstep::internal {
+
+void RemoteDesk::post(const AgentMessage& message) {
+  if (const auto* output = std::get_if<Output>(&message)) untaken_ += output->lines.size();
+  link_.send(message);
+}
+
+void RemoteDesk::tend() {
+  link_.tend();
+  while (auto message = link_.take()) {
+    if (const auto* taken = std::get_if<OutputTaken>(&*message)) {
+      untaken_ -= std::min<std::size_t>(untaken_, taken->bytes);
+    } else {
+      inbox_.push_back(std::move(*message));
+    }
+  }
+}
+
+std::optional<AgentMessage> RemoteDesk::take() {
+  if (inbox_.empty()) return std::nullopt;
+  AgentMessage message = std::move(inbox_.front());
+  inbox_.pop_front();
+  return message;
+}
+
+std::string RemoteDesk::lost() const {
+  if (!link_.failed()) return {};
+  return fmt::format("the first host {} ({}) is lost: {}", first_, link_.peer_address(), link_.why());
+}
+
+}  // namespace lockstep::internal

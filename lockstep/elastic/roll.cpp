@@ -1,0 +1,247 @@
+#include "lockstep/elastic/roll.h"
+
+#include <algorithm>
+#include <csignal>
+#include <utility>
+
+#include "lockstep/base/format.h"
+
+namespace lockstep::internal {
+namespace {
+
+// How long other ranks may take to end after the first failure, before they are told to: ranks that failed because of
+// it; a rank that its error names, which may be on a host that is lost.
+constexpr Duration kMomentOnHosts = std::chrono::milliseconds(250);
+constexpr Duration kMomentForBlamedOnHosts = std::chrono::seconds(3);
+// A host that is not seen any more ends its own ranks in this time after the first host has noticed.
+constexpr Duration kFence = std::chrono::seconds(1);
+// Within this time a signal that is sent again is the same request.
+constexpr Duration kSameAsk = std::chrono::seconds(1);
+
+std::string hosts_text(int count) { return fmt::format("{} host{}", count, count == 1 ? "" : "s"); }
+
+std::string ranks_text(const Seat& seat) {
+  if (seat.ranks == 1) return fmt::format("rank {}", seat.first_rank);
+  return fmt::format("ranks {} to {}", seat.first_rank, seat.first_rank + seat.ranks - 1);
+}
+
+int count_of(const std::vector<HostEntry>& hosts) { return static_cast<int>(hosts.size()); }
+
+}  // namespace
+
+Roll::Roll(const RollOptions& options, TimePoint now) : options_(options), waiting_since_(now) {}
+
+const HostEntry* Roll::find(int host) const {
+  const auto found = std::ranges::find(hosts_, host, &HostEntry::number);
+  return found == hosts_.end() ? nullptr : &*found;
+}
+
+bool Roll::is_seated(int host) const { return std::ranges::find(seats_, host, &Seat::host) != seats_.end(); }
+
+std::optional<std::string> Roll::arrive(const HostEntry& host, TimePoint now) {
+  if (phase_ == Phase::over) return "the job has ended";
+  if (asked_at_) return "the job is being stopped";
+  if (host.wanted && *host.wanted >= options_.most) {
+    return fmt::format("its node rank {} does not exist with at most {}", *host.wanted, hosts_text(options_.most));
+  }
+  for (const HostEntry& other : hosts_) {
+    if (host.wanted && other.wanted == host.wanted) {
+      return fmt::format("node rank {} is that of host {}, which is there already", *host.wanted, other.name);
+    }
+  }
+  hosts_.push_back(host);
+  if (!enough_since_ && count_of(hosts_) >= options_.least) enough_since_ = now;
+  if (phase_ == Phase::running && static_cast<int>(seats_.size()) < options_.most) {
+    end_because(Reason::newcomer, now);
+  }
+  return std::nullopt;
+}
+
+void Roll::lose(int host, const std::string& why, bool silent, TimePoint now) {
+  const HostEntry* entry = find(host);
+  if (entry == nullptr || phase_ == Phase::over) return;
+  if (silent) fence_ = now + kFence;
+  if (running() && is_seated(host)) {
+    const auto seat = std::ranges::find(seats_, host, &Seat::host);
+    losses_.push_back(fmt::format("host {} ({}) is lost: {}", entry->name, ranks_text(*seat), why));
+    std::erase(busy_, host);
+    end_because(Reason::loss, now);
+  }
+  std::erase_if(hosts_, [host](const HostEntry& each) { return each.number == host; });
+  if (count_of(hosts_) < options_.least) enough_since_.reset();
+}
+
+void Roll::end_because(Reason reason, std::optional<TimePoint> at) {
+  if (reason_ == Reason::none || reason == Reason::loss) reason_ = reason;
+  if (!end_at_ || *at < *end_at_) end_at_ = at;
+}
+
+void Roll::rank_ended(int host, int generation, RankEnd end, TimePoint now) {
+  if (!running() || generation != generation_ || std::ranges::find(busy_, host) == busy_.end()) return;
+  const auto seat = std::ranges::find(seats_, host, &Seat::host);
+  if (end.rank < seat->first_rank || end.rank >= seat->first_rank + seat->ranks) return;
+  if (const HostEntry* entry = find(host)) end.host = entry->name;
+  end.round = ++round_;
+  const bool failed = !end.failure.text.empty() && !end.told_to_stop;
+  outcome_.ranks.push_back(std::move(end));
+  if (!failed || phase_ != Phase::running) return;
+  if (!failed_at_) failed_at_ = now;
+  end_because(Reason::failure, *failed_at_ + moment_after_failure());
+}
+
+// As in a process tree: at once if a signal ended a rank, since no other rank caused that.
+Duration Roll::moment_after_failure() const {
+  Duration moment = kMomentOnHosts;
+  for (const RankEnd& end : outcome_.ranks) {
+    if (end.failure.text.empty() || end.told_to_stop) continue;
+    if (was_struck(end.status)) return {};
+    const bool blamed_has_ended = std::ranges::find(outcome_.ranks, end.failure.blamed, &RankEnd::rank) !=
+                                  outcome_.ranks.end();
+    if (end.failure.blamed >= 0 && !blamed_has_ended) moment = kMomentForBlamedOnHosts;
+  }
+  return moment;
+}
+
+void Roll::host_done(int host, int generation, TimePoint /*now*/) {
+  if (generation == generation_) std::erase(busy_, host);
+}
+
+void Roll::ask_to_stop(int host, int signal, TimePoint now) {
+  if (phase_ == Phase::over) return;
+  if (!asked_at_) {
+    asked_at_ = now;
+    asked_by_ = host;
+    outcome_.stop_signal = signal;
+    if (phase_ == Phase::running) end_because(Reason::stop, now);
+  } else if (host == asked_by_ && (signal == SIGINT || now - *asked_at_ >= kSameAsk)) {
+    insisted_ = true;
+  }
+}
+
+std::optional<TimePoint> Roll::begins_at() const {
+  if (count_of(hosts_) < options_.least || !enough_since_) return std::nullopt;
+  const bool full = count_of(hosts_) >= options_.most;
+  const TimePoint at = full || steady_ ? *enough_since_ : *enough_since_ + options_.last_call;
+  return fence_ ? std::max(at, *fence_) : at;
+}
+
+Deadline Roll::wake_at() const {
+  if (phase_ == Phase::over) return Deadline::never();
+  if (phase_ == Phase::gathering) {
+    const auto begins = begins_at();
+    return Deadline::at(begins.value_or(waiting_since_ + options_.join_timeout));
+  }
+  if (phase_ == Phase::running && end_at_) return Deadline::at(*end_at_);
+  return Deadline::never();
+}
+
+std::vector<RollOrder> Roll::take_orders(TimePoint now) {
+  std::vector<RollOrder> orders;
+  switch (phase_) {
+    case Phase::over: return orders;
+    case Phase::gathering:
+      if (asked_at_) {
+        finish(128 + outcome_.stop_signal, fmt::format("stopped by {}", signal_name(outcome_.stop_signal)), orders);
+      } else if (const auto begins = begins_at(); begins && *begins <= now) {
+        begin();
+        orders.push_back({.kind = RollOrder::Kind::start});
+      } else if (!begins && now - waiting_since_ >= options_.join_timeout) {
+        finish(kNobodyCame,
+               fmt::format("{} of at least {} came within {:.0f} s (--rdzv-conf join_timeout=)",
+                           hosts_.size(), hosts_text(options_.least), seconds(options_.join_timeout)),
+               orders);
+      }
+      return orders;
+    case Phase::running:
+    case Phase::ending: break;
+  }
+  if (busy_.empty()) {
+    conclude(now, orders);
+    return orders;
+  }
+  if (phase_ == Phase::running && end_at_ && *end_at_ <= now) {
+    phase_ = Phase::ending;
+    const bool asks = reason_ == Reason::stop || reason_ == Reason::newcomer;
+    orders.push_back(asks ? RollOrder{RollOrder::Kind::stop, asked_at_ ? outcome_.stop_signal : SIGTERM}
+                          : RollOrder{.kind = RollOrder::Kind::end});
+  } else if (phase_ == Phase::ending && reason_ == Reason::loss && !told_) {
+    // The ranks were asked to stop; those that wait for a lost host never get there.
+    orders.push_back({.kind = RollOrder::Kind::end});
+  }
+  told_ = reason_ == Reason::loss;
+  if (insisted_ && !std::exchange(kill_told_, true)) orders.push_back({.kind = RollOrder::Kind::kill});
+  return orders;
+}
+
+void Roll::begin() {
+  seats_ = assign_seats(hosts_, options_.most);
+  busy_.clear();
+  for (const Seat& seat : seats_) {
+    busy_.push_back(seat.host);
+    std::ranges::find(hosts_, seat.host, &HostEntry::number)->node_rank = seat.node_rank;
+  }
+  ++generation_;
+  phase_ = Phase::running;
+  reason_ = Reason::none;
+  failed_at_.reset();
+  end_at_.reset();
+  fence_.reset();
+  told_ = false;
+  losses_.clear();
+  outcome_ = {};
+}
+
+void Roll::conclude(TimePoint now, std::vector<RollOrder>& orders) {
+  std::ranges::sort(outcome_.ranks, {}, &RankEnd::rank);
+  orders.push_back({.kind = RollOrder::Kind::report});
+  const bool failed = outcome_.first_failure() != nullptr;
+  const bool restarts_left = restarts_ < options_.max_restarts;
+  if (asked_at_) return finish(exit_code_of(outcome_), {}, orders);
+  if (!losses_.empty()) {
+    const bool enough = count_of(hosts_) >= options_.least;
+    if (!enough && !restarts_left) {
+      return finish(kNobodyCame,
+                    fmt::format("{} left of at least {}, and no restart in which another could come (--max-restarts)",
+                                hosts_text(count_of(hosts_)), options_.least),
+                    orders);
+    }
+    if (!enough) ++restarts_;
+    return gather_again(now);
+  }
+  if (failed) {
+    if (!restarts_left) return finish(exit_code_of(outcome_), {}, orders);
+    ++restarts_;
+    return gather_again(now);
+  }
+  const bool cut_short = std::ranges::any_of(outcome_.ranks, &RankEnd::told_to_stop);
+  if (reason_ == Reason::newcomer && cut_short) return gather_again(now);
+  finish(0, {}, orders);
+}
+
+void Roll::gather_again(TimePoint now) {
+  phase_ = Phase::gathering;
+  steady_ = true;
+  waiting_since_ = now;
+  enough_since_.reset();
+  if (count_of(hosts_) >= options_.least) enough_since_ = now;
+}
+
+void Roll::finish(int exit_code, std::string text, std::vector<RollOrder>& orders) {
+  phase_ = Phase::over;
+  result_ = {exit_code, std::move(text)};
+  orders.push_back({.kind = RollOrder::Kind::finish});
+}
+
+std::string Roll::waits_for() const {
+  const int missing = options_.least - count_of(hosts_);
+  if (phase_ != Phase::gathering || missing <= 0) return {};
+  return fmt::format("{} more host{}", missing, missing == 1 ? "" : "s");
+}
+
+int exit_code_of(const Outcome& outcome) {
+  if (const RankEnd* first = outcome.first_failure()) return first->status.shell_code();
+  const bool all_well = std::ranges::all_of(outcome.ranks, [](const RankEnd& end) { return end.status.ok(); });
+  return outcome.stop_signal != 0 && !all_well ? 128 + outcome.stop_signal : 0;
+}
+
+}  // namespace lockstep::internal

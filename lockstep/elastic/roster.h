@@ -1,0 +1,39 @@
+// Who is in an attempt of a job on several hosts, and in which order. Pure.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace lockstep::internal {
+
+// A host that is there.
+struct HostEntry {
+  int number = 0;  // in the order of arrival, never given twice; 0: the first host
+  std::string name = {};
+  int ranks = 1;
+  std::optional<int> wanted = {};    // the node rank that its user asked for
+  std::optional<int> node_rank = {};  // that it had last
+};
+
+// A host's place in an attempt.
+struct Seat {
+  int host = 0;  // HostEntry::number
+  int node_rank = 0;
+  int first_rank = 0;
+  int ranks = 1;
+
+  friend bool operator==(const Seat&, const Seat&) = default;
+};
+
+// Seats for at most `most` of the hosts, by node rank. Hosts that were in the last attempt come first, then those that
+// have asked for a node rank, then the others as they arrived. Who asked for a node rank below the number of hosts gets
+// it; else who had one keeps it where that is possible.
+std::vector<Seat> assign_seats(std::vector<HostEntry> hosts, int most);
+
+int world_size(const std::vector<Seat>& seats);
+
+// "a: ranks 0 to 7; b: rank 8"
+std::string describe_seats(const std::vector<Seat>& seats, const std::vector<HostEntry>& hosts);
+
+}  // namespace lockstep::internal

@@ -35,6 +35,7 @@ struct RunArguments {
   std::string nodes = "1";
   int node_rank = -1;
   std::vector<std::string> rdzv_config;
+  std::string hosts;
   double shutdown_timeout_seconds = 5;
   double stop_grace_seconds = 25;
   std::string signals;
@@ -137,6 +138,13 @@ CLI::App* add_run(CLI::App& app, RunArguments& arguments) {
   run->add_option("--nnodes", arguments.nodes, "Hosts of the job: a number, or MIN:MAX (default 1)");
   run->add_option("--node-rank,--node_rank", arguments.node_rank, "This host's number (default: any)")
       ->check(CLI::Range(0, 65535));
+  run->add_option(
+      "--hosts", arguments.hosts,
+      "Hosts on which to start, over ssh: a,b or a:4,b:8 with their ranks; the first one numbers the ranks");
+  run->add_option("--remote-path,--remote_path", arguments.run.remote_path,
+                  "lockstep's file on those hosts (default: the same path as here)");
+  run->add_option("--bind", arguments.run.bind,
+                  "Give each rank a place of its own: core, socket, numa or none (default none)");
   run->add_option("--rdzv-endpoint,--rdzv_endpoint", arguments.run.rdzv_endpoint,
                   "HOST:PORT where the launchers of all hosts meet; on HOST one of them listens");
   run->add_option("--rdzv-conf,--rdzv_conf", arguments.rdzv_config, "KEY=VALUE: join_timeout, last_call_timeout")
@@ -181,6 +189,11 @@ void finish_run(const CLI::App& app, const CLI::App& run, RunArguments& argument
   RunOptions& options = arguments.run;
   options.program = take_program(app, run);
   options.ranks = parse_ranks(arguments.ranks);
+  try {
+    if (!arguments.hosts.empty()) options.hosts = lockstep::tools::parse_hosts(arguments.hosts);
+  } catch (const lockstep::Error& error) {
+    throw CLI::ValidationError(error.what());
+  }
   options.nodes = parse_nodes(arguments.nodes);
   if (arguments.node_rank >= 0) options.node_rank = arguments.node_rank;
   for (const std::string& text : arguments.rdzv_config) options.rdzv_config.push_back(parse_variable(text));

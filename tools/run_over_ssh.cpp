@@ -88,6 +88,26 @@ class Arguments {
 
 }  // namespace
 
+std::vector<std::pair<std::string, int>> parse_hosts(const std::string& text) {
+  std::vector<std::pair<std::string, int>> hosts;
+  for (std::size_t start = 0; start <= text.size();) {
+    const std::size_t end = std::min(text.find(',', start), text.size());
+    const std::string each = text.substr(start, end - start);
+    start = end + 1;
+    const std::size_t colon = each.starts_with('[') ? each.find("]:") : each.find(':');
+    const std::size_t number = each.starts_with('[') && colon != std::string::npos ? colon + 1 : colon;
+    std::string name = each.substr(0, number);
+    if (name.starts_with('[') && name.ends_with(']')) name = name.substr(1, name.size() - 2);
+    if (name.empty() || name.starts_with('-')) {
+      throw Error(ErrorKind::invalid_argument, fmt::format("--hosts: '{}' in '{}' is no name of a host", each, text));
+    }
+    const bool has_number = number != std::string::npos;
+    hosts.emplace_back(
+        name, has_number ? parse_integer("--hosts: the number of ranks", each.substr(number + 1), 1, 1024) : 0);
+  }
+  return hosts;
+}
+
 std::vector<std::string> agent_arguments(const RunOptions& options, int host) {
   Arguments arguments;
   const int ranks = options.hosts[static_cast<std::size_t>(host)].second;

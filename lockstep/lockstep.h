@@ -4,6 +4,7 @@
 #pragma once
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/stop_signal.h"
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/checkpoint/module_state.h"
 #include "lockstep/checkpoint/optimizer_state.h"

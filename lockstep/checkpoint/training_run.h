@@ -87,6 +87,11 @@ class TrainingRun {
     resume_parts(*ddp.module(), ddp, optimizer);
     return position;
   }
+  // The same; where no run has saved yet, this one begins. For programs that are started again by themselves.
+  template <class Module>
+  const TrainingPosition& resume_if_any(DistributedDataParallel<Module>& ddp, torch::optim::Optimizer& optimizer) {
+    return earlier_file_.empty() ? position : resume(ddp, optimizer);
+  }
   // For a directory that has the checkpoints of an earlier run: this run's first one replaces them.
   void start_anew();
   // Of the epoch so far, over all ranks. Collective.
@@ -110,7 +115,7 @@ class TrainingRun {
   const ProcessGroup group_;
   const TrainingRunOptions options_;
   Earlier earlier_ = Earlier::nothing;
-  std::string earlier_file_;   // the newest of them
+  std::string earlier_file_;   // the newest of those that it had at the beginning; the same on all ranks
   double samples_a_step_ = 0;  // before a resume with other ranks, to be compared with the first step; 0: nothing to do
 };
 

@@ -25,9 +25,11 @@ void require_all_samples(std::size_t samples, const LoaderOptions& options) {
   if (samples == 0) {
     throw Error(ErrorKind::invalid_argument, "evaluate: the data set has no samples, so there are no means");
   }
-  if (!options.drop_last && options.first_batch == 0) return;
+  if (!options.drop_last && options.first_batch == 0 && !options.stop_when) return;
   throw Error(ErrorKind::invalid_argument, std::string("evaluate: ") +
-                                               (options.drop_last ? "drop_last" : "first_batch") +
+                                               (options.drop_last   ? "drop_last"
+                                                : options.stop_when ? "stop_when"
+                                                                    : "first_batch") +
                                                " leaves out samples; without it every sample counts once");
 }
 

@@ -57,7 +57,7 @@ void require_all_samples(std::size_t samples, const LoaderOptions& options);
 // model: of batches' data, a DistributedDataParallel or the module's holder. It and all its parts are in evaluation
 // mode meanwhile, and afterwards each in the mode that it was in; a DistributedDataParallel has rank 0's buffers.
 // metrics: means over a batch, of the model's output and the batch's target. Collective. Error{invalid_argument}:
-// options that leave out samples (drop_last, first_batch), or a data set without any.
+// options that leave out samples (drop_last, first_batch, stop_when), or a data set without any.
 template <class Model, class Dataset, class Metrics>
 auto evaluate(Model& model, const Dataset& dataset, const ProcessGroup& group, const LoaderOptions& options,
               Metrics&& metrics) {

@@ -32,8 +32,7 @@ class Loader {
  public:
   using Batch = decltype(std::declval<const Dataset&>().get_batch(std::declval<std::span<const std::int64_t>>()));
 
-  // One pass. Move-only; destroying it early stops the workers.
-  class Iterator {
+  class Iterator {  // one pass; move-only; destroying it early stops the workers
    public:
     using value_type = Batch;
     using difference_type = std::ptrdiff_t;
@@ -93,6 +92,7 @@ class Loader {
     }
     void advance() {
       current.reset();  // before waiting, so that its memory is free for the batches to come
+      if (taken != 0 && taken < batches.batches() && of.options_.stop_when && of.options_.stop_when()) return;
       current = prefetcher.next(Deadline::after(of.options_.timeout));
       position->taken = current ? batches.end_of(taken++) : order.size();  // at its end also what it leaves out
     }

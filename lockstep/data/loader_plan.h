@@ -5,6 +5,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 
@@ -22,6 +23,10 @@ struct LoaderOptions {
   // Batches come in memory that copies to a GPU overlap with (.to(device, /*non_blocking=*/true)). Without a GPU: a
   // warning, and ordinary memory.
   bool pin_memory = false;
+  // Asked whenever the loop comes for a batch but the first, by its thread: true ends the pass, with the rest not
+  // taken. With [&] { return world.stop_requested(); } all ranks' passes end after the same step; they need equally
+  // many batches then, else see join().
+  std::function<bool()> stop_when = {};
 };
 
 // Where a sampler's passes stand, in indices of its order. Copies of a sampler share it.

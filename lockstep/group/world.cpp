@@ -9,6 +9,7 @@
 #include "lockstep/base/environment.h"
 #include "lockstep/base/log.h"
 #include "lockstep/group/connect.h"
+#include "lockstep/group/stop_agreement.h"
 #include "lockstep/group/uncaught.h"
 #include "lockstep/store/store_server.h"
 
@@ -33,9 +34,10 @@ int Place::local_rank() const { return membership_->local_rank; }
 int Place::local_size() const { return membership_->local_size; }
 Store& Place::store() const { return *membership_->store; }
 
-World::World(Membership membership, ProcessGroup group)
+World::World(Membership membership, ProcessGroup group, std::vector<int> stop_signals)
     : Place(std::move(membership)),
       ProcessGroup(std::move(group)),
+      stop_(std::make_unique<StopAgreement>(std::move(stop_signals))),
       watch_(std::make_unique<UncaughtWatch>(*this)),
       exceptions_(std::uncaught_exceptions()) {}
 
@@ -50,6 +52,8 @@ World::~World() {
     abort("an exception ended its program");
   }
 }
+
+bool World::stop_requested() const { return stop_->ask(*this); }
 
 JoinOptions InitOptions::join_options() const {
   return {.init_method = init_method,
@@ -99,7 +103,7 @@ World init_process_group(const InitOptions& options) {
   // Behind a launcher's pipe, standard output would reach the user in blocks of 4 KiB.
   if (behind_a_launcher()) std::setvbuf(stdout, nullptr, _IOLBF, 0);
   ProcessGroup group = connect_group(membership, "world", group_options, deadline);
-  return World(std::move(membership), std::move(group));
+  return World(std::move(membership), std::move(group), options.stop_signals);
 }
 
 }  // namespace lockstep

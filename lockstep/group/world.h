@@ -7,10 +7,12 @@
 
 #include <c10/core/Device.h>
 
+#include <csignal>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "lockstep/group/process_group.h"
 #include "lockstep/rendezvous/rendezvous.h"
@@ -18,6 +20,7 @@
 namespace lockstep {
 
 namespace internal {
+class StopAgreement;
 class UncaughtWatch;
 }  // namespace internal
 
@@ -40,7 +43,7 @@ class Place {
 
 class World : public Place, public ProcessGroup {
  public:
-  World(Membership membership, ProcessGroup group);
+  World(Membership membership, ProcessGroup group, std::vector<int> stop_signals = {});
   ~World();
   World(World&&) noexcept;
   World& operator=(World&&) = delete;
@@ -48,7 +51,17 @@ class World : public Place, public ProcessGroup {
   bool is_main_rank() const { return rank() == 0; }
   const ProcessGroup& group() const { return *this; }
 
+  // Whether the job is to end after this step: a rank got one of InitOptions::stop_signals, or called request_stop().
+  // All ranks ask after the same steps and get the same answer, at most a few short steps (8, or 50 ms) after the first
+  // of them was told. Then it stays true. The program saves its state and exits with 0; what it has for that is the
+  // launcher's grace (25 s). From the first question on, until the world goes, the signals do not end the process, but
+  // a further one does, if it comes a second later or more, and so after a request until the program ends. A program
+  // that never asks dies of the first. Collective, but not in each call; errors as of one.
+  bool stop_requested() const;
+  internal::StopAgreement& stop_agreement() const { return *stop_; }
+
  private:
+  std::unique_ptr<internal::StopAgreement> stop_;
   std::unique_ptr<internal::UncaughtWatch> watch_;  // null once moved from
   int exceptions_;                                  // in flight when it was made
 };
@@ -64,6 +77,9 @@ struct InitOptions {
   std::shared_ptr<Store> store = {};
   // What tensors are on. With a GPU, a backend that nobody names is NCCL where the build has it. The same on all ranks.
   std::optional<c10::Device> device = {};
+  // What World::stop_requested() listens to. Those for which the program has a handler, or that it ignores, are left as
+  // they are; none: only to request_stop(). With Slurm's --signal=USR1@60 also SIGUSR1.
+  std::vector<int> stop_signals = {SIGTERM, SIGINT, SIGHUP};
 
   // As in JoinOptions.
   std::optional<Token> token = {};

@@ -7,6 +7,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/ddp/checks/ddp_errors.h"
+#include "lockstep/group/world.h"
 
 namespace lockstep {
 
@@ -25,14 +26,35 @@ JoinScope::~JoinScope() { current = previous_; }
 
 namespace join_detail {
 
-bool anybody_goes_on(const ProcessGroup& group, bool i_go_on, const UnevenOptions& options) {
-  const at::Tensor mine = at::tensor({i_go_on ? 1 : 0}, at::kInt);
+namespace {
+
+constexpr int kGoesOn = 1, kIsTold = 2;  // bits of what each rank says
+
+// 0: it stops with nobody.
+int told_bit(const ProcessGroup& group, const World* world) {
+  if (world == nullptr) return 0;
+  if (world->size() == group.size()) return world->stop_agreement().is_told() ? kIsTold : 0;
+  throw_on_all_ranks(group, Error(ErrorKind::invalid_argument,
+                                  "join: stop_with is a world of " + std::to_string(world->size()) +
+                                      " ranks, and the group has " + std::to_string(group.size()) +
+                                      " of them; all of them have to stop after the same step: join all, or ask "
+                                      "stop_requested() where all ranks come",
+                                  {.rank = group.rank(), .operation = "join"}));
+}
+
+}  // namespace
+
+Next next_of_all(const ProcessGroup& group, bool i_go_on, const UnevenOptions& options) {
+  const int told = told_bit(group, options.stop_with);
+  const at::Tensor mine = at::tensor({(i_go_on ? kGoesOn : 0) | told}, at::kInt);
   std::string ended;
-  bool anybody = false;
+  bool anybody = false, stops = false;
   int rank = 0;
   for (const at::Tensor& theirs : group.all_gather(mine, {.name = "join"})) {
-    const bool goes_on = *theirs.const_data_ptr<int>() != 0;
+    const int said = *theirs.const_data_ptr<int>();
+    const bool goes_on = (said & kGoesOn) != 0;
     anybody = anybody || goes_on;
+    stops = stops || (said & kIsTold) != 0;
     if (!goes_on) ended += (ended.empty() ? "" : ", ") + std::to_string(rank);
     ++rank;
   }
@@ -41,7 +63,9 @@ bool anybody_goes_on(const ProcessGroup& group, bool i_go_on, const UnevenOption
                 "join: rank " + ended + " has no more batches, and throw_on_early_termination ends all ranks then",
                 {.rank = group.rank(), .operation = "join"});
   }
-  return anybody;
+  if (stops && options.stop_with != nullptr) options.stop_with->stop_agreement().note_agreed();
+  if (!anybody) return Next::nothing;
+  return stops ? Next::last_step : Next::step;
 }
 
 void throw_never_had_one(const ProcessGroup& group) {

@@ -22,8 +22,11 @@
 #include "lockstep/base/failure_note.h"
 #include "lockstep/ddp/uneven_inputs/join_state.h"
 #include "lockstep/group/process_group.h"
+#include "lockstep/group/stop_agreement.h"
 
 namespace lockstep {
+
+class World;
 
 struct UnevenOptions {
   // Gradients are divided by the number of all ranks, as at the beginning; else by those that still have batches.
@@ -31,6 +34,9 @@ struct UnevenOptions {
   // Instead of joining: Error{aborted} on all ranks, naming those that have no more batches, as soon as there is one
   // while others have.
   bool throw_on_early_termination = false;
+  // The loop ends on all ranks after the same step once World::stop_requested() is true, which costs nothing here. Of a
+  // world whose ranks are the group's. The batches that come then stay in the loader.
+  const World* stop_with = nullptr;
 };
 
 struct JoinReport {
@@ -40,8 +46,10 @@ struct JoinReport {
 
 namespace join_detail {
 
-// Whether some rank has a batch. Throws as UnevenOptions::throw_on_early_termination says.
-bool anybody_goes_on(const ProcessGroup& group, bool i_go_on, const UnevenOptions& options);
+// step: some rank has a batch; last_step: and one was told to stop.
+enum class Next { nothing, step, last_step };
+// Throws as UnevenOptions::throw_on_early_termination says.
+Next next_of_all(const ProcessGroup& group, bool i_go_on, const UnevenOptions& options);
 // Error{invalid_argument}: this rank has had no batch, so there is nothing to repeat.
 [[noreturn]] void throw_never_had_one(const ProcessGroup& group);
 
@@ -67,15 +75,23 @@ JoinReport join(const ProcessGroup& group, Batches&& batches, Step&& step, const
     const internal::JoinScope scope({.joined = joined, .divide_by_active = divide_by_active});
     for_all([&] { step(std::as_const(*last)); });
   };
-  auto batch = for_all([&] { return batches.begin(); });
-  const auto end = for_all([&] { return batches.end(); });
-  for (; for_all([&] { return batch != end; }); for_all([&] { ++batch; })) {
-    for_all([&] { last.emplace(*batch); });
-    join_detail::anybody_goes_on(group, true, options);
+  const auto of_batches = [&](auto&& call) {
+    const internal::UnevenCalls scope;
+    return for_all(call);
+  };
+  using join_detail::Next;
+  auto batch = of_batches([&] { return batches.begin(); });
+  const auto end = of_batches([&] { return batches.end(); });
+  for (; of_batches([&] { return batch != end; }); of_batches([&] { ++batch; })) {
+    of_batches([&] { last.emplace(*batch); });
+    const Next next = join_detail::next_of_all(group, true, options);
     run(false);
     ++report.steps;
+    if (next == Next::last_step) return report;
   }
-  while (join_detail::anybody_goes_on(group, false, options)) {
+  for (Next next = Next::step; next != Next::last_step;) {
+    next = join_detail::next_of_all(group, false, options);
+    if (next == Next::nothing) return report;
     if (!last) join_detail::throw_never_had_one(group);
     run(true);
     ++report.joined_steps;

@@ -200,6 +200,15 @@ class Training(ExampleTest):
         self.assertIn(f"resumed after step {int(newest.stem[5:])}\n", output)
         self.assert_same_run("whole", "killed", 40)
 
+    def test_resuming_where_there_is_nothing_begins_anew(self):
+        for ranks in (1, 2):
+            with self.subTest(ranks=ranks):
+                (self.folder / f"none{ranks}").mkdir()
+                output = self.train(ranks, "--max-steps", 2, "--resume", out=f"none{ranks}")
+                self.assertIn("resumed after step 0\n", output)
+                self.train(ranks, "--max-steps", 2, out=f"whole{ranks}")
+                self.assert_same_run(f"whole{ranks}", f"none{ranks}", 2)
+
     def test_a_damaged_checkpoint_is_passed_over(self):
         self.train(2, "--max-steps", 7, "--checkpoint-every", 2, out="whole")
         self.train(2, "--max-steps", 7, "--checkpoint-every", 2, out="damaged")
@@ -336,13 +345,6 @@ class Mistakes(ExampleTest):
         self.assert_refused("lockstep mode: the number of shards is 6; it has to be a power of two", "--lockstep",
                             "--shards", 6)
         self.assert_refused("lockstep mode: 1 shards are too few for 2 ranks", "--lockstep", "--shards", 1, ranks=2)
-
-    def test_resuming_where_there_is_nothing(self):
-        (self.folder / "out").mkdir()
-        for ranks in (1, 2):
-            with self.subTest(ranks=ranks):
-                self.assert_refused(rf"there is no checkpoint in {self.folder}/out; ",
-                                    "--resume", ranks=ranks)
 
     def test_resuming_another_run(self):
         code, output, error = self.run_program(1, "--max-steps", 1)

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <latch>
+#include <memory>
 #include <numeric>
 #include <stdexcept>
 #include <string>
@@ -47,6 +48,15 @@ std::vector<Indices> batches_of(const Indices& order, const LoaderOptions& optio
   REQUIRE(batches.size() == range.size());
   return batches;
 }
+
+struct PositionedSampler {
+  Indices indices;
+  std::shared_ptr<SamplerPosition> at = std::make_shared<SamplerPosition>();
+  auto begin() const { return indices.begin(); }
+  auto end() const { return indices.end(); }
+  std::size_t size() const { return indices.size(); }
+  std::shared_ptr<SamplerPosition> position() const { return at; }
+};
 
 struct FailingDataset {
   std::size_t size() const { return 100; }
@@ -196,4 +206,24 @@ TEST_CASE("options and samplers that make no sense are refused") {
   const LyingSampler sampler;
   CHECK_ERROR(error_of([&] { loader(dataset, sampler).begin(); }), ErrorKind::invalid_argument, "announces 2",
               "yields 3");
+}
+
+TEST_CASE("a pass that is told to stop ends before the next batch, and what was not given is not taken") {
+  const EchoDataset dataset{.samples = 10};
+  for (const int workers : {0, 2}) {
+    PositionedSampler sampler{.indices = reversed(10)};
+    int asked = 0;
+    const auto range =
+        loader(dataset, sampler, {.batch_size = 3, .workers = workers, .stop_when = [&] { return ++asked == 2; }});
+    int batches = 0;
+    for ([[maybe_unused]] auto& batch : range) ++batches;
+    CHECK(batches == 2);
+    CHECK(asked == 2);
+    CHECK(sampler.at->taken == 6);
+    asked = 10;
+    for ([[maybe_unused]] auto& batch : range) ++batches;
+    CHECK(batches == 2 + 4);
+    CHECK(asked == 10 + 3);  // neither for the first batch nor at the end
+    CHECK(sampler.at->taken == 10);
+  }
 }

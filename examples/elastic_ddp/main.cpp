@@ -1,0 +1,80 @@
+// Trains to the end whatever happens to its ranks: it saves a snapshot after each epoch, and when it is started again
+// it goes on from there, with as many ranks as there are then. A rank that dies makes the launcher start all of them
+// anew:
+//   lockstep run --nproc-per-node 4 --max-restarts 3 build/bin/elastic_ddp 100 out
+#include <ATen/ATen.h>
+#include <torch/optim/sgd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "examples/models/toy.h"
+#include "lockstep/lockstep.h"
+
+namespace {
+
+struct Samples {
+  at::Tensor x = at::randn({960, 10}), y = x.matmul(at::randn({10, 5}));
+
+  std::size_t size() const { return static_cast<std::size_t>(x.size(0)); }
+  std::pair<at::Tensor, at::Tensor> get_batch(std::span<const std::int64_t> indices) const {
+    const at::Tensor chosen = at::tensor(at::IntArrayRef(indices.data(), indices.size()), at::kLong);
+    return {x.index_select(0, chosen), y.index_select(0, chosen)};
+  }
+};
+
+void train(int epochs, const std::string& directory) {
+  const auto world = lockstep::init_process_group();
+  lockstep::seed_all(0);
+  const Samples samples;
+  models::Toy model;
+  lockstep::DistributedDataParallel ddp(model, world);
+  torch::optim::SGD optimizer(ddp.parameters(), torch::optim::SGDOptions(0.001).momentum(0.9));
+  lockstep::TrainingRun run(world, {.directory = directory});
+  const auto& at = run.resume_if_any(ddp, optimizer);
+  const char* restarts = std::getenv("RESTART_COUNT");
+  log_rank0(world, "%d ranks, RESTART_COUNT %s, begin in epoch %d after step %ld", world.size(),
+            restarts == nullptr ? "(not set)" : restarts, at.epoch, at.step);
+
+  const auto told_to_stop = [&] { return world.stop_requested(); };
+  const std::size_t batch_size = lockstep::BatchSize::global(96).local(world.size());
+  lockstep::DistributedSampler sampler(samples.size(), world);
+  while (at.epoch < epochs) {
+    sampler.set_epoch(at.epoch);
+    const auto first_batch = static_cast<std::size_t>(at.batch);
+    for (auto& [x, y] : lockstep::loader(
+             samples, sampler,
+             {.batch_size = batch_size, .workers = 0, .first_batch = first_batch, .stop_when = told_to_stop})) {
+      optimizer.zero_grad();
+      const at::Tensor loss = at::mse_loss(ddp(x), y);
+      loss.backward();
+      optimizer.step();
+      run.add_step(loss.item<double>(), x.size(0), ddp, optimizer);
+    }
+    if (told_to_stop()) break;
+    log_rank0(world, "epoch %d: loss %.4f", at.epoch, run.mean_loss());
+    run.position.begin_next_epoch();
+    run.save(ddp, optimizer);
+  }
+  if (at.epoch < epochs) {
+    run.save(ddp, optimizer);
+    return log_rank0(world, "stopped after step %ld; the next start goes on", at.step);
+  }
+  log_rank0(world, "SHA-256 of the run: %s", lockstep::sha256_of(*model, optimizer).c_str());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    train(argc > 1 ? std::atoi(argv[1]) : 10, argc > 2 ? argv[2] : "out");
+    return 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "elastic_ddp: %s\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,33 @@
+#include "examples/fashion_mnist/options.h"
+
+#include <CLI/CLI.hpp>
+
+std::optional<int> parse(int argc, char** argv, Options& o) {
+  CLI::App app("Trains on Fashion-MNIST: lockstep run --nproc-per-node 2 fashion_mnist", "fashion_mnist");
+  const auto positive = CLI::PositiveNumber, not_negative = CLI::NonNegativeNumber;
+  app.option_defaults()->always_capture_default();
+  app.add_option("--model", o.model)->check(CLI::IsMember({"resnet18", "cnn", "mlp"}));
+  app.add_option("--epochs", o.epochs)->check(positive);
+  app.add_option("--batch-size", o.batch_size, "images a step, over all ranks")->check(positive);
+  app.add_option("--lr", o.lr, "learning rate")->check(positive);
+  app.add_option("--momentum", o.momentum)->check(CLI::Range(0.0, 1.0));
+  app.add_option("--seed", o.seed);
+  app.add_option("--max-steps", o.max_steps, "stop after so many steps in all; 0: never")->check(not_negative);
+  app.add_option("--data", o.data, "directory of the IDX files");
+  app.add_option("--out", o.out, "directory for checkpoints and metrics.jsonl");
+  app.add_option("--checkpoint-every", o.checkpoint_every, "steps; 0: one an epoch")->check(not_negative);
+  app.add_flag("--resume", o.resume,
+               "go on from the newest checkpoint in --out, if any; else a new one replaces those");
+  app.add_flag("--lockstep", o.lockstep, "the same bits on 1, 2, 4, ... ranks; prints the SHA-256 of the run");
+  app.add_option("--shards", o.shards, "parts of a step in that mode: a power of two")->check(positive);
+  app.add_option("--threads", o.threads, "that a shard computes with in that mode")->check(positive);
+  app.add_option("--accumulate", o.accumulate, "parts of a step's images, one after the other")->check(positive);
+  app.add_flag("--sync-batchnorm", o.sync_batchnorm, "batch norm over the images of all ranks, or shards");
+  app.add_option("--workers", o.workers, "threads that prepare batches")->check(CLI::Range(0, 64));
+  try {
+    app.parse(argc, argv);
+    return {};
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+}

@@ -1,0 +1,22 @@
+// The command line of fashion_mnist.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "lockstep/data/fashion_mnist.h"
+
+struct Options {
+  std::string model = "resnet18", data = lockstep::FashionMnist::default_data_directory(), out = "out";
+  int epochs = 1, shards = 8, threads = 1, accumulate = 1, workers = 2;
+  std::size_t batch_size = 128;
+  double lr = 0.01, momentum = 0.9;
+  std::uint64_t seed = 0;
+  std::int64_t max_steps = 0, checkpoint_every = 0;
+  bool resume = false, lockstep = false, sync_batchnorm = false;
+};
+
+// The exit code, if that is all: --help, or what makes no sense.
+std::optional<int> parse(int argc, char** argv, Options& o);

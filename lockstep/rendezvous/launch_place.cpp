@@ -106,7 +106,7 @@ std::optional<int> hosts_of(const Launch& launch, const EnvironmentReader& reade
 std::string one_a_host(std::string_view key, const std::optional<int>& hosts) {
   const std::string number = hosts ? std::to_string(*hosts) : "<hosts>";
   if (key == "slurm") return "Use srun --ntasks-per-node=1";
-  if (key == "flux") return fmt::format("Use flux run -N {} -n {}", number, number);
+  if (key == "flux") return fmt::format("Use flux run -N {}", number);
   if (key == "openmpi") return "Use mpirun --map-by ppr:1:node";
   if (key == "mpich") return "Use mpiexec.hydra -ppn 1";
   return "Start one copy on each host";

@@ -7,10 +7,12 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/launch/remote_order.h"
 #include "tools/doctor_command.h"
 #include "tools/jobs_command.h"
 #include "tools/run_arguments.h"
 #include "tools/run_command.h"
+#include "tools/run_over_ssh.h"
 #include "tools/trace_command.h"
 
 namespace {
@@ -42,6 +44,7 @@ int usage_error(const CLI::Error& error, const char* help) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc == 2 && std::string(argv[1]) == lockstep::internal::kRemoteCommand) return remote_host_command();
   const std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
   if (!words.empty() && words.front() == "run") {
     int exit_code = 0;

@@ -5,9 +5,11 @@
 #include <cstdio>
 
 #include "lockstep/base/environment.h"
+#include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/observe/process_recorder.h"
 #include "tools/run_command.h"
+#include "tools/run_over_ssh.h"
 #include "tools/run_parser.h"
 #include "tools/run_values.h"
 
@@ -30,6 +32,14 @@ std::vector<std::string> joined(std::vector<std::string> words, const std::vecto
   return words;
 }
 
+std::vector<std::pair<std::string, int>> read_hosts(const std::string& text) {
+  try {
+    return text.empty() ? std::vector<std::pair<std::string, int>>() : parse_hosts(text);
+  } catch (const Error& error) {
+    throw CLI::ValidationError(error.what());
+  }
+}
+
 void set_output(const RunArguments& from, RunOptions& options) {
   RankOutputOptions& output = options.output;
   if (from.prefix) output.prefix = PrefixMode::always;
@@ -46,7 +56,7 @@ void set_meeting(const RunArguments& from, RunOptions& options) {
   options.nodes = parse_nodes(from.nodes);
   if (from.node_rank >= 0) options.node_rank = from.node_rank;
   options.rdzv_config = parse_config("--rdzv-conf", from.rdzv_config);
-  options.hosts = parse_hosts("--hosts", from.hosts);
+  options.hosts = read_hosts(from.hosts);
   if (from.standalone) {
     if (options.nodes.most > 1)
       throw CLI::ValidationError("--standalone", "it is for one host, and --nnodes says more");
@@ -93,7 +103,7 @@ void check(const std::vector<Setting>& settings) {
       parse_nodes(given.nodes);
       parse_signals("--signals-to-handle", given.signals);
       parse_config("--rdzv-conf", given.rdzv_config);
-      parse_hosts("--hosts", given.hosts);
+      read_hosts(given.hosts);
     } catch (const CLI::Error& error) {
       throw CLI::ValidationError(setting.place, error.what());
     }

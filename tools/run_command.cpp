@@ -7,13 +7,13 @@
 
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/log.h"
 #include "lockstep/launch/child_process.h"
 #include "lockstep/launch/program_path.h"
-#include "lockstep/rendezvous/launchers.h"
+#include "tools/cluster_place.h"
 #include "tools/dry_run.h"
 #include "tools/run_hosts.h"
 #include "tools/run_local.h"
+#include "tools/run_over_ssh.h"
 
 namespace lockstep::tools {
 
@@ -22,19 +22,6 @@ using namespace internal;
 namespace {
 
 void print_error(const Error& error) { std::fprintf(stderr, "lockstep: %s\n", error.what()); }
-
-// Another launcher may have started this one several times, where one job on all hosts was meant.
-void warn_of_copies() {
-  try {
-    for (const Launch& launch : find_launches(EnvironmentReader())) {
-      if (launch.rank != 0 || launch.size.value_or(1) == 1) continue;
-      log_warning(std::string(launch.launcher) + " has started " + std::to_string(*launch.size) +
-                  " copies of this launcher, and each starts a job of its own. For one job let it start the program "
-                  "itself");
-    }
-  } catch (const Error&) {  // a job on this machine does not depend on them
-  }
-}
 
 std::string search_path() { return EnvironmentReader().text("PATH").value_or("/usr/local/bin:/usr/bin:/bin"); }
 
@@ -57,10 +44,11 @@ RunOptions with_log_directory(const RunOptions& options) {
 
 }  // namespace
 
-int run_command(const RunOptions& options) {
+int run_command(const RunOptions& given) {
   occupy_standard_descriptors();
-  warn_of_copies();
   try {
+    if (!given.hosts.empty() && !given.dry_run) return run_over_ssh(given);
+    const RunOptions options = given.hosts.empty() ? in_cluster(given) : given;
     const std::string path = find_program(options.program.front(), search_path());
     if (options.dry_run) {
       std::fputs(describe_run(options, path).c_str(), stdout);

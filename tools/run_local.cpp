@@ -12,6 +12,7 @@
 #include "lockstep/launch/job_report.h"
 #include "lockstep/launch/job_store.h"
 #include "lockstep/launch/local_job.h"
+#include "lockstep/launch/placement.h"
 #include "lockstep/launch/process_tree.h"
 #include "tools/run_command.h"
 
@@ -38,6 +39,7 @@ class LocalRun {
               .run_id = options.rdzv_id,
               .role = options.role,
               .virtual_local_rank = options.virtual_local_rank,
+              .placements = place_ranks(parse_binding(options.bind), options.ranks),
               .environment = environment_of(options)}),
         signals_(options.signals_to_handle.empty() ? SignalRelay::stop_signals() : options.signals_to_handle),
         output_(options.output, options.ranks),
@@ -45,6 +47,7 @@ class LocalRun {
 
   int run() {
     output_.say(job_.description());
+    if (!options_.bind.empty()) output_.say(describe(job_.options().placements, 0));
     Outcome outcome;
     for (int number = 0;; ++number) {
       if (number > 0) output_.begin_attempt(number);

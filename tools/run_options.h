@@ -44,6 +44,7 @@ struct RunOptions {
   std::vector<std::pair<std::string, std::string>> rdzv_config;  // --rdzv-conf key=value, ...
   std::string local_addr;                                        // how others reach this host; empty: found
   std::vector<std::pair<std::string, int>> hosts;                // --hosts a,b:4; ranks of 0: as --nproc-per-node
+  std::string remote_path;                                       // of lockstep on them; empty: as here
 
   std::string role = "default";
   bool virtual_local_rank = false;  // each rank sees one GPU, as its device 0

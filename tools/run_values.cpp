@@ -131,16 +131,4 @@ std::vector<std::string> parse_filters(const std::string& text) {
   return filters;
 }
 
-std::vector<std::pair<std::string, int>> parse_hosts(const std::string& option, const std::string& text) {
-  std::vector<std::pair<std::string, int>> hosts;
-  for (const std::string& word : words(text)) {
-    const std::size_t colon = word.rfind(':');
-    const std::string name = word.substr(0, colon);
-    const auto ranks = colon == std::string::npos ? std::optional(0) : number(word.substr(colon + 1), 1, kMostRanks);
-    if (name.empty() || name.starts_with('-') || !ranks) refuse(option, word, "HOST or HOST:RANKS");
-    hosts.emplace_back(name, *ranks);
-  }
-  return hosts;
-}
-
 }  // namespace lockstep::tools

@@ -26,7 +26,5 @@ std::map<int, int> parse_streams(const std::string& option, const std::string& t
 std::vector<int> parse_local_ranks(const std::string& option, const std::string& text, int ranks);
 // "apple,orange"; a comma of the text itself is written ",,"
 std::vector<std::string> parse_filters(const std::string& text);
-// "a,b:4": names, and numbers of ranks, 0 where none is given
-std::vector<std::pair<std::string, int>> parse_hosts(const std::string& option, const std::string& text);
 
 }  // namespace lockstep::tools

@@ -67,7 +67,7 @@ Variables Attempt::variables(int rank) const {
       {"LOCKSTEP_TOKEN_FD", std::to_string(job_.token_fd())},
       {"LOCKSTEP_JOB_ID", job_.id()},
       {"LOCKSTEP_GENERATION", std::to_string(place_.generation)},
-      {"OMP_NUM_THREADS", job_.threads()},
+      {"OMP_NUM_THREADS", job_.threads(local(rank))},
   };
 }
 
@@ -94,7 +94,9 @@ Command Attempt::command(int rank, const std::string& path, const std::vector<st
                  .environment = merge_environment(environ, changes),
                  .keep_fds = std::move(kept),
                  .stdin_fd = reads_input ? -1 : job_.null_fd(),
-                 .descriptor_limit = job_.descriptor_limit().before()};
+                 .descriptor_limit = job_.descriptor_limit().before(),
+                 .cpu_mask = job_.placement(local(rank)).mask,
+                 .memory_node = job_.placement(local(rank)).memory_node};
 }
 
 Failure Attempt::judge(int rank, const ExitStatus& status) const {

@@ -1,6 +1,7 @@
 #include "lockstep/launch/child_process.h"
 
 #include <fcntl.h>
+#include <linux/mempolicy.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -31,11 +32,26 @@ struct ExecPlan {
   pid_t parent;
   const sigset_t* mask;
   const rlimit* descriptor_limit;  // null: as it is
+  std::span<const unsigned long> cpu_mask;
+  std::span<const unsigned long> memory_nodes;  // a mask
 };
 
 [[noreturn]] void fail(const ExecPlan& plan, int saved_errno) {
   [[maybe_unused]] const ssize_t written = ::write(plan.error_fd, &saved_errno, sizeof saved_errno);
   ::_exit(127);
+}
+
+// System calls, since libc's functions are not safe here, and know 1,024 CPUs.
+void place_child(const ExecPlan& plan) {
+  if (!plan.cpu_mask.empty() &&
+      ::syscall(SYS_sched_setaffinity, 0, plan.cpu_mask.size_bytes(), plan.cpu_mask.data()) != 0) {
+    fail(plan, errno);
+  }
+  // Containers often forbid it. Then memory comes from where the rank runs, which is the same node if all goes well.
+  if (!plan.memory_nodes.empty()) {
+    const std::size_t bits = plan.memory_nodes.size_bytes() * 8;
+    ::syscall(SYS_set_mempolicy, MPOL_PREFERRED, plan.memory_nodes.data(), bits + 1);
+  }
 }
 
 [[noreturn]] void run_child(const ExecPlan& plan) {
@@ -50,6 +66,7 @@ struct ExecPlan {
     if (::fcntl(fd, F_SETFD, 0) != 0) fail(plan, errno);
   }
   if (plan.descriptor_limit != nullptr) ::setrlimit(RLIMIT_NOFILE, plan.descriptor_limit);
+  place_child(plan);
   // No handler of the parent may run here once signals are unblocked; exec would reset them only later.
   for (int signal = 1; signal < NSIG; ++signal) {
     struct sigaction action {};
@@ -64,6 +81,16 @@ struct ExecPlan {
   ::sigprocmask(SIG_SETMASK, plan.mask, nullptr);
   ::execve(plan.path, plan.argv, plan.environment);
   fail(plan, errno);
+}
+
+// A mask with this bit alone; none for -1.
+std::vector<unsigned long> mask_with(int bit) {
+  if (bit < 0) return {};
+  constexpr std::size_t kBits = sizeof(unsigned long) * 8;
+  const auto number = static_cast<std::size_t>(bit);
+  std::vector<unsigned long> mask(number / kBits + 1);
+  mask.back() = 1UL << (number % kBits);
+  return mask;
 }
 
 std::vector<char*> pointers(const std::vector<std::string>& strings) {
@@ -125,6 +152,7 @@ ChildProcess ChildProcess::start(const Command& command, const sigset_t& mask, i
   UniqueFd error_writer(error_pipe[1]);
   const std::vector<char*> argv = pointers(command.argv);
   const std::vector<char*> environment = pointers(command.environment);
+  const std::vector<unsigned long> memory_nodes = mask_with(command.memory_node);
   const ExecPlan plan{command.path.c_str(),
                       argv.data(),
                       environment.data(),
@@ -134,7 +162,9 @@ ChildProcess ChildProcess::start(const Command& command, const sigset_t& mask, i
                       error_writer.get(),
                       ::getpid(),
                       &mask,
-                      command.descriptor_limit ? &*command.descriptor_limit : nullptr};
+                      command.descriptor_limit ? &*command.descriptor_limit : nullptr,
+                      command.cpu_mask,
+                      memory_nodes};
   pid_t pid = -1;
   int fork_errno = 0;
   {

@@ -49,12 +49,21 @@ LocalJob::LocalJob(JobOptions options)
   if (!null_) throw system_error("opening /dev/null", errno);
   threads_from_user_ = options_.threads_per_rank == 0 && !set_by_user(options_, "OMP_NUM_THREADS").empty();
   const int share = options_.threads_per_rank > 0 ? options_.threads_per_rank : std::max(1, cores_ / options_.ranks);
-  threads_ = threads_from_user_ ? set_by_user(options_, "OMP_NUM_THREADS") : std::to_string(share);
+  for (int rank = 0; rank < options_.ranks; ++rank) {
+    // A quota of the cgroup may allow less than the set has.
+    const bool by_set = options_.threads_per_rank == 0 && placement(rank).cores > 0;
+    const int threads = by_set ? std::min(placement(rank).cores, share) : share;
+    threads_.push_back(threads_from_user_ ? set_by_user(options_, "OMP_NUM_THREADS") : std::to_string(threads));
+  }
+}
+
+Placement LocalJob::placement(int local_rank) const {
+  return options_.placements.empty() ? Placement{} : options_.placements.at(static_cast<std::size_t>(local_rank));
 }
 
 std::string LocalJob::description() const {
   return fmt::format("{} rank{} on this machine, {} thread{}{} ({} core{})", options_.ranks,
-                     options_.ranks == 1 ? "" : "s", threads_, threads_ == "1" ? "" : "s",
+                     options_.ranks == 1 ? "" : "s", threads_.front(), threads_.front() == "1" ? "" : "s",
                      threads_from_user_ ? " each, as OMP_NUM_THREADS says" : " each", cores_, cores_ == 1 ? "" : "s");
 }
 

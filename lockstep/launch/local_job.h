@@ -11,6 +11,7 @@
 #include "lockstep/base/unique_fd.h"
 #include "lockstep/launch/descriptor_limit.h"
 #include "lockstep/launch/oom_kills.h"
+#include "lockstep/launch/placement.h"
 #include "lockstep/net/token.h"
 
 namespace lockstep::internal {
@@ -19,14 +20,15 @@ using Variables = std::vector<std::pair<std::string, std::string>>;  // of an en
 
 struct JobOptions {
   int ranks = 1;             // on this host
-  int threads_per_rank = 0;  // 0: OMP_NUM_THREADS if it is set, else cores / ranks, at least 1
+  int threads_per_rank = 0;  // 0: OMP_NUM_THREADS if it is set, else cores / ranks (of its set), at least 1
   int max_restarts = 0;      // for the ranks to know
   std::string run_id{};      // TORCHELASTIC_RUN_ID; empty: the job's id
   std::string role = "default";
   bool virtual_local_rank = false;  // each rank sees one GPU, as its device 0
-  Variables environment{};          // added last
-  std::string id{};                 // the job's on all hosts; empty: a new one
-  std::optional<Token> token{};     // nothing: a new one
+  std::vector<Placement> placements{};  // by local rank; empty: the system decides
+  Variables environment{};              // added last
+  std::string id{};                     // the job's on all hosts; empty: a new one
+  std::optional<Token> token{};         // nothing: a new one
 };
 
 class LocalJob {
@@ -41,7 +43,9 @@ class LocalJob {
   int null_fd() const { return null_.get(); }
   const DescriptorLimit& descriptor_limit() const { return descriptor_limit_; }
   const OomKills& oom_kills() const { return oom_kills_; }
-  const std::string& threads() const { return threads_; }  // what OMP_NUM_THREADS says in the ranks
+  // By local rank: where it runs, and what OMP_NUM_THREADS says there.
+  Placement placement(int local_rank) const;
+  const std::string& threads(int local_rank) const { return threads_[static_cast<std::size_t>(local_rank)]; }
   // "2 ranks on this machine, 1 thread each (2 cores)"
   std::string description() const;
 
@@ -53,7 +57,7 @@ class LocalJob {
   UniqueFd null_;
   int cores_;
   bool threads_from_user_ = false;
-  std::string threads_;
+  std::vector<std::string> threads_;
 };
 
 // `base` (as environ) with `changes` made: each name occurs once, with its last value.

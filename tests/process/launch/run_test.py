@@ -59,11 +59,30 @@ class EnvironmentTest(RunTest):
         self.assertEqual(found[0]["LOCKSTEP_JOB_ID"], found[1]["LOCKSTEP_JOB_ID"])
         self.assertRegex(error, r"^lockstep: 2 ranks on this machine, \d+ threads? each \(\d+ cores?\)\n$")
 
-    def test_copies_of_the_launcher_are_told_so_once(self):
-        for rank, words in (("0", "MPICH has started 2 copies of this launcher"), ("1", "")):
-            _, error = self.environments(ranks=1, environment={"PMI_RANK": rank, "PMI_SIZE": "2"})
-            self.assertEqual("copies of this launcher" in error, words != "", error)
+    def test_copies_of_the_launcher_that_cannot_meet_are_refused(self):
+        for variables, words in (({}, "does not tell which host is the first"),
+                                 ({"MPI_LOCALNRANKS": "2"}, "has started 2 copies of `lockstep run` on 1 host,")):
+            environment = {"PMI_RANK": "0", "PMI_SIZE": "2", **variables}
+            code, _, error = self.run_tree(shell("true", 1), environment=environment)
+            self.assertEqual(code, 2, error)
             self.assertIn(words, error)
+            code, _, error = self.run_tree(shell("true", 1), environment={**environment, "LOCKSTEP_LAUNCHER": "none"})
+            self.assertEqual(code, 0, error)
+
+    def test_bound_ranks_have_cores_of_their_own(self):
+        allowed = os.sched_getaffinity(0)
+        script = "import os; print(sorted(os.sched_getaffinity(0)), os.environ['OMP_NUM_THREADS'])"
+        command = [LOCKSTEP, "run", "--nproc-per-node", "2", "--prefix", "--bind"]
+        code, output, error = self.run_tree([*command, "core", sys.executable, "-c", script])
+        self.assertEqual(code, 0, error)
+        found = dict(re.findall(r"^\[(\d)\] \[([\d, ]+)\] \d+$", output, re.M))
+        sets = [set(map(int, found[rank].split(", "))) for rank in "01"]
+        self.assertTrue(all(cpus and cpus <= allowed for cpus in sets), output)
+        if len(allowed) > 1:
+            self.assertRegex(error, r"rank 0: CPUs [\d,-]+; rank 1: CPUs [\d,-]+\n")
+        code, _, error = self.run_tree([*command, "cores", "true"])
+        self.assertEqual(code, 2, error)
+        self.assertIn("ranks cannot be bound to 'cores'; it can be core, socket, numa or none", error)
 
     def test_the_user_decides(self):
         found, error = self.environments("--env", "A=b=c", "--env", "OMP_NUM_THREADS=5", "--master-addr", "h",

@@ -1,6 +1,6 @@
 """A program that other launchers start forms its world without a flag.
 
-launchers_test.py <rendezvous_worker> <hello_all_reduce or ""> OpenMpi|Mpich|Torchrun|Slurm
+launchers_test.py <rendezvous_worker> <hello_all_reduce or ""> <lockstep> OpenMpi|Mpich|Torchrun|Slurm
 
 What is not installed here is skipped.
 """
@@ -23,6 +23,7 @@ from jobs import free_port  # noqa: E402
 SKIPPED = 77
 PROGRAM = []
 HELLO = ""
+LOCKSTEP = ""
 ROOT = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", ".."))
 TORCHRUN = os.path.join(ROOT, ".venv", "bin", "torchrun")
 OF_LAUNCHERS = re.compile(r"^(LOCKSTEP|SLURM|OMPI|PMIX?|MPI|FLUX|TORCHELASTIC|PET)_|"
@@ -82,6 +83,14 @@ class Mpi(Launched):
         self.launch(*self.mpirun(4), *PROGRAM)
         self.expect_world(4)
         self.expect_said_once(rf"rank 0 of 4, from {self.NAME} \(.*\); the store is at 127\.0\.0\.1:2\d{{4}}")
+
+    def test_copies_of_the_launcher_on_one_host_are_refused(self):
+        self.launch(*self.mpirun(2), LOCKSTEP, "run", *PROGRAM)
+        self.expect_refused(f"{self.NAME} .* has started 2 copies of `lockstep run` on 1 host,", "--standalone")
+
+    def test_one_copy_of_the_launcher_is_a_job_of_its_own(self):
+        self.launch(*self.mpirun(1), LOCKSTEP, "run", "--nproc-per-node", "2", "--no-prefix", *PROGRAM)
+        self.expect_world(2)
 
     def test_two_jobs_at_a_time_stay_apart(self):
         jobs = [self.start(*self.mpirun(2), *PROGRAM) for _ in range(2)]
@@ -197,6 +206,40 @@ class Slurm(Launched):
         self.assertEqual(sorted(re.findall(r"local rank (\d) of (\d)", self.output)),
                          [("0", "2"), ("0", "2"), ("1", "2"), ("1", "2")])
 
+    def test_an_agent_on_each_node_needs_no_flag(self):
+        self.slurm("srun", "-N2", "--ntasks-per-node=1", LOCKSTEP, "run", "--nproc-per-node", "2", "--no-prefix",
+                   *PROGRAM)
+        self.expect_world(4)
+        self.expect_said_once(r"Slurm \(SLURM_PROCID, SLURM_STEP_NUM_TASKS\) has started this on 2 hosts, "
+                              r"which meet at n1:2\d{4}")
+
+    def test_several_agents_on_a_node_are_refused(self):
+        self.slurm("srun", "-N2", "-n4", LOCKSTEP, "run", *PROGRAM)
+        self.expect_refused("has started 4 copies of `lockstep run` on 2 hosts", "srun --ntasks-per-node=1")
+        self.assertEqual(self.code, 2)
+
+    def test_an_agent_by_mpirun_on_each_node(self):
+        if shutil.which("mpirun") is None:
+            self.skipTest("mpirun is not installed")
+        self.slurm("salloc", "-N2", "--ntasks-per-node=2", "mpirun", "--allow-run-as-root", "--map-by", "ppr:1:node",
+                   LOCKSTEP, "run", "--nproc-per-node", "2", "--no-prefix", *PROGRAM)
+        self.expect_world(4)
+        self.expect_said_once("Open MPI .* has started this on 2 hosts, which meet at n1:")
+
+    def test_an_agent_by_mpiexec_on_each_node(self):
+        if shutil.which("mpiexec.hydra") is None:
+            self.skipTest("mpiexec.hydra is not installed")
+        self.slurm("salloc", "-N2", "--ntasks-per-node=1", "mpiexec.hydra", "-ppn", "1", LOCKSTEP, "run",
+                   "--nproc-per-node", "2", "--no-prefix", *PROGRAM)
+        self.expect_world(4)
+        self.expect_said_once("MPICH .* has started this on 2 hosts, which meet at n1:")
+
+    def test_a_rank_that_fails_on_one_node_ends_all(self):
+        self.slurm("srun", "-N2", "--ntasks-per-node=1", LOCKSTEP, "run", "--nproc-per-node", "2", "sh", "-c",
+                   "[ $RANK = 3 ] && exit 9; sleep 1000")
+        self.assertEqual(self.code, 9, self.said)
+        self.assertRegex(self.said, r"rank 3 \(host .*, pid \d+\) exited with code 9")
+
     def test_a_step_on_one_node(self):
         self.slurm("srun", "-N1", "-n2", *PROGRAM)
         self.expect_world(2)
@@ -289,6 +332,7 @@ def why_not(suite):
 if __name__ == "__main__":
     PROGRAM = [sys.argv.pop(1), "join"]
     HELLO = sys.argv.pop(1)
+    LOCKSTEP = sys.argv.pop(1)
     reason = why_not(sys.argv[1])
     if reason:
         print(f"skipped: {reason}")

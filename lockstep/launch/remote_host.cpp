@@ -1,0 +1,136 @@
+#include "lockstep/launch/remote_host.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <optional>
+#include <utility>
+
+#include "lockstep/base/deadline.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/format.h"
+#include "lockstep/launch/child_process.h"
+#include "lockstep/launch/outcome.h"
+#include "lockstep/launch/program_path.h"
+#include "lockstep/launch/remote_order.h"
+#include "lockstep/launch/signal_relay.h"
+
+namespace lockstep::internal {
+namespace {
+
+const Duration kOrderTimeout = std::chrono::seconds(60);
+constexpr int kRendezvousCode = 3;
+
+// Standard input, without blocking; empty at its end.
+std::optional<std::string> read_some() {
+  std::array<char, 65536> buffer{};
+  while (true) {
+    const ssize_t count = ::read(STDIN_FILENO, buffer.data(), buffer.size());
+    if (count > 0) return std::string(buffer.data(), static_cast<std::size_t>(count));
+    if (count < 0 && errno == EINTR) continue;
+    return std::nullopt;
+  }
+}
+
+ReadOrder read_order(Bytes& bytes) {
+  const Deadline deadline = Deadline::after(kOrderTimeout);
+  while (true) {
+    if (auto read = decode_order(bytes)) return *read;
+    pollfd input{STDIN_FILENO, POLLIN, 0};
+    if (::poll(&input, 1, deadline.poll_timeout_ms()) < 0 && errno != EINTR) throw system_error("poll", errno);
+    if (deadline.expired()) throw Error(ErrorKind::timeout, "no order has come through standard input");
+    if (input.revents == 0) continue;
+    const auto some = read_some();
+    if (!some) throw Error(ErrorKind::peer_lost, "standard input has ended before an order was complete");
+    bytes += *some;
+  }
+}
+
+void expect_same(const RemoteOrder& order, const std::string& version, const std::string& program) {
+  if (order.version != version) {
+    throw Error(ErrorKind::invalid_argument,
+                fmt::format("{} is version {}, and the launcher's is {}; install the same on all hosts", program,
+                            version, order.version));
+  }
+  if (::chdir(order.directory.c_str()) != 0) {
+    throw system_error(
+        fmt::format("cannot work in {}, where the launcher was started; all hosts need this folder", order.directory),
+        errno);
+  }
+}
+
+class RemoteAgent {
+ public:
+  RemoteAgent(const RemoteOrder& order, const std::string& program)
+      : token_(Token::from_bytes(order.token).to_fd()), null_(::open("/dev/null", O_RDWR | O_CLOEXEC)) {
+    Variables changes = order.environment;
+    changes.emplace_back("LOCKSTEP_TOKEN_FD", std::to_string(token_.get()));
+    Command command{.path = program,
+                    .argv = {"lockstep"},
+                    .environment = merge_environment(environ, changes),
+                    .keep_fds = {token_.get()},
+                    .stdin_fd = null_.get()};
+    command.argv.insert(command.argv.end(), order.arguments.begin(), order.arguments.end());
+    sigset_t mask{};
+    process_.emplace(ChildProcess::start(command, mask));
+  }
+
+  // The agent alone: it passes on to its ranks what concerns them.
+  void signal(int number) const { ::kill(process_->pid(), number); }
+  int pidfd() const { return process_->pidfd(); }
+  std::optional<ExitStatus> try_reap() { return process_->try_reap(); }
+
+ private:
+  UniqueFd token_;
+  UniqueFd null_;
+  std::optional<ChildProcess> process_;
+};
+
+// `rest`: signals that came with the order.
+int watch(RemoteAgent& agent, SignalRelay& relay, Bytes rest) {
+  bool connected = true;
+  while (true) {
+    for (const char number : rest) {
+      if (number > 0 && number < SIGRTMIN) agent.signal(number);
+    }
+    rest.clear();
+    std::array<pollfd, 3> fds{
+        {{agent.pidfd(), POLLIN, 0}, {relay.fd(), POLLIN, 0}, {connected ? STDIN_FILENO : -1, POLLIN, 0}}};
+    if (::poll(fds.data(), fds.size(), -1) < 0 && errno != EINTR) throw system_error("poll", errno);
+    while (const int number = relay.take()) agent.signal(number);
+    if (connected && fds[2].revents != 0) {
+      const auto some = read_some();
+      connected = some.has_value();
+      if (some) rest = *some;
+      if (!connected) agent.signal(SIGTERM);
+    }
+    if (const auto status = agent.try_reap()) return status->shell_code();
+  }
+}
+
+}  // namespace
+
+int run_remote_host(const std::string& program, const std::string& version) {
+  std::string host = "?";
+  try {
+    SignalRelay relay;
+    Bytes bytes;
+    const ReadOrder read = read_order(bytes);
+    host = read.order.host;
+    expect_same(read.order, version, program);
+    RemoteAgent agent(read.order, program);
+    const int code = watch(agent, relay, bytes.substr(read.bytes));
+    std::fprintf(stderr, "%s%d\n", kEndedMark, code);
+    return code;
+  } catch (const Error& error) {
+    std::fprintf(stderr, "lockstep: on host %s: %s\n", host.c_str(), error.what());
+    return kRendezvousCode;
+  }
+}
+
+}  // namespace lockstep::internal

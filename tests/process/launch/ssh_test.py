@@ -1,0 +1,239 @@
+"""`lockstep run --hosts` over real ssh: ssh_test.py <lockstep> <rendezvous_worker>
+
+Two hosts are network namespaces with an sshd each; its keys are made here.
+"""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "links"))
+import links_test  # noqa: E402
+from processes import Tree, wait_for  # noqa: E402
+
+SKIPPED = 77
+LOCKSTEP = ""
+WORKER = ""
+SSHD = shutil.which("sshd", path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
+PRIVILEGE_SEPARATION = "/run/sshd"
+SERVER = """\
+ListenAddress {address}
+HostKey {folder}/host_key
+AuthorizedKeysFile {folder}/user_key.pub
+PidFile none
+StrictModes no
+UsePAM no
+PermitRootLogin yes
+PasswordAuthentication no
+"""
+CLIENT = """\
+Host first
+  HostName {addresses[0]}
+Host second
+  HostName {addresses[1]}
+Host *
+  User root
+  IdentityFile {folder}/user_key
+  UserKnownHostsFile {folder}/known_hosts
+  GlobalKnownHostsFile /dev/null
+"""
+
+
+class SshHosts(links_test.Namespaces):
+    """Two hosts with an sshd each, and a configuration of the client's that knows them as first and second."""
+
+    def __enter__(self):
+        super().__enter__()
+        self.servers = []
+        self.made_folder = not os.path.isdir(PRIVILEGE_SEPARATION)
+        os.makedirs(PRIVILEGE_SEPARATION, mode=0o755, exist_ok=True)
+        self.temporary = tempfile.TemporaryDirectory()
+        self.folder = self.temporary.name
+        for key in ("host_key", "user_key"):
+            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.path(key)], check=True)
+        with open(self.path("host_key.pub"), encoding="ascii") as file:
+            key = " ".join(file.read().split()[:2])
+        self.write("known_hosts", "".join(f"{address} {key}\n" for address in self.addresses))
+        self.write("client", CLIENT.format(folder=self.folder, addresses=self.addresses))
+        os.mkdir(self.path("bin"))
+        self.write("bin/ssh", f'#!/bin/sh\nexec {shutil.which("ssh")} -F {self.path("client")} "$@"\n')
+        os.chmod(self.path("bin/ssh"), 0o755)
+        for name, address in zip(self.names, self.addresses):
+            self.write(f"server-{name}", SERVER.format(folder=self.folder, address=address))
+            self.servers.append(subprocess.Popen(
+                ["ip", "netns", "exec", name, SSHD, "-D", "-e", "-f", self.path(f"server-{name}")],
+                stdin=subprocess.DEVNULL, stderr=subprocess.PIPE))
+        for server in self.servers:  # it says so once it listens
+            line = server.stderr.readline()
+            while line and b"Server listening" not in line:
+                line = server.stderr.readline()
+        return self
+
+    def __exit__(self, *unused):
+        for pid in self.processes():
+            os.kill(pid, signal.SIGKILL)
+        for server in self.servers:
+            server.kill()
+            server.wait()
+            server.stderr.close()
+        if self.made_folder:
+            os.rmdir(PRIVILEGE_SEPARATION)
+        self.temporary.cleanup()
+        super().__exit__()
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def write(self, name, text):
+        with open(self.path(name), "w", encoding="ascii") as file:
+            file.write(text)
+
+    def processes(self, pattern=""):
+        """What runs on the hosts, except the servers, and has this in its command line."""
+        found = []
+        for name in self.names:
+            pids = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True).stdout.split()
+            for pid in set(map(int, pids)) - {server.pid for server in self.servers}:
+                try:
+                    with open(f"/proc/{pid}/cmdline", encoding="utf-8", errors="replace") as file:
+                        if pattern in file.read().replace("\0", " "):
+                            found.append(pid)
+                except OSError:
+                    pass
+        return found
+
+
+class SshTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.hosts = cls.enterClassContext(SshHosts())
+
+    def start(self, *arguments, hosts="first,second", **options):
+        command = ["ip", "netns", "exec", self.hosts.names[0], LOCKSTEP, "run", "--hosts", hosts, *arguments]
+        path = f"{self.hosts.path('bin')}:{os.environ['PATH']}"
+        environment = {"PATH": path, "HOME": self.hosts.folder, **options.pop("environment", {})}
+        tree = Tree(command, environment=environment, **options)
+        self.addCleanup(tree.__exit__)
+        return tree
+
+    def expect_nothing_left(self):
+        self.assertTrue(wait_for(lambda: not self.hosts.processes(), 15),
+                        subprocess.run(["ps", "-ef"], capture_output=True, text=True).stdout)
+
+    def run_over_ssh(self, *arguments, **options):
+        result = self.start(*arguments, **options).finish(60)
+        self.expect_nothing_left()
+        return result
+
+    def test_ranks_of_both_hosts_form_a_world(self):
+        code, output, error = self.run_over_ssh("--nproc-per-node", "2", WORKER, "join")
+        ranks = sorted(map(int, re.findall(r"joined as rank (\d+) of 4", output)))
+        self.assertEqual((ranks, code), ([0, 1, 2, 3], 0), output + error)
+        self.assertRegex(error, r"4 ranks on 2 hosts")
+
+    def test_hosts_have_their_numbers_of_ranks_in_their_order(self):
+        script = 'echo "$RANK $LOCAL_RANK $GROUP_RANK $WORLD_SIZE at $(ip -o -4 address show cable | grep -o 10.213.7..)"'
+        code, output, error = self.run_over_ssh("sh", "-c", script, hosts="second:1,first:2")
+        self.assertEqual(code, 0, error)
+        first, second = self.hosts.addresses
+        self.assertEqual(sorted(re.sub(r"^\[\d\] ", "", line) for line in output.splitlines()),
+                         [f"0 0 0 3 at {second}", f"1 0 1 3 at {first}", f"2 1 1 3 at {first}"])
+
+    def test_arguments_variables_and_the_folder_arrive_as_they_are(self):
+        words = ["it's", 'a "word"', "$HOME `id` \\", "two\nlines", "", "*", "ü"]
+        program = "import json, os, sys; print(json.dumps([os.getcwd(), sys.argv[1:], os.environ['A'], " \
+                  "os.environ['LOCKSTEP_LOG'], os.environ.get('SECRET')]))"
+        folder = self.hosts.path("a folder")
+        os.makedirs(folder, exist_ok=True)
+        code, output, error = self.run_over_ssh(
+            "--no-prefix", "--env", "A=x y='z'", sys.executable, "-c", program, *words, cwd=folder,
+            environment={"LOCKSTEP_LOG": "warning", "SECRET": "here"})
+        self.assertEqual(code, 0, error)
+        lines = output.splitlines()
+        self.assertEqual([json.loads(line) for line in lines], 2 * [[folder, words, "x y='z'", "warning", None]])
+
+    def test_the_exit_code_is_that_of_the_rank_that_failed(self):
+        for failed in ("0", "1"):
+            code, _, error = self.run_over_ssh("sh", "-c", f'[ $RANK = {failed} ] && exit 127; sleep 100')
+            self.assertEqual(code, 127, error)
+            self.assertRegex(error, rf"rank {failed} \(host .*\) exited with code 127")
+
+    def expect_unusable(self, *words, seconds=10, **options):
+        begin = time.monotonic()
+        code, _, error = self.run_over_ssh(*options.pop("arguments", ()), "sleep", "100", **options)
+        self.assertEqual(code, 3, error)
+        self.assertLess(time.monotonic() - begin, seconds + links_test.SLACK)
+        for each in words:
+            self.assertIn(each, error)
+
+    def test_a_host_whose_key_is_not_known(self):
+        known = self.hosts.path("known_hosts")
+        with open(known, encoding="ascii") as file:
+            lines = file.readlines()
+        self.addCleanup(self.hosts.write, "known_hosts", "".join(lines))
+        self.hosts.write("known_hosts", lines[0])
+        self.expect_unusable("host second: ssh could not reach it", "Host key verification failed", "known_hosts")
+
+    def test_a_host_without_lockstep(self):
+        self.expect_unusable("/nowhere/lockstep is not there", "--remote-path",
+                             arguments=("--remote-path", "/nowhere/lockstep"))
+
+    def test_a_host_that_does_not_answer(self):
+        self.expect_unusable("host 10.213.7.77: ssh could not reach it", hosts="first,10.213.7.77", seconds=12)
+
+    def test_a_signal_reaches_all_ranks_and_nothing_is_left(self):
+        script = 'trap "echo stopped; exit 0" TERM INT; echo ready; while :; do sleep 0.05; done'
+        for number, expected in ((signal.SIGINT, 0), (signal.SIGTERM, 0)):
+            tree = self.start("sh", "-c", script)
+            self.assertEqual(sorted(tree.read_lines(2)), ["[0] ready", "[1] ready"])
+            tree.process.send_signal(number)
+            code, output, error = tree.finish(30)
+            self.assertEqual((code, sorted(output.splitlines())), (expected, ["[0] stopped", "[1] stopped"]), error)
+            self.expect_nothing_left()
+
+    def test_a_connection_that_dies_ends_its_agent_and_the_job(self):
+        for host in ("second", "first"):
+            tree = self.start("sh", "-c", "echo ready; sleep 1000")
+            tree.read_lines(2)
+            lost = [pid for pid in self.hosts.processes(f"-- {host} ") if "ssh" in command_name(pid)]
+            self.assertEqual(len(lost), 1)
+            os.kill(lost[0], signal.SIGKILL)
+            code, _, error = tree.finish(60)
+            self.assertEqual(code, 3, error)
+            self.assertIn(f"host {host}: ", error)
+            self.expect_nothing_left()
+
+    def test_a_launcher_that_is_killed_leaves_nothing(self):
+        tree = self.start("sh", "-c", "echo ready; sleep 1000")
+        tree.read_lines(2)
+        tree.process.kill()
+        self.expect_nothing_left()
+
+
+def command_name(pid):
+    with open(f"/proc/{pid}/comm", encoding="ascii") as file:
+        return file.read().strip()
+
+
+def why_not():
+    missing = [name for name, path in (("ssh", shutil.which("ssh")), ("sshd", SSHD)) if path is None]
+    if missing:
+        return f"not installed: {', '.join(missing)} (Debian: openssh-client openssh-server)"
+    return links_test.why_not()
+
+
+if __name__ == "__main__":
+    WORKER = sys.argv.pop(2)
+    LOCKSTEP = sys.argv.pop(1)
+    REASON = why_not()
+    if REASON:
+        print(f"skipped: {REASON}")
+        sys.exit(SKIPPED)
+    unittest.main(verbosity=2)

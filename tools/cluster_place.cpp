@@ -1,0 +1,53 @@
+#include "tools/cluster_place.h"
+
+#include <netdb.h>
+#include <unistd.h>
+
+#include <array>
+#include <string>
+
+#include "lockstep/base/environment.h"
+#include "lockstep/base/format.h"
+#include "lockstep/base/log.h"
+#include "lockstep/rendezvous/launch_place.h"
+
+namespace lockstep::tools {
+namespace {
+
+// "train-3.train.default.svc.cluster.local", which a pod finds in its own /etc/hosts.
+std::string full_host_name() {
+  std::array<char, 256> name{};
+  if (::gethostname(name.data(), name.size() - 1) != 0) return "";
+  addrinfo hints{};
+  hints.ai_flags = AI_CANONNAME;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (::getaddrinfo(name.data(), nullptr, &hints, &found) != 0) return name.data();
+  std::string full = found->ai_canonname != nullptr ? found->ai_canonname : name.data();
+  ::freeaddrinfo(found);
+  return full;
+}
+
+}  // namespace
+
+RunOptions in_cluster(const RunOptions& options) {
+  const EnvironmentReader reader;
+  GivenPlace given{.node_rank = options.node_rank, .endpoint = options.rdzv_endpoint, .rdzv_id = options.rdzv_id};
+  if (options.nodes.most > 1) given.nodes = HostRange{options.nodes.least, options.nodes.most};
+  // Elsewhere names are not asked for, since that can take long.
+  if (reader.has("JOB_COMPLETION_INDEX")) given.full_name = full_host_name();
+  const auto place = find_launch_place(reader, given);
+  if (!place) return options;
+  RunOptions completed = options;
+  completed.nodes = {place->nodes.least, place->nodes.most};
+  completed.node_rank = place->node_rank;
+  completed.rdzv_endpoint = place->endpoint;
+  completed.rdzv_id = place->rdzv_id;
+  if (place->node_rank.value_or(0) == 0) {
+    log_info(fmt::format("{} has started this on {} hosts, which meet at {}", place->source, place->nodes.most,
+                         place->endpoint));
+  }
+  return completed;
+}
+
+}  // namespace lockstep::tools

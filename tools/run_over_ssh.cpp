@@ -1,0 +1,178 @@
+#include "tools/run_over_ssh.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <csignal>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include "lockstep/base/environment.h"
+#include "lockstep/base/format.h"
+#include "lockstep/launch/outcome.h"
+#include "lockstep/launch/program_path.h"
+#include "lockstep/launch/remote_host.h"
+#include "lockstep/launch/signal_relay.h"
+#include "lockstep/launch/ssh_hosts.h"
+#include "lockstep/rendezvous/launchers.h"
+
+namespace lockstep::tools {
+namespace {
+
+constexpr std::string_view kOurs = "LOCKSTEP_";
+// Of this host or process alone. The token comes with the order.
+constexpr std::array<std::string_view, 14> kOfThisHost{
+    "LOCKSTEP_ADDRESS",  "LOCKSTEP_BIND",     "LOCKSTEP_FLIGHT_FD",  "LOCKSTEP_GENERATION", "LOCKSTEP_JOB_ID",
+    "LOCKSTEP_LAUNCHER", "LOCKSTEP_NODE",     "LOCKSTEP_OUTER_JOBS", "LOCKSTEP_SPAWN",      "LOCKSTEP_SPAWN_REPORT",
+    "LOCKSTEP_STORE",    "LOCKSTEP_TERMINAL", "LOCKSTEP_TOKEN_FD",   "LOCKSTEP_TOKEN_FILE"};
+
+std::string own_path() { return std::filesystem::read_symlink("/proc/self/exe").string(); }
+
+std::string new_id() {
+  std::string id = "ssh-";
+  const Token random = Token::generate();
+  for (const std::uint8_t byte : std::span(random.bytes()).first(8)) id += fmt::format("{:02x}", byte);
+  return id;
+}
+
+std::string seconds(std::chrono::milliseconds time) { return fmt::format("{:.3f}", time.count() / 1000.0); }
+
+Variables environment_for_hosts() {
+  Variables variables;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text(*entry);
+    const std::string_view name = text.substr(0, text.find('='));
+    if (!name.starts_with(kOurs) || name.size() == text.size()) continue;
+    if (std::ranges::find(kOfThisHost, name) != kOfThisHost.end()) continue;
+    variables.emplace_back(name, text.substr(name.size() + 1));
+  }
+  return variables;
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  ::gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
+// Where the agents meet: a port on the first host, by a name that means the same on all of them.
+std::string endpoint_for(const RunOptions& options, const std::string& ssh, const std::string& id) {
+  const std::string& first = options.hosts.front().first;
+  std::string host = first;
+  const bool others = std::ranges::any_of(options.hosts, [](const auto& each) { return !is_this_host(each.first); });
+  if (!is_this_host(first)) {
+    host = resolved_by_ssh(ssh, first);
+  } else if (others && (first == "localhost" || first == "::1" || first.starts_with("127."))) {
+    host = host_name();
+  }
+  if (host.find(':') != std::string::npos) host = fmt::format("[{}]", host);
+  return fmt::format("{}:{}", host, port_of_job(id));
+}
+
+class Arguments {
+ public:
+  void add(std::string_view flag, const std::string& value) {
+    if (!value.empty()) list_.push_back(fmt::format("{}={}", flag, value));
+  }
+  void add(std::string_view flag, long value) { add(flag, std::to_string(value)); }
+  std::vector<std::string> take() { return std::move(list_); }
+
+ private:
+  std::vector<std::string> list_{"run"};
+};
+
+}  // namespace
+
+std::vector<std::pair<std::string, int>> parse_hosts(const std::string& text) {
+  std::vector<std::pair<std::string, int>> hosts;
+  for (std::size_t start = 0; start <= text.size();) {
+    const std::size_t end = std::min(text.find(',', start), text.size());
+    const std::string each = text.substr(start, end - start);
+    start = end + 1;
+    const std::size_t colon = each.starts_with('[') ? each.find("]:") : each.find(':');
+    const std::size_t number = each.starts_with('[') && colon != std::string::npos ? colon + 1 : colon;
+    std::string name = each.substr(0, number);
+    if (name.starts_with('[') && name.ends_with(']')) name = name.substr(1, name.size() - 2);
+    if (name.empty() || name.starts_with('-')) {
+      throw Error(ErrorKind::invalid_argument, fmt::format("--hosts: '{}' in '{}' is no name of a host", each, text));
+    }
+    const bool has_number = number != std::string::npos;
+    hosts.emplace_back(
+        name, has_number ? parse_integer("--hosts: the number of ranks", each.substr(number + 1), 1, 1024) : 0);
+  }
+  return hosts;
+}
+
+std::vector<std::string> agent_arguments(const RunOptions& options, int host) {
+  Arguments arguments;
+  const int ranks = options.hosts[static_cast<std::size_t>(host)].second;
+  arguments.add("--nnodes", static_cast<long>(options.hosts.size()));
+  arguments.add("--node-rank", host);
+  arguments.add("--nproc-per-node", ranks == 0 ? options.ranks : ranks);
+  arguments.add("--rdzv-endpoint", options.rdzv_endpoint);
+  arguments.add("--rdzv-id", options.rdzv_id);
+  std::string config;
+  for (const auto& [key, value] : options.rdzv_config) {
+    config += fmt::format("{}{}={}", config.empty() ? "" : ",", key, value);
+  }
+  arguments.add("--rdzv-conf", config);
+  arguments.add("--max-restarts", options.max_restarts);
+  arguments.add("--shutdown-timeout", seconds(options.shutdown_timeout));
+  arguments.add("--stop-grace", seconds(options.stop_grace));
+  if (options.hang_timeout) arguments.add("--hang-timeout", seconds(*options.hang_timeout));
+  std::string signals;
+  for (const int signal : options.signals_to_handle) {
+    signals += fmt::format("{}{}", signals.empty() ? "" : ",", signal_name(signal));
+  }
+  arguments.add("--signals-to-handle", signals);
+  if (options.master_port != 0) arguments.add("--master-port", options.master_port);
+  arguments.add("--log-dir", options.output.log_directory);
+  arguments.add("--flight", options.flight);
+  if (host == 0) arguments.add("--report", options.report);
+  if (options.role != "default") arguments.add("--role", options.role);
+  arguments.add("--bind", options.bind);
+  for (const auto& [name, value] : options.environment) arguments.add("--env", fmt::format("{}={}", name, value));
+  std::vector<std::string> list = arguments.take();
+  if (options.output.prefix == PrefixMode::always) list.emplace_back("--prefix");
+  if (options.output.prefix == PrefixMode::never) list.emplace_back("--no-prefix");
+  list.emplace_back("--no-python");  // the program is the whole command already
+  list.emplace_back("--");
+  list.insert(list.end(), options.program.begin(), options.program.end());
+  return list;
+}
+
+int run_over_ssh(const RunOptions& given) {
+  RunOptions options = given;
+  const bool all_here = std::ranges::all_of(options.hosts, [](const auto& host) { return is_this_host(host.first); });
+  const std::string path = EnvironmentReader().text("PATH").value_or("/usr/local/bin:/usr/bin:/bin");
+  SshPlan plan;
+  if (!all_here) plan.ssh = find_program("ssh", path);
+  plan.program = own_path();
+  plan.remote_program = options.remote_path.empty() ? plan.program : options.remote_path;
+  const Token token = Token::generate();
+  const std::string id = new_id();
+  if (options.rdzv_id.empty()) options.rdzv_id = id;
+  if (options.rdzv_endpoint.empty()) options.rdzv_endpoint = endpoint_for(options, plan.ssh, id);
+  const Bytes token_bytes(token.bytes().begin(), token.bytes().end());
+  for (std::size_t i = 0; i < options.hosts.size(); ++i) {
+    const std::string& name = options.hosts[i].first;
+    plan.hosts.push_back({.is_here = is_this_host(name),
+                          .order = {.version = LOCKSTEP_VERSION,
+                                    .host = name,
+                                    .directory = std::filesystem::current_path().string(),
+                                    .token = token_bytes,
+                                    .environment = environment_for_hosts(),
+                                    .arguments = agent_arguments(options, static_cast<int>(i))}});
+  }
+  return run_ssh_hosts(plan,
+                       options.signals_to_handle.empty() ? SignalRelay::stop_signals() : options.signals_to_handle);
+}
+
+int remote_host_command() { return run_remote_host(own_path(), LOCKSTEP_VERSION); }
+
+}  // namespace lockstep::tools

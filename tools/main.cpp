@@ -12,13 +12,14 @@
 #include "lockstep/launch/cores.h"
 #include "lockstep/launch/outcome.h"
 #include "lockstep/observe/process_recorder.h"
+#include "tools/doctor_command.h"
+#include "tools/jobs_command.h"
 #include "tools/run_command.h"
 #include "tools/trace_command.h"
 
 namespace {
 
-using lockstep::tools::RunOptions;
-using lockstep::tools::TraceOptions;
+using namespace lockstep::tools;
 
 constexpr const char* kExamples =
     "Examples:\n"
@@ -200,6 +201,14 @@ int main(int argc, char** argv) {
   const CLI::App* run = add_run(app, arguments);
   TraceOptions trace_options;
   const CLI::App* trace = add_trace(app, trace_options);
+  DoctorOptions doctor_options;
+  const CLI::App* doctor = add_doctor(app, doctor_options);
+  EnvOptions env_options;
+  const CLI::App* env = add_env(app, env_options);
+  PsOptions ps_options;
+  const CLI::App* ps = add_ps(app, ps_options);
+  TopOptions top_options;
+  const CLI::App* top = add_top(app, top_options);
   try {
     app.parse(argc, argv);
     check_command(app);
@@ -207,10 +216,15 @@ int main(int argc, char** argv) {
   } catch (const CLI::Success& success) {
     return app.exit(success);
   } catch (const CLI::Error& error) {
-    return usage_error(error, run->parsed()     ? "lockstep run --help"
-                              : trace->parsed() ? "lockstep trace --help"
-                                                : "lockstep --help");
+    return usage_error(error, run->parsed()      ? "lockstep run --help"
+                              : trace->parsed()  ? "lockstep trace --help"
+                              : doctor->parsed() ? "lockstep doctor --help"
+                                                 : "lockstep --help");
   }
   if (trace->parsed()) return lockstep::tools::trace_command(trace_options);
+  if (doctor->parsed()) return doctor_command(doctor_options);
+  if (env->parsed()) return env_command(env_options);
+  if (ps->parsed()) return ps_command(ps_options);
+  if (top->parsed()) return top_command(top_options);
   return lockstep::tools::run_command(arguments.run);
 }

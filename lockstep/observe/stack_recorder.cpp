@@ -141,7 +141,7 @@ void take_module(std::string_view line, CrashSlot& crash) {
 void take_modules(CrashSlot& crash) {
   const int fd = ::open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
   if (fd < 0) return;
-  std::array<char, 4096> buffer;
+  std::array<char, 2048> buffer;
   std::size_t held = 0;
   for (;;) {
     const ssize_t got = ::read(fd, buffer.data() + held, buffer.size() - held);
@@ -226,7 +226,7 @@ int catch_launcher() {
     if (::sigaction(signal, nullptr, &before) != 0 || before.sa_handler != SIG_DFL) continue;
     struct sigaction action {};
     action.sa_sigaction = on_launcher;
-    action.sa_flags = SA_SIGINFO | SA_RESTART | SA_ONSTACK;
+    action.sa_flags = SA_SIGINFO | SA_RESTART;  // on the thread's own stack: others are often small
     ::sigfillset(&action.sa_mask);
     for (const int crash : kCrashSignals) ::sigdelset(&action.sa_mask, crash);
     if (::sigaction(signal, &action, nullptr) == 0) return signal;

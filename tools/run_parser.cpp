@@ -68,8 +68,7 @@ void RunParser::add_ranks() {
   common(run_->add_option("--env", to.environment, "Set KEY=VALUE for all ranks; may be repeated")
              ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
              ->allow_extra_args(false));
-  option("--bind", to.run.bind, "Bind each rank to cores of its own: core, socket, numa or none (default none)")
-      ->check(CLI::IsMember({"core", "socket", "numa", "none"}));
+  option("--bind", to.run.bind, "Bind each rank to cores of its own: core, socket, numa or none (default none)");
   option("--numa-binding", to.numa_binding, "As --bind, in torchrun's words: node, socket, exclusive, core-complex")
       ->check(CLI::IsMember({"node", "socket", "exclusive", "core-complex"}));
   option("--role", to.run.role, "ROLE_NAME for the ranks (default 'default')");

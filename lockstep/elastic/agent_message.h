@@ -99,9 +99,8 @@ struct Farewell {
   std::string text;  // empty: nothing to say
 };
 
-using AgentMessage =
-    std::variant<Hello, Welcome, Refused, Elsewhere, Gathers, Notice, StartRanks, StopRanks, EndRanks, KillRanks,
-                 AskToStop, RankEnded, HostDone, Output, OutputTaken, Heartbeat, Farewell>;
+using AgentMessage = std::variant<Hello, Welcome, Refused, Elsewhere, Gathers, Notice, StartRanks, StopRanks, EndRanks,
+                                  KillRanks, AskToStop, RankEnded, HostDone, Output, OutputTaken, Heartbeat, Farewell>;
 
 // Texts that are longer than their limit are cut.
 Bytes encode(const AgentMessage& message);

@@ -13,7 +13,9 @@ namespace lockstep::internal {
 namespace {
 
 constexpr const char* kAgentsJob = "lockstep-agents";
-constexpr Duration kTakeoverPause = std::chrono::milliseconds(500);
+// From one try to take over the endpoint to the next: twice as long each time.
+constexpr Duration kFirstPause = std::chrono::milliseconds(10);
+constexpr Duration kLongestPause = std::chrono::milliseconds(500);
 constexpr Duration kBindTimeout = std::chrono::seconds(5);
 
 bool is_own(const SocketAddress& address) {
@@ -26,9 +28,7 @@ bool is_own(const SocketAddress& address) {
 }
 
 // "127.0.0.1", "localhost": the user means this machine.
-bool says_loopback(const std::string& host) {
-  return host == "localhost" || host == "::1" || host.starts_with("127.");
-}
+bool says_loopback(const std::string& host) { return host == "localhost" || host == "::1" || host.starts_with("127."); }
 
 }  // namespace
 
@@ -70,10 +70,7 @@ std::vector<std::string> addresses_to_listen(const Endpoint& endpoint, Deadline 
 
 EndpointPost::EndpointPost(std::vector<std::string> addresses, std::uint16_t endpoint_port, const Token& token,
                            std::string rdzv_id)
-    : addresses_(std::move(addresses)),
-      endpoint_port_(endpoint_port),
-      token_(token),
-      rdzv_id_(std::move(rdzv_id)) {}
+    : addresses_(std::move(addresses)), endpoint_port_(endpoint_port), token_(token), rdzv_id_(std::move(rdzv_id)) {}
 
 std::unique_ptr<Acceptor> EndpointPost::listen(std::uint16_t port) const {
   std::vector<Listener> listeners;
@@ -110,9 +107,8 @@ EndpointPost EndpointPost::open_elsewhere(const std::vector<std::string>& addres
 
 int EndpointPost::register_at_endpoint(Deadline deadline) {
   try {
-    AgentAnswer answer =
-        ask_agent({address(), endpoint_port_}, token_, Gathers{rdzv_id_, elsewhere_->listeners()[0].address().port()},
-                  deadline);
+    AgentAnswer answer = ask_agent({address(), endpoint_port_}, token_,
+                                   Gathers{rdzv_id_, elsewhere_->listeners()[0].address().port()}, deadline);
     const auto* elsewhere = std::get_if<Elsewhere>(&answer.message);
     if (elsewhere == nullptr) return 0;
     holder_.emplace(std::move(answer.link));
@@ -148,6 +144,7 @@ void EndpointPost::tend() {
     }
     if (holder_->failed()) {
       holder_.reset();
+      pause_ = kFirstPause;
       try_again_ = Deadline::after({});
     }
   }
@@ -155,9 +152,10 @@ void EndpointPost::tend() {
   try {
     at_endpoint_ = listen(endpoint_port_);
     try_again_ = Deadline::never();
-  } catch (const Error&) {  // another agent was faster
-    register_at_endpoint(Deadline::after(kTakeoverPause));
-    try_again_ = holder_ ? Deadline::never() : Deadline::after(kTakeoverPause);
+  } catch (const Error&) {  // another agent was faster, or the holder is just ending
+    register_at_endpoint(Deadline::after(kLongestPause));
+    try_again_ = holder_ ? Deadline::never() : Deadline::after(pause_);
+    pause_ = std::min(2 * pause_, kLongestPause);
   }
 }
 

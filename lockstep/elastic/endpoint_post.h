@@ -71,6 +71,7 @@ class EndpointPost {
   std::unique_ptr<Acceptor> elsewhere_;
   std::optional<AgentLink> holder_;
   Deadline try_again_ = Deadline::never();
+  Duration pause_{};
 };
 
 }  // namespace lockstep::internal

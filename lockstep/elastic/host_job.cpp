@@ -67,12 +67,14 @@ class HostJob : private TreeGuest {
   std::optional<TimePoint> asked_at_;  // while no ranks ran
   bool insisted_ = false;
   std::optional<Farewell> farewell_;
+  int moved_to_ = 0;  // the port on this host where the job is gathered instead
 };
 
 AgentResult HostJob::run() {
   while (!farewell_) {
     met_.desk->tend();
     met_.output->tend(*met_.desk);
+    if (moved_to_ != 0) return {.moved_to = moved_to_};
     if (!later_.empty()) {
       const AgentMessage message = std::move(later_.front());
       later_.pop_front();
@@ -125,6 +127,8 @@ void HostJob::handle(const AgentMessage& message) {
     say_here(notice->text);
   } else if (const auto* farewell = std::get_if<Farewell>(&message)) {
     farewell_ = *farewell;
+  } else if (const auto* elsewhere = std::get_if<Elsewhere>(&message)) {
+    moved_to_ = elsewhere->port;
   }
 }
 
@@ -143,8 +147,8 @@ Variables HostJob::environment() const {
   // The ranks of a job carry the same job id on all hosts, and hosts may share a machine: what this agent has started
   // is found by a name of its own.
   const std::string outer = outer_jobs();
-  Variables variables{{"LOCKSTEP_OUTER_JOBS", fmt::format("LOCKSTEP_JOB_ID={}{}{}", tag_, outer.empty() ? "" : " ",
-                                                          outer)}};
+  Variables variables{
+      {"LOCKSTEP_OUTER_JOBS", fmt::format("LOCKSTEP_JOB_ID={}{}{}", tag_, outer.empty() ? "" : " ", outer)}};
   if (!options_.local_addr.empty()) variables.emplace_back("LOCKSTEP_ADDRESS", options_.local_addr);
   variables.insert(variables.end(), options_.environment.begin(), options_.environment.end());
   return variables;
@@ -247,9 +251,13 @@ bool HostJob::on_signal(int signal) {
 
 AgentResult run_agent(const AgentOptions& options) {
   SignalRelay signals(options.signals.empty() ? SignalRelay::stop_signals() : options.signals);
-  Met met = meet(options, signals);
-  if (!met.desk) return {.exit_code = 128 + met.stop_signal};
-  return HostJob(options, std::move(met), signals).run();
+  AgentResult result;
+  do {
+    Met met = meet(options, signals, result.moved_to);
+    if (!met.desk) return {.exit_code = 128 + met.stop_signal};
+    result = HostJob(options, std::move(met), signals).run();
+  } while (result.moved_to != 0);
+  return result;
 }
 
 }  // namespace lockstep::internal

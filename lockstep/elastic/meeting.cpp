@@ -36,8 +36,11 @@ class Meeter {
         listen_at_(Deadline::after(options.node_rank.value_or(0) == 0 ? Duration{} : kLetFirstListen)),
         hello_(hello_of(options)) {}
 
-  Met meet() {
+  Met meet(int moved_to) {
     addresses_ = addresses_to_listen(options_.endpoint, deadline_);
+    if (moved_to != 0 && is_here()) {
+      if (Met met = visit({addresses_.front(), static_cast<std::uint16_t>(moved_to)}, true); met.desk) return met;
+    }
     for (;;) {
       if (Met met = try_once(); met.desk) return met;
       if (const int signal = signals_.take()) return {.stop_signal = signal};
@@ -75,9 +78,8 @@ class Meeter {
       AgentAnswer answer = ask_agent(endpoint, options_.token, hello_, std::min(deadline_, Deadline::after(kOneTry)));
       strangers_ = 0;
       if (const auto* refused = std::get_if<Refused>(&answer.message)) {
-        throw Error(ErrorKind::invalid_argument,
-                    fmt::format("the job at {} does not take this host: {}", to_string(options_.endpoint),
-                                refused->why));
+        throw Error(ErrorKind::invalid_argument, fmt::format("the job at {} does not take this host: {}",
+                                                             to_string(options_.endpoint), refused->why));
       }
       if (const auto* elsewhere = std::get_if<Elsewhere>(&answer.message)) {
         return was_sent ? Met{} : follow(endpoint, elsewhere->port);
@@ -147,6 +149,8 @@ class Meeter {
 
 }  // namespace
 
-Met meet(const AgentOptions& options, SignalRelay& signals) { return Meeter(options, signals).meet(); }
+Met meet(const AgentOptions& options, SignalRelay& signals, int moved_to) {
+  return Meeter(options, signals).meet(moved_to);
+}
 
 }  // namespace lockstep::internal

@@ -20,8 +20,9 @@ struct Met {
   int stop_signal = 0;  // instead of a desk: that told this process to stop
 };
 
-// Blocks. Errors: timeout (nobody came to the endpoint), invalid_argument (refused, with why; the endpoint's name; the
-// port is another program's), unauthorized (another token).
-Met meet(const AgentOptions& options, SignalRelay& signals);
+// moved_to: the port on this host where the job is gathered, if that is known; else 0. Blocks. Errors: timeout (nobody
+// came to the endpoint), invalid_argument (refused, with why; the endpoint's name; the port is another program's),
+// unauthorized (another token).
+Met meet(const AgentOptions& options, SignalRelay& signals, int moved_to = 0);
 
 }  // namespace lockstep::internal

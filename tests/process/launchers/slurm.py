@@ -20,7 +20,8 @@ SlurmctldHost={host}({addresses[0]})
 SlurmctldParameters=enable_configless
 SlurmUser=root
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge/socket
+AuthInfo=socket={folder}/munge/socket,cred_expire=5
+KillWait=5
 CryptoType=crypto/munge
 MpiDefault=none
 StateSaveLocation={folder}/state

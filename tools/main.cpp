@@ -197,9 +197,6 @@ void finish_run(const CLI::App& app, const CLI::App& run, RunArguments& argument
   options.nodes = parse_nodes(arguments.nodes);
   if (arguments.node_rank >= 0) options.node_rank = arguments.node_rank;
   for (const std::string& text : arguments.rdzv_config) options.rdzv_config.push_back(parse_variable(text));
-  if (options.rdzv_endpoint.empty() && options.nodes.most > 1) {
-    throw CLI::ValidationError("--nnodes", "several hosts meet at --rdzv-endpoint HOST:PORT, which is missing");
-  }
   options.shutdown_timeout = std::chrono::milliseconds(std::llround(arguments.shutdown_timeout_seconds * 1000));
   options.stop_grace = std::chrono::milliseconds(std::llround(arguments.stop_grace_seconds * 1000));
   if (arguments.hang_timeout_seconds > 0) {

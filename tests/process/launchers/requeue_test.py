@@ -25,7 +25,7 @@ SKIPPED = 77
 LOCKSTEP = ""
 PROGRAM = ""
 TEMPLATE = HERE.parent.parent.parent / "share" / "lockstep" / "slurm.sbatch"
-EPOCHS = 40
+EPOCHS = 14
 OF_LAUNCHERS = re.compile(r"^(LOCKSTEP|SLURM|SBATCH)_|^(RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|MAX_RE\w+)$")
 
 

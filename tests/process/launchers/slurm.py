@@ -33,6 +33,7 @@ TaskPlugin=task/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SlurmdParameters=config_overrides
+SchedulerParameters=sched_interval=1,bf_interval=1
 ReturnToService=2
 NodeName=n1 NodeHostname={host} NodeAddr={addresses[0]} CPUs=4 State=UNKNOWN
 NodeName=n2 NodeHostname={host} NodeAddr={addresses[1]} CPUs=4 State=UNKNOWN

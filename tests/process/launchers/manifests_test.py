@@ -1,8 +1,8 @@
 """The manifests in share/lockstep: manifests_test.py <lockstep> <rendezvous_worker>
 
-Those of Kubernetes are checked against its schemas (kubernetes-validate; without it these cases are skipped); JobSet and
-TrainJob are not in these schemas, so their own fields are compared with a list, and what they have of Kubernetes's with
-the schemas. Then the containers' commands run as pods would run them: with their variables, names and /etc/hosts.
+Those of Kubernetes are checked against its schemas (kubernetes-validate; without it these cases are skipped). JobSet
+and TrainJob are not in these schemas, so their own fields are compared with a list, and what they have of Kubernetes's
+with the schemas. Then the containers' commands run as pods would run them: with their variables, names and /etc/hosts.
 """
 
 import os

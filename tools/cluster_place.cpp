@@ -41,7 +41,7 @@ RunOptions in_cluster(const RunOptions& options) {
   if (!place && options.nodes.most > 1 && options.rdzv_endpoint.empty()) {
     throw Error(ErrorKind::invalid_argument,
                 "--nnodes: several hosts meet at --rdzv-endpoint HOST:PORT, which is missing, and no cluster manager "
-                "that has started this tells it");
+                "that has started this tells it; see lockstep run --help");
   }
   if (!place) return options;
   RunOptions completed = options;

@@ -539,7 +539,7 @@ class UsageTest(RunTest):
                 (["run", "--nproc-per-node", "0", "true"], "'0' is not a number from 1 to 1024, 'auto' or 'cpu'"),
                 (["run", "--nproc-per-node", "two", "true"], "'two' is not a number"),
                 (["run", "--nproc-per-node", "gpu", "true"], "'gpu' is not supported"),
-                (["run", "--nnodes", "2", "true"], "RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT"),
+                (["run", "--nnodes", "2", "true"], "several hosts meet at --rdzv-endpoint HOST:PORT"),
                 (["run", "--env", "A", "true"], "'A' is not KEY=VALUE"),
                 (["run", "--prefix", "--no-prefix", "true"], "excludes")):
             code, output, error = self.run_tree([LOCKSTEP, *arguments])

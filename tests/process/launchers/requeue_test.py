@@ -104,8 +104,24 @@ class Requeue(unittest.TestCase):
         self.slurm("scontrol", "requeue", job)
         self.expect_resumed(job)
 
+    def test_a_job_that_somebody_cancels_saves_and_stays_away(self):
+        job = self.submit("cancelled")
+        self.slurm("scancel", job)
+
+        def state():
+            return self.slurm("scontrol", "show", "job", "-o", job).stdout
+
+        self.assertTrue(wait_for(lambda: "JobState=CANCELLED" in state(), 30), self.said())
+        self.assertTrue(wait_for(lambda: "stopped after step" in self.said(), 30), self.said())
+        self.assertTrue(wait_for(lambda: not self.agents(), 30), self.said())
+        self.assertRegex(state(), r"JobState=CANCELLED .* Restarts=0 ")
+
     def first_agent(self):
-        """The launcher on the first node."""
+        """The launcher on the first node, not its helpers."""
+        return min(self.agents())
+
+    def agents(self):
+        found = []
         namespace = self.cluster.namespaces.names[0]
         for pid in subprocess.run(["ip", "netns", "pids", namespace], capture_output=True, text=True).stdout.split():
             try:
@@ -113,9 +129,8 @@ class Requeue(unittest.TestCase):
             except OSError:
                 continue
             if words[:2] == [LOCKSTEP.encode(), b"run"]:
-                return int(pid)
-        self.fail("no launcher runs on the first node")
-        return 0
+                found.append(int(pid))
+        return found
 
 
 if __name__ == "__main__":

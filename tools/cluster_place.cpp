@@ -7,6 +7,7 @@
 #include <string>
 
 #include "lockstep/base/environment.h"
+#include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
 #include "lockstep/rendezvous/launch_place.h"
@@ -37,6 +38,11 @@ RunOptions in_cluster(const RunOptions& options) {
   // Elsewhere names are not asked for, since that can take long.
   if (reader.has("JOB_COMPLETION_INDEX")) given.full_name = full_host_name();
   const auto place = find_launch_place(reader, given);
+  if (!place && options.nodes.most > 1 && options.rdzv_endpoint.empty()) {
+    throw Error(ErrorKind::invalid_argument,
+                "--nnodes: several hosts meet at --rdzv-endpoint HOST:PORT, which is missing, and no cluster manager "
+                "that has started this tells it; see lockstep run --help");
+  }
   if (!place) return options;
   RunOptions completed = options;
   completed.nodes = {place->nodes.least, place->nodes.most};

@@ -16,9 +16,6 @@
 namespace lockstep::tools {
 namespace {
 
-constexpr const char* kNoMeeting =
-    "several hosts meet at --rdzv-endpoint HOST:PORT, or, if each has its --node-rank, at --master-addr, which are "
-    "missing";
 constexpr int kStaticPort = 29500;  // torchrun's, where --master-port is not given
 
 std::chrono::milliseconds milliseconds(double seconds) {
@@ -62,8 +59,7 @@ void set_meeting(const RunArguments& from, RunOptions& options) {
       throw CLI::ValidationError("--standalone", "it is for one host, and --nnodes says more");
     options.rdzv_endpoint.clear();
   }
-  if (options.nodes.most == 1 || !options.rdzv_endpoint.empty() || !options.hosts.empty()) return;
-  if (options.master_addr.empty()) throw CLI::ValidationError("--nnodes", kNoMeeting);
+  if (options.nodes.most == 1 || !options.rdzv_endpoint.empty() || options.master_addr.empty()) return;
   options.rdzv_endpoint =
       fmt::format("{}:{}", options.master_addr, options.master_port != 0 ? options.master_port : kStaticPort);
   options.master_addr.clear();

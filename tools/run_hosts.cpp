@@ -4,8 +4,10 @@
 
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
 #include "lockstep/elastic/host_job.h"
 #include "lockstep/launch/job_report.h"
+#include "lockstep/launch/placement.h"
 #include "lockstep/net/address.h"
 #include "lockstep/net/token.h"
 
@@ -47,6 +49,8 @@ AgentOptions agent_options(const RunOptions& options, const std::string& path) {
   agent.path = path;
   agent.argv = options.program;
   agent.role = options.role;
+  agent.placements = place_ranks(parse_binding(options.bind), options.ranks);
+  if (!options.bind.empty()) log_info(describe(agent.placements, 0) + " (ranks of this host)");
   // Into a pipe Python writes whole blocks; what a rank printed last would come late, or never if it is killed.
   if (!EnvironmentReader().has("PYTHONUNBUFFERED")) agent.environment.emplace_back("PYTHONUNBUFFERED", "1");
   agent.environment.insert(agent.environment.end(), options.environment.begin(), options.environment.end());

@@ -36,6 +36,7 @@ struct AgentOptions {
   std::string path;               // the program's file
   std::vector<std::string> argv;  // and its arguments
   std::string role = "default";
+  std::vector<Placement> placements{};  // by local rank; empty: the system decides
   Variables environment{};
   RankOutputOptions output{};
   std::string flight{};

@@ -138,6 +138,7 @@ void HostJob::join(const Welcome& welcome) {
                           .max_restarts = options_.max_restarts,
                           .run_id = options_.rdzv_id,
                           .role = options_.role,
+                          .placements = options_.placements,
                           .environment = environment(),
                           .id = welcome.job_id,
                           .token = options_.token});

@@ -18,7 +18,7 @@ import text_rules
 import tree_rules
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-FOLDERS = ("lockstep", "tools", "examples", "bench", "python", "tests", "cmake", "script", "docs", ".ci")
+FOLDERS = ("lockstep", "tools", "examples", "bench", "python", "tests", "cmake", "script", "docs", "share", ".ci")
 CODE = (".h", ".hpp", ".hh", ".cpp", ".cc", ".cxx", ".py", ".cmake", ".in", "CMakeLists.txt")
 SKIPPED_FOLDERS = {"__pycache__", "build"}
 SKIPPED = 77  # the exit status that ctest takes as "skipped"

@@ -538,7 +538,7 @@ class UsageTest(RunTest):
                 (["run", "--bogus", "true"], "--bogus"),
                 (["run", "--nproc-per-node", "0", "true"], "'0' is not a number from 1 to 1024, 'auto', 'cpu' or"),
                 (["run", "--nproc-per-node", "two", "true"], "'two' is not a number"),
-                (["run", "--nnodes", "2", "true"], "--rdzv-endpoint HOST:PORT"),
+                (["run", "--nnodes", "2", "true"], "several hosts meet at --rdzv-endpoint HOST:PORT"),
                 (["run", "--nnodes", "3:2", "true"], "'3:2' is not a number of hosts, or MIN:MAX"),
                 (["run", "--stop-grace", "nan", "true"], "--stop-grace: 'nan' is not a number of seconds"),
                 (["run", "--max-restarts", "-1", "true"], "--max-restarts"),

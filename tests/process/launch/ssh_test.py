@@ -139,7 +139,8 @@ class SshTest(unittest.TestCase):
         self.assertRegex(error, r"4 ranks on 2 hosts")
 
     def test_hosts_have_their_numbers_of_ranks_in_their_order(self):
-        script = 'echo "$RANK $LOCAL_RANK $GROUP_RANK $WORLD_SIZE at $(ip -o -4 address show cable | grep -o 10.213.7..)"'
+        script = 'echo "$RANK $LOCAL_RANK $GROUP_RANK $WORLD_SIZE at ' \
+                 '$(ip -o -4 address show cable | grep -o 10.213.7..)"'
         code, output, error = self.run_over_ssh("sh", "-c", script, hosts="second:1,first:2")
         self.assertEqual(code, 0, error)
         first, second = self.hosts.addresses

@@ -20,7 +20,8 @@ SlurmctldHost={host}({addresses[0]})
 SlurmctldParameters=enable_configless
 SlurmUser=root
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge/socket
+AuthInfo=socket={folder}/munge/socket,cred_expire=5
+KillWait=5
 CryptoType=crypto/munge
 MpiDefault=none
 StateSaveLocation={folder}/state
@@ -32,6 +33,7 @@ TaskPlugin=task/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SlurmdParameters=config_overrides
+SchedulerParameters=sched_interval=1,bf_interval=1
 ReturnToService=2
 NodeName=n1 NodeHostname={host} NodeAddr={addresses[0]} CPUs=4 State=UNKNOWN
 NodeName=n2 NodeHostname={host} NodeAddr={addresses[1]} CPUs=4 State=UNKNOWN

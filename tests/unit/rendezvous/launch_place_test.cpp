@@ -98,8 +98,7 @@ TEST_CASE("several copies on one node are refused, with what starts one") {
   CHECK_ERROR(place_error(kMpirun + Variables{{"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}}), ErrorKind::invalid_argument,
               "on 1 host,", "ppr:1:node");
   CHECK_ERROR(place_error(kHydra + Variables{{"MPI_LOCALNRANKS", "2"}}), ErrorKind::invalid_argument, "-ppn 1");
-  CHECK_ERROR(place_error(kFlux + Variables{{"FLUX_JOB_SIZE", "4"}}), ErrorKind::invalid_argument,
-              "flux run -N 2");
+  CHECK_ERROR(place_error(kFlux + Variables{{"FLUX_JOB_SIZE", "4"}}), ErrorKind::invalid_argument, "flux run -N 2");
   CHECK_ERROR(place_error(kRay + Variables{{"LOCAL_WORLD_SIZE", "2"}}), ErrorKind::invalid_argument, "Ray Train",
               "2 workers on this host", "ScalingConfig");
 }

@@ -59,6 +59,11 @@ if(TARGET lockstep)
   install(TARGETS lockstep RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/share/lockstep DESTINATION ${CMAKE_INSTALL_DATADIR})
+install(FILES ${PROJECT_SOURCE_DIR}/share/man/man1/lockstep.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+install(FILES ${PROJECT_SOURCE_DIR}/share/bash-completion/completions/lockstep
+        DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
+install(FILES ${PROJECT_SOURCE_DIR}/share/zsh/site-functions/_lockstep
+        DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions)
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/licenses/lockstep)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/Lockstep)

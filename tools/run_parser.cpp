@@ -63,7 +63,8 @@ CLI::Option* RunParser::flag(const char* name, bool& value, const char* text) {
 void RunParser::add_ranks() {
   RunArguments& to = arguments_;
   common(option("--nproc-per-node", to.ranks,
-                "Ranks on this host: a number; auto: a rank for each GPU, or without GPUs for each core; cpu; gpu "
+                "Ranks on this host: a number; auto: a rank for each GPU, or without GPUs for each physical core; cpu: for each "
+                "core; gpu "
                 "(default 1)"));
   common(run_->add_option("--env", to.environment, "Set KEY=VALUE for all ranks; may be repeated")
              ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)

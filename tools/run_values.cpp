@@ -9,6 +9,7 @@
 
 #include "lockstep/launch/cores.h"
 #include "lockstep/launch/outcome.h"
+#include "lockstep/launch/placement.h"
 
 namespace lockstep::tools {
 namespace {
@@ -49,7 +50,8 @@ int parse_ranks(const std::string& text) {
   const int cards = text == "auto" || text == "gpu" ? gpus() : 0;
   if (cards > 0) return cards;
   if (text == "gpu") throw CLI::ValidationError("--nproc-per-node", "there is no GPU here; give a number, or 'cpu'");
-  if (text == "auto" || text == "cpu") return available_cores();
+  if (text == "auto") return physical_cores();
+  if (text == "cpu") return available_cores();
   if (const auto ranks = number(text, 1, kMostRanks)) return *ranks;
   refuse("--nproc-per-node", text, "a number from 1 to 1024, 'auto', 'cpu' or 'gpu'");
 }

@@ -42,7 +42,8 @@ class ElasticTest(unittest.TestCase):
         for pid in tree.survivors():
             try:
                 variables = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-                if os.readlink(f"/proc/{pid}/exe") == os.path.realpath(PROGRAM) and f"RANK={rank}".encode() in variables:
+                is_program = os.readlink(f"/proc/{pid}/exe") == os.path.realpath(PROGRAM)
+                if is_program and f"RANK={rank}".encode() in variables:
                     return pid
             except OSError:
                 pass

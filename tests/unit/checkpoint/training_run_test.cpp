@@ -44,6 +44,20 @@ TEST_CASE("a run goes on where it stood, with the same bits") {
   });
 }
 
+TEST_CASE("a run goes on if there is something to go on from, and begins otherwise") {
+  const TemporaryDirectory folder;
+  run_group_or_throw(2, Over::arena, [&](const ProcessGroup& group) {
+    const TrainingRunOptions options{.directory = folder.path(), .every = 2};
+    Training begun(group, options);
+    CHECK(begun.run.resume_if_any(begun.ddp, begun.optimizer).step == 0);
+    for (int step = 0; step < 2; ++step) begun.step();
+    CHECK(begun.run.resume_if_any(begun.ddp, begun.optimizer).step == 2);  // not to where it began
+    Training resumed(group, options);
+    CHECK(resumed.run.resume_if_any(resumed.ddp, resumed.optimizer).step == 2);
+    CHECK(resumed.digest() == begun.digest());
+  });
+}
+
 TEST_CASE("choices that differ among ranks are refused, and so on all what one cannot store") {
   const TemporaryDirectory folder;
   run_group_or_throw(2, Over::arena, [&](const ProcessGroup& group) {

@@ -1,0 +1,228 @@
+"""torchrun's options under `lockstep run`: torchrun_test.py <lockstep> <root of the sources> [<a Python with torch>]"""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from processes import Tree
+
+LOCKSTEP = ""
+ROOT = ""
+PYTHON = ""
+
+SCRIPT = """\
+import os, sys
+print(__name__, sys.argv[0].rsplit("/", 1)[-1], sys.argv[1:], os.environ["RANK"])
+"""
+
+
+class TorchrunTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def run_with(self, *words, environment=None, expected=0, **options):
+        with Tree([LOCKSTEP, "run", *words], environment, cwd=self.folder, **options) as tree:
+            code, output, error = tree.finish()
+            self.assertEqual(tree.survivors(), [], "left behind")
+            self.assertEqual(code, expected, error)
+            return output, error
+
+    def write(self, name, text):
+        path = os.path.join(self.folder, name)
+        with open(path, "w", encoding="ascii") as file:
+            file.write(text)
+        return path
+
+    def read(self, *names):
+        with open(os.path.join(self.folder, *names), encoding="ascii") as file:
+            return file.read()
+
+
+class ProgramTest(TorchrunTest):
+    def test_python_scripts(self):
+        self.write("train.py", SCRIPT)
+        self.assertEqual(self.run_with("train.py", "--lr", "1")[0], "__main__ train.py ['--lr', '1'] 0\n")
+        self.assertEqual(self.run_with("--run-path", "train.py", "a")[0], "__main__ train.py ['a'] 0\n")
+        self.assertEqual(self.run_with("-m", "train", "a", environment={"PYTHONPATH": self.folder})[0],
+                         "__main__ train.py ['a'] 0\n")
+
+    def test_a_script_as_it_is(self):
+        script = self.write("train.py", "#!/bin/sh\necho shell $RANK\n")
+        os.chmod(script, 0o755)
+        self.assertEqual(self.run_with("--no-python", script)[0], "shell 0\n")
+
+    def test_the_interpreter_is_chosen(self):
+        self.write("python", "#!/bin/sh\necho interpreter $@\n")
+        os.chmod(os.path.join(self.folder, "python"), 0o755)
+        environment = {"PYTHON_EXEC": os.path.join(self.folder, "python")}
+        self.assertEqual(self.run_with("train.py", "x", environment=environment)[0], "interpreter -u train.py x\n")
+
+    def test_the_wheel_starts_it(self):
+        environment = {**os.environ, "PYTHONPATH": os.path.join(ROOT, "python"),
+                       "PATH": os.path.dirname(LOCKSTEP) + os.pathsep + os.environ["PATH"]}
+        self.write("train.py", "import sys; print(sys.executable)")
+        done = subprocess.run([sys.executable, "-m", "lockstep.run", "train.py"], env=environment, cwd=self.folder,
+                              capture_output=True, text=True, timeout=60, check=True)
+        self.assertEqual(os.path.realpath(done.stdout.strip()), os.path.realpath(sys.executable))
+
+
+class SourcesTest(TorchrunTest):
+    def ranks(self, *words, **options):
+        return len(self.run_with(*words, "echo", "here", **options)[0].splitlines())
+
+    def test_variables_stand_for_options(self):
+        self.assertEqual(self.ranks(environment={"PET_NPROC_PER_NODE": "3"}), 3)
+        self.assertEqual(self.ranks("--nproc_per_node=2", environment={"PET_NPROC_PER_NODE": "3"}), 2)
+        self.assertEqual(self.ranks(environment={"PET_STANDALONE": "1", "PET_NNODES": "1:1"}), 1)
+        _, error = self.run_with("true", environment={"PET_MAX_RESTARTS": "many"}, expected=2)
+        self.assertIn("PET_MAX_RESTARTS: --max-restarts", error)
+
+    def test_a_file_stands_for_options_and_gives_way(self):
+        path = self.write("lockstep.toml", 'nproc-per-node = 3\n[run]\nmax_restarts = 2\nprefix = true\n'
+                                           'env = ["A=1", "B=x y"]\n')
+        script = "echo $A $B $TORCHELASTIC_MAX_RESTARTS"
+        output, _ = self.run_with("--config", path, "--nproc-per-node", "1", "sh", "-c", script)
+        self.assertEqual(output, "[0] 1 x y 2\n")
+        self.assertEqual(self.ranks("--config", path, environment={"PET_NPROC_PER_NODE": "2"}), 2)
+        self.write("quiet.toml", "no-prefix = true\n")
+        output, _ = self.run_with("--config", "quiet.toml", "--prefix", "echo", "a")
+        self.assertEqual(output, "[0] a\n")
+
+    def test_what_is_wrong_in_a_file_is_told_with_its_line(self):
+        for text, wanted in (("nnodes = 1\nmax-restarts = -1\n", "x.toml:2: --max-restarts"),
+                             ("\nno-such = 1\n", "x.toml:2: there is no option --no-such"),
+                             ("prefix = 3\n", "x.toml:1: prefix is true or false"),
+                             ("nnodes = [1\n", "x.toml:1: "),
+                             ("nnodes = { a = 1 }\n", "nnodes is neither a text nor a number")):
+            self.write("x.toml", text)
+            self.assertIn(wanted, self.run_with("--config", "x.toml", "true", expected=2)[1])
+        for path in ("missing.toml", "."):
+            self.assertIn("there is no such file", self.run_with("--config", path, "true", expected=2)[1])
+
+    def test_the_last_one_counts(self):
+        self.assertEqual(self.ranks("--nproc-per-node", "3", "--nproc_per_node", "2"), 2)
+        output, _ = self.run_with("--env", "A=1", "--env", "B=2", "sh", "-c", "echo $A $B")
+        self.assertEqual(output, "1 2\n")
+
+
+class OutputTest(TorchrunTest):
+    BOTH = ("sh", "-c", "echo out $RANK; echo err $RANK >&2")
+
+    def test_streams_to_files(self):
+        output, error = self.run_with("--nproc-per-node=2", "-r", "0:1,1:3", "-t", "1:2", "--log-dir", "logs",
+                                      *self.BOTH)
+        self.assertEqual(output, "")
+        self.assertEqual(sorted(line for line in error.splitlines() if "err" in line), ["[0] err 0", "[1] err 1"])
+        self.assertEqual(sorted(os.listdir(os.path.join(self.folder, "logs"))),
+                         ["rank_0.stdout.log", "rank_1.stderr.log", "rank_1.stdout.log"])
+        self.assertEqual(self.read("logs", "rank_1.stderr.log"), "err 1\n")
+
+    def test_streams_to_files_without_a_folder_get_one(self):
+        output, error = self.run_with("--redirects=3", *self.BOTH)
+        self.assertEqual(output, "")
+        folder = re.search(r"log files are in (lockstep-logs-\w{6})\n", error).group(1)
+        self.assertEqual(self.read(folder, "rank_0.stdout.log"), "out 0\n")
+
+    def test_some_ranks_are_shown(self):
+        output, error = self.run_with("--nproc-per-node=3", "--local-ranks-filter", "0,2", *self.BOTH)
+        self.assertEqual(sorted(output.splitlines()), ["[0] out 0", "[2] out 2"])
+        self.assertNotIn("err 1", error)
+        _, error = self.run_with("--local-ranks-filter", "7", "true", expected=2)
+        self.assertIn("there are 0 to 0", error)
+
+    def test_lines_to_files_of_their_own(self):
+        script = "echo an apple; echo a,b; echo pear; echo error >&2"
+        output, _ = self.run_with("--duplicate-stdout-filters", "apple,a,,b", "--duplicate_stderr_filters=err",
+                                  "--log-dir", "logs", "sh", "-c", script)
+        self.assertEqual(output, "an apple\na,b\npear\n")
+        self.assertEqual(self.read("logs", "filtered_stdout.log"), "[0] an apple\n[0] a,b\n")
+        self.assertEqual(self.read("logs", "filtered_stderr.log"), "[0] error\n")
+
+
+class RanksTest(TorchrunTest):
+    def test_roles_and_what_is_accepted(self):
+        words = ("--role", "trainer", "--rdzv-backend=c10d", "--monitor-interval", "5", "--start-method", "fork",
+                 "--event-log-handler", "null", "--logs-specs", "default", "--rdzv-conf", "timeout=5,read_timeout=3")
+        output, _ = self.run_with(*words, "sh", "-c",
+                                  "echo $ROLE_NAME $ROLE_RANK $ROLE_WORLD_SIZE $TORCHELASTIC_USE_AGENT_STORE")
+        self.assertEqual(output, "trainer 0 1 False\n")
+
+    def test_virtual_local_ranks(self):
+        script = "echo $RANK $LOCAL_RANK $CUDA_VISIBLE_DEVICES"
+        for devices, expected in (("4,6", ["0 0 4", "1 0 6"]), ("", ["0 0 0", "1 0 1"])):
+            output, _ = self.run_with("--nproc-per-node=2", "--virtual-local-rank", "--no-prefix", "sh", "-c", script,
+                                      environment={"CUDA_VISIBLE_DEVICES": devices})
+            self.assertEqual(sorted(output.splitlines()), expected)
+
+    def test_binding_in_torchruns_words(self):
+        self.run_with("--numa-binding", "node", "true")
+        self.assertIn("--numa-binding", self.run_with("--numa-binding", "near", "true", expected=2)[1])
+
+    def test_a_dry_run_starts_nothing(self):
+        output, error = self.run_with("--dry-run", "--nproc-per-node", "4", "--env", "A=b c", "touch", "file 1")
+        self.assertEqual(error, "")
+        self.assertEqual(os.listdir(self.folder), [])
+        self.assertIn("ranks 0 to 3\n", output)
+        self.assertIn("command: touch 'file 1'\n", output)
+        self.assertIn("variable: A='b c'\n", output)
+        output, _ = self.run_with("--dry-run", "--nnodes=2:4", "--master-addr", "h1", "--node-rank", "1", "true")
+        self.assertIn("numbered when all have met at h1:29500\nhosts: 2 to 4\n", output)
+        output, _ = self.run_with("--dry-run", "--hosts", "a,b:3", "true")
+        self.assertIn("host a: rank 0, over ssh\nhost b: ranks 1 to 3, over ssh\n", output)
+
+
+class DocumentTest(unittest.TestCase):
+    def options(self):
+        text = subprocess.run([LOCKSTEP, "run", "--help-all"], capture_output=True, text=True, timeout=30,
+                              check=True).stdout
+        return {name for line in re.findall(r"^  (-\S+)", text, re.M) for name in line.split(",")}
+
+    def document(self, *names):
+        with open(os.path.join(ROOT, *names), encoding="utf-8") as file:
+            return file.read()
+
+    def test_the_man_page_has_each_option(self):
+        page = self.document("share", "man", "man1", "lockstep.1").replace("\\-", "-")
+        missing = [name for name in self.options() if "_" not in name and name not in page]
+        self.assertEqual(missing, [])
+
+    def test_common_options_come_alone(self):
+        text = subprocess.run([LOCKSTEP, "run", "--help"], capture_output=True, text=True, timeout=30,
+                              check=True).stdout
+        self.assertIn("--nproc-per-node", text)
+        self.assertNotIn("--virtual-local-rank", text)
+
+    def test_the_table_has_each_option_of_torchrun_and_names_tests_that_exist(self):
+        if not PYTHON:
+            self.skipTest("there is no PyTorch here")
+        code = ("from torch.distributed.run import get_args_parser as p; "
+                "print(*[o for a in p()._actions for o in a.option_strings])")
+        done = subprocess.run([PYTHON, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+        options = set(done.stdout.split()) - {"-h", "--help"}
+        self.assertGreater(len(options), 40)
+        self.assertEqual(options - self.options() - {"-r", "-t", "-m"}, set())
+        page = self.document("docs", "TORCHRUN.md")
+        self.assertEqual([name for name in options if "_" not in name and f"`{name}`" not in page], [])
+        for test in set(re.findall(r"`(\w+_test\.py)`", page)):
+            self.assertTrue(os.path.exists(os.path.join(ROOT, "tests", "process", "launch", test)), test)
+
+    def test_completion_offers_commands_and_options(self):
+        script = self.document("share", "bash-completion", "completions", "lockstep") + """
+            complete_words() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _lockstep; printf '%s\\n' "${COMPREPLY[@]}"; }
+            complete_words "$LOCKSTEP" d; complete_words "$LOCKSTEP" run --max
+        """
+        done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, check=True,
+                              env={**os.environ, "LOCKSTEP": LOCKSTEP})
+        self.assertEqual(done.stdout.split(), ["doctor", "--max-restarts", "--max_restarts"])
+
+
+if __name__ == "__main__":
+    LOCKSTEP = os.path.abspath(sys.argv[1])
+    ROOT = os.path.abspath(sys.argv[2])
+    PYTHON = sys.argv[3] if len(sys.argv) > 3 else ""
+    unittest.main(argv=sys.argv[:1])

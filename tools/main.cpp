@@ -151,7 +151,8 @@ CLI::App* add_run(CLI::App& app, RunArguments& arguments) {
       ->delimiter(',')
       ->allow_extra_args(false);
   run->add_option("--local-addr,--local_addr", arguments.run.local_addr, "The address by which others reach this host");
-  run->add_flag("--standalone", arguments.ignored, "Accepted for torchrun's sake: it is always so");
+  run->add_flag("--standalone", arguments.run.standalone,
+                "A job on this host alone, whatever a cluster manager's variables say");
   run->add_flag("--no-python,--no_python", arguments.ignored, "Accepted for torchrun's sake: it is always so");
   return run;
 }

@@ -32,6 +32,7 @@ std::string full_host_name() {
 }  // namespace
 
 RunOptions in_cluster(const RunOptions& options) {
+  if (options.standalone) return options;
   const EnvironmentReader reader;
   GivenPlace given{.node_rank = options.node_rank, .endpoint = options.rdzv_endpoint, .rdzv_id = options.rdzv_id};
   if (options.nodes.most > 1) given.nodes = HostRange{options.nodes.least, options.nodes.most};

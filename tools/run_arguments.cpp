@@ -54,7 +54,7 @@ void set_meeting(const RunArguments& from, RunOptions& options) {
   if (from.node_rank >= 0) options.node_rank = from.node_rank;
   options.rdzv_config = parse_config("--rdzv-conf", from.rdzv_config);
   options.hosts = read_hosts(from.hosts);
-  if (from.standalone) {
+  if (options.standalone) {
     if (options.nodes.most > 1)
       throw CLI::ValidationError("--standalone", "it is for one host, and --nnodes says more");
     options.rdzv_endpoint.clear();

@@ -37,6 +37,7 @@ struct RunOptions {
   std::optional<std::chrono::milliseconds> hang_timeout{};  // ends or restarts a job that hangs; none: only tells
 
   // Several hosts.
+  bool standalone = false;  // this one alone, whatever a cluster manager says
   NodeRange nodes;
   std::optional<int> node_rank;
   std::string rdzv_endpoint;                                     // host:port; empty: this host alone

@@ -93,7 +93,7 @@ void RunParser::add_hosts() {
          "KEY=VALUE,...: join_timeout (600): seconds until all have to be there; last_call_timeout (30): seconds that "
          "MIN hosts wait for more");
   option("--rdzv-backend", to.rdzv_backend, "Accepted for torchrun's sake: launchers meet by themselves");
-  flag("--standalone", to.standalone, "This host alone; --rdzv-* are not looked at");
+  flag("--standalone", to.run.standalone, "This host alone, whatever a cluster manager says; --rdzv-* are not looked at");
   option("--local-addr", to.run.local_addr, "The address by which other hosts reach this one");
   option("--master-addr", to.run.master_addr, "MASTER_ADDR for the ranks (default: the first host)");
   run_->add_option("--master-port,--master_port", to.run.master_port,

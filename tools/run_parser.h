@@ -17,7 +17,6 @@ struct RunArguments {
   int node_rank = -1;
   std::string rdzv_backend;
   std::string rdzv_config;
-  bool standalone = false;
   double shutdown_timeout_seconds = 5;
   double stop_grace_seconds = 25;
   double hang_timeout_seconds = 0;

@@ -68,6 +68,8 @@ class EnvironmentTest(RunTest):
             self.assertIn(words, error)
             code, _, error = self.run_tree(shell("true", 1), environment={**environment, "LOCKSTEP_LAUNCHER": "none"})
             self.assertEqual(code, 0, error)
+            code, _, error = self.run_tree(shell("true", 1, "--standalone"), environment=environment)
+            self.assertEqual(code, 0, error)
 
     def test_bound_ranks_have_cores_of_their_own(self):
         allowed = os.sched_getaffinity(0)

@@ -147,6 +147,13 @@ class SshTest(unittest.TestCase):
         self.assertEqual(sorted(re.sub(r"^\[\d\] ", "", line) for line in output.splitlines()),
                          [f"0 0 0 3 at {second}", f"1 0 1 3 at {first}", f"2 1 1 3 at {first}"])
 
+    def test_this_host_needs_no_ssh_and_ranks_can_be_bound(self):
+        code, output, error = self.run_over_ssh("--bind", "core", "sh", "-c", "echo $RANK $OMP_NUM_THREADS",
+                                                hosts="localhost:2")
+        self.assertEqual(code, 0, error)
+        self.assertEqual(sorted(re.findall(r"^\[\d\] (\d) \d+$", output, re.M)), ["0", "1"], output)
+        self.assertRegex(error, r"rank 0: CPUs [\d,-]+; rank 1: CPUs [\d,-]+ \(ranks of this host\)")
+
     def test_arguments_variables_and_the_folder_arrive_as_they_are(self):
         words = ["it's", 'a "word"', "$HOME `id` \\", "two\nlines", "", "*", "ü"]
         program = "import json, os, sys; print(json.dumps([os.getcwd(), sys.argv[1:], os.environ['A'], " \

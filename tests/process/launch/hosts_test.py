@@ -1,0 +1,310 @@
+"""Jobs of several launchers on this machine, which stand for hosts: hosts_test.py <lockstep> <lines> [hello]"""
+
+import collections
+import json
+import os
+import re
+import signal
+import socket
+import sys
+import time
+import unittest
+
+from agents import Job, free_port
+
+LOCKSTEP = ""
+LINES = ""
+HELLO = ""
+
+FOREVER = 'echo "rank $RANK pid $$"; exec sleep 1000'
+
+
+class HostsTest(unittest.TestCase):
+    def job(self, *options, **more):
+        job = Job(LOCKSTEP, *options, **more)
+        self.addCleanup(job.__exit__)
+        return job
+
+    def pair(self, program, *options, ranks=2, **more):
+        """A job of the first host a and of b."""
+        job = self.job("--nnodes", "2", *options, **more)
+        return job, job.start("a", program, "--node-rank", "0", ranks=ranks), job.start(
+            "b", program, "--node-rank", "1", ranks=ranks)
+
+    def running(self, ranks, program=FOREVER, *options):
+        """A job whose ranks have printed their pids."""
+        job, a, b = self.pair(program, *options, ranks=ranks)
+        for rank in range(2 * ranks):
+            self.assertTrue(a.says(f"rank {rank} pid", stream="out"), job.texts())
+        return job, a, b
+
+    def assert_nothing_left(self, job):
+        self.assertEqual(job.left(), [], job.texts())
+
+
+class MeetingTest(HostsTest):
+    def test_ranks_of_all_hosts_know_their_places(self):
+        job, a, _ = self.pair("env", ranks=2)
+        self.assertEqual(job.codes(), [0, 0], job.texts())
+        found = collections.defaultdict(dict)
+        for rank, name, value in re.findall(r"^\[(\d+)\] (\w+)=(.*)$", a.output, re.M):
+            found[int(rank)][name] = value
+        for rank in range(4):
+            expected = {"RANK": str(rank), "LOCAL_RANK": str(rank % 2), "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2",
+                        "GROUP_RANK": str(rank // 2), "GROUP_WORLD_SIZE": "2", "RESTART_COUNT": "0",
+                        "MASTER_ADDR": "127.0.0.1", "LOCKSTEP_GENERATION": "0", "TORCHELASTIC_RUN_ID": "default"}
+            self.assertEqual({name: found[rank].get(name) for name in expected}, expected, job.texts())
+        for name in ("LOCKSTEP_STORE", "LOCKSTEP_JOB_ID", "MASTER_PORT"):
+            self.assertEqual(len({found[rank][name] for rank in range(4)}), 1, name)
+        self.assertIn("4 ranks on 2 hosts: a: ranks 0 to 1; b: ranks 2 to 3", a.error)
+        self.assert_nothing_left(job)
+
+    def test_sixteen_ranks_on_two_hosts_reduce(self):
+        if not HELLO:
+            self.skipTest("without torch")
+        job, a, b = self.pair([HELLO], ranks=8)
+        self.assertEqual(job.codes(), [0, 0], job.texts())
+        self.assertEqual(sorted(int(rank) for rank in re.findall(r"^\[(\d+)\] .* sees the sum 136", a.output, re.M)),
+                         list(range(16)), job.texts())
+        self.assertEqual(b.output, "")
+
+    def test_three_hosts_with_different_numbers_of_ranks(self):
+        job = self.job("--nnodes", "3")
+        a = job.start("a", "echo $RANK/$WORLD_SIZE $LOCAL_RANK", "--node-rank", "0", ranks=1)
+        job.start("c", "echo $RANK/$WORLD_SIZE $LOCAL_RANK", "--node-rank", "2", ranks=3)
+        job.start("b", "echo $RANK/$WORLD_SIZE $LOCAL_RANK", "--node-rank", "1", ranks=2)
+        self.assertEqual(job.codes(), [0, 0, 0], job.texts())
+        self.assertEqual(sorted(a.output.splitlines()), ["[0] 0/6 0", "[1] 1/6 0", "[2] 2/6 1", "[3] 3/6 0",
+                                                         "[4] 4/6 1", "[5] 5/6 2"])
+
+    # fault: 45
+    def test_a_wrong_token_is_refused_at_once(self):
+        job = self.job("--nnodes", "2")
+        a = job.start("a", "true", "--node-rank", "0")
+        self.assertTrue(a.says("waiting for 1 more host"), job.texts())
+        stranger = job.start("b", "true", token=job.write_token("another"))
+        self.assertEqual(stranger.code(10), 3, job.texts())
+        self.assertIn("token", stranger.error)
+        self.assertTrue(a.says("refused a connection", 5), job.texts())
+        job.start("c", "true")
+        self.assertEqual((job.agents[0].code(), job.agents[2].code()), (0, 0), job.texts())
+
+    # fault: 44
+    def test_other_options_are_refused_with_both_values(self):
+        job = self.job()
+        a = job.start("a", "true", "--nnodes", "2", "--node-rank", "0")
+        self.assertTrue(a.says("waiting for 1 more host"), job.texts())
+        for option, words in ((["--nnodes", "1:2"], "--nnodes is 1:2 there and 2 on the first host a"),
+                              (["--nnodes", "2", "--max-restarts", "3"], "--max-restarts 3 there and --max-restarts 0"),
+                              (["--nnodes", "2", "--node-rank", "0"], "node rank 0 is that of host a")):
+            other = job.start("b", "true", *option)
+            self.assertEqual(other.code(10), 2, job.texts())
+            self.assertIn(words, other.error)
+            self.assertTrue(a.says(words, 5), job.texts())
+        job.start("d", "true", "--nnodes", "2")
+        self.assertEqual((a.code(), job.agents[-1].code()), (0, 0), job.texts())
+
+    def test_two_jobs_at_one_endpoint(self):
+        endpoint = f"127.0.0.1:{free_port()}"
+        script = 'echo $TORCHELASTIC_RUN_ID $RANK'
+        one, two = (self.job("--nnodes", "2", "--rdzv-id", name, endpoint=endpoint) for name in ("one", "two"))
+        two.token = one.token
+        first = one.start("a", script, "--node-rank", "0", ranks=1)
+        self.assertTrue(first.says("waiting for 1 more host"), one.texts())
+        second = two.start("a", script, "--node-rank", "0", ranks=1)
+        self.assertTrue(second.says("waiting for 1 more host"), two.texts())
+        two.start("b", script, ranks=1)
+        self.assertEqual(two.codes(), [0, 0], two.texts())
+        one.start("b", script, ranks=1)
+        self.assertEqual(one.codes(), [0, 0], one.texts())
+        self.assertEqual(sorted(first.output.splitlines()), ["[0] one 0", "[1] one 1"])
+        self.assertEqual(sorted(second.output.splitlines()), ["[0] two 0", "[1] two 1"])
+
+    def test_the_endpoint_is_taken_over_when_the_other_job_ends(self):
+        endpoint = f"127.0.0.1:{free_port()}"
+        one, two = (self.job("--nnodes", "2", "--rdzv-id", name, endpoint=endpoint) for name in ("one", "two"))
+        two.token = one.token
+        first = one.start("a", "true", "--node-rank", "0")
+        self.assertTrue(first.says("waiting for 1 more host"), one.texts())
+        second = two.start("a", "true", "--node-rank", "0")
+        self.assertTrue(second.says("waiting for 1 more host"), two.texts())
+        first.process.send_signal(signal.SIGTERM)
+        self.assertEqual(first.code(), 128 + signal.SIGTERM, one.texts())
+        two.start("b", "true")
+        self.assertEqual(two.codes(), [0, 0], two.texts())
+
+    def test_nobody_comes(self):
+        job = self.job("--nnodes", "2", "--rdzv-conf", "join_timeout=2")
+        job.start("a", "true", "--node-rank", "0")
+        other = self.job("--nnodes", "2", "--rdzv-conf", "join_timeout=2", endpoint="127.0.0.1:1")
+        self.assertEqual(job.codes(), [3], job.texts())
+        self.assertIn("1 of at least 2 hosts came within 2 s", job.agents[0].error)
+        other.start("b", "true", "--node-rank", "1")
+        self.assertNotEqual(other.codes(), [0], other.texts())
+
+    # fault: 39
+    def test_another_program_holds_the_port(self):
+        with socket.socket() as server:
+            server.bind(("127.0.0.1", 0))
+            server.listen()
+            job = self.job("--nnodes", "2", "--rdzv-conf", "join_timeout=3",
+                           endpoint=f"127.0.0.1:{server.getsockname()[1]}")
+            job.start("a", "true")
+            self.assertEqual(job.codes(), [3], job.texts())
+
+    def test_a_program_that_is_missing_on_one_host(self):
+        job = self.job("--nnodes", "2")
+        path = os.path.join(job.folder.name, "program")
+        with open(os.open(path, os.O_CREAT | os.O_WRONLY, 0o700), "w", encoding="ascii") as file:
+            file.write("#!/bin/sh\nsleep 100\n")
+        a = job.start("a", [path], "--node-rank", "0")
+        self.assertTrue(a.says("waiting for 1 more host"), job.texts())
+        os.chmod(path, 0o600)
+        b = job.start("b", [path])
+        self.assertEqual(b.code(), 126, job.texts())
+        os.chmod(path, 0o700)
+        with open(path, "w", encoding="ascii") as file:
+            file.write("#!/bin/sh\nexit 0\n")
+        job.start("c", [path])
+        self.assertEqual(a.code(), 0, job.texts())
+
+
+class OutputTest(HostsTest):
+    def test_lines_of_all_hosts_are_whole_and_in_order(self):
+        count = 5000
+        job, a, b = self.pair([LINES, str(count)], ranks=2)
+        self.assertEqual(job.codes(), [0, 0], job.texts()[-2000:])
+        following = collections.Counter()
+        for line in a.output.splitlines():
+            match = re.fullmatch(r"\[(\d)\] rank (\d) line (\d+) (x*)\.", line)
+            self.assertTrue(match, line)
+            rank, again, number, filler = match.groups()
+            self.assertEqual((rank, int(number), len(filler)), (again, following[rank], int(number) * 7 % 120))
+            following[rank] += 1
+        self.assertEqual(following, {str(rank): count for rank in range(4)})
+        self.assertEqual(b.output, "")
+
+    def test_a_slow_reader_loses_nothing(self):
+        job, a, _ = self.pair("echo begin; for i in 1 2 3 4 5 6 7 8; do head -c 65536 /dev/zero | tr '\\0' x; echo; done",
+                              ranks=1)
+        self.assertEqual(job.codes(), [0, 0])
+        self.assertEqual(collections.Counter(len(line) for line in a.output.splitlines())[65536 + 4], 16)
+
+    def test_log_files_are_named_by_the_ranks_of_the_job(self):
+        logs = os.path.join(self.job().folder.name, "logs")
+        job, _, _ = self.pair("echo $RANK", "--log-dir", logs, ranks=2)
+        self.assertEqual(job.codes(), [0, 0], job.texts())
+        for rank in range(4):
+            with open(os.path.join(logs, f"rank_{rank}.stdout.log"), encoding="ascii") as file:
+                self.assertEqual(file.read(), f"{rank}\n")
+
+
+class FailureTest(HostsTest):
+    # fault: 1
+    def test_the_report_names_rank_host_and_pid(self):
+        for failing, host in (("1", "a"), ("3", "b")):
+            job, a, b = self.pair(f'test $RANK = {failing} || exec sleep 1000; echo oops >&2; exit 7', ranks=2)
+            self.assertEqual(job.codes(), [7, 7], job.texts())
+            self.assertRegex(a.error, rf"rank {failing} \(host {host}, pid \d+\) exited with code 7")
+            self.assertIn("| oops", a.error)
+            self.assertRegex(b.error, rf"the job has ended: rank {failing} \(host {host}, pid \d+\) exited with code 7")
+            self.assert_nothing_left(job)
+
+    def test_a_killed_rank_ends_the_job_at_once(self):
+        job, a, _ = self.running(2)
+        pid = int(re.search(r"rank 3 pid (\d+)", a.output)[1])
+        start = time.monotonic()
+        os.kill(pid, signal.SIGKILL)
+        self.assertEqual(job.codes(), [137, 137], job.texts())
+        self.assertLess(time.monotonic() - start, 5)
+        self.assertRegex(a.error, rf"rank 3 \(host b, pid {pid}\) was killed by SIGKILL")
+        self.assert_nothing_left(job)
+
+    def test_restarts_on_all_hosts(self):
+        script = 'echo $RANK of $RESTART_COUNT; test $RANK != 3 || test $RESTART_COUNT = 2'
+        job, a, b = self.pair(script, "--max-restarts", "2", ranks=2)
+        self.assertEqual(job.codes(), [0, 0], job.texts())
+        self.assertEqual(re.findall(r"restart \d of \d", a.error), ["restart 1 of 2", "restart 2 of 2"])
+        self.assertEqual(re.findall(r"restart \d of \d", b.error), ["restart 1 of 2", "restart 2 of 2"])
+        self.assertEqual(len([line for line in a.output.splitlines() if line.endswith("of 2")]), 4, job.texts())
+
+    def test_the_report_as_json(self):
+        path = os.path.join(self.job().folder.name, "report.json")
+        job, _, _ = self.pair('test $RANK != 2 || exit 5', "--report", path, ranks=2)
+        self.assertEqual(job.codes(), [5, 5], job.texts())
+        with open(path, encoding="utf-8") as file:
+            report = json.load(file)
+        self.assertEqual((report["exit_code"], len(report["attempts"][0]["ranks"])), (5, 4))
+
+    # fault: 9
+    def test_a_lost_agent_ends_the_job_and_its_ranks(self):
+        job, a, b = self.running(2)
+        b.process.kill()
+        self.assertEqual(a.code(), 3, job.texts())
+        self.assertIn("host b (ranks 2 to 3) is lost: its agent has closed the connection", a.error)
+        self.assert_nothing_left(job)
+
+    # fault: 13
+    def test_the_lost_first_agent_ends_the_others(self):
+        job, a, b = self.running(2)
+        a.process.kill()
+        self.assertEqual(b.code(), 3, job.texts())
+        self.assertIn("the first host", b.error)
+        self.assertIn("is lost", b.error)
+        self.assert_nothing_left(job)
+
+    # fault: 10
+    def test_a_stopped_agent_is_lost_and_ends_itself_when_it_goes_on(self):
+        job, a, b = self.running(1)
+        start = time.monotonic()
+        b.process.send_signal(signal.SIGSTOP)
+        self.assertEqual(a.code(), 3, job.texts())
+        self.assertLess(time.monotonic() - start, 10)
+        self.assertIn("nothing has come from its agent for 2.5 s", a.error)
+        b.process.send_signal(signal.SIGCONT)
+        self.assertEqual(b.code(), 3, job.texts())
+        self.assert_nothing_left(job)
+
+
+class StopTest(HostsTest):
+    script = 'trap "echo saved $RANK; exit 0" INT TERM; echo "rank $RANK pid $$"; while :; do sleep 0.05; done'
+
+    # fault: 50
+    def test_a_signal_at_any_host_ends_all(self):
+        for at in (0, 1):
+            for sent in (signal.SIGINT, signal.SIGTERM):
+                job, a, _ = self.running(2, self.script)
+                job.agents[at].process.send_signal(sent)
+                self.assertEqual(job.codes(), [0, 0], job.texts())
+                self.assertEqual(a.output.count("saved"), 4, job.texts())
+                self.assert_nothing_left(job)
+
+    # fault: 50
+    def test_who_does_not_save_ends_by_the_signal(self):
+        job, a, _ = self.running(1)
+        a.process.send_signal(signal.SIGTERM)
+        self.assertEqual(job.codes(), [143, 143], job.texts())
+        self.assert_nothing_left(job)
+
+    # fault: 50
+    def test_the_second_signal_kills(self):
+        job, a, _ = self.running(1, 'trap "" INT TERM; echo "rank $RANK pid $$"; while :; do sleep 0.05; done')
+        a.process.send_signal(signal.SIGINT)
+        self.assertTrue(a.says("stopping the job"), job.texts())
+        a.process.send_signal(signal.SIGINT)
+        self.assertEqual(job.codes(20), [130, 130], job.texts())
+        self.assert_nothing_left(job)
+
+    def test_who_waits_for_others_stops_at_once(self):
+        job = self.job("--nnodes", "2")
+        a = job.start("a", "true", "--node-rank", "0")
+        self.assertTrue(a.says("waiting for 1 more host"), job.texts())
+        a.process.send_signal(signal.SIGINT)
+        self.assertEqual(a.code(5), 130, job.texts())
+
+
+if __name__ == "__main__":
+    LOCKSTEP, LINES = sys.argv[1:3]
+    HELLO = sys.argv[3] if len(sys.argv) > 3 and os.path.exists(sys.argv[3]) else ""
+    names = [name for name in sys.argv[3:] if not os.path.exists(name)]
+    unittest.main(argv=sys.argv[:1] + names, verbosity=2)

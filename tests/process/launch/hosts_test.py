@@ -154,8 +154,7 @@ class MeetingTest(HostsTest):
 
     def test_a_program_that_is_missing_on_one_host(self):
         job = self.job("--nnodes", "2")
-        folder = job.folder.name
-        path = os.path.join(folder, "program")
+        path = os.path.join(job.folder.name, "program")
         with open(os.open(path, os.O_CREAT | os.O_WRONLY, 0o700), "w", encoding="ascii") as file:
             file.write("#!/bin/sh\nsleep 100\n")
         a = job.start("a", [path], "--node-rank", "0")
@@ -186,8 +185,7 @@ class OutputTest(HostsTest):
         self.assertEqual(b.output, "")
 
     def test_a_slow_reader_loses_nothing(self):
-        script = "echo begin; for i in 1 2 3 4 5 6 7 8; do head -c 65536 /dev/zero | tr '\\0' x; echo; done"
-        job, a, _ = self.pair(script,
+        job, a, _ = self.pair("echo begin; for i in 1 2 3 4 5 6 7 8; do head -c 65536 /dev/zero | tr '\\0' x; echo; done",
                               ranks=1)
         self.assertEqual(job.codes(), [0, 0])
         self.assertEqual(collections.Counter(len(line) for line in a.output.splitlines())[65536 + 4], 16)

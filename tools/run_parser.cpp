@@ -62,10 +62,11 @@ CLI::Option* RunParser::flag(const char* name, bool& value, const char* text) {
 
 void RunParser::add_ranks() {
   RunArguments& to = arguments_;
-  common(option("--nproc-per-node", to.ranks,
-                "Ranks on this host: a number; auto: a rank for each GPU, or without GPUs for each physical core; cpu: for each "
-                "core; gpu "
-                "(default 1)"));
+  common(option(
+      "--nproc-per-node", to.ranks,
+      "Ranks on this host: a number; auto: a rank for each GPU, or without GPUs for each physical core; cpu: for each "
+      "core; gpu "
+      "(default 1)"));
   common(run_->add_option("--env", to.environment, "Set KEY=VALUE for all ranks; may be repeated")
              ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
              ->allow_extra_args(false));
@@ -93,7 +94,8 @@ void RunParser::add_hosts() {
          "KEY=VALUE,...: join_timeout (600): seconds until all have to be there; last_call_timeout (30): seconds that "
          "MIN hosts wait for more");
   option("--rdzv-backend", to.rdzv_backend, "Accepted for torchrun's sake: launchers meet by themselves");
-  flag("--standalone", to.run.standalone, "This host alone, whatever a cluster manager says; --rdzv-* are not looked at");
+  flag("--standalone", to.run.standalone,
+       "This host alone, whatever a cluster manager says; --rdzv-* are not looked at");
   option("--local-addr", to.run.local_addr, "The address by which other hosts reach this one");
   option("--master-addr", to.run.master_addr, "MASTER_ADDR for the ranks (default: the first host)");
   run_->add_option("--master-port,--master_port", to.run.master_port,

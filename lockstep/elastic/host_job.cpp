@@ -194,6 +194,9 @@ void HostJob::run_ranks(const Attempt& attempt) {
   tree.judge = [&attempt](int rank, const ExitStatus& status) { return attempt.judge(rank, status); };
   tree.signals = &signals_;
   tree.guests = {this};
+  std::unique_ptr<TreeGuest> guest;
+  if (options_.make_guest) guest = options_.make_guest(attempt.recordings(), first_rank_, met_.output->ranks());
+  if (guest) tree.guests.push_back(guest.get());
   const Outcome outcome = run_process_tree(std::move(commands), tree);
   const std::string recordings = attempt.recordings().save(outcome, options_.flight);
   if (!recordings.empty()) {

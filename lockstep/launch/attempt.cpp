@@ -101,7 +101,9 @@ Command Attempt::command(int rank, const std::string& path, const std::vector<st
 
 Failure Attempt::judge(int rank, const ExitStatus& status) const {
   if (status.ok()) return {};
-  Failure failure{.text = describe(status), .error = errors_[static_cast<std::size_t>(local(rank))].error()};
+  Failure failure{.text = describe(status),
+                  .last_operation = recordings_.last_operation(rank),
+                  .error = errors_[static_cast<std::size_t>(local(rank))].error()};
   if (status.signal == SIGKILL) {
     failure.text += fmt::format(" ({})", job_.oom_kills().describe_kill(status.peak_bytes));
   }

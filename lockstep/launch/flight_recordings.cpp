@@ -18,6 +18,7 @@
 #include "lockstep/base/log.h"
 #include "lockstep/base/unique_fd.h"
 #include "lockstep/launch/shell_quoted.h"
+#include "lockstep/observe/flight_file.h"
 #include "lockstep/observe/flight_layout.h"
 #include "lockstep/observe/process_recorder.h"
 
@@ -82,6 +83,19 @@ const FlightMemory* FlightRecordings::memory(int rank) const {
 
 std::optional<FlightFailure> FlightRecordings::failure(int rank) const {
   return memories_.empty() ? std::nullopt : memories_[static_cast<std::size_t>(rank - first_rank_)].last_failure();
+}
+
+std::string FlightRecordings::last_operation(int rank) const {
+  const int descriptor = fd(rank);
+  if (descriptor < 0) return "";
+  try {
+    const FlightSnapshot snapshot = read_flight_file(fmt::format("/proc/self/fd/{}", descriptor));
+    if (snapshot.records.empty()) return "";
+    const FlightRecord& last = snapshot.records.back();
+    return describe(last, snapshot.names) + (last.finished_ns == 0 ? ", not finished" : "");
+  } catch (const Error&) {  // the rank has recorded nothing, or damaged it
+    return "";
+  }
 }
 
 std::string FlightRecordings::save(const Outcome& outcome, const std::string& directory, int attempt) const {

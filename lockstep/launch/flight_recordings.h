@@ -28,6 +28,10 @@ class FlightRecordings {
   // What it says about the rank's failure, if anything.
   std::optional<FlightFailure> failure(int rank) const;
 
+  // The last collective or message that the rank has begun: "all_reduce(sum) #41 of 1024 float32 (group world), not
+  // finished". Empty if there is none.
+  std::string last_operation(int rank) const;
+
   // Saves the recordings if the job failed, to a folder for this job among the user's state files, where old ones are
   // removed; or, after any outcome, to `directory` if that is not empty, for attempts behind the first to its folder
   // attempt_<n>. Returns a line for the user: "to see where

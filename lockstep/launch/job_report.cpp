@@ -45,6 +45,7 @@ json of_rank(const RankEnd& end) {
           {"failure", or_null(!end.failure.text.empty(), end.failure.text)},
           {"fault", or_null(!end.failure.text.empty(), name_of(end.failure.fault))},
           {"blames_rank", or_null(end.failure.blamed >= 0, end.failure.blamed)},
+          {"last_operation", or_null(!end.last_operation.empty(), end.last_operation)},
           {"error", or_null(!end.error.empty(), end.error)},
           {"told_to_stop", end.told_to_stop},
           {"killed", end.killed},

@@ -24,7 +24,7 @@ struct JobOptions {
   int max_restarts = 0;      // for the ranks to know
   std::string run_id{};      // TORCHELASTIC_RUN_ID; empty: the job's id
   std::string role = "default";
-  bool virtual_local_rank = false;  // each rank sees one GPU, as its device 0
+  bool virtual_local_rank = false;      // each rank sees one GPU, as its device 0
   std::vector<Placement> placements{};  // by local rank; empty: the system decides
   Variables environment{};              // added last
   std::string id{};                     // the job's on all hosts; empty: a new one

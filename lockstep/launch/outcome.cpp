@@ -95,6 +95,7 @@ std::vector<std::string> report(const Outcome& outcome) {
     lines.push_back(fmt::format("{}, {:.2f} s after it started{}", describe_failure(*first),
                                 seconds(first->after_start), consequences(outcome, *first)));
     tell_of_blamed(outcome, *first, lines);
+    if (!first->last_operation.empty()) lines.push_back(fmt::format("its last operation: {}", first->last_operation));
     if (!first->error.empty()) lines.push_back(fmt::format("its error: {}", first->error));
     lines.insert(lines.end(), first->stack.begin(), first->stack.end());
     if (!first->last_error_lines.empty()) {

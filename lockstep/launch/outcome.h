@@ -37,7 +37,8 @@ enum class Fault {
 struct Failure {
   std::string text = {};  // "exited with code 3", "raised: boom"; empty if the rank ended well
   Fault fault = Fault::own;
-  int blamed = -1;         // the rank that it names, or -1
+  int blamed = -1;  // the rank that it names, or -1
+  std::string last_operation = {};
   std::string error = {};  // its error in one line, if the rank said it to the launcher; empty: not known
 };
 
@@ -47,10 +48,11 @@ struct RankEnd {
   int pid = 0;
   ExitStatus status;
   Failure failure;
-  bool told_to_stop = false;  // it ended after the launcher had told it to stop
-  bool killed = false;        // it did not stop, and the launcher killed it
-  int round = 0;              // deaths seen at the same moment share a round
-  std::string error;          // the first line of its error; empty: not known
+  bool told_to_stop = false;   // it ended after the launcher had told it to stop
+  bool killed = false;         // it did not stop, and the launcher killed it
+  int round = 0;               // deaths seen at the same moment share a round
+  std::string error;           // the first line of its error; empty: not known
+  std::string last_operation;  // that it has begun; empty: none, or not known
   Duration after_start{};
   std::deque<std::string> last_error_lines;
   std::vector<std::string> stack = {};  // of the crash that ended it, in lines; empty: not known

@@ -317,6 +317,7 @@ void Supervisor::judge(RankEnd& end) const {
     end.failure.text = describe(end.status);
   }
   if (!end.failure.error.empty()) end.error = end.failure.error;
+  end.last_operation = end.failure.last_operation;
 }
 
 void Supervisor::end_job() {

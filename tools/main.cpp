@@ -12,13 +12,14 @@
 #include "lockstep/launch/cores.h"
 #include "lockstep/launch/outcome.h"
 #include "lockstep/observe/process_recorder.h"
+#include "tools/doctor_command.h"
+#include "tools/jobs_command.h"
 #include "tools/run_command.h"
 #include "tools/trace_command.h"
 
 namespace {
 
-using lockstep::tools::RunOptions;
-using lockstep::tools::TraceOptions;
+using namespace lockstep::tools;
 
 constexpr const char* kExamples =
     "Examples:\n"
@@ -35,6 +36,7 @@ struct RunArguments {
   double shutdown_timeout_seconds = 5;
   double stop_grace_seconds = 25;
   std::string signals;
+  double hang_timeout_seconds = 0;
   std::vector<std::string> environment;
   bool prefix = false;
   bool no_prefix = false;
@@ -125,6 +127,9 @@ CLI::App* add_run(CLI::App& app, RunArguments& arguments) {
       ->check(CLI::Range(0.0, 86400.0));
   run->add_option("--signals-to-handle,--signals_to_handle", arguments.signals,
                   "Signals that ask the job to stop (default SIGTERM,SIGINT,SIGHUP,SIGQUIT)");
+  run->add_option("--hang-timeout,--hang_timeout", arguments.hang_timeout_seconds,
+                  "Seconds after which a job that hangs ends (exit code 4) or restarts (default: it is only told of)")
+      ->check(CLI::Range(0.1, 1e9));
   run->add_option("--report", arguments.run.report, "Write how the job ended to FILE, as JSON");
   run->add_option("--rdzv-id,--rdzv_id", arguments.run.rdzv_id, "TORCHELASTIC_RUN_ID for the ranks");
   run->add_option("--nnodes", arguments.nodes, "Hosts of the job: a number, or MIN:MAX (default 1)");
@@ -182,6 +187,9 @@ void finish_run(const CLI::App& app, const CLI::App& run, RunArguments& argument
   }
   options.shutdown_timeout = std::chrono::milliseconds(std::llround(arguments.shutdown_timeout_seconds * 1000));
   options.stop_grace = std::chrono::milliseconds(std::llround(arguments.stop_grace_seconds * 1000));
+  if (arguments.hang_timeout_seconds > 0) {
+    options.hang_timeout = std::chrono::milliseconds(std::llround(arguments.hang_timeout_seconds * 1000));
+  }
   options.signals_to_handle = parse_signals(arguments.signals);
   if (options.flight.empty()) {
     options.flight =
@@ -209,6 +217,14 @@ int main(int argc, char** argv) {
   const CLI::App* run = add_run(app, arguments);
   TraceOptions trace_options;
   const CLI::App* trace = add_trace(app, trace_options);
+  DoctorOptions doctor_options;
+  const CLI::App* doctor = add_doctor(app, doctor_options);
+  EnvOptions env_options;
+  const CLI::App* env = add_env(app, env_options);
+  PsOptions ps_options;
+  const CLI::App* ps = add_ps(app, ps_options);
+  TopOptions top_options;
+  const CLI::App* top = add_top(app, top_options);
   try {
     app.parse(argc, argv);
     check_command(app);
@@ -216,10 +232,15 @@ int main(int argc, char** argv) {
   } catch (const CLI::Success& success) {
     return app.exit(success);
   } catch (const CLI::Error& error) {
-    return usage_error(error, run->parsed()     ? "lockstep run --help"
-                              : trace->parsed() ? "lockstep trace --help"
-                                                : "lockstep --help");
+    return usage_error(error, run->parsed()      ? "lockstep run --help"
+                              : trace->parsed()  ? "lockstep trace --help"
+                              : doctor->parsed() ? "lockstep doctor --help"
+                                                 : "lockstep --help");
   }
   if (trace->parsed()) return lockstep::tools::trace_command(trace_options);
+  if (doctor->parsed()) return doctor_command(doctor_options);
+  if (env->parsed()) return env_command(env_options);
+  if (ps->parsed()) return ps_command(ps_options);
+  if (top->parsed()) return top_command(top_options);
   return lockstep::tools::run_command(arguments.run);
 }

@@ -6,7 +6,9 @@
 #include "lockstep/base/environment.h"
 #include "lockstep/base/format.h"
 #include "lockstep/launch/attempt.h"
+#include "lockstep/launch/crash_stack.h"
 #include "lockstep/launch/error_file.h"
+#include "lockstep/launch/hang_guest.h"
 #include "lockstep/launch/job_report.h"
 #include "lockstep/launch/job_store.h"
 #include "lockstep/launch/local_job.h"
@@ -75,7 +77,11 @@ class LocalRun {
     tree.output = &output_;
     tree.judge = [&attempt](int rank, const ExitStatus& status) { return attempt.judge(rank, status); };
     tree.signals = &signals_;
+    HangGuest hang(hang_options(options_.hang_timeout), attempt.recordings(), 0, output_);
+    tree.guests.push_back(&hang);
     Outcome outcome = run_process_tree(std::move(commands), tree);
+    outcome.hang = hang.verdict().text;
+    add_crash_stack(outcome, attempt.recordings());
     for (const std::string& line : report(outcome)) output_.say(line);
     const std::string recordings = attempt.recordings().save(outcome, options_.flight, number);
     if (!recordings.empty()) output_.say(recordings);

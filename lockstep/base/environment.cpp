@@ -46,6 +46,8 @@ constexpr Variable kVariables[] = {
     {"LOCKSTEP_FLIGHT", text("a folder"), ""},
     {"LOCKSTEP_FLIGHT_FD", number(0, INT32_MAX), ""},
     {"LOCKSTEP_GENERATION", number(0, INT64_MAX), "0"},
+    {"LOCKSTEP_HANG_CAP_SECONDS", number(1, INT32_MAX), "1800"},
+    {"LOCKSTEP_HANG_SECONDS", number(1, INT32_MAX), "60"},
     {"LOCKSTEP_IFNAME", text("eth0, or eth0,eth1"), "all that are up"},
     {"LOCKSTEP_JOB_ID", text("any text"), "from the launcher"},
     {"LOCKSTEP_LAUNCHER", choice("none, env, slurm, openmpi, mpich, flux, pmix, kubernetes"), ""},

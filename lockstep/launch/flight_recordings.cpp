@@ -25,7 +25,8 @@ namespace lockstep::internal {
 namespace {
 
 bool went_wrong(const Outcome& outcome) {
-  return std::ranges::any_of(outcome.ranks, [](const RankEnd& end) { return !end.failure.text.empty(); });
+  return !outcome.hang.empty() ||
+         std::ranges::any_of(outcome.ranks, [](const RankEnd& end) { return !end.failure.text.empty(); });
 }
 
 std::string how_it_ended(const Outcome& outcome, int rank) {
@@ -84,6 +85,10 @@ FlightRecordings::FlightRecordings(const std::string& job_id, int first_rank, in
 
 int FlightRecordings::fd(int rank) const {
   return memories_.empty() ? -1 : memories_[static_cast<std::size_t>(rank - first_rank_)].fd();
+}
+
+const FlightMemory* FlightRecordings::memory(int rank) const {
+  return memories_.empty() ? nullptr : &memories_[static_cast<std::size_t>(rank - first_rank_)];
 }
 
 std::optional<FlightFailure> FlightRecordings::failure(int rank) const {

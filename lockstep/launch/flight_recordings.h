@@ -22,6 +22,9 @@ class FlightRecordings {
   // The descriptor of the rank's memory, for the rank to inherit and to find by kFlightFdVariable; -1 without memory.
   int fd(int rank) const;
 
+  // Null without memory.
+  const FlightMemory* memory(int rank) const;
+
   // What it says about the rank's failure, if anything.
   std::optional<FlightFailure> failure(int rank) const;
 

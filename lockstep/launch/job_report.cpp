@@ -48,6 +48,7 @@ json of_rank(const RankEnd& end) {
           {"error", or_null(!end.error.empty(), end.error)},
           {"told_to_stop", end.told_to_stop},
           {"killed", end.killed},
+          {"stack", end.stack},
           {"last_lines", end.last_error_lines}};
 }
 
@@ -56,6 +57,7 @@ json of_attempt(const Outcome& outcome) {
   for (const RankEnd& end : outcome.ranks) ranks.push_back(of_rank(end));
   const RankEnd* first = outcome.first_failure();
   return {{"cause", first == nullptr ? json(nullptr) : of_rank(*first)},
+          {"hang", or_null(!outcome.hang.empty(), outcome.hang)},
           {"report", report(outcome)},
           {"ranks", std::move(ranks)}};
 }

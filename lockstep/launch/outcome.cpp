@@ -96,11 +96,13 @@ std::vector<std::string> report(const Outcome& outcome) {
                                 seconds(first->after_start), consequences(outcome, *first)));
     tell_of_blamed(outcome, *first, lines);
     if (!first->error.empty()) lines.push_back(fmt::format("its error: {}", first->error));
+    lines.insert(lines.end(), first->stack.begin(), first->stack.end());
     if (!first->last_error_lines.empty()) {
       lines.push_back(fmt::format("the last lines of rank {} on standard error:", first->rank));
       for (const std::string& line : first->last_error_lines) lines.push_back(fmt::format("  | {}", line));
     }
   }
+  if (!outcome.hang.empty()) lines.push_back(fmt::format("the job hung and was ended: {}", outcome.hang));
   if (outcome.stop_signal != 0) lines.push_back(fmt::format("stopped by {}", signal_name(outcome.stop_signal)));
   for (const RankEnd& end : outcome.ranks) {
     if (end.killed) {

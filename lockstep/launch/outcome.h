@@ -53,12 +53,13 @@ struct RankEnd {
   std::string error;          // the first line of its error; empty: not known
   Duration after_start{};
   std::deque<std::string> last_error_lines;
+  std::vector<std::string> stack = {};  // of the crash that ended it, in lines; empty: not known
 };
 
 struct Outcome {
   std::vector<RankEnd> ranks;
   int stop_signal = 0;    // the signal that told the launcher to stop, 0 if none
-  std::string hang = {};  // which rank the others waited for in vain, if the launcher ended them for it
+  std::string hang = {};  // which ranks waited for which in vain, if the launcher ended them for it
 
   // The rank whose failure caused the others; null if none failed by itself. Of the ranks that failed before they were
   // told to stop, in this order of precedence: its own failure, then a disagreement, then a consequence; named by

@@ -18,6 +18,7 @@
 #include "lockstep/base/unique_fd.h"
 #include "lockstep/observe/flight_layout.h"
 #include "lockstep/observe/process_recorder.h"
+#include "lockstep/observe/stack_layout.h"
 
 namespace lockstep::internal {
 namespace {
@@ -43,7 +44,11 @@ UniqueFd open_file(const std::string& path) {
 }
 
 // Copied and not mapped: a file may be cut while it is read.
-Bytes copy_of(int fd, const std::string& path) { return read_at(fd, 0, kMostBytes, "reading " + path); }
+Bytes copy_of(int fd, const std::string& path) {
+  struct stat status {};
+  const bool has_stacks = ::fstat(fd, &status) == 0 && status.st_size == static_cast<off_t>(stacks::kSharedBytes);
+  return read_at(fd, 0, has_stacks ? flight::kBytes : kMostBytes, "reading " + path);
+}
 
 // REQUIRES: it lies within the bytes.
 template <class Value>

@@ -41,33 +41,37 @@ UniqueFd create(const std::string& path) {
 
 }  // namespace
 
-FlightMemory FlightMemory::map(UniqueFd fd, const std::string& what) {
+FlightMemory FlightMemory::map(UniqueFd fd, std::size_t bytes, const std::string& what) {
   const int flags = fd ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS;
-  void* data = ::mmap(nullptr, flight::kBytes, PROT_READ | PROT_WRITE, flags, fd.get(), 0);
+  void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, fd.get(), 0);
   if (data == MAP_FAILED) throw system_error("mapping " + what, errno);
-  return {std::move(fd), static_cast<std::byte*>(data)};
+  return {std::move(fd), static_cast<std::byte*>(data), bytes};
 }
 
 FlightMemory::FlightMemory(FlightMemory&& other) noexcept
-    : fd_(std::move(other.fd_)), data_(std::exchange(other.data_, nullptr)) {}
+    : fd_(std::move(other.fd_)), data_(std::exchange(other.data_, nullptr)), bytes_(other.bytes_) {}
 
 FlightMemory::~FlightMemory() {
-  if (data_ != nullptr) ::munmap(data_, flight::kBytes);
+  if (data_ != nullptr) ::munmap(data_, bytes_);
 }
 
 FlightMemory FlightMemory::make_private(const FlightIdentity& identity) {
-  FlightMemory memory = map(UniqueFd(), "memory for a flight recording");
+  FlightMemory memory = map(UniqueFd(), flight::kBytes, "memory for a flight recording");
   memory.format(identity);
   return memory;
 }
 
 FlightMemory FlightMemory::make_shared(const FlightIdentity& identity) {
   UniqueFd fd(::memfd_create("lockstep-flight", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  int error = fd ? resize_file(fd.get(), flight::kBytes) : errno;
+  int error = fd ? resize_file(fd.get(), stacks::kSharedBytes) : errno;
   if (error == 0 && ::fcntl(fd.get(), F_ADD_SEALS, kSeals | F_SEAL_SEAL) != 0) error = errno;
   if (error != 0) throw system_error("making a memory file for a flight recording", error);
-  FlightMemory memory = map(std::move(fd), "the memory file of a flight recording");
+  FlightMemory memory = map(std::move(fd), stacks::kSharedBytes, "the memory file of a flight recording");
   memory.format(identity);
+  stacks::StackHeader& header = reinterpret_cast<stacks::StackArea*>(memory.data_ + stacks::kOffset)->header;
+  header.version = stacks::kVersion;
+  header.bytes = sizeof(stacks::StackArea);
+  header.magic = stacks::kMagic;
   return memory;
 }
 
@@ -75,11 +79,11 @@ FlightMemory FlightMemory::inherit(int fd) {
   struct stat status {};
   const int seals = ::fcntl(fd, F_GET_SEALS);
   if (seals < 0 || (seals & kSeals) != kSeals || ::fstat(fd, &status) != 0 ||
-      status.st_size != static_cast<off_t>(flight::kBytes)) {
+      status.st_size != static_cast<off_t>(stacks::kSharedBytes)) {
     throw Error(ErrorKind::corrupt_data, "descriptor " + std::to_string(fd) + " is not a flight recording");
   }
   ::fcntl(fd, F_SETFD, FD_CLOEXEC);
-  FlightMemory memory = map(UniqueFd(fd), "the flight recording that was inherited");
+  FlightMemory memory = map(UniqueFd(fd), stacks::kSharedBytes, "the flight recording that was inherited");
   const flight::FlightHeader& header = memory.header();
   if (header.magic != flight::kMagic || header.version != flight::kVersion) {
     throw Error(ErrorKind::corrupt_data, "the flight recording at descriptor " + std::to_string(fd) +
@@ -94,7 +98,7 @@ FlightMemory FlightMemory::make_file(const std::string& path, const FlightIdenti
   if (const int error = ::posix_fallocate(fd.get(), 0, flight::kBytes); error != 0) {
     throw system_error("making the flight recording " + path, error);
   }
-  FlightMemory memory = map(std::move(fd), "the flight recording " + path);
+  FlightMemory memory = map(std::move(fd), flight::kBytes, "the flight recording " + path);
   memory.format(identity);
   return memory;
 }
@@ -108,6 +112,15 @@ void FlightMemory::format(const FlightIdentity& identity) const {
   header.world_size = identity.world_size;
   put(header.job, identity.job_id);
   header.magic = flight::kMagic;
+}
+
+stacks::StackArea* FlightMemory::stacks() const {
+  if (bytes_ < stacks::kSharedBytes) return nullptr;
+  auto* area = reinterpret_cast<stacks::StackArea*>(data_ + stacks::kOffset);
+  const stacks::StackHeader& header = area->header;
+  const bool fits =
+      header.magic == stacks::kMagic && header.version == stacks::kVersion && header.bytes == sizeof(stacks::StackArea);
+  return fits ? area : nullptr;
 }
 
 void FlightMemory::sign() const {

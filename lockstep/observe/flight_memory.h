@@ -10,6 +10,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/unique_fd.h"
 #include "lockstep/observe/flight_layout.h"
+#include "lockstep/observe/stack_layout.h"
 
 namespace lockstep::internal {
 
@@ -31,7 +32,8 @@ class FlightMemory {
  public:
   // Ends with the process.
   static FlightMemory make_private(const FlightIdentity& identity);
-  // An anonymous memory file of fixed size (close-on-exec): a launcher makes it and keeps it, a rank inherits it.
+  // An anonymous memory file of fixed size (close-on-exec), with room for stacks: a launcher makes it and keeps it, a
+  // rank inherits it.
   static FlightMemory make_shared(const FlightIdentity& identity);
   // The memory that another process made with make_shared(). Takes the descriptor only if it is such memory: otherwise
   // Error{corrupt_data}.
@@ -48,6 +50,8 @@ class FlightMemory {
   flight::Slot& slot(std::uint64_t number) const { return at(flight::kSlotsOffset, number % flight::kSlots); }
   flight::Slot& name(std::uint64_t hash) const { return at(flight::kNamesOffset, hash % flight::kNames); }
   int fd() const { return fd_.get(); }
+  // Null if there is no room for them, or it is of another version.
+  stacks::StackArea* stacks() const;
 
   // Writes into the recording which process records, and the time of its clocks.
   void sign() const;
@@ -59,8 +63,8 @@ class FlightMemory {
   void save(const std::string& path, std::string_view ended) const;
 
  private:
-  FlightMemory(UniqueFd fd, std::byte* data) : fd_(std::move(fd)), data_(data) {}
-  static FlightMemory map(UniqueFd fd, const std::string& what);
+  FlightMemory(UniqueFd fd, std::byte* data, std::size_t bytes) : fd_(std::move(fd)), data_(data), bytes_(bytes) {}
+  static FlightMemory map(UniqueFd fd, std::size_t bytes, const std::string& what);
   void format(const FlightIdentity& identity) const;
   flight::Slot& at(std::size_t offset, std::size_t index) const {
     return reinterpret_cast<flight::Slot*>(data_ + offset)[index];
@@ -68,6 +72,7 @@ class FlightMemory {
 
   UniqueFd fd_;
   std::byte* data_ = nullptr;
+  std::size_t bytes_ = 0;
 };
 
 }  // namespace lockstep::internal

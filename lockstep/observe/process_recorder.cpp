@@ -8,6 +8,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/hash.h"
 #include "lockstep/base/log.h"
+#include "lockstep/observe/stack_recorder.h"
 
 namespace lockstep::internal {
 namespace {
@@ -47,7 +48,11 @@ void make_flight_directory(const std::string& path) {
 
 FlightRecorder& process_recorder(const FlightIdentity& identity) {
   // Leaked on purpose: threads may still record while static destructors run.
-  static FlightRecorder& recorder = *new FlightRecorder(open_memory(identity));
+  static FlightRecorder& recorder = *[&] {
+    auto* made = new FlightRecorder(open_memory(identity));
+    if (stacks::StackArea* stacks = made->memory().stacks()) start_stack_recorder(*stacks);
+    return made;
+  }();
   return recorder;
 }
 

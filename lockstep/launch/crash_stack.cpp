@@ -1,0 +1,35 @@
+#include "lockstep/launch/crash_stack.h"
+
+#include <chrono>
+#include <csignal>
+
+#include "lockstep/base/format.h"
+#include "lockstep/launch/stack_reader.h"
+#include "lockstep/launch/symbols.h"
+
+namespace lockstep::internal {
+namespace {
+
+constexpr Duration kForCrashNames = std::chrono::seconds(3);
+
+// A shell that ran the program reports its signal as a code.
+bool ended_by(const ExitStatus& status, int signal) { return status.shell_code() == 128 + signal; }
+
+}  // namespace
+
+void add_crash_stack(Outcome& outcome, const FlightRecordings& recordings) {
+  const RankEnd* first = outcome.first_failure();
+  const FlightMemory* memory = first == nullptr ? nullptr : recordings.memory(first->rank);
+  const std::optional<CrashStack> crash = memory == nullptr ? std::nullopt : read_crash(*memory);
+  if (!crash || !ended_by(first->status, crash->signal)) return;
+  Symbols symbols(Deadline::after(kForCrashNames));
+  std::vector<std::string>& lines = outcome.ranks[static_cast<std::size_t>(first - outcome.ranks.data())].stack;
+  const std::string thread =
+      crash->thread.is_main ? "its main thread" : fmt::format("its thread {}", crash->thread.name);
+  std::string where;
+  if (crash->signal == SIGSEGV || crash->signal == SIGBUS) where = fmt::format(", at address 0x{:x}", crash->address);
+  lines.push_back(fmt::format("{} in {}{}:", signal_name(crash->signal), thread, where));
+  for (const std::string& line : describe_frames(crash->thread.frames, symbols)) lines.push_back("  " + line);
+}
+
+}  // namespace lockstep::internal

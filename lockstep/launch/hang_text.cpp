@@ -1,0 +1,124 @@
+#include "lockstep/launch/hang_text.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "lockstep/base/format.h"
+
+namespace lockstep::internal {
+namespace {
+
+std::string ranks_text(const std::vector<int>& ranks) {
+  return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "));
+}
+
+double since(const HangSight& sight, std::int64_t ns) {
+  return std::max(0.0, seconds(sight.now.time_since_epoch() - Duration(ns)));
+}
+
+std::string collective_text(const HangSight& sight) {
+  if (!sight.blockage.collective) return "a collective";
+  return fmt::format("{} (group {})", describe(*sight.blockage.collective, sight.names), sight.blockage.group);
+}
+
+std::string activity_of(const RankSight& rank) {
+  constexpr double kSome = 0.02;  // what threads use that only look around is less
+  const std::string cpu = rank.cpu >= kSome ? fmt::format(", using {:.0f} % of a core", 100 * rank.cpu) : "";
+  switch (rank.state) {
+    case 'T': return "stopped (by SIGSTOP or the like; kill -CONT goes on)";
+    case 't': return "stopped by a debugger";
+    case 'D': return "waiting for a disk or a device" + cpu;
+    case 'Z': return "ended";
+    default: return cpu.empty() ? "sleeping" : "running" + cpu;
+  }
+}
+
+// What it does now, or did last.
+std::string whereabouts(const HangSight& sight, const RankSight& rank) {
+  if (!rank.has_recording) return "has joined no group";
+  const GroupPlace* last = nullptr;
+  std::string text;
+  for (const GroupPlace& group : rank.place.groups) {
+    if (!group.last) continue;
+    if (group.is_inside()) {
+      text += fmt::format("{}in {} (group {}) for {:.0f} s", text.empty() ? "" : ", and ",
+                          describe(*group.last, sight.names), group.group, since(sight, group.last->started_ns));
+    }
+    if (last == nullptr || group.last->finished_ns > last->last->finished_ns) last = &group;
+  }
+  if (text.empty()) text = "in no collective";
+  if (rank.place.message) {
+    text += fmt::format(", in {} for {:.0f} s", describe(*rank.place.message, sight.names),
+                        since(sight, rank.place.message->issued_ns));
+  }
+  const bool is_inside = std::ranges::any_of(rank.place.groups, &GroupPlace::is_inside);
+  if (!is_inside && last != nullptr) {
+    text += fmt::format(", its last was {} (group {}), {:.0f} s ago", describe(*last->last, sight.names), last->group,
+                        since(sight, last->last->finished_ns));
+  }
+  return text;
+}
+
+void add_stacks(const HangSight& sight, std::vector<std::string>& lines) {
+  // Ranks with the same stacks together; those that others wait for first.
+  std::vector<std::pair<std::vector<int>, const std::vector<std::string>*>> groups;
+  for (const RankSight& rank : sight.ranks) {
+    if (rank.stacks.empty()) continue;
+    const auto same = std::ranges::find_if(groups, [&](const auto& each) { return *each.second == rank.stacks; });
+    if (same == groups.end()) {
+      groups.push_back({{rank.place.rank}, &rank.stacks});
+    } else {
+      same->first.push_back(rank.place.rank);
+    }
+  }
+  std::ranges::stable_partition(groups, [&](const auto& each) {
+    return std::ranges::find(sight.blockage.suspects, each.first.front()) != sight.blockage.suspects.end();
+  });
+  for (const auto& [ranks, stacks] : groups) {
+    lines.push_back(fmt::format("stacks of {}:", ranks_text(ranks)));
+    for (const std::string& line : *stacks) lines.push_back("  " + line);
+  }
+}
+
+}  // namespace
+
+std::string describe_blockage(const HangSight& sight) {
+  const Blockage& blockage = sight.blockage;
+  const std::string waiting =
+      fmt::format("{} {}", ranks_text(blockage.waiting), blockage.waiting.size() == 1 ? "waits" : "wait");
+  switch (blockage.kind) {
+    case BlockageKind::none: return "nobody waits";
+    case BlockageKind::absent:
+      return fmt::format("{} in {} for {}", waiting, collective_text(sight), ranks_text(blockage.suspects));
+    case BlockageKind::circle: return fmt::format("{} for each other in different collectives", waiting);
+    case BlockageKind::together:
+      if (blockage.waiting.empty() || blockage.suspects.size() < blockage.waiting.size()) {
+        return fmt::format("all ranks are in {}, and {} {} stopped", collective_text(sight),
+                           ranks_text(blockage.suspects), blockage.suspects.size() == 1 ? "is" : "are");
+      }
+      return fmt::format("{} in {}, which nobody is missing from", waiting, collective_text(sight));
+  }
+  return "";
+}
+
+std::vector<std::string> hang_lines(const HangSight& sight) {
+  std::vector<std::string> lines{fmt::format("nothing has moved for {:.0f} s: {}",
+                                             seconds(sight.now - sight.still_since), describe_blockage(sight))};
+  for (const RankSight& rank : sight.ranks) {
+    lines.push_back(fmt::format("  rank {} (pid {}): {}; {}", rank.place.rank, rank.pid, whereabouts(sight, rank),
+                                activity_of(rank)));
+  }
+  add_stacks(sight, lines);
+  return lines;
+}
+
+std::string straggler_line(const HangSight& sight) {
+  std::string state;
+  for (const RankSight& rank : sight.ranks) {
+    if (std::ranges::find(sight.blockage.suspects, rank.place.rank) == sight.blockage.suspects.end()) continue;
+    state += fmt::format("{}rank {} is {}", state.empty() ? "" : ", ", rank.place.rank, activity_of(rank));
+  }
+  return fmt::format("for {:.0f} s {}; {}", seconds(sight.now - sight.still_since), describe_blockage(sight), state);
+}
+
+}  // namespace lockstep::internal

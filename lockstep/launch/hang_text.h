@@ -1,0 +1,39 @@
+// What the user is told of a job that hangs. Pure.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/clock.h"
+#include "lockstep/launch/hang_decision.h"
+#include "lockstep/observe/flight_record.h"
+
+namespace lockstep::internal {
+
+// One rank, as the launcher finds it.
+struct RankSight {
+  RankPlace place;
+  int pid = 0;
+  bool has_recording = false;
+  char state = '?';                      // as /proc has it
+  double cpu = 0;                        // seconds of CPU a second, its children's included
+  std::vector<std::string> stacks = {};  // lines
+};
+
+struct HangSight {
+  Blockage blockage;
+  std::vector<RankSight> ranks;
+  FlightNames names;
+  TimePoint now;
+  TimePoint still_since;
+};
+
+// "ranks 0, 1 wait in barrier #4 (group world) for rank 2": without a verb in front, for lines of several kinds.
+std::string describe_blockage(const HangSight& sight);
+// A job hangs: who waits for whom, where each rank is, and the stacks.
+std::vector<std::string> hang_lines(const HangSight& sight);
+// Ranks wait for one that makes progress.
+std::string straggler_line(const HangSight& sight);
+
+}  // namespace lockstep::internal

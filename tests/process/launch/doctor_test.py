@@ -1,0 +1,108 @@
+"""`lockstep doctor` and `lockstep env`: doctor_test.py <lockstep> [<a program that links libtorch>]"""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import unittest
+
+LOCKSTEP = ""
+PROGRAM = ""
+
+
+def ask(*command, environment=None, **options):
+    return subprocess.run([LOCKSTEP, *command], capture_output=True, text=True, timeout=60, check=False,
+                          env={**os.environ, **(environment or {})}, **options)
+
+
+class DoctorTest(unittest.TestCase):
+    def findings(self, *arguments, **options):
+        done = ask("doctor", "--json", *arguments, **options)
+        document = json.loads(done.stdout)
+        self.assertEqual(done.returncode, 1 if document["verdict"] == "error" else 0, done)
+        return {finding["subject"]: finding for finding in document["findings"]}
+
+    def test_each_subject_has_a_verdict(self):
+        findings = self.findings()
+        for subject in ("kernel", "cores", "vector instructions", "NUMA nodes", "clocks", "threads", "memory",
+                        "memory that ranks share", "/dev/shm", "locked memory", "open files", "processes and threads",
+                        "size of files", "host name", "ports", "token", "variables", "started by", "launchers",
+                        "torch of Python"):
+            self.assertIn(subject, findings)
+            self.assertIn(findings[subject]["verdict"], ("ok", "warning", "error"))
+            self.assertTrue(findings[subject]["found"])
+        for finding in findings.values():
+            self.assertTrue(finding["verdict"] == "ok" or finding["remedy"], finding)
+
+    def test_text_has_a_line_each(self):
+        lines = ask("doctor").stdout.splitlines()
+        self.assertTrue(all(line.split()[0] in ("ok", "warning", "error", "->") for line in lines), lines)
+
+    def test_limits_that_are_too_low(self):
+        def lower():
+            resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+
+        findings = self.findings(preexec_fn=lower)
+        self.assertEqual(findings["open files"]["verdict"], "warning")
+        self.assertIn("ulimit -Hn", findings["open files"]["remedy"])
+        self.assertEqual(findings["memory that ranks share"]["verdict"], "warning")
+
+    def test_a_token_that_others_may_read_and_one_that_is_not_there(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "token")
+            findings = self.findings(environment={"LOCKSTEP_TOKEN_FILE": path})
+            self.assertEqual(findings["token"]["verdict"], "error")
+            with open(path, "w", encoding="ascii") as file:
+                file.write("ab" * 32)
+            os.chmod(path, 0o644)
+            findings = self.findings(environment={"LOCKSTEP_TOKEN_FILE": path})
+            self.assertEqual(findings["token"]["verdict"], "error")
+            self.assertIn("chmod 600", findings["token"]["remedy"])
+            os.chmod(path, 0o600)
+            findings = self.findings(environment={"LOCKSTEP_TOKEN_FILE": path})
+            self.assertEqual(findings["token"]["verdict"], "ok")
+
+    def test_variables(self):
+        findings = self.findings(environment={"LOCKSTEP_BACKENT": "gloo", "OMP_NUM_THREADS": "many"})
+        self.assertEqual(findings["variables"]["verdict"], "warning")
+        self.assertIn("LOCKSTEP_BACKENT", findings["variables"]["found"])
+        self.assertEqual(findings["threads"]["verdict"], "warning")
+
+    def test_libtorch_of_a_program(self):
+        findings = self.findings("/bin/true")
+        self.assertIn("does not link libtorch", findings["libtorch of /bin/true"]["found"])
+        self.assertEqual(self.findings("/nowhere")["libtorch of /nowhere"]["verdict"], "error")
+        if PROGRAM:
+            self.assertIn("libtorch_cpu.so", self.findings(PROGRAM)[f"libtorch of {PROGRAM}"]["found"])
+
+    def test_it_can_be_the_program_of_a_job(self):
+        done = ask("run", "--nproc-per-node", "2", LOCKSTEP, "doctor")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("[1] ok       kernel", done.stdout)
+
+
+class EnvTest(unittest.TestCase):
+    def test_it_has_versions_and_variables_and_no_secret(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "token")
+            with open(path, "w", encoding="ascii") as file:
+                file.write("ab" * 32)
+            os.chmod(path, 0o600)
+            environment = {"LOCKSTEP_TOKEN_FILE": path, "LOCKSTEP_LOG": "debug", "MY_PASSWORD": "secret-word"}
+            text = ask("env", environment=environment).stdout
+            document = json.loads(ask("env", "--json", environment=environment).stdout)
+        self.assertRegex(document["lockstep"], r"^\d+\.\d+")
+        for name in ("compiler", "system", "distribution", "processor", "memory"):
+            self.assertTrue(document[name], name)
+        self.assertEqual(document["variable LOCKSTEP_LOG"], "debug")
+        for secret in ("ab" * 32, "secret-word"):
+            self.assertNotIn(secret, text)
+
+
+if __name__ == "__main__":
+    LOCKSTEP = sys.argv[1]
+    PROGRAM = sys.argv[2] if len(sys.argv) > 2 else ""
+    unittest.main(argv=sys.argv[:1])

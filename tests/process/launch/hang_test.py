@@ -1,0 +1,176 @@
+"""Jobs that hang, and stacks: hang_test.py <lockstep> <hang_worker>"""
+
+import json
+import os
+import re
+import signal
+import sys
+import tempfile
+import time
+import unittest
+
+from processes import Tree
+
+LOCKSTEP = ""
+WORKER = ""
+
+
+def job(*arguments, ranks=3, options=(), tell="2", program=None, **environment):
+    command = [LOCKSTEP, "run", "--nproc-per-node", str(ranks), *options, *(program or [WORKER, *arguments])]
+    return Tree(command, {"OMP_NUM_THREADS": "1", "LOCKSTEP_HANG_SECONDS": tell, "TORCH_SHOW_CPP_STACKTRACES": "0",
+                          **environment})
+
+
+class Hanging(unittest.TestCase):
+    def finish(self, tree):
+        """The exit code and what the launcher said."""
+        code, _, error = tree.finish(timeout=60)
+        self.assertEqual(tree.wait_until_gone(5), [], "left behind")
+        print(re.sub(r"(?m)^", "  ", error), flush=True)
+        return code, error
+
+    def running(self, tree, ranks=3):
+        """The pids of the ranks, once all are about to call the collective that hangs."""
+        lines = tree.read_lines(ranks)
+        return {int(rank): int(pid) for rank, pid in (re.findall(r"^\[(\d)\] running (\d+)", line)[0]
+                                                      for line in lines)}
+
+
+class HangTest(Hanging):
+    # fault: 12
+    def test_a_rank_that_does_not_come_is_named_with_the_stacks_of_all(self):
+        with job("away", "1", options=["--hang-timeout", "3"]) as tree:
+            pids = self.running(tree)
+            code, error = self.finish(tree)
+        self.assertEqual(code, 4, error)
+        self.assertRegex(error, r"nothing has moved for \d s: ranks 0, 2 wait in all_gather #3 .* for rank 1\n")
+        for rank, text in ((0, r"in all_gather #3 .*for \d s"), (1, r"in no collective, its last was all_gather #2 "),
+                           (2, r"in all_gather #3 ")):
+            self.assertRegex(error, rf"rank {rank} \(pid {pids[rank]}\): {text}.*; sleeping")
+        away = error.index("stacks of rank 1:")
+        self.assertRegex(error[away:], r"sleeps_for_ever\(\) \(")
+        self.assertRegex(error[away:], r"\bmain \(hang_worker.cpp:\d+\)")
+        self.assertIn("stacks of ranks 0, 2:", error)
+        self.assertIn("ProcessGroup::all_reduce<double>", error)
+        self.assertRegex(error, r"lockstep: the job hung and was ended: nothing moved for \d s: ranks 0, 2 wait .* for "
+                                r"rank 1\n")
+        self.assertNotIn("failed because of it", error)
+        self.assertIn("lockstep trace --flight", error)
+
+    # fault: 12
+    def test_without_a_limit_it_is_only_told_and_then_more_rarely(self):
+        with job("away", "0", ranks=2, tell="1") as tree:
+            self.running(tree, 2)
+            time.sleep(6)
+            self.assertIsNone(tree.process.poll())
+            tree.process.send_signal(signal.SIGINT)
+            code, error = self.finish(tree)
+        self.assertEqual(code, 130)
+        self.assertIn(error.count("nothing has moved"), (2, 3), error)
+
+    # fault: 10
+    def test_a_stopped_rank_is_told_to_be_stopped(self):
+        with job("away", "2", options=["--hang-timeout", "2"]) as tree:
+            pid = self.running(tree)[2]
+            os.kill(pid, signal.SIGSTOP)
+            code, error = self.finish(tree)
+        self.assertEqual(code, 4, error)
+        self.assertRegex(error, rf"rank 2 \(pid {pid}\): .*; stopped \(by SIGSTOP")
+        self.assertRegex(error, r"wait in all_gather.* for rank 2\n")
+        self.assertRegex(error, r"stacks of rank 2:\n.*none: a stopped process cannot record its stacks")
+
+    # fault: 11
+    def test_a_rank_that_computes_extends_the_wait(self):
+        for scenario in ("compute", "child"):
+            with self.subTest(scenario), \
+                    job(scenario, "1", options=["--hang-timeout", "2"], TEST_SECONDS="6") as tree:
+                code, error = self.finish(tree)
+                self.assertEqual(code, 0, error)
+                self.assertNotIn("nothing has moved", error)
+                self.assertRegex(error, r"for \d s ranks 0, 2 wait in all_gather.* for rank 1; rank 1 is running, "
+                                        r"using \d+ % of a core")
+
+    # fault: 11
+    def test_the_wait_for_a_rank_that_computes_has_an_end(self):
+        with job("compute", "1", options=["--hang-timeout", "2"], TEST_SECONDS="40",
+                 LOCKSTEP_HANG_CAP_SECONDS="4") as tree:
+            code, error = self.finish(tree)
+        self.assertEqual(code, 4, error)
+        self.assertRegex(error, r"computes_for\(.*\) \(hang_worker.cpp:\d+\)")
+
+    # fault: 12
+    def test_ranks_that_wait_for_each_other_are_not_blamed(self):
+        with job("circle", "-", ranks=2, options=["--hang-timeout", "2"]) as tree:
+            code, error = self.finish(tree)
+        self.assertEqual(code, 4, error)
+        self.assertIn("ranks 0, 1 wait for each other in different collectives", error)
+        self.assertRegex(error, r"rank 0 \(pid \d+\): in barrier #1 .*\n.*rank 1 \(pid \d+\): in barrier #1 ")
+
+    # fault: 12
+    def test_a_hang_is_restarted(self):
+        with job("once", "1", options=["--hang-timeout", "2", "--max-restarts", "1"]) as tree:
+            code, error = self.finish(tree)
+        self.assertEqual(code, 0, error)
+        self.assertIn("the job hung and was ended", error)
+        self.assertIn("restart 1 of 1", error)
+
+    def test_a_pause_of_the_launcher_does_not_count(self):
+        with job("compute", "1", options=["--hang-timeout", "3"], tell="3", TEST_SECONDS="2") as tree:
+            pids = self.running(tree)
+            for pid in (tree.pid, *pids.values()):
+                os.kill(pid, signal.SIGSTOP)
+            time.sleep(5)
+            for pid in (*pids.values(), tree.pid):
+                os.kill(pid, signal.SIGCONT)
+            code, error = self.finish(tree)
+        self.assertEqual(code, 0, error)
+        self.assertNotIn("nothing has moved", error)
+
+    def test_programs_without_the_library_are_left_alone(self):
+        # They would die of a signal that they do not handle.
+        script = "import time; time.sleep(4); print('well')"
+        for program in (["sh", "-c", "sleep 4; echo well"], [sys.executable, "-c", script]):
+            with self.subTest(program), job(program=program, ranks=2, tell="1") as tree:
+                code, output, error = tree.finish()
+                self.assertEqual((code, output.count("well")), (0, 2), error)
+
+
+class CrashTest(Hanging):
+    # fault: 2
+    def test_the_stack_of_a_crash_is_in_the_report(self):
+        with tempfile.TemporaryDirectory() as folder:
+            report = os.path.join(folder, "report.json")
+            with job("crash", "1", options=["--report", report]) as tree:
+                code, error = self.finish(tree)
+            with open(report, encoding="utf-8") as file:
+                cause = json.load(file)["attempts"][0]["cause"]
+        self.assertEqual(code, 128 + signal.SIGSEGV)
+        self.assertRegex(error, r"rank 1 \(pid \d+\) was killed by SIGSEGV")
+        self.assertRegex(error, r"SIGSEGV in its main thread, at address 0x30:\n"
+                                r"lockstep:   #0 falls_over\(int volatile\*\) \(hang_worker.cpp:\d+\)\n"
+                                r"(lockstep:   #\d .*\n)*?lockstep:   #\d main \(hang_worker.cpp:\d+\)\n")
+        self.assertIn("falls_over", cause["stack"][1])
+
+    # fault: 2
+    def test_other_ends_by_a_signal(self):
+        for scenario, number, pattern in (
+                ("abort", signal.SIGABRT, r"SIGABRT in its main thread:\n(lockstep:   #\d .*\n)+?"
+                                          r"lockstep:   #\d gives_up\(\) \(hang_worker.cpp:\d+\)"),
+                ("nothing", signal.SIGSEGV, r"SIGSEGV .*at address 0x0:\nlockstep:   #0 0x0, in no file\n"
+                                            r"lockstep:   #1 calls_nothing\(\) \(hang_worker.cpp:\d+\)")):
+            with self.subTest(scenario), job(scenario, "1") as tree:
+                code, error = self.finish(tree)
+                self.assertEqual(code, 128 + number)
+                self.assertRegex(error, pattern)
+
+    def test_a_crash_that_somebody_else_sends(self):
+        with job("away", "1") as tree:
+            os.kill(self.running(tree)[1], signal.SIGSEGV)
+            code, error = self.finish(tree)
+        self.assertEqual(code, 128 + signal.SIGSEGV)
+        self.assertIn("sleeps_for_ever()", error)
+
+
+if __name__ == "__main__":
+    LOCKSTEP, WORKER = sys.argv[1:3]
+    unittest.main(argv=[sys.argv[0], *sys.argv[3:]], verbosity=2)

@@ -1,0 +1,172 @@
+#include "lockstep/launch/stack_reader.h"
+
+#include <doctest/doctest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <string>
+#include <thread>
+
+#include "lockstep/launch/symbols.h"
+#include "lockstep/observe/stack_recorder.h"
+#include "tests/support/sanitized.h"
+
+namespace lockstep::internal {
+namespace {
+
+using namespace std::chrono_literals;
+
+// A child that shares the memory with this process, and records its stacks, until the test has ended.
+class Recorded {
+ public:
+  template <class Act>
+  Recorded(const FlightMemory& memory, Act act, void (*handler)(int) = SIG_DFL) {
+    int ready[2];
+    REQUIRE(::pipe(ready) == 0);
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      for (const int signal : {SIGFPE, SIGABRT}) std::signal(signal, handler);  // in place of doctest's
+      start_stack_recorder(*memory.stacks());
+      const bool told = ::write(ready[1], "r", 1) == 1;
+      if (told) act();
+      ::_exit(0);
+    }
+    char byte = 0;
+    REQUIRE(::read(ready[0], &byte, 1) == 1);
+    ::close(ready[0]);
+    ::close(ready[1]);
+  }
+  ~Recorded() {
+    ::kill(pid_, SIGKILL);
+    wait();
+  }
+
+  int pid() const { return pid_; }
+  int wait() {
+    int status = 0;
+    if (pid_ > 0) ::waitpid(pid_, &status, 0);
+    return status;
+  }
+
+ private:
+  int pid_ = 0;
+};
+
+[[gnu::noinline]] void rests() {
+  for (;;) ::pause();
+}
+
+StackRequest answered(const FlightMemory& memory) {
+  StackRequest request(memory);
+  const Deadline limit = Deadline::after(10s);
+  while (!request.complete() && !limit.expired()) std::this_thread::sleep_for(1ms);
+  return request;
+}
+
+std::string text_of(const std::vector<std::string>& lines) {
+  std::string text;
+  for (const std::string& line : lines) text += line + "\n";
+  return text;
+}
+
+TEST_CASE("the stacks of a living process") {
+  const FlightMemory memory = FlightMemory::make_shared({.rank = 0, .world_size = 1});
+  const Recorded process(memory, [] {
+    const std::thread other(rests);
+    rests();
+  });
+  const Deadline limit = Deadline::after(20s);
+  for (bool found = false; !found;) {  // once both threads are where they stay
+    REQUIRE(!limit.expired());
+    const StackRequest request = answered(memory);
+    CHECK(request.remark() == "");
+    const std::vector<ThreadStack> threads = request.take();
+    REQUIRE(!threads.empty());
+    CHECK(threads.front().is_main);
+    CHECK(threads.front().thread == process.pid());
+    CHECK(threads.front().remark == "");
+    Symbols symbols(Deadline::after(10s));
+    const std::string text = text_of(describe_stacks(threads, symbols));
+    CAPTURE(text);
+    CHECK(text.find("main thread") != std::string::npos);
+    found = text.find("main thread\n  #0 pause ") == 0 && text.find("::rests()") != text.rfind("::rests()");
+    CHECK(text.find("on_launcher") == std::string::npos);
+  }
+}
+
+TEST_CASE("a process without the handler is not signalled") {
+  const FlightMemory memory = FlightMemory::make_shared({.rank = 0, .world_size = 1});
+  CHECK(StackRequest(memory).remark() == "its program has no handler that records stacks");
+  CHECK(StackRequest(FlightMemory::make_private({})).remark() == "its program has no handler that records stacks");
+}
+
+TEST_CASE("a process that runs another program now is not signalled") {
+  const FlightMemory memory = FlightMemory::make_shared({.rank = 0, .world_size = 1});
+  const Recorded process(memory, [] { ::execl("/bin/sleep", "sleep", "100", nullptr); });
+  const Deadline limit = Deadline::after(10s);
+  while (StackRequest(memory).remark().empty() && !limit.expired()) std::this_thread::sleep_for(1ms);
+  CHECK(StackRequest(memory).remark() == "its program has no handler that records stacks any more");
+  CHECK(::kill(process.pid(), 0) == 0);
+}
+
+TEST_CASE("a stopped process is not waited for") {
+  const FlightMemory memory = FlightMemory::make_shared({.rank = 0, .world_size = 1});
+  const Recorded process(memory, rests);
+  ::kill(process.pid(), SIGSTOP);
+  int status = 0;
+  ::waitpid(process.pid(), &status, WUNTRACED);
+  const StackRequest request(memory);
+  CHECK(request.complete());
+  CHECK(request.remark() == "a stopped process cannot record its stacks");
+}
+
+TEST_CASE("a crash is recorded, and ends the process as before") {
+  if (testing::kIsSanitized) return;  // sanitizers report crashes themselves
+  const FlightMemory memory = FlightMemory::make_shared({.rank = 0, .world_size = 1});
+  CHECK(!read_crash(memory));
+  for (const int signal : {SIGFPE, SIGABRT}) {
+    const FlightMemory own = FlightMemory::make_shared({.rank = 0, .world_size = 1});
+    Recorded process(own, [signal] { ::raise(signal); });
+    const int status = process.wait();
+    CHECK(WIFSIGNALED(status));
+    CHECK(WTERMSIG(status) == signal);
+    const std::optional<CrashStack> crash = read_crash(own);
+    REQUIRE(crash);
+    CHECK(crash->signal == signal);
+    CHECK(crash->thread.is_main);
+    CHECK(crash->thread.thread == process.pid());
+    CHECK(crash->thread.frames.size() > 2);
+    CHECK(crash->thread.frames.front().file.find("libc") != std::string::npos);
+  }
+}
+
+TEST_CASE("a crash is handed on to the handler that was there before") {
+  if (testing::kIsSanitized) return;
+  const FlightMemory memory = FlightMemory::make_shared({.rank = 0, .world_size = 1});
+  Recorded process(
+      memory, [] { ::raise(SIGFPE); }, [](int) { ::_exit(7); });
+  const int status = process.wait();
+  CHECK(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 7);
+  CHECK(read_crash(memory));
+}
+
+TEST_CASE("what makes no sense is left out") {
+  const FlightMemory memory = FlightMemory::make_shared({.rank = 0, .world_size = 1});
+  stacks::CrashSlot& crash = memory.stacks()->crash;
+  crash.frames_made = 1'000'000;
+  crash.modules_made = 1'000'000;
+  std::fill(std::begin(crash.frames), std::end(crash.frames), 5);
+  for (stacks::Module& module : crash.modules) {
+    module.end = 10;
+    std::fill(std::begin(module.path), std::end(module.path), '/');
+  }
+  CHECK(read_crash(memory)->thread.frames.size() == stacks::kCrashFrames);
+  memory.stacks()->header.version = 99;
+  CHECK(!read_crash(memory));
+}
+
+}  // namespace
+}  // namespace lockstep::internal

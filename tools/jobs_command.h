@@ -1,0 +1,23 @@
+// `lockstep ps` and `lockstep top`: this user's jobs on this machine, once or again and again.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+namespace lockstep::tools {
+
+struct PsOptions {
+  bool ranks = false;
+  bool json = false;
+};
+CLI::App* add_ps(CLI::App& app, PsOptions& options);
+int ps_command(const PsOptions& options);
+
+struct TopOptions {
+  double interval_seconds = 1;
+  bool once = false;
+};
+CLI::App* add_top(CLI::App& app, TopOptions& options);
+// Until 'q' or Ctrl-C; if standard output is no terminal, one table after another.
+int top_command(const TopOptions& options);
+
+}  // namespace lockstep::tools

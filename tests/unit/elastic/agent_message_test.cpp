@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include "lockstep/base/error.h"
+
 
 using namespace lockstep;
 using namespace lockstep::internal;
@@ -49,5 +51,5 @@ TEST_CASE("messages of agents that are damaged are refused") {
   CHECK_THROWS_AS(decode_agent_message(good.substr(0, good.size() - 1)), Error);
   CHECK_THROWS_AS(decode_agent_message("\xff"), Error);
   CHECK_THROWS_AS(decode_agent_message(encode(StopRanks{1000})), Error);
-  CHECK_THROWS_AS(decode_agent_message(encode(StartRanks{.nodes = 2, .first_rank = 9, .world_size = 4})), Error);
+  CHECK_THROWS_AS(decode_agent_message(encode(StartRanks{0, 0, 0, 2, 9, 4, "", "", 0})), Error);
 }

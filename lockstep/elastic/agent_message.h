@@ -28,9 +28,9 @@ struct Hello {
   int ranks = 1;  // that it starts
   int least = 1;  // MIN:MAX hosts
   int most = 1;
-  int node_rank = -1;   // asked for; -1: any
+  int node_rank = -1;        // asked for; -1: any
   std::string options = {};  // those that all hosts give alike, as a text
-  int master_port = 0;  // free on its host
+  int master_port = 0;       // free on its host
 };
 // The answer: it belongs to the job, and this is what the job is called.
 struct Welcome {
@@ -99,9 +99,8 @@ struct Farewell {
   std::string text = {};  // empty: nothing to say
 };
 
-using AgentMessage =
-    std::variant<Hello, Welcome, Refused, Elsewhere, Gathers, Notice, StartRanks, StopRanks, EndRanks, KillRanks,
-                 AskToStop, RankEnded, HostDone, Output, OutputTaken, Heartbeat, Farewell>;
+using AgentMessage = std::variant<Hello, Welcome, Refused, Elsewhere, Gathers, Notice, StartRanks, StopRanks, EndRanks,
+                                  KillRanks, AskToStop, RankEnded, HostDone, Output, OutputTaken, Heartbeat, Farewell>;
 
 // Texts that are longer than their limit are cut.
 Bytes encode(const AgentMessage& message);

@@ -26,9 +26,7 @@ bool is_own(const SocketAddress& address) {
 }
 
 // "127.0.0.1", "localhost": the user means this machine.
-bool says_loopback(const std::string& host) {
-  return host == "localhost" || host == "::1" || host.starts_with("127.");
-}
+bool says_loopback(const std::string& host) { return host == "localhost" || host == "::1" || host.starts_with("127."); }
 
 }  // namespace
 
@@ -70,10 +68,7 @@ std::vector<std::string> addresses_to_listen(const Endpoint& endpoint, Deadline 
 
 EndpointPost::EndpointPost(std::vector<std::string> addresses, std::uint16_t endpoint_port, const Token& token,
                            std::string rdzv_id)
-    : addresses_(std::move(addresses)),
-      endpoint_port_(endpoint_port),
-      token_(token),
-      rdzv_id_(std::move(rdzv_id)) {}
+    : addresses_(std::move(addresses)), endpoint_port_(endpoint_port), token_(token), rdzv_id_(std::move(rdzv_id)) {}
 
 std::unique_ptr<Acceptor> EndpointPost::listen(std::uint16_t port) const {
   std::vector<Listener> listeners;
@@ -110,9 +105,8 @@ EndpointPost EndpointPost::open_elsewhere(const std::vector<std::string>& addres
 
 int EndpointPost::register_at_endpoint(Deadline deadline) {
   try {
-    AgentAnswer answer =
-        ask_agent({address(), endpoint_port_}, token_, Gathers{rdzv_id_, elsewhere_->listeners()[0].address().port()},
-                  deadline);
+    AgentAnswer answer = ask_agent({address(), endpoint_port_}, token_,
+                                   Gathers{rdzv_id_, elsewhere_->listeners()[0].address().port()}, deadline);
     const auto* elsewhere = std::get_if<Elsewhere>(&answer.message);
     if (elsewhere == nullptr) return 0;
     holder_.emplace(std::move(answer.link));

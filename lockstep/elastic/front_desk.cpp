@@ -120,8 +120,8 @@ void FrontDesk::serve(Visitor& visitor) {
 void FrontDesk::part_from(Visitor& visitor) {
   std::erase_if(other_jobs_, [&](const auto& job) { return job.second.visitor == &visitor; });
   if (visitor.number < 0 || roll_.over()) return;
-  const bool seated = roll_.running() && std::ranges::find(roll_.seats(), visitor.number, &Seat::host) !=
-                                             roll_.seats().end();
+  const bool seated =
+      roll_.running() && std::ranges::find(roll_.seats(), visitor.number, &Seat::host) != roll_.seats().end();
   roll_.lose(visitor.number, visitor.link.why(), visitor.link.went_silent(), steady_clock().now());
   if (seated) {
     announce(roll_.losses().back());
@@ -225,8 +225,7 @@ void FrontDesk::obey(const RollOrder& order) {
 void FrontDesk::start() {
   const std::vector<Seat>& seats = roll_.seats();
   const std::string address = store_address();
-  store_ = std::make_unique<JobStore>(address, address, options_.token, job_id_, world_size(seats),
-                                      roll_.generation());
+  store_ = std::make_unique<JobStore>(address, address, options_.token, job_id_, world_size(seats), roll_.generation());
   const Hello* first = hello_from(seats.front().host);
   StartRanks start{.generation = roll_.generation(),
                    .restarts = roll_.restarts(),
@@ -314,8 +313,8 @@ void FrontDesk::tell_of_waiting() {
   tell_waiting_at_ = Deadline::after(kTellWaitingAgain);
   std::string line = fmt::format("waiting for {} at {}", missing, to_string(options_.endpoint));
   if (is_loopback(post_.address()) && is_loopback(store_address())) {
-    line += fmt::format(", which is {} here: other hosts do not reach it; name an address of the network",
-                        post_.address());
+    line +=
+        fmt::format(", which is {} here: other hosts do not reach it; name an address of the network", post_.address());
   }
   announce(line);
 }

@@ -143,8 +143,8 @@ Variables HostJob::environment() const {
   // The ranks of a job carry the same job id on all hosts, and hosts may share a machine: what this agent has started
   // is found by a name of its own.
   const std::string outer = outer_jobs();
-  Variables variables{{"LOCKSTEP_OUTER_JOBS", fmt::format("LOCKSTEP_JOB_ID={}{}{}", tag_, outer.empty() ? "" : " ",
-                                                          outer)}};
+  Variables variables{
+      {"LOCKSTEP_OUTER_JOBS", fmt::format("LOCKSTEP_JOB_ID={}{}{}", tag_, outer.empty() ? "" : " ", outer)}};
   if (!options_.local_addr.empty()) variables.emplace_back("LOCKSTEP_ADDRESS", options_.local_addr);
   variables.insert(variables.end(), options_.environment.begin(), options_.environment.end());
   return variables;

@@ -95,8 +95,8 @@ void HostOutput::flush(Desk& desk, Deadline deadline) {
     watch_all(set, desk);
     desk.watch(set);
     tend(desk);
-    const bool pending = output_->sink(RankStream::standard_output).pending() ||
-                         output_->sink(RankStream::standard_error).pending();
+    const bool pending =
+        output_->sink(RankStream::standard_output).pending() || output_->sink(RankStream::standard_error).pending();
     if (!pending && desk.takes_output()) break;
     ::poll(set.data(), set.size(), std::min(deadline, desk.wake_at()).poll_timeout_ms());
     desk.tend();

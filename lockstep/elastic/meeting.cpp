@@ -75,9 +75,8 @@ class Meeter {
       AgentAnswer answer = ask_agent(endpoint, options_.token, hello_, std::min(deadline_, Deadline::after(kOneTry)));
       strangers_ = 0;
       if (const auto* refused = std::get_if<Refused>(&answer.message)) {
-        throw Error(ErrorKind::invalid_argument,
-                    fmt::format("the job at {} does not take this host: {}", to_string(options_.endpoint),
-                                refused->why));
+        throw Error(ErrorKind::invalid_argument, fmt::format("the job at {} does not take this host: {}",
+                                                             to_string(options_.endpoint), refused->why));
       }
       if (const auto* elsewhere = std::get_if<Elsewhere>(&answer.message)) {
         return was_sent ? Met{} : follow(endpoint, elsewhere->port);

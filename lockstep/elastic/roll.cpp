@@ -95,8 +95,8 @@ Duration Roll::moment_after_failure() const {
   for (const RankEnd& end : outcome_.ranks) {
     if (end.failure.text.empty() || end.told_to_stop) continue;
     if (was_struck(end.status)) return {};
-    const bool blamed_has_ended = std::ranges::find(outcome_.ranks, end.failure.blamed, &RankEnd::rank) !=
-                                  outcome_.ranks.end();
+    const bool blamed_has_ended =
+        std::ranges::find(outcome_.ranks, end.failure.blamed, &RankEnd::rank) != outcome_.ranks.end();
     if (end.failure.blamed >= 0 && !blamed_has_ended) moment = kMomentForBlamedOnHosts;
   }
   return moment;
@@ -147,8 +147,8 @@ std::vector<RollOrder> Roll::take_orders(TimePoint now) {
         orders.push_back({.kind = RollOrder::Kind::start});
       } else if (!begins && now - waiting_since_ >= options_.join_timeout) {
         finish(kNobodyCame,
-               fmt::format("{} of at least {} came within {:.0f} s (--rdzv-conf join_timeout=)",
-                           hosts_.size(), hosts_text(options_.least), seconds(options_.join_timeout)),
+               fmt::format("{} of at least {} came within {:.0f} s (--rdzv-conf join_timeout=)", hosts_.size(),
+                           hosts_text(options_.least), seconds(options_.join_timeout)),
                orders);
       }
       return orders;

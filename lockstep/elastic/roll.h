@@ -2,7 +2,8 @@
 // follows. events -> Roll -> orders. It is the first host's; a state machine without I/O and without a clock of its
 // own. An attempt begins when MAX hosts are there, or MIN and nobody else has come for the time of the last call.
 //   a rank fails         the others are ended; the next attempt begins while restarts are left
-//   a host is lost       the others are ended; the next attempt begins without it, if MIN are there: that is no restart.
+//   a host is lost       the others are ended; the next attempt begins without it, if MIN are there: that is no
+//   restart.
 //                        With fewer the job waits for another host if restarts are left (and uses one), else it ends
 //   a host comes late    beyond MAX it waits for a place; else the ranks are asked to stop, and begin again with it
 #pragma once
@@ -28,9 +29,9 @@ struct RollOptions {
 // What the first host is to do.
 struct RollOrder {
   enum class Kind {
-    start,   // the attempt begins on the hosts of `seats`
-    stop,    // a request, with `signal`
-    end,     // as after a failure
+    start,  // the attempt begins on the hosts of `seats`
+    stop,   // a request, with `signal`
+    end,    // as after a failure
     kill,
     report,  // the attempt is over: see outcome()
     finish,  // the job is: see result()

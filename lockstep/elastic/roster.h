@@ -12,7 +12,7 @@ struct HostEntry {
   int number = 0;  // in the order of arrival, never given twice; 0: the first host
   std::string name = {};
   int ranks = 1;
-  std::optional<int> wanted = {};    // the node rank that its user asked for
+  std::optional<int> wanted = {};     // the node rank that its user asked for
   std::optional<int> node_rank = {};  // that it had last
 };
 

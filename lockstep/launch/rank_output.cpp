@@ -46,8 +46,7 @@ RankOutput::RankOutput(const RankOutputOptions& options, int ranks)
 
 void RankOutput::name_ranks(int first_rank) {
   first_rank_ = first_rank;
-  const bool prefixed =
-      prefix_ == PrefixMode::always || (prefix_ == PrefixMode::automatic && ranks_.size() > 1);
+  const bool prefixed = prefix_ == PrefixMode::always || (prefix_ == PrefixMode::automatic && ranks_.size() > 1);
   const bool coloured = colours_wanted();
   for (std::size_t index = 0; index < ranks_.size() && prefixed; ++index) {
     for (const RankStream stream : {RankStream::standard_output, RankStream::standard_error}) {

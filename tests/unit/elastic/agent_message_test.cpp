@@ -4,7 +4,6 @@
 
 #include "lockstep/base/error.h"
 
-
 using namespace lockstep;
 using namespace lockstep::internal;
 

@@ -206,7 +206,9 @@ TEST_CASE("random lives of jobs") {
     if (stage.come(next)) here.insert(next++);
     for (int step = 0; step < 60 && !roll.over(); ++step) {
       const int event = below(20);
-      const auto some = [&](const std::set<int>& set) { return *std::next(set.begin(), below(static_cast<int>(set.size()))); };
+      const auto some = [&](const std::set<int>& set) {
+        return *std::next(set.begin(), below(static_cast<int>(set.size())));
+      };
       if (event < 5 && here.size() < 6) {
         if (stage.come(next)) here.insert(next++);
       } else if (event < 8 && here.size() > 1) {

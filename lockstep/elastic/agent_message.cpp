@@ -181,7 +181,8 @@ AgentMessage empty_message(std::size_t kind, std::index_sequence<Kinds...>) {
   return message;
 }
 
-constexpr std::int64_t kMicrosecond = 1000;
+constexpr std::int64_t kMicrosecond = 1000;  // in nanoseconds
+constexpr std::int64_t kMostMicroseconds = std::int64_t{1} << 50;
 
 }  // namespace
 
@@ -204,7 +205,8 @@ AgentMessage decode_agent_message(ByteView bytes) {
   if (auto* ended = std::get_if<RankEnded>(&message)) {
     std::int64_t microseconds = 0;
     reader.amount(microseconds, "time");
-    ended->end.after_start = std::chrono::microseconds(std::min(microseconds, std::int64_t{1} << 50));
+    ended->end.after_start =
+        std::chrono::microseconds(checked_between<std::int64_t>(microseconds, 0, kMostMicroseconds, "time", kOrigin));
   }
   reader.end();
   return message;

@@ -21,25 +21,25 @@ inline constexpr std::size_t kMostOutputBytes = std::size_t{128} << 10;  // in o
 
 // The first message of an agent that has connected.
 struct Hello {
-  std::string version;  // of Lockstep
-  std::string rdzv_id;
-  std::string host;  // its name
+  std::string version = {};  // of Lockstep
+  std::string rdzv_id = {};
+  std::string host = {};  // its name
   int pid = 0;
   int ranks = 1;  // that it starts
   int least = 1;  // MIN:MAX hosts
   int most = 1;
-  int node_rank = -1;   // asked for; -1: any
-  std::string options;  // those that all hosts give alike, as a text
-  int master_port = 0;  // free on its host
+  int node_rank = -1;        // asked for; -1: any
+  std::string options = {};  // those that all hosts give alike, as a text
+  int master_port = 0;       // free on its host
 };
 // The answer: it belongs to the job, and this is what the job is called.
 struct Welcome {
   int host_number = 0;
-  std::string job_id;
+  std::string job_id = {};
 };
 // Or it does not.
 struct Refused {
-  std::string why;
+  std::string why = {};
 };
 // Or its job (another rdzv id) is gathered at this port of the same address; 0: nobody has come for it yet.
 struct Elsewhere {
@@ -47,12 +47,12 @@ struct Elsewhere {
 };
 // An agent on the same machine gathers another job: to be told to those who ask here.
 struct Gathers {
-  std::string rdzv_id;
+  std::string rdzv_id = {};
   int port = 0;
 };
 // A line of the job's state, for the agent's own standard error.
 struct Notice {
-  std::string text;
+  std::string text = {};
 };
 struct StartRanks {
   int generation = 0;
@@ -61,8 +61,8 @@ struct StartRanks {
   int nodes = 1;
   int first_rank = 0;
   int world_size = 1;
-  std::string store;  // "host:port"
-  std::string master_addr;
+  std::string store = {};  // "host:port"
+  std::string master_addr = {};
   int master_port = 0;
 };
 struct StopRanks {  // a request: the signal, and the stop grace
@@ -75,7 +75,7 @@ struct AskToStop {  // to the first host
 };
 struct RankEnded {
   int generation = 0;
-  RankEnd end;
+  RankEnd end = {};
 };
 // Of the attempt, all ranks of this host have ended, and all that they printed has been sent.
 struct HostDone {
@@ -84,7 +84,7 @@ struct HostDone {
 };
 struct Output {
   RankStream stream = RankStream::standard_output;
-  std::string lines;
+  std::string lines = {};
 };
 struct OutputTaken {
   std::uint32_t bytes = 0;
@@ -96,7 +96,7 @@ struct Heartbeat {
 // The job is over: the agent ends with this exit code.
 struct Farewell {
   int exit_code = 0;
-  std::string text;  // empty: nothing to say
+  std::string text = {};  // empty: nothing to say
 };
 
 using AgentMessage = std::variant<Hello, Welcome, Refused, Elsewhere, Gathers, Notice, StartRanks, StopRanks, EndRanks,

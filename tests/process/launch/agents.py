@@ -21,6 +21,14 @@ def free_port():
                 pass
 
 
+def listens(endpoint):
+    """Whether a process of this machine listens there."""
+    wanted = f":{int(endpoint.rpartition(':')[2]):04X}"
+    with open("/proc/net/tcp", encoding="ascii") as file:
+        rows = [line.split() for line in file.readlines()[1:]]
+    return any(row[1].endswith(wanted) and row[3] == "0A" for row in rows)
+
+
 class Agent(Tree):
     """A launcher whose output can be read while it runs."""
 
@@ -72,8 +80,12 @@ class Job:
         command = [*self.wrap(name), self.lockstep, "run", "--nproc-per-node", str(ranks), "--rdzv-endpoint",
                    self.endpoint, *self.options, *options, *arguments]
         environment = {"LOCKSTEP_NODE": name, "LOCKSTEP_TOKEN_FILE": token or self.token}
-        self.agents.append(Agent(f"{name}", self.folder.name, command, environment))
-        return self.agents[-1]
+        agent = Agent(name, self.folder.name, command, environment)
+        # The first one is the first host.
+        if not self.agents and not self.wrap(name):
+            wait_for(lambda: listens(self.endpoint) or agent.process.poll() is not None, 20)
+        self.agents.append(agent)
+        return agent
 
     def codes(self, timeout=60):
         return [agent.code(timeout) for agent in self.agents]

@@ -1,0 +1,54 @@
+#include "lockstep/elastic/agent_message.h"
+
+#include <doctest/doctest.h>
+
+#include "lockstep/base/error.h"
+
+using namespace lockstep;
+using namespace lockstep::internal;
+
+namespace {
+
+template <class Message>
+Message through_wire(const Message& message) {
+  const AgentMessage read = decode_agent_message(encode(message));
+  REQUIRE(std::holds_alternative<Message>(read));
+  return std::get<Message>(read);
+}
+
+}  // namespace
+
+TEST_CASE("messages of agents are read as they were written") {
+  const Hello hello = through_wire(Hello{"1.0", "job", "n1", 811, 8, 1, 4, 2, "--max-restarts 3", 4711});
+  CHECK(hello.host == "n1");
+  CHECK(hello.ranks == 8);
+  CHECK(hello.node_rank == 2);
+  CHECK(hello.master_port == 4711);
+  const StartRanks start = through_wire(StartRanks{3, 2, 1, 2, 8, 16, "10.0.0.1:4711", "10.0.0.2", 4712});
+  CHECK(start.first_rank == 8);
+  CHECK(start.store == "10.0.0.1:4711");
+  RankEnded ended{.generation = 3};
+  ended.end.rank = 9;
+  ended.end.status.signal = 9;
+  ended.end.failure = {.text = "was killed", .fault = Fault::consequence, .blamed = 2};
+  ended.end.after_start = std::chrono::milliseconds(1500);
+  ended.end.last_error_lines = {"one", "two"};
+  const RankEnded read = through_wire(ended);
+  CHECK(read.end.failure.fault == Fault::consequence);
+  CHECK(read.end.failure.blamed == 2);
+  CHECK(read.end.after_start == ended.end.after_start);
+  CHECK(read.end.last_error_lines == ended.end.last_error_lines);
+  CHECK(through_wire(Output{RankStream::standard_error, "line\n"}).lines == "line\n");
+  through_wire(EndRanks{});
+  CHECK(through_wire(Farewell{137, "why"}).exit_code == 137);
+}
+
+TEST_CASE("messages of agents that are damaged are refused") {
+  const Bytes good = encode(StopRanks{15});
+  CHECK_THROWS_AS(decode_agent_message({}), Error);
+  CHECK_THROWS_AS(decode_agent_message(good + "x"), Error);
+  CHECK_THROWS_AS(decode_agent_message(good.substr(0, good.size() - 1)), Error);
+  CHECK_THROWS_AS(decode_agent_message("\xff"), Error);
+  CHECK_THROWS_AS(decode_agent_message(encode(StopRanks{1000})), Error);
+  CHECK_THROWS_AS(decode_agent_message(encode(StartRanks{0, 0, 0, 2, 9, 4, "", "", 0})), Error);
+}

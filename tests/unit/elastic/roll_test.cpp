@@ -1,0 +1,237 @@
+#include "lockstep/elastic/roll.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <csignal>
+#include <set>
+#include <utility>
+
+#include "tests/graphs/dice.h"
+
+using namespace lockstep;
+using namespace lockstep::internal;
+using namespace std::chrono_literals;
+
+namespace {
+
+// A job whose hosts do what they are told.
+struct Stage {
+  explicit Stage(const RollOptions& options) : roll(options, now) {}
+
+  bool come(int number, int ranks = 2) {
+    return !roll.arrive({.number = number, .name = "h" + std::to_string(number), .ranks = ranks}, now);
+  }
+  std::vector<RollOrder::Kind> orders() {
+    std::vector<RollOrder::Kind> kinds;
+    for (;;) {
+      const auto some = roll.take_orders(now);
+      if (some.empty()) return kinds;
+      for (const RollOrder& order : some) kinds.push_back(order.kind);
+    }
+  }
+  void end_rank(int rank, int code, bool told = false) {
+    for (const Seat& seat : roll.seats()) {
+      if (rank < seat.first_rank || rank >= seat.first_rank + seat.ranks) continue;
+      RankEnd end;
+      end.rank = rank;
+      end.status.code = code;
+      end.told_to_stop = told;
+      if (code != 0) end.failure.text = "exited";
+      roll.rank_ended(seat.host, roll.generation(), end, now);
+    }
+  }
+  void end_host(int host, int code, bool told = false) {
+    const std::vector<Seat> seats = roll.seats();
+    for (const Seat& seat : seats) {
+      if (seat.host != host) continue;
+      for (int i = 0; i < seat.ranks; ++i) end_rank(seat.first_rank + i, code, told);
+      roll.host_done(host, roll.generation(), now);
+    }
+  }
+
+  TimePoint now{1h};
+  Roll roll;
+};
+
+using Kind = RollOrder::Kind;
+using Kinds = std::vector<RollOrder::Kind>;
+
+}  // namespace
+
+TEST_CASE("a job begins with all hosts and ends well") {
+  Stage stage({.least = 2, .most = 2});
+  CHECK(stage.come(0));
+  CHECK(stage.orders().empty());
+  CHECK(stage.roll.waits_for() == "1 more host");
+  CHECK(stage.come(1));
+  CHECK(stage.orders() == Kinds{Kind::start});
+  stage.end_host(0, 0);
+  CHECK(stage.orders().empty());
+  stage.end_host(1, 0);
+  CHECK(stage.orders() == Kinds{Kind::report, Kind::finish});
+  CHECK(stage.roll.result().exit_code == 0);
+}
+
+TEST_CASE("the last call") {
+  Stage stage({.least = 1, .most = 4, .last_call = 30s});
+  stage.come(0);
+  CHECK(stage.orders().empty());
+  CHECK(stage.roll.wake_at().when() == stage.now + 30s);
+  stage.now += 20s;
+  stage.come(1);
+  CHECK(stage.orders().empty());
+  stage.now += 10s;
+  CHECK(stage.orders() == Kinds{Kind::start});
+  CHECK(stage.roll.seats().size() == 2);
+}
+
+TEST_CASE("nobody comes") {
+  Stage stage({.least = 2, .most = 2, .join_timeout = 60s});
+  stage.come(0);
+  stage.now += 60s;
+  CHECK(stage.orders() == Kinds{Kind::finish});
+  CHECK(stage.roll.result().exit_code == Roll::kNobodyCame);
+}
+
+TEST_CASE("a failure ends the others, and uses a restart") {
+  Stage stage({.least = 2, .most = 2, .max_restarts = 1});
+  stage.come(0);
+  stage.come(1);
+  stage.orders();
+  for (const int restarts : {1, 0}) {
+    stage.end_rank(1, 3);
+    CHECK(stage.orders().empty());
+    stage.now += 250ms;
+    CHECK(stage.orders() == Kinds{Kind::end});
+    stage.end_host(0, 0, true);
+    stage.end_host(1, 0, true);
+    CHECK(stage.orders() == (restarts == 1 ? Kinds{Kind::report, Kind::start} : Kinds{Kind::report, Kind::finish}));
+  }
+  CHECK(stage.roll.result().exit_code == 3);
+}
+
+TEST_CASE("a lost host is no restart while enough are left") {
+  Stage stage({.least = 1, .most = 2});
+  stage.come(0);
+  stage.come(1);
+  stage.orders();
+  stage.roll.lose(1, "gone", true, stage.now);
+  CHECK(stage.orders() == Kinds{Kind::end});
+  stage.end_host(0, 1, true);
+  // A host that is only not seen gets time to end itself.
+  CHECK(stage.orders() == Kinds{Kind::report});
+  stage.now += 1s;
+  CHECK(stage.orders() == Kinds{Kind::start});
+  CHECK(stage.roll.restarts() == 0);
+  CHECK(stage.roll.generation() == 1);
+}
+
+TEST_CASE("too few are left") {
+  Stage stage({.least = 2, .most = 2});
+  stage.come(0);
+  stage.come(1);
+  stage.orders();
+  stage.roll.lose(1, "gone", false, stage.now);
+  stage.orders();
+  stage.end_host(0, 1, true);
+  CHECK(stage.orders() == Kinds{Kind::report, Kind::finish});
+  CHECK(stage.roll.result().exit_code == Roll::kNobodyCame);
+}
+
+TEST_CASE("who comes late is taken in; who is one too many waits") {
+  Stage stage({.least = 1, .most = 2, .last_call = 0s});
+  stage.come(0);
+  CHECK(stage.orders() == Kinds{Kind::start});
+  stage.come(1);
+  CHECK(stage.orders() == Kinds{Kind::stop});
+  stage.end_host(0, 0, true);
+  CHECK(stage.orders() == Kinds{Kind::report, Kind::start});
+  CHECK(stage.roll.seats().size() == 2);
+  stage.come(2);
+  CHECK(stage.orders().empty());
+}
+
+TEST_CASE("a request to stop, and the second") {
+  Stage stage({.least = 1, .most = 1, .max_restarts = 5});
+  stage.come(0);
+  stage.orders();
+  stage.roll.ask_to_stop(0, SIGTERM, stage.now);
+  CHECK(stage.orders() == Kinds{Kind::stop});
+  stage.roll.ask_to_stop(0, SIGTERM, stage.now);
+  CHECK(stage.orders().empty());
+  stage.now += 1s;
+  stage.roll.ask_to_stop(0, SIGTERM, stage.now);
+  CHECK(stage.orders() == Kinds{Kind::kill});
+  stage.end_host(0, 1, true);
+  CHECK(stage.orders() == Kinds{Kind::report, Kind::finish});
+  CHECK(stage.roll.result().exit_code == 128 + SIGTERM);
+}
+
+TEST_CASE("node ranks that cannot be") {
+  Stage stage({.least = 2, .most = 2});
+  CHECK_FALSE(stage.roll.arrive({.number = 0, .name = "a", .wanted = 1}, stage.now));
+  CHECK(stage.roll.arrive({.number = 1, .name = "b", .wanted = 1}, stage.now) ==
+        "node rank 1 is that of host a, which is there already");
+  CHECK(stage.roll.arrive({.number = 2, .name = "b", .wanted = 2}, stage.now).has_value());
+}
+
+// Whatever happens, in any order: every attempt has MIN to MAX hosts that are there, a new generation, no more restarts
+// than allowed; none begins before all ranks of the last have ended; and the job ends once everybody does.
+TEST_CASE("random lives of jobs") {
+  for (std::uint64_t seed = 0; seed < 2000; ++seed) {
+    CAPTURE(seed);
+    testing::Dice dice(seed);
+    const auto below = [&](int n) { return static_cast<int>(dice.next() % static_cast<std::uint64_t>(n)); };
+    const int least = 1 + below(3);
+    const RollOptions options{.least = least, .most = least + below(3), .max_restarts = below(3), .last_call = 2s};
+    Stage stage(options);
+    Roll& roll = stage.roll;
+    std::set<int> here, busy;
+    int next = 0, generation = -1;
+    const auto take = [&] {
+      for (const Kind kind : stage.orders()) {
+        if (kind != Kind::start) continue;
+        REQUIRE(busy.empty());
+        REQUIRE(roll.generation() == ++generation);
+        REQUIRE(roll.restarts() <= options.max_restarts);
+        REQUIRE(std::cmp_greater_equal(roll.seats().size(), options.least));
+        REQUIRE(std::cmp_less_equal(roll.seats().size(), options.most));
+        for (const Seat& seat : roll.seats()) {
+          REQUIRE(here.contains(seat.host));
+          busy.insert(seat.host);
+        }
+      }
+    };
+    if (stage.come(next)) here.insert(next++);
+    for (int step = 0; step < 60 && !roll.over(); ++step) {
+      const int event = below(20);
+      const auto some = [&](const std::set<int>& set) {
+        return *std::next(set.begin(), below(static_cast<int>(set.size())));
+      };
+      if (event < 5 && here.size() < 6) {
+        if (stage.come(next)) here.insert(next++);
+      } else if (event < 8 && here.size() > 1) {
+        const int gone = *std::next(here.begin(), 1 + below(static_cast<int>(here.size()) - 1));
+        here.erase(gone);
+        busy.erase(gone);
+        roll.lose(gone, "gone", below(2) == 0, stage.now);
+      } else if (event < 15 && !busy.empty()) {
+        const int done = some(busy);
+        stage.end_host(done, below(4) == 0 ? 1 : 0, below(2) == 0);
+        busy.erase(done);
+      } else if (event == 19 && below(5) == 0) {
+        roll.ask_to_stop(0, SIGTERM, stage.now);
+      }
+      stage.now += std::chrono::milliseconds(below(700));
+      take();
+    }
+    for (int step = 0; step < 20 && !roll.over(); ++step) {
+      for (const int host : busy) stage.end_host(host, 0);
+      busy.clear();
+      stage.now += 601s;
+      take();
+    }
+    REQUIRE(roll.over());
+  }
+}

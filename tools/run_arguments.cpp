@@ -69,6 +69,7 @@ void set_meeting(const RunArguments& from, RunOptions& options) {
 RunOptions options_of(const RunParser& parser) {
   const RunArguments& from = parser.arguments();
   RunOptions options = from.run;
+  if (from.style.module && from.style.no_python) throw CLI::ValidationError("--module", "it excludes --no-python");
   options.program = command_of(parser.program(), from.style);
   options.ranks = parse_ranks(from.ranks);
   set_meeting(from, options);
@@ -85,7 +86,8 @@ RunOptions options_of(const RunParser& parser) {
   return options;
 }
 
-// Each setting alone, so that what is wrong is told with its place.
+// Each setting alone, so that what is wrong is told with its place. Local ranks are checked with the rest, when their
+// number is known.
 void check(const std::vector<Setting>& settings) {
   for (const Setting& setting : settings) {
     try {
@@ -100,6 +102,9 @@ void check(const std::vector<Setting>& settings) {
       parse_signals("--signals-to-handle", given.signals);
       parse_config("--rdzv-conf", given.rdzv_config);
       read_hosts(given.hosts);
+      parse_streams("--redirects", given.redirects, kMostRanks);
+      parse_streams("--tee", given.tee, kMostRanks);
+      parse_local_ranks("--local-ranks-filter", given.shown_ranks, kMostRanks);
     } catch (const CLI::Error& error) {
       throw CLI::ValidationError(setting.place, error.what());
     }

@@ -14,7 +14,6 @@
 namespace lockstep::tools {
 namespace {
 
-constexpr int kMostRanks = 1024;
 constexpr int kMostNodes = 65536;
 
 std::optional<int> number(const std::string& text, int least, int most) {
@@ -52,6 +51,7 @@ int parse_ranks(const std::string& text) {
   if (text == "gpu") throw CLI::ValidationError("--nproc-per-node", "there is no GPU here; give a number, or 'cpu'");
   if (text == "auto") return physical_cores();
   if (text == "cpu") return available_cores();
+  if (text == "xpu") throw CLI::ValidationError("--nproc-per-node", "Intel GPUs cannot be counted here; give a number");
   if (const auto ranks = number(text, 1, kMostRanks)) return *ranks;
   refuse("--nproc-per-node", text, "a number from 1 to 1024, 'auto', 'cpu' or 'gpu'");
 }

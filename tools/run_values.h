@@ -11,6 +11,8 @@
 
 namespace lockstep::tools {
 
+inline constexpr int kMostRanks = 1024;  // of a host
+
 // "4", "auto" (GPUs if there are any, else cores), "cpu", "gpu"
 int parse_ranks(const std::string& text);
 // "2" or "1:4"

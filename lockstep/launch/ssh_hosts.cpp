@@ -92,6 +92,8 @@ class Host {
   const std::string& name() const { return name_; }
   bool is_running() const { return !code_; }
   int code() const { return code_.value_or(0); }
+  // Its connection has ended before its agent.
+  bool is_lost() const { return code_ && !agent_ended_; }
   // Not a rank of the job, whose exit code the first agent has as well.
   bool has_failed() const {
     return code_ && (!agent_ended_ || (!is_first_ && (*code_ == kRendezvousFailed || *code_ == kUsageError)));
@@ -212,6 +214,10 @@ class SshRun {
       wait();
       for (const auto& host : hosts_) host->tend();
       while (const int signal = relay_.take()) pass_on(signal);
+      // A connection that has died is the cause of what the agents then say.
+      for (const auto& host : hosts_) {
+        if (host->is_lost()) look_at(*host);
+      }
       for (const auto& host : hosts_) look_at(*host);
       if (end_at_.expired()) {
         for (const auto& host : hosts_) host->kill();

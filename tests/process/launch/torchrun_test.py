@@ -82,6 +82,15 @@ class SourcesTest(TorchrunTest):
         _, error = self.run_with("true", environment={"PET_MAX_RESTARTS": "many"}, expected=2)
         self.assertIn("PET_MAX_RESTARTS: --max-restarts", error)
 
+    def test_contradictions_are_refused(self):
+        for words, wanted in ((("-m", "--no-python", "train"), "--module: it excludes --no-python"),
+                              (("--nproc-per-node", "xpu", "true"), "give a number"),
+                              (("--standalone", "--nnodes", "2", "true"), "--standalone: it is for one host"),
+                              (("--hang-timeout", "nan", "true"), "--hang-timeout")):
+            self.assertIn(wanted, self.run_with(*words, expected=2)[1])
+        for name, value in (("PET_TEE", "7"), ("PET_LOCAL_RANKS_FILTER", "x"), ("PET_REDIRECTS", "0:9")):
+            self.assertIn(f"{name}: --", self.run_with("true", environment={name: value}, expected=2)[1])
+
     def test_a_file_stands_for_options_and_gives_way(self):
         path = self.write("lockstep.toml", 'nproc-per-node = 3\n[run]\nmax_restarts = 2\nprefix = true\n'
                                            'env = ["A=1", "B=x y"]\n')

@@ -150,7 +150,8 @@ void EndpointPost::tend() {
     at_endpoint_ = listen(endpoint_port_);
     try_again_ = Deadline::never();
   } catch (const Error&) {  // another agent was faster
-    register_at_endpoint(Deadline::after(kTakeoverPause));
+    const int registered = register_at_endpoint(Deadline::after(kTakeoverPause));
+    is_rival_ = registered != 0 && registered != port();
     try_again_ = holder_ ? Deadline::never() : Deadline::after(kTakeoverPause);
   }
 }

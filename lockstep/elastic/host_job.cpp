@@ -82,6 +82,10 @@ AgentResult HostJob::run() {
     } else if (const std::string lost = met_.desk->lost(); !lost.empty()) {
       say_here(lost);
       return {.exit_code = kLostExitCode};
+    } else if (met_.desk->yields()) {
+      met_.desk.reset();
+      met_ = meet(options_, signals_, false);
+      if (!met_.desk) return {.exit_code = 128 + met_.stop_signal};
     } else if (insisted_) {
       return {.exit_code = 128 + SIGINT};
     } else {
@@ -247,7 +251,7 @@ bool HostJob::on_signal(int signal) {
 
 AgentResult run_agent(const AgentOptions& options) {
   SignalRelay signals(options.signals.empty() ? SignalRelay::stop_signals() : options.signals);
-  Met met = meet(options, signals);
+  Met met = meet(options, signals, true);
   if (!met.desk) return {.exit_code = 128 + met.stop_signal};
   return HostJob(options, std::move(met), signals).run();
 }

@@ -28,12 +28,12 @@ constexpr int kMostStrangers = 5;
 
 class Meeter {
  public:
-  Meeter(const AgentOptions& options, SignalRelay& signals)
+  Meeter(const AgentOptions& options, SignalRelay& signals, bool listens_first)
       : options_(options),
         signals_(signals),
         deadline_(Deadline::after(options.join_timeout)),
         tell_at_(Deadline::after(kTellAfter)),
-        listen_at_(Deadline::after(options.node_rank.value_or(0) == 0 ? Duration{} : kLetFirstListen)),
+        listen_at_(Deadline::after(listens_first && options.node_rank.value_or(0) == 0 ? Duration{} : kLetFirstListen)),
         hello_(hello_of(options)) {}
 
   Met meet() {
@@ -146,6 +146,8 @@ class Meeter {
 
 }  // namespace
 
-Met meet(const AgentOptions& options, SignalRelay& signals) { return Meeter(options, signals).meet(); }
+Met meet(const AgentOptions& options, SignalRelay& signals, bool listens_first) {
+  return Meeter(options, signals, listens_first).meet();
+}
 
 }  // namespace lockstep::internal

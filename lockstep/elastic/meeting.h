@@ -22,6 +22,7 @@ struct Met {
 
 // Blocks. Errors: timeout (nobody came to the endpoint), invalid_argument (refused, with why; the endpoint's name; the
 // port is another program's), unauthorized (another token).
-Met meet(const AgentOptions& options, SignalRelay& signals);
+// `listens_first`: false for an agent that has made room for another one.
+Met meet(const AgentOptions& options, SignalRelay& signals, bool listens_first);
 
 }  // namespace lockstep::internal

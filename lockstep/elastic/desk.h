@@ -32,6 +32,8 @@ class Desk {
   virtual void announce_pause(Duration pause) = 0;
   // Why the first host is lost; empty if it is not.
   virtual std::string lost() const { return {}; }
+  // Another agent of this machine gathers the same job, and others are with it: this one goes there.
+  virtual bool yields() const { return false; }
   // How the attempts went, as far as it is known here.
   virtual std::vector<Outcome> outcomes() const { return {}; }
   // The job is over: sends what is queued, for a moment.

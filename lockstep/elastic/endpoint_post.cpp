@@ -153,7 +153,8 @@ void EndpointPost::tend() {
     at_endpoint_ = listen(endpoint_port_);
     try_again_ = Deadline::never();
   } catch (const Error&) {  // another agent was faster, or the holder is just ending
-    register_at_endpoint(Deadline::after(kLongestPause));
+    const int registered = register_at_endpoint(Deadline::after(kLongestPause));
+    is_rival_ = registered != 0 && registered != port();
     try_again_ = holder_ ? Deadline::never() : Deadline::after(pause_);
     pause_ = std::min(2 * pause_, kLongestPause);
   }

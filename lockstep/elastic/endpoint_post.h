@@ -56,6 +56,8 @@ class EndpointPost {
 
   const std::string& address() const { return addresses_.front(); }
   std::uint16_t port() const;
+  // The agent that holds the endpoint gathers the same job.
+  bool is_rival() const { return is_rival_; }
   bool holds_endpoint() const { return at_endpoint_ != nullptr; }
 
  private:
@@ -72,6 +74,7 @@ class EndpointPost {
   std::optional<AgentLink> holder_;
   Deadline try_again_ = Deadline::never();
   Duration pause_{};
+  bool is_rival_ = false;
 };
 
 }  // namespace lockstep::internal

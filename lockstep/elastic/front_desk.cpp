@@ -90,6 +90,7 @@ Deadline FrontDesk::wake_at() const {
 
 void FrontDesk::tend() {
   post_.tend();
+  yields_ = yields_ || (post_.is_rival() && is_alone());
   while (auto link = post_.take()) visitors_.push_back({.link = std::move(*link)});
   for (Visitor& visitor : visitors_) serve(visitor);
   std::erase_if(visitors_, [](const Visitor& visitor) { return visitor.link.failed(); });
@@ -134,13 +135,11 @@ void FrontDesk::receive(Visitor& visitor, const AgentMessage& message) {
   if (const auto* hello = std::get_if<Hello>(&message); hello != nullptr && !visitor.hello) {
     greet(visitor, *hello);
   } else if (const auto* gathers = std::get_if<Gathers>(&message); gathers != nullptr && !visitor.hello) {
-    if (gathers->rdzv_id != options_.rdzv_id) {
-      other_jobs_.try_emplace(gathers->rdzv_id, OtherJob{gathers->port, &visitor});
-    } else if (gathers->port != post_.port() && roll_.hosts().size() == 1 && !roll_.running()) {
-      // This host took the endpoint just before the first host of the same job could: that one stays the first.
-      inbox_.push_back(Elsewhere{gathers->port});
-    }
-    visitor.link.send(Elsewhere{port_of(gathers->rdzv_id)});
+    const bool is_rival = gathers->rdzv_id == options_.rdzv_id;
+    if (!is_rival) other_jobs_.try_emplace(gathers->rdzv_id, OtherJob{gathers->port, &visitor});
+    // The job was gathered before, beside another one whose agent held the endpoint.
+    yields_ = yields_ || (is_rival && is_alone());
+    visitor.link.send(Elsewhere{is_rival && yields_ ? gathers->port : port_of(gathers->rdzv_id)});
   } else if (visitor.number >= 0) {
     if (const auto* output = std::get_if<Output>(&message)) visitor.shown_bytes += output->lines.size();
     if (const auto* done = std::get_if<HostDone>(&message)) visitor.hello->master_port = done->master_port;

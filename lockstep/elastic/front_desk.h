@@ -36,6 +36,7 @@ class FrontDesk : public Desk {
   void post(const AgentMessage& message) override { hear(0, message); }
   std::optional<AgentMessage> take() override;
   void announce_pause(Duration pause) override;
+  bool yields() const override { return yields_; }
   std::vector<Outcome> outcomes() const override { return outcomes_; }
   void close() override;
 
@@ -54,6 +55,7 @@ class FrontDesk : public Desk {
   std::optional<std::string> objection(const Hello& hello) const;
   int port_of(const std::string& rdzv_id) const;
   void part_from(Visitor& visitor);
+  bool is_alone() const { return roll_.hosts().size() == 1 && roll_.generation() < 0; }
   void hear(int host, const AgentMessage& message);
   void obey();
   void obey(const RollOrder& order);
@@ -85,6 +87,7 @@ class FrontDesk : public Desk {
   std::unique_ptr<JobStore> store_;             // of the attempt
   std::vector<Outcome> outcomes_;
   Deadline tell_waiting_at_;
+  bool yields_ = false;
 };
 
 }  // namespace lockstep::internal

@@ -67,14 +67,12 @@ class HostJob : private TreeGuest {
   std::optional<TimePoint> asked_at_;  // while no ranks ran
   bool insisted_ = false;
   std::optional<Farewell> farewell_;
-  int moved_to_ = 0;  // the port on this host where the job is gathered instead
 };
 
 AgentResult HostJob::run() {
   while (!farewell_) {
     met_.desk->tend();
     met_.output->tend(*met_.desk);
-    if (moved_to_ != 0) return {.moved_to = moved_to_};
     if (!later_.empty()) {
       const AgentMessage message = std::move(later_.front());
       later_.pop_front();
@@ -84,6 +82,10 @@ AgentResult HostJob::run() {
     } else if (const std::string lost = met_.desk->lost(); !lost.empty()) {
       say_here(lost);
       return {.exit_code = kLostExitCode};
+    } else if (met_.desk->yields()) {
+      met_.desk.reset();
+      met_ = meet(options_, signals_, false);
+      if (!met_.desk) return {.exit_code = 128 + met_.stop_signal};
     } else if (insisted_) {
       return {.exit_code = 128 + SIGINT};
     } else {
@@ -127,8 +129,6 @@ void HostJob::handle(const AgentMessage& message) {
     say_here(notice->text);
   } else if (const auto* farewell = std::get_if<Farewell>(&message)) {
     farewell_ = *farewell;
-  } else if (const auto* elsewhere = std::get_if<Elsewhere>(&message)) {
-    moved_to_ = elsewhere->port;
   }
 }
 
@@ -255,13 +255,9 @@ bool HostJob::on_signal(int signal) {
 
 AgentResult run_agent(const AgentOptions& options) {
   SignalRelay signals(options.signals.empty() ? SignalRelay::stop_signals() : options.signals);
-  AgentResult result;
-  do {
-    Met met = meet(options, signals, result.moved_to);
-    if (!met.desk) return {.exit_code = 128 + met.stop_signal};
-    result = HostJob(options, std::move(met), signals).run();
-  } while (result.moved_to != 0);
-  return result;
+  Met met = meet(options, signals, true);
+  if (!met.desk) return {.exit_code = 128 + met.stop_signal};
+  return HostJob(options, std::move(met), signals).run();
 }
 
 }  // namespace lockstep::internal

@@ -15,7 +15,6 @@ struct AgentResult {
   bool is_first = false;  // this was the first host
   std::string job_id = {};
   std::vector<Outcome> attempts = {};  // of the whole job on the first host
-  int moved_to = 0;                    // nothing has been run: the job is gathered at this port of this host
 };
 
 // Blocks until the job is over. The exit code is the same on all hosts that the job ends with; kLostExitCode on those

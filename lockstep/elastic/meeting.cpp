@@ -28,19 +28,16 @@ constexpr int kMostStrangers = 5;
 
 class Meeter {
  public:
-  Meeter(const AgentOptions& options, SignalRelay& signals)
+  Meeter(const AgentOptions& options, SignalRelay& signals, bool listens_first)
       : options_(options),
         signals_(signals),
         deadline_(Deadline::after(options.join_timeout)),
         tell_at_(Deadline::after(kTellAfter)),
-        listen_at_(Deadline::after(options.node_rank.value_or(0) == 0 ? Duration{} : kLetFirstListen)),
+        listen_at_(Deadline::after(listens_first && options.node_rank.value_or(0) == 0 ? Duration{} : kLetFirstListen)),
         hello_(hello_of(options)) {}
 
-  Met meet(int moved_to) {
+  Met meet() {
     addresses_ = addresses_to_listen(options_.endpoint, deadline_);
-    if (moved_to != 0 && is_here()) {
-      if (Met met = visit({addresses_.front(), static_cast<std::uint16_t>(moved_to)}, true); met.desk) return met;
-    }
     for (;;) {
       if (Met met = try_once(); met.desk) return met;
       if (const int signal = signals_.take()) return {.stop_signal = signal};
@@ -149,8 +146,8 @@ class Meeter {
 
 }  // namespace
 
-Met meet(const AgentOptions& options, SignalRelay& signals, int moved_to) {
-  return Meeter(options, signals).meet(moved_to);
+Met meet(const AgentOptions& options, SignalRelay& signals, bool listens_first) {
+  return Meeter(options, signals, listens_first).meet();
 }
 
 }  // namespace lockstep::internal

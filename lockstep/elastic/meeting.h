@@ -20,9 +20,9 @@ struct Met {
   int stop_signal = 0;  // instead of a desk: that told this process to stop
 };
 
-// moved_to: the port on this host where the job is gathered, if that is known; else 0. Blocks. Errors: timeout (nobody
-// came to the endpoint), invalid_argument (refused, with why; the endpoint's name; the port is another program's),
-// unauthorized (another token).
-Met meet(const AgentOptions& options, SignalRelay& signals, int moved_to = 0);
+// Blocks. Errors: timeout (nobody came to the endpoint), invalid_argument (refused, with why; the endpoint's name; the
+// port is another program's), unauthorized (another token).
+// `listens_first`: false for an agent that has made room for another one.
+Met meet(const AgentOptions& options, SignalRelay& signals, bool listens_first);
 
 }  // namespace lockstep::internal

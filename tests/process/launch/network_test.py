@@ -88,8 +88,8 @@ class NetworkTest(unittest.TestCase):
         job = self.job("--nnodes", "4")
         first, *_ = self.start(job, [HELLO], 4)
         self.assertEqual(job.codes(), [0] * 4, job.texts())
-        self.assertEqual(sorted(int(rank) for rank in re.findall(r"^\[(\d+)\] .* sees the sum 136", first.output, re.M)),
-                         list(range(16)), job.texts())
+        ranks = re.findall(r"^\[(\d+)\] .* sees the sum 136", first.output, re.M)
+        self.assertEqual(sorted(int(rank) for rank in ranks), list(range(16)), job.texts())
 
     # fault: 16
     def test_a_cut_cable_ends_the_job_on_both_sides(self):

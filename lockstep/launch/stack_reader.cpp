@@ -161,14 +161,14 @@ std::vector<ThreadStack> StackRequest::take() const {
   std::vector<ThreadStack> threads = threads_;
   if (!remark_.empty()) return threads;
   const std::vector<Module> modules = modules_of(pid_);
-  for (const stacks::ThreadSlot& slot : memory_.stacks()->threads) {
+  for (stacks::ThreadSlot& slot : memory_.stacks()->threads) {
     if (slot.version.load(std::memory_order_acquire) != 2 * round_ + 2) continue;
     std::array<std::uint64_t, stacks::kFrames> frames;
     std::ranges::copy(slot.frames, frames.begin());
     const std::size_t count = std::min<std::size_t>(slot.count, frames.size());
     const auto thread = std::ranges::find(threads, slot.thread, &ThreadStack::thread);
-    std::atomic_thread_fence(std::memory_order_acquire);
-    if (thread == threads.end() || slot.version.load(std::memory_order_relaxed) != 2 * round_ + 2) continue;
+    // A change by nothing, so that what was read before is not read after it.
+    if (thread == threads.end() || slot.version.fetch_add(0, std::memory_order_acq_rel) != 2 * round_ + 2) continue;
     thread->remark.clear();
     thread->frames = places_of(std::span(frames).first(count), modules);
   }

@@ -35,7 +35,7 @@ RunOptions in_cluster(const RunOptions& options) {
   if (options.standalone) return options;
   const EnvironmentReader reader;
   GivenPlace given{.node_rank = options.node_rank, .endpoint = options.rdzv_endpoint, .rdzv_id = options.rdzv_id};
-  if (options.nodes.most > 1) given.nodes = HostRange{options.nodes.least, options.nodes.most};
+  if (options.chooses_nodes) given.nodes = HostRange{options.nodes.least, options.nodes.most};
   // Elsewhere names are not asked for, since that can take long.
   if (reader.has("JOB_COMPLETION_INDEX")) given.full_name = full_host_name();
   const auto place = find_launch_place(reader, given);

@@ -50,7 +50,8 @@ void set_output(const RunArguments& from, RunOptions& options) {
 
 // torchrun's "static" rendezvous: every host knows its number and the address of the first.
 void set_meeting(const RunArguments& from, RunOptions& options) {
-  options.nodes = parse_nodes(from.nodes);
+  options.chooses_nodes = !from.nodes.empty();
+  if (options.chooses_nodes) options.nodes = parse_nodes(from.nodes);
   if (from.node_rank >= 0) options.node_rank = from.node_rank;
   options.rdzv_config = parse_config("--rdzv-conf", from.rdzv_config);
   options.hosts = read_hosts(from.hosts);
@@ -98,7 +99,7 @@ void check(const std::vector<Setting>& settings) {
       alone.parse(words);
       RunArguments given = alone.arguments();
       parse_ranks(given.ranks);
-      parse_nodes(given.nodes);
+      if (!given.nodes.empty()) parse_nodes(given.nodes);
       parse_signals("--signals-to-handle", given.signals);
       parse_config("--rdzv-conf", given.rdzv_config);
       read_hosts(given.hosts);

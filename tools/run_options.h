@@ -39,6 +39,7 @@ struct RunOptions {
   // Several hosts.
   bool standalone = false;  // this one alone, whatever a cluster manager says
   NodeRange nodes;
+  bool chooses_nodes = false;  // what a cluster manager says does not count
   std::optional<int> node_rank;
   std::string rdzv_endpoint;                                     // host:port; empty: this host alone
   std::string rdzv_id;                                           // empty: "default"

@@ -13,7 +13,7 @@ namespace lockstep::tools {
 
 struct RunArguments {
   std::string ranks = "1";
-  std::string nodes = "1";
+  std::string nodes;
   int node_rank = -1;
   std::string rdzv_backend;
   std::string rdzv_config;

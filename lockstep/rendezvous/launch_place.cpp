@@ -12,7 +12,6 @@
 namespace lockstep::internal {
 namespace {
 
-constexpr int kMostAgents = 65536;
 constexpr std::string_view kAloneOnPurpose =
     "For a job on this host alone give --standalone, or set LOCKSTEP_LAUNCHER=none";
 
@@ -28,37 +27,6 @@ struct Found {
   std::string job = {};
   std::string remedy = {};  // for a host that is not known
 };
-
-// "4" or "1:4", as torchrun has it.
-HostRange parse_hosts(const char* name, const std::string& text) {
-  const std::size_t colon = text.find(':');
-  const auto number = [name](std::string_view part) {
-    return static_cast<int>(parse_integer(name, part, 1, kMostAgents));
-  };
-  if (colon == std::string::npos) return {number(text), number(text)};
-  return {number(std::string_view(text).substr(0, colon)), number(std::string_view(text).substr(colon + 1))};
-}
-
-// Kubeflow's Trainer and PyTorchJob set torchrun's flags as variables.
-std::optional<Found> find_kubeflow(const EnvironmentReader& reader) {
-  const auto nodes = reader.text("PET_NNODES");
-  if (!nodes || !reader.has_any_of({"PET_MASTER_ADDR", "PET_RDZV_ENDPOINT"})) return std::nullopt;
-  Found found{.source = "Kubeflow (PET_NNODES, PET_NODE_RANK)",
-              .node_rank = reader.number<int>("PET_NODE_RANK"),
-              .nodes = parse_hosts("PET_NNODES", *nodes),
-              .host = reader.text("PET_MASTER_ADDR").value_or(""),
-              .port = reader.number<std::uint16_t>("PET_MASTER_PORT").value_or(29500),
-              .job = reader.text("PET_RDZV_ID").value_or("")};
-  if (const auto endpoint = reader.text("PET_RDZV_ENDPOINT")) {
-    const std::size_t colon = endpoint->rfind(':');
-    found.host = endpoint->substr(0, colon);
-    if (colon != std::string::npos) {
-      found.port = static_cast<int>(parse_integer("PET_RDZV_ENDPOINT", endpoint->substr(colon + 1), 1, 65535));
-    }
-  }
-  if (found.job.empty()) found.job = "kubeflow-" + found.host;
-  return found;
-}
 
 // A worker of Ray Train, which sets these for torch: one worker is to be an agent, so there is one on each host. The
 // port may be in use by Ray's own process group.
@@ -144,7 +112,6 @@ Found from_launch(const Launch& launch, const EnvironmentReader& reader, const G
 }
 
 std::optional<Found> find(const EnvironmentReader& reader, const GivenPlace& given) {
-  if (auto kubeflow = find_kubeflow(reader)) return kubeflow;
   if (auto ray = find_ray(reader)) return ray;
   const std::vector<Launch> launches = find_launches(reader);
   if (launches.empty() || launches.front().size == 1) return std::nullopt;

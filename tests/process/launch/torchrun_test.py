@@ -79,6 +79,9 @@ class SourcesTest(TorchrunTest):
         self.assertEqual(self.ranks(environment={"PET_NPROC_PER_NODE": "3"}), 3)
         self.assertEqual(self.ranks("--nproc_per_node=2", environment={"PET_NPROC_PER_NODE": "3"}), 2)
         self.assertEqual(self.ranks(environment={"PET_STANDALONE": "1", "PET_NNODES": "1:1"}), 1)
+        # A cluster manager that does not tell how many hosts there are is not asked.
+        self.assertEqual(self.ranks(environment={"PET_NNODES": "1", "JOB_COMPLETION_INDEX": "0",
+                                                 "KUBERNETES_SERVICE_HOST": "10.96.0.1"}), 1)
         _, error = self.run_with("true", environment={"PET_MAX_RESTARTS": "many"}, expected=2)
         self.assertIn("PET_MAX_RESTARTS: --max-restarts", error)
 

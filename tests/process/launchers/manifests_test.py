@@ -201,8 +201,7 @@ class Pods(unittest.TestCase):
                              [{"JOB_COMPLETION_INDEX": str(index), "PET_NNODES": str(size), "PET_NODE_RANK": str(index),
                                "PET_NPROC_PER_NODE": "1", "PET_MASTER_ADDR": f"{names[0]}.train",
                                "PET_MASTER_PORT": "29500", "TOKEN": token} for index in range(size)])
-        self.assertIn("Kubeflow (PET_NNODES, PET_NODE_RANK) has started this on 4 hosts, which meet at "
-                      "train-node-0-0.train:29500", said)
+        self.assertIn("4 ranks on 4 hosts: train-node-0-0: rank 0; train-node-0-1: rank 1", said)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 // The environments are as the managers made them: Slurm 22.05, Open MPI 4.1.4, MPICH 4.0.2, and as the documentation of
-// Flux, Kubernetes, Kubeflow and Ray has them. tests/unit/rendezvous/launchers_test.cpp has those of ranks.
+// Flux, Kubernetes and Ray has them. tests/unit/rendezvous/launchers_test.cpp has those of ranks.
 #include "lockstep/rendezvous/launch_place.h"
 
 #include <map>
@@ -58,12 +58,6 @@ const Variables kFlux{{"FLUX_TASK_RANK", "1"},
                       {"FLUX_JOB_NNODES", "2"},
                       {"FLUX_JOB_ID", "f2Rw"}};
 const Variables kIndexedJob{{"JOB_COMPLETION_INDEX", "3"}, {"KUBERNETES_SERVICE_HOST", "10.96.0.1"}};
-const Variables kTrainJob{{"JOB_COMPLETION_INDEX", "1"},
-                          {"PET_NNODES", "2"},
-                          {"PET_NPROC_PER_NODE", "4"},
-                          {"PET_NODE_RANK", "1"},
-                          {"PET_MASTER_ADDR", "mnist-node-0-0.mnist"},
-                          {"PET_MASTER_PORT", "29400"}};
 const Variables kRay{
     {"RANK", "1"},      {"LOCAL_RANK", "0"},         {"WORLD_SIZE", "2"},     {"LOCAL_WORLD_SIZE", "1"},
     {"NODE_RANK", "1"}, {"MASTER_ADDR", "10.0.0.7"}, {"MASTER_PORT", "43127"}};
@@ -172,26 +166,6 @@ TEST_CASE("pods of an indexed Job or JobSet find the first by their own name") {
   CHECK(place(kIndexedJob, set)->endpoint == "train-hosts-0-0.train.ns.svc.cluster.local:29500");
   CHECK_ERROR(place_error(kIndexedJob, {.nodes = HostRange{4, 4}, .full_name = "train-3"}), ErrorKind::invalid_argument,
               "which host is the first", "MASTER_ADDR=<job>-0.<service>");
-}
-
-TEST_CASE("Kubeflow's variables are torchrun's flags") {
-  const auto found = place(kTrainJob);
-  CHECK(found->nodes.least == 2);
-  CHECK(found->node_rank == 1);
-  CHECK(found->endpoint == "mnist-node-0-0.mnist:29400");
-  CHECK(found->rdzv_id == "kubeflow-mnist-node-0-0.mnist");
-  // The elastic PyTorchJob of version 1.
-  const auto elastic = place({{"PET_NNODES", "1:3"},
-                              {"PET_RDZV_BACKEND", "c10d"},
-                              {"PET_RDZV_ENDPOINT", "echo-worker-0:23456"},
-                              {"PET_MAX_RESTARTS", "10"}});
-  CHECK(elastic->nodes.least == 1);
-  CHECK(elastic->nodes.most == 3);
-  CHECK(elastic->endpoint == "echo-worker-0:23456");
-  CHECK_FALSE(elastic->node_rank.has_value());
-  CHECK_FALSE(place(kTrainJob + Variables{{"PET_NNODES", "1"}}).has_value());
-  CHECK_ERROR(place_error(kTrainJob + Variables{{"PET_NNODES", "two"}}), ErrorKind::invalid_argument,
-              "PET_NNODES is 'two'");
 }
 
 TEST_CASE("one worker a host of Ray Train") {

@@ -27,7 +27,11 @@ void add_crash_stack(Outcome& outcome, const FlightRecordings& recordings) {
   const std::string thread =
       crash->thread.is_main ? "its main thread" : fmt::format("its thread {}", crash->thread.name);
   std::string where;
-  if (crash->signal == SIGSEGV || crash->signal == SIGBUS) where = fmt::format(", at address 0x{:x}", crash->address);
+  if (crash->sender != 0 && crash->sender != first->pid) {
+    where = fmt::format(", sent by process {}", crash->sender);
+  } else if (crash->signal == SIGSEGV || crash->signal == SIGBUS) {
+    where = fmt::format(", at address 0x{:x}", crash->address);
+  }
   lines.push_back(fmt::format("{} in {}{}:", signal_name(crash->signal), thread, where));
   for (const std::string& line : describe_frames(crash->thread.frames, symbols)) lines.push_back("  " + line);
 }

@@ -98,7 +98,8 @@ std::optional<CrashStack> read_crash(const FlightMemory& memory) {
   const std::size_t modules =
       std::min<std::size_t>(slot.modules_made.load(std::memory_order_acquire), stacks::kModules);
   if (frames == 0) return std::nullopt;
-  CrashStack crash{.signal = slot.signal, .address = slot.address, .thread = {.thread = slot.thread}};
+  CrashStack crash{
+      .signal = slot.signal, .sender = slot.sender, .address = slot.address, .thread = {.thread = slot.thread}};
   crash.thread.is_main = slot.thread == area->header.pid.load();
   crash.thread.name = printable(std::string_view(slot.name, sizeof slot.name));
   crash.thread.frames = places_of(std::span(slot.frames, frames), std::span(slot.modules, modules));

@@ -33,7 +33,8 @@ struct ThreadStack {
 
 struct CrashStack {
   int signal = 0;
-  std::uint64_t address = 0;  // that could not be used
+  int sender = 0;             // the process that sent the signal; 0: a fault of the thread itself
+  std::uint64_t address = 0;  // of a fault: that could not be used
   ThreadStack thread;
 };
 

@@ -42,8 +42,8 @@ struct CrashSlot {
   std::atomic<std::uint32_t> taken;  // 1: a thread records its crash, or has done so
   std::int32_t signal;
   std::int32_t thread;
-  std::uint32_t reserved;
-  std::uint64_t address;  // that could not be used
+  std::int32_t sender;    // the process that sent the signal; 0: a fault of the thread itself
+  std::uint64_t address;  // of a fault: that could not be used
   std::atomic<std::uint32_t> frames_made;
   std::atomic<std::uint32_t> modules_made;
   char name[16];  // of the thread

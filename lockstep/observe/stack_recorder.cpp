@@ -163,7 +163,8 @@ void record_crash(CrashSlot& crash, int signal, const siginfo_t& info, const voi
   if (!crash.taken.compare_exchange_strong(expected, 1)) return;
   crash.signal = signal;
   crash.thread = thread_id();
-  crash.address = reinterpret_cast<std::uint64_t>(info.si_addr);
+  crash.sender = info.si_code <= 0 ? info.si_pid : 0;
+  crash.address = info.si_code <= 0 ? 0 : reinterpret_cast<std::uint64_t>(info.si_addr);
   ::prctl(PR_GET_NAME, crash.name);
   crash.frames[0] = interrupted_at(context);
   if (crash.frames[0] < kLowestCode) {  // the unwinder would crash as well

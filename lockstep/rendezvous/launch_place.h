@@ -2,8 +2,8 @@
 // environment -> LaunchPlace -> the agent's options. Pure.
 //
 // For one agent a host: srun --ntasks-per-node=1, mpirun with one process a host, flux run, an indexed Job or JobSet of
-// Kubernetes, Ray Train. What the user gave on the command line, or by torchrun's PET_* variables as Kubeflow does, goes
-// first, then MASTER_ADDR and MASTER_PORT, then what the manager's variables tell.
+// Kubernetes, Ray Train. What the user gave on the command line, or by torchrun's PET_* variables as Kubeflow does,
+// goes first, then MASTER_ADDR and MASTER_PORT, then what the manager's variables tell.
 #pragma once
 
 #include <optional>

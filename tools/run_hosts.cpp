@@ -7,7 +7,8 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/elastic/host_job.h"
-#include "lockstep/launch/hang_guest.h"
+#include "lockstep/launch/hang_watch.h"
+#include "lockstep/launch/host_watch.h"
 #include "lockstep/launch/job_report.h"
 #include "lockstep/launch/placement.h"
 #include "lockstep/net/address.h"
@@ -61,13 +62,8 @@ AgentOptions agent_options(const RunOptions& options, const std::string& path) {
   agent.grace = options.shutdown_timeout;
   agent.stop_grace = options.stop_grace;
   agent.signals = options.signals_to_handle;
-  // Each host sees its own ranks; whether the job as a whole stands still, none of them can decide.
-  agent.make_guest = [](const FlightRecordings& recordings, int first_rank, RankOutput& output) {
-    return std::make_unique<HangGuest>(hang_options({}), recordings, first_rank, output);
-  };
-  if (options.hang_timeout) {
-    log_warning("--hang-timeout ends jobs of one host only; on several, a hang is told with the stacks of all ranks");
-  }
+  agent.hang = hang_options(options.hang_timeout);
+  agent.make_watch = make_host_watch;
   return agent;
 }
 

@@ -1,6 +1,5 @@
 #include "tools/run_local.h"
 
-#include <algorithm>
 #include <chrono>
 
 #include "lockstep/base/environment.h"
@@ -53,8 +52,7 @@ class LocalRun {
       if (number > 0) output_.begin_attempt(number);
       outcome = attempt(number);
       report_.add(outcome);
-      const bool failed = outcome.first_failure() != nullptr || !outcome.hang.empty();
-      if (!failed || outcome.stop_signal != 0 || number == options_.max_restarts) break;
+      if (!outcome.failed() || outcome.stop_signal != 0 || number == options_.max_restarts) break;
       output_.say(fmt::format("restart {} of {}", number + 1, options_.max_restarts));
     }
     return finish(outcome);
@@ -93,7 +91,7 @@ class LocalRun {
   }
 
   int finish(const Outcome& outcome) {
-    const int code = exit_code(outcome);
+    const int code = exit_code_of(outcome);
     if (const RankEnd* first = outcome.first_failure()) pass_error_on(*first);
     if (!options_.report.empty()) {
       try {
@@ -116,13 +114,6 @@ class LocalRun {
 };
 
 }  // namespace
-
-int exit_code(const Outcome& outcome) {
-  if (!outcome.hang.empty()) return kHangExitCode;
-  if (const RankEnd* first = outcome.first_failure()) return first->status.shell_code();
-  const bool all_well = std::ranges::all_of(outcome.ranks, [](const RankEnd& end) { return end.status.ok(); });
-  return outcome.stop_signal != 0 && !all_well ? 128 + outcome.stop_signal : 0;
-}
 
 int run_local(const RunOptions& options, const std::string& path) { return LocalRun(options, path).run(); }
 

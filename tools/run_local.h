@@ -4,7 +4,6 @@
 
 #include <string>
 
-#include "lockstep/launch/outcome.h"
 #include "lockstep/launch/rank_output.h"
 #include "tools/run_options.h"
 
@@ -15,9 +14,5 @@ using namespace internal;
 // Returns the exit code of the launcher. `path`: the program's file. Errors as LocalJob, JobStore and
 // run_process_tree().
 int run_local(const RunOptions& options, const std::string& path);
-
-// 0; that of the rank that failed first, 128 + n for a signal; kHangExitCode; 128 + n if the launcher was told to stop
-// and not all ranks ended well.
-int exit_code(const Outcome& outcome);
 
 }  // namespace lockstep::tools

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 #include <utility>
 
 #include "lockstep/base/checked.h"
@@ -18,6 +19,9 @@ constexpr int kMostPort = 65535;
 constexpr int kMostNumber = 1 << 30;
 constexpr int kMostSignal = 64;
 constexpr int kMostPatienceMs = 600'000;
+constexpr std::uint32_t kMostShare = 1 << 30;
+constexpr double kThousand = 1000;
+constexpr double kHalf = 0.5;  // to round
 
 // The fields of a message are listed once, in fields(); these two write and read them.
 class FieldWriter {
@@ -29,11 +33,28 @@ class FieldWriter {
   }
   void size(std::uint32_t value, std::uint32_t /*most*/, std::string_view /*name*/) { put_u32(out_, value); }
   void amount(std::int64_t value, std::string_view /*name*/) { put_u64(out_, static_cast<std::uint64_t>(value)); }
+  void count(std::uint64_t value, std::string_view /*name*/) { put_u64(out_, value); }
+  void letter(char value) { put_u8(out_, static_cast<std::uint8_t>(value)); }
+  // Of a core, in thousandths.
+  void share(double value) {
+    put_u32(out_, static_cast<std::uint32_t>(std::clamp(value * kThousand + kHalf, 0.0, double{kMostShare})));
+  }
   template <class Enum>
   void choice(Enum value, Enum /*first*/, Enum /*last*/, std::string_view /*name*/) {
     put_u8(out_, static_cast<std::uint8_t>(value));
   }
   void flag(bool value) { put_u8(out_, value ? 1 : 0); }
+  template <class Each, class List>
+  void list(const List& value, std::size_t most, const Each& each) {
+    const std::size_t count = std::min(value.size(), most);
+    put_u32(out_, static_cast<std::uint32_t>(count));
+    for (std::size_t i = 0; i < count; ++i) each(*this, value[i]);
+  }
+  template <class Value, class Each>
+  void optional(const std::optional<Value>& value, const Each& each) {
+    flag(value.has_value());
+    if (value) each(*this, *value);
+  }
   void lines(const std::deque<std::string>& value) {
     const std::size_t count = std::min(value.size(), kMostLines);
     put_u32(out_, static_cast<std::uint32_t>(count));
@@ -60,11 +81,31 @@ class FieldReader {
   void amount(std::int64_t& value, std::string_view name) {
     value = checked_between<std::int64_t>(reader_.i64(), 0, std::int64_t{1} << 62, name, kOrigin);
   }
+  void count(std::uint64_t& value, std::string_view name) {
+    value = checked_between<std::uint64_t>(reader_.u64(), 0, std::uint64_t{1} << 62, name, kOrigin);
+  }
+  void letter(char& value) {
+    value = static_cast<char>(checked_between<int>(int{reader_.u8()}, 0x20, 0x7e, "letter", kOrigin));
+  }
+  void share(double& value) {
+    value = checked_between<std::uint32_t>(reader_.u32(), 0, kMostShare, "share of a core", kOrigin) / kThousand;
+  }
   template <class Enum>
   void choice(Enum& value, Enum first, Enum last, std::string_view name) {
     value = checked_enum(reader_.u8(), first, last, name, kOrigin);
   }
   void flag(bool& value) { value = checked_between<int>(reader_.u8(), 0, 1, "flag", kOrigin) == 1; }
+  template <class Each, class List>
+  void list(List& value, std::size_t most, const Each& each) {
+    const std::size_t count = checked_size(reader_.u32(), most, "number of entries", kOrigin);
+    for (std::size_t i = 0; i < count; ++i) each(*this, value.emplace_back());
+  }
+  template <class Value, class Each>
+  void optional(std::optional<Value>& value, const Each& each) {
+    bool is_there = false;
+    flag(is_there);
+    if (is_there) each(*this, value.emplace());
+  }
   void lines(std::deque<std::string>& value) {
     const std::size_t count = checked_size(reader_.u32(), kMostLines, "number of lines", kOrigin);
     for (std::size_t i = 0; i < count; ++i) text(value.emplace_back(), kMostTextBytes);
@@ -101,6 +142,7 @@ void start_fields(Fields& fields, Message& start) {
   fields.text(start.store, kMostNameBytes);
   fields.text(start.master_addr, kMostNameBytes);
   fields.number(start.master_port, 0, kMostPort, "port");
+  fields.number(start.tell_hang_after_ms, 1, kMostNumber, "time");
 }
 
 template <class Fields, class Message>
@@ -117,7 +159,39 @@ void end_fields(Fields& fields, Message& end) {
   fields.flag(end.told_to_stop);
   fields.flag(end.killed);
   fields.text(end.error, kMostTextBytes);
+  fields.text(end.last_operation, kMostTextBytes);
   fields.lines(end.last_error_lines);
+}
+
+// Of a record only what tells of a hang: the rest is in the text beside it.
+template <class Fields, class Record>
+void record_fields(Fields& fields, Record& record) {
+  fields.count(record.number, "number of an operation");
+  fields.count(record.sequence, "number of a collective");
+  fields.amount(record.issued_ns, "time");
+  fields.amount(record.started_ns, "time");
+  fields.amount(record.finished_ns, "time");
+  fields.choice(record.state, FlightState::issued, FlightState::failed, "state");
+}
+
+template <class Fields, class Sight>
+void sight_fields(Fields& fields, Sight& sight) {
+  const auto record = [](auto& to, auto& value) { record_fields(to, value); };
+  fields.number(sight.place.rank, 0, kMostRanks - 1, "rank");
+  fields.flag(sight.place.is_stopped);
+  fields.list(sight.place.groups, kMostGroupsTold, [&](auto& to, auto& group) {
+    to.text(group.group, kMostNameBytes);
+    to.number(group.size, 0, kMostRanks, "size of a group");
+    to.text(group.text, kMostNameBytes);
+    to.optional(group.last, record);
+  });
+  fields.text(sight.place.message_text, kMostNameBytes);
+  fields.optional(sight.place.message, record);
+  fields.number(sight.pid, 0, kMostNumber, "pid");
+  fields.flag(sight.has_recording);
+  fields.letter(sight.state);
+  fields.share(sight.cpu);
+  fields.flag(sight.is_progress);
 }
 
 struct Listing {
@@ -153,7 +227,30 @@ struct Listing {
     if constexpr (std::is_same_v<Kind, RankEnded>) {
       fields.number(message.generation, 0, kMostNumber, "generation");
       end_fields(fields, message.end);
-    } else if constexpr (std::is_same_v<Kind, HostDone>) {
+    } else if constexpr (std::is_same_v<Kind, RankStack>) {
+      fields.number(message.generation, 0, kMostNumber, "generation");
+      fields.number(message.rank, 0, kMostRanks - 1, "rank");
+      fields.lines(message.lines);
+    } else if constexpr (std::is_same_v<Kind, RankStands>) {
+      fields.number(message.generation, 0, kMostNumber, "generation");
+      fields.amount(message.now_ns, "time");
+      sight_fields(fields, message.sight);
+    } else if constexpr (std::is_same_v<Kind, HostStands>) {
+      fields.number(message.generation, 0, kMostNumber, "generation");
+      fields.flag(message.is_still);
+      fields.number(message.still_ms, 0, kMostNumber, "time");
+    } else if constexpr (std::is_same_v<Kind, TellStacks>) {
+      fields.list(message.first, kMostRanksOfHost,
+                  [](auto& to, auto& rank) { to.number(rank, 0, kMostRanks - 1, "rank"); });
+    } else {
+      list_state(fields, message);
+    }
+  }
+
+  template <class Fields, class Message>
+  static void list_state(Fields& fields, Message& message) {
+    using Kind = std::remove_const_t<Message>;
+    if constexpr (std::is_same_v<Kind, HostDone>) {
       fields.number(message.generation, 0, kMostNumber, "generation");
       fields.number(message.master_port, 0, kMostPort, "port");
     } else if constexpr (std::is_same_v<Kind, Output>) {

@@ -4,11 +4,13 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <string>
 #include <variant>
 #include <vector>
 
 #include "lockstep/base/bytes.h"
+#include "lockstep/launch/hang_text.h"
 #include "lockstep/launch/outcome.h"
 #include "lockstep/launch/rank_output.h"
 
@@ -17,6 +19,7 @@ namespace lockstep::internal {
 inline constexpr int kMostHosts = 1 << 16;
 inline constexpr int kMostRanksOfHost = 1024;
 inline constexpr std::size_t kMostAgentMessageBytes = std::size_t{1} << 20;
+inline constexpr std::size_t kMostGroupsTold = 64;  // of a rank; those that are left out have moved longest ago
 inline constexpr std::size_t kMostOutputBytes = std::size_t{128} << 10;  // in one message
 
 // The first message of an agent that has connected.
@@ -64,6 +67,7 @@ struct StartRanks {
   std::string store = {};  // "host:port"
   std::string master_addr = {};
   int master_port = 0;
+  int tell_hang_after_ms = 60'000;
 };
 struct StopRanks {  // a request: the signal, and the stop grace
   int signal = 0;
@@ -76,6 +80,28 @@ struct AskToStop {  // to the first host
 struct RankEnded {
   int generation = 0;
   RankEnd end = {};
+};
+// How a rank crashed, in lines. After its RankEnded.
+struct RankStack {
+  int generation = 0;
+  int rank = 0;
+  std::deque<std::string> lines = {};
+};
+// What a rank does while nothing moves on its host; after those of all its ranks comes one HostStands.
+struct RankStands {
+  int generation = 0;
+  std::int64_t now_ns = 0;  // of the host's clock, as the times of the rank's records
+  RankSight sight = {};
+};
+// The ranks of the host do not move; or do, after that.
+struct HostStands {
+  int generation = 0;
+  bool is_still = false;
+  int still_ms = 0;
+};
+// From the first host: print the stacks of your ranks, those of `first` before the others'.
+struct TellStacks {
+  std::vector<int> first = {};
 };
 // Of the attempt, all ranks of this host have ended, and all that they printed has been sent.
 struct HostDone {
@@ -100,7 +126,8 @@ struct Farewell {
 };
 
 using AgentMessage = std::variant<Hello, Welcome, Refused, Elsewhere, Gathers, Notice, StartRanks, StopRanks, EndRanks,
-                                  KillRanks, AskToStop, RankEnded, HostDone, Output, OutputTaken, Heartbeat, Farewell>;
+                                  KillRanks, AskToStop, RankEnded, RankStack, RankStands, HostStands, TellStacks, HostDone,
+                                  Output, OutputTaken, Heartbeat, Farewell>;
 
 // Texts that are longer than their limit are cut.
 Bytes encode(const AgentMessage& message);

@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/launch/flight_recordings.h"
+#include "lockstep/launch/hang_decision.h"
+#include "lockstep/launch/host_watch.h"
 #include "lockstep/launch/local_job.h"
 #include "lockstep/launch/rank_output.h"
-#include "lockstep/launch/tree_guest.h"
 #include "lockstep/net/address.h"
 #include "lockstep/net/token.h"
 
@@ -47,12 +47,10 @@ struct AgentOptions {
   std::chrono::milliseconds grace{5000};        // from SIGTERM to SIGKILL after a failure
   std::chrono::milliseconds stop_grace{25000};  // from a request to stop to SIGKILL
   std::vector<int> signals{};                   // that ask to stop; empty: the usual ones
-  // Who is served beside the ranks of an attempt, such as a watch for hangs; null: nobody.
-  std::function<std::unique_ptr<TreeGuest>(const FlightRecordings& recordings, int first_rank, RankOutput& output)>
-      make_guest{};
+  // On the first host, when a job hangs; nothing: that is not looked for.
+  std::optional<HangOptions> hang{};
+  // Makes what looks at the ranks of an attempt; null: nobody does. `tell_after`: of the first host.
+  std::function<std::unique_ptr<HostWatch>(Duration tell_after, HostWatchContext context)> make_watch{};
 };
-
-// The name under which this host is known in the job: LOCKSTEP_NODE, else the host's own.
-std::string agent_host_name();
 
 }  // namespace lockstep::internal

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
+#include "lockstep/elastic/hello.h"
 
 namespace lockstep::internal {
 namespace {
@@ -37,29 +37,7 @@ HostEntry entry_of(int number, const Hello& hello) {
 
 bool is_loopback(const std::string& address) { return address == "::1" || address.starts_with("127."); }
 
-std::string range_text(int least, int most) {
-  return least == most ? std::to_string(least) : fmt::format("{}:{}", least, most);
-}
-
 }  // namespace
-
-std::string agent_host_name() {
-  const auto label = EnvironmentReader().text("LOCKSTEP_NODE");
-  return label ? *label : local_identity(-1, 0, 0).host;
-}
-
-Hello hello_of(const AgentOptions& options) {
-  return {.version = options.version,
-          .rdzv_id = options.rdzv_id,
-          .host = agent_host_name(),
-          .pid = static_cast<int>(local_identity(-1, 0, 0).pid),
-          .ranks = options.ranks,
-          .least = options.least,
-          .most = options.most,
-          .node_rank = options.node_rank.value_or(-1),
-          .options = fmt::format("--max-restarts {}", options.max_restarts),
-          .master_port = options.master_port != 0 ? options.master_port : free_port()};
-}
 
 FrontDesk::FrontDesk(const AgentOptions& options, EndpointPost post, HostOutput& output)
     : options_(options),
@@ -84,6 +62,7 @@ Deadline FrontDesk::wake_at() const {
   Deadline wake = std::min(post_.wake_at(), roll_.wake_at());
   if (!inbox_.empty()) return Deadline::after({});
   if (!roll_.waits_for().empty()) wake = std::min(wake, tell_waiting_at_);
+  if (hang_ && roll_.undisturbed()) wake = std::min(wake, Deadline::at(hang_->next_look()));
   for (const Visitor& visitor : visitors_) wake = std::min(wake, visitor.link.wake_at());
   return wake;
 }
@@ -94,6 +73,7 @@ void FrontDesk::tend() {
   while (auto link = post_.take()) visitors_.push_back({.link = std::move(*link)});
   for (Visitor& visitor : visitors_) serve(visitor);
   std::erase_if(visitors_, [](const Visitor& visitor) { return visitor.link.failed(); });
+  look_for_hang();
   obey();
   tell_of_waiting();
 }
@@ -155,7 +135,7 @@ int FrontDesk::port_of(const std::string& rdzv_id) const {
 
 void FrontDesk::greet(Visitor& visitor, const Hello& hello) {
   if (hello.rdzv_id != options_.rdzv_id) return visitor.link.send(Elsewhere{port_of(hello.rdzv_id)});
-  std::optional<std::string> why = objection(hello);
+  std::optional<std::string> why = objection(hello, own_hello_);
   const int number = next_number_++;
   if (!why) why = roll_.arrive(entry_of(number, hello), steady_clock().now());
   const std::string who = fmt::format("host {} ({}, pid {})", hello.host, visitor.link.peer_address(), hello.pid);
@@ -174,23 +154,12 @@ void FrontDesk::greet(Visitor& visitor, const Hello& hello) {
   }
 }
 
-std::optional<std::string> FrontDesk::objection(const Hello& hello) const {
-  const auto differs = [&](std::string_view what, const std::string& theirs, const std::string& ours) {
-    return fmt::format("{} is {} there and {} on the first host {}; start the same on all hosts", what, theirs, ours,
-                       own_hello_.host);
-  };
-  if (hello.version != own_hello_.version) return differs("Lockstep's version", hello.version, own_hello_.version);
-  if (hello.least != options_.least || hello.most != options_.most) {
-    return differs("--nnodes", range_text(hello.least, hello.most), range_text(options_.least, options_.most));
-  }
-  if (hello.options != own_hello_.options) return differs("an option", hello.options, own_hello_.options);
-  return std::nullopt;
-}
-
 void FrontDesk::hear(int host, const AgentMessage& message) {
   const TimePoint now = steady_clock().now();
   if (const auto* ended = std::get_if<RankEnded>(&message)) {
     roll_.rank_ended(host, ended->generation, ended->end, now);
+  } else if (const auto* crashed = std::get_if<RankStack>(&message)) {
+    roll_.rank_crashed(host, crashed->generation, crashed->rank, {crashed->lines.begin(), crashed->lines.end()});
   } else if (const auto* done = std::get_if<HostDone>(&message)) {
     if (host == 0) own_hello_.master_port = done->master_port;
     roll_.host_done(host, done->generation, now);
@@ -202,7 +171,18 @@ void FrontDesk::hear(int host, const AgentMessage& message) {
     roll_.ask_to_stop(host, ask->signal, now);
   } else if (const auto* output = std::get_if<Output>(&message)) {
     output_.show(output->stream, output->lines);
+  } else if (hang_ && roll_.find(host) != nullptr) {
+    hang_->hear(*roll_.find(host), message, now);
   }
+}
+
+void FrontDesk::look_for_hang() {
+  if (!hang_ || !roll_.undisturbed()) return;
+  const TimePoint now = steady_clock().now();
+  const JobHang::Result result = hang_->look(roll_.busy(), now);
+  for (const std::string& line : result.lines) output_.say(line);
+  if (result.stacks_first_of) tell_seated(TellStacks{*result.stacks_first_of});
+  if (!result.verdict.empty()) roll_.hang(result.verdict, now);
 }
 
 void FrontDesk::obey() {
@@ -236,6 +216,11 @@ void FrontDesk::start() {
                    .store = store_->endpoint(),
                    .master_addr = options_.master_addr.empty() ? address_of(seats.front().host) : options_.master_addr,
                    .master_port = options_.master_port != 0 ? options_.master_port : first->master_port};
+  hang_.reset();
+  if (options_.hang) {
+    hang_.emplace(*options_.hang, roll_.generation(), start.world_size, steady_clock().now());
+    start.tell_hang_after_ms = hang_->tell_after_ms();
+  }
   announce(fmt::format("{}{} rank{} on {} host{}: {}", roll_.generation() == 0 ? "" : "begins again with ",
                        start.world_size, start.world_size == 1 ? "" : "s", seats.size(), seats.size() == 1 ? "" : "s",
                        describe_seats(seats, roll_.hosts())));
@@ -248,13 +233,14 @@ void FrontDesk::start() {
 
 void FrontDesk::report() {
   store_.reset();
+  hang_.reset();
   // Why a host is lost was said when it was; what follows from that is no news.
   if (roll_.losses().empty()) {
     for (const std::string& line : internal::report(roll_.outcome())) output_.say(line);
   }
   outcomes_.push_back(roll_.outcome());
   if (roll_.over() || options_.max_restarts == 0 || roll_.restarts() == 0) return;
-  if (roll_.losses().empty() && roll_.outcome().first_failure() != nullptr) {
+  if (roll_.losses().empty() && roll_.outcome().failed()) {
     announce(fmt::format("restart {} of {}", roll_.restarts(), options_.max_restarts));
   }
 }
@@ -265,6 +251,8 @@ void FrontDesk::finish() {
   if (!text.empty()) output_.say(text);
   if (const RankEnd* cause = roll_.outcome().first_failure(); text.empty() && cause != nullptr) {
     text = describe_failure(*cause);
+  } else if (text.empty()) {
+    text = roll_.outcome().hang;
   }
   const Farewell farewell{result.exit_code, text};
   inbox_.push_back(farewell);

@@ -17,13 +17,11 @@
 #include "lockstep/elastic/desk.h"
 #include "lockstep/elastic/endpoint_post.h"
 #include "lockstep/elastic/host_output.h"
+#include "lockstep/elastic/job_hang.h"
 #include "lockstep/elastic/roll.h"
 #include "lockstep/launch/job_store.h"
 
 namespace lockstep::internal {
-
-// What an agent says first.
-Hello hello_of(const AgentOptions& options);
 
 class FrontDesk : public Desk {
  public:
@@ -52,11 +50,11 @@ class FrontDesk : public Desk {
   void serve(Visitor& visitor);
   void receive(Visitor& visitor, const AgentMessage& message);
   void greet(Visitor& visitor, const Hello& hello);
-  std::optional<std::string> objection(const Hello& hello) const;
   int port_of(const std::string& rdzv_id) const;
   void part_from(Visitor& visitor);
   bool is_alone() const { return roll_.hosts().size() == 1 && roll_.generation() < 0; }
   void hear(int host, const AgentMessage& message);
+  void look_for_hang();
   void obey();
   void obey(const RollOrder& order);
   void start();
@@ -85,6 +83,7 @@ class FrontDesk : public Desk {
   std::map<std::string, OtherJob> other_jobs_;  // by rdzv id
   std::deque<AgentMessage> inbox_;              // for the ranks of this host
   std::unique_ptr<JobStore> store_;             // of the attempt
+  std::optional<JobHang> hang_;                 // likewise
   std::vector<Outcome> outcomes_;
   Deadline tell_waiting_at_;
   bool yields_ = false;

@@ -2,6 +2,7 @@
 
 #include <poll.h>
 
+#include <cstdint>
 #include <cstdio>
 #include <deque>
 #include <memory>
@@ -12,6 +13,7 @@
 #include "lockstep/base/format.h"
 #include "lockstep/base/signal_block.h"
 #include "lockstep/elastic/desk.h"
+#include "lockstep/elastic/hello.h"
 #include "lockstep/elastic/host_output.h"
 #include "lockstep/elastic/meeting.h"
 #include "lockstep/launch/attempt.h"
@@ -25,6 +27,8 @@ namespace lockstep::internal {
 namespace {
 
 constexpr Duration kStartOfRank = std::chrono::milliseconds(20);  // at most, on a busy machine
+constexpr Duration kNamingOfStack = std::chrono::seconds(3);
+constexpr Duration kMillisecond = std::chrono::milliseconds(1);
 constexpr Duration kSameRequestOfUser = std::chrono::seconds(1);
 constexpr Duration kLastWords = std::chrono::seconds(2);
 
@@ -53,6 +57,8 @@ class HostJob : private TreeGuest {
   void run_attempt(const StartRanks& start);
   void run_ranks(const Attempt& attempt);
   void could_not_start(const Error& error, int shell_code);
+  void report(HostSight sight);
+  void tell_of_crash(const Outcome& outcome);
   Variables environment() const;
 
   const AgentOptions& options_;
@@ -64,6 +70,7 @@ class HostJob : private TreeGuest {
   std::deque<AgentMessage> later_;  // what came while ranks ran
   int generation_ = 0;
   int first_rank_ = 0;
+  std::unique_ptr<HostWatch> watch_;  // of the attempt
   std::optional<TimePoint> asked_at_;  // while no ranks ran
   bool insisted_ = false;
   std::optional<Farewell> farewell_;
@@ -169,12 +176,21 @@ void HostJob::run_attempt(const StartRanks& start) {
                                 .master_port = start.master_port});
   try {
     met_.output->ranks().begin_attempt(start.generation, start.first_rank);
+    if (options_.make_watch) {
+      watch_ = options_.make_watch(std::chrono::milliseconds(start.tell_hang_after_ms),
+                                   {.recordings = attempt.recordings(),
+                                    .first_rank = first_rank_,
+                                    .output = met_.output->ranks(),
+                                    .host = agent_host_name(),
+                                    .report = [this](HostSight sight) { report(std::move(sight)); }});
+    }
     run_ranks(attempt);
   } catch (const ExecFailed& error) {
     could_not_start(error, error.shell_code());
   } catch (const Error& error) {
     could_not_start(error, 1);
   }
+  watch_.reset();
   met_.output->flush(*met_.desk, met_.is_first ? Deadline::after({}) : Deadline::never());
   met_.desk->post(HostDone{generation_, options_.master_port != 0 ? options_.master_port : free_port()});
 }
@@ -194,15 +210,30 @@ void HostJob::run_ranks(const Attempt& attempt) {
   tree.judge = [&attempt](int rank, const ExitStatus& status) { return attempt.judge(rank, status); };
   tree.signals = &signals_;
   tree.guests = {this};
-  std::unique_ptr<TreeGuest> guest;
-  if (options_.make_guest) guest = options_.make_guest(attempt.recordings(), first_rank_, met_.output->ranks());
-  if (guest) tree.guests.push_back(guest.get());
+  if (watch_) tree.guests.push_back(watch_.get());
   const Outcome outcome = run_process_tree(std::move(commands), tree);
+  tell_of_crash(outcome);
   const std::string recordings = attempt.recordings().save(outcome, options_.flight);
   if (!recordings.empty()) {
     met_.output->say(met_.is_first ? recordings : fmt::format("host {}: {}", agent_host_name(), recordings));
   }
   if (const RankEnd* first = outcome.first_failure()) pass_error_on(*first);
+}
+
+void HostJob::report(HostSight sight) {
+  const std::int64_t now_ns = steady_clock().now().time_since_epoch().count();
+  for (RankSight& rank : sight.ranks) met_.desk->post(RankStands{generation_, now_ns, std::move(rank)});
+  met_.desk->post(HostStands{generation_, sight.is_still, static_cast<int>(sight.still / kMillisecond)});
+}
+
+// After the report that the rank has ended: naming the places in a stack takes a while.
+void HostJob::tell_of_crash(const Outcome& outcome) {
+  const RankEnd* first = outcome.first_failure();
+  if (!watch_ || first == nullptr) return;
+  met_.desk->announce_pause(kNamingOfStack);
+  const std::vector<std::string> lines = watch_->crash_stack(*first);
+  met_.desk->announce_pause({});
+  if (!lines.empty()) met_.desk->post(RankStack{generation_, first->rank, {lines.begin(), lines.end()}});
 }
 
 // The ranks that had been started are dead.
@@ -236,6 +267,8 @@ TreeOrder HostJob::serve(std::span<const pollfd> /*ready*/) {
     if (std::holds_alternative<KillRanks>(*message)) return {.kind = TreeOrder::Kind::kill};
     if (const auto* notice = std::get_if<Notice>(&*message)) {
       say_here(notice->text);
+    } else if (const auto* stacks = std::get_if<TellStacks>(&*message)) {
+      if (watch_) watch_->tell_stacks(stacks->first);
     } else {
       later_.push_back(std::move(*message));
     }

@@ -12,6 +12,7 @@
 #include "lockstep/base/format.h"
 #include "lockstep/elastic/endpoint_post.h"
 #include "lockstep/elastic/front_desk.h"
+#include "lockstep/elastic/hello.h"
 #include "lockstep/elastic/remote_desk.h"
 #include "lockstep/net/port_holder.h"
 

@@ -22,7 +22,7 @@ class RemoteDesk : public Desk {
   void receive(AgentMessage message) { inbox_.push_back(std::move(message)); }
 
   void watch(std::vector<pollfd>& set) const override { set.push_back(link_.wanted()); }
-  Deadline wake_at() const override { return link_.wake_at(); }
+  Deadline wake_at() const override { return inbox_.empty() ? link_.wake_at() : Deadline::after({}); }
   void tend() override;
   void post(const AgentMessage& message) override;
   std::optional<AgentMessage> take() override;

@@ -106,6 +106,20 @@ void Roll::host_done(int host, int generation, TimePoint /*now*/) {
   if (generation == generation_) std::erase(busy_, host);
 }
 
+void Roll::rank_crashed(int host, int generation, int rank, std::vector<std::string> stack) {
+  const auto seat = std::ranges::find(seats_, host, &Seat::host);
+  if (generation != generation_ || seat == seats_.end()) return;
+  if (rank < seat->first_rank || rank >= seat->first_rank + seat->ranks) return;
+  const auto end = std::ranges::find(outcome_.ranks, rank, &RankEnd::rank);
+  if (end != outcome_.ranks.end()) end->stack = std::move(stack);
+}
+
+void Roll::hang(std::string verdict, TimePoint now) {
+  if (!undisturbed()) return;
+  outcome_.hang = std::move(verdict);
+  end_because(Reason::failure, now);
+}
+
 void Roll::ask_to_stop(int host, int signal, TimePoint now) {
   if (phase_ == Phase::over) return;
   if (!asked_at_) {
@@ -194,7 +208,7 @@ void Roll::begin() {
 void Roll::conclude(TimePoint now, std::vector<RollOrder>& orders) {
   std::ranges::sort(outcome_.ranks, {}, &RankEnd::rank);
   orders.push_back({.kind = RollOrder::Kind::report});
-  const bool failed = outcome_.first_failure() != nullptr;
+  const bool failed = outcome_.failed();
   const bool restarts_left = restarts_ < options_.max_restarts;
   if (asked_at_) return finish(exit_code_of(outcome_), {}, orders);
   if (!losses_.empty()) {
@@ -236,12 +250,6 @@ std::string Roll::waits_for() const {
   const int missing = options_.least - count_of(hosts_);
   if (phase_ != Phase::gathering || missing <= 0) return {};
   return fmt::format("{} more host{}", missing, missing == 1 ? "" : "s");
-}
-
-int exit_code_of(const Outcome& outcome) {
-  if (const RankEnd* first = outcome.first_failure()) return first->status.shell_code();
-  const bool all_well = std::ranges::all_of(outcome.ranks, [](const RankEnd& end) { return end.status.ok(); });
-  return outcome.stop_signal != 0 && !all_well ? 128 + outcome.stop_signal : 0;
 }
 
 }  // namespace lockstep::internal

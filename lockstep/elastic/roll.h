@@ -1,7 +1,8 @@
 // Roll decides what becomes of a job on several hosts: who belongs to it, when an attempt begins and ends, and what
 // follows. events -> Roll -> orders. It is the first host's; a state machine without I/O and without a clock of its
 // own. An attempt begins when MAX hosts are there, or MIN and nobody else has come for the time of the last call.
-//   a rank fails         the others are ended; the next attempt begins while restarts are left
+//   a rank fails, or the job hangs
+//                        the others are ended; the next attempt begins while restarts are left
 //   a host is lost       the others are ended; the next attempt begins without it, if MIN are there: that is no
 //   restart.
 //                        With fewer the job waits for another host if restarts are left (and uses one), else it ends
@@ -58,6 +59,10 @@ class Roll {
   // Of this generation. Other ones are ignored.
   void rank_ended(int host, int generation, RankEnd end, TimePoint now);
   void host_done(int host, int generation, TimePoint now);
+  // How a rank of this attempt crashed.
+  void rank_crashed(int host, int generation, int rank, std::vector<std::string> stack);
+  // The job hangs, and is to end for it.
+  void hang(std::string verdict, TimePoint now);
   // Somebody asks the job to stop: `host` was told to.
   void ask_to_stop(int host, int signal, TimePoint now);
   // What is due. REQUIRES: each order is obeyed before the next call.
@@ -74,6 +79,8 @@ class Roll {
   const std::vector<std::string>& losses() const { return losses_; }  // in it: "host b (ranks 8 to 15) is lost: ..."
   const JobResult& result() const { return result_; }
   bool over() const { return phase_ == Phase::over; }
+  const std::vector<int>& busy() const { return busy_; }  // hosts whose ranks run
+  bool undisturbed() const { return phase_ == Phase::running && reason_ == Reason::none; }
   bool running() const { return phase_ == Phase::running || phase_ == Phase::ending; }
   // For whom it waits: "1 more host"; empty if it does not.
   std::string waits_for() const;
@@ -115,8 +122,5 @@ class Roll {
   Outcome outcome_;
   JobResult result_;
 };
-
-// The exit code of a job that ended like this.
-int exit_code_of(const Outcome& outcome);
 
 }  // namespace lockstep::internal

@@ -17,23 +17,28 @@ bool ended_by(const ExitStatus& status, int signal) { return status.shell_code()
 
 }  // namespace
 
-void add_crash_stack(Outcome& outcome, const FlightRecordings& recordings) {
-  const RankEnd* first = outcome.first_failure();
-  const FlightMemory* memory = first == nullptr ? nullptr : recordings.memory(first->rank);
+std::vector<std::string> crash_stack(const RankEnd& end, const FlightRecordings& recordings) {
+  const FlightMemory* memory = recordings.memory(end.rank);
   const std::optional<CrashStack> crash = memory == nullptr ? std::nullopt : read_crash(*memory);
-  if (!crash || !ended_by(first->status, crash->signal)) return;
+  if (!crash || !ended_by(end.status, crash->signal)) return {};
   Symbols symbols(Deadline::after(kForCrashNames));
-  std::vector<std::string>& lines = outcome.ranks[static_cast<std::size_t>(first - outcome.ranks.data())].stack;
   const std::string thread =
       crash->thread.is_main ? "its main thread" : fmt::format("its thread {}", crash->thread.name);
   std::string where;
-  if (crash->sender != 0 && crash->sender != first->pid) {
+  if (crash->sender != 0 && crash->sender != end.pid) {
     where = fmt::format(", sent by process {}", crash->sender);
   } else if (crash->signal == SIGSEGV || crash->signal == SIGBUS) {
     where = fmt::format(", at address 0x{:x}", crash->address);
   }
-  lines.push_back(fmt::format("{} in {}{}:", signal_name(crash->signal), thread, where));
+  std::vector<std::string> lines{fmt::format("{} in {}{}:", signal_name(crash->signal), thread, where)};
   for (const std::string& line : describe_frames(crash->thread.frames, symbols)) lines.push_back("  " + line);
+  return lines;
+}
+
+void add_crash_stack(Outcome& outcome, const FlightRecordings& recordings) {
+  const RankEnd* first = outcome.first_failure();
+  if (first == nullptr) return;
+  outcome.ranks[static_cast<std::size_t>(first - outcome.ranks.data())].stack = crash_stack(*first, recordings);
 }
 
 }  // namespace lockstep::internal

@@ -1,13 +1,18 @@
-// Adds to the outcome of an attempt the stack of the crash that ended it, for the report. Reads the program and its
-// libraries, for up to 3 s: call it when the ranks have ended.
+// The stack of the crash that ended a rank, for the report. Both read the program and its libraries, for up to 3 s: call
+// them when the ranks have ended.
 #pragma once
+
+#include <string>
+#include <vector>
 
 #include "lockstep/launch/flight_recordings.h"
 #include "lockstep/launch/outcome.h"
 
 namespace lockstep::internal {
 
-// Of the first failure, if a signal ended that rank and it recorded where.
+// In lines; empty if no signal ended the rank, or it has not recorded where.
+std::vector<std::string> crash_stack(const RankEnd& end, const FlightRecordings& recordings);
+// Adds that of the first failure.
 void add_crash_stack(Outcome& outcome, const FlightRecordings& recordings);
 
 }  // namespace lockstep::internal

@@ -63,7 +63,7 @@ int Blockage::blamed() const {
 Blockage find_blockage(const std::vector<RankPlace>& places, int world_size) {
   const Waits waits = find_waits(places, world_size);
   if (waits.place == nullptr) return {};
-  Blockage blockage{.group = waits.place->group, .collective = waits.place->last, .waiting = list_of(waits.waiting)};
+  Blockage blockage{.group = waits.place->group, .collective = waits.place->text, .waiting = list_of(waits.waiting)};
   std::set<int> suspects;
   for (const RankPlace& place : places) {
     if (waits.absent.contains(place.rank) && !is_waiting(place)) suspects.insert(place.rank);

@@ -16,6 +16,7 @@ struct GroupPlace {
   std::string group = {};
   int size = 0;
   std::optional<FlightRecord> last = {};
+  std::string text = {};  // describe() of it
 
   bool is_inside() const { return last && last->state == FlightState::running; }
   std::uint64_t sequence() const { return last ? last->sequence : 0; }
@@ -27,6 +28,7 @@ struct RankPlace {
   bool is_stopped = false;  // by SIGSTOP, Ctrl-Z, a debugger
   std::vector<GroupPlace> groups = {};
   std::optional<FlightRecord> message = {};  // that it waits for
+  std::string message_text = {};
 };
 
 enum class BlockageKind {
@@ -39,7 +41,7 @@ enum class BlockageKind {
 struct Blockage {
   BlockageKind kind = BlockageKind::none;
   std::string group = {};
-  std::optional<FlightRecord> collective = {};  // in which ranks wait
+  std::string collective = {};  // in which ranks wait, as describe() has it
   std::vector<int> waiting = {};
   std::vector<int> suspects = {};  // who can end it; never empty if there is a blockage
 

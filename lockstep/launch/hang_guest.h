@@ -2,12 +2,12 @@
 // hang for too long. One per attempt. Not thread-safe; blocks as HangWatch.
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "lockstep/launch/hang_watch.h"
 #include "lockstep/launch/rank_output.h"
 #include "lockstep/launch/tree_guest.h"
+#include "lockstep/launch/watched_ranks.h"
 
 namespace lockstep::internal {
 
@@ -16,21 +16,19 @@ class HangGuest final : public TreeGuest {
   // Borrows recordings and output.
   HangGuest(const HangOptions& options, const FlightRecordings& recordings, int first_rank, RankOutput& output);
 
-  void on_start(const std::vector<int>& pids) override;
+  void on_start(const std::vector<int>& pids) override { ranks_.start(pids); }
   Deadline wake_at() const override;
   TreeOrder serve(std::span<const pollfd> ready) override;
   bool on_signal(int signal) override;
-  void on_end(const RankEnd& end) override;
+  void on_end(const RankEnd& end) override { ranks_.end(end); }
 
   // Why it has ended the tree; an empty text if it has not.
   const HangVerdict& verdict() const { return verdict_; }
 
  private:
   HangWatch watch_;
-  const int first_rank_;
   RankOutput& output_;
-  std::vector<WatchedRank> ranks_;
-  bool is_watching_ = true;
+  WatchedRanks ranks_;
   HangVerdict verdict_;
 };
 

@@ -5,7 +5,6 @@
 // hangs anyway. Not thread-safe.
 #pragma once
 
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,14 +13,9 @@
 #include "lockstep/base/deadline.h"
 #include "lockstep/launch/flight_recordings.h"
 #include "lockstep/launch/hang_decision.h"
+#include "lockstep/launch/hang_scout.h"
 
 namespace lockstep::internal {
-
-struct WatchedRank {
-  int rank = -1;
-  int pid = 0;
-  bool is_alive = false;
-};
 
 // Why a job that hangs is to end.
 struct HangVerdict {
@@ -41,17 +35,20 @@ class HangWatch {
  public:
   // `recordings` and the clock are borrowed.
   HangWatch(const HangOptions& options, const FlightRecordings& recordings, const Clock& clock = steady_clock());
-  ~HangWatch();
-  HangWatch(const HangWatch&) = delete;
-  HangWatch& operator=(const HangWatch&) = delete;
 
   // Of the ranks of one attempt; does nothing before next_look().
   HangReport look(const std::vector<WatchedRank>& ranks);
   Deadline next_look() const { return next_look_; }
 
  private:
-  class Looker;
-  std::unique_ptr<Looker> looker_;
+  HangReport look_at_ranks(const std::vector<WatchedRank>& ranks);
+  HangReport look_at_stacks();
+  HangSight see(const std::vector<WatchedRank>& ranks);
+
+  const Clock& clock_;
+  HangScout scout_;
+  HangTimer timer_;
+  HangSight told_;  // while stacks come in
   Deadline next_look_;
 };
 

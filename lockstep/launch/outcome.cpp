@@ -79,6 +79,13 @@ const RankEnd* Outcome::first_failure() const {
   return first;
 }
 
+int exit_code_of(const Outcome& outcome) {
+  if (!outcome.hang.empty()) return kHangExitCode;
+  if (const RankEnd* first = outcome.first_failure()) return first->status.shell_code();
+  const bool all_well = std::ranges::all_of(outcome.ranks, [](const RankEnd& end) { return end.status.ok(); });
+  return outcome.stop_signal != 0 && !all_well ? 128 + outcome.stop_signal : 0;
+}
+
 // std::terminate() aborts, and so does a program that found an error; a broken pipe is another's end.
 bool was_struck(const ExitStatus& status) {
   return status.signal != 0 && status.signal != SIGABRT && status.signal != SIGPIPE;

@@ -67,7 +67,13 @@ struct Outcome {
   // told to stop, in this order of precedence: its own failure, then a disagreement, then a consequence; named by
   // others; ended by a signal; seen first; the lower rank.
   const RankEnd* first_failure() const;
+  bool failed() const { return !hang.empty() || first_failure() != nullptr; }
 };
+
+// Of a job that ended like this: that of the rank that failed first; kHangExitCode; 128 + n if it was told to stop by
+// signal n and not all ranks ended well.
+inline constexpr int kHangExitCode = 4;
+int exit_code_of(const Outcome& outcome);
 
 // Ended by a signal that programs do not use to report an error.
 bool was_struck(const ExitStatus& status);

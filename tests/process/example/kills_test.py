@@ -14,38 +14,13 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "launch"))
 from fashion_mnist_test import write_data  # noqa: E402
-from processes import Tree, wait_for  # noqa: E402
+from processes import Tree, percentile, rank_process, wait_for  # noqa: E402
 
 LOCKSTEP = ""
 PROGRAM = ""
 RANKS = 3
 KILLS = int(os.environ.get("LOCKSTEP_TEST_KILLS", "8"))
 SEED = int(os.environ.get("LOCKSTEP_TEST_SEED", "0")) or random.randrange(1 << 30)
-
-
-def environment_of(pid):
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            return dict(entry.split(b"=", 1) for entry in file.read().split(b"\0") if b"=" in entry)
-    except OSError:
-        return {}
-
-
-def rank_process(launcher, rank):
-    """The pid of a rank, from its first instruction on; None if it is not there."""
-    try:
-        with open(f"/proc/{launcher}/task/{launcher}/children", encoding="ascii") as file:
-            children = [int(pid) for pid in file.read().split()]
-    except OSError:
-        return None
-    for pid in children:
-        if environment_of(pid).get(b"RANK") == str(rank).encode():
-            return pid
-    return None
-
-
-def percentile(values, share):
-    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
 
 
 class KillsTest(unittest.TestCase):

@@ -20,7 +20,7 @@ for folder in ("group", "launch", "links"):
     sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", folder))
 from jobs import free_port  # noqa: E402
 from links_test import Namespaces  # noqa: E402
-from processes import Tree, wait_for  # noqa: E402
+from processes import Tree, percentile, shared_memory, wait_for  # noqa: E402
 
 RANKS = 4
 STEPS = 400
@@ -106,10 +106,6 @@ def pid_of(rank):
     return rank.pid
 
 
-def shared_memory():
-    return sorted(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else []
-
-
 def check_survivor(run, rank, victim, killed):
     """(seconds until it named the victim or None, what is wrong or None)"""
     if not run.lines[rank]:
@@ -131,11 +127,6 @@ def check_survivor(run, rank, victim, killed):
     named = re.search(rf"ranks? [^:]*\b{victim}\b[^:]* did not come|rank {victim}, which is to host the job's store",
                       last)
     return None, None if named and not run.said(victim, "joined") else f"did not name it: {last}"
-
-
-def percentile(values, share):
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("nan")
 
 
 def main():

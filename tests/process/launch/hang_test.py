@@ -9,6 +9,7 @@ import tempfile
 import time
 import unittest
 
+from agents import Job
 from processes import Tree
 
 LOCKSTEP = ""
@@ -170,6 +171,60 @@ class CrashTest(Hanging):
         self.assertEqual(code, 128 + signal.SIGSEGV)
         self.assertIn(f"SIGSEGV in its main thread, sent by process {os.getpid()}:", error)
         self.assertRegex(error, r"#\d+ main \(")
+
+
+class HostsTest(unittest.TestCase):
+    """Jobs of two launchers, neither of which sees all ranks."""
+
+    def pair(self, *arguments, options=(), ranks=(1, 1), **environment):
+        """The exit codes, and what the first one said."""
+        job = Job(LOCKSTEP, "--nnodes", "2", *options)
+        self.addCleanup(job.__exit__)
+        program = ["env", "OMP_NUM_THREADS=1", *(f"{name}={value}" for name, value in environment.items()), WORKER,
+                   *arguments]
+        os.environ["LOCKSTEP_HANG_SECONDS"] = "2"
+        self.addCleanup(os.environ.pop, "LOCKSTEP_HANG_SECONDS", None)
+        for node_rank, name in enumerate("ab"):
+            job.start(name, program, "--node-rank", str(node_rank), ranks=ranks[node_rank])
+        codes = job.codes()
+        self.assertEqual(job.left(), [], job.texts())
+        print(re.sub(r"(?m)^", "  ", job.agents[0].error), flush=True)
+        return codes, job.agents[0].error
+
+    # fault: 12
+    def test_a_rank_on_another_host_that_does_not_come_is_named_with_stacks(self):
+        for actor, host in ((0, "a"), (1, "b")):
+            codes, error = self.pair("away", str(actor), options=["--hang-timeout", "3"])
+            self.assertEqual(codes, [4, 4], error)
+            self.assertRegex(error, rf"nothing has moved for \d s: rank {1 - actor} waits in all_gather #3 .* for "
+                                    rf"rank {actor}\n")
+            self.assertRegex(error, rf"rank {actor} \(host {host}, pid \d+\): in no collective, its last was "
+                                    r"all_gather #2 .*, \d s ago; sleeping")
+            self.assertRegex(error, rf"host {host}: stacks of rank {actor}:\n(.*\n)*?.*sleeps_for_ever\(\)")
+            self.assertRegex(error, r"the job hung and was ended: nothing moved for \d s: rank \d waits")
+
+    # fault: 12
+    def test_a_hang_on_hosts_is_restarted(self):
+        codes, error = self.pair("once", "2", options=["--hang-timeout", "2", "--max-restarts", "1"], ranks=(2, 1))
+        self.assertEqual(codes, [0, 0], error)
+        self.assertIn("the job hung and was ended", error)
+        self.assertIn("restart 1 of 1", error)
+
+    # fault: 11
+    def test_a_rank_on_another_host_that_computes_extends_the_wait(self):
+        codes, error = self.pair("compute", "1", options=["--hang-timeout", "2"], TEST_SECONDS="6")
+        self.assertEqual(codes, [0, 0], error)
+        self.assertNotIn("nothing has moved", error)
+        self.assertRegex(error, r"for \d s rank 0 waits in all_gather.* for rank 1; rank 1 is running")
+
+    # fault: 2
+    def test_the_stack_of_a_crash_on_another_host_is_in_the_report(self):
+        codes, error = self.pair("crash", "1")
+        self.assertEqual(codes, [128 + signal.SIGSEGV] * 2, error)
+        self.assertRegex(error, r"rank 1 \(host b, pid \d+\) was killed by SIGSEGV")
+        self.assertRegex(error, r"SIGSEGV in its main thread, at address 0x30:\n"
+                                r"lockstep:   #0 falls_over\(int volatile\*\) \(hang_worker.cpp:\d+\)\n")
+        self.assertIn("its last operation: ", error)
 
 
 if __name__ == "__main__":

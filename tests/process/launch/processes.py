@@ -30,6 +30,32 @@ def wait_for(condition, timeout=10):
     return condition()
 
 
+def rank_process(launcher, rank):
+    """The pid of a rank, from its first instruction on; None if it is not there."""
+    try:
+        with open(f"/proc/{launcher}/task/{launcher}/children", encoding="ascii") as file:
+            children = [int(pid) for pid in file.read().split()]
+    except OSError:
+        return None
+    for pid in children:
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                if f"RANK={rank}".encode() in file.read().split(b"\0"):
+                    return pid
+        except OSError:
+            pass
+    return None
+
+
+def shared_memory():
+    return sorted(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else []
+
+
+def percentile(values, share):
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("nan")
+
+
 class Tree:
     """A started command, whose descendants can be found by a mark in their environment."""
 

@@ -1,0 +1,23 @@
+// What an agent says first, and whether the first host's agent takes it. Pure but for what hello_of() asks the system.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "lockstep/elastic/agent_message.h"
+#include "lockstep/elastic/agent_options.h"
+
+namespace lockstep::internal {
+
+// The name under which this host is known in the job: LOCKSTEP_NODE, else the host's own.
+std::string agent_host_name();
+
+Hello hello_of(const AgentOptions& options);
+
+// Why they cannot be of one job, if they were started differently. `ours`: the first host's.
+std::optional<std::string> objection(const Hello& theirs, const Hello& ours);
+
+// "2", "1:4"
+std::string range_text(int least, int most);
+
+}  // namespace lockstep::internal

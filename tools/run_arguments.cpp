@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
@@ -72,6 +73,7 @@ RunOptions options_of(const RunParser& parser) {
   RunOptions options = from.run;
   if (from.style.module && from.style.no_python) throw CLI::ValidationError("--module", "it excludes --no-python");
   options.program = command_of(parser.program(), from.style);
+  options.program_name = std::filesystem::path(parser.program().front()).filename().string();
   options.ranks = parse_ranks(from.ranks);
   set_meeting(from, options);
   set_output(from, options);

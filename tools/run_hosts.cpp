@@ -42,6 +42,7 @@ AgentOptions agent_options(const RunOptions& options, const std::string& path) {
   agent.least = options.nodes.least;
   agent.most = options.nodes.most;
   agent.max_restarts = options.max_restarts;
+  agent.program = options.program_name;
   agent.endpoint = endpoint_of(options.rdzv_endpoint);
   agent.node_rank = options.node_rank;
   agent.token = Token::for_this_process();

@@ -128,6 +128,7 @@ void hello_fields(Fields& fields, Message& hello) {
   fields.number(hello.most, 1, kMostHosts, "greatest number of hosts");
   fields.number(hello.node_rank, -1, kMostHosts - 1, "node rank");
   fields.text(hello.options, kMostTextBytes);
+  fields.text(hello.program, kMostNameBytes);
   fields.number(hello.master_port, 0, kMostPort, "port");
 }
 

@@ -33,6 +33,7 @@ struct Hello {
   int most = 1;
   int node_rank = -1;        // asked for; -1: any
   std::string options = {};  // those that all hosts give alike, as a text
+  std::string program = {};  // its name, without the folder
   int master_port = 0;       // free on its host
 };
 // The answer: it belongs to the job, and this is what the job is called.

@@ -24,6 +24,7 @@ struct AgentOptions {
   int least = 1;  // MIN:MAX hosts
   int most = 1;
   int max_restarts = 0;
+  std::string program;  // its name, without the folder
 
   // Where the agents meet.
   Endpoint endpoint;

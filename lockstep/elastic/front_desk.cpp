@@ -105,7 +105,7 @@ void FrontDesk::part_from(Visitor& visitor) {
       roll_.running() && std::ranges::find(roll_.seats(), visitor.number, &Seat::host) != roll_.seats().end();
   roll_.lose(visitor.number, visitor.link.why(), visitor.link.went_silent(), steady_clock().now());
   if (seated) {
-    announce(roll_.losses().back());
+    announce(describe(roll_.outcome().lost.back()));
   } else {
     announce(fmt::format("host {} has gone: {}", visitor.hello->host, visitor.link.why()));
   }
@@ -235,12 +235,12 @@ void FrontDesk::report() {
   store_.reset();
   hang_.reset();
   // Why a host is lost was said when it was; what follows from that is no news.
-  if (roll_.losses().empty()) {
+  if (roll_.outcome().lost.empty()) {
     for (const std::string& line : internal::report(roll_.outcome())) output_.say(line);
   }
   outcomes_.push_back(roll_.outcome());
   if (roll_.over() || options_.max_restarts == 0 || roll_.restarts() == 0) return;
-  if (roll_.losses().empty() && roll_.outcome().failed()) {
+  if (roll_.outcome().lost.empty() && roll_.outcome().failed()) {
     announce(fmt::format("restart {} of {}", roll_.restarts(), options_.max_restarts));
   }
 }
@@ -257,7 +257,9 @@ void FrontDesk::finish() {
   const Farewell farewell{result.exit_code, text};
   inbox_.push_back(farewell);
   for (Visitor& visitor : visitors_) {
-    if (visitor.number >= 0) visitor.link.send(farewell);
+    if (visitor.number < 0) continue;
+    if (!roll_.was_seated(visitor.number)) visitor.link.send(Notice{"this host was not needed: it has run nothing"});
+    visitor.link.send(farewell);
   }
 }
 

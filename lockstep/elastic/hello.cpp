@@ -28,6 +28,7 @@ Hello hello_of(const AgentOptions& options) {
           .most = options.most,
           .node_rank = options.node_rank.value_or(-1),
           .options = fmt::format("--max-restarts {}", options.max_restarts),
+          .program = options.program,
           .master_port = options.master_port != 0 ? options.master_port : free_port()};
 }
 
@@ -41,6 +42,14 @@ std::optional<std::string> objection(const Hello& theirs, const Hello& ours) {
     return differs("--nnodes", range_text(theirs.least, theirs.most), range_text(ours.least, ours.most));
   }
   if (theirs.options != ours.options) return differs("an option", theirs.options, ours.options);
+  if (theirs.program != ours.program) {
+    return fmt::format("it is to run {}, and a job that runs {} is gathered there under the same --rdzv-id {}; give each "
+                       "job an id of its own", theirs.program, ours.program, ours.rdzv_id);
+  }
+  if (ours.most == 1) {
+    return fmt::format("a job of one host is gathered there under the same --rdzv-id {}; give each job an id of its own",
+                       ours.rdzv_id);
+  }
   return std::nullopt;
 }
 

@@ -20,6 +20,7 @@ namespace lockstep::internal {
 namespace {
 
 constexpr Duration kOneTry = std::chrono::seconds(1);
+constexpr Duration kOneResolution = std::chrono::seconds(5);
 constexpr Duration kPauseOfMeeting = std::chrono::milliseconds(200);
 constexpr Duration kTellAfter = std::chrono::seconds(5);
 // An agent on the endpoint's host that has asked for another node rank than 0 lets that one listen.
@@ -38,7 +39,6 @@ class Meeter {
         hello_(hello_of(options)) {}
 
   Met meet() {
-    addresses_ = addresses_to_listen(options_.endpoint, deadline_);
     for (;;) {
       if (Met met = try_once(); met.desk) return met;
       if (const int signal = signals_.take()) return {.stop_signal = signal};
@@ -52,7 +52,19 @@ class Meeter {
  private:
   bool is_here() const { return !addresses_.empty(); }
 
+  // The name of a host that is still being started may become known only then, as in Kubernetes.
+  bool resolve_endpoint() {
+    try {
+      addresses_ = addresses_to_listen(options_.endpoint, std::min(deadline_, Deadline::after(kOneResolution)));
+      is_resolved_ = true;
+    } catch (const Error& error) {
+      trouble_ = error.what();
+    }
+    return is_resolved_;
+  }
+
   Met try_once() {
+    if (!is_resolved_ && !resolve_endpoint()) return {};
     if (is_here() && listen_at_.expired()) {
       if (auto post = EndpointPost::open(addresses_, options_.endpoint.port, options_.token, options_.rdzv_id)) {
         return open_desk(std::move(*post));
@@ -140,6 +152,7 @@ class Meeter {
   Deadline tell_at_;
   const Deadline listen_at_;
   const Hello hello_;
+  bool is_resolved_ = false;
   std::vector<std::string> addresses_;  // of this host, if the endpoint is here
   std::string trouble_;
   int strangers_ = 0;

@@ -20,11 +20,6 @@ constexpr Duration kSameAsk = std::chrono::seconds(1);
 
 std::string hosts_text(int count) { return fmt::format("{} host{}", count, count == 1 ? "" : "s"); }
 
-std::string ranks_text(const Seat& seat) {
-  if (seat.ranks == 1) return fmt::format("rank {}", seat.first_rank);
-  return fmt::format("ranks {} to {}", seat.first_rank, seat.first_rank + seat.ranks - 1);
-}
-
 int count_of(const std::vector<HostEntry>& hosts) { return static_cast<int>(hosts.size()); }
 
 }  // namespace
@@ -35,6 +30,8 @@ const HostEntry* Roll::find(int host) const {
   const auto found = std::ranges::find(hosts_, host, &HostEntry::number);
   return found == hosts_.end() ? nullptr : &*found;
 }
+
+bool Roll::was_seated(int host) const { return seated_.contains(host); }
 
 bool Roll::is_seated(int host) const { return std::ranges::find(seats_, host, &Seat::host) != seats_.end(); }
 
@@ -63,7 +60,7 @@ void Roll::lose(int host, const std::string& why, bool silent, TimePoint now) {
   if (silent) fence_ = now + kFence;
   if (running() && is_seated(host)) {
     const auto seat = std::ranges::find(seats_, host, &Seat::host);
-    losses_.push_back(fmt::format("host {} ({}) is lost: {}", entry->name, ranks_text(*seat), why));
+    outcome_.lost.push_back({entry->name, seat->first_rank, seat->ranks, why});
     std::erase(busy_, host);
     end_because(Reason::loss, now);
   }
@@ -192,6 +189,7 @@ void Roll::begin() {
   busy_.clear();
   for (const Seat& seat : seats_) {
     busy_.push_back(seat.host);
+    seated_.insert(seat.host);
     std::ranges::find(hosts_, seat.host, &HostEntry::number)->node_rank = seat.node_rank;
   }
   ++generation_;
@@ -201,7 +199,6 @@ void Roll::begin() {
   end_at_.reset();
   fence_.reset();
   told_ = false;
-  losses_.clear();
   outcome_ = {};
 }
 
@@ -211,7 +208,7 @@ void Roll::conclude(TimePoint now, std::vector<RollOrder>& orders) {
   const bool failed = outcome_.failed();
   const bool restarts_left = restarts_ < options_.max_restarts;
   if (asked_at_) return finish(exit_code_of(outcome_), {}, orders);
-  if (!losses_.empty()) {
+  if (!outcome_.lost.empty()) {
     const bool enough = count_of(hosts_) >= options_.least;
     if (!enough && !restarts_left) {
       return finish(kNobodyCame,

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -74,9 +75,9 @@ class Roll {
   const std::vector<Seat>& seats() const { return seats_; }  // of the attempt
   int generation() const { return generation_; }
   int restarts() const { return restarts_; }
-  // How the last attempt went. Lost hosts' ranks are missing.
+  // How the last attempt went. Lost hosts' ranks are missing among its ranks.
   const Outcome& outcome() const { return outcome_; }
-  const std::vector<std::string>& losses() const { return losses_; }  // in it: "host b (ranks 8 to 15) is lost: ..."
+  bool was_seated(int host) const;  // in any attempt
   const JobResult& result() const { return result_; }
   bool over() const { return phase_ == Phase::over; }
   const std::vector<int>& busy() const { return busy_; }  // hosts whose ranks run
@@ -118,7 +119,7 @@ class Roll {
   int asked_by_ = -1;
   bool insisted_ = false;
   bool kill_told_ = false;
-  std::vector<std::string> losses_;
+  std::set<int> seated_;  // hosts that had a place in any attempt
   Outcome outcome_;
   JobResult result_;
 };

@@ -53,12 +53,19 @@ json of_rank(const RankEnd& end) {
           {"last_lines", end.last_error_lines}};
 }
 
+json of_host(const LostHost& lost) {
+  return {{"host", lost.host}, {"first_rank", lost.first_rank}, {"ranks", lost.ranks}, {"why", lost.why}};
+}
+
 json of_attempt(const Outcome& outcome) {
+  json lost = json::array();
+  for (const LostHost& host : outcome.lost) lost.push_back(of_host(host));
   json ranks = json::array();
   for (const RankEnd& end : outcome.ranks) ranks.push_back(of_rank(end));
   const RankEnd* first = outcome.first_failure();
   return {{"cause", first == nullptr ? json(nullptr) : of_rank(*first)},
           {"hang", or_null(!outcome.hang.empty(), outcome.hang)},
+          {"lost_hosts", std::move(lost)},
           {"report", report(outcome)},
           {"ranks", std::move(ranks)}};
 }

@@ -17,7 +17,7 @@ class JobReport {
   void add(Outcome attempt) { attempts_.push_back(std::move(attempt)); }
 
   // One object: "job", "run_id", "program", "exit_code", "stopped_by", and "attempts", each with its "cause" (null if
-  // no rank failed by itself) and its "ranks".
+  // no rank failed by itself), its "lost_hosts" and its "ranks".
   std::string json(int exit_code) const;
   // Writes it whole or not at all; a pipe or device is written to as it is. Throws Error{internal} if that fails.
   void write(const std::string& path, int exit_code) const;

@@ -70,6 +70,13 @@ std::string describe(const ExitStatus& status) {
   return fmt::format("was killed by {}{}", signal_name(status.signal), status.core_dumped ? " (core dumped)" : "");
 }
 
+std::string describe(const LostHost& lost) {
+  const std::string which = lost.ranks == 1
+                                ? fmt::format("rank {}", lost.first_rank)
+                                : fmt::format("ranks {} to {}", lost.first_rank, lost.first_rank + lost.ranks - 1);
+  return fmt::format("host {} ({}) is lost: {}", lost.host, which, lost.why);
+}
+
 const RankEnd* Outcome::first_failure() const {
   const RankEnd* first = nullptr;
   for (const RankEnd& end : ranks) {

@@ -58,16 +58,27 @@ struct RankEnd {
   std::vector<std::string> stack = {};  // of the crash that ended it, in lines; empty: not known
 };
 
+// A host that was lost while its ranks ran: how they ended is not known.
+struct LostHost {
+  std::string host = {};
+  int first_rank = 0;
+  int ranks = 1;
+  std::string why = {};
+};
+// "host b (ranks 8 to 15) is lost: its agent has closed the connection"
+std::string describe(const LostHost& lost);
+
 struct Outcome {
   std::vector<RankEnd> ranks;
   int stop_signal = 0;    // the signal that told the launcher to stop, 0 if none
   std::string hang = {};  // which ranks waited for which in vain, if the launcher ended them for it
+  std::vector<LostHost> lost = {};
 
   // The rank whose failure caused the others; null if none failed by itself. Of the ranks that failed before they were
   // told to stop, in this order of precedence: its own failure, then a disagreement, then a consequence; named by
   // others; ended by a signal; seen first; the lower rank.
   const RankEnd* first_failure() const;
-  bool failed() const { return !hang.empty() || first_failure() != nullptr; }
+  bool failed() const { return !hang.empty() || !lost.empty() || first_failure() != nullptr; }
 };
 
 // Of a job that ended like this: that of the rank that failed first; kHangExitCode; 128 + n if it was told to stop by

@@ -19,10 +19,11 @@ Message through_wire(const Message& message) {
 }  // namespace
 
 TEST_CASE("messages of agents are read as they were written") {
-  const Hello hello = through_wire(Hello{"1.0", "job", "n1", 811, 8, 1, 4, 2, "--max-restarts 3", 4711});
+  const Hello hello = through_wire(Hello{"1.0", "job", "n1", 811, 8, 1, 4, 2, "--max-restarts 3", "train", 4711});
   CHECK(hello.host == "n1");
   CHECK(hello.ranks == 8);
   CHECK(hello.node_rank == 2);
+  CHECK(hello.program == "train");
   CHECK(hello.master_port == 4711);
   const StartRanks start = through_wire(StartRanks{3, 2, 1, 2, 8, 16, "10.0.0.1:4711", "10.0.0.2", 4712});
   CHECK(start.first_rank == 8);
@@ -33,14 +34,47 @@ TEST_CASE("messages of agents are read as they were written") {
   ended.end.failure = {.text = "was killed", .fault = Fault::consequence, .blamed = 2};
   ended.end.after_start = std::chrono::milliseconds(1500);
   ended.end.last_error_lines = {"one", "two"};
+  ended.end.last_operation = "barrier #3";
   const RankEnded read = through_wire(ended);
   CHECK(read.end.failure.fault == Fault::consequence);
   CHECK(read.end.failure.blamed == 2);
   CHECK(read.end.after_start == ended.end.after_start);
   CHECK(read.end.last_error_lines == ended.end.last_error_lines);
+  CHECK(read.end.last_operation == "barrier #3");
   CHECK(through_wire(Output{RankStream::standard_error, "line\n"}).lines == "line\n");
   through_wire(EndRanks{});
   CHECK(through_wire(Farewell{137, "why"}).exit_code == 137);
+}
+
+TEST_CASE("what ranks do while nothing moves is read as it was written") {
+  FlightRecord record;
+  record.number = 7;
+  record.sequence = 4;
+  record.started_ns = 5'000'000;
+  record.state = FlightState::running;
+  RankStands stands{.generation = 2, .now_ns = 9'000'000};
+  stands.sight.place = {.rank = 3, .is_stopped = true, .message_text = "recv from rank 1"};
+  stands.sight.place.groups = {{.group = "world", .size = 4, .last = record, .text = "barrier #4"}, {.group = "part"}};
+  stands.sight.place.message = record;
+  stands.sight.pid = 811;
+  stands.sight.state = 'T';
+  stands.sight.cpu = 0.25;
+  stands.sight.is_progress = true;
+  const RankStands read = through_wire(stands);
+  CHECK(read.now_ns == 9'000'000);
+  REQUIRE(read.sight.place.groups.size() == 2);
+  CHECK(read.sight.place.groups[0].is_inside());
+  CHECK(read.sight.place.groups[0].sequence() == 4);
+  CHECK(read.sight.place.groups[0].text == "barrier #4");
+  CHECK_FALSE(read.sight.place.groups[1].last.has_value());
+  CHECK(read.sight.place.message->started_ns == 5'000'000);
+  CHECK(read.sight.place.message_text == "recv from rank 1");
+  CHECK(read.sight.cpu == doctest::Approx(0.25));
+  CHECK(read.sight.state == 'T');
+  CHECK(read.sight.is_progress);
+  CHECK(through_wire(HostStands{2, true, 1500}).still_ms == 1500);
+  CHECK(through_wire(TellStacks{{3, 1}}).first == std::vector<int>{3, 1});
+  CHECK(through_wire(RankStack{2, 3, {"SIGSEGV in its main thread:", "  #0 f()"}}).lines.size() == 2);
 }
 
 TEST_CASE("messages of agents that are damaged are refused") {

@@ -120,7 +120,7 @@ class FieldReader {
 template <class Fields, class Message>
 void hello_fields(Fields& fields, Message& hello) {
   fields.text(hello.version, kMostNameBytes);
-  fields.text(hello.rdzv_id, kMostNameBytes);
+  fields.text(hello.rdzv_id, kMostRdzvIdBytes);
   fields.text(hello.host, kMostNameBytes);
   fields.number(hello.pid, 0, kMostNumber, "pid");
   fields.number(hello.ranks, 1, kMostRanksOfHost, "number of ranks");
@@ -206,10 +206,11 @@ struct Listing {
       fields.text(message.job_id, kMostNameBytes);
     } else if constexpr (std::is_same_v<Kind, Refused>) {
       fields.text(message.why, kMostTextBytes);
+      fields.flag(message.may_pass);
     } else if constexpr (std::is_same_v<Kind, Elsewhere>) {
       fields.number(message.port, 0, kMostPort, "port");
     } else if constexpr (std::is_same_v<Kind, Gathers>) {
-      fields.text(message.rdzv_id, kMostNameBytes);
+      fields.text(message.rdzv_id, kMostRdzvIdBytes);
       fields.number(message.port, 1, kMostPort, "port");
     } else if constexpr (std::is_same_v<Kind, Notice>) {
       fields.text(message.text, kMostTextBytes);

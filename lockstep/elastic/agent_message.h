@@ -4,14 +4,12 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <string>
 #include <variant>
 #include <vector>
 
 #include "lockstep/base/bytes.h"
-#include "lockstep/launch/hang_text.h"
-#include "lockstep/launch/outcome.h"
+#include "lockstep/elastic/rank_message.h"
 #include "lockstep/launch/rank_output.h"
 
 namespace lockstep::internal {
@@ -19,7 +17,7 @@ namespace lockstep::internal {
 inline constexpr int kMostHosts = 1 << 16;
 inline constexpr int kMostRanksOfHost = 1024;
 inline constexpr std::size_t kMostAgentMessageBytes = std::size_t{1} << 20;
-inline constexpr std::size_t kMostGroupsTold = 64;  // of a rank; those that are left out have moved longest ago
+inline constexpr std::size_t kMostRdzvIdBytes = 256;
 inline constexpr std::size_t kMostOutputBytes = std::size_t{128} << 10;  // in one message
 
 // The first message of an agent that has connected.
@@ -44,6 +42,7 @@ struct Welcome {
 // Or it does not.
 struct Refused {
   std::string why = {};
+  bool may_pass = false;  // trying again in a while may do
 };
 // Or its job (another rdzv id) is gathered at this port of the same address; 0: nobody has come for it yet.
 struct Elsewhere {
@@ -78,37 +77,6 @@ struct KillRanks {};
 struct AskToStop {  // to the first host
   int signal = 0;
 };
-struct RankEnded {
-  int generation = 0;
-  RankEnd end = {};
-};
-// How a rank crashed, in lines. After its RankEnded.
-struct RankStack {
-  int generation = 0;
-  int rank = 0;
-  std::deque<std::string> lines = {};
-};
-// What a rank does while nothing moves on its host; after those of all its ranks comes one HostStands.
-struct RankStands {
-  int generation = 0;
-  std::int64_t now_ns = 0;  // of the host's clock, as the times of the rank's records
-  RankSight sight = {};
-};
-// The ranks of the host do not move; or do, after that.
-struct HostStands {
-  int generation = 0;
-  bool is_still = false;
-  int still_ms = 0;
-};
-// From the first host: print the stacks of your ranks, those of `first` before the others'.
-struct TellStacks {
-  std::vector<int> first = {};
-};
-// Of the attempt, all ranks of this host have ended, and all that they printed has been sent.
-struct HostDone {
-  int generation = 0;
-  int master_port = 0;  // a free one for the next attempt
-};
 struct Output {
   RankStream stream = RankStream::standard_output;
   std::string lines = {};
@@ -127,8 +95,8 @@ struct Farewell {
 };
 
 using AgentMessage = std::variant<Hello, Welcome, Refused, Elsewhere, Gathers, Notice, StartRanks, StopRanks, EndRanks,
-                                  KillRanks, AskToStop, RankEnded, RankStack, RankStands, HostStands, TellStacks, HostDone,
-                                  Output, OutputTaken, Heartbeat, Farewell>;
+                                  KillRanks, AskToStop, RankEnded, RankStack, RankStands, HostStands, TellStacks,
+                                  HostDone, Output, OutputTaken, Heartbeat, Farewell>;
 
 // Texts that are longer than their limit are cut.
 Bytes encode(const AgentMessage& message);

@@ -29,12 +29,6 @@ RollOptions roll_options(const AgentOptions& options) {
           .last_call = options.last_call};
 }
 
-HostEntry entry_of(int number, const Hello& hello) {
-  HostEntry entry{.number = number, .name = hello.host, .ranks = hello.ranks};
-  if (hello.node_rank >= 0) entry.wanted = hello.node_rank;
-  return entry;
-}
-
 bool is_loopback(const std::string& address) { return address == "::1" || address.starts_with("127."); }
 
 }  // namespace
@@ -47,8 +41,8 @@ FrontDesk::FrontDesk(const AgentOptions& options, EndpointPost post, HostOutput&
       own_hello_(hello_of(options)),
       roll_(roll_options(options), steady_clock().now()),
       tell_waiting_at_(Deadline::after(kTellWaitingAfter)) {
-  if (const auto why = roll_.arrive(entry_of(0, own_hello_), steady_clock().now())) {
-    throw Error(ErrorKind::invalid_argument, *why);
+  if (const auto refused = roll_.arrive(entry_of(0, own_hello_), steady_clock().now())) {
+    throw Error(ErrorKind::invalid_argument, refused->why);
   }
   inbox_.push_back(Welcome{0, job_id_});
 }
@@ -63,7 +57,9 @@ Deadline FrontDesk::wake_at() const {
   if (!inbox_.empty()) return Deadline::after({});
   if (!roll_.waits_for().empty()) wake = std::min(wake, tell_waiting_at_);
   if (hang_ && roll_.undisturbed()) wake = std::min(wake, Deadline::at(hang_->next_look()));
-  for (const Visitor& visitor : visitors_) wake = std::min(wake, visitor.link.wake_at());
+  for (const Visitor& visitor : visitors_) {
+    wake = std::min(wake, visitor.link.failed() ? Deadline::after({}) : visitor.link.wake_at());
+  }
   return wake;
 }
 
@@ -72,7 +68,7 @@ void FrontDesk::tend() {
   yields_ = yields_ || (post_.is_rival() && is_alone());
   while (auto link = post_.take()) visitors_.push_back({.link = std::move(*link)});
   for (Visitor& visitor : visitors_) serve(visitor);
-  std::erase_if(visitors_, [](const Visitor& visitor) { return visitor.link.failed(); });
+  part_from_failed();
   look_for_hang();
   obey();
   tell_of_waiting();
@@ -95,10 +91,20 @@ void FrontDesk::serve(Visitor& visitor) {
   if (visitor.shown_bytes > 0 && !output_.is_full()) {
     visitor.link.send(OutputTaken{static_cast<std::uint32_t>(std::exchange(visitor.shown_bytes, 0))});
   }
-  if (visitor.link.failed()) part_from(visitor);
+}
+
+// What is said of one that has failed may fail on its way to another one.
+void FrontDesk::part_from_failed() {
+  const auto is_due = [](const Visitor& visitor) { return visitor.link.failed() && !visitor.has_parted; };
+  for (auto due = visitors_.begin(); due != visitors_.end();) {
+    due = std::ranges::find_if(visitors_, is_due);
+    if (due != visitors_.end()) part_from(*due);
+  }
+  std::erase_if(visitors_, [](const Visitor& visitor) { return visitor.has_parted; });
 }
 
 void FrontDesk::part_from(Visitor& visitor) {
+  visitor.has_parted = true;
   std::erase_if(other_jobs_, [&](const auto& job) { return job.second.visitor == &visitor; });
   if (visitor.number < 0 || roll_.over()) return;
   const bool seated =
@@ -135,13 +141,18 @@ int FrontDesk::port_of(const std::string& rdzv_id) const {
 
 void FrontDesk::greet(Visitor& visitor, const Hello& hello) {
   if (hello.rdzv_id != options_.rdzv_id) return visitor.link.send(Elsewhere{port_of(hello.rdzv_id)});
-  std::optional<std::string> why = objection(hello, own_hello_);
+  std::optional<Refused> refused;
   const int number = next_number_++;
-  if (!why) why = roll_.arrive(entry_of(number, hello), steady_clock().now());
+  if (const auto why = objection(hello, own_hello_)) {
+    refused = Refused{*why};
+  } else {
+    refused = roll_.arrive(entry_of(number, hello), steady_clock().now());
+  }
   const std::string who = fmt::format("host {} ({}, pid {})", hello.host, visitor.link.peer_address(), hello.pid);
-  if (why) {
-    visitor.link.send(Refused{*why});
-    return announce(fmt::format("{} cannot take part: {}", who, *why));
+  if (refused) {
+    visitor.link.send(*refused);
+    if (refused_.insert(who).second) announce(fmt::format("{} cannot take part: {}", who, refused->why));
+    return;
   }
   visitor.hello = hello;
   visitor.number = number;
@@ -235,7 +246,7 @@ void FrontDesk::report() {
   store_.reset();
   hang_.reset();
   // Why a host is lost was said when it was; what follows from that is no news.
-  if (roll_.outcome().lost.empty()) {
+  if (roll_.outcome().lost.empty() || roll_.failed_first()) {
     for (const std::string& line : internal::report(roll_.outcome())) output_.say(line);
   }
   outcomes_.push_back(roll_.outcome());

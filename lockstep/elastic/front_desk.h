@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -45,12 +46,14 @@ class FrontDesk : public Desk {
     std::optional<Hello> hello = {};
     int number = -1;              // of its host in the roll
     std::size_t shown_bytes = 0;  // of its output, not confirmed yet
+    bool has_parted = false;      // it is no host of the job any more
   };
 
   void serve(Visitor& visitor);
   void receive(Visitor& visitor, const AgentMessage& message);
   void greet(Visitor& visitor, const Hello& hello);
   int port_of(const std::string& rdzv_id) const;
+  void part_from_failed();
   void part_from(Visitor& visitor);
   bool is_alone() const { return roll_.hosts().size() == 1 && roll_.generation() < 0; }
   void hear(int host, const AgentMessage& message);
@@ -81,6 +84,7 @@ class FrontDesk : public Desk {
     const Visitor* visitor;
   };
   std::map<std::string, OtherJob> other_jobs_;  // by rdzv id
+  std::set<std::string> refused_;               // who was told of already
   std::deque<AgentMessage> inbox_;              // for the ranks of this host
   std::unique_ptr<JobStore> store_;             // of the attempt
   std::optional<JobHang> hang_;                 // likewise

@@ -32,6 +32,12 @@ Hello hello_of(const AgentOptions& options) {
           .master_port = options.master_port != 0 ? options.master_port : free_port()};
 }
 
+HostEntry entry_of(int number, const Hello& hello) {
+  HostEntry entry{.number = number, .name = hello.host, .ranks = hello.ranks};
+  if (hello.node_rank >= 0) entry.wanted = hello.node_rank;
+  return entry;
+}
+
 std::optional<std::string> objection(const Hello& theirs, const Hello& ours) {
   const auto differs = [&](std::string_view what, const std::string& there, const std::string& here) {
     return fmt::format("{} is {} there and {} on the first host {}; start the same on all hosts", what, there, here,
@@ -43,12 +49,15 @@ std::optional<std::string> objection(const Hello& theirs, const Hello& ours) {
   }
   if (theirs.options != ours.options) return differs("an option", theirs.options, ours.options);
   if (theirs.program != ours.program) {
-    return fmt::format("it is to run {}, and a job that runs {} is gathered there under the same --rdzv-id {}; give each "
-                       "job an id of its own", theirs.program, ours.program, ours.rdzv_id);
+    return fmt::format(
+        "it is to run {}, and a job that runs {} is gathered there under the same --rdzv-id {}; give each "
+        "job an id of its own",
+        theirs.program, ours.program, ours.rdzv_id);
   }
   if (ours.most == 1) {
-    return fmt::format("a job of one host is gathered there under the same --rdzv-id {}; give each job an id of its own",
-                       ours.rdzv_id);
+    return fmt::format(
+        "a job of one host is gathered there under the same --rdzv-id {}; give each job an id of its own",
+        ours.rdzv_id);
   }
   return std::nullopt;
 }

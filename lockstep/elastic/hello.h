@@ -6,6 +6,7 @@
 
 #include "lockstep/elastic/agent_message.h"
 #include "lockstep/elastic/agent_options.h"
+#include "lockstep/elastic/roster.h"
 
 namespace lockstep::internal {
 
@@ -13,6 +14,7 @@ namespace lockstep::internal {
 std::string agent_host_name();
 
 Hello hello_of(const AgentOptions& options);
+HostEntry entry_of(int number, const Hello& hello);
 
 // Why they cannot be of one job, if they were started differently. `ours`: the first host's.
 std::optional<std::string> objection(const Hello& theirs, const Hello& ours);

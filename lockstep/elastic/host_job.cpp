@@ -2,6 +2,7 @@
 
 #include <poll.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <deque>
@@ -31,6 +32,7 @@ constexpr Duration kNamingOfStack = std::chrono::seconds(3);
 constexpr Duration kMillisecond = std::chrono::milliseconds(1);
 constexpr Duration kSameRequestOfUser = std::chrono::seconds(1);
 constexpr Duration kLastWords = std::chrono::seconds(2);
+constexpr Duration kRestAfterStop = std::chrono::seconds(1);
 
 // On this host's standard error, whoever shows the job's output.
 void say_here(const std::string& line) { std::fprintf(stderr, "lockstep: %s\n", line.c_str()); }
@@ -52,7 +54,8 @@ class HostJob : private TreeGuest {
   void on_end(const RankEnd& end) override { met_.desk->post(RankEnded{generation_, end}); }
 
   void handle(const AgentMessage& message);
-  void wait();
+  void wait(Deadline limit = Deadline::never());
+  void show_rest();
   void join(const Welcome& welcome);
   void run_attempt(const StartRanks& start);
   void run_ranks(const Attempt& attempt);
@@ -70,7 +73,7 @@ class HostJob : private TreeGuest {
   std::deque<AgentMessage> later_;  // what came while ranks ran
   int generation_ = 0;
   int first_rank_ = 0;
-  std::unique_ptr<HostWatch> watch_;  // of the attempt
+  std::unique_ptr<HostWatch> watch_;   // of the attempt
   std::optional<TimePoint> asked_at_;  // while no ranks ran
   bool insisted_ = false;
   std::optional<Farewell> farewell_;
@@ -99,7 +102,8 @@ AgentResult HostJob::run() {
       wait();
     }
   }
-  met_.output->flush(*met_.desk, Deadline::after(kLastWords));
+  if (met_.is_first) show_rest();
+  met_.output->flush(*met_.desk, Deadline::after(met_.is_first ? Duration{} : kLastWords));
   met_.desk->close();
   if (!met_.is_first && farewell_->exit_code != 0 && !farewell_->text.empty()) {
     say_here("the job has ended: " + farewell_->text);
@@ -110,11 +114,24 @@ AgentResult HostJob::run() {
           .attempts = met_.desk->outcomes()};
 }
 
-void HostJob::wait() {
+// As on one machine: a reader that takes its time gets everything, but whoever has asked the job to stop does not wait.
+void HostJob::show_rest() {
+  const std::vector<Outcome> outcomes = met_.desk->outcomes();
+  const bool was_stopped = !outcomes.empty() && outcomes.back().stop_signal != 0;
+  Deadline limit = was_stopped ? Deadline::after(kRestAfterStop) : Deadline::never();
+  asked_at_.reset();
+  while (met_.output->is_pending() && !limit.expired()) {
+    wait(limit);
+    if (asked_at_) limit = std::min(limit, Deadline::at(*asked_at_ + kRestAfterStop));
+    met_.output->tend(*met_.desk);
+  }
+}
+
+void HostJob::wait(Deadline limit) {
   std::vector<pollfd> set{{signals_.fd(), POLLIN, 0}};
   met_.desk->watch(set);
   met_.output->watch_all(set, *met_.desk);
-  const Deadline wake = std::min(met_.desk->wake_at(), met_.output->wake_at());
+  const Deadline wake = std::min({limit, met_.desk->wake_at(), met_.output->wake_at()});
   if (::poll(set.data(), set.size(), wake.poll_timeout_ms()) < 0 && errno != EINTR) {
     throw system_error("waiting for the other hosts", errno);
   }
@@ -287,6 +304,10 @@ bool HostJob::on_signal(int signal) {
 }  // namespace
 
 AgentResult run_agent(const AgentOptions& options) {
+  if (options.rdzv_id.size() > kMostRdzvIdBytes) {
+    throw Error(ErrorKind::invalid_argument,
+                fmt::format("--rdzv-id has {} bytes; {} are possible", options.rdzv_id.size(), kMostRdzvIdBytes));
+  }
   SignalRelay signals(options.signals.empty() ? SignalRelay::stop_signals() : options.signals);
   Met met = meet(options, signals, true);
   if (!met.desk) return {.exit_code = 128 + met.stop_signal};

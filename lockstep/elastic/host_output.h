@@ -27,6 +27,9 @@ class HostOutput {
   void say(const std::string& line) { output_->say(line); }
   // What another host's ranks have printed.
   void show(RankStream stream, const std::string& lines) { output_->sink(stream).append(lines); }
+  bool is_pending() {
+    return output_->sink(RankStream::standard_output).pending() || output_->sink(RankStream::standard_error).pending();
+  }
   bool is_full() { return output_->sink(RankStream::standard_output).full() || is_error_full(); }
 
   // In the poll loop of a process tree, which writes the sinks itself.

@@ -64,7 +64,7 @@ HangSight JobHang::see(const std::vector<int>& hosts, TimePoint now, TimePoint& 
   for (const int number : hosts) {
     const auto host = hosts_.find(number);
     if (host == hosts_.end() || !host->second.is_still || now - host->second.heard_at > kFresh) {
-      last_event = now;
+      last_event = {};  // whoever moves says so once it is still again
       return {.now = now};
     }
     last_event = std::max(last_event, host->second.last_event);

@@ -1,5 +1,5 @@
-// JobHang decides on the first host whether a job on several hosts hangs: what the hosts see -> JobHang -> lines, stacks,
-// the end. As HangWatch does for one host. A state machine without I/O and without a clock of its own.
+// JobHang decides on the first host whether a job on several hosts hangs: what the hosts see -> JobHang -> lines,
+// stacks, the end. As HangWatch does for one host. A state machine without I/O and without a clock of its own.
 #pragma once
 
 #include <map>
@@ -19,9 +19,9 @@ class JobHang {
  public:
   // What is to be done now.
   struct Result {
-    std::vector<std::string> lines = {};                  // for the user
+    std::vector<std::string> lines = {};                   // for the user
     std::optional<std::vector<int>> stacks_first_of = {};  // all hosts are to print stacks, beginning with these ranks'
-    std::string verdict = {};                             // why the job is to end; empty: it goes on
+    std::string verdict = {};                              // why the job is to end; empty: it goes on
   };
 
   // Of one attempt.

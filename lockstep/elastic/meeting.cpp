@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,11 +23,19 @@ namespace {
 constexpr Duration kOneTry = std::chrono::seconds(1);
 constexpr Duration kOneResolution = std::chrono::seconds(5);
 constexpr Duration kPauseOfMeeting = std::chrono::milliseconds(200);
+// For so long an agent that was refused tries again where that may do: until a death is noticed.
+constexpr Duration kRefusalMayPass = std::chrono::seconds(5);
 constexpr Duration kTellAfter = std::chrono::seconds(5);
 // An agent on the endpoint's host that has asked for another node rank than 0 lets that one listen.
 constexpr Duration kLetFirstListen = std::chrono::seconds(2);
 // How often something else than an agent may answer at the endpoint, such as a program that is just ending.
 constexpr int kMostStrangers = 5;
+
+// Not of a kind that visit() takes for trouble that may pass.
+class Refusal : public Error {
+ public:
+  explicit Refusal(const std::string& text) : Error(ErrorKind::aborted, text) {}
+};
 
 class Meeter {
  public:
@@ -87,22 +96,31 @@ class Meeter {
     try {
       AgentAnswer answer = ask_agent(endpoint, options_.token, hello_, std::min(deadline_, Deadline::after(kOneTry)));
       strangers_ = 0;
-      if (const auto* refused = std::get_if<Refused>(&answer.message)) {
-        throw Error(ErrorKind::invalid_argument, fmt::format("the job at {} does not take this host: {}",
-                                                             to_string(options_.endpoint), refused->why));
-      }
+      if (const auto* refused = std::get_if<Refused>(&answer.message)) return take_refusal(*refused);
       if (const auto* elsewhere = std::get_if<Elsewhere>(&answer.message)) {
         return was_sent ? Met{} : follow(endpoint, elsewhere->port);
       }
       return take_place(std::move(answer));
     } catch (const Error& error) {
-      trouble_ = error.what();
+      // The last try has hardly any time: what it lacked is no reason.
+      if (!deadline_.expired() || trouble_.empty()) trouble_ = error.what();
       const bool may_pass = error.kind() == ErrorKind::peer_lost || error.kind() == ErrorKind::timeout;
       const bool stranger = error.kind() == ErrorKind::corrupt_data;
       if (stranger && ++strangers_ >= kMostStrangers) throw_stranger();
       if (!may_pass && !stranger) throw;
       return {};
     }
+  }
+
+  // Nothing if trying again may do.
+  Met take_refusal(const Refused& refused) {
+    const std::string text =
+        fmt::format("the job at {} does not take this host: {}", to_string(options_.endpoint), refused.why);
+    if (!refused.may_pass) throw Error(ErrorKind::invalid_argument, text);
+    if (!refused_until_) refused_until_ = Deadline::after(kRefusalMayPass);
+    if (refused_until_->expired()) throw Refusal(text);
+    trouble_ = text;
+    return {};
   }
 
   Met take_place(AgentAnswer answer) {
@@ -154,6 +172,7 @@ class Meeter {
   const Hello hello_;
   bool is_resolved_ = false;
   std::vector<std::string> addresses_;  // of this host, if the endpoint is here
+  std::optional<Deadline> refused_until_;
   std::string trouble_;
   int strangers_ = 0;
 };

@@ -35,15 +35,18 @@ bool Roll::was_seated(int host) const { return seated_.contains(host); }
 
 bool Roll::is_seated(int host) const { return std::ranges::find(seats_, host, &Seat::host) != seats_.end(); }
 
-std::optional<std::string> Roll::arrive(const HostEntry& host, TimePoint now) {
-  if (phase_ == Phase::over) return "the job has ended";
-  if (asked_at_) return "the job is being stopped";
+std::optional<Refused> Roll::arrive(const HostEntry& host, TimePoint now) {
+  if (phase_ == Phase::over) return Refused{"the job has ended", true};
+  if (asked_at_) return Refused{"the job is being stopped", true};
   if (host.wanted && *host.wanted >= options_.most) {
-    return fmt::format("its node rank {} does not exist with at most {}", *host.wanted, hosts_text(options_.most));
+    return Refused{
+        fmt::format("its node rank {} does not exist with at most {}", *host.wanted, hosts_text(options_.most))};
   }
   for (const HostEntry& other : hosts_) {
     if (host.wanted && other.wanted == host.wanted) {
-      return fmt::format("node rank {} is that of host {}, which is there already", *host.wanted, other.name);
+      // It may have died, which is not noticed at once, and be started again.
+      return Refused{fmt::format("node rank {} is that of host {}, which is there already", *host.wanted, other.name),
+                     true};
     }
   }
   hosts_.push_back(host);
@@ -58,6 +61,8 @@ void Roll::lose(int host, const std::string& why, bool silent, TimePoint now) {
   const HostEntry* entry = find(host);
   if (entry == nullptr || phase_ == Phase::over) return;
   if (silent) fence_ = now + kFence;
+  const RankEnd* cause = outcome_.lost.empty() ? outcome_.first_failure() : nullptr;
+  if (cause != nullptr && cause->failure.fault == Fault::own) failed_first_ = true;
   if (running() && is_seated(host)) {
     const auto seat = std::ranges::find(seats_, host, &Seat::host);
     outcome_.lost.push_back({entry->name, seat->first_rank, seat->ranks, why});
@@ -124,7 +129,7 @@ void Roll::ask_to_stop(int host, int signal, TimePoint now) {
     asked_by_ = host;
     outcome_.stop_signal = signal;
     if (phase_ == Phase::running) end_because(Reason::stop, now);
-  } else if (host == asked_by_ && (signal == SIGINT || now - *asked_at_ >= kSameAsk)) {
+  } else if ((host == asked_by_ && signal == SIGINT) || now - *asked_at_ >= kSameAsk) {
     insisted_ = true;
   }
 }
@@ -196,6 +201,7 @@ void Roll::begin() {
   phase_ = Phase::running;
   reason_ = Reason::none;
   failed_at_.reset();
+  failed_first_ = false;
   end_at_.reset();
   fence_.reset();
   told_ = false;
@@ -208,7 +214,7 @@ void Roll::conclude(TimePoint now, std::vector<RollOrder>& orders) {
   const bool failed = outcome_.failed();
   const bool restarts_left = restarts_ < options_.max_restarts;
   if (asked_at_) return finish(exit_code_of(outcome_), {}, orders);
-  if (!outcome_.lost.empty()) {
+  if (!outcome_.lost.empty() && !failed_first_) {
     const bool enough = count_of(hosts_) >= options_.least;
     if (!enough && !restarts_left) {
       return finish(kNobodyCame,

@@ -1,11 +1,9 @@
 // Roll decides what becomes of a job on several hosts: who belongs to it, when an attempt begins and ends, and what
 // follows. events -> Roll -> orders. It is the first host's; a state machine without I/O and without a clock of its
 // own. An attempt begins when MAX hosts are there, or MIN and nobody else has come for the time of the last call.
-//   a rank fails, or the job hangs
-//                        the others are ended; the next attempt begins while restarts are left
+//   a rank fails, or all hang    the others are ended; the next attempt begins while restarts are left
 //   a host is lost       the others are ended; the next attempt begins without it, if MIN are there: that is no
-//   restart.
-//                        With fewer the job waits for another host if restarts are left (and uses one), else it ends
+//                        restart. With fewer the job waits for another if restarts are left (and uses one), or ends
 //   a host comes late    beyond MAX it waits for a place; else the ranks are asked to stop, and begin again with it
 #pragma once
 
@@ -15,6 +13,7 @@
 #include <vector>
 
 #include "lockstep/base/deadline.h"
+#include "lockstep/elastic/agent_message.h"
 #include "lockstep/elastic/roster.h"
 #include "lockstep/launch/outcome.h"
 
@@ -53,8 +52,8 @@ class Roll {
 
   Roll(const RollOptions& options, TimePoint now);
 
-  // A host has come. A text says why it cannot belong to the job.
-  std::optional<std::string> arrive(const HostEntry& host, TimePoint now);
+  // A host has come. The answer if it cannot belong to the job.
+  std::optional<Refused> arrive(const HostEntry& host, TimePoint now);
   // It is gone; `why`: "its agent has closed the connection". `silent`: it may still run, unseen.
   void lose(int host, const std::string& why, bool silent, TimePoint now);
   // Of this generation. Other ones are ignored.
@@ -77,6 +76,8 @@ class Roll {
   int restarts() const { return restarts_; }
   // How the last attempt went. Lost hosts' ranks are missing among its ranks.
   const Outcome& outcome() const { return outcome_; }
+  // A rank failed by itself, before any host was lost.
+  bool failed_first() const { return failed_first_; }
   bool was_seated(int host) const;  // in any attempt
   const JobResult& result() const { return result_; }
   bool over() const { return phase_ == Phase::over; }
@@ -113,7 +114,8 @@ class Roll {
   TimePoint waiting_since_;
   std::optional<TimePoint> fence_;      // no attempt begins before: a host that is not seen stops itself by then
   std::optional<TimePoint> failed_at_;  // the attempt's first failure
-  std::optional<TimePoint> end_at_;     // when the ranks are told
+  bool failed_first_ = false;
+  std::optional<TimePoint> end_at_;  // when the ranks are told
   bool told_ = false;
   std::optional<TimePoint> asked_at_;
   int asked_by_ = -1;

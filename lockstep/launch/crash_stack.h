@@ -1,5 +1,5 @@
-// The stack of the crash that ended a rank, for the report. Both read the program and its libraries, for up to 3 s: call
-// them when the ranks have ended.
+// The stack of the crash that ended a rank, for the report. Both read the program and its libraries, for up to 3 s:
+// call them when the ranks have ended.
 #pragma once
 
 #include <string>

@@ -1,7 +1,7 @@
-// A HangScout looks at the ranks of this machine for signs of a hang: since when none has begun an operation, where each
-// of them is then, what it does, and, once it is asked, its stacks. (flight recordings, /proc, signals to ranks) ->
-// HangScout -> RankSight. Looks cost next to nothing while the ranks move. Nothing waits for a rank; naming the places
-// in stacks may take 3 s. Not thread-safe.
+// A HangScout looks at the ranks of this machine for signs of a hang: since when none has begun an operation, where
+// each of them is then, what it does, and, once it is asked, its stacks. (flight recordings, /proc, signals to ranks)
+// -> HangScout -> RankSight. Looks cost next to nothing while the ranks move. Nothing waits for a rank; naming the
+// places in stacks may take 3 s. Not thread-safe.
 #pragma once
 
 #include <cstdint>

@@ -40,15 +40,14 @@ std::string whereabouts(const HangSight& sight, const RankSight& rank) {
   for (const GroupPlace& group : rank.place.groups) {
     if (!group.last) continue;
     if (group.is_inside()) {
-      text += fmt::format("{}in {} (group {}) for {:.0f} s", text.empty() ? "" : ", and ",
-                          group.text, group.group, since(sight, group.last->started_ns));
+      text += fmt::format("{}in {} (group {}) for {:.0f} s", text.empty() ? "" : ", and ", group.text, group.group,
+                          since(sight, group.last->started_ns));
     }
     if (last == nullptr || group.last->finished_ns > last->last->finished_ns) last = &group;
   }
   if (text.empty()) text = "in no collective";
   if (rank.place.message) {
-    text += fmt::format(", in {} for {:.0f} s", rank.place.message_text,
-                        since(sight, rank.place.message->issued_ns));
+    text += fmt::format(", in {} for {:.0f} s", rank.place.message_text, since(sight, rank.place.message->issued_ns));
   }
   const bool is_inside = std::ranges::any_of(rank.place.groups, &GroupPlace::is_inside);
   if (!is_inside && last != nullptr) {

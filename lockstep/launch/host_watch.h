@@ -1,5 +1,5 @@
-// A HostWatch looks at the ranks of one host of a job on several, of which none can tell alone whether the job hangs. It
-// says what it sees, for the first host to decide (elastic/job_hang.h), and prints the stacks of its ranks when that
+// A HostWatch looks at the ranks of one host of a job on several, of which none can tell alone whether the job hangs.
+// It says what it sees, for the first host to decide (elastic/job_hang.h), and prints the stacks of its ranks when that
 // asks for them.
 #pragma once
 

@@ -6,11 +6,13 @@ import os
 import re
 import signal
 import socket
+import subprocess
 import sys
 import time
 import unittest
 
 from agents import Job, free_port
+from processes import Tree, process_state, wait_for
 
 LOCKSTEP = ""
 LINES = ""
@@ -94,15 +96,55 @@ class MeetingTest(HostsTest):
         job = self.job()
         a = job.start("a", "true", "--nnodes", "2", "--node-rank", "0")
         self.assertTrue(a.says("waiting for 1 more host"), job.texts())
-        for option, words in ((["--nnodes", "1:2"], "--nnodes is 1:2 there and 2 on the first host a"),
-                              (["--nnodes", "2", "--max-restarts", "3"], "--max-restarts 3 there and --max-restarts 0"),
-                              (["--nnodes", "2", "--node-rank", "0"], "node rank 0 is that of host a")):
+        # The host with this node rank might be lost already, so that is tried for a while.
+        for option, code, words in (
+                (["--nnodes", "1:2"], 2, "--nnodes is 1:2 there and 2 on the first host a"),
+                (["--nnodes", "2", "--max-restarts", "3"], 2, "--max-restarts 3 there and --max-restarts 0"),
+                (["--nnodes", "2", "--node-rank", "0"], 3, "node rank 0 is that of host a")):
             other = job.start("b", "true", *option)
-            self.assertEqual(other.code(10), 2, job.texts())
+            self.assertEqual(other.code(20), code, job.texts())
             self.assertIn(words, other.error)
             self.assertTrue(a.says(words, 5), job.texts())
         job.start("d", "true", "--nnodes", "2")
         self.assertEqual((a.code(), job.agents[-1].code()), (0, 0), job.texts())
+
+    def test_another_program_under_the_same_id_is_refused(self):
+        job = self.job("--nnodes", "2")
+        a = job.start("a", ["sleep", "2"], "--node-rank", "0")
+        self.assertTrue(a.says("waiting for 1 more host"), job.texts())
+        other = job.start("b", ["true"])
+        self.assertEqual(other.code(10), 2, job.texts())
+        words = "it is to run true, and a job that runs sleep is gathered there under the same --rdzv-id default"
+        self.assertIn(words, other.error)
+        self.assertTrue(a.says(words, 5), job.texts())
+        spare = [job.start(name, ["sleep", "2"]) for name in "cd"]
+        self.assertEqual(a.code(), 0, job.texts())
+        self.assertEqual([each.code() for each in spare], [0, 0], job.texts())
+        self.assertEqual(sum("this host was not needed" in each.error for each in spare), 1, job.texts())
+
+    def test_a_second_job_of_one_host_under_the_same_id_is_refused(self):
+        job = self.job("--nnodes", "1")
+        a = job.start("a", "sleep 2")
+        self.assertTrue(a.says("2 ranks on 1 host"), job.texts())
+        b = job.start("b", "sleep 2")
+        self.assertEqual((b.code(10), a.code()), (2, 0), job.texts())
+        self.assertIn("a job of one host is gathered there under the same --rdzv-id default", b.error)
+
+    def test_a_name_that_becomes_known_later(self):
+        job = self.job("--nnodes", "2")
+        hosts = os.path.join(job.folder.name, "hosts")
+        with open(hosts, "w", encoding="ascii") as file:
+            file.write("127.0.0.1 localhost\n")
+        job.wrap = lambda name: ["unshare", "-m", "sh", "-c", f'mount --bind {hosts} /etc/hosts && exec "$@"', "sh"]
+        if subprocess.run([*job.wrap("a"), "true"], capture_output=True, check=False).returncode != 0:
+            self.skipTest("no file can be mounted here")
+        job.endpoint = f"late-host.invalid:{free_port()}"
+        agents = [job.start(name, "true") for name in "ab"]
+        for agent in agents:
+            self.assertTrue(agent.says("the host name 'late-host.invalid' cannot be resolved", 20), job.texts())
+        with open(hosts, "a", encoding="ascii") as file:
+            file.write("127.0.0.1 late-host.invalid\n")
+        self.assertEqual(job.codes(), [0, 0], job.texts())
 
     def test_two_jobs_at_one_endpoint(self):
         endpoint = f"127.0.0.1:{free_port()}"
@@ -190,6 +232,27 @@ class OutputTest(HostsTest):
         self.assertEqual(job.codes(), [0, 0])
         self.assertEqual(collections.Counter(len(line) for line in a.output.splitlines())[65536 + 4], 16)
 
+    def test_a_reader_that_takes_its_time_gets_everything(self):
+        # The other host's ranks end with their output still on its way.
+        job = self.job("--nnodes", "2")
+        program = "test $RANK = 0 || { head -c 400000 /dev/zero | tr '\\0' x | fold -w 99; echo; }"
+        reader, writer = os.pipe()
+        with open(os.path.join(job.folder.name, "a.err"), "wb") as error:
+            a = Tree([LOCKSTEP, "run", "--nproc-per-node", "1", "--rdzv-endpoint", job.endpoint, "--nnodes", "2",
+                      "--node-rank", "0", "sh", "-c", program], {"LOCKSTEP_TOKEN_FILE": job.token}, stdout=writer,
+                     stderr=error)
+        self.addCleanup(a.__exit__)
+        os.close(writer)
+        b = job.start("b", program, ranks=1)
+        # Less often than a reader that counts as paused.
+        read = os.read(reader, 1 << 16)
+        while got := os.read(reader, 1 << 16):
+            read += got
+            time.sleep(0.6)
+        os.close(reader)
+        self.assertEqual((a.process.wait(20), b.code(20)), (0, 0))
+        self.assertEqual(read.count(b"x"), 400000)
+
     def test_log_files_are_named_by_the_ranks_of_the_job(self):
         logs = os.path.join(self.job().folder.name, "logs")
         job, _, _ = self.pair("echo $RANK", "--log-dir", logs, ranks=2)
@@ -244,6 +307,51 @@ class FailureTest(HostsTest):
         self.assertIn("host b (ranks 2 to 3) is lost: its agent has closed the connection", a.error)
         self.assert_nothing_left(job)
 
+    # fault: 9
+    def test_agents_that_die_together_are_all_lost(self):
+        job = self.job("--nnodes", "8")
+        a = job.start("a", FOREVER, "--node-rank", "0", ranks=1)
+        others = [job.start(name, FOREVER, ranks=1) for name in "bcdefgh"]
+        for rank in range(8):
+            self.assertTrue(a.says(f"rank {rank} pid", stream="out"), job.texts())
+        for other in others:
+            other.process.kill()
+        self.assertEqual(a.code(20), 3, job.texts())
+        self.assertEqual(a.error.count("is lost"), 7, job.texts())
+        self.assert_nothing_left(job)
+
+    def test_a_lost_host_is_in_the_report(self):
+        path = os.path.join(self.job().folder.name, "report.json")
+        job, a, b = self.running(2, FOREVER, "--report", path)
+        b.process.kill()
+        self.assertEqual(a.code(), 3, job.texts())
+        with open(path, encoding="utf-8") as file:
+            attempt = json.load(file)["attempts"][0]
+        self.assertEqual([(lost["host"], lost["first_rank"], lost["ranks"]) for lost in attempt["lost_hosts"]],
+                         [("b", 2, 2)])
+        self.assertIn("closed the connection", attempt["lost_hosts"][0]["why"])
+
+    def test_a_rank_that_failed_before_a_host_is_lost_is_the_cause(self):
+        script = 'trap "" TERM; echo "rank $RANK pid $$"; test $RANK = 0 && { sleep 1; exit 7; }; while :; do sleep 0.1; done'
+        job, a, b = self.running(1, script)
+        self.assertTrue(wait_for(lambda: not process_state(int(re.search(r"rank 0 pid (\d+)", a.output)[1]))))
+        time.sleep(0.5)
+        b.process.kill()
+        self.assertEqual(a.code(), 7, job.texts())
+        self.assertRegex(a.error, r"rank 0 \(host a, pid \d+\) exited with code 7")
+
+    def test_a_host_that_comes_back_at_once_is_taken(self):
+        job = self.job("--nnodes", "2", "--max-restarts", "1")
+        script = 'echo "rank $RANK pid $$"; test $LOCKSTEP_GENERATION = 1 || exec sleep 1000'
+        a = job.start("a", script, "--node-rank", "0", ranks=1)
+        b = job.start("b", script, "--node-rank", "1", ranks=1)
+        self.assertTrue(a.says("rank 1 pid", stream="out"), job.texts())
+        b.process.send_signal(signal.SIGSTOP)
+        again = job.start("b2", script, "--node-rank", "1", ranks=1)
+        self.assertEqual((a.code(), again.code()), (0, 0), job.texts())
+        self.assertEqual(a.error.count("cannot take part: node rank 1 is that of host b"), 1, job.texts())
+        b.process.kill()
+
     # fault: 13
     def test_the_lost_first_agent_ends_the_others(self):
         job, a, b = self.running(2)
@@ -294,6 +402,15 @@ class StopTest(HostsTest):
         a.process.send_signal(signal.SIGINT)
         self.assertEqual(job.codes(20), [130, 130], job.texts())
         self.assert_nothing_left(job)
+
+    # fault: 50
+    def test_a_second_signal_at_another_host_kills(self):
+        job, a, b = self.running(1, 'trap "" INT TERM; echo "rank $RANK pid $$"; while :; do sleep 0.05; done')
+        b.process.send_signal(signal.SIGINT)
+        self.assertTrue(a.says("stopping the job"), job.texts())
+        time.sleep(1.1)
+        a.process.send_signal(signal.SIGINT)
+        self.assertEqual(job.codes(10), [130, 130], job.texts())
 
     def test_who_waits_for_others_stops_at_once(self):
         job = self.job("--nnodes", "2")

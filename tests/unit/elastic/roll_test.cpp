@@ -171,7 +171,7 @@ TEST_CASE("a request to stop, and the second") {
 TEST_CASE("node ranks that cannot be") {
   Stage stage({.least = 2, .most = 2});
   CHECK_FALSE(stage.roll.arrive({.number = 0, .name = "a", .wanted = 1}, stage.now));
-  CHECK(stage.roll.arrive({.number = 1, .name = "b", .wanted = 1}, stage.now) ==
+  CHECK(stage.roll.arrive({.number = 1, .name = "b", .wanted = 1}, stage.now)->why ==
         "node rank 1 is that of host a, which is there already");
   CHECK(stage.roll.arrive({.number = 2, .name = "b", .wanted = 2}, stage.now).has_value());
 }

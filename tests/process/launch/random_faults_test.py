@@ -123,6 +123,8 @@ class OneMachine(FaultsTest):
 
     # fault: 10, 12
     def test_a_rank_is_stopped(self):
+        self.limit = ACROSS
+
         def fault():
             tree = self.start('exec "$@"', TEST_CALL_MS="3000")
             self.wait_until("joined")
@@ -131,13 +133,14 @@ class OneMachine(FaultsTest):
             self.pause(0.5)
             stopped = time.monotonic()
             os.kill(pid, signal.SIGSTOP)
+            named = rf"rank {victim} \(host [^)]*, pid {pid}\) is stopped"
+            self.assertTrue(wait_for(lambda: re.search(named, self.text()), 10), self.text())
+            self.noticed(stopped, self.text())
             self.assertNotEqual(tree.process.wait(30), 0, self.text())
             text = self.text()
-            self.assertRegex(text, rf"rank {victim} \(host [^)]*, pid {pid}\)[^\n]* stopped", text)
             causes = re.findall(r"^lockstep: (rank \d+ \(pid \d+\) .* after it started.*)$", text, re.M)
             self.assertEqual(len(causes), 1, text)
             self.assertIn(f"rank {victim}, which it names, was still running", text)
-            self.noticed(stopped + 3, text)
             self.assertEqual(tree.wait_until_gone(2), [], text)
         self.strike(fault)
 

@@ -1,16 +1,8 @@
 #include "lockstep/launch/job_report.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-
-#include <cerrno>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 
-#include "lockstep/base/error.h"
-#include "lockstep/base/file_io.h"
-#include "lockstep/base/format.h"
-#include "lockstep/base/unique_fd.h"
+#include "lockstep/launch/report_file.h"
 
 namespace lockstep::internal {
 namespace {
@@ -70,15 +62,6 @@ json of_attempt(const Outcome& outcome) {
           {"ranks", std::move(ranks)}};
 }
 
-bool is_special(const std::string& path) {
-  struct stat status {};
-  return ::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode);
-}
-
-[[noreturn]] void fail(const std::string& path, int error) {
-  throw system_error(fmt::format("writing the report '{}'", path), error);
-}
-
 }  // namespace
 
 std::string JobReport::json(int exit_code) const {
@@ -95,16 +78,6 @@ std::string JobReport::json(int exit_code) const {
   return content.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
-void JobReport::write(const std::string& path, int exit_code) const {
-  const std::string text = json(exit_code);
-  const bool in_place = is_special(path);
-  const std::string target = in_place ? path : path + ".new";
-  const int flags = O_WRONLY | O_CLOEXEC | (in_place ? O_NONBLOCK : O_CREAT | O_TRUNC);
-  UniqueFd fd(::open(target.c_str(), flags, 0666));
-  if (!fd) fail(target, errno);
-  write_all(fd.get(), text, fmt::format("writing the report '{}'", target));
-  fd.reset();
-  if (!in_place && std::rename(target.c_str(), path.c_str()) != 0) fail(path, errno);
-}
+void JobReport::write(const std::string& path, int exit_code) const { write_report_file(path, json(exit_code)); }
 
 }  // namespace lockstep::internal

@@ -19,7 +19,7 @@ class JobReport {
   // One object: "job", "run_id", "program", "exit_code", "stopped_by", and "attempts", each with its "cause" (null if
   // no rank failed by itself), its "lost_hosts" and its "ranks".
   std::string json(int exit_code) const;
-  // Writes it whole or not at all; a pipe or device is written to as it is. Throws Error{internal} if that fails.
+  // As write_report_file() does.
   void write(const std::string& path, int exit_code) const;
 
  private:

@@ -4,6 +4,7 @@ import json
 import os
 import random
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -149,6 +150,53 @@ class ReportTest(LauncherTest):
         code, _, error = self.run_tree("true", "--report", "/dev/full")
         self.assertEqual(code, 0)
         self.assertIn("warning: writing the report '/dev/full'", error)
+
+    def test_a_report_to_standard_output_is_behind_what_is_there(self):
+        with tempfile.TemporaryDirectory() as folder:
+            link = os.path.join(folder, "stdout")  # as /dev/stdout is, which root must not lose by this test
+            os.symlink("/proc/self/fd/1", link)
+            for path in (link, "/dev/fd/1", "/proc/self/fd/1"):
+                with tempfile.TemporaryFile("w+") as file:
+                    file.write("before\n")
+                    file.flush()
+                    code, _, error = self.run_tree("echo out", "--report", path, ranks=1, stdout=file)
+                    file.seek(0)
+                    output = file.read()
+                self.assertEqual((code, output[:11]), (0, "before\nout\n"), error)
+                self.assertEqual(json.loads(output[11:])["exit_code"], 0)
+                code, output, error = self.run_tree("true", "--report", path)
+                self.assertEqual((code, json.loads(output)["exit_code"]), (0, 0), error)
+            self.assertEqual(os.readlink(link), "/proc/self/fd/1")
+
+    def test_a_long_report_goes_through_a_pipe(self):
+        script = "i=0; while [ $i -lt 11 ]; do printf '%02000d\\n' $i >&2; i=$((i+1)); done; exit 3"
+        code, output, error = self.run_tree(script, "--report", "/dev/stdout", "--max-restarts", "9", ranks=1)
+        self.assertEqual((code, json.loads(output)["exit_code"]), (3, 3), error[-500:])
+        self.assertGreater(len(output), 1 << 17)
+
+    def test_a_report_goes_where_a_link_leads(self):
+        with tempfile.TemporaryDirectory() as folder:
+            link, there = os.path.join(folder, "link.json"), os.path.join(folder, "there.json")
+            os.symlink("there.json", link)
+            for _ in range(2):  # the file is not there, and it is
+                self.run_tree("true", "--report", link)
+                self.assertEqual(os.readlink(link), "there.json")
+                with open(there, encoding="utf-8") as file:
+                    self.assertEqual(json.load(file)["exit_code"], 0)
+                self.assertEqual(sorted(os.listdir(folder)), ["link.json", "there.json"])
+
+    def test_nothing_is_left_of_a_report_that_cannot_be_written(self):
+        def no_large_files():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200))
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "report.json")
+            with open(path, "w", encoding="ascii") as file:
+                file.write("of another job")
+            code, _, error = self.run_tree("exit 3", "--report", path, preexec_fn=no_large_files)
+            self.assertEqual((code, os.listdir(folder)), (3, ["report.json"]), error)
+            self.assertIn(f"warning: writing the report '{path}': File too large", error)
+            with open(path, encoding="ascii") as file:
+                self.assertEqual(file.read(), "of another job")
 
     def test_what_a_rank_writes_into_its_error_file_is_its_error(self):
         script = ('test $RANK = 0 && sleep 100; echo other words >&2; '

@@ -17,6 +17,16 @@ bool is_symbolized_frame(std::string_view line) {
          is_digit(line.back());
 }
 
+// "[rank1]: " is what PyTorch writes in front of each line of an exception that nobody caught.
+std::string_view without_rank(std::string_view line) {
+  constexpr std::string_view kBegin = "[rank";
+  constexpr std::string_view kEnd = "]: ";
+  if (!line.starts_with(kBegin)) return line;
+  const std::size_t end = line.find_first_not_of("0123456789", kBegin.size());
+  const bool is_prefix = end != std::string_view::npos && end > kBegin.size() && line.substr(end).starts_with(kEnd);
+  return is_prefix ? line.substr(end + kEnd.size()) : line;
+}
+
 }  // namespace
 
 bool is_stack_frame(std::string_view line) {
@@ -25,8 +35,9 @@ bool is_stack_frame(std::string_view line) {
 }
 
 void ErrorText::feed(std::string_view line) {
-  look_for_error(line);
-  if (is_stack_frame(line)) return;
+  const std::string_view text = without_rank(line);
+  look_for_error(text);
+  if (is_stack_frame(text)) return;
   last_lines_.emplace_back(line.substr(0, kLastLineBytes));
   if (last_lines_.size() > kLastLines) last_lines_.pop_front();
 }
@@ -45,7 +56,7 @@ void ErrorText::look_for_error(std::string_view line) {
     take(line);
   } else if (line.starts_with(kRaisedFrom) && !last_lines_.empty()) {
     // Its text ends above. That is the first line too, mostly; where terminate() or Python printed it, that is known.
-    if (first_line_.empty() || age_lines_ > kLastLines) take(last_lines_.back());
+    if (first_line_.empty() || age_lines_ > kLastLines) take(without_rank(last_lines_.back()));
   }
 }
 

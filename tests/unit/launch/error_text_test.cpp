@@ -59,6 +59,24 @@ TEST_CASE("of a Python program the last exception is quoted") {
   CHECK(text.first_line() == "ValueError: second");
 }
 
+TEST_CASE("the error of a Python rank is found behind the prefix that PyTorch writes once there is a group") {
+  const ErrorText text =
+      text_of({"[rank1]: Traceback (most recent call last):", "[rank1]:   File \"a.py\", line 3, in f",
+               "[rank1]:     raise ValueError(x)", "[rank1]: ValueError: bad step"});
+  CHECK(text.first_line() == "ValueError: bad step");
+  CHECK(text.last_lines().back() == "[rank1]: ValueError: bad step");
+  const ErrorText of_torch = text_of(
+      {"[rank12]: Traceback (most recent call last):", "[rank12]:   File \"a.py\", line 3, in f",
+       "[rank12]: RuntimeError: bad shape", "[rank12]: Exception raised from f at g.cpp:1 (most recent call first):",
+       "[rank12]: frame #0: f + 0x1 (0x2 in libtorch.so)"});
+  CHECK(of_torch.first_line() == "RuntimeError: bad shape");
+  CHECK(of_torch.last_lines().back() == "[rank12]: RuntimeError: bad shape");
+  for (const char* other : {"[rank]: Traceback (most recent call last):", "[rank1]:Traceback (most recent call last):",
+                            "[rank1x]: Traceback (most recent call last):", "[rank1"}) {
+    CHECK(text_of({other, "ValueError: no error"}).first_line().empty());
+  }
+}
+
 TEST_CASE("where nothing is recognised the last lines have to do") {
   ErrorText text;
   for (int i = 0; i < 12; ++i) text.feed("line " + std::to_string(i));

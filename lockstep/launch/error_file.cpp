@@ -57,7 +57,7 @@ std::string error_in_file(const std::string& text) {
 void pass_error_on(const RankEnd& first) {
   const std::string path = EnvironmentReader().text(kVariable).value_or("");
   if (path.empty()) return;
-  const std::string what = first.error.empty() ? describe_failure(first) : first.error;
+  const std::string what = error_of(first).empty() ? describe_failure(first) : error_of(first);
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   const nlohmann::json content{
       {"message",

@@ -36,6 +36,8 @@ bool is_stack_frame(std::string_view line) {
 
 void ErrorText::feed(std::string_view line) {
   const std::string_view text = without_rank(line);
+  const bool goes_on = is_stack_frame(text) || text.size() < line.size();  // an exception that nobody caught
+  if (!goes_on && ++age_lines_ > kErrorLines) first_line_.clear();
   look_for_error(text);
   if (is_stack_frame(text)) return;
   last_lines_.emplace_back(line.substr(0, kLastLineBytes));
@@ -44,7 +46,6 @@ void ErrorText::feed(std::string_view line) {
 
 // The last error counts: an earlier one was handled, or caused it.
 void ErrorText::look_for_error(std::string_view line) {
-  ++age_lines_;
   if (line.starts_with(kTerminate)) {
     expected_ = Expected::what;
     take(line);  // of what is not a std::exception there is no more

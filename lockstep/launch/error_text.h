@@ -13,10 +13,12 @@ class ErrorText {
  public:
   static constexpr std::size_t kLastLines = 10;
   static constexpr std::size_t kLastLineBytes = 2048;
+  static constexpr std::size_t kErrorLines = 20;
 
   void feed(std::string_view line);
 
-  // Of an uncaught exception (C++, Python), or one that a torch library threw. Empty if there was none.
+  // Of an uncaught exception (C++, Python), or one that a torch library threw. Empty if there was none, or if more than
+  // kErrorLines followed: then it was handled.
   const std::string& first_line() const { return first_line_; }
   const std::deque<std::string>& last_lines() const { return last_lines_; }
 
@@ -32,7 +34,7 @@ class ErrorText {
 
   Expected expected_ = Expected::nothing;
   std::string first_line_;
-  std::size_t age_lines_ = 0;  // lines since it was taken
+  std::size_t age_lines_ = 0;  // lines since it was taken, without stack frames
   std::deque<std::string> last_lines_;
 };
 

@@ -38,7 +38,7 @@ json of_rank(const RankEnd& end) {
           {"fault", or_null(!end.failure.text.empty(), name_of(end.failure.fault))},
           {"blames_rank", or_null(end.failure.blamed >= 0, end.failure.blamed)},
           {"last_operation", or_null(!end.last_operation.empty(), end.last_operation)},
-          {"error", or_null(!end.error.empty(), end.error)},
+          {"error", or_null(!error_of(end).empty(), error_of(end))},
           {"told_to_stop", end.told_to_stop},
           {"killed", end.killed},
           {"stack", end.stack},

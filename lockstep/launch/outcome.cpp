@@ -98,6 +98,10 @@ bool was_struck(const ExitStatus& status) {
   return status.signal != 0 && status.signal != SIGABRT && status.signal != SIGPIPE;
 }
 
+const std::string& error_of(const RankEnd& end) {
+  return end.status.shell_code() == 128 + SIGKILL ? end.failure.error : end.error;
+}
+
 std::string describe_failure(const RankEnd& end) {
   const std::string host = end.host.empty() ? "" : fmt::format("host {}, ", end.host);
   return fmt::format("rank {} ({}pid {}) {}", end.rank, host, end.pid, end.failure.text);
@@ -110,7 +114,7 @@ std::vector<std::string> report(const Outcome& outcome) {
                                 seconds(first->after_start), consequences(outcome, *first)));
     tell_of_blamed(outcome, *first, lines);
     if (!first->last_operation.empty()) lines.push_back(fmt::format("its last operation: {}", first->last_operation));
-    if (!first->error.empty()) lines.push_back(fmt::format("its error: {}", first->error));
+    if (!error_of(*first).empty()) lines.push_back(fmt::format("its error: {}", error_of(*first)));
     lines.insert(lines.end(), first->stack.begin(), first->stack.end());
     if (!first->last_error_lines.empty()) {
       lines.push_back(fmt::format("the last lines of rank {} on standard error:", first->rank));

@@ -51,7 +51,7 @@ struct RankEnd {
   bool told_to_stop = false;   // it ended after the launcher had told it to stop
   bool killed = false;         // it did not stop, and the launcher killed it
   int round = 0;               // deaths seen at the same moment share a round
-  std::string error;           // the first line of its error; empty: not known
+  std::string error;           // the first line of its error; empty: not known. See error_of()
   std::string last_operation;  // that it has begun; empty: none, or not known
   Duration after_start{};
   std::deque<std::string> last_error_lines;
@@ -88,6 +88,9 @@ int exit_code_of(const Outcome& outcome);
 
 // Ended by a signal that programs do not use to report an error.
 bool was_struck(const ExitStatus& status);
+// What the rank said of its error, if that ended it. A rank that SIGKILL ended had no error; what it said before, it
+// has handled.
+const std::string& error_of(const RankEnd& end);
 // "rank 1 (pid 811) exited with code 3"; "rank 9 (host n2, pid 811) ..." where there are several
 std::string describe_failure(const RankEnd& end);
 // The launcher's final report: the rank that failed first, its error and last lines, and how the others ended. Empty

@@ -205,6 +205,14 @@ class ReportTest(LauncherTest):
         self.assertEqual(report["attempts"][0]["cause"]["error"], "ValueError: bad step")
         self.assertIn("its error: ValueError: bad step", error)
 
+    def test_an_error_that_was_handled_is_not_the_cause(self):
+        handled = "printf 'Traceback (most recent call last):\\n  File \"a.py\"\\nKeyError: 1\\n' >&2; "
+        for script, error in ((handled + "kill -9 $$", None), (handled + "exit 5", "KeyError: 1"),
+                              (handled + "i=0; while [ $i -lt 200 ]; do echo $i >&2; i=$((i+1)); done; exit 5", None)):
+            _, report, said = self.report_of(script, ranks=1)
+            self.assertEqual(report["attempts"][0]["cause"]["error"], error, said)
+            self.assertEqual("its error: KeyError" in said, error is not None, said)
+
     def test_the_error_is_passed_on_to_a_launcher_around_this_one(self):
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "error.json")

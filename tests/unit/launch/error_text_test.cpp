@@ -77,6 +77,22 @@ TEST_CASE("the error of a Python rank is found behind the prefix that PyTorch wr
   }
 }
 
+TEST_CASE("an error behind which a program goes on was handled") {
+  ErrorText text = text_of({"Traceback (most recent call last):", "  File \"a.py\", line 3, in f", "KeyError: 'x'"});
+  for (int i = 0; i < 100; ++i) text.feed("frame #1: f + 0x1 (0x2 in libtorch.so)");
+  for (std::size_t i = 0; i < ErrorText::kErrorLines; ++i) text.feed("what is said at the end");
+  CHECK(text.first_line() == "KeyError: 'x'");
+  text.feed("step 1");
+  CHECK(text.first_line().empty());
+  for (const char* line : {"Traceback (most recent call last):", "ValueError: second"}) text.feed(line);
+  CHECK(text.first_line() == "ValueError: second");
+
+  ErrorText long_one =
+      text_of({"[rank0]: Traceback (most recent call last):", "[rank0]: CompileError: the first line"});
+  for (int i = 0; i < 100; ++i) long_one.feed("[rank0]: one of its other lines");
+  CHECK(long_one.first_line() == "CompileError: the first line");
+}
+
 TEST_CASE("where nothing is recognised the last lines have to do") {
   ErrorText text;
   for (int i = 0; i < 12; ++i) text.feed("line " + std::to_string(i));

@@ -105,7 +105,9 @@ Failure Attempt::judge(int rank, const ExitStatus& status) const {
                   .last_operation = recordings_.last_operation(rank),
                   .error = errors_[static_cast<std::size_t>(local(rank))].error()};
   if (status.signal == SIGKILL) {
-    failure.text += fmt::format(" ({})", job_.oom_kills().describe_kill(status.peak_bytes));
+    const OomKills::Verdict verdict = oom_kills_.judge_kill(status.peak_bytes);
+    failure.text += fmt::format(" ({})", verdict.text);
+    failure.out_of_memory = verdict.out_of_memory;
   }
   const std::optional<FlightFailure> recorded = recordings_.failure(rank);
   if (!recorded || recorded->is_own) return failure;

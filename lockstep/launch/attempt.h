@@ -1,6 +1,6 @@
-// Attempt is one generation of a job on this machine: the command of each rank, memory for what it records, and why it
-// failed. LocalJob, Place -> Attempt -> process tree. A restart makes a new one, so nothing of an earlier attempt is
-// read. Not thread-safe.
+// Attempt is one generation of a job on this machine: the command of each rank, memory for what it records, what the
+// kernel kills meanwhile for lack of memory, and why a rank failed. LocalJob, Place -> Attempt -> process tree. A
+// restart makes a new one, so nothing of an earlier attempt is read. Not thread-safe.
 #pragma once
 
 #include <string>
@@ -10,6 +10,7 @@
 #include "lockstep/launch/error_file.h"
 #include "lockstep/launch/flight_recordings.h"
 #include "lockstep/launch/local_job.h"
+#include "lockstep/launch/oom_kills.h"
 
 namespace lockstep::internal {
 
@@ -50,6 +51,7 @@ class Attempt {
   Place place_;
   FlightRecordings recordings_;
   std::vector<ErrorFile> errors_;
+  OomKills oom_kills_;
 };
 
 }  // namespace lockstep::internal

@@ -1,6 +1,8 @@
 #include "lockstep/launch/job_report.h"
 
+#include <csignal>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "lockstep/launch/report_file.h"
 
@@ -23,6 +25,12 @@ json or_null(bool known, const T& value) {
   return known ? json(value) : json(nullptr);
 }
 
+json out_of_memory(const RankEnd& end) {
+  if (end.status.signal != SIGKILL || end.killed) return false;
+  const std::optional<bool>& known = end.failure.out_of_memory;
+  return known ? json(*known) : json(nullptr);
+}
+
 json of_rank(const RankEnd& end) {
   const ExitStatus& status = end.status;
   return {{"rank", end.rank},
@@ -32,6 +40,7 @@ json of_rank(const RankEnd& end) {
           {"signal", or_null(status.signal != 0, signal_name(status.signal))},
           {"core_dumped", status.core_dumped},
           {"peak_bytes", or_null(status.peak_bytes > 0, status.peak_bytes)},
+          {"out_of_memory", out_of_memory(end)},
           {"seconds", seconds(end.after_start)},
           {"failed", !end.failure.text.empty()},
           {"failure", or_null(!end.failure.text.empty(), end.failure.text)},

@@ -1,6 +1,5 @@
 // LocalJob is the launcher's side of a job on this machine, from its first attempt to its last: the job's id and token,
-// what each rank may use, and what kills for lack of memory there were. See Attempt for what changes with a restart.
-// Not thread-safe.
+// and what each rank may use. See Attempt for what changes with a restart. Not thread-safe.
 #pragma once
 
 #include <optional>
@@ -10,7 +9,6 @@
 
 #include "lockstep/base/unique_fd.h"
 #include "lockstep/launch/descriptor_limit.h"
-#include "lockstep/launch/oom_kills.h"
 #include "lockstep/launch/placement.h"
 #include "lockstep/net/token.h"
 
@@ -42,7 +40,6 @@ class LocalJob {
   int token_fd() const { return token_fd_.get(); }
   int null_fd() const { return null_.get(); }
   const DescriptorLimit& descriptor_limit() const { return descriptor_limit_; }
-  const OomKills& oom_kills() const { return oom_kills_; }
   // By local rank: where it runs, and what OMP_NUM_THREADS says there.
   Placement placement(int local_rank) const;
   const std::string& threads(int local_rank) const { return threads_[static_cast<std::size_t>(local_rank)]; }
@@ -52,7 +49,6 @@ class LocalJob {
  private:
   JobOptions options_;
   DescriptorLimit descriptor_limit_;
-  OomKills oom_kills_;
   UniqueFd token_fd_;
   UniqueFd null_;
   int cores_;

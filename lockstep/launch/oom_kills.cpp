@@ -1,5 +1,6 @@
 #include "lockstep/launch/oom_kills.h"
 
+#include <algorithm>
 #include <charconv>
 #include <fstream>
 #include <iterator>
@@ -22,7 +23,7 @@ std::optional<std::string> read_whole_file(const std::string& path) {
 }
 
 std::string gibibytes(std::int64_t bytes) {
-  return fmt::format("{:.1f} GiB", static_cast<double>(bytes) / static_cast<double>(1LL << 30));
+  return fmt::format("{:.3g} GiB", static_cast<double>(bytes) / static_cast<double>(1LL << 30));
 }
 
 }  // namespace
@@ -38,14 +39,16 @@ OomKills::OomKills(ReadFile read_file) : read_file_(std::move(read_file)) {
     // In a container the path is the host's, and the container's own cgroup lies at the root.
     candidates.push_back({"/sys/fs/cgroup/memory/memory.oom_control", "this container"});
   }
-  candidates.push_back({"/proc/vmstat", "this machine"});
+  const auto begin = [this](Counter counter) -> std::optional<Counter> {
+    const std::optional<std::uint64_t> count = read(counter.path);
+    if (!count) return std::nullopt;
+    counter.before = *count;
+    return counter;
+  };
   for (Counter& candidate : candidates) {
-    const std::optional<std::uint64_t> count = read(candidate.path);
-    if (!count) continue;
-    before_ = *count;
-    counter_ = std::move(candidate);
-    return;
+    if (!cgroup_) cgroup_ = begin(std::move(candidate));
   }
+  machine_ = begin({"/proc/vmstat", "this machine"});
 }
 
 std::optional<std::uint64_t> OomKills::read(const std::string& path) const {
@@ -60,14 +63,24 @@ std::optional<std::uint64_t> OomKills::read(const std::string& path) const {
   return count;
 }
 
-std::string OomKills::describe_kill(std::int64_t peak_bytes) const {
-  const std::optional<std::uint64_t> now = counter_ ? read(counter_->path) : std::nullopt;
+std::optional<std::uint64_t> OomKills::since(const std::optional<Counter>& counter) const {
+  const std::optional<std::uint64_t> now = counter ? read(counter->path) : std::nullopt;
+  return now ? std::optional(*now - std::min(*now, counter->before)) : std::nullopt;
+}
+
+OomKills::Verdict OomKills::judge_kill(std::int64_t peak_bytes) const {
   const std::string used = peak_bytes > 0 ? fmt::format("; it had used {} at most", gibibytes(peak_bytes)) : "";
-  if (!now) return "sent by somebody, or by the kernel when memory ran out" + used;
-  const std::uint64_t killed = *now - before_;
-  if (killed == 0) return "sent by somebody; the kernel has killed nothing for lack of memory meanwhile";
-  return fmt::format("memory ran out: the kernel has killed {} process{} of {} for lack of it since the job began{}",
-                     killed, killed == 1 ? "" : "es", counter_->whose, used);
+  const std::optional<std::uint64_t> here = since(cgroup_);
+  const std::optional<std::uint64_t> anywhere = since(machine_);
+  const auto killed = [&](std::uint64_t count, const Counter& counter) {
+    return fmt::format("the kernel has killed {} process{} of {} for lack of it since the ranks were started{}", count,
+                       count == 1 ? "" : "es", counter.whose, used);
+  };
+  if (here.value_or(0) > 0) return {"memory ran out: " + killed(*here, *cgroup_), true};
+  // The rank may have been in another cgroup, or another program's process was killed.
+  if (anywhere.value_or(0) > 0) return {"possibly for lack of memory: " + killed(*anywhere, *machine_), std::nullopt};
+  if (!anywhere) return {"sent by somebody, or by the kernel when memory ran out" + used, std::nullopt};
+  return {"sent by somebody; the kernel has killed nothing for lack of memory meanwhile", false};
 }
 
 }  // namespace lockstep::internal

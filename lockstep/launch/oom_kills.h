@@ -1,6 +1,6 @@
 // OomKills counts the processes that the kernel has killed for lack of memory since it was made: in this process's
-// cgroup if its counters can be read (version 2 or 1), else on the whole machine. Reads a file or two; a file that
-// cannot be read is not an error.
+// cgroup if its counters can be read (version 2 or 1), and on the whole machine, since a rank may have a cgroup of its
+// own. Reads a few files; a file that cannot be read is not an error.
 #pragma once
 
 #include <cstdint>
@@ -18,21 +18,28 @@ class OomKills {
   OomKills();
   explicit OomKills(ReadFile read_file);
 
+  struct Verdict {
+    std::string text;
+    std::optional<bool> out_of_memory;  // nothing: nobody can tell
+  };
   // Why a process with this peak of memory got SIGKILL: "memory ran out: the kernel has killed 1 process of cgroup /job
-  // since the job began; ..." or "not for lack of memory: ..." or that nobody can tell.
-  std::string describe_kill(std::int64_t peak_bytes) const;
+  // ..." or "possibly for lack of memory: ..." or "sent by somebody; ...".
+  Verdict judge_kill(std::int64_t peak_bytes) const;
 
  private:
   struct Counter {
     std::string path;
     std::string whose;  // "cgroup /job", "this machine"
+    std::uint64_t before = 0;
   };
 
   std::optional<std::uint64_t> read(const std::string& path) const;
+  // Those since then; nothing if that is not known.
+  std::optional<std::uint64_t> since(const std::optional<Counter>& counter) const;
 
   ReadFile read_file_;
-  std::optional<Counter> counter_;
-  std::uint64_t before_ = 0;
+  std::optional<Counter> cgroup_;
+  std::optional<Counter> machine_;
 };
 
 }  // namespace lockstep::internal

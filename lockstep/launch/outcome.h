@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,6 +41,8 @@ struct Failure {
   int blamed = -1;  // the rank that it names, or -1
   std::string last_operation = {};
   std::string error = {};  // its error in one line, if the rank said it to the launcher; empty: not known
+  // Whether SIGKILL came from the kernel for lack of memory; nothing: not known. Not passed on by other hosts.
+  std::optional<bool> out_of_memory = {};
 };
 
 struct RankEnd {

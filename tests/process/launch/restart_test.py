@@ -1,5 +1,6 @@
 """Restarts of `lockstep run`: restart_test.py <lockstep> <hello_all_reduce, or nothing>"""
 
+import contextlib
 import json
 import os
 import random
@@ -12,7 +13,7 @@ import tempfile
 import time
 import unittest
 
-from processes import Tree
+from processes import Tree, wait_for
 
 LOCKSTEP = ""
 HELLO = ""
@@ -25,6 +26,14 @@ class LauncherTest(unittest.TestCase):
             result = tree.finish(timeout)
             self.assertEqual(tree.survivors(), [], "left behind")
             return result
+
+    def report_of(self, script, *options, ranks=2, **more):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "report.json")
+            code, _, error = self.run_tree(script, "--report", path, *options, ranks=ranks, **more)
+            self.assertEqual(os.listdir(folder), ["report.json"], error)
+            with open(path, encoding="utf-8") as file:
+                return code, json.load(file), error
 
 
 class RestartTest(LauncherTest):
@@ -119,14 +128,6 @@ class RestartTest(LauncherTest):
 
 
 class ReportTest(LauncherTest):
-    def report_of(self, script, *options, ranks=2, **more):
-        with tempfile.TemporaryDirectory() as folder:
-            path = os.path.join(folder, "report.json")
-            code, _, error = self.run_tree(script, "--report", path, *options, ranks=ranks, **more)
-            self.assertEqual(os.listdir(folder), ["report.json"], error)
-            with open(path, encoding="utf-8") as file:
-                return code, json.load(file), error
-
     # fault: 1
     def test_the_report_names_the_cause_of_each_attempt(self):
         script = 'test $RANK = 0 || { echo "no such model" >&2; kill -9 $$; }; sleep 100'
@@ -227,6 +228,63 @@ class ReportTest(LauncherTest):
         inner = f"{LOCKSTEP} run --nproc-per-node 1 sh -c 'exit 7'"
         _, report, _ = self.report_of(f"exec {inner}", ranks=1)
         self.assertRegex(report["attempts"][0]["cause"]["error"], r"rank 0 \(pid \d+\) exited with code 7")
+
+
+def is_removed(cgroup):
+    try:
+        os.rmdir(cgroup)
+    except OSError:  # a process of it has not quite ended
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def small_cgroup(test):
+    """A cgroup with 40 MB of memory, of either version; where none can be made, the test is skipped."""
+    for parent, limits in (("/sys/fs/cgroup/memory", ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes")),
+                           ("/sys/fs/cgroup", ("memory.max", "memory.swap.max"))):
+        folder = os.path.join(parent, f"lockstep-test-{os.getpid()}")
+        try:
+            os.mkdir(folder)
+        except OSError:
+            continue
+        try:
+            for name, value in zip(limits, ("40000000", "0" if limits[1] == "memory.swap.max" else "40000000")):
+                if os.path.exists(os.path.join(folder, name)) or name == limits[0]:
+                    with open(os.path.join(folder, name), "w", encoding="ascii") as file:
+                        file.write(value)
+            yield folder
+            return
+        except PermissionError:
+            continue
+        finally:
+            wait_for(lambda: is_removed(folder))
+    test.skipTest("no memory cgroup can be made here")
+
+
+class OutOfMemoryTest(LauncherTest):
+    # fault: 8
+    def test_a_rank_in_a_cgroup_of_its_own_that_needs_too_much_memory(self):
+        with small_cgroup(self) as cgroup:
+            script = (f"echo $$ > {cgroup}/cgroup.procs; "
+                      f"exec {sys.executable} -c 'x = b\"x\" * (200 << 20)'")
+            code, report, error = self.report_of(f"test $RESTART_COUNT = 0 || kill -9 $$; {script}",
+                                                 "--max-restarts", "1", ranks=1)
+        self.assertEqual(code, 137)
+        first, second = (attempt["cause"] for attempt in report["attempts"])
+        self.assertRegex(first["failure"], r"was killed by SIGKILL \((possibly for lack of memory|memory ran out): the "
+                                           r"kernel has killed \d+ process.* for lack of it since the ranks were started; "
+                                           r"it had used 0.0\d+ GiB at most\)", error)
+        self.assertIn(first["out_of_memory"], (None, True))  # the counter is the whole machine's, or that of the job
+        self.assertGreater(first["peak_bytes"], 1 << 20)
+        # What killed the first attempt is not blamed for the end of the second one.
+        self.assertEqual(second["failure"], "was killed by SIGKILL (sent by somebody; the kernel has killed nothing for "
+                                            "lack of memory meanwhile)")
+        self.assertEqual(second["out_of_memory"], False)
+
+    def test_a_rank_that_ends_otherwise_has_memory(self):
+        _, report, _ = self.report_of("exit 3", ranks=1)
+        self.assertEqual(report["attempts"][0]["cause"]["out_of_memory"], False)
 
 
 class StopTest(LauncherTest):

@@ -28,11 +28,13 @@ TEST_CASE("a kill for lack of memory in this cgroup is told from one that somebo
               {"/sys/fs/cgroup/job/memory.events", "low 0\noom 3\noom_kill 3\noom_group_kill 0\n"},
               {"/proc/vmstat", "oom_kill 9\n"}};
   const OomKills kills = counting(files);
-  CHECK(kills.describe_kill(kGiB) == "sent by somebody; the kernel has killed nothing for lack of memory meanwhile");
+  CHECK(kills.judge_kill(kGiB).text == "sent by somebody; the kernel has killed nothing for lack of memory meanwhile");
+  CHECK(kills.judge_kill(kGiB).out_of_memory == false);
   files["/sys/fs/cgroup/job/memory.events"] = "oom_kill 5\n";
-  CHECK(kills.describe_kill(3 * kGiB) ==
-        "memory ran out: the kernel has killed 2 processes of cgroup /job for lack of it since the job began; it had "
-        "used 3.0 GiB at most");
+  CHECK(kills.judge_kill(3 * kGiB).text ==
+        "memory ran out: the kernel has killed 2 processes of cgroup /job for lack of it since the ranks were started; "
+        "it had used 3 GiB at most");
+  CHECK(kills.judge_kill(0).out_of_memory == true);
 }
 
 // fault: 8
@@ -41,25 +43,42 @@ TEST_CASE("cgroups of version 1, and a container's, and the machine count too") 
               {"/sys/fs/cgroup/memory/job/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 0\n"}};
   const OomKills first = counting(files);
   files["/sys/fs/cgroup/memory/job/memory.oom_control"] = "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n";
-  CHECK(first.describe_kill(0) ==
-        "memory ran out: the kernel has killed 1 process of cgroup /job for lack of it since the job began");
+  CHECK(first.judge_kill(0).text ==
+        "memory ran out: the kernel has killed 1 process of cgroup /job for lack of it since the ranks were started");
 
   Files container{{"/proc/self/cgroup", "4:memory:/host/path\n"},
                   {"/sys/fs/cgroup/memory/memory.oom_control", "oom_kill 2\n"}};
   const OomKills second = counting(container);
   container["/sys/fs/cgroup/memory/memory.oom_control"] = "oom_kill 3\n";
-  CHECK(second.describe_kill(0).find("1 process of this container") != std::string::npos);
+  CHECK(second.judge_kill(0).text.find("1 process of this container") != std::string::npos);
 
-  Files machine{{"/proc/vmstat", "nr_free_pages 1\noom_kill 7\n"}};
+  // A root cgroup of version 2 has no such file.
+  Files machine{{"/proc/self/cgroup", "0::/\n"}, {"/proc/vmstat", "nr_free_pages 1\noom_kill 7\n"}};
   const OomKills third = counting(machine);
   machine["/proc/vmstat"] = "nr_free_pages 1\noom_kill 8\n";
-  CHECK(third.describe_kill(0).find("1 process of this machine") != std::string::npos);
+  CHECK(third.judge_kill(0).text.find("1 process of this machine") != std::string::npos);
+}
+
+// fault: 8
+TEST_CASE("a rank in a cgroup of its own is killed for lack of memory, which only the machine counts") {
+  Files files{{"/proc/self/cgroup", "0::/job\n"},
+              {"/sys/fs/cgroup/job/memory.events", "oom_kill 3\n"},
+              {"/proc/vmstat", "oom_kill 9\n"}};
+  const OomKills kills = counting(files);
+  files["/proc/vmstat"] = "oom_kill 10\n";
+  const OomKills::Verdict verdict = kills.judge_kill(kGiB);
+  CHECK(verdict.text ==
+        "possibly for lack of memory: the kernel has killed 1 process of this machine for lack of it since the ranks "
+        "were started; it had used 1 GiB at most");
+  CHECK(!verdict.out_of_memory);
+  // What was killed before is not counted again by who comes later.
+  CHECK(counting(files).judge_kill(0).out_of_memory == false);
 }
 
 TEST_CASE("where nothing can be read, both are possible") {
   const Files none;
-  CHECK(counting(none).describe_kill(kGiB) ==
-        "sent by somebody, or by the kernel when memory ran out; it had used 1.0 GiB at most");
+  CHECK(counting(none).judge_kill(kGiB).text ==
+        "sent by somebody, or by the kernel when memory ran out; it had used 1 GiB at most");
   const Files damaged{{"/proc/vmstat", "oom_kill many\n"}};
-  CHECK(counting(damaged).describe_kill(0) == "sent by somebody, or by the kernel when memory ran out");
+  CHECK(counting(damaged).judge_kill(0).text == "sent by somebody, or by the kernel when memory ran out");
 }

@@ -230,7 +230,7 @@ void HostJob::run_ranks(const Attempt& attempt) {
   if (watch_) tree.guests.push_back(watch_.get());
   const Outcome outcome = run_process_tree(std::move(commands), tree);
   tell_of_crash(outcome);
-  const std::string recordings = attempt.recordings().save(outcome, options_.flight);
+  const std::string recordings = attempt.recordings().save(outcome, options_.flight, generation_);
   if (!recordings.empty()) {
     met_.output->say(met_.is_first ? recordings : fmt::format("host {}: {}", agent_host_name(), recordings));
   }

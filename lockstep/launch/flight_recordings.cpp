@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <ctime>
 #include <filesystem>
@@ -47,12 +48,18 @@ void for_each_entry(const std::string& folder, const std::function<void(const st
   for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) use(entry->path());
 }
 
-bool is_recording(const std::string& path) {
+// The job of a recording of this user; nothing if the file is something else.
+std::optional<std::string> job_of_recording(const std::string& path) {
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   struct stat status {};
   std::uint64_t magic = 0;
-  return fd && ::fstat(fd.get(), &status) == 0 && S_ISREG(status.st_mode) && status.st_uid == ::geteuid() &&
-         ::pread(fd.get(), &magic, sizeof magic, 0) == sizeof magic && magic == flight::kMagic;
+  const bool is_recording = fd && ::fstat(fd.get(), &status) == 0 && S_ISREG(status.st_mode) &&
+                            status.st_uid == ::geteuid() &&
+                            ::pread(fd.get(), &magic, sizeof magic, 0) == sizeof magic && magic == flight::kMagic;
+  if (!is_recording) return std::nullopt;
+  std::string job(sizeof(flight::FlightHeader::job), '\0');
+  if (::pread(fd.get(), job.data(), job.size(), offsetof(flight::FlightHeader, job)) < 0) return "";
+  return job.substr(0, job.find('\0'));
 }
 
 bool is_job_id(const std::string& name) {
@@ -110,7 +117,8 @@ std::string FlightRecordings::save(const Outcome& outcome, const std::string& di
     } else {
       make_flight_directory(place);
       if (attempt > 0) make_flight_directory(place += fmt::format("/attempt_{}", attempt));
-      remove_recordings(place);  // of another job, perhaps with more ranks
+      // Another job may have had more ranks; other launchers of this one save theirs here, too.
+      remove_recordings(place, job_id_);
     }
     for (std::size_t i = 0; i < memories_.size(); ++i) {
       const int number = first_rank_ + static_cast<int>(i);
@@ -169,10 +177,12 @@ void prune_job_folders(const std::string& parent) noexcept {
   }
 }
 
-void remove_recordings(const std::string& folder) noexcept {
+void remove_recordings(const std::string& folder, const std::string& but_of_job) noexcept {
   try {
-    for_each_entry(folder, [](const std::filesystem::path& path) {
-      if (is_flight_file_name(path.filename().string()) && is_recording(path)) ::unlink(path.c_str());
+    for_each_entry(folder, [&](const std::filesystem::path& path) {
+      if (!is_flight_file_name(path.filename().string())) return;
+      const std::optional<std::string> job = job_of_recording(path);
+      if (job && (but_of_job.empty() || *job != but_of_job)) ::unlink(path.c_str());
     });
   } catch (...) {
   }

@@ -34,8 +34,9 @@ class FlightRecordings {
 
   // Saves the recordings if the job failed, to a folder for this job among the user's state files, where old ones are
   // removed; or, after any outcome, to `directory` if that is not empty, for attempts behind the first to its folder
-  // attempt_<n>. Returns a line for the user: "to see where
-  // each rank was: lockstep trace --flight DIR", or why the recordings are lost; empty if nothing was saved.
+  // attempt_<n>: there recordings of other jobs are removed, and those of this job's other ranks stay. Returns a line
+  // for the user: "to see where each rank was: lockstep trace --flight DIR", or why the recordings are lost; empty if
+  // nothing was saved.
   std::string save(const Outcome& outcome, const std::string& directory = {}, int attempt = 0) const;
 
  private:
@@ -56,7 +57,7 @@ std::string state_folder();
 std::string make_job_folder(const std::string& parent, const std::string& job_id);
 // Removes recordings of jobs older than kKeptDays, and of all but the newest kKeptJobs. Never throws.
 void prune_job_folders(const std::string& parent) noexcept;
-// Removes the files in a folder that are recordings of ranks of any job. Never throws.
-void remove_recordings(const std::string& folder) noexcept;
+// Removes the files in a folder that are recordings of ranks of any job, or of any but one. Never throws.
+void remove_recordings(const std::string& folder, const std::string& but_of_job = {}) noexcept;
 
 }  // namespace lockstep::internal

@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "lockstep/base/format.h"
+#include "lockstep/observe/flight_file.h"
 #include "lockstep/observe/flight_memory.h"
 #include "lockstep/observe/process_recorder.h"
 #include "tests/support/temporary_directory.h"
@@ -89,5 +90,27 @@ TEST_CASE("only recordings are removed, whatever other files are called") {
   for (const char* name :
        {"rank_1.flight", "rank_x.flight", "other.flight", "rank_2.flight.bak", "rank_3.flight", "rank_4.flight"}) {
     CHECK(fs::exists(directory / name));
+  }
+}
+
+// fault: S9
+TEST_CASE("launchers of one job save into one folder, and what another job has left there goes") {
+  const TemporaryDirectory directory;
+  const std::string folder = directory / "flight";
+  make_flight_directory(folder);
+  for (int rank = 0; rank < 4; ++rank) {
+    FlightMemory::make_private({.rank = rank, .world_size = 4, .job_id = job(1)})
+        .save(folder + "/" + flight_file_name(rank), "");
+  }
+  for (int host = 0; host < 2; ++host) {
+    const FlightRecordings recordings(job(2), host, 1, 2);
+    recordings.memory(host)->sign();
+    CHECK(recordings.save({}, folder) != "");
+    CHECK(recordings.save({}, folder, 3) != "");
+  }
+  for (const std::string& place : {folder, folder + "/attempt_3"}) {
+    const std::vector<FlightSnapshot> snapshots = read_flight_directory(place);
+    REQUIRE(snapshots.size() == 2);
+    CHECK(snapshots[0].job == job(2));
   }
 }

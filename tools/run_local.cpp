@@ -83,6 +83,7 @@ class LocalRun {
     tree.guests.push_back(&hang);
     Outcome outcome = run_process_tree(std::move(commands), tree);
     outcome.hang = hang.verdict().text;
+    outcome.hang_blamed = hang.verdict().blamed;
     add_crash_stack(outcome, attempt.recordings());
     for (const std::string& line : report(outcome)) output_.say(line);
     const std::string recordings = attempt.recordings().save(outcome, options_.flight, number);

@@ -34,7 +34,7 @@ bool went_wrong(const Outcome& outcome) {
 std::string how_it_ended(const Outcome& outcome, int rank) {
   for (const RankEnd& end : outcome.ranks) {
     if (end.rank != rank) continue;
-    const std::string how = end.failure.text.empty() ? describe(end.status) : end.failure.text;
+    const std::string how = failure_text(end).empty() ? describe(end.status) : failure_text(end);
     return end.told_to_stop ? how + ", after the launcher had told it to stop" : how;
   }
   return "";

@@ -4,13 +4,10 @@
 #include <utility>
 
 #include "lockstep/base/format.h"
+#include "lockstep/launch/outcome.h"
 
 namespace lockstep::internal {
 namespace {
-
-std::string ranks_text(const std::vector<int>& ranks) {
-  return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "));
-}
 
 double since(const HangSight& sight, std::int64_t ns) {
   return std::max(0.0, seconds(sight.now.time_since_epoch() - Duration(ns)));

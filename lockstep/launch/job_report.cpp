@@ -1,5 +1,9 @@
 #include "lockstep/launch/job_report.h"
 
+#include <unistd.h>
+
+#include <array>
+#include <climits>
 #include <csignal>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -25,6 +29,11 @@ json or_null(bool known, const T& value) {
   return known ? json(value) : json(nullptr);
 }
 
+std::string this_host() {
+  std::array<char, HOST_NAME_MAX + 1> name{};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
+}
+
 json out_of_memory(const RankEnd& end) {
   if (end.status.signal != SIGKILL || end.killed) return false;
   const std::optional<bool>& known = end.failure.out_of_memory;
@@ -34,7 +43,7 @@ json out_of_memory(const RankEnd& end) {
 json of_rank(const RankEnd& end) {
   const ExitStatus& status = end.status;
   return {{"rank", end.rank},
-          {"host", or_null(!end.host.empty(), end.host)},
+          {"host", end.host.empty() ? this_host() : end.host},
           {"pid", end.pid},
           {"exit_code", or_null(status.signal == 0, status.code)},
           {"signal", or_null(status.signal != 0, signal_name(status.signal))},
@@ -43,7 +52,7 @@ json of_rank(const RankEnd& end) {
           {"out_of_memory", out_of_memory(end)},
           {"seconds", seconds(end.after_start)},
           {"failed", !end.failure.text.empty()},
-          {"failure", or_null(!end.failure.text.empty(), end.failure.text)},
+          {"failure", or_null(!end.failure.text.empty(), failure_text(end))},
           {"fault", or_null(!end.failure.text.empty(), name_of(end.failure.fault))},
           {"blames_rank", or_null(end.failure.blamed >= 0, end.failure.blamed)},
           {"last_operation", or_null(!end.last_operation.empty(), end.last_operation)},
@@ -63,8 +72,8 @@ json of_attempt(const Outcome& outcome) {
   for (const LostHost& host : outcome.lost) lost.push_back(of_host(host));
   json ranks = json::array();
   for (const RankEnd& end : outcome.ranks) ranks.push_back(of_rank(end));
-  const RankEnd* first = outcome.first_failure();
-  return {{"cause", first == nullptr ? json(nullptr) : of_rank(*first)},
+  const RankEnd* cause = outcome.cause();
+  return {{"cause", cause == nullptr ? json(nullptr) : of_rank(*cause)},
           {"hang", or_null(!outcome.hang.empty(), outcome.hang)},
           {"lost_hosts", std::move(lost)},
           {"report", report(outcome)},

@@ -16,8 +16,9 @@ class JobReport {
 
   void add(Outcome attempt) { attempts_.push_back(std::move(attempt)); }
 
-  // One object: "job", "run_id", "program", "exit_code", "stopped_by", and "attempts", each with its "cause" (null if
-  // no rank failed by itself), its "lost_hosts" and its "ranks".
+  // One object: "job", "run_id", "program", "exit_code", "stopped_by", and "attempts", each with its "cause" (the rank
+  // that failed first, or that a job which hung has waited for; null if there is neither), its "hang", its
+  // "lost_hosts" and its "ranks".
   std::string json(int exit_code) const;
   // As write_report_file() does.
   void write(const std::string& path, int exit_code) const;

@@ -21,10 +21,6 @@ auto order_of_blame(const Outcome& outcome, const RankEnd& end) {
   return std::make_tuple(end.failure.fault, accusers(outcome, end) == 0, !was_struck(end.status), end.round, end.rank);
 }
 
-std::string list(const std::vector<int>& ranks) {
-  return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "));
-}
-
 // What became of the others: "; rank 3 failed because of it; ranks 0, 2 were stopped because of it"
 std::string consequences(const Outcome& outcome, const RankEnd& first) {
   std::vector<int> failed;
@@ -38,9 +34,9 @@ std::string consequences(const Outcome& outcome, const RankEnd& first) {
     }
   }
   std::string text;
-  if (!failed.empty()) text += fmt::format("; {} failed because of it", list(failed));
+  if (!failed.empty()) text += fmt::format("; {} failed because of it", ranks_text(failed));
   if (!stopped.empty()) {
-    text += fmt::format("; {} {} stopped because of it", list(stopped), stopped.size() == 1 ? "was" : "were");
+    text += fmt::format("; {} {} stopped because of it", ranks_text(stopped), stopped.size() == 1 ? "was" : "were");
   }
   return text;
 }
@@ -86,6 +82,12 @@ const RankEnd* Outcome::first_failure() const {
   return first;
 }
 
+const RankEnd* Outcome::cause() const {
+  if (const RankEnd* first = first_failure()) return first;
+  const auto blamed = std::ranges::find(ranks, hang_blamed, &RankEnd::rank);
+  return hang.empty() || blamed == ranks.end() ? nullptr : &*blamed;
+}
+
 int exit_code_of(const Outcome& outcome) {
   if (!outcome.hang.empty()) return kHangExitCode;
   if (const RankEnd* first = outcome.first_failure()) return first->status.shell_code();
@@ -98,13 +100,29 @@ bool was_struck(const ExitStatus& status) {
   return status.signal != 0 && status.signal != SIGABRT && status.signal != SIGPIPE;
 }
 
+std::string failure_text(const RankEnd& end) {
+  return end.killed ? describe(end.status) + " (by the launcher)" : end.failure.text;
+}
+
 const std::string& error_of(const RankEnd& end) {
   return end.status.shell_code() == 128 + SIGKILL ? end.failure.error : end.error;
 }
 
 std::string describe_failure(const RankEnd& end) {
   const std::string host = end.host.empty() ? "" : fmt::format("host {}, ", end.host);
-  return fmt::format("rank {} ({}pid {}) {}", end.rank, host, end.pid, end.failure.text);
+  return fmt::format("rank {} ({}pid {}) {}", end.rank, host, end.pid, failure_text(end));
+}
+
+std::string ranks_text(std::vector<int> ranks) {
+  std::ranges::sort(ranks);
+  std::string text = ranks.size() == 1 ? "rank" : "ranks";
+  for (std::size_t begin = 0, end = 0; begin < ranks.size(); begin = end) {
+    while (end < ranks.size() && ranks[end] - ranks[begin] == static_cast<int>(end - begin)) ++end;
+    if (end - begin < 3) end = begin + 1;
+    text += fmt::format("{} {}", begin == 0 ? "" : ",", ranks[begin]);
+    if (end - begin > 1) text += fmt::format(" to {}", ranks[end - 1]);
+  }
+  return text;
 }
 
 std::vector<std::string> report(const Outcome& outcome) {

@@ -75,12 +75,15 @@ struct Outcome {
   std::vector<RankEnd> ranks;
   int stop_signal = 0;    // the signal that told the launcher to stop, 0 if none
   std::string hang = {};  // which ranks waited for which in vain, if the launcher ended them for it
+  int hang_blamed = -1;   // the rank that they waited for; -1: none in particular, or not known
   std::vector<LostHost> lost = {};
 
   // The rank whose failure caused the others; null if none failed by itself. Of the ranks that failed before they were
   // told to stop, in this order of precedence: its own failure, then a disagreement, then a consequence; named by
   // others; ended by a signal; seen first; the lower rank.
   const RankEnd* first_failure() const;
+  // That, or the rank for which a job that hung has waited; null if there is neither.
+  const RankEnd* cause() const;
   bool failed() const { return !hang.empty() || !lost.empty() || first_failure() != nullptr; }
 };
 
@@ -91,11 +94,15 @@ int exit_code_of(const Outcome& outcome);
 
 // Ended by a signal that programs do not use to report an error.
 bool was_struck(const ExitStatus& status);
+// Why it failed, or that the launcher killed it; empty if it ended well.
+std::string failure_text(const RankEnd& end);
 // What the rank said of its error, if that ended it. A rank that SIGKILL ended had no error; what it said before, it
 // has handled.
 const std::string& error_of(const RankEnd& end);
 // "rank 1 (pid 811) exited with code 3"; "rank 9 (host n2, pid 811) ..." where there are several
 std::string describe_failure(const RankEnd& end);
+// "rank 3"; "ranks 0 to 6, 8, 9"
+std::string ranks_text(std::vector<int> ranks);
 // The launcher's final report: the rank that failed first, its error and last lines, and how the others ended. Empty
 // after success.
 std::vector<std::string> report(const Outcome& outcome);

@@ -40,9 +40,15 @@ class Hanging(unittest.TestCase):
 class HangTest(Hanging):
     # fault: 12
     def test_a_rank_that_does_not_come_is_named_with_the_stacks_of_all(self):
-        with job("away", "1", options=["--hang-timeout", "3"]) as tree:
-            pids = self.running(tree)
-            code, error = self.finish(tree)
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "report.json")
+            with job("away", "1", options=["--hang-timeout", "3", "--report", path]) as tree:
+                pids = self.running(tree)
+                code, error = self.finish(tree)
+            with open(path, encoding="utf-8") as file:
+                attempt = json.load(file)["attempts"][0]
+        self.assertEqual((attempt["cause"]["rank"], attempt["cause"]["pid"]), (1, pids[1]))
+        self.assertRegex(attempt["hang"], "ranks 0, 2 wait in all_gather #3 .* for rank 1$")
         self.assertEqual(code, 4, error)
         self.assertRegex(error, r"nothing has moved for \d s: ranks 0, 2 wait in all_gather #3 .* for rank 1\n")
         for rank, text in ((0, r"in all_gather #3 .*for \d s"), (1, r"in no collective, its last was all_gather #2 "),

@@ -140,6 +140,17 @@ class ReportTest(LauncherTest):
             self.assertEqual(cause["last_lines"], ["no such model"])
             self.assertEqual([rank["told_to_stop"] for rank in attempt["ranks"]], [True, False])
 
+    # fault: 50
+    def test_a_rank_that_the_launcher_killed_was_killed_by_nobody_else(self):
+        with tempfile.TemporaryDirectory() as folder:
+            script = (f"trap '' TERM; test $RANK = 0 || {{ while [ ! -e {folder}/0 ]; do sleep 0.01; done; exit 3; }}; "
+                      f": > {folder}/0; while :; do sleep 0.1; done")
+            _, report, error = self.report_of(script, "--shutdown-timeout", "0.2")
+        killed, cause = report["attempts"][0]["ranks"]
+        self.assertEqual((killed["killed"], killed["failure"], killed["out_of_memory"]),
+                         (True, "was killed by SIGKILL (by the launcher)", False), error)
+        self.assertEqual((cause["failure"], cause["host"]), ("exited with code 3", os.uname().nodename))
+
     def test_the_report_of_a_job_that_ends_well_has_no_cause(self):
         code, report, _ = self.report_of("true")
         self.assertEqual((code, report["exit_code"], report["attempts"][0]["cause"]), (0, 0, None))

@@ -86,6 +86,42 @@ TEST_CASE("a rank that others name, but that did not fail, is looked at too") {
   CHECK(report({{lost, early}, 0})[1] == "rank 1, which it names, was still running");
 }
 
+TEST_CASE("many ranks are told as ranges") {
+  CHECK(ranks_text({3}) == "rank 3");
+  CHECK(ranks_text({1, 0}) == "ranks 0, 1");
+  CHECK(ranks_text({0, 2, 3, 5, 4}) == "ranks 0, 2 to 5");
+  std::vector<RankEnd> ends;
+  for (int rank = 0; rank < 1024; ++rank) {
+    RankEnd end = ended(rank, 1, {.signal = rank == 7 ? SIGSEGV : SIGTERM});
+    end.told_to_stop = rank != 7;
+    ends.push_back(end);
+  }
+  CHECK(report({ends, 0})[0] ==
+        "rank 7 (pid 107) was killed by SIGSEGV, 0.00 s after it started; ranks 0 to 6, 8 to 1023 were stopped because "
+        "of it");
+}
+
+TEST_CASE("a rank that the launcher has killed was killed by nobody else") {
+  RankEnd killed = ended(0, 1, {.signal = SIGKILL});
+  killed.failure.text = "was killed by SIGKILL (sent by somebody; the kernel has killed nothing meanwhile)";
+  CHECK(failure_text(killed) == killed.failure.text);
+  killed.told_to_stop = killed.killed = true;
+  CHECK(failure_text(killed) == "was killed by SIGKILL (by the launcher)");
+}
+
+TEST_CASE("of a job that hung the cause is the rank that was waited for") {
+  Outcome outcome{{ended(0, 1, {.signal = SIGTERM}), ended(1, 1, {})}, 0};
+  outcome.ranks[0].told_to_stop = outcome.ranks[1].told_to_stop = true;
+  CHECK(outcome.cause() == nullptr);
+  outcome.hang_blamed = 1;
+  CHECK(outcome.cause() == nullptr);
+  outcome.hang = "nothing moved for 60 s";
+  REQUIRE(outcome.cause() != nullptr);
+  CHECK(outcome.cause()->rank == 1);
+  outcome.hang_blamed = 5;
+  CHECK(outcome.cause() == nullptr);
+}
+
 TEST_CASE("exit statuses read as a shell would say them") {
   CHECK(describe({.code = 7}) == "exited with code 7");
   CHECK(describe({.signal = SIGSEGV}) == "was killed by SIGSEGV");

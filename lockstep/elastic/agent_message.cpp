@@ -161,6 +161,7 @@ void end_fields(Fields& fields, Message& end) {
   fields.flag(end.killed);
   fields.text(end.error, kMostTextBytes);
   fields.text(end.last_operation, kMostTextBytes);
+  fields.optional(end.failure.lateness_ns, [](auto& to, auto& value) { to.amount(value, "lateness"); });
   fields.lines(end.last_error_lines);
 }
 

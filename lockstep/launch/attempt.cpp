@@ -101,8 +101,10 @@ Command Attempt::command(int rank, const std::string& path, const std::vector<st
 
 Failure Attempt::judge(int rank, const ExitStatus& status) const {
   if (status.ok()) return {};
+  const LastOperation last = recordings_.last_operation(rank);
   Failure failure{.text = describe(status),
-                  .last_operation = recordings_.last_operation(rank),
+                  .last_operation = last.text,
+                  .lateness_ns = last.lateness_ns,
                   .error = errors_[static_cast<std::size_t>(local(rank))].error()};
   if (status.signal == SIGKILL) {
     const OomKills::Verdict verdict = oom_kills_.judge_kill(status.peak_bytes);

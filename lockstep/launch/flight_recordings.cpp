@@ -26,6 +26,8 @@
 namespace lockstep::internal {
 namespace {
 
+constexpr std::uint64_t kMostLookedAt = 128;  // operations
+
 bool went_wrong(const Outcome& outcome) {
   return !outcome.hang.empty() ||
          std::ranges::any_of(outcome.ranks, [](const RankEnd& end) { return !end.failure.text.empty(); });
@@ -62,6 +64,27 @@ std::optional<std::string> job_of_recording(const std::string& path) {
   return job.substr(0, job.find('\0'));
 }
 
+bool is_begun_collective(const FlightRecord& record) {
+  return record.category == FlightCategory::collective && record.sequence != 0 && record.started_ns != 0;
+}
+
+// When a rank has begun a collective, by what its group is called everywhere. Only its last operations are looked at.
+std::optional<std::int64_t> begun_ns(const FlightMemory& memory, std::string_view group, std::uint64_t sequence) {
+  const std::uint64_t newest = memory.header().operations.load(std::memory_order_acquire);
+  const std::uint64_t oldest = newest - std::min(newest, kMostLookedAt);
+  for (std::uint64_t number = newest; number > oldest; --number) {
+    FlightRecord record;
+    FlightGroup of;
+    if (read_slot(memory.slot(number), record) != flight::SlotState::whole || !is_sound(record)) continue;
+    if (record.number != number || !is_begun_collective(record)) continue;
+    if (read_slot(memory.group(record.group), of) != flight::SlotState::whole || !is_sound(of)) continue;
+    if (of.number != record.group || of.name != group) continue;
+    if (record.sequence == sequence) return record.started_ns;
+    if (record.sequence < sequence) break;  // it has not come to it
+  }
+  return std::nullopt;
+}
+
 bool is_job_id(const std::string& name) {
   return name.size() == 16 && name.find_first_not_of("0123456789abcdef") == std::string::npos;
 }
@@ -92,17 +115,30 @@ std::optional<FlightFailure> FlightRecordings::failure(int rank) const {
   return memories_.empty() ? std::nullopt : memories_[static_cast<std::size_t>(rank - first_rank_)].last_failure();
 }
 
-std::string FlightRecordings::last_operation(int rank) const {
+LastOperation FlightRecordings::last_operation(int rank) const {
   const int descriptor = fd(rank);
-  if (descriptor < 0) return "";
+  if (descriptor < 0) return {};
   try {
     const FlightSnapshot snapshot = read_flight_file(fmt::format("/proc/self/fd/{}", descriptor));
-    if (snapshot.records.empty()) return "";
+    if (snapshot.records.empty()) return {};
     const FlightRecord& last = snapshot.records.back();
-    return describe(last, snapshot.names) + (last.finished_ns == 0 ? ", not finished" : "");
+    LastOperation operation{.text = describe(last, snapshot.names) + (last.finished_ns == 0 ? ", not finished" : "")};
+    const auto group = std::ranges::find(snapshot.groups, last.group, &FlightGroup::number);
+    if (group != snapshot.groups.end()) operation.lateness_ns = lateness_ns(group->name, last);
+    return operation;
   } catch (const Error&) {  // the rank has recorded nothing, or damaged it
-    return "";
+    return {};
   }
+}
+
+std::optional<std::int64_t> FlightRecordings::lateness_ns(const std::string& group,
+                                                          const FlightRecord& collective) const {
+  if (memories_.size() < 2 || !is_begun_collective(collective)) return std::nullopt;
+  std::int64_t first = collective.started_ns;
+  for (const FlightMemory& memory : memories_) {
+    first = std::min(first, begun_ns(memory, group, collective.sequence).value_or(first));
+  }
+  return collective.started_ns - first;
 }
 
 std::string FlightRecordings::save(const Outcome& outcome, const std::string& directory, int attempt) const {

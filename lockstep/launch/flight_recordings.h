@@ -3,6 +3,7 @@
 // thread-safe.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,6 +12,12 @@
 #include "lockstep/observe/flight_memory.h"
 
 namespace lockstep::internal {
+
+struct LastOperation {
+  std::string text = {};  // "all_reduce(sum) #41 of 1024 float32, not finished"; empty if there is none
+  // How long after the first rank of this host it was begun; nothing: not known, or no collective.
+  std::optional<std::int64_t> lateness_ns = {};
+};
 
 class FlightRecordings {
  public:
@@ -28,9 +35,8 @@ class FlightRecordings {
   // What it says about the rank's failure, if anything.
   std::optional<FlightFailure> failure(int rank) const;
 
-  // The last collective or message that the rank has begun: "all_reduce(sum) #41 of 1024 float32 (group world), not
-  // finished". Empty if there is none.
-  std::string last_operation(int rank) const;
+  // The last collective or message that the rank has begun.
+  LastOperation last_operation(int rank) const;
 
   // Saves the recordings if the job failed, to a folder for this job among the user's state files, where old ones are
   // removed; or, after any outcome, to `directory` if that is not empty, for attempts behind the first to its folder
@@ -40,6 +46,8 @@ class FlightRecordings {
   std::string save(const Outcome& outcome, const std::string& directory = {}, int attempt = 0) const;
 
  private:
+  std::optional<std::int64_t> lateness_ns(const std::string& group, const FlightRecord& collective) const;
+
   const std::string job_id_;
   const int first_rank_;
   std::vector<FlightMemory> memories_;  // by rank of this host

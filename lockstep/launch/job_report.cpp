@@ -42,6 +42,7 @@ json out_of_memory(const RankEnd& end) {
 
 json of_rank(const RankEnd& end) {
   const ExitStatus& status = end.status;
+  const std::optional<std::int64_t>& lateness = end.failure.lateness_ns;
   return {{"rank", end.rank},
           {"host", end.host.empty() ? this_host() : end.host},
           {"pid", end.pid},
@@ -56,6 +57,7 @@ json of_rank(const RankEnd& end) {
           {"fault", or_null(!end.failure.text.empty(), name_of(end.failure.fault))},
           {"blames_rank", or_null(end.failure.blamed >= 0, end.failure.blamed)},
           {"last_operation", or_null(!end.last_operation.empty(), end.last_operation)},
+          {"lateness_s", lateness ? json(seconds(Duration(*lateness))) : json(nullptr)},
           {"error", or_null(!error_of(end).empty(), error_of(end))},
           {"told_to_stop", end.told_to_stop},
           {"killed", end.killed},

@@ -41,6 +41,13 @@ std::string consequences(const Outcome& outcome, const RankEnd& first) {
   return text;
 }
 
+std::string lateness(const RankEnd& end) {
+  constexpr std::int64_t kLeastTold = 1'000'000;
+  if (end.failure.lateness_ns.value_or(0) < kLeastTold) return "";
+  return fmt::format(", begun {:.2g} s after the first rank{}", seconds(Duration(*end.failure.lateness_ns)),
+                     end.host.empty() ? "" : " of its host");
+}
+
 // Where the first failure names a rank that did not fail: that rank is what the reader looks for.
 void tell_of_blamed(const Outcome& outcome, const RankEnd& first, std::vector<std::string>& lines) {
   for (const RankEnd& end : outcome.ranks) {
@@ -131,7 +138,8 @@ std::vector<std::string> report(const Outcome& outcome) {
     lines.push_back(fmt::format("{}, {:.2f} s after it started{}", describe_failure(*first),
                                 seconds(first->after_start), consequences(outcome, *first)));
     tell_of_blamed(outcome, *first, lines);
-    if (!first->last_operation.empty()) lines.push_back(fmt::format("its last operation: {}", first->last_operation));
+    if (!first->last_operation.empty())
+      lines.push_back(fmt::format("its last operation: {}{}", first->last_operation, lateness(*first)));
     if (!error_of(*first).empty()) lines.push_back(fmt::format("its error: {}", error_of(*first)));
     lines.insert(lines.end(), first->stack.begin(), first->stack.end());
     if (!first->last_error_lines.empty()) {

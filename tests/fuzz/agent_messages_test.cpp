@@ -12,6 +12,7 @@ TEST_CASE("messages of agents") {
   RankEnded ended{.generation = 1};
   ended.end.failure.text = "exited with code 3";
   ended.end.last_error_lines = {"one", "two"};
+  ended.end.failure.lateness_ns = 350'000'000;
   RankStands stands{.generation = 2, .now_ns = 9'000'000};
   stands.sight.place.rank = 3;
   stands.sight.place.groups = {{.group = "world", .size = 4, .last = FlightRecord{.number = 1}, .text = "barrier #4"}};

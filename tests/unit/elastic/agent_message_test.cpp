@@ -31,13 +31,14 @@ TEST_CASE("messages of agents are read as they were written") {
   RankEnded ended{.generation = 3};
   ended.end.rank = 9;
   ended.end.status.signal = 9;
-  ended.end.failure = {.text = "was killed", .fault = Fault::consequence, .blamed = 2};
+  ended.end.failure = {.text = "was killed", .fault = Fault::consequence, .blamed = 2, .lateness_ns = 350};
   ended.end.after_start = std::chrono::milliseconds(1500);
   ended.end.last_error_lines = {"one", "two"};
   ended.end.last_operation = "barrier #3";
   const RankEnded read = through_wire(ended);
   CHECK(read.end.failure.fault == Fault::consequence);
   CHECK(read.end.failure.blamed == 2);
+  CHECK(read.end.failure.lateness_ns == 350);
   CHECK(read.end.after_start == ended.end.after_start);
   CHECK(read.end.last_error_lines == ended.end.last_error_lines);
   CHECK(read.end.last_operation == "barrier #3");

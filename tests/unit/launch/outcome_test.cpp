@@ -86,6 +86,20 @@ TEST_CASE("a rank that others name, but that did not fail, is looked at too") {
   CHECK(report({{lost, early}, 0})[1] == "rank 1, which it names, was still running");
 }
 
+TEST_CASE("who came late to its last operation is told so") {
+  RankEnd late = ended(0, 1, {.code = 1});
+  late.last_operation = "all_gather #3, not finished";
+  CHECK(report({{late}, 0})[1] == "its last operation: all_gather #3, not finished");
+  late.failure.lateness_ns = 900'000;
+  CHECK(report({{late}, 0})[1] == "its last operation: all_gather #3, not finished");
+  late.failure.lateness_ns = 350'000'000;
+  CHECK(report({{late}, 0})[1] == "its last operation: all_gather #3, not finished, begun 0.35 s after the first rank");
+  late.host = "n2";
+  late.failure.lateness_ns = 61'234'000'000;
+  CHECK(report({{late}, 0})[1] ==
+        "its last operation: all_gather #3, not finished, begun 61 s after the first rank of its host");
+}
+
 TEST_CASE("many ranks are told as ranges") {
   CHECK(ranks_text({3}) == "rank 3");
   CHECK(ranks_text({1, 0}) == "ranks 0, 1");

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <csignal>
-#include <sstream>
 #include <utility>
 
 #include "lockstep/base/environment.h"
@@ -14,16 +13,6 @@ namespace lockstep::internal {
 namespace {
 
 constexpr const char* kOuterJobsVariable = "LOCKSTEP_OUTER_JOBS";
-
-// Of the GPUs that the launcher sees, the one for this local rank.
-std::string device_of(int local_rank) {
-  std::istringstream seen(EnvironmentReader().text("CUDA_VISIBLE_DEVICES").value_or(""));
-  std::string device;
-  for (int i = 0; i <= local_rank; ++i) {
-    if (!std::getline(seen, device, ',')) return std::to_string(local_rank);
-  }
-  return device;
-}
 
 }  // namespace
 
@@ -84,7 +73,7 @@ Command Attempt::command(int rank, const std::string& path, const std::vector<st
   }
   if (job_.options().virtual_local_rank) {
     changes.emplace_back("LOCAL_RANK", "0");
-    changes.emplace_back("CUDA_VISIBLE_DEVICES", device_of(local(rank)));
+    changes.emplace_back("CUDA_VISIBLE_DEVICES", job_.device(local(rank)));
   }
   const Variables& given = job_.options().environment;
   changes.insert(changes.end(), given.begin(), given.end());

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstdint>
 #include <map>
+#include <sstream>
 #include <string_view>
 
 #include "lockstep/base/environment.h"
@@ -48,6 +49,10 @@ LocalJob::LocalJob(JobOptions options)
       cores_(available_cores()) {
   if (!null_) throw system_error("opening /dev/null", errno);
   threads_from_user_ = options_.threads_per_rank == 0 && !set_by_user(options_, "OMP_NUM_THREADS").empty();
+  if (options_.virtual_local_rank) {
+    const char* visible = process_environment("CUDA_VISIBLE_DEVICES");  // an empty one is not the same as none
+    devices_ = devices_of(visible == nullptr ? std::nullopt : std::optional<std::string>(visible), options_.ranks);
+  }
   const int share = options_.threads_per_rank > 0 ? options_.threads_per_rank : std::max(1, cores_ / options_.ranks);
   for (int rank = 0; rank < options_.ranks; ++rank) {
     // A quota of the cgroup may allow less than the set has.
@@ -65,6 +70,30 @@ std::string LocalJob::description() const {
   return fmt::format("{} rank{} on this machine, {} thread{}{} ({} core{})", options_.ranks,
                      options_.ranks == 1 ? "" : "s", threads_.front(), threads_.front() == "1" ? "" : "s",
                      threads_from_user_ ? " each, as OMP_NUM_THREADS says" : " each", cores_, cores_ == 1 ? "" : "s");
+}
+
+std::vector<std::string> devices_of(const std::optional<std::string>& visible, int ranks) {
+  std::vector<std::string> devices;
+  if (!visible) {
+    for (int rank = 0; rank < ranks; ++rank) devices.push_back(std::to_string(rank));
+    return devices;
+  }
+  std::istringstream list(*visible);
+  for (std::string device; std::getline(list, device, ',');) {
+    std::erase(device, ' ');
+    if (device.empty() || device == "-1") break;  // CUDA does not look behind it
+    devices.push_back(device);
+  }
+  if (devices.empty()) return std::vector<std::string>(static_cast<std::size_t>(ranks), *visible);
+  if (devices.size() < static_cast<std::size_t>(ranks)) {
+    throw Error(
+        ErrorKind::invalid_argument,
+        fmt::format("{} ranks are to see one GPU each (--virtual-local-rank), and CUDA_VISIBLE_DEVICES is '{}', "
+                    "which has {}; start fewer ranks, or let it list more",
+                    ranks, *visible, devices.size()));
+  }
+  devices.resize(static_cast<std::size_t>(ranks));
+  return devices;
 }
 
 std::vector<std::string> merge_environment(const char* const* base, const Variables& changes) {

@@ -31,7 +31,8 @@ struct JobOptions {
 
 class LocalJob {
  public:
-  // Throws Error{invalid_argument} if the limit on descriptors is too low for so many ranks.
+  // Throws Error{invalid_argument} if the limit on descriptors is too low for so many ranks, or they are to have a GPU
+  // each and CUDA_VISIBLE_DEVICES has fewer.
   explicit LocalJob(JobOptions options);
 
   const JobOptions& options() const { return options_; }  // with the job's id and run id
@@ -43,6 +44,8 @@ class LocalJob {
   // By local rank: where it runs, and what OMP_NUM_THREADS says there.
   Placement placement(int local_rank) const;
   const std::string& threads(int local_rank) const { return threads_[static_cast<std::size_t>(local_rank)]; }
+  // What CUDA_VISIBLE_DEVICES says in a rank that sees one GPU. REQUIRES: virtual_local_rank.
+  const std::string& device(int local_rank) const { return devices_[static_cast<std::size_t>(local_rank)]; }
   // "2 ranks on this machine, 1 thread each (2 cores)"
   std::string description() const;
 
@@ -54,7 +57,12 @@ class LocalJob {
   int cores_;
   bool threads_from_user_ = false;
   std::vector<std::string> threads_;
+  std::vector<std::string> devices_;
 };
+
+// One GPU for each of so many ranks, of those that CUDA_VISIBLE_DEVICES shows to the launcher: all if it is not set,
+// none for any rank if it is empty or begins with -1. Throws Error{invalid_argument} if it has fewer.
+std::vector<std::string> devices_of(const std::optional<std::string>& visible, int ranks);
 
 // `base` (as environ) with `changes` made: each name occurs once, with its last value.
 std::vector<std::string> merge_environment(const char* const* base, const Variables& changes);

@@ -95,6 +95,20 @@ class EnvironmentTest(RunTest):
         found, _ = self.environments(ranks=1, environment={"OMP_NUM_THREADS": "3", "RANK": "9"})
         self.assertEqual((found[0]["OMP_NUM_THREADS"], found[0]["RANK"]), ("3", "0"))
 
+    def test_a_rank_is_given_no_gpu_that_the_launcher_does_not_see(self):
+        for visible, ranks, given in (("4,5", 2, ["[0] 0 4", "[1] 0 5"]), ("", 2, ["[0] 0 ", "[1] 0 "]),
+                                      ("-1", 2, ["[0] 0 -1", "[1] 0 -1"])):
+            code, output, error = self.run_tree(shell("echo $LOCAL_RANK $CUDA_VISIBLE_DEVICES", ranks,
+                                                      "--virtual-local-rank"),
+                                                environment={"CUDA_VISIBLE_DEVICES": visible})
+            self.assertEqual((code, sorted(line.rstrip() for line in output.splitlines())),
+                             (0, [line.rstrip() for line in given]), error)
+        code, output, error = self.run_tree(shell("echo started", 3, "--virtual-local-rank"),
+                                            environment={"CUDA_VISIBLE_DEVICES": "4,5"})
+        self.assertEqual((code, output), (2, ""), error)
+        self.assertIn("3 ranks are to see one GPU each (--virtual-local-rank), and CUDA_VISIBLE_DEVICES is '4,5', which "
+                      "has 2", error)
+
     def test_the_store_listens_and_the_token_is_readable(self):
         script = "echo $LOCKSTEP_STORE; wc -c < /dev/fd/$LOCKSTEP_TOKEN_FD; cat"
         with Tree(shell(script, 1), stdin=subprocess.PIPE) as tree:

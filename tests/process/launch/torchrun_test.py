@@ -166,9 +166,10 @@ class RanksTest(TorchrunTest):
 
     def test_virtual_local_ranks(self):
         script = "echo $RANK $LOCAL_RANK $CUDA_VISIBLE_DEVICES"
-        for devices, expected in (("4,6", ["0 0 4", "1 0 6"]), ("", ["0 0 0", "1 0 1"])):
+        for environment, expected in (({"CUDA_VISIBLE_DEVICES": "4,6"}, ["0 0 4", "1 0 6"]),
+                                      ({"CUDA_VISIBLE_DEVICES": ""}, ["0 0", "1 0"]), ({}, ["0 0 0", "1 0 1"])):
             output, _ = self.run_with("--nproc-per-node=2", "--virtual-local-rank", "--no-prefix", "sh", "-c", script,
-                                      environment={"CUDA_VISIBLE_DEVICES": devices})
+                                      environment=environment)
             self.assertEqual(sorted(output.splitlines()), expected)
 
     def test_binding_in_torchruns_words(self):

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "lockstep/launch/attempt.h"
+#include "tests/support/expect_error.h"
 
 using namespace lockstep;
 using namespace lockstep::internal;
@@ -76,4 +77,16 @@ TEST_CASE("the error that a rank has written for its launcher is one printable l
     CHECK(error_in_file(text).empty());
   }
   CHECK(error_in_file(std::string(ErrorFile::kMaxBytes, '[')).empty());
+}
+
+TEST_CASE("a GPU for each rank is one of those that the launcher sees") {
+  using Devices = std::vector<std::string>;
+  CHECK(devices_of(std::nullopt, 2) == Devices{"0", "1"});
+  CHECK(devices_of("4,5", 2) == Devices{"4", "5"});
+  CHECK(devices_of("GPU-1a2b, 7,3", 2) == Devices{"GPU-1a2b", "7"});
+  CHECK(devices_of("", 2) == Devices{"", ""});
+  CHECK(devices_of("-1", 2) == Devices{"-1", "-1"});
+  CHECK_ERROR(error_of([] { devices_of("4,5", 3); }), ErrorKind::invalid_argument, "3 ranks are to see one GPU each",
+              "CUDA_VISIBLE_DEVICES is '4,5', which has 2");
+  CHECK_ERROR(error_of([] { devices_of("4,-1,5", 2); }), ErrorKind::invalid_argument, "which has 1");
 }

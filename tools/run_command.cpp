@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
@@ -21,7 +22,7 @@ using namespace internal;
 
 namespace {
 
-void print_error(const Error& error) { std::fprintf(stderr, "lockstep: %s\n", error.what()); }
+void print_error(const std::exception& error) { std::fprintf(stderr, "lockstep: %s\n", error.what()); }
 
 std::string search_path() { return EnvironmentReader().text("PATH").value_or("/usr/local/bin:/usr/bin:/bin"); }
 
@@ -62,6 +63,9 @@ int run_command(const RunOptions& given) {
   } catch (const Error& error) {
     print_error(error);
     return error.kind() == ErrorKind::invalid_argument ? kUsageExitCode : kStoreExitCode;
+  } catch (const std::exception& error) {  // the system has no thread or no memory
+    print_error(error);
+    return kStoreExitCode;
   }
 }
 

@@ -1,6 +1,7 @@
 #include "tools/run_local.h"
 
 #include <chrono>
+#include <exception>
 
 #include "lockstep/base/environment.h"
 #include "lockstep/base/format.h"
@@ -47,18 +48,30 @@ class LocalRun {
   int run() {
     output_.say(job_.description());
     if (!options_.bind.empty()) output_.say(describe(job_.options().placements, 0));
-    Outcome outcome;
-    for (int number = 0;; ++number) {
-      if (number > 0) output_.begin_attempt(number);
-      outcome = attempt(number);
+    Outcome outcome = attempt(0);
+    report_.add(outcome);
+    for (int number = 1; number <= options_.max_restarts; ++number) {
+      if (!outcome.failed() || outcome.stop_signal != 0) break;
+      output_.say(fmt::format("restart {} of {}", number, options_.max_restarts));
+      if (!restart(number, outcome)) break;
       report_.add(outcome);
-      if (!outcome.failed() || outcome.stop_signal != 0 || number == options_.max_restarts) break;
-      output_.say(fmt::format("restart {} of {}", number + 1, options_.max_restarts));
     }
     return finish(outcome);
   }
 
  private:
+  // Whether there was another attempt; if none can be made, the outcome stays that of the one before.
+  bool restart(int number, Outcome& outcome) {
+    try {
+      output_.begin_attempt(number);
+      outcome = attempt(number);
+      return true;
+    } catch (const std::exception& error) {
+      output_.say(fmt::format("cannot restart: {}", error.what()));
+      return false;
+    }
+  }
+
   Outcome attempt(int number) {
     // Each attempt has a store of its own: what is left of an earlier one finds nobody.
     const JobStore store(kThisMachine, kThisMachine, job_.token(), job_.id(), options_.ranks, number);

@@ -155,6 +155,37 @@ class ReportTest(LauncherTest):
         code, report, _ = self.report_of("true")
         self.assertEqual((code, report["exit_code"], report["attempts"][0]["cause"]), (0, 0, None))
 
+    def test_a_restart_that_cannot_be_made_leaves_the_cause_and_the_report(self):
+        with tempfile.TemporaryDirectory() as folder:
+            logs, program = os.path.join(folder, "logs"), os.path.join(folder, "program")
+            os.mkdir(logs)
+            with open(os.path.join(logs, "attempt_1"), "w", encoding="ascii"):
+                pass
+            for options, script, text in ((["--log-dir", logs], "", "cannot make the log directory"),
+                                          ([], f"rm {program}; ", f"cannot execute '{program}': No such file")):
+                with open(program, "w", encoding="ascii") as file:
+                    file.write(f"#!/bin/sh\n{script}echo why >&2; exit 5\n")
+                os.chmod(program, 0o755)
+                path = os.path.join(folder, "report.json")
+                command = [LOCKSTEP, "run", "--max-restarts", "2", "--report", path, *options, program]
+                with Tree(command) as tree:
+                    code, _, error = tree.finish()
+                    self.assertEqual(tree.survivors(), [], "left behind")
+                self.assertEqual(code, 5, error)
+                self.assertRegex(error, f"restart 1 of 2\nlockstep: cannot restart: {text}")
+                with open(path, encoding="utf-8") as file:
+                    report = json.load(file)
+                self.assertEqual((report["exit_code"], len(report["attempts"])), (5, 1))
+                self.assertEqual(report["attempts"][0]["cause"]["last_lines"], ["why"])
+
+    def test_without_a_thread_for_the_store_the_launcher_says_so(self):
+        def no_threads():
+            resource.setrlimit(resource.RLIMIT_STACK, (1 << 32, 1 << 32))  # what a thread would get
+            resource.setrlimit(resource.RLIMIT_AS, (1 << 31, 1 << 31))
+        code, _, error = self.run_tree("true", preexec_fn=no_threads)
+        self.assertEqual(code, 3, error)
+        self.assertRegex(error, "lockstep: .*Resource temporarily unavailable\n$")
+
     def test_a_report_that_cannot_be_written_does_not_change_the_exit_code(self):
         code, _, error = self.run_tree("exit 3", "--report", "/nowhere/report.json")
         self.assertEqual(code, 3)

@@ -17,6 +17,7 @@
 #include <sstream>
 
 #include "lockstep/base/error.h"
+#include "lockstep/observe/backward_name.h"
 #include "lockstep/observe/flight_file.h"
 
 namespace lockstep::internal {
@@ -101,15 +102,6 @@ double age_of(std::int64_t ns) {
   return static_cast<double>(std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec - ns) * 1e-9;
 }
 
-// "gradients bucket 0 (...) of backward 17" -> 17
-std::optional<int> backward_of(const std::string& name) {
-  constexpr std::string_view kBucket = "gradients bucket 0 ";
-  constexpr std::string_view kBackward = " of backward ";
-  const std::size_t at = name.rfind(kBackward);
-  if (!name.starts_with(kBucket) || at == std::string::npos) return std::nullopt;
-  return number(name.substr(at + kBackward.size()));
-}
-
 double per_second(double count, std::int64_t from_ns, std::int64_t to_ns) {
   return to_ns > from_ns && from_ns > 0 ? count / (static_cast<double>(to_ns - from_ns) * 1e-9) : 0;
 }
@@ -124,7 +116,7 @@ void add_rates(const FlightSnapshot& snapshot, JobRank& rank) {
   std::optional<std::pair<int, std::int64_t>> latest;
   for (const FlightRecord& record : records) {
     if (record.name == 0) continue;
-    const std::optional<int> backward = backward_of(snapshot.names.text_of(record.name));
+    const std::optional<int> backward = backward_of_first_bucket(snapshot.names.text_of(record.name));
     if (!backward) continue;
     latest = {*backward, record.issued_ns};
     if (!earliest) earliest = latest;

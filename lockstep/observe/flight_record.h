@@ -66,7 +66,7 @@ class FlightNames {
  public:
   void add(const FlightName& name) { names_.push_back(name); }
   void add(const FlightNames& names) { names_.insert(names_.end(), names.names_.begin(), names.names_.end()); }
-  // "gradients bucket 0 (fc.weight) of backward 17"; "name 57abdf012b6c2958" if the text is not known.
+  // "gradient bucket 0 (fc.weight) of backward 17"; "name 57abdf012b6c2958" if the text is not known.
   std::string text_of(std::uint64_t name) const;
 
  private:

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/observe/backward_name.h"
 
 namespace lockstep {
 
@@ -14,7 +15,7 @@ std::string internal::name_of_backward(std::string what, std::string_view part, 
   if (!part.empty()) what.append(", ").append(part);
   if (wrapper != 1) what.append(", wrapper ").append(std::to_string(wrapper));
   if (!part.empty() || wrapper != 1) what += ",";
-  return what + " of backward";
+  return what.append(kOfBackward);
 }
 
 std::string bucket_call_name(std::size_t index, const std::vector<std::string>& names, std::string_view part,
@@ -30,7 +31,7 @@ std::string bucket_call_name(std::size_t index, const std::vector<std::string>& 
     const bool fits = names[i].size() <= room;
     list += (i == 0 ? "" : ", ") + (fits ? names[i] : "..." + names[i].substr(names[i].size() - room));
   }
-  return name_of_backward("gradient bucket " + std::to_string(index) + " (" + list + ")", part, wrapper);
+  return name_of_backward(std::string(kGradientBucket) + std::to_string(index) + " (" + list + ")", part, wrapper);
 }
 
 GradBucket::GradBucket(std::size_t index, bool is_last, at::Tensor buffer, std::vector<at::Tensor> parameters,

@@ -13,6 +13,7 @@
 #include "lockstep/ddp/hooks/low_rank.h"
 #include "lockstep/ddp/hooks/power_sgd.h"
 #include "lockstep/ddp/hooks/quantization_hooks.h"
+#include "lockstep/observe/backward_name.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/local_groups.h"
 
@@ -92,6 +93,16 @@ void pass_plain_iterations(const CommHook& hook, const ProcessGroup& group) {
 }
 
 }  // namespace
+
+TEST_CASE("who reads recordings finds the number of a backward in the names of its collectives") {
+  for (const std::uint64_t wrapper : {1, 2}) {
+    for (const char* part : {"", "Q"}) {
+      const std::string name = bucket_call_name(0, {"fc.weight", "fc.bias"}, part, wrapper);
+      CHECK(backward_of_first_bucket(name + " 17") == 17);
+      CHECK_FALSE(backward_of_first_bucket(bucket_call_name(1, {"fc.weight"}, part, wrapper) + " 17"));
+    }
+  }
+}
 
 TEST_CASE("hooks average, equally on all ranks, at any number of ranks") {
   struct Case {

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "lockstep/base/hash.h"
+#include "lockstep/observe/backward_name.h"
 #include "lockstep/observe/flight_file.h"
 #include "lockstep/observe/flight_recorder.h"
 #include "lockstep/observe/flight_report.h"
@@ -24,6 +25,18 @@ TEST_CASE("what a hash stands for is kept, with a number that is added to it") {
   CHECK(names.text_of(0x57abdf012b6c2958) == "name 57abdf012b6c2958");
   CHECK(std::string(recorder.find_name(hash_of(bucket)).text) == bucket);
   CHECK(recorder.find_name(hash_of("another")).hash == 0);
+}
+
+TEST_CASE("the number of a backward is in the name of its first bucket") {
+  CHECK(backward_of_first_bucket("gradient bucket 0 (fc.weight) of backward 17") == 17);
+  CHECK(backward_of_first_bucket("gradient bucket 0 (a of backward 3), Q, wrapper 2, of backward 18") == 18);
+  for (const char* other :
+       {"", "gradient bucket 0 ", "gradient bucket 1 (a) of backward 17", "DDP report of backward 17",
+        "gradient bucket 0 (a) of backward", "gradient bucket 0 (a) of backward ",
+        "gradient bucket 0 (a) of backward x", "gradient bucket 0 (a) of backward 1x",
+        "gradient bucket 0 (a) of backward -1", "gradient bucket 05 (a) of backward 1"}) {
+    CHECK_FALSE(backward_of_first_bucket(other));
+  }
 }
 
 TEST_CASE("names are cut to what a recording holds, and what cannot be printed is replaced") {

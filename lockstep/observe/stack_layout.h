@@ -38,8 +38,13 @@ struct Module {
   char path[232];        // ends with a zero
 };
 
+// Who has the slot of a crash.
+inline constexpr std::uint32_t kNoCrash = 0;
+inline constexpr std::uint32_t kLastCrash = 1;     // a thread whose crash ends the process
+inline constexpr std::uint32_t kHandledCrash = 2;  // one whose crash the program handles; it gives the slot back
+
 struct CrashSlot {
-  std::atomic<std::uint32_t> taken;  // 1: a thread records its crash, or has done so
+  std::atomic<std::uint32_t> taken;
   std::int32_t signal;
   std::int32_t thread;
   std::int32_t sender;    // the process that sent the signal; 0: a fault of the thread itself

@@ -11,9 +11,11 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <ctime>
 #include <span>
 #include <string_view>
 
@@ -28,9 +30,12 @@ using stacks::ThreadSlot;
 constexpr std::array kCrashSignals{SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
 constexpr std::size_t kHandlerStack = std::size_t{64} << 10;
 constexpr std::uint64_t kLowestCode = 4096;
+constexpr int kTurns = 50;
 
-StackArea* area_of_process = nullptr;
+std::atomic<StackArea*> area_of_process = nullptr;
 std::array<struct sigaction, kCrashSignals.size()> actions_before;
+
+StackArea& area() { return *area_of_process.load(std::memory_order_relaxed); }
 
 std::uint64_t interrupted_at(const void* context) {
   const auto& machine = static_cast<const ucontext_t*>(context)->uc_mcontext;
@@ -82,17 +87,18 @@ std::uint32_t take_frames(std::span<std::uint64_t> frames, const void* context) 
 int thread_id() { return static_cast<int>(::syscall(SYS_gettid)); }
 
 bool is_recorded() {
-  return area_of_process != nullptr && area_of_process->header.pid.load(std::memory_order_relaxed) == ::getpid();
+  const StackArea* area = area_of_process.load(std::memory_order_acquire);
+  return area != nullptr && area->header.pid.load(std::memory_order_relaxed) == ::getpid();
 }
 
 void on_launcher(int /*signal*/, siginfo_t* /*info*/, void* context) {
   if (!is_recorded()) return;
   const int saved_errno = errno;
-  stacks::StackHeader& header = area_of_process->header;
+  stacks::StackHeader& header = area().header;
   const std::uint64_t round = header.round.load(std::memory_order_acquire);
   const std::uint32_t number = header.taken.fetch_add(1, std::memory_order_relaxed);
   if (number < stacks::kThreads) {
-    ThreadSlot& slot = area_of_process->threads[number];
+    ThreadSlot& slot = area().threads[number];
     // An exchange, so that what follows is not written before it; the thread sanitizer knows no fences.
     slot.version.exchange(2 * round + 1, std::memory_order_acq_rel);
     slot.thread = thread_id();
@@ -158,35 +164,88 @@ void take_modules(CrashSlot& crash) {
   ::close(fd);
 }
 
-void record_crash(CrashSlot& crash, int signal, const siginfo_t& info, const void* context) {
-  std::uint32_t expected = 0;
-  if (!crash.taken.compare_exchange_strong(expected, 1)) return;
+// Waits for a moment, while a thread whose crash the program handles records that.
+bool take_slot(CrashSlot& crash, std::uint32_t as) {
+  const timespec moment{.tv_sec = 0, .tv_nsec = 1'000'000};
+  for (int turn = 0; turn < kTurns; ++turn) {
+    std::uint32_t before = stacks::kNoCrash;
+    if (crash.taken.compare_exchange_strong(before, as)) return true;
+    if (before != stacks::kHandledCrash || as == stacks::kHandledCrash) return false;
+    ::nanosleep(&moment, nullptr);
+  }
+  return false;
+}
+
+// Whether the modules that are known contain all frames: what a program handles happens over and over again.
+bool knows_modules(const CrashSlot& crash, std::uint32_t frames) {
+  const std::span known(crash.modules, crash.modules_made.load(std::memory_order_relaxed));
+  const auto is_known = [&](std::uint64_t frame) {
+    return std::any_of(known.begin(), known.end(),
+                       [&](const Module& module) { return frame >= module.begin && frame < module.end; });
+  };
+  return std::all_of(crash.frames, crash.frames + frames, is_known);
+}
+
+void note_modules(CrashSlot& crash, std::uint32_t frames) {
+  if (knows_modules(crash, frames)) return;
+  crash.modules_made.store(0, std::memory_order_release);
+  take_modules(crash);
+}
+
+void record_crash(CrashSlot& crash, std::uint32_t as, int signal, const siginfo_t& info, const void* context) {
+  if (!take_slot(crash, as)) return;
+  crash.frames_made.store(0, std::memory_order_release);
   crash.signal = signal;
   crash.thread = thread_id();
   crash.sender = info.si_code <= 0 ? info.si_pid : 0;
   crash.address = info.si_code <= 0 ? 0 : reinterpret_cast<std::uint64_t>(info.si_addr);
   ::prctl(PR_GET_NAME, crash.name);
   crash.frames[0] = interrupted_at(context);
+  std::uint32_t frames = 1;
   if (crash.frames[0] < kLowestCode) {  // the unwinder would crash as well
     crash.frames[1] = caller_of_nothing(context);
-    crash.frames_made.store(2, std::memory_order_release);
+    frames = 2;
+    crash.frames_made.store(frames, std::memory_order_release);
   } else {
-    crash.frames_made.store(1, std::memory_order_release);
-    take_modules(crash);  // in case that the stack is damaged, and ends the walk along it
-    crash.frames_made.store(take_frames(crash.frames, context), std::memory_order_release);
-    crash.modules_made.store(0, std::memory_order_release);
+    crash.frames_made.store(frames, std::memory_order_release);
+    note_modules(crash, frames);  // in case that the stack is damaged, and ends the walk along it
+    frames = take_frames(crash.frames, context);
+    crash.frames_made.store(frames, std::memory_order_release);
   }
-  take_modules(crash);
+  note_modules(crash, frames);
+  if (as == stacks::kHandledCrash) crash.taken.store(stacks::kNoCrash, std::memory_order_release);
 }
 
-// Returning repeats the instruction that failed, with what handled the signal before; a signal that was sent is sent
-// again.
+bool is_handler(const struct sigaction& action) {
+  return (action.sa_flags & SA_SIGINFO) != 0 || (action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN);
+}
+
+// As the system would have called it.
+void call_handler(const struct sigaction& action, int signal, siginfo_t* info, void* context) {
+  if ((action.sa_flags & SA_RESETHAND) != 0) ::signal(signal, SIG_DFL);
+  if ((action.sa_flags & SA_SIGINFO) != 0) {
+    action.sa_sigaction(signal, info, context);
+  } else {
+    action.sa_handler(signal);
+  }
+}
+
+// A program's own handler is called, and may not return, or mend what went wrong. Without one, returning repeats the
+// instruction that failed, and that ends the process; a signal that was sent is sent again.
 void on_crash(int signal, siginfo_t* info, void* context) {
   const int saved_errno = errno;
   const auto index =
       static_cast<std::size_t>(std::find(kCrashSignals.begin(), kCrashSignals.end(), signal) - kCrashSignals.begin());
-  ::sigaction(signal, &actions_before[index], nullptr);
-  if (is_recorded()) record_crash(area_of_process->crash, signal, *info, context);
+  const struct sigaction& before = actions_before[index];
+  const bool handled = is_handler(before);
+  if (!handled) ::sigaction(signal, &before, nullptr);
+  if (is_recorded()) {
+    record_crash(area().crash, handled ? stacks::kHandledCrash : stacks::kLastCrash, signal, *info, context);
+  }
+  if (handled) {
+    errno = saved_errno;
+    return call_handler(before, signal, info, context);
+  }
   if (info->si_code <= 0) ::syscall(SYS_tgkill, ::getpid(), thread_id(), signal);
   errno = saved_errno;
 }
@@ -210,11 +269,16 @@ bool is_sanitized() {
 void catch_crashes() {
   for (std::size_t i = 0; i < kCrashSignals.size(); ++i) {
     if (::sigaction(kCrashSignals[i], nullptr, &actions_before[i]) != 0) continue;
-    if (actions_before[i].sa_handler == SIG_IGN) continue;
+    const struct sigaction& before = actions_before[i];
+    if (!is_handler(before) && before.sa_handler == SIG_IGN) continue;
     struct sigaction action {};
     action.sa_sigaction = on_crash;
     action.sa_flags = SA_SIGINFO | SA_ONSTACK;
     ::sigemptyset(&action.sa_mask);
+    if (is_handler(before)) {  // it runs on the stack, and with the signals blocked, that it expects
+      action.sa_flags = SA_SIGINFO | (before.sa_flags & (SA_ONSTACK | SA_NODEFER | SA_RESTART));
+      action.sa_mask = before.sa_mask;
+    }
     ::sigaction(kCrashSignals[i], &action, nullptr);
   }
 }
@@ -240,9 +304,9 @@ _Unwind_Reason_Code take_nothing(_Unwind_Context* /*context*/, void* /*argument*
 }  // namespace
 
 void start_stack_recorder(StackArea& area) noexcept {
-  if (area_of_process != nullptr) return;
+  if (area_of_process.load() != nullptr) return;
   _Unwind_Backtrace(take_nothing, nullptr);  // the first call loads and allocates
-  area_of_process = &area;
+  area_of_process.store(&area, std::memory_order_release);
   make_handler_stack();
   if (!is_sanitized()) catch_crashes();
   area.header.signal.store(catch_launcher(), std::memory_order_relaxed);

@@ -7,8 +7,9 @@
 //
 // A program's own handlers stay: the launcher's signal is a real-time signal that is neither handled nor ignored when
 // the recorder starts; a crash is handed on to what was there before (Python's faulthandler, or the end of the
-// process), and where a sanitizer reports crashes, or a signal is ignored, nothing is changed. A forked child records
-// nothing. A signalled thread may see a sleep or poll() end with EINTR.
+// process). Of a program whose handler goes on after a crash the last crash counts. Where a sanitizer reports crashes,
+// or a signal is ignored, nothing is changed. A forked child records nothing. A signalled thread may see a sleep or
+// poll() end with EINTR.
 #pragma once
 
 #include "lockstep/observe/stack_layout.h"

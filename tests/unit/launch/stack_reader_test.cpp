@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <csetjmp>
 #include <csignal>
 #include <string>
 #include <thread>
@@ -18,16 +19,27 @@ namespace {
 
 using namespace std::chrono_literals;
 
+// In place of doctest's.
+void install(int signal, void (*handler)(int, siginfo_t*, void*)) {
+  struct sigaction action {};
+  action.sa_handler = SIG_DFL;
+  if (handler != nullptr) {
+    action.sa_sigaction = handler;
+    action.sa_flags = SA_SIGINFO;
+  }
+  ::sigaction(signal, &action, nullptr);
+}
+
 // A child that shares the memory with this process, and records its stacks, until the test has ended.
 class Recorded {
  public:
   template <class Act>
-  Recorded(const FlightMemory& memory, Act act, void (*handler)(int) = SIG_DFL) {
+  Recorded(const FlightMemory& memory, Act act, void (*handler)(int, siginfo_t*, void*) = nullptr) {
     int ready[2];
     REQUIRE(::pipe(ready) == 0);
     pid_ = ::fork();
     if (pid_ == 0) {
-      for (const int signal : {SIGFPE, SIGABRT}) std::signal(signal, handler);  // in place of doctest's
+      for (const int signal : {SIGFPE, SIGABRT, SIGSEGV}) install(signal, handler);
       start_stack_recorder(*memory.stacks());
       const bool told = ::write(ready[1], "r", 1) == 1;
       if (told) act();
@@ -147,11 +159,49 @@ TEST_CASE("a crash is handed on to the handler that was there before") {
   if (testing::kIsSanitized) return;
   const FlightMemory memory = FlightMemory::make_shared({.rank = 0, .world_size = 1});
   Recorded process(
-      memory, [] { ::raise(SIGFPE); }, [](int) { ::_exit(7); });
+      memory, [] { ::raise(SIGFPE); }, [](int, siginfo_t*, void*) { ::_exit(7); });
   const int status = process.wait();
   CHECK(WIFEXITED(status));
   CHECK(WEXITSTATUS(status) == 7);
   CHECK(read_crash(memory));
+}
+
+// Of a program that recovers from faults below an address, as a runtime does with its guard pages.
+constexpr std::uintptr_t kEndOfHandled = 0x100;
+sigjmp_buf after_fault;
+
+void recovers(int signal, siginfo_t* info, void* /*context*/) {
+  if (reinterpret_cast<std::uintptr_t>(info->si_addr) < kEndOfHandled) siglongjmp(after_fault, 1);
+  std::signal(signal, SIG_DFL);
+}
+
+[[gnu::noinline]] void touches(std::uintptr_t address) { *reinterpret_cast<volatile int*>(address) = 1; }
+
+TEST_CASE("of a program that goes on after a crash the last crash counts") {
+  if (testing::kIsSanitized) return;
+  for (const bool is_last_handled : {false, true}) {
+    const FlightMemory memory = FlightMemory::make_shared({.rank = 0, .world_size = 1});
+    Recorded process(
+        memory,
+        [=] {
+          static std::uintptr_t turn = 0;
+          while (turn < 3) {
+            if (sigsetjmp(after_fault, 1) == 0) touches(0x10 * turn++);
+          }
+          if (!is_last_handled) touches(0x200);
+          ::raise(SIGKILL);
+        },
+        recovers);
+    const int status = process.wait();
+    CHECK(WIFSIGNALED(status));
+    CHECK(WTERMSIG(status) == (is_last_handled ? SIGKILL : SIGSEGV));
+    const std::optional<CrashStack> crash = read_crash(memory);
+    REQUIRE(crash);
+    CHECK(crash->signal == SIGSEGV);
+    CHECK(crash->address == (is_last_handled ? 0x20 : 0x200));
+    CHECK(crash->thread.frames.size() > 2);
+    CHECK(crash->thread.frames.front().file != "");
+  }
 }
 
 TEST_CASE("what makes no sense is left out") {

@@ -9,6 +9,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/tsc_clock.h"
+#include "lockstep/observe/stack_recorder.h"
 
 namespace lockstep::internal {
 namespace {
@@ -18,6 +19,8 @@ using Words = std::array<std::uint64_t, flight::kWords>;
 
 // How many slots that are being written a new operation passes by. Their writers are threads that were interrupted.
 constexpr int kTries = 4;
+// So many operations, that system calls among them cost nothing.
+constexpr std::uint64_t kBetweenChecks = 64;
 
 constexpr std::uint64_t version_of(const FlightTicket& ticket) { return ticket.number * 8 + ticket.step * 2U; }
 constexpr std::uint8_t kOver = 2;
@@ -140,6 +143,8 @@ FlightTicket FlightRecorder::add(FlightRecord& record) noexcept {
     record.number = ticket.number;
     write(slot, record);
     slot.version.store(version_of(ticket), std::memory_order_release);
+    const bool is_early = std::has_single_bit(ticket.number);
+    if (is_early || ticket.number % kBetweenChecks == 0) check_stack_recorder();
     return ticket;
   }
   return {};

@@ -313,4 +313,12 @@ void start_stack_recorder(StackArea& area) noexcept {
   area.header.pid.store(::getpid(), std::memory_order_release);
 }
 
+void check_stack_recorder() noexcept {
+  if (!is_recorded()) return;
+  std::atomic<std::int32_t>& signal = area().header.signal;
+  struct sigaction now {};
+  if (signal.load() == 0 || ::sigaction(signal.load(), nullptr, &now) != 0) return;
+  if (now.sa_sigaction != on_launcher) signal.store(0);
+}
+
 }  // namespace lockstep::internal

@@ -20,4 +20,8 @@ namespace lockstep::internal {
 // signal, only crashes are recorded.
 void start_stack_recorder(stacks::StackArea& area) noexcept;
 
+// Says in the area if the program has taken the launcher's signal for itself since then, so that it gets none. A system
+// call or two; any thread may call.
+void check_stack_recorder() noexcept;
+
 }  // namespace lockstep::internal

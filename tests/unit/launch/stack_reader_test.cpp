@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "lockstep/launch/symbols.h"
+#include "lockstep/observe/flight_recorder.h"
 #include "lockstep/observe/stack_recorder.h"
 #include "tests/support/sanitized.h"
 
@@ -122,6 +123,24 @@ TEST_CASE("a process that runs another program now is not signalled") {
   while (StackRequest(memory).remark().empty() && !limit.expired()) std::this_thread::sleep_for(1ms);
   CHECK(StackRequest(memory).remark() == "its program has no handler that records stacks any more");
   CHECK(::kill(process.pid(), 0) == 0);
+}
+
+TEST_CASE("a process whose program has taken the signal for itself is not signalled") {
+  const FlightMemory memory = FlightMemory::make_shared({.rank = 0, .world_size = 1});
+  const int fd = ::dup(memory.fd());
+  const Recorded process(memory, [&] {
+    std::signal(memory.stacks()->header.signal.load(), [](int) { ::_exit(7); });
+    FlightRecorder recorder(FlightMemory::inherit(fd));
+    for (int i = 0; i < 16; ++i) {
+      FlightRecord record;
+      recorder.add(record);
+    }
+    rests();
+  });
+  const Deadline limit = Deadline::after(10s);
+  while (memory.header().operations.load() < 16 && !limit.expired()) std::this_thread::sleep_for(1ms);
+  while (memory.stacks()->header.signal.load() != 0 && !limit.expired()) std::this_thread::sleep_for(1ms);
+  CHECK(StackRequest(memory).remark() == "its program has no handler that records stacks any more");
 }
 
 TEST_CASE("a stopped process is not waited for") {

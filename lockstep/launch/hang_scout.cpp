@@ -116,9 +116,14 @@ bool HangScout::look(const std::vector<WatchedRank>& ranks) {
 
 void HangScout::measure() {
   const TimePoint now = clock_.now();
+  TcpBytes tcp = TcpBytes::read();
+  const auto recorded = [this](const RankSight& sight) {
+    return recordings_.memory(sight.place.rank)->header().pid.load();
+  };
+  for (const RankSight& sight : sights_) tcp.leave_out(recorded(sight));
   for (RankSight& sight : sights_) {
     const int rank = sight.place.rank;
-    const auto seen = read_activity(sight.pid, recordings_.memory(rank)->header().pid.load());
+    const auto seen = read_activity(sight.pid, recorded(sight), tcp);
     if (!seen) continue;
     ActivityWindow& activity = activities_[rank];
     activity.add(now, *seen, window_);

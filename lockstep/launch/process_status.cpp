@@ -55,7 +55,7 @@ Duration from_ticks(std::uint64_t ticks) {
 }
 
 // Of one process, with the children that it has waited for.
-std::optional<ProcessActivity> read_one(int pid) {
+std::optional<ProcessActivity> read_one(int pid, const TcpBytes& tcp) {
   const std::string stat = text_of(fmt::format("/proc/{}/stat", pid));
   const std::size_t name_end = stat.rfind(") ");  // a name may contain anything
   if (name_end == std::string::npos) return std::nullopt;
@@ -67,6 +67,7 @@ std::optional<ProcessActivity> read_one(int pid) {
   for (std::size_t i = 0; i < 4; ++i) activity.cpu += from_ticks(number_in(fields[kUserTicks + i], 10));
   const std::string io = text_of(fmt::format("/proc/{}/io", pid));
   activity.bytes = number_in(field_of(io, "rchar"), 10) + number_in(field_of(io, "wchar"), 10);
+  activity.bytes += tcp.of_process(pid);
   return activity;
 }
 
@@ -102,12 +103,12 @@ std::optional<ThreadStatus> read_thread_status(int pid, int thread) {
                       .blocked = number_in(field_of(text, "SigBlk"), 16)};
 }
 
-std::optional<ProcessActivity> read_activity(int pid, int main_pid) {
-  std::optional<ProcessActivity> activity = read_one(pid);
+std::optional<ProcessActivity> read_activity(int pid, int main_pid, const TcpBytes& tcp) {
+  std::optional<ProcessActivity> activity = read_one(pid, tcp);
   if (!activity) return activity;
   std::vector<int> family = children_of(pid);
   for (std::size_t i = 0; i < family.size() && i < kMostProcesses; ++i) {
-    const std::optional<ProcessActivity> child = read_one(family[i]);
+    const std::optional<ProcessActivity> child = read_one(family[i], tcp);
     if (!child) continue;
     if (family[i] == main_pid) activity->state = child->state;
     activity->cpu += child->cpu;

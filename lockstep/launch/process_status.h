@@ -1,6 +1,5 @@
 // What /proc says of processes on this machine: the state of threads, and what a process and those that it started have
-// done so far. A process that has ended has none. Nothing
-// blocks; any thread may call.
+// done so far. A process that has ended has none. Nothing blocks; any thread may call.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +9,7 @@
 #include <vector>
 
 #include "lockstep/base/clock.h"
+#include "lockstep/launch/tcp_bytes.h"
 
 namespace lockstep::internal {
 
@@ -27,11 +27,11 @@ std::optional<ThreadStatus> read_thread_status(int pid, int thread);
 struct ProcessActivity {
   char state = '?';  // of one process of them
   Duration cpu{};
-  std::uint64_t bytes = 0;  // read and written, by files and pipes
+  std::uint64_t bytes = 0;  // read and written, by files and pipes, and by TCP connections as `tcp` has them
 };
 
 // The state is that of `main_pid` if it is among them, else of `pid`: a shell may have started the program.
-std::optional<ProcessActivity> read_activity(int pid, int main_pid);
+std::optional<ProcessActivity> read_activity(int pid, int main_pid, const TcpBytes& tcp);
 
 // What a process and its children have done in the last while.
 class ActivityWindow {

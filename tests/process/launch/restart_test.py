@@ -314,14 +314,14 @@ class OutOfMemoryTest(LauncherTest):
                                                  "--max-restarts", "1", ranks=1)
         self.assertEqual(code, 137)
         first, second = (attempt["cause"] for attempt in report["attempts"])
-        self.assertRegex(first["failure"], r"was killed by SIGKILL \((possibly for lack of memory|memory ran out): the "
-                                           r"kernel has killed \d+ process.* for lack of it since the ranks were started; "
-                                           r"it had used 0.0\d+ GiB at most\)", error)
-        self.assertIn(first["out_of_memory"], (None, True))  # the counter is the whole machine's, or that of the job
+        self.assertRegex(first["failure"], r"was killed by SIGKILL \((possibly for lack of memory|memory ran out): "
+                                           r"the kernel has killed \d+ process.* for lack of it since the ranks were "
+                                           r"started; it had used 0.0\d+ GiB at most\)", error)
+        self.assertIn(first["out_of_memory"], (None, True))  # the machine has counted it, or the launcher's cgroup
         self.assertGreater(first["peak_bytes"], 1 << 20)
         # What killed the first attempt is not blamed for the end of the second one.
-        self.assertEqual(second["failure"], "was killed by SIGKILL (sent by somebody; the kernel has killed nothing for "
-                                            "lack of memory meanwhile)")
+        self.assertEqual(second["failure"], "was killed by SIGKILL (sent by somebody; the kernel has killed nothing "
+                                            "for lack of memory meanwhile)")
         self.assertEqual(second["out_of_memory"], False)
 
     def test_a_rank_that_ends_otherwise_has_memory(self):

@@ -106,8 +106,8 @@ class EnvironmentTest(RunTest):
         code, output, error = self.run_tree(shell("echo started", 3, "--virtual-local-rank"),
                                             environment={"CUDA_VISIBLE_DEVICES": "4,5"})
         self.assertEqual((code, output), (2, ""), error)
-        self.assertIn("3 ranks are to see one GPU each (--virtual-local-rank), and CUDA_VISIBLE_DEVICES is '4,5', which "
-                      "has 2", error)
+        self.assertIn("3 ranks are to see one GPU each (--virtual-local-rank), and CUDA_VISIBLE_DEVICES is '4,5', "
+                      "which has 2", error)
 
     def test_the_store_listens_and_the_token_is_readable(self):
         script = "echo $LOCKSTEP_STORE; wc -c < /dev/fd/$LOCKSTEP_TOKEN_FD; cat"

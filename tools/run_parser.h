@@ -63,6 +63,7 @@ class RunParser {
   void add_ends();
   void add_output();
   void add_program();
+  std::vector<std::string> with_empty_values(const std::vector<std::string>& words) const;
   CLI::Option* option(const char* name, std::string& value, const char* text);
   CLI::Option* option(const char* name, double& value, const char* text);
   CLI::Option* flag(const char* name, bool& value, const char* text);

@@ -94,6 +94,24 @@ class SourcesTest(TorchrunTest):
         for name, value in (("PET_TEE", "7"), ("PET_LOCAL_RANKS_FILTER", "x"), ("PET_REDIRECTS", "0:9")):
             self.assertIn(f"{name}: --", self.run_with("true", environment={name: value}, expected=2)[1])
 
+    def test_an_empty_value_takes_no_other_word(self):
+        self.assertEqual(self.run_with("--log-dir=", "echo", "a")[0], "a\n")
+        self.assertEqual(self.run_with("--role", "", "echo", "a")[0], "a\n")
+        self.assertEqual(self.run_with("--env", "A=", "--rdzv_id=", "--bind", "none", "--log-dir=", "echo", "--role=")[0],
+                         "--role=\n")
+        self.assertEqual(os.listdir(self.folder), [])
+        self.write("x.toml", 'role = ""\nnproc-per-node = 2\n')
+        self.assertEqual(self.ranks("--config=x.toml"), 2)
+        for words in (("--max-restarts=",), ("--nproc-per-node=",), ("--master-port", ""), ("--stop-grace=",)):
+            self.assertIn(words[0].rstrip("="), self.run_with(*words, "true", expected=2)[1])
+
+    def test_numbers_are_decimal(self):
+        script = "echo $TORCHELASTIC_MAX_RESTARTS $MASTER_PORT"
+        output, _ = self.run_with("--max-restarts", "010", "--master-port=0100", "sh", "-c", script)
+        self.assertEqual(output, "10 100\n")
+        self.assertIn("'0x10' is not a number from 0 to",
+                      self.run_with("--max-restarts", "0x10", "true", expected=2)[1])
+
     def test_a_file_stands_for_options_and_gives_way(self):
         path = self.write("lockstep.toml", 'nproc-per-node = 3\n[run]\nmax_restarts = 2\nprefix = true\n'
                                            'env = ["A=1", "B=x y"]\n')

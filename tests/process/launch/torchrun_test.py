@@ -174,6 +174,43 @@ class OutputTest(TorchrunTest):
         self.assertEqual(self.read("logs", "filtered_stderr.log"), "[0] error\n")
 
 
+class HostsOptionTest(TorchrunTest):
+    """--hosts of which all are this host: each has a launcher of its own, which gets the options."""
+
+    HOSTS = ("--hosts", "localhost:1,127.0.0.1:2")
+
+    def test_options_reach_the_launchers_of_all_hosts(self):
+        script = "echo $RANK $LOCAL_RANK $CUDA_VISIBLE_DEVICES $MASTER_ADDR"
+        output, _ = self.run_with(*self.HOSTS, "--virtual-local-rank", "--master-addr", "h", "--no-prefix", "sh", "-c",
+                                  script, environment={"CUDA_VISIBLE_DEVICES": "4,6"})
+        self.assertEqual(sorted(output.splitlines()), ["0 0 4 h", "1 0 4 h", "2 0 6 h"])
+
+    def test_streams_and_filters_reach_the_launchers_of_all_hosts(self):
+        output, error = self.run_with(*self.HOSTS, "-r", "0:1,1:3", "-t", "1:2", "--log-dir", "logs",
+                                      *OutputTest.BOTH)
+        self.assertEqual(output, "")
+        self.assertEqual(sorted(line for line in error.splitlines() if "] err" in line),
+                         ["[0] err 0", "[1] err 1", "[2] err 2"])
+        self.assertEqual(sorted(os.listdir(os.path.join(self.folder, "logs"))),
+                         ["rank_0.stdout.log", "rank_1.stdout.log", "rank_2.stderr.log", "rank_2.stdout.log"])
+        output, _ = self.run_with(*self.HOSTS, "--local-ranks-filter", "1", *OutputTest.BOTH)
+        self.assertEqual(output, "[2] out 2\n")
+        self.run_with("--hosts", "localhost:2", "--duplicate-stdout-filters", "t 1,a,,b", "--duplicate-stderr-filters",
+                      "err 0", "--log-dir", "filtered", "sh", "-c", "echo out $RANK; echo a,b; echo err $RANK >&2")
+        self.assertEqual(sorted(self.read("filtered", "filtered_stdout.log").splitlines()),
+                         ["[0] a,b", "[1] a,b", "[1] out 1"])
+        self.assertEqual(self.read("filtered", "filtered_stderr.log"), "[0] err 0\n")
+
+    def test_what_does_not_go_with_them_is_refused(self):
+        for words, wanted in ((("-r", "2:1"), "there are local ranks 0 to 1"),
+                              (("--standalone",), "--standalone: it does not go with --hosts"),
+                              (("--node-rank", "1"), "--node-rank: it does not go with --hosts"),
+                              (("--local-addr", "h"), "--local-addr: it does not go with --hosts"),
+                              (("--nnodes", "3"), "--nnodes: --hosts names 2")):
+            self.assertIn(wanted, self.run_with(*self.HOSTS, *words, "true", expected=2)[1])
+        self.run_with(*self.HOSTS, "--nnodes", "2", "true")
+
+
 class RanksTest(TorchrunTest):
     def test_roles_and_what_is_accepted(self):
         words = ("--role", "trainer", "--rdzv-backend=c10d", "--monitor-interval", "5", "--start-method", "fork",

@@ -219,6 +219,13 @@ class RanksTest(TorchrunTest):
                                   "echo $ROLE_NAME $ROLE_RANK $ROLE_WORLD_SIZE $TORCHELASTIC_USE_AGENT_STORE")
         self.assertEqual(output, "trainer 0 1 False\n")
 
+    def test_arguments_can_hold_the_local_rank(self):
+        for hosts in ((), ("--hosts", "localhost:2")):
+            output, _ = self.run_with("--nproc-per-node=2", "--no-prefix", *hosts, "echo", "--rank=${local_rank}.",
+                                      "$local_rank $$ ${other}", "${local_rank}${local_rank}")
+            self.assertEqual(sorted(output.splitlines()),
+                             [f"--rank={rank}. $local_rank $$ ${{other}} {rank}{rank}" for rank in range(2)])
+
     def test_virtual_local_ranks(self):
         script = "echo $RANK $LOCAL_RANK $CUDA_VISIBLE_DEVICES"
         for devices, expected in (("4,6", ["0 0 4", "1 0 6"]), ("", ["0 0 0", "1 0 1"])):

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "lockstep/base/format.h"
 #include "tools/run_arguments.h"
 
 namespace lockstep::tools {
@@ -43,6 +44,16 @@ CLI::Validator whole_number(int least, int most) {
             return std::string();
           },
           "NUMBER"};
+}
+
+// What has no effect here is refused all the same if torchrun does not know it: it may be meant for another option.
+CLI::Validator known(const std::vector<std::string>& names, const std::string& meaning) {
+  return {[names, meaning](std::string& text) {
+            if (std::ranges::find(names, text) != names.end()) return std::string();
+            return fmt::format("'{}' is not known; there {} {}: {}", text, names.size() == 1 ? "is" : "are",
+                               fmt::join(names, ", "), meaning);
+          },
+          "NAME"};
 }
 
 }  // namespace
@@ -110,7 +121,9 @@ void RunParser::add_hosts() {
   option("--rdzv-conf", to.rdzv_config,
          "KEY=VALUE,...: join_timeout (600): seconds until all have to be there; last_call_timeout (30): seconds that "
          "MIN hosts wait for more");
-  option("--rdzv-backend", to.rdzv_backend, "Accepted for torchrun's sake: launchers meet by themselves");
+  option("--rdzv-backend", to.rdzv_backend,
+         "c10d, static, etcd or etcd-v2, for torchrun's sake: launchers meet by themselves")
+      ->check(known({"c10d", "static", "etcd", "etcd-v2"}, "with all of them, launchers meet by themselves"));
   flag("--standalone", to.run.standalone,
        "This host alone, whatever a cluster manager says; --rdzv-* are not looked at");
   option("--local-addr", to.run.local_addr, "The address by which other hosts reach this one");
@@ -158,7 +171,8 @@ void RunParser::add_output() {
   option("--duplicate-stdout-filters", to.stdout_filters,
          "Write lines of standard output that hold one of these texts to filtered_stdout.log, too: apple,orange");
   option("--duplicate-stderr-filters", to.stderr_filters, "The same for standard error, to filtered_stderr.log");
-  option("--logs-specs", to.logs_specs, "Accepted for torchrun's sake; it names a Python class");
+  option("--logs-specs", to.logs_specs, "default, for torchrun's sake: it names a Python class")
+      ->check(known({"default"}, "others are Python classes, which this launcher does not load"));
 }
 
 void RunParser::add_program() {

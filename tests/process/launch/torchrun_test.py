@@ -219,6 +219,19 @@ class RanksTest(TorchrunTest):
                                   "echo $ROLE_NAME $ROLE_RANK $ROLE_WORLD_SIZE $TORCHELASTIC_USE_AGENT_STORE")
         self.assertEqual(output, "trainer 0 1 False\n")
 
+    def test_names_that_torchrun_does_not_know_are_refused(self):
+        for name in ("c10d", "static", "etcd", "etcd-v2"):
+            self.run_with("--rdzv-backend", name, "true")
+        for words, wanted in (
+                (("--rdzv-backend", "zookeeper"),
+                 "--rdzv-backend: 'zookeeper' is not known; there are c10d, static, etcd, etcd-v2: with all of them, "
+                 "launchers meet by themselves\n"),
+                (("--logs-specs", "mine"), "--logs-specs: 'mine' is not known; there is default: others are Python "
+                                           "classes, which this launcher does not load\n")):
+            self.assertIn(wanted, self.run_with(*words, "true", expected=2)[1])
+        _, error = self.run_with("true", environment={"PET_RDZV_BACKEND": "x"}, expected=2)
+        self.assertIn("PET_RDZV_BACKEND: --rdzv-backend: 'x' is not known", error)
+
     def test_arguments_can_hold_the_local_rank(self):
         for hosts in ((), ("--hosts", "localhost:2")):
             output, _ = self.run_with("--nproc-per-node=2", "--no-prefix", *hosts, "echo", "--rank=${local_rank}.",

@@ -8,6 +8,7 @@
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
+#include "lockstep/launch/fill_in.h"
 #include "lockstep/observe/process_recorder.h"
 #include "tools/run_command.h"
 #include "tools/run_over_ssh.h"
@@ -48,6 +49,10 @@ int most_ranks(const RunOptions& options) {
 
 void set_output(const RunArguments& from, RunOptions& options) {
   RankOutputOptions& output = options.output;
+  if (const auto text = EnvironmentReader().text(kPrefixTemplateVariable)) {
+    output.prefix_template = fill_in(*text, "role_name", options.role);
+    output.prefix = PrefixMode::always;
+  }
   const int ranks = most_ranks(options);
   if (from.prefix) output.prefix = PrefixMode::always;
   if (from.no_prefix) output.prefix = PrefixMode::never;

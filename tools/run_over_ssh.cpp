@@ -21,6 +21,7 @@
 #include "lockstep/launch/signal_relay.h"
 #include "lockstep/launch/ssh_hosts.h"
 #include "lockstep/rendezvous/launchers.h"
+#include "tools/run_arguments.h"
 
 namespace lockstep::tools {
 namespace {
@@ -51,6 +52,9 @@ Variables environment_for_hosts() {
     if (!name.starts_with(kOurs) || name.size() == text.size()) continue;
     if (std::ranges::find(kOfThisHost, name) != kOfThisHost.end()) continue;
     variables.emplace_back(name, text.substr(name.size() + 1));
+  }
+  if (const auto text = EnvironmentReader().text(kPrefixTemplateVariable)) {
+    variables.emplace_back(kPrefixTemplateVariable, *text);
   }
   return variables;
 }

@@ -174,6 +174,15 @@ class OutputTest(TorchrunTest):
         self.assertEqual(self.read("logs", "filtered_stderr.log"), "[0] error\n")
 
 
+    def test_the_prefix_is_the_users(self):
+        template = {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "<${role_name}-${rank}/${local_rank}>:"}
+        for hosts, local in (((), 1), (("--hosts", "localhost:1,127.0.0.1:1"), 0)):
+            output, _ = self.run_with("--nproc-per-node=2", "--role", "r", *hosts, "echo", "a", environment=template)
+            self.assertEqual(sorted(output.splitlines()), ["<r-0/0>:a", f"<r-1/{local}>:a"])
+        self.assertEqual(self.run_with("echo", "a", environment=template)[0], "<default-0/0>:a\n")
+        self.assertEqual(self.run_with("--no-prefix", "echo", "a", environment=template)[0], "a\n")
+
+
 class HostsOptionTest(TorchrunTest):
     """--hosts of which all are this host: each has a launcher of its own, which gets the options."""
 
@@ -218,6 +227,14 @@ class RanksTest(TorchrunTest):
         output, _ = self.run_with(*words, "sh", "-c",
                                   "echo $ROLE_NAME $ROLE_RANK $ROLE_WORLD_SIZE $TORCHELASTIC_USE_AGENT_STORE")
         self.assertEqual(output, "trainer 0 1 False\n")
+
+    def test_settings_for_pytorch(self):
+        names = ("TORCHELASTIC_SIGNALS_TO_HANDLE", "TORCH_NCCL_ASYNC_ERROR_HANDLING")
+        command = ("sh", "-c", "echo " + " ".join(f"${name}" for name in names))
+        for hosts in ((), ("--hosts", "localhost")):
+            self.assertEqual(self.run_with("--no-prefix", *hosts, *command)[0], "SIGTERM,SIGINT,SIGHUP,SIGQUIT 1\n")
+        output, _ = self.run_with("--signals-to-handle", "SIGUSR1,SIGTERM", *command, environment={names[1]: "3"})
+        self.assertEqual(output, "SIGUSR1,SIGTERM 3\n")
 
     def test_names_that_torchrun_does_not_know_are_refused(self):
         for name in ("c10d", "static", "etcd", "etcd-v2"):

@@ -2,9 +2,11 @@
 
 import os
 import re
+import socket
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 from processes import Tree
@@ -56,6 +58,12 @@ class ProgramTest(TorchrunTest):
         os.chmod(script, 0o755)
         self.assertEqual(self.run_with("--no-python", script)[0], "shell 0\n")
 
+    def test_a_script_of_another_name(self):
+        self.write("train", SCRIPT)
+        for words in (("--run-path", "train"), (sys.executable, "train")):
+            self.assertEqual(self.run_with(*words, "a")[0], "__main__ train ['a'] 0\n")
+        self.assertIn("not found in PATH", self.run_with("train", expected=127)[1])
+
     def test_the_interpreter_is_chosen(self):
         self.write("python", "#!/bin/sh\necho interpreter $@\n")
         os.chmod(os.path.join(self.folder, "python"), 0o755)
@@ -84,6 +92,24 @@ class SourcesTest(TorchrunTest):
                                                  "KUBERNETES_SERVICE_HOST": "10.96.0.1"}), 1)
         _, error = self.run_with("true", environment={"PET_MAX_RESTARTS": "many"}, expected=2)
         self.assertIn("PET_MAX_RESTARTS: --max-restarts", error)
+
+    def test_the_time_to_stop_stands_in_a_variable(self):
+        script = "trap '' TERM; test $RANK = 0 && { sleep 0.3; exit 4; }; while :; do sleep 0.05; done"
+        begin = time.monotonic()
+        _, error = self.run_with("--nproc-per-node=2", "sh", "-c", script, expected=4,
+                                 environment={"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "0.3"})
+        self.assertIn("did not stop in time and was killed", error)
+        self.assertLess(time.monotonic() - begin, 4.5)  # it is 5 s without it
+        _, error = self.run_with("true", environment={"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "x"}, expected=2)
+        self.assertIn("TORCH_ELASTIC_SHUTDOWN_TIMEOUT: --shutdown-timeout", error)
+
+    def test_what_is_not_read_does_no_harm(self):
+        with socket.socket() as taken:  # so that whoever listens fails
+            taken.bind(("", 0))
+            environment = {"TORCHELASTIC_ENABLE_FILE_TIMER": "1", "TORCHELASTIC_TIMER_FILE": "/nowhere/file",
+                           "TORCHELASTIC_HEALTH_CHECK_PORT": str(taken.getsockname()[1]), "PET_ROLE": ""}
+            output, error = self.run_with("sh", "-c", "echo $ROLE_NAME", environment=environment)
+        self.assertEqual((output, error.count("\n")), ("default\n", 1), error)
 
     def test_contradictions_are_refused(self):
         for words, wanted in ((("-m", "--no-python", "train"), "--module: it excludes --no-python"),
@@ -301,7 +327,7 @@ class DocumentTest(unittest.TestCase):
         self.assertIn("--nproc-per-node", text)
         self.assertNotIn("--virtual-local-rank", text)
 
-    def test_the_table_has_each_option_of_torchrun_and_names_tests_that_exist(self):
+    def test_the_table_has_each_option_and_variable_of_torchrun_and_names_tests_that_exist(self):
         if not PYTHON:
             self.skipTest("there is no PyTorch here")
         code = ("from torch.distributed.run import get_args_parser as p; "
@@ -312,6 +338,14 @@ class DocumentTest(unittest.TestCase):
         self.assertEqual(options - self.options() - {"-r", "-t", "-m"}, set())
         page = self.document("docs", "TORCHRUN.md")
         self.assertEqual([name for name in options if "_" not in name and f"`{name}`" not in page], [])
+        code = ("import inspect, re, torch.distributed.run as r, torch.distributed.launcher.api as l, "
+                "torch.distributed.elastic.agent.server.local_elastic_agent as a; "
+                "print(*re.findall('[\"\\'](\\w*TORCH_?ELASTIC_\\w+|PYTHON_EXEC|TORCH_NCCL_\\w+)[\"\\']', "
+                "''.join(map(inspect.getsource, (r, l, a)))))")
+        done = subprocess.run([PYTHON, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+        variables = set(done.stdout.split())
+        self.assertGreater(len(variables), 8)
+        self.assertEqual([name for name in variables if f"`{name}`" not in page], [])
         for test in set(re.findall(r"`(\w+_test\.py)`", page)):
             self.assertTrue(os.path.exists(os.path.join(ROOT, "tests", "process", "launch", test)), test)
 

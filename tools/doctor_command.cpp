@@ -89,6 +89,7 @@ int doctor_command(const DoctorOptions& options) {
 CLI::App* add_env(CLI::App& app, EnvOptions& options) {
   CLI::App* env = app.add_subcommand("env", "Print what a bug report needs; never a secret");
   env->add_flag("--json", options.json, "Print JSON");
+  env->footer("Examples:\n  lockstep env\n  lockstep env --json\n");
   env->prefix_command(false);
   return env;
 }

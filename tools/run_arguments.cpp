@@ -166,12 +166,14 @@ RunOptions read(const std::vector<std::string>& words) {
 
 }  // namespace
 
+std::string help_of_run() { return RunParser(true).help(); }
+
 std::optional<RunOptions> read_run(const std::vector<std::string>& words, int& exit_code) {
   exit_code = 0;
   try {
     return read(words);
   } catch (const CLI::CallForAllHelp&) {
-    std::fputs(RunParser(true).help().c_str(), stdout);
+    std::fputs(help_of_run().c_str(), stdout);
   } catch (const CLI::CallForHelp&) {
     std::fputs(RunParser(false).help().c_str(), stdout);
   } catch (const CLI::Error& error) {

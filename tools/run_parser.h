@@ -52,7 +52,7 @@ class RunParser {
 
   const RunArguments& arguments() const { return arguments_; }
   bool wants_all_help() const { return help_all_; }
-  std::string help() const { return run_->help(); }
+  std::string help() const { return run_->help(app_.get_name()); }
   OptionNames names() const;
   // The program and its arguments. Throws CLI::Error if there is none.
   std::vector<std::string> program() const;

@@ -302,8 +302,19 @@ class RanksTest(TorchrunTest):
         self.assertIn("variable: A='b c'\n", output)
         output, _ = self.run_with("--dry-run", "--nnodes=2:4", "--master-addr", "h1", "--node-rank", "1", "true")
         self.assertIn("numbered when all have met at h1:29500\nhosts: 2 to 4\n", output)
-        output, _ = self.run_with("--dry-run", "--hosts", "a,b:3", "true")
-        self.assertIn("host a: rank 0, over ssh\nhost b: ranks 1 to 3, over ssh\n", output)
+        output, _ = self.run_with("--dry-run", "--hosts", "a,b:3", "no-such-program", "x")
+        self.assertIn("host a: rank 0, over ssh\nhost b: ranks 1 to 3, over ssh\n"
+                      "program: no-such-program, to be found on each host\ncommand: no-such-program x\n", output)
+        output, _ = self.run_with("--dry-run", "--hosts", "localhost:2", "--hang-timeout", "1.5", "-r", "3", "-t",
+                                  "1:1", "--report", "r", "true")
+        self.assertIn("host localhost: ranks 0 to 1, which is this one\n", output)
+        self.assertIn("a job that hangs ends after: 1.5 s\n", output)
+        self.assertIn("to files alone: both streams of all ranks\nto files, too: standard output of local rank 1\n",
+                      output)
+        self.assertIn("report: r\n", output)
+        for hosts in ((), ("--hosts", "a")):
+            _, error = self.run_with("--dry-run", "--bind", "foo", *hosts, "true", expected=2)
+            self.assertIn("ranks cannot be bound to 'foo'", error)
 
 
 class DocumentTest(unittest.TestCase):
@@ -312,14 +323,38 @@ class DocumentTest(unittest.TestCase):
                               check=True).stdout
         return {name for line in re.findall(r"^  (-\S+)", text, re.M) for name in line.split(",")}
 
+    def ask(self, *words):
+        return subprocess.run([LOCKSTEP, *words], capture_output=True, text=True, timeout=30, check=False)
+
+    def test_each_command_has_help_of_its_own(self):
+        everything = self.ask("--help-all")
+        self.assertEqual((everything.returncode, everything.stderr), (0, ""))
+        for command in ("run", "trace", "doctor", "env", "ps", "top"):
+            text = self.ask(command, "--help-all" if command == "run" else "--help").stdout
+            self.assertIn(text, everything.stdout)
+            examples = text.partition("Examples:\n")[2].strip().splitlines()
+            self.assertTrue(examples, command)
+            for line in examples:
+                self.assertIn(f"lockstep {command}", line)
+            wrong = self.ask(command, "--bogus")
+            self.assertEqual(wrong.returncode, 2)
+            self.assertIn(f"Try 'lockstep {command} --help'.", wrong.stderr)
+        self.assertIn("Try 'lockstep --help'.", self.ask("--bogus").stderr)
+
     def document(self, *names):
         with open(os.path.join(ROOT, *names), encoding="utf-8") as file:
             return file.read()
 
-    def test_the_man_page_has_each_option(self):
-        page = self.document("share", "man", "man1", "lockstep.1").replace("\\-", "-")
-        missing = [name for name in self.options() if "_" not in name and name not in page]
-        self.assertEqual(missing, [])
+    def test_the_man_page_has_what_the_help_says(self):
+        page = self.document("share", "man", "man1", "lockstep.1")
+        page = page.replace("\\-", "-").replace("\\(aq", "'").replace("\n", " ")
+        for command in ("run", "trace", "doctor", "env", "ps", "top"):
+            text = self.ask(command, "--help-all" if command == "run" else "--help").stdout
+            options = re.findall(r"^  (-\S+)(.*(?:\n {20,}.*)?)", text, re.M)
+            self.assertTrue(options)
+            for names, rest in options:
+                self.assertIn(names.split(",")[-1 if "_" not in names else 0], page)
+                self.assertIn(re.split(r"\s{2,}", rest)[-1], page, (command, names))
 
     def test_common_options_come_alone(self):
         text = subprocess.run([LOCKSTEP, "run", "--help"], capture_output=True, text=True, timeout=30,

@@ -22,6 +22,10 @@ namespace {
 
 Deadline soon() { return Deadline::after(std::chrono::seconds(10)); }
 
+SoftwareWanted wanted(const std::string& program) {
+  return {.version = LOCKSTEP_VERSION, .torch_version = LOCKSTEP_TORCH_VERSION, .program = program};
+}
+
 std::string line_of(const MachineFacts& facts, const std::string& path, const std::string& name) {
   const std::string text = facts.file(path).value_or("");
   const std::size_t at = text.find(name);
@@ -36,14 +40,14 @@ std::vector<std::pair<std::string, std::string>> facts_for_a_report() {
   utsname system{};
   ::uname(&system);
   std::vector<std::pair<std::string, std::string>> list{
-      {"lockstep", LOCKSTEP_VERSION},
       {"compiler", "g++ " __VERSION__},
       {"system", fmt::format("{} {} {}", system.sysname, system.release, system.machine)},
       {"distribution", line_of(facts, "/etc/os-release", "PRETTY_NAME")},
       {"processor", line_of(facts, "/proc/cpuinfo", "model name")},
       {"gpus", facts.file("/proc/driver/nvidia/version") ? line_of(facts, "/proc/driver/nvidia/version", "version")
                                                          : "no NVIDIA driver"}};
-  for (const Findings& findings : {check_machine(facts), check_memory(facts), check_software(facts, "", soon())}) {
+  for (const Findings& findings :
+       {check_machine(facts), check_memory(facts), check_software(facts, wanted(""), soon())}) {
     for (const Finding& finding : findings) list.emplace_back(finding.subject, finding.found);
   }
   // Names that say what a job is and not what it may: never the token.
@@ -66,7 +70,7 @@ std::vector<std::pair<std::string, std::string>> facts_for_a_report() {
 
 CLI::App* add_doctor(CLI::App& app, DoctorOptions& options) {
   CLI::App* doctor = app.add_subcommand("doctor", "Check this machine before a job starts on it");
-  doctor->add_option("program", options.program, "A program of yours: is its libtorch found?");
+  doctor->add_option("program", options.program, "A program of yours: is its libtorch found, and the right one?");
   doctor->add_flag("--json", options.json, "Print JSON");
   doctor->footer(
       "Exits with 1 if a check has found an error.\n\nExamples:\n  lockstep doctor ./train\n"
@@ -79,7 +83,7 @@ int doctor_command(const DoctorOptions& options) {
   const MachineFacts facts = this_machine();
   Findings findings = check_machine(facts);
   for (const Findings& more :
-       {check_memory(facts), check_network(facts, soon()), check_software(facts, options.program, soon())}) {
+       {check_memory(facts), check_network(facts, soon()), check_software(facts, wanted(options.program), soon())}) {
     findings.insert(findings.end(), more.begin(), more.end());
   }
   std::fputs((options.json ? json_of(findings) : text_of(findings)).c_str(), stdout);

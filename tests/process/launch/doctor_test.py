@@ -3,6 +3,7 @@
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -28,7 +29,7 @@ class DoctorTest(unittest.TestCase):
         findings = self.findings()
         for subject in ("kernel", "cores", "vector instructions", "NUMA nodes", "clocks", "threads", "memory",
                         "memory that ranks share", "/dev/shm", "locked memory", "open files", "processes and threads",
-                        "size of files", "host name", "ports", "token", "variables", "started by", "launchers",
+                        "size of files", "host name", "ports", "lockstep", "token", "variables", "started by", "launchers",
                         "torch of Python"):
             self.assertIn(subject, findings)
             self.assertIn(findings[subject]["verdict"], ("ok", "warning", "error"))
@@ -64,6 +65,44 @@ class DoctorTest(unittest.TestCase):
             os.chmod(path, 0o600)
             findings = self.findings(environment={"LOCKSTEP_TOKEN_FILE": path})
             self.assertEqual(findings["token"]["verdict"], "ok")
+
+    def test_a_token_that_cannot_be_made(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for home, verdict in ((folder, "ok"), (os.path.join(folder, "missing"), "warning")):
+                findings = self.findings(environment={"HOME": home, "LOCKSTEP_TOKEN_FILE": ""})
+                self.assertEqual(findings["token"]["verdict"], verdict, findings["token"])
+            self.assertIn("LOCKSTEP_TOKEN_FILE", findings["token"]["remedy"])
+            self.assertEqual(os.listdir(folder), [])
+
+    def test_a_python_that_cannot_be_started(self):
+        with tempfile.TemporaryDirectory() as folder:
+            python = os.path.join(folder, "python3")
+            with open(python, "wb") as file:
+                file.write(b"\0not a program")
+            os.chmod(python, 0o755)
+            finding = self.findings(environment={"PATH": folder})["torch of Python"]
+            self.assertEqual((finding["verdict"], finding["found"]),
+                             ("warning", f"{python} cannot be started, or fails"))
+
+    def test_its_own_version(self):
+        version = ask("--version").stdout.split()[1]
+        self.assertTrue(self.findings()["lockstep"]["found"].startswith(f"{version}, built "))
+
+    @unittest.skipUnless(shutil.which("cc"), "there is no compiler")
+    def test_the_version_of_a_programs_libtorch(self):
+        with tempfile.TemporaryDirectory() as folder:
+            os.mkdir(os.path.join(folder, "lib"))
+            library, program = os.path.join(folder, "lib", "libtorch_cpu.so"), os.path.join(folder, "train")
+            subprocess.run(["cc", "-shared", "-Wl,-soname,libtorch_cpu.so", "-x", "c", "/dev/null", "-o", library], check=True)
+            subprocess.run(["cc", "-x", "c", "-", "-x", "none", "-o", program, "-Wl,--no-as-needed", library,
+                            f"-Wl,-rpath,{os.path.dirname(library)}"], check=True, input=b"int main(void) { return 0; }")
+            with open(os.path.join(folder, "version.py"), "w", encoding="ascii") as file:
+                file.write("__all__ = ['__version__']\n__version__ = '1.2.3+cpu'\n")
+            findings = self.findings(program)
+            finding = findings[f"libtorch of {program}"]
+            self.assertTrue(finding["found"].startswith(f"1.2.3+cpu {library}"), finding)
+            built_for_torch = "for libtorch" in findings["lockstep"]["found"]
+            self.assertEqual(finding["verdict"], "warning" if built_for_torch else "ok")
 
     def test_variables(self):
         findings = self.findings(environment={"LOCKSTEP_BACKENT": "gloo", "OMP_NUM_THREADS": "many"})

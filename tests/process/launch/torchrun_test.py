@@ -149,6 +149,10 @@ class SourcesTest(TorchrunTest):
         output, _ = self.run_with("--config", "quiet.toml", "--prefix", "echo", "a")
         self.assertEqual(output, "[0] a\n")
 
+    def test_a_file_that_is_not_named_is_not_read(self):
+        self.write("lockstep.toml", "nproc-per-node = 3\n")
+        self.assertEqual(self.ranks(), 1)
+
     def test_what_is_wrong_in_a_file_is_told_with_its_line(self):
         for text, wanted in (("nnodes = 1\nmax-restarts = -1\n", "x.toml:2: --max-restarts"),
                              ("\nno-such = 1\n", "x.toml:2: there is no option --no-such"),

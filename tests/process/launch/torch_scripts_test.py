@@ -1,4 +1,4 @@
-"""PyTorch's own example scripts under `lockstep run`, with gloo: torch_scripts_test.py <lockstep> <python with torch>"""
+"""PyTorch's own example scripts under `lockstep run`, with gloo: torch_scripts_test.py <lockstep> <a Python>"""
 
 import os
 import re

@@ -11,8 +11,12 @@
 #include <vector>
 
 #include "lockstep/base/environment.h"
+#include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/inspect/checks.h"
+#include "lockstep/launch/program_path.h"
+#include "tools/doctor_hosts.h"
+#include "tools/run_command.h"
 
 namespace lockstep::tools {
 
@@ -21,6 +25,10 @@ using namespace internal;
 namespace {
 
 Deadline soon() { return Deadline::after(std::chrono::seconds(10)); }
+
+SoftwareWanted wanted(const std::string& program) {
+  return {.version = LOCKSTEP_VERSION, .torch_version = LOCKSTEP_TORCH_VERSION, .program = program};
+}
 
 std::string line_of(const MachineFacts& facts, const std::string& path, const std::string& name) {
   const std::string text = facts.file(path).value_or("");
@@ -36,14 +44,14 @@ std::vector<std::pair<std::string, std::string>> facts_for_a_report() {
   utsname system{};
   ::uname(&system);
   std::vector<std::pair<std::string, std::string>> list{
-      {"lockstep", LOCKSTEP_VERSION},
       {"compiler", "g++ " __VERSION__},
       {"system", fmt::format("{} {} {}", system.sysname, system.release, system.machine)},
       {"distribution", line_of(facts, "/etc/os-release", "PRETTY_NAME")},
       {"processor", line_of(facts, "/proc/cpuinfo", "model name")},
       {"gpus", facts.file("/proc/driver/nvidia/version") ? line_of(facts, "/proc/driver/nvidia/version", "version")
                                                          : "no NVIDIA driver"}};
-  for (const Findings& findings : {check_machine(facts), check_memory(facts), check_software(facts, "", soon())}) {
+  for (const Findings& findings :
+       {check_machine(facts), check_memory(facts), check_software(facts, wanted(""), soon())}) {
     for (const Finding& finding : findings) list.emplace_back(finding.subject, finding.found);
   }
   // Names that say what a job is and not what it may: never the token.
@@ -66,21 +74,48 @@ std::vector<std::pair<std::string, std::string>> facts_for_a_report() {
 
 CLI::App* add_doctor(CLI::App& app, DoctorOptions& options) {
   CLI::App* doctor = app.add_subcommand("doctor", "Check this machine before a job starts on it");
-  doctor->add_option("program", options.program, "A program of yours: is its libtorch found?");
+  doctor->add_option("program", options.program, "A program of yours: is its libtorch found, and the right one?");
+  doctor->add_option("--hosts", options.hosts, "Check these hosts, over ssh, and compare them: a,b");
+  doctor->add_option("--remote-path", options.remote_path,
+                     "lockstep's file on these hosts (default: the same path as here)");
   doctor->add_flag("--json", options.json, "Print JSON");
+  doctor->add_flag("--line", options.line)->group("");
   doctor->footer(
       "Exits with 1 if a check has found an error.\n\nExamples:\n  lockstep doctor ./train\n"
+      "  lockstep doctor --hosts h1,h2 ./train\n"
       "  lockstep run --nnodes 2 --rdzv-endpoint h1:29400 lockstep doctor    # each host of a job\n");
   doctor->prefix_command(false);
   return doctor;
 }
 
-int doctor_command(const DoctorOptions& options) {
+namespace {
+
+Findings check_here(const DoctorOptions& options) {
   const MachineFacts facts = this_machine();
   Findings findings = check_machine(facts);
   for (const Findings& more :
-       {check_memory(facts), check_network(facts, soon()), check_software(facts, options.program, soon())}) {
+       {check_memory(facts), check_network(facts, soon()), check_software(facts, wanted(options.program), soon())}) {
     findings.insert(findings.end(), more.begin(), more.end());
+  }
+  return findings;
+}
+
+}  // namespace
+
+int doctor_command(const DoctorOptions& options) {
+  if (options.line) {
+    print_for_hosts(check_here, options);
+    return EXIT_SUCCESS;
+  }
+  Findings findings;
+  try {
+    findings = options.hosts.empty() ? check_here(options) : check_hosts(options);
+  } catch (const ExecFailed& error) {
+    std::fprintf(stderr, "lockstep: %s\n", error.what());
+    return error.shell_code();
+  } catch (const Error& error) {
+    std::fprintf(stderr, "lockstep: %s\n", error.what());
+    return kUsageExitCode;
   }
   std::fputs((options.json ? json_of(findings) : text_of(findings)).c_str(), stdout);
   return worst_of(findings) == Verdict::error ? EXIT_FAILURE : EXIT_SUCCESS;
@@ -89,6 +124,7 @@ int doctor_command(const DoctorOptions& options) {
 CLI::App* add_env(CLI::App& app, EnvOptions& options) {
   CLI::App* env = app.add_subcommand("env", "Print what a bug report needs; never a secret");
   env->add_flag("--json", options.json, "Print JSON");
+  env->footer("Examples:\n  lockstep env\n  lockstep env --json\n");
   env->prefix_command(false);
   return env;
 }

@@ -8,10 +8,13 @@ namespace lockstep::tools {
 
 struct DoctorOptions {
   std::string program;  // whose libtorch is looked at; empty: none
+  std::string hosts;    // as of `lockstep run`; empty: this machine
+  std::string remote_path;
   bool json = false;
+  bool line = false;  // for the host that asks
 };
 CLI::App* add_doctor(CLI::App& app, DoctorOptions& options);
-// 0, or 1 if a check has found an error.
+// 0, or 1 if a check has found an error; 2 if the hosts cannot be read, 127 without ssh.
 int doctor_command(const DoctorOptions& options);
 
 struct EnvOptions {

@@ -3,9 +3,11 @@
 #include <unistd.h>
 
 #include <array>
+#include <map>
 
 #include "lockstep/base/format.h"
 #include "lockstep/launch/shell_quoted.h"
+#include "lockstep/launch/ssh_hosts.h"
 
 namespace lockstep::tools {
 namespace {
@@ -26,6 +28,17 @@ std::string ranks_of(int first, int count) {
   return count == 1 ? fmt::format("rank {}", first) : fmt::format("ranks {} to {}", first, first + count - 1);
 }
 
+// A line for the choice of each local rank.
+std::string describe_streams(const char* where, const std::map<int, int>& streams) {
+  constexpr std::array<const char*, 4> kNames{"none", "standard output", "standard error", "both streams"};
+  std::string text;
+  for (const auto& [rank, value] : streams) {
+    const std::string whose = rank < 0 ? "of all ranks" : fmt::format("of local rank {}", rank);
+    text += fmt::format("{}: {} {}\n", where, kNames[static_cast<std::size_t>(value)], whose);
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string describe_run(const RunOptions& options, const std::string& path) {
@@ -34,7 +47,8 @@ std::string describe_run(const RunOptions& options, const std::string& path) {
     int first = 0;
     for (const auto& [host, given] : options.hosts) {
       const int count = given > 0 ? given : options.ranks;
-      text += fmt::format("host {}: {}, over ssh\n", host, ranks_of(first, count));
+      const char* how = is_this_host(host) ? "which is this one" : "over ssh";
+      text += fmt::format("host {}: {}, {}\n", host, ranks_of(first, count), how);
       first += count;
     }
   } else if (options.rdzv_endpoint.empty()) {
@@ -46,13 +60,23 @@ std::string describe_run(const RunOptions& options, const std::string& path) {
                 ? fmt::format("hosts: {}\n", options.nodes.least)
                 : fmt::format("hosts: {} to {}\n", options.nodes.least, options.nodes.most);
   }
-  text += fmt::format("program: {}\ncommand: {}\n", path, quoted(options.program));
+  const std::string& program = options.program.front();
+  text += path.empty() ? fmt::format("program: {}, to be found on each host\n", program)
+                       : fmt::format("program: {}\n", path);
+  text += fmt::format("command: {}\n", quoted(options.program));
   for (const auto& [name, value] : options.environment) {
     text += fmt::format("variable: {}={}\n", name, shell_quoted(value));
   }
   text += fmt::format("restarts after a failure: {}\n", options.max_restarts);
+  if (options.hang_timeout) {
+    text += fmt::format("a job that hangs ends after: {} s\n", options.hang_timeout->count() / 1000.0);
+  }
   if (!options.bind.empty()) text += fmt::format("bound to: {}\n", options.bind);
   if (!options.output.log_directory.empty()) text += fmt::format("log files: {}\n", options.output.log_directory);
+  text += describe_streams("to files alone", options.output.redirects);
+  text += describe_streams("to files, too", options.output.tee);
+  if (!options.report.empty()) text += fmt::format("report: {}\n", options.report);
+  if (!options.flight.empty()) text += fmt::format("recordings: {}\n", options.flight);
   return text;
 }
 

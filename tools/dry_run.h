@@ -7,7 +7,7 @@
 
 namespace lockstep::tools {
 
-// Lines for standard output. `path`: the program's file.
+// Lines for standard output. `path`: the program's file; empty if other hosts look for it.
 std::string describe_run(const RunOptions& options, const std::string& path);
 
 }  // namespace lockstep::tools

@@ -64,6 +64,7 @@ CLI::App* add_ps(CLI::App& app, PsOptions& options) {
   CLI::App* ps = app.add_subcommand("ps", "Show this user's jobs on this machine");
   ps->add_flag("-l,--long", options.ranks, "A line for each rank");
   ps->add_flag("--json", options.json, "Print JSON");
+  ps->footer("Examples:\n  lockstep ps --long\n  lockstep ps --json\n");
   ps->prefix_command(false);
   return ps;
 }
@@ -80,6 +81,7 @@ CLI::App* add_top(CLI::App& app, TopOptions& options) {
   top->add_option("--interval", options.interval_seconds, "Seconds from one look to the next (default 1)")
       ->check(CLI::Range(0.1, 3600.0));
   top->add_flag("--once", options.once, "Look twice, print one table, and end");
+  top->footer("Examples:\n  lockstep top --interval 5\n  lockstep top --once\n");
   top->prefix_command(false);
   return top;
 }

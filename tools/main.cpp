@@ -24,6 +24,9 @@ CLI::App* add_trace(CLI::App& app, TraceOptions& options) {
   trace->add_option("--flight", options.flight, "The directory with the ranks' flight recordings")->required();
   trace->add_option("--last", options.last_operations, "Operations of each rank to show (default 10)");
   trace->add_flag("--json", options.json, "Print JSON");
+  trace->footer(
+      "Examples:\n  lockstep trace --flight ~/.local/state/lockstep/flight/<job> --last 20\n"
+      "  lockstep run --flight recordings ./train; lockstep trace --flight recordings --json\n");
   trace->prefix_command(false);
   return trace;
 }
@@ -36,9 +39,20 @@ void check_command(const CLI::App& app) {
   throw CLI::ParseError(std::string("unknown ") + kind + " '" + rest.front() + "'", CLI::ExitCodes::ExtrasError);
 }
 
-int usage_error(const CLI::Error& error, const char* help) {
-  std::fprintf(stderr, "lockstep: %s\nTry '%s'.\n", error.what(), help);
+int usage_error(const CLI::Error& error, const CLI::App& app) {
+  const std::vector<CLI::App*> commands = app.get_subcommands();
+  const std::string command = commands.empty() ? "" : commands.front()->get_name() + " ";
+  std::fprintf(stderr, "lockstep: %s\nTry 'lockstep %s--help'.\n", error.what(), command.c_str());
   return lockstep::tools::kUsageExitCode;
+}
+
+void print_all_help(const CLI::App& app) {
+  std::fputs(app.help().c_str(), stdout);
+  for (const CLI::App* command : app.get_subcommands({})) {
+    const std::string& name = command->get_name();
+    std::printf("\nlockstep %s\n\n%s", name.c_str(),
+                (name == "run" ? help_of_run() : command->help(app.get_name())).c_str());
+  }
 }
 
 }  // namespace
@@ -52,7 +66,6 @@ int main(int argc, char** argv) {
     return options ? run_command(*options) : exit_code;
   }
   CLI::App app("Distributed data parallel training for C++", "lockstep");
-  app.footer(kRunExamples);
   app.set_version_flag("--version", "lockstep " LOCKSTEP_VERSION);
   app.require_subcommand(0, 1);
   app.prefix_command();
@@ -67,15 +80,19 @@ int main(int argc, char** argv) {
   const CLI::App* ps = add_ps(app, ps_options);
   TopOptions top_options;
   const CLI::App* top = add_top(app, top_options);
+  // Last, since commands inherit both.
+  app.set_help_all_flag("--help-all", "Print the help of all commands and exit");
+  app.footer(kRunExamples);
   try {
     app.parse(argc, argv);
     check_command(app);
+  } catch (const CLI::CallForAllHelp&) {
+    print_all_help(app);
+    return EXIT_SUCCESS;
   } catch (const CLI::Success& success) {
     return app.exit(success);
   } catch (const CLI::Error& error) {
-    return usage_error(error, trace->parsed()    ? "lockstep trace --help"
-                              : doctor->parsed() ? "lockstep doctor --help"
-                                                 : "lockstep --help");
+    return usage_error(error, app);
   }
   if (trace->parsed()) return lockstep::tools::trace_command(trace_options);
   if (doctor->parsed()) return doctor_command(doctor_options);

@@ -1,5 +1,6 @@
 #include "tools/run_arguments.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -8,6 +9,7 @@
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
+#include "lockstep/launch/fill_in.h"
 #include "lockstep/observe/process_recorder.h"
 #include "tools/run_command.h"
 #include "tools/run_over_ssh.h"
@@ -38,15 +40,41 @@ std::vector<std::pair<std::string, int>> read_hosts(const std::string& text) {
   }
 }
 
+// How many ranks the largest host has; that of another host is not known.
+int most_ranks(const RunOptions& options) {
+  if (options.hosts.empty()) return options.rdzv_endpoint.empty() ? options.ranks : kMostRanks;
+  int most = 0;
+  for (const auto& [name, ranks] : options.hosts) most = std::max(most, ranks > 0 ? ranks : options.ranks);
+  return most;
+}
+
 void set_output(const RunArguments& from, RunOptions& options) {
   RankOutputOptions& output = options.output;
+  if (const auto text = EnvironmentReader().text(kPrefixTemplateVariable)) {
+    output.prefix_template = fill_in(*text, "role_name", options.role);
+    output.prefix = PrefixMode::always;
+  }
+  const int ranks = most_ranks(options);
   if (from.prefix) output.prefix = PrefixMode::always;
   if (from.no_prefix) output.prefix = PrefixMode::never;
-  output.redirects = parse_streams("--redirects", from.redirects, options.ranks);
-  output.tee = parse_streams("--tee", from.tee, options.ranks);
+  output.redirects = parse_streams("--redirects", from.redirects, ranks);
+  output.tee = parse_streams("--tee", from.tee, ranks);
   output.chooses_streams = !from.redirects.empty() || !from.tee.empty();
-  output.shown_ranks = parse_local_ranks("--local-ranks-filter", from.shown_ranks, options.ranks);
+  output.shown_ranks = parse_local_ranks("--local-ranks-filter", from.shown_ranks, ranks);
   output.duplicated = {parse_filters(from.stdout_filters), parse_filters(from.stderr_filters)};
+}
+
+// What one host alone can be told does not go with a list of hosts.
+void check_hosts(const RunOptions& options) {
+  if (options.hosts.empty()) return;
+  const auto refuse = [](const char* option) { throw CLI::ValidationError(option, "it does not go with --hosts"); };
+  if (options.standalone) refuse("--standalone");
+  if (options.node_rank) refuse("--node-rank");
+  if (!options.local_addr.empty()) refuse("--local-addr");
+  const auto count = static_cast<int>(options.hosts.size());
+  if (options.chooses_nodes && (options.nodes.least != count || options.nodes.most != count)) {
+    throw CLI::ValidationError("--nnodes", fmt::format("--hosts names {}", count));
+  }
 }
 
 // torchrun's "static" rendezvous: every host knows its number and the address of the first.
@@ -56,12 +84,14 @@ void set_meeting(const RunArguments& from, RunOptions& options) {
   if (from.node_rank >= 0) options.node_rank = from.node_rank;
   options.rdzv_config = parse_config("--rdzv-conf", from.rdzv_config);
   options.hosts = read_hosts(from.hosts);
+  check_hosts(options);
   if (options.standalone) {
     if (options.nodes.most > 1)
       throw CLI::ValidationError("--standalone", "it is for one host, and --nnodes says more");
     options.rdzv_endpoint.clear();
   }
-  if (options.nodes.most == 1 || !options.rdzv_endpoint.empty() || options.master_addr.empty()) return;
+  const bool meets = options.nodes.most > 1 && options.hosts.empty();
+  if (!meets || !options.rdzv_endpoint.empty() || options.master_addr.empty()) return;
   options.rdzv_endpoint =
       fmt::format("{}:{}", options.master_addr, options.master_port != 0 ? options.master_port : kStaticPort);
   options.master_addr.clear();
@@ -138,12 +168,14 @@ RunOptions read(const std::vector<std::string>& words) {
 
 }  // namespace
 
+std::string help_of_run() { return RunParser(true).help(); }
+
 std::optional<RunOptions> read_run(const std::vector<std::string>& words, int& exit_code) {
   exit_code = 0;
   try {
     return read(words);
   } catch (const CLI::CallForAllHelp&) {
-    std::fputs(RunParser(true).help().c_str(), stdout);
+    std::fputs(help_of_run().c_str(), stdout);
   } catch (const CLI::CallForHelp&) {
     std::fputs(RunParser(false).help().c_str(), stdout);
   } catch (const CLI::Error& error) {

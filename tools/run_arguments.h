@@ -13,6 +13,12 @@ namespace lockstep::tools {
 // say. Nothing if everything is said already: the help, or a usage error; then `exit_code` is set.
 std::optional<RunOptions> read_run(const std::vector<std::string>& words, int& exit_code);
 
+// torchrun's: what stands before the lines of ranks.
+inline constexpr const char* kPrefixTemplateVariable = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE";
+
+// Of all options.
+std::string help_of_run();
+
 // For the help of the whole program.
 inline constexpr const char* kRunSummary = "Start the ranks of a job, watch them, and restart them";
 inline constexpr const char* kRunExamples =

@@ -1,5 +1,6 @@
 #include "tools/run_command.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -9,7 +10,9 @@
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
 #include "lockstep/launch/child_process.h"
+#include "lockstep/launch/placement.h"
 #include "lockstep/launch/program_path.h"
+#include "lockstep/launch/ssh_hosts.h"
 #include "tools/cluster_place.h"
 #include "tools/dry_run.h"
 #include "tools/run_hosts.h"
@@ -48,9 +51,11 @@ RunOptions with_log_directory(const RunOptions& options) {
 int run_command(const RunOptions& given) {
   occupy_standard_descriptors();
   try {
+    parse_binding(given.bind);
     if (!given.hosts.empty() && !given.dry_run) return run_over_ssh(given);
     const RunOptions options = given.hosts.empty() ? in_cluster(given) : given;
-    const std::string path = find_program(options.program.front(), search_path());
+    const bool is_here = std::ranges::all_of(given.hosts, [](const auto& host) { return is_this_host(host.first); });
+    const std::string path = is_here ? find_program(options.program.front(), search_path()) : "";
     if (options.dry_run) {
       std::fputs(describe_run(options, path).c_str(), stdout);
       return EXIT_SUCCESS;

@@ -13,6 +13,7 @@
 #include "lockstep/launch/placement.h"
 #include "lockstep/net/address.h"
 #include "lockstep/net/token.h"
+#include "tools/run_program.h"
 
 namespace lockstep::tools {
 namespace {
@@ -48,16 +49,16 @@ AgentOptions agent_options(const RunOptions& options, const std::string& path) {
   agent.token = Token::for_this_process();
   apply_config(options.rdzv_config, agent);
   agent.local_addr = options.local_addr;
+  agent.master_addr = options.master_addr;
   agent.master_port = options.master_port;
   agent.ranks = options.ranks;
   agent.path = path;
   agent.argv = options.program;
   agent.role = options.role;
+  agent.virtual_local_rank = options.virtual_local_rank;
   agent.placements = place_ranks(parse_binding(options.bind), options.ranks);
   if (!options.bind.empty()) log_info(describe(agent.placements, 0) + " (ranks of this host)");
-  // Into a pipe Python writes whole blocks; what a rank printed last would come late, or never if it is killed.
-  if (!EnvironmentReader().has("PYTHONUNBUFFERED")) agent.environment.emplace_back("PYTHONUNBUFFERED", "1");
-  agent.environment.insert(agent.environment.end(), options.environment.begin(), options.environment.end());
+  agent.environment = environment_of(options);
   agent.output = options.output;
   agent.flight = options.flight;
   agent.grace = options.shutdown_timeout;

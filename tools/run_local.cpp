@@ -3,7 +3,6 @@
 #include <chrono>
 #include <exception>
 
-#include "lockstep/base/environment.h"
 #include "lockstep/base/format.h"
 #include "lockstep/launch/attempt.h"
 #include "lockstep/launch/crash_stack.h"
@@ -15,19 +14,12 @@
 #include "lockstep/launch/placement.h"
 #include "lockstep/launch/process_tree.h"
 #include "tools/run_command.h"
+#include "tools/run_program.h"
 
 namespace lockstep::tools {
 namespace {
 
 constexpr const char* kThisMachine = "127.0.0.1";
-
-Variables environment_of(const RunOptions& options) {
-  Variables environment;
-  // Into a pipe Python writes whole blocks; what a rank printed last would come late, or never if it is killed.
-  if (!EnvironmentReader().has("PYTHONUNBUFFERED")) environment.emplace_back("PYTHONUNBUFFERED", "1");
-  environment.insert(environment.end(), options.environment.begin(), options.environment.end());
-  return environment;
-}
 
 class LocalRun {
  public:

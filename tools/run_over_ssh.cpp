@@ -8,6 +8,7 @@
 #include <csignal>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -20,6 +21,7 @@
 #include "lockstep/launch/signal_relay.h"
 #include "lockstep/launch/ssh_hosts.h"
 #include "lockstep/rendezvous/launchers.h"
+#include "tools/run_arguments.h"
 
 namespace lockstep::tools {
 namespace {
@@ -51,6 +53,9 @@ Variables environment_for_hosts() {
     if (std::ranges::find(kOfThisHost, name) != kOfThisHost.end()) continue;
     variables.emplace_back(name, text.substr(name.size() + 1));
   }
+  if (const auto text = EnvironmentReader().text(kPrefixTemplateVariable)) {
+    variables.emplace_back(kPrefixTemplateVariable, *text);
+  }
   return variables;
 }
 
@@ -72,6 +77,26 @@ std::string endpoint_for(const RunOptions& options, const std::string& ssh, cons
   }
   if (host.find(':') != std::string::npos) host = fmt::format("[{}]", host);
   return fmt::format("{}:{}", host, port_of_job(id));
+}
+
+std::string joined(const std::vector<std::string>& words) { return fmt::format("{}", fmt::join(words, ",")); }
+
+// As the user writes them: "3", or "0:1,1:3"; "apple,a,,b".
+std::string text_of(const std::map<int, int>& streams) {
+  std::vector<std::string> words;
+  for (const auto& [rank, value] : streams) {
+    words.push_back(rank < 0 ? fmt::format("{}", value) : fmt::format("{}:{}", rank, value));
+  }
+  return joined(words);
+}
+
+std::string text_of(std::vector<std::string> filters) {
+  for (std::string& filter : filters) {
+    for (std::size_t at = filter.find(','); at != std::string::npos; at = filter.find(',', at + 2)) {
+      filter.insert(at, ",");
+    }
+  }
+  return joined(filters);
 }
 
 class Arguments {
@@ -111,6 +136,7 @@ std::vector<std::pair<std::string, int>> parse_hosts(const std::string& text) {
 std::vector<std::string> agent_arguments(const RunOptions& options, int host) {
   Arguments arguments;
   const int ranks = options.hosts[static_cast<std::size_t>(host)].second;
+  const RankOutputOptions& output = options.output;
   arguments.add("--nnodes", static_cast<long>(options.hosts.size()));
   arguments.add("--node-rank", host);
   arguments.add("--nproc-per-node", ranks == 0 ? options.ranks : ranks);
@@ -130,16 +156,25 @@ std::vector<std::string> agent_arguments(const RunOptions& options, int host) {
     signals += fmt::format("{}{}", signals.empty() ? "" : ",", signal_name(signal));
   }
   arguments.add("--signals-to-handle", signals);
+  arguments.add("--master-addr", options.master_addr);
   if (options.master_port != 0) arguments.add("--master-port", options.master_port);
-  arguments.add("--log-dir", options.output.log_directory);
+  arguments.add("--log-dir", output.log_directory);
+  arguments.add("--redirects", text_of(output.redirects));
+  arguments.add("--tee", text_of(output.tee));
+  if (!output.shown_ranks.empty()) {
+    arguments.add("--local-ranks-filter", fmt::format("{}", fmt::join(output.shown_ranks, ",")));
+  }
+  arguments.add("--duplicate-stdout-filters", text_of(output.duplicated[0]));
+  arguments.add("--duplicate-stderr-filters", text_of(output.duplicated[1]));
   arguments.add("--flight", options.flight);
   if (host == 0) arguments.add("--report", options.report);
   if (options.role != "default") arguments.add("--role", options.role);
   arguments.add("--bind", options.bind);
   for (const auto& [name, value] : options.environment) arguments.add("--env", fmt::format("{}={}", name, value));
   std::vector<std::string> list = arguments.take();
-  if (options.output.prefix == PrefixMode::always) list.emplace_back("--prefix");
-  if (options.output.prefix == PrefixMode::never) list.emplace_back("--no-prefix");
+  if (options.virtual_local_rank) list.emplace_back("--virtual-local-rank");
+  if (output.prefix == PrefixMode::always) list.emplace_back("--prefix");
+  if (output.prefix == PrefixMode::never) list.emplace_back("--no-prefix");
   list.emplace_back("--no-python");  // the program is the whole command already
   list.emplace_back("--");
   list.insert(list.end(), options.program.begin(), options.program.end());

@@ -1,8 +1,10 @@
 #include "tools/run_parser.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 
+#include "lockstep/base/format.h"
 #include "tools/run_arguments.h"
 
 namespace lockstep::tools {
@@ -27,6 +29,32 @@ const CLI::Validator kSeconds(
       return good ? std::string() : "'" + text + "' is not a number of seconds, 0 to 31536000";
     },
     "SECONDS");
+
+// CLI11 alone reads "010" as octal.
+CLI::Validator whole_number(int least, int most) {
+  return {[least, most](std::string& text) {
+            int value = 0;
+            const char* const last = text.data() + text.size();
+            const auto [end, error] = std::from_chars(text.data(), last, value);
+            const std::string range = std::to_string(least) + " to " + std::to_string(most);
+            if (error != std::errc() || end != last || value < least || value > most) {
+              return "'" + text + "' is not a number from " + range;
+            }
+            text = std::to_string(value);
+            return std::string();
+          },
+          "NUMBER"};
+}
+
+// What has no effect here is refused all the same if torchrun does not know it: it may be meant for another option.
+CLI::Validator known(const std::vector<std::string>& names, const std::string& meaning) {
+  return {[names, meaning](std::string& text) {
+            if (std::ranges::find(names, text) != names.end()) return std::string();
+            return fmt::format("'{}' is not known; there {} {}: {}", text, names.size() == 1 ? "is" : "are",
+                               fmt::join(names, ", "), meaning);
+          },
+          "NAME"};
+}
 
 }  // namespace
 
@@ -88,12 +116,14 @@ void RunParser::add_hosts() {
   option("--remote-path", to.run.remote_path, "lockstep's file on these hosts (default: the same path as here)");
   run_->add_option("--node-rank,--node_rank", to.node_rank, "This host's number (default: any)")
       ->group(all_ ? "More options" : "")
-      ->check(CLI::Range(0, 65535));
+      ->transform(whole_number(0, 65535));
   option("--rdzv-id", to.run.rdzv_id, "The job's name: jobs of different names can meet at one endpoint");
   option("--rdzv-conf", to.rdzv_config,
          "KEY=VALUE,...: join_timeout (600): seconds until all have to be there; last_call_timeout (30): seconds that "
          "MIN hosts wait for more");
-  option("--rdzv-backend", to.rdzv_backend, "Accepted for torchrun's sake: launchers meet by themselves");
+  option("--rdzv-backend", to.rdzv_backend,
+         "c10d, static, etcd or etcd-v2, for torchrun's sake: launchers meet by themselves")
+      ->check(known({"c10d", "static", "etcd", "etcd-v2"}, "with all of them, launchers meet by themselves"));
   flag("--standalone", to.run.standalone,
        "This host alone, whatever a cluster manager says; --rdzv-* are not looked at");
   option("--local-addr", to.run.local_addr, "The address by which other hosts reach this one");
@@ -101,14 +131,14 @@ void RunParser::add_hosts() {
   run_->add_option("--master-port,--master_port", to.run.master_port,
                    "MASTER_PORT for the ranks (default: one that is free)")
       ->group(all_ ? "More options" : "")
-      ->check(CLI::Range(1, 65535));
+      ->transform(whole_number(1, 65535));
 }
 
 void RunParser::add_ends() {
   RunArguments& to = arguments_;
   common(run_->add_option("--max-restarts,--max_restarts", to.run.max_restarts,
                           "Restarts of the whole job after a failure (default 0)")
-             ->check(CLI::Range(0, 1'000'000'000)));
+             ->transform(whole_number(0, 1'000'000'000)));
   option("--hang-timeout", to.hang_timeout_seconds,
          "Seconds after which a job that hangs ends (exit code 4) or restarts (default: it is only told of)")
       ->check(CLI::Range(0.1, kMostSeconds));
@@ -141,7 +171,8 @@ void RunParser::add_output() {
   option("--duplicate-stdout-filters", to.stdout_filters,
          "Write lines of standard output that hold one of these texts to filtered_stdout.log, too: apple,orange");
   option("--duplicate-stderr-filters", to.stderr_filters, "The same for standard error, to filtered_stderr.log");
-  option("--logs-specs", to.logs_specs, "Accepted for torchrun's sake; it names a Python class");
+  option("--logs-specs", to.logs_specs, "default, for torchrun's sake: it names a Python class")
+      ->check(known({"default"}, "others are Python classes, which this launcher does not load"));
 }
 
 void RunParser::add_program() {
@@ -154,7 +185,31 @@ void RunParser::add_program() {
 }
 
 void RunParser::parse(const std::vector<std::string>& words) {
-  app_.parse(std::vector<std::string>(words.rbegin(), words.rend()));
+  const std::vector<std::string> all = with_empty_values(words);
+  app_.parse(std::vector<std::string>(all.rbegin(), all.rend()));
+}
+
+// CLI11 takes the word behind "--option=" for its value, which is empty: it becomes a word of its own.
+std::vector<std::string> RunParser::with_empty_values(const std::vector<std::string>& words) const {
+  std::vector<std::string> all(words.begin(), words.begin() + 1);
+  for (std::size_t i = 1; i < words.size(); ++i) {
+    const std::string& word = words[i];
+    if (word == "--" || !word.starts_with('-')) {  // the program
+      all.insert(all.end(), words.begin() + static_cast<std::ptrdiff_t>(i), words.end());
+      break;
+    }
+    const std::size_t equals = word.find('=');
+    const CLI::Option* option = run_->get_option_no_throw(word.substr(0, equals));
+    const bool has_value = option != nullptr && option->get_expected_max() > 0;
+    all.push_back(has_value && equals + 1 == word.size() ? word.substr(0, equals) : word);
+    if (!has_value || (equals != std::string::npos && equals + 1 != word.size())) continue;
+    if (equals != std::string::npos) {
+      all.emplace_back();
+    } else if (++i < words.size()) {
+      all.push_back(words[i]);
+    }
+  }
+  return all;
 }
 
 OptionNames RunParser::names() const {

@@ -52,7 +52,7 @@ class RunParser {
 
   const RunArguments& arguments() const { return arguments_; }
   bool wants_all_help() const { return help_all_; }
-  std::string help() const { return run_->help(); }
+  std::string help() const { return run_->help(app_.get_name()); }
   OptionNames names() const;
   // The program and its arguments. Throws CLI::Error if there is none.
   std::vector<std::string> program() const;
@@ -63,6 +63,7 @@ class RunParser {
   void add_ends();
   void add_output();
   void add_program();
+  std::vector<std::string> with_empty_values(const std::vector<std::string>& words) const;
   CLI::Option* option(const char* name, std::string& value, const char* text);
   CLI::Option* option(const char* name, double& value, const char* text);
   CLI::Option* flag(const char* name, bool& value, const char* text);

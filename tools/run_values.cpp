@@ -3,11 +3,13 @@
 #include <CLI/CLI.hpp>
 #include <charconv>
 #include <csignal>
-#include <filesystem>
 #include <optional>
 #include <system_error>
 
+#include "lockstep/base/environment.h"
+#include "lockstep/base/format.h"
 #include "lockstep/launch/cores.h"
+#include "lockstep/launch/gpus.h"
 #include "lockstep/launch/outcome.h"
 #include "lockstep/launch/placement.h"
 
@@ -23,18 +25,6 @@ std::optional<int> number(const std::string& text, int least, int most) {
   return value;
 }
 
-// Each GPU of NVIDIA's driver has a file /dev/nvidia<n>.
-int gpus() {
-  constexpr std::string_view kName = "nvidia";
-  int count = 0;
-  std::error_code error;
-  for (std::filesystem::directory_iterator entry("/dev", error), end; !error && entry != end; entry.increment(error)) {
-    const std::string name = entry->path().filename().string();
-    if (name.starts_with(kName) && number(name.substr(kName.size()), 0, 4096)) ++count;
-  }
-  return count;
-}
-
 std::vector<std::string> words(const std::string& text) {
   return text.empty() ? std::vector<std::string>() : CLI::detail::split(text, ',');
 }
@@ -46,9 +36,16 @@ std::vector<std::string> words(const std::string& text) {
 }  // namespace
 
 int parse_ranks(const std::string& text) {
-  const int cards = text == "auto" || text == "gpu" ? gpus() : 0;
-  if (cards > 0) return cards;
-  if (text == "gpu") throw CLI::ValidationError("--nproc-per-node", "there is no GPU here; give a number, or 'cpu'");
+  // Set and empty means none.
+  const char* const visible = internal::process_environment("CUDA_VISIBLE_DEVICES");
+  const int gpus = text == "auto" || text == "gpu" ? internal::visible_gpus(internal::present_gpus(), visible) : 0;
+  if (gpus > 0) return gpus;
+  if (text == "gpu") {
+    throw CLI::ValidationError("--nproc-per-node",
+                               visible != nullptr && internal::present_gpus() > 0
+                                   ? fmt::format("CUDA_VISIBLE_DEVICES is '{}', so no GPU is seen", visible)
+                                   : "there is no GPU here; give a number, or 'cpu'");
+  }
   if (text == "auto") return physical_cores();
   if (text == "cpu") return available_cores();
   if (text == "xpu") throw CLI::ValidationError("--nproc-per-node", "Intel GPUs cannot be counted here; give a number");

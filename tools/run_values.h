@@ -13,7 +13,7 @@ namespace lockstep::tools {
 
 inline constexpr int kMostRanks = 1024;  // of a host
 
-// "4", "auto" (GPUs if there are any, else cores), "cpu", "gpu"
+// "4", "auto" (GPUs that CUDA_VISIBLE_DEVICES shows if there are any, else cores), "cpu", "gpu"
 int parse_ranks(const std::string& text);
 // "2" or "1:4"
 NodeRange parse_nodes(const std::string& text);

@@ -41,6 +41,7 @@ struct AgentOptions {
   std::string path;               // the program's file
   std::vector<std::string> argv;  // and its arguments
   std::string role = "default";
+  bool virtual_local_rank = false;      // each rank sees one GPU, as its device 0
   std::vector<Placement> placements{};  // by local rank; empty: the system decides
   Variables environment{};
   RankOutputOptions output{};

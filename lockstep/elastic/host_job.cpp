@@ -162,6 +162,7 @@ void HostJob::join(const Welcome& welcome) {
                           .max_restarts = options_.max_restarts,
                           .run_id = options_.rdzv_id,
                           .role = options_.role,
+                          .virtual_local_rank = options_.virtual_local_rank,
                           .placements = options_.placements,
                           .environment = environment(),
                           .id = welcome.job_id,

@@ -16,7 +16,13 @@ Findings check_machine(const MachineFacts& facts);
 Findings check_memory(const MachineFacts& facts);
 // The host's name, a round trip over each network interface, ports.
 Findings check_network(const MachineFacts& facts, Deadline deadline);
-// Token, variables, launchers, libtorch: that of Python, and that of `program` if it is not empty.
-Findings check_software(const MachineFacts& facts, const std::string& program, Deadline deadline);
+struct SoftwareWanted {
+  std::string version = {};        // of this Lockstep
+  std::string torch_version = {};  // for which it was built; empty: without libtorch
+  std::string program = {};        // of the user; empty: none
+};
+
+// Versions, token, variables, launchers, libtorch: that of Python, and that of the program.
+Findings check_software(const MachineFacts& facts, const SoftwareWanted& wanted, Deadline deadline);
 
 }  // namespace lockstep::internal

@@ -7,6 +7,7 @@
 
 #include "lockstep/base/environment.h"
 #include "lockstep/base/format.h"
+#include "lockstep/launch/fill_in.h"
 #include "lockstep/observe/process_recorder.h"
 
 namespace lockstep::internal {
@@ -77,9 +78,11 @@ Command Attempt::command(int rank, const std::string& path, const std::vector<st
   }
   const Variables& given = job_.options().environment;
   changes.insert(changes.end(), given.begin(), given.end());
+  std::vector<std::string> words = argv;
+  for (std::string& word : words) word = fill_in(std::move(word), "local_rank", std::to_string(local(rank)));
   const bool reads_input = rank == 0 && ::isatty(STDIN_FILENO) == 0;
   return Command{.path = path,
-                 .argv = argv,
+                 .argv = std::move(words),
                  .environment = merge_environment(environ, changes),
                  .keep_fds = std::move(kept),
                  .stdin_fd = reads_input ? -1 : job_.null_fd(),

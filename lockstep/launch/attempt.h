@@ -35,8 +35,8 @@ class Attempt {
   // Borrows the job. Throws Error{internal} if there is no memory.
   Attempt(const LocalJob& job, Place place);
 
-  // By rank of the job. Standard input is the caller's for rank 0 unless that is a terminal (a process group of its own
-  // may not read it), else /dev/null.
+  // By rank of the job. In the arguments "${local_rank}" becomes the local rank. Standard input is the caller's for
+  // rank 0 unless that is a terminal (a process group of its own may not read it), else /dev/null.
   Command command(int rank, const std::string& path, const std::vector<std::string>& argv) const;
   const FlightRecordings& recordings() const { return recordings_; }
   const Place& place() const { return place_; }

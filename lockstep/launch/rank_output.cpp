@@ -12,6 +12,7 @@
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
+#include "lockstep/launch/fill_in.h"
 
 namespace lockstep::internal {
 namespace {
@@ -23,10 +24,12 @@ bool colours_wanted() {
   return !reader.has("NO_COLOR") && reader.text("TERM") != "dumb";
 }
 
-std::string make_prefix(int rank, bool coloured) {
+// A blank at its end has no colour.
+std::string coloured(const std::string& prefix, int rank) {
   static constexpr int kColours[] = {36, 33, 35, 32, 34, 31};
-  if (!coloured) return fmt::format("[{}] ", rank);
-  return fmt::format("\033[{}m[{}]\033[m ", kColours[static_cast<std::size_t>(rank) % std::size(kColours)], rank);
+  const std::size_t end = prefix.find_last_not_of(' ') + 1;
+  return fmt::format("\033[{}m{}\033[m{}", kColours[static_cast<std::size_t>(rank) % std::size(kColours)],
+                     prefix.substr(0, end), prefix.substr(end));
 }
 
 std::size_t index_of(RankStream stream) { return static_cast<std::size_t>(stream); }
@@ -84,11 +87,14 @@ void RankOutput::choose_streams() {
 void RankOutput::name_ranks(int first_rank) {
   first_rank_ = first_rank;
   const bool prefixed = prefix_ == PrefixMode::always || (prefix_ == PrefixMode::automatic && ranks_.size() > 1);
-  const bool coloured = colours_wanted();
-  for (std::size_t index = 0; index < ranks_.size() && prefixed; ++index) {
+  const bool wanted = colours_wanted();
+  for (int index = 0; index < static_cast<int>(ranks_.size()) && prefixed; ++index) {
+    const int rank = first_rank + index;
+    const std::string text =
+        fill_in(fill_in(options_.prefix_template, "rank", std::to_string(rank)), "local_rank", std::to_string(index));
     for (const RankStream stream : {RankStream::standard_output, RankStream::standard_error}) {
-      ranks_[index].prefix[index_of(stream)] =
-          make_prefix(first_rank + static_cast<int>(index), coloured && sink(stream).is_terminal());
+      ranks_[static_cast<std::size_t>(index)].prefix[index_of(stream)] =
+          wanted && sink(stream).is_terminal() ? coloured(text, rank) : text;
     }
   }
 }

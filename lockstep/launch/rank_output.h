@@ -28,6 +28,7 @@ enum class PrefixMode {
 
 struct RankOutputOptions {
   PrefixMode prefix = PrefixMode::automatic;
+  std::string prefix_template = "[${rank}] ";  // with ${rank} and ${local_rank}
   std::string log_directory{};  // made if missing; files rank_<r>.stdout.log and .stderr.log are replaced
   // Streams by local rank, -1 for all: 1 output, 2 error, 3 both. Those in `redirects` go to log files and are not
   // shown, those in `tee` go there and are shown. Without a choice all are shown, and in log files if there is a

@@ -10,8 +10,10 @@
 #include <memory>
 #include <sstream>
 
+#include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
+#include "lockstep/base/log.h"
 #include "lockstep/base/machine.h"
 #include "lockstep/net/address.h"
 
@@ -103,3 +105,25 @@ std::vector<Interface> interfaces_to_advertise(const std::string& set_address, c
 }
 
 }  // namespace lockstep::internal
+
+namespace lockstep {
+
+using namespace internal;
+
+int local_device(int rank, int device_count, const Environment& environment) {
+  if (device_count < 1) {
+    throw Error(ErrorKind::invalid_argument,
+                fmt::format("rank {} is to take a GPU, and its host has {}", rank, device_count));
+  }
+  if (const auto local_rank = EnvironmentReader(environment).number("LOCAL_RANK")) return *local_rank % device_count;
+  const int device = rank % device_count;
+  if (rank >= device_count) {
+    log_warning(
+        fmt::format("LOCAL_RANK is not set; rank {} takes GPU {} of {}, which is right only if all hosts have {} "
+                    "ranks",
+                    rank, device, device_count, device_count));
+  }
+  return device;
+}
+
+}  // namespace lockstep

@@ -114,6 +114,10 @@ struct Membership {
 // finish_joining(), is Error{peer_lost} on all others: at once for those on its machine, within 3 s for the rest.
 Membership join(const JoinOptions& options, const internal::Environment& environment);
 
+// Which of the `device_count` GPUs of its host a process takes: by LOCAL_RANK, else by its rank, which is right only if
+// all hosts have as many ranks as GPUs: then a warning says so. Error{invalid_argument} without a GPU.
+int local_device(int rank, int device_count, const internal::Environment& environment = internal::process_environment);
+
 // To be called by all ranks after join(), once they have connected: releases what joining needed. The rank that hosts
 // the store waits here for the others, so that it may leave right afterwards.
 void finish_joining(const Membership& membership, Deadline deadline) noexcept;

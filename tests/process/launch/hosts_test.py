@@ -61,6 +61,12 @@ class MeetingTest(HostsTest):
         self.assertIn("4 ranks on 2 hosts: a: ranks 0 to 1; b: ranks 2 to 3", a.error)
         self.assert_nothing_left(job)
 
+    def test_the_user_gives_an_address_and_each_rank_a_gpu(self):
+        script = "echo $RANK $LOCAL_RANK $CUDA_VISIBLE_DEVICES $MASTER_ADDR"
+        job, a, _ = self.pair(script, "--master-addr", "h", "--virtual-local-rank", "--no-prefix")
+        self.assertEqual(job.codes(), [0, 0], job.texts())
+        self.assertEqual(sorted(a.output.splitlines()), [f"{rank} 0 {rank % 2} h" for rank in range(4)])
+
     def test_sixteen_ranks_on_two_hosts_reduce(self):
         if not HELLO:
             self.skipTest("without torch")

@@ -106,10 +106,12 @@ class RestartTest(LauncherTest):
             self.assertEqual(sorted(os.listdir(folder)), ["attempt_1", "rank_0.flight", "rank_1.flight"])
             self.assertEqual(sorted(os.listdir(os.path.join(folder, "attempt_1"))), ["rank_0.flight", "rank_1.flight"])
 
-    def test_a_hundred_restarts_in_a_row(self):
-        code, _, error = self.run_tree("test $RESTART_COUNT = 100", "--max-restarts", "100")
+    def test_a_thousand_restarts_in_a_row(self):
+        restarts = os.environ.get("LOCKSTEP_TEST_RESTARTS", "1000")
+        code, _, error = self.run_tree(f"test $RESTART_COUNT = {restarts}", "--max-restarts", restarts, ranks=1,
+                                       timeout=100)
         self.assertEqual(code, 0, error[-2000:])
-        self.assertIn("restart 100 of 100", error)
+        self.assertIn(f"restart {restarts} of {restarts}", error)
 
     # fault: 50
     def test_a_signal_at_any_moment_of_restarts_stops_the_launcher(self):

@@ -1,4 +1,4 @@
-"""`lockstep run` with real processes: run_test.py <lockstep> <launch_lines>"""
+"""`lockstep run` with real processes: run_test.py <lockstep> <launch_lines> <rendezvous_worker>"""
 
 import base64
 import collections
@@ -18,6 +18,7 @@ from processes import Tree, process_state, wait_for
 
 LOCKSTEP = ""
 LINES = ""
+WORKER = ""
 
 
 def shell(script, ranks, *options):
@@ -293,6 +294,21 @@ class OutputTest(RunTest):
     def test_colour_only_on_a_terminal_that_wants_it(self):
         self.assertRegex(self.on_terminal("echo a"), "\x1b\\[\\d+m\\[0\\]\x1b\\[m a\r\n")
         self.assertIn("\n[0] a\r\n", self.on_terminal("[ $RANK = 1 ] || echo a", NO_COLOR="1"))
+
+
+class ManyRanksTest(RunTest):
+    def test_64_ranks_form_a_world(self):
+        code, output, error = self.run_tree([LOCKSTEP, "run", "--nproc-per-node", "64", "--prefix", WORKER, "join"])
+        self.assertEqual(code, 0, error)
+        joined = re.findall(r"^\[(\d+)\] joined as rank (\d+) of 64, local rank (\d+) of 64$", output, re.M)
+        self.assertEqual(sorted(joined), sorted(3 * (str(rank),) for rank in range(64)))
+
+    def test_1024_ranks_start_and_end(self):
+        code, output, error = self.run_tree([LOCKSTEP, "run", "--nproc-per-node", "1024", "/bin/true"])
+        self.assertEqual((code, output), (0, ""), error)
+        self.assertIn("1024 ranks on this machine", error)
+        code, _, error = self.run_tree([LOCKSTEP, "run", "--nproc-per-node", "1025", "/bin/true"])
+        self.assertEqual(code, 2, error)
 
 
 class FailureTest(RunTest):
@@ -592,6 +608,7 @@ class UsageTest(RunTest):
 
 
 if __name__ == "__main__":
+    WORKER = sys.argv.pop(3)
     LINES = sys.argv.pop(2)
     LOCKSTEP = sys.argv.pop(1)
     unittest.main()

@@ -173,6 +173,26 @@ class SshTest(unittest.TestCase):
             self.assertEqual(code, 127, error)
             self.assertRegex(error, rf"rank {failed} \(host .*\) exited with code 127")
 
+    def doctor(self, hosts):
+        command = ["ip", "netns", "exec", self.hosts.names[0], LOCKSTEP, "doctor", "--hosts", hosts]
+        path = f"{self.hosts.path('bin')}:{os.environ['PATH']}"
+        done = subprocess.run(command, env={**os.environ, "PATH": path, "HOME": self.hosts.folder}, timeout=60,
+                              capture_output=True, text=True, check=False)
+        self.expect_nothing_left()
+        return done
+
+    def test_doctor_checks_both_hosts_and_says_which_one_cannot_be_reached(self):
+        done = self.doctor("first,second")
+        for host in ("first", "second"):
+            self.assertIn(f"ok       {host}: kernel: ", done.stdout, done.stderr)
+        self.assertIn("ok       lockstep on all hosts: the same\n", done.stdout)
+        self.assertIn("ok       clocks of all hosts: ", done.stdout)
+        self.assertEqual(done.returncode, 1 if "\nerror " in done.stdout else 0, done.stdout)
+        done = self.doctor("first,10.213.7.77")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("error    10.213.7.77: checks: it has told nothing\n", done.stdout)
+        self.assertIn("host 10.213.7.77: ssh could not reach it", done.stderr)
+
     def expect_unusable(self, *words, seconds=10, **options):
         begin = time.monotonic()
         code, _, error = self.run_over_ssh(*options.pop("arguments", ()), "sleep", "100", **options)

@@ -1,5 +1,9 @@
 #include <doctest/doctest.h>
+#include <unistd.h>
 
+#include <chrono>
+#include <filesystem>
+#include <fstream>
 #include <map>
 #include <string>
 
@@ -27,6 +31,8 @@ Finding find(const Findings& findings, const std::string& subject) {
   FAIL("no finding on ", subject);
   return {};
 }
+
+constexpr std::chrono::seconds kPlenty(20);
 
 const std::string kMemory = "MemTotal:       16000000 kB\nMemFree: 1 kB\nMemAvailable:    8000000 kB\n";
 
@@ -78,4 +84,28 @@ TEST_CASE("findings as text and as JSON") {
   CHECK(json_of(findings).find("\"verdict\": \"error\"") != std::string::npos);
   CHECK(bytes_text(0) == "0 B");
   CHECK(bytes_text(1536) == "1.5 KiB");
+}
+
+TEST_CASE("the release of torch that Python has is compared with the one of this build") {
+  const std::string folder = "/tmp/lockstep-python-" + std::to_string(::getpid());
+  const std::string python = folder + "/python3";
+  std::filesystem::create_directories(folder);
+  MachineFacts facts = this_machine();
+  facts.program = [&](const std::string& name) { return name == "python3" ? python : std::string(); };
+  const auto with_python_that = [&](const std::string& does) {
+    std::ofstream(python) << "#!/bin/sh\n" << does << "\n";
+    std::filesystem::permissions(python, std::filesystem::perms::owner_all);
+    return find(check_software(facts, {.version = "1", .torch_version = "2.13.0+cpu"}, Deadline::after(kPlenty)),
+                "torch of Python");
+  };
+  CHECK(with_python_that("echo 2.13.0+cu128 /x").verdict == Verdict::ok);
+  CHECK(with_python_that("echo").found == python + " has none");
+  const Finding other = with_python_that("echo 2.12.1 /x");
+  CHECK(other.verdict == Verdict::warning);
+  CHECK(other.found == "2.12.1 /x; this Lockstep was built for 2.13.0+cpu");
+  CHECK_FALSE(other.remedy.empty());
+  const Finding broken = with_python_that("exit 1");
+  CHECK(broken.verdict == Verdict::warning);
+  CHECK(broken.found == python + " cannot be started, or fails");
+  std::filesystem::remove_all(folder);
 }

@@ -290,3 +290,15 @@ TEST_CASE("a library that started the ranks is asked where no variable says RANK
   options.world_size = 1;
   CHECK(plan({}, options).rendezvous == Meeting::alone);
 }
+
+TEST_CASE("a process takes the GPU of its local rank, and without one that of its rank") {
+  const auto with = [](const char* value) {
+    return [value](const char* name) { return std::string(name) == "LOCAL_RANK" ? value : nullptr; };
+  };
+  CHECK(local_device(9, 4, with("2")) == 2);
+  CHECK(local_device(1, 2, with("5")) == 1);
+  CHECK(local_device(9, 4, with("0")) == 0);
+  CHECK(local_device(3, 8, with(nullptr)) == 3);
+  CHECK(local_device(9, 8, with(nullptr)) == 1);
+  CHECK_ERROR(error_of([&] { local_device(1, 0, with("0")); }), ErrorKind::invalid_argument, "rank 1 is to take a GPU");
+}

@@ -26,18 +26,18 @@ namespace {
 
 constexpr std::string_view kOurs = "LOCKSTEP_";
 // Of this host or process alone. The token comes with the order.
-constexpr std::array<std::string_view, 14> kOfThisHost{
-    "LOCKSTEP_ADDRESS",  "LOCKSTEP_BIND",     "LOCKSTEP_FLIGHT_FD",  "LOCKSTEP_GENERATION", "LOCKSTEP_JOB_ID",
-    "LOCKSTEP_LAUNCHER", "LOCKSTEP_NODE",     "LOCKSTEP_OUTER_JOBS", "LOCKSTEP_SPAWN",      "LOCKSTEP_SPAWN_REPORT",
-    "LOCKSTEP_STORE",    "LOCKSTEP_TERMINAL", "LOCKSTEP_TOKEN_FD",   "LOCKSTEP_TOKEN_FILE"};
+constexpr std::array<std::string_view, 15> kOfThisHost{
+    "LOCKSTEP_ADDRESS",      "LOCKSTEP_BIND",     "LOCKSTEP_FLIGHT_FD", "LOCKSTEP_GENERATION", "LOCKSTEP_JOB_ID",
+    "LOCKSTEP_JOINED_FD",    "LOCKSTEP_LAUNCHER", "LOCKSTEP_NODE",      "LOCKSTEP_OUTER_JOBS", "LOCKSTEP_SPAWN",
+    "LOCKSTEP_SPAWN_REPORT", "LOCKSTEP_STORE",    "LOCKSTEP_TERMINAL",  "LOCKSTEP_TOKEN_FD",   "LOCKSTEP_TOKEN_FILE"};
 
 std::string own_path() { return std::filesystem::read_symlink("/proc/self/exe").string(); }
 
-std::string new_id() {
-  std::string id = "ssh-";
+std::string random_digits() {
+  std::string digits;
   const Token random = Token::generate();
-  for (const std::uint8_t byte : std::span(random.bytes()).first(8)) id += fmt::format("{:02x}", byte);
-  return id;
+  for (const std::uint8_t byte : std::span(random.bytes()).first(8)) digits += fmt::format("{:02x}", byte);
+  return digits;
 }
 
 std::string seconds(std::chrono::milliseconds time) { return fmt::format("{:.3f}", time.count() / 1000.0); }
@@ -155,7 +155,8 @@ int run_over_ssh(const RunOptions& given) {
   plan.program = own_path();
   plan.remote_program = options.remote_path.empty() ? plan.program : options.remote_path;
   const Token token = Token::generate();
-  const std::string id = new_id();
+  const std::string id = "ssh-" + random_digits();
+  const std::string secret = random_digits();
   if (options.rdzv_id.empty()) options.rdzv_id = id;
   if (options.rdzv_endpoint.empty()) options.rdzv_endpoint = endpoint_for(options, plan.ssh, id);
   const Bytes token_bytes(token.bytes().begin(), token.bytes().end());
@@ -166,6 +167,7 @@ int run_over_ssh(const RunOptions& given) {
                                     .host = name,
                                     .directory = std::filesystem::current_path().string(),
                                     .token = token_bytes,
+                                    .secret = secret,
                                     .environment = environment_for_hosts(),
                                     .arguments = agent_arguments(options, static_cast<int>(i))}});
   }

@@ -11,7 +11,7 @@
 namespace lockstep::internal {
 namespace {
 
-constexpr std::string_view kGreeting = "lockstep order 1\n";
+constexpr std::string_view kGreeting = "lockstep order 2\n";
 constexpr std::size_t kLengthBytes = sizeof(std::uint32_t);
 
 void put_length(Bytes& out, std::size_t length) {
@@ -51,7 +51,8 @@ class OrderReader {
 
 Bytes encode(const RemoteOrder& order) {
   Bytes body;
-  for (const std::string& text : {order.version, order.host, order.directory, order.token}) put_text(body, text);
+  for (const std::string& text : {order.version, order.host, order.directory, order.token, order.secret})
+    put_text(body, text);
   put_length(body, order.environment.size());
   for (const auto& [name, value] : order.environment) {
     put_text(body, name);
@@ -82,7 +83,8 @@ std::optional<ReadOrder> decode_order(ByteView bytes) {
   OrderReader reader(bytes.substr(head, length));
   ReadOrder read{.order = {}, .bytes = head + length};
   RemoteOrder& order = read.order;
-  for (std::string* text : {&order.version, &order.host, &order.directory, &order.token}) *text = reader.text();
+  for (std::string* text : {&order.version, &order.host, &order.directory, &order.token, &order.secret})
+    *text = reader.text();
   for (std::size_t left = reader.length(); left > 0; --left) {
     std::string name = reader.text();
     order.environment.emplace_back(std::move(name), reader.text());

@@ -173,6 +173,40 @@ class SshTest(unittest.TestCase):
             self.assertEqual(code, 127, error)
             self.assertRegex(error, rf"rank {failed} \(host .*\) exited with code 127")
 
+    def test_an_exit_code_of_a_rank_is_not_taken_for_a_failure_of_its_host(self):
+        for code in (2, 3):
+            for _ in range(6):
+                self.assertEqual(self.run_over_ssh("sh", "-c", f'[ $RANK = 1 ] && exit {code}; sleep 100',
+                                                   hosts="localhost:1,127.0.0.1:1")[0], code)
+
+    def agent(self, number):
+        """The pid of the agent of the host with this number, which has started ranks."""
+        def is_agent(pid):
+            with open(f"/proc/{pid}/cmdline", encoding="utf-8") as file:
+                return file.read().startswith("lockstep\0run\0")
+        return next(pid for pid in self.hosts.processes(f"--node-rank={number} ") if is_agent(pid))
+
+    def test_an_agent_that_is_killed_is_named(self):
+        for number, host in enumerate(("first", "second")):
+            tree = self.start("sh", "-c", "echo ready; sleep 1000")
+            tree.read_lines(2)
+            os.kill(self.agent(number), signal.SIGKILL)
+            code, _, error = tree.finish(30)
+            self.assertEqual(code, 3, error)
+            if number == 0:  # else the first one can be faster to tell that it is lost
+                self.assertIn(f"host {host}: its agent was killed by SIGKILL", error)
+            self.expect_nothing_left()
+
+    def test_an_agent_that_ends_before_it_has_joined_is_noticed_at_once(self):
+        self.hosts.write("bin/only_here", "#!/bin/sh\nsleep 100\n")
+        os.chmod(self.hosts.path("bin/only_here"), 0o755)
+        begin = time.monotonic()
+        code, _, error = self.run_over_ssh("only_here", hosts="localhost,second")
+        self.assertEqual(code, 127, error)
+        self.assertLess(time.monotonic() - begin, 5 + links_test.SLACK)
+        self.assertIn("host second: its agent exited with code 127 before it had joined the job", error)
+        self.assertRegex(error, r"\n  lockstep: .*only_here")
+
     def expect_unusable(self, *words, seconds=10, **options):
         begin = time.monotonic()
         code, _, error = self.run_over_ssh(*options.pop("arguments", ()), "sleep", "100", **options)
@@ -239,7 +273,7 @@ def why_not():
 
 if __name__ == "__main__":
     WORKER = sys.argv.pop(2)
-    LOCKSTEP = sys.argv.pop(1)
+    LOCKSTEP = os.path.abspath(sys.argv.pop(1))
     REASON = why_not()
     if REASON:
         print(f"skipped: {REASON}")

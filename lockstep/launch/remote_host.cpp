@@ -132,8 +132,9 @@ class RemoteAgent {
 };
 
 // `rest`: signals that came with the order.
-int watch(RemoteAgent& agent, SignalRelay& relay, Bytes rest) {
+int watch(RemoteAgent& agent, SignalRelay& relay, Duration end_limit, Bytes rest) {
   bool connected = true;
+  Deadline kill_at = Deadline::never();
   while (true) {
     for (const char number : rest) {
       if (number > 0 && number < SIGRTMIN) agent.signal(number);
@@ -143,13 +144,24 @@ int watch(RemoteAgent& agent, SignalRelay& relay, Bytes rest) {
                                {relay.fd(), POLLIN, 0},
                                {connected ? STDIN_FILENO : -1, POLLIN, 0},
                                {agent.joined_fd(), POLLIN, 0}}};
-    if (::poll(fds.data(), fds.size(), -1) < 0 && errno != EINTR) throw system_error("poll", errno);
-    while (const int number = relay.take()) agent.signal(number);
+    if (::poll(fds.data(), fds.size(), kill_at.poll_timeout_ms()) < 0 && errno != EINTR)
+      throw system_error("poll", errno);
+    while (const int number = relay.take()) {
+      if (number != SIGTSTP) agent.signal(number);
+    }
     if (connected && fds[2].revents != 0) {
       const auto some = read_some();
       connected = some.has_value();
       if (some) rest = *some;
-      if (!connected) agent.signal(SIGTERM);
+      if (!connected) {
+        agent.signal(SIGTERM);
+        agent.signal(SIGCONT);  // nobody is left to let it go on, if somebody has stopped it
+        kill_at = Deadline::after(end_limit);
+      }
+    }
+    if (kill_at.expired()) {
+      agent.signal(SIGKILL);
+      kill_at = Deadline::never();
     }
     if (fds[3].revents != 0) agent.read_joined();
     if (const auto code = agent.try_reap()) return *code;
@@ -167,7 +179,7 @@ int run_remote_host(const std::string& program, const std::string& version) {
     host = read.order.host;
     expect_same(read.order, version, program);
     RemoteAgent agent(read.order, program);
-    return watch(agent, relay, bytes.substr(read.bytes));
+    return watch(agent, relay, std::chrono::seconds(read.order.end_limit_s), bytes.substr(read.bytes));
   } catch (const Error& error) {
     std::fprintf(stderr, "lockstep: on host %s: %s\n", host.c_str(), error.what());
     return kRendezvousCode;

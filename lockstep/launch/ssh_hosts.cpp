@@ -64,10 +64,17 @@ class SshRun {
 
   // The first agent tells the others; a second signal means at once there, too, and a third one here.
   void pass_on(int signal) {
+    if (signal == SIGTSTP) return suspend();
     ++signals_;
     stopped_ = true;
     if (hosts_.front()->is_running()) hosts_.front()->send(signal);
     if (signals_ > 2) end_at_ = Deadline::after({});
+  }
+
+  // Ctrl-Z gives the terminal back. Agents that are stopped would take each other for lost.
+  static void suspend() {
+    std::fputs("lockstep: stopped here; the job goes on on its hosts (to end it: fg, and Ctrl-C)\n", stderr);
+    ::kill(::getpid(), SIGSTOP);
   }
 
   void look_at(const SshHost& host) {

@@ -15,7 +15,8 @@ bool is_this_host(const std::string& name);
 // The host's name as other hosts know it, of a name that ssh's configuration may explain: "gpu1" -> "gpu1.example.org".
 std::string resolved_by_ssh(const std::string& ssh, const std::string& name);
 
-// Blocks until all have ended. Signals that ask to stop are passed on to the first agent. Returns the job's exit code:
+// Blocks until all have ended. Signals that ask to stop are passed on to the first agent; SIGTSTP stops this process
+// alone, and the job goes on. Returns the job's exit code:
 // the first agent's; 3 if a host could not be reached, has no Lockstep, or was lost, or if an agent was killed or ended
 // before it had joined the job, which a line on standard error says. Errors as ChildProcess::start().
 int run_ssh_hosts(const SshPlan& plan, const std::vector<int>& stop_signals);

@@ -16,7 +16,7 @@ import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "links"))
 import links_test  # noqa: E402
-from processes import Tree, wait_for  # noqa: E402
+from processes import Tree, process_state, wait_for  # noqa: E402
 
 SKIPPED = 77
 LOCKSTEP = ""
@@ -239,6 +239,29 @@ class SshTest(unittest.TestCase):
             code, output, error = tree.finish(30)
             self.assertEqual((code, sorted(output.splitlines())), (expected, ["[0] stopped", "[1] stopped"]), error)
             self.expect_nothing_left()
+
+    def test_ctrl_z_stops_the_launcher_and_not_the_job(self):
+        tree = self.start("sh", "-c", "trap 'echo stopped; exit 0' INT; while :; do echo on; sleep 0.1; done")
+        tree.read_lines(2)
+        tree.process.send_signal(signal.SIGTSTP)
+        self.assertTrue(wait_for(lambda: process_state(tree.pid)[0] == "T"))
+        tree.read_lines(20)
+        states = {process_state(pid)[0] for pid in self.hosts.processes() if pid != tree.pid}
+        self.assertNotIn("T", states)
+        tree.process.send_signal(signal.SIGCONT)
+        tree.process.send_signal(signal.SIGINT)
+        code, output, error = tree.finish(30)
+        self.assertEqual((code, output.count("stopped")), (0, 2), error)
+        self.assertIn("the job goes on on its hosts", error)
+        self.expect_nothing_left()
+
+    def test_a_stopped_agent_ends_with_its_connection(self):
+        tree = self.start("sh", "-c", "echo ready; sleep 1000")
+        tree.read_lines(2)
+        for number in range(2):
+            os.kill(self.agent(number), signal.SIGSTOP)
+        tree.process.kill()
+        self.expect_nothing_left()
 
     def test_a_connection_that_dies_ends_its_agent_and_the_job(self):
         for host in ("second", "first"):

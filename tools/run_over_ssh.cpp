@@ -42,6 +42,12 @@ std::string random_digits() {
 
 std::string seconds(std::chrono::milliseconds time) { return fmt::format("{:.3f}", time.count() / 1000.0); }
 
+// For agents: they give their ranks a time of grace, and have something to do after it.
+std::chrono::seconds end_limit(const RunOptions& options) {
+  constexpr std::chrono::milliseconds kAfterGrace = std::chrono::seconds(15);
+  return std::chrono::ceil<std::chrono::seconds>(std::max(options.stop_grace, options.shutdown_timeout) + kAfterGrace);
+}
+
 Variables environment_for_hosts() {
   Variables variables;
   for (char** entry = environ; *entry != nullptr; ++entry) {
@@ -154,6 +160,8 @@ int run_over_ssh(const RunOptions& given) {
   if (!all_here) plan.ssh = find_program("ssh", path);
   plan.program = own_path();
   plan.remote_program = options.remote_path.empty() ? plan.program : options.remote_path;
+  const std::chrono::seconds limit = end_limit(options);
+  plan.end_limit = limit;
   const Token token = Token::generate();
   const std::string id = "ssh-" + random_digits();
   const std::string secret = random_digits();
@@ -168,6 +176,7 @@ int run_over_ssh(const RunOptions& given) {
                                     .directory = std::filesystem::current_path().string(),
                                     .token = token_bytes,
                                     .secret = secret,
+                                    .end_limit_s = static_cast<std::uint32_t>(limit.count()),
                                     .environment = environment_for_hosts(),
                                     .arguments = agent_arguments(options, static_cast<int>(i))}});
   }

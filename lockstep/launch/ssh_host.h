@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/clock.h"
 #include "lockstep/base/unique_fd.h"
 #include "lockstep/launch/agent_marks.h"
 #include "lockstep/launch/child_process.h"
@@ -25,6 +26,7 @@ struct SshPlan {
   std::string ssh{};                 // the client's file
   std::string program{};             // this one's file
   std::string remote_program{};      // on the other hosts
+  Duration end_limit{};              // how long what was told to stop may take, before it is killed
   std::vector<PlannedHost> hosts{};  // not empty; the first one's agent is the job's first
 };
 

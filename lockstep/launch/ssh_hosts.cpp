@@ -20,8 +20,6 @@
 namespace lockstep::internal {
 namespace {
 
-const Duration kEndTimeout = std::chrono::seconds(40);  // for agents that were told to stop
-
 class SshRun {
  public:
   SshRun(const SshPlan& plan, const std::vector<int>& stop_signals) : plan_(plan), relay_(stop_signals) {
@@ -91,7 +89,7 @@ class SshRun {
   // Hanging up asks all agents to stop.
   void end() {
     ending_ = true;
-    if (end_at_.is_never()) end_at_ = Deadline::after(kEndTimeout);
+    if (end_at_.is_never()) end_at_ = Deadline::after(plan_.end_limit);
     for (const auto& host : hosts_) host->hang_up();
   }
 

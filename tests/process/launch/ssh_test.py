@@ -263,13 +263,33 @@ class SshTest(unittest.TestCase):
         tree.process.kill()
         self.expect_nothing_left()
 
+    def test_hosts_that_do_not_stop_have_the_grace_and_fifteen_seconds(self):
+        tree = self.start("--stop-grace", "2", "--shutdown-timeout", "1", "sh", "-c", "echo ready; sleep 1000")
+        tree.read_lines(2)
+        stopped = [self.agent(0), *self.hosts.processes("lockstep remote-host")]
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        begin = time.monotonic()
+        os.kill(self.client("second"), signal.SIGKILL)
+        code, _, error = tree.finish(60)
+        self.assertEqual(code, 3, error)
+        self.assertGreater(time.monotonic() - begin, 17)
+        self.assertLess(time.monotonic() - begin, 17 + links_test.SLACK)
+        for pid in reversed(stopped):
+            os.kill(pid, signal.SIGCONT)
+        self.expect_nothing_left()
+
+    def client(self, host):
+        """The pid of the ssh that leads to this host."""
+        clients = [pid for pid in self.hosts.processes(f"-- {host} ") if command_name(pid) == "ssh"]
+        self.assertEqual(len(clients), 1)
+        return clients[0]
+
     def test_a_connection_that_dies_ends_its_agent_and_the_job(self):
         for host in ("second", "first"):
             tree = self.start("sh", "-c", "echo ready; sleep 1000")
             tree.read_lines(2)
-            lost = [pid for pid in self.hosts.processes(f"-- {host} ") if "ssh" in command_name(pid)]
-            self.assertEqual(len(lost), 1)
-            os.kill(lost[0], signal.SIGKILL)
+            os.kill(self.client(host), signal.SIGKILL)
             code, _, error = tree.finish(60)
             self.assertEqual(code, 3, error)
             self.assertIn(f"host {host}: ", error)

@@ -18,6 +18,7 @@ constexpr int kCannotExecute = 126;
 constexpr int kNotFound = 127;
 constexpr int kSshFailed = 255;
 constexpr std::size_t kMostKeptBytes = 4096;  // of what a host has said last
+constexpr std::size_t kMostReads = 32;        // at a time, so that one host that says much does not keep all waiting
 
 struct Ends {
   UniqueFd ours, theirs;
@@ -115,9 +116,9 @@ std::string SshHost::why(const SshPlan& plan) const {
                      end->stage == AgentStage::joined ? "" : " before it had joined the job");
 }
 
-std::array<pollfd, 3> SshHost::wanted() const {
+std::array<pollfd, 3> SshHost::wanted(const OutputSink& errors) const {
   return {{{is_running() ? process_->pidfd() : -1, POLLIN, 0},
-           {error_.get(), POLLIN, 0},
+           {errors.full() ? -1 : error_.get(), POLLIN, 0},
            {unsent_.empty() ? -1 : input_.get(), POLLOUT, 0}}};
 }
 
@@ -125,13 +126,13 @@ void SshHost::kill() {
   if (is_running()) process_->signal_group(SIGKILL);
 }
 
-void SshHost::tend() {
+void SshHost::tend(OutputSink& errors) {
   write_order();
-  read_errors();
+  if (!errors.full()) read_errors(errors);
   if (!is_running()) return;
   if (const auto status = process_->try_reap()) {
-    read_errors();
-    pass_on(marks_.rest());
+    read_errors(errors);
+    pass_on(marks_.rest(), errors);
     code_ = status->shell_code();
     hang_up();
     unsent_.clear();
@@ -148,9 +149,9 @@ void SshHost::write_order() {
   }
 }
 
-void SshHost::read_errors() {
+void SshHost::read_errors(OutputSink& errors) {
   std::array<char, 4096> buffer{};
-  while (error_) {
+  for (std::size_t reads = 0; error_ && reads < kMostReads; ++reads) {
     const ssize_t count = ::read(error_.get(), buffer.data(), buffer.size());
     if (count < 0 && errno == EINTR) continue;
     if (count < 0 && errno == EAGAIN) return;
@@ -158,15 +159,12 @@ void SshHost::read_errors() {
       error_.reset();
       return;
     }
-    pass_on(marks_.take({buffer.data(), static_cast<std::size_t>(count)}));
+    pass_on(marks_.take({buffer.data(), static_cast<std::size_t>(count)}), errors);
   }
 }
 
-void SshHost::pass_on(const std::string& text) {
-  if (way_ == Way::shown) {
-    [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
-    return;
-  }
+void SshHost::pass_on(const std::string& text, OutputSink& errors) {
+  if (way_ == Way::shown) return errors.append(text);
   said_ += text;
   if (said_.size() > kMostKeptBytes) said_.erase(0, said_.size() - kMostKeptBytes);
 }

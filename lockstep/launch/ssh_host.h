@@ -13,6 +13,7 @@
 #include "lockstep/base/unique_fd.h"
 #include "lockstep/launch/agent_marks.h"
 #include "lockstep/launch/child_process.h"
+#include "lockstep/launch/output_sink.h"
 #include "lockstep/launch/remote_order.h"
 
 namespace lockstep::internal {
@@ -59,16 +60,17 @@ class SshHost {
   // What its agent or ssh has said last.
   const std::string& said() const { return said_; }
 
-  std::array<pollfd, 3> wanted() const;
-  void tend();
+  // While the launcher's standard error is full, nothing more is read.
+  std::array<pollfd, 3> wanted(const OutputSink& errors) const;
+  void tend(OutputSink& errors);
   void send(int signal) { unsent_ += static_cast<char>(signal); }
   void hang_up() { input_.reset(); }
   void kill();
 
  private:
   void write_order();
-  void read_errors();
-  void pass_on(const std::string& text);
+  void read_errors(OutputSink& errors);
+  void pass_on(const std::string& text, OutputSink& errors);
 
   std::string name_;
   Way way_;

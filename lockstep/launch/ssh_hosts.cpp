@@ -7,14 +7,15 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstdio>
+#include <csignal>
 #include <memory>
 #include <string_view>
 
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/signal_block.h"
+#include "lockstep/base/format.h"
 #include "lockstep/launch/child_process.h"
+#include "lockstep/launch/output_sink.h"
 #include "lockstep/launch/signal_relay.h"
 
 namespace lockstep::internal {
@@ -32,7 +33,8 @@ class SshRun {
   int run() {
     while (std::ranges::any_of(hosts_, [](const auto& host) { return host->is_running(); })) {
       wait();
-      for (const auto& host : hosts_) host->tend();
+      errors_.tend();
+      for (const auto& host : hosts_) host->tend(errors_);
       while (const int signal = relay_.take()) pass_on(signal);
       // A host that has died is the cause of what the agents of the others then say.
       for (const auto cause : {SshHost::Failure::lost, SshHost::Failure::killed}) {
@@ -45,20 +47,32 @@ class SshRun {
         for (const auto& host : hosts_) host->kill();
       }
     }
-    of_writes_.discard(SIGPIPE);
+    write_rest();
     return failed_ != nullptr && !stopped_ ? failed_->code() : hosts_.front()->code();
   }
 
  private:
   void wait() {
-    std::vector<pollfd> fds{{relay_.fd(), POLLIN, 0}};
+    std::vector<pollfd> fds{{relay_.fd(), POLLIN, 0}, {errors_.pending() ? errors_.fd() : -1, POLLOUT, 0}};
     for (const auto& host : hosts_) {
-      for (const pollfd& each : host->wanted()) fds.push_back(each);
+      for (const pollfd& each : host->wanted(errors_)) fds.push_back(each);
     }
-    if (::poll(fds.data(), fds.size(), end_at_.poll_timeout_ms()) < 0 && errno != EINTR) {
-      throw system_error("poll", errno);
-    }
+    const Deadline wake = std::min(end_at_, errors_.wake_at());
+    if (::poll(fds.data(), fds.size(), wake.poll_timeout_ms()) < 0 && errno != EINTR) throw system_error("poll", errno);
+    if (fds[1].revents != 0) errors_.write_some();
   }
+
+  // Of what was said, for a reader that goes on reading; a signal ends it.
+  void write_rest() {
+    while (errors_.pending() && relay_.take() == 0) {
+      std::array<pollfd, 2> fds{{{errors_.fd(), POLLOUT, 0}, {relay_.fd(), POLLIN, 0}}};
+      if (::poll(fds.data(), fds.size(), Deadline::after(OutputSink::kPatience).poll_timeout_ms()) == 0) break;
+      if (fds[0].revents != 0) errors_.write_some();
+    }
+    errors_.give_up();
+  }
+
+  void say(const std::string& line) { errors_.append_always("lockstep: " + line + "\n"); }
 
   // The first agent tells the others; a second signal means at once there, too, and a third one here.
   void pass_on(int signal) {
@@ -70,8 +84,9 @@ class SshRun {
   }
 
   // Ctrl-Z gives the terminal back. Agents that are stopped would take each other for lost.
-  static void suspend() {
-    std::fputs("lockstep: stopped here; the job goes on on its hosts (to end it: fg, and Ctrl-C)\n", stderr);
+  void suspend() {
+    say("stopped here; the job goes on on its hosts (to end it: fg, and Ctrl-C)");
+    errors_.write_some();
     ::kill(::getpid(), SIGSTOP);
   }
 
@@ -80,8 +95,8 @@ class SshRun {
     const bool is_first = &host == hosts_.front().get();
     if (failed_ == nullptr && !ending_ && host.failure() != SshHost::Failure::none) {
       failed_ = &host;
-      std::fprintf(stderr, "lockstep: host %s: %s\n", host.name().c_str(), host.why(plan_).c_str());
-      if (!host.said().empty()) std::fprintf(stderr, "%s\n", indented(host.said()).c_str());
+      say(fmt::format("host {}: {}", host.name(), host.why(plan_)));
+      if (!host.said().empty()) errors_.append_always(indented(host.said()) + "\n");
     }
     if ((is_first || failed_ != nullptr) && !ending_) end();
   }
@@ -103,9 +118,9 @@ class SshRun {
     return result;
   }
 
-  const SignalBlock of_writes_{{SIGPIPE}};  // whoever reads our standard error may have gone
   const SshPlan& plan_;
   SignalRelay relay_;
+  OutputSink errors_{STDERR_FILENO};
   std::vector<std::unique_ptr<SshHost>> hosts_;
   const SshHost* failed_ = nullptr;
   bool ending_ = false;

@@ -240,6 +240,35 @@ class SshTest(unittest.TestCase):
             self.assertEqual((code, sorted(output.splitlines())), (expected, ["[0] stopped", "[1] stopped"]), error)
             self.expect_nothing_left()
 
+    def test_a_reader_of_standard_error_that_does_not_read_hinders_no_stop(self):
+        reader, writer = os.pipe()
+        self.addCleanup(os.close, reader)
+        tree = self.start("sh", "-c", "while :; do echo a line that nobody reads >&2; done", hosts="localhost:1",
+                          stdout=subprocess.DEVNULL, stderr=writer)
+        os.close(writer)
+        time.sleep(3)  # all pipes are full
+        tree.process.send_signal(signal.SIGINT)
+        time.sleep(1)
+        tree.process.send_signal(signal.SIGINT)
+        self.assertEqual(tree.process.wait(10 + links_test.SLACK), 130)
+        self.expect_nothing_left()
+
+    def test_a_slow_reader_of_standard_error_gets_every_line(self):
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+        tree = self.start("--no-prefix", "sh", "-c", "for i in $(seq 5000); do echo line $i of many >&2; done",
+                          hosts="localhost:1", stdout=subprocess.DEVNULL, stderr=writer)
+        os.close(writer)
+        time.sleep(0.5)
+        read = b""
+        with open(reader, "rb", buffering=0) as file:
+            while some := file.read(4096):
+                read += some
+                time.sleep(0.002)
+        self.assertEqual(tree.process.wait(10), 0)
+        self.assertEqual([line for line in read.decode().splitlines() if line.startswith("line ")],
+                         [f"line {i} of many" for i in range(1, 5001)])
+
     def test_ctrl_z_stops_the_launcher_and_not_the_job(self):
         tree = self.start("sh", "-c", "trap 'echo stopped; exit 0' INT; while :; do echo on; sleep 0.1; done")
         tree.read_lines(2)

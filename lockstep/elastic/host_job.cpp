@@ -141,7 +141,8 @@ void HostJob::handle(const AgentMessage& message) {
 }
 
 void HostJob::join(const Welcome& welcome) {
-  tell_of_joining();
+  // Another one than the first listens only until that comes.
+  if (!met_.is_first || options_.node_rank.value_or(0) == 0) tell_of_joining();
   tag_ = fmt::format("{}-{:05}", welcome.job_id, welcome.host_number);
   job_.emplace(JobOptions{.ranks = options_.ranks,
                           .max_restarts = options_.max_restarts,

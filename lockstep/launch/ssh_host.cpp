@@ -19,6 +19,7 @@ constexpr int kNotFound = 127;
 constexpr int kSshFailed = 255;
 constexpr std::size_t kMostKeptBytes = 4096;  // of what a host has said last
 constexpr std::size_t kMostReads = 32;        // at a time, so that one host that says much does not keep all waiting
+const Duration kShowAfter = std::chrono::seconds(5);
 
 struct Ends {
   UniqueFd ours, theirs;
@@ -73,7 +74,11 @@ std::string why_lost(const SshPlan& plan, int code) {
 }  // namespace
 
 SshHost::SshHost(const SshPlan& plan, const PlannedHost& host, Way way)
-    : name_(host.order.host), way_(way), unsent_(encode(host.order)), marks_(host.order.secret) {
+    : name_(host.order.host),
+      way_(way),
+      unsent_(encode(host.order)),
+      marks_(host.order.secret),
+      show_at_(Deadline::after(kShowAfter)) {
   Ends input = make_socket_pair();
   Ends error = make_pipe();
   Command command{
@@ -129,6 +134,7 @@ void SshHost::kill() {
 void SshHost::tend(OutputSink& errors) {
   write_order();
   if (!errors.full()) read_errors(errors);
+  if (waits_to_join() && show_at_.expired()) show_lines(errors);
   if (!is_running()) return;
   if (const auto status = process_->try_reap()) {
     read_errors(errors);
@@ -167,6 +173,15 @@ void SshHost::pass_on(const std::string& text, OutputSink& errors) {
   if (way_ == Way::shown) return errors.append(text);
   said_ += text;
   if (said_.size() > kMostKeptBytes) said_.erase(0, said_.size() - kMostKeptBytes);
+}
+
+// What an agent or ssh says while it does not get on tells why.
+void SshHost::show_lines(OutputSink& errors) {
+  std::size_t start = 0;
+  for (std::size_t end = 0; (end = said_.find('\n', start)) != std::string::npos; start = end + 1) {
+    errors.append(fmt::format("[{}] {}\n", name_, std::string_view(said_).substr(start, end - start)));
+  }
+  said_.erase(0, start);
 }
 
 }  // namespace lockstep::internal

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/base/clock.h"
+#include "lockstep/base/deadline.h"
 #include "lockstep/base/unique_fd.h"
 #include "lockstep/launch/agent_marks.h"
 #include "lockstep/launch/child_process.h"
@@ -36,7 +36,7 @@ class SshHost {
   // Of what its agent says on standard error.
   enum class Way {
     shown,  // the first agent: it speaks for the job
-    kept,   // until it fails
+    kept,   // until it fails, or for as long as it takes long to join
   };
   enum class Failure {
     none,
@@ -57,11 +57,13 @@ class SshHost {
   int code() const;
   // In words; there is a failure.
   std::string why(const SshPlan& plan) const;
-  // What its agent or ssh has said last.
+  // What its agent or ssh has said last and was not shown.
   const std::string& said() const { return said_; }
 
   // While the launcher's standard error is full, nothing more is read.
   std::array<pollfd, 3> wanted(const OutputSink& errors) const;
+  // When it has something to do even if none of these has.
+  Deadline wake_at() const { return waits_to_join() && !show_at_.expired() ? show_at_ : Deadline::never(); }
   void tend(OutputSink& errors);
   void send(int signal) { unsent_ += static_cast<char>(signal); }
   void hang_up() { input_.reset(); }
@@ -71,12 +73,15 @@ class SshHost {
   void write_order();
   void read_errors(OutputSink& errors);
   void pass_on(const std::string& text, OutputSink& errors);
+  bool waits_to_join() const { return way_ == Way::kept && !is_over() && marks_.stage() != AgentStage::joined; }
+  void show_lines(OutputSink& errors);
 
   std::string name_;
   Way way_;
   Bytes unsent_;
   MarkReader marks_;
   std::string said_;
+  Deadline show_at_;
   std::optional<ChildProcess> process_;
   UniqueFd input_, error_;
   std::optional<int> code_;

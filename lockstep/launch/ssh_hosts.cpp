@@ -57,7 +57,8 @@ class SshRun {
     for (const auto& host : hosts_) {
       for (const pollfd& each : host->wanted(errors_)) fds.push_back(each);
     }
-    const Deadline wake = std::min(end_at_, errors_.wake_at());
+    Deadline wake = std::min(end_at_, errors_.wake_at());
+    for (const auto& host : hosts_) wake = std::min(wake, host->wake_at());
     if (::poll(fds.data(), fds.size(), wake.poll_timeout_ms()) < 0 && errno != EINTR) throw system_error("poll", errno);
     if (fds[1].revents != 0) errors_.write_some();
   }

@@ -1,5 +1,6 @@
 // Runs the agents of a job on its hosts, by OpenSSH's client, and on this host by itself. plan -> ssh -> remote-host ->
-// agent. All output comes through the first host's agent; what another one or its ssh says is shown if that host fails.
+// agent. All output comes through the first host's agent; what another one or its ssh says is shown if that host fails,
+// or has not joined the job after 5 s.
 #pragma once
 
 #include <string>

@@ -207,6 +207,21 @@ class SshTest(unittest.TestCase):
         self.assertIn("host second: its agent exited with code 127 before it had joined the job", error)
         self.assertRegex(error, r"\n  lockstep: .*only_here")
 
+    def test_a_host_that_cannot_reach_the_endpoint_says_so(self):
+        subprocess.run(["ip", "-n", self.hosts.names[0], "address", "add", "10.99.0.1/32", "dev", "lo"], check=True)
+        # The second host has no way to the first address; at the other one it waits for itself.
+        def error():
+            with open(self.hosts.path("errors"), encoding="utf-8") as file:
+                return file.read()
+        for endpoint, words in (("10.99.0.1", "waiting for the first host at 10.99.0.1:41040: "),
+                                ("127.0.0.1", "waiting for ")):
+            with open(self.hosts.path("errors"), "wb") as file:
+                tree = self.start("--rdzv-endpoint", f"{endpoint}:41040", "sleep", "100", stderr=file)
+            self.assertTrue(wait_for(lambda: f"[second] lockstep: {words}" in error(), 10 + links_test.SLACK), error())
+            tree.process.send_signal(signal.SIGINT)
+            self.assertEqual(tree.finish(30)[0], 130)
+            self.expect_nothing_left()
+
     def expect_unusable(self, *words, seconds=10, **options):
         begin = time.monotonic()
         code, _, error = self.run_over_ssh(*options.pop("arguments", ()), "sleep", "100", **options)

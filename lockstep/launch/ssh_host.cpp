@@ -99,7 +99,7 @@ SshHost::SshHost(const SshPlan& plan, const PlannedHost& host, Way way)
 SshHost::Failure SshHost::failure() const {
   if (!is_over()) return Failure::none;
   const auto& end = marks_.end();
-  if (!end) return Failure::lost;
+  if (!end) return given_up_ ? Failure::none : Failure::lost;
   if (end->status.signal != 0) return Failure::killed;
   const bool may_end = end->stage == AgentStage::joined || (way_ == Way::shown && end->status.code == 0);
   return may_end ? Failure::none : Failure::unable;
@@ -127,8 +127,10 @@ std::array<pollfd, 3> SshHost::wanted(const OutputSink& errors) const {
            {unsent_.empty() ? -1 : input_.get(), POLLOUT, 0}}};
 }
 
-void SshHost::kill() {
-  if (is_running()) process_->signal_group(SIGKILL);
+void SshHost::give_up() {
+  if (!is_running()) return;
+  given_up_ = true;
+  process_->signal_group(SIGKILL);
 }
 
 void SshHost::tend(OutputSink& errors) {

@@ -52,6 +52,7 @@ class SshHost {
   bool is_running() const { return !code_; }
   // Its agent has ended, or will never be heard of again.
   bool is_over() const { return code_ || marks_.end(); }
+  bool has_ended() const { return marks_.end().has_value(); }  // its agent, by itself or by a signal
   Failure failure() const;
   // Of the job, if its agent is the first and there is no failure, or if this failure has ended the job.
   int code() const;
@@ -67,7 +68,10 @@ class SshHost {
   void tend(OutputSink& errors);
   void send(int signal) { unsent_ += static_cast<char>(signal); }
   void hang_up() { input_.reset(); }
-  void kill();
+  // Ends its ssh, at once. What is lost thereby is no failure.
+  void give_up();
+  // Nothing was heard of its agent: there may be none.
+  bool is_silent() const { return marks_.stage() == AgentStage::absent; }
 
  private:
   void write_order();
@@ -85,6 +89,7 @@ class SshHost {
   std::optional<ChildProcess> process_;
   UniqueFd input_, error_;
   std::optional<int> code_;
+  bool given_up_ = false;
 };
 
 }  // namespace lockstep::internal

@@ -44,14 +44,21 @@ class SshRun {
       }
       for (const auto& host : hosts_) look_at(*host);
       if (end_at_.expired()) {
-        for (const auto& host : hosts_) host->kill();
+        for (const auto& host : hosts_) host->give_up();
       }
     }
     write_rest();
-    return failed_ != nullptr && !stopped_ ? failed_->code() : hosts_.front()->code();
+    return exit_code();
   }
 
  private:
+  int exit_code() const {
+    const SshHost& first = *hosts_.front();
+    if (failed_ != nullptr) return failed_->code();
+    const bool has_answer = first.has_ended() && first.failure() == SshHost::Failure::none;
+    return stop_signal_ != 0 && !has_answer ? 128 + stop_signal_ : first.code();
+  }
+
   void wait() {
     std::vector<pollfd> fds{{relay_.fd(), POLLIN, 0}, {errors_.pending() ? errors_.fd() : -1, POLLOUT, 0}};
     for (const auto& host : hosts_) {
@@ -75,13 +82,15 @@ class SshRun {
 
   void say(const std::string& line) { errors_.append_always("lockstep: " + line + "\n"); }
 
-  // The first agent tells the others; a second signal means at once there, too, and a third one here.
+  // The first agent tells the others, if it is there; a second signal means at once there, too, and a third one here.
   void pass_on(int signal) {
     if (signal == SIGTSTP) return suspend();
     ++signals_;
-    stopped_ = true;
-    if (hosts_.front()->is_running()) hosts_.front()->send(signal);
+    if (stop_signal_ == 0) stop_signal_ = signal;
+    SshHost& first = *hosts_.front();
     if (signals_ > 2) end_at_ = Deadline::after({});
+    if (first.is_silent()) return end();
+    if (first.is_running()) first.send(signal);
   }
 
   // Ctrl-Z gives the terminal back. Agents that are stopped would take each other for lost.
@@ -94,19 +103,25 @@ class SshRun {
   void look_at(const SshHost& host) {
     if (!host.is_over()) return;
     const bool is_first = &host == hosts_.front().get();
-    if (failed_ == nullptr && !ending_ && host.failure() != SshHost::Failure::none) {
-      failed_ = &host;
+    const auto failure = host.failure();
+    const bool was_asked = stop_signal_ != 0 && failure == SshHost::Failure::unable;
+    const bool has_failed = failure != SshHost::Failure::none && !was_asked;
+    if (has_failed && !ending_) {
+      if (stop_signal_ == 0) failed_ = &host;
       say(fmt::format("host {}: {}", host.name(), host.why(plan_)));
       if (!host.said().empty()) errors_.append_always(indented(host.said()) + "\n");
     }
-    if ((is_first || failed_ != nullptr) && !ending_) end();
+    if ((is_first || has_failed) && !ending_) end();
   }
 
   // Hanging up asks all agents to stop.
   void end() {
     ending_ = true;
     if (end_at_.is_never()) end_at_ = Deadline::after(plan_.end_limit);
-    for (const auto& host : hosts_) host->hang_up();
+    for (const auto& host : hosts_) {
+      host->hang_up();
+      if (host->is_silent()) host->give_up();
+    }
   }
 
   static std::string indented(const std::string& text) {
@@ -125,7 +140,7 @@ class SshRun {
   std::vector<std::unique_ptr<SshHost>> hosts_;
   const SshHost* failed_ = nullptr;
   bool ending_ = false;
-  bool stopped_ = false;
+  int stop_signal_ = 0;
   int signals_ = 0;
   Deadline end_at_ = Deadline::never();
 };

@@ -245,6 +245,17 @@ class SshTest(unittest.TestCase):
     def test_a_host_that_does_not_answer(self):
         self.expect_unusable("host 10.213.7.77: ssh could not reach it", hosts="first,10.213.7.77", seconds=12)
 
+    def test_a_stop_while_the_first_host_does_not_answer(self):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            tree = self.start("sleep", "100", hosts="10.213.7.77,second")
+            self.assertTrue(wait_for(lambda: self.hosts.processes("--node-rank=1 ")))
+            begin = time.monotonic()
+            tree.process.send_signal(number)
+            code, _, error = tree.finish(30)
+            self.assertEqual(code, 128 + number, error)
+            self.assertLess(time.monotonic() - begin, 1 + links_test.SLACK)
+            self.expect_nothing_left()
+
     def test_a_signal_reaches_all_ranks_and_nothing_is_left(self):
         script = 'trap "echo stopped; exit 0" TERM INT; echo ready; while :; do sleep 0.05; done'
         for number, expected in ((signal.SIGINT, 0), (signal.SIGTERM, 0)):

@@ -161,7 +161,7 @@ std::string resolved_by_ssh(const std::string& ssh, const std::string& name) {
   const UniqueFd reader(ends[0]);
   UniqueFd writer(ends[1]);
   Command command{.path = ssh,
-                  .argv = {"ssh", "-G", "--", name},
+                  .argv = {"ssh", "-T", "-G", "--", name},
                   .environment = merge_environment(environ, {}),
                   .keep_fds = {},
                   .stdout_fd = writer.get()};

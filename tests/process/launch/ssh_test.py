@@ -154,6 +154,15 @@ class SshTest(unittest.TestCase):
         self.assertEqual(sorted(re.findall(r"^\[\d\] (\d) \d+$", output, re.M)), ["0", "1"], output)
         self.assertRegex(error, r"rank 0: CPUs [\d,-]+; rank 1: CPUs [\d,-]+ \(ranks of this host\)")
 
+    def test_a_configuration_that_asks_for_a_terminal(self):
+        with open(self.hosts.path("client"), encoding="ascii") as file:
+            before = file.read()
+        self.addCleanup(self.hosts.write, "client", before)
+        self.hosts.write("client", before + "  RequestTTY yes\n")
+        code, output, error = self.run_over_ssh("sh", "-c", "echo $RANK")
+        self.assertEqual((code, sorted(re.findall(r"^\[\d\] (\d)$", output, re.M))), (0, ["0", "1"]), error)
+        self.assertNotIn("Pseudo-terminal", error)
+
     def test_arguments_variables_and_the_folder_arrive_as_they_are(self):
         words = ["it's", 'a "word"', "$HOME `id` \\", "two\nlines", "", "*", "ü"]
         program = "import json, os, sys; print(json.dumps([os.getcwd(), sys.argv[1:], os.environ['A'], " \

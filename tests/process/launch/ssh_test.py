@@ -163,6 +163,11 @@ class SshTest(unittest.TestCase):
         self.assertEqual((code, sorted(re.findall(r"^\[\d\] (\d)$", output, re.M))), (0, ["0", "1"]), error)
         self.assertNotIn("Pseudo-terminal", error)
 
+    def test_an_empty_list_of_hosts_is_refused(self):
+        result = subprocess.run([LOCKSTEP, "run", "--hosts", "", "true"], capture_output=True, text=True)
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("--hosts: the list is empty", result.stderr)
+
     def test_arguments_variables_and_the_folder_arrive_as_they_are(self):
         words = ["it's", 'a "word"', "$HOME `id` \\", "two\nlines", "", "*", "ü"]
         program = "import json, os, sys; print(json.dumps([os.getcwd(), sys.argv[1:], os.environ['A'], " \

@@ -6,6 +6,7 @@ Two hosts are network namespaces with an sshd each; its keys are made here.
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -162,6 +163,24 @@ class SshTest(unittest.TestCase):
         code, output, error = self.run_over_ssh("sh", "-c", "echo $RANK")
         self.assertEqual((code, sorted(re.findall(r"^\[\d\] (\d)$", output, re.M))), (0, ["0", "1"]), error)
         self.assertNotIn("Pseudo-terminal", error)
+
+    def test_a_machine_that_makes_no_thread(self):
+        with open(LOCKSTEP, "rb") as file:
+            program = file.read()
+        if b"__asan_init" in program or b"__tsan_init" in program:
+            self.skipTest("the sanitizers make a thread of their own")
+        copy = tempfile.NamedTemporaryFile()  # which another user can execute
+        self.addCleanup(copy.close)
+        shutil.copyfile(LOCKSTEP, copy.name)
+        os.chmod(copy.name, 0o755)
+        file = os.open(copy.name, os.O_RDONLY)
+        copy.file.close()
+        self.addCleanup(os.close, file)
+        result = subprocess.run([f"/proc/self/fd/{file}", "run", "true"], capture_output=True, text=True, user=65534,
+                                group=65534, extra_groups=[], pass_fds=[file], env={"HOME": "/nowhere"},
+                                preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NPROC, (1, 1)))
+        self.assertEqual(result.returncode, 3, result.stderr)
+        self.assertIn("lockstep: Resource temporarily unavailable (is the limit on processes", result.stderr)
 
     def test_an_empty_list_of_hosts_is_refused(self):
         result = subprocess.run([LOCKSTEP, "run", "--hosts", "", "true"], capture_output=True, text=True)

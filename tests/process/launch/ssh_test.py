@@ -167,7 +167,7 @@ class SshTest(unittest.TestCase):
     def test_a_machine_that_makes_no_thread(self):
         with open(LOCKSTEP, "rb") as file:
             program = file.read()
-        if b"__asan_init" in program or b"__tsan_init" in program:
+        if b"libasan" in program or b"libtsan" in program:
             self.skipTest("the sanitizers make a thread of their own")
         copy = tempfile.NamedTemporaryFile()  # which another user can execute
         self.addCleanup(copy.close)
@@ -213,11 +213,10 @@ class SshTest(unittest.TestCase):
                                                    hosts="localhost:1,127.0.0.1:1")[0], code)
 
     def agent(self, number):
-        """The pid of the agent of the host with this number, which has started ranks."""
-        def is_agent(pid):
-            with open(f"/proc/{pid}/cmdline", encoding="utf-8") as file:
-                return file.read().startswith("lockstep\0run\0")
-        return next(pid for pid in self.hosts.processes(f"--node-rank={number} ") if is_agent(pid))
+        """The pid of the agent of the host with this number, which has a process that looks after its ranks."""
+        keepers = self.hosts.processes("lockstep remote-host")
+        return next(pid for pid in self.hosts.processes(f"lockstep run --nnodes=2 --node-rank={number} ")
+                    if process_state(pid)[1] in keepers)
 
     def test_an_agent_that_is_killed_is_named(self):
         for number, host in enumerate(("first", "second")):

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "lockstep/launch/remote_order.h"
@@ -55,9 +56,7 @@ void print_all_help(const CLI::App& app) {
   }
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int run_lockstep(int argc, char** argv) {
   if (argc == 2 && std::string(argv[1]) == lockstep::internal::kRemoteCommand) return remote_host_command();
   const std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
   if (!words.empty() && words.front() == "run") {
@@ -100,4 +99,15 @@ int main(int argc, char** argv) {
   if (ps->parsed()) return ps_command(ps_options);
   if (top->parsed()) return top_command(top_options);
   return EXIT_SUCCESS;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run_lockstep(argc, argv);
+  } catch (const std::system_error& error) {  // no thread can be made
+    std::fprintf(stderr, "lockstep: %s (is the limit on processes reached?)\n", error.what());
+    return kStoreExitCode;
+  }
 }

@@ -28,21 +28,27 @@ namespace {
 
 constexpr std::string_view kOurs = "LOCKSTEP_";
 // Of this host or process alone. The token comes with the order.
-constexpr std::array<std::string_view, 14> kOfThisHost{
-    "LOCKSTEP_ADDRESS",  "LOCKSTEP_BIND",     "LOCKSTEP_FLIGHT_FD",  "LOCKSTEP_GENERATION", "LOCKSTEP_JOB_ID",
-    "LOCKSTEP_LAUNCHER", "LOCKSTEP_NODE",     "LOCKSTEP_OUTER_JOBS", "LOCKSTEP_SPAWN",      "LOCKSTEP_SPAWN_REPORT",
-    "LOCKSTEP_STORE",    "LOCKSTEP_TERMINAL", "LOCKSTEP_TOKEN_FD",   "LOCKSTEP_TOKEN_FILE"};
+constexpr std::array<std::string_view, 15> kOfThisHost{
+    "LOCKSTEP_ADDRESS",      "LOCKSTEP_BIND",     "LOCKSTEP_FLIGHT_FD", "LOCKSTEP_GENERATION", "LOCKSTEP_JOB_ID",
+    "LOCKSTEP_JOINED_FD",    "LOCKSTEP_LAUNCHER", "LOCKSTEP_NODE",      "LOCKSTEP_OUTER_JOBS", "LOCKSTEP_SPAWN",
+    "LOCKSTEP_SPAWN_REPORT", "LOCKSTEP_STORE",    "LOCKSTEP_TERMINAL",  "LOCKSTEP_TOKEN_FD",   "LOCKSTEP_TOKEN_FILE"};
 
 std::string own_path() { return std::filesystem::read_symlink("/proc/self/exe").string(); }
 
-std::string new_id() {
-  std::string id = "ssh-";
+std::string random_digits() {
+  std::string digits;
   const Token random = Token::generate();
-  for (const std::uint8_t byte : std::span(random.bytes()).first(8)) id += fmt::format("{:02x}", byte);
-  return id;
+  for (const std::uint8_t byte : std::span(random.bytes()).first(8)) digits += fmt::format("{:02x}", byte);
+  return digits;
 }
 
 std::string seconds(std::chrono::milliseconds time) { return fmt::format("{:.3f}", time.count() / 1000.0); }
+
+// For agents: they give their ranks a time of grace, and have something to do after it.
+std::chrono::seconds end_limit(const RunOptions& options) {
+  constexpr std::chrono::milliseconds kAfterGrace = std::chrono::seconds(15);
+  return std::chrono::ceil<std::chrono::seconds>(std::max(options.stop_grace, options.shutdown_timeout) + kAfterGrace);
+}
 
 Variables environment_for_hosts() {
   Variables variables;
@@ -189,8 +195,11 @@ int run_over_ssh(const RunOptions& given) {
   if (!all_here) plan.ssh = find_program("ssh", path);
   plan.program = own_path();
   plan.remote_program = options.remote_path.empty() ? plan.program : options.remote_path;
+  const std::chrono::seconds limit = end_limit(options);
+  plan.end_limit = limit;
   const Token token = Token::generate();
-  const std::string id = new_id();
+  const std::string id = "ssh-" + random_digits();
+  const std::string secret = random_digits();
   if (options.rdzv_id.empty()) options.rdzv_id = id;
   if (options.rdzv_endpoint.empty()) options.rdzv_endpoint = endpoint_for(options, plan.ssh, id);
   const Bytes token_bytes(token.bytes().begin(), token.bytes().end());
@@ -201,6 +210,8 @@ int run_over_ssh(const RunOptions& given) {
                                     .host = name,
                                     .directory = std::filesystem::current_path().string(),
                                     .token = token_bytes,
+                                    .secret = secret,
+                                    .end_limit_s = static_cast<std::uint32_t>(limit.count()),
                                     .environment = environment_for_hosts(),
                                     .arguments = agent_arguments(options, static_cast<int>(i))}});
   }

@@ -56,6 +56,10 @@ CLI::Validator known(const std::vector<std::string>& names, const std::string& m
           "NAME"};
 }
 
+// An empty list, as of a variable that is not set, would be a job of this host alone.
+const CLI::Validator kSomeHosts(
+    [](std::string& text) { return text.empty() ? std::string("the list is empty") : std::string(); }, "");
+
 }  // namespace
 
 RunParser::RunParser(bool all) : all_(all), run_(app_.add_subcommand("run", kRunSummary)) {
@@ -112,7 +116,8 @@ void RunParser::add_hosts() {
   common(option("--nnodes", to.nodes, "Hosts of the job: a number, or MIN:MAX (default 1)"));
   common(option("--rdzv-endpoint", to.run.rdzv_endpoint,
                 "HOST:PORT where the launchers of all hosts meet; the one on HOST listens (default port 29400)"));
-  common(option("--hosts", to.hosts, "Start launchers on these hosts, over ssh: a,b or a:4,b:8 with their ranks"));
+  common(option("--hosts", to.hosts, "Start launchers on these hosts, over ssh: a,b or a:4,b:8 with their ranks"))
+      ->check(kSomeHosts);
   option("--remote-path", to.run.remote_path, "lockstep's file on these hosts (default: the same path as here)");
   run_->add_option("--node-rank,--node_rank", to.node_rank, "This host's number (default: any)")
       ->group(all_ ? "More options" : "")

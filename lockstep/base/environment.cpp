@@ -50,6 +50,7 @@ constexpr Variable kVariables[] = {
     {"LOCKSTEP_HANG_SECONDS", number(1, INT32_MAX), "60"},
     {"LOCKSTEP_IFNAME", text("eth0, or eth0,eth1"), "all that are up"},
     {"LOCKSTEP_JOB_ID", text("any text"), "from the launcher"},
+    {"LOCKSTEP_JOINED_FD", number(0, INT32_MAX), ""},
     {"LOCKSTEP_LAUNCHER", choice("none, env, slurm, openmpi, mpich, flux, pmix, kubernetes"), ""},
     {"LOCKSTEP_LOG", choice("debug, info, warning, warn, error, off"), "info"},
     {"LOCKSTEP_NODE", text("any text"), ""},

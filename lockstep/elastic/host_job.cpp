@@ -22,6 +22,7 @@
 #include "lockstep/launch/job_store.h"
 #include "lockstep/launch/process_tree.h"
 #include "lockstep/launch/program_path.h"
+#include "lockstep/launch/remote_host.h"
 #include "lockstep/launch/signal_relay.h"
 
 namespace lockstep::internal {
@@ -157,6 +158,8 @@ void HostJob::handle(const AgentMessage& message) {
 }
 
 void HostJob::join(const Welcome& welcome) {
+  // Another one than the first listens only until that comes.
+  if (!met_.is_first || options_.node_rank.value_or(0) == 0) tell_of_joining();
   tag_ = fmt::format("{}-{:05}", welcome.job_id, welcome.host_number);
   job_.emplace(JobOptions{.ranks = options_.ranks,
                           .max_restarts = options_.max_restarts,

@@ -8,12 +8,15 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <optional>
 #include <utility>
 
 #include "lockstep/base/deadline.h"
+#include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
+#include "lockstep/launch/agent_marks.h"
 #include "lockstep/launch/child_process.h"
 #include "lockstep/launch/outcome.h"
 #include "lockstep/launch/program_path.h"
@@ -25,6 +28,7 @@ namespace {
 
 const Duration kOrderTimeout = std::chrono::seconds(60);
 constexpr int kRendezvousCode = 3;
+constexpr const char* kJoinedVariable = "LOCKSTEP_JOINED_FD";
 
 // Standard input, without blocking; empty at its end.
 std::optional<std::string> read_some() {
@@ -67,49 +71,100 @@ void expect_same(const RemoteOrder& order, const std::string& version, const std
 class RemoteAgent {
  public:
   RemoteAgent(const RemoteOrder& order, const std::string& program)
-      : token_(Token::from_bytes(order.token).to_fd()), null_(::open("/dev/null", O_RDWR | O_CLOEXEC)) {
+      : secret_(order.secret),
+        token_(Token::from_bytes(order.token).to_fd()),
+        null_(::open("/dev/null", O_RDWR | O_CLOEXEC)) {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) throw system_error("making a pipe for the agent", errno);
+    joined_.reset(ends[0]);
+    const UniqueFd writer(ends[1]);
     Variables changes = order.environment;
     changes.emplace_back("LOCKSTEP_TOKEN_FD", std::to_string(token_.get()));
+    changes.emplace_back(kJoinedVariable, std::to_string(writer.get()));
     Command command{.path = program,
                     .argv = {"lockstep"},
                     .environment = merge_environment(environ, changes),
-                    .keep_fds = {token_.get()},
+                    .keep_fds = {token_.get(), writer.get()},
                     .stdin_fd = null_.get()};
     command.argv.insert(command.argv.end(), order.arguments.begin(), order.arguments.end());
     sigset_t mask{};
     process_.emplace(ChildProcess::start(command, mask));
+    reach(AgentStage::gathering);
   }
 
   // The agent alone: it passes on to its ranks what concerns them.
   void signal(int number) const { ::kill(process_->pid(), number); }
   int pidfd() const { return process_->pidfd(); }
-  std::optional<ExitStatus> try_reap() { return process_->try_reap(); }
+  int joined_fd() const { return joined_.get(); }
+  // What comes through joined_fd() or never will.
+  void read_joined() {
+    char byte = 0;
+    if (::read(joined_.get(), &byte, 1) == 1) reach(AgentStage::joined);
+    joined_.reset();
+  }
+
+  // Its exit code as a shell has it, once it has ended.
+  std::optional<int> try_reap() {
+    const auto status = process_->try_reap();
+    if (!status) return std::nullopt;
+    if (joined_) read_joined();
+    write_mark(end_mark(secret_, {.stage = stage_, .status = *status}));
+    return status->shell_code();
+  }
 
  private:
+  void reach(AgentStage stage) {
+    stage_ = stage;
+    write_mark(stage_mark(secret_, stage));
+  }
+
+  // In one piece, so that it is not mixed with what the agent says.
+  static void write_mark(const std::string& mark) {
+    [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, mark.data(), mark.size());
+  }
+
+  std::string secret_;
+  AgentStage stage_ = AgentStage::absent;
+  UniqueFd joined_;
   UniqueFd token_;
   UniqueFd null_;
   std::optional<ChildProcess> process_;
 };
 
 // `rest`: signals that came with the order.
-int watch(RemoteAgent& agent, SignalRelay& relay, Bytes rest) {
+int watch(RemoteAgent& agent, SignalRelay& relay, Duration end_limit, Bytes rest) {
   bool connected = true;
+  Deadline kill_at = Deadline::never();
   while (true) {
     for (const char number : rest) {
       if (number > 0 && number < SIGRTMIN) agent.signal(number);
     }
     rest.clear();
-    std::array<pollfd, 3> fds{
-        {{agent.pidfd(), POLLIN, 0}, {relay.fd(), POLLIN, 0}, {connected ? STDIN_FILENO : -1, POLLIN, 0}}};
-    if (::poll(fds.data(), fds.size(), -1) < 0 && errno != EINTR) throw system_error("poll", errno);
-    while (const int number = relay.take()) agent.signal(number);
+    std::array<pollfd, 4> fds{{{agent.pidfd(), POLLIN, 0},
+                               {relay.fd(), POLLIN, 0},
+                               {connected ? STDIN_FILENO : -1, POLLIN, 0},
+                               {agent.joined_fd(), POLLIN, 0}}};
+    if (::poll(fds.data(), fds.size(), kill_at.poll_timeout_ms()) < 0 && errno != EINTR)
+      throw system_error("poll", errno);
+    while (const int number = relay.take()) {
+      if (number != SIGTSTP) agent.signal(number);
+    }
     if (connected && fds[2].revents != 0) {
       const auto some = read_some();
       connected = some.has_value();
       if (some) rest = *some;
-      if (!connected) agent.signal(SIGTERM);
+      if (!connected) {
+        agent.signal(SIGTERM);
+        agent.signal(SIGCONT);  // nobody is left to let it go on, if somebody has stopped it
+        kill_at = Deadline::after(end_limit);
+      }
     }
-    if (const auto status = agent.try_reap()) return status->shell_code();
+    if (kill_at.expired()) {
+      agent.signal(SIGKILL);
+      kill_at = Deadline::never();
+    }
+    if (fds[3].revents != 0) agent.read_joined();
+    if (const auto code = agent.try_reap()) return *code;
   }
 }
 
@@ -124,13 +179,19 @@ int run_remote_host(const std::string& program, const std::string& version) {
     host = read.order.host;
     expect_same(read.order, version, program);
     RemoteAgent agent(read.order, program);
-    const int code = watch(agent, relay, bytes.substr(read.bytes));
-    std::fprintf(stderr, "%s%d\n", kEndedMark, code);
-    return code;
+    return watch(agent, relay, std::chrono::seconds(read.order.end_limit_s), bytes.substr(read.bytes));
   } catch (const Error& error) {
     std::fprintf(stderr, "lockstep: on host %s: %s\n", host.c_str(), error.what());
     return kRendezvousCode;
   }
+}
+
+void tell_of_joining() {
+  const auto fd = EnvironmentReader().number(kJoinedVariable);
+  if (!fd) return;
+  ::unsetenv(kJoinedVariable);
+  const UniqueFd writer(*fd);
+  [[maybe_unused]] const ssize_t written = ::write(writer.get(), "j", 1);
 }
 
 }  // namespace lockstep::internal

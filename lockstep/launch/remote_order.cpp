@@ -11,13 +11,12 @@
 namespace lockstep::internal {
 namespace {
 
-constexpr std::string_view kGreeting = "lockstep order 1\n";
+constexpr std::string_view kGreeting = "lockstep order 2\n";
 constexpr std::size_t kLengthBytes = sizeof(std::uint32_t);
 
-void put_length(Bytes& out, std::size_t length) {
-  const auto value = static_cast<std::uint32_t>(length);
-  out.append(reinterpret_cast<const char*>(&value), sizeof value);
-}
+void put_number(Bytes& out, std::uint32_t value) { out.append(reinterpret_cast<const char*>(&value), sizeof value); }
+
+void put_length(Bytes& out, std::size_t length) { put_number(out, static_cast<std::uint32_t>(length)); }
 
 void put_text(Bytes& out, std::string_view text) {
   put_length(out, text.size());
@@ -28,11 +27,12 @@ class OrderReader {
  public:
   explicit OrderReader(ByteView rest) : rest_(rest) {}
 
-  std::size_t length() {
+  std::uint32_t number() {
     std::uint32_t value = 0;
     std::memcpy(&value, take(sizeof value).data(), sizeof value);
     return value;
   }
+  std::size_t length() { return number(); }
   std::string text() { return std::string(take(length())); }
   bool at_end() const { return rest_.empty(); }
 
@@ -51,7 +51,9 @@ class OrderReader {
 
 Bytes encode(const RemoteOrder& order) {
   Bytes body;
-  for (const std::string& text : {order.version, order.host, order.directory, order.token}) put_text(body, text);
+  for (const std::string& text : {order.version, order.host, order.directory, order.token, order.secret})
+    put_text(body, text);
+  put_number(body, order.end_limit_s);
   put_length(body, order.environment.size());
   for (const auto& [name, value] : order.environment) {
     put_text(body, name);
@@ -82,7 +84,9 @@ std::optional<ReadOrder> decode_order(ByteView bytes) {
   OrderReader reader(bytes.substr(head, length));
   ReadOrder read{.order = {}, .bytes = head + length};
   RemoteOrder& order = read.order;
-  for (std::string* text : {&order.version, &order.host, &order.directory, &order.token}) *text = reader.text();
+  for (std::string* text : {&order.version, &order.host, &order.directory, &order.token, &order.secret})
+    *text = reader.text();
+  order.end_limit_s = reader.number();
   for (std::size_t left = reader.length(); left > 0; --left) {
     std::string name = reader.text();
     order.environment.emplace_back(std::move(name), reader.text());

@@ -3,6 +3,7 @@
 // ssh -> bytes -> order. Pure. After the order, each byte is the number of a signal for the agent.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -15,8 +16,6 @@
 namespace lockstep::internal {
 
 inline constexpr const char* kRemoteCommand = "remote-host";  // `lockstep remote-host` reads an order
-// The last line on standard error, with the agent's exit code: without it, the agent was not started, or is lost.
-inline constexpr const char* kEndedMark = "\x1elockstep agent ended: ";
 inline constexpr std::size_t kMostOrderBytes = std::size_t{16} << 20;
 
 struct RemoteOrder {
@@ -24,6 +23,8 @@ struct RemoteOrder {
   std::string host;       // as the user calls it
   std::string directory;  // in which the agent works
   Bytes token;
+  std::string secret{};            // of the marks that tell of the agent; see agent_marks.h
+  std::uint32_t end_limit_s = 60;  // the agent is killed this long after its connection was lost
   Variables environment;
   std::vector<std::string> arguments;  // of `lockstep`, without its own name
 };

@@ -2,266 +2,126 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstdio>
+#include <csignal>
 #include <memory>
-#include <optional>
-#include <utility>
+#include <string_view>
 
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
-#include "lockstep/base/signal_block.h"
 #include "lockstep/launch/child_process.h"
+#include "lockstep/launch/output_sink.h"
 #include "lockstep/launch/signal_relay.h"
 
 namespace lockstep::internal {
 namespace {
 
-constexpr int kRendezvousFailed = 3;
-constexpr int kUsageError = 2;
-constexpr int kSshFailed = 255;
-constexpr std::size_t kMostKeptBytes = 4096;  // of what a host has said last
-constexpr std::size_t kMostMarkBytes = 64;
-const Duration kEndTimeout = std::chrono::seconds(40);  // for agents that were told to stop
-
-struct Pipe {
-  UniqueFd reader, writer;
-};
-
-Pipe make_pipe() {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) throw system_error("making a pipe for a host", errno);
-  return {UniqueFd(ends[0]), UniqueFd(ends[1])};
-}
-
-// Writing to a socket whose reader is gone can be an error, to a pipe it is a signal as well.
-Pipe make_socket_pair() {
-  int ends[2];
-  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
-    throw system_error("making a socket for a host", errno);
-  }
-  return {UniqueFd(ends[0]), UniqueFd(ends[1])};
-}
-
-// No question is asked, since nobody may be there to answer, and a host that does not answer is noticed.
-std::vector<std::string> ssh_command(const SshPlan& plan, const std::string& host) {
-  return {"ssh",
-          "-T",
-          "-x",
-          "-o",
-          "BatchMode=yes",
-          "-o",
-          "ConnectTimeout=10",
-          "-o",
-          "ServerAliveInterval=3",
-          "-o",
-          "ServerAliveCountMax=3",
-          "--",
-          host,
-          shell_word(plan.remote_program) + " " + kRemoteCommand};
-}
-
-// One host: its ssh, or its agent's keeper if it is this host.
-class Host {
- public:
-  Host(const SshPlan& plan, const SshHost& host, bool is_first)
-      : name_(host.order.host), is_first_(is_first), unsent_(encode(host.order)) {
-    Pipe input = make_socket_pair();
-    Pipe error = make_pipe();
-    Command command{.path = host.is_here ? plan.program : plan.ssh,
-                    .argv = host.is_here ? std::vector<std::string>{"lockstep", kRemoteCommand}
-                                         : ssh_command(plan, host.order.host),
-                    .environment = merge_environment(environ, {}),
-                    .keep_fds = {},
-                    .stdin_fd = input.reader.get(),
-                    .stderr_fd = error.writer.get()};
-    sigset_t mask{};
-    process_.emplace(ChildProcess::start(command, mask));
-    input_ = std::move(input.writer);
-    error_ = std::move(error.reader);
-    ::fcntl(input_.get(), F_SETFL, O_NONBLOCK);
-    ::fcntl(error_.get(), F_SETFL, O_NONBLOCK);
-  }
-
-  const std::string& name() const { return name_; }
-  bool is_running() const { return !code_; }
-  int code() const { return code_.value_or(0); }
-  // Its connection has ended before its agent.
-  bool is_lost() const { return code_ && !agent_ended_; }
-  // Not a rank of the job, whose exit code the first agent has as well.
-  bool has_failed() const {
-    return code_ && (!agent_ended_ || (!is_first_ && (*code_ == kRendezvousFailed || *code_ == kUsageError)));
-  }
-  const std::string& said() const { return said_; }
-
-  std::array<pollfd, 3> wanted() const {
-    return {{{is_running() ? process_->pidfd() : -1, POLLIN, 0},
-             {error_.get(), POLLIN, 0},
-             {unsent_.empty() ? -1 : input_.get(), POLLOUT, 0}}};
-  }
-
-  void send(int signal) { unsent_ += static_cast<char>(signal); }
-  void hang_up() { input_.reset(); }
-  void kill() {
-    if (is_running()) process_->signal_group(SIGKILL);
-  }
-
-  void tend() {
-    write_order();
-    read_errors();
-    if (!is_running()) return;
-    if (const auto status = process_->try_reap()) {
-      code_ = status->shell_code();
-      read_errors();
-      hang_up();
-      unsent_.clear();
-    }
-  }
-
- private:
-  void write_order() {
-    while (!unsent_.empty() && input_) {
-      const ssize_t count = ::send(input_.get(), unsent_.data(), unsent_.size(), MSG_NOSIGNAL);
-      if (count < 0 && errno == EINTR) continue;
-      if (count < 0 && errno == EAGAIN) return;
-      if (count <= 0) hang_up();  // it has ended, which its status explains
-      if (count > 0) unsent_.erase(0, static_cast<std::size_t>(count));
-    }
-  }
-
-  void read_errors() {
-    std::array<char, 4096> buffer{};
-    while (error_) {
-      const ssize_t count = ::read(error_.get(), buffer.data(), buffer.size());
-      if (count < 0 && errno == EINTR) continue;
-      if (count < 0 && errno == EAGAIN) return;
-      if (count <= 0) {
-        error_.reset();
-        return;
-      }
-      unread_.append(buffer.data(), static_cast<std::size_t>(count));
-      take_marks();
-    }
-  }
-
-  // Passes on all but the mark that the far end has put behind what its agent said.
-  void take_marks() {
-    const std::string_view mark = kEndedMark;
-    while (!unread_.empty()) {
-      const std::size_t start = unread_.find(mark.front());
-      pass_on(std::string_view(unread_).substr(0, start));
-      if (start == std::string::npos) return unread_.clear();
-      unread_.erase(0, start);
-      const std::size_t end = unread_.find('\n');
-      if (end == std::string::npos && unread_.size() < kMostMarkBytes) return;
-      if (unread_.starts_with(mark) && end != std::string::npos) {
-        agent_ended_ = true;
-        unread_.erase(0, end + 1);
-      } else {
-        pass_on(std::string_view(unread_).substr(0, 1));
-        unread_.erase(0, 1);
-      }
-    }
-  }
-
-  void pass_on(std::string_view text) {
-    if (is_first_) {
-      [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
-      return;
-    }
-    said_ += text;
-    if (said_.size() > kMostKeptBytes) said_.erase(0, said_.size() - kMostKeptBytes);
-  }
-
-  std::string name_;
-  bool is_first_;
-  Bytes unsent_;
-  std::string unread_;
-  std::string said_;
-  bool agent_ended_ = false;
-  std::optional<ChildProcess> process_;
-  UniqueFd input_, error_;
-  std::optional<int> code_;
-};
-
-std::string why(const SshPlan& plan, int code) {
-  switch (code) {
-    case 126:
-    case 127:
-      return fmt::format("{} is not there, or cannot be executed; install Lockstep at this path, or give --remote-path",
-                         plan.remote_program);
-    case kSshFailed:
-      return "ssh could not reach it, or has lost it. `ssh -o BatchMode=yes <host> true` must work without a question: "
-             "a key that the host accepts, and the host's key in ~/.ssh/known_hosts";
-    default: return fmt::format("it could not take part (exit code {})", code);
-  }
-}
-
 class SshRun {
  public:
   SshRun(const SshPlan& plan, const std::vector<int>& stop_signals) : plan_(plan), relay_(stop_signals) {
-    for (const SshHost& host : plan.hosts) hosts_.push_back(std::make_unique<Host>(plan, host, hosts_.empty()));
+    for (const PlannedHost& host : plan.hosts) {
+      hosts_.push_back(
+          std::make_unique<SshHost>(plan, host, hosts_.empty() ? SshHost::Way::shown : SshHost::Way::kept));
+    }
   }
 
   int run() {
     while (std::ranges::any_of(hosts_, [](const auto& host) { return host->is_running(); })) {
       wait();
-      for (const auto& host : hosts_) host->tend();
+      errors_.tend();
+      for (const auto& host : hosts_) host->tend(errors_);
       while (const int signal = relay_.take()) pass_on(signal);
-      // A connection that has died is the cause of what the agents then say.
-      for (const auto& host : hosts_) {
-        if (host->is_lost()) look_at(*host);
+      // A host that has died is the cause of what the agents of the others then say.
+      for (const auto cause : {SshHost::Failure::lost, SshHost::Failure::killed}) {
+        for (const auto& host : hosts_) {
+          if (host->failure() == cause) look_at(*host);
+        }
       }
       for (const auto& host : hosts_) look_at(*host);
       if (end_at_.expired()) {
-        for (const auto& host : hosts_) host->kill();
+        for (const auto& host : hosts_) host->give_up();
       }
     }
-    of_writes_.discard(SIGPIPE);
-    return failed_ != nullptr && !stopped_ ? kRendezvousFailed : hosts_.front()->code();
+    write_rest();
+    return exit_code();
   }
 
  private:
+  int exit_code() const {
+    const SshHost& first = *hosts_.front();
+    if (failed_ != nullptr) return failed_->code();
+    const bool has_answer = first.has_ended() && first.failure() == SshHost::Failure::none;
+    return stop_signal_ != 0 && !has_answer ? 128 + stop_signal_ : first.code();
+  }
+
   void wait() {
-    std::vector<pollfd> fds{{relay_.fd(), POLLIN, 0}};
+    std::vector<pollfd> fds{{relay_.fd(), POLLIN, 0}, {errors_.pending() ? errors_.fd() : -1, POLLOUT, 0}};
     for (const auto& host : hosts_) {
-      for (const pollfd& each : host->wanted()) fds.push_back(each);
+      for (const pollfd& each : host->wanted(errors_)) fds.push_back(each);
     }
-    if (::poll(fds.data(), fds.size(), end_at_.poll_timeout_ms()) < 0 && errno != EINTR) {
-      throw system_error("poll", errno);
-    }
+    Deadline wake = std::min(end_at_, errors_.wake_at());
+    for (const auto& host : hosts_) wake = std::min(wake, host->wake_at());
+    if (::poll(fds.data(), fds.size(), wake.poll_timeout_ms()) < 0 && errno != EINTR) throw system_error("poll", errno);
+    if (fds[1].revents != 0) errors_.write_some();
   }
 
-  // The first agent tells the others; a second signal means at once there, too, and a third one here.
+  // Of what was said, for a reader that goes on reading; a signal ends it.
+  void write_rest() {
+    while (errors_.pending() && relay_.take() == 0) {
+      std::array<pollfd, 2> fds{{{errors_.fd(), POLLOUT, 0}, {relay_.fd(), POLLIN, 0}}};
+      if (::poll(fds.data(), fds.size(), Deadline::after(OutputSink::kPatience).poll_timeout_ms()) == 0) break;
+      if (fds[0].revents != 0) errors_.write_some();
+    }
+    errors_.give_up();
+  }
+
+  void say(const std::string& line) { errors_.append_always("lockstep: " + line + "\n"); }
+
+  // The first agent tells the others, if it is there; a second signal means at once there, too, and a third one here.
   void pass_on(int signal) {
+    if (signal == SIGTSTP) return suspend();
     ++signals_;
-    stopped_ = true;
-    if (hosts_.front()->is_running()) hosts_.front()->send(signal);
+    if (stop_signal_ == 0) stop_signal_ = signal;
+    SshHost& first = *hosts_.front();
     if (signals_ > 2) end_at_ = Deadline::after({});
+    if (first.is_silent()) return end();
+    if (first.is_running()) first.send(signal);
   }
 
-  void look_at(const Host& host) {
-    if (host.is_running()) return;
+  // Ctrl-Z gives the terminal back. Agents that are stopped would take each other for lost.
+  void suspend() {
+    say("stopped here; the job goes on on its hosts (to end it: fg, and Ctrl-C)");
+    errors_.write_some();
+    ::kill(::getpid(), SIGSTOP);
+  }
+
+  void look_at(const SshHost& host) {
+    if (!host.is_over()) return;
     const bool is_first = &host == hosts_.front().get();
-    if (failed_ == nullptr && !ending_ && host.has_failed()) {
-      failed_ = &host;
-      std::fprintf(stderr, "lockstep: host %s: %s\n", host.name().c_str(), why(plan_, host.code()).c_str());
-      if (!host.said().empty()) std::fprintf(stderr, "%s\n", indented(host.said()).c_str());
+    const auto failure = host.failure();
+    const bool was_asked = stop_signal_ != 0 && failure == SshHost::Failure::unable;
+    const bool has_failed = failure != SshHost::Failure::none && !was_asked;
+    if (has_failed && !ending_) {
+      if (stop_signal_ == 0) failed_ = &host;
+      say(fmt::format("host {}: {}", host.name(), host.why(plan_)));
+      if (!host.said().empty()) errors_.append_always(indented(host.said()) + "\n");
     }
-    if ((is_first || failed_ != nullptr) && !ending_) end();
+    if ((is_first || has_failed) && !ending_) end();
   }
 
   // Hanging up asks all agents to stop.
   void end() {
     ending_ = true;
-    if (end_at_.is_never()) end_at_ = Deadline::after(kEndTimeout);
-    for (const auto& host : hosts_) host->hang_up();
+    if (end_at_.is_never()) end_at_ = Deadline::after(plan_.end_limit);
+    for (const auto& host : hosts_) {
+      host->hang_up();
+      if (host->is_silent()) host->give_up();
+    }
   }
 
   static std::string indented(const std::string& text) {
@@ -274,13 +134,13 @@ class SshRun {
     return result;
   }
 
-  const SignalBlock of_writes_{{SIGPIPE}};  // whoever reads our standard error may have gone
   const SshPlan& plan_;
   SignalRelay relay_;
-  std::vector<std::unique_ptr<Host>> hosts_;
-  const Host* failed_ = nullptr;
+  OutputSink errors_{STDERR_FILENO};
+  std::vector<std::unique_ptr<SshHost>> hosts_;
+  const SshHost* failed_ = nullptr;
   bool ending_ = false;
-  bool stopped_ = false;
+  int stop_signal_ = 0;
   int signals_ = 0;
   Deadline end_at_ = Deadline::never();
 };
@@ -296,18 +156,21 @@ bool is_this_host(const std::string& name) {
 }
 
 std::string resolved_by_ssh(const std::string& ssh, const std::string& name) {
-  Pipe output = make_pipe();
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) throw system_error("making a pipe for ssh", errno);
+  const UniqueFd reader(ends[0]);
+  UniqueFd writer(ends[1]);
   Command command{.path = ssh,
-                  .argv = {"ssh", "-G", "--", name},
+                  .argv = {"ssh", "-T", "-G", "--", name},
                   .environment = merge_environment(environ, {}),
                   .keep_fds = {},
-                  .stdout_fd = output.writer.get()};
+                  .stdout_fd = writer.get()};
   sigset_t mask{};
   ChildProcess process = ChildProcess::start(command, mask);
-  output.writer.reset();
+  writer.reset();
   std::string text = "\n";
   std::array<char, 4096> buffer{};
-  for (ssize_t count = 0; (count = ::read(output.reader.get(), buffer.data(), buffer.size())) > 0;) {
+  for (ssize_t count = 0; (count = ::read(reader.get(), buffer.data(), buffer.size())) > 0;) {
     text.append(buffer.data(), static_cast<std::size_t>(count));
   }
   constexpr std::string_view kKey = "\nhostname ";

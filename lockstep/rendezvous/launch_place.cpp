@@ -1,5 +1,6 @@
 #include "lockstep/rendezvous/launch_place.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <string_view>
 #include <utility>
@@ -111,11 +112,37 @@ Found from_launch(const Launch& launch, const EnvironmentReader& reader, const G
   return found;
 }
 
-std::optional<Found> find(const EnvironmentReader& reader, const GivenPlace& given) {
-  if (auto ray = find_ray(reader)) return ray;
+const Launch& named_launch(std::string_view name, const std::vector<Launch>& launches) {
+  const auto found = std::ranges::find(launches, name, &Launch::key);
+  if (found != launches.end()) return *found;
+  throw unclear(
+      fmt::format("LOCKSTEP_LAUNCHER is {}, but `lockstep run` has not been started so: the variables are missing. {}",
+                  name, kAloneOnPurpose));
+}
+
+// The nearest launcher's variables may be left over, and a copy alone on each of several hosts would be an accident.
+void expect_agreement(const Launch& nearest, const std::vector<Launch>& launches) {
+  for (const Launch& launch : launches) {
+    if (nearest.size != 1 || launch.size.value_or(launch.rank + 1) <= 1) continue;
+    throw unclear(
+        fmt::format("{}, so `lockstep run` would be alone, but {}. Set LOCKSTEP_LAUNCHER={} to go by that launcher, or "
+                    "LOCKSTEP_LAUNCHER={} if each is to be a job of its own",
+                    to_string(nearest), to_string(launch), launch.key, nearest.key));
+  }
+}
+
+// `wanted`: LOCKSTEP_LAUNCHER.
+std::optional<Found> find(const EnvironmentReader& reader, std::string_view wanted, const GivenPlace& given) {
+  if (wanted.empty() || wanted == "env") {
+    auto ray = find_ray(reader);
+    if (ray || !wanted.empty()) return ray;
+  }
   const std::vector<Launch> launches = find_launches(reader);
-  if (launches.empty() || launches.front().size == 1) return std::nullopt;
-  return from_launch(launches.front(), reader, given);
+  if (wanted.empty() && launches.empty()) return std::nullopt;
+  const Launch& launch = wanted.empty() ? launches.front() : named_launch(wanted, launches);
+  if (wanted.empty()) expect_agreement(launch, launches);
+  if (launch.size == 1) return std::nullopt;
+  return from_launch(launch, reader, given);
 }
 
 std::string endpoint_of(const Found& found) {
@@ -134,9 +161,9 @@ std::string endpoint_of(const Found& found) {
 
 std::optional<LaunchPlace> find_launch_place(const EnvironmentReader& reader, const GivenPlace& given) {
   if (given.nodes && (given.nodes->most == 1 || !given.endpoint.empty())) return std::nullopt;
-  const auto wanted = reader.choice("LOCKSTEP_LAUNCHER");
+  const std::string_view wanted = reader.choice("LOCKSTEP_LAUNCHER").value_or("");
   if (wanted == "none" || reader.has("LOCKSTEP_STORE")) return std::nullopt;
-  const std::optional<Found> found = find(reader, given);
+  const std::optional<Found> found = find(reader, wanted, given);
   if (!found) return std::nullopt;
   LaunchPlace place{.source = found->source, .node_rank = given.node_rank, .endpoint = given.endpoint};
   if (given.nodes) {

@@ -3,7 +3,8 @@
 //
 // For one agent a host: srun --ntasks-per-node=1, mpirun with one process a host, flux run, an indexed Job or JobSet of
 // Kubernetes, Ray Train. What the user gave on the command line, or by torchrun's PET_* variables as Kubeflow does,
-// goes first, then MASTER_ADDR and MASTER_PORT, then what the manager's variables tell.
+// goes first, then MASTER_ADDR and MASTER_PORT, then what the manager's variables tell: of the one that
+// LOCKSTEP_LAUNCHER names, else of the nearest.
 #pragma once
 
 #include <optional>
@@ -36,7 +37,8 @@ struct LaunchPlace {
 };
 
 // Nothing if no manager has started several agents, or if the command line says where they meet and how many there are.
-// Error{invalid_argument} if several agents are on one host, or a fact is missing; it says what to set.
+// Error{invalid_argument} if several agents are on one host, if one manager says that this one is alone and another one
+// not, or if a fact is missing; it says what to set.
 std::optional<LaunchPlace> find_launch_place(const EnvironmentReader& reader, const GivenPlace& given);
 
 }  // namespace lockstep::internal

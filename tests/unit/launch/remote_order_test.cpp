@@ -15,6 +15,8 @@ RemoteOrder order() {
           .host = "b",
           .directory = "/home/me/a folder",
           .token = std::string("\0\xff\n", 3),
+          .secret = "5ecret",
+          .end_limit_s = 71,
           .environment = {{"A", "b=c"}, {"EMPTY", ""}},
           .arguments = {"run", "--", "./train", "it's \"quoted\" $HOME\n", ""}};
 }
@@ -30,6 +32,8 @@ TEST_CASE("an order arrives as it was, and what follows it is left") {
   CHECK(read->order.host == "b");
   CHECK(read->order.directory == "/home/me/a folder");
   CHECK(read->order.token == order().token);
+  CHECK(read->order.secret == "5ecret");
+  CHECK(read->order.end_limit_s == 71);
   CHECK(read->order.environment == order().environment);
   CHECK(read->order.arguments == order().arguments);
 }

@@ -115,6 +115,27 @@ TEST_CASE("a launcher within a rank, and one that is told so, is alone") {
   CHECK_FALSE(place({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "h"}, {"MASTER_PORT", "1"}}).has_value());
 }
 
+TEST_CASE("what is left over of another launcher is no world of one") {
+  const Variables left_over{{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}};
+  CHECK_ERROR(place_error(kSrun + left_over), ErrorKind::invalid_argument, "Open MPI", "rank 0 of 1", "Slurm",
+              "rank 1 of 2", "LOCKSTEP_LAUNCHER=slurm", "LOCKSTEP_LAUNCHER=openmpi");
+  const auto found = place(kSrun + left_over + Variables{{"LOCKSTEP_LAUNCHER", "slurm"}});
+  REQUIRE(found.has_value());
+  CHECK(found->nodes.most == 2);
+  CHECK(found->endpoint.starts_with("n1:"));
+  CHECK_FALSE(place(kSrun + left_over + Variables{{"LOCKSTEP_LAUNCHER", "openmpi"}}).has_value());
+  CHECK_FALSE(place(kSrun + left_over, {.nodes = HostRange{1, 1}}).has_value());
+}
+
+TEST_CASE("the launcher that is named decides") {
+  CHECK(place(kSrun + kMpirun + Variables{{"LOCKSTEP_LAUNCHER", "slurm"}})->rdzv_id == "slurm-17.0");
+  CHECK(place(kSrun + kRay + Variables{{"LOCKSTEP_LAUNCHER", "slurm"}})->rdzv_id == "slurm-17.0");
+  CHECK(place(kSrun + kRay + Variables{{"LOCKSTEP_LAUNCHER", "env"}})->rdzv_id == "ray-10.0.0.7:43127");
+  CHECK_FALSE(place(kSrun + Variables{{"LOCKSTEP_LAUNCHER", "env"}}).has_value());
+  CHECK_ERROR(place_error(kMpirun + Variables{{"LOCKSTEP_LAUNCHER", "slurm"}}), ErrorKind::invalid_argument,
+              "LOCKSTEP_LAUNCHER is slurm", "variables are missing", "--standalone");
+}
+
 TEST_CASE("what is given goes first") {
   const auto found = place(kSrun, {.node_rank = 0, .endpoint = "login:29400", .rdzv_id = "mine"});
   REQUIRE(found.has_value());

@@ -13,7 +13,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/signal_block.h"
-#include "lockstep/launch/rank_process.h"
+#include "lockstep/launch/rank_crew.h"
 #include "lockstep/launch/reaper.h"
 
 namespace lockstep::internal {
@@ -36,7 +36,6 @@ class Supervisor {
   Outcome run(std::vector<Command> commands);
 
  private:
-  enum class Phase { running, asked, stopping, killing };
   enum class Source { signal, stop_request, process, stream, sink };
   struct Watch {
     Source source;
@@ -52,13 +51,9 @@ class Supervisor {
   void handle(const Watch& what);
   void on_signal(int signal);
   void on_stop_request();
-  void suspend_all();
   void on_process_end(RankProcess& rank);
   Deadline stop_at() const;
   void obey(const TreeOrder& order);
-  void ask_to_stop(int signal);
-  void stop();
-  void kill_all();
   void judge(RankEnd& end) const;
   void end_job();
   bool finished() const;
@@ -70,11 +65,9 @@ class Supervisor {
   std::optional<SignalRelay> own_signals_;
   SignalRelay& signals_;
   Reaper reaper_;
-  std::vector<RankProcess> ranks_;
-  Phase phase_ = Phase::running;
+  RankCrew crew_;
   std::optional<TimePoint> failed_at_;  // when the first failure was seen
   std::optional<TimePoint> asked_at_;   // when the request to stop came
-  Deadline kill_at_ = Deadline::never();
   int stop_signal_ = 0;
   bool insisted_ = false;  // a second signal to stop came
   int round_ = 0;
@@ -90,26 +83,27 @@ Supervisor::Supervisor(const TreeOptions& options)
     : options_(options),
       own_signals_(options.signals == nullptr ? std::optional<SignalRelay>(std::in_place) : std::nullopt),
       signals_(options.signals == nullptr ? *own_signals_ : *options.signals),
-      reaper_(options.job_id) {}
+      reaper_(options.job_id),
+      crew_(options.grace, options.stop_grace) {}
 
 // After an exception the ranks are still there.
 Supervisor::~Supervisor() {
   of_writes_.discard(SIGPIPE);
   of_writes_.discard(SIGXFSZ);
   if (running_ == 0) return;
-  ranks_.clear();
+  crew_.ranks().clear();
   kill_job_processes(options_.job_id.c_str());
 }
 
 void Supervisor::start(std::vector<Command> commands) {
-  ranks_.reserve(commands.size());
+  crew_.ranks().reserve(commands.size());
   std::vector<int> pids;
   for (Command& command : commands) {
-    const int index = static_cast<int>(ranks_.size());
-    ranks_.emplace_back(options_.first_rank + index, index, std::move(command), options_.output,
-                        of_writes_.mask_before(), reaper_.fd());
+    const int index = static_cast<int>(crew_.ranks().size());
+    crew_.ranks().emplace_back(options_.first_rank + index, index, std::move(command), options_.output,
+                               of_writes_.mask_before(), reaper_.fd());
     ++running_;
-    pids.push_back(ranks_.back().end().pid);
+    pids.push_back(crew_.ranks().back().end().pid);
   }
   if (options_.started) options_.started(pids);
   for (TreeGuest* guest : options_.guests) guest->on_start(pids);
@@ -119,7 +113,7 @@ Outcome Supervisor::run(std::vector<Command> commands) {
   start(std::move(commands));
   while (!finished()) wait_for_events();
   Outcome outcome{.ranks = {}, .stop_signal = stop_signal_};
-  for (RankProcess& rank : ranks_) outcome.ranks.push_back(std::move(rank.end()));
+  for (RankProcess& rank : crew_.ranks()) outcome.ranks.push_back(std::move(rank.end()));
   return outcome;
 }
 
@@ -149,13 +143,13 @@ void Supervisor::watch_all() {
     if (sink.pending() && !shared) watch(sink.fd(), POLLOUT, {Source::sink, nullptr, stream});
   }
   // Output before deaths, so that a rank's last lines are there when its failure is judged.
-  for (RankProcess& rank : ranks_) {
+  for (RankProcess& rank : crew_.ranks()) {
     for (const RankStream stream : kRankStreams) {
       const int fd = rank.stream_fd(stream);
       if (fd >= 0 && !options_.output->sink(stream).full()) watch(fd, POLLIN, {Source::stream, &rank, stream});
     }
   }
-  for (RankProcess& rank : ranks_) {
+  for (RankProcess& rank : crew_.ranks()) {
     if (rank.is_running()) watch(rank.process().pidfd(), POLLIN, {Source::process, &rank, {}});
   }
   for (TreeGuest* guest : options_.guests) {
@@ -167,7 +161,7 @@ void Supervisor::watch_all() {
 
 void Supervisor::wait_for_events() {
   watch_all();
-  Deadline wake = std::min(kill_at_, stop_at());
+  Deadline wake = std::min(crew_.kill_at(), stop_at());
   if (options_.output != nullptr) wake = std::min(wake, options_.output->wake_at());
   for (const TreeGuest* guest : options_.guests) wake = std::min(wake, guest->wake_at());
   const int ready = ::poll(poll_set_.data(), poll_set_.size(), wake.poll_timeout_ms());
@@ -180,8 +174,8 @@ void Supervisor::wait_for_events() {
   }
   serve_guests();
   if (options_.output != nullptr) options_.output->tend();
-  if (running_ > 0 && stop_at().expired()) stop();
-  if (kill_at_.expired()) kill_all();
+  if (running_ > 0 && stop_at().expired()) crew_.stop();
+  if (crew_.kill_at().expired()) crew_.kill();
 }
 
 void Supervisor::serve_guests() {
@@ -194,13 +188,13 @@ void Supervisor::serve_guests() {
 // When the other ranks are told to stop after a failure: at once if a signal ended a rank, since no other rank caused
 // that. Any other failure may be the consequence of a rank that has not ended yet.
 Deadline Supervisor::stop_at() const {
-  if (phase_ != Phase::running || !failed_at_) return Deadline::never();
+  if (crew_.phase() != RankCrew::Phase::running || !failed_at_) return Deadline::never();
   Duration moment = kMoment;
-  for (const RankProcess& rank : ranks_) {
+  for (const RankProcess& rank : crew_.ranks()) {
     if (rank.is_running() || rank.end().failure.text.empty()) continue;
     if (was_struck(rank.end().status)) return Deadline::at(*failed_at_);
     const auto blamed = static_cast<std::size_t>(rank.end().failure.blamed - options_.first_rank);
-    if (blamed < ranks_.size() && ranks_[blamed].is_running()) moment = kMomentForBlamed;
+    if (blamed < crew_.ranks().size() && crew_.ranks()[blamed].is_running()) moment = kMomentForBlamed;
   }
   return Deadline::at(*failed_at_ + moment);
 }
@@ -218,13 +212,13 @@ void Supervisor::handle(const Watch& what) {
 }
 
 void Supervisor::on_signal(int signal) {
-  if (signal == SIGTSTP) return suspend_all();
+  if (signal == SIGTSTP) return crew_.suspend();
   const TimePoint now = steady_clock().now();
   if (asked_at_) {
     if (signal != SIGINT && now - *asked_at_ < kSameRequest) return;
     insisted_ = true;
     for (TreeGuest* guest : options_.guests) guest->on_insist(signal);
-    return kill_all();
+    return crew_.kill();
   }
   asked_at_ = now;
   stop_signal_ = signal;
@@ -235,66 +229,26 @@ void Supervisor::on_signal(int signal) {
   } else if (!taken) {
     say(fmt::format("{}: stopping {} rank{} (once more to kill)", signal_name(signal), running_,
                     running_ == 1 ? "" : "s"));
-    ask_to_stop(signal);
+    crew_.ask_to_stop(signal);
   }
 }
 
 void Supervisor::on_stop_request() {
   std::uint64_t requests = 0;
   if (::read(options_.stop_fd, &requests, sizeof requests) < 0) return;
-  if (phase_ == Phase::running) {
-    stop();
+  if (crew_.phase() == RankCrew::Phase::running) {
+    crew_.stop();
   } else {
-    kill_all();
+    crew_.kill();
   }
-}
-
-// Ctrl-Z reaches only the launcher, since each rank has a process group of its own.
-void Supervisor::suspend_all() {
-  for (RankProcess& rank : ranks_) rank.signal_group(SIGSTOP);
-  ::kill(::getpid(), SIGSTOP);
-  for (RankProcess& rank : ranks_) rank.signal_group(SIGCONT);
 }
 
 void Supervisor::obey(const TreeOrder& order) {
   switch (order.kind) {
     case TreeOrder::Kind::go_on: return;
-    case TreeOrder::Kind::stop: ask_to_stop(order.signal); return;
-    case TreeOrder::Kind::end: stop(); return;
-    case TreeOrder::Kind::kill: kill_all(); return;
-  }
-}
-
-void Supervisor::ask_to_stop(int signal) {
-  if (phase_ != Phase::running) return;
-  phase_ = Phase::asked;
-  kill_at_ = Deadline::after(options_.stop_grace);
-  for (RankProcess& rank : ranks_) {
-    if (!rank.is_running()) continue;
-    rank.end().told_to_stop = true;
-    rank.signal_alone(signal);
-  }
-}
-
-void Supervisor::stop() {
-  if (phase_ == Phase::stopping || phase_ == Phase::killing) return;
-  phase_ = Phase::stopping;
-  kill_at_ = std::min(kill_at_, Deadline::after(options_.grace));
-  for (RankProcess& rank : ranks_) {
-    if (!rank.is_running()) continue;
-    rank.end().told_to_stop = true;
-    rank.signal_group(SIGTERM);
-  }
-}
-
-void Supervisor::kill_all() {
-  phase_ = Phase::killing;
-  kill_at_ = Deadline::never();
-  for (RankProcess& rank : ranks_) {
-    if (!rank.is_running()) continue;
-    rank.end().told_to_stop = true;
-    rank.end().killed = true;
-    rank.signal_group(SIGKILL);
+    case TreeOrder::Kind::stop: crew_.ask_to_stop(order.signal); return;
+    case TreeOrder::Kind::end: crew_.stop(); return;
+    case TreeOrder::Kind::kill: crew_.kill(); return;
   }
 }
 
@@ -328,7 +282,7 @@ void Supervisor::end_job() {
                     "LOCKSTEP_JOB_ID in its environment",
                     left, left == 1 ? "" : "es", left == 1 ? "was" : "were"));
   }
-  for (RankProcess& rank : ranks_) {
+  for (RankProcess& rank : crew_.ranks()) {
     for (const RankStream stream : kRankStreams) {
       rank.read(stream, buffer_);
       rank.close(stream);

@@ -77,6 +77,7 @@ class LocalRun {
     tree.stop_grace = options_.stop_grace;
     tree.job_id = job_.id();
     tree.output = &output_;
+    tree.backlog = Backlog::of_caller;
     tree.judge = [&attempt](int rank, const ExitStatus& status) { return attempt.judge(rank, status); };
     tree.signals = &signals_;
     HangGuest hang(hang_options(options_.hang_timeout), attempt.recordings(), 0, output_);

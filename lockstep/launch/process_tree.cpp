@@ -25,6 +25,8 @@ constexpr Duration kMoment = std::chrono::milliseconds(250);
 constexpr Duration kMomentForBlamed = std::chrono::seconds(2);
 // Within this time a signal that is sent again is the same request.
 constexpr Duration kSameRequest = std::chrono::seconds(1);
+// Who waits for a job to stop does not wait longer for a reader that has paused.
+constexpr Duration kLastWords = std::chrono::seconds(1);
 
 class Supervisor {
  public:
@@ -57,6 +59,7 @@ class Supervisor {
   void judge(RankEnd& end) const;
   void end_job();
   bool finished() const;
+  Deadline write_until() const;
   void say(const std::string& line) const;
 
   const TreeOptions& options_;
@@ -67,9 +70,11 @@ class Supervisor {
   Reaper reaper_;
   RankCrew crew_;
   std::optional<TimePoint> failed_at_;  // when the first failure was seen
-  std::optional<TimePoint> asked_at_;   // when the request to stop came
+  std::optional<TimePoint> asked_at_;   // when the signal to stop came
+  TimePoint ended_at_;                  // when the last rank was seen to have ended
   int stop_signal_ = 0;
-  bool insisted_ = false;  // a second signal to stop came
+  bool was_asked_ = false;  // to stop, by a signal or by another part of the program
+  bool insisted_ = false;   // a second signal to stop came
   int round_ = 0;
   int running_ = 0;
   std::vector<pollfd> poll_set_;
@@ -119,9 +124,14 @@ Outcome Supervisor::run(std::vector<Command> commands) {
 
 bool Supervisor::finished() const {
   if (running_ > 0) return false;
-  if (options_.output == nullptr || insisted_) return true;
+  if (options_.output == nullptr || options_.backlog == Backlog::of_caller || insisted_) return true;
+  if (write_until().expired()) return true;
   return std::none_of(kRankStreams.begin(), kRankStreams.end(),
                       [this](RankStream stream) { return options_.output->sink(stream).pending(); });
+}
+
+Deadline Supervisor::write_until() const {
+  return running_ == 0 && was_asked_ ? Deadline::at(ended_at_ + kLastWords) : Deadline::never();
 }
 
 void Supervisor::watch(int fd, short events, const Watch& what) {
@@ -161,7 +171,7 @@ void Supervisor::watch_all() {
 
 void Supervisor::wait_for_events() {
   watch_all();
-  Deadline wake = std::min(crew_.kill_at(), stop_at());
+  Deadline wake = std::min({crew_.kill_at(), stop_at(), write_until()});
   if (options_.output != nullptr) wake = std::min(wake, options_.output->wake_at());
   for (const TreeGuest* guest : options_.guests) wake = std::min(wake, guest->wake_at());
   const int ready = ::poll(poll_set_.data(), poll_set_.size(), wake.poll_timeout_ms());
@@ -221,6 +231,7 @@ void Supervisor::on_signal(int signal) {
     return crew_.kill();
   }
   asked_at_ = now;
+  was_asked_ = true;
   stop_signal_ = signal;
   bool taken = false;
   for (TreeGuest* guest : options_.guests) taken = guest->on_signal(signal) || taken;
@@ -236,6 +247,7 @@ void Supervisor::on_signal(int signal) {
 void Supervisor::on_stop_request() {
   std::uint64_t requests = 0;
   if (::read(options_.stop_fd, &requests, sizeof requests) < 0) return;
+  was_asked_ = true;
   if (crew_.phase() == RankCrew::Phase::running) {
     crew_.stop();
   } else {
@@ -244,6 +256,7 @@ void Supervisor::on_stop_request() {
 }
 
 void Supervisor::obey(const TreeOrder& order) {
+  was_asked_ = was_asked_ || order.kind == TreeOrder::Kind::stop || order.kind == TreeOrder::Kind::kill;
   switch (order.kind) {
     case TreeOrder::Kind::go_on: return;
     case TreeOrder::Kind::stop: crew_.ask_to_stop(order.signal); return;
@@ -275,6 +288,7 @@ void Supervisor::judge(RankEnd& end) const {
 }
 
 void Supervisor::end_job() {
+  ended_at_ = steady_clock().now();
   const int left = kill_job_processes(options_.job_id.c_str());
   if (left > 0 && !failed_at_ && stop_signal_ == 0) {
     say(

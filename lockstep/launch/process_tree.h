@@ -18,12 +18,19 @@
 
 namespace lockstep::internal {
 
+// Who writes what ranks have printed and a slow reader has not taken yet.
+enum class Backlog {
+  of_tree,    // it returns once all is written; 1 s after the ranks have ended if they were asked to stop
+  of_caller,  // RankOutput::flush(), later
+};
+
 struct TreeOptions {
   std::chrono::milliseconds grace{5000};        // from SIGTERM to SIGKILL after a failure
   std::chrono::milliseconds stop_grace{25000};  // from a request to stop to SIGKILL
   std::string job_id{};                         // what LOCKSTEP_JOB_ID says in the ranks' environment
   int first_rank = 0;                           // of those that are started here
   RankOutput* output = nullptr;  // borrowed; null: ranks write to the caller's own standard output and error
+  Backlog backlog = Backlog::of_tree;
   // Whether a rank with this exit status failed, why, and because of which rank; an empty text if it did not fail.
   // Default: every status but ok() is the rank's own failure.
   std::function<Failure(int rank, const ExitStatus& status)> judge{};

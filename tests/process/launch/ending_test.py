@@ -1,0 +1,65 @@
+"""How jobs of `lockstep run` end: ending_test.py <lockstep>"""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+from processes import Tree, process_state, wait_for
+
+LOCKSTEP = ""
+
+
+class EndingTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def is_there(self, name):
+        return os.path.exists(self.path(name))
+
+    @staticmethod
+    def job(*program, ranks=2, options=()):
+        return [LOCKSTEP, "run", "--nproc-per-node", str(ranks), *options, *program]
+
+    def start(self, script, *options, ranks=2, **more):
+        """A job of `sh -c script`, whose working folder is the test's own."""
+        return Tree(self.job("sh", "-c", script, ranks=ranks, options=options), cwd=self.folder, **more)
+
+    def start_python(self, script, *options, ranks=2, **more):
+        return Tree(self.job(sys.executable, "-c", script, ranks=ranks, options=options), cwd=self.folder, **more)
+
+
+class PausedReaderTest(EndingTest):
+    PRINT = "head -c 300000 /dev/zero | tr '\\0' x | fold -w 100; "
+
+    def test_it_does_not_hold_up_a_stop(self):
+        script = "trap 'exit 0' TERM; " + self.PRINT + ": > ready$RANK; while :; do sleep 0.05; done"
+        with self.start(script, stderr=subprocess.DEVNULL) as tree:
+            self.assertTrue(wait_for(lambda: self.is_there("ready0") and self.is_there("ready1")))
+            os.kill(tree.pid, signal.SIGTERM)
+            self.assertEqual(tree.process.wait(timeout=8), 0)
+
+    def test_it_does_not_hold_up_a_restart(self):
+        script = ": > began$RESTART_COUNT; " + self.PRINT + "exit 3"
+        with self.start(script, "--max-restarts", "2") as tree:
+            self.assertTrue(wait_for(lambda: self.is_there("began2")), "it waits for the reader")
+            code, output, error = tree.finish()
+        self.assertEqual(code, 3, error)
+        # Ranks that fail at the same time may be ended before they have printed all.
+        lines = re.findall(r"^\[\d\] (x+)$", output, re.M)
+        self.assertGreaterEqual(len(lines), 3 * 3000)
+
+
+if __name__ == "__main__":
+    LOCKSTEP = os.path.abspath(sys.argv.pop(1))
+    unittest.main()

@@ -102,7 +102,7 @@ class LocalRun {
       }
     }
     // Who waits for the launcher to stop should not wait for a reader that has paused.
-    output_.flush(outcome.stop_signal == 0 ? Deadline::never() : Deadline::after(std::chrono::seconds(1)));
+    output_.flush(outcome.stop_signal == 0 ? Deadline::never() : Deadline::after(std::chrono::seconds(1)), &signals_);
     return code;
   }
 

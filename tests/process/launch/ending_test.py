@@ -59,6 +59,24 @@ class PausedReaderTest(EndingTest):
         lines = re.findall(r"^\[\d\] (x+)$", output, re.M)
         self.assertGreaterEqual(len(lines), 3 * 3000)
 
+    def test_the_last_output_does_not_hold_up_a_stop(self):
+        for number in (signal.SIGTERM, signal.SIGINT):
+            report = f"report{number}"
+            with self.start(self.PRINT, "--report", report, stderr=subprocess.PIPE) as tree:
+                self.assertTrue(wait_for(lambda name=report: self.is_there(name)))  # the job has ended
+                time.sleep(0.1)  # what it waits for now is the reader
+                self.assertIsNone(tree.process.poll())
+                os.kill(tree.pid, number)
+                self.assertEqual(tree.process.wait(timeout=8), 0)
+                self.assertIn(b"2 ranks on this machine", tree.process.stderr.read())
+
+    def test_what_it_missed_is_there_when_it_reads_on(self):
+        with self.start(self.PRINT, "--report", "report") as tree:
+            self.assertTrue(wait_for(lambda: self.is_there("report")))
+            time.sleep(1.2)  # longer than the patience with a reader during a job
+            code, output, _ = tree.finish()
+        self.assertEqual((code, output.count("\n")), (0, 2 * 3000))
+
 
 if __name__ == "__main__":
     LOCKSTEP = os.path.abspath(sys.argv.pop(1))

@@ -297,10 +297,8 @@ void Supervisor::end_job() {
                     left, left == 1 ? "" : "es", left == 1 ? "was" : "were"));
   }
   for (RankProcess& rank : crew_.ranks()) {
-    for (const RankStream stream : kRankStreams) {
-      rank.read(stream, buffer_);
-      rank.close(stream);
-    }
+    rank.drain(buffer_);
+    for (const RankStream stream : kRankStreams) rank.close(stream);
   }
 }
 

@@ -1,8 +1,10 @@
 #include "lockstep/launch/rank_process.h"
 
 #include <fcntl.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <string_view>
 #include <utility>
@@ -29,14 +31,31 @@ RankProcess::RankProcess(int rank, int index, Command command, RankOutput* outpu
   end_.pid = process_->pid();
 }
 
-void RankProcess::read(RankStream stream, std::span<char> buffer) {
+std::size_t RankProcess::read(RankStream stream, std::span<char> buffer) {
   const int fd = stream_fd(stream);
-  if (fd < 0) return;
+  if (fd < 0) return 0;
   const ssize_t got = ::read(fd, buffer.data(), buffer.size());
   if (got > 0) {
     output_->feed(index_, stream, std::string_view(buffer.data(), static_cast<std::size_t>(got)));
   } else if (got == 0 || (errno != EAGAIN && errno != EINTR)) {
     close(stream);
+  }
+  return got > 0 ? static_cast<std::size_t>(got) : 0;
+}
+
+// A rank may have enlarged its pipes. A process that it has left behind may go on writing: what comes later is not
+// waited for.
+void RankProcess::drain(std::span<char> buffer) {
+  for (const RankStream stream : kRankStreams) {
+    int held = 0;
+    if (stream_fd(stream) < 0 || ::ioctl(stream_fd(stream), FIONREAD, &held) != 0) continue;
+    auto left = static_cast<std::size_t>(held);
+    while (left > 0) {
+      const std::size_t got = read(stream, buffer);
+      if (got == 0) break;
+      left -= std::min(left, got);
+    }
+    read(stream, buffer);  // the end, or nothing
   }
 }
 
@@ -53,11 +72,7 @@ bool RankProcess::try_reap(std::span<char> buffer) {
   end_.status = *status;
   end_.after_start = steady_clock().now() - started_;
   end_.killed = end_.killed && status->signal == SIGKILL;
-  // Its group is dead, so one read takes what is left in each pipe, and the next finds the end.
-  for (const RankStream stream : kRankStreams) {
-    read(stream, buffer);
-    read(stream, buffer);
-  }
+  drain(buffer);
   if (output_ != nullptr) {
     const ErrorText& text = output_->error_text(index_);
     end_.error = text.first_line();

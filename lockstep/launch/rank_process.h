@@ -28,8 +28,10 @@ class RankProcess {
   const RankEnd& end() const { return end_; }
   RankEnd& end() { return end_; }
 
-  // Passes on what can be read now, as much as the buffer holds.
-  void read(RankStream stream, std::span<char> buffer);
+  // Passes on what can be read now, as much as the buffer holds. Returns how much.
+  std::size_t read(RankStream stream, std::span<char> buffer);
+  // Passes on all that its pipes hold now.
+  void drain(std::span<char> buffer);
   void close(RankStream stream);
   // Whether it has ended by now; then end() says how, and both streams are read.
   bool try_reap(std::span<char> buffer);

@@ -78,6 +78,17 @@ class PausedReaderTest(EndingTest):
         self.assertEqual((code, output.count("\n")), (0, 2 * 3000))
 
 
+class OutputTest(EndingTest):
+    def test_all_that_an_enlarged_pipe_holds_is_shown(self):
+        # More than the launcher reads at once, in one piece, right before the end.
+        script = ("import fcntl, os; fcntl.fcntl(1, 1031, 1 << 20); "
+                  "os._exit(0 if os.write(1, (b'x' * 99 + b'\\n') * 10000) == 1000000 else 1)")
+        for _ in range(20):
+            with self.start_python(script, ranks=1) as tree:
+                code, output, _ = tree.finish()
+            self.assertEqual((code, output.count("\n")), (0, 10000))
+
+
 if __name__ == "__main__":
     LOCKSTEP = os.path.abspath(sys.argv.pop(1))
     unittest.main()

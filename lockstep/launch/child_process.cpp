@@ -200,7 +200,10 @@ ChildProcess::~ChildProcess() {
 }
 
 void ChildProcess::signal_group(int signal) const noexcept {
-  if (!reaped_) ::kill(-pid_, signal);
+  if (reaped_) return;
+  ::kill(-pid_, signal);
+  // It may have moved to another group.
+  if (::getpgid(pid_) != pid_) ::kill(pid_, signal);
 }
 
 void ChildProcess::signal_alone(int signal) const noexcept {

@@ -89,6 +89,31 @@ class OutputTest(EndingTest):
             self.assertEqual((code, output.count("\n")), (0, 10000))
 
 
+class GroupTest(EndingTest):
+    # fault: 50
+    def test_a_rank_in_another_process_group_ends_too(self):
+        script = """import os, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if os.environ["RANK"] == "1":
+    pid = os.fork()
+    if pid == 0:
+        os.setpgid(0, 0)
+        time.sleep(1000)
+    while os.getpgid(pid) != pid:
+        time.sleep(0.01)
+    os.setpgid(0, pid)
+    open("moved", "w").close()
+    time.sleep(1000)
+while not os.path.exists("moved"):
+    time.sleep(0.01)
+os._exit(3)"""
+        with self.start_python(script, "--shutdown-timeout", "0.2") as tree:
+            self.assertTrue(wait_for(lambda: self.is_there("moved")))
+            code, _, error = tree.finish(8)
+            self.assertEqual(code, 3, error)
+            self.assertEqual(tree.survivors(), [])
+
+
 if __name__ == "__main__":
     LOCKSTEP = os.path.abspath(sys.argv.pop(1))
     unittest.main()

@@ -99,7 +99,24 @@ std::optional<ThreadStatus> read_thread_status(int pid, int thread) {
   return ThreadStatus{.name = std::string(field_of(text, "Name")),
                       .state = state[0],
                       .caught = number_in(field_of(text, "SigCgt"), 16),
-                      .blocked = number_in(field_of(text, "SigBlk"), 16)};
+                      .blocked = number_in(field_of(text, "SigBlk"), 16),
+                      .ignored = number_in(field_of(text, "SigIgn"), 16)};
+}
+
+std::map<int, std::uint64_t> ignored_by_groups(const std::set<int>& groups) {
+  std::map<int, std::uint64_t> ignored;
+  std::error_code error;
+  std::filesystem::directory_iterator entry("/proc", error);
+  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+    const int pid = static_cast<int>(number_in(entry->path().filename().string(), 10));
+    const int group = pid > 0 ? ::getpgid(pid) : -1;
+    if (!groups.contains(group)) continue;
+    const std::optional<ThreadStatus> status = read_thread_status(pid, pid);
+    if (!status || status->state == 'Z' || status->state == 'X') continue;
+    const auto [place, is_first] = ignored.try_emplace(group, status->ignored);
+    if (!is_first) place->second &= status->ignored;
+  }
+  return ignored;
 }
 
 std::optional<ProcessActivity> read_activity(int pid, int main_pid) {

@@ -160,7 +160,8 @@ void Supervisor::watch_all() {
     }
   }
   for (RankProcess& rank : crew_.ranks()) {
-    if (rank.is_running()) watch(rank.process().pidfd(), POLLIN, {Source::process, &rank, {}});
+    if (rank.is_running() && !rank.is_left_to_group())
+      watch(rank.process().pidfd(), POLLIN, {Source::process, &rank, {}});
   }
   for (TreeGuest* guest : options_.guests) {
     guests_begin_.push_back(poll_set_.size());
@@ -171,7 +172,7 @@ void Supervisor::watch_all() {
 
 void Supervisor::wait_for_events() {
   watch_all();
-  Deadline wake = std::min({crew_.kill_at(), stop_at(), write_until()});
+  Deadline wake = std::min({crew_.kill_at(), crew_.look_at(), stop_at(), write_until()});
   if (options_.output != nullptr) wake = std::min(wake, options_.output->wake_at());
   for (const TreeGuest* guest : options_.guests) wake = std::min(wake, guest->wake_at());
   const int ready = ::poll(poll_set_.data(), poll_set_.size(), wake.poll_timeout_ms());
@@ -186,6 +187,10 @@ void Supervisor::wait_for_events() {
   if (options_.output != nullptr) options_.output->tend();
   if (running_ > 0 && stop_at().expired()) crew_.stop();
   if (crew_.kill_at().expired()) crew_.kill();
+  if (!crew_.look_at().expired()) return;
+  for (RankProcess& rank : crew_.ranks()) {
+    if (rank.is_running() && rank.is_left_to_group()) on_process_end(rank);
+  }
 }
 
 void Supervisor::serve_guests() {
@@ -266,7 +271,7 @@ void Supervisor::obey(const TreeOrder& order) {
 }
 
 void Supervisor::on_process_end(RankProcess& rank) {
-  if (!rank.try_reap(buffer_)) return;
+  if (!crew_.try_reap(rank, buffer_)) return;
   reaper_.forget(rank.end().pid);
   --running_;
   RankEnd& end = rank.end();

@@ -4,8 +4,45 @@
 
 #include <algorithm>
 #include <csignal>
+#include <set>
+
+#include "lockstep/launch/process_status.h"
 
 namespace lockstep::internal {
+namespace {
+
+constexpr Duration kLookAgain = std::chrono::milliseconds(20);
+
+}  // namespace
+
+// What ignores the signal would be waited for in vain.
+bool RankCrew::group_goes_on(const RankProcess& rank) {
+  const int signal = rank.ended_by_sent();
+  if (signal == 0) return false;
+  if (const TimePoint now = steady_clock().now(); now - looked_at_ >= kLookAgain) {
+    looked_at_ = now;
+    std::set<int> groups;
+    for (const RankProcess& each : ranks_) {
+      if (each.is_running()) groups.insert(each.end().pid);
+    }
+    ignored_ = ignored_by_groups(groups);
+  }
+  const auto group = ignored_.find(rank.end().pid);
+  return group != ignored_.end() && (group->second >> (signal - 1) & 1) == 0;
+}
+
+bool RankCrew::try_reap(RankProcess& rank, std::span<char> buffer) {
+  const bool in_grace = (phase_ == Phase::asked || phase_ == Phase::stopping) && !kill_at_.expired();
+  if (!in_grace || !group_goes_on(rank)) return rank.try_reap(buffer);
+  if (!rank.is_left_to_group()) rank.leave_to_group();
+  return false;
+}
+
+Deadline RankCrew::look_at() const {
+  const bool any =
+      std::ranges::any_of(ranks_, [](const RankProcess& rank) { return rank.is_running() && rank.is_left_to_group(); });
+  return any ? Deadline::at(looked_at_ + kLookAgain) : Deadline::never();
+}
 
 void RankCrew::ask_to_stop(int signal) {
   if (phase_ != Phase::running) return;

@@ -12,6 +12,12 @@
 #include "lockstep/base/error.h"
 
 namespace lockstep::internal {
+namespace {
+
+// None for what is no signal.
+std::uint64_t bit_of(int signal) { return signal > 0 && signal <= 64 ? std::uint64_t{1} << (signal - 1) : 0; }
+
+}  // namespace
 
 RankProcess::RankProcess(int rank, int index, Command command, RankOutput* output, const sigset_t& mask, int reaper_fd)
     : index_(index), output_(output) {
@@ -71,7 +77,7 @@ bool RankProcess::try_reap(std::span<char> buffer) {
   process_.reset();
   end_.status = *status;
   end_.after_start = steady_clock().now() - started_;
-  end_.killed = end_.killed && status->signal == SIGKILL;
+  end_.killed = end_.killed && (status->signal == SIGKILL || is_left_to_group_);
   drain(buffer);
   if (output_ != nullptr) {
     const ErrorText& text = output_->error_text(index_);
@@ -81,12 +87,30 @@ bool RankProcess::try_reap(std::span<char> buffer) {
   return true;
 }
 
+int RankProcess::ended_by_sent() const {
+  const std::optional<ExitStatus> status = process_->peek();
+  if (!status) return 0;
+  const int signal = status->signal != 0 ? status->signal : status->code - 128;
+  return (sent_ & bit_of(signal)) != 0 ? signal : 0;
+}
+
+void RankProcess::leave_to_group() {
+  const int signal = ended_by_sent();
+  if ((sent_to_group_ & bit_of(signal)) == 0) signal_group(signal);
+  is_left_to_group_ = true;
+}
+
 void RankProcess::signal_group(int signal) {
-  if (process_) process_->signal_group(signal);
+  if (!process_) return;
+  sent_ |= bit_of(signal);
+  sent_to_group_ |= bit_of(signal);
+  process_->signal_group(signal);
 }
 
 void RankProcess::signal_alone(int signal) {
-  if (process_) process_->signal_alone(signal);
+  if (!process_) return;
+  sent_ |= bit_of(signal);
+  process_->signal_alone(signal);
 }
 
 }  // namespace lockstep::internal

@@ -113,6 +113,49 @@ os._exit(3)"""
             self.assertEqual(code, 3, error)
             self.assertEqual(tree.survivors(), [])
 
+    # fault: 50
+    def test_a_program_behind_a_shell_has_the_grace_too(self):
+        save = """import signal, sys, time
+def save(*unused):
+    time.sleep(0.5)
+    print("saved")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+print("ready")
+time.sleep(1000)"""
+        command = self.job("bash", "-c", 'export X=1; "$0" -c "$1"; echo finished', sys.executable, save)
+        with Tree(command, cwd=self.folder) as tree:
+            tree.read_lines(2)
+            os.kill(tree.pid, signal.SIGTERM)
+            started = time.monotonic()
+            code, output, error = tree.finish()
+            self.assertEqual((code, sorted(output.splitlines())), (143, ["[0] saved", "[1] saved"]), error)
+            self.assertLess(time.monotonic() - started, 4)
+            self.assertNotIn("killed", error.replace("once more to kill", ""))
+
+    # fault: 50
+    def test_a_program_behind_a_shell_does_not_outlive_the_grace(self):
+        script = ("import signal, time; signal.signal(signal.SIGTERM, lambda *unused: print('no')); print('ready')\n"
+                  "while True: time.sleep(1)")
+        command = self.job("bash", "-c", 'export X=1; "$0" -c "$1"; echo finished', sys.executable, script,
+                           options=("--stop-grace", "0.7"))
+        with Tree(command, cwd=self.folder) as tree:
+            tree.read_lines(2)
+            os.kill(tree.pid, signal.SIGTERM)
+            started = time.monotonic()
+            code, output, error = tree.finish()
+            self.assertEqual((code, sorted(output.splitlines())), (143, ["[0] no", "[1] no"]), error)
+            self.assertTrue(0.6 < time.monotonic() - started < 4)
+            self.assertEqual(error.count("did not stop in time and was killed"), 2, error)
+            self.assertEqual(tree.survivors(), [])
+
+    def test_what_ignores_the_signal_is_not_waited_for(self):
+        with self.start("(trap '' TERM; exec sleep 1000) & echo ready; wait") as tree:
+            tree.read_lines(2)
+            os.kill(tree.pid, signal.SIGTERM)
+            self.assertEqual(tree.finish(8)[0], 143)
+            self.assertEqual(tree.survivors(), [])
+
 
 if __name__ == "__main__":
     LOCKSTEP = os.path.abspath(sys.argv.pop(1))

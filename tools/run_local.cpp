@@ -78,6 +78,7 @@ class LocalRun {
     tree.job_id = job_.id();
     tree.output = &output_;
     tree.backlog = Backlog::of_caller;
+    tree.adoption = Adoption::by_launcher;
     tree.judge = [&attempt](int rank, const ExitStatus& status) { return attempt.judge(rank, status); };
     tree.signals = &signals_;
     HangGuest hang(hang_options(options_.hang_timeout), attempt.recordings(), 0, output_);

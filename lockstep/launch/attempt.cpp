@@ -27,7 +27,7 @@ std::string device_of(int local_rank) {
 
 }  // namespace
 
-// The jobs around this one, as the cleanup looks for them (reaper.h).
+// The jobs around this one, as the cleanup looks for them (job_processes.h).
 std::string outer_jobs() {
   const EnvironmentReader reader;
   const auto job = reader.text("LOCKSTEP_JOB_ID");

@@ -70,15 +70,6 @@ std::optional<ProcessActivity> read_one(int pid) {
   return activity;
 }
 
-std::vector<int> children_of(int pid) {
-  std::vector<int> children;
-  for (const int thread : threads_of(pid)) {
-    std::istringstream words(text_of(fmt::format("/proc/{}/task/{}/children", pid, thread)));
-    children.insert(children.end(), std::istream_iterator<int>(words), {});
-  }
-  return children;
-}
-
 }  // namespace
 
 std::vector<int> threads_of(int pid) {
@@ -90,6 +81,15 @@ std::vector<int> threads_of(int pid) {
   }
   std::ranges::sort(threads);
   return threads;
+}
+
+std::vector<int> children_of(int pid) {
+  std::vector<int> children;
+  for (const int thread : threads_of(pid)) {
+    std::istringstream words(text_of(fmt::format("/proc/{}/task/{}/children", pid, thread)));
+    children.insert(children.end(), std::istream_iterator<int>(words), {});
+  }
+  return children;
 }
 
 std::optional<ThreadStatus> read_thread_status(int pid, int thread) {

@@ -24,6 +24,8 @@ struct ThreadStatus {
 };
 
 std::vector<int> threads_of(int pid);
+// Those that it has not waited for.
+std::vector<int> children_of(int pid);
 std::optional<ThreadStatus> read_thread_status(int pid, int thread);
 
 // Of those of these process groups in which a process lives: the signals that all its processes ignore.

@@ -13,6 +13,8 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/signal_block.h"
+#include "lockstep/launch/job_processes.h"
+#include "lockstep/launch/orphans.h"
 #include "lockstep/launch/rank_crew.h"
 #include "lockstep/launch/reaper.h"
 
@@ -25,6 +27,7 @@ constexpr Duration kMoment = std::chrono::milliseconds(250);
 constexpr Duration kMomentForBlamed = std::chrono::seconds(2);
 // Within this time a signal that is sent again is the same request.
 constexpr Duration kSameRequest = std::chrono::seconds(1);
+constexpr Duration kReapAgain = std::chrono::seconds(1);
 // Who waits for a job to stop does not wait longer for a reader that has paused.
 constexpr Duration kLastWords = std::chrono::seconds(1);
 
@@ -58,6 +61,8 @@ class Supervisor {
   void obey(const TreeOrder& order);
   void judge(RankEnd& end) const;
   void end_job();
+  int kill_left_behind();
+  void reap_orphans();
   bool finished() const;
   Deadline write_until() const;
   void say(const std::string& line) const;
@@ -68,6 +73,8 @@ class Supervisor {
   std::optional<SignalRelay> own_signals_;
   SignalRelay& signals_;
   Reaper reaper_;
+  std::optional<Orphans> orphans_;  // those that this process adopts
+  Deadline reap_at_ = Deadline::never();
   RankCrew crew_;
   std::optional<TimePoint> failed_at_;  // when the first failure was seen
   std::optional<TimePoint> asked_at_;   // when the signal to stop came
@@ -89,6 +96,7 @@ Supervisor::Supervisor(const TreeOptions& options)
       own_signals_(options.signals == nullptr ? std::optional<SignalRelay>(std::in_place) : std::nullopt),
       signals_(options.signals == nullptr ? *own_signals_ : *options.signals),
       reaper_(options.job_id),
+      orphans_(options.adoption == Adoption::by_launcher ? std::optional<Orphans>(options.job_id) : std::nullopt),
       crew_(options.grace, options.stop_grace) {}
 
 // After an exception the ranks are still there.
@@ -97,7 +105,7 @@ Supervisor::~Supervisor() {
   of_writes_.discard(SIGXFSZ);
   if (running_ == 0) return;
   crew_.ranks().clear();
-  kill_job_processes(options_.job_id.c_str());
+  kill_left_behind();
 }
 
 void Supervisor::start(std::vector<Command> commands) {
@@ -116,6 +124,7 @@ void Supervisor::start(std::vector<Command> commands) {
 
 Outcome Supervisor::run(std::vector<Command> commands) {
   start(std::move(commands));
+  reap_orphans();
   while (!finished()) wait_for_events();
   Outcome outcome{.ranks = {}, .stop_signal = stop_signal_};
   for (RankProcess& rank : crew_.ranks()) outcome.ranks.push_back(std::move(rank.end()));
@@ -172,7 +181,7 @@ void Supervisor::watch_all() {
 
 void Supervisor::wait_for_events() {
   watch_all();
-  Deadline wake = std::min({crew_.kill_at(), crew_.look_at(), stop_at(), write_until()});
+  Deadline wake = std::min({crew_.kill_at(), crew_.look_at(), stop_at(), write_until(), reap_at_});
   if (options_.output != nullptr) wake = std::min(wake, options_.output->wake_at());
   for (const TreeGuest* guest : options_.guests) wake = std::min(wake, guest->wake_at());
   const int ready = ::poll(poll_set_.data(), poll_set_.size(), wake.poll_timeout_ms());
@@ -184,6 +193,7 @@ void Supervisor::wait_for_events() {
     }
   }
   serve_guests();
+  if (reap_at_.expired()) reap_orphans();
   if (options_.output != nullptr) options_.output->tend();
   if (running_ > 0 && stop_at().expired()) crew_.stop();
   if (crew_.kill_at().expired()) crew_.kill();
@@ -292,9 +302,25 @@ void Supervisor::judge(RankEnd& end) const {
   end.last_operation = end.failure.last_operation;
 }
 
+int Supervisor::kill_left_behind() {
+  const int found = kill_job_processes(options_.job_id.c_str(), ::getpgrp(), orphans_ ? &*orphans_ : nullptr);
+  reap_orphans();
+  return found;
+}
+
+void Supervisor::reap_orphans() {
+  if (!orphans_) return;
+  std::vector<int> ours{reaper_.pid()};
+  for (const RankProcess& rank : crew_.ranks()) {
+    if (rank.is_running()) ours.push_back(rank.end().pid);
+  }
+  Orphans::reap(ours);
+  reap_at_ = Deadline::after(kReapAgain);
+}
+
 void Supervisor::end_job() {
   ended_at_ = steady_clock().now();
-  const int left = kill_job_processes(options_.job_id.c_str());
+  const int left = kill_left_behind();
   if (left > 0 && !failed_at_ && stop_signal_ == 0) {
     say(
         fmt::format("{} process{} that the ranks had left behind {} ended; what is to outlive a job is started without "

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -155,6 +156,86 @@ time.sleep(1000)"""
             os.kill(tree.pid, signal.SIGTERM)
             self.assertEqual(tree.finish(8)[0], 143)
             self.assertEqual(tree.survivors(), [])
+
+
+class LeftBehindTest(EndingTest):
+    """Processes that ranks have left behind, which are told by a file with their pid."""
+
+    # Becomes a daemon; what follows is what it does.
+    DAEMON = """import os, signal, sys, time
+if os.fork():
+    while not os.path.exists("pid"): time.sleep(0.01)
+    sys.exit(0)
+os.setsid()
+if os.fork(): os._exit(0)
+def tell():
+    with open("pid.new", "w") as file: file.write(str(os.getpid()))
+    os.rename("pid.new", "pid")
+"""
+
+    def pid(self):
+        with open(self.path("pid"), encoding="ascii") as file:
+            return int(file.read())
+
+    def is_gone(self):
+        return (process_state(self.pid()) or "Z")[0] == "Z"
+
+    def end_if_there(self):
+        if not self.is_gone():
+            os.kill(self.pid(), signal.SIGKILL)
+
+    def assert_ended(self, script):
+        with self.start_python(self.DAEMON + script, ranks=1) as tree:
+            code, _, error = tree.finish()
+            self.assertEqual(code, 0, error)
+            gone = wait_for(self.is_gone, 0.5)
+            self.end_if_there()
+            self.assertTrue(gone, "the daemon lives")
+            self.assertEqual(tree.survivors(), [])
+        return error
+
+    # fault: 9
+    def test_a_daemon_that_has_overwritten_its_environment_is_ended(self):
+        error = self.assert_ended("""fields = open("/proc/self/stat").read().rsplit(")", 1)[1].split()
+begin, end = int(fields[47]), int(fields[48])
+with open("/proc/self/mem", "r+b", buffering=0) as memory:
+    memory.seek(begin)
+    memory.write(b"worker: idle".ljust(end - begin, b"\\0"))
+tell()
+time.sleep(1000)""")
+        self.assertIn("1 process that the ranks had left behind was ended", error)
+
+    # fault: 9
+    def test_processes_that_fork_and_end_again_and_again_are_ended(self):
+        # At most 300 times, which takes longer than the search.
+        chain = """tell()
+for i in range(300):
+    if os.fork(): os._exit(0)
+    {}
+    time.sleep(0.0005)
+open("end", "w").close()"""
+        for step in ("pass", "os.setsid()") * 5:
+            with self.start_python(self.DAEMON + chain.format(step), ranks=1) as tree:
+                self.assertEqual(tree.finish()[0], 0)
+            os.remove(self.path("pid"))
+        self.assertFalse(wait_for(lambda: self.is_there("end"), 0.8))
+
+    def test_a_daemon_without_any_environment_stays(self):
+        with self.start("env -i setsid sh -c 'echo $$ > pid.new; mv pid.new pid; exec sleep 1000' & "
+                        "while [ ! -e pid ]; do sleep 0.01; done", ranks=1) as tree:
+            self.assertEqual(tree.finish()[0], 0)
+            gone = self.is_gone()
+            self.end_if_there()
+            self.assertFalse(gone)
+
+    def test_the_first_process_of_a_container_reaps_orphans(self):
+        if os.geteuid() != 0 or not shutil.which("unshare"):
+            self.skipTest("no root, or no unshare")
+        script = ("for i in 1 2 3 4 5; do (sleep 0.1 &); done; sleep 2.5; "
+                  "grep -l '^State:.Z' /proc/[0-9]*/status; echo end")
+        with Tree(["unshare", "-pf", "--mount-proc", *self.job("sh", "-c", script, ranks=1)]) as tree:
+            code, output, error = tree.finish()
+        self.assertEqual((code, output), (0, "end\n"), error)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,12 @@ bool RankCrew::group_goes_on(const RankProcess& rank) {
 
 bool RankCrew::try_reap(RankProcess& rank, std::span<char> buffer) {
   const bool in_grace = (phase_ == Phase::asked || phase_ == Phase::stopping) && !kill_at_.expired();
-  if (!in_grace || !group_goes_on(rank)) return rank.try_reap(buffer);
+  if (!in_grace || !group_goes_on(rank)) {
+    const bool differs = rank.end().told_to_stop && rank.ended_by_sent() == 0;
+    if (!rank.try_reap(buffer)) return false;
+    if (differs) rank.end().own_end = why_;
+    return true;
+  }
   if (!rank.is_left_to_group()) rank.leave_to_group();
   return false;
 }
@@ -47,6 +52,7 @@ Deadline RankCrew::look_at() const {
 void RankCrew::ask_to_stop(int signal) {
   if (phase_ != Phase::running) return;
   phase_ = Phase::asked;
+  why_ = OwnEnd::after_request;
   kill_at_ = Deadline::after(stop_grace_);
   for (RankProcess& rank : ranks_) {
     if (!rank.is_running()) continue;
@@ -58,6 +64,7 @@ void RankCrew::ask_to_stop(int signal) {
 void RankCrew::stop() {
   if (phase_ == Phase::stopping || phase_ == Phase::killing) return;
   phase_ = Phase::stopping;
+  why_ = OwnEnd::after_failure;
   kill_at_ = std::min(kill_at_, Deadline::after(grace_));
   for (RankProcess& rank : ranks_) {
     if (!rank.is_running()) continue;

@@ -50,6 +50,7 @@ class RankCrew {
   std::vector<RankProcess> ranks_;
   Phase phase_ = Phase::running;
   Deadline kill_at_ = Deadline::never();
+  OwnEnd why_ = OwnEnd::no;               // what an end that differs is
   TimePoint looked_at_;                   // when groups were looked for
   std::map<int, std::uint64_t> ignored_;  // by those that were there
 };

@@ -238,6 +238,28 @@ open("end", "w").close()"""
         self.assertEqual((code, output), (0, "end\n"), error)
 
 
+class CauseTest(EndingTest):
+    def stop(self, script):
+        """(exit code, rank of the cause or None, the launcher's report in lines) of a job that is asked to stop."""
+        with self.start(script, "--report", "report") as tree:
+            tree.read_lines(2)
+            os.kill(tree.pid, signal.SIGTERM)
+            code = tree.finish()[0]
+        with open(self.path("report"), encoding="utf-8") as file:
+            attempt = json.load(file)["attempts"][0]
+        return code, attempt["cause"] and attempt["cause"]["rank"], attempt["report"]
+
+    # fault: 50
+    def test_a_rank_that_fails_while_it_saves_is_the_cause(self):
+        wait = "echo ready; while :; do sleep 0.05; done"
+        for end, code in (("ulimit -c 0; kill -SEGV $$", 139), ("exit 5", 5)):
+            script = f"trap 'test $RANK = 1 || exit 0; {end}' TERM; {wait}"
+            self.assertEqual(self.stop(script)[:2], (code, 1))
+        for end in ("exit 143", "trap - TERM; kill -TERM $$"):
+            code, cause, report = self.stop(f"trap '{end}' TERM; {wait}")
+            self.assertEqual((code, cause, report), (143, None, ["stopped by SIGTERM"]))
+
+
 if __name__ == "__main__":
     LOCKSTEP = os.path.abspath(sys.argv.pop(1))
     unittest.main()

@@ -180,6 +180,7 @@ void RankOutput::finish(int rank_number, RankStream stream_kind) {
   stream.log.reset();
   if (verbatim_ || stream.splitter.partial().empty()) {
     stream.splitter.finish([&](std::string_view line) {
+      duplicate(stream_kind, rank_number, line);
       if (stream_kind == RankStream::standard_error) rank.error_text.feed(visible_text(line));
     });
   } else {

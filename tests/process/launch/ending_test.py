@@ -89,6 +89,20 @@ class OutputTest(EndingTest):
                 code, output, _ = tree.finish()
             self.assertEqual((code, output.count("\n")), (0, 10000))
 
+    def test_lines_of_the_launcher_begin_on_a_new_line(self):
+        with self.start("printf 'step 7' >&2; exit 3", ranks=1) as tree:
+            error = tree.finish()[2]
+        self.assertRegex(error, r"\nstep 7\nlockstep: rank 0 \(pid \d+\) exited with code 3")
+
+    def test_a_last_line_without_newline_is_filtered_too(self):
+        for ranks in (1, 2):
+            with self.start("echo first; echo second; printf 'first again'", "--log-dir", "logs", ranks=ranks,
+                            *("--duplicate-stdout-filters", "first")) as tree:
+                self.assertEqual(tree.finish()[0], 0)
+            with open(self.path("logs/filtered_stdout.log"), encoding="ascii") as file:
+                self.assertEqual(sorted(file.read().splitlines()), sorted(
+                    f"[{rank}] {line}" for rank in range(ranks) for line in ("first", "first again")))
+
 
 class GroupTest(EndingTest):
     # fault: 50
@@ -248,6 +262,14 @@ class CauseTest(EndingTest):
         with open(self.path("report"), encoding="utf-8") as file:
             attempt = json.load(file)["attempts"][0]
         return code, attempt["cause"] and attempt["cause"]["rank"], attempt["report"]
+
+    def test_what_the_launcher_has_killed_is_told_so(self):
+        script = "test $RANK = 0 && exit 3; trap '' TERM; echo ready; while :; do sleep 0.05; done"
+        with self.start(script, "--report", "report", "--shutdown-timeout", "0.1") as tree:
+            tree.finish()
+        with open(self.path("report"), encoding="utf-8") as file:
+            rank = json.load(file)["attempts"][0]["ranks"][1]
+        self.assertEqual((rank["killed"], rank["failure"]), (True, "was killed by SIGKILL (sent by the launcher)"))
 
     # fault: 50
     def test_a_rank_that_fails_while_it_saves_is_the_cause(self):

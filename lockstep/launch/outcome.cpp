@@ -22,14 +22,22 @@ auto order_of_blame(const Outcome& outcome, const RankEnd& end) {
                          end.round, end.rank);
 }
 
+// An exit code with which all ranks end, and no error, is how the program answers a request to stop.
+bool failed_after_request(const Outcome& outcome, const RankEnd& end) {
+  // Ranks leave at different times, so some may lose the others.
+  if (end.failure.fault != Fault::own || end.status.signal == SIGPIPE) return false;
+  if (end.status.shell_code() > 128 || !end.error.empty()) return true;
+  return std::ranges::any_of(
+      outcome.ranks, [&](const RankEnd& other) { return other.status.shell_code() != end.status.shell_code(); });
+}
+
 bool is_candidate(const Outcome& outcome, const RankEnd& end) {
   if (end.failure.text.empty()) return false;
   if (!end.told_to_stop) return true;
   switch (end.own_end) {
     case OwnEnd::no: return false;
-    // Not if they make room for others. Ranks leave at different times, so some may lose the others.
-    case OwnEnd::after_request:
-      return outcome.stop_signal != 0 && end.failure.fault == Fault::own && end.status.signal != SIGPIPE;
+    // Not if they make room for others.
+    case OwnEnd::after_request: return outcome.stop_signal != 0 && failed_after_request(outcome, end);
     case OwnEnd::after_failure:
       return std::ranges::any_of(outcome.ranks, [&](const RankEnd& other) {
         return !other.told_to_stop && !other.failure.text.empty() && other.failure.blamed == end.rank;

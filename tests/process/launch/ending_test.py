@@ -277,7 +277,7 @@ class CauseTest(EndingTest):
         for end, code in (("ulimit -c 0; kill -SEGV $$", 139), ("exit 5", 5)):
             script = f"trap 'test $RANK = 1 || exit 0; {end}' TERM; {wait}"
             self.assertEqual(self.stop(script)[:2], (code, 1))
-        for end in ("exit 143", "trap - TERM; kill -TERM $$"):
+        for end in ("exit 143", "exit 5", "trap - TERM; kill -TERM $$"):
             code, cause, report = self.stop(f"trap '{end}' TERM; {wait}")
             self.assertEqual((code, cause, report), (143, None, ["stopped by SIGTERM"]))
 

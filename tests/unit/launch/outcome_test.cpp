@@ -99,6 +99,23 @@ TEST_CASE("a rank that crashes after a request to stop is the cause, one that lo
   CHECK(first_failed({stopped, lost}, SIGTERM) == -1);
 }
 
+TEST_CASE("an exit code that all ranks have after a request to stop is no failure, unless one tells of an error") {
+  RankEnd first = ended(0, 1, {.code = 3});
+  first.told_to_stop = true;
+  first.own_end = OwnEnd::after_request;
+  RankEnd second = first;
+  second.rank = 1;
+  CHECK(first_failed({first}, SIGTERM) == -1);
+  CHECK(first_failed({first, second}, SIGTERM) == -1);
+  second.error = "RuntimeError: no space left";
+  CHECK(first_failed({first, second}, SIGTERM) == 1);
+  RankEnd saved = ended(2, 1, {});
+  saved.told_to_stop = true;
+  CHECK(first_failed({first, saved}, SIGTERM) == 0);
+  first.status.code = 128 + SIGSEGV;  // of a shell
+  CHECK(first_failed({first}, SIGTERM) == 0);
+}
+
 TEST_CASE("the report names the cause, its error and last lines, and what became of the others") {
   RankEnd failed = ended(1, 1, {.code = 3});
   failed.after_start = std::chrono::milliseconds(520);

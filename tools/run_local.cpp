@@ -82,6 +82,8 @@ class LocalRun {
     tree.stop_grace = options_.stop_grace;
     tree.job_id = job_.id();
     tree.output = &output_;
+    tree.backlog = Backlog::of_caller;
+    tree.adoption = Adoption::by_launcher;
     tree.judge = [&attempt](int rank, const ExitStatus& status) { return attempt.judge(rank, status); };
     tree.signals = &signals_;
     HangGuest hang(hang_options(options_.hang_timeout), attempt.recordings(), 0, output_);
@@ -107,7 +109,7 @@ class LocalRun {
       }
     }
     // Who waits for the launcher to stop should not wait for a reader that has paused.
-    output_.flush(outcome.stop_signal == 0 ? Deadline::never() : Deadline::after(std::chrono::seconds(1)));
+    output_.flush(outcome.stop_signal == 0 ? Deadline::never() : Deadline::after(std::chrono::seconds(1)), &signals_);
     return code;
   }
 

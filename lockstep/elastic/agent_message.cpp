@@ -158,6 +158,7 @@ void end_fields(Fields& fields, Message& end) {
   fields.choice(end.failure.fault, Fault::own, Fault::consequence, "fault");
   fields.number(end.failure.blamed, -1, kMostRanks - 1, "blamed rank");
   fields.flag(end.told_to_stop);
+  fields.choice(end.own_end, OwnEnd::no, OwnEnd::after_failure, "own end");
   fields.flag(end.killed);
   fields.text(end.error, kMostTextBytes);
   fields.text(end.last_operation, kMostTextBytes);

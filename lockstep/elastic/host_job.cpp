@@ -228,6 +228,7 @@ void HostJob::run_ranks(const Attempt& attempt) {
   tree.job_id = tag_;
   tree.first_rank = first_rank_;
   tree.output = &met_.output->ranks();
+  tree.adoption = Adoption::by_launcher;
   tree.judge = [&attempt](int rank, const ExitStatus& status) { return attempt.judge(rank, status); };
   tree.signals = &signals_;
   tree.guests = {this};

@@ -17,7 +17,7 @@ constexpr const char* kOuterJobsVariable = "LOCKSTEP_OUTER_JOBS";
 
 }  // namespace
 
-// The jobs around this one, as the cleanup looks for them (reaper.h).
+// The jobs around this one, as the cleanup looks for them (job_processes.h).
 std::string outer_jobs() {
   const EnvironmentReader reader;
   const auto job = reader.text("LOCKSTEP_JOB_ID");

@@ -135,6 +135,11 @@ siginfo_t wait_for(int pid, int options, rusage* usage = nullptr) {
   return info;
 }
 
+ExitStatus status_of(const siginfo_t& info) {
+  if (info.si_code == CLD_EXITED) return {.code = info.si_status};
+  return {.signal = info.si_status, .core_dumped = info.si_code == CLD_DUMPED};
+}
+
 }  // namespace
 
 void occupy_standard_descriptors() {
@@ -200,28 +205,31 @@ ChildProcess::~ChildProcess() {
 }
 
 void ChildProcess::signal_group(int signal) const noexcept {
-  if (!reaped_) ::kill(-pid_, signal);
+  if (reaped_) return;
+  ::kill(-pid_, signal);
+  // It may have moved to another group.
+  if (::getpgid(pid_) != pid_) ::kill(pid_, signal);
 }
 
 void ChildProcess::signal_alone(int signal) const noexcept {
   if (!reaped_) ::kill(pid_, signal);
 }
 
+std::optional<ExitStatus> ChildProcess::peek() const {
+  const siginfo_t info = wait_for(pid_, WEXITED | WNOHANG | WNOWAIT);
+  if (info.si_pid == 0) return std::nullopt;
+  return status_of(info);
+}
+
 std::optional<ExitStatus> ChildProcess::try_reap() {
-  const siginfo_t peek = wait_for(pid_, WEXITED | WNOHANG | WNOWAIT);
-  if (peek.si_pid == 0) return std::nullopt;
+  if (!peek()) return std::nullopt;
   // While the dead leader is not reaped, its pid cannot be reused as a process group.
   ::kill(-pid_, SIGKILL);
   rusage usage{};
   const siginfo_t info = wait_for(pid_, WEXITED, &usage);
   reaped_ = true;
-  ExitStatus status{.peak_bytes = std::int64_t{usage.ru_maxrss} << 10};
-  if (info.si_code == CLD_EXITED) {
-    status.code = info.si_status;
-  } else {
-    status.signal = info.si_status;
-    status.core_dumped = info.si_code == CLD_DUMPED;
-  }
+  ExitStatus status = status_of(info);
+  status.peak_bytes = std::int64_t{usage.ru_maxrss} << 10;
   return status;
 }
 

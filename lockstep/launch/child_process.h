@@ -48,6 +48,8 @@ class ChildProcess {
   // To the whole group: the child and what it started.
   void signal_group(int signal) const noexcept;
   void signal_alone(int signal) const noexcept;
+  // How the child has ended, if it has by now. Never blocks; errors as try_reap().
+  std::optional<ExitStatus> peek() const;
   // Never blocks. Once the child has ended: kills the rest of its group, frees its pid, and returns its status. Throws
   // Error{internal} if other code has reaped it.
   std::optional<ExitStatus> try_reap();

@@ -18,7 +18,32 @@ std::ptrdiff_t accusers(const Outcome& outcome, const RankEnd& end) {
 }
 
 auto order_of_blame(const Outcome& outcome, const RankEnd& end) {
-  return std::make_tuple(end.failure.fault, accusers(outcome, end) == 0, !was_struck(end.status), end.round, end.rank);
+  return std::make_tuple(end.failure.fault, end.told_to_stop, accusers(outcome, end) == 0, !was_struck(end.status),
+                         end.round, end.rank);
+}
+
+// An exit code with which all ranks end, and no error, is how the program answers a request to stop.
+bool failed_after_request(const Outcome& outcome, const RankEnd& end) {
+  // Ranks leave at different times, so some may lose the others.
+  if (end.failure.fault != Fault::own || end.status.signal == SIGPIPE) return false;
+  if (end.status.shell_code() > 128 || !end.error.empty()) return true;
+  return std::ranges::any_of(
+      outcome.ranks, [&](const RankEnd& other) { return other.status.shell_code() != end.status.shell_code(); });
+}
+
+bool is_candidate(const Outcome& outcome, const RankEnd& end) {
+  if (end.failure.text.empty()) return false;
+  if (!end.told_to_stop) return true;
+  switch (end.own_end) {
+    case OwnEnd::no: return false;
+    // Not if they make room for others.
+    case OwnEnd::after_request: return outcome.stop_signal != 0 && failed_after_request(outcome, end);
+    case OwnEnd::after_failure:
+      return std::ranges::any_of(outcome.ranks, [&](const RankEnd& other) {
+        return !other.told_to_stop && !other.failure.text.empty() && other.failure.blamed == end.rank;
+      });
+  }
+  return false;
 }
 
 // What became of the others: "; rank 3 failed because of it; ranks 0, 2 were stopped because of it"
@@ -27,6 +52,7 @@ std::string consequences(const Outcome& outcome, const RankEnd& first) {
   std::vector<int> stopped;
   for (const RankEnd& end : outcome.ranks) {
     if (end.rank == first.rank) continue;
+    if (end.told_to_stop && first.own_end == OwnEnd::after_request) continue;
     if (end.told_to_stop) {
       stopped.push_back(end.rank);
     } else if (!end.failure.text.empty() && end.failure.fault == Fault::consequence) {
@@ -83,7 +109,7 @@ std::string describe(const LostHost& lost) {
 const RankEnd* Outcome::first_failure() const {
   const RankEnd* first = nullptr;
   for (const RankEnd& end : ranks) {
-    if (end.failure.text.empty() || end.told_to_stop) continue;
+    if (!is_candidate(*this, end)) continue;
     if (first == nullptr || order_of_blame(*this, end) < order_of_blame(*this, *first)) first = &end;
   }
   return first;

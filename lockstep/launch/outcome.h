@@ -35,6 +35,13 @@ enum class Fault {
   consequence,   // another rank was lost, or ended the group
 };
 
+// Whether a rank that was told to stop ended by something else than the signals that it got for it.
+enum class OwnEnd {
+  no,
+  after_request,  // all ranks had been asked to stop
+  after_failure,  // it was told so because of another rank
+};
+
 struct Failure {
   std::string text = {};  // "exited with code 3", "raised: boom"; empty if the rank ended well
   Fault fault = Fault::own;
@@ -52,7 +59,8 @@ struct RankEnd {
   int pid = 0;
   ExitStatus status;
   Failure failure;
-  bool told_to_stop = false;   // it ended after the launcher had told it to stop
+  bool told_to_stop = false;  // it ended after the launcher had told it to stop
+  OwnEnd own_end = OwnEnd::no;
   bool killed = false;         // it did not stop, and the launcher killed it
   int round = 0;               // deaths seen at the same moment share a round
   std::string error;           // the first line of its error; empty: not known. See error_of()
@@ -79,9 +87,10 @@ struct Outcome {
   int hang_blamed = -1;   // the rank that they waited for; -1: none in particular, or not known
   std::vector<LostHost> lost = {};
 
-  // The rank whose failure caused the others; null if none failed by itself. Of the ranks that failed before they were
-  // told to stop, in this order of precedence: its own failure, then a disagreement, then a consequence; named by
-  // others; ended by a signal; seen first; the lower rank.
+  // The rank whose failure caused the others; null if none failed by itself. In this order of precedence: its own
+  // failure, then a disagreement, then a consequence; before it was told to stop; named by others; ended by a signal;
+  // seen first; the lower rank. Of those that were told to stop only such with an own end: after a request by a
+  // signal, by their own failure; after another's failure, named by one that had not been told.
   const RankEnd* first_failure() const;
   // That, or the rank for which a job that hung has waited; null if there is neither.
   const RankEnd* cause() const;

@@ -72,6 +72,7 @@ void OutputSink::append(std::string_view text) {
 void OutputSink::append_always(std::string_view lines) {
   if (state_ == State::gone) return drop(lines);
   note_loss();
+  if (in_line_) queue("\n");
   queue(lines);
 }
 

@@ -38,7 +38,8 @@ class OutputSink {
   bool same_place(const OutputSink& other) const;
 
   void append(std::string_view text);
-  // For the launcher's own lines: queued even while the ranks' output is being dropped.
+  // For the launcher's own lines: queued even while the ranks' output is being dropped, and behind a line that is not
+  // complete on a new one.
   void append_always(std::string_view lines);
   // The text below the last line, replaced by the next call; "" for nothing. Only for a terminal.
   void set_status(std::string status);

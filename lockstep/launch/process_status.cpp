@@ -71,15 +71,6 @@ std::optional<ProcessActivity> read_one(int pid, const TcpBytes& tcp) {
   return activity;
 }
 
-std::vector<int> children_of(int pid) {
-  std::vector<int> children;
-  for (const int thread : threads_of(pid)) {
-    std::istringstream words(text_of(fmt::format("/proc/{}/task/{}/children", pid, thread)));
-    children.insert(children.end(), std::istream_iterator<int>(words), {});
-  }
-  return children;
-}
-
 }  // namespace
 
 std::vector<int> threads_of(int pid) {
@@ -93,6 +84,15 @@ std::vector<int> threads_of(int pid) {
   return threads;
 }
 
+std::vector<int> children_of(int pid) {
+  std::vector<int> children;
+  for (const int thread : threads_of(pid)) {
+    std::istringstream words(text_of(fmt::format("/proc/{}/task/{}/children", pid, thread)));
+    children.insert(children.end(), std::istream_iterator<int>(words), {});
+  }
+  return children;
+}
+
 std::optional<ThreadStatus> read_thread_status(int pid, int thread) {
   const std::string text = text_of(fmt::format("/proc/{}/task/{}/status", pid, thread));
   const std::string_view state = field_of(text, "State");
@@ -100,7 +100,24 @@ std::optional<ThreadStatus> read_thread_status(int pid, int thread) {
   return ThreadStatus{.name = std::string(field_of(text, "Name")),
                       .state = state[0],
                       .caught = number_in(field_of(text, "SigCgt"), 16),
-                      .blocked = number_in(field_of(text, "SigBlk"), 16)};
+                      .blocked = number_in(field_of(text, "SigBlk"), 16),
+                      .ignored = number_in(field_of(text, "SigIgn"), 16)};
+}
+
+std::map<int, std::uint64_t> ignored_by_groups(const std::set<int>& groups) {
+  std::map<int, std::uint64_t> ignored;
+  std::error_code error;
+  std::filesystem::directory_iterator entry("/proc", error);
+  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+    const int pid = static_cast<int>(number_in(entry->path().filename().string(), 10));
+    const int group = pid > 0 ? ::getpgid(pid) : -1;
+    if (!groups.contains(group)) continue;
+    const std::optional<ThreadStatus> status = read_thread_status(pid, pid);
+    if (!status || status->state == 'Z' || status->state == 'X') continue;
+    const auto [place, is_first] = ignored.try_emplace(group, status->ignored);
+    if (!is_first) place->second &= status->ignored;
+  }
+  return ignored;
 }
 
 std::optional<ProcessActivity> read_activity(int pid, int main_pid, const TcpBytes& tcp) {

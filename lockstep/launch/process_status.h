@@ -4,7 +4,9 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -18,10 +20,16 @@ struct ThreadStatus {
   char state = '?';          // R running, S sleeping, D waiting for a device, T stopped, t traced, Z ended
   std::uint64_t caught = 0;  // signals; bit 0 is signal 1
   std::uint64_t blocked = 0;
+  std::uint64_t ignored = 0;
 };
 
 std::vector<int> threads_of(int pid);
+// Those that it has not waited for.
+std::vector<int> children_of(int pid);
 std::optional<ThreadStatus> read_thread_status(int pid, int thread);
+
+// Of those of these process groups in which a process lives: the signals that all its processes ignore.
+std::map<int, std::uint64_t> ignored_by_groups(const std::set<int>& groups);
 
 // Of a process and all that it started, as far as they live or it has waited for them.
 struct ProcessActivity {

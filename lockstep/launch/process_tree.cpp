@@ -13,7 +13,9 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/signal_block.h"
-#include "lockstep/launch/rank_process.h"
+#include "lockstep/launch/job_processes.h"
+#include "lockstep/launch/orphans.h"
+#include "lockstep/launch/rank_crew.h"
 #include "lockstep/launch/reaper.h"
 
 namespace lockstep::internal {
@@ -25,6 +27,9 @@ constexpr Duration kMoment = std::chrono::milliseconds(250);
 constexpr Duration kMomentForBlamed = std::chrono::seconds(2);
 // Within this time a signal that is sent again is the same request.
 constexpr Duration kSameRequest = std::chrono::seconds(1);
+constexpr Duration kReapAgain = std::chrono::seconds(1);
+// Who waits for a job to stop does not wait longer for a reader that has paused.
+constexpr Duration kLastWords = std::chrono::seconds(1);
 
 class Supervisor {
  public:
@@ -36,7 +41,6 @@ class Supervisor {
   Outcome run(std::vector<Command> commands);
 
  private:
-  enum class Phase { running, asked, stopping, killing };
   enum class Source { signal, stop_request, process, stream, sink };
   struct Watch {
     Source source;
@@ -52,16 +56,15 @@ class Supervisor {
   void handle(const Watch& what);
   void on_signal(int signal);
   void on_stop_request();
-  void suspend_all();
   void on_process_end(RankProcess& rank);
   Deadline stop_at() const;
   void obey(const TreeOrder& order);
-  void ask_to_stop(int signal);
-  void stop();
-  void kill_all();
   void judge(RankEnd& end) const;
   void end_job();
+  int kill_left_behind();
+  void reap_orphans();
   bool finished() const;
+  Deadline write_until() const;
   void say(const std::string& line) const;
 
   const TreeOptions& options_;
@@ -70,13 +73,15 @@ class Supervisor {
   std::optional<SignalRelay> own_signals_;
   SignalRelay& signals_;
   Reaper reaper_;
-  std::vector<RankProcess> ranks_;
-  Phase phase_ = Phase::running;
+  std::optional<Orphans> orphans_;  // those that this process adopts
+  Deadline reap_at_ = Deadline::never();
+  RankCrew crew_;
   std::optional<TimePoint> failed_at_;  // when the first failure was seen
-  std::optional<TimePoint> asked_at_;   // when the request to stop came
-  Deadline kill_at_ = Deadline::never();
+  std::optional<TimePoint> asked_at_;   // when the signal to stop came
+  TimePoint ended_at_;                  // when the last rank was seen to have ended
   int stop_signal_ = 0;
-  bool insisted_ = false;  // a second signal to stop came
+  bool was_asked_ = false;  // to stop, by a signal or by another part of the program
+  bool insisted_ = false;   // a second signal to stop came
   int round_ = 0;
   int running_ = 0;
   std::vector<pollfd> poll_set_;
@@ -90,26 +95,28 @@ Supervisor::Supervisor(const TreeOptions& options)
     : options_(options),
       own_signals_(options.signals == nullptr ? std::optional<SignalRelay>(std::in_place) : std::nullopt),
       signals_(options.signals == nullptr ? *own_signals_ : *options.signals),
-      reaper_(options.job_id) {}
+      reaper_(options.job_id),
+      orphans_(options.adoption == Adoption::by_launcher ? std::optional<Orphans>(options.job_id) : std::nullopt),
+      crew_(options.grace, options.stop_grace) {}
 
 // After an exception the ranks are still there.
 Supervisor::~Supervisor() {
   of_writes_.discard(SIGPIPE);
   of_writes_.discard(SIGXFSZ);
   if (running_ == 0) return;
-  ranks_.clear();
-  kill_job_processes(options_.job_id.c_str());
+  crew_.ranks().clear();
+  kill_left_behind();
 }
 
 void Supervisor::start(std::vector<Command> commands) {
-  ranks_.reserve(commands.size());
+  crew_.ranks().reserve(commands.size());
   std::vector<int> pids;
   for (Command& command : commands) {
-    const int index = static_cast<int>(ranks_.size());
-    ranks_.emplace_back(options_.first_rank + index, index, std::move(command), options_.output,
-                        of_writes_.mask_before(), reaper_.fd());
+    const int index = static_cast<int>(crew_.ranks().size());
+    crew_.ranks().emplace_back(options_.first_rank + index, index, std::move(command), options_.output,
+                               of_writes_.mask_before(), reaper_.fd());
     ++running_;
-    pids.push_back(ranks_.back().end().pid);
+    pids.push_back(crew_.ranks().back().end().pid);
   }
   if (options_.started) options_.started(pids);
   for (TreeGuest* guest : options_.guests) guest->on_start(pids);
@@ -117,17 +124,23 @@ void Supervisor::start(std::vector<Command> commands) {
 
 Outcome Supervisor::run(std::vector<Command> commands) {
   start(std::move(commands));
+  reap_orphans();
   while (!finished()) wait_for_events();
   Outcome outcome{.ranks = {}, .stop_signal = stop_signal_};
-  for (RankProcess& rank : ranks_) outcome.ranks.push_back(std::move(rank.end()));
+  for (RankProcess& rank : crew_.ranks()) outcome.ranks.push_back(std::move(rank.end()));
   return outcome;
 }
 
 bool Supervisor::finished() const {
   if (running_ > 0) return false;
-  if (options_.output == nullptr || insisted_) return true;
+  if (options_.output == nullptr || options_.backlog == Backlog::of_caller || insisted_) return true;
+  if (write_until().expired()) return true;
   return std::none_of(kRankStreams.begin(), kRankStreams.end(),
                       [this](RankStream stream) { return options_.output->sink(stream).pending(); });
+}
+
+Deadline Supervisor::write_until() const {
+  return running_ == 0 && was_asked_ ? Deadline::at(ended_at_ + kLastWords) : Deadline::never();
 }
 
 void Supervisor::watch(int fd, short events, const Watch& what) {
@@ -149,14 +162,15 @@ void Supervisor::watch_all() {
     if (sink.pending() && !shared) watch(sink.fd(), POLLOUT, {Source::sink, nullptr, stream});
   }
   // Output before deaths, so that a rank's last lines are there when its failure is judged.
-  for (RankProcess& rank : ranks_) {
+  for (RankProcess& rank : crew_.ranks()) {
     for (const RankStream stream : kRankStreams) {
       const int fd = rank.stream_fd(stream);
       if (fd >= 0 && !options_.output->sink(stream).full()) watch(fd, POLLIN, {Source::stream, &rank, stream});
     }
   }
-  for (RankProcess& rank : ranks_) {
-    if (rank.is_running()) watch(rank.process().pidfd(), POLLIN, {Source::process, &rank, {}});
+  for (RankProcess& rank : crew_.ranks()) {
+    if (rank.is_running() && !rank.is_left_to_group())
+      watch(rank.process().pidfd(), POLLIN, {Source::process, &rank, {}});
   }
   for (TreeGuest* guest : options_.guests) {
     guests_begin_.push_back(poll_set_.size());
@@ -167,7 +181,7 @@ void Supervisor::watch_all() {
 
 void Supervisor::wait_for_events() {
   watch_all();
-  Deadline wake = std::min(kill_at_, stop_at());
+  Deadline wake = std::min({crew_.kill_at(), crew_.look_at(), stop_at(), write_until(), reap_at_});
   if (options_.output != nullptr) wake = std::min(wake, options_.output->wake_at());
   for (const TreeGuest* guest : options_.guests) wake = std::min(wake, guest->wake_at());
   const int ready = ::poll(poll_set_.data(), poll_set_.size(), wake.poll_timeout_ms());
@@ -179,9 +193,14 @@ void Supervisor::wait_for_events() {
     }
   }
   serve_guests();
+  if (reap_at_.expired()) reap_orphans();
   if (options_.output != nullptr) options_.output->tend();
-  if (running_ > 0 && stop_at().expired()) stop();
-  if (kill_at_.expired()) kill_all();
+  if (running_ > 0 && stop_at().expired()) crew_.stop();
+  if (crew_.kill_at().expired()) crew_.kill();
+  if (!crew_.look_at().expired()) return;
+  for (RankProcess& rank : crew_.ranks()) {
+    if (rank.is_running() && rank.is_left_to_group()) on_process_end(rank);
+  }
 }
 
 void Supervisor::serve_guests() {
@@ -194,13 +213,13 @@ void Supervisor::serve_guests() {
 // When the other ranks are told to stop after a failure: at once if a signal ended a rank, since no other rank caused
 // that. Any other failure may be the consequence of a rank that has not ended yet.
 Deadline Supervisor::stop_at() const {
-  if (phase_ != Phase::running || !failed_at_) return Deadline::never();
+  if (crew_.phase() != RankCrew::Phase::running || !failed_at_) return Deadline::never();
   Duration moment = kMoment;
-  for (const RankProcess& rank : ranks_) {
+  for (const RankProcess& rank : crew_.ranks()) {
     if (rank.is_running() || rank.end().failure.text.empty()) continue;
     if (was_struck(rank.end().status)) return Deadline::at(*failed_at_);
     const auto blamed = static_cast<std::size_t>(rank.end().failure.blamed - options_.first_rank);
-    if (blamed < ranks_.size() && ranks_[blamed].is_running()) moment = kMomentForBlamed;
+    if (blamed < crew_.ranks().size() && crew_.ranks()[blamed].is_running()) moment = kMomentForBlamed;
   }
   return Deadline::at(*failed_at_ + moment);
 }
@@ -218,15 +237,16 @@ void Supervisor::handle(const Watch& what) {
 }
 
 void Supervisor::on_signal(int signal) {
-  if (signal == SIGTSTP) return suspend_all();
+  if (signal == SIGTSTP) return crew_.suspend();
   const TimePoint now = steady_clock().now();
   if (asked_at_) {
     if (signal != SIGINT && now - *asked_at_ < kSameRequest) return;
     insisted_ = true;
     for (TreeGuest* guest : options_.guests) guest->on_insist(signal);
-    return kill_all();
+    return crew_.kill();
   }
   asked_at_ = now;
+  was_asked_ = true;
   stop_signal_ = signal;
   bool taken = false;
   for (TreeGuest* guest : options_.guests) taken = guest->on_signal(signal) || taken;
@@ -235,71 +255,33 @@ void Supervisor::on_signal(int signal) {
   } else if (!taken) {
     say(fmt::format("{}: stopping {} rank{} (once more to kill)", signal_name(signal), running_,
                     running_ == 1 ? "" : "s"));
-    ask_to_stop(signal);
+    crew_.ask_to_stop(signal);
   }
 }
 
 void Supervisor::on_stop_request() {
   std::uint64_t requests = 0;
   if (::read(options_.stop_fd, &requests, sizeof requests) < 0) return;
-  if (phase_ == Phase::running) {
-    stop();
+  was_asked_ = true;
+  if (crew_.phase() == RankCrew::Phase::running) {
+    crew_.stop();
   } else {
-    kill_all();
+    crew_.kill();
   }
-}
-
-// Ctrl-Z reaches only the launcher, since each rank has a process group of its own.
-void Supervisor::suspend_all() {
-  for (RankProcess& rank : ranks_) rank.signal_group(SIGSTOP);
-  ::kill(::getpid(), SIGSTOP);
-  for (RankProcess& rank : ranks_) rank.signal_group(SIGCONT);
 }
 
 void Supervisor::obey(const TreeOrder& order) {
+  was_asked_ = was_asked_ || order.kind == TreeOrder::Kind::stop || order.kind == TreeOrder::Kind::kill;
   switch (order.kind) {
     case TreeOrder::Kind::go_on: return;
-    case TreeOrder::Kind::stop: ask_to_stop(order.signal); return;
-    case TreeOrder::Kind::end: stop(); return;
-    case TreeOrder::Kind::kill: kill_all(); return;
-  }
-}
-
-void Supervisor::ask_to_stop(int signal) {
-  if (phase_ != Phase::running) return;
-  phase_ = Phase::asked;
-  kill_at_ = Deadline::after(options_.stop_grace);
-  for (RankProcess& rank : ranks_) {
-    if (!rank.is_running()) continue;
-    rank.end().told_to_stop = true;
-    rank.signal_alone(signal);
-  }
-}
-
-void Supervisor::stop() {
-  if (phase_ == Phase::stopping || phase_ == Phase::killing) return;
-  phase_ = Phase::stopping;
-  kill_at_ = std::min(kill_at_, Deadline::after(options_.grace));
-  for (RankProcess& rank : ranks_) {
-    if (!rank.is_running()) continue;
-    rank.end().told_to_stop = true;
-    rank.signal_group(SIGTERM);
-  }
-}
-
-void Supervisor::kill_all() {
-  phase_ = Phase::killing;
-  kill_at_ = Deadline::never();
-  for (RankProcess& rank : ranks_) {
-    if (!rank.is_running()) continue;
-    rank.end().told_to_stop = true;
-    rank.end().killed = true;
-    rank.signal_group(SIGKILL);
+    case TreeOrder::Kind::stop: crew_.ask_to_stop(order.signal); return;
+    case TreeOrder::Kind::end: crew_.stop(); return;
+    case TreeOrder::Kind::kill: crew_.kill(); return;
   }
 }
 
 void Supervisor::on_process_end(RankProcess& rank) {
-  if (!rank.try_reap(buffer_)) return;
+  if (!crew_.try_reap(rank, buffer_)) return;
   reaper_.forget(rank.end().pid);
   --running_;
   RankEnd& end = rank.end();
@@ -316,23 +298,39 @@ void Supervisor::judge(RankEnd& end) const {
   } else if (!end.status.ok()) {
     end.failure.text = describe(end.status);
   }
+  if (end.killed && end.status.signal == SIGKILL) end.failure.text = describe(end.status) + " (sent by the launcher)";
   if (!end.failure.error.empty()) end.error = end.failure.error;
   end.last_operation = end.failure.last_operation;
 }
 
+int Supervisor::kill_left_behind() {
+  const int found = kill_job_processes(options_.job_id.c_str(), ::getpgrp(), orphans_ ? &*orphans_ : nullptr);
+  reap_orphans();
+  return found;
+}
+
+void Supervisor::reap_orphans() {
+  if (!orphans_) return;
+  std::vector<int> ours{reaper_.pid()};
+  for (const RankProcess& rank : crew_.ranks()) {
+    if (rank.is_running()) ours.push_back(rank.end().pid);
+  }
+  Orphans::reap(ours);
+  reap_at_ = Deadline::after(kReapAgain);
+}
+
 void Supervisor::end_job() {
-  const int left = kill_job_processes(options_.job_id.c_str());
+  ended_at_ = steady_clock().now();
+  const int left = kill_left_behind();
   if (left > 0 && !failed_at_ && stop_signal_ == 0) {
     say(
         fmt::format("{} process{} that the ranks had left behind {} ended; what is to outlive a job is started without "
                     "LOCKSTEP_JOB_ID in its environment",
                     left, left == 1 ? "" : "es", left == 1 ? "was" : "were"));
   }
-  for (RankProcess& rank : ranks_) {
-    for (const RankStream stream : kRankStreams) {
-      rank.read(stream, buffer_);
-      rank.close(stream);
-    }
+  for (RankProcess& rank : crew_.ranks()) {
+    rank.drain(buffer_);
+    for (const RankStream stream : kRankStreams) rank.close(stream);
   }
 }
 

@@ -2,7 +2,7 @@
 // passes signals on, and when one rank fails it ends the others. launcher -> (ranks: store -> rendezvous -> World).
 // When one rank has failed, the ranks that failed because of it get a moment to end before the others are told to stop
 // (SIGTERM, and SIGKILL after the grace): see Outcome::first_failure(). Its processes never outlive it, even after an
-// exception or SIGKILL (see reaper.h). Use from one thread, which must live until the call returns.
+// exception or SIGKILL (see reaper.h, orphans.h). Use from one thread, which must live until the call returns.
 #pragma once
 
 #include <chrono>
@@ -18,12 +18,23 @@
 
 namespace lockstep::internal {
 
+// Who writes what ranks have printed and a slow reader has not taken yet.
+enum class Backlog {
+  of_tree,    // it returns once all is written; 1 s after the ranks have ended if they were asked to stop
+  of_caller,  // RankOutput::flush(), later
+};
+
+// Who becomes the parent of a process whose parent has ended: see orphans.h.
+enum class Adoption { by_init, by_launcher };
+
 struct TreeOptions {
   std::chrono::milliseconds grace{5000};        // from SIGTERM to SIGKILL after a failure
   std::chrono::milliseconds stop_grace{25000};  // from a request to stop to SIGKILL
   std::string job_id{};                         // what LOCKSTEP_JOB_ID says in the ranks' environment
   int first_rank = 0;                           // of those that are started here
   RankOutput* output = nullptr;  // borrowed; null: ranks write to the caller's own standard output and error
+  Backlog backlog = Backlog::of_tree;
+  Adoption adoption = Adoption::by_init;
   // Whether a rank with this exit status failed, why, and because of which rank; an empty text if it did not fail.
   // Default: every status but ok() is the rank's own failure.
   std::function<Failure(int rank, const ExitStatus& status)> judge{};

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstring>
 #include <filesystem>
 
@@ -18,6 +19,7 @@ namespace lockstep::internal {
 namespace {
 
 constexpr int kProgressRank = 0;
+constexpr Duration kAfterSignal = std::chrono::seconds(1);
 
 bool colours_wanted() {
   const EnvironmentReader reader;
@@ -184,6 +186,7 @@ void RankOutput::finish(int rank_number, RankStream stream_kind) {
   stream.log.reset();
   if (verbatim_ || stream.splitter.partial().empty()) {
     stream.splitter.finish([&](std::string_view line) {
+      duplicate(stream_kind, rank_number, line);
       if (stream_kind == RankStream::standard_error) rank.error_text.feed(visible_text(line));
     });
   } else {
@@ -205,22 +208,37 @@ Deadline RankOutput::wake_at() const {
   return standard_error_ ? std::min(wake, standard_error_->wake_at()) : wake;
 }
 
-void RankOutput::write_all(OutputSink& target, Deadline deadline) {
-  while (target.pending() && !deadline.expired()) {
-    pollfd ready{target.fd(), POLLOUT, 0};
-    if (::poll(&ready, 1, deadline.poll_timeout_ms()) > 0) target.write_some();
+// At the deadline, what the reader takes without a wait.
+void RankOutput::write_all(OutputSink& target, Deadline& deadline, SignalRelay* signals) {
+  while (target.pending()) {
+    pollfd set[] = {{target.fd(), POLLOUT, 0}, {signals == nullptr ? -1 : signals->fd(), POLLIN, 0}};
+    const bool is_last = deadline.expired();
+    ::poll(set, std::size(set), deadline.poll_timeout_ms());
+    if (set[0].revents != 0) {
+      target.write_some();
+    } else if (is_last) {
+      return;
+    }
+    if (set[1].revents == 0) continue;
+    while (const int signal = signals->take()) {
+      if (signal == SIGTSTP) {
+        ::kill(::getpid(), SIGSTOP);
+      } else {
+        deadline = std::min(deadline, Deadline::after(kAfterSignal));
+      }
+    }
   }
 }
 
-void RankOutput::flush(Deadline deadline) {
-  write_all(standard_output_, deadline);
+void RankOutput::flush(Deadline deadline, SignalRelay* signals) {
+  write_all(standard_output_, deadline, signals);
   standard_output_.give_up();
   tend();
   if (const std::uint64_t lost = standard_output_.lost_lines(); lost > 0) {
     say(fmt::format("warning: {} line{} of standard output {} lost", lost, lost == 1 ? "" : "s",
                     lost == 1 ? "was" : "were"));
   }
-  write_all(sink(RankStream::standard_error), deadline);
+  write_all(sink(RankStream::standard_error), deadline, signals);
 }
 
 void RankOutput::say(std::string_view line) {

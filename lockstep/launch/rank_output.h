@@ -15,6 +15,7 @@
 #include "lockstep/launch/error_text.h"
 #include "lockstep/launch/line_splitter.h"
 #include "lockstep/launch/output_sink.h"
+#include "lockstep/launch/signal_relay.h"
 
 namespace lockstep::internal {
 
@@ -61,8 +62,8 @@ class RankOutput {
   void tend();
   Deadline wake_at() const;
   // The job is over. Writes what is queued, and reports what was lost; returns when all is written, the reader has
-  // gone, or the deadline passes. Never throws timeout.
-  void flush(Deadline deadline);
+  // gone, or the deadline passes: 1 s after a signal to stop at the latest, if there is a relay. Never throws timeout.
+  void flush(Deadline deadline, SignalRelay* signals = nullptr);
   // A line of the launcher's own, on standard error.
   void say(std::string_view line);
 
@@ -90,7 +91,7 @@ class RankOutput {
   void duplicate(RankStream stream, int rank, std::string_view line);
   void write_log(UniqueFd& log, std::string_view bytes);
   void show_progress(Rank& rank, RankStream stream);
-  void write_all(OutputSink& target, Deadline deadline);
+  void write_all(OutputSink& target, Deadline& deadline, SignalRelay* signals);
 
   const RankOutputOptions options_;
   const PrefixMode prefix_;

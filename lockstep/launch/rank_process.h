@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <optional>
 #include <span>
 
@@ -28,12 +29,21 @@ class RankProcess {
   const RankEnd& end() const { return end_; }
   RankEnd& end() { return end_; }
 
-  // Passes on what can be read now, as much as the buffer holds.
-  void read(RankStream stream, std::span<char> buffer);
+  // Passes on what can be read now, as much as the buffer holds. Returns how much.
+  std::size_t read(RankStream stream, std::span<char> buffer);
+  // Passes on all that its pipes hold now.
+  void drain(std::span<char> buffer);
   void close(RankStream stream);
-  // Whether it has ended by now; then end() says how, and both streams are read.
+  // Whether it has ended by now; then end() says how, and both streams are read. The rest of its group is killed.
   bool try_reap(std::span<char> buffer);
-  // To the rank and all that it has started, or to the rank's process alone; nothing once it has ended.
+  // The signal that it has ended by, if that is one that was sent here; also if it is a shell that tells so of a
+  // command. 0: it runs, or has ended otherwise.
+  int ended_by_sent() const;
+  // It has ended by a signal that was sent here, and its group goes on: that gets the signal too, unless it has. To be
+  // reaped later.
+  void leave_to_group();
+  bool is_left_to_group() const { return is_left_to_group_; }
+  // To the rank and all that it has started, or to the rank's process alone; nothing once it has been reaped.
   void signal_group(int signal);
   void signal_alone(int signal);
 
@@ -43,6 +53,9 @@ class RankProcess {
   std::optional<ChildProcess> process_;  // empty once it has ended
   std::array<UniqueFd, 2> streams_;      // empty once at their end
   TimePoint started_;
+  std::uint64_t sent_ = 0;           // signals; bit 0 is signal 1
+  std::uint64_t sent_to_group_ = 0;  // of these
+  bool is_left_to_group_ = false;
   RankEnd end_;
 };
 

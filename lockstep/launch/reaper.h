@@ -19,6 +19,7 @@ class Reaper {
 
   // A rank writes its pid here (as a pid_t) before it executes, which registers its process group.
   int fd() const { return writer_.get(); }
+  int pid() const { return pid_; }
   // The rank has been reaped: its pid may be reused from now on.
   void forget(int pid) noexcept;
 
@@ -26,12 +27,5 @@ class Reaper {
   int pid_ = -1;
   UniqueFd writer_;
 };
-
-// Kills the processes of a job that left their rank's process group (a new session, a shell's job, timeout(1)): sends
-// SIGKILL to every process but the caller whose initial environment holds LOCKSTEP_JOB_ID=<job_id>, and repeats until
-// none is left, for about a second at most. Processes of a job inside a rank carry the outer job's id in
-// LOCKSTEP_OUTER_JOBS; a process that should outlive its job is started with both variables removed. Sees only
-// processes that the caller may inspect. Async-signal-safe, never throws. Returns how many the first pass found.
-int kill_job_processes(const char* job_id) noexcept;
 
 }  // namespace lockstep::internal

@@ -198,7 +198,9 @@ void supervise(const std::vector<std::string>& arguments, const std::string& cal
   };
   const Outcome outcome = run_process_tree(std::move(commands), tree);
   if (const std::string line = attempt.recordings().save(outcome); !line.empty()) log_info(line);
-  if (const RankEnd* first = outcome.first_failure()) {
+  // A request to stop goes on to this process, even if a rank fails while it stops.
+  const RankEnd* first = outcome.first_failure();
+  if (first != nullptr && first->own_end != OwnEnd::after_request) {
     const ExitStatus& status = first->status;
     throw ProcessFailed(describe_failure(*first), first->rank, first->pid, status.signal != 0 ? -1 : status.code,
                         status.signal);

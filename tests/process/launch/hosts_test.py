@@ -11,7 +11,7 @@ import sys
 import time
 import unittest
 
-from agents import Job, free_port
+from agents import Job, free_port, listens
 from processes import Tree, process_state, wait_for
 
 LOCKSTEP = ""
@@ -241,23 +241,28 @@ class OutputTest(HostsTest):
     def test_a_reader_that_takes_its_time_gets_everything(self):
         # The other host's ranks end with their output still on its way.
         job = self.job("--nnodes", "2")
-        program = "test $RANK = 0 || { head -c 400000 /dev/zero | tr '\\0' x | fold -w 99; echo; }"
+        text = b"".join(b"%06d%s\n" % (number, b"x" * 93) for number in range(4000))
+        path = os.path.join(job.folder.name, "text")
+        with open(path, "wb") as file:
+            file.write(text)
+        program = f"test $RANK = 0 || cat {path}"
         reader, writer = os.pipe()
+        self.addCleanup(os.close, reader)
         with open(os.path.join(job.folder.name, "a.err"), "wb") as error:
             a = Tree([LOCKSTEP, "run", "--nproc-per-node", "1", "--rdzv-endpoint", job.endpoint, "--nnodes", "2",
                       "--node-rank", "0", "sh", "-c", program], {"LOCKSTEP_TOKEN_FILE": job.token}, stdout=writer,
                      stderr=error)
         self.addCleanup(a.__exit__)
         os.close(writer)
+        self.assertTrue(wait_for(lambda: listens(job.endpoint)))
         b = job.start("b", program, ranks=1)
-        # Less often than a reader that counts as paused.
         read = os.read(reader, 1 << 16)
+        # For longer than an agent waits for anything else at its end.
+        self.assertFalse(wait_for(lambda: a.process.poll() is not None, 4))
         while got := os.read(reader, 1 << 16):
             read += got
-            time.sleep(0.6)
-        os.close(reader)
         self.assertEqual((a.process.wait(20), b.code(20)), (0, 0))
-        self.assertEqual(read.count(b"x"), 400000)
+        self.assertEqual(read.replace(b"[1] ", b""), text)
 
     def test_log_files_are_named_by_the_ranks_of_the_job(self):
         logs = os.path.join(self.job().folder.name, "logs")

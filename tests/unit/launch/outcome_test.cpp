@@ -19,8 +19,8 @@ RankEnd ended(int rank, int round, ExitStatus status) {
   return end;
 }
 
-int first_failed(std::vector<RankEnd> ranks) {
-  const Outcome outcome{std::move(ranks), 0};
+int first_failed(std::vector<RankEnd> ranks, int stop_signal = 0) {
+  const Outcome outcome{std::move(ranks), stop_signal};
   const RankEnd* first = outcome.first_failure();
   return first == nullptr ? -1 : first->rank;
 }
@@ -52,6 +52,68 @@ TEST_CASE("a consequence is not the cause, whichever was seen first") {
   timed_out.failure.fault = Fault::disagreement;
   CHECK(first_failed({lost, timed_out}) == 1);
   CHECK(first_failed({lost, timed_out, ended(2, 4, {.code = 1})}) == 2);
+}
+
+TEST_CASE("a rank that was told to stop is the cause if it is named, and ended by something else than that") {
+  RankEnd lost = ended(2, 1, {.code = 1});
+  lost.failure.fault = Fault::consequence;
+  lost.failure.blamed = 1;
+  RankEnd late = ended(1, 2, {.code = 139});
+  late.told_to_stop = true;
+  RankEnd stopped = ended(0, 2, {.signal = SIGTERM});
+  stopped.told_to_stop = true;
+  CHECK(first_failed({stopped, late, lost}) == 2);
+  late.own_end = OwnEnd::after_failure;
+  CHECK(first_failed({stopped, late, lost}) == 1);
+  CHECK(report({{stopped, late, lost}, 0})[0] ==
+        "rank 1 (pid 101) exited with code 139, 0.00 s after it started; rank 2 failed because of it; rank 0 was "
+        "stopped because of it");
+  CHECK(first_failed({stopped, late, lost, ended(3, 1, {.code = 3})}) == 3);  // had not been told
+  lost.failure.blamed = 0;
+  CHECK(first_failed({stopped, late, lost}) == 2);
+  lost.told_to_stop = true;
+  lost.failure.blamed = 1;
+  CHECK(first_failed({stopped, late, lost}) == -1);
+}
+
+TEST_CASE("a rank that crashes after a request to stop is the cause, one that lost a rank then is not") {
+  RankEnd crashed = ended(0, 1, {.signal = SIGSEGV});
+  crashed.told_to_stop = true;
+  crashed.own_end = OwnEnd::after_request;
+  RankEnd lost = ended(1, 1, {.code = 1});
+  lost.told_to_stop = true;
+  lost.own_end = OwnEnd::after_request;
+  lost.failure.fault = Fault::consequence;
+  lost.failure.blamed = 0;
+  RankEnd stopped = ended(2, 1, {.signal = SIGTERM});
+  stopped.told_to_stop = true;
+  CHECK(first_failed({stopped, lost, crashed}, SIGTERM) == 0);
+  CHECK(first_failed({stopped, lost, crashed}) == -1);
+  CHECK(first_failed({stopped, lost}, SIGTERM) == -1);
+  const Outcome outcome{{crashed, lost, stopped}, SIGTERM};
+  CHECK(exit_code_of(outcome) == 128 + SIGSEGV);
+  CHECK(report(outcome) == std::vector<std::string>{"rank 0 (pid 100) was killed by SIGSEGV, 0.00 s after it started",
+                                                    "stopped by SIGTERM"});
+  lost.failure.fault = Fault::own;
+  lost.status = {.signal = SIGPIPE};
+  CHECK(first_failed({stopped, lost}, SIGTERM) == -1);
+}
+
+TEST_CASE("an exit code that all ranks have after a request to stop is no failure, unless one tells of an error") {
+  RankEnd first = ended(0, 1, {.code = 3});
+  first.told_to_stop = true;
+  first.own_end = OwnEnd::after_request;
+  RankEnd second = first;
+  second.rank = 1;
+  CHECK(first_failed({first}, SIGTERM) == -1);
+  CHECK(first_failed({first, second}, SIGTERM) == -1);
+  second.error = "RuntimeError: no space left";
+  CHECK(first_failed({first, second}, SIGTERM) == 1);
+  RankEnd saved = ended(2, 1, {});
+  saved.told_to_stop = true;
+  CHECK(first_failed({first, saved}, SIGTERM) == 0);
+  first.status.code = 128 + SIGSEGV;  // of a shell
+  CHECK(first_failed({first}, SIGTERM) == 0);
 }
 
 TEST_CASE("the report names the cause, its error and last lines, and what became of the others") {

@@ -18,10 +18,9 @@ std::string this_host() {
   return name.data();
 }
 
-std::string quoted(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : " ") + shell_quoted(word);
-  return text;
+std::string quoted(std::vector<std::string> words) {
+  for (std::string& word : words) word = shell_quoted(word);
+  return fmt::format("{}", fmt::join(words, " "));
 }
 
 std::string ranks_of(int first, int count) {

@@ -99,7 +99,7 @@ std::string text_of(const std::map<int, int>& streams) {
 std::string text_of(std::vector<std::string> filters) {
   for (std::string& filter : filters) {
     for (std::size_t at = filter.find(','); at != std::string::npos; at = filter.find(',', at + 2)) {
-      filter.insert(at, ",");
+      filter.insert(at, 1, ',');
     }
   }
   return joined(filters);

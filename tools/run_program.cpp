@@ -1,6 +1,7 @@
 #include "tools/run_program.h"
 
 #include "lockstep/base/environment.h"
+#include "lockstep/base/format.h"
 #include "lockstep/launch/outcome.h"
 #include "lockstep/launch/signal_relay.h"
 
@@ -28,11 +29,10 @@ std::vector<std::string> command_of(const std::vector<std::string>& words, const
 std::vector<std::pair<std::string, std::string>> environment_of(const RunOptions& options) {
   const EnvironmentReader reader;
   const std::vector<int>& given = options.signals_to_handle;
-  std::string signals;
-  for (const int signal : given.empty() ? SignalRelay::stop_signals() : given) {
-    signals += (signals.empty() ? "" : ",") + std::string(signal_name(signal));
-  }
-  std::vector<std::pair<std::string, std::string>> environment{{"TORCHELASTIC_SIGNALS_TO_HANDLE", signals}};
+  std::vector<std::string> signals;
+  for (const int signal : given.empty() ? SignalRelay::stop_signals() : given) signals.push_back(signal_name(signal));
+  std::vector<std::pair<std::string, std::string>> environment{
+      {"TORCHELASTIC_SIGNALS_TO_HANDLE", fmt::format("{}", fmt::join(signals, ","))}};
   if (!reader.has("TORCH_NCCL_ASYNC_ERROR_HANDLING")) environment.emplace_back("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
   // Into a pipe Python writes whole blocks; what a rank printed last would come late, or never if it is killed.
   if (!reader.has("PYTHONUNBUFFERED")) environment.emplace_back("PYTHONUNBUFFERED", "1");

@@ -343,7 +343,8 @@ class FailureTest(HostsTest):
         self.assertIn("closed the connection", attempt["lost_hosts"][0]["why"])
 
     def test_a_rank_that_failed_before_a_host_is_lost_is_the_cause(self):
-        script = 'trap "" TERM; echo "rank $RANK pid $$"; test $RANK = 0 && { sleep 1; exit 7; }; while :; do sleep 0.1; done'
+        script = ('trap "" TERM; echo "rank $RANK pid $$"; test $RANK = 0 && { sleep 1; exit 7; }; '
+                  'while :; do sleep 0.1; done')
         job, a, b = self.running(1, script)
         self.assertTrue(wait_for(lambda: not process_state(int(re.search(r"rank 0 pid (\d+)", a.output)[1]))))
         time.sleep(0.5)

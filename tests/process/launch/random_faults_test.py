@@ -105,8 +105,8 @@ class OneMachine(FaultsTest):
 
     # fault: 9
     def test_a_rank_whose_programs_run_on_is_killed(self):
-        script = ('setsid sleep 1000 & (setsid sh -c "sleep 1000 & exec sleep 1000" &) ; nohup sleep 1000 > /dev/null & '
-                  '(trap "" HUP TERM INT; sleep 1000 &); exec "$@"')
+        script = ('setsid sleep 1000 & (setsid sh -c "sleep 1000 & exec sleep 1000" &) ; '
+                  'nohup sleep 1000 > /dev/null & (trap "" HUP TERM INT; sleep 1000 &); exec "$@"')
 
         def fault():
             tree = self.start(script)

@@ -9,7 +9,7 @@ namespace {
 
 // A host says what it sees at least each second while nothing moves. Silent for longer, it is not known to be still.
 constexpr Duration kFresh = std::chrono::seconds(4);
-constexpr Duration kMillisecond = std::chrono::milliseconds(1);
+constexpr Duration kShortestHang = std::chrono::milliseconds(1);
 constexpr Duration kLongestHang = std::chrono::hours(24);
 
 // To the clock of this host.
@@ -30,7 +30,7 @@ JobHang::JobHang(const HangOptions& options, int generation, int world_size, Tim
       next_look_(now + interval_) {}
 
 int JobHang::tell_after_ms() const {
-  return static_cast<int>(std::clamp<Duration>(tell_after_, kMillisecond, kLongestHang) / kMillisecond);
+  return static_cast<int>(std::clamp<Duration>(tell_after_, kShortestHang, kLongestHang) / kShortestHang);
 }
 
 void JobHang::hear(const HostEntry& host, const AgentMessage& message, TimePoint now) {

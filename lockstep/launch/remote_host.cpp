@@ -16,6 +16,7 @@
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
+#include "lockstep/base/signal_block.h"
 #include "lockstep/launch/agent_marks.h"
 #include "lockstep/launch/child_process.h"
 #include "lockstep/launch/outcome.h"
@@ -77,6 +78,7 @@ class RemoteAgent {
     int ends[2];
     if (::pipe2(ends, O_CLOEXEC) != 0) throw system_error("making a pipe for the agent", errno);
     joined_.reset(ends[0]);
+    ::fcntl(joined_.get(), F_SETFL, O_NONBLOCK);
     const UniqueFd writer(ends[1]);
     Variables changes = order.environment;
     changes.emplace_back("LOCKSTEP_TOKEN_FD", std::to_string(token_.get()));
@@ -172,6 +174,7 @@ int watch(RemoteAgent& agent, SignalRelay& relay, Duration end_limit, Bytes rest
 
 int run_remote_host(const std::string& program, const std::string& version) {
   std::string host = "?";
+  SignalBlock of_writes({SIGPIPE});  // without a reader of marks, the agent is still to be stopped in good order
   try {
     SignalRelay relay;
     Bytes bytes;
@@ -179,7 +182,9 @@ int run_remote_host(const std::string& program, const std::string& version) {
     host = read.order.host;
     expect_same(read.order, version, program);
     RemoteAgent agent(read.order, program);
-    return watch(agent, relay, std::chrono::seconds(read.order.end_limit_s), bytes.substr(read.bytes));
+    const int code = watch(agent, relay, std::chrono::seconds(read.order.end_limit_s), bytes.substr(read.bytes));
+    of_writes.discard(SIGPIPE);
+    return code;
   } catch (const Error& error) {
     std::fprintf(stderr, "lockstep: on host %s: %s\n", host.c_str(), error.what());
     return kRendezvousCode;

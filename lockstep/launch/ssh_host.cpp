@@ -58,8 +58,9 @@ std::vector<std::string> ssh_command(const SshPlan& plan, const std::string& hos
           shell_word(plan.remote_program) + " " + kRemoteCommand};
 }
 
-std::string why_lost(const SshPlan& plan, int code) {
-  switch (code) {
+std::string why_lost(const SshPlan& plan, const ExitStatus& status) {
+  if (status.signal != 0) return fmt::format("its connection is lost: what holds it here {}", describe(status));
+  switch (status.code) {
     case kCannotExecute:
     case kNotFound:
       return fmt::format("{} is not there, or cannot be executed; install Lockstep at this path, or give --remote-path",
@@ -67,7 +68,7 @@ std::string why_lost(const SshPlan& plan, int code) {
     case kSshFailed:
       return "ssh could not reach it, or has lost it. `ssh -o BatchMode=yes <host> true` must work without a question: "
              "a key that the host accepts, and the host's key in ~/.ssh/known_hosts";
-    default: return fmt::format("it could not take part (exit code {})", code);
+    default: return fmt::format("it could not take part (exit code {})", status.code);
   }
 }
 
@@ -116,7 +117,7 @@ int SshHost::code() const {
 
 std::string SshHost::why(const SshPlan& plan) const {
   const auto& end = marks_.end();
-  if (!end) return why_lost(plan, code_.value_or(0));
+  if (!end) return why_lost(plan, status_.value_or(ExitStatus{}));
   return fmt::format("its agent {}{}", describe(end->status),
                      end->stage == AgentStage::joined ? "" : " before it had joined the job");
 }
@@ -141,7 +142,7 @@ void SshHost::tend(OutputSink& errors) {
   if (const auto status = process_->try_reap()) {
     read_errors(errors);
     pass_on(marks_.rest(), errors);
-    code_ = status->shell_code();
+    status_ = status;
     hang_up();
     unsent_.clear();
   }

@@ -49,9 +49,9 @@ class SshHost {
   SshHost(const SshPlan& plan, const PlannedHost& host, Way way);
 
   const std::string& name() const { return name_; }
-  bool is_running() const { return !code_; }
+  bool is_running() const { return !status_; }
   // Its agent has ended, or will never be heard of again.
-  bool is_over() const { return code_ || marks_.end(); }
+  bool is_over() const { return status_ || marks_.end(); }
   bool has_ended() const { return marks_.end().has_value(); }  // its agent, by itself or by a signal
   Failure failure() const;
   // Of the job, if its agent is the first and there is no failure, or if this failure has ended the job.
@@ -77,7 +77,9 @@ class SshHost {
   void write_order();
   void read_errors(OutputSink& errors);
   void pass_on(const std::string& text, OutputSink& errors);
-  bool waits_to_join() const { return way_ == Way::kept && !is_over() && marks_.stage() != AgentStage::joined; }
+  bool waits_to_join() const {
+    return way_ == Way::kept && input_ && !is_over() && marks_.stage() != AgentStage::joined;
+  }
   void show_lines(OutputSink& errors);
 
   std::string name_;
@@ -88,7 +90,7 @@ class SshHost {
   Deadline show_at_;
   std::optional<ChildProcess> process_;
   UniqueFd input_, error_;
-  std::optional<int> code_;
+  std::optional<ExitStatus> status_;  // of its ssh
   bool given_up_ = false;
 };
 

@@ -2,6 +2,9 @@
 
 #include <doctest/doctest.h>
 
+#include <string>
+
+#include "lockstep/launch/agent_marks.h"
 #include "tests/fuzz/fuzz.h"
 
 using namespace lockstep;
@@ -23,4 +26,20 @@ TEST_CASE("orders to a host of `lockstep run --hosts`") {
              .words = {"lockstep order 2\n", Bytes(4, '\0'), Bytes(4, '\xff')},
              .memory_limit = std::size_t{1} << 20,
              .parse = [](ByteView bytes) { decode_order(bytes); }});
+}
+
+TEST_CASE("marks among what an agent of `lockstep run --hosts` says") {
+  const std::string secret = "0123456789abcdef";
+  const Bytes joined = stage_mark(secret, AgentStage::joined);
+  const Bytes ended = end_mark(secret, {.stage = AgentStage::joined, .status = {.code = 0, .signal = 9}});
+  fuzz::run({.name = "marks",
+             .seeds = {joined + "a line\n" + ended, "a\x1e line\n", ended},
+             .words = {joined, ended, "\x1e", "\n", " ", "-1", "99999999999"},
+             .memory_limit = std::size_t{1} << 20,
+             .parse = [&](ByteView bytes) {
+               MarkReader reader(secret);
+               const std::string first = reader.take(bytes.substr(0, bytes.size() / 2));
+               const std::string second = reader.take(bytes.substr(bytes.size() / 2));
+               CHECK(first.size() + second.size() + reader.rest().size() <= bytes.size());
+             }});
 }

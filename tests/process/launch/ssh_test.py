@@ -399,7 +399,7 @@ class SshTest(unittest.TestCase):
             os.kill(self.client(host), signal.SIGKILL)
             code, _, error = tree.finish(60)
             self.assertEqual(code, 3, error)
-            self.assertIn(f"host {host}: ", error)
+            self.assertIn(f"host {host}: its connection is lost: what holds it here was killed by SIGKILL", error)
             self.expect_nothing_left()
 
     def test_a_launcher_that_is_killed_leaves_nothing(self):

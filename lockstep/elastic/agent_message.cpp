@@ -157,6 +157,7 @@ void end_fields(Fields& fields, Message& end) {
   fields.text(end.failure.text, kMostTextBytes);
   fields.choice(end.failure.fault, Fault::own, Fault::consequence, "fault");
   fields.number(end.failure.blamed, -1, kMostRanks - 1, "blamed rank");
+  fields.optional(end.failure.out_of_memory, [](auto& to, auto& value) { to.flag(value); });
   fields.flag(end.told_to_stop);
   fields.choice(end.own_end, OwnEnd::no, OwnEnd::after_failure, "own end");
   fields.flag(end.killed);

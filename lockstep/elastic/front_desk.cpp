@@ -193,7 +193,7 @@ void FrontDesk::look_for_hang() {
   const JobHang::Result result = hang_->look(roll_.busy(), now);
   for (const std::string& line : result.lines) output_.say(line);
   if (result.stacks_first_of) tell_seated(TellStacks{*result.stacks_first_of});
-  if (!result.verdict.empty()) roll_.hang(result.verdict, now);
+  if (!result.verdict.empty()) roll_.hang(result.verdict, result.blamed, now);
 }
 
 void FrontDesk::obey() {

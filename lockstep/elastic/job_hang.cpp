@@ -90,7 +90,10 @@ JobHang::Result JobHang::look(const std::vector<int>& hosts, TimePoint now) {
       result.lines = hang_lines(sight);
       result.stacks_first_of = sight.blockage.suspects;
       break;
-    case HangStep::end: result.verdict = verdict_text(sight); break;
+    case HangStep::end:
+      result.blamed = sight.blockage.blamed();
+      result.verdict = verdict_text(sight);
+      break;
   }
   return result;
 }

@@ -21,6 +21,7 @@ class JobHang {
   struct Result {
     std::vector<std::string> lines = {};                   // for the user
     std::optional<std::vector<int>> stacks_first_of = {};  // all hosts are to print stacks, beginning with these ranks'
+    int blamed = -1;                                       // the rank that they wait for; -1: none in particular
     std::string verdict = {};                              // why the job is to end; empty: it goes on
   };
 

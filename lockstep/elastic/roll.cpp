@@ -116,9 +116,10 @@ void Roll::rank_crashed(int host, int generation, int rank, std::vector<std::str
   if (end != outcome_.ranks.end()) end->stack = std::move(stack);
 }
 
-void Roll::hang(std::string verdict, TimePoint now) {
+void Roll::hang(std::string verdict, int blamed, TimePoint now) {
   if (!undisturbed()) return;
   outcome_.hang = std::move(verdict);
+  outcome_.hang_blamed = blamed;
   end_because(Reason::failure, now);
 }
 

@@ -61,8 +61,8 @@ class Roll {
   void host_done(int host, int generation, TimePoint now);
   // How a rank of this attempt crashed.
   void rank_crashed(int host, int generation, int rank, std::vector<std::string> stack);
-  // The job hangs, and is to end for it.
-  void hang(std::string verdict, TimePoint now);
+  // The job hangs, and is to end for it. `blamed`: the rank for which it waits, or -1.
+  void hang(std::string verdict, int blamed, TimePoint now);
   // Somebody asks the job to stop: `host` was told to.
   void ask_to_stop(int host, int signal, TimePoint now);
   // What is due. REQUIRES: each order is obeyed before the next call.

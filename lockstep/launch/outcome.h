@@ -49,7 +49,7 @@ struct Failure {
   std::string last_operation = {};
   std::optional<std::int64_t> lateness_ns = {};  // of it: how long after the first rank of this host it was begun
   std::string error = {};  // its error in one line, if the rank said it to the launcher; empty: not known
-  // Whether SIGKILL came from the kernel for lack of memory; nothing: not known. Not passed on by other hosts.
+  // Whether SIGKILL came from the kernel for lack of memory; nothing: not known.
   std::optional<bool> out_of_memory = {};
 };
 

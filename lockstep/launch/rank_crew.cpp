@@ -70,6 +70,7 @@ void RankCrew::stop() {
     if (!rank.is_running()) continue;
     rank.end().told_to_stop = true;
     rank.signal_group(SIGTERM);
+    rank.signal_group(SIGCONT);  // one that is stopped could not end by it
   }
 }
 

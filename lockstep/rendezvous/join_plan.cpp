@@ -194,8 +194,7 @@ void plan_alone(const EnvironmentReader& reader, JoinPlan& plan) {
 }
 
 const Launch& named_launch(std::string_view name, const std::vector<Launch>& launches) {
-  const auto found = std::ranges::find(launches, name, &Launch::key);
-  if (found != launches.end()) return *found;
+  if (const Launch* found = find_launch(name, launches)) return *found;
   throw invalid(
       fmt::format("{} is {}, but this process has not been started so: the variables are missing", kSwitch, name));
 }

@@ -112,9 +112,8 @@ Found from_launch(const Launch& launch, const EnvironmentReader& reader, const G
   return found;
 }
 
-const Launch& named_launch(std::string_view name, const std::vector<Launch>& launches) {
-  const auto found = std::ranges::find(launches, name, &Launch::key);
-  if (found != launches.end()) return *found;
+const Launch& launch_named(std::string_view name, const std::vector<Launch>& launches) {
+  if (const Launch* found = find_launch(name, launches)) return *found;
   throw unclear(
       fmt::format("LOCKSTEP_LAUNCHER is {}, but `lockstep run` has not been started so: the variables are missing. {}",
                   name, kAloneOnPurpose));
@@ -139,7 +138,7 @@ std::optional<Found> find(const EnvironmentReader& reader, std::string_view want
   }
   const std::vector<Launch> launches = find_launches(reader);
   if (wanted.empty() && launches.empty()) return std::nullopt;
-  const Launch& launch = wanted.empty() ? launches.front() : named_launch(wanted, launches);
+  const Launch& launch = wanted.empty() ? launches.front() : launch_named(wanted, launches);
   if (wanted.empty()) expect_agreement(launch, launches);
   if (launch.size == 1) return std::nullopt;
   return from_launch(launch, reader, given);

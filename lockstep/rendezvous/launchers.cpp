@@ -1,5 +1,6 @@
 #include "lockstep/rendezvous/launchers.h"
 
+#include <algorithm>
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/hash.h"
@@ -165,6 +166,11 @@ std::vector<Launch> find_launches(const EnvironmentReader& reader) {
     if (auto launch = find(reader)) launches.push_back(std::move(*launch));
   }
   return launches;
+}
+
+const Launch* find_launch(std::string_view key, const std::vector<Launch>& launches) {
+  const auto found = std::ranges::find(launches, key, &Launch::key);
+  return found == launches.end() ? nullptr : &*found;
 }
 
 std::string to_string(const Launch& launch) {

@@ -34,6 +34,9 @@ struct Launch {
 // count, the shells of salloc and scripts of sbatch do not. Error{invalid_argument} where a variable cannot be read.
 std::vector<Launch> find_launches(const EnvironmentReader& reader);
 
+// That of LOCKSTEP_LAUNCHER; null if it does not apply.
+const Launch* find_launch(std::string_view key, const std::vector<Launch>& launches);
+
 // "Slurm (SLURM_PROCID, SLURM_STEP_NUM_TASKS) says rank 3 of 4"
 std::string to_string(const Launch& launch);
 

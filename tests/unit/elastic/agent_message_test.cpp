@@ -35,6 +35,7 @@ TEST_CASE("messages of agents are read as they were written") {
   ended.end.after_start = std::chrono::milliseconds(1500);
   ended.end.last_error_lines = {"one", "two"};
   ended.end.last_operation = "barrier #3";
+  ended.end.failure.out_of_memory = true;
   const RankEnded read = through_wire(ended);
   CHECK(read.end.failure.fault == Fault::consequence);
   CHECK(read.end.failure.blamed == 2);
@@ -42,6 +43,7 @@ TEST_CASE("messages of agents are read as they were written") {
   CHECK(read.end.after_start == ended.end.after_start);
   CHECK(read.end.last_error_lines == ended.end.last_error_lines);
   CHECK(read.end.last_operation == "barrier #3");
+  CHECK(read.end.failure.out_of_memory == true);
   CHECK(through_wire(Output{RankStream::standard_error, "line\n"}).lines == "line\n");
   through_wire(EndRanks{});
   CHECK(through_wire(Farewell{137, "why"}).exit_code == 137);

@@ -76,6 +76,7 @@ TEST_CASE("hosts that do not move are told of together, and the job is ended at 
   CHECK(told.stacks_first_of == std::vector<int>{1});
   const auto [end, end_after] = job.next();
   CHECK(end_after == 100s);
+  CHECK(end.blamed == 1);
   CHECK(end.verdict == "nothing moved for 100 s: rank 0 waits in barrier #4 (group world) for rank 1");
 }
 

@@ -23,9 +23,9 @@
 namespace lockstep::internal {
 namespace {
 
-using Variables = std::map<std::string, std::string, std::less<>>;
+using NamedValues = std::map<std::string, std::string, std::less<>>;
 
-std::string read_file(const std::string& path) {
+std::string text_of(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   return std::string(std::istreambuf_iterator<char>(file), {});
 }
@@ -44,9 +44,9 @@ std::optional<int> number(std::string_view text) {
 }
 
 // Those of a program's start; "NAME=value" each, with a zero behind it.
-Variables variables_of(const std::string& folder) {
-  Variables variables;
-  std::istringstream entries(read_file(folder + "/environ"));
+NamedValues variables_of(const std::string& folder) {
+  NamedValues variables;
+  std::istringstream entries(text_of(folder + "/environ"));
   for (std::string entry; std::getline(entries, entry, '\0');) {
     const std::size_t equals = entry.find('=');
     if (equals != std::string::npos) variables.emplace(entry.substr(0, equals), entry.substr(equals + 1));
@@ -54,7 +54,7 @@ Variables variables_of(const std::string& folder) {
   return variables;
 }
 
-std::string variable(const Variables& variables, std::string_view name) {
+std::string variable(const NamedValues& variables, std::string_view name) {
   const auto found = variables.find(name);
   return found == variables.end() ? "" : found->second;
 }
@@ -75,7 +75,7 @@ double uptime_seconds() {
 
 // "811 (name) S 1 ...": the name may hold anything.
 std::optional<ProcessState> state_of(const std::string& folder) {
-  const std::string text = read_file(folder + "/stat");
+  const std::string text = text_of(folder + "/stat");
   const std::size_t behind = text.rfind(')');
   if (behind == std::string::npos) return std::nullopt;
   std::istringstream fields(text.substr(behind + 1));
@@ -141,7 +141,7 @@ void add_recording(const std::string& path, const std::string& job, JobRank& ran
 }
 
 std::string program_of(const std::string& folder) {
-  std::string text = read_file(folder + "/cmdline");
+  std::string text = text_of(folder + "/cmdline");
   std::ranges::replace(text, '\0', ' ');
   text = printable(std::move(text));
   while (!text.empty() && text.back() == ' ') text.pop_back();
@@ -162,7 +162,7 @@ std::vector<int> processes_of_this_user(const std::string& proc) {
 
 struct Candidate {
   int pid = 0;
-  Variables variables;
+  NamedValues variables;
   ProcessState state;
 };
 

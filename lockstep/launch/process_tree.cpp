@@ -298,7 +298,6 @@ void Supervisor::judge(RankEnd& end) const {
   } else if (!end.status.ok()) {
     end.failure.text = describe(end.status);
   }
-  if (end.killed && end.status.signal == SIGKILL) end.failure.text = describe(end.status) + " (sent by the launcher)";
   if (!end.failure.error.empty()) end.error = end.failure.error;
   end.last_operation = end.failure.last_operation;
 }

@@ -269,7 +269,7 @@ class CauseTest(EndingTest):
             tree.finish()
         with open(self.path("report"), encoding="utf-8") as file:
             rank = json.load(file)["attempts"][0]["ranks"][1]
-        self.assertEqual((rank["killed"], rank["failure"]), (True, "was killed by SIGKILL (sent by the launcher)"))
+        self.assertEqual((rank["killed"], rank["failure"]), (True, "was killed by SIGKILL (by the launcher)"))
 
     # fault: 50
     def test_a_rank_that_fails_while_it_saves_is_the_cause(self):

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <optional>
 #include <string>
 #include <system_error>
@@ -108,6 +109,8 @@ int main(int argc, char** argv) {
     return run_lockstep(argc, argv);
   } catch (const std::system_error& error) {  // no thread can be made
     std::fprintf(stderr, "lockstep: %s (is the limit on processes reached?)\n", error.what());
-    return kStoreExitCode;
+  } catch (const std::exception& error) {  // no memory
+    std::fprintf(stderr, "lockstep: %s\n", error.what());
   }
+  return kStoreExitCode;
 }

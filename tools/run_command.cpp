@@ -68,9 +68,6 @@ int run_command(const RunOptions& given) {
   } catch (const Error& error) {
     print_error(error);
     return error.kind() == ErrorKind::invalid_argument ? kUsageExitCode : kStoreExitCode;
-  } catch (const std::exception& error) {  // the system has no thread or no memory
-    print_error(error);
-    return kStoreExitCode;
   }
 }
 

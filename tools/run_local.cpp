@@ -102,6 +102,7 @@ class LocalRun {
     const int code = exit_code_of(outcome);
     if (const RankEnd* first = outcome.first_failure()) pass_error_on(*first);
     if (!options_.report.empty()) {
+      output_.write_ready();  // the report may go to the same place
       try {
         report_.write(options_.report, code);
       } catch (const Error& error) {

@@ -32,7 +32,8 @@ bool RankCrew::group_goes_on(const RankProcess& rank) {
 }
 
 bool RankCrew::try_reap(RankProcess& rank, std::span<char> buffer) {
-  const bool in_grace = (phase_ == Phase::asked || phase_ == Phase::stopping) && !kill_at_.expired();
+  // At its end kill() comes, which says of those that are left that they were killed.
+  const bool in_grace = phase_ == Phase::asked || phase_ == Phase::stopping;
   if (!in_grace || !group_goes_on(rank)) {
     const bool differs = rank.end().told_to_stop && rank.ended_by_sent() == 0;
     if (!rank.try_reap(buffer)) return false;

@@ -230,6 +230,12 @@ void RankOutput::write_all(OutputSink& target, Deadline& deadline, SignalRelay* 
   }
 }
 
+void RankOutput::write_ready() {
+  Deadline now = Deadline::after({});
+  write_all(standard_output_, now, nullptr);
+  write_all(sink(RankStream::standard_error), now, nullptr);
+}
+
 void RankOutput::flush(Deadline deadline, SignalRelay* signals) {
   write_all(standard_output_, deadline, signals);
   standard_output_.give_up();

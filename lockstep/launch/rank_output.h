@@ -61,6 +61,8 @@ class RankOutput {
   // To be called at wake_at() and after a sink was written: reports what cannot be written, and stops waiting for it.
   void tend();
   Deadline wake_at() const;
+  // Writes what the readers take now. Never blocks.
+  void write_ready();
   // The job is over. Writes what is queued, and reports what was lost; returns when all is written, the reader has
   // gone, or the deadline passes: 1 s after a signal to stop at the latest, if there is a relay. Never throws timeout.
   void flush(Deadline deadline, SignalRelay* signals = nullptr);

@@ -161,6 +161,7 @@ void end_fields(Fields& fields, Message& end) {
   fields.flag(end.told_to_stop);
   fields.choice(end.own_end, OwnEnd::no, OwnEnd::after_failure, "own end");
   fields.flag(end.killed);
+  fields.flag(end.was_suspended);
   fields.text(end.error, kMostTextBytes);
   fields.text(end.last_operation, kMostTextBytes);
   fields.optional(end.failure.lateness_ns, [](auto& to, auto& value) { to.amount(value, "lateness"); });

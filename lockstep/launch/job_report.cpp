@@ -61,6 +61,7 @@ json of_rank(const RankEnd& end) {
           {"error", or_null(!error_of(end).empty(), error_of(end))},
           {"told_to_stop", end.told_to_stop},
           {"killed", end.killed},
+          {"was_suspended", end.was_suspended},
           {"stack", end.stack},
           {"last_lines", end.last_error_lines}};
 }

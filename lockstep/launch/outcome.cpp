@@ -164,6 +164,10 @@ std::vector<std::string> report(const Outcome& outcome) {
     lines.push_back(fmt::format("{}, {:.2f} s after it started{}", describe_failure(*first),
                                 seconds(first->after_start), consequences(outcome, *first)));
     tell_of_blamed(outcome, *first, lines);
+    for (const RankEnd& end : outcome.ranks) {
+      if (!end.was_suspended) continue;
+      lines.push_back(fmt::format("rank {} (pid {}) was suspended then, by SIGSTOP or the like", end.rank, end.pid));
+    }
     if (!first->last_operation.empty())
       lines.push_back(fmt::format("its last operation: {}{}", first->last_operation, lateness(*first)));
     if (!error_of(*first).empty()) lines.push_back(fmt::format("its error: {}", error_of(*first)));

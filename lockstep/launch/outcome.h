@@ -62,6 +62,7 @@ struct RankEnd {
   bool told_to_stop = false;  // it ended after the launcher had told it to stop
   OwnEnd own_end = OwnEnd::no;
   bool killed = false;         // it did not stop, and the launcher killed it
+  bool was_suspended = false;  // by SIGSTOP or the like, when the launcher told it to stop because of another
   int round = 0;               // deaths seen at the same moment share a round
   std::string error;           // the first line of its error; empty: not known. See error_of()
   std::string last_operation;  // that it has begun; empty: none, or not known

@@ -298,6 +298,9 @@ void Supervisor::judge(RankEnd& end) const {
   } else if (!end.status.ok()) {
     end.failure.text = describe(end.status);
   }
+  if (end.failure.fault == Fault::disagreement && end.failure.blamed < 0) {
+    end.failure.blamed = crew_.suspended_rank();  // whoever waits for several ranks names none of them
+  }
   if (!end.failure.error.empty()) end.error = end.failure.error;
   end.last_operation = end.failure.last_operation;
 }

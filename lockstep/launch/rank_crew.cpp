@@ -13,6 +13,12 @@ namespace {
 
 constexpr Duration kLookAgain = std::chrono::milliseconds(20);
 
+bool is_suspended(const RankProcess& rank) {
+  if (!rank.is_running()) return false;
+  const auto status = read_thread_status(rank.end().pid, rank.end().pid);
+  return status && (status->state == 'T' || status->state == 't');
+}
+
 }  // namespace
 
 // What ignores the signal would be waited for in vain.
@@ -44,6 +50,11 @@ bool RankCrew::try_reap(RankProcess& rank, std::span<char> buffer) {
   return false;
 }
 
+int RankCrew::suspended_rank() const {
+  const auto found = std::ranges::find_if(ranks_, is_suspended);
+  return found == ranks_.end() ? -1 : found->end().rank;
+}
+
 Deadline RankCrew::look_at() const {
   const bool any =
       std::ranges::any_of(ranks_, [](const RankProcess& rank) { return rank.is_running() && rank.is_left_to_group(); });
@@ -70,6 +81,7 @@ void RankCrew::stop() {
   for (RankProcess& rank : ranks_) {
     if (!rank.is_running()) continue;
     rank.end().told_to_stop = true;
+    rank.end().was_suspended = is_suspended(rank);
     rank.signal_group(SIGTERM);
     rank.signal_group(SIGCONT);  // one that is stopped could not end by it
   }

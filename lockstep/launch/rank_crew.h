@@ -26,6 +26,8 @@ class RankCrew {
   std::vector<RankProcess>& ranks() { return ranks_; }
   const std::vector<RankProcess>& ranks() const { return ranks_; }
   Phase phase() const { return phase_; }
+  // The first that is suspended, by SIGSTOP or the like, and so keeps all others; -1 if none is.
+  int suspended_rank() const;
   // When those that have not ended are to be killed.
   Deadline kill_at() const { return kill_at_; }
 

@@ -23,15 +23,15 @@ def process_state(pid):
 
 
 def wait_for(condition, timeout=10):
-    """Whether the condition came true within the time."""
+    """What the condition came to within the time: once it is true, it is not asked again."""
     end = time.monotonic() + timeout
-    while not condition() and time.monotonic() < end:
+    while not (value := condition()) and time.monotonic() < end:
         time.sleep(0.01)
-    return condition()
+    return value
 
 
 def rank_process(launcher, rank):
-    """The pid of a rank, from its first instruction on; None if it is not there."""
+    """The pid of a rank, from its first instruction on; None if it is not there, or just executes another program."""
     try:
         with open(f"/proc/{launcher}/task/{launcher}/children", encoding="ascii") as file:
             children = [int(pid) for pid in file.read().split()]

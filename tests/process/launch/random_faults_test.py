@@ -73,8 +73,9 @@ class OneMachine(FaultsTest):
             return file.read()
 
     def pid_of(self, tree, rank):
-        self.assertTrue(wait_for(lambda: rank_process(tree.pid, rank), 20), self.text())
-        return rank_process(tree.pid, rank)
+        pid = wait_for(lambda: rank_process(tree.pid, rank), 20)
+        self.assertTrue(pid, self.text())
+        return pid
 
     def wait_until(self, word):
         self.assertTrue(wait_for(lambda: self.text(0).count(word) == self.ranks, 30), self.text(0) + self.text())
@@ -182,9 +183,9 @@ class Hosts(FaultsTest):
             job, a, b = self.start()
             victim = self.random.randrange(4)
             agent = (a, b)[victim // 2]
-            self.assertTrue(wait_for(lambda: rank_process(agent.pid, victim), 20), job.texts())
+            pid = wait_for(lambda: rank_process(agent.pid, victim), 20)
+            self.assertTrue(pid, job.texts())
             self.pause(2.5)
-            pid = rank_process(agent.pid, victim)
             killed = time.monotonic()
             os.kill(pid, signal.SIGKILL)
             self.assert_ended(job, [137, 137])

@@ -25,7 +25,7 @@ JobHang::JobHang(const HangOptions& options, int generation, int world_size, Tim
     : generation_(generation),
       world_size_(world_size),
       tell_after_(std::min(options.tell_after, options.end_after.value_or(options.tell_after))),
-      interval_(std::clamp<Duration>(tell_after_ / 10, std::chrono::milliseconds(50), std::chrono::seconds(1))),
+      interval_(hang_interval(tell_after_)),
       timer_(options, now),
       next_look_(now + interval_) {}
 

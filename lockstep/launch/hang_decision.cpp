@@ -90,6 +90,10 @@ Blockage find_blockage(const std::vector<RankPlace>& places, int world_size) {
   return blockage;
 }
 
+Duration hang_interval(Duration tell_after) {
+  return std::clamp<Duration>(tell_after / 10, std::chrono::milliseconds(50), std::chrono::seconds(1));
+}
+
 HangTimer::HangTimer(const HangOptions& options, TimePoint start)
     : options_(options), last_look_(start), earliest_(start), still_since_(start), progress_at_(start) {
   if (options_.end_after) options_.tell_after = std::min(options_.tell_after, *options_.end_after);

@@ -59,6 +59,9 @@ struct HangOptions {
   Duration hard_cap = std::chrono::minutes(30);  // for ranks that make progress outside of collectives
 };
 
+// From one look at the ranks to the next.
+Duration hang_interval(Duration tell_after);
+
 enum class HangStep {
   none,
   note,  // ranks wait for one that makes progress

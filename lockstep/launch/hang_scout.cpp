@@ -75,7 +75,7 @@ Position position_of(int rank, const FlightMemory& memory) {
 HangScout::HangScout(Duration tell_after, const FlightRecordings& recordings, const Clock& clock)
     : recordings_(recordings),
       clock_(clock),
-      interval_(std::clamp<Duration>(tell_after / 10, std::chrono::milliseconds(50), std::chrono::seconds(1))),
+      interval_(hang_interval(tell_after)),
       quiet_(std::min<Duration>(tell_after / 6, std::chrono::seconds(10))),
       window_(std::clamp<Duration>(tell_after / 3, 4 * interval_, std::chrono::seconds(10))),
       last_event_(clock.now()) {}
@@ -127,7 +127,7 @@ void HangScout::measure() {
     if (!seen) continue;
     ActivityWindow& activity = activities_[rank];
     activity.add(now, *seen, window_);
-    sight.place.is_stopped = seen->state == 'T' || seen->state == 't';
+    sight.place.is_stopped = is_stopped(seen->state);
     sight.state = activity.state();
     sight.cpu = activity.cpu();
     sight.is_progress = activity.is_progress();

@@ -30,7 +30,7 @@ std::string activity_of(const RankSight& rank) {
 }
 
 // What it does now, or did last.
-std::string whereabouts(const HangSight& sight, const RankSight& rank) {
+std::string place_text(const HangSight& sight, const RankSight& rank) {
   if (!rank.has_recording) return "has joined no group";
   const GroupPlace* last = nullptr;
   std::string text;
@@ -93,7 +93,7 @@ std::vector<std::string> hang_lines(const HangSight& sight) {
   for (const RankSight& rank : sight.ranks) {
     lines.push_back(fmt::format("  rank {} ({}pid {}): {}; {}", rank.place.rank,
                                 rank.host.empty() ? "" : fmt::format("host {}, ", rank.host), rank.pid,
-                                whereabouts(sight, rank), activity_of(rank)));
+                                place_text(sight, rank), activity_of(rank)));
   }
   const std::vector<std::string> stacks = stack_lines(sight.ranks, sight.blockage.suspects);
   lines.insert(lines.end(), stacks.begin(), stacks.end());

@@ -23,6 +23,9 @@ struct ThreadStatus {
   std::uint64_t ignored = 0;
 };
 
+// By SIGSTOP or the like, or by a debugger. `state`: as ThreadStatus has it.
+inline bool is_stopped(char state) { return state == 'T' || state == 't'; }
+
 std::vector<int> threads_of(int pid);
 // Those that it has not waited for.
 std::vector<int> children_of(int pid);

@@ -16,12 +16,12 @@ constexpr Duration kLookAgain = std::chrono::milliseconds(20);
 bool is_suspended(const RankProcess& rank) {
   if (!rank.is_running()) return false;
   const auto status = read_thread_status(rank.end().pid, rank.end().pid);
-  return status && (status->state == 'T' || status->state == 't');
+  return status && is_stopped(status->state);
 }
 
 }  // namespace
 
-// What ignores the signal would be waited for in vain.
+// A process that ignores the signal does not end by it, so it is not waited for.
 bool RankCrew::group_goes_on(const RankProcess& rank) {
   const int signal = rank.ended_by_sent();
   if (signal == 0) return false;

@@ -151,6 +151,7 @@ void SharedLinks::abandon(GroupLinks& group, GroupStream& stream) {
 SharedLinks::Step SharedLinks::receive(GroupLinks& group, GroupStream& stream, MutableByteSpan space) {
   const std::lock_guard lock(mutex_);
   Step step;
+  if (group.is_aborted) return step;  // just now, by another thread: what had arrived is gone, so the next is not next
   if (!stream.arrived.empty()) {
     step.bytes = stream.arrived.take(space);
   } else if (stream.has_ended()) {

@@ -47,7 +47,7 @@ class SharedLinks final : private BlockObserver {
   GroupLinks& open(GroupId id, int rank, const std::vector<int>& connected, const std::vector<std::string>& names);
   void close(GroupLinks& group) noexcept;  // says goodbye
 
-  // As TcpStreams'. Damage ends all groups with that peer.
+  // As TcpStreams'. Damage ends all groups with that peer. A group that was aborted receives nothing.
   Step send(GroupLinks& group, GroupStream& stream, ByteSpan data);
   Step receive(GroupLinks& group, GroupStream& stream, MutableByteSpan space);
   void abandon(GroupLinks& group, GroupStream& stream);

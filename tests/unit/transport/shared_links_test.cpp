@@ -267,6 +267,23 @@ TEST_CASE("abort and the end of one group leave the others alone") {
   }
 }
 
+TEST_CASE("a group that another thread has aborted receives nothing behind what it lost") {
+  const SharedRanks links = connect_ranks_of_test(2);
+  const Meshes other = open_group(links, "other", {0, 1});
+  const auto sender = open_group(links, "group", {0, 1}, 0);
+  GroupLinks& group = links[1]->open(hash_of("group"), 1, {0, 1}, {"rank 0", "rank 1"});
+  GroupStream& stream = *group.by_rank[0];
+  std::array<std::byte, 8> space;
+  CHECK(sender->send_some(1, bytes_of("first")) == 5);
+  pass(*other[0], *other[1]);  // reads what comes before it
+  CHECK(stream.received == 5);
+  links[1]->abort(group, Error(ErrorKind::aborted, "no more of this"));
+  CHECK(sender->send_some(1, bytes_of("second")) == 6);
+  CHECK(links[1]->receive(group, stream, space).bytes == 0);
+  pass(*other[0], *other[1]);
+  links[1]->close(group);
+}
+
 TEST_CASE("the death of a peer ends all groups with it, each in its own numbers") {
   WithPuppet ranks(2);
   const SharedRanks& links = ranks.links;

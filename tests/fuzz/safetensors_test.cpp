@@ -2,7 +2,7 @@
 
 #include <stdexcept>
 
-#include "lockstep/checkpoint/safetensors_header.h"
+#include "lockstep/formats/safetensors_header.h"
 #include "tests/fuzz/fuzz.h"
 
 using namespace lockstep;

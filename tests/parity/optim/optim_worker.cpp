@@ -18,7 +18,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/checkpoint/module_state.h"
-#include "lockstep/checkpoint/safetensors_file.h"
+#include "lockstep/formats/safetensors_file.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
 #include "lockstep/ddp/hooks/post_local_sgd.h"
 #include "lockstep/group/world.h"

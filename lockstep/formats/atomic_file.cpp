@@ -1,4 +1,4 @@
-#include "lockstep/checkpoint/atomic_file.h"
+#include "lockstep/formats/atomic_file.h"
 
 #include <fcntl.h>
 #include <sys/file.h>

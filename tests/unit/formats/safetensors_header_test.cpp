@@ -1,4 +1,4 @@
-#include "lockstep/checkpoint/safetensors_header.h"
+#include "lockstep/formats/safetensors_header.h"
 
 #include <doctest/doctest.h>
 
@@ -6,7 +6,7 @@
 
 #include "tests/support/expect_error.h"
 #include "tests/support/sanitized.h"
-#include "tests/unit/checkpoint/allocation_meter.h"
+#include "tests/unit/formats/allocation_meter.h"
 
 using namespace lockstep;
 

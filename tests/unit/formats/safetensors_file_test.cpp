@@ -1,4 +1,4 @@
-#include "lockstep/checkpoint/safetensors_file.h"
+#include "lockstep/formats/safetensors_file.h"
 
 #include <doctest/doctest.h>
 #include <sys/stat.h>

@@ -1,4 +1,4 @@
-#include "tests/unit/checkpoint/allocation_meter.h"
+#include "tests/unit/formats/allocation_meter.h"
 
 #include <malloc.h>
 

@@ -1,4 +1,4 @@
-#include "lockstep/checkpoint/safetensors_parser.h"
+#include "lockstep/formats/safetensors_parser.h"
 
 #include <algorithm>
 #include <limits>

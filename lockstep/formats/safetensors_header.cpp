@@ -1,4 +1,4 @@
-#include "lockstep/checkpoint/safetensors_header.h"
+#include "lockstep/formats/safetensors_header.h"
 
 #include <algorithm>
 #include <limits>
@@ -7,7 +7,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
-#include "lockstep/checkpoint/safetensors_parser.h"
+#include "lockstep/formats/safetensors_parser.h"
 
 namespace lockstep {
 

@@ -14,7 +14,7 @@
 
 #include "lockstep/base/bytes.h"
 #include "lockstep/base/unique_fd.h"
-#include "lockstep/checkpoint/safetensors_header.h"
+#include "lockstep/formats/safetensors_header.h"
 
 namespace lockstep {
 

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "lockstep/base/bytes.h"
-#include "lockstep/checkpoint/safetensors_header.h"
+#include "lockstep/formats/safetensors_header.h"
 
 namespace lockstep::internal {
 

@@ -1,4 +1,4 @@
-#include "lockstep/checkpoint/safetensors_file.h"
+#include "lockstep/formats/safetensors_file.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -11,8 +11,8 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/file_io.h"
 #include "lockstep/base/format.h"
-#include "lockstep/checkpoint/atomic_file.h"
-#include "lockstep/checkpoint/safetensors_parser.h"
+#include "lockstep/formats/atomic_file.h"
+#include "lockstep/formats/safetensors_parser.h"
 
 namespace lockstep {
 

@@ -1,4 +1,4 @@
-#include "lockstep/checkpoint/atomic_file.h"
+#include "lockstep/formats/atomic_file.h"
 
 #include <doctest/doctest.h>
 

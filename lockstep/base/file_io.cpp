@@ -15,12 +15,12 @@ namespace {
 
 constexpr std::size_t kMostAtOnce = std::size_t{64} << 20;  // a call on more than 2 GiB would move less
 
-}  // namespace
-
-OpenFile open_regular_file(const std::string& path) {
-  OpenFile file{UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK))};
+// What open() has returned, if it is a regular file.
+OpenFile checked_open(int fd, const std::string& path) {
+  OpenFile file{UniqueFd(fd)};
   if (!file.fd) {
     const int saved_errno = errno;
+    if (saved_errno == ELOOP) throw Error(ErrorKind::invalid_argument, path + ": it is a link, which is not followed");
     if (saved_errno != ENOENT && saved_errno != ENOTDIR) throw system_error("opening " + path, saved_errno);
     throw Error(ErrorKind::invalid_argument, path + ": no such file");
   }
@@ -29,6 +29,16 @@ OpenFile open_regular_file(const std::string& path) {
   if (!S_ISREG(status.st_mode)) throw Error(ErrorKind::invalid_argument, path + ": not a regular file");
   file.bytes = static_cast<std::uint64_t>(status.st_size);
   return file;
+}
+
+}  // namespace
+
+OpenFile open_regular_file(const std::string& path) {
+  return checked_open(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK), path);
+}
+
+OpenFile open_regular_file_in(int directory, const std::string& name, const std::string& path) {
+  return checked_open(::openat(directory, name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW), path);
 }
 
 void write_all(int fd, ByteView bytes, const std::string& doing) {

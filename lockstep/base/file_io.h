@@ -19,6 +19,8 @@ struct OpenFile {
 };
 // Never waits for a writer. Error{invalid_argument}: there is no such file, or it is not a regular one.
 OpenFile open_regular_file(const std::string& path);
+// The same for a name in a directory, which may not be a link. `path` is for messages.
+OpenFile open_regular_file_in(int directory, const std::string& name, const std::string& path);
 
 // Beyond a limit on file sizes (`ulimit -f`), which holds for memory files as well, both fail with EFBIG, and the
 // process is not killed. The second returns 0 or errno.

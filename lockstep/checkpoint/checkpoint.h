@@ -16,8 +16,8 @@
 #include <string>
 #include <string_view>
 
-#include "lockstep/formats/safetensors_file.h"
 #include "lockstep/checkpoint/step_files.h"
+#include "lockstep/formats/safetensors_file.h"
 
 namespace lockstep {
 

@@ -95,6 +95,8 @@ AtomicFile::~AtomicFile() {
   if (file_) ::unlink(temporary_.c_str());
 }
 
+void AtomicFile::sync_directory(const UniqueFd& directory, const std::string& doing) { sync(directory, doing); }
+
 void AtomicFile::write(ByteSpan bytes) {
   write_all(file_.get(), {reinterpret_cast<const char*>(bytes.data()), bytes.size()},
             fmt::format("saving {}: writing {} bytes (a file of that name, if there was one, is unchanged)",

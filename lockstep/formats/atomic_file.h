@@ -24,6 +24,8 @@ class AtomicFile {
   void write(ByteSpan bytes);
   // After this the new content survives a power cut. Call once, last.
   void publish();
+  // fsync of a directory, by its descriptor.
+  static void sync_directory(const UniqueFd& directory, const std::string& doing);
   // Removes what killed writers have left of the files in a directory whose names begin so. Errors are passed over.
   static void remove_abandoned(const std::filesystem::path& directory, std::string_view names);
 

@@ -66,8 +66,8 @@ std::string xxh3_128(ByteSpan bytes) {
 
 std::string xxh3_128(ByteView bytes) { return xxh3_128(std::as_bytes(std::span(bytes))); }
 
-void write_safetensors(const std::filesystem::path& path, std::span<const TensorBytes> tensors,
-                       const std::map<std::string, std::string>& metadata) {
+WrittenFile write_safetensors(const std::filesystem::path& path, std::span<const TensorBytes> tensors,
+                              const std::map<std::string, std::string>& metadata) {
   SafetensorsHeader header{.metadata = metadata};
   for (const auto& [key, value] : metadata) {
     if (key.starts_with(kReserved)) {
@@ -76,10 +76,12 @@ void write_safetensors(const std::filesystem::path& path, std::span<const Tensor
           fmt::format("saving {}: metadata names that begin with '{}' are taken: {}", path.string(), kReserved, key));
     }
   }
+  WrittenFile written;
   std::map<std::string_view, ByteSpan> bytes;
   for (const TensorBytes& tensor : tensors) {
     header.tensors.push_back({.name = tensor.name, .dtype = tensor.dtype, .shape = tensor.shape});
-    header.metadata[std::string(kTensorDigest) + tensor.name] = xxh3_128(tensor.bytes);
+    const std::string& digest = written.digests[tensor.name] = xxh3_128(tensor.bytes);
+    header.metadata[std::string(kTensorDigest) + tensor.name] = digest;
     bytes[tensor.name] = tensor.bytes;
   }
   header.metadata[std::string(kHeaderDigest)] = std::string(kDigestCharacters, '0');
@@ -98,10 +100,15 @@ void write_safetensors(const std::filesystem::path& path, std::span<const Tensor
     file.write(content);
   }
   file.publish();
+  written.bytes = text.size() + (header.tensors.empty() ? 0 : header.tensors.back().end);
+  return written;
 }
 
-SafetensorsReader::SafetensorsReader(const std::filesystem::path& path, Integrity integrity) : path_(path) {
-  OpenFile file = open_regular_file(path.string());
+SafetensorsReader::SafetensorsReader(const std::filesystem::path& path, Integrity integrity)
+    : SafetensorsReader(open_regular_file(path.string()), path, integrity) {}
+
+SafetensorsReader::SafetensorsReader(OpenFile file, const std::filesystem::path& path, Integrity integrity)
+    : path_(path) {
   file_ = std::move(file.fd);
   file_bytes_ = file.bytes;
   read_header(integrity);
@@ -151,6 +158,11 @@ void SafetensorsReader::take_integrity_record(Integrity integrity) {
   if (digests_.size() != header_.tensors.size()) {
     throw damaged(path_, fmt::format("{} tensors, but digests for {}", header_.tensors.size(), digests_.size()));
   }
+}
+
+std::string SafetensorsReader::digest(const TensorEntry& entry) const {
+  const auto found = digests_.find(entry.name);
+  return found == digests_.end() ? "" : found->second;
 }
 
 void SafetensorsReader::read(const TensorEntry& entry, MutableByteSpan out) const {

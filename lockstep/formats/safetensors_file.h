@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "lockstep/base/bytes.h"
+#include "lockstep/base/file_io.h"
 #include "lockstep/base/unique_fd.h"
 #include "lockstep/formats/safetensors_header.h"
 
@@ -29,10 +30,14 @@ struct TensorBytes {
   ByteSpan bytes;
 };
 
+struct WrittenFile {
+  std::uint64_t bytes = 0;
+  std::map<std::string, std::string> digests = {};  // by tensor
+};
 // Replaces `path` atomically (see AtomicFile). Error{invalid_argument}: names, types or sizes that cannot be stored,
 // metadata names that begin with "lockstep.".
-void write_safetensors(const std::filesystem::path& path, std::span<const TensorBytes> tensors,
-                       const std::map<std::string, std::string>& metadata);
+WrittenFile write_safetensors(const std::filesystem::path& path, std::span<const TensorBytes> tensors,
+                              const std::map<std::string, std::string>& metadata);
 
 enum class Integrity {
   required,    // refuse a file without an integrity record: the default, since damage could have hidden the record
@@ -43,9 +48,13 @@ class SafetensorsReader {
  public:
   // Reads and checks the header. Error{invalid_argument}: no such file.
   explicit SafetensorsReader(const std::filesystem::path& path, Integrity integrity = Integrity::required);
+  // The same of a file that is open; the path is for messages.
+  SafetensorsReader(internal::OpenFile file, const std::filesystem::path& path, Integrity integrity);
 
   // Tensors, and the metadata without the integrity record. A tensor's end is never beyond the end of the file.
   const SafetensorsHeader& header() const { return header_; }
+  // As in its integrity record; empty if it has none.
+  std::string digest(const TensorEntry& entry) const;
   // REQUIRES: `entry` is one of header().tensors, and `out` has its size. Verifies the digest.
   void read(const TensorEntry& entry, MutableByteSpan out) const;
 

@@ -1,0 +1,265 @@
+#include "lockstep/checkpoint/manifest.h"
+
+#include <algorithm>
+#include <initializer_list>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/format.h"
+#include "lockstep/formats/safetensors_file.h"
+#include "lockstep/formats/safetensors_parser.h"
+
+namespace lockstep::internal {
+namespace {
+
+using Json = nlohmann::json;
+using Members = std::initializer_list<const char*>;
+
+constexpr const char* kFormat = "lockstep checkpoint";
+constexpr int kVersion = 1;
+// Where the manifest's own digest stands. The text ends with it, so nothing in front can look like it.
+constexpr std::string_view kDigestMark = "\"xxh3\":\"";
+constexpr std::string_view kTextEnd = "\"}\n";
+constexpr std::size_t kDigestDigits = 32;
+
+// Reads members of JSON objects, each with the type that it must have.
+class ManifestReader {
+ public:
+  explicit ManifestReader(const Origin& origin) : origin_(origin) {}
+
+  [[noreturn]] void refuse(const std::string& why) const { throw_corrupt(origin_, "the manifest is damaged: " + why); }
+  // An object of these members, no more and no less.
+  const Json& object(const Json& value, const std::string& what, Members members) const {
+    if (!value.is_object()) refuse(what + " is not an object");
+    for (const auto& [name, member] : value.items()) {
+      if (std::ranges::find(members, name) == members.end()) refuse(what + " has an unknown member " + shown(name));
+    }
+    for (const char* name : members) {
+      if (!value.contains(name)) refuse(fmt::format("{} has no '{}'", what, name));
+    }
+    return value;
+  }
+  const Json& list(const Json& value, const std::string& what) const {
+    if (!value.is_array()) refuse(what + " is not a list");
+    return value;
+  }
+  const Json& any_object(const Json& value, const std::string& what) const {
+    if (!value.is_object()) refuse(what + " is not an object");
+    return value;
+  }
+  std::string text(const Json& value, const std::string& what) const {
+    if (!value.is_string()) refuse(what + " is not a text");
+    return value.get<std::string>();
+  }
+  std::int64_t number(const Json& value, const std::string& what, std::int64_t most) const {
+    if (!value.is_number_integer()) refuse(what + " is not a whole number");
+    const bool fits = value.is_number_unsigned() && value.get<std::uint64_t>() <= static_cast<std::uint64_t>(most);
+    if (!fits) refuse(fmt::format("{} is {}, only 0 to {} are possible", what, value.dump(), most));
+    return value.get<std::int64_t>();
+  }
+  std::map<std::string, std::string> texts(const Json& value, const std::string& what) const {
+    std::map<std::string, std::string> result;
+    for (const auto& [name, member] : any_object(value, what).items()) result[name] = text(member, what);
+    return result;
+  }
+
+ private:
+  const Origin& origin_;
+};
+
+std::uint64_t product_or_most(std::span<const std::int64_t> factors, std::uint64_t start) {
+  std::uint64_t product = start;
+  for (const std::int64_t factor : factors) {
+    if (__builtin_mul_overflow(product, static_cast<std::uint64_t>(factor), &product)) {
+      return std::numeric_limits<std::uint64_t>::max();
+    }
+  }
+  return product;
+}
+
+SetTensor tensor_of(const ManifestReader& reader, const std::string& name, const Json& value, std::size_t files) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  const std::string what = "tensor " + shown(name);
+  reader.object(value, what, {"dtype", "shape", "pieces"});
+  SetTensor tensor{.dtype = reader.text(value["dtype"], what + ": dtype"), .shape = {}};
+  const std::size_t element = safetensors_element_size(tensor.dtype);
+  if (element == 0) reader.refuse(what + " has the unknown type " + shown(tensor.dtype));
+  for (const Json& size : reader.list(value["shape"], what + ": shape")) {
+    tensor.shape.push_back(reader.number(size, what + ": a dimension", kMost));
+  }
+  if (tensor.shape.size() > SafetensorsLimits::kDimensions ||
+      product_or_most(tensor.shape, element) > static_cast<std::uint64_t>(kMost)) {
+    reader.refuse(what + " has more elements than any memory");
+  }
+  std::int64_t row = 0;
+  for (const Json& each : reader.list(value["pieces"], what + ": pieces")) {
+    reader.object(each, what + ": a piece", {"file", "rows", "xxh3"});
+    const Json& rows = reader.list(each["rows"], what + ": rows");
+    if (rows.size() != 2 || files == 0) reader.refuse(what + " has a piece without rows or file");
+    Piece piece{.file = static_cast<std::size_t>(
+                    reader.number(each["file"], what + ": file", static_cast<std::int64_t>(files) - 1)),
+                .first_row = reader.number(rows[0], what + ": first row", tensor.rows()),
+                .end_row = reader.number(rows[1], what + ": end of the rows", tensor.rows()),
+                .digest = reader.text(each["xxh3"], what + ": digest")};
+    const bool is_empty = piece.end_row == piece.first_row && tensor.rows() != 0;
+    if (piece.first_row != row || piece.end_row < row || is_empty) {
+      reader.refuse(fmt::format("{} has a piece of rows {} to {}, where one from {} on is expected", what,
+                                piece.first_row, piece.end_row, row));
+    }
+    row = piece.end_row;
+    tensor.pieces.push_back(std::move(piece));
+  }
+  if (tensor.pieces.empty() || row != tensor.rows()) {
+    reader.refuse(fmt::format("{} has {} rows, its pieces end at {}", what, tensor.rows(), row));
+  }
+  return tensor;
+}
+
+std::vector<SetFile> files_of(const ManifestReader& reader, const Json& value, int world_size) {
+  std::vector<SetFile> files;
+  std::set<std::string> names;
+  for (const Json& each : reader.list(value, "files")) {
+    reader.object(each, "a file", {"name", "bytes", "rank", "host"});
+    SetFile file{.name = reader.text(each["name"], "a file's name"),
+                 .bytes = static_cast<std::uint64_t>(
+                     reader.number(each["bytes"], "a file's size", std::numeric_limits<std::int64_t>::max())),
+                 .rank = static_cast<int>(reader.number(each["rank"], "a file's rank", world_size - 1)),
+                 .host = reader.text(each["host"], "a file's host")};
+    const bool is_plain = !file.name.empty() && file.name.front() != '.' && file.name.size() < 256 &&
+                          file.name.find('/') == std::string::npos && file.name.find('\0') == std::string::npos;
+    if (!is_plain) reader.refuse("a file may not be called " + shown(file.name));
+    if (!names.insert(file.name).second) reader.refuse("two files are called " + shown(file.name));
+    files.push_back(std::move(file));
+  }
+  return files;
+}
+
+// Of the text with its own digits as zeros.
+std::string digest_of_text(std::string text) {
+  const std::size_t digits = text.size() - kTextEnd.size() - kDigestDigits;
+  text.replace(digits, kDigestDigits, kDigestDigits, '0');
+  return xxh3_128(ByteView(text));
+}
+
+// Error unless the text's own digest is right.
+void check_digest(const ManifestReader& reader, ByteView json) {
+  const std::size_t tail = kDigestMark.size() + kDigestDigits + kTextEnd.size();
+  if (json.size() < tail || json.substr(json.size() - tail, kDigestMark.size()) != kDigestMark ||
+      !json.ends_with(kTextEnd)) {
+    reader.refuse("it does not end with its digest");
+  }
+  const std::string found = digest_of_text(std::string(json));
+  const ByteView expected = json.substr(json.size() - kTextEnd.size() - kDigestDigits, kDigestDigits);
+  if (found == expected) return;
+  reader.refuse(fmt::format("XXH3-128 expected {}, found {}", shown(expected), found));
+}
+
+Json parsed(const ManifestReader& reader, ByteView json) {
+  if (longest_token(json) > SafetensorsLimits::kTokenBytes) reader.refuse("a text in it is too long");
+  std::vector<std::set<std::string>> open;  // the names so far in each object around the current place
+  const Json::parser_callback_t check = [&](int depth, Json::parse_event_t event, Json& value) {
+    if (depth > ManifestLimits::kDepth) reader.refuse("its values are nested too deep");
+    if (event == Json::parse_event_t::object_start) open.emplace_back();
+    if (event == Json::parse_event_t::object_end) open.pop_back();
+    if (event == Json::parse_event_t::key && !open.back().insert(value.get<std::string>()).second) {
+      reader.refuse("the name " + shown(value.get<std::string>()) + " is there twice");
+    }
+    return true;
+  };
+  try {
+    return Json::parse(json, check);
+  } catch (const Json::exception& error) {
+    reader.refuse(std::string("it is not JSON: ") + error.what());
+  }
+}
+
+Json json_of(const SetTensor& tensor) {
+  Json pieces = Json::array();
+  for (const Piece& piece : tensor.pieces) {
+    pieces.push_back({{"file", piece.file}, {"rows", {piece.first_row, piece.end_row}}, {"xxh3", piece.digest}});
+  }
+  return {{"dtype", tensor.dtype}, {"shape", tensor.shape}, {"pieces", std::move(pieces)}};
+}
+
+}  // namespace
+
+std::uint64_t SetTensor::row_bytes() const {
+  const std::span<const std::int64_t> inner =
+      shape.empty() ? std::span<const std::int64_t>() : std::span(shape).subspan(1);
+  return product_or_most(inner, safetensors_element_size(dtype));
+}
+
+std::string piece_name(const std::string& tensor, const SetTensor& of, const Piece& piece) {
+  if (piece.first_row == 0 && piece.end_row == of.rows()) return tensor;
+  return fmt::format("{}[{}:{}]", tensor, piece.first_row, piece.end_row);
+}
+
+std::string serialise(const Manifest& manifest) {
+  try {
+    Json files = Json::array();
+    for (const SetFile& file : manifest.files) {
+      files.push_back({{"name", file.name}, {"bytes", file.bytes}, {"rank", file.rank}, {"host", file.host}});
+    }
+    Json tensors = Json::object();
+    for (const auto& [name, tensor] : manifest.tensors) tensors[name] = json_of(tensor);
+    const Json body = {{"format", kFormat},
+                       {"version", kVersion},
+                       {"step", manifest.step},
+                       {"world_size", manifest.world_size},
+                       {"written", manifest.written},
+                       {"files", std::move(files)},
+                       {"tensors", std::move(tensors)},
+                       {"metadata", manifest.metadata},
+                       {"metrics", manifest.metrics},
+                       {"user", Json::parse(manifest.user)}};
+    std::string text = body.dump();
+    text.pop_back();  // the brace
+    text += fmt::format(",{}{}{}", kDigestMark, std::string(kDigestDigits, '0'), kTextEnd);
+    text.replace(text.size() - kTextEnd.size() - kDigestDigits, kDigestDigits, digest_of_text(text));
+    if (text.size() > ManifestLimits::kBytes) throw Error(ErrorKind::invalid_argument, "it is too long");
+    parse_manifest(text, Origin("the checkpoint"));
+    return text;
+  } catch (const Json::exception& error) {
+    throw Error(ErrorKind::invalid_argument, std::string("this checkpoint cannot be stored: ") + error.what());
+  } catch (const Error& error) {
+    throw Error(ErrorKind::invalid_argument, std::string("this checkpoint cannot be stored: ") + error.what());
+  }
+}
+
+Manifest parse_manifest(ByteView json, const Origin& origin) {
+  const ManifestReader reader(origin);
+  if (json.size() > ManifestLimits::kBytes) reader.refuse(fmt::format("it has {} bytes", json.size()));
+  check_digest(reader, json);
+  const Json body = parsed(reader, json);
+  reader.object(body, "it",
+                {"format", "version", "step", "world_size", "written", "files", "tensors", "metadata", "metrics",
+                 "user", "xxh3"});
+  if (body["format"] != kFormat) reader.refuse("it is of another format");
+  if (const auto version = reader.number(body["version"], "the version", INT32_MAX); version != kVersion) {
+    throw_corrupt(origin, fmt::format("it has version {}, this build reads version {}", version, kVersion));
+  }
+  Manifest manifest;
+  manifest.step =
+      static_cast<std::uint64_t>(reader.number(body["step"], "the step", std::numeric_limits<std::int64_t>::max()));
+  manifest.world_size = static_cast<int>(reader.number(body["world_size"], "the world size", kMostRanks));
+  manifest.written = reader.texts(body["written"], "written");
+  manifest.metadata = reader.texts(body["metadata"], "metadata");
+  for (const auto& [name, value] : reader.any_object(body["metrics"], "metrics").items()) {
+    if (!value.is_number()) reader.refuse("metric " + shown(name) + " is not a number");
+    manifest.metrics[name] = value.get<double>();
+  }
+  manifest.user = body["user"].dump();
+  manifest.files = files_of(reader, body["files"], manifest.world_size);
+  std::size_t pieces = 0;
+  for (const auto& [name, value] : reader.any_object(body["tensors"], "tensors").items()) {
+    SetTensor tensor = tensor_of(reader, name, value, manifest.files.size());
+    pieces += tensor.pieces.size();
+    manifest.tensors.emplace(name, std::move(tensor));
+  }
+  if (pieces > ManifestLimits::kPieces) reader.refuse(fmt::format("it has {} pieces", pieces));
+  return manifest;
+}
+
+}  // namespace lockstep::internal

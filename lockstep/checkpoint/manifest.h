@@ -1,0 +1,70 @@
+// The manifest of a checkpoint set: what the files of all ranks hold together. manifest -> JSON -> manifest.json of the
+// set -> JSON -> manifest. A set is one directory with a safetensors file of each rank that wrote something. A tensor
+// lies in one file, or in several, cut between rows: elements along its first dimension.
+// Pure functions. A manifest covers itself with a digest, and each piece with one, so all of a set's bytes are covered.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/base/bytes.h"
+#include "lockstep/base/checked.h"
+
+namespace lockstep::internal {
+
+struct ManifestLimits {
+  static constexpr std::uint64_t kBytes = 64 << 20;
+  static constexpr std::size_t kPieces = 1'000'000;
+  static constexpr int kDepth = 64;  // of the user's values
+};
+
+struct Piece {
+  std::size_t file = 0;  // its index
+  // Of the tensor; one of no dimensions has one row.
+  std::int64_t first_row = 0;
+  std::int64_t end_row = 0;
+  std::string digest = {};  // XXH3-128 of its bytes
+};
+
+struct SetTensor {
+  std::string dtype;  // as in safetensors_element_size()
+  std::vector<std::int64_t> shape;
+  std::vector<Piece> pieces = {};  // in the order of rows, without a gap
+
+  std::int64_t rows() const { return shape.empty() ? 1 : shape.front(); }
+  std::uint64_t row_bytes() const;
+  std::uint64_t bytes() const { return row_bytes() * static_cast<std::uint64_t>(rows()); }
+};
+
+struct SetFile {
+  std::string name;         // in the set's directory
+  std::uint64_t bytes = 0;  // its size
+  int rank = 0;             // who wrote it
+  std::string host = {};
+};
+
+struct Manifest {
+  std::uint64_t step = 0;
+  int world_size = 1;
+  // When and by what it was written: "time", "lockstep", "torch", "threads".
+  std::map<std::string, std::string> written = {};
+  std::vector<SetFile> files = {};
+  std::map<std::string, SetTensor> tensors = {};
+  std::map<std::string, std::string> metadata = {};
+  std::map<std::string, double> metrics = {};
+  std::string user = "null";  // JSON of any shape
+};
+
+// What a piece is called in its file: the tensor's name, or "name[0:512]" for some of its rows.
+std::string piece_name(const std::string& tensor, const SetTensor& of, const Piece& piece);
+
+// Error{invalid_argument}: something that parse_manifest() would refuse.
+std::string serialise(const Manifest& manifest);
+// Error{corrupt_data} for anything but what serialise() gives: other keys, numbers that do not fit each other, a gap
+// between pieces, names that lead out of the directory, another digest.
+Manifest parse_manifest(ByteView json, const Origin& origin);
+
+}  // namespace lockstep::internal

@@ -1,0 +1,57 @@
+// SetDirectory makes a checkpoint set appear as a whole. directory -> hidden directory -> files of all ranks ->
+// manifest -> rename. Readers, and a crash of any rank at any moment, see the old set of that step, if there was one,
+// or the new one. One process makes it, on behalf of all; others write their files into it. Blocks for disk I/O.
+// Error{internal}: the disk is full or failing. Error{invalid_argument}: the directory cannot be made.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/unique_fd.h"
+
+namespace lockstep {
+
+// Where the set of a step is: directory/step-0000000400
+std::filesystem::path set_path(const std::filesystem::path& directory, std::uint64_t step);
+
+namespace internal {
+
+inline constexpr const char* kManifestName = "manifest.json";
+
+class SetDirectory {
+ public:
+  // Makes `directory`, if it is not there, and in it the hidden one; both are the user's own. Removes what killed
+  // writers have left.
+  SetDirectory(const std::filesystem::path& directory, std::uint64_t step);
+  SetDirectory(const SetDirectory&) = delete;
+  SetDirectory& operator=(const SetDirectory&) = delete;
+  ~SetDirectory();  // removes it, unless it was published
+
+  const std::filesystem::path& path() const { return hidden_; }  // where files are written
+  // REQUIRES: all files are there, and synced. Returns where the set is now.
+  std::filesystem::path publish(const std::string& manifest);
+
+ private:
+  std::filesystem::path directory_;
+  std::filesystem::path target_;
+  std::filesystem::path hidden_;
+  UniqueFd lock_;  // says that its writer lives
+};
+
+// The step in a set's name; empty if it is not one of set_path().
+std::optional<std::uint64_t> step_of_set(const std::filesystem::path& path);
+struct SetPlace {
+  std::uint64_t step = 0;
+  std::filesystem::path path;
+};
+// Directories named as by set_path() that have a manifest, highest step first. Error{invalid_argument} if there is no
+// such directory.
+std::vector<SetPlace> list_sets(const std::filesystem::path& directory);
+// No reader ever sees a part of it: it is hidden first.
+void remove_set(const std::filesystem::path& set);
+
+}  // namespace internal
+}  // namespace lockstep

@@ -1,0 +1,53 @@
+// SetReader reads a checkpoint set: its manifest, and the tensors in its files. set -> manifest -> pieces. Each byte is
+// checked against the manifest before it is used. Names lead to no other directory, and no link is followed.
+// Files are opened when they are needed. Not thread-safe. Blocks for disk I/O. Error{invalid_argument}: there is no
+// such set. Error{corrupt_data} names the file, the tensor, its place, expected and found.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/bytes.h"
+#include "lockstep/base/unique_fd.h"
+#include "lockstep/checkpoint/manifest.h"
+#include "lockstep/formats/safetensors_file.h"
+
+namespace lockstep::internal {
+
+class SetReader {
+ public:
+  explicit SetReader(const std::filesystem::path& set);
+  // The same with a manifest that somebody else has read.
+  SetReader(const std::filesystem::path& set, Manifest manifest);
+
+  const std::filesystem::path& path() const { return path_; }
+  const Manifest& manifest() const { return manifest_; }
+  // The manifest as it is stored.
+  static Bytes read_manifest(const std::filesystem::path& set);
+
+  // Error{corrupt_data} if a file is missing or has another size. Reads no data.
+  void check_files() const;
+  // REQUIRES: `name` is one of the manifest's tensors, `piece` one of its pieces, and `out` has the piece's size.
+  void read(const std::string& name, const Piece& piece, MutableByteSpan out);
+  // Reads everything, in pieces of bounded memory but for the largest piece. progress: bytes so far.
+  void verify(const std::function<void(std::uint64_t)>& progress = {});
+
+ private:
+  struct File {
+    std::optional<SafetensorsReader> reader;
+    std::map<std::string, std::size_t> places;  // of its header's tensors
+  };
+  OpenFile open(const SetFile& file) const;
+  File& opened(std::size_t index);
+
+  const std::filesystem::path path_;
+  UniqueFd directory_;
+  const Manifest manifest_;
+  std::vector<File> files_;
+};
+
+}  // namespace lockstep::internal

@@ -38,6 +38,17 @@ class LocalStepsOptimizer {
   virtual ~LocalStepsOptimizer() = default;
 };
 
+// Base of optimizers whose state is spread over the ranks. Together the parts are what add_optimizer() stores of a
+// plain optimizer.
+class PartedOptimizer {
+ public:
+  virtual ~PartedOptimizer() = default;
+  // This rank's part, under "optimizer.".
+  virtual void add_part(Checkpoint& checkpoint) const = 0;
+  // As checked_load() below, of a checkpoint with at least this rank's part. Does not communicate.
+  virtual std::function<void()> checked_load_part(const Checkpoint& checkpoint) = 0;
+};
+
 // As load_optimizer(), but so far it only checks: what it returns then changes the optimizer, which must still be
 // there.
 std::function<void()> checked_load(const Checkpoint& checkpoint, torch::optim::Optimizer& optimizer,

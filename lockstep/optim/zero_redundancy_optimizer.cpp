@@ -228,10 +228,8 @@ void ShardedOptimizer::consolidate_state_dict(int to) {
   if (to < 0 || to >= group_.size()) {
     refuse(fmt::format("consolidate_state_dict: {} is not a rank of this group of {}", to, group_.size()));
   }
-  require_all_partitioned();
-  copy_options_to(*local_);
   Checkpoint all;
-  add_optimizer(all, *local_, kPrefix, numbers());
+  add_part(all);
   for (auto& [name, tensor] : all.tensors) tensor = tensor.cpu();
   using Codec = ObjectCodec<std::map<std::string, at::Tensor>>;
   const std::vector<std::string> parts = gather_bytes_to(group_, Codec::encode(all.tensors), to, kMostShapeBytes);
@@ -266,12 +264,31 @@ Checkpoint ShardedOptimizer::without_others(const Checkpoint& state) const {
   return rest;
 }
 
-void ShardedOptimizer::load_state_dict(const Checkpoint& state) {
+void ShardedOptimizer::add_part(Checkpoint& checkpoint) const {
   require_all_partitioned();
-  std::unique_ptr<Optimizer> loaded = make_(part_of_groups(group_.rank()));
+  copy_options_to(*local_);
+  add_optimizer(checkpoint, *local_, kPrefix, numbers());
+}
+
+std::function<void()> ShardedOptimizer::checked_load_part(const Checkpoint& checkpoint) {
+  require_all_partitioned();
+  const std::shared_ptr<Optimizer> loaded = make_(part_of_groups(group_.rank()));
+  load_optimizer(without_others(checkpoint), *loaded, kPrefix, numbers());
+  return [this, loaded]() mutable {
+    for (std::size_t group = 0; group < param_groups_.size(); ++group) {
+      param_groups_[group].options().set_lr(loaded->param_groups()[group].options().get_lr());
+    }
+    local_ = std::move(loaded);
+    copy_options_to(*local_);
+    consolidated_.reset();
+  };
+}
+
+void ShardedOptimizer::load_state_dict(const Checkpoint& state) {
   std::string problem;
+  std::function<void()> load;
   try {
-    load_optimizer(without_others(state), *loaded, kPrefix, numbers());
+    load = checked_load_part(state);
   } catch (const Error& error) {
     problem = error.what();
   }
@@ -281,12 +298,7 @@ void ShardedOptimizer::load_state_dict(const Checkpoint& state) {
     if (!all[rank].empty()) problems += fmt::format("\nrank {}: {}", rank, all[rank]);
   }
   if (!problems.empty()) refuse("load_state_dict: the state does not fit, and no rank has taken it." + problems);
-  for (std::size_t group = 0; group < param_groups_.size(); ++group) {
-    param_groups_[group].options().set_lr(loaded->param_groups()[group].options().get_lr());
-  }
-  local_ = std::move(loaded);
-  copy_options_to(*local_);
-  consolidated_.reset();
+  load();
 }
 
 void ShardedOptimizer::save(torch::serialize::OutputArchive&) const {

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "lockstep/checkpoint/checkpoint.h"
+#include "lockstep/checkpoint/optimizer_state.h"
 #include "lockstep/group/process_group.h"
 #include "lockstep/optim/partition.h"
 
@@ -35,7 +36,7 @@ template <class T>
 concept ElementwiseOptimizer = std::derived_from<T, torch::optim::Optimizer> && !std::same_as<T, torch::optim::LBFGS>;
 
 // What does not depend on the kind of the optimizer.
-class ShardedOptimizer : public torch::optim::Optimizer {
+class ShardedOptimizer : public torch::optim::Optimizer, public internal::PartedOptimizer {
  public:
   // The closure computes the loss once, on every rank, before parameters change.
   at::Tensor step(LossClosure closure = nullptr) override;
@@ -61,6 +62,10 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
 
+  // For lockstep::save() and load(), which store it at any number of ranks.
+  void add_part(Checkpoint& checkpoint) const override;
+  std::function<void()> checked_load_part(const Checkpoint& checkpoint) override;
+
  protected:
   using ParamGroups = std::vector<torch::optim::OptimizerParamGroup>;
   using MakeOptimizer = std::function<std::unique_ptr<torch::optim::Optimizer>(const ParamGroups&)>;
@@ -77,7 +82,7 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   const ProcessGroup group_;
   const MakeOptimizer make_;
   std::vector<Part> parts_;
-  std::unique_ptr<torch::optim::Optimizer> local_;
+  std::shared_ptr<torch::optim::Optimizer> local_;
   std::optional<Checkpoint> consolidated_;
 };
 

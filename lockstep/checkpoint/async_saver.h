@@ -1,0 +1,48 @@
+// AsyncSaver saves checkpoints while training goes on. State -> copy in memory of what this rank writes -> its thread
+// -> a set, as save() makes it. The training stands still for the copy only, and for an earlier save that is not
+// finished: one is under way at a time.
+//   lockstep::AsyncSaver saver("checkpoints", world, {.keep_last = 3});
+//   ... saver.save(state);
+// Made and destroyed by all ranks; save() and wait() are collective. What goes wrong in the background is the same
+// error on all ranks, and the next save() or wait() throws it; then no checkpoint was published, and earlier ones are
+// still there. The destructor finishes what was begun, and logs an error that nobody has asked for.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include "lockstep/checkpoint/retention.h"
+#include "lockstep/checkpoint/state.h"
+#include "lockstep/group/process_group.h"
+
+namespace lockstep {
+
+struct AsyncSaverOptions {
+  Retention retention = {};
+  // A disk that is full or fails is logged as a warning, and training goes on; save() and wait() throw other errors.
+  bool keep_going = true;
+};
+
+class AsyncSaver {
+ public:
+  // The thread has a group of its own. Collective.
+  AsyncSaver(std::filesystem::path directory, ProcessGroup group, const AsyncSaverOptions& options = {});
+  AsyncSaver(const AsyncSaver&) = delete;
+  AsyncSaver& operator=(const AsyncSaver&) = delete;
+  ~AsyncSaver();
+
+  void save(const State& state);
+  // Until everything is on disk. The newest set of this saver, if there is one.
+  std::optional<std::filesystem::path> wait();
+
+ private:
+  class Worker;
+
+  const std::filesystem::path directory_;
+  const ProcessGroup group_;
+  const AsyncSaverOptions options_;
+  std::unique_ptr<Worker> worker_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,48 @@
+// save() and load() keep a whole training: model, optimizer, random numbers, sampler, hook, values of the program.
+//   lockstep::State state{.model = ddp, .optimizer = optimizer, .sampler = sampler, .step = step};
+//   lockstep::save("checkpoints", state, world);
+//   const lockstep::Loaded loaded = lockstep::load("checkpoints", state, world);
+// A checkpoint is a set of safetensors files and a manifest in a directory of its own, checkpoints/step-0000000400.
+// Each rank writes a part of what all have, and what only it has; load() works at any number of ranks, and each byte is
+// read once on each node. A set appears as a whole or not at all, whoever dies, and replaces one of the same step.
+// Everything that is read is verified before anything is changed, and nothing from a file is ever executed. Calls with
+// a group are collective: all ranks make them, with states of the same parts, and errors are the same on all of them.
+// Those without one are for one process alone. Both block, for disks and as ProcessGroup's calls do.
+// Error{invalid_argument}: something that cannot be stored, or does not fit; then nothing has changed. Error{internal}:
+// a disk is full or failing; earlier checkpoints are still there. Error{corrupt_data}: no checkpoint is whole.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "lockstep/checkpoint/retention.h"
+#include "lockstep/checkpoint/state.h"
+#include "lockstep/group/process_group.h"
+
+namespace lockstep {
+
+// Where the set is. retention: which others stay in the directory.
+std::filesystem::path save(const std::filesystem::path& directory, const State& state, const ProcessGroup& group,
+                           const Retention& retention = {});
+std::filesystem::path save(const std::filesystem::path& directory, const State& state, const Retention& retention = {});
+
+struct Loaded {
+  std::filesystem::path path;
+  std::int64_t step = 0;
+  std::int64_t epoch = 0;
+  int world_size = 0;  // of those who saved it
+  std::map<std::string, double> metrics = {};
+};
+
+// The newest set in the directory that is whole, or the directory itself, if it is a set. One that is damaged is passed
+// over with a warning. Error{invalid_argument} if there is none.
+Loaded load(const std::filesystem::path& directory, const State& state, const ProcessGroup& group);
+Loaded load(const std::filesystem::path& directory, const State& state);
+// The same; nothing where no set has been saved yet. For programs that are started again by themselves.
+std::optional<Loaded> load_if_any(const std::filesystem::path& directory, const State& state,
+                                  const ProcessGroup& group);
+
+}  // namespace lockstep

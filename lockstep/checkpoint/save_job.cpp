@@ -1,0 +1,309 @@
+#include "lockstep/checkpoint/save_job.h"
+
+#include <ATen/Parallel.h>
+#include <torch/version.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <climits>
+#include <ctime>
+#include <exception>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+#include "lockstep/base/checked.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/format.h"
+#include "lockstep/base/log.h"
+#include "lockstep/base/machine.h"
+#include "lockstep/checkpoint/resumption.h"
+#include "lockstep/checkpoint/set_directory.h"
+#include "lockstep/checkpoint/state_parts.h"
+#include "lockstep/checkpoint/stored_tensor.h"
+#include "lockstep/formats/safetensors_file.h"
+#include "lockstep/group/object_codecs.h"
+
+namespace lockstep::internal {
+namespace {
+
+using Json = nlohmann::json;
+
+std::string host_name() {
+  std::array<char, HOST_NAME_MAX + 1> name{};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
+}
+
+std::string utc_now() {
+  const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
+  std::tm parts{};
+  ::gmtime_r(&now, &parts);
+  std::array<char, 32> text{};
+  std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return text.data();
+}
+
+// What a rank tells the others of a tensor: [name, type, shape].
+Json description(const std::map<std::string, at::Tensor>& tensors) {
+  Json list = Json::array();
+  for (const auto& [name, tensor] : tensors) list.push_back({name, stored_type(name, tensor), tensor.sizes().vec()});
+  return list;
+}
+
+struct Listed {
+  std::string name;
+  SetTensor tensor;
+  int owner;
+};
+
+void append_listed(const Json& description, int owner, int told_by, std::vector<Listed>& out) {
+  try {
+    for (const Json& each : description) {
+      out.push_back(
+          {.name = each.at(0).get<std::string>(),
+           .tensor = {.dtype = each.at(1).get<std::string>(), .shape = each.at(2).get<std::vector<std::int64_t>>()},
+           .owner = owner});
+    }
+  } catch (const Json::exception& error) {
+    throw_corrupt({"list of tensors", told_by}, error.what());
+  }
+}
+
+// Where common tensors differ between ranks, named.
+void require_same_tensors(const std::vector<Json>& told) {
+  for (std::size_t rank = 1; rank < told.size(); ++rank) {
+    const Json &mine = told[0].at("common"), &theirs = told[rank].at("common");
+    if (mine == theirs) continue;
+    std::size_t at = 0;
+    while (at < mine.size() && at < theirs.size() && mine[at] == theirs[at]) ++at;
+    const auto shown = [at](const Json& list) { return at < list.size() ? list[at].dump() : std::string("nothing"); };
+    refuse_run(fmt::format("the states that are saved differ: where rank 0 has {}, rank {} has {}", shown(mine), rank,
+                           shown(theirs)));
+  }
+}
+
+std::vector<int> nodes_of(const std::vector<Json>& told) {
+  std::vector<int> nodes;
+  std::map<std::string, int> numbers;
+  for (const Json& each : told) {
+    nodes.push_back(
+        numbers.emplace(each.at("node").get<std::string>(), static_cast<int>(numbers.size())).first->second);
+  }
+  return nodes;
+}
+
+at::Tensor rows_of(const at::Tensor& tensor, const Assignment& rows) {
+  return tensor.dim() == 0 ? tensor : tensor.narrow(0, rows.first_row, rows.end_row - rows.first_row);
+}
+
+SaveJob plan_of(const std::filesystem::path& directory, const State& state, const Retention& retention,
+                const StateParts& parts, const std::vector<Json>& told, int rank) {
+  const int size = static_cast<int>(told.size());
+  require_same_tensors(told);
+  std::vector<Listed> listed;
+  append_listed(told[0].at("common"), -1, 0, listed);
+  for (int owner = 0; owner < size; ++owner) {
+    append_listed(told[static_cast<std::size_t>(owner)].at("own"), owner, owner, listed);
+  }
+  std::vector<Shardable> sizes;
+  for (const Listed& each : listed) {
+    sizes.push_back({.row_bytes = each.tensor.row_bytes(), .rows = each.tensor.rows(), .owner = each.owner});
+  }
+  SaveJob job{.directory = directory, .retention = retention, .parts = {}, .manifest = {}};
+  Manifest& manifest = job.manifest;
+  manifest.step = static_cast<std::uint64_t>(state.step);
+  manifest.world_size = size;
+  manifest.metadata = parts.metadata;
+  manifest.metrics = state.metrics;
+  manifest.user = parts.user;
+  manifest.written = {{"torch", TORCH_VERSION}, {"threads", std::to_string(at::get_num_threads())}};
+  for (const Assignment& each : plan_shards(sizes, nodes_of(told))) {
+    const Listed& of = listed[each.tensor];
+    SetTensor& tensor = manifest.tensors.emplace(of.name, of.tensor).first->second;
+    tensor.pieces.push_back(
+        {.file = static_cast<std::size_t>(each.rank), .first_row = each.first_row, .end_row = each.end_row});
+    if (each.rank != rank) continue;
+    const auto& source = of.owner < 0 ? parts.common : parts.own;
+    job.parts.push_back(
+        {.name = piece_name(of.name, tensor, tensor.pieces.back()), .tensor = rows_of(source.at(of.name), each)});
+  }
+  return job;
+}
+
+Json told_by(const StateParts& parts) {
+  return {{"node", boot_id() + host_name()}, {"common", description(parts.common)}, {"own", description(parts.own)}};
+}
+
+// Error{invalid_argument}: the rank cannot save its state, or saves another than rank 0.
+void require_same_save(const std::vector<Json>& told, std::size_t rank) {
+  const Json &first = told[0], &other = told[rank];
+  if (other.contains("error")) refuse_run(fmt::format("rank {}: {}", rank, other.at("error").get<std::string>()));
+  for (const char* what : {"step", "directory"}) {
+    if (other.at(what) == first.at(what)) continue;
+    refuse_run(fmt::format("rank 0 saves {0} {1}, rank {2} {0} {3}", what, first.at(what).dump(), rank,
+                           other.at(what).dump()));
+  }
+}
+
+struct OwnState {
+  StateParts parts;
+  Json told;
+};
+
+OwnState own_state(const std::filesystem::path& directory, const State& state, const Retention& retention, int rank,
+                   int size) {
+  if (state.step < 0) refuse_run(fmt::format("the step of a checkpoint is {}; it counts from 0", state.step));
+  if (directory.empty()) refuse_run("the directory of a checkpoint has no name");
+  check(retention);
+  OwnState own{.parts = take_apart(state, rank, size), .told = {}};
+  own.told = told_by(own.parts);
+  return own;
+}
+
+std::string part_name(int rank, int size) { return fmt::format("part-{:05}-of-{:05}.safetensors", rank, size); }
+
+// This rank's file, and what it tells of it.
+Json write_part(const SaveJob& job, const std::filesystem::path& hidden, int rank) {
+  if (job.parts.empty()) return {{"bytes", 0}};
+  std::vector<at::Tensor> storage;
+  std::vector<TensorBytes> tensors;
+  for (const SaveJob::Part& part : job.parts) {
+    const at::Tensor& plain = storage.emplace_back(plain_tensor(part.name, part.tensor));
+    tensors.push_back({.name = part.name,
+                       .dtype = stored_type(part.name, plain),
+                       .shape = plain.sizes().vec(),
+                       .bytes = bytes_of(plain)});
+  }
+  const WrittenFile written = write_safetensors(hidden / part_name(rank, job.manifest.world_size), tensors, {});
+  return {{"bytes", written.bytes}, {"digests", written.digests}, {"host", host_name()}};
+}
+
+// What write_part() tells, or why there is no part.
+Json try_part(const SaveJob& job, const std::string& hidden, int rank) {
+  try {
+    return write_part(job, hidden, rank);
+  } catch (const std::exception& error) {
+    return {{"error", error.what()}};
+  }
+}
+
+// With the files that ranks have written. Error{internal}: a rank could not.
+void take_results(Manifest& manifest, const std::vector<Json>& results) {
+  std::map<std::size_t, std::size_t> files;  // by rank
+  for (std::size_t rank = 0; rank < results.size(); ++rank) {
+    const Json& result = results[rank];
+    if (result.contains("error")) {
+      throw Error(ErrorKind::internal, fmt::format("rank {}: {}", rank, result.at("error").get<std::string>()));
+    }
+    if (result.at("bytes").get<std::uint64_t>() == 0) continue;
+    files[rank] = manifest.files.size();
+    manifest.files.push_back({.name = part_name(static_cast<int>(rank), manifest.world_size),
+                              .bytes = result.at("bytes").get<std::uint64_t>(),
+                              .rank = static_cast<int>(rank),
+                              .host = result.at("host").get<std::string>()});
+  }
+  for (auto& [name, tensor] : manifest.tensors) {
+    for (Piece& piece : tensor.pieces) {
+      piece.digest = results[piece.file].at("digests").at(piece_name(name, tensor, piece)).get<std::string>();
+      piece.file = files.at(piece.file);
+    }
+  }
+}
+
+std::filesystem::path publish(SaveJob& job, SetDirectory& set, const std::vector<Json>& results) {
+  try {
+    take_results(job.manifest, results);
+  } catch (const Json::exception& error) {
+    throw Error(ErrorKind::corrupt_data, std::string("what a rank tells of its part of a checkpoint: ") + error.what());
+  }
+  job.manifest.written["time"] = utc_now();
+  const std::filesystem::path path = set.publish(serialise(job.manifest));
+  try {
+    prune_sets(job.directory, job.retention, path);
+  } catch (const Error& error) {
+    log_warning(
+        fmt::format("{} is saved, but older checkpoints could not be removed: {}", path.string(), error.what()));
+  }
+  return path;
+}
+
+// What rank 0 has done, on all ranks; what it threw, as an error of all.
+std::string from_rank_0(const ProcessGroup& group, std::string_view what, const std::function<std::string()>& action) {
+  Json told;
+  std::optional<Error> mine;
+  if (group.rank() == 0) {
+    try {
+      told = {{"text", action()}};
+    } catch (const Error& error) {
+      mine = error;
+      told = {{"error", error.what()}, {"kind", static_cast<int>(error.kind())}};
+    }
+  }
+  told = broadcast_object(group, told, 0, {.name = what});
+  if (mine) throw *mine;
+  const Origin origin("checkpoint of all ranks", 0);
+  try {
+    if (!told.contains("error")) return told.at("text").get<std::string>();
+    throw Error(checked_error_kind(told.at("kind").get<int>(), origin),
+                "rank 0: " + told.at("error").get<std::string>());
+  } catch (const Json::exception& error) {
+    throw_corrupt(origin, error.what());
+  }
+}
+
+}  // namespace
+
+SaveJob plan_save(const std::filesystem::path& directory, const State& state, const Retention& retention,
+                  const ProcessGroup& group) {
+  OwnState own;
+  std::optional<Error> failure;
+  try {
+    own = own_state(directory, state, retention, group.rank(), group.size());
+  } catch (const Error& error) {
+    failure = error;
+    own.told = {{"error", error.what()}};
+  }
+  own.told["step"] = state.step;
+  own.told["directory"] = directory.string();
+  const std::vector<Json> told = all_gather_object(group, own.told, {.name = "state that is saved"});
+  if (failure) throw *failure;
+  try {
+    for (std::size_t rank = 0; rank < told.size(); ++rank) require_same_save(told, rank);
+    return plan_of(directory, state, retention, own.parts, told, group.rank());
+  } catch (const Json::exception& error) {
+    throw Error(ErrorKind::corrupt_data, std::string("what ranks tell of the state that is saved: ") + error.what());
+  }
+}
+
+SaveJob plan_save_alone(const std::filesystem::path& directory, const State& state, const Retention& retention) {
+  const OwnState own = own_state(directory, state, retention, 0, 1);
+  return plan_of(directory, state, retention, own.parts, {own.told}, 0);
+}
+
+void copy_parts(SaveJob& job) {
+  for (SaveJob::Part& part : job.parts) {
+    at::Tensor plain = plain_tensor(part.name, part.tensor);
+    const bool is_copy = !plain.is_alias_of(part.tensor);
+    part.tensor = is_copy ? plain : plain.clone();
+  }
+}
+
+std::filesystem::path run_save(SaveJob& job, const ProcessGroup& group) {
+  std::unique_ptr<SetDirectory> set;  // on rank 0
+  const std::string hidden = from_rank_0(group, "directory of a checkpoint", [&] {
+    set = std::make_unique<SetDirectory>(job.directory, job.manifest.step);
+    return set->path().string();
+  });
+  const std::vector<Json> results =
+      all_gather_object(group, try_part(job, hidden, group.rank()), {.name = "parts of a checkpoint"});
+  return from_rank_0(group, "checkpoint", [&] { return publish(job, *set, results).string(); });
+}
+
+std::filesystem::path run_save_alone(SaveJob& job) {
+  SetDirectory set(job.directory, job.manifest.step);
+  return publish(job, set, {write_part(job, set.path(), 0)});
+}
+
+}  // namespace lockstep::internal

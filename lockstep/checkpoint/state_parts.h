@@ -1,0 +1,40 @@
+// A State, taken apart into tensors and texts, and put together again. State -> StateParts -> files -> Checkpoint ->
+// State.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/checkpoint/checkpoint.h"
+#include "lockstep/checkpoint/state.h"
+
+namespace lockstep::internal {
+
+struct StateParts {
+  // The same on all ranks, but for their values where ranks differ by mistake.
+  std::map<std::string, at::Tensor> common = {};
+  // What only this rank has, or of which its values count.
+  std::map<std::string, at::Tensor> own = {};
+  // Rank 0's count.
+  std::map<std::string, std::string> metadata = {};
+  std::string user = "null";
+};
+
+// As rank `rank` of `size` sees it. The tensors are the program's own memory where they can be. Does not communicate.
+// Error{invalid_argument}: something that cannot be stored.
+StateParts take_apart(const State& state, int rank, int size);
+
+// Whether rank `rank` needs a tensor to put its state together.
+bool is_wanted(std::string_view name, const State& state, int rank, int stored_ranks);
+
+// Checks that a checkpoint, with all that is_wanted(), fits; what it returns then changes the state. Does not
+// communicate. Error{invalid_argument} as of load_module() and load_optimizer(), or: it has no sampler, ...
+std::function<void()> checked_load(const Checkpoint& checkpoint, const std::string& user, const State& state, int rank,
+                                   int size);
+
+}  // namespace lockstep::internal

@@ -1,0 +1,338 @@
+// save(), load() and AsyncSaver: whole trainings, at any number of ranks.
+#include "lockstep/checkpoint/save.h"
+
+#include <ATen/ATen.h>
+#include <doctest/doctest.h>
+#include <sys/resource.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adam.h>
+#include <torch/serialize/input-archive.h>
+#include <torch/serialize/output-archive.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "lockstep/checkpoint/async_saver.h"
+#include "lockstep/checkpoint/set_directory.h"
+#include "lockstep/checkpoint/set_reader.h"
+#include "lockstep/checkpoint/state_digest.h"
+#include "lockstep/data/distributed_sampler.h"
+#include "lockstep/ddp/hooks/power_sgd.h"
+#include "lockstep/optim/zero_redundancy_optimizer.h"
+#include "tests/support/captured_log.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/local_worlds.h"
+#include "tests/support/temporary_directory.h"
+
+using namespace lockstep;
+using namespace lockstep::internal;
+using namespace lockstep::testing;
+
+namespace {
+
+using torch::nn::Linear;
+using torch::nn::Sequential;
+using torch::optim::Adam;
+using Zero = ZeroRedundancyOptimizer<Adam>;
+
+// Large enough that several ranks write a part of it.
+Sequential make_model() { return Sequential(Linear(1100, 1000), torch::nn::BatchNorm1d(1000), Linear(1000, 1100)); }
+
+template <class Optimizer>
+std::unique_ptr<Optimizer> make_optimizer(DdpBase& ddp) {
+  if constexpr (std::is_same_v<Optimizer, Zero>) {
+    return std::make_unique<Zero>(ddp.parameters(), ddp.group(), torch::optim::AdamOptions(1e-3));
+  } else {
+    return std::make_unique<Adam>(ddp.parameters(), torch::optim::AdamOptions(1e-3));
+  }
+}
+
+// A rank of a training.
+template <class Optimizer = Adam>
+struct Trainer {
+  explicit Trainer(const ProcessGroup& group) : ddp(make_model(), group) {}
+
+  // With inputs that do not depend on the number of ranks.
+  void step() {
+    optimizer->zero_grad();
+    ddp(at::linspace(-1, 1, 8 * 1100).view({8, 1100}) * (++steps)).pow(2).mean().backward();
+    optimizer->step();
+  }
+  State state() { return {.model = ddp, .optimizer = *optimizer, .step = steps, .epoch = 7}; }
+  // Of the model and of all of the optimizer's state, on every rank.
+  std::string digest() {
+    if constexpr (std::is_same_v<Optimizer, Zero>) {
+      Checkpoint all;
+      for (int rank = 0; rank < ddp.group().size(); ++rank) {
+        optimizer->consolidate_state_dict(rank);
+        if (rank == ddp.group().rank()) all = optimizer->state_dict();
+      }
+      for (const auto& [name, tensor] : ddp.state_dict()) all.tensors.emplace("model." + name, tensor);
+      return sha256_of(all);
+    } else {
+      return sha256_of(*ddp.module(), *optimizer);
+    }
+  }
+
+  DistributedDataParallel<Sequential> ddp;
+  std::unique_ptr<Optimizer> optimizer = make_optimizer<Optimizer>(ddp);
+  std::int64_t steps = 0;
+};
+
+std::size_t count_files(const std::filesystem::path& folder) {
+  std::size_t count = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) count += entry.is_regular_file();
+  return count;
+}
+
+void flip_a_bit(const std::filesystem::path& file) {
+  std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+  stream.seekg(-9, std::ios::end);
+  const int byte = stream.get();
+  stream.seekp(-9, std::ios::end);
+  stream.put(static_cast<char>(byte ^ 4));
+}
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("what 4 ranks save, any number of ranks loads, and goes on from there", Optimizer, Adam, Zero) {
+  const TemporaryDirectory folder;
+  std::string saved, continued;
+  run_worlds_or_throw(4, [&](const World& world) {
+    Trainer<Optimizer> trainer(world);
+    for (int i = 0; i < 3; ++i) trainer.step();
+    const std::filesystem::path path = save(folder.path(), trainer.state(), world);
+    CHECK(path == set_path(folder.path(), 3));
+    const std::string digest = trainer.digest();
+    trainer.step();
+    const std::string later = trainer.digest();
+    if (world.rank() == 0) {
+      saved = digest;
+      continued = later;
+    }
+  });
+  CHECK(count_files(folder.path()) == 5);
+  SetReader(set_path(folder.path(), 3)).verify();
+  for (const int ranks : {1, 2, 3, 4, 8}) {
+    CAPTURE(ranks);
+    run_worlds_or_throw(ranks, [&](const World& world) {
+      Trainer<Optimizer> trainer(world);
+      const Loaded loaded = load(folder.path(), trainer.state(), world);
+      CHECK(loaded.step == 3);
+      CHECK(loaded.epoch == 7);
+      CHECK(loaded.world_size == 4);
+      CHECK(trainer.digest() == saved);
+      trainer.steps = loaded.step;
+      trainer.step();
+      const std::string digest = trainer.digest();
+      if (ranks == 4) CHECK(digest == continued);
+    });
+  }
+}
+
+TEST_CASE("a plain optimizer loads what a sharded one has saved, and the other way round") {
+  const TemporaryDirectory folder;
+  std::string digest;
+  run_worlds_or_throw(2, [&](const World& world) {
+    Trainer<Zero> trainer(world);
+    trainer.step();
+    save(folder.path(), trainer.state(), world);
+    Trainer<Adam> plain(world);
+    load(folder.path(), plain.state(), world);
+    plain.steps = 2;
+    save(folder.path(), plain.state(), world);
+    Trainer<Zero> again(world);
+    CHECK(load(folder.path(), again.state(), world).step == 2);
+    CHECK(again.digest() == trainer.digest());
+  });
+}
+
+TEST_CASE("sampler, hook, random numbers and the program's own values come back") {
+  const TemporaryDirectory folder;
+  run_worlds_or_throw(2, [&](const World& world) {
+    Trainer<> trainer(world);
+    PowerSgd power_sgd({.start_power_sgd_iter = 2});
+    trainer.ddp.register_comm_hook(power_sgd.hook());
+    for (int i = 0; i < 4; ++i) trainer.step();
+    DistributedSampler sampler(100, world);
+    sampler.set_epoch(3);
+    sampler.reset();
+    sampler.next(10);
+    nlohmann::json user = {{"name", "a run"}, {"list", {1, 2.5, nullptr}}};
+    State state = trainer.state();
+    state.sampler = sampler;
+    state.hook = power_sgd;
+    state.user = user;
+    save(folder.path(), state, world);
+
+    Trainer<> other(world);
+    PowerSgd other_sgd({.start_power_sgd_iter = 2});
+    other.ddp.register_comm_hook(other_sgd.hook());
+    DistributedSampler other_sampler(100, world);
+    nlohmann::json other_user;
+    State into = other.state();
+    into.sampler = other_sampler;
+    into.hook = other_sgd;
+    into.user = other_user;
+    load(folder.path(), into, world);
+    CHECK(other_user == user);
+    CHECK(other_sampler.epoch() == 3);
+    CHECK(other_sampler.position()->start == 10);
+    const auto remembered = power_sgd.state(), restored = other_sgd.state();
+    REQUIRE(!remembered.empty());
+    CHECK(remembered.size() == restored.size());
+    for (const auto& [name, tensor] : remembered) CHECK(at::equal(tensor, restored.at(name)));
+    other.steps = 4;
+    trainer.step();
+    other.step();
+    CHECK(trainer.digest() == other.digest());
+    // What the State does not name is left alone.
+    Trainer<> bare(world);
+    load(folder.path(), {.model = bare.ddp}, world);
+  });
+}
+
+// fault: 24
+TEST_CASE("a set that is damaged is passed over by all ranks, with a warning, for the one before") {
+  const TemporaryDirectory folder;
+  std::string first;
+  run_worlds_or_throw(3, [&](const World& world) {
+    Trainer<> trainer(world);
+    trainer.step();
+    save(folder.path(), trainer.state(), world);
+    if (world.rank() == 0) first = trainer.digest();
+    trainer.step();
+    save(folder.path(), trainer.state(), world);
+  });
+  flip_a_bit(set_path(folder.path(), 2) / "part-00001-of-00003.safetensors");
+  run_worlds_or_throw(3, [&](const World& world) {
+    Trainer<> trainer(world);
+    CHECK(load(folder.path(), trainer.state(), world).step == 1);
+    CHECK(trainer.digest() == first);
+  });
+  std::filesystem::remove(set_path(folder.path(), 1) / "part-00002-of-00003.safetensors");
+  run_worlds_or_throw(2, [&](const World& world) {
+    Trainer<> trainer(world);
+    const std::string before = trainer.digest();
+    CHECK_ERROR(error_of([&] { load(folder.path(), trainer.state(), world); }), ErrorKind::corrupt_data,
+                "no checkpoint in", "is whole");
+    CHECK(trainer.digest() == before);
+  });
+}
+
+TEST_CASE("what does not fit is refused on all ranks, and changes nothing") {
+  const TemporaryDirectory folder;
+  run_worlds_or_throw(2, [&](const World& world) {
+    Trainer<> trainer(world);
+    CHECK(!load_if_any(folder.path() + "/none", trainer.state(), world));
+    CHECK_ERROR(error_of([&] { load(folder.path(), trainer.state(), world); }), ErrorKind::invalid_argument,
+                "there is no checkpoint in");
+    trainer.step();
+    save(folder.path(), trainer.state(), world);
+    Linear small(3, 1);
+    DistributedDataParallel<Linear> other(small, world);
+    CHECK_ERROR(error_of([&] { load(folder.path(), {.model = other}, world); }), ErrorKind::invalid_argument,
+                "does not fit the module");
+    nlohmann::json user;
+    DistributedSampler sampler(10, world);
+    CHECK_ERROR(error_of([&] { load(folder.path(), {.sampler = sampler}, world); }), ErrorKind::invalid_argument,
+                "has no sampler");
+    State state = trainer.state();
+    state.step = -1;
+    CHECK_ERROR(error_of([&] { save(folder.path(), state, world); }), ErrorKind::invalid_argument, "counts from 0");
+    state.step = world.rank();
+    CHECK_ERROR(error_of([&] { save(folder.path(), state, world); }), ErrorKind::invalid_argument,
+                "rank 0 saves step 0, rank 1 step 1");
+    CHECK_ERROR(error_of([&] { save("/proc/nowhere", trainer.state(), world); }), ErrorKind::invalid_argument,
+                "/proc/nowhere cannot be made");
+    CHECK_ERROR(error_of([&] { save(folder.path(), trainer.state(), world, {.keep_last = 1, .keep_best = 1}); }),
+                ErrorKind::invalid_argument, "needs a metric");
+    world.barrier();  // and the world goes on
+  });
+}
+
+TEST_CASE("one process saves and loads without a group") {
+  const TemporaryDirectory folder;
+  Sequential model = make_model(), other = make_model();
+  save(folder.path(), {.model = model, .step = 5});
+  CHECK(load(folder.path(), {.model = other}).step == 5);
+  for (const auto& item : model->named_parameters()) {
+    CHECK(at::equal(item.value(), other->named_parameters()[item.key()]));
+  }
+}
+
+TEST_CASE("checkpoints are kept by number, by step and by metric") {
+  const TemporaryDirectory folder;
+  Linear model(2, 2);
+  const double losses[] = {5, 1, 4, 3, 2, 6};
+  for (int step = 0; step < 6; ++step) {
+    save(folder.path(), {.model = model, .step = step, .metrics = {{"loss", losses[step]}}},
+         Retention{.keep_last = 2, .keep_every = 3, .keep_best = 1, .metric = "loss"});
+  }
+  std::vector<std::uint64_t> steps;
+  for (const auto& each : list_sets(folder.path())) steps.push_back(each.step);
+  CHECK(steps == std::vector<std::uint64_t>{5, 4, 3, 1, 0});
+}
+
+TEST_CASE("an asynchronous save holds what was there when it was called") {
+  const TemporaryDirectory folder;
+  std::string second;
+  run_worlds_or_throw(3, [&](const World& world) {
+    Trainer<> trainer(world);
+    AsyncSaver saver(folder.path(), world, {.retention = {.keep_last = 2}});
+    CHECK(!saver.wait());
+    for (int i = 0; i < 3; ++i) {
+      trainer.step();
+      if (i == 1 && world.rank() == 0) second = trainer.digest();
+      saver.save(trainer.state());
+    }
+    trainer.step();
+    CHECK(*saver.wait() == set_path(folder.path(), 3));
+  });
+  CHECK(list_sets(folder.path()).size() == 2);
+  std::filesystem::remove_all(set_path(folder.path(), 3));
+  run_worlds_or_throw(2, [&](const World& world) {
+    Trainer<> trainer(world);
+    load(folder.path(), trainer.state(), world);
+    CHECK(trainer.digest() == second);
+  });
+}
+
+// fault: 23
+TEST_CASE("a disk that is full ends a save on all ranks, and earlier checkpoints stay") {
+  const TemporaryDirectory folder;
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);
+  run_worlds_or_throw(2, [&](const World& world) {
+    Trainer<> trainer(world);
+    trainer.step();
+    AsyncSaver saver(folder.path(), world), strict(folder.path(), world, {.keep_going = false});
+    saver.save(trainer.state());
+    CHECK(saver.wait() == set_path(folder.path(), 1));
+    trainer.step();
+    world.barrier();
+    if (world.rank() == 0) {
+      const rlimit small{.rlim_cur = 1 << 20, .rlim_max = before.rlim_max};
+      REQUIRE(::setrlimit(RLIMIT_FSIZE, &small) == 0);
+    }
+    world.barrier();
+    CHECK_ERROR(error_of([&] { save(folder.path(), trainer.state(), world); }), ErrorKind::internal, "File too large");
+    saver.save(trainer.state());
+    CHECK(saver.wait() == set_path(folder.path(), 1));
+    strict.save(trainer.state());
+    CHECK_ERROR(error_of([&] { strict.wait(); }), ErrorKind::internal, "File too large");
+    world.barrier();
+    if (world.rank() == 0) REQUIRE(::setrlimit(RLIMIT_FSIZE, &before) == 0);
+    world.barrier();
+    saver.save(trainer.state());
+    CHECK(saver.wait() == set_path(folder.path(), 2));
+  });
+  CHECK(list_sets(folder.path()).size() == 2);
+  CHECK(std::distance(std::filesystem::directory_iterator(folder.path()), {}) == 2);
+}

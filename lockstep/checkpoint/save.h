@@ -7,7 +7,8 @@
 // read once on each node. A set appears as a whole or not at all, whoever dies, and replaces one of the same step.
 // Everything that is read is verified before anything is changed, and nothing from a file is ever executed. Calls with
 // a group are collective: all ranks make them, with states of the same parts, and errors are the same on all of them.
-// Those without one are for one process alone. Both block, for disks and as ProcessGroup's calls do.
+// Those without one are for one process alone; if all ranks of a job make such a call for one directory and step, the
+// first of them writes. Both block, for disks and as ProcessGroup's calls do.
 // Error{invalid_argument}: something that cannot be stored, or does not fit; then nothing has changed. Error{internal}:
 // a disk is full or failing; earlier checkpoints are still there. Error{corrupt_data}: no checkpoint is whole.
 #pragma once

@@ -19,6 +19,7 @@
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/machine.h"
+#include "lockstep/checkpoint/one_writer.h"
 #include "lockstep/checkpoint/resumption.h"
 #include "lockstep/checkpoint/set_directory.h"
 #include "lockstep/checkpoint/state_parts.h"
@@ -302,6 +303,18 @@ std::filesystem::path run_save(SaveJob& job, const ProcessGroup& group) {
 }
 
 std::filesystem::path run_save_alone(SaveJob& job) {
+  constexpr Duration kPatience = std::chrono::minutes(10);
+  const WriterTurn turn(job.directory, Deadline::after(kPatience));
+  const auto identity = writer_identity(EnvironmentReader());
+  const std::filesystem::path path = set_path(job.directory, job.manifest.step);
+  if (turn.is_saved(job.manifest.step, identity)) {
+    log_info(
+        fmt::format("{} was saved by another rank of this job, and is not written again; ranks that save together "
+                    "call save() with their group",
+                    path.string()));
+    return path;
+  }
+  job.manifest.written.insert(identity.begin(), identity.end());
   SetDirectory set(job.directory, job.manifest.step);
   return publish(job, set, {write_part(job, set.path(), 0)});
 }

@@ -61,15 +61,6 @@ void sync_path(const std::filesystem::path& path) {
   internal::AtomicFile::sync_directory(directory, doing);
 }
 
-void make_directories(const std::filesystem::path& directory) {
-  std::error_code error;
-  if (std::filesystem::is_directory(directory, error)) return;
-  if (directory.has_parent_path()) make_directories(directory.parent_path());
-  if (::mkdir(directory.c_str(), kSetMode) == 0 || errno == EEXIST) return;
-  throw Error(ErrorKind::invalid_argument, fmt::format("checkpoints: the directory {} cannot be made: {}; name another",
-                                                       directory.string(), std::generic_category().message(errno)));
-}
-
 }  // namespace
 
 std::filesystem::path set_path(const std::filesystem::path& directory, std::uint64_t step) {
@@ -78,9 +69,18 @@ std::filesystem::path set_path(const std::filesystem::path& directory, std::uint
 
 namespace internal {
 
+void make_set_parent(const std::filesystem::path& directory) {
+  std::error_code error;
+  if (std::filesystem::is_directory(directory, error)) return;
+  if (directory.has_parent_path()) make_set_parent(directory.parent_path());
+  if (::mkdir(directory.c_str(), kSetMode) == 0 || errno == EEXIST) return;
+  throw Error(ErrorKind::invalid_argument, fmt::format("checkpoints: the directory {} cannot be made: {}; name another",
+                                                       directory.string(), std::generic_category().message(errno)));
+}
+
 SetDirectory::SetDirectory(const std::filesystem::path& directory, std::uint64_t step)
     : directory_(directory.empty() ? "." : directory), target_(set_path(directory_, step)) {
-  make_directories(directory_);
+  make_set_parent(directory_);
   remove_abandoned_sets(directory_);
   hidden_ = directory_ / fmt::format(".{}{}{}", target_.filename().string(), kWritingSet, random_digits());
   if (::mkdir(hidden_.c_str(), kSetMode) != 0) {

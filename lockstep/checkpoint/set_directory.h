@@ -41,6 +41,8 @@ class SetDirectory {
   UniqueFd lock_;  // says that its writer lives
 };
 
+// Makes the directory, and those above it, for this user alone, where they are missing.
+void make_set_parent(const std::filesystem::path& directory);
 // The step in a set's name; empty if it is not one of set_path().
 std::optional<std::uint64_t> step_of_set(const std::filesystem::path& path);
 struct SetPlace {

@@ -61,7 +61,7 @@ class OptimizerRef {
   torch::optim::Optimizer* optimizer_ = nullptr;
 };
 
-// What torch::save() can keep, and stands at the same place on all ranks: a sampler, a loader. Rank 0's is kept.
+// What torch::save() can keep, the same on all ranks: a sampler, a loader. Rank 0's is kept.
 class ArchiveRef {
  public:
   ArchiveRef() = default;
@@ -83,7 +83,6 @@ class ArchiveRef {
 class TensorsRef {
  public:
   using Tensors = std::map<std::string, at::Tensor>;
-
   TensorsRef() = default;
   template <class Object>
     requires requires(Object& object, const Tensors& tensors) {
@@ -98,7 +97,7 @@ class TensorsRef {
   std::function<void(const Tensors&)> load;
 };
 
-// A JSON value of any library whose type has dump() and a static parse(), as nlohmann::json. Rank 0's is kept.
+// A JSON value whose type has dump() and a static parse(), as nlohmann::json. Rank 0's is kept.
 class JsonRef {
  public:
   JsonRef() = default;

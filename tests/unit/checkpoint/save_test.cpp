@@ -13,6 +13,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -27,6 +28,7 @@
 #include "lockstep/optim/zero_redundancy_optimizer.h"
 #include "tests/support/captured_log.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/forked_child.h"
 #include "tests/support/local_worlds.h"
 #include "tests/support/temporary_directory.h"
 
@@ -265,6 +267,26 @@ TEST_CASE("one process saves and loads without a group") {
   for (const auto& item : model->named_parameters()) {
     CHECK(at::equal(item.value(), other->named_parameters()[item.key()]));
   }
+}
+
+TEST_CASE("ranks that all save without a group write once, a later job writes again") {
+  const TemporaryDirectory folder;
+  const auto save_as = [&](int rank, const char* port) {
+    return exit_code_of_child([&] {
+      ::setenv("RANK", std::to_string(rank).c_str(), 1);
+      ::setenv("WORLD_SIZE", "3", 1);
+      ::setenv("MASTER_PORT", port, 1);
+      save(folder.path(), {.step = 4});
+      return SetReader(set_path(folder.path(), 4)).manifest().written.at("rank") == std::to_string(rank);
+    });
+  };
+  std::vector<std::future<int>> ranks;
+  for (int rank = 0; rank < 3; ++rank) ranks.push_back(std::async(std::launch::async, save_as, rank, "1234"));
+  int writers = 0;
+  for (auto& each : ranks) writers += each.get() == 0;
+  CHECK(writers == 1);
+  CHECK(save_as(0, "1235") == 0);
+  CHECK(save_as(0, "1235") == 0);  // itself, again
 }
 
 TEST_CASE("checkpoints are kept by number, by step and by metric") {

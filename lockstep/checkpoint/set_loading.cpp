@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -16,6 +17,8 @@
 
 namespace lockstep::internal {
 namespace {
+
+constexpr std::uint64_t kMostAtOnce = 64 << 20;  // bytes of one broadcast, but for the largest piece
 
 // More than that in all is damage, or will not fit.
 void check_room(const Manifest& manifest, const Wanted& wanted) {
@@ -29,40 +32,91 @@ void check_room(const Manifest& manifest, const Wanted& wanted) {
                           machine_memory_bytes()));
 }
 
+// A piece, who reads it, and where it goes here.
+struct PieceToRead {
+  const std::string* name;
+  const SetTensor* tensor;
+  const Piece* piece;
+  int reader;
+  bool is_wanted;
+  at::Tensor part;  // undefined as long as it is neither wanted nor read here
+
+  std::uint64_t bytes() const {
+    return tensor->row_bytes() * static_cast<std::uint64_t>(piece->end_row - piece->first_row);
+  }
+  void make_room() {
+    if (part.defined()) return;
+    std::vector<std::int64_t> shape = tensor->shape;
+    if (!shape.empty()) shape.front() = piece->end_row - piece->first_row;
+    part = empty_stored(*name, tensor->dtype, shape);
+  }
+};
+
+// In the manifest's order, each to the rank that has the least to read so far. The same on all ranks of a node.
+std::vector<PieceToRead> pieces_of(const Manifest& manifest, const Readers& readers, const Wanted& wanted,
+                                   Checkpoint& checkpoint) {
+  std::vector<PieceToRead> pieces;
+  std::vector<std::uint64_t> loads(static_cast<std::size_t>(readers.size()));
+  for (const auto& [name, tensor] : manifest.tensors) {
+    at::Tensor whole;
+    if (wanted(name)) {
+      whole = empty_stored(name, tensor.dtype, tensor.shape);
+      checkpoint.tensors.emplace(name, whole);
+    }
+    for (const Piece& piece : tensor.pieces) {
+      const auto least = std::ranges::min_element(loads);
+      PieceToRead each{.name = &name,
+                       .tensor = &tensor,
+                       .piece = &piece,
+                       .reader = static_cast<int>(least - loads.begin()),
+                       .is_wanted = whole.defined(),
+                       .part = {}};
+      *least += each.bytes();
+      if (whole.defined()) {
+        each.part = whole.dim() == 0 ? whole : whole.narrow(0, piece.first_row, piece.end_row - piece.first_row);
+      }
+      pieces.push_back(std::move(each));
+    }
+  }
+  return pieces;
+}
+
+// All at once, those that are of one type and read by one rank together, up to kMostAtOnce.
+void share(std::vector<PieceToRead>& pieces, const ProcessGroup& node) {
+  const auto place = [](const PieceToRead& each) { return std::tie(each.reader, each.tensor->dtype); };
+  std::ranges::stable_sort(pieces, {}, place);
+  for (std::size_t first = 0; first < pieces.size();) {
+    std::vector<at::Tensor> parts;
+    std::uint64_t bytes = 0;
+    std::size_t next = first;
+    for (; next < pieces.size() && place(pieces[next]) == place(pieces[first]) && bytes < kMostAtOnce; ++next) {
+      PieceToRead& each = pieces[next];
+      each.make_room();
+      bytes += each.bytes();
+      if (each.part.numel() != 0) parts.push_back(each.part);
+      if (!each.is_wanted) each.part.reset();
+    }
+    if (!parts.empty()) node.broadcast(parts, pieces[first].reader, {.name = "checkpoint"});
+    first = next;
+  }
+}
+
 // damage: that this rank has read.
 Checkpoint read_all(SetReader& set, const Readers& readers, const Wanted& wanted, std::optional<Error>& damage) {
   const Manifest& manifest = set.manifest();
   check_room(manifest, wanted);
   Checkpoint checkpoint{.metadata = manifest.metadata};
-  std::vector<std::uint64_t> loads(static_cast<std::size_t>(readers.size()));
-  for (const auto& [name, tensor] : manifest.tensors) {
-    const bool is_wanted_here = wanted(name);
-    at::Tensor whole;
-    if (is_wanted_here) whole = empty_stored(name, tensor.dtype, tensor.shape);
-    for (const Piece& piece : tensor.pieces) {
-      const auto reader = std::ranges::min_element(loads);
-      const auto reading_rank = static_cast<int>(reader - loads.begin());
-      *reader += tensor.row_bytes() * static_cast<std::uint64_t>(piece.end_row - piece.first_row);
-      const std::int64_t rows = piece.end_row - piece.first_row;
-      at::Tensor part;
-      if (is_wanted_here) {
-        part = tensor.shape.empty() ? whole : whole.narrow(0, piece.first_row, rows);
-      } else {
-        std::vector<std::int64_t> shape = tensor.shape;
-        if (!shape.empty()) shape.front() = rows;
-        part = empty_stored(name, tensor.dtype, shape);
-      }
-      if (reading_rank == readers.rank() && !damage) {
-        try {
-          set.read(name, piece, {static_cast<std::byte*>(part.mutable_data_ptr()), part.nbytes()});
-        } catch (const Error& error) {
-          damage = error;  // the others go on receiving
-        }
-      }
-      if (readers.node && part.numel() != 0) readers.node->broadcast(part, reading_rank, {.name = "checkpoint"});
+  std::vector<PieceToRead> pieces = pieces_of(manifest, readers, wanted, checkpoint);
+  for (PieceToRead& each : pieces) {
+    if (each.reader != readers.rank() || damage) continue;
+    each.make_room();
+    try {
+      set.read(*each.name, *each.piece, {static_cast<std::byte*>(each.part.mutable_data_ptr()), each.part.nbytes()});
+    } catch (const Error& error) {
+      damage = error;  // the others go on, and learn of it afterwards
     }
-    if (is_wanted_here) checkpoint.tensors.emplace(name, std::move(whole));
   }
+  if (readers.node) share(pieces, *readers.node);
   return checkpoint;
 }
 

@@ -1,0 +1,94 @@
+"""How fast checkpoints are saved and loaded, beside the disk and PyTorch: checkpoint.py BIN [--mib 1024] [--ranks 2]
+[--rounds 5] [--folder DIR] [--json FILE]
+
+Each round writes the same number of bytes with dd, Lockstep and PyTorch, one after the other, to the same disk. Shows
+medians and spreads, and Lockstep's share of what dd and PyTorch reach in the same round."""
+
+import argparse
+import json
+import pathlib
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+# What is divided by what, in the same round: more than 1 is better.
+RATIOS = (("dd / save", "dd", "save"), ("torch.save / save", "torch_save", "save"), ("DCP / save", "dcp_save", "save"),
+          ("torch.load / load", "torch_load", "load"), ("DCP / load", "dcp_load", "load"),
+          ("DCP's stall / AsyncSaver's stall", "dcp_async_stall", "async_stall"),
+          ("DCP / AsyncSaver, until it is on disk", "dcp_async", "async"))
+
+
+def drop_caches():
+    """So that reads come from the disk; without the right to, they come from memory, for all alike."""
+    subprocess.run(["sync"], check=True)
+    try:
+        pathlib.Path("/proc/sys/vm/drop_caches").write_text("1")
+    except OSError:
+        pass
+
+
+def dd(folder, mebibytes):
+    start = time.perf_counter()
+    subprocess.run(["dd", "if=/dev/zero", f"of={folder / 'dd'}", "bs=1M", f"count={mebibytes}", "conv=fsync",
+                    "status=none"], check=True)
+    return {"dd": time.perf_counter() - start}
+
+
+def ranks(launcher, count, command):
+    done = subprocess.run([launcher, "run", "--nproc-per-node", str(count), "--no-prefix", *map(str, command)],
+                          check=True, stdout=subprocess.PIPE, text=True)
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def measure(options):
+    rounds = []
+    for _ in range(options.rounds):
+        result = {}
+        for turn in (lambda folder: dd(folder, options.mib),
+                     lambda folder: ranks(options.bin / "lockstep", options.ranks,
+                                          [options.bin / "bench_checkpoint_worker", folder, options.mib]),
+                     lambda folder: ranks(options.bin / "lockstep", options.ranks,
+                                          [options.python, HERE / "checkpoint_worker.py", folder, options.mib])):
+            folder = pathlib.Path(tempfile.mkdtemp(dir=options.folder))
+            try:
+                drop_caches()
+                result.update(turn(folder))
+            finally:
+                shutil.rmtree(folder)
+        rounds.append(result)
+        print(json.dumps(result), file=sys.stderr, flush=True)
+    return rounds
+
+
+def show(rounds):
+    def line(name, values, unit):
+        print(f"{name:40} {statistics.median(values):8.3f} {unit}  ({min(values):.3f} to {max(values):.3f})")
+    for name in rounds[0]:
+        line(name, [each[name] for each in rounds], "s")
+    for name, above, below in RATIOS:
+        line(name, [each[above] / each[below] for each in rounds], "times")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("bin", type=pathlib.Path)
+    parser.add_argument("--mib", type=int, default=1024)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--folder", help="on the disk that is measured", default=None)
+    parser.add_argument("--python", default=str(HERE.parent / ".venv" / "bin" / "python"))
+    parser.add_argument("--json", type=pathlib.Path)
+    options = parser.parse_args()
+    options.bin = options.bin.resolve()
+    rounds = measure(options)
+    show(rounds)
+    if options.json:
+        options.json.write_text(json.dumps({"mib": options.mib, "ranks": options.ranks, "rounds": rounds}) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+// A rank that saves and loads a state of so many MiB with Lockstep: checkpoint_worker DIRECTORY MIB. Rank 0 prints what
+// it took as JSON: seconds of save(), of load(), and how long AsyncSaver::save() kept the training.
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+
+#include "lockstep/checkpoint/async_saver.h"
+#include "lockstep/checkpoint/save.h"
+#include "lockstep/ddp/distributed_data_parallel.h"
+#include "lockstep/group/world.h"
+
+namespace {
+
+constexpr int kWidth = 2048;  // 16 MiB of weights a layer
+
+struct Layers : torch::nn::Module {
+  explicit Layers(int mebibytes) {
+    for (int i = 0; i < std::max(1, mebibytes / 16); ++i) {
+      const auto layer = torch::nn::Linear(torch::nn::LinearOptions(kWidth, kWidth).bias(false));
+      register_module("layer" + std::to_string(i), layer);
+    }
+  }
+};
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// From when all are there until all are done.
+template <class Action>
+double timed(const lockstep::World& world, Action action) {
+  world.barrier();
+  const auto start = std::chrono::steady_clock::now();
+  action();
+  world.barrier();
+  return seconds_since(start);
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  if (count != 3) {
+    std::fprintf(stderr, "usage: %s DIRECTORY MIB\n", arguments[0]);
+    return 2;
+  }
+  const std::filesystem::path directory = arguments[1];
+  const lockstep::World world = lockstep::init_process_group();
+  const auto layers = std::make_shared<Layers>(std::atoi(arguments[2]));
+  lockstep::DistributedDataParallel<std::shared_ptr<Layers>> ddp(layers, world);
+  lockstep::State state{.model = ddp, .step = 1};
+  const double save = timed(world, [&] { lockstep::save(directory / "sync", state, world); });
+  const double load = timed(world, [&] { lockstep::load(directory / "sync", state, world); });
+  lockstep::AsyncSaver saver(directory / "async", world);
+  const double stall = timed(world, [&] { saver.save(state); });
+  const double rest = timed(world, [&] { saver.wait(); });
+  if (world.is_main_rank()) {
+    std::printf("{\"save\": %.4f, \"load\": %.4f, \"async_stall\": %.4f, \"async\": %.4f}\n", save, load, stall,
+                stall + rest);
+  }
+  return 0;
+}

@@ -9,6 +9,7 @@
 
 #include <cerrno>
 #include <csignal>
+#include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/signal_block.h"
@@ -60,10 +61,11 @@ bool read_record(int fd, Groups& groups) noexcept {
 
 // Runs in the forked child of a program that may have many threads: system calls only. All signals are blocked, and it
 // has a session of its own, so that signals to the launcher's group do not end it.
-[[noreturn]] void reaper_main(int launcher_pidfd, int reader, const char* job_id) noexcept {
+[[noreturn]] void reaper_main(int launcher_pidfd, int reader, int ready, const char* job_id) noexcept {
   const pid_t launcher_group = ::getpgrp();
   ::setsid();
   ::prctl(PR_SET_NAME, "lockstep-reaper");
+  if (::write(ready, "", 1) != 1) ::_exit(1);
   // It must not keep any pipe, socket or directory of the program open.
   if (::dup2(launcher_pidfd, 0) != 0 || ::dup2(reader, 1) != 1) ::_exit(1);
   ::close_range(2, ~0U, 0);
@@ -83,20 +85,39 @@ bool read_record(int fd, Groups& groups) noexcept {
   ::_exit(0);
 }
 
+struct HelperPipe {
+  UniqueFd reader, writer;
+};
+
+HelperPipe make_helper_pipe() {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) throw system_error("making a pipe for the reaper process", errno);
+  return {UniqueFd(ends[0]), UniqueFd(ends[1])};
+}
+
 }  // namespace
 
 Reaper::Reaper(const std::string& job_id) {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) throw system_error("making a pipe for the reaper process", errno);
-  const UniqueFd reader(ends[0]);
-  writer_.reset(ends[1]);
+  HelperPipe records = make_helper_pipe();
+  HelperPipe ready = make_helper_pipe();
+  writer_ = std::move(records.writer);
   const UniqueFd self(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
   if (!self) throw system_error("pidfd_open (Lockstep needs Linux 5.9 or newer)", errno);
   const SignalBlock block;
   // _Fork, not fork: pthread_atfork handlers of libraries must not run in this child.
   pid_ = ::_Fork();
-  if (pid_ == 0) reaper_main(self.get(), reader.get(), job_id.c_str());
+  if (pid_ == 0) reaper_main(self.get(), records.reader.get(), ready.writer.get(), job_id.c_str());
   if (pid_ < 0) throw system_error("starting the reaper process", errno);
+  // Until it has its session, what kills the launcher's group kills it too, and ranks would be left.
+  ready.writer.reset();
+  char byte = 0;
+  ssize_t got = 0;
+  while ((got = ::read(ready.reader.get(), &byte, 1)) < 0 && errno == EINTR) {
+  }
+  if (got == 1) return;
+  while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+  }
+  throw Error(ErrorKind::internal, "the reaper process ended at once");
 }
 
 Reaper::~Reaper() {

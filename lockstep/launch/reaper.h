@@ -11,7 +11,8 @@ namespace lockstep::internal {
 
 class Reaper {
  public:
-  // Throws Error{internal} if no process can be made.
+  // Returns once signals to this process's group do not reach the helper. Throws Error{internal} if no process can be
+  // made.
   explicit Reaper(const std::string& job_id);
   ~Reaper();  // ends the helper; the ranks are not killed
   Reaper(const Reaper&) = delete;

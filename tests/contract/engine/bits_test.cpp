@@ -202,7 +202,7 @@ TEST_CASE("reductions that round have the bits of the rank order, on every way, 
     for (int ranks = 1; ranks <= kMostRanks; ++ranks) {
       sums.push_back(rows.sum(in_order(ranks)));
       if (ranks == 3) CHECK(rows.sum({2, 1, 0}) != sums.back());  // else any order would do
-      if (kIsSanitized && ranks % 3 != 0) continue;
+      if (kIsThreadSanitized ? ranks != 3 : kIsSanitized && ranks % 3 != 0) continue;
       for (const Way& way : kWays) check_way(way, rows, sums, Order::ranks, ranks);
     }
   }

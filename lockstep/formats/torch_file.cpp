@@ -125,7 +125,7 @@ class Flattener {
           return;
         }
         [[fallthrough]];
-      default: add(name, value);
+      default: values_.push_back({name, value});
     }
   }
 
@@ -143,17 +143,13 @@ class Flattener {
     }
   }
 
-  static std::string below(const std::string& name, std::string_view key) {
-    return name.empty() ? std::string(key) : fmt::format("{}.{}", name, key);
-  }
-
-  void add(const std::string& name, const PickleValue& value) {
-    bytes_ += name.size();
+  std::string below(const std::string& name, std::string_view key) {
+    bytes_ += name.size() + key.size();
     if (bytes_ > kNameBytes) {
       throw Error(ErrorKind::invalid_argument,
                   fmt::format("the names of all values take more than {} bytes", kNameBytes));
     }
-    values_.push_back({name, value});
+    return name.empty() ? std::string(key) : fmt::format("{}.{}", name, key);
   }
 
   void check_names() const {

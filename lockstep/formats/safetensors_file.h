@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "lockstep/base/bytes.h"
+#include "lockstep/base/file_io.h"
 #include "lockstep/base/unique_fd.h"
 #include "lockstep/formats/safetensors_header.h"
 
@@ -41,8 +42,10 @@ enum class Integrity {
 
 class SafetensorsReader {
  public:
-  // Reads and checks the header. Error{invalid_argument}: no such file.
+  // Reads and checks the header. Error{invalid_argument}: no such file, or one of another kind, which it then names.
   explicit SafetensorsReader(const std::filesystem::path& path, Integrity integrity = Integrity::required);
+  // The same of a file that is open; `path` is for errors.
+  SafetensorsReader(const std::filesystem::path& path, internal::OpenFile file, Integrity integrity);
 
   // Tensors, and the metadata without the integrity record. A tensor's end is never beyond the end of the file.
   const SafetensorsHeader& header() const { return header_; }
@@ -51,6 +54,8 @@ class SafetensorsReader {
 
  private:
   void read_header(Integrity integrity);
+  // Throws if the file is clearly of another kind.
+  void refuse_other_kinds() const;
   void verify_header_digest(const std::string& prefix_and_json);
   void take_integrity_record(Integrity integrity);
   void read_at(std::uint64_t offset, MutableByteSpan out) const;

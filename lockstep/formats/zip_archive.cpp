@@ -172,7 +172,10 @@ void ZipArchive::list_entries(std::uint64_t file_bytes) {
     taken += status.comp_size + around;
     const bool is_encrypted =
         (status.valid & ZIP_STAT_ENCRYPTION_METHOD) != 0 && status.encryption_method != ZIP_EM_NONE;
-    const bool is_plain = status.comp_method == ZIP_CM_STORE && !is_encrypted && status.size == status.comp_size;
+    const bool is_plain = status.comp_method == ZIP_CM_STORE && !is_encrypted;
+    if (is_plain && status.size != status.comp_size) {
+      refuse(fmt::format("entry {} has both {} and {} bytes", shown(status.name), status.size, status.comp_size));
+    }
     entries_.push_back({.name = status.name, .bytes = status.size, .index = index, .is_plain = is_plain});
     by_name_.push_back(index);
   }

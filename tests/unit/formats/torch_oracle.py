@@ -113,9 +113,11 @@ def models():
 def optimizers():
     optim = torch.optim
     made = {
-        "sgd": lambda p: optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True), "adam": lambda p: optim.Adam(p, amsgrad=True),
+        "sgd": lambda p: optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
+        "adam": lambda p: optim.Adam(p, amsgrad=True),
         "adamw": optim.AdamW, "adagrad": optim.Adagrad, "adadelta": optim.Adadelta, "adamax": optim.Adamax,
-        "asgd": optim.ASGD, "nadam": optim.NAdam, "radam": optim.RAdam, "rmsprop": lambda p: optim.RMSprop(p, centered=True),
+        "asgd": optim.ASGD, "nadam": optim.NAdam, "radam": optim.RAdam,
+        "rmsprop": lambda p: optim.RMSprop(p, centered=True),
         "rprop": optim.Rprop, "lbfgs": optim.LBFGS,
     }
     states = {}

@@ -57,9 +57,9 @@ bool PickleMachine::step_constant() {
     case PickleCode::frame:
       if (op_.number > tree_.bytes_.size() - op_.next) corrupt(fmt::format("a frame has {} bytes", op_.number));
       return true;
-    case PickleCode::none: push({.kind = PickleKind::none}); return true;
-    case PickleCode::new_true: push({.kind = PickleKind::boolean, .is_true = true}); return true;
-    case PickleCode::new_false: push({.kind = PickleKind::boolean}); return true;
+    case PickleCode::none: push_constant(0, {.kind = PickleKind::none}); return true;
+    case PickleCode::new_false: push_constant(1, {.kind = PickleKind::boolean}); return true;
+    case PickleCode::new_true: push_constant(2, {.kind = PickleKind::boolean, .is_true = true}); return true;
     case PickleCode::bin_int:
     case PickleCode::bin_int1:
     case PickleCode::bin_int2:
@@ -93,7 +93,7 @@ bool PickleMachine::step_container() {
   switch (op_.code) {
     case PickleCode::mark: marks_.push_back(stack_.size()); return true;
     case PickleCode::empty_list: push({.kind = PickleKind::list}); return true;
-    case PickleCode::empty_tuple: push({.kind = PickleKind::tuple}); return true;
+    case PickleCode::empty_tuple: push_constant(3, {.kind = PickleKind::tuple}); return true;
     case PickleCode::empty_dict: push({.kind = PickleKind::dict}); return true;
     case PickleCode::empty_set: push({.kind = PickleKind::set}); return true;
     case PickleCode::tuple1: push_tuple(1); return true;
@@ -165,6 +165,11 @@ PickleMachine::Index PickleMachine::add(PickleNode node) {
   }
   tree_.nodes_.push_back(std::move(node));
   return static_cast<Index>(tree_.nodes_.size() - 1);
+}
+
+void PickleMachine::push_constant(std::size_t which, PickleNode node) {
+  if (constants_.at(which) == kNoNode) constants_.at(which) = add(std::move(node));
+  stack_.push_back(constants_.at(which));
 }
 
 PickleMachine::Index PickleMachine::pop() {

@@ -2,6 +2,7 @@
 // one node, and what must be copied (the items of a set) is never more than the pickle has bytes.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -32,6 +33,8 @@ class PickleMachine {
 
   Index add(PickleNode node);
   void push(PickleNode node) { stack_.push_back(add(std::move(node))); }
+  // A value that never changes is one node, however often it comes.
+  void push_constant(std::size_t which, PickleNode node);
   Index pop();
   std::vector<Index> pop_to_mark();
   void push_text(PickleKind kind, std::string_view text);
@@ -68,6 +71,7 @@ class PickleMachine {
   std::vector<Index> stack_ = {};
   std::vector<std::size_t> marks_ = {};  // heights of the stack
   std::vector<Index> memo_ = {};
+  std::array<Index, 4> constants_ = {kNoNode, kNoNode, kNoNode, kNoNode};
   std::size_t copied_ = 0;
 };
 

@@ -50,7 +50,7 @@ class PickleTree {
 
   Bytes bytes_;
   std::string origin_;
-  std::vector<PickleNode> nodes_;
+  std::deque<PickleNode> nodes_;   // which does not move them as it grows
   std::deque<std::string> texts_;  // that do not stand in the bytes as they are
   std::uint32_t root_ = kNoNode;
 };

@@ -41,8 +41,8 @@ void ZipWriter::begin(const std::string& name, std::uint64_t bytes) {
   if (is_zip64) {
     put<std::uint16_t>(extra, 1);
     put<std::uint16_t>(extra, kZip64Bytes - 4);
-    put<std::uint64_t>(extra, bytes);
-    put<std::uint64_t>(extra, bytes);
+    put<std::uint64_t>(extra, 0);  // which follow, like the CRC-32
+    put<std::uint64_t>(extra, 0);
   }
   const std::uint64_t unpadded = written_ + kLocalBytes + name.size() + extra.size() + kPaddingBytes;
   const std::uint64_t padding = (kAlignment - unpadded % kAlignment) % kAlignment;
@@ -58,8 +58,8 @@ void ZipWriter::begin(const std::string& name, std::uint64_t bytes) {
   put<std::uint16_t>(header, 0);  // the time
   put<std::uint16_t>(header, kDate);
   put<std::uint32_t>(header, 0);  // the CRC-32, which follows
-  put<std::uint32_t>(header, is_zip64 ? capped(bytes) : 0);
-  put<std::uint32_t>(header, is_zip64 ? capped(bytes) : 0);
+  put<std::uint32_t>(header, is_zip64 ? kTooLarge : 0);
+  put<std::uint32_t>(header, is_zip64 ? kTooLarge : 0);
   put<std::uint16_t>(header, static_cast<std::uint16_t>(name.size()));
   put<std::uint16_t>(header, static_cast<std::uint16_t>(extra.size()));
   entries_.push_back({.name = name, .bytes = bytes, .begin = written_, .crc = 0});

@@ -169,6 +169,7 @@ void check_all(const std::vector<HostilePickle>& pickles) {
 
 }  // namespace
 
+// fault: 26
 TEST_CASE("pickles that would run something are refused by name, and run nothing") {
   const TemporaryDirectory directory;
   const std::string trap = directory / "trap";
@@ -184,6 +185,7 @@ TEST_CASE("pickles that would run something are refused by name, and run nothing
               "from a file. Save a state dict: tensors, numbers, texts, lists and dicts");
 }
 
+// fault: 26
 TEST_CASE("what is no pickle, cycles and bombs are refused") { check_all(malformed()); }
 
 TEST_CASE("impossible tensors are refused") { check_all(tensors()); }
@@ -196,6 +198,7 @@ TEST_CASE("protocols, and what follows a pickle") {
   CHECK_ERROR(refusal(kProtocol2 + "N.N."), ErrorKind::corrupt_data, "2 more bytes follow its end");
 }
 
+// fault: 25
 TEST_CASE("every truncation of a pickle is refused") {
   const std::string right = kProtocol2 + "}(" + text("a") +
                             tensor(storage("0", 4), 0, numbers({2, 2}), numbers({2, 1})) + text("b") +

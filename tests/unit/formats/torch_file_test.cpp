@@ -82,6 +82,7 @@ TEST_CASE("what is written is read, and data begins at multiples of 64") {
   CHECK(whole.find("\x80\x02}(") % 64 == 0);
 }
 
+// fault: 25
 TEST_CASE("a file cut anywhere is refused, in each format") {
   const TemporaryDirectory directory;
   const std::string path = directory / "a.pt";
@@ -99,6 +100,7 @@ TEST_CASE("a file cut anywhere is refused, in each format") {
   }
 }
 
+// fault: 24
 TEST_CASE("damage of a tensor is found, whole or in part") {
   const TemporaryDirectory directory;
   const std::string path = directory / "a.pt";
@@ -180,6 +182,7 @@ TEST_CASE("archives that are none of torch.save are refused by name") {
               "load_checkpoint()");
 }
 
+// fault: 26
 TEST_CASE("hostile archives are refused") {
   const TemporaryDirectory directory;
   const std::string path = directory / "a.pt";

@@ -20,6 +20,8 @@ set(finder_nlohmann_json::nlohmann_json "find_dependency(nlohmann_json)")
 set(finder_PkgConfig::HWY "find_dependency(PkgConfig)\npkg_check_modules(HWY REQUIRED QUIET IMPORTED_TARGET libhwy)")
 set(finder_PkgConfig::XXHASH
     "find_dependency(PkgConfig)\npkg_check_modules(XXHASH REQUIRED QUIET IMPORTED_TARGET libxxhash)")
+set(finder_PkgConfig::LIBZIP
+    "find_dependency(PkgConfig)\npkg_check_modules(LIBZIP REQUIRED QUIET IMPORTED_TARGET libzip)")
 
 # Sorts the libraries into core_libraries and torch_libraries, and writes the commands that find what each kind links
 # into core_dependencies and torch_dependencies.

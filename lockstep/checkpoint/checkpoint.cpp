@@ -6,30 +6,17 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
-#include "lockstep/base/machine.h"
-#include "lockstep/checkpoint/stored_tensor.h"
+#include "lockstep/checkpoint/tensor_types.h"
 
 namespace lockstep {
 
 using namespace internal;
 
-namespace {
-
-// A file can be larger than what it takes of a disk.
-void check_memory(const std::filesystem::path& path, const SafetensorsHeader& header) {
-  const std::uint64_t bytes = header.tensors.empty() ? 0 : header.tensors.back().end;
-  if (bytes <= machine_memory_bytes()) return;
-  throw Error(ErrorKind::invalid_argument, fmt::format("{}: its tensors take {} bytes; this machine has {} of memory",
-                                                       path.string(), bytes, machine_memory_bytes()));
-}
-
-}  // namespace
-
 void save_checkpoint(const std::filesystem::path& path, const Checkpoint& checkpoint, const SaveOptions& options) {
   std::vector<at::Tensor> storage;  // keeps copies alive; a contiguous CPU tensor is not copied
   std::vector<TensorBytes> tensors;
   for (const auto& [name, tensor] : checkpoint.tensors) {
-    const at::Tensor& plain = storage.emplace_back(plain_tensor(name, tensor));
+    const at::Tensor& plain = storage.emplace_back(plain_copy(name, tensor));
     tensors.push_back(
         {.name = name, .dtype = stored_type(name, plain), .shape = plain.sizes().vec(), .bytes = bytes_of(plain)});
   }
@@ -39,11 +26,12 @@ void save_checkpoint(const std::filesystem::path& path, const Checkpoint& checkp
 
 Checkpoint load_checkpoint(const std::filesystem::path& path, Integrity integrity) {
   const SafetensorsReader reader(path, integrity);
-  check_memory(path, reader.header());
+  const std::vector<TensorEntry>& entries = reader.header().tensors;
+  check_memory(path.string(), entries.empty() ? 0 : entries.back().end);
   Checkpoint checkpoint{.metadata = reader.header().metadata};
-  for (const TensorEntry& entry : reader.header().tensors) {
-    at::Tensor tensor = empty_stored(entry.name, entry.dtype, entry.shape);
-    reader.read(entry, {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()});
+  for (const TensorEntry& entry : entries) {
+    at::Tensor tensor = new_tensor(path.string(), entry.name, entry.dtype, entry.shape);
+    reader.read(entry, mutable_bytes_of(tensor));
     checkpoint.tensors.emplace(entry.name, std::move(tensor));
   }
   return checkpoint;

@@ -23,7 +23,7 @@
 #include "lockstep/checkpoint/resumption.h"
 #include "lockstep/checkpoint/set_directory.h"
 #include "lockstep/checkpoint/state_parts.h"
-#include "lockstep/checkpoint/stored_tensor.h"
+#include "lockstep/checkpoint/tensor_types.h"
 #include "lockstep/formats/safetensors_file.h"
 #include "lockstep/group/object_codecs.h"
 
@@ -171,7 +171,7 @@ Json write_part(const SaveJob& job, const std::filesystem::path& hidden, int ran
   std::vector<at::Tensor> storage;
   std::vector<TensorBytes> tensors;
   for (const SaveJob::Part& part : job.parts) {
-    const at::Tensor& plain = storage.emplace_back(plain_tensor(part.name, part.tensor));
+    const at::Tensor& plain = storage.emplace_back(plain_copy(part.name, part.tensor));
     tensors.push_back({.name = part.name,
                        .dtype = stored_type(part.name, plain),
                        .shape = plain.sizes().vec(),
@@ -285,7 +285,7 @@ SaveJob plan_save_alone(const std::filesystem::path& directory, const State& sta
 
 void copy_parts(SaveJob& job) {
   for (SaveJob::Part& part : job.parts) {
-    at::Tensor plain = plain_tensor(part.name, part.tensor);
+    at::Tensor plain = plain_copy(part.name, part.tensor);
     const bool is_copy = !plain.is_alias_of(part.tensor);
     part.tensor = is_copy ? plain : plain.clone();
   }

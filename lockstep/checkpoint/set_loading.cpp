@@ -12,7 +12,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/machine.h"
-#include "lockstep/checkpoint/stored_tensor.h"
+#include "lockstep/checkpoint/tensor_types.h"
 #include "lockstep/group/objects.h"
 
 namespace lockstep::internal {
@@ -48,7 +48,7 @@ struct PieceToRead {
     if (part.defined()) return;
     std::vector<std::int64_t> shape = tensor->shape;
     if (!shape.empty()) shape.front() = piece->end_row - piece->first_row;
-    part = empty_stored(*name, tensor->dtype, shape);
+    part = new_tensor("a checkpoint", *name, tensor->dtype, shape);
   }
 };
 
@@ -60,7 +60,7 @@ std::vector<PieceToRead> pieces_of(const Manifest& manifest, const Readers& read
   for (const auto& [name, tensor] : manifest.tensors) {
     at::Tensor whole;
     if (wanted(name)) {
-      whole = empty_stored(name, tensor.dtype, tensor.shape);
+      whole = new_tensor("a checkpoint", name, tensor.dtype, tensor.shape);
       checkpoint.tensors.emplace(name, whole);
     }
     for (const Piece& piece : tensor.pieces) {
@@ -111,7 +111,7 @@ Checkpoint read_all(SetReader& set, const Readers& readers, const Wanted& wanted
     if (each.reader != readers.rank() || damage) continue;
     each.make_room();
     try {
-      set.read(*each.name, *each.piece, {static_cast<std::byte*>(each.part.mutable_data_ptr()), each.part.nbytes()});
+      set.read(*each.name, *each.piece, mutable_bytes_of(each.part));
     } catch (const Error& error) {
       damage = error;  // the others go on, and learn of it afterwards
     }

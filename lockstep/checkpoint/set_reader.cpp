@@ -68,7 +68,7 @@ SetReader::File& SetReader::opened(std::size_t index) {
   File& file = files_[index];
   if (file.reader) return file;
   const SetFile& listed = manifest_.files[index];
-  file.reader.emplace(open(listed), path_ / listed.name, Integrity::required);
+  file.reader.emplace(path_ / listed.name, open(listed), Integrity::required);
   const auto& tensors = file.reader->header().tensors;
   for (std::size_t i = 0; i < tensors.size(); ++i) file.places.emplace(tensors[i].name, i);
   return file;

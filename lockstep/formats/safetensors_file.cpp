@@ -12,6 +12,7 @@
 #include "lockstep/base/file_io.h"
 #include "lockstep/base/format.h"
 #include "lockstep/formats/atomic_file.h"
+#include "lockstep/formats/file_kind.h"
 #include "lockstep/formats/safetensors_parser.h"
 
 namespace lockstep {
@@ -105,13 +106,20 @@ WrittenFile write_safetensors(const std::filesystem::path& path, std::span<const
 }
 
 SafetensorsReader::SafetensorsReader(const std::filesystem::path& path, Integrity integrity)
-    : SafetensorsReader(open_regular_file(path.string()), path, integrity) {}
+    : SafetensorsReader(path, open_regular_file(path.string()), integrity) {}
 
-SafetensorsReader::SafetensorsReader(OpenFile file, const std::filesystem::path& path, Integrity integrity)
-    : path_(path) {
-  file_ = std::move(file.fd);
-  file_bytes_ = file.bytes;
+SafetensorsReader::SafetensorsReader(const std::filesystem::path& path, OpenFile file, Integrity integrity)
+    : path_(path), file_(std::move(file.fd)), file_bytes_(file.bytes) {
+  refuse_other_kinds();
   read_header(integrity);
+}
+
+void SafetensorsReader::refuse_other_kinds() const {
+  std::string first(std::min<std::uint64_t>(kFileKindBytes, file_bytes_), '\0');
+  read_at(0, std::as_writable_bytes(std::span(first)));
+  const FileKind kind = recognise_file(first);
+  if (kind == FileKind::unknown || kind == FileKind::empty || kind == FileKind::safetensors) return;
+  throw Error(ErrorKind::invalid_argument, fmt::format("{} {}", path_.string(), how_to_read(kind)));
 }
 
 void SafetensorsReader::read_header(Integrity integrity) {

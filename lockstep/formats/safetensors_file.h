@@ -46,10 +46,10 @@ enum class Integrity {
 
 class SafetensorsReader {
  public:
-  // Reads and checks the header. Error{invalid_argument}: no such file.
+  // Reads and checks the header. Error{invalid_argument}: no such file, or one of another kind, which it then names.
   explicit SafetensorsReader(const std::filesystem::path& path, Integrity integrity = Integrity::required);
   // The same of a file that is open; the path is for messages.
-  SafetensorsReader(internal::OpenFile file, const std::filesystem::path& path, Integrity integrity);
+  SafetensorsReader(const std::filesystem::path& path, internal::OpenFile file, Integrity integrity);
 
   // Tensors, and the metadata without the integrity record. A tensor's end is never beyond the end of the file.
   const SafetensorsHeader& header() const { return header_; }
@@ -59,6 +59,7 @@ class SafetensorsReader {
   void read(const TensorEntry& entry, MutableByteSpan out) const;
 
  private:
+  void refuse_other_kinds() const;
   void read_header(Integrity integrity);
   void verify_header_digest(const std::string& prefix_and_json);
   void take_integrity_record(Integrity integrity);

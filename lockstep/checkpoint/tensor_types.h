@@ -1,0 +1,37 @@
+// How tensors become the elements that files hold, and back: types by the names of safetensors, contiguous CPU memory.
+// Does not block. Error{invalid_argument} names the tensor.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/base/bytes.h"
+
+namespace lockstep::internal {
+
+// Empty for a type that no file of ours holds.
+std::string_view dtype_name(at::ScalarType type);
+
+// The name of a type that safetensors files hold. Error{invalid_argument} for another.
+std::string stored_type(const std::string& tensor_name, const at::Tensor& tensor);
+
+// A dense tensor on the CPU, without gaps, whose elements mean what they are. Copies only if it must.
+at::Tensor plain_copy(const std::string& name, const at::Tensor& tensor);
+
+// REQUIRES: `dtype` is one of kTorchTypes. `file` is for the error if there is no memory.
+at::Tensor new_tensor(const std::string& file, const std::string& name, std::string_view dtype,
+                      const std::vector<std::int64_t>& shape);
+
+// REQUIRES: the tensor is contiguous and on the CPU.
+ByteSpan bytes_of(const at::Tensor& tensor);
+MutableByteSpan mutable_bytes_of(const at::Tensor& tensor);
+
+// Error{invalid_argument} if tensors of so many bytes do not fit into the machine: a file can be larger than what it
+// takes of a disk.
+void check_memory(const std::string& file, std::uint64_t bytes);
+
+}  // namespace lockstep::internal

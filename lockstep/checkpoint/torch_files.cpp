@@ -1,0 +1,144 @@
+#include "lockstep/checkpoint/torch_files.h"
+
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/format.h"
+#include "lockstep/checkpoint/tensor_types.h"
+#include "lockstep/formats/distributed_checkpoint.h"
+#include "lockstep/formats/sharded_safetensors.h"
+#include "lockstep/formats/torch_file.h"
+#include "lockstep/formats/torch_file_writer.h"
+
+namespace lockstep {
+
+using namespace internal;
+
+namespace {
+
+std::string float_text(double value) {
+  const std::string text = fmt::format("{}", value);
+  return text.find_first_not_of("-0123456789") == std::string::npos ? text + ".0" : text;
+}
+
+std::string hexadecimal(std::string_view bytes) {
+  std::string text;
+  for (const unsigned char byte : bytes) text += fmt::format("{:02x}", byte);
+  return text;
+}
+
+// "cuda:1" of torch.device("cuda", 1); the names of other classes.
+std::string object_text(const PickleValue& value) {
+  if (value.class_name() != "torch.device" || value.arguments().size() == 0) return std::string(value.class_name());
+  const PickleValue arguments = value.arguments();
+  const std::string type(arguments.item(0).text());
+  return arguments.size() == 1 ? type : fmt::format("{}:{}", type, arguments.item(1).integer());
+}
+
+// As Python prints it.
+std::string value_text(const PickleValue& value) {
+  switch (value.kind()) {
+    case PickleKind::none: return "None";
+    case PickleKind::boolean: return value.boolean() ? "True" : "False";
+    case PickleKind::integer: return std::to_string(value.integer());
+    case PickleKind::number: return float_text(value.number());
+    case PickleKind::text: return std::string(value.text());
+    case PickleKind::bytes: return hexadecimal(value.text());
+    case PickleKind::object: return object_text(value);
+    case PickleKind::name: return std::string(value.class_name());
+    default: value.refuse(fmt::format("{} is no value that is read", to_string(value.kind())));
+  }
+}
+
+template <class Value>
+void add_once(std::map<std::string, Value>& values, const std::string& file, const std::string& name, Value value) {
+  if (values.emplace(name, std::move(value)).second) return;
+  throw Error(ErrorKind::invalid_argument, fmt::format("{}: two values are called '{}'", file, name));
+}
+
+// Adds everything in the file, under names that begin with `prefix`.
+void add_file(Checkpoint& checkpoint, const TorchFile& file, const std::string& prefix) {
+  std::vector<std::pair<std::string, TorchTensor>> tensors;
+  std::uint64_t bytes = 0;
+  for (const auto& [name, value] : flatten(file.root())) {
+    const bool is_tensor = value.is(PickleKind::tensor);
+    const std::string whole = name.empty()     ? (!prefix.empty() ? prefix
+                                                  : is_tensor     ? "tensor"
+                                                                  : "value")
+                              : prefix.empty() ? name
+                                               : fmt::format("{}.{}", prefix, name);
+    if (!is_tensor) {
+      add_once(checkpoint.metadata, file.name(), whole, value_text(value));
+      continue;
+    }
+    tensors.emplace_back(whole, file.tensor(value));
+    check_memory(file.name(), tensors.back().second.bytes);
+    bytes += tensors.back().second.bytes;
+    check_memory(file.name(), bytes);
+  }
+  for (const auto& [name, saved] : tensors) {
+    at::Tensor tensor = new_tensor(file.name(), name, saved.dtype, saved.shape);
+    file.read(saved, mutable_bytes_of(tensor));
+    add_once(checkpoint.tensors, file.name(), name, std::move(tensor));
+  }
+}
+
+}  // namespace
+
+Checkpoint load_torch_file(const std::filesystem::path& path) {
+  Checkpoint checkpoint;
+  add_file(checkpoint, TorchFile(path), "");
+  return checkpoint;
+}
+
+void save_torch_file(const std::filesystem::path& path, const std::map<std::string, at::Tensor>& tensors) {
+  TorchValue::Dict dict;
+  for (const auto& [name, tensor] : tensors) {
+    const std::string dtype(tensor.defined() ? dtype_name(tensor.scalar_type()) : "");
+    if (tensor.defined() && dtype.empty()) {
+      throw Error(ErrorKind::invalid_argument,
+                  fmt::format("saving {}: tensor '{}' has the type {}, which is not stored", path.string(), name,
+                              c10::toString(tensor.scalar_type())));
+    }
+    const at::Tensor plain = plain_copy(name, tensor);
+    TorchTensorSource source{.dtype = dtype, .shape = plain.sizes().vec(), .write = {}, .requires_grad = false};
+    source.write = [plain](const ByteSink& sink) { sink(bytes_of(plain)); };
+    dict.emplace_back(name, TorchValue{std::move(source)});
+  }
+  write_torch_file(path, TorchValue{std::move(dict)});
+}
+
+Checkpoint load_distributed_checkpoint(const std::filesystem::path& directory) {
+  const DistributedCheckpoint saved(directory);
+  Checkpoint checkpoint;
+  std::uint64_t bytes = 0;
+  for (const DistributedTensor& tensor : saved.tensors()) {
+    check_memory(directory.string(), tensor.bytes);
+    bytes += tensor.bytes;
+    check_memory(directory.string(), bytes);
+  }
+  for (const DistributedTensor& each : saved.tensors()) {
+    at::Tensor tensor = new_tensor(directory.string(), each.name, each.dtype, each.shape);
+    saved.read(each, mutable_bytes_of(tensor));
+    checkpoint.tensors.emplace(each.name, std::move(tensor));
+  }
+  for (const std::string& name : saved.value_names()) add_file(checkpoint, saved.read_value(name), name);
+  return checkpoint;
+}
+
+Checkpoint load_sharded_safetensors(const std::filesystem::path& index) {
+  const ShardedSafetensorsReader reader(index);
+  Checkpoint checkpoint{.metadata = reader.metadata()};
+  std::uint64_t bytes = 0;
+  for (const ShardedTensor& each : reader.tensors()) bytes += each.entry.end - each.entry.begin;
+  check_memory(index.string(), bytes);
+  for (const ShardedTensor& each : reader.tensors()) {
+    at::Tensor tensor = new_tensor(index.string(), each.entry.name, each.entry.dtype, each.entry.shape);
+    reader.read(each, mutable_bytes_of(tensor));
+    checkpoint.tensors.emplace(each.entry.name, std::move(tensor));
+  }
+  return checkpoint;
+}
+
+}  // namespace lockstep

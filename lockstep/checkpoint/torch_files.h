@@ -1,0 +1,31 @@
+// Models and checkpoints that other programs write, as a Checkpoint: files of torch.save, of Python as of C++,
+// directories of torch.distributed.checkpoint, and sharded safetensors of Hugging Face. file -> Checkpoint -> module.
+// Nested values become names joined by '.': "model.fc.weight", "optimizer.param_groups.0.lr". Tensors are on the CPU
+// and require no gradient. What is no tensor is in the metadata, as Python prints it; bytes as hexadecimal digits.
+// Blocks for disk I/O. Nothing from a file is ever executed. Errors as of TorchFile and SafetensorsReader.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <filesystem>
+#include <map>
+#include <string>
+
+#include "lockstep/checkpoint/checkpoint.h"
+
+namespace lockstep {
+
+// A tensor that was saved by itself is called "tensor", any other value "value".
+Checkpoint load_torch_file(const std::filesystem::path& path);
+
+// Python reads it with torch.load(path), as a dict of tensors: what load_state_dict() takes. Names stay as they are.
+// Replaces `path` atomically.
+void save_torch_file(const std::filesystem::path& path, const std::map<std::string, at::Tensor>& tensors);
+
+// Reads a directory that ranks have saved with torch.distributed.checkpoint, whole: every tensor from all its chunks.
+Checkpoint load_distributed_checkpoint(const std::filesystem::path& directory);
+
+// `index` is model.safetensors.index.json, with the files that it names beside it.
+Checkpoint load_sharded_safetensors(const std::filesystem::path& index);
+
+}  // namespace lockstep

@@ -1,0 +1,41 @@
+// The names that a pickle may refer to, and what they mean to Lockstep: the whole list of what is accepted. Nothing is
+// imported or called for any of them. Pure.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace lockstep::internal {
+
+enum class PickleRole : std::uint8_t {
+  constant,      // torch.float32: a value by itself; `detail` is the type as safetensors name it
+  storage_type,  // `detail` is the type; "U8" for a storage without type
+  object,        // made of arguments, perhaps given a state, and passed on
+  factory,       // what a defaultdict makes: only its name matters
+  ordered_dict,
+  default_dict,
+  size,
+  set,
+  encode,     // bytes, as protocol 2 writes them
+  bytearray,  // the same
+  tensor_class,
+  tensor_v1,
+  tensor_v2,
+  tensor_v3,
+  tensor_with_attributes,
+  parameter,
+  typed_list,   // a list of one type, as C++ writes it
+  typed_value,  // a value and the text of its type, as C++ writes it
+  unsupported,  // known, and refused with a reason: `detail`
+};
+
+struct PickleClass {
+  std::string_view name;  // "module.name"
+  PickleRole role;
+  std::string_view detail = {};
+};
+
+// nullptr for a name that is not on the list.
+const PickleClass* find_pickle_class(std::string_view module, std::string_view name);
+
+}  // namespace lockstep::internal

@@ -1,0 +1,147 @@
+#include "lockstep/formats/pickle_value.h"
+
+#include <bit>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/format.h"
+#include "lockstep/formats/pickle_classes.h"
+#include "lockstep/formats/pickle_tree.h"
+#include "lockstep/formats/safetensors_parser.h"
+#include "lockstep/formats/torch_types.h"
+
+namespace lockstep {
+
+using namespace internal;
+
+namespace {
+
+constexpr std::string_view kKindNames[] = {"None",     "a bool",    "an int",  "a float",  "a str",
+                                           "bytes",    "a list",    "a tuple", "a dict",   "a set",
+                                           "a tensor", "a storage", "a name",  "an object"};
+
+bool is_sequence(PickleKind kind) {
+  return kind == PickleKind::list || kind == PickleKind::tuple || kind == PickleKind::set;
+}
+
+}  // namespace
+
+std::string_view to_string(PickleKind kind) { return kKindNames[static_cast<std::size_t>(kind)]; }
+
+const PickleNode& PickleValue::node() const { return tree_->node(index_); }
+
+const PickleNode& PickleValue::node(PickleKind expected) const {
+  const PickleNode& found = node();
+  if (found.kind != expected) {
+    refuse(fmt::format("the pickle has {} where {} is expected", to_string(found.kind), to_string(expected)));
+  }
+  return found;
+}
+
+void PickleValue::refuse(std::string_view why) const {
+  throw Error(ErrorKind::corrupt_data, fmt::format("{}: {}", tree_->origin(), why));
+}
+
+PickleValue PickleValue::child(std::size_t index) const {
+  const PickleNode& parent = node();
+  if (index >= parent.children.size()) {
+    refuse(
+        fmt::format("{} has {} items, number {} is expected", to_string(parent.kind), parent.children.size(), index));
+  }
+  return {*tree_, parent.children[index]};
+}
+
+PickleKind PickleValue::kind() const { return node().kind; }
+bool PickleValue::boolean() const { return node(PickleKind::boolean).is_true; }
+std::int64_t PickleValue::integer() const { return node(PickleKind::integer).integer; }
+double PickleValue::number() const { return std::bit_cast<double>(node(PickleKind::number).integer); }
+
+std::string_view PickleValue::text() const {
+  return node(is(PickleKind::bytes) ? PickleKind::bytes : PickleKind::text).text;
+}
+
+std::size_t PickleValue::size() const {
+  if (is_sequence(kind())) return node().children.size();
+  return node(PickleKind::dict).children.size() / 2;
+}
+
+PickleValue PickleValue::item(std::size_t index) const {
+  if (!is_sequence(kind())) refuse(fmt::format("the pickle has {} where a list is expected", to_string(kind())));
+  return child(index);
+}
+
+PickleValue PickleValue::key(std::size_t index) const {
+  node(PickleKind::dict);
+  return child(2 * index);
+}
+
+PickleValue PickleValue::value(std::size_t index) const {
+  node(PickleKind::dict);
+  return child(2 * index + 1);
+}
+
+std::optional<PickleValue> PickleValue::find(std::string_view key) const {
+  const PickleNode& dict = node(PickleKind::dict);
+  for (std::size_t i = 0; i + 1 < dict.children.size(); i += 2) {
+    const PickleNode& name = tree_->node(dict.children[i]);
+    if (name.kind == PickleKind::text && name.text == key) return PickleValue(*tree_, dict.children[i + 1]);
+  }
+  return std::nullopt;
+}
+
+PickleValue PickleValue::at(std::string_view key) const {
+  const std::optional<PickleValue> found = find(key);
+  if (!found) refuse(fmt::format("a dict lacks '{}'", key));
+  return *found;
+}
+
+std::string_view PickleValue::class_name() const {
+  return node(is(PickleKind::name) ? PickleKind::name : PickleKind::object).text;
+}
+
+PickleValue PickleValue::arguments() const {
+  node(PickleKind::object);
+  return child(0);
+}
+
+std::optional<PickleValue> PickleValue::state() const {
+  const PickleNode& object = node(PickleKind::object);
+  if (object.state == kNoNode) return std::nullopt;
+  return PickleValue(*tree_, object.state);
+}
+
+std::vector<std::int64_t> PickleValue::sizes() const {
+  std::vector<std::int64_t> sizes;
+  if (size() > PickleLimits::kDimensions) {
+    refuse(fmt::format("a shape has {} dimensions, at most {} are read", size(), PickleLimits::kDimensions));
+  }
+  for (std::size_t i = 0; i < size(); ++i) {
+    sizes.push_back(item(i).integer());
+    if (sizes.back() < 0) refuse(fmt::format("a dimension or stride is {}", sizes.back()));
+  }
+  return sizes;
+}
+
+PickleStorage PickleValue::storage() const {
+  const PickleNode& found = node(PickleKind::storage);
+  const std::string_view dtype = tree_->node(found.children.at(0)).meaning->detail;
+  return {.dtype = std::string(dtype),
+          .key = std::string(found.text),
+          .device = std::string(found.device),
+          .bytes = static_cast<std::uint64_t>(found.integer) * torch_element_size(dtype)};
+}
+
+PickleTensor PickleValue::tensor() const {
+  const PickleNode& found = node(PickleKind::tensor);
+  PickleTensor tensor{.storage = child(0).storage(),
+                      .dtype = {},
+                      .offset = found.integer,
+                      .shape = child(1).sizes(),
+                      .strides = child(2).sizes(),
+                      .requires_grad = found.is_true,
+                      .is_parameter = found.is_parameter};
+  const bool has_own_type = found.children.size() > 3;
+  tensor.dtype = has_own_type ? std::string(tree_->node(found.children[3]).meaning->detail) : tensor.storage.dtype;
+  return tensor;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,105 @@
+// What a pickle says, as a tree of values. bytes -> read_pickle() -> PickleTree -> PickleValue. Values that the pickle
+// shares are shared here; there are no cycles, and the tree is at most PickleLimits::kDepth deep, so functions may
+// recurse. Classes are names only: nothing is ever called or imported.
+// A PickleValue is a view, valid as long as its tree, which never changes: safe to read from several threads. Asking a
+// value for what it is not is Error{corrupt_data} that names the file, what is there and what was expected.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/base/bytes.h"
+
+namespace lockstep {
+
+struct PickleLimits {
+  static constexpr std::size_t kBytes = std::size_t{512} << 20;  // of one pickle
+  static constexpr std::size_t kValues = std::size_t{32} << 20;
+  static constexpr std::uint64_t kExpandedValues = std::uint64_t{64} << 20;  // if shared values were written out
+  static constexpr std::size_t kDepth = 400;
+  static constexpr std::size_t kDimensions = 64;
+};
+
+enum class PickleKind : std::uint8_t {
+  none,
+  boolean,
+  integer,  // 64 bits
+  number,   // floating point
+  text,     // UTF-8
+  bytes,
+  list,
+  tuple,  // and torch.Size
+  dict,   // in the pickle's order; also OrderedDict and defaultdict
+  set,
+  tensor,
+  storage,
+  name,    // a class or a constant, such as torch.float32
+  object,  // of a class that Lockstep only passes on: its name, its arguments, its state
+};
+std::string_view to_string(PickleKind kind);
+
+// Memory that tensors lie in.
+struct PickleStorage {
+  std::string dtype;  // as safetensors name it; "U8" for one without type
+  std::string key;
+  std::string device;  // that it was saved on
+  std::uint64_t bytes = 0;
+};
+
+struct PickleTensor {
+  PickleStorage storage;
+  std::string dtype;
+  std::int64_t offset = 0;  // elements, like the strides
+  std::vector<std::int64_t> shape;
+  std::vector<std::int64_t> strides;
+  bool requires_grad = false;
+  bool is_parameter = false;
+};
+
+namespace internal {
+struct PickleNode;
+class PickleTree;
+}  // namespace internal
+
+class PickleValue {
+ public:
+  PickleValue(const internal::PickleTree& tree, std::uint32_t index) : tree_(&tree), index_(index) {}
+
+  PickleKind kind() const;
+  bool is(PickleKind kind) const { return this->kind() == kind; }
+  bool boolean() const;
+  std::int64_t integer() const;
+  double number() const;
+  std::string_view text() const;  // also of bytes
+  // Items of a list, tuple or set; pairs of a dict.
+  std::size_t size() const;
+  PickleValue item(std::size_t index) const;  // not of a dict
+  PickleValue key(std::size_t index) const;   // of a dict, as the next
+  PickleValue value(std::size_t index) const;
+  std::optional<PickleValue> find(std::string_view key) const;
+  PickleValue at(std::string_view key) const;  // Error{corrupt_data} if the dict has no such key
+  // Of a name or an object: "torch.device".
+  std::string_view class_name() const;
+  PickleValue arguments() const;  // of an object: a tuple
+  std::optional<PickleValue> state() const;
+  PickleTensor tensor() const;
+  PickleStorage storage() const;
+  // A list or tuple of integers that are not negative: torch.Size, strides.
+  std::vector<std::int64_t> sizes() const;
+
+  // Error{corrupt_data}: "<file>: <why>".
+  [[noreturn]] void refuse(std::string_view why) const;
+
+ private:
+  const internal::PickleNode& node() const;
+  const internal::PickleNode& node(PickleKind expected) const;
+  PickleValue child(std::size_t index) const;
+
+  const internal::PickleTree* tree_;
+  std::uint32_t index_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,69 @@
+// Files of torch.save, without torch: those of PyTorch 1.6 and newer (a zip archive), the legacy ones before, and those
+// of torch::save() in C++ (tensors, modules and optimizers), TorchScript included. file -> TorchFile -> values, and
+// tensors whose bytes are read one by one. A pickle in them is read by read_pickle(): nothing is ever executed.
+// Tensors may be larger than memory; of a file only its values are kept. In archives every byte of a tensor is checked
+// against its CRC-32; legacy files have none.
+// Not thread-safe. Blocks for disk I/O. Error{invalid_argument}: no such file, another kind of file, classes and
+// tensors that Lockstep does not read (sparse, quantised, complex, big-endian). Error{corrupt_data}: damage. Both name
+// the file and what is wrong in it.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/bytes.h"
+#include "lockstep/base/file_io.h"
+#include "lockstep/formats/pickle_value.h"
+
+namespace lockstep {
+
+struct TorchTensor {
+  std::string dtype = {};  // as safetensors name it, with F8_E4M3 and F8_E5M2
+  std::vector<std::int64_t> shape = {};
+  std::vector<std::int64_t> strides = {};  // elements, like the offset
+  std::int64_t offset = 0;
+  std::string storage = {};  // tensors with the same key share memory
+  std::string device = {};   // that it was saved on
+  bool requires_grad = false;
+  bool is_parameter = false;
+  std::uint64_t bytes = 0;  // of all elements, without gaps
+};
+
+class TorchFile {
+ public:
+  explicit TorchFile(const std::filesystem::path& path);
+  // A file that was saved into another one, such as an entry of a part of a distributed checkpoint.
+  TorchFile(internal::OpenFile file, std::uint64_t begin, std::uint64_t bytes, const std::string& name);
+  TorchFile(TorchFile&&) noexcept;
+  TorchFile& operator=(TorchFile&&) noexcept;
+  ~TorchFile();
+
+  // What was saved. Views are valid as long as this object.
+  PickleValue root() const;
+  // Error{corrupt_data} if an element lies outside of its storage.
+  TorchTensor tensor(const PickleValue& value) const;
+  // In row-major order. REQUIRES: `out` has tensor.bytes.
+  void read(const TorchTensor& tensor, MutableByteSpan out) const;
+  // "model.pt"; as errors name it.
+  const std::string& name() const;
+
+ private:
+  struct Content;
+  std::unique_ptr<Content> content_;
+};
+
+// A value that holds no others, and its path: the keys and positions before it, joined by '.'.
+struct NamedPickleValue {
+  std::string name;
+  PickleValue value;
+};
+
+// Every such value below `root`, in the file's order; of a root that is one itself the name is empty. Objects that
+// C++ wrote count as dicts of their attributes. Error{invalid_argument}: two values get one name, or there are names
+// of more than 256 MiB.
+std::vector<NamedPickleValue> flatten(const PickleValue& root);
+
+}  // namespace lockstep

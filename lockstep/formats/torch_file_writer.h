@@ -1,0 +1,44 @@
+// Writes files that torch.load(weights_only=True) reads, without torch: values and tensors -> a zip archive as PyTorch
+// 1.6 and newer write it -> AtomicFile. The bytes of tensors pass through, so that they may be larger than memory.
+// Replaces `path` atomically. Blocks for disk I/O. Error{invalid_argument}: what cannot be stored, by its path in the
+// value. Error{internal}: the disk; an old file of that name is still there.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "lockstep/base/bytes.h"
+
+namespace lockstep {
+
+using ByteSink = std::function<void(ByteSpan)>;
+
+// A tensor that is written in row-major order, contiguous.
+struct TorchTensorSource {
+  std::string dtype = {};  // as safetensors name it, with F8_E4M3 and F8_E5M2
+  std::vector<std::int64_t> shape = {};
+  // Hands all of the tensor's bytes to the sink, in any number of pieces. Called once, while the file is written.
+  std::function<void(const ByteSink&)> write = {};
+  bool requires_grad = false;
+};
+// The same of bytes that stay where they are until the file is written.
+TorchTensorSource tensor_of(std::string dtype, std::vector<std::int64_t> shape, ByteSpan bytes);
+
+// None, bool, int, float, str, list, dict or tensor.
+struct TorchValue {
+  using List = std::vector<TorchValue>;
+  using Key = std::variant<std::int64_t, std::string>;
+  using Dict = std::vector<std::pair<Key, TorchValue>>;  // keeps its order
+
+  std::variant<std::nullptr_t, bool, std::int64_t, double, std::string, List, Dict, TorchTensorSource> value = nullptr;
+};
+
+void write_torch_file(const std::filesystem::path& path, const TorchValue& root);
+
+}  // namespace lockstep

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lockstep/launch/remote_order.h"
+#include "tools/checkpoint_command.h"
 #include "tools/doctor_command.h"
 #include "tools/jobs_command.h"
 #include "tools/run_arguments.h"
@@ -42,8 +43,11 @@ void check_command(const CLI::App& app) {
 }
 
 int usage_error(const CLI::Error& error, const CLI::App& app) {
-  const std::vector<CLI::App*> commands = app.get_subcommands();
-  const std::string command = commands.empty() ? "" : commands.front()->get_name() + " ";
+  std::string command;
+  for (std::vector<CLI::App*> commands = app.get_subcommands(); !commands.empty();) {
+    command += commands.front()->get_name() + " ";
+    commands = commands.front()->get_subcommands();
+  }
   std::fprintf(stderr, "lockstep: %s\nTry 'lockstep %s--help'.\n", error.what(), command.c_str());
   return lockstep::tools::kUsageExitCode;
 }
@@ -54,6 +58,10 @@ void print_all_help(const CLI::App& app) {
     const std::string& name = command->get_name();
     std::printf("\nlockstep %s\n\n%s", name.c_str(),
                 (name == "run" ? help_of_run() : command->help(app.get_name())).c_str());
+    for (const CLI::App* verb : command->get_subcommands({})) {
+      const std::string verb_name = name + " " + verb->get_name();
+      std::printf("\nlockstep %s\n\n%s", verb_name.c_str(), verb->help(app.get_name() + " " + name).c_str());
+    }
   }
 }
 
@@ -80,6 +88,8 @@ int run_lockstep(int argc, char** argv) {
   const CLI::App* ps = add_ps(app, ps_options);
   TopOptions top_options;
   const CLI::App* top = add_top(app, top_options);
+  CheckpointOptions checkpoint_options;
+  const CLI::App* checkpoint = add_checkpoint(app, checkpoint_options);
   // Last, since commands inherit both.
   app.set_help_all_flag("--help-all", "Print the help of all commands and exit");
   app.footer(kRunExamples);
@@ -99,6 +109,7 @@ int run_lockstep(int argc, char** argv) {
   if (env->parsed()) return env_command(env_options);
   if (ps->parsed()) return ps_command(ps_options);
   if (top->parsed()) return top_command(top_options);
+  if (checkpoint->parsed()) return checkpoint_command(*checkpoint, checkpoint_options);
   return EXIT_SUCCESS;
 }
 

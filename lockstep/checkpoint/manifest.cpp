@@ -1,6 +1,7 @@
 #include "lockstep/checkpoint/manifest.h"
 
 #include <algorithm>
+#include <cmath>
 #include <initializer_list>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -8,6 +9,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
+#include "lockstep/checkpoint/set_directory.h"
 #include "lockstep/formats/safetensors_file.h"
 #include "lockstep/formats/safetensors_parser.h"
 
@@ -53,10 +55,12 @@ class ManifestReader {
     if (!value.is_string()) refuse(what + " is not a text");
     return value.get<std::string>();
   }
-  std::int64_t number(const Json& value, const std::string& what, std::int64_t most) const {
+  // REQUIRES: 0 <= least <= most.
+  std::int64_t number(const Json& value, const std::string& what, std::int64_t most, std::int64_t least = 0) const {
     if (!value.is_number_integer()) refuse(what + " is not a whole number");
-    const bool fits = value.is_number_unsigned() && value.get<std::uint64_t>() <= static_cast<std::uint64_t>(most);
-    if (!fits) refuse(fmt::format("{} is {}, only 0 to {} are possible", what, value.dump(), most));
+    const bool fits = value.is_number_unsigned() && value.get<std::uint64_t>() >= static_cast<std::uint64_t>(least) &&
+                      value.get<std::uint64_t>() <= static_cast<std::uint64_t>(most);
+    if (!fits) refuse(fmt::format("{} is {}, only {} to {} are possible", what, value.dump(), least, most));
     return value.get<std::int64_t>();
   }
   std::map<std::string, std::string> texts(const Json& value, const std::string& what) const {
@@ -69,7 +73,9 @@ class ManifestReader {
   const Origin& origin_;
 };
 
+// 0 if any of the factors is, whatever the others are.
 std::uint64_t product_or_most(std::span<const std::int64_t> factors, std::uint64_t start) {
+  if (std::ranges::find(factors, 0) != factors.end()) return 0;
   std::uint64_t product = start;
   for (const std::int64_t factor : factors) {
     if (__builtin_mul_overflow(product, static_cast<std::uint64_t>(factor), &product)) {
@@ -117,6 +123,13 @@ SetTensor tensor_of(const ManifestReader& reader, const std::string& name, const
   return tensor;
 }
 
+// The name of a file in the set's directory that is not the manifest itself.
+bool is_plain_name(std::string_view name) {
+  const auto is_control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; };
+  return !name.empty() && name.front() != '.' && name.size() < 256 && name.find('/') == std::string_view::npos &&
+         std::ranges::none_of(name, is_control) && name != kManifestName;
+}
+
 std::vector<SetFile> files_of(const ManifestReader& reader, const Json& value, int world_size) {
   std::vector<SetFile> files;
   std::set<std::string> names;
@@ -127,9 +140,7 @@ std::vector<SetFile> files_of(const ManifestReader& reader, const Json& value, i
                      reader.number(each["bytes"], "a file's size", std::numeric_limits<std::int64_t>::max())),
                  .rank = static_cast<int>(reader.number(each["rank"], "a file's rank", world_size - 1)),
                  .host = reader.text(each["host"], "a file's host")};
-    const bool is_plain = !file.name.empty() && file.name.front() != '.' && file.name.size() < 256 &&
-                          file.name.find('/') == std::string::npos && file.name.find('\0') == std::string::npos;
-    if (!is_plain) reader.refuse("a file may not be called " + shown(file.name));
+    if (!is_plain_name(file.name)) reader.refuse("a file may not be called " + shown(file.name));
     if (!names.insert(file.name).second) reader.refuse("two files are called " + shown(file.name));
     files.push_back(std::move(file));
   }
@@ -175,6 +186,25 @@ Json parsed(const ManifestReader& reader, ByteView json) {
   }
 }
 
+// Before anything else: another version may have other members.
+void check_version(const ManifestReader& reader, const Json& body, const Origin& origin) {
+  reader.any_object(body, "it");
+  if (!body.contains("format") || body["format"] != kFormat) reader.refuse("it is of another format");
+  if (!body.contains("version")) reader.refuse("it has no 'version'");
+  const std::int64_t version = reader.number(body["version"], "the version", INT32_MAX);
+  if (version == kVersion) return;
+  throw_corrupt(origin, fmt::format("it has version {}, this build reads version {}", version, kVersion));
+}
+
+// JSON has no such numbers; a text that names the metric is better than one about the type of a member.
+void check_metrics(const Manifest& manifest) {
+  for (const auto& [name, value] : manifest.metrics) {
+    if (std::isfinite(value)) continue;
+    throw Error(ErrorKind::invalid_argument,
+                fmt::format("the metric {} is {}; only finite numbers can be stored", shown(name), value));
+  }
+}
+
 Json json_of(const SetTensor& tensor) {
   Json pieces = Json::array();
   for (const Piece& piece : tensor.pieces) {
@@ -198,6 +228,7 @@ std::string piece_name(const std::string& tensor, const SetTensor& of, const Pie
 
 std::string serialise(const Manifest& manifest) {
   try {
+    check_metrics(manifest);
     Json files = Json::array();
     for (const SetFile& file : manifest.files) {
       files.push_back({{"name", file.name}, {"bytes", file.bytes}, {"rank", file.rank}, {"host", file.host}});
@@ -233,17 +264,14 @@ Manifest parse_manifest(ByteView json, const Origin& origin) {
   if (json.size() > ManifestLimits::kBytes) reader.refuse(fmt::format("it has {} bytes", json.size()));
   check_digest(reader, json);
   const Json body = parsed(reader, json);
+  check_version(reader, body, origin);
   reader.object(body, "it",
                 {"format", "version", "step", "world_size", "written", "files", "tensors", "metadata", "metrics",
                  "user", "xxh3"});
-  if (body["format"] != kFormat) reader.refuse("it is of another format");
-  if (const auto version = reader.number(body["version"], "the version", INT32_MAX); version != kVersion) {
-    throw_corrupt(origin, fmt::format("it has version {}, this build reads version {}", version, kVersion));
-  }
   Manifest manifest;
   manifest.step =
       static_cast<std::uint64_t>(reader.number(body["step"], "the step", std::numeric_limits<std::int64_t>::max()));
-  manifest.world_size = static_cast<int>(reader.number(body["world_size"], "the world size", kMostRanks));
+  manifest.world_size = static_cast<int>(reader.number(body["world_size"], "the world size", kMostRanks, 1));
   manifest.written = reader.texts(body["written"], "written");
   manifest.metadata = reader.texts(body["metadata"], "metadata");
   for (const auto& [name, value] : reader.any_object(body["metrics"], "metrics").items()) {

@@ -1,6 +1,8 @@
 #include "lockstep/checkpoint/retention.h"
 
 #include <algorithm>
+#include <map>
+#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -14,16 +16,36 @@
 namespace lockstep::internal {
 namespace {
 
+// Reads manifests, each once, and only those that are asked for.
+class Manifests {
+ public:
+  // nullptr: it cannot be read, or a file of the set is missing or has another size.
+  const Manifest* of(const std::filesystem::path& set) {
+    const auto [found, is_new] = read_.try_emplace(set);
+    if (!is_new) return found->second ? &*found->second : nullptr;
+    try {
+      const SetReader reader(set);
+      reader.check_files();
+      found->second = reader.manifest();
+    } catch (const Error&) {  // whoever loads it will say so
+      return nullptr;
+    }
+    return &*found->second;
+  }
+
+ private:
+  std::map<std::filesystem::path, std::optional<Manifest>> read_;
+};
+
 // The best of those that have the metric, best first; the newer of two that are equal.
-std::vector<std::filesystem::path> best(const std::vector<SetPlace>& sets, const Retention& rules) {
+std::vector<std::filesystem::path> best(const std::vector<SetPlace>& sets, const Retention& rules,
+                                        Manifests& manifests) {
   std::vector<std::pair<double, std::filesystem::path>> found;
   for (const SetPlace& each : sets) {
-    try {
-      const Manifest manifest = SetReader(each.path).manifest();
-      const auto value = manifest.metrics.find(rules.metric);
-      if (value != manifest.metrics.end()) found.emplace_back(value->second, each.path);
-    } catch (const Error&) {  // whoever loads it will say so
-    }
+    const Manifest* manifest = manifests.of(each.path);
+    if (manifest == nullptr) continue;
+    const auto value = manifest->metrics.find(rules.metric);
+    if (value != manifest->metrics.end()) found.emplace_back(value->second, each.path);
   }
   std::ranges::stable_sort(found, [&](const auto& a, const auto& b) {
     return rules.higher_is_better ? a.first > b.first : a.first < b.first;
@@ -52,21 +74,26 @@ std::vector<std::filesystem::path> sets_to_prune(const std::filesystem::path& di
   std::vector<std::filesystem::path> removed;
   if (rules.keep_last == 0) return removed;
   const std::vector<SetPlace> sets = list_sets(directory);
-  std::set<std::filesystem::path> kept{newest};
+  Manifests manifests;
+  // By name: the directory may be written in another way.
+  const auto is_newest = [&](const SetPlace& each) { return each.path.filename() == newest.filename(); };
+  std::set<std::filesystem::path> kept;
   std::size_t others = static_cast<std::size_t>(rules.keep_last) - (newest.empty() ? 0 : 1);
   for (const SetPlace& each : sets) {
-    if (each.path != newest && others != 0) {
+    if (is_newest(each)) {
+      kept.insert(each.path);
+    } else if (others != 0 && manifests.of(each.path) != nullptr) {
       kept.insert(each.path);
       --others;
     }
     if (rules.keep_every != 0 && each.step % rules.keep_every == 0) kept.insert(each.path);
   }
   if (rules.keep_best != 0) {
-    const auto paths = best(sets, rules);
+    const auto paths = best(sets, rules, manifests);
     kept.insert(paths.begin(), paths.begin() + std::min<std::ptrdiff_t>(rules.keep_best, std::ssize(paths)));
   }
   for (const SetPlace& each : sets) {
-    if (!kept.contains(each.path)) removed.push_back(each.path);
+    if (!kept.contains(each.path) && manifests.of(each.path) != nullptr) removed.push_back(each.path);
   }
   return removed;
 }

@@ -19,7 +19,8 @@ struct Retention {
 
 namespace internal {
 
-// Removes the sets that no rule keeps, never the one of `newest`. What cannot be read is left alone. Blocks for disk
+// Removes the sets that no rule keeps, never the one of `newest`, which counts as one of the last. A damaged one (its
+// manifest cannot be read, a file is missing or has another size) counts for nothing and is left alone. Blocks for disk
 // I/O. Error{invalid_argument}: negative numbers, keep_best without a metric. Error{internal} as of remove_set().
 void check(const Retention& rules);
 std::vector<std::filesystem::path> prune_sets(const std::filesystem::path& directory, const Retention& rules,

@@ -10,6 +10,7 @@
 #include <charconv>
 #include <cstdio>
 #include <random>
+#include <span>
 #include <string_view>
 #include <system_error>
 
@@ -24,6 +25,7 @@ constexpr std::string_view kSetPrefix = "step-";
 constexpr std::string_view kWritingSet = ".writing-";
 constexpr std::string_view kRemovingSet = ".removing-";
 constexpr mode_t kSetMode = 0700;
+constexpr int kAttempts = 100;
 
 internal::UniqueFd open_directory(const std::filesystem::path& path) {
   return internal::UniqueFd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
@@ -38,20 +40,15 @@ std::string random_digits() {
   return fmt::format("{:08x}{:08x}", random(), random());
 }
 
-// A living writer holds a lock on its hidden directory.
-void remove_abandoned_sets(const std::filesystem::path& directory) {
-  std::error_code error;
-  std::filesystem::directory_iterator entry(directory, error);
-  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
-    const std::string name = entry->path().filename().string();
-    const bool is_hidden =
-        name.starts_with(fmt::format(".{}", kSetPrefix)) &&
-        (name.find(kWritingSet) != std::string::npos || name.find(kRemovingSet) != std::string::npos);
-    if (!is_hidden) continue;
-    const internal::UniqueFd found = open_directory(entry->path());
-    std::error_code ignored;
-    if (found && ::flock(found.get(), LOCK_EX | LOCK_NB) == 0) std::filesystem::remove_all(entry->path(), ignored);
-  }
+bool is_hidden_name(const std::string& name) {
+  return name.starts_with(fmt::format(".{}", kSetPrefix)) &&
+         (name.find(kWritingSet) != std::string::npos || name.find(kRemovingSet) != std::string::npos);
+}
+
+// Whether it still has a name: a removed directory has no links.
+bool is_linked(const internal::UniqueFd& directory) {
+  struct stat status {};
+  return ::fstat(directory.get(), &status) == 0 && status.st_nlink > 0;
 }
 
 void sync_path(const std::filesystem::path& path) {
@@ -72,24 +69,36 @@ namespace internal {
 void make_set_parent(const std::filesystem::path& directory) {
   std::error_code error;
   if (std::filesystem::is_directory(directory, error)) return;
-  if (directory.has_parent_path()) make_set_parent(directory.parent_path());
-  if (::mkdir(directory.c_str(), kSetMode) == 0 || errno == EEXIST) return;
-  throw Error(ErrorKind::invalid_argument, fmt::format("checkpoints: the directory {} cannot be made: {}; name another",
-                                                       directory.string(), std::generic_category().message(errno)));
+  if (!directory.has_filename()) return make_set_parent(directory.parent_path());  // it ends with a slash
+  const std::filesystem::path parent = directory.has_parent_path() ? directory.parent_path() : ".";
+  make_set_parent(parent);
+  if (::mkdir(directory.c_str(), kSetMode) == 0) return sync_path(parent);
+  const int saved_errno = errno;
+  // Another process may have made it in the meantime.
+  if (saved_errno == EEXIST && std::filesystem::is_directory(directory, error)) return;
+  throw Error(ErrorKind::invalid_argument,
+              fmt::format("checkpoints: the directory {} cannot be made: {}; name another", directory.string(),
+                          std::generic_category().message(saved_errno)));
 }
 
 SetDirectory::SetDirectory(const std::filesystem::path& directory, std::uint64_t step)
     : directory_(directory.empty() ? "." : directory), target_(set_path(directory_, step)) {
   make_set_parent(directory_);
   remove_abandoned_sets(directory_);
-  hidden_ = directory_ / fmt::format(".{}{}{}", target_.filename().string(), kWritingSet, random_digits());
-  if (::mkdir(hidden_.c_str(), kSetMode) != 0) {
-    throw system_error(fmt::format("saving {}: making {}", target_.string(), hidden_.string()), errno);
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    hidden_ = directory_ / fmt::format(".{}{}{}", target_.filename().string(), kWritingSet, random_digits());
+    if (::mkdir(hidden_.c_str(), kSetMode) != 0) {
+      if (errno == EEXIST) continue;
+      throw system_error(fmt::format("saving {}: making {}", target_.string(), hidden_.string()), errno);
+    }
+    lock_ = open_directory(hidden_);
+    // Another writer may have taken it for an abandoned one before it was locked.
+    if (lock(lock_) && is_linked(lock_)) return;
+    lock_.reset();
+    ::rmdir(hidden_.c_str());
   }
-  lock_ = open_directory(hidden_);
-  if (lock(lock_)) return;
-  ::rmdir(hidden_.c_str());
-  throw Error(ErrorKind::internal, fmt::format("saving {}: {} cannot be locked", target_.string(), hidden_.string()));
+  throw Error(ErrorKind::internal, fmt::format("saving {}: no directory could be made and locked in {}",
+                                               target_.string(), directory_.string()));
 }
 
 SetDirectory::~SetDirectory() {
@@ -104,23 +113,33 @@ std::filesystem::path SetDirectory::publish(const std::string& manifest) {
     file.publish();
   }
   AtomicFile::sync_directory(lock_, fmt::format("saving {}: fsync", target_.string()));
-  const auto failed = [&](int error) {
-    return system_error(fmt::format("saving {}: renaming {}", target_.string(), hidden_.string()), error);
-  };
+  std::filesystem::path old;  // the set that was there
   if (::rename(hidden_.c_str(), target_.c_str()) != 0) {
-    if (errno != ENOTEMPTY && errno != EEXIST) throw failed(errno);
-    // There is a set of this step already. Where names cannot be exchanged, it is away for a moment.
-    if (::renameat2(AT_FDCWD, hidden_.c_str(), AT_FDCWD, target_.c_str(), RENAME_EXCHANGE) == 0) {
-      std::error_code ignored;  // what stays is hidden, and goes with the next save
-      std::filesystem::remove_all(hidden_, ignored);
-    } else {
-      remove_set(target_);
-      if (::rename(hidden_.c_str(), target_.c_str()) != 0) throw failed(errno);
-    }
+    if (errno != ENOTEMPTY && errno != EEXIST) throw failed_rename(errno);
+    old = exchange();
   }
   lock_.reset();
   sync_path(directory_);
+  std::error_code ignored;  // what stays is hidden, and goes with the next save
+  if (!old.empty()) std::filesystem::remove_all(old, ignored);
   return target_;
+}
+
+Error SetDirectory::failed_rename(int error) const {
+  return system_error(fmt::format("saving {}: renaming {}", target_.string(), hidden_.string()), error);
+}
+
+std::filesystem::path SetDirectory::exchange() const {
+  if (::renameat2(AT_FDCWD, hidden_.c_str(), AT_FDCWD, target_.c_str(), RENAME_EXCHANGE) == 0) return hidden_;
+  // Some file systems, of networks for instance, cannot exchange names. There the set is away for a moment.
+  if (errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP) throw failed_rename(errno);
+  const std::filesystem::path old =
+      directory_ / fmt::format(".{}{}{}", target_.filename().string(), kRemovingSet, random_digits());
+  if (::rename(target_.c_str(), old.c_str()) != 0) throw failed_rename(errno);
+  if (::rename(hidden_.c_str(), target_.c_str()) == 0) return old;
+  const int saved_errno = errno;
+  ::rename(old.c_str(), target_.c_str());
+  throw failed_rename(saved_errno);
 }
 
 std::optional<std::uint64_t> step_of_set(const std::filesystem::path& path) {
@@ -154,12 +173,38 @@ std::vector<SetPlace> list_sets(const std::filesystem::path& directory) {
   return sets;
 }
 
+std::vector<HiddenSet> list_hidden_sets(const std::filesystem::path& directory) {
+  std::vector<HiddenSet> sets;
+  std::error_code error;
+  std::filesystem::directory_iterator entry(directory, error);
+  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+    if (!is_hidden_name(entry->path().filename().string())) continue;
+    const UniqueFd found = open_directory(entry->path());
+    // A living writer holds the lock.
+    if (found) sets.push_back({entry->path(), ::flock(found.get(), LOCK_SH | LOCK_NB) == 0});
+  }
+  std::ranges::sort(sets, {}, &HiddenSet::path);
+  return sets;
+}
+
+void remove_abandoned_sets(const std::filesystem::path& directory) {
+  std::error_code error;
+  std::filesystem::directory_iterator entry(directory, error);
+  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+    if (!is_hidden_name(entry->path().filename().string())) continue;
+    const UniqueFd found = open_directory(entry->path());
+    std::error_code ignored;
+    if (found && ::flock(found.get(), LOCK_EX | LOCK_NB) == 0) std::filesystem::remove_all(entry->path(), ignored);
+  }
+}
+
 void remove_set(const std::filesystem::path& set) {
   std::string name = set.filename().string();
   if (!name.starts_with('.')) name = "." + name;
   const std::filesystem::path hidden = set.parent_path() / fmt::format("{}{}{}", name, kRemovingSet, random_digits());
   std::error_code error;
   std::filesystem::rename(set, hidden, error);
+  if (error == std::errc::no_such_file_or_directory) return;
   if (error) throw system_error(fmt::format("removing {}", set.string()), error.value());
   std::filesystem::remove_all(hidden, error);
   if (error) throw system_error(fmt::format("removing {}", hidden.string()), error.value());

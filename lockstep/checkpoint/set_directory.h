@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/error.h"
 #include "lockstep/base/unique_fd.h"
 
 namespace lockstep {
@@ -35,6 +36,10 @@ class SetDirectory {
   std::filesystem::path publish(const std::string& manifest);
 
  private:
+  Error failed_rename(int error) const;
+  // Puts the new set in place of one that is there, and returns where that is now.
+  std::filesystem::path exchange() const;
+
   std::filesystem::path directory_;
   std::filesystem::path target_;
   std::filesystem::path hidden_;
@@ -52,7 +57,15 @@ struct SetPlace {
 // Directories named as by set_path() that have a manifest, highest step first. Error{invalid_argument} if there is no
 // such directory.
 std::vector<SetPlace> list_sets(const std::filesystem::path& directory);
-// No reader ever sees a part of it: it is hidden first.
+// What writers have not published, or not removed to the end.
+struct HiddenSet {
+  std::filesystem::path path;
+  bool is_abandoned = false;  // its writer does not live
+};
+std::vector<HiddenSet> list_hidden_sets(const std::filesystem::path& directory);
+// Of writers that do not live. Errors are passed over.
+void remove_abandoned_sets(const std::filesystem::path& directory);
+// No reader ever sees a part of it: it is hidden first. One that is not there is removed already.
 void remove_set(const std::filesystem::path& set);
 
 }  // namespace internal

@@ -1,8 +1,11 @@
 #include "lockstep/checkpoint/set_reader.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <span>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -13,6 +16,10 @@
 namespace lockstep::internal {
 namespace {
 
+constexpr std::size_t kMostOpenFiles = 200;
+constexpr int kAttempts = 100;
+constexpr std::size_t kBufferBytes = std::size_t{4} << 20;
+
 UniqueFd open_set(const std::filesystem::path& set) {
   UniqueFd directory(::open(set.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (directory) return directory;
@@ -20,25 +27,45 @@ UniqueFd open_set(const std::filesystem::path& set) {
   throw Error(ErrorKind::invalid_argument, fmt::format("{}: no such checkpoint", set.string()));
 }
 
-std::uint64_t bytes_in(const SetTensor& tensor, const Piece& piece) {
-  return tensor.row_bytes() * static_cast<std::uint64_t>(piece.end_row - piece.first_row);
-}
-
-}  // namespace
-
-Bytes SetReader::read_manifest(const std::filesystem::path& set) {
-  const UniqueFd directory = open_set(set);
+Bytes manifest_in(const UniqueFd& directory, const std::filesystem::path& set) {
   const std::string path = (set / kManifestName).string();
   const OpenFile file = open_regular_file_in(directory.get(), kManifestName, path);
   if (file.bytes > ManifestLimits::kBytes) throw_corrupt(Origin(path), fmt::format("it has {} bytes", file.bytes));
   return read_at(file.fd.get(), 0, file.bytes, "reading " + path);
 }
 
-SetReader::SetReader(const std::filesystem::path& set)
-    : SetReader(set, [&] {
-        const std::string path = (set / kManifestName).string();
-        return parse_manifest(read_manifest(set), Origin(path));
-      }()) {}
+// Whether the path is another directory now than the one that was opened.
+bool is_replaced(const UniqueFd& directory, const std::filesystem::path& set) {
+  struct stat now {};
+  struct stat then {};
+  return ::fstat(directory.get(), &then) != 0 || ::stat(set.c_str(), &now) != 0 || now.st_ino != then.st_ino ||
+         now.st_dev != then.st_dev;
+}
+
+// Both of one set, also if another takes its place meanwhile.
+std::pair<UniqueFd, Bytes> open_with_manifest(const std::filesystem::path& set) {
+  for (int attempt = 1;; ++attempt) {
+    UniqueFd directory = open_set(set);
+    try {
+      Bytes manifest = manifest_in(directory, set);
+      return {std::move(directory), std::move(manifest)};
+    } catch (const Error&) {
+      if (attempt == kAttempts || !is_replaced(directory, set)) throw;
+    }
+  }
+}
+
+}  // namespace
+
+Bytes SetReader::read_manifest(const std::filesystem::path& set) { return open_with_manifest(set).second; }
+
+SetReader::SetReader(const std::filesystem::path& set) : SetReader(set, open_with_manifest(set)) {}
+
+SetReader::SetReader(const std::filesystem::path& set, std::pair<UniqueFd, Bytes> opened)
+    : path_(set),
+      directory_(std::move(opened.first)),
+      manifest_(parse_manifest(opened.second, Origin((set / kManifestName).string()))),
+      files_(manifest_.files.size()) {}
 
 SetReader::SetReader(const std::filesystem::path& set, Manifest manifest)
     : path_(set), directory_(open_set(set)), manifest_(std::move(manifest)), files_(manifest_.files.size()) {}
@@ -50,8 +77,11 @@ OpenFile SetReader::open(const SetFile& file) const {
     open = open_regular_file_in(directory_.get(), file.name, path);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::invalid_argument) throw;
-    throw Error(ErrorKind::corrupt_data, fmt::format("{} (the part of rank {} of a checkpoint of {})", error.what(),
-                                                     file.rank, manifest_.world_size));
+    const std::string why =
+        is_replaced(directory_, path_)
+            ? "the checkpoint was replaced or removed while it was read; read it again"
+            : fmt::format("the part of rank {} of a checkpoint of {}", file.rank, manifest_.world_size);
+    throw Error(ErrorKind::corrupt_data, fmt::format("{} ({})", error.what(), why));
   }
   if (open.bytes != file.bytes) {
     throw Error(ErrorKind::corrupt_data,
@@ -66,21 +96,33 @@ void SetReader::check_files() const {
 
 SetReader::File& SetReader::opened(std::size_t index) {
   File& file = files_[index];
+  file.last_used = ++uses_;
   if (file.reader) return file;
+  if (open_files_ == kMostOpenFiles) close_longest_unused();
   const SetFile& listed = manifest_.files[index];
   file.reader.emplace(path_ / listed.name, open(listed), Integrity::required);
+  ++open_files_;
   const auto& tensors = file.reader->header().tensors;
   for (std::size_t i = 0; i < tensors.size(); ++i) file.places.emplace(tensors[i].name, i);
   return file;
 }
 
-void SetReader::read(const std::string& name, const Piece& piece, MutableByteSpan out) {
+void SetReader::close_longest_unused() {
+  File* longest = nullptr;
+  for (File& file : files_) {
+    if (file.reader && (longest == nullptr || file.last_used < longest->last_used)) longest = &file;
+  }
+  *longest = File{};
+  --open_files_;
+}
+
+TensorStream SetReader::stream(const std::string& name, const Piece& piece) {
   const SetTensor& tensor = manifest_.tensors.at(name);
   File& file = opened(piece.file);
-  const std::string where = (path_ / manifest_.files[piece.file].name).string();
   const std::string stored = piece_name(name, tensor, piece);
   const auto damaged = [&](const std::string& why) {
-    throw Error(ErrorKind::corrupt_data, fmt::format("{} is damaged: '{}' {}", where, stored, why));
+    throw Error(ErrorKind::corrupt_data, fmt::format("{} is damaged: '{}' {}",
+                                                     (path_ / manifest_.files[piece.file].name).string(), stored, why));
   };
   const auto place = file.places.find(stored);
   if (place == file.places.end()) damaged("is not there");
@@ -91,28 +133,38 @@ void SetReader::read(const std::string& name, const Piece& piece, MutableByteSpa
     damaged(fmt::format("is {}, which the manifest does not say", describe(entry)));
   }
   if (file.reader->digest(entry) != piece.digest) damaged("has another digest than in the manifest");
-  file.reader->read(entry, out);
+  return {*file.reader, entry};
+}
+
+void SetReader::read(const std::string& name, const Piece& piece, MutableByteSpan out) {
+  stream(name, piece).read(out);
 }
 
 void SetReader::verify(const std::function<void(std::uint64_t)>& progress) {
   check_files();
-  std::vector<std::size_t> expected(manifest_.files.size());
-  std::uint64_t read_so_far = 0;
-  std::vector<std::byte> buffer;
+  using Listed = std::pair<const std::string*, const Piece*>;
+  std::vector<std::vector<Listed>> pieces(files_.size());  // of each file
   for (const auto& [name, tensor] : manifest_.tensors) {
-    for (const Piece& piece : tensor.pieces) {
-      buffer.resize(bytes_in(tensor, piece));
-      read(name, piece, buffer);
-      ++expected[piece.file];
-      read_so_far += buffer.size();
-      if (progress) progress(read_so_far);
-    }
+    for (const Piece& piece : tensor.pieces) pieces[piece.file].emplace_back(&name, &piece);
   }
+  std::uint64_t read_so_far = 0;
+  std::vector<std::byte> buffer(kBufferBytes);
   for (std::size_t i = 0; i < files_.size(); ++i) {
     const std::size_t found = opened(i).places.size();
-    if (found == expected[i]) continue;
-    throw Error(ErrorKind::corrupt_data, fmt::format("{} is damaged: it has {} tensors, the manifest says {}",
-                                                     (path_ / manifest_.files[i].name).string(), found, expected[i]));
+    if (found != pieces[i].size()) {
+      throw Error(ErrorKind::corrupt_data,
+                  fmt::format("{} is damaged: it has {} tensors, the manifest says {}",
+                              (path_ / manifest_.files[i].name).string(), found, pieces[i].size()));
+    }
+    for (const auto& [name, piece] : pieces[i]) {
+      TensorStream bytes = stream(*name, *piece);
+      while (bytes.left() != 0) {
+        const std::size_t count = std::min<std::uint64_t>(bytes.left(), buffer.size());
+        bytes.read(std::span(buffer).first(count));
+        read_so_far += count;
+        if (progress) progress(read_so_far);
+      }
+    }
   }
 }
 

@@ -1,7 +1,9 @@
 // SetReader reads a checkpoint set: its manifest, and the tensors in its files. set -> manifest -> pieces. Each byte is
 // checked against the manifest before it is used. Names lead to no other directory, and no link is followed.
-// Files are opened when they are needed. Not thread-safe. Blocks for disk I/O. Error{invalid_argument}: there is no
-// such set. Error{corrupt_data} names the file, the tensor, its place, expected and found.
+// Files are opened when they are needed, and some hundred are open at a time. A set that another one replaces, or that
+// is removed, while it is read is never mixed with the other: what cannot be read any more is an error that says so.
+// Not thread-safe. Blocks for disk I/O. Error{invalid_argument}: there is no such set. Error{corrupt_data} names the
+// file, the tensor, its place, expected and found.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +11,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/base/bytes.h"
@@ -33,21 +36,28 @@ class SetReader {
   void check_files() const;
   // REQUIRES: `name` is one of the manifest's tensors, `piece` one of its pieces, and `out` has the piece's size.
   void read(const std::string& name, const Piece& piece, MutableByteSpan out);
-  // Reads everything, in pieces of bounded memory but for the largest piece. progress: bytes so far.
+  // The same in parts of any size. It may be used until the next call.
+  TensorStream stream(const std::string& name, const Piece& piece);
+  // Reads everything, in bounded memory. progress: bytes so far.
   void verify(const std::function<void(std::uint64_t)>& progress = {});
 
  private:
   struct File {
     std::optional<SafetensorsReader> reader;
-    std::map<std::string, std::size_t> places;  // of its header's tensors
+    std::map<std::string, std::size_t> places = {};  // of its header's tensors
+    std::uint64_t last_used = 0;
   };
+  SetReader(const std::filesystem::path& set, std::pair<UniqueFd, Bytes> opened);
   OpenFile open(const SetFile& file) const;
   File& opened(std::size_t index);
+  void close_longest_unused();
 
   const std::filesystem::path path_;
   UniqueFd directory_;
   const Manifest manifest_;
   std::vector<File> files_;
+  std::size_t open_files_ = 0;
+  std::uint64_t uses_ = 0;
 };
 
 }  // namespace lockstep::internal

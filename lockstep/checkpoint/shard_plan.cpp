@@ -81,12 +81,15 @@ std::vector<Assignment> plan_shards(std::span<const Shardable> tensors, std::spa
     }
     std::int64_t row = 0;
     do {
-      while (at >= end && writer + 1 < writers.size()) end += share[++writer];
-      std::int64_t rows = tensor.rows - row;
-      if (writer + 1 < writers.size() && tensor.row_bytes != 0) {
-        const std::uint64_t fitting = (end - at + tensor.row_bytes / 2) / tensor.row_bytes;
-        rows = std::min(rows, std::max<std::int64_t>(1, static_cast<std::int64_t>(fitting)));
+      std::uint64_t fitting = 0;  // rows, rounded, so that each writer ends at the row next to its share's end
+      while (writer + 1 < writers.size()) {
+        if (at < end && tensor.row_bytes == 0) break;
+        if (at < end) fitting = (end - at + tensor.row_bytes / 2) / tensor.row_bytes;
+        if (fitting != 0) break;
+        end += share[++writer];
       }
+      std::int64_t rows = tensor.rows - row;
+      if (fitting != 0) rows = static_cast<std::int64_t>(std::min(fitting, static_cast<std::uint64_t>(rows)));
       plan.push_back({.tensor = i, .rank = writers[writer], .first_row = row, .end_row = row + rows});
       row += rows;
       at += static_cast<std::uint64_t>(rows) * tensor.row_bytes;

@@ -103,6 +103,19 @@ void AtomicFile::write(ByteSpan bytes) {
                         target_.string(), bytes.size()));
 }
 
+void AtomicFile::rewrite_begin(ByteSpan bytes) {
+  std::size_t done = 0;
+  while (done < bytes.size()) {
+    const ssize_t count = ::pwrite(file_.get(), bytes.data() + done, bytes.size() - done, static_cast<off_t>(done));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) {
+      throw system_error(fmt::format("saving {}: writing its first {} bytes again", target_.string(), bytes.size()),
+                         errno);
+    }
+    done += static_cast<std::size_t>(count);
+  }
+}
+
 void AtomicFile::publish() {
   sync(file_, fmt::format("saving {}: fsync", target_.string()));
   if (::rename(temporary_.c_str(), target_.c_str()) != 0) {

@@ -22,6 +22,8 @@ class AtomicFile {
   ~AtomicFile();
 
   void write(ByteSpan bytes);
+  // Puts other bytes in place of the first ones. REQUIRES: no more than were written.
+  void rewrite_begin(ByteSpan bytes);
   // After this the new content survives a power cut. Call once, last.
   void publish();
   // fsync of a directory, by its descriptor.

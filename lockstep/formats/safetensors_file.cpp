@@ -1,8 +1,5 @@
 #include "lockstep/formats/safetensors_file.h"
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <string_view>
@@ -50,25 +47,9 @@ std::size_t find_header_digest(ByteView header) {
   return header.size() - digits < kDigestCharacters ? ByteView::npos : digits;
 }
 
-}  // namespace
-
-std::string xxh3_128(ByteSpan bytes) {
-  XXH128_canonical_t canonical;
-  XXH128_canonicalFromHash(&canonical, XXH3_128bits(bytes.data(), bytes.size()));
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::string text;
-  text.reserve(kDigestCharacters);
-  for (const unsigned char byte : canonical.digest) {
-    text.push_back(kDigits[byte >> 4]);
-    text.push_back(kDigits[byte & 15]);
-  }
-  return text;
-}
-
-std::string xxh3_128(ByteView bytes) { return xxh3_128(std::as_bytes(std::span(bytes))); }
-
-WrittenFile write_safetensors(const std::filesystem::path& path, std::span<const TensorBytes> tensors,
-                              const std::map<std::string, std::string>& metadata) {
+// Laid out, with zeros for all digests.
+SafetensorsHeader header_of(const std::filesystem::path& path, std::span<const StreamedTensor> tensors,
+                            const std::map<std::string, std::string>& metadata) {
   SafetensorsHeader header{.metadata = metadata};
   for (const auto& [key, value] : metadata) {
     if (key.starts_with(kReserved)) {
@@ -77,29 +58,63 @@ WrittenFile write_safetensors(const std::filesystem::path& path, std::span<const
           fmt::format("saving {}: metadata names that begin with '{}' are taken: {}", path.string(), kReserved, key));
     }
   }
-  WrittenFile written;
-  std::map<std::string_view, ByteSpan> bytes;
-  for (const TensorBytes& tensor : tensors) {
+  const std::string zeros(kDigestCharacters, '0');
+  for (const StreamedTensor& tensor : tensors) {
     header.tensors.push_back({.name = tensor.name, .dtype = tensor.dtype, .shape = tensor.shape});
-    const std::string& digest = written.digests[tensor.name] = xxh3_128(tensor.bytes);
-    header.metadata[std::string(kTensorDigest) + tensor.name] = digest;
-    bytes[tensor.name] = tensor.bytes;
+    header.metadata[std::string(kTensorDigest) + tensor.name] = zeros;
   }
-  header.metadata[std::string(kHeaderDigest)] = std::string(kDigestCharacters, '0');
+  header.metadata[std::string(kHeaderDigest)] = zeros;
   lay_out(header);
+  return header;
+}
+
+// Returns its digest.
+std::string write_tensor(AtomicFile& file, const std::filesystem::path& path, const TensorEntry& entry,
+                         const StreamedTensor& tensor) {
+  RunningDigest digest;
+  std::uint64_t count = 0;
+  tensor.bytes([&](ByteSpan bytes) {
+    count += bytes.size();
+    digest.add(bytes);
+    if (count <= entry.end - entry.begin) file.write(bytes);
+  });
+  if (count == entry.end - entry.begin) return digest.digits();
+  throw Error(ErrorKind::invalid_argument, fmt::format("saving {}: tensor '{}' ({}) comes with {} bytes", path.string(),
+                                                       entry.name, describe(entry), count));
+}
+
+}  // namespace
+
+WrittenFile write_safetensors(const std::filesystem::path& path, std::span<const TensorBytes> tensors,
+                              const std::map<std::string, std::string>& metadata) {
+  std::vector<StreamedTensor> streamed;
+  for (const TensorBytes& tensor : tensors) {
+    streamed.push_back(
+        {.name = tensor.name, .dtype = tensor.dtype, .shape = tensor.shape, .bytes = [&tensor](const auto& sink) {
+           sink(tensor.bytes);
+         }});
+  }
+  return stream_safetensors(path, streamed, metadata);
+}
+
+WrittenFile stream_safetensors(const std::filesystem::path& path, std::span<const StreamedTensor> tensors,
+                               const std::map<std::string, std::string>& metadata) {
+  SafetensorsHeader header = header_of(path, tensors, metadata);
+  std::map<std::string_view, const StreamedTensor*> sources;
+  for (const StreamedTensor& tensor : tensors) sources[tensor.name] = &tensor;
+  // The digests have their length before they are known, so the header has its own.
   std::string text = serialise_header(header);
-  text.replace(find_header_digest(text), kDigestCharacters, xxh3_128(text));
 
   AtomicFile file(path);
   file.write(std::as_bytes(std::span(text)));
+  WrittenFile written;
   for (const TensorEntry& entry : header.tensors) {
-    const ByteSpan content = bytes.at(entry.name);
-    if (content.size() != entry.end - entry.begin) {
-      throw Error(ErrorKind::invalid_argument, fmt::format("saving {}: tensor '{}' ({}) comes with {} bytes",
-                                                           path.string(), entry.name, describe(entry), content.size()));
-    }
-    file.write(content);
+    const std::string& digest = written.digests[entry.name] = write_tensor(file, path, entry, *sources.at(entry.name));
+    header.metadata[std::string(kTensorDigest) + entry.name] = digest;
   }
+  text = serialise_header(header);
+  text.replace(find_header_digest(text), kDigestCharacters, xxh3_128(text));
+  file.rewrite_begin(std::as_bytes(std::span(text)));
   file.publish();
   written.bytes = text.size() + (header.tensors.empty() ? 0 : header.tensors.back().end);
   return written;
@@ -175,14 +190,16 @@ std::string SafetensorsReader::digest(const TensorEntry& entry) const {
 
 void SafetensorsReader::read(const TensorEntry& entry, MutableByteSpan out) const {
   read_at(data_offset_ + entry.begin, out);
+  if (digests_.empty()) return;
+  check_digest(entry, xxh3_128(ByteSpan(out)));
+}
+
+void SafetensorsReader::check_digest(const TensorEntry& entry, const std::string& found) const {
   const auto expected = digests_.find(entry.name);
-  if (expected == digests_.end()) return;
-  const std::string found = xxh3_128(ByteSpan(out));
-  if (found != expected->second) {
-    throw damaged(path_, fmt::format("tensor '{}' ({}, {} to {} of the file): XXH3-128 expected {}, found {}",
-                                     entry.name, describe(entry), data_offset_ + entry.begin, data_offset_ + entry.end,
-                                     shown(expected->second), found));
-  }
+  if (expected == digests_.end() || found == expected->second) return;
+  throw damaged(path_, fmt::format("tensor '{}' ({}, {} to {} of the file): XXH3-128 expected {}, found {}", entry.name,
+                                   describe(entry), data_offset_ + entry.begin, data_offset_ + entry.end,
+                                   shown(expected->second), found));
 }
 
 void SafetensorsReader::read_at(std::uint64_t offset, MutableByteSpan out) const {
@@ -192,6 +209,22 @@ void SafetensorsReader::read_at(std::uint64_t offset, MutableByteSpan out) const
   const auto read = static_cast<std::size_t>(count);
   if (read == out.size()) return;
   throw damaged(path_, fmt::format("it ends at byte {}, {} more were expected", offset + read, out.size() - read));
+}
+
+TensorStream::TensorStream(const SafetensorsReader& file, const TensorEntry& entry)
+    : file_(file), entry_(entry), at_(entry.begin) {
+  end_if_all_is_read();
+}
+
+void TensorStream::read(MutableByteSpan out) {
+  file_.read_at(file_.data_offset_ + at_, out);
+  digest_.add(out);
+  at_ += out.size();
+  if (!out.empty()) end_if_all_is_read();
+}
+
+void TensorStream::end_if_all_is_read() {
+  if (left() == 0) file_.check_digest(entry_, digest_.digits());
 }
 
 }  // namespace lockstep

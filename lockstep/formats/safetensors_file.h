@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -15,13 +16,10 @@
 #include "lockstep/base/bytes.h"
 #include "lockstep/base/file_io.h"
 #include "lockstep/base/unique_fd.h"
+#include "lockstep/formats/digest.h"
 #include "lockstep/formats/safetensors_header.h"
 
 namespace lockstep {
-
-// 128 bits of XXH3 as 32 lower-case hexadecimal digits: what Python's xxhash.xxh3_128_hexdigest gives.
-std::string xxh3_128(ByteSpan bytes);
-std::string xxh3_128(ByteView bytes);
 
 struct TensorBytes {
   std::string name;
@@ -39,6 +37,18 @@ struct WrittenFile {
 WrittenFile write_safetensors(const std::filesystem::path& path, std::span<const TensorBytes> tensors,
                               const std::map<std::string, std::string>& metadata);
 
+// A tensor whose bytes need not be in memory together.
+struct StreamedTensor {
+  std::string name;
+  std::string dtype;
+  std::vector<std::int64_t> shape;
+  // Gives all bytes to its argument, from first to last, in pieces of any size. Called once.
+  std::function<void(const std::function<void(ByteSpan)>&)> bytes;
+};
+// The same, one tensor after the other, in the order of lay_out().
+WrittenFile stream_safetensors(const std::filesystem::path& path, std::span<const StreamedTensor> tensors,
+                               const std::map<std::string, std::string>& metadata);
+
 enum class Integrity {
   required,    // refuse a file without an integrity record: the default, since damage could have hidden the record
   if_present,  // for files that other programs wrote
@@ -53,12 +63,15 @@ class SafetensorsReader {
 
   // Tensors, and the metadata without the integrity record. A tensor's end is never beyond the end of the file.
   const SafetensorsHeader& header() const { return header_; }
+  bool has_digests() const { return header_is_verified_; }
   // As in its integrity record; empty if it has none.
   std::string digest(const TensorEntry& entry) const;
   // REQUIRES: `entry` is one of header().tensors, and `out` has its size. Verifies the digest.
   void read(const TensorEntry& entry, MutableByteSpan out) const;
 
  private:
+  friend class TensorStream;
+  void check_digest(const TensorEntry& entry, const std::string& found) const;
   void refuse_other_kinds() const;
   void read_header(Integrity integrity);
   void verify_header_digest(const std::string& prefix_and_json);
@@ -72,6 +85,25 @@ class SafetensorsReader {
   SafetensorsHeader header_;
   std::map<std::string, std::string> digests_;  // by tensor; empty if the file has no integrity record
   bool header_is_verified_ = false;
+};
+
+// The bytes of one tensor, from first to last. The call that reads the last of them verifies the digest.
+class TensorStream {
+ public:
+  // REQUIRES: `entry` is one of file.header().tensors. The file outlives the stream.
+  TensorStream(const SafetensorsReader& file, const TensorEntry& entry);
+
+  std::uint64_t left() const { return entry_.end - at_; }
+  // REQUIRES: out.size() <= left().
+  void read(MutableByteSpan out);
+
+ private:
+  void end_if_all_is_read();
+
+  const SafetensorsReader& file_;
+  const TensorEntry& entry_;
+  std::uint64_t at_;
+  internal::RunningDigest digest_;
 };
 
 }  // namespace lockstep

@@ -1,6 +1,8 @@
 // A fresh directory, removed with everything in it at the end of the scope.
 #pragma once
 
+#include <unistd.h>
+
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
@@ -10,9 +12,18 @@
 
 namespace lockstep {
 
+// Where files are in memory, if there is such a place: for tests whose time would go into waiting for a disk.
+inline std::filesystem::path memory_directory() {
+  std::error_code error;
+  return std::filesystem::is_directory("/dev/shm", error) && ::access("/dev/shm", W_OK) == 0
+             ? std::filesystem::path("/dev/shm")
+             : std::filesystem::temp_directory_path();
+}
+
 class TemporaryDirectory {
  public:
-  TemporaryDirectory() : path_((std::filesystem::temp_directory_path() / "lockstep-test-XXXXXX").string()) {
+  TemporaryDirectory() : TemporaryDirectory(std::filesystem::temp_directory_path()) {}
+  explicit TemporaryDirectory(const std::filesystem::path& parent) : path_((parent / "lockstep-test-XXXXXX").string()) {
     if (::mkdtemp(path_.data()) == nullptr) throw system_error("mkdtemp", errno);
   }
   TemporaryDirectory(const TemporaryDirectory&) = delete;

@@ -133,7 +133,9 @@ class TreeRules(unittest.TestCase):
             "lockstep/group/e.cpp": '#include "lockstep/lockstep.h"\n',
             "lockstep/lockstep.h": '#include "lockstep/net/b.h"\n',
             "lockstep/group/f.h": "",
-            "tools/g.cpp": '#include "lockstep/group/f.h"\n',
+            "lockstep/group/h.h": "",
+            "lockstep/group/CMakeLists.txt": "lockstep_library(group_core\n  SOURCES i.cpp h.cpp\n  LINKS f.cpp)\n",
+            "tools/g.cpp": '#include "lockstep/group/f.h"\n#include "lockstep/group/h.h"\n',
         }
         expected = [("lockstep/base/a.h", 1), ("lockstep/net/b.h", 3), ("lockstep/other/d.h", 1),
                     ("lockstep/group/e.cpp", 1), ("tools/g.cpp", 1)]

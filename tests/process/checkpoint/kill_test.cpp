@@ -1,32 +1,24 @@
 // kill -9 while a checkpoint is saved: the previous file or the new one is there, whole.
 #include <doctest/doctest.h>
-#include <sys/ptrace.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <cerrno>
 #include <chrono>
-#include <csignal>
+#include <functional>
 #include <random>
 #include <thread>
 
+#include "tests/process/checkpoint/traced_process.h"
 #include "tests/process/checkpoint/versioned_file.h"
 #include "tests/support/temporary_directory.h"
 
 using namespace lockstep;
 using namespace lockstep::internal;
-using namespace std::chrono_literals;
+using lockstep::testing::end_process;
+using lockstep::testing::TracedProcess;
 
 namespace {
-
-void end(pid_t pid) {
-  ::kill(pid, SIGKILL);
-  int status = 0;
-  while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
-  }
-}
 
 // A child that saves version after version and announces each one on `ready` when it is saved.
 pid_t start_writer(const std::filesystem::path& path, std::uint64_t first_version, int ready) {
@@ -42,51 +34,10 @@ pid_t start_writer(const std::filesystem::path& path, std::uint64_t first_versio
   }
 }
 
-// One save in a child that stops at every entry to and exit from a system call.
-class TracedSave {
- public:
-  TracedSave(const std::filesystem::path& path, std::uint64_t version) : pid_(::fork()) {
-    if (pid_ == 0) {
-      ::ptrace(PTRACE_TRACEME, 0, nullptr, nullptr);
-      ::raise(SIGSTOP);
-      try {
-        save_version(path, version, 100);
-      } catch (...) {
-        ::_exit(2);
-      }
-      ::_exit(0);
-    }
-    int status = 0;
-    REQUIRE(::waitpid(pid_, &status, 0) == pid_);
-    REQUIRE(WIFSTOPPED(status));
-    REQUIRE(::ptrace(PTRACE_SETOPTIONS, pid_, nullptr, PTRACE_O_EXITKILL | PTRACE_O_TRACESYSGOOD) == 0);
-  }
-  TracedSave(const TracedSave&) = delete;
-  TracedSave& operator=(const TracedSave&) = delete;
-  ~TracedSave() {
-    if (!exited_) end(pid_);
-  }
-
-  // On to the next stop; false if the child has ended instead.
-  bool step() {
-    REQUIRE(::ptrace(PTRACE_SYSCALL, pid_, nullptr, nullptr) == 0);
-    int status = 0;
-    REQUIRE(::waitpid(pid_, &status, 0) == pid_);
-    exited_ = WIFEXITED(status);
-    if (exited_) CHECK(WEXITSTATUS(status) == 0);
-    return !exited_;
-  }
-  // The number of the system call that is being entered; -1 at an exit.
-  long entered_call() const {
-    __ptrace_syscall_info info{};
-    REQUIRE(::ptrace(PTRACE_GET_SYSCALL_INFO, pid_, sizeof info, &info) > 0);
-    return info.op == PTRACE_SYSCALL_INFO_ENTRY ? static_cast<long>(info.entry.nr) : -1;
-  }
-
- private:
-  pid_t pid_;
-  bool exited_ = false;
-};
+// One save of a small file.
+std::function<void()> save_of(const std::filesystem::path& path, std::uint64_t version) {
+  return [=] { save_version(path, version, 100); };
+}
 
 }  // namespace
 
@@ -109,7 +60,7 @@ TEST_CASE("killed at a random moment, 40 times") {
     std::uint64_t version = 0;
     REQUIRE(::read(read_end.get(), &version, sizeof version) == sizeof version);
     std::this_thread::sleep_for(std::chrono::microseconds(random() % 8000));  // the moment is the point
-    end(pid);
+    end_process(pid);
     do {
       last_announced = version;
     } while (::read(read_end.get(), &version, sizeof version) == sizeof version);
@@ -133,8 +84,9 @@ TEST_CASE("killed at every entry to and exit from a system call of a save") {
     save_version(path, 1, 100);
     REQUIRE(files_in(directory.path()) == 1);
     {
-      TracedSave save(path, 2);
+      TracedProcess save(save_of(path, 2));
       for (int i = 0; i <= stops && !is_done; ++i) is_done = !save.step();
+      if (is_done) CHECK(save.exit_code() == 0);
     }
     const std::uint64_t found = load_version(path);
     CHECK((found == 1 || found == 2));
@@ -149,14 +101,15 @@ TEST_CASE("the data is on the disk before the rename, and the rename before the 
   const TemporaryDirectory directory;
   std::vector<long> calls;
   {
-    TracedSave save(directory / "a.safetensors", 1);
+    TracedProcess save(save_of(directory / "a.safetensors", 1));
     while (save.step()) {
       const long call = save.entered_call();
-      if (call == SYS_write || call == SYS_fsync || call == SYS_rename) calls.push_back(call);
+      if (call == SYS_write || call == SYS_pwrite64 || call == SYS_fsync || call == SYS_rename) calls.push_back(call);
     }
+    CHECK(save.exit_code() == 0);
   }
   // The thread sanitizer writes once more, at the child's end.
-  if (calls.size() > 5) calls.resize(5);
-  // Header, tensor; data to the disk; the name; the directory to the disk.
-  CHECK(calls == std::vector<long>{SYS_write, SYS_write, SYS_fsync, SYS_rename, SYS_fsync});
+  if (calls.size() > 6) calls.resize(6);
+  // Header, tensor, the header with the tensor's digest; data to the disk; the name; the directory to the disk.
+  CHECK(calls == std::vector<long>{SYS_write, SYS_write, SYS_pwrite64, SYS_fsync, SYS_rename, SYS_fsync});
 }

@@ -322,6 +322,10 @@ class RanksTest(TorchrunTest):
             self.assertIn("ranks cannot be bound to 'foo'", error)
 
 
+COMMANDS = ["run", "trace", "doctor", "env", "ps", "top", "checkpoint"]
+COMMANDS += ["checkpoint " + verb for verb in ("ls", "show", "verify", "diff", "convert", "strip-prefix", "prune")]
+
+
 class DocumentTest(unittest.TestCase):
     def options(self):
         text = subprocess.run([LOCKSTEP, "run", "--help-all"], capture_output=True, text=True, timeout=30,
@@ -334,14 +338,14 @@ class DocumentTest(unittest.TestCase):
     def test_each_command_has_help_of_its_own(self):
         everything = self.ask("--help-all")
         self.assertEqual((everything.returncode, everything.stderr), (0, ""))
-        for command in ("run", "trace", "doctor", "env", "ps", "top"):
-            text = self.ask(command, "--help-all" if command == "run" else "--help").stdout
+        for command in COMMANDS:
+            text = self.ask(*command.split(), "--help-all" if command == "run" else "--help").stdout
             self.assertIn(text, everything.stdout)
             examples = text.partition("Examples:\n")[2].strip().splitlines()
             self.assertTrue(examples, command)
             for line in examples:
                 self.assertIn(f"lockstep {command}", line)
-            wrong = self.ask(command, "--bogus")
+            wrong = self.ask(*command.split(), "--bogus")
             self.assertEqual(wrong.returncode, 2)
             self.assertIn(f"Try 'lockstep {command} --help'.", wrong.stderr)
         self.assertIn("Try 'lockstep --help'.", self.ask("--bogus").stderr)
@@ -353,8 +357,8 @@ class DocumentTest(unittest.TestCase):
     def test_the_man_page_has_what_the_help_says(self):
         page = self.document("share", "man", "man1", "lockstep.1")
         page = page.replace("\\-", "-").replace("\\(aq", "'").replace("\n", " ")
-        for command in ("run", "trace", "doctor", "env", "ps", "top"):
-            text = self.ask(command, "--help-all" if command == "run" else "--help").stdout
+        for command in COMMANDS:
+            text = self.ask(*command.split(), "--help-all" if command == "run" else "--help").stdout
             options = re.findall(r"^  (-\S+)(.*(?:\n {20,}.*)?)", text, re.M)
             self.assertTrue(options)
             for names, rest in options:
@@ -393,10 +397,12 @@ class DocumentTest(unittest.TestCase):
         script = self.document("share", "bash-completion", "completions", "lockstep") + """
             complete_words() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _lockstep; printf '%s\\n' "${COMPREPLY[@]}"; }
             complete_words "$LOCKSTEP" d; complete_words "$LOCKSTEP" run --max
+            complete_words "$LOCKSTEP" checkpoint s; complete_words "$LOCKSTEP" checkpoint diff --tol
         """
         done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, check=True,
                               env={**os.environ, "LOCKSTEP": LOCKSTEP})
-        self.assertEqual(done.stdout.split(), ["doctor", "--max-restarts", "--max_restarts"])
+        self.assertEqual(done.stdout.split(), ["doctor", "--max-restarts", "--max_restarts", "show", "strip-prefix",
+                                               "--tolerance"])
 
 
 if __name__ == "__main__":

@@ -1,0 +1,137 @@
+#include "tools/checkpoint_command.h"
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "lockstep/base/error.h"
+#include "tools/run_command.h"
+
+namespace lockstep::tools {
+namespace {
+
+constexpr const char* kDiff = "diff";
+
+CLI::App* add_verb(CLI::App& checkpoint, const std::string& name, const std::string& summary) {
+  CLI::App* verb = checkpoint.add_subcommand(name, summary);
+  verb->prefix_command(false);
+  verb->fallthrough(false);
+  return verb;
+}
+
+void add_json(CLI::App* verb, CheckpointOptions& options) { verb->add_flag("--json", options.json, "Print JSON"); }
+
+void add_output(CLI::App* verb, CheckpointOptions& options) {
+  verb->add_option("in", options.path, "A set or a safetensors file")->required();
+  verb->add_option("out", options.other,
+                   "What is written: a name that ends with .safetensors, or a set's, DIR/step-0000000400")
+      ->required();
+  verb->add_option("--to", options.to, "What OUT becomes, whatever its name: file or set")
+      ->check(CLI::IsMember({"file", "set"}));
+  verb->add_flag("--force", options.force, "Replace OUT if it is there");
+  add_json(verb, options);
+}
+
+void add_readers(CLI::App& checkpoint, CheckpointOptions& options) {
+  CLI::App* ls = add_verb(checkpoint, "ls", "List the checkpoints of a directory, newest first; reads no tensors");
+  ls->add_option("path", options.path, "The directory")->required();
+  add_json(ls, options);
+  ls->footer("Examples:\n  lockstep checkpoint ls checkpoints\n  lockstep checkpoint ls checkpoints --json\n");
+
+  CLI::App* show = add_verb(checkpoint, "show", "Show the tensors of a checkpoint and what else is in it");
+  show->add_option("path", options.path, "A set or a safetensors file")->required();
+  add_json(show, options);
+  show->footer("Examples:\n  lockstep checkpoint show checkpoints/step-0000000400\n");
+
+  CLI::App* verify = add_verb(checkpoint, "verify", "Read all of a checkpoint, or of all of a directory's, for damage");
+  verify->add_option("path", options.path, "A set, a safetensors file, or a directory of them")->required();
+  add_json(verify, options);
+  verify->footer(
+      "Exits with 1 if anything is damaged.\n\nExamples:\n  lockstep checkpoint verify checkpoints\n"
+      "  lockstep checkpoint verify model.safetensors\n");
+
+  CLI::App* diff = add_verb(checkpoint, kDiff, "Compare the tensors of two checkpoints");
+  diff->add_option("a", options.path, "A set or a safetensors file")->required();
+  diff->add_option("b", options.other, "Another one")->required();
+  diff->add_option("--tolerance", options.tolerance,
+                   "Numbers are equal if they differ by no more than this, or than this part of the larger one")
+      ->check(CLI::NonNegativeNumber);
+  add_json(diff, options);
+  diff->footer(
+      "Exits with 0 if they are equal, 1 if they differ, 2 if they cannot be read.\n\nExamples:\n"
+      "  lockstep checkpoint diff run1/step-0000000400 run2/step-0000000400\n"
+      "  lockstep checkpoint diff a.safetensors b.safetensors --tolerance 1e-6\n");
+}
+
+void add_writers(CLI::App& checkpoint, CheckpointOptions& options) {
+  CLI::App* convert = add_verb(checkpoint, "convert", "Make one safetensors file of a set, or a set of a file");
+  add_output(convert, options);
+  convert->footer(
+      "Examples:\n  lockstep checkpoint convert checkpoints/step-0000000400 model.safetensors\n"
+      "  lockstep checkpoint convert model.safetensors checkpoints/step-0000000400\n");
+
+  CLI::App* strip = add_verb(checkpoint, "strip-prefix", "Copy a checkpoint with other names of its tensors");
+  add_output(strip, options);
+  CLI::Option* prefix =
+      strip->add_option("--prefix", options.prefix, "Take this off the front of the names that begin with it");
+  strip->add_option("--add-prefix", options.add_prefix, "Put this in front of all names")->excludes(prefix);
+  strip->callback([&options] {
+    if (options.prefix.empty() && options.add_prefix.empty()) throw CLI::RequiredError("--prefix or --add-prefix");
+  });
+  strip->footer(
+      "Examples:\n  lockstep checkpoint strip-prefix a.safetensors b.safetensors --prefix module.\n"
+      "  lockstep checkpoint strip-prefix a.safetensors b.safetensors --add-prefix module.\n");
+
+  CLI::App* prune = add_verb(checkpoint, "prune", "Remove the sets of a directory that no rule keeps");
+  prune->add_option("path", options.path, "The directory")->required();
+  prune->add_option("--keep-last", options.rules.keep_last, "Keep this many sets of the highest steps")
+      ->required()
+      ->check(CLI::PositiveNumber);
+  prune->add_option("--keep-every", options.rules.keep_every, "Keep also the steps that are multiples of this");
+  CLI::Option* best = prune->add_option("--keep-best", options.rules.keep_best, "Keep also this many of the best sets");
+  best->check(CLI::PositiveNumber);
+  CLI::Option* metric = prune->add_option("--metric", options.rules.metric, "The metric that tells which are the best");
+  best->needs(metric);
+  metric->needs(best);
+  prune->add_flag("--higher-is-better", options.rules.higher_is_better, "The best have the highest metric")
+      ->needs(metric);
+  prune->add_flag("--dry-run", options.dry_run, "Only say what would be removed");
+  add_json(prune, options);
+  prune->footer(
+      "Damaged sets and single files are left alone; what killed writers have left is removed.\n\nExamples:\n"
+      "  lockstep checkpoint prune checkpoints --keep-last 3 --dry-run\n"
+      "  lockstep checkpoint prune checkpoints --keep-last 3 --keep-every 1000 --keep-best 2 --metric loss\n");
+}
+
+}  // namespace
+
+CLI::App* add_checkpoint(CLI::App& app, CheckpointOptions& options) {
+  CLI::App* checkpoint =
+      app.add_subcommand("checkpoint", "List, show, verify, compare, convert and remove checkpoints");
+  add_readers(*checkpoint, options);
+  add_writers(*checkpoint, options);
+  checkpoint->require_subcommand(1);
+  checkpoint->footer(
+      "Examples:\n  lockstep checkpoint ls checkpoints\n  lockstep checkpoint verify checkpoints\n"
+      "  lockstep checkpoint convert checkpoints/step-0000000400 model.safetensors\n"
+      "  lockstep checkpoint --help-all\n");
+  checkpoint->prefix_command(false);
+  return checkpoint;
+}
+
+int checkpoint_command(const CLI::App& checkpoint, const CheckpointOptions& options) {
+  const std::string name = checkpoint.get_subcommands().front()->get_name();
+  try {
+    if (name == "ls") return list_checkpoints(options);
+    if (name == "show") return show_checkpoint(options);
+    if (name == "verify") return verify_checkpoints(options);
+    if (name == kDiff) return diff_checkpoints(options);
+    if (name == "convert") return convert_checkpoint(options);
+    if (name == "strip-prefix") return rename_tensors(options);
+    return prune_checkpoints(options);
+  } catch (const Error& error) {
+    std::fprintf(stderr, "lockstep: %s\n", error.what());
+    return name == kDiff ? kUsageExitCode : EXIT_FAILURE;
+  }
+}
+
+}  // namespace lockstep::tools

@@ -1,0 +1,169 @@
+// `lockstep checkpoint convert` and `strip-prefix`: copies a checkpoint, as a file or as a set, without holding it in
+// memory. What is written appears as a whole, or not at all.
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/format.h"
+#include "lockstep/checkpoint/manifest.h"
+#include "lockstep/checkpoint/set_directory.h"
+#include "lockstep/formats/safetensors_file.h"
+#include "lockstep/inspect/finding.h"
+#include "tools/checkpoint_command.h"
+#include "tools/checkpoint_places.h"
+#include "tools/progress.h"
+#include "tools/tensor_source.h"
+
+namespace lockstep::tools {
+
+using namespace internal;
+
+namespace {
+
+constexpr const char* kOnlyPart = "part-00000-of-00001.safetensors";
+
+// Old names by new ones.
+using Names = std::map<std::string, std::string>;
+
+enum class OutputKind { file, set };
+
+OutputKind output_kind(const CheckpointOptions& options) {
+  if (options.to == "file") return OutputKind::file;
+  const std::filesystem::path out = options.other;
+  const auto step = step_of_set(out);
+  if (step && set_path(out.parent_path(), *step) == out) return OutputKind::set;
+  if (options.to.empty() && out.extension() == ".safetensors") return OutputKind::file;
+  throw Error(ErrorKind::invalid_argument,
+              fmt::format("{}: its name does not say what it becomes; a set's is DIR/step-0000000400, with ten digits, "
+                          "and a file's ends with .safetensors, or say --to file",
+                          options.other));
+}
+
+std::vector<StreamedTensor> streamed(TensorSource& source, const Names& names, Progress& progress,
+                                     std::uint64_t& copied) {
+  std::vector<StreamedTensor> tensors;
+  for (const auto& [name, old_name] : names) {
+    const SourceTensor& tensor = source.tensors().at(old_name);
+    tensors.push_back({.name = name,
+                       .dtype = tensor.dtype,
+                       .shape = tensor.shape,
+                       .bytes = [&source, &progress, &copied, old = old_name](const auto& sink) {
+                         const auto stream = source.stream(old);
+                         for_all_bytes(*stream, [&](ByteSpan bytes) {
+                           sink(bytes);
+                           progress.at(copied += bytes.size());
+                         });
+                       }});
+  }
+  return tensors;
+}
+
+std::string time_text() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  ::gmtime_r(&now, &parts);
+  std::array<char, 32> text{};
+  std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return text.data();
+}
+
+void write_one_file(const std::filesystem::path& out, const SourceFacts& facts,
+                    const std::vector<StreamedTensor>& tensors) {
+  std::map<std::string, std::string> metadata = facts.metadata;
+  if (facts.kind == "set" || facts.world_size) {
+    if (!metadata.emplace(kSetFacts, set_facts_of(facts)).second) {
+      throw Error(
+          ErrorKind::invalid_argument,
+          fmt::format("its metadata has a string named '{}' already, in which a file keeps what a set is", kSetFacts));
+    }
+  }
+  stream_safetensors(out, tensors, metadata);
+}
+
+void write_one_set(const std::filesystem::path& out, const TensorSource& source, const Names& names,
+                   const std::vector<StreamedTensor>& tensors) {
+  const SourceFacts& facts = source.facts();
+  const std::uint64_t step = step_of_set(out).value();
+  SetDirectory set(out.parent_path(), step);
+  const WrittenFile part = stream_safetensors(set.path() / kOnlyPart, tensors, {});
+  Manifest manifest{.step = step,
+                    .world_size = facts.world_size.value_or(1),
+                    .written = facts.written,
+                    .metadata = facts.metadata,
+                    .metrics = facts.metrics,
+                    .user = facts.user};
+  manifest.written.emplace("time", time_text());
+  std::array<char, 256> host{};
+  ::gethostname(host.data(), host.size() - 1);
+  manifest.files = {{.name = kOnlyPart, .bytes = part.bytes, .rank = 0, .host = host.data()}};
+  for (const auto& [name, old_name] : names) {
+    const SourceTensor& tensor = source.tensors().at(old_name);
+    SetTensor& stored = manifest.tensors[name] = {.dtype = tensor.dtype, .shape = tensor.shape};
+    stored.pieces = {{.file = 0, .first_row = 0, .end_row = stored.rows(), .digest = part.digests.at(name)}};
+  }
+  set.publish(serialise(manifest));
+}
+
+int copy_checkpoint(const CheckpointOptions& options, TensorSource& source, const Names& names) {
+  const std::filesystem::path out = options.other;
+  const OutputKind kind = output_kind(options);
+  std::error_code error;
+  if (!options.force && std::filesystem::exists(std::filesystem::symlink_status(out, error))) {
+    throw Error(ErrorKind::invalid_argument, fmt::format("{}: it exists already; --force replaces it", out.string()));
+  }
+  {
+    Progress progress("writing " + out.filename().string(), source.tensor_bytes());
+    std::uint64_t copied = 0;
+    const std::vector<StreamedTensor> tensors = streamed(source, names, progress, copied);
+    if (kind == OutputKind::file) {
+      write_one_file(out, source.facts(), tensors);
+    } else {
+      write_one_set(out, source, names, tensors);
+    }
+  }
+  if (options.json) {
+    print_json({{"path", out.string()}, {"tensors", names.size()}, {"tensor_bytes", source.tensor_bytes()}});
+  } else {
+    std::puts(fmt::format("{}: {} tensors, {}", out.string(), names.size(),
+                          bytes_text(static_cast<double>(source.tensor_bytes())))
+                  .c_str());
+  }
+  return EXIT_SUCCESS;
+}
+
+}  // namespace
+
+int convert_checkpoint(const CheckpointOptions& options) {
+  const auto source = open_tensors(options.path);
+  Names names;
+  for (const auto& [name, tensor] : source->tensors()) names[name] = name;
+  return copy_checkpoint(options, *source, names);
+}
+
+int rename_tensors(const CheckpointOptions& options) {
+  const auto source = open_tensors(options.path);
+  Names names;
+  bool has_changed = !options.add_prefix.empty();
+  for (const auto& [name, tensor] : source->tensors()) {
+    std::string other = options.add_prefix + name;
+    if (!options.prefix.empty() && name.starts_with(options.prefix)) {
+      other = name.substr(options.prefix.size());
+      has_changed = true;
+    }
+    const auto [place, is_new] = names.emplace(other, name);
+    if (is_new) continue;
+    throw Error(ErrorKind::invalid_argument,
+                fmt::format("{}: '{}' and '{}' would both be called '{}'", options.path, place->second, name, other));
+  }
+  if (!has_changed) {
+    throw Error(ErrorKind::invalid_argument,
+                fmt::format("{}: no tensor has a name that begins with '{}'", options.path, options.prefix));
+  }
+  return copy_checkpoint(options, *source, names);
+}
+
+}  // namespace lockstep::tools

@@ -1,0 +1,31 @@
+// Which checkpoints a path stands for: itself, or those in a directory. path -> places, newest first.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tools/tensor_source.h"
+
+namespace lockstep::tools {
+
+struct CheckpointPlace {
+  std::filesystem::path path;
+  std::optional<std::uint64_t> step;  // that its name says
+  std::string kind;                   // "set", "file"
+};
+
+// A set or a file as it is; of a directory, what is named like a set and what ends with .safetensors, without links.
+// Those with a step first. Error{invalid_argument}: no such path.
+std::vector<CheckpointPlace> checkpoint_places(const std::filesystem::path& path);
+
+// For messages and tables: without control characters, which a file's strings may have.
+std::string plain_text(const std::string& text);
+std::string metrics_text(const std::map<std::string, double>& metrics);
+std::string shape_text(const SourceTensor& tensor);  // "F32 [10, 4]"
+void print_json(const nlohmann::json& document);
+
+}  // namespace lockstep::tools

@@ -1,0 +1,86 @@
+#include "tools/tensor_difference.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+#include "lockstep/formats/safetensors_header.h"
+
+namespace lockstep::tools {
+namespace {
+
+struct Float16 {
+  std::uint16_t bits;
+};
+struct BFloat16 {
+  std::uint16_t bits;
+};
+
+double value_of(Float16 number) {
+  const int exponent = number.bits >> 10 & 31;
+  const int fraction = number.bits & 1023;
+  double value = std::ldexp(exponent == 0 ? fraction : fraction + 1024, std::max(exponent, 1) - 25);
+  if (exponent == 31) value = fraction == 0 ? std::numeric_limits<double>::infinity() : std::nan("");
+  return (number.bits & 0x8000) != 0 ? -value : value;
+}
+double value_of(BFloat16 number) { return static_cast<double>(std::bit_cast<float>(std::uint32_t{number.bits} << 16)); }
+template <class Number>
+double value_of(Number number) {
+  return static_cast<double>(number);
+}
+
+// Exact also for integers of 64 bits, which a double does not hold.
+template <class Number>
+double distance(Number a, Number b) {
+  if constexpr (std::is_integral_v<Number>) {
+    using Unsigned = std::make_unsigned_t<Number>;
+    const auto larger = static_cast<Unsigned>(std::max(a, b));
+    return static_cast<double>(static_cast<Unsigned>(larger - static_cast<Unsigned>(std::min(a, b))));
+  } else {
+    const double x = value_of(a), y = value_of(b);
+    if (x == y || (std::isnan(x) && std::isnan(y))) return 0;
+    const double difference = std::abs(x - y);
+    return std::isnan(difference) ? std::numeric_limits<double>::infinity() : difference;
+  }
+}
+
+template <class Number>
+void compare_as(ByteSpan a, ByteSpan b, double tolerance, TensorDifference& difference) {
+  for (std::size_t at = 0; at < a.size(); at += sizeof(Number)) {
+    Number x, y;
+    std::memcpy(&x, a.data() + at, sizeof x);
+    std::memcpy(&y, b.data() + at, sizeof y);
+    const double apart = distance(x, y);
+    if (apart == 0) continue;
+    const double larger = std::fmax(std::abs(value_of(x)), std::abs(value_of(y)));
+    difference.largest = std::max(difference.largest, apart);
+    const double relative = std::isinf(apart) ? apart : apart / larger;
+    difference.largest_relative = std::max(difference.largest_relative, relative);
+    if (std::isinf(apart) || apart > tolerance * std::max(1.0, larger)) ++difference.different;
+  }
+}
+
+}  // namespace
+
+void compare_elements(const std::string& dtype, ByteSpan a, ByteSpan b, double tolerance,
+                      TensorDifference& difference) {
+  difference.elements += a.size() / safetensors_element_size(dtype);
+  if (a.empty() || std::memcmp(a.data(), b.data(), a.size()) == 0) return;
+  if (dtype == "F32") return compare_as<float>(a, b, tolerance, difference);
+  if (dtype == "F64") return compare_as<double>(a, b, tolerance, difference);
+  if (dtype == "F16") return compare_as<Float16>(a, b, tolerance, difference);
+  if (dtype == "BF16") return compare_as<BFloat16>(a, b, tolerance, difference);
+  if (dtype == "I64") return compare_as<std::int64_t>(a, b, tolerance, difference);
+  if (dtype == "I32") return compare_as<std::int32_t>(a, b, tolerance, difference);
+  if (dtype == "I16") return compare_as<std::int16_t>(a, b, tolerance, difference);
+  if (dtype == "I8") return compare_as<std::int8_t>(a, b, tolerance, difference);
+  if (dtype == "U64") return compare_as<std::uint64_t>(a, b, tolerance, difference);
+  if (dtype == "U32") return compare_as<std::uint32_t>(a, b, tolerance, difference);
+  if (dtype == "U16") return compare_as<std::uint16_t>(a, b, tolerance, difference);
+  return compare_as<std::uint8_t>(a, b, tolerance, difference);  // U8 and BOOL
+}
+
+}  // namespace lockstep::tools

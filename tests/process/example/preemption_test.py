@@ -1,6 +1,6 @@
 """fashion_mnist is told to stop and goes on later: preemption_test.py <lockstep> <fashion_mnist>
 
-LOCKSTEP_TEST_KILLS says how many jobs are stopped at random moments (default 1), LOCKSTEP_TEST_SEED at which."""
+LOCKSTEP_TEST_KILLS says how many jobs are stopped at random moments (default 2), LOCKSTEP_TEST_SEED at which."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from processes import Tree, wait_for  # noqa: E402
 LOCKSTEP = ""
 PROGRAM = ""
 STEPS = 10  # of an epoch of write_data()
-STOPS = int(os.environ.get("LOCKSTEP_TEST_KILLS", "1"))
+STOPS = int(os.environ.get("LOCKSTEP_TEST_KILLS", "2"))
 SEED = int(os.environ.get("LOCKSTEP_TEST_SEED", "0")) or random.randrange(1 << 30)
 
 

@@ -19,6 +19,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 RATIOS = (("dd / save", "dd", "save"), ("torch.save / save", "torch_save", "save"), ("DCP / save", "dcp_save", "save"),
           ("torch.load / load", "torch_load", "load"), ("DCP / load", "dcp_load", "load"),
           ("DCP's stall / AsyncSaver's stall", "dcp_async_stall", "async_stall"),
+          ("the same in the second save", "dcp_async_stall_again", "async_stall_again"),
+          ("save / stall of a copy in the background", "save", "background_stall"),
           ("DCP / AsyncSaver, until it is on disk", "dcp_async", "async"))
 
 

@@ -1,5 +1,7 @@
 // A rank that saves and loads a state of so many MiB with Lockstep: checkpoint_worker DIRECTORY MIB. Rank 0 prints what
-// it took as JSON: seconds of save(), of load(), and how long AsyncSaver::save() kept the training.
+// it took as JSON: seconds of save(), of load(), and how long AsyncSaver::save() kept the training, in its first save
+// and in its second one. With a copy in the background: how long the training stood still, and how much longer its
+// arithmetic took than alone.
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 
@@ -42,6 +44,14 @@ double timed(const lockstep::World& world, Action action) {
   return seconds_since(start);
 }
 
+// What a step of a training does meanwhile: a second or more of a product of matrices.
+void arithmetic() {
+  const torch::NoGradGuard no_grad;
+  const torch::Tensor left = torch::rand({1024, 1024});
+  torch::Tensor product = left;
+  for (int i = 0; i < 40; ++i) product = torch::mm(left, product).div_(512);
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
@@ -59,9 +69,21 @@ int main(int count, char** arguments) {
   lockstep::AsyncSaver saver(directory / "async", world);
   const double stall = timed(world, [&] { saver.save(state); });
   const double rest = timed(world, [&] { saver.wait(); });
+  const double second_stall = timed(world, [&] { saver.save(state); });
+  saver.wait();
+
+  const double alone = timed(world, arithmetic);
+  lockstep::AsyncSaver behind(directory / "behind", world, {.copy_in_background = true});
+  behind.save(state);  // its memory is there from here on
+  behind.wait();
+  double behind_stall = timed(world, [&] { behind.save(state); });
+  const double beside = timed(world, arithmetic);
+  behind_stall += timed(world, [&] { behind.wait_for_copy(); });
+  behind.wait();
   if (world.is_main_rank()) {
-    std::printf("{\"save\": %.4f, \"load\": %.4f, \"async_stall\": %.4f, \"async\": %.4f}\n", save, load, stall,
-                stall + rest);
+    std::printf("{\"save\": %.4f, \"load\": %.4f, \"async_stall\": %.4f, \"async\": %.4f, \"async_stall_again\": %.4f, "
+                "\"background_stall\": %.4f, \"background_slowdown\": %.4f}\n",
+                save, load, stall, stall + rest, second_stall, behind_stall, beside - alone);
   }
   return 0;
 }

@@ -51,6 +51,10 @@ def main():
         lambda: dcp.async_save(state, storage_writer=writer, process_group=group))
     rest, _ = timed(lambda: future.result())
     result["dcp_async"] = result["dcp_async_stall"] + rest
+    writer = dcp.FileSystemWriter(directory / "dcp_async_again")
+    result["dcp_async_stall_again"], future = timed(
+        lambda: dcp.async_save(state, storage_writer=writer, process_group=group))
+    future.result()
     if dist.get_rank() == 0:
         print(json.dumps(result), flush=True)
     dist.destroy_process_group()

@@ -5,10 +5,12 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/stop_signal.h"
+#include "lockstep/checkpoint/async_saver.h"
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/checkpoint/module_state.h"
 #include "lockstep/checkpoint/optimizer_state.h"
 #include "lockstep/checkpoint/random_state.h"
+#include "lockstep/checkpoint/save.h"
 #include "lockstep/checkpoint/state_digest.h"
 #include "lockstep/checkpoint/torch_files.h"
 #include "lockstep/checkpoint/training_run.h"

@@ -1,11 +1,13 @@
 #include "lockstep/checkpoint/async_saver.h"
 
 #include <future>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
+#include "lockstep/checkpoint/part_copies.h"
 #include "lockstep/checkpoint/save_job.h"
 
 namespace lockstep {
@@ -24,8 +26,21 @@ class AsyncSaver::Worker {
     }
   }
 
-  void start(SaveJob job) {
-    running_ = std::async(std::launch::async, [this, job = std::move(job)]() mutable { return run_save(job, group_); });
+  void start(SaveJob job, bool copy_in_background) {
+    using Which = PartCopies::Which;
+    std::optional<Error> failure = copy(job, copy_in_background ? Which::all_but_stepped : Which::all);
+    std::promise<void> copied;
+    copied_ = copied.get_future();
+    running_ = std::async(std::launch::async, [this, job = std::move(job), failure = std::move(failure),
+                                               copied = std::move(copied)]() mutable {
+      if (!failure) failure = copy(job, Which::all);
+      copied.set_value();
+      return run_save(job, group_, failure);
+    });
+  }
+
+  void wait_for_copy() const {
+    if (copied_.valid()) copied_.wait();
   }
 
   // Waits, and throws what went wrong.
@@ -43,8 +58,22 @@ class AsyncSaver::Worker {
   }
 
  private:
+  // What goes wrong is told to the other ranks where they wait for this one's part.
+  std::optional<Error> copy(SaveJob& job, PartCopies::Which which) {
+    try {
+      copies_.take(job, which);
+    } catch (const Error& error) {
+      return error;
+    } catch (const std::exception& error) {
+      return Error(ErrorKind::internal, std::string("copying a checkpoint: ") + error.what());
+    }
+    return std::nullopt;
+  }
+
   const ProcessGroup group_;
   const bool keep_going_;
+  PartCopies copies_;
+  std::future<void> copied_;
   std::future<std::filesystem::path> running_;
   std::optional<std::filesystem::path> newest_;
 };
@@ -59,10 +88,10 @@ AsyncSaver::~AsyncSaver() = default;
 
 void AsyncSaver::save(const State& state) {
   worker_->finish();
-  SaveJob job = plan_save(directory_, state, options_.retention, group_);
-  copy_parts(job);
-  worker_->start(std::move(job));
+  worker_->start(plan_save(directory_, state, options_.retention, group_), options_.copy_in_background);
 }
+
+void AsyncSaver::wait_for_copy() { worker_->wait_for_copy(); }
 
 std::optional<std::filesystem::path> AsyncSaver::wait() { return worker_->finish(); }
 

@@ -1,8 +1,11 @@
 // AsyncSaver saves checkpoints while training goes on. State -> copy in memory of what this rank writes -> its thread
 // -> a set, as save() makes it. The training stands still for the copy only, and for an earlier save that is not
-// finished: one is under way at a time.
-//   lockstep::AsyncSaver saver("checkpoints", world, {.keep_last = 3});
+// finished: one is under way at a time. The memory of the copy, this rank's part of the state, is kept.
+//   lockstep::AsyncSaver saver("checkpoints", world, {.retention = {.keep_last = 3}});
 //   ... saver.save(state);
+// With copy_in_background it does not wait for the copy of parameters and of the optimizer's state either, which only
+// the optimizer's step changes: forward and backward go on meanwhile.
+//   saver.save(state); ... loss.backward(); saver.wait_for_copy(); optimizer.step();
 // Made and destroyed by all ranks; save() and wait() are collective. What goes wrong in the background is the same
 // error on all ranks, and the next save() or wait() throws it; then no checkpoint was published, and earlier ones are
 // still there. The destructor finishes what was begun, and logs an error that nobody has asked for.
@@ -22,6 +25,8 @@ struct AsyncSaverOptions {
   Retention retention = {};
   // A disk that is full or fails is logged as a warning, and training goes on; save() and wait() throw other errors.
   bool keep_going = true;
+  // What changes too early is found; then there is no checkpoint, and the next call throws Error{invalid_argument}.
+  bool copy_in_background = false;
 };
 
 class AsyncSaver {
@@ -33,6 +38,8 @@ class AsyncSaver {
   ~AsyncSaver();
 
   void save(const State& state);
+  // Until the program may change what it saves. Of this rank alone; throws nothing.
+  void wait_for_copy();
   // Until everything is on disk. The newest set of this saver, if there is one.
   std::optional<std::filesystem::path> wait();
 

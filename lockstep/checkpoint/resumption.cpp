@@ -1,6 +1,7 @@
 #include "lockstep/checkpoint/resumption.h"
 
 #include <ATen/ops/full.h>
+#include <torch/optim/optimizer.h>
 
 #include <climits>
 #include <cstdint>

@@ -32,6 +32,11 @@ std::vector<std::filesystem::path> candidates_in(const std::filesystem::path& di
   return paths;
 }
 
+SetReader reader_with(const std::filesystem::path& path, ByteView manifest) {
+  const std::string name = (path / kManifestName).string();
+  return {path, parse_manifest(manifest, Origin(name))};
+}
+
 // A set whose manifest is whole and whose files are there.
 struct Found {
   std::filesystem::path path;
@@ -44,8 +49,7 @@ std::optional<Found> next_whole(std::vector<std::filesystem::path>& candidates) 
     candidates.erase(candidates.begin());
     try {
       found.manifest = SetReader::read_manifest(found.path);
-      const std::string name = (found.path / kManifestName).string();
-      SetReader(found.path, parse_manifest(found.manifest, Origin(name))).check_files();
+      reader_with(found.path, found.manifest).check_files();
       return found;
     } catch (const Error& error) {
       log_warning(fmt::format("the checkpoint {} is passed over: {}", found.path.string(), error.what()));
@@ -74,20 +78,13 @@ Loaded loaded_from(const SetReader& set) {
                                                        where));
 }
 
-// What this rank needs of a set.
-struct Content {
-  Loaded loaded;
-  Checkpoint checkpoint;
-  std::string user;
-};
-
-Content read_content(const std::filesystem::path& path, ByteView text, const State& state, const Readers& readers,
-                     int rank) {
-  const std::string name = (path / kManifestName).string();
-  SetReader set(path, parse_manifest(text, Origin(name)));
+// Checks that a set fits the state; what it returns then changes the state. The set must still be there.
+std::function<void()> fit(SetReader& set, const State& state, int rank, int size) {
   const int stored_ranks = set.manifest().world_size;
   const auto wanted = [&](std::string_view tensor) { return is_wanted(tensor, state, rank, stored_ranks); };
-  return {.loaded = loaded_from(set), .checkpoint = read_set(set, readers, wanted), .user = set.manifest().user};
+  const SetContent content = read_content(set, wanted, targets_in(state));
+  return checked_load(content.checkpoint, set.manifest().user, state, rank, size,
+                      [&set, own = content.own] { fill(set, own); });
 }
 
 template <class Action>
@@ -96,6 +93,8 @@ std::optional<Error> error_in(Action action) {
     action();
   } catch (const Error& error) {
     return error;
+  } catch (const std::exception& error) {  // of the program's own objects
+    return Error(ErrorKind::invalid_argument, error.what());
   }
   return std::nullopt;
 }
@@ -128,7 +127,7 @@ std::optional<Loaded> load_newest(const std::filesystem::path& directory, const 
   };
   fail_together(group, error_in(list), "checkpoint to load");
   const bool had_some = !candidates.empty();
-  std::optional<Readers> readers;
+  std::optional<Reader> reader;
   for (;;) {
     std::pair<std::string, std::string> chosen;
     if (group.rank() == 0) {
@@ -140,22 +139,18 @@ std::optional<Loaded> load_newest(const std::filesystem::path& directory, const 
       if (chosen.second.empty() && !must_be_there) return std::nullopt;
       refuse_none(directory, !chosen.second.empty());
     }
-    if (!readers) readers = readers_of(group);
-    Content content;
+    if (!reader) reader = reader_of(group);
+    std::optional<SetReader> set;
     if (any_damaged(group, error_in([&] {
-                      content = read_content(chosen.first, chosen.second, state, *readers, group.rank());
+                      set.emplace(reader_with(chosen.first, chosen.second));
+                      verify_share(*set, *reader);
                     }))) {
       continue;
     }
-    // Only now: where one rank has read damage, others have it too.
-    std::function<void()> apply;
-    if (any_damaged(group, error_in([&] {
-                      apply = checked_load(content.checkpoint, content.user, state, group.rank(), group.size());
-                    }))) {
-      continue;
-    }
-    apply();
-    return content.loaded;
+    std::function<void()> change;
+    if (any_damaged(group, error_in([&] { change = fit(*set, state, group.rank(), group.size()); }))) continue;
+    fail_together(group, error_in(change), "checkpoint that is loaded");
+    return loaded_from(*set);
   }
 }
 
@@ -186,9 +181,10 @@ Loaded load(const std::filesystem::path& directory, const State& state) {
   const bool had_some = !candidates.empty();
   while (const auto found = next_whole(candidates)) {
     try {
-      const Content content = read_content(found->path, found->manifest, state, {}, 0);
-      checked_load(content.checkpoint, content.user, state, 0, 1)();
-      return content.loaded;
+      SetReader set = reader_with(found->path, found->manifest);
+      verify_share(set, {});
+      fit(set, state, 0, 1)();
+      return loaded_from(set);
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::corrupt_data) throw;
       log_warning(fmt::format("the checkpoint {} is passed over: {}", found->path.string(), error.what()));

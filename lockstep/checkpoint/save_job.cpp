@@ -127,8 +127,11 @@ SaveJob plan_of(const std::filesystem::path& directory, const State& state, cons
         {.file = static_cast<std::size_t>(each.rank), .first_row = each.first_row, .end_row = each.end_row});
     if (each.rank != rank) continue;
     const auto& source = of.owner < 0 ? parts.common : parts.own;
-    job.parts.push_back(
-        {.name = piece_name(of.name, tensor, tensor.pieces.back()), .tensor = rows_of(source.at(of.name), each)});
+    const at::Tensor& whole = source.at(of.name);
+    job.parts.push_back({.name = piece_name(of.name, tensor, tensor.pieces.back()),
+                         .tensor = rows_of(whole, each),
+                         .is_stepped = parts.stepped.contains(of.name),
+                         .version = version_of(whole)});
   }
   return job;
 }
@@ -182,21 +185,25 @@ Json write_part(const SaveJob& job, const std::filesystem::path& hidden, int ran
 }
 
 // What write_part() tells, or why there is no part.
-Json try_part(const SaveJob& job, const std::string& hidden, int rank) {
+Json try_part(const SaveJob& job, const std::string& hidden, int rank, const std::optional<Error>& failure) {
   try {
+    if (failure) throw *failure;
     return write_part(job, hidden, rank);
+  } catch (const Error& error) {
+    return {{"error", error.what()}, {"kind", static_cast<int>(error.kind())}};
   } catch (const std::exception& error) {
-    return {{"error", error.what()}};
+    return {{"error", error.what()}, {"kind", static_cast<int>(ErrorKind::internal)}};
   }
 }
 
-// With the files that ranks have written. Error{internal}: a rank could not.
+// With the files that ranks have written. A rank that could not: its error.
 void take_results(Manifest& manifest, const std::vector<Json>& results) {
   std::map<std::size_t, std::size_t> files;  // by rank
   for (std::size_t rank = 0; rank < results.size(); ++rank) {
     const Json& result = results[rank];
     if (result.contains("error")) {
-      throw Error(ErrorKind::internal, fmt::format("rank {}: {}", rank, result.at("error").get<std::string>()));
+      throw Error(checked_error_kind(result.at("kind").get<int>(), {"part of a checkpoint", static_cast<int>(rank)}),
+                  fmt::format("rank {}: {}", rank, result.at("error").get<std::string>()));
     }
     if (result.at("bytes").get<std::uint64_t>() == 0) continue;
     files[rank] = manifest.files.size();
@@ -283,22 +290,18 @@ SaveJob plan_save_alone(const std::filesystem::path& directory, const State& sta
   return plan_of(directory, state, retention, own.parts, {own.told}, 0);
 }
 
-void copy_parts(SaveJob& job) {
-  for (SaveJob::Part& part : job.parts) {
-    at::Tensor plain = plain_copy(part.name, part.tensor);
-    const bool is_copy = !plain.is_alias_of(part.tensor);
-    part.tensor = is_copy ? plain : plain.clone();
-  }
+std::uint32_t version_of(const at::Tensor& tensor) {
+  return tensor.is_inference() ? 0 : static_cast<std::uint32_t>(tensor._version());
 }
 
-std::filesystem::path run_save(SaveJob& job, const ProcessGroup& group) {
+std::filesystem::path run_save(SaveJob& job, const ProcessGroup& group, const std::optional<Error>& failure) {
   std::unique_ptr<SetDirectory> set;  // on rank 0
   const std::string hidden = from_rank_0(group, "directory of a checkpoint", [&] {
     set = std::make_unique<SetDirectory>(job.directory, job.manifest.step);
     return set->path().string();
   });
   const std::vector<Json> results =
-      all_gather_object(group, try_part(job, hidden, group.rank()), {.name = "parts of a checkpoint"});
+      all_gather_object(group, try_part(job, hidden, group.rank(), failure), {.name = "parts of a checkpoint"});
   return from_rank_0(group, "checkpoint", [&] { return publish(job, *set, results).string(); });
 }
 

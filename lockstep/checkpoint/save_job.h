@@ -7,9 +7,11 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "lockstep/base/error.h"
 #include "lockstep/checkpoint/manifest.h"
 #include "lockstep/checkpoint/retention.h"
 #include "lockstep/checkpoint/shard_plan.h"
@@ -22,6 +24,9 @@ struct SaveJob {
   struct Part {
     std::string name;   // piece_name()
     at::Tensor tensor;  // rows of the program's own memory, or a copy of them
+    bool is_copied = false;
+    bool is_stepped = false;    // only the step of an optimizer changes it
+    std::uint32_t version = 0;  // version_of(tensor), as planned
   };
 
   std::filesystem::path directory;
@@ -36,11 +41,12 @@ SaveJob plan_save(const std::filesystem::path& directory, const State& state, co
                   const ProcessGroup& group);
 SaveJob plan_save_alone(const std::filesystem::path& directory, const State& state, const Retention& retention);
 
-// From here on the program may change its tensors.
-void copy_parts(SaveJob& job);
+// Grows with every change in place that PyTorch knows of.
+std::uint32_t version_of(const at::Tensor& tensor);
 
-// Where the set is. Error{internal}: a disk is full or failing; what was there before is still there.
-std::filesystem::path run_save(SaveJob& job, const ProcessGroup& group);
+// Where the set is. Error{internal}: a disk is full or failing; what was there before is still there. failure: why this
+// rank has nothing to write; then it is the error on all ranks.
+std::filesystem::path run_save(SaveJob& job, const ProcessGroup& group, const std::optional<Error>& failure = {});
 std::filesystem::path run_save_alone(SaveJob& job);
 
 }  // namespace lockstep::internal

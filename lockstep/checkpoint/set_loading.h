@@ -1,10 +1,16 @@
-// The tensors of a set, to those ranks that want them. set -> ranks of each node read a share each -> broadcast within
-// the node -> Checkpoint of each rank. Collective over the ranks of a job that load together.
+// What a rank takes from a set, in two passes, so that nothing changes before everything is verified, and large models
+// need no second copy in memory. The ranks of a node verify a share of the bytes each, which reads them from the disk
+// once; then each reads what it wants, from the system's file cache, and checks it again.
+//   set -> verify_share() -> read_content() -> checks of the caller -> fill()
+// Not thread-safe. Blocks for disk I/O. Only readers_of() is collective. Error{corrupt_data}: damage.
 #pragma once
 
-#include <filesystem>
+#include <ATen/core/Tensor.h>
+
 #include <functional>
+#include <map>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "lockstep/checkpoint/checkpoint.h"
@@ -13,16 +19,26 @@
 
 namespace lockstep::internal {
 
-// Who reads for whom.
-struct Readers {
-  std::optional<ProcessGroup> node = {};  // the ranks of this node; none: this process is alone
-  int rank() const { return node ? node->rank() : 0; }
-  int size() const { return node ? node->size() : 1; }
+// This rank among those of its node that load together.
+struct Reader {
+  std::size_t number = 0;
+  std::size_t count = 1;
 };
-Readers readers_of(const ProcessGroup& group);
+Reader reader_of(const ProcessGroup& group);
 
-// Error{corrupt_data} on those ranks that have read damage; what others return is then to be thrown away.
+void verify_share(SetReader& set, const Reader& reader);
+
+struct SetContent {
+  // Tensors are new memory, or the program's own, which has the values of the set only after fill().
+  Checkpoint checkpoint;
+  std::map<std::string, at::Tensor> own = {};
+};
 using Wanted = std::function<bool(std::string_view name)>;
-Checkpoint read_set(SetReader& set, const Readers& readers, const Wanted& wanted);
+// The program's own memory for a tensor of that name, type and shape, contiguous and on the CPU; otherwise undefined.
+using Target = std::function<at::Tensor(const std::string& name, const SetTensor& tensor)>;
+SetContent read_content(SetReader& set, const Wanted& wanted, const Target& target);
+
+// Error{internal}: the files have changed, or the disk fails now. Then some of the tensors have new values.
+void fill(SetReader& set, const std::map<std::string, at::Tensor>& own);
 
 }  // namespace lockstep::internal

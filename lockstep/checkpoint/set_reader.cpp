@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <span>
 #include <utility>
@@ -18,7 +19,7 @@ namespace {
 
 constexpr std::size_t kMostOpenFiles = 200;
 constexpr int kAttempts = 100;
-constexpr std::size_t kBufferBytes = std::size_t{4} << 20;
+constexpr std::size_t kChunkBytes = std::size_t{256} << 10;  // read and checked while it is in the processor's cache
 
 UniqueFd open_set(const std::filesystem::path& set) {
   UniqueFd directory(::open(set.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -137,7 +138,25 @@ TensorStream SetReader::stream(const std::string& name, const Piece& piece) {
 }
 
 void SetReader::read(const std::string& name, const Piece& piece, MutableByteSpan out) {
-  stream(name, piece).read(out);
+  TensorStream bytes = stream(name, piece);
+  while (!out.empty()) {
+    const std::size_t count = std::min(out.size(), kChunkBytes);
+    bytes.read(out.first(count));
+    out = out.subspan(count);
+  }
+}
+
+void SetReader::verify(const std::string& name, const Piece& piece) { verify(name, piece, [](std::uint64_t) {}); }
+
+void SetReader::verify(const std::string& name, const Piece& piece,
+                       const std::function<void(std::uint64_t)>& progress) {
+  std::array<std::byte, kChunkBytes> buffer;
+  TensorStream bytes = stream(name, piece);
+  while (bytes.left() != 0) {
+    const std::size_t count = std::min<std::uint64_t>(bytes.left(), buffer.size());
+    bytes.read(std::span(buffer).first(count));
+    progress(count);
+  }
 }
 
 void SetReader::verify(const std::function<void(std::uint64_t)>& progress) {
@@ -148,7 +167,6 @@ void SetReader::verify(const std::function<void(std::uint64_t)>& progress) {
     for (const Piece& piece : tensor.pieces) pieces[piece.file].emplace_back(&name, &piece);
   }
   std::uint64_t read_so_far = 0;
-  std::vector<std::byte> buffer(kBufferBytes);
   for (std::size_t i = 0; i < files_.size(); ++i) {
     const std::size_t found = opened(i).places.size();
     if (found != pieces[i].size()) {
@@ -157,13 +175,10 @@ void SetReader::verify(const std::function<void(std::uint64_t)>& progress) {
                               (path_ / manifest_.files[i].name).string(), found, pieces[i].size()));
     }
     for (const auto& [name, piece] : pieces[i]) {
-      TensorStream bytes = stream(*name, *piece);
-      while (bytes.left() != 0) {
-        const std::size_t count = std::min<std::uint64_t>(bytes.left(), buffer.size());
-        bytes.read(std::span(buffer).first(count));
+      verify(*name, *piece, [&](std::uint64_t count) {
         read_so_far += count;
         if (progress) progress(read_so_far);
-      }
+      });
     }
   }
 }

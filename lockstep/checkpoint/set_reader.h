@@ -38,7 +38,9 @@ class SetReader {
   void read(const std::string& name, const Piece& piece, MutableByteSpan out);
   // The same in parts of any size. It may be used until the next call.
   TensorStream stream(const std::string& name, const Piece& piece);
-  // Reads everything, in bounded memory. progress: bytes so far.
+  // Reads a piece, in bounded memory.
+  void verify(const std::string& name, const Piece& piece);
+  // Reads everything. progress: bytes so far.
   void verify(const std::function<void(std::uint64_t)>& progress = {});
 
  private:
@@ -51,6 +53,7 @@ class SetReader {
   OpenFile open(const SetFile& file) const;
   File& opened(std::size_t index);
   void close_longest_unused();
+  void verify(const std::string& name, const Piece& piece, const std::function<void(std::uint64_t)>& progress);
 
   const std::filesystem::path path_;
   UniqueFd directory_;

@@ -19,6 +19,7 @@
 #include "lockstep/checkpoint/optimizer_state.h"
 #include "lockstep/checkpoint/random_state.h"
 #include "lockstep/checkpoint/resumption.h"
+#include "lockstep/checkpoint/tensor_types.h"
 
 namespace lockstep::internal {
 namespace {
@@ -61,6 +62,7 @@ void add_model(StateParts& parts, const ModelRef& model, int rank) {
     const auto& ignored = model.ddp()->options().ignored;
     of_rank_0.insert(of_rank_0.end(), ignored.begin(), ignored.end());
   }
+  for (const auto& item : model.module()->named_parameters()) parts.stepped.insert(std::string(kModel) + item.key());
   for (auto& [name, tensor] : checkpoint.tensors) {
     const std::string bare = name.substr(kModel.size());
     const bool is_common = model.ddp() != nullptr && std::ranges::find(of_rank_0, bare) == of_rank_0.end();
@@ -76,14 +78,19 @@ void add_optimizer_parts(StateParts& parts, const State& state, int rank) {
   const torch::optim::Optimizer& optimizer = *state.optimizer.get();
   require_equal_parameters(optimizer);
   Checkpoint checkpoint;
+  const auto note_stepped = [&] {
+    for (const auto& [name, tensor] : checkpoint.tensors) parts.stepped.insert(name);
+  };
   if (const auto* parted = dynamic_cast<const PartedOptimizer*>(&optimizer)) {
     parted->add_part(checkpoint);
+    note_stepped();
     for (auto& [name, tensor] : checkpoint.tensors) {
       const bool is_option = name.starts_with("optimizer.group.");  // which all have
       if (!is_option || rank == 0) parts.own.emplace(name, tensor);
     }
   } else {
     add_optimizer(checkpoint, optimizer);
+    note_stepped();
     if (state.model.ddp() != nullptr) {
       parts.common.merge(checkpoint.tensors);
     } else if (rank == 0) {
@@ -181,9 +188,26 @@ bool is_wanted(std::string_view name, const State& state, int rank, int stored_r
   return name.starts_with(kRandom);
 }
 
+std::function<at::Tensor(const std::string& name, const SetTensor& tensor)> targets_in(const State& state) {
+  std::map<std::string, at::Tensor> tensors;
+  if (const torch::nn::Module* const module = state.model.module()) {
+    for (const auto& item : module->named_parameters()) tensors.emplace(std::string(kModel) + item.key(), item.value());
+    for (const auto& item : module->named_buffers()) tensors.emplace(std::string(kModel) + item.key(), item.value());
+  }
+  return [tensors = std::move(tensors)](const std::string& name, const SetTensor& stored) {
+    const auto found = tensors.find(name);
+    if (found == tensors.end() || !found->second.defined()) return at::Tensor();
+    const at::Tensor& own = found->second;
+    const bool is_plain = own.layout() == at::kStrided && own.is_cpu() && own.is_contiguous() && !own.is_conj() &&
+                          !own.is_neg();
+    if (is_plain && own.sizes() == stored.shape && dtype_name(own.scalar_type()) == stored.dtype) return own;
+    return at::Tensor();
+  };
+}
+
 std::function<void()> checked_load(const Checkpoint& checkpoint, const std::string& user, const State& state, int rank,
-                                   int size) {
-  std::vector<std::function<void()>> steps;
+                                   int size, const std::function<void()>& fill) {
+  std::vector<std::function<void()>> steps = {fill};
   const LockstepState mode = stored_mode(checkpoint, mode_of(state));
   if (state.model.module() != nullptr) steps.push_back(checked_load(checkpoint, *state.model.module()));
   if (torch::optim::Optimizer* const optimizer = state.optimizer.get()) {

@@ -6,11 +6,13 @@
 
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "lockstep/checkpoint/checkpoint.h"
+#include "lockstep/checkpoint/manifest.h"
 #include "lockstep/checkpoint/state.h"
 
 namespace lockstep::internal {
@@ -20,6 +22,8 @@ struct StateParts {
   std::map<std::string, at::Tensor> common = {};
   // What only this rank has, or of which its values count.
   std::map<std::string, at::Tensor> own = {};
+  // Names of those tensors that only the step of an optimizer changes.
+  std::set<std::string> stepped = {};
   // Rank 0's count.
   std::map<std::string, std::string> metadata = {};
   std::string user = "null";
@@ -32,9 +36,14 @@ StateParts take_apart(const State& state, int rank, int size);
 // Whether rank `rank` needs a tensor to put its state together.
 bool is_wanted(std::string_view name, const State& state, int rank, int stored_ranks);
 
-// Checks that a checkpoint, with all that is_wanted(), fits; what it returns then changes the state. Does not
-// communicate. Error{invalid_argument} as of load_module() and load_optimizer(), or: it has no sampler, ...
+// The state's own memory for a tensor of a set, if it has that type and shape, is on the CPU and contiguous; otherwise
+// undefined.
+std::function<at::Tensor(const std::string& name, const SetTensor& tensor)> targets_in(const State& state);
+
+// Checks that a checkpoint, with all that is_wanted(), fits; what it returns then changes the state: first what can fail,
+// then it calls fill(), which reads the tensors of targets_in(), then the rest. Does not communicate.
+// Error{invalid_argument} as of load_module() and load_optimizer(), or: it has no sampler, ...
 std::function<void()> checked_load(const Checkpoint& checkpoint, const std::string& user, const State& state, int rank,
-                                   int size);
+                                   int size, const std::function<void()>& fill);
 
 }  // namespace lockstep::internal

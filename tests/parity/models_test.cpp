@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 #include <torch/optim/sgd.h>
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "examples/models/resnet18.h"
 #include "examples/models/toy.h"
 #include "lockstep/checkpoint/module_state.h"
+#include "lockstep/checkpoint/torch_files.h"
 #include "tests/parity/support.h"
 
 // Behind torch's headers, whose own CHECK would replace doctest's.
@@ -63,7 +65,35 @@ void check_step(const std::string& name, Make make, Loss loss_of) {
   check_state(*model, file, "after/", parity::kTolerance);
 }
 
+// The model after the step from each kind of file that PyTorch writes, and to a file that it reads.
+template <typename Make>
+void check_files(const std::string& name, Make make) {
+  const std::string base = std::string(PARITY_REFERENCE) + "/" + name;
+  const auto file = lockstep::load_checkpoint(base + ".safetensors", lockstep::Integrity::if_present);
+  const auto check = [&](const lockstep::Checkpoint& read) {
+    auto model = make();
+    lockstep::load_module(read, *model, "");
+    check_state(*model, file, "after/", 0);
+    lockstep::Checkpoint state;
+    lockstep::add_module(state, *model, "");
+    std::filesystem::create_directories(PARITY_WRITTEN);
+    lockstep::save_torch_file(std::string(PARITY_WRITTEN) + "/" + name + ".pt", state.tensors);
+  };
+  check(lockstep::load_torch_file(base + ".pt"));
+  check(lockstep::load_torch_file(base + "_legacy.pt"));
+  check(lockstep::load_distributed_checkpoint(base + "_dcp"));
+}
+
 }  // namespace
+
+TEST_CASE("models are read from PyTorch's files, and written for it") {
+  check_files("toy", [] { return models::Toy(); });
+  check_files("mlp", [] { return models::Mlp(); });
+  check_files("cnn", [] { return models::Cnn(); });
+  check_files("resnet18", [] { return models::ResNet18(10); });
+  check_files("gpt", [] { return models::Gpt(); });
+  check_files("gpt_dropout", [] { return models::Gpt(models::GptOptions{.dropout = 0.1}); });
+}
 
 TEST_CASE("a training step equals Python's: toy") {
   check_step(

@@ -20,6 +20,8 @@
 #include <string>
 
 #include "lockstep/checkpoint/async_saver.h"
+#include "lockstep/checkpoint/part_copies.h"
+#include "lockstep/checkpoint/save_job.h"
 #include "lockstep/checkpoint/set_directory.h"
 #include "lockstep/checkpoint/set_reader.h"
 #include "lockstep/checkpoint/state_digest.h"
@@ -324,6 +326,52 @@ TEST_CASE("an asynchronous save holds what was there when it was called") {
     load(folder.path(), trainer.state(), world);
     CHECK(trainer.digest() == second);
   });
+}
+
+TEST_CASE("a copy in the background holds what was there when it began") {
+  const TemporaryDirectory folder;
+  std::string then;
+  run_worlds_or_throw(2, [&](const World& world) {
+    Trainer<> trainer(world);
+    AsyncSaver saver(folder.path(), world, {.copy_in_background = true});
+    saver.wait_for_copy();
+    for (int i = 0; i < 3; ++i) {
+      trainer.step();
+      if (world.rank() == 0) then = trainer.digest();
+      saver.save(trainer.state());
+      trainer.ddp(at::ones({8, 1100}));  // changes buffers, which are copied at once
+      saver.wait_for_copy();
+    }
+    trainer.step();
+    saver.wait();
+  });
+  run_worlds_or_throw(1, [&](const World& world) {
+    Trainer<> trainer(world);
+    load(folder.path(), trainer.state(), world);
+    CHECK(trainer.digest() == then);
+  });
+}
+
+TEST_CASE("what changes before it is copied is no checkpoint") {
+  const TemporaryDirectory folder;
+  run_worlds_or_throw(2, [&](const World& world) {
+    Linear layer(8, 8);
+    State state{.model = layer};
+    SaveJob job = plan_save(folder.path(), state, {}, world);
+    {
+      const torch::NoGradGuard no_grad;
+      layer->weight.add_(1);
+    }
+    PartCopies copies;
+    std::optional<Error> failure;
+    if (world.rank() == 0) {  // who writes the parts of a module without DDP
+      failure = error_of([&] { copies.take(job, PartCopies::Which::all); });
+      CHECK_ERROR(*failure, ErrorKind::invalid_argument, "'model.weight' was changed", "wait_for_copy()");
+    }
+    CHECK_ERROR(error_of([&] { run_save(job, world, failure); }), ErrorKind::invalid_argument, "rank 0",
+                "'model.weight' was changed");
+  });
+  CHECK(list_sets(folder.path()).empty());
 }
 
 // fault: 23

@@ -16,6 +16,7 @@
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
+#include "lockstep/base/pipe.h"
 #include "lockstep/base/unique_fd.h"
 #include "lockstep/inspect/compare_hosts.h"
 #include "lockstep/launch/child_process.h"
@@ -40,10 +41,8 @@ class CapturedOutput {
  public:
   CapturedOutput() {
     std::fflush(stdout);
-    int ends[2];
-    if (::pipe2(ends, O_CLOEXEC) != 0) throw system_error("making a pipe for the hosts' findings", errno);
-    reader_.reset(ends[0]);
-    const UniqueFd writer(ends[1]);
+    auto [reader, writer] = make_pipe("the hosts' findings");
+    reader_ = std::move(reader);
     before_.reset(::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3));
     if (::dup2(writer.get(), STDOUT_FILENO) < 0) throw system_error("redirecting standard output", errno);
   }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/pipe.h"
 
 namespace lockstep::internal {
 namespace {
@@ -33,39 +34,36 @@ HostOutput::HostOutput(RankOutputOptions options, int ranks, Way way) {
   // Ranks of several hosts are told apart by their numbers.
   if (options.prefix == PrefixMode::automatic) options.prefix = PrefixMode::always;
   options.begins_later = true;
-  for (std::size_t i = 0; i < pipes_.size() && way == Way::sent; ++i) {
-    int ends[2];
-    if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) throw system_error("making a pipe for the ranks' output", errno);
-    pipes_[i].reader.reset(ends[0]);
-    pipes_[i].writer.reset(ends[1]);
-    (i == 0 ? options.standard_output : options.standard_error) = ends[1];
+  for (std::size_t i = 0; i < streams_.size() && way == Way::sent; ++i) {
+    streams_[i].pipe = make_pipe("the ranks' output", PipeMode::non_blocking);
+    (i == 0 ? options.standard_output : options.standard_error) = streams_[i].pipe.writer.get();
   }
   output_ = std::make_unique<RankOutput>(options, ranks);
 }
 
 void HostOutput::watch_pipes(std::vector<pollfd>& set, const Desk& desk) const {
   if (!has_pipes() || !desk.takes_output()) return;
-  for (const Pipe& pipe : pipes_) set.push_back({pipe.reader.get(), POLLIN, 0});
+  for (const Stream& each : streams_) set.push_back({each.pipe.reader.get(), POLLIN, 0});
 }
 
 void HostOutput::send_lines(Desk& desk) {
   if (!has_pipes()) return;
-  for (const RankStream stream : kStreamsOfHost) send_all_of(pipes_[static_cast<std::size_t>(stream)], stream, desk);
+  for (const RankStream stream : kStreamsOfHost) send_all_of(streams_[static_cast<std::size_t>(stream)], stream, desk);
 }
 
-void HostOutput::send_all_of(Pipe& pipe, RankStream stream, Desk& desk) {
+void HostOutput::send_all_of(Stream& from, RankStream stream, Desk& desk) {
   std::array<char, std::size_t{64} << 10> buffer;
   while (desk.takes_output()) {
-    const ssize_t got = ::read(pipe.reader.get(), buffer.data(), buffer.size());
+    const ssize_t got = ::read(from.pipe.reader.get(), buffer.data(), buffer.size());
     if (got <= 0) return;
-    pipe.partial.append(buffer.data(), static_cast<std::size_t>(got));
-    const std::size_t newline = pipe.partial.rfind('\n');
+    from.partial.append(buffer.data(), static_cast<std::size_t>(got));
+    const std::size_t newline = from.partial.rfind('\n');
     if (newline == std::string::npos) {
-      if (pipe.partial.size() < kMostOutputBytes) continue;
-      post_text(std::exchange(pipe.partial, {}), stream, desk);
+      if (from.partial.size() < kMostOutputBytes) continue;
+      post_text(std::exchange(from.partial, {}), stream, desk);
     } else {
-      post_text(std::string_view(pipe.partial).substr(0, newline + 1), stream, desk);
-      pipe.partial.erase(0, newline + 1);
+      post_text(std::string_view(from.partial).substr(0, newline + 1), stream, desk);
+      from.partial.erase(0, newline + 1);
     }
   }
 }
@@ -102,8 +100,8 @@ void HostOutput::flush(Desk& desk, Deadline deadline) {
     desk.tend();
   }
   for (const RankStream stream : kStreamsOfHost) {
-    Pipe& pipe = pipes_[static_cast<std::size_t>(stream)];
-    post_text(std::exchange(pipe.partial, {}), stream, desk);
+    Stream& from = streams_[static_cast<std::size_t>(stream)];
+    post_text(std::exchange(from.partial, {}), stream, desk);
   }
 }
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/base/unique_fd.h"
+#include "lockstep/base/pipe.h"
 #include "lockstep/elastic/desk.h"
 #include "lockstep/launch/rank_output.h"
 
@@ -44,17 +44,16 @@ class HostOutput {
   void flush(Desk& desk, Deadline deadline);
 
  private:
-  struct Pipe {
-    UniqueFd reader;
-    UniqueFd writer;
+  struct Stream {
+    Pipe pipe;
     std::string partial;  // of a line
   };
 
   bool is_error_full() { return output_->sink(RankStream::standard_error).full(); }
-  bool has_pipes() const { return pipes_[0].reader.get() >= 0; }
-  void send_all_of(Pipe& pipe, RankStream stream, Desk& desk);
+  bool has_pipes() const { return bool(streams_[0].pipe.reader); }
+  void send_all_of(Stream& from, RankStream stream, Desk& desk);
 
-  std::array<Pipe, 2> pipes_;
+  std::array<Stream, 2> streams_;
   std::unique_ptr<RankOutput> output_;
 };
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/pipe.h"
 #include "lockstep/base/unique_fd.h"
 #include "lockstep/launch/child_process.h"
 #include "lockstep/launch/local_job.h"
@@ -21,19 +22,16 @@ constexpr std::size_t kMostBytes = std::size_t{1} << 20;
 
 std::optional<std::string> run_and_read(const std::vector<std::string>& command, Deadline deadline,
                                         const std::vector<std::pair<std::string, std::string>>& variables) {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return std::nullopt;
-  const UniqueFd reader(ends[0]);
-  UniqueFd writer(ends[1]);
   const UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
   Command child;
   child.path = command.front();
   child.argv = command;
   child.environment = merge_environment(environ, variables);
   child.stdin_fd = null.get();
-  child.stdout_fd = writer.get();
   child.stderr_fd = null.get();
   try {
+    auto [reader, writer] = make_pipe("a program's output");
+    child.stdout_fd = writer.get();
     sigset_t none;
     ::sigemptyset(&none);
     ChildProcess process = ChildProcess::start(child, none);

@@ -13,6 +13,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
+#include "lockstep/base/pipe.h"
 #include "lockstep/base/signal_block.h"
 #include "lockstep/launch/program_path.h"
 
@@ -151,10 +152,7 @@ void occupy_standard_descriptors() {
 }
 
 ChildProcess ChildProcess::start(const Command& command, const sigset_t& mask, int reaper_fd) {
-  int error_pipe[2];
-  if (::pipe2(error_pipe, O_CLOEXEC) != 0) throw system_error("making a pipe for a rank", errno);
-  const UniqueFd error_reader(error_pipe[0]);
-  UniqueFd error_writer(error_pipe[1]);
+  auto [error_reader, error_writer] = make_pipe("a rank");
   const std::vector<char*> argv = pointers(command.argv);
   const std::vector<char*> environment = pointers(command.environment);
   const std::vector<unsigned long> memory_nodes = mask_with(command.memory_node);

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/pipe.h"
 
 namespace lockstep::internal {
 namespace {
@@ -23,11 +24,10 @@ RankProcess::RankProcess(int rank, int index, Command command, RankOutput* outpu
     : index_(index), output_(output) {
   std::array<UniqueFd, 2> writers;
   for (std::size_t i = 0; i < streams_.size() && output != nullptr; ++i) {
-    int ends[2];
-    if (::pipe2(ends, O_CLOEXEC) != 0) throw system_error("making a pipe for a rank's output", errno);
-    streams_[i].reset(ends[0]);
-    writers[i].reset(ends[1]);
-    ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
+    Pipe pipe = make_pipe("a rank's output");
+    ::fcntl(pipe.reader.get(), F_SETFL, O_NONBLOCK);
+    streams_[i] = std::move(pipe.reader);
+    writers[i] = std::move(pipe.writer);
   }
   command.stdout_fd = writers[0] ? writers[0].get() : command.stdout_fd;
   command.stderr_fd = writers[1] ? writers[1].get() : command.stderr_fd;

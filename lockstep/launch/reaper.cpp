@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/pipe.h"
 #include "lockstep/base/signal_block.h"
 #include "lockstep/launch/job_processes.h"
 
@@ -85,21 +86,11 @@ bool read_record(int fd, Groups& groups) noexcept {
   ::_exit(0);
 }
 
-struct HelperPipe {
-  UniqueFd reader, writer;
-};
-
-HelperPipe make_helper_pipe() {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) throw system_error("making a pipe for the reaper process", errno);
-  return {UniqueFd(ends[0]), UniqueFd(ends[1])};
-}
-
 }  // namespace
 
 Reaper::Reaper(const std::string& job_id) {
-  HelperPipe records = make_helper_pipe();
-  HelperPipe ready = make_helper_pipe();
+  Pipe records = make_pipe("the reaper process");
+  Pipe ready = make_pipe("the reaper process");
   writer_ = std::move(records.writer);
   const UniqueFd self(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
   if (!self) throw system_error("pidfd_open (Lockstep needs Linux 5.9 or newer)", errno);

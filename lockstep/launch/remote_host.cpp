@@ -16,6 +16,7 @@
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
+#include "lockstep/base/pipe.h"
 #include "lockstep/base/signal_block.h"
 #include "lockstep/launch/agent_marks.h"
 #include "lockstep/launch/child_process.h"
@@ -75,11 +76,9 @@ class RemoteAgent {
       : secret_(order.secret),
         token_(Token::from_bytes(order.token).to_fd()),
         null_(::open("/dev/null", O_RDWR | O_CLOEXEC)) {
-    int ends[2];
-    if (::pipe2(ends, O_CLOEXEC) != 0) throw system_error("making a pipe for the agent", errno);
-    joined_.reset(ends[0]);
+    auto [reader, writer] = make_pipe("the agent");
+    joined_ = std::move(reader);
     ::fcntl(joined_.get(), F_SETFL, O_NONBLOCK);
-    const UniqueFd writer(ends[1]);
     Variables changes = order.environment;
     changes.emplace_back("LOCKSTEP_TOKEN_FD", std::to_string(token_.get()));
     changes.emplace_back(kJoinedVariable, std::to_string(writer.get()));

@@ -8,6 +8,7 @@
 #include <cerrno>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/pipe.h"
 
 namespace lockstep::internal {
 namespace {
@@ -35,10 +36,9 @@ const std::vector<int>& SignalRelay::stop_signals() {
 }
 
 SignalRelay::SignalRelay(const std::vector<int>& asking_to_stop) {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) throw system_error("making a pipe for signals", errno);
-  reader_.reset(ends[0]);
-  writer_.reset(ends[1]);
+  Pipe pipe = make_pipe("signals", PipeMode::non_blocking);
+  reader_ = std::move(pipe.reader);
+  writer_ = std::move(pipe.writer);
   std::vector<int> signals = asking_to_stop;
   signals.insert(signals.end(), {SIGTSTP, SIGCHLD});
   before_.reserve(signals.size());

@@ -9,6 +9,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
+#include "lockstep/base/pipe.h"
 
 namespace lockstep::internal {
 namespace {
@@ -24,12 +25,6 @@ const Duration kShowAfter = std::chrono::seconds(5);
 struct Ends {
   UniqueFd ours, theirs;
 };
-
-Ends make_pipe() {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) throw system_error("making a pipe for a host", errno);
-  return {UniqueFd(ends[0]), UniqueFd(ends[1])};
-}
 
 // Writing to a socket whose reader is gone can be an error, to a pipe it is a signal as well.
 Ends make_socket_pair() {
@@ -81,18 +76,18 @@ SshHost::SshHost(const SshPlan& plan, const PlannedHost& host, Way way)
       marks_(host.order.secret),
       show_at_(Deadline::after(kShowAfter)) {
   Ends input = make_socket_pair();
-  Ends error = make_pipe();
+  Pipe error = make_pipe("a host");
   Command command{
       .path = host.is_here ? plan.program : plan.ssh,
       .argv = host.is_here ? std::vector<std::string>{"lockstep", kRemoteCommand} : ssh_command(plan, host.order.host),
       .environment = merge_environment(environ, {}),
       .keep_fds = {},
       .stdin_fd = input.theirs.get(),
-      .stderr_fd = error.theirs.get()};
+      .stderr_fd = error.writer.get()};
   sigset_t mask{};
   process_.emplace(ChildProcess::start(command, mask));
   input_ = std::move(input.ours);
-  error_ = std::move(error.ours);
+  error_ = std::move(error.reader);
   ::fcntl(input_.get(), F_SETFL, O_NONBLOCK);
   ::fcntl(error_.get(), F_SETFL, O_NONBLOCK);
 }

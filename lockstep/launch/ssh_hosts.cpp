@@ -14,6 +14,7 @@
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
+#include "lockstep/base/pipe.h"
 #include "lockstep/launch/child_process.h"
 #include "lockstep/launch/output_sink.h"
 #include "lockstep/launch/signal_relay.h"
@@ -156,10 +157,7 @@ bool is_this_host(const std::string& name) {
 }
 
 std::string resolved_by_ssh(const std::string& ssh, const std::string& name) {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) throw system_error("making a pipe for ssh", errno);
-  const UniqueFd reader(ends[0]);
-  UniqueFd writer(ends[1]);
+  auto [reader, writer] = make_pipe("ssh");
   Command command{.path = ssh,
                   .argv = {"ssh", "-T", "-G", "--", name},
                   .environment = merge_environment(environ, {}),

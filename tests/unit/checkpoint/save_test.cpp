@@ -33,6 +33,7 @@
 #include "tests/support/forked_child.h"
 #include "tests/support/local_worlds.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/support/wave.h"
 
 using namespace lockstep;
 using namespace lockstep::internal;
@@ -137,6 +138,44 @@ TEST_CASE_TEMPLATE("what 4 ranks save, any number of ranks loads, and goes on fr
       const std::string digest = trainer.digest();
       if (ranks == 4) CHECK(digest == continued);
     });
+  }
+}
+
+TEST_CASE("in lockstep mode a training goes on with the same bits at any number of ranks") {
+  const TemporaryDirectory folder;
+  const auto train = [](auto& ddp, Adam& optimizer, int steps) {
+    for (int i = 0; i < steps; ++i) {
+      ddp.for_each_shard([&](const Shard& shard) {
+        // With dropout, so that random numbers count.
+        const at::Tensor x = at::dropout(wave({4, 20}, static_cast<double>(shard.step * 100 + shard.index)), 0.3, true);
+        const at::Tensor loss = ddp(x).square().mean();
+        loss.backward();
+        return loss.template item<double>();
+      });
+      optimizer.step();
+    }
+  };
+  std::string expected;
+  const auto run = [&](const World& world, bool is_first) {
+    torch::manual_seed(1);
+    DistributedDataParallel ddp(Linear(20, 30), world, {.lockstep = {.shards = 8, .seed = 7}});
+    Adam optimizer(ddp.parameters(), torch::optim::AdamOptions(1e-2));
+    State state{.model = ddp, .optimizer = optimizer};
+    if (is_first) {
+      train(ddp, optimizer, 3);
+      save(folder.path(), state, world);
+    } else {
+      load(folder.path(), state, world);
+    }
+    train(ddp, optimizer, 2);
+    const std::string digest = sha256_of(*ddp.module(), optimizer);
+    if (is_first && world.rank() == 0) expected = digest;
+    if (!is_first) CHECK(digest == expected);
+  };
+  run_worlds_or_throw(4, [&](const World& world) { run(world, true); });
+  for (const int ranks : {1, 2, 4, 8}) {
+    CAPTURE(ranks);
+    run_worlds_or_throw(ranks, [&](const World& world) { run(world, false); });
   }
 }
 

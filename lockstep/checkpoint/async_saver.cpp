@@ -51,7 +51,7 @@ class AsyncSaver::Worker {
 
 AsyncSaver::AsyncSaver(std::filesystem::path directory, ProcessGroup group, const AsyncSaverOptions& options)
     : directory_(std::move(directory)), group_(std::move(group)), options_(options) {
-  check(options_.retention);
+  check(options_.save.retention);
   worker_ = std::make_unique<Worker>(*group_.split(0, group_.rank()), options_.keep_going);
 }
 
@@ -59,7 +59,7 @@ AsyncSaver::~AsyncSaver() = default;
 
 void AsyncSaver::save(const State& state) {
   worker_->finish();
-  SaveJob job = plan_save(directory_, state, options_.retention, group_);
+  SaveJob job = plan_save(directory_, state, options_.save, group_);
   copy_parts(job);
   worker_->start(std::move(job));
 }

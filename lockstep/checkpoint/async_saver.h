@@ -1,7 +1,7 @@
 // AsyncSaver saves checkpoints while training goes on. State -> copy in memory of what this rank writes -> its thread
 // -> a set, as save() makes it. The training stands still for the copy only, and for an earlier save that is not
 // finished: one is under way at a time.
-//   lockstep::AsyncSaver saver("checkpoints", world, {.keep_last = 3});
+//   lockstep::AsyncSaver saver("checkpoints", world, {.save = {.retention = {.keep_last = 3}}});
 //   ... saver.save(state);
 // Made and destroyed by all ranks; save() and wait() are collective. What goes wrong in the background is the same
 // error on all ranks, and the next save() or wait() throws it; then no checkpoint was published, and earlier ones are
@@ -12,14 +12,14 @@
 #include <memory>
 #include <optional>
 
-#include "lockstep/checkpoint/retention.h"
+#include "lockstep/checkpoint/save_options.h"
 #include "lockstep/checkpoint/state.h"
 #include "lockstep/group/process_group.h"
 
 namespace lockstep {
 
 struct AsyncSaverOptions {
-  Retention retention = {};
+  SaveOptions save = {};
   // A disk that is full or fails is logged as a warning, and training goes on; save() and wait() throw other errors.
   bool keep_going = true;
 };

@@ -7,12 +7,14 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "lockstep/checkpoint/manifest.h"
-#include "lockstep/checkpoint/retention.h"
+#include "lockstep/checkpoint/save_options.h"
 #include "lockstep/checkpoint/shard_plan.h"
+#include "lockstep/checkpoint/signing_key.h"
 #include "lockstep/checkpoint/state.h"
 #include "lockstep/group/process_group.h"
 
@@ -26,15 +28,16 @@ struct SaveJob {
 
   std::filesystem::path directory;
   Retention retention;
-  std::vector<Part> parts;  // that this rank writes
+  std::optional<SigningKey> key;  // on rank 0; none: it is not signed
+  std::vector<Part> parts;        // that this rank writes
   // Of all ranks; files are to come. Pieces have the index of their rank in place of a file.
   Manifest manifest;
 };
 
 // Error{invalid_argument}: something that cannot be stored, or differs among ranks.
-SaveJob plan_save(const std::filesystem::path& directory, const State& state, const Retention& retention,
+SaveJob plan_save(const std::filesystem::path& directory, const State& state, const SaveOptions& options,
                   const ProcessGroup& group);
-SaveJob plan_save_alone(const std::filesystem::path& directory, const State& state, const Retention& retention);
+SaveJob plan_save_alone(const std::filesystem::path& directory, const State& state, const SaveOptions& options);
 
 // From here on the program may change its tensors.
 void copy_parts(SaveJob& job);

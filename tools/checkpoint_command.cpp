@@ -10,6 +10,8 @@ namespace lockstep::tools {
 namespace {
 
 constexpr const char* kDiff = "diff";
+constexpr const char* kCheckpoint =
+    "A set, a safetensors file or the index of several, a .pt file, a directory of torch.distributed.checkpoint";
 
 CLI::App* add_verb(CLI::App& checkpoint, const std::string& name, const std::string& summary) {
   CLI::App* verb = checkpoint.add_subcommand(name, summary);
@@ -21,7 +23,7 @@ CLI::App* add_verb(CLI::App& checkpoint, const std::string& name, const std::str
 void add_json(CLI::App* verb, CheckpointOptions& options) { verb->add_flag("--json", options.json, "Print JSON"); }
 
 void add_output(CLI::App* verb, CheckpointOptions& options) {
-  verb->add_option("in", options.path, "A set or a safetensors file")->required();
+  verb->add_option("in", options.path, kCheckpoint)->required();
   verb->add_option("out", options.other,
                    "What is written: a name that ends with .safetensors, or a set's, DIR/step-0000000400")
       ->required();
@@ -38,19 +40,24 @@ void add_readers(CLI::App& checkpoint, CheckpointOptions& options) {
   ls->footer("Examples:\n  lockstep checkpoint ls checkpoints\n  lockstep checkpoint ls checkpoints --json\n");
 
   CLI::App* show = add_verb(checkpoint, "show", "Show the tensors of a checkpoint and what else is in it");
-  show->add_option("path", options.path, "A set or a safetensors file")->required();
+  show->add_option("path", options.path, kCheckpoint)->required();
   add_json(show, options);
-  show->footer("Examples:\n  lockstep checkpoint show checkpoints/step-0000000400\n");
+  show->footer(
+      "Examples:\n  lockstep checkpoint show checkpoints/step-0000000400\n  lockstep checkpoint show model.pt\n");
 
   CLI::App* verify = add_verb(checkpoint, "verify", "Read all of a checkpoint, or of all of a directory's, for damage");
-  verify->add_option("path", options.path, "A set, a safetensors file, or a directory of them")->required();
+  verify->add_option("path", options.path, "A checkpoint, or a directory of them")->required();
+  verify->add_option("--token-file", options.token_file,
+                     "Check signatures with this token, in place of LOCKSTEP_TOKEN_FILE or ~/.lockstep/token");
+  verify->add_flag("--require-signature", options.require_signature, "A set that is not signed counts as damaged");
   add_json(verify, options);
   verify->footer(
       "Exits with 1 if anything is damaged.\n\nExamples:\n  lockstep checkpoint verify checkpoints\n"
-      "  lockstep checkpoint verify model.safetensors\n");
+      "  lockstep checkpoint verify model.safetensors\n"
+      "  lockstep checkpoint verify checkpoints --require-signature --token-file token\n");
 
   CLI::App* diff = add_verb(checkpoint, kDiff, "Compare the tensors of two checkpoints");
-  diff->add_option("a", options.path, "A set or a safetensors file")->required();
+  diff->add_option("a", options.path, kCheckpoint)->required();
   diff->add_option("b", options.other, "Another one")->required();
   diff->add_option("--tolerance", options.tolerance,
                    "Numbers are equal if they differ by no more than this, or than this part of the larger one")
@@ -63,10 +70,11 @@ void add_readers(CLI::App& checkpoint, CheckpointOptions& options) {
 }
 
 void add_writers(CLI::App& checkpoint, CheckpointOptions& options) {
-  CLI::App* convert = add_verb(checkpoint, "convert", "Make one safetensors file of a set, or a set of a file");
+  CLI::App* convert = add_verb(checkpoint, "convert", "Make one safetensors file, or a set, of a checkpoint");
   add_output(convert, options);
   convert->footer(
       "Examples:\n  lockstep checkpoint convert checkpoints/step-0000000400 model.safetensors\n"
+      "  lockstep checkpoint convert model.pt model.safetensors\n"
       "  lockstep checkpoint convert model.safetensors checkpoints/step-0000000400\n");
 
   CLI::App* strip = add_verb(checkpoint, "strip-prefix", "Copy a checkpoint with other names of its tensors");

@@ -15,7 +15,9 @@ struct CheckpointOptions {
   std::string prefix;
   std::string add_prefix;
   double tolerance = 0;
+  std::string token_file;
   Retention rules;
+  bool require_signature = false;
   bool force = false;
   bool dry_run = false;
   bool json = false;

@@ -24,6 +24,7 @@ std::vector<CheckpointPlace> checkpoint_places(const std::filesystem::path& path
   if (step_of_set(named) || std::filesystem::exists(path / kManifestName, error)) {
     return {{named, step_of_set(named), "set"}};
   }
+  if (std::filesystem::exists(path / ".metadata", error)) return {{named, {}, "dcp"}};
   std::vector<CheckpointPlace> places;
   std::filesystem::directory_iterator entries(path, error);
   for (; !error && entries != std::filesystem::directory_iterator(); entries.increment(error)) {
@@ -32,9 +33,10 @@ std::vector<CheckpointPlace> checkpoint_places(const std::filesystem::path& path
     const std::filesystem::path& found = entries->path();
     if (std::filesystem::is_directory(status)) {
       if (const auto step = step_of_set(found)) places.push_back({found, step, "set"});
-    } else if (std::filesystem::is_regular_file(status) && found.extension() == ".safetensors" &&
-               !found.filename().string().starts_with('.')) {
-      places.push_back({found, step_of(found), "file"});
+    } else if (std::filesystem::is_regular_file(status) && !found.filename().string().starts_with('.')) {
+      const std::filesystem::path ending = found.extension();
+      if (ending == ".safetensors") places.push_back({found, step_of(found), "file"});
+      if (ending == ".pt" || ending == ".pth") places.push_back({found, {}, "torch"});
     }
   }
   if (error) throw system_error(fmt::format("listing {}", path.string()), error.value());

@@ -15,11 +15,12 @@ namespace lockstep::tools {
 struct CheckpointPlace {
   std::filesystem::path path;
   std::optional<std::uint64_t> step;  // that its name says
-  std::string kind;                   // "set", "file"
+  std::string kind;                   // "set", "file", "torch", "dcp"
 };
 
-// A set or a file as it is; of a directory, what is named like a set and what ends with .safetensors, without links.
-// Those with a step first. Error{invalid_argument}: no such path.
+// A set, a file or a directory of torch.distributed.checkpoint as it is; of another directory, what is named like a set
+// and what ends with .safetensors, .pt or .pth, without links. Those with a step first. Error{invalid_argument}: no
+// such path.
 std::vector<CheckpointPlace> checkpoint_places(const std::filesystem::path& path);
 
 // For messages and tables: without control characters, which a file's strings may have.

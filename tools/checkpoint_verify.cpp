@@ -7,6 +7,8 @@
 #include "lockstep/base/format.h"
 #include "lockstep/checkpoint/retention.h"
 #include "lockstep/checkpoint/set_directory.h"
+#include "lockstep/checkpoint/set_reader.h"
+#include "lockstep/checkpoint/signature_check.h"
 #include "lockstep/inspect/finding.h"
 #include "tools/checkpoint_command.h"
 #include "tools/checkpoint_places.h"
@@ -19,10 +21,23 @@ using namespace internal;
 
 namespace {
 
+SignatureCheck signature_check(const CheckpointOptions& options) {
+  const auto need = options.require_signature ? SignatureCheck::Need::required : SignatureCheck::Need::none;
+  return options.token_file.empty() ? SignatureCheck(need)
+                                    : SignatureCheck(need, SigningKey::from_file(options.token_file));
+}
+
+// Of a set its state; nothing of others, which have no manifest.
+void check_signature(const CheckpointPlace& place, const SignatureCheck& signature, nlohmann::json& result) {
+  if (place.kind != "set") return;
+  result["signature"] = to_string(signature.check(SetReader::read_manifest(place.path), place.path / kManifestName));
+}
+
 // What one place turned out to be; "damage" tells why it is not whole.
-nlohmann::json verified(const CheckpointPlace& place) {
+nlohmann::json verified(const CheckpointPlace& place, const SignatureCheck& signature) {
   nlohmann::json result{{"path", place.path.string()}, {"kind", place.kind}};
   try {
+    check_signature(place, signature, result);
     const auto source = open_tensors(place.path);
     Progress progress("verifying " + place.path.filename().string(), source->tensor_bytes());
     source->verify([&](std::uint64_t bytes) { progress.at(bytes); });
@@ -37,9 +52,10 @@ nlohmann::json verified(const CheckpointPlace& place) {
 std::string verdict_text(const nlohmann::json& result) {
   const std::string path = plain_text(result["path"]);
   if (result.contains("damage")) return fmt::format("{}: DAMAGED: {}\n", path, plain_text(result["damage"]));
-  return fmt::format("{}: {} ({})\n", path,
+  return fmt::format("{}: {} ({}{})\n", path,
                      result["has_digests"] ? "whole" : "readable; it has no digests that would show damage of tensors",
-                     bytes_text(result["bytes"].get<double>()));
+                     bytes_text(result["bytes"].get<double>()),
+                     result.contains("signature") ? ", " + result["signature"].get<std::string>() : "");
 }
 
 }  // namespace
@@ -49,10 +65,11 @@ int verify_checkpoints(const CheckpointOptions& options) {
   if (places.empty()) {
     throw Error(ErrorKind::invalid_argument, fmt::format("{}: there are no checkpoints in it", options.path));
   }
+  const SignatureCheck signature = signature_check(options);
   nlohmann::json results = nlohmann::json::array();
   bool all_whole = true;
   for (const CheckpointPlace& place : places) {
-    results.push_back(verified(place));
+    results.push_back(verified(place, signature));
     all_whole = all_whole && !results.back().contains("damage");
     if (options.json) continue;
     std::fputs(verdict_text(results.back()).c_str(), stdout);

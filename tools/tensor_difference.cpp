@@ -7,7 +7,7 @@
 #include <limits>
 #include <type_traits>
 
-#include "lockstep/formats/safetensors_header.h"
+#include "lockstep/formats/torch_types.h"
 
 namespace lockstep::tools {
 namespace {
@@ -18,6 +18,12 @@ struct Float16 {
 struct BFloat16 {
   std::uint16_t bits;
 };
+struct Float8E4M3 {
+  std::uint8_t bits;
+};
+struct Float8E5M2 {
+  std::uint8_t bits;
+};
 
 double value_of(Float16 number) {
   const int exponent = number.bits >> 10 & 31;
@@ -27,6 +33,14 @@ double value_of(Float16 number) {
   return (number.bits & 0x8000) != 0 ? -value : value;
 }
 double value_of(BFloat16 number) { return static_cast<double>(std::bit_cast<float>(std::uint32_t{number.bits} << 16)); }
+double value_of(Float8E4M3 number) {
+  const int exponent = number.bits >> 3 & 15;
+  const int fraction = number.bits & 7;
+  double value = std::ldexp(exponent == 0 ? fraction : fraction + 8, std::max(exponent, 1) - 10);
+  if ((number.bits & 0x7f) == 0x7f) value = std::nan("");  // it has no infinity
+  return (number.bits & 0x80) != 0 ? -value : value;
+}
+double value_of(Float8E5M2 number) { return value_of(Float16{static_cast<std::uint16_t>(number.bits << 8)}); }
 template <class Number>
 double value_of(Number number) {
   return static_cast<double>(number);
@@ -67,7 +81,7 @@ void compare_as(ByteSpan a, ByteSpan b, double tolerance, TensorDifference& diff
 
 void compare_elements(const std::string& dtype, ByteSpan a, ByteSpan b, double tolerance,
                       TensorDifference& difference) {
-  difference.elements += a.size() / safetensors_element_size(dtype);
+  difference.elements += a.size() / internal::torch_element_size(dtype);
   if (a.empty() || std::memcmp(a.data(), b.data(), a.size()) == 0) return;
   if (dtype == "F32") return compare_as<float>(a, b, tolerance, difference);
   if (dtype == "F64") return compare_as<double>(a, b, tolerance, difference);
@@ -80,6 +94,8 @@ void compare_elements(const std::string& dtype, ByteSpan a, ByteSpan b, double t
   if (dtype == "U64") return compare_as<std::uint64_t>(a, b, tolerance, difference);
   if (dtype == "U32") return compare_as<std::uint32_t>(a, b, tolerance, difference);
   if (dtype == "U16") return compare_as<std::uint16_t>(a, b, tolerance, difference);
+  if (dtype == "F8_E4M3") return compare_as<Float8E4M3>(a, b, tolerance, difference);
+  if (dtype == "F8_E5M2") return compare_as<Float8E5M2>(a, b, tolerance, difference);
   return compare_as<std::uint8_t>(a, b, tolerance, difference);  // U8 and BOOL
 }
 

@@ -16,7 +16,7 @@ struct TensorDifference {
 };
 
 // Goes on with the elements of these bytes. Two NaNs are equal, and so are 0 and -0. tolerance: numbers are equal if
-// they differ by no more than this, or than this part of the larger one. REQUIRES: dtype is one of kSafetensorsTypes;
+// they differ by no more than this, or than this part of the larger one. REQUIRES: dtype is one of kTorchTypes;
 // both have the same size, a multiple of the element's.
 void compare_elements(const std::string& dtype, ByteSpan a, ByteSpan b, double tolerance, TensorDifference& difference);
 

@@ -15,6 +15,7 @@
 #include "lockstep/checkpoint/set_reader.h"
 #include "lockstep/checkpoint/step_files.h"
 #include "lockstep/formats/safetensors_file.h"
+#include "tools/foreign_sources.h"
 
 namespace lockstep::tools {
 
@@ -23,12 +24,6 @@ using namespace internal;
 namespace {
 
 constexpr std::size_t kPartBytes = std::size_t{4} << 20;
-
-double modified_seconds_of(const std::filesystem::path& path) {
-  struct stat status {};
-  if (::stat(path.c_str(), &status) != 0) return 0;
-  return static_cast<double>(status.st_mtim.tv_sec) + static_cast<double>(status.st_mtim.tv_nsec) * 1e-9;
-}
 
 class FileStream : public ByteStream {
  public:
@@ -137,13 +132,6 @@ class FileSource : public TensorSource {
   std::unique_ptr<ByteStream> stream(const std::string& name) override {
     return std::make_unique<FileStream>(TensorStream(file_, *entries_.at(name)));
   }
-  void verify(const std::function<void(std::uint64_t)>& progress) override {
-    std::uint64_t read_so_far = 0;
-    for (const TensorEntry& entry : file_.header().tensors) {
-      FileStream bytes{TensorStream(file_, entry)};
-      for_all_bytes(bytes, [&](ByteSpan part) { progress(read_so_far += part.size()); });
-    }
-  }
 
  private:
   SafetensorsReader file_;
@@ -158,7 +146,22 @@ std::uint64_t TensorSource::tensor_bytes() const {
   return bytes;
 }
 
+void TensorSource::verify(const std::function<void(std::uint64_t)>& progress) {
+  std::uint64_t read_so_far = 0;
+  for (const auto& [name, tensor] : tensors_) {
+    const auto bytes = stream(name);
+    for_all_bytes(*bytes, [&](ByteSpan part) { progress(read_so_far += part.size()); });
+  }
+}
+
+double modified_seconds_of(const std::filesystem::path& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0) return 0;
+  return static_cast<double>(status.st_mtim.tv_sec) + static_cast<double>(status.st_mtim.tv_nsec) * 1e-9;
+}
+
 std::unique_ptr<TensorSource> open_tensors(const std::filesystem::path& path) {
+  if (auto foreign = open_foreign_tensors(path)) return foreign;
   std::error_code error;
   if (std::filesystem::is_directory(path, error)) return std::make_unique<SetSource>(path);
   return std::make_unique<FileSource>(path);

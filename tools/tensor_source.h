@@ -1,5 +1,6 @@
-// Something with tensors: a checkpoint set or a safetensors file. path -> open_tensors() -> names, types and shapes ->
-// bytes, piece by piece, so that memory does not grow with the tensors. A kind of file more is a class more here.
+// Something with tensors: a checkpoint set, a safetensors file, or one of foreign_sources.h. path -> open_tensors() ->
+// names, types and shapes -> bytes, piece by piece, so that memory does not grow with the tensors where the kind allows
+// that. A kind more is a class more.
 // Not thread-safe. Blocks for disk I/O. Error{invalid_argument}: no such file; Error{corrupt_data}: a damaged one.
 #pragma once
 
@@ -17,14 +18,14 @@
 namespace lockstep::tools {
 
 struct SourceTensor {
-  std::string dtype;  // as in safetensors_element_size()
+  std::string dtype;  // as safetensors name it
   std::vector<std::int64_t> shape;
   std::uint64_t bytes = 0;
 };
 
 // What is known of it besides its tensors.
 struct SourceFacts {
-  std::string kind;                   // "set", "file"
+  std::string kind;                   // "set", "file", "torch", "index", "dcp"
   std::uint64_t bytes = 0;            // of all its files
   std::size_t files = 1;              // that hold tensors
   double modified_seconds = 0;        // since 1970
@@ -36,6 +37,8 @@ struct SourceFacts {
   std::map<std::string, double> metrics = {};
   std::string user = "null";  // JSON
 };
+
+double modified_seconds_of(const std::filesystem::path& path);
 
 // The bytes of a tensor from first to last. With the last ones its digest is verified, if there is one.
 class ByteStream {
@@ -56,7 +59,7 @@ class TensorSource {
   // REQUIRES: `name` is one of tensors(). It may be used until the next call, and no longer than this lives.
   virtual std::unique_ptr<ByteStream> stream(const std::string& name) = 0;
   // Reads everything. progress: bytes so far.
-  virtual void verify(const std::function<void(std::uint64_t)>& progress) = 0;
+  virtual void verify(const std::function<void(std::uint64_t)>& progress);
 
  protected:
   SourceFacts facts_;

@@ -80,7 +80,7 @@ class AsyncSaver::Worker {
 
 AsyncSaver::AsyncSaver(std::filesystem::path directory, ProcessGroup group, const AsyncSaverOptions& options)
     : directory_(std::move(directory)), group_(std::move(group)), options_(options) {
-  check(options_.retention);
+  check(options_.save.retention);
   worker_ = std::make_unique<Worker>(*group_.split(0, group_.rank()), options_.keep_going);
 }
 
@@ -88,7 +88,7 @@ AsyncSaver::~AsyncSaver() = default;
 
 void AsyncSaver::save(const State& state) {
   worker_->finish();
-  worker_->start(plan_save(directory_, state, options_.retention, group_), options_.copy_in_background);
+  worker_->start(plan_save(directory_, state, options_.save, group_), options_.copy_in_background);
 }
 
 void AsyncSaver::wait_for_copy() { worker_->wait_for_copy(); }

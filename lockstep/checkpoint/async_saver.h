@@ -1,7 +1,7 @@
 // AsyncSaver saves checkpoints while training goes on. State -> copy in memory of what this rank writes -> its thread
 // -> a set, as save() makes it. The training stands still for the copy only, and for an earlier save that is not
 // finished: one is under way at a time. The memory of the copy, this rank's part of the state, is kept.
-//   lockstep::AsyncSaver saver("checkpoints", world, {.retention = {.keep_last = 3}});
+//   lockstep::AsyncSaver saver("checkpoints", world, {.save = {.retention = {.keep_last = 3}}});
 //   ... saver.save(state);
 // With copy_in_background it does not wait for the copy of parameters and of the optimizer's state either, which only
 // the optimizer's step changes: forward and backward go on meanwhile.
@@ -15,14 +15,14 @@
 #include <memory>
 #include <optional>
 
-#include "lockstep/checkpoint/retention.h"
+#include "lockstep/checkpoint/save_options.h"
 #include "lockstep/checkpoint/state.h"
 #include "lockstep/group/process_group.h"
 
 namespace lockstep {
 
 struct AsyncSaverOptions {
-  Retention retention = {};
+  SaveOptions save = {};
   // A disk that is full or fails is logged as a warning, and training goes on; save() and wait() throw other errors.
   bool keep_going = true;
   // What changes too early is found; then there is no checkpoint, and the next call throws Error{invalid_argument}.

@@ -12,7 +12,8 @@ namespace lockstep {
 
 using namespace internal;
 
-void save_checkpoint(const std::filesystem::path& path, const Checkpoint& checkpoint, const SaveOptions& options) {
+void save_checkpoint(const std::filesystem::path& path, const Checkpoint& checkpoint,
+                     const CheckpointFileOptions& options) {
   std::vector<at::Tensor> storage;  // keeps copies alive; a contiguous CPU tensor is not copied
   std::vector<TensorBytes> tensors;
   for (const auto& [name, tensor] : checkpoint.tensors) {

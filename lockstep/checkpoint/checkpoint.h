@@ -27,14 +27,15 @@ struct Checkpoint {
   std::map<std::string, std::string> metadata = {};
 };
 
-struct SaveOptions {
+struct CheckpointFileOptions {
   // Afterwards keep only this many files named as by step_path() in the directory, the newest and the one just written;
   // 0 keeps all. REQUIRES, if not 0: the path is one of step_path().
   int keep_last = 0;
 };
 
 // Tensors of any device and layout are stored as contiguous CPU data.
-void save_checkpoint(const std::filesystem::path& path, const Checkpoint& checkpoint, const SaveOptions& options = {});
+void save_checkpoint(const std::filesystem::path& path, const Checkpoint& checkpoint,
+                     const CheckpointFileOptions& options = {});
 
 // Tensors are on the CPU. Reads all of the file; memory is bounded by its size.
 Checkpoint load_checkpoint(const std::filesystem::path& path, Integrity integrity = Integrity::required);

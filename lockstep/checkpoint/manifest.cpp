@@ -2,13 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <initializer_list>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <span>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
+#include "lockstep/checkpoint/manifest_seal.h"
 #include "lockstep/checkpoint/set_directory.h"
 #include "lockstep/formats/safetensors_file.h"
 #include "lockstep/formats/safetensors_parser.h"
@@ -17,14 +18,10 @@ namespace lockstep::internal {
 namespace {
 
 using Json = nlohmann::json;
-using Members = std::initializer_list<const char*>;
+using Members = std::vector<const char*>;
 
 constexpr const char* kFormat = "lockstep checkpoint";
 constexpr int kVersion = 1;
-// Where the manifest's own digest stands. The text ends with it, so nothing in front can look like it.
-constexpr std::string_view kDigestMark = "\"xxh3\":\"";
-constexpr std::string_view kTextEnd = "\"}\n";
-constexpr std::size_t kDigestDigits = 32;
 
 // Reads members of JSON objects, each with the type that it must have.
 class ManifestReader {
@@ -33,7 +30,7 @@ class ManifestReader {
 
   [[noreturn]] void refuse(const std::string& why) const { throw_corrupt(origin_, "the manifest is damaged: " + why); }
   // An object of these members, no more and no less.
-  const Json& object(const Json& value, const std::string& what, Members members) const {
+  const Json& object(const Json& value, const std::string& what, const Members& members) const {
     if (!value.is_object()) refuse(what + " is not an object");
     for (const auto& [name, member] : value.items()) {
       if (std::ranges::find(members, name) == members.end()) refuse(what + " has an unknown member " + shown(name));
@@ -85,7 +82,9 @@ std::uint64_t product_or_most(std::span<const std::int64_t> factors, std::uint64
   return product;
 }
 
-SetTensor tensor_of(const ManifestReader& reader, const std::string& name, const Json& value, std::size_t files) {
+SetTensor tensor_of(const ManifestReader& reader, const std::string& name, const Json& value, std::size_t files,
+                    DigestKind digest) {
+  const char* const digest_key = name_of(digest).key.data();
   constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
   const std::string what = "tensor " + shown(name);
   reader.object(value, what, {"dtype", "shape", "pieces"});
@@ -101,14 +100,14 @@ SetTensor tensor_of(const ManifestReader& reader, const std::string& name, const
   }
   std::int64_t row = 0;
   for (const Json& each : reader.list(value["pieces"], what + ": pieces")) {
-    reader.object(each, what + ": a piece", {"file", "rows", "xxh3"});
+    reader.object(each, what + ": a piece", {"file", "rows", digest_key});
     const Json& rows = reader.list(each["rows"], what + ": rows");
     if (rows.size() != 2 || files == 0) reader.refuse(what + " has a piece without rows or file");
     Piece piece{.file = static_cast<std::size_t>(
                     reader.number(each["file"], what + ": file", static_cast<std::int64_t>(files) - 1)),
                 .first_row = reader.number(rows[0], what + ": first row", tensor.rows()),
                 .end_row = reader.number(rows[1], what + ": end of the rows", tensor.rows()),
-                .digest = reader.text(each["xxh3"], what + ": digest")};
+                .digest = reader.text(each[digest_key], what + ": digest")};
     const bool is_empty = piece.end_row == piece.first_row && tensor.rows() != 0;
     if (piece.first_row != row || piece.end_row < row || is_empty) {
       reader.refuse(fmt::format("{} has a piece of rows {} to {}, where one from {} on is expected", what,
@@ -147,24 +146,12 @@ std::vector<SetFile> files_of(const ManifestReader& reader, const Json& value, i
   return files;
 }
 
-// Of the text with its own digits as zeros.
-std::string digest_of_text(std::string text) {
-  const std::size_t digits = text.size() - kTextEnd.size() - kDigestDigits;
-  text.replace(digits, kDigestDigits, kDigestDigits, '0');
-  return xxh3_128(ByteView(text));
-}
-
-// Error unless the text's own digest is right.
-void check_digest(const ManifestReader& reader, ByteView json) {
-  const std::size_t tail = kDigestMark.size() + kDigestDigits + kTextEnd.size();
-  if (json.size() < tail || json.substr(json.size() - tail, kDigestMark.size()) != kDigestMark ||
-      !json.ends_with(kTextEnd)) {
-    reader.refuse("it does not end with its digest");
+ManifestSeal seal_of(const ManifestReader& reader, ByteView json) {
+  try {
+    return check_seal(json);
+  } catch (const Error& error) {
+    reader.refuse(error.what());
   }
-  const std::string found = digest_of_text(std::string(json));
-  const ByteView expected = json.substr(json.size() - kTextEnd.size() - kDigestDigits, kDigestDigits);
-  if (found == expected) return;
-  reader.refuse(fmt::format("XXH3-128 expected {}, found {}", shown(expected), found));
 }
 
 Json parsed(const ManifestReader& reader, ByteView json) {
@@ -196,6 +183,26 @@ void check_version(const ManifestReader& reader, const Json& body, const Origin&
   throw_corrupt(origin, fmt::format("it has version {}, this build reads version {}", version, kVersion));
 }
 
+// Of the whole; another kind of digest than the seal's, or a signature in another place, is an unknown member.
+void require_members(const ManifestReader& reader, const Json& body, const Manifest& manifest) {
+  Members members = {"format",
+                     "version",
+                     "step",
+                     "world_size",
+                     "written",
+                     "files",
+                     "tensors",
+                     "metadata",
+                     "metrics",
+                     "user",
+                     name_of(manifest.digest).key.data()};
+  if (manifest.is_signed) members.push_back(kSignatureMember);
+  reader.object(body, "it", members);
+  if (manifest.is_signed && manifest.digest != DigestKind::sha_256) {
+    reader.refuse("it is signed, but its digests are not SHA-256, so that the signature proves nothing of tensors");
+  }
+}
+
 // JSON has no such numbers; a text that names the metric is better than one about the type of a member.
 void check_metrics(const Manifest& manifest) {
   for (const auto& [name, value] : manifest.metrics) {
@@ -205,10 +212,11 @@ void check_metrics(const Manifest& manifest) {
   }
 }
 
-Json json_of(const SetTensor& tensor) {
+Json json_of(const SetTensor& tensor, DigestKind digest) {
   Json pieces = Json::array();
   for (const Piece& piece : tensor.pieces) {
-    pieces.push_back({{"file", piece.file}, {"rows", {piece.first_row, piece.end_row}}, {"xxh3", piece.digest}});
+    pieces.push_back(
+        {{"file", piece.file}, {"rows", {piece.first_row, piece.end_row}}, {name_of(digest).key, piece.digest}});
   }
   return {{"dtype", tensor.dtype}, {"shape", tensor.shape}, {"pieces", std::move(pieces)}};
 }
@@ -226,7 +234,7 @@ std::string piece_name(const std::string& tensor, const SetTensor& of, const Pie
   return fmt::format("{}[{}:{}]", tensor, piece.first_row, piece.end_row);
 }
 
-std::string serialise(const Manifest& manifest) {
+std::string serialise(const Manifest& manifest, const SigningKey* key) {
   try {
     check_metrics(manifest);
     Json files = Json::array();
@@ -234,7 +242,7 @@ std::string serialise(const Manifest& manifest) {
       files.push_back({{"name", file.name}, {"bytes", file.bytes}, {"rank", file.rank}, {"host", file.host}});
     }
     Json tensors = Json::object();
-    for (const auto& [name, tensor] : manifest.tensors) tensors[name] = json_of(tensor);
+    for (const auto& [name, tensor] : manifest.tensors) tensors[name] = json_of(tensor, manifest.digest);
     const Json body = {{"format", kFormat},
                        {"version", kVersion},
                        {"step", manifest.step},
@@ -245,10 +253,7 @@ std::string serialise(const Manifest& manifest) {
                        {"metadata", manifest.metadata},
                        {"metrics", manifest.metrics},
                        {"user", Json::parse(manifest.user)}};
-    std::string text = body.dump();
-    text.pop_back();  // the brace
-    text += fmt::format(",{}{}{}", kDigestMark, std::string(kDigestDigits, '0'), kTextEnd);
-    text.replace(text.size() - kTextEnd.size() - kDigestDigits, kDigestDigits, digest_of_text(text));
+    std::string text = sealed(body.dump(), manifest.digest, key);
     if (text.size() > ManifestLimits::kBytes) throw Error(ErrorKind::invalid_argument, "it is too long");
     parse_manifest(text, Origin("the checkpoint"));
     return text;
@@ -262,13 +267,11 @@ std::string serialise(const Manifest& manifest) {
 Manifest parse_manifest(ByteView json, const Origin& origin) {
   const ManifestReader reader(origin);
   if (json.size() > ManifestLimits::kBytes) reader.refuse(fmt::format("it has {} bytes", json.size()));
-  check_digest(reader, json);
+  const ManifestSeal seal = seal_of(reader, json);
   const Json body = parsed(reader, json);
   check_version(reader, body, origin);
-  reader.object(body, "it",
-                {"format", "version", "step", "world_size", "written", "files", "tensors", "metadata", "metrics",
-                 "user", "xxh3"});
-  Manifest manifest;
+  Manifest manifest{.digest = seal.digest, .is_signed = !seal.signature.empty()};
+  require_members(reader, body, manifest);
   manifest.step =
       static_cast<std::uint64_t>(reader.number(body["step"], "the step", std::numeric_limits<std::int64_t>::max()));
   manifest.world_size = static_cast<int>(reader.number(body["world_size"], "the world size", kMostRanks, 1));
@@ -282,7 +285,7 @@ Manifest parse_manifest(ByteView json, const Origin& origin) {
   manifest.files = files_of(reader, body["files"], manifest.world_size);
   std::size_t pieces = 0;
   for (const auto& [name, value] : reader.any_object(body["tensors"], "tensors").items()) {
-    SetTensor tensor = tensor_of(reader, name, value, manifest.files.size());
+    SetTensor tensor = tensor_of(reader, name, value, manifest.files.size(), manifest.digest);
     pieces += tensor.pieces.size();
     manifest.tensors.emplace(name, std::move(tensor));
   }

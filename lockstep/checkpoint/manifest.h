@@ -1,7 +1,8 @@
 // The manifest of a checkpoint set: what the files of all ranks hold together. manifest -> JSON -> manifest.json of the
 // set -> JSON -> manifest. A set is one directory with a safetensors file of each rank that wrote something. A tensor
 // lies in one file, or in several, cut between rows: elements along its first dimension.
-// Pure functions. A manifest covers itself with a digest, and each piece with one, so all of a set's bytes are covered.
+// Pure functions. A manifest covers itself with a digest, and each piece with one, so all of a set's bytes are covered;
+// all are of one kind. It may be signed (manifest_seal.h).
 #pragma once
 
 #include <cstdint>
@@ -12,8 +13,11 @@
 
 #include "lockstep/base/bytes.h"
 #include "lockstep/base/checked.h"
+#include "lockstep/formats/digest.h"
 
 namespace lockstep::internal {
+
+class SigningKey;
 
 struct ManifestLimits {
   static constexpr std::uint64_t kBytes = 64 << 20;
@@ -26,7 +30,7 @@ struct Piece {
   // Of the tensor; one of no dimensions has one row.
   std::int64_t first_row = 0;
   std::int64_t end_row = 0;
-  std::string digest = {};  // XXH3-128 of its bytes
+  std::string digest = {};  // of its bytes
 };
 
 struct SetTensor {
@@ -56,15 +60,19 @@ struct Manifest {
   std::map<std::string, std::string> metadata = {};
   std::map<std::string, double> metrics = {};
   std::string user = "null";  // JSON of any shape
+  DigestKind digest = DigestKind::xxh3_128;
+  bool is_signed = false;  // with some key
 };
 
 // What a piece is called in its file: the tensor's name, or "name[0:512]" for some of its rows.
 std::string piece_name(const std::string& tensor, const SetTensor& of, const Piece& piece);
 
-// Error{invalid_argument}: something that parse_manifest() would refuse.
-std::string serialise(const Manifest& manifest);
+// With a key it is signed. REQUIRES then: its digests are SHA-256. Error{invalid_argument}: something that
+// parse_manifest() would refuse.
+std::string serialise(const Manifest& manifest, const SigningKey* key = nullptr);
 // Error{corrupt_data} for anything but what serialise() gives: other keys, numbers that do not fit each other, a gap
-// between pieces, names that lead out of the directory, another digest.
+// between pieces, names that lead out of the directory, another digest, a signature over digests that prove nothing.
+// Who has signed it is for SignatureCheck.
 Manifest parse_manifest(ByteView json, const Origin& origin);
 
 }  // namespace lockstep::internal

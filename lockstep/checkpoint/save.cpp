@@ -13,6 +13,7 @@
 #include "lockstep/checkpoint/set_directory.h"
 #include "lockstep/checkpoint/set_loading.h"
 #include "lockstep/checkpoint/set_reader.h"
+#include "lockstep/checkpoint/signature_check.h"
 #include "lockstep/checkpoint/state_parts.h"
 #include "lockstep/group/object_codecs.h"
 
@@ -37,21 +38,27 @@ SetReader reader_with(const std::filesystem::path& path, ByteView manifest) {
   return {path, parse_manifest(manifest, Origin(name))};
 }
 
+SignatureCheck signature_check(const LoadOptions& options) {
+  return SignatureCheck(options.require_signature ? SignatureCheck::Need::required : SignatureCheck::Need::none);
+}
+
 // A set whose manifest is whole and whose files are there.
 struct Found {
   std::filesystem::path path;
   Bytes manifest;
 };
 
-std::optional<Found> next_whole(std::vector<std::filesystem::path>& candidates) {
+std::optional<Found> next_whole(std::vector<std::filesystem::path>& candidates, const SignatureCheck& signature) {
   while (!candidates.empty()) {
     Found found{.path = candidates.front(), .manifest = {}};
     candidates.erase(candidates.begin());
     try {
       found.manifest = SetReader::read_manifest(found.path);
+      signature.check(found.manifest, found.path / kManifestName);
       reader_with(found.path, found.manifest).check_files();
       return found;
     } catch (const Error& error) {
+      if (error.kind() == ErrorKind::unauthorized) throw;  // going back to an older one would hide it
       log_warning(fmt::format("the checkpoint {} is passed over: {}", found.path.string(), error.what()));
     }
   }
@@ -120,7 +127,7 @@ bool any_damaged(const ProcessGroup& group, const std::optional<Error>& mine) {
 }
 
 std::optional<Loaded> load_newest(const std::filesystem::path& directory, const State& state, const ProcessGroup& group,
-                                  bool must_be_there) {
+                                  bool must_be_there, const LoadOptions& options) {
   std::vector<std::filesystem::path> candidates;  // on rank 0
   const auto list = [&] {
     if (group.rank() == 0) candidates = candidates_in(directory);
@@ -128,12 +135,15 @@ std::optional<Loaded> load_newest(const std::filesystem::path& directory, const 
   fail_together(group, error_in(list), "checkpoint to load");
   const bool had_some = !candidates.empty();
   std::optional<Reader> reader;
+  const SignatureCheck signature = signature_check(options);
   for (;;) {
     std::pair<std::string, std::string> chosen;
-    if (group.rank() == 0) {
-      if (const auto found = next_whole(candidates)) chosen = {found->path.string(), found->manifest};
+    const auto choose = [&] {
+      if (group.rank() != 0) return;
+      if (const auto found = next_whole(candidates, signature)) chosen = {found->path.string(), found->manifest};
       if (chosen.first.empty()) chosen.second = had_some ? "damaged" : "";
-    }
+    };
+    fail_together(group, error_in(choose), "checkpoint that is chosen");
     chosen = broadcast_object(group, chosen, 0, {.name = "checkpoint to load"});
     if (chosen.first.empty()) {
       if (chosen.second.empty() && !must_be_there) return std::nullopt;
@@ -157,29 +167,31 @@ std::optional<Loaded> load_newest(const std::filesystem::path& directory, const 
 }  // namespace
 
 std::filesystem::path save(const std::filesystem::path& directory, const State& state, const ProcessGroup& group,
-                           const Retention& retention) {
-  SaveJob job = plan_save(directory, state, retention, group);
+                           const SaveOptions& options) {
+  SaveJob job = plan_save(directory, state, options, group);
   return run_save(job, group);
 }
 
-std::filesystem::path save(const std::filesystem::path& directory, const State& state, const Retention& retention) {
-  SaveJob job = plan_save_alone(directory, state, retention);
+std::filesystem::path save(const std::filesystem::path& directory, const State& state, const SaveOptions& options) {
+  SaveJob job = plan_save_alone(directory, state, options);
   return run_save_alone(job);
 }
 
-Loaded load(const std::filesystem::path& directory, const State& state, const ProcessGroup& group) {
-  return *load_newest(directory, state, group, true);
+Loaded load(const std::filesystem::path& directory, const State& state, const ProcessGroup& group,
+            const LoadOptions& options) {
+  return *load_newest(directory, state, group, true, options);
 }
 
-std::optional<Loaded> load_if_any(const std::filesystem::path& directory, const State& state,
-                                  const ProcessGroup& group) {
-  return load_newest(directory, state, group, false);
+std::optional<Loaded> load_if_any(const std::filesystem::path& directory, const State& state, const ProcessGroup& group,
+                                  const LoadOptions& options) {
+  return load_newest(directory, state, group, false, options);
 }
 
-Loaded load(const std::filesystem::path& directory, const State& state) {
+Loaded load(const std::filesystem::path& directory, const State& state, const LoadOptions& options) {
+  const SignatureCheck signature = signature_check(options);
   std::vector<std::filesystem::path> candidates = candidates_in(directory);
   const bool had_some = !candidates.empty();
-  while (const auto found = next_whole(candidates)) {
+  while (const auto found = next_whole(candidates, signature)) {
     try {
       SetReader set = reader_with(found->path, found->manifest);
       verify_share(set, {});

@@ -1,6 +1,6 @@
 // save() and load() keep a whole training: model, optimizer, random numbers, sampler, hook, values of the program.
 //   lockstep::State state{.model = ddp, .optimizer = optimizer, .sampler = sampler, .step = step};
-//   lockstep::save("checkpoints", state, world);
+//   lockstep::save("checkpoints", state, world, {.retention = {.keep_last = 3}});
 //   const lockstep::Loaded loaded = lockstep::load("checkpoints", state, world);
 // A checkpoint is a set of safetensors files and a manifest in a directory of its own, checkpoints/step-0000000400.
 // Each rank writes a part of what all have, and what only it has; load() works at any number of ranks, and each byte is
@@ -19,16 +19,16 @@
 #include <optional>
 #include <string>
 
-#include "lockstep/checkpoint/retention.h"
+#include "lockstep/checkpoint/save_options.h"
 #include "lockstep/checkpoint/state.h"
 #include "lockstep/group/process_group.h"
 
 namespace lockstep {
 
-// Where the set is. retention: which others stay in the directory.
+// Where the set is.
 std::filesystem::path save(const std::filesystem::path& directory, const State& state, const ProcessGroup& group,
-                           const Retention& retention = {});
-std::filesystem::path save(const std::filesystem::path& directory, const State& state, const Retention& retention = {});
+                           const SaveOptions& options = {});
+std::filesystem::path save(const std::filesystem::path& directory, const State& state, const SaveOptions& options = {});
 
 struct Loaded {
   std::filesystem::path path;
@@ -39,11 +39,12 @@ struct Loaded {
 };
 
 // The newest set in the directory that is whole, or the directory itself, if it is a set. One that is damaged is passed
-// over with a warning. Error{invalid_argument} if there is none.
-Loaded load(const std::filesystem::path& directory, const State& state, const ProcessGroup& group);
-Loaded load(const std::filesystem::path& directory, const State& state);
+// over with a warning. Error{invalid_argument} if there is none. Error{unauthorized}: LoadOptions.
+Loaded load(const std::filesystem::path& directory, const State& state, const ProcessGroup& group,
+            const LoadOptions& options = {});
+Loaded load(const std::filesystem::path& directory, const State& state, const LoadOptions& options = {});
 // The same; nothing where no set has been saved yet. For programs that are started again by themselves.
-std::optional<Loaded> load_if_any(const std::filesystem::path& directory, const State& state,
-                                  const ProcessGroup& group);
+std::optional<Loaded> load_if_any(const std::filesystem::path& directory, const State& state, const ProcessGroup& group,
+                                  const LoadOptions& options = {});
 
 }  // namespace lockstep

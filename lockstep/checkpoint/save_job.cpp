@@ -7,6 +7,7 @@
 #include <array>
 #include <chrono>
 #include <climits>
+#include <cmath>
 #include <ctime>
 #include <exception>
 #include <memory>
@@ -99,8 +100,35 @@ at::Tensor rows_of(const at::Tensor& tensor, const Assignment& rows) {
   return tensor.dim() == 0 ? tensor : tensor.narrow(0, rows.first_row, rows.end_row - rows.first_row);
 }
 
-SaveJob plan_of(const std::filesystem::path& directory, const State& state, const Retention& retention,
-                const StateParts& parts, const std::vector<Json>& told, int rank) {
+struct OwnState {
+  StateParts parts;
+  Json told;
+  std::optional<SigningKey> key;
+};
+
+// JSON has no other numbers, and a metric must not end a training.
+std::map<std::string, double> finite_metrics(const State& state, int rank) {
+  std::map<std::string, double> metrics;
+  std::string others;
+  for (const auto& [name, value] : state.metrics) {
+    if (std::isfinite(value)) {
+      metrics.emplace(name, value);
+    } else {
+      others += fmt::format("{}{} ({})", others.empty() ? "" : ", ", name, value);
+    }
+  }
+  if (rank == 0 && !others.empty()) {
+    log_warning(fmt::format("the checkpoint of step {} is saved without the metrics that are not finite: {}",
+                            state.step, others));
+  }
+  return metrics;
+}
+
+DigestKind digests_of(const SaveOptions& options) { return options.sign ? DigestKind::sha_256 : options.digest; }
+
+SaveJob plan_of(const std::filesystem::path& directory, const State& state, const SaveOptions& options, OwnState& own,
+                const std::vector<Json>& told, int rank) {
+  const StateParts& parts = own.parts;
   const int size = static_cast<int>(told.size());
   require_same_tensors(told);
   std::vector<Listed> listed;
@@ -112,12 +140,14 @@ SaveJob plan_of(const std::filesystem::path& directory, const State& state, cons
   for (const Listed& each : listed) {
     sizes.push_back({.row_bytes = each.tensor.row_bytes(), .rows = each.tensor.rows(), .owner = each.owner});
   }
-  SaveJob job{.directory = directory, .retention = retention, .parts = {}, .manifest = {}};
+  SaveJob job{
+      .directory = directory, .retention = options.retention, .key = std::move(own.key), .parts = {}, .manifest = {}};
   Manifest& manifest = job.manifest;
   manifest.step = static_cast<std::uint64_t>(state.step);
   manifest.world_size = size;
   manifest.metadata = parts.metadata;
-  manifest.metrics = state.metrics;
+  manifest.metrics = finite_metrics(state, rank);
+  manifest.digest = digests_of(options);
   manifest.user = parts.user;
   manifest.written = {{"torch", TORCH_VERSION}, {"threads", std::to_string(at::get_num_threads())}};
   for (const Assignment& each : plan_shards(sizes, nodes_of(told))) {
@@ -144,24 +174,20 @@ Json told_by(const StateParts& parts) {
 void require_same_save(const std::vector<Json>& told, std::size_t rank) {
   const Json &first = told[0], &other = told[rank];
   if (other.contains("error")) refuse_run(fmt::format("rank {}: {}", rank, other.at("error").get<std::string>()));
-  for (const char* what : {"step", "directory"}) {
+  for (const char* what : {"step", "directory", "digests"}) {
     if (other.at(what) == first.at(what)) continue;
     refuse_run(fmt::format("rank 0 saves {0} {1}, rank {2} {0} {3}", what, first.at(what).dump(), rank,
                            other.at(what).dump()));
   }
 }
 
-struct OwnState {
-  StateParts parts;
-  Json told;
-};
-
-OwnState own_state(const std::filesystem::path& directory, const State& state, const Retention& retention, int rank,
+OwnState own_state(const std::filesystem::path& directory, const State& state, const SaveOptions& options, int rank,
                    int size) {
   if (state.step < 0) refuse_run(fmt::format("the step of a checkpoint is {}; it counts from 0", state.step));
   if (directory.empty()) refuse_run("the directory of a checkpoint has no name");
-  check(retention);
-  OwnState own{.parts = take_apart(state, rank, size), .told = {}};
+  check(options.retention);
+  OwnState own{.parts = take_apart(state, rank, size), .told = {}, .key = {}};
+  if (options.sign && rank == 0) own.key = SigningKey::of_this_user();
   own.told = told_by(own.parts);
   return own;
 }
@@ -180,7 +206,8 @@ Json write_part(const SaveJob& job, const std::filesystem::path& hidden, int ran
                        .shape = plain.sizes().vec(),
                        .bytes = bytes_of(plain)});
   }
-  const WrittenFile written = write_safetensors(hidden / part_name(rank, job.manifest.world_size), tensors, {});
+  const WrittenFile written =
+      write_safetensors(hidden / part_name(rank, job.manifest.world_size), tensors, {}, job.manifest.digest);
   return {{"bytes", written.bytes}, {"digests", written.digests}, {"host", host_name()}};
 }
 
@@ -227,7 +254,7 @@ std::filesystem::path publish(SaveJob& job, SetDirectory& set, const std::vector
     throw Error(ErrorKind::corrupt_data, std::string("what a rank tells of its part of a checkpoint: ") + error.what());
   }
   job.manifest.written["time"] = utc_now();
-  const std::filesystem::path path = set.publish(serialise(job.manifest));
+  const std::filesystem::path path = set.publish(serialise(job.manifest, job.key ? &*job.key : nullptr));
   try {
     prune_sets(job.directory, job.retention, path);
   } catch (const Error& error) {
@@ -263,31 +290,32 @@ std::string from_rank_0(const ProcessGroup& group, std::string_view what, const 
 
 }  // namespace
 
-SaveJob plan_save(const std::filesystem::path& directory, const State& state, const Retention& retention,
+SaveJob plan_save(const std::filesystem::path& directory, const State& state, const SaveOptions& options,
                   const ProcessGroup& group) {
   OwnState own;
   std::optional<Error> failure;
   try {
-    own = own_state(directory, state, retention, group.rank(), group.size());
+    own = own_state(directory, state, options, group.rank(), group.size());
   } catch (const Error& error) {
     failure = error;
     own.told = {{"error", error.what()}};
   }
   own.told["step"] = state.step;
   own.told["directory"] = directory.string();
+  own.told["digests"] = name_of(digests_of(options)).text;
   const std::vector<Json> told = all_gather_object(group, own.told, {.name = "state that is saved"});
   if (failure) throw *failure;
   try {
     for (std::size_t rank = 0; rank < told.size(); ++rank) require_same_save(told, rank);
-    return plan_of(directory, state, retention, own.parts, told, group.rank());
+    return plan_of(directory, state, options, own, told, group.rank());
   } catch (const Json::exception& error) {
     throw Error(ErrorKind::corrupt_data, std::string("what ranks tell of the state that is saved: ") + error.what());
   }
 }
 
-SaveJob plan_save_alone(const std::filesystem::path& directory, const State& state, const Retention& retention) {
-  const OwnState own = own_state(directory, state, retention, 0, 1);
-  return plan_of(directory, state, retention, own.parts, {own.told}, 0);
+SaveJob plan_save_alone(const std::filesystem::path& directory, const State& state, const SaveOptions& options) {
+  OwnState own = own_state(directory, state, options, 0, 1);
+  return plan_of(directory, state, options, own, {own.told}, 0);
 }
 
 std::uint32_t version_of(const at::Tensor& tensor) {

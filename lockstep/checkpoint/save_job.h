@@ -13,8 +13,9 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/manifest.h"
-#include "lockstep/checkpoint/retention.h"
+#include "lockstep/checkpoint/save_options.h"
 #include "lockstep/checkpoint/shard_plan.h"
+#include "lockstep/checkpoint/signing_key.h"
 #include "lockstep/checkpoint/state.h"
 #include "lockstep/group/process_group.h"
 
@@ -31,15 +32,16 @@ struct SaveJob {
 
   std::filesystem::path directory;
   Retention retention;
-  std::vector<Part> parts;  // that this rank writes
+  std::optional<SigningKey> key;  // on rank 0; none: it is not signed
+  std::vector<Part> parts;        // that this rank writes
   // Of all ranks; files are to come. Pieces have the index of their rank in place of a file.
   Manifest manifest;
 };
 
 // Error{invalid_argument}: something that cannot be stored, or differs among ranks.
-SaveJob plan_save(const std::filesystem::path& directory, const State& state, const Retention& retention,
+SaveJob plan_save(const std::filesystem::path& directory, const State& state, const SaveOptions& options,
                   const ProcessGroup& group);
-SaveJob plan_save_alone(const std::filesystem::path& directory, const State& state, const Retention& retention);
+SaveJob plan_save_alone(const std::filesystem::path& directory, const State& state, const SaveOptions& options);
 
 // Grows with every change in place that PyTorch knows of.
 std::uint32_t version_of(const at::Tensor& tensor);

@@ -124,7 +124,7 @@ struct State {
   // Where the training stands; load() returns them.
   std::int64_t step = 0;
   std::int64_t epoch = 0;
-  std::map<std::string, double> metrics = {};  // for Retention::metric
+  std::map<std::string, double> metrics = {};  // for Retention::metric; only finite ones are kept
 };
 
 }  // namespace lockstep

@@ -7,6 +7,7 @@
 #include "lockstep/base/format.h"
 #include "lockstep/checkpoint/tensor_types.h"
 #include "lockstep/formats/distributed_checkpoint.h"
+#include "lockstep/formats/pickle_text.h"
 #include "lockstep/formats/sharded_safetensors.h"
 #include "lockstep/formats/torch_file.h"
 #include "lockstep/formats/torch_file_writer.h"
@@ -16,40 +17,6 @@ namespace lockstep {
 using namespace internal;
 
 namespace {
-
-std::string float_text(double value) {
-  const std::string text = fmt::format("{}", value);
-  return text.find_first_not_of("-0123456789") == std::string::npos ? text + ".0" : text;
-}
-
-std::string hexadecimal(std::string_view bytes) {
-  std::string text;
-  for (const unsigned char byte : bytes) text += fmt::format("{:02x}", byte);
-  return text;
-}
-
-// "cuda:1" of torch.device("cuda", 1); the names of other classes.
-std::string object_text(const PickleValue& value) {
-  if (value.class_name() != "torch.device" || value.arguments().size() == 0) return std::string(value.class_name());
-  const PickleValue arguments = value.arguments();
-  const std::string type(arguments.item(0).text());
-  return arguments.size() == 1 ? type : fmt::format("{}:{}", type, arguments.item(1).integer());
-}
-
-// As Python prints it.
-std::string value_text(const PickleValue& value) {
-  switch (value.kind()) {
-    case PickleKind::none: return "None";
-    case PickleKind::boolean: return value.boolean() ? "True" : "False";
-    case PickleKind::integer: return std::to_string(value.integer());
-    case PickleKind::number: return float_text(value.number());
-    case PickleKind::text: return std::string(value.text());
-    case PickleKind::bytes: return hexadecimal(value.text());
-    case PickleKind::object: return object_text(value);
-    case PickleKind::name: return std::string(value.class_name());
-    default: value.refuse(fmt::format("{} is no value that is read", to_string(value.kind())));
-  }
-}
 
 template <class Value>
 void add_once(std::map<std::string, Value>& values, const std::string& file, const std::string& name, Value value) {
@@ -92,6 +59,18 @@ Checkpoint load_torch_file(const std::filesystem::path& path) {
   return checkpoint;
 }
 
+namespace {
+
+// The same for tied tensors: of one memory, and laid out alike.
+std::string memory_of(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.has_storage() || tensor.numel() == 0) return "";
+  return fmt::format("{} {} {} [{}] [{}]", fmt::ptr(tensor.storage().unsafeGetStorageImpl()), tensor.storage_offset(),
+                     c10::toString(tensor.scalar_type()), fmt::join(tensor.sizes(), ","),
+                     fmt::join(tensor.strides(), ","));
+}
+
+}  // namespace
+
 void save_torch_file(const std::filesystem::path& path, const std::map<std::string, at::Tensor>& tensors) {
   TorchValue::Dict dict;
   for (const auto& [name, tensor] : tensors) {
@@ -102,7 +81,7 @@ void save_torch_file(const std::filesystem::path& path, const std::map<std::stri
                               c10::toString(tensor.scalar_type())));
     }
     const at::Tensor plain = plain_copy(name, tensor);
-    TorchTensorSource source{.dtype = dtype, .shape = plain.sizes().vec(), .write = {}, .requires_grad = false};
+    TorchTensorSource source{.dtype = dtype, .shape = plain.sizes().vec(), .write = {}, .storage = memory_of(tensor)};
     source.write = [plain](const ByteSink& sink) { sink(bytes_of(plain)); };
     dict.emplace_back(name, TorchValue{std::move(source)});
   }

@@ -19,7 +19,7 @@ namespace lockstep {
 Checkpoint load_torch_file(const std::filesystem::path& path);
 
 // Python reads it with torch.load(path), as a dict of tensors: what load_state_dict() takes. Names stay as they are.
-// Replaces `path` atomically.
+// Tied tensors, those of one memory, are written once, and are tied where they are read. Replaces `path` atomically.
 void save_torch_file(const std::filesystem::path& path, const std::map<std::string, at::Tensor>& tensors);
 
 // Reads a directory that ranks have saved with torch.distributed.checkpoint, whole: every tensor from all its chunks.

@@ -1,23 +1,43 @@
-// XXH3-128, which finds damage and does not prove who wrote something. bytes -> 128 bits as 32 lower-case hexadecimal
-// digits: what Python's xxhash.xxh3_128_hexdigest gives. Not thread-safe. Never blocks.
+// Digests of bytes. XXH3-128 is fast and finds damage; SHA-256 also withstands those who look for other bytes with the
+// same digest. Neither tells who wrote something. bytes -> lower-case hexadecimal digits: what Python's
+// xxhash.xxh3_128_hexdigest and hashlib.sha256 give. Not thread-safe. Never blocks.
 #pragma once
 
+#include <array>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "lockstep/base/bytes.h"
 
 namespace lockstep {
+
+enum class DigestKind : std::uint8_t { xxh3_128, sha_256 };
 
 std::string xxh3_128(ByteSpan bytes);
 std::string xxh3_128(ByteView bytes);
 
 namespace internal {
 
+struct DigestName {
+  DigestKind kind;
+  std::string_view text;  // in messages
+  std::string_view key;   // in files
+  std::size_t digits;
+};
+// By kind.
+inline constexpr std::array<DigestName, 2> kDigests = {
+    {{DigestKind::xxh3_128, "XXH3-128", "xxh3", 32}, {DigestKind::sha_256, "SHA-256", "sha256", 64}}};
+constexpr const DigestName& name_of(DigestKind kind) { return kDigests[static_cast<std::size_t>(kind)]; }
+
+std::string digest_of(DigestKind kind, ByteView bytes);
+
 // The same of bytes that come piece by piece.
 class RunningDigest {
  public:
-  RunningDigest();
+  explicit RunningDigest(DigestKind kind = DigestKind::xxh3_128);
   RunningDigest(RunningDigest&&) noexcept;
   RunningDigest& operator=(RunningDigest&&) noexcept;
   ~RunningDigest();

@@ -39,11 +39,11 @@ PickleMachine::Index PickleMachine::storage_of(Index persistent_id) {
   const std::int64_t elements = expect(parts[4], PickleKind::integer, "the size of a storage").integer;
   constexpr std::int64_t kMostElements = std::int64_t{1} << 56;
   if (elements < 0 || elements > kMostElements) corrupt(fmt::format("a storage has {} elements", elements));
+  expect(parts[3], PickleKind::text, "the device of a storage");
   return add({.kind = PickleKind::storage,
               .integer = elements,
               .text = expect(parts[2], PickleKind::text, "the key of a storage").text,
-              .device = expect(parts[3], PickleKind::text, "the device of a storage").text,
-              .children = {parts[1]}});
+              .children = {parts[1], parts[3]}});
 }
 
 PickleMachine::Index PickleMachine::call(Index function, Index arguments) {

@@ -91,7 +91,11 @@ bool PickleMachine::step_text() {
 
 bool PickleMachine::step_container() {
   switch (op_.code) {
-    case PickleCode::mark: marks_.push_back(stack_.size()); return true;
+    case PickleCode::mark:
+      // Each that is open becomes a value within the one before.
+      if (marks_.size() >= 2 * PickleLimits::kDepth) corrupt(fmt::format("{} marks are open", marks_.size()));
+      marks_.push_back(stack_.size());
+      return true;
     case PickleCode::empty_list: push({.kind = PickleKind::list}); return true;
     case PickleCode::empty_tuple: push_constant(3, {.kind = PickleKind::tuple}); return true;
     case PickleCode::empty_dict: push({.kind = PickleKind::dict}); return true;
@@ -144,17 +148,17 @@ bool PickleMachine::step_call() {
     case PickleCode::new_obj: {
       const Index arguments = pop();
       const Index function = pop();
-      stack_.push_back(op_.code == PickleCode::reduce ? call(function, arguments) : new_object(function, arguments));
+      push_index(op_.code == PickleCode::reduce ? call(function, arguments) : new_object(function, arguments));
       return true;
     }
     case PickleCode::build: {
       const Index state = pop();
       const Index object = pop();
       build(object, state);
-      stack_.push_back(object);
+      push_index(object);
       return true;
     }
-    case PickleCode::bin_persid: stack_.push_back(storage_of(pop())); return true;
+    case PickleCode::bin_persid: push_index(storage_of(pop())); return true;
     default: return false;
   }
 }
@@ -167,9 +171,16 @@ PickleMachine::Index PickleMachine::add(PickleNode node) {
   return static_cast<Index>(tree_.nodes_.size() - 1);
 }
 
+void PickleMachine::push_index(Index index) {
+  if (stack_.size() >= PickleLimits::kValues) {
+    refuse(ErrorKind::invalid_argument, fmt::format("more than {} values wait for their place", stack_.size()));
+  }
+  stack_.push_back(index);
+}
+
 void PickleMachine::push_constant(std::size_t which, PickleNode node) {
   if (constants_.at(which) == kNoNode) constants_.at(which) = add(std::move(node));
-  stack_.push_back(constants_.at(which));
+  push_index(constants_.at(which));
 }
 
 PickleMachine::Index PickleMachine::pop() {
@@ -186,6 +197,7 @@ std::vector<PickleMachine::Index> PickleMachine::pop_to_mark() {
   std::vector<Index> items(begin, stack_.end());
   stack_.erase(begin, stack_.end());
   marks_.pop_back();
+  check_held(items.size());
   return items;
 }
 
@@ -196,13 +208,14 @@ void PickleMachine::push_text(PickleKind kind, std::string_view text) {
 
 void PickleMachine::push_tuple(std::size_t items) {
   std::vector<Index> children(items);
+  check_held(items);
   for (std::size_t i = items; i > 0; --i) children[i - 1] = pop();
   push({.kind = PickleKind::tuple, .children = std::move(children)});
 }
 
 void PickleMachine::put(std::uint64_t slot) {
   const Index top = pop();
-  stack_.push_back(top);
+  push_index(top);
   if (slot > op_.at) corrupt(fmt::format("memo {} is far beyond what the pickle can have", slot));
   if (slot >= memo_.size()) memo_.resize(slot + 1, kNoNode);
   memo_[slot] = top;
@@ -210,22 +223,23 @@ void PickleMachine::put(std::uint64_t slot) {
 
 void PickleMachine::get(std::uint64_t slot) {
   if (slot >= memo_.size() || memo_[slot] == kNoNode) corrupt(fmt::format("memo {} is empty", slot));
-  stack_.push_back(memo_[slot]);
+  push_index(memo_[slot]);
 }
 
 void PickleMachine::append(std::span<const Index> items) {
   const Index target = pop();
-  stack_.push_back(target);
+  push_index(target);
   PickleNode& list = tree_.nodes_[target];
   const PickleKind wanted = op_.code == PickleCode::add_items ? PickleKind::set : PickleKind::list;
   if (list.kind != wanted)
     corrupt(fmt::format("items are added to {}, not to {}", to_string(list.kind), to_string(wanted)));
+  check_held(items.size());
   list.children.insert(list.children.end(), items.begin(), items.end());
 }
 
 void PickleMachine::set_items(std::span<const Index> items) {
   const Index target = pop();
-  stack_.push_back(target);
+  push_index(target);
   PickleNode& dict = tree_.nodes_[target];
   if (dict.kind != PickleKind::dict) corrupt(fmt::format("items are set in {}, not in a dict", to_string(dict.kind)));
   if (items.size() % 2 != 0) corrupt("a key has no value");
@@ -235,6 +249,7 @@ void PickleMachine::set_items(std::span<const Index> items) {
       corrupt(fmt::format("the key of a dict is {}", to_string(key)));
     }
   }
+  check_held(items.size());
   dict.children.insert(dict.children.end(), items.begin(), items.end());
 }
 
@@ -264,6 +279,13 @@ const PickleNode& PickleMachine::expect(Index index, PickleKind kind, std::strin
 void PickleMachine::check_copy(std::size_t items) {
   copied_ += items;
   if (copied_ > tree_.bytes_.size() + kSmallCopies) corrupt("the same items are copied again and again");
+}
+
+void PickleMachine::check_held(std::size_t items) {
+  held_ += items;
+  if (held_ > PickleLimits::kExpandedValues) {
+    corrupt(fmt::format("its values hold more than {} others", PickleLimits::kExpandedValues));
+  }
 }
 
 // Values are visited once each, children before their parents.

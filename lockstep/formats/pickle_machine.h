@@ -32,7 +32,8 @@ class PickleMachine {
   bool step_call();
 
   Index add(PickleNode node);
-  void push(PickleNode node) { stack_.push_back(add(std::move(node))); }
+  void push_index(Index index);
+  void push(PickleNode node) { push_index(add(std::move(node))); }
   // A value that never changes is one node, however often it comes.
   void push_constant(std::size_t which, PickleNode node);
   Index pop();
@@ -61,6 +62,8 @@ class PickleMachine {
   const PickleNode& node(Index index) const { return tree_.nodes_[index]; }
   const PickleNode& expect(Index index, PickleKind kind, std::string_view what);
   void check_copy(std::size_t items);
+  // Items that values hold take memory, also if all of them are one.
+  void check_held(std::size_t items);
   // No cycles, not too deep, not too large if everything that is shared were written out.
   void check_graph();
   [[noreturn]] void refuse(ErrorKind kind, const std::string& why) const;
@@ -73,6 +76,7 @@ class PickleMachine {
   std::vector<Index> memo_ = {};
   std::array<Index, 4> constants_ = {kNoNode, kNoNode, kNoNode, kNoNode};
   std::size_t copied_ = 0;
+  std::size_t held_ = 0;
 };
 
 }  // namespace lockstep::internal

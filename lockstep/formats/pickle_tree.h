@@ -18,8 +18,8 @@ struct PickleClass;
 
 inline constexpr std::uint32_t kNoNode = std::numeric_limits<std::uint32_t>::max();
 
-// Children: items; keys and values in turn; of an object its arguments; of a storage its type; of a tensor its storage,
-// shape and strides, and its type if its storage has none.
+// Children: items; keys and values in turn; of an object its arguments; of a storage its type and device; of a tensor
+// its storage, shape and strides, and its type if its storage has none. There may be millions of nodes.
 struct PickleNode {
   PickleKind kind = PickleKind::none;
   bool is_true = false;  // a boolean's value; a tensor's requires_grad
@@ -28,7 +28,6 @@ struct PickleNode {
   const PickleClass* meaning = nullptr;  // of a name
   std::int64_t integer = 0;              // also a tensor's offset, the elements of a storage, and the bits of a number
   std::string_view text = {};            // also the name of a class, the key of a storage
-  std::string_view device = {};          // of a storage
   std::vector<std::uint32_t> children = {};
 };
 

@@ -126,7 +126,7 @@ PickleStorage PickleValue::storage() const {
   const std::string_view dtype = tree_->node(found.children.at(0)).meaning->detail;
   return {.dtype = std::string(dtype),
           .key = std::string(found.text),
-          .device = std::string(found.device),
+          .device = std::string(tree_->node(found.children.at(1)).text),
           .bytes = static_cast<std::uint64_t>(found.integer) * torch_element_size(dtype)};
 }
 

@@ -15,9 +15,10 @@
 
 namespace lockstep {
 
+// Whatever is in a pickle, its values take no more than about 600 MiB besides its own bytes.
 struct PickleLimits {
   static constexpr std::size_t kBytes = std::size_t{512} << 20;  // of one pickle
-  static constexpr std::size_t kValues = std::size_t{32} << 20;
+  static constexpr std::size_t kValues = std::size_t{4} << 20;
   static constexpr std::uint64_t kExpandedValues = std::uint64_t{64} << 20;  // if shared values were written out
   static constexpr std::size_t kDepth = 400;
   static constexpr std::size_t kDimensions = 64;

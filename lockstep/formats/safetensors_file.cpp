@@ -19,12 +19,10 @@ using namespace internal;
 namespace {
 
 constexpr std::string_view kReserved = "lockstep.";
-constexpr std::string_view kTensorDigest = "lockstep.xxh3.tensor.";  // followed by the tensor's name
-constexpr std::string_view kHeaderDigest = "lockstep.xxh3.header";
-// How the header's digest stands in the JSON. Within a string the quotes would be escaped, so this finds only the real
-// one.
-constexpr std::string_view kHeaderDigestMark = R"("lockstep.xxh3.header":")";
-constexpr std::size_t kDigestCharacters = 32;
+
+// "lockstep.xxh3.tensor.", which the tensor's name follows.
+std::string tensor_key(DigestKind kind) { return fmt::format("{}{}.tensor.", kReserved, name_of(kind).key); }
+std::string header_key(DigestKind kind) { return fmt::format("{}{}.header", kReserved, name_of(kind).key); }
 
 Error damaged(const std::filesystem::path& path, const std::string& text) {
   return Error(ErrorKind::corrupt_data, fmt::format("{} is damaged: {}", path.string(), text));
@@ -40,16 +38,18 @@ auto naming_file(const std::filesystem::path& path, Parse parse) {
 }
 
 // Where the digits of the header's digest stand; npos if they are not there.
-std::size_t find_header_digest(ByteView header) {
-  const std::size_t mark = header.find(kHeaderDigestMark, kHeaderLengthBytes);
-  if (mark == ByteView::npos) return ByteView::npos;
-  const std::size_t digits = mark + kHeaderDigestMark.size();
-  return header.size() - digits < kDigestCharacters ? ByteView::npos : digits;
+std::size_t find_header_digest(ByteView header, DigestKind kind) {
+  // Within a string the quotes would be escaped, so this finds only the real one.
+  const std::string mark = fmt::format(R"("{}":")", header_key(kind));
+  const std::size_t at = header.find(mark, kHeaderLengthBytes);
+  if (at == ByteView::npos) return ByteView::npos;
+  const std::size_t digits = at + mark.size();
+  return header.size() - digits < name_of(kind).digits ? ByteView::npos : digits;
 }
 
 // Laid out, with zeros for all digests.
 SafetensorsHeader header_of(const std::filesystem::path& path, std::span<const StreamedTensor> tensors,
-                            const std::map<std::string, std::string>& metadata) {
+                            const std::map<std::string, std::string>& metadata, DigestKind digest) {
   SafetensorsHeader header{.metadata = metadata};
   for (const auto& [key, value] : metadata) {
     if (key.starts_with(kReserved)) {
@@ -58,20 +58,20 @@ SafetensorsHeader header_of(const std::filesystem::path& path, std::span<const S
           fmt::format("saving {}: metadata names that begin with '{}' are taken: {}", path.string(), kReserved, key));
     }
   }
-  const std::string zeros(kDigestCharacters, '0');
+  const std::string zeros(name_of(digest).digits, '0');
   for (const StreamedTensor& tensor : tensors) {
     header.tensors.push_back({.name = tensor.name, .dtype = tensor.dtype, .shape = tensor.shape});
-    header.metadata[std::string(kTensorDigest) + tensor.name] = zeros;
+    header.metadata[tensor_key(digest) + tensor.name] = zeros;
   }
-  header.metadata[std::string(kHeaderDigest)] = zeros;
+  header.metadata[header_key(digest)] = zeros;
   lay_out(header);
   return header;
 }
 
 // Returns its digest.
 std::string write_tensor(AtomicFile& file, const std::filesystem::path& path, const TensorEntry& entry,
-                         const StreamedTensor& tensor) {
-  RunningDigest digest;
+                         const StreamedTensor& tensor, DigestKind kind) {
+  RunningDigest digest(kind);
   std::uint64_t count = 0;
   tensor.bytes([&](ByteSpan bytes) {
     count += bytes.size();
@@ -86,7 +86,7 @@ std::string write_tensor(AtomicFile& file, const std::filesystem::path& path, co
 }  // namespace
 
 WrittenFile write_safetensors(const std::filesystem::path& path, std::span<const TensorBytes> tensors,
-                              const std::map<std::string, std::string>& metadata) {
+                              const std::map<std::string, std::string>& metadata, DigestKind digest) {
   std::vector<StreamedTensor> streamed;
   for (const TensorBytes& tensor : tensors) {
     streamed.push_back(
@@ -94,12 +94,12 @@ WrittenFile write_safetensors(const std::filesystem::path& path, std::span<const
            sink(tensor.bytes);
          }});
   }
-  return stream_safetensors(path, streamed, metadata);
+  return stream_safetensors(path, streamed, metadata, digest);
 }
 
 WrittenFile stream_safetensors(const std::filesystem::path& path, std::span<const StreamedTensor> tensors,
-                               const std::map<std::string, std::string>& metadata) {
-  SafetensorsHeader header = header_of(path, tensors, metadata);
+                               const std::map<std::string, std::string>& metadata, DigestKind kind) {
+  SafetensorsHeader header = header_of(path, tensors, metadata, kind);
   std::map<std::string_view, const StreamedTensor*> sources;
   for (const StreamedTensor& tensor : tensors) sources[tensor.name] = &tensor;
   // The digests have their length before they are known, so the header has its own.
@@ -109,11 +109,12 @@ WrittenFile stream_safetensors(const std::filesystem::path& path, std::span<cons
   file.write(std::as_bytes(std::span(text)));
   WrittenFile written;
   for (const TensorEntry& entry : header.tensors) {
-    const std::string& digest = written.digests[entry.name] = write_tensor(file, path, entry, *sources.at(entry.name));
-    header.metadata[std::string(kTensorDigest) + entry.name] = digest;
+    const std::string& digest = written.digests[entry.name] =
+        write_tensor(file, path, entry, *sources.at(entry.name), kind);
+    header.metadata[tensor_key(kind) + entry.name] = digest;
   }
   text = serialise_header(header);
-  text.replace(find_header_digest(text), kDigestCharacters, xxh3_128(text));
+  text.replace(find_header_digest(text, kind), name_of(kind).digits, digest_of(kind, text));
   file.rewrite_begin(std::as_bytes(std::span(text)));
   file.publish();
   written.bytes = text.size() + (header.tensors.empty() ? 0 : header.tensors.back().end);
@@ -150,22 +151,30 @@ void SafetensorsReader::read_header(Integrity integrity) {
 }
 
 void SafetensorsReader::verify_header_digest(const std::string& prefix_and_json) {
-  const std::size_t digits = find_header_digest(prefix_and_json);
-  if (digits == std::string::npos) return;
-  std::string blanked = prefix_and_json;
-  blanked.replace(digits, kDigestCharacters, kDigestCharacters, '0');
-  const std::string expected = prefix_and_json.substr(digits, kDigestCharacters);
-  const std::string found = xxh3_128(blanked);
-  if (found != expected) {
-    throw damaged(path_, fmt::format("the header, bytes 0 to {}: XXH3-128 expected {}, found {}",
-                                     prefix_and_json.size(), shown(expected), found));
+  for (const DigestName& each : kDigests) {
+    const std::size_t digits = find_header_digest(prefix_and_json, each.kind);
+    if (digits == std::string::npos) continue;
+    if (header_is_verified_) throw damaged(path_, "the header has digests of two kinds");
+    std::string blanked = prefix_and_json;
+    blanked.replace(digits, each.digits, each.digits, '0');
+    const std::string expected = prefix_and_json.substr(digits, each.digits);
+    const std::string found = digest_of(each.kind, blanked);
+    if (found != expected) {
+      throw damaged(path_, fmt::format("the header, bytes 0 to {}: {} expected {}, found {}", prefix_and_json.size(),
+                                       each.text, shown(expected), found));
+    }
+    header_is_verified_ = true;
+    digest_kind_ = each.kind;
   }
-  header_is_verified_ = true;
 }
 
 void SafetensorsReader::take_integrity_record(Integrity integrity) {
   std::erase_if(header_.metadata, [this](const auto& item) {
-    if (item.first.starts_with(kTensorDigest)) digests_[item.first.substr(kTensorDigest.size())] = item.second;
+    for (const DigestName& each : kDigests) {
+      const std::string key = tensor_key(each.kind);
+      const bool is_of_record = !header_is_verified_ || each.kind == digest_kind_;
+      if (is_of_record && item.first.starts_with(key)) digests_[item.first.substr(key.size())] = item.second;
+    }
     return item.first.starts_with(kReserved);
   });
   if (!header_is_verified_) {
@@ -191,15 +200,17 @@ std::string SafetensorsReader::digest(const TensorEntry& entry) const {
 void SafetensorsReader::read(const TensorEntry& entry, MutableByteSpan out) const {
   read_at(data_offset_ + entry.begin, out);
   if (digests_.empty()) return;
-  check_digest(entry, xxh3_128(ByteSpan(out)));
+  RunningDigest digest(digest_kind_);
+  digest.add(out);
+  check_digest(entry, digest.digits());
 }
 
 void SafetensorsReader::check_digest(const TensorEntry& entry, const std::string& found) const {
   const auto expected = digests_.find(entry.name);
   if (expected == digests_.end() || found == expected->second) return;
-  throw damaged(path_, fmt::format("tensor '{}' ({}, {} to {} of the file): XXH3-128 expected {}, found {}", entry.name,
+  throw damaged(path_, fmt::format("tensor '{}' ({}, {} to {} of the file): {} expected {}, found {}", entry.name,
                                    describe(entry), data_offset_ + entry.begin, data_offset_ + entry.end,
-                                   shown(expected->second), found));
+                                   name_of(digest_kind_).text, shown(expected->second), found));
 }
 
 void SafetensorsReader::read_at(std::uint64_t offset, MutableByteSpan out) const {
@@ -212,7 +223,7 @@ void SafetensorsReader::read_at(std::uint64_t offset, MutableByteSpan out) const
 }
 
 TensorStream::TensorStream(const SafetensorsReader& file, const TensorEntry& entry)
-    : file_(file), entry_(entry), at_(entry.begin) {
+    : file_(file), entry_(entry), at_(entry.begin), digest_(file.digest_kind_) {
   end_if_all_is_read();
 }
 

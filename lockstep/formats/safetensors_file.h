@@ -1,7 +1,7 @@
 // Safetensors files with an integrity record. tensors -> write_safetensors -> file -> SafetensorsReader -> tensors.
 // Any safetensors program can read them. The record is a set of strings in the file's metadata, all named "lockstep.*":
-// one XXH3-128 per tensor, and one over the header, in which its own digits count as zeros. So every byte of the file
-// is covered. It finds damage; it does not prove who wrote the file.
+// one digest per tensor, and one over the header, in which its own digits count as zeros. So every byte of the file is
+// covered. It finds damage; it does not prove who wrote the file.
 // Not thread-safe. Blocks for disk I/O. Error{corrupt_data} names the file, the tensor, its place, expected and found.
 #pragma once
 
@@ -35,7 +35,8 @@ struct WrittenFile {
 // Replaces `path` atomically (see AtomicFile). Error{invalid_argument}: names, types or sizes that cannot be stored,
 // metadata names that begin with "lockstep.".
 WrittenFile write_safetensors(const std::filesystem::path& path, std::span<const TensorBytes> tensors,
-                              const std::map<std::string, std::string>& metadata);
+                              const std::map<std::string, std::string>& metadata,
+                              DigestKind digest = DigestKind::xxh3_128);
 
 // A tensor whose bytes need not be in memory together.
 struct StreamedTensor {
@@ -47,7 +48,8 @@ struct StreamedTensor {
 };
 // The same, one tensor after the other, in the order of lay_out().
 WrittenFile stream_safetensors(const std::filesystem::path& path, std::span<const StreamedTensor> tensors,
-                               const std::map<std::string, std::string>& metadata);
+                               const std::map<std::string, std::string>& metadata,
+                               DigestKind digest = DigestKind::xxh3_128);
 
 enum class Integrity {
   required,    // refuse a file without an integrity record: the default, since damage could have hidden the record
@@ -83,6 +85,7 @@ class SafetensorsReader {
   std::uint64_t file_bytes_ = 0;
   std::uint64_t data_offset_ = 0;
   SafetensorsHeader header_;
+  DigestKind digest_kind_ = DigestKind::xxh3_128;
   std::map<std::string, std::string> digests_;  // by tensor; empty if the file has no integrity record
   bool header_is_verified_ = false;
 };

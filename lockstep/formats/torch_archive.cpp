@@ -20,6 +20,7 @@ class ArchiveStorages final : public TorchStorages {
       : archive_(std::move(archive)), folder_(std::move(folder)), name_(std::move(name)) {}
 
   std::uint64_t size_bytes(const std::string& key) const override { return entry(key).bytes; }
+  bool has_checksums() const override { return true; }
   void read(const std::string& key, std::uint64_t offset, MutableByteSpan out) const override {
     const ZipEntry& found = entry(key);
     if (offset == 0 && out.size() == found.bytes) return archive_->read_whole(found, out);

@@ -100,6 +100,24 @@ void TorchFile::read(const TorchTensor& tensor, MutableByteSpan out) const {
       [&](std::uint64_t offset, MutableByteSpan part) { storages.read(tensor.storage, offset, part); }, out);
 }
 
+void TorchFile::read(const TorchTensor& tensor, std::uint64_t begin, MutableByteSpan out) const {
+  if (out.empty()) return;
+  const std::uint64_t first = static_cast<std::uint64_t>(tensor.offset) * torch_element_size(tensor.dtype);
+  content_->content.storages->read(tensor.storage, first + begin, out);
+}
+
+bool TorchFile::has_checksums() const { return content_->content.storages->has_checksums(); }
+
+bool is_row_major(const TorchTensor& tensor) {
+  if (tensor.bytes == 0) return true;  // whatever the dimensions are
+  std::int64_t stride = 1;
+  for (std::size_t i = tensor.shape.size(); i-- > 0;) {
+    if (tensor.shape[i] != 1 && tensor.strides[i] != stride) return false;
+    stride *= tensor.shape[i];
+  }
+  return true;
+}
+
 namespace {
 
 class Flattener {

@@ -32,6 +32,9 @@ struct TorchTensor {
   std::uint64_t bytes = 0;  // of all elements, without gaps
 };
 
+// Whether its elements lie in their storage one behind the other, in row-major order.
+bool is_row_major(const TorchTensor& tensor);
+
 class TorchFile {
  public:
   explicit TorchFile(const std::filesystem::path& path);
@@ -47,6 +50,10 @@ class TorchFile {
   TorchTensor tensor(const PickleValue& value) const;
   // In row-major order. REQUIRES: `out` has tensor.bytes.
   void read(const TorchTensor& tensor, MutableByteSpan out) const;
+  // Some of them, from byte `begin` on. REQUIRES: is_row_major(tensor), and it has these bytes.
+  void read(const TorchTensor& tensor, std::uint64_t begin, MutableByteSpan out) const;
+  // Else damage of tensors cannot be seen.
+  bool has_checksums() const;
   // "model.pt"; as errors name it.
   const std::string& name() const;
 

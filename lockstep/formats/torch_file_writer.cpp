@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <bit>
 #include <limits>
+#include <map>
 #include <set>
+#include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
@@ -101,7 +103,7 @@ class TorchPickler {
     op(PickleCode::mark);
     text(where, "storage");
     global(has_storage_type ? "torch" : "torch.storage", has_storage_type ? type->storage : "UntypedStorage");
-    text(where, std::to_string(tensors_.size()));
+    text(where, std::to_string(place_of(where, tensor, bytes)));
     text(where, "cpu");
     integer(static_cast<std::int64_t>(has_storage_type ? bytes / type->element_bytes : bytes));
     op(PickleCode::tuple);
@@ -116,7 +118,20 @@ class TorchPickler {
     if (!has_storage_type) global("torch", type->torch);
     op(PickleCode::tuple);
     op(PickleCode::reduce);
+  }
+
+  // The number of its storage, which an earlier tensor may have.
+  std::size_t place_of(const std::string& where, const TorchTensorSource& tensor, std::uint64_t bytes) {
+    const std::size_t next = tensors_.size();
+    const auto [named, is_new] =
+        tensor.storage.empty() ? std::pair(storages_.end(), true) : storages_.emplace(tensor.storage, next);
+    if (!is_new) {
+      const ListedTensor& first = tensors_[named->second];
+      if (first.bytes == bytes && first.source->dtype == tensor.dtype) return named->second;
+      refuse_value(where, fmt::format("it shares the memory of {}, but not its type and size", shown(first.where)));
+    }
     tensors_.push_back({&tensor, where, bytes});
+    return next;
   }
 
   static std::vector<std::int64_t> row_major(const std::vector<std::int64_t>& shape) {
@@ -169,7 +184,8 @@ class TorchPickler {
   }
 
   Bytes out_;
-  std::vector<ListedTensor> tensors_;
+  std::vector<ListedTensor> tensors_;            // one of each storage
+  std::map<std::string, std::size_t> storages_;  // that have a name
 };
 
 void write_tensor(ZipWriter& zip, const std::string& name, const ListedTensor& tensor) {

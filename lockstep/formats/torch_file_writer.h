@@ -26,6 +26,9 @@ struct TorchTensorSource {
   // Hands all of the tensor's bytes to the sink, in any number of pieces. Called once, while the file is written.
   std::function<void(const ByteSink&)> write = {};
   bool requires_grad = false;
+  // Tensors with the same name of a storage, which is in no file, share memory where they are read: it is written once.
+  // They have one type and as many elements. Empty: it has memory of its own.
+  std::string storage = {};
 };
 // The same of bytes that stay where they are until the file is written.
 TorchTensorSource tensor_of(std::string dtype, std::vector<std::int64_t> shape, ByteSpan bytes);

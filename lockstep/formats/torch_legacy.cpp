@@ -34,6 +34,7 @@ class LegacyStorages final : public TorchStorages {
     if (!places_.emplace(key, place).second) fail(fmt::format("the storage {} comes twice", shown(key)));
   }
   std::uint64_t size_bytes(const std::string& key) const override { return place(key).bytes; }
+  bool has_checksums() const override { return false; }
   void read(const std::string& key, std::uint64_t offset, MutableByteSpan out) const override {
     const std::uint64_t begin = place(key).begin + offset;
     const ssize_t count = read_at(part_.fd, part_.begin + begin, out);

@@ -17,6 +17,7 @@ class TorchStorages {
   virtual ~TorchStorages() = default;
   // Error{corrupt_data} if there is no such storage.
   virtual std::uint64_t size_bytes(const std::string& key) const = 0;
+  virtual bool has_checksums() const = 0;
   // REQUIRES: the storage has these bytes.
   virtual void read(const std::string& key, std::uint64_t offset, MutableByteSpan out) const = 0;
 };

@@ -10,6 +10,7 @@
 
 #include "lockstep/base/bytes.h"
 #include "lockstep/formats/atomic_file.h"
+#include "lockstep/formats/zip_headers.h"
 
 namespace lockstep::internal {
 
@@ -28,18 +29,11 @@ class ZipWriter {
   void finish();
 
  private:
-  struct Entry {
-    std::string name;
-    std::uint64_t bytes;
-    std::uint64_t begin;  // of its header
-    std::uint32_t crc;
-  };
-
   void emit(const std::string& bytes);
 
   AtomicFile& file_;
   std::uint64_t written_ = 0;
-  std::vector<Entry> entries_;
+  std::vector<ZipRecord> entries_;
 };
 
 }  // namespace lockstep::internal

@@ -172,6 +172,13 @@ Token Token::from_home() {
   return from_file(directory + "/token");
 }
 
+std::optional<Token> Token::from_home_if_any() {
+  const std::string home = home_directory();
+  const std::string path = home + "/.lockstep/token";
+  if (home.empty() || ::access(path.c_str(), F_OK) != 0) return std::nullopt;
+  return from_file(path);
+}
+
 Token Token::from_this_host() {
   std::string directory;
   if (!ensure_home_token(directory)) return from_file(directory + "/token");

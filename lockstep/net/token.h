@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "lockstep/base/bytes.h"
@@ -21,6 +22,8 @@ class Token {
   static Token from_file(const std::string& path);
   // The user's own token, ~/.lockstep/token (mode 0600), made on first use without a race between processes.
   static Token from_home();
+  // The same, but none is made.
+  static std::optional<Token> from_home_if_any();
   // The same, for a job whose processes are all on this host: without a home that can be written to, the token is kept
   // in $XDG_RUNTIME_DIR or /tmp, in a folder of this user. Error{unauthorized} if the folder belongs to another user.
   static Token from_this_host();

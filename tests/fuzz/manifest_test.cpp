@@ -2,8 +2,10 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <stdexcept>
 
+#include "lockstep/checkpoint/signature_check.h"
 #include "lockstep/formats/digest.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -11,9 +13,6 @@ using namespace lockstep;
 using namespace lockstep::internal;
 
 namespace {
-
-constexpr std::size_t kDigits = 32;
-constexpr std::string_view kMark = "\"xxh3\":\"";
 
 Manifest example() {
   Manifest manifest{.step = 400, .world_size = 2, .metadata = {{"a", "b"}}, .metrics = {{"loss", 0.5}}};
@@ -29,28 +28,44 @@ Manifest example() {
   return manifest;
 }
 
-// Ends it with the digest of what it says.
-void seal(Bytes& text) {
-  const std::size_t mark = text.rfind(kMark);
-  text.resize(mark == Bytes::npos ? text.size() : mark);
-  text += std::string(kMark) + std::string(kDigits, '0') + "\"}\n";
-  const std::size_t digits = text.size() - 3 - kDigits;
-  text.replace(digits, kDigits, xxh3_128(ByteView(text)));
+SigningKey key() { return SigningKey(Token::from_bytes(std::string(Token::kBytes, 'k'))); }
+
+// Of SHA-256, and perhaps signed.
+std::string other_example(const SigningKey* key) {
+  Manifest manifest = example();
+  manifest.digest = DigestKind::sha_256;
+  return serialise(manifest, key);
+}
+
+// Ends it with the digest of what it says, mostly one of its own kind.
+void seal(Bytes& text, fuzz::Random& random) {
+  const bool is_long = text.rfind("\"sha256\":\"") != Bytes::npos;
+  const DigestName& name = name_of(is_long == random.one_in(16) ? DigestKind::xxh3_128 : DigestKind::sha_256);
+  const std::string mark = ",\"" + std::string(name.key) + "\":\"";
+  text.resize(std::min(text.size(), text.rfind(mark)));
+  text += mark + std::string(name.digits, '0') + "\"}\n";
+  const std::size_t digits = text.size() - 3 - name.digits;
+  text.replace(digits, name.digits, digest_of(name.kind, text));
 }
 
 }  // namespace
 
 TEST_CASE("manifests of checkpoint sets") {
+  const SigningKey mine = key();
+  const SignatureCheck check(SignatureCheck::Need::none, mine);
+  const Bytes right = other_example(&mine);
   fuzz::run({.name = "manifests",
-             .seeds = {serialise(example()), serialise(Manifest{})},
-             .words = {"\"",   "[",        "]",         "{",          "}",         ",",
-                       ":",    "0",        "9",         "-",          "1e9",       "18446744073709551615",
-                       "null", "\"rows\"", "\"shape\"", "\"pieces\"", "\"files\"", "\"file\"",
-                       "/",    "..",       "\\u0000",   "\\"},
-             .repair = [](Bytes& bytes, fuzz::Random&) { seal(bytes); },
+             .seeds = {serialise(example()), serialise(Manifest{}), other_example(nullptr), other_example(&mine)},
+             .words = {"\"",      "[",        "]",         "{",          "}",          ",",
+                       ":",       "0",        "9",         "-",          "1e9",        "18446744073709551615",
+                       "null",    "\"rows\"", "\"shape\"", "\"pieces\"", "\"files\"",  "\"file\"",
+                       "/",       "..",       "\\u0000",   "\\",         "\"sha256\"", "\"hmac_sha256\"",
+                       "\"xxh3\""},
+             .repair = [](Bytes& bytes, fuzz::Random& random) { seal(bytes, random); },
+             .kinds = {ErrorKind::corrupt_data, ErrorKind::unauthorized},
              .memory_limit = std::size_t{2} << 20,
              .parse =
-                 [](ByteView bytes) {
+                 [&](ByteView bytes) {
                    const Origin origin("a manifest");
                    const Manifest manifest = parse_manifest(bytes, origin);
                    for (const auto& [name, tensor] : manifest.tensors) {
@@ -61,6 +76,9 @@ TEST_CASE("manifests of checkpoint sets") {
                        row = piece.end_row;
                      }
                      if (row != tensor.rows()) throw std::logic_error("rows are missing");
+                   }
+                   if (check.check(bytes, "a manifest") == SignatureState::right && bytes != right) {
+                     throw std::logic_error("a signature of something else");
                    }
                    const std::string text = serialise(manifest);
                    if (serialise(parse_manifest(text, origin)) != text) throw std::logic_error("another text");

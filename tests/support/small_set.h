@@ -29,6 +29,7 @@ struct SmallSet {
   std::int64_t rows = 8;
   std::map<std::string, double> metrics = {};
   std::string user = "null";
+  DigestKind digest = DigestKind::xxh3_128;
 };
 
 inline std::string part_name(int rank, int writers) {
@@ -41,7 +42,8 @@ inline std::string part_name(int rank, int writers) {
 
 // What is in it, without pieces: a tensor that is cut between the writers; a scalar and an empty one of the last.
 inline Manifest outline(const SmallSet& set) {
-  Manifest manifest{.step = set.step, .world_size = set.writers, .metrics = set.metrics, .user = set.user};
+  Manifest manifest{
+      .step = set.step, .world_size = set.writers, .metrics = set.metrics, .user = set.user, .digest = set.digest};
   manifest.written = {{"time", "2026-01-02T03:04:05Z"}, {"lockstep", "0.1.0"}};
   manifest.metadata = {{"version", std::to_string(set.version)}};
   manifest.tensors = {{"weight", {.dtype = "I64", .shape = {set.rows, 2}}},
@@ -76,7 +78,7 @@ inline WrittenFile write_part(const std::filesystem::path& directory, const Smal
     tensors.push_back(
         {piece_name(name, tensor, piece), tensor.dtype, shape, std::as_bytes(std::span(content)).first(bytes)});
   }
-  return write_safetensors(directory / part_name(rank, set.writers), tensors, {});
+  return write_safetensors(directory / part_name(rank, set.writers), tensors, {}, set.digest);
 }
 
 // Of all parts; `parts` in the order of ranks.
@@ -95,11 +97,12 @@ inline Manifest manifest_of(const SmallSet& set, const std::vector<WrittenFile>&
   return manifest;
 }
 
-inline std::filesystem::path write_set(const std::filesystem::path& directory, const SmallSet& set) {
+inline std::filesystem::path write_set(const std::filesystem::path& directory, const SmallSet& set,
+                                       const internal::SigningKey* key = nullptr) {
   internal::SetDirectory hidden(directory, set.step);
   std::vector<WrittenFile> parts;
   for (int rank = 0; rank < set.writers; ++rank) parts.push_back(write_part(hidden.path(), set, rank));
-  return hidden.publish(serialise(manifest_of(set, parts)));
+  return hidden.publish(serialise(manifest_of(set, parts), key));
 }
 
 // Reads everything. Error as of SetReader, or if it is of two versions.

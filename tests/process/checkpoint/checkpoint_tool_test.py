@@ -64,6 +64,37 @@ print(json.dumps(result))
 """
 
 
+MODEL = """
+import sys, torch
+torch.manual_seed(3)
+net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))
+state = {"model": net.state_dict(), "turned": torch.arange(12.).reshape(3, 4).t(), "epoch": 3, "lr": 0.1,
+         "small": torch.tensor([0.5, -448., 1.25]).to(torch.float8_e4m3fn)}
+folder = sys.argv[1]
+torch.save(state, folder + "/a.pt")
+torch.save(state, folder + "/legacy.pth", _use_new_zipfile_serialization=False)
+state["model"]["0.bias"][2] += 1
+torch.save(state, folder + "/b.pt")
+state["model"]["0.bias"][2] -= 1
+del state["small"]
+torch.save(state, folder + "/c.pt")
+import torch.distributed.checkpoint as dcp
+dcp.save(state, checkpoint_id=folder + "/dcp")
+"""
+MODEL_SAME = """
+import sys, torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+state, flat = torch.load(sys.argv[1], weights_only=True), load_file(sys.argv[2])
+expected = {f"model.{name}": tensor for name, tensor in state["model"].items()} | {"turned": state["turned"]}
+for name, tensor in expected.items():
+    assert torch.equal(flat.pop(name), tensor), name
+assert not flat, flat
+with safe_open(sys.argv[2], "pt") as file:
+    assert file.metadata()["epoch"] == "3" and file.metadata()["lr"] == "0.1", file.metadata()
+"""
+
+
 def run(*words, expected=0, **options):
     done = subprocess.run([LOCKSTEP, "checkpoint", *map(str, words)], capture_output=True, text=True, timeout=120,
                           check=False, **options)
@@ -226,6 +257,95 @@ class VerifyTest(ToolTest):
         os.close(ours)
         self.assertRegex(text.decode(), r"\r\x1b\[Kverifying a.safetensors: [\d.]+ MiB of 1.0 GiB")
         self.assertTrue(text.endswith(b"\r\x1b[K"))
+
+
+class SignatureTest(ToolTest):
+    def token(self, name, digit):
+        with open(self.path(name), "w", encoding="ascii") as file:
+            file.write(digit * 64 + "\n")
+        os.chmod(self.path(name), 0o600)
+        return {**os.environ, "LOCKSTEP_TOKEN_FILE": self.path(name)}
+
+    # fault: S9
+    def test_verify_tells_who_has_signed(self):
+        mine, other = self.token("mine", "1"), self.token("other", "2")
+        command = [WRITER, self.sets, "1", "1", "2", "sign"]
+        path = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, env=mine).stdout.strip()
+        self.assertRegex(run("verify", path, env=mine), r": whole \([^)]*, signed\)")
+        run("verify", path, "--require-signature", "--token-file", self.path("mine"), env=other)
+        for words in ([], ["--require-signature"]):
+            self.assertIn("DAMAGED: " + path + "/manifest.json was signed with another token, or changed since",
+                          run("verify", path, *words, expected=1, env=other))
+        nobody = {**os.environ, "HOME": self.root, "LOCKSTEP_TOKEN_FILE": ""}
+        self.assertIn("there is no token to check that with", run("verify", path, env=nobody))
+        self.assertIn("there is no token", run("verify", path, "--require-signature", expected=1, env=nobody))
+        unsigned = write_set(self.sets, 2)
+        self.assertIn("not signed)", run("verify", unsigned, env=mine))
+        self.assertIn("is not signed, and a signature is required",
+                      run("verify", self.sets, "--require-signature", expected=1, env=mine))
+        self.assertIn("cannot read the token file", run("verify", path, "--token-file", self.path("x"), expected=1))
+        found = json.loads(run("verify", self.sets, "--json", env=mine))
+        self.assertEqual([each["signature"] for each in found], ["not signed", "signed"])
+
+
+class TorchTest(ToolTest):
+    def setUp(self):
+        super().setUp()
+        if not PYTHON:
+            self.skipTest("there is no PyTorch here")
+        python(MODEL, self.root)
+
+    def test_files_of_torch_save_are_shown_verified_and_compared(self):
+        a, b, legacy = self.path("a.pt"), self.path("b.pt"), self.path("legacy.pth")
+        lines = run("show", a).splitlines()
+        self.assertRegex(lines[0], r"^model\.0\.bias +F32 \[4\] +16 bytes$")
+        self.assertRegex("\n".join(lines), r"turned +F32 \[4, 3\] +48 bytes")
+        for line in ("metadata epoch: 3", "metadata lr: 0.1"):
+            self.assertIn(line, lines)
+        self.assertEqual(run("diff", a, legacy), "all 9 tensors are equal\n")
+        self.assertIn("model.0.bias: 1 of 4 elements differ, by at most 1", run("diff", a, b, expected=1))
+        self.assertIn(": whole (", run("verify", a))
+        self.assertIn("readable; it has no digests", run("verify", legacy))
+        self.assertEqual(run("verify", self.root).count(": whole ("), 3)
+        with open(a, "rb") as file:
+            at = file.read().index(struct.pack("<4f", 0, 4, 8, 1))
+        flip(a, at)
+        self.assertIn("DAMAGED", run("verify", a, expected=1))
+        self.assertIn("is damaged", run("diff", a, b, expected=2))
+
+    def test_they_become_safetensors_and_so_do_directories_of_distributed_checkpoints(self):
+        out = self.path("out.safetensors")
+        for source in (self.path("c.pt"), self.path("dcp")):
+            run("convert", source, out, "--force")
+            python(MODEL_SAME, self.path("c.pt"), out)
+            run("diff", source, out)
+            run("verify", source)
+        run("convert", self.path("c.pt"), self.path("step-0000000009"))
+        run("diff", self.path("step-0000000009"), self.path("dcp"))
+        self.assertIn("F8_E4M3", run("convert", self.path("a.pt"), out, "--force", expected=1))
+
+    def test_a_pickle_that_would_run_something_is_refused(self):
+        trap = self.path("trap")
+        program = ("import sys, os, torch\nclass Bad:\n"
+                   "  def __reduce__(self): return os.system, ('touch ' + sys.argv[2],)\n"
+                   "torch.save(Bad(), sys.argv[1])")
+        python(program, self.path("bad.pt"), trap)
+        for words in (["show"], ["verify"], ["diff", self.path("c.pt")]):
+            self.assertIn("executes nothing", run(*words, self.path("bad.pt"), expected=2 if words[0] == "diff" else 1))
+        self.assertFalse(os.path.exists(trap))
+
+
+class IndexTest(ToolTest):
+    def test_the_index_of_sharded_safetensors_is_one_checkpoint(self):
+        write_file(self.path("m-1.safetensors"), {"x": ("U8", [4], b"1234")})
+        write_file(self.path("m-2.safetensors"), {"y": ("U8", [2], b"12"), "z": ("U8", [], b"1")})
+        index = self.path("m.safetensors.index.json")
+        names = {"x": "m-1.safetensors", "y": "m-2.safetensors", "z": "m-2.safetensors"}
+        with open(index, "w", encoding="ascii") as file:
+            json.dump({"metadata": {"total_size": 7}, "weight_map": names}, file)
+        self.assertIn("index of 2 files", run("show", index))
+        run("convert", index, self.path("whole.safetensors"))
+        self.assertEqual(run("diff", index, self.path("whole.safetensors")), "all 3 tensors are equal\n")
 
 
 class DiffTest(ToolTest):

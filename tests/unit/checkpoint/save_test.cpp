@@ -11,6 +11,7 @@
 #include <torch/serialize/input-archive.h>
 #include <torch/serialize/output-archive.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <future>
@@ -27,6 +28,7 @@
 #include "lockstep/checkpoint/state_digest.h"
 #include "lockstep/data/distributed_sampler.h"
 #include "lockstep/ddp/hooks/power_sgd.h"
+#include "lockstep/net/token.h"
 #include "lockstep/optim/zero_redundancy_optimizer.h"
 #include "tests/support/captured_log.h"
 #include "tests/support/expect_error.h"
@@ -294,8 +296,9 @@ TEST_CASE("what does not fit is refused on all ranks, and changes nothing") {
                 "rank 0 saves step 0, rank 1 step 1");
     CHECK_ERROR(error_of([&] { save("/proc/nowhere", trainer.state(), world); }), ErrorKind::invalid_argument,
                 "/proc/nowhere cannot be made");
-    CHECK_ERROR(error_of([&] { save(folder.path(), trainer.state(), world, {.keep_last = 1, .keep_best = 1}); }),
-                ErrorKind::invalid_argument, "needs a metric");
+    CHECK_ERROR(
+        error_of([&] { save(folder.path(), trainer.state(), world, {.retention = {.keep_last = 1, .keep_best = 1}}); }),
+        ErrorKind::invalid_argument, "needs a metric");
     world.barrier();  // and the world goes on
   });
 }
@@ -336,11 +339,64 @@ TEST_CASE("checkpoints are kept by number, by step and by metric") {
   const double losses[] = {5, 1, 4, 3, 2, 6};
   for (int step = 0; step < 6; ++step) {
     save(folder.path(), {.model = model, .step = step, .metrics = {{"loss", losses[step]}}},
-         Retention{.keep_last = 2, .keep_every = 3, .keep_best = 1, .metric = "loss"});
+         {.retention = {.keep_last = 2, .keep_every = 3, .keep_best = 1, .metric = "loss"}});
   }
   std::vector<std::uint64_t> steps;
   for (const auto& each : list_sets(folder.path())) steps.push_back(each.step);
   CHECK(steps == std::vector<std::uint64_t>{5, 4, 3, 1, 0});
+}
+
+TEST_CASE("metrics that are not finite are left out with one warning, and the rest is saved") {
+  const TemporaryDirectory folder;
+  const CapturedLog log;
+  run_worlds_or_throw(2, [&](const World& world) {
+    Trainer<> trainer(world);
+    State state = trainer.state();
+    state.metrics = {{"loss", std::nan("")}, {"accuracy", 0.5}, {"norm", -INFINITY}};
+    save(folder.path(), state, world);
+    CHECK(load(folder.path(), trainer.state(), world).metrics == std::map<std::string, double>{{"accuracy", 0.5}});
+  });
+  const std::string text = log.text();
+  CHECK(contains(text, "is saved without the metrics that are not finite: loss (nan), norm (-inf)"));
+  CHECK(text.find("not finite") == text.rfind("not finite"));
+}
+
+// fault: S9
+TEST_CASE("a signed checkpoint is loaded with its token only, and one that is not signed is refused if asked for") {
+  const TemporaryDirectory folder;
+  const auto use_token = [&](char digit) {
+    const std::string path = folder / "token";
+    std::filesystem::remove(path);
+    std::ofstream(path) << std::string(2 * Token::kBytes, digit) << "\n";
+    std::filesystem::permissions(path, std::filesystem::perms::owner_read);
+    ::setenv("LOCKSTEP_TOKEN_FILE", path.c_str(), 1);
+  };
+  use_token('1');
+  const LoadOptions strict = {.require_signature = true};
+  run_worlds_or_throw(2, [&](const World& world) {
+    Trainer<> trainer(world);
+    trainer.step();
+    save(folder.path(), trainer.state(), world, {.digest = DigestKind::sha_256});
+    CHECK(load(folder.path(), trainer.state(), world).step == 1);
+    CHECK_ERROR(error_of([&] { load(folder.path(), trainer.state(), world, strict); }), ErrorKind::unauthorized,
+                "is not signed, and a signature is required");
+    trainer.step();
+    save(folder.path(), trainer.state(), world, {.sign = true});
+    CHECK(load(folder.path(), trainer.state(), world, strict).step == 2);
+    CHECK_ERROR(error_of([&] { save(folder.path(), trainer.state(), world, {.sign = world.rank() == 0}); }),
+                ErrorKind::invalid_argument, "rank 0 saves digests \"SHA-256\", rank 1 digests \"XXH3-128\"");
+  });
+  use_token('2');
+  run_worlds_or_throw(2, [&](const World& world) {
+    Trainer<> trainer(world);
+    const std::string before = trainer.digest();
+    for (const LoadOptions& options : {LoadOptions{}, strict}) {
+      CHECK_ERROR(error_of([&] { load(folder.path(), trainer.state(), world, options); }), ErrorKind::unauthorized,
+                  "step-0000000002/manifest.json was signed with another token, or changed since");
+    }
+    CHECK(trainer.digest() == before);
+  });
+  ::unsetenv("LOCKSTEP_TOKEN_FILE");
 }
 
 TEST_CASE("an asynchronous save holds what was there when it was called") {
@@ -348,7 +404,7 @@ TEST_CASE("an asynchronous save holds what was there when it was called") {
   std::string second;
   run_worlds_or_throw(3, [&](const World& world) {
     Trainer<> trainer(world);
-    AsyncSaver saver(folder.path(), world, {.retention = {.keep_last = 2}});
+    AsyncSaver saver(folder.path(), world, {.save = {.retention = {.keep_last = 2}}});
     CHECK(!saver.wait());
     for (int i = 0; i < 3; ++i) {
       trainer.step();

@@ -166,6 +166,21 @@ assert state["Float8_e5m2"].dtype == torch.float8_e5m2 and state["Double"].tolis
               ErrorKind::invalid_argument, "undefined");
 }
 
+TEST_CASE("tied tensors are written once, and PyTorch ties them again") {
+  const TemporaryDirectory directory;
+  const at::Tensor embedding = torch::arange(6, torch::kFloat).reshape({3, 2});
+  const at::Tensor turned = embedding.t();  // of the same memory, but laid out in another way
+  save_torch_file(directory / "a.pt",
+                  {{"in", embedding}, {"out", embedding}, {"turned", turned}, {"row", embedding[0]}});
+  CHECK(python(R"(
+state = torch.load(path, weights_only=True)
+assert state["in"].data_ptr() == state["out"].data_ptr()
+assert len({state[name].data_ptr() for name in ("in", "turned", "row")}) == 3
+assert torch.equal(state["turned"], torch.arange(6.).reshape(3, 2).t()) and state["row"].tolist() == [0, 1]
+)",
+               directory / "a.pt") == 0);
+}
+
 TEST_CASE("distributed checkpoints and sharded safetensors") {
   const TemporaryDirectory directory;
   REQUIRE(python(R"(

@@ -1,9 +1,12 @@
 #include <doctest/doctest.h>
+#include <sys/resource.h>
 
 #include <filesystem>
 
 #include "lockstep/formats/pickle_reader.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/forked_child.h"
+#include "tests/support/sanitized.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/unit/formats/pickle_bytes.h"
 
@@ -233,4 +236,30 @@ TEST_CASE("values are what the pickle says") {
 TEST_CASE("what is shared stays one value") {
   const auto tree = read_pickle(kProtocol2 + "(Nq\0"s + times(20, "h\0h\0\x86q\0"s) + "t.", "x.pt");
   CHECK(tree->size() == 22);
+}
+
+// fault: 26
+TEST_CASE("however many values a pickle has, they take little more memory than its bytes") {
+  constexpr std::size_t kBytes = std::size_t{kIsSanitized ? 2 : 32} << 20;
+  constexpr rlim_t kMemory = rlim_t{640} << 20;
+  for (const std::string& part : {"]"s, "}"s, "N"s, "("s, "N\x85"s, "K\1\x85"s, "]Na"s, "}NNs"s, "N\x94"s, ")\x85"s,
+                                  "]h\0a"s, "NNNNNNNNNNNNNNN"s, "(NNNNNNNt"s, "](NNNNNNNNNNNNe"s}) {
+    CAPTURE(part);
+    std::string pickle = kProtocol2 + "Nq\0"s;
+    while (pickle.size() < kBytes) pickle += part;
+    const auto is_refused = [&] {
+      const rlimit limit{kMemory, kMemory};
+      if (!kIsSanitized && ::setrlimit(RLIMIT_DATA, &limit) != 0) return false;
+      return refusal(pickle).kind() != ErrorKind::internal;
+    };
+    CHECK(exit_code_of_child(is_refused) == 0);
+  }
+}
+
+TEST_CASE("a list of a million values is read") {
+  std::string pickle = kProtocol2 + "]("s;
+  for (std::uint32_t i = 0; i < 1'000'000; ++i) pickle += integer(i);
+  const auto tree = read_pickle(pickle + "e.", "x.pt");
+  REQUIRE(tree->root().size() == 1'000'000);
+  CHECK(tree->root().item(999'999).integer() == 999'999);
 }

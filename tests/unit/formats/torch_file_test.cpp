@@ -2,10 +2,12 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <fstream>
 
 #include "lockstep/formats/torch_file_writer.h"
 #include "lockstep/formats/zip_archive.h"
+#include "lockstep/formats/zip_headers.h"
 #include "lockstep/formats/zip_writer.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_directory.h"
@@ -247,4 +249,81 @@ TEST_CASE("names that become one are refused") {
   using Dict = TorchValue::Dict;
   write_torch_file(path, {Dict{{"a.b", {true}}, {"a", {Dict{{"b", {false}}}}}}});
   CHECK_ERROR(error_of([&] { load_all(path); }), ErrorKind::invalid_argument, "two values are called 'a.b'");
+}
+
+TEST_CASE("tensors of one memory are written once, and share it where they are read") {
+  const TemporaryDirectory directory;
+  const ByteSpan bytes = std::as_bytes(std::span(kSixteen));
+  const auto tied = [&](std::vector<std::int64_t> shape, const std::string& dtype = "F32") {
+    TorchTensorSource source = tensor_of(dtype, std::move(shape), bytes);
+    source.storage = "here";
+    return TorchValue{std::move(source)};
+  };
+  using Dict = TorchValue::Dict;
+  write_torch_file(directory / "a.pt",
+                   {Dict{{"in", tied({2, 2})}, {"own", {tensor_of("F32", {4}, bytes)}}, {"out", tied({4, 1})}}});
+  const TorchFile file(directory / "a.pt");
+  const auto tensor = [&](const char* name) { return file.tensor(file.root().at(name)); };
+  CHECK(tensor("in").storage == tensor("out").storage);
+  CHECK(tensor("in").storage != tensor("own").storage);
+  CHECK(tensor("out").shape == std::vector<std::int64_t>{4, 1});
+  for (const char* name : {"in", "own", "out"}) {
+    std::string read(16, ' ');
+    file.read(tensor(name), std::as_writable_bytes(std::span(read)));
+    CHECK(read == kSixteen);
+    for (std::size_t at = 0; at < 16; ++at) {
+      char one = 0;
+      file.read(tensor(name), at, std::as_writable_bytes(std::span(&one, 1)));
+      CHECK(one == kSixteen[at]);
+    }
+  }
+  for (const auto& other : {tied({3}), tied({4}, "I32")}) {
+    CHECK_ERROR(error_of([&] {
+                  write_torch_file(directory / "b.pt", {Dict{{"in", tied({4})}, {"out", other}}});
+                }),
+                ErrorKind::invalid_argument, "'out'", "shares the memory of 'in', but not its type and size");
+  }
+}
+
+TEST_CASE("a tensor that is transposed in its file is not in row-major order, one of a single row is") {
+  CHECK(is_row_major({.shape = {2, 3}, .strides = {3, 1}, .bytes = 24}));
+  CHECK(is_row_major({.shape = {1, 3}, .strides = {77, 1}, .bytes = 12}));
+  CHECK(is_row_major({.shape = {}, .strides = {}, .bytes = 4}));
+  CHECK(is_row_major({.shape = {INT64_MAX, INT64_MAX, 0}, .strides = {1, 1, 1}}));
+  CHECK_FALSE(is_row_major({.shape = {2, 3}, .strides = {1, 2}, .bytes = 24}));
+  CHECK_FALSE(is_row_major({.shape = {4}, .strides = {0}, .bytes = 16}));
+}
+
+TEST_CASE("entries of more than 4 GiB, and behind the first 4 GiB, are described by zip64") {
+  const TemporaryDirectory directory;
+  const std::string path = directory / "a.zip";
+  constexpr std::uint64_t kLarge = (std::uint64_t{5} << 30) + 7;
+  std::fstream file(path, std::ios::binary | std::ios::out);
+  std::uint64_t at = 0;
+  const auto put = [&](const std::string& bytes) {
+    file.seekp(static_cast<std::streamoff>(at)).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+    at += bytes.size();
+  };
+  std::vector<ZipRecord> records = {{"x/large", kLarge, 0, 0}, {"x/behind", 16, 0, 0x68c4f033}};
+  for (ZipRecord& record : records) {
+    record.begin = at;
+    put(local_header(record));
+    CHECK(at % 64 == 0);
+    if (record.bytes == 16) {
+      put(kSixteen);
+    } else {
+      at += record.bytes;  // a hole: nothing is on the disk
+    }
+    put(data_descriptor(record));
+  }
+  const std::uint64_t begin = at;
+  for (const ZipRecord& record : records) put(directory_entry(record));
+  put(directory_end(records.size(), begin, at - begin));
+  file.close();
+  const OpenFile opened = open_regular_file(path);
+  const ZipArchive archive({.fd = opened.fd.get(), .begin = 0, .bytes = opened.bytes}, path);
+  REQUIRE(archive.entries().size() == 2);
+  CHECK(archive.find("x/large")->bytes == kLarge);
+  REQUIRE(archive.find("x/behind")->bytes == 16);
+  CHECK(archive.read_whole(*archive.find("x/behind"), 16) == kSixteen);
 }

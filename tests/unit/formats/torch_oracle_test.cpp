@@ -113,6 +113,24 @@ TEST_CASE("TorchScript is read for its tensors" * needs("pytorch")) {
   CHECK(file.tensor(state.at("weight")).requires_grad);
 }
 
+TEST_CASE("PyTorch ties tensors of one memory, as its own files do" * needs("pytorch")) {
+  if (!has_pytorch()) return;
+  const TemporaryDirectory directory;
+  const std::string bytes(24, 'x');
+  TorchTensorSource tied = tensor_of("F32", {2, 3}, std::as_bytes(std::span(bytes)));
+  const TorchTensorSource alone = tied;
+  tied.storage = "embedding";
+  using Dict = TorchValue::Dict;
+  write_torch_file(directory / "a.pt", {Dict{{"in", {tied}}, {"out", {tied}}, {"alone", {alone}}}});
+  const char* const program =
+      "import sys, torch\n"
+      "a = torch.load(sys.argv[1], weights_only=True)\n"
+      "assert a['in'].data_ptr() == a['out'].data_ptr() != a['alone'].data_ptr()\n"
+      "a['in'].fill_(3)\n"
+      "assert a['out'].eq(3).all() and not a['alone'].eq(3).any()\n";
+  CHECK(run_command({LOCKSTEP_PYTHON, "-c", program, directory / "a.pt"}).exit_code == 0);
+}
+
 TEST_CASE("PyTorch reads what Lockstep writes" * needs("pytorch")) {
   if (!has_pytorch()) return;
   const TemporaryDirectory directory;

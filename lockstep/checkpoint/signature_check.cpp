@@ -1,0 +1,46 @@
+#include "lockstep/checkpoint/signature_check.h"
+
+#include "lockstep/base/checked.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/format.h"
+#include "lockstep/checkpoint/manifest.h"
+#include "lockstep/checkpoint/manifest_seal.h"
+
+namespace lockstep::internal {
+namespace {
+
+[[noreturn]] void refuse(const std::filesystem::path& path, std::string_view why) {
+  throw Error(ErrorKind::unauthorized, fmt::format("{} {}", path.string(), why));
+}
+
+}  // namespace
+
+std::string_view to_string(SignatureState state) {
+  switch (state) {
+    case SignatureState::absent: return "not signed";
+    case SignatureState::right: return "signed";
+    case SignatureState::unknown: return "signed; there is no token to check that with";
+  }
+  return "";
+}
+
+SignatureState SignatureCheck::check(ByteView manifest, const std::filesystem::path& path) const {
+  const Manifest parsed = parse_manifest(manifest, Origin(path.string()));
+  if (!parsed.is_signed) {
+    if (need_ == Need::none) return SignatureState::absent;
+    refuse(path, "is not signed, and a signature is required; load it without that, or save it with SaveOptions::sign");
+  }
+  const std::optional<SigningKey> key = key_ ? key_ : SigningKey::of_this_user_if_any();
+  if (!key) {
+    if (need_ == Need::none) return SignatureState::unknown;
+    refuse(path,
+           "is signed, but there is no token to check that with; set LOCKSTEP_TOKEN_FILE to a copy of the token "
+           "that it was signed with");
+  }
+  if (is_signed_with(manifest, check_seal(manifest), *key)) return SignatureState::right;
+  refuse(path,
+         "was signed with another token, or changed since; set LOCKSTEP_TOKEN_FILE to a copy of the token that "
+         "it was signed with, or remove this checkpoint");
+}
+
+}  // namespace lockstep::internal

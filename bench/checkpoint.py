@@ -18,6 +18,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 # What is divided by what, in the same round: more than 1 is better.
 RATIOS = (("dd / save", "dd", "save"), ("torch.save / save", "torch_save", "save"), ("DCP / save", "dcp_save", "save"),
           ("torch.load / load", "torch_load", "load"), ("DCP / load", "dcp_load", "load"),
+          ("DCP / load, from the disk", "dcp_load_cold", "load_cold"),
           ("DCP's stall / AsyncSaver's stall", "dcp_async_stall", "async_stall"),
           ("the same in the second save", "dcp_async_stall_again", "async_stall_again"),
           ("save / stall of a copy in the background", "save", "background_stall"),
@@ -46,15 +47,21 @@ def ranks(launcher, count, command):
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
+def ours_or_theirs(options, worker, folder):
+    """Saves and loads, and then loads from the disk."""
+    command = [*worker, folder, options.mib]
+    result = ranks(options.bin / "lockstep", options.ranks, command)
+    drop_caches()
+    return result | ranks(options.bin / "lockstep", options.ranks, [*command, "load"])
+
+
 def measure(options):
     rounds = []
     for _ in range(options.rounds):
         result = {}
         for turn in (lambda folder: dd(folder, options.mib),
-                     lambda folder: ranks(options.bin / "lockstep", options.ranks,
-                                          [options.bin / "bench_checkpoint_worker", folder, options.mib]),
-                     lambda folder: ranks(options.bin / "lockstep", options.ranks,
-                                          [options.python, HERE / "checkpoint_worker.py", folder, options.mib])):
+                     lambda folder: ours_or_theirs(options, [options.bin / "bench_checkpoint_worker"], folder),
+                     lambda folder: ours_or_theirs(options, [options.python, HERE / "checkpoint_worker.py"], folder)):
             folder = pathlib.Path(tempfile.mkdtemp(dir=options.folder))
             try:
                 drop_caches()
@@ -70,7 +77,7 @@ def show(rounds):
     def line(name, values, unit):
         print(f"{name:40} {statistics.median(values):8.3f} {unit}  ({min(values):.3f} to {max(values):.3f})")
     for name in rounds[0]:
-        line(name, [each[name] for each in rounds], "s")
+        line(name, [each[name] for each in rounds], "MiB" if name.endswith("_mib") else "s")
     for name, above, below in RATIOS:
         line(name, [each[above] / each[below] for each in rounds], "times")
 

@@ -1,4 +1,4 @@
-"""The same with PyTorch: checkpoint_worker.py DIRECTORY MIB. Rank 0 prints JSON: torch.save() and torch.load() by rank
+"""The same with PyTorch: checkpoint_worker.py DIRECTORY MIB [load]. Rank 0 prints JSON: torch.save() and torch.load() by rank
 0, and DistributedCheckpoint by all ranks, also asynchronous."""
 
 import json
@@ -32,6 +32,12 @@ def save_whole(state, path):
         os.fsync(file.fileno())
 
 
+def finish(result):
+    if dist.get_rank() == 0:
+        print(json.dumps(result), flush=True)
+    dist.destroy_process_group()
+
+
 def main():
     directory, mebibytes = pathlib.Path(sys.argv[1]), int(sys.argv[2])
     dist.init_process_group("gloo")
@@ -39,6 +45,10 @@ def main():
     state = {f"layer{i}.weight": torch.rand(WIDTH, WIDTH) for i in range(max(1, mebibytes // 16))}
     directory.mkdir(parents=True, exist_ok=True)
     result = {}
+    if sys.argv[3:] == ["load"]:
+        result["dcp_load_cold"], _ = timed(lambda: dcp.load(state, checkpoint_id=directory / "dcp"))
+        finish(result)
+        return
     result["torch_save"], _ = timed(lambda: save_whole(state, directory / "whole.pt"))
     result["torch_load"], _ = timed(lambda: torch.load(directory / "whole.pt", weights_only=True))
     writer = dcp.FileSystemWriter(directory / "dcp")  # which waits for the disk
@@ -55,9 +65,7 @@ def main():
     result["dcp_async_stall_again"], future = timed(
         lambda: dcp.async_save(state, storage_writer=writer, process_group=group))
     future.result()
-    if dist.get_rank() == 0:
-        print(json.dumps(result), flush=True)
-    dist.destroy_process_group()
+    finish(result)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 // `lockstep checkpoint convert` and `strip-prefix`: copies a checkpoint, as a file or as a set, without holding it in
 // memory. What is written appears as a whole, or not at all.
-#include <unistd.h>
 
 #include <array>
 #include <cstdio>
@@ -9,6 +8,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
+#include "lockstep/base/machine.h"
 #include "lockstep/checkpoint/manifest.h"
 #include "lockstep/checkpoint/set_directory.h"
 #include "lockstep/formats/safetensors_file.h"
@@ -97,9 +97,7 @@ void write_one_set(const std::filesystem::path& out, const TensorSource& source,
                     .metrics = facts.metrics,
                     .user = facts.user};
   manifest.written.emplace("time", time_text());
-  std::array<char, 256> host{};
-  ::gethostname(host.data(), host.size() - 1);
-  manifest.files = {{.name = kOnlyPart, .bytes = part.bytes, .rank = 0, .host = host.data()}};
+  manifest.files = {{.name = kOnlyPart, .bytes = part.bytes, .rank = 0, .host = internal::host_name()}};
   for (const auto& [name, old_name] : names) {
     const SourceTensor& tensor = source.tensors().at(old_name);
     SetTensor& stored = manifest.tensors[name] = {.dtype = tensor.dtype, .shape = tensor.shape};

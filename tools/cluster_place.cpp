@@ -3,13 +3,13 @@
 #include <netdb.h>
 #include <unistd.h>
 
-#include <array>
 #include <string>
 
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/machine.h"
 #include "lockstep/rendezvous/launch_place.h"
 
 namespace lockstep::tools {
@@ -17,14 +17,13 @@ namespace {
 
 // "train-3.train.default.svc.cluster.local", which a pod finds in its own /etc/hosts.
 std::string full_host_name() {
-  std::array<char, 256> name{};
-  if (::gethostname(name.data(), name.size() - 1) != 0) return "";
+  const std::string name = host_name();
   addrinfo hints{};
   hints.ai_flags = AI_CANONNAME;
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
-  if (::getaddrinfo(name.data(), nullptr, &hints, &found) != 0) return name.data();
-  std::string full = found->ai_canonname != nullptr ? found->ai_canonname : name.data();
+  if (::getaddrinfo(name.c_str(), nullptr, &hints, &found) != 0) return name;
+  std::string full = found->ai_canonname != nullptr ? found->ai_canonname : name;
   ::freeaddrinfo(found);
   return full;
 }

@@ -6,17 +6,12 @@
 #include <map>
 
 #include "lockstep/base/format.h"
+#include "lockstep/base/machine.h"
 #include "lockstep/launch/shell_quoted.h"
 #include "lockstep/launch/ssh_hosts.h"
 
 namespace lockstep::tools {
 namespace {
-
-std::string this_host() {
-  std::array<char, 256> name{};
-  ::gethostname(name.data(), name.size() - 1);
-  return name.data();
-}
 
 std::string quoted(std::vector<std::string> words) {
   for (std::string& word : words) word = shell_quoted(word);
@@ -51,9 +46,9 @@ std::string describe_run(const RunOptions& options, const std::string& path) {
       first += count;
     }
   } else if (options.rdzv_endpoint.empty()) {
-    text += fmt::format("host {}: {}\n", this_host(), ranks_of(0, options.ranks));
+    text += fmt::format("host {}: {}\n", host_name(), ranks_of(0, options.ranks));
   } else {
-    text += fmt::format("host {}: {} rank{}, numbered when all have met at {}\n", this_host(), options.ranks,
+    text += fmt::format("host {}: {} rank{}, numbered when all have met at {}\n", host_name(), options.ranks,
                         options.ranks == 1 ? "" : "s", options.rdzv_endpoint);
     text += options.nodes.least == options.nodes.most
                 ? fmt::format("hosts: {}\n", options.nodes.least)

@@ -15,6 +15,7 @@
 
 #include "lockstep/base/environment.h"
 #include "lockstep/base/format.h"
+#include "lockstep/base/machine.h"
 #include "lockstep/launch/outcome.h"
 #include "lockstep/launch/program_path.h"
 #include "lockstep/launch/remote_host.h"
@@ -63,12 +64,6 @@ Variables environment_for_hosts() {
     variables.emplace_back(kPrefixTemplateVariable, *text);
   }
   return variables;
-}
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  ::gethostname(name.data(), name.size() - 1);
-  return name.data();
 }
 
 // Where the agents meet: a port on the first host, by a name that means the same on all of them.

@@ -1,7 +1,10 @@
 #include "lockstep/base/machine.h"
 
 #include <sys/sysinfo.h>
+#include <unistd.h>
 
+#include <array>
+#include <climits>
 #include <fstream>
 
 namespace lockstep::internal {
@@ -17,6 +20,11 @@ std::string boot_id() {
   std::string id;
   std::getline(file, id);
   return id;
+}
+
+std::string host_name() {
+  std::array<char, HOST_NAME_MAX + 1> name{};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
 }
 
 }  // namespace lockstep::internal

@@ -12,4 +12,7 @@ std::size_t machine_memory_bytes();
 // A text that differs between machines, and between boots of one machine; empty without /proc.
 std::string boot_id();
 
+// As others call it; empty if it has no name.
+std::string host_name();
+
 }  // namespace lockstep::internal

@@ -8,7 +8,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/checkpoint/part_copies.h"
-#include "lockstep/checkpoint/save_job.h"
+#include "lockstep/checkpoint/set_writing.h"
 
 namespace lockstep {
 

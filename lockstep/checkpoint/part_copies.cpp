@@ -11,10 +11,9 @@ namespace lockstep::internal {
 at::Tensor PartCopies::room_for(const SaveJob::Part& part) {
   at::Tensor& copy = copies_[part.name];
   if (!copy.defined() || copy.sizes() != part.tensor.sizes() || copy.scalar_type() != part.tensor.scalar_type()) {
-    copy = at::empty(part.tensor.sizes(), at::TensorOptions()
-                                              .dtype(part.tensor.scalar_type())
-                                              .device(at::kCPU)
-                                              .pinned_memory(part.tensor.is_cuda()));
+    copy = at::empty(
+        part.tensor.sizes(),
+        at::TensorOptions().dtype(part.tensor.scalar_type()).device(at::kCPU).pinned_memory(part.tensor.is_cuda()));
   }
   return copy;
 }

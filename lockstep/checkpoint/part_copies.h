@@ -8,7 +8,7 @@
 #include <map>
 #include <string>
 
-#include "lockstep/checkpoint/save_job.h"
+#include "lockstep/checkpoint/save_plan.h"
 
 namespace lockstep::internal {
 

@@ -146,7 +146,9 @@ void SetReader::read(const std::string& name, const Piece& piece, MutableByteSpa
   }
 }
 
-void SetReader::verify(const std::string& name, const Piece& piece) { verify(name, piece, [](std::uint64_t) {}); }
+void SetReader::verify(const std::string& name, const Piece& piece) {
+  verify(name, piece, [](std::uint64_t) {});
+}
 
 void SetReader::verify(const std::string& name, const Piece& piece,
                        const std::function<void(std::uint64_t)>& progress) {

@@ -198,8 +198,8 @@ std::function<at::Tensor(const std::string& name, const SetTensor& tensor)> targ
     const auto found = tensors.find(name);
     if (found == tensors.end() || !found->second.defined()) return at::Tensor();
     const at::Tensor& own = found->second;
-    const bool is_plain = own.layout() == at::kStrided && own.is_cpu() && own.is_contiguous() && !own.is_conj() &&
-                          !own.is_neg();
+    const bool is_plain =
+        own.layout() == at::kStrided && own.is_cpu() && own.is_contiguous() && !own.is_conj() && !own.is_neg();
     if (is_plain && own.sizes() == stored.shape && dtype_name(own.scalar_type()) == stored.dtype) return own;
     return at::Tensor();
   };

@@ -2,7 +2,6 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -12,6 +11,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
+#include "lockstep/base/machine.h"
 #include "lockstep/inspect/checks.h"
 #include "lockstep/net/listener.h"
 #include "lockstep/net/socket.h"
@@ -19,12 +19,6 @@
 
 namespace lockstep::internal {
 namespace {
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  ::gethostname(name.data(), name.size() - 1);
-  return name.data();
-}
 
 bool is_loopback(const sockaddr& address) {
   if (address.sa_family == AF_INET) {

@@ -2,12 +2,11 @@
 
 #include <unistd.h>
 
-#include <array>
-#include <climits>
 #include <csignal>
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "lockstep/base/machine.h"
 #include "lockstep/launch/report_file.h"
 
 namespace lockstep::internal {
@@ -29,11 +28,6 @@ json or_null(bool known, const T& value) {
   return known ? json(value) : json(nullptr);
 }
 
-std::string this_host() {
-  std::array<char, HOST_NAME_MAX + 1> name{};
-  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
-}
-
 json out_of_memory(const RankEnd& end) {
   if (end.status.signal != SIGKILL || end.killed) return false;
   const std::optional<bool>& known = end.failure.out_of_memory;
@@ -44,7 +38,7 @@ json of_rank(const RankEnd& end) {
   const ExitStatus& status = end.status;
   const std::optional<std::int64_t>& lateness = end.failure.lateness_ns;
   return {{"rank", end.rank},
-          {"host", end.host.empty() ? this_host() : end.host},
+          {"host", end.host.empty() ? host_name() : end.host},
           {"pid", end.pid},
           {"exit_code", or_null(status.signal == 0, status.code)},
           {"signal", or_null(status.signal != 0, signal_name(status.signal))},

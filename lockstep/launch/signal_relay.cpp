@@ -43,7 +43,7 @@ SignalRelay::SignalRelay(const std::vector<int>& asking_to_stop) {
   signals.insert(signals.end(), {SIGTSTP, SIGCHLD});
   before_.reserve(signals.size());
   int nobody = -1;
-  if (!g_writer_fd.compare_exchange_strong(nobody, ends[1])) {
+  if (!g_writer_fd.compare_exchange_strong(nobody, writer_.get())) {
     throw Error(ErrorKind::invalid_argument,
                 "this process is already supervising ranks; run one spawn() after another, not at the same time");
   }

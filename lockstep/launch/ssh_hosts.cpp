@@ -14,6 +14,7 @@
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
+#include "lockstep/base/machine.h"
 #include "lockstep/base/pipe.h"
 #include "lockstep/launch/child_process.h"
 #include "lockstep/launch/output_sink.h"
@@ -150,9 +151,7 @@ class SshRun {
 
 bool is_this_host(const std::string& name) {
   if (name == "localhost" || name == "::1" || name.starts_with("127.")) return true;
-  std::array<char, 256> own{};
-  if (::gethostname(own.data(), own.size() - 1) != 0) return false;
-  const std::string_view full(own.data());
+  const std::string full = host_name();
   return name == full || name == full.substr(0, full.find('.'));
 }
 

@@ -3,10 +3,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <climits>
 #include <utility>
 
 #include "lockstep/base/format.h"
+#include "lockstep/base/machine.h"
 #include "lockstep/net/wire.h"
 
 namespace lockstep::internal {
@@ -84,14 +84,12 @@ std::string_view to_string(Channel channel) {
 }
 
 PeerIdentity local_identity(int rank, int world_size, std::uint64_t generation) {
-  char host[HOST_NAME_MAX + 1] = "";
-  ::gethostname(host, sizeof host - 1);
   PeerIdentity identity;
   identity.rank = rank;
   identity.world_size = world_size;
   identity.generation = generation;
   identity.pid = static_cast<std::uint32_t>(::getpid());
-  identity.host = host;
+  identity.host = host_name();
   return identity;
 }
 

@@ -22,9 +22,7 @@ namespace {
 
 std::string machine_id() {
   if (std::string id = boot_id(); !id.empty()) return id;
-  char host[HOST_NAME_MAX + 1] = "";  // without /proc, two containers of one host look like two hosts, which is safe
-  ::gethostname(host, sizeof host - 1);
-  return host;
+  return host_name();  // without /proc, two containers of one host look like two hosts, which is safe
 }
 
 // "pid:[4026531836]"

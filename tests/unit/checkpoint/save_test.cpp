@@ -22,9 +22,9 @@
 
 #include "lockstep/checkpoint/async_saver.h"
 #include "lockstep/checkpoint/part_copies.h"
-#include "lockstep/checkpoint/save_job.h"
 #include "lockstep/checkpoint/set_directory.h"
 #include "lockstep/checkpoint/set_reader.h"
+#include "lockstep/checkpoint/set_writing.h"
 #include "lockstep/checkpoint/state_digest.h"
 #include "lockstep/data/distributed_sampler.h"
 #include "lockstep/ddp/hooks/power_sgd.h"

@@ -1,6 +1,6 @@
-// One save: State -> SaveJob -> files of all ranks -> a published set. Two steps, so that training can go on between
-// them: plan_save() says which rows of which tensors this rank writes, and run_save() writes them. Both are collective;
-// errors are the same on all ranks.
+// The first step of a save: State -> SaveJob, which says which rows of which tensors this rank writes. Training can go
+// on before the second one (set_writing.h), once the rows are copied (part_copies.h). plan_save() is collective; errors
+// are the same on all ranks.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,10 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/base/error.h"
 #include "lockstep/checkpoint/manifest.h"
+#include "lockstep/checkpoint/retention.h"
 #include "lockstep/checkpoint/save_options.h"
-#include "lockstep/checkpoint/shard_plan.h"
 #include "lockstep/checkpoint/signing_key.h"
 #include "lockstep/checkpoint/state.h"
 #include "lockstep/group/process_group.h"
@@ -45,10 +44,5 @@ SaveJob plan_save_alone(const std::filesystem::path& directory, const State& sta
 
 // Grows with every change in place that PyTorch knows of.
 std::uint32_t version_of(const at::Tensor& tensor);
-
-// Where the set is. Error{internal}: a disk is full or failing; what was there before is still there. failure: why this
-// rank has nothing to write; then it is the error on all ranks.
-std::filesystem::path run_save(SaveJob& job, const ProcessGroup& group, const std::optional<Error>& failure = {});
-std::filesystem::path run_save_alone(SaveJob& job);
 
 }  // namespace lockstep::internal

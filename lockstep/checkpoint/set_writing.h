@@ -1,0 +1,18 @@
+// Carries out what save_plan.h has planned: SaveJob -> files of all ranks -> a published set. Blocks for disk I/O.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+
+#include "lockstep/base/error.h"
+#include "lockstep/checkpoint/save_plan.h"
+#include "lockstep/group/process_group.h"
+
+namespace lockstep::internal {
+
+// Collective. Where the set is; errors are the same on all ranks. Error{internal}: a disk is full or failing; what was
+// there before is still there. failure: why this rank has nothing to write; then it is the error on all ranks.
+std::filesystem::path run_save(SaveJob& job, const ProcessGroup& group, const std::optional<Error>& failure = {});
+std::filesystem::path run_save_alone(SaveJob& job);
+
+}  // namespace lockstep::internal

@@ -78,9 +78,7 @@ void add_file(Checkpoint& checkpoint, const TorchFile& file, const std::string& 
     check_memory(file.name(), bytes);
   }
   for (const auto& [name, saved] : tensors) {
-    at::Tensor tensor = new_tensor(file.name(), name, saved.dtype, saved.shape);
-    file.read(saved, mutable_bytes_of(tensor));
-    add_once(checkpoint.tensors, file.name(), name, std::move(tensor));
+    add_once(checkpoint.tensors, file.name(), name, read_tensor(file, name, saved));
   }
 }
 
@@ -92,21 +90,33 @@ Checkpoint load_torch_file(const std::filesystem::path& path) {
   return checkpoint;
 }
 
-void save_torch_file(const std::filesystem::path& path, const std::map<std::string, at::Tensor>& tensors) {
+TorchValue torch_state_dict(const std::map<std::string, at::Tensor>& tensors) {
   TorchValue::Dict dict;
-  for (const auto& [name, tensor] : tensors) {
-    const std::string dtype(tensor.defined() ? dtype_name(tensor.scalar_type()) : "");
-    if (tensor.defined() && dtype.empty()) {
-      throw Error(ErrorKind::invalid_argument,
-                  fmt::format("saving {}: tensor '{}' has the type {}, which is not stored", path.string(), name,
-                              c10::toString(tensor.scalar_type())));
-    }
-    const at::Tensor plain = plain_copy(name, tensor);
-    TorchTensorSource source{.dtype = dtype, .shape = plain.sizes().vec(), .write = {}, .requires_grad = false};
-    source.write = [plain](const ByteSink& sink) { sink(bytes_of(plain)); };
-    dict.emplace_back(name, TorchValue{std::move(source)});
+  for (const auto& [name, tensor] : tensors) dict.emplace_back(name, torch_value(name, tensor));
+  return {std::move(dict)};
+}
+
+void save_torch_file(const std::filesystem::path& path, const std::map<std::string, at::Tensor>& tensors) {
+  write_torch_file(path, torch_state_dict(tensors));
+}
+
+TorchValue internal::torch_value(const std::string& name, const at::Tensor& tensor) {
+  const at::Tensor plain = plain_copy(name, tensor);
+  const std::string dtype(dtype_name(plain.scalar_type()));
+  if (dtype.empty()) {
+    throw Error(ErrorKind::invalid_argument,
+                fmt::format("saving for PyTorch: tensor '{}' has the type {}, which is not stored", name,
+                            c10::toString(plain.scalar_type())));
   }
-  write_torch_file(path, TorchValue{std::move(dict)});
+  TorchTensorSource source{.dtype = dtype, .shape = plain.sizes().vec(), .write = {}, .requires_grad = false};
+  source.write = [plain](const ByteSink& sink) { sink(bytes_of(plain)); };
+  return {std::move(source)};
+}
+
+at::Tensor internal::read_tensor(const TorchFile& file, const std::string& name, const TorchTensor& saved) {
+  at::Tensor tensor = new_tensor(file.name(), name, saved.dtype, saved.shape);
+  file.read(saved, mutable_bytes_of(tensor));
+  return tensor;
 }
 
 Checkpoint load_distributed_checkpoint(const std::filesystem::path& directory) {

@@ -12,8 +12,12 @@
 #include <string>
 
 #include "lockstep/checkpoint/checkpoint.h"
+#include "lockstep/formats/torch_file_writer.h"
 
 namespace lockstep {
+
+class TorchFile;
+struct TorchTensor;
 
 // A tensor that was saved by itself is called "tensor", any other value "value".
 Checkpoint load_torch_file(const std::filesystem::path& path);
@@ -21,11 +25,21 @@ Checkpoint load_torch_file(const std::filesystem::path& path);
 // Python reads it with torch.load(path), as a dict of tensors: what load_state_dict() takes. Names stay as they are.
 // Replaces `path` atomically.
 void save_torch_file(const std::filesystem::path& path, const std::map<std::string, at::Tensor>& tensors);
+// The same as a part of what write_torch_file() writes. It refers to the tensors' memory where it can.
+TorchValue torch_state_dict(const std::map<std::string, at::Tensor>& tensors);
 
 // Reads a directory that ranks have saved with torch.distributed.checkpoint, whole: every tensor from all its chunks.
 Checkpoint load_distributed_checkpoint(const std::filesystem::path& directory);
 
 // `index` is model.safetensors.index.json, with the files that it names beside it.
 Checkpoint load_sharded_safetensors(const std::filesystem::path& index);
+
+namespace internal {
+
+// Error{invalid_argument} names the tensor, if it is of a type or layout that is not stored.
+TorchValue torch_value(const std::string& name, const at::Tensor& tensor);
+at::Tensor read_tensor(const TorchFile& file, const std::string& name, const TorchTensor& saved);
+
+}  // namespace internal
 
 }  // namespace lockstep

@@ -1,7 +1,8 @@
 // The state of an SGD, Adam, AdamW, RMSprop, Adagrad or LBFGS optimizer, to and from a checkpoint.
 // optimizer -> "optimizer.<parameter>.<field>", of a list "optimizer.<parameter>.<field>.<number>".
 // Parameters count from 0 over all groups, in the optimizer's order, which must be the same when loading. The learning
-// rate of each group is stored too, since schedules change it; other options belong to the program.
+// rate of each group is stored too, since schedules change it; other options belong to the program. All that LBFGS
+// remembers is at parameter 0, and is the same on all ranks only if their closures return the same loss.
 // Does not block. Error{invalid_argument}: another kind of optimizer, or a checkpoint that does not fit, with all
 // differences listed; then the optimizer is unchanged.
 #pragma once

@@ -18,8 +18,10 @@
 #include "lockstep/checkpoint/optimizer_state.h"
 #include "lockstep/checkpoint/state_digest.h"
 #include "lockstep/checkpoint/torch_files.h"
+#include "lockstep/optim/zero_redundancy_optimizer.h"
 #include "tests/support/command.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/local_worlds.h"
 #include "tests/support/skip.h"
 #include "tests/support/temporary_directory.h"
 
@@ -364,6 +366,33 @@ TEST_CASE("a file of LBFGS cannot make libtorch read beyond its lists") {
   write_torch_file(path, bad);
   load_torch_optimizer(path, *training.optimizer);
   training.train(at::ones({1, 4, 3}), at::zeros({1, 4, 1}));
+}
+
+TEST_CASE("a sharded optimizer goes to PyTorch and back by a plain one") {
+  const TemporaryDirectory folder;
+  const std::string path = folder / "a.pt";
+  run_worlds_or_throw(2, [&](const World& world) {
+    Small small, again;
+    ZeroRedundancyOptimizer<Adam> sharded(small.model->parameters(), world, AdamOptions(0.1));
+    ZeroRedundancyOptimizer<Adam> other(again.model->parameters(), world, AdamOptions(0.2));
+    small.step(sharded);
+    CHECK_ERROR(error_of([&] { torch_state_dict(sharded); }), ErrorKind::invalid_argument, "use a plain optimizer");
+    CHECK_ERROR(error_of([&] { load_torch_optimizer(path, sharded); }), ErrorKind::invalid_argument, "a sharded");
+    sharded.consolidate_state_dict();
+    if (world.rank() == 0) {
+      Adam plain(small.model->parameters());
+      load_optimizer(sharded.state_dict(), plain);
+      write_torch_file(path, torch_state_dict(plain));
+    }
+    world.barrier();
+    Adam plain(again.model->parameters());
+    load_torch_optimizer(path, plain);
+    Checkpoint checkpoint;
+    add_optimizer(checkpoint, plain);
+    other.load_state_dict(checkpoint);
+    other.consolidate_state_dict();
+    if (world.rank() == 0) CHECK(sha256_of(other.state_dict()) == sha256_of(sharded.state_dict()));
+  });
 }
 
 TEST_CASE("other optimizers are refused") {

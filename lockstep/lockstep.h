@@ -13,6 +13,7 @@
 #include "lockstep/checkpoint/save.h"
 #include "lockstep/checkpoint/state_digest.h"
 #include "lockstep/checkpoint/torch_files.h"
+#include "lockstep/checkpoint/torch_optimizer_state.h"
 #include "lockstep/checkpoint/training_run.h"
 #include "lockstep/data/batch_size.h"
 #include "lockstep/data/distributed_sampler.h"

@@ -1,13 +1,15 @@
-// The state of an SGD, Adam, AdamW, RMSprop or Adagrad optimizer, to and from a checkpoint.
-// optimizer -> "optimizer.<parameter>.<field>".
+// The state of an SGD, Adam, AdamW, RMSprop, Adagrad or LBFGS optimizer, to and from a checkpoint.
+// optimizer -> "optimizer.<parameter>.<field>", of a list "optimizer.<parameter>.<field>.<number>".
 // Parameters count from 0 over all groups, in the optimizer's order, which must be the same when loading. The learning
-// rate of each group is stored too, since schedules change it; other options belong to the program.
+// rate of each group is stored too, since schedules change it; other options belong to the program. All that LBFGS
+// remembers is at parameter 0, and is the same on all ranks only if their closures return the same loss.
 // Does not block. Error{invalid_argument}: another kind of optimizer, or a checkpoint that does not fit, with all
 // differences listed; then the optimizer is unchanged.
 #pragma once
 
 #include <cstddef>
 #include <functional>
+#include <memory>
 #include <string_view>
 #include <vector>
 
@@ -15,7 +17,8 @@
 
 namespace torch::optim {
 class Optimizer;
-}
+class OptimizerOptions;
+}  // namespace torch::optim
 
 namespace lockstep {
 
@@ -49,11 +52,14 @@ class PartedOptimizer {
   virtual std::function<void()> checked_load_part(const Checkpoint& checkpoint) = 0;
 };
 
+// Of each group.
+using OptionsByGroup = std::vector<std::shared_ptr<const torch::optim::OptimizerOptions>>;
+
 // As load_optimizer(), but so far it only checks: what it returns then changes the optimizer, which must still be
-// there.
+// there. options: those that the optimizer gets with the state, but for the learning rates; empty: it keeps its own.
 std::function<void()> checked_load(const Checkpoint& checkpoint, torch::optim::Optimizer& optimizer,
-                                   std::string_view prefix = "optimizer.",
-                                   const std::vector<std::size_t>& numbers = {});
+                                   std::string_view prefix = "optimizer.", const std::vector<std::size_t>& numbers = {},
+                                   const OptionsByGroup& options = {});
 
 }  // namespace internal
 

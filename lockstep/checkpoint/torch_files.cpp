@@ -24,8 +24,9 @@ void add_once(std::map<std::string, Value>& values, const std::string& file, con
   throw Error(ErrorKind::invalid_argument, fmt::format("{}: two values are called '{}'", file, name));
 }
 
-// Adds everything in the file, under names that begin with `prefix`.
-void add_file(Checkpoint& checkpoint, const TorchFile& file, const std::string& prefix) {
+// Adds everything in the file, under names that begin with `prefix`. places: by the device that a tensor was saved on.
+void add_file(Checkpoint& checkpoint, const TorchFile& file, const std::string& prefix,
+              const std::map<std::string, at::Device>& places = {}) {
   std::vector<std::pair<std::string, TorchTensor>> tensors;
   std::uint64_t bytes = 0;
   for (const auto& [name, value] : flatten(file.root())) {
@@ -45,21 +46,11 @@ void add_file(Checkpoint& checkpoint, const TorchFile& file, const std::string& 
     check_memory(file.name(), bytes);
   }
   for (const auto& [name, saved] : tensors) {
-    at::Tensor tensor = new_tensor(file.name(), name, saved.dtype, saved.shape);
-    file.read(saved, mutable_bytes_of(tensor));
-    add_once(checkpoint.tensors, file.name(), name, std::move(tensor));
+    at::Tensor tensor = read_tensor(file, name, saved);
+    const auto place = places.find(saved.device);
+    add_once(checkpoint.tensors, file.name(), name, place == places.end() ? tensor : tensor.to(place->second));
   }
 }
-
-}  // namespace
-
-Checkpoint load_torch_file(const std::filesystem::path& path) {
-  Checkpoint checkpoint;
-  add_file(checkpoint, TorchFile(path), "");
-  return checkpoint;
-}
-
-namespace {
 
 // The same for tied tensors: of one memory, and laid out alike.
 std::string memory_of(const at::Tensor& tensor) {
@@ -69,23 +60,53 @@ std::string memory_of(const at::Tensor& tensor) {
                      fmt::join(tensor.strides(), ","));
 }
 
+// Error{invalid_argument} names what is not a device.
+at::Device device_of(const std::string& name) {
+  try {
+    return at::Device(name);
+  } catch (const c10::Error& error) {
+    throw Error(ErrorKind::invalid_argument,
+                fmt::format("a DeviceMap has the device '{}': {}", name, error.what_without_backtrace()));
+  }
+}
+
 }  // namespace
 
-void save_torch_file(const std::filesystem::path& path, const std::map<std::string, at::Tensor>& tensors) {
+Checkpoint load_torch_file(const std::filesystem::path& path, const DeviceMap& devices) {
+  std::map<std::string, at::Device> places;
+  for (const auto& [saved_on, name] : devices) places.emplace(saved_on, device_of(name));
+  Checkpoint checkpoint;
+  add_file(checkpoint, TorchFile(path), "", places);
+  return checkpoint;
+}
+
+TorchValue torch_state_dict(const std::map<std::string, at::Tensor>& tensors) {
   TorchValue::Dict dict;
-  for (const auto& [name, tensor] : tensors) {
-    const std::string dtype(tensor.defined() ? dtype_name(tensor.scalar_type()) : "");
-    if (tensor.defined() && dtype.empty()) {
-      throw Error(ErrorKind::invalid_argument,
-                  fmt::format("saving {}: tensor '{}' has the type {}, which is not stored", path.string(), name,
-                              c10::toString(tensor.scalar_type())));
-    }
-    const at::Tensor plain = plain_copy(name, tensor);
-    TorchTensorSource source{.dtype = dtype, .shape = plain.sizes().vec(), .write = {}, .storage = memory_of(tensor)};
-    source.write = [plain](const ByteSink& sink) { sink(bytes_of(plain)); };
-    dict.emplace_back(name, TorchValue{std::move(source)});
+  for (const auto& [name, tensor] : tensors) dict.emplace_back(name, torch_value(name, tensor));
+  return {std::move(dict)};
+}
+
+void save_torch_file(const std::filesystem::path& path, const std::map<std::string, at::Tensor>& tensors) {
+  write_torch_file(path, torch_state_dict(tensors));
+}
+
+TorchValue internal::torch_value(const std::string& name, const at::Tensor& tensor) {
+  const at::Tensor plain = plain_copy(name, tensor);
+  const std::string dtype(dtype_name(plain.scalar_type()));
+  if (dtype.empty()) {
+    throw Error(ErrorKind::invalid_argument,
+                fmt::format("saving for PyTorch: tensor '{}' has the type {}, which is not stored", name,
+                            c10::toString(plain.scalar_type())));
   }
-  write_torch_file(path, TorchValue{std::move(dict)});
+  TorchTensorSource source{.dtype = dtype, .shape = plain.sizes().vec(), .write = {}, .storage = memory_of(tensor)};
+  source.write = [plain](const ByteSink& sink) { sink(bytes_of(plain)); };
+  return {std::move(source)};
+}
+
+at::Tensor internal::read_tensor(const TorchFile& file, const std::string& name, const TorchTensor& saved) {
+  at::Tensor tensor = new_tensor(file.name(), name, saved.dtype, saved.shape);
+  file.read(saved, mutable_bytes_of(tensor));
+  return tensor;
 }
 
 Checkpoint load_distributed_checkpoint(const std::filesystem::path& directory) {

@@ -64,9 +64,16 @@ class TorchPickler {
   void put(const std::string& where, const std::string& value, std::size_t) { text(where, value); }
   void put(const std::string& where, const TorchValue::List& items, std::size_t depth) {
     op(PickleCode::empty_list);
+    put_items(where, items, depth);
+    op(PickleCode::appends);
+  }
+  void put(const std::string& where, const TorchValue::Tuple& tuple, std::size_t depth) {
+    put_items(where, tuple.items, depth);
+    op(PickleCode::tuple);
+  }
+  void put_items(const std::string& where, const TorchValue::List& items, std::size_t depth) {
     op(PickleCode::mark);
     for (std::size_t i = 0; i < items.size(); ++i) value(below(where, std::to_string(i)), items[i], depth + 1);
-    op(PickleCode::appends);
   }
   void put(const std::string& where, const TorchValue::Dict& items, std::size_t depth) {
     op(PickleCode::empty_dict);

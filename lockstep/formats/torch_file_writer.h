@@ -33,13 +33,17 @@ struct TorchTensorSource {
 // The same of bytes that stay where they are until the file is written.
 TorchTensorSource tensor_of(std::string dtype, std::vector<std::int64_t> shape, ByteSpan bytes);
 
-// None, bool, int, float, str, list, dict or tensor.
+// None, bool, int, float, str, list, tuple, dict or tensor.
 struct TorchValue {
   using List = std::vector<TorchValue>;
+  struct Tuple {
+    List items;
+  };
   using Key = std::variant<std::int64_t, std::string>;
   using Dict = std::vector<std::pair<Key, TorchValue>>;  // keeps its order
 
-  std::variant<std::nullptr_t, bool, std::int64_t, double, std::string, List, Dict, TorchTensorSource> value = nullptr;
+  std::variant<std::nullptr_t, bool, std::int64_t, double, std::string, List, Tuple, Dict, TorchTensorSource> value =
+      nullptr;
 };
 
 void write_torch_file(const std::filesystem::path& path, const TorchValue& root);

@@ -1,11 +1,6 @@
 #include "lockstep/optim/zero_redundancy_optimizer.h"
 
 #include <c10/util/Type.h>
-#include <torch/optim/adagrad.h>
-#include <torch/optim/adam.h>
-#include <torch/optim/adamw.h>
-#include <torch/optim/rmsprop.h>
-#include <torch/optim/sgd.h>
 
 #include <charconv>
 #include <map>
@@ -17,6 +12,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
+#include "lockstep/checkpoint/optimizer_kinds.h"
 #include "lockstep/checkpoint/optimizer_state.h"
 #include "lockstep/group/consistency_check.h"
 #include "lockstep/group/object_codecs.h"
@@ -45,30 +41,28 @@ Parameters parameters_of(const std::vector<OptimizerParamGroup>& groups) {
   return parameters;
 }
 
+template <class Option>
+std::string text_of_option(const char* name, const Option& option) {
+  return fmt::format(" {} {}", name, option);
+}
+std::string text_of_option(const char* name, const std::tuple<double, double>& option) {
+  return fmt::format(" {} {} {}", name, std::get<0>(option), std::get<1>(option));
+}
+template <class Option>
+std::string text_of_option(const char*, const std::optional<Option>&) {
+  return "";  // of LBFGS alone, which is not elementwise
+}
+
 // What matters of the kinds of optimizers that libtorch has, without the state that some keep among their options.
-std::string text_of(const torch::optim::OptimizerOptions& options) {
-  using namespace torch::optim;
-  if (const auto* sgd = dynamic_cast<const SGDOptions*>(&options)) {
-    return fmt::format("SGD lr {} momentum {} dampening {} weight_decay {} nesterov {}", sgd->lr(), sgd->momentum(),
-                       sgd->dampening(), sgd->weight_decay(), sgd->nesterov());
-  }
-  const auto text_of_adam = [](const char* kind, const auto& adam) {
-    return fmt::format("{} lr {} betas {} {} eps {} weight_decay {} amsgrad {}", kind, adam.lr(),
-                       std::get<0>(adam.betas()), std::get<1>(adam.betas()), adam.eps(), adam.weight_decay(),
-                       adam.amsgrad());
-  };
-  if (const auto* adam = dynamic_cast<const AdamOptions*>(&options)) return text_of_adam("Adam", *adam);
-  if (const auto* adamw = dynamic_cast<const AdamWOptions*>(&options)) return text_of_adam("AdamW", *adamw);
-  if (const auto* rms = dynamic_cast<const RMSpropOptions*>(&options)) {
-    return fmt::format("RMSprop lr {} alpha {} eps {} weight_decay {} momentum {} centered {}", rms->lr(), rms->alpha(),
-                       rms->eps(), rms->weight_decay(), rms->momentum(), rms->centered());
-  }
-  if (const auto* adagrad = dynamic_cast<const AdagradOptions*>(&options)) {
-    return fmt::format("Adagrad lr {} lr_decay {} weight_decay {} initial_accumulator_value {} eps {}", adagrad->lr(),
-                       adagrad->lr_decay(), adagrad->weight_decay(), adagrad->initial_accumulator_value(),
-                       adagrad->eps());
-  }
-  return fmt::format("an optimizer of type {}", c10::demangle(typeid(options).name()));
+std::string text_of(const OptimizerOptions& options) {
+  std::string text;
+  for_each_kind([&]<class Kind>(Kind) {
+    const auto* own = dynamic_cast<const typename Kind::Options*>(&options);
+    if (own == nullptr) return;
+    text = Kind::kName;
+    Kind::each_option(*own, [&](const char* name, const auto& option) { text += text_of_option(name, option); });
+  });
+  return !text.empty() ? text : fmt::format("an optimizer of type {}", c10::demangle(typeid(options).name()));
 }
 
 // The number of groups, and one line for each group and parameter.

@@ -33,7 +33,8 @@ namespace lockstep {
 
 // Optimizers that update each parameter by its own gradient and state. LBFGS looks at all parameters at once.
 template <class T>
-concept ElementwiseOptimizer = std::derived_from<T, torch::optim::Optimizer> && !std::same_as<T, torch::optim::LBFGS>;
+concept ElementwiseOptimizer =
+    std::derived_from<T, torch::optim::Optimizer> && !std::derived_from<T, torch::optim::LBFGS>;
 
 // What does not depend on the kind of the optimizer.
 class ShardedOptimizer : public torch::optim::Optimizer, public internal::PartedOptimizer {

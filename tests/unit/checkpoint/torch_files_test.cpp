@@ -71,6 +71,15 @@ TEST_CASE("tensors that C++ has saved") {
   for (std::size_t i = 0; i < 3; ++i) check_equal(loaded.tensors.at(std::to_string(i)), several[i]);
 }
 
+TEST_CASE("tensors of a device go where the map says") {
+  const TemporaryDirectory directory;
+  const std::string path = directory / "a.pt";
+  save_torch_file(path, {{"weight", torch::ones({2})}});
+  CHECK(load_torch_file(path, {{"cpu", "meta"}}).tensors.at("weight").is_meta());
+  CHECK(load_torch_file(path, {{"cuda:0", "meta"}}).tensors.at("weight").is_cpu());
+  CHECK_ERROR(error_of([&] { load_torch_file(path, {{"cpu", "gpu:1"}}); }), ErrorKind::invalid_argument, "'gpu:1'");
+}
+
 TEST_CASE("a module that C++ has saved goes into another one") {
   const TemporaryDirectory directory;
   const auto net = std::make_shared<Net>();

@@ -61,6 +61,8 @@ TorchValue everything(std::vector<std::string>& memory) {
                {"pieces", {in_pieces}},
                {"none", {nullptr}},
                {"flags", {TorchValue::List{{true}, {false}}}},
+               {"pair", {TorchValue::Tuple{{{std::int64_t{1}}, {std::string("x")}}}}},
+               {"no items", {TorchValue::Tuple{}}},
                {"numbers",
                 {TorchValue::List{{std::int64_t{0}},
                                   {std::int64_t{255}},
@@ -142,4 +144,9 @@ TEST_CASE("PyTorch reads what Lockstep writes" * needs("pytorch")) {
   CHECK(read.output == description(TorchFile(directory / "a.pt")));
   CHECK(contains(read.output, "tensors.U16 tensor U16 [2, 3] 00 001d3a57"));
   CHECK(contains(read.output, "state.0.m int 1\nstate.-3 float 4004"));
+  CHECK(contains(read.output, "pair.0 int 1\npair.1 str 78\n"));
+  const TorchFile file(directory / "a.pt");
+  CHECK(file.root().at("flags").is(PickleKind::list));
+  CHECK(file.root().at("pair").is(PickleKind::tuple));
+  CHECK(file.root().at("no items").is(PickleKind::tuple));
 }

@@ -119,7 +119,7 @@ TEST_CASE("a program's own optimizer is spread too, but cannot be stored") {
         ZeroRedundancyOptimizer<SignSgd> sharded(make_parameters(kShapes), group, SGDOptions(0.1));
         sharded.consolidate_state_dict();
       },
-      "only SGD, Adam, AdamW, RMSprop and Adagrad can be stored");
+      "only SGD, Adam, AdamW, RMSprop, Adagrad and LBFGS can be stored");
 }
 
 TEST_CASE("a rank keeps about its share of the state") {

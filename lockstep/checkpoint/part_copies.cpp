@@ -3,6 +3,10 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
+#include <set>
+#include <string_view>
+#include <utility>
+
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 
@@ -20,6 +24,9 @@ at::Tensor PartCopies::room_for(const SaveJob::Part& part) {
 
 void PartCopies::take(SaveJob& job, Which which) {
   const at::NoGradGuard no_grad;
+  std::set<std::string_view> names;
+  for (const SaveJob::Part& part : job.parts) names.insert(part.name);
+  std::erase_if(copies_, [&](const auto& item) { return !names.contains(item.first); });
   for (SaveJob::Part& part : job.parts) {
     if (part.is_copied || (part.is_stepped && which != Which::all)) continue;
     at::Tensor copy = room_for(part);

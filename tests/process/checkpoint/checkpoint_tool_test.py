@@ -475,7 +475,8 @@ class ConvertTest(ToolTest):
 
     def test_large_files_take_little_memory(self):
         size = int(os.environ.get("LOCKSTEP_TEST_BYTES", 300 << 20))
-        folder = tempfile.TemporaryDirectory(dir="/dev/shm" if size < 1 << 30 and os.path.isdir("/dev/shm") else None)
+        folder = tempfile.TemporaryDirectory(prefix="lockstep-test-",
+                                             dir="/dev/shm" if size < 1 << 30 and os.path.isdir("/dev/shm") else None)
         self.addCleanup(folder.cleanup)
         self.root = folder.name
         file = self.path("a.safetensors")

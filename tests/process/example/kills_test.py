@@ -14,7 +14,7 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "launch"))
 from fashion_mnist_test import write_data  # noqa: E402
-from processes import Tree, percentile, rank_process, wait_for  # noqa: E402
+from processes import Tree, percentile, rank_process, shared_memory, wait_for  # noqa: E402
 
 LOCKSTEP = ""
 PROGRAM = ""
@@ -47,7 +47,7 @@ class KillsTest(unittest.TestCase):
     def assert_nothing_left(self, tree, place, names):
         self.assertEqual(tree.wait_until_gone(5), [], "processes")
         self.assertEqual(os.listdir(place / "tmp"), [], "temporary files")
-        self.assertEqual([name for name in os.listdir("/dev/shm") if name not in names], [], "shared memory")
+        self.assertEqual([name for name in shared_memory() if name not in names], [], "shared memory")
         # A checkpoint that was being written is removed when the next job writes it.
         out = place / "out"
         files = os.listdir(out) if out.exists() else []
@@ -76,7 +76,7 @@ class Rank(KillsTest):
         taken = []
         for turn, at, transport in self.moments():
             victim = self.random.randrange(RANKS)
-            names = os.listdir("/dev/shm")
+            names = shared_memory()
             tree, place = self.start(turn, transport)
             with tree:
                 pid = None
@@ -109,7 +109,7 @@ class Launcher(KillsTest):
     def test_nothing_is_left_when_the_launcher_is_killed(self):
         taken = []
         for turn, at, transport in self.moments():
-            names = os.listdir("/dev/shm")
+            names = shared_memory()
             tree, place = self.start(turn, transport)
             with tree:
                 time.sleep(at)

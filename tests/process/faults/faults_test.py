@@ -17,6 +17,9 @@ import tempfile
 import time
 import unittest
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "launch"))
+from processes import shared_memory  # noqa: E402
+
 RANK = ""
 PROXY = ""
 CLOCK_JUMP = ""
@@ -114,16 +117,12 @@ class Job:
                 raise AssertionError(f"a rank printed {lines}")
 
 
-def shared_memory_names():
-    return sorted(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else []
-
-
 class Killed(unittest.TestCase):
     """kill -9, at moments that a seed picks."""
 
     def check_kills(self, transport):
         moment = random.Random(7)
-        before = shared_memory_names()
+        before = shared_memory()
         late = []
         for _ in range(KILLS):
             with Job(3, transport) as job:
@@ -140,7 +139,7 @@ class Killed(unittest.TestCase):
                     self.assertLess(late[-1], 0.25 + SLACK)
                     self.assertRegex(line, r"^failed peer_lost after .*all_reduce")
                     self.assertRegex(line, rf"rank {victim} \(host .*, pid {job.ranks[victim].pid}\)")
-        self.assertEqual(shared_memory_names(), before)
+        self.assertEqual(shared_memory(), before)
         # Death is noticed in 0.25 s at most; now and then a busy machine takes longer.
         self.assertLess(statistics.median(late), 0.25 + SLACK / 5)
 

@@ -10,7 +10,7 @@ import time
 import unittest
 
 from jobs import Failure, Job, Tree, free_port
-from processes import process_state, wait_for
+from processes import process_state, shared_memory, wait_for
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "links"))
 from links_test import Namespaces, ip, why_not  # noqa: E402
@@ -208,8 +208,8 @@ class Kills(unittest.TestCase):
                 self.kill_many(count, transport)
 
     def kill_many(self, count, transport):
-        before = set(os.listdir("/dev/shm"))
-        left = lambda: set(os.listdir("/dev/shm")) - before
+        before = set(shared_memory())
+        left = lambda: set(shared_memory()) - before
         with job("host", "barriers", size=1, transport=transport, stdin=subprocess.PIPE) as host:
             late = sorted(self.kill_one(host.ranks[0]) for _ in range(count))
             self.assertTrue(wait_for(lambda: not host.ranks[0].survivors()), "processes are left")

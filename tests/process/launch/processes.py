@@ -48,7 +48,9 @@ def rank_process(launcher, rank):
 
 
 def shared_memory():
-    return sorted(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else []
+    """Names of shared memory, without the files that other tests keep there (temporary_directory.h)."""
+    names = os.listdir("/dev/shm") if os.path.isdir("/dev/shm") else []
+    return sorted(name for name in names if not name.startswith("lockstep-test-"))
 
 
 def percentile(values, share):

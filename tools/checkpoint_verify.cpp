@@ -7,7 +7,6 @@
 #include "lockstep/base/format.h"
 #include "lockstep/checkpoint/retention.h"
 #include "lockstep/checkpoint/set_directory.h"
-#include "lockstep/checkpoint/set_reader.h"
 #include "lockstep/checkpoint/signature_check.h"
 #include "lockstep/inspect/finding.h"
 #include "tools/checkpoint_command.h"
@@ -27,22 +26,16 @@ SignatureCheck signature_check(const CheckpointOptions& options) {
                                     : SignatureCheck(need, SigningKey::from_file(options.token_file));
 }
 
-// Of a set its state; nothing of others, which have no manifest.
-void check_signature(const CheckpointPlace& place, const SignatureCheck& signature, nlohmann::json& result) {
-  if (place.kind != "set") return;
-  result["signature"] = to_string(signature.check(SetReader::read_manifest(place.path), place.path / kManifestName));
-}
-
 // What one place turned out to be; "damage" tells why it is not whole.
 nlohmann::json verified(const CheckpointPlace& place, const SignatureCheck& signature) {
   nlohmann::json result{{"path", place.path.string()}, {"kind", place.kind}};
   try {
-    check_signature(place, signature, result);
-    const auto source = open_tensors(place.path);
+    const auto source = open_tensors(place.path, signature);
     Progress progress("verifying " + place.path.filename().string(), source->tensor_bytes());
     source->verify([&](std::uint64_t bytes) { progress.at(bytes); });
     result["bytes"] = source->facts().bytes;
     result["has_digests"] = source->facts().has_digests;
+    if (!source->facts().signature.empty()) result["signature"] = source->facts().signature;
   } catch (const Error& error) {
     result["damage"] = error.what();
   }

@@ -13,6 +13,7 @@
 #include "lockstep/base/format.h"
 #include "lockstep/checkpoint/set_directory.h"
 #include "lockstep/checkpoint/set_reader.h"
+#include "lockstep/checkpoint/signature_check.h"
 #include "lockstep/checkpoint/step_files.h"
 #include "lockstep/formats/safetensors_file.h"
 #include "tools/foreign_sources.h"
@@ -66,7 +67,20 @@ class PiecesStream : public ByteStream {
 
 class SetSource : public TensorSource {
  public:
-  explicit SetSource(const std::filesystem::path& path) : set_(path) {
+  explicit SetSource(const std::filesystem::path& path) : set_(path) { read(path); }
+  // Of one text, also if somebody replaces it meanwhile.
+  SetSource(const std::filesystem::path& path, const Bytes& manifest, SignatureState signature)
+      : set_(path, parse_manifest(manifest, Origin((path / kManifestName).string()))) {
+    read(path);
+    facts_.signature = to_string(signature);
+  }
+  std::unique_ptr<ByteStream> stream(const std::string& name) override {
+    return std::make_unique<PiecesStream>(set_, name);
+  }
+  void verify(const std::function<void(std::uint64_t)>& progress) override { set_.verify(progress); }
+
+ private:
+  void read(const std::filesystem::path& path) {
     set_.check_files();
     const Manifest& manifest = set_.manifest();
     facts_ = {.kind = "set",
@@ -83,12 +97,7 @@ class SetSource : public TensorSource {
       tensors_[name] = {.dtype = tensor.dtype, .shape = tensor.shape, .bytes = tensor.bytes()};
     }
   }
-  std::unique_ptr<ByteStream> stream(const std::string& name) override {
-    return std::make_unique<PiecesStream>(set_, name);
-  }
-  void verify(const std::function<void(std::uint64_t)>& progress) override { set_.verify(progress); }
 
- private:
   SetReader set_;
 };
 
@@ -165,6 +174,13 @@ std::unique_ptr<TensorSource> open_tensors(const std::filesystem::path& path) {
   std::error_code error;
   if (std::filesystem::is_directory(path, error)) return std::make_unique<SetSource>(path);
   return std::make_unique<FileSource>(path);
+}
+
+std::unique_ptr<TensorSource> open_tensors(const std::filesystem::path& path, const SignatureCheck& signature) {
+  std::error_code error;
+  if (!std::filesystem::exists(path / kManifestName, error)) return open_tensors(path);
+  const Bytes manifest = SetReader::read_manifest(path);
+  return std::make_unique<SetSource>(path, manifest, signature.check(manifest, path / kManifestName));
 }
 
 std::string set_facts_of(const SourceFacts& facts) {

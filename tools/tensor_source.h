@@ -15,6 +15,10 @@
 
 #include "lockstep/base/bytes.h"
 
+namespace lockstep::internal {
+class SignatureCheck;
+}
+
 namespace lockstep::tools {
 
 struct SourceTensor {
@@ -35,7 +39,8 @@ struct SourceFacts {
   std::map<std::string, std::string> written = {};
   std::map<std::string, std::string> metadata = {};
   std::map<std::string, double> metrics = {};
-  std::string user = "null";  // JSON
+  std::string user = "null";   // JSON
+  std::string signature = {};  // of a set, once it is checked: "signed"
 };
 
 double modified_seconds_of(const std::filesystem::path& path);
@@ -68,6 +73,9 @@ class TensorSource {
 
 // Reads the header or the manifest, and checks that the files are there in full.
 std::unique_ptr<TensorSource> open_tensors(const std::filesystem::path& path);
+// The same; of a set also its signature, with the errors of SignatureCheck.
+std::unique_ptr<TensorSource> open_tensors(const std::filesystem::path& path,
+                                           const internal::SignatureCheck& signature);
 
 // What a file that was made of a set keeps of it, in one string of its metadata.
 inline constexpr const char* kSetFacts = "checkpoint";

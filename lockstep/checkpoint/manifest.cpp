@@ -146,14 +146,6 @@ std::vector<SetFile> files_of(const ManifestReader& reader, const Json& value, i
   return files;
 }
 
-ManifestSeal seal_of(const ManifestReader& reader, ByteView json) {
-  try {
-    return check_seal(json);
-  } catch (const Error& error) {
-    reader.refuse(error.what());
-  }
-}
-
 Json parsed(const ManifestReader& reader, ByteView json) {
   if (longest_token(json) > SafetensorsLimits::kTokenBytes) reader.refuse("a text in it is too long");
   std::vector<std::set<std::string>> open;  // the names so far in each object around the current place
@@ -267,7 +259,7 @@ std::string serialise(const Manifest& manifest, const SigningKey* key) {
 Manifest parse_manifest(ByteView json, const Origin& origin) {
   const ManifestReader reader(origin);
   if (json.size() > ManifestLimits::kBytes) reader.refuse(fmt::format("it has {} bytes", json.size()));
-  const ManifestSeal seal = seal_of(reader, json);
+  const ManifestSeal seal = check_seal(json, origin);
   const Json body = parsed(reader, json);
   check_version(reader, body, origin);
   Manifest manifest{.digest = seal.digest, .is_signed = !seal.signature.empty()};

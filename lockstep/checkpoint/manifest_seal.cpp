@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/formats/safetensors_parser.h"
 
@@ -17,8 +16,6 @@ std::string mark_of(std::string_view member) { return fmt::format(",\"{}\":\"", 
 bool is_digits(ByteView text) {
   return std::ranges::all_of(text, [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
 }
-
-[[noreturn]] void refuse(const std::string& why) { throw Error(ErrorKind::corrupt_data, why); }
 
 // Of the text with its own digits as zeros.
 std::string digest_of_text(DigestKind kind, ByteView text) {
@@ -64,23 +61,26 @@ std::string sealed(std::string body, DigestKind digest, const SigningKey* key) {
   return body.replace(body.size() - kTextEnd.size() - digits, digits, digest_of_text(digest, body));
 }
 
-ManifestSeal check_seal(ByteView text) {
+ManifestSeal check_seal(ByteView text, const Origin& origin) {
+  const std::string damaged = "the manifest is damaged: ";
   for (const DigestName& each : kDigests) {
     ByteView rest = text;
     const std::string_view expected = take_digits(rest, mark_of(each.key), each.digits, kTextEnd);
     if (expected.empty()) continue;
     const std::string found = digest_of_text(each.kind, text);
-    if (found != expected) refuse(fmt::format("{} expected {}, found {}", each.text, expected, found));
+    if (found != expected) {
+      throw_corrupt(origin, fmt::format("{}{} expected {}, found {}", damaged, each.text, expected, found));
+    }
     ManifestSeal seal{.digest = each.kind};
     seal.signature = take_digits(rest, mark_of(kSignatureMember), kSignatureDigits, "\"");
     seal.body_bytes = rest.size();
     return seal;
   }
   if (const std::string_view kind = unknown_kind(text); !kind.empty()) {
-    refuse(fmt::format("its digest is of the kind {}; this build reads {} and {}", shown(kind), kDigests[0].key,
-                       kDigests[1].key));
+    throw_corrupt(origin, fmt::format("{}its digest is of the kind {}; this build reads {} and {}", damaged,
+                                      shown(kind), kDigests[0].key, kDigests[1].key));
   }
-  refuse("it does not end with its digest");
+  throw_corrupt(origin, damaged + "it does not end with its digest");
 }
 
 bool is_signed_with(ByteView text, const ManifestSeal& seal, const SigningKey& key) {

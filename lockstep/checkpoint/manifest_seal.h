@@ -8,6 +8,7 @@
 #include <string>
 
 #include "lockstep/base/bytes.h"
+#include "lockstep/base/checked.h"
 #include "lockstep/checkpoint/signing_key.h"
 #include "lockstep/formats/digest.h"
 
@@ -23,8 +24,8 @@ struct ManifestSeal {
 
 // body: a JSON object. key: none, and it is not signed.
 std::string sealed(std::string body, DigestKind digest, const SigningKey* key);
-// Error{internal} that says why, if the text does not end so or has another digest; the caller names the file.
-ManifestSeal check_seal(ByteView text);
+// Error{corrupt_data}: the text does not end so, or has another digest.
+ManifestSeal check_seal(ByteView text, const Origin& origin);
 // REQUIRES: seal = check_seal(text), with a signature.
 bool is_signed_with(ByteView text, const ManifestSeal& seal, const SigningKey& key);
 

@@ -3,7 +3,6 @@
 #include "lockstep/base/checked.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
-#include "lockstep/checkpoint/manifest.h"
 #include "lockstep/checkpoint/manifest_seal.h"
 
 namespace lockstep::internal {
@@ -25,8 +24,8 @@ std::string_view to_string(SignatureState state) {
 }
 
 SignatureState SignatureCheck::check(ByteView manifest, const std::filesystem::path& path) const {
-  const Manifest parsed = parse_manifest(manifest, Origin(path.string()));
-  if (!parsed.is_signed) {
+  const ManifestSeal seal = check_seal(manifest, Origin(path.string()));
+  if (seal.signature.empty()) {
     if (need_ == Need::none) return SignatureState::absent;
     refuse(path, "is not signed, and a signature is required; load it without that, or save it with SaveOptions::sign");
   }
@@ -37,7 +36,7 @@ SignatureState SignatureCheck::check(ByteView manifest, const std::filesystem::p
            "is signed, but there is no token to check that with; set LOCKSTEP_TOKEN_FILE to a copy of the token "
            "that it was signed with");
   }
-  if (is_signed_with(manifest, check_seal(manifest), *key)) return SignatureState::right;
+  if (is_signed_with(manifest, seal, *key)) return SignatureState::right;
   refuse(path,
          "was signed with another token, or changed since; set LOCKSTEP_TOKEN_FILE to a copy of the token that "
          "it was signed with, or remove this checkpoint");

@@ -28,8 +28,9 @@ class SignatureCheck {
   // With the token of a file, in place of the user's own.
   SignatureCheck(Need need, SigningKey key) : need_(need), key_(key) {}
 
-  // `path` names the manifest. Error{corrupt_data} as of parse_manifest(). Error{unauthorized}: another token has
-  // signed it, or the text was changed; or there is no signature, or no token, although one is required.
+  // `path` names the manifest. Error{corrupt_data}: it does not end as one does; what else is wrong, parse_manifest()
+  // finds. Error{unauthorized}: another token has signed it, or the text was changed; or there is no signature, or no
+  // token, although one is required.
   SignatureState check(ByteView manifest, const std::filesystem::path& path) const;
 
  private:

@@ -5,7 +5,9 @@
 
 #include <cerrno>
 #include <fstream>
+#include <span>
 #include <stdexcept>
+#include <vector>
 
 #include "lockstep/base/file_io.h"
 #include "lockstep/formats/distributed_metadata.h"
@@ -79,8 +81,13 @@ void load(const MemoryFile& memory, ByteView bytes) {
     if (!each.value.is(PickleKind::tensor)) continue;
     const TorchTensor tensor = file.tensor(each.value);
     if (tensor.bytes > kMostTensorBytes) continue;
-    std::vector<std::byte> out(tensor.bytes);
+    std::vector<std::byte> out(tensor.bytes), parts(tensor.bytes);
     file.read(tensor, out);
+    if (!is_row_major(tensor)) continue;
+    const std::size_t half = parts.size() / 2;
+    file.read(tensor, half, std::span(parts).subspan(half));
+    file.read(tensor, 0, std::span(parts).first(half));
+    if (parts != out) throw std::logic_error("other bytes in parts than as a whole");
   }
 }
 

@@ -59,7 +59,8 @@ class ElasticTest(unittest.TestCase):
         a = job.start("a", self.training(), "--node-rank", "0")
         for name in "bc":
             job.start(name, self.training())
-        self.assertTrue(a.says("rank 5 of 6 from step 0", stream="out"), job.texts())
+        # Where hosts are slow to come, two ranks have begun before.
+        self.assertTrue(a.says("rank 5 of 6 from step", stream="out"), job.texts())
         job.agents[1].process.kill()
         self.assertTrue(a.says("rank 3 of 4 from step", stream="out"), job.texts())
         self.assertIn("is lost", a.error)

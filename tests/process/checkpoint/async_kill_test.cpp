@@ -34,7 +34,7 @@ void train(const std::filesystem::path& directory, int announced) {
     Model ddp(torch::nn::Linear(300, 300), world);
     State state{.model = ddp};
     if (const auto loaded = load_if_any(directory, state, world)) state.step = loaded->step;
-    AsyncSaver saver(directory, world, {.retention = {.keep_last = 2}, .copy_in_background = true});
+    AsyncSaver saver(directory, world, {.save = {.retention = {.keep_last = 2}}, .copy_in_background = true});
     for (;;) {
       ++state.step;
       saver.wait_for_copy();

@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import resource
+import shutil
 import signal
 import struct
 import subprocess
@@ -80,6 +81,11 @@ del state["small"]
 torch.save(state, folder + "/c.pt")
 import torch.distributed.checkpoint as dcp
 dcp.save(state, checkpoint_id=folder + "/dcp")
+class Bad:
+    def __reduce__(self):
+        import os
+        return os.system, (f"touch {folder}/trap",)
+torch.save(Bad(), folder + "/bad.model")
 """
 MODEL_SAME = """
 import sys, torch
@@ -289,14 +295,21 @@ class SignatureTest(ToolTest):
 
 
 class TorchTest(ToolTest):
-    def setUp(self):
-        super().setUp()
+    models = None
+
+    @classmethod
+    def setUpClass(cls):
         if not PYTHON:
-            self.skipTest("there is no PyTorch here")
-        python(MODEL, self.root)
+            raise unittest.SkipTest("there is no PyTorch here")
+        cls.models = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.models.cleanup)
+        python(MODEL, cls.models.name)
+
+    def model(self, name):
+        return os.path.join(self.models.name, name)
 
     def test_files_of_torch_save_are_shown_verified_and_compared(self):
-        a, b, legacy = self.path("a.pt"), self.path("b.pt"), self.path("legacy.pth")
+        a, b, legacy = self.model("a.pt"), self.model("b.pt"), self.model("legacy.pth")
         lines = run("show", a).splitlines()
         self.assertRegex(lines[0], r"^model\.0\.bias +F32 \[4\] +16 bytes$")
         self.assertRegex("\n".join(lines), r"turned +F32 \[4, 3\] +48 bytes")
@@ -306,33 +319,31 @@ class TorchTest(ToolTest):
         self.assertIn("model.0.bias: 1 of 4 elements differ, by at most 1", run("diff", a, b, expected=1))
         self.assertIn(": whole (", run("verify", a))
         self.assertIn("readable; it has no digests", run("verify", legacy))
-        self.assertEqual(run("verify", self.root).count(": whole ("), 3)
-        with open(a, "rb") as file:
-            at = file.read().index(struct.pack("<4f", 0, 4, 8, 1))
-        flip(a, at)
-        self.assertIn("DAMAGED", run("verify", a, expected=1))
-        self.assertIn("is damaged", run("diff", a, b, expected=2))
+        self.assertEqual(run("verify", self.models.name).count(": whole ("), 3)
+        damaged = self.path("damaged.pt")
+        shutil.copy(a, damaged)
+        with open(damaged, "rb") as file:
+            at = file.read().index(struct.pack("<4f", 0, 1, 2, 3))
+        flip(damaged, at)
+        self.assertIn("DAMAGED", run("verify", damaged, expected=1))
+        self.assertIn("is damaged", run("diff", damaged, b, expected=2))
 
     def test_they_become_safetensors_and_so_do_directories_of_distributed_checkpoints(self):
         out = self.path("out.safetensors")
-        for source in (self.path("c.pt"), self.path("dcp")):
+        for source in (self.model("c.pt"), self.model("dcp")):
             run("convert", source, out, "--force")
-            python(MODEL_SAME, self.path("c.pt"), out)
             run("diff", source, out)
             run("verify", source)
-        run("convert", self.path("c.pt"), self.path("step-0000000009"))
-        run("diff", self.path("step-0000000009"), self.path("dcp"))
-        self.assertIn("F8_E4M3", run("convert", self.path("a.pt"), out, "--force", expected=1))
+        python(MODEL_SAME, self.model("c.pt"), out)
+        run("convert", self.model("c.pt"), self.path("step-0000000009"))
+        run("diff", self.path("step-0000000009"), self.model("dcp"))
+        self.assertIn("F8_E4M3", run("convert", self.model("a.pt"), out, "--force", expected=1))
 
     def test_a_pickle_that_would_run_something_is_refused(self):
-        trap = self.path("trap")
-        program = ("import sys, os, torch\nclass Bad:\n"
-                   "  def __reduce__(self): return os.system, ('touch ' + sys.argv[2],)\n"
-                   "torch.save(Bad(), sys.argv[1])")
-        python(program, self.path("bad.pt"), trap)
-        for words in (["show"], ["verify"], ["diff", self.path("c.pt")]):
-            self.assertIn("executes nothing", run(*words, self.path("bad.pt"), expected=2 if words[0] == "diff" else 1))
-        self.assertFalse(os.path.exists(trap))
+        for words in (["show"], ["verify"], ["diff", self.model("c.pt")]):
+            code = 2 if words[0] == "diff" else 1
+            self.assertIn("executes nothing", run(*words, self.model("bad.model"), expected=code))
+        self.assertFalse(os.path.exists(self.model("trap")))
 
 
 class IndexTest(ToolTest):

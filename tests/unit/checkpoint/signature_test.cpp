@@ -153,16 +153,18 @@ TEST_CASE("whoever changes a signed manifest and makes its digest anew is refuse
     changed[at] = changed[at] == '0' ? '1' : '0';
     CHECK_ERROR(error_with(changed), ErrorKind::unauthorized, "changed since");
   }
-  CHECK_ERROR(error_with(text.substr(0, mark) + text.substr(mark + 1)), ErrorKind::corrupt_data,
-              "unknown member 'hmac_sha256'");  // cut off
-  CHECK_ERROR(error_with(text.substr(0, mark) + text.substr(mark + 64)), ErrorKind::corrupt_data, "'hmac_sha256'");
   const std::string signature = ",\"hmac_sha256\":\"" + text.substr(mark, 64) + "\"";
-  CHECK_ERROR(error_with(replaced(text, signature, signature + signature)), ErrorKind::corrupt_data,
-              "the name 'hmac_sha256' is there twice");
-  CHECK_ERROR(
-      error_with(replaced(replaced(text, signature, ""), "{\"files\"", "{" + signature.substr(1) + ",\"files\"")),
-      ErrorKind::corrupt_data, "unknown member 'hmac_sha256'");
-  CHECK_ERROR(error_with(replaced(text, signature, "")), ErrorKind::unauthorized, "is not signed");
+  const std::string without = replaced(text, signature, "");
+  CHECK_ERROR(error_with(without), ErrorKind::unauthorized, "is not signed");
+  // What is no signature, or stands elsewhere, is none, and no manifest has such a member.
+  for (const std::string& changed :
+       {text.substr(0, mark) + text.substr(mark + 1), text.substr(0, mark) + text.substr(mark + 64),
+        replaced(text, signature, signature + signature),
+        replaced(without, "{\"files\"", "{" + signature.substr(1) + ",\"files\"")}) {
+    CHECK(error_with(changed).kind() == ErrorKind::unauthorized);
+    CHECK_ERROR(error_of([&] { parse_manifest(with_digest(changed), kOrigin); }), ErrorKind::corrupt_data,
+                "'hmac_sha256'");
+  }
 }
 
 TEST_CASE("a signature over digests that prove nothing is neither written nor read") {

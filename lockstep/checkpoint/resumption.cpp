@@ -13,7 +13,7 @@
 #include "lockstep/checkpoint/module_state.h"
 #include "lockstep/checkpoint/optimizer_state.h"
 #include "lockstep/checkpoint/random_state.h"
-#include "lockstep/group/objects.h"
+#include "lockstep/group/object_codecs.h"
 
 namespace lockstep::internal {
 namespace {
@@ -81,10 +81,14 @@ LockstepState lockstep_state_of(DdpBase& ddp) {
 }
 
 void fail_together(const ProcessGroup& group, const std::optional<Error>& mine, std::string_view what) {
-  const auto all = all_gather_object(group, std::string(mine ? mine->what() : ""), {.name = what});
+  constexpr int kNone = -1;
+  const std::pair<int, std::string> told(mine ? static_cast<int>(mine->kind()) : kNone, mine ? mine->what() : "");
+  const auto all = all_gather_object(group, told, {.name = what});
   if (mine) throw *mine;
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    if (!all[rank].empty()) refuse_run(fmt::format("rank {}: {}", rank, all[rank]));
+    if (all[rank].first == kNone) continue;
+    throw Error(checked_error_kind(all[rank].first, {what, static_cast<int>(rank)}),
+                fmt::format("rank {}: {}", rank, all[rank].second));
   }
 }
 

@@ -1,5 +1,6 @@
 #include "lockstep/checkpoint/save.h"
 
+#include <algorithm>
 #include <functional>
 #include <utility>
 #include <vector>
@@ -109,21 +110,12 @@ std::optional<Error> error_in(Action action) {
 // Whether any rank has found damage; then another set is tried. Other errors are thrown on all ranks.
 bool any_damaged(const ProcessGroup& group, const std::optional<Error>& mine) {
   const bool is_damage = mine && mine->kind() == ErrorKind::corrupt_data;
-  const std::string text = mine ? mine->what() : "";
-  const auto all = all_gather_object(group, std::pair(is_damage ? 1 : 0, text), {.name = "checkpoint that is loaded"});
-  if (mine && !is_damage) throw *mine;
-  for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    if (all[rank].first == 0 && !all[rank].second.empty()) {
-      refuse_run(fmt::format("rank {}: {}", rank, all[rank].second));
-    }
+  fail_together(group, is_damage ? std::nullopt : mine, "checkpoint that is loaded");
+  const auto damage = all_gather_object(group, std::string(is_damage ? mine->what() : ""), {.name = "damage"});
+  for (const std::string& why : damage) {
+    if (!why.empty() && group.rank() == 0) log_warning("a checkpoint is passed over: " + why);
   }
-  bool is_any = false;
-  for (const auto& [damaged, why] : all) {
-    if (damaged == 0) continue;
-    is_any = true;
-    if (group.rank() == 0) log_warning("a checkpoint is passed over: " + why);
-  }
-  return is_any;
+  return std::ranges::any_of(damage, [](const std::string& why) { return !why.empty(); });
 }
 
 std::optional<Loaded> load_newest(const std::filesystem::path& directory, const State& state, const ProcessGroup& group,

@@ -364,6 +364,8 @@ class DocumentTest(unittest.TestCase):
             for names, rest in options:
                 self.assertIn(names.split(",")[-1 if "_" not in names else 0], page)
                 self.assertIn(re.split(r"\s{2,}", rest)[-1], page, (command, names))
+            for rest in re.findall(r"^  \w+ TEXT REQUIRED +(.*)", text, re.M):
+                self.assertIn(rest, page, command)
 
     def test_common_options_come_alone(self):
         text = subprocess.run([LOCKSTEP, "run", "--help"], capture_output=True, text=True, timeout=30,

@@ -10,7 +10,9 @@
 #include <torch/optim/adam.h>
 #include <torch/serialize/input-archive.h>
 #include <torch/serialize/output-archive.h>
+#include <unistd.h>
 
+#include <array>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -20,6 +22,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "lockstep/base/pipe.h"
 #include "lockstep/checkpoint/async_saver.h"
 #include "lockstep/checkpoint/part_copies.h"
 #include "lockstep/checkpoint/set_directory.h"
@@ -315,8 +318,12 @@ TEST_CASE("one process saves and loads without a group") {
 
 TEST_CASE("ranks that all save without a group write once, a later job writes again") {
   const TemporaryDirectory folder;
+  // Who saves before another one has started cannot know of it.
+  const Pipe started = make_pipe("a test"), go = make_pipe("a test");
   const auto save_as = [&](int rank, const char* port) {
     return exit_code_of_child([&] {
+      char byte = 0;
+      if (::write(started.writer.get(), "", 1) != 1 || ::read(go.reader.get(), &byte, 1) != 1) return false;
       ::setenv("RANK", std::to_string(rank).c_str(), 1);
       ::setenv("WORLD_SIZE", "3", 1);
       ::setenv("MASTER_PORT", port, 1);
@@ -326,6 +333,9 @@ TEST_CASE("ranks that all save without a group write once, a later job writes ag
   };
   std::vector<std::future<int>> ranks;
   for (int rank = 0; rank < 3; ++rank) ranks.push_back(std::async(std::launch::async, save_as, rank, "1234"));
+  std::array<char, 3> bytes{};
+  for (char& byte : bytes) REQUIRE(::read(started.reader.get(), &byte, 1) == 1);
+  REQUIRE(::write(go.writer.get(), "12345", 5) == 5);  // two for the jobs behind
   int writers = 0;
   for (auto& each : ranks) writers += each.get() == 0;
   CHECK(writers == 1);

@@ -107,7 +107,6 @@ def check(directory):
         after = torch.load(directory / (name + ".after.pt"), weights_only=True)
         for key, value in model.state_dict().items():
             difference = (value - after[key]).abs().max().item()
-            print(f"{name} {key} {difference:.1e}")
             # A line search amplifies how numbers are rounded.
             tolerance = 1e-5 if name == "lbfgs_wolfe" else 1e-6
             assert torch.allclose(value, after[key], rtol=tolerance, atol=tolerance), (name, key, difference)

@@ -12,6 +12,15 @@ namespace {
   throw Error(ErrorKind::unauthorized, fmt::format("{} {}", path.string(), why));
 }
 
+// Whatever is wrong with the token, no signature can be checked with it.
+std::optional<SigningKey> key_of_this_user() {
+  try {
+    return SigningKey::of_this_user_if_any();
+  } catch (const Error& error) {
+    throw Error(ErrorKind::unauthorized, fmt::format("checking the signature of a checkpoint: {}", error.what()));
+  }
+}
+
 }  // namespace
 
 std::string_view to_string(SignatureState state) {
@@ -29,7 +38,7 @@ SignatureState SignatureCheck::check(ByteView manifest, const std::filesystem::p
     if (need_ == Need::none) return SignatureState::absent;
     refuse(path, "is not signed, and a signature is required; load it without that, or save it with SaveOptions::sign");
   }
-  const std::optional<SigningKey> key = key_ ? key_ : SigningKey::of_this_user_if_any();
+  const std::optional<SigningKey> key = key_ ? key_ : key_of_this_user();
   if (!key) {
     if (need_ == Need::none) return SignatureState::unknown;
     refuse(path,

@@ -192,6 +192,11 @@ TEST_CASE("the user's own token is looked for only where there is a signature") 
   CHECK(strict.check(text, "m.json") == SignatureState::right);
   CHECK(SignatureCheck(Need::none, SigningKey::from_file(directory / "token")).check(text, "m.json") ==
         SignatureState::right);
+  {
+    const TokenVariable broken(directory / "no such file");
+    CHECK_ERROR(error_of([&] { relaxed.check(text, "m.json"); }), ErrorKind::unauthorized,
+                "checking the signature of a checkpoint: cannot read the token file");
+  }
   const TokenVariable changed(directory / "other");
   CHECK_ERROR(error_of([&] { relaxed.check(text, "m.json"); }), ErrorKind::unauthorized, "another token");
 }

@@ -118,14 +118,6 @@ bool any_damaged(const ProcessGroup& group, const std::optional<Error>& mine) {
   return std::ranges::any_of(damage, [](const std::string& why) { return !why.empty(); });
 }
 
-// Of rank 0, the only one that looks at signatures.
-void throw_together(const ProcessGroup& group, const std::optional<Error>& unauthorized) {
-  std::string text = unauthorized ? unauthorized->what() : "";
-  text = broadcast_object(group, text, 0, {.name = "signature of a checkpoint"});
-  if (unauthorized) throw *unauthorized;
-  if (!text.empty()) throw Error(ErrorKind::unauthorized, "rank 0: " + text);
-}
-
 std::optional<Loaded> load_newest(const std::filesystem::path& directory, const State& state, const ProcessGroup& group,
                                   bool must_be_there, const LoadOptions& options) {
   std::vector<std::filesystem::path> candidates;  // on rank 0
@@ -143,7 +135,7 @@ std::optional<Loaded> load_newest(const std::filesystem::path& directory, const 
       if (const auto found = next_whole(candidates, signature)) chosen = {found->path.string(), found->manifest};
       if (chosen.first.empty()) chosen.second = had_some ? "damaged" : "";
     };
-    throw_together(group, error_in(choose));
+    fail_together(group, error_in(choose), "checkpoint that is chosen");
     chosen = broadcast_object(group, chosen, 0, {.name = "checkpoint to load"});
     if (chosen.first.empty()) {
       if (chosen.second.empty() && !must_be_there) return std::nullopt;

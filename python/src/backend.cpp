@@ -126,7 +126,9 @@ Backend::WorkPtr Backend::launch(c10d::OpType type, const char* title, const Ten
 
 void Backend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) {
   require_open("lockstep:monitored_barrier");
-  const CallOptions call = within(options.timeout);
+  // Here 0 is a time, as with Gloo, and not the group's timeout: rank 0 does not wait.
+  const bool is_now = options.timeout == Milliseconds::zero();
+  const CallOptions call = is_now ? CallOptions{.timeout = Duration::zero()} : within(options.timeout);
   with_torch_errors([&] { group_->monitored_barrier(call, wait_all_ranks); });
 }
 

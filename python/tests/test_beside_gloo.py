@@ -91,6 +91,10 @@ def barrier_without(rank, size, absent, wait_all_ranks):
     return text
 
 
+def barrier_without_time(rank, size):
+    return failure_of(lambda: dist.group.WORLD.monitored_barrier(timedelta(0))) if rank == 0 else None
+
+
 class BesideGlooTest(unittest.TestCase):
     def on_both(self, function, sizes=SIZES):
         for size in sizes:
@@ -120,6 +124,10 @@ class BesideGlooTest(unittest.TestCase):
     def test_monitored_barrier(self):
         for _ in self.on_both(barrier_to_which_all_come):
             pass
+
+    def test_monitored_barrier_without_any_time_does_not_wait(self):
+        for _, _, results in self.on_both(barrier_without_time, sizes=(2,)):
+            self.assertIn("Rank 0 timed out in monitoredBarrier", results[0])
 
     def test_monitored_barrier_names_the_first_missing_rank(self):
         for backend, size, results in self.on_both(lambda rank, size: barrier_without(rank, size, [size - 1], False)):

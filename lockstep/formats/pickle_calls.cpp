@@ -99,6 +99,16 @@ void PickleMachine::check_shape(Index index, std::string_view what) {
   }
 }
 
+// The metadata of a tensor, {"neg": True}: its elements mean something else than they are.
+void PickleMachine::refuse_lazy(Index metadata) {
+  if (node(metadata).kind == PickleKind::none) return;
+  for (const Index each : expect(metadata, PickleKind::dict, "the metadata of a tensor").children) {
+    if (node(each).kind != PickleKind::boolean || !node(each).is_true) continue;
+    refuse(ErrorKind::invalid_argument,
+           "a tensor that is negated or conjugated when it is used; save tensor.resolve_neg().resolve_conj() instead");
+  }
+}
+
 // (storage, offset, shape, strides[, requires_grad, hooks[, type][, metadata]])
 PickleMachine::Index PickleMachine::call_tensor(PickleRole role, std::span<const Index> arguments) {
   const std::size_t least = role == PickleRole::tensor_v1 ? 4 : role == PickleRole::tensor_v2 ? 6 : 7;
@@ -118,6 +128,7 @@ PickleMachine::Index PickleMachine::call_tensor(PickleRole role, std::span<const
   if (role != PickleRole::tensor_v1) {
     tensor.is_true = expect(arguments[4], PickleKind::boolean, "requires_grad").is_true;
   }
+  if (role != PickleRole::tensor_v1 && arguments.size() > least) refuse_lazy(arguments[least]);
   if (role == PickleRole::tensor_v3) {
     const PickleNode& type = expect(arguments[6], PickleKind::name, "the type of a tensor");
     if (type.meaning->role != PickleRole::constant || type.meaning->detail.empty()) {

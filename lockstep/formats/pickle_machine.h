@@ -53,6 +53,7 @@ class PickleMachine {
   Index call_parameter(std::span<const Index> arguments);
   Index call_with_attributes(std::span<const Index> arguments);
   Index call_dict(std::span<const Index> arguments);
+  void refuse_lazy(Index metadata);
   Index call_set(std::span<const Index> arguments);
   Index call_encode(std::span<const Index> arguments);
   Index new_object(Index name, Index arguments);

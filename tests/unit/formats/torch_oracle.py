@@ -148,6 +148,7 @@ def make(directory):
     for name, value in {"complex": torch.ones(2, dtype=torch.complex64), "sparse": torch.eye(2).to_sparse(),
                         "csr": torch.eye(2).to_sparse_csr(), "meta": torch.ones(2, device="meta"),
                         "quantised": torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8),
+                        "negated": torch.ones(2, dtype=torch.complex64).conj().imag,
                         "module": torch.nn.Linear(1, 1), "function": torch.save}.items():
         torch.save(value, directory / ("refused " + name))
     torch.jit.save(torch.jit.script(torch.nn.Linear(3, 2)), directory / "script.pt")

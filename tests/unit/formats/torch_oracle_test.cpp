@@ -102,6 +102,7 @@ TEST_CASE("tensors that Lockstep does not read are refused by name" * needs("pyt
   CHECK_ERROR(refused("sparse"), ErrorKind::invalid_argument, "a sparse tensor", "to_dense()");
   CHECK_ERROR(refused("csr"), ErrorKind::invalid_argument, "a sparse tensor");
   CHECK_ERROR(refused("quantised"), ErrorKind::invalid_argument, "a quantised tensor");
+  CHECK_ERROR(refused("negated"), ErrorKind::invalid_argument, "negated", "resolve_neg()");
   CHECK_ERROR(refused("meta"), ErrorKind::invalid_argument, "meta");
   CHECK_ERROR(refused("module"), ErrorKind::invalid_argument, "'torch.nn.modules.linear.Linear'", "executes nothing");
   CHECK_ERROR(refused("function"), ErrorKind::invalid_argument, "'torch.serialization.save'", "executes nothing");

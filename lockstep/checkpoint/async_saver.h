@@ -25,7 +25,8 @@ struct AsyncSaverOptions {
   SaveOptions save = {};
   // A disk that is full or fails is logged as a warning, and training goes on; save() and wait() throw other errors.
   bool keep_going = true;
-  // What changes too early is found; then there is no checkpoint, and the next call throws Error{invalid_argument}.
+  // What changes too early is found where PyTorch counts the change, which it does not for plain SGD and what writes
+  // through data(); then there is no checkpoint, and the next call throws Error{invalid_argument}.
   bool copy_in_background = false;
 };
 

@@ -52,9 +52,10 @@ void add_file(Checkpoint& checkpoint, const TorchFile& file, const std::string& 
   }
 }
 
-// The same for tied tensors: of one memory, and laid out alike.
-std::string memory_of(const at::Tensor& tensor) {
-  if (!tensor.defined() || !tensor.has_storage() || tensor.numel() == 0) return "";
+// The same for tied tensors: of one memory, and laid out alike. `plain` is what is written of the tensor, and keeps its
+// memory; a copy has one of its own.
+std::string memory_of(const at::Tensor& tensor, const at::Tensor& plain) {
+  if (!tensor.has_storage() || tensor.numel() == 0 || !plain.is_alias_of(tensor)) return "";
   return fmt::format("{} {} {} [{}] [{}]", fmt::ptr(tensor.storage().unsafeGetStorageImpl()), tensor.storage_offset(),
                      c10::toString(tensor.scalar_type()), fmt::join(tensor.sizes(), ","),
                      fmt::join(tensor.strides(), ","));
@@ -98,7 +99,8 @@ TorchValue internal::torch_value(const std::string& name, const at::Tensor& tens
                 fmt::format("saving for PyTorch: tensor '{}' has the type {}, which is not stored", name,
                             c10::toString(plain.scalar_type())));
   }
-  TorchTensorSource source{.dtype = dtype, .shape = plain.sizes().vec(), .write = {}, .storage = memory_of(tensor)};
+  TorchTensorSource source{
+      .dtype = dtype, .shape = plain.sizes().vec(), .write = {}, .storage = memory_of(tensor, plain)};
   source.write = [plain](const ByteSink& sink) { sink(bytes_of(plain)); };
   return {std::move(source)};
 }

@@ -175,6 +175,16 @@ assert state["Float8_e5m2"].dtype == torch.float8_e5m2 and state["Double"].tolis
               ErrorKind::invalid_argument, "undefined");
 }
 
+TEST_CASE("a tensor that is negated when it is used is not tied to what it negates") {
+  const TemporaryDirectory directory;
+  const std::string path = directory / "a.pt";
+  const at::Tensor x = torch::arange(3, torch::kFloat);
+  save_torch_file(path, {{"negated", at::_neg_view(x)}, {"x", x}});
+  const Checkpoint loaded = load_torch_file(path);
+  check_equal(loaded.tensors.at("x"), x);
+  check_equal(loaded.tensors.at("negated"), -x);
+}
+
 TEST_CASE("tied tensors are written once, and PyTorch ties them again") {
   const TemporaryDirectory directory;
   const at::Tensor embedding = torch::arange(6, torch::kFloat).reshape({3, 2});

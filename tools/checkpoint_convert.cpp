@@ -1,10 +1,8 @@
 // `lockstep checkpoint convert` and `strip-prefix`: copies a checkpoint, as a file or as a set, without holding it in
 // memory. What is written appears as a whole, or not at all.
 
-#include <array>
 #include <cstdio>
 #include <cstdlib>
-#include <ctime>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
@@ -62,15 +60,6 @@ std::vector<StreamedTensor> streamed(TensorSource& source, const Names& names, P
   return tensors;
 }
 
-std::string time_text() {
-  const std::time_t now = std::time(nullptr);
-  std::tm parts{};
-  ::gmtime_r(&now, &parts);
-  std::array<char, 32> text{};
-  std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &parts);
-  return text.data();
-}
-
 void write_one_file(const std::filesystem::path& out, const SourceFacts& facts,
                     const std::vector<StreamedTensor>& tensors) {
   std::map<std::string, std::string> metadata = facts.metadata;
@@ -96,7 +85,7 @@ void write_one_set(const std::filesystem::path& out, const TensorSource& source,
                     .metadata = facts.metadata,
                     .metrics = facts.metrics,
                     .user = facts.user};
-  manifest.written.emplace("time", time_text());
+  manifest.written.emplace("time", time_of_writing());
   manifest.files = {{.name = kOnlyPart, .bytes = part.bytes, .rank = 0, .host = internal::host_name()}};
   for (const auto& [name, old_name] : names) {
     const SourceTensor& tensor = source.tensors().at(old_name);

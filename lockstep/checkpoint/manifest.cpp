@@ -1,7 +1,9 @@
 #include "lockstep/checkpoint/manifest.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <ctime>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -219,6 +221,15 @@ std::uint64_t SetTensor::row_bytes() const {
   const std::span<const std::int64_t> inner =
       shape.empty() ? std::span<const std::int64_t>() : std::span(shape).subspan(1);
   return product_or_most(inner, safetensors_element_size(dtype));
+}
+
+std::string time_of_writing() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  ::gmtime_r(&now, &parts);
+  std::array<char, 32> text{};
+  std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return text.data();
 }
 
 std::string piece_name(const std::string& tensor, const SetTensor& of, const Piece& piece) {

@@ -64,6 +64,9 @@ struct Manifest {
   bool is_signed = false;  // with some key
 };
 
+// Now, as Manifest::written has it: "2026-01-31T12:00:00Z".
+std::string time_of_writing();
+
 // What a piece is called in its file: the tensor's name, or "name[0:512]" for some of its rows.
 std::string piece_name(const std::string& tensor, const SetTensor& of, const Piece& piece);
 

@@ -1,7 +1,6 @@
 #include "lockstep/checkpoint/set_writing.h"
 
 #include <chrono>
-#include <ctime>
 #include <exception>
 #include <functional>
 #include <map>
@@ -25,15 +24,6 @@ namespace lockstep::internal {
 namespace {
 
 using Json = nlohmann::json;
-
-std::string utc_now() {
-  const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
-  std::tm parts{};
-  ::gmtime_r(&now, &parts);
-  std::array<char, 32> text{};
-  std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &parts);
-  return text.data();
-}
 
 std::string part_name(int rank, int size) { return fmt::format("part-{:05}-of-{:05}.safetensors", rank, size); }
 
@@ -96,7 +86,7 @@ std::filesystem::path publish(SaveJob& job, SetDirectory& set, const std::vector
   } catch (const Json::exception& error) {
     throw Error(ErrorKind::corrupt_data, std::string("what a rank tells of its part of a checkpoint: ") + error.what());
   }
-  job.manifest.written["time"] = utc_now();
+  job.manifest.written["time"] = time_of_writing();
   const std::filesystem::path path = set.publish(serialise(job.manifest, job.key ? &*job.key : nullptr));
   try {
     prune_sets(job.directory, job.retention, path);

@@ -178,6 +178,17 @@ TorchValue& state(TorchValue& value, std::int64_t parameter, const char* field) 
   return entry(entry(entry(value, "state"), parameter), field);
 }
 
+// Of a training that has gone on from the file of a case.
+std::map<std::string, at::Tensor> state_after(const TemporaryDirectory& folder, const Case& each) {
+  const std::string path = folder / (each.name + ".pt");
+  const Checkpoint file = load_torch_file(path);
+  Training training = training_like(file, each.make_bare, each.groups);
+  load_module(file, *training.model);
+  load_torch_optimizer(path, *training.optimizer, "optimizer");
+  training.train(file.tensors.at("x"), file.tensors.at("y"));
+  return training.state();
+}
+
 }  // namespace
 
 TEST_CASE("training goes on in libtorch from where PyTorch has left it" * needs("pytorch")) {
@@ -186,14 +197,8 @@ TEST_CASE("training goes on in libtorch from where PyTorch has left it" * needs(
   REQUIRE(oracle("make", folder.path()) == 0);
   for (const Case& each : cases()) {
     CAPTURE(each.name);
-    const std::string path = folder / (each.name + ".pt");
-    const Checkpoint file = load_torch_file(path);
     const Checkpoint after = load_torch_file(folder / (each.name + ".after.pt"));
-    Training training = training_like(file, each.make_bare, each.groups);
-    load_module(file, *training.model);
-    load_torch_optimizer(path, *training.optimizer, "optimizer");
-    training.train(file.tensors.at("x"), file.tensors.at("y"));
-    for (const auto& [name, tensor] : training.state()) {
+    for (const auto& [name, tensor] : state_after(folder, each)) {
       // A line search amplifies how numbers are rounded.
       const double tolerance = each.name == "lbfgs_wolfe" ? 1e-5 : 1e-6;
       CHECK(at::allclose(tensor, after.tensors.at(name), tolerance, tolerance));
@@ -213,14 +218,8 @@ TEST_CASE("a state dict that libtorch has written comes back, bit for bit, with 
   make_files(folder.path());
   for (const Case& each : cases()) {
     CAPTURE(each.name);
-    const std::string path = folder / (each.name + ".pt");
-    const Checkpoint file = load_torch_file(path);
     const Checkpoint after = load_torch_file(folder / (each.name + ".after.pt"));
-    Training training = training_like(file, each.make_bare, each.groups);
-    load_module(file, *training.model);
-    load_torch_optimizer(path, *training.optimizer, "optimizer");
-    training.train(file.tensors.at("x"), file.tensors.at("y"));
-    for (const auto& [name, tensor] : training.state()) CHECK(at::equal(tensor, after.tensors.at(name)));
+    for (const auto& [name, tensor] : state_after(folder, each)) CHECK(at::equal(tensor, after.tensors.at(name)));
   }
 }
 

@@ -164,7 +164,7 @@ TEST_CASE("tensors that reach beyond their storage are refused") {
   CHECK_ERROR(zip_error(path, entries), ErrorKind::corrupt_data, "the storage '0' is missing");
 }
 
-TEST_CASE("archives that are none of torch.save are refused by name") {
+TEST_CASE("archives that torch.save has not made are refused by name") {
   const TemporaryDirectory directory;
   const std::string path = directory / "a.pt";
   CHECK_ERROR(zip_error(path, {{"x/a", ""}}), ErrorKind::invalid_argument, path, "no data.pkl");

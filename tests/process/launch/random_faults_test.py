@@ -116,7 +116,8 @@ class OneMachine(FaultsTest):
 
     def test_the_others_ignore_sigterm(self):
         def fault():
-            tree = self.start('trap "" TERM; while :; do sleep 0.05; done', "--shutdown-timeout", "1")
+            tree = self.start('trap "" TERM; echo deaf; while :; do sleep 0.05; done', "--shutdown-timeout", "1")
+            self.wait_until("deaf")
             victim, pid, killed = self.kill_one(tree, 0.5)
             self.assert_named(tree, victim, pid, killed + 1)
             self.assertEqual(self.text().count("did not stop in time and was killed"), self.ranks - 1, self.text())

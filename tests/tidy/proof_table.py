@@ -98,14 +98,15 @@ def find_marks(table, path, text):
             continue
         below = itertools.dropwhile(lambda line: re.match(r"\s*(?:@|#|//)", line), lines[number:])
         test = _TEST.match(next(below, ""))
-        title = test and (test["title"] or test["entry"] or test["name"].replace("_", " "))
+        title = test and (test["title"] or (test["entry"] or test["name"].replace("_", " ")).rstrip("_"))
         yield number, [each.strip() for each in mark[1].split(",")], title
 
 
 def _tests(files):
     return {path: text for path, text in files.items()
             if path.endswith((".cpp", ".py", "CMakeLists.txt"))
-            and path.startswith(("tests/", "python/tests/", "bench/", "examples/")) and not path.startswith("tests/tidy/")}
+            and path.startswith(("tests/", "python/tests/", "bench/", "examples/"))
+            and not path.startswith("tests/tidy/")}
 
 
 def _find_proofs(table, files):
@@ -150,9 +151,11 @@ def make_page(table, files):
     lines = [_summary([row for _, *rows in parts for row in rows], proofs)]
     for title, *rows in parts:
         lines += ["", f"## {title}"] if title else []
-        lines += ["", "| | " + " | ".join((*table.columns, "Proof")) + " |", "|---" * (len(table.columns) + 2) + "|"]
-        lines += ["| " + " | ".join((row.number, *row.texts, _proof_cell(row, proofs.get(row.number, [])))) + " |"
-                  for row in rows]
+        lines += ["", "| | " + " | ".join((*table.columns, "Proof")) + " |"]
+        lines.append("|---" * (len(table.columns) + 2) + "|")
+        for row in rows:
+            cells = (row.number, *row.texts, _proof_cell(row, proofs.get(row.number, [])))
+            lines.append("| " + " | ".join(cells) + " |")
     return table.head + "\n".join(lines) + "\n"
 
 

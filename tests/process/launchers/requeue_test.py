@@ -87,6 +87,7 @@ class Requeue(unittest.TestCase):
         self.assertTrue(ended, self.said())
 
     # What --signal=B:USR1@120 does two minutes before the end.
+    # feature: J-08
     def test_the_signal_before_the_end_of_its_time_saves_and_requeues(self):
         job = self.submit("signalled")
         self.slurm("scancel", "--batch", "--signal=USR1", job)

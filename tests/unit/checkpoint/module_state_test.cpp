@@ -137,6 +137,7 @@ TEST_CASE("another type is a difference too") {
               "last.weight is Double [2, 5] in the checkpoint, Float [2, 5] in the module");
 }
 
+// feature: E-14, H-09
 TEST_CASE("a wrapped model's checkpoint fits the plain model, and the other way round") {
   Net plain;
   Wrapped wrapped;

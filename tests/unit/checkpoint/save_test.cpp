@@ -111,6 +111,7 @@ void flip_a_bit(const std::filesystem::path& file) {
 
 }  // namespace
 
+// feature: H-01
 TEST_CASE_TEMPLATE("what 4 ranks save, any number of ranks loads, and goes on from there", Optimizer, Adam, Zero) {
   const TemporaryDirectory folder;
   std::string saved, continued;
@@ -316,6 +317,7 @@ TEST_CASE("one process saves and loads without a group") {
   }
 }
 
+// feature: H-02
 TEST_CASE("ranks that all save without a group write once, a later job writes again") {
   const TemporaryDirectory folder;
   // Who saves before another one has started cannot know of it.
@@ -409,6 +411,7 @@ TEST_CASE("a signed checkpoint is loaded with its token only, and one that is no
   ::unsetenv("LOCKSTEP_TOKEN_FILE");
 }
 
+// feature: H-03
 TEST_CASE("an asynchronous save holds what was there when it was called") {
   const TemporaryDirectory folder;
   std::string second;

@@ -176,6 +176,7 @@ TEST_CASE("many writers begin at once and none takes another's directory away") 
 }
 
 // fault: 5
+// feature: H-03
 TEST_CASE("a reader sees the old set or the new one while a writer replaces it 200 times") {
   const TemporaryDirectory directory(memory_directory());
   const fs::path set = write_set(directory.path(), {.version = 0});

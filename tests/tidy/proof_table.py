@@ -142,7 +142,8 @@ def _summary(rows, proofs):
     on_gpus = sum(row.is_gpu for row in shown)
     declined = sum(row.declined for row in rows)
     return (f"{len(shown) - on_gpus} of {len(rows)} rows are proven"
-            + f", {on_gpus} more on a machine with a GPU" * (on_gpus > 0) + f", {declined} are declined" * (declined > 0) + ".")
+            + f", {on_gpus} more on a machine with a GPU" * (on_gpus > 0)
+            + f", {declined} are declined" * (declined > 0) + ".")
 
 
 def make_page(table, files):

@@ -12,7 +12,6 @@
 #include "examples/models/toy.h"
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/checkpoint/module_state.h"
-#include "lockstep/checkpoint/optimizer_state.h"
 #include "lockstep/checkpoint/state_digest.h"
 #include "lockstep/checkpoint/torch_files.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
@@ -87,7 +86,7 @@ TEST_CASE("after its next backward rank 0 may remove the file, since all ranks h
 TEST_CASE("a checkpoint of a wrapped model is loaded into a plain one, and the log says so") {
   ::setenv("LOCKSTEP_LOG", "info", 1);
   run_group_or_throw(1, Over::arena, [&](const ProcessGroup& group) {
-    const Training training(group);
+    Training training(group);
     Checkpoint wrapped;
     for (const auto& [name, tensor] : training.ddp.state_dict(StateDictKeys::module_prefix)) {
       wrapped.tensors["model." + name] = tensor;

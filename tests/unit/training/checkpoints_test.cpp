@@ -17,8 +17,10 @@
 #include "lockstep/ddp/distributed_data_parallel.h"
 #include "tests/support/captured_log.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/fake_device.h"
 #include "tests/support/local_groups.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/support/test_device.h"
 #include "tests/unit/ddp/models.h"
 
 using namespace lockstep;
@@ -98,6 +100,27 @@ TEST_CASE("a checkpoint of a wrapped model is loaded into a plain one, and the l
     CHECK(sha256_of(checkpoint_of(plain)) == sha256_of(checkpoint_of(training.model)));
   });
   ::unsetenv("LOCKSTEP_LOG");
+}
+
+// feature: H-07
+TEST_CASE("a checkpoint is loaded by way of the host to the device on which the rank has its model") {
+  register_fake_device();
+  const TemporaryDirectory folder;
+  const std::string path = folder / "model.safetensors";
+  const models::Toy saved;
+  save_checkpoint(path, checkpoint_of(saved));
+  for (const c10::DeviceIndex index : {0, 3}) {
+    const at::Device device(at::kPrivateUse1, index);
+    models::Toy model;
+    for (const auto& parameter : model->parameters()) move_to(parameter, device);
+    const Checkpoint loaded = load_checkpoint(path);
+    for (const auto& [name, tensor] : loaded.tensors) CHECK(tensor.is_cpu());
+    load_module(loaded, *model);
+    for (std::size_t i = 0; i < saved->parameters().size(); ++i) {
+      CHECK(model->parameters()[i].device() == device);
+      CHECK(at::equal(model->parameters()[i].to(at::kCPU), saved->parameters()[i]));
+    }
+  }
 }
 
 // feature: G-10

@@ -82,6 +82,15 @@ struct HalvesImpl : torch::nn::Module {
 };
 TORCH_MODULE(Halves);
 
+void use_fake_device() {
+  static const bool once = [] {
+    register_fake_device();
+    let_fake_device_compute();
+    return true;
+  }();
+  REQUIRE(once);
+}
+
 std::uint64_t recorded_operations() {
   FlightRecord record;
   return process_recorder().add(record).number;
@@ -258,7 +267,7 @@ TEST_CASE("without a sampler every rank has all samples, of which DDP warns once
 
 // feature: F-14
 TEST_CASE("the order of a sampler is made in the host's memory, whatever device is the current one") {
-  register_fake_device();
+  use_fake_device();
   const c10::DeviceGuard guard(at::Device(at::kPrivateUse1, 3));
   DistributedSampler sampler(10, 3, 0);
   CHECK(std::is_same_v<decltype(sampler.indices()), std::span<const std::int64_t>>);
@@ -266,10 +275,32 @@ TEST_CASE("the order of a sampler is made in the host's memory, whatever device 
         std::vector<std::int64_t>{4, 5, 0, 2});
 }
 
+// feature: E-16, E-17
+TEST_CASE("inputs on the host are moved to the device of the model, and outputs to the one that is wanted") {
+  use_fake_device();
+  run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
+    const int own = 2 * group.rank(), other = own + 1;
+    const auto device = [](int index) { return at::Device(at::kPrivateUse1, static_cast<c10::DeviceIndex>(index)); };
+    const at::Tensor x = wave({3, 4}, group.rank());
+    for (const int output : {own, other}) {
+      Halves model(device(own), device(own));
+      DistributedDataParallel ddp(
+          model, group,
+          output == own ? DdpOptions{.device_ids = {own}} : DdpOptions{.device_ids = {own}, .output_device = other});
+      const at::Tensor found = ddp(x);
+      CHECK(model->given == device(own));
+      CHECK(found.device() == device(output));
+      CHECK(at::equal(found.to(at::kCPU), model->forward(x.to(device(own))).to(at::kCPU)));
+      found.sum().backward();
+      CHECK(model->first->weight.grad().device() == device(own));
+      CHECK(same_on_all_ranks(group, model->first->weight.grad()));
+    }
+  });
+}
+
 // feature: M-01, M-03
 TEST_CASE("a model on two devices has its inputs as they are, and its gradients averaged on either") {
-  register_fake_device();
-  let_fake_device_compute();
+  use_fake_device();
   run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
     const auto device = [&](int index) {
       return at::Device(at::kPrivateUse1, static_cast<c10::DeviceIndex>(2 * group.rank() + index));

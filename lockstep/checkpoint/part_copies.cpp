@@ -4,7 +4,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/tensor.h>
-#include <c10/core/InferenceMode.h>
 
 #include <algorithm>
 #include <set>
@@ -14,6 +13,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
+#include "lockstep/checkpoint/normal_mode.h"
 
 namespace lockstep::internal {
 namespace {
@@ -78,8 +78,7 @@ void PartCopies::require_sampled(const SaveJob::Part& part, const at::Tensor& no
 }
 
 void PartCopies::take(SaveJob& job, Which which) {
-  // What is made here is used by later saves, also outside of inference mode.
-  const c10::InferenceMode normal_mode(false);
+  const NormalMode normal_mode;
   const at::NoGradGuard no_grad;
   std::set<std::string_view> names;
   for (const SaveJob::Part& part : job.parts) names.insert(part.name);

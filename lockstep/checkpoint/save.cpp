@@ -1,7 +1,5 @@
 #include "lockstep/checkpoint/save.h"
 
-#include <c10/core/InferenceMode.h>
-
 #include <algorithm>
 #include <functional>
 #include <utility>
@@ -11,6 +9,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
+#include "lockstep/checkpoint/normal_mode.h"
 #include "lockstep/checkpoint/save_agreement.h"
 #include "lockstep/checkpoint/save_plan.h"
 #include "lockstep/checkpoint/set_directory.h"
@@ -133,7 +132,7 @@ enum class Need { must_be_there, if_any };
 
 std::optional<Loaded> load_newest(const std::filesystem::path& directory, const State& state, const ProcessGroup* group,
                                   Need need, const LoadOptions& options) {
-  const c10::InferenceMode normal_mode(false);  // what is made here lives on
+  const NormalMode normal_mode;
   const Together together(group);
   together.require_same(facts_of_load(directory, state, options, need == Need::if_any ? "load_if_any" : "load"));
   SetSearch search(directory, signature_check(options));  // used by rank 0

@@ -12,6 +12,7 @@
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/machine.h"
+#include "lockstep/checkpoint/normal_mode.h"
 #include "lockstep/checkpoint/resumption.h"
 #include "lockstep/checkpoint/save_agreement.h"
 #include "lockstep/checkpoint/shard_plan.h"
@@ -162,6 +163,7 @@ OwnState own_state(const std::filesystem::path& directory, const State& state, c
 
 SaveJob plan_save(const std::filesystem::path& directory, const State& state, const SaveOptions& options,
                   const ProcessGroup& group) {
+  const NormalMode normal_mode;
   require_same_facts(group, "saves", facts_of_save(directory, state, options));
   OwnState own;
   const std::vector<std::string> texts = gather_together(group, "state that is saved", [&] {
@@ -182,6 +184,7 @@ SaveJob plan_save(const std::filesystem::path& directory, const State& state, co
 }
 
 SaveJob plan_save_alone(const std::filesystem::path& directory, const State& state, const SaveOptions& options) {
+  const NormalMode normal_mode;
   OwnState own = own_state(directory, state, options, 0, 1);
   return plan_of(directory, state, options, own, {own.told}, 0);
 }

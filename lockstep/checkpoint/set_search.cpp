@@ -45,6 +45,7 @@ std::optional<SetSearch::Identity> SetSearch::identity_of(const std::filesystem:
 void SetSearch::list() {
   ++lists_;
   was_replaced_ = false;
+  candidates_.clear();
   if (is_there(directory_ / kManifestName)) {
     candidates_ = {directory_};
   } else if (is_there(directory_)) {
@@ -93,13 +94,15 @@ std::optional<SetSearch::Found> SetSearch::attempt(const std::filesystem::path& 
 std::optional<SetSearch::Found> SetSearch::next() {
   if (const auto last = std::exchange(last_, std::nullopt)) is_damaged(last->first, last->second);
   for (;;) {
-    while (!candidates_.empty()) {
-      const std::filesystem::path set = std::move(candidates_.front());
-      candidates_.erase(candidates_.begin());
-      if (auto found = attempt(set)) return found;
+    // What took a set's place is newer than the next one.
+    if (was_replaced_ && lists_ < kMostLists) list();
+    if (candidates_.empty()) {
+      if (was_replaced_ && lists_ < kMostLists) continue;
+      return std::nullopt;
     }
-    if (!was_replaced_ || lists_ == kMostLists) return std::nullopt;
-    list();
+    const std::filesystem::path set = std::move(candidates_.front());
+    candidates_.erase(candidates_.begin());
+    if (auto found = attempt(set)) return found;
   }
 }
 

@@ -12,6 +12,7 @@
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/machine.h"
+#include "lockstep/checkpoint/normal_mode.h"
 #include "lockstep/checkpoint/one_writer.h"
 #include "lockstep/checkpoint/set_directory.h"
 #include "lockstep/checkpoint/tensor_types.h"
@@ -88,6 +89,7 @@ void prune(const SaveJob& job, const std::filesystem::path& newest, Duration pat
 }  // namespace
 
 std::filesystem::path run_save(SaveJob& job, const ProcessGroup& group, const std::optional<Error>& failure) {
+  const NormalMode normal_mode;
   std::unique_ptr<SetDirectory> set;  // on rank 0
   const std::string hidden = from_rank_0(group, "directory of a checkpoint", [&] {
     set = std::make_unique<SetDirectory>(job.directory, job.manifest.step);

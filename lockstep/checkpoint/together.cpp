@@ -21,7 +21,7 @@ constexpr int kFine = -1;
 
 bool is_lack_of_memory(const c10::Error& error) {
   return dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr ||
-         std::string_view(error.what_without_backtrace()).find("can't allocate memory") != std::string_view::npos;
+         std::string_view(error.what_without_backtrace()).find("DefaultCPUAllocator") != std::string_view::npos;
 }
 
 Told told_of(const std::optional<Error>& failure) {

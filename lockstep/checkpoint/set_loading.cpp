@@ -94,13 +94,7 @@ SetContent read_content(SetReader& set, const Wanted& wanted, const Target& targ
 }
 
 void fill(SetReader& set, const std::map<std::string, at::Tensor>& own) {
-  try {
-    for (const auto& [name, tensor] : own) read_tensor(set, name, tensor);
-  } catch (const Error& error) {
-    throw Error(ErrorKind::internal, fmt::format("{}; the checkpoint was whole before, and is partly loaded now: load "
-                                                 "it again, or another one",
-                                                 error.what()));
-  }
+  for (const auto& [name, tensor] : own) read_tensor(set, name, tensor);
 }
 
 }  // namespace lockstep::internal

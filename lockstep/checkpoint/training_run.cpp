@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -22,10 +21,9 @@
 #include "lockstep/checkpoint/optimizer_state.h"
 #include "lockstep/checkpoint/random_state.h"
 #include "lockstep/checkpoint/resumption.h"
+#include "lockstep/checkpoint/together.h"
 #include "lockstep/formats/atomic_file.h"
 #include "lockstep/formats/safetensors_header.h"
-#include "lockstep/group/object_codecs.h"
-#include "lockstep/group/objects.h"
 
 namespace lockstep {
 
@@ -58,23 +56,18 @@ void check_choices(const std::map<std::string, std::string>& choices) {
   }
 }
 
-// What ranks tell each other before a run begins: why this one cannot begin; on rank 0 the newest checkpoint; choices.
-std::vector<std::string> announced(const TrainingRunOptions& options, bool is_writer) {
-  std::string newest, choices;
-  for (const auto& [name, value] : options.choices)
-    choices += fmt::format("{}{} = {}", choices.empty() ? "" : ", ", name, value);
-  try {
-    check_choices(options.choices);
-    if (is_writer) {
-      prepare(options.directory);
-      AtomicFile::remove_abandoned(options.directory, "step-");
-      const auto files = list_step_files(options.directory);
-      if (!files.empty()) newest = files.front().path.filename().string();
-    }
-  } catch (const Error& error) {
-    return {error.what(), newest, choices};
-  }
-  return {"", newest, choices};
+std::string text_of(const std::map<std::string, std::string>& choices) {
+  std::string text;
+  for (const auto& [name, value] : choices) text += fmt::format("{}{} = {}", text.empty() ? "" : ", ", name, value);
+  return text;
+}
+
+// The newest checkpoint that is there; empty if there is none.
+std::string begin_in(const std::filesystem::path& directory) {
+  prepare(directory);
+  AtomicFile::remove_abandoned(directory, "step-");
+  const auto files = list_step_files(directory);
+  return files.empty() ? "" : files.front().path.filename().string();
 }
 
 // All ranks look at it, not only the one that writes, so that all refuse what cannot be kept.
@@ -93,19 +86,18 @@ void add_kept_optimizer(Checkpoint& checkpoint, const torch::optim::Optimizer& o
 
 TrainingRun::TrainingRun(ProcessGroup group, TrainingRunOptions options)
     : group_(std::move(group)), options_(std::move(options)) {
-  const auto all = all_gather_object(group_, announced(options_, group_.rank() == 0), {.name = "a run begins"});
-  for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    if (!all[rank][0].empty())
-      refuse_run(fmt::format("{}{}", rank == 0 ? "" : fmt::format("rank {}: ", rank), all[rank][0]));
+  const std::vector<std::string> choices = gather_together(group_, "a run begins", [&] {
+    check_choices(options_.choices);
+    return text_of(options_.choices);
+  });
+  for (std::size_t rank = 1; rank < choices.size(); ++rank) {
+    if (choices[rank] == choices[0]) continue;
+    refuse_run(fmt::format("the choices of a TrainingRun differ: rank 0 has {}, rank {} has {}", choices[0], rank,
+                           choices[rank]));
   }
-  for (std::size_t rank = 1; rank < all.size(); ++rank) {
-    if (all[rank][2] == all[0][2]) continue;
-    refuse_run(fmt::format("the choices of a TrainingRun differ: rank 0 has {}, rank {} has {}", all[0][2], rank,
-                           all[rank][2]));
-  }
-  if (all[0][1].empty()) return;
+  earlier_file_ = from_rank_0(group_, "directory of a run", [&] { return begin_in(options_.directory); });
+  if (earlier_file_.empty()) return;
   earlier_ = Earlier::to_refuse;
-  earlier_file_ = all[0][1];
 }
 
 void TrainingRun::start_anew() {
@@ -169,7 +161,7 @@ std::filesystem::path TrainingRun::path() const {
 void TrainingRun::save_parts(const torch::nn::Module& module, DdpBase& ddp, const torch::optim::Optimizer& optimizer) {
   require_directory();
   Checkpoint checkpoint;
-  add_kept_optimizer(checkpoint, optimizer);
+  act_together(group_, "a run that is saved", [&] { add_kept_optimizer(checkpoint, optimizer); });
   const LockstepState mode = lockstep_state_of(ddp);
   // In lockstep mode the file is the same at any number of ranks; random numbers belong to shards.
   if (mode.shards == 0) {
@@ -179,36 +171,35 @@ void TrainingRun::save_parts(const torch::nn::Module& module, DdpBase& ddp, cons
   }
   const at::Tensor sums = at::tensor({position.loss_sum, static_cast<double>(position.samples)}, at::kDouble);
   group_.all_reduce(sums, ReduceOp::sum, {.name = "loss so far"});
-  if (group_.rank() != 0) return;
-  checkpoint.metadata.merge(metadata_of(options_.choices));
-  checkpoint.metadata.insert({{"step", std::to_string(position.step)},
-                              {"epoch", std::to_string(position.epoch)},
-                              {"batch", std::to_string(position.batch)},
-                              {"ranks", std::to_string(mode.shards == 0 ? group_.size() : 0)},
-                              {"shards", std::to_string(mode.shards)},
-                              {"shards_seed", std::to_string(mode.seed)},
-                              {"shards_step", std::to_string(mode.step)},
-                              {"threads", std::to_string(mode.threads)},
-                              {"arithmetic", mode.arithmetic}});
-  checkpoint.tensors[kLossSoFar] = sums;
-  add_module(checkpoint, module);
-  save_checkpoint(path(), checkpoint, {.keep_last = earlier_ == Earlier::to_replace ? 1 : options_.keep_last});
+  from_rank_0(group_, "checkpoint of a run", [&] {
+    checkpoint.metadata.merge(metadata_of(options_.choices));
+    checkpoint.metadata.insert({{"step", std::to_string(position.step)},
+                                {"epoch", std::to_string(position.epoch)},
+                                {"batch", std::to_string(position.batch)},
+                                {"ranks", std::to_string(mode.shards == 0 ? group_.size() : 0)},
+                                {"shards", std::to_string(mode.shards)},
+                                {"shards_seed", std::to_string(mode.seed)},
+                                {"shards_step", std::to_string(mode.step)},
+                                {"threads", std::to_string(mode.threads)},
+                                {"arithmetic", mode.arithmetic}});
+    checkpoint.tensors[kLossSoFar] = sums;
+    add_module(checkpoint, module);
+    save_checkpoint(path(), checkpoint, {.keep_last = earlier_ == Earlier::to_replace ? 1 : options_.keep_last});
+    return std::string();
+  });
   earlier_ = Earlier::nothing;
 }
 
 void TrainingRun::resume_parts(torch::nn::Module& module, DdpBase& ddp, torch::optim::Optimizer& optimizer) {
   Checkpoint checkpoint = newest_checkpoint(group_, options_.directory);
   Resumption resumption;
-  std::optional<Error> failure;
-  try {
-    resumption = checked_resumption(checkpoint, options_, group_, module, ddp, optimizer);
-  } catch (const Error& error) {
-    failure = error;
-  }
-  fail_together(group_, failure, "a run that is resumed");
-  resumption.load_module();
-  resumption.load_optimizer();
-  set_random_state(resumption.random);
+  act_together(group_, "a run that is resumed",
+               [&] { resumption = checked_resumption(checkpoint, options_, group_, module, ddp, optimizer); });
+  act_together(group_, "a run that goes on", [&] {
+    resumption.load_module();
+    resumption.load_optimizer();
+    set_random_state(resumption.random);
+  });
   position = resumption.position;
   samples_a_step_ = resumption.samples_a_step;
   if (group_.rank() != 0) {

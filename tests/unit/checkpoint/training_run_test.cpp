@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
+#include <sys/resource.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 
@@ -154,6 +155,30 @@ TEST_CASE("an optimizer that cannot be kept is an error on all ranks at once") {
     CHECK_ERROR(error_of([&] { training.run.save(training.ddp, other); }), ErrorKind::invalid_argument,
                 "TrainingRun cannot keep this optimizer", "only SGD, Adam", "ZeroRedundancyOptimizer");
     training.run.save(training.ddp, training.optimizer);
+  });
+}
+
+// fault: 23
+TEST_CASE("a disk that is full is an error on all ranks, and the run can be saved later") {
+  const TemporaryDirectory folder;
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);
+  run_group_or_throw(3, Over::arena, [&](const ProcessGroup& group) {
+    Training training(group, {.directory = folder.path()});
+    training.step();
+    group.barrier();
+    if (group.rank() == 0) {
+      const rlimit small{.rlim_cur = 100, .rlim_max = before.rlim_max};
+      REQUIRE(::setrlimit(RLIMIT_FSIZE, &small) == 0);
+    }
+    group.barrier();
+    CHECK_ERROR(error_of([&] { training.run.save(training.ddp, training.optimizer); }), ErrorKind::internal,
+                "rank 0: ", "File too large");
+    group.barrier();
+    if (group.rank() == 0) REQUIRE(::setrlimit(RLIMIT_FSIZE, &before) == 0);
+    group.barrier();
+    training.run.save(training.ddp, training.optimizer);
+    CHECK(std::filesystem::exists(training.run.path()));
   });
 }
 

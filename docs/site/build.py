@@ -23,8 +23,9 @@ def sphinx(stage, work, site, xml):
 
 def foreign_contents(site):
     """What a page would load from elsewhere: scripts, styles, fonts and pictures."""
-    pattern = re.compile(r"<(?:script|img|iframe|source)[^>]+src=\"(?:https?:)?//[^\"]+|<link[^>]+href=\"(?:https?:)?//[^\"]+"
-                         r"|(?:@import|url\()\s*[\"']?(?:https?:)?//[^\"')]+")
+    address = r"(?:https?:)?//"
+    pattern = re.compile(rf'<(?:script|img|iframe|source)[^>]+src="{address}[^"]+|<link[^>]+href="{address}[^"]+'
+                         rf"|(?:@import|url\()\s*[\"']?{address}[^\"')]+")
     found = []
     for folder, _, files in os.walk(site):
         for name in files:

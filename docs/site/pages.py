@@ -11,12 +11,13 @@ import subprocess
 import headers
 from reference import page_of, write_if_changed
 
-# Of the contents: a caption, and what belongs there, in this order. A page stands where it is named first.
+# Of the contents: a caption, and what belongs there, in this order; of a folder its README.md is the first. A page
+# stands where it is named first.
 CONTENTS = (
-    ("Tutorials", ["docs/tutorials/README.md", "docs/tutorials/*.md"]),
-    ("How to", ["docs/howto/README.md", "docs/howto/*.md"]),
+    ("Tutorials", ["docs/tutorials/*.md"]),
+    ("How to", ["docs/howto/*.md"]),
     ("Guides", ["docs/DDP.md", "docs/DATA.md", "docs/CHECKPOINTS.md", "docs/LAUNCHING.md", "python/README.md"]),
-    ("Reference", ["reference/index", "docs/errors/README.md", "docs/errors/*.md", "docs/VARIABLES.md", "docs/TORCHRUN.md"]),
+    ("Reference", ["reference/index", "docs/errors/*.md", "docs/VARIABLES.md", "docs/TORCHRUN.md"]),
     ("Background", ["docs/PERFORMANCE.md", "docs/ARCHITECTURE.md", "docs/FAILURE_DETECTION.md", "docs/FAULTS.md",
                     "SECURITY.md", "docs/HACKING.md", "*"]),
 )
@@ -54,8 +55,14 @@ class Pages:
             return self.sources.setdefault(path, f"source/{path}.md")
         return None
 
+    def rewritten(self, text, page, place):
+        """The text of a page of the repository with the links that it has at its place on the site."""
+        pattern = r"`[^`\n]*`|\]\(([^)\s]+)\)"
+        return "".join(part if is_code else re.sub(pattern, lambda match: self._link(match, page, place), part)
+                       for part, is_code in _outside_code(text))
+
     def _link(self, match, page, place):
-        target, _, anchor = match[1].partition("#")
+        target, _, anchor = (match[1] or "").partition("#")
         if not target or re.match(r"[a-z]+:", target):
             return match[0]
         document = self.document(os.path.normpath(os.path.join(os.path.dirname(page), target)))
@@ -68,9 +75,7 @@ class Pages:
         if path in self.written:
             return
         place = self.written[path] = self.document(path)
-        text = ""
-        for part, is_code in _outside_code(headers.read(path)):
-            text += part if is_code else re.sub(r"\]\(([^)\s]+)\)", lambda match: self._link(match, path, place), part)
+        text = self.rewritten(headers.read(path), path, place)
         if path != "README.md":
             write_if_changed(os.path.join(self.stage, place), text)
         else:

@@ -45,20 +45,16 @@ def write_if_changed(path, text):
         file.write(text)
 
 
-def run_doxygen(paths, work):
-    """Returns the folder of XML, and the text of each header as Doxygen read it."""
-    source, every = os.path.join(work, "headers"), headers.all_headers()
-    texts = {path: headers.filtered(path, headers.read(path), every) for path in paths}
-    for path, text in texts.items():
-        write_if_changed(os.path.join(source, path), text)
+def run_doxygen_on(paths, work):
+    """Reads work/headers/<path>; returns the folder of XML."""
+    source = os.path.join(work, "headers")
     settings = {**_SETTINGS, "INPUT": " ".join(f'"{os.path.join(source, path)}"' for path in paths),
                 "OUTPUT_DIRECTORY": work, "STRIP_FROM_PATH": source, "STRIP_FROM_INC_PATH": source}
     text = "".join(f"{name} = {value}\n" for name, value in settings.items())
     subprocess.run(["doxygen", "-"], input=text, text=True, check=True, cwd=work)
     xml = os.path.join(work, "xml")
     _remove_private(xml)
-    _make_files_complete(xml)
-    return xml, texts
+    return xml
 
 
 def _parsed(xml, refid):
@@ -82,7 +78,7 @@ def _make_files_complete(xml):
     sections = {}
     for section in _parsed(xml, "namespacelockstep").getroot().iter("sectiondef"):
         for member in section.iter("memberdef"):
-            member.find("name").text = "lockstep::" + member.findtext("name")
+            member.find("name").text = "lockstep::" + member.findtext("name")  # as there is no namespace around it
             value = member.find("initializer")
             if value is not None and len("".join(value.itertext())) > 100:
                 member.remove(value)
@@ -188,8 +184,12 @@ def write_pages(paths, stage):
 
 def make(work, stage):
     """Writes the pages and returns (the folder of XML, what is not documented)."""
-    paths = headers.public_headers()
-    xml, texts = run_doxygen(paths, work)
-    write_pages(paths, stage)
+    paths, every = headers.public_headers(), headers.all_headers()
+    texts = {path: headers.filtered(path, headers.read(path), every) for path in paths}
+    for path, text in texts.items():
+        write_if_changed(os.path.join(work, "headers", path), text)
+    xml = run_doxygen_on(paths, work)
     missing = [name for name in public_names(xml) if not is_documented(name, texts[name.path])]
+    _make_files_complete(xml)
+    write_pages(paths, stage)
     return xml, [f"{name.path}: the {name.kind} {name.name} has no comment" for name in missing]

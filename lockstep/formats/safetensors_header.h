@@ -27,7 +27,7 @@ struct SafetensorsLimits {
 };
 
 struct SafetensorsType {
-  std::string_view name;
+  std::string_view name;  // "F32"
   std::size_t element_bytes;
 };
 // The types that may be stored.

@@ -24,7 +24,7 @@ class Manifests {
     const auto [found, is_new] = read_.try_emplace(set);
     if (!is_new) return found->second ? &*found->second : nullptr;
     try {
-      const SetReader reader(set);
+      SetReader reader(set);
       reader.check_files();
       found->second = reader.manifest();
     } catch (const Error&) {  // whoever loads it will say so

@@ -94,7 +94,14 @@ SetContent read_content(SetReader& set, const Wanted& wanted, const Target& targ
 }
 
 void fill(SetReader& set, const std::map<std::string, at::Tensor>& own) {
-  for (const auto& [name, tensor] : own) read_tensor(set, name, tensor);
+  try {
+    for (const auto& [name, tensor] : own) read_tensor(set, name, tensor);
+  } catch (const Error& error) {
+    throw Error(error.kind(),
+                fmt::format("{}; the checkpoint was whole before, and is partly loaded now: load it again, "
+                            "or another one",
+                            error.what()));
+  }
 }
 
 }  // namespace lockstep::internal

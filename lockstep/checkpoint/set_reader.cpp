@@ -105,8 +105,8 @@ OpenFile SetReader::open(const SetFile& file) const {
   return open;
 }
 
-void SetReader::check_files() const {
-  for (const SetFile& file : manifest_.files) open(file);
+void SetReader::check_files() {
+  for (const SetFile& file : manifest_.files) open_in_any_case(file);
 }
 
 SetReader::File& SetReader::opened(std::size_t index) {
@@ -121,17 +121,26 @@ SetReader::File& SetReader::opened(std::size_t index) {
   return file;
 }
 
-SafetensorsReader SetReader::reader_of(const SetFile& file) {
+OpenFile SetReader::open_in_any_case(const SetFile& file) {
   for (;;) {
     try {
-      return {path_ / file.name, open(file), Integrity::required};
+      return open(file);
     } catch (const Error& error) {
-      // It looks like a file of another kind, and says so; here it is a damaged one.
-      if (error.kind() == ErrorKind::invalid_argument) throw Error(ErrorKind::corrupt_data, error.what());
       // Others of the process may have used up its descriptors.
       if (error.kind() != ErrorKind::internal || open_count_ == 0) throw;
       close_longest_unused();
     }
+  }
+}
+
+SafetensorsReader SetReader::reader_of(const SetFile& file) {
+  OpenFile opened = open_in_any_case(file);
+  try {
+    return {path_ / file.name, std::move(opened), Integrity::required};
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::invalid_argument) throw;
+    // It looks like a file of another kind, and says so; here it is a damaged one.
+    throw Error(ErrorKind::corrupt_data, error.what());
   }
 }
 

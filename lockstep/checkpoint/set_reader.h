@@ -35,7 +35,7 @@ class SetReader {
   static Bytes read_manifest(const std::filesystem::path& set);
 
   // Error{corrupt_data} if a file is missing or has another size. Reads no data.
-  void check_files() const;
+  void check_files();
   // Opens the files, all that may be open at a time, so that they can be read even after the set is removed.
   void open_files();
   // REQUIRES: `name` is one of the manifest's tensors, `piece` one of its pieces, and `out` has the piece's size.
@@ -57,6 +57,7 @@ class SetReader {
   OpenFile open(const SetFile& file) const;
   File& opened(std::size_t index);
   // Closes another file where no more can be open.
+  OpenFile open_in_any_case(const SetFile& file);
   SafetensorsReader reader_of(const SetFile& file);
   void close_longest_unused();
   void verify(const std::string& name, const Piece& piece, const std::function<void(std::uint64_t)>& progress);

@@ -16,6 +16,8 @@
 namespace lockstep::internal {
 namespace {
 
+constexpr int kPatientLists = 20;
+
 // Follows links. Error{internal}: nobody can say.
 bool is_there(const std::filesystem::path& path) {
   struct stat status {};
@@ -94,16 +96,22 @@ std::optional<SetSearch::Found> SetSearch::attempt(const std::filesystem::path& 
 std::optional<SetSearch::Found> SetSearch::next() {
   if (const auto last = std::exchange(last_, std::nullopt)) is_damaged(last->first, last->second);
   for (;;) {
-    // What took a set's place is newer than the next one.
-    if (was_replaced_ && lists_ < kMostLists) list();
+    if (is_outdated()) list();
     if (candidates_.empty()) {
-      if (was_replaced_ && lists_ < kMostLists) continue;
+      if (is_outdated()) continue;
       return std::nullopt;
     }
     const std::filesystem::path set = std::move(candidates_.front());
     candidates_.erase(candidates_.begin());
     if (auto found = attempt(set)) return found;
   }
+}
+
+bool SetSearch::is_outdated() const {
+  if (!was_replaced_) return false;
+  // What took a set's place is newer than the next one; but beside a writer that is quick enough that one does as well.
+  if (!candidates_.empty()) return lists_ < kPatientLists;
+  return lists_ < (has_seen_any_ ? kMostLists : kPatientLists);
 }
 
 }  // namespace lockstep::internal

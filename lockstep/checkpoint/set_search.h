@@ -21,7 +21,7 @@ namespace lockstep::internal {
 
 class SetSearch {
  public:
-  static constexpr int kMostLists = 100;
+  static constexpr int kMostLists = 1000;
 
   struct Found {
     std::filesystem::path path;
@@ -39,6 +39,9 @@ class SetSearch {
   bool has_seen_any() const { return has_seen_any_; }
 
  private:
+  // Whether another list may show what the last one does not.
+  bool is_outdated() const;
+
   // Of a set's directory: inode, and when it was changed last. Another set of its name has another.
   using Identity = std::tuple<std::size_t, std::size_t, std::size_t, std::size_t>;
 

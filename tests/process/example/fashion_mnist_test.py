@@ -131,7 +131,7 @@ class Training(ExampleTest):
                 self.assertRegex(output, rf"training cnn on {TRAINING} images, {ranks} ranks? ")
                 self.assertRegex(output,
                                  r"Iteration 2/2  Train Loss: \d+\.\d+  Val Loss: \d+\.\d+  Val Accuracy: 0\.\d+")
-                self.assertRegex(output, r"\nCompleted training in \d+\.\d seconds\.\n")
+                self.assertRegex(output, r"\n(\[0\] )?Completed training in \d+\.\d seconds\.\n")
                 self.assertIn(str(self.checkpoint(out, 20)), output)
                 lines = self.metrics(out)
                 self.assertEqual([line["epoch"] for line in lines], [0, 1])

@@ -5,14 +5,17 @@
 #include <atomic>
 #include <cstdlib>
 #include <filesystem>
+#include <future>
 #include <iterator>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <type_traits>
 #include <vector>
 
 #include "lockstep/group/world.h"
 #include "lockstep/net/listener.h"
+#include "lockstep/observe/process_recorder.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/local_groups.h"
 #include "tests/support/local_worlds.h"
@@ -157,4 +160,22 @@ TEST_CASE("a call may take half an hour, or what the group or the call says, and
     CHECK(waited >= 0.29);
     CHECK(waited < 20);
   }
+}
+
+// feature: K-02
+TEST_CASE("a call whose turn does not come is told by its name, and so is what has the turn") {
+  const auto groups = local_groups(2, Over::arena, {.timeout = 30s});
+  FlightRecord probe;
+  const std::uint64_t next = process_recorder().add(probe).number + 1;
+  auto first = std::async(std::launch::async, [&] { groups[0].barrier({.name = "end of epoch"}); });
+  while (!process_recorder().find(next)) std::this_thread::yield();
+  const at::Tensor sum = at::ones({4});
+  const Work late = groups[0].all_reduce_async(
+      sum, ReduceOp::sum, {.timeout = 1ms, .name = "gradient bucket 0 (fc.weight) of backward", .number = 3});
+  CHECK_ERROR(
+      error_of([&] { late.wait(Deadline::after(20s)); }), ErrorKind::timeout,
+      "all_reduce(sum) of 4 float32, gradient bucket 0 (fc.weight) of backward 3 timed out on rank 0 before its "
+      "turn came",
+      "the last one to begin is barrier #1, end of epoch");
+  CHECK_THROWS_AS(first.get(), Error);
 }

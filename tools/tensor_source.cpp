@@ -26,16 +26,6 @@ namespace {
 
 constexpr std::size_t kPartBytes = std::size_t{4} << 20;
 
-class FileStream : public ByteStream {
- public:
-  explicit FileStream(TensorStream stream) : stream_(std::move(stream)) {}
-  std::uint64_t left() const override { return stream_.left(); }
-  void read(MutableByteSpan out) override { stream_.read(out); }
-
- private:
-  TensorStream stream_;
-};
-
 // The pieces of a tensor one after the other.
 class PiecesStream : public ByteStream {
  public:

@@ -2,9 +2,9 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <new>
 
-#include "lockstep/base/error.h"
 #include "tools/run_command.h"
 #include "tools/standard_output.h"
 
@@ -152,10 +152,10 @@ int checkpoint_command(const CLI::App& checkpoint, const CheckpointOptions& opti
   const int failed = name == kDiff ? kUsageExitCode : EXIT_FAILURE;
   try {
     return end_standard_output(run_verb(name, options), failed);
-  } catch (const Error& error) {
-    std::fprintf(stderr, "lockstep: %s\n", error.what());
   } catch (const std::bad_alloc&) {
     std::fprintf(stderr, "lockstep: there is not enough memory for this checkpoint\n");
+  } catch (const std::exception& error) {  // mostly an Error; else, a file has gone meanwhile
+    std::fprintf(stderr, "lockstep: %s\n", error.what());
   }
   return failed;
 }

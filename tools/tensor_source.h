@@ -56,6 +56,7 @@ class ByteStream {
   virtual void read(MutableByteSpan out) = 0;
 };
 
+// Of a tensor of a safetensors file.
 class FileStream : public ByteStream {
  public:
   explicit FileStream(TensorStream stream) : stream_(std::move(stream)) {}

@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <exception>
 #include <iterator>
+#include <memory>
 
 #include "lockstep/base/clock.h"
 #include "tests/support/sanitized.h"
@@ -252,13 +253,14 @@ std::string hex(ByteView bytes) {
 // What is wrong with how the parser took the input; empty if nothing is. `accepted` counts.
 std::string verdict(const Subject& subject, const Bytes& input, std::uint64_t& accepted) {
   // In memory of its own, so that the sanitizer sees a byte that is read behind its end.
-  const std::vector<char> bytes(input.begin(), input.end());
+  const auto bytes = std::make_unique_for_overwrite<char[]>(input.size());
+  input.copy(bytes.get(), input.size());
   g_live = 0;
   g_peak = 0;
   g_measures = true;
   std::string problem;
   try {
-    subject.parse({bytes.data(), bytes.size()});
+    subject.parse({bytes.get(), input.size()});
     ++accepted;
   } catch (const Error& error) {
     g_measures = false;

@@ -4,6 +4,8 @@
 #include <iterator>
 #include <span>
 #include <stdexcept>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/formats/atomic_file.h"

@@ -7,7 +7,7 @@ import struct
 import tempfile
 import unittest
 
-from tool import PYTHON, ToolTest, flip, limited_memory, main, python, run, write_file
+from tool import PYTHON, SANITIZED, ToolTest, flip, limited_memory, main, python, run, write_file
 
 MODEL = """
 import sys, torch
@@ -25,6 +25,7 @@ del state["small"]
 torch.save(state, folder + "/c.pt")
 import torch.distributed.checkpoint as dcp
 dcp.save(state, checkpoint_id=folder + "/dcp")
+dcp.save({"large": torch.zeros(40 << 20)}, checkpoint_id=folder + "/large")
 class Bad:
     def __reduce__(self):
         import os
@@ -120,6 +121,12 @@ class TorchTest(ToolTest):
             self.assertIn("of memory", run(*words, expected=1))
         self.assertIn("of memory", run("diff", expanded, expanded, expected=2))
         self.assertFalse(os.path.exists(self.path("x.safetensors")))
+
+    def test_a_tensor_for_which_there_is_no_memory_now_is_named(self):
+        if SANITIZED:
+            self.skipTest("a sanitizer's memory is not limited")
+        self.assertIn("tensor 'large' takes 167772160 bytes, and there is not as much memory now",
+                      run("verify", self.model("large"), expected=1, **limited_memory(96)))
 
     def test_a_large_tensor_that_is_transposed_takes_little_memory(self):
         python(EXPANDED, self.root, "64")  # 256 MiB that one element stands for

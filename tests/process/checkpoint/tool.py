@@ -50,12 +50,15 @@ def flip(path, offset):
         file.write(bytes([byte[0] ^ 1]))
 
 
-def limited_memory():
-    """Options of run(): no more than 256 MiB. The sanitizers need more for themselves."""
-    def limit():
-        resource.setrlimit(resource.RLIMIT_DATA, (256 << 20, 256 << 20))
+SANITIZED = bool(os.environ.get("LOCKSTEP_TEST_SANITIZED"))
 
-    return {} if os.environ.get("LOCKSTEP_TEST_SANITIZED") else {"preexec_fn": limit}
+
+def limited_memory(mebibytes=256):
+    """Options of run(). The sanitizers need more for themselves."""
+    def limit():
+        resource.setrlimit(resource.RLIMIT_DATA, (mebibytes << 20, mebibytes << 20))
+
+    return {} if SANITIZED else {"preexec_fn": limit}
 
 
 class ToolTest(unittest.TestCase):

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <exception>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -54,14 +55,13 @@ int usage_error(const CLI::Error& error, const CLI::App& app) {
 }
 
 void print_all_help(const CLI::App& app) {
-  std::fputs(app.help().c_str(), stdout);
+  print(app.help());
   for (const CLI::App* command : app.get_subcommands({})) {
     const std::string& name = command->get_name();
-    std::printf("\nlockstep %s\n\n%s", name.c_str(),
-                (name == "run" ? help_of_run() : command->help(app.get_name())).c_str());
+    print("\nlockstep " + name + "\n\n" + (name == "run" ? help_of_run() : command->help(app.get_name())));
     for (const CLI::App* verb : command->get_subcommands({})) {
       const std::string verb_name = name + " " + verb->get_name();
-      std::printf("\nlockstep %s\n\n%s", verb_name.c_str(), verb->help(app.get_name() + " " + name).c_str());
+      print("\nlockstep " + verb_name + "\n\n" + verb->help(app.get_name() + " " + name));
     }
   }
 }
@@ -95,7 +95,10 @@ int run_other(int argc, char** argv) {
     print_all_help(app);
     return end_standard_output(EXIT_SUCCESS, EXIT_FAILURE);
   } catch (const CLI::Success& success) {
-    return end_standard_output(app.exit(success), EXIT_FAILURE);
+    std::ostringstream text;
+    const int code = app.exit(success, text);
+    print(text.str());
+    return end_standard_output(code, EXIT_FAILURE);
   } catch (const CLI::Error& error) {
     return usage_error(error, app);
   }

@@ -58,7 +58,7 @@ int run_command(const RunOptions& given) {
     const bool is_here = std::ranges::all_of(given.hosts, [](const auto& host) { return is_this_host(host.first); });
     const std::string path = is_here ? find_program(options.program.front(), search_path()) : "";
     if (options.dry_run) {
-      std::fputs(describe_run(options, path).c_str(), stdout);
+      print(describe_run(options, path));
       return end_standard_output(EXIT_SUCCESS, EXIT_FAILURE);
     }
     const RunOptions complete = with_log_directory(options);

@@ -9,6 +9,11 @@
 #include <cstring>
 
 namespace lockstep::tools {
+namespace {
+
+int g_error = 0;  // of the first that failed
+
+}  // namespace
 
 void prepare_standard_output() {
   for (int fd = 0; fd < 3; ++fd) {
@@ -22,12 +27,16 @@ void prepare_standard_output() {
   ::sigaction(SIGPIPE, &action, nullptr);
 }
 
-int end_standard_output(int code, int failed) {
-  const bool has_failed = std::ferror(stdout) != 0;
+bool print(const std::string& text) {
   errno = 0;
-  if (std::fflush(stdout) == 0 && !has_failed) return code;
-  std::fprintf(stderr, "lockstep: writing to standard output failed%s%s\n", errno == 0 ? "" : ": ",
-               errno == 0 ? "" : std::strerror(errno));
+  const bool is_written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
+  if (!is_written && g_error == 0) g_error = errno;
+  return is_written;
+}
+
+int end_standard_output(int code, int failed) {
+  if (g_error == 0) return code;
+  std::fprintf(stderr, "lockstep: writing to standard output failed: %s\n", std::strerror(g_error));
   return failed;
 }
 

@@ -11,7 +11,6 @@
 #include "lockstep/base/file_io.h"
 #include "lockstep/base/format.h"
 #include "lockstep/formats/safetensors_parser.h"
-#include "lockstep/formats/zip_ending.h"
 
 namespace lockstep::internal {
 namespace {
@@ -133,11 +132,6 @@ class ZipArchive::Stream {
 
 ZipArchive::ZipArchive(const FilePart& part, std::string origin)
     : origin_(std::move(origin)), source_(std::make_unique<Source>(part)) {
-  const std::uint64_t claimed = claimed_zip_entries(part);
-  if (claimed > std::min(kMostEntries, part.bytes / kDirectoryEntryBytes)) {
-    refuse(fmt::format("its end claims {} entries, at most {} fit into its {} bytes, and at most {} are read", claimed,
-                       part.bytes / kDirectoryEntryBytes, part.bytes, kMostEntries));
-  }
   zip_error_t error;
   ::zip_error_init(&error);
   zip_source_t* source = ::zip_source_function_create(Source::call, source_.get(), &error);

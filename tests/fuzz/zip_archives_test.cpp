@@ -34,6 +34,18 @@ Bytes archive_of(const std::vector<std::pair<std::string, Bytes>>& entries) {
   return {std::istreambuf_iterator<char>(stream), {}};
 }
 
+// The same with the numbers of its end in a zip64 one.
+Bytes with_zip64_end(Bytes archive) {
+  using testing::little_endian;
+  const std::size_t end = archive.size() - 22;
+  const Bytes count = little_endian(fuzz::number_in(archive, end + 10, 2), 8);
+  const std::size_t size = fuzz::number_in(archive, end + 12, 4), begin = fuzz::number_in(archive, end + 16, 4);
+  archive.resize(end);
+  return archive + "PK\6\6" + little_endian(44, 8) + little_endian(45, 2) + little_endian(45, 2) + Bytes(8, '\0') +
+         count + count + little_endian(size, 8) + little_endian(begin, 8) + "PK\6\7" + Bytes(4, '\0') +
+         little_endian(end, 8) + little_endian(1, 4) + "PK\5\6" + Bytes(4, '\0') + Bytes(12, '\xff') + Bytes(2, '\0');
+}
+
 void read_all(const ZipArchive& archive, std::uint64_t file_bytes) {
   std::uint64_t all = 0;
   for (const ZipEntry& entry : archive.entries()) {
@@ -55,7 +67,7 @@ TEST_CASE("zip archives") {
   fuzz::MemoryFile memory;
   fuzz::run({.name = "zip archives",
              .seeds = {archive_of({{"a/data.pkl", "\x80\2N."}, {"a/data/0", "0123456789abcdef"}, {"a/version", ""}}),
-                       archive_of({{"x", "1"}}), archive_of({})},
+                       archive_of({{"x", "1"}}), with_zip64_end(archive_of({{"x", "1"}, {"y", ""}})), archive_of({})},
              .words = {"PK\1\2", "PK\3\4", "PK\5\6", "PK\6\6", "PK\6\7", "PK\7\x08", "a/data/0", "\xff\xff\xff\xff"},
              .repair = [](Bytes& bytes, fuzz::Random&) { fuzz::repair_sums(bytes); },
              .kinds = {ErrorKind::corrupt_data, ErrorKind::invalid_argument},

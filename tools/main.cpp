@@ -13,6 +13,7 @@
 #include "tools/checkpoint_command.h"
 #include "tools/doctor_command.h"
 #include "tools/jobs_command.h"
+#include "tools/report_command.h"
 #include "tools/run_arguments.h"
 #include "tools/run_command.h"
 #include "tools/run_over_ssh.h"
@@ -90,6 +91,8 @@ int run_lockstep(int argc, char** argv) {
   const CLI::App* top = add_top(app, top_options);
   CheckpointOptions checkpoint_options;
   const CLI::App* checkpoint = add_checkpoint(app, checkpoint_options);
+  ReportOptions report_options;
+  const CLI::App* report = add_report(app, report_options);
   // Last, since commands inherit both.
   app.set_help_all_flag("--help-all", "Print the help of all commands and exit");
   app.footer(kRunExamples);
@@ -110,6 +113,7 @@ int run_lockstep(int argc, char** argv) {
   if (ps->parsed()) return ps_command(ps_options);
   if (top->parsed()) return top_command(top_options);
   if (checkpoint->parsed()) return checkpoint_command(*checkpoint, checkpoint_options);
+  if (report->parsed()) return report_command(report_options);
   return EXIT_SUCCESS;
 }
 

@@ -12,8 +12,8 @@ using namespace lockstep::tools;
 namespace {
 
 constexpr const char* kRun =
-    R"({"kind":"run","command":["./train","x"],"host":"n1","started":"2026-11-25T18:40:21Z","threads":2,"versions":{"torch":"2"}}
-{"kind":"steps","step":20,"steps":10,"world_size":2,"ranks":[{"rank":0,"data_s":0.1,"step_s":1},{"rank":1,"late_s":0.2}],"straggler":1}
+    R"({"kind":"run","command":["./train"],"host":"n1","started":"2026-11-25T18:40:21Z","versions":{"torch":"2"}}
+{"kind":"steps","step":20,"steps":10,"world_size":2,"straggler":1,"ranks":[{"rank":0,"step_s":1},{"rank":1,"late_s":0}]}
 {"epoch": 0, "train_loss": 0.5, "val_accuracy": null, "samples_per_second": 1e3, "world_size": 2}
 {"kind":"checkpoint","step":20,"path":"out/step-20","seconds":0.5}
 {"kind":"restart","attempt":1,"reason":"why","at":"2026-11-25T18:41:00Z"}

@@ -152,7 +152,7 @@ std::string html_of(const LineChart& chart) {
 std::string html_of(const BarChart& chart) {
   Range range;
   range.add(0);
-  for (const BarChart::Row& row : chart.rows) {
+  for (const ChartRow& row : chart.rows) {
     double sum = 0;
     for (const double value : row.values) sum += can_be_drawn(value) ? std::max(value, 0.0) : 0;
     range.add(sum);
@@ -186,7 +186,7 @@ std::string html_of(const BarChart& chart) {
 
 std::string html_of(const HeatMap& map) {
   double most = 0;
-  for (const HeatMap::Row& row : map.rows) {
+  for (const ChartRow& row : map.rows) {
     for (const double value : row.values) most = std::max(most, can_be_drawn(value) ? value : 0);
   }
   if (map.rows.empty() || map.columns.empty() || most <= 0) return "";

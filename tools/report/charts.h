@@ -29,15 +29,16 @@ struct LineChart {
 // Nothing if there is no point. More than 400 points of a series are drawn as means of neighbours.
 std::string html_of(const LineChart& chart);
 
+struct ChartRow {
+  std::string name = {};
+  std::vector<double> values = {};
+};
+
 // A horizontal bar for each row, whose parts are one behind the other.
 struct BarChart {
   std::string title = {}, x_label = {};
   std::vector<std::string> parts = {};
-  struct Row {
-    std::string name = {};
-    std::vector<double> values = {};  // one for each part; what is not known is left out
-  };
-  std::vector<Row> rows = {};
+  std::vector<ChartRow> rows = {};  // of a value for each part; what is not known is left out
 };
 std::string html_of(const BarChart& chart);
 
@@ -45,11 +46,7 @@ std::string html_of(const BarChart& chart);
 struct HeatMap {
   std::string title = {}, x_label = {}, unit = {};
   std::vector<std::string> columns = {};
-  struct Row {
-    std::string name = {};
-    std::vector<double> values = {};  // one for each column
-  };
-  std::vector<Row> rows = {};
+  std::vector<ChartRow> rows = {};  // of a value for each column
 };
 std::string html_of(const HeatMap& map);
 

@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <initializer_list>
 
 #include "lockstep/base/format.h"
 #include "tools/report/charts.h"
@@ -42,7 +44,7 @@ std::vector<RankSummary> shown_ranks(std::vector<RankSummary> ranks) {
 std::string bars_of(const std::vector<RankSummary>& ranks) {
   BarChart chart{.title = "Mean time of a step by rank", .x_label = "ms", .parts = kBarParts};
   for (const RankSummary& rank : ranks) {
-    BarChart::Row row{.name = rank_text(rank.mean.rank)};
+    ChartRow row{.name = rank_text(rank.mean.rank)};
     for (std::size_t part = 0; part + 1 < kBarParts.size(); ++part)
       row.values.push_back(rank.mean.seconds[part] * 1000);
     row.values.push_back(other_seconds(rank.mean) * 1000);
@@ -107,7 +109,7 @@ std::string lateness(const std::vector<StepsLine>& lines, const std::vector<Rank
   HeatMap map{.title = "Lateness by rank", .x_label = "steps", .unit = "ms late a step"};
   for (const StepsLine& line : lines) map.columns.push_back(steps_text(line));
   for (const RankSummary& rank : ranks) {
-    HeatMap::Row row{.name = rank_text(rank.mean.rank)};
+    ChartRow row{.name = rank_text(rank.mean.rank)};
     for (const StepsLine& line : lines) row.values.push_back(seconds_of(line, rank.mean.rank, StepPart::late) * 1000);
     map.rows.push_back(std::move(row));
   }

@@ -2,8 +2,8 @@
 
 #include <doctest/doctest.h>
 
-#include <regex>
 #include <string>
+#include <vector>
 
 #include "tests/support/expect_error.h"
 #include "tools/report/metrics_reader.h"
@@ -58,12 +58,15 @@ bool has(const std::string& page, const std::string& part) { return page.find(pa
 
 // Every opened element is closed, in order.
 bool is_balanced(const std::string& page) {
-  static const std::regex kTag("<(/?)([a-z0-9]+)([^>]*?)(/?)>");
   std::vector<std::string> open;
-  for (auto tag = std::sregex_iterator(page.begin(), page.end(), kTag); tag != std::sregex_iterator(); ++tag) {
-    const std::string name = (*tag)[2];
-    if ((*tag)[4] == "/" || name == "meta") continue;
-    if ((*tag)[1].length() == 0) {
+  for (std::size_t at = page.find('<'); at != std::string::npos; at = page.find('<', at + 1)) {
+    const std::size_t end = page.find('>', at);
+    if (end == std::string::npos) return false;
+    const bool is_end = page[at + 1] == '/';
+    const std::size_t begin = at + (is_end ? 2 : 1);
+    const std::string name = page.substr(begin, page.find_first_of(" />", begin) - begin);
+    if (page[begin] == '!' || page[end - 1] == '/' || name == "meta") continue;
+    if (!is_end) {
       open.push_back(name);
     } else {
       if (open.empty() || open.back() != name) return false;

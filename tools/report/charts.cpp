@@ -117,13 +117,17 @@ std::string legend_of(const std::vector<ChartSeries>& series) {
   return html + "</ul>\n";
 }
 
-std::string legend_of(const std::vector<std::string>& parts) {
+std::string part_class(const BarChart& chart, std::size_t part) {
+  return fmt::format("p{}", part < chart.colors.size() ? chart.colors[part] : part);
+}
+
+std::string legend_of(const BarChart& chart) {
   std::string html = "<ul class=\"legend\">";
-  for (std::size_t part = 0; part < parts.size(); ++part) {
+  for (std::size_t part = 0; part < chart.parts.size(); ++part) {
     html += fmt::format(
-        "<li><svg class=\"key\" viewBox=\"0 0 26 8\" aria-hidden=\"true\"><rect class=\"p{}\" "
+        "<li><svg class=\"key\" viewBox=\"0 0 26 8\" aria-hidden=\"true\"><rect class=\"{}\" "
         "width=\"26\" height=\"8\"/></svg>{}</li>\n",
-        part, escaped(parts[part]));
+        part_class(chart, part), escaped(chart.parts[part]));
   }
   return html + "</ul>\n";
 }
@@ -174,14 +178,14 @@ std::string html_of(const BarChart& chart) {
       if (!can_be_drawn(value) || value <= 0) continue;
       const double width = (right - kNames) * axis.place_of(value);
       svg += fmt::format(
-          "<rect class=\"part p{}\" x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.0f}\">"
+          "<rect class=\"part {}\" x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.0f}\">"
           "<title>{}, {}: {}</title></rect>\n",
-          part, begin, row_top(row), width, kRowHeight, escaped(chart.rows[row].name), escaped(chart.parts[part]),
-          number_text(value));
+          part_class(chart, part), begin, row_top(row), width, kRowHeight, escaped(chart.rows[row].name),
+          escaped(chart.parts[part]), number_text(value));
       begin += width;
     }
   }
-  return figure(chart.title, svg, legend_of(chart.parts));
+  return figure(chart.title, svg, legend_of(chart));
 }
 
 std::string html_of(const HeatMap& map) {

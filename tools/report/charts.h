@@ -38,7 +38,8 @@ struct ChartRow {
 struct BarChart {
   std::string title = {}, x_label = {};
   std::vector<std::string> parts = {};
-  std::vector<ChartRow> rows = {};  // of a value for each part; what is not known is left out
+  std::vector<std::size_t> colors = {};  // of the parts: p0 to p7 of the page's style
+  std::vector<ChartRow> rows = {};       // of a value for each part; what is not known is left out
 };
 std::string html_of(const BarChart& chart);
 

@@ -19,7 +19,7 @@ std::vector<std::string> fixed_columns() {
 
 std::string cell(std::string_view text) {
   const bool is_formula = !text.empty() && std::string_view("=+-@\t\r").find(text[0]) != std::string_view::npos;
-  const std::string whole = (is_formula ? "'" : "") + std::string(text);
+  const std::string whole = fmt::format("{}{}", is_formula ? "'" : "", text);
   if (whole.find_first_of(",\"\r\n") == std::string::npos) return whole;
   std::string quoted = "\"";
   for (const char c : whole) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
@@ -68,7 +68,7 @@ std::string csv_of(const std::vector<RunRecord>& runs) {
   std::vector<std::string> head = fixed;
   for (const std::string& name : metrics) {
     const bool is_taken = std::ranges::find(fixed, name) != fixed.end();
-    head.push_back(cell(is_taken ? "metric:" + name : name));
+    head.push_back(cell(is_taken ? fmt::format("metric:{}", name) : name));
   }
   std::string csv;
   append_row(csv, head);

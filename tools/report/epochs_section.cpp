@@ -79,7 +79,7 @@ std::string charts_of(const std::vector<RunRecord>& runs, const std::vector<Metr
   if (groups.size() > kMostCharts) {
     notes += element("p", "none", fmt::format("{} more metrics have no chart.", groups.size() - kMostCharts));
   }
-  return charts.empty() ? notes : "<div class=\"charts\">\n" + charts + "</div>\n" + notes;
+  return charts.empty() ? notes : fmt::format("<div class=\"charts\">\n{}</div>\n{}", charts, notes);
 }
 
 // What every training is expected to tell.
@@ -103,7 +103,8 @@ std::string missing_kinds(const std::vector<RunRecord>& runs, const std::vector<
 
 std::string epochs_section(const std::vector<RunRecord>& runs) {
   const std::vector<MetricGroup> groups = metric_groups(runs);
-  std::string html = "<section>\n" + element("h2", "", "Loss, accuracy and throughput");
+  std::string html = "<section>\n";
+  html += element("h2", "", "Loss, accuracy and throughput");
   html += charts_of(runs, groups) + missing_kinds(runs, groups);
   std::vector<std::string> without;
   for (const RunRecord& run : runs) {

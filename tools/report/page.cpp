@@ -39,9 +39,9 @@ std::string head_of(const std::string& title) {
 }
 
 std::string title_of(const std::vector<RunRecord>& runs) {
-  std::string title = "Training report: ";
-  for (std::size_t i = 0; i < runs.size(); ++i) title += (i == 0 ? "" : ", ") + runs[i].name;
-  return title;
+  std::vector<std::string> names;
+  for (const RunRecord& run : runs) names.push_back(run.name);
+  return fmt::format("Training report: {}", fmt::join(names, ", "));
 }
 
 }  // namespace

@@ -7,11 +7,11 @@ std::string_view page_style() {
   return R"css(
 :root{--page:#fff;--ink:#1c2330;--soft:#596273;--rule:#d9dee6;--ground:#f4f6f9;--warn:#8a4b00;--heat:#b5274a;
 --c0:#1f6fb4;--c1:#c2571a;--c2:#2a7f4f;--c3:#8a4fa3;--c4:#b5274a;--c5:#6b6b00;--c6:#007b8a;--c7:#7a5230;
---p0:#8a4fa3;--p1:#1f6fb4;--p2:#4d9ad6;--p3:#c7364f;--p4:#e08a3c;--p5:#8b95a3}
+--p0:#8a4fa3;--p1:#1f6fb4;--p2:#4d9ad6;--p3:#3585c5;--p4:#2a7f4f;--p5:#c7364f;--p6:#e08a3c;--p7:#8b95a3}
 @media screen and (prefers-color-scheme:dark){:root{--page:#12161c;--ink:#e3e7ee;--soft:#9aa4b3;--rule:#313945;
 --ground:#1b212a;--warn:#f0b35f;--heat:#f2849b;
 --c0:#6db3f2;--c1:#f0a060;--c2:#6fcf97;--c3:#c79be0;--c4:#f2849b;--c5:#cfcf5a;--c6:#5cd0de;--c7:#d1a67d;
---p0:#c79be0;--p1:#5aa5ea;--p2:#2f6ea8;--p3:#ef6f86;--p4:#f0a060;--p5:#7b8696}}
+--p0:#c79be0;--p1:#5aa5ea;--p2:#2f6ea8;--p3:#4489c9;--p4:#6fcf97;--p5:#ef6f86;--p6:#f0a060;--p7:#7b8696}}
 *{box-sizing:border-box}
 body{margin:0;background:var(--page);color:var(--ink);font:15px/1.45 system-ui,sans-serif}
 main,footer{max-width:84rem;margin:0 auto;padding:0 1.25rem}
@@ -38,6 +38,7 @@ path.c4{stroke:var(--c4)}path.c5{stroke:var(--c5)}path.c6{stroke:var(--c6)}path.
 .f4{fill:var(--c4)}.f5{fill:var(--c5)}.f6{fill:var(--c6)}.f7{fill:var(--c7)}
 .d1{stroke-dasharray:6 4}.d2{stroke-dasharray:2 4}.d3{stroke-dasharray:9 3 2 3}
 .p0{fill:var(--p0)}.p1{fill:var(--p1)}.p2{fill:var(--p2)}.p3{fill:var(--p3)}.p4{fill:var(--p4)}.p5{fill:var(--p5)}
+.p6{fill:var(--p6)}.p7{fill:var(--p7)}
 rect.part{stroke:var(--page);stroke-width:1}
 .ground{fill:var(--ground)}.heat{fill:var(--heat)}
 .wide{overflow-x:auto}

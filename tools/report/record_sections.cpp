@@ -110,10 +110,11 @@ std::string events_of(const RunRecord& run) {
   for (const StartLine& start : run.starts) {
     const bool is_first = start.line == run.starts.front().line;
     events[start.line] = {start.started, is_first ? "started" : "started again",
-                          start.host.empty() ? "" : "on " + start.host};
+                          start.host.empty() ? "" : fmt::format("on {}", start.host)};
   }
   for (const RestartLine& restart : run.restarts) {
-    events[restart.line] = {restart.at, restart.attempt.empty() ? "restart" : "restart, attempt " + restart.attempt,
+    events[restart.line] = {restart.at,
+                            restart.attempt.empty() ? "restart" : fmt::format("restart, attempt {}", restart.attempt),
                             restart.reason};
   }
   HtmlTable table{.head = {"when", "what", "why or where"}, .text_columns = 3};
@@ -146,7 +147,7 @@ std::string checkpoints_of(const RunRecord& run) {
     const std::int64_t step =
         each.step ? static_cast<std::int64_t>(std::min<std::uint64_t>(*each.step, INT64_MAX)) : -1;
     rows.push_back({step,
-                    {each.name, each.damage.empty() ? "whole" : "DAMAGED: " + each.damage, each.kind,
+                    {each.name, each.damage.empty() ? "whole" : fmt::format("DAMAGED: {}", each.damage), each.kind,
                      utc_text(each.modified_seconds), each.step ? std::to_string(*each.step) : dash(),
                      std::isfinite(each.bytes) ? bytes_text(each.bytes) : dash(),
                      number_text(took == seconds.end() ? kUnknown : took->second)}});
@@ -171,9 +172,9 @@ std::string checkpoints_of(const RunRecord& run) {
 const StartLine* last_start(const RunRecord& run) { return run.starts.empty() ? nullptr : &run.starts.back(); }
 
 std::string command_of(const StartLine& start) {
-  std::string command;
-  for (const std::string& word : start.command) command += (command.empty() ? "" : " ") + shell_quoted(word);
-  return command;
+  std::vector<std::string> words;
+  for (const std::string& word : start.command) words.push_back(shell_quoted(word));
+  return fmt::format("{}", fmt::join(words, " "));
 }
 
 void add_settings(HtmlTable& table, const std::vector<RunRecord>& runs) {
@@ -187,7 +188,7 @@ void add_settings(HtmlTable& table, const std::vector<RunRecord>& runs) {
   while (versions.size() > kMostVersions) versions.erase(std::prev(versions.end()));
   while (settings.size() > kMostVersions) settings.erase(std::prev(settings.end()));
   for (const std::string& name : versions) {
-    add_row(table, runs, "version of " + name, [&name](const RunRecord& run) {
+    add_row(table, runs, fmt::format("version of {}", name), [&name](const RunRecord& run) {
       const StartLine* start = last_start(run);
       if (start == nullptr) return dash();
       const auto found = std::ranges::find(start->versions, name, &std::pair<std::string, std::string>::first);
@@ -230,7 +231,8 @@ std::string overview_section(const std::vector<RunRecord>& runs) {
   add_row(table, runs, "checkpoints", [](const RunRecord& run) {
     return run.checkpoints.empty() ? dash() : std::to_string(run.checkpoints.size());
   });
-  std::string html = "<section>\n" + html_of(table);
+  std::string html = "<section>\n";
+  html += html_of(table);
   for (const RunRecord& run : runs) {
     if (run.damaged_count != 0) {
       html += element("p", "warn",
@@ -247,7 +249,8 @@ std::string overview_section(const std::vector<RunRecord>& runs) {
 }
 
 std::string failures_section(const std::vector<RunRecord>& runs) {
-  std::string html = "<section>\n" + element("h2", "", "Failures and restarts");
+  std::string html = "<section>\n";
+  html += element("h2", "", "Failures and restarts");
   std::vector<std::string> without, without_restarts;
   for (const RunRecord& run : runs) {
     const bool has_events = !run.starts.empty() || !run.restarts.empty();
@@ -268,7 +271,8 @@ std::string failures_section(const std::vector<RunRecord>& runs) {
 }
 
 std::string checkpoints_section(const std::vector<RunRecord>& runs) {
-  std::string html = "<section>\n" + element("h2", "", "Checkpoints");
+  std::string html = "<section>\n";
+  html += element("h2", "", "Checkpoints");
   std::vector<std::string> without;
   for (const RunRecord& run : runs) {
     if (run.checkpoints.empty() && run.saves.empty()) {
@@ -282,7 +286,8 @@ std::string checkpoints_section(const std::vector<RunRecord>& runs) {
 }
 
 std::string environment_section(const std::vector<RunRecord>& runs) {
-  std::string html = "<section>\n" + element("h2", "", "Environment and command line");
+  std::string html = "<section>\n";
+  html += element("h2", "", "Environment and command line");
   HtmlTable table = table_by_run(runs);
   const auto of_start = [&](const std::string& heading, std::string StartLine::*member) {
     add_row(table, runs, heading, [member](const RunRecord& run) {

@@ -24,10 +24,24 @@ struct EpochLine {
   std::vector<std::pair<std::string, double>> metrics = {};  // by name
 };
 
-// What a step's time is made of, as far as the run has measured it; `hidden` and `late` are not parts of `step`.
-enum class StepPart : std::uint8_t { data, forward, backward, waiting, communicating, step, hidden, late };
-inline constexpr std::array<std::string_view, 8> kStepFields = {
-    "data_s", "forward_s", "backward_s", "waiting_s", "communicating_s", "step_s", "hidden_s", "late_s"};
+// What a step's time is made of, as far as the run has measured it. `compute` is forward and backward where they cannot
+// be told apart. The last three are no parts: the whole step, and what is beside it.
+enum class StepPart : std::uint8_t {
+  data,
+  forward,
+  backward,
+  compute,
+  optimizer,
+  waiting,
+  communicating,
+  step,
+  hidden,
+  late
+};
+inline constexpr std::size_t kStepParts = 7;
+inline constexpr std::array<std::string_view, 10> kStepFields = {
+    "data_s",    "forward_s",       "backward_s", "compute_s", "optimizer_s",
+    "waiting_s", "communicating_s", "step_s",     "hidden_s",  "late_s"};
 
 using StepSeconds = std::array<double, kStepFields.size()>;  // kUnknown where nothing is known
 constexpr StepSeconds no_seconds() {

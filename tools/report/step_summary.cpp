@@ -81,9 +81,8 @@ std::vector<RankSummary> summary_of(const std::vector<StepsLine>& lines) {
 
 double other_seconds(const RankTimes& times) {
   double rest = times.of(StepPart::step);
-  for (const StepPart part :
-       {StepPart::data, StepPart::forward, StepPart::backward, StepPart::waiting, StepPart::communicating}) {
-    if (std::isfinite(times.of(part))) rest -= times.of(part);
+  for (std::size_t part = 0; part < kStepParts; ++part) {
+    if (std::isfinite(times.seconds[part])) rest -= times.seconds[part];
   }
   return std::isfinite(rest) ? std::max(rest, 0.0) : kUnknown;
 }

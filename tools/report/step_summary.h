@@ -20,8 +20,7 @@ struct RankSummary {
 // By rank.
 std::vector<RankSummary> summary_of(const std::vector<StepsLine>& lines);
 
-// What a step's time is besides data, forward, backward, waiting and communicating. Never less than 0; kUnknown if the
-// step's time is.
+// What a step's time is besides its known parts. Never less than 0; kUnknown if the step's time is.
 double other_seconds(const RankTimes& times);
 
 // Of the time of all ranks' communication, the share that backward has hidden; kUnknown if there was none.

@@ -14,7 +14,9 @@ namespace {
 
 constexpr std::size_t kMostShownRanks = 32, kMostLines = 8, kMostColumns = 60, kMostStepPoints = 200;
 
-const std::vector<std::string> kBarParts = {"data", "forward", "backward", "waiting", "communicating", "other"};
+// By StepPart, and what is left of a step.
+const std::vector<std::string> kPartNames = {"data",      "forward", "backward",      "forward and backward",
+                                             "optimizer", "waiting", "communicating", "other"};
 
 std::string rank_text(int rank) { return fmt::format("rank {}", rank); }
 
@@ -41,32 +43,53 @@ std::vector<RankSummary> shown_ranks(std::vector<RankSummary> ranks) {
   return ranks;
 }
 
+StepSeconds parts_of(const RankTimes& times) {
+  StepSeconds parts = times.seconds;
+  parts[kStepParts] = other_seconds(times);
+  return parts;
+}
+
+// Numbers of the parts that any rank knows, in their order.
+std::vector<std::size_t> known_parts(const std::vector<RankSummary>& ranks) {
+  std::vector<std::size_t> parts;
+  for (std::size_t part = 0; part <= kStepParts; ++part) {
+    const auto is_known = [part](const RankSummary& rank) { return std::isfinite(parts_of(rank.mean)[part]); };
+    if (std::ranges::any_of(ranks, is_known)) parts.push_back(part);
+  }
+  return parts;
+}
+
 std::string bars_of(const std::vector<RankSummary>& ranks) {
-  BarChart chart{.title = "Mean time of a step by rank", .x_label = "ms", .parts = kBarParts};
+  BarChart chart{.title = "Mean time of a step by rank", .x_label = "ms"};
+  const std::vector<std::size_t> parts = known_parts(ranks);
+  for (const std::size_t part : parts) {
+    chart.parts.push_back(kPartNames[part]);
+    chart.colors.push_back(part);
+  }
   for (const RankSummary& rank : ranks) {
     ChartRow row{.name = rank_text(rank.mean.rank)};
-    for (std::size_t part = 0; part + 1 < kBarParts.size(); ++part)
-      row.values.push_back(rank.mean.seconds[part] * 1000);
-    row.values.push_back(other_seconds(rank.mean) * 1000);
+    for (const std::size_t part : parts) row.values.push_back(parts_of(rank.mean)[part] * 1000);
     chart.rows.push_back(std::move(row));
   }
   return html_of(chart);
 }
 
 std::string rank_table(const std::vector<RankSummary>& ranks) {
-  HtmlTable table{.caption = "Means over the run, in ms a step",
-                  .head = {"rank", "step", "data", "forward", "backward", "waiting", "communicating", "other",
-                           "hidden communication", "late", "latest", "ending with step", "straggler", "steps"}};
+  HtmlTable table{.caption = "Means over the run, in ms a step", .head = {"rank", "step"}};
+  const std::vector<std::size_t> parts = known_parts(ranks);
+  for (const std::size_t part : parts) table.head.push_back(kPartNames[part]);
+  for (const char* column : {"hidden communication", "late", "latest", "ending with step", "straggler", "steps"}) {
+    table.head.emplace_back(column);
+  }
   for (const RankSummary& rank : ranks) {
     const RankTimes& mean = rank.mean;
     std::vector<std::string> row{std::to_string(mean.rank), milliseconds_text(mean.of(StepPart::step))};
-    for (std::size_t part = 0; part < 5; ++part) row.push_back(milliseconds_text(mean.seconds[part]));
-    for (const double seconds :
-         {other_seconds(mean), mean.of(StepPart::hidden), mean.of(StepPart::late), rank.most_late}) {
+    for (const std::size_t part : parts) row.push_back(milliseconds_text(parts_of(mean)[part]));
+    for (const double seconds : {mean.of(StepPart::hidden), mean.of(StepPart::late), rank.most_late}) {
       row.push_back(milliseconds_text(seconds));
     }
     row.push_back(std::isfinite(rank.most_late) ? std::to_string(rank.most_late_step) : milliseconds_text(kUnknown));
-    row.push_back(fmt::format("{} times", rank.lines_as_straggler));
+    row.push_back(count_text(rank.lines_as_straggler, "time"));
     row.push_back(std::to_string(rank.steps));
     table.rows.push_back(std::move(row));
   }
@@ -126,8 +149,9 @@ bool knows(const std::vector<RankSummary>& ranks, std::initializer_list<StepPart
 std::string steps_of(const std::vector<RunRecord>& runs, const RunRecord& run) {
   const std::vector<RankSummary> all = summary_of(run.steps), ranks = shown_ranks(all);
   std::string html = run_heading(runs, run);
-  html += "<div class=\"charts\">\n" + bars_of(ranks) + html_of(step_times(joined(run.steps, kMostStepPoints), all)) +
-          lateness(joined(run.steps, kMostColumns), ranks) + "</div>\n";
+  html += fmt::format("<div class=\"charts\">\n{}{}{}</div>\n", bars_of(ranks),
+                      html_of(step_times(joined(run.steps, kMostStepPoints), all)),
+                      lateness(joined(run.steps, kMostColumns), ranks));
   if (knows(all, {StepPart::late})) {
     const bool is_any = std::ranges::any_of(all, [](const RankSummary& rank) { return rank.most_late > 0; });
     if (!is_any) html += element("p", "none", "Lateness: no rank was late.");
@@ -163,7 +187,8 @@ std::string hidden_chart(const std::vector<RunRecord>& runs) {
 }  // namespace
 
 std::string steps_section(const std::vector<RunRecord>& runs) {
-  std::string html = "<section>\n" + element("h2", "", "Time of a step by rank");
+  std::string html = "<section>\n";
+  html += element("h2", "", "Time of a step by rank");
   std::vector<std::string> without;
   for (const RunRecord& run : runs) {
     if (run.steps.empty()) {

@@ -12,7 +12,8 @@ def epoch(number, **metrics):
 
 def steps(step, ranks=2, late=0.0):
     times = [{"rank": rank, "data_s": 0.002 + (late if rank == 1 else 0), "forward_s": 0.010, "backward_s": 0.020,
-              "waiting_s": 0.0 if rank == 1 else late, "communicating_s": 0.001, "step_s": 0.035 + late,
+              "waiting_s": 0.0 if rank == 1 else late, "communicating_s": 0.001,
+              "optimizer_s": 0.001, "step_s": 0.035 + late,
               "hidden_s": 0.003, "late_s": late if rank == 1 else 0.0} for rank in range(ranks)]
     return {"kind": "steps", "step": step, "steps": 10, "world_size": ranks, "ranks": times,
             "straggler": 1 if late else None}

@@ -9,8 +9,8 @@ using namespace lockstep::tools;
 namespace {
 
 constexpr const char* kFixed =
-    "run,kind,epoch,step,steps,rank,world_size,data_s,forward_s,backward_s,waiting_s,communicating_s,step_s,hidden_s,"
-    "late_s,straggler";
+    "run,kind,epoch,step,steps,rank,world_size,data_s,forward_s,backward_s,compute_s,optimizer_s,waiting_s,"
+    "communicating_s,step_s,hidden_s,late_s,straggler";
 
 RunRecord named(RunRecord run, std::string name) {
   run.name = std::move(name);
@@ -28,10 +28,10 @@ TEST_CASE("a row for each epoch, and for each rank of timed steps") {
                               "a");
   CHECK(csv_of({run}) == std::string(kFixed) +
                              ",train_loss,val_loss\n"
-                             "a,epoch,0,,,,2,,,,,,,,,,0.1,\n"
-                             "a,epoch,1,40,,,,,,,,,,,,,0.05,2\n"
-                             "a,steps,,20,10,0,2,0.25,,,,,,,,0,,\n"
-                             "a,steps,,20,10,1,2,,,,,,,,0.001,1,,\n");
+                             "a,epoch,0,,,,2,,,,,,,,,,,,0.1,\n"
+                             "a,epoch,1,40,,,,,,,,,,,,,,,0.05,2\n"
+                             "a,steps,,20,10,0,2,0.25,,,,,,,,,,0,,\n"
+                             "a,steps,,20,10,1,2,,,,,,,,,,0.001,1,,\n");
 }
 
 TEST_CASE("numbers keep all their bits") {

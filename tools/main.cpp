@@ -14,6 +14,7 @@
 #include "tools/checkpoint_command.h"
 #include "tools/doctor_command.h"
 #include "tools/jobs_command.h"
+#include "tools/report_command.h"
 #include "tools/run_arguments.h"
 #include "tools/run_command.h"
 #include "tools/run_over_ssh.h"
@@ -85,6 +86,8 @@ int run_other(int argc, char** argv) {
   const CLI::App* top = add_top(app, top_options);
   CheckpointOptions checkpoint_options;
   const CLI::App* checkpoint = add_checkpoint(app, checkpoint_options);
+  ReportOptions report_options;
+  const CLI::App* report = add_report(app, report_options);
   // Last, since commands inherit both.
   app.set_help_all_flag("--help-all", "Print the help of all commands and exit");
   app.footer(kRunExamples);
@@ -109,6 +112,7 @@ int run_other(int argc, char** argv) {
   if (env->parsed()) code = env_command(env_options);
   if (ps->parsed()) code = ps_command(ps_options);
   if (top->parsed()) code = top_command(top_options);
+  if (report->parsed()) code = report_command(report_options);
   return end_standard_output(code, EXIT_FAILURE);
 }
 

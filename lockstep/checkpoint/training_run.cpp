@@ -7,21 +7,23 @@
 #include <cerrno>
 #include <cmath>
 #include <cstdint>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <system_error>
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/machine.h"
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/checkpoint/module_state.h"
 #include "lockstep/checkpoint/optimizer_state.h"
 #include "lockstep/checkpoint/random_state.h"
 #include "lockstep/checkpoint/resumption.h"
+#include "lockstep/checkpoint/run_log.h"
 #include "lockstep/formats/atomic_file.h"
 #include "lockstep/formats/safetensors_header.h"
 #include "lockstep/group/object_codecs.h"
@@ -58,7 +60,8 @@ void check_choices(const std::map<std::string, std::string>& choices) {
   }
 }
 
-// What ranks tell each other before a run begins: why this one cannot begin; on rank 0 the newest checkpoint; choices.
+// What ranks tell each other before a run begins: why this one cannot begin; on rank 0 the newest checkpoint; choices;
+// the host.
 std::vector<std::string> announced(const TrainingRunOptions& options, bool is_writer) {
   std::string newest, choices;
   for (const auto& [name, value] : options.choices)
@@ -72,9 +75,9 @@ std::vector<std::string> announced(const TrainingRunOptions& options, bool is_wr
       if (!files.empty()) newest = files.front().path.filename().string();
     }
   } catch (const Error& error) {
-    return {error.what(), newest, choices};
+    return {error.what(), newest, choices, host_name()};
   }
-  return {"", newest, choices};
+  return {"", newest, choices, host_name()};
 }
 
 // All ranks look at it, not only the one that writes, so that all refuse what cannot be kept.
@@ -92,7 +95,7 @@ void add_kept_optimizer(Checkpoint& checkpoint, const torch::optim::Optimizer& o
 }  // namespace
 
 TrainingRun::TrainingRun(ProcessGroup group, TrainingRunOptions options)
-    : group_(std::move(group)), options_(std::move(options)) {
+    : group_(std::move(group)), options_(std::move(options)), log_(group_, options_.directory / "metrics.jsonl") {
   const auto all = all_gather_object(group_, announced(options_, group_.rank() == 0), {.name = "a run begins"});
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (!all[rank][0].empty())
@@ -103,6 +106,9 @@ TrainingRun::TrainingRun(ProcessGroup group, TrainingRunOptions options)
     refuse_run(fmt::format("the choices of a TrainingRun differ: rank 0 has {}, rank {} has {}", all[0][2], rank,
                            all[rank][2]));
   }
+  std::vector<std::string> hosts;
+  for (const auto& told : all) hosts.push_back(told[3]);
+  log_.set_hosts(std::move(hosts));
   if (all[0][1].empty()) return;
   earlier_ = Earlier::to_refuse;
   earlier_file_ = all[0][1];
@@ -119,13 +125,15 @@ void TrainingRun::require_directory() const {
 }
 
 // Whether it is time to save.
-bool TrainingRun::advance(double mean_loss, std::int64_t samples) {
+bool TrainingRun::advance(double mean_loss, std::int64_t samples, DdpBase& ddp) {
   require_directory();
+  log_.begin();
   if (const double before = std::exchange(samples_a_step_, 0); before != 0) compare_steps(before, samples);
   if (samples != 0) position.loss_sum += mean_loss * static_cast<double>(samples);  // the mean of none is NaN
   position.samples += samples;
   ++position.step;
   ++position.batch;
+  log_.step_is_over(position.step, ddp);
   return options_.every != 0 && position.step % options_.every == 0;
 }
 
@@ -147,19 +155,15 @@ double TrainingRun::mean_loss() const {
   return samples == 0 ? 0 : sum / static_cast<double>(samples);
 }
 
-void TrainingRun::log_metrics(std::initializer_list<std::pair<std::string_view, double>> metrics) const {
+void TrainingRun::log_metrics(std::initializer_list<std::pair<std::string_view, double>> metrics) {
   if (group_.rank() != 0) return;
   std::string line = fmt::format("{{\"epoch\": {}", position.epoch);
   for (const auto& [name, value] : metrics) {
     const std::string quoted = nlohmann::json(name).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
     line += fmt::format(", {}: {}", quoted, std::isfinite(value) ? fmt::format("{}", value) : "null");
   }
-  line += fmt::format(", \"world_size\": {}}}\n", group_.size());
-  const std::filesystem::path file = options_.directory / "metrics.jsonl";
-  std::ofstream out(file, std::ios::app);
-  out << line;
-  out.close();
-  if (!out) refuse_run("cannot write " + file.string());
+  line += fmt::format(", \"world_size\": {}}}", group_.size());
+  log_.add_line(line);
 }
 
 std::filesystem::path TrainingRun::path() const {
@@ -168,6 +172,7 @@ std::filesystem::path TrainingRun::path() const {
 
 void TrainingRun::save_parts(const torch::nn::Module& module, DdpBase& ddp, const torch::optim::Optimizer& optimizer) {
   require_directory();
+  log_.flush(position.step, ddp);
   Checkpoint checkpoint;
   add_kept_optimizer(checkpoint, optimizer);
   const LockstepState mode = lockstep_state_of(ddp);
@@ -179,6 +184,7 @@ void TrainingRun::save_parts(const torch::nn::Module& module, DdpBase& ddp, cons
   }
   const at::Tensor sums = at::tensor({position.loss_sum, static_cast<double>(position.samples)}, at::kDouble);
   group_.all_reduce(sums, ReduceOp::sum, {.name = "loss so far"});
+  ddp.step_timer().leave_out();
   if (group_.rank() != 0) return;
   checkpoint.metadata.merge(metadata_of(options_.choices));
   checkpoint.metadata.insert({{"step", std::to_string(position.step)},
@@ -192,7 +198,10 @@ void TrainingRun::save_parts(const torch::nn::Module& module, DdpBase& ddp, cons
                               {"arithmetic", mode.arithmetic}});
   checkpoint.tensors[kLossSoFar] = sums;
   add_module(checkpoint, module);
+  const TimePoint start = steady_clock().now();
   save_checkpoint(path(), checkpoint, {.keep_last = earlier_ == Earlier::to_replace ? 1 : options_.keep_last});
+  log_.add_line(checkpoint_line(position.step, path(), seconds(steady_clock().now() - start)));
+  ddp.step_timer().leave_out();
   earlier_ = Earlier::nothing;
 }
 

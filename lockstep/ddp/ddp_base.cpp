@@ -180,7 +180,6 @@ DdpLoggingData DdpBase::logging_data() const {
 
 ForwardScope DdpBase::begin_forward(const at::Tensor* input) {
   if (sharded_ != nullptr) sharded_->check_forward(is_training());
-  if (sharded_ != nullptr) return {};
   const bool is_differentiable = at::GradMode::is_enabled() && !none_wants_gradient(compared_);
   note_forward(is_differentiable);
   if (reducer_ == nullptr) return {};
@@ -212,6 +211,7 @@ ForwardScope DdpBase::begin_forward(const at::Tensor* input) {
 
 void DdpBase::note_forward(bool is_differentiable) {
   if (!is_differentiable) return timer_->leave_out();  // an evaluation
+  if (sharded_ != nullptr) return;                     // within for_each_shard()
   if (reducer_ == nullptr) return timer_->compute_begins();
   timer_->forward_begins();
 }

@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import re
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -73,8 +74,8 @@ class Stragglers(SkewTest):
                 self.assertRegex(told[0], rf"^rank 1 .* ms a step on {part}, the others ")
 
     def test_another_straggler_is_told_of_again(self):
-        # The second report comes after 5 s: with 50 ms a step, in the time of rank 1's turn and rank 0's.
-        _, error = self.train(40, "data", 250, 0, 1, 1, 1)
+        # After 20 steps it is rank 1's turn; the second report comes 5 s later, before that is over.
+        _, error = self.train(40, "data", 270, 0, 1)
         told = self.warnings(error)
         self.assertEqual([one.split(" (")[0] for one in told], ["rank 0", "rank 1"], error)
 
@@ -166,11 +167,12 @@ class Trace(SkewTest):
                         (step,) = [one for one in steps if one["args"]["step"] == phase["args"]["step"]]
                         self.assert_within(phase, step)
                     buckets = [one for one in spans["collective", rank] if "gradient bucket" in one["args"]["call"]]
-                    self.assertEqual(len(buckets), 5)
+                    # A rank may be in the bucket before when another one begins the first of these steps.
+                    self.assertIn(len(buckets), (5, 6))
                     self.assertTrue(all(one["args"]["bytes"] == (64 * 64 + 64) * 4 for one in buckets), buckets)
                 for rank in (0, 2):
-                    self.assertGreater(min(one["args"]["waiting us"] for one in spans["phase", rank]
-                                           if one["name"] == "backward"), 5000)
+                    waits = [one["args"]["waiting us"] for one in spans["phase", rank] if one["name"] == "backward"]
+                    self.assertGreater(statistics.median(waits), 10_000)
                 self.assert_arrows(trace["traceEvents"], spans)
 
     def assert_within(self, inner, outer):
@@ -193,7 +195,7 @@ class Trace(SkewTest):
             self.assertEqual(len(set(met)), 1, (start, ends[number]))
             self.assertLessEqual(start["ts"], ends[number]["ts"])
             origins[start["pid"]] += 1
-        self.assertGreaterEqual(origins[1], 10, origins)
+        self.assertGreater(origins[1], origins.total() / 2, origins)
 
     def test_the_trace_has_the_fields_of_torch_profiler(self):
         path = self.folder / "torch.json"

@@ -29,10 +29,17 @@ CLI::App* add_trace(CLI::App& app, TraceOptions& options) {
   CLI::App* trace = app.add_subcommand("trace", "Tell where each rank of a job was: in which collective, and how far");
   trace->add_option("--flight", options.flight, "The directory with the ranks' flight recordings")->required();
   trace->add_option("--last", options.last_operations, "Operations of each rank to show (default 10)");
-  trace->add_flag("--json", options.json, "Print JSON");
+  CLI::Option* json = trace->add_flag("--json", options.json, "Print JSON");
+  CLI::Option* chrome =
+      trace->add_option("--chrome", options.chrome, "Write a trace of all ranks to a file, for Perfetto or Chrome");
+  chrome->excludes(json);
+  trace->add_option("--steps", options.steps, "The last steps of the training, in that trace (default: all recorded)")
+      ->needs(chrome)
+      ->check(CLI::PositiveNumber);
   trace->footer(
       "Examples:\n  lockstep trace --flight ~/.local/state/lockstep/flight/<job> --last 20\n"
-      "  lockstep run --flight recordings ./train; lockstep trace --flight recordings --json\n");
+      "  lockstep run --flight recordings ./train; lockstep trace --flight recordings --json\n"
+      "  lockstep trace --flight recordings --chrome trace.json --steps 20\n");
   trace->prefix_command(false);
   return trace;
 }

@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/error.h"
+#include "lockstep/launch/report_file.h"
+#include "lockstep/observe/chrome_trace.h"
 #include "lockstep/observe/flight_file.h"
 #include "lockstep/observe/flight_report.h"
 #include "tools/standard_output.h"
@@ -85,7 +87,9 @@ void print_json(const std::vector<FlightSnapshot>& snapshots, std::size_t last_o
 int trace_command(const TraceOptions& options) {
   try {
     const auto snapshots = read_flight_directory(options.flight);
-    if (options.json) {
+    if (!options.chrome.empty()) {
+      write_report_file(options.chrome, chrome_trace(snapshots, options.steps));
+    } else if (options.json) {
       print_json(snapshots, options.last_operations);
     } else {
       for (const std::string& line : report_lines(snapshots, options.last_operations)) print(line + "\n");

@@ -60,8 +60,8 @@ void train_epoch(Ddp& ddp, torch::optim::SGD& optimizer, TrainingRun& run, const
     if (losses) losses->add(at.step + 1, loss, samples, world);
     run.add_step(loss, samples, ddp, optimizer);
     speed.add(samples);
-    progress.show(step, "loss %.4f  %.0f images/s  communication %.1f%%", at.mean_loss(), speed.samples_per_second(),
-                  100 * speed.communication_share());
+    progress.show(step, "loss %.4f  %.0f images/s  communication %.1f%%%s", at.mean_loss(), speed.samples_per_second(),
+                  100 * speed.communication_share(), run.straggler_text().c_str());
   }
   progress.finish();
   run.save(ddp, optimizer);

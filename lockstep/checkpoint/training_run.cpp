@@ -7,20 +7,22 @@
 #include <cerrno>
 #include <cmath>
 #include <cstdint>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <system_error>
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/machine.h"
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/checkpoint/module_state.h"
 #include "lockstep/checkpoint/optimizer_state.h"
 #include "lockstep/checkpoint/random_state.h"
 #include "lockstep/checkpoint/resumption.h"
+#include "lockstep/checkpoint/run_log.h"
 #include "lockstep/checkpoint/together.h"
 #include "lockstep/formats/atomic_file.h"
 #include "lockstep/formats/safetensors_header.h"
@@ -85,17 +87,24 @@ void add_kept_optimizer(Checkpoint& checkpoint, const torch::optim::Optimizer& o
 }  // namespace
 
 TrainingRun::TrainingRun(ProcessGroup group, TrainingRunOptions options)
-    : group_(std::move(group)), options_(std::move(options)) {
-  const std::vector<std::string> choices = gather_together(group_, "a run begins", [&] {
+    : group_(std::move(group)), options_(std::move(options)), log_(group_, options_.directory / "metrics.jsonl") {
+  std::vector<std::string> choices = gather_together(group_, "a run begins", [&] {
     check_choices(options_.choices);
-    return text_of(options_.choices);
+    return host_name() + '\n' + text_of(options_.choices);
   });
+  std::vector<std::string> hosts;
+  for (std::string& each : choices) {
+    const std::size_t end = each.find('\n');
+    hosts.push_back(each.substr(0, end));
+    each.erase(0, end + 1);
+  }
   for (std::size_t rank = 1; rank < choices.size(); ++rank) {
     if (choices[rank] == choices[0]) continue;
     refuse_run(fmt::format("the choices of a TrainingRun differ: rank 0 has {}, rank {} has {}", choices[0], rank,
                            choices[rank]));
   }
   earlier_file_ = from_rank_0(group_, "directory of a run", [&] { return begin_in(options_.directory); });
+  log_.set_hosts(std::move(hosts));
   if (earlier_file_.empty()) return;
   earlier_ = Earlier::to_refuse;
 }
@@ -111,13 +120,15 @@ void TrainingRun::require_directory() const {
 }
 
 // Whether it is time to save.
-bool TrainingRun::advance(double mean_loss, std::int64_t samples) {
+bool TrainingRun::advance(double mean_loss, std::int64_t samples, DdpBase& ddp) {
   require_directory();
+  log_.begin();
   if (const double before = std::exchange(samples_a_step_, 0); before != 0) compare_steps(before, samples);
   if (samples != 0) position.loss_sum += mean_loss * static_cast<double>(samples);  // the mean of none is NaN
   position.samples += samples;
   ++position.step;
   ++position.batch;
+  log_.step_is_over(position.step, ddp);
   return options_.every != 0 && position.step % options_.every == 0;
 }
 
@@ -139,19 +150,15 @@ double TrainingRun::mean_loss() const {
   return samples == 0 ? 0 : sum / static_cast<double>(samples);
 }
 
-void TrainingRun::log_metrics(std::initializer_list<std::pair<std::string_view, double>> metrics) const {
+void TrainingRun::log_metrics(std::initializer_list<std::pair<std::string_view, double>> metrics) {
   if (group_.rank() != 0) return;
   std::string line = fmt::format("{{\"epoch\": {}", position.epoch);
   for (const auto& [name, value] : metrics) {
     const std::string quoted = nlohmann::json(name).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
     line += fmt::format(", {}: {}", quoted, std::isfinite(value) ? fmt::format("{}", value) : "null");
   }
-  line += fmt::format(", \"world_size\": {}}}\n", group_.size());
-  const std::filesystem::path file = options_.directory / "metrics.jsonl";
-  std::ofstream out(file, std::ios::app);
-  out << line;
-  out.close();
-  if (!out) refuse_run("cannot write " + file.string());
+  line += fmt::format(", \"world_size\": {}}}", group_.size());
+  log_.add_line(line);
 }
 
 std::filesystem::path TrainingRun::path() const {
@@ -160,6 +167,7 @@ std::filesystem::path TrainingRun::path() const {
 
 void TrainingRun::save_parts(const torch::nn::Module& module, DdpBase& ddp, const torch::optim::Optimizer& optimizer) {
   require_directory();
+  log_.flush(position.step, ddp);
   Checkpoint checkpoint;
   act_together(group_, "a run that is saved", [&] { add_kept_optimizer(checkpoint, optimizer); });
   const LockstepState mode = lockstep_state_of(ddp);
@@ -171,6 +179,7 @@ void TrainingRun::save_parts(const torch::nn::Module& module, DdpBase& ddp, cons
   }
   const at::Tensor sums = at::tensor({position.loss_sum, static_cast<double>(position.samples)}, at::kDouble);
   group_.all_reduce(sums, ReduceOp::sum, {.name = "loss so far"});
+  ddp.step_timer().leave_out();
   from_rank_0(group_, "checkpoint of a run", [&] {
     checkpoint.metadata.merge(metadata_of(options_.choices));
     checkpoint.metadata.insert({{"step", std::to_string(position.step)},
@@ -184,9 +193,12 @@ void TrainingRun::save_parts(const torch::nn::Module& module, DdpBase& ddp, cons
                                 {"arithmetic", mode.arithmetic}});
     checkpoint.tensors[kLossSoFar] = sums;
     add_module(checkpoint, module);
+    const TimePoint start = steady_clock().now();
     save_checkpoint(path(), checkpoint, {.keep_last = earlier_ == Earlier::to_replace ? 1 : options_.keep_last});
+    log_.add_line(checkpoint_line(position.step, path(), seconds(steady_clock().now() - start)));
     return std::string();
   });
+  ddp.step_timer().leave_out();
   earlier_ = Earlier::nothing;
 }
 

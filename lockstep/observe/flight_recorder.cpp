@@ -166,6 +166,15 @@ FlightTicket FlightRecorder::add(FlightRecord& record) noexcept {
   return {};
 }
 
+void FlightRecorder::add_phase(FlightPhase& phase) noexcept {
+  phase.number = memory_.header().phases.fetch_add(1, std::memory_order_relaxed) + 1;
+  Slot& slot = memory_.phase(phase.number);
+  const std::uint64_t version = version_of({phase.number, kOver});
+  if (!claim(slot, version)) return;
+  write(slot, phase);
+  slot.version.store(version, std::memory_order_release);
+}
+
 bool FlightRecorder::start(FlightTicket& ticket, std::uint64_t sequence, TimePoint now) noexcept {
   if (ticket.number == 0 || ticket.step != 0) return false;
   Change change(memory_.slot(ticket.number), ticket);
@@ -211,8 +220,11 @@ FlightTicket FlightLog::issue(FlightRecord record) const noexcept {
   if (group_ == nullptr) return {};
   record.group = group_->number;
   record.state = FlightState::issued;
-  record.issued_ns = ns(tsc_clock().now());
-  return group_->recorder.add(record);
+  const TimePoint now = tsc_clock().now();
+  record.issued_ns = ns(now);
+  FlightTicket ticket = group_->recorder.add(record);
+  ticket.since = now;
+  return ticket;
 }
 
 FlightTicket FlightLog::start(FlightRecord record, FlightTicket queued) const noexcept {
@@ -225,6 +237,7 @@ FlightTicket FlightLog::start(FlightRecord record, FlightTicket queued) const no
     queued = group_->recorder.add(record);
   }
   if (record.category == FlightCategory::collective) group_->last.store(queued.number, std::memory_order_relaxed);
+  queued.since = now;
   return queued;
 }
 

@@ -134,9 +134,9 @@ OpenFile SetReader::open_in_any_case(const SetFile& file) {
 }
 
 SafetensorsReader SetReader::reader_of(const SetFile& file) {
-  OpenFile opened = open_in_any_case(file);
+  OpenFile content = open_in_any_case(file);
   try {
-    return {path_ / file.name, std::move(opened), Integrity::required};
+    return {path_ / file.name, std::move(content), Integrity::required};
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::invalid_argument) throw;
     // It looks like a file of another kind, and says so; here it is a damaged one.

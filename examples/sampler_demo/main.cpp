@@ -45,7 +45,7 @@ Prepared prepare(int rank, int world_size, std::size_t batch_size = 32, bool pin
 
 std::string list_of(std::span<const std::int64_t> numbers) {
   std::string text;
-  for (const auto number : numbers) text += (text.empty() ? "" : " ") + std::to_string(number);
+  for (const auto number : numbers) text.append(text.empty() ? "" : " ").append(std::to_string(number));
   return text;
 }
 
@@ -72,9 +72,9 @@ void show_batches(const lockstep::World& world, std::int64_t epoch) {
   std::string batches;
   for (auto& [x, y] : train.batches(epoch)) {
     const at::Tensor numbers = x.contiguous();
-    batches += "[" + list_of({numbers.const_data_ptr<std::int64_t>(), static_cast<std::size_t>(x.numel())}) + "] ";
+    batches.append(batches.empty() ? "[" : " [");
+    batches.append(list_of({numbers.const_data_ptr<std::int64_t>(), static_cast<std::size_t>(x.numel())})).append("]");
   }
-  if (!batches.empty()) batches.pop_back();
   print_all(world, "batches of 2, epoch " + std::to_string(epoch), batches);
 }
 

@@ -19,7 +19,7 @@ backticks marks a block:
     ```cpp, ```                          any other block: ideas of what to try, not checked
 
 CMake makes a test tutorial_<page> of every page in docs/tutorials, with the programs that the page names as
-build/bin/<program>. The folder is also HOME, and variables of Lockstep and OpenMP are not set.
+build/bin/<program>. The folder is also HOME, OMP_NUM_THREADS is 1, and no variable of Lockstep is set.
 """
 
 import os
@@ -39,8 +39,8 @@ def read(path):
 
 
 def run(command, folder, path):
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("LOCKSTEP_", "OMP_"))}
-    environment |= {"PATH": f"{path}:{os.environ['PATH']}", "HOME": str(folder)}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("LOCKSTEP_")}
+    environment |= {"PATH": f"{path}:{os.environ['PATH']}", "HOME": str(folder), "OMP_NUM_THREADS": "1"}
     result = subprocess.run(["bash", "-c", command], cwd=folder, env=environment, stdin=subprocess.DEVNULL,
                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT_SECONDS)
     return result.returncode, [line.rstrip() for line in result.stdout.splitlines()]

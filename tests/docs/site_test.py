@@ -1,4 +1,4 @@
-"""Builds the documentation's site as script/docs does: site_test.py <output>. Skipped where its tools are not to be had.
+"""Builds the documentation's site by script/docs: site_test.py <output>. Skipped where its tools cannot be installed.
 
 Then it changes what must not pass, and expects the build to say so.
 """

@@ -4,6 +4,7 @@ Every name in namespace lockstep has to be documented. That is so if it has a co
 has one, if the header's own comment speaks of it by name, or if it is a type with comments on its members.
 """
 
+import hashlib
 import os
 import re
 import subprocess
@@ -163,13 +164,17 @@ def _title(text, underline):
     return f"{text}\n{underline * len(text)}\n\n"
 
 
-def write_pages(paths, stage):
+def write_pages(texts, stage):
+    """texts: of the headers as Doxygen reads them, by path."""
+    paths = list(texts)
     by_folder = {}
     for path in paths:
         by_folder.setdefault(path.split("/")[1], []).append(path)
     folders = [folder for folder in headers.folders() if folder in by_folder]
     for path in paths:
-        text = _title(path, "=") + f".. doxygenfile:: {path}\n"
+        # Sphinx reads a page again if the page has changed; it does not look at what Breathe reads.
+        digest = hashlib.sha256(texts[path].encode()).hexdigest()
+        text = _title(path, "=") + f".. {digest}\n\n.. doxygenfile:: {path}\n"
         write_if_changed(os.path.join(stage, page_of(path) + ".rst"), text)
     for folder in folders:
         text = _title(folder, "=") + ".. toctree::\n   :maxdepth: 1\n\n"
@@ -191,5 +196,5 @@ def make(work, stage):
     xml = run_doxygen_on(paths, work)
     missing = [name for name in public_names(xml) if not is_documented(name, texts[name.path])]
     _make_files_complete(xml)
-    write_pages(paths, stage)
+    write_pages(texts, stage)
     return xml, [f"{name.path}: the {name.kind} {name.name} has no comment" for name in missing]

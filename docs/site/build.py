@@ -71,10 +71,10 @@ def main():
     for folder in (work, stage):
         os.makedirs(folder, exist_ok=True)
     forget(os.path.join(work, "xml"))
-    xml, problems = reference.make(work, stage)
+    xml, places, problems = reference.make(work, stage)
     pages = Pages(stage)
     pages.write_all()
-    pages.remove_others()
+    pages.remove_others(places)
     forget_if_changed(work, site)
     code = 0 if problems else sphinx(stage, work, site, xml)
     problems += foreign_contents(site) if not problems and code == 0 else []

@@ -3,8 +3,8 @@
 commands_test.py <root> <folder with the programs> <executable of snippets.py> <page>...
 
 A page is a test. Its console blocks run one after the other in a folder of their own, with the programs on the PATH and
-the page's own programs beside them; Python has to be Python. In expected output "..." stands for any text of a line, and
-a line of its own for any lines.
+the page's own programs beside them; Python has to be Python. In expected output "..." stands for any text of a line,
+and a line of its own for any lines.
 """
 
 import os

@@ -57,10 +57,10 @@ def folders():
 
 
 def _escaped(text):
-    """Words of a comment without any meaning to Doxygen."""
-    text = re.sub(r"([\\@<>#%&$])", r"\\\1", text)
-    text = re.sub(r"(?<!\w)::(?=\w)", r"\\::", text)
-    return text.replace("`", "")
+    """Words of a comment without any meaning to Doxygen, which leaves alone what is between quotes."""
+    parts = re.split(r'("[^"]*")', text.replace("`", ""))
+    parts[::2] = [re.sub(r"([\\@<>#%&$])|(?<!\w)::(?=\w)", r"\\\g<0>", part) for part in parts[::2]]
+    return "".join(parts)
 
 
 def _as_code(lines):

@@ -41,19 +41,23 @@ class Pages:
     def __init__(self, stage):
         self.stage, self.files, self.public = stage, set(tracked_files()), set(headers.public_headers())
         self.folders = {os.path.dirname(path) for path in self.files}
-        first = [path for path in self.files if re.fullmatch(r"docs/.*\.md|[A-Z]+\.md|python/README\.md", path)]
-        self.waiting, self.written, self.sources = sorted(first), {}, {}
+        self.places = {}  # on the site, by path, of pages and of files and folders that pages link to
+        self.waiting = []  # paths whose pages are to be written
+        for path in sorted(self.files):
+            if re.fullmatch(r"docs/.*\.md|[A-Z]+\.md|python/README\.md", path):
+                self.document(path)
 
     def document(self, path):
         """What the site calls a file or folder of the repository; asks for its page. None if there is no such file."""
         if path in self.public:
             return page_of(path) + ".rst"
-        if path.endswith(".md") and path in self.files:
+        if path not in self.files and path not in self.folders:
+            return None
+        if path not in self.places:
+            place = path if path.endswith(".md") else f"source/{path}.md"
+            self.places[path] = "index.md" if path == "README.md" else place
             self.waiting.append(path)
-            return "index.md" if path == "README.md" else path
-        if path in self.files or path in self.folders:
-            return self.sources.setdefault(path, f"source/{path}.md")
-        return None
+        return self.places[path]
 
     def rewritten(self, text, page, place):
         """The text of a page of the repository with the links that it has at its place on the site."""
@@ -71,64 +75,52 @@ class Pages:
         relative = os.path.relpath(document, os.path.dirname(place) or ".")
         return f"]({relative}{'#' + anchor if anchor and document.endswith('.md') else ''})"
 
-    def write(self, path):
-        if path in self.written:
-            return
-        place = self.written[path] = self.document(path)
-        text = self.rewritten(headers.read(path), path, place)
-        if path != "README.md":
-            write_if_changed(os.path.join(self.stage, place), text)
-        else:
-            self.first_page = text
+    def page(self, path):
+        text = self.rewritten(headers.read(path), path, self.places[path])
+        return text + self.contents() if path == "README.md" else text
 
-    def write_source(self, path):
+    def source(self, path):
         """A page that shows a file as it is, or lists a folder."""
-        place = os.path.join(self.stage, self.sources[path])
         text = f"---\norphan: true\n---\n\n# {path}\n\n"
         if path in self.files:
-            fence = "`" * 5
             language = _LANGUAGES.get(os.path.splitext(path)[1], "text")
-            text += f"{fence}{{code-block}} {language}\n:force:\n\n{headers.read(path)}{fence}\n"
-        else:
-            inside = [file for file in sorted(self.files) if os.path.dirname(file) == path]
-            text += "".join(f"- [{os.path.basename(file)}]({self._from(path, file)})\n" for file in inside)
-        write_if_changed(place, text)
-
-    def _from(self, folder, file):
-        return os.path.relpath(self.document(file), os.path.dirname(self.sources[folder]))
+            return text + f"`````{{code-block}} {language}\n:force:\n\n{headers.read(path)}`````\n"
+        for file in sorted(self.files):
+            if os.path.dirname(file) == path:
+                link = os.path.relpath(self.document(file), os.path.dirname(self.places[path]))
+                text += f"- [{os.path.basename(file)}]({link})\n"
+        return text
 
     def write_all(self):
+        self.page("README.md")  # for its links; it is written last, since its contents have all other pages
+        self.waiting.remove("README.md")
         while self.waiting:
-            self.write(self.waiting.pop(0))
-        done = set()
-        while set(self.sources) - done or self.waiting:
-            for path in set(self.sources) - done:
-                self.write_source(path)
-                done.add(path)
-            while self.waiting:
-                self.write(self.waiting.pop(0))
-        write_if_changed(os.path.join(self.stage, "index.md"), self.first_page + self.contents())
+            path = self.waiting.pop(0)
+            self._write(path, self.page(path) if path.endswith(".md") else self.source(path))
+        self._write("README.md", self.page("README.md"))
+
+    def _write(self, path, text):
+        write_if_changed(os.path.join(self.stage, self.places[path]), text)
 
     def contents(self):
         """The site's table of contents, which every page has at its side."""
-        left = [path for path in sorted(self.written) if path != "README.md"]
+        left = [path for path in sorted(self.places) if path.endswith(".md") and path != "README.md"]
         text = ""
         for caption, patterns in CONTENTS:
             entries = []
             for pattern in patterns:
                 regular = re.escape(pattern).replace(r"\*", ".*" if pattern == "*" else "[^/]*")
                 found = [path for path in left if re.fullmatch(regular, path)]
-                entries += [self.written[path] for path in found] if "/index" not in pattern else [pattern]
+                entries += [self.places[path] for path in found] if "/index" not in pattern else [pattern]
                 left = [path for path in left if path not in found]
             lines = "\n".join(entries)
             text += f"\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{lines}\n```\n"
         return text
 
-    def remove_others(self):
-        """Pages of files that are gone."""
-        known = {os.path.join(self.stage, place) for place in [*self.written.values(), *self.sources.values()]}
+    def remove_others(self, reference):
+        """Pages of files that are gone. reference: where its pages are."""
+        known = {os.path.join(self.stage, place) for place in [*self.places.values(), *reference]}
         for folder, _, files in os.walk(self.stage):
             for name in files:
-                path = os.path.join(folder, name)
-                if path not in known and not path.startswith(os.path.join(self.stage, "reference")):
-                    os.remove(path)
+                if os.path.join(folder, name) not in known:
+                    os.remove(os.path.join(folder, name))

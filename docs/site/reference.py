@@ -4,6 +4,7 @@ Every name in namespace lockstep has to be documented. That is so if it has a co
 has one, if the header's own comment speaks of it by name, or if it is a type with comments on its members.
 """
 
+import hashlib
 import os
 import re
 import subprocess
@@ -163,27 +164,28 @@ def _title(text, underline):
     return f"{text}\n{underline * len(text)}\n\n"
 
 
-def write_pages(paths, stage):
-    by_folder = {}
-    for path in paths:
+def pages(texts):
+    """The reference's pages, by their places. texts: of the headers as Doxygen reads them, by path."""
+    by_folder, made = {}, {}
+    for path, text in texts.items():
         by_folder.setdefault(path.split("/")[1], []).append(path)
+        # Sphinx reads a page again if the page has changed; it does not look at what Breathe reads.
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        made[page_of(path) + ".rst"] = _title(path, "=") + f".. {digest}\n\n.. doxygenfile:: {path}\n"
     folders = [folder for folder in headers.folders() if folder in by_folder]
-    for path in paths:
-        text = _title(path, "=") + f".. doxygenfile:: {path}\n"
-        write_if_changed(os.path.join(stage, page_of(path) + ".rst"), text)
     for folder in folders:
-        text = _title(folder, "=") + ".. toctree::\n   :maxdepth: 1\n\n"
-        text += "".join(f"   {folder}/{page_of(path).split('/', 2)[2]}\n" for path in by_folder[folder])
-        write_if_changed(os.path.join(stage, "reference", folder + ".rst"), text)
+        entries = "".join(f"   {page_of(path).removeprefix('reference/')}\n" for path in by_folder[folder])
+        made[f"reference/{folder}.rst"] = _title(folder, "=") + ".. toctree::\n   :maxdepth: 1\n\n" + entries
     text = _title("Reference", "=")
     text += "Every name of namespace ``lockstep``, by the header that declares it. ``lockstep/lockstep.h`` includes\n"
     text += "all of them but ``lockstep/nn/sync_batch_norm.h``. Folders stand in the order of their dependencies.\n\n"
     text += ".. toctree::\n   :maxdepth: 2\n\n" + "".join(f"   {folder}\n" for folder in folders)
-    write_if_changed(os.path.join(stage, "reference", "index.rst"), text)
+    made["reference/index.rst"] = text
+    return made
 
 
 def make(work, stage):
-    """Writes the pages and returns (the folder of XML, what is not documented)."""
+    """Writes the pages and returns (the folder of XML, their places, what is not documented)."""
     paths, every = headers.public_headers(), headers.all_headers()
     texts = {path: headers.filtered(path, headers.read(path), every) for path in paths}
     for path, text in texts.items():
@@ -191,5 +193,7 @@ def make(work, stage):
     xml = run_doxygen_on(paths, work)
     missing = [name for name in public_names(xml) if not is_documented(name, texts[name.path])]
     _make_files_complete(xml)
-    write_pages(paths, stage)
-    return xml, [f"{name.path}: the {name.kind} {name.name} has no comment" for name in missing]
+    made = pages(texts)
+    for place, text in made.items():
+        write_if_changed(os.path.join(stage, place), text)
+    return xml, list(made), [f"{name.path}: the {name.kind} {name.name} has no comment" for name in missing]

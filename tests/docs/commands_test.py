@@ -3,8 +3,8 @@
 commands_test.py <root> <folder with the programs> <executable of snippets.py> <page>...
 
 A page is a test. Its console blocks run one after the other in a folder of their own, with the programs on the PATH and
-the page's own programs beside them. In expected output "..." stands for any text of a line, and a line of its own for
-any lines.
+the page's own programs beside them; Python has to be Python. In expected output "..." stands for any text of a line,
+and a line of its own for any lines.
 """
 
 import os
@@ -103,6 +103,8 @@ class Page(unittest.TestCase):
             reason = block.note("not run")
             if block.language == "console" and reason is None:
                 self.run_block(block)
+            if block.language == "python":
+                compile(block.body, f"{block.page}:{block.line}", "exec")
             self.assertNotEqual(reason, "", f"{block.page}:{block.line}: a reason is missing")
 
 

@@ -1,4 +1,4 @@
-"""Builds the documentation's site as script/docs does: site_test.py <output>. Skipped where its tools are not to be had.
+"""Builds the documentation's site by script/docs: site_test.py <output>. Skipped where its tools cannot be installed.
 
 Then it changes what must not pass, and expects the build to say so.
 """
@@ -24,14 +24,14 @@ def read(*parts):
         return file.read()
 
 
-class Site(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        done = subprocess.run(["script/docs", "--output", OUTPUT], cwd=ROOT, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, text=True)
-        if done.returncode != 0:
-            raise AssertionError(done.stdout)
+def setUpModule():
+    done = subprocess.run(["script/docs", "--output", OUTPUT], cwd=ROOT, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, text=True)
+    if done.returncode != 0:
+        raise AssertionError(done.stdout)
 
+
+class Site(unittest.TestCase):
     def test_every_page_is_there(self):
         for path in pages.tracked_files():
             if re.fullmatch(r"docs/.*\.md|[A-Z]+\.md", path) and path != "README.md":
@@ -44,6 +44,11 @@ class Site(unittest.TestCase):
         self.assertIn("World init_process_group(const InitOptions", page)
         self.assertNotIn("watch_", page, "a private member")
         self.assertIn("go_on", read("reference", "group", "options.html"), "what an alias of an internal name means")
+
+    def test_nothing_is_shown_escaped(self):
+        for path in headers.public_headers():
+            found = re.search(r".{,40}\\(?:&[lg]t;|&amp;|[%#@$]|::)", read(reference.page_of(path) + ".html"))
+            self.assertIsNone(found, path)
 
     def test_a_link_to_a_header_leads_to_its_page(self):
         self.assertIn('href="../reference/ddp/options.html"', read("docs", "DDP.html"))
@@ -69,9 +74,20 @@ class Comments(unittest.TestCase):
         self.assertEqual(self.missing_in(text), {"untold", "Untold"})
 
     def test_code_in_a_comment(self):
-        lines = headers.doxygen_lines(["It does.", "  a<b> c;", "Then <this>."])
+        lines = headers.doxygen_lines(["It does.", "  a<b> c;", 'Then <this> is "<that>".'])
         self.assertEqual([line for line in lines if line], ["It does.", "@code{.cpp}", "a<b> c;", "@endcode",
-                                                            r"Then \<this\>."])
+                                                            r'Then \<this\> is "<that>".'])
+
+    def test_a_heading_that_is_missing(self):
+        with tempfile.TemporaryDirectory() as folder:
+            reference.write_if_changed(os.path.join(folder, "stage", "index.md"), "# A\n\n[b](#nowhere)\n")
+            arguments = [os.path.join(folder, name) for name in ("stage", "work", "site")]
+            script = f"import build; exit(build.sphinx(*{arguments!r}, {os.path.join(OUTPUT, 'work', 'xml')!r}))"
+            command = [os.path.join(ROOT, ".venv-docs", "bin", "python"), "-B", "-c", script]
+            for attempt in ("first", "second"):  # the second has nothing new to read, and must not pass for that
+                done = subprocess.run(command, cwd=os.path.join(ROOT, "docs", "site"), stdout=subprocess.PIPE,
+                                      stderr=subprocess.STDOUT, text=True)
+                self.assertEqual((done.returncode, "'nowhere'" in done.stdout), (1, True), attempt + done.stdout)
 
     def test_a_link_that_leads_nowhere(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -11,7 +11,7 @@ namespace lockstep {
 
 using Bytes = std::string;
 using ByteView = std::string_view;
-using ByteSpan = std::span<const std::byte>;
-using MutableByteSpan = std::span<std::byte>;
+using ByteSpan = std::span<const std::byte>;   // borrowed bytes of tensors
+using MutableByteSpan = std::span<std::byte>;  // the same, to be written
 
 }  // namespace lockstep

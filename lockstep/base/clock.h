@@ -5,8 +5,8 @@
 
 namespace lockstep {
 
-using Duration = std::chrono::nanoseconds;
-using TimePoint = std::chrono::time_point<std::chrono::steady_clock, Duration>;
+using Duration = std::chrono::nanoseconds;                                       // of every timeout
+using TimePoint = std::chrono::time_point<std::chrono::steady_clock, Duration>;  // of that clock
 
 class Clock {
  public:

@@ -20,7 +20,7 @@ enum class ErrorKind {
   internal,          // the operating system or Lockstep itself failed
 };
 
-std::string_view to_string(ErrorKind kind);
+std::string_view to_string(ErrorKind kind);  // "peer_lost"
 
 // Where an error happened. -1 and empty mean "does not apply".
 struct ErrorDetail {

@@ -42,7 +42,7 @@ Checkpoint load_checkpoint(const std::filesystem::path& path, Integrity integrit
 
 struct LatestCheckpoint {
   std::uint64_t step = 0;
-  std::filesystem::path path;
+  std::filesystem::path path;  // that it was read from
   Checkpoint checkpoint;
 };
 

@@ -10,8 +10,8 @@
 
 namespace lockstep {
 
-void add_random_state(Checkpoint& checkpoint, const std::string& name = "random.cpu");
-void load_random_state(const Checkpoint& checkpoint, const std::string& name = "random.cpu");
+void add_random_state(Checkpoint& checkpoint, const std::string& name = "random.cpu");         // of this process
+void load_random_state(const Checkpoint& checkpoint, const std::string& name = "random.cpu");  // goes on from there
 
 // Rank 0's checkpoint gets every rank's state: its own as above, rank 3's as "random.cpu.rank3". Collective.
 void gather_random_states(Checkpoint& checkpoint, const ProcessGroup& group);

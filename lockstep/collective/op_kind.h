@@ -13,7 +13,7 @@
 
 namespace lockstep {
 
-enum class OpKind : std::uint8_t {
+enum class OpKind : std::uint8_t {  // the collectives
   all_reduce,
   broadcast,
   all_gather,
@@ -114,14 +114,14 @@ static_assert([] {
   return true;
 }());
 
-constexpr bool is_valid(OpKind kind) { return static_cast<std::size_t>(kind) < kOpTable.size(); }
+constexpr bool is_valid(OpKind kind) { return static_cast<std::size_t>(kind) < kOpTable.size(); }  // is in the table
 // Of a kind that does not exist: those of an operation that moves nothing.
 constexpr const OpTraits& traits_of(OpKind kind) {
   constexpr const OpTraits& kUnknown = kOpTable[static_cast<std::size_t>(OpKind::barrier)];
   return is_valid(kind) ? kOpTable[static_cast<std::size_t>(kind)] : kUnknown;
 }
 
-std::string_view to_string(OpKind kind);
+std::string_view to_string(OpKind kind);  // "all_reduce"
 
 // Whether all engines can do it: every type can be moved, and reduced as reduce_op.h says.
 bool supports(OpKind kind, ReduceOp op, DType dtype);

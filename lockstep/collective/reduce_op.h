@@ -8,8 +8,8 @@
 
 namespace lockstep {
 
-enum class ReduceOp : std::uint8_t { sum, avg, product, min, max, band, bor, bxor };
-std::string_view to_string(ReduceOp op);
+enum class ReduceOp : std::uint8_t { sum, avg, product, min, max, band, bor, bxor };  // avg: the sum by the ranks
+std::string_view to_string(ReduceOp op);                                              // "sum"
 
 // In which order a reduction takes the ranks' operands. ranks: ((x0 op x1) op x2) ... tree: (x0 op x1) op (x2 op x3),
 // and so on upwards, for a power of two of ranks; every pair's result is rounded to the element type, and avg halves

@@ -31,7 +31,7 @@ struct SamplerProgress {
   std::int64_t size = 0;      // indices of an epoch
   std::string order;          // describe()
 };
-void write_progress(torch::serialize::OutputArchive& archive, const SamplerProgress& progress);
+void write_progress(torch::serialize::OutputArchive& archive, const SamplerProgress& progress);  // for save()
 // mine: of the sampler that loads it. One with another order can go on between two epochs; Error{invalid_argument} if
 // the archive's is in the middle of one, or the archive is of something else.
 SamplerProgress read_progress(torch::serialize::InputArchive& archive, const SamplerProgress& mine);

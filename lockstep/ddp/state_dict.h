@@ -21,8 +21,8 @@ NamedTensors state_dict_of(const torch::nn::Module& module, StateDictKeys keys);
 // unexpected and differently shaped entry, and then nothing is copied.
 void load_state_dict(const torch::nn::Module& module, const NamedTensors& state);
 
-using TensorsByName = std::map<std::string, at::Tensor>;
-enum class Types { equal, converted };
+using TensorsByName = std::map<std::string, at::Tensor>;  // what is stored, and what it is copied into
+enum class Types { equal, converted };                    // whether an element type may differ from the stored one
 
 // As copy_by_name(), but so far it only checks: what it returns then copies.
 std::function<void()> checked_copy_by_name(TensorsByName stored, TensorsByName into, Types types,

@@ -16,8 +16,8 @@ namespace lockstep {
 
 enum class DigestKind : std::uint8_t { xxh3_128, sha_256 };
 
-std::string xxh3_128(ByteSpan bytes);
-std::string xxh3_128(ByteView bytes);
+std::string xxh3_128(ByteSpan bytes);  // 32 digits
+std::string xxh3_128(ByteView bytes);  // 32 digits
 
 namespace internal {
 

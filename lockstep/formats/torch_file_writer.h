@@ -17,7 +17,7 @@
 
 namespace lockstep {
 
-using ByteSink = std::function<void(ByteSpan)>;
+using ByteSink = std::function<void(ByteSpan)>;  // takes the next piece of a tensor
 
 // A tensor that is written in row-major order, contiguous.
 struct TorchTensorSource {
@@ -46,6 +46,6 @@ struct TorchValue {
       nullptr;
 };
 
-void write_torch_file(const std::filesystem::path& path, const TorchValue& root);
+void write_torch_file(const std::filesystem::path& path, const TorchValue& root);  // replaced as a whole
 
 }  // namespace lockstep

@@ -15,7 +15,7 @@
 
 namespace lockstep {
 
-template <class T>
+template <class T>  // one number, of a type that a collective can reduce
 concept Number = std::is_arithmetic_v<T> && sizeof(T) <= 8 && !std::is_const_v<T>;
 
 // A number in the caller's memory.
@@ -72,12 +72,12 @@ constexpr bool is_struct_of_numbers() {
 template <class T>
 concept Numbers = Number<T> || numbers_detail::is_struct_of_numbers<T>();
 
-template <Number T>
+template <Number T>  // Adds a number to a list.
 void append_numbers(std::vector<NumberRef>& refs, T& number) {
   refs.push_back(NumberRef::to(number));
 }
 
-template <class T>
+template <class T>  // Adds the members of a struct to a list.
   requires(!Number<T>)
 void append_numbers(std::vector<NumberRef>& refs, T& of) {
   const auto append = [&refs](auto&... members) { (refs.push_back(NumberRef::to(members)), ...); };
@@ -109,7 +109,7 @@ void append_numbers(std::vector<NumberRef>& refs, T& of) {
   }
 }
 
-template <Numbers... T>
+template <Numbers... T>  // All numbers of the arguments.
 std::vector<NumberRef> number_refs(T&... numbers) {
   std::vector<NumberRef> refs;
   (append_numbers(refs, numbers), ...);

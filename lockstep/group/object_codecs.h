@@ -22,7 +22,7 @@ class Dict;
 
 namespace lockstep {
 
-void put_block(std::string& out, std::string_view block);
+void put_block(std::string& out, std::string_view block);  // with its length
 // From the front of `bytes`.
 std::string_view take_block(std::string_view& bytes);
 [[noreturn]] void refuse_json(const std::exception& why);
@@ -75,7 +75,7 @@ struct ObjectCodec<std::pair<First, Second>> {
 };
 
 template <class Map, class Key, class Value>
-struct DictionaryCodec {
+struct DictionaryCodec {  // of maps: keys and values in turn
   static std::string encode(const Map& map) {
     std::string bytes;
     const auto put = [&bytes](const Key& key, const Value& value) {

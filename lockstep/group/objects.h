@@ -37,8 +37,8 @@ struct ObjectCodec<at::Tensor> {
   static at::Tensor decode(std::string_view bytes);
 };
 
-[[noreturn]] void refuse_object(std::size_t bytes, std::size_t expected_bytes);
-[[noreturn]] void refuse_bool(int byte);
+[[noreturn]] void refuse_object(std::size_t bytes, std::size_t expected_bytes);  // Error{corrupt_data}
+[[noreturn]] void refuse_bool(int byte);                                         // Error{corrupt_data}
 
 // Numbers and enumerations.
 template <class T>

@@ -15,7 +15,7 @@
 
 namespace lockstep {
 
-inline constexpr int kAnySource = -1;
+inline constexpr int kAnySource = -1;  // for recv(): whichever rank's message comes first
 
 enum class Direction : std::uint8_t { send, receive };
 

@@ -60,8 +60,8 @@ class PeriodicModelAverager : public ModelAverager {
 };
 
 struct AveragingLevel {
-  std::int64_t period = 1;
-  int group_size = 1;
+  std::int64_t period = 1;  // steps
+  int group_size = 1;       // ranks
 };
 
 struct HierarchicalAveraging {

@@ -13,10 +13,10 @@
 
 namespace lockstep {
 
-inline constexpr std::size_t kMaxStoreKeyBytes = std::size_t{8} << 10;
-inline constexpr std::size_t kMaxStoreValueBytes = std::size_t{8} << 20;
-inline constexpr std::size_t kMaxStoreKeys = std::size_t{1} << 20;
-inline constexpr std::size_t kMaxStoreBytes = std::size_t{256} << 20;
+inline constexpr std::size_t kMaxStoreKeyBytes = std::size_t{8} << 10;    // of one key
+inline constexpr std::size_t kMaxStoreValueBytes = std::size_t{8} << 20;  // of one value
+inline constexpr std::size_t kMaxStoreKeys = std::size_t{1} << 20;        // of a store
+inline constexpr std::size_t kMaxStoreBytes = std::size_t{256} << 20;     // of all keys and values of a store
 
 class Store {
  public:

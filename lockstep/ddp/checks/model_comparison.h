@@ -19,9 +19,9 @@ struct NamedTensor : std::pair<std::string, at::Tensor> {
   const at::Tensor& value() const { return second; }
   at::Tensor& value() { return second; }
 };
-using NamedTensors = std::vector<NamedTensor>;
+using NamedTensors = std::vector<NamedTensor>;  // in the model's order
 
-inline std::vector<at::Tensor> tensors_of(const NamedTensors& named) {
+inline std::vector<at::Tensor> tensors_of(const NamedTensors& named) {  // without their names
   std::vector<at::Tensor> tensors;
   for (const auto& [name, tensor] : named) tensors.push_back(tensor);
   return tensors;

@@ -38,7 +38,7 @@ struct PowerSgdOptions {
 };
 
 struct CompressionStats {
-  std::int64_t elements_before = 0, elements_after = 0;
+  std::int64_t elements_before = 0, elements_after = 0;  // that were to be sent, and that were
   double rate() const { return elements_after == 0 ? 0 : static_cast<double>(elements_before) / elements_after; }
 };
 

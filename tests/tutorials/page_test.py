@@ -32,7 +32,7 @@ import tempfile
 import page
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-LIMIT_SECONDS = 240
+LIMIT_SECONDS = 500
 
 
 def read(path):

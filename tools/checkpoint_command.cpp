@@ -2,9 +2,11 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
+#include <new>
 
-#include "lockstep/base/error.h"
 #include "tools/run_command.h"
+#include "tools/standard_output.h"
 
 namespace lockstep::tools {
 namespace {
@@ -12,6 +14,14 @@ namespace {
 constexpr const char* kDiff = "diff";
 constexpr const char* kCheckpoint =
     "A set, a safetensors file or the index of several, a .pt file, a directory of torch.distributed.checkpoint";
+
+// NaN is no tolerance either: nothing is less than it.
+std::string check_tolerance(const std::string& text) {
+  char* end = nullptr;
+  const double value = std::strtod(text.c_str(), &end);
+  const bool is_right = !text.empty() && *end == '\0' && value >= 0;
+  return is_right ? "" : "'" + text + "' is no number of at least 0";
+}
 
 CLI::App* add_verb(CLI::App& checkpoint, const std::string& name, const std::string& summary) {
   CLI::App* verb = checkpoint.add_subcommand(name, summary);
@@ -61,7 +71,7 @@ void add_readers(CLI::App& checkpoint, CheckpointOptions& options) {
   diff->add_option("b", options.other, "Another one")->required();
   diff->add_option("--tolerance", options.tolerance,
                    "Numbers are equal if they differ by no more than this, or than this part of the larger one")
-      ->check(CLI::NonNegativeNumber);
+      ->check(check_tolerance);
   add_json(diff, options);
   diff->footer(
       "Exits with 0 if they are equal, 1 if they differ, 2 if they cannot be read.\n\nExamples:\n"
@@ -94,7 +104,8 @@ void add_writers(CLI::App& checkpoint, CheckpointOptions& options) {
   prune->add_option("--keep-last", options.rules.keep_last, "Keep this many sets of the highest steps")
       ->required()
       ->check(CLI::PositiveNumber);
-  prune->add_option("--keep-every", options.rules.keep_every, "Keep also the steps that are multiples of this");
+  prune->add_option("--keep-every", options.rules.keep_every, "Keep also the steps that are multiples of this; 0: none")
+      ->check(CLI::NonNegativeNumber);
   CLI::Option* best = prune->add_option("--keep-best", options.rules.keep_best, "Keep also this many of the best sets");
   best->check(CLI::PositiveNumber);
   CLI::Option* metric = prune->add_option("--metric", options.rules.metric, "The metric that tells which are the best");
@@ -108,6 +119,16 @@ void add_writers(CLI::App& checkpoint, CheckpointOptions& options) {
       "Damaged sets and single files are left alone; what killed writers have left is removed.\n\nExamples:\n"
       "  lockstep checkpoint prune checkpoints --keep-last 3 --dry-run\n"
       "  lockstep checkpoint prune checkpoints --keep-last 3 --keep-every 1000 --keep-best 2 --metric loss\n");
+}
+
+int run_verb(const std::string& name, const CheckpointOptions& options) {
+  if (name == "ls") return list_checkpoints(options);
+  if (name == "show") return show_checkpoint(options);
+  if (name == "verify") return verify_checkpoints(options);
+  if (name == kDiff) return diff_checkpoints(options);
+  if (name == "convert") return convert_checkpoint(options);
+  if (name == "strip-prefix") return rename_tensors(options);
+  return prune_checkpoints(options);
 }
 
 }  // namespace
@@ -128,18 +149,15 @@ CLI::App* add_checkpoint(CLI::App& app, CheckpointOptions& options) {
 
 int checkpoint_command(const CLI::App& checkpoint, const CheckpointOptions& options) {
   const std::string name = checkpoint.get_subcommands().front()->get_name();
+  const int failed = name == kDiff ? kUsageExitCode : EXIT_FAILURE;
   try {
-    if (name == "ls") return list_checkpoints(options);
-    if (name == "show") return show_checkpoint(options);
-    if (name == "verify") return verify_checkpoints(options);
-    if (name == kDiff) return diff_checkpoints(options);
-    if (name == "convert") return convert_checkpoint(options);
-    if (name == "strip-prefix") return rename_tensors(options);
-    return prune_checkpoints(options);
-  } catch (const Error& error) {
+    return end_standard_output(run_verb(name, options), failed);
+  } catch (const std::bad_alloc&) {
+    std::fprintf(stderr, "lockstep: there is not enough memory for this checkpoint\n");
+  } catch (const std::exception& error) {  // mostly an Error; else, a file has gone meanwhile
     std::fprintf(stderr, "lockstep: %s\n", error.what());
-    return name == kDiff ? kUsageExitCode : EXIT_FAILURE;
   }
+  return failed;
 }
 
 }  // namespace lockstep::tools

@@ -1,7 +1,6 @@
 // `lockstep checkpoint convert` and `strip-prefix`: copies a checkpoint, as a file or as a set, without holding it in
 // memory. What is written appears as a whole, or not at all.
 
-#include <cstdio>
 #include <cstdlib>
 
 #include "lockstep/base/error.h"
@@ -14,6 +13,7 @@
 #include "tools/checkpoint_command.h"
 #include "tools/checkpoint_places.h"
 #include "tools/progress.h"
+#include "tools/standard_output.h"
 #include "tools/tensor_source.h"
 
 namespace lockstep::tools {
@@ -115,9 +115,8 @@ int copy_checkpoint(const CheckpointOptions& options, TensorSource& source, cons
   if (options.json) {
     print_json({{"path", out.string()}, {"tensors", names.size()}, {"tensor_bytes", source.tensor_bytes()}});
   } else {
-    std::puts(fmt::format("{}: {} tensors, {}", out.string(), names.size(),
-                          bytes_text(static_cast<double>(source.tensor_bytes())))
-                  .c_str());
+    print(fmt::format("{}: {} tensors, {}\n", out.string(), names.size(),
+                      bytes_text(static_cast<double>(source.tensor_bytes()))));
   }
   return EXIT_SUCCESS;
 }

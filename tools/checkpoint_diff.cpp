@@ -1,7 +1,6 @@
 // `lockstep checkpoint diff`.
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
 #include <span>
 
@@ -9,6 +8,7 @@
 #include "tools/checkpoint_command.h"
 #include "tools/checkpoint_places.h"
 #include "tools/progress.h"
+#include "tools/standard_output.h"
 #include "tools/tensor_difference.h"
 #include "tools/tensor_source.h"
 
@@ -104,9 +104,9 @@ int diff_checkpoints(const CheckpointOptions& options) {
   if (options.json) {
     print_json({{"tensors", comparison.tensors}, {"different", std::move(comparison.different)}});
   } else {
-    std::fputs(comparison.text.c_str(), stdout);
-    std::puts(count == 0 ? fmt::format("all {} tensors are equal", comparison.tensors).c_str()
-                         : fmt::format("{} of {} tensors differ", count, comparison.tensors).c_str());
+    print(comparison.text);
+    print(count == 0 ? fmt::format("all {} tensors are equal\n", comparison.tensors)
+                     : fmt::format("{} of {} tensors differ\n", count, comparison.tensors));
   }
   return count == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }

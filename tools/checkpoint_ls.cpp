@@ -1,7 +1,6 @@
 // `lockstep checkpoint ls` and `show`.
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <cstdlib>
 
 #include "lockstep/base/error.h"
@@ -11,6 +10,7 @@
 #include "lockstep/inspect/job_table.h"
 #include "tools/checkpoint_command.h"
 #include "tools/checkpoint_places.h"
+#include "tools/standard_output.h"
 #include "tools/tensor_source.h"
 
 namespace lockstep::tools {
@@ -87,7 +87,7 @@ int list_checkpoints(const CheckpointOptions& options) {
                                             "lockstep checkpoint prune"
                                           : "being written");
   }
-  std::fputs(text.c_str(), stdout);
+  print(text);
   return EXIT_SUCCESS;
 }
 
@@ -126,7 +126,7 @@ int show_checkpoint(const CheckpointOptions& options) {
   for (const auto& [name, value] : facts.metadata)
     text += fmt::format("metadata {}: {}\n", plain_text(name), plain_text(value));
   if (facts.user != "null") text += fmt::format("user values: {}\n", facts.user);
-  std::fputs(text.c_str(), stdout);
+  print(text);
   return EXIT_SUCCESS;
 }
 

@@ -1,7 +1,6 @@
 #include "tools/checkpoint_places.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <system_error>
 #include <tuple>
 
@@ -9,6 +8,7 @@
 #include "lockstep/base/format.h"
 #include "lockstep/checkpoint/set_directory.h"
 #include "lockstep/checkpoint/step_files.h"
+#include "tools/standard_output.h"
 
 namespace lockstep::tools {
 
@@ -68,7 +68,7 @@ std::string shape_text(const SourceTensor& tensor) {
 }
 
 void print_json(const nlohmann::json& document) {
-  std::puts(document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
+  print(document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
 }  // namespace lockstep::tools

@@ -1,6 +1,5 @@
 // `lockstep checkpoint verify` and `prune`.
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
 
 #include "lockstep/base/error.h"
@@ -12,6 +11,7 @@
 #include "tools/checkpoint_command.h"
 #include "tools/checkpoint_places.h"
 #include "tools/progress.h"
+#include "tools/standard_output.h"
 #include "tools/tensor_source.h"
 
 namespace lockstep::tools {
@@ -65,8 +65,7 @@ int verify_checkpoints(const CheckpointOptions& options) {
     results.push_back(verified(place, signature));
     all_whole = all_whole && !results.back().contains("damage");
     if (options.json) continue;
-    std::fputs(verdict_text(results.back()).c_str(), stdout);
-    std::fflush(stdout);
+    print(verdict_text(results.back()));
   }
   if (options.json) print_json(results);
   return all_whole ? EXIT_SUCCESS : EXIT_FAILURE;
@@ -86,7 +85,7 @@ int prune_checkpoints(const CheckpointOptions& options) {
   for (const std::filesystem::path& each : removed) {
     names.push_back(each.string());
     if (options.json) continue;
-    std::puts(fmt::format("{} {}", options.dry_run ? "would remove" : "removed", plain_text(each.string())).c_str());
+    print(fmt::format("{} {}\n", options.dry_run ? "would remove" : "removed", plain_text(each.string())));
   }
   nlohmann::json kept = nlohmann::json::array();
   for (const SetPlace& each : list_sets(options.path)) {
@@ -95,9 +94,8 @@ int prune_checkpoints(const CheckpointOptions& options) {
   if (options.json) {
     print_json({{"removed", names}, {"kept", kept}, {"dry_run", options.dry_run}});
   } else {
-    std::puts(
-        fmt::format("{} removed, {} sets kept", options.dry_run ? "none" : std::to_string(removed.size()), kept.size())
-            .c_str());
+    print(fmt::format("{} removed, {} sets kept\n", options.dry_run ? "none" : std::to_string(removed.size()),
+                      kept.size()));
   }
   return EXIT_SUCCESS;
 }

@@ -17,6 +17,7 @@
 #include "lockstep/launch/program_path.h"
 #include "tools/doctor_hosts.h"
 #include "tools/run_command.h"
+#include "tools/standard_output.h"
 
 namespace lockstep::tools {
 
@@ -117,7 +118,7 @@ int doctor_command(const DoctorOptions& options) {
     std::fprintf(stderr, "lockstep: %s\n", error.what());
     return kUsageExitCode;
   }
-  std::fputs((options.json ? json_of(findings) : text_of(findings)).c_str(), stdout);
+  print(options.json ? json_of(findings) : text_of(findings));
   return worst_of(findings) == Verdict::error ? EXIT_FAILURE : EXIT_SUCCESS;
 }
 
@@ -134,9 +135,9 @@ int env_command(const EnvOptions& options) {
   if (options.json) {
     nlohmann::json document = nlohmann::json::object();
     for (const auto& [name, value] : list) document[name] = value;
-    std::puts(document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
+    print(document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
   } else {
-    for (const auto& [name, value] : list) std::puts(fmt::format("{}: {}", name, value).c_str());
+    for (const auto& [name, value] : list) print(fmt::format("{}: {}\n", name, value));
   }
   return EXIT_SUCCESS;
 }

@@ -21,6 +21,7 @@
 #include "lockstep/inspect/compare_hosts.h"
 #include "lockstep/launch/child_process.h"
 #include "tools/run_over_ssh.h"
+#include "tools/standard_output.h"
 
 namespace lockstep::tools {
 
@@ -127,9 +128,8 @@ Findings check_hosts(const DoctorOptions& options) {
 
 void print_for_hosts(Findings (*check)(const DoctorOptions&), const DoctorOptions& options) {
   const int rank = EnvironmentReader().number("RANK").value_or(0);
-  std::puts(fmt::format("{} {} {:.6f}", kTime, rank, wall_seconds()).c_str());
-  std::fflush(stdout);
-  std::puts(fmt::format("{} {} {}", kFindings, rank, line_of(check(options))).c_str());
+  print(fmt::format("{} {} {:.6f}\n", kTime, rank, wall_seconds()));
+  print(fmt::format("{} {} {}\n", kFindings, rank, line_of(check(options))));
 }
 
 }  // namespace lockstep::tools

@@ -1,6 +1,7 @@
 #include "tools/foreign_sources.h"
 
 #include <algorithm>
+#include <new>
 #include <span>
 #include <utility>
 
@@ -21,16 +22,30 @@ using namespace internal;
 
 namespace {
 
-// Of a tensor that is read as a whole: what is transposed in its file, or lies in several pieces.
+constexpr std::uint64_t kSliceBytes = std::uint64_t{64} << 20;
+
+// What does not fit into this machine is not worth trying: a shape may say anything, if an element stands for many.
+void refuse_beyond_memory(const std::string& name, std::uint64_t bytes) {
+  if (bytes <= machine_memory_bytes()) return;
+  throw Error(ErrorKind::invalid_argument, fmt::format("tensor '{}' takes {} bytes; this machine has {} of memory",
+                                                       name, bytes, machine_memory_bytes()));
+}
+
+std::vector<std::byte> room_for(const std::string& name, std::uint64_t bytes) {
+  refuse_beyond_memory(name, bytes);
+  try {
+    return std::vector<std::byte>(bytes);
+  } catch (const std::bad_alloc&) {
+    throw Error(ErrorKind::invalid_argument,
+                fmt::format("tensor '{}' takes {} bytes, and there is not as much memory now", name, bytes));
+  }
+}
+
+// Of a tensor that is read as a whole: one that lies in several pieces.
 class WholeStream : public ByteStream {
  public:
   template <class Read>
-  WholeStream(const std::string& name, std::uint64_t bytes, Read read) {
-    if (bytes > machine_memory_bytes()) {
-      throw Error(ErrorKind::invalid_argument, fmt::format("tensor '{}' takes {} bytes; this machine has {} of memory",
-                                                           name, bytes, machine_memory_bytes()));
-    }
-    bytes_.resize(bytes);
+  WholeStream(const std::string& name, std::uint64_t bytes, Read read) : bytes_(room_for(name, bytes)) {
     read(MutableByteSpan(bytes_));
   }
   std::uint64_t left() const override { return bytes_.size() - at_; }
@@ -41,6 +56,64 @@ class WholeStream : public ByteStream {
 
  private:
   std::vector<std::byte> bytes_;
+  std::size_t at_ = 0;
+};
+
+// Of a tensor that is transposed or expanded: slices of its outer dimensions, each small, one after the other.
+class SlicedStream : public ByteStream {
+ public:
+  SlicedStream(const TorchFile& file, const TorchTensor& tensor, const std::string& name)
+      : file_(file), tensor_(tensor), left_(tensor.bytes), row_bytes_(tensor.bytes) {
+    refuse_beyond_memory(name, tensor.bytes);
+    while (row_bytes_ > kSliceBytes && outer_ < tensor.shape.size()) {
+      row_bytes_ /= static_cast<std::uint64_t>(tensor.shape[outer_++]);
+    }
+  }
+  std::uint64_t left() const override { return left_; }
+  void read(MutableByteSpan out) override {
+    while (!out.empty()) {
+      if (at_ == slice_.size()) next_slice();
+      const std::size_t count = std::min(out.size(), slice_.size() - at_);
+      std::copy_n(slice_.begin() + static_cast<std::ptrdiff_t>(at_), count, out.begin());
+      at_ += count;
+      left_ -= count;
+      out = out.subspan(count);
+    }
+  }
+
+ private:
+  // As many rows along the last outer dimension as a slice holds.
+  void next_slice() {
+    TorchTensor part = tensor_;
+    std::uint64_t rows = 1;
+    if (outer_ > 0) {
+      std::uint64_t index = next_row_;
+      for (std::size_t d = outer_; d-- > 0;) {
+        const auto size = static_cast<std::uint64_t>(tensor_.shape[d]);
+        const std::uint64_t at = index % size;
+        part.offset += static_cast<std::int64_t>(at) * tensor_.strides[d];
+        if (d + 1 == outer_) rows = std::clamp<std::uint64_t>(kSliceBytes / row_bytes_, 1, size - at);
+        index /= size;
+      }
+      const auto inner = static_cast<std::ptrdiff_t>(outer_) - 1;
+      part.shape.erase(part.shape.begin(), part.shape.begin() + inner);
+      part.strides.erase(part.strides.begin(), part.strides.begin() + inner);
+      part.shape.front() = static_cast<std::int64_t>(rows);
+    }
+    part.bytes = rows * row_bytes_;
+    next_row_ += rows;
+    slice_.resize(part.bytes);
+    file_.read(part, slice_);
+    at_ = 0;
+  }
+
+  const TorchFile& file_;
+  const TorchTensor& tensor_;
+  std::uint64_t left_;
+  std::uint64_t row_bytes_;  // of all dimensions but the outer ones
+  std::size_t outer_ = 0;    // dimensions
+  std::uint64_t next_row_ = 0;
+  std::vector<std::byte> slice_;
   std::size_t at_ = 0;
 };
 
@@ -88,7 +161,7 @@ class TorchTensors {
     if (found == found_.end()) return nullptr;
     const auto& [file, tensor] = found->second;
     if (is_row_major(tensor)) return std::make_unique<TorchStream>(*file, tensor);
-    return std::make_unique<WholeStream>(name, tensor.bytes, [&](MutableByteSpan out) { file->read(tensor, out); });
+    return std::make_unique<SlicedStream>(*file, tensor, name);
   }
 
  private:
@@ -166,9 +239,7 @@ class ShardedSource : public TensorSource {
     for (const auto& [name, bytes] : files) facts_.bytes += bytes;
   }
   std::unique_ptr<ByteStream> stream(const std::string& name) override {
-    const ShardedTensor& tensor = *found_.at(name);
-    return std::make_unique<WholeStream>(name, tensors_.at(name).bytes,
-                                         [&](MutableByteSpan out) { reader_.read(tensor, out); });
+    return std::make_unique<FileStream>(reader_.stream(*found_.at(name)));
   }
 
  private:

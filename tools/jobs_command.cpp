@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <cstdio>
 #include <cstdlib>
 #include <string>
 #include <vector>
@@ -13,6 +12,7 @@
 #include "lockstep/base/deadline.h"
 #include "lockstep/inspect/job_table.h"
 #include "lockstep/launch/signal_relay.h"
+#include "tools/standard_output.h"
 
 namespace lockstep::tools {
 
@@ -72,7 +72,7 @@ CLI::App* add_ps(CLI::App& app, PsOptions& options) {
 int ps_command(const PsOptions& options) {
   const std::vector<Job> jobs = find_jobs();
   const std::string text = options.json ? json_of(jobs) : table_of(jobs, {.ranks = options.ranks});
-  std::fputs(text.c_str(), stdout);
+  print(text);
   return EXIT_SUCCESS;
 }
 
@@ -100,8 +100,7 @@ int top_command(const TopOptions& options) {
     const std::string table = table_of(jobs, {.ranks = true, .before = &before, .seconds = seconds(now - looked)});
     // To the top left, and nothing of the previous table below.
     const std::string text = redraw ? "\033[H\033[J" + table : table;
-    if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0) break;
-    if (options.once) break;
+    if (!print(text) || options.once) break;
     before = std::move(jobs);
     looked = now;
   }

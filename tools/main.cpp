@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <exception>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -13,9 +14,11 @@
 #include "tools/checkpoint_command.h"
 #include "tools/doctor_command.h"
 #include "tools/jobs_command.h"
+#include "tools/report_command.h"
 #include "tools/run_arguments.h"
 #include "tools/run_command.h"
 #include "tools/run_over_ssh.h"
+#include "tools/standard_output.h"
 #include "tools/trace_command.h"
 
 namespace {
@@ -26,10 +29,17 @@ CLI::App* add_trace(CLI::App& app, TraceOptions& options) {
   CLI::App* trace = app.add_subcommand("trace", "Tell where each rank of a job was: in which collective, and how far");
   trace->add_option("--flight", options.flight, "The directory with the ranks' flight recordings")->required();
   trace->add_option("--last", options.last_operations, "Operations of each rank to show (default 10)");
-  trace->add_flag("--json", options.json, "Print JSON");
+  CLI::Option* json = trace->add_flag("--json", options.json, "Print JSON");
+  CLI::Option* chrome =
+      trace->add_option("--chrome", options.chrome, "Write a trace of all ranks to a file, for Perfetto or Chrome");
+  chrome->excludes(json);
+  trace->add_option("--steps", options.steps, "The last steps of the training, in that trace (default: all recorded)")
+      ->needs(chrome)
+      ->check(CLI::PositiveNumber);
   trace->footer(
       "Examples:\n  lockstep trace --flight ~/.local/state/lockstep/flight/<job> --last 20\n"
-      "  lockstep run --flight recordings ./train; lockstep trace --flight recordings --json\n");
+      "  lockstep run --flight recordings ./train; lockstep trace --flight recordings --json\n"
+      "  lockstep trace --flight recordings --chrome trace.json --steps 20\n");
   trace->prefix_command(false);
   return trace;
 }
@@ -53,31 +63,24 @@ int usage_error(const CLI::Error& error, const CLI::App& app) {
 }
 
 void print_all_help(const CLI::App& app) {
-  std::fputs(app.help().c_str(), stdout);
+  print(app.help());
   for (const CLI::App* command : app.get_subcommands({})) {
     const std::string& name = command->get_name();
-    std::printf("\nlockstep %s\n\n%s", name.c_str(),
-                (name == "run" ? help_of_run() : command->help(app.get_name())).c_str());
+    print("\nlockstep " + name + "\n\n" + (name == "run" ? help_of_run() : command->help(app.get_name())));
     for (const CLI::App* verb : command->get_subcommands({})) {
       const std::string verb_name = name + " " + verb->get_name();
-      std::printf("\nlockstep %s\n\n%s", verb_name.c_str(), verb->help(app.get_name() + " " + name).c_str());
+      print("\nlockstep " + verb_name + "\n\n" + verb->help(app.get_name() + " " + name));
     }
   }
 }
 
-int run_lockstep(int argc, char** argv) {
-  if (argc == 2 && std::string(argv[1]) == lockstep::internal::kRemoteCommand) return remote_host_command();
-  const std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
-  if (!words.empty() && words.front() == "run") {
-    int exit_code = 0;
-    const std::optional<RunOptions> options = read_run(words, exit_code);
-    return options ? run_command(*options) : exit_code;
-  }
+// Reads the command line of all commands but `run`, which has a parser of its own, and does what it says.
+int run_other(int argc, char** argv) {
   CLI::App app("Distributed data parallel training for C++", "lockstep");
   app.set_version_flag("--version", "lockstep " LOCKSTEP_VERSION);
   app.require_subcommand(0, 1);
   app.prefix_command();
-  app.add_subcommand("run", kRunSummary);  // read above; here for the help
+  app.add_subcommand("run", kRunSummary);  // here for the help
   TraceOptions trace_options;
   const CLI::App* trace = add_trace(app, trace_options);
   DoctorOptions doctor_options;
@@ -90,6 +93,8 @@ int run_lockstep(int argc, char** argv) {
   const CLI::App* top = add_top(app, top_options);
   CheckpointOptions checkpoint_options;
   const CLI::App* checkpoint = add_checkpoint(app, checkpoint_options);
+  ReportOptions report_options;
+  const CLI::App* report = add_report(app, report_options);
   // Last, since commands inherit both.
   app.set_help_all_flag("--help-all", "Print the help of all commands and exit");
   app.footer(kRunExamples);
@@ -98,19 +103,36 @@ int run_lockstep(int argc, char** argv) {
     check_command(app);
   } catch (const CLI::CallForAllHelp&) {
     print_all_help(app);
-    return EXIT_SUCCESS;
+    return end_standard_output(EXIT_SUCCESS, EXIT_FAILURE);
   } catch (const CLI::Success& success) {
-    return app.exit(success);
+    std::ostringstream text;
+    const int code = app.exit(success, text);
+    print(text.str());
+    return end_standard_output(code, EXIT_FAILURE);
   } catch (const CLI::Error& error) {
     return usage_error(error, app);
   }
-  if (trace->parsed()) return lockstep::tools::trace_command(trace_options);
-  if (doctor->parsed()) return doctor_command(doctor_options);
-  if (env->parsed()) return env_command(env_options);
-  if (ps->parsed()) return ps_command(ps_options);
-  if (top->parsed()) return top_command(top_options);
   if (checkpoint->parsed()) return checkpoint_command(*checkpoint, checkpoint_options);
-  return EXIT_SUCCESS;
+  int code = EXIT_SUCCESS;
+  if (trace->parsed()) code = lockstep::tools::trace_command(trace_options);
+  if (doctor->parsed()) code = doctor_command(doctor_options);
+  if (env->parsed()) code = env_command(env_options);
+  if (ps->parsed()) code = ps_command(ps_options);
+  if (top->parsed()) code = top_command(top_options);
+  if (report->parsed()) code = report_command(report_options);
+  return end_standard_output(code, EXIT_FAILURE);
+}
+
+int run_lockstep(int argc, char** argv) {
+  if (argc == 2 && std::string(argv[1]) == lockstep::internal::kRemoteCommand) return remote_host_command();
+  const std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
+  if (words.empty() || words.front() != "run") {
+    prepare_standard_output();
+    return run_other(argc, argv);
+  }
+  int exit_code = 0;
+  const std::optional<RunOptions> options = read_run(words, exit_code);
+  return options ? run_command(*options) : end_standard_output(exit_code, EXIT_FAILURE);
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include "tools/run_over_ssh.h"
 #include "tools/run_parser.h"
 #include "tools/run_values.h"
+#include "tools/standard_output.h"
 
 namespace lockstep::tools {
 namespace {
@@ -175,9 +176,9 @@ std::optional<RunOptions> read_run(const std::vector<std::string>& words, int& e
   try {
     return read(words);
   } catch (const CLI::CallForAllHelp&) {
-    std::fputs(help_of_run().c_str(), stdout);
+    print(help_of_run());
   } catch (const CLI::CallForHelp&) {
-    std::fputs(RunParser(false).help().c_str(), stdout);
+    print(RunParser(false).help());
   } catch (const CLI::Error& error) {
     std::fprintf(stderr, "lockstep: %s\nTry 'lockstep run --help'.\n", error.what());
     exit_code = kUsageExitCode;

@@ -18,6 +18,7 @@
 #include "tools/run_hosts.h"
 #include "tools/run_local.h"
 #include "tools/run_over_ssh.h"
+#include "tools/standard_output.h"
 
 namespace lockstep::tools {
 
@@ -57,8 +58,8 @@ int run_command(const RunOptions& given) {
     const bool is_here = std::ranges::all_of(given.hosts, [](const auto& host) { return is_this_host(host.first); });
     const std::string path = is_here ? find_program(options.program.front(), search_path()) : "";
     if (options.dry_run) {
-      std::fputs(describe_run(options, path).c_str(), stdout);
-      return EXIT_SUCCESS;
+      print(describe_run(options, path));
+      return end_standard_output(EXIT_SUCCESS, EXIT_FAILURE);
     }
     const RunOptions complete = with_log_directory(options);
     return complete.rdzv_endpoint.empty() ? run_local(complete, path) : run_hosts(complete, path);

@@ -26,16 +26,6 @@ namespace {
 
 constexpr std::size_t kPartBytes = std::size_t{4} << 20;
 
-class FileStream : public ByteStream {
- public:
-  explicit FileStream(TensorStream stream) : stream_(std::move(stream)) {}
-  std::uint64_t left() const override { return stream_.left(); }
-  void read(MutableByteSpan out) override { stream_.read(out); }
-
- private:
-  TensorStream stream_;
-};
-
 // The pieces of a tensor one after the other.
 class PiecesStream : public ByteStream {
  public:
@@ -81,8 +71,13 @@ class SetSource : public TensorSource {
 
  private:
   void read(const std::filesystem::path& path) {
-    set_.check_files();
     const Manifest& manifest = set_.manifest();
+    const auto step = step_of_set(path.has_filename() ? path : path.parent_path());
+    if (step && *step != manifest.step) {
+      throw Error(ErrorKind::corrupt_data, fmt::format("{} is of step {}, which is not that of the set's name",
+                                                       (path / kManifestName).string(), manifest.step));
+    }
+    set_.check_files();
     facts_ = {.kind = "set",
               .files = manifest.files.size(),
               .modified_seconds = modified_seconds_of(path / kManifestName),

@@ -11,9 +11,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/base/bytes.h"
+#include "lockstep/formats/safetensors_file.h"
 
 namespace lockstep::internal {
 class SignatureCheck;
@@ -52,6 +54,17 @@ class ByteStream {
   virtual std::uint64_t left() const = 0;
   // REQUIRES: out.size() <= left().
   virtual void read(MutableByteSpan out) = 0;
+};
+
+// Of a tensor of a safetensors file.
+class FileStream : public ByteStream {
+ public:
+  explicit FileStream(TensorStream stream) : stream_(std::move(stream)) {}
+  std::uint64_t left() const override { return stream_.left(); }
+  void read(MutableByteSpan out) override { stream_.read(out); }
+
+ private:
+  TensorStream stream_;
 };
 
 class TensorSource {

@@ -6,8 +6,11 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/error.h"
+#include "lockstep/launch/report_file.h"
+#include "lockstep/observe/chrome_trace.h"
 #include "lockstep/observe/flight_file.h"
 #include "lockstep/observe/flight_report.h"
+#include "tools/standard_output.h"
 
 namespace lockstep::tools {
 
@@ -76,7 +79,7 @@ void print_json(const std::vector<FlightSnapshot>& snapshots, std::size_t last_o
     document["ranks"].push_back(json_of(snapshot, names, last_operations));
   }
   for (const GroupReport& group : report_of(snapshots)) document["groups"].push_back(json_of(group, names));
-  std::puts(document.dump(2, ' ', false, json::error_handler_t::replace).c_str());
+  print(document.dump(2, ' ', false, json::error_handler_t::replace) + "\n");
 }
 
 }  // namespace
@@ -84,10 +87,12 @@ void print_json(const std::vector<FlightSnapshot>& snapshots, std::size_t last_o
 int trace_command(const TraceOptions& options) {
   try {
     const auto snapshots = read_flight_directory(options.flight);
-    if (options.json) {
+    if (!options.chrome.empty()) {
+      write_report_file(options.chrome, chrome_trace(snapshots, options.steps));
+    } else if (options.json) {
       print_json(snapshots, options.last_operations);
     } else {
-      for (const std::string& line : report_lines(snapshots, options.last_operations)) std::puts(line.c_str());
+      for (const std::string& line : report_lines(snapshots, options.last_operations)) print(line + "\n");
     }
     return EXIT_SUCCESS;
   } catch (const Error& error) {

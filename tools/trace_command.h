@@ -10,9 +10,12 @@ struct TraceOptions {
   std::string flight;                // a directory of recordings
   std::size_t last_operations = 10;  // of each rank; the text shows no more
   bool json = false;
+  std::string chrome;     // a file to write a trace of all ranks to; empty: none
+  std::size_t steps = 0;  // the last ones of a training, in that trace; 0: all that are recorded
 };
 
-// The exit code: 0, or 1 if a recording cannot be read; what is wrong is then on standard error.
+// The exit code: 0, or 1 if a recording cannot be read or the trace cannot be written; what is wrong is then on
+// standard error.
 int trace_command(const TraceOptions& options);
 
 }  // namespace lockstep::tools

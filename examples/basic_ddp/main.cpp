@@ -1,30 +1,31 @@
-// One training step of the tutorials' toy model, on ranks that the program starts by itself.
-//   build/bin/basic_ddp [ranks]
+// One training step of a small model, on ranks that the program starts by itself.
+//   build/bin/basic_ddp [ranks] [toy|linear]
 #include <ATen/ATen.h>
+#include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/loss.h>
 #include <torch/optim/sgd.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <string_view>
+#include <vector>
 
 #include "examples/models/toy.h"
 #include "lockstep/lockstep.h"
 
 namespace {
 
-void demo_basic(int rank) {
-  std::printf("Running basic DDP example on rank %d.\n", rank);
-  const auto world = lockstep::init_process_group();
-
-  models::Toy model;
+template <class Model>
+void train_one_step(const lockstep::World& world, Model model, std::int64_t outputs_size) {
   lockstep::DistributedDataParallel ddp(model, world);
   torch::optim::SGD optimizer(ddp.parameters(), 0.001);
 
   optimizer.zero_grad();
   const at::Tensor outputs = ddp(at::randn({20, 10}));
-  const at::Tensor labels = at::randn({20, 5});
+  const at::Tensor labels = at::randn({20, outputs_size});
   torch::nn::MSELoss()(outputs, labels).backward();
   optimizer.step();
 
@@ -37,12 +38,25 @@ void demo_basic(int rank) {
             static_cast<int>(everyone[0].numel()));
 }
 
+void demo_basic(int rank) {
+  std::printf("Running basic DDP example on rank %d.\n", rank);
+  const auto world = lockstep::init_process_group();
+  train_one_step(world, models::Toy(), 5);
+}
+
+void demo_basic_linear(int rank) {
+  std::printf("Running basic DDP example on rank %d.\n", rank);
+  const auto world = lockstep::init_process_group();
+  train_one_step(world, torch::nn::Linear(10, 10), 10);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   try {
     const int ranks = argc > 1 ? std::atoi(argv[1]) : 2;
-    lockstep::spawn(argc, argv, demo_basic, {.nprocs = ranks});
+    const bool linear = argc > 2 && argv[2] == std::string_view("linear");
+    lockstep::spawn(argc, argv, linear ? demo_basic_linear : demo_basic, {.nprocs = ranks});
     return 0;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "basic_ddp: %s\n", error.what());

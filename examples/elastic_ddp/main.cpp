@@ -2,9 +2,11 @@
 // it goes on from there, with as many ranks as there are then. A rank that dies makes the launcher start all of them
 // anew:
 //   lockstep run --nproc-per-node 4 --max-restarts 3 build/bin/elastic_ddp 100 out
+// With a third number, the last rank kills itself at the beginning of that epoch, once, to show what happens then.
 #include <ATen/ATen.h>
 #include <torch/optim/sgd.h>
 
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -27,7 +29,7 @@ struct Samples {
   }
 };
 
-void train(int epochs, const std::string& directory) {
+void train(int epochs, const std::string& directory, int fatal_epoch) {
   const auto world = lockstep::init_process_group();
   lockstep::seed_all(0);
   const Samples samples;
@@ -36,14 +38,17 @@ void train(int epochs, const std::string& directory) {
   torch::optim::SGD optimizer(ddp.parameters(), torch::optim::SGDOptions(0.001).momentum(0.9));
   lockstep::TrainingRun run(world, {.directory = directory});
   const auto& at = run.resume_if_any(ddp, optimizer);
-  const char* restarts = std::getenv("RESTART_COUNT");
-  log_rank0(world, "%d ranks, RESTART_COUNT %s, begin in epoch %d after step %ld", world.size(),
-            restarts == nullptr ? "(not set)" : restarts, at.epoch, at.step);
+  const char* variable = std::getenv("RESTART_COUNT");
+  const std::string restarts = variable == nullptr ? "(not set)" : variable;
+  log_rank0(world, "%d ranks, RESTART_COUNT %s, begin in epoch %d after step %ld", world.size(), restarts.c_str(),
+            at.epoch, at.step);
 
   const auto told_to_stop = [&] { return world.stop_requested(); };
   const std::size_t batch_size = lockstep::BatchSize::global(96).local(world.size());
   lockstep::DistributedSampler sampler(samples.size(), world);
   while (at.epoch < epochs) {
+    const bool is_victim = at.epoch == fatal_epoch && world.rank() == world.size() - 1;
+    if (is_victim && restarts == "0") std::raise(SIGKILL);
     sampler.set_epoch(at.epoch);
     const auto first_batch = static_cast<std::size_t>(at.batch);
     for (auto& [x, y] : lockstep::loader(
@@ -71,7 +76,7 @@ void train(int epochs, const std::string& directory) {
 
 int main(int argc, char** argv) {
   try {
-    train(argc > 1 ? std::atoi(argv[1]) : 10, argc > 2 ? argv[2] : "out");
+    train(argc > 1 ? std::atoi(argv[1]) : 10, argc > 2 ? argv[2] : "out", argc > 3 ? std::atoi(argv[3]) : -1);
     return 0;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "elastic_ddp: %s\n", error.what());

@@ -1,126 +1,18 @@
 // Trains a model on Fashion-MNIST, data parallel over any number of ranks:
 //   lockstep run --nproc-per-node 2 build/bin/fashion_mnist --model resnet18 --epochs 1
 // Alone it trains on one rank; nothing else changes. SIGTERM, SIGINT and SIGHUP end it after a step, with a checkpoint.
-#include <ATen/ops/cross_entropy_loss.h>
-#include <torch/optim/sgd.h>
-
-#include <algorithm>
-#include <array>
 #include <cstdio>
 #include <exception>
-#include <map>
-#include <string>
 
 #include "examples/fashion_mnist/options.h"
-#include "examples/models/cnn.h"
-#include "examples/models/mlp.h"
-#include "examples/models/resnet18.h"
+#include "examples/fashion_mnist/train.h"
 #include "lockstep/lockstep.h"
-
-using namespace lockstep;
-
-namespace {
-
-at::Tensor loss_of(const at::Tensor& logits, const at::Tensor& y) { return at::cross_entropy_loss(logits, y); }
-
-std::array<double, 2> loss_and_accuracy(const at::Tensor& logits, const at::Tensor& y) {
-  return {loss_of(logits, y).item<double>(), logits.argmax(1).eq(y).to(at::kDouble).mean().item<double>()};
-}
-
-// The steps that are left of an epoch, unless --max-steps or a signal end it. In lockstep mode shards have a batch
-// each.
-template <class Ddp>
-void train_epoch(Ddp& ddp, torch::optim::SGD& optimizer, TrainingRun& run, const FashionMnist& images,
-                 const FashionMnist& test, const Options& o, const World& world) {
-  const auto& at = run.position;
-  const int shards = o.lockstep ? o.shards : 0;  // 0: every rank has one batch a step
-  const auto batch_size = BatchSize::global(o.batch_size);
-  const std::size_t local = batch_size.local(o.lockstep ? shards : world.size());
-  ShardSampler sampler(images.size(), world, {.shards = shards, .batch_size = local, .seed = o.seed});
-  sampler.set_epoch(at.epoch);
-  const auto batches =
-      shard_loader(images, sampler, {.workers = o.workers, .first_batch = static_cast<std::size_t>(at.batch)});
-  const auto left = static_cast<std::int64_t>(sampler.steps()) - at.batch;
-  const auto steps = o.max_steps == 0 ? left : std::min(left, o.max_steps - at.step);
-  Progress progress(world, "epoch " + std::to_string(at.epoch + 1) + "/" + std::to_string(o.epochs), steps);
-  Throughput speed(ddp);
-  auto batch = batches.begin();
-  for (std::int64_t step = 1; step <= steps && !world.stop_requested(); ++step) {
-    std::int64_t samples = 0;
-    const auto backward = [&](const Shard&) {
-      const auto [x, y] = std::move(*batch);
-      ++batch;  // before the forward, in which the next shard's may begin
-      samples += y.numel();
-      return backward_in_parts(ddp, x, y, o.accumulate, loss_of);
-    };
-    if (!o.lockstep) optimizer.zero_grad();
-    const double loss = o.lockstep ? ddp.for_each_shard(backward) : backward({});
-    optimizer.step();
-    run.add_step(loss, samples, ddp, optimizer);
-    speed.add(samples);
-    progress.show(step, "loss %.4f  %.0f images/s  communication %.1f%%", at.mean_loss(), speed.samples_per_second(),
-                  100 * speed.communication_share());
-  }
-  progress.finish();
-  run.save(ddp, optimizer);
-  if (world.stop_requested()) return;
-  const auto [val_loss, val_accuracy] = evaluate(
-      ddp, test, world, {.batch_size = batch_size.local(world.size()), .workers = o.workers}, loss_and_accuracy);
-  speed = speed.over_all_ranks();
-  const double loss = run.mean_loss(), rate = speed.samples_per_second(), share = speed.communication_share();
-  run.log_metrics({{"train_loss", loss},
-                   {"val_loss", val_loss},
-                   {"val_accuracy", val_accuracy},
-                   {"samples_per_second", rate},
-                   {"communication_share", share}});
-  log_rank0(world,
-            "Iteration %d/%d  Train Loss: %.4f  Val Loss: %.4f  Val Accuracy: %.4f  %.0f images/s  "
-            "communication %.1f%%",
-            at.epoch + 1, o.epochs, loss, val_loss, val_accuracy, rate, 100 * share);
-  if (steps < left) return;
-  run.position.begin_next_epoch();
-  run.save(ddp, optimizer);
-}
-
-template <class Model>
-void train(Model model, const Options& o, const World& world) {
-  const FashionMnistOptions layout{.channels = o.model == "resnet18" ? 3 : 1};
-  const auto images = FashionMnist::load(o.data, FashionMnist::Split::train, layout);
-  const auto test = FashionMnist::load(o.data, FashionMnist::Split::test, layout);
-  log_rank0(world, "training %s on %zu images, %d ranks over %s, %zu images a step", o.model.c_str(), images.size(),
-            world.size(), std::string(world.transport()).c_str(), o.batch_size);
-  std::map<std::string, std::string> choices{{"model", o.model}, {"sync_batchnorm", o.sync_batchnorm ? "yes" : "no"}};
-  choices.insert({{"batch_size", std::to_string(o.batch_size)}, {"seed", std::to_string(o.seed)}});
-  choices.insert({"accumulate", std::to_string(o.accumulate)});
-  TrainingRun run(world, {o.out, choices, {{"accumulate", "1"}, {"sync_batchnorm", "no"}}, 3, o.checkpoint_every});
-  if (o.sync_batchnorm) convert_sync_batchnorm(model, world);
-  DistributedDataParallel ddp(model, world, {.lockstep = {o.lockstep ? o.shards : 0, o.seed, o.threads}});
-  torch::optim::SGD optimizer(ddp.parameters(), torch::optim::SGDOptions(o.lr).momentum(o.momentum));
-  if (o.resume) log_rank0(world, "resumed after step %ld", run.resume_if_any(ddp, optimizer).step);
-  if (!o.resume) run.start_anew();
-  const auto& at = run.position;
-  const auto is_done = [&] { return at.epoch >= o.epochs || (o.max_steps != 0 && at.step >= o.max_steps); };
-  const auto start = lockstep::steady_clock().now();
-  for (bool stop = false; !is_done() && !stop; stop = world.stop_requested()) {
-    train_epoch(ddp, optimizer, run, images, test, o, world);
-  }
-  if (!is_done()) return log_rank0(world, "stopped after step %ld; --resume goes on: %s", at.step, run.path().c_str());
-  log_rank0(world, "Completed training in %.1f seconds.", seconds(lockstep::steady_clock().now() - start));
-  if (o.lockstep) log_rank0(world, "SHA-256 of the run: %s", sha256_of(*model, optimizer).c_str());
-  log_rank0(world, "checkpoint: %s", run.path().c_str());
-}
-
-}  // namespace
 
 int main(int argc, char** argv) {
   Options o;
   if (const auto exit_code = parse(argc, argv, o)) return *exit_code;
   try {
-    const World world = init_process_group();
-    seed_all(o.seed);
-    if (o.model == "resnet18") train(models::ResNet18(FashionMnist::kClasses), o, world);
-    if (o.model == "cnn") train(models::Cnn(FashionMnist::kClasses), o, world);
-    if (o.model == "mlp") train(models::Mlp(), o, world);
+    train(o, lockstep::init_process_group());
   } catch (const std::exception& error) {
     std::fflush(stdout);
     std::fprintf(stderr, "fashion_mnist: %s\n", error.what());

@@ -5,6 +5,7 @@
 
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/tsc_clock.h"
 #include "lockstep/health/peer_failure.h"
 #include "lockstep/observe/process_recorder.h"
 
@@ -53,7 +54,9 @@ void CarrierEngine::await(Operation& op, Deadline deadline) {
   const Wait wait(*this, op.signature, started_);
   try {
     throw_if_aborted();
+    begin_wait(op);
     compare_signatures(op.signature, deadline);
+    meter_.moves(tsc_clock().now());
     rounds_->run(op.collective, deadline);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::desync || !is_aligned_ || !op.may_differ) throw;

@@ -8,7 +8,9 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/checkpoint/part_copies.h"
+#include "lockstep/checkpoint/save_agreement.h"
 #include "lockstep/checkpoint/set_writing.h"
+#include "lockstep/checkpoint/together.h"
 
 namespace lockstep {
 
@@ -28,19 +30,20 @@ class AsyncSaver::Worker {
 
   void start(SaveJob job, bool copy_in_background) {
     using Which = PartCopies::Which;
-    std::optional<Error> failure = copy(job, copy_in_background ? Which::all_but_stepped : Which::all);
-    std::promise<void> copied;
-    copied_ = copied.get_future();
-    running_ = std::async(std::launch::async, [this, job = std::move(job), failure = std::move(failure),
-                                               copied = std::move(copied)]() mutable {
-      if (!failure) failure = copy(job, Which::all);
-      copied.set_value();
-      return run_save(job, group_, failure);
-    });
+    job_ = std::move(job);
+    failure_ = error_in([&] { copies_.take(job_, copy_in_background ? Which::all_but_stepped : Which::all); });
+    copied_ = std::promise<void>();
+    is_copied_ = copied_.get_future();
+    const auto no_thread = error_in([&] { running_ = std::async(std::launch::async, [this] { return run(); }); });
+    if (!no_thread) return;
+    // The others wait for this rank, and learn here that it has nothing for them.
+    if (!failure_) failure_ = no_thread;
+    running_ = std::async(std::launch::deferred, [this] { return run(); });
+    running_.wait();
   }
 
   void wait_for_copy() const {
-    if (copied_.valid()) copied_.wait();
+    if (is_copied_.valid()) is_copied_.wait();
   }
 
   // Waits, and throws what went wrong.
@@ -59,28 +62,32 @@ class AsyncSaver::Worker {
 
  private:
   // What goes wrong is told to the other ranks where they wait for this one's part.
-  std::optional<Error> copy(SaveJob& job, PartCopies::Which which) {
-    try {
-      copies_.take(job, which);
-    } catch (const Error& error) {
-      return error;
-    } catch (const std::exception& error) {
-      return Error(ErrorKind::internal, std::string("copying a checkpoint: ") + error.what());
-    }
-    return std::nullopt;
+  std::filesystem::path run() {
+    if (!failure_) failure_ = error_in([&] { copies_.take(job_, PartCopies::Which::all); });
+    copied_.set_value();
+    SaveJob job = std::move(job_);
+    return run_save(job, group_, failure_);
   }
 
   const ProcessGroup group_;
   const bool keep_going_;
   PartCopies copies_;
-  std::future<void> copied_;
+  SaveJob job_;
+  std::optional<Error> failure_;  // of this rank, before anything is written
+  std::promise<void> copied_;
+  std::future<void> is_copied_;
   std::future<std::filesystem::path> running_;
   std::optional<std::filesystem::path> newest_;
 };
 
 AsyncSaver::AsyncSaver(std::filesystem::path directory, ProcessGroup group, const AsyncSaverOptions& options)
     : directory_(std::move(directory)), group_(std::move(group)), options_(options) {
-  check(options_.save.retention);
+  Facts facts = facts_of(options_.save);
+  facts.insert(facts.begin(), {{"directory", directory_.string()},
+                               {"keep_going", options_.keep_going ? "true" : "false"},
+                               {"copy_in_background", options_.copy_in_background ? "true" : "false"}});
+  require_same_facts(group_, "has an AsyncSaver with", facts);
+  act_together(group_, "an AsyncSaver", [&] { check(options_.save.retention); });
   worker_ = std::make_unique<Worker>(*group_.split(0, group_.rank()), options_.keep_going);
 }
 

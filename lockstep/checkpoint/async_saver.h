@@ -25,14 +25,17 @@ struct AsyncSaverOptions {
   SaveOptions save = {};
   // A disk that is full or fails is logged as a warning, and training goes on; save() and wait() throw other errors.
   bool keep_going = true;
-  // What changes too early is found where PyTorch counts the change, which it does not for plain SGD and what writes
-  // through data(); then there is no checkpoint, and the next call throws Error{invalid_argument}.
+  // What changes before wait_for_copy() is noticed: by PyTorch's count of changes, and by 32 elements of each tensor,
+  // for what is not counted, as plain SGD and what writes through data(). Then there is no checkpoint, and the next
+  // call throws Error{invalid_argument} that names the tensor. A change that is not counted and touches few other
+  // elements, as rows of a large embedding, is not noticed.
   bool copy_in_background = false;
 };
 
 class AsyncSaver {
  public:
-  // The thread has a group of its own. Collective.
+  // The thread has a group of its own. Collective; Error{invalid_argument} on all ranks for options that differ or mean
+  // nothing.
   AsyncSaver(std::filesystem::path directory, ProcessGroup group, const AsyncSaverOptions& options = {});
   AsyncSaver(const AsyncSaver&) = delete;
   AsyncSaver& operator=(const AsyncSaver&) = delete;

@@ -1,14 +1,17 @@
 #include "lockstep/checkpoint/module_state.h"
 
+#include <c10/core/InferenceMode.h>
 #include <torch/nn/module.h>
 
 #include <algorithm>
 #include <string>
 #include <utility>
 
+#include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
 #include "lockstep/ddp/state_dict.h"
+#include "lockstep/group/overlap.h"
 
 namespace lockstep {
 
@@ -41,6 +44,23 @@ bool is_wrapped(const TensorsByName& tensors) {
          std::ranges::all_of(tensors, [](const auto& item) { return item.first.starts_with(kWrapper); });
 }
 
+bool have_equal_names(const TensorsByName& left, const TensorsByName& right) {
+  return std::ranges::equal(left, right, {}, &TensorsByName::value_type::first, &TensorsByName::value_type::first);
+}
+
+// Takes the wrapper's name off the side that has it, unless it is the name of a child on both.
+void unwrap(TensorsByName& stored, TensorsByName& wanted) {
+  if (have_equal_names(stored, wanted)) return;
+  const TensorsByName bare_stored = is_wrapped(stored) ? strip_prefix(stored, kWrapper) : stored;
+  const TensorsByName bare_wanted = is_wrapped(wanted) ? strip_prefix(wanted, kWrapper) : wanted;
+  const bool is_in_stored = is_wrapped(stored) && (!is_wrapped(wanted) || have_equal_names(bare_stored, wanted));
+  const bool is_in_wanted = is_wrapped(wanted) && (!is_wrapped(stored) || have_equal_names(stored, bare_wanted));
+  if (is_in_stored == is_in_wanted) return;
+  log_info(fmt::format("loading a module: '{}' before all names in the {} is ignored", kWrapper,
+                       is_in_stored ? "checkpoint" : "module"));
+  (is_in_stored ? stored : wanted) = is_in_stored ? bare_stored : bare_wanted;
+}
+
 }  // namespace
 
 void add_module(Checkpoint& checkpoint, const torch::nn::Module& module, std::string_view prefix) {
@@ -49,19 +69,27 @@ void add_module(Checkpoint& checkpoint, const torch::nn::Module& module, std::st
   }
 }
 
+void internal::require_own_elements(const std::string& name, const at::Tensor& tensor) {
+  if (!tensor.defined() || tensor.layout() != at::kStrided || !overlaps_itself(tensor)) return;
+  throw Error(
+      ErrorKind::invalid_argument,
+      fmt::format("checkpoint: elements of tensor '{}' share memory, as those of an expanded one, so that nothing "
+                  "can be loaded into it; let the module have what contiguous() or clone() makes of it",
+                  name));
+}
+
 std::function<void()> internal::checked_load(const Checkpoint& checkpoint, torch::nn::Module& module,
                                              std::string_view prefix) {
   TensorsByName stored = tensors_below(checkpoint, prefix);
   TensorsByName wanted = tensors_of(module);
-  if (is_wrapped(stored) != is_wrapped(wanted)) {
-    log_info(fmt::format("loading a module: '{}' before all names in the {} is ignored", kWrapper,
-                         is_wrapped(stored) ? "checkpoint" : "module"));
-    stored = strip_prefix(stored, kWrapper);
-    wanted = strip_prefix(wanted, kWrapper);
-  }
-  return checked_copy_by_name(
-      std::move(stored), std::move(wanted), Types::equal, "checkpoint",
-      fmt::format("the checkpoint's '{}' does not fit the module, which is unchanged:", prefix));
+  for (const auto& [name, tensor] : wanted) require_own_elements(std::string(prefix) + name, tensor);
+  unwrap(stored, wanted);
+  return [copy = checked_copy_by_name(
+              std::move(stored), std::move(wanted), Types::equal, "checkpoint",
+              fmt::format("the checkpoint's '{}' does not fit the module, which is unchanged:", prefix))] {
+    const c10::InferenceMode inference_mode;  // in which any tensor can be written
+    copy();
+  };
 }
 
 void load_module(const Checkpoint& checkpoint, torch::nn::Module& module, std::string_view prefix) {

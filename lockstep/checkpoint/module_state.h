@@ -17,11 +17,14 @@ namespace lockstep {
 // The checkpoint then refers to the module's own memory: save it before training goes on.
 void add_module(Checkpoint& checkpoint, const torch::nn::Module& module, std::string_view prefix = "model.");
 
-// If exactly one of the two sides has "module." before all names, as a wrapped model has in PyTorch, that is ignored
-// and logged.
+// Where names do not fit otherwise, "module." before all names of one side, as a wrapped model has in PyTorch, is
+// ignored and logged. A buffer may be made in inference mode, and so may the call.
 void load_module(const Checkpoint& checkpoint, torch::nn::Module& module, std::string_view prefix = "model.");
 
 namespace internal {
+
+// Error{invalid_argument} for a tensor that no value can be loaded into, since its elements share memory.
+void require_own_elements(const std::string& name, const at::Tensor& tensor);
 
 // As load_module(), but so far it only checks: what it returns then changes the module.
 std::function<void()> checked_load(const Checkpoint& checkpoint, torch::nn::Module& module,

@@ -6,13 +6,16 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <fstream>
 #include <optional>
 #include <sstream>
 #include <thread>
+#include <utility>
 
+#include "lockstep/base/checked.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/checkpoint/set_directory.h"
@@ -57,6 +60,30 @@ std::map<std::string, std::string> writer_identity(const EnvironmentReader& envi
   return {{"job", job}, {"rank", *rank}};
 }
 
+std::uint64_t SaveNumbers::next(const std::filesystem::path& set) {
+  const std::lock_guard lock(mutex_);
+  const auto [found, is_new] = numbers_.try_emplace(set, forgotten_);
+  const std::uint64_t number = ++found->second;
+  if (!is_new) return number;
+  order_.push_back(set);
+  if (order_.size() <= kMost) return number;
+  const auto oldest = numbers_.find(order_.front());
+  forgotten_ = std::max(forgotten_, oldest->second);
+  numbers_.erase(oldest);
+  order_.pop_front();
+  return number;
+}
+
+std::size_t SaveNumbers::size() const {
+  const std::lock_guard lock(mutex_);
+  return numbers_.size();
+}
+
+SaveNumbers& save_numbers() {
+  static SaveNumbers numbers;
+  return numbers;
+}
+
 WriterTurn::WriterTurn(const std::filesystem::path& directory, Deadline deadline)
     : directory_(directory.empty() ? "." : directory) {
   make_set_parent(directory_);
@@ -73,7 +100,8 @@ WriterTurn::WriterTurn(const std::filesystem::path& directory, Deadline deadline
   }
 }
 
-bool WriterTurn::is_saved(std::uint64_t step, const std::map<std::string, std::string>& identity) const {
+bool WriterTurn::is_saved(std::uint64_t step, const std::map<std::string, std::string>& identity,
+                          std::uint64_t number) const {
   if (identity.empty()) return false;
   const std::filesystem::path set = set_path(directory_, step);
   struct stat status {};
@@ -84,9 +112,12 @@ bool WriterTurn::is_saved(std::uint64_t step, const std::map<std::string, std::s
   try {
     const SetReader reader(set);
     const auto& written = reader.manifest().written;
-    const auto job = written.find("job"), rank = written.find("rank");
-    return job != written.end() && rank != written.end() && job->second == identity.at("job") &&
-           rank->second != identity.at("rank");
+    const auto job = written.find("job"), rank = written.find("rank"), save = written.find("save");
+    if (job == written.end() || rank == written.end() || save == written.end()) return false;
+    const std::string where = set.string();
+    const auto its_number = checked_decimal(save->second, "number of a save", Origin(where));
+    return job->second == identity.at("job") && rank->second != identity.at("rank") &&
+           std::cmp_greater_equal(its_number, number);
   } catch (const Error&) {
     return false;
   }

@@ -2,9 +2,12 @@
 // of them writes it. One process at a time saves into a directory; who comes later finds who wrote before. Thread-safe.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <filesystem>
 #include <map>
+#include <mutex>
 #include <string>
 
 #include "lockstep/base/deadline.h"
@@ -14,8 +17,26 @@
 namespace lockstep::internal {
 
 // What a launcher has told this process of its place, for Manifest::written: "job" and "rank". Empty without one, or if
-// it is the only process of its job.
+// it is the only process of its job. With "save", the number of the save, it tells rank from rank and save from save.
 std::map<std::string, std::string> writer_identity(const EnvironmentReader& environment);
+
+// How many times a process has saved each set, so that ranks which save a step a second time write it a second time.
+// Of sets beyond the last kMost it remembers the largest number, which is at least right for all of them together.
+class SaveNumbers {
+ public:
+  static constexpr std::size_t kMost = 64;
+  // 1 at the first save of a set.
+  std::uint64_t next(const std::filesystem::path& set);
+  std::size_t size() const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<std::filesystem::path, std::uint64_t> numbers_;
+  std::deque<std::filesystem::path> order_;  // the oldest first
+  std::uint64_t forgotten_ = 0;
+};
+// This process's.
+SaveNumbers& save_numbers();
 
 class WriterTurn {
  public:
@@ -23,8 +44,9 @@ class WriterTurn {
   // SetDirectory.
   WriterTurn(const std::filesystem::path& directory, Deadline deadline);
 
-  // Whether another rank of this job has saved the step since this process started.
-  bool is_saved(std::uint64_t step, const std::map<std::string, std::string>& identity) const;
+  // Whether another rank of this job has saved the step since this process started, as often as this one does with save
+  // number `number`.
+  bool is_saved(std::uint64_t step, const std::map<std::string, std::string>& identity, std::uint64_t number) const;
 
  private:
   std::filesystem::path directory_;

@@ -1,6 +1,5 @@
 #include "lockstep/checkpoint/resumption.h"
 
-#include <ATen/ops/full.h>
 #include <torch/optim/optimizer.h>
 
 #include <climits>
@@ -13,7 +12,7 @@
 #include "lockstep/checkpoint/module_state.h"
 #include "lockstep/checkpoint/optimizer_state.h"
 #include "lockstep/checkpoint/random_state.h"
-#include "lockstep/group/object_codecs.h"
+#include "lockstep/checkpoint/together.h"
 
 namespace lockstep::internal {
 namespace {
@@ -80,47 +79,24 @@ LockstepState lockstep_state_of(DdpBase& ddp) {
   return ddp.options().lockstep.shards == 0 ? LockstepState{} : ddp.lockstep_state();
 }
 
-void fail_together(const ProcessGroup& group, const std::optional<Error>& mine, std::string_view what) {
-  constexpr int kNone = -1;
-  const std::pair<int, std::string> told(mine ? static_cast<int>(mine->kind()) : kNone, mine ? mine->what() : "");
-  const auto all = all_gather_object(group, told, {.name = what});
-  if (mine) throw *mine;
-  for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    if (all[rank].first == kNone) continue;
-    throw Error(checked_error_kind(all[rank].first, {what, static_cast<int>(rank)}),
-                fmt::format("rank {}: {}", rank, all[rank].second));
-  }
-}
-
 Checkpoint newest_checkpoint(const ProcessGroup& group, const std::filesystem::path& directory) {
   Checkpoint checkpoint;
-  std::optional<Error> failure;
-  const at::Tensor step = at::full({1}, -1, at::kLong);
-  try {
-    if (group.rank() == 0 && std::filesystem::is_directory(directory)) {
-      if (auto latest = latest_checkpoint(directory)) {
-        step.fill_(static_cast<std::int64_t>(latest->step));
-        checkpoint = std::move(latest->checkpoint);
-      }
-    }
-  } catch (const Error& error) {
-    failure = error;
-  }
-  fail_together(group, failure, "checkpoint to resume from");
-  group.broadcast(step, 0, {.name = "step to resume from"});
-  const auto chosen = step.item<std::int64_t>();
-  if (chosen < 0) {
+  const std::string step = from_rank_0(group, "checkpoint to resume from", [&]() -> std::string {
+    if (!std::filesystem::is_directory(directory)) return "";
+    auto latest = latest_checkpoint(directory);
+    if (!latest) return "";
+    checkpoint = std::move(latest->checkpoint);
+    return std::to_string(latest->step);
+  });
+  if (step.empty()) {
     refuse_run("there is no checkpoint in " + directory.string() +
                "; start anew instead of resuming, or name the directory that has one");
   }
-  if (group.rank() != 0) {
-    try {
-      checkpoint = load_checkpoint(step_path(directory, static_cast<std::uint64_t>(chosen)));
-    } catch (const Error& error) {
-      failure = error;
-    }
-  }
-  fail_together(group, failure, "checkpoint that is resumed from");
+  act_together(group, "checkpoint that is resumed from", [&] {
+    if (group.rank() == 0) return;
+    const auto chosen = checked_decimal(step, "step", {"checkpoint to resume from", 0});
+    checkpoint = load_checkpoint(step_path(directory, static_cast<std::uint64_t>(chosen)));
+  });
   return checkpoint;
 }
 

@@ -6,7 +6,6 @@
 
 #include <filesystem>
 #include <functional>
-#include <optional>
 #include <string>
 #include <string_view>
 
@@ -26,9 +25,6 @@ inline constexpr const char* kChoice = "choice.";  // begins the names of choice
 void require_equal_parameters(const torch::optim::Optimizer& optimizer);
 // Zeros and an empty text without lockstep mode.
 LockstepState lockstep_state_of(DdpBase& ddp);
-
-// Collective: throws on all ranks if any has failed, an error of the same kind.
-void fail_together(const ProcessGroup& group, const std::optional<Error>& mine, std::string_view what);
 
 // The newest that rank 0 finds, so that all ranks read the same file. Collective; errors on all ranks.
 Checkpoint newest_checkpoint(const ProcessGroup& group, const std::filesystem::path& directory);

@@ -24,7 +24,7 @@ class Manifests {
     const auto [found, is_new] = read_.try_emplace(set);
     if (!is_new) return found->second ? &*found->second : nullptr;
     try {
-      const SetReader reader(set);
+      SetReader reader(set);
       reader.check_files();
       found->second = reader.manifest();
     } catch (const Error&) {  // whoever loads it will say so
@@ -53,6 +53,20 @@ std::vector<std::filesystem::path> best(const std::vector<SetPlace>& sets, const
   std::vector<std::filesystem::path> paths;
   for (auto& [value, path] : found) paths.push_back(std::move(path));
   return paths;
+}
+
+// Also content can be damaged, which sizes do not show.
+std::optional<std::filesystem::path> newest_whole(const std::vector<SetPlace>& sets, Manifests& manifests) {
+  for (const SetPlace& each : sets) {
+    if (manifests.of(each.path) == nullptr) continue;
+    try {
+      SetReader(each.path).verify();
+      return each.path;
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::corrupt_data && error.kind() != ErrorKind::invalid_argument) throw;
+    }
+  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -95,13 +109,20 @@ std::vector<std::filesystem::path> sets_to_prune(const std::filesystem::path& di
   for (const SetPlace& each : sets) {
     if (!kept.contains(each.path) && manifests.of(each.path) != nullptr) removed.push_back(each.path);
   }
+  if (newest.empty() && !removed.empty()) {
+    if (const auto whole = newest_whole(sets, manifests)) std::erase(removed, *whole);
+  }
   return removed;
 }
 
 std::vector<std::filesystem::path> prune_sets(const std::filesystem::path& directory, const Retention& rules,
-                                              const std::filesystem::path& newest) {
-  std::vector<std::filesystem::path> removed = sets_to_prune(directory, rules, newest);
-  for (const std::filesystem::path& each : removed) remove_set(each);
+                                              const std::filesystem::path& newest, Deadline deadline) {
+  std::vector<std::filesystem::path> removed;
+  for (const std::filesystem::path& each : sets_to_prune(directory, rules, newest)) {
+    if (deadline.expired()) break;
+    remove_set(each);
+    removed.push_back(each);
+  }
   return removed;
 }
 

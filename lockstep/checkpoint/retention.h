@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/deadline.h"
+
 namespace lockstep {
 
 struct Retention {
@@ -19,13 +21,16 @@ struct Retention {
 
 namespace internal {
 
-// Removes the sets that no rule keeps, never the one of `newest`, which counts as one of the last. A damaged one (its
-// manifest cannot be read, a file is missing or has another size) counts for nothing and is left alone. Blocks for disk
-// I/O. Error{invalid_argument}: negative numbers, keep_best without a metric. Error{internal} as of remove_set().
+// Removes the sets that no rule keeps, never the one of `newest`, which has just been written and counts as one of the
+// last. Without it, the newest one stays whose every byte is right. A damaged one (its manifest cannot be read, a file
+// is missing or has another size) counts for nothing and is left alone. Blocks for disk I/O; after the deadline no
+// further set is removed, and the next call goes on. Error{invalid_argument}: negative numbers, keep_best without a
+// metric. Error{internal} as of list_sets() and remove_set().
 void check(const Retention& rules);
+// What it has removed.
 std::vector<std::filesystem::path> prune_sets(const std::filesystem::path& directory, const Retention& rules,
-                                              const std::filesystem::path& newest);
-// What prune_sets() would remove.
+                                              const std::filesystem::path& newest, Deadline deadline);
+// What prune_sets() would remove. newest: empty, and all of one set is read.
 std::vector<std::filesystem::path> sets_to_prune(const std::filesystem::path& directory, const Retention& rules,
                                                  const std::filesystem::path& newest);
 

@@ -9,30 +9,23 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
-#include "lockstep/checkpoint/resumption.h"
+#include "lockstep/checkpoint/normal_mode.h"
+#include "lockstep/checkpoint/save_agreement.h"
+#include "lockstep/checkpoint/save_plan.h"
 #include "lockstep/checkpoint/set_directory.h"
 #include "lockstep/checkpoint/set_loading.h"
 #include "lockstep/checkpoint/set_reader.h"
+#include "lockstep/checkpoint/set_search.h"
 #include "lockstep/checkpoint/set_writing.h"
 #include "lockstep/checkpoint/signature_check.h"
 #include "lockstep/checkpoint/state_parts.h"
-#include "lockstep/group/object_codecs.h"
+#include "lockstep/checkpoint/together.h"
 
 namespace lockstep {
 
 using namespace internal;
 
 namespace {
-
-// Newest first; the directory itself, if it is a set.
-std::vector<std::filesystem::path> candidates_in(const std::filesystem::path& directory) {
-  std::error_code error;
-  if (std::filesystem::exists(directory / kManifestName, error)) return {directory};
-  if (!std::filesystem::exists(directory, error)) return {};
-  std::vector<std::filesystem::path> paths;
-  for (const SetPlace& each : list_sets(directory)) paths.push_back(each.path);
-  return paths;
-}
 
 SetReader reader_with(const std::filesystem::path& path, ByteView manifest) {
   const std::string name = (path / kManifestName).string();
@@ -41,29 +34,6 @@ SetReader reader_with(const std::filesystem::path& path, ByteView manifest) {
 
 SignatureCheck signature_check(const LoadOptions& options) {
   return SignatureCheck(options.require_signature ? SignatureCheck::Need::required : SignatureCheck::Need::none);
-}
-
-// A set whose manifest is whole and whose files are there.
-struct Found {
-  std::filesystem::path path;
-  Bytes manifest;
-};
-
-std::optional<Found> next_whole(std::vector<std::filesystem::path>& candidates, const SignatureCheck& signature) {
-  while (!candidates.empty()) {
-    Found found{.path = candidates.front(), .manifest = {}};
-    candidates.erase(candidates.begin());
-    try {
-      found.manifest = SetReader::read_manifest(found.path);
-      signature.check(found.manifest, found.path / kManifestName);
-      reader_with(found.path, found.manifest).check_files();
-      return found;
-    } catch (const Error& error) {
-      if (error.kind() == ErrorKind::unauthorized) throw;  // going back to an older one would hide it
-      log_warning(fmt::format("the checkpoint {} is passed over: {}", found.path.string(), error.what()));
-    }
-  }
-  return std::nullopt;
 }
 
 Loaded loaded_from(const SetReader& set) {
@@ -95,65 +65,100 @@ std::function<void()> fit(SetReader& set, const State& state, int rank, int size
                       [&set, own = content.own] { fill(set, own); });
 }
 
-template <class Action>
-std::optional<Error> error_in(Action action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error;
-  } catch (const std::exception& error) {  // of the program's own objects
-    return Error(ErrorKind::invalid_argument, error.what());
-  }
-  return std::nullopt;
-}
+// Steps of loading, of all ranks of a group or of one process alone.
+class Together {
+ public:
+  explicit Together(const ProcessGroup* group) : group_(group) {}
 
-// Whether any rank has found damage; then another set is tried. Other errors are thrown on all ranks.
-bool any_damaged(const ProcessGroup& group, const std::optional<Error>& mine) {
-  const bool is_damage = mine && mine->kind() == ErrorKind::corrupt_data;
-  fail_together(group, is_damage ? std::nullopt : mine, "checkpoint that is loaded");
-  const auto damage = all_gather_object(group, std::string(is_damage ? mine->what() : ""), {.name = "damage"});
-  for (const std::string& why : damage) {
-    if (!why.empty() && group.rank() == 0) log_warning("a checkpoint is passed over: " + why);
+  int rank() const { return group_ == nullptr ? 0 : group_->rank(); }
+  int size() const { return group_ == nullptr ? 1 : group_->size(); }
+  Reader reader() const { return group_ == nullptr ? Reader{} : reader_of(*group_); }
+  void require_same(const Facts& facts) const {
+    if (group_ != nullptr) require_same_facts(*group_, "loads", facts);
   }
-  return std::ranges::any_of(damage, [](const std::string& why) { return !why.empty(); });
-}
-
-std::optional<Loaded> load_newest(const std::filesystem::path& directory, const State& state, const ProcessGroup& group,
-                                  bool must_be_there, const LoadOptions& options) {
-  std::vector<std::filesystem::path> candidates;  // on rank 0
-  const auto list = [&] {
-    if (group.rank() == 0) candidates = candidates_in(directory);
-  };
-  fail_together(group, error_in(list), "checkpoint to load");
-  const bool had_some = !candidates.empty();
-  std::optional<Reader> reader;
-  const SignatureCheck signature = signature_check(options);
-  for (;;) {
-    std::pair<std::string, std::string> chosen;
-    const auto choose = [&] {
-      if (group.rank() != 0) return;
-      if (const auto found = next_whole(candidates, signature)) chosen = {found->path.string(), found->manifest};
-      if (chosen.first.empty()) chosen.second = had_some ? "damaged" : "";
-    };
-    fail_together(group, error_in(choose), "checkpoint that is chosen");
-    chosen = broadcast_object(group, chosen, 0, {.name = "checkpoint to load"});
-    if (chosen.first.empty()) {
-      if (chosen.second.empty() && !must_be_there) return std::nullopt;
-      refuse_none(directory, !chosen.second.empty());
+  // Nothing: there is none. Rank 0 chooses.
+  std::optional<SetSearch::Found> next(SetSearch& search) const {
+    if (group_ == nullptr) return search.next();
+    std::optional<SetSearch::Found> found;
+    const std::string path = from_rank_0(*group_, "checkpoint that is chosen", [&] {
+      found = search.next();
+      return found ? found->path.string() : std::string();
+    });
+    if (path.empty()) return std::nullopt;
+    return SetSearch::Found{.path = path,
+                            .manifest = from_rank_0(*group_, "manifest", [&] { return std::move(found->manifest); })};
+  }
+  bool has_seen_any(const SetSearch& search) const {
+    if (group_ == nullptr) return search.has_seen_any();
+    return !from_rank_0(*group_, "checkpoints", [&] {
+              return std::string(search.has_seen_any() ? "some" : "");
+            }).empty();
+  }
+  // Whether any rank has found damage in this step; then another set is tried. Other errors are thrown on all ranks.
+  bool is_damaged(const std::function<void()>& action) const {
+    const std::optional<Error> mine = error_in(action);
+    const bool is_damage = mine && mine->kind() == ErrorKind::corrupt_data;
+    const std::string what = is_damage ? mine->what() : "";
+    if (group_ == nullptr) {
+      if (mine && !is_damage) throw Error(*mine);
+      return is_damage && warn(what);
     }
-    if (!reader) reader = reader_of(group);
+    const std::vector<std::string> told = gather_together(*group_, "checkpoint that is loaded", [&] {
+      if (mine && !is_damage) throw Error(*mine);
+      return what;
+    });
+    const auto first = std::ranges::find_if(told, [](const std::string& why) { return !why.empty(); });
+    return first != told.end() && warn(*first);
+  }
+
+ private:
+  bool warn(const std::string& why) const {
+    if (rank() == 0) log_warning("a checkpoint is passed over: " + why);
+    return true;
+  }
+
+  const ProcessGroup* group_;
+};
+
+[[noreturn]] void refuse_partly(const std::filesystem::path& directory) {
+  throw Error(
+      ErrorKind::internal,
+      fmt::format("a checkpoint in {} was whole and is not any more: the state is partly loaded, and there is no "
+                  "other; load it again, or another one",
+                  directory.string()));
+}
+
+enum class Need { must_be_there, if_any };
+
+std::optional<Loaded> load_newest(const std::filesystem::path& directory, const State& state, const ProcessGroup* group,
+                                  Need need, const LoadOptions& options) {
+  const NormalMode normal_mode;
+  const Together together(group);
+  together.require_same(facts_of_load(directory, state, options, need == Need::if_any ? "load_if_any" : "load"));
+  SetSearch search(directory, signature_check(options));  // used by rank 0
+  std::optional<Reader> reader;
+  bool is_partly_loaded = false;
+  while (const auto found = together.next(search)) {
+    if (!reader) reader = together.reader();
     std::optional<SetReader> set;
-    if (any_damaged(group, error_in([&] {
-                      set.emplace(reader_with(chosen.first, chosen.second));
-                      verify_share(*set, *reader);
-                    }))) {
+    std::function<void()> change;
+    Loaded loaded;
+    if (together.is_damaged([&] {
+          set.emplace(reader_with(found->path, found->manifest));
+          loaded = loaded_from(*set);
+          set->open_files();
+        }) ||
+        together.is_damaged([&] { verify_share(*set, *reader); }) ||
+        together.is_damaged([&] { change = fit(*set, state, together.rank(), together.size()); })) {
       continue;
     }
-    std::function<void()> change;
-    if (any_damaged(group, error_in([&] { change = fit(*set, state, group.rank(), group.size()); }))) continue;
-    fail_together(group, error_in(change), "checkpoint that is loaded");
-    return loaded_from(*set);
+    if (!together.is_damaged(change)) return loaded;
+    is_partly_loaded = true;
   }
+  if (is_partly_loaded) refuse_partly(directory);
+  const bool has_seen_any = together.has_seen_any(search);
+  if (!has_seen_any && need == Need::if_any) return std::nullopt;
+  refuse_none(directory, has_seen_any);
 }
 
 }  // namespace
@@ -171,30 +176,16 @@ std::filesystem::path save(const std::filesystem::path& directory, const State& 
 
 Loaded load(const std::filesystem::path& directory, const State& state, const ProcessGroup& group,
             const LoadOptions& options) {
-  return *load_newest(directory, state, group, true, options);
+  return *load_newest(directory, state, &group, Need::must_be_there, options);
 }
 
 std::optional<Loaded> load_if_any(const std::filesystem::path& directory, const State& state, const ProcessGroup& group,
                                   const LoadOptions& options) {
-  return load_newest(directory, state, group, false, options);
+  return load_newest(directory, state, &group, Need::if_any, options);
 }
 
 Loaded load(const std::filesystem::path& directory, const State& state, const LoadOptions& options) {
-  const SignatureCheck signature = signature_check(options);
-  std::vector<std::filesystem::path> candidates = candidates_in(directory);
-  const bool had_some = !candidates.empty();
-  while (const auto found = next_whole(candidates, signature)) {
-    try {
-      SetReader set = reader_with(found->path, found->manifest);
-      verify_share(set, {});
-      fit(set, state, 0, 1)();
-      return loaded_from(set);
-    } catch (const Error& error) {
-      if (error.kind() != ErrorKind::corrupt_data) throw;
-      log_warning(fmt::format("the checkpoint {} is passed over: {}", found->path.string(), error.what()));
-    }
-  }
-  refuse_none(directory, had_some);
+  return *load_newest(directory, state, nullptr, Need::must_be_there, options);
 }
 
 }  // namespace lockstep

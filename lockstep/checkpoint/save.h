@@ -6,11 +6,14 @@
 // Each rank writes a part of what all have, and what only it has; load() works at any number of ranks, and each byte is
 // read once on each node. A set appears as a whole or not at all, whoever dies, and replaces one of the same step.
 // Everything that is read is verified before anything is changed, and nothing from a file is ever executed. Calls with
-// a group are collective: all ranks make them, with states of the same parts, and errors are the same on all of them.
-// Those without one are for one process alone; if all ranks of a job make such a call for one directory and step, the
-// first of them writes. Both block, for disks and as ProcessGroup's calls do.
-// Error{invalid_argument}: something that cannot be stored, or does not fit; then nothing has changed. Error{internal}:
-// a disk is full or failing; earlier checkpoints are still there. Error{corrupt_data}: no checkpoint is whole.
+// a group are collective: all ranks make them, with the same directory, step, epoch, options and parts of the state;
+// that is compared before any work. Metrics and the program's own values are rank 0's. Whatever one rank throws, also
+// from the program's own objects, is the same error on all of them. Calls without a group are for one process alone; if
+// all ranks of a job make such a call for one directory and step, the first of them writes. Both block, for disks and
+// as ProcessGroup's calls do.
+// Error{invalid_argument}: something that cannot be stored, does not fit or differs among ranks; then nothing has
+// changed. Error{internal}: a disk is full or failing, memory or descriptors are lacking, a directory may not be read;
+// earlier checkpoints are still there. Error{corrupt_data}: no checkpoint is whole.
 #pragma once
 
 #include <cstdint>
@@ -39,11 +42,13 @@ struct Loaded {
 };
 
 // The newest set in the directory that is whole, or the directory itself, if it is a set. One that is damaged is passed
-// over with a warning. Error{invalid_argument} if there is none. Error{unauthorized}: LoadOptions.
+// over with a warning; one that another process replaces or removes meanwhile is no error as long as there is another.
+// Error{invalid_argument} if there is none. Error{unauthorized}: LoadOptions.
 Loaded load(const std::filesystem::path& directory, const State& state, const ProcessGroup& group,
             const LoadOptions& options = {});
 Loaded load(const std::filesystem::path& directory, const State& state, const LoadOptions& options = {});
-// The same; nothing where no set has been saved yet. For programs that are started again by themselves.
+// The same; nothing where no set has been saved yet. A directory that cannot be looked into is an error, not an empty
+// one. For programs that are started again by themselves.
 std::optional<Loaded> load_if_any(const std::filesystem::path& directory, const State& state, const ProcessGroup& group,
                                   const LoadOptions& options = {});
 

@@ -12,11 +12,13 @@
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/machine.h"
+#include "lockstep/checkpoint/normal_mode.h"
 #include "lockstep/checkpoint/resumption.h"
+#include "lockstep/checkpoint/save_agreement.h"
 #include "lockstep/checkpoint/shard_plan.h"
 #include "lockstep/checkpoint/state_parts.h"
 #include "lockstep/checkpoint/tensor_types.h"
-#include "lockstep/group/object_codecs.h"
+#include "lockstep/checkpoint/together.h"
 
 namespace lockstep::internal {
 namespace {
@@ -142,19 +144,8 @@ SaveJob plan_of(const std::filesystem::path& directory, const State& state, cons
   return job;
 }
 
-Json told_by(const StateParts& parts) {
+Json description_of(const StateParts& parts) {
   return {{"node", boot_id() + host_name()}, {"common", description(parts.common)}, {"own", description(parts.own)}};
-}
-
-// Error{invalid_argument}: the rank cannot save its state, or saves another than rank 0.
-void require_same_save(const std::vector<Json>& told, std::size_t rank) {
-  const Json &first = told[0], &other = told[rank];
-  if (other.contains("error")) refuse_run(fmt::format("rank {}: {}", rank, other.at("error").get<std::string>()));
-  for (const char* what : {"step", "directory", "digests"}) {
-    if (other.at(what) == first.at(what)) continue;
-    refuse_run(fmt::format("rank 0 saves {0} {1}, rank {2} {0} {3}", what, first.at(what).dump(), rank,
-                           other.at(what).dump()));
-  }
 }
 
 OwnState own_state(const std::filesystem::path& directory, const State& state, const SaveOptions& options, int rank,
@@ -164,7 +155,7 @@ OwnState own_state(const std::filesystem::path& directory, const State& state, c
   check(options.retention);
   OwnState own{.parts = take_apart(state, rank, size), .told = {}, .key = {}};
   if (options.sign && rank == 0) own.key = SigningKey::of_this_user();
-  own.told = told_by(own.parts);
+  own.told = description_of(own.parts);
   return own;
 }
 
@@ -172,28 +163,28 @@ OwnState own_state(const std::filesystem::path& directory, const State& state, c
 
 SaveJob plan_save(const std::filesystem::path& directory, const State& state, const SaveOptions& options,
                   const ProcessGroup& group) {
+  const NormalMode normal_mode;
+  require_same_facts(group, "saves", facts_of_save(directory, state, options));
   OwnState own;
-  std::optional<Error> failure;
-  try {
+  const std::vector<std::string> texts = gather_together(group, "state that is saved", [&] {
     own = own_state(directory, state, options, group.rank(), group.size());
-  } catch (const Error& error) {
-    failure = error;
-    own.told = {{"error", error.what()}};
-  }
-  own.told["step"] = state.step;
-  own.told["directory"] = directory.string();
-  own.told["digests"] = name_of(digests_of(options)).text;
-  const std::vector<Json> told = all_gather_object(group, own.told, {.name = "state that is saved"});
-  if (failure) throw *failure;
-  try {
-    for (std::size_t rank = 0; rank < told.size(); ++rank) require_same_save(told, rank);
-    return plan_of(directory, state, options, own, told, group.rank());
-  } catch (const Json::exception& error) {
-    throw Error(ErrorKind::corrupt_data, std::string("what ranks tell of the state that is saved: ") + error.what());
-  }
+    return own.told.dump();
+  });
+  SaveJob job;
+  act_together(group, "plan of a checkpoint", [&] {
+    try {
+      std::vector<Json> told;
+      for (const std::string& text : texts) told.push_back(Json::parse(text));
+      job = plan_of(directory, state, options, own, told, group.rank());
+    } catch (const Json::exception& error) {
+      throw Error(ErrorKind::corrupt_data, std::string("what ranks tell of the state that is saved: ") + error.what());
+    }
+  });
+  return job;
 }
 
 SaveJob plan_save_alone(const std::filesystem::path& directory, const State& state, const SaveOptions& options) {
+  const NormalMode normal_mode;
   OwnState own = own_state(directory, state, options, 0, 1);
   return plan_of(directory, state, options, own, {own.told}, 0);
 }

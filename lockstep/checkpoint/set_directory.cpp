@@ -9,8 +9,11 @@
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
+#include <functional>
 #include <random>
+#include <set>
 #include <span>
+#include <string>
 #include <string_view>
 #include <system_error>
 
@@ -26,6 +29,7 @@ constexpr std::string_view kWritingSet = ".writing-";
 constexpr std::string_view kRemovingSet = ".removing-";
 constexpr mode_t kSetMode = 0700;
 constexpr int kAttempts = 100;
+constexpr int kReadings = 10;  // of a directory that changes meanwhile
 
 internal::UniqueFd open_directory(const std::filesystem::path& path) {
   return internal::UniqueFd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
@@ -52,10 +56,50 @@ bool is_linked(const internal::UniqueFd& directory) {
 }
 
 void sync_path(const std::filesystem::path& path) {
-  const internal::UniqueFd directory = open_directory(path);
+  const internal::UniqueFd directory(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   const std::string doing = fmt::format("saving into {}: fsync", path.string());
   if (!directory) throw system_error(doing, errno);
   internal::AtomicFile::sync_directory(directory, doing);
+}
+
+enum class EntryKind { nothing, directory, file, other };
+
+// Links are not followed. What cannot be seen is an error: it may be anything.
+EntryKind entry_kind(const std::filesystem::path& path) {
+  struct stat status {};
+  if (::lstat(path.c_str(), &status) != 0) {
+    if (errno == ENOENT || errno == ENOTDIR) return EntryKind::nothing;
+    throw system_error("looking at " + path.string(), errno);
+  }
+  if (S_ISDIR(status.st_mode)) return EntryKind::directory;
+  return S_ISREG(status.st_mode) ? EntryKind::file : EntryKind::other;
+}
+
+bool is_set(const std::filesystem::path& path) {
+  return entry_kind(path) == EntryKind::directory && entry_kind(path / internal::kManifestName) == EntryKind::file;
+}
+
+void require_replaceable(const std::filesystem::path& target) {
+  // In this order: another writer may be removing a set.
+  if (is_set(target) || entry_kind(target) == EntryKind::nothing) return;
+  throw Error(
+      ErrorKind::invalid_argument,
+      fmt::format("saving {}: something that is no checkpoint has this name, and is not replaced; move it away, "
+                  "or name another directory",
+                  target.string()));
+}
+
+// Of one reading of a directory. Where entries are renamed meanwhile it may lack one that was there all the time.
+void add_names(const std::filesystem::path& directory, std::set<std::string>& names) {
+  std::error_code error;
+  std::filesystem::directory_iterator entries(directory, error);
+  if (error == std::errc::no_such_file_or_directory || error == std::errc::not_a_directory) {
+    throw Error(ErrorKind::invalid_argument, fmt::format("checkpoints: no directory {}", directory.string()));
+  }
+  for (; !error && entries != std::filesystem::directory_iterator(); entries.increment(error)) {
+    names.insert(entries->path().filename().string());
+  }
+  if (error) throw system_error(fmt::format("listing {}", directory.string()), error.value());
 }
 
 }  // namespace
@@ -84,6 +128,7 @@ void make_set_parent(const std::filesystem::path& directory) {
 SetDirectory::SetDirectory(const std::filesystem::path& directory, std::uint64_t step)
     : directory_(directory.empty() ? "." : directory), target_(set_path(directory_, step)) {
   make_set_parent(directory_);
+  require_replaceable(target_);
   remove_abandoned_sets(directory_);
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     hidden_ = directory_ / fmt::format(".{}{}{}", target_.filename().string(), kWritingSet, random_digits());
@@ -113,6 +158,7 @@ std::filesystem::path SetDirectory::publish(const std::string& manifest) {
     file.publish();
   }
   AtomicFile::sync_directory(lock_, fmt::format("saving {}: fsync", target_.string()));
+  require_replaceable(target_);
   std::filesystem::path old;  // the set that was there
   if (::rename(hidden_.c_str(), target_.c_str()) != 0) {
     if (errno != ENOTEMPTY && errno != EEXIST) throw failed_rename(errno);
@@ -148,28 +194,23 @@ std::optional<std::uint64_t> step_of_set(const std::filesystem::path& path) {
   std::uint64_t step = 0;
   const char* const end = name.data() + name.size();
   const auto [stop, error] = std::from_chars(name.data() + kSetPrefix.size(), end, step);
-  if (error != std::errc() || stop != end) return std::nullopt;
+  if (error != std::errc() || stop != end || set_path("", step) != name) return std::nullopt;
   return step;
 }
 
 std::vector<SetPlace> list_sets(const std::filesystem::path& directory) {
+  std::set<std::string> names;
+  std::size_t before = 0;
+  for (int reading = 0; reading < kReadings && (reading < 2 || names.size() != before); ++reading) {
+    before = names.size();
+    add_names(directory, names);
+  }
   std::vector<SetPlace> sets;
-  std::error_code error;
-  std::filesystem::directory_iterator entries(directory, error);
-  if (error == std::errc::no_such_file_or_directory || error == std::errc::not_a_directory) {
-    throw Error(ErrorKind::invalid_argument, fmt::format("checkpoints: no directory {}", directory.string()));
+  for (const std::string& name : names) {
+    const std::optional<std::uint64_t> step = step_of_set(name);
+    if (step && is_set(directory / name)) sets.push_back({*step, directory / name});
   }
-  for (; !error && entries != std::filesystem::directory_iterator(); entries.increment(error)) {
-    const std::optional<std::uint64_t> step = step_of_set(entries->path());
-    std::error_code vanished;  // another process may be tidying up
-    if (!step || !std::filesystem::is_directory(entries->symlink_status(vanished))) continue;
-    if (std::filesystem::is_regular_file(std::filesystem::symlink_status(entries->path() / kManifestName, vanished))) {
-      sets.push_back({*step, entries->path()});
-    }
-  }
-  if (error) throw system_error(fmt::format("listing {}", directory.string()), error.value());
-  std::ranges::sort(
-      sets, [](const SetPlace& a, const SetPlace& b) { return a.step != b.step ? a.step > b.step : a.path < b.path; });
+  std::ranges::sort(sets, std::ranges::greater(), &SetPlace::step);
   return sets;
 }
 

@@ -1,7 +1,9 @@
 // SetDirectory makes a checkpoint set appear as a whole. directory -> hidden directory -> files of all ranks ->
 // manifest -> rename. Readers, and a crash of any rank at any moment, see the old set of that step, if there was one,
 // or the new one. One process makes it, on behalf of all; others write their files into it. Blocks for disk I/O.
-// Error{internal}: the disk is full or failing. Error{invalid_argument}: the directory cannot be made.
+// Error{internal}: the disk is full or failing, or a directory may not be looked into. Error{invalid_argument}: the
+// directory cannot be made, or something that is no set has the set's name. Links lead to the directory that the user
+// means; no link in it is followed.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +27,7 @@ inline constexpr const char* kManifestName = "manifest.json";
 class SetDirectory {
  public:
   // Makes `directory`, if it is not there, and in it the hidden one; both are the user's own. Removes what killed
-  // writers have left.
+  // writers have left. What has the set's name must be a set, or nothing: it is never replaced otherwise.
   SetDirectory(const std::filesystem::path& directory, std::uint64_t step);
   SetDirectory(const SetDirectory&) = delete;
   SetDirectory& operator=(const SetDirectory&) = delete;
@@ -48,14 +50,15 @@ class SetDirectory {
 
 // Makes the directory, and those above it, for this user alone, where they are missing.
 void make_set_parent(const std::filesystem::path& directory);
-// The step in a set's name; empty if it is not one of set_path().
+// The step in a set's name; empty if it is not one of set_path(), as "step-400".
 std::optional<std::uint64_t> step_of_set(const std::filesystem::path& path);
 struct SetPlace {
   std::uint64_t step = 0;
   std::filesystem::path path;
 };
-// Directories named as by set_path() that have a manifest, highest step first. Error{invalid_argument} if there is no
-// such directory.
+// Directories named as by set_path() that have a manifest, highest step first; also those that a writer replaces
+// meanwhile. Error{invalid_argument} if there is no such directory. Error{internal}: it or one in it may not be looked
+// into; then nobody knows what there is.
 std::vector<SetPlace> list_sets(const std::filesystem::path& directory);
 // What writers have not published, or not removed to the end.
 struct HiddenSet {

@@ -97,9 +97,10 @@ void fill(SetReader& set, const std::map<std::string, at::Tensor>& own) {
   try {
     for (const auto& [name, tensor] : own) read_tensor(set, name, tensor);
   } catch (const Error& error) {
-    throw Error(ErrorKind::internal, fmt::format("{}; the checkpoint was whole before, and is partly loaded now: load "
-                                                 "it again, or another one",
-                                                 error.what()));
+    throw Error(error.kind(),
+                fmt::format("{}; the checkpoint was whole before, and is partly loaded now: load it again, "
+                            "or another one",
+                            error.what()));
   }
 }
 

@@ -2,7 +2,8 @@
 // need no second copy in memory. The ranks of a node verify a share of the bytes each, which reads them from the disk
 // once; then each reads what it wants, from the system's file cache, and checks it again.
 //   set -> verify_share() -> read_content() -> checks of the caller -> fill()
-// Not thread-safe. Blocks for disk I/O. Only readers_of() is collective. Error{corrupt_data}: damage.
+// Not thread-safe. Blocks for disk I/O. Only reader_of() is collective. Error{corrupt_data}: damage, or the set was
+// replaced or removed meanwhile; that of fill() leaves some of the tensors with new values.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -38,7 +39,6 @@ using Wanted = std::function<bool(std::string_view name)>;
 using Target = std::function<at::Tensor(const std::string& name, const SetTensor& tensor)>;
 SetContent read_content(SetReader& set, const Wanted& wanted, const Target& target);
 
-// Error{internal}: the files have changed, or the disk fails now. Then some of the tensors have new values.
 void fill(SetReader& set, const std::map<std::string, at::Tensor>& own);
 
 }  // namespace lockstep::internal

@@ -1,6 +1,7 @@
 #include "lockstep/checkpoint/set_reader.h"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -17,9 +18,19 @@
 namespace lockstep::internal {
 namespace {
 
-constexpr std::size_t kMostOpenFiles = 200;
+constexpr std::size_t kMostOpenFiles = 2000;
+constexpr std::size_t kLeastOpenFiles = 4;
 constexpr int kAttempts = 100;
+constexpr const char* kReplaced = "the checkpoint was replaced or removed while it was read; read it again";
 constexpr std::size_t kChunkBytes = std::size_t{256} << 10;  // read and checked while it is in the processor's cache
+
+// A part of what the process may open: it has other files, and other ranks may be its threads.
+std::size_t most_open_files() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return kLeastOpenFiles;
+  return std::clamp(static_cast<std::size_t>(std::min<rlim_t>(limit.rlim_cur, 4 * kMostOpenFiles) / 4), kLeastOpenFiles,
+                    kMostOpenFiles);
+}
 
 UniqueFd open_set(const std::filesystem::path& set) {
   UniqueFd directory(::open(set.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -68,8 +79,12 @@ SetReader::SetReader(const std::filesystem::path& set, std::pair<UniqueFd, Bytes
       manifest_(parse_manifest(opened.second, Origin((set / kManifestName).string()))),
       files_(manifest_.files.size()) {}
 
-SetReader::SetReader(const std::filesystem::path& set, Manifest manifest)
-    : path_(set), directory_(open_set(set)), manifest_(std::move(manifest)), files_(manifest_.files.size()) {}
+SetReader::SetReader(const std::filesystem::path& set, Manifest manifest) try
+    : path_(set), directory_(open_set(set)), manifest_(std::move(manifest)), files_(manifest_.files.size()) {
+} catch (const Error& error) {
+  if (error.kind() != ErrorKind::invalid_argument) throw;
+  throw Error(ErrorKind::corrupt_data, fmt::format("{} ({})", error.what(), kReplaced));
+}
 
 OpenFile SetReader::open(const SetFile& file) const {
   const std::string path = (path_ / file.name).string();
@@ -78,10 +93,9 @@ OpenFile SetReader::open(const SetFile& file) const {
     open = open_regular_file_in(directory_.get(), file.name, path);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::invalid_argument) throw;
-    const std::string why =
-        is_replaced(directory_, path_)
-            ? "the checkpoint was replaced or removed while it was read; read it again"
-            : fmt::format("the part of rank {} of a checkpoint of {}", file.rank, manifest_.world_size);
+    const std::string why = is_replaced(directory_, path_) ? kReplaced
+                                                           : fmt::format("the part of rank {} of a checkpoint of {}",
+                                                                         file.rank, manifest_.world_size);
     throw Error(ErrorKind::corrupt_data, fmt::format("{} ({})", error.what(), why));
   }
   if (open.bytes != file.bytes) {
@@ -91,21 +105,48 @@ OpenFile SetReader::open(const SetFile& file) const {
   return open;
 }
 
-void SetReader::check_files() const {
-  for (const SetFile& file : manifest_.files) open(file);
+void SetReader::check_files() {
+  for (const SetFile& file : manifest_.files) open_in_any_case(file);
 }
 
 SetReader::File& SetReader::opened(std::size_t index) {
   File& file = files_[index];
   file.last_used = ++uses_;
   if (file.reader) return file;
-  if (open_files_ == kMostOpenFiles) close_longest_unused();
-  const SetFile& listed = manifest_.files[index];
-  file.reader.emplace(path_ / listed.name, open(listed), Integrity::required);
-  ++open_files_;
+  if (open_count_ >= most_open_files()) close_longest_unused();
+  file.reader.emplace(reader_of(manifest_.files[index]));
+  ++open_count_;
   const auto& tensors = file.reader->header().tensors;
   for (std::size_t i = 0; i < tensors.size(); ++i) file.places.emplace(tensors[i].name, i);
   return file;
+}
+
+OpenFile SetReader::open_in_any_case(const SetFile& file) {
+  for (;;) {
+    try {
+      return open(file);
+    } catch (const Error& error) {
+      // Others of the process may have used up its descriptors.
+      if (error.kind() != ErrorKind::internal || open_count_ == 0) throw;
+      close_longest_unused();
+    }
+  }
+}
+
+SafetensorsReader SetReader::reader_of(const SetFile& file) {
+  OpenFile content = open_in_any_case(file);
+  try {
+    return {path_ / file.name, std::move(content), Integrity::required};
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::invalid_argument) throw;
+    // It looks like a file of another kind, and says so; here it is a damaged one.
+    throw Error(ErrorKind::corrupt_data, error.what());
+  }
+}
+
+void SetReader::open_files() {
+  const std::size_t count = std::min(files_.size(), most_open_files());
+  for (std::size_t i = 0; i < count; ++i) opened(i);
 }
 
 void SetReader::close_longest_unused() {
@@ -114,7 +155,7 @@ void SetReader::close_longest_unused() {
     if (file.reader && (longest == nullptr || file.last_used < longest->last_used)) longest = &file;
   }
   *longest = File{};
-  --open_files_;
+  --open_count_;
 }
 
 TensorStream SetReader::stream(const std::string& name, const Piece& piece) {

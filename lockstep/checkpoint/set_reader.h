@@ -1,9 +1,11 @@
 // SetReader reads a checkpoint set: its manifest, and the tensors in its files. set -> manifest -> pieces. Each byte is
 // checked against the manifest before it is used. Names lead to no other directory, and no link is followed.
-// Files are opened when they are needed, and some hundred are open at a time. A set that another one replaces, or that
-// is removed, while it is read is never mixed with the other: what cannot be read any more is an error that says so.
+// Files are opened when they are needed; how many are open at a time, the soft limit of the process says. A set that
+// another one replaces, or that is removed, while it is read is never mixed with the other: what is open can still be
+// read, and what cannot be read any more is an error that says so.
 // Not thread-safe. Blocks for disk I/O. Error{invalid_argument}: there is no such set. Error{corrupt_data} names the
-// file, the tensor, its place, expected and found.
+// file, the tensor, its place, expected and found. Error{internal}: what is there cannot be opened or read, and nobody
+// knows whether it is damaged.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +26,7 @@ namespace lockstep::internal {
 class SetReader {
  public:
   explicit SetReader(const std::filesystem::path& set);
-  // The same with a manifest that somebody else has read.
+  // The same with a manifest that somebody else has read. Error{corrupt_data} if the set has gone since.
   SetReader(const std::filesystem::path& set, Manifest manifest);
 
   const std::filesystem::path& path() const { return path_; }
@@ -33,7 +35,9 @@ class SetReader {
   static Bytes read_manifest(const std::filesystem::path& set);
 
   // Error{corrupt_data} if a file is missing or has another size. Reads no data.
-  void check_files() const;
+  void check_files();
+  // Opens the files, all that may be open at a time, so that they can be read even after the set is removed.
+  void open_files();
   // REQUIRES: `name` is one of the manifest's tensors, `piece` one of its pieces, and `out` has the piece's size.
   void read(const std::string& name, const Piece& piece, MutableByteSpan out);
   // The same in parts of any size. It may be used until the next call.
@@ -52,6 +56,9 @@ class SetReader {
   SetReader(const std::filesystem::path& set, std::pair<UniqueFd, Bytes> opened);
   OpenFile open(const SetFile& file) const;
   File& opened(std::size_t index);
+  // Closes another file where no more can be open.
+  OpenFile open_in_any_case(const SetFile& file);
+  SafetensorsReader reader_of(const SetFile& file);
   void close_longest_unused();
   void verify(const std::string& name, const Piece& piece, const std::function<void(std::uint64_t)>& progress);
 
@@ -59,7 +66,7 @@ class SetReader {
   UniqueFd directory_;
   const Manifest manifest_;
   std::vector<File> files_;
-  std::size_t open_files_ = 0;
+  std::size_t open_count_ = 0;
   std::uint64_t uses_ = 0;
 };
 

@@ -1,8 +1,7 @@
 #include "lockstep/checkpoint/set_writing.h"
 
 #include <chrono>
-#include <exception>
-#include <functional>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -10,20 +9,22 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/base/checked.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/machine.h"
+#include "lockstep/checkpoint/normal_mode.h"
 #include "lockstep/checkpoint/one_writer.h"
 #include "lockstep/checkpoint/set_directory.h"
 #include "lockstep/checkpoint/tensor_types.h"
+#include "lockstep/checkpoint/together.h"
 #include "lockstep/formats/safetensors_file.h"
-#include "lockstep/group/object_codecs.h"
 
 namespace lockstep::internal {
 namespace {
 
 using Json = nlohmann::json;
+
+constexpr int kPruningShare = 4;  // of the time that the others may have to wait
 
 std::string part_name(int rank, int size) { return fmt::format("part-{:05}-of-{:05}.safetensors", rank, size); }
 
@@ -44,27 +45,11 @@ Json write_part(const SaveJob& job, const std::filesystem::path& hidden, int ran
   return {{"bytes", written.bytes}, {"digests", written.digests}, {"host", host_name()}};
 }
 
-// What write_part() tells, or why there is no part.
-Json try_part(const SaveJob& job, const std::string& hidden, int rank, const std::optional<Error>& failure) {
-  try {
-    if (failure) throw *failure;
-    return write_part(job, hidden, rank);
-  } catch (const Error& error) {
-    return {{"error", error.what()}, {"kind", static_cast<int>(error.kind())}};
-  } catch (const std::exception& error) {
-    return {{"error", error.what()}, {"kind", static_cast<int>(ErrorKind::internal)}};
-  }
-}
-
-// With the files that ranks have written. A rank that could not: its error.
+// With the files that ranks have written.
 void take_results(Manifest& manifest, const std::vector<Json>& results) {
   std::map<std::size_t, std::size_t> files;  // by rank
   for (std::size_t rank = 0; rank < results.size(); ++rank) {
     const Json& result = results[rank];
-    if (result.contains("error")) {
-      throw Error(checked_error_kind(result.at("kind").get<int>(), {"part of a checkpoint", static_cast<int>(rank)}),
-                  fmt::format("rank {}: {}", rank, result.at("error").get<std::string>()));
-    }
     if (result.at("bytes").get<std::uint64_t>() == 0) continue;
     files[rank] = manifest.files.size();
     manifest.files.push_back({.name = part_name(static_cast<int>(rank), manifest.world_size),
@@ -80,75 +65,65 @@ void take_results(Manifest& manifest, const std::vector<Json>& results) {
   }
 }
 
-std::filesystem::path publish(SaveJob& job, SetDirectory& set, const std::vector<Json>& results) {
+std::filesystem::path publish(SaveJob& job, SetDirectory& set, const std::vector<std::string>& told) {
   try {
+    std::vector<Json> results;
+    for (const std::string& each : told) results.push_back(Json::parse(each));
     take_results(job.manifest, results);
   } catch (const Json::exception& error) {
     throw Error(ErrorKind::corrupt_data, std::string("what a rank tells of its part of a checkpoint: ") + error.what());
   }
   job.manifest.written["time"] = time_of_writing();
-  const std::filesystem::path path = set.publish(serialise(job.manifest, job.key ? &*job.key : nullptr));
-  try {
-    prune_sets(job.directory, job.retention, path);
-  } catch (const Error& error) {
-    log_warning(
-        fmt::format("{} is saved, but older checkpoints could not be removed: {}", path.string(), error.what()));
-  }
-  return path;
+  return set.publish(serialise(job.manifest, job.key ? &*job.key : nullptr));
 }
 
-// What rank 0 has done, on all ranks; what it threw, as an error of all.
-std::string from_rank_0(const ProcessGroup& group, std::string_view what, const std::function<std::string()>& action) {
-  Json told;
-  std::optional<Error> mine;
-  if (group.rank() == 0) {
-    try {
-      told = {{"text", action()}};
-    } catch (const Error& error) {
-      mine = error;
-      told = {{"error", error.what()}, {"kind", static_cast<int>(error.kind())}};
-    }
-  }
-  told = broadcast_object(group, told, 0, {.name = what});
-  if (mine) throw *mine;
-  const Origin origin("checkpoint of all ranks", 0);
-  try {
-    if (!told.contains("error")) return told.at("text").get<std::string>();
-    throw Error(checked_error_kind(told.at("kind").get<int>(), origin),
-                "rank 0: " + told.at("error").get<std::string>());
-  } catch (const Json::exception& error) {
-    throw_corrupt(origin, error.what());
-  }
+// Whatever comes of it, the set is there.
+void prune(const SaveJob& job, const std::filesystem::path& newest, Duration patience) {
+  const auto failure =
+      error_in([&] { prune_sets(job.directory, job.retention, newest, Deadline::after(patience / kPruningShare)); });
+  if (!failure) return;
+  log_warning(
+      fmt::format("{} is saved, but older checkpoints could not be removed: {}", newest.string(), failure->what()));
 }
 
 }  // namespace
 
 std::filesystem::path run_save(SaveJob& job, const ProcessGroup& group, const std::optional<Error>& failure) {
+  const NormalMode normal_mode;
   std::unique_ptr<SetDirectory> set;  // on rank 0
   const std::string hidden = from_rank_0(group, "directory of a checkpoint", [&] {
     set = std::make_unique<SetDirectory>(job.directory, job.manifest.step);
     return set->path().string();
   });
-  const std::vector<Json> results =
-      all_gather_object(group, try_part(job, hidden, group.rank(), failure), {.name = "parts of a checkpoint"});
-  return from_rank_0(group, "checkpoint", [&] { return publish(job, *set, results).string(); });
+  const std::vector<std::string> told = gather_together(group, "parts of a checkpoint", [&] {
+    if (failure) throw Error(*failure);
+    return write_part(job, hidden, group.rank()).dump();
+  });
+  const std::filesystem::path path =
+      from_rank_0(group, "checkpoint", [&] { return publish(job, *set, told).string(); });
+  if (group.rank() == 0) prune(job, path, group.timeout());
+  return path;
 }
 
 std::filesystem::path run_save_alone(SaveJob& job) {
   constexpr Duration kPatience = std::chrono::minutes(10);
   const WriterTurn turn(job.directory, Deadline::after(kPatience));
-  const auto identity = writer_identity(EnvironmentReader());
+  auto identity = writer_identity(EnvironmentReader());
   const std::filesystem::path path = set_path(job.directory, job.manifest.step);
-  if (turn.is_saved(job.manifest.step, identity)) {
+  const std::uint64_t number = save_numbers().next(std::filesystem::absolute(path).lexically_normal());
+  if (turn.is_saved(job.manifest.step, identity, number)) {
     log_info(
         fmt::format("{} was saved by another rank of this job, and is not written again; ranks that save together "
                     "call save() with their group",
                     path.string()));
     return path;
   }
+  if (!identity.empty()) identity["save"] = std::to_string(number);
   job.manifest.written.insert(identity.begin(), identity.end());
   SetDirectory set(job.directory, job.manifest.step);
-  return publish(job, set, {write_part(job, set.path(), 0)});
+  publish(job, set, {write_part(job, set.path(), 0).dump()});
+  prune(job, path, kPatience);
+  return path;
 }
 
 }  // namespace lockstep::internal

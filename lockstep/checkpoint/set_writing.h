@@ -12,6 +12,8 @@ namespace lockstep::internal {
 
 // Collective. Where the set is; errors are the same on all ranks. Error{internal}: a disk is full or failing; what was
 // there before is still there. failure: why this rank has nothing to write; then it is the error on all ranks.
+// The retention is carried out by rank 0 once all ranks know that the set is there, so nobody waits for it in a
+// collective; it takes a quarter of the group's timeout at most, and what is left then goes with the next save.
 std::filesystem::path run_save(SaveJob& job, const ProcessGroup& group, const std::optional<Error>& failure = {});
 std::filesystem::path run_save_alone(SaveJob& job);
 

@@ -56,6 +56,7 @@ void unarchive(const at::Tensor& tensor, const ArchiveRef& object) {
 void add_model(StateParts& parts, const ModelRef& model, int rank) {
   Checkpoint checkpoint;
   add_module(checkpoint, *model.module());
+  for (const auto& [name, tensor] : checkpoint.tensors) require_own_elements(name, tensor);
   std::vector<std::string> of_rank_0;
   for (const auto& item : model.module()->named_buffers()) of_rank_0.push_back(item.key());
   if (model.ddp() != nullptr) {

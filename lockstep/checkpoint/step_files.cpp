@@ -34,7 +34,7 @@ std::optional<std::uint64_t> step_of(const std::filesystem::path& path) {
   const char* begin = name.data() + kPrefix.size();
   const char* end = name.data() + name.size() - kSuffix.size();
   const auto [stop, error] = std::from_chars(begin, end, step);
-  if (error != std::errc() || stop != end) return std::nullopt;
+  if (error != std::errc() || stop != end || step_path("", step) != name) return std::nullopt;
   return step;
 }
 

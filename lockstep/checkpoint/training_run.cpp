@@ -7,25 +7,25 @@
 #include <cerrno>
 #include <cmath>
 #include <cstdint>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <system_error>
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/machine.h"
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/checkpoint/module_state.h"
 #include "lockstep/checkpoint/optimizer_state.h"
 #include "lockstep/checkpoint/random_state.h"
 #include "lockstep/checkpoint/resumption.h"
+#include "lockstep/checkpoint/run_log.h"
+#include "lockstep/checkpoint/together.h"
 #include "lockstep/formats/atomic_file.h"
 #include "lockstep/formats/safetensors_header.h"
-#include "lockstep/group/object_codecs.h"
-#include "lockstep/group/objects.h"
 
 namespace lockstep {
 
@@ -58,23 +58,18 @@ void check_choices(const std::map<std::string, std::string>& choices) {
   }
 }
 
-// What ranks tell each other before a run begins: why this one cannot begin; on rank 0 the newest checkpoint; choices.
-std::vector<std::string> announced(const TrainingRunOptions& options, bool is_writer) {
-  std::string newest, choices;
-  for (const auto& [name, value] : options.choices)
-    choices += fmt::format("{}{} = {}", choices.empty() ? "" : ", ", name, value);
-  try {
-    check_choices(options.choices);
-    if (is_writer) {
-      prepare(options.directory);
-      AtomicFile::remove_abandoned(options.directory, "step-");
-      const auto files = list_step_files(options.directory);
-      if (!files.empty()) newest = files.front().path.filename().string();
-    }
-  } catch (const Error& error) {
-    return {error.what(), newest, choices};
-  }
-  return {"", newest, choices};
+std::string text_of(const std::map<std::string, std::string>& choices) {
+  std::string text;
+  for (const auto& [name, value] : choices) text += fmt::format("{}{} = {}", text.empty() ? "" : ", ", name, value);
+  return text;
+}
+
+// The newest checkpoint that is there; empty if there is none.
+std::string begin_in(const std::filesystem::path& directory) {
+  prepare(directory);
+  AtomicFile::remove_abandoned(directory, "step-");
+  const auto files = list_step_files(directory);
+  return files.empty() ? "" : files.front().path.filename().string();
 }
 
 // All ranks look at it, not only the one that writes, so that all refuse what cannot be kept.
@@ -92,20 +87,26 @@ void add_kept_optimizer(Checkpoint& checkpoint, const torch::optim::Optimizer& o
 }  // namespace
 
 TrainingRun::TrainingRun(ProcessGroup group, TrainingRunOptions options)
-    : group_(std::move(group)), options_(std::move(options)) {
-  const auto all = all_gather_object(group_, announced(options_, group_.rank() == 0), {.name = "a run begins"});
-  for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    if (!all[rank][0].empty())
-      refuse_run(fmt::format("{}{}", rank == 0 ? "" : fmt::format("rank {}: ", rank), all[rank][0]));
+    : group_(std::move(group)), options_(std::move(options)), log_(group_, options_.directory / "metrics.jsonl") {
+  std::vector<std::string> choices = gather_together(group_, "a run begins", [&] {
+    check_choices(options_.choices);
+    return host_name() + '\n' + text_of(options_.choices);
+  });
+  std::vector<std::string> hosts;
+  for (std::string& each : choices) {
+    const std::size_t end = each.find('\n');
+    hosts.push_back(each.substr(0, end));
+    each.erase(0, end + 1);
   }
-  for (std::size_t rank = 1; rank < all.size(); ++rank) {
-    if (all[rank][2] == all[0][2]) continue;
-    refuse_run(fmt::format("the choices of a TrainingRun differ: rank 0 has {}, rank {} has {}", all[0][2], rank,
-                           all[rank][2]));
+  for (std::size_t rank = 1; rank < choices.size(); ++rank) {
+    if (choices[rank] == choices[0]) continue;
+    refuse_run(fmt::format("the choices of a TrainingRun differ: rank 0 has {}, rank {} has {}", choices[0], rank,
+                           choices[rank]));
   }
-  if (all[0][1].empty()) return;
+  earlier_file_ = from_rank_0(group_, "directory of a run", [&] { return begin_in(options_.directory); });
+  log_.set_hosts(std::move(hosts));
+  if (earlier_file_.empty()) return;
   earlier_ = Earlier::to_refuse;
-  earlier_file_ = all[0][1];
 }
 
 void TrainingRun::start_anew() {
@@ -119,13 +120,15 @@ void TrainingRun::require_directory() const {
 }
 
 // Whether it is time to save.
-bool TrainingRun::advance(double mean_loss, std::int64_t samples) {
+bool TrainingRun::advance(double mean_loss, std::int64_t samples, DdpBase& ddp) {
   require_directory();
+  log_.begin();
   if (const double before = std::exchange(samples_a_step_, 0); before != 0) compare_steps(before, samples);
   if (samples != 0) position.loss_sum += mean_loss * static_cast<double>(samples);  // the mean of none is NaN
   position.samples += samples;
   ++position.step;
   ++position.batch;
+  log_.step_is_over(position.step, ddp);
   return options_.every != 0 && position.step % options_.every == 0;
 }
 
@@ -147,19 +150,15 @@ double TrainingRun::mean_loss() const {
   return samples == 0 ? 0 : sum / static_cast<double>(samples);
 }
 
-void TrainingRun::log_metrics(std::initializer_list<std::pair<std::string_view, double>> metrics) const {
+void TrainingRun::log_metrics(std::initializer_list<std::pair<std::string_view, double>> metrics) {
   if (group_.rank() != 0) return;
   std::string line = fmt::format("{{\"epoch\": {}", position.epoch);
   for (const auto& [name, value] : metrics) {
     const std::string quoted = nlohmann::json(name).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
     line += fmt::format(", {}: {}", quoted, std::isfinite(value) ? fmt::format("{}", value) : "null");
   }
-  line += fmt::format(", \"world_size\": {}}}\n", group_.size());
-  const std::filesystem::path file = options_.directory / "metrics.jsonl";
-  std::ofstream out(file, std::ios::app);
-  out << line;
-  out.close();
-  if (!out) refuse_run("cannot write " + file.string());
+  line += fmt::format(", \"world_size\": {}}}", group_.size());
+  log_.add_line(line);
 }
 
 std::filesystem::path TrainingRun::path() const {
@@ -168,8 +167,9 @@ std::filesystem::path TrainingRun::path() const {
 
 void TrainingRun::save_parts(const torch::nn::Module& module, DdpBase& ddp, const torch::optim::Optimizer& optimizer) {
   require_directory();
+  log_.flush(position.step, ddp);
   Checkpoint checkpoint;
-  add_kept_optimizer(checkpoint, optimizer);
+  act_together(group_, "a run that is saved", [&] { add_kept_optimizer(checkpoint, optimizer); });
   const LockstepState mode = lockstep_state_of(ddp);
   // In lockstep mode the file is the same at any number of ranks; random numbers belong to shards.
   if (mode.shards == 0) {
@@ -179,36 +179,39 @@ void TrainingRun::save_parts(const torch::nn::Module& module, DdpBase& ddp, cons
   }
   const at::Tensor sums = at::tensor({position.loss_sum, static_cast<double>(position.samples)}, at::kDouble);
   group_.all_reduce(sums, ReduceOp::sum, {.name = "loss so far"});
-  if (group_.rank() != 0) return;
-  checkpoint.metadata.merge(metadata_of(options_.choices));
-  checkpoint.metadata.insert({{"step", std::to_string(position.step)},
-                              {"epoch", std::to_string(position.epoch)},
-                              {"batch", std::to_string(position.batch)},
-                              {"ranks", std::to_string(mode.shards == 0 ? group_.size() : 0)},
-                              {"shards", std::to_string(mode.shards)},
-                              {"shards_seed", std::to_string(mode.seed)},
-                              {"shards_step", std::to_string(mode.step)},
-                              {"threads", std::to_string(mode.threads)},
-                              {"arithmetic", mode.arithmetic}});
-  checkpoint.tensors[kLossSoFar] = sums;
-  add_module(checkpoint, module);
-  save_checkpoint(path(), checkpoint, {.keep_last = earlier_ == Earlier::to_replace ? 1 : options_.keep_last});
+  ddp.step_timer().leave_out();
+  from_rank_0(group_, "checkpoint of a run", [&] {
+    checkpoint.metadata.merge(metadata_of(options_.choices));
+    checkpoint.metadata.insert({{"step", std::to_string(position.step)},
+                                {"epoch", std::to_string(position.epoch)},
+                                {"batch", std::to_string(position.batch)},
+                                {"ranks", std::to_string(mode.shards == 0 ? group_.size() : 0)},
+                                {"shards", std::to_string(mode.shards)},
+                                {"shards_seed", std::to_string(mode.seed)},
+                                {"shards_step", std::to_string(mode.step)},
+                                {"threads", std::to_string(mode.threads)},
+                                {"arithmetic", mode.arithmetic}});
+    checkpoint.tensors[kLossSoFar] = sums;
+    add_module(checkpoint, module);
+    const TimePoint start = steady_clock().now();
+    save_checkpoint(path(), checkpoint, {.keep_last = earlier_ == Earlier::to_replace ? 1 : options_.keep_last});
+    log_.add_line(checkpoint_line(position.step, path(), seconds(steady_clock().now() - start)));
+    return std::string();
+  });
+  ddp.step_timer().leave_out();
   earlier_ = Earlier::nothing;
 }
 
 void TrainingRun::resume_parts(torch::nn::Module& module, DdpBase& ddp, torch::optim::Optimizer& optimizer) {
   Checkpoint checkpoint = newest_checkpoint(group_, options_.directory);
   Resumption resumption;
-  std::optional<Error> failure;
-  try {
-    resumption = checked_resumption(checkpoint, options_, group_, module, ddp, optimizer);
-  } catch (const Error& error) {
-    failure = error;
-  }
-  fail_together(group_, failure, "a run that is resumed");
-  resumption.load_module();
-  resumption.load_optimizer();
-  set_random_state(resumption.random);
+  act_together(group_, "a run that is resumed",
+               [&] { resumption = checked_resumption(checkpoint, options_, group_, module, ddp, optimizer); });
+  act_together(group_, "a run that goes on", [&] {
+    resumption.load_module();
+    resumption.load_optimizer();
+    set_random_state(resumption.random);
+  });
   position = resumption.position;
   samples_a_step_ = resumption.samples_a_step;
   if (group_.rank() != 0) {

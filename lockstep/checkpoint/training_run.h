@@ -10,6 +10,7 @@
 //   if (resume) run.resume(ddp, optimizer); else run.start_anew();
 //   ... one step; run.add_step(loss, samples, ddp, optimizer);
 //   ... one epoch; run.position.begin_next_epoch(); run.save(ddp, optimizer);
+// Its log, metrics.jsonl, also tells what ranks spend their steps on; a rank that holds up the others is warned of.
 // All ranks call the same functions; rank 0 writes. Errors as of checkpoint.h and of ProcessGroup's calls.
 #pragma once
 
@@ -17,10 +18,12 @@
 #include <filesystem>
 #include <initializer_list>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 
+#include "lockstep/checkpoint/training_log.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
 #include "lockstep/group/process_group.h"
 
@@ -64,15 +67,15 @@ class TrainingRun {
 
   TrainingPosition position;
 
-  // A step is done, over so many samples of this rank. Saves if it is time to. Error{invalid_argument} on all ranks
-  // then, from save() and from resume(): an optimizer that optimizer_state.h does not store, such as a
-  // ZeroRedundancyOptimizer, or one that leaves ranks with different parameters, such as a PostLocalSgdOptimizer.
-  // From the first step on: the directory has checkpoints of an earlier run, and neither resume() nor start_anew() was
-  // called.
+  // A step is done, over so many samples of this rank. Saves if it is time to. Now and then ranks compare their times.
+  // Error{invalid_argument} on all ranks then, from save() and from resume(): an optimizer that optimizer_state.h does
+  // not store, such as a ZeroRedundancyOptimizer, or one that leaves ranks with different parameters, such as a
+  // PostLocalSgdOptimizer. From the first step on: the directory has checkpoints of an earlier run, and neither
+  // resume() nor start_anew() was called.
   template <class Module>
   void add_step(double mean_loss, std::int64_t samples, DistributedDataParallel<Module>& ddp,
                 const torch::optim::Optimizer& optimizer) {
-    if (advance(mean_loss, samples)) save(ddp, optimizer);
+    if (advance(mean_loss, samples, ddp)) save(ddp, optimizer);
   }
   template <class Module>
   void save(DistributedDataParallel<Module>& ddp, const torch::optim::Optimizer& optimizer) {
@@ -98,7 +101,11 @@ class TrainingRun {
   double mean_loss() const;
   // Rank 0 adds a line to metrics.jsonl in the directory: a JSON object of "epoch", these names and numbers, and
   // "world_size". Does nothing elsewhere.
-  void log_metrics(std::initializer_list<std::pair<std::string_view, double>> metrics) const;
+  void log_metrics(std::initializer_list<std::pair<std::string_view, double>> metrics);
+  // What ranks spent their steps on lately, the same on all; nothing for the first 20.
+  const std::optional<StepReport>& step_report() const { return log_.step_report(); }
+  // "  rank 2 is late by 12.3 ms (data)", for a line of progress; empty if no rank holds up the others.
+  std::string straggler_text() const { return log_.straggler_text(); }
   // Of the checkpoint at `position`.
   std::filesystem::path path() const;
 
@@ -107,7 +114,7 @@ class TrainingRun {
   enum class Earlier { nothing, to_refuse, to_replace };
 
   void require_directory() const;
-  bool advance(double mean_loss, std::int64_t samples);
+  bool advance(double mean_loss, std::int64_t samples, DdpBase& ddp);
   void compare_steps(double before, std::int64_t samples) const;
   void save_parts(const torch::nn::Module& module, DdpBase& ddp, const torch::optim::Optimizer& optimizer);
   void resume_parts(torch::nn::Module& module, DdpBase& ddp, torch::optim::Optimizer& optimizer);
@@ -115,7 +122,8 @@ class TrainingRun {
   const ProcessGroup group_;
   const TrainingRunOptions options_;
   Earlier earlier_ = Earlier::nothing;
-  std::string earlier_file_;   // the newest of those that it had at the beginning; the same on all ranks
+  std::string earlier_file_;  // the newest of those that it had at the beginning; the same on all ranks
+  internal::TrainingLog log_;
   double samples_a_step_ = 0;  // before a resume with other ranks, to be compared with the first step; 0: nothing to do
 };
 

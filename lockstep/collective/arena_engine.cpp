@@ -6,6 +6,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/tsc_clock.h"
 #include "lockstep/collective/arena_labels.h"
 #include "lockstep/collective/arena_small.h"
 
@@ -96,11 +97,13 @@ void ArenaEngine::advance(Operation& op) {
     finish_small(*arena_, op.collective, op.signature.sequence, inputs_);
     complete(op);
   } else if (way_of(op) == Way::in_place && in_place_.is_offered_by_all(op.signature)) {
+    begin_move();
     in_place_.reduce(op.collective, op.signature);
     arena_->control(rank()).reduced.store(static_cast<std::uint32_t>(op.signature.sequence), std::memory_order_release);
     arena_->ring();
     op.phase = Phase::reduced;
   } else {
+    begin_move();
     StagedCall call{*arena_, op.collective, chunk_, writer_, inputs_, op.deadline, [&](const WaitFailure& stall) {
                       return explain_stall(*arena_, op.signature, stall);
                     }};
@@ -138,6 +141,10 @@ void ArenaEngine::find_difference(Operation& op) {
   complete(op);
 }
 
+void ArenaEngine::begin_move() {
+  if (!meter_.is_moving()) meter_.moves(tsc_clock().now());
+}
+
 void ArenaEngine::complete(Operation& op) {
   const TimePoint now = finish(op);
   arena::RankControl& mine = arena_->control(rank());
@@ -155,6 +162,11 @@ void ArenaEngine::await(Operation& op, Deadline deadline) {
     }
     return false;
   };
+  if (op.phase == Phase::posted) {
+    begin_wait(op);
+  } else {
+    begin_move();
+  }
   // Two words to carry, which a std::function holds without memory of its own.
   const auto waiting_for = [this, &op](int peer) {
     const auto wanted = static_cast<std::uint32_t>(op.signature.sequence);

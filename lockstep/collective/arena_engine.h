@@ -54,6 +54,7 @@ class ArenaEngine final : public EngineBase {
   bool actionable(const Operation& operation) const;
   bool all_agree(const Operation& operation);
   void find_difference(Operation& operation);
+  void begin_move();
   void complete(Operation& operation);
 
   std::unique_ptr<Arena> arena_;

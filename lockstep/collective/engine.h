@@ -12,6 +12,7 @@
 
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/failure_note.h"
+#include "lockstep/collective/call_meter.h"
 #include "lockstep/collective/collective.h"
 #include "lockstep/collective/mismatch.h"
 #include "lockstep/health/failure_detector.h"
@@ -78,11 +79,15 @@ class Engine {
   // How long a call may wait until it says in the log for whom; see WaitReports.
   virtual void set_first_report(Duration first) { static_cast<void>(first); }
 
+  // How long its collectives take; any thread may ask.
+  const CallMeter& meter() const { return meter_; }
+
   // What failed on this rank outside of collectives; other ranks quote it. A run() that succeeds wipes it off.
   FailureNote& failure_note() { return failure_note_; }
 
  protected:
   FlightLog flight_log_;
+  CallMeter meter_;
   AfterMismatch after_mismatch_ = AfterMismatch::go_on;
   CallSites call_sites_ = CallSites::warn;
   FailureNote failure_note_;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "lockstep/base/format.h"
+#include "lockstep/base/tsc_clock.h"
 
 namespace lockstep::internal {
 
@@ -18,6 +19,7 @@ std::uint64_t EngineBase::post(const Collective& collective, Deadline deadline, 
   op.signature = signature_of(collective, number, generation_);
   op.phase = Phase::posted;
   op.may_differ = false;
+  op.is_run = false;
   op.deadline = deadline;
   op.error.reset();
   // From begin() on other ranks count on it: room is made before.
@@ -90,15 +92,25 @@ void EngineBase::wait(std::uint64_t number, Deadline deadline) {
 
 void EngineBase::run(const Collective& collective, Deadline deadline) {
   const std::uint64_t number = post(collective, deadline);
-  operation(number).may_differ = after_mismatch_ == AfterMismatch::go_on;
+  Operation& op = operation(number);
+  op.may_differ = after_mismatch_ == AfterMismatch::go_on;
+  op.is_run = true;
   wait(number, deadline);
   failure_note_.forget();
+}
+
+void EngineBase::begin_wait(const Operation& operation) {
+  if (meter_.is_waiting()) return;
+  const bool is_since_post = operation.is_run && operation.ticket.since != TimePoint();
+  meter_.waits(is_since_post ? operation.ticket.since : tsc_clock().now());
 }
 
 TimePoint EngineBase::finish(Operation& operation) {
   operation.phase = Phase::finished;
   operation.keeps.reset();
-  return flight_log_.finish(operation.ticket);
+  const TimePoint now = flight_log_.finish(operation.ticket);
+  meter_.rests(now);
+  return now;
 }
 
 void EngineBase::fail_alone(Operation& operation, const Error& error) {
@@ -109,6 +121,7 @@ void EngineBase::fail_alone(Operation& operation, const Error& error) {
 void EngineBase::end(const Error& error) {
   has_failed_ = true;
   failure_ = fail(operation(oldest_), error);
+  meter_.rests(tsc_clock().now());
   for (std::uint64_t number = oldest_; number != next_; ++number) {
     flight_log_.fail(operation(number).ticket, *failure_);
   }

@@ -49,11 +49,14 @@ class EngineBase : public Engine {
     Phase phase = Phase::finished;
     FlightTicket ticket;
     bool may_differ = false;  // from what other ranks came with, and the engine goes on
+    bool is_run = false;      // its caller waits since it was posted
     Deadline deadline = Deadline::never();
     std::shared_ptr<const void> keeps;  // see post()
     std::optional<Error> error;         // that the engine has survived
   };
 
+  // This rank waits in an operation, the oldest, for others to come to it.
+  void begin_wait(const Operation& operation);
   // Ends an operation. The time of it.
   TimePoint finish(Operation& operation);
   // It has failed, and the engine goes on. finish() follows.

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "lockstep/base/format.h"
+#include "lockstep/base/tsc_clock.h"
 #include "lockstep/collective/realign.h"
 #include "lockstep/health/peer_failure.h"
 
@@ -66,7 +67,11 @@ Exchange::Progress Exchange::advance() {
     has_moved |= links_.send(peer);
     has_moved |= links_.receive(peer);
   }
-  has_moved |= executor_->advance(links_.has_compared());
+  const bool have_all_come = links_.has_compared();
+  // In a tree the neighbours have, and may wait for others.
+  const bool begins_to_move = have_all_come && route_ != Route::tree && meter_ != nullptr && meter_->is_waiting();
+  if (begins_to_move) meter_->moves(tsc_clock().now());
+  has_moved |= executor_->advance(have_all_come);
   return has_moved || monitor_.look(deadline_) ? Progress::moved : Progress::idle;
 }
 

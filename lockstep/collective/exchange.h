@@ -55,6 +55,8 @@ class Exchange {
   void set_first_report(Duration first) { monitor_.set_first_report(first); }
   // What failed on this rank, for the others' errors. Borrowed.
   void set_failure_note(const FailureNote* note) { links_.set_failure_note(note); }
+  // Told when all ranks that this one needs have come to a collective. Borrowed.
+  void set_meter(CallMeter* meter) { meter_ = meter; }
   // Whom to ask about ranks that do not come. Borrowed; null: nobody.
   void set_failure_detector(FailureDetector* detector) { monitor_.set_failure_detector(detector); }
 
@@ -71,6 +73,7 @@ class Exchange {
   Pipeline pipeline_;
   TreeExecutor tree_;
   WaitMonitor monitor_;
+  CallMeter* meter_ = nullptr;
 
   Phase phase_ = Phase::idle;
   Route route_ = Route::flat;

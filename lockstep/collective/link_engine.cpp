@@ -22,6 +22,7 @@ LinkEngine::LinkEngine(std::unique_ptr<Mesh> mesh, std::uint64_t generation, con
       mesh_(std::move(mesh)),
       exchange_(*mesh_, Topology(mesh_->size()), check_tuning(tuning)) {
   exchange_.set_failure_note(&failure_note_);
+  exchange_.set_meter(&meter_);
 }
 
 LinkEngine::LinkEngine(std::unique_ptr<Mesh> mesh, std::uint64_t generation, Topology topology,
@@ -30,6 +31,7 @@ LinkEngine::LinkEngine(std::unique_ptr<Mesh> mesh, std::uint64_t generation, Top
       mesh_(std::move(mesh)),
       exchange_(*mesh_, std::move(topology), check_tuning(tuning)) {
   exchange_.set_failure_note(&failure_note_);
+  exchange_.set_meter(&meter_);
 }
 
 void LinkEngine::set_after_mismatch(AfterMismatch after) {
@@ -41,6 +43,7 @@ void LinkEngine::begin(Operation& op, const Collective& /*collective*/) { op.sig
 
 void LinkEngine::await(Operation& op, Deadline deadline) {
   started_ = steady_clock().now();
+  begin_wait(op);
   try {
     exchange_.run(op.collective, op.signature, deadline);
   } catch (const Error& error) {

@@ -11,9 +11,12 @@
 #include <ostream>
 
 #include "lockstep/base/log.h"
+#include "lockstep/base/tsc_clock.h"
+#include "lockstep/collective/call_meter.h"
 #include "lockstep/ddp/checks/ddp_errors.h"
 #include "lockstep/ddp/uneven_inputs/join_state.h"
 #include "lockstep/ddp/wrapped_module.h"
+#include "lockstep/observe/process_recorder.h"
 
 namespace lockstep {
 
@@ -40,6 +43,14 @@ std::uint64_t number_of_wrapper(const ProcessGroup& group) {
   return static_cast<std::uint64_t>(number.item<std::int64_t>());
 }
 
+std::shared_ptr<StepTimer> timer_of(const ProcessGroup& group, std::uint64_t wrapper) {
+  return std::make_shared<StepTimer>(
+      StepTimer::Sources{.clock = tsc_clock(),
+                         .calls = [group](TimePoint now) { return group.call_times(now); },
+                         .record = [](FlightPhase& phase) { process_recorder().add_phase(phase); },
+                         .model = static_cast<std::uint32_t>(wrapper)});
+}
+
 }  // namespace
 
 DdpBase::DdpBase(std::shared_ptr<torch::nn::Module> module, ProcessGroup group, const DdpOptions& options)
@@ -56,13 +67,14 @@ DdpBase::DdpBase(std::shared_ptr<torch::nn::Module> module, ProcessGroup group, 
     cast_ = std::make_shared<PrecisionCast>(parameters(), *dtype);
   }
   if (group_.size() > 1) make_models_equal(of.buffers);
+  timer_ = timer_of(group_, number_);
   const bool looks_at_gradients = options_.weighting != Weighting::ranks || options_.non_finite != NonFinite::ignore;
   if (options_.lockstep.shards != 0) {
     NamedTensors tensors;
     for (const TrainedParameter& parameter : of.trained) tensors.emplace_back(parameter.name, parameter.tensor);
     sharded_ = std::make_unique<ShardedStep>(*module_, tensors, of.buffers, group_, options_.lockstep, number_);
   } else if (group_.size() > 1 || looks_at_gradients || cast_ != nullptr) {
-    reducer_ = Reducer::make(std::move(of.trained), group_, options_, cast_, number_);
+    reducer_ = Reducer::make(std::move(of.trained), group_, options_, cast_, timer_, number_);
   }
 }
 
@@ -118,7 +130,9 @@ double DdpBase::for_each_shard(const std::function<double(Shard)>& body) {
   }
   check_frozen(frozen_, group_);
   compare_parameters(sharded_steps_);
+  timer_->compute_begins();
   const double loss = step.run(body);
+  timer_->compute_ends();
   ++sharded_steps_;
   return loss;
 }
@@ -166,8 +180,9 @@ DdpLoggingData DdpBase::logging_data() const {
 
 ForwardScope DdpBase::begin_forward(const at::Tensor* input) {
   if (sharded_ != nullptr) sharded_->check_forward(is_training());
-  if (reducer_ == nullptr) return {};
   const bool is_differentiable = at::GradMode::is_enabled() && !none_wants_gradient(compared_);
+  note_forward(is_differentiable);
+  if (reducer_ == nullptr) return {};
   if (is_differentiable) check_frozen(frozen_, group_);
   const double samples = input != nullptr && input->dim() > 0 ? static_cast<double>(input->size(0)) : 1;
   const double weight = weight_.value_or(samples);
@@ -192,6 +207,13 @@ ForwardScope DdpBase::begin_forward(const at::Tensor* input) {
                                                          .joined = join.joined,
                                                          .weight = weight,
                                                          .divide_by_active = join.divide_by_active}));
+}
+
+void DdpBase::note_forward(bool is_differentiable) {
+  if (!is_differentiable) return timer_->leave_out();  // an evaluation
+  if (sharded_ != nullptr) return;                     // within for_each_shard()
+  if (reducer_ == nullptr) return timer_->compute_begins();
+  timer_->forward_begins();
 }
 
 // Ranks that read the same data compute the same gradient several times, and nothing else shows it.

@@ -16,9 +16,12 @@
 #include "lockstep/ddp/lockstep_mode/sharded_step.h"
 #include "lockstep/ddp/logging_data.h"
 #include "lockstep/ddp/mixed_precision/precision_cast.h"
+#include "lockstep/ddp/no_sync.h"
 #include "lockstep/ddp/options.h"
 #include "lockstep/ddp/reducer.h"
 #include "lockstep/ddp/state_dict.h"
+#include "lockstep/ddp/timing/step_timer.h"
+#include "lockstep/ddp/timing/step_times.h"
 #include "lockstep/ddp/value_bytes.h"
 #include "lockstep/group/process_group.h"
 
@@ -55,16 +58,6 @@ class DdpBase {
 
   // While a guard lives, backward leaves each rank's gradients to itself; the forward belongs inside too. The next
   // synchronised backward averages what has added up. Guards may overlap and end in any order.
-  class NoSync {
-   public:
-    explicit NoSync(std::shared_ptr<int> guards) : guards_(std::move(guards)) { ++*guards_; }
-    ~NoSync() { --*guards_; }
-    NoSync(const NoSync&) = delete;
-    NoSync& operator=(const NoSync&) = delete;
-
-   private:
-    std::shared_ptr<int> guards_;  // the wrapper may go first
-  };
   [[nodiscard]] NoSync no_sync() { return NoSync(no_sync_guards_); }
 
   // What averages gradients instead of a plain all-reduce. Once, before the first backward, on all ranks alike:
@@ -89,6 +82,9 @@ class DdpBase {
   const DdpOptions& options() const { return options_; }
   ReducerStats stats() const;
   DdpLoggingData logging_data() const;
+  // What this rank has spent its steps on so far. TrainingRun compares the ranks.
+  const StepTimes& step_times() const { return timer_->total(); }
+  internal::StepTimer& step_timer() { return *timer_; }
 
  protected:
   // For the duration of a forward. input: the first tensor among the arguments; null if there is none.
@@ -105,6 +101,7 @@ class DdpBase {
   bool synchronises() const { return *no_sync_guards_ == 0; }
   void cast_buffers(const NamedTensors& buffers) const;
   void make_models_equal(const NamedTensors& buffers);
+  void note_forward(bool is_differentiable);
   void warn_of_equal_inputs(const at::Tensor* input);
   void compare_parameters(std::uint64_t backwards);
 
@@ -122,6 +119,7 @@ class DdpBase {
   std::optional<double> weight_;
   std::uint64_t compared_after_ = 0;               // backwards
   std::shared_ptr<internal::PrecisionCast> cast_;  // null if the module computes in its parameters' type
+  std::shared_ptr<internal::StepTimer> timer_;
   std::shared_ptr<internal::Reducer> reducer_;  // null if nothing is averaged: in a group of one, and in lockstep mode
   std::unique_ptr<internal::ShardedStep> sharded_;  // in lockstep mode
   std::uint64_t sharded_steps_ = 0;                 // that this object has made

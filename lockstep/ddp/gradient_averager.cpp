@@ -9,7 +9,6 @@
 #include <string>
 #include <utility>
 
-#include "lockstep/base/clock.h"
 #include "lockstep/base/log.h"
 #include "lockstep/ddp/buckets/bucket_plan.h"
 #include "lockstep/ddp/checks/ddp_errors.h"
@@ -18,19 +17,6 @@
 namespace lockstep::internal {
 namespace {
 
-// Adds the time of a scope to a sum.
-class Timed {
- public:
-  explicit Timed(double& sum) : sum_(sum), start_(steady_clock().now()) {}
-  ~Timed() { sum_ += seconds(steady_clock().now() - start_); }
-  Timed(const Timed&) = delete;
-  Timed& operator=(const Timed&) = delete;
-
- private:
-  double& sum_;
-  TimePoint start_;
-};
-
 std::span<std::uint8_t> bytes_of(const at::Tensor& tensor) {
   return {tensor.mutable_data_ptr<std::uint8_t>(), static_cast<std::size_t>(tensor.numel())};
 }
@@ -38,10 +24,11 @@ std::span<std::uint8_t> bytes_of(const at::Tensor& tensor) {
 }  // namespace
 
 GradientAverager::GradientAverager(const TrainedParameters& parameters, ProcessGroup group, const DdpOptions& options,
-                                   std::uint64_t wrapper)
+                                   StepTimer& timer, std::uint64_t wrapper)
     : parameters_(parameters),
       group_(std::move(group)),
       options_(options),
+      timer_(timer),
       report_name_(name_of_backward("DDP report", {}, wrapper)),
       unused_name_(name_of_backward("DDP unused parameters", {}, wrapper)),
       buckets_(parameters_, options_, wrapper),
@@ -59,6 +46,7 @@ void GradientAverager::set_hook(CommHook hook) {
 }
 
 void GradientAverager::begin(const ForwardNote& note, const ParameterHooks& hooks) {
+  timer_.backward_begins();
   note_ = note;
   for (std::size_t i = 0; i < parameters_.size(); ++i) used_[i] = used_[i] && parameters_[i].tensor.grad().defined();
   used_before_ = used_;
@@ -102,6 +90,7 @@ void GradientAverager::begin_synchronised(const ParameterHooks& hooks) {
   report_.non_finite.reset();
   if (note_.joined) report_.used.assign(report_.used.size(), false);
   const CallOptions call{.name = unused_name_, .number = backward_};
+  const StepTimer::Communication communicates(timer_, stats_.communication_seconds);
   needed_ = exchange(call).used;
 }
 
@@ -121,7 +110,7 @@ void GradientAverager::arrived(std::size_t parameter, const at::Tensor& added) {
   buckets_.set_ready(parameter, true);
   const bool is_complete = buckets_.of(parameter).is_ready();
   if (!is_complete && !buckets_.has_launched()) return;
-  const Timed timed(stats_.communication_seconds);
+  const StepTimer::Communication communicates(timer_, stats_.communication_seconds);
   if (is_complete) launch_ready(&added);
   if (buckets_.has_launched()) group_.poll();
 }
@@ -160,8 +149,15 @@ void GradientAverager::launch_ready(const at::Tensor* added) {
 }
 
 std::optional<Error> GradientAverager::finish() {
-  if (!note_.synchronise) return {};
-  const Timed timed(stats_.communication_seconds);
+  std::optional<Error> dropped;
+  if (note_.synchronise) dropped = average();
+  timer_.backward_ends(note_.synchronise ? StepTimer::Gradients::averaged : StepTimer::Gradients::local);
+  return dropped;
+}
+
+// The error that backward() throws although all is well.
+std::optional<Error> GradientAverager::average() {
+  const StepTimer::Communication communicates(timer_, stats_.communication_seconds);
   complete_buckets();
   const JointReport* joint = exchange_reports();
   buckets_.finish(finish_of(joint));

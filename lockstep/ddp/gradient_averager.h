@@ -24,14 +24,15 @@
 #include "lockstep/ddp/logging_data.h"
 #include "lockstep/ddp/options.h"
 #include "lockstep/ddp/parameter_hooks.h"
+#include "lockstep/ddp/timing/step_timer.h"
 #include "lockstep/ddp/trained_parameter.h"
 
 namespace lockstep::internal {
 
 class GradientAverager {
  public:
-  // parameters, options: outlive it. wrapper: see GradBucket.
-  GradientAverager(const TrainedParameters& parameters, ProcessGroup group, const DdpOptions& options,
+  // parameters, options, timer: outlive it. wrapper: see GradBucket.
+  GradientAverager(const TrainedParameters& parameters, ProcessGroup group, const DdpOptions& options, StepTimer& timer,
                    std::uint64_t wrapper);
 
   // REQUIRES: before the first backward.
@@ -67,6 +68,7 @@ class GradientAverager {
   void begin_synchronised(const ParameterHooks& hooks);
   void own_gradient(std::size_t parameter, const at::Tensor& added);
   void count_arrival(std::size_t parameter);
+  std::optional<Error> average();
   // added: what has just been added to a gradient; null at the end of backward.
   void launch_ready(const at::Tensor* added);
   void complete_buckets();
@@ -82,6 +84,7 @@ class GradientAverager {
   const TrainedParameters& parameters_;
   const ProcessGroup group_;
   const DdpOptions& options_;
+  StepTimer& timer_;
   const std::string report_name_, unused_name_;  // of collectives
   CommHook hook_;
   BucketList buckets_;

@@ -8,21 +8,23 @@
 
 namespace lockstep::internal {
 std::shared_ptr<Reducer> Reducer::make(TrainedParameters parameters, ProcessGroup group, const DdpOptions& options,
-                                       std::shared_ptr<PrecisionCast> cast, std::uint64_t wrapper) {
+                                       std::shared_ptr<PrecisionCast> cast, std::shared_ptr<StepTimer> timer,
+                                       std::uint64_t wrapper) {
   std::shared_ptr<Reducer> reducer(
-      new Reducer(std::move(parameters), std::move(group), options, std::move(cast), wrapper));
+      new Reducer(std::move(parameters), std::move(group), options, std::move(cast), std::move(timer), wrapper));
   reducer->install_hooks();
   return reducer;
 }
 
 Reducer::Reducer(TrainedParameters parameters, ProcessGroup group, const DdpOptions& options,
-                 std::shared_ptr<PrecisionCast> cast, std::uint64_t wrapper)
+                 std::shared_ptr<PrecisionCast> cast, std::shared_ptr<StepTimer> timer, std::uint64_t wrapper)
     : group_(std::move(group)),
       options_(options),
       parameters_(std::move(parameters)),
       cast_(std::move(cast)),
+      timer_(std::move(timer)),
       heap_(group_.heap()),
-      averager_(parameters_, group_, options_, wrapper),
+      averager_(parameters_, group_, options_, *timer_, wrapper),
       failed_([this](const char* text) { group_.note_failure("backward of DistributedDataParallel", text); }) {}
 
 void Reducer::install_hooks() {

@@ -26,6 +26,7 @@
 #include "lockstep/ddp/mixed_precision/precision_cast.h"
 #include "lockstep/ddp/options.h"
 #include "lockstep/ddp/parameter_hooks.h"
+#include "lockstep/ddp/timing/step_timer.h"
 #include "lockstep/ddp/trained_parameter.h"
 #include "lockstep/group/arena_allocator.h"
 
@@ -36,7 +37,8 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   // Hooks the parameters until it is destroyed. cast: null if the model computes in its parameters' type. wrapper: see
   // GradBucket.
   static std::shared_ptr<Reducer> make(TrainedParameters parameters, ProcessGroup group, const DdpOptions& options,
-                                       std::shared_ptr<PrecisionCast> cast, std::uint64_t wrapper);
+                                       std::shared_ptr<PrecisionCast> cast, std::shared_ptr<StepTimer> timer,
+                                       std::uint64_t wrapper);
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
@@ -52,7 +54,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
 
  private:
   Reducer(TrainedParameters parameters, ProcessGroup group, const DdpOptions& options,
-          std::shared_ptr<PrecisionCast> cast, std::uint64_t wrapper);
+          std::shared_ptr<PrecisionCast> cast, std::shared_ptr<StepTimer> timer, std::uint64_t wrapper);
   void install_hooks();
 
   // Events, and what they lead to.
@@ -73,6 +75,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   const DdpOptions options_;
   const TrainedParameters parameters_;
   const std::shared_ptr<PrecisionCast> cast_;
+  const std::shared_ptr<StepTimer> timer_;
   const std::shared_ptr<ArenaHeap> heap_;
   GradientAverager averager_;
   std::optional<ForwardGraphs> forwards_;

@@ -39,9 +39,11 @@ NamedTensors state_dict_of(const torch::nn::Module& module, StateDictKeys keys) 
 
 void load_state_dict(const torch::nn::Module& module, const NamedTensors& state) {
   TensorsByName given, mine;
-  const std::size_t skip = has_prefix(state) ? kPrefix.size() : 0;
-  for (const auto& [name, tensor] : state) given.emplace(name.substr(skip), tensor);
   for (const auto& [name, tensor] : state_dict_of(module, StateDictKeys::bare)) mine.emplace(name, tensor);
+  // The module may have a child of that name.
+  const bool fits = std::ranges::all_of(state, [&](const auto& item) { return mine.contains(item.first); });
+  const std::size_t skip = !fits && has_prefix(state) ? kPrefix.size() : 0;
+  for (const auto& [name, tensor] : state) given.emplace(name.substr(skip), tensor);
   copy_by_name(given, mine, Types::converted, "state", "load_state_dict: the state does not fit the model:");
 }
 

@@ -32,6 +32,21 @@ bool is_linked(const UniqueFd& file) {
   return ::fstat(file.get(), &status) == 0 && status.st_nlink > 0;
 }
 
+// What a program talks to is no file that could be replaced: with /dev/null or a FIFO as the target, all other programs
+// that use it would get a file instead. A link is replaced itself, but one to such a thing stands for it.
+void refuse_other_than_files(const std::filesystem::path& target) {
+  struct stat status {};
+  if (::stat(target.c_str(), &status) != 0) return;  // nothing is there, or a link that leads nowhere
+  const char* kind = S_ISFIFO(status.st_mode)   ? "a FIFO"
+                     : S_ISSOCK(status.st_mode) ? "a socket"
+                     : S_ISCHR(status.st_mode)  ? "a device"
+                     : S_ISBLK(status.st_mode)  ? "a device"
+                                                : nullptr;
+  if (kind == nullptr) return;
+  throw Error(ErrorKind::invalid_argument,
+              fmt::format("saving {}: this is {}, which is not replaced; name a file", target.string(), kind));
+}
+
 void sync(const UniqueFd& fd, const std::string& what) {
   while (::fsync(fd.get()) != 0) {
     if (errno != EINTR) throw system_error(what, errno);
@@ -46,6 +61,7 @@ AtomicFile::AtomicFile(const std::filesystem::path& target)
     throw Error(ErrorKind::invalid_argument,
                 fmt::format("saving '{}': this is not the name of a file", target.string()));
   }
+  refuse_other_than_files(target);
   directory_fd_.reset(::open(directory_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!directory_fd_) {
     const int saved_errno = errno;
@@ -118,6 +134,7 @@ void AtomicFile::rewrite_begin(ByteSpan bytes) {
 
 void AtomicFile::publish() {
   sync(file_, fmt::format("saving {}: fsync", target_.string()));
+  refuse_other_than_files(target_);  // that has come meanwhile
   if (::rename(temporary_.c_str(), target_.c_str()) != 0) {
     throw system_error(fmt::format("saving {}: renaming {}", target_.string(), temporary_.string()), errno);
   }

@@ -15,7 +15,8 @@ namespace lockstep::internal {
 
 class AtomicFile {
  public:
-  // Creates the temporary file, mode 0600. Error{invalid_argument} if the directory does not exist.
+  // Creates the temporary file, mode 0600. Error{invalid_argument} if the directory does not exist, or the target is a
+  // FIFO, a socket or a device, or a link to one; publish() looks again. Another link is replaced, not followed.
   explicit AtomicFile(const std::filesystem::path& target);
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;

@@ -31,9 +31,11 @@ struct SafetensorsType {
   std::size_t element_bytes;
 };
 // The types that may be stored.
-inline constexpr std::array<SafetensorsType, 13> kSafetensorsTypes = {{{"BOOL", 1},
+inline constexpr std::array<SafetensorsType, 15> kSafetensorsTypes = {{{"BOOL", 1},
                                                                        {"U8", 1},
                                                                        {"I8", 1},
+                                                                       {"F8_E4M3", 1},
+                                                                       {"F8_E5M2", 1},
                                                                        {"U16", 2},
                                                                        {"I16", 2},
                                                                        {"F16", 2},

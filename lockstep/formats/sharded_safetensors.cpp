@@ -102,13 +102,21 @@ SafetensorsReader ShardedSafetensorsReader::open(const std::string& file) const 
   return {files_.path_of(file), files_.open(file), integrity_};
 }
 
-void ShardedSafetensorsReader::read(const ShardedTensor& tensor, MutableByteSpan out) const {
+const SafetensorsReader& ShardedSafetensorsReader::file_of(const ShardedTensor& tensor) const {
   if (!reading_ || reading_name_ != tensor.file) {
     reading_.reset();
     reading_ = std::make_unique<const SafetensorsReader>(open(tensor.file));
     reading_name_ = tensor.file;
   }
-  reading_->read(tensor.entry, out);
+  return *reading_;
+}
+
+void ShardedSafetensorsReader::read(const ShardedTensor& tensor, MutableByteSpan out) const {
+  file_of(tensor).read(tensor.entry, out);
+}
+
+TensorStream ShardedSafetensorsReader::stream(const ShardedTensor& tensor) const {
+  return {file_of(tensor), tensor.entry};
 }
 
 std::vector<std::size_t> internal::plan_safetensors_shards(std::span<const TensorBytes> tensors,

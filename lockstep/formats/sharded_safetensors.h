@@ -38,8 +38,11 @@ class ShardedSafetensorsReader {
   const std::map<std::string, std::string>& metadata() const { return index_.metadata; }
   // REQUIRES: `tensor` is one of tensors(), and `out` has its size.
   void read(const ShardedTensor& tensor, MutableByteSpan out) const;
+  // The same, piece by piece; until the next call of either.
+  TensorStream stream(const ShardedTensor& tensor) const;
 
  private:
+  const SafetensorsReader& file_of(const ShardedTensor& tensor) const;
   SafetensorsReader open(const std::string& file) const;
 
   internal::SiblingFiles files_;

@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/collective/signature.h"
+#include "lockstep/observe/process_recorder.h"
 
 namespace lockstep::internal {
 namespace {
@@ -124,7 +126,9 @@ void CallQueue::serve(const std::stop_token& stop) {
 // What it failed with.
 std::exception_ptr CallQueue::run_queued(Call& call, bool has_turn) const {
   try {
-    if (!has_turn) throw end_late(to_string(call.collective().kind));
+    if (!has_turn) {
+      throw end_late(describe(record_of(signature_of(call.collective(), 0, 0)), process_recorder().names()));
+    }
     call.run(engine_);
     return nullptr;
   } catch (...) {
@@ -138,9 +142,12 @@ std::exception_ptr CallQueue::run_queued(Call& call, bool has_turn) const {
 Error CallQueue::end_late(std::string_view operation) const {
   std::string text = std::string(operation) + " timed out on rank " + std::to_string(engine_.rank()) +
                      " before its turn came: the calls of a group run one after the other";
-  if (const auto last = log_.last_collective()) text += ", and the last one to begin is " + describe(*last);
+  if (const auto last = log_.last_collective()) {
+    text += ", and the last one to begin is " + describe(*last, process_recorder().names());
+  }
   engine_.abort(text);
-  return Error(ErrorKind::timeout, text, {.rank = engine_.rank(), .operation = std::string(operation)});
+  const std::string_view kind = operation.substr(0, operation.find_first_of("( ,"));
+  return Error(ErrorKind::timeout, text, {.rank = engine_.rank(), .operation = std::string(kind)});
 }
 
 }  // namespace lockstep::internal

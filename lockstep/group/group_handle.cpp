@@ -110,6 +110,8 @@ std::string GroupHandle::noted_failure() const { return state_->engine->failure_
 
 const std::shared_ptr<ArenaHeap>& GroupHandle::heap() const { return state_->heap; }
 
+CallTimes GroupHandle::call_times(TimePoint now) const { return state_->engine->meter().at(now); }
+
 GroupHandle::Posted GroupHandle::post(const Collective& collective, std::shared_ptr<const void> keeps) const {
   const Deadline deadline = state_->deadline({});
   Posted posted;

@@ -19,6 +19,7 @@ namespace lockstep {
 
 namespace internal {
 class ArenaHeap;
+struct CallTimes;
 struct GroupOrigin;
 }  // namespace internal
 
@@ -80,6 +81,9 @@ class GroupHandle {
   // Memory that all ranks of the group share, where they do; else null.
   const std::shared_ptr<internal::ArenaHeap>& heap() const;
   bool shares_memory() const { return heap() != nullptr; }
+
+  // How long this rank's collectives have waited for others, and moved data, up to `now`; messages do not count.
+  internal::CallTimes call_times(TimePoint now) const;
 
   // Starts a collective on plain memory, which goes on while the caller computes: in poll() and wait() where the ranks
   // share memory, else on the group's thread. `keeps` owns the memory, and is held until it is finished, whoever waits

@@ -1,6 +1,8 @@
 #include "lockstep/health/heartbeat.h"
 
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 
 #include "lockstep/base/format.h"
 #include "lockstep/observe/process_recorder.h"
@@ -11,6 +13,8 @@ namespace {
 // A healthy rank answers sooner, unless its machine has much else to do.
 constexpr Duration kPatience = std::chrono::milliseconds(200);
 constexpr Duration kLongestAge = std::chrono::hours(24 * 365 * 100);
+
+bool is_printable(char c) { return c >= ' ' && c <= '~'; }
 
 }  // namespace
 
@@ -26,6 +30,7 @@ Bytes Heartbeat::answer(TimePoint now) const {
   Answer answer;
   if (const auto last = log_.last_collective()) {
     answer.last = *last;
+    if (last->name != 0) noted_name(last->name).copy(answer.name, sizeof answer.name - 1);
     answer.began_ago_ns = now.time_since_epoch().count() - last->started_ns;
     if (last->finished_ns != 0) answer.ended_ago_ns = now.time_since_epoch().count() - last->finished_ns;
   }
@@ -39,6 +44,8 @@ bool Heartbeat::take_answer(int rank, ByteView bytes, TimePoint now) {
   const auto is_age = [](std::int64_t ns) { return ns >= -1 && ns <= kLongestAge.count(); };
   if (!is_age(answer.began_ago_ns) || !is_age(answer.ended_ago_ns)) return false;
   if (answer.began_ago_ns >= 0 && !is_sound(answer.last)) return false;
+  const auto end = std::ranges::find(answer.name, '\0');
+  if (end == std::end(answer.name) || !std::all_of(std::begin(answer.name), end, is_printable)) return false;
   const std::lock_guard lock(mutex_);
   Peer& peer = peers_[static_cast<std::size_t>(rank)];
   peer.asked.reset();
@@ -78,7 +85,10 @@ PeerHealth Heartbeat::health(int rank, TimePoint now) const {
 
 std::string Heartbeat::place(const Answer& answer, Duration age) {
   if (answer.began_ago_ns < 0) return "seen in no collective yet";
-  const std::string what = describe(answer.last, process_recorder().names());
+  FlightRecord nameless = answer.last;
+  nameless.name = 0;
+  std::string what = describe(nameless);
+  if (answer.name[0] != '\0') what.append(", ").append(answer.name);
   if (answer.ended_ago_ns < 0) {
     return fmt::format("inside {} for {:.1f} s", what, seconds(Duration(answer.began_ago_ns) + age));
   }

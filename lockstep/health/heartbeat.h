@@ -18,8 +18,9 @@ namespace lockstep::internal {
 
 class Heartbeat {
  public:
+  static constexpr std::size_t kNameBytes = 128;
   // The answer in bytes; a messenger takes no other length.
-  static constexpr std::size_t kAnswerBytes = sizeof(FlightRecord) + 2 * sizeof(std::int64_t);
+  static constexpr std::size_t kAnswerBytes = sizeof(FlightRecord) + kNameBytes + 2 * sizeof(std::int64_t);
 
   // log: what this rank answers from; see FlightLog::last_collective().
   Heartbeat(int ranks, FlightLog log) : log_(std::move(log)), peers_(static_cast<std::size_t>(ranks)) {}
@@ -40,6 +41,7 @@ class Heartbeat {
   // How long ago, when it answered, its last collective began and ended; -1: not at all.
   struct Answer {
     FlightRecord last;
+    char name[kNameBytes] = {};  // its name, which who asks may never have heard; empty: none. Ends with a zero
     std::int64_t began_ago_ns = -1;
     std::int64_t ended_ago_ns = -1;
   };

@@ -90,6 +90,7 @@ std::string text_at(ByteView bytes, std::size_t offset, std::size_t size, const 
 std::uint64_t key_of(const FlightGroup& group) { return group.number; }
 std::uint64_t key_of(const FlightRecord& record) { return record.number; }
 std::uint64_t key_of(const FlightName& name) { return name.hash; }
+std::uint64_t key_of(const FlightPhase& phase) { return phase.number; }
 
 // The slots from an offset on: those whose version was the same before and after their words were copied, and even.
 template <class Value>
@@ -142,6 +143,7 @@ FlightSnapshot decode_flight(const FlightCopies& copies, const std::string& path
   for (const FlightName& name : take<FlightName>(copies, flight::kNamesOffset, flight::kNames, "the name", snapshot)) {
     snapshot.names.add(name);
   }
+  snapshot.phases = take<FlightPhase>(copies, flight::kPhasesOffset, flight::kPhases, "the phase", snapshot);
   return snapshot;
 }
 

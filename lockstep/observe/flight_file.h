@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lockstep/base/bytes.h"
+#include "lockstep/observe/flight_phase.h"
 #include "lockstep/observe/flight_record.h"
 
 namespace lockstep::internal {
@@ -27,6 +28,7 @@ struct FlightSnapshot {
   std::size_t torn = 0;           // slots that were being written when the process ended
   std::vector<FlightGroup> groups;
   std::vector<FlightRecord> records;  // by number
+  std::vector<FlightPhase> phases;    // of training steps, the last thousand, by number
   FlightNames names;
 };
 

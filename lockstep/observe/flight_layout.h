@@ -1,10 +1,11 @@
 // The layout of a flight recording, in memory that outlives the recording process, and in files.
 //
 //   FlightHeader, filled up to kHeaderBytes | kGroups x Slot (FlightGroup) | kSlots x Slot (FlightRecord)
-//     | kNames x Slot (FlightName)
+//     | kNames x Slot (FlightName) | kPhases x Slot (FlightPhase)
 //
-// Operation n lies in slot n mod kSlots, group g in slot g mod kGroups, a name in slot hash mod kNames. A slot's
-// version is 8 n + 2 step, plus 1 while it is being written; the steps of an operation are issued, running, over. A
+// Operation n lies in slot n mod kSlots, group g in slot g mod kGroups, a name in slot hash mod kNames, phase p in slot
+// p mod kPhases. A slot's version is 8 n + 2 step, plus 1 while it is being written; the steps of an operation are
+// issued, running, over. A
 // writer that changes a version from even to odd owns the slot until it makes the version even again. An update that
 // finds another version than it left is dropped: the slot belongs to a later operation. A name's version only counts. A
 // reader trusts words that it has read between two reads of the same even version.
@@ -16,16 +17,18 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "lockstep/observe/flight_phase.h"
 #include "lockstep/observe/flight_record.h"
 
 namespace lockstep::internal::flight {
 
 inline constexpr std::uint64_t kMagic = 0x31484c464b434f4cULL;  // "LOCKFLH1"
-inline constexpr std::uint32_t kVersion = 2;
+inline constexpr std::uint32_t kVersion = 3;
 inline constexpr std::size_t kHeaderBytes = 4096;
 inline constexpr std::size_t kSlots = 1024;
 inline constexpr std::size_t kGroups = 256;
 inline constexpr std::size_t kNames = 512;
+inline constexpr std::size_t kPhases = 1024;
 inline constexpr std::size_t kWords = sizeof(FlightRecord) / sizeof(std::uint64_t);
 
 struct Slot {
@@ -67,13 +70,15 @@ struct FlightHeader {
   char host[64];
   char job[64];
   char ended[256];  // how the process ended; empty: not known
+  std::atomic<std::uint64_t> phases;
 };
 static_assert(sizeof(FlightHeader) <= kHeaderBytes);
 
 inline constexpr std::size_t kGroupsOffset = kHeaderBytes;
 inline constexpr std::size_t kSlotsOffset = kGroupsOffset + kGroups * sizeof(Slot);
 inline constexpr std::size_t kNamesOffset = kSlotsOffset + kSlots * sizeof(Slot);
-inline constexpr std::size_t kBytes = kNamesOffset + kNames * sizeof(Slot);
+inline constexpr std::size_t kPhasesOffset = kNamesOffset + kNames * sizeof(Slot);
+inline constexpr std::size_t kBytes = kPhasesOffset + kPhases * sizeof(Slot);
 
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::int32_t>::is_always_lock_free,
               "shared memory needs address-free atomics");

@@ -49,6 +49,7 @@ class FlightMemory {
   flight::Slot& group(std::uint64_t number) const { return at(flight::kGroupsOffset, number % flight::kGroups); }
   flight::Slot& slot(std::uint64_t number) const { return at(flight::kSlotsOffset, number % flight::kSlots); }
   flight::Slot& name(std::uint64_t hash) const { return at(flight::kNamesOffset, hash % flight::kNames); }
+  flight::Slot& phase(std::uint64_t number) const { return at(flight::kPhasesOffset, number % flight::kPhases); }
   int fd() const { return fd_.get(); }
   // Null if there is no room for them, or it is of another version.
   stacks::StackArea* stacks() const;

@@ -39,6 +39,20 @@ bool claim(Slot& slot, std::uint64_t version) {
          slot.version.compare_exchange_strong(found, version | 1, std::memory_order_acq_rel, std::memory_order_relaxed);
 }
 
+// In how many slots, from that of its hash on, a name may lie.
+constexpr std::uint64_t kNamePlaces = 8;
+
+// Where a name is, or is to be: the first free slot, and instead of an older one where none is free.
+std::uint64_t place_of_name(const FlightMemory& memory, std::uint64_t hash) {
+  for (std::uint64_t i = 0; i < kNamePlaces; ++i) {
+    const Slot& slot = memory.name(hash + i);
+    if (slot.words[0].load(std::memory_order_relaxed) == hash || slot.version.load(std::memory_order_acquire) == 0) {
+      return hash + i;
+    }
+  }
+  return hash;
+}
+
 // Changes whole words of a record that lies in a slot.
 class Change {
  public:
@@ -106,7 +120,7 @@ std::uint32_t FlightRecorder::add_group(std::string_view name, int rank, int siz
 }
 
 void FlightRecorder::add_name(std::uint64_t hash, std::string_view text) noexcept {
-  Slot& slot = memory_.name(hash);
+  Slot& slot = memory_.name(place_of_name(memory_, hash));
   std::uint64_t version = slot.version.load(std::memory_order_acquire);
   if ((version & 1) != 0 || slot.words[0].load(std::memory_order_relaxed) == hash) return;
   if (!slot.version.compare_exchange_strong(version, version | 1, std::memory_order_acq_rel)) return;
@@ -119,9 +133,11 @@ void FlightRecorder::add_name(std::uint64_t hash, std::string_view text) noexcep
 }
 
 FlightName FlightRecorder::find_name(std::uint64_t hash) const noexcept {
-  FlightName name;
-  const bool found = hash != 0 && read_slot(memory_.name(hash), name) == flight::SlotState::whole;
-  return found && name.hash == hash ? name : FlightName();
+  for (std::uint64_t i = 0; hash != 0 && i < kNamePlaces; ++i) {
+    FlightName name;
+    if (read_slot(memory_.name(hash + i), name) == flight::SlotState::whole && name.hash == hash) return name;
+  }
+  return {};
 }
 
 FlightNames FlightRecorder::names() const {
@@ -148,6 +164,15 @@ FlightTicket FlightRecorder::add(FlightRecord& record) noexcept {
     return ticket;
   }
   return {};
+}
+
+void FlightRecorder::add_phase(FlightPhase& phase) noexcept {
+  phase.number = memory_.header().phases.fetch_add(1, std::memory_order_relaxed) + 1;
+  Slot& slot = memory_.phase(phase.number);
+  const std::uint64_t version = version_of({phase.number, kOver});
+  if (!claim(slot, version)) return;
+  write(slot, phase);
+  slot.version.store(version, std::memory_order_release);
 }
 
 bool FlightRecorder::start(FlightTicket& ticket, std::uint64_t sequence, TimePoint now) noexcept {
@@ -195,8 +220,11 @@ FlightTicket FlightLog::issue(FlightRecord record) const noexcept {
   if (group_ == nullptr) return {};
   record.group = group_->number;
   record.state = FlightState::issued;
-  record.issued_ns = ns(tsc_clock().now());
-  return group_->recorder.add(record);
+  const TimePoint now = tsc_clock().now();
+  record.issued_ns = ns(now);
+  FlightTicket ticket = group_->recorder.add(record);
+  ticket.since = now;
+  return ticket;
 }
 
 FlightTicket FlightLog::start(FlightRecord record, FlightTicket queued) const noexcept {
@@ -209,6 +237,7 @@ FlightTicket FlightLog::start(FlightRecord record, FlightTicket queued) const no
     queued = group_->recorder.add(record);
   }
   if (record.category == FlightCategory::collective) group_->last.store(queued.number, std::memory_order_relaxed);
+  queued.since = now;
   return queued;
 }
 

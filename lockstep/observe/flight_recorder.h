@@ -19,6 +19,7 @@ namespace lockstep::internal {
 struct FlightTicket {
   std::uint64_t number = 0;  // 0: not recorded
   std::uint8_t step = 0;     // 0 issued, 1 running, 2 over
+  TimePoint since = {};      // when it was issued, or began
 };
 
 class FlightRecorder {
@@ -37,6 +38,8 @@ class FlightRecorder {
   // Changes the record to `step`; other fields stay. False if its slot belongs to a later operation.
   bool start(FlightTicket& ticket, std::uint64_t sequence, TimePoint now) noexcept;
   bool finish(FlightTicket& ticket, TimePoint now, FlightState state, std::uint8_t error, int error_peer) noexcept;
+  // Sets the phase's number. It is over already.
+  void add_phase(FlightPhase& phase) noexcept;
   // Nothing if it has been overwritten, or is being changed right now.
   std::optional<FlightRecord> find(std::uint64_t number) const noexcept;
 

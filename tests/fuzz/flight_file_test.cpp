@@ -6,6 +6,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "lockstep/observe/chrome_trace.h"
 #include "lockstep/observe/flight_layout.h"
 #include "lockstep/observe/flight_recorder.h"
 #include "lockstep/observe/flight_report.h"
@@ -34,6 +35,13 @@ Bytes recording() {
       FlightTicket ticket = log.start(record);
       if (i < 4) log.finish(ticket);
       if (i == 4) log.fail(ticket, Error(ErrorKind::timeout, "late", {.peer = 0}));
+      FlightPhase phase;
+      phase.step = i;
+      phase.model = 1;
+      phase.begin_ns = record.started_ns;
+      phase.end_ns = phase.begin_ns + 1000;
+      phase.waiting_ns = 400;
+      recorder.add_phase(phase);
     }
   }
   std::ifstream file(path, std::ios::binary);
@@ -48,7 +56,8 @@ TEST_CASE("flight files") {
   const Bytes whole = recording();
   const std::size_t header = sizeof(flight::FlightHeader), slots = 8 * sizeof(flight::Slot);
   const Bytes parts = whole.substr(0, header) + whole.substr(flight::kGroupsOffset, slots) +
-                      whole.substr(flight::kSlotsOffset, slots) + whole.substr(flight::kNamesOffset, slots);
+                      whole.substr(flight::kSlotsOffset, slots) + whole.substr(flight::kNamesOffset, slots) +
+                      whole.substr(flight::kPhasesOffset, slots);
   Bytes file = whole;
   fuzz::run({.name = "flight files",
              .seeds = {parts},
@@ -63,9 +72,12 @@ TEST_CASE("flight files") {
                    file.replace(flight::kGroupsOffset, slots, padded, header, slots);
                    file.replace(flight::kSlotsOffset, slots, padded, header + slots, slots);
                    file.replace(flight::kNamesOffset, slots, padded, header + 2 * slots, slots);
+                   file.replace(flight::kPhasesOffset, slots, padded, header + 3 * slots, slots);
                    const ByteView seen = ByteView(file).substr(0, bytes.size() < header ? bytes.size() : file.size());
                    // Every third one changed while it was read.
                    const ByteView before = !bytes.empty() && bytes.back() % 3 == 0 ? ByteView(whole) : seen;
-                   report_lines({decode_flight({before, seen, seen}, "/a/rank_1.flight")}, 20);
+                   const std::vector<FlightSnapshot> snapshots{decode_flight({before, seen, seen}, "/a/rank_1.flight")};
+                   report_lines(snapshots, 20);
+                   chrome_trace(snapshots, 2);
                  }});
 }

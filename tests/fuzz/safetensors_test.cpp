@@ -3,9 +3,11 @@
 #include <stdexcept>
 
 #include "lockstep/formats/safetensors_header.h"
+#include "lockstep/formats/sharded_safetensors.h"
 #include "tests/fuzz/fuzz.h"
 
 using namespace lockstep;
+using namespace lockstep::internal;
 
 namespace {
 
@@ -45,4 +47,17 @@ TEST_CASE("safetensors headers") {
                    }
                    if (offset != data_bytes) throw std::logic_error("another length");
                  }});
+}
+
+TEST_CASE("indices of sharded safetensors") {
+  fuzz::run({.name = "indices of sharded safetensors",
+             .seeds = {R"({"metadata": {"total_size": 12}, "weight_map": {"a.weight": "m-00001-of-00002.safetensors",
+                           "a.bias": "m-00002-of-00002.safetensors"}})"},
+             .words = {"\"", "{", "}", "[", "]", ":", ",", "../", "\\u0000", "\\", "null", "1e999", "\"weight_map\":"},
+             .memory_limit = std::size_t{1} << 20,
+             .parse = [](ByteView bytes) {
+               for (const auto& [tensor, file] : parse_safetensors_index(bytes, "input").files) {
+                 if (file.empty() || file.find('/') != std::string::npos) throw std::logic_error("a path");
+               }
+             }});
 }

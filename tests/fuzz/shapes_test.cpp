@@ -7,6 +7,7 @@
 
 #include "lockstep/base/checked.h"
 #include "lockstep/ddp/backward_report.h"
+#include "lockstep/ddp/timing/step_report.h"
 #include "lockstep/group/shape_message.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -87,6 +88,20 @@ TEST_CASE("orders of gradients") {
                const auto order = checked_permutation(numbers, "parameter", {"order of gradients", 0});
                std::vector<int> seen(order.size());
                for (const std::size_t index : order) ++seen.at(index);
+             }});
+}
+
+TEST_CASE("times of steps") {
+  StepWindow window;
+  window.times = {.steps = 3, .data = 1, .forward = 2, .backward = 3, .waiting = 0.5};
+  window.waits = {0.25F, 0.125F, 0.125F};
+  std::vector<std::uint8_t> bytes(2 * window_bytes(3));
+  encode_window(window, std::span(bytes).first(window_bytes(3)));
+  encode_window(window, std::span(bytes).subspan(window_bytes(3)));
+  fuzz::run({.name = "times of steps", .seeds = {bytes_of(bytes)}, .parse = [&](ByteView told) {
+               const StepReport report = report_on(decode_windows(numbers_of<std::uint8_t>(told), 2));
+               change_of_straggler(report, {}, {});
+               checked_between<std::int64_t>(steps_until_next(report), 1, INT64_MAX, "interval", "the test");
              }});
 }
 

@@ -86,6 +86,7 @@ void check_files(const std::string& name, Make make) {
 
 }  // namespace
 
+// feature: E-13
 TEST_CASE("models are read from PyTorch's files, and written for it") {
   check_files("toy", [] { return models::Toy(); });
   check_files("mlp", [] { return models::Mlp(); });
@@ -95,6 +96,7 @@ TEST_CASE("models are read from PyTorch's files, and written for it") {
   check_files("gpt_dropout", [] { return models::Gpt(models::GptOptions{.dropout = 0.1}); });
 }
 
+// feature: G-01
 TEST_CASE("a training step equals Python's: toy") {
   check_step(
       "toy", [] { return models::Toy(); }, parity::mean_squared_error);

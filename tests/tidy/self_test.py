@@ -5,10 +5,11 @@ import io
 import os
 import shutil
 import tempfile
+import types
 import unittest
 
 import cpp_text
-import fault_table
+import proof_table
 import text_rules
 import tidy
 import tree_rules
@@ -181,18 +182,40 @@ class TreeRules(unittest.TestCase):
 
     def test_faults(self):
         files = {
-            fault_table.ROWS: "1 | a rank dies | it is named\n2 | a disk is full | it is said\n",
+            proof_table.FAULTS.rows: "1 | a rank dies | it is named\n2 | a disk is full | it is said\n",
             "tests/a_test.cpp": '// fault: 1\nTEST_CASE("dead, \\"named\\"") {\n}\n// fault: 9\nTEST_CASE("x") {',
             "python/tests/b_test.py": "    # fault: 1, 2\n    @skip\n    def test_it_all(self):\n# fault: 2\n",
         }
-        files[fault_table.PAGE] = fault_table.make_page(files)
-        self.assertIn('it all<br>[a_test.cpp](../tests/a_test.cpp): dead, \\"named\\" |', files[fault_table.PAGE])
+        page = proof_table.FAULTS.page
+        files[page] = proof_table.make_page(proof_table.FAULTS, files)
+        self.assertIn('it all<br>[a_test.cpp](../tests/a_test.cpp): dead, \\"named\\" |', files[page])
         self.assertIn("| 2 | a disk is full | it is said | [b_test.py](../python/tests/b_test.py): it all |",
-                      files[fault_table.PAGE])
+                      files[page])
         expected = [("tests/a_test.cpp", 4), ("python/tests/b_test.py", 4)]
-        self.assertCountEqual(tree_offences(fault_table.faults, files), expected)
-        files[fault_table.ROWS] += "3 | new | known\n"
-        self.assertIn((fault_table.PAGE, 1), tree_offences(fault_table.faults, files))
+        self.assertCountEqual(tree_offences(proof_table.check_tables, files), expected)
+        files[proof_table.FAULTS.rows] += "3 | new | known\n"
+        self.assertIn((page, 1), tree_offences(proof_table.check_tables, files))
+
+    def test_features(self):
+        page = proof_table.FEATURES.page
+        files = {
+            proof_table.FEATURES.rows: "# A. Groups\nA-01 | begin\nA-02 | end | open: a test of threads\n"
+                                       "A-03 | fly | declined: no wings\n# B. Devices\nB-01 | NCCL | GPU\n"
+                                       "B-02 | sharing | GPU open: a test\nB-03 | none\nB-04 | wrong | open\n",
+            "tests/a_test.cpp": '// feature: A-01, B-01\n// fault: 1\nTEST_CASE("x" * needs("gpu")) {\n',
+            "examples/a/CMakeLists.txt": "    # feature: A-02, A-03, B-04\n  add_test(NAME example_a_${n} COMMAND a)\n",
+        }
+        files[page] = proof_table.make_page(proof_table.FEATURES, files)
+        self.assertIn("2 of 7 rows are proven, 1 more on a machine with a GPU, 1 are declined.\n\n## A. Groups\n",
+                      files[page])
+        x = "[a_test.cpp](../tests/a_test.cpp): x"
+        example = "[a/CMakeLists.txt](../examples/a/CMakeLists.txt): example_a"
+        for row in (f"| A-01 | begin | {x} |", f"| A-02 | end | not yet: a test of threads<br>{example} |",
+                    "| A-03 | fly | declined: no wings |", f"| B-01 | NCCL | GPU<br>{x} |",
+                    "| B-02 | sharing | GPU<br>not yet: a test |", "| B-03 | none | none so far |"):
+            self.assertIn(row + "\n", files[page])
+        found = list(proof_table.check_tables(types.SimpleNamespace(files=files)))
+        self.assertEqual({message.split()[0] for _, _, message in found}, {"A-03", "B-03", "B-04:"})
 
     def test_dead_files(self):
         files = {

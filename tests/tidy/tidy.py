@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 
-import fault_table
+import proof_table
 import text_rules
 import tree_rules
 
@@ -55,7 +55,7 @@ def check_rules(build):
             for line, message in rule(path, text):
                 yield path, line, message
     for rule in (tree_rules.include_direction, tree_rules.rooms, tree_rules.torch_wall, tree_rules.variables,
-                 tree_rules.document_links, fault_table.faults):
+                 tree_rules.document_links, proof_table.check_tables):
         yield from rule(tree)
     if build:
         yield from tree_rules.dead_files(tree, tree_rules.compiled_files(build, ROOT))

@@ -67,6 +67,7 @@ TEST_CASE("gloo makes no tree of more than two ranks, and says so before anythin
   }
 }
 
+// feature: A-12
 TEST_CASE("the table of what is supported is true of gloo") {
   if (!has_gloo()) return;
   for (const int ranks : {1, 2, 3}) {
@@ -207,6 +208,7 @@ TEST_CASE("a rank that does not come to the meeting is missed at the deadline") 
               "not all ranks have come");
 }
 
+// feature: L-05
 TEST_CASE("the table of what is supported is true of nccl, with one rank" * needs("gpu")) {
   if (!has("nccl")) return;
   const CarrierSite site{

@@ -195,6 +195,7 @@ void check_way(const Way& way, const Rows& rows, const std::vector<Buffer>& sums
 
 }  // namespace
 
+// feature: C-02
 TEST_CASE("reductions that round have the bits of the rank order, on every way, size and rank") {
   for (const DType dtype : kTypes) {
     const Rows rows(dtype);

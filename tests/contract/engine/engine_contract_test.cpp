@@ -72,6 +72,7 @@ Collective all_reduce_of(const Segment& segment, std::uint64_t count) {
 
 }  // namespace
 
+// feature: C-02, C-04
 TEST_CASE("all_reduce: every dtype and operation, any size, equals the reduction in rank order") {
   for (const Kind& kind : kKinds) {
     for (const DType dtype : kReducible) {
@@ -83,6 +84,7 @@ TEST_CASE("all_reduce: every dtype and operation, any size, equals the reduction
   }
 }
 
+// feature: C-01
 TEST_CASE("broadcast, all_gather and reduce_scatter move what they say") {
   for (const int variant : {1, 2, 3, 4, 11, 12, 13, 14, 23, 24, 25, 26}) {
     const int ranks = variant % 10;
@@ -216,6 +218,7 @@ TEST_CASE("what a posted collective works on is held until it is finished, and n
   }
 }
 
+// feature: C-15
 TEST_CASE("ranks in different collectives all get both signatures, and no data is touched") {
   struct Row {
     const char* name;

@@ -176,11 +176,13 @@ void run_sequences(Over over, int ranks) {
 }  // namespace
 
 // fault: 29, 30, 32
+// feature: C-15
 TEST_CASE("random disagreements over the arena") {
   for (int ranks = 1; ranks <= 7; ++ranks) run_sequences(Over::arena, ranks);
 }
 
 // fault: 29, 30, 32
+// feature: C-15
 TEST_CASE("random disagreements over links") {
   for (int ranks = 1; ranks <= 7; ++ranks) run_sequences(Over::links, ranks);
 }

@@ -29,6 +29,7 @@ void run_cases(Over over, int ranks) {
 
 }  // namespace
 
+// feature: A-12
 TEST_CASE("the table of what is supported is true of the native engines") {
   for (const Over over : {Over::arena, Over::links}) {
     Engines engines = make_engines(3, over);
@@ -39,10 +40,12 @@ TEST_CASE("the table of what is supported is true of the native engines") {
   }
 }
 
+// feature: C-01, L-06
 TEST_CASE("random collectives over the arena") {
   for (const int ranks : {1, 2, 3, 4, 7}) run_cases(Over::arena, ranks);
 }
 
+// feature: C-01, L-06
 TEST_CASE("random collectives over links") {
   for (const int ranks : {1, 2, 3, 4, 7}) run_cases(Over::links, ranks);
 }

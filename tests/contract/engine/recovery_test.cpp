@@ -54,6 +54,7 @@ void sum_named(Engine& engine, std::size_t count, const std::string& name, std::
 }  // namespace
 
 // fault: 28
+// feature: C-07, C-15
 TEST_CASE("after different calls all ranks know all sides, and their next calls work, whatever had been sent") {
   // Large ones have sent megabytes before they learn of it; one of 6 elements is small in every engine.
   for (const Kind& kind : kTransports) {
@@ -157,6 +158,7 @@ TEST_CASE("different calls are told by name, with what failed on a rank before")
 }
 
 // fault: 33
+// feature: K-04
 TEST_CASE("a rank that leaves early is named with the counts of both sides, and what to do") {
   for (const Kind& kind : kTransports) {
     INFO(kind.name);

@@ -110,6 +110,7 @@ double seconds_of(const std::function<void()>& call) {
 
 }  // namespace
 
+// feature: B-01
 TEST_CASE("what one client sets another gets") {
   for_each_store([](StoreWorld& world, const Kind&) {
     const auto a = world.client();
@@ -126,6 +127,7 @@ TEST_CASE("what one client sets another gets") {
   });
 }
 
+// feature: B-01
 TEST_CASE("add counts, also from text, and refuses what is no number") {
   for_each_store([](StoreWorld& world, const Kind&) {
     const auto store = world.client();
@@ -143,6 +145,7 @@ TEST_CASE("add counts, also from text, and refuses what is no number") {
   });
 }
 
+// feature: B-01
 TEST_CASE("compare_set") {
   for_each_store([](StoreWorld& world, const Kind&) {
     const auto store = world.client();
@@ -155,6 +158,7 @@ TEST_CASE("compare_set") {
   });
 }
 
+// feature: B-01
 TEST_CASE("check and remove") {
   for_each_store([](StoreWorld& world, const Kind&) {
     const auto a = world.client();
@@ -203,6 +207,7 @@ TEST_CASE("a get that blocks in one thread holds up no other thread") {
   });
 }
 
+// feature: B-01
 TEST_CASE("wait returns once all keys are there, whatever their order, and names those that are not") {
   for_each_store([](StoreWorld& world, const Kind&) {
     const auto store = world.client();
@@ -247,6 +252,7 @@ TEST_CASE("a get that nobody answers ends at its deadline and names the key") {
   });
 }
 
+// feature: B-01
 TEST_CASE("limits are stated, and a value of the largest size makes the round trip") {
   for_each_store([](StoreWorld& world, const Kind& kind) {
     const auto store = world.client();
@@ -312,6 +318,7 @@ TEST_CASE("exactly one of many compare_sets wins") {
   });
 }
 
+// feature: B-01
 TEST_CASE("10 000 keys") {
   for_each_store([](StoreWorld& world, const Kind&) {
     const auto writer = world.client();

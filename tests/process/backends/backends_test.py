@@ -139,6 +139,7 @@ class Contract(unittest.TestCase):
 class Groups(unittest.TestCase):
     """What stands on top of an engine knows nothing of backends."""
 
+    # feature: Z-18
     def test_sums(self):
         ranks = Ranks(3, WORKER, "sums")
         self.assertEqual(ranks.lines, [[f"{rank} right over {BACKEND}"] for rank in range(3)])

@@ -68,6 +68,7 @@ bool holds(const std::filesystem::path& directory, std::int64_t step) {
 }  // namespace
 
 // fault: 5
+// feature: H-03
 TEST_CASE("a job is killed at a random moment of saves in the background, 20 times") {
   const TemporaryDirectory directory;
   std::mt19937 random(5);

@@ -75,6 +75,7 @@ TEST_CASE("killed at a random moment, 40 times") {
 }
 
 // fault: 5
+// feature: H-03
 TEST_CASE("killed at every entry to and exit from a system call of a save") {
   const TemporaryDirectory directory;
   const std::filesystem::path path = directory / "a.safetensors";
@@ -97,6 +98,7 @@ TEST_CASE("killed at every entry to and exit from a system call of a save") {
 }
 
 // fault: 5
+// feature: H-03
 TEST_CASE("the data is on the disk before the rename, and the rename before the save returns") {
   const TemporaryDirectory directory;
   std::vector<long> calls;

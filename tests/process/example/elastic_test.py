@@ -52,6 +52,7 @@ class ElasticTest(unittest.TestCase):
     def digest(self, output):
         return re.search("SHA-256 of the run: ([0-9a-f]{64})", output)[1]
 
+    # feature: H-12, J-06, J-10
     def test_a_job_whose_rank_is_killed_goes_on_from_its_snapshot(self):
         whole = self.train(3, 150, out="whole")
         self.assertIn("3 ranks, RESTART_COUNT 0, begin in epoch 0 after step 0\n", whole)
@@ -69,6 +70,7 @@ class ElasticTest(unittest.TestCase):
                 self.assertRegex(error, rf"rank {victim} \(pid \d+\) was killed by SIGKILL")
                 self.assertEqual(self.digest(output), self.digest(whole))
 
+    # feature: J-06
     def test_it_goes_on_with_another_number_of_ranks(self):
         self.train(3, 4, out="out")
         for ranks, epochs in ((2, 6), (4, 8), (1, 10)):

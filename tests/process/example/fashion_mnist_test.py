@@ -120,8 +120,11 @@ class Training(ExampleTest):
             self.assertEqual(found[1][name], tensor, f"{name} differs")
 
     def metrics(self, out):
-        return [json.loads(line) for line in (self.folder / out / "metrics.jsonl").read_text().splitlines()]
+        """The lines of epochs."""
+        lines = [json.loads(line) for line in (self.folder / out / "metrics.jsonl").read_text().splitlines()]
+        return [line for line in lines if "kind" not in line]
 
+    # feature: G-03, G-04, G-06, H-01
     def test_an_epoch_leaves_metrics_and_a_checkpoint_that_python_reads(self):
         for ranks in (1, 2):
             with self.subTest(ranks=ranks):
@@ -130,6 +133,7 @@ class Training(ExampleTest):
                 self.assertRegex(output, rf"training cnn on {TRAINING} images, {ranks} ranks? ")
                 self.assertRegex(output,
                                  r"Iteration 2/2  Train Loss: \d+\.\d+  Val Loss: \d+\.\d+  Val Accuracy: 0\.\d+")
+                self.assertRegex(output, r"\n(\[0\] )?Completed training in \d+\.\d seconds\.\n")
                 self.assertIn(str(self.checkpoint(out, 20)), output)
                 lines = self.metrics(out)
                 self.assertEqual([line["epoch"] for line in lines], [0, 1])
@@ -162,6 +166,7 @@ class Training(ExampleTest):
         self.assertIn([16, 1, 3, 3], shapes.values())
         self.assertEqual(shapes, {name: shape for name, (_, shape, _) in read_safetensors(path)[1].items()})
 
+    # feature: H-11
     def test_a_resumed_run_has_the_bits_of_one_that_was_never_interrupted(self):
         for ranks in (1, 2):
             with self.subTest(ranks=ranks):
@@ -188,6 +193,7 @@ class Training(ExampleTest):
         self.assertRegex(error, r"DistributedDataParallel: \d+ parameters, \d+ buckets?, in this order: \d+ KiB in \d+",
                          output)
 
+    # feature: H-11
     def test_a_killed_run_goes_on_from_its_newest_checkpoint(self):
         options = ("--epochs", 4, "--checkpoint-every", 3)
         self.train(2, *options, out="whole")
@@ -252,6 +258,7 @@ class LockstepMode(ExampleTest):
         self.assertEqual(len(set(found.values())), 1, found)
         return found[ranks[0]]
 
+    # feature: G-11
     def test_every_model_has_the_same_bits(self):
         mlp = self.assert_same_bits((1, 2, 4, 8), "--max-steps", 3, model="mlp")
         self.alone_is_launched = False
@@ -336,6 +343,7 @@ class Mistakes(ExampleTest):
                 self.assertEqual((code, output), (2, ""))
                 self.assertIn("--model: transformer not in {resnet18,cnn,mlp}", error)
 
+    # feature: F-10
     def test_a_batch_that_the_ranks_cannot_share(self):
         self.assert_refused("a global batch of 63 cannot be shared equally by 2 ranks; 64 can",
                             ranks=2, batch=63)

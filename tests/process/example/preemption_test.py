@@ -51,9 +51,10 @@ class PreemptionTest(unittest.TestCase):
         return re.search("SHA-256 of the run: ([0-9a-f]{64})\n", output)[1]
 
     def metrics(self, out):
-        """The lines of metrics.jsonl so far, the last one perhaps incomplete."""
+        """The lines of epochs in metrics.jsonl so far, the last line perhaps incomplete."""
         try:
-            return [json.loads(line) for line in (self.folder / out / "metrics.jsonl").read_text().splitlines()]
+            lines = [json.loads(line) for line in (self.folder / out / "metrics.jsonl").read_text().splitlines()]
+            return [line for line in lines if "kind" not in line]
         except (OSError, json.JSONDecodeError):
             return []
 

@@ -123,6 +123,7 @@ class Apart(unittest.TestCase):
     """Ranks of which one does not do what the others do."""
 
     # fault: 32
+    # feature: C-15, K-04
     def test_a_rank_that_skips_a_collective_is_told_on_all_ranks_with_both_sides(self):
         for transport in TRANSPORTS:
             with self.subTest(transport), job("skip", 2, transport=transport) as work:
@@ -135,6 +136,7 @@ class Apart(unittest.TestCase):
                     self.assertLess(failure.waited, BUSY)
                 self.assertEqual(work.exit_codes(), [3, 3, 3])
 
+    # feature: K-04
     def test_a_rank_that_leaves_early_is_named_at_once(self):
         for transport in TRANSPORTS:
             with self.subTest(transport), job("early", 0, transport=transport) as work:

@@ -82,6 +82,30 @@ class Failures(unittest.TestCase):
                     self.assertEqual((late.kind, late.text), (failures[0].kind, failures[0].text))
                 self.assertEqual(work.exit_codes(), [3, 3, 3])
 
+    # feature: K-02
+    def test_a_timeout_in_a_backward_names_buckets_by_their_parameters(self):
+        bucket = r"gradient bucket \d \((first|second)\.\w+, (first|second)\.\w+\) of backward 3"
+        for transport in TRANSPORTS:
+            with self.subTest(transport), \
+                    job("late_backward", 1, transport=transport, stdin=subprocess.PIPE, TEST_CALL_MS="2000") as work:
+                work.wait_until_running()
+                failures = [work.failure(rank) for rank in (0, 2)]
+                for failure in failures:
+                    print(f"  {failure}", flush=True)
+                    self.assertEqual(failure.kind, "timeout")
+                    self.assertTrue(1.9 < failure.waited < 2.5 + BUSY)
+                    self.assertRegex(failure.text,
+                                     rf"^all_reduce\(\w+\) #\d+ of \d+ float32, {bucket} .* after 2\.\d+ s")
+                    self.assertRegex(failure.text, rf"missing: rank 1 \(host \S+, pid {work.ranks[1].pid}\)")
+                    self.assertRegex(failure.text.partition("missing: ")[2], rf"(last seen in|inside) .*{bucket}")
+                work.ranks[1].process.stdin.write(b"go on\n")
+                work.ranks[1].process.stdin.flush()
+                late = work.failure(1)
+                self.assertEqual(late.kind, "timeout", late)
+                self.assertRegex(late.text, r"missing: rank 1 \(host")
+                self.assertEqual(work.exit_codes(), [3, 3, 3])
+
+    # feature: A-09
     def test_an_exception_on_one_rank_ends_the_others_at_once(self):
         for transport in TRANSPORTS:
             with self.subTest(transport), job("throw", 1, transport=transport) as work:
@@ -104,6 +128,7 @@ class Failures(unittest.TestCase):
                     self.assertLess(failure.waited, DETECTION + BUSY)
                 self.assertEqual(work.exit_codes(), [3, -signal.SIGABRT, 3])
 
+    # feature: C-06
     def test_arguments_that_one_rank_has_wrong_are_quoted_by_the_others_at_once(self):
         for transport in TRANSPORTS:
             with self.subTest(transport), job("refuse", 1, transport=transport) as work:
@@ -253,6 +278,7 @@ class Places(unittest.TestCase):
                 addresses = [address for rank in work.ranks for address in listening_at(rank.pid)]
                 self.assertEqual(set(addresses), {"0100007F"})  # 127.0.0.1; at least that of the store
 
+    # feature: A-17
     def test_sums_over_either_transport(self):
         for transport, name in (("automatic", "shared memory"), ("shared_memory", "shared memory"), ("tcp", "tcp")):
             with self.subTest(transport):
@@ -278,6 +304,7 @@ class Places(unittest.TestCase):
         self.assertEqual(self.run_ranks(3, "sums", LOCKSTEP_TRANSPORT="tcp", LOCKSTEP_CHECKSUMS="off"),
                          [f"{rank} right over tcp" for rank in range(3)])
 
+    # feature: A-10
     def test_parts_of_a_group_at_once(self):
         for transport, name in (("automatic", "shared memory"), ("tcp", "tcp")):
             with self.subTest(transport):
@@ -342,6 +369,7 @@ class Places(unittest.TestCase):
 class Hosts(unittest.TestCase):
     """Network namespaces stand for hosts."""
 
+    # feature: E-02
     def test_training_on_two_hosts_gives_the_bits_of_one_host(self):
         with Job(WORKER, ["train", 20], 4) as work:
             alone = [work.line(rank) for rank in range(4)]

@@ -1,6 +1,6 @@
 // One rank of a test with real processes:
 //   group_worker barriers N | all_reduce ELEMENTS | wait_for RANK | throw RANK | uncaught RANK | refuse RANK
-//                | mismatch | sums | parts | train STEPS | lockstep_mode SHARDS | listen RANK
+//                | mismatch | sums | parts | train STEPS | lockstep_mode SHARDS | listen RANK | late_backward RANK
 //   group_worker host SCENARIO [NUMBER]   for each line "RANK PORT" of standard input, forks a rank of a job of two
 // TEST_JOIN_MS and TEST_CALL_MS bound joining and each collective. Every line begins with the rank. A failure is
 // printed as "error <kind> <monotonic seconds> <seconds in the call> <text>"; the exit status is then 3.
@@ -19,6 +19,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -154,8 +155,13 @@ struct Net : torch::nn::Module {
   Net()
       : first(register_module("first", torch::nn::Linear(40, 500))),
         second(register_module("second", torch::nn::Linear(500, 7))) {}
-  at::Tensor forward(const at::Tensor& x) { return second->forward(first->forward(x).relu()); }
+  at::Tensor forward(const at::Tensor& x) {
+    const at::Tensor hidden = first->forward(x).relu();
+    if (between) hidden.register_hook([this](const at::Tensor&) { between(); });
+    return second->forward(hidden);
+  }
   torch::nn::Linear first, second;
+  std::function<void()> between;  // in a backward, when only the second layer is done
 };
 
 void train(const World& world, std::int64_t steps) {
@@ -172,6 +178,24 @@ void train(const World& world, std::int64_t steps) {
     bits.append(static_cast<const char*>(parameter.const_data_ptr()), parameter.nbytes());
   }
   say(fmt::format("hash {:016x} over {}", lockstep::internal::hash_of(bits), world.group().transport()));
+}
+
+// In the third backward a rank waits for a line before it reduces the gradients of its first layer.
+void late_backward(const World& world, int late) {
+  const auto net = std::make_shared<Net>();
+  lockstep::DistributedDataParallel ddp(net, world.group(), {.bucket_cap_mb = 0.01});
+  for (int step = 0; step < 3; ++step) {
+    if (step == 2) say_running();
+    if (step == 2 && world.rank() == late) {
+      net->between = [] {
+        std::string line;
+        std::getline(std::cin, line);
+      };
+    }
+    ddp.zero_grad();
+    const at::Tensor loss = ddp(at::randn({8, 40})).square().mean();
+    collective([&] { loss.backward(); });
+  }
 }
 
 void enter_lockstep_mode(const World& world, int shards) {
@@ -259,6 +283,7 @@ void run(const std::string& scenario, std::int64_t number) {
   if (scenario == "parts") return parts(world);
   if (scenario == "crowded") return crowded(world);
   if (scenario == "train") return train(world, number);
+  if (scenario == "late_backward") return late_backward(world, static_cast<int>(number));
   if (scenario == "lockstep_mode") return enter_lockstep_mode(world, static_cast<int>(number));
   throw Error(ErrorKind::invalid_argument, "there is no scenario " + scenario);
 }

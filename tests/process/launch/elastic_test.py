@@ -54,6 +54,7 @@ class ElasticTest(unittest.TestCase):
         self.assertTrue(first.says(f"of {size} from step", stream="out"), job.texts())
 
     # fault: 6
+    # feature: J-10
     def test_a_host_leaves_and_another_comes_and_training_goes_on(self):
         job = self.job("--nnodes", "1:4", "--rdzv-conf", "last_call_timeout=1")
         a = job.start("a", self.training(), "--node-rank", "0")

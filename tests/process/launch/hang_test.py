@@ -87,6 +87,7 @@ class HangTest(Hanging):
         self.assertRegex(error, r"stacks of rank 2:\n.*none: a stopped process cannot record its stacks")
 
     # fault: 11
+    # feature: K-03
     def test_a_rank_that_computes_extends_the_wait(self):
         for scenario in ("compute", "child"):
             with self.subTest(scenario), \
@@ -98,6 +99,7 @@ class HangTest(Hanging):
                                         r"using \d+ % of a core")
 
     # fault: 11
+    # feature: K-03
     def test_the_wait_for_a_rank_that_computes_has_an_end(self):
         with job("compute", "1", options=["--hang-timeout", "2"], TEST_SECONDS="40",
                  LOCKSTEP_HANG_CAP_SECONDS="4") as tree:

@@ -45,6 +45,7 @@ class HostsTest(unittest.TestCase):
 
 
 class MeetingTest(HostsTest):
+    # feature: J-01, J-03
     def test_ranks_of_all_hosts_know_their_places(self):
         job, a, _ = self.pair("env", ranks=2)
         self.assertEqual(job.codes(), [0, 0], job.texts())
@@ -67,6 +68,7 @@ class MeetingTest(HostsTest):
         self.assertEqual(job.codes(), [0, 0], job.texts())
         self.assertEqual(sorted(a.output.splitlines()), [f"{rank} 0 {rank % 2} h" for rank in range(4)])
 
+    # feature: J-01, J-02
     def test_sixteen_ranks_on_two_hosts_reduce(self):
         if not HELLO:
             self.skipTest("without torch")
@@ -128,6 +130,7 @@ class MeetingTest(HostsTest):
         self.assertEqual([each.code() for each in spare], [0, 0], job.texts())
         self.assertEqual(sum("this host was not needed" in each.error for each in spare), 1, job.texts())
 
+    # feature: B-06
     def test_a_second_job_of_one_host_under_the_same_id_is_refused(self):
         job = self.job("--nnodes", "1")
         a = job.start("a", "sleep 2")
@@ -152,6 +155,7 @@ class MeetingTest(HostsTest):
             file.write("127.0.0.1 late-host.invalid\n")
         self.assertEqual(job.codes(), [0, 0], job.texts())
 
+    # feature: B-06
     def test_two_jobs_at_one_endpoint(self):
         endpoint = f"127.0.0.1:{free_port()}"
         script = 'echo $TORCHELASTIC_RUN_ID $RANK'

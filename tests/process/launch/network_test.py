@@ -126,6 +126,7 @@ class NetworkTest(unittest.TestCase):
             job.start(host + "2", FOREVER, ranks=1)
         self.assertTrue(first.says("begins again with 4 ranks on 4 hosts"), job.texts())
 
+    # feature: B-04
     def test_a_name_that_is_loopback_on_its_own_host(self):
         # As Debian's /etc/hosts has it: on the host a its name is 127.0.1.1, elsewhere its address.
         job = self.job("--nnodes", "2")
@@ -141,6 +142,7 @@ class NetworkTest(unittest.TestCase):
         self.assertEqual(job.codes(), [0, 0], job.texts())
         self.assertEqual(first.output.count(self.switch.addresses["a"] + ":"), 2, job.texts())
 
+    # feature: B-04
     def test_an_endpoint_that_others_do_not_reach_is_named(self):
         job = self.job("--nnodes", "2", "--rdzv-conf", "join_timeout=8")
         job.endpoint = "127.0.0.1:29400"

@@ -38,6 +38,7 @@ class LauncherTest(unittest.TestCase):
 
 class RestartTest(LauncherTest):
     # fault: 42
+    # feature: J-10
     def test_a_job_is_restarted_until_it_ends_well(self):
         script = ('echo $RESTART_COUNT $TORCHELASTIC_RESTART_COUNT $TORCHELASTIC_MAX_RESTARTS $LOCKSTEP_GENERATION; '
                   'test $RANK = 0 || test $RESTART_COUNT -ge 2 || exit 3')
@@ -48,6 +49,7 @@ class RestartTest(LauncherTest):
         self.assertEqual(re.findall(r"restart \d of \d", error), ["restart 1 of 5", "restart 2 of 5"])
         self.assertEqual(error.count("exited with code 3"), 2, error)
 
+    # feature: J-10
     def test_the_last_failure_counts_once_restarts_are_used_up(self):
         code, output, error = self.run_tree("echo began; exit $((3 + RESTART_COUNT))", "--max-restarts=2", ranks=1)
         self.assertEqual((code, output.count("began")), (5, 3), error)

@@ -41,6 +41,7 @@ class EnvironmentTest(RunTest):
             found[int(rank)][name] = value
         return found, error
 
+    # feature: J-03
     def test_every_rank_knows_its_place(self):
         found, error = self.environments()
         cores = len(os.sched_getaffinity(0))
@@ -133,6 +134,7 @@ class EnvironmentTest(RunTest):
 
 
 class ManyRanksTest(RunTest):
+    # feature: B-01, L-06
     def test_64_ranks_form_a_world(self):
         code, output, error = self.run_tree([LOCKSTEP, "run", "--nproc-per-node", "64", "--prefix", WORKER, "join"])
         self.assertEqual(code, 0, error)
@@ -430,9 +432,18 @@ class UsageTest(RunTest):
             self.assertEqual(self.run_tree(run + arguments)[:2], (0, "--nproc-per-node x\n"))
         self.assertEqual(self.run_tree(run + ["echo", "--", "run"])[1], "-- run\n")
 
+    # feature: D-09
     def test_auto_counts_the_cores(self):
         _, output, error = self.run_tree([LOCKSTEP, "run", "--nproc-per-node", "cpu", "--prefix", "echo"])
         self.assertEqual(len(output.splitlines()), int(re.search(r"\((\d+) cores?\)", error).group(1)))
+
+    # feature: D-09
+    def test_without_a_gpu_auto_counts_the_cores_too(self):
+        _, output, error = self.run_tree([LOCKSTEP, "run", "--nproc-per-node", "auto", "--prefix", "echo"],
+                                         environment={"CUDA_VISIBLE_DEVICES": ""})
+        ranks = len(output.splitlines())
+        self.assertTrue(1 <= ranks <= len(os.sched_getaffinity(0)), output)
+        self.assertRegex(error, rf"^lockstep: {ranks} ranks? on this machine")
 
     def test_starting_takes_milliseconds(self):
         times = []

@@ -24,6 +24,7 @@ class SpawnTest(unittest.TestCase):
         self.assertEqual(code, 1, output)
         self.assertRegex(output, pattern)
 
+    # feature: D-01, D-02, Z-14
     def test_every_rank_runs_once(self):
         code, output, error = self.spawn("fine")
         self.assertEqual((code, error), (0, ""))
@@ -36,6 +37,7 @@ class SpawnTest(unittest.TestCase):
         self.assertEqual((code, error), (0, ""))
         self.assertEqual(sorted(output.splitlines()[:-1]), [f"rank {rank}: yes" for rank in range(3)])
 
+    # feature: D-03
     def test_an_exception_is_quoted_once(self):
         code, output, error = self.spawn("throw")
         self.assertEqual((code, error), (1, ""))
@@ -44,9 +46,11 @@ class SpawnTest(unittest.TestCase):
     def test_an_exception_of_any_type(self):
         self.assert_fails("throw_int", r"rank 1 \(pid \d+\) raised: what was thrown is no std::exception$")
 
+    # feature: D-04
     def test_an_exit_code(self):
         self.assert_fails("exit7", r"^failed: rank 1 code 7 signal 0: rank 1 \(pid \d+\) exited with code 7$")
 
+    # feature: D-03
     def test_a_signal_is_named(self):
         self.assert_fails("segv", r"^failed: rank 1 code -1 signal 11: rank 1 \(pid \d+\) was killed by SIGSEGV")
 
@@ -59,9 +63,11 @@ class SpawnTest(unittest.TestCase):
             _, output, _ = tree.finish()
         self.assertRegex(output, r"rank 2 \(pid \d+\) raised: the cause")
 
+    # feature: D-05, D-06
     def test_a_copy_that_takes_another_path(self):
         self.assert_fails("elsewhere", r'rank 1 \(pid \d+\) exited with code 0 before it reached spawn\("main"\)')
 
+    # feature: D-03
     def test_a_rank_that_ignores_sigterm_is_killed_after_the_grace(self):
         with Tree([SPAWNER, "stubborn"], stdin=subprocess.PIPE) as tree:
             self.assertEqual(sorted(tree.read_lines(3)), [f"rank {rank} ready" for rank in range(3)])
@@ -74,10 +80,12 @@ class SpawnTest(unittest.TestCase):
             self.assertLess(time.monotonic() - started, 5)
             self.assertEqual(tree.wait_until_gone(1), [])
 
+    # feature: D-03
     def test_twenty_in_a_loop_leave_nothing(self):
         code, output, error = self.spawn("loop")
         self.assertEqual((code, output, error), (0, "nothing left\n", ""))
 
+    # feature: D-01
     def test_a_handle_knows_its_ranks_and_waits_for_them(self):
         code, output, error = self.spawn("handle_fine")
         self.assertEqual((code, error), (0, ""))
@@ -88,6 +96,7 @@ class SpawnTest(unittest.TestCase):
         self.assertEqual(code, 1)
         self.assertRegex(output, r"failed: rank 1\nagain: rank 1 \(pid \d+\) raised: boom\n$")
 
+    # feature: D-01
     def test_a_handle_gives_up_at_its_deadline_and_ends_ranks_when_told(self):
         code, output, error = self.spawn("handle_terminate")
         self.assertEqual((code, error), (0, ""))
@@ -97,6 +106,7 @@ class SpawnTest(unittest.TestCase):
         code, output, _ = self.spawn("handle_drop")
         self.assertEqual(code, 0, output)
 
+    # feature: D-05
     def test_several_calls_in_one_program(self):
         code, output, _ = self.spawn("two_jobs")
         self.assertEqual(code, 0)

@@ -133,6 +133,7 @@ class SshTest(unittest.TestCase):
         self.expect_nothing_left()
         return result
 
+    # feature: J-09
     def test_ranks_of_both_hosts_form_a_world(self):
         code, output, error = self.run_over_ssh("--nproc-per-node", "2", WORKER, "join")
         ranks = sorted(map(int, re.findall(r"joined as rank (\d+) of 4", output)))

@@ -33,6 +33,7 @@ class ScriptsTest(unittest.TestCase):
         self.assertEqual(tree.survivors(), [])
         return output, error
 
+    # feature: J-01
     def test_elastic_ddp(self):
         for options in (("--nproc-per-node=2", "--rdzv-id=100", "--rdzv-backend=c10d"),
                         ("--hosts", "localhost:1,127.0.0.1:1")):
@@ -41,6 +42,7 @@ class ScriptsTest(unittest.TestCase):
                 self.assertIn(f"[{rank}] Finished running basic DDP example on rank {rank}.", output)
             self.assertEqual(len(set(re.findall(r"parameters (\S+)", output))), 1, output)
 
+    # feature: J-11
     def test_multigpu_torchrun_resumes_from_its_snapshot_after_a_crash(self):
         tree = self.start("--standalone", "--nproc_per_node=2", "--max-restarts=1", script="multigpu_torchrun.py",
                           arguments=("200", "1"))

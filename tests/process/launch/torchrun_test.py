@@ -70,6 +70,7 @@ class ProgramTest(TorchrunTest):
         environment = {"PYTHON_EXEC": os.path.join(self.folder, "python")}
         self.assertEqual(self.run_with("train.py", "x", environment=environment)[0], "interpreter -u train.py x\n")
 
+    # feature: J-12
     def test_the_wheel_starts_it(self):
         environment = {**os.environ, "PYTHONPATH": os.path.join(ROOT, "python"),
                        "PATH": os.path.dirname(LOCKSTEP) + os.pathsep + os.environ["PATH"]}
@@ -322,7 +323,7 @@ class RanksTest(TorchrunTest):
             self.assertIn("ranks cannot be bound to 'foo'", error)
 
 
-COMMANDS = ["run", "trace", "doctor", "env", "ps", "top", "checkpoint"]
+COMMANDS = ["run", "trace", "doctor", "env", "ps", "top", "checkpoint", "report"]
 COMMANDS += ["checkpoint " + verb for verb in ("ls", "show", "verify", "diff", "convert", "strip-prefix", "prune")]
 
 
@@ -373,6 +374,7 @@ class DocumentTest(unittest.TestCase):
         self.assertIn("--nproc-per-node", text)
         self.assertNotIn("--virtual-local-rank", text)
 
+    # feature: J-01
     def test_the_table_has_each_option_and_variable_of_torchrun_and_names_tests_that_exist(self):
         if not PYTHON:
             self.skipTest("there is no PyTorch here")

@@ -92,6 +92,7 @@ class Mpi(Launched):
         self.launch(*self.mpirun(1), LOCKSTEP, "run", "--nproc-per-node", "2", "--no-prefix", *PROGRAM)
         self.expect_world(2)
 
+    # feature: B-06
     def test_two_jobs_at_a_time_stay_apart(self):
         jobs = [self.start(*self.mpirun(2), *PROGRAM) for _ in range(2)]
         for job in jobs:
@@ -206,6 +207,7 @@ class Slurm(Launched):
         self.assertEqual(sorted(re.findall(r"local rank (\d) of (\d)", self.output)),
                          [("0", "2"), ("0", "2"), ("1", "2"), ("1", "2")])
 
+    # feature: J-08
     def test_an_agent_on_each_node_needs_no_flag(self):
         self.slurm("srun", "-N2", "--ntasks-per-node=1", LOCKSTEP, "run", "--nproc-per-node", "2", "--no-prefix",
                    *PROGRAM)

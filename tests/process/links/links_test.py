@@ -107,6 +107,7 @@ def in_namespaces(namespaces, count):
 class Hosts(unittest.TestCase):
     """Network namespaces stand for hosts."""
 
+    # feature: A-13
     def test_ranks_on_two_hosts_compute_the_sum(self):
         with Namespaces() as namespaces, Ranks(in_namespaces(namespaces, 4), 10) as ranks:
             self.assertTrue(ranks.wait_until_running())
@@ -164,6 +165,7 @@ class Loopback(unittest.TestCase):
                     if rank != 1:
                         self.assertRegex(lines[rank], lost)
 
+    # feature: K-03
     def test_a_rank_that_pauses_for_long_is_not_lost(self):
         with Ranks(on_loopback(3), 40) as ranks:
             self.assertTrue(ranks.wait_until_running())

@@ -67,6 +67,7 @@ void check_all_joined(std::vector<WorkerProcess>& workers, const std::vector<int
 
 }  // namespace
 
+// feature: A-16, D-08
 TEST_CASE("two and four processes, started by hand in any order, form a world") {
   for (const std::vector<int>& order : {std::vector<int>{0, 1}, {1, 0}, {3, 1, 0, 2}, {0, 1, 2, 3}}) {
     const Job job;
@@ -76,6 +77,7 @@ TEST_CASE("two and four processes, started by hand in any order, form a world") 
   }
 }
 
+// feature: B-02
 TEST_CASE("processes meet in a file, and the last one removes it") {
   const Job job;
   const std::string path = job.home / "meet";
@@ -89,6 +91,7 @@ TEST_CASE("processes meet in a file, and the last one removes it") {
 }
 
 // fault: 40
+// feature: B-02
 TEST_CASE("a file that killed processes left behind does not disturb the next run") {
   const Job job;
   const std::string url = "file://" + (job.home / "meet") + "?world_size=2&rank=";
@@ -140,6 +143,7 @@ TEST_CASE("a token file that others can read stops the process before it connect
 }
 
 // fault: 44
+// feature: A-07
 TEST_CASE("different world sizes fail on both sides within seconds, with both values") {
   const std::pair<int, int> pairs[] = {{2, 3}, {3, 2}, {2, 4}};
   for (const auto& [size0, size1] : pairs) {
@@ -158,6 +162,7 @@ TEST_CASE("different world sizes fail on both sides within seconds, with both va
 }
 
 // fault: 43
+// feature: A-06
 TEST_CASE("a duplicate rank is refused at once, naming both, and the first claimant goes on") {
   for (const int rank : {0, 1}) {
     const Job job;
@@ -175,6 +180,7 @@ TEST_CASE("a duplicate rank is refused at once, naming both, and the first claim
 }
 
 // fault: 39
+// feature: A-15
 TEST_CASE("a port that a stranger holds is an error at once that names it") {
   const Job job;
   const Listener stranger = Listener::bind({"127.0.0.1", job.port}, Deadline::after(5s));

@@ -17,6 +17,7 @@ TEST_CASE("the native backend comes first, and supports what all engines do") {
   CHECK(supports("native", OpKind::broadcast, ReduceOp::max, DType::c128));  // it reduces nothing
 }
 
+// feature: A-12
 TEST_CASE("no backend reduces what has no meaning, and all move everything") {
   for (const std::string& name : backends()) {
     CHECK_FALSE(supports(name, OpKind::all_reduce, ReduceOp::avg, DType::i32));
@@ -26,6 +27,7 @@ TEST_CASE("no backend reduces what has no meaning, and all move everything") {
   }
 }
 
+// feature: A-11
 TEST_CASE("a backend that is not in this build is refused with those that are") {
   std::string known;
   for (const std::string& name : backends()) known += (known.empty() ? "" : ", ") + name;

@@ -146,6 +146,7 @@ TEST_CASE("old checkpoints are removed when a new one is there") {
   CHECK(steps_in(directory) == std::vector<std::uint64_t>{4, 3});
 }
 
+// feature: E-15, Z-13
 TEST_CASE("only a leading prefix is stripped") {
   const at::Tensor tensor = at::ones({1});
   const Tensors stripped = strip_prefix(

@@ -15,6 +15,7 @@
 
 #include "lockstep/checkpoint/optimizer_state.h"
 #include "lockstep/checkpoint/random_state.h"
+#include "lockstep/ddp/state_dict.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_directory.h"
 
@@ -137,6 +138,7 @@ TEST_CASE("another type is a difference too") {
               "last.weight is Double [2, 5] in the checkpoint, Float [2, 5] in the module");
 }
 
+// feature: E-14, H-09
 TEST_CASE("a wrapped model's checkpoint fits the plain model, and the other way round") {
   Net plain;
   Wrapped wrapped;
@@ -149,6 +151,27 @@ TEST_CASE("a wrapped model's checkpoint fits the plain model, and the other way 
   add_module(from_plain, other);
   load_module(from_plain, wrapped);
   CHECK(same(other, wrapped));
+}
+
+TEST_CASE("a module may have a child called module") {
+  struct Outer : torch::nn::Module {
+    torch::nn::Linear inner = register_module("module", torch::nn::Linear(2, 3));
+  };
+  Outer saved, loaded, again;
+  Checkpoint checkpoint, wrapped;
+  add_module(checkpoint, saved);
+  load_module(checkpoint, loaded);
+  CHECK(at::equal(loaded.inner->weight, saved.inner->weight));
+  for (const auto& [name, tensor] : checkpoint.tensors) {
+    wrapped.tensors["model.module." + name.substr(std::string("model.").size())] = tensor;
+  }
+  CHECK(wrapped.tensors.contains("model.module.module.weight"));
+  load_module(wrapped, again);
+  CHECK(at::equal(again.inner->weight, saved.inner->weight));
+  Outer by_names;
+  load_state_dict(by_names, state_dict_of(saved, StateDictKeys::bare));
+  CHECK(at::equal(by_names.inner->weight, saved.inner->weight));
+  load_state_dict(again, state_dict_of(by_names, StateDictKeys::module_prefix));
 }
 
 TEST_CASE("optimizer state that does not fit is refused, and the optimizer is unchanged") {

@@ -57,7 +57,8 @@ TEST_CASE("the last ones stay, and what another rule keeps") {
   CHECK(pruned({.keep_last = 1, .keep_best = 2, .metric = "loss", .higher_is_better = true}) == Steps{40, 30, 20, 10});
   CHECK(pruned({.keep_last = 1, .keep_best = 9, .metric = "accuracy"}) == Steps{50, 40, 30, 20, 10});
   CHECK(steps_in(directory.path()).size() == 6);
-  CHECK(steps_of(prune_sets(directory.path(), {.keep_last = 2, .keep_every = 20}, {})) == Steps{30, 10});
+  CHECK(steps_of(prune_sets(directory.path(), {.keep_last = 2, .keep_every = 20}, {}, Deadline::never())) ==
+        Steps{30, 10});
   CHECK(steps_in(directory.path()) == Steps{60, 50, 40, 20});
   CHECK(std::distance(fs::directory_iterator(directory.path()), {}) == 4);
 }
@@ -85,8 +86,29 @@ TEST_CASE("damaged sets are left alone, and no whole one goes in their favour") 
   std::ofstream(set_path(directory.path(), 60) / "manifest.json") << "{}";
   fs::resize_file(set_path(directory.path(), 50) / part_name(1, 2), 10);
   fs::remove(set_path(directory.path(), 20) / part_name(0, 2));
-  CHECK(steps_of(prune_sets(directory.path(), {.keep_last = 1}, {})) == Steps{30, 10});
+  CHECK(steps_of(prune_sets(directory.path(), {.keep_last = 1}, {}, Deadline::never())) == Steps{30, 10});
   CHECK(steps_in(directory.path()) == Steps{60, 50, 40, 20});
+}
+
+TEST_CASE("the newest set whose every byte is right stays, whatever is newer") {
+  const TemporaryDirectory directory;
+  for (const std::uint64_t step : {10, 20, 30, 40}) write_set(directory.path(), {.step = step});
+  for (const std::uint64_t step : {30, 40}) {
+    std::fstream part(set_path(directory.path(), step) / part_name(0, 2),
+                      std::ios::in | std::ios::out | std::ios::binary);
+    part.seekp(-1, std::ios::end).put('x');  // a size is as it was
+  }
+  CHECK(steps_of(prune_sets(directory.path(), {.keep_last = 1}, {}, Deadline::never())) == Steps{30, 10});
+  CHECK(steps_in(directory.path()) == Steps{40, 20});
+  CHECK(steps_of(prune_sets(directory.path(), {.keep_last = 1}, {}, Deadline::never())).empty());
+}
+
+TEST_CASE("no set is removed after the deadline, and the next call goes on") {
+  const TemporaryDirectory directory;
+  write_steps(directory.path());
+  CHECK(prune_sets(directory.path(), {.keep_last = 2}, {}, Deadline::after(Duration(0))).empty());
+  CHECK(steps_in(directory.path()).size() == 6);
+  CHECK(prune_sets(directory.path(), {.keep_last = 2}, {}, Deadline::never()).size() == 4);
 }
 
 TEST_CASE("rules that mean nothing are refused") {

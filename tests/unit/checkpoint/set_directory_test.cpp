@@ -78,7 +78,7 @@ TEST_CASE("a step and the name of its set say the same") {
     CHECK(step_of_set(set_path("dir", step)) == step);
   }
   for (const char* name : {"step-", "step-1.safetensors", "step-1x", "step--1", "step-99999999999999999999", ".step-1",
-                           ".step-0000000001.writing-0", "x"}) {
+                           "step-400", "step-00000000400", ".step-0000000001.writing-0", "x"}) {
     CAPTURE(name);
     CHECK_FALSE(step_of_set(name).has_value());
   }
@@ -176,6 +176,7 @@ TEST_CASE("many writers begin at once and none takes another's directory away") 
 }
 
 // fault: 5
+// feature: H-03
 TEST_CASE("a reader sees the old set or the new one while a writer replaces it 200 times") {
   const TemporaryDirectory directory(memory_directory());
   const fs::path set = write_set(directory.path(), {.version = 0});
@@ -222,8 +223,40 @@ TEST_CASE("a directory that cannot be made is named, and one that exists already
   write_set(fs::path(directory / "open/"), {});
   CHECK(mode_of(directory / "open") == 0755);
   std::ofstream(directory / "open/step-0000000007") << "mine";
-  CHECK_ERROR(error_of([&] { write_set(directory / "open", {.step = 7}); }), ErrorKind::internal, "step-0000000007");
+  CHECK_ERROR(error_of([&] { write_set(directory / "open", {.step = 7}); }), ErrorKind::invalid_argument,
+              "step-0000000007", "no checkpoint has this name");
   CHECK(names_in(directory / "open") == std::set<std::string>{"step-0000000007", "step-0000000400"});
+}
+
+TEST_CASE("what is no set is never replaced, whatever it is") {
+  const TemporaryDirectory directory;
+  write_set(directory / "elsewhere", {.step = 2, .version = 5});
+  fs::create_directory(directory / "step-0000000001");
+  fs::create_directory(directory / "step-0000000002");
+  std::ofstream(directory / "step-0000000002/notes") << "mine";
+  fs::create_directory_symlink(directory / "elsewhere/step-0000000002", directory / "step-0000000003");
+  for (const std::uint64_t step : {1, 2, 3}) {
+    CAPTURE(step);
+    CHECK_ERROR(error_of([&] { write_set(directory.path(), {.step = step}); }), ErrorKind::invalid_argument,
+                set_path(directory.path(), step).string(), "no checkpoint has this name", "is not replaced");
+  }
+  CHECK(names_in(directory.path()) ==
+        std::set<std::string>{"elsewhere", "step-0000000001", "step-0000000002", "step-0000000003"});
+  CHECK(names_in(directory / "step-0000000002") == std::set<std::string>{"notes"});
+  CHECK(version_of(fs::path(directory / "elsewhere/step-0000000002")) == 5);
+  // It comes while the set is written.
+  SetDirectory late(directory.path(), 4);
+  fs::create_directory(directory / "step-0000000004");
+  CHECK_ERROR(error_of([&] { late.publish("{}"); }), ErrorKind::invalid_argument, "is not replaced");
+  CHECK(fs::is_empty(directory / "step-0000000004"));
+}
+
+TEST_CASE("a set that is damaged is replaced") {
+  const TemporaryDirectory directory;
+  const fs::path set = write_set(directory.path(), {.version = 1});
+  std::ofstream(set / "manifest.json") << "{}";
+  write_set(directory.path(), {.version = 2});
+  CHECK(version_of(set) == 2);
 }
 
 TEST_CASE("a set is removed as a whole, and one that is gone already is no error") {

@@ -28,9 +28,9 @@ TEST_CASE("a step and its file name say the same") {
        {std::uint64_t{0}, std::uint64_t{7}, std::uint64_t{99'999'999'999}, ~std::uint64_t{0}}) {
     CHECK(step_of(step_path("dir", step)) == step);
   }
-  for (const char* name :
-       {"step-.safetensors", "step-12", "step-12x.safetensors", "step--1.safetensors", "12.safetensors",
-        "step-99999999999999999999.safetensors", ".step-1.safetensors.writing-1"}) {
+  for (const char* name : {"step-.safetensors", "step-12", "step-12x.safetensors", "step--1.safetensors",
+                           "12.safetensors", "step-400.safetensors", "step-00000000400.safetensors",
+                           "step-99999999999999999999.safetensors", ".step-1.safetensors.writing-1"}) {
     CAPTURE(name);
     CHECK_FALSE(step_of(name).has_value());
   }

@@ -58,6 +58,7 @@ std::size_t state_tensors(Optimizer optimizer, Net& net, const std::string& path
 
 }  // namespace
 
+// feature: H-08
 TEST_CASE("tensors that C++ has saved") {
   const TemporaryDirectory directory;
   const std::string path = directory / "a.pt";
@@ -71,6 +72,7 @@ TEST_CASE("tensors that C++ has saved") {
   for (std::size_t i = 0; i < 3; ++i) check_equal(loaded.tensors.at(std::to_string(i)), several[i]);
 }
 
+// feature: H-06
 TEST_CASE("tensors of a device go where the map says") {
   const TemporaryDirectory directory;
   const std::string path = directory / "a.pt";

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
+#include <sys/resource.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 
@@ -157,6 +158,30 @@ TEST_CASE("an optimizer that cannot be kept is an error on all ranks at once") {
   });
 }
 
+// fault: 23
+TEST_CASE("a disk that is full is an error on all ranks, and the run can be saved later") {
+  const TemporaryDirectory folder;
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);
+  run_group_or_throw(3, Over::arena, [&](const ProcessGroup& group) {
+    Training training(group, {.directory = folder.path()});
+    training.step();
+    group.barrier();
+    if (group.rank() == 0) {
+      const rlimit small{.rlim_cur = 100, .rlim_max = before.rlim_max};
+      REQUIRE(::setrlimit(RLIMIT_FSIZE, &small) == 0);
+    }
+    group.barrier();
+    CHECK_ERROR(error_of([&] { training.run.save(training.ddp, training.optimizer); }), ErrorKind::internal,
+                "rank 0: ", "File too large");
+    group.barrier();
+    if (group.rank() == 0) REQUIRE(::setrlimit(RLIMIT_FSIZE, &before) == 0);
+    group.barrier();
+    training.run.save(training.ddp, training.optimizer);
+    CHECK(std::filesystem::exists(training.run.path()));
+  });
+}
+
 TEST_CASE("a batch without samples does not count, whatever its loss is") {
   const TemporaryDirectory folder;
   run_group_or_throw(2, Over::arena, [&](const ProcessGroup& group) {
@@ -187,10 +212,64 @@ TEST_CASE("metrics are lines of JSON, one an epoch") {
   std::ifstream file(folder / "metrics.jsonl");
   std::string line;
   std::getline(file, line);
+  CHECK(nlohmann::json::parse(line)["kind"] == "run");
+  std::getline(file, line);
   CHECK(line == R"({"epoch": 0, "loss": 0.1, "bad": null, "world_size": 2})");
   std::getline(file, line);
   CHECK(nlohmann::json::parse(line)["loss"] == 1e-300);
   CHECK(nlohmann::json::parse(line)["epoch"] == 1);
   CHECK(nlohmann::json::parse(line)["a \"b\"\\\n"] == 2);
   CHECK(!std::getline(file, line));
+}
+
+TEST_CASE("ranks tell what they spent their steps on, all of them the same, and rank 0 writes it down") {
+  const TemporaryDirectory folder;
+  for (const Over over : {Over::arena, Over::links}) {
+    const std::filesystem::path directory = folder / (over == Over::arena ? "arena" : "links");
+    run_group_or_throw(3, over, [&](const ProcessGroup& group) {
+      Training training(group, {.directory = directory});
+      for (int step = 0; step < 19; ++step) training.step();
+      CHECK_FALSE(training.run.step_report());
+      training.step();
+      REQUIRE(training.run.step_report());
+      const StepReport& report = *training.run.step_report();
+      CHECK(report.steps == 19);  // without the first one
+      CHECK(report.ranks.size() == 3);
+      const auto rank = static_cast<std::size_t>(group.rank());
+      CHECK(training.ddp.step_times().steps == 19);
+      CHECK(report.ranks[rank].times.total() == doctest::Approx(training.ddp.step_times().mean().total()));
+      CHECK(report.ranks[rank].times.forward > 0);
+      CHECK(report.ranks[rank].times.backward > 0);
+      CHECK(report.ranks[rank].times.optimizer > 0);
+      CHECK(report.ranks[rank].times.compute == 0);
+      double total = 0;
+      for (const RankSteps& each : report.ranks) total += each.times.total();
+      double least = total;
+      group.all_reduce(least, ReduceOp::min);
+      CHECK(least == total);
+    });
+    std::ifstream file(directory / "metrics.jsonl");
+    std::string line;
+    std::getline(file, line);
+    CHECK(nlohmann::json::parse(line)["kind"] == "run");
+    std::getline(file, line);
+    CHECK(nlohmann::json::parse(line)["kind"] == "steps");
+    CHECK(nlohmann::json::parse(line)["step"] == 20);
+  }
+}
+
+TEST_CASE("evaluations and checkpoints belong to no step") {
+  const TemporaryDirectory folder;
+  run_group_or_throw(2, Over::arena, [&](const ProcessGroup& group) {
+    Training training(group, {.directory = folder.path()});
+    for (int step = 0; step < 5; ++step) training.step();
+    const double before = training.ddp.step_times().total();
+    {
+      const at::NoGradGuard no_grad;
+      training.ddp(at::ones({2, 3}));
+    }
+    training.run.save(training.ddp, training.optimizer);
+    CHECK(training.ddp.step_times().steps == 4);
+    CHECK(training.ddp.step_times().total() == before);
+  });
 }

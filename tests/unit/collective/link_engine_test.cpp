@@ -136,6 +136,7 @@ TEST_CASE("input and output may be the same memory where the interface says so")
   });
 }
 
+// feature: C-03
 TEST_CASE("a large all_reduce sends 2(n-1)/n of its bytes from every rank, and 40 for each signature") {
   for (const std::size_t size : {2, 4, 8}) {
     std::vector<SentCount> sent(size);

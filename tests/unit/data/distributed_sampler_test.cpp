@@ -47,6 +47,7 @@ struct Group {
 
 }  // namespace
 
+// feature: F-02, F-03, Z-01
 TEST_CASE("in order, padded and cut") {
   const SamplerOptions ordered{.shuffle = false};
   CHECK(indices_of(10, 3, 0, ordered) == Indices{0, 3, 6, 9});
@@ -58,6 +59,7 @@ TEST_CASE("in order, padded and cut") {
   CHECK(indices_of(10, 3, 2, cut) == Indices{2, 5, 8});
 }
 
+// feature: F-05
 TEST_CASE("more replicas than samples, and no samples") {
   const Indices padded = {0, 1, 0, 1, 0};
   for (int rank = 0; rank < 5; ++rank) {
@@ -68,6 +70,7 @@ TEST_CASE("more replicas than samples, and no samples") {
   }
 }
 
+// feature: F-07, F-08
 TEST_CASE("the shuffled order follows from seed and epoch, as in PyTorch") {
   CHECK(indices_of(10, 1, 0, {}, 0) == Indices{4, 1, 7, 5, 3, 9, 0, 8, 6, 2});
   CHECK(indices_of(10, 1, 0, {}, 1) == Indices{5, 6, 1, 2, 0, 8, 9, 3, 7, 4});
@@ -80,6 +83,7 @@ TEST_CASE("the shuffled order follows from seed and epoch, as in PyTorch") {
   CHECK(indices_of(10, 3, 0, {.seed = 42}, 3) == Indices{7, 3, 0, 1});
 }
 
+// feature: F-07
 TEST_CASE("PyTorch's own sampler gives the same indices, case by case") {
   const CommandResult oracle = run_command({LOCKSTEP_PYTHON, LOCKSTEP_SAMPLER_ORACLE});
   REQUIRE(oracle.exit_code == 0);
@@ -103,6 +107,7 @@ TEST_CASE("PyTorch's own sampler gives the same indices, case by case") {
   CHECK(cases > 3000);
 }
 
+// feature: F-06
 TEST_CASE("for evaluation, counting each sample once gives the single process's accuracy") {
   const auto is_right = [](std::int64_t index) { return index % 3 == 0; };
   std::int64_t right = 0, seen = 0;
@@ -124,6 +129,7 @@ TEST_CASE("for evaluation, counting each sample once gives the single process's 
   CHECK(seen == 10);
 }
 
+// feature: F-07
 TEST_CASE("an epoch repeated without set_epoch is reported once") {
   DistributedSampler sampler(10, 2, 0);
   const std::string first = standard_error_of([&] { one_pass(sampler); });
@@ -138,6 +144,7 @@ TEST_CASE("an epoch repeated without set_epoch is reported once") {
   CHECK(contains(repeated, "set_epoch"));
 }
 
+// feature: F-19
 TEST_CASE("set_epoch before each pass, or no shuffling, is no repetition") {
   const std::string text = standard_error_of([] {
     DistributedSampler shuffled(10, 2, 0);
@@ -154,6 +161,7 @@ TEST_CASE("set_epoch before each pass, or no shuffling, is no repetition") {
   CHECK(text.empty());
 }
 
+// feature: F-01
 TEST_CASE("rank and size may come from a group; a wrong rank is refused") {
   DistributedSampler sampler(10, Group(), {.shuffle = false});
   CHECK(one_pass(sampler) == Indices{2, 5, 8, 1});

@@ -62,6 +62,7 @@ TEST_CASE("a batch is the chosen images, scaled and normalised as torchvision do
               "index 12", "[0, 12)");
 }
 
+// feature: G-10
 TEST_CASE("three channels repeat the grey one") {
   const TemporaryDirectory directory;
   write_split(directory, 2, labels(2));
@@ -109,6 +110,7 @@ TEST_CASE("the real data set loads, or says how to get it") {
   CHECK(FashionMnist::load(directory, FashionMnist::Split::test).size() == 10'000);
 }
 
+// feature: Z-12
 TEST_CASE("loader, sampler and dataset together: every sample once, the same with any number of workers") {
   const TemporaryDirectory directory;
   write_split(directory, 23, labels(23));

@@ -23,6 +23,7 @@ at::Tensor predictions_of(std::span<const std::int64_t> samples) {
 
 }  // namespace
 
+// feature: G-12
 TEST_CASE("every sample has its row once, in the data set's order, on rank 0") {
   for (const int ranks : {1, 2, 3, 4}) {
     for (const std::size_t samples : {0U, 1U, 3U, 10U, 12U}) {

@@ -39,6 +39,7 @@ Error error_of_bytes(const std::string& bytes, const std::vector<std::uint32_t>&
 
 }  // namespace
 
+// feature: G-10
 TEST_CASE("plain and compressed files give the same array") {
   const TemporaryDirectory directory;
   const std::string elements = pattern(5 * 4 * 3);

@@ -69,6 +69,7 @@ struct FailingDataset {
 
 }  // namespace
 
+// feature: F-16
 TEST_CASE("batches follow the sampler's order, with 0, 1 and 4 workers alike") {
   const Indices order = reversed(50);
   const auto expected = batches_of(order, {.batch_size = 8, .workers = 0});
@@ -80,6 +81,15 @@ TEST_CASE("batches follow the sampler's order, with 0, 1 and 4 workers alike") {
       CHECK(batches_of(order, {.batch_size = 8, .workers = workers, .prefetch = prefetch}) == expected);
     }
   }
+}
+
+template <class Options>
+concept CanShuffle = requires(Options options) { options.shuffle; };
+
+// feature: F-11
+TEST_CASE("order is the sampler's affair: a loader cannot be told to shuffle") {
+  CHECK_FALSE(CanShuffle<LoaderOptions>);
+  CHECK(batches_of(reversed(4), {.batch_size = 4, .workers = 2}) == std::vector<Indices>{{3, 2, 1, 0}});
 }
 
 TEST_CASE("a last batch that is not full is yielded, or dropped") {
@@ -157,6 +167,7 @@ TEST_CASE("an exception in the loop's body stops the workers too") {
   CHECK_THROWS_AS(iterate(), std::runtime_error);
 }
 
+// feature: F-16
 TEST_CASE("500 short epochs with 4 workers end") {
   const EchoDataset dataset;
   const Indices order = reversed(7);
@@ -186,6 +197,7 @@ TEST_CASE("a stuck dataset is a timeout, not a hang") {
   gate.count_down();
 }
 
+// feature: F-15
 TEST_CASE("options and samplers that make no sense are refused") {
   const EchoDataset dataset{.samples = 5};
   const Indices order = {0, 1, 5};

@@ -69,6 +69,7 @@ void for_all_sizes(Check check) {
 
 }  // namespace
 
+// feature: F-04, Z-04
 TEST_CASE("repeating pads with the head of the permutation, and with nothing else") {
   for_all_sizes([](const Indices& permutation, int replicas, ShardLayout layout) {
     const auto shards = all_shards(permutation, replicas, {.layout = layout});
@@ -84,6 +85,7 @@ TEST_CASE("repeating pads with the head of the permutation, and with nothing els
   });
 }
 
+// feature: F-04, Z-04
 TEST_CASE("dropping cuts the tail of the permutation, and nothing appears twice") {
   for_all_sizes([](const Indices& permutation, int replicas, ShardLayout layout) {
     const auto shards = all_shards(permutation, replicas, {.drop_last = true, .layout = layout});
@@ -98,6 +100,7 @@ TEST_CASE("dropping cuts the tail of the permutation, and nothing appears twice"
   });
 }
 
+// feature: F-06
 TEST_CASE("without padding every index comes once, and lengths differ by at most one") {
   for_all_sizes([](const Indices& permutation, int replicas, ShardLayout layout) {
     const auto shards = all_shards(permutation, replicas, {.padding = Padding::none, .layout = layout});
@@ -110,6 +113,7 @@ TEST_CASE("without padding every index comes once, and lengths differ by at most
   });
 }
 
+// feature: F-13
 TEST_CASE("layouts: every n-th position, or one block") {
   const Indices permutation = {10, 11, 12, 13, 14, 15, 16};
   CHECK(shard_indices(permutation, 3, 1).indices == Indices{11, 14, 10});
@@ -132,6 +136,7 @@ TEST_CASE("a rank outside its interval is refused with the interval") {
               ErrorKind::invalid_argument, "drop_last", "Padding::none");
 }
 
+// feature: F-09, F-10
 TEST_CASE("batch sizes per rank and over all ranks") {
   CHECK(BatchSize::per_rank(32).effective(4) == 128);
   CHECK(BatchSize::global(128).local(2) == 64);

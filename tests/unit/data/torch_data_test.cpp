@@ -62,6 +62,7 @@ std::vector<Indices> pass_of(Loader& loader) {
 
 }  // namespace
 
+// feature: F-01
 TEST_CASE("a sampler of ours fits torch::data's loaders, and follows the program's epoch") {
   for (const std::size_t workers : {0U, 2U}) {
     DistributedSampler sampler(50, 3, 1, {.shuffle = true, .seed = 5});
@@ -294,6 +295,7 @@ TEST_CASE("batches of shards, too") {
   CHECK(seen == Indices(sampler.indices().begin(), sampler.indices().end()));
 }
 
+// feature: F-16
 TEST_CASE("memory is pinned where there is a device for it, and otherwise as it was") {
   Squares squares;
   auto stacked = squares.map(torch::data::transforms::Stack<>());

@@ -117,6 +117,7 @@ std::uint64_t allocations_of_steps(Over transport, const DdpOptions& options, in
 
 }  // namespace
 
+// feature: E-21, G-02
 TEST_CASE("a step of DDP takes as much from the heap as one without it") {
   const std::pair<std::string, DdpOptions> cases[] = {
       {"as it is", {}},

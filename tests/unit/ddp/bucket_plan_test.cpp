@@ -36,6 +36,7 @@ TEST_CASE("a bucket holds one dtype") {
   CHECK(plan(parameters, {100}) == Plan{{3, 1}, {2, 0}});
 }
 
+// feature: M-04
 TEST_CASE("a bucket holds one device, and a sparse gradient is alone") {
   CHECK(plan({{4, DType::f32, 0}, {4, DType::f32, 1}, {4, DType::f32, 0}, {4, DType::f32, 1}}, {100}) ==
         Plan{{3, 1}, {2, 0}});

@@ -93,6 +93,7 @@ void check_quoted(std::initializer_list<Mishap> mishaps) {
 }  // namespace
 
 // fault: 34
+// feature: E-09
 TEST_CASE("what one rank throws from forward, backward, a hook or an argument check, the others quote at once") {
   check_quoted({
       {"forward",
@@ -284,6 +285,7 @@ TEST_CASE("an exception that has been survived is not blamed for a later one") {
 }
 
 // fault: 38
+// feature: E-04
 TEST_CASE("models that differ in anything are refused on all ranks at once, and the group goes on") {
   struct Variant {
     const char* what;
@@ -353,6 +355,7 @@ TEST_CASE("models that differ in anything are refused on all ranks at once, and 
   }
 }
 
+// feature: E-10
 TEST_CASE("a rank that alone calls its wrapper is told what it talks about, and what to do instead") {
   for (const Over over : {Over::arena, Over::links}) {
     const auto errors = run_group(2, over, [](const ProcessGroup& group) {

@@ -38,6 +38,7 @@ CommHook plain_hook() {
 
 }  // namespace
 
+// feature: E-06, E-09, E-26, Z-11
 TEST_CASE("gradients after backward are bitwise those of averaging afterwards, however they are bucketed") {
   for (const Over transport : kTransports) {
     for (const DdpOptions& options :
@@ -66,6 +67,7 @@ TEST_CASE("gradients after backward are bitwise those of averaging afterwards, h
   }
 }
 
+// feature: E-25, G-02
 TEST_CASE("large gradients are allocated in shared memory and stay there; nothing else is copied" * on_host()) {
   run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
     Net model;
@@ -81,6 +83,7 @@ TEST_CASE("large gradients are allocated in shared memory and stay there; nothin
   });
 }
 
+// feature: E-27
 TEST_CASE("training keeps parameters and optimizer steps bitwise equal on all ranks") {
   for (const Over transport : kTransports) {
     run_group_or_throw(4, transport, [](const ProcessGroup& group) {
@@ -98,6 +101,7 @@ TEST_CASE("training keeps parameters and optimizer steps bitwise equal on all ra
   }
 }
 
+// feature: E-03, Z-07
 TEST_CASE("construction makes parameters and buffers rank 0's, and forward in training keeps the buffers so") {
   run_group_or_throw(3, Over::arena, [](const ProcessGroup& group) {
     Net model;
@@ -147,6 +151,7 @@ TEST_CASE("no_sync keeps gradients local, and the next synchronised backward ave
   }
 }
 
+// feature: E-05, Z-08
 TEST_CASE("frozen parameters are neither hooked nor reduced") {
   run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
     Forked model;
@@ -162,6 +167,7 @@ TEST_CASE("frozen parameters are neither hooked nor reduced") {
 }
 
 // fault: 37
+// feature: E-18, Z-17
 TEST_CASE("a parameter without gradient is named by the same backward, also to ranks that used it") {
   for (const bool only_one_rank : {false, true}) {
     const auto errors = run_group(2, Over::arena, [&](const ProcessGroup& group) {
@@ -176,6 +182,7 @@ TEST_CASE("a parameter without gradient is named by the same backward, also to r
   }
 }
 
+// feature: E-04
 TEST_CASE("models that differ are refused on all ranks by the first difference") {
   const auto errors = run_group(3, Over::arena, [](const ProcessGroup& group) {
     Net model(group.rank() == 2 ? 128 : 256);
@@ -195,6 +202,7 @@ TEST_CASE("models that differ are refused on all ranks by the first difference")
   }
 }
 
+// feature: E-19
 TEST_CASE("what cannot be wrapped is refused") {
   run_group_or_throw(1, Over::arena, [](const ProcessGroup& group) {
     Forked frozen;
@@ -253,6 +261,7 @@ TEST_CASE("building and destroying leaves no hook, thread, descriptor or mapping
   });
 }
 
+// feature: E-12, E-13, E-14, E-27
 TEST_CASE("the wrapped module stays itself") {
   run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
     Net model;

@@ -59,6 +59,7 @@ TORCH_MODULE(Backwards);
 
 }  // namespace
 
+// feature: E-18
 TEST_CASE("find_unused_parameters: unused on some ranks counts as zero, unused on all keeps what it has") {
   for (const Over transport : kTransports) {
     for (const DdpOptions& options :
@@ -272,6 +273,7 @@ TEST_CASE("retained graphs, several backwards and several forwards of one backwa
   });
 }
 
+// feature: E-11
 TEST_CASE("modules may take and return what they like") {
   run_group_or_throw(2, Over::arena, [&](const ProcessGroup& group) {
     struct AnyImpl : torch::nn::Module {

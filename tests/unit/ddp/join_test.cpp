@@ -51,6 +51,7 @@ std::vector<at::Tensor> batches_of(int rank) {
 
 }  // namespace
 
+// feature: K-04
 TEST_CASE("ranks that run out of batches contribute nothing, and all models stay equal") {
   for (const Over transport : kTransports) {
     for (const bool by_all : {true, false}) {

@@ -236,6 +236,7 @@ TEST_CASE("a backward that throws on all ranks leaves nothing behind, and the ne
   }
 }
 
+// feature: E-10
 TEST_CASE("a rank that skips a backward alone is told from the others, with no wrong average") {
   for (const Over transport : kTransports) {
     const auto errors = run_group(2, transport, [&](const ProcessGroup& group) {

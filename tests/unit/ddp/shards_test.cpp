@@ -75,6 +75,7 @@ TORCH_MODULE(Forked);
 
 }  // namespace
 
+// feature: E-07, G-11
 TEST_CASE("an MLP with dropout has the same bits on any number of ranks") {
   const auto loss_of = [](auto& ddp, const Shard& shard) {
     return (ddp(wave({6, 20}, shift_of(shard))) - 1).square().mean();

@@ -334,6 +334,7 @@ TEST_CASE("mixed precision: forward, backward and reduction in a lower type, par
   }
 }
 
+// feature: E-19
 TEST_CASE("a communication hook sees every bucket once a backward, and its results are the gradients") {
   for (const Over transport : kTransports) {
     run_group_or_throw(2, transport, [&](const ProcessGroup& group) {
@@ -379,6 +380,7 @@ TEST_CASE("a communication hook sees every bucket once a backward, and its resul
   }
 }
 
+// feature: E-08
 TEST_CASE("reduction begins before backward has ended") {
   run_group_or_throw(2, Over::links, [&](const ProcessGroup& group) {
     Net model;
@@ -404,6 +406,7 @@ TEST_CASE("a hook that gives something else than it got is told so") {
   for (const auto& error : errors) CHECK(text_of(error).find("3 elements where it has 40") != std::string::npos);
 }
 
+// feature: E-09
 TEST_CASE("a hook that fails on one rank fails all of them, with its text") {
   for (const bool late : {false, true}) {
     // Not by run_group, which would tell the others itself.

@@ -18,6 +18,7 @@ using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
 
+// feature: E-07
 TEST_CASE("weighting by samples gives the gradient of one process with all samples, also over accumulation") {
   for (const Over transport : kTransports) {
     run_group_or_throw(3, transport, [&](const ProcessGroup& group) {

@@ -2,8 +2,14 @@
 
 #include <doctest/doctest.h>
 
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include <cstring>
 #include <fstream>
 
+#include "lockstep/base/unique_fd.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_directory.h"
 
@@ -21,6 +27,15 @@ ByteSpan bytes_of(std::string_view text) { return std::as_bytes(std::span(text))
 
 std::ptrdiff_t files_in(const TemporaryDirectory& directory) {
   return std::distance(std::filesystem::directory_iterator(directory.path()), {});
+}
+
+void make_socket(const std::string& path) {
+  const UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  REQUIRE(path.size() < sizeof address.sun_path);
+  std::memcpy(address.sun_path, path.c_str(), path.size());
+  REQUIRE(::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
 }
 
 }  // namespace
@@ -78,6 +93,35 @@ TEST_CASE("nothing is written, removed or made private through a link that someb
   CHECK(std::filesystem::status(directory / "a").permissions() == std::filesystem::perms(0600));
   CHECK(read_whole(directory / "thesis") == "ten years of work");
   CHECK(std::filesystem::status(directory / "thesis").permissions() != std::filesystem::perms(0600));
+}
+
+// fault: S9
+TEST_CASE("a FIFO, a socket or a device is never replaced, nor a link to one") {
+  const TemporaryDirectory directory;
+  REQUIRE(::mkfifo((directory / "fifo").c_str(), 0600) == 0);
+  make_socket(directory / "socket");
+  std::filesystem::create_symlink("/dev/null", directory / "device");
+  std::filesystem::create_symlink("fifo", directory / "link");
+  const std::vector<std::pair<std::string, std::string>> cases = {{directory / "fifo", "a FIFO"},
+                                                                  {directory / "socket", "a socket"},
+                                                                  {directory / "device", "a device"},
+                                                                  {directory / "link", "a FIFO"}};
+  for (const auto& [path, kind] : cases) {
+    const auto before = std::filesystem::symlink_status(path).type();
+    CHECK_ERROR(error_of([&] { AtomicFile file(path); }), ErrorKind::invalid_argument, path, kind);
+    CHECK(std::filesystem::symlink_status(path).type() == before);
+  }
+  {
+    AtomicFile file(directory / "late");
+    REQUIRE(::mkfifo((directory / "late").c_str(), 0600) == 0);
+    CHECK_ERROR(error_of([&] { file.publish(); }), ErrorKind::invalid_argument, directory / "late", "a FIFO");
+  }
+  CHECK(std::filesystem::is_fifo(directory / "late"));
+  CHECK(files_in(directory) == 5);
+  std::filesystem::create_symlink(directory / "nowhere", directory / "dangling");
+  AtomicFile file(directory / "dangling");
+  file.publish();
+  CHECK(std::filesystem::is_regular_file(std::filesystem::symlink_status(directory / "dangling")));
 }
 
 TEST_CASE("a target that cannot be replaced is an error, and the temporary file goes") {

@@ -173,6 +173,7 @@ void check_all(const std::vector<HostilePickle>& pickles) {
 }  // namespace
 
 // fault: 26
+// feature: H-08
 TEST_CASE("pickles that would run something are refused by name, and run nothing") {
   const TemporaryDirectory directory;
   const std::string trap = directory / "trap";

@@ -64,6 +64,7 @@ TEST_CASE("digests are XXH3-128 in its canonical form") {
   CHECK(xxh3_128(ByteView("abc")) == "06b05ab6733a618578af5f94892f3950");
 }
 
+// feature: H-08
 TEST_CASE("a file survives the round trip and belongs to its owner alone") {
   const TemporaryDirectory directory;
   const std::string path = directory / "a.safetensors";
@@ -191,6 +192,7 @@ TEST_CASE("reserved metadata, wrong sizes, missing files and directories are ref
   CHECK_ERROR(error_of([&] { load(directory.path()); }), ErrorKind::invalid_argument, "not a regular file");
 }
 
+// feature: H-02
 TEST_CASE("several writers and readers of one path: every read sees one whole file") {
   const TemporaryDirectory directory;
   const std::string path = directory / "a.safetensors";

@@ -64,6 +64,19 @@ TEST_CASE("a header survives the round trip, with every tensor aligned to its el
   }
 }
 
+TEST_CASE("every type has its size, floats of 8 bits too") {
+  for (const SafetensorsType& type : kSafetensorsTypes) {
+    CAPTURE(type.name);
+    SafetensorsHeader header{.tensors = {{.name = "a", .dtype = std::string(type.name), .shape = {3, 2}}}};
+    lay_out(header);
+    const std::string text = serialise_header(header);
+    const SafetensorsHeader parsed = parse_header(ByteView(text).substr(8), 6 * type.element_bytes);
+    CHECK(parsed.tensors.at(0).dtype == type.name);
+  }
+  CHECK(safetensors_element_size("F8_E4M3") == 1);
+  CHECK(safetensors_element_size("F8_E5M2") == 1);
+}
+
 TEST_CASE("a header without tensors or metadata is one too") {
   SafetensorsHeader header;
   lay_out(header);
@@ -78,7 +91,9 @@ TEST_CASE("what cannot be stored is refused before it is") {
     return error_of([&] { lay_out(header); });
   };
   const auto kind = ErrorKind::invalid_argument;
-  CHECK_ERROR(refused({.name = "a", .dtype = "C64"}), kind, "'a'", "unknown type 'C64'");
+  for (const std::string type : {"C64", "F8_E8M0", "F8_E4M3FN", "F4", "F6_E2M3", "f32", ""}) {
+    CHECK_ERROR(refused({.name = "a", .dtype = type}), kind, "'a'", "unknown type '" + type + "'");
+  }
   CHECK_ERROR(refused({.name = "", .dtype = "F32"}), kind, "0 bytes");
   CHECK_ERROR(refused({.name = std::string(2000, 'x'), .dtype = "F32"}), kind, "2000 bytes");
   CHECK_ERROR(refused({.name = "a\nb", .dtype = "F32"}), kind, "control characters");

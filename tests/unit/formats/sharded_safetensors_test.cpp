@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <fstream>
 
 #include "lockstep/formats/file_kind.h"
@@ -58,6 +59,20 @@ TEST_CASE("a model in several files survives the round trip") {
   CHECK(content.at("t6") == "012345");
   const std::map<std::string, std::string> metadata = {{"note", "x"}, {"total_size", "21"}};
   CHECK(ShardedSafetensorsReader(index).metadata() == metadata);
+}
+
+TEST_CASE("a tensor of a model in several files is read piece by piece") {
+  const TemporaryDirectory directory;
+  const ShardedSafetensorsReader reader(write_sharded_safetensors(directory.path(), examples(), 6));
+  for (const ShardedTensor& tensor : reader.tensors()) {
+    std::string read;
+    for (TensorStream stream = reader.stream(tensor); stream.left() != 0;) {
+      std::string piece(std::min<std::uint64_t>(2, stream.left()), '\0');
+      stream.read(std::as_writable_bytes(std::span(piece)));
+      read += piece;
+    }
+    CHECK(read == kBytes.substr(0, tensor.entry.end - tensor.entry.begin));
+  }
 }
 
 // fault: S9

@@ -29,6 +29,7 @@ TEST_CASE("inside a scope large tensors lie in the arena, small ones and those o
   CHECK(inside.sum().item<float>() == 100'000);
 }
 
+// feature: G-02
 TEST_CASE("memory that was freed is used again, so that steps cost no new pages") {
   auto arenas = make_local_arenas(1, {.segment_bytes = std::size_t{64} << 20});
   const auto heap = arenas[0]->heap();

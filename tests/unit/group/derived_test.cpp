@@ -87,6 +87,7 @@ TEST_CASE("a call that takes several collectives has one deadline for all of the
   }
 }
 
+// feature: C-07
 TEST_CASE("all_gather_v: ranks give different numbers of rows") {
   as_group(3, [](const ProcessGroup& group) {
     const auto all = all_gather_v(group, rows(group.rank() * 4, group.rank()));
@@ -97,6 +98,7 @@ TEST_CASE("all_gather_v: ranks give different numbers of rows") {
   });
 }
 
+// feature: C-07
 TEST_CASE("all_gather_v: other differences are refused with what every rank gave, and the group goes on") {
   as_group(3, [](const ProcessGroup& group) {
     const at::Tensor mine = group.rank() == 1 ? at::ones({5, 3}) : at::ones({4 + group.rank(), 2});

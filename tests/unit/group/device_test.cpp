@@ -91,6 +91,7 @@ TEST_CASE("a failed collective leaves a device's tensors as they were") {
   });
 }
 
+// feature: A-12
 TEST_CASE("tensors without memory are refused") {
   run_group_or_throw(1, Over::arena, [](const ProcessGroup& group) {
     const at::Tensor meta = at::empty({3}, at::TensorOptions().device(at::kMeta));
@@ -100,6 +101,7 @@ TEST_CASE("tensors without memory are refused") {
   });
 }
 
+// feature: L-04
 TEST_CASE("two ranks share a GPU" * needs("gpu")) {
   if (!at::hasCUDA()) return skip("no CUDA device");
   for (const Over transport : kTransports) {

@@ -19,6 +19,7 @@ at::Tensor letter(int from, int to, std::int64_t length) { return at::full({leng
 
 }  // namespace
 
+// feature: A-13, C-13
 TEST_CASE("every rank sends to every rank, small and large") {
   for (const Over transport : kTransports) {
     run_group_or_throw(4, transport, [](const ProcessGroup& group) {
@@ -43,6 +44,7 @@ TEST_CASE("every rank sends to every rank, small and large") {
   }
 }
 
+// feature: C-13
 TEST_CASE("tags keep messages apart, and any source takes what comes") {
   for (const Over transport : kTransports) {
     run_group_or_throw(3, transport, [](const ProcessGroup& group) {
@@ -66,6 +68,7 @@ TEST_CASE("tags keep messages apart, and any source takes what comes") {
   }
 }
 
+// feature: C-13
 TEST_CASE("what is wrong with a message is said, and the group goes on") {
   for (const Over transport : kTransports) {
     run_group_or_throw(2, transport, [](const ProcessGroup& group) {

@@ -105,6 +105,7 @@ TEST_CASE("numbers of every type are reduced in rank order, exactly") {
   }
 }
 
+// feature: C-14
 TEST_CASE("several numbers of different types, and a struct of them, take one collective") {
   run_group_or_throw(3, Over::links, [](const ProcessGroup& group) {
     const int rank = group.rank();
@@ -124,6 +125,7 @@ TEST_CASE("several numbers of different types, and a struct of them, take one co
   });
 }
 
+// feature: C-14, G-04, Z-06
 TEST_CASE("a mean weighs what each rank has by how much it is of") {
   run_group_or_throw(3, Over::arena, [](const ProcessGroup& group) {
     const double values[] = {1, 2, 6}, weights[] = {1, 3, 0};

@@ -100,6 +100,7 @@ void check_equal(const c10::IValue& a, const c10::IValue& b) {
 
 }  // namespace
 
+// feature: C-08
 TEST_CASE("JSON, dictionaries and tensors by name of every rank reach all, whatever their sizes") {
   for (const Over transport : {Over::arena, Over::links}) {
     run_group_or_throw(2, transport, [](const ProcessGroup& group) {
@@ -136,6 +137,7 @@ TEST_CASE("containers of containers come back as they were") {
   cut_everywhere(pair);
 }
 
+// feature: C-08
 TEST_CASE("torch's values come back with their types") {
   std::mt19937 random(11);
   for (int turn = 0; turn < 200; ++turn) {
@@ -203,6 +205,7 @@ TEST_CASE("what is no value is refused") {
               "parse");
 }
 
+// feature: C-08
 TEST_CASE("tensors in objects come on the receiver's device") {
   register_fake_device();
   run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {

@@ -38,6 +38,7 @@ struct lockstep::ObjectCodec<Score> {
   }
 };
 
+// feature: C-08
 TEST_CASE("objects of every rank reach whom they should, whatever their length") {
   for (const Over transport : {Over::arena, Over::links}) {
     run_group_or_throw(3, transport, [](const ProcessGroup& group) {
@@ -59,6 +60,7 @@ TEST_CASE("objects of every rank reach whom they should, whatever their length")
   }
 }
 
+// feature: C-08
 TEST_CASE("tensors of different shapes and types are objects, too") {
   run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
     const auto made = [](int rank) {
@@ -74,6 +76,7 @@ TEST_CASE("tensors of different shapes and types are objects, too") {
 }
 
 // fault: S6
+// feature: C-06
 TEST_CASE("a wrong list is an error on all ranks, and damaged bytes allocate nothing") {
   run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
     CHECK_ERROR(error_of([&] { scatter_object(group, std::vector<std::string>{"one"}, 1); }),

@@ -52,6 +52,7 @@ std::future<void> waiting_barrier(const ProcessGroup& group) {
 
 }  // namespace
 
+// feature: C-02
 TEST_CASE("all_reduce: any shape and strides, in place, equal on all ranks") {
   for (const Over transport : kTransports) {
     run_group_or_throw(3, transport, [](const ProcessGroup& group) {
@@ -136,6 +137,7 @@ TEST_CASE("the flight recorder has scans by their names") {
   });
 }
 
+// feature: C-01, C-07
 TEST_CASE("broadcast, all_gather, reduce_scatter and barrier") {
   for (const Over transport : kTransports) {
     run_group_or_throw(3, transport, [](const ProcessGroup& group) {
@@ -155,6 +157,7 @@ TEST_CASE("broadcast, all_gather, reduce_scatter and barrier") {
   }
 }
 
+// feature: C-06
 TEST_CASE("reduce, gather and scatter for every root") {
   for (const Over transport : kTransports) {
     run_group_or_throw(3, transport, [](const ProcessGroup& group) {
@@ -240,6 +243,7 @@ TEST_CASE("types that cannot be reduced are moved all the same") {
   });
 }
 
+// feature: C-16
 TEST_CASE("asynchronous calls finish in issue order, mixed with blocking ones") {
   for (const Over transport : kTransports) {
     run_group_or_throw(2, transport, [](const ProcessGroup& group) {
@@ -264,6 +268,7 @@ TEST_CASE("asynchronous calls finish in issue order, mixed with blocking ones") 
   }
 }
 
+// feature: C-04, Z-02
 TEST_CASE("what cannot be moved is refused by name, before anyone hears of it") {
   run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
     CHECK_THROWS_WITH_AS(group.all_reduce(at::zeros({2}, at::kFloat8_e5m2)), doctest::Contains("Float8_e5m2"), Error);
@@ -329,6 +334,7 @@ TEST_CASE("two calls without a name that one rank has swapped are warned of, or 
   }
 }
 
+// feature: C-10
 TEST_CASE("a per-call timeout counts, and the missing rank is named") {
   const auto errors = run_group(2, Over::arena, [](const ProcessGroup& group) {
     if (group.rank() == 0) group.barrier({.timeout = 100ms});
@@ -440,6 +446,7 @@ TEST_CASE("a monitored barrier is a group's, too") {
 }
 
 // fault: 53
+// feature: A-08
 TEST_CASE("a group that is destroyed with work in flight ends it, on both sides") {
   auto groups = local_groups(2);
   at::Tensor tensor = at::ones({10});

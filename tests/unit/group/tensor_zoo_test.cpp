@@ -344,6 +344,7 @@ void run_cases(Over over, int ranks, unsigned first_seed, int count) {
 
 }  // namespace
 
+// feature: C-01, C-02
 TEST_CASE("tensors of every look through every call") {
   const char* only = std::getenv("LOCKSTEP_TEST_SEED");
   for (const Over over : {Over::arena, Over::links}) {

@@ -21,6 +21,7 @@ TEST_CASE("a Work that stands for no call says so, whatever it is asked") {
   CHECK_FALSE(none.renew());
 }
 
+// feature: C-16
 TEST_CASE("a Work ends once, for all copies and in all threads") {
   const Work work = Work::start();
   const Work copy = work;

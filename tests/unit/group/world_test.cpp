@@ -53,6 +53,7 @@ std::ptrdiff_t entries_of(const char* directory) {
 
 }  // namespace
 
+// feature: A-16
 TEST_CASE("a world is the group of all ranks") {
   run_worlds_or_throw(3, [](const World& world) {
     const at::Tensor value = at::full({2}, world.rank() + 1.0);
@@ -101,6 +102,7 @@ TEST_CASE("options are one flat list") {
               "\"smoke signals\" is not in this build, which has native");
 }
 
+// feature: A-17
 TEST_CASE("groups over different transports exist side by side, and parts may have other options") {
   run_worlds_or_throw(2, [](const World& world) {
     REQUIRE(world.transport() == "shared memory");
@@ -255,6 +257,7 @@ TEST_CASE("parts that ranks want otherwise are an error on all of them") {
   });
 }
 
+// feature: A-01
 TEST_CASE("whether a backend is there may be asked at any time, and costs nothing") {
   const auto descriptors = entries_of("/proc/self/fd"), threads = entries_of("/proc/self/task");
   CHECK(is_available());
@@ -265,6 +268,7 @@ TEST_CASE("whether a backend is there may be asked at any time, and costs nothin
   CHECK(entries_of("/proc/self/task") == threads);
 }
 
+// feature: B-05
 TEST_CASE("a program's own scheme finds the ranks") {
   const auto store = std::make_shared<MemoryStore>();
   register_rendezvous_handler("corridor", [store](const Url& url, Deadline) {
@@ -292,12 +296,14 @@ TEST_CASE("a program's own scheme finds the ranks") {
               "'nowhere://': its handler returned no store");
 }
 
+// feature: A-16, G-05
 TEST_CASE("a line is printed once, by rank 0") {
   const std::string output = standard_output_of(
       [] { run_worlds_or_throw(4, [](const World& world) { log_rank0(world, "epoch %d: loss %.2f", 3, 0.25); }); });
   CHECK(output == "epoch 3: loss 0.25\n");
 }
 
+// feature: A-16, Z-20
 TEST_CASE("rank 0 is first, and the others find what it has made") {
   const TemporaryDirectory folder;
   const std::string path = folder / "prepared";
@@ -327,6 +333,7 @@ TEST_CASE("what rank 0 fails with reaches all ranks, and the group goes on") {
   });
 }
 
+// feature: G-11
 TEST_CASE("ranks draw other numbers, and the same ones in each run") {
   run_worlds_or_throw(3, [](const World& world) {
     // The generator is the whole process's, and ranks are threads here.

@@ -5,6 +5,7 @@
 #include <string>
 #include <thread>
 
+#include "lockstep/observe/process_recorder.h"
 #include "tests/support/expect_error.h"
 #include "tests/unit/messages/messenger_fixture.h"
 
@@ -61,6 +62,30 @@ TEST_CASE("an answer tells the last collective, and ages until it is used") {
   CHECK(left.text() == "alive, last seen in all_reduce(sum) #41 of 1024 float32, left it 3.2 s ago");
   CHECK(left.silent == 0ns);
   CHECK(left.inside == 0);
+}
+
+// feature: K-02
+TEST_CASE("an answer tells the name of the collective to a rank that has never heard it") {
+  const std::string bucket = "gradient bucket 1 (fc.weight, fc.bias) of backward";
+  FlightRecord record = record_of(7);
+  record.name = note_name(bucket) + 17;
+  FlightRecorder recorder = private_recorder();
+  const FlightLog log(recorder, "world", 1, 2);
+  log.start(record);
+  Heartbeat theirs(2, {});
+  Bytes answer = Heartbeat(2, log).answer();
+  const std::size_t at = answer.find(bucket + " 17");
+  REQUIRE(at != Bytes::npos);
+  answer[at] = 'G';  // so that it is no name which this process has noted
+  REQUIRE(theirs.take_answer(1, answer));
+  CHECK(contains(theirs.health(1).text(),
+                 "inside all_reduce(sum) #7 of 1024 float32, Gradient bucket 1 (fc.weight, "
+                 "fc.bias) of backward 17 for "));
+  answer[at] = '\n';
+  CHECK_FALSE(theirs.take_answer(1, answer));
+  answer[at] = 'g';
+  answer.replace(at, Heartbeat::kNameBytes, Heartbeat::kNameBytes, 'x');  // without an end
+  CHECK_FALSE(theirs.take_answer(1, answer));
 }
 
 TEST_CASE("who leaves is known to have left, and since when") {

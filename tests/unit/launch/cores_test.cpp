@@ -34,6 +34,7 @@ class CgroupRoot {
 
 }  // namespace
 
+// feature: D-09
 TEST_CASE("the quota of cgroup v2 is the tightest on the way up") {
   const CgroupRoot root;
   CHECK_FALSE(cgroup_quota_cores("0::/job/task\n", root.path()).has_value());
@@ -64,6 +65,7 @@ TEST_CASE("damaged files set no limit") {
   CHECK_FALSE(cgroup_quota_cores("nonsense\n0\n:\n", root.path()).has_value());
 }
 
+// feature: D-09
 TEST_CASE("available cores follow the affinity mask") {
   cpu_set_t before;
   REQUIRE(::sched_getaffinity(0, sizeof before, &before) == 0);

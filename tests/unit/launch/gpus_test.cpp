@@ -9,6 +9,7 @@
 
 using namespace lockstep::internal;
 
+// feature: D-09
 TEST_CASE("each GPU has a file of its own") {
   char name[] = "/tmp/lockstep-gpus-XXXXXX";
   const std::string folder = ::mkdtemp(name);
@@ -21,6 +22,7 @@ TEST_CASE("each GPU has a file of its own") {
   CHECK(present_gpus(folder) == 0);
 }
 
+// feature: D-09
 TEST_CASE("CUDA_VISIBLE_DEVICES counts as in torch.cuda.device_count()") {
   CHECK(visible_gpus(8, nullptr) == 8);
   CHECK(visible_gpus(8, "") == 0);

@@ -89,6 +89,7 @@ TEST_CASE("any flipped bit of a frame is noticed") {
   CHECK_ERROR(error_of([&] { buffer.next(); }), ErrorKind::corrupt_data, "12 bytes", "is damaged", "checksum");
 }
 
+// feature: B-03
 TEST_CASE("wire integers are little-endian, and a short message is corrupt") {
   Bytes out;
   put_u16(out, 0x0102);

@@ -134,6 +134,7 @@ TEST_CASE("another channel is refused by name") {
 }
 
 // fault: 27
+// feature: B-03
 TEST_CASE("another protocol version is refused with both versions, on either side") {
   const Token token = Token::generate();
   Handshake client = Handshake::client(settings_of(token, 1));

@@ -61,12 +61,15 @@ void check_in_child(const char* commands, const char* expected_host) {
 
 }  // namespace
 
+// feature: A-15
 TEST_CASE("localhost on a host with IPv4 only" * needs("namespaces")) {
   check_in_child("ip -6 addr flush dev lo", "127.0.0.1");
 }
 
+// feature: A-15
 TEST_CASE("localhost on a host with IPv6 only" * needs("namespaces")) {
   check_in_child("ip -4 addr flush dev lo", "::1");
 }
 
+// feature: A-15
 TEST_CASE("localhost on a host with both" * needs("namespaces")) { check_in_child("true", "127.0.0.1"); }

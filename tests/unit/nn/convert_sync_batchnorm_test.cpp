@@ -91,6 +91,7 @@ void check_close(const at::Tensor& found, const at::Tensor& expected, double tol
 
 }  // namespace
 
+// feature: I-01
 TEST_CASE("all 20 layers of a ResNet18 are converted, and it computes what one process would") {
   models::ResNet18 reference(4);
   std::vector<models::ResNet18> models{models::ResNet18(4), models::ResNet18(4)};
@@ -108,6 +109,7 @@ TEST_CASE("all 20 layers of a ResNet18 are converted, and it computes what one p
   }
 }
 
+// feature: I-01
 TEST_CASE("layers are converted wherever a model keeps them, and nothing about it changes") {
   run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
     Net net = make_net(BatchNormOptions(6).eps(1e-3).momentum(0.3));
@@ -263,6 +265,7 @@ TEST_CASE("the group ends with the model, not with the program") {
   CHECK(errors().kind() == ErrorKind::peer_lost);
 }
 
+// feature: I-05
 TEST_CASE("after DDP it is too late, and the error says the right order; before, both orders of moving work") {
   run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
     Net net = make_net();

@@ -145,6 +145,7 @@ std::vector<Error> errors_of(int ranks, const std::function<void(const ProcessGr
 
 }  // namespace
 
+// feature: I-02, I-04
 TEST_CASE("outputs, gradients and running statistics are those of the batches of all ranks, in float64") {
   for (const Batches& batches : {Batches{6}, {3, 3}, {1, 4}, {0, 5}, {5, 0}, {2, 0, 3}, {1, 2, 3, 4}}) {
     compare<BatchNorm1d>({{4}, batches}, BatchNormOptions(4));
@@ -154,6 +155,7 @@ TEST_CASE("outputs, gradients and running statistics are those of the batches of
   }
 }
 
+// feature: I-02
 TEST_CASE("and in float32, over both transports") {
   for (const Over transport : {Over::arena, Over::links}) {
     for (const Batches& batches : {Batches{4, 4}, {0, 5}, {1, 2, 3, 4}}) {
@@ -222,6 +224,7 @@ TEST_CASE("a mean that is large beside the deviation costs no digits that torch'
   });
 }
 
+// feature: I-07
 TEST_CASE("the gradient is the derivative, in float64, on one, two and three ranks") {
   for (const Batches& batches : {Batches{3}, {2, 1}, {2, 0, 1}}) {
     run_group_or_throw(static_cast<int>(batches.size()), Over::arena, [&](const ProcessGroup& group) {
@@ -261,6 +264,7 @@ TEST_CASE("the gradient is the derivative, in float64, on one, two and three ran
   }
 }
 
+// feature: I-06
 TEST_CASE("outputs' statistics and running statistics are the same bits on all ranks after 50 steps") {
   for (const Over transport : {Over::arena, Over::links}) {
     run_group_or_throw(3, transport, [](const ProcessGroup& group) {
@@ -277,6 +281,7 @@ TEST_CASE("outputs' statistics and running statistics are the same bits on all r
   }
 }
 
+// feature: I-03
 TEST_CASE("training makes one collective in forward and one in backward; evaluation and groups of one make none") {
   for (const int ranks : {1, 3}) {
     std::vector<int> counts(static_cast<std::size_t>(ranks));
@@ -303,6 +308,7 @@ TEST_CASE("training makes one collective in forward and one in backward; evaluat
   }
 }
 
+// feature: I-03
 TEST_CASE("evaluation does not touch the group, even one that cannot be used") {
   run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
     SyncBatchNorm norm(BatchNormOptions(3), group), untracked(BatchNormOptions(3).track_running_stats(false), group);

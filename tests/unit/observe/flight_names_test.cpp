@@ -47,14 +47,31 @@ TEST_CASE("names are cut to what a recording holds, and what cannot be printed i
   CHECK(recorder.names().text_of(hash_of("odd")) == "tab?and ?");
 }
 
-TEST_CASE("of names that fall on one place the newest stays, and the older ones are shown as numbers") {
+TEST_CASE("of more names on one place than it holds the newest stays, and what it replaces is shown as a number") {
   FlightRecorder recorder(FlightMemory::make_private({}));
-  recorder.add_name(5, "older");
-  recorder.add_name(5 + flight::kNames, "newer");
-  recorder.add_name(5 + flight::kNames, "newer");
-  CHECK(recorder.find_name(5).hash == 0);
-  CHECK(recorder.names().text_of(5) == "name 0000000000000005");
-  CHECK(recorder.names().text_of(5 + flight::kNames) == "newer");
+  constexpr std::uint64_t kNamePlaces = 8;
+  const auto hash = [](std::uint64_t i) { return 5 + (i << 33) * flight::kNames; };  // far apart, on one place
+  const auto text = [](std::uint64_t i) { return "name of " + std::to_string(i); };
+  for (const int time : {1, 2}) {
+    CAPTURE(time);
+    for (std::uint64_t i = 0; i < kNamePlaces; ++i) recorder.add_name(hash(i), text(i));
+  }
+  for (std::uint64_t i = 0; i < kNamePlaces; ++i) {
+    CHECK(recorder.find_name(hash(i)).text == text(i));
+    CHECK(recorder.names().text_of(hash(i) + 3) == text(i) + " 3");
+  }
+  recorder.add_name(hash(8), text(8));
+  CHECK(recorder.find_name(hash(0)).hash == 0);
+  CHECK(recorder.names().text_of(hash(0)) == "name 0000000000000005");
+  for (std::uint64_t i = 1; i <= 8; ++i) CHECK(recorder.names().text_of(hash(i)) == text(i));
+}
+
+TEST_CASE("the names of many buckets are all kept") {
+  FlightRecorder recorder(FlightMemory::make_private({}));
+  const auto name = [](int i) { return "gradient bucket " + std::to_string(i) + " (fc.weight) of backward"; };
+  for (int i = 0; i < 256; ++i) recorder.add_name(hash_of(name(i)), name(i));
+  const FlightNames names = recorder.names();
+  for (int i = 0; i < 256; ++i) CHECK(names.text_of(hash_of(name(i)) + 17) == name(i) + " 17");
 }
 
 TEST_CASE("a process notes the names of its calls; no name is 0") {

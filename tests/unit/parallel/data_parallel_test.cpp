@@ -76,6 +76,7 @@ void check_close(const at::Tensor& found, const at::Tensor& expected) {
 
 }  // namespace
 
+// feature: M-06
 TEST_CASE("outputs and gradients are those of the module itself, for any number of replicas and size of batch") {
   for (const int replicas : {1, 2, 3, 4}) {
     for (const std::int64_t samples : {1, 2, 3, 6, 9, 16}) {
@@ -119,6 +120,7 @@ TEST_CASE("training with it is training, also when a graph outlives its step") {
   }
 }
 
+// feature: M-06
 TEST_CASE("replicas compute in several threads, if torch may use them") {
   struct WhoImpl : torch::nn::Module {
     static std::barrier<>& both_are_here() {
@@ -227,6 +229,7 @@ TEST_CASE("another dimension; numbers become a vector; empty batches") {
   CHECK(data_parallel(net, at::zeros({0, 6}), {.replicas = 4}).sizes() == at::IntArrayRef({0, 3}));
 }
 
+// feature: M-06
 TEST_CASE("an error in one replica surfaces with its number, from forward and from backward") {
   Net net;
   DataParallel parallel(net, {.replicas = 4});
@@ -287,6 +290,7 @@ TEST_CASE("replicas do not disturb the program's random numbers") {
   CHECK(at::equal(at::rand({4}), expected));
 }
 
+// feature: M-08, Z-19
 TEST_CASE("a module on several devices, and batches and options without sense, are refused") {
   Net net;
   DataParallel parallel(net);
@@ -320,6 +324,7 @@ TEST_CASE("synchronised batch norm is refused") {
               "Use DistributedDataParallel, or leave it plain");
 }
 
+// feature: M-07
 TEST_CASE("it says what it copied") {
   Net net;
   DataParallel parallel(net, {.replicas = 4});

@@ -15,6 +15,7 @@ std::string reason(const std::string& list) {
 
 }  // namespace
 
+// feature: J-07
 TEST_CASE("lists of hosts as Slurm writes them") {
   CHECK(expand_hosts("n1") == Names{"n1"});
   CHECK(expand_hosts("n1,n2") == Names{"n1", "n2"});
@@ -31,6 +32,7 @@ TEST_CASE("lists of hosts as Slurm writes them") {
   CHECK(expand_hosts("n[1-65536]").size() == 65536);
 }
 
+// feature: J-07, Z-21
 TEST_CASE("what is no list of hosts is quoted, with the reason") {
   CHECK(contains(reason("n[1-2"), "'n[1-2'"));
   for (const char* list : {"n[1-2", "n1]", "n[[1]]", "]n["}) CHECK(contains(reason(list), "brackets"));

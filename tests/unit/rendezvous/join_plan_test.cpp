@@ -35,6 +35,7 @@ TEST_CASE("with nothing set: alone, as job default, generation 0") {
   CHECK(plan({}, url("env://")).source == "alone");
 }
 
+// feature: A-05
 TEST_CASE("the four variables, each named when it is missing") {
   const JoinPlan complete = plan(kEnvironment);
   CHECK(complete.rendezvous == Meeting::rank_zero);
@@ -91,6 +92,7 @@ TEST_CASE("a launcher's store replaces MASTER_ADDR and MASTER_PORT, unless a URL
   CHECK_ERROR(plan_error(variables), ErrorKind::invalid_argument, "lacks WORLD_SIZE;");
 }
 
+// feature: A-06
 TEST_CASE("malformed and contradictory numbers are quoted") {
   const auto with = [](const char* name, const char* value) {
     Variables variables = kEnvironment;
@@ -110,6 +112,7 @@ TEST_CASE("malformed and contradictory numbers are quoted") {
   }
 }
 
+// feature: A-04
 TEST_CASE("tcp:// with rank and size in the URL, as arguments, or from the environment") {
   const JoinPlan in_url = plan({}, url("tcp://host:80?rank=1&world_size=4"));
   CHECK(in_url.rendezvous == Meeting::rank_zero);
@@ -137,6 +140,7 @@ TEST_CASE("file:// takes an absolute path") {
   CHECK_ERROR(plan_error({}, url("file://meet?rank=0&world_size=2")), ErrorKind::invalid_argument, "three slashes");
 }
 
+// feature: A-04
 TEST_CASE("a given store needs rank and world size, and no URL") {
   JoinOptions options;
   options.store = std::make_shared<MemoryStore>();

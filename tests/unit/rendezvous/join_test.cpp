@@ -119,6 +119,7 @@ TEST_CASE("a level of the log that does not exist keeps a job from beginning") {
   ::unsetenv("LOCKSTEP_LOG");
 }
 
+// feature: A-04
 TEST_CASE("over tcp://, a file, a given store and a launcher's store all ranks see the same world") {
   const std::uint16_t port = free_port();
   TemporaryDirectory directory;
@@ -201,6 +202,7 @@ TEST_CASE("a process can leave a world and join another one in the same store, w
   }
 }
 
+// feature: A-02
 TEST_CASE("a process that joins a second time has a second world beside the first") {
   const StoreServer launcher({"127.0.0.1", 0}, {.token = job_token(), .job_id = "default"});
   const std::string by_hand = fmt::format("tcp://127.0.0.1:{}", free_port());
@@ -265,6 +267,7 @@ TEST_CASE("ranks with different LOCKSTEP_NODE are placed as on different hosts")
   }
 }
 
+// feature: B-04
 TEST_CASE("an address that only its own host can reach is named on every rank") {
   const auto store = std::make_shared<MemoryStore>();
   std::vector<std::future<Error>> ranks;

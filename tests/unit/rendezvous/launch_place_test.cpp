@@ -64,6 +64,7 @@ const Variables kRay{
 
 }  // namespace
 
+// feature: J-08
 TEST_CASE("one task a node of Slurm is a host of the job") {
   const auto found = place(kSrun);
   REQUIRE(found.has_value());

@@ -63,6 +63,7 @@ const Variables kIndexedJob{{"JOB_COMPLETION_INDEX", "3"}, {"KUBERNETES_SERVICE_
 
 }  // namespace
 
+// feature: J-08
 TEST_CASE("a step of Slurm: ranks, places, and a store on the first host at a port of the step's own") {
   const JoinPlan srun = plan(kSrun);
   CHECK(srun.rendezvous == Meeting::rank_zero);
@@ -132,6 +133,7 @@ TEST_CASE("rank 0 on another node than the first of the list is refused, not wai
   CHECK(plan(shuffled + Variables{{"MASTER_ADDR", "n2"}}).endpoint.host == "n2");
 }
 
+// feature: Z-21, J-07
 TEST_CASE("a list of hosts that cannot be read is an error, never localhost") {
   CHECK_ERROR(plan_error(kSrun + Variables{{"SLURM_STEP_NODELIST", "n[1-"}}), ErrorKind::invalid_argument, "n[1-");
   const Variables none = kSrun - "SLURM_STEP_NODELIST" - "SLURM_NODELIST";
@@ -291,6 +293,7 @@ TEST_CASE("a library that started the ranks is asked where no variable says RANK
   CHECK(plan({}, options).rendezvous == Meeting::alone);
 }
 
+// feature: J-05
 TEST_CASE("a process takes the GPU of its local rank, and without one that of its rank") {
   const auto with = [](const char* value) {
     return [value](const char* name) { return std::string(name) == "LOCAL_RANK" ? value : nullptr; };

@@ -15,6 +15,7 @@ TEST_CASE("URLs are taken apart") {
   CHECK(parse_url("env://?").query.empty());
 }
 
+// feature: B-05
 TEST_CASE("what is wrong with a URL is quoted, and what would be right is listed") {
   const auto error = [](const char* text) { return error_of([&] { parse_url(text); }); };
   CHECK_ERROR(error("etcd://host"), ErrorKind::invalid_argument, "'etcd://host'", "'etcd'", "env://, tcp://, file://");

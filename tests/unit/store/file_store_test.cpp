@@ -44,6 +44,7 @@ void write_private(const std::string& path, const Bytes& content) {
 
 }  // namespace
 
+// feature: B-02
 TEST_CASE("the file is private and the last user removes it") {
   TemporaryDirectory directory;
   const std::string path = directory / "store";
@@ -61,6 +62,7 @@ TEST_CASE("the file is private and the last user removes it") {
 }
 
 // fault: 40
+// feature: B-02
 TEST_CASE("what a dead run left behind is replaced, whatever state it is in") {
   TemporaryDirectory directory;
   const std::string path = directory / "store";

@@ -430,6 +430,7 @@ TEST_CASE("a server that comes back is found again by its old clients") {
   CHECK_FALSE(client.check({"k"}, soon()));
 }
 
+// feature: B-01
 TEST_CASE("clients wait for a server that starts later") {
   Fixture fixture;
   const StoreServerOptions options{.token = fixture.token, .job_id = "job"};

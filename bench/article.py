@@ -1,0 +1,127 @@
+"""Runs an article's experiment, Lockstep beside PyTorch: article.py run BIN --folder DIR [--only PATTERN] [--dry-run]
+                                                       article.py steps BIN --folder DIR [--steps 50]
+                                                       article.py plot
+
+run    trains what is not done yet, ten epochs each, which takes hours; killed and started again it goes on. Each run
+       that is done becomes docs/article/NAME.csv.
+steps  compares the losses of the first steps of Lockstep and PyTorch, for 1, 2 and 4 ranks.
+plot   makes the tables and the pictures of docs/ARTICLE.md from these files. Needs matplotlib."""
+
+import argparse
+import csv
+import fnmatch
+import json
+import pathlib
+import subprocess
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+RESULTS = HERE.parent / "docs" / "article"
+COLUMNS = ("epoch", "train_loss", "val_loss", "val_accuracy")
+
+
+def runs():
+    """Name, engine and options of each run, those that say most first."""
+    for ranks in (1, 2, 4):
+        yield f"printed_lockstep_mode_k{ranks}", "lockstep", ["--world-size", ranks, "--lockstep", "--shards", 4]
+    for ranks in (2, 4, 1):
+        for engine in ("lockstep", "pytorch"):
+            yield f"printed_{engine}_k{ranks}", engine, ["--world-size", ranks]
+    for seed in (1, 2):
+        yield f"printed_pytorch_k1_seed{seed}", "pytorch", ["--world-size", 1, "--seed", seed]
+    for engine in ("lockstep", "pytorch"):
+        for ranks in (1, 2, 4):
+            yield f"torch_init_{engine}_k{ranks}", engine, ["--world-size", ranks, "--init", "torch"]
+    for ranks in (1, 2, 4):
+        yield f"bugs_lockstep_k{ranks}", "lockstep", ["--world-size", ranks, "--article-bugs"]
+
+
+def command_of(engine, options):
+    if engine == "pytorch":
+        return [sys.executable, "-B", HERE / "article_torch.py"]
+    return [options.bin / "fashion_mnist_ddp"]
+
+
+def epochs_of(folder):
+    """The newest line of each epoch."""
+    lines = {}
+    metrics = folder / "metrics.jsonl"
+    for line in metrics.read_text().splitlines() if metrics.exists() else []:
+        values = json.loads(line)
+        if "train_loss" in values:
+            lines[values["epoch"]] = values
+    return [lines[epoch] for epoch in sorted(lines)]
+
+
+def write_csv(path, columns, rows):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows(rows)
+
+
+def run(options):
+    for name, engine, chosen in runs():
+        if not fnmatch.fnmatch(name, options.only) or (RESULTS / f"{name}.csv").exists():
+            continue
+        folder = options.folder / name
+        command = [*map(str, command_of(engine, options)), *map(str, chosen), "--num-epochs", str(options.epochs),
+                   "--checkpoint-every", "100", "--out", str(folder)]
+        if engine == "pytorch":
+            at = command.index("--checkpoint-every")
+            del command[at:at + 2]
+        print(name, ":", " ".join(command), flush=True)
+        if options.dry_run:
+            continue
+        folder.mkdir(parents=True, exist_ok=True)
+        with open(folder / "log.txt", "a") as log:
+            subprocess.run(command, check=True, stdout=log, stderr=log)
+        rows = [[each["epoch"] + 1, *(f"{each[column]:.6f}" for column in COLUMNS[1:])] for each in epochs_of(folder)]
+        if len(rows) != options.epochs:
+            sys.exit(f"article.py: {folder}/metrics.jsonl has {len(rows)} epochs of {options.epochs}")
+        write_csv(RESULTS / f"{name}.csv", COLUMNS, rows)
+
+
+def steps(options):
+    columns, losses = ["step"], []
+    for ranks in (1, 2, 4):
+        for engine in ("lockstep", "pytorch"):
+            name = f"{engine}_k{ranks}"
+            folder = options.folder / f"steps_{name}"
+            folder.mkdir(parents=True, exist_ok=True)
+            file = folder / "losses.csv"
+            with open(folder / "log.txt", "w") as log:
+                subprocess.run([*map(str, command_of(engine, options)), "--world-size", str(ranks), "--max-steps",
+                                str(options.steps), "--step-losses", str(file), "--out", str(folder / "out")],
+                               check=True, stdout=log, stderr=log)
+            columns.append(name)
+            losses.append([float(row["train_loss"]) for row in csv.DictReader(file.open())])
+    for ranks, ours, theirs in zip((1, 2, 4), losses[::2], losses[1::2], strict=True):
+        worst = max(abs(a - b) / b for a, b in zip(ours, theirs, strict=True))
+        print(f"{ranks} ranks: {len(ours)} steps, largest relative difference {worst:.1e}")
+    write_csv(RESULTS / "first_steps.csv", columns,
+              ([step, *(f"{value:.7f}" for value in row)] for step, row in enumerate(zip(*losses), start=1)))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("run", "steps", "plot"))
+    parser.add_argument("bin", nargs="?", type=pathlib.Path)
+    parser.add_argument("--folder", type=pathlib.Path, help="for checkpoints and logs of the runs")
+    parser.add_argument("--only", default="*", help="names of runs, as a pattern")
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--dry-run", action="store_true", help="only show the commands")
+    options = parser.parse_args()
+    if options.what == "plot":
+        import article_plot
+        return article_plot.main(RESULTS)
+    if not options.bin or not options.folder:
+        parser.error("BIN and --folder are needed")
+    options.bin, options.folder = options.bin.resolve(), options.folder.resolve()
+    return run(options) if options.what == "run" else steps(options)
+
+
+if __name__ == "__main__":
+    main()

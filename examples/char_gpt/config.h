@@ -1,0 +1,28 @@
+// What char_gpt.toml says. file -> Config. A value.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+struct Config {
+  std::string text = "/usr/share/common-licenses/GPL-3", out = "char_gpt.out";
+
+  struct Model {
+    std::int64_t layers = 3, heads = 4, width = 128, context = 64;
+  } model = {};
+
+  struct Training {
+    std::int64_t steps = 500, batch = 32, warmup_steps = 40, save_every = 100, seed = 1;
+    double learning_rate = 2e-3, clip_norm = 1;
+  } training = {};
+
+  struct Sample {
+    std::string prompt = "The ";
+    std::int64_t characters = 300;
+    double temperature = 0.7;
+  } sample = {};
+};
+
+// What the file does not mention keeps its default. std::runtime_error with file and line: a syntax error, a value of
+// another type or out of range, a name that is not known.
+Config read_config(const std::string& path);

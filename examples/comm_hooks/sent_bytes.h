@@ -1,0 +1,8 @@
+// How much a process has sent. descriptors -> kernel -> bytes. Does not block.
+#pragma once
+
+#include <cstdint>
+
+// By the TCP connections that this process has open; what had to be sent twice counts once. For connections that
+// belong to this process alone.
+std::uint64_t sent_bytes();

@@ -1,0 +1,21 @@
+// While a NoSync lives, backward leaves each rank's gradients to itself. DdpBase::no_sync() -> NoSync. Belongs to the
+// wrapper's thread.
+#pragma once
+
+#include <memory>
+#include <utility>
+
+namespace lockstep {
+
+class NoSync {
+ public:
+  explicit NoSync(std::shared_ptr<int> guards) : guards_(std::move(guards)) { ++*guards_; }
+  ~NoSync() { --*guards_; }
+  NoSync(const NoSync&) = delete;
+  NoSync& operator=(const NoSync&) = delete;
+
+ private:
+  std::shared_ptr<int> guards_;  // how many live; the wrapper may go first
+};
+
+}  // namespace lockstep

@@ -1,0 +1,31 @@
+"""`lockstep checkpoint show`."""
+
+import json
+
+from tool import ToolTest, main, run, write_file, write_set
+
+
+class ShowTest(ToolTest):
+    def test_show_has_a_line_for_each_tensor(self):
+        path = write_set(self.sets, 400, 7, 3, 0.25)
+        lines = run("show", path).splitlines()
+        self.assertRegex(lines[0], r"^empty   F16 \[0, 3\] +0 bytes$")
+        self.assertRegex(lines[1], r"^scalar  I64 \[\] +8 bytes$")
+        self.assertRegex(lines[2], r"^weight  I64 \[8, 2\] +128 bytes$")
+        self.assertEqual(lines[3], "3 tensors, 136 bytes (136 B)")
+        self.assertRegex(lines[4], r"^set of 3 files, \d+ bytes$")
+        for line in ("step: 400", "ranks: 3", "metric loss: 0.25", "metadata version: 7"):
+            self.assertIn(line, lines)
+        found = json.loads(run("show", path, "--json"))
+        self.assertEqual(found["user"], {"epoch": 3, "list": [1, 2.5, None]})
+        self.assertEqual(found["tensors"]["weight"], {"dtype": "I64", "shape": [8, 2], "bytes": 128})
+
+    def test_names_from_a_file_do_not_reach_the_terminal_as_they_are(self):
+        write_file(self.path("a.safetensors"), {"x": ("U8", [1], b"1")}, {"note": "\x1b[31mred\n"})
+        text = run("show", self.path("a.safetensors"))
+        self.assertIn("metadata note: ?[31mred?", text)
+        self.assertIn("without digests", text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,331 @@
+// What a training loop may rely on, beyond what each part of it promises.
+#include <ATen/ATen.h>
+#include <c10/core/DeviceGuard.h>
+#include <doctest/doctest.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <fstream>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/checkpoint/state_digest.h"
+#include "lockstep/data/distributed_sampler.h"
+#include "lockstep/ddp/distributed_data_parallel.h"
+#include "lockstep/group/objects.h"
+#include "lockstep/observe/process_recorder.h"
+#include "tests/support/captured_log.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/fake_device.h"
+#include "tests/support/seconds_of.h"
+#include "tests/unit/ddp/models.h"
+
+using namespace lockstep;
+using namespace lockstep::internal;
+using namespace lockstep::testing;
+
+namespace {
+
+template <class Optimizer, class Options>
+void train(const ProcessGroup& group, const Options& options, int steps) {
+  Forked model;
+  set_weights(model, group.rank());
+  DistributedDataParallel ddp(model, group);
+  Optimizer optimizer(ddp.parameters(), options);
+  for (int step = 0; step < steps; ++step) {
+    optimizer.zero_grad();
+    (ddp(wave({3, 4}, step * 7 + group.rank()), true) - 1).square().mean().backward();
+    optimizer.step();
+  }
+  const auto digests = all_gather_object(group, sha256_of(*model, optimizer));
+  for (const std::string& digest : digests) CHECK(digest == digests.front());
+}
+
+// Two layers, and something to do when the gradient of what is between them is there.
+struct TwoImpl : torch::nn::Module {
+  at::Tensor forward(const at::Tensor& x) {
+    const at::Tensor hidden = first->forward(x).relu();
+    if (between) hidden.register_hook([this](const at::Tensor&) { between(); });
+    return last->forward(hidden);
+  }
+  torch::nn::Linear first = register_module("first", torch::nn::Linear(20, 30));
+  torch::nn::Linear last = register_module("last", torch::nn::Linear(30, 5));
+  std::function<void()> between;
+};
+TORCH_MODULE(Two);
+
+// Each half on a device of its own; forward moves what goes from one to the other.
+struct HalvesImpl : torch::nn::Module {
+  HalvesImpl(at::Device one, at::Device other) : first_device(one), second_device(other) {
+    for (const auto& parameter : first->parameters()) move_to(parameter, one);
+    for (const auto& parameter : second->parameters()) move_to(parameter, other);
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    given = x.device();
+    return second->forward(first->forward(x.to(first_device)).relu().to(second_device));
+  }
+  at::Device first_device, second_device;
+  std::optional<at::Device> given;
+  torch::nn::Linear first = register_module("first", torch::nn::Linear(4, 6));
+  torch::nn::Linear second = register_module("second", torch::nn::Linear(6, 2));
+};
+TORCH_MODULE(Halves);
+
+void use_fake_device() {
+  static const bool once = [] {
+    register_fake_device();
+    let_fake_device_compute();
+    return true;
+  }();
+  REQUIRE(once);
+}
+
+std::uint64_t recorded_operations() {
+  FlightRecord record;
+  return process_recorder().add(record).number;
+}
+
+// In bytes, since the last call of forget_peak().
+std::size_t peak_memory() {
+  std::ifstream file("/proc/self/status");
+  for (std::string word; file >> word;) {
+    std::size_t kib = 0;
+    if (word == "VmHWM:" && file >> kib) return kib << 10;
+  }
+  return 0;
+}
+bool forget_peak() { return static_cast<bool>(std::ofstream("/proc/self/clear_refs") << "5" << std::flush); }
+
+}  // namespace
+
+// feature: C-11, E-24
+TEST_CASE("many steps without any barrier keep parameters and the state of optimizers the same bits on all ranks") {
+  using torch::optim::Adam, torch::optim::AdamW, torch::optim::SGD;
+  run_group_or_throw(3, Over::arena, [](const ProcessGroup& group) {
+    train<SGD>(group, torch::optim::SGDOptions(0.05), 200);
+    train<SGD>(group, torch::optim::SGDOptions(0.05).momentum(0.9), 1000);
+    train<Adam>(group, torch::optim::AdamOptions(0.01), 200);
+    train<AdamW>(group, torch::optim::AdamWOptions(0.01), 200);
+  });
+  run_group_or_throw(2, Over::links, [](const ProcessGroup& group) {
+    train<SGD>(group, torch::optim::SGDOptions(0.05).momentum(0.9), 200);
+  });
+}
+
+// feature: E-08
+TEST_CASE("what the last layer communicates is over while the first has not begun its backward") {
+  for (const Over transport : kTransports) {
+    run_group_or_throw(2, transport, [](const ProcessGroup& group) {
+      Two model;
+      DistributedDataParallel ddp(model, group, {.bucketing = Bucketing::off});
+      std::vector<Work> works;
+      ddp.register_comm_hook([&](GradBucket& bucket, const ProcessGroup& over) -> BucketResult {
+        const at::Tensor values = bucket.buffer();
+        const Work work = over.all_reduce_async(values, ReduceOp::avg);
+        works.push_back(work);
+        return [work, values] {
+          work.wait();
+          return values;
+        };
+      });
+      bool was_over = false;
+      model->between = [&] {
+        REQUIRE(!works.empty());
+        works.front().wait(Deadline::after(std::chrono::seconds(20)));
+        was_over = !model->first->weight.grad().defined();
+      };
+      ddp(wave({6, 20}, group.rank())).square().mean().backward();
+      CHECK(was_over);
+      CHECK(works.size() == 4);
+      for (const auto& parameter : ddp.parameters()) CHECK(same_on_all_ranks(group, parameter.grad()));
+    });
+  }
+}
+
+// feature: A-03, E-03
+TEST_CASE("a wrapper needs a group, and in a group of one it communicates nothing") {
+  CHECK_FALSE(std::is_constructible_v<DistributedDataParallel<Two>, Two>);
+  run_group_or_throw(1, Over::arena, [](const ProcessGroup& group) {
+    const std::uint64_t before = recorded_operations();
+    Two model;
+    DistributedDataParallel ddp(model, group);
+    ddp(wave({6, 20}, 0)).sum().backward();
+    CHECK(recorded_operations() == before + 1);
+  });
+}
+
+// feature: C-05
+TEST_CASE("a hook that adds up and divides by the number of ranks gives the bits of the average") {
+  for (const int ranks : {1, 2, 3, 5}) {
+    run_group_or_throw(ranks, Over::links, [](const ProcessGroup& group) {
+      Two averaged, divided;
+      set_weights(averaged, 1);
+      set_weights(divided, 1);
+      DistributedDataParallel by_average(averaged, group), by_division(divided, group);
+      by_average.register_comm_hook(all_reduce_hook());
+      by_division.register_comm_hook([size = group.size()](GradBucket& bucket, const ProcessGroup& over) {
+        const at::Tensor sum = bucket.buffer();
+        over.all_reduce(sum);
+        return BucketResult([sum, size] { return sum.div_(size); });
+      });
+      for (auto* ddp : {&by_average, &by_division}) (*ddp)(wave({6, 20}, group.rank())).square().mean().backward();
+      for (std::size_t i = 0; i < averaged->parameters().size(); ++i) {
+        CHECK(at::equal(averaged->parameters()[i].grad(), divided->parameters()[i].grad()));
+      }
+    });
+  }
+}
+
+// feature: E-21
+TEST_CASE("the wrapper costs at most two percent of the forward of a million parameters") {
+  run_group_or_throw(1, Over::arena, [](const ProcessGroup& group) {
+    torch::nn::Linear model(1000, 1000);
+    DistributedDataParallel ddp(model, group);
+    at::set_num_threads(1);
+    const at::Tensor x = at::ones({64, 1000});
+    double plain = 1, wrapped = 1;
+    for (int i = 0; i < 300; ++i) {  // the least of many: the rest is what the machine does besides
+      plain = std::min(plain, seconds_of([&] { (void)model->forward(x); }));
+      wrapped = std::min(wrapped, seconds_of([&] { (void)ddp(x); }));
+    }
+    CAPTURE(plain);
+    CHECK(wrapped <= 1.02 * plain);
+  });
+}
+
+// feature: E-25
+TEST_CASE("training with the wrapper takes room for buckets, and no second copy of the gradients") {
+  constexpr std::size_t kLayers = 8, kWidth = 1536;  // 9 MiB a layer
+  constexpr std::size_t kGradients = kLayers * kWidth * kWidth * sizeof(float);
+  bool can_tell = true;
+  std::size_t plain = 0, wrapped = 0;
+  run_group_or_throw(2, Over::links, [&](const ProcessGroup& group) {
+    torch::nn::Sequential model;
+    for (std::size_t i = 0; i < kLayers; ++i) model->push_back(torch::nn::Linear(kWidth, kWidth));
+    const at::Tensor x = at::ones({2, static_cast<std::int64_t>(kWidth)});
+    const auto peak_of = [&](auto&& forward, std::size_t& peak) {
+      group.barrier();
+      if (group.rank() == 0) can_tell = can_tell && forget_peak();
+      group.barrier();
+      for (int step = 0; step < 3; ++step) {
+        model->zero_grad();
+        forward().sum().backward();
+      }
+      group.barrier();
+      if (group.rank() == 0) peak = peak_memory();
+      group.barrier();
+    };
+    peak_of([&] { return model->forward(x); }, plain);
+    DistributedDataParallel ddp(model, group);
+    peak_of([&] { return ddp(x); }, wrapped);
+  });
+  if (!can_tell) return;  // no such file here
+  CAPTURE(plain >> 20);
+  CAPTURE(wrapped >> 20);
+  CHECK(plain > 4 * kGradients);        // of two ranks, with their parameters
+  CHECK(wrapped < plain + kGradients);  // of two ranks, half of what their gradients take
+}
+
+// feature: F-12
+TEST_CASE("without a sampler every rank has all samples, of which DDP warns once") {
+  const auto seen_by_three = [](auto&& samples_of) {
+    std::size_t seen = 0;
+    for (int rank = 0; rank < 3; ++rank) seen += samples_of(rank);
+    return seen;
+  };
+  CHECK(seen_by_three([](int) { return DistributedSampler(12, 1, 0).indices().size(); }) == 36);
+  CHECK(seen_by_three([](int rank) { return DistributedSampler(12, 3, rank).indices().size(); }) == 12);
+  const auto warnings = [](bool equal) {
+    const CapturedLog log;
+    run_group_or_throw(3, Over::links, [&](const ProcessGroup& group) {
+      Two model;
+      DistributedDataParallel ddp(model, group);
+      for (int step = 0; step < 3; ++step) ddp(wave({6, 20}, equal ? 1 : group.rank())).sum().backward();
+    });
+    int count = 0;
+    const std::string warning = "all ranks have given the same tensor to their first forward";
+    if (equal) log.await(warning);
+    const std::string text = log.text();
+    for (std::size_t at = text.find(warning); at != std::string::npos; at = text.find(warning, at + 1)) ++count;
+    CHECK(contains(text, "DistributedSampler") == (count > 0));
+    return count;
+  };
+  CHECK(warnings(true) == 1);
+  CHECK(warnings(false) == 0);
+}
+
+// feature: F-14
+TEST_CASE("the order of a sampler is made in the host's memory, whatever device is the current one") {
+  use_fake_device();
+  const c10::DeviceGuard guard(at::Device(at::kPrivateUse1, 3));
+  DistributedSampler sampler(10, 3, 0);
+  CHECK(std::is_same_v<decltype(sampler.indices()), std::span<const std::int64_t>>);
+  CHECK(std::vector<std::int64_t>(sampler.indices().begin(), sampler.indices().end()) ==
+        std::vector<std::int64_t>{4, 5, 0, 2});
+}
+
+// feature: E-16, E-17
+TEST_CASE("inputs on the host are moved to the device of the model, and outputs to the one that is wanted") {
+  use_fake_device();
+  run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
+    const int own = 2 * group.rank(), other = own + 1;
+    const auto device = [](int index) { return at::Device(at::kPrivateUse1, static_cast<c10::DeviceIndex>(index)); };
+    const at::Tensor x = wave({3, 4}, group.rank());
+    for (const int output : {own, other}) {
+      Halves model(device(own), device(own));
+      DistributedDataParallel ddp(
+          model, group,
+          output == own ? DdpOptions{.device_ids = {own}} : DdpOptions{.device_ids = {own}, .output_device = other});
+      const at::Tensor found = ddp(x);
+      CHECK(model->given == device(own));
+      CHECK(found.device() == device(output));
+      CHECK(at::equal(found.to(at::kCPU), model->forward(x.to(device(own))).to(at::kCPU)));
+      found.sum().backward();
+      CHECK(model->first->weight.grad().device() == device(own));
+      CHECK(same_on_all_ranks(group, model->first->weight.grad()));
+    }
+  });
+}
+
+// feature: M-01, M-03
+TEST_CASE("a model on two devices has its inputs as they are, and its gradients averaged on either") {
+  use_fake_device();
+  run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
+    const auto device = [&](int index) {
+      return at::Device(at::kPrivateUse1, static_cast<c10::DeviceIndex>(2 * group.rank() + index));
+    };
+    Halves model(device(0), device(1)), alone(at::kCPU, at::kCPU);
+    const at::Tensor x = wave({3, 4}, group.rank()), all = at::cat({wave({3, 4}, 0), wave({3, 4}, 1)});
+    for (const DdpOptions& options :
+         {DdpOptions{.device_ids = {2 * group.rank()}}, DdpOptions{.output_device = 2 * group.rank() + 1}}) {
+      CHECK_ERROR(error_of([&] { DistributedDataParallel ddp(model, group, options); }), ErrorKind::invalid_argument,
+                  "device_ids and output_device are for a module on one device");
+    }
+    DistributedDataParallel ddp(model, group);
+    {
+      const at::NoGradGuard no_grad;
+      for (std::size_t i = 0; i < 4; ++i) alone->parameters()[i].copy_(model->parameters()[i]);
+    }
+    const at::Tensor output = ddp(x);
+    CHECK(model->given == at::Device(at::kCPU));
+    CHECK(output.device() == device(1));
+    output.square().mean().backward();
+    alone->forward(all).square().mean().backward();
+    for (std::size_t i = 0; i < 4; ++i) {
+      const at::Tensor& gradient = model->parameters()[i].grad();
+      CHECK(gradient.device() == device(i < 2 ? 0 : 1));
+      CHECK(at::allclose(gradient.to(at::kCPU), alone->parameters()[i].grad(), 1e-5, 1e-7));
+    }
+  });
+}

@@ -1,0 +1,14 @@
+// Short names for runs that lie in different directories. Pure.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace lockstep::tools {
+
+// The last parts of each path, as many as make all of them different: /a/out, /b/out -> "a/out", "b/out".
+// Error{invalid_argument}: two paths are the same. REQUIRES: absolute paths without links, "." and "..".
+std::vector<std::string> names_of_runs(const std::vector<std::filesystem::path>& paths);
+
+}  // namespace lockstep::tools

@@ -1,0 +1,184 @@
+#include "tools/report_command.h"
+
+#include <sys/stat.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <span>
+#include <system_error>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/format.h"
+#include "lockstep/formats/atomic_file.h"
+#include "lockstep/launch/report_file.h"
+#include "tools/checkpoint_places.h"
+#include "tools/report/csv.h"
+#include "tools/report/event_file.h"
+#include "tools/report/html.h"
+#include "tools/report/metrics_reader.h"
+#include "tools/report/page.h"
+#include "tools/report/run_names.h"
+#include "tools/tensor_source.h"
+
+namespace lockstep::tools {
+
+using namespace internal;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kMostRuns = 16;
+constexpr std::string_view kChoice = "choice.";
+
+// The same each time, so that a run is replaced, and not shown twice.
+constexpr const char* kEventFile = "events.out.tfevents.0.lockstep";
+
+std::map<std::string, std::string> settings_of(const SourceFacts& facts) {
+  std::map<std::string, std::string> settings;
+  for (const auto& [name, value] : facts.metadata) {
+    if (name.starts_with(kChoice)) settings[name.substr(kChoice.size())] = value;
+    if (name == "arithmetic" && !value.empty()) settings[name] = value;
+  }
+  return settings;
+}
+
+// As `lockstep checkpoint ls` lists them, the newest first.
+void add_checkpoints(RunRecord& run, const fs::path& directory) {
+  for (const CheckpointPlace& place : checkpoint_places(directory)) {
+    FolderCheckpoint checkpoint{.name = place.path.filename().string(), .kind = place.kind, .step = place.step};
+    try {
+      const auto source = open_tensors(place.path);
+      const SourceFacts& facts = source->facts();
+      checkpoint.bytes = static_cast<double>(facts.bytes);
+      checkpoint.modified_seconds = facts.modified_seconds;
+      if (facts.step) checkpoint.step = facts.step;
+      if (run.settings.empty()) run.settings = settings_of(facts);
+    } catch (const Error& error) {
+      checkpoint.damage = error.what();
+    }
+    run.checkpoints.push_back(std::move(checkpoint));
+  }
+}
+
+void warn_of_damage(const RunRecord& run) {
+  for (const DamagedLine& each : run.damaged) {
+    std::fprintf(stderr, "lockstep: %s/%s:%zu: this line is left out: %s\n", plain_text(run.path).c_str(), kMetricsName,
+                 each.line, plain_text(each.what).c_str());
+  }
+  if (run.damaged_count > run.damaged.size()) {
+    std::fprintf(stderr, "lockstep: %s/%s: %zu more lines are left out\n", plain_text(run.path).c_str(), kMetricsName,
+                 run.damaged_count - run.damaged.size());
+  }
+}
+
+std::vector<RunRecord> read_runs(const std::vector<std::string>& directories) {
+  std::vector<RunRecord> runs;
+  std::vector<fs::path> paths;
+  for (const std::string& directory : directories) {
+    runs.push_back(read_metrics(directory));
+    paths.push_back(fs::canonical(directory));
+    add_checkpoints(runs.back(), paths.back());
+    warn_of_damage(runs.back());
+  }
+  const std::vector<std::string> names = names_of_runs(paths);
+  for (std::size_t i = 0; i < runs.size(); ++i) runs[i].name = names[i];
+  return runs;
+}
+
+bool is_special(const fs::path& path, const fs::path& target) {
+  std::error_code error;
+  const std::string& text = path.native();
+  if (text.starts_with("/dev/") || text.starts_with("/proc/")) return true;
+  return fs::exists(target, error) && !fs::is_regular_file(target, error);
+}
+
+// A link stays, and what it leads to is replaced. A file that was there keeps its permissions.
+void write_output(const fs::path& path, std::string_view text) {
+  std::error_code error;
+  if (fs::is_directory(path, error)) {
+    throw Error(ErrorKind::invalid_argument, fmt::format("{} is a directory; name a file", path.string()));
+  }
+  const fs::path target = fs::weakly_canonical(path, error);
+  if (error) throw lockstep::system_error(fmt::format("writing {}", path.string()), error.value());
+  if (is_special(path, target)) return write_report_file(path.string(), text);
+  struct stat status {};
+  const bool is_there = ::stat(target.c_str(), &status) == 0;
+  const mode_t mask = ::umask(0);
+  ::umask(mask);
+  AtomicFile file(target);
+  file.write(std::as_bytes(std::span(text)));
+  file.publish();
+  fs::permissions(target, static_cast<fs::perms>(is_there ? status.st_mode & 07777 : 0666 & ~mask), error);
+}
+
+// What is read must not be replaced by what is made of it.
+void require_other_file(const std::string& output, const std::vector<RunRecord>& runs) {
+  std::error_code error;
+  for (const RunRecord& run : runs) {
+    if (output.empty() || !fs::equivalent(output, fs::path(run.path) / kMetricsName, error)) continue;
+    throw Error(ErrorKind::invalid_argument, fmt::format("{} is what a run has written; name another file", output));
+  }
+}
+
+void write_events(const fs::path& directory, const RunRecord& run) {
+  const fs::path folder = directory / run.name;
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) throw lockstep::system_error(fmt::format("making the directory {}", folder.string()), error.value());
+  write_output(folder / kEventFile, event_file_of(run));
+}
+
+std::string made_text() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return fmt::format("Made by lockstep {} at {}.", LOCKSTEP_VERSION,
+                     utc_text(std::chrono::duration<double>(now).count()));
+}
+
+}  // namespace
+
+CLI::App* add_report(CLI::App& app, ReportOptions& options) {
+  CLI::App* report = app.add_subcommand("report", "Show trainings as one HTML page, a table, or files for TensorBoard");
+  report
+      ->add_option("run", options.runs, "Directories of runs, with the metrics.jsonl that TrainingRun writes; up to 16")
+      ->required();
+  report->add_option("--out", options.out, "The page, which needs no other file and no network");
+  report->add_option("--csv", options.csv, "A table: a row for each epoch, and for each rank of steps that were timed");
+  report->add_option("--tensorboard", options.tensorboard, "A directory for event files, one directory in it a run");
+  report->callback([&options] {
+    if (options.runs.size() > kMostRuns) throw CLI::ValidationError(fmt::format("at most {} runs", kMostRuns));
+    if (options.out.empty() && options.csv.empty() && options.tensorboard.empty()) {
+      throw CLI::RequiredError("--out, --csv or --tensorboard");
+    }
+    if (!options.out.empty() && options.out == options.csv) throw CLI::ValidationError("--out and --csv name one file");
+  });
+  report->footer(
+      "Exits with 1 if a directory is not a run, or something cannot be written.\n\nExamples:\n"
+      "  lockstep report out --out report.html\n"
+      "  lockstep report run1 run2 run3 --out report.html --csv report.csv\n"
+      "  lockstep report out --tensorboard events\n");
+  report->prefix_command(false);
+  return report;
+}
+
+int report_command(const ReportOptions& options) {
+  try {
+    const std::vector<RunRecord> runs = read_runs(options.runs);
+    require_other_file(options.out, runs);
+    require_other_file(options.csv, runs);
+    if (!options.out.empty()) write_output(options.out, report_page(runs, made_text()));
+    if (!options.csv.empty()) write_output(options.csv, csv_of(runs));
+    if (options.tensorboard.empty()) return EXIT_SUCCESS;
+    for (const RunRecord& run : runs) write_events(options.tensorboard, run);
+    return EXIT_SUCCESS;
+  } catch (const Error& error) {
+    std::fprintf(stderr, "lockstep: %s\n", error.what());
+  } catch (const fs::filesystem_error& error) {
+    std::fprintf(stderr, "lockstep: %s\n", error.what());
+  }
+  return EXIT_FAILURE;
+}
+
+}  // namespace lockstep::tools

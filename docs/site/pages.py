@@ -6,6 +6,7 @@ lists it. README.md is the first page, and gets the site's contents.
 
 import os
 import re
+import shutil
 import subprocess
 
 import headers
@@ -23,6 +24,7 @@ CONTENTS = (
 )
 _LANGUAGES = {".h": "cpp", ".cpp": "cpp", ".py": "python", ".sh": "bash", ".yaml": "yaml", ".sbatch": "bash",
               ".txt": "text", ".cmake": "cmake"}
+_IMAGE = re.compile(r"\.(?:png|svg|jpe?g|gif)$")
 
 
 def tracked_files():
@@ -54,7 +56,7 @@ class Pages:
         if path not in self.files and path not in self.folders:
             return None
         if path not in self.places:
-            place = path if path.endswith(".md") else f"source/{path}.md"
+            place = path if path.endswith(".md") or _IMAGE.search(path) else f"source/{path}.md"
             self.places[path] = "index.md" if path == "README.md" else place
             self.waiting.append(path)
         return self.places[path]
@@ -96,8 +98,16 @@ class Pages:
         self.waiting.remove("README.md")
         while self.waiting:
             path = self.waiting.pop(0)
-            self._write(path, self.page(path) if path.endswith(".md") else self.source(path))
+            if _IMAGE.search(path):
+                self._copy(path)
+            else:
+                self._write(path, self.page(path) if path.endswith(".md") else self.source(path))
         self._write("README.md", self.page("README.md"))
+
+    def _copy(self, path):
+        target = os.path.join(self.stage, path)
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        shutil.copy2(os.path.join(headers.ROOT, path), target)
 
     def _write(self, path, text):
         write_if_changed(os.path.join(self.stage, self.places[path]), text)

@@ -89,6 +89,15 @@ class Comments(unittest.TestCase):
                                       stderr=subprocess.STDOUT, text=True)
                 self.assertEqual((done.returncode, "'nowhere'" in done.stdout), (1, True), attempt + done.stdout)
 
+    def test_pictures_and_sources_have_places(self):
+        with tempfile.TemporaryDirectory() as folder:
+            site = pages.Pages(folder)
+            site.files |= {"docs/images/a.png"}
+            links = {"images/a.png": "images/a.png", "../tests/docs/site_test.py": "../source/tests/docs/site_test.py.md",
+                     "../tests/docs": "../source/tests/docs.md", "../lockstep/base/error.h": "../reference/base/error.rst"}
+            for link, expected in links.items():
+                self.assertEqual(site.rewritten(f"[a]({link})", "docs/DDP.md", "docs/DDP.md"), f"[a]({expected})")
+
     def test_a_link_that_leads_nowhere(self):
         with tempfile.TemporaryDirectory() as folder:
             site = pages.Pages(folder)

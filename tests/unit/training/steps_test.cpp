@@ -24,7 +24,6 @@
 #include "lockstep/data/distributed_sampler.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
 #include "lockstep/ddp/hooks/default_hooks.h"
-#include "lockstep/ddp/hooks/default_hooks.h"
 #include "lockstep/group/objects.h"
 #include "lockstep/observe/process_recorder.h"
 #include "tests/support/captured_log.h"

@@ -88,11 +88,12 @@ std::vector<RunRecord> read_runs(const std::vector<std::string>& directories) {
   return runs;
 }
 
-bool is_special(const fs::path& path, const fs::path& target) {
+// What is written to as it is. A name under /dev or /proc may lead to what has no name of its own, such as a pipe.
+bool is_special(const fs::path& path) {
   std::error_code error;
   const std::string& text = path.native();
   if (text.starts_with("/dev/") || text.starts_with("/proc/")) return true;
-  return fs::exists(target, error) && !fs::is_regular_file(target, error);
+  return fs::exists(path, error) && !fs::is_regular_file(path, error);
 }
 
 // A link stays, and what it leads to is replaced. A file that was there keeps its permissions.
@@ -101,9 +102,9 @@ void write_output(const fs::path& path, std::string_view text) {
   if (fs::is_directory(path, error)) {
     throw Error(ErrorKind::invalid_argument, fmt::format("{} is a directory; name a file", path.string()));
   }
+  if (is_special(path)) return write_report_file(path.string(), text);
   const fs::path target = fs::weakly_canonical(path, error);
   if (error) throw lockstep::system_error(fmt::format("writing {}", path.string()), error.value());
-  if (is_special(path, target)) return write_report_file(path.string(), text);
   struct stat status {};
   const bool is_there = ::stat(target.c_str(), &status) == 0;
   const mode_t mask = ::umask(0);

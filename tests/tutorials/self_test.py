@@ -90,6 +90,15 @@ class Output(unittest.TestCase):
             self.assertFalse(page.is_output(expected, printed, in_order=False), (expected, printed))
 
 
+    def test_the_load_of_the_machine(self):
+        late = "[lockstep] rank 0: warning: rank 1 (host h) holds up the others: it came last in 56 % of 9 steps"
+        not_late = "[0] [lockstep] rank 0: rank 1 (host h) does not hold up the others any more"
+        self.assertTrue(page.is_output(["a", "b"], ["a", late, "b", not_late]))
+        self.assertTrue(page.is_output(["a", "[lockstep] rank 0: ... holds up the others..."], ["a", late]))
+        self.assertFalse(page.is_output(["a", "[lockstep] rank 0: ... holds up the others..."], ["a"]))
+        self.assertFalse(page.is_output(["a"], ["a", "[lockstep] rank 0: warning: another"]))
+
+
 class Commands(unittest.TestCase):
     def found(self, text):
         with tempfile.TemporaryDirectory() as folder:

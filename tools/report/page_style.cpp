@@ -23,7 +23,7 @@ p{margin:.5rem 0;max-width:60rem}
 .none,.scale{color:var(--soft);font-size:.9rem;overflow-wrap:anywhere}
 .warn{color:var(--warn);overflow-wrap:anywhere}
 .charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(28rem,100%),1fr));gap:.75rem 1.75rem}
-figure{margin:.5rem 0;min-width:0}
+figure{margin:.5rem 0;min-width:0;max-width:44rem}
 figcaption{font-weight:600;font-size:.95rem;margin-bottom:.25rem;overflow-wrap:anywhere}
 svg{display:block;width:100%;height:auto}
 svg text{font:11px system-ui,sans-serif;fill:var(--soft)}
@@ -48,6 +48,7 @@ th,td{text-align:left;vertical-align:top;padding:.25rem .9rem .25rem 0;border-bo
 th{font-weight:600}tbody th{font-weight:400}thead th{white-space:nowrap;color:var(--soft)}
 td{overflow-wrap:anywhere;min-width:4rem}
 .n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
+thead th.n{white-space:normal;vertical-align:bottom}
 pre{white-space:pre-wrap;overflow-wrap:anywhere;background:var(--ground);padding:.6rem .8rem;margin:.5rem 0;
 font:13px/1.4 ui-monospace,monospace}
 @media print{body{font-size:10.5pt}main,footer{max-width:none;padding:0}h2,h3{break-after:avoid}

@@ -1,7 +1,6 @@
 #include "tools/report/run_names.h"
 
 #include <algorithm>
-#include <set>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
@@ -34,10 +33,17 @@ std::vector<std::string> names_of_runs(const std::vector<std::filesystem::path>&
     all.push_back(parts_of(path));
     most = std::max(most, all.back().size());
   }
-  for (std::size_t count = 1; count <= most; ++count) {
+  std::vector<std::size_t> counts(paths.size(), 1);
+  for (std::size_t round = 0; round < most; ++round) {
     std::vector<std::string> names;
-    for (const Parts& parts : all) names.push_back(last_parts(parts, count));
-    if (std::set<std::string>(names.begin(), names.end()).size() == names.size()) return names;
+    for (std::size_t run = 0; run < all.size(); ++run) names.push_back(last_parts(all[run], counts[run]));
+    bool is_any_equal = false;
+    for (std::size_t run = 0; run < names.size(); ++run) {
+      if (std::ranges::count(names, names[run]) == 1) continue;
+      is_any_equal = true;
+      ++counts[run];
+    }
+    if (!is_any_equal) return names;
   }
   std::vector<std::filesystem::path> sorted = paths;
   std::ranges::sort(sorted);

@@ -7,7 +7,7 @@
 
 namespace lockstep::tools {
 
-// The last parts of each path, as many as make all of them different: /a/out, /b/out -> "a/out", "b/out".
+// The last parts of each path, as many as make it differ from the others: /a/out, /b/out, /c -> "a/out", "b/out", "c".
 // Error{invalid_argument}: two paths are the same. REQUIRES: absolute paths without links, "." and "..".
 std::vector<std::string> names_of_runs(const std::vector<std::filesystem::path>& paths);
 

@@ -75,10 +75,11 @@ std::string bars_of(const std::vector<RankSummary>& ranks) {
 }
 
 std::string rank_table(const std::vector<RankSummary>& ranks) {
-  HtmlTable table{.caption = "Means over the run, in ms a step", .head = {"rank", "step"}};
+  HtmlTable table{.caption = "Means over the run, in ms a step; hidden: communication behind backward",
+                  .head = {"rank", "step"}};
   const std::vector<std::size_t> parts = known_parts(ranks);
   for (const std::size_t part : parts) table.head.push_back(kPartNames[part]);
-  for (const char* column : {"hidden communication", "late", "latest", "ending with step", "straggler", "steps"}) {
+  for (const char* column : {"hidden", "late", "latest", "at step", "straggler", "steps"}) {
     table.head.emplace_back(column);
   }
   for (const RankSummary& rank : ranks) {

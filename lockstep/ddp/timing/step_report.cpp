@@ -11,7 +11,8 @@
 namespace lockstep::internal {
 namespace {
 
-constexpr double kLateShare = 0.1;  // of a step, from which on a rank is a straggler
+// From which on a rank is a straggler: of a step, and of the steps in which it is the last.
+constexpr double kLateShare = 0.1, kLastShare = 0.6;
 constexpr double kSecondsUntilNext = 5;
 constexpr std::int64_t kMostSteps = 1 << 14;
 
@@ -97,6 +98,15 @@ Straggler straggler_at(std::size_t rank, const std::vector<RankSteps>& ranks) {
   return found;
 }
 
+// By how much longer a rank computes in a step than the others do, on average.
+double excess_of(std::size_t rank, const std::vector<RankSteps>& ranks) {
+  double others = 0, own = 0;
+  for (std::size_t each = 0; each < ranks.size(); ++each) {
+    for (const StepPhase phase : kPhases) (each == rank ? own : others) += part_of(ranks[each].times, phase);
+  }
+  return own - others / static_cast<double>(ranks.size() - 1);
+}
+
 double longest_step(const StepReport& report) {
   double longest = 0;
   for (const RankSteps& each : report.ranks) longest = std::max(longest, each.times.total());
@@ -143,9 +153,13 @@ StepReport report_on(const std::vector<StepWindow>& windows, std::optional<int> 
     if (lateness[rank].typical > lateness[latest].typical) latest = rank;
   }
   const bool is_still_late = before == static_cast<int>(latest);
+  const Lateness& late = lateness[latest];
   const double limit = longest_step(report) * kLateShare / (is_still_late ? 2 : 1);
-  const double typical = lateness[latest].typical;
-  if (typical > 0 && typical >= limit) report.straggler = straggler_at(latest, report.ranks);
+  const bool is_late = late.typical > 0 && late.typical >= limit && (is_still_late || late.share >= kLastShare);
+  // Where its own work does not explain it, the machine has delayed now this rank and now that one.
+  if (is_late && excess_of(latest, report.ranks) >= late.typical / 2) {
+    report.straggler = straggler_at(latest, report.ranks);
+  }
   return report;
 }
 

@@ -52,16 +52,17 @@ void train(const World& world, const std::string& directory, std::int64_t steps,
   torch::optim::SGD optimizer(ddp.parameters(), 0.01);
   TrainingRun run(world, {.directory = directory});
   run.start_anew();
-  for (std::int64_t step = 0; step < steps; ++step) {
+  std::int64_t step = 0;
+  model->weight.register_hook([&](const at::Tensor& gradient) {
+    slow.slow_down(world, step, "backward");
+    return gradient;
+  });
+  for (; step < steps; ++step) {
     slow.slow_down(world, step, "data");
     const at::Tensor x = at::rand({8, 64});
     optimizer.zero_grad();
-    at::Tensor y = ddp(x);
+    const at::Tensor y = ddp(x);
     slow.slow_down(world, step, "forward");
-    y.register_hook([&](const at::Tensor& gradient) {
-      slow.slow_down(world, step, "backward");
-      return gradient;
-    });
     const at::Tensor loss = y.pow(2).mean();
     loss.backward();
     optimizer.step();

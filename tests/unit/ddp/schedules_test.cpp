@@ -112,7 +112,7 @@ TEST_CASE("gradients stay on their rank until the last guard of no_sync() is gon
   for (const bool first_goes_first : {true, false}) {
     run_group_or_throw(2, Over::arena, [&](const ProcessGroup& group) {
       Twins twins(group);
-      using Guard = DdpBase::NoSync;
+      using Guard = NoSync;
       std::unique_ptr<Guard> guards[] = {std::unique_ptr<Guard>(new Guard(twins.ddp->no_sync())),
                                          std::unique_ptr<Guard>(new Guard(twins.ddp->no_sync()))};
       const auto train = [&](int step) {

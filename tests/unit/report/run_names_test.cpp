@@ -12,7 +12,8 @@ using Names = std::vector<std::string>;
 TEST_CASE("names are as short as they can be and differ") {
   CHECK(names_of_runs({"/a/one"}) == Names{"one"});
   CHECK(names_of_runs({"/a/one", "/a/two/"}) == Names{"one", "two"});
-  CHECK(names_of_runs({"/a/out", "/b/out", "/b/other"}) == Names{"a/out", "b/out", "b/other"});
+  CHECK(names_of_runs({"/a/out", "/b/out", "/b/other"}) == Names{"a/out", "b/out", "other"});
+  CHECK(names_of_runs({"/x/a/out", "/y/a/out", "/z/b/out"}) == Names{"x/a/out", "y/a/out", "b/out"});
   CHECK(names_of_runs({"/out", "/a/out"}) == Names{"out", "a/out"});
   CHECK(names_of_runs({"/"}) == Names{"root"});
 }

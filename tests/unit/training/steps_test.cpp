@@ -23,6 +23,7 @@
 #include "lockstep/checkpoint/state_digest.h"
 #include "lockstep/data/distributed_sampler.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
+#include "lockstep/ddp/hooks/default_hooks.h"
 #include "lockstep/group/objects.h"
 #include "lockstep/observe/process_recorder.h"
 #include "tests/support/captured_log.h"

@@ -73,7 +73,10 @@ def main():
     forget(os.path.join(work, "xml"))
     xml, places, problems = reference.make(work, stage)
     pages = Pages(stage)
-    pages.write_all()
+    try:
+        pages.write_all()
+    except ValueError as error:
+        problems.append(str(error))
     pages.remove_others(places)
     forget_if_changed(work, site)
     code = 0 if problems else sphinx(stage, work, site, xml)

@@ -18,6 +18,7 @@ html_show_copyright = False
 html_show_sphinx = False
 html_copy_source = False
 highlight_language = "text"
+suppress_warnings = ["misc.highlighting_failure"]  # of blocks that leave something out with "..."
 pygments_style = "default"
 
 myst_enable_extensions = []

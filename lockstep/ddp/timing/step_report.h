@@ -38,7 +38,7 @@ struct Straggler {
 
 struct StepReport {
   std::int64_t steps = 0;
-  std::vector<RankSteps> ranks;
+  std::vector<RankSteps> ranks;  // by rank
   std::optional<Straggler> straggler;
 };
 

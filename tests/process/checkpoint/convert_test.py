@@ -113,6 +113,7 @@ class ConvertTest(ToolTest):
         run("convert", path, self.path("x/step-0000000007"))
         self.assertEqual(json.loads(run("show", self.path("x/step-0000000007"), "--json"))["step"], 7)
 
+    # feature: H-13
     def test_other_programs_read_what_is_written_and_write_what_is_read(self):
         if not PYTHON:
             self.skipTest("there is no PyTorch here")

@@ -46,6 +46,7 @@ class Stragglers(SkewTest):
         return re.findall(r"rank 0: warning: (rank \d+ \(host \S+\) holds up the others: .*)", error)
 
     # fault: 11
+    # feature: K-05
     def test_a_rank_that_is_slow_with_its_data_is_named_after_20_steps_with_how_late_it_is(self):
         for transport in TRANSPORTS:
             with self.subTest(transport):

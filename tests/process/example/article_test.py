@@ -1,0 +1,76 @@
+"""The program of the article, fashion_mnist_ddp, beside PyTorch in the same setup: article_test.py <fashion_mnist_ddp>"""
+
+import gzip
+import json
+import pathlib
+import random
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+
+PROGRAM = ""
+ORACLE = pathlib.Path(__file__).resolve().parents[3] / "bench" / "article_torch.py"
+TRAINING, TEST, BATCH = 96, 50, 32
+
+
+def write_data(folder):
+    """A small data set in Fashion-MNIST's format."""
+    source = random.Random(7)
+    for split, count in (("train", TRAINING), ("t10k", TEST)):
+        pixels = struct.pack(">4I", 0x803, count, 28, 28) + source.randbytes(count * 28 * 28)
+        labels = struct.pack(">2I", 0x801, count) + bytes(source.randrange(10) for _ in range(count))
+        (folder / f"{split}-images-idx3-ubyte.gz").write_bytes(gzip.compress(pixels))
+        (folder / f"{split}-labels-idx1-ubyte.gz").write_bytes(gzip.compress(labels))
+
+
+class ArticleTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        write_data(self.folder)
+
+    def run_program(self, *words, expected=0):
+        done = subprocess.run([PROGRAM, *map(str, words)], capture_output=True, text=True, timeout=120)
+        self.assertEqual(done.returncode != 0, expected != 0, done.stdout + done.stderr)
+        return done.stdout + done.stderr
+
+    def epoch(self, command, name, *options):
+        """What an epoch of training ends with."""
+        out = self.folder / name
+        done = subprocess.run([*map(str, command), "--num-epochs", "1", "--batch-size", str(BATCH), "--data",
+                               str(self.folder), "--out", str(out), *map(str, options)], capture_output=True, text=True,
+                              timeout=120)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+        return next(line for line in lines if "train_loss" in line)
+
+    # feature: G-07
+    def test_the_options_have_the_articles_names_and_defaults(self):
+        self.assertIn("--world-size is required", self.run_program(expected=1))
+        text = self.run_program("--help")
+        for option, default in (("batch-size", 128), ("num-epochs", 10), ("num-workers", 4), ("lr", 0.001)):
+            self.assertRegex(text, rf"--{option} [^\n]*={default}\s")
+
+    # feature: N-05, Z-03
+    def test_it_validates_as_the_articles_program_if_asked_to(self):
+        for ranks, bugs in ((2, []), (2, ["--article-bugs"]), (4, ["--article-bugs"])):
+            with self.subTest(ranks=ranks, bugs=bugs):
+                options = ["--world-size", ranks, *bugs]
+                ours = self.epoch([PROGRAM], f"ours_{ranks}_{len(bugs)}", *options)
+                theirs = self.epoch([sys.executable, "-B", ORACLE], f"theirs_{ranks}_{len(bugs)}", *options)
+                for key in ("train_loss", "val_loss", "val_accuracy"):
+                    self.assertAlmostEqual(ours[key], theirs[key], delta=2e-4 * abs(theirs[key]), msg=key)
+
+    def test_it_goes_on_where_it_was(self):
+        options = ["--world-size", "1", "--num-epochs", "2", "--batch-size", BATCH, "--data", self.folder, "--out",
+                   self.folder / "out", "--checkpoint-every", "1"]
+        self.run_program(*options, "--max-steps", "4")
+        self.assertIn("resumed after step 4", self.run_program(*options))
+
+
+if __name__ == "__main__":
+    PROGRAM = sys.argv.pop(1)
+    unittest.main()

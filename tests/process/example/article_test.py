@@ -1,4 +1,4 @@
-"""The program of the article, fashion_mnist_ddp, beside PyTorch in the same setup: article_test.py <fashion_mnist_ddp>"""
+"""The program of an article, fashion_mnist_ddp, beside PyTorch in the same setup: article_test.py <program>"""
 
 import gzip
 import json

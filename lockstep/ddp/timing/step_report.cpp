@@ -19,7 +19,7 @@ constexpr std::array kPhases = {StepPhase::data, StepPhase::forward, StepPhase::
                                 StepPhase::compute};
 
 // As it travels; behind it the waits.
-struct Head {
+struct WindowHead {
   std::int64_t steps;
   double computing[kStepPhases];
   double waiting, communicating, hidden;
@@ -35,8 +35,8 @@ double median(std::vector<double>& values) {
 
 StepWindow decode_window(std::span<const std::uint8_t> bytes, int rank) {
   const Origin origin("step times", rank);
-  const std::size_t room = (bytes.size() - sizeof(Head)) / sizeof(float);
-  Head head;
+  const std::size_t room = (bytes.size() - sizeof(WindowHead)) / sizeof(float);
+  WindowHead head;
   std::memcpy(&head, bytes.data(), sizeof head);
   StepWindow window;
   window.times.steps = checked_between<std::int64_t>(head.steps, 0, INT64_MAX, "number of steps", origin);
@@ -106,18 +106,18 @@ double longest_step(const StepReport& report) {
 }  // namespace
 
 std::size_t window_bytes(std::size_t steps) {
-  return sizeof(Head) + std::min(steps, StepWindow::kMostWaits) * sizeof(float);
+  return sizeof(WindowHead) + std::min(steps, StepWindow::kMostWaits) * sizeof(float);
 }
 
 void encode_window(const StepWindow& window, std::span<std::uint8_t> bytes) {
   std::memset(bytes.data(), 0, bytes.size());
-  const std::size_t waits = std::min((bytes.size() - sizeof(Head)) / sizeof(float), window.waits.size());
-  Head head{.steps = window.times.steps,
-            .computing = {},
-            .waiting = window.times.waiting,
-            .communicating = window.times.communicating,
-            .hidden = window.times.hidden,
-            .waits = static_cast<std::int64_t>(waits)};
+  const std::size_t waits = std::min((bytes.size() - sizeof(WindowHead)) / sizeof(float), window.waits.size());
+  WindowHead head{.steps = window.times.steps,
+                  .computing = {},
+                  .waiting = window.times.waiting,
+                  .communicating = window.times.communicating,
+                  .hidden = window.times.hidden,
+                  .waits = static_cast<std::int64_t>(waits)};
   for (const StepPhase phase : kPhases) head.computing[static_cast<int>(phase)] = part_of(window.times, phase);
   std::memcpy(bytes.data(), &head, sizeof head);
   std::memcpy(bytes.data() + sizeof head, window.waits.data() + (window.waits.size() - waits), waits * sizeof(float));
@@ -127,7 +127,7 @@ std::vector<StepWindow> decode_windows(std::span<const std::uint8_t> told, std::
   const std::size_t length = told.size() / ranks;
   std::vector<StepWindow> windows;
   for (std::size_t rank = 0; rank < ranks; ++rank) {
-    checked_between(length, sizeof(Head), told.size(), "length", Origin("step times", static_cast<int>(rank)));
+    checked_between(length, sizeof(WindowHead), told.size(), "length", Origin("step times", static_cast<int>(rank)));
     windows.push_back(decode_window(told.subspan(rank * length, length), static_cast<int>(rank)));
   }
   return windows;

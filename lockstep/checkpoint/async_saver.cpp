@@ -3,6 +3,7 @@
 #include <future>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -15,6 +16,17 @@
 namespace lockstep {
 
 using namespace internal;
+
+namespace {
+
+// The program may go to another directory between two saves.
+std::filesystem::path whole_path(const std::filesystem::path& directory) {
+  std::error_code error;
+  const std::filesystem::path whole = directory.empty() ? directory : std::filesystem::absolute(directory, error);
+  return error ? directory : whole;
+}
+
+}  // namespace
 
 // One save at a time, on a thread of its own.
 class AsyncSaver::Worker {
@@ -80,10 +92,10 @@ class AsyncSaver::Worker {
   std::optional<std::filesystem::path> newest_;
 };
 
-AsyncSaver::AsyncSaver(std::filesystem::path directory, ProcessGroup group, const AsyncSaverOptions& options)
-    : directory_(std::move(directory)), group_(std::move(group)), options_(options) {
+AsyncSaver::AsyncSaver(const std::filesystem::path& directory, ProcessGroup group, const AsyncSaverOptions& options)
+    : directory_(whole_path(directory)), group_(std::move(group)), options_(options) {
   Facts facts = facts_of(options_.save);
-  facts.insert(facts.begin(), {{"directory", directory_.string()},
+  facts.insert(facts.begin(), {{"directory", directory.string()},
                                {"keep_going", options_.keep_going ? "true" : "false"},
                                {"copy_in_background", options_.copy_in_background ? "true" : "false"}});
   require_same_facts(group_, "has an AsyncSaver with", facts);

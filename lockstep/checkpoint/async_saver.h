@@ -34,9 +34,9 @@ struct AsyncSaverOptions {
 
 class AsyncSaver {
  public:
-  // The thread has a group of its own. Collective; Error{invalid_argument} on all ranks for options that differ or mean
-  // nothing.
-  AsyncSaver(std::filesystem::path directory, ProcessGroup group, const AsyncSaverOptions& options = {});
+  // A relative directory is taken from where the program is now. The thread has a group of its own. Collective;
+  // Error{invalid_argument} on all ranks for options that differ or mean nothing.
+  AsyncSaver(const std::filesystem::path& directory, ProcessGroup group, const AsyncSaverOptions& options = {});
   AsyncSaver(const AsyncSaver&) = delete;
   AsyncSaver& operator=(const AsyncSaver&) = delete;
   ~AsyncSaver();

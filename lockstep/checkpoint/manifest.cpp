@@ -148,23 +148,57 @@ std::vector<SetFile> files_of(const ManifestReader& reader, const Json& value, i
   return files;
 }
 
+// Events of the parser, for what a tree does not show: how deep values are nested, and names that are there twice. A
+// callback of Json::parse() would see both, but goes through all members of an object whenever one of them ends.
+class StructureEvents {
+ public:
+  explicit StructureEvents(const ManifestReader& reader) : reader_(reader) {}
+
+  bool null() { return true; }
+  bool boolean(bool) { return true; }
+  bool number_integer(Json::number_integer_t) { return true; }
+  bool number_unsigned(Json::number_unsigned_t) { return true; }
+  bool number_float(Json::number_float_t, const std::string&) { return true; }
+  bool string(std::string&) { return true; }
+  bool binary(Json::binary_t&) { return true; }
+  bool start_array(std::size_t) { return begin(); }
+  bool end_array() { return end(); }
+  bool start_object(std::size_t) {
+    names_.emplace_back();
+    return begin();
+  }
+  bool end_object() {
+    names_.pop_back();
+    return end();
+  }
+  bool key(std::string& name) {
+    if (!names_.back().insert(name).second) reader_.refuse("the name " + shown(name) + " is there twice");
+    return true;
+  }
+  bool parse_error(std::size_t, const std::string&, const Json::exception& error) {
+    reader_.refuse(std::string("it is not JSON: ") + error.what());
+  }
+
+ private:
+  bool begin() {
+    if (++depth_ > ManifestLimits::kDepth + 1) reader_.refuse("its values are nested too deep");
+    return true;
+  }
+  bool end() {
+    --depth_;
+    return true;
+  }
+
+  const ManifestReader& reader_;
+  std::vector<std::set<std::string>> names_;  // so far, in each object around the current place
+  int depth_ = 0;
+};
+
 Json parsed(const ManifestReader& reader, ByteView json) {
   if (longest_token(json) > SafetensorsLimits::kTokenBytes) reader.refuse("a text in it is too long");
-  std::vector<std::set<std::string>> open;  // the names so far in each object around the current place
-  const Json::parser_callback_t check = [&](int depth, Json::parse_event_t event, Json& value) {
-    if (depth > ManifestLimits::kDepth) reader.refuse("its values are nested too deep");
-    if (event == Json::parse_event_t::object_start) open.emplace_back();
-    if (event == Json::parse_event_t::object_end) open.pop_back();
-    if (event == Json::parse_event_t::key && !open.back().insert(value.get<std::string>()).second) {
-      reader.refuse("the name " + shown(value.get<std::string>()) + " is there twice");
-    }
-    return true;
-  };
-  try {
-    return Json::parse(json, check);
-  } catch (const Json::exception& error) {
-    reader.refuse(std::string("it is not JSON: ") + error.what());
-  }
+  StructureEvents events(reader);
+  Json::sax_parse(json, &events);
+  return Json::parse(json);
 }
 
 // Before anything else: another version may have other members.

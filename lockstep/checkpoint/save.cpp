@@ -56,8 +56,8 @@ Loaded loaded_from(const SetReader& set) {
                                                        where));
 }
 
-// Checks that a set fits the state; what it returns then changes the state. The set must still be there.
-std::function<void()> fit(SetReader& set, const State& state, int rank, int size) {
+// Checks that a set fits the state. The set must still be there when the state is changed.
+LoadSteps fit(SetReader& set, const State& state, int rank, int size) {
   const int stored_ranks = set.manifest().world_size;
   const auto wanted = [&](std::string_view tensor) { return is_wanted(tensor, state, rank, stored_ranks); };
   const SetContent content = read_content(set, wanted, targets_in(state));
@@ -141,7 +141,7 @@ std::optional<Loaded> load_newest(const std::filesystem::path& directory, const 
   while (const auto found = together.next(search)) {
     if (!reader) reader = together.reader();
     std::optional<SetReader> set;
-    std::function<void()> change;
+    LoadSteps steps;
     Loaded loaded;
     if (together.is_damaged([&] {
           set.emplace(reader_with(found->path, found->manifest));
@@ -149,10 +149,11 @@ std::optional<Loaded> load_newest(const std::filesystem::path& directory, const 
           set->open_files();
         }) ||
         together.is_damaged([&] { verify_share(*set, *reader); }) ||
-        together.is_damaged([&] { change = fit(*set, state, together.rank(), together.size()); })) {
+        together.is_damaged([&] { steps = fit(*set, state, together.rank(), together.size()); })) {
       continue;
     }
-    if (!together.is_damaged(change)) return loaded;
+    // Of all ranks, before a tensor of any: a rank whose objects refuse would be left behind by the others.
+    if (!together.is_damaged(steps.load_objects) && !together.is_damaged(steps.load_tensors)) return loaded;
     is_partly_loaded = true;
   }
   if (is_partly_loaded) refuse_partly(directory);

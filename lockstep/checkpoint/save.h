@@ -12,8 +12,9 @@
 // all ranks of a job make such a call for one directory and step, the first of them writes. Both block, for disks and
 // as ProcessGroup's calls do.
 // Error{invalid_argument}: something that cannot be stored, does not fit or differs among ranks; then nothing has
-// changed. Error{internal}: a disk is full or failing, memory or descriptors are lacking, a directory may not be read;
-// earlier checkpoints are still there. Error{corrupt_data}: no checkpoint is whole.
+// changed, or only sampler, loader, user and hook, where one of these throws while it is loaded. Error{internal}: a
+// disk is full or failing, memory or descriptors are lacking, a directory may not be read; earlier checkpoints are
+// still there. Error{corrupt_data}: no checkpoint is whole.
 #pragma once
 
 #include <cstdint>

@@ -80,8 +80,10 @@ bool is_set(const std::filesystem::path& path) {
 }
 
 void require_replaceable(const std::filesystem::path& target) {
-  // In this order: another writer may be removing a set.
-  if (is_set(target) || entry_kind(target) == EntryKind::nothing) return;
+  // Another writer may be removing a set, or making one, between two looks.
+  for (int look = 0; look < kReadings; ++look) {
+    if (is_set(target) || entry_kind(target) == EntryKind::nothing) return;
+  }
   throw Error(
       ErrorKind::invalid_argument,
       fmt::format("saving {}: something that is no checkpoint has this name, and is not replaced; move it away, "
@@ -159,11 +161,7 @@ std::filesystem::path SetDirectory::publish(const std::string& manifest) {
   }
   AtomicFile::sync_directory(lock_, fmt::format("saving {}: fsync", target_.string()));
   require_replaceable(target_);
-  std::filesystem::path old;  // the set that was there
-  if (::rename(hidden_.c_str(), target_.c_str()) != 0) {
-    if (errno != ENOTEMPTY && errno != EEXIST) throw failed_rename(errno);
-    old = exchange();
-  }
+  const std::filesystem::path old = take_name();
   lock_.reset();
   sync_path(directory_);
   std::error_code ignored;  // what stays is hidden, and goes with the next save
@@ -171,17 +169,30 @@ std::filesystem::path SetDirectory::publish(const std::string& manifest) {
   return target_;
 }
 
+std::filesystem::path SetDirectory::take_name() const {
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    if (::rename(hidden_.c_str(), target_.c_str()) == 0) return {};
+    if (errno != ENOTEMPTY && errno != EEXIST) throw failed_rename(errno);
+    if (auto old = exchange()) return *old;
+  }
+  throw failed_rename(EBUSY);
+}
+
 Error SetDirectory::failed_rename(int error) const {
   return system_error(fmt::format("saving {}: renaming {}", target_.string(), hidden_.string()), error);
 }
 
-std::filesystem::path SetDirectory::exchange() const {
+std::optional<std::filesystem::path> SetDirectory::exchange() const {
   if (::renameat2(AT_FDCWD, hidden_.c_str(), AT_FDCWD, target_.c_str(), RENAME_EXCHANGE) == 0) return hidden_;
+  if (errno == ENOENT) return std::nullopt;
   // Some file systems, of networks for instance, cannot exchange names. There the set is away for a moment.
   if (errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP) throw failed_rename(errno);
   const std::filesystem::path old =
       directory_ / fmt::format(".{}{}{}", target_.filename().string(), kRemovingSet, random_digits());
-  if (::rename(target_.c_str(), old.c_str()) != 0) throw failed_rename(errno);
+  if (::rename(target_.c_str(), old.c_str()) != 0) {
+    if (errno == ENOENT) return std::nullopt;
+    throw failed_rename(errno);
+  }
   if (::rename(hidden_.c_str(), target_.c_str()) == 0) return old;
   const int saved_errno = errno;
   ::rename(old.c_str(), target_.c_str());
@@ -247,7 +258,11 @@ void remove_set(const std::filesystem::path& set) {
   std::filesystem::rename(set, hidden, error);
   if (error == std::errc::no_such_file_or_directory) return;
   if (error) throw system_error(fmt::format("removing {}", set.string()), error.value());
-  std::filesystem::remove_all(hidden, error);
+  // Another process may take it for what a killed one has left, and remove it at the same time.
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    std::filesystem::remove_all(hidden, error);
+    if (error != std::errc::no_such_file_or_directory) break;
+  }
   if (error) throw system_error(fmt::format("removing {}", hidden.string()), error.value());
 }
 

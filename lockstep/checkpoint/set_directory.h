@@ -39,8 +39,10 @@ class SetDirectory {
 
  private:
   Error failed_rename(int error) const;
-  // Puts the new set in place of one that is there, and returns where that is now.
-  std::filesystem::path exchange() const;
+  // Gives the new set its name, and returns where the one is now that had it; empty if there was none.
+  std::filesystem::path take_name() const;
+  // Puts the new set in place of one that is there. Nothing: another process has removed that one.
+  std::optional<std::filesystem::path> exchange() const;
 
   std::filesystem::path directory_;
   std::filesystem::path target_;

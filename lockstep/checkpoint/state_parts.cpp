@@ -140,6 +140,14 @@ TensorsRef::Tensors hook_tensors(const Checkpoint& checkpoint, int rank, int sto
   return tensors;
 }
 
+using Steps = std::vector<std::function<void()>>;
+
+std::function<void()> in_order(const Steps& steps) {
+  return [steps] {
+    for (const auto& step : steps) step();
+  };
+}
+
 at::Tensor required(const Checkpoint& checkpoint, const char* name) {
   const auto found = checkpoint.tensors.find(name);
   if (found != checkpoint.tensors.end() && found->second.scalar_type() == at::kByte) return found->second;
@@ -206,9 +214,9 @@ std::function<at::Tensor(const std::string& name, const SetTensor& tensor)> targ
   };
 }
 
-std::function<void()> checked_load(const Checkpoint& checkpoint, const std::string& user, const State& state, int rank,
-                                   int size, const std::function<void()>& fill) {
-  std::vector<std::function<void()>> steps = {fill};
+LoadSteps checked_load(const Checkpoint& checkpoint, const std::string& user, const State& state, int rank, int size,
+                       const std::function<void()>& fill) {
+  Steps steps = {fill}, of_objects;
   const LockstepState mode = stored_mode(checkpoint, mode_of(state));
   if (state.model.module() != nullptr) steps.push_back(checked_load(checkpoint, *state.model.module()));
   if (torch::optim::Optimizer* const optimizer = state.optimizer.get()) {
@@ -216,29 +224,24 @@ std::function<void()> checked_load(const Checkpoint& checkpoint, const std::stri
     auto* const parted = dynamic_cast<PartedOptimizer*>(optimizer);
     steps.push_back(parted != nullptr ? parted->checked_load_part(checkpoint) : checked_load(checkpoint, *optimizer));
   }
-  if (state.hook.load) {
-    const int stored_ranks = static_cast<int>(number_of(checkpoint.metadata, "ranks", INT_MAX));
-    steps.push_back(
-        [load = state.hook.load, tensors = hook_tensors(checkpoint, rank, stored_ranks)] { load(tensors); });
-  }
-  // What reads an archive can fail half way, so it goes before what cannot.
-  std::vector<std::function<void()>> first;
   const auto add_archive = [&](const ArchiveRef& object, const char* name) {
     if (!object.load) return;
-    first.push_back([object, tensor = required(checkpoint, name)] { unarchive(tensor, object); });
+    of_objects.push_back([object, tensor = required(checkpoint, name)] { unarchive(tensor, object); });
   };
   add_archive(state.sampler, kSampler);
   add_archive(state.loader, kLoader);
-  if (state.user.load) first.push_back([load = state.user.load, user] { load(user); });
+  if (state.user.load) of_objects.push_back([load = state.user.load, user] { load(user); });
+  if (state.hook.load) {
+    const int stored_ranks = static_cast<int>(number_of(checkpoint.metadata, "ranks", INT_MAX));
+    of_objects.push_back(
+        [load = state.hook.load, tensors = hook_tensors(checkpoint, rank, stored_ranks)] { load(tensors); });
+  }
   const at::Tensor random = mode.shards == 0 ? own_random_state(checkpoint, rank, size) : random_state(checkpoint);
   steps.push_back([random] { set_random_state(random); });
   if (mode.shards != 0) {
     steps.push_back([ddp = state.model.ddp(), mode] { ddp->load_lockstep_state(mode); });
   }
-  steps.insert(steps.begin(), first.begin(), first.end());
-  return [steps] {
-    for (const auto& step : steps) step();
-  };
+  return {.load_objects = in_order(of_objects), .load_tensors = in_order(steps)};
 }
 
 }  // namespace lockstep::internal

@@ -40,10 +40,16 @@ bool is_wanted(std::string_view name, const State& state, int rank, int stored_r
 // undefined.
 std::function<at::Tensor(const std::string& name, const SetTensor& tensor)> targets_in(const State& state);
 
-// Checks that a checkpoint, with all that is_wanted(), fits; what it returns then changes the state: first what can
-// fail, then it calls fill(), which reads the tensors of targets_in(), then the rest. Does not communicate.
-// Error{invalid_argument} as of load_module() and load_optimizer(), or: it has no sampler, ...
-std::function<void()> checked_load(const Checkpoint& checkpoint, const std::string& user, const State& state, int rank,
-                                   int size, const std::function<void()>& fill);
+// What changes a state, in this order.
+struct LoadSteps {
+  std::function<void()> load_objects;  // the program's own, which may refuse; model and optimizer are as before then
+  std::function<void()> load_tensors;  // model, optimizer and random numbers
+};
+
+// Checks that a checkpoint, with all that is_wanted(), fits. load_tensors() calls fill(), which reads the tensors of
+// targets_in(). Does not communicate. Error{invalid_argument} as of load_module() and load_optimizer(), or: it has no
+// sampler, ...
+LoadSteps checked_load(const Checkpoint& checkpoint, const std::string& user, const State& state, int rank, int size,
+                       const std::function<void()>& fill);
 
 }  // namespace lockstep::internal

@@ -265,6 +265,14 @@ TEST_CASE("what would take much memory or a deep stack is refused") {
   CHECK(parse_manifest(serialise(manifest), kOrigin).user == nested);
 }
 
+TEST_CASE("the time to read a manifest does not grow with the square of its members") {
+  Manifest manifest = small_manifest();
+  manifest.user = "[{}";
+  for (int i = 0; i < 400'000; ++i) manifest.user += ",{}";
+  manifest.user += "]";
+  CHECK(parse_manifest(serialise(manifest), kOrigin).user == manifest.user);
+}
+
 TEST_CASE("what could not be read is not written") {
   const auto refusal = [](auto change) {
     Manifest manifest = small_manifest();

@@ -184,6 +184,48 @@ TEST_CASE("whatever one rank throws while it saves or loads is the same error on
   CHECK(list_sets(folder.path()).size() == 1);
 }
 
+TEST_CASE("where an object of one rank refuses what it is to load, no rank has another model than before") {
+  const TemporaryDirectory folder;
+  run_worlds_or_throw(3, [&](const World& world) {
+    FailingHook hook;
+    Linear model(3, 2);
+    DistributedDataParallel<Linear> ddp(model, world);
+    torch::optim::Adam optimizer(ddp.parameters(), 1e-3);
+    const State state{.model = ddp, .optimizer = optimizer, .hook = hook, .step = 1};
+    save(folder.path(), state, world);
+    {
+      const at::NoGradGuard no_grad;
+      model->weight.fill_(7);
+    }
+    optimizer.param_groups()[0].options().set_lr(0.5);
+    if (world.rank() == 1) hook.on_load = [] { throw std::runtime_error("not this one"); };
+    CHECK_ERROR(error_of([&] { load(folder.path(), state, world); }), ErrorKind::invalid_argument,
+                "rank 1: not this one");
+    CHECK(at::equal(model->weight, at::full({2, 3}, 7.0)));
+    CHECK(optimizer.param_groups()[0].options().get_lr() == 0.5);
+    hook.on_load = [] {};
+    load(folder.path(), state, world);
+    CHECK(!at::equal(model->weight, at::full({2, 3}, 7.0)));
+    CHECK(optimizer.param_groups()[0].options().get_lr() == 1e-3);
+  });
+}
+
+TEST_CASE("an AsyncSaver keeps its directory when the program goes to another one") {
+  const TemporaryDirectory folder;
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::create_directory(folder / "elsewhere");
+  std::filesystem::current_path(folder.path());
+  run_worlds_or_throw(1, [&](const World& world) {
+    AsyncSaver saver("sets", world);
+    std::filesystem::current_path(folder / "elsewhere");
+    saver.save({.step = 2});
+    saver.wait();
+  });
+  std::filesystem::current_path(before);
+  CHECK(list_sets(folder / "sets").size() == 1);
+  CHECK(std::filesystem::is_empty(folder / "elsewhere"));
+}
+
 TEST_CASE("an error that all ranks have alike names none of them; of several the first counts") {
   run_worlds_or_throw(3, [&](const World& world) {
     const auto fail = [&](const std::string& text) {

@@ -5,10 +5,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
 #include <fstream>
+#include <mutex>
 #include <set>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "tests/support/expect_error.h"
 #include "tests/support/small_set.h"
@@ -265,4 +269,43 @@ TEST_CASE("a set is removed as a whole, and one that is gone already is no error
   remove_set(set);
   CHECK(names_in(directory.path()).empty());
   remove_set(set);
+}
+
+TEST_CASE("two writers and one who removes take turns at the name of one set, and none of them fails") {
+  const TemporaryDirectory directory(memory_directory());
+  const fs::path set = set_path(directory.path(), 400);
+  std::vector<std::thread> threads;
+  std::atomic<int> writers = 2;
+  std::string failures;
+  std::mutex mutex;
+  const auto note = [&](const Error& error) {
+    const std::lock_guard lock(mutex);
+    failures += error.what() + std::string("\n");
+  };
+  for (int thread = 0; thread < 2; ++thread) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 1000; ++i) {
+        try {
+          write_set(directory.path(), {.version = i});
+        } catch (const Error& error) {
+          note(error);
+        }
+      }
+      --writers;
+    });
+  }
+  threads.emplace_back([&] {
+    while (writers != 0) {
+      try {
+        remove_set(set);
+      } catch (const Error& error) {
+        note(error);
+      }
+    }
+  });
+  for (std::thread& thread : threads) thread.join();
+  CHECK(failures == "");
+  write_set(directory.path(), {.version = 7});
+  CHECK(version_of(set) == 7);
+  CHECK(names_in(directory.path()).size() == 1);
 }

@@ -18,7 +18,7 @@ std::string collective_text(const Blockage& blockage) {
 }
 
 std::string activity_of(const RankSight& rank) {
-  constexpr double kSome = 0.02;  // what threads use that only look around is less
+  constexpr double kSome = 0.05;  // what threads use that only look around is less, also on a slow machine
   const std::string cpu = rank.cpu >= kSome ? fmt::format(", using {:.0f} % of a core", 100 * rank.cpu) : "";
   switch (rank.state) {
     case 'T': return "stopped (by SIGSTOP or the like; kill -CONT goes on)";

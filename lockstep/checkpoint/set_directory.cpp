@@ -225,6 +225,21 @@ std::vector<SetPlace> list_sets(const std::filesystem::path& directory) {
   return sets;
 }
 
+std::vector<std::filesystem::path> list_parts_alone(const std::filesystem::path& directory) {
+  std::set<std::string> names;
+  add_names(directory, names);
+  std::vector<std::filesystem::path> found;
+  for (const std::string& name : names) {
+    if (!step_of_set(name) || !open_directory(directory / name)) continue;
+    std::set<std::string> files;
+    add_names(directory / name, files);
+    const auto is_part = [](const std::string& file) { return file.ends_with(".safetensors"); };
+    // In this order: another writer may be putting a whole set there.
+    if (std::ranges::any_of(files, is_part) && !is_set(directory / name)) found.push_back(directory / name);
+  }
+  return found;
+}
+
 std::vector<HiddenSet> list_hidden_sets(const std::filesystem::path& directory) {
   std::vector<HiddenSet> sets;
   std::error_code error;

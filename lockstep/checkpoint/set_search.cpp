@@ -52,6 +52,7 @@ void SetSearch::list() {
     candidates_ = {directory_};
   } else if (is_there(directory_)) {
     for (const SetPlace& each : list_sets(directory_)) candidates_.push_back(each.path);
+    pass_over_parts_alone();
   } else if (is_link(directory_)) {
     throw Error(ErrorKind::invalid_argument,
                 fmt::format("checkpoints: {} is a link to a directory that is not there", directory_.string()));
@@ -59,6 +60,15 @@ void SetSearch::list() {
   has_seen_any_ = has_seen_any_ || !candidates_.empty();
   // Where names cannot be exchanged, a set that is replaced is away for a moment.
   if (candidates_.empty()) was_replaced_ = std::ranges::any_of(list_hidden_sets(directory_), is_alive);
+}
+
+void SetSearch::pass_over_parts_alone() {
+  for (const std::filesystem::path& each : list_parts_alone(directory_)) {
+    const std::optional<Identity> identity = identity_of(each);
+    if (!identity || !damaged_.insert(*identity).second) continue;
+    has_seen_any_ = true;
+    log_warning(fmt::format("the checkpoint {} is passed over: its {} is missing", each.string(), kManifestName));
+  }
 }
 
 bool SetSearch::is_damaged(const std::filesystem::path& set, const Identity& tried) {

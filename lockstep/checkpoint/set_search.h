@@ -47,6 +47,8 @@ class SetSearch {
 
   static std::optional<Identity> identity_of(const std::filesystem::path& set);
   void list();
+  // Sets that have lost their manifest: where there is no other, that must not look like a directory without any.
+  void pass_over_parts_alone();
   std::optional<Found> attempt(const std::filesystem::path& set);
   // Whether it is damaged, and not just away.
   bool is_damaged(const std::filesystem::path& set, const Identity& tried);

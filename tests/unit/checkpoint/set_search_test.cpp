@@ -74,6 +74,22 @@ bool is_refused(const fs::path& directory, const std::string& part) {
 
 }  // namespace
 
+TEST_CASE("a set that has lost its manifest is passed over with a warning, and is not nothing") {
+  const TemporaryDirectory directory;
+  write_set(directory.path(), {.step = 4, .version = 1});
+  const fs::path newest = write_set(directory.path(), {.step = 5, .version = 2});
+  fs::create_directory(directory / "step-0000000006");  // somebody's own
+  fs::remove(newest / kManifestName);
+  const CapturedLog log;
+  CHECK(newest_version(directory.path()) == 1);
+  CHECK(log.text().find("step-0000000005 is passed over: its manifest.json is missing") != std::string::npos);
+  CHECK(log.text().find("step-0000000006") == std::string::npos);
+  fs::remove_all(set_path(directory.path(), 4));
+  SetSearch search = search_in(directory.path());
+  CHECK(!search.next());
+  CHECK(search.has_seen_any());
+}
+
 TEST_CASE("damaged sets are passed over, each with one warning, and the next one is the one before") {
   const TemporaryDirectory directory;
   for (const std::uint64_t step : {1, 2, 3}) write_set(directory.path(), {.step = step});

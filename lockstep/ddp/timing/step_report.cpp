@@ -48,7 +48,10 @@ StepWindow decode_window(std::span<const std::uint8_t> bytes, int rank) {
   window.times.communicating = checked_weight(head.communicating, "time of communicating", origin);
   window.times.hidden = checked_weight(head.hidden, "time of hidden communication", origin);
   window.waits.resize(checked_size(head.waits, room, "number of waits", origin));
-  std::memcpy(window.waits.data(), bytes.data() + sizeof head, window.waits.size() * sizeof(float));
+  // An empty vector has no memory, and memcpy() takes no null pointer.
+  if (!window.waits.empty()) {
+    std::memcpy(window.waits.data(), bytes.data() + sizeof head, window.waits.size() * sizeof(float));
+  }
   for (const float wait : window.waits) checked_weight(wait, "wait of a step", origin);
   return window;
 }
@@ -130,7 +133,8 @@ void encode_window(const StepWindow& window, std::span<std::uint8_t> bytes) {
                   .waits = static_cast<std::int64_t>(waits)};
   for (const StepPhase phase : kPhases) head.computing[static_cast<int>(phase)] = part_of(window.times, phase);
   std::memcpy(bytes.data(), &head, sizeof head);
-  std::memcpy(bytes.data() + sizeof head, window.waits.data() + (window.waits.size() - waits), waits * sizeof(float));
+  const float* newest = window.waits.data() + (window.waits.size() - waits);
+  if (waits != 0) std::memcpy(bytes.data() + sizeof head, newest, waits * sizeof(float));
 }
 
 std::vector<StepWindow> decode_windows(std::span<const std::uint8_t> told, std::size_t ranks) {

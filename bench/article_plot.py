@@ -73,6 +73,10 @@ def main(results):
         picture(results, names, title, results.parent / "images" / f"article_{key}.svg")
         for column in ("train_loss", "val_loss"):
             marks = f"<!-- {key} {column} -->", f"<!-- end of {key} {column} -->"
+            if marks[0] not in text:
+                kind = "training" if column == "train_loss" else "validation"
+                shown = f"![{title}](images/article_{key}.svg)\n\n" if kind == "training" else ""
+                text += f"\n### {title}: {kind} loss\n\n{shown}{marks[0]}\n{marks[1]}\n"
             pattern = re.compile(re.escape(marks[0]) + ".*?" + re.escape(marks[1]), re.DOTALL)
             text = pattern.sub(lambda _: f"{marks[0]}\n{table(results, names, column)}\n{marks[1]}", text)
     page.write_text(text)

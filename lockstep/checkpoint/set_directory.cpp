@@ -104,6 +104,17 @@ void add_names(const std::filesystem::path& directory, std::set<std::string>& na
   if (error) throw system_error(fmt::format("listing {}", directory.string()), error.value());
 }
 
+// A directory that changes while it is read may show a name that goes, and not yet the one that came for it.
+std::set<std::string> settled_names(const std::filesystem::path& directory) {
+  std::set<std::string> names;
+  std::size_t before = 0;
+  for (int reading = 0; reading < kReadings && (reading < 2 || names.size() != before); ++reading) {
+    before = names.size();
+    add_names(directory, names);
+  }
+  return names;
+}
+
 }  // namespace
 
 std::filesystem::path set_path(const std::filesystem::path& directory, std::uint64_t step) {
@@ -210,19 +221,33 @@ std::optional<std::uint64_t> step_of_set(const std::filesystem::path& path) {
 }
 
 std::vector<SetPlace> list_sets(const std::filesystem::path& directory) {
-  std::set<std::string> names;
-  std::size_t before = 0;
-  for (int reading = 0; reading < kReadings && (reading < 2 || names.size() != before); ++reading) {
-    before = names.size();
-    add_names(directory, names);
-  }
   std::vector<SetPlace> sets;
-  for (const std::string& name : names) {
-    const std::optional<std::uint64_t> step = step_of_set(name);
-    if (step && is_set(directory / name)) sets.push_back({*step, directory / name});
+  // The only set that was seen may be away by now, since a newer one has been written: then there is that one.
+  bool has_lost_one = true;
+  for (int listing = 0; listing < kReadings && has_lost_one && sets.empty(); ++listing) {
+    has_lost_one = false;
+    for (const std::string& name : settled_names(directory)) {
+      const std::optional<std::uint64_t> step = step_of_set(name);
+      if (!step) continue;
+      if (is_set(directory / name)) {
+        sets.push_back({*step, directory / name});
+      } else {
+        has_lost_one = has_lost_one || entry_kind(directory / name) == EntryKind::nothing;
+      }
+    }
   }
   std::ranges::sort(sets, std::ranges::greater(), &SetPlace::step);
   return sets;
+}
+
+bool has_parts_alone(const std::filesystem::path& path) {
+  if (!step_of_set(path.filename().string()) || !open_directory(path) || is_set(path)) return false;
+  std::error_code error;  // it may go away meanwhile
+  std::filesystem::directory_iterator file(path, error);
+  for (; !error && file != std::filesystem::directory_iterator(); file.increment(error)) {
+    if (file->path().extension() == ".safetensors") return true;
+  }
+  return false;
 }
 
 std::vector<std::filesystem::path> list_parts_alone(const std::filesystem::path& directory) {
@@ -230,12 +255,7 @@ std::vector<std::filesystem::path> list_parts_alone(const std::filesystem::path&
   add_names(directory, names);
   std::vector<std::filesystem::path> found;
   for (const std::string& name : names) {
-    if (!step_of_set(name) || !open_directory(directory / name)) continue;
-    std::set<std::string> files;
-    add_names(directory / name, files);
-    const auto is_part = [](const std::string& file) { return file.ends_with(".safetensors"); };
-    // In this order: another writer may be putting a whole set there.
-    if (std::ranges::any_of(files, is_part) && !is_set(directory / name)) found.push_back(directory / name);
+    if (has_parts_alone(directory / name)) found.push_back(directory / name);
   }
   return found;
 }

@@ -62,7 +62,9 @@ struct SetPlace {
 // meanwhile. Error{invalid_argument} if there is no such directory. Error{internal}: it or one in it may not be looked
 // into; then nobody knows what there is.
 std::vector<SetPlace> list_sets(const std::filesystem::path& directory);
-// Directories of such names that have parts of a set, and no manifest any more. Errors as of list_sets().
+// Whether it is a directory of such a name that has parts of a set, and no manifest any more; those of a directory.
+// Beside writers that may be true for a moment, of a set that goes away or is replaced. Errors as of list_sets().
+bool has_parts_alone(const std::filesystem::path& path);
 std::vector<std::filesystem::path> list_parts_alone(const std::filesystem::path& directory);
 // What writers have not published, or not removed to the end.
 struct HiddenSet {

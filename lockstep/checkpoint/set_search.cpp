@@ -65,8 +65,10 @@ void SetSearch::list() {
 void SetSearch::pass_over_parts_alone() {
   for (const std::filesystem::path& each : list_parts_alone(directory_)) {
     const std::optional<Identity> identity = identity_of(each);
-    if (!identity || !damaged_.insert(*identity).second) continue;
+    // Looked at once more, and still the same: not a set that is away or replaced just now.
+    if (!identity || !has_parts_alone(each) || identity_of(each) != identity) continue;
     has_seen_any_ = true;
+    if (!damaged_.insert(*identity).second) continue;
     log_warning(fmt::format("the checkpoint {} is passed over: its {} is missing", each.string(), kManifestName));
   }
 }

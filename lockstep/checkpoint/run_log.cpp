@@ -1,8 +1,5 @@
 #include "lockstep/checkpoint/run_log.h"
 
-#include <array>
-#include <chrono>
-#include <ctime>
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -11,6 +8,7 @@
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/machine.h"
+#include "lockstep/checkpoint/manifest.h"
 
 namespace lockstep::internal {
 namespace {
@@ -53,18 +51,10 @@ RunFacts facts_of_this_process() {
   const EnvironmentReader reader;
   return {.command = command_line(),
           .host = host_name(),
-          .started = time_now(),
+          .started = time_of_writing(),
           .versions = {{"lockstep", LOCKSTEP_VERSION}},
           .restarts = reader.number<std::uint64_t>("LOCKSTEP_GENERATION")
                           .value_or(reader.number<std::uint64_t>("TORCHELASTIC_RESTART_COUNT").value_or(0))};
-}
-
-std::string time_now() {
-  const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
-  std::tm fields{};
-  ::gmtime_r(&now, &fields);
-  std::array<char, 32> text;
-  return {text.data(), std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &fields)};
 }
 
 std::string run_line(const RunFacts& facts) {

@@ -18,7 +18,7 @@ namespace lockstep::internal {
 struct RunFacts {
   std::vector<std::string> command;
   std::string host;
-  std::string started;  // as of time_now()
+  std::string started;  // as of time_of_writing()
   int threads = 0;
   std::map<std::string, std::string> versions;
   std::uint64_t restarts = 0;  // before this start, as the launcher has told
@@ -26,8 +26,6 @@ struct RunFacts {
 
 // Threads, and versions of libraries but Lockstep, are for the caller to add.
 RunFacts facts_of_this_process();
-// "2026-11-25T18:52:11Z"
-std::string time_now();
 
 // {"kind": "run", ...}
 std::string run_line(const RunFacts& facts);

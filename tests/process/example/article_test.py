@@ -1,28 +1,17 @@
 """The program of an article, fashion_mnist_ddp, beside PyTorch in the same setup: article_test.py <program>"""
 
-import gzip
 import json
 import pathlib
-import random
-import struct
 import subprocess
 import sys
 import tempfile
 import unittest
 
+from fashion_mnist_test import write_data
+
 PROGRAM = ""
 ORACLE = pathlib.Path(__file__).resolve().parents[3] / "bench" / "article_torch.py"
 TRAINING, TEST, BATCH = 96, 50, 32
-
-
-def write_data(folder):
-    """A small data set in Fashion-MNIST's format."""
-    source = random.Random(7)
-    for split, count in (("train", TRAINING), ("t10k", TEST)):
-        pixels = struct.pack(">4I", 0x803, count, 28, 28) + source.randbytes(count * 28 * 28)
-        labels = struct.pack(">2I", 0x801, count) + bytes(source.randrange(10) for _ in range(count))
-        (folder / f"{split}-images-idx3-ubyte.gz").write_bytes(gzip.compress(pixels))
-        (folder / f"{split}-labels-idx1-ubyte.gz").write_bytes(gzip.compress(labels))
 
 
 class ArticleTest(unittest.TestCase):
@@ -30,7 +19,7 @@ class ArticleTest(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
-        write_data(self.folder)
+        write_data(self.folder, TRAINING, TEST)
 
     def run_program(self, *words, expected=0):
         done = subprocess.run([PROGRAM, *map(str, words)], capture_output=True, text=True, timeout=120)

@@ -26,10 +26,10 @@ IMAGES, LABELS = "images-idx3-ubyte.gz", "labels-idx1-ubyte.gz"
 TRAINING, TEST, BATCH = 240, 50, 24
 
 
-def write_data(folder):
+def write_data(folder, training=TRAINING, test=TEST):
     """A small data set in Fashion-MNIST's format."""
     source = random.Random(7)
-    for split, count in (("train", TRAINING), ("t10k", TEST)):
+    for split, count in (("train", training), ("t10k", test)):
         pixels = source.randbytes(count * 28 * 28)
         (folder / f"{split}-{IMAGES}").write_bytes(gzip.compress(struct.pack(">4I", 0x803, count, 28, 28) + pixels))
         labels = bytes(source.randrange(10) for _ in range(count))

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "lockstep/checkpoint/manifest.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_directory.h"
 
@@ -56,7 +57,7 @@ TEST_CASE("this process is known by its command and its host") {
   REQUIRE_FALSE(facts.command.empty());
   CHECK(contains(facts.command[0], "unit_checkpoint_core"));
   CHECK_FALSE(facts.host.empty());
-  CHECK(facts.started.size() == time_now().size());
+  CHECK(facts.started.size() == time_of_writing().size());
   CHECK(facts.versions.contains("lockstep"));
 }
 

@@ -169,7 +169,7 @@ TEST_CASE("ranks of one host keep their monotonic clock, whenever they started")
   CHECK(common_clock(snapshots) == std::vector<std::int64_t>{kWall, kWall});
 }
 
-TEST_CASE("a wall clock that goes wrong is corrected by who cannot have left before whom") {
+TEST_CASE("a host whose clock is ahead is corrected: no rank leaves a collective before all have come to it") {
   // On n2 all times are the same in truth, but its wall clock is 50 ms ahead; it came to #1 last, and n1 to #2.
   const std::vector<FlightSnapshot> snapshots{
       Recording(0).all_reduce(1, 100, 121).all_reduce(2, 150, 152).snapshot,

@@ -93,6 +93,8 @@ def main():
     parser.add_argument("--json", type=pathlib.Path)
     options = parser.parse_args()
     options.bin = options.bin.resolve()
+    if options.folder:
+        pathlib.Path(options.folder).mkdir(parents=True, exist_ok=True)
     rounds = measure(options)
     show(rounds)
     if options.json:

@@ -20,6 +20,7 @@ namespace {
 
 constexpr mode_t kMode = 0600;
 constexpr int kAttempts = 100;
+constexpr std::size_t kSendBytes = 16 << 20;
 
 constexpr std::string_view kWriting = ".writing-";
 
@@ -117,6 +118,17 @@ void AtomicFile::write(ByteSpan bytes) {
   write_all(file_.get(), {reinterpret_cast<const char*>(bytes.data()), bytes.size()},
             fmt::format("saving {}: writing {} bytes (a file of that name, if there was one, is unchanged)",
                         target_.string(), bytes.size()));
+  unsent_ += bytes.size();
+  if (unsent_ >= kSendBytes) send_to_disk();
+}
+
+// So that the disk is busy before publish(), which waits for it. What a file system cannot do is no error here.
+void AtomicFile::send_to_disk() {
+  unsent_ = 0;
+  if (::sync_file_range(file_.get(), 0, 0, SYNC_FILE_RANGE_WRITE) == 0) return;
+  const int saved_errno = errno;
+  if (saved_errno != EIO && saved_errno != ENOSPC) return;
+  throw system_error(fmt::format("saving {}: writing to the disk", target_.string()), saved_errno);
 }
 
 void AtomicFile::rewrite_begin(ByteSpan bytes) {

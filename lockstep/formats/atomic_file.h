@@ -33,11 +33,14 @@ class AtomicFile {
   static void remove_abandoned(const std::filesystem::path& directory, std::string_view names);
 
  private:
+  void send_to_disk();
+
   std::filesystem::path target_;
   std::filesystem::path directory_;
   std::filesystem::path temporary_;
   UniqueFd directory_fd_;
   UniqueFd file_;
+  std::size_t unsent_ = 0;  // bytes since send_to_disk()
 };
 
 }  // namespace lockstep::internal

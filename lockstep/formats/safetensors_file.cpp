@@ -19,6 +19,7 @@ using namespace internal;
 namespace {
 
 constexpr std::string_view kReserved = "lockstep.";
+constexpr std::size_t kPieceBytes = 512 << 10;  // what the digest has read is still in the core's cache for the write
 
 // "lockstep.xxh3.tensor.", which the tensor's name follows.
 std::string tensor_key(DigestKind kind) { return fmt::format("{}{}.tensor.", kReserved, name_of(kind).key); }
@@ -75,8 +76,12 @@ std::string write_tensor(AtomicFile& file, const std::filesystem::path& path, co
   std::uint64_t count = 0;
   tensor.bytes([&](ByteSpan bytes) {
     count += bytes.size();
-    digest.add(bytes);
-    if (count <= entry.end - entry.begin) file.write(bytes);
+    while (!bytes.empty()) {
+      const ByteSpan piece = bytes.first(std::min(bytes.size(), kPieceBytes));
+      bytes = bytes.subspan(piece.size());
+      digest.add(piece);
+      if (count <= entry.end - entry.begin) file.write(piece);
+    }
   });
   if (count == entry.end - entry.begin) return digest.digits();
   throw Error(ErrorKind::invalid_argument, fmt::format("saving {}: tensor '{}' ({}) comes with {} bytes", path.string(),

@@ -4,13 +4,15 @@
 
 run    trains what is not done yet, ten epochs each, which takes hours; killed and started again it goes on. Each run
        that is done becomes docs/article/NAME.csv.
-steps  compares the losses of the first steps of Lockstep and PyTorch, for 1, 2 and 4 ranks.
+steps  compares the losses of the first steps of Lockstep, PyTorch over Gloo and PyTorch over Lockstep's backend, for 1,
+       2 and 4 ranks.
 plot   makes the tables and the pictures of docs/ARTICLE.md from these files. Needs matplotlib."""
 
 import argparse
 import csv
 import fnmatch
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -37,7 +39,7 @@ def runs():
 
 
 def command_of(engine, options):
-    if engine == "pytorch":
+    if engine.startswith("pytorch"):
         return [sys.executable, "-B", HERE / "article_torch.py"]
     return [options.bin / "fashion_mnist_ddp"]
 
@@ -83,25 +85,42 @@ def run(options):
         write_csv(RESULTS / f"{name}.csv", COLUMNS, rows)
 
 
+def first_losses(engine, name, ranks, options):
+    folder = options.folder / f"steps_{name}"
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "losses.csv"
+    command = [*map(str, command_of(engine, options)), "--world-size", str(ranks), "--max-steps", str(options.steps),
+               "--step-losses", str(file), "--out", str(folder / "out")]
+    environment = dict(os.environ)
+    if name.startswith("pytorch_on_lockstep"):
+        command += ["--backend", "lockstep"]
+        environment["PYTHONPATH"] = str(options.bin.parent / "python" / "tests" / "site")
+    with open(folder / "log.txt", "w") as log:
+        subprocess.run(command, check=True, stdout=log, stderr=log, env=environment)
+    return [float(row["train_loss"]) for row in csv.DictReader(file.open())]
+
+
+def largest_difference(ours, theirs):
+    return max(abs(a - b) / b for a, b in zip(ours, theirs, strict=True))
+
+
 def steps(options):
-    columns, losses = ["step"], []
+    columns = {}
     for ranks in (1, 2, 4):
-        for engine in ("lockstep", "pytorch"):
+        for engine in ("lockstep", "pytorch", "pytorch_on_lockstep"):
             name = f"{engine}_k{ranks}"
-            folder = options.folder / f"steps_{name}"
-            folder.mkdir(parents=True, exist_ok=True)
-            file = folder / "losses.csv"
-            with open(folder / "log.txt", "w") as log:
-                subprocess.run([*map(str, command_of(engine, options)), "--world-size", str(ranks), "--max-steps",
-                                str(options.steps), "--step-losses", str(file), "--out", str(folder / "out")],
-                               check=True, stdout=log, stderr=log)
-            columns.append(name)
-            losses.append([float(row["train_loss"]) for row in csv.DictReader(file.open())])
-    for ranks, ours, theirs in zip((1, 2, 4), losses[::2], losses[1::2], strict=True):
-        worst = max(abs(a - b) / b for a, b in zip(ours, theirs, strict=True))
-        print(f"{ranks} ranks: {len(ours)} steps, largest relative difference {worst:.1e}")
-    write_csv(RESULTS / "first_steps.csv", columns,
-              ([step, *(f"{value:.7f}" for value in row)] for step, row in enumerate(zip(*losses), start=1)))
+            columns[name] = first_losses(engine, name, ranks, options)
+    for ranks in (1, 2, 4):
+        ours = columns[f"lockstep_k{ranks}"]
+        gloo, same = (largest_difference(ours, columns[f"{engine}_k{ranks}"])
+                      for engine in ("pytorch", "pytorch_on_lockstep"))
+        print(f"{ranks} ranks: {len(ours)} steps, largest relative difference to PyTorch over Gloo {gloo:.1e}, "
+              f"over Lockstep {same:.1e}")
+    for engine in ("lockstep", "pytorch"):
+        among = max(largest_difference(columns[f"{engine}_k{ranks}"], columns[f"{engine}_k1"]) for ranks in (2, 4))
+        print(f"{engine}: largest relative difference of 2 and 4 ranks to 1: {among:.1e}")
+    write_csv(RESULTS / "first_steps.csv", ["step", *columns],
+              ([step, *(f"{value:.7f}" for value in row)] for step, row in enumerate(zip(*columns.values()), start=1)))
 
 
 def main():

@@ -1,5 +1,5 @@
 """The training of examples/fashion_mnist_ddp with PyTorch's own DistributedDataParallel over Gloo, as its oracle:
-article_torch.py --world-size 2 --out DIR [options as of fashion_mnist_ddp]
+article_torch.py --world-size 2 --out DIR [options as of fashion_mnist_ddp] [--backend lockstep]
 
 Equal seeds give equal weights and the same order of samples. Each epoch adds a line to DIR/metrics.jsonl and replaces
 DIR/state.pt, from which it goes on if it is started again."""
@@ -102,7 +102,10 @@ def evaluate(model, data, rank, options):
 
 def run_rank(rank, options, rendezvous):
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // options.world_size))
-    dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=options.world_size)
+    if options.backend == "lockstep":
+        import lockstep  # noqa: F401  (registers the backend)
+    dist.init_process_group(options.backend, init_method=f"file://{rendezvous}", rank=rank,
+                            world_size=options.world_size)
     try:
         train(rank, options)
     finally:
@@ -160,6 +163,8 @@ def main():
     parser.add_argument("--max-steps", type=int, default=0)
     parser.add_argument("--step-losses")
     parser.add_argument("--article-bugs", action="store_true")
+    parser.add_argument("--backend", choices=("gloo", "lockstep"), default="gloo",
+                        help="lockstep needs the package of that name in PYTHONPATH")
     parser.add_argument("--data", default="/usr/share/datasets/fashion-mnist")
     parser.add_argument("--out", default="out")
     options = parser.parse_args()

@@ -1,4 +1,4 @@
-"""A tutorial page is true: page_test.py <page> <program> ...
+"""A tutorial page is true: tutorial_test.py <page> <program> ...
 
 Code blocks are compared with the sources, and the commands of console blocks are run, in order, by bash in one empty
 folder, in which build/bin holds the given programs; `lockstep` is found in PATH, as any program there. What follows the
@@ -29,7 +29,8 @@ import subprocess
 import sys
 import tempfile
 
-import page
+import console
+import tutorial
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 LIMIT_SECONDS = 500
@@ -48,21 +49,21 @@ def run(command, folder, path):
 
 
 def run_blocks(text, folder, path):
-    for block in page.blocks_of(text):
+    for block in tutorial.blocks_of(text):
         if block.language() != "console" or block.info[1:2] != ["run"]:
             continue
-        for command in page.commands_of(block):
+        for command in console.commands_of(block.lines, block.line + 1):
             code, printed = run(command.text, folder, path)
             if code != 0:
                 yield command.line, f"the command exits with {code} and prints\n" + "\n".join(printed)
-            elif not page.is_output(command.output, printed, "unordered" not in block.info):
+            elif not console.is_output(command.output, printed, "unordered" not in block.info):
                 yield command.line, "the command prints\n" + "\n".join(printed)
 
 
 def main():
     path, *programs = sys.argv[1:]
     text = pathlib.Path(path).read_text(encoding="utf-8")
-    found = list(page.offences(text, read))
+    found = list(tutorial.offences(text, read))
     with tempfile.TemporaryDirectory() as folder:
         binaries = pathlib.Path(folder) / "build" / "bin"
         binaries.mkdir(parents=True)

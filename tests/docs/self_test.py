@@ -1,11 +1,12 @@
-"""The test of tutorial pages finds what is wrong with a page: self_test.py"""
+"""The tests of pages find what is wrong with a page: self_test.py"""
 
 import pathlib
 import tempfile
 import unittest
 
-import page
-import page_test
+import console
+import tutorial
+import tutorial_test
 
 SOURCE = """int main() {
   const auto world = init();
@@ -31,7 +32,7 @@ def block(info, *lines):
 
 class Offences(unittest.TestCase):
     def found(self, text):
-        return [message for _, message in page.offences(text, read)]
+        return [message for _, message in tutorial.offences(text, read)]
 
     def test_code_is_in_its_source(self):
         for lines in (["const auto world = init();", "if (world) {"], ["train(world);", "", "save(world);"],
@@ -75,34 +76,33 @@ class Output(unittest.TestCase):
         for expected, printed in ((["a", "b"], ["a", "b"]), (["a", "..."], ["a"]), (["...", "c"], ["a", "b", "c"]),
                                   (["loss 0.3..."], ["loss 0.3127"]), (["a", "...", "c", "...", "e"], list("abcde")),
                                   (["...", "b", "...", "b"], ["b", "b"]), ([], [])):
-            self.assertTrue(page.is_output(expected, printed), (expected, printed))
+            self.assertTrue(console.is_output(expected, printed), (expected, printed))
 
     def test_not_in_order(self):
         for expected, printed in ((["a"], ["a", "b"]), (["a", "b"], ["b", "a"]), (["loss 0.3..."], ["loss 0.4"]),
                                   (["a", "...", "c", "...", "b"], ["a", "b", "c"]), (["...", "b", "...", "b"], ["b"]),
                                   (["a.c"], ["abc"]), ([], ["a"]), (["a"], [])):
-            self.assertFalse(page.is_output(expected, printed), (expected, printed))
+            self.assertFalse(console.is_output(expected, printed), (expected, printed))
 
     def test_without_order(self):
         for expected, printed in ((["b", "a"], ["a", "b"]), (["a...", "a1"], ["a1", "a2"]), (["b", "..."], ["a", "b"])):
-            self.assertTrue(page.is_output(expected, printed, in_order=False), (expected, printed))
+            self.assertTrue(console.is_output(expected, printed, in_order=False), (expected, printed))
         for expected, printed in ((["a"], ["a", "b"]), (["a", "a"], ["a"]), (["c", "..."], ["a", "b"])):
-            self.assertFalse(page.is_output(expected, printed, in_order=False), (expected, printed))
-
+            self.assertFalse(console.is_output(expected, printed, in_order=False), (expected, printed))
 
     def test_the_load_of_the_machine(self):
         late = "[lockstep] rank 0: warning: rank 1 (host h) holds up the others: it came last in 56 % of 9 steps"
         not_late = "[0] [lockstep] rank 0: rank 1 (host h) does not hold up the others any more"
-        self.assertTrue(page.is_output(["a", "b"], ["a", late, "b", not_late]))
-        self.assertTrue(page.is_output(["a", "[lockstep] rank 0: ... holds up the others..."], ["a", late]))
-        self.assertFalse(page.is_output(["a", "[lockstep] rank 0: ... holds up the others..."], ["a"]))
-        self.assertFalse(page.is_output(["a"], ["a", "[lockstep] rank 0: warning: another"]))
+        self.assertTrue(console.is_output(["a", "b"], ["a", late, "b", not_late]))
+        self.assertTrue(console.is_output(["a", "[lockstep] rank 0: ... holds up the others..."], ["a", late]))
+        self.assertFalse(console.is_output(["a", "[lockstep] rank 0: ... holds up the others..."], ["a"]))
+        self.assertFalse(console.is_output(["a"], ["a", "[lockstep] rank 0: warning: another"]))
 
 
 class Commands(unittest.TestCase):
     def found(self, text):
         with tempfile.TemporaryDirectory() as folder:
-            return list(page_test.run_blocks(text, folder, pathlib.Path(folder)))
+            return list(tutorial_test.run_blocks(text, folder, pathlib.Path(folder)))
 
     def test_what_commands_print(self):
         text = block("console run", "$ echo one; echo two >&2", "one", "two", "$ echo three \\", "  four > file")

@@ -4,10 +4,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <functional>
 #include <random>
 #include <thread>
+#include <utility>
 
 #include "tests/process/checkpoint/traced_process.h"
 #include "tests/process/checkpoint/versioned_file.h"
@@ -114,4 +116,28 @@ TEST_CASE("the data is on the disk before the rename, and the rename before the 
   if (calls.size() > 6) calls.resize(6);
   // Header, tensor, the header with the tensor's digest; data to the disk; the name; the directory to the disk.
   CHECK(calls == std::vector<long>{SYS_write, SYS_write, SYS_pwrite64, SYS_fsync, SYS_rename, SYS_fsync});
+}
+
+// fault: 23
+TEST_CASE("a large file goes to the disk while it is written, and an error of the disk then is one of the save") {
+  if (!TracedProcess::kCanChangeCalls) return;
+  constexpr std::size_t kElements = (std::size_t{20} << 20) / sizeof(std::uint64_t);
+  for (const auto& [error, exit_code] :
+       {std::pair(EIO, TracedProcess::kThrew), std::pair(ENOSPC, TracedProcess::kThrew), std::pair(ENOSYS, 0)}) {
+    CAPTURE(error);
+    const TemporaryDirectory directory;
+    const std::filesystem::path path = directory / "a.safetensors";
+    save_version(path, 1, 100);
+    int asked = 0;
+    TracedProcess save([&] { save_version(path, 2, kElements); });
+    while (save.step()) {
+      if (save.entered_call() != SYS_sync_file_range) continue;
+      save.fail_call(error);
+      ++asked;
+    }
+    CHECK(asked == 1);
+    CHECK(save.exit_code() == exit_code);
+    CHECK(load_version(path) == (exit_code == 0 ? 2 : 1));
+    CHECK(files_in(directory.path()) == 1);
+  }
 }

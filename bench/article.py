@@ -139,6 +139,10 @@ def main():
     if not options.bin or not options.folder:
         parser.error("BIN and --folder are needed")
     options.bin, options.folder = options.bin.resolve(), options.folder.resolve()
+    if not (options.bin / "fashion_mnist_ddp").exists():
+        parser.error(f"{options.bin} has no fashion_mnist_ddp; build it with script/build")
+    if not any(fnmatch.fnmatch(name, options.only) for name, _, _ in runs()):
+        parser.error(f"no run is called {options.only}; there are {', '.join(name for name, _, _ in runs())}")
     return run(options) if options.what == "run" else steps(options)
 
 

@@ -13,6 +13,7 @@
 #include "lockstep/base/format.h"
 #include "lockstep/checkpoint/manifest_seal.h"
 #include "lockstep/checkpoint/set_directory.h"
+#include "lockstep/formats/json_structure.h"
 #include "lockstep/formats/safetensors_file.h"
 #include "lockstep/formats/safetensors_parser.h"
 
@@ -148,59 +149,6 @@ std::vector<SetFile> files_of(const ManifestReader& reader, const Json& value, i
   return files;
 }
 
-// Events of the parser, for what a tree does not show: how deep values are nested, and names that are there twice. A
-// callback of Json::parse() would see both, but goes through all members of an object whenever one of them ends.
-class StructureEvents {
- public:
-  explicit StructureEvents(const ManifestReader& reader) : reader_(reader) {}
-
-  bool null() { return true; }
-  bool boolean(bool) { return true; }
-  bool number_integer(Json::number_integer_t) { return true; }
-  bool number_unsigned(Json::number_unsigned_t) { return true; }
-  bool number_float(Json::number_float_t, const std::string&) { return true; }
-  bool string(std::string&) { return true; }
-  bool binary(Json::binary_t&) { return true; }
-  bool start_array(std::size_t) { return begin(); }
-  bool end_array() { return end(); }
-  bool start_object(std::size_t) {
-    names_.emplace_back();
-    return begin();
-  }
-  bool end_object() {
-    names_.pop_back();
-    return end();
-  }
-  bool key(std::string& name) {
-    if (!names_.back().insert(name).second) reader_.refuse("the name " + shown(name) + " is there twice");
-    return true;
-  }
-  bool parse_error(std::size_t, const std::string&, const Json::exception& error) {
-    reader_.refuse(std::string("it is not JSON: ") + error.what());
-  }
-
- private:
-  bool begin() {
-    if (++depth_ > ManifestLimits::kDepth + 1) reader_.refuse("its values are nested too deep");
-    return true;
-  }
-  bool end() {
-    --depth_;
-    return true;
-  }
-
-  const ManifestReader& reader_;
-  std::vector<std::set<std::string>> names_;  // so far, in each object around the current place
-  int depth_ = 0;
-};
-
-Json parsed(const ManifestReader& reader, ByteView json) {
-  if (longest_token(json) > SafetensorsLimits::kTokenBytes) reader.refuse("a text in it is too long");
-  StructureEvents events(reader);
-  Json::sax_parse(json, &events);
-  return Json::parse(json);
-}
-
 // Before anything else: another version may have other members.
 void check_version(const ManifestReader& reader, const Json& body, const Origin& origin) {
   reader.any_object(body, "it");
@@ -305,7 +253,9 @@ Manifest parse_manifest(ByteView json, const Origin& origin) {
   const ManifestReader reader(origin);
   if (json.size() > ManifestLimits::kBytes) reader.refuse(fmt::format("it has {} bytes", json.size()));
   const ManifestSeal seal = check_seal(json, origin);
-  const Json body = parsed(reader, json);
+  const std::string problem = problem_of_json(json, ManifestLimits::kDepth + 1);
+  if (!problem.empty()) reader.refuse(problem);
+  const Json body = Json::parse(json);
   check_version(reader, body, origin);
   Manifest manifest{.digest = seal.digest, .is_signed = !seal.signature.empty()};
   require_members(reader, body, manifest);

@@ -1,14 +1,13 @@
 #include "lockstep/formats/sharded_safetensors.h"
 
 #include <algorithm>
-#include <array>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/formats/atomic_file.h"
+#include "lockstep/formats/json_structure.h"
 #include "lockstep/formats/safetensors_parser.h"
 
 namespace lockstep {
@@ -26,27 +25,6 @@ using Json = nlohmann::json;
   throw Error(ErrorKind::corrupt_data, fmt::format("{} is no index of safetensors files: {}", origin, why));
 }
 
-Json parse_flat_json(ByteView text, const std::string& origin) {
-  if (longest_token(text) > SafetensorsLimits::kTokenBytes) fail_index(origin, "it has a very long string or number");
-  if (text.find('\0') != ByteView::npos) fail_index(origin, "it contains a zero byte");
-  std::array<std::set<std::string>, kIndexDepth + 1> keys;  // of the object that is read at each depth
-  const auto check = [&](int depth, Json::parse_event_t event, const Json& value) {
-    const bool begins = event == Json::parse_event_t::object_start || event == Json::parse_event_t::array_start;
-    if (begins && depth >= kIndexDepth) fail_index(origin, "values lie too deep");
-    const auto level = static_cast<std::size_t>(depth);
-    if (begins) keys.at(level + 1).clear();
-    if (event == Json::parse_event_t::key && !keys.at(level).insert(value.get<std::string>()).second) {
-      fail_index(origin, fmt::format("{} appears twice", shown(value.get_ref<const std::string&>())));
-    }
-    return true;
-  };
-  try {
-    return Json::parse(text, check);
-  } catch (const nlohmann::json::exception& error) {
-    fail_index(origin, error.what());
-  }
-}
-
 Bytes read_index(const SiblingFiles& files, const std::string& name) {
   const OpenFile file = files.open(name);
   const std::string path = files.path_of(name);
@@ -59,7 +37,8 @@ Bytes read_index(const SiblingFiles& files, const std::string& name) {
 }  // namespace
 
 SafetensorsIndex internal::parse_safetensors_index(ByteView json, const std::string& origin) {
-  const Json root = parse_flat_json(json, origin);
+  if (const std::string problem = problem_of_json(json, kIndexDepth); !problem.empty()) fail_index(origin, problem);
+  const Json root = Json::parse(json);
   if (!root.is_object() || !root.contains("weight_map") || !root.at("weight_map").is_object()) {
     fail_index(origin, "it has no 'weight_map'");
   }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <fstream>
 
+#include "lockstep/base/format.h"
 #include "lockstep/formats/file_kind.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_directory.h"
@@ -116,6 +117,15 @@ TEST_CASE("what is no index is refused") {
       parse_safetensors_index(R"({"metadata": {"total_size": 5}, "weight_map": {"metadata": "f"}, "x": []})", "i.json");
   CHECK(index.files.at("metadata") == "f");
   CHECK(index.metadata.at("total_size") == "5");
+}
+
+TEST_CASE("an index of 200,000 tensors is read in no time") {
+  constexpr int kTensors = 200'000;
+  std::string json = R"({"weight_map": {"first": "f")";
+  for (int i = 1; i < kTensors; ++i) json += fmt::format(R"(, "layer.{}": "f")", i);
+  CHECK(parse_safetensors_index(json + "}}", "i.json").files.size() == kTensors);
+  CHECK_ERROR(error_of([&] { parse_safetensors_index(json + R"(, "first": "f"}})", "i.json"); }),
+              ErrorKind::corrupt_data, "'first' is there twice");
 }
 
 TEST_CASE("files are recognised by how they begin") {

@@ -1,4 +1,4 @@
-// load() of sets whose optimizer has other groups.
+// load() of sets whose optimizer has other groups, and of sets that lack a part of the State.
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 #include <torch/nn/modules/linear.h>
@@ -8,6 +8,7 @@
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <numeric>
 #include <string>
 #include <type_traits>
@@ -160,4 +161,40 @@ TEST_CASE("a plain and a sharded optimizer store the sizes of groups alike") {
     CHECK_ERROR(common_error_of(world, [&] { load(other.path(), sharded_of_others.state(), world); }),
                 ErrorKind::invalid_argument, text);
   });
+}
+
+TEST_CASE("a checkpoint without user values is refused where the State has some, and nothing has changed") {
+  const TemporaryDirectory folder;
+  run_worlds_or_throw(2, [&](const World& world) {
+    Trainer<Adam> trainer(world, {6});
+    save(folder.path(), trainer.state(), world);
+    trainer.step();
+    const std::string before = trainer.digest();
+    nlohmann::json user = {{"tokens", 7}};
+    State state = trainer.state();
+    state.user = user;
+    const auto refused = [&](const auto& call) {
+      CHECK_ERROR(common_error_of(world, call), ErrorKind::invalid_argument, "the checkpoint has no user values",
+                  "leave that out of the State, or load another");
+      CHECK(user == nlohmann::json{{"tokens", 7}});
+      CHECK(trainer.digest() == before);
+    };
+    refused([&] { load(folder.path(), state, world); });
+    refused([&] { load_if_any(folder.path(), state, world); });
+    load(folder.path(), trainer.state(), world);
+  });
+}
+
+TEST_CASE("null is a user value too, and what a set of an older version may have") {
+  const TemporaryDirectory folder;
+  torch::nn::Linear model(2, 2);
+  nlohmann::json none, user = 7;
+  save(folder.path(), {.model = model, .user = none});
+  load(folder.path(), {.model = model, .user = user});
+  CHECK(user == nullptr);
+  save(folder.path(), {.model = model, .step = 1});
+  forget(set_path(folder.path(), 1), "user");
+  user = 7;
+  load(folder.path(), {.model = model, .user = user});
+  CHECK(user == nullptr);
 }

@@ -46,6 +46,27 @@ std::string learning_rate_name(std::string_view prefix, std::size_t group) {
   return fmt::format("{}group.{}.lr", prefix, group);
 }
 
+std::string groups_name(std::string_view prefix) { return std::string(prefix) + "groups"; }
+
+// As it is stored: "[2, 4]".
+std::string group_sizes(const Optimizer& optimizer) {
+  std::vector<std::size_t> sizes;
+  for (const auto& group : optimizer.param_groups()) sizes.push_back(group.params().size());
+  return fmt::format("{}", sizes);
+}
+
+// Learning rates and options would reach other parameters than those that they are for. Older checkpoints do not tell.
+void require_same_groups(const Checkpoint& checkpoint, std::string_view prefix, const Optimizer& optimizer) {
+  const auto stored = checkpoint.metadata.find(groups_name(prefix));
+  const std::string own = group_sizes(optimizer);
+  if (stored == checkpoint.metadata.end() || stored->second == own) return;
+  throw Error(ErrorKind::invalid_argument,
+              fmt::format("the checkpoint's '{}' does not fit the optimizer, which is unchanged: the sizes of its "
+                          "parameter groups are {} in the checkpoint, {} in the optimizer; make the optimizer with the "
+                          "groups that were saved, in their order, or load without it",
+                          prefix, stored->second, own));
+}
+
 // What is stored for an optimizer, as it is taken apart: what was recognised is removed from `rest`.
 class StoredTensors {
  public:
@@ -208,8 +229,10 @@ void require_kind(const Checkpoint& checkpoint, std::string_view prefix) {
 
 template <class Kind>
 std::function<void()> checked_load_with(const Checkpoint& checkpoint, Optimizer& optimizer, std::string_view prefix,
-                                        const std::vector<std::size_t>& numbers, const OptionsByGroup& options) {
+                                        const std::vector<std::size_t>& numbers, const OptionsByGroup& options,
+                                        const Optimizer* whole) {
   require_kind<Kind>(checkpoint, prefix);
+  if (whole != nullptr || numbers.empty()) require_same_groups(checkpoint, prefix, whole ? *whole : optimizer);
   StoredTensors stored(checkpoint, prefix);
   const std::vector<Slot> slots = slots_of(optimizer);
   Shapes shapes = shapes_of(slots);
@@ -270,6 +293,7 @@ void add_optimizer(Checkpoint& checkpoint, const Optimizer& optimizer, std::stri
                    const std::vector<std::size_t>& numbers) {
   with_kind(optimizer, [&]<class Kind>(Kind) {
     checkpoint.metadata[std::string(prefix) + "type"] = Kind::kName;
+    if (numbers.empty()) set_group_sizes(checkpoint, optimizer, prefix);
     const std::vector<Slot> slots = slots_of(optimizer);
     for (std::size_t i = 0; i < slots.size(); ++i) {
       const auto state = optimizer.state().find(slots[i].parameter.unsafeGetTensorImpl());
@@ -292,12 +316,17 @@ void load_optimizer(const Checkpoint& checkpoint, Optimizer& optimizer, std::str
   internal::checked_load(checkpoint, optimizer, prefix, numbers)();
 }
 
+void internal::set_group_sizes(Checkpoint& checkpoint, const Optimizer& optimizer, std::string_view prefix) {
+  checkpoint.metadata[groups_name(prefix)] = group_sizes(optimizer);
+}
+
 std::function<void()> internal::checked_load(const Checkpoint& checkpoint, Optimizer& optimizer,
                                              std::string_view prefix, const std::vector<std::size_t>& numbers,
-                                             const OptionsByGroup& options) {
+                                             const OptionsByGroup& options, const Optimizer* whole) {
   std::function<void()> load;
-  with_kind(optimizer,
-            [&]<class Kind>(Kind) { load = checked_load_with<Kind>(checkpoint, optimizer, prefix, numbers, options); });
+  with_kind(optimizer, [&]<class Kind>(Kind) {
+    load = checked_load_with<Kind>(checkpoint, optimizer, prefix, numbers, options, whole);
+  });
   return load;
 }
 

@@ -1,7 +1,8 @@
 // The state of an SGD, Adam, AdamW, RMSprop, Adagrad or LBFGS optimizer, to and from a checkpoint.
 // optimizer -> "optimizer.<parameter>.<field>", of a list "optimizer.<parameter>.<field>.<number>".
-// Parameters count from 0 over all groups, in the optimizer's order, which must be the same when loading. The learning
-// rate of each group is stored too, since schedules change it; other options belong to the program. All that LBFGS
+// Parameters count from 0 over all groups, in the optimizer's order, which must be the same when loading; so must the
+// sizes of the groups, in the metadata "optimizer.groups", which older checkpoints lack. The learning rate of each
+// group is stored too, since schedules change it; other options belong to the program. All that LBFGS
 // remembers is at parameter 0, and is the same on all ranks only if their closures return the same loss.
 // Does not block. Error{invalid_argument}: another kind of optimizer, or a checkpoint that does not fit, with all
 // differences listed; then the optimizer is unchanged.
@@ -23,7 +24,7 @@ class OptimizerOptions;
 namespace lockstep {
 
 // `numbers`, here and below: of an optimizer that has only some of the parameters that the checkpoint is of, the number
-// of each of them. Empty: all of them, in order.
+// of each of them; sizes of groups are neither stored nor compared then. Empty: all of them, in order.
 
 // The checkpoint then refers to the optimizer's own memory: save it before training goes on.
 void add_optimizer(Checkpoint& checkpoint, const torch::optim::Optimizer& optimizer,
@@ -55,11 +56,15 @@ class PartedOptimizer {
 // Of each group.
 using OptionsByGroup = std::vector<std::shared_ptr<const torch::optim::OptimizerOptions>>;
 
+// Stores the sizes of this optimizer's groups, in place of others.
+void set_group_sizes(Checkpoint& checkpoint, const torch::optim::Optimizer& optimizer, std::string_view prefix);
+
 // As load_optimizer(), but so far it only checks: what it returns then changes the optimizer, which must still be
 // there. options: those that the optimizer gets with the state, but for the learning rates; empty: it keeps its own.
+// whole: that of which the optimizer is a part, whose groups must be of the stored sizes.
 std::function<void()> checked_load(const Checkpoint& checkpoint, torch::optim::Optimizer& optimizer,
                                    std::string_view prefix = "optimizer.", const std::vector<std::size_t>& numbers = {},
-                                   const OptionsByGroup& options = {});
+                                   const OptionsByGroup& options = {}, const torch::optim::Optimizer* whole = nullptr);
 
 }  // namespace internal
 

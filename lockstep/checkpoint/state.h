@@ -97,7 +97,7 @@ class TensorsRef {
   std::function<void(const Tensors&)> load;
 };
 
-// A JSON value whose type has dump() and a static parse(), as nlohmann::json. Rank 0's is kept.
+// A JSON value whose type has dump() and a static parse(), as nlohmann::json, also null. Rank 0's is kept.
 class JsonRef {
  public:
   JsonRef() = default;

@@ -30,6 +30,9 @@ constexpr std::string_view kRandom = "random.";
 constexpr std::string_view kHook = "hook.";
 constexpr const char* kSampler = "sampler";
 constexpr const char* kLoader = "loader";
+// In the metadata of a set that was saved without user values; null may also be the program's own value. Older versions
+// do not write it.
+constexpr std::pair<const char*, const char*> kNoUserValues = {"user", "none"};
 
 std::string hook_prefix(int rank) { return fmt::format("{}rank{}.", kHook, rank); }
 std::string random_name(int rank) { return rank == 0 ? "random.cpu" : fmt::format("random.cpu.rank{}", rank); }
@@ -148,11 +151,15 @@ std::function<void()> in_order(const Steps& steps) {
   };
 }
 
+[[noreturn]] void refuse_missing(std::string_view what) {
+  throw Error(ErrorKind::invalid_argument,
+              fmt::format("the checkpoint has no {}; leave that out of the State, or load another", what));
+}
+
 at::Tensor required(const Checkpoint& checkpoint, const char* name) {
   const auto found = checkpoint.tensors.find(name);
   if (found != checkpoint.tensors.end() && found->second.scalar_type() == at::kByte) return found->second;
-  throw Error(ErrorKind::invalid_argument,
-              fmt::format("the checkpoint has no {}; leave it out of the State, or load another", name));
+  refuse_missing(name);
 }
 
 }  // namespace
@@ -179,6 +186,7 @@ StateParts take_apart(const State& state, int rank, int size) {
                            {"threads", std::to_string(mode.threads)},
                            {"arithmetic", mode.arithmetic}});
   }
+  if (!state.user.save) parts.metadata.insert(kNoUserValues);
   if (rank != 0) return parts;
   if (state.sampler.save) parts.own.emplace(kSampler, archived(state.sampler));
   if (state.loader.save) parts.own.emplace(kLoader, archived(state.loader));
@@ -230,7 +238,11 @@ LoadSteps checked_load(const Checkpoint& checkpoint, const std::string& user, co
   };
   add_archive(state.sampler, kSampler);
   add_archive(state.loader, kLoader);
-  if (state.user.load) of_objects.push_back([load = state.user.load, user] { load(user); });
+  if (state.user.load) {
+    const auto told = checkpoint.metadata.find(kNoUserValues.first);
+    if (told != checkpoint.metadata.end() && told->second == kNoUserValues.second) refuse_missing("user values");
+    of_objects.push_back([load = state.user.load, user] { load(user); });
+  }
   if (state.hook.load) {
     const int stored_ranks = static_cast<int>(number_of(checkpoint.metadata, "ranks", INT_MAX));
     of_objects.push_back(

@@ -48,7 +48,7 @@ struct LoadSteps {
 
 // Checks that a checkpoint, with all that is_wanted(), fits. load_tensors() calls fill(), which reads the tensors of
 // targets_in(). Does not communicate. Error{invalid_argument} as of load_module() and load_optimizer(), or: it has no
-// sampler, ...
+// sampler, user values, ...
 LoadSteps checked_load(const Checkpoint& checkpoint, const std::string& user, const State& state, int rank, int size,
                        const std::function<void()>& fill);
 

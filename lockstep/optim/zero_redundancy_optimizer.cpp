@@ -262,12 +262,13 @@ void ShardedOptimizer::add_part(Checkpoint& checkpoint) const {
   require_all_partitioned();
   copy_options_to(*local_);
   add_optimizer(checkpoint, *local_, kPrefix, numbers());
+  set_group_sizes(checkpoint, *this, kPrefix);
 }
 
 std::function<void()> ShardedOptimizer::checked_load_part(const Checkpoint& checkpoint) {
   require_all_partitioned();
   const std::shared_ptr<Optimizer> loaded = make_(part_of_groups(group_.rank()));
-  load_optimizer(without_others(checkpoint), *loaded, kPrefix, numbers());
+  checked_load(without_others(checkpoint), *loaded, kPrefix, numbers(), {}, this)();
   return [this, loaded]() mutable {
     for (std::size_t group = 0; group < param_groups_.size(); ++group) {
       param_groups_[group].options().set_lr(loaded->param_groups()[group].options().get_lr());

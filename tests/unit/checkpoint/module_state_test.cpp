@@ -201,6 +201,56 @@ TEST_CASE("optimizer state that does not fit is refused, and the optimizer is un
   CHECK(other.state().empty());
 }
 
+TEST_CASE("an optimizer with other groups of parameters is refused, and unchanged; older files do not tell") {
+  Net net;
+  const auto in_groups = [&](const std::vector<std::ptrdiff_t>& sizes) {
+    std::vector<torch::optim::OptimizerParamGroup> groups;
+    const std::vector<at::Tensor> all = net.parameters();
+    auto next = all.begin();
+    for (const std::ptrdiff_t size : sizes) {
+      groups.emplace_back(std::vector(next, next + size));
+      next += size;
+    }
+    REQUIRE(next == all.end());
+    return groups;
+  };
+  torch::optim::Adam adam(in_groups({2, 3})), same(in_groups({2, 3})), other(in_groups({3, 2})), one(in_groups({5}));
+  torch::optim::SGD sgd(in_groups({3, 2}), torch::optim::SGDOptions(0.1));
+  train(net, adam, 1);
+  Checkpoint checkpoint;
+  add_optimizer(checkpoint, adam);
+  Checkpoint loaded = through_file(checkpoint);
+  load_optimizer(loaded, same);
+  CHECK_ERROR(error_of([&] { load_optimizer(loaded, other); }), ErrorKind::invalid_argument, "which is unchanged",
+              "parameter groups are [2, 3] in the checkpoint, [3, 2] in the optimizer", "in their order");
+  CHECK_ERROR(error_of([&] { load_optimizer(loaded, one); }), ErrorKind::invalid_argument,
+              "parameter groups are [2, 3] in the checkpoint, [5] in the optimizer");
+  CHECK_ERROR(error_of([&] { load_optimizer(loaded, sgd); }), ErrorKind::invalid_argument, "this one is SGD");
+  CHECK(other.state().empty());
+  CHECK(one.state().empty());
+  REQUIRE(loaded.metadata.erase("optimizer.groups") == 1);
+  load_optimizer(loaded, other);
+  CHECK(other.state().size() == 5);
+}
+
+TEST_CASE("an optimizer of some of the parameters does not tell of all groups") {
+  Net net;
+  const std::vector<at::Tensor> all = net.parameters();
+  torch::optim::Adam whole(all), part({all[1], all[3]});
+  train(net, whole, 1);
+  Checkpoint of_whole, of_part, its_own;
+  add_optimizer(of_whole, whole);
+  for (const auto& [name, tensor] : of_whole.tensors) {
+    const bool is_wanted = name.starts_with("optimizer.1.") || name.starts_with("optimizer.3.");
+    if (is_wanted || name.starts_with("optimizer.group.")) of_part.tensors.emplace(name, tensor);
+  }
+  of_part.metadata = of_whole.metadata;
+  load_optimizer(of_part, part, "optimizer.", {1, 3});
+  CHECK(part.state().size() == 2);
+  add_optimizer(its_own, part, "optimizer.", {1, 3});
+  CHECK(!its_own.metadata.contains("optimizer.groups"));
+}
+
 TEST_CASE("an invalid random state is refused") {
   CHECK_ERROR(error_of([] { load_random_state({}); }), ErrorKind::invalid_argument, "no random state 'random.cpu'");
   Checkpoint checkpoint;

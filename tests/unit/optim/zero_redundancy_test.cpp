@@ -359,6 +359,31 @@ TEST_CASE("state that does not fit is refused on all ranks, and none has taken i
   });
 }
 
+TEST_CASE("state of other groups is refused on all ranks, also on those without parameters") {
+  run_group_or_throw(4, Over::arena, [](const ProcessGroup& group) {
+    const auto parameters = make_parameters({{3}, {2}, {1}});
+    const auto groups_of = [&](std::ptrdiff_t first) {
+      return std::vector<OptimizerParamGroup>{{{parameters.begin(), parameters.begin() + first}},
+                                              {{parameters.begin() + first, parameters.end()}}};
+    };
+    ZeroAdam saved(groups_of(1), group, AdamOptions(0.1)), other(groups_of(2), group, AdamOptions(0.2));
+    set_gradients(parameters, 0);
+    saved.step();
+    for (int rank = 0; rank < group.size(); ++rank) saved.consolidate_state_dict(rank);
+    Checkpoint state;
+    add_optimizer(state, Adam(groups_of(1), AdamOptions(0.1)));
+    if (group.rank() == 3) CHECK(saved.state_dict().metadata == state.metadata);
+    const std::string text = "groups are [1, 2] in the checkpoint, [2, 1] in the optimizer";
+    CHECK_ERROR(error_of([&] { other.load_state_dict(state); }), ErrorKind::invalid_argument, "no rank has taken it",
+                "\nrank 0: ", "\nrank 3: ", text);
+    CHECK(other.param_groups()[0].options().get_lr() == 0.2);
+    saved.load_state_dict(state);
+    state.metadata.erase("optimizer.groups");
+    other.load_state_dict(state);
+    CHECK(other.param_groups()[0].options().get_lr() == 0.1);
+  });
+}
+
 TEST_CASE("ranks that do not have the same parameters are told the first difference") {
   check_refused(
       3,

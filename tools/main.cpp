@@ -28,7 +28,8 @@ using namespace lockstep::tools;
 CLI::App* add_trace(CLI::App& app, TraceOptions& options) {
   CLI::App* trace = app.add_subcommand("trace", "Tell where each rank of a job was: in which collective, and how far");
   trace->add_option("--flight", options.flight, "The directory with the ranks' flight recordings")->required();
-  trace->add_option("--last", options.last_operations, "Operations of each rank to show (default 10)");
+  trace->add_option("--last", options.last_operations,
+                    "Operations of each rank and collectives of each group to show (default 10)");
   CLI::Option* json = trace->add_flag("--json", options.json, "Print JSON");
   CLI::Option* chrome =
       trace->add_option("--chrome", options.chrome, "Write a trace of all ranks to a file, for Perfetto or Chrome");

@@ -41,7 +41,7 @@ json json_of(const FlightRecord& record, const FlightNames& names) {
   return object;
 }
 
-json json_of(const GroupReport& group, const FlightNames& names) {
+json json_of(const GroupReport& group, const FlightNames& names, std::size_t last_operations) {
   json object{{"name", group.name}, {"size", group.size}, {"differ", group.differ}, {"ranks", json::array()}};
   for (const FlightStatus& status : group.statuses) {
     json rank{{"rank", status.rank}, {"queued", status.queued}};
@@ -50,6 +50,16 @@ json json_of(const GroupReport& group, const FlightNames& names) {
   }
   for (const auto& [rank, record] : group.mismatch) {
     object["mismatch"].push_back({{"rank", rank}, {"operation", json_of(record, names)}});
+  }
+  object["arrivals"] = json::array();
+  const std::size_t count = std::min(last_operations, group.arrivals.size());
+  for (std::size_t i = group.arrivals.size() - count; i < group.arrivals.size(); ++i) {
+    const FlightArrival& arrival = group.arrivals[i];
+    object["arrivals"].push_back({{"sequence", arrival.record.sequence},
+                                  {"text", describe(arrival.record, names)},
+                                  {"first_rank", arrival.first},
+                                  {"last_rank", arrival.last},
+                                  {"spread_ns", arrival.spread_ns}});
   }
   return object;
 }
@@ -78,7 +88,9 @@ void print_json(const std::vector<FlightSnapshot>& snapshots, std::size_t last_o
   for (const FlightSnapshot& snapshot : snapshots) {
     document["ranks"].push_back(json_of(snapshot, names, last_operations));
   }
-  for (const GroupReport& group : report_of(snapshots)) document["groups"].push_back(json_of(group, names));
+  for (const GroupReport& group : report_of(snapshots)) {
+    document["groups"].push_back(json_of(group, names, last_operations));
+  }
   print(document.dump(2, ' ', false, json::error_handler_t::replace) + "\n");
 }
 

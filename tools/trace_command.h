@@ -8,7 +8,7 @@ namespace lockstep::tools {
 
 struct TraceOptions {
   std::string flight;                // a directory of recordings
-  std::size_t last_operations = 10;  // of each rank; the text shows no more
+  std::size_t last_operations = 10;  // of each rank, and collectives of each group
   bool json = false;
   std::string chrome;     // a file to write a trace of all ranks to; empty: none
   std::size_t steps = 0;  // the last ones of a training, in that trace; 0: all that are recorded

@@ -11,6 +11,7 @@
 #include "lockstep/group/connect.h"
 #include "lockstep/group/stop_agreement.h"
 #include "lockstep/group/uncaught.h"
+#include "lockstep/rendezvous/shared_gpus.h"
 #include "lockstep/store/store_server.h"
 
 namespace lockstep {
@@ -55,6 +56,15 @@ World::~World() {
 
 bool World::stop_requested() const { return stop_->ask(*this); }
 
+namespace {
+
+std::string uuid_of(const std::optional<c10::Device>& device) {
+  if (!device || !device->is_cuda()) return "";
+  return gpu_uuid(device->index());
+}
+
+}  // namespace
+
 JoinOptions InitOptions::join_options() const {
   return {.init_method = init_method,
           .store = store,
@@ -63,7 +73,8 @@ JoinOptions InitOptions::join_options() const {
           .token = token,
           .bootstrap = bootstrap,
           .timeout = join_timeout,
-          .notice_after = notice_after};
+          .notice_after = notice_after,
+          .gpu = uuid_of(device)};
 }
 
 GroupOptions InitOptions::group_options() const {
@@ -88,6 +99,15 @@ std::string backend_for(const InitOptions& options) {
   return choose_backend(!named && on_gpu && is_available("nccl") ? "nccl" : options.backend);
 }
 
+// All ranks see the same members, and so the same error.
+void check_gpus(const Membership& membership, SharedGpu shared) {
+  if (shared == SharedGpu::allow) return;
+  for (const auto& [lowest, text] : shared_gpus(membership.members)) {
+    if (shared == SharedGpu::refuse) throw abandon_joining(membership, Error(ErrorKind::invalid_argument, text));
+    if (lowest == membership.rank) log_warning(text);
+  }
+}
+
 }  // namespace
 
 bool is_available(std::string_view backend) noexcept { return has_backend(backend); }
@@ -100,6 +120,7 @@ World init_process_group(const InitOptions& options) {
   if (!join_options.bootstrap) join_options.bootstrap = bootstrap_of(group_options.backend);
   Membership membership = join(join_options, process_environment);
   if (membership.size > 1) set_log_rank(membership.rank);
+  check_gpus(membership, options.shared_gpu);
   // Behind a launcher's pipe, standard output would reach the user in blocks of 4 KiB.
   if (behind_a_launcher()) std::setvbuf(stdout, nullptr, _IOLBF, 0);
   ProcessGroup group = connect_group(membership, "world", group_options, deadline);

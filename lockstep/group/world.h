@@ -66,6 +66,10 @@ class World : public Place, public ProcessGroup {
   int exceptions_;                                  // in flight when it was made
 };
 
+// What happens if several ranks use one GPU: nothing, a warning that names them, or Error{invalid_argument} on all
+// ranks.
+enum class SharedGpu { allow, warn, refuse };
+
 // What a program says of its world, in one list: init_process_group({.backend = "gloo", .timeout = 60s}). Everything
 // has a default, and what is not said here is taken from the environment or the URL.
 struct InitOptions {
@@ -75,8 +79,10 @@ struct InitOptions {
   std::optional<int> rank = {};
   std::optional<int> world_size = {};
   std::shared_ptr<Store> store = {};
-  // What tensors are on. With a GPU, a backend that nobody names is NCCL where the build has it. The same on all ranks.
+  // What tensors are on. With a GPU, a backend that nobody names is NCCL where the build has it. Of the same type on
+  // all ranks.
   std::optional<c10::Device> device = {};
+  SharedGpu shared_gpu = SharedGpu::warn;  // as the ranks' `device` tells
   // What World::stop_requested() listens to. Those for which the program has a handler, or that it ignores, are left as
   // they are; none: only to request_stop(). With Slurm's --signal=USR1@60 also SIGUSR1.
   std::vector<int> stop_signals = {SIGTERM, SIGINT, SIGHUP};

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <ctime>
 #include <map>
+#include <utility>
 
 #include "lockstep/base/format.h"
+#include "lockstep/observe/common_clock.h"
 
 namespace lockstep::internal {
 namespace {
@@ -39,23 +41,54 @@ FlightStatus status_in(const FlightSnapshot& snapshot, std::uint32_t group) {
   return status;
 }
 
-using Members = std::vector<std::pair<const FlightSnapshot*, std::uint32_t>>;  // with the group's number in it
+// A rank of a group.
+struct Member {
+  const FlightSnapshot* snapshot;
+  std::uint32_t group;  // its number in the snapshot
+  std::int64_t offset;  // to the common clock
+};
+using Members = std::vector<Member>;
+
+struct Begun {
+  const Member* member;
+  const FlightRecord* record;
+
+  int rank() const { return member->snapshot->rank; }
+  std::int64_t at() const { return std::min(record->started_ns, kLatestMonotonic) + member->offset; }
+};
+
+// The collectives of a group that have begun, by sequence.
+std::map<std::uint64_t, std::vector<Begun>> collectives_of(const Members& members) {
+  std::map<std::uint64_t, std::vector<Begun>> by_sequence;
+  for (const Member& member : members) {
+    for (const FlightRecord& record : member.snapshot->records) {
+      const bool counts = record.group == member.group && record.category == FlightCategory::collective;
+      if (counts && record.sequence != 0) by_sequence[record.sequence].push_back({&member, &record});
+    }
+  }
+  return by_sequence;
+}
 
 std::vector<std::pair<int, FlightRecord>> first_mismatch(const Members& members, const FlightNames& names) {
-  std::map<std::uint64_t, std::vector<std::pair<int, FlightRecord>>> by_sequence;
-  for (const auto& [snapshot, group] : members) {
-    for (const FlightRecord& record : snapshot->records) {
-      const bool counts = record.group == group && record.category == FlightCategory::collective;
-      if (counts && record.sequence != 0) by_sequence[record.sequence].emplace_back(snapshot->rank, record);
-    }
-  }
-  for (auto& [sequence, records] : by_sequence) {
-    const std::string first = describe(records.front().second, names);
-    for (const auto& [rank, record] : records) {
-      if (describe(record, names) != first) return std::move(records);
-    }
+  for (const auto& [sequence, ranks] : collectives_of(members)) {
+    const std::string first = describe(*ranks.front().record, names);
+    if (std::ranges::all_of(ranks, [&](const Begun& each) { return describe(*each.record, names) == first; })) continue;
+    std::vector<std::pair<int, FlightRecord>> mismatch;
+    for (const Begun& each : ranks) mismatch.emplace_back(each.rank(), *each.record);
+    return mismatch;
   }
   return {};
+}
+
+std::vector<FlightArrival> arrivals_of(const Members& members, int size) {
+  std::vector<FlightArrival> arrivals;
+  for (const auto& [sequence, ranks] : collectives_of(members)) {
+    const bool all_began = std::ranges::all_of(ranks, [](const Begun& each) { return each.record->started_ns != 0; });
+    if (size < 2 || std::cmp_not_equal(ranks.size(), size) || !all_began) continue;
+    const auto [first, last] = std::ranges::minmax(ranks, {}, &Begun::at);
+    arrivals.push_back({*last.record, first.rank(), last.rank(), last.at() - first.at()});
+  }
+  return arrivals;
 }
 
 std::string list(const std::vector<int>& ranks) {
@@ -101,6 +134,19 @@ void add_group_lines(const GroupReport& group, const FlightNames& names, std::ve
   if (queued != 0) lines.push_back(fmt::format("  up to {} more were queued behind", queued));
 }
 
+void add_arrival_lines(const std::vector<FlightArrival>& arrivals, const FlightNames& names,
+                       std::size_t last_operations, std::vector<std::string>& lines) {
+  const std::size_t count = std::min(last_operations, arrivals.size());
+  if (count == 0) return;
+  lines.push_back(
+      fmt::format("  the last {} that all came to, and by how much the last rank came later than the first:", count));
+  for (std::size_t i = arrivals.size() - count; i < arrivals.size(); ++i) {
+    const FlightArrival& arrival = arrivals[i];
+    lines.push_back(fmt::format("    {}: rank {} by {:.3f} ms", describe(arrival.record, names), arrival.last,
+                                static_cast<double>(arrival.spread_ns) / 1e6));
+  }
+}
+
 void add_rank_lines(const FlightSnapshot& snapshot, const FlightNames& names, std::size_t last_operations,
                     std::vector<std::string>& lines) {
   const std::size_t count = std::min(last_operations, snapshot.records.size());
@@ -130,25 +176,28 @@ std::vector<GroupReport> report_of(const std::vector<FlightSnapshot>& snapshots)
   std::vector<std::string> names;  // in the order of creation
   std::map<std::string, Members> members;
   std::map<std::string, int> sizes;
-  for (const FlightSnapshot& snapshot : snapshots) {
+  const std::vector<std::int64_t> offsets = common_clock(snapshots);
+  for (std::size_t i = 0; i < snapshots.size(); ++i) {
+    const FlightSnapshot& snapshot = snapshots[i];
     std::map<std::string, std::uint32_t> newest;
     for (const FlightGroup& group : snapshot.groups) {
       newest[group.name] = group.number;
       sizes[group.name] = group.size;
       if (std::ranges::find(names, group.name) == names.end()) names.emplace_back(group.name);
     }
-    for (const auto& [name, number] : newest) members[name].emplace_back(&snapshot, number);
+    for (const auto& [name, number] : newest) members[name].push_back({&snapshot, number, offsets[i]});
   }
   std::vector<GroupReport> reports;
   for (const std::string& name : names) {
     GroupReport report;
     report.name = name;
     report.size = sizes[name];
-    for (const auto& [snapshot, number] : members[name]) report.statuses.push_back(status_in(*snapshot, number));
+    for (const Member& each : members[name]) report.statuses.push_back(status_in(*each.snapshot, each.group));
     const std::string first = position(report.statuses.front(), noted);
     report.differ =
         std::ranges::any_of(report.statuses, [&](const auto& each) { return position(each, noted) != first; });
     report.mismatch = first_mismatch(members[name], noted);
+    report.arrivals = arrivals_of(members[name], report.size);
     reports.push_back(std::move(report));
   }
   return reports;
@@ -180,6 +229,7 @@ std::vector<std::string> report_lines(const std::vector<FlightSnapshot>& snapsho
   for (const GroupReport& group : report_of(snapshots)) {
     lines.emplace_back();
     add_group_lines(group, names, lines);
+    add_arrival_lines(group.arrivals, names, last_operations, lines);
   }
   for (const FlightSnapshot& each : snapshots) {
     if (each.records.empty() || last_operations == 0) continue;

@@ -146,7 +146,8 @@ Membership join(const JoinOptions& given, const Environment& environment) {
   membership.job_id = plan.job_id;
   membership.source = plan.source;
   membership.hosted = std::move(endpoint.hosted);
-  const Member me = describe_self(plan, endpoint.address);
+  Member me = describe_self(plan, endpoint.address);
+  me.gpu = options.gpu;
   try {
     register_with_others(plan, me, std::exchange(endpoint.store, nullptr), deadline, options.notice_after, membership);
     place_ranks(plan, membership);

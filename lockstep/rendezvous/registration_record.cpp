@@ -25,6 +25,7 @@ Bytes encode(const Registration& registration) {
   put_bytes(out, member.address);
   put_bytes(out, registration.process);
   put_u64(out, member.process_start);
+  put_bytes(out, member.gpu);
   const std::span interfaces(member.interfaces.data(), std::min(member.interfaces.size(), kMostInterfaces));
   put_u32(out, static_cast<std::uint32_t>(interfaces.size()));
   for (const Interface& each : interfaces) {
@@ -48,6 +49,7 @@ Registration decode_registration(ByteView encoded, int rank) {
   registration.member.address = reader.bytes();
   registration.process = reader.bytes();
   registration.member.process_start = reader.u64();
+  registration.member.gpu = reader.bytes();
   for (auto left = checked_size(reader.u32(), kMostInterfaces, "number of interfaces", origin); left != 0; --left) {
     std::string name(reader.bytes());
     registration.member.interfaces.push_back({std::move(name), std::string(reader.bytes())});

@@ -49,6 +49,7 @@ struct JoinOptions {
   Duration timeout = std::chrono::minutes(5);
   // After this time the log names the missing ranks, and then less and less often.
   Duration notice_after = std::chrono::seconds(30);
+  std::string gpu = {};  // as Member::gpu
 };
 
 struct Interface {
@@ -65,6 +66,7 @@ struct Member {
   int pid = 0;
   std::uint64_t process_start = 0;         // distinguishes the process from a later one with the same pid; 0: not known
   std::vector<Interface> interfaces = {};  // to choose from, the preferred one first; see probe.h
+  std::string gpu = {};                    // UUID of the one that it uses; empty: none, or not known
 };
 
 // "rank 2 (host n1, pid 811)"

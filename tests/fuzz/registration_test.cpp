@@ -26,6 +26,7 @@ Registration registration(int rank) {
   made.member.address = "10.0.0.1";
   made.member.pid = 811;
   made.member.process_start = 171;
+  made.member.gpu = "1b4f";
   made.member.interfaces = {{"eth0", "10.0.0.1"}, {"eth1", "10.1.0.1"}};
   made.size = kRanks;
   made.process = "12345678";

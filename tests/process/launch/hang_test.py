@@ -172,6 +172,15 @@ class CrashTest(Hanging):
                 self.assertEqual(code, 128 + number)
                 self.assertRegex(error, pattern)
 
+    # feature: D-03
+    def test_an_exception_that_nobody_catches_is_reported_with_the_stack_at_which_it_was_thrown(self):
+        with job("throw", "1") as tree:
+            code, error = self.finish(tree)
+        self.assertEqual(code, 128 + signal.SIGABRT)
+        self.assertRegex(error, r"its error: boom\nlockstep: SIGABRT in its main thread:\n(lockstep:   #\d .*\n)+?"
+                                r"lockstep:   #\d+ throws_boom\(\) \(hang_worker.cpp:\d+\)\n"
+                                r"(lockstep:   #\d+ .*\n)*?lockstep:   #\d+ main \(hang_worker.cpp:\d+\)\n")
+
     def test_a_crash_that_somebody_else_sends(self):
         with job("away", "1") as tree:
             os.kill(self.running(tree)[1], signal.SIGSEGV)

@@ -4,8 +4,8 @@
 //   hang_worker compute RANK  that rank computes for TEST_SECONDS before its third sum
 //   hang_worker child RANK    as compute, but a child of that rank does it
 //   hang_worker circle -      ranks 0 and 1 call the barriers of two groups in different orders
-//   hang_worker crash RANK    that rank uses an address that is not there; "abort" and "nothing" instead: it aborts,
-//                             or calls a function that is not there
+//   hang_worker crash RANK    that rank uses an address that is not there; "abort", "nothing" and "throw" instead: it
+//                             aborts, calls a function that is not there, or throws what nobody catches
 // Every rank prints "running <pid>" before the last sum.
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,6 +13,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <stdexcept>
 #include <string>
 #include <thread>
 
@@ -38,6 +39,8 @@
   std::abort();
   std::puts("not reached");
 }
+
+[[gnu::noinline]] void throws_boom() { throw std::runtime_error("boom"); }
 
 [[gnu::noinline]] void calls_nothing() {
   void (*volatile function)() = nullptr;
@@ -78,6 +81,7 @@ void act(const std::string& scenario) {
   if (scenario == "crash") falls_over(reinterpret_cast<int*>(0x30));
   if (scenario == "abort") gives_up();
   if (scenario == "nothing") calls_nothing();
+  if (scenario == "throw") throws_boom();
 }
 
 }  // namespace

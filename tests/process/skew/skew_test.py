@@ -176,6 +176,20 @@ class Trace(SkewTest):
                     self.assertGreater(statistics.median(waits), 10_000)
                 self.assert_arrows(trace["traceEvents"], spans)
 
+    # feature: K-06
+    def test_the_spread_of_arrivals_is_told_for_each_collective(self):
+        for transport in TRANSPORTS:
+            with self.subTest(transport):
+                done = self.trace("--flight", self.recorded(transport), "--json", "--last", 1000)
+                self.assertEqual((done.returncode, done.stderr), (0, ""))
+                (group,) = json.loads(done.stdout)["groups"]
+                buckets = [one for one in group["arrivals"] if "gradient bucket" in one["text"]]
+                self.assertEqual(len(buckets), 30)
+                late = [one for one in buckets if one["last_rank"] == 1 and one["spread_ns"] > 10e6]
+                self.assertGreater(len(late), 25, buckets)
+                median = statistics.median(one["spread_ns"] for one in buckets)
+                print(f"  {transport}: {median / 1e6:.1f} ms", flush=True)
+
     def assert_within(self, inner, outer):
         self.assertEqual((inner["pid"], inner["tid"]), (outer["pid"], outer["tid"]))
         self.assertGreaterEqual(inner["ts"], outer["ts"])

@@ -6,6 +6,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/fake_device.h"
 #include "tests/support/local_groups.h"
+#include "tests/support/local_worlds.h"
 #include "tests/support/skip.h"
 
 using namespace lockstep;
@@ -99,6 +100,18 @@ TEST_CASE("tensors without memory are refused") {
                 "all_reduce: tensor 0 is on meta, where it has no memory");
     CHECK_FALSE(group.supports(OpKind::all_reduce, ReduceOp::sum, at::kFloat, at::kMeta));
   });
+}
+
+// feature: E-20
+TEST_CASE("ranks that share a real GPU are refused by both names" * needs("gpu")) {
+  if (!at::hasCUDA()) return skip("no CUDA device");
+  const InitOptions options{.backend = "native", .device = at::Device(at::kCUDA, 0), .shared_gpu = SharedGpu::refuse};
+  for (const auto& error : run_worlds(
+           2, [](const World&) {}, options)) {
+    REQUIRE(error != nullptr);
+    CHECK_ERROR(error_of([&] { std::rethrow_exception(error); }), ErrorKind::invalid_argument, "rank 0 (host ",
+                ") and rank 1 (host ", "use the same GPU");
+  }
 }
 
 // feature: L-04

@@ -92,6 +92,34 @@ TEST_CASE("ranks that called different things at the same place are told apart")
   CHECK(has_line(lines, "rank 1: all_reduce #7 of 4 uint8"));
 }
 
+// feature: K-06
+TEST_CASE("the report tells for each collective who came last, and how much later than the first") {
+  std::vector<FlightSnapshot> snapshots;
+  for (int rank = 0; rank < 3; ++rank) {
+    Rank made(rank);
+    made.group("world").add("all_reduce", 1, FlightState::done).add("barrier", 2, FlightState::done);
+    if (rank != 1) made.add("barrier", 3, FlightState::running);
+    // Rank 2 is another host, whose clock began 7 ms later.
+    made.snapshot.monotonic_ns = rank == 2 ? 0 : 7'000'000;
+    if (rank == 2) made.snapshot.host = "n2";
+    made.snapshot.records[0].started_ns += (rank == 2 ? -7 : 7) * 1'000'000;
+    made.snapshot.records[1].started_ns += (rank == 0 ? 60 : 20 + 20 * rank) * 1'000'000;
+    for (std::size_t i = 0; i < 2; ++i) made.snapshot.records[i].finished_ns = 90'000'000;
+    snapshots.push_back(made.snapshot);
+  }
+  const auto arrivals = report_of(snapshots).at(0).arrivals;
+  REQUIRE(arrivals.size() == 2);  // of #3, which rank 1 has not begun, nothing is known
+  CHECK(arrivals[0].record.sequence == 1);
+  CHECK(arrivals[0].first == 2);
+  CHECK(arrivals[0].spread_ns == 7'000'000);
+  CHECK(arrivals[1].last == 2);
+  CHECK(arrivals[1].spread_ns == 27'000'000);
+  const auto lines = report_lines(snapshots, 1);
+  CHECK(has_line(lines, "the last 1 that all came to, and by how much the last rank came later than the first:"));
+  CHECK(has_line(lines, "    barrier #2: rank 2 by 27.000 ms"));
+  CHECK_FALSE(has_line(lines, "all_reduce #1: rank"));
+}
+
 TEST_CASE("groups are apart, and queued collectives are counted") {
   const std::vector<FlightSnapshot> snapshots{Rank(0)
                                                   .group("world")

@@ -4,6 +4,7 @@
 
 #include "lockstep/rendezvous/local_node.h"
 #include "lockstep/rendezvous/registration_record.h"
+#include "lockstep/rendezvous/shared_gpus.h"
 #include "lockstep/store/memory_store.h"
 #include "tests/support/expect_error.h"
 
@@ -22,6 +23,7 @@ Member member(int rank) {
   member.node_id = "node" + std::to_string(rank / 2);
   member.address = "10.0.0." + std::to_string(rank);
   member.pid = 100 + rank;
+  member.gpu = rank < 2 ? "" : rank == 2 ? "a" : "b";
   return member;
 }
 
@@ -42,6 +44,7 @@ TEST_CASE("every rank learns who the others are") {
       CHECK(to_string(seen) == to_string(member(i)));
       CHECK(seen.node_id == member(i).node_id);
       CHECK(seen.address == member(i).address);
+      CHECK(seen.gpu == member(i).gpu);
     }
   }
   wait_for_all_registered(store, member(0), 4, soon());
@@ -125,6 +128,22 @@ TEST_CASE("registrations and failures that nobody has written are corrupt") {
                 decode_registration(encode(Registration{member(1), 2, ""}) + "x", 1);
               }),
               ErrorKind::corrupt_data, "1 bytes too many");
+}
+
+TEST_CASE("of each GPU that several ranks use all are named") {
+  std::vector<Member> members{member(0), member(1), member(2), member(3)};
+  CHECK(shared_gpus(members).empty());  // ranks 0 and 1 do not know theirs
+  members[3].gpu = members[1].gpu = "a";
+  members.push_back(member(4));
+  members.push_back(member(5));
+  auto shared = shared_gpus(members);
+  REQUIRE(shared.size() == 2);
+  CHECK(shared[0].first == 1);
+  CHECK(
+      shared[0].second.starts_with("rank 1 (host host1, pid 101) and rank 2 (host host2, pid 102) and rank 3 (host "
+                                   "host3, pid 103) use the same GPU, a: "));
+  CHECK(shared[1].first == 4);
+  CHECK(shared[1].second.find("rank 5 (host host5, pid 105) use the same GPU, b: ") != std::string::npos);
 }
 
 TEST_CASE("the members of a world are as many as they say, each in his place") {

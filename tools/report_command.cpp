@@ -115,6 +115,12 @@ void write_output(const fs::path& path, std::string_view text) {
   fs::permissions(target, static_cast<fs::perms>(is_there ? status.st_mode & 07777 : 0666 & ~mask), error);
 }
 
+bool is_same_file(const fs::path& one, const fs::path& other) {
+  std::error_code error;
+  const fs::path place = fs::weakly_canonical(fs::absolute(one), error);
+  return !error && place == fs::weakly_canonical(fs::absolute(other), error) && !is_special(one);
+}
+
 // What is read must not be replaced by what is made of it.
 void require_other_file(const std::string& output, const std::vector<RunRecord>& runs) {
   std::error_code error;
@@ -153,7 +159,8 @@ CLI::App* add_report(CLI::App& app, ReportOptions& options) {
     if (options.out.empty() && options.csv.empty() && options.tensorboard.empty()) {
       throw CLI::RequiredError("--out, --csv or --tensorboard");
     }
-    if (!options.out.empty() && options.out == options.csv) throw CLI::ValidationError("--out and --csv name one file");
+    if (!options.out.empty() && is_same_file(options.out, options.csv))
+      throw CLI::ValidationError("--out and --csv name one file");
   });
   report->footer(
       "Exits with 1 if a directory is not a run, or something cannot be written.\n\nExamples:\n"

@@ -26,6 +26,7 @@ std::uint64_t EngineBase::post(const Collective& collective, Deadline deadline, 
   op.input.reserve(collective.input.size());
   op.output.reserve(collective.output.size());
   op.counts.reserve(collective.counts.size());
+  const TimePoint begun = FlightLog::now();
   begin(op, collective);
   ++next_;
   op.collective = collective;
@@ -35,7 +36,7 @@ std::uint64_t EngineBase::post(const Collective& collective, Deadline deadline, 
   op.collective.input = op.input;
   op.collective.output = op.output;
   op.collective.counts = op.counts;
-  op.ticket = flight_log_.start(record_of(op.signature), collective.ticket);
+  op.ticket = flight_log_.start(record_of(op.signature), collective.ticket, begun);
   return number;
 }
 

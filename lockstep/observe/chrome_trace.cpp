@@ -57,11 +57,13 @@ class Rank {
     return found == groups_.end() ? nullptr : found->second;
   }
   Stretch time_of(const FlightPhase& phase) const { return {phase.begin_ns + offset_, phase.end_ns + offset_}; }
-  // What has not ended lasts until the rank's last sign.
+  std::int64_t latest() const { return latest_ + offset_; }  // of its signs, on the common clock
+  void set_end(std::int64_t time) { end_ = time; }
+  // What has not ended lasts until the last sign of any rank.
   Stretch time_of(const FlightRecord& record) const {
     const std::int64_t begin = monotonic(record.started_ns != 0 ? record.started_ns : record.issued_ns);
-    const std::int64_t end = record.finished_ns != 0 ? monotonic(record.finished_ns) : latest_;
-    return {begin + offset_, std::max(begin, end) + offset_};
+    const std::int64_t end = record.finished_ns != 0 ? monotonic(record.finished_ns) + offset_ : end_;
+    return {begin + offset_, std::max(begin + offset_, end)};
   }
   // Each in a row in which nothing else is at that time.
   std::vector<Operation> operations(const Stretch& window) const {
@@ -91,6 +93,7 @@ class Rank {
   const FlightSnapshot& snapshot_;
   std::int64_t offset_;
   std::int64_t latest_ = 0;
+  std::int64_t end_ = 0;
   std::map<std::uint32_t, const FlightGroup*> groups_;
 };
 
@@ -276,6 +279,10 @@ std::string chrome_trace(const std::vector<FlightSnapshot>& snapshots, std::size
   const std::vector<std::int64_t> offsets = common_clock(snapshots);
   std::vector<Rank> ranks;
   for (std::size_t i = 0; i < snapshots.size(); ++i) ranks.emplace_back(snapshots[i], offsets[i]);
+  if (!ranks.empty()) {
+    const std::int64_t end = std::ranges::max_element(ranks, {}, &Rank::latest)->latest();
+    for (Rank& rank : ranks) rank.set_end(end);
+  }
   const Stretch window = window_of(ranks, last_steps);
   const std::int64_t base = window.is_empty() ? 0 : window.begin;
   Events events(base);

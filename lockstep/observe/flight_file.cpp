@@ -92,6 +92,15 @@ std::uint64_t key_of(const FlightRecord& record) { return record.number; }
 std::uint64_t key_of(const FlightName& name) { return name.hash; }
 std::uint64_t key_of(const FlightPhase& phase) { return phase.number; }
 
+template <class Value>
+bool is_place_of(const Value& value, std::size_t slot, std::size_t slots) {
+  return key_of(value) % slots == slot;
+}
+template <>
+bool is_place_of(const FlightName& name, std::size_t slot, std::size_t slots) {
+  return (slot + slots - name.hash % slots) % slots < FlightName::kPlaces;
+}
+
 // The slots from an offset on: those whose version was the same before and after their words were copied, and even.
 template <class Value>
 std::vector<Value> take(const FlightCopies& copies, std::size_t offset, std::size_t slots, const char* what,
@@ -107,7 +116,7 @@ std::vector<Value> take(const FlightCopies& copies, std::size_t offset, std::siz
       continue;
     }
     const auto value = value_at<Value>(copies.words, slot + offsetof(Slot, words));
-    if (!is_sound(value) || key_of(value) % slots != i) {
+    if (!is_sound(value) || !is_place_of(value, i, slots)) {
       throw_corrupt(damaged(snapshot.path), fmt::format("{} in slot {} makes no sense", what, i));
     }
     values.push_back(value);

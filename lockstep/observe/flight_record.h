@@ -55,6 +55,9 @@ static_assert(sizeof(FlightGroup) == sizeof(FlightRecord) && std::is_trivially_c
 
 // The text of a hash.
 struct FlightName {
+  // In how many slots, from that of its hash on, a name may lie.
+  static constexpr std::uint64_t kPlaces = 8;
+
   std::uint64_t hash = 0;
   char text[112] = {};  // ends with a zero; longer names are cut
 };

@@ -39,12 +39,9 @@ bool claim(Slot& slot, std::uint64_t version) {
          slot.version.compare_exchange_strong(found, version | 1, std::memory_order_acq_rel, std::memory_order_relaxed);
 }
 
-// In how many slots, from that of its hash on, a name may lie.
-constexpr std::uint64_t kNamePlaces = 8;
-
 // Where a name is, or is to be: the first free slot, and instead of an older one where none is free.
 std::uint64_t place_of_name(const FlightMemory& memory, std::uint64_t hash) {
-  for (std::uint64_t i = 0; i < kNamePlaces; ++i) {
+  for (std::uint64_t i = 0; i < FlightName::kPlaces; ++i) {
     const Slot& slot = memory.name(hash + i);
     if (slot.words[0].load(std::memory_order_relaxed) == hash || slot.version.load(std::memory_order_acquire) == 0) {
       return hash + i;
@@ -133,7 +130,7 @@ void FlightRecorder::add_name(std::uint64_t hash, std::string_view text) noexcep
 }
 
 FlightName FlightRecorder::find_name(std::uint64_t hash) const noexcept {
-  for (std::uint64_t i = 0; hash != 0 && i < kNamePlaces; ++i) {
+  for (std::uint64_t i = 0; hash != 0 && i < FlightName::kPlaces; ++i) {
     FlightName name;
     if (read_slot(memory_.name(hash + i), name) == flight::SlotState::whole && name.hash == hash) return name;
   }
@@ -227,17 +224,18 @@ FlightTicket FlightLog::issue(FlightRecord record) const noexcept {
   return ticket;
 }
 
-FlightTicket FlightLog::start(FlightRecord record, FlightTicket queued) const noexcept {
+TimePoint FlightLog::now() noexcept { return tsc_clock().now(); }
+
+FlightTicket FlightLog::start(FlightRecord record, FlightTicket queued, TimePoint begun) const noexcept {
   if (group_ == nullptr) return {};
-  const TimePoint now = tsc_clock().now();
-  if (!group_->recorder.start(queued, record.sequence, now)) {
+  if (!group_->recorder.start(queued, record.sequence, begun)) {
     record.group = group_->number;
     record.state = FlightState::running;
-    record.issued_ns = record.started_ns = ns(now);
+    record.issued_ns = record.started_ns = ns(begun);
     queued = group_->recorder.add(record);
   }
   if (record.category == FlightCategory::collective) group_->last.store(queued.number, std::memory_order_relaxed);
-  queued.since = now;
+  queued.since = begun;
   return queued;
 }
 

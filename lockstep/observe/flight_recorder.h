@@ -58,8 +58,10 @@ class FlightLog {
 
   // For an operation that is queued.
   FlightTicket issue(FlightRecord record) const noexcept;
-  // The operation begins now. `queued`: the result of issue(), if it was queued.
-  FlightTicket start(FlightRecord record, FlightTicket queued = {}) const noexcept;
+  static TimePoint now() noexcept;
+  // The operation begins, or has begun at `begun`: before the others can see it. `queued`: the result of issue(), if it
+  // was queued.
+  FlightTicket start(FlightRecord record, FlightTicket queued = {}, TimePoint begun = now()) const noexcept;
   // The operation has ended; returns the time. Does nothing for an operation that has ended before.
   TimePoint finish(FlightTicket& ticket) const noexcept;
   void fail(FlightTicket& ticket, const Error& error) const noexcept;

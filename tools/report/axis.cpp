@@ -18,8 +18,9 @@ std::string Axis::label(std::size_t number) const {
 
 Axis axis_of(double low, double high, std::size_t most_steps, bool whole) {
   const double size = std::max(std::abs(low), std::abs(high));
-  if (high - low <= size * 1e-9) {  // one value: there is room on both sides of it
-    const double room = whole || size == 0 ? 1 : size * 0.1;
+  constexpr double kNothing = 1e-300;                  // smaller numbers have too few digits to be divided
+  if (high - low <= size * 1e-9 || size < kNothing) {  // one value: there is room on both sides of it
+    const double room = whole || size < kNothing ? 1 : size * 0.1;
     low -= room;
     high += room;
   }

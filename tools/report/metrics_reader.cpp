@@ -58,7 +58,9 @@ double seconds(const json& object, std::string_view name) {
   return value;
 }
 
+// What is nested is refused: it may be so deep that nothing can print it.
 std::string text_of(const json& value) {
+  if (value.is_structured()) refuse("has a list or an object where a text is expected");
   if (value.is_string()) return value.get<std::string>();
   return value.is_null() ? "" : value.dump();
 }
@@ -128,6 +130,26 @@ std::size_t append(std::vector<Line>& lines, Line line, Position position) {
   return replaced;
 }
 
+// A program may log an epoch's metrics in several calls, each with names of its own.
+bool is_part_of(const EpochLine& line, const EpochLine& before) {
+  return line.epoch == before.epoch && std::ranges::none_of(line.metrics, [&](const auto& metric) {
+           return std::ranges::find(before.metrics, metric.first, [](const auto& each) { return each.first; }) !=
+                  before.metrics.end();
+         });
+}
+
+void add_epoch(RunRecord& run, EpochLine line) {
+  if (run.epochs.empty() || !is_part_of(line, run.epochs.back())) {
+    run.replaced += append(run.epochs, std::move(line), &EpochLine::epoch);
+    return;
+  }
+  EpochLine& whole = run.epochs.back();
+  if (line.step) whole.step = line.step;
+  if (line.world_size) whole.world_size = line.world_size;
+  whole.metrics.insert(whole.metrics.end(), line.metrics.begin(), line.metrics.end());
+  std::ranges::sort(whole.metrics, {}, [](const auto& metric) { return metric.first; });
+}
+
 void add_line(RunRecord& run, std::string_view text_of_line, std::size_t number) {
   if (text_of_line.size() > kLongestLine) refuse(fmt::format("is longer than {} bytes", kLongestLine));
   const json object = json::parse(text_of_line, nullptr, false);
@@ -135,7 +157,7 @@ void add_line(RunRecord& run, std::string_view text_of_line, std::size_t number)
   if (!object.is_object()) refuse("is not a JSON object");
   const auto found = object.find("kind");
   if (found == object.end()) {
-    run.replaced += append(run.epochs, epoch_line(object), &EpochLine::epoch);
+    add_epoch(run, epoch_line(object));
     return;
   }
   if (!found->is_string()) refuse("\"kind\" is not a string");

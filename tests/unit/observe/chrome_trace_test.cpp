@@ -151,8 +151,9 @@ TEST_CASE("the last steps, and what lies within their time") {
   CHECK(events_of(json::parse(chrome_trace(snapshots)), "X", "collective").size() == 4);
 }
 
-TEST_CASE("a collective that has not ended lasts until the rank's last sign") {
-  const std::vector<FlightSnapshot> snapshots{Recording(0).all_reduce(4, 1000, 0).all_reduce(5, 1007, 1009).snapshot};
+TEST_CASE("a collective that has not ended lasts until the last sign of any rank") {
+  const std::vector<FlightSnapshot> snapshots{Recording(0).all_reduce(4, 1000, 0).snapshot,
+                                              Recording(1).all_reduce(5, 1007, 1009).snapshot};
   const auto collectives = events_of(json::parse(chrome_trace(snapshots)), "X", "collective");
   REQUIRE(collectives.size() == 2);
   CHECK(collectives[0]["dur"] == 9000);

@@ -74,6 +74,22 @@ TEST_CASE("a file tells what was recorded, while it is recorded and afterwards")
   CHECK((status.st_mode & 0777) == 0600);
 }
 
+TEST_CASE("names are read wherever the recorder has found a place for them") {
+  const TemporaryDirectory directory;
+  const std::string path = directory / "rank_1.flight";
+  FlightRecorder recorder(FlightMemory::make_file(path, {.rank = 1, .world_size = 2, .job_id = "job"}));
+  constexpr std::uint64_t kLastSlot = flight::kNames - 1;
+  for (std::uint64_t i = 0; i < FlightName::kPlaces; ++i) {  // all of one hash's slot, at the end of the table
+    recorder.add_name(kLastSlot + i * flight::kNames, "name " + std::to_string(i));
+  }
+  const FlightSnapshot snapshot = read_flight_file(path);
+  for (std::uint64_t i = 0; i < FlightName::kPlaces; ++i) {
+    CHECK(snapshot.names.text_of(kLastSlot + i * flight::kNames) == "name " + std::to_string(i));
+  }
+  overwrite(path, flight::kNamesOffset + 5 * sizeof(flight::Slot) + sizeof(std::uint64_t), std::string(8, '\x20'));
+  CHECK_ERROR(refusal(path), ErrorKind::corrupt_data, path, "name in slot 5");
+}
+
 TEST_CASE("a launcher's copy says how the process ended") {
   const TemporaryDirectory directory;
   const std::string path = directory / "copy.flight";

@@ -37,6 +37,7 @@ TEST_CASE("an axis has round ticks around its values") {
   CHECK(epochs.steps == 2);
   CHECK(epochs.label(2) == "3");
   CHECK(axis_of(-0.4, 0.4, 5).label(2) == "0.0");
+  CHECK(axis_of(0, 5e-324, 5).last() == 1);  // what cannot be divided is nothing
 }
 
 TEST_CASE("an axis of one value, of none, or of extremes is an axis") {

@@ -45,6 +45,30 @@ TEST_CASE("an epoch has its numbers; null is one that is not known, and what is 
   CHECK(run.damaged_count == 0);
 }
 
+TEST_CASE("an epoch's metrics may come in several lines; a line with a name that was there is the epoch once more") {
+  const std::string validation = R"({"epoch": 1, "step": 9, "val_loss": 0.25})"
+                                 "\n";
+  RunRecord run = parse_metrics(epoch(0, 3) + epoch(1, 2) + validation);
+  REQUIRE(run.epochs.size() == 2);
+  CHECK(run.replaced == 0);
+  CHECK(run.epochs[1].step == 9);
+  CHECK(run.epochs[1].metrics == std::vector<std::pair<std::string, double>>{{"train_loss", 2}, {"val_loss", 0.25}});
+  run = parse_metrics(epoch(1, 2) + validation + epoch(1, 4));
+  REQUIRE(run.epochs.size() == 1);
+  CHECK(run.epochs[0].metrics == std::vector<std::pair<std::string, double>>{{"train_loss", 4}});
+}
+
+TEST_CASE("values that are nested deeply are refused, where a text is expected") {
+  const std::string deep = std::string(200'000, '[') + std::string(200'000, ']');
+  for (const std::string name : {"reason", "attempt"}) {
+    const RunRecord run = parse_metrics("{\"kind\":\"restart\",\"" + name + "\":" + deep + "}\n");
+    REQUIRE(run.damaged_count == 1);
+    CHECK(run.damaged[0].what.find("where a text is expected") != std::string::npos);
+  }
+  CHECK(parse_metrics("{\"epoch\":" + deep + "}\n").damaged_count == 1);
+  CHECK(parse_metrics("{\"epoch\":1,\"note\":" + deep + "}\n").epochs.size() == 1);
+}
+
 TEST_CASE("ranks are sorted, and a time that is not there is not known") {
   const RunRecord run = parse_metrics(steps(40));
   REQUIRE(run.steps.size() == 1);

@@ -128,6 +128,12 @@ TEST_CASE("an index of 200,000 tensors is read in no time") {
               ErrorKind::corrupt_data, "'first' is there twice");
 }
 
+TEST_CASE("the time to read an index does not grow with the square of the objects in it") {
+  std::string json = R"({"weight_map": {"a": "f"})";
+  for (int i = 0; i < 400'000; ++i) json += fmt::format(R"(, "{}": {{}})", i);
+  CHECK(parse_safetensors_index(json + "}", "i.json").files.size() == 1);
+}
+
 TEST_CASE("files are recognised by how they begin") {
   const auto kind = [](const std::string& bytes) { return recognise_file(bytes); };
   CHECK(kind("") == FileKind::empty);

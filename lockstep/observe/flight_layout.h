@@ -7,8 +7,8 @@
 // one of FlightName::kPlaces slots from hash mod kNames on. A slot's version is 8 n + 2 step, plus 1 while it is being
 // written; the steps of an operation are issued, running, over. A writer that changes a version from even to odd owns
 // the slot until it makes the version even again. An update that finds another version than it left is dropped: the
-// slot belongs to a later operation. A name's version only counts. A
-// reader trusts words that it has read between two reads of the same even version.
+// slot belongs to a later operation. A name's version only counts. A reader trusts words that it has read between two
+// reads of the same even version.
 #pragma once
 
 #include <array>

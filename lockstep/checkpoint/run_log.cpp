@@ -45,6 +45,13 @@ ordered_json steps_of(int rank, const RankSteps& steps) {
   return line;
 }
 
+bool ends_within_a_line(const std::filesystem::path& file) {
+  std::ifstream in(file, std::ios::binary | std::ios::ate);
+  if (!in || in.tellg() <= 0) return false;
+  in.seekg(-1, std::ios::end);
+  return in.get() != '\n';
+}
+
 }  // namespace
 
 RunFacts facts_of_this_process() {
@@ -62,6 +69,7 @@ std::string run_line(const RunFacts& facts) {
                   {"command", facts.command},
                   {"host", facts.host},
                   {"started", facts.started},
+                  {"step", facts.step},
                   {"threads", facts.threads},
                   {"versions", facts.versions}});
 }
@@ -87,8 +95,9 @@ std::string checkpoint_line(std::int64_t step, const std::filesystem::path& path
 }
 
 void append_line(const std::filesystem::path& file, const std::string& line) {
+  const std::string before = ends_within_a_line(file) ? "\n" : "";
   std::ofstream out(file, std::ios::app);
-  out << line + '\n';
+  out << before + line + '\n';
   out.close();
   if (!out) throw Error(ErrorKind::invalid_argument, "cannot write " + file.string());
 }

@@ -20,11 +20,12 @@ struct RunFacts {
   std::string host;
   std::string started;  // as of time_of_writing()
   int threads = 0;
+  std::int64_t step = 0;  // after which it goes on; what the file says of later steps is of an earlier run
   std::map<std::string, std::string> versions;
   std::uint64_t restarts = 0;  // before this start, as the launcher has told
 };
 
-// Threads, and versions of libraries but Lockstep, are for the caller to add.
+// Threads, step, and versions of libraries but Lockstep, are for the caller to add.
 RunFacts facts_of_this_process();
 
 // {"kind": "run", ...}
@@ -36,7 +37,8 @@ std::string steps_line(std::int64_t step, const StepReport& report);
 // {"kind": "checkpoint", ...}
 std::string checkpoint_line(std::int64_t step, const std::filesystem::path& path, double seconds);
 
-// Adds a line to the file, and an end of line. Error{invalid_argument} with the path if it cannot be written.
+// Adds a line to the file, and an end of line; one before it too, if a killed writer has left half a line.
+// Error{invalid_argument} with the path if it cannot be written.
 void append_line(const std::filesystem::path& file, const std::string& line);
 
 }  // namespace lockstep::internal

@@ -11,24 +11,25 @@
 
 namespace lockstep::internal {
 
-void TrainingLog::begin() {
+void TrainingLog::begin(std::int64_t step) {
   if (std::exchange(has_begun_, true) || group_.rank() != 0) return;
   RunFacts facts = facts_of_this_process();
+  facts.step = step;
   facts.threads = at::get_num_threads();
   facts.versions["torch"] = TORCH_VERSION;
   append_line(file_, run_line(facts));
   if (facts.restarts != 0) append_line(file_, restart_line(facts));
 }
 
-void TrainingLog::add_line(const std::string& line) {
-  begin();
+void TrainingLog::add_line(std::int64_t step, const std::string& line) {
+  begin(step);
   if (group_.rank() == 0) append_line(file_, line);
 }
 
 void TrainingLog::tell(std::int64_t step, std::optional<StepReport> report) {
   if (!report) return;
   report_ = std::move(report);
-  add_line(steps_line(step, *report_));
+  add_line(step, steps_line(step, *report_));
   const auto change = change_of_straggler(*report_, reports_.straggler_before(), hosts_);
   if (change && group_.rank() == 0) log(report_->straggler ? LogLevel::warning : LogLevel::info, *change);
 }

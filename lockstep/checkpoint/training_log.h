@@ -21,9 +21,9 @@ class TrainingLog {
   // By rank, for warnings.
   void set_hosts(std::vector<std::string> hosts) { hosts_ = std::move(hosts); }
 
-  // Writes what run this is, the first time.
-  void begin();
-  void add_line(const std::string& line);
+  // Writes what run this is, the first time: one that goes on after this many steps, or begins. add_line() does it too.
+  void begin(std::int64_t step);
+  void add_line(std::int64_t step, const std::string& line);
   // A step is over, or a checkpoint follows, after this many steps in all. Now and then a collective; see StepReports.
   void step_is_over(std::int64_t step, DdpBase& ddp) { tell(step, reports_.after_step(ddp.step_timer(), group_)); }
   void flush(std::int64_t step, DdpBase& ddp) { tell(step, reports_.flush(ddp.step_timer(), group_)); }

@@ -122,7 +122,7 @@ void TrainingRun::require_directory() const {
 // Whether it is time to save.
 bool TrainingRun::advance(double mean_loss, std::int64_t samples, DdpBase& ddp) {
   require_directory();
-  log_.begin();
+  log_.begin(position.step);
   if (const double before = std::exchange(samples_a_step_, 0); before != 0) compare_steps(before, samples);
   if (samples != 0) position.loss_sum += mean_loss * static_cast<double>(samples);  // the mean of none is NaN
   position.samples += samples;
@@ -158,7 +158,7 @@ void TrainingRun::log_metrics(std::initializer_list<std::pair<std::string_view, 
     line += fmt::format(", {}: {}", quoted, std::isfinite(value) ? fmt::format("{}", value) : "null");
   }
   line += fmt::format(", \"world_size\": {}}}", group_.size());
-  log_.add_line(line);
+  log_.add_line(position.step, line);
 }
 
 std::filesystem::path TrainingRun::path() const {
@@ -195,7 +195,7 @@ void TrainingRun::save_parts(const torch::nn::Module& module, DdpBase& ddp, cons
     add_module(checkpoint, module);
     const TimePoint start = steady_clock().now();
     save_checkpoint(path(), checkpoint, {.keep_last = earlier_ == Earlier::to_replace ? 1 : options_.keep_last});
-    log_.add_line(checkpoint_line(position.step, path(), seconds(steady_clock().now() - start)));
+    log_.add_line(position.step, checkpoint_line(position.step, path(), seconds(steady_clock().now() - start)));
     return std::string();
   });
   ddp.step_timer().leave_out();

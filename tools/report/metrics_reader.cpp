@@ -19,7 +19,7 @@ namespace {
 using nlohmann::json;
 
 constexpr std::size_t kLongestLine = std::size_t{1} << 20;
-constexpr std::uint64_t kMostBytes = std::uint64_t{256} << 20;
+constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 30;
 constexpr std::size_t kMostDescribed = 20;
 constexpr std::int64_t kMostRanks = 1 << 16;
 constexpr std::int64_t kMostSteps = std::int64_t{1} << 53;
@@ -106,6 +106,7 @@ StepsLine steps_line(const json& object) {
 
 StartLine start_line(const json& object, std::size_t number) {
   StartLine line{.line = number,
+                 .step = integer_if_any(object, "step", 0, kMostSteps),
                  .host = text(object, "host"),
                  .started = text(object, "started"),
                  .threads = text(object, "threads")};
@@ -150,6 +151,20 @@ void add_epoch(RunRecord& run, EpochLine line) {
   std::ranges::sort(whole.metrics, {}, [](const auto& metric) { return metric.first; });
 }
 
+// What lies behind the step at which a run goes on is of an earlier run. Epochs that do not tell their step are
+// replaced as they come again; a run from the beginning has none of them.
+void add_start(RunRecord& run, StartLine line) {
+  if (line.step) {
+    const std::int64_t step = *line.step;
+    const auto is_later = [&](const auto& each) { return each.step > step; };
+    run.replaced += std::erase_if(run.steps, is_later);
+    std::erase_if(run.saves, is_later);
+    run.replaced +=
+        std::erase_if(run.epochs, [&](const EpochLine& each) { return step == 0 || (each.step && *each.step > step); });
+  }
+  run.starts.push_back(std::move(line));
+}
+
 void add_line(RunRecord& run, std::string_view text_of_line, std::size_t number) {
   if (text_of_line.size() > kLongestLine) refuse(fmt::format("is longer than {} bytes", kLongestLine));
   const json object = json::parse(text_of_line, nullptr, false);
@@ -165,7 +180,7 @@ void add_line(RunRecord& run, std::string_view text_of_line, std::size_t number)
   if (kind == "steps") {
     run.replaced += append(run.steps, steps_line(object), &StepsLine::step);
   } else if (kind == "run") {
-    run.starts.push_back(start_line(object, number));
+    add_start(run, start_line(object, number));
   } else if (kind == "restart") {
     run.restarts.push_back({number, text(object, "attempt"), text(object, "reason"), text(object, "at")});
   } else if (kind == "checkpoint") {

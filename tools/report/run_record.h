@@ -68,6 +68,7 @@ struct StepsLine {
 
 struct StartLine {
   std::size_t line = 0;
+  std::optional<std::int64_t> step = {};  // after which it goes on
   std::vector<std::string> command = {};
   std::string host = {}, started = {}, threads = {};
   std::vector<std::pair<std::string, std::string>> versions = {};

@@ -41,12 +41,14 @@ TEST_CASE("a line of a run says how it was started, whatever the words hold") {
                        .host = "n1",
                        .started = "2026-11-25T18:52:11Z",
                        .threads = 2,
+                       .step = 40,
                        .versions = {{"torch", "2.13.0"}},
                        .restarts = 2};
   const json line = json::parse(run_line(facts));
   CHECK(line["kind"] == "run");
   CHECK(line["command"][2] == "a \"b\"\n\xef\xbf\xbd");
   CHECK(line["threads"] == 2);
+  CHECK(line["step"] == 40);
   CHECK(line["versions"]["torch"] == "2.13.0");
   CHECK(restart_line(facts) == R"({"kind":"restart","attempt":3,"at":"2026-11-25T18:52:11Z"})");
   CHECK(checkpoint_line(7, "out/step-7", 0.5) == R"({"kind":"checkpoint","step":7,"path":"out/step-7","seconds":0.5})");
@@ -68,6 +70,11 @@ TEST_CASE("lines are added to what is there, and a file that cannot be written i
   std::ifstream file(folder / "metrics.jsonl");
   const std::string all{std::istreambuf_iterator<char>(file), {}};
   CHECK(all == "{}\n[]\n");
+  std::ofstream(folder / "metrics.jsonl", std::ios::app) << "{\"epo";  // as a killed writer leaves it
+  append_line(folder / "metrics.jsonl", "{}");
+  std::ifstream again(folder / "metrics.jsonl");
+  const std::string repaired{std::istreambuf_iterator<char>(again), {}};
+  CHECK(repaired == "{}\n[]\n{\"epo\n{}\n");
   CHECK_ERROR(error_of([&] { append_line(folder / "none/a", "{}"); }), ErrorKind::invalid_argument, "cannot write",
               "none/a");
 }

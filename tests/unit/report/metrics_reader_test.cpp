@@ -58,6 +58,28 @@ TEST_CASE("an epoch's metrics may come in several lines; a line with a name that
   CHECK(run.epochs[0].metrics == std::vector<std::pair<std::string, double>>{{"train_loss", 4}});
 }
 
+TEST_CASE("a run that begins anew, or goes on from an earlier step, replaces what was there behind it") {
+  const std::string before = epoch(0, 3) + epoch(1, 2) + steps(20) + steps(40) + epoch(2, 1);
+  RunRecord run = parse_metrics(before +
+                                R"({"kind":"run","step":0})"
+                                "\n" +
+                                epoch(0, 5));
+  REQUIRE(run.epochs.size() == 1);
+  CHECK(run.epochs[0].metrics[0].second == 5);
+  CHECK(run.steps.empty());
+  CHECK(run.replaced == 5);
+  run = parse_metrics(before +
+                      R"({"kind":"run","step":25})"
+                      "\n" +
+                      steps(35));
+  CHECK(run.epochs.size() == 3);
+  REQUIRE(run.steps.size() == 2);
+  CHECK(run.steps[1].step == 35);
+  CHECK(parse_metrics(before + R"({"kind":"run"})"
+                               "\n")
+            .epochs.size() == 3);
+}
+
 TEST_CASE("values that are nested deeply are refused, where a text is expected") {
   const std::string deep = std::string(200'000, '[') + std::string(200'000, ']');
   for (const std::string name : {"reason", "attempt"}) {

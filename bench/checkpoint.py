@@ -1,5 +1,5 @@
 """How fast checkpoints are saved and loaded, beside the disk and PyTorch: checkpoint.py BIN [--mib 1024] [--ranks 2]
-[--rounds 5] [--folder DIR] [--json FILE]
+[--rounds 5] [--folder DIR] [--json FILE] [--page FILE]
 
 Each round writes the same number of bytes with dd, Lockstep and PyTorch, one after the other, to the same disk. Shows
 medians and spreads, and Lockstep's share of what dd and PyTorch reach in the same round."""
@@ -23,6 +23,17 @@ RATIOS = (("dd / save", "dd", "save"), ("torch.save / save", "torch_save", "save
           ("the same in the second save", "dcp_async_stall_again", "async_stall_again"),
           ("save / stall of a copy in the background", "save", "background_stall"),
           ("DCP / AsyncSaver, until it is on disk", "dcp_async", "async"))
+
+
+# What the page shows: what is done, Lockstep's time, and those of others.
+ROWS = (("save, until it is on the disk", "save", {"dd": "dd", "torch.save": "torch_save", "DCP": "dcp_save"}),
+        ("load, from the file cache", "load", {"torch.load": "torch_load", "DCP": "dcp_load"}),
+        ("load, from the disk", "load_cold", {"DCP": "dcp_load_cold"}),
+        ("save in the background: the training waits", "async_stall", {"DCP": "dcp_async_stall"}),
+        ("the same, second save", "async_stall_again", {"DCP": "dcp_async_stall_again"}),
+        ("the same with `copy_in_background`", "background_stall", {"DCP": "dcp_async_stall_again"}),
+        ("save in the background, until it is on the disk", "async", {"DCP": "dcp_async"}))
+MARKS = "<!-- bench/checkpoint.py -->", "<!-- end of bench/checkpoint.py -->"
 
 
 def drop_caches():
@@ -82,6 +93,31 @@ def show(rounds):
         line(name, [each[above] / each[below] for each in rounds], "times")
 
 
+def median_and_spread(values):
+    return f"{statistics.median(values):.3f} s ({min(values):.3f} to {max(values):.3f})"
+
+
+def page_table(rounds, options):
+    lines = [f"{options.mib} MiB of state, {options.ranks} ranks, medians of {len(rounds)} rounds, with the fastest and "
+             "the slowest one:", "", "| | Lockstep | beside it | times as fast |", "|---|---:|---:|---:|"]
+    for what, ours, others in ROWS:
+        for name, key in others.items():
+            ratio = statistics.median(each[key] / each[ours] for each in rounds)
+            lines.append(f"| {what} | {median_and_spread([each[ours] for each in rounds])} "
+                         f"| {name}: {median_and_spread([each[key] for each in rounds])} | {ratio:.2g} |")
+    memory = {what: max(each[f"{what}_memory_mib"] for each in rounds) for what in ("save", "load")}
+    lines += ["", f"A rank takes {memory['save']:.1f} MiB more than its state to save it, and {memory['load']:.1f} MiB to "
+              "load it."]
+    return "\n".join(lines)
+
+
+def write_page(path, rounds, options):
+    text = path.read_text(encoding="utf-8")
+    before, rest = text.split(MARKS[0])
+    path.write_text(before + MARKS[0] + "\n" + page_table(rounds, options) + "\n" + MARKS[1] + rest.split(MARKS[1])[1],
+                    encoding="utf-8")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("bin", type=pathlib.Path)
@@ -91,6 +127,7 @@ def main():
     parser.add_argument("--folder", help="on the disk that is measured", default=None)
     parser.add_argument("--python", default=str(HERE.parent / ".venv" / "bin" / "python"))
     parser.add_argument("--json", type=pathlib.Path)
+    parser.add_argument("--page", type=pathlib.Path, help="replaces the table of docs/CHECKPOINTS.md")
     options = parser.parse_args()
     options.bin = options.bin.resolve()
     if options.folder:
@@ -99,6 +136,8 @@ def main():
     show(rounds)
     if options.json:
         options.json.write_text(json.dumps({"mib": options.mib, "ranks": options.ranks, "rounds": rounds}) + "\n")
+    if options.page:
+        write_page(options.page, rounds, options)
 
 
 if __name__ == "__main__":

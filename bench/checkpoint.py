@@ -98,16 +98,16 @@ def median_and_spread(values):
 
 
 def page_table(rounds, options):
-    lines = [f"{options.mib} MiB of state, {options.ranks} ranks, medians of {len(rounds)} rounds, with the fastest and "
-             "the slowest one:", "", "| | Lockstep | beside it | times as fast |", "|---|---:|---:|---:|"]
+    lines = [f"{options.mib} MiB of state, {options.ranks} ranks, medians of {len(rounds)} rounds, with the fastest "
+             "and the slowest one:", "", "| | Lockstep | beside it | times as fast |", "|---|---:|---:|---:|"]
     for what, ours, others in ROWS:
         for name, key in others.items():
             ratio = statistics.median(each[key] / each[ours] for each in rounds)
             lines.append(f"| {what} | {median_and_spread([each[ours] for each in rounds])} "
                          f"| {name}: {median_and_spread([each[key] for each in rounds])} | {ratio:.2g} |")
     memory = {what: max(each[f"{what}_memory_mib"] for each in rounds) for what in ("save", "load")}
-    lines += ["", f"A rank takes {memory['save']:.1f} MiB more than its state to save it, and {memory['load']:.1f} MiB to "
-              "load it."]
+    lines += ["", f"A rank takes {memory['save']:.1f} MiB more than its state to save it, and {memory['load']:.1f} MiB "
+              "to load it."]
     return "\n".join(lines)
 
 

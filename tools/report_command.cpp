@@ -116,6 +116,7 @@ void write_output(const fs::path& path, std::string_view text) {
 }
 
 bool is_same_file(const fs::path& one, const fs::path& other) {
+  if (one.empty() || other.empty()) return false;
   std::error_code error;
   const fs::path place = fs::weakly_canonical(fs::absolute(one), error);
   return !error && place == fs::weakly_canonical(fs::absolute(other), error) && !is_special(one);
@@ -159,8 +160,7 @@ CLI::App* add_report(CLI::App& app, ReportOptions& options) {
     if (options.out.empty() && options.csv.empty() && options.tensorboard.empty()) {
       throw CLI::RequiredError("--out, --csv or --tensorboard");
     }
-    if (!options.out.empty() && is_same_file(options.out, options.csv))
-      throw CLI::ValidationError("--out and --csv name one file");
+    if (is_same_file(options.out, options.csv)) throw CLI::ValidationError("--out and --csv name one file");
   });
   report->footer(
       "Exits with 1 if a directory is not a run, or something cannot be written.\n\nExamples:\n"

@@ -110,7 +110,7 @@ class Log(SkewTest):
         self.train(12, "crash", 0, 1, options=("--max-restarts", "1"))
         first, second = self.lines("run")
         for line in (first, second):
-            self.assertEqual(list(line), ["kind", "command", "host", "started", "threads", "versions"])
+            self.assertEqual(list(line), ["kind", "command", "host", "started", "step", "threads", "versions"])
             self.assertEqual(line["command"], [WORKER, str(self.folder / "out"), "12", "crash", "0", "1"])
             self.assertEqual((line["host"], line["threads"]), (os.uname().nodename, 1))
             self.assertRegex(line["started"], r"^20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ$")

@@ -119,7 +119,7 @@ bool is_same_file(const fs::path& one, const fs::path& other) {
   if (one.empty() || other.empty()) return false;
   std::error_code error;
   const fs::path place = fs::weakly_canonical(fs::absolute(one), error);
-  return !error && place == fs::weakly_canonical(fs::absolute(other), error) && !is_special(one);
+  return one == other || (!error && place == fs::weakly_canonical(fs::absolute(other), error));
 }
 
 // What is read must not be replaced by what is made of it.

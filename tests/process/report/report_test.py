@@ -211,7 +211,9 @@ class OutputTest(ReportTest):
         self.assertIn("Permission denied", done.stderr)
 
     def test_a_wrong_command_line_exits_with_2(self):
-        for words in ((), (self.run_folder,), ("--out", "x.html"), (self.run_folder, "--out", "x", "--csv", "./x"),
+        for words in ((), (self.run_folder,), ("--out", "x.html"), (self.run_folder, "--out", "x", "--csv", "x"),
+                      (self.run_folder, "--out", "x", "--csv", "./x"),
+                      (self.run_folder, "--out", "/dev/null", "--csv", "/dev/null"),
                       (self.run_folder, "--out", "x", "--bogus"), tuple(f"r{i}" for i in range(17)) + ("--out", "x")):
             self.assertIn("Try 'lockstep report --help'", report(*words, expected=2).stderr)
 

@@ -14,6 +14,7 @@ import fnmatch
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -87,7 +88,8 @@ def run(options):
 
 def first_losses(engine, name, ranks, options):
     folder = options.folder / f"steps_{name}"
-    folder.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)  # a checkpoint there would be gone on with
+    folder.mkdir(parents=True)
     file = folder / "losses.csv"
     command = [*map(str, command_of(engine, options)), "--world-size", str(ranks), "--max-steps", str(options.steps),
                "--step-losses", str(file), "--out", str(folder / "out")]

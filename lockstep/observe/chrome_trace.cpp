@@ -4,6 +4,7 @@
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <tuple>
 #include <utility>
 
 #include "lockstep/base/dtype.h"
@@ -45,6 +46,8 @@ class Rank {
  public:
   Rank(const FlightSnapshot& snapshot, std::int64_t offset) : snapshot_(snapshot), offset_(offset) {
     for (const FlightGroup& group : snapshot.groups) groups_[group.number] = &group;
+    std::map<std::pair<std::string, int>, int> generations;
+    for (const auto& [number, group] : groups_) generations_[number] = ++generations[{group->name, group->size}];
     for (const FlightRecord& record : snapshot.records) {
       latest_ =
           std::max({latest_, monotonic(record.issued_ns), monotonic(record.started_ns), monotonic(record.finished_ns)});
@@ -56,6 +59,8 @@ class Rank {
     const auto found = groups_.find(record.group);
     return found == groups_.end() ? nullptr : found->second;
   }
+  // Groups of one name and size, made one after another: the same in all their ranks.
+  int generation(const FlightGroup& group) const { return generations_.at(group.number); }
   Stretch time_of(const FlightPhase& phase) const { return {phase.begin_ns + offset_, phase.end_ns + offset_}; }
   std::int64_t latest() const { return latest_ + offset_; }  // of its signs, on the common clock
   void set_end(std::int64_t time) { end_ = time; }
@@ -94,7 +99,8 @@ class Rank {
   std::int64_t offset_;
   std::int64_t latest_ = 0;
   std::int64_t end_ = 0;
-  std::map<std::uint32_t, const FlightGroup*> groups_;
+  std::map<std::uint32_t, const FlightGroup*> groups_;  // by number, which is the order in which they were made
+  std::map<std::uint32_t, int> generations_;
 };
 
 // Writes events, whose times are microseconds since `base`.
@@ -218,7 +224,9 @@ struct Meeting {
     return *std::ranges::max_element(visits, {}, [](const auto& visit) { return visit.second.time.begin; });
   }
 };
-using Meetings = std::map<std::pair<std::string, std::uint64_t>, Meeting>;  // by group and sequence
+// Name, size and generation of the group; sequence of the collective in it.
+using MeetingKey = std::tuple<std::string, int, int, std::uint64_t>;
+using Meetings = std::map<MeetingKey, Meeting>;
 
 json arguments_of(const Rank& rank, const FlightRecord& record, const FlightNames& names) {
   json arguments{{"state", to_string(record.state)}, {"call", describe(record, names)}};
@@ -257,7 +265,8 @@ void add_operations(const Rank& rank, const Stretch& window, const FlightNames& 
                     arguments_of(rank, record, names));
     const FlightGroup* group = rank.group(record);
     if (is_message || record.sequence == 0 || group == nullptr) continue;
-    meetings[{group->name, record.sequence}].visits.emplace_back(&rank, operation);
+    const MeetingKey key{group->name, group->size, rank.generation(*group), record.sequence};
+    meetings[key].visits.emplace_back(&rank, operation);
   }
 }
 

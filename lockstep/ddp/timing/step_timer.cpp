@@ -57,7 +57,8 @@ void StepTimer::compute_ends() {
 
 void StepTimer::leave_out() {
   if (state_ == State::averaged) end_step();
-  if (state_ == State::averaged || state_ == State::gap) restart(State::gap);
+  if (state_ == State::averaged || state_ == State::gap) return restart(State::gap);
+  if (state_ == State::partial) restart(State::partial);
 }
 
 void StepTimer::change(State next, StepPhase ended) {

@@ -150,6 +150,23 @@ TEST_CASE("what is done besides belongs to no step") {
   CHECK(rank.timer.total().data == ms(3));
 }
 
+TEST_CASE("what is done besides, between backwards that add up, belongs to no step") {
+  Rank rank;
+  rank.first_step();
+  for (const Gradients gradients : {Gradients::local, Gradients::averaged}) {
+    rank.pass(500ms);  // an evaluation
+    rank.timer.leave_out();
+    rank.pass(3ms);
+    rank.timer.forward_begins();
+    rank.pass(2ms);
+    rank.timer.backward_begins();
+    rank.timer.backward_ends(gradients);
+  }
+  rank.timer.step_ends();
+  CHECK(rank.timer.total().data == ms(6));
+  CHECK(rank.timer.total().forward == ms(4));
+}
+
 TEST_CASE("a backward that fails leaves nothing behind") {
   Rank rank;
   rank.first_step();

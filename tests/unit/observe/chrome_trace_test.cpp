@@ -28,17 +28,21 @@ struct Recording {
     snapshot.host = host;
     snapshot.job = "job";
     snapshot.wall_ns = kWall + wall_ms * kMs;
+    make_group();
+  }
+  Recording& make_group() {
     FlightGroup group;
-    group.number = 1;
-    group.rank = rank;
+    group.number = static_cast<std::uint32_t>(snapshot.groups.size() + 1);
+    group.rank = snapshot.rank;
     group.size = 2;
     std::string("world").copy(group.name, 5);
     snapshot.groups.push_back(group);
+    return *this;
   }
   Recording& all_reduce(std::uint64_t sequence, std::int64_t begin, std::int64_t end) {
     FlightRecord record;
     record.number = snapshot.records.size() + 1;
-    record.group = 1;
+    record.group = snapshot.groups.back().number;
     record.set_operation("all_reduce");
     record.set_reduction("sum");
     record.dtype = DType::f32;
@@ -134,6 +138,17 @@ TEST_CASE("an arrow goes from the rank that came last to the others, from span t
       CHECK(std::ranges::any_of(events_of(trace, "X", "collective"), encloses));
     }
   }
+}
+
+TEST_CASE("groups of one name, made one after another, are not mixed") {
+  std::vector<FlightSnapshot> snapshots;
+  for (const int rank : {0, 1}) {
+    snapshots.push_back(
+        Recording(rank).all_reduce(1, 1000 + rank, 1010).make_group().all_reduce(1, 2001 - rank, 2010).snapshot);
+  }
+  std::vector<int> from;
+  for (const json& arrow : events_of(json::parse(chrome_trace(snapshots)), "s")) from.push_back(arrow["pid"]);
+  CHECK(from == std::vector<int>{1, 0});
 }
 
 TEST_CASE("the last steps, and what lies within their time") {

@@ -40,7 +40,7 @@ class LocalRun {
   int run() {
     output_.say(job_.description());
     if (!options_.bind.empty()) output_.say(describe(job_.options().placements, 0));
-    Outcome outcome = attempt(0);
+    Outcome outcome = attempt(0, {});
     report_.add(outcome);
     for (int number = 1; number <= options_.max_restarts; ++number) {
       if (!outcome.failed() || outcome.stop_signal != 0) break;
@@ -56,7 +56,7 @@ class LocalRun {
   bool restart(int number, Outcome& outcome) {
     try {
       output_.begin_attempt(number);
-      outcome = attempt(number);
+      outcome = attempt(number, restart_reason(outcome));
       return true;
     } catch (const std::exception& error) {
       output_.say(fmt::format("cannot restart: {}", error.what()));
@@ -64,7 +64,7 @@ class LocalRun {
     }
   }
 
-  Outcome attempt(int number) {
+  Outcome attempt(int number, const std::string& reason) {
     // Each attempt has a store of its own: what is left of an earlier one finds nobody.
     const JobStore store(kThisMachine, kThisMachine, job_.token(), job_.id(), options_.ranks, number);
     const Attempt attempt(job_, {.generation = number,
@@ -72,7 +72,8 @@ class LocalRun {
                                  .world_size = options_.ranks,
                                  .store = store.endpoint(),
                                  .master_addr = options_.master_addr.empty() ? kThisMachine : options_.master_addr,
-                                 .master_port = options_.master_port != 0 ? options_.master_port : free_port()});
+                                 .master_port = options_.master_port != 0 ? options_.master_port : free_port(),
+                                 .restart_reason = reason});
     std::vector<Command> commands;
     for (int rank = 0; rank < options_.ranks; ++rank) {
       commands.push_back(attempt.command(rank, path_, options_.program));

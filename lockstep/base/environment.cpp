@@ -55,6 +55,7 @@ constexpr Variable kVariables[] = {
     {"LOCKSTEP_LOG", choice("debug, info, warning, warn, error, off"), "info"},
     {"LOCKSTEP_NODE", text("any text"), ""},
     {"LOCKSTEP_OUTER_JOBS", text("names"), ""},
+    {"LOCKSTEP_RESTART_REASON", text("any text"), ""},
     {"LOCKSTEP_SPAWN", text("a name"), ""},
     {"LOCKSTEP_SPAWN_REPORT", number(0, INT32_MAX), ""},
     {"LOCKSTEP_STORE", text("host:port"), ""},

@@ -61,7 +61,8 @@ RunFacts facts_of_this_process() {
           .started = time_of_writing(),
           .versions = {{"lockstep", LOCKSTEP_VERSION}},
           .restarts = reader.number<std::uint64_t>("LOCKSTEP_GENERATION")
-                          .value_or(reader.number<std::uint64_t>("TORCHELASTIC_RESTART_COUNT").value_or(0))};
+                          .value_or(reader.number<std::uint64_t>("TORCHELASTIC_RESTART_COUNT").value_or(0)),
+          .restart_reason = reader.text("LOCKSTEP_RESTART_REASON").value_or("")};
 }
 
 std::string run_line(const RunFacts& facts) {
@@ -75,7 +76,10 @@ std::string run_line(const RunFacts& facts) {
 }
 
 std::string restart_line(const RunFacts& facts) {
-  return text_of({{"kind", "restart"}, {"attempt", facts.restarts + 1}, {"at", facts.started}});
+  ordered_json line{{"kind", "restart"}, {"attempt", facts.restarts + 1}};
+  if (!facts.restart_reason.empty()) line["reason"] = facts.restart_reason;
+  line["at"] = facts.started;
+  return text_of(line);
 }
 
 std::string steps_line(std::int64_t step, const StepReport& report) {

@@ -22,7 +22,8 @@ struct RunFacts {
   int threads = 0;
   std::int64_t step = 0;  // after which it goes on; what the file says of later steps is of an earlier run
   std::map<std::string, std::string> versions;
-  std::uint64_t restarts = 0;  // before this start, as the launcher has told
+  std::uint64_t restarts = 0;       // before this start, as the launcher has told
+  std::string restart_reason = {};  // of the last one; empty: not known
 };
 
 // Threads, step, and versions of libraries but Lockstep, are for the caller to add.
@@ -30,7 +31,7 @@ RunFacts facts_of_this_process();
 
 // {"kind": "run", ...}
 std::string run_line(const RunFacts& facts);
-// {"kind": "restart", "attempt": ...}: how often ranks have been started, the first time included.
+// {"kind": "restart", "attempt": ..., "reason": ...}: how often ranks have been started, the first time included.
 std::string restart_line(const RunFacts& facts);
 // {"kind": "steps", "step": the last one, ...}: means of a step in seconds, by rank.
 std::string steps_line(std::int64_t step, const StepReport& report);

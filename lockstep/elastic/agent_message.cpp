@@ -144,6 +144,7 @@ void start_fields(Fields& fields, Message& start) {
   fields.text(start.master_addr, kMostNameBytes);
   fields.number(start.master_port, 0, kMostPort, "port");
   fields.number(start.tell_hang_after_ms, 1, kMostNumber, "time");
+  fields.text(start.restart_reason, kMostTextBytes);
 }
 
 template <class Fields, class Message>

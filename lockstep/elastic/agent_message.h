@@ -68,6 +68,7 @@ struct StartRanks {
   std::string master_addr = {};
   int master_port = 0;
   int tell_hang_after_ms = 60'000;
+  std::string restart_reason = {};  // as of restart_reason()
 };
 struct StopRanks {  // a request: the signal, and the stop grace
   int signal = 0;

@@ -226,7 +226,8 @@ void FrontDesk::start() {
                    .world_size = world_size(seats),
                    .store = store_->endpoint(),
                    .master_addr = options_.master_addr.empty() ? address_of(seats.front().host) : options_.master_addr,
-                   .master_port = options_.master_port != 0 ? options_.master_port : first->master_port};
+                   .master_port = options_.master_port != 0 ? options_.master_port : first->master_port,
+                   .restart_reason = outcomes_.empty() ? "" : restart_reason(outcomes_.back())};
   hang_.reset();
   if (options_.hang) {
     hang_.emplace(*options_.hang, roll_.generation(), start.world_size, steady_clock().now());

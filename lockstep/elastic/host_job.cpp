@@ -194,7 +194,8 @@ void HostJob::run_attempt(const StartRanks& start) {
                                 .world_size = start.world_size,
                                 .store = start.store,
                                 .master_addr = start.master_addr,
-                                .master_port = start.master_port});
+                                .master_port = start.master_port,
+                                .restart_reason = start.restart_reason});
   try {
     met_.output->ranks().begin_attempt(start.generation, start.first_rank);
     if (options_.make_watch) {

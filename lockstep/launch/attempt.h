@@ -25,6 +25,7 @@ struct Place {
   std::string store = {};                 // "host:port"
   std::string master_addr = "127.0.0.1";  // for other libraries; Lockstep's own store does not use it
   int master_port = 0;
+  std::string restart_reason = {};  // of a restart: as of restart_reason()
 };
 
 // What LOCKSTEP_OUTER_JOBS says in the ranks of a job that runs within ranks of others; empty if there are none.

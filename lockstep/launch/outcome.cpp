@@ -146,6 +146,22 @@ std::string describe_failure(const RankEnd& end) {
   return fmt::format("rank {} ({}pid {}) {}", end.rank, host, end.pid, failure_text(end));
 }
 
+std::string restart_reason(const Outcome& outcome) {
+  const RankEnd* first = outcome.first_failure();
+  std::string text = "other hosts have come";
+  if (first != nullptr && (outcome.lost.empty() || first->failure.fault == Fault::own)) {
+    text = describe_failure(*first);
+    if (!error_of(*first).empty()) text += fmt::format(": {}", error_of(*first));
+  } else if (!outcome.lost.empty()) {
+    text = describe(outcome.lost.front());
+  } else if (!outcome.hang.empty()) {
+    text = fmt::format("the job hung: {}", outcome.hang);
+  }
+  std::ranges::replace_if(
+      text, [](unsigned char letter) { return letter < ' '; }, ' ');
+  return text;
+}
+
 std::string ranks_text(std::vector<int> ranks) {
   std::ranges::sort(ranks);
   std::string text = ranks.size() == 1 ? "rank" : "ranks";

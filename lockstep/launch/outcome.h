@@ -112,6 +112,8 @@ std::string failure_text(const RankEnd& end);
 const std::string& error_of(const RankEnd& end);
 // "rank 1 (pid 811) exited with code 3"; "rank 9 (host n2, pid 811) ..." where there are several
 std::string describe_failure(const RankEnd& end);
+// Why a job that ended like this begins again, in one line.
+std::string restart_reason(const Outcome& outcome);
 // "rank 3"; "ranks 0 to 6, 8, 9"
 std::string ranks_text(std::vector<int> ranks);
 // The launcher's final report: the rank that failed first, its error and last lines, and how the others ended. Empty

@@ -116,6 +116,7 @@ class Log(SkewTest):
             self.assertRegex(line["started"], r"^20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ$")
             self.assertEqual(set(line["versions"]), {"lockstep", "torch"})
         (restart,) = self.lines("restart")
+        self.assertRegex(restart.pop("reason"), r"^rank 1 \(pid \d+\) exited with code 7$")
         self.assertEqual(restart, {"kind": "restart", "attempt": 2, "at": second["started"]})
         (checkpoint,) = self.lines("checkpoint")
         self.assertEqual(list(checkpoint), ["kind", "step", "path", "seconds"])

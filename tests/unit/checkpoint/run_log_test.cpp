@@ -37,13 +37,13 @@ TEST_CASE("a line of steps has means in seconds for each rank") {
 }
 
 TEST_CASE("a line of a run says how it was started, whatever the words hold") {
-  const RunFacts facts{.command = {"train", "--name", "a \"b\"\n\xff"},
-                       .host = "n1",
-                       .started = "2026-11-25T18:52:11Z",
-                       .threads = 2,
-                       .step = 40,
-                       .versions = {{"torch", "2.13.0"}},
-                       .restarts = 2};
+  RunFacts facts{.command = {"train", "--name", "a \"b\"\n\xff"},
+                 .host = "n1",
+                 .started = "2026-11-25T18:52:11Z",
+                 .threads = 2,
+                 .step = 40,
+                 .versions = {{"torch", "2.13.0"}},
+                 .restarts = 2};
   const json line = json::parse(run_line(facts));
   CHECK(line["kind"] == "run");
   CHECK(line["command"][2] == "a \"b\"\n\xef\xbf\xbd");
@@ -51,6 +51,9 @@ TEST_CASE("a line of a run says how it was started, whatever the words hold") {
   CHECK(line["step"] == 40);
   CHECK(line["versions"]["torch"] == "2.13.0");
   CHECK(restart_line(facts) == R"({"kind":"restart","attempt":3,"at":"2026-11-25T18:52:11Z"})");
+  facts.restart_reason = "rank 1 was killed";
+  CHECK(restart_line(facts) ==
+        R"({"kind":"restart","attempt":3,"reason":"rank 1 was killed","at":"2026-11-25T18:52:11Z"})");
   CHECK(checkpoint_line(7, "out/step-7", 0.5) == R"({"kind":"checkpoint","step":7,"path":"out/step-7","seconds":0.5})");
 }
 

@@ -25,7 +25,9 @@ TEST_CASE("messages of agents are read as they were written") {
   CHECK(hello.node_rank == 2);
   CHECK(hello.program == "train");
   CHECK(hello.master_port == 4711);
-  const StartRanks start = through_wire(StartRanks{3, 2, 1, 2, 8, 16, "10.0.0.1:4711", "10.0.0.2", 4712});
+  const StartRanks start =
+      through_wire(StartRanks{3, 2, 1, 2, 8, 16, "10.0.0.1:4711", "10.0.0.2", 4712, 500, "rank 1 was killed"});
+  CHECK(start.restart_reason == "rank 1 was killed");
   CHECK(start.first_rank == 8);
   CHECK(start.store == "10.0.0.1:4711");
   RankEnded ended{.generation = 3};

@@ -207,3 +207,16 @@ TEST_CASE("exit statuses read as a shell would say them") {
   CHECK(ExitStatus{.signal = SIGSEGV}.shell_code() == 139);
   CHECK_FALSE(ExitStatus{.signal = SIGSEGV}.ok());
 }
+
+TEST_CASE("the reason of a restart is the first failure, a lost host, a hang, or none of these") {
+  RankEnd thrown = ended(1, 1, {.code = 1});
+  thrown.error = "the file\nis gone";
+  CHECK(restart_reason({{ended(0, 2, {.signal = SIGKILL})}}) == "rank 0 (pid 100) was killed by SIGKILL");
+  CHECK(restart_reason({{thrown}}) == "rank 1 (pid 101) exited with code 1: the file is gone");
+  Outcome outcome{.ranks = {ended(0, 2, {.code = 1})}, .lost = {{.host = "b", .first_rank = 1, .why = "it is silent"}}};
+  CHECK(restart_reason(outcome) == "rank 0 (pid 100) exited with code 1");
+  outcome.ranks[0].failure.fault = Fault::consequence;
+  CHECK(restart_reason(outcome) == "host b (rank 1) is lost: it is silent");
+  CHECK(restart_reason({.ranks = {}, .hang = "rank 1 waits"}) == "the job hung: rank 1 waits");
+  CHECK(restart_reason({}) == "other hosts have come");
+}

@@ -80,6 +80,7 @@ int GroupHandle::rank() const { return state_->engine->rank(); }
 int GroupHandle::size() const { return state_->engine->size(); }
 std::string_view GroupHandle::transport() const { return state_->engine->name(); }
 Duration GroupHandle::timeout() const { return state_->options.timeout; }
+const std::optional<c10::Device>& GroupHandle::device() const { return state_->options.device; }
 
 at::Tensor GroupHandle::empty(at::IntArrayRef sizes, at::ScalarType dtype) const {
   state_->fork_guard.check("a group");  // a child has none of the memory

@@ -36,6 +36,7 @@ class GroupHandle {
   // "shared memory", "tcp", "tcp and shared memory", "in-process"; else the backend.
   std::string_view transport() const;
   Duration timeout() const;
+  const std::optional<c10::Device>& device() const;  // as of GroupOptions
   // The same options for several calls that are to end by one deadline: that of a call which begins now.
   CallOptions with_deadline(CallOptions options = {}) const {
     if (!options.deadline) options.deadline = Deadline::after(options.timeout.value_or(timeout()));

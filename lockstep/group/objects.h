@@ -6,6 +6,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/DeviceGuard.h>
 
 #include <cstring>
 #include <string>
@@ -29,8 +30,9 @@ struct ObjectCodec<std::string> {
   static std::string decode(std::string_view bytes) { return std::string(bytes); }
 };
 
-// Dense tensors of any shape, strides, type and device. They come on the receiver's current device of the same kind, or
-// on the CPU where it has none. Error{invalid_argument} for others.
+// Dense tensors of any shape, strides, type and device. They come on the group's device if that is of the same type
+// (see GroupOptions::device), else on the receiver's current one of that type, or on the CPU where it has none.
+// Error{invalid_argument} for others.
 template <>
 struct ObjectCodec<at::Tensor> {
   static std::string encode(const at::Tensor& tensor);
@@ -67,6 +69,12 @@ std::string encoded(const ProcessGroup& group, const T& object) try {
   throw;
 }
 
+template <class T>
+T decoded(const ProcessGroup& group, std::string_view bytes) {
+  const c10::OptionalDeviceGuard guard(group.device());
+  return ObjectCodec<T>::decode(bytes);
+}
+
 }  // namespace internal
 
 // The bytes of all ranks, in rank order; each may have a length of its own.
@@ -87,7 +95,7 @@ template <class T>
 std::vector<T> all_gather_object(const ProcessGroup& group, const T& mine, const CallOptions& options = {}) {
   std::vector<T> objects;
   for (const auto& bytes : all_gather_bytes(group, internal::encoded(group, mine), options)) {
-    objects.push_back(ObjectCodec<T>::decode(bytes));
+    objects.push_back(internal::decoded<T>(group, bytes));
   }
   return objects;
 }
@@ -98,7 +106,7 @@ std::vector<T> gather_object(const ProcessGroup& group, const T& mine, int root 
   std::vector<T> objects;
   for (const auto& bytes :
        gather_bytes_to(group, internal::encoded(group, mine), root, internal::kMostObjectBytes, options)) {
-    objects.push_back(ObjectCodec<T>::decode(bytes));
+    objects.push_back(internal::decoded<T>(group, bytes));
   }
   return objects;
 }
@@ -107,7 +115,7 @@ std::vector<T> gather_object(const ProcessGroup& group, const T& mine, int root 
 template <class T>
 T broadcast_object(const ProcessGroup& group, const T& mine, int root = 0, const CallOptions& options = {}) {
   const std::string bytes = group.rank() == root ? internal::encoded(group, mine) : std::string();
-  return ObjectCodec<T>::decode(broadcast_bytes(group, bytes, root, options));
+  return internal::decoded<T>(group, broadcast_bytes(group, bytes, root, options));
 }
 
 // Object rank() of the list that root gave: one for each rank.
@@ -116,7 +124,7 @@ T scatter_object(const ProcessGroup& group, const std::vector<T>& objects, int r
                  const CallOptions& options = {}) {
   std::vector<std::string> all;
   for (const T& object : objects) all.push_back(internal::encoded(group, object));
-  return ObjectCodec<T>::decode(scatter_bytes_from(group, all, root, options));
+  return internal::decoded<T>(group, scatter_bytes_from(group, all, root, options));
 }
 
 }  // namespace lockstep

@@ -1,6 +1,8 @@
 // The options of a group, and those of one of its calls. Values.
 #pragma once
 
+#include <c10/core/Device.h>
+
 #include <cstdint>
 #include <optional>
 #include <source_location>
@@ -42,6 +44,9 @@ struct GroupOptions {
   AfterMismatch after_mismatch = AfterMismatch::go_on;
   // What happens to equal calls without a name that ranks make in different lines of their program.
   CallSites call_sites = CallSites::warn;
+  // Where tensors in objects come, if they were on a device of its type. Nothing: on the current device of the
+  // receiving thread; of a part of a group: that of the group.
+  std::optional<c10::Device> device = {};
 };
 
 struct CallOptions {

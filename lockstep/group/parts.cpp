@@ -132,8 +132,9 @@ Turns::End turn_to_split(const ProcessGroup& group, Turns& turns, Deadline deadl
   throw Error(ErrorKind::timeout, text, {.rank = group.rank(), .operation = "split"});
 }
 
-GroupOptions chosen_for_part(const GroupOptions& options) {
+GroupOptions chosen_for_part(const GroupOptions& options, const GroupOptions& of_group) {
   GroupOptions chosen = with_environment(options);
+  if (!chosen.device) chosen.device = of_group.device;
   chosen.backend = choose_backend(options.backend);
   return chosen;
 }
@@ -182,7 +183,7 @@ std::optional<ProcessGroup> ProcessGroup::split(int color, int key) const {
 std::optional<ProcessGroup> ProcessGroup::split(int color, int key, const GroupOptions& options) const {
   const Deadline deadline = Deadline::after(timeout());
   const Turns::End turn = turn_to_split(*this, state_->turns_to_split, deadline);
-  const GroupOptions chosen = chosen_for_part(options);
+  const GroupOptions chosen = chosen_for_part(options, state_->options);
   return part(color, key, chosen, name_of_split(chosen), deadline);
 }
 
@@ -196,7 +197,7 @@ std::optional<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& rank
 std::optional<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& ranks, const GroupOptions& options) const {
   const Deadline deadline = Deadline::after(timeout());
   const Turns::End turn = turn_to_split(*this, state_->turns_to_split, deadline);
-  const GroupOptions chosen = chosen_for_part(options);
+  const GroupOptions chosen = chosen_for_part(options, state_->options);
   const int key = key_in(ranks, deadline);
   return part(key < 0 ? -1 : 0, key, chosen, name_of_split(chosen), deadline);
 }

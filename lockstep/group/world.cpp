@@ -85,7 +85,8 @@ GroupOptions InitOptions::group_options() const {
           .connections = connections,
           .checksums = checksums,
           .after_mismatch = after_mismatch,
-          .call_sites = call_sites};
+          .call_sites = call_sites,
+          .device = device};
 }
 
 namespace {

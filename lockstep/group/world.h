@@ -79,8 +79,8 @@ struct InitOptions {
   std::optional<int> rank = {};
   std::optional<int> world_size = {};
   std::shared_ptr<Store> store = {};
-  // What tensors are on. With a GPU, a backend that nobody names is NCCL where the build has it. Of the same type on
-  // all ranks.
+  // What tensors are on, and as GroupOptions::device. With a GPU, a backend that nobody names is NCCL where the build
+  // has it. Of the same type on all ranks.
   std::optional<c10::Device> device = {};
   SharedGpu shared_gpu = SharedGpu::warn;  // as the ranks' `device` tells
   // What World::stop_requested() listens to. Those for which the program has a handler, or that it ignores, are left as

@@ -37,6 +37,10 @@ struct FakeGuard final : c10::impl::DeviceGuardImplInterface {
   c10::Stream exchangeStream(c10::Stream stream) const override { return stream; }
   c10::DeviceIndex deviceCount() const noexcept override { return kFakeDevices; }
   void synchronizeStream(const c10::Stream&) const override { ++synchronizations; }
+  // What is queued is done at once.
+  void record(void**, const c10::Stream&, c10::DeviceIndex, c10::EventFlag) const override {}
+  void block(void*, const c10::Stream&) const override {}
+  void destroyEvent(void*, c10::DeviceIndex) const noexcept override {}
 };
 
 struct FakeAllocator final : c10::Allocator {

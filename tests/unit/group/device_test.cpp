@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 
+#include "lockstep/group/objects.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/fake_device.h"
 #include "tests/support/local_groups.h"
@@ -100,6 +101,31 @@ TEST_CASE("tensors without memory are refused") {
                 "all_reduce: tensor 0 is on meta, where it has no memory");
     CHECK_FALSE(group.supports(OpKind::all_reduce, ReduceOp::sum, at::kFloat, at::kMeta));
   });
+}
+
+// feature: C-09
+TEST_CASE("tensors in objects come on the group's device, whatever the current one is") {
+  register_fake_device();
+  const auto store = std::make_shared<MemoryStore>();
+  const auto errors = run_ranks(2, [&](int rank) {
+    const at::Device own(at::kPrivateUse1, static_cast<c10::DeviceIndex>(3 + rank));
+    const World world = init_process_group({.rank = rank, .world_size = 2, .store = store, .device = own});
+    const at::Tensor mine = numbers(4, rank).to(own);
+    for (const ProcessGroup& group : {ProcessGroup(world), *world.split(0)}) {
+      const std::vector<at::Tensor> all = all_gather_object(group, mine);
+      for (int peer = 0; peer < 2; ++peer) {
+        CHECK(all[static_cast<std::size_t>(peer)].device() == own);
+        CHECK(at::equal(all[static_cast<std::size_t>(peer)].to(at::kCPU), numbers(4, peer)));
+      }
+      CHECK(broadcast_object(group, mine, 1).device() == own);
+      CHECK(scatter_object<at::Tensor>(group, {mine, mine}).device() == own);
+      for (const at::Tensor& tensor : gather_object(group, mine)) CHECK(tensor.device() == own);
+      CHECK(broadcast_object(group, mine.to(at::kCPU)).is_cpu());
+    }
+  });
+  for (const auto& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
 }
 
 // feature: E-20

@@ -7,6 +7,7 @@
 #include <future>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -33,19 +34,20 @@ at::Tensor ramp(at::IntArrayRef sizes, int rank, at::ScalarType dtype = at::kFlo
   return (at::arange(count, at::kDouble) % 13 + rank).reshape(sizes).to(dtype);
 }
 
-// What the process recorded last.
-FlightRecord last_record() {
+// What the process recorded last; nothing if that is nothing, or another thread still writes it.
+std::optional<FlightRecord> find_last_record() {
   FlightRecord probe;
   const std::uint64_t next = process_recorder().add(probe).number;
-  return process_recorder().find(next - 1).value();
+  return process_recorder().find(next - 1);
 }
+FlightRecord last_record() { return find_last_record().value(); }
 
 // A barrier that waits for the other ranks, and so has the turn of its group.
 std::future<void> waiting_barrier(const ProcessGroup& group) {
   auto barrier = std::async(std::launch::async, [group] { group.barrier(); });
   for (;;) {
-    const FlightRecord last = last_record();
-    if (last.state == FlightState::running && std::string_view(last.operation) == "barrier") return barrier;
+    const auto last = find_last_record();
+    if (last && last->state == FlightState::running && std::string_view(last->operation) == "barrier") return barrier;
     std::this_thread::yield();
   }
 }

@@ -1,6 +1,5 @@
 // What a training loop may rely on, beyond what each part of it promises.
 #include <ATen/ATen.h>
-#include <c10/core/DeviceGuard.h>
 #include <doctest/doctest.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
@@ -12,10 +11,8 @@
 #include <cstdint>
 #include <fstream>
 #include <functional>
-#include <optional>
 #include <span>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -28,7 +25,6 @@
 #include "lockstep/observe/process_recorder.h"
 #include "tests/support/captured_log.h"
 #include "tests/support/expect_error.h"
-#include "tests/support/fake_device.h"
 #include "tests/support/seconds_of.h"
 #include "tests/unit/ddp/models.h"
 
@@ -65,32 +61,6 @@ struct TwoImpl : torch::nn::Module {
   std::function<void()> between;
 };
 TORCH_MODULE(Two);
-
-// Each half on a device of its own; forward moves what goes from one to the other.
-struct HalvesImpl : torch::nn::Module {
-  HalvesImpl(at::Device one, at::Device other) : first_device(one), second_device(other) {
-    for (const auto& parameter : first->parameters()) move_to(parameter, one);
-    for (const auto& parameter : second->parameters()) move_to(parameter, other);
-  }
-  at::Tensor forward(const at::Tensor& x) {
-    given = x.device();
-    return second->forward(first->forward(x.to(first_device)).relu().to(second_device));
-  }
-  at::Device first_device, second_device;
-  std::optional<at::Device> given;
-  torch::nn::Linear first = register_module("first", torch::nn::Linear(4, 6));
-  torch::nn::Linear second = register_module("second", torch::nn::Linear(6, 2));
-};
-TORCH_MODULE(Halves);
-
-void use_fake_device() {
-  static const bool once = [] {
-    register_fake_device();
-    let_fake_device_compute();
-    return true;
-  }();
-  REQUIRE(once);
-}
 
 std::uint64_t recorded_operations() {
   FlightRecord record;
@@ -264,55 +234,4 @@ TEST_CASE("without a sampler every rank has all samples, of which DDP warns once
   };
   CHECK(warnings(true) == 1);
   CHECK(warnings(false) == 0);
-}
-
-// feature: F-14
-TEST_CASE("the order of a sampler is made in the host's memory, whatever device is the current one") {
-  use_fake_device();
-  const c10::DeviceGuard guard(at::Device(at::kPrivateUse1, 3));
-  DistributedSampler sampler(10, 3, 0);
-  CHECK(std::is_same_v<decltype(sampler.indices()), std::span<const std::int64_t>>);
-  CHECK(std::vector<std::int64_t>(sampler.indices().begin(), sampler.indices().end()) ==
-        std::vector<std::int64_t>{4, 5, 0, 2});
-}
-
-// feature: E-16, E-17
-TEST_CASE("inputs on the host are moved to the device of the model, and outputs to the one that is wanted") {
-  use_fake_device();
-  run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
-    const int own = 2 * group.rank(), other = own + 1;
-    const auto device = [](int index) { return at::Device(at::kPrivateUse1, static_cast<c10::DeviceIndex>(index)); };
-    const at::Tensor x = wave({3, 4}, group.rank());
-    for (const int output : {own, other}) {
-      Halves model(device(own), device(own));
-      DistributedDataParallel ddp(
-          model, group,
-          output == own ? DdpOptions{.device_ids = {own}} : DdpOptions{.device_ids = {own}, .output_device = other});
-      const at::Tensor found = ddp(x);
-      CHECK(model->given == device(own));
-      CHECK(found.device() == device(output));
-      CHECK(at::equal(found.to(at::kCPU), model->forward(x.to(device(own))).to(at::kCPU)));
-    }
-  });
-}
-
-// feature: M-01, M-03
-TEST_CASE("a model on two devices takes no device of ours, and gets its inputs as they are") {
-  use_fake_device();
-  run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
-    const auto device = [&](int index) {
-      return at::Device(at::kPrivateUse1, static_cast<c10::DeviceIndex>(2 * group.rank() + index));
-    };
-    Halves model(device(0), device(1));
-    const at::Tensor x = wave({3, 4}, group.rank());
-    for (const DdpOptions& options :
-         {DdpOptions{.device_ids = {2 * group.rank()}}, DdpOptions{.output_device = 2 * group.rank() + 1}}) {
-      CHECK_ERROR(error_of([&] { DistributedDataParallel ddp(model, group, options); }), ErrorKind::invalid_argument,
-                  "device_ids and output_device are for a module on one device");
-    }
-    DistributedDataParallel ddp(model, group);
-    const at::Tensor output = ddp(x);
-    CHECK(model->given == at::Device(at::kCPU));
-    CHECK(output.device() == device(1));
-  });
 }

@@ -15,11 +15,9 @@ TABLES = {
                 "printed_pytorch_k1", "printed_pytorch_k2", "printed_pytorch_k4"),
     "seeds": ("PyTorch with other seeds", "printed_pytorch_k1", "printed_pytorch_k1_seed1", "printed_pytorch_k1_seed2"),
     "mode": ("Lockstep mode", "printed_lockstep_mode_k1", "printed_lockstep_mode_k2", "printed_lockstep_mode_k4"),
-    "torch_init": ("Convolutions that begin as PyTorch's layers do", "article_k1", "torch_init_lockstep_k1",
-                   "torch_init_lockstep_k2", "torch_init_lockstep_k4", "torch_init_pytorch_k1",
-                   "torch_init_pytorch_k2", "torch_init_pytorch_k4"),
-    "bugs": ("Validation as the article's program does it", "article_k1", "bugs_lockstep_k1", "article_k2",
-             "bugs_lockstep_k2", "article_k4", "bugs_lockstep_k4"),
+    "torch_init": ("Convolutions that begin as PyTorch's layers do", "article_k1", "torch_init_lockstep_k1"),
+    "bugs": ("Validation as the article's program does it", "article_k2", "bugs_lockstep_k2", "article_k4",
+             "bugs_lockstep_k4"),
 }
 
 

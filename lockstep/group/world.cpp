@@ -22,6 +22,29 @@ namespace {
 
 constexpr Duration kTimeToRead = std::chrono::seconds(1);
 
+std::string uuid_of(const std::optional<c10::Device>& device) {
+  if (!device || !device->is_cuda()) return "";
+  return gpu_uuid(device->index());
+}
+
+bool behind_a_launcher() { return EnvironmentReader().has("LOCKSTEP_STORE"); }
+
+// Of those that nobody names: the one that is made for the device.
+std::string backend_for(const InitOptions& options) {
+  const bool named = !options.backend.empty() || EnvironmentReader().has("LOCKSTEP_BACKEND");
+  const bool on_gpu = options.device && options.device->is_cuda();
+  return choose_backend(!named && on_gpu && is_available("nccl") ? "nccl" : options.backend);
+}
+
+// All ranks see the same members, and so the same error.
+void check_gpus(const Membership& membership, SharedGpu shared) {
+  if (shared == SharedGpu::allow) return;
+  for (const auto& [lowest, text] : shared_gpus(membership.members)) {
+    if (shared == SharedGpu::refuse) throw abandon_joining(membership, Error(ErrorKind::invalid_argument, text));
+    if (lowest == membership.rank) log_warning(text);
+  }
+}
+
 }  // namespace
 
 Place::Place(Membership membership) : membership_(std::make_unique<Membership>(std::move(membership))) {}
@@ -56,15 +79,6 @@ World::~World() {
 
 bool World::stop_requested() const { return stop_->ask(*this); }
 
-namespace {
-
-std::string uuid_of(const std::optional<c10::Device>& device) {
-  if (!device || !device->is_cuda()) return "";
-  return gpu_uuid(device->index());
-}
-
-}  // namespace
-
 JoinOptions InitOptions::join_options() const {
   return {.init_method = init_method,
           .store = store,
@@ -88,28 +102,6 @@ GroupOptions InitOptions::group_options() const {
           .call_sites = call_sites,
           .device = device};
 }
-
-namespace {
-
-bool behind_a_launcher() { return EnvironmentReader().has("LOCKSTEP_STORE"); }
-
-// Of those that nobody names: the one that is made for the device.
-std::string backend_for(const InitOptions& options) {
-  const bool named = !options.backend.empty() || EnvironmentReader().has("LOCKSTEP_BACKEND");
-  const bool on_gpu = options.device && options.device->is_cuda();
-  return choose_backend(!named && on_gpu && is_available("nccl") ? "nccl" : options.backend);
-}
-
-// All ranks see the same members, and so the same error.
-void check_gpus(const Membership& membership, SharedGpu shared) {
-  if (shared == SharedGpu::allow) return;
-  for (const auto& [lowest, text] : shared_gpus(membership.members)) {
-    if (shared == SharedGpu::refuse) throw abandon_joining(membership, Error(ErrorKind::invalid_argument, text));
-    if (lowest == membership.rank) log_warning(text);
-  }
-}
-
-}  // namespace
 
 bool is_available(std::string_view backend) noexcept { return has_backend(backend); }
 

@@ -1,0 +1,63 @@
+"""What docs/ARTICLE.md says of its results is in their files: article_test.py <docs/article>"""
+
+import csv
+import pathlib
+import re
+import sys
+import unittest
+
+FOLDER = pathlib.Path()
+EPOCHS = 10
+
+
+def rows_of(name):
+    with open(FOLDER / f"{name}.csv", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def column(name, key):
+    return [float(row[key]) for row in rows_of(name)]
+
+
+def worlds(prefix):
+    """The runs of one kind that are done, by number of ranks."""
+    return sorted(path.stem for path in FOLDER.glob(f"{prefix}_k[0-9].csv"))
+
+
+class Results(unittest.TestCase):
+    def test_every_run_has_all_epochs(self):
+        runs = [path.stem for path in FOLDER.glob("*_k*.csv")]
+        self.assertTrue(runs)
+        for name in runs:
+            with self.subTest(run=name):
+                self.assertEqual(column(name, "epoch"), list(range(1, EPOCHS + 1)))
+
+    # feature: N-04
+    def test_in_lockstep_mode_the_number_of_ranks_changes_no_digit(self):
+        runs = worlds("printed_lockstep_mode")
+        self.assertGreater(len(runs), 1)
+        for name in runs[1:]:
+            self.assertEqual((FOLDER / f"{name}.csv").read_bytes(), (FOLDER / f"{runs[0]}.csv").read_bytes(), name)
+
+    # feature: Z-10
+    def test_the_articles_tables_are_those_of_1_2_and_4_ranks(self):
+        self.assertEqual(worlds("article"), ["article_k1", "article_k2", "article_k4"])
+        self.assertEqual([column(name, "train_loss")[0] for name in worlds("article")], [0.5893, 0.5944, 0.5937])
+
+    def test_the_first_steps_equal_those_of_pytorch(self):
+        steps = rows_of("first_steps")
+        for ranks in (1, 2, 4):
+            for row in steps:
+                self.assertEqual(row[f"lockstep_k{ranks}"], row[f"pytorch_on_lockstep_k{ranks}"], row)
+
+    def test_the_page_shows_the_files(self):
+        page = (FOLDER.parent / "ARTICLE.md").read_text(encoding="utf-8")
+        for key, shown in re.findall(r"<!-- \w+ (\w+) -->\n(.*?)\n<!-- end", page, re.DOTALL):
+            numbers = set(re.findall(r"\b\d\.\d{4}\b", shown))
+            files = [column(path.stem, key) for path in FOLDER.glob("*_k*.csv")]
+            self.assertLessEqual(numbers, {f"{value:.4f}" for values in files for value in values})
+
+
+if __name__ == "__main__":
+    FOLDER = pathlib.Path(sys.argv.pop(1))
+    unittest.main(verbosity=2)

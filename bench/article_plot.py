@@ -11,13 +11,12 @@ from matplotlib import pyplot  # noqa: E402  (the kind of picture is chosen befo
 
 # Title, and for each column its heading and file.
 TABLES = {
-    "printed": ("The printed setup", "article_k1", "printed_lockstep_k1", "printed_lockstep_k2", "printed_lockstep_k4",
+    "tables": ("The setup of the article's tables", "article_k1", "tables_lockstep_k1", "tables_pytorch_k1", "article_k2",
+               "tables_lockstep_k2", "article_k4", "tables_lockstep_k4"),
+    "printed": ("A batch of 128", "printed_lockstep_k1", "printed_lockstep_k2", "printed_lockstep_k4",
                 "printed_pytorch_k1", "printed_pytorch_k2", "printed_pytorch_k4"),
     "seeds": ("PyTorch with other seeds", "printed_pytorch_k1", "printed_pytorch_k1_seed1", "printed_pytorch_k1_seed2"),
     "mode": ("Lockstep mode", "printed_lockstep_mode_k1", "printed_lockstep_mode_k2", "printed_lockstep_mode_k4"),
-    "torch_init": ("Convolutions that begin as PyTorch's layers do", "article_k1", "torch_init_lockstep_k1"),
-    "bugs": ("Validation as the article's program does it", "article_k2", "bugs_lockstep_k2", "article_k4",
-             "bugs_lockstep_k4"),
 }
 
 
@@ -27,7 +26,7 @@ def read(path):
 
 
 def heading(name):
-    for word, readable in (("printed_", ""), ("torch_init_", ""), ("bugs_", ""), ("lockstep_mode", "lockstep mode"),
+    for word, readable in (("printed_", ""), ("tables_", ""), ("lockstep_mode", "lockstep mode"),
                            ("pytorch", "PyTorch"), ("lockstep_", "Lockstep "), ("seed", "seed ")):
         name = name.replace(word, readable)
     return re.sub(r"k(\d)", r"K = \1", name).replace("_", ", ").replace("Lockstep K", "Lockstep, K")

@@ -16,6 +16,7 @@ import numpy
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from torch.distributed.nn import functional as distributed
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DistributedSampler
@@ -30,6 +31,36 @@ def read_idx(folder, name):
     data = gzip.decompress(packed.read_bytes()) if packed.exists() else path.read_bytes()
     dimensions = numpy.frombuffer(data, ">i4", data[3], 4)
     return torch.from_numpy(numpy.frombuffer(data, numpy.uint8, offset=4 + 4 * data[3]).reshape(dimensions).copy())
+
+
+class GlobalBatchNorm(torch.nn.BatchNorm2d):
+    """Over the images of all ranks, as SyncBatchNorm, which PyTorch has for GPUs only."""
+
+    @classmethod
+    def convert(cls, module):
+        for name, child in module.named_children():
+            if isinstance(child, torch.nn.BatchNorm2d):
+                synced = cls(child.num_features, child.eps, child.momentum)
+                synced.load_state_dict(child.state_dict())
+                setattr(module, name, synced)
+            else:
+                cls.convert(child)
+        return module
+
+    def forward(self, x):
+        if not self.training:
+            return super().forward(x)
+        count = x.new_tensor([x.numel() / self.num_features])
+        sums = torch.cat([x.sum((0, 2, 3)), x.square().sum((0, 2, 3)), count])
+        total, squares, count = distributed.all_reduce(sums).split((self.num_features, self.num_features, 1))
+        mean = total / count
+        variance = squares / count - mean.square()
+        with torch.no_grad():
+            self.running_mean.lerp_(mean, self.momentum)
+            self.running_var.lerp_(variance * count / (count - 1), self.momentum)
+            self.num_batches_tracked += 1
+        scale = self.weight * (variance + self.eps).rsqrt()
+        return x * scale[:, None, None] + (self.bias - mean * scale)[:, None, None]
 
 
 class Split:
@@ -115,10 +146,8 @@ def run_rank(rank, options, rendezvous):
 def train(rank, options):
     torch.manual_seed(options.seed)
     module = models.ResNet18(10)
-    if options.init == "torch":
-        for part in module.modules():
-            if isinstance(part, torch.nn.Conv2d):
-                part.reset_parameters()
+    if options.sync_batchnorm:
+        GlobalBatchNorm.convert(module)
     out = pathlib.Path(options.out)
     state = torch.load(out / "state.pt", weights_only=True) if (out / "state.pt").exists() else None
     if state:
@@ -159,7 +188,7 @@ def main():
     parser.add_argument("--num-workers", type=int, default=4, help="ignored: batches are prepared in the loop")
     parser.add_argument("--lr", type=float, default=0.001)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--init", choices=("torchvision", "torch"), default="torchvision")
+    parser.add_argument("--sync-batchnorm", action="store_true")
     parser.add_argument("--max-steps", type=int, default=0)
     parser.add_argument("--step-losses")
     parser.add_argument("--article-bugs", action="store_true")

@@ -1,8 +1,6 @@
 #include "examples/fashion_mnist/article.h"
 
 #include <ATen/core/grad_mode.h>
-#include <torch/nn/module.h>
-#include <torch/nn/modules/conv.h>
 
 #include <cstddef>
 #include <iomanip>
@@ -32,12 +30,6 @@ class FirstPart {
 };
 
 }  // namespace
-
-void reset_convolutions(torch::nn::Module& model) {
-  for (const auto& module : model.modules(/*include_self=*/false)) {
-    if (auto* convolution = module->as<torch::nn::Conv2d>()) convolution->reset_parameters();
-  }
-}
 
 Means evaluate_as_article(const std::function<at::Tensor(const at::Tensor&)>& model, const FashionMnist& dataset,
                           const World& world, const LoaderOptions& options,

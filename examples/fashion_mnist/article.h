@@ -11,13 +11,6 @@
 
 #include "lockstep/lockstep.h"
 
-namespace torch::nn {
-class Module;
-}
-
-// Gives the convolutions the weights that PyTorch's layers begin with, in place of torchvision's ResNet's.
-void reset_convolutions(torch::nn::Module& model);
-
 // The article's validation, with its mistakes: the model stays in training mode, so that its batch norms use and learn
 // the statistics of test batches; of N samples, K ranks see the first N / K only; and batches count alike, whatever
 // their sizes. Collective. model: of batches' data. metrics: means over a batch.

@@ -16,9 +16,8 @@ struct Options {
   std::uint64_t seed = 0;
   std::int64_t max_steps = 0, checkpoint_every = 0;
   bool resume = false, lockstep = false, sync_batchnorm = false;
-  // Of fashion_mnist_ddp: pixels in [0, 1], convolutions as PyTorch's layers begin, the article's validation, and a
-  // file for the loss of each step.
-  bool raw_pixels = false, torch_init = false, article_bugs = false;
+  // Of fashion_mnist_ddp: pixels in [0, 1], the article's validation, and a file for the loss of each step.
+  bool raw_pixels = false, article_bugs = false;
   std::string step_losses = {};
 };
 

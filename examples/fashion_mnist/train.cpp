@@ -120,11 +120,7 @@ void train_model(Model model, const Options& o, const World& world) {
 
 void train(const Options& o, const World& world) {
   seed_all(o.seed);
-  if (o.model == "resnet18") {
-    models::ResNet18 model(FashionMnist::kClasses);
-    if (o.torch_init) reset_convolutions(*model);
-    train_model(model, o, world);
-  }
+  if (o.model == "resnet18") train_model(models::ResNet18(FashionMnist::kClasses), o, world);
   if (o.model == "cnn") train_model(models::Cnn(FashionMnist::kClasses), o, world);
   if (o.model == "mlp") train_model(models::Mlp(), o, world);
 }

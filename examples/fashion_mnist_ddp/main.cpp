@@ -14,7 +14,6 @@
 int main(int argc, char** argv) {
   Options o{.epochs = 10, .workers = 4, .lr = 0.001, .momentum = 0, .resume = true, .raw_pixels = true};
   int world_size = 0;
-  std::string init = "torchvision";
   CLI::App app("Trains ResNet18 on Fashion-MNIST: fashion_mnist_ddp --world-size 2", "fashion_mnist_ddp");
   app.option_defaults()->always_capture_default();
   app.add_option("--world-size", world_size, "ranks, all on this machine")->required()->check(CLI::Range(1, 1024));
@@ -29,13 +28,11 @@ int main(int argc, char** argv) {
   app.add_option("--max-steps", o.max_steps, "stop after so many steps in all; 0: never")
       ->check(CLI::NonNegativeNumber);
   app.add_option("--step-losses", o.step_losses, "CSV file for the loss of each step of one epoch");
-  app.add_option("--init", init, "what convolutions begin with: torchvision's ResNet's values, or PyTorch's layers'")
-      ->check(CLI::IsMember({"torchvision", "torch"}));
+  app.add_flag("--sync-batchnorm", o.sync_batchnorm, "batch norm over the images of all ranks, or shards");
   auto* lockstep = app.add_flag("--lockstep", o.lockstep, "the same bits on 1, 2 and 4 ranks");
   app.add_option("--shards", o.shards, "parts of a step in that mode: a power of two")->check(CLI::PositiveNumber);
   app.add_flag("--article-bugs", o.article_bugs, "validate as the article's program did")->excludes(lockstep);
   CLI11_PARSE(app, argc, argv);
-  o.torch_init = init == "torch";
   try {
     lockstep::spawn(argc, argv, [&](int) { train(o, lockstep::init_process_group()); }, {.nprocs = world_size});
   } catch (const std::exception& error) {

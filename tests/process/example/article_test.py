@@ -45,11 +45,12 @@ class ArticleTest(unittest.TestCase):
 
     # feature: N-05, Z-03
     def test_it_validates_as_the_articles_program_if_asked_to(self):
-        for ranks, bugs in ((2, []), (2, ["--article-bugs"]), (4, ["--article-bugs"])):
+        for ranks, bugs in ((2, []), (2, ["--article-bugs"]), (4, ["--article-bugs"]),
+                            (2, ["--sync-batchnorm"]), (4, ["--sync-batchnorm", "--article-bugs"])):
             with self.subTest(ranks=ranks, bugs=bugs):
                 options = ["--world-size", ranks, *bugs]
-                ours = self.epoch([PROGRAM], f"ours_{ranks}_{len(bugs)}", *options)
-                theirs = self.epoch([sys.executable, "-B", ORACLE], f"theirs_{ranks}_{len(bugs)}", *options)
+                ours = self.epoch([PROGRAM], f"ours_{ranks}_{'_'.join(bugs)}", *options)
+                theirs = self.epoch([sys.executable, "-B", ORACLE], f"theirs_{ranks}_{'_'.join(bugs)}", *options)
                 for key in ("train_loss", "val_loss", "val_accuracy"):
                     self.assertAlmostEqual(ours[key], theirs[key], delta=2e-4 * abs(theirs[key]), msg=key)
 

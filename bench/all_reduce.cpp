@@ -143,7 +143,7 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--dtype", options.engine.dtype)->check(CLI::IsMember({"float32", "bfloat16"}));
   app.add_option("--rounds", options.rounds, "blocks of each engine and size")->check(CLI::Range(1, 10000));
   app.add_option("--block-seconds", options.block_seconds, "about as long as a block takes")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1e-3, 1e6));
   app.add_option("--iterations", options.iterations, "repetitions in a block; 0: as --block-seconds says")
       ->check(CLI::Range(0, 1000000));
   app.add_option("--hosts", options.engine.hosts,

@@ -11,8 +11,8 @@ from matplotlib import pyplot  # noqa: E402  (the kind of picture is chosen befo
 
 # Title, and for each column its heading and file.
 TABLES = {
-    "tables": ("The setup of the article's tables", "article_k1", "tables_lockstep_k1", "tables_pytorch_k1", "article_k2",
-               "tables_lockstep_k2", "article_k4", "tables_lockstep_k4"),
+    "tables": ("The setup of the article's tables", "article_k1", "tables_lockstep_k1", "tables_pytorch_k1",
+               "article_k2", "tables_lockstep_k2", "article_k4", "tables_lockstep_k4"),
     "printed": ("A batch of 128", "printed_lockstep_k1", "printed_lockstep_k2", "printed_lockstep_k4",
                 "printed_pytorch_k1", "printed_pytorch_k2", "printed_pytorch_k4"),
     "seeds": ("PyTorch with other seeds", "printed_pytorch_k1", "printed_pytorch_k1_seed1", "printed_pytorch_k1_seed2"),

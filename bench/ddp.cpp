@@ -163,9 +163,9 @@ void add_options(CLI::App& app, Options& options) {
                  "samples a rank, for each model; default: 64 for resnet18, 64 and 8 for "
                  "mlp, 8 sequences of 128 for gpt")
       ->delimiter(',')
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, 1'000'000'000));
   app.add_option("--ranks", options.ranks)->check(CLI::Range(1, 1024));
-  app.add_option("--steps", options.steps, "of each engine")->check(CLI::PositiveNumber);
+  app.add_option("--steps", options.steps, "of each engine")->check(CLI::Range(1, 1'000'000'000));
   app.add_option("--rounds", options.rounds, "blocks in which the steps come")->check(CLI::Range(1, 10000));
   app.add_option("--startup", options.startup_repetitions, "also time so many starts in each way")
       ->check(CLI::Range(0, 1000));

@@ -103,11 +103,11 @@ void add_writers(CLI::App& checkpoint, CheckpointOptions& options) {
   prune->add_option("path", options.path, "The directory")->required();
   prune->add_option("--keep-last", options.rules.keep_last, "Keep this many sets of the highest steps")
       ->required()
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, 1'000'000'000));
   prune->add_option("--keep-every", options.rules.keep_every, "Keep also the steps that are multiples of this; 0: none")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(0, 1'000'000'000));
   CLI::Option* best = prune->add_option("--keep-best", options.rules.keep_best, "Keep also this many of the best sets");
-  best->check(CLI::PositiveNumber);
+  best->check(CLI::Range(1, 1'000'000'000));
   CLI::Option* metric = prune->add_option("--metric", options.rules.metric, "The metric that tells which are the best");
   best->needs(metric);
   metric->needs(best);

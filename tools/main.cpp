@@ -36,7 +36,7 @@ CLI::App* add_trace(CLI::App& app, TraceOptions& options) {
   chrome->excludes(json);
   trace->add_option("--steps", options.steps, "The last steps of the training, in that trace (default: all recorded)")
       ->needs(chrome)
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, 1'000'000'000));
   trace->footer(
       "Examples:\n  lockstep trace --flight ~/.local/state/lockstep/flight/<job> --last 20\n"
       "  lockstep run --flight recordings ./train; lockstep trace --flight recordings --json\n"

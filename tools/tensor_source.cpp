@@ -16,6 +16,7 @@
 #include "lockstep/checkpoint/signature_check.h"
 #include "lockstep/checkpoint/step_files.h"
 #include "lockstep/formats/safetensors_file.h"
+#include "tools/checkpoint_places.h"
 #include "tools/foreign_sources.h"
 
 namespace lockstep::tools {
@@ -164,10 +165,26 @@ double modified_seconds_of(const std::filesystem::path& path) {
   return static_cast<double>(status.st_mtim.tv_sec) + static_cast<double>(status.st_mtim.tv_nsec) * 1e-9;
 }
 
+namespace {
+
+// A directory without a manifest: what to name instead.
+[[noreturn]] void refuse_directory(const std::filesystem::path& path) {
+  const std::vector<CheckpointPlace> places = checkpoint_places(path);
+  if (places.empty()) throw Error(ErrorKind::invalid_argument, path.string() + ": there is no checkpoint in it");
+  throw Error(ErrorKind::invalid_argument, fmt::format("{} is a directory of checkpoints; name one of them, such as {}",
+                                                       path.string(), places.front().path.string()));
+}
+
+}  // namespace
+
 std::unique_ptr<TensorSource> open_tensors(const std::filesystem::path& path) {
   if (auto foreign = open_foreign_tensors(path)) return foreign;
   std::error_code error;
-  if (std::filesystem::is_directory(path, error)) return std::make_unique<SetSource>(path);
+  if (std::filesystem::is_directory(path, error)) {
+    const bool is_named_set = step_of_set(path.has_filename() ? path : path.parent_path()).has_value();
+    if (!is_named_set && !std::filesystem::exists(path / kManifestName, error) && !error) refuse_directory(path);
+    return std::make_unique<SetSource>(path);
+  }
   return std::make_unique<FileSource>(path);
 }
 

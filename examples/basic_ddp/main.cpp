@@ -8,11 +8,10 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
-#include <string_view>
 #include <vector>
 
+#include "examples/arguments.h"
 #include "examples/models/toy.h"
 #include "lockstep/lockstep.h"
 
@@ -54,8 +53,8 @@ void demo_basic_linear(int rank) {
 
 int main(int argc, char** argv) {
   try {
-    const int ranks = argc > 1 ? std::atoi(argv[1]) : 2;
-    const bool linear = argc > 2 && argv[2] == std::string_view("linear");
+    const int ranks = number_at(1, argc, argv, 2);
+    const bool linear = choice_at(2, argc, argv, {"toy", "linear"}) == "linear";
     lockstep::spawn(argc, argv, linear ? demo_basic_linear : demo_basic, {.nprocs = ranks});
     return 0;
   } catch (const std::exception& error) {

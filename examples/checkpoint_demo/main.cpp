@@ -13,6 +13,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "examples/arguments.h"
 #include "examples/models/toy.h"
 #include "lockstep/lockstep.h"
 
@@ -89,7 +90,7 @@ void demo_checkpoint(int rank) {
 
 int main(int argc, char** argv) {
   try {
-    const int ranks = argc > 1 ? std::atoi(argv[1]) : 2;
+    const int ranks = number_at(1, argc, argv, 2);
     lockstep::spawn(argc, argv, demo_checkpoint, {.nprocs = ranks});
     return 0;
   } catch (const std::exception& error) {

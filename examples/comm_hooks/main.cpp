@@ -4,7 +4,6 @@
 #include <torch/optim/sgd.h>
 
 #include <array>
-#include <cstdlib>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -12,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "examples/arguments.h"
 #include "examples/comm_hooks/sent_bytes.h"
 #include "examples/models/mlp.h"
 #include "lockstep/lockstep.h"
@@ -95,7 +95,7 @@ std::vector<Choice> choices(const lockstep::World& world) {
 
 int main(int argc, char** argv) {
   try {
-    const int steps = argc > 1 ? std::atoi(argv[1]) : 200;
+    const int steps = number_at(1, argc, argv, 200);
     // Ranks that share memory send nothing.
     const auto world = lockstep::init_process_group({.transport = lockstep::Transport::tcp});
     const Images images;

@@ -8,10 +8,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
 #include <vector>
 
+#include "examples/arguments.h"
 #include "examples/models/cnn.h"
 #include "examples/models/mlp.h"
 #include "lockstep/lockstep.h"
@@ -90,7 +90,8 @@ void compare(const lockstep::World& world, const char* name, int steps) {
     const auto differs = [&](const Measured& other) {
       return (other.gradient - by_ddp.gradient).norm().item<double>() > 0.01 * by_ddp.gradient.norm().item<double>();
     };
-    std::printf("  the gradients of all three %s\n", differs(by_threads) || differs(by_one) ? "DIFFER" : "agree");
+    const char* different = kBatch % world.size() == 0 ? "DIFFER" : "differ, since the parts of the batch are unequal";
+    std::printf("  the gradients of all three %s\n", differs(by_threads) || differs(by_one) ? different : "agree");
   }
   world.barrier();
 }
@@ -99,8 +100,8 @@ void compare(const lockstep::World& world, const char* name, int steps) {
 
 int main(int argc, char** argv) {
   try {
-    const int replicas = argc > 1 ? std::atoi(argv[1]) : 2;
-    const int steps = argc > 2 ? std::atoi(argv[2]) : 20;
+    const int replicas = number_at(1, argc, argv, 2);
+    const int steps = number_at(2, argc, argv, 20);
     const auto train = [&](int) {
       const auto world = lockstep::init_process_group();
       compare<models::Cnn>(world, "cnn, 206,922 parameters", steps);

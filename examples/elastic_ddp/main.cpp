@@ -14,6 +14,7 @@
 #include <string>
 #include <utility>
 
+#include "examples/arguments.h"
 #include "examples/models/toy.h"
 #include "lockstep/lockstep.h"
 
@@ -76,7 +77,7 @@ void train(int epochs, const std::string& directory, int fatal_epoch) {
 
 int main(int argc, char** argv) {
   try {
-    train(argc > 1 ? std::atoi(argv[1]) : 10, argc > 2 ? argv[2] : "out", argc > 3 ? std::atoi(argv[3]) : -1);
+    train(number_at(1, argc, argv, 10), argc > 2 ? argv[2] : "out", number_at(3, argc, argv, -1, 0));
     return 0;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "elastic_ddp: %s\n", error.what());

@@ -4,12 +4,12 @@
 
 std::optional<int> parse(int argc, char** argv, Options& o) {
   CLI::App app("Trains on Fashion-MNIST: lockstep run --nproc-per-node 2 fashion_mnist", "fashion_mnist");
-  const auto positive = CLI::PositiveNumber, not_negative = CLI::NonNegativeNumber;
+  const auto positive = CLI::Range(1, 1'000'000'000), not_negative = CLI::Range(0, 1'000'000'000);
   app.option_defaults()->always_capture_default();
   app.add_option("--model", o.model)->check(CLI::IsMember({"resnet18", "cnn", "mlp"}));
   app.add_option("--epochs", o.epochs)->check(positive);
   app.add_option("--batch-size", o.batch_size, "images a step, over all ranks")->check(positive);
-  app.add_option("--lr", o.lr, "learning rate")->check(positive);
+  app.add_option("--lr", o.lr, "learning rate")->check(CLI::Range(1e-6, 1e6));
   app.add_option("--momentum", o.momentum)->check(CLI::Range(0.0, 1.0));
   app.add_option("--seed", o.seed);
   app.add_option("--max-steps", o.max_steps, "stop after so many steps in all; 0: never")->check(not_negative);

@@ -8,7 +8,6 @@
 
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
 #include <iostream>
 #include <map>
@@ -18,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "examples/arguments.h"
 #include "lockstep/lockstep.h"
 
 namespace {
@@ -107,7 +107,7 @@ void demo_gather(int) {
 
 int main(int argc, char** argv) {
   try {
-    const int ranks = argc > 1 ? std::atoi(argv[1]) : 2;
+    const int ranks = number_at(1, argc, argv, 2);
     lockstep::spawn(argc, argv, demo_gather, {.nprocs = ranks});
     return 0;
   } catch (const std::exception& error) {

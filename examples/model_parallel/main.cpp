@@ -10,9 +10,9 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
 
+#include "examples/arguments.h"
 #include "lockstep/lockstep.h"
 
 namespace {
@@ -93,7 +93,7 @@ void demo_model_parallel(int rank) {
 
 int main(int argc, char** argv) {
   try {
-    const int ranks = argc > 1 ? std::atoi(argv[1]) : 2;
+    const int ranks = number_at(1, argc, argv, 2);
     lockstep::spawn(argc, argv, demo_model_parallel, {.nprocs = ranks});
     return 0;
   } catch (const std::exception& error) {

@@ -7,10 +7,10 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
-#include <string>
+#include <string_view>
 
+#include "examples/arguments.h"
 #include "lockstep/lockstep.h"
 
 namespace {
@@ -21,17 +21,18 @@ constexpr int kSteps = 10, kLateStep = 5;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-void be_late(const std::string& how) {
-  if (how == "stop") {
+// 0 seconds: stopped.
+void be_late(double seconds) {
+  if (seconds == 0) {
     std::raise(SIGSTOP);
     return;
   }
   const auto start = Clock::now();
   const at::Tensor a = at::randn({64, 64});
-  while (seconds_since(start) < std::stod(how)) a.matmul(a);
+  while (seconds_since(start) < seconds) a.matmul(a);
 }
 
-void train(const std::string& how, double timeout_s) {
+void train(double late_s, double timeout_s) {
   const auto world = lockstep::init_process_group(
       {.timeout = std::chrono::duration_cast<lockstep::Duration>(std::chrono::duration<double>(timeout_s))});
   lockstep::seed_all(1, world);
@@ -41,7 +42,7 @@ void train(const std::string& how, double timeout_s) {
 
   const auto start = Clock::now();
   for (int step = 0; step < kSteps; ++step) {
-    if (world.rank() == 1 && step == kLateStep) be_late(how);
+    if (world.rank() == 1 && step == kLateStep) be_late(late_s);
     optimizer.zero_grad();
     ddp(at::randn({32, 16})).pow(2).mean().backward();
     optimizer.step();
@@ -60,7 +61,8 @@ void train(const std::string& how, double timeout_s) {
 
 int main(int argc, char** argv) {
   try {
-    train(argc > 1 ? argv[1] : "2", argc > 2 ? std::atof(argv[2]) : 1800);
+    const bool stops = argc > 1 && argv[1] == std::string_view("stop");
+    train(stops ? 0 : number_at(1, argc, argv, 2.0, 0.001), number_at(2, argc, argv, 1800.0, 0.001));
     return 0;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "slow_rank: %s\n", error.what());

@@ -135,11 +135,10 @@ int main(int argc, char** argv) {
   std::size_t batch_size = 32;
   std::string snapshot = "snapshot.pt";
   CLI::App app("Trains a linear model, with snapshots.", "trainer");
-  app.add_option("total_epochs", total_epochs, "how long to train")->required()->check(CLI::PositiveNumber);
-  app.add_option("save_every", save_every, "epochs between two snapshots")->required()->check(CLI::PositiveNumber);
-  app.add_option("--batch-size", batch_size, "samples a step, on each rank")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
+  const auto positive = CLI::Range(1, 1'000'000'000);
+  app.add_option("total_epochs", total_epochs, "how long to train")->required()->check(positive);
+  app.add_option("save_every", save_every, "epochs between two snapshots")->required()->check(positive);
+  app.add_option("--batch-size", batch_size, "samples a step, on each rank")->check(positive)->capture_default_str();
   app.add_option("--snapshot", snapshot, "the file")->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   try {

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "examples/arguments.h"
 #include "lockstep/lockstep.h"
 
 namespace {
@@ -95,10 +96,13 @@ void train(const std::string& mode) {
 
 int main(int argc, char** argv) {
   try {
-    train(argc > 1 ? argv[1] : "join");
+    train(choice_at(1, argc, argv, {"join", "strict", "reduce", "leave", "wait"}));
     return 0;
   } catch (const lockstep::Error& error) {
     std::fprintf(stderr, "uneven_inputs: Error{%s}: %s\n", std::string(to_string(error.kind())).c_str(), error.what());
     return 1;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "uneven_inputs: %s\n", error.what());
+    return 2;
   }
 }

@@ -24,7 +24,7 @@ void shift(FlightRecord& record, std::int64_t by_ns) {
 JobHang::JobHang(const HangOptions& options, int generation, int world_size, TimePoint now)
     : generation_(generation),
       world_size_(world_size),
-      tell_after_(std::min(options.tell_after, options.end_after.value_or(options.tell_after))),
+      tell_after_(options.tells_after()),
       interval_(hang_interval(tell_after_)),
       timer_(options, now),
       next_look_(now + interval_) {}

@@ -65,7 +65,7 @@ Findings compare_hosts(const std::vector<HostFindings>& hosts) {
       all.push_back(std::move(finding));
     }
     if (!each.findings.empty()) continue;
-    all.push_back({Verdict::error, fmt::format("{}: checks", each.host), "it has told nothing",
+    all.push_back({Verdict::error, fmt::format("{}: checks", each.host), "no result came from it",
                    "look at what is said above; 'ssh HOST true' has to work without a question"});
   }
   for (const auto& [subject, of_hosts] : versions) all.push_back(compare(subject, of_hosts));

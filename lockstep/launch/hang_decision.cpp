@@ -96,7 +96,7 @@ Duration hang_interval(Duration tell_after) {
 
 HangTimer::HangTimer(const HangOptions& options, TimePoint start)
     : options_(options), last_look_(start), earliest_(start), still_since_(start), progress_at_(start) {
-  if (options_.end_after) options_.tell_after = std::min(options_.tell_after, *options_.end_after);
+  options_.tell_after = options_.tells_after();
   options_.hard_cap = std::max(options_.hard_cap, options_.end_after.value_or(options_.tell_after));
   next_tell_ = next_note_ = options_.tell_after;
 }

@@ -2,6 +2,7 @@
 // recordings, /proc) -> HangWatch -> these. Pure: values in, values out, time is an argument.
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <vector>
@@ -57,6 +58,9 @@ struct HangOptions {
   Duration tell_after = std::chrono::seconds(60);
   std::optional<Duration> end_after = {};        // nothing: a hang does not end the job
   Duration hard_cap = std::chrono::minutes(30);  // for ranks that make progress outside of collectives
+
+  // A job does not end before it has been told of.
+  Duration tells_after() const { return std::min(tell_after, end_after.value_or(tell_after)); }
 };
 
 // From one look at the ranks to the next.

@@ -16,7 +16,7 @@ HangOptions hang_options(std::optional<Duration> end_after) {
 
 HangWatch::HangWatch(const HangOptions& options, const FlightRecordings& recordings, const Clock& clock)
     : clock_(clock),
-      scout_(options.tell_after, recordings, clock),
+      scout_(options.tells_after(), recordings, clock),
       timer_(options, clock.now()),
       next_look_(Deadline::at(clock.now())) {}
 

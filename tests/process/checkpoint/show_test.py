@@ -1,6 +1,7 @@
 """`lockstep checkpoint show`."""
 
 import json
+import os
 
 from tool import ToolTest, main, run, write_file, write_set
 
@@ -19,6 +20,15 @@ class ShowTest(ToolTest):
         found = json.loads(run("show", path, "--json"))
         self.assertEqual(found["user"], {"epoch": 3, "list": [1, 2.5, None]})
         self.assertEqual(found["tensors"]["weight"], {"dtype": "I64", "shape": [8, 2], "bytes": 128})
+
+    def test_a_directory_of_checkpoints_is_refused_with_what_to_name(self):
+        write_set(self.sets, 100)
+        newest = write_set(self.sets, 400)
+        for words in (("show", self.sets), ("diff", self.sets, newest)):
+            error = run(*words, expected=1 if words[0] == "show" else 2)
+            self.assertIn(f"{self.sets} is a directory of checkpoints; name one of them, such as {newest}\n", error)
+        os.mkdir(self.path("empty"))
+        self.assertIn("there is no checkpoint in it", run("show", self.path("empty"), expected=1))
 
     def test_names_from_a_file_do_not_reach_the_terminal_as_they_are(self):
         write_file(self.path("a.safetensors"), {"x": ("U8", [1], b"1")}, {"note": "\x1b[31mred\n"})

@@ -18,8 +18,9 @@ WORKER = ""
 
 def job(*arguments, ranks=3, options=(), tell="2", program=None, **environment):
     command = [LOCKSTEP, "run", "--nproc-per-node", str(ranks), *options, *(program or [WORKER, *arguments])]
-    return Tree(command, {"OMP_NUM_THREADS": "1", "LOCKSTEP_HANG_SECONDS": tell, "TORCH_SHOW_CPP_STACKTRACES": "0",
-                          **environment})
+    if tell:
+        environment["LOCKSTEP_HANG_SECONDS"] = tell
+    return Tree(command, {"OMP_NUM_THREADS": "1", "TORCH_SHOW_CPP_STACKTRACES": "0", **environment})
 
 
 class Hanging(unittest.TestCase):
@@ -97,6 +98,14 @@ class HangTest(Hanging):
                 self.assertNotIn("nothing has moved", error)
                 self.assertRegex(error, r"for \d s ranks 0, 2 wait in all_gather.* for rank 1; rank 1 is running, "
                                         r"using \d+ % of a core")
+
+    # fault: 11
+    # feature: K-03
+    def test_it_also_does_where_only_the_timeout_is_given(self):
+        with job("compute", "1", options=["--hang-timeout", "2"], tell=None, TEST_SECONDS="14") as tree:
+            code, error = self.finish(tree)
+        self.assertEqual(code, 0, error)
+        self.assertRegex(error, r"for 2 s ranks 0, 2 wait in all_gather.* for rank 1; rank 1 is running")
 
     # fault: 11
     # feature: K-03

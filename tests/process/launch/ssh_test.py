@@ -224,7 +224,7 @@ class SshTest(unittest.TestCase):
         self.assertEqual(done.returncode, 1 if "\nerror " in done.stdout else 0, done.stdout)
         done = self.doctor("first,10.213.7.77")
         self.assertEqual(done.returncode, 1)
-        self.assertIn("error    10.213.7.77: checks: it has told nothing\n", done.stdout)
+        self.assertIn("error    10.213.7.77: checks: no result came from it\n", done.stdout)
         self.assertIn("host 10.213.7.77: ssh could not reach it", done.stderr)
 
     def test_an_exit_code_of_a_rank_is_not_taken_for_a_failure_of_its_host(self):

@@ -11,6 +11,8 @@
 namespace lockstep::internal {
 namespace {
 
+constexpr std::size_t kMostReasonBytes = 1000;  // it goes into an environment
+
 std::ptrdiff_t accusers(const Outcome& outcome, const RankEnd& end) {
   return std::ranges::count_if(outcome.ranks, [&](const RankEnd& other) {
     return other.rank != end.rank && !other.failure.text.empty() && other.failure.blamed == end.rank;
@@ -157,6 +159,7 @@ std::string restart_reason(const Outcome& outcome) {
   } else if (!outcome.hang.empty()) {
     text = fmt::format("the job hung: {}", outcome.hang);
   }
+  text.resize(std::min(text.size(), kMostReasonBytes));
   std::ranges::replace_if(
       text, [](unsigned char letter) { return letter < ' '; }, ' ');
   return text;

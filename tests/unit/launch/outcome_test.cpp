@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <csignal>
+#include <string>
 
 using namespace lockstep;
 using namespace lockstep::internal;
@@ -213,6 +214,8 @@ TEST_CASE("the reason of a restart is the first failure, a lost host, a hang, or
   thrown.error = "the file\nis gone";
   CHECK(restart_reason({{ended(0, 2, {.signal = SIGKILL})}}) == "rank 0 (pid 100) was killed by SIGKILL");
   CHECK(restart_reason({{thrown}}) == "rank 1 (pid 101) exited with code 1: the file is gone");
+  thrown.error = std::string(1 << 20, 'x');
+  CHECK(restart_reason({{thrown}}).size() == 1000);
   Outcome outcome{.ranks = {ended(0, 2, {.code = 1})}, .lost = {{.host = "b", .first_rank = 1, .why = "it is silent"}}};
   CHECK(restart_reason(outcome) == "rank 0 (pid 100) exited with code 1");
   outcome.ranks[0].failure.fault = Fault::consequence;

@@ -9,7 +9,7 @@ std::optional<int> parse(int argc, char** argv, Options& o) {
   app.add_option("--model", o.model)->check(CLI::IsMember({"resnet18", "cnn", "mlp"}));
   app.add_option("--epochs", o.epochs)->check(positive);
   app.add_option("--batch-size", o.batch_size, "images a step, over all ranks")->check(positive);
-  app.add_option("--lr", o.lr, "learning rate")->check(CLI::Range(1e-6, 1e6));
+  app.add_option("--lr", o.lr, "learning rate")->check(CLI::Range(1e-30, 1e6));
   app.add_option("--momentum", o.momentum)->check(CLI::Range(0.0, 1.0));
   app.add_option("--seed", o.seed);
   app.add_option("--max-steps", o.max_steps, "stop after so many steps in all; 0: never")->check(not_negative);

@@ -21,7 +21,7 @@ int main(int argc, char** argv) {
   app.add_option("--batch-size", o.batch_size, "images a step, over all ranks")->check(positive);
   app.add_option("--num-epochs", o.epochs)->check(positive);
   app.add_option("--num-workers", o.workers, "threads that prepare batches")->check(CLI::Range(0, 64));
-  app.add_option("--lr", o.lr, "learning rate")->check(CLI::Range(1e-6, 1e6));
+  app.add_option("--lr", o.lr, "learning rate")->check(CLI::Range(1e-30, 1e6));
   app.add_option("--seed", o.seed);
   app.add_option("--data", o.data, "directory of the IDX files");
   app.add_option("--out", o.out, "directory for checkpoints and metrics.jsonl");

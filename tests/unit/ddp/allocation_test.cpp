@@ -86,6 +86,16 @@ void fill_queue(const ProcessGroup& group, std::barrier<>& together) {
   }
 }
 
+// A process's first backward starts a thread for each device that torch knows: those of a GPU build, or the fake ones
+// that this program links. Each takes a little memory of its own, once, whenever it comes to run, which may be while
+// steps are counted: torch waits until they have started, not until they are ready. This waits until they have ended;
+// backwards on the CPU need none of them.
+void end_device_threads() {
+  auto& engine = torch::autograd::Engine::get_default_engine();
+  engine.initialize_device_threads_pool();
+  engine.stop();
+}
+
 // Of all ranks together.
 template <class Model>
 std::uint64_t allocations_of_steps(Over transport, const DdpOptions& options, int width) {
@@ -102,6 +112,7 @@ std::uint64_t allocations_of_steps(Over transport, const DdpOptions& options, in
         model.step(x);
       }
     };
+    if (group.rank() == 0) end_device_threads();  // the other rank waits in fill_queue()
     fill_queue(group, together);
     steps(kWarmUp);
     together.arrive_and_wait();

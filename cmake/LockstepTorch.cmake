@@ -24,7 +24,12 @@ get_filename_component(LOCKSTEP_TORCH_LIB_DIR "${Torch_DIR}/../../../lib" ABSOLU
 
 add_library(lockstep_torch INTERFACE)
 set_target_properties(lockstep_torch PROPERTIES EXPORT_NAME torch_interface)
-target_link_libraries(lockstep_torch INTERFACE "$<BUILD_INTERFACE:${TORCH_LIBRARIES}>")
+# libtorch_cuda.so of PyPI exports a std::filesystem::remove_all() that crashes. The first library with a name provides
+# it, so the standard library goes before libtorch.
+if(EXISTS ${LOCKSTEP_TORCH_LIB_DIR}/libtorch_cuda.so AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  set(libraries_before_torch stdc++)
+endif()
+target_link_libraries(lockstep_torch INTERFACE "$<BUILD_INTERFACE:${libraries_before_torch};${TORCH_LIBRARIES}>")
 target_include_directories(lockstep_torch SYSTEM INTERFACE "$<BUILD_INTERFACE:${TORCH_INCLUDE_DIRS}>")
 if(LOCKSTEP_SANITIZE STREQUAL "thread")
   target_compile_options(lockstep_torch INTERFACE $<BUILD_INTERFACE:-Wno-tsan>)  # c10's headers use fences, too

@@ -7,6 +7,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <thread>
 
 #include "lockstep/adapters/backend_table.h"
@@ -18,9 +19,9 @@
 namespace lockstep::internal {
 namespace {
 
-constexpr Duration kPatience = std::chrono::milliseconds(50);  // before a waiting rank asks whether the group lives
+constexpr Duration kLookEvery = std::chrono::milliseconds(50);  // a waiting rank asks so often whether the group lives
 
-Error translate(const std::string& text) { return Error(ErrorKind::internal, "NCCL: " + text); }
+Error nccl_error(const std::string& text) { return Error(ErrorKind::internal, "NCCL: " + text); }
 
 class NcclCarrier final : public Carrier {
  public:
@@ -31,6 +32,14 @@ class NcclCarrier final : public Carrier {
     const auto store = c10::make_intrusive<TorchStoreView>(
         std::make_shared<PrefixStore>(site.store, "nccl/" + site.group), torch_timeout(deadline));
     group_ = c10::make_intrusive<c10d::ProcessGroupNCCL>(store, site.rank, site.size, options);
+  }
+
+  ~NcclCarrier() override {
+    if (was_interrupted_) return;
+    try {
+      group_->shutdown();  // otherwise libtorch warns, and ends what peers may still be receiving
+    } catch (const std::exception&) {
+    }
   }
 
   std::string_view name() const override { return "nccl"; }
@@ -49,21 +58,22 @@ class NcclCarrier final : public Carrier {
   void run(const CarrierCall& call, Deadline deadline) override {
     const c10::cuda::CUDAGuard guard(device_);
     const auto work =
-        with_translated_errors(translate, [&] { return start_call(*group_, call, device_, torch_timeout(deadline)); });
-    TimePoint look = steady_clock().now() + kPatience;
-    while (!with_translated_errors(translate, [&] { return work->isCompleted(); })) {
+        with_translated_errors(nccl_error, [&] { return start_call(*group_, call, device_, torch_timeout(deadline)); });
+    TimePoint look = steady_clock().now() + kLookEvery;
+    while (!with_translated_errors(nccl_error, [&] { return work->isCompleted(); })) {
       const TimePoint now = steady_clock().now();
       if (deadline.expired(now)) throw Error(ErrorKind::timeout, "NCCL has not finished by the deadline");
       if (now >= look) {
         check_alive_(deadline);
-        look = steady_clock().now() + kPatience;
+        look = steady_clock().now() + kLookEvery;
       }
       std::this_thread::yield();
     }
-    with_translated_errors(translate, [&] { work->wait(); });  // throws what it failed with
+    with_translated_errors(nccl_error, [&] { work->wait(); });  // throws what it failed with
   }
 
   void interrupt() noexcept override {
+    was_interrupted_ = true;
     try {
       group_->abort();
     } catch (const std::exception&) {  // the others find out by the store
@@ -83,6 +93,7 @@ class NcclCarrier final : public Carrier {
     return static_cast<std::byte*>(buffer.data_ptr());
   }
 
+  std::atomic<bool> was_interrupted_{false};
   const at::Device device_;
   const std::function<void(Deadline)> check_alive_;
   at::Tensor input_, output_;
@@ -95,7 +106,7 @@ std::unique_ptr<Carrier> make_nccl_carrier(const CarrierSite& site, Deadline dea
   if (c10::cuda::device_count() == 0) {
     throw Error(ErrorKind::invalid_argument, "the backend nccl needs a GPU, and this process sees none");
   }
-  return with_translated_errors(translate, [&] { return std::make_unique<NcclCarrier>(site, deadline); });
+  return with_translated_errors(nccl_error, [&] { return std::make_unique<NcclCarrier>(site, deadline); });
 }
 
 bool nccl_reduces(ReduceOp op, DType dtype) {

@@ -38,6 +38,8 @@ void report_failed_backward(const char* text) noexcept {
 
 namespace {
 
+// What computes is torch's own engine: a process has one set of threads for its devices, which belong to the engine
+// that made the first backward.
 class ReportingEngine final : public torch::autograd::Engine {
  public:
   torch::autograd::variable_list execute(const torch::autograd::edge_list& roots,
@@ -46,7 +48,7 @@ class ReportingEngine final : public torch::autograd::Engine {
                                          const torch::autograd::edge_list& outputs) override {
     try {
       if (accumulate_grad) check_inputs(outputs);
-      return torch::autograd::Engine::execute(roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
+      return get_base_engine().execute(roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
     } catch (...) {
       report_failed_backward(text_of_exception().c_str());
       throw;

@@ -37,9 +37,12 @@ std::string backend_for(const InitOptions& options) {
 }
 
 // All ranks see the same members, and so the same error.
-void check_gpus(const Membership& membership, SharedGpu shared) {
+void check_gpus(const Membership& membership, SharedGpu shared, const std::string& backend) {
   if (shared == SharedGpu::allow) return;
   for (const auto& [lowest, text] : shared_gpus(membership.members)) {
+    if (backend == "nccl") {
+      throw abandon_joining(membership, Error(ErrorKind::invalid_argument, text + ", and the backend native can"));
+    }
     if (shared == SharedGpu::refuse) throw abandon_joining(membership, Error(ErrorKind::invalid_argument, text));
     if (lowest == membership.rank) log_warning(text);
   }
@@ -113,7 +116,7 @@ World init_process_group(const InitOptions& options) {
   if (!join_options.bootstrap) join_options.bootstrap = bootstrap_of(group_options.backend);
   Membership membership = join(join_options, process_environment);
   if (membership.size > 1) set_log_rank(membership.rank);
-  check_gpus(membership, options.shared_gpu);
+  check_gpus(membership, options.shared_gpu, group_options.backend);
   // Behind a launcher's pipe, standard output would reach the user in blocks of 4 KiB.
   if (behind_a_launcher()) std::setvbuf(stdout, nullptr, _IOLBF, 0);
   ProcessGroup group = connect_group(membership, "world", group_options, deadline);

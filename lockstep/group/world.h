@@ -67,7 +67,7 @@ class World : public Place, public ProcessGroup {
 };
 
 // What happens if several ranks use one GPU: nothing, a warning that names them, or Error{invalid_argument} on all
-// ranks.
+// ranks. With NCCL, which cannot connect them, a warning is an error as well.
 enum class SharedGpu { allow, warn, refuse };
 
 // What a program says of its world, in one list: init_process_group({.backend = "gloo", .timeout = 60s}). Everything

@@ -16,6 +16,7 @@
 #include "lockstep/base/log.h"
 #include "lockstep/base/machine.h"
 #include "lockstep/net/address.h"
+#include "lockstep/rendezvous/launchers.h"
 
 namespace lockstep::internal {
 namespace {
@@ -113,7 +114,11 @@ int local_device(int rank, int device_count, const Environment& environment) {
     throw Error(ErrorKind::invalid_argument,
                 fmt::format("rank {} is to take a GPU, and its host has {}", rank, device_count));
   }
-  if (const auto local_rank = EnvironmentReader(environment).number("LOCAL_RANK")) return *local_rank % device_count;
+  const EnvironmentReader reader(environment);
+  if (const auto local_rank = reader.number("LOCAL_RANK")) return *local_rank % device_count;
+  for (const Launch& launch : find_launches(reader)) {
+    if (launch.local_rank) return *launch.local_rank % device_count;
+  }
   const int device = rank % device_count;
   if (rank >= device_count) {
     log_warning(

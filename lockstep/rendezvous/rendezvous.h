@@ -116,8 +116,8 @@ struct Membership {
 // finish_joining(), is Error{peer_lost} on all others: at once for those on its machine, within 3 s for the rest.
 Membership join(const JoinOptions& options, const internal::Environment& environment);
 
-// Which of the `device_count` GPUs of its host a process takes: by LOCAL_RANK, else by its rank, which is right only if
-// all hosts have as many ranks as GPUs: then a warning says so. Error{invalid_argument} without a GPU.
+// Which of its host's GPUs a process takes: by LOCAL_RANK or what srun, mpirun or flux run sets, else by its rank, with
+// a warning if that is right only where all hosts have as many ranks as GPUs. Error{invalid_argument} without a GPU.
 int local_device(int rank, int device_count, const internal::Environment& environment = internal::process_environment);
 
 // To be called by all ranks after join(), once they have connected: releases what joining needed. The rank that hosts

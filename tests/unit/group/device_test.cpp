@@ -140,6 +140,19 @@ TEST_CASE("ranks that share a real GPU are refused by both names" * needs("gpu")
   }
 }
 
+// feature: E-20
+TEST_CASE("ranks that share a real GPU are refused where NCCL is to connect them" * needs("gpu")) {
+  if (!at::hasCUDA()) return skip("no CUDA device");
+  if (!is_available("nccl")) return skip("this build has no nccl");
+  const InitOptions options{.device = at::Device(at::kCUDA, 0)};
+  for (const auto& error : run_worlds(
+           2, [](const World&) {}, options)) {
+    REQUIRE(error != nullptr);
+    CHECK_ERROR(error_of([&] { std::rethrow_exception(error); }), ErrorKind::invalid_argument, "use the same GPU",
+                "NCCL cannot connect them", "the backend native can");
+  }
+}
+
 // feature: L-04
 TEST_CASE("two ranks share a GPU" * needs("gpu")) {
   if (!at::hasCUDA()) return skip("no CUDA device");

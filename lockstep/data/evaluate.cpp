@@ -1,5 +1,6 @@
 #include "lockstep/data/evaluate.h"
 
+#include <ATen/ops/from_blob.h>
 #include <torch/nn/module.h>
 
 #include <string>
@@ -31,6 +32,34 @@ void require_all_samples(std::size_t samples, const LoaderOptions& options) {
                                                 : options.stop_when ? "stop_when"
                                                                     : "first_batch") +
                                                " leaves out samples; without it every sample counts once");
+}
+
+EvaluationShare::EvaluationShare(std::size_t samples, std::size_t batch_size, std::size_t width,
+                                 const ProcessGroup& group)
+    : samples_(samples), batch_size_(batch_size), group_(group), next_(static_cast<std::size_t>(group.rank())) {
+  if (batch_size == 0) throw Error(ErrorKind::invalid_argument, "evaluate: batch_size is 0");
+  const std::size_t batches = (samples + batch_size - 1) / batch_size;
+  sums_.resize(batches * width);
+  for (std::size_t batch = next_; batch < batches; batch += static_cast<std::size_t>(group.size())) {
+    for (std::size_t i = 0; i < samples_of(batch); ++i) {
+      indices_.push_back(static_cast<std::int64_t>(batch * batch_size + i));
+    }
+  }
+}
+
+void EvaluationShare::add(std::span<const double> means) {
+  for (std::size_t i = 0; i < means.size(); ++i) {
+    sums_[next_ * means.size() + i] = means[i] * static_cast<double>(samples_of(next_));
+  }
+  next_ += static_cast<std::size_t>(group_.size());
+}
+
+void EvaluationShare::average(std::span<double> means) {
+  const auto numbers = static_cast<std::int64_t>(sums_.size());
+  group_.all_reduce(at::from_blob(sums_.data(), {numbers}, at::kDouble));
+  std::ranges::fill(means, 0);
+  for (std::size_t i = 0; i < sums_.size(); ++i) means[i % means.size()] += sums_[i];
+  for (double& each : means) each /= static_cast<double>(samples_);
 }
 
 }  // namespace lockstep::internal

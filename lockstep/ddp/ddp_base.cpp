@@ -14,6 +14,7 @@
 #include "lockstep/base/tsc_clock.h"
 #include "lockstep/collective/call_meter.h"
 #include "lockstep/ddp/checks/ddp_errors.h"
+#include "lockstep/ddp/lockstep_mode/thread_count.h"
 #include "lockstep/ddp/uneven_inputs/join_state.h"
 #include "lockstep/ddp/wrapped_module.h"
 #include "lockstep/observe/process_recorder.h"
@@ -182,6 +183,9 @@ ForwardScope DdpBase::begin_forward(const at::Tensor* input) {
   if (sharded_ != nullptr) sharded_->check_forward(is_training());
   const bool is_differentiable = at::GradMode::is_enabled() && !none_wants_gradient(compared_);
   note_forward(is_differentiable);
+  if (sharded_ != nullptr && !is_differentiable) {
+    return ForwardScope(std::make_shared<ThreadCount>(options_.lockstep.threads));
+  }
   if (reducer_ == nullptr) return {};
   if (is_differentiable) check_frozen(frozen_, group_);
   const double samples = input != nullptr && input->dim() > 0 ? static_cast<double>(input->size(0)) : 1;

@@ -15,6 +15,8 @@
 
 namespace lockstep::internal {
 
+class ThreadCount;
+
 class ForwardScope {
  public:
   // Of a forward that the reducer need not know.
@@ -23,6 +25,8 @@ class ForwardScope {
   // because that memory is kept. malloc gives it back to the system and takes it again, page by page, every step.
   ForwardScope(std::shared_ptr<Reducer> reducer, ForwardGraphs::Id forward)
       : arena_(reducer->heap()), reducer_(std::move(reducer)), forward_(forward) {}
+  // Of one without gradients in lockstep mode, which computes with as many threads as a shard does.
+  explicit ForwardScope(std::shared_ptr<ThreadCount> threads) : threads_(std::move(threads)) {}
   // Of one without gradients, with which the parameters' compute type ends.
   explicit ForwardScope(std::shared_ptr<PrecisionCast> cast) : cast_(std::move(cast)) {}
   ~ForwardScope() {
@@ -65,6 +69,7 @@ class ForwardScope {
   std::shared_ptr<Reducer> reducer_;  // null if it need not know the forward
   ForwardGraphs::Id forward_ = 0;
   std::shared_ptr<PrecisionCast> cast_;
+  std::shared_ptr<ThreadCount> threads_;
   bool has_returned_ = false;
 };
 

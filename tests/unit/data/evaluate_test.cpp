@@ -67,6 +67,22 @@ TEST_CASE("means over a test set are the same on all ranks, and at any number of
   }
 }
 
+TEST_CASE("means have the same bits at any number of ranks, if batches are of equal sizes") {
+  std::array<double, 2> alone{};
+  torch::nn::Linear model(1, 1);
+  for (const int ranks : {1, 2, 3, 4}) {
+    run_group_or_throw(ranks, Over::arena, [&](const ProcessGroup& group) {
+      const auto metrics = [](const at::Tensor& output, const at::Tensor& y) -> std::array<double, 2> {
+        return {(output - y).square().mean().item<double>(), output.exp().mean().item<double>()};
+      };
+      torch::nn::Linear own(std::dynamic_pointer_cast<torch::nn::LinearImpl>(model->clone()));
+      const auto means = evaluate(own, Lines{23}, group, {.batch_size = 3}, metrics);
+      if (ranks == 1) alone = means;
+      CHECK(means == alone);
+    });
+  }
+}
+
 // feature: Z-05
 TEST_CASE("ranks without samples evaluate with the others, by rank 0's buffers") {
   for (const std::size_t samples : {1U, 2U, 5U}) {
@@ -105,6 +121,8 @@ TEST_CASE("a model is afterwards in the mode that it was in, also if its evaluat
                 ErrorKind::invalid_argument, "evaluate: drop_last leaves out samples");
     CHECK_ERROR(error_of([&] { evaluate(model, Lines(), group, {.first_batch = 1}, error_and_one); }),
                 ErrorKind::invalid_argument, "evaluate: first_batch leaves out samples");
+    CHECK_ERROR(error_of([&] { evaluate(model, Lines(), group, {.batch_size = 0}, error_and_one); }),
+                ErrorKind::invalid_argument, "evaluate: batch_size is 0");
     CHECK_ERROR(error_of([&] { evaluate(model, Lines{0}, group, {}, error_and_one); }), ErrorKind::invalid_argument,
                 "evaluate: the data set has no samples");
   });

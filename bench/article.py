@@ -78,6 +78,8 @@ def run(options):
         if engine == "pytorch":
             at = command.index("--checkpoint-every")
             del command[at:at + 2]
+        if options.device != "cpu":
+            command += ["--device", options.device]
         print(name, ":", " ".join(command), flush=True)
         if options.dry_run:
             continue
@@ -135,6 +137,7 @@ def main():
     parser.add_argument("bin", nargs="?", type=pathlib.Path)
     parser.add_argument("--folder", type=pathlib.Path, help="for checkpoints and logs of the runs")
     parser.add_argument("--only", default="*", help="names of runs, as a pattern")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--dry-run", action="store_true", help="only show the commands")

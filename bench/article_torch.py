@@ -66,7 +66,8 @@ class GlobalBatchNorm(torch.nn.BatchNorm2d):
 class Split:
     """Pixels in [0, 1], the grey image three times."""
 
-    def __init__(self, folder, prefix):
+    def __init__(self, folder, prefix, device):
+        self.device = device
         self.images = read_idx(folder, prefix + "-images-idx3-ubyte")
         self.targets = read_idx(folder, prefix + "-labels-idx1-ubyte").long()
 
@@ -75,7 +76,7 @@ class Split:
 
     def batch(self, indices):
         images = (self.images[indices].float() / 255).unsqueeze(1).expand(-1, 3, -1, -1)
-        return images.contiguous(), self.targets[indices]
+        return images.contiguous().to(self.device), self.targets[indices].to(self.device)
 
 
 def batches(order, size):
@@ -145,16 +146,18 @@ def run_rank(rank, options, rendezvous):
 
 def train(rank, options):
     torch.manual_seed(options.seed)
+    device = torch.device("cpu" if options.device == "cpu" else f"cuda:{rank % torch.cuda.device_count()}")
     module = models.ResNet18(10)
     if options.sync_batchnorm:
         GlobalBatchNorm.convert(module)
+    module.to(device)
     out = pathlib.Path(options.out)
     state = torch.load(out / "state.pt", weights_only=True) if (out / "state.pt").exists() else None
     if state:
         module.load_state_dict(state["model"])
-    model = DistributedDataParallel(module)
+    model = DistributedDataParallel(module, device_ids=None if device.type == "cpu" else [device])
     optimizer = torch.optim.SGD(model.parameters(), lr=options.lr)
-    images, test = Split(options.data, "train"), Split(options.data, "t10k")
+    images, test = (Split(options.data, name, device) for name in ("train", "t10k"))
     sampler = DistributedSampler(images, options.world_size, rank, shuffle=True, seed=options.seed)
     losses = [] if options.step_losses else None
     for epoch in range(state["epoch"] if state else 0, options.num_epochs):
@@ -188,6 +191,7 @@ def main():
     parser.add_argument("--num-workers", type=int, default=4, help="ignored: batches are prepared in the loop")
     parser.add_argument("--lr", type=float, default=0.001)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cuda: each rank takes a GPU")
     parser.add_argument("--sync-batchnorm", action="store_true")
     parser.add_argument("--max-steps", type=int, default=0)
     parser.add_argument("--step-losses")

@@ -12,7 +12,7 @@ int main(int argc, char** argv) {
   Options o;
   if (const auto exit_code = parse(argc, argv, o)) return *exit_code;
   try {
-    train(o, lockstep::init_process_group());
+    train(o, lockstep::init_process_group(init_options(o)));
   } catch (const std::exception& error) {
     std::fflush(stdout);
     std::fprintf(stderr, "fashion_mnist: %s\n", error.what());

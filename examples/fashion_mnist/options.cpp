@@ -1,6 +1,21 @@
 #include "examples/fashion_mnist/options.h"
 
+#include <torch/cuda.h>
+
 #include <CLI/CLI.hpp>
+
+#include "lockstep/lockstep.h"
+
+void add_device_option(CLI::App& app, Options& o) {
+  app.add_option("--device", o.device, "cuda: each rank takes a GPU of its host")
+      ->check(CLI::IsMember({"cpu", "cuda"}));
+}
+
+lockstep::InitOptions init_options(const Options& o, int rank) {
+  if (o.device == "cpu") return {};
+  const int gpu = lockstep::local_device(rank, static_cast<int>(torch::cuda::device_count()));
+  return {.device = at::Device(at::kCUDA, static_cast<at::DeviceIndex>(gpu))};
+}
 
 std::optional<int> parse(int argc, char** argv, Options& o) {
   CLI::App app("Trains on Fashion-MNIST: lockstep run --nproc-per-node 2 fashion_mnist", "fashion_mnist");
@@ -23,6 +38,7 @@ std::optional<int> parse(int argc, char** argv, Options& o) {
   app.add_option("--threads", o.threads, "that a shard computes with in that mode")->check(positive);
   app.add_option("--accumulate", o.accumulate, "parts of a step's images, one after the other")->check(positive);
   app.add_flag("--sync-batchnorm", o.sync_batchnorm, "batch norm over the images of all ranks, or shards");
+  add_device_option(app, o);
   app.add_option("--workers", o.workers, "threads that prepare batches")->check(CLI::Range(0, 64));
   try {
     app.parse(argc, argv);

@@ -7,9 +7,14 @@
 #include <string>
 
 #include "lockstep/data/fashion_mnist.h"
+#include "lockstep/group/world.h"
+
+namespace CLI {
+class App;
+}
 
 struct Options {
-  std::string model = "resnet18", data = lockstep::FashionMnist::default_data_directory(), out = "out";
+  std::string model = "resnet18", data = lockstep::FashionMnist::default_data_directory(), out = "out", device = "cpu";
   int epochs = 1, shards = 8, threads = 1, accumulate = 1, workers = 2;
   std::size_t batch_size = 128;
   double lr = 0.01, momentum = 0.9;
@@ -20,6 +25,10 @@ struct Options {
   bool raw_pixels = false, article_bugs = false;
   std::string step_losses = {};
 };
+
+void add_device_option(CLI::App& app, Options& o);
+// rank: counts only where no launcher tells which of its host this process is.
+lockstep::InitOptions init_options(const Options& o, int rank = 0);
 
 // The exit code, if that is all: --help, or what makes no sense.
 std::optional<int> parse(int argc, char** argv, Options& o);

@@ -20,10 +20,15 @@ using namespace lockstep;
 
 namespace {
 
-at::Tensor loss_of(const at::Tensor& logits, const at::Tensor& y) { return at::cross_entropy_loss(logits, y); }
+at::Tensor loss_of(const at::Tensor& logits, const at::Tensor& y) {
+  return at::cross_entropy_loss(logits, y.to(logits.device(), /*non_blocking=*/true));
+}
+
+at::Device device_of(const World& world) { return world.device().value_or(at::kCPU); }
 
 std::array<double, 2> loss_and_accuracy(const at::Tensor& logits, const at::Tensor& y) {
-  return {loss_of(logits, y).item<double>(), logits.argmax(1).eq(y).to(at::kDouble).mean().item<double>()};
+  const at::Tensor right = logits.argmax(1).eq(y.to(logits.device()));
+  return {loss_of(logits, y).item<double>(), right.to(at::kDouble).mean().item<double>()};
 }
 
 // The steps that are left of an epoch, unless --max-steps or a signal end it. In lockstep mode shards have a batch
@@ -32,13 +37,15 @@ template <class Ddp>
 void train_epoch(Ddp& ddp, torch::optim::SGD& optimizer, TrainingRun& run, const FashionMnist& images,
                  const FashionMnist& test, const Options& o, const World& world) {
   const auto& at = run.position;
+  const at::Device device = device_of(world);
   const int shards = o.lockstep ? o.shards : 0;  // 0: every rank has one batch a step
   const auto batch_size = BatchSize::global(o.batch_size);
   const std::size_t local = batch_size.local(o.lockstep ? shards : world.size());
   ShardSampler sampler(images.size(), world, {.shards = shards, .batch_size = local, .seed = o.seed});
   sampler.set_epoch(at.epoch);
-  const auto batches =
-      shard_loader(images, sampler, {.workers = o.workers, .first_batch = static_cast<std::size_t>(at.batch)});
+  const auto batches = shard_loader(
+      images, sampler,
+      {.workers = o.workers, .first_batch = static_cast<std::size_t>(at.batch), .pin_memory = device.is_cuda()});
   const auto left = static_cast<std::int64_t>(sampler.steps()) - at.batch;
   const auto steps = o.max_steps == 0 ? left : std::min(left, o.max_steps - at.step);
   Progress progress(world, "epoch " + std::to_string(at.epoch + 1) + "/" + std::to_string(o.epochs), steps);
@@ -66,10 +73,10 @@ void train_epoch(Ddp& ddp, torch::optim::SGD& optimizer, TrainingRun& run, const
   progress.finish();
   run.save(ddp, optimizer);
   if (world.stop_requested()) return;
-  const LoaderOptions loading{.batch_size = batch_size.local(world.size()), .workers = o.workers};
+  const LoaderOptions loading{.batch_size = local, .workers = o.workers, .pin_memory = device.is_cuda()};
   const auto [val_loss, val_accuracy] =
-      o.article_bugs ? evaluate_as_article([&](const at::Tensor& x) { return ddp.module()->forward(x); }, test, world,
-                                           loading, loss_and_accuracy)
+      o.article_bugs ? evaluate_as_article([&](const at::Tensor& x) { return ddp.module()->forward(x.to(device)); },
+                                           test, world, loading, loss_and_accuracy)
                      : evaluate(ddp, test, world, loading, loss_and_accuracy);
   speed = speed.over_all_ranks();
   const double loss = run.mean_loss(), rate = speed.samples_per_second(), share = speed.communication_share();
@@ -99,8 +106,12 @@ void train_model(Model model, const Options& o, const World& world) {
   choices.insert({{"batch_size", std::to_string(o.batch_size)}, {"seed", std::to_string(o.seed)}});
   choices.insert({"accumulate", std::to_string(o.accumulate)});
   TrainingRun run(world, {o.out, choices, {{"accumulate", "1"}, {"sync_batchnorm", "no"}}, 3, o.checkpoint_every});
+  const at::Device device = device_of(world);
+  model->to(device);
   if (o.sync_batchnorm) convert_sync_batchnorm(model, world);
-  DistributedDataParallel ddp(model, world, {.lockstep = {o.lockstep ? o.shards : 0, o.seed, o.threads}});
+  DdpOptions options{.lockstep = {o.lockstep ? o.shards : 0, o.seed, o.threads}};
+  if (device.is_cuda()) options.device_ids = {device.index()};  // where batches are moved to
+  DistributedDataParallel ddp(model, world, options);
   torch::optim::SGD optimizer(ddp.parameters(), torch::optim::SGDOptions(o.lr).momentum(o.momentum));
   if (o.resume) log_rank0(world, "resumed after step %ld", run.resume_if_any(ddp, optimizer).step);
   if (!o.resume) run.start_anew();

@@ -23,6 +23,7 @@ int main(int argc, char** argv) {
   app.add_option("--num-workers", o.workers, "threads that prepare batches")->check(CLI::Range(0, 64));
   app.add_option("--lr", o.lr, "learning rate")->check(CLI::Range(1e-30, 1e6));
   app.add_option("--seed", o.seed);
+  add_device_option(app, o);
   app.add_option("--data", o.data, "directory of the IDX files");
   app.add_option("--out", o.out, "directory for checkpoints and metrics.jsonl");
   app.add_option("--checkpoint-every", o.checkpoint_every, "steps; 0: one an epoch")->check(not_negative);
@@ -34,7 +35,8 @@ int main(int argc, char** argv) {
   app.add_flag("--article-bugs", o.article_bugs, "validate as the article's program did")->excludes(lockstep);
   CLI11_PARSE(app, argc, argv);
   try {
-    lockstep::spawn(argc, argv, [&](int) { train(o, lockstep::init_process_group()); }, {.nprocs = world_size});
+    lockstep::spawn(argc, argv, [&](int rank) { train(o, lockstep::init_process_group(init_options(o, rank))); },
+                    {.nprocs = world_size});
   } catch (const std::exception& error) {
     std::fflush(stdout);
     std::fprintf(stderr, "fashion_mnist_ddp: %s\n", error.what());

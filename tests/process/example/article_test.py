@@ -1,11 +1,13 @@
 """The program of an article, fashion_mnist_ddp, beside PyTorch in the same setup: article_test.py <program>"""
 
 import json
+import os
 import pathlib
 import subprocess
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 from fashion_mnist_test import write_data
 
@@ -53,6 +55,23 @@ class ArticleTest(unittest.TestCase):
                 theirs = self.epoch([sys.executable, "-B", ORACLE], f"theirs_{ranks}_{'_'.join(bugs)}", *options)
                 for key in ("train_loss", "val_loss", "val_accuracy"):
                     self.assertAlmostEqual(ours[key], theirs[key], delta=2e-4 * abs(theirs[key]), msg=key)
+
+    def test_lockstep_mode_prints_the_same_at_any_number_of_ranks(self):
+        found = [self.epoch([PROGRAM], f"lockstep_{ranks}", "--world-size", ranks, "--lockstep", "--shards", 4)
+                 for ranks in (1, 2, 4)]
+        for key in ("train_loss", "val_loss", "val_accuracy"):
+            self.assertEqual({each[key] for each in found}, {found[0][key]}, key)
+
+    # feature: L-04
+    def test_ranks_that_share_a_gpu_train_as_one(self):
+        import torch  # only here: it takes seconds
+        if not torch.cuda.is_available():
+            self.skipTest("no CUDA device")
+        with mock.patch.dict(os.environ, LOCKSTEP_BACKEND="native"):  # NCCL connects no ranks that share a GPU
+            alone, both = (self.epoch([PROGRAM], f"gpu_{ranks}", "--world-size", ranks, "--device", "cuda",
+                                      "--sync-batchnorm") for ranks in (1, 2))
+        for key in ("train_loss", "val_loss"):  # convolutions of a GPU have factors of 10 bits (TF32)
+            self.assertAlmostEqual(alone[key], both[key], delta=5e-3 * alone[key], msg=key)
 
     def test_it_goes_on_where_it_was(self):
         options = ["--world-size", "1", "--num-epochs", "2", "--batch-size", BATCH, "--data", self.folder, "--out",

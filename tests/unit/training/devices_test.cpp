@@ -12,11 +12,15 @@
 #include <type_traits>
 #include <vector>
 
+#include "lockstep/checkpoint/checkpoint.h"
+#include "lockstep/checkpoint/module_state.h"
 #include "lockstep/data/distributed_sampler.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
+#include "lockstep/group/world.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/fake_device.h"
 #include "tests/support/skip.h"
+#include "tests/support/temporary_directory.h"
 #include "tests/unit/ddp/models.h"
 
 using namespace lockstep;
@@ -46,9 +50,42 @@ void use_fake_device() {
   static const bool once = [] {
     register_fake_device();
     let_fake_device_compute();
-    return true;
+    // Programs may compute gradients before they have a DistributedDataParallel.
+    const at::Tensor x = at::ones({2}, kFakeDevice).requires_grad_();
+    (x * x).sum().backward();
+    return at::equal(x.grad().to(at::kCPU), at::full({2}, 2.0F));
   }();
   REQUIRE(once);
+}
+
+void fill_equally(const Halves& one, const Halves& other) {
+  const at::NoGradGuard no_grad;
+  for (const Halves& each : {one, other}) {
+    for (auto& parameter : each->parameters()) parameter.copy_(wave(parameter.sizes(), parameter.dim()));
+  }
+}
+
+// Three steps of each rank with batches of its own, and of `alone` with those of all ranks.
+void train_beside(DistributedDataParallel<Halves>& ddp, Halves& alone, const ProcessGroup& group) {
+  torch::optim::SGD optimizer(ddp.parameters(), 0.1), reference(alone->parameters(), 0.1);
+  for (int step = 0; step < 3; ++step) {
+    const auto batch = [&](int rank) { return wave({3, 4}, 10 * step + rank); };
+    optimizer.zero_grad();
+    (ddp(batch(group.rank())) - 1).square().mean().backward();
+    optimizer.step();
+    reference.zero_grad();
+    for (int rank = 0; rank < group.size(); ++rank) {
+      ((alone->forward(batch(rank)) - 1).square().mean() / group.size()).backward();
+    }
+    reference.step();
+  }
+}
+
+void check_equal(const Halves& one, const Halves& other) {
+  const auto ones = one->parameters(), others = other->parameters();
+  for (std::size_t i = 0; i < ones.size(); ++i) {
+    CHECK(at::allclose(ones[i].to(at::kCPU), others[i].to(at::kCPU), 1e-5, 1e-6));
+  }
 }
 
 }  // namespace
@@ -112,26 +149,12 @@ TEST_CASE("a model on two devices trains as one that has all ranks' batches") {
       return at::Device(at::kPrivateUse1, static_cast<c10::DeviceIndex>(2 * group.rank() + index));
     };
     Halves model(device(0), device(1)), alone(at::kCPU, at::kCPU);
-    for (const Halves& each : {model, alone}) {
-      const at::NoGradGuard no_grad;
-      for (auto& parameter : each->parameters()) parameter.copy_(wave(parameter.sizes(), parameter.dim()));
-    }
+    fill_equally(model, alone);
     DistributedDataParallel ddp(model, group);
-    torch::optim::SGD optimizer(ddp.parameters(), 0.1), reference(alone->parameters(), 0.1);
-    for (int step = 0; step < 3; ++step) {
-      const auto batch = [&](int rank) { return wave({3, 4}, 10 * step + rank); };
-      optimizer.zero_grad();
-      (ddp(batch(group.rank())) - 1).square().mean().backward();
-      optimizer.step();
-      reference.zero_grad();
-      for (const int rank : {0, 1}) ((alone->forward(batch(rank)) - 1).square().mean() / 2).backward();
-      reference.step();
-    }
-    const auto trained = model->parameters(), wanted = alone->parameters();
-    for (std::size_t i = 0; i < wanted.size(); ++i) {
-      CHECK(trained[i].device() == device(i < 2 ? 0 : 1));
-      CHECK(at::allclose(trained[i].to(at::kCPU), wanted[i]));
-    }
+    train_beside(ddp, alone, group);
+    const auto trained = model->parameters();
+    for (std::size_t i = 0; i < trained.size(); ++i) CHECK(trained[i].device() == device(i < 2 ? 0 : 1));
+    check_equal(model, alone);
   });
 }
 
@@ -151,4 +174,37 @@ TEST_CASE("a batch on another device than the model is refused with both" * need
     CHECK(contains(text, "cuda:0"));
     CHECK(contains(text, "cpu"));
   });
+}
+
+// feature: E-16, E-17, L-05
+TEST_CASE("a rank with a GPU trains as one without, over NCCL if nobody names a backend" * needs("gpu")) {
+  if (!at::hasCUDA()) return skip("no CUDA device");
+  const at::Device gpu(at::kCUDA, 0);
+  for (const std::string backend : {"", "native"}) {
+    const World world = init_process_group({.backend = backend, .rank = 0, .world_size = 1, .device = gpu});
+    if (backend.empty() && is_available("nccl")) CHECK(world.transport() == "nccl");
+    Halves model(gpu, gpu), alone(at::kCPU, at::kCPU);
+    fill_equally(model, alone);
+    DistributedDataParallel ddp(model, world, {.device_ids = {0}});
+    train_beside(ddp, alone, world);
+    CHECK(model->given == gpu);  // batches are on the host
+    check_equal(model, alone);
+  }
+}
+
+// feature: H-07
+TEST_CASE("a checkpoint of a GPU comes back to it, and to the host" * needs("gpu")) {
+  if (!at::hasCUDA()) return skip("no CUDA device");
+  const TemporaryDirectory folder;
+  const std::string path = folder / "model.safetensors";
+  const at::Device gpu(at::kCUDA, 0);
+  Halves saved(gpu, gpu), loaded(gpu, gpu), host(at::kCPU, at::kCPU);
+  Checkpoint checkpoint;
+  add_module(checkpoint, *saved);
+  save_checkpoint(path, checkpoint);
+  load_module(load_checkpoint(path), *loaded);
+  load_module(load_checkpoint(path), *host);
+  CHECK(loaded->parameters()[0].device() == gpu);
+  check_equal(loaded, host);
+  check_equal(saved, host);
 }

@@ -30,7 +30,7 @@ namespace {
 
 constexpr int kRanks = 2;
 constexpr int kWarmUp = 3 * arena::kInFlight;
-constexpr int kCounted = 20;
+constexpr int counted_steps(Over transport) { return transport == Over::arena ? 20 : 100; }
 
 struct EmptyPostHook final : torch::autograd::FunctionPostHook {
   variable_list operator()(const variable_list& outputs, const variable_list&) override { return outputs; }
@@ -118,7 +118,7 @@ std::uint64_t allocations_of_steps(Over transport, const DdpOptions& options, in
     together.arrive_and_wait();
     if (group.rank() == 0) before = allocations();
     together.arrive_and_wait();
-    steps(kCounted);
+    steps(counted_steps(transport));
     together.arrive_and_wait();
     if (group.rank() == 0) after = allocations();
     together.arrive_and_wait();
@@ -146,8 +146,9 @@ TEST_CASE("a step of DDP takes as much from the heap as one without it") {
         CAPTURE(name);
         const std::uint64_t wrapped = allocations_of_steps<Wrapped>(transport, options, width);
         if (transport == Over::arena) CHECK(wrapped == plain);
-        // With a second thread it depends on chance which of them does something for the first time.
-        if (transport == Over::links) CHECK(wrapped < plain + kCounted);
+        // With a second thread it depends on chance which of them does something for the first time, and when. Many
+        // steps tell that from what each step takes.
+        if (transport == Over::links) CHECK(wrapped < plain + counted_steps(transport));
       }
     }
   }

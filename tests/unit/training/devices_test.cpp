@@ -81,10 +81,10 @@ void train_beside(DistributedDataParallel<Halves>& ddp, Halves& alone, const Pro
   }
 }
 
-void check_equal(const Halves& one, const Halves& other) {
+void check_equal(const Halves& one, const Halves& other, double tolerance = 1e-8) {
   const auto ones = one->parameters(), others = other->parameters();
   for (std::size_t i = 0; i < ones.size(); ++i) {
-    CHECK(at::allclose(ones[i].to(at::kCPU), others[i].to(at::kCPU), 1e-5, 1e-6));
+    CHECK(at::allclose(ones[i].to(at::kCPU), others[i].to(at::kCPU), 1e-5, tolerance));
   }
 }
 
@@ -188,7 +188,7 @@ TEST_CASE("a rank with a GPU trains as one without, over NCCL if nobody names a 
     DistributedDataParallel ddp(model, world, {.device_ids = {0}});
     train_beside(ddp, alone, world);
     CHECK(model->given == gpu);  // batches are on the host
-    check_equal(model, alone);
+    check_equal(model, alone, 1e-6);  // a GPU adds in another order
   }
 }
 

@@ -187,7 +187,7 @@ TEST_CASE("a rank with a GPU trains as one without, over NCCL if nobody names a 
     fill_equally(model, alone);
     DistributedDataParallel ddp(model, world, {.device_ids = {0}});
     train_beside(ddp, alone, world);
-    CHECK(model->given == gpu);  // batches are on the host
+    CHECK(model->given == gpu);       // batches are on the host
     check_equal(model, alone, 1e-6);  // a GPU adds in another order
   }
 }

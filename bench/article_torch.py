@@ -121,7 +121,11 @@ def evaluate(model, data, rank, options):
         for buffer in model.buffers():  # rank 0's, as a DistributedDataParallel's forward would send them
             dist.broadcast(buffer, 0)
     sums = [0.0, 0.0, 0.0]
-    for indices in batches(range(rank, shown, ranks), options.batch_size // ranks):
+    size = options.batch_size // ranks
+    share = list(range(rank, shown, ranks))
+    if options.article_bugs and shown // ranks % size <= 1:  # no last batch of one sample, as in C++
+        share = share[:shown // ranks // size * size]
+    for indices in batches(share, size):
         x, y = data.batch(indices)
         output = model(x)
         weight = 1 if options.article_bugs else len(y)

@@ -12,14 +12,17 @@ using namespace lockstep;
 
 namespace {
 
-// The article's sampler for validation: indices rank, rank + K, ... below N / K.
+// The article's sampler for validation: indices rank, rank + K, ... below N / K. No rank has a last batch of one sample,
+// which libtorch's batch norms refuse in training mode.
 class FirstPart {
  public:
-  FirstPart(std::size_t size, const World& world) {
+  FirstPart(std::size_t size, std::size_t batch_size, const World& world) {
     const auto ranks = static_cast<std::size_t>(world.size());
     for (auto i = static_cast<std::size_t>(world.rank()); i < size / ranks; i += ranks) {
       indices_.push_back(static_cast<std::int64_t>(i));
     }
+    const std::size_t of_each = size / ranks / ranks, rest = of_each % batch_size;  // some ranks have one more
+    if (rest <= 1) indices_.resize(of_each - rest);
   }
   std::size_t size() const { return indices_.size(); }
   auto begin() const { return indices_.begin(); }
@@ -35,7 +38,7 @@ Means evaluate_as_article(const std::function<at::Tensor(const at::Tensor&)>& mo
                           const World& world, const LoaderOptions& options,
                           const std::function<Means(const at::Tensor&, const at::Tensor&)>& metrics) {
   const at::NoGradGuard no_grad;
-  FirstPart sampler(dataset.size(), world);
+  FirstPart sampler(dataset.size(), options.batch_size, world);
   Means sums{};
   double batches = 0;
   for (auto& [x, y] : loader(dataset, sampler, options)) {

@@ -1,13 +1,33 @@
 #include "lockstep/data/evaluate.h"
 
 #include <ATen/ops/from_blob.h>
+#include <fmt/format.h>
 #include <torch/nn/module.h>
 
+#include <array>
 #include <string>
 
 #include "lockstep/base/error.h"
 
 namespace lockstep::internal {
+
+namespace {
+
+// Otherwise some samples would count twice and others not at all. Collective.
+void require_same_on_all_ranks(const char* what, std::size_t number, const ProcessGroup& group) {
+  const auto here = static_cast<std::int64_t>(number);
+  std::array<std::int64_t, 2> bounds{here, -here};
+  group.all_reduce(bounds, ReduceOp::max);
+  const auto [largest, negative] = bounds;
+  if (largest == -negative) return;
+  throw Error(
+      ErrorKind::invalid_argument,
+      fmt::format("evaluate: ranks differ in {}: from {} to {}, here {}. Each rank passes the whole data set, of "
+                  "which it gets a share, and the same batch_size",
+                  what, -negative, largest, here));
+}
+
+}  // namespace
 
 EvaluationMode::EvaluationMode(torch::nn::Module& module) : module_(module), was_training_(module.is_training()) {
   for (auto& part : module.modules(/*include_self=*/false)) {
@@ -38,6 +58,8 @@ EvaluationShare::EvaluationShare(std::size_t samples, std::size_t batch_size, st
                                  const ProcessGroup& group)
     : samples_(samples), batch_size_(batch_size), group_(group), next_(static_cast<std::size_t>(group.rank())) {
   if (batch_size == 0) throw Error(ErrorKind::invalid_argument, "evaluate: batch_size is 0");
+  require_same_on_all_ranks("samples of the data set", samples, group);
+  require_same_on_all_ranks("batch_size", batch_size, group);
   const std::size_t batches = (samples + batch_size - 1) / batch_size;
   sums_.resize(batches * width);
   for (std::size_t batch = next_; batch < batches; batch += static_cast<std::size_t>(group.size())) {

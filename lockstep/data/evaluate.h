@@ -55,7 +55,7 @@ void require_all_samples(std::size_t samples, const LoaderOptions& options);
 // added up, do not depend on the number of ranks.
 class EvaluationShare {
  public:
-  // width: how many means a batch has. Error{invalid_argument}: batches of no samples.
+  // width: how many means a batch has. Error{invalid_argument}: batches of no samples, or others on other ranks.
   EvaluationShare(std::size_t samples, std::size_t batch_size, std::size_t width, const ProcessGroup& group);
   std::vector<std::int64_t>& indices() { return indices_; }
   void add(std::span<const double> means);  // of the next batch of this rank
@@ -79,9 +79,9 @@ class EvaluationShare {
 //     return std::array{...item<double>(), ...item<double>()}; });
 // model: of batches' data, a DistributedDataParallel or the module's holder. It and all its parts are in evaluation
 // mode meanwhile, and afterwards each in the mode that it was in; a DistributedDataParallel has rank 0's buffers.
-// metrics: means over a batch, of the model's output and the batch's target. Collective, with the same batch size on
-// all ranks. Error{invalid_argument}: options that leave out samples (drop_last, first_batch, stop_when), or a data set
-// without any.
+// metrics: means over a batch, of the model's output and the batch's target. Collective. Error{invalid_argument}: a
+// data set without samples, options that leave some out (drop_last, first_batch, stop_when), or ranks whose batch sizes
+// or data sets' sizes differ.
 template <class Model, class Dataset, class Metrics>
 auto evaluate(Model& model, const Dataset& dataset, const ProcessGroup& group, const LoaderOptions& options,
               Metrics&& metrics) {

@@ -83,6 +83,25 @@ TEST_CASE("means have the same bits at any number of ranks, if batches are of eq
   }
 }
 
+TEST_CASE("ranks that would leave out samples, or count some twice, are refused before the first forward") {
+  run_group_or_throw(3, Over::arena, [](const ProcessGroup& group) {
+    torch::nn::Linear model(1, 1);
+    const bool is_other = group.rank() == 1;
+    const auto message_of = [&](std::size_t samples, std::size_t batch_size) {
+      return error_of([&] {
+        evaluate(
+            model, Lines{samples}, group, {.batch_size = batch_size},
+            [](const at::Tensor&, const at::Tensor&) -> std::array<double, 1> { throw std::runtime_error("made"); });
+      });
+    };
+    CHECK_ERROR(message_of(100, is_other ? 70 : 60), ErrorKind::invalid_argument,
+                "evaluate: ranks differ in batch_size: from 60 to 70, here " + std::string(is_other ? "70" : "60"));
+    CHECK_ERROR(message_of(is_other ? 99 : 100, 60), ErrorKind::invalid_argument,
+                "evaluate: ranks differ in samples of the data set: from 99 to 100");
+    CHECK(evaluate(model, Lines(), group, {.batch_size = 2}, error_and_one)[1] == 1);  // the group goes on
+  });
+}
+
 // feature: Z-05
 TEST_CASE("ranks without samples evaluate with the others, by rank 0's buffers") {
   for (const std::size_t samples : {1U, 2U, 5U}) {

@@ -112,7 +112,9 @@ using namespace internal;
 int local_device(int rank, int device_count, const Environment& environment) {
   if (device_count < 1) {
     throw Error(ErrorKind::invalid_argument,
-                fmt::format("rank {} is to take a GPU, and its host has {}", rank, device_count));
+                fmt::format("rank {} is to take a GPU, and libtorch finds none here: its build has no CUDA, "
+                            "CUDA_VISIBLE_DEVICES hides all, or the host has none (nvidia-smi -L)",
+                            rank));
   }
   const EnvironmentReader reader(environment);
   if (const auto local_rank = reader.number("LOCAL_RANK")) return *local_rank % device_count;

@@ -13,7 +13,7 @@ from fashion_mnist_test import write_data
 
 PROGRAM = ""
 ORACLE = pathlib.Path(__file__).resolve().parents[3] / "bench" / "article_torch.py"
-TRAINING, TEST, BATCH = 96, 50, 32
+TRAINING, TEST, BATCH = 96, 146, 32  # with --article-bugs, 4 ranks validate 9 images each, in batches of 8
 
 
 class ArticleTest(unittest.TestCase):
@@ -72,6 +72,14 @@ class ArticleTest(unittest.TestCase):
                                       "--sync-batchnorm") for ranks in (1, 2))
         for key in ("train_loss", "val_loss"):  # convolutions of a GPU have factors of 10 bits (TF32)
             self.assertAlmostEqual(alone[key], both[key], delta=5e-3 * alone[key], msg=key)
+
+    def test_a_host_without_a_gpu_is_told(self):
+        with mock.patch.dict(os.environ, CUDA_VISIBLE_DEVICES=""):
+            text = self.run_program("--world-size", 2, "--device", "cuda", "--data", self.folder, "--out",
+                                    self.folder / "out", expected=1)
+        self.assertRegex(text, r"rank [01] is to take a GPU, and libtorch finds none here")
+        self.assertIn("--device: gpu not in {cpu,cuda}", self.run_program("--world-size", 2, "--device", "gpu",
+                                                                          expected=1))
 
     def test_it_goes_on_where_it_was(self):
         options = ["--world-size", "1", "--num-epochs", "2", "--batch-size", BATCH, "--data", self.folder, "--out",

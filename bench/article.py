@@ -25,16 +25,13 @@ TABLES = ("--batch-size", 16, "--article-bugs")
 COLUMNS = ("epoch", "train_loss", "val_loss", "val_accuracy")
 
 
-def synced(ranks):
-    return ["--sync-batchnorm"] if ranks > 1 else []
-
-
 def runs():
     """Name, engine and options of each run, those that say most first."""
     for ranks in (1, 2, 4):
         yield f"printed_lockstep_mode_k{ranks}", "lockstep", ["--world-size", ranks, "--lockstep", "--shards", 4]
     for ranks in (1, 2, 4):
-        yield f"tables_lockstep_k{ranks}", "lockstep", ["--world-size", ranks, *TABLES, *synced(ranks)]
+        synced = ["--sync-batchnorm"] if ranks > 1 else []
+        yield f"tables_lockstep_k{ranks}", "lockstep", ["--world-size", ranks, *TABLES, *synced]
     yield "tables_pytorch_k1", "pytorch", ["--world-size", 1, *TABLES]
     for engine in ("lockstep", "pytorch"):
         for ranks in (2, 4, 1):
@@ -74,10 +71,9 @@ def run(options):
             continue
         folder = options.folder / name
         command = [*map(str, command_of(engine, options)), *map(str, chosen), "--num-epochs", str(options.epochs),
-                   "--checkpoint-every", "100", "--out", str(folder)]
-        if engine == "pytorch":
-            at = command.index("--checkpoint-every")
-            del command[at:at + 2]
+                   "--out", str(folder)]
+        if engine == "lockstep":
+            command += ["--checkpoint-every", "100"]
         if options.device != "cpu":
             command += ["--device", options.device]
         print(name, ":", " ".join(command), flush=True)

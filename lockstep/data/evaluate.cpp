@@ -1,30 +1,29 @@
 #include "lockstep/data/evaluate.h"
 
 #include <ATen/ops/from_blob.h>
-#include <fmt/format.h>
 #include <torch/nn/module.h>
 
+#include <algorithm>
 #include <array>
 #include <string>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/format.h"
 
 namespace lockstep::internal {
 
 namespace {
 
-// Otherwise some samples would count twice and others not at all. Collective.
-void require_same_on_all_ranks(const char* what, std::size_t number, const ProcessGroup& group) {
-  const auto here = static_cast<std::int64_t>(number);
-  std::array<std::int64_t, 2> bounds{here, -here};
-  group.all_reduce(bounds, ReduceOp::max);
-  const auto [largest, negative] = bounds;
-  if (largest == -negative) return;
-  throw Error(
-      ErrorKind::invalid_argument,
-      fmt::format("evaluate: ranks differ in {}: from {} to {}, here {}. Each rank passes the whole data set, of "
-                  "which it gets a share, and the same batch_size",
-                  what, -negative, largest, here));
+// Empty if evaluate() can be computed so.
+std::string problem_of(std::size_t samples, const LoaderOptions& options) {
+  if (samples == 0) return "the data set has no samples, so there are no means";
+  if (options.batch_size == 0) return "batch_size is 0";
+  const char* leaves_out = options.drop_last          ? "drop_last"
+                           : options.stop_when        ? "stop_when"
+                           : options.first_batch != 0 ? "first_batch"
+                                                      : nullptr;
+  if (leaves_out == nullptr) return "";
+  return fmt::format("{} leaves out samples; without it every sample counts once", leaves_out);
 }
 
 }  // namespace
@@ -42,24 +41,32 @@ EvaluationMode::~EvaluationMode() {
   for (const auto& [part, was_training] : parts_) part->train(was_training);
 }
 
-void require_all_samples(std::size_t samples, const LoaderOptions& options) {
-  if (samples == 0) {
-    throw Error(ErrorKind::invalid_argument, "evaluate: the data set has no samples, so there are no means");
-  }
-  if (!options.drop_last && options.first_batch == 0 && !options.stop_when) return;
-  throw Error(ErrorKind::invalid_argument, std::string("evaluate: ") +
-                                               (options.drop_last   ? "drop_last"
-                                                : options.stop_when ? "stop_when"
-                                                                    : "first_batch") +
-                                               " leaves out samples; without it every sample counts once");
+std::size_t agree_on_batch_size(std::size_t samples, const LoaderOptions& options, const ProcessGroup& group) {
+  const std::string problem = problem_of(samples, options);
+  const std::size_t batch_size = std::min(options.batch_size, samples);
+  const auto all = static_cast<std::int64_t>(samples), batch = static_cast<std::int64_t>(batch_size);
+  std::array<std::int64_t, 5> most{all, -all, batch, -batch, problem.empty() ? 0 : 1};
+  group.all_reduce(at::from_blob(most.data(), {static_cast<std::int64_t>(most.size())}, at::kLong), ReduceOp::max);
+  const auto throw_error = [](const std::string& text) {
+    throw Error(ErrorKind::invalid_argument, "evaluate: " + text);
+  };
+  if (!problem.empty()) throw_error(problem);
+  if (most[4] != 0) throw_error("another rank has refused its data set or options; its error says why");
+  const auto require_same = [&](const char* what, std::int64_t largest, std::int64_t smallest, std::int64_t here) {
+    if (smallest == largest) return;
+    throw_error(
+        fmt::format("ranks differ in {}: from {} to {}, here {}. Each rank passes the whole data set, of which it gets "
+                    "a share, and the same batch_size",
+                    what, smallest, largest, here));
+  };
+  require_same("samples of the data set", most[0], -most[1], all);
+  require_same("batch_size", most[2], -most[3], batch);
+  return batch_size;
 }
 
 EvaluationShare::EvaluationShare(std::size_t samples, std::size_t batch_size, std::size_t width,
                                  const ProcessGroup& group)
     : samples_(samples), batch_size_(batch_size), group_(group), next_(static_cast<std::size_t>(group.rank())) {
-  if (batch_size == 0) throw Error(ErrorKind::invalid_argument, "evaluate: batch_size is 0");
-  require_same_on_all_ranks("samples of the data set", samples, group);
-  require_same_on_all_ranks("batch_size", batch_size, group);
   const std::size_t batches = (samples + batch_size - 1) / batch_size;
   sums_.resize(batches * width);
   for (std::size_t batch = next_; batch < batches; batch += static_cast<std::size_t>(group.size())) {

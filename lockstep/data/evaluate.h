@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -49,13 +50,15 @@ torch::nn::Module& module_of(Model& model) {
   }
 }
 
-void require_all_samples(std::size_t samples, const LoaderOptions& options);
+// How many samples a batch has, in all batches but the last. Collective. Error{invalid_argument} on all ranks: see
+// evaluate().
+std::size_t agree_on_batch_size(std::size_t samples, const LoaderOptions& options, const ProcessGroup& group);
 
 // A rank's share of a data set: every size()-th batch. Which samples are in a batch, and the order in which batches are
 // added up, do not depend on the number of ranks.
 class EvaluationShare {
  public:
-  // width: how many means a batch has. Error{invalid_argument}: batches of no samples, or others on other ranks.
+  // batch_size: at least 1. width: how many means a batch has.
   EvaluationShare(std::size_t samples, std::size_t batch_size, std::size_t width, const ProcessGroup& group);
   std::vector<std::int64_t>& indices() { return indices_; }
   void add(std::span<const double> means);  // of the next batch of this rank
@@ -73,29 +76,40 @@ class EvaluationShare {
 
 }  // namespace internal
 
-// The same means on all ranks; ranks may have no samples. With equal batch sizes they are the same at any number of
-// ranks; to the bit if ranks compute with equally many threads, as a DistributedDataParallel in lockstep mode does.
+// The same means on all ranks, at any number of ranks; ranks may have no samples. They have the same bits if ranks
+// compute with equally many threads, as they do here for a DistributedDataParallel in lockstep mode.
 //   const auto [loss, accuracy] = lockstep::evaluate(ddp, test, world, {.batch_size = 64}, [](auto& output, auto& y) {
 //     return std::array{...item<double>(), ...item<double>()}; });
 // model: of batches' data, a DistributedDataParallel or the module's holder. It and all its parts are in evaluation
-// mode meanwhile, and afterwards each in the mode that it was in; a DistributedDataParallel has rank 0's buffers.
-// metrics: means over a batch, of the model's output and the batch's target. Collective. Error{invalid_argument}: a
-// data set without samples, options that leave some out (drop_last, first_batch, stop_when), or ranks whose batch sizes
-// or data sets' sizes differ.
+// mode meanwhile, and afterwards each in the mode that it was in. A DistributedDataParallel has rank 0's buffers,
+// unless forward_sync_buffers is off. Parameters are each rank's own, which differ between the averages of post-local
+// SGD. metrics: means over a batch, of the model's output and the batch's target: a std::array<double, N>. Collective.
+// Error{invalid_argument} on all ranks: a data set without samples, options that leave some out (drop_last,
+// first_batch, stop_when), ranks whose batch sizes or data sets' sizes differ.
 template <class Model, class Dataset, class Metrics>
 auto evaluate(Model& model, const Dataset& dataset, const ProcessGroup& group, const LoaderOptions& options,
               Metrics&& metrics) {
-  internal::require_all_samples(size_of(dataset), options);
+  using Means = std::remove_cvref_t<std::invoke_result_t<Metrics, const at::Tensor&, const at::Tensor&>>;
+  static_assert(std::is_same_v<typename Means::value_type, double> && std::tuple_size_v<Means> != 0,
+                "metrics return a std::array<double, N>");
+  const std::size_t batch_size = internal::agree_on_batch_size(size_of(dataset), options, group);
   const at::NoGradGuard no_grad;
   const internal::EvaluationMode mode(internal::module_of(model));
   // Otherwise the first forward does it, which a rank without samples does not make.
   if constexpr (requires { model->sync_buffers(); }) model->sync_buffers();
-  std::invoke_result_t<Metrics, const at::Tensor&, const at::Tensor&> means{};
-  internal::EvaluationShare share(size_of(dataset), options.batch_size, means.size(), group);
-  for (auto& [x, y] : loader(dataset, share.indices(), options)) {
-    const at::Tensor output = model->forward(x);
-    means = metrics(output, y);
-    share.add(means);
+  std::shared_ptr<const void> threads;  // metrics are computed with as many as the forward is
+  if constexpr (requires { model->shard_threads(); }) threads = model->shard_threads();
+  Means means{};
+  internal::EvaluationShare share(size_of(dataset), batch_size, means.size(), group);
+  try {
+    for (auto& [x, y] : loader(dataset, share.indices(), options)) {
+      const at::Tensor output = model->forward(x);
+      means = metrics(output, y);
+      share.add(means);
+    }
+  } catch (...) {
+    group.note_exception("evaluate");  // for the other ranks, which wait
+    throw;
   }
   share.average(means);
   return means;

@@ -93,7 +93,13 @@ void DdpBase::make_models_equal(const NamedTensors& buffers) {
   verify_same_model(compared_, buffers, text_of(options_), group_);
   number_ = number_of_wrapper(group_);
   std::vector<at::Tensor> values = tensors_of(buffers);
-  if (!values.empty() && options_.forward_sync_buffers) buffers_.emplace(values);
+  if (!values.empty() && options_.forward_sync_buffers) {
+    buffers_.emplace(values);
+    buffers_synced_ = options_.init_sync;
+    for (auto& part : module_->modules(/*include_self=*/false)) {
+      if (!part->buffers(/*recurse=*/false).empty()) buffered_.push_back(std::move(part));
+    }
+  }
   if (!options_.init_sync) return;
   for (const auto& [name, tensor] : compared_) values.push_back(tensor);
   ValueBytes(std::move(values)).broadcast(0, group_, {.name = "DDP model state"});
@@ -184,7 +190,7 @@ ForwardScope DdpBase::begin_forward(const at::Tensor* input) {
   const bool is_differentiable = at::GradMode::is_enabled() && !none_wants_gradient(compared_);
   note_forward(is_differentiable);
   if (sharded_ != nullptr && !is_differentiable) {
-    return ForwardScope(std::make_shared<ThreadCount>(options_.lockstep.threads));
+    return ForwardScope(shard_threads());
   }
   if (reducer_ == nullptr) return {};
   if (is_differentiable) check_frozen(frozen_, group_);
@@ -197,7 +203,7 @@ ForwardScope DdpBase::begin_forward(const at::Tensor* input) {
       warn_of_equal_inputs(input);
       compare_parameters(reducer_->averager().stats().backwards);
     }
-    sync_buffers();
+    sync_buffers_of_forward();
   } catch (const Error& error) {
     throw lone_forward_error(error);
   }
@@ -250,11 +256,21 @@ at::Tensor DdpBase::delivered(const at::Tensor& output) const {
 }
 
 void DdpBase::sync_buffers() {
-  if (!buffers_ || !synchronises()) return;
-  // In evaluation buffers do not change, so ranks may evaluate different numbers of batches.
-  if (!is_training() && buffers_synced_) return;
+  if (!buffers_) return;
   buffers_->broadcast(0, group_, {.name = "DDP buffers of wrapper", .number = number_});
-  buffers_synced_ = !is_training();
+  buffers_synced_ = true;
+}
+
+void DdpBase::sync_buffers_of_forward() {
+  const bool may_change =
+      is_training() || std::ranges::any_of(buffered_, [](const auto& part) { return part->is_training(); });
+  // In evaluation buffers do not change, so ranks may evaluate different numbers of batches.
+  if (synchronises() && (may_change || !buffers_synced_)) sync_buffers();
+  if (may_change) buffers_synced_ = false;
+}
+
+std::shared_ptr<ThreadCount> DdpBase::shard_threads() const {
+  return sharded_ == nullptr ? nullptr : std::make_shared<ThreadCount>(options_.lockstep.threads);
 }
 
 }  // namespace lockstep

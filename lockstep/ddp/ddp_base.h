@@ -47,9 +47,11 @@ class DdpBase {
   void train(bool on = true);
   void eval() { train(false); }
   bool is_training() const;
-  // Gives all ranks rank 0's buffers, as the next forward would. Collective; in evaluation mode the forwards after it
-  // are not, so ranks may make different numbers of them.
+  // Gives all ranks rank 0's buffers, unless forward_sync_buffers is off. Collective; in evaluation mode the forwards
+  // after it are not, so ranks may make different numbers of them.
   void sync_buffers();
+  // In lockstep mode: while it lives, torch computes with as many threads as it does for a shard. Else null.
+  [[nodiscard]] std::shared_ptr<internal::ThreadCount> shard_threads() const;
   void zero_grad();
 
   // See state_dict.h.
@@ -75,9 +77,7 @@ class DdpBase {
   LockstepState lockstep_state() { return sharded().state(); }
   void load_lockstep_state(const LockstepState& state) { sharded().load_state(state); }
 
-  // As the module prints itself.
-  friend std::ostream& operator<<(std::ostream& stream, const DdpBase& ddp);
-
+  friend std::ostream& operator<<(std::ostream& stream, const DdpBase& ddp);  // as the module prints itself
   const ProcessGroup& group() const { return group_; }
   const DdpOptions& options() const { return options_; }
   ReducerStats stats() const;
@@ -104,6 +104,7 @@ class DdpBase {
   void note_forward(bool is_differentiable);
   void warn_of_equal_inputs(const at::Tensor* input);
   void compare_parameters(std::uint64_t backwards);
+  void sync_buffers_of_forward();
 
   const std::shared_ptr<torch::nn::Module> module_;
   const ProcessGroup group_;
@@ -113,6 +114,7 @@ class DdpBase {
   NamedTensors frozen_;                          // those of them that are not trained
   std::optional<internal::ValueBytes> buffers_;  // that follow rank 0's, if there are any
   std::optional<at::Device> input_device_;
+  std::vector<std::shared_ptr<torch::nn::Module>> buffered_;  // parts of the module whose buffers these are
   bool buffers_synced_ = true;
   std::shared_ptr<int> no_sync_guards_ = std::make_shared<int>(0);  // that live
   bool inputs_seen_ = false;

@@ -34,8 +34,12 @@ void Reducer::install_hooks() {
       if (const auto self = weak.lock()) ((*self).*member)();
     };
   };
-  forwards_.emplace([weak](ForwardGraphs::Id forward) {
-    if (const auto self = weak.lock()) self->is_in_own_backward(forward);
+  forwards_.emplace([weak, averages = group_.size() > 1](ForwardGraphs::Id forward) {
+    if (const auto self = weak.lock()) {
+      self->is_in_own_backward(forward);
+    } else if (averages && GradientHook::all_are_accumulated_now()) {
+      throw destroyed_wrapper_error();
+    }
   });
   end_.emplace(call(&Reducer::end_backward), [weak] {
     if (const auto self = weak.lock()) self->backward_lost();

@@ -100,9 +100,14 @@ void GradientHook::attach(const at::Tensor& parameter) const {
   torch::autograd::impl::set_grad_accumulator(parameter, weak(impl_->accumulator));
 }
 
-bool GradientHook::is_accumulated_now() const {
+bool GradientHook::all_are_accumulated_now() {
   const auto* chosen = torch::autograd::get_current_graph_task_exec_info();
-  if (chosen == nullptr || chosen->empty()) return true;
+  return chosen == nullptr || chosen->empty();
+}
+
+bool GradientHook::is_accumulated_now() const {
+  if (all_are_accumulated_now()) return true;
+  const auto* chosen = torch::autograd::get_current_graph_task_exec_info();
   const auto found = chosen->find(&*impl_->accumulator);
   return found != chosen->end() && found->second.needed_;
 }

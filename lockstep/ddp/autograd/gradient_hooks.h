@@ -37,6 +37,8 @@ class GradientHook {
   bool is_in_current_graph() const;
   // Whether that backward accumulates here if it comes by: autograd::grad does not.
   bool is_accumulated_now() const;
+  // Whether it does so in all places that it reaches: it was not told for which inputs.
+  static bool all_are_accumulated_now();
 
   // Whether the parameter's gradients still come to this place: a parameter that is given another type or device by
   // somebody else gets another one.

@@ -99,6 +99,13 @@ Error chosen_inputs_error(int rank, const std::string& parameter) {
                         rank, parameter));
 }
 
+Error destroyed_wrapper_error() {
+  return Error(
+      ErrorKind::invalid_argument,
+      "DistributedDataParallel: this backward goes through a forward of a wrapper that has been destroyed since, "
+      "so nobody would average the gradients. Keep the wrapper until the backward is over");
+}
+
 Error unweighted_gradient_error(int rank, const std::string& parameter) {
   return backward_error(
       rank, fmt::format("the gradient of {} on rank {} was left by a backward outside DistributedDataParallel. "

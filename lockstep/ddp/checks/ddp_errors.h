@@ -39,6 +39,8 @@ Error replaced_parameter_error(int rank, const std::string& parameter);
 Error unfrozen_parameter_error(int rank, const std::string& parameter);
 // With mixed precision, backward was told by its `inputs` for which parameters to compute gradients.
 Error chosen_inputs_error(int rank, const std::string& parameter);
+// A backward goes through a forward of a wrapper that is gone, and that averaged with others.
+Error destroyed_wrapper_error();
 // A gradient that a backward outside the wrapper left has no weight.
 Error unweighted_gradient_error(int rank, const std::string& parameter);
 // The program does something at a time when DDP cannot take it.

@@ -7,12 +7,14 @@
 #include <torch/nn/modules/linear.h>
 
 #include <array>
+#include <cstdint>
 #include <memory>
 #include <stdexcept>
 #include <utility>
 
 #include "lockstep/ddp/backward_in_parts.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
+#include "lockstep/ddp/lockstep_mode/thread_count.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/local_groups.h"
 
@@ -87,18 +89,92 @@ TEST_CASE("ranks that would leave out samples, or count some twice, are refused 
   run_group_or_throw(3, Over::arena, [](const ProcessGroup& group) {
     torch::nn::Linear model(1, 1);
     const bool is_other = group.rank() == 1;
-    const auto message_of = [&](std::size_t samples, std::size_t batch_size) {
-      return error_of([&] {
-        evaluate(
-            model, Lines{samples}, group, {.batch_size = batch_size},
-            [](const at::Tensor&, const at::Tensor&) -> std::array<double, 1> { throw std::runtime_error("made"); });
-      });
+    const auto check_refused = [&](std::size_t samples, const LoaderOptions& options, const std::string& text) {
+      const auto metrics = [](const at::Tensor&, const at::Tensor&) -> std::array<double, 1> {
+        throw std::runtime_error("a forward was made");
+      };
+      CHECK_ERROR(error_of([&] { evaluate(model, Lines{samples}, group, options, metrics); }),
+                  ErrorKind::invalid_argument, "evaluate: " + text);
     };
-    CHECK_ERROR(message_of(100, is_other ? 70 : 60), ErrorKind::invalid_argument,
-                "evaluate: ranks differ in batch_size: from 60 to 70, here " + std::string(is_other ? "70" : "60"));
-    CHECK_ERROR(message_of(is_other ? 99 : 100, 60), ErrorKind::invalid_argument,
-                "evaluate: ranks differ in samples of the data set: from 99 to 100");
+    check_refused(100, {.batch_size = is_other ? 70U : 60U},
+                  "ranks differ in batch_size: from 60 to 70, here " + std::string(is_other ? "70" : "60"));
+    check_refused(is_other ? 99 : 100, {.batch_size = 60}, "ranks differ in samples of the data set: from 99 to 100");
+    check_refused(is_other ? 0 : 9, {}, is_other ? "the data set has no samples" : "another rank has refused");
+    check_refused(9, {.drop_last = is_other}, is_other ? "drop_last leaves out samples" : "another rank has refused");
+    check_refused(9, {.batch_size = is_other ? 0U : 1U}, is_other ? "batch_size is 0" : "another rank has refused");
     CHECK(evaluate(model, Lines(), group, {.batch_size = 2}, error_and_one)[1] == 1);  // the group goes on
+  });
+}
+
+TEST_CASE("a batch may be larger than the data set, by whatever") {
+  run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
+    torch::nn::Linear model(1, 1);
+    const auto whole = evaluate(model, Lines(), group, {.batch_size = 11}, error_and_one);
+    for (const std::size_t batch_size : {std::size_t{12}, SIZE_MAX / 2 + 1, SIZE_MAX - 5, SIZE_MAX}) {
+      CHECK(evaluate(model, Lines(), group, {.batch_size = batch_size}, error_and_one) == whole);
+    }
+  });
+}
+
+TEST_CASE("what a metric throws, the ranks that wait for it tell") {
+  run_group(2, Over::arena, [](const ProcessGroup& group) {
+    torch::nn::Linear model(1, 1);
+    const bool fails = group.rank() == 1;
+    const auto metrics = [&](const at::Tensor&, const at::Tensor&) -> std::array<double, 1> {
+      if (fails) throw std::runtime_error("no metric of this");
+      return {1};
+    };
+    const auto call = [&] { evaluate(model, Lines(), group, {.batch_size = 2}, metrics); };
+    if (fails) CHECK_THROWS_AS(call(), std::runtime_error);
+    const Error error = fails ? error_of([&] { group.barrier(); }) : error_of(call);
+    CHECK_ERROR(error, ErrorKind::desync, "evaluate: no metric of this");
+  });
+}
+
+TEST_CASE("in lockstep mode metrics are computed with the threads of a shard") {
+  run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
+    torch::nn::Linear model(1, 1);
+    const ThreadCount many(3);
+    DistributedDataParallel ddp(model, group, {.lockstep = {.shards = 2, .threads = 1}});
+    const auto threads = [](const at::Tensor&, const at::Tensor&) {
+      return std::array{static_cast<double>(at::get_num_threads())};
+    };
+    CHECK(evaluate(ddp, Lines(), group, {}, threads)[0] == 1);
+    CHECK(at::get_num_threads() == 3);
+  });
+}
+
+TEST_CASE("all ranks evaluate with rank 0's buffers, also after forwards that did not give them") {
+  run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
+    const auto model = std::make_shared<Normed>();
+    DistributedDataParallel ddp(model, group);
+    const auto means_of_buffers = [&](const at::Tensor& output, const at::Tensor&) {
+      return std::array{model->layers.first->running_mean.item<double>() + 0 * output.sum().item<double>()};
+    };
+    const auto check_evaluation = [&] {
+      double expected = model->layers.first->running_mean.item<double>();
+      at::Tensor of_rank_0 = at::full({1}, expected, at::kDouble);
+      group.broadcast(of_rank_0, 0);
+      CHECK(evaluate(ddp, Lines(), group, {.batch_size = 2}, means_of_buffers)[0] ==
+            doctest::Approx(of_rank_0.item<double>()));
+    };
+    const at::Tensor x = at::arange(4, at::kFloat).reshape({4, 1}) * (group.rank() + 2);
+    check_evaluation();
+    {
+      const NoSync guard = ddp.no_sync();
+      ddp(x);
+      check_evaluation();
+      ddp(x);
+    }
+    check_evaluation();
+    model->forward(x);
+    check_evaluation();
+    model->eval();
+    model->layers.first->train();  // a part alone
+    ddp(x);
+    ddp(x);
+    model->eval();
+    check_evaluation();
   });
 }
 

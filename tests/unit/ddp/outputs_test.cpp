@@ -258,3 +258,22 @@ TEST_CASE("mixed precision: a module that calls its wrapper again, and an evalua
     twins.alone->wrapper = nullptr;
   });
 }
+
+TEST_CASE("a backward behind the end of its wrapper is refused: nobody would average it") {
+  run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
+    torch::nn::Linear model(2, 1);
+    move_here(*model);
+    const at::Tensor x = here(at::ones({2, 2})).requires_grad_();
+    const auto loss_of_temporary = [&] {
+      DistributedDataParallel ddp(model, group);
+      return ddp(x).sum();
+    };
+    const at::Tensor loss = loss_of_temporary();
+    CHECK_ERROR(error_of([&] { loss.backward({}, /*retain_graph=*/true); }), ErrorKind::invalid_argument,
+                "a wrapper that has been destroyed since");
+    CHECK(!model->weight.grad().defined());
+    CHECK(torch::autograd::grad({loss}, {x})[0].defined());  // no gradients of parameters
+    model->forward(x).sum().backward();
+    CHECK(model->weight.grad().defined());
+  });
+}

@@ -51,7 +51,7 @@ std::optional<Launch> find_slurm(const EnvironmentReader& reader) {
                 .variables = fmt::format("SLURM_PROCID, {}", size_name),
                 .rank = required_number(reader, "SLURM_PROCID", "SLURM_STEP_ID"),
                 .size = required_number(reader, size_name, "SLURM_PROCID")};
-  launch.local_rank = reader.number<int>("SLURM_LOCALID");
+  launch.local_rank = reader.number<std::uint16_t>("SLURM_LOCALID");
   launch.node_rank = reader.number<int>("SLURM_NODEID");
   if (const auto tasks = reader.text("SLURM_STEP_TASKS_PER_NODE"); tasks && launch.node_rank) {
     const std::vector<int> counts = expand_counts(*tasks);
@@ -90,7 +90,7 @@ std::optional<Launch> find_open_mpi(const EnvironmentReader& reader) {
                 .variables = "OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE",
                 .rank = required_number(reader, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_RANK"),
                 .size = required_number(reader, "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK")};
-  launch.local_rank = reader.number<int>("OMPI_COMM_WORLD_LOCAL_RANK");
+  launch.local_rank = reader.number<std::uint16_t>("OMPI_COMM_WORLD_LOCAL_RANK");
   launch.local_size = reader.number<int>("OMPI_COMM_WORLD_LOCAL_SIZE");
   if (const auto job = reader.first_of({"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"})) launch.job = "openmpi-" + *job;
   launch.host = launch.local_size == launch.size ? kLoopback : first_host(reader, {"SLURM_JOB_NODELIST"});
@@ -109,7 +109,7 @@ std::optional<Launch> find_mpich(const EnvironmentReader& reader) {
                 .variables = "PMI_RANK, PMI_SIZE",
                 .rank = required_number(reader, "PMI_RANK", "PMI_SIZE"),
                 .size = required_number(reader, "PMI_SIZE", "PMI_RANK")};
-  launch.local_rank = reader.number<int>("MPI_LOCALRANKID");
+  launch.local_rank = reader.number<std::uint16_t>("MPI_LOCALRANKID");
   launch.local_size = reader.number<int>("MPI_LOCALNRANKS");
   launch.remedy = "mpiexec -genv MASTER_ADDR <host of rank 0> -genv MASTER_PORT 29500";
   if (launch.local_size == launch.size) {
@@ -129,7 +129,7 @@ std::optional<Launch> find_flux(const EnvironmentReader& reader) {
                 .variables = "FLUX_TASK_RANK, FLUX_JOB_SIZE",
                 .rank = required_number(reader, "FLUX_TASK_RANK", "FLUX_TASK_RANK"),
                 .size = required_number(reader, "FLUX_JOB_SIZE", "FLUX_TASK_RANK")};
-  launch.local_rank = reader.number<int>("FLUX_TASK_LOCAL_ID");
+  launch.local_rank = reader.number<std::uint16_t>("FLUX_TASK_LOCAL_ID");
   if (const auto job = reader.text("FLUX_JOB_ID")) launch.job = "flux-" + *job;
   if (reader.number<int>("FLUX_JOB_NNODES") == 1) launch.host = kLoopback;
   launch.remedy = "flux run sh -c 'MASTER_ADDR=$(flux hostlist --nth=0 local) exec <program>'";

@@ -90,6 +90,18 @@ std::vector<Interface> named_interfaces(const std::string& names) {
   return chosen;
 }
 
+// The number of this process on its host, as the launcher says that its rank comes from.
+std::optional<int> local_rank_of(const EnvironmentReader& reader) {
+  const std::string_view wanted = reader.choice("LOCKSTEP_LAUNCHER").value_or("");
+  const bool by_launcher = wanted != "env" && wanted != "none";
+  const std::vector<Launch> launches = by_launcher ? find_launches(reader) : std::vector<Launch>();
+  const Launch* named = find_launch(wanted, launches);
+  if (named != nullptr && named->local_rank) return named->local_rank;
+  if (const auto local_rank = reader.number<std::uint16_t>("LOCAL_RANK")) return *local_rank;
+  const auto found = std::ranges::find_if(launches, [](const Launch& each) { return each.local_rank.has_value(); });
+  return found == launches.end() ? std::nullopt : found->local_rank;
+}
+
 }  // namespace
 
 std::vector<Interface> interfaces_to_advertise(const std::string& set_address, const std::string& set_names,
@@ -116,11 +128,7 @@ int local_device(int rank, int device_count, const Environment& environment) {
                             "CUDA_VISIBLE_DEVICES hides all, or the host has none (nvidia-smi -L)",
                             rank));
   }
-  const EnvironmentReader reader(environment);
-  if (const auto local_rank = reader.number("LOCAL_RANK")) return *local_rank % device_count;
-  for (const Launch& launch : find_launches(reader)) {
-    if (launch.local_rank) return *launch.local_rank % device_count;
-  }
+  if (const auto local_rank = local_rank_of(EnvironmentReader(environment))) return *local_rank % device_count;
   const int device = rank % device_count;
   if (rank >= device_count) {
     log_warning(

@@ -303,12 +303,22 @@ TEST_CASE("a process takes the GPU of its local rank, and without one that of it
   CHECK(local_device(9, 4, with("0")) == 0);
   CHECK(local_device(3, 8, with(nullptr)) == 3);
   CHECK(local_device(9, 8, with(nullptr)) == 1);
-  const Variables second{
+  Variables variables{
       {"OMPI_COMM_WORLD_RANK", "6"}, {"OMPI_COMM_WORLD_SIZE", "8"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "2"}};
   const auto behind_mpirun = [&](const char* name) {
-    const auto found = second.find(name);
-    return found == second.end() ? nullptr : found->second.c_str();
+    const auto found = variables.find(name);
+    return found == variables.end() ? nullptr : found->second.c_str();
   };
   CHECK(local_device(0, 4, behind_mpirun) == 2);
+  variables.insert({{"SLURM_PROCID", "1"}, {"SLURM_STEP_ID", "0"}, {"SLURM_NTASKS", "2"}, {"SLURM_LOCALID", "1"}});
+  variables["LOCKSTEP_LAUNCHER"] = "slurm";
+  CHECK(local_device(0, 4, behind_mpirun) == 1);
+  variables["LOCKSTEP_LAUNCHER"] = "env";
+  CHECK(local_device(3, 4, behind_mpirun) == 3);
+  variables["LOCKSTEP_LAUNCHER"] = "slurm";
+  variables["SLURM_LOCALID"] = "-1";
+  CHECK_ERROR(error_of([&] { local_device(0, 4, behind_mpirun); }), ErrorKind::invalid_argument,
+              "SLURM_LOCALID is '-1'");
+  CHECK_ERROR(error_of([&] { local_device(1, 2, with("-1")); }), ErrorKind::invalid_argument, "LOCAL_RANK is '-1'");
   CHECK_ERROR(error_of([&] { local_device(1, 0, with("0")); }), ErrorKind::invalid_argument, "rank 1 is to take a GPU");
 }

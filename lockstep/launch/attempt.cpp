@@ -76,7 +76,8 @@ Command Attempt::command(int rank, const std::string& path, const std::vector<st
     changes.emplace_back("LOCAL_RANK", "0");
     changes.emplace_back("CUDA_VISIBLE_DEVICES", job_.device(local(rank)));
   }
-  if (!place_.restart_reason.empty()) changes.emplace_back("LOCKSTEP_RESTART_REASON", place_.restart_reason);
+  // Empty: not that of a job around this one.
+  changes.emplace_back("LOCKSTEP_RESTART_REASON", place_.restart_reason);
   const Variables& given = job_.options().environment;
   changes.insert(changes.end(), given.begin(), given.end());
   std::vector<std::string> words = argv;

@@ -159,9 +159,13 @@ std::string restart_reason(const Outcome& outcome) {
   } else if (!outcome.hang.empty()) {
     text = fmt::format("the job hung: {}", outcome.hang);
   }
-  text.resize(std::min(text.size(), kMostReasonBytes));
+  if (text.size() > kMostReasonBytes) {
+    std::size_t end = kMostReasonBytes;
+    while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U) --end;  // within a character of UTF-8
+    text.resize(end);
+  }
   std::ranges::replace_if(
-      text, [](unsigned char letter) { return letter < ' '; }, ' ');
+      text, [](unsigned char letter) { return letter < ' ' || letter == 0x7F; }, ' ');
   return text;
 }
 

@@ -95,6 +95,10 @@ class EnvironmentTest(RunTest):
         found, _ = self.environments(ranks=1, environment={"OMP_NUM_THREADS": "3", "RANK": "9"})
         self.assertEqual((found[0]["OMP_NUM_THREADS"], found[0]["RANK"]), ("3", "0"))
 
+    def test_a_job_in_a_restarted_rank_has_no_reason_of_its_own_yet(self):
+        found, _ = self.environments(ranks=1, environment={"LOCKSTEP_RESTART_REASON": "of the job around it"})
+        self.assertEqual(found[0]["LOCKSTEP_RESTART_REASON"], "")
+
     def test_a_rank_is_given_no_gpu_that_the_launcher_does_not_see(self):
         for visible, ranks, given in (("4,5", 2, ["[0] 0 4", "[1] 0 5"]), ("", 2, ["[0] 0 ", "[1] 0 "]),
                                       ("-1", 2, ["[0] 0 -1", "[1] 0 -1"])):

@@ -216,6 +216,15 @@ TEST_CASE("the reason of a restart is the first failure, a lost host, a hang, or
   CHECK(restart_reason({{thrown}}) == "rank 1 (pid 101) exited with code 1: the file is gone");
   thrown.error = std::string(1 << 20, 'x');
   CHECK(restart_reason({{thrown}}).size() == 1000);
+  const std::size_t front = std::string("rank 1 (pid 101) exited with code 1: ").size();
+  for (std::size_t i = 0; i < 3; ++i) {  // no half character of UTF-8
+    std::string euros(i, 'x');
+    while (euros.size() < 2000) euros += "\u20ac";
+    thrown.error = euros;
+    const std::string whole = restart_reason({{thrown}});
+    CHECK(whole.size() > 997);
+    CHECK((whole.size() - front - i) % 3 == 0);
+  }
   Outcome outcome{.ranks = {ended(0, 2, {.code = 1})}, .lost = {{.host = "b", .first_rank = 1, .why = "it is silent"}}};
   CHECK(restart_reason(outcome) == "rank 0 (pid 100) exited with code 1");
   outcome.ranks[0].failure.fault = Fault::consequence;

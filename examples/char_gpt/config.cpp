@@ -2,6 +2,7 @@
 
 #include <toml++/toml.h>
 
+#include <filesystem>
 #include <set>
 #include <stdexcept>
 #include <string_view>
@@ -52,6 +53,8 @@ class Section {
 }  // namespace
 
 Config read_config(const std::string& path) {
+  if (std::filesystem::is_directory(path))
+    throw std::runtime_error(path + " is a directory; the configuration is a file");
   toml::table file;
   try {
     file = toml::parse_file(path);
@@ -61,8 +64,10 @@ Config read_config(const std::string& path) {
   Config config;
   const toml::table none;
   const auto section = [&](std::string_view name) {
-    const toml::table* table = file[name].as_table();
-    return Section(path, table == nullptr ? none : *table);
+    const toml::node* node = file.get(name);
+    if (node == nullptr) return Section(path, none);
+    if (!node->is_table()) fail(path, node->source(), std::string(name) + " is a section: [" + std::string(name) + "]");
+    return Section(path, *node->as_table());
   };
 
   Section top(path, file, {"model", "training", "sample"});

@@ -12,8 +12,8 @@ using namespace lockstep;
 
 namespace {
 
-// The article's sampler for validation: indices rank, rank + K, ... below N / K. No rank has a last batch of one sample,
-// which libtorch's batch norms refuse in training mode.
+// The article's sampler for validation: indices rank, rank + K, ... below N / K. No rank has a last batch of one
+// sample, which libtorch's batch norms refuse in training mode.
 class FirstPart {
  public:
   FirstPart(std::size_t size, std::size_t batch_size, const World& world) {
@@ -39,6 +39,10 @@ Means evaluate_as_article(const std::function<at::Tensor(const at::Tensor&)>& mo
                           const std::function<Means(const at::Tensor&, const at::Tensor&)>& metrics) {
   const at::NoGradGuard no_grad;
   FirstPart sampler(dataset.size(), options.batch_size, world);
+  if (sampler.size() == 0) {
+    throw std::runtime_error("--article-bugs: of " + std::to_string(dataset.size()) + " test images " +
+                             std::to_string(world.size()) + " ranks see none; use fewer ranks, or more images");
+  }
   Means sums{};
   double batches = 0;
   for (auto& [x, y] : loader(dataset, sampler, options)) {

@@ -26,7 +26,8 @@ struct Options {
   std::string step_losses = {};
 };
 
-void add_device_option(CLI::App& app, Options& o);
+// Those that fashion_mnist_ddp has as well.
+void add_shared_options(CLI::App& app, Options& o);
 // rank: counts only where no launcher tells which of its host this process is.
 lockstep::InitOptions init_options(const Options& o, int rank = 0);
 

@@ -121,7 +121,10 @@ void train_model(Model model, const Options& o, const World& world) {
   for (bool stop = false; !is_done() && !stop; stop = world.stop_requested()) {
     train_epoch(ddp, optimizer, run, images, test, o, world);
   }
-  if (!is_done()) return log_rank0(world, "stopped after step %ld; --resume goes on: %s", at.step, run.path().c_str());
+  if (!is_done()) {
+    return log_rank0(world, "stopped after step %ld; %s goes on: %s", at.step,
+                     o.resume ? "the same command" : "--resume", run.path().c_str());
+  }
   log_rank0(world, "Completed training in %.1f seconds.", seconds(lockstep::steady_clock().now() - start));
   if (o.lockstep) log_rank0(world, "SHA-256 of the run: %s", sha256_of(*model, optimizer).c_str());
   log_rank0(world, "checkpoint: %s", run.path().c_str());

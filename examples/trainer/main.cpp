@@ -115,6 +115,7 @@ class Trainer {
     const lockstep::Checkpoint snapshot = lockstep::load_torch_file(snapshot_);
     lockstep::load_module(snapshot, *ddp_.module(), "MODEL_STATE.");
     lockstep::load_torch_optimizer(snapshot_, optimizer_, "OPTIMIZER_STATE");
+    if (!snapshot.metadata.contains("EPOCHS_RUN")) throw std::runtime_error(snapshot_.string() + " has no EPOCHS_RUN");
     epochs_run_ = std::stoi(snapshot.metadata.at("EPOCHS_RUN"));
     log_rank0(world_, "Going on from %s with epoch %d", snapshot_.c_str(), epochs_run_);
   }

@@ -90,7 +90,7 @@ Checkpoint newest_checkpoint(const ProcessGroup& group, const std::filesystem::p
   });
   if (step.empty()) {
     refuse_run("there is no checkpoint in " + directory.string() +
-               "; start anew instead of resuming, or name the directory that has one");
+               " that is whole; start anew instead of resuming, or name the directory that has one");
   }
   act_together(group, "checkpoint that is resumed from", [&] {
     if (group.rank() == 0) return;

@@ -1,5 +1,7 @@
 #include "lockstep/checkpoint/run_log.h"
 
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -100,10 +102,11 @@ std::string checkpoint_line(std::int64_t step, const std::filesystem::path& path
 
 void append_line(const std::filesystem::path& file, const std::string& line) {
   const std::string before = ends_within_a_line(file) ? "\n" : "";
+  errno = 0;
   std::ofstream out(file, std::ios::app);
   out << before + line + '\n';
   out.close();
-  if (!out) throw Error(ErrorKind::invalid_argument, "cannot write " + file.string());
+  if (!out) throw Error(ErrorKind::invalid_argument, "cannot write " + file.string() + ": " + std::strerror(errno));
 }
 
 }  // namespace lockstep::internal

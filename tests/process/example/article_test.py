@@ -73,6 +73,12 @@ class ArticleTest(unittest.TestCase):
         for key in ("train_loss", "val_loss"):  # convolutions of a GPU have factors of 10 bits (TF32)
             self.assertAlmostEqual(alone[key], both[key], delta=5e-3 * alone[key], msg=key)
 
+    def test_ranks_that_would_validate_nothing_are_told(self):
+        write_data(self.folder, 40, 8)
+        text = self.run_program("--world-size", 4, "--article-bugs", "--num-epochs", 1, "--batch-size", 8, "--data",
+                                self.folder, "--out", self.folder / "out", expected=1)
+        self.assertIn("--article-bugs: of 8 test images 4 ranks see none", text)
+
     def test_a_host_without_a_gpu_is_told(self):
         with mock.patch.dict(os.environ, CUDA_VISIBLE_DEVICES=""):
             text = self.run_program("--world-size", 2, "--device", "cuda", "--data", self.folder, "--out",

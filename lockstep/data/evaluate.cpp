@@ -46,7 +46,7 @@ std::size_t agree_on_batch_size(std::size_t samples, const LoaderOptions& option
   const std::size_t batch_size = std::min(options.batch_size, samples);
   const auto all = static_cast<std::int64_t>(samples), batch = static_cast<std::int64_t>(batch_size);
   std::array<std::int64_t, 5> most{all, -all, batch, -batch, problem.empty() ? 0 : 1};
-  group.all_reduce(at::from_blob(most.data(), {static_cast<std::int64_t>(most.size())}, at::kLong), ReduceOp::max);
+  group.all_reduce(most, ReduceOp::max);
   const auto throw_error = [](const std::string& text) {
     throw Error(ErrorKind::invalid_argument, "evaluate: " + text);
   };

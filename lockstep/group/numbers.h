@@ -112,6 +112,7 @@ void append_numbers(std::vector<NumberRef>& refs, T& of) {
 template <Numbers... T>  // All numbers of the arguments.
 std::vector<NumberRef> number_refs(T&... numbers) {
   std::vector<NumberRef> refs;
+  refs.reserve(8 * sizeof...(T));  // a struct has no more
   (append_numbers(refs, numbers), ...);
   return refs;
 }

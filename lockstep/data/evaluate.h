@@ -6,11 +6,11 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -49,6 +49,11 @@ torch::nn::Module& module_of(Model& model) {
     return *model;
   }
 }
+
+template <class T>
+inline constexpr bool is_array_of_double = false;
+template <std::size_t N>
+inline constexpr bool is_array_of_double<std::array<double, N>> = N != 0;
 
 // How many samples a batch has, in all batches but the last. Collective. Error{invalid_argument} on all ranks: see
 // evaluate().
@@ -90,8 +95,7 @@ template <class Model, class Dataset, class Metrics>
 auto evaluate(Model& model, const Dataset& dataset, const ProcessGroup& group, const LoaderOptions& options,
               Metrics&& metrics) {
   using Means = std::remove_cvref_t<std::invoke_result_t<Metrics, const at::Tensor&, const at::Tensor&>>;
-  static_assert(std::is_same_v<typename Means::value_type, double> && std::tuple_size_v<Means> != 0,
-                "metrics return a std::array<double, N>");
+  static_assert(internal::is_array_of_double<Means>, "metrics return a std::array<double, N>");
   const std::size_t batch_size = internal::agree_on_batch_size(size_of(dataset), options, group);
   const at::NoGradGuard no_grad;
   const internal::EvaluationMode mode(internal::module_of(model));

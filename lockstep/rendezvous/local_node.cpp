@@ -93,11 +93,13 @@ std::vector<Interface> named_interfaces(const std::string& names) {
 // The number of this process on its host, as the launcher says that its rank comes from.
 std::optional<int> local_rank_of(const EnvironmentReader& reader) {
   const std::string_view wanted = reader.choice("LOCKSTEP_LAUNCHER").value_or("");
-  const bool by_launcher = wanted != "env" && wanted != "none";
-  const std::vector<Launch> launches = by_launcher ? find_launches(reader) : std::vector<Launch>();
+  const bool by_variables = wanted == "env" || wanted == "none";
+  const auto own = reader.number<std::uint16_t>("LOCAL_RANK");
+  if (by_variables || (own && wanted.empty())) return own;
+  const std::vector<Launch> launches = find_launches(reader);
   const Launch* named = find_launch(wanted, launches);
   if (named != nullptr && named->local_rank) return named->local_rank;
-  if (const auto local_rank = reader.number<std::uint16_t>("LOCAL_RANK")) return *local_rank;
+  if (own) return own;
   const auto found = std::ranges::find_if(launches, [](const Launch& each) { return each.local_rank.has_value(); });
   return found == launches.end() ? std::nullopt : found->local_rank;
 }

@@ -29,7 +29,7 @@ void add_shared_options(CLI::App& app, Options& o) {
   const auto not_negative = CLI::Range(0, kMost);
   app.add_option("--batch-size", o.batch_size, "images a step, over all ranks")->check(CLI::Range(1, kMost));
   app.add_option("--lr", o.lr, "learning rate")->check(between(1e-30, 1e6, "1e-30 to 1e6"));
-  app.add_option("--seed", o.seed)->check(not_negative);
+  app.add_option("--seed", o.seed)->check(between(0, 1e18, "0 to 1e18"));
   app.add_option("--max-steps", o.max_steps, "stop after so many steps in all; 0: never")->check(not_negative);
   app.add_option("--data", o.data, "directory of the IDX files");
   app.add_option("--out", o.out, "directory for checkpoints and metrics.jsonl");

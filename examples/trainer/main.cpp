@@ -11,6 +11,7 @@
 #include <exception>
 #include <filesystem>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <utility>
 

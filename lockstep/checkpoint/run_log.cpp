@@ -106,7 +106,9 @@ void append_line(const std::filesystem::path& file, const std::string& line) {
   std::ofstream out(file, std::ios::app);
   out << before + line + '\n';
   out.close();
-  if (!out) throw Error(ErrorKind::invalid_argument, "cannot write " + file.string() + ": " + std::strerror(errno));
+  if (out) return;
+  const std::string reason = errno == 0 ? "" : std::string(": ") + std::strerror(errno);
+  throw Error(ErrorKind::invalid_argument, "cannot write " + file.string() + reason);
 }
 
 }  // namespace lockstep::internal

@@ -93,13 +93,7 @@ void DdpBase::make_models_equal(const NamedTensors& buffers) {
   verify_same_model(compared_, buffers, text_of(options_), group_);
   number_ = number_of_wrapper(group_);
   std::vector<at::Tensor> values = tensors_of(buffers);
-  if (!values.empty() && options_.forward_sync_buffers) {
-    buffers_.emplace(values);
-    buffers_synced_ = options_.init_sync;
-    for (auto& part : module_->modules(/*include_self=*/false)) {
-      if (!part->buffers(/*recurse=*/false).empty()) buffered_.push_back(std::move(part));
-    }
-  }
+  if (!values.empty() && options_.forward_sync_buffers) buffers_.emplace(values);
   if (!options_.init_sync) return;
   for (const auto& [name, tensor] : compared_) values.push_back(tensor);
   ValueBytes(std::move(values)).broadcast(0, group_, {.name = "DDP model state"});
@@ -262,11 +256,9 @@ void DdpBase::sync_buffers() {
 }
 
 void DdpBase::sync_buffers_of_forward() {
-  const bool may_change =
-      is_training() || std::ranges::any_of(buffered_, [](const auto& part) { return part->is_training(); });
   // In evaluation buffers do not change, so ranks may evaluate different numbers of batches.
-  if (synchronises() && (may_change || !buffers_synced_)) sync_buffers();
-  if (may_change) buffers_synced_ = false;
+  if (synchronises() && (is_training() || !buffers_synced_)) sync_buffers();
+  if (is_training()) buffers_synced_ = false;
 }
 
 std::shared_ptr<ThreadCount> DdpBase::shard_threads() const {

@@ -114,7 +114,6 @@ class DdpBase {
   NamedTensors frozen_;                          // those of them that are not trained
   std::optional<internal::ValueBytes> buffers_;  // that follow rank 0's, if there are any
   std::optional<at::Device> input_device_;
-  std::vector<std::shared_ptr<torch::nn::Module>> buffered_;  // parts of the module whose buffers these are
   bool buffers_synced_ = true;
   std::shared_ptr<int> no_sync_guards_ = std::make_shared<int>(0);  // that live
   bool inputs_seen_ = false;

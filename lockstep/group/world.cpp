@@ -1,7 +1,5 @@
 #include "lockstep/group/world.h"
 
-#include <ATen/Context.h>
-
 #include <chrono>
 #include <cstdio>
 #include <exception>
@@ -36,13 +34,6 @@ std::string backend_for(const InitOptions& options) {
   const bool named = !options.backend.empty() || EnvironmentReader().has("LOCKSTEP_BACKEND");
   const bool on_gpu = options.device && options.device->is_cuda();
   return choose_backend(!named && on_gpu && is_available("nccl") ? "nccl" : options.backend);
-}
-
-void check_device(const std::optional<c10::Device>& device) {
-  if (!device || !device->is_cuda() || at::hasCUDA()) return;
-  throw Error(ErrorKind::invalid_argument, "InitOptions::device is " + device->str() +
-                                               ", and libtorch finds no GPU here: its build has no CUDA, "
-                                               "CUDA_VISIBLE_DEVICES hides all, or the host has none (nvidia-smi -L)");
 }
 
 // All ranks see the same members, and so the same error.
@@ -118,7 +109,6 @@ GroupOptions InitOptions::group_options() const {
 bool is_available(std::string_view backend) noexcept { return has_backend(backend); }
 
 World init_process_group(const InitOptions& options) {
-  check_device(options.device);
   GroupOptions group_options = with_environment(options.group_options());
   group_options.backend = backend_for(options);  // before anybody is kept waiting
   const Deadline deadline = Deadline::after(options.join_timeout);

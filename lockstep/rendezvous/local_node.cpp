@@ -90,16 +90,18 @@ std::vector<Interface> named_interfaces(const std::string& names) {
   return chosen;
 }
 
-// The number of this process on its host, as the launcher says that its rank comes from.
+// The number of this process on its host: that of the launcher which LOCKSTEP_LAUNCHER names, else LOCAL_RANK, else the
+// nearest launcher's.
 std::optional<int> local_rank_of(const EnvironmentReader& reader) {
   const std::string_view wanted = reader.choice("LOCKSTEP_LAUNCHER").value_or("");
-  const bool by_variables = wanted == "env" || wanted == "none";
-  const auto own = reader.number<std::uint16_t>("LOCAL_RANK");
-  if (by_variables || (own && wanted.empty())) return own;
+  const bool is_named = !wanted.empty() && wanted != "env" && wanted != "none";
+  const std::optional<int> own = reader.number<std::uint16_t>("LOCAL_RANK");
+  if (wanted == "env" || (own && !is_named)) return own;
   const std::vector<Launch> launches = find_launches(reader);
-  const Launch* named = find_launch(wanted, launches);
-  if (named != nullptr && named->local_rank) return named->local_rank;
-  if (own) return own;
+  if (is_named) {
+    const Launch* named = find_launch(wanted, launches);
+    return named != nullptr && named->local_rank ? named->local_rank : own;
+  }
   const auto found = std::ranges::find_if(launches, [](const Launch& each) { return each.local_rank.has_value(); });
   return found == launches.end() ? std::nullopt : found->local_rank;
 }

@@ -116,8 +116,8 @@ struct Membership {
 // finish_joining(), is Error{peer_lost} on all others: at once for those on its machine, within 3 s for the rest.
 Membership join(const JoinOptions& options, const internal::Environment& environment);
 
-// Which of its host's GPUs a process takes: by LOCAL_RANK or what srun, mpirun or flux run sets, else by its rank, with
-// a warning if that is right only where all hosts have as many ranks as GPUs. Error{invalid_argument} without a GPU.
+// Which of its host's GPUs a process takes: by the launcher of LOCKSTEP_LAUNCHER, LOCAL_RANK, srun, mpirun or flux run,
+// else by its rank, with a warning where that may be wrong. Error{invalid_argument} without a GPU.
 int local_device(int rank, int device_count, const internal::Environment& environment = internal::process_environment);
 
 // To be called by all ranks after join(), once they have connected: releases what joining needed. The rank that hosts

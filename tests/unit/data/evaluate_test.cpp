@@ -117,7 +117,7 @@ TEST_CASE("a batch may be larger than the data set, by whatever") {
 }
 
 TEST_CASE("what a metric throws, the ranks that wait for it tell") {
-  run_group(2, Over::arena, [](const ProcessGroup& group) {
+  run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
     torch::nn::Linear model(1, 1);
     const bool fails = group.rank() == 1;
     const auto metrics = [&](const at::Tensor&, const at::Tensor&) -> std::array<double, 1> {

@@ -313,6 +313,8 @@ TEST_CASE("a process takes the GPU of its local rank, and without one that of it
   variables.insert({{"SLURM_PROCID", "1"}, {"SLURM_STEP_ID", "0"}, {"SLURM_NTASKS", "2"}, {"SLURM_LOCALID", "1"}});
   variables["LOCKSTEP_LAUNCHER"] = "slurm";
   CHECK(local_device(0, 4, behind_mpirun) == 1);
+  variables["LOCKSTEP_LAUNCHER"] = "none";  // several worlds of one on a host
+  CHECK(local_device(0, 4, behind_mpirun) != 0);
   variables["LOCKSTEP_LAUNCHER"] = "env";
   CHECK(local_device(3, 4, behind_mpirun) == 3);
   variables["LOCKSTEP_LAUNCHER"] = "slurm";

@@ -13,6 +13,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
+#include "tests/support/expect_error.h"
 #include "tests/support/recomputed.h"
 #include "tests/unit/ddp/models.h"
 

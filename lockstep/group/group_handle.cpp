@@ -142,7 +142,9 @@ void GroupHandle::note_exception(std::string_view what) const noexcept {
   try {
     throw;
   } catch (const Error& error) {
-    if (error.kind() == ErrorKind::invalid_argument) note_failure(what, error.what());
+    // Others are of the group's calls, and tell what another rank did.
+    const bool is_own = error.kind() == ErrorKind::invalid_argument || error.kind() == ErrorKind::internal;
+    if (is_own) note_failure(what, error.what());
   } catch (const std::exception& error) {
     note_failure(what, error.what());
   } catch (...) {

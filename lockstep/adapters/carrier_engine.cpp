@@ -181,7 +181,7 @@ void CarrierEngine::compare_signatures(const Signature& mine, Deadline deadline)
   const auto agrees = [&](const Signature& each) { return each == mine && (is_line_free || each.line == mine.line); };
   if (std::ranges::all_of(all, agrees)) return warn_of_other_line(all, mine);
   is_aligned_ = false;
-  CallReport account{.failure = failure_note_.text()};
+  CallReport account{.failure = failure_note_->text()};
   if (mine.name != 0) account.name = noted_name(mine.name);
   std::vector<std::byte> told(kCallReportBytes), accounts(n * kCallReportBytes);
   encode(account, std::span(told).first<kCallReportBytes>());

@@ -34,6 +34,10 @@ void FailureNote::note(std::string_view what, std::string_view text) noexcept {
   }
 }
 
+void FailureNote::note_in_whole(std::string_view what, std::string_view text) const noexcept {
+  for (auto whole = whole_; whole != nullptr; whole = whole->whole_) whole->note(what, text);
+}
+
 void note_refusal(FailureNote& note, const Error& error) noexcept {
   if (error.kind() == ErrorKind::invalid_argument) note.note("the arguments of a call", error.what());
 }

@@ -5,9 +5,11 @@
 
 #include <atomic>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "lockstep/base/error.h"
 
@@ -24,12 +26,18 @@ class FailureNote {
   // "backward of DistributedDataParallel: index out of range"; empty if there is nothing.
   std::string text() const;
 
+  // Of the group that this one's is a part of. Before any other call.
+  void set_whole(std::shared_ptr<FailureNote> whole) { whole_ = std::move(whole); }
+  // Notes it for that group, and for those that it is a part of: whoever fails in a part may leave them, too.
+  void note_in_whole(std::string_view what, std::string_view text) const noexcept;
+
  private:
   void wipe() noexcept;
 
   std::atomic<bool> is_set_{false};
   mutable std::mutex mutex_;
   std::string text_;  // protected by mutex_
+  std::shared_ptr<FailureNote> whole_;
 };
 
 // Notes refused arguments only: every rank gets the other errors of a call itself.

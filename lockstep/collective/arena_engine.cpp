@@ -40,13 +40,13 @@ ArenaEngine::ArenaEngine(std::unique_ptr<Arena> arena)
 
 ArenaEngine::~ArenaEngine() {
   // For those who wait for this rank.
-  if (failure_note_.is_set() && arena_->fork_guard().is_here()) write_label(*arena_, next(), 0, failure_note_);
+  if (failure_note_->is_set() && arena_->fork_guard().is_here()) write_label(*arena_, next(), 0, *failure_note_);
 }
 
 void ArenaEngine::begin(Operation& op, const Collective& collective) {
   const std::uint64_t sequence = op.signature.sequence;
   write_slot(op, collective);
-  if (collective.name != 0 || failure_note_.is_set()) write_label(*arena_, sequence, collective.name, failure_note_);
+  if (collective.name != 0 || failure_note_->is_set()) write_label(*arena_, sequence, collective.name, *failure_note_);
   arena_->slot(rank(), sequence).posted.store(static_cast<std::uint32_t>(sequence), std::memory_order_release);
   arena_->ring();
   // What can wait is done while the news travels to the others' cores, and theirs to this one.

@@ -83,14 +83,14 @@ class Engine {
   const CallMeter& meter() const { return meter_; }
 
   // What failed on this rank outside of collectives; other ranks quote it. A run() that succeeds wipes it off.
-  FailureNote& failure_note() { return failure_note_; }
+  const std::shared_ptr<FailureNote>& failure_note() const { return failure_note_; }
 
  protected:
   FlightLog flight_log_;
   CallMeter meter_;
   AfterMismatch after_mismatch_ = AfterMismatch::go_on;
   CallSites call_sites_ = CallSites::warn;
-  FailureNote failure_note_;
+  const std::shared_ptr<FailureNote> failure_note_ = std::make_shared<FailureNote>();
 };
 
 }  // namespace lockstep::internal

@@ -97,7 +97,7 @@ void EngineBase::run(const Collective& collective, Deadline deadline) {
   op.may_differ = after_mismatch_ == AfterMismatch::go_on;
   op.is_run = true;
   wait(number, deadline);
-  failure_note_.forget();
+  failure_note_->forget();
 }
 
 void EngineBase::begin_wait(const Operation& operation) {
@@ -122,6 +122,7 @@ void EngineBase::fail_alone(Operation& operation, const Error& error) {
 void EngineBase::end(const Error& error) {
   has_failed_ = true;
   failure_ = fail(operation(oldest_), error);
+  failure_note_->note_in_whole("a part of the group", failure_->what());
   meter_.rests(tsc_clock().now());
   for (std::uint64_t number = oldest_; number != next_; ++number) {
     flight_log_.fail(operation(number).ticket, *failure_);

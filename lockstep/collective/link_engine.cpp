@@ -21,7 +21,7 @@ LinkEngine::LinkEngine(std::unique_ptr<Mesh> mesh, std::uint64_t generation, con
     : EngineBase(mesh->rank(), mesh->size(), generation),
       mesh_(std::move(mesh)),
       exchange_(*mesh_, Topology(mesh_->size()), check_tuning(tuning)) {
-  exchange_.set_failure_note(&failure_note_);
+  exchange_.set_failure_note(failure_note_.get());
   exchange_.set_meter(&meter_);
 }
 
@@ -30,7 +30,7 @@ LinkEngine::LinkEngine(std::unique_ptr<Mesh> mesh, std::uint64_t generation, Top
     : EngineBase(mesh->rank(), mesh->size(), generation),
       mesh_(std::move(mesh)),
       exchange_(*mesh_, std::move(topology), check_tuning(tuning)) {
-  exchange_.set_failure_note(&failure_note_);
+  exchange_.set_failure_note(failure_note_.get());
   exchange_.set_meter(&meter_);
 }
 

@@ -24,7 +24,7 @@ template <class Check>
 void noting_refusals(Engine& engine, Check&& check) try {
   check();
 } catch (const Error& error) {
-  note_refusal(engine.failure_note(), error);
+  note_refusal(*engine.failure_note(), error);
   throw;
 }
 

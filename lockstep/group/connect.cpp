@@ -12,6 +12,7 @@
 #include "lockstep/base/suspended_time.h"
 #include "lockstep/collective/arena_engine.h"
 #include "lockstep/collective/link_engine.h"
+#include "lockstep/group/vector_kernels.h"
 #include "lockstep/health/join_watch.h"
 #include "lockstep/health/peer_failure.h"
 #include "lockstep/observe/process_recorder.h"
@@ -213,6 +214,7 @@ ProcessGroup connect_group(const Membership& membership, const std::string& name
                            Deadline deadline) {
   process_recorder({.rank = membership.rank, .world_size = membership.size, .job_id = membership.job_id});
   if (membership.size > 1) detect_suspension();
+  choose_vector_kernels();
   GroupOptions options = wanted;
   options.backend = choose_backend(wanted.backend);
   if (membership.watch == nullptr || membership.watch->is_over()) {

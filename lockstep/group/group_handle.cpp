@@ -104,10 +104,10 @@ void GroupHandle::abort(std::string_view reason) const noexcept {
 }
 
 void GroupHandle::note_failure(std::string_view what, std::string_view text) const noexcept {
-  state_->engine->failure_note().note(what, text);
+  state_->engine->failure_note()->note(what, text);
 }
 
-std::string GroupHandle::noted_failure() const { return state_->engine->failure_note().text(); }
+std::string GroupHandle::noted_failure() const { return state_->engine->failure_note()->text(); }
 
 const std::shared_ptr<ArenaHeap>& GroupHandle::heap() const { return state_->heap; }
 

@@ -167,7 +167,9 @@ std::optional<ProcessGroup> ProcessGroup::part(int color, int key, const GroupOp
   const std::vector<int> ranks = ranks_of_part(all, color);
   const std::string name = std::to_string(number) + "." + std::to_string(color);
   try {
-    return connect_part(*state_->origin, rank(), ranks, name, options, watch, deadline);
+    ProcessGroup group = connect_part(*state_->origin, rank(), ranks, name, options, watch, deadline);
+    group.state_->engine->failure_note()->set_whole(state_->engine->failure_note());
+    return group;
   } catch (const Error& error) {
     note_failure("split", error.what());  // others may be in the group's next call
     throw;

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/group/vector_kernels.h"
 #include "lockstep/nn/convert_sync_batchnorm.h"
 
 namespace lockstep::internal {
@@ -78,6 +79,7 @@ void point_at(const std::vector<at::Tensor>& tensors, const std::vector<at::Tens
 ReplicaPool::ReplicaPool(std::shared_ptr<torch::nn::Module> module, std::function<ModuleReplica()> make)
     : module_(std::move(module)), make_(std::move(make)) {
   check(*module_);
+  choose_vector_kernels();
 }
 
 std::vector<ModuleReplica> ReplicaPool::take(std::size_t count) {

@@ -10,6 +10,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "lockstep/group/vector_kernels.h"
 #include "tests/support/rank_threads.h"
 
 namespace lockstep::testing {
@@ -372,6 +373,7 @@ at::Tensor mean_in_tree(std::vector<at::Tensor> rows) {
 std::vector<Trace> run_by_hand(const Case& one) {
   // In lockstep mode all ranks have what one has that computes all shards.
   const int threads = one.mode.shards != 0 ? 1 : one.mode.ranks;
+  internal::choose_vector_kernels();
   std::vector<Trace> traces(static_cast<std::size_t>(threads));
   Meeting meeting(threads);
   run_ranks_or_throw(threads, [&](int rank) {

@@ -135,7 +135,7 @@ TEST_CASE("different calls are told by name, with what failed on a rank before")
     const auto errors = run_ranks(3, [&](int rank) {
       Engine& engine = *engines[static_cast<std::size_t>(rank)];
       sum_named(engine, 4, "gradient bucket 0 (fc.weight) of backward", 17);
-      if (rank == 2) engine.failure_note().note("backward of my model", "index 9 is out of range\nand a stack");
+      if (rank == 2) engine.failure_note()->note("backward of my model", "index 9 is out of range\nand a stack");
       sum_named(engine, 4, "gradient bucket 0 (fc.weight) of backward", rank == 2 ? 19 : 18);
     });
     for (const auto& error : errors) {

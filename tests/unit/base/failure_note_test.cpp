@@ -2,6 +2,9 @@
 
 #include <doctest/doctest.h>
 
+#include <memory>
+#include <string>
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace std::chrono_literals;
@@ -17,4 +20,20 @@ TEST_CASE("a failure note keeps what failed and the first line of why, until it 
   note.forget();
   CHECK_FALSE(note.is_set());
   CHECK(note.text().empty());
+}
+
+TEST_CASE("what fails in a part of a part is noted for all that it is a part of, also if one of them is gone") {
+  const auto world = std::make_shared<FailureNote>();
+  auto half = std::make_shared<FailureNote>();
+  FailureNote quarter;
+  half->set_whole(world);
+  quarter.set_whole(half);
+  quarter.note_in_whole("a part of the group", "rank 1 has died");
+  CHECK(world->text() == "a part of the group: rank 1 has died");
+  CHECK(half->text() == world->text());
+  CHECK_FALSE(quarter.is_set());
+  world->forget();
+  half.reset();
+  quarter.note_in_whole("a part of the group", "rank 1 has died");
+  CHECK(world->is_set());
 }

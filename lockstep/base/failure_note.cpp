@@ -35,7 +35,9 @@ void FailureNote::note(std::string_view what, std::string_view text) noexcept {
 }
 
 void FailureNote::note_in_whole(std::string_view what, std::string_view text) const noexcept {
-  for (auto whole = whole_; whole != nullptr; whole = whole->whole_) whole->note(what, text);
+  for (auto whole = whole_; whole != nullptr; whole = whole->whole_) {
+    if (!whole->is_set()) whole->note(what, text);  // what came first is nearer to the cause
+  }
 }
 
 void note_refusal(FailureNote& note, const Error& error) noexcept {

@@ -122,7 +122,10 @@ void EngineBase::fail_alone(Operation& operation, const Error& error) {
 void EngineBase::end(const Error& error) {
   has_failed_ = true;
   failure_ = fail(operation(oldest_), error);
-  failure_note_->note_in_whole("a part of the group", failure_->what());
+  // Nobody goes on without that rank. Other errors a program may survive.
+  if (failure_->kind() == ErrorKind::peer_lost) {
+    failure_note_->note_in_whole("a part of the group, by the ranks' numbers there", failure_->what());
+  }
   meter_.rests(tsc_clock().now());
   for (std::uint64_t number = oldest_; number != next_; ++number) {
     flight_log_.fail(operation(number).ticket, *failure_);

@@ -143,8 +143,10 @@ void GroupHandle::note_exception(std::string_view what) const noexcept {
     throw;
   } catch (const Error& error) {
     // Others are of the group's calls, and tell what another rank did.
-    const bool is_own = error.kind() == ErrorKind::invalid_argument || error.kind() == ErrorKind::internal;
-    if (is_own) note_failure(what, error.what());
+    const ErrorKind kind = error.kind();
+    if (kind == ErrorKind::invalid_argument || kind == ErrorKind::internal || kind == ErrorKind::corrupt_data) {
+      note_failure(what, error.what());
+    }
   } catch (const std::exception& error) {
     note_failure(what, error.what());
   } catch (...) {

@@ -35,8 +35,9 @@ struct Lines {
 
 struct Unreadable : Lines {
   bool is_unreadable = false;
+  ErrorKind kind = ErrorKind::internal;
   std::pair<at::Tensor, at::Tensor> get_batch(std::span<const std::int64_t> indices) const {
-    if (is_unreadable) throw std::runtime_error("no such image");
+    if (is_unreadable) throw Error(kind, "no such image");
     return Lines::get_batch(indices);
   }
 };
@@ -140,15 +141,17 @@ TEST_CASE("what a metric throws, the ranks that wait for it tell") {
 }
 
 TEST_CASE("what a data set throws, the ranks that wait for it tell") {
-  run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
-    torch::nn::Linear model(1, 1);
-    const bool fails = group.rank() == 1;
-    const Unreadable dataset{{}, fails};
-    const auto call = [&] { evaluate(model, dataset, group, {.batch_size = 2}, error_and_one); };
-    if (fails) CHECK_ERROR(error_of(call), ErrorKind::internal, "no such image");
-    const Error error = fails ? error_of([&] { group.barrier(); }) : error_of(call);
-    CHECK_ERROR(error, ErrorKind::desync, "evaluate: loader: batch 0", "no such image");
-  });
+  for (const ErrorKind kind : {ErrorKind::internal, ErrorKind::corrupt_data, ErrorKind::invalid_argument}) {
+    run_group_or_throw(2, Over::arena, [&](const ProcessGroup& group) {
+      torch::nn::Linear model(1, 1);
+      const bool fails = group.rank() == 1;
+      const Unreadable dataset{{}, fails, kind};
+      const auto call = [&] { evaluate(model, dataset, group, {.batch_size = 2}, error_and_one); };
+      if (fails) CHECK_ERROR(error_of(call), kind, "no such image");
+      const Error error = fails ? error_of([&] { group.barrier(); }) : error_of(call);
+      CHECK_ERROR(error, ErrorKind::desync, "evaluate: loader: batch ", "no such image");
+    });
+  }
 }
 
 TEST_CASE("in lockstep mode metrics are computed with the threads of a shard") {

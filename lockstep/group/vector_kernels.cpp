@@ -20,6 +20,7 @@
 #include <ATen/ops/trunc.h>
 
 #include <exception>
+#include <mutex>
 #include <thread>
 
 namespace lockstep::internal {
@@ -40,7 +41,7 @@ void call_each() {
 }
 
 // On a thread of its own, which has none of the caller's modes: those would see the calls, or forestall them.
-bool call_on_new_thread() {
+void call_on_new_thread() {
   try {
     std::thread([] {
       try {
@@ -50,14 +51,13 @@ bool call_on_new_thread() {
     }).join();
   } catch (const std::exception&) {  // no thread can be had: the functions work all the same
   }
-  return true;
 }
 
 }  // namespace
 
 void choose_vector_kernels() {
-  static const bool done = call_on_new_thread();
-  static_cast<void>(done);
+  static std::once_flag once;
+  std::call_once(once, call_on_new_thread);
 }
 
 }  // namespace lockstep::internal

@@ -26,7 +26,7 @@ import models  # noqa: E402
 
 STEPS, SAMPLES = 10, 8
 AVERAGED = ["periodic", "hierarchical", "post_local"]
-CASES = {2: ["clip", "zero_adam", "zero_momentum", *AVERAGED], 4: AVERAGED}  # of so many ranks
+CASES = {2: ["clip", "zero_adam", "zero_momentum", *AVERAGED], 4: AVERAGED}  # by the number of ranks
 
 
 def clip(_):

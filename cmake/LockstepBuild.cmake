@@ -48,11 +48,12 @@ else()
   target_link_options(lockstep_flags INTERFACE -Wl,-z,relro,-z,now)
 endif()
 
-# lockstep_library(<folder> SOURCES a.cpp ... [LINKS <folder or target> ...] [PRIVATE_LINKS ...] [TORCH])
+# lockstep_library(<folder> SOURCES a.cpp ... [LINKS <folder or target> ...] [PRIVATE_LINKS ...] [TORCH] [OPTIMIZE n])
 # makes the static library lockstep_<folder>, alias Lockstep::<folder>. LINKS names other folders or targets; a folder
-# may only name folders above it in lockstep/CMakeLists.txt, which is what keeps includes pointing one way.
+# may only name folders above it in lockstep/CMakeLists.txt, which is what keeps includes pointing one way. A release
+# build optimises at level 2, or at the one that OPTIMIZE says: 3 for loops over data, 1 for what a program does once.
 function(lockstep_library folder)
-  cmake_parse_arguments(ARG "TORCH" "" "SOURCES;LINKS;PRIVATE_LINKS" ${ARGN})
+  cmake_parse_arguments(ARG "TORCH" "OPTIMIZE" "SOURCES;LINKS;PRIVATE_LINKS" ${ARGN})
   set(target lockstep_${folder})
   add_library(${target} STATIC ${ARG_SOURCES})
   add_library(Lockstep::${folder} ALIAS ${target})
@@ -68,8 +69,13 @@ function(lockstep_library folder)
     endif()
   endforeach()
   target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:lockstep_flags> ${ARG_PRIVATE_LINKS})
+  if(NOT ARG_OPTIMIZE)
+    set(ARG_OPTIMIZE 2)
+  endif()
+  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O${ARG_OPTIMIZE}>)
   if(ARG_TORCH)
     target_link_libraries(${target} PUBLIC lockstep_torch)
+    lockstep_precompile_torch(${target})
     if(LOCKSTEP_SANITIZE STREQUAL "thread")  # only what tests link
       set_target_properties(${target} PROPERTIES EXCLUDE_FROM_ALL ON)
     endif()

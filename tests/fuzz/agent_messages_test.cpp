@@ -5,6 +5,8 @@
 #include "lockstep/elastic/agent_message.h"
 #include "tests/fuzz/fuzz.h"
 
+namespace agent_messages_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 
@@ -30,3 +32,5 @@ TEST_CASE("messages of agents") {
          if (encode(message) != bytes) throw std::logic_error("another message");
        }});
 }
+
+}  // namespace agent_messages_test

@@ -7,6 +7,8 @@
 #include "tests/fuzz/fuzz.h"
 #include "tests/unit/formats/pickle_bytes.h"
 
+namespace distributed_metadata_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -72,3 +74,5 @@ TEST_CASE("metadata of distributed checkpoints") {
                }
              }});
 }
+
+}  // namespace distributed_metadata_test

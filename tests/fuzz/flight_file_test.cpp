@@ -13,6 +13,8 @@
 #include "tests/fuzz/fuzz.h"
 #include "tests/support/temporary_directory.h"
 
+namespace flight_file_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 
@@ -81,3 +83,5 @@ TEST_CASE("flight files") {
                    chrome_trace(snapshots, 2);
                  }});
 }
+
+}  // namespace flight_file_test

@@ -4,6 +4,8 @@
 
 #include <set>
 
+namespace fuzz_test {
+
 using namespace lockstep;
 using namespace lockstep::fuzz;
 
@@ -18,3 +20,5 @@ TEST_CASE("the same number gives the same inputs, and many of them differ") {
   }
   CHECK(seen.size() > 900);
 }
+
+}  // namespace fuzz_test

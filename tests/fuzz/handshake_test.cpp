@@ -8,6 +8,8 @@
 #include "lockstep/net/wire.h"
 #include "tests/fuzz/fuzz.h"
 
+namespace handshake_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 
@@ -128,3 +130,5 @@ TEST_CASE("verdicts of a handshake") {
                end(client);
              }});
 }
+
+}  // namespace handshake_test

@@ -6,6 +6,8 @@
 #include "lockstep/data/idx_file.h"
 #include "tests/fuzz/fuzz.h"
 
+namespace idx_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 
@@ -58,3 +60,5 @@ TEST_CASE("compressed IDX files") {
              .memory_limit = std::size_t{24} << 20,
              .parse = load});
 }
+
+}  // namespace idx_test

@@ -9,6 +9,8 @@
 #include "lockstep/formats/digest.h"
 #include "tests/fuzz/fuzz.h"
 
+namespace manifest_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 
@@ -84,3 +86,5 @@ TEST_CASE("manifests of checkpoint sets") {
                    if (serialise(parse_manifest(text, origin)) != text) throw std::logic_error("another text");
                  }});
 }
+
+}  // namespace manifest_test

@@ -13,6 +13,8 @@
 #include "lockstep/messages/message_link.h"
 #include "tests/fuzz/fuzz.h"
 
+namespace message_frames_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 
@@ -124,3 +126,5 @@ TEST_CASE("frames of messages") {
                rank.state_of_peer();
              }});
 }
+
+}  // namespace message_frames_test

@@ -6,6 +6,8 @@
 #include "tools/report/metrics_reader.h"
 #include "tools/report/page.h"
 
+namespace metrics_test {
+
 using namespace lockstep;
 using namespace lockstep::tools;
 
@@ -42,3 +44,5 @@ TEST_CASE("metrics of a run") {
        .memory_limit = std::size_t{8} << 20,
        .parse = report});
 }
+
+}  // namespace metrics_test

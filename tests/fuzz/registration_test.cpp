@@ -11,6 +11,8 @@
 #include "lockstep/transport/control_message.h"
 #include "tests/fuzz/fuzz.h"
 
+namespace registration_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 
@@ -90,3 +92,5 @@ TEST_CASE("control messages") {
                checked_error_kind(static_cast<int>(told.kind()), "the test");
              }});
 }
+
+}  // namespace registration_test

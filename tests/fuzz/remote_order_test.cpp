@@ -7,6 +7,8 @@
 #include "lockstep/launch/agent_marks.h"
 #include "tests/fuzz/fuzz.h"
 
+namespace remote_order_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 
@@ -43,3 +45,5 @@ TEST_CASE("marks among what an agent of `lockstep run --hosts` says") {
                CHECK(first.size() + second.size() + reader.rest().size() <= bytes.size());
              }});
 }
+
+}  // namespace remote_order_test

@@ -6,6 +6,8 @@
 #include "lockstep/formats/sharded_safetensors.h"
 #include "tests/fuzz/fuzz.h"
 
+namespace safetensors_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 
@@ -61,3 +63,5 @@ TEST_CASE("indices of sharded safetensors") {
                }
              }});
 }
+
+}  // namespace safetensors_test

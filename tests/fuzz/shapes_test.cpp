@@ -11,6 +11,8 @@
 #include "lockstep/group/shape_message.h"
 #include "tests/fuzz/fuzz.h"
 
+namespace shapes_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 
@@ -121,3 +123,5 @@ TEST_CASE("reports on backwards") {
                }
              }});
 }
+
+}  // namespace shapes_test

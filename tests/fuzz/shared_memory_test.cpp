@@ -11,6 +11,8 @@
 #include "lockstep/transport/arena.h"
 #include "tests/fuzz/fuzz.h"
 
+namespace shared_memory_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 
@@ -53,3 +55,5 @@ TEST_CASE("heads of shared memory") {
                if (arena_bytes(kRanks, segment) > bytes) throw std::logic_error("beyond the mapping");
              }});
 }
+
+}  // namespace shared_memory_test

@@ -5,6 +5,8 @@
 #include "lockstep/store/log_record.h"
 #include "tests/fuzz/fuzz.h"
 
+namespace store_file_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 
@@ -56,3 +58,5 @@ TEST_CASE("changes in a store file") {
              .memory_limit = std::size_t{16} << 20,  // the map grows, from input to input
              .parse = [&](ByteView bytes) { replay(bytes, map); }});
 }
+
+}  // namespace store_file_test

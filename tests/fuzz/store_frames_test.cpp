@@ -6,6 +6,8 @@
 #include "lockstep/store/store_protocol.h"
 #include "tests/fuzz/fuzz.h"
 
+namespace store_frames_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 
@@ -77,3 +79,5 @@ TEST_CASE("frames of a stream") {
                    }
                  }});
 }
+
+}  // namespace store_frames_test

@@ -14,6 +14,8 @@
 #include "tests/support/temporary_directory.h"
 #include "tests/unit/formats/pickle_bytes.h"
 
+namespace torch_files_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -165,3 +167,5 @@ TEST_CASE("legacy files of torch.save") {
              .memory_limit = std::size_t{4} << 20,
              .parse = [&](ByteView bytes) { load(memory, bytes); }});
 }
+
+}  // namespace torch_files_test

@@ -16,6 +16,8 @@
 #include "tests/fuzz/zip_sums.h"
 #include "tests/support/temporary_directory.h"
 
+namespace zip_archives_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 
@@ -79,3 +81,5 @@ TEST_CASE("zip archives") {
                    read_all(archive, bytes.size());
                  }});
 }
+
+}  // namespace zip_archives_test

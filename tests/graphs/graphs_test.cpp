@@ -12,6 +12,8 @@
 #include "tests/graphs/generate.h"
 #include "tests/graphs/shrink.h"
 
+namespace graphs_test {
+
 using namespace lockstep::testing;
 
 namespace {
@@ -56,3 +58,5 @@ TEST_CASE("random modules and schedules leave what averaging by hand leaves") {
     FAIL_CHECK(text);
   }
 }
+
+}  // namespace graphs_test

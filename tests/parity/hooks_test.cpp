@@ -17,6 +17,8 @@
 // Behind torch's headers, whose own CHECK would replace doctest's.
 #include <doctest/doctest.h>
 
+namespace hooks_test {
+
 namespace {
 
 using namespace lockstep;
@@ -144,3 +146,5 @@ void check_all(int ranks) {
 TEST_CASE("communication hooks give what PyTorch's give: 2 ranks") { check_all(2); }
 
 TEST_CASE("communication hooks give what PyTorch's give: 4 ranks") { check_all(4); }
+
+}  // namespace hooks_test

@@ -19,6 +19,8 @@
 // Behind torch's headers, whose own CHECK would replace doctest's.
 #include <doctest/doctest.h>
 
+namespace models_test {
+
 namespace {
 
 using Loss = at::Tensor (*)(const at::Tensor&, const at::Tensor&);
@@ -135,3 +137,5 @@ TEST_CASE("the parity programs see a difference") {
   CHECK(parity::difference(at::zeros({3}), zeros) > parity::kTolerance);
   CHECK(parity::difference(zeros.to(at::kDouble), zeros) > parity::kTolerance);
 }
+
+}  // namespace models_test

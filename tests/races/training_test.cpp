@@ -21,6 +21,8 @@
 #include "tests/support/temporary_directory.h"
 #include "tests/unit/ddp/models.h"
 
+namespace training_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -204,3 +206,5 @@ TEST_CASE("calls of several threads, messages, and a group that is ended") {
     }
   });
 }
+
+}  // namespace training_test

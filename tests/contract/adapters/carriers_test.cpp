@@ -9,6 +9,8 @@
 #include "tests/support/rank_threads.h"
 #include "tests/support/skip.h"
 
+namespace carriers_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -223,3 +225,5 @@ TEST_CASE("the table of what is supported is true of nccl, with one rank" * need
   CHECK(engine->reads_device_memory());
   CHECK(walk_table(*engine, Where::ordinary, Match::value) > 0);
 }
+
+}  // namespace carriers_test

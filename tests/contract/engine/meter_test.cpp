@@ -9,6 +9,8 @@
 #include "tests/contract/engine/operands.h"
 #include "tests/support/rank_threads.h"
 
+namespace meter_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -87,3 +89,5 @@ TEST_CASE("a wait that fails is over") {
     CHECK(times_of(*engines[0]).waiting >= 20ms);
   }
 }
+
+}  // namespace meter_test

@@ -12,6 +12,8 @@
 #include "tests/contract/engine/mismatch.h"
 #include "tests/support/rank_threads.h"
 
+namespace mismatch_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -194,3 +196,5 @@ TEST_CASE("random disagreements among nodes of two ranks") {
 TEST_CASE("random disagreements in trees") {
   for (int ranks = 3; ranks <= 7; ++ranks) run_sequences(Over::trees, ranks);
 }
+
+}  // namespace mismatch_test

@@ -7,6 +7,8 @@
 #include "tests/contract/engine/cases.h"
 #include "tests/support/rank_threads.h"
 
+namespace random_test {
+
 using namespace lockstep;
 using namespace lockstep::testing;
 
@@ -61,3 +63,5 @@ TEST_CASE("random collectives among nodes of two ranks") {
 TEST_CASE("random collectives in trees") {
   for (const int ranks : {2, 3, 4, 7}) run_cases(Over::trees, ranks);
 }
+
+}  // namespace random_test

@@ -15,6 +15,8 @@
 #include "tests/support/rank_threads.h"
 #include "tests/support/sanitized.h"
 
+namespace recovery_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -194,3 +196,5 @@ TEST_CASE("who waits for long says in the log for whom, and how that rank fares;
     sum_ones(engine, 4);
   });
 }
+
+}  // namespace recovery_test

@@ -14,6 +14,8 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/shared_meshes.h"
 
+namespace shared_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -104,3 +106,5 @@ TEST_CASE("groups over the same connections run random collectives at the same t
 TEST_CASE("groups that are aborted and destroyed half way leave the others over their connections alone") {
   for (unsigned seed = 11; seed <= 20; ++seed) run_groups(seed, std::max(4, random_cases() / 200), true);
 }
+
+}  // namespace shared_test

@@ -13,6 +13,8 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_directory.h"
 
+namespace store_contract_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace std::chrono_literals;
@@ -332,3 +334,5 @@ TEST_CASE("10 000 keys") {
     CHECK(reader->check(keys, soon()));
   });
 }
+
+}  // namespace store_contract_test

@@ -17,6 +17,8 @@
 #include "tests/support/local_worlds.h"
 #include "tests/support/temporary_directory.h"
 
+namespace async_kill_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using lockstep::testing::end_process;
@@ -94,3 +96,5 @@ TEST_CASE("a job is killed at a random moment of saves in the background, 20 tim
     CHECK(exit_code_of_child([&] { return holds(directory.path(), last); }) == 0);
   }
 }
+
+}  // namespace async_kill_test

@@ -14,6 +14,8 @@
 #include "tests/process/checkpoint/versioned_file.h"
 #include "tests/support/temporary_directory.h"
 
+namespace full_disk_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 
@@ -107,3 +109,5 @@ TEST_CASE("a small file system is full") {
   }
   CHECK(code == 0);
 }
+
+}  // namespace full_disk_test

@@ -15,6 +15,8 @@
 #include "tests/process/checkpoint/versioned_file.h"
 #include "tests/support/temporary_directory.h"
 
+namespace kill_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using lockstep::testing::end_process;
@@ -141,3 +143,5 @@ TEST_CASE("a large file goes to the disk while it is written, and an error of th
     CHECK(files_in(directory.path()) == 1);
   }
 }
+
+}  // namespace kill_test

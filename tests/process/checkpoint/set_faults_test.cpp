@@ -12,6 +12,8 @@
 #include "tests/support/small_set.h"
 #include "tests/support/temporary_directory.h"
 
+namespace set_faults_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using lockstep::testing::SmallSet;
@@ -183,3 +185,5 @@ TEST_CASE("every write of a set is a short one, and none is lost") {
   CHECK(strike_publisher(writing_less, true).tries > 5);
   CHECK(strike_other_writer(writing_less, true).tries > 2);
 }
+
+}  // namespace set_faults_test

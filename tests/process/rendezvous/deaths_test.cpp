@@ -8,6 +8,8 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_directory.h"
 
+namespace deaths_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace std::chrono_literals;
@@ -145,3 +147,5 @@ TEST_CASE("whoever waits says for whom, once and then more rarely") {
   while (contains(rank0.line(700ms), "for rank 2 of 3")) ++lines;
   CHECK(lines <= 7);  // after 40, 80, 160 ms and so on
 }
+
+}  // namespace deaths_test

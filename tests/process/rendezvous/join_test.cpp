@@ -9,6 +9,8 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_directory.h"
 
+namespace join_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace std::chrono_literals;
@@ -205,3 +207,5 @@ TEST_CASE("rank 0 names the ranks that did not come") {
   WorkerProcess worker = job.start(0, 3, {{"TEST_TIMEOUT_MS", "300"}});
   check_parts(worker.line(), {"error timeout", "rank 0 waited", "ranks 1 and 2 did not come"});
 }
+
+}  // namespace join_test

@@ -13,6 +13,8 @@
 #include "tests/support/seconds_of.h"
 #include "tests/support/temporary_directory.h"
 
+namespace strangers_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -152,3 +154,5 @@ TEST_CASE("the server listens on the one address that it was told") {
   }
   CHECK(listeners == 1);
 }
+
+}  // namespace strangers_test

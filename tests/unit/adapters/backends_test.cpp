@@ -7,6 +7,8 @@
 
 #include "tests/support/expect_error.h"
 
+namespace backends_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 
@@ -49,3 +51,5 @@ TEST_CASE("a backend that is not in this build is refused with those that are") 
   ::unsetenv("LOCKSTEP_BACKEND");
   CHECK(choose_backend("") == "native");
 }
+
+}  // namespace backends_test

@@ -17,6 +17,8 @@
 #include "tests/support/captured_log.h"
 #include "tests/support/expect_error.h"
 
+namespace carrier_engine_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -256,3 +258,5 @@ TEST_CASE("collectives are recorded from their issue to their end, as those of o
   CHECK(alone.log.last_collective()->sequence == 3);
   CHECK(alone.log.last_collective()->state == FlightState::failed);
 }
+
+}  // namespace carrier_engine_test

@@ -5,6 +5,8 @@
 
 #include "tests/support/expect_error.h"
 
+namespace checked_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 
@@ -73,3 +75,5 @@ TEST_CASE("orders, decimal numbers, and what was asked for") {
   CHECK_ERROR(error_of([&] { check_subsequence(other, asked, "key", "a message"); }), kKind, "'d' was not asked for");
   CHECK_ERROR(error_of([&] { check_subsequence(turned, asked, "key", "a message"); }), kKind, "'a' was not asked for");
 }
+
+}  // namespace checked_test

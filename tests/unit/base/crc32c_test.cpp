@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+namespace crc32c_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 
@@ -54,3 +56,5 @@ TEST_CASE("a flipped bit changes it, wherever it is") {
     bytes[bit / 8] ^= flip;
   }
 }
+
+}  // namespace crc32c_test

@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+namespace deadline_test {
+
 using namespace lockstep;
 using namespace std::chrono_literals;
 
@@ -36,3 +38,5 @@ TEST_CASE("the poll timeout is rounded up, so that a wait never ends early") {
   CHECK(Deadline::after(-1s).poll_timeout_ms() == 0);
   CHECK(Deadline::after(1h).poll_timeout_ms(50) == 50);
 }
+
+}  // namespace deadline_test

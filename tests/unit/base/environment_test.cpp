@@ -5,6 +5,8 @@
 #include "lockstep/base/log.h"
 #include "tests/support/expect_error.h"
 
+namespace environment_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 
@@ -105,3 +107,5 @@ TEST_CASE("levels of the log: any case, empty is the default, others are refused
               "debug, info, warning");
   kept.empty() ? ::unsetenv("LOCKSTEP_LOG") : ::setenv("LOCKSTEP_LOG", kept.c_str(), 1);
 }
+
+}  // namespace environment_test

@@ -5,6 +5,8 @@
 #include <memory>
 #include <string>
 
+namespace failure_note_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace std::chrono_literals;
@@ -37,3 +39,5 @@ TEST_CASE("what fails in a part of a part is noted for all that it is a part of,
   quarter.note_in_whole("a part of the group", "rank 1 has died");
   CHECK(world->is_set());
 }
+
+}  // namespace failure_note_test

@@ -20,6 +20,8 @@
 #include "tests/support/forked_child.h"
 #include "tests/support/pipe.h"
 
+namespace log_queue_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -115,3 +117,5 @@ TEST_CASE("in a forked child a log writes, though its thread and perhaps its loc
         }) == 0);
   CHECK(read_available(pipe.reader.get()) == "child\n");
 }
+
+}  // namespace log_queue_test

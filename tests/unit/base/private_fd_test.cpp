@@ -17,6 +17,8 @@
 
 #include "tests/support/forked_child.h"
 
+namespace private_fd_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -113,3 +115,5 @@ TEST_CASE("a child gets none even while another thread opens and closes them") {
   opener.join();
   CHECK(leaks == 0);
 }
+
+}  // namespace private_fd_test

@@ -12,6 +12,8 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/forked_child.h"
 
+namespace stop_signal_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -175,3 +177,5 @@ TEST_CASE("what cannot be caught is refused, and nothing is caught then") {
   CHECK_ERROR(error_of([] { const StopSignals signals({SIGKILL}); }), ErrorKind::invalid_argument,
               "stop_signals: 9 is no signal that a process can catch");
 }
+
+}  // namespace stop_signal_test

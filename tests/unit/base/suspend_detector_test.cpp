@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+namespace suspend_detector_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace std::chrono_literals;
@@ -55,3 +57,5 @@ TEST_CASE("before the first beat nothing counts") {
   detector.beat(TimePoint(3000s));
   CHECK(detector.suspended() == 5s);
 }
+
+}  // namespace suspend_detector_test

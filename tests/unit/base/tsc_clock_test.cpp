@@ -8,6 +8,8 @@
 
 #include "lockstep/base/counter_clock_internal.h"
 
+namespace tsc_clock_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace std::chrono_literals;
@@ -85,3 +87,5 @@ TEST_CASE("after a pause it is right again at once") {
   std::this_thread::sleep_for(60ms);
   CHECK(worst_error(1ms) < 100us);
 }
+
+}  // namespace tsc_clock_test

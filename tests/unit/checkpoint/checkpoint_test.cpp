@@ -16,6 +16,8 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_directory.h"
 
+namespace checkpoint_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 
@@ -159,3 +161,5 @@ TEST_CASE("only a leading prefix is stripped") {
               }),
               ErrorKind::invalid_argument, "two tensors called 'a'");
 }
+
+}  // namespace checkpoint_test

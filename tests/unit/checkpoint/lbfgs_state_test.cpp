@@ -15,6 +15,8 @@
 #include "tests/support/local_worlds.h"
 #include "tests/support/temporary_directory.h"
 
+namespace lbfgs_state_test {
+
 using namespace lockstep;
 using namespace lockstep::testing;
 using torch::optim::LBFGS;
@@ -164,3 +166,5 @@ TEST_CASE("LBFGS is not spread over ranks") {
                 "the state of the LBFGS optimizer", "this one is SGD");
   });
 }
+
+}  // namespace lbfgs_state_test

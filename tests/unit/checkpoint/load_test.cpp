@@ -25,6 +25,8 @@
 #include "tests/support/local_worlds.h"
 #include "tests/support/temporary_directory.h"
 
+namespace load_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -198,3 +200,5 @@ TEST_CASE("what was made in inference mode is saved and loaded, in inference mod
     }
   }
 }
+
+}  // namespace load_test

@@ -10,6 +10,8 @@
 #include "tests/graphs/dice.h"
 #include "tests/support/expect_error.h"
 
+namespace manifest_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using lockstep::testing::Dice;
@@ -297,3 +299,5 @@ TEST_CASE("a piece of all rows has the tensor's name, others name their rows") {
   CHECK(piece_name("w", tensor, {.first_row = 3, .end_row = 4}) == "w[3:4]");
   CHECK(piece_name("s", {.dtype = "F32", .shape = {}}, {.first_row = 0, .end_row = 1}) == "s");
 }
+
+}  // namespace manifest_test

@@ -26,6 +26,8 @@
 #include "tests/support/local_worlds.h"
 #include "tests/support/temporary_directory.h"
 
+namespace missing_parts_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -198,3 +200,5 @@ TEST_CASE("null is a user value too, and what a set of an older version may have
   load(folder.path(), {.model = model, .user = user});
   CHECK(user == nullptr);
 }
+
+}  // namespace missing_parts_test

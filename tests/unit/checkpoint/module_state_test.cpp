@@ -19,6 +19,8 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_directory.h"
 
+namespace module_state_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 
@@ -258,3 +260,5 @@ TEST_CASE("an invalid random state is refused") {
   CHECK_ERROR(error_of([&] { load_random_state(checkpoint); }), ErrorKind::invalid_argument,
               "no state of a CPU generator");
 }
+
+}  // namespace module_state_test

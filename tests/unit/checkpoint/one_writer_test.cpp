@@ -9,6 +9,8 @@
 #include "tests/support/small_set.h"
 #include "tests/support/temporary_directory.h"
 
+namespace one_writer_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using lockstep::testing::SmallSet;
@@ -43,3 +45,5 @@ TEST_CASE("what another rank has saved as often is not saved again, and any othe
   CHECK_FALSE(turn.is_saved(4, {{"job", "k"}, {"rank", "1"}}, 1));
   CHECK_FALSE(turn.is_saved(4, {}, 1));
 }
+
+}  // namespace one_writer_test

@@ -23,6 +23,8 @@
 #include "tests/support/local_worlds.h"
 #include "tests/support/temporary_directory.h"
 
+namespace part_copies_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -147,3 +149,5 @@ TEST_CASE("copies that were made in inference mode serve later saves, too") {
     CHECK(list_sets(folder.path()).size() == 2);
   });
 }
+
+}  // namespace part_copies_test

@@ -20,6 +20,8 @@
 #include "tests/support/temporary_directory.h"
 #include "tests/unit/checkpoint/training.h"
 
+namespace resumption_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -264,3 +266,5 @@ TEST_CASE("processes draw after a resume what they drew after the checkpoint") {
     CHECK(exit_code_of_child(draws_again) == 0);
   });
 }
+
+}  // namespace resumption_test

@@ -9,6 +9,8 @@
 #include "tests/support/small_set.h"
 #include "tests/support/temporary_directory.h"
 
+namespace retention_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using lockstep::testing::part_name;
@@ -120,3 +122,5 @@ TEST_CASE("rules that mean nothing are refused") {
   CHECK_ERROR(error_of([] { sets_to_prune("/no/such/directory", {.keep_last = 1}, {}); }), ErrorKind::invalid_argument,
               "/no/such/directory");
 }
+
+}  // namespace retention_test

@@ -10,6 +10,8 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_directory.h"
 
+namespace run_log_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using nlohmann::json;
@@ -81,3 +83,5 @@ TEST_CASE("lines are added to what is there, and a file that cannot be written i
   CHECK_ERROR(error_of([&] { append_line(folder / "none/a", "{}"); }), ErrorKind::invalid_argument, "cannot write",
               "none/a");
 }
+
+}  // namespace run_log_test

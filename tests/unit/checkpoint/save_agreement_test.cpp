@@ -24,6 +24,8 @@
 #include "tests/support/local_worlds.h"
 #include "tests/support/temporary_directory.h"
 
+namespace save_agreement_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -265,3 +267,5 @@ TEST_CASE("a rank that cannot start a thread ends an asynchronous save on all ra
     CHECK(saver.wait() == set_path(folder.path(), 1));
   });
 }
+
+}  // namespace save_agreement_test

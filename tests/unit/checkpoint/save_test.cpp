@@ -41,6 +41,8 @@
 #include "tests/support/temporary_directory.h"
 #include "tests/support/wave.h"
 
+namespace save_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -538,3 +540,5 @@ TEST_CASE("a disk that is full ends a save on all ranks, and earlier checkpoints
   CHECK(list_sets(folder.path()).size() == 2);
   CHECK(std::distance(std::filesystem::directory_iterator(folder.path()), {}) == 2);
 }
+
+}  // namespace save_test

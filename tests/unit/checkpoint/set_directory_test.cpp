@@ -18,6 +18,8 @@
 #include "tests/support/small_set.h"
 #include "tests/support/temporary_directory.h"
 
+namespace set_directory_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using lockstep::testing::SmallSet;
@@ -309,3 +311,5 @@ TEST_CASE("two writers and one who removes take turns at the name of one set, an
   CHECK(version_of(set) == 7);
   CHECK(names_in(directory.path()).size() == 1);
 }
+
+}  // namespace set_directory_test

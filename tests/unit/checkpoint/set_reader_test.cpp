@@ -15,6 +15,8 @@
 #include "tests/support/small_set.h"
 #include "tests/support/temporary_directory.h"
 
+namespace set_reader_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using lockstep::testing::Dice;
@@ -261,3 +263,5 @@ TEST_CASE("a set that is replaced or removed while it is read says so") {
   remove_set(set);
   CHECK_ERROR(error_of([&] { second.verify(); }), ErrorKind::corrupt_data, "replaced or removed while it was read");
 }
+
+}  // namespace set_reader_test

@@ -19,6 +19,8 @@
 #include "tests/support/small_set.h"
 #include "tests/support/temporary_directory.h"
 
+namespace set_search_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using lockstep::testing::CapturedLog;
@@ -234,3 +236,5 @@ TEST_CASE("a set of many files is read where few descriptors are left") {
           return version_of(reader) == 3;
         }) == 0);
 }
+
+}  // namespace set_search_test

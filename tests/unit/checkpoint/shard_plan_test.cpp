@@ -8,6 +8,8 @@
 
 #include "tests/graphs/dice.h"
 
+namespace shard_plan_test {
+
 using namespace lockstep::internal;
 using lockstep::testing::Dice;
 
@@ -168,3 +170,5 @@ TEST_CASE("sizes beyond any memory are planned without overflow") {
   const std::vector<int> nodes = {0, 1, 2};
   check_covers(tensors, plan_shards(tensors, nodes), nodes.size());
 }
+
+}  // namespace shard_plan_test

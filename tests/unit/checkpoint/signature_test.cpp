@@ -9,6 +9,8 @@
 #include "tests/support/small_set.h"
 #include "tests/support/temporary_directory.h"
 
+namespace signature_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using lockstep::testing::SmallSet;
@@ -215,3 +217,5 @@ TEST_CASE("without any token a signature is not checked, unless that is required
   CHECK_ERROR(error_of([&] { SignatureCheck(Need::none).check(text, "m.json"); }), ErrorKind::unauthorized);
   ::setenv("HOME", before.c_str(), 1);
 }
+
+}  // namespace signature_test

@@ -4,6 +4,8 @@
 #include <ATen/ops/tensor.h>
 #include <doctest/doctest.h>
 
+namespace state_digest_test {
+
 using namespace lockstep;
 
 TEST_CASE("the SHA-256 of a state is over names, types, shapes and contents, in the order of names") {
@@ -33,3 +35,5 @@ TEST_CASE("a zero and a negative zero are different bits") {
   negative.tensors["x"] = at::tensor({-0.0F});
   CHECK(sha256_of(positive) != sha256_of(negative));
 }
+
+}  // namespace state_digest_test

@@ -7,6 +7,8 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_directory.h"
 
+namespace step_files_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 
@@ -60,3 +62,5 @@ TEST_CASE("the last steps are kept, and always the one just written") {
   CHECK_ERROR(error_of([&] { keep_last_steps(step_path(directory.path(), 3), -1); }), ErrorKind::invalid_argument,
               "keep_last is -1");
 }
+
+}  // namespace step_files_test

@@ -12,6 +12,8 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_directory.h"
 
+namespace torch_files_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 
@@ -241,3 +243,5 @@ TEST_CASE("the wrong function names the right one") {
   CHECK_ERROR(error_of([&] { load_torch_file(path); }), ErrorKind::invalid_argument,
               path + " is a safetensors file: read it with load_checkpoint()");
 }
+
+}  // namespace torch_files_test

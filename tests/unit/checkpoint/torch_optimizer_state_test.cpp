@@ -25,6 +25,8 @@
 #include "tests/support/skip.h"
 #include "tests/support/temporary_directory.h"
 
+namespace torch_optimizer_state_test {
+
 using namespace lockstep;
 using namespace lockstep::testing;
 using namespace torch::optim;
@@ -403,3 +405,5 @@ TEST_CASE("other optimizers are refused") {
   Foreign foreign(small.model->parameters(), std::make_unique<SGDOptions>(0.1));
   CHECK_ERROR(error_of([&] { torch_state_dict(foreign); }), ErrorKind::invalid_argument, "LBFGS can be stored");
 }
+
+}  // namespace torch_optimizer_state_test

@@ -19,6 +19,8 @@
 #include "tests/support/temporary_directory.h"
 #include "tests/unit/checkpoint/training.h"
 
+namespace training_run_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -273,3 +275,5 @@ TEST_CASE("evaluations and checkpoints belong to no step") {
     CHECK(training.ddp.step_times().total() == before);
   });
 }
+
+}  // namespace training_run_test

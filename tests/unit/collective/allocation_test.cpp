@@ -13,6 +13,8 @@
 #include "tests/support/rank_threads.h"
 #include "tests/support/tcp_meshes.h"
 
+namespace allocation_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -162,3 +164,5 @@ TEST_CASE("collectives in two levels take nothing from the heap") {
     CHECK(allocations_when_warm(over_links(make_tcp_meshes(4, 1, 2), Topology({0, 0, 1, 1})), count) == 0);
   }
 }
+
+}  // namespace allocation_test

@@ -10,6 +10,8 @@
 #include "lockstep/base/error.h"
 #include "tests/support/expect_error.h"
 
+namespace arena_engine_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace std::chrono_literals;
@@ -64,3 +66,5 @@ TEST_CASE("a rank that finds nonsense tells the others, which do not wait for it
     CHECK_ERROR(error_of([&] { ranks.post(2); }), ErrorKind::corrupt_data, lie.text);
   }
 }
+
+}  // namespace arena_engine_test

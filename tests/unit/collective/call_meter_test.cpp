@@ -6,6 +6,8 @@
 #include <chrono>
 #include <thread>
 
+namespace call_meter_test {
+
 namespace {
 
 using namespace lockstep;
@@ -64,3 +66,5 @@ TEST_CASE("a reader in another thread sees sums that belong together") {
   is_over = true;
   reader.join();
 }
+
+}  // namespace call_meter_test

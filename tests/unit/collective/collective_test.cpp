@@ -10,6 +10,8 @@
 #include "lockstep/collective/mismatch.h"
 #include "tests/support/expect_error.h"
 
+namespace collective_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 
@@ -212,3 +214,5 @@ TEST_CASE("gather and scatter need n times the data on one side") {
                "input holds 3 elements of float32, 12 are needed"));
   CHECK(refusal({.kind = OpKind::barrier}) == "");
 }
+
+}  // namespace collective_test

@@ -8,6 +8,8 @@
 #include "tests/support/expect_error.h"
 #include "tests/unit/collective/link_fixture.h"
 
+namespace ended_group_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -26,3 +28,5 @@ TEST_CASE("a call that comes after the end of its group is recorded with who end
   CHECK(failure->peer == 0);
   CHECK_FALSE(failure->is_own);
 }
+
+}  // namespace ended_group_test

@@ -9,6 +9,8 @@
 #include "tests/support/arena_meshes.h"
 #include "tests/unit/collective/link_fixture.h"
 
+namespace exchange_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -110,3 +112,5 @@ TEST_CASE("exchanges are driven by advance() alone, which never waits, on every 
     }
   }
 }
+
+}  // namespace exchange_test

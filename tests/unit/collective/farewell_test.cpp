@@ -6,6 +6,8 @@
 #include <cstring>
 #include <random>
 
+namespace farewell_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 
@@ -76,3 +78,5 @@ TEST_CASE("an account of any bytes is text, and long ones are cut") {
     CHECK(account.name.size() + account.failure.size() <= kCallReportBytes);
   }
 }
+
+}  // namespace farewell_test

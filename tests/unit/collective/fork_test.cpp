@@ -22,6 +22,8 @@
 #include "tests/support/temporary_directory.h"
 #include "tests/unit/collective/link_fixture.h"
 
+namespace fork_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -174,3 +176,5 @@ TEST_CASE("the death of a process is seen at once, though a child of it lives") 
   ::close(gate[1]);
   ::waitpid(child, nullptr, 0);
 }
+
+}  // namespace fork_test

@@ -15,6 +15,8 @@
 #include "tests/support/tcp_meshes.h"
 #include "tests/unit/collective/link_fixture.h"
 
+namespace link_chaos_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -265,3 +267,5 @@ TEST_CASE("an abort that was damaged on its way still ends the peer") {
     CHECK((kind == ErrorKind::aborted || kind == ErrorKind::peer_lost || kind == ErrorKind::corrupt_data));
   }
 }
+
+}  // namespace link_chaos_test

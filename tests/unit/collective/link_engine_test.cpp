@@ -10,6 +10,8 @@
 #include "tests/support/sanitized.h"
 #include "tests/unit/collective/link_fixture.h"
 
+namespace link_engine_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -159,3 +161,5 @@ TEST_CASE("a tuning that cannot work is refused") {
     CHECK_THROWS_AS(LinkEngine(std::move(make_arena_meshes(1)[0]), 1, tuning), Error);
   }
 }
+
+}  // namespace link_engine_test

@@ -10,6 +10,8 @@
 #include "tests/support/expect_error.h"
 #include "tests/unit/collective/link_fixture.h"
 
+namespace link_failures_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -262,3 +264,5 @@ TEST_CASE("an invalid argument leaves the engine usable") {
     if (operand.values[0] != 1.0f) throw std::runtime_error("wrong sum");
   });
 }
+
+}  // namespace link_failures_test

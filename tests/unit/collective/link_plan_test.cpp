@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <vector>
 
+namespace link_plan_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 
@@ -275,3 +277,5 @@ TEST_CASE("small data travel behind the signature") {
   CHECK_FALSE(whole(OpKind::broadcast, 64, 1, 0));
   CHECK_FALSE(whole(OpKind::reduce_scatter, 1, 0, 0));
 }
+
+}  // namespace link_plan_test

@@ -11,6 +11,8 @@
 #include "tests/support/tcp_meshes.h"
 #include "tests/unit/collective/link_fixture.h"
 
+namespace link_tcp_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -115,3 +117,5 @@ TEST_CASE("a large all_reduce over TCP is aborted by a rank that does not take p
                 "rank 1 ended the group: the data loader failed");
   }
 }
+
+}  // namespace link_tcp_test

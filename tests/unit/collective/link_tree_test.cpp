@@ -14,6 +14,8 @@
 #include "tests/support/tcp_meshes.h"
 #include "tests/unit/collective/link_fixture.h"
 
+namespace link_tree_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -274,3 +276,5 @@ TEST_CASE("a rank that leaves instead of coming is named to all, and an abort re
     }
   }
 }
+
+}  // namespace link_tree_test

@@ -14,6 +14,8 @@
 
 #include "tests/support/sanitized.h"
 
+namespace reduce_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 
@@ -351,3 +353,5 @@ TEST_CASE("the result does not depend on how rows are cut") {
   }
   CHECK(different == 0);
 }
+
+}  // namespace reduce_test

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+namespace tree_plan_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 
@@ -177,3 +179,5 @@ TEST_CASE("in a tree a node sends and receives as many messages as its number ha
     }
   }
 }
+
+}  // namespace tree_plan_test

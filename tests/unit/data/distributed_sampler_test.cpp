@@ -11,6 +11,8 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/standard_error_of.h"
 
+namespace distributed_sampler_test {
+
 using namespace lockstep;
 using namespace lockstep::testing;
 
@@ -167,3 +169,5 @@ TEST_CASE("rank and size may come from a group; a wrong rank is refused") {
   CHECK(one_pass(sampler) == Indices{2, 5, 8, 1});
   CHECK_ERROR(error_of([] { DistributedSampler(10, 4, 4); }), ErrorKind::invalid_argument, "rank 4", "[0, 3]");
 }
+
+}  // namespace distributed_sampler_test

@@ -18,6 +18,8 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/local_groups.h"
 
+namespace evaluate_test {
+
 using namespace lockstep;
 using namespace lockstep::testing;
 
@@ -291,3 +293,5 @@ TEST_CASE("a batch in parts has the loss and the gradients of the whole") {
     });
   }
 }
+
+}  // namespace evaluate_test

@@ -13,6 +13,8 @@
 #include "tests/support/temporary_directory.h"
 #include "tests/unit/data/idx_fixture.h"
 
+namespace fashion_mnist_test {
+
 using namespace lockstep;
 
 namespace {
@@ -135,3 +137,5 @@ TEST_CASE("loader, sampler and dataset together: every sample once, the same wit
   }
   CHECK(samples == 23);
 }
+
+}  // namespace fashion_mnist_test

@@ -8,6 +8,8 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/local_groups.h"
 
+namespace gather_predictions_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -97,3 +99,5 @@ TEST_CASE("samplers that are not of this group, or differ, are an error on all r
                 "every rank has a sampler for 2 ranks, the group has 1");
   });
 }
+
+}  // namespace gather_predictions_test

@@ -9,6 +9,8 @@
 #include "tests/support/temporary_directory.h"
 #include "tests/unit/data/idx_fixture.h"
 
+namespace idx_file_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 
@@ -156,3 +158,5 @@ TEST_CASE("a buffer of another size is refused") {
   CHECK_ERROR(error_of([&] { file.read(std::as_writable_bytes(std::span(bytes))); }), ErrorKind::invalid_argument,
               "5 bytes for 4");
 }
+
+}  // namespace idx_file_test

@@ -10,6 +10,8 @@
 
 #include "tests/support/expect_error.h"
 
+namespace loader_test {
+
 using namespace lockstep;
 using namespace std::chrono_literals;
 
@@ -239,3 +241,5 @@ TEST_CASE("a pass that is told to stop ends before the next batch, and what was 
     CHECK(sampler.at->taken == 10);
   }
 }
+
+}  // namespace loader_test

@@ -9,6 +9,8 @@
 
 #include "tests/support/expect_error.h"
 
+namespace prefetcher_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace std::chrono_literals;
@@ -98,3 +100,5 @@ TEST_CASE("items are moved, not copied") {
   CHECK(**prefetcher.next(kSoon) == 0);
   CHECK(**prefetcher.next(kSoon) == 1);
 }
+
+}  // namespace prefetcher_test

@@ -11,6 +11,8 @@
 
 #include "tests/support/temporary_directory.h"
 
+namespace progress_test {
+
 using namespace lockstep;
 
 namespace {
@@ -46,3 +48,5 @@ TEST_CASE("without a terminal the first step and the last one are a line each, o
   CHECK(shown({0}) == "epoch 1/2  33% 1/3  loss 0.5  eta 0:00\nepoch 1/2 100% 3/3  loss 1.5  eta 0:00\n");
   CHECK(shown({1}).empty());
 }
+
+}  // namespace progress_test

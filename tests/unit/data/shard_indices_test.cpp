@@ -8,6 +8,8 @@
 #include "lockstep/data/batch_size.h"
 #include "tests/support/expect_error.h"
 
+namespace shard_indices_test {
+
 using namespace lockstep;
 
 namespace {
@@ -145,3 +147,5 @@ TEST_CASE("batch sizes per rank and over all ranks") {
   CHECK_ERROR(error_of([] { BatchSize::global(128).local(3); }), ErrorKind::invalid_argument, "128", "3 ranks", "129");
   CHECK_ERROR(error_of([] { BatchSize::per_rank(0).local(3); }), ErrorKind::invalid_argument, "at least 1");
 }
+
+}  // namespace shard_indices_test

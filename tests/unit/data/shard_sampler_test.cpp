@@ -8,6 +8,8 @@
 #include "lockstep/data/shard_sampler.h"
 #include "tests/support/expect_error.h"
 
+namespace shard_sampler_test {
+
 using namespace lockstep;
 
 namespace {
@@ -126,3 +128,5 @@ TEST_CASE("a shard sampler that cannot work is refused") {
   CHECK(text(2, 2, {.shards = 4}) == "shard sampler: there is no rank 2 of 2");
   CHECK(text(2, 0, {.shards = 4, .batch_size = 0}) == "shard sampler: batch_size is 0");
 }
+
+}  // namespace shard_sampler_test

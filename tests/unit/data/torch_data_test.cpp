@@ -19,6 +19,8 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/standard_error_of.h"
 
+namespace torch_data_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -314,3 +316,5 @@ TEST_CASE("memory is pinned where there is a device for it, and otherwise as it 
   static_assert(has_tensors<std::vector<Example<>>>() && has_tensors<std::pair<int, at::Tensor>>());
   static_assert(!has_tensors<Indices>() && !has_tensors<std::string>());
 }
+
+}  // namespace torch_data_test

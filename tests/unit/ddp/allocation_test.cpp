@@ -21,6 +21,8 @@
 
 #include <doctest/doctest.h>  // behind torch's headers, whose CHECK is another one
 
+namespace allocation_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -159,3 +161,5 @@ TEST_CASE("a step of DDP takes as much from the heap as one without it") {
     }
   }
 }
+
+}  // namespace allocation_test

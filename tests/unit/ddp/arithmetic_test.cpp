@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+namespace arithmetic_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 
@@ -71,3 +73,5 @@ TEST_CASE("facts that only one side knows are changes too") {
   const Arithmetic before{{{"a", "1"}, {"b", "2"}, {"c", "3"}}}, now{{{"b", "2"}, {"a", "4"}, {"d", "5"}}};
   CHECK(changes(before, now) == std::vector<std::string>{"a: 1, now 4", "c: 3, now nothing", "d: nothing, now 5"});
 }
+
+}  // namespace arithmetic_test

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+namespace backward_machine_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 
@@ -63,3 +65,5 @@ TEST_CASE("every state answers every event as the table says") {
     }
   }
 }
+
+}  // namespace backward_machine_test

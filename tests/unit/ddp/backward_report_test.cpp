@@ -8,6 +8,8 @@
 
 #include "tests/support/expect_error.h"
 
+namespace backward_report_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 
@@ -54,3 +56,5 @@ TEST_CASE("a parameter that does not exist, or an invalid weight, names its rank
                 "weight");
   }
 }
+
+}  // namespace backward_report_test

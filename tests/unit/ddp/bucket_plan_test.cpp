@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <random>
 
+namespace bucket_plan_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using Plan = std::vector<std::vector<std::size_t>>;
@@ -81,3 +83,5 @@ TEST_CASE("every parameter is in exactly one bucket, whatever the sizes and caps
     CHECK(std::all_of(seen.begin(), seen.end(), [](int count) { return count == 1; }));
   }
 }
+
+}  // namespace bucket_plan_test

@@ -21,6 +21,8 @@
 #include "tests/support/expect_error.h"
 #include "tests/unit/ddp/models.h"
 
+namespace cause_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -369,3 +371,5 @@ TEST_CASE("a rank that alone calls its wrapper is told what it talks about, and 
     CHECK_ERROR(error_in(errors[1]), ErrorKind::desync, "rank 1 in barrier", "end of epoch", "DDP");
   }
 }
+
+}  // namespace cause_test

@@ -13,6 +13,8 @@
 #include "lockstep/ddp/distributed_data_parallel.h"
 #include "tests/unit/ddp/models.h"
 
+namespace ddp_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -293,3 +295,5 @@ TEST_CASE("the wrapped module stays itself") {
                          Error);
   });
 }
+
+}  // namespace ddp_test

@@ -15,6 +15,8 @@
 #include "tests/support/recomputed.h"
 #include "tests/unit/ddp/models.h"
 
+namespace graph_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -386,3 +388,5 @@ TEST_CASE("options that make no sense are refused" * on_host()) {
     CHECK_THROWS_WITH_AS(std::rethrow_exception(error), doctest::Contains("find_unused_parameters=1"), Error);
   }
 }
+
+}  // namespace graph_test

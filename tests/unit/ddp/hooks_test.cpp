@@ -17,6 +17,8 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/local_groups.h"
 
+namespace hooks_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -502,3 +504,5 @@ TEST_CASE("hooks of one's own") {
   });
   CHECK(calls == 6);
 }
+
+}  // namespace hooks_test

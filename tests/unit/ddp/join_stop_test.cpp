@@ -12,6 +12,8 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/local_worlds.h"
 
+namespace join_stop_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -94,3 +96,5 @@ TEST_CASE("the loader of a join cannot ask, and a part of the ranks cannot stop 
                 ErrorKind::invalid_argument, "stop_with is a world of 2 ranks, and the group has 1 of them");
   });
 }
+
+}  // namespace join_stop_test

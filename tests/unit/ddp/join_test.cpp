@@ -15,6 +15,8 @@
 #include "lockstep/ddp/distributed_data_parallel.h"
 #include "tests/unit/ddp/models.h"
 
+namespace join_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -160,3 +162,5 @@ TEST_CASE("join ends all ranks at the first end if told so, and for a rank that 
   });
   CHECK(text_of_first({thrown[0]}).find("this batch is broken") != std::string::npos);
 }
+
+}  // namespace join_test

@@ -17,6 +17,8 @@
 #include "tests/support/recomputed.h"
 #include "tests/unit/ddp/models.h"
 
+namespace outputs_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -278,3 +280,5 @@ TEST_CASE("a backward behind the end of its wrapper is refused: nobody would ave
     CHECK(model->weight.grad().defined());
   });
 }
+
+}  // namespace outputs_test

@@ -15,6 +15,8 @@
 #include "lockstep/group/sole_owner.h"
 #include "tests/unit/ddp/models.h"
 
+namespace ownership_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -274,3 +276,5 @@ TEST_CASE("who owns its memory") {
   CHECK_FALSE(owns_its_memory(first));
   CHECK_FALSE(owns_its_memory(twin));
 }
+
+}  // namespace ownership_test

@@ -16,6 +16,8 @@
 #include "lockstep/ddp/distributed_data_parallel.h"
 #include "tests/unit/ddp/models.h"
 
+namespace schedules_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -415,3 +417,5 @@ TEST_CASE("a function that gives no gradient for a parameter contributes zeros")
     });
   }
 }
+
+}  // namespace schedules_test

@@ -19,6 +19,8 @@
 #include "tests/support/local_groups.h"
 #include "tests/unit/ddp/shard_worlds.h"
 
+namespace shard_gradients_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -390,3 +392,5 @@ TEST_CASE("a joined rank and a step under no_sync() are refused; no_sync() in a 
     CHECK(same_bits(found[0], found[1]));
   });
 }
+
+}  // namespace shard_gradients_test

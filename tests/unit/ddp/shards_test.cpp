@@ -19,6 +19,8 @@
 #include "tests/support/standard_error_of.h"
 #include "tests/unit/ddp/shard_worlds.h"
 
+namespace shards_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -488,3 +490,5 @@ TEST_CASE("a state of other shards or another seed is refused, and ranks at diff
     CHECK(contains(error_of([&] { std::rethrow_exception(error); }).what(), "rank 0 is at step 0, rank 1 at step 5"));
   }
 }
+
+}  // namespace shards_test

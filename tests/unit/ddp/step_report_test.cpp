@@ -10,6 +10,8 @@
 
 #include "tests/support/expect_error.h"
 
+namespace step_report_test {
+
 namespace {
 
 using namespace lockstep;
@@ -170,3 +172,5 @@ TEST_CASE("numbers that cannot be are refused, and the rank is named") {
   CHECK_ERROR(error_of([&] { decode_windows(bytes, 2); }), ErrorKind::corrupt_data, "waits is 4", "0 to 3");
   CHECK_ERROR(error_of([&] { decode_windows(std::span(bytes).first(10), 2); }), ErrorKind::corrupt_data, "length");
 }
+
+}  // namespace step_report_test

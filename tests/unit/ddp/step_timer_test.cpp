@@ -5,6 +5,8 @@
 #include <chrono>
 #include <vector>
 
+namespace step_timer_test {
+
 namespace {
 
 using namespace lockstep;
@@ -251,3 +253,5 @@ TEST_CASE("phases follow one another in the recording, and say how much of them 
   CHECK(rank.phases[5].hidden_ns == 7'000'000);
   CHECK(rank.phases[5].end_ns - rank.phases[5].begin_ns == 37'000'000);
 }
+
+}  // namespace step_timer_test

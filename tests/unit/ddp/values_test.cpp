@@ -17,6 +17,8 @@
 #include "lockstep/ddp/hooks/default_hooks.h"
 #include "tests/unit/ddp/models.h"
 
+namespace values_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -439,3 +441,5 @@ TEST_CASE("equal first inputs are noticed") {
     CHECK_FALSE(have_same_values(at::zeros({0}), group));
   });
 }
+
+}  // namespace values_test

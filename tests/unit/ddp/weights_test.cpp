@@ -14,6 +14,8 @@
 #include "lockstep/ddp/distributed_data_parallel.h"
 #include "tests/unit/ddp/models.h"
 
+namespace weights_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -142,3 +144,5 @@ TEST_CASE("a rank alone weighs its microbatches too") {
     CHECK(at::allclose(model->left->weight.grad(), alone->left->weight.grad(), 1e-5, 1e-7));
   });
 }
+
+}  // namespace weights_test

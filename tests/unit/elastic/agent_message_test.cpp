@@ -4,6 +4,8 @@
 
 #include "lockstep/base/error.h"
 
+namespace agent_message_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 
@@ -91,3 +93,5 @@ TEST_CASE("messages of agents that are damaged are refused") {
   CHECK_THROWS_AS(decode_agent_message(encode(StopRanks{1000})), Error);
   CHECK_THROWS_AS(decode_agent_message(encode(StartRanks{0, 0, 0, 2, 9, 4, "", "", 0})), Error);
 }
+
+}  // namespace agent_message_test

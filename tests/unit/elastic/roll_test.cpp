@@ -9,6 +9,8 @@
 
 #include "tests/graphs/dice.h"
 
+namespace roll_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace std::chrono_literals;
@@ -235,3 +237,5 @@ TEST_CASE("random lives of jobs") {
     REQUIRE(roll.over());
   }
 }
+
+}  // namespace roll_test

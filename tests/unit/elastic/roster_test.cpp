@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+namespace roster_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 
@@ -39,3 +41,5 @@ TEST_CASE("what is told of seats") {
   const std::vector<HostEntry> hosts{{.number = 0, .name = "a", .ranks = 2}, {.number = 1, .name = "b"}};
   CHECK(describe_seats(assign_seats(hosts, 2), hosts) == "a: ranks 0 to 1; b: rank 2");
 }
+
+}  // namespace roster_test

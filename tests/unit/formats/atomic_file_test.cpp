@@ -13,6 +13,8 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_directory.h"
 
+namespace atomic_file_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 
@@ -136,3 +138,5 @@ TEST_CASE("a target that cannot be replaced is an error, and the temporary file 
               directory / "missing", "does not exist");
   CHECK_ERROR(error_of([&] { AtomicFile(directory / ""); }), ErrorKind::invalid_argument, "not the name of a file");
 }
+
+}  // namespace atomic_file_test

@@ -11,6 +11,8 @@
 #include "tests/support/temporary_directory.h"
 #include "tests/unit/formats/torch_description.h"
 
+namespace distributed_checkpoint_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -159,3 +161,5 @@ TEST_CASE("chunks that do not tile their tensor are refused") {
   CHECK_ERROR(refused(tiled({}, {{{}, {}, {}}, {{}, {}, {}}})), ErrorKind::corrupt_data, "they overlap");
   CHECK_ERROR(refused(tiled({2, 2}, {{{0, 0}, {1, 2}, {}}, {{0, 1}, {2, 1}, {}}})), ErrorKind::corrupt_data, "overlap");
 }
+
+}  // namespace distributed_checkpoint_test

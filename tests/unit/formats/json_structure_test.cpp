@@ -4,6 +4,8 @@
 
 #include "lockstep/formats/safetensors_header.h"
 
+namespace json_structure_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 
@@ -48,3 +50,5 @@ TEST_CASE("strings and numbers are as long as is allowed, and no longer") {
   CHECK(problem('"' + most + '"') == "a string or number in it is too long");
   CHECK(problem(std::string(SafetensorsLimits::kTokenBytes + 1, '1')) == "a string or number in it is too long");
 }
+
+}  // namespace json_structure_test

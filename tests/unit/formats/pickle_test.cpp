@@ -10,6 +10,8 @@
 #include "tests/support/temporary_directory.h"
 #include "tests/unit/formats/pickle_bytes.h"
 
+namespace pickle_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -264,3 +266,5 @@ TEST_CASE("a list of a million values is read") {
   REQUIRE(tree->root().size() == 1'000'000);
   CHECK(tree->root().item(999'999).integer() == 999'999);
 }
+
+}  // namespace pickle_test

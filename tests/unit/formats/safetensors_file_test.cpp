@@ -10,6 +10,8 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_directory.h"
 
+namespace safetensors_file_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 
@@ -215,3 +217,5 @@ TEST_CASE("several writers and readers of one path: every read sees one whole fi
   writers.clear();
   CHECK(std::distance(std::filesystem::directory_iterator(directory.path()), {}) == 1);
 }
+
+}  // namespace safetensors_file_test

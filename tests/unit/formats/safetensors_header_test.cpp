@@ -8,6 +8,8 @@
 #include "tests/support/sanitized.h"
 #include "tests/unit/formats/allocation_meter.h"
 
+namespace safetensors_header_test {
+
 using namespace lockstep;
 
 namespace {
@@ -281,3 +283,5 @@ TEST_CASE("thousands of damaged headers: each is refused or is a header that fit
   CHECK(refused > static_cast<int>(kDamaged / 2));
   CHECK(accepted > 0);
 }
+
+}  // namespace safetensors_header_test

@@ -10,6 +10,8 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_directory.h"
 
+namespace sharded_safetensors_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 
@@ -169,3 +171,5 @@ TEST_CASE("a file of another kind is named, with how to read it") {
   CHECK_ERROR(error_of([&] { SafetensorsReader reader(path); }), ErrorKind::invalid_argument,
               path + " is a file of torch.save: read it with load_torch_file()");
 }
+
+}  // namespace sharded_safetensors_test

@@ -14,6 +14,8 @@
 #include "tests/unit/formats/pickle_bytes.h"
 #include "tests/unit/formats/torch_description.h"
 
+namespace torch_file_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -327,3 +329,5 @@ TEST_CASE("entries of more than 4 GiB, and behind the first 4 GiB, are described
   REQUIRE(archive.find("x/behind")->bytes == 16);
   CHECK(archive.read_whole(*archive.find("x/behind"), 16) == kSixteen);
 }
+
+}  // namespace torch_file_test

@@ -12,6 +12,8 @@
 #include "tests/support/temporary_directory.h"
 #include "tests/unit/formats/torch_description.h"
 
+namespace torch_oracle_test {
+
 using namespace lockstep;
 using namespace lockstep::testing;
 
@@ -151,3 +153,5 @@ TEST_CASE("PyTorch reads what Lockstep writes" * needs("pytorch")) {
   CHECK(file.root().at("pair").is(PickleKind::tuple));
   CHECK(file.root().at("no items").is(PickleKind::tuple));
 }
+
+}  // namespace torch_oracle_test

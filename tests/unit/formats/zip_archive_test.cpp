@@ -14,6 +14,8 @@
 #include "tests/support/temporary_directory.h"
 #include "tests/unit/formats/pickle_bytes.h"
 
+namespace zip_archive_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using lockstep::testing::little_endian;
@@ -70,3 +72,5 @@ TEST_CASE("an archive may hold another one, and what only looks like an end") {
     CHECK(ZipArchive(part, path).entries().size() == 2);
   }
 }
+
+}  // namespace zip_archive_test

@@ -11,6 +11,8 @@
 #include "tests/support/allocation_count.h"
 #include "tests/support/quiet_groups.h"
 
+namespace allocation_test {
+
 using namespace lockstep;
 using namespace lockstep::testing;
 
@@ -114,3 +116,5 @@ TEST_CASE("a tensor that is not in order is copied, and only that takes memory")
   CHECK(allocations_when_warm(
             Over::arena, [](const ProcessGroup& group, const Tensors& with) { group.all_reduce(with.strided); }) != 0);
 }
+
+}  // namespace allocation_test

@@ -7,6 +7,8 @@
 
 #include "tests/support/local_groups.h"
 
+namespace arena_allocator_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -129,3 +131,5 @@ TEST_CASE("a closed scope keeps no arena alive, even if its thread allocates no 
   std::jthread([&] { scope.reset(); }).join();
   CHECK(watched.expired());
 }
+
+}  // namespace arena_allocator_test

@@ -16,6 +16,8 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/local_groups.h"
 
+namespace derived_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -351,3 +353,5 @@ TEST_CASE("a batch with a wrong message sends none") {
     }
   });
 }
+
+}  // namespace derived_test

@@ -10,6 +10,8 @@
 #include "tests/support/local_worlds.h"
 #include "tests/support/skip.h"
 
+namespace device_test {
+
 using namespace lockstep;
 using namespace lockstep::testing;
 
@@ -161,3 +163,5 @@ TEST_CASE("two ranks share a GPU" * needs("gpu")) {
                        [](const ProcessGroup& group) { check_collectives(group, at::Device(at::kCUDA, 0)); });
   }
 }
+
+}  // namespace device_test

@@ -21,6 +21,8 @@
 #include "tests/support/local_worlds.h"
 #include "tests/support/temporary_directory.h"
 
+namespace life_cycle_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -179,3 +181,5 @@ TEST_CASE("a call whose turn does not come is told by its name, and so is what h
       "the last one to begin is barrier #1, end of epoch");
   CHECK_THROWS_AS(first.get(), Error);
 }
+
+}  // namespace life_cycle_test

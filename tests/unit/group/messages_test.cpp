@@ -8,6 +8,8 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/local_groups.h"
 
+namespace messages_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -119,3 +121,5 @@ TEST_CASE("a message that is refused is recorded as failed, and does not stay un
   refused([&] { silent.send(at::ones({4}), 0); });
   refused([&] { silent.recv(at::ones({4}), 0); });
 }
+
+}  // namespace messages_test

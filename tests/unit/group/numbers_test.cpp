@@ -12,6 +12,8 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/local_groups.h"
 
+namespace numbers_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -171,3 +173,5 @@ TEST_CASE("what cannot be reduced is refused before anything is sent, and other 
     CHECK(bits == 0x8011);
   });
 }
+
+}  // namespace numbers_test

@@ -14,6 +14,8 @@
 #include "tests/support/fake_device.h"
 #include "tests/support/local_groups.h"
 
+namespace object_codecs_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -242,3 +244,5 @@ TEST_CASE("named tensors come back from bytes as they were, and damaged bytes ar
   CHECK_ERROR(error_of([&] { ObjectCodec<Tensors>::decode(std::string(8, '\xff')); }), ErrorKind::corrupt_data,
               "came as 0 bytes");
 }
+
+}  // namespace object_codecs_test

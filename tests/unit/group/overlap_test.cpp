@@ -6,6 +6,8 @@
 #include <random>
 #include <set>
 
+namespace overlap_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 
@@ -91,3 +93,5 @@ TEST_CASE("a list is a part of another from an offset on, or not") {
   CHECK(bytes_within({memory + 44, 10}, spans) == 4);
   CHECK(bytes_within({memory + 48, 10}, spans) == 0);
 }
+
+}  // namespace overlap_test

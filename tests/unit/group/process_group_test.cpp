@@ -21,6 +21,8 @@
 #include "tests/support/forked_child.h"
 #include "tests/support/local_groups.h"
 
+namespace process_group_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -520,3 +522,5 @@ TEST_CASE("a child that was forked is refused at once, whatever it calls, and ca
     all_reduce();
   }
 }
+
+}  // namespace process_group_test

@@ -8,6 +8,8 @@
 #include "tests/support/local_worlds.h"
 #include "tests/support/standard_error_of.h"
 
+namespace shared_gpu_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -69,3 +71,5 @@ TEST_CASE("ranks that share a GPU are refused on all ranks") {
   }
   for (const std::exception_ptr& error : run_on({0, 2}, SharedGpu::refuse)) CHECK(error == nullptr);
 }
+
+}  // namespace shared_gpu_test

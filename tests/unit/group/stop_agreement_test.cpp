@@ -10,6 +10,8 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/local_worlds.h"
 
+namespace stop_agreement_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -114,3 +116,5 @@ TEST_CASE("a rank that is gone is an error of the question") {
   });
   CHECK_ERROR(error_of([&] { std::rethrow_exception(errors[0]); }), ErrorKind::aborted, "it has had enough");
 }
+
+}  // namespace stop_agreement_test

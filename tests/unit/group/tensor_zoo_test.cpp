@@ -12,6 +12,8 @@
 #include "lockstep/group/objects.h"
 #include "tests/unit/group/tensor_zoo_case.h"
 
+namespace tensor_zoo_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -358,3 +360,5 @@ TEST_CASE("tensors of every look through every call") {
     }
   }
 }
+
+}  // namespace tensor_zoo_test

@@ -9,6 +9,8 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/local_groups.h"
 
+namespace tensors_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -196,3 +198,5 @@ TEST_CASE("sizes that no memory has are refused") {
   for (std::size_t bytes = most; bytes > most - 3; --bytes) CHECK(ArenaHeap::class_bytes(bytes) > most - 5000);
   CHECK(ArenaHeap::class_bytes(most / 8 * 7) >= most / 8 * 7);
 }
+
+}  // namespace tensors_test

@@ -11,6 +11,8 @@
 
 #include "lockstep/base/deadline.h"
 
+namespace turns_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace std::chrono_literals;
@@ -122,3 +124,5 @@ TEST_CASE("many threads never have a turn at once, and none is forgotten") {
   CHECK(sum == kThreads * kCalls);
   CHECK_FALSE(turns.is_taken());
 }
+
+}  // namespace turns_test

@@ -7,6 +7,8 @@
 
 #include "tests/support/expect_error.h"
 
+namespace work_test {
+
 using namespace lockstep;
 using namespace std::chrono_literals;
 
@@ -34,3 +36,5 @@ TEST_CASE("a Work ends once, for all copies and in all threads") {
   CHECK(copy.source() == 3);
   CHECK_FALSE(copy.exception());
 }
+
+}  // namespace work_test

@@ -24,6 +24,8 @@
 #include "tests/support/local_worlds.h"
 #include "tests/support/temporary_directory.h"
 
+namespace world_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -384,3 +386,5 @@ TEST_CASE("ranks draw other numbers, and the same ones in each run") {
     CHECK(same[0].equal(same[2]));
   });
 }
+
+}  // namespace world_test

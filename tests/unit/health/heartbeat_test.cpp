@@ -9,6 +9,8 @@
 #include "tests/support/expect_error.h"
 #include "tests/unit/messages/messenger_fixture.h"
 
+namespace heartbeat_test {
+
 namespace {
 
 using namespace lockstep;
@@ -160,3 +162,5 @@ TEST_CASE("messengers answer for ranks that do nothing, over every mesh") {
     CHECK(sent == received);
   }
 }
+
+}  // namespace heartbeat_test

@@ -5,6 +5,8 @@
 #include "lockstep/store/memory_store.h"
 #include "tests/support/expect_error.h"
 
+namespace join_watch_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace std::chrono_literals;
@@ -95,3 +97,5 @@ TEST_CASE("what is found after all have met is nobody else's cause") {
   second.end(soon());
   CHECK_ERROR(second.cause_of(lost(0)), ErrorKind::peer_lost, "rank 0 was lost");
 }
+
+}  // namespace join_watch_test

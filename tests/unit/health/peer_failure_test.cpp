@@ -5,6 +5,8 @@
 
 #include "tests/support/expect_error.h"
 
+namespace peer_failure_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace std::chrono_literals;
@@ -57,3 +59,5 @@ TEST_CASE("an error about another rank is told as it is, any other as one of the
   CHECK(own.detail().peer == 0);
   CHECK(error_for_peers("rank 0", 0, Error(ErrorKind::invalid_argument, "no")).kind() == ErrorKind::invalid_argument);
 }
+
+}  // namespace peer_failure_test

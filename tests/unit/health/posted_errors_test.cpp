@@ -6,6 +6,8 @@
 #include "lockstep/store/memory_store.h"
 #include "tests/support/expect_error.h"
 
+namespace posted_errors_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace std::chrono_literals;
@@ -82,3 +84,5 @@ TEST_CASE("what no rank can have posted is corrupt, and its rank is not missing"
   CHECK_ERROR(*posted[1], ErrorKind::corrupt_data, "rank 1's posted error: the kind of error is 122");
   CHECK(posted[2]->kind() == ErrorKind::corrupt_data);
 }
+
+}  // namespace posted_errors_test

@@ -18,6 +18,8 @@
 
 #include "tests/support/forked_child.h"
 
+namespace process_watch_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -123,3 +125,5 @@ TEST_CASE("where the kernel gives no pidfd, the end of a process is seen all the
     CHECK(code == 0);
   }
 }
+
+}  // namespace process_watch_test

@@ -4,6 +4,8 @@
 
 #include <vector>
 
+namespace wait_reports_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace std::chrono_literals;
@@ -42,3 +44,5 @@ TEST_CASE("a wait with a clock of its own is told by the same schedule") {
   }
   CHECK(told == std::vector<int>{30, 120, 600, 1800, 3600});
 }
+
+}  // namespace wait_reports_test

@@ -4,6 +4,8 @@
 
 #include "tests/support/expect_error.h"
 
+namespace compare_hosts_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 
@@ -58,3 +60,5 @@ TEST_CASE("findings go through a line and come back") {
     CHECK_ERROR(error_of([&] { findings_of_line(text); }), ErrorKind::invalid_argument, "no findings of a host");
   }
 }
+
+}  // namespace compare_hosts_test

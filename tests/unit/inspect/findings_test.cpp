@@ -9,6 +9,8 @@
 
 #include "lockstep/inspect/checks.h"
 
+namespace findings_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 
@@ -109,3 +111,5 @@ TEST_CASE("the release of torch that Python has is compared with the one of this
   CHECK(broken.found == python + " cannot be started, or fails");
   std::filesystem::remove_all(folder);
 }
+
+}  // namespace findings_test

@@ -4,6 +4,8 @@
 
 #include <string>
 
+namespace job_table_test {
+
 using namespace lockstep::internal;
 
 namespace {
@@ -54,3 +56,5 @@ TEST_CASE("without jobs it says so") {
   CHECK(table_of({}, {}) == "no jobs of this user are running on this machine\n");
   CHECK(json_of(std::vector<Job>{}) == "[]\n");
 }
+
+}  // namespace job_table_test

@@ -4,6 +4,8 @@
 
 #include <string>
 
+namespace agent_marks_test {
+
 using namespace lockstep::internal;
 
 namespace {
@@ -50,3 +52,5 @@ TEST_CASE("what has not the secret is no mark") {
   CHECK(reader.stage() == AgentStage::absent);
   CHECK_FALSE(reader.end().has_value());
 }
+
+}  // namespace agent_marks_test

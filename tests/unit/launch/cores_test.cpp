@@ -8,6 +8,8 @@
 #include <fstream>
 #include <string>
 
+namespace cores_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 
@@ -79,3 +81,5 @@ TEST_CASE("available cores follow the affinity mask") {
   REQUIRE(::sched_setaffinity(0, sizeof before, &before) == 0);
   CHECK(available_cores() <= CPU_COUNT(&before));
 }
+
+}  // namespace cores_test

@@ -5,6 +5,8 @@
 #include <initializer_list>
 #include <string>
 
+namespace error_text_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 
@@ -102,3 +104,5 @@ TEST_CASE("where nothing is recognised the last lines have to do") {
   text.feed(std::string(5000, 'x'));
   CHECK(text.last_lines().back().size() == ErrorText::kLastLineBytes);
 }
+
+}  // namespace error_text_test

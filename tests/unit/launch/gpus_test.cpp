@@ -7,6 +7,8 @@
 #include <fstream>
 #include <string>
 
+namespace gpus_test {
+
 using namespace lockstep::internal;
 
 // feature: D-09
@@ -40,3 +42,5 @@ TEST_CASE("CUDA_VISIBLE_DEVICES counts as in torch.cuda.device_count()") {
   CHECK(visible_gpus(8, "GPU-a,GPU-a") == 0);
   CHECK(visible_gpus(2, "MIG-a,MIG-b") == 1);
 }
+
+}  // namespace gpus_test

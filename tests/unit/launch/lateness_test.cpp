@@ -6,6 +6,8 @@
 #include "lockstep/launch/flight_recordings.h"
 #include "lockstep/observe/flight_recorder.h"
 
+namespace lateness_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 
@@ -80,3 +82,5 @@ TEST_CASE("only the last operations of other ranks are looked at") {
   for (std::uint64_t sequence = 1; sequence <= 1000; ++sequence) ranks.begin(5, other, sequence, 1);
   CHECK(ranks.recordings.last_operation(4).lateness_ns == 0);
 }
+
+}  // namespace lateness_test

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+namespace line_splitter_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 
@@ -65,3 +67,5 @@ TEST_CASE("a progress bar that never ends its line does not pile up") {
   splitter.drop_overwritten();
   CHECK(splitter.partial() == "done");
 }
+
+}  // namespace line_splitter_test

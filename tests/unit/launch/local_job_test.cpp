@@ -9,6 +9,8 @@
 #include "lockstep/launch/attempt.h"
 #include "tests/support/expect_error.h"
 
+namespace local_job_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 
@@ -90,3 +92,5 @@ TEST_CASE("a GPU for each rank is one of those that the launcher sees") {
               "CUDA_VISIBLE_DEVICES is '4,5', which has 2");
   CHECK_ERROR(error_of([] { devices_of("4,-1,5", 2); }), ErrorKind::invalid_argument, "which has 1");
 }
+
+}  // namespace local_job_test

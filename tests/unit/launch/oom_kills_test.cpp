@@ -4,6 +4,8 @@
 
 #include <map>
 
+namespace oom_kills_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 
@@ -82,3 +84,5 @@ TEST_CASE("where nothing can be read, both are possible") {
   const Files damaged{{"/proc/vmstat", "oom_kill many\n"}};
   CHECK(counting(damaged).judge_kill(0).text == "sent by somebody, or by the kernel when memory ran out");
 }
+
+}  // namespace oom_kills_test

@@ -5,6 +5,8 @@
 #include <csignal>
 #include <string>
 
+namespace outcome_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 
@@ -232,3 +234,5 @@ TEST_CASE("the reason of a restart is the first failure, a lost host, a hang, or
   CHECK(restart_reason({.ranks = {}, .hang = "rank 1 waits"}) == "the job hung: rank 1 waits");
   CHECK(restart_reason({}) == "other hosts have come");
 }
+
+}  // namespace outcome_test

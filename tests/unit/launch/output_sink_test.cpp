@@ -15,6 +15,8 @@
 #include "tests/support/pipe.h"
 #include "tests/support/temporary_directory.h"
 
+namespace output_sink_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -205,3 +207,5 @@ TEST_CASE("two descriptors of one pipe are one place") {
   CHECK(sink.same_place(OutputSink(copy.get())));
   CHECK_FALSE(sink.same_place(OutputSink(other.writer.get())));
 }
+
+}  // namespace output_sink_test

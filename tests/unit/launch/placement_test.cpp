@@ -13,6 +13,8 @@
 #include "lockstep/launch/cores.h"
 #include "tests/support/expect_error.h"
 
+namespace placement_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 
@@ -134,3 +136,5 @@ TEST_CASE("a child runs where it was placed") {
   REQUIRE(status.has_value());
   CHECK(status->ok());
 }
+
+}  // namespace placement_test

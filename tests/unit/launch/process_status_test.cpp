@@ -13,6 +13,8 @@
 
 #include "lockstep/base/unique_fd.h"
 
+namespace process_status_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace std::chrono_literals;
@@ -91,3 +93,5 @@ TEST_CASE("a process that sleeps and looks around makes no progress") {
   ::kill(child, SIGKILL);
   ::waitpid(child, nullptr, 0);
 }
+
+}  // namespace process_status_test

@@ -8,6 +8,8 @@
 #include <fstream>
 #include <string>
 
+namespace program_path_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 
@@ -55,3 +57,5 @@ TEST_CASE("a program is found as a shell would find it") {
   CHECK(shell_code_of_failure(folder.path(), "") == 126);
   CHECK(shell_code_of_failure("plain", folder.path()) == 126);
 }
+
+}  // namespace program_path_test

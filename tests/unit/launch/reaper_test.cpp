@@ -3,6 +3,8 @@
 #include <doctest/doctest.h>
 #include <unistd.h>
 
+namespace reaper_test {
+
 using namespace lockstep::internal;
 
 // fault: 9
@@ -13,3 +15,5 @@ TEST_CASE("what kills the launcher's group does not reach the reaper, from its f
     CHECK(::getpgid(reaper.pid()) == reaper.pid());
   }
 }
+
+}  // namespace reaper_test

@@ -14,6 +14,8 @@
 #include "lockstep/observe/process_recorder.h"
 #include "tests/support/temporary_directory.h"
 
+namespace recordings_folder_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 namespace fs = std::filesystem;
@@ -114,3 +116,5 @@ TEST_CASE("launchers of one job save into one folder, and what another job has l
     CHECK(snapshots[0].job == job(2));
   }
 }
+
+}  // namespace recordings_folder_test

@@ -5,6 +5,8 @@
 #include "lockstep/launch/ssh_hosts.h"
 #include "tests/support/expect_error.h"
 
+namespace remote_order_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 
@@ -66,3 +68,5 @@ TEST_CASE("this host has several names") {
   CHECK(is_this_host("127.0.0.1"));
   CHECK_FALSE(is_this_host("no-such-host"));
 }
+
+}  // namespace remote_order_test

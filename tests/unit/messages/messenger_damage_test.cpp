@@ -8,6 +8,8 @@
 #include "tests/support/expect_error.h"
 #include "tests/unit/messages/messenger_fixture.h"
 
+namespace messenger_damage_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -73,3 +75,5 @@ TEST_CASE("a flipped bit in messages is corrupt_data for all ranks, and is not d
     told(ranks[2]->send(1, 3, small, soon()));
   }
 }
+
+}  // namespace messenger_damage_test

@@ -10,6 +10,8 @@
 #include "tests/support/expect_error.h"
 #include "tests/unit/messages/messenger_fixture.h"
 
+namespace messenger_failures_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -419,3 +421,5 @@ TEST_CASE("an RTS that comes twice is damage") {
   for (int i = 0; i < 2; ++i) both.send({.kind = FrameKind::rts, .tag = 7, .id = 3, .bytes = kBig});
   CHECK_ERROR(failure_of(receive), ErrorKind::corrupt_data, "rank 1 sent RTS 3 twice");
 }
+
+}  // namespace messenger_failures_test

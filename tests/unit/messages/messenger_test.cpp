@@ -13,6 +13,8 @@
 #include "tests/support/expect_error.h"
 #include "tests/unit/messages/messenger_fixture.h"
 
+namespace messenger_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -278,3 +280,5 @@ TEST_CASE("messengers without messages use no processor time") {
     CHECK(cpu_seconds() - before < 0.1);
   });
 }
+
+}  // namespace messenger_test

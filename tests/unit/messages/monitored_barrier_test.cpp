@@ -13,6 +13,8 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/rank_threads.h"
 
+namespace monitored_barrier_test {
+
 namespace {
 
 using namespace lockstep;
@@ -137,3 +139,5 @@ TEST_CASE("rank 0 has no time at all") {
   CHECK_ERROR(error_of([&] { monitored_barrier(*messengers[0], 0, 0s, false); }), ErrorKind::timeout,
               "Rank 0 timed out in monitoredBarrier after 0 ms");
 }
+
+}  // namespace monitored_barrier_test

@@ -15,6 +15,8 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_directory.h"
 
+namespace acceptor_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace std::chrono_literals;
@@ -137,3 +139,5 @@ TEST_CASE("3,000 silent strangers, who come again when they are closed, keep no 
   CHECK(waited < 10);
   CHECK(static_cast<double>(log.lines()) <= waited + 2);
 }
+
+}  // namespace acceptor_test

@@ -2,6 +2,8 @@
 
 #include "tests/support/expect_error.h"
 
+namespace address_test {
+
 using namespace lockstep;
 using namespace std::chrono_literals;
 
@@ -55,3 +57,5 @@ TEST_CASE("a name that does not exist is named") {
   const auto error = error_of([] { resolve({"no-such-host.invalid", 80}, Deadline::after(30s)); });
   CHECK_ERROR(error, ErrorKind::invalid_argument, "no-such-host.invalid", "name server");
 }
+
+}  // namespace address_test

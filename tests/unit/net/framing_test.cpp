@@ -8,6 +8,8 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/socket_pair.h"
 
+namespace framing_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace std::chrono_literals;
@@ -115,3 +117,5 @@ TEST_CASE("wire integers are little-endian, and a short message is corrupt") {
   }
   CHECK_ERROR(error_of([] { WireReader("xy", "a test").expect_end(); }), ErrorKind::corrupt_data, "2 bytes too many");
 }
+
+}  // namespace framing_test

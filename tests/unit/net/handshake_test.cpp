@@ -8,6 +8,8 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/socket_pair.h"
 
+namespace handshake_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace std::chrono_literals;
@@ -272,3 +274,5 @@ TEST_CASE("a peer that closes in between is peer_lost") {
   CHECK(error_of([&] { handshake_as_client(left.get(), settings_of(Token::generate(), 0), soon()); }).kind() ==
         ErrorKind::peer_lost);
 }
+
+}  // namespace handshake_test

@@ -11,6 +11,8 @@
 #include "tests/support/accepted.h"
 #include "tests/support/expect_error.h"
 
+namespace listener_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace std::chrono_literals;
@@ -110,3 +112,5 @@ TEST_CASE("whoever says nothing is not in front of who speaks") {
     return;
   }
 }
+
+}  // namespace listener_test

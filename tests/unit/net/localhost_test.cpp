@@ -14,6 +14,8 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/skip.h"
 
+namespace localhost_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -73,3 +75,5 @@ TEST_CASE("localhost on a host with IPv6 only" * needs("namespaces")) {
 
 // feature: A-15
 TEST_CASE("localhost on a host with both" * needs("namespaces")) { check_in_child("true", "127.0.0.1"); }
+
+}  // namespace localhost_test

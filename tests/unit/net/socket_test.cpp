@@ -14,6 +14,8 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/socket_pair.h"
 
+namespace socket_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace std::chrono_literals;
@@ -145,3 +147,5 @@ TEST_CASE("an address that does not answer holds up no other address of the serv
               ErrorKind::peer_lost, fmt::format("[::1]:{}: Connection refused", port), "127.0.0.1", "no answer");
   CHECK(steady_clock().now() - start < 3s);
 }
+
+}  // namespace socket_test

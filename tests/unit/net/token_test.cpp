@@ -15,6 +15,8 @@
 #include "tests/support/skip.h"
 #include "tests/support/temporary_directory.h"
 
+namespace token_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -185,3 +187,5 @@ TEST_CASE("a process takes its token from the descriptor, else from the file, el
   const ScopedVariable bad("LOCKSTEP_TOKEN_FD", "7x");
   CHECK_ERROR(error_of([] { Token::for_this_process(); }), ErrorKind::invalid_argument, "LOCKSTEP_TOKEN_FD", "'7x'");
 }
+
+}  // namespace token_test

@@ -17,6 +17,8 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/local_groups.h"
 
+namespace convert_sync_batchnorm_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -285,3 +287,5 @@ TEST_CASE("after DDP it is too late, and the error says the right order; before,
     ddp(wave({4, 3}, group.rank())).sum().backward();
   });
 }
+
+}  // namespace convert_sync_batchnorm_test

@@ -5,6 +5,8 @@
 
 #include <vector>
 
+namespace global_moments_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 
@@ -43,3 +45,5 @@ TEST_CASE("a row counts all values of a channel, and is float64 for every type o
   }
   CHECK(at::equal(local_row(at::zeros({0, 3, 4})), at::zeros({7}, at::kDouble)));
 }
+
+}  // namespace global_moments_test

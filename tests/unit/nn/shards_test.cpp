@@ -26,6 +26,8 @@
 #include "tests/support/recomputed.h"
 #include "tests/unit/ddp/shard_worlds.h"
 
+namespace shards_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -496,3 +498,5 @@ TEST_CASE("what lockstep mode cannot see, or cannot do, is refused") {
                 "forward and backward must both be made in the callback of for_each_shard()");
   });
 }
+
+}  // namespace shards_test

@@ -13,6 +13,8 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/local_groups.h"
 
+namespace sync_batch_norm_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -424,3 +426,5 @@ TEST_CASE("the module prints and clones itself with its group") {
     CHECK(at::equal(copy->running_mean, norm->running_mean));
   });
 }
+
+}  // namespace sync_batch_norm_test

@@ -10,6 +10,8 @@
 
 #include "lockstep/observe/common_clock.h"
 
+namespace chrome_trace_test {
+
 namespace {
 
 using namespace lockstep;
@@ -198,3 +200,5 @@ TEST_CASE("a host whose clock is ahead is corrected: no rank leaves a collective
                                           Recording(1, "n2", 1).all_reduce(1, 119, 121).snapshot};
   CHECK(common_clock(right)[1] == kWall + kMs);
 }
+
+}  // namespace chrome_trace_test

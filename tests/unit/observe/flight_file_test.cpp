@@ -15,6 +15,8 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_directory.h"
 
+namespace flight_file_test {
+
 namespace {
 
 using namespace lockstep;
@@ -207,3 +209,5 @@ TEST_CASE("what changes while a file is read counts as torn, and a file that is 
   const ByteView cut = ByteView(whole).substr(0, flight::kSlotsOffset);
   CHECK_ERROR(error_of([&] { decode_flight({whole, whole, cut}, path); }), ErrorKind::corrupt_data, path, "bytes");
 }
+
+}  // namespace flight_file_test

@@ -11,6 +11,8 @@
 #include "lockstep/observe/process_recorder.h"
 #include "tests/support/temporary_directory.h"
 
+namespace flight_names_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 
@@ -103,3 +105,5 @@ TEST_CASE("recordings are told with the names that any of their ranks noted") {
   CHECK(text.find("rank 0: all_reduce #1, gradient bucket 0 (fc.weight) of backward 17") != std::string::npos);
   CHECK(text.find("rank 1: all_reduce #1, gradient bucket 0 (fc.weight) of backward 18") != std::string::npos);
 }
+
+}  // namespace flight_names_test

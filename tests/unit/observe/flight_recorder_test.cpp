@@ -12,6 +12,8 @@
 #include "lockstep/base/error.h"
 #include "tests/support/expect_error.h"
 
+namespace flight_recorder_test {
+
 namespace {
 
 using namespace lockstep;
@@ -241,3 +243,5 @@ TEST_CASE("a launcher reads how the operation that ended last failed, and whom i
   world.finish(again);  // it went on
   CHECK_FALSE(memory.last_failure());
 }
+
+}  // namespace flight_recorder_test

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+namespace flight_report_test {
+
 namespace {
 
 using namespace lockstep;
@@ -150,3 +152,5 @@ TEST_CASE("a rank that never recorded is said so") {
   CHECK(has_line(lines, "rank 1 never joined a group; exited with code 2"));
   CHECK(has_line(lines, "rank 0 is in no collective that is recorded"));
 }
+
+}  // namespace flight_report_test

@@ -15,6 +15,8 @@
 #include "tests/support/temporary_directory.h"
 #include "tests/support/wave.h"
 
+namespace averager_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -194,3 +196,5 @@ TEST_CASE("a run does not keep an optimizer between whose averagings the ranks d
     run.resume(ddp, plain);
   });
 }
+
+}  // namespace averager_test

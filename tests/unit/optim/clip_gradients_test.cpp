@@ -10,6 +10,8 @@
 #include "tests/support/local_groups.h"
 #include "tests/support/wave.h"
 
+namespace clip_gradients_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -132,3 +134,5 @@ TEST_CASE("elements are limited to both sides of zero") {
   CHECK(at::equal(parameters[0].grad(), at::tensor({-1.5F, -1.5F, -1.0F, 0.0F, 1.0F, 1.5F})));
   CHECK_FALSE(parameters[1].grad().defined());
 }
+
+}  // namespace clip_gradients_test

@@ -8,6 +8,8 @@
 #include "tests/support/local_groups.h"
 #include "tests/support/wave.h"
 
+namespace exchange_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -64,3 +66,5 @@ TEST_CASE("types may be mixed, and memory need not be in order") {
     CHECK(last.eq(2).all().item<bool>());
   });
 }
+
+}  // namespace exchange_test

@@ -17,6 +17,8 @@
 #include "tests/support/expect_error.h"
 #include "tests/unit/ddp/shard_worlds.h"
 
+namespace lockstep_mode_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -147,3 +149,5 @@ TEST_CASE("norms have the same bits with any number of threads, where torch's ha
   CHECK(torchs_differ);  // or the test says nothing
   at::set_num_threads(threads);
 }
+
+}  // namespace lockstep_mode_test

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <set>
 
+namespace partition_test {
+
 using namespace lockstep;
 
 TEST_CASE("each parameter goes to the rank with the fewest elements, the largest first") {
@@ -46,3 +48,5 @@ TEST_CASE("every parameter has one owner, and no rank has more than another by m
     CHECK(*std::max_element(load.begin(), load.end()) - *std::min_element(load.begin(), load.end()) <= 96);
   }
 }
+
+}  // namespace partition_test

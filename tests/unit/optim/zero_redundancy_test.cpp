@@ -17,6 +17,8 @@
 #include "tests/support/local_groups.h"
 #include "tests/support/wave.h"
 
+namespace zero_redundancy_test {
+
 using namespace lockstep;
 using namespace lockstep::testing;
 using torch::optim::Adagrad;
@@ -469,3 +471,5 @@ TEST_CASE("what cannot be is refused") {
     CHECK_ERROR(error_of([&] { sharded.load(read); }), ErrorKind::invalid_argument, "use load_state_dict()");
   });
 }
+
+}  // namespace zero_redundancy_test

@@ -19,6 +19,8 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/local_groups.h"
 
+namespace data_parallel_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 
@@ -335,3 +337,5 @@ TEST_CASE("it says what it copied") {
   CHECK(stats.gathered_bytes == 8 * 3 * 4);
   CHECK(stats.added_bytes == 4 * (6 * 8 + 8 + 8 * 3 + 3) * 4);
 }
+
+}  // namespace data_parallel_test

@@ -2,6 +2,8 @@
 
 #include "tests/support/expect_error.h"
 
+namespace hostlist_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 
@@ -54,3 +56,5 @@ TEST_CASE("counts for each node") {
     CHECK(error_of([&] { expand_counts(list); }).kind() == ErrorKind::invalid_argument);
   }
 }
+
+}  // namespace hostlist_test

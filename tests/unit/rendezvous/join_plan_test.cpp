@@ -7,6 +7,8 @@
 #include "tests/support/expect_error.h"
 #include "tests/unit/rendezvous/planned.h"
 
+namespace join_plan_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -164,3 +166,5 @@ TEST_CASE("a world of one opens nothing, whatever its address; rank 0 can be tol
   CHECK(plan(variables).bind_host == "10.0.0.7");
   CHECK(plan(variables).endpoint.host == "node0");
 }
+
+}  // namespace join_plan_test

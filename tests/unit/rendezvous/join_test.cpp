@@ -15,6 +15,8 @@
 #include "tests/support/socket_pair.h"
 #include "tests/support/temporary_directory.h"
 
+namespace join_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace std::chrono_literals;
@@ -317,3 +319,5 @@ TEST_CASE("another job id is unauthorized and the text says what to compare") {
               ErrorKind::unauthorized, "LOCKSTEP_JOB_ID", "'b'");
   CHECK(first.get().kind() == ErrorKind::timeout);
 }
+
+}  // namespace join_test

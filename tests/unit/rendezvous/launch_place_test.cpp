@@ -8,6 +8,8 @@
 #include "lockstep/rendezvous/launchers.h"
 #include "tests/support/expect_error.h"
 
+namespace launch_place_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 
@@ -197,3 +199,5 @@ TEST_CASE("one worker a host of Ray Train") {
   CHECK(found->rdzv_id == "ray-10.0.0.7:43127");
   CHECK(found->endpoint == "10.0.0.7:" + std::to_string(port_of_job("ray-10.0.0.7:43127")));  // Ray's port is in use
 }
+
+}  // namespace launch_place_test

@@ -8,6 +8,8 @@
 #include "tests/support/expect_error.h"
 #include "tests/unit/rendezvous/planned.h"
 
+namespace launchers_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -324,3 +326,5 @@ TEST_CASE("a process takes the GPU of its local rank, and without one that of it
   CHECK_ERROR(error_of([&] { local_device(1, 2, with("-1")); }), ErrorKind::invalid_argument, "LOCAL_RANK is '-1'");
   CHECK_ERROR(error_of([&] { local_device(1, 0, with("0")); }), ErrorKind::invalid_argument, "rank 1 is to take a GPU");
 }
+
+}  // namespace launchers_test

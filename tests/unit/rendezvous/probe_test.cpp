@@ -10,6 +10,8 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/rank_threads.h"
 
+namespace probe_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -101,3 +103,5 @@ TEST_CASE("a choice, a port or a round trip that cannot be is a lie that names i
   CHECK_ERROR(hear("probe/ports/0", ports, 1), ErrorKind::corrupt_data, "rank 0's ports for a probe", "65536");
   CHECK_ERROR(hear("probe/result/0/1", result, 0), ErrorKind::corrupt_data, "rank 1's result of a probe");
 }
+
+}  // namespace probe_test

@@ -8,6 +8,8 @@
 #include "lockstep/store/memory_store.h"
 #include "tests/support/expect_error.h"
 
+namespace registration_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace std::chrono_literals;
@@ -160,3 +162,5 @@ TEST_CASE("the members of a world are as many as they say, each in his place") {
               }),
               ErrorKind::corrupt_data, "the rank is 1");
 }
+
+}  // namespace registration_test

@@ -2,6 +2,8 @@
 
 #include "tests/support/expect_error.h"
 
+namespace url_test {
+
 using namespace lockstep;
 
 TEST_CASE("URLs are taken apart") {
@@ -24,3 +26,5 @@ TEST_CASE("what is wrong with a URL is quoted, and what would be right is listed
   CHECK_ERROR(error("tcp://a:1?rank"), ErrorKind::invalid_argument, "'rank' has no value");
   CHECK_ERROR(error("tcp://a:1?rank=1&rank=2"), ErrorKind::invalid_argument, "'rank' is given twice");
 }
+
+}  // namespace url_test

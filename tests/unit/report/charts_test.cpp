@@ -9,6 +9,8 @@
 #include "tools/report/axis.h"
 #include "tools/report/run_record.h"
 
+namespace charts_test {
+
 using namespace lockstep::tools;
 
 namespace {
@@ -112,3 +114,5 @@ TEST_CASE("texts of charts are escaped") {
   CHECK(html.find("<script") == std::string::npos);
   CHECK(html.find("aria-label=\"&lt;script&gt;&quot;\"") != std::string::npos);
 }
+
+}  // namespace charts_test

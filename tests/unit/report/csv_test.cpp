@@ -4,6 +4,8 @@
 
 #include "tools/report/metrics_reader.h"
 
+namespace csv_test {
+
 using namespace lockstep::tools;
 
 namespace {
@@ -49,3 +51,5 @@ TEST_CASE("texts are quoted where they must be, and are no formulas") {
 }
 
 TEST_CASE("without lines there is the head") { CHECK(csv_of({RunRecord{}}) == std::string(kFixed) + "\n"); }
+
+}  // namespace csv_test

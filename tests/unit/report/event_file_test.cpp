@@ -8,6 +8,8 @@
 
 #include "tools/report/metrics_reader.h"
 
+namespace event_file_test {
+
 using namespace lockstep::tools;
 
 namespace {
@@ -58,3 +60,5 @@ TEST_CASE("times") {
     CHECK(std::isnan(seconds_of_iso_time(text)));
   }
 }
+
+}  // namespace event_file_test

@@ -6,6 +6,8 @@
 
 #include "tools/report/run_record.h"
 
+namespace html_test {
+
 using namespace lockstep::tools;
 
 TEST_CASE("what means something in HTML is escaped") {
@@ -55,3 +57,5 @@ TEST_CASE("numbers") {
   CHECK(count_text(1, "line") == "1 line");
   CHECK(count_text(2, "line") == "2 lines");
 }
+
+}  // namespace html_test

@@ -11,6 +11,8 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_directory.h"
 
+namespace metrics_reader_test {
+
 using namespace lockstep;
 using namespace lockstep::tools;
 
@@ -211,3 +213,5 @@ TEST_CASE("a run is read from its directory") {
   CHECK(run.epochs.size() == 2);
   CHECK(run.path == directory.path());
 }
+
+}  // namespace metrics_reader_test

@@ -8,6 +8,8 @@
 #include "tests/support/expect_error.h"
 #include "tools/report/metrics_reader.h"
 
+namespace page_test {
+
 using namespace lockstep;
 using namespace lockstep::tools;
 
@@ -192,3 +194,5 @@ TEST_CASE("extreme numbers and many ranks, epochs, metrics and events keep the p
   CHECK_FALSE(has(page, "\"inf"));
   CHECK_FALSE(has(page, "nan"));
 }
+
+}  // namespace page_test

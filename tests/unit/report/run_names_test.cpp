@@ -4,6 +4,8 @@
 
 #include "tests/support/expect_error.h"
 
+namespace run_names_test {
+
 using namespace lockstep;
 using namespace lockstep::tools;
 
@@ -24,3 +26,5 @@ TEST_CASE("a run that is named twice is refused") {
               }),
               ErrorKind::invalid_argument, "the run /a/b is named twice");
 }
+
+}  // namespace run_names_test

@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+namespace step_summary_test {
+
 using namespace lockstep::tools;
 
 namespace {
@@ -81,3 +83,5 @@ TEST_CASE("the steps of a line") {
   CHECK(steps_text(line(7, 1, {})) == "7");
   CHECK(steps_text(line(7, 50, {})) == "1 to 7");
 }
+
+}  // namespace step_summary_test

@@ -15,6 +15,8 @@
 #include "tests/support/forked_child.h"
 #include "tests/support/temporary_directory.h"
 
+namespace file_store_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -240,3 +242,5 @@ TEST_CASE("a forked child is refused, and can neither remove the file nor hold i
   ::close(gate[1]);
   ::waitpid(child, nullptr, 0);
 }
+
+}  // namespace file_store_test

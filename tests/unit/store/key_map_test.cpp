@@ -3,6 +3,8 @@
 #include "lockstep/store/store.h"
 #include "tests/support/expect_error.h"
 
+namespace key_map_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 
@@ -50,3 +52,5 @@ TEST_CASE("the limits are those that the Store's header promises") {
   CHECK(KeyMapLimits{}.keys == kMaxStoreKeys);
   CHECK(KeyMapLimits{}.bytes == kMaxStoreBytes);
 }
+
+}  // namespace key_map_test

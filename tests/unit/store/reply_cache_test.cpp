@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+namespace reply_cache_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace std::chrono_literals;
@@ -104,3 +106,5 @@ TEST_CASE("clients are bounded in number, the longest silent is forgotten first"
   CHECK(serve(cache, request(3, 1, 1, 10s), now) == State::replied);
   CHECK(cache.clients() <= ReplyCache::kMaxClients);
 }
+
+}  // namespace reply_cache_test

@@ -11,6 +11,8 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/seconds_of.h"
 
+namespace store_chaos_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -306,3 +308,5 @@ TEST_CASE("a last will outlives the cuts of its connection, as long as its clien
   store.last_will("dead", "", soon());
   CHECK(served.server.wait_for_wills(soon()));
 }
+
+}  // namespace store_chaos_test

@@ -4,6 +4,8 @@
 
 #include "tests/support/expect_error.h"
 
+namespace store_machine_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace std::chrono_literals;
@@ -210,3 +212,5 @@ TEST_CASE("last wills are limited, and the limit is in the text") {
   request.keys = {"one more"};
   CHECK(contains(machine.handle(1, request, kStart).at(0).reply.value, "may leave 64 last wills"));
 }
+
+}  // namespace store_machine_test

@@ -5,6 +5,8 @@
 #include "lockstep/net/wire.h"
 #include "tests/support/expect_error.h"
 
+namespace store_protocol_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 
@@ -90,3 +92,5 @@ TEST_CASE("random damage is decoded or refused, never worse") {
   }
   CHECK(refused > 5000);
 }
+
+}  // namespace store_protocol_test

@@ -24,6 +24,8 @@
 #include "tests/support/sanitized.h"
 #include "tests/support/socket_pair.h"
 
+namespace store_server_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace std::chrono_literals;
@@ -485,3 +487,5 @@ TEST_CASE("a server that is gone is named with its host's rank") {
   CHECK(error.detail().peer == 0);
   fixture.client().set("k", "v", soon());
 }
+
+}  // namespace store_server_test

@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+namespace store_text_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 
@@ -18,3 +20,5 @@ TEST_CASE("keys in messages are short and printable") {
   CHECK(quote_key(std::string(5000, 'k')).size() == 85);
   CHECK(list_keys(std::vector<std::string>(10, "k")) == "'k', 'k', 'k', 'k', 'k', 'k', 'k', 'k' and 2 more");
 }
+
+}  // namespace store_text_test

@@ -23,6 +23,8 @@
 #include "tests/support/test_device.h"
 #include "tests/unit/ddp/models.h"
 
+namespace checkpoints_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -130,3 +132,5 @@ TEST_CASE("ResNet18 has torchvision's number of parameters") {
   for (const at::Tensor& parameter : model->parameters()) count += parameter.numel();
   CHECK(count == 11'181'642);
 }
+
+}  // namespace checkpoints_test

@@ -23,6 +23,8 @@
 #include "tests/support/temporary_directory.h"
 #include "tests/unit/ddp/models.h"
 
+namespace devices_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -208,3 +210,5 @@ TEST_CASE("a checkpoint of a GPU comes back to it, and to the host" * needs("gpu
   check_equal(loaded, host);
   check_equal(saved, host);
 }
+
+}  // namespace devices_test

@@ -28,6 +28,8 @@
 #include "tests/support/seconds_of.h"
 #include "tests/unit/ddp/models.h"
 
+namespace steps_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -235,3 +237,5 @@ TEST_CASE("without a sampler every rank has all samples, of which DDP warns once
   CHECK(warnings(true) == 1);
   CHECK(warnings(false) == 0);
 }
+
+}  // namespace steps_test

@@ -11,6 +11,8 @@
 #include "tests/support/arena_meshes.h"
 #include "tests/support/expect_error.h"
 
+namespace abort_record_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -88,3 +90,5 @@ TEST_CASE("of many at once one is the first, and all ranks repeat it") {
     CHECK_ERROR(told(*record), ErrorKind::aborted, "by " + std::to_string(first));
   }
 }
+
+}  // namespace abort_record_test

@@ -26,6 +26,8 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/rank_threads.h"
 
+namespace arena_mesh_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -254,3 +256,5 @@ TEST_CASE("a program that puts other descriptors in place of a mesh's loses nobo
   child.exit_code();
   CHECK_ERROR(error_of([&] { mesh->wait({}, soon()); }), ErrorKind::peer_lost, "rank 1 was lost");
 }
+
+}  // namespace arena_mesh_test

@@ -15,6 +15,8 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/socket_pair.h"
 
+namespace checked_stream_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 
@@ -214,3 +216,5 @@ TEST_CASE("it knows what it holds") {
   CHECK(receiver.receive(receiving.get(), kGroup, space).count == -1);
   CHECK(errno == EAGAIN);
 }
+
+}  // namespace checked_stream_test

@@ -7,6 +7,8 @@
 #include <thread>
 #include <vector>
 
+namespace cpu_placement_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 
@@ -34,3 +36,5 @@ TEST_CASE("a thread that is moved may still run where it might before") {
     CHECK(std::ranges::equal(allowed_cores(again), before));
   }).join();
 }
+
+}  // namespace cpu_placement_test

@@ -16,6 +16,8 @@
 #include "tests/support/rank_threads.h"
 #include "tests/support/shared_meshes.h"
 
+namespace mesh_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -210,3 +212,5 @@ TEST_CASE("a rank that leaves disturbs only who still needs it, and what it sent
     CHECK(error.detail().peer == 2);
   }
 }
+
+}  // namespace mesh_test

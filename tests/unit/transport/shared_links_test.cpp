@@ -20,6 +20,8 @@
 #include "tests/support/sanitized.h"
 #include "tests/support/shared_meshes.h"
 
+namespace shared_links_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -384,3 +386,5 @@ TEST_CASE("an abort that only some ranks were told is passed on to all") {
   std::jthread waits([&] { CHECK_ERROR(error_of_wait(*first, 1), ErrorKind::aborted, "no more of this"); });
   CHECK_ERROR(error_of_wait(*last, 1), ErrorKind::aborted, "no more of this");
 }
+
+}  // namespace shared_links_test

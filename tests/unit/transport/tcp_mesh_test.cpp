@@ -26,6 +26,8 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/tcp_meshes.h"
 
+namespace tcp_mesh_test {
+
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -459,3 +461,5 @@ TEST_CASE("nonsense on the control connection ends the group and names its sende
   unknown[9] = 99;
   CHECK_ERROR(send(framed(unknown)), ErrorKind::corrupt_data, "kind of error is 99");
 }
+
+}  // namespace tcp_mesh_test

@@ -19,7 +19,7 @@ void on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   at::native::cpu_fallback(op, stack, /*error_on_views=*/true);
 }
 
-const at::Tensor& resize(const at::Tensor& tensor, at::IntArrayRef sizes, std::optional<at::MemoryFormat>) {
+const at::Tensor& resize_fake(const at::Tensor& tensor, at::IntArrayRef sizes, std::optional<at::MemoryFormat>) {
   tensor.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
   const c10::Storage& storage = tensor.storage();
   const std::size_t end = static_cast<std::size_t>(tensor.storage_offset() + tensor.numel()) * tensor.element_size();
@@ -33,7 +33,7 @@ const at::Tensor& resize(const at::Tensor& tensor, at::IntArrayRef sizes, std::o
 }
 
 at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
-  if (to.sizes() != from.sizes()) resize(to, from.sizes(), {});
+  if (to.sizes() != from.sizes()) resize_fake(to, from.sizes(), {});
   return to.copy_(from);
 }
 
@@ -58,7 +58,7 @@ void let_fake_device_compute() {
   static Library fallback(Library::IMPL, "_", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
   static Library operators(Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
   fallback.fallback(torch::CppFunction::makeFromBoxedFunction<&on_host>());
-  operators.impl("resize_", &resize);
+  operators.impl("resize_", &resize_fake);
   operators.impl("_copy_from_and_resize", &copy_from_and_resize);
   operators.impl("_reshape_alias", &at::native::_reshape_alias);
   operators.impl("unfold", &at::native::unfold);

@@ -14,7 +14,8 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "launch"))
 from fashion_mnist_test import write_data  # noqa: E402
-from processes import Tree, percentile, rank_process, shared_memory, wait_for  # noqa: E402
+from processes import Tree, percentile, rank_process, wait_for  # noqa: E402
+from shared_memory import own_shared_memory, shared_memory  # noqa: E402
 
 LOCKSTEP = ""
 PROGRAM = ""
@@ -125,4 +126,5 @@ class Launcher(KillsTest):
 
 if __name__ == "__main__":
     LOCKSTEP, PROGRAM = sys.argv.pop(1), sys.argv.pop(1)
+    own_shared_memory()
     unittest.main(verbosity=2)

@@ -20,7 +20,8 @@ for folder in ("group", "launch", "links"):
     sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", folder))
 from jobs import free_port  # noqa: E402
 from links_test import Namespaces  # noqa: E402
-from processes import Tree, percentile, shared_memory, wait_for  # noqa: E402
+from processes import Tree, percentile, wait_for  # noqa: E402
+from shared_memory import own_shared_memory, shared_memory  # noqa: E402
 
 RANKS = 4
 STEPS = 400
@@ -198,4 +199,5 @@ def main():
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    own_shared_memory()
     main()

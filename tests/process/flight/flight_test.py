@@ -240,9 +240,11 @@ class Recordings(unittest.TestCase):
         self.assertIn("the last 1 of 1100 operations", told.stdout)
 
     def test_a_job_that_hangs_and_is_interrupted_tells_where(self):
-        tree, _ = self.run_job("away", 2)
+        tree, folder = self.run_job("away", 2)
         tree.read_lines(3)
-        time.sleep(1)  # until the others wait
+        (recording,) = glob.glob(folder + "/lockstep/flight/*")
+        waiting = "ranks 0, 1 are at barrier #4, inside"
+        self.assertTrue(wait_for(lambda: waiting in self.trace("--flight", recording).stdout))
         tree.process.send_signal(signal.SIGINT)
         code, _, error = tree.finish()
         self.assertEqual(code, 130, error)

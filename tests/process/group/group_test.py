@@ -328,7 +328,7 @@ class Places(unittest.TestCase):
 
     def test_a_job_that_was_stopped_for_longer_than_its_timeout_goes_on(self):
         command = [LOCKSTEP, "run", "--nproc-per-node", "2", "--no-prefix", WORKER, "listen", "0"]
-        environment = {"OMP_NUM_THREADS": "1", "TEST_CALL_MS": "3000"}
+        environment = {"OMP_NUM_THREADS": "1", "TEST_CALL_MS": "1500"}
         with contextlib.ExitStack() as stack:
             trees = [stack.enter_context(Tree(command, {**environment, "LOCKSTEP_TRANSPORT": transport},
                                               stdin=subprocess.PIPE)) for transport in TRANSPORTS]
@@ -339,7 +339,7 @@ class Places(unittest.TestCase):
             for tree in trees:
                 os.kill(tree.pid, signal.SIGTSTP)  # as Ctrl-Z does
             self.assertTrue(wait_for(lambda: all(are_stopped())))
-            time.sleep(3.2)
+            time.sleep(1.7)  # longer than the timeout
             for tree in trees:
                 os.kill(tree.pid, signal.SIGCONT)
             self.assertTrue(wait_for(lambda: not any(are_stopped())))

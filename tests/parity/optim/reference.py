@@ -12,6 +12,7 @@ import tempfile
 from collections import OrderedDict
 
 import torch
+import torch._dynamo  # noqa: F401  what optimizers load when they are first made, in each rank
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from safetensors.torch import save_file

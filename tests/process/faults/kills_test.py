@@ -190,6 +190,7 @@ def main():
             namespaces.__exit__()
     if shared_memory() != before:
         wrong.append(f"left in /dev/shm: {shared_memory()}")
+        print("  " + wrong[-1], flush=True)
     print(f"{way}: {kills} kills; survivors that named the dead rank with its pid: {len(times)}, "
           f"p50 {percentile(times, 0.5):.3f} s, p99 {percentile(times, 0.99):.3f} s, "
           f"slowest {max(times, default=0):.3f} s; with one that had not begun, or without a store: {unborn}; "

@@ -9,6 +9,7 @@ from --seed, so the same arguments give the same file.
 
 import argparse
 import contextlib
+import gc
 import mmap
 import os
 import tempfile
@@ -242,6 +243,7 @@ def main():
     arguments = parser.parse_args()
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     os.makedirs(arguments.out, exist_ok=True)
+    gc.freeze()  # so that no rank looks through all modules again and again
     for ranks in map(int, arguments.ranks.split(",")):
         with tempfile.TemporaryDirectory() as folder:
             # Forked, since importing torch takes longer than the training; this process has used no torch thread.

@@ -6,6 +6,7 @@ step; of sharded optimizers also owner/<name>, the rank that updates a parameter
 """
 
 import argparse
+import gc
 import os
 import sys
 import tempfile
@@ -108,6 +109,7 @@ def main():
     arguments = parser.parse_args()
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     os.makedirs(arguments.out, exist_ok=True)
+    gc.freeze()  # so that no rank looks through all modules again and again
     for ranks in CASES:
         with tempfile.TemporaryDirectory() as folder:
             # Forked, since importing torch takes longer than the training; this process has used no torch thread.

@@ -14,6 +14,7 @@ import tempfile
 
 import numpy
 import torch
+import torch._dynamo  # noqa: F401  what optimizers load when they are first made, in each rank
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch.distributed.nn import functional as distributed
@@ -187,7 +188,7 @@ def keep(out, module, epochs, metrics):
     print("Iteration {}  Train Loss: {train_loss:.4f}  Val Loss: {val_loss:.4f}".format(epochs, **metrics), flush=True)
 
 
-def main():
+def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--world-size", type=int, required=True)
     parser.add_argument("--batch-size", type=int, default=128)
@@ -204,10 +205,12 @@ def main():
                         help="lockstep needs the package of that name in PYTHONPATH")
     parser.add_argument("--data", default="/usr/share/datasets/fashion-mnist")
     parser.add_argument("--out", default="out")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     pathlib.Path(options.out).mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(run_rank, (options, pathlib.Path(folder) / "rendezvous"), options.world_size)
+        # Forked, since importing torch takes longer than a short training; CUDA does not bear that.
+        mp.start_processes(run_rank, (options, pathlib.Path(folder) / "rendezvous"), options.world_size,
+                           start_method="fork" if options.device == "cpu" else "spawn")
 
 
 if __name__ == "__main__":

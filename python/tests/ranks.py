@@ -1,6 +1,7 @@
 """Runs a function in several processes, or as the ranks of a job."""
 
 import contextlib
+import gc
 import multiprocessing
 import os
 import tempfile
@@ -25,6 +26,7 @@ def forked(function, *arguments):
     would stay locked in it for ever (libc's resolver has one), so there must be no other threads."""
     if threads() > THREADS:
         raise AssertionError("this process has threads that the tests have started, and it forks beside them")
+    gc.freeze()  # so that it does not look through all modules again and again
     process = multiprocessing.get_context("fork").Process(target=function, args=arguments)
     process.start()
     return process

@@ -9,6 +9,7 @@ import unittest
 from functools import partial
 
 import torch
+import torch._dynamo  # noqa: F401  what optimizers load when they are first made, in each rank
 import torch.distributed as dist
 import torch.distributed.checkpoint as checkpoint
 from ranks import run_ranks

@@ -8,6 +8,7 @@ import unittest
 from functools import partial
 
 import torch
+import torch._dynamo  # noqa: F401  what DistributedDataParallel loads when it is first made, in each rank
 import torch.distributed as dist
 import torch.distributed.checkpoint as checkpoint
 from ranks import run_ranks

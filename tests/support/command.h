@@ -53,4 +53,10 @@ inline CommandResult run_command(std::vector<std::string> arguments) {
   return result;
 }
 
+// Whether this Python has PyTorch. It is looked for and not imported, which takes seconds.
+inline bool has_pytorch(const std::string& python) {
+  return run_command({python, "-c", "import importlib.util as i, sys; sys.exit(i.find_spec('torch') is None)"})
+             .exit_code == 0;
+}
+
 }  // namespace lockstep

@@ -6,12 +6,14 @@ step; of sharded optimizers also owner/<name>, the rank that updates a parameter
 """
 
 import argparse
+import gc
 import os
 import sys
 import tempfile
 from collections import OrderedDict
 
 import torch
+import torch._dynamo  # noqa: F401  what optimizers load when they are first made, in each rank
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from safetensors.torch import save_file
@@ -107,6 +109,7 @@ def main():
     arguments = parser.parse_args()
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     os.makedirs(arguments.out, exist_ok=True)
+    gc.freeze()  # so that no rank looks through all modules again and again
     for ranks in CASES:
         with tempfile.TemporaryDirectory() as folder:
             # Forked, since importing torch takes longer than the training; this process has used no torch thread.

@@ -12,8 +12,10 @@ import sys
 import tempfile
 import unittest
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "group"))
+for folder in ("group", "launch"):
+    sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", folder))
 from jobs import Job, free_port  # noqa: E402
+from shared_memory import own_shared_memory  # noqa: E402
 
 BACKEND, LOCKSTEP, RANK, WORKER, FLIGHT, MPIRUN = sys.argv[1:7]
 SKIPPED = 77
@@ -193,6 +195,7 @@ def built():
 
 
 if __name__ == "__main__":
+    own_shared_memory()
     if not built():
         print(f"SKIPPED: this build has no backend {BACKEND}; script/bootstrap installs MPI")
         sys.exit(SKIPPED)

@@ -1,5 +1,6 @@
 """What the tests of `lockstep checkpoint` share. Each is run with <lockstep> <set_writer> [<python with torch>]."""
 
+import atexit
 import json
 import os
 import resource
@@ -27,8 +28,43 @@ def write_set(directory, step, version=1, writers=2, *more):
     return done.stdout.strip()
 
 
+class Interpreter:
+    """A Python with torch, which takes seconds to import: one for all that a test lets it do."""
+
+    SERVE = """if True:
+        import contextlib, io, json, sys, traceback
+        for line in sys.stdin:
+            code, *sys.argv[1:] = json.loads(line)
+            output, error = io.StringIO(), None
+            try:
+                with contextlib.redirect_stdout(output):
+                    exec(code, {"__name__": "__main__"})
+            except BaseException:
+                error = traceback.format_exc()
+            print(json.dumps([output.getvalue(), error]), flush=True)
+    """
+
+    def __init__(self):
+        self.process = subprocess.Popen([PYTHON, "-c", self.SERVE], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        text=True)
+        atexit.register(self.process.communicate)
+
+    def run(self, code, *words):
+        """What it prints; words: its arguments"""
+        self.process.stdin.write(json.dumps([code, *words]) + "\n")
+        self.process.stdin.flush()
+        output, error = json.loads(self.process.stdout.readline())
+        assert error is None, error
+        return output
+
+
 def python(code, *words):
-    return subprocess.run([PYTHON, "-c", code, *words], capture_output=True, text=True, timeout=300, check=True).stdout
+    global interpreter
+    interpreter = interpreter or Interpreter()
+    return interpreter.run(code, *words)
+
+
+interpreter = None
 
 
 def write_file(path, tensors, metadata=None):

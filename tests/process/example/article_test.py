@@ -1,6 +1,7 @@
 """The program of an article, fashion_mnist_ddp, beside PyTorch in the same setup: article_test.py <program>"""
 
 import json
+import multiprocessing
 import os
 import pathlib
 import subprocess
@@ -11,8 +12,11 @@ from unittest import mock
 
 from fashion_mnist_test import write_data
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "bench"))
+import article_torch  # noqa: E402
+import torch  # noqa: E402
+
 PROGRAM = ""
-ORACLE = pathlib.Path(__file__).resolve().parents[3] / "bench" / "article_torch.py"
 TRAINING, TEST, BATCH = 96, 146, 32  # with --article-bugs, 4 ranks validate 9 images each, in batches of 8
 
 
@@ -28,13 +32,18 @@ class ArticleTest(unittest.TestCase):
         self.assertEqual(done.returncode != 0, expected != 0, done.stdout + done.stderr)
         return done.stdout + done.stderr
 
-    def epoch(self, command, name, *options):
+    def run_oracle(self, *words):
+        """Forked: each process that imports torch takes seconds."""
+        process = multiprocessing.get_context("fork").Process(target=article_torch.main, args=([*map(str, words)],))
+        process.start()
+        process.join(120)
+        process.kill()
+        self.assertEqual(process.exitcode, 0, words)
+
+    def epoch(self, run, name, *options):
         """What an epoch of training ends with."""
         out = self.folder / name
-        done = subprocess.run([*map(str, command), "--num-epochs", "1", "--batch-size", str(BATCH), "--data",
-                               str(self.folder), "--out", str(out), *map(str, options)], capture_output=True, text=True,
-                              timeout=120)
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        run("--num-epochs", "1", "--batch-size", BATCH, "--data", self.folder, "--out", out, *options)
         lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
         return next(line for line in lines if "train_loss" in line)
 
@@ -51,24 +60,23 @@ class ArticleTest(unittest.TestCase):
                             (2, ["--sync-batchnorm"]), (4, ["--sync-batchnorm", "--article-bugs"])):
             with self.subTest(ranks=ranks, bugs=bugs):
                 options = ["--world-size", ranks, *bugs]
-                ours = self.epoch([PROGRAM], f"ours_{ranks}_{'_'.join(bugs)}", *options)
-                theirs = self.epoch([sys.executable, "-B", ORACLE], f"theirs_{ranks}_{'_'.join(bugs)}", *options)
+                ours = self.epoch(self.run_program, f"ours_{ranks}_{'_'.join(bugs)}", *options)
+                theirs = self.epoch(self.run_oracle, f"theirs_{ranks}_{'_'.join(bugs)}", *options)
                 for key in ("train_loss", "val_loss", "val_accuracy"):
                     self.assertAlmostEqual(ours[key], theirs[key], delta=2e-4 * abs(theirs[key]), msg=key)
 
     def test_lockstep_mode_prints_the_same_at_any_number_of_ranks(self):
-        found = [self.epoch([PROGRAM], f"lockstep_{ranks}", "--world-size", ranks, "--lockstep", "--shards", 4)
+        found = [self.epoch(self.run_program, f"lockstep_{ranks}", "--world-size", ranks, "--lockstep", "--shards", 4)
                  for ranks in (1, 2, 4)]
         for key in ("train_loss", "val_loss", "val_accuracy"):
             self.assertEqual({each[key] for each in found}, {found[0][key]}, key)
 
     # feature: L-04
     def test_ranks_that_share_a_gpu_train_as_one(self):
-        import torch  # only here: it takes seconds
         if not torch.cuda.is_available():
             self.skipTest("no CUDA device")
         with mock.patch.dict(os.environ, LOCKSTEP_BACKEND="native"):  # NCCL connects no ranks that share a GPU
-            alone, both = (self.epoch([PROGRAM], f"gpu_{ranks}", "--world-size", ranks, "--device", "cuda",
+            alone, both = (self.epoch(self.run_program, f"gpu_{ranks}", "--world-size", ranks, "--device", "cuda",
                                       "--sync-batchnorm") for ranks in (1, 2))
         for key in ("train_loss", "val_loss"):  # convolutions of a GPU have factors of 10 bits (TF32)
             self.assertAlmostEqual(alone[key], both[key], delta=5e-3 * alone[key], msg=key)

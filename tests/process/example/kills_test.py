@@ -1,6 +1,6 @@
 """kill -9 at any moment of a training under the launcher: kills_test.py <lockstep> <fashion_mnist> [Rank|Launcher]
 
-LOCKSTEP_TEST_KILLS says how many jobs each case kills (default 8), LOCKSTEP_TEST_SEED which moments."""
+LOCKSTEP_TEST_KILLS says how many jobs each case kills (default 5), LOCKSTEP_TEST_SEED which moments."""
 
 import os
 import pathlib
@@ -14,12 +14,13 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "launch"))
 from fashion_mnist_test import write_data  # noqa: E402
-from processes import Tree, percentile, rank_process, shared_memory, wait_for  # noqa: E402
+from processes import Tree, percentile, rank_process, wait_for  # noqa: E402
+from shared_memory import own_shared_memory, shared_memory  # noqa: E402
 
 LOCKSTEP = ""
 PROGRAM = ""
 RANKS = 3
-KILLS = int(os.environ.get("LOCKSTEP_TEST_KILLS", "8"))
+KILLS = int(os.environ.get("LOCKSTEP_TEST_KILLS", "5"))
 SEED = int(os.environ.get("LOCKSTEP_TEST_SEED", "0")) or random.randrange(1 << 30)
 
 
@@ -125,4 +126,5 @@ class Launcher(KillsTest):
 
 if __name__ == "__main__":
     LOCKSTEP, PROGRAM = sys.argv.pop(1), sys.argv.pop(1)
+    own_shared_memory()
     unittest.main(verbosity=2)

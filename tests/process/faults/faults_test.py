@@ -18,7 +18,7 @@ import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "launch"))
-from processes import shared_memory  # noqa: E402
+from shared_memory import own_shared_memory, shared_memory  # noqa: E402
 
 RANK = ""
 PROXY = ""
@@ -247,4 +247,5 @@ if __name__ == "__main__":
     PROXY = sys.argv.pop(1)
     CLOCK_JUMP = sys.argv.pop(1)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    own_shared_memory()
     unittest.main(verbosity=2)

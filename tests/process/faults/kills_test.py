@@ -20,7 +20,8 @@ for folder in ("group", "launch", "links"):
     sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", folder))
 from jobs import free_port  # noqa: E402
 from links_test import Namespaces  # noqa: E402
-from processes import Tree, percentile, shared_memory, wait_for  # noqa: E402
+from processes import Tree, percentile, wait_for  # noqa: E402
+from shared_memory import own_shared_memory, shared_memory  # noqa: E402
 
 RANKS = 4
 STEPS = 400
@@ -131,7 +132,7 @@ def check_survivor(run, rank, victim, killed):
 
 def main():
     worker, way = sys.argv[1:3]
-    kills = int(sys.argv[3]) if len(sys.argv) > 3 else int(os.environ.get("LOCKSTEP_TEST_KILLS", "7"))
+    kills = int(sys.argv[3]) if len(sys.argv) > 3 else int(os.environ.get("LOCKSTEP_TEST_KILLS", "6"))
     moment = random.Random(int(sys.argv[4]) if len(sys.argv) > 4 else 5)
     namespaces = None
     if way == "hosts":
@@ -189,6 +190,7 @@ def main():
             namespaces.__exit__()
     if shared_memory() != before:
         wrong.append(f"left in /dev/shm: {shared_memory()}")
+        print("  " + wrong[-1], flush=True)
     print(f"{way}: {kills} kills; survivors that named the dead rank with its pid: {len(times)}, "
           f"p50 {percentile(times, 0.5):.3f} s, p99 {percentile(times, 0.99):.3f} s, "
           f"slowest {max(times, default=0):.3f} s; with one that had not begun, or without a store: {unborn}; "
@@ -198,4 +200,5 @@ def main():
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    own_shared_memory()
     main()

@@ -16,7 +16,7 @@ import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "group"))
 from jobs import Job, Tree  # noqa: E402
-from processes import wait_for  # noqa: E402
+from processes import process_state, wait_for  # noqa: E402
 
 LOCKSTEP = ""
 WORKER = ""
@@ -241,8 +241,8 @@ class Recordings(unittest.TestCase):
 
     def test_a_job_that_hangs_and_is_interrupted_tells_where(self):
         tree, _ = self.run_job("away", 2)
-        tree.read_lines(3)
-        time.sleep(1)  # until the others wait
+        pids = dict(line.split(" running ") for line in tree.read_lines(3))
+        self.assertTrue(wait_for(lambda: all(process_state(int(pids[rank]))[0] == "S" for rank in "01")))  # they wait
         tree.process.send_signal(signal.SIGINT)
         code, _, error = tree.finish()
         self.assertEqual(code, 130, error)

@@ -10,7 +10,8 @@ import time
 import unittest
 
 from jobs import Failure, Job, Tree, free_port
-from processes import process_state, shared_memory, wait_for
+from processes import process_state, wait_for
+from shared_memory import own_shared_memory, shared_memory
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "links"))
 from links_test import Namespaces, ip, why_not  # noqa: E402
@@ -233,12 +234,11 @@ class Kills(unittest.TestCase):
                 self.kill_many(count, transport)
 
     def kill_many(self, count, transport):
-        before = set(shared_memory())
-        left = lambda: set(shared_memory()) - before
+        before = shared_memory()
         with job("host", "barriers", size=1, transport=transport, stdin=subprocess.PIPE) as host:
             late = sorted(self.kill_one(host.ranks[0]) for _ in range(count))
             self.assertTrue(wait_for(lambda: not host.ranks[0].survivors()), "processes are left")
-            self.assertTrue(wait_for(lambda: not left()), left())  # other programs' files come and go
+            self.assertEqual(shared_memory(), before)
             self.assertEqual(os.listdir(host.folder.name), ["token"])
         print(f"  {count} kills: half of the survivors knew after {late[count // 2]:.3f} s, all after {late[-1]:.3f} s",
               flush=True)
@@ -328,7 +328,7 @@ class Places(unittest.TestCase):
 
     def test_a_job_that_was_stopped_for_longer_than_its_timeout_goes_on(self):
         command = [LOCKSTEP, "run", "--nproc-per-node", "2", "--no-prefix", WORKER, "listen", "0"]
-        environment = {"OMP_NUM_THREADS": "1", "TEST_CALL_MS": "3000"}
+        environment = {"OMP_NUM_THREADS": "1", "TEST_CALL_MS": "1500"}
         with contextlib.ExitStack() as stack:
             trees = [stack.enter_context(Tree(command, {**environment, "LOCKSTEP_TRANSPORT": transport},
                                               stdin=subprocess.PIPE)) for transport in TRANSPORTS]
@@ -339,7 +339,7 @@ class Places(unittest.TestCase):
             for tree in trees:
                 os.kill(tree.pid, signal.SIGTSTP)  # as Ctrl-Z does
             self.assertTrue(wait_for(lambda: all(are_stopped())))
-            time.sleep(3.2)
+            time.sleep(1.7)  # longer than the timeout
             for tree in trees:
                 os.kill(tree.pid, signal.SIGCONT)
             self.assertTrue(wait_for(lambda: not any(are_stopped())))
@@ -420,6 +420,7 @@ class Hosts(unittest.TestCase):
 
 if __name__ == "__main__":
     LOCKSTEP, WORKER = sys.argv.pop(1), sys.argv.pop(1)
+    own_shared_memory()
     reason = why_not() if "Hosts" in sys.argv else ""
     if reason:
         print(f"skipped: {reason}")

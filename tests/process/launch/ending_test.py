@@ -247,8 +247,10 @@ for i in range(20000):
     def test_the_first_process_of_a_container_reaps_orphans(self):
         if os.geteuid() != 0 or not shutil.which("unshare"):
             self.skipTest("no root, or no unshare")
-        script = ("for i in 1 2 3 4 5; do (sleep 0.1 &); done; sleep 2.5; "
-                  "grep -l '^State:.Z' /proc/[0-9]*/status; echo end")
+        # Until nothing is left of them, not even a zombie, or 10 s have passed.
+        script = ("for i in 1 2 3 4 5; do (sleep 0.1 &); done; n=0; "
+                  "while sleep 0.1; grep -qs '^Name:.sleep' /proc/[0-9]*/status && [ $n -lt 100 ]; do n=$((n + 1)); "
+                  "done; grep -ls '^State:.Z' /proc/[0-9]*/status; echo end")
         with Tree(["unshare", "-pf", "--mount-proc", *self.job("sh", "-c", script, ranks=1)]) as tree:
             code, output, error = tree.finish()
         self.assertEqual((code, output), (0, "end\n"), error)

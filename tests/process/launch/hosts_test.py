@@ -12,7 +12,7 @@ import time
 import unittest
 
 from agents import Job, free_port, listens
-from processes import Tree, process_state, wait_for
+from processes import Tree, wait_for
 
 LOCKSTEP = ""
 LINES = ""
@@ -347,11 +347,13 @@ class FailureTest(HostsTest):
         self.assertIn("closed the connection", attempt["lost_hosts"][0]["why"])
 
     def test_a_rank_that_failed_before_a_host_is_lost_is_the_cause(self):
-        script = ('trap "" TERM; echo "rank $RANK pid $$"; test $RANK = 0 && { sleep 1; exit 7; }; '
-                  'while :; do sleep 0.1; done')
+        go = os.path.join(self.job().folder.name, "go")
+        script = ('trap "echo told" TERM; echo "rank $RANK pid $$"; '
+                  f'while :; do test $RANK = 0 -a -e {go} && exit 7; sleep 0.05; done')
         job, a, b = self.running(1, script)
-        self.assertTrue(wait_for(lambda: not process_state(int(re.search(r"rank 0 pid (\d+)", a.output)[1]))))
-        time.sleep(0.5)
+        with open(go, "wb"):
+            pass
+        self.assertTrue(a.says("told", stream="out"), job.texts())  # since rank 0 has failed
         b.process.kill()
         self.assertEqual(a.code(), 7, job.texts())
         self.assertRegex(a.error, r"rank 0 \(host a, pid \d+\) exited with code 7")
@@ -424,7 +426,7 @@ class StopTest(HostsTest):
         job, a, b = self.running(1, 'trap "" INT TERM; echo "rank $RANK pid $$"; while :; do sleep 0.05; done')
         b.process.send_signal(signal.SIGINT)
         self.assertTrue(a.says("stopping the job"), job.texts())
-        time.sleep(1.1)
+        time.sleep(1.1)  # sooner it is the same request
         a.process.send_signal(signal.SIGINT)
         self.assertEqual(job.codes(10), [130, 130], job.texts())
 

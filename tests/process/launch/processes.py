@@ -47,12 +47,6 @@ def rank_process(launcher, rank):
     return None
 
 
-def shared_memory():
-    """Names of shared memory, without the files that other tests keep there (temporary_directory.h)."""
-    names = os.listdir("/dev/shm") if os.path.isdir("/dev/shm") else []
-    return sorted(name for name in names if not name.startswith("lockstep-test-"))
-
-
 def percentile(values, share):
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("nan")

@@ -16,7 +16,8 @@ import unittest
 
 from agents import Job
 from network_test import Switch
-from processes import Tree, percentile, rank_process, shared_memory, wait_for
+from processes import Tree, percentile, rank_process, wait_for
+from shared_memory import own_shared_memory, shared_memory
 
 LOCKSTEP = ""
 WORKER = ""
@@ -268,4 +269,5 @@ class Cables(FaultsTest):
 
 if __name__ == "__main__":
     LOCKSTEP, WORKER = sys.argv.pop(1), sys.argv.pop(1)
+    own_shared_memory()
     unittest.main(verbosity=2)

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import resource
+import select
 import shutil
 import signal
 import subprocess
@@ -324,10 +325,10 @@ class SshTest(unittest.TestCase):
         self.addCleanup(os.close, reader)
         tree = self.start("sh", "-c", "while :; do echo a line that nobody reads >&2; done", hosts="localhost:1",
                           stdout=subprocess.DEVNULL, stderr=writer)
-        os.close(writer)
-        time.sleep(3)  # all pipes are full
+        self.addCleanup(os.close, writer)
+        self.assertTrue(wait_for(lambda: is_full(writer)))
         tree.process.send_signal(signal.SIGINT)
-        time.sleep(1)
+        time.sleep(1)  # soon after the first a second one may be taken for the same
         tree.process.send_signal(signal.SIGINT)
         self.assertEqual(tree.process.wait(10 + links_test.SLACK), 130)
         self.expect_nothing_left()
@@ -337,8 +338,8 @@ class SshTest(unittest.TestCase):
         os.set_blocking(writer, False)
         tree = self.start("--no-prefix", "sh", "-c", "for i in $(seq 5000); do echo line $i of many >&2; done",
                           hosts="localhost:1", stdout=subprocess.DEVNULL, stderr=writer)
+        self.assertTrue(wait_for(lambda: is_full(writer)))
         os.close(writer)
-        time.sleep(0.5)
         read = b""
         with open(reader, "rb", buffering=0) as file:
             while some := file.read(4096):
@@ -408,6 +409,10 @@ class SshTest(unittest.TestCase):
         tree.read_lines(2)
         tree.process.kill()
         self.expect_nothing_left()
+
+
+def is_full(pipe):
+    return not select.select([], [pipe], [], 0)[1]
 
 
 def command_name(pid):

@@ -378,20 +378,18 @@ class DocumentTest(unittest.TestCase):
     def test_the_table_has_each_option_and_variable_of_torchrun_and_names_tests_that_exist(self):
         if not PYTHON:
             self.skipTest("there is no PyTorch here")
-        code = ("from torch.distributed.run import get_args_parser as p; "
-                "print(*[o for a in p()._actions for o in a.option_strings])")
+        code = ("import inspect, re, torch.distributed.run as r, torch.distributed.launcher.api as l, "
+                "torch.distributed.elastic.agent.server.local_elastic_agent as a; "
+                "print(*[o for each in r.get_args_parser()._actions for o in each.option_strings]); "
+                "print(*re.findall('[\"\\'](\\w*TORCH_?ELASTIC_\\w+|PYTHON_EXEC|TORCH_NCCL_\\w+)[\"\\']', "
+                "''.join(map(inspect.getsource, (r, l, a)))))")
         done = subprocess.run([PYTHON, "-c", code], capture_output=True, text=True, timeout=120, check=True)
-        options = set(done.stdout.split()) - {"-h", "--help"}
+        options, variables = (set(line.split()) for line in done.stdout.splitlines())
+        options -= {"-h", "--help"}
         self.assertGreater(len(options), 40)
         self.assertEqual(options - self.options() - {"-r", "-t", "-m"}, set())
         page = self.document("docs", "TORCHRUN.md")
         self.assertEqual([name for name in options if "_" not in name and f"`{name}`" not in page], [])
-        code = ("import inspect, re, torch.distributed.run as r, torch.distributed.launcher.api as l, "
-                "torch.distributed.elastic.agent.server.local_elastic_agent as a; "
-                "print(*re.findall('[\"\\'](\\w*TORCH_?ELASTIC_\\w+|PYTHON_EXEC|TORCH_NCCL_\\w+)[\"\\']', "
-                "''.join(map(inspect.getsource, (r, l, a)))))")
-        done = subprocess.run([PYTHON, "-c", code], capture_output=True, text=True, timeout=120, check=True)
-        variables = set(done.stdout.split())
         self.assertGreater(len(variables), 8)
         self.assertEqual([name for name in variables if f"`{name}`" not in page], [])
         for test in set(re.findall(r"`(\w+_test\.py)`", page)):

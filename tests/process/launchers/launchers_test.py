@@ -14,11 +14,12 @@ import sys
 import tempfile
 import unittest
 
-for folder in ("links", "group"):
+for folder in ("links", "group", "launch"):
     sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", folder))
 import links_test  # noqa: E402
 import slurm  # noqa: E402
 from jobs import free_port  # noqa: E402
+from shared_memory import own_shared_memory  # noqa: E402
 
 SKIPPED = 77
 PROGRAM = []
@@ -335,6 +336,7 @@ if __name__ == "__main__":
     PROGRAM = [sys.argv.pop(1), "join"]
     HELLO = sys.argv.pop(1)
     LOCKSTEP = sys.argv.pop(1)
+    own_shared_memory()
     reason = why_not(sys.argv[1])
     if reason:
         print(f"skipped: {reason}")

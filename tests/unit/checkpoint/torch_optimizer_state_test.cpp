@@ -147,7 +147,7 @@ int oracle(const char* mode, const std::string& folder) {
 }
 
 bool has_pytorch() {
-  static const bool is_there = run_command({LOCKSTEP_PYTHON, "-c", "import torch"}).exit_code == 0;
+  static const bool is_there = lockstep::has_pytorch(LOCKSTEP_PYTHON);
   if (!is_there) skip("PyTorch is not installed");
   return is_there;
 }

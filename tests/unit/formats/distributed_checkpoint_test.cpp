@@ -23,7 +23,7 @@ namespace {
 const std::string& saved() {
   static const TemporaryDirectory directory;
   static const std::string path = [] {
-    if (run_command({LOCKSTEP_PYTHON, "-c", "import torch"}).exit_code != 0) return std::string();
+    if (!has_pytorch(LOCKSTEP_PYTHON)) return std::string();
     REQUIRE(run_command({LOCKSTEP_PYTHON, "-B", LOCKSTEP_DISTRIBUTED_ORACLE, directory.path()}).exit_code == 0);
     return directory.path();
   }();

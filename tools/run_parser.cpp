@@ -129,8 +129,7 @@ void RunParser::add_hosts() {
   option("--rdzv-backend", to.rdzv_backend,
          "c10d, static, etcd or etcd-v2: accepted for compatibility with torchrun, no effect")
       ->check(known({"c10d", "static", "etcd", "etcd-v2"}, "with all of them, launchers meet by themselves"));
-  flag("--standalone", to.run.standalone,
-       "This host alone, whatever a cluster manager says; --rdzv-* are ignored");
+  flag("--standalone", to.run.standalone, "This host alone, whatever a cluster manager says; --rdzv-* are ignored");
   option("--local-addr", to.run.local_addr, "The address by which other hosts reach this one");
   option("--master-addr", to.run.master_addr, "MASTER_ADDR for the ranks (default: the first host)");
   run_->add_option("--master-port,--master_port", to.run.master_port,
@@ -158,8 +157,10 @@ void RunParser::add_ends() {
       "--flight", to.run.flight,
       "Write what each rank did last to DIR, however the job ends, for 'lockstep trace' (default: LOCKSTEP_FLIGHT; "
       "without it only if the job fails, to ~/.local/state/lockstep/flight, where the last 20 jobs stay for 7 days)");
-  option("--monitor-interval", to.monitor_interval_seconds, "Accepted for compatibility with torchrun, no effect: ends are seen at once");
-  option("--event-log-handler", to.event_log_handler, "Accepted for compatibility with torchrun, no effect; see --report");
+  option("--monitor-interval", to.monitor_interval_seconds,
+         "Accepted for compatibility with torchrun, no effect: ends are seen at once");
+  option("--event-log-handler", to.event_log_handler,
+         "Accepted for compatibility with torchrun, no effect; see --report");
 }
 
 void RunParser::add_output() {
@@ -176,7 +177,8 @@ void RunParser::add_output() {
   option("--duplicate-stdout-filters", to.stdout_filters,
          "Also write lines of standard output that contain one of these texts to filtered_stdout.log: apple,orange");
   option("--duplicate-stderr-filters", to.stderr_filters, "The same for standard error, to filtered_stderr.log");
-  option("--logs-specs", to.logs_specs, "default: accepted for compatibility with torchrun, no effect; others name Python classes")
+  option("--logs-specs", to.logs_specs,
+         "default: accepted for compatibility with torchrun, no effect; others name Python classes")
       ->check(known({"default"}, "others are Python classes, which this launcher does not load"));
 }
 

@@ -35,7 +35,8 @@ void validate(const LoaderOptions& options) {
                 fmt::format("loader: prefetch is {}, it must lie in [1, {}]", options.prefetch, kMaxPrefetch));
   }
   if (options.first_batch < 0) {
-    throw Error(ErrorKind::invalid_argument, fmt::format("loader: first_batch is {}; the first one is 0", options.first_batch));
+    throw Error(ErrorKind::invalid_argument,
+                fmt::format("loader: first_batch is {}; the first one is 0", options.first_batch));
   }
 }
 

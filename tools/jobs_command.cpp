@@ -77,7 +77,7 @@ int ps_command(const PsOptions& options) {
 }
 
 CLI::App* add_top(CLI::App& app, TopOptions& options) {
-  CLI::App* top = app.add_subcommand("top", "Show this user's jobs on this machine, again and again; q ends it");
+  CLI::App* top = app.add_subcommand("top", "Show this user's jobs on this machine, refreshed every second; q ends it");
   top->add_option("--interval", options.interval_seconds, "Seconds from one look to the next (default 1)")
       ->check(CLI::Range(0.1, 3600.0));
   top->add_flag("--once", options.once, "Look twice, print one table, and end");

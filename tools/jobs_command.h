@@ -1,4 +1,4 @@
-// `lockstep ps` and `lockstep top`: this user's jobs on this machine, once or again and again.
+// `lockstep ps` and `lockstep top`: this user's jobs on this machine, once or every second.
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -107,7 +107,7 @@ void RunParser::add_ranks() {
       ->check(CLI::IsMember({"node", "socket", "exclusive", "core-complex"}));
   option("--role", to.run.role, "ROLE_NAME for the ranks (default 'default')");
   flag("--virtual-local-rank", to.run.virtual_local_rank, "Each rank sees one GPU alone, and LOCAL_RANK is 0");
-  option("--start-method", to.start_method, "Accepted for torchrun's sake: a rank is always a new process")
+  option("--start-method", to.start_method, "Accepted for compatibility with torchrun: a rank is always a new process")
       ->check(CLI::IsMember({"spawn", "fork", "forkserver"}));
 }
 
@@ -127,10 +127,9 @@ void RunParser::add_hosts() {
          "KEY=VALUE,...: join_timeout (600): seconds until all have to be there; last_call_timeout (30): seconds that "
          "MIN hosts wait for more");
   option("--rdzv-backend", to.rdzv_backend,
-         "c10d, static, etcd or etcd-v2, for torchrun's sake: launchers meet by themselves")
+         "c10d, static, etcd or etcd-v2: accepted for compatibility with torchrun, no effect")
       ->check(known({"c10d", "static", "etcd", "etcd-v2"}, "with all of them, launchers meet by themselves"));
-  flag("--standalone", to.run.standalone,
-       "This host alone, whatever a cluster manager says; --rdzv-* are not looked at");
+  flag("--standalone", to.run.standalone, "This host alone, whatever a cluster manager says; --rdzv-* are ignored");
   option("--local-addr", to.run.local_addr, "The address by which other hosts reach this one");
   option("--master-addr", to.run.master_addr, "MASTER_ADDR for the ranks (default: the first host)");
   run_->add_option("--master-port,--master_port", to.run.master_port,
@@ -145,7 +144,7 @@ void RunParser::add_ends() {
                           "Restarts of the whole job after a failure (default 0)")
              ->transform(whole_number(0, 1'000'000'000)));
   option("--hang-timeout", to.hang_timeout_seconds,
-         "Seconds after which a job that hangs ends (exit code 4) or restarts (default: it is only told of)")
+         "Seconds after which a job that hangs ends (exit code 4) or restarts (default: report only)")
       ->check(CLI::Range(0.1, kMostSeconds));
   option("--shutdown-timeout", to.shutdown_timeout_seconds,
          "Seconds that ranks get from SIGTERM to SIGKILL after a failure (default 5)");
@@ -158,25 +157,28 @@ void RunParser::add_ends() {
       "--flight", to.run.flight,
       "Write what each rank did last to DIR, however the job ends, for 'lockstep trace' (default: LOCKSTEP_FLIGHT; "
       "without it only if the job fails, to ~/.local/state/lockstep/flight, where the last 20 jobs stay for 7 days)");
-  option("--monitor-interval", to.monitor_interval_seconds, "Accepted for torchrun's sake: ends are seen at once");
-  option("--event-log-handler", to.event_log_handler, "Accepted for torchrun's sake; see --report");
+  option("--monitor-interval", to.monitor_interval_seconds,
+         "Accepted for compatibility with torchrun, no effect: ends are seen at once");
+  option("--event-log-handler", to.event_log_handler,
+         "Accepted for compatibility with torchrun, no effect; see --report");
 }
 
 void RunParser::add_output() {
   RunArguments& to = arguments_;
   common(option("--log-dir", to.run.output.log_directory,
                 "Write each rank's output to DIR/rank_<r>.stdout.log and .stderr.log, replacing what is there"));
-  common(flag("--prefix", to.prefix, "Put [rank] before every line (default: if several)"));
-  common(flag("--no-prefix", to.no_prefix, "Do not; lines stay whole"));
+  common(flag("--prefix", to.prefix, "Prefix every line with [rank] (default: if there are several ranks)"));
+  common(flag("--no-prefix", to.no_prefix, "Do not prefix lines with the rank"));
   option("-r,--redirects", to.redirects,
          "Streams that go to log files and are not shown: 0 none, 1 output, 2 error, 3 both; or for local ranks: "
          "0:1,1:3");
   option("-t,--tee", to.tee, "Streams that go to log files and are shown, in the same form");
   option("--local-ranks-filter", to.shown_ranks, "Show the output of these local ranks only: 0,2");
   option("--duplicate-stdout-filters", to.stdout_filters,
-         "Write lines of standard output that hold one of these texts to filtered_stdout.log, too: apple,orange");
+         "Also write lines of standard output that contain one of these texts to filtered_stdout.log: apple,orange");
   option("--duplicate-stderr-filters", to.stderr_filters, "The same for standard error, to filtered_stderr.log");
-  option("--logs-specs", to.logs_specs, "default, for torchrun's sake: it names a Python class")
+  option("--logs-specs", to.logs_specs,
+         "default: accepted for compatibility with torchrun, no effect; others name Python classes")
       ->check(known({"default"}, "others are Python classes, which this launcher does not load"));
 }
 
@@ -185,7 +187,7 @@ void RunParser::add_program() {
   common(flag("-m,--module", to.style.module, "The program is the name of a Python module"));
   flag("--no-python", to.style.no_python, "Start a file that ends with .py as it is, without Python");
   flag("--run-path", to.style.run_path, "Start a Python script by runpy.run_path()");
-  common(option("--config", to.config, "Read options from FILE (TOML); the command line goes before it"));
+  common(option("--config", to.config, "Read options from FILE (TOML); the command line takes precedence"));
   common(flag("--dry-run", to.run.dry_run, "Print what would be started, and start nothing"));
 }
 

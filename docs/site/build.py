@@ -27,8 +27,8 @@ def forget(*folders):
 def forget_if_changed(work, site):
     """What Sphinx has kept of another version of these scripts is of no use."""
     digest = hashlib.sha256()
-    for name in sorted(os.listdir(HERE)):
-        if name.endswith(".py"):
+    for name in [*sorted(os.listdir(HERE)), os.path.join("static", "lockstep.css")]:
+        if name.endswith((".py", ".css")):
             with open(os.path.join(HERE, name), "rb") as file:
                 digest.update(file.read())
     marker = os.path.join(work, f"made_by_{digest.hexdigest()}")

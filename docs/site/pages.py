@@ -12,12 +12,13 @@ import subprocess
 import headers
 from reference import page_of, write_if_changed
 
-# Of the contents: a caption, and what belongs there, in this order; of a folder its README.md is the first. A page
-# stands where it is named first.
+# Of the contents: a caption, and what belongs there, in this order; of a folder its README.md is the first, and the
+# others follow in the order in which that links to them. A page stands where it is named first.
 CONTENTS = (
     ("Tutorials", ["docs/tutorials/*.md"]),
     ("How to", ["docs/howto/*.md"]),
-    ("Guides", ["docs/DDP.md", "docs/DATA.md", "docs/CHECKPOINTS.md", "docs/LAUNCHING.md", "python/README.md"]),
+    ("Guides", ["docs/DDP.md", "docs/DATA.md", "docs/CHECKPOINTS.md", "docs/LAUNCHING.md", "docs/GPU.md",
+                "python/README.md"]),
     ("Reference", ["reference/index", "docs/errors/*.md", "docs/VARIABLES.md", "docs/TORCHRUN.md"]),
     ("Background", ["docs/PERFORMANCE.md", "docs/ARCHITECTURE.md", "docs/FAILURE_DETECTION.md", "docs/FAULTS.md",
                     "SECURITY.md", "docs/HACKING.md", "*"]),
@@ -37,6 +38,13 @@ def _outside_code(text):
     """(text, whether it is code) of each part of a page, where code is what stands between fences."""
     parts = re.split(r"^((?:```|~~~).*?^(?:```|~~~)[^\n]*\n?)", text, flags=re.MULTILINE | re.DOTALL)
     return [(part, number % 2 == 1) for number, part in enumerate(parts)]
+
+
+def in_reading_order(folder, paths):
+    """Pages of a folder."""
+    names = ["README.md", *re.findall(r"\]\((\w+\.md)\)", headers.read(f"{folder}/README.md"))]
+    order = [f"{folder}/{name}" for name in names]
+    return sorted(paths, key=lambda path: order.index(path) if path in order else len(order))
 
 
 class Pages:
@@ -121,6 +129,8 @@ class Pages:
             for pattern in patterns:
                 regular = re.escape(pattern).replace(r"\*", ".*" if pattern == "*" else "[^/]*")
                 found = [path for path in left if re.fullmatch(regular, path)]
+                if pattern.endswith("/*.md"):
+                    found = in_reading_order(pattern.removesuffix("/*.md"), found)
                 entries += [self.places[path] for path in found] if "/index" not in pattern else [pattern]
                 left = [path for path in left if path not in found]
             lines = "\n".join(entries)

@@ -5,7 +5,7 @@
 #include <string>
 
 struct Config {
-  std::string text = "/usr/share/common-licenses/GPL-3", out = "char_gpt.out";
+  std::string text = "/usr/share/common-licenses/GPL-3", out = "out/char_gpt";
 
   struct Model {
     std::int64_t layers = 3, heads = 4, width = 128, context = 64;

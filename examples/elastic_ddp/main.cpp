@@ -1,7 +1,7 @@
 // Trains to the end whatever happens to its ranks: it saves a snapshot after each epoch, and when it is started again
 // it goes on from there, with as many ranks as there are then. A rank that dies makes the launcher start all of them
 // anew:
-//   lockstep run --nproc-per-node 4 --max-restarts 3 build/bin/elastic_ddp 100 out
+//   lockstep run --nproc-per-node 4 --max-restarts 3 build/bin/elastic_ddp 100 out/elastic
 // With a third number, the last rank kills itself at the beginning of that epoch, once, to show what happens then.
 #include <ATen/ATen.h>
 #include <torch/optim/sgd.h>
@@ -51,10 +51,9 @@ void train(int epochs, const std::string& directory, int fatal_epoch) {
     const bool is_victim = at.epoch == fatal_epoch && world.rank() == world.size() - 1;
     if (is_victim && restarts == "0") std::raise(SIGKILL);
     sampler.set_epoch(at.epoch);
-    const auto first_batch = static_cast<std::size_t>(at.batch);
     for (auto& [x, y] : lockstep::loader(
              samples, sampler,
-             {.batch_size = batch_size, .workers = 0, .first_batch = first_batch, .stop_when = told_to_stop})) {
+             {.batch_size = batch_size, .workers = 0, .first_batch = at.batch, .stop_when = told_to_stop})) {
       optimizer.zero_grad();
       const at::Tensor loss = at::mse_loss(ddp(x), y);
       loss.backward();

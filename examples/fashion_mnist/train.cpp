@@ -43,9 +43,8 @@ void train_epoch(Ddp& ddp, torch::optim::SGD& optimizer, TrainingRun& run, const
   const std::size_t local = batch_size.local(o.lockstep ? shards : world.size());
   ShardSampler sampler(images.size(), world, {.shards = shards, .batch_size = local, .seed = o.seed});
   sampler.set_epoch(at.epoch);
-  const auto batches = shard_loader(
-      images, sampler,
-      {.workers = o.workers, .first_batch = static_cast<std::size_t>(at.batch), .pin_memory = device.is_cuda()});
+  const auto batches =
+      shard_loader(images, sampler, {.workers = o.workers, .first_batch = at.batch, .pin_memory = device.is_cuda()});
   const auto left = static_cast<std::int64_t>(sampler.steps()) - at.batch;
   const auto steps = o.max_steps == 0 ? left : std::min(left, o.max_steps - at.step);
   Progress progress(world, "epoch " + std::to_string(at.epoch + 1) + "/" + std::to_string(o.epochs), steps);

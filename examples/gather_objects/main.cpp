@@ -1,11 +1,14 @@
-// What ranks have found out, brought together: any objects, and the predictions of a test set that they share.
+// What ranks have found out, brought together: any objects, and means and predictions of a test set that they share.
 //   build/bin/gather_objects [ranks]
 #include <ATen/ATen.h>
 #include <ATen/core/Dict.h>
 #include <ATen/core/List.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/core/jit_type.h>
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
 
+#include <array>
 #include <cstdint>
 #include <cstdio>
 #include <exception>
@@ -97,9 +100,36 @@ void test(const lockstep::World& world) {
   }
 }
 
+// The same samples, with the squares that a model should find.
+struct LabelledTestSet {
+  std::size_t size() const { return TestSet::kSize; }
+  lockstep::Batch get_batch(std::span<const std::int64_t> indices) const {
+    const at::Tensor x = TestSet().get_batch(indices);
+    return {x, x * x};
+  }
+};
+
+// A model that is wrong for 3 and 7.
+struct SquareImpl : torch::nn::Module {
+  at::Tensor forward(const at::Tensor& x) { return x * x + x.eq(3) + x.eq(7); }
+};
+TORCH_MODULE(Square);
+
+void evaluate(const lockstep::World& world) {
+  Square model;
+  const LabelledTestSet samples;
+  const auto [accuracy, error] =
+      lockstep::evaluate(model, samples, world, {.batch_size = 4}, [](const at::Tensor& output, const at::Tensor& y) {
+        return std::array{output.eq(y).to(at::kDouble).mean().item<double>(),
+                          (output - y).abs().to(at::kDouble).mean().item<double>()};
+      });
+  log_rank0(world, "accuracy %.2f, mean error %.2f", accuracy, error);
+}
+
 void demo_gather(int) {
   const auto world = lockstep::init_process_group();
   gather_dictionaries(world);
+  evaluate(world);
   test(world);
 }
 

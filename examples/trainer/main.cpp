@@ -62,7 +62,7 @@ class Trainer {
  public:
   // Goes on from the snapshot, if there is one.
   Trainer(torch::nn::Linear model, DataLoader& train_data, torch::optim::Optimizer& optimizer, const World& world,
-          int save_every, std::filesystem::path snapshot = "snapshot.pt")
+          int save_every, std::filesystem::path snapshot)
       : ddp_(model, world),
         train_data_(train_data),
         optimizer_(optimizer),
@@ -104,6 +104,7 @@ class Trainer {
 
   void save_snapshot(int epoch) {
     using lockstep::TorchValue;
+    std::filesystem::create_directories(std::filesystem::absolute(snapshot_).parent_path());
     lockstep::Checkpoint model;
     lockstep::add_module(model, *ddp_.module(), "");
     lockstep::write_torch_file(snapshot_, {TorchValue::Dict{{"MODEL_STATE", lockstep::torch_state_dict(model.tensors)},
@@ -135,7 +136,7 @@ class Trainer {
 int main(int argc, char** argv) {
   int total_epochs = 0, save_every = 0;
   std::size_t batch_size = 32;
-  std::string snapshot = "snapshot.pt";
+  std::string snapshot = "out/snapshot.pt";
   CLI::App app("Trains a linear model, with snapshots.", "trainer");
   const auto positive = CLI::Range(1, 1'000'000'000);
   app.add_option("total_epochs", total_epochs, "how long to train")->required()->check(positive);

@@ -8,8 +8,8 @@
 // DdpOptions::ignored parameters and, without forward_sync_buffers, buffers are rank 0's afterwards.
 //   lockstep::TrainingRun run(world, {.directory = "out", .choices = {{"batch_size", "128"}}});
 //   if (resume) run.resume(ddp, optimizer); else run.start_anew();
-//   ... one step; run.add_step(loss, samples, ddp, optimizer);
-//   ... one epoch; run.position.begin_next_epoch(); run.save(ddp, optimizer);
+//   sampler.set_epoch(run.position.epoch); for (... : loader(train, sampler, {.first_batch = run.position.batch})) {
+//     ... one step; run.add_step(loss, samples, ddp, optimizer); }  run.position.begin_next_epoch(); run.save(...);
 // Its log, metrics.jsonl, also tells what ranks spend their steps on; a rank that holds up the others is warned of.
 // All ranks call the same functions; rank 0 writes. Errors as of checkpoint.h and of ProcessGroup's calls.
 #pragma once

@@ -34,6 +34,10 @@ void validate(const LoaderOptions& options) {
     throw Error(ErrorKind::invalid_argument,
                 fmt::format("loader: prefetch is {}, it must lie in [1, {}]", options.prefetch, kMaxPrefetch));
   }
+  if (options.first_batch < 0) {
+    throw Error(ErrorKind::invalid_argument,
+                fmt::format("loader: first_batch is {}; the first one is 0", options.first_batch));
+  }
 }
 
 }  // namespace
@@ -45,17 +49,17 @@ void throw_unknown_size() {
 LoaderPlan::LoaderPlan(std::size_t samples, const LoaderOptions& options, std::size_t start)
     : samples_(samples),
       batch_size_(options.batch_size),
-      first_batch_(options.first_batch),
+      first_batch_(static_cast<std::size_t>(options.first_batch)),
       start_(start),
       batches_(0) {
   validate(options);
   const std::size_t all = count_batches(samples - start, options);
-  if (options.first_batch > all) {
+  if (first_batch_ > all) {
     throw Error(ErrorKind::invalid_argument,
                 fmt::format("loader: first_batch is {}, but a pass over {} samples has {} batches of {}",
                             options.first_batch, samples - start, all, options.batch_size));
   }
-  batches_ = all - options.first_batch;
+  batches_ = all - first_batch_;
 }
 
 std::span<const std::int64_t> LoaderPlan::batch(std::span<const std::int64_t> order, std::size_t number) const {

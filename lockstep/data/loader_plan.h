@@ -18,7 +18,7 @@ struct LoaderOptions {
   int workers = 2;                     // threads that assemble batches; 0: the loop does it itself
   int prefetch = 2;                    // batches each worker may be ahead of the loop
   bool drop_last = false;              // leave out a last batch that is not full
-  std::size_t first_batch = 0;         // start here: how a run resumes in mid-epoch
+  std::int64_t first_batch = 0;        // start here: how a run resumes in mid-epoch, at TrainingPosition::batch
   Duration timeout = Duration::max();  // for one batch; then Error{timeout}
   // Batches come in memory that copies to a GPU overlap with (.to(device, /*non_blocking=*/true)). Without a GPU: a
   // warning, and ordinary memory.

@@ -67,7 +67,7 @@ class ShardSampler : public TorchSampler<ShardSampler> {
 template <class Dataset>
 auto shard_loader(const Dataset& dataset, ShardSampler& sampler, LoaderOptions options = {}) {
   options.batch_size = sampler.batch_size();
-  options.first_batch *= sampler.own_shards();
+  options.first_batch *= static_cast<std::int64_t>(sampler.own_shards());
   return loader(dataset, sampler, options);
 }
 template <class Dataset>

@@ -49,7 +49,7 @@ Finding name() {
   if (is_loopback(*list->ai_addr)) {
     finding.verdict = Verdict::warning;
     finding.found += ", which other hosts cannot reach";
-    finding.remedy = fmt::format("{}; or mend /etc/hosts", remedy);
+    finding.remedy = fmt::format("{}; or fix /etc/hosts", remedy);
   }
   return finding;
 }

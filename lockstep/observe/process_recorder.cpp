@@ -3,6 +3,8 @@
 #include <sys/stat.h>
 
 #include <cerrno>
+#include <filesystem>
+#include <system_error>
 
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
@@ -41,6 +43,10 @@ bool is_flight_file_name(std::string_view name) {
 }
 
 void make_flight_directory(const std::string& path) {
+  std::filesystem::path folder(path);
+  if (!folder.has_filename()) folder = folder.parent_path();  // "recordings/"
+  std::error_code ignored;                                    // mkdir() below fails then
+  if (folder.has_parent_path()) std::filesystem::create_directories(folder.parent_path(), ignored);
   if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
     throw system_error("making the directory " + path + " for flight recordings", errno);
   }

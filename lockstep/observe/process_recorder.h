@@ -20,7 +20,7 @@ inline constexpr const char* kFlightDirectoryVariable = "LOCKSTEP_FLIGHT";
 // "rank_3.flight"
 std::string flight_file_name(int rank);
 bool is_flight_file_name(std::string_view name);
-// Makes a directory (mode 0700) unless it exists. Error{internal} with the path.
+// Makes a directory (mode 0700), and those above it, unless it exists. Error{internal} with the path.
 void make_flight_directory(const std::string& path);
 
 // The first call opens it, for the given rank; later calls return the same.

@@ -1,6 +1,8 @@
 """The fenced blocks of a Markdown page, and what a comment right above one says about it.
 
     <!-- program: desync -->               a C++ block: all of a program, which console blocks start as ./desync
+    <!-- resumes: slurm -->                a C++ block: a training that goes on after it was stopped (resume_test.py)
+    <!-- compiled -->                      a C++ block, on a page whose other ones are not compiled
     <!-- not run: needs Slurm -->          a console block that nobody runs here, and why
     <!-- in any order -->                  a console block whose lines come in no fixed order
     <!-- exit code 3 -->                   of the last command of a console block; without it, 0

@@ -45,6 +45,16 @@ class Site(unittest.TestCase):
         self.assertNotIn("watch_", page, "a private member")
         self.assertIn("go_on", read("reference", "group", "options.html"), "what an alias of an internal name means")
 
+    def test_tutorials_stand_in_reading_order(self):
+        page = read("index.html")
+        places = [page.index(f'href="docs/tutorials/{name}.html"') for name in ("README", "data_parallel", "basic_ddp",
+                                                                               "sampler", "elastic_ddp", "char_gpt")]
+        self.assertEqual(places, sorted(places))
+
+    def test_wide_code_is_not_cut_without_a_sign(self):
+        self.assertIn("_static/lockstep.css", read("docs", "LAUNCHING.html"))
+        self.assertIn("::-webkit-scrollbar", read("_static", "lockstep.css"))
+
     def test_nothing_is_shown_escaped(self):
         for path in headers.public_headers():
             found = re.search(r".{,40}\\(?:&[lg]t;|&amp;|[%#@$]|::)", read(reference.page_of(path) + ".html"))
@@ -88,6 +98,11 @@ class Comments(unittest.TestCase):
                 done = subprocess.run(command, cwd=os.path.join(ROOT, "docs", "site"), stdout=subprocess.PIPE,
                                       stderr=subprocess.STDOUT, text=True)
                 self.assertEqual((done.returncode, "'nowhere'" in done.stdout), (1, True), attempt + done.stdout)
+
+    def test_a_folders_pages_follow_its_readme(self):
+        paths = [f"docs/howto/{name}.md" for name in ("README", "aaa", "from_mpi", "from_pytorch", "slurm")]
+        order = [os.path.basename(path) for path in pages.in_reading_order("docs/howto", paths)]
+        self.assertEqual(order, ["README.md", "from_pytorch.md", "from_mpi.md", "slurm.md", "aaa.md"])
 
     def test_pictures_and_sources_have_places(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -1,7 +1,11 @@
-"""Makes one C++ source of all C++ blocks of the documentation's pages: snippets.py <root> <output> <page>...
+"""Makes one C++ source of all C++ blocks of the documentation's pages:
 
-A block that is marked as a program becomes one, chosen by the name under which the executable is started. Any other
-block has to compile as part of a training: it gets the variables of kContext. Errors show the page and its line.
+snippets.py <root> <output> <page>... [--marked <page>...]
+
+A block that is marked as a program becomes one, chosen by the name under which the executable is started; so does one
+that is marked as resuming, with what resuming.h gives it. Any other block has to compile as part of a training: it gets
+the variables of _CONTEXT. Of pages behind --marked only blocks count whose mark says so. Errors show the page and its
+line.
 """
 
 import os
@@ -17,6 +21,10 @@ _CONTEXT = """[[maybe_unused]] lockstep::World& world, [[maybe_unused]] const lo
     [[maybe_unused]] at::Tensor tensor, [[maybe_unused]] int argc, [[maybe_unused]] char** argv,
     [[maybe_unused]] lockstep::DistributedDataParallel<torch::nn::Sequential>& ddp,
     [[maybe_unused]] torch::optim::SGD& optimizer, [[maybe_unused]] lockstep::DistributedSampler& sampler"""
+_RESUMING = """const lockstep::World& world, const resuming::Numbers& train,
+    lockstep::DistributedDataParallel<torch::nn::Sequential>& ddp, torch::optim::SGD& optimizer,
+    [[maybe_unused]] lockstep::DistributedSampler& sampler"""
+_MARKS = ("program", "resumes", "compiled")
 
 
 def _at(block, line=0):
@@ -32,27 +40,35 @@ def _program(block, name):
     return f"namespace program_{name} {{\n{_at(block)}{body}\n}}  // namespace program_{name}\n"
 
 
+def _resuming(block, name):
+    return (f"void resume_{name}({_RESUMING}) {{\n[[maybe_unused]] const int epochs = 2;\n"
+            f"{{\n{_at(block)}{block.body}}}\n}}\n"
+            f"int call_resume_{name}(int argc, char** argv) {{ return resuming::run(resume_{name}, argc, argv); }}\n")
+
+
 def _fragment(block, number):
     return f"[[maybe_unused]] void fragment_{number}({_CONTEXT}) {{\n{{\n{_at(block)}{block.body}}}\n}}\n"
 
 
 def source_of(found):
     """found: the C++ blocks of all pages."""
-    includes, programs, text = set(), [], ""
+    includes, programs, text = set(), {}, ""
     for number, block in enumerate(found):
         includes |= set(re.findall(r"^#include [<\"]([^>\"]+)[>\"]$", block.body, re.MULTILINE))
-        name = block.note("program")
-        if name is None:
+        name, resumes = block.note("program"), block.note("resumes")
+        if name is None and resumes is None:
             text += _fragment(block, number)
             continue
-        if name in programs:
-            raise ValueError(f"{block.page}:{block.line}: there is another program {name}")
-        programs.append(name)
-        text += _program(block, name)
+        started_as = name or f"resume_{resumes}"
+        if started_as in programs:
+            raise ValueError(f"{block.page}:{block.line}: there is another program {started_as}")
+        programs[started_as] = f"program_{name}::main" if name else f"call_resume_{resumes}"
+        text += _program(block, name) if name else _resuming(block, resumes)
     head = "".join(f"#include <{name}>\n" for name in sorted({*_HEADERS, *includes} - {"lockstep/lockstep.h"}))
-    table = "".join(f'  if (name == "{name}") return call(program_{name}::main, argc, argv);\n' for name in programs)
+    table = "".join(f'  if (name == "{name}") return call({main}, argc, argv);\n' for name, main in programs.items())
     return f"""// Made by tests/docs/snippets.py.
 {head}#include "lockstep/lockstep.h"
+#include "tests/docs/resuming.h"
 
 namespace {{
 using namespace std::chrono_literals;
@@ -73,11 +89,18 @@ int main(int argc, char** argv) {{
 """
 
 
+def _code_of(page, root):
+    return [block for block in blocks_of(page, os.path.relpath(page, root)) if block.language == "cpp"]
+
+
 def main():
     root, output, *pages = sys.argv[1:]
+    first_marked = pages.index("--marked") if "--marked" in pages else len(pages)
     found = []
-    for page in sorted(pages):
-        found += [block for block in blocks_of(page, os.path.relpath(page, root)) if block.language == "cpp"]
+    for page in sorted(pages[:first_marked]):
+        found += _code_of(page, root)
+    for page in sorted(pages[first_marked + 1 :]):
+        found += [block for block in _code_of(page, root) if any(block.note(mark) is not None for mark in _MARKS)]
     with open(output, "w", encoding="utf-8") as file:
         file.write(source_of(found))
 

@@ -104,12 +104,14 @@ TEST_CASE("a last batch that is not full is yielded, or dropped") {
 
 TEST_CASE("a run resumed in mid-epoch sees the batches that were left") {
   const auto all = batches_of(reversed(30), {.batch_size = 4});
-  for (std::size_t first = 0; first <= all.size(); ++first) {
-    const std::vector<Indices> left(all.begin() + static_cast<std::ptrdiff_t>(first), all.end());
+  for (std::int64_t first = 0; first <= std::ssize(all); ++first) {
+    const std::vector<Indices> left(all.begin() + first, all.end());
     CHECK(batches_of(reversed(30), {.batch_size = 4, .first_batch = first}) == left);
   }
   CHECK_ERROR(error_of([] { batches_of(reversed(30), {.batch_size = 4, .first_batch = 9}); }),
               ErrorKind::invalid_argument, "first_batch is 9", "8 batches of 4");
+  CHECK_ERROR(error_of([] { batches_of(reversed(30), {.batch_size = 4, .first_batch = -1}); }),
+              ErrorKind::invalid_argument, "first_batch is -1");
 }
 
 TEST_CASE("a failure names the batch and keeps kind and cause") {

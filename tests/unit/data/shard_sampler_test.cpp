@@ -27,7 +27,7 @@ struct Echo {
 
 // What each shard gets in each step: the ranks' batches side by side, step by step.
 Batches batches_of(std::size_t samples, int ranks, const ShardSamplerOptions& options, std::int64_t epoch = 0,
-                   std::size_t first_step = 0) {
+                   std::int64_t first_step = 0) {
   const Echo dataset{samples};
   std::map<std::pair<std::size_t, std::size_t>, std::vector<std::int64_t>> found;  // (step, shard)
   for (int rank = 0; rank < ranks; ++rank) {
@@ -39,7 +39,7 @@ Batches batches_of(std::size_t samples, int ranks, const ShardSamplerOptions& op
       found[{number / own, static_cast<std::size_t>(rank) * own + number % own}] = batch;
       ++number;
     }
-    CHECK(number == (sampler.steps() - first_step) * sampler.own_shards());
+    CHECK(number == (sampler.steps() - static_cast<std::size_t>(first_step)) * sampler.own_shards());
   }
   Batches batches;
   for (auto& [place, batch] : found) batches.push_back(std::move(batch));

@@ -1,6 +1,6 @@
 """kill -9 at any moment of a training under the launcher: kills_test.py <lockstep> <fashion_mnist> [Rank|Launcher]
 
-LOCKSTEP_TEST_KILLS says how many jobs each case kills (default 5), LOCKSTEP_TEST_SEED which moments."""
+LOCKSTEP_TEST_KILLS says how many jobs each case kills (default 8), LOCKSTEP_TEST_SEED which moments."""
 
 import os
 import pathlib
@@ -20,7 +20,7 @@ from shared_memory import own_shared_memory, shared_memory  # noqa: E402
 LOCKSTEP = ""
 PROGRAM = ""
 RANKS = 3
-KILLS = int(os.environ.get("LOCKSTEP_TEST_KILLS", "5"))
+KILLS = int(os.environ.get("LOCKSTEP_TEST_KILLS", "8"))
 SEED = int(os.environ.get("LOCKSTEP_TEST_SEED", "0")) or random.randrange(1 << 30)
 
 

@@ -132,7 +132,7 @@ def check_survivor(run, rank, victim, killed):
 
 def main():
     worker, way = sys.argv[1:3]
-    kills = int(sys.argv[3]) if len(sys.argv) > 3 else int(os.environ.get("LOCKSTEP_TEST_KILLS", "6"))
+    kills = int(sys.argv[3]) if len(sys.argv) > 3 else int(os.environ.get("LOCKSTEP_TEST_KILLS", "7"))
     moment = random.Random(int(sys.argv[4]) if len(sys.argv) > 4 else 5)
     namespaces = None
     if way == "hosts":

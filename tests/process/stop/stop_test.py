@@ -1,6 +1,6 @@
 """Ranks that are told to stop, one or all, at any moment: stop_test.py <lockstep> <stop_worker>
 
-LOCKSTEP_TEST_KILLS says how many jobs each way is tried with (default 2), LOCKSTEP_TEST_SEED at which moments."""
+LOCKSTEP_TEST_KILLS says how many jobs each way is tried with (default 4), LOCKSTEP_TEST_SEED at which moments."""
 
 import os
 import pathlib
@@ -17,7 +17,7 @@ from processes import Tree  # noqa: E402
 LOCKSTEP = ""
 WORKER = ""
 RANKS = 3
-TIMES = int(os.environ.get("LOCKSTEP_TEST_KILLS", "2"))
+TIMES = int(os.environ.get("LOCKSTEP_TEST_KILLS", "4"))
 SEED = int(os.environ.get("LOCKSTEP_TEST_SEED", "0")) or random.randrange(1 << 30)
 
 

@@ -41,7 +41,7 @@ std::optional<AgentMessage> AgentLink::take() {
   try {
     while (auto payload = received_.next()) {
       AgentMessage message = decode_agent_message(*payload);
-      if (const auto* beat = std::get_if<Heartbeat>(&message)) {
+      if (const auto* beat = std::get_if<HostAlive>(&message)) {
         silent_at_ = Deadline::after(std::chrono::milliseconds(beat->patience_ms));
         continue;
       }
@@ -56,7 +56,7 @@ std::optional<AgentMessage> AgentLink::take() {
 
 void AgentLink::announce_pause(Duration pause) {
   const auto patience = std::chrono::duration_cast<std::chrono::milliseconds>(kSilence + pause);
-  send(Heartbeat{static_cast<int>(patience.count())});
+  send(HostAlive{static_cast<int>(patience.count())});
   beat_at_ = Deadline::after(kBeat);
 }
 

@@ -265,7 +265,7 @@ struct Listing {
       fields.text(message.lines, kMostOutputBytes);
     } else if constexpr (std::is_same_v<Kind, OutputTaken>) {
       fields.size(message.bytes, 1U << 30, "number of bytes");
-    } else if constexpr (std::is_same_v<Kind, Heartbeat>) {
+    } else if constexpr (std::is_same_v<Kind, HostAlive>) {
       fields.number(message.patience_ms, 1, kMostPatienceMs, "patience");
     } else if constexpr (std::is_same_v<Kind, Farewell>) {
       fields.number(message.exit_code, 0, 255, "exit code");

@@ -86,7 +86,7 @@ struct OutputTaken {
   std::uint32_t bytes = 0;
 };
 // The sender lives, and says so again within this time.
-struct Heartbeat {
+struct HostAlive {
   int patience_ms = 0;
 };
 // The job is over: the agent ends with this exit code.
@@ -97,7 +97,7 @@ struct Farewell {
 
 using AgentMessage = std::variant<Hello, Welcome, Refused, Elsewhere, Gathers, Notice, StartRanks, StopRanks, EndRanks,
                                   KillRanks, AskToStop, RankEnded, RankStack, RankStands, HostStands, TellStacks,
-                                  HostDone, Output, OutputTaken, Heartbeat, Farewell>;
+                                  HostDone, Output, OutputTaken, HostAlive, Farewell>;
 
 // Texts that are longer than their limit are cut.
 Bytes encode(const AgentMessage& message);

@@ -45,7 +45,7 @@ def read_project(root):
     return texts
 
 
-def check_rules(build):
+def check_rules(builds):
     tree = tree_rules.Tree.of(read_project(ROOT))
     for path, text in tree.files.items():
         rules = text_rules.TEXT_RULES if is_code(path) else (text_rules.banned_words,)
@@ -57,9 +57,10 @@ def check_rules(build):
     for rule in (tree_rules.include_direction, tree_rules.rooms, tree_rules.torch_wall, tree_rules.variables,
                  tree_rules.document_links, proof_table.check_tables):
         yield from rule(tree)
-    if build:
-        yield from tree_rules.dead_files(tree, tree_rules.compiled_files(build, ROOT))
-        yield from tree_rules.examples_are_tests(tree, tree_rules.test_commands(build))
+    if builds and all(os.path.exists(os.path.join(build, "compile_commands.json")) for build in builds):
+        compiled = set().union(*(tree_rules.compiled_files(build, ROOT) for build in builds))
+        yield from tree_rules.dead_files(tree, compiled)
+        yield from tree_rules.examples_are_tests(tree, tree_rules.test_commands(builds[0]))
 
 
 def check_format(clang_format):
@@ -88,7 +89,7 @@ def report(offenders):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("check", choices=("rules", "headers", "format"))
-    parser.add_argument("--build", help="a build directory in which everything is configured")
+    parser.add_argument("--build", nargs="+", default=[], help="builds that together compile everything, release first")
     parser.add_argument("--compiler", default="g++")
     parser.add_argument("--clang-format", default=os.path.join(ROOT, ".venv/bin/clang-format"))
     arguments = parser.parse_args()

@@ -10,7 +10,6 @@
 #include <torch/optim/sgd.h>
 
 // doctest's CHECK replaces the one of torch's logging.
-#undef CHECK
 #include <doctest/doctest.h>
 
 #include "lockstep/checkpoint/optimizer_state.h"

@@ -3,7 +3,6 @@
 #include <torch/torch.h>
 
 // doctest's CHECK replaces the one of torch's logging.
-#undef CHECK
 #include <doctest/doctest.h>
 
 #include "lockstep/checkpoint/module_state.h"

@@ -1,5 +1,6 @@
 // The parts of torch's fmt that are not templates, compiled here once. libtorch brings fmt's headers and no library.
-#include <fmt/format-inl.h>
+#define LOCKSTEP_COMPILE_FMT
+#include "lockstep/base/format.h"
 
 FMT_BEGIN_NAMESPACE
 namespace detail {

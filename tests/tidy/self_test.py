@@ -263,6 +263,20 @@ class Tools(unittest.TestCase):
         found = tree_offences(tree_rules.lone_headers, files, self.root, os.environ.get("CXX", "g++"))
         self.assertEqual(found, [("lockstep/net/bad.h", 1)])
 
+    def test_header_costs(self):
+        files = self.write("lockstep/all.h", '#include "lockstep/net/dear.h"\n#include "lockstep/net/cheap.h"\n')
+        files |= self.write("lockstep/net/dear.h", "#pragma once\nint a();\nint b();\nint c();\n")
+        files |= self.write("lockstep/net/cheap.h", "#pragma once\nint d();\n")
+        costs = (self.root, os.environ.get("CXX", "g++"), [], "lockstep/all.h", {"": 9})
+        self.assertEqual(tree_offences(tree_rules.header_costs, files, *costs), [])
+        files |= self.write("lockstep/net/dear.h", "#pragma once\nint a();\nint b();\nint c();\n" + "int e();\n" * 9)
+        found = tree_offences(tree_rules.header_costs, files, *costs)
+        self.assertEqual(found, [("lockstep/all.h", 1), ("lockstep/net/dear.h", 1)])
+
+    def test_dear_includes(self):
+        files = {"lockstep/net/a.h": "#include <fmt/format.h>\n", "lockstep/net/a.cpp": "#include <fmt/format.h>\n"}
+        self.assertEqual(tree_offences(tree_rules.dear_includes, files), [("lockstep/net/a.h", 1)])
+
     def test_format(self):
         clang_format = os.path.join(tidy.ROOT, ".venv/bin/clang-format")
         if not shutil.which(clang_format):

@@ -2,7 +2,9 @@
 
 tidy.py rules [--build DIR]             lengths, names, words, calls, includes, links; with a build, also dead files
                                         and examples that no test runs
-tidy.py headers [--compiler CXX]        every header of a torch-free folder compiles alone
+tidy.py headers [--compiler CXX] [--torch DIR]
+                                        every header of a torch-free folder compiles alone, and what public headers
+                                        cost those who include them; DIR is the include folder of libtorch
 tidy.py format [--clang-format PATH]    what clang-format would change
 """
 
@@ -55,7 +57,7 @@ def check_rules(builds):
             for line, message in rule(path, text):
                 yield path, line, message
     for rule in (tree_rules.include_direction, tree_rules.rooms, tree_rules.torch_wall, tree_rules.variables,
-                 tree_rules.document_links, proof_table.check_tables):
+                 tree_rules.document_links, tree_rules.dear_includes, proof_table.check_tables):
         yield from rule(tree)
     if builds and all(os.path.exists(os.path.join(build, "compile_commands.json")) for build in builds):
         compiled = set().union(*(tree_rules.compiled_files(build, ROOT) for build in builds))
@@ -91,6 +93,7 @@ def main():
     parser.add_argument("check", choices=("rules", "headers", "format"))
     parser.add_argument("--build", nargs="+", default=[], help="builds that together compile everything, release first")
     parser.add_argument("--compiler", default="g++")
+    parser.add_argument("--torch", help="the include folder of libtorch")
     parser.add_argument("--clang-format", default=os.path.join(ROOT, ".venv/bin/clang-format"))
     arguments = parser.parse_args()
     if arguments.check == "format":
@@ -100,7 +103,11 @@ def main():
         return report(check_format(arguments.clang_format))
     if arguments.check == "headers":
         tree = tree_rules.Tree.of(read_project(ROOT))
-        return report(tree_rules.lone_headers(tree, ROOT, arguments.compiler))
+        offences = list(tree_rules.lone_headers(tree, ROOT, arguments.compiler))
+        if arguments.torch:
+            flags = ["-isystem", arguments.torch, "-isystem", os.path.join(arguments.torch, "torch/csrc/api/include")]
+            offences += tree_rules.header_costs(tree, ROOT, arguments.compiler, flags)
+        return report(offences)
     return report(check_rules(arguments.build))
 
 

@@ -43,7 +43,7 @@ def _is_torch_free(tree, included):
     if folder in tree.torch_free:
         return True
     cmake = tree.files.get(f"lockstep/{folder}/CMakeLists.txt", "")
-    core = re.search(rf"lockstep_library\({folder}_core\s+SOURCES([^)]*?)(?:LINKS|\))", cmake)
+    core = re.search(rf"lockstep_library\({folder}_core\s+(?:OPTIMIZE \d\s+)?SOURCES([^)]*?)(?:LINKS|\))", cmake)
     return core is not None and included.split("/")[-1].replace(".h", ".cpp") in core[1].split()
 
 
@@ -228,6 +228,41 @@ def _is_proven_by_source(tree, header):
     """True if the header's own source includes it first: then the build shows that it compiles alone."""
     own = includes(tree.files.get(header[: -len(".h")] + ".cpp", ""))
     return bool(own) and own[0][1] == header
+
+
+# What a public header may bring into each source that includes it, in lines after preprocessing: of its own, and beyond
+# ATen/core/Tensor.h if it sees torch. In 2026 <string> has 19,000 and <filesystem> 41,000.
+HEADER_BUDGETS = {"": 67_000, "ATen/core/Tensor.h": 22_000}
+_DEAR = re.compile(r"(fmt/|nlohmann/json\.hpp|CLI/|toml\+\+/|torch/torch\.h|ATen/ATen\.h|torch/nn/module\.h|regex$)")
+
+
+def dear_includes(tree):
+    """Headers of the library leave to sources what takes seconds to parse."""
+    for path, text in tree.files.items():
+        if not path.startswith("lockstep/") or not path.endswith(".h") or path == "lockstep/base/format.h":
+            continue
+        for line, included, _ in includes(text):
+            if _DEAR.match(included):
+                yield path, line, f"{included} is dear: include it in sources, and declare here what is needed"
+
+
+def header_costs(tree, root, compiler, flags, umbrella="lockstep/lockstep.h", budgets=None):
+    """No public header costs its users more than HEADER_BUDGETS."""
+    budgets = HEADER_BUDGETS if budgets is None else budgets
+
+    def lines_of(header):
+        command = [compiler, "-std=c++20", "-E", "-P", "-I", root, *flags, "-x", "c++", "-"]
+        result = subprocess.run(command, input=f"#include <{header}>\n", capture_output=True, text=True, check=True)
+        return result.stdout.count("\n"), "at::Tensor" in result.stdout or "namespace at" in result.stdout
+
+    base = {header: lines_of(header)[0] if header else 0 for header in budgets}
+    headers = [umbrella] + [included for _, included, quoted in includes(tree.files[umbrella]) if quoted]
+    with ThreadPoolExecutor(2) as pool:
+        for path, (lines, sees_torch) in zip(headers, pool.map(lines_of, headers)):
+            kind = max(budgets) if sees_torch else ""
+            if lines - base[kind] > budgets[kind]:
+                beyond = f" beyond {kind}" if kind else ""
+                yield path, 1, f"brings {lines - base[kind]} lines{beyond}; the budget is {budgets[kind]}"
 
 
 def lone_headers(tree, root, compiler):

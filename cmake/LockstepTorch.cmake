@@ -31,10 +31,6 @@ if(EXISTS ${LOCKSTEP_TORCH_LIB_DIR}/libtorch_cuda.so AND CMAKE_CXX_COMPILER_ID S
 endif()
 target_link_libraries(lockstep_torch INTERFACE "$<BUILD_INTERFACE:${libraries_before_torch};${TORCH_LIBRARIES}>")
 target_include_directories(lockstep_torch SYSTEM INTERFACE "$<BUILD_INTERFACE:${TORCH_INCLUDE_DIRS}>")
-if(LOCKSTEP_SANITIZE MATCHES "undefined")
-  # libtorch hides some of the type information that the first asks for; a null pointer the address sanitizer finds.
-  target_compile_options(lockstep_torch INTERFACE $<BUILD_INTERFACE:-fno-sanitize=vptr,null>)
-endif()
 if(LOCKSTEP_SANITIZE STREQUAL "thread")
   target_compile_options(lockstep_torch INTERFACE $<BUILD_INTERFACE:-Wno-tsan>)  # c10's headers use fences, too
 endif()

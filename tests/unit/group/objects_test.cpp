@@ -12,8 +12,6 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/local_groups.h"
 
-namespace objects_test {
-
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
@@ -184,5 +182,3 @@ TEST_CASE("an object over the limit is refused on all ranks, and the group goes 
     CHECK(gather_bytes_to(group, long_one.substr(1), 0, 100).size() == (group.rank() == 0 ? 2 : 0));
   });
 }
-
-}  // namespace objects_test

@@ -65,6 +65,10 @@ def check_rules(builds):
         yield from tree_rules.examples_are_tests(tree, tree_rules.test_commands(builds[0]))
 
 
+def torch_flags(include):
+    return ["-isystem", include, "-isystem", os.path.join(include, "torch/csrc/api/include")]
+
+
 def check_format(clang_format):
     sources = [path for path in read_project(ROOT) if path.endswith((".h", ".cpp"))]
     yield from format_offenders(clang_format, ROOT, sources)
@@ -105,8 +109,7 @@ def main():
         tree = tree_rules.Tree.of(read_project(ROOT))
         offences = list(tree_rules.lone_headers(tree, ROOT, arguments.compiler))
         if arguments.torch:
-            flags = ["-isystem", arguments.torch, "-isystem", os.path.join(arguments.torch, "torch/csrc/api/include")]
-            offences += tree_rules.header_costs(tree, ROOT, arguments.compiler, flags)
+            offences += tree_rules.header_costs(tree, ROOT, arguments.compiler, torch_flags(arguments.torch))
         return report(offences)
     return report(check_rules(arguments.build))
 

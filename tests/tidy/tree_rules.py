@@ -158,7 +158,8 @@ def dead_files(tree, compiled):
             conditional = path.startswith(("bench/", "lockstep/adapters/", "tests/races/"))
             if not (conditional and re.search(rf"\b{re.escape(os.path.basename(path))}\b", commands)):
                 yield path, 1, "no target compiles this file"
-    every_text = "\n".join(text for path, text in tree.cpp().items())
+    # A program may write sources that include a header.
+    every_text = "\n".join(text for path, text in tree.files.items() if path.endswith((".h", ".cpp", ".py")))
     for path in tree.cpp():
         if path.endswith(".h") and path != "lockstep/lockstep.h" and f'"{path}"' not in every_text:
             if not re.search(rf'"(?:\w+/)*{re.escape(os.path.basename(path))}"', every_text):

@@ -1,2 +1,2 @@
 // A source for the target that owns the precompiled header.
-#include "cmake/precompiled_torch.h"
+#include "precompiled_torch.h"

@@ -127,10 +127,11 @@ class Bootstrap(unittest.TestCase):
         write_cuda_torch(self.own)
         code, printed = self.bootstrap()
         self.assertEqual(code, 1, printed)
+        python = "cp%d%d" % sys.version_info[:2]
         for text in ("bootstrap: torch==2.13.0+cpu, the CPU build of PyTorch, was not found.",
                      "Of pip's own sources pip says: No matching distribution found for torch==2.13.0+cpu",
                      f"Of {self.cpu_index.url} it says: No matching distribution found",
-                     f"wheel for this Python (cp{sys.version_info[0]}{sys.version_info[1]}), or Torch_DIR to <libtorch>"):
+                     f"the wheel for this Python ({python}), or Torch_DIR to <libtorch>"):
             self.assertIn(text, printed)
         self.assertEqual(self.installed("torch") + self.installed("numpy"), [])
         self.assertEqual(self.own_index.wheels(), [])

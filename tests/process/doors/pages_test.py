@@ -32,7 +32,7 @@ SKIPPED = 77
 _FOREIGN = re.compile(r"^(LOCKSTEP|SLURM|OMPI|PMIX?|MPI|FLUX|TORCHELASTIC|PET|CTEST|CMAKE|PYTHON|TORCH|CCACHE)_"
                       r"|^(RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|MASTER_ADDR|MASTER_PORT|OMP_NUM_THREADS)$"
                       r"|^(Torch_DIR|VIRTUAL_ENV|PYTHONPATH|XDG_.*|MAKEFLAGS)$")
-_IN_A_TABLE = re.compile(r"`((?:script/|pip |build/bin/|lockstep |python3? |mpirun |bench/|[A-Z_]+=\S+ )[^`]+)`")
+_IN_A_TABLE = re.compile(r"`((?:script/|pip |build/bin/|lockstep |python3? |mpirun |bench/|[A-Z_]+=[^\s`]+ )[^`]+)`")
 
 
 @dataclass
@@ -69,6 +69,15 @@ def steps_of_tables(page):
         for number, line in enumerate(file, 1):
             if line.startswith("|"):
                 yield from (Step(page, number, command) for command in _IN_A_TABLE.findall(line))
+
+
+def tutorials():
+    """In the order in which one reads them."""
+    folder = os.path.join(CLONE, "docs", "tutorials")
+    with open(os.path.join(folder, "README.md"), encoding="utf-8") as file:
+        names = ["README.md", *re.findall(r"\]\((\w+\.md)\)", file.read())]
+    names += sorted(name for name in os.listdir(folder) if name.endswith(".md"))
+    return [f"docs/tutorials/{name}" for name in dict.fromkeys(names)]
 
 
 def write_programs():
@@ -135,8 +144,12 @@ def run(step, shell, log):
     if reason is not None:
         log.add("skipped", step, reason)
         return
+    folder = folder_of(step.command)
+    if folder is not None and not os.path.isdir(folder):
+        log.add("failed", step, "what it needs could not be built")
+        return
     start = time.monotonic()
-    code, printed = shell.run(step.command.replace("/opt/lockstep", PREFIX), folder_of(step.command))
+    code, printed = shell.run(step.command.replace("/opt/lockstep", PREFIX), folder)
     took = f"{time.monotonic() - start:.1f} s"
     lines = [line.rstrip() for line in printed.splitlines()]
     if code != step.code:
@@ -151,13 +164,13 @@ def run_pages(log):
     state = os.path.join(FOLDER, "state")
     shell = Shell(CLONE, environment(), state)
     # A program can be started once it is built, of which README speaks further down.
-    for step in sorted(steps_of_blocks("README.md"), key=lambda step: not re.match("script/install|cmake", step.command)):
+    readme = sorted(steps_of_blocks("README.md"), key=lambda step: not re.match("script/install|cmake", step.command))
+    for step in readme:
         run(step, shell, log)
 
-    tutorials = os.path.join(CLONE, "docs", "tutorials")
     shell = Shell(CLONE, environment(), state)
-    for name in sorted(os.listdir(tutorials), key=lambda name: (name != "README.md", name)):
-        for step in steps_of_blocks(f"docs/tutorials/{name}"):
+    for page in tutorials():
+        for step in steps_of_blocks(page):
             run(step, shell, log)
 
     venv = os.path.join(CLONE, ".venv")  # script/bootstrap has made it

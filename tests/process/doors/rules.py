@@ -15,7 +15,7 @@ _NEVER = (
 _WHEN_ASKED = (
     (r"^script/demo\b", "trains for minutes"),
     (r"^script/docs\b", "the test docs_site does it"),
-    (r"^build/bin/", "needs what script/demo builds and writes"),
+    (r"build/bin/", "needs what script/demo builds and writes"),
     (r"on_hosts\.py", "needs root and takes minutes"),
     (r"torch_suite\.py", "takes minutes; the test python_torch_suite runs a part of it"),
 )

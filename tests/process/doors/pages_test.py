@@ -177,7 +177,7 @@ def run_pages(log):
     in_venv = {"VIRTUAL_ENV": venv, "PATH": f"{venv}/bin:{os.environ['PATH']}", "PIP_REQUIRE_VIRTUALENV": "1"}
     shell = Shell(CLONE, environment() | in_venv, state)
     of_python = list(steps_of_blocks("python/README.md"))
-    said = {re.sub(r"\s+#.*", "", step.command) for step in of_python}
+    said = {re.sub(r"\s+#.*", "", step.command) for step in readme + of_python}
     tables = [step for step in steps_of_tables("README.md") if step.command not in said]
     for step in of_python + tables:
         run(step, shell, log)

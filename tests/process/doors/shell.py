@@ -12,7 +12,7 @@ class Shell:
         """state: a path for a file of its own."""
         self.folder, self.environment, self._state = folder, dict(environment), state
 
-    def run(self, command, folder=None, limit_s=1800):
+    def run(self, command, folder=None, limit_s=3600):
         """The exit code, and what was printed on both streams. A command that takes longer than its limit is killed
         with all that it has started, and its exit code is None."""
         own = {"DOORS_COMMAND": command, "DOORS_STATE": self._state}

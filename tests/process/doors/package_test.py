@@ -70,7 +70,7 @@ class PackageTest(unittest.TestCase):
         cls.folder = os.path.realpath(temporary.name)
         cls.clone, cls.venv = os.path.join(cls.folder, "clone"), os.path.join(cls.folder, "venv")
         write_sources(cls.clone)
-        subprocess.run([PYTHON, "-m", "venv", cls.venv], check=True, timeout=200)
+        subprocess.run([PYTHON, "-m", "venv", cls.venv], check=True, timeout=900)
         (site,) = glob.glob(f"{cls.venv}/lib/python3*/site-packages")
         torchs = cls.run_command(PYTHON, "-c", "import torch; print(torch.__path__[0])").strip()
         write(f"{site}/torch.pth", os.path.dirname(torchs) + "\n")  # a copy of torch would take longer
@@ -79,7 +79,7 @@ class PackageTest(unittest.TestCase):
     @classmethod
     def run_command(cls, *command, folder=None):
         environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHON_EXEC")}
-        done = subprocess.run(command, cwd=folder or cls.folder, env=environment, stdin=subprocess.DEVNULL, timeout=300,
+        done = subprocess.run(command, cwd=folder or cls.folder, env=environment, stdin=subprocess.DEVNULL, timeout=900,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         if done.returncode != 0:
             raise AssertionError(f"{' '.join(command)} ends with {done.returncode}:\n{done.stdout}")

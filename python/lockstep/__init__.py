@@ -24,16 +24,21 @@ def _create(options, pg_options):
     )
 
 
+def register():
+    """Makes the backend known to torch. `import torch` does it, but where TORCH_DEVICE_BACKEND_AUTOLOAD is 0."""
+    import torch.distributed as dist
+
+    if dist.is_available() and "LOCKSTEP" not in dist.Backend._plugins:
+        from lockstep import _beside_gloo
+
+        dist.Backend.register_backend("lockstep", _create, extended_api=True, devices=["cpu"])
+        _beside_gloo.extend()
+
+
 def _autoload():
     """Called by `import torch`, which fails if this does: it loads nothing and lets nothing out."""
     try:
-        import torch.distributed as dist
-
-        if dist.is_available() and "LOCKSTEP" not in dist.Backend._plugins:
-            from lockstep import _beside_gloo
-
-            dist.Backend.register_backend("lockstep", _create, extended_api=True, devices=["cpu"])
-            _beside_gloo.extend()
+        register()
     except Exception as error:
         import warnings
 

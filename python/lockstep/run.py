@@ -1,17 +1,33 @@
-"""python -m lockstep.run: `lockstep run`, which starts Python scripts with this Python."""
+"""The command `lockstep` of the wheel, and python -m lockstep.run for `lockstep run`. Both start Python scripts with
+this Python."""
 
 import os
 import shutil
 import sys
 
 
-def main():
+def _program():
     own = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bin", "lockstep")
-    program = own if os.access(own, os.X_OK) else shutil.which("lockstep")
-    if program is None:
-        sys.exit("lockstep.run: the command lockstep is neither in this package nor in PATH; install the wheel again")
+    if os.access(own, os.X_OK):
+        return own
+    found = shutil.which("lockstep")  # of a build, for whoever has only the sources of this package
+    if found is None or os.path.realpath(found) == os.path.realpath(sys.argv[0]):
+        sys.exit("lockstep: the wheel's program is missing, lockstep/bin/lockstep; install the wheel again")
+    return found
+
+
+def _become(arguments):
     os.environ.setdefault("PYTHON_EXEC", sys.executable)
-    os.execv(program, [program, "run", *sys.argv[1:]])
+    program = _program()
+    os.execv(program, [program, *arguments])
+
+
+def command():
+    _become(sys.argv[1:])
+
+
+def main():
+    _become(["run", *sys.argv[1:]])
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@ token on some of them only, and in one that has stopped."""
 
 import os
 import signal
+import subprocess
+import sys
 import tempfile
 import unittest
 from datetime import timedelta
@@ -35,7 +37,27 @@ def job_over(port, rank, size):
     return tensor.tolist()
 
 
+WITHOUT_AUTOLOAD = """
+import torch, torch.distributed as dist, lockstep
+if "{registers}":
+    lockstep.register()
+dist.init_process_group("lockstep", store=dist.HashStore(), rank=0, world_size=1)
+ones = torch.ones(3)
+dist.all_reduce(ones)
+print(ones.tolist())
+"""
+
+
 class StartsTest(unittest.TestCase):
+    def test_without_autoload(self):
+        def printed(registers):
+            return subprocess.run([sys.executable, "-c", WITHOUT_AUTOLOAD.format(registers=registers)], timeout=120,
+                                  env={**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}, stdout=subprocess.PIPE,
+                                  stderr=subprocess.STDOUT, text=True).stdout
+
+        self.assertIn("Unknown backend type lockstep", printed(""))
+        self.assertIn("[1.0, 1.0, 1.0]", printed("yes"))
+
     def test_nothing_is_forked_beside_threads(self):
         store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         with self.assertRaisesRegex(AssertionError, "it forks beside them"):

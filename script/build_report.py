@@ -41,7 +41,7 @@ def main():
     directory = os.path.join(ROOT, sys.argv[1])
     if not os.path.exists(os.path.join(directory, ".ninja_log")):
         sys.exit(f"build: nothing is built in {directory}; run script/build first")
-    print("Seconds to compile, two at a time:")
+    print("Seconds to compile, beside others:")
     for seconds, name in compile_seconds(directory)[:SHOWN]:
         print(f"{seconds:8.1f}  {name}  {sources_of(directory, name)}".rstrip())
     tree = tree_rules.Tree.of(tidy.read_project(ROOT))

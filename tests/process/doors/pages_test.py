@@ -118,7 +118,8 @@ def make_clone():
 def environment():
     own = {name: value for name, value in os.environ.items() if not _FOREIGN.search(name)}
     own |= {"HOME": os.path.join(FOLDER, "home"), "TMPDIR": os.path.join(FOLDER, "tmp"), "OMP_NUM_THREADS": "1",
-            "PATH": f"{PREFIX}/bin:{own['PATH']}", "LANG": "C.UTF-8", "CCACHE_BASEDIR": FOLDER, "CCACHE_NOHASHDIR": "1"}
+            "PATH": f"{PREFIX}/bin:{own['PATH']}", "LANG": "C.UTF-8", "CCACHE_BASEDIR": FOLDER, "CCACHE_NOHASHDIR": "1",
+            "CCACHE_SLOPPINESS": "pch_defines,time_macros"}
     if shutil.which("ccache"):
         own["CCACHE_DIR"] = subprocess.run(["ccache", "--get-config", "cache_dir"], check=True, capture_output=True,
                                            text=True).stdout.strip()

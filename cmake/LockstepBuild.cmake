@@ -48,6 +48,34 @@ else()
   target_link_options(lockstep_flags INTERFACE -Wl,-z,relro,-z,now)
 endif()
 
+# Headers that many sources need are precompiled once a tree, of one set of flags: position-independent code, also for
+# programs; the level of optimisation may differ, as long as there is one.
+# lockstep_precompiled(<name> <header in cmake/> [<target to link> ...]) makes them.
+function(lockstep_precompiled name header)
+  file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/${name}.cpp CONTENT "// The target needs a source.\n")
+  add_library(${name} OBJECT EXCLUDE_FROM_ALL ${CMAKE_CURRENT_BINARY_DIR}/${name}.cpp)
+  target_link_libraries(${name} PRIVATE ${ARGN} $<BUILD_INTERFACE:lockstep_flags>)
+  target_precompile_headers(${name} PRIVATE ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/${header})
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    target_compile_options(${name} PRIVATE -fpch-preprocess)  # ccache sees which headers were precompiled
+  endif()
+endfunction()
+
+# lockstep_use_precompiled(<target> <name>)
+function(lockstep_use_precompiled target name)
+  target_precompile_headers(${target} REUSE_FROM ${name})
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    target_compile_options(${target} PRIVATE -fpch-preprocess)
+  endif()
+  get_target_property(type ${target} TYPE)
+  if(type STREQUAL "EXECUTABLE")
+    set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+    target_compile_options(${target} PRIVATE -fPIC)
+  endif()
+endfunction()
+
+lockstep_precompiled(lockstep_precompiled_std precompiled_std.h)
+
 # lockstep_library(<folder> SOURCES a.cpp ... [LINKS <folder or target> ...] [PRIVATE_LINKS ...] [TORCH] [OPTIMIZE n])
 # makes the static library lockstep_<folder>, alias Lockstep::<folder>. LINKS names other folders or targets; a folder
 # may only name folders above it in lockstep/CMakeLists.txt, which is what keeps includes pointing one way. A release
@@ -79,6 +107,8 @@ function(lockstep_library folder)
     if(LOCKSTEP_SANITIZE STREQUAL "thread")  # only what tests link
       set_target_properties(${target} PROPERTIES EXCLUDE_FROM_ALL ON)
     endif()
+  else()
+    lockstep_use_precompiled(${target} lockstep_precompiled_std)
   endif()
   set_property(GLOBAL APPEND PROPERTY LOCKSTEP_LIBRARIES ${target})
 endfunction()

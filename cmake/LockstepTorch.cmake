@@ -36,24 +36,10 @@ if(LOCKSTEP_SANITIZE STREQUAL "thread")
   target_compile_options(lockstep_torch INTERFACE $<BUILD_INTERFACE:-Wno-tsan>)  # c10's headers use fences, too
 endif()
 
-# lockstep_precompile_torch(<target>) gives a target the precompiled headers of libtorch. They are made once a tree, of
-# one set of flags: position-independent code, also for programs; the level of optimisation may differ, as long as there
-# is one.
-add_library(lockstep_precompiled OBJECT EXCLUDE_FROM_ALL ${CMAKE_CURRENT_LIST_DIR}/precompiled_torch.cpp)
-target_link_libraries(lockstep_precompiled PRIVATE lockstep_torch $<BUILD_INTERFACE:lockstep_flags>)
-target_precompile_headers(lockstep_precompiled PRIVATE ${CMAKE_CURRENT_LIST_DIR}/precompiled_torch.h)
-if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  target_compile_options(lockstep_precompiled PRIVATE -fpch-preprocess)
-endif()
+lockstep_precompiled(lockstep_precompiled_torch precompiled_torch.h lockstep_torch)
+
+# lockstep_precompile_torch(<target>) gives a target the precompiled headers of libtorch.
 function(lockstep_precompile_torch target)
   set_target_properties(${target} PROPERTIES LOCKSTEP_USES_TORCH ON)
-  target_precompile_headers(${target} REUSE_FROM lockstep_precompiled)
-  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    target_compile_options(${target} PRIVATE -fpch-preprocess)  # ccache sees which headers were precompiled
-  endif()
-  get_target_property(type ${target} TYPE)
-  if(type STREQUAL "EXECUTABLE")
-    set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
-    target_compile_options(${target} PRIVATE -fPIC)
-  endif()
+  lockstep_use_precompiled(${target} lockstep_precompiled_torch)
 endfunction()

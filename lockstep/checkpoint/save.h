@@ -14,7 +14,8 @@
 // Error{invalid_argument}: something that cannot be stored, does not fit or differs among ranks; then nothing has
 // changed, or only sampler, loader, user and hook, where one of these throws while it is loaded. Error{internal}: a
 // disk is full or failing, memory or descriptors are lacking, a directory may not be read; earlier checkpoints are
-// still there. Error{corrupt_data}: no checkpoint is whole.
+// still there. Error{corrupt_data}: no checkpoint is whole. Error{desync}: the model is a DistributedDataParallel, and
+// ranks have different parameters (see DdpOptions::compare_parameters_every).
 #pragma once
 
 #include <cstdint>

@@ -87,10 +87,10 @@ class EvaluationShare {
 //     return std::array{...item<double>(), ...item<double>()}; });
 // model: of batches' data, a DistributedDataParallel or the module's holder. It and all its parts are in evaluation
 // mode meanwhile, and afterwards each in the mode that it was in. A DistributedDataParallel has rank 0's buffers,
-// unless forward_sync_buffers is off. Parameters are each rank's own, which differ between the averages of post-local
-// SGD. metrics: means over a batch, of the model's output and the batch's target: a std::array<double, N>. Collective.
-// Error{invalid_argument} on all ranks: a data set without samples, options that leave some out (drop_last,
-// first_batch, stop_when), ranks whose batch sizes or data sets' sizes differ.
+// unless forward_sync_buffers is off. metrics: means over a batch, of the model's output and the batch's target: a
+// std::array<double, N>. Collective. Error{invalid_argument} on all ranks: a data set without samples, options that
+// leave some out (drop_last, first_batch, stop_when), ranks whose batch sizes or data sets' sizes differ. Error{desync}
+// on all ranks: parameters of a DistributedDataParallel differ, unless its compare_parameters_every is 0.
 template <class Model, class Dataset, class Metrics>
 auto evaluate(Model& model, const Dataset& dataset, const ProcessGroup& group, const LoaderOptions& options,
               Metrics&& metrics) {
@@ -99,6 +99,7 @@ auto evaluate(Model& model, const Dataset& dataset, const ProcessGroup& group, c
   const std::size_t batch_size = internal::agree_on_batch_size(size_of(dataset), options, group);
   const at::NoGradGuard no_grad;
   const internal::EvaluationMode mode(internal::module_of(model));
+  if constexpr (requires { model->compare_parameters(); }) model->compare_parameters();
   // Otherwise the first forward does it, which a rank without samples does not make.
   if constexpr (requires { model->sync_buffers(); }) model->sync_buffers();
   std::shared_ptr<const void> threads;  // metrics are computed with as many as the forward is

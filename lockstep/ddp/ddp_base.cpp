@@ -130,7 +130,7 @@ double DdpBase::for_each_shard(const std::function<double(Shard)>& body) {
         "for_each_shard() under no_sync(); to accumulate gradients make several backwards in the callback");
   }
   check_frozen(frozen_, group_);
-  compare_parameters(sharded_steps_);
+  compare_parameters_at_times(sharded_steps_);
   timer_->compute_begins();
   const double loss = step.run(body);
   timer_->compute_ends();
@@ -195,7 +195,7 @@ ForwardScope DdpBase::begin_forward(const at::Tensor* input) {
     if (is_differentiable) reducer_->averager().agree_on_unit(weight);
     if (is_differentiable && synchronises()) {
       warn_of_equal_inputs(input);
-      compare_parameters(reducer_->averager().stats().backwards);
+      compare_parameters_at_times(reducer_->averager().stats().backwards);
     }
     sync_buffers_of_forward();
   } catch (const Error& error) {
@@ -231,11 +231,16 @@ void DdpBase::warn_of_equal_inputs(const at::Tensor* input) {
   }
 }
 
-void DdpBase::compare_parameters(std::uint64_t backwards) {
+void DdpBase::compare_parameters_at_times(std::uint64_t backwards) {
   const auto every = static_cast<std::uint64_t>(options_.compare_parameters_every);
-  if (every == 0 || group_.size() == 1 || backwards == compared_after_ || backwards % every != 0) return;
+  if (every == 0 || backwards == compared_after_ || backwards % every != 0) return;
   compared_after_ = backwards;
-  verify_same_values(compared_, group_, backwards);
+  compare_parameters();
+}
+
+void DdpBase::compare_parameters() const {
+  if (options_.compare_parameters_every == 0 || group_.size() == 1) return;
+  verify_same_values(compared_, group_, stats().backwards);
 }
 
 at::Tensor DdpBase::converted(const at::Tensor& input) const {

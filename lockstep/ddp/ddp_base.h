@@ -50,6 +50,9 @@ class DdpBase {
   // Gives all ranks rank 0's buffers, unless forward_sync_buffers is off. Collective; in evaluation mode the forwards
   // after it are not, so ranks may make different numbers of them.
   void sync_buffers();
+  // Error{desync} on all ranks, naming the first that differs, unless all ranks have the same values of all parameters,
+  // or compare_parameters_every is 0. save() and evaluate() call it. Collective; reads every parameter once.
+  void compare_parameters() const;
   // In lockstep mode: while it lives, torch computes with as many threads as it does for a shard. Else null.
   [[nodiscard]] std::shared_ptr<internal::ThreadCount> shard_threads() const;
   void zero_grad();
@@ -103,7 +106,7 @@ class DdpBase {
   void make_models_equal(const NamedTensors& buffers);
   void note_forward(bool is_differentiable);
   void warn_of_equal_inputs(const at::Tensor* input);
-  void compare_parameters(std::uint64_t backwards);
+  void compare_parameters_at_times(std::uint64_t backwards);
   void sync_buffers_of_forward();
 
   const std::shared_ptr<torch::nn::Module> module_;

@@ -65,8 +65,8 @@ struct DdpOptions {
   MixedPrecision mixed_precision = {};
   Weighting weighting = Weighting::ranks;
   NonFinite non_finite = NonFinite::ignore;
-  // After every so many backwards ranks compare a hash of their parameters: Error{desync} on all ranks naming the first
-  // that differs. 0: never.
+  // After every so many backwards, in save() and in evaluate(), ranks compare a hash of their parameters: Error{desync}
+  // on all ranks naming the first that differs. 0: never.
   int compare_parameters_every = 100;
   LockstepMode lockstep = {};
 

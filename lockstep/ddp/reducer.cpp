@@ -4,9 +4,16 @@
 
 #include <utility>
 
+#include "lockstep/base/log.h"
 #include "lockstep/ddp/checks/ddp_errors.h"
 
 namespace lockstep::internal {
+namespace {
+
+constexpr int kStraysOfConfusion = 3;
+
+}  // namespace
+
 std::shared_ptr<Reducer> Reducer::make(TrainedParameters parameters, ProcessGroup group, const DdpOptions& options,
                                        std::shared_ptr<PrecisionCast> cast, std::shared_ptr<StepTimer> timer,
                                        std::uint64_t wrapper) {
@@ -102,8 +109,15 @@ bool Reducer::is_in_own_backward(std::optional<ForwardGraphs::Id> reached) {
   }
   const std::optional<ForwardNote> note = forwards_->note_of_current_backward(reached);
   if (note) start(*note);
-  if (!note) stray_backward_ = backward;
+  if (!note) count_stray(backward);
   return note.has_value();
+}
+
+// A program whose first backwards all pass the wrapper by has most likely confused it with its module.
+void Reducer::count_stray(int backward) {
+  stray_backward_ = backward;
+  const bool is_confused = averager_.stats().backwards == 0 && ++strays_before_first_ == kStraysOfConfusion;
+  if (is_confused && group_.size() > 1 && group_.rank() == 0) log_warning(only_stray_backwards_text());
 }
 
 // autograd::grad goes through a forward: no parameter gets a gradient.

@@ -64,6 +64,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void inputs_differentiated();
   void start(const ForwardNote& note);
   void gradient_arrived(std::size_t parameter, const at::Tensor& added);
+  void count_stray(int backward);
   void end_backward();
   void backward_lost() noexcept;
   void abandon_if_lost_elsewhere();
@@ -88,6 +89,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   std::atomic<bool> is_lost_elsewhere_ = false;  // the backward ended early, as another thread has seen
   int stray_backward_ = -1;                      // the last one that went through no forward of the wrapper
   bool has_stray_gradients_ = false;             // since the last forward
+  int strays_before_first_ = 0;                  // such backwards; after the first one through the wrapper not counted
   std::thread::id thread_;                       // of the backward that runs, or ran last
   std::optional<ArenaScope> arena_scope_;        // while a backward runs
 };

@@ -74,6 +74,12 @@ Error stray_gradients_error(int rank) {
                {.rank = rank, .operation = "forward"});
 }
 
+std::string_view only_stray_backwards_text() {
+  return "DistributedDataParallel: no backward so far went through ddp(...), so no gradient was averaged and each rank "
+         "trains alone. Compute the loss from ddp(x) instead of model->forward(x). If gradients are to stay on each "
+         "rank for now, call ddp(x) under ddp.no_sync()";
+}
+
 Error replaced_parameter_error(int rank, const std::string& parameter) {
   return Error(ErrorKind::invalid_argument,
                fmt::format("on rank {} parameter {} was given another type or device after DistributedDataParallel had "
@@ -128,10 +134,11 @@ Error options_error(const std::string& what) {
 Error different_values_error(int rank, const std::string& parameter, const std::vector<int>& ranks,
                              std::uint64_t backwards) {
   return Error(ErrorKind::desync,
-               fmt::format("after {} backwards the parameters differ between ranks. First: {}, where rank 0 has other "
-                           "values than rank {}. Every rank must apply the same optimizer with the same settings to "
-                           "the same parameters, and change them in no other way. If they are to differ for a while, "
-                           "as between the averagings of post-local SGD, set compare_parameters_every to 0",
+               fmt::format("after {} backwards through ddp(...) the parameters differ between ranks. First: {}, where "
+                           "rank 0 has other values than rank {}. Compute the loss from ddp(x): model->forward(x) "
+                           "averages nothing. Every rank must apply the same optimizer with the same settings to the "
+                           "same parameters, and change them in no other way. If they are to differ for a while, as "
+                           "between the averagings of post-local SGD, set compare_parameters_every to 0",
                            backwards, parameter, fmt::join(ranks, ", ")),
                {.rank = rank, .operation = "comparing parameters"});
 }

@@ -33,6 +33,8 @@ Error lone_forward_error(const Error& error);
 Error wrapped_twice_error(const std::string& parameter);
 // The last backward gave parameters gradients without going through a forward of the wrapper that waited for one.
 Error stray_gradients_error(int rank);
+// The first backwards all gave parameters gradients without going through a forward of the wrapper. A warning.
+std::string_view only_stray_backwards_text();
 // Since it was wrapped, a parameter was given another type or device.
 Error replaced_parameter_error(int rank, const std::string& parameter);
 // Since it was wrapped, a parameter was told to require a gradient.

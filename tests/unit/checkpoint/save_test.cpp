@@ -310,6 +310,27 @@ TEST_CASE("what does not fit is refused on all ranks, and changes nothing") {
   });
 }
 
+TEST_CASE("a model whose ranks have trained apart is not saved, unless they may") {
+  const TemporaryDirectory folder;
+  run_worlds_or_throw(2, [&](const World& world) {
+    for (const int every : {100, 0}) {
+      Linear model(3, 1);
+      DistributedDataParallel ddp(model, world, {.compare_parameters_every = every});
+      model->forward(at::full({2, 3}, world.rank())).sum().backward();
+      const at::NoGradGuard no_grad;
+      for (const at::Tensor& parameter : model->parameters()) parameter -= parameter.grad();
+      const auto save_it = [&] { save(folder.path(), {.model = ddp}, world); };
+      if (every == 0) {
+        save_it();
+      } else {
+        CHECK_ERROR(error_of(save_it), ErrorKind::desync, "First: weight, where rank 0 has other values than rank 1");
+        CHECK(std::filesystem::is_empty(folder.path()));
+      }
+      world.barrier();
+    }
+  });
+}
+
 TEST_CASE("one process saves and loads without a group") {
   const TemporaryDirectory folder;
   Sequential model = make_model(), other = make_model();

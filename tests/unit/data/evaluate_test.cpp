@@ -80,6 +80,25 @@ TEST_CASE("means over a test set are the same on all ranks, and at any number of
   }
 }
 
+TEST_CASE("parameters that differ between ranks have no mean of all, unless they may differ") {
+  run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
+    for (const int every : {100, 0}) {
+      torch::nn::Linear model(1, 1);
+      DistributedDataParallel ddp(model, group, {.compare_parameters_every = every});
+      {
+        const at::NoGradGuard no_grad;
+        model->bias += group.rank();
+      }
+      const auto evaluate_it = [&] { return evaluate(ddp, Lines(), group, {.batch_size = 2}, error_and_one); };
+      if (every == 0) {
+        CHECK(evaluate_it()[1] == 1);
+      } else {
+        CHECK_ERROR(error_of(evaluate_it), ErrorKind::desync, "First: bias, where rank 0 has other values than rank 1");
+      }
+    }
+  });
+}
+
 TEST_CASE("means have the same bits at any number of ranks, if batches are of equal sizes") {
   std::array<double, 2> alone{};
   torch::nn::Linear model(1, 1);

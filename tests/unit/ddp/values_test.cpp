@@ -15,6 +15,8 @@
 #include "lockstep/ddp/buckets/gradient_bucket.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
 #include "lockstep/ddp/hooks/default_hooks.h"
+#include "tests/support/captured_log.h"
+#include "tests/support/expect_error.h"
 #include "tests/unit/ddp/models.h"
 
 namespace values_test {
@@ -238,6 +240,52 @@ TEST_CASE("parameters that drift apart are named on all ranks at the next compar
     CHECK(text.find("right.bias, where rank 0 has other values than rank 1") != std::string::npos);
     CHECK(text.find("set compare_parameters_every to 0") != std::string::npos);
   }
+}
+
+TEST_CASE("who trains the module and not the wrapper is warned, and the difference is found when it is asked for") {
+  const CapturedLog log;
+  run_group_or_throw(2, Over::arena, [&](const ProcessGroup& group) {
+    Forked model;
+    set_weights(model, 1);
+    DistributedDataParallel ddp(model, group), equal(Forked(), group, {.compare_parameters_every = 0});
+    torch::optim::SGD optimizer(ddp.parameters(), 0.1);
+    const auto step = [&](auto& of) {
+      optimizer.zero_grad();
+      of(wave({3, 4}, group.rank()), true).sum().backward();
+      optimizer.step();
+    };
+    for (int i = 0; i < 2; ++i) step(model);
+    CHECK(log.text().empty());
+    step(model);
+    if (group.rank() == 0) CHECK(contains(log.text(), "no backward so far went through ddp(...)"));
+    for (int i = 0; i < 9; ++i) step(model);
+    CHECK_ERROR(error_of([&] { ddp.compare_parameters(); }), ErrorKind::desync,
+                "after 0 backwards through ddp(...) the parameters differ", "averages nothing");
+    {
+      const at::NoGradGuard no_grad;
+      equal.parameters()[0][0] += group.rank();
+    }
+    equal.compare_parameters();  // they may differ
+  });
+  CHECK(log.text().find("no backward so far") == log.text().rfind("no backward so far"));
+}
+
+TEST_CASE("a module that is used beside its wrapper is nothing to warn of") {
+  const CapturedLog log;
+  run_group_or_throw(2, Over::arena, [&](const ProcessGroup& group) {
+    Forked model;
+    DistributedDataParallel ddp(model, group);
+    const at::Tensor x = wave({3, 4}, group.rank());
+    for (int i = 0; i < 2; ++i) model(x, true).sum().backward();
+    {
+      const auto guard = ddp.no_sync();
+      for (int i = 0; i < 5; ++i) ddp(x, true).sum().backward();
+    }
+    ddp(x, true).sum().backward();
+    for (int i = 0; i < 9; ++i) model(x, true).sum().backward();
+    ddp.compare_parameters();
+  });
+  CHECK(log.text().find("no backward so far") == std::string::npos);
 }
 
 TEST_CASE("sparse gradients are gathered and averaged, also if a rank has none" * on_host()) {

@@ -1,2 +1,0 @@
-// A source for the target that owns the precompiled header.
-#include "precompiled_torch.h"

@@ -50,12 +50,12 @@ endif()
 
 # Headers that many sources need are precompiled once a tree, of one set of flags: position-independent code, also for
 # programs; the level of optimisation may differ, as long as there is one.
-# lockstep_precompiled(<name> <header in cmake/> [<target to link> ...]) makes them.
+# lockstep_precompiled(<name> <header> [<target to link> ...]) makes them.
 function(lockstep_precompiled name header)
   file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/${name}.cpp CONTENT "// The target needs a source.\n")
   add_library(${name} OBJECT EXCLUDE_FROM_ALL ${CMAKE_CURRENT_BINARY_DIR}/${name}.cpp)
   target_link_libraries(${name} PRIVATE ${ARGN} $<BUILD_INTERFACE:lockstep_flags>)
-  target_precompile_headers(${name} PRIVATE ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/${header})
+  target_precompile_headers(${name} PRIVATE ${header})
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     target_compile_options(${name} PRIVATE -fpch-preprocess)  # ccache sees which headers were precompiled
   endif()
@@ -74,7 +74,7 @@ function(lockstep_use_precompiled target name)
   endif()
 endfunction()
 
-lockstep_precompiled(lockstep_precompiled_std precompiled_std.h)
+lockstep_precompiled(lockstep_precompiled_std ${CMAKE_CURRENT_LIST_DIR}/precompiled_std.h)
 
 # lockstep_library(<folder> SOURCES a.cpp ... [LINKS <folder or target> ...] [PRIVATE_LINKS ...] [TORCH] [OPTIMIZE n])
 # makes the static library lockstep_<folder>, alias Lockstep::<folder>. LINKS names other folders or targets; a folder

@@ -36,7 +36,7 @@ if(LOCKSTEP_SANITIZE STREQUAL "thread")
   target_compile_options(lockstep_torch INTERFACE $<BUILD_INTERFACE:-Wno-tsan>)  # c10's headers use fences, too
 endif()
 
-lockstep_precompiled(lockstep_precompiled_torch precompiled_torch.h lockstep_torch)
+lockstep_precompiled(lockstep_precompiled_torch ${CMAKE_CURRENT_LIST_DIR}/precompiled_torch.h lockstep_torch)
 
 # lockstep_precompile_torch(<target>) gives a target the precompiled headers of libtorch.
 function(lockstep_precompile_torch target)

@@ -94,6 +94,17 @@ Error desync_error(int rank, std::vector<CallSide> sides) {
                 .sequence = mine.sequence});
 }
 
+namespace {
+
+// Calls of DDP have a name. One without it may be a bare call, which other ranks may never make.
+std::string_view advice_on_departure(const Signature& wanted) {
+  return wanted.name != 0 ? ". If ranks have different numbers of batches, use join(), or drop the last ones"
+                          : ". Every rank must make this call: is it on some ranks only, as in if (rank == 0)? Or does "
+                            "a loop run longer here? For different numbers of batches use join()";
+}
+
+}  // namespace
+
 PeerFailure departure_in(const Signature& wanted, const std::string& name, Departure how, const std::string& waiter) {
   const std::uint64_t made = wanted.sequence - 1;
   const bool left = how == Departure::left;
@@ -103,7 +114,7 @@ PeerFailure departure_in(const Signature& wanted, const std::string& name, Depar
           .when = fmt::format("after {} collective{}", made, made == 1 ? "" : "s"),
           .consequence = fmt::format(
               "{} waits for it in {}{}", waiter, describe(wanted),
-              left ? ". If ranks have different numbers of batches, use join(), or drop the last ones" : "")};
+              left ? advice_on_departure(wanted) : "")};
 }
 
 std::string describe_other_line(const std::string& who, const Signature& theirs, const Signature& mine) {

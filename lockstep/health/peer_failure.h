@@ -20,7 +20,7 @@ struct PeerFailure {
   std::string consequence = {};  // "rank 0 (host a, pid 12) waits for it in barrier #47"
 };
 
-// "rank 5 (host b, pid 71) has died after 46 collectives: its process ended; rank 0 ... waits for it in barrier #47"
+// "rank 5 (host b, pid 71) has ended after 46 collectives: its process ended; rank 0 ... waits for it in barrier #47"
 std::string describe(const PeerFailure& failure);
 // The same as an error of `rank`.
 Error peer_lost(const PeerFailure& failure, int rank);

@@ -26,7 +26,7 @@ TEST_CASE("a rank that is gone is named, with what it did last, why it is gone a
                                  .consequence = "rank 0 waits for it in barrier #47"},
                                 0);
   CHECK(std::string(error.what()) ==
-        "rank 5 (host b, pid 71) has died after 46 collectives: its process ended; rank 0 waits for it in barrier #47");
+        "rank 5 (host b, pid 71) has ended after 46 collectives: its process ended; rank 0 waits for it in barrier #47");
   CHECK(error.kind() == ErrorKind::peer_lost);
   CHECK(error.detail().rank == 0);
   CHECK(error.detail().peer == 5);
@@ -48,12 +48,12 @@ TEST_CASE("a missing rank is shown with what is known of it") {
   CHECK(describe_missing(kName, "", alive) == kName + ": alive, last seen in barrier #1");
   CHECK(describe_missing(kName, "has not come to it", alive) ==
         kName + " has not come to it: alive, last seen in barrier #1");
-  CHECK(describe_missing(kName, "", {.departure = Departure::died}) == kName + " has died");
+  CHECK(describe_missing(kName, "", {.departure = Departure::died}) == kName + " has ended");
 }
 
 TEST_CASE("an error about another rank is told as it is, any other as one of the rank that leaves") {
   const Error lost = peer_lost({.peer = 5, .name = kName}, 0);
-  CHECK_ERROR(error_for_peers("rank 0", 0, lost), ErrorKind::peer_lost, kName + " has died");
+  CHECK_ERROR(error_for_peers("rank 0", 0, lost), ErrorKind::peer_lost, kName + " has ended");
   const Error own = error_for_peers("rank 0", 0, Error(ErrorKind::internal, "no memory", {.rank = 0}));
   CHECK_ERROR(own, ErrorKind::aborted, "rank 0 has given up: no memory");
   CHECK(own.detail().peer == 0);

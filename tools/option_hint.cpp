@@ -13,7 +13,7 @@
 namespace lockstep::tools {
 namespace {
 
-constexpr std::size_t kMostMistyped = 3;     // letters
+constexpr std::size_t kMostMistyped = 3;      // letters
 constexpr std::size_t kLettersOfMistake = 3;  // as many letters of a name for each that may be mistyped
 constexpr std::size_t kLeastBeginning = 3;    // letters that are taken for the beginning of a name
 

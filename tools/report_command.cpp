@@ -156,10 +156,10 @@ CLI::App* add_report(CLI::App& app, ReportOptions& options) {
   report->add_option("--tensorboard", options.tensorboard, "A directory for event files, one directory in it a run");
   report->callback([&options] {
     if (options.runs.empty()) {
-      throw CLI::ValidationError(
-          fmt::format("name the directory of a run: the one that the program passed to lockstep::TrainingRun, with a {} "
-                      "in it; such as: lockstep report out --out report.html",
-                      kMetricsName));
+      throw CLI::ValidationError(fmt::format(
+          "name the directory of a run: the one that the program passed to lockstep::TrainingRun, with a {} "
+          "in it; such as: lockstep report out --out report.html",
+          kMetricsName));
     }
     if (options.runs.size() > kMostRuns) throw CLI::ValidationError(fmt::format("at most {} runs", kMostRuns));
     if (options.out.empty() && options.csv.empty() && options.tensorboard.empty()) {

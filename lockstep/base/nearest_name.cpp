@@ -26,7 +26,8 @@ std::size_t distance(std::string_view one, std::string_view other) {
 }  // namespace
 
 std::optional<std::string> nearest_name(std::string_view name, std::span<const std::string> names, std::size_t most) {
-  const auto nearest = std::ranges::min_element(names, {}, [&](std::string_view known) { return distance(name, known); });
+  const auto nearest =
+      std::ranges::min_element(names, {}, [&](std::string_view known) { return distance(name, known); });
   if (nearest == names.end() || distance(name, *nearest) > most) return std::nullopt;
   return *nearest;
 }

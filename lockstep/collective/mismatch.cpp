@@ -112,9 +112,8 @@ PeerFailure departure_in(const Signature& wanted, const std::string& name, Depar
           .name = name,
           .how = how,
           .when = fmt::format("after {} collective{}", made, made == 1 ? "" : "s"),
-          .consequence = fmt::format(
-              "{} waits for it in {}{}", waiter, describe(wanted),
-              left ? advice_on_departure(wanted) : "")};
+          .consequence = fmt::format("{} waits for it in {}{}", waiter, describe(wanted),
+                                     left ? advice_on_departure(wanted) : "")};
 }
 
 std::string describe_other_line(const std::string& who, const Signature& theirs, const Signature& mine) {

@@ -33,8 +33,9 @@ std::string hint_for_format(const std::string& path) {
   if (begin.empty()) return "; it is empty";
   if (begin.find('\0') != std::string::npos) return "; it is not a program";
   const bool is_python = path.ends_with(".py");
-  return fmt::format("; as a script it needs a first line that names its interpreter, such as {}, or run it with: {} {}",
-                     is_python ? "#!/usr/bin/env python3" : "#!/bin/sh", is_python ? "python3" : "sh", path);
+  return fmt::format(
+      "; as a script it needs a first line that names its interpreter, such as {}, or run it with: {} {}",
+      is_python ? "#!/usr/bin/env python3" : "#!/bin/sh", is_python ? "python3" : "sh", path);
 }
 
 std::string hint_for(const std::string& path, int saved_errno) {
@@ -48,8 +49,9 @@ std::string hint_for(const std::string& path, int saved_errno) {
 }  // namespace
 
 ExecFailed cannot_execute(const std::string& path, int saved_errno) {
-  return ExecFailed(fmt::format("cannot execute '{}': {}{}", path, std::strerror(saved_errno), hint_for(path, saved_errno)),
-                    saved_errno);
+  return ExecFailed(
+      fmt::format("cannot execute '{}': {}{}", path, std::strerror(saved_errno), hint_for(path, saved_errno)),
+      saved_errno);
 }
 
 int ExecFailed::shell_code() const { return saved_errno_ == ENOENT ? 127 : 126; }

@@ -216,14 +216,13 @@ RunRecord read_metrics(const std::filesystem::path& directory) {
   std::error_code error;
   const auto status = std::filesystem::status(directory, error);
   if (!std::filesystem::exists(status)) {
-    throw Error(ErrorKind::invalid_argument, fmt::format("there is no run {}: {}; {}", directory.string(),
-                                                         error ? error.message() : std::string("no such directory"),
-                            kWhatIsARun));
+    throw Error(ErrorKind::invalid_argument,
+                fmt::format("there is no run {}: {}; {}", directory.string(),
+                            error ? error.message() : std::string("no such directory"), kWhatIsARun));
   }
   if (!std::filesystem::is_directory(status)) {
-    throw Error(ErrorKind::invalid_argument,
-                fmt::format("{} is not a run: name the directory that has its {}; {}", directory.string(), kMetricsName,
-                            kWhatIsARun));
+    throw Error(ErrorKind::invalid_argument, fmt::format("{} is not a run: name the directory that has its {}; {}",
+                                                         directory.string(), kMetricsName, kWhatIsARun));
   }
   const std::string path = (directory / kMetricsName).string();
   if (!std::filesystem::exists(path, error)) {

@@ -25,8 +25,9 @@ TEST_CASE("a rank that is gone is named, with what it did last, why it is gone a
                                  .why = "its process ended",
                                  .consequence = "rank 0 waits for it in barrier #47"},
                                 0);
-  CHECK(std::string(error.what()) ==
-        "rank 5 (host b, pid 71) has ended after 46 collectives: its process ended; rank 0 waits for it in barrier #47");
+  CHECK(
+      std::string(error.what()) ==
+      "rank 5 (host b, pid 71) has ended after 46 collectives: its process ended; rank 0 waits for it in barrier #47");
   CHECK(error.kind() == ErrorKind::peer_lost);
   CHECK(error.detail().rank == 0);
   CHECK(error.detail().peer == 5);

@@ -84,6 +84,16 @@ TEST_CASE("small differences and ranks that take turns are no stragglers") {
   CHECK(report.ranks[2].late.share == doctest::Approx(6.0 / 20));
 }
 
+TEST_CASE("of short steps even a large part is noise") {
+  std::vector<StepWindow> windows = ranks_with_data({0.001, 0.005});  // 4 ms
+  for (StepWindow& window : windows) window.times.forward = window.times.backward = 0;
+  CHECK_FALSE(report_on(windows).straggler);
+  CHECK(report_on(windows, 1).straggler);  // it was one, of longer steps
+  windows = ranks_with_data({0.001, 0.007});
+  for (StepWindow& window : windows) window.times.forward = window.times.backward = 0;
+  CHECK(report_on(windows).straggler);
+}
+
 TEST_CASE("one slow step makes no straggler") {
   std::vector<StepWindow> windows = ranks_with_data({0.01, 0.01});
   windows[0].waits[3] = 30;

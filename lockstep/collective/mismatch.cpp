@@ -83,7 +83,7 @@ Error desync_error(int rank, std::vector<CallSide> sides) {
     failures += fmt::format("; before that, {} failed in {}", side.who, side.account.failure);
   }
   const char* hint = other_generation    ? "one of them belongs to an earlier start of this job"
-                     : look_alike(sides) ? "they differ in what no rank sets: it was damaged on its way"
+                     : look_alike(sides) ? "their signatures differ in a reserved field, which was damaged on its way"
                                          : "all ranks must make the same calls in the same order";
   const Signature& mine = sides.front().signature;
   return Error(ErrorKind::desync,

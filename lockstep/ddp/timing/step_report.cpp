@@ -185,7 +185,7 @@ std::optional<std::string> change_of_straggler(const StepReport& report, std::op
   };
   if (!report.straggler) {
     if (!before) return std::nullopt;
-    return fmt::format("{} does not hold up the others any more", name(*before));
+    return fmt::format("{} is no longer a straggler", name(*before));
   }
   const Straggler& found = *report.straggler;
   if (before == found.rank) return std::nullopt;

@@ -160,7 +160,7 @@ TEST_CASE("a PowerSgd that serves one wrapper is refused by another") {
     pass_plain_iterations(hook, group);
     GradBucket others(0, true, at::zeros({1}), {at::zeros({1})}, {"p"}, 0, 2);
     CHECK_ERROR(error_of([&] { (void)hook(others, group); }), ErrorKind::invalid_argument,
-                "the gradients of another DistributedDataParallel; give each its own");
+                "this PowerSgd already belongs to another DistributedDataParallel; give each its own");
   });
 }
 

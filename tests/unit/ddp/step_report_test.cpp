@@ -69,7 +69,7 @@ TEST_CASE("it is told once, and again when it is another rank or none") {
   CHECK_FALSE(change_of_straggler(late, 1, {}));
   CHECK(change_of_straggler(late, 0, {}));
   CHECK_FALSE(change_of_straggler(even, {}, {}));
-  CHECK(change_of_straggler(even, 1, {}) == "rank 1 does not hold up the others any more");
+  CHECK(change_of_straggler(even, 1, {}) == "rank 1 is no longer a straggler");
 }
 
 TEST_CASE("small differences and ranks that take turns are no stragglers") {

@@ -44,11 +44,11 @@ TEST_CASE("a plain departure is told from all other errors") {
 
 TEST_CASE("a missing rank is shown with what is known of it") {
   CHECK(describe_missing(kName, "", {}) == kName);
-  CHECK(describe_missing(kName, "has not come to it", {}) == kName + " has not come to it");
+  CHECK(describe_missing(kName, "has not entered it", {}) == kName + " has not entered it");
   const PeerHealth alive{.state = "alive", .place = "last seen in barrier #1"};
   CHECK(describe_missing(kName, "", alive) == kName + ": alive, last seen in barrier #1");
-  CHECK(describe_missing(kName, "has not come to it", alive) ==
-        kName + " has not come to it: alive, last seen in barrier #1");
+  CHECK(describe_missing(kName, "has not entered it", alive) ==
+        kName + " has not entered it: alive, last seen in barrier #1");
   CHECK(describe_missing(kName, "", {.departure = Departure::died}) == kName + " has ended");
 }
 

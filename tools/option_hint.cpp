@@ -57,8 +57,9 @@ std::vector<std::string> meant_by(std::string_view word, const std::vector<std::
   std::vector<std::string> meant;
   if (letters >= kLeastBeginning) {
     const std::string beginning = "--" + name.substr(name.size() - letters);
-    std::ranges::copy_if(options, std::back_inserter(meant),
-                         [&](const std::string& option) { return option.starts_with(beginning); });
+    std::ranges::copy_if(options, std::back_inserter(meant), [&](const std::string& option) {
+      return option.starts_with(beginning) && option.find('_') == std::string::npos;
+    });
   }
   if (!meant.empty()) return meant;
   const std::size_t most = std::min(kMostMistyped, letters / kLettersOfMistake);

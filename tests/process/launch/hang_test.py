@@ -77,7 +77,7 @@ class HangTest(Hanging):
             code, error = self.finish(tree)
         self.assertEqual(code, 4, error)
         self.assertRegex(error, r"stacks of rank 1:\n.*  thread .*\n(.*  #\d .*\n)*?"
-                                r".*  #\d takes_from_queue\(\) \(hang_worker.cpp:\d+\)\n(.*  #\d .*\n)*.*main thread\n")
+                                r".*  #\d takes_from_queue\(\) \(\S+:\d+\)\n(.*  #\d .*\n)*.*main thread\n")
         self.assertNotRegex(error, r"only waits? for work: .*(takes_from_queue|Prefetcher)")
 
     # fault: 12

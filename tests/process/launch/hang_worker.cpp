@@ -17,7 +17,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
-#include <memory>
 #include <mutex>
 #include <stdexcept>
 #include <string>
@@ -25,6 +24,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/data/prefetcher.h"
+#include "lockstep/group/uncaught.h"
 #include "lockstep/group/world.h"
 #include "lockstep/store/memory_store.h"
 
@@ -100,14 +100,14 @@ void on_end() {
   handler_before();
 }
 
-void throw_with_handlers() {
+// The handlers are then what a second World makes of them.
+void throw_with_handlers(const lockstep::World& world) {
   handler_before = std::set_terminate(on_end);
-  const lockstep::World alone =
-      lockstep::init_process_group({.rank = 0, .world_size = 1, .store = std::make_shared<lockstep::MemoryStore>()});
+  const lockstep::internal::UncaughtWatch again(world.group());
   throws_boom();
 }
 
-void act(const std::string& scenario) {
+void act(const std::string& scenario, const lockstep::World& world) {
   const char* restarts = std::getenv("RESTART_COUNT");
   const bool is_first = restarts == nullptr || std::string(restarts) == "0";
   if (scenario == "away" || (scenario == "once" && is_first)) sleeps_for_ever();
@@ -117,7 +117,7 @@ void act(const std::string& scenario) {
   if (scenario == "abort") gives_up();
   if (scenario == "nothing") calls_nothing();
   if (scenario == "throw") throws_boom();
-  if (scenario == "chain") throw_with_handlers();
+  if (scenario == "chain") throw_with_handlers(world);
   if (scenario == "queue") wait_beside_worker();
 }
 
@@ -136,7 +136,7 @@ int main(int argc, char** argv) {
     double value = 1;
     for (int i = 0; i < 2; ++i) world.all_reduce(value);
     std::printf("running %d\n", ::getpid());
-    if (world.rank() == actor) act(scenario);
+    if (world.rank() == actor) act(scenario, world);
     world.all_reduce(value);
     return 0;
   } catch (const lockstep::Error& error) {

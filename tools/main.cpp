@@ -27,7 +27,7 @@ namespace {
 
 using namespace lockstep::tools;
 
-constexpr std::size_t kMostMistyped = 2;  // letters of a command
+constexpr std::size_t kMistypedLetters = 2;  // letters of a command
 
 CLI::App* add_trace(CLI::App& app, TraceOptions& options) {
   CLI::App* trace = app.add_subcommand("trace", "Tell where each rank of a job was: in which collective, and how far");
@@ -57,7 +57,7 @@ void check_command(const CLI::App& app) {
   const bool is_option = word.starts_with('-');
   std::vector<std::string> commands;
   for (const CLI::App* each : app.get_subcommands({})) commands.push_back(each->get_name());
-  const auto meant = is_option ? std::nullopt : lockstep::internal::nearest_name(word, commands, kMostMistyped);
+  const auto meant = is_option ? std::nullopt : lockstep::internal::nearest_name(word, commands, kMistypedLetters);
   const std::string hint = meant ? "; did you mean " + *meant + "?" : "";
   throw CLI::ParseError(std::string("unknown ") + (is_option ? "option" : "command") + " '" + word + "'" + hint,
                         CLI::ExitCodes::ExtrasError);

@@ -60,7 +60,7 @@ std::string listed(const CheckpointPlace& place, json& documents) {
     documents.push_back({{"path", place.path.string()}, {"kind", place.kind}, {"damage", error.what()}});
     if (place.step) documents.back()["step"] = *place.step;
     return fmt::format(kListLine, name, text_or_dash(place.step), place.kind, "-", "-", "-", "-",
-                       fmt::format("DAMAGED: {}", plain_text(error.what())));
+                       damage_text(error.what()));
   }
 }
 

@@ -55,6 +55,10 @@ std::string plain_text(const std::string& text) {
   return plain;
 }
 
+std::string damage_text(const std::string& why) {
+  return (why.starts_with(kNotACheckpoint) ? "" : "DAMAGED: ") + plain_text(why);
+}
+
 std::string metrics_text(const std::map<std::string, double>& metrics) {
   std::string text;
   for (const auto& [name, value] : metrics) {

@@ -25,6 +25,9 @@ std::vector<CheckpointPlace> checkpoint_places(const std::filesystem::path& path
 
 // For messages and tables: without control characters, which a file's strings may have.
 std::string plain_text(const std::string& text);
+// What tables say of what cannot be opened: "DAMAGED: ...", but for a file that is not a checkpoint.
+inline constexpr const char* kNotACheckpoint = "not a checkpoint";
+std::string damage_text(const std::string& why);
 std::string metrics_text(const std::map<std::string, double>& metrics);
 std::string shape_text(const SourceTensor& tensor);  // "F32 [10, 4]"
 void print_json(const nlohmann::json& document);

@@ -44,7 +44,7 @@ nlohmann::json verified(const CheckpointPlace& place, const SignatureCheck& sign
 
 std::string verdict_text(const nlohmann::json& result) {
   const std::string path = plain_text(result["path"]);
-  if (result.contains("damage")) return fmt::format("{}: DAMAGED: {}\n", path, plain_text(result["damage"]));
+  if (result.contains("damage")) return fmt::format("{}: {}\n", path, damage_text(result["damage"]));
   return fmt::format("{}: {} ({}{})\n", path,
                      result["has_digests"] ? "whole" : "readable; it has no digests that would show damage of tensors",
                      bytes_text(result["bytes"].get<double>()),

@@ -15,6 +15,7 @@
 #include "lockstep/formats/pickle_text.h"
 #include "lockstep/formats/sharded_safetensors.h"
 #include "lockstep/formats/torch_file.h"
+#include "tools/checkpoint_places.h"
 
 namespace lockstep::tools {
 
@@ -262,11 +263,20 @@ std::unique_ptr<TensorSource> open_foreign_tensors(const std::filesystem::path& 
                                 std::filesystem::exists(path / DistributedSource::kMetadata, error);
     return is_distributed ? std::make_unique<DistributedSource>(path) : nullptr;
   }
-  switch (kind_of(path)) {
+  const FileKind kind = kind_of(path);
+  switch (kind) {
     case FileKind::torch_archive:
     case FileKind::torch_legacy: return std::make_unique<TorchSource>(path);
     case FileKind::json: return std::make_unique<ShardedSource>(path);
-    default: return nullptr;
+    case FileKind::safetensors: return nullptr;
+    // By its name it is a checkpoint that has lost its beginning.
+    case FileKind::unknown:
+    case FileKind::empty:
+      if (path.extension() == ".safetensors") return nullptr;
+      [[fallthrough]];
+    default:
+      throw Error(ErrorKind::invalid_argument,
+                  fmt::format("{}: {} {}", kNotACheckpoint, path.string(), how_to_read(kind)));
   }
 }
 

@@ -1,6 +1,7 @@
 // The `lockstep` command: reads the command line and hands over to one function per subcommand.
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -10,6 +11,7 @@
 #include <system_error>
 #include <vector>
 
+#include "lockstep/base/nearest_name.h"
 #include "lockstep/launch/remote_order.h"
 #include "tools/checkpoint_command.h"
 #include "tools/doctor_command.h"
@@ -24,6 +26,8 @@
 namespace {
 
 using namespace lockstep::tools;
+
+constexpr std::size_t kMistypedLetters = 2;  // letters of a command
 
 CLI::App* add_trace(CLI::App& app, TraceOptions& options) {
   CLI::App* trace = app.add_subcommand("trace", "Tell where each rank of a job was: in which collective, and how far");
@@ -49,8 +53,14 @@ void check_command(const CLI::App& app) {
   if (!app.get_subcommands().empty()) return;
   const std::vector<std::string> rest = app.remaining();
   if (rest.empty()) throw CLI::RequiredError("a command");
-  const char* kind = rest.front().starts_with('-') ? "option" : "command";
-  throw CLI::ParseError(std::string("unknown ") + kind + " '" + rest.front() + "'", CLI::ExitCodes::ExtrasError);
+  const std::string& word = rest.front();
+  const bool is_option = word.starts_with('-');
+  std::vector<std::string> commands;
+  for (const CLI::App* each : app.get_subcommands({})) commands.push_back(each->get_name());
+  const auto meant = is_option ? std::nullopt : lockstep::internal::nearest_name(word, commands, kMistypedLetters);
+  const std::string hint = meant ? "; did you mean " + *meant + "?" : "";
+  throw CLI::ParseError(std::string("unknown ") + (is_option ? "option" : "command") + " '" + word + "'" + hint,
+                        CLI::ExitCodes::ExtrasError);
 }
 
 int usage_error(const CLI::Error& error, const CLI::App& app) {

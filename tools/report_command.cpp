@@ -149,13 +149,18 @@ std::string made_text() {
 
 CLI::App* add_report(CLI::App& app, ReportOptions& options) {
   CLI::App* report = app.add_subcommand("report", "Show trainings as one HTML page, a table, or files for TensorBoard");
-  report
-      ->add_option("run", options.runs, "Directories of runs, with the metrics.jsonl that TrainingRun writes; up to 16")
-      ->required();
+  report->add_option("run", options.runs,
+                     "Directories of runs, with the metrics.jsonl that TrainingRun writes; up to 16");
   report->add_option("--out", options.out, "The page, which needs no other file and no network");
   report->add_option("--csv", options.csv, "A table: a row for each epoch, and for each rank of steps that were timed");
   report->add_option("--tensorboard", options.tensorboard, "A directory for event files, one directory in it a run");
   report->callback([&options] {
+    if (options.runs.empty()) {
+      throw CLI::ValidationError(fmt::format(
+          "name the directory of a run: the one that the program passed to lockstep::TrainingRun, with a {} "
+          "in it; such as: lockstep report out --out report.html",
+          kMetricsName));
+    }
     if (options.runs.size() > kMostRuns) throw CLI::ValidationError(fmt::format("at most {} runs", kMostRuns));
     if (options.out.empty() && options.csv.empty() && options.tensorboard.empty()) {
       throw CLI::RequiredError("--out, --csv or --tensorboard");

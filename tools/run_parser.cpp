@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "lockstep/base/format.h"
+#include "tools/option_hint.h"
 #include "tools/run_arguments.h"
 
 namespace lockstep::tools {
@@ -238,7 +239,9 @@ OptionNames RunParser::names() const {
 std::vector<std::string> RunParser::program() const {
   std::vector<std::string> program = run_->remaining();
   if (!program.empty() && program.front().starts_with('-')) {
-    throw CLI::ExtrasError("run", {program.front()});
+    const std::string& word = program.front();
+    throw CLI::ParseError(fmt::format("unknown option '{}'{}", word, option_hint(word, names().options)),
+                          CLI::ExitCodes::ExtrasError);
   }
   if (program.empty()) program = app_.remaining();
   if (program.empty() || program.front().empty()) throw CLI::RequiredError("a program to run");

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cctype>
 
+#include "tools/option_hint.h"
+
 namespace lockstep::tools {
 namespace {
 
@@ -118,7 +120,8 @@ std::vector<Setting> settings_of_file(const OptionNames& names, const std::strin
     for (const auto& [key, node] : entries) {
       const std::string option = option_of(std::string(key.str()));
       Setting setting{path + ":" + std::to_string(key.source().begin.line), {}};
-      if (!is_known(names, option)) fail(setting.place, "there is no option " + option);
+      if (!is_known(names, option))
+        fail(setting.place, "there is no option " + option + option_hint(option, names.options));
       add_value(names, option, node, setting);
       settings.push_back(std::move(setting));
     }

@@ -89,7 +89,7 @@ std::unique_ptr<Carrier> make_gloo_carrier(const CarrierSite& site, Deadline dea
     return with_translated_errors(translate, [&] { return std::make_unique<GlooCarrier>(site, deadline); });
   } catch (const Error& error) {
     if (!deadline.expired() || error.kind() == ErrorKind::timeout) throw;
-    throw Error(ErrorKind::timeout, std::string("not all ranks have come to the meeting: ") + error.what());
+    throw Error(ErrorKind::timeout, std::string("the Gloo rendezvous timed out: ") + error.what());
   }
 }
 

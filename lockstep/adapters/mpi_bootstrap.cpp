@@ -27,7 +27,7 @@ void wait_for(MPI_Request request, std::shared_ptr<std::vector<char>> buffer, De
     if (deadline.expired()) {
       new std::shared_ptr<std::vector<char>>(std::move(buffer));
       process.leave_unfinalized();
-      throw Error(ErrorKind::timeout, "not all ranks that MPI has started came to join before the deadline");
+      throw Error(ErrorKind::timeout, "not all MPI ranks joined before the deadline");
     }
     ::poll(nullptr, 0, kLookMs);
   }

@@ -8,12 +8,12 @@
 #include <cctype>
 #include <charconv>
 #include <cstdlib>
-#include <numeric>
 #include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/nearest_name.h"
 
 namespace lockstep::internal {
 namespace {
@@ -105,34 +105,18 @@ std::string alternatives(std::string_view names) {
   return fmt::format("{} or {}", names.substr(0, last), names.substr(last + 2));
 }
 
-// How many letters have to be changed, added or left out to make one of the other (Levenshtein).
-std::size_t distance(std::string_view one, std::string_view other) {
-  std::vector<std::size_t> row(other.size() + 1);
-  std::iota(row.begin(), row.end(), 0U);
-  for (std::size_t i = 0; i < one.size(); ++i) {
-    std::size_t diagonal = std::exchange(row[0], i + 1);
-    for (std::size_t j = 0; j < other.size(); ++j) {
-      const std::size_t replaced = diagonal + (one[i] == other[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({replaced, row[j] + 1, row[j + 1] + 1});
-    }
-  }
-  return row.back();
-}
-
 std::string describe_range(std::int64_t least, std::int64_t most) {
   if (most < std::numeric_limits<int>::max()) return fmt::format("; it can be {} to {}", least, most);
   return least < 0 ? ", not an integer" : fmt::format(", not an integer from {} on", least);
 }
 
 std::string describe_unknown(std::string_view name) {
-  std::vector<std::string_view> names;
-  for (const Variable& each : kVariables) names.push_back(each.name);
-  const auto nearest = std::ranges::min_element(names, {}, [&](auto known) { return distance(name, known); });
-  const bool is_near = distance(name, *nearest) <= kFarthestMeant;
+  std::vector<std::string> names;
+  for (const Variable& each : kVariables) names.emplace_back(each.name);
+  const auto nearest = nearest_name(name, names, kFarthestMeant);
   return fmt::format(
       "{} is set, but Lockstep has no such variable, so it has no effect; {}", name,
-      is_near ? fmt::format("is {} meant?", *nearest) : fmt::format("there are: {}", fmt::join(names, ", ")));
+      nearest ? fmt::format("is {} meant?", *nearest) : fmt::format("there are: {}", fmt::join(names, ", ")));
 }
 
 }  // namespace

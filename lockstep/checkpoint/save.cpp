@@ -50,7 +50,7 @@ Loaded loaded_from(const SetReader& set) {
 
 [[noreturn]] void refuse_none(const std::filesystem::path& directory, bool had_some) {
   const std::string where = directory.string();
-  if (had_some) throw Error(ErrorKind::corrupt_data, fmt::format("no checkpoint in {} is whole", where));
+  if (had_some) throw Error(ErrorKind::corrupt_data, fmt::format("every checkpoint in {} is damaged", where));
   throw Error(ErrorKind::invalid_argument, fmt::format("there is no checkpoint in {}; save one first, or name the "
                                                        "directory that has one",
                                                        where));
@@ -123,8 +123,8 @@ class Together {
 [[noreturn]] void refuse_partly(const std::filesystem::path& directory) {
   throw Error(
       ErrorKind::internal,
-      fmt::format("a checkpoint in {} was whole and is not any more: the state is partly loaded, and there is no "
-                  "other; load it again, or another one",
+      fmt::format("a checkpoint in {} changed during the load: the state is partly loaded, and there is no other "
+                  "checkpoint; load it again, or another one",
                   directory.string()));
 }
 

@@ -82,7 +82,7 @@ class Engine {
   // How long its collectives take; any thread may ask.
   const CallMeter& meter() const { return meter_; }
 
-  // What failed on this rank outside of collectives; other ranks quote it. A run() that succeeds wipes it off.
+  // What failed on this rank outside of collectives; other ranks quote it. A run() that succeeds clears it.
   const std::shared_ptr<FailureNote>& failure_note() const { return failure_note_; }
 
  protected:

@@ -173,8 +173,8 @@ Error Links::no_signature(int peer) const {
   if (std::equal(marker.begin(), marker.end(), head)) {
     return Error(ErrorKind::desync, fmt::format("{} and others are in different collectives", peer_name(peer)), detail);
   }
-  return Error(ErrorKind::corrupt_data,
-               fmt::format("what {} said of its collective was damaged on its way", peer_name(peer)), detail);
+  return Error(ErrorKind::corrupt_data, fmt::format("the signature from {} was damaged on its way", peer_name(peer)),
+               detail);
 }
 
 bool Links::agrees(int peer, const Signature& theirs) {

@@ -83,7 +83,7 @@ Error desync_error(int rank, std::vector<CallSide> sides) {
     failures += fmt::format("; before that, {} failed in {}", side.who, side.account.failure);
   }
   const char* hint = other_generation    ? "one of them belongs to an earlier start of this job"
-                     : look_alike(sides) ? "they differ in what no rank sets: it was damaged on its way"
+                     : look_alike(sides) ? "their signatures differ in a reserved field, which was damaged on its way"
                                          : "all ranks must make the same calls in the same order";
   const Signature& mine = sides.front().signature;
   return Error(ErrorKind::desync,
@@ -94,6 +94,17 @@ Error desync_error(int rank, std::vector<CallSide> sides) {
                 .sequence = mine.sequence});
 }
 
+namespace {
+
+// Calls of DDP have a name. One without it may be a bare call, which other ranks may never make.
+std::string_view advice_on_departure(const Signature& wanted) {
+  return wanted.name != 0 ? ". If ranks have different numbers of batches, use join(), or drop the last ones"
+                          : ". Every rank must make this call: is it on some ranks only, as in if (rank == 0)? Or does "
+                            "a loop run longer here? For different numbers of batches use join()";
+}
+
+}  // namespace
+
 PeerFailure departure_in(const Signature& wanted, const std::string& name, Departure how, const std::string& waiter) {
   const std::uint64_t made = wanted.sequence - 1;
   const bool left = how == Departure::left;
@@ -101,9 +112,8 @@ PeerFailure departure_in(const Signature& wanted, const std::string& name, Depar
           .name = name,
           .how = how,
           .when = fmt::format("after {} collective{}", made, made == 1 ? "" : "s"),
-          .consequence = fmt::format(
-              "{} waits for it in {}{}", waiter, describe(wanted),
-              left ? ". If ranks have different numbers of batches, use join(), or drop the last ones" : "")};
+          .consequence = fmt::format("{} waits for it in {}{}", waiter, describe(wanted),
+                                     left ? advice_on_departure(wanted) : "")};
 }
 
 std::string describe_other_line(const std::string& who, const Signature& theirs, const Signature& mine) {

@@ -97,7 +97,7 @@ class Realigner {
     if (stream.presence == Presence::unknown) return has_moved;
     back.has_data = true;
     if (!can_go_on({{links_.rank(), "", links_.signature(), {}}, {peer, "", stream.theirs, {}}})) {
-      throw Error(ErrorKind::desync, links_.peer_name(peer) + " makes a call that no other one can follow");
+      throw Error(ErrorKind::desync, links_.peer_name(peer) + " makes a call after which the group cannot go on");
     }
     // Of their data nothing has been used, so all that came of it still lies where it was received.
     const std::size_t begin = PeerStream::kRowOffset - sizeof(Signature);

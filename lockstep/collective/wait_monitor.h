@@ -31,7 +31,7 @@ class WaitMonitor {
   // When that will be.
   Deadline next_look() const;
 
-  // After a timeout: "rank 2 (host b, pid 71) has not come to it: alive, ...; ..." and the first of the missing ranks,
+  // After a timeout: "rank 2 (host b, pid 71) has not entered it: alive, ...; ..." and the first of the missing ranks,
   // or -1. Silent ones come first, then those that have not come; those that came may well be waiting for them.
   struct Missing {
     int first = -1;

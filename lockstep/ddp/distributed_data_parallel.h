@@ -23,9 +23,21 @@
 
 namespace lockstep {
 
+namespace internal {
+
+template <class Module>
+concept SharedModule = requires(const Module& module) { module.ptr(); } ||
+                       std::is_convertible_v<const Module&, std::shared_ptr<torch::nn::Module>>;
+
+}  // namespace internal
+
 // Module: a module holder (TORCH_MODULE) or a std::shared_ptr to a module, with any forward().
 template <class Module>
 class DistributedDataParallel : public DdpBase {
+  static_assert(internal::SharedModule<Module>,
+                "DistributedDataParallel shares its module: for a plain struct Net : torch::nn::Module write "
+                "auto model = std::make_shared<Net>(); and pass that, or declare a holder with TORCH_MODULE");
+
  public:
   explicit DistributedDataParallel(Module module, ProcessGroup group, const DdpOptions& options = {})
       : DdpBase(shared(module), std::move(group), options), module_(std::move(module)) {}

@@ -31,7 +31,8 @@ void check_lockstep_mode(const DdpOptions& options, const ProcessGroup& group) {
       options.weighting != Weighting::ranks || options.non_finite != NonFinite::ignore ||
       !options.delay_all_reduce_named_params.empty()) {
     throw options_error(
-        "lockstep mode adds gradients up in an order of its own; leave find_unused_parameters (it is so anyway), "
+        "lockstep mode adds gradients up in an order of its own; leave find_unused_parameters (always on in this "
+        "mode), "
         "static_graph, mixed_precision, weighting, non_finite and delay_all_reduce_named_params unset");
   }
   // It needs sums in an order that other libraries do not promise; between two ranks there is only one.

@@ -73,7 +73,7 @@ FileKind recognise_file(ByteView first_bytes) {
 
 std::string_view how_to_read(FileKind kind) {
   switch (kind) {
-    case FileKind::unknown: return "is of no kind that Lockstep knows";
+    case FileKind::unknown: return "has an unknown file format";
     case FileKind::empty: return "is empty";
     case FileKind::safetensors: return "is a safetensors file: read it with load_checkpoint()";
     case FileKind::torch_archive:
@@ -95,7 +95,7 @@ std::string_view how_to_read(FileKind kind) {
       return "is JSON: the index of sharded safetensors is read with ShardedSafetensorsReader, with its files beside "
              "it";
   }
-  return "is of no kind that Lockstep knows";
+  return "has an unknown file format";
 }
 
 }  // namespace lockstep

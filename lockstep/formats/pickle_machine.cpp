@@ -38,7 +38,7 @@ void PickleMachine::run() {
     if (at == 0 && op_.code != PickleCode::proto) corrupt("it does not begin with a protocol");
     if (op_.code == PickleCode::stop) break;
     if (!step_constant() && !step_text() && !step_container() && !step_memo() && !step_call()) {
-      corrupt(fmt::format("there is no opcode 0x{:02x}", static_cast<std::uint8_t>(op_.code)));
+      corrupt(fmt::format("unsupported pickle opcode 0x{:02x}", static_cast<std::uint8_t>(op_.code)));
     }
   }
   if (stack_.size() != 1 || !marks_.empty()) {

@@ -49,10 +49,10 @@ constexpr RefusedCode kRefusedCodes[] = {{'0', "POP"},
 [[noreturn]] void refuse_code(std::string_view origin, std::size_t at, std::uint8_t code) {
   const auto* known = std::ranges::find(kRefusedCodes, code, &RefusedCode::code);
   if (known == std::end(kRefusedCodes)) {
-    refuse_op(ErrorKind::corrupt_data, origin, at, fmt::format("there is no opcode 0x{:02x}", code));
+    refuse_op(ErrorKind::corrupt_data, origin, at, fmt::format("unsupported pickle opcode 0x{:02x}", code));
   }
   refuse_op(ErrorKind::invalid_argument, origin, at,
-            fmt::format("the opcode {} is none that Lockstep reads: it executes nothing from a file", known->name));
+            fmt::format("unsupported pickle opcode {}: Lockstep executes nothing from a file", known->name));
 }
 
 // The argument of one opcode, taken from the front of what is left. A method returns false if the bytes end first.

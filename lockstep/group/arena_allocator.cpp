@@ -125,8 +125,8 @@ std::size_t bytes_of(at::IntArrayRef sizes, at::ScalarType dtype) {
       continue;
     }
     std::ostringstream text;
-    text << "empty: a tensor of the sizes " << sizes << (is_negative ? " has a negative one" : " has no memory");
-    if (!is_negative) text << " that is large enough";
+    text << "empty: a tensor of the sizes " << sizes
+         << (is_negative ? " has a negative one" : " exceeds the address space");
     throw Error(ErrorKind::invalid_argument, text.str(), {.operation = "empty"});
   }
   return static_cast<std::size_t>(bytes);

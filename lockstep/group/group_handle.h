@@ -70,9 +70,9 @@ class GroupHandle {
   // Never blocks.
   void abort(std::string_view reason) const noexcept;
 
-  // For whoever lets an exception pass that others may come to suffer from: what failed ("forward of my model"), and
-  // the exception's text. Other ranks' errors quote it if this rank then makes another call than they, or leaves. The
-  // next collective that works wipes it off. DistributedDataParallel does it for forwards and backwards.
+  // Call it before letting an exception escape that may affect other ranks. what: what failed ("forward of my model");
+  // text: the exception's. Other ranks' errors quote it if this rank then makes another call than they, or leaves. The
+  // next collective that succeeds clears it. DistributedDataParallel does it for forwards and backwards.
   void note_failure(std::string_view what, std::string_view text) const noexcept;
   // The same for the exception that is being handled, unless it is the group's own. REQUIRES: within a catch.
   void note_exception(std::string_view what) const noexcept;

@@ -108,7 +108,7 @@ void require_ways(const SharedLinks& links, const TcpGroup& group) {
 std::string about_address(const Member& member) {
   const auto found = std::ranges::find(member.interfaces, member.address, &Interface::address);
   if (found == member.interfaces.end() || found->name.empty()) return "";
-  if (found->name == "LOCKSTEP_ADDRESS") return "; LOCKSTEP_ADDRESS has that address there";
+  if (found->name == "LOCKSTEP_ADDRESS") return "; that host set LOCKSTEP_ADDRESS to it";
   return fmt::format("; that is its interface {}: if it leads nowhere, set LOCKSTEP_IFNAME on host {} to another one",
                      found->name, member.host);
 }

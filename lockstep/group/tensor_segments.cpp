@@ -143,8 +143,7 @@ void TensorSegments::add(const at::Tensor& tensor, std::size_t index, Use use, M
   const bool in_reach = !on_device || memory == Memory::device;
   const bool has_own_bits = tensor.is_conj() || tensor.is_neg() || tensor._is_zerotensor();
   if (writes(flow_) && tensor._is_zerotensor()) {
-    refuse(operation_,
-           name_of(flow_, index) + " is a lazy one of zeros, which has no memory to be written; clone() it");
+    refuse(operation_, name_of(flow_, index) + " is a ZeroTensor without storage, which cannot be written; clone() it");
   }
   // Where a call only spoils it, it is refused too: all ranks of a call refuse alike.
   if ((writes(flow_) || flow_ == Flow::spoil) && overlaps_itself(tensor)) {

@@ -1,8 +1,11 @@
 #include "lockstep/group/turns.h"
 
 #include <algorithm>
+#include <string>
+#include <system_error>
 #include <utility>
 
+#include "lockstep/base/error.h"
 #include "lockstep/base/wait_until.h"
 
 namespace lockstep::internal {
@@ -25,7 +28,13 @@ void Turns::line_up(Place& place, Deadline deadline) {
   join_line(place, deadline);
   // Behind calls that end in time, it will have its turn in time.
   if (place.has_turn_ || !(deadline < latest)) return;
-  if (!watcher_.joinable()) watcher_ = std::jthread([this](const std::stop_token& stop) { watch(stop); });
+  try {
+    if (!watcher_.joinable()) watcher_ = std::jthread([this](const std::stop_token& stop) { watch(stop); });
+  } catch (const std::system_error& error) {
+    remove(place);
+    throw Error(ErrorKind::internal, std::string("cannot start a thread for the deadlines of calls: ") + error.what() +
+                                         " (is the limit on processes reached?)");
+  }
   watched_.notify_all();
 }
 

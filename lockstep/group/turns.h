@@ -43,7 +43,8 @@ class Turns {
     std::uint32_t free = kFree;
     return state_.compare_exchange_strong(free, kTaken, std::memory_order_acquire);
   }
-  // The same in two steps, of which the first never blocks.
+  // The same in two steps, of which the first never blocks. Error{internal} if no thread can be started that looks at
+  // the deadline: then this caller is not in line.
   void line_up(Place& place, Deadline deadline);
   [[nodiscard]] bool await(Place& place);
   // Ends the turn that take() or await() gave.

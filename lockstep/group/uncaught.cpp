@@ -1,5 +1,8 @@
 #include "lockstep/group/uncaught.h"
 
+#include <array>
+#include <atomic>
+#include <cstddef>
 #include <cstdlib>
 #include <exception>
 #include <mutex>
@@ -15,9 +18,10 @@ namespace {
 // Leaked on purpose: a process may terminate while static destructors run.
 struct Watches {
   std::mutex mutex;
-  // State below is protected by mutex.
-  std::vector<const UncaughtWatch*> all;
-  std::terminate_handler before = nullptr;
+  std::vector<const UncaughtWatch*> all;  // protected by mutex
+  // The handlers that were there before ours, the last one at the end. Set under the mutex, read without it.
+  std::array<std::atomic<std::terminate_handler>, 8> handlers{};
+  std::atomic<std::size_t> handler_count{0};
 };
 
 Watches& watches() {
@@ -48,10 +52,29 @@ void abort_watched_groups() noexcept {
 
 namespace {
 
+// A program's own handler may go on to the one before it, which is this one: then the next older one follows.
 [[noreturn]] void on_terminate() {
-  abort_watched_groups();
-  if (const std::terminate_handler before = watches().before) before();
+  static thread_local std::size_t calls = 0;
+  const std::size_t call = calls++;
+  if (call == 0) abort_watched_groups();
+  const std::size_t count = watches().handler_count.load();
+  if (call < count) watches().handlers[count - 1 - call].load()();
   std::abort();
+}
+
+// If there are too many handlers, the program's stays alone.
+void install_handler() {
+  if (std::get_terminate() == on_terminate) return;
+  auto& handlers = watches().handlers;
+  const std::terminate_handler before = std::get_terminate();
+  const std::size_t count = watches().handler_count.load();
+  std::size_t place = 0;
+  while (place < count && handlers[place].load() != before) ++place;
+  if (place == handlers.size()) return;
+  for (; place + 1 < count; ++place) handlers[place] = handlers[place + 1].load();
+  handlers[place] = before;
+  if (place == count) watches().handler_count = count + 1;
+  std::set_terminate(on_terminate);
 }
 
 }  // namespace
@@ -59,8 +82,7 @@ namespace {
 UncaughtWatch::UncaughtWatch(ProcessGroup group) : group_(std::move(group)) {
   const std::lock_guard lock(watches().mutex);
   watches().all.push_back(this);
-  if (std::get_terminate() == on_terminate) return;
-  watches().before = std::set_terminate(on_terminate);
+  install_handler();
 }
 
 UncaughtWatch::~UncaughtWatch() {

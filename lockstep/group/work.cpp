@@ -18,7 +18,7 @@ Work Work::start() {
 Work::State& Work::state() const {
   if (state_ != nullptr) return *state_;
   throw Error(ErrorKind::invalid_argument,
-              "this Work stands for no call: it was made by default; use the one that an *_async call returned");
+              "a default-constructed Work refers to no operation; use the one that an *_async call returned");
 }
 
 void Work::wait(Deadline deadline) const {

@@ -1,5 +1,5 @@
 // A Work is a collective or a message that was started and will finish: a copyable handle. Thread-safe.
-// One that was made by default stands for no call: to ask it anything is Error{invalid_argument}.
+// A default-constructed one refers to no operation: to ask it anything is Error{invalid_argument}.
 #pragma once
 
 #include <condition_variable>

@@ -41,7 +41,7 @@ void check_gpus(const Membership& membership, SharedGpu shared, const std::strin
   if (shared == SharedGpu::allow) return;
   for (const auto& [lowest, text] : shared_gpus(membership.members)) {
     if (backend == "nccl") {
-      throw abandon_joining(membership, Error(ErrorKind::invalid_argument, text + ", and the backend native can"));
+      throw abandon_joining(membership, Error(ErrorKind::invalid_argument, text + "; or use the backend native"));
     }
     if (shared == SharedGpu::refuse) throw abandon_joining(membership, Error(ErrorKind::invalid_argument, text));
     if (lowest == membership.rank) log_warning(text);
@@ -74,7 +74,7 @@ World::~World() {
   if (watch_ == nullptr || std::uncaught_exceptions() <= exceptions_ || !watch_->is_here()) return;
   try {
     const std::string noted = noted_failure();
-    abort(noted.empty() ? "an exception ended its program; what it printed tells which" : "it failed in " + noted);
+    abort(noted.empty() ? "an exception ended its program; see its standard error" : "it failed in " + noted);
   } catch (const std::exception&) {  // no memory for the text
     abort("an exception ended its program");
   }

@@ -11,7 +11,7 @@ std::string_view verb_of(Departure how) {
   switch (how) {
     case Departure::none: return "is alive";
     case Departure::left: return kHasLeft;
-    case Departure::died: return "has died";
+    case Departure::died: return "has ended";
     case Departure::lost: return "was lost";
     case Departure::gone: return "died or left the group";
   }

@@ -20,14 +20,14 @@ struct PeerFailure {
   std::string consequence = {};  // "rank 0 (host a, pid 12) waits for it in barrier #47"
 };
 
-// "rank 5 (host b, pid 71) has died after 46 collectives: its process ended; rank 0 ... waits for it in barrier #47"
+// "rank 5 (host b, pid 71) has ended after 46 collectives: its process ended; rank 0 ... waits for it in barrier #47"
 std::string describe(const PeerFailure& failure);
 // The same as an error of `rank`.
 Error peer_lost(const PeerFailure& failure, int rank);
 // Whether the error says that a rank has left on purpose, and no more.
 bool is_plain_departure(const Error& error);
 
-// A rank that a call waits for: "rank 2 (host b, pid 71) has not come to it: alive, last seen in barrier #41, ...".
+// A rank that a call waits for: "rank 2 (host b, pid 71) has not entered it: alive, last seen in barrier #41, ...".
 // reason: what this rank waits for; may be empty.
 std::string describe_missing(std::string_view name, std::string_view reason, const PeerHealth& health);
 

@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 #include <span>
 
 #include "lockstep/base/error.h"
@@ -180,7 +179,7 @@ ChildProcess ChildProcess::start(const Command& command, const sigset_t& mask, i
   error_writer.reset();
   if (const int failure = read_exec_errno(error_reader.get()); failure != 0) {
     wait_for(pid, WEXITED);
-    throw ExecFailed(fmt::format("cannot execute '{}': {}", command.path, std::strerror(failure)), failure);
+    throw cannot_execute(command.path, failure);
   }
   UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
   if (!pidfd) {

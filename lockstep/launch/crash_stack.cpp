@@ -31,7 +31,10 @@ std::vector<std::string> crash_stack(const RankEnd& end, const FlightRecordings&
     where = fmt::format(", at address 0x{:x}", crash->address);
   }
   std::vector<std::string> lines{fmt::format("{} in {}{}:", signal_name(crash->signal), thread, where)};
-  for (const std::string& line : describe_frames(crash->thread.frames, symbols)) lines.push_back("  " + line);
+  // How an exception or a call ended in abort() is the same in all programs; a fault can lie in libc.
+  const std::vector<CodeAddress> frames =
+      crash->signal == SIGABRT ? without_runtime(crash->thread.frames, symbols) : crash->thread.frames;
+  for (const std::string& line : describe_frames(frames, symbols)) lines.push_back("  " + line);
   return lines;
 }
 

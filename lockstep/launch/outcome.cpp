@@ -83,8 +83,10 @@ void tell_of_blamed(const Outcome& outcome, const RankEnd& first, std::vector<st
     if (end.told_to_stop) {
       lines.push_back(fmt::format("rank {}, which it names, was still running", end.rank));
     } else if (end.failure.text.empty()) {
-      lines.push_back(fmt::format("rank {}, which it names, had {}, {:.2f} s after it started", end.rank,
-                                  describe(end.status), seconds(end.after_start)));
+      const char* const early =
+          end.status.ok() ? "; others were still training: did it call exit(), or return from main() too early?" : "";
+      lines.push_back(fmt::format("rank {}, which it names, had {}, {:.2f} s after it started{}", end.rank,
+                                  describe(end.status), seconds(end.after_start), early));
     }
   }
 }

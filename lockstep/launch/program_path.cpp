@@ -3,8 +3,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
+#include <ios>
 #include <sstream>
 
 #include "lockstep/base/format.h"
@@ -20,14 +23,36 @@ int why_not_executable(const std::string& path) {
   return ::access(path.c_str(), X_OK) == 0 ? 0 : errno;
 }
 
-ExecFailed cannot_execute(const std::string& path, int saved_errno) {
-  std::string hint;
-  if (saved_errno == EACCES && path.ends_with(".py")) hint = fmt::format("; to run a Python script: python3 {}", path);
-  if (saved_errno == EACCES && hint.empty()) hint = fmt::format("; chmod +x {}", path);
-  return ExecFailed(fmt::format("cannot execute '{}': {}{}", path, std::strerror(saved_errno), hint), saved_errno);
+// A file that the kernel does not take for a program: a script, or a program for another kind of processor.
+std::string hint_for_format(const std::string& path) {
+  std::string begin(64, '\0');
+  std::ifstream file(path, std::ios::binary);
+  file.read(begin.data(), static_cast<std::streamsize>(begin.size()));
+  begin.resize(static_cast<std::size_t>(std::max<std::streamsize>(file.gcount(), 0)));
+  if (begin.starts_with("\177ELF")) return "; it was built for another kind of processor";
+  if (begin.empty()) return "; it is empty";
+  if (begin.find('\0') != std::string::npos) return "; it is not a program";
+  const bool is_python = path.ends_with(".py");
+  return fmt::format(
+      "; as a script it needs a first line that names its interpreter, such as {}, or run it with: {} {}",
+      is_python ? "#!/usr/bin/env python3" : "#!/bin/sh", is_python ? "python3" : "sh", path);
+}
+
+std::string hint_for(const std::string& path, int saved_errno) {
+  if (saved_errno == ENOEXEC) return hint_for_format(path);
+  if (saved_errno == ENOENT && ::access(path.c_str(), F_OK) == 0) return "; the interpreter that it needs is missing";
+  if (saved_errno != EACCES || ::access(path.c_str(), X_OK) == 0) return "";
+  return path.ends_with(".py") ? fmt::format("; to run a Python script: python3 {}", path)
+                               : fmt::format("; chmod +x {}", path);
 }
 
 }  // namespace
+
+ExecFailed cannot_execute(const std::string& path, int saved_errno) {
+  return ExecFailed(
+      fmt::format("cannot execute '{}': {}{}", path, std::strerror(saved_errno), hint_for(path, saved_errno)),
+      saved_errno);
+}
 
 int ExecFailed::shell_code() const { return saved_errno_ == ENOENT ? 127 : 126; }
 

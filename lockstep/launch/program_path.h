@@ -20,6 +20,9 @@ class ExecFailed : public Error {
   int saved_errno_;
 };
 
+// The error of executing the file, with what to do about it.
+ExecFailed cannot_execute(const std::string& path, int saved_errno);
+
 // A name with a slash is a path; any other is looked up in `search_path` (PATH). Throws ExecFailed.
 std::string find_program(const std::string& name, const std::string& search_path);
 

@@ -92,7 +92,7 @@ std::optional<ReadOrder> decode_order(ByteView bytes) {
     order.environment.emplace_back(std::move(name), reader.text());
   }
   for (std::size_t left = reader.length(); left > 0; --left) order.arguments.push_back(reader.text());
-  if (!reader.at_end()) throw Error(ErrorKind::corrupt_data, "an order to this host has bytes that nobody reads");
+  if (!reader.at_end()) throw Error(ErrorKind::corrupt_data, "an order to this host has trailing bytes");
   return read;
 }
 

@@ -38,15 +38,20 @@ std::string shortened(const std::string& name) {
   return text;
 }
 
-std::string readable(const char* symbol) {
+std::string demangled(const char* symbol) {
   int status = 0;
-  const std::unique_ptr<char, decltype(&std::free)> demangled(abi::__cxa_demangle(symbol, nullptr, nullptr, &status),
-                                                              &std::free);
-  std::string name = status == 0 ? demangled.get() : symbol;
+  const std::unique_ptr<char, decltype(&std::free)> text(abi::__cxa_demangle(symbol, nullptr, nullptr, &status),
+                                                         &std::free);
+  std::string name = status == 0 ? text.get() : symbol;
   constexpr std::string_view kUnnamed = "(anonymous namespace)::";
   for (std::size_t at = name.find(kUnnamed); at != std::string::npos; at = name.find(kUnnamed, at)) {
     name.erase(at, kUnnamed.size());
   }
+  return name;
+}
+
+std::string readable(const char* symbol) {
+  std::string name = demangled(symbol);
   if (name.size() > kLongName) name = shortened(name);
   if (name.size() > kMostOfName) name = name.substr(0, kMostOfName - 3) + "...";
   return name;
@@ -88,15 +93,9 @@ class Symbols::File {
 
   // Empty if it is not known.
   std::string name(const CodeAddress& place) const {
-    GElf_Addr bias = 0;
-    Elf* elf = module_ == nullptr ? nullptr : ::dwfl_module_getelf(module_, &bias);
-    const GElf_Addr in_file = elf == nullptr ? 0 : address_of(elf, place.offset - (place.is_return ? 1 : 0));
-    if (in_file == 0) return "";
-    const GElf_Addr address = in_file + bias;
-    GElf_Off offset = 0;
-    GElf_Sym symbol{};
-    const char* name = ::dwfl_module_addrinfo(module_, address, &offset, &symbol, nullptr, nullptr, nullptr);
-    if (name == nullptr || (symbol.st_size != 0 && offset >= symbol.st_size)) return "";
+    const GElf_Addr address = address_in_module(place);
+    const char* name = symbol_at(address);
+    if (name == nullptr) return "";
     Dwfl_Line* line = ::dwfl_module_getsrc(module_, address);
     int number = 0;
     const char* source = line == nullptr ? nullptr : ::dwfl_lineinfo(line, nullptr, &number, nullptr, nullptr, nullptr);
@@ -104,7 +103,29 @@ class Symbols::File {
     return fmt::format("{} ({})", readable(name), last_part(place.file));
   }
 
+  // The same.
+  std::string function(const CodeAddress& place) const {
+    const char* name = symbol_at(address_in_module(place));
+    return name == nullptr ? "" : demangled(name);
+  }
+
  private:
+  // 0 if it is not known.
+  GElf_Addr address_in_module(const CodeAddress& place) const {
+    GElf_Addr bias = 0;
+    Elf* elf = module_ == nullptr ? nullptr : ::dwfl_module_getelf(module_, &bias);
+    const GElf_Addr in_file = elf == nullptr ? 0 : address_of(elf, place.offset - (place.is_return ? 1 : 0));
+    return in_file == 0 ? 0 : in_file + bias;
+  }
+
+  const char* symbol_at(GElf_Addr address) const {
+    if (address == 0) return nullptr;
+    GElf_Off offset = 0;
+    GElf_Sym symbol{};
+    const char* name = ::dwfl_module_addrinfo(module_, address, &offset, &symbol, nullptr, nullptr, nullptr);
+    return symbol.st_size != 0 && offset >= symbol.st_size ? nullptr : name;
+  }
+
   // Where the file says that this part of it is loaded; 0: nowhere.
   static GElf_Addr address_of(Elf* elf, std::uint64_t offset) {
     std::size_t count = 0;
@@ -134,11 +155,23 @@ std::string Symbols::name(const CodeAddress& place) {
   return names_[place] = look_up(place);
 }
 
-std::string Symbols::look_up(const CodeAddress& place) {
-  if (place.file.empty() || until_.expired()) return plain(place);
+std::string Symbols::function(const CodeAddress& place) {
+  const auto known = functions_.find(place);
+  if (known != functions_.end()) return known->second;
+  const File* file = file_of(place);
+  return functions_[place] = file == nullptr ? "" : file->function(place);
+}
+
+const Symbols::File* Symbols::file_of(const CodeAddress& place) {
+  if (place.file.empty() || until_.expired()) return nullptr;
   std::unique_ptr<File>& file = files_[place.file];
   if (file == nullptr) file = std::make_unique<File>(place.file);
-  const std::string name = file->name(place);
+  return file.get();
+}
+
+std::string Symbols::look_up(const CodeAddress& place) {
+  const File* file = file_of(place);
+  const std::string name = file == nullptr ? "" : file->name(place);
   return name.empty() ? plain(place) : name;
 }
 

@@ -22,7 +22,8 @@ constexpr std::size_t kMaxIdentityBytes = kIdentityFixedBytes + 2 * (1 + kMaxIde
 constexpr std::size_t kHeadBytes = kProofBytes + 2;
 constexpr std::size_t kMaxVerdictBytes = 1 + 2 + kMaxRefusalBytes + kMaxIdentityBytes;
 constexpr std::uint8_t kAdmitted = 0xff;
-static_assert(kHelloBytes + kHeadBytes + kMaxIdentityBytes <= 256, "what a stranger can make a server keep");
+static_assert(kHelloBytes + kHeadBytes + kMaxIdentityBytes <= 256,
+              "bytes an unauthenticated peer can make the server hold");
 
 Bytes make_hello(Channel channel) {
   Bytes hello(kMagic);

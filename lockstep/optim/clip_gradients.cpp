@@ -64,11 +64,11 @@ std::string non_finite_norms(const std::vector<at::Tensor>& parameters, double n
 }
 
 [[noreturn]] void refuse(double norm, double norm_type, const std::string& non_finite) {
-  throw Error(
-      ErrorKind::invalid_argument,
-      fmt::format("clip_grad_norm: the norm of order {} of the gradients is {}, so they are not clipped. Norms "
-                  "that are not finite:{}",
-                  norm_type, norm, non_finite.empty() ? "\n  none by itself, only all of them together" : non_finite));
+  throw Error(ErrorKind::invalid_argument,
+              fmt::format("clip_grad_norm: the norm of order {} of the gradients is {}, so they are not clipped. Norms "
+                          "that are not finite:{}",
+                          norm_type, norm,
+                          non_finite.empty() ? "\n  no single gradient; the total norm overflowed" : non_finite));
 }
 
 }  // namespace

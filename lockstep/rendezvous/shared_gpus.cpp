@@ -51,7 +51,7 @@ std::vector<std::pair<int, std::string>> shared_gpus(const std::vector<Member>& 
     if (member.gpu.empty() || names.size() < 2 || names.front() != to_string(member)) continue;
     shared.emplace_back(
         member.rank, fmt::format("{} use the same GPU, {}: they share its memory and its time, and NCCL cannot connect "
-                                 "them. local_device() gives each rank of a host one of its own",
+                                 "them; local_device() gives each rank of a host its own GPU",
                                  fmt::join(names, " and "), member.gpu));
   }
   return shared;

@@ -149,7 +149,8 @@ StoreReply TcpStore::exchange(int fd, const StoreRequest& request, Deadline dead
   send_frame(fd, encode(sent), kMaxStoreFrameBytes, deadline);
   const Deadline reply_deadline = waits(request.op) ? with_grace(deadline) : deadline;
   StoreReply reply = decode_store_reply(recv_frame(fd, kMaxStoreFrameBytes, reply_deadline));
-  if (reply.id != request.id) throw Error(ErrorKind::corrupt_data, "the store server answered another request");
+  if (reply.id != request.id)
+    throw Error(ErrorKind::corrupt_data, "the store server's reply does not match the request's id");
   return reply;
 }
 

@@ -35,7 +35,7 @@ struct ByteRing {
   // Move as many bytes as there are, and room for; return how many. Error{corrupt_data} if the memory is damaged.
   std::size_t put(ByteSpan data, const RingEnds& ends) const;
   std::size_t take(MutableByteSpan space, const RingEnds& ends) const;
-  // Before the sender's last look in front of its sleep.
+  // To be called before the sender's final check prior to sleeping.
   void await_room() const { control->wants_room.store(1, std::memory_order_relaxed); }
   // After take(): whether the sender sleeps until there is room, which it does no longer. A sender that does not wait
   // for room is left in peace.

@@ -57,6 +57,12 @@ std::string text_at(double x, double y, const char* anchor, const std::string& t
   return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\">{}</text>\n", x, y, anchor, escaped(text));
 }
 
+// Below the drawing. A narrow page leaves out every other one.
+std::string tick_label(double x, double y, const std::string& text, std::size_t tick) {
+  return fmt::format("<text{} x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">{}</text>\n",
+                     tick % 2 == 1 ? " class=\"odd\"" : "", x, y, escaped(text));
+}
+
 std::string line_at(double x1, double y1, double x2, double y2) {
   return fmt::format("<path class=\"grid\" d=\"M{:.1f} {:.1f}L{:.1f} {:.1f}\"/>\n", x1, y1, x2, y2);
 }
@@ -79,7 +85,7 @@ std::string grid_of(const Axis& x, const Axis& y, const std::string& x_label) {
   }
   for (std::size_t tick = 0; tick <= x.steps; ++tick) {
     const double at = kLeft + (right - kLeft) * static_cast<double>(tick) / static_cast<double>(x.steps);
-    svg += text_at(at, bottom + 16, "middle", x.label(tick));
+    svg += tick_label(at, bottom + 16, x.label(tick), tick);
   }
   return svg + text_at((kLeft + right) / 2, kHeight - 6, "middle", x_label);
 }
@@ -167,7 +173,7 @@ std::string html_of(const BarChart& chart) {
   std::string svg = svg_begin(height, chart.title);
   for (std::size_t tick = 0; tick <= axis.steps; ++tick) {
     const double at = kNames + (right - kNames) * static_cast<double>(tick) / static_cast<double>(axis.steps);
-    svg += line_at(at, kTop, at, bottom) + text_at(at, bottom + 16, "middle", axis.label(tick));
+    svg += line_at(at, kTop, at, bottom) + tick_label(at, bottom + 16, axis.label(tick), tick);
   }
   svg += text_at((kNames + right) / 2, height - 6, "middle", chart.x_label);
   for (std::size_t row = 0; row < chart.rows.size(); ++row) {

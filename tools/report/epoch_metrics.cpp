@@ -5,17 +5,12 @@
 #include <set>
 #include <string_view>
 
+#include "tools/report/html.h"
+
 namespace lockstep::tools {
 namespace {
 
 bool has(std::string_view name, std::string_view part) { return name.find(part) != std::string_view::npos; }
-
-MetricKind kind_of(std::string_view name) {
-  if (has(name, "loss")) return MetricKind::loss;
-  if (has(name, "accuracy") || name == "acc" || name.ends_with("_acc")) return MetricKind::accuracy;
-  if (name.ends_with("_per_second")) return MetricKind::throughput;
-  return name.ends_with("_share") ? MetricKind::share : MetricKind::other;
-}
 
 std::set<std::string> known_names(std::span<const RunRecord> runs) {
   std::set<std::string> names;
@@ -31,12 +26,23 @@ std::set<std::string> known_names(std::span<const RunRecord> runs) {
 
 }  // namespace
 
+MetricKind kind_of_metric(std::string_view name) {
+  if (has(name, "loss")) return MetricKind::loss;
+  if (has(name, "accuracy") || name == "acc" || name.ends_with("_acc")) return MetricKind::accuracy;
+  if (name.ends_with("_per_second")) return MetricKind::throughput;
+  return name.ends_with("_share") ? MetricKind::share : MetricKind::other;
+}
+
+std::string metric_value_text(double value, MetricKind kind) {
+  return kind == MetricKind::share ? percent_text(value) : number_text(value);
+}
+
 std::vector<MetricGroup> metric_groups(std::span<const RunRecord> runs) {
   MetricGroup loss{"Loss", MetricKind::loss}, accuracy{"Accuracy", MetricKind::accuracy},
       throughput{"Throughput, per second", MetricKind::throughput};
   std::vector<MetricGroup> others;
   for (const std::string& name : known_names(runs)) {
-    switch (const MetricKind kind = kind_of(name); kind) {
+    switch (const MetricKind kind = kind_of_metric(name); kind) {
       case MetricKind::loss: loss.names.push_back(name); break;
       case MetricKind::accuracy: accuracy.names.push_back(name); break;
       case MetricKind::throughput: throughput.names.push_back(name); break;

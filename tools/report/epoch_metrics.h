@@ -3,6 +3,7 @@
 
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tools/report/run_record.h"
@@ -21,6 +22,10 @@ struct MetricGroup {
 std::vector<MetricGroup> metric_groups(std::span<const RunRecord> runs);
 // All of them, in the order of the groups.
 std::vector<std::string> metric_names(std::span<const RunRecord> runs);
+
+// As tables show it: a share in percent, as in its chart.
+std::string metric_value_text(double value, MetricKind kind);
+MetricKind kind_of_metric(std::string_view name);
 
 double metric_of(const EpochLine& epoch, const std::string& name);  // kUnknown if it has none
 

@@ -47,7 +47,9 @@ std::string table_of(const RunRecord& run, std::vector<std::string> names) {
     const EpochLine& epoch = run.epochs[i];
     if ((run.epochs.size() - 1 - i) % each != 0) continue;
     std::vector<std::string> row{std::to_string(epoch.epoch + 1)};
-    for (const std::string& name : names) row.push_back(number_text(metric_of(epoch, name)));
+    for (const std::string& name : names) {
+      row.push_back(metric_value_text(metric_of(epoch, name), kind_of_metric(name)));
+    }
     row.push_back(epoch.world_size ? std::to_string(*epoch.world_size) : number_text(kUnknown));
     table.rows.push_back(std::move(row));
   }

@@ -24,6 +24,9 @@ constexpr std::size_t kMostDescribed = 20;
 constexpr std::int64_t kMostRanks = 1 << 16;
 constexpr std::int64_t kMostSteps = std::int64_t{1} << 53;
 constexpr std::int64_t kMostStepsOfALine = 1'000'000'000;
+constexpr const char* kWhatIsARun =
+    "a run is the directory that a program passes to lockstep::TrainingRun, whose log_metrics() writes metrics.jsonl "
+    "there (save() does not)";
 
 [[noreturn]] void refuse(const std::string& what) { throw Error(ErrorKind::corrupt_data, what); }
 
@@ -213,18 +216,18 @@ RunRecord read_metrics(const std::filesystem::path& directory) {
   std::error_code error;
   const auto status = std::filesystem::status(directory, error);
   if (!std::filesystem::exists(status)) {
-    throw Error(ErrorKind::invalid_argument, fmt::format("there is no run {}: {}", directory.string(),
-                                                         error ? error.message() : std::string("no such directory")));
+    throw Error(ErrorKind::invalid_argument,
+                fmt::format("there is no run {}: {}; {}", directory.string(),
+                            error ? error.message() : std::string("no such directory"), kWhatIsARun));
   }
   if (!std::filesystem::is_directory(status)) {
-    throw Error(ErrorKind::invalid_argument,
-                fmt::format("{} is not a run: name the directory that has its {}", directory.string(), kMetricsName));
+    throw Error(ErrorKind::invalid_argument, fmt::format("{} is not a run: name the directory that has its {}; {}",
+                                                         directory.string(), kMetricsName, kWhatIsARun));
   }
   const std::string path = (directory / kMetricsName).string();
   if (!std::filesystem::exists(path, error)) {
     throw Error(ErrorKind::invalid_argument,
-                fmt::format("{} is not a run: it has no {}, which TrainingRun::log_metrics() writes",
-                            directory.string(), kMetricsName));
+                fmt::format("{} is not a run: it has no {}; {}", directory.string(), kMetricsName, kWhatIsARun));
   }
   const OpenFile file = open_regular_file(path);
   if (file.bytes > kMostBytes) {

@@ -23,10 +23,12 @@ p{margin:.5rem 0;max-width:60rem}
 .none,.scale{color:var(--soft);font-size:.9rem;overflow-wrap:anywhere}
 .warn{color:var(--warn);overflow-wrap:anywhere}
 .charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(28rem,100%),1fr));gap:.75rem 1.75rem}
-figure{margin:.5rem 0;min-width:0;max-width:44rem}
+figure{margin:.5rem 0;min-width:0;max-width:44rem;container-type:inline-size}
 figcaption{font-weight:600;font-size:.95rem;margin-bottom:.25rem;overflow-wrap:anywhere}
 svg{display:block;width:100%;height:auto}
 svg text{font:11px system-ui,sans-serif;fill:var(--soft)}
+@container (max-width:560px){svg{overflow:visible}svg text{font-size:17px}svg text.odd{display:none}}
+@container (max-width:330px){svg text{font-size:21px}}
 svg.key{display:inline-block;width:26px;height:8px;margin-right:.4rem;vertical-align:middle}
 .legend{list-style:none;display:flex;flex-wrap:wrap;gap:.1rem 1rem;margin:.25rem 0;padding:0;font-size:.85rem}
 .legend li{overflow-wrap:anywhere;min-width:0}

@@ -46,7 +46,8 @@ std::string metric_text(const RunRecord& run, const std::string& name, MetricKin
   if (best.epoch == 0) return dash();
   const double last = metric_of(run.epochs.back(), name);
   const char* word = kind == MetricKind::loss ? "lowest" : "highest";
-  return fmt::format("{} ({} {}, epoch {})", number_text(last), word, number_text(best.value), best.epoch);
+  return fmt::format("{} ({} {}, epoch {})", metric_value_text(last, kind), word, metric_value_text(best.value, kind),
+                     best.epoch);
 }
 
 std::string step_text(const RunRecord& run) {

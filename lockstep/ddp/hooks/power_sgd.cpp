@@ -99,8 +99,8 @@ void PowerSgd::Compressor::require_one_model(const GradBucket& bucket) {
   if (wrapper_ == 0) wrapper_ = bucket.wrapper();
   if (wrapper_ == bucket.wrapper()) return;
   throw Error(ErrorKind::invalid_argument,
-              "PowerSgd: it remembers the gradients of another DistributedDataParallel; give each its own, with "
-              "load_state() where one is to go on from the other's");
+              "this PowerSgd already belongs to another DistributedDataParallel; give each its own, with load_state() "
+              "where one is to continue from the other");
 }
 
 std::optional<BucketResult> PowerSgd::Compressor::plain_at_first(GradBucket& bucket, const ProcessGroup& group) {
@@ -228,9 +228,9 @@ at::Tensor PowerSgd::Compressor::remembered(const PowerSgdState::BucketTensors& 
     return std::to_string(t.numel()) + " elements of type " + c10::toString(t.scalar_type());
   };
   throw Error(ErrorKind::invalid_argument,
-              "PowerSgd remembers " + text_of(tensor) + " as " + what + " of bucket " + std::to_string(job.bucket) +
-                  ", which now takes " + text_of(like) +
-                  ": the model, its buckets, or the options are not those that the memory is from; use a new PowerSgd");
+              "PowerSgd: the saved state does not match the model, its buckets or the options: " + std::string(what) +
+                  " of bucket " + std::to_string(job.bucket) + " is " + text_of(tensor) + " in it, and " +
+                  text_of(like) + " now; use a new PowerSgd");
 }
 
 void PowerSgd::Compressor::report(const Job& job, const ProcessGroup& group) {

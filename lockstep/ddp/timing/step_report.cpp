@@ -13,6 +13,8 @@ namespace {
 
 // From which on a rank is a straggler: of a step, and of the steps in which it is the last.
 constexpr double kLateShare = 0.1, kLastShare = 0.6;
+// However short the steps are, less is noise.
+constexpr double kLeastLateSeconds = 5e-3;
 constexpr double kSecondsUntilNext = 5;
 constexpr std::int64_t kMostSteps = 1 << 14;
 
@@ -158,8 +160,8 @@ StepReport report_on(const std::vector<StepWindow>& windows, std::optional<int> 
   }
   const bool is_still_late = before == static_cast<int>(latest);
   const Lateness& late = lateness[latest];
-  const double limit = longest_step(report) * kLateShare / (is_still_late ? 2 : 1);
-  const bool is_late = late.typical > 0 && late.typical >= limit && (is_still_late || late.share >= kLastShare);
+  const double limit = std::max(longest_step(report) * kLateShare, kLeastLateSeconds) / (is_still_late ? 2 : 1);
+  const bool is_late = late.typical >= limit && (is_still_late || late.share >= kLastShare);
   // Where its own work does not explain it, the machine has delayed now this rank and now that one.
   if (is_late && excess_of(latest, report.ranks) >= late.typical / 2) {
     report.straggler = straggler_at(latest, report.ranks);
@@ -183,7 +185,7 @@ std::optional<std::string> change_of_straggler(const StepReport& report, std::op
   };
   if (!report.straggler) {
     if (!before) return std::nullopt;
-    return fmt::format("{} does not hold up the others any more", name(*before));
+    return fmt::format("{} is no longer a straggler", name(*before));
   }
   const Straggler& found = *report.straggler;
   if (before == found.rank) return std::nullopt;

@@ -207,7 +207,7 @@ TEST_CASE("a rank that does not come to the meeting is missed at the deadline") 
                          .members = {"rank 0", "rank 1"},
                          .store = std::make_shared<MemoryStore>()};
   CHECK_ERROR(error_of([&] { make_backend_engine("gloo", site, Deadline::after(300ms)); }), ErrorKind::timeout,
-              "not all ranks have come");
+              "the Gloo rendezvous timed out");
 }
 
 // feature: L-05

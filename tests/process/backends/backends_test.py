@@ -165,7 +165,7 @@ class Groups(unittest.TestCase):
             work.kill(1)
             for rank in (0, 2):
                 self.assertRegex(work.failure(rank).text,
-                                 rf"rank 1 \(host \S+, pid {work.ranks[1].pid}\) has died after \d+ collectives?; "
+                                 rf"rank 1 \(host \S+, pid {work.ranks[1].pid}\) has ended after \d+ collectives?; "
                                  rf"rank {rank} .* waits for it in")
 
     def test_training_keeps_replicas_equal(self):

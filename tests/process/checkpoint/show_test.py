@@ -30,6 +30,23 @@ class ShowTest(ToolTest):
         os.mkdir(self.path("empty"))
         self.assertIn("there is no checkpoint in it", run("show", self.path("empty"), expected=1))
 
+    def test_a_file_of_another_kind_is_not_called_damaged(self):
+        text = self.path("notes.txt")
+        with open(text, "w", encoding="ascii") as file:
+            file.write("root:x:0:0:root:/root:/bin/bash\n" * 40)
+        for verb in ("show", "verify"):
+            error = run(verb, text, expected=1)
+            self.assertIn(f"not a checkpoint: {text} has an unknown file format", error)
+            self.assertNotIn("damaged", error.lower())
+        array = self.path("a.npy")
+        with open(array, "wb") as file:
+            file.write(b"\x93NUMPY\1\0" + bytes(120))
+        self.assertIn(f"not a checkpoint: {array} is a file of NumPy; load it", run("show", array, expected=1))
+        lost = self.path("lost.safetensors")
+        with open(lost, "wb") as file:
+            file.write(b"\xff" * 600)
+        self.assertIn(f"{lost} is damaged", run("show", lost, expected=1))
+
     def test_names_from_a_file_do_not_reach_the_terminal_as_they_are(self):
         write_file(self.path("a.safetensors"), {"x": ("U8", [1], b"1")}, {"note": "\x1b[31mred\n"})
         text = run("show", self.path("a.safetensors"))

@@ -258,7 +258,7 @@ class Kills(unittest.TestCase):
         os.kill(pids[killed], signal.SIGKILL)
         failure = Failure(host.read_lines(1)[0].removeprefix(f"{1 - killed} "))
         self.assertEqual(failure.kind, "peer_lost", failure)
-        self.assertRegex(failure.text, rf"rank {killed} \(host \S+, pid {pids[killed]}\) (has died|was lost)")
+        self.assertRegex(failure.text, rf"rank {killed} \(host \S+, pid {pids[killed]}\) (has ended|was lost)")
         return failure.when - at
 
 

@@ -72,6 +72,15 @@ class HangTest(Hanging):
         self.assertIn("lockstep trace --flight", error)
 
     # fault: 12
+    def test_a_worker_that_waits_in_a_function_of_the_program_is_shown_first(self):
+        with job("queue", "1", options=["--hang-timeout", "3"]) as tree:
+            code, error = self.finish(tree)
+        self.assertEqual(code, 4, error)
+        self.assertRegex(error, r"stacks of rank 1:\n.*  thread .*\n(.*  #\d .*\n)*?"
+                                r".*  #\d takes_from_queue\(\) \(\S+:\d+\)\n(.*  #\d .*\n)*.*main thread\n")
+        self.assertNotRegex(error, r"only waits? for work: .*(takes_from_queue|Prefetcher)")
+
+    # fault: 12
     def test_without_a_limit_it_is_only_told_and_then_more_rarely(self):
         with tempfile.TemporaryFile("w+") as error, job("away", "0", ranks=2, tell="1", stderr=error) as tree:
             told = lambda: re.findall(r"nothing has moved for (\d+) s", text_of(error))
@@ -181,8 +190,8 @@ class CrashTest(Hanging):
     # fault: 2
     def test_other_ends_by_a_signal(self):
         for scenario, number, pattern in (
-                ("abort", signal.SIGABRT, r"SIGABRT in its main thread:\n(lockstep:   #\d .*\n)+?"
-                                          r"lockstep:   #\d gives_up\(\) \(hang_worker.cpp:\d+\)"),
+                ("abort", signal.SIGABRT, r"SIGABRT in its main thread:\n"
+                                          r"lockstep:   #0 gives_up\(\) \(hang_worker.cpp:\d+\)"),
                 ("nothing", signal.SIGSEGV, r"SIGSEGV .*at address 0x0:\nlockstep:   #0 0x0, in no file\n"
                                             r"lockstep:   #1 calls_nothing\(\) \(hang_worker.cpp:\d+\)")):
             with self.subTest(scenario), job(scenario, "1") as tree:
@@ -195,9 +204,16 @@ class CrashTest(Hanging):
         with job("throw", "1") as tree:
             code, error = self.finish(tree)
         self.assertEqual(code, 128 + signal.SIGABRT)
-        self.assertRegex(error, r"its error: boom\nlockstep: SIGABRT in its main thread:\n(lockstep:   #\d .*\n)+?"
-                                r"lockstep:   #\d+ throws_boom\(\) \(hang_worker.cpp:\d+\)\n"
+        self.assertRegex(error, r"its error: boom\nlockstep: SIGABRT in its main thread:\n"
+                                r"lockstep:   #0 throws_boom\(\) \(hang_worker.cpp:\d+\)\n"
                                 r"(lockstep:   #\d+ .*\n)*?lockstep:   #\d+ main \(hang_worker.cpp:\d+\)\n")
+
+    def test_terminate_handlers_that_go_on_to_each_other_end(self):
+        with job("chain", "1") as tree:
+            code, error = self.finish(tree)
+        self.assertEqual(code, 128 + signal.SIGABRT, error)
+        self.assertEqual(len(re.findall(r"(?m)^\[1\] hang_worker: my handler$", error)), 1, error)
+        self.assertIn("its error: boom\n", error)
 
     def test_a_crash_that_somebody_else_sends(self):
         with job("away", "1") as tree:

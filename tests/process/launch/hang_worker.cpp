@@ -3,22 +3,30 @@
 //   hang_worker once RANK     as away in the first attempt; the next ends well
 //   hang_worker compute RANK  that rank computes for TEST_SECONDS before its third sum
 //   hang_worker child RANK    as compute, but a child of that rank does it
+//   hang_worker queue RANK    a worker of that rank waits for ever in a function of the program, main() in the library
 //   hang_worker circle -      ranks 0 and 1 call the barriers of two groups in different orders
 //   hang_worker crash RANK    that rank uses an address that is not there; "abort", "nothing" and "throw" instead: it
-//                             aborts, calls a function that is not there, or throws what nobody catches
+//                             aborts, calls a function that is not there, or throws what nobody catches;
+//                             "chain" as throw, after terminate handlers that go on to each other
 // Every rank prints "running <pid>" before the last sum.
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
+#include <mutex>
 #include <stdexcept>
 #include <string>
 #include <thread>
 
 #include "lockstep/base/error.h"
+#include "lockstep/data/prefetcher.h"
+#include "lockstep/group/uncaught.h"
 #include "lockstep/group/world.h"
+#include "lockstep/store/memory_store.h"
 
 // Names that the tests find in stacks.
 [[gnu::noinline]] void sleeps_for_ever() {
@@ -38,6 +46,14 @@
 [[gnu::noinline]] void gives_up() {
   std::abort();
   std::puts("not reached");
+}
+
+[[gnu::noinline]] int takes_from_queue() {
+  std::mutex mutex;
+  std::condition_variable filled;
+  std::unique_lock lock(mutex);
+  filled.wait(lock, [] { return false; });
+  return 1;
 }
 
 [[gnu::noinline]] void throws_boom() { throw std::runtime_error("boom"); }
@@ -72,7 +88,26 @@ void call_apart(const lockstep::World& world) {
   (world.rank() == 0 ? b : a)->barrier();
 }
 
-void act(const std::string& scenario) {
+void wait_beside_worker() {
+  lockstep::internal::Prefetcher<int> items(1, 1, 1, [](std::size_t) { return takes_from_queue(); });
+  lockstep::MemoryStore().get("the item", lockstep::Deadline::never());
+}
+
+std::terminate_handler handler_before = nullptr;
+
+void on_end() {
+  std::fputs("hang_worker: my handler\n", stderr);
+  handler_before();
+}
+
+// The handlers are then what a second World makes of them.
+void throw_with_handlers(const lockstep::World& world) {
+  handler_before = std::set_terminate(on_end);
+  const lockstep::internal::UncaughtWatch again(world.group());
+  throws_boom();
+}
+
+void act(const std::string& scenario, const lockstep::World& world) {
   const char* restarts = std::getenv("RESTART_COUNT");
   const bool is_first = restarts == nullptr || std::string(restarts) == "0";
   if (scenario == "away" || (scenario == "once" && is_first)) sleeps_for_ever();
@@ -82,6 +117,8 @@ void act(const std::string& scenario) {
   if (scenario == "abort") gives_up();
   if (scenario == "nothing") calls_nothing();
   if (scenario == "throw") throws_boom();
+  if (scenario == "chain") throw_with_handlers(world);
+  if (scenario == "queue") wait_beside_worker();
 }
 
 }  // namespace
@@ -99,7 +136,7 @@ int main(int argc, char** argv) {
     double value = 1;
     for (int i = 0; i < 2; ++i) world.all_reduce(value);
     std::printf("running %d\n", ::getpid());
-    if (world.rank() == actor) act(scenario);
+    if (world.rank() == actor) act(scenario, world);
     world.all_reduce(value);
     return 0;
   } catch (const lockstep::Error& error) {

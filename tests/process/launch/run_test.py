@@ -201,12 +201,18 @@ class FailureTest(RunTest):
             with open(damaged, "wb") as file:
                 file.write(b"\0not a program")
             os.chmod(damaged, 0o755)
+            no_first_line = os.path.join(folder, "run.sh")
+            with open(no_first_line, "w", encoding="ascii") as file:
+                file.write("echo hello\n")
+            os.chmod(no_first_line, 0o755)
             for program, code, text in (
                     ("no-such-program", 127, "program 'no-such-program' was not found in PATH"),
                     ("./no-such-program", 127, "cannot execute './no-such-program': No such file"),
                     (folder, 126, "Is a directory"),
                     (script, 126, f"cannot execute '{script}': Permission denied"),
-                    (damaged, 126, f"cannot execute '{damaged}': Exec format error")):
+                    (damaged, 126, f"cannot execute '{damaged}': Exec format error; it is not a program"),
+                    (no_first_line, 126, "as a script it needs a first line that names its interpreter, such as "
+                                         f"#!/bin/sh, or run it with: sh {no_first_line}")):
                 result = self.run_tree([LOCKSTEP, "run", "--nproc-per-node", "2", program])
                 self.assertEqual((result[0], result[1]), (code, ""), result)
                 self.assertIn(text, result[2])
@@ -407,10 +413,18 @@ class UsageTest(RunTest):
     def test_usage_errors(self):
         for arguments, text in (
                 ([], "a command is required"),
-                (["runn"], "unknown command 'runn'"),
+                (["runn"], "unknown command 'runn'; did you mean run?"),
                 (["--bogus"], "unknown option '--bogus'"),
                 (["run"], "a program to run is required"),
-                (["run", "--bogus", "true"], "--bogus"),
+                (["run", "--bogus", "true"], "unknown option '--bogus'\n"),
+                (["run", "-n", "2", "true"], "unknown option '-n'; did you mean --nproc-per-node?"),
+                (["run", "-np", "2", "true"], "unknown option '-np'; did you mean --nproc-per-node?"),
+                (["run", "-n2", "true"], "unknown option '-n2'; did you mean --nproc-per-node?"),
+                (["run", "--nproc", "2", "true"], "unknown option '--nproc'; did you mean --nproc-per-node?"),
+                (["run", "--nproc_per_nod=2", "true"], "did you mean --nproc-per-node?"),
+                (["run", "--num-processes=2", "true"], "did you mean --nproc-per-node?"),
+                (["run", "--max-restart", "1", "true"], "did you mean --max-restarts?"),
+                (["run", "--hostfile", "x", "true"], "did you mean --hosts?"),
                 (["run", "--nproc-per-node", "0", "true"], "'0' is not a number from 1 to 1024, 'auto', 'cpu' or"),
                 (["run", "--nproc-per-node", "two", "true"], "'two' is not a number"),
                 (["run", "--nnodes", "2", "true"], "several hosts meet at --rdzv-endpoint HOST:PORT"),

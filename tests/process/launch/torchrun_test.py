@@ -156,7 +156,7 @@ class SourcesTest(TorchrunTest):
 
     def test_what_is_wrong_in_a_file_is_told_with_its_line(self):
         for text, wanted in (("nnodes = 1\nmax-restarts = -1\n", "x.toml:2: --max-restarts"),
-                             ("\nno-such = 1\n", "x.toml:2: there is no option --no-such"),
+                             ("\nno-such = 1\n", "x.toml:2: there is no option --no-such\n"),
                              ("prefix = 3\n", "x.toml:1: prefix is true or false"),
                              ("nnodes = [1\n", "x.toml:1: "),
                              ("nnodes = { a = 1 }\n", "nnodes is neither a text nor a number")):

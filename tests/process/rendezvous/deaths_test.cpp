@@ -77,7 +77,7 @@ TEST_CASE("a rank that is killed while others wait is named to them at once, als
     wait_until_it_misses(rank1, "rank 2");
     rank1.send_signal(SIGKILL);
     const TimePoint start = steady_clock().now();
-    check_error(rank0, "peer_lost", {"rank 1 (host ", fmt::format("pid {}) has died while joining", rank1.pid())});
+    check_error(rank0, "peer_lost", {"rank 1 (host ", fmt::format("pid {}) has ended while joining", rank1.pid())});
     CHECK(steady_clock().now() - start < (node.empty() ? 2s : 4s));  // 0.25 s and 3 s where nothing else runs
     CHECK(rank0.exit_code() == 3);
   }
@@ -106,7 +106,7 @@ TEST_CASE("all that wait name the rank that died first, not those that left beca
   }
   ranks[3].send_signal(SIGKILL);
   for (const int rank : {0, 1, 2, 4}) {
-    check_error(ranks[static_cast<std::size_t>(rank)], "peer_lost", {fmt::format("rank 3 (host "), "has died"});
+    check_error(ranks[static_cast<std::size_t>(rank)], "peer_lost", {fmt::format("rank 3 (host "), "has ended"});
   }
 }
 

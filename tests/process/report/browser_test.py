@@ -31,11 +31,13 @@ function measure(frame) {
   found.push({width: frame.width, overflow: root.scrollWidth - root.clientWidth, title: inside.title,
               background: style(inside.body).backgroundColor,
               strokes: [...inside.querySelectorAll("path.line")].map(line => style(line).stroke),
+              labels: Math.min(...[...inside.querySelectorAll("figure svg text")]
+                  .map(text => text.getBoundingClientRect().height).filter(height => height > 0)),
               flat: [...inside.querySelectorAll("svg")].filter(svg => svg.getBoundingClientRect().height < 4).length,
               figures: inside.querySelectorAll("figure svg[role=img]").length});
-  if (found.length == 3) document.getElementById("found").textContent = JSON.stringify(found);
+  if (found.length == 4) document.getElementById("found").textContent = JSON.stringify(found);
 }
-for (const width of [320, 800, 1400]) {
+for (const width of [320, 420, 800, 1400]) {
   const frame = document.createElement("iframe");
   frame.width = width;
   frame.height = 600;
@@ -116,11 +118,12 @@ class BrowserTest(unittest.TestCase):
         light, console = self.measure()
         self.assertEqual(console, [])
         self.assertEqual([found["width"] for found in sorted(light, key=lambda each: int(each["width"]))],
-                         ["320", "800", "1400"])
+                         ["320", "420", "800", "1400"])
         for found in light:
             self.assertEqual((found["overflow"], found["flat"]), (0, 0), found["width"])
             self.assertTrue(found["title"].startswith("Training report: a, a-name"))
             self.assertGreater(found["figures"], 8)
+            self.assertGreater(found["labels"], 9, found["width"])  # pixels
             self.assertNotIn("none", found["strokes"])
             self.assertGreater(len(set(found["strokes"])), 1)
         dark, _ = self.measure("--blink-settings=preferredColorScheme=0")

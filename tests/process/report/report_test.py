@@ -216,6 +216,10 @@ class OutputTest(ReportTest):
                       (self.run_folder, "--out", "/dev/null", "--csv", "/dev/null"),
                       (self.run_folder, "--out", "x", "--bogus"), tuple(f"r{i}" for i in range(17)) + ("--out", "x")):
             self.assertIn("Try 'lockstep report --help'", report(*words, expected=2).stderr)
+        self.assertIn("name the directory of a run: the one that the program passed to lockstep::TrainingRun",
+                      report("--out", self.path("x.html"), expected=2).stderr)
+        self.assertIn("a run is the directory that a program passes to lockstep::TrainingRun",
+                      report(self.path("none"), "--out", self.path("x.html"), expected=1).stderr)
 
 
 if __name__ == "__main__":

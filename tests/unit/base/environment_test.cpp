@@ -1,8 +1,11 @@
 #include "lockstep/base/environment.h"
 
 #include <map>
+#include <string>
+#include <vector>
 
 #include "lockstep/base/log.h"
+#include "lockstep/base/nearest_name.h"
 #include "tests/support/expect_error.h"
 
 namespace environment_test {
@@ -92,6 +95,15 @@ TEST_CASE("unknown variables are named, with the one that is meant") {
   REQUIRE(several.size() == 2);
   CHECK(contains(several[0], "is LOCKSTEP_BACKEND meant?"));
   CHECK(contains(several[1], "there are: LOCKSTEP_ADDRESS, "));
+}
+
+TEST_CASE("a name that was mistyped is found, and one that is far from all is not") {
+  const std::vector<std::string> names{"--nproc-per-node", "--nnodes", "--hosts"};
+  CHECK(nearest_name("--nodes", names, 1) == "--nnodes");
+  CHECK(nearest_name("--hots", names, 1) == "--hosts");
+  CHECK(nearest_name("--nproc-per-noed", names, 2) == "--nproc-per-node");
+  CHECK(!nearest_name("--bogus", names, 1));
+  CHECK(!nearest_name("--nodes", {}, 9));
 }
 
 TEST_CASE("levels of the log: any case, empty is the default, others are refused with those there are") {

@@ -273,7 +273,7 @@ TEST_CASE("a set that is damaged is passed over by all ranks, with a warning, fo
     Trainer<> trainer(world);
     const std::string before = trainer.digest();
     CHECK_ERROR(error_of([&] { load(folder.path(), trainer.state(), world); }), ErrorKind::corrupt_data,
-                "no checkpoint in", "is whole");
+                "every checkpoint in", "is damaged");
     CHECK(trainer.digest() == before);
   });
 }

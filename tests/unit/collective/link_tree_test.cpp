@@ -161,7 +161,7 @@ TEST_CASE("ranks that do not come are named on every rank, and no others are") {
         if (rank == absent) continue;
         const Error error = as_error(errors[static_cast<std::size_t>(rank)]);
         CHECK_ERROR(error, ErrorKind::timeout, "barrier #2 failed on rank " + std::to_string(rank),
-                    "missing: rank " + std::to_string(absent) + " has not come to it: last seen in barrier #1");
+                    "missing: rank " + std::to_string(absent) + " has not entered it: last seen in barrier #1");
         CHECK_FALSE(contains(error.what(), ";"));
         CHECK(error.detail().peer == absent);
       }
@@ -177,7 +177,7 @@ TEST_CASE("a deadline that is shorter than the patience of a tree still names wh
     if (rank != 3) barrier(*engines[static_cast<std::size_t>(rank)], 300ms);
   });
   for (const std::size_t rank : {0, 1, 2, 4, 5}) {
-    CHECK_ERROR(as_error(errors[rank]), ErrorKind::timeout, "missing: rank 3 has not come to it");
+    CHECK_ERROR(as_error(errors[rank]), ErrorKind::timeout, "missing: rank 3 has not entered it");
   }
 }
 

@@ -204,6 +204,11 @@ TEST_CASE("models that differ are refused on all ranks by the first difference")
   }
 }
 
+// A module that is not shared is refused when the program is compiled, with what to write.
+struct Plain : torch::nn::Module {};
+static_assert(SharedModule<std::shared_ptr<Plain>> && SharedModule<torch::nn::Linear>);
+static_assert(!SharedModule<Plain> && !SharedModule<Plain*> && !SharedModule<at::Tensor>);
+
 // feature: E-19
 TEST_CASE("what cannot be wrapped is refused") {
   run_group_or_throw(1, Over::arena, [](const ProcessGroup& group) {

@@ -160,7 +160,7 @@ TEST_CASE("a PowerSgd that serves one wrapper is refused by another") {
     pass_plain_iterations(hook, group);
     GradBucket others(0, true, at::zeros({1}), {at::zeros({1})}, {"p"}, 0, 2);
     CHECK_ERROR(error_of([&] { (void)hook(others, group); }), ErrorKind::invalid_argument,
-                "the gradients of another DistributedDataParallel; give each its own");
+                "this PowerSgd already belongs to another DistributedDataParallel; give each its own");
   });
 }
 
@@ -396,8 +396,8 @@ TEST_CASE("buckets other than the remembered ones are refused with both sizes") 
       pass_plain_iterations(power_sgd.hook(), group);
       (void)apply(power_sgd.hook(), {wave({20, 20}, 0)}, group);
       const std::string text = refusal([&] { (void)apply(power_sgd.hook(), {wave({20, 30}, 0)}, group); });
-      CHECK(contains(text, feedback ? "remembers 400 elements of type Float as error of bucket 0, which now takes 600"
-                                    : "remembers 20 elements of type Float as Q of bucket 0"));
+      CHECK(contains(text, feedback ? "error of bucket 0 is 400 elements of type Float in it, and 600"
+                                    : "Q of bucket 0 is 20 elements of type Float in it"));
     }
   });
 }

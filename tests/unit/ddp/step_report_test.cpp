@@ -69,7 +69,7 @@ TEST_CASE("it is told once, and again when it is another rank or none") {
   CHECK_FALSE(change_of_straggler(late, 1, {}));
   CHECK(change_of_straggler(late, 0, {}));
   CHECK_FALSE(change_of_straggler(even, {}, {}));
-  CHECK(change_of_straggler(even, 1, {}) == "rank 1 does not hold up the others any more");
+  CHECK(change_of_straggler(even, 1, {}) == "rank 1 is no longer a straggler");
 }
 
 TEST_CASE("small differences and ranks that take turns are no stragglers") {
@@ -82,6 +82,16 @@ TEST_CASE("small differences and ranks that take turns are no stragglers") {
   CHECK_FALSE(report.straggler);
   CHECK(report.ranks[0].late.mean == doctest::Approx(0.1 * 7 / 20));
   CHECK(report.ranks[2].late.share == doctest::Approx(6.0 / 20));
+}
+
+TEST_CASE("of short steps even a large part is noise") {
+  std::vector<StepWindow> windows = ranks_with_data({0.001, 0.005});  // 4 ms
+  for (StepWindow& window : windows) window.times.forward = window.times.backward = 0;
+  CHECK_FALSE(report_on(windows).straggler);
+  CHECK(report_on(windows, 1).straggler);  // it was one, of longer steps
+  windows = ranks_with_data({0.001, 0.007});
+  for (StepWindow& window : windows) window.times.forward = window.times.backward = 0;
+  CHECK(report_on(windows).straggler);
 }
 
 TEST_CASE("one slow step makes no straggler") {

@@ -90,7 +90,7 @@ std::vector<HostilePickle> malformed() {
       {"nothing", "", "at its end there are 0 values"},
       {"two values", "NN", "at its end there are 2 values"},
       {"an open mark", "N(", "at its end there are 2 values"},
-      {"no such opcode", "\xff", "there is no opcode 0xff"},
+      {"no such opcode", "\xff", "unsupported pickle opcode 0xff"},
       {"APPEND to nothing", "Na", "needs a value"},
       {"APPEND to a dict", "}Na", "added to a dict"},
       {"APPENDS without mark", "]Ne", "needs a mark"},

@@ -69,7 +69,7 @@ TEST_CASE("outputs over each other, and tensors over themselves, are refused bef
                   ErrorKind::invalid_argument, "tensor 0 has elements that share memory");
       CHECK_ERROR(error_of([&] { premultiply({v, v}, 2.0); }), ErrorKind::invalid_argument, "multiplied twice");
       CHECK_ERROR(error_of([&] { group.all_reduce(at::_efficientzerotensor({2}, at::kFloat)); }),
-                  ErrorKind::invalid_argument, "tensor 0 is a lazy one of zeros");
+                  ErrorKind::invalid_argument, "tensor 0 is a ZeroTensor without storage");
     }
     group.broadcast(group.rank() == 0 ? at::ones({1}).expand({4}) : at::zeros({4}), 0);  // there it is only read
     CHECK(at::equal(group.all_gather(at::_efficientzerotensor({2}, at::kFloat))[0], at::zeros({2})));
@@ -182,7 +182,7 @@ TEST_CASE("sizes that no memory has are refused") {
     run_group_or_throw(1, transport, [](const ProcessGroup& group) {
       const std::int64_t wraps = (std::int64_t{1} << 62) + 1024;
       CHECK_ERROR(error_of([&] { group.empty({wraps}); }), ErrorKind::invalid_argument,
-                  "empty: a tensor of the sizes [4611686018427388928] has no memory that is large enough");
+                  "empty: a tensor of the sizes [4611686018427388928] exceeds the address space");
       CHECK_ERROR(error_of([&] { group.empty({3, -1}); }), ErrorKind::invalid_argument, "[3, -1] has a negative one");
       CHECK_ERROR(error_of([&] { group.empty({1}, at::ScalarType::Undefined); }), ErrorKind::invalid_argument, "empty");
       CHECK_ERROR(error_of([&] { group.empty({-1, -1}); }), ErrorKind::invalid_argument, "negative");

@@ -2,6 +2,7 @@
 #include "lockstep/group/turns.h"
 
 #include <doctest/doctest.h>
+#include <pthread.h>
 
 #include <array>
 #include <atomic>
@@ -10,6 +11,8 @@
 #include <vector>
 
 #include "lockstep/base/deadline.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/sanitized.h"
 
 namespace turns_test {
 
@@ -21,6 +24,28 @@ namespace {
 
 Deadline soon() { return Deadline::after(20s); }
 Deadline at_once() { return Deadline::after(0s); }
+
+// While it lives, no thread can be started: there is no room for its stack.
+class NoThreads {
+ public:
+  NoThreads() {
+    pthread_attr_t huge;
+    REQUIRE(::pthread_getattr_default_np(&before_) == 0);
+    REQUIRE(::pthread_getattr_default_np(&huge) == 0);
+    REQUIRE(::pthread_attr_setstacksize(&huge, std::size_t{1} << 47) == 0);
+    REQUIRE(::pthread_setattr_default_np(&huge) == 0);
+    ::pthread_attr_destroy(&huge);
+  }
+  ~NoThreads() {
+    ::pthread_setattr_default_np(&before_);
+    ::pthread_attr_destroy(&before_);
+  }
+  NoThreads(const NoThreads&) = delete;
+  NoThreads& operator=(const NoThreads&) = delete;
+
+ private:
+  pthread_attr_t before_;
+};
 
 }  // namespace
 
@@ -58,6 +83,23 @@ TEST_CASE("to line up is not to wait, and where nobody is in front it is to have
   CHECK_FALSE(turns.is_taken());
   CHECK(turns.take(at_once()));
   turns.leave();
+}
+
+TEST_CASE("a call for which no thread can be started is not in line, and the others are served") {
+  if (testing::kIsSanitized) return;  // sanitizers end the process then
+  Turns turns([] {});
+  REQUIRE(turns.take(soon()));
+  Turns::Place refused, next;
+  {
+    const NoThreads none;
+    CHECK_ERROR(error_of([&] { turns.line_up(refused, soon()); }), ErrorKind::internal, "cannot start a thread",
+                "is the limit on processes reached?");
+  }
+  turns.line_up(next, soon());
+  turns.leave();
+  CHECK(turns.await(next));
+  turns.leave();
+  CHECK_FALSE(turns.is_taken());
 }
 
 TEST_CASE("a call that is late gives up its place, and those behind it move up") {

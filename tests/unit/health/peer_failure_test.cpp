@@ -25,8 +25,9 @@ TEST_CASE("a rank that is gone is named, with what it did last, why it is gone a
                                  .why = "its process ended",
                                  .consequence = "rank 0 waits for it in barrier #47"},
                                 0);
-  CHECK(std::string(error.what()) ==
-        "rank 5 (host b, pid 71) has died after 46 collectives: its process ended; rank 0 waits for it in barrier #47");
+  CHECK(
+      std::string(error.what()) ==
+      "rank 5 (host b, pid 71) has ended after 46 collectives: its process ended; rank 0 waits for it in barrier #47");
   CHECK(error.kind() == ErrorKind::peer_lost);
   CHECK(error.detail().rank == 0);
   CHECK(error.detail().peer == 5);
@@ -43,17 +44,17 @@ TEST_CASE("a plain departure is told from all other errors") {
 
 TEST_CASE("a missing rank is shown with what is known of it") {
   CHECK(describe_missing(kName, "", {}) == kName);
-  CHECK(describe_missing(kName, "has not come to it", {}) == kName + " has not come to it");
+  CHECK(describe_missing(kName, "has not entered it", {}) == kName + " has not entered it");
   const PeerHealth alive{.state = "alive", .place = "last seen in barrier #1"};
   CHECK(describe_missing(kName, "", alive) == kName + ": alive, last seen in barrier #1");
-  CHECK(describe_missing(kName, "has not come to it", alive) ==
-        kName + " has not come to it: alive, last seen in barrier #1");
-  CHECK(describe_missing(kName, "", {.departure = Departure::died}) == kName + " has died");
+  CHECK(describe_missing(kName, "has not entered it", alive) ==
+        kName + " has not entered it: alive, last seen in barrier #1");
+  CHECK(describe_missing(kName, "", {.departure = Departure::died}) == kName + " has ended");
 }
 
 TEST_CASE("an error about another rank is told as it is, any other as one of the rank that leaves") {
   const Error lost = peer_lost({.peer = 5, .name = kName}, 0);
-  CHECK_ERROR(error_for_peers("rank 0", 0, lost), ErrorKind::peer_lost, kName + " has died");
+  CHECK_ERROR(error_for_peers("rank 0", 0, lost), ErrorKind::peer_lost, kName + " has ended");
   const Error own = error_for_peers("rank 0", 0, Error(ErrorKind::internal, "no memory", {.rank = 0}));
   CHECK_ERROR(own, ErrorKind::aborted, "rank 0 has given up: no memory");
   CHECK(own.detail().peer == 0);

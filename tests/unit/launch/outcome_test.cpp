@@ -145,8 +145,10 @@ TEST_CASE("a rank that others name, but that did not fail, is looked at too") {
   RankEnd early = ended(1, 1, {});
   early.after_start = std::chrono::milliseconds(500);
   CHECK(report({{lost, early}, 0}) ==
-        std::vector<std::string>{"rank 0 (pid 100) exited with code 1, 0.70 s after it started",
-                                 "rank 1, which it names, had exited with code 0, 0.50 s after it started"});
+        std::vector<std::string>{
+            "rank 0 (pid 100) exited with code 1, 0.70 s after it started",
+            "rank 1, which it names, had exited with code 0, 0.50 s after it started; others were still "
+            "training: did it call exit(), or return from main() too early?"});
   early.told_to_stop = true;
   CHECK(report({{lost, early}, 0})[1] == "rank 1, which it names, was still running");
 }
@@ -182,7 +184,7 @@ TEST_CASE("many ranks are told as ranges") {
 
 TEST_CASE("a rank that the launcher has killed was killed by nobody else") {
   RankEnd killed = ended(0, 1, {.signal = SIGKILL});
-  killed.failure.text = "was killed by SIGKILL (sent by somebody; the kernel has killed nothing meanwhile)";
+  killed.failure.text = "was killed by SIGKILL (sent by another process; the kernel has killed nothing meanwhile)";
   CHECK(failure_text(killed) == killed.failure.text);
   killed.told_to_stop = killed.killed = true;
   CHECK(failure_text(killed) == "was killed by SIGKILL (by the launcher)");

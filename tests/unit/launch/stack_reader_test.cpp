@@ -110,6 +110,33 @@ TEST_CASE("the stacks of a living process") {
   }
 }
 
+TEST_CASE("functions of the program are told from those of libraries that are part of it") {
+  for (const char* function :
+       {"main", "Data::get_batch(std::span<long const, 18446744073709551615ul>) const",
+        "void train<int>(lockstep::World&)", "std::vector<int> read<int>(int)",
+        "main::{lambda()#1}::operator()() const", "my::lockstep::f()",
+        "std::_Function_handler<int (unsigned long), lockstep::f<Data>()::{lambda(int)#1}>::_M_invoke(int)",
+        "std::thread::_State_impl<std::thread::_Invoker<std::tuple<main::{lambda(lockstep::A)#1}> > >::_M_run()"}) {
+    CAPTURE(function);
+    CHECK(owner_of_function(function) == CodeOwner::program);
+  }
+  for (const char* function : {"lockstep::internal::Prefetcher<Batch>::work(std::stop_token)",
+                               "std::optional<int> lockstep::next<int>(lockstep::Deadline)", "at::native::add()"}) {
+    CAPTURE(function);
+    CHECK(owner_of_function(function) == CodeOwner::library);
+  }
+  for (const char* function :
+       {"bool std::_V2::condition_variable_any::wait<std::unique_lock<std::mutex>, f()::{lambda()#1}>(int)",
+        "std::thread::_State_impl<std::thread::_Invoker<std::tuple<lockstep::f()::{lambda()#1}> > >::_M_run()",
+        "std::thread::_State_impl<std::thread::_Invoker<std::tuple<void (lockstep::A::*)(), A*> > >::_M_run()",
+        "std::thread::_State_impl<std::thread::_Invoker<std::tuple<void (*)()> > >::_M_run()",
+        "void std::__invoke_impl<void, lockstep::f()::{lambda()#1}>(std::__invoke_other)",
+        "std::function<int (unsigned long)>::operator()(unsigned long) const"}) {
+    CAPTURE(function);
+    CHECK(owner_of_function(function) == CodeOwner::glue);
+  }
+}
+
 TEST_CASE("a process without the handler is not signalled") {
   const FlightMemory memory = FlightMemory::make_shared({.rank = 0, .world_size = 1});
   CHECK(StackRequest(memory).remark() == "its program has no handler that records stacks");

@@ -139,6 +139,15 @@ TEST_CASE("several runs are side by side, and what one of them lacks is said of 
   CHECK_FALSE(has(page, "Left out for a"));
 }
 
+TEST_CASE("a share is in percent in charts and tables") {
+  const RunRecord run = run_of("{\"epoch\":0,\"hidden_share\":0.25}\n{\"epoch\":1,\"hidden_share\":0.75}\n");
+  const std::string page = report_page({run}, "now");
+  CHECK(has(page, "hidden_share, %"));
+  CHECK(has(page, ">25.0 %<"));
+  CHECK(has(page, "75.0 % (highest 75.0 %, epoch 2)"));
+  CHECK_FALSE(has(page, ">0.25<"));
+}
+
 TEST_CASE("restarts and changes of the number of ranks are told") {
   const RunRecord run =
       run_of(steps(50, 4) + steps(100, 3) + R"({"kind":"run","started":"t1"})" + "\n" +

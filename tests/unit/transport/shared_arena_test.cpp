@@ -210,7 +210,7 @@ TEST_CASE("a rank that dies before it has mapped the memory is named at once, on
   CHECK(steady_clock().now() - start < 5s);
   for (const int rank : {0, 2}) {
     CAPTURE(killed.text(rank));
-    CHECK(contains(killed.text(rank), "peer_lost rank 1 has died while the group was being set up"));
+    CHECK(contains(killed.text(rank), "peer_lost rank 1 has ended while the group was being set up"));
   }
   const Ranks late(
       [](int rank) {
@@ -232,7 +232,7 @@ TEST_CASE("a rank that dies before it has made the memory is named at once, one 
   CHECK(steady_clock().now() - start < 5s);
   for (const int rank : {1, 2}) {
     CAPTURE(killed.text(rank));
-    CHECK(contains(killed.text(rank), "peer_lost rank 0 has died while the group was being set up"));
+    CHECK(contains(killed.text(rank), "peer_lost rank 0 has ended while the group was being set up"));
   }
   const Ranks late(
       [](int rank) {

@@ -104,7 +104,7 @@ function(lockstep_library folder)
   if(ARG_TORCH)
     target_link_libraries(${target} PUBLIC lockstep_torch)
     lockstep_precompile_torch(${target})
-    if(LOCKSTEP_SANITIZE STREQUAL "thread")  # only what tests link
+    if(LOCKSTEP_SANITIZE)  # only what tests link
       set_target_properties(${target} PROPERTIES EXCLUDE_FROM_ALL ON)
     endif()
   else()

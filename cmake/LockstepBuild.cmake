@@ -104,6 +104,9 @@ function(lockstep_library folder)
   if(ARG_TORCH)
     target_link_libraries(${target} PUBLIC lockstep_torch)
     lockstep_precompile_torch(${target})
+    if(CMAKE_UNITY_BUILD)  # half of what a batch takes, it takes for libtorch
+      set_target_properties(${target} PROPERTIES UNITY_BUILD_BATCH_SIZE 12)
+    endif()
     if(LOCKSTEP_SANITIZE)  # only what tests link
       set_target_properties(${target} PROPERTIES EXCLUDE_FROM_ALL ON)
     endif()

@@ -318,7 +318,7 @@ TEST_CASE("a model whose ranks have trained apart is not saved, unless they may"
       DistributedDataParallel ddp(model, world, {.compare_parameters_every = every});
       model->forward(at::full({2, 3}, world.rank())).sum().backward();
       const at::NoGradGuard no_grad;
-      for (const at::Tensor& parameter : model->parameters()) parameter -= parameter.grad();
+      for (at::Tensor parameter : model->parameters()) parameter -= parameter.grad();
       const auto save_it = [&] { save(folder.path(), {.model = ddp}, world); };
       if (every == 0) {
         save_it();

@@ -75,13 +75,19 @@ function(lockstep_use_precompiled target name)
 endfunction()
 
 lockstep_precompiled(lockstep_precompiled_std ${CMAKE_CURRENT_LIST_DIR}/precompiled_std.h)
+if(LOCKSTEP_SANITIZE)
+  lockstep_precompiled(lockstep_precompiled_quick ${CMAKE_CURRENT_LIST_DIR}/precompiled_std.h)
+  target_compile_options(lockstep_precompiled_quick PRIVATE -O0)
+endif()
 
-# lockstep_library(<folder> SOURCES a.cpp ... [LINKS <folder or target> ...] [PRIVATE_LINKS ...] [TORCH] [OPTIMIZE n])
+# lockstep_library(<folder> SOURCES a.cpp ... [LINKS <folder or target> ...] [PRIVATE_LINKS ...] [TORCH] [OPTIMIZE n]
+#                  [QUICK])
 # makes the static library lockstep_<folder>, alias Lockstep::<folder>. LINKS names other folders or targets; a folder
 # may only name folders above it in lockstep/CMakeLists.txt, which is what keeps includes pointing one way. A release
 # build optimises at level 2, or at the one that OPTIMIZE says: 3 for loops over data, 1 for what a program does once.
+# The sanitizers' builds optimise at level 1, or with QUICK, where no test goes through many cases, not at all.
 function(lockstep_library folder)
-  cmake_parse_arguments(ARG "TORCH" "OPTIMIZE" "SOURCES;LINKS;PRIVATE_LINKS" ${ARGN})
+  cmake_parse_arguments(ARG "TORCH;QUICK" "OPTIMIZE" "SOURCES;LINKS;PRIVATE_LINKS" ${ARGN})
   set(target lockstep_${folder})
   add_library(${target} STATIC ${ARG_SOURCES})
   add_library(Lockstep::${folder} ALIAS ${target})
@@ -110,6 +116,9 @@ function(lockstep_library folder)
     if(LOCKSTEP_SANITIZE)  # only what tests link
       set_target_properties(${target} PROPERTIES EXCLUDE_FROM_ALL ON)
     endif()
+  elseif(ARG_QUICK AND LOCKSTEP_SANITIZE)
+    target_compile_options(${target} PRIVATE -O0)
+    lockstep_use_precompiled(${target} lockstep_precompiled_quick)
   else()
     lockstep_use_precompiled(${target} lockstep_precompiled_std)
   endif()

@@ -56,15 +56,15 @@ class ElementType {
   MPI_Datatype type_ = MPI_DATATYPE_NULL;
 };
 
-class Reduction {
+class MpiReduction {
  public:
-  Reduction(ReduceOp op, DType dtype) {
+  MpiReduction(ReduceOp op, DType dtype) {
     const auto index = static_cast<std::size_t>(op) * kTypes + static_cast<std::size_t>(dtype);
     check_mpi(MPI_Op_create(kPairFunctions[index], 1, &op_), "MPI_Op_create");
   }
-  ~Reduction() { MPI_Op_free(&op_); }
-  Reduction(const Reduction&) = delete;
-  Reduction& operator=(const Reduction&) = delete;
+  ~MpiReduction() { MPI_Op_free(&op_); }
+  MpiReduction(const MpiReduction&) = delete;
+  MpiReduction& operator=(const MpiReduction&) = delete;
   MPI_Op get() const { return op_; }
 
  private:
@@ -152,7 +152,7 @@ class MpiCarrier final : public Carrier {
   // What MPI uses until the operation is complete.
   struct Operation {
     std::optional<ElementType> type;
-    std::optional<Reduction> reduction;
+    std::optional<MpiReduction> reduction;
     std::vector<int> sent, received, sent_offsets, received_offsets;
   };
 

@@ -24,6 +24,8 @@ cmake_minimum_required(VERSION 3.25)
 project(Lockstep LANGUAGES CXX)
 include(cmake/found.cmake)
 add_library(lockstep_flags INTERFACE)
+function(lockstep_precompile_torch)
+endfunction()
 add_library(Lockstep::group ALIAS lockstep_flags)
 add_subdirectory(tools)
 """

@@ -306,6 +306,7 @@ TEST_CASE("a module that is used beside its wrapper is nothing to warn of") {
     {
       const auto guard = ddp.no_sync();
       for (int i = 0; i < 5; ++i) ddp(x, true).sum().backward();
+      for (int i = 0; i < 2; ++i) model(x, true).sum().backward();
     }
     ddp(x, true).sum().backward();
     for (int i = 0; i < 9; ++i) model(x, true).sum().backward();

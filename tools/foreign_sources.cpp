@@ -272,6 +272,7 @@ std::unique_ptr<TensorSource> open_foreign_tensors(const std::filesystem::path& 
     // By its name it is a checkpoint that has lost its beginning.
     case FileKind::unknown:
     case FileKind::empty:
+    case FileKind::pickle:  // as a damaged header of some lengths begins, too
       if (path.extension() == ".safetensors") return nullptr;
       [[fallthrough]];
     default:

@@ -165,7 +165,7 @@ SaveJob plan_save(const std::filesystem::path& directory, const State& state, co
                   const ProcessGroup& group) {
   const NormalMode normal_mode;
   require_same_facts(group, "saves", facts_of_save(directory, state, options));
-  if (const DdpBase* ddp = state.model.ddp()) ddp->compare_parameters();
+  if (const DdpBase* ddp = state.model.ddp()) ddp->compare_parameters(group);
   OwnState own;
   const std::vector<std::string> texts = gather_together(group, "state that is saved", [&] {
     own = own_state(directory, state, options, group.rank(), group.size());

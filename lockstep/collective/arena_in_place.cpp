@@ -85,14 +85,13 @@ void InPlaceReduction::list_segments(int peer, const Collective& c, const Signat
 }
 
 Error InPlaceReduction::damaged(int peer, const Signature& signature, std::string_view posted) const {
-  return Error(
-      ErrorKind::corrupt_data,
-      fmt::format("shared memory was corrupted by another process of this node: {} posted {} in {}, as {} sees it",
-                  arena_.peer_name(peer), posted, describe(signature), arena_.peer_name(arena_.rank())),
-      {.rank = arena_.rank(),
-       .peer = peer,
-       .operation = std::string(to_string(signature.kind)),
-       .sequence = signature.sequence});
+  return Error(ErrorKind::corrupt_data,
+               fmt::format("shared memory was corrupted by a process of this node: {} posted {} in {}, as {} sees it",
+                           arena_.peer_name(peer), posted, describe(signature), arena_.peer_name(arena_.rank())),
+               {.rank = arena_.rank(),
+                .peer = peer,
+                .operation = std::string(to_string(signature.kind)),
+                .sequence = signature.sequence});
 }
 
 }  // namespace lockstep::internal

@@ -99,7 +99,7 @@ auto evaluate(Model& model, const Dataset& dataset, const ProcessGroup& group, c
   const std::size_t batch_size = internal::agree_on_batch_size(size_of(dataset), options, group);
   const at::NoGradGuard no_grad;
   const internal::EvaluationMode mode(internal::module_of(model));
-  if constexpr (requires { model->compare_parameters(); }) model->compare_parameters();
+  if constexpr (requires { model->compare_parameters(group); }) model->compare_parameters(group);
   // Otherwise the first forward does it, which a rank without samples does not make.
   if constexpr (requires { model->sync_buffers(); }) model->sync_buffers();
   std::shared_ptr<const void> threads;  // metrics are computed with as many as the forward is

@@ -233,14 +233,28 @@ void DdpBase::warn_of_equal_inputs(const at::Tensor* input) {
 
 void DdpBase::compare_parameters_at_times(std::uint64_t backwards) {
   const auto every = static_cast<std::uint64_t>(options_.compare_parameters_every);
-  if (every == 0 || backwards == compared_after_ || backwards % every != 0) return;
+  if (every == 0 || group_.size() == 1 || backwards == compared_after_ || backwards % every != 0) return;
   compared_after_ = backwards;
-  compare_parameters();
+  verify_same_values(compared_, group_, backwards);
 }
 
-void DdpBase::compare_parameters() const {
-  if (options_.compare_parameters_every == 0 || group_.size() == 1) return;
-  verify_same_values(compared_, group_, stats().backwards);
+void DdpBase::compare_parameters(const ProcessGroup& among) const {
+  if (among.size() == 1) return;
+  // Its ranks may have wrappers over other groups, with other options and models.
+  const bool may_differ = options_.compare_parameters_every == 0;
+  const std::int64_t mine = may_differ ? -1 : static_cast<std::int64_t>(compared_.size());
+  const std::vector<at::Tensor> told = among.all_gather(at::tensor({mine}, at::kLong), {.name = "DDP comparison"});
+  const auto number = [&](int rank) { return *told[static_cast<std::size_t>(rank)].const_data_ptr<std::int64_t>(); };
+  int other = 0;
+  for (int rank = 0; rank < among.size(); ++rank) {
+    if (number(rank) < 0) return;
+    if (other == 0 && number(rank) != number(0)) other = rank;
+  }
+  if (other != 0) {
+    throw different_models_error(other, "the number of parameters", std::to_string(number(0)),
+                                 std::to_string(number(other)));
+  }
+  verify_same_values(compared_, among, stats().backwards);
 }
 
 at::Tensor DdpBase::converted(const at::Tensor& input) const {

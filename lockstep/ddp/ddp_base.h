@@ -50,9 +50,9 @@ class DdpBase {
   // Gives all ranks rank 0's buffers, unless forward_sync_buffers is off. Collective; in evaluation mode the forwards
   // after it are not, so ranks may make different numbers of them.
   void sync_buffers();
-  // Error{desync} on all ranks, naming the first that differs, unless all ranks have the same values of all parameters,
-  // or compare_parameters_every is 0. save() and evaluate() call it. Collective; reads every parameter once.
-  void compare_parameters() const;
+  // Error{desync} on all ranks of the group, naming the first, if parameters differ; unless a rank's
+  // compare_parameters_every is 0. For save() and evaluate(). Collective; reads every parameter once.
+  void compare_parameters(const ProcessGroup& among) const;
   // In lockstep mode: while it lives, torch computes with as many threads as it does for a shard. Else null.
   [[nodiscard]] std::shared_ptr<internal::ThreadCount> shard_threads() const;
   void zero_grad();
@@ -65,8 +65,7 @@ class DdpBase {
   // synchronised backward averages what has added up. Guards may overlap and end in any order.
   [[nodiscard]] NoSync no_sync() { return NoSync(no_sync_guards_); }
 
-  // What averages gradients instead of a plain all-reduce. Once, before the first backward, on all ranks alike:
-  // Error{invalid_argument} otherwise.
+  // Averages instead of an all-reduce. Once, before the first backward, on all ranks; else Error{invalid_argument}.
   void register_comm_hook(CommHook hook);
 
   // With Weighting::samples: how many samples (or tokens) the following forwards count for, until the next call. Unset:
@@ -113,8 +112,7 @@ class DdpBase {
   const ProcessGroup group_;
   const DdpOptions options_;
   std::uint64_t number_ = 1;                     // see GradBucket::wrapper()
-  NamedTensors compared_;                        // parameters that all ranks keep equal
-  NamedTensors frozen_;                          // those of them that are not trained
+  NamedTensors compared_, frozen_;               // parameters that all ranks keep equal; those that are not trained
   std::optional<internal::ValueBytes> buffers_;  // that follow rank 0's, if there are any
   std::optional<at::Device> input_device_;
   bool buffers_synced_ = true;

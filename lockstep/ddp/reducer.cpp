@@ -116,7 +116,7 @@ bool Reducer::is_in_own_backward(std::optional<ForwardGraphs::Id> reached) {
 // A program whose first backwards all pass the wrapper by has most likely confused it with its module.
 void Reducer::count_stray(int backward) {
   stray_backward_ = backward;
-  const bool is_confused = averager_.stats().backwards == 0 && ++strays_before_first_ == kStraysOfConfusion;
+  const bool is_confused = strays_before_first_ < kStraysOfConfusion && ++strays_before_first_ == kStraysOfConfusion;
   if (is_confused && group_.size() > 1 && group_.rank() == 0) log_warning(only_stray_backwards_text());
 }
 
@@ -138,6 +138,7 @@ void Reducer::start(const ForwardNote& note) {
   thread_ = std::this_thread::get_id();
   end_->await();
   has_stray_gradients_ = false;
+  strays_before_first_ = kStraysOfConfusion;  // no more are counted
   arena_scope_.emplace(heap_);
   if (cast_ != nullptr) cast_->cast_for_backward();
   averager_.begin(note, *hooks_);

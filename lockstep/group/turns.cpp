@@ -34,6 +34,9 @@ void Turns::line_up(Place& place, Deadline deadline) {
     remove(place);
     throw Error(ErrorKind::internal, std::string("cannot start a thread for the deadlines of calls: ") + error.what() +
                                          " (is the limit on processes reached?)");
+  } catch (...) {  // no memory for it
+    remove(place);
+    throw;
   }
   watched_.notify_all();
 }

@@ -58,7 +58,8 @@ namespace {
   const std::size_t call = calls++;
   if (call == 0) abort_watched_groups();
   const std::size_t count = watches().handler_count.load();
-  if (call < count) watches().handlers[count - 1 - call].load()();
+  const auto before = call < count ? watches().handlers[count - 1 - call].load() : nullptr;
+  if (before != nullptr) before();
   std::abort();
 }
 

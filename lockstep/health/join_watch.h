@@ -34,7 +34,7 @@ inline constexpr Duration kLastLook = std::chrono::milliseconds(200);
 
 class JoinWatch {
  public:
-  // `store`: a part of the job's store that only those who join use. `doing` completes "... has died while": "joining
+  // `store`: a part of the job's store that only those who join use. `doing` completes "... has ended while": "joining
   // the job".
   JoinWatch(std::shared_ptr<Store> store, PeerProcess me, int size, std::string doing);
 

@@ -79,8 +79,8 @@ OomKills::Verdict OomKills::judge_kill(std::int64_t peak_bytes) const {
   if (here.value_or(0) > 0) return {"memory ran out: " + killed(*here, *cgroup_), true};
   // The rank may have been in another cgroup, or another program's process was killed.
   if (anywhere.value_or(0) > 0) return {"possibly for lack of memory: " + killed(*anywhere, *machine_), std::nullopt};
-  if (!anywhere) return {"sent by another process, or by the kernel when memory ran out" + used, std::nullopt};
-  return {"sent by another process; the kernel has killed nothing for lack of memory meanwhile", false};
+  if (!anywhere) return {"sent by a process, or by the kernel when memory ran out" + used, std::nullopt};
+  return {"sent by a process; the kernel has killed nothing for lack of memory meanwhile", false};
 }
 
 }  // namespace lockstep::internal

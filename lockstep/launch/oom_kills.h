@@ -23,7 +23,7 @@ class OomKills {
     std::optional<bool> out_of_memory;  // nothing: nobody can tell
   };
   // Why a process with this peak of memory got SIGKILL: "memory ran out: the kernel has killed 1 process of cgroup /job
-  // ..." or "possibly for lack of memory: ..." or "sent by another process; ...".
+  // ..." or "possibly for lack of memory: ..." or "sent by a process; ...".
   Verdict judge_kill(std::int64_t peak_bytes) const;
 
  private:

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <fstream>
 #include <ios>
+#include <optional>
 #include <sstream>
 
 #include "lockstep/base/format.h"
@@ -23,13 +24,31 @@ int why_not_executable(const std::string& path) {
   return ::access(path.c_str(), X_OK) == 0 ? 0 : errno;
 }
 
-// A file that the kernel does not take for a program: a script, or a program for another kind of processor.
-std::string hint_for_format(const std::string& path) {
+// Nothing: it cannot be read.
+std::optional<std::string> begin_of(const std::string& path) {
   std::string begin(64, '\0');
   std::ifstream file(path, std::ios::binary);
+  if (!file.is_open()) return std::nullopt;
   file.read(begin.data(), static_cast<std::streamsize>(begin.size()));
   begin.resize(static_cast<std::size_t>(std::max<std::streamsize>(file.gcount(), 0)));
-  if (begin.starts_with("\177ELF")) return "; it was built for another kind of processor";
+  return begin;
+}
+
+// Of an ELF file: how wide it is, the order of its bytes, and the machine.
+std::string processor_of(const std::string& begin) {
+  return begin.size() < 20 ? std::string() : begin.substr(4, 2) + begin.substr(18, 2);
+}
+
+// A file that the kernel does not take for a program: a script, or a program for another kind of processor.
+std::string hint_for_format(const std::string& path) {
+  const std::optional<std::string> known = begin_of(path);
+  if (!known) return "";
+  const std::string& begin = *known;
+  if (begin.starts_with("\177ELF")) {
+    const std::string own = processor_of(begin_of("/proc/self/exe").value_or(""));
+    const bool is_own = own.empty() || processor_of(begin).empty() || processor_of(begin) == own;
+    return is_own ? "; it is damaged, or was not linked to a program" : "; it was built for another kind of processor";
+  }
   if (begin.empty()) return "; it is empty";
   if (begin.find('\0') != std::string::npos) return "; it is not a program";
   const bool is_python = path.ends_with(".py");

@@ -30,6 +30,12 @@ constexpr std::array<std::string_view, 6> kSystem{"libc.so", "libstdc++.so", "ld
 
 bool contains(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
 
+// By its name alone: a program may lie in a folder such as my.solver/.
+bool is_shared_library(std::string_view file) {
+  const std::string_view name = file.substr(file.rfind('/') + 1);
+  return name.ends_with(".so") || contains(name, ".so.");
+}
+
 bool is_of_system(const CodeAddress& place) {
   return std::ranges::any_of(kSystem, [&](std::string_view part) { return contains(place.file, part); });
 }
@@ -83,7 +89,7 @@ std::string_view started_by(std::string_view name) {
 
 // A function of the program in the stack of a thread. What has no name is not taken for one.
 bool is_of_program(const CodeAddress& place, Symbols& symbols) {
-  if (place.file.empty() || contains(place.file, ".so")) return false;
+  if (place.file.empty() || is_shared_library(place.file)) return false;
   const std::string function = symbols.function(place);
   return !function.empty() && owner_of_function(function) == CodeOwner::program;
 }
@@ -96,7 +102,7 @@ bool is_in_program(const ThreadStack& thread, Symbols& symbols) {
 bool waits_in_library(const ThreadStack& thread, Symbols& symbols) {
   for (const CodeAddress& place : thread.frames) {
     if (is_of_system(place)) continue;
-    if (contains(place.file, ".so")) return true;
+    if (is_shared_library(place.file)) return true;
     switch (owner_of_function(symbols.function(place))) {
       case CodeOwner::program: return false;
       case CodeOwner::library: return true;

@@ -40,7 +40,7 @@ std::vector<AddressedReply> StoreMachine::change_once(ConnectionId from, const S
     case ReplyCache::State::unseen: break;
     case ReplyCache::State::replied: return {{from, *cached.reply}};
     case ReplyCache::State::ended:
-      return {{from, failed(request, ErrorKind::aborted, "this is a duplicate of a completed request")}};
+      return {{from, failed(request, ErrorKind::aborted, "its client no longer waits for this request")}};
     case ReplyCache::State::forgotten:
       return {{from, failed(request, ErrorKind::internal,
                             fmt::format("the connection was lost during store {} of {}, and the server no longer "

@@ -25,8 +25,8 @@ constexpr std::int64_t kMostRanks = 1 << 16;
 constexpr std::int64_t kMostSteps = std::int64_t{1} << 53;
 constexpr std::int64_t kMostStepsOfALine = 1'000'000'000;
 constexpr const char* kWhatIsARun =
-    "a run is the directory that a program passes to lockstep::TrainingRun, whose log_metrics() writes metrics.jsonl "
-    "there (save() does not)";
+    "a run is the directory that a program passes to lockstep::TrainingRun, which writes metrics.jsonl there "
+    "(lockstep::save() does not)";
 
 [[noreturn]] void refuse(const std::string& what) { throw Error(ErrorKind::corrupt_data, what); }
 

@@ -44,7 +44,7 @@ class CulpritTest(unittest.TestCase):
                 code, _, error = tree.finish()
                 rank, line = self.summary(error)
                 self.assertEqual((code, rank), (137, 1), error)
-                self.assertIn("was killed by SIGKILL (sent by another process; the kernel has killed nothing for lack "
+                self.assertIn("was killed by SIGKILL (sent by a process; the kernel has killed nothing for lack "
                               "of memory meanwhile)", line)
 
     def test_a_rank_that_left_without_an_error_is_told_beside_who_lost_it(self):

@@ -325,7 +325,7 @@ class OutOfMemoryTest(LauncherTest):
         self.assertIn(first["out_of_memory"], (None, True))  # the machine has counted it, or the launcher's cgroup
         self.assertGreater(first["peak_bytes"], 1 << 20)
         # What killed the first attempt is not blamed for the end of the second one.
-        self.assertEqual(second["failure"], "was killed by SIGKILL (sent by another process; the kernel has killed "
+        self.assertEqual(second["failure"], "was killed by SIGKILL (sent by a process; the kernel has killed "
                                             "nothing for lack of memory meanwhile)")
         self.assertEqual(second["out_of_memory"], False)
 

@@ -205,7 +205,16 @@ class FailureTest(RunTest):
             with open(no_first_line, "w", encoding="ascii") as file:
                 file.write("echo hello\n")
             os.chmod(no_first_line, 0o755)
+            object_file, foreign = os.path.join(folder, "main.o"), os.path.join(folder, "foreign")
+            with open(LOCKSTEP, "rb") as file:
+                header = file.read(64)
+            for path, kind, machine in ((object_file, b"\1\0", header[18:20]), (foreign, header[16:18], b"\xf3\0")):
+                with open(path, "wb") as file:
+                    file.write(header[:16] + kind + machine + header[20:])
+                os.chmod(path, 0o755)
             for program, code, text in (
+                    (object_file, 126, "Exec format error; it is damaged, or was not linked to a program"),
+                    (foreign, 126, "Exec format error; it was built for another kind of processor"),
                     ("no-such-program", 127, "program 'no-such-program' was not found in PATH"),
                     ("./no-such-program", 127, "cannot execute './no-such-program': No such file"),
                     (folder, 126, "Is a directory"),

@@ -316,7 +316,7 @@ TEST_CASE("a model whose ranks have trained apart is not saved, unless they may"
     for (const int every : {100, 0}) {
       Linear model(3, 1);
       DistributedDataParallel ddp(model, world, {.compare_parameters_every = every});
-      model->forward(at::full({2, 3}, world.rank())).sum().backward();
+      model->forward(at::full({2, 3}, 1.0 + world.rank(), at::kFloat)).sum().backward();
       const at::NoGradGuard no_grad;
       for (at::Tensor parameter : model->parameters()) parameter -= parameter.grad();
       const auto save_it = [&] { save(folder.path(), {.model = ddp}, world); };
@@ -328,6 +328,18 @@ TEST_CASE("a model whose ranks have trained apart is not saved, unless they may"
       }
       world.barrier();
     }
+  });
+}
+
+TEST_CASE("ranks that save without the others of their wrapper's group do not wait for them") {
+  const TemporaryDirectory folder;
+  run_worlds_or_throw(2, [&](const World& world) {
+    Linear model(3, 1);
+    DistributedDataParallel ddp(model, world);
+    const ProcessGroup alone = *world.split(world.rank());
+    if (world.rank() == 0) save(folder.path(), {.model = ddp}, alone);
+    world.barrier();
+    CHECK(load(folder.path(), {.model = ddp}, world).world_size == 1);
   });
 }
 

@@ -148,8 +148,8 @@ TEST_CASE("a timeout names the ranks that did not come, the collective and the t
   });
   for (const std::size_t rank : {0, 1}) {
     const Error error = as_error(errors[rank]);
-    CHECK_ERROR(error, ErrorKind::timeout, "all_reduce(sum) #1 of 100000 float32", "rank 2 has not come",
-                "rank 3 has not come", "on rank " + std::to_string(rank));
+    CHECK_ERROR(error, ErrorKind::timeout, "all_reduce(sum) #1 of 100000 float32", "rank 2 has not entered it",
+                "rank 3 has not entered it", "on rank " + std::to_string(rank));
     CHECK_FALSE(contains(error.what(), "rank " + std::to_string(1 - rank) + " has"));
     CHECK(error.detail().peer == 2);
     CHECK(error.detail().operation == "all_reduce");

@@ -17,6 +17,7 @@
 #include "lockstep/ddp/hooks/default_hooks.h"
 #include "tests/support/captured_log.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/local_worlds.h"
 #include "tests/unit/ddp/models.h"
 
 namespace values_test {
@@ -255,19 +256,44 @@ TEST_CASE("who trains the module and not the wrapper is warned, and the differen
       optimizer.step();
     };
     for (int i = 0; i < 2; ++i) step(model);
-    CHECK(log.text().empty());
+    if (group.rank() == 0) CHECK(log.text().empty());  // which alone warns, maybe before another one is here
     step(model);
     if (group.rank() == 0) CHECK(contains(log.text(), "no backward so far went through ddp(...)"));
     for (int i = 0; i < 9; ++i) step(model);
-    CHECK_ERROR(error_of([&] { ddp.compare_parameters(); }), ErrorKind::desync,
+    CHECK_ERROR(error_of([&] { ddp.compare_parameters(group); }), ErrorKind::desync,
                 "after 0 backwards through ddp(...) the parameters differ", "averages nothing");
     {
       const at::NoGradGuard no_grad;
       equal.parameters()[0][0] += group.rank();
     }
-    equal.compare_parameters();  // they may differ
+    equal.compare_parameters(group);  // they may differ
   });
   CHECK(log.text().find("no backward so far") == log.text().rfind("no backward so far"));
+}
+
+TEST_CASE("parameters are compared among those who ask, whatever the groups of their wrappers" * on_host()) {
+  run_worlds_or_throw(4, [&](const World& world) {
+    const ProcessGroup& group = world;
+    const ProcessGroup pair = *group.split(group.rank() / 2), first = *group.split(group.rank() % 2);
+    Forked model, others;
+    set_weights(model, 1);
+    set_weights(others, group.rank() / 2);
+    DistributedDataParallel ddp(model, pair), apart(others, pair),
+        free(Forked(), pair, {.compare_parameters_every = group.rank() / 2 == 0 ? 0 : 100});
+    if (group.rank() % 2 == 0) ddp.compare_parameters(first);  // one of each pair, without the other
+    ddp.compare_parameters(group);
+    apart.compare_parameters(pair);
+    CHECK_ERROR(error_of([&] { apart.compare_parameters(group); }), ErrorKind::desync,
+                "where rank 0 has other values than rank 2, 3");
+    free.compare_parameters(group);  // some may differ
+    torch::nn::Linear small(2, 2);
+    const auto of_half = [&] {
+      if (group.rank() < 2) return ddp.compare_parameters(group);
+      DistributedDataParallel(small, pair).compare_parameters(group);
+    };
+    CHECK_ERROR(error_of(of_half), ErrorKind::invalid_argument, "First difference, the number of parameters: rank 0");
+    group.barrier();
+  });
 }
 
 TEST_CASE("a module that is used beside its wrapper is nothing to warn of") {
@@ -280,10 +306,11 @@ TEST_CASE("a module that is used beside its wrapper is nothing to warn of") {
     {
       const auto guard = ddp.no_sync();
       for (int i = 0; i < 5; ++i) ddp(x, true).sum().backward();
+      for (int i = 0; i < 2; ++i) model(x, true).sum().backward();
     }
     ddp(x, true).sum().backward();
     for (int i = 0; i < 9; ++i) model(x, true).sum().backward();
-    ddp.compare_parameters();
+    ddp.compare_parameters(group);
   });
   CHECK(log.text().find("no backward so far") == std::string::npos);
 }

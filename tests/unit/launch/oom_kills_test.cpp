@@ -30,8 +30,7 @@ TEST_CASE("a kill for lack of memory in this cgroup is told from one that somebo
               {"/sys/fs/cgroup/job/memory.events", "low 0\noom 3\noom_kill 3\noom_group_kill 0\n"},
               {"/proc/vmstat", "oom_kill 9\n"}};
   const OomKills kills = counting(files);
-  CHECK(kills.judge_kill(kGiB).text ==
-        "sent by another process; the kernel has killed nothing for lack of memory meanwhile");
+  CHECK(kills.judge_kill(kGiB).text == "sent by a process; the kernel has killed nothing for lack of memory meanwhile");
   CHECK(kills.judge_kill(kGiB).out_of_memory == false);
   files["/sys/fs/cgroup/job/memory.events"] = "oom_kill 5\n";
   CHECK(kills.judge_kill(3 * kGiB).text ==
@@ -81,9 +80,9 @@ TEST_CASE("a rank in a cgroup of its own is killed for lack of memory, which onl
 TEST_CASE("where nothing can be read, both are possible") {
   const Files none;
   CHECK(counting(none).judge_kill(kGiB).text ==
-        "sent by another process, or by the kernel when memory ran out; it had used 1 GiB at most");
+        "sent by a process, or by the kernel when memory ran out; it had used 1 GiB at most");
   const Files damaged{{"/proc/vmstat", "oom_kill many\n"}};
-  CHECK(counting(damaged).judge_kill(0).text == "sent by another process, or by the kernel when memory ran out");
+  CHECK(counting(damaged).judge_kill(0).text == "sent by a process, or by the kernel when memory ran out");
 }
 
 }  // namespace oom_kills_test

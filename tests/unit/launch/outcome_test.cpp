@@ -184,7 +184,7 @@ TEST_CASE("many ranks are told as ranges") {
 
 TEST_CASE("a rank that the launcher has killed was killed by nobody else") {
   RankEnd killed = ended(0, 1, {.signal = SIGKILL});
-  killed.failure.text = "was killed by SIGKILL (sent by another process; the kernel has killed nothing meanwhile)";
+  killed.failure.text = "was killed by SIGKILL (sent by a process; the kernel has killed nothing meanwhile)";
   CHECK(failure_text(killed) == killed.failure.text);
   killed.told_to_stop = killed.killed = true;
   CHECK(failure_text(killed) == "was killed by SIGKILL (by the launcher)");

@@ -135,7 +135,7 @@ TEST_CASE("a late copy of a request that has ended is not done") {
   const auto replies = machine.handle(1, add, kStart);  // the first copy of 5, which the client has given up
   REQUIRE(replies.size() == 1);
   CHECK(replies[0].reply.status == StoreStatus::error);
-  CHECK(contains(replies[0].reply.value, "late copy"));
+  CHECK(contains(replies[0].reply.value, "no longer waits for this request"));
   CHECK(machine.handle(1, make(StoreOp::get, {"n"}), kStart).at(0).reply.value == "1");
 }
 

@@ -54,7 +54,7 @@ endif()
 function(lockstep_precompiled name header)
   file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/${name}.cpp CONTENT "// The target needs a source.\n")
   add_library(${name} OBJECT EXCLUDE_FROM_ALL ${CMAKE_CURRENT_BINARY_DIR}/${name}.cpp)
-  target_link_libraries(${name} PRIVATE ${ARGN} $<BUILD_INTERFACE:lockstep_flags>)
+  target_link_libraries(${name} PRIVATE $<BUILD_INTERFACE:lockstep_flags> ${ARGN})
   target_precompile_headers(${name} PRIVATE ${header})
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     target_compile_options(${name} PRIVATE -fpch-preprocess)  # ccache sees which headers were precompiled

@@ -38,7 +38,9 @@ target_compile_options(lockstep_flags INTERFACE -Wall -Wextra -Wnon-virtual-dtor
   $<$<BOOL:${LOCKSTEP_WERROR}>:-Werror>)
 if(LOCKSTEP_SANITIZE)
   target_compile_options(lockstep_flags INTERFACE -fsanitize=${LOCKSTEP_SANITIZE} -fno-sanitize-recover=all
-    -fno-omit-frame-pointer -g1)  # lines are all that a report needs
+    -fno-omit-frame-pointer -g1  # lines are all that a report needs
+    # libtorch does not export the type information that this check asks for.
+    $<$<BOOL:$<TARGET_PROPERTY:LOCKSTEP_USES_TORCH>>:-fno-sanitize=vptr>)
   target_link_options(lockstep_flags INTERFACE -fsanitize=${LOCKSTEP_SANITIZE})
   set_property(DIRECTORY PROPERTY LABELS ${LOCKSTEP_SANITIZE})  # so that a failed test says which build it is from
 else()

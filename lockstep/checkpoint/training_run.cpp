@@ -170,6 +170,7 @@ void TrainingRun::save_parts(const torch::nn::Module& module, DdpBase& ddp, cons
   log_.flush(position.step, ddp);
   Checkpoint checkpoint;
   act_together(group_, "a run that is saved", [&] { add_kept_optimizer(checkpoint, optimizer); });
+  ddp.compare_parameters(group_);
   const LockstepState mode = lockstep_state_of(ddp);
   // In lockstep mode the file is the same at any number of ranks; random numbers belong to shards.
   if (mode.shards == 0) {

@@ -70,8 +70,8 @@ class TrainingRun {
   // A step is done, over so many samples of this rank. Saves if it is time to. Now and then ranks compare their times.
   // Error{invalid_argument} on all ranks then, from save() and from resume(): an optimizer that optimizer_state.h does
   // not store, such as a ZeroRedundancyOptimizer, or one that leaves ranks with different parameters, such as a
-  // PostLocalSgdOptimizer. From the first step on: the directory has checkpoints of an earlier run, and neither
-  // resume() nor start_anew() was called.
+  // PostLocalSgdOptimizer; from the first step on: the directory has checkpoints of an earlier run, and neither
+  // resume() nor start_anew() was called. Error{desync} on all ranks when it saves: their parameters differ.
   template <class Module>
   void add_step(double mean_loss, std::int64_t samples, DistributedDataParallel<Module>& ddp,
                 const torch::optim::Optimizer& optimizer) {

@@ -160,6 +160,21 @@ TEST_CASE("an optimizer that cannot be kept is an error on all ranks at once") {
   });
 }
 
+TEST_CASE("a model whose ranks have trained apart is not saved") {
+  const TemporaryDirectory folder;
+  run_group_or_throw(2, Over::arena, [&](const ProcessGroup& group) {
+    Training training(group, {.directory = folder.path()});
+    training.step();
+    {
+      const at::NoGradGuard no_grad;
+      training.model->bias += group.rank();
+    }
+    CHECK_ERROR(error_of([&] { training.run.save(training.ddp, training.optimizer); }), ErrorKind::desync,
+                "First: bias, where rank 0 has other values than rank 1");
+    CHECK_FALSE(std::filesystem::exists(training.run.path()));
+  });
+}
+
 // fault: 23
 TEST_CASE("a disk that is full is an error on all ranks, and the run can be saved later") {
   const TemporaryDirectory folder;

@@ -37,6 +37,7 @@ if(LOCKSTEP_SANITIZE STREQUAL "thread")
 endif()
 
 lockstep_precompiled(lockstep_precompiled_torch ${CMAKE_CURRENT_LIST_DIR}/precompiled_torch.h lockstep_torch)
+set_target_properties(lockstep_precompiled_torch PROPERTIES LOCKSTEP_USES_TORCH ON)
 
 # lockstep_precompile_torch(<target>) gives a target the precompiled headers of libtorch.
 function(lockstep_precompile_torch target)

@@ -31,6 +31,12 @@ extern "C" const char* __tsan_default_suppressions() {
 extern "C" const char* __tsan_default_options() { return "halt_on_error=1:atexit_sleep_ms=0"; }
 #endif
 
+#if defined(__SANITIZE_ADDRESS__)
+extern "C" __attribute__((visibility("default"))) const char* __asan_default_options();
+// What is too large is an error for the program to handle, as with the ordinary malloc.
+extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1"; }
+#endif
+
 namespace lockstep::testing {
 
 static bool has_skipped = false;

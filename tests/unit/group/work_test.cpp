@@ -12,9 +12,9 @@ namespace work_test {
 using namespace lockstep;
 using namespace std::chrono_literals;
 
-TEST_CASE("a Work that stands for no call says so, whatever it is asked") {
+TEST_CASE("a Work that was made by default says so, whatever it is asked") {
   const Work none;
-  const auto refused = [](auto&& call) { CHECK_ERROR(error_of(call), ErrorKind::invalid_argument, "no call"); };
+  const auto refused = [](auto&& call) { CHECK_ERROR(error_of(call), ErrorKind::invalid_argument, "refers to no operation"); };
   refused([&] { none.wait(); });
   refused([&] { none.wait(Deadline::after(1ms)); });
   refused([&] { static_cast<void>(none.is_completed()); });

@@ -2,7 +2,6 @@
 #include <doctest/doctest.h>
 #include <torch/optim/sgd.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>

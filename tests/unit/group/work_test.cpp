@@ -14,7 +14,9 @@ using namespace std::chrono_literals;
 
 TEST_CASE("a Work that was made by default says so, whatever it is asked") {
   const Work none;
-  const auto refused = [](auto&& call) { CHECK_ERROR(error_of(call), ErrorKind::invalid_argument, "refers to no operation"); };
+  const auto refused = [](auto&& call) {
+    CHECK_ERROR(error_of(call), ErrorKind::invalid_argument, "refers to no operation");
+  };
   refused([&] { none.wait(); });
   refused([&] { none.wait(Deadline::after(1ms)); });
   refused([&] { static_cast<void>(none.is_completed()); });

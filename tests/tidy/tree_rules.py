@@ -43,7 +43,8 @@ def _is_torch_free(tree, included):
     if folder in tree.torch_free:
         return True
     cmake = tree.files.get(f"lockstep/{folder}/CMakeLists.txt", "")
-    core = re.search(rf"lockstep_library\({folder}_core\s+(?:OPTIMIZE \d\s+)?(?:QUICK\s+)?SOURCES([^)]*?)(?:LINKS|\))", cmake)
+    options = r"(?:OPTIMIZE \d\s+)?(?:QUICK\s+)?"
+    core = re.search(rf"lockstep_library\({folder}_core\s+{options}SOURCES([^)]*?)(?:LINKS|\))", cmake)
     return core is not None and included.split("/")[-1].replace(".h", ".cpp") in core[1].split()
 
 

@@ -161,9 +161,12 @@ def dead_files(tree, compiled):
                 yield path, 1, "no target compiles this file"
     # A program may write sources that include a header.
     every_text = "\n".join(text for path, text in tree.files.items() if path.endswith((".h", ".cpp", ".py")))
+    commands = "\n".join(text for path, text in tree.files.items() if path.endswith((".cmake", "CMakeLists.txt")))
+    precompiled = re.findall(r"lockstep_precompiled\([^)]*?/([\w/]+\.h)\b", commands)
     for path in tree.cpp():
         if path.endswith(".h") and path != "lockstep/lockstep.h" and f'"{path}"' not in every_text:
-            if not re.search(rf'"(?:\w+/)*{re.escape(os.path.basename(path))}"', every_text):
+            if not re.search(rf'"(?:\w+/)*{re.escape(os.path.basename(path))}"', every_text) \
+                    and not any(path.endswith(name) for name in precompiled):
                 yield path, 1, "nothing includes this header"
 
 

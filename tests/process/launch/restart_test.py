@@ -321,7 +321,7 @@ class OutOfMemoryTest(LauncherTest):
         first, second = (attempt["cause"] for attempt in report["attempts"])
         self.assertRegex(first["failure"], r"was killed by SIGKILL \((possibly for lack of memory|memory ran out): "
                                            r"the kernel has killed \d+ process.* for lack of it since the ranks were "
-                                           r"started; it had used 0.0\d+ GiB at most\)", error)
+                                           r"started; it had used 0\.\d+ GiB at most\)", error)
         self.assertIn(first["out_of_memory"], (None, True))  # the machine has counted it, or the launcher's cgroup
         self.assertGreater(first["peak_bytes"], 1 << 20)
         # What killed the first attempt is not blamed for the end of the second one.

@@ -1,4 +1,4 @@
-// Which option of `lockstep run` was meant by a word that is none. Pure.
+// Suggests the option of `lockstep run` that an unknown option was meant to be. Pure.
 #pragma once
 
 #include <string>

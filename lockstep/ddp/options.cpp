@@ -32,8 +32,7 @@ void check_lockstep_mode(const DdpOptions& options, const ProcessGroup& group) {
       !options.delay_all_reduce_named_params.empty()) {
     throw options_error(
         "lockstep mode adds gradients up in an order of its own; leave find_unused_parameters (always on in this "
-        "mode), "
-        "static_graph, mixed_precision, weighting, non_finite and delay_all_reduce_named_params unset");
+        "mode), static_graph, mixed_precision, weighting, non_finite and delay_all_reduce_named_params unset");
   }
   // It needs sums in an order that other libraries do not promise; between two ranks there is only one.
   const std::vector<std::string> others = backends();

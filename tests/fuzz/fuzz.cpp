@@ -25,7 +25,8 @@ extern "C" __attribute__((visibility("default"))) const char* __asan_default_opt
 // and into memory that has just been freed and is kept for long. A run of one input shows whole stacks with
 // ASAN_OPTIONS=malloc_context_size=30.
 extern "C" const char* __asan_default_options() {
-  return "malloc_context_size=2:quarantine_size_mb=4:thread_local_quarantine_size_kb=256:max_malloc_fill_size=0";
+  return "allocator_may_return_null=1:malloc_context_size=2:quarantine_size_mb=4:thread_local_quarantine_size_kb=256:"
+         "max_malloc_fill_size=0";
 }
 
 // Of the sanitizer's allocator; g++ comes without the header that declares them.

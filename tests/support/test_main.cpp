@@ -32,8 +32,8 @@ extern "C" const char* __tsan_default_options() { return "halt_on_error=1:atexit
 #endif
 
 #if defined(__SANITIZE_ADDRESS__)
-extern "C" __attribute__((visibility("default"))) const char* __asan_default_options();
-// What is too large is an error for the program to handle, as with the ordinary malloc.
+// What is too large is an error for the program to handle, as with the ordinary malloc. A program may have its own.
+extern "C" __attribute__((visibility("default"), weak)) const char* __asan_default_options();
 extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1"; }
 #endif
 

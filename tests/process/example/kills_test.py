@@ -39,7 +39,7 @@ class KillsTest(unittest.TestCase):
         place = self.folder / str(turn)
         for name in ("tmp", "state"):
             (place / name).mkdir(parents=True)
-        command = [LOCKSTEP, "run", "--nproc-per-node", str(RANKS), PROGRAM, "--model", "mlp", "--epochs", "3",
+        command = [LOCKSTEP, "run", "--nproc-per-node", str(RANKS), PROGRAM, "--model", "cnn", "--epochs", "3",
                    "--batch-size", "24", "--data", str(self.folder / "data"), "--out", str(place / "out")]
         tree = Tree(command, {"OMP_NUM_THREADS": "1", "TMPDIR": str(place / "tmp"), "LOCKSTEP_TRANSPORT": transport,
                               "XDG_STATE_HOME": str(place / "state")})

@@ -20,6 +20,7 @@ from processes import Tree, wait_for  # noqa: E402
 LOCKSTEP = ""
 PROGRAM = ""
 STEPS = 10  # of an epoch of write_data()
+EPOCHS = 25  # long enough to be told to stop
 STOPS = int(os.environ.get("LOCKSTEP_TEST_KILLS", "2"))
 SEED = int(os.environ.get("LOCKSTEP_TEST_SEED", "0")) or random.randrange(1 << 30)
 
@@ -36,7 +37,7 @@ class PreemptionTest(unittest.TestCase):
 
     def start(self, out, epochs, *options, ranks=2):
         launcher = [LOCKSTEP, "run", "--nproc-per-node", str(ranks)] if ranks else []
-        return Tree([*launcher, PROGRAM, "--lockstep", "--shards", "4", "--model", "mlp", "--batch-size", "24",
+        return Tree([*launcher, PROGRAM, "--lockstep", "--shards", "4", "--model", "cnn", "--batch-size", "24",
                      "--epochs", str(epochs), "--data", str(self.folder / "data"), "--out", str(self.folder / out),
                      "--resume", *map(str, options)], {"HOME": str(self.folder)})
 
@@ -81,25 +82,25 @@ class PreemptionTest(unittest.TestCase):
         for number in (signal.SIGTERM, signal.SIGINT):
             out = f"stopped{number}"
             with self.subTest(number=number):
-                with self.start(out, 12) as tree:
+                with self.start(out, EPOCHS) as tree:
                     self.assertTrue(wait_for(lambda: len(self.metrics(out)) >= 2, 60))
                     os.kill(tree.pid, number)
                     step = self.assert_saved(tree, out)
                     self.assertGreaterEqual(step, 2 * STEPS)
-                self.resume(out, 12, step, ranks=4 if number == signal.SIGINT else 2)
+                self.resume(out, EPOCHS, step, ranks=4 if number == signal.SIGINT else 2)
 
     def test_so_does_one_rank_that_is_told_and_a_program_without_a_launcher(self):
-        with self.start("alone", 12, ranks=0) as tree:
+        with self.start("alone", EPOCHS, ranks=0) as tree:
             self.assertTrue(wait_for(lambda: self.metrics("alone"), 60))
             os.kill(tree.pid, signal.SIGTERM)
             step = self.assert_saved(tree, "alone")
-        self.resume("alone", 12, step)
-        with self.start("one", 12) as tree:
+        self.resume("alone", EPOCHS, step)
+        with self.start("one", EPOCHS) as tree:
             self.assertTrue(wait_for(lambda: self.metrics("one"), 60))
             ranks = [pid for pid in tree.survivors() if self.is_program(pid)]
             os.kill(random.choice(ranks), signal.SIGTERM)
             step = self.assert_saved(tree, "one")
-        self.resume("one", 12, step)
+        self.resume("one", EPOCHS, step)
 
     # fault: 50
     def test_at_any_moment_also_while_it_saves(self):
@@ -110,7 +111,7 @@ class PreemptionTest(unittest.TestCase):
             with self.subTest(turn=turn):
                 step = 0
                 for _ in range(2):
-                    with self.start(out, 12, "--checkpoint-every", 1) as tree:
+                    with self.start(out, EPOCHS, "--checkpoint-every", 1) as tree:
                         self.assertTrue(wait_for(lambda: self.newest(out) > step, 60))
                         time.sleep(chance.uniform(0, 0.1))
                         os.kill(tree.pid, signal.SIGTERM)
@@ -118,7 +119,7 @@ class PreemptionTest(unittest.TestCase):
                         if tree.process.poll() is None:
                             os.kill(tree.pid, signal.SIGTERM)  # the batch system sends it too
                         step = self.assert_saved(tree, out)
-                self.resume(out, 12, step)
+                self.resume(out, EPOCHS, step)
 
     def newest(self, out):
         return max((int(path.stem[5:]) for path in (self.folder / out).glob("step-*.safetensors")), default=-1)

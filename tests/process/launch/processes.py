@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 import tempfile
 import time
@@ -10,6 +11,10 @@ import uuid
 MARK = "LAUNCH_TEST_MARK"
 # Where launchers keep what failed jobs recorded.
 STATE = tempfile.TemporaryDirectory()
+
+# A shell ignores it for what it starts in its background, and the launcher would leave it ignored.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def process_state(pid):

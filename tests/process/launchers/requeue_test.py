@@ -25,7 +25,7 @@ SKIPPED = 77
 LOCKSTEP = ""
 PROGRAM = ""
 TEMPLATE = HERE.parent.parent.parent / "share" / "lockstep" / "slurm.sbatch"
-EPOCHS = 14
+EPOCHS = 40
 OF_LAUNCHERS = re.compile(r"^(LOCKSTEP|SLURM|SBATCH)_|^(RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|MAX_RE\w+)$")
 
 
@@ -49,7 +49,7 @@ class Requeue(unittest.TestCase):
 
     @classmethod
     def training(cls, out):
-        return [PROGRAM, "--lockstep", "--shards", "4", "--model", "mlp", "--batch-size", "24", "--epochs", str(EPOCHS),
+        return [PROGRAM, "--lockstep", "--shards", "4", "--model", "cnn", "--batch-size", "24", "--epochs", str(EPOCHS),
                 "--data", str(cls.folder / "data"), "--out", str(cls.folder / out), "--resume"]
 
     @classmethod

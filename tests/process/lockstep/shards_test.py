@@ -10,7 +10,7 @@ from jobs import Job  # noqa: E402
 
 WORKER = ""
 # Even numbers: a run is stopped half way.
-STEPS = {"mlp": 50, "gpt": 50, "resnet18": int(os.environ.get("LOCKSTEP_TEST_RESNET_STEPS", "2"))}
+STEPS = {"mlp": 20, "gpt": 20, "resnet18": int(os.environ.get("LOCKSTEP_TEST_RESNET_STEPS", "2"))}
 SMALL, ALL = ("mlp", "gpt"), ("mlp", "gpt", "resnet18")
 
 

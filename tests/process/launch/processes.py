@@ -12,9 +12,10 @@ MARK = "LAUNCH_TEST_MARK"
 # Where launchers keep what failed jobs recorded.
 STATE = tempfile.TemporaryDirectory()
 
-# A shell ignores it for what it starts in its background, and the launcher would leave it ignored.
-if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# A shell ignores them for what it starts in its background, and the launcher would leave them ignored.
+for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
+    if signal.getsignal(_number) == signal.SIG_IGN:
+        signal.signal(_number, _handler)
 
 
 def process_state(pid):

@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include "lockstep/base/hash.h"
 #include "tests/fuzz/fuzz.h"
 #include "tools/report/csv.h"
 #include "tools/report/event_file.h"
@@ -25,6 +26,7 @@ constexpr const char* kRun =
 // A run whose lines are damaged is a run with fewer lines; what is made of it is always whole.
 void report(ByteView bytes) {
   RunRecord run = parse_metrics(bytes);
+  if (internal::hash_of(bytes) % 8 != 0) return;  // the page takes ten times as long as reading
   run.name = run.path = "run";
   const std::string page = report_page({run}, "made");
   CHECK(page.ends_with("</html>\n"));

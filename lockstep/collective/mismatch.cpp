@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "lockstep/base/format.h"
+#include "lockstep/observe/backward_name.h"
 
 namespace lockstep::internal {
 namespace {
@@ -50,6 +51,17 @@ bool look_alike(const std::vector<CallSide>& sides) {
   return false;
 }
 
+// Whether all are the same call of different backwards.
+bool differ_by_backward(const std::vector<CallSide>& sides) {
+  const auto call_of = [](const CallSide& side) {
+    const std::string_view name = side.account.name;
+    const std::size_t end = name.rfind(kOfBackward);
+    return end == std::string_view::npos ? std::string_view() : name.substr(0, end);
+  };
+  const std::string_view first = call_of(sides.front());
+  return !first.empty() && std::ranges::all_of(sides, [&](const CallSide& side) { return call_of(side) == first; });
+}
+
 // "with rank 0: 2, 3; " for calls that several ranks are in.
 std::string companions(const std::vector<SameCall>& calls) {
   std::string text;
@@ -83,6 +95,10 @@ Error desync_error(int rank, std::vector<CallSide> sides) {
     failures += fmt::format("; before that, {} failed in {}", side.who, side.account.failure);
   }
   const char* hint = other_generation    ? "one of them belongs to an earlier start of this job"
+                     : differ_by_backward(sides)
+                         ? "a rank has left out a backward through ddp(...), or has made one more, or a forward that it "
+                           "does not train on. All ranks must make the same ones; a forward that is not trained on "
+                           "belongs under NoGradGuard or no_sync()"
                      : look_alike(sides) ? "their signatures differ in a reserved field, which was damaged on its way"
                                          : "all ranks must make the same calls in the same order";
   const Signature& mine = sides.front().signature;

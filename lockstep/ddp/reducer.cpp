@@ -141,7 +141,7 @@ void Reducer::start(const ForwardNote& note) {
   strays_before_first_ = kStraysOfConfusion;  // no more are counted
   arena_scope_.emplace(heap_);
   if (cast_ != nullptr) cast_->cast_for_backward();
-  averager_.begin(note, *hooks_);
+  averager_.begin(note, *forwards_, *hooks_);
 }
 
 void Reducer::gradient_arrived(std::size_t parameter, const at::Tensor& added) {

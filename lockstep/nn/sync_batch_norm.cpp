@@ -15,7 +15,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
-#include "lockstep/ddp/gradient_weights.h"
+#include "lockstep/ddp/contributions.h"
 #include "lockstep/ddp/lockstep_mode/shard_exchange.h"
 #include "lockstep/ddp/uneven_inputs/join_state.h"
 #include "lockstep/nn/global_moments.h"

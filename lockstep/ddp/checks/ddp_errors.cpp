@@ -63,6 +63,16 @@ Error non_finite_error(int rank, const std::vector<std::pair<int, std::string>>&
                         ErrorKind::corrupt_data);
 }
 
+Error overflow_error(int rank, const std::string& parameter) {
+  return backward_error(rank,
+                        fmt::format("NaN or Inf in the averaged gradient of {}, though the ranks' own gradients are "
+                                    "finite: their sum, or their conversion by a hook or reduce_dtype, is too large "
+                                    "for its type. All gradients of this backward were dropped on all ranks, so that "
+                                    "an optimizer's step changes nothing. Scale the loss, or reduce in a wider type",
+                                    parameter),
+                        ErrorKind::corrupt_data);
+}
+
 Error stray_gradients_error(int rank) {
   return Error(ErrorKind::invalid_argument,
                fmt::format("on rank {} a backward gave parameters gradients without going through the last forward of "

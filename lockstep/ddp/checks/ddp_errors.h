@@ -27,6 +27,8 @@ Error graph_changed_error(int rank, const std::string& parameter, int gradients,
 Error unsupported_gradient_error(int rank, const std::string& parameter, const std::string& what);
 // `where`: (rank, parameter), the first of each rank that has one.
 Error non_finite_error(int rank, const std::vector<std::pair<int, std::string>>& where);
+// The average of finite gradients is not.
+Error overflow_error(int rank, const std::string& parameter);
 Error nothing_to_train_error();
 // What a forward's own communication has thrown, with advice where other ranks make other calls, or none.
 Error lone_forward_error(const Error& error);

@@ -17,7 +17,7 @@ namespace {
 
 struct AllContributions {
   std::mutex mutex;
-  std::vector<const Contributions*> all;  // protected by mutex
+  std::vector<Contributions*> all;  // protected by mutex
 };
 
 AllContributions& all_contributions() {
@@ -66,6 +66,17 @@ double factor_of_current_backward() {
   return 1;
 }
 
+double divisor_of_current_backward() {
+  const int backward = current_backward();
+  const std::lock_guard lock(all_contributions().mutex);
+  for (Contributions* each : all_contributions().all) {
+    if (each->weighting_ != Weighting::samples || each->backward_ != backward) continue;
+    each->divides_ = true;
+    return each->factor();
+  }
+  return 1;
+}
+
 void Contributions::agree_on_unit(double weight) {
   if (weighting_ != Weighting::samples || unit_) return;
   const at::Tensor unit = at::tensor({weight}, at::kDouble);
@@ -80,6 +91,7 @@ void Contributions::begin_backward(const ForwardNote& note, std::span<const Forw
   look_for_zeros();
   note_ = note;
   backward_ = current_backward();
+  divides_ = false;
   used_before_ = used_;
   if (is_weighted()) put_averages_aside();
   if (note_.joined) return put_own_aside();

@@ -42,7 +42,10 @@ class Contributions {
   // the group, if it would add to gradients of unknown weight.
   void begin_backward(const ForwardNote& note, std::span<const ForwardGraphs::Found> forwards);
   // What that backward's gradients are multiplied by before they are added. REQUIRES: Weighting::samples.
-  double factor() const { return note_.weight / unit_.value(); }
+  double factor() const {
+    const double factor = note_.weight / unit_.value();
+    return factor == 0 && divides_ ? kSmallFactor : factor;
+  }
   // Whether the averages of that backward depend on weights.
   bool is_weighted() const { return weighting_ == Weighting::samples || note_.divide_by_active; }
 
@@ -74,6 +77,10 @@ class Contributions {
 
  private:
   friend double factor_of_current_backward();
+  friend double divisor_of_current_backward();
+  // Where a layer has to divide by a factor that is 0. A power of two: what is divided by it and multiplied with it has
+  // the same bits, and what is only multiplied with it adds nothing to gradients of any use.
+  static constexpr double kSmallFactor = 0x1p-80;
 
   // A forward that contributes. last: the backward through it that counts; before: the one before that, -1: none.
   struct Counted {
@@ -98,6 +105,7 @@ class Contributions {
   std::optional<double> unit_;
   ForwardNote note_;                // of the backward that runs, or ran last
   std::atomic<int> backward_ = -1;  // that it is of
+  std::atomic<bool> divides_ = false;
 
   // Since the last average.
   std::int64_t backwards_ = 0;             // that contribute
@@ -116,5 +124,7 @@ class Contributions {
 // the gradients of several ranks needs it, since parameters in front of the layer get the sum times the rank's own
 // factor.
 double factor_of_current_backward();
+// By what such a layer divides: the factor, and if that is 0 a small one, with which this backward goes on.
+double divisor_of_current_backward();
 
 }  // namespace lockstep::internal

@@ -108,12 +108,12 @@ class Contributions {
   std::atomic<bool> divides_ = false;
 
   // Since the last average.
-  std::int64_t backwards_ = 0;             // that contribute
-  std::vector<Counted> counted_;           // forwards
-  std::vector<std::int64_t> since_;        // by parameter: the first backward of which its gradient has something
-  bool is_uniform_ = true;                 // all of since_ are 0
-  std::vector<bool> used_, used_before_;   // by parameter; before the backward that runs
-  std::vector<std::uint32_t> versions_;    // by parameter: of its gradient, after the last backward
+  std::int64_t backwards_ = 0;            // that contribute
+  std::vector<Counted> counted_;          // forwards
+  std::vector<std::int64_t> since_;       // by parameter: the first backward of which its gradient has something
+  bool is_uniform_ = true;                // all of since_ are 0
+  std::vector<bool> used_, used_before_;  // by parameter; before the backward that runs
+  std::vector<std::uint32_t> versions_;   // by parameter: of its gradient, after the last backward
   bool has_local_gradients_ = false;
   std::vector<at::Tensor> averages_;  // by parameter: put aside
   std::vector<at::Tensor> own_;       // by parameter: put aside during a joined backward

@@ -17,6 +17,7 @@
 #include "lockstep/ddp/autograd/gradient_hooks.h"
 #include "lockstep/ddp/checks/ddp_errors.h"
 #include "lockstep/ddp/lockstep_mode/thread_count.h"
+#include "lockstep/ddp/owned_parameters.h"
 #include "lockstep/ddp/uneven_inputs/join_state.h"
 #include "lockstep/ddp/wrapped_module.h"
 #include "lockstep/observe/process_recorder.h"
@@ -118,9 +119,7 @@ void DdpBase::zero_grad() { module_->zero_grad(); }
 
 // What was registered or replaced since would be trained by each rank alone.
 void DdpBase::check_owned() const {
-  const std::vector<at::Tensor> now = parameters();
-  const auto is_same = [](const at::Tensor& a, const at::Tensor& b) { return a.is_same(b); };
-  if (std::ranges::equal(now, known_, is_same)) return;
+  if (still_has(*module_, known_)) return;
   for (const auto& [name, parameter] : named_parameters()) {
     const bool is_known =
         std::ranges::any_of(known_, [&](const at::Tensor& known) { return known.is_same(parameter); });

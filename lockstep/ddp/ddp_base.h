@@ -130,9 +130,9 @@ class DdpBase {
   std::shared_ptr<internal::PrecisionCast> cast_;  // null if the module computes in its parameters' type
   std::shared_ptr<internal::StepTimer> timer_;
   std::shared_ptr<internal::Reducer> reducer_;  // null if nothing is averaged: in a group of one, and in lockstep mode
-  std::unique_ptr<internal::ShardedStep> sharded_;  // in lockstep mode
+  std::unique_ptr<internal::ShardedStep> sharded_;    // in lockstep mode
   std::shared_ptr<internal::ForwardGraphs> outside_;  // of its steps
-  std::uint64_t sharded_steps_ = 0;                 // that this object has made
+  std::uint64_t sharded_steps_ = 0;                   // that this object has made
 };
 
 }  // namespace lockstep

@@ -98,11 +98,11 @@ class GradientAverager {
 
   // Of the backward that runs, or ran last.
   ForwardNote note_;
-  std::uint64_t backward_ = 0;  // see ForwardGraphs::number()
-  std::vector<int> arrivals_;   // by parameter: how often its gradient has arrived
-  std::vector<int> expected_;   // by parameter: how often it will; empty: once
+  std::uint64_t backward_ = 0;   // see ForwardGraphs::number()
+  std::vector<int> arrivals_;    // by parameter: how often its gradient has arrived
+  std::vector<int> expected_;    // by parameter: how often it will; empty: once
   std::vector<double> factors_;  // by parameter: of averages
-  std::vector<bool> needed_;    // by parameter: with skip_all_reduce_unused_params, what some rank will use
+  std::vector<bool> needed_;     // by parameter: with skip_all_reduce_unused_params, what some rank will use
   BackwardReport report_;
   JointReport joint_;
   // As bytes: of this rank, and of all. Kept from backward to backward.

@@ -88,7 +88,7 @@ class ForwardGraphs {
     bool gives_leaf = false;  // an output is a parameter, whose backward has no node of this forward
     bool is_differentiated = false;
     bool is_left_out = false;  // of the numbers, since only autograd::grad has gone through it
-    bool is_found = false;  // in the graph of the backward that was asked about last
+    bool is_found = false;     // in the graph of the backward that was asked about last
   };
 
   Forward* find(Id forward);

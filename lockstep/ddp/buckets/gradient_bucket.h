@@ -41,8 +41,8 @@ struct Launch {
 
 struct Finish {
   const ProcessGroup& group;
-  const std::vector<bool>* used = nullptr;  // by parameter: whether some rank used it; null: all are
-  double factor = 1;                        // by which averages are multiplied
+  const std::vector<bool>* used = nullptr;       // by parameter: whether some rank used it; null: all are
+  double factor = 1;                             // by which averages are multiplied
   const std::vector<double>* factors = nullptr;  // by parameter; null: all by `factor`
 };
 

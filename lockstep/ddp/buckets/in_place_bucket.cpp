@@ -60,8 +60,9 @@ class InPlaceBucket final : public GradientBucket {
 
   static bool stays_in_place(const Launch& launch, const BucketMember& member) {
     const at::Tensor& gradient = member.parameter.grad();
-    return member.fired && launch.instead == nullptr && gradient.defined() && gradient.nbytes() >= kArenaTensorBytes && has_layout_of(gradient, member.parameter) &&
-           launch.group.is_shared(gradient) && owns_gradient(gradient, launch.added);
+    return member.fired && launch.instead == nullptr && gradient.defined() && gradient.nbytes() >= kArenaTensorBytes &&
+           has_layout_of(gradient, member.parameter) && launch.group.is_shared(gradient) &&
+           owns_gradient(gradient, launch.added);
   }
 
   void collect(const Launch& launch) {

@@ -126,9 +126,10 @@ Error chosen_inputs_error(int rank, const std::string& parameter) {
 }
 
 Error backward_outside_error() {
-  return Error(ErrorKind::invalid_argument,
-               "lockstep mode: a backward through a forward that was made outside of for_each_shard(), so its gradients "
-               "would stay on this rank; do both in the callback of for_each_shard()");
+  return Error(
+      ErrorKind::invalid_argument,
+      "lockstep mode: a backward through a forward that was made outside of for_each_shard(), so its gradients "
+      "would stay on this rank; do both in the callback of for_each_shard()");
 }
 
 Error destroyed_wrapper_error() {

@@ -65,9 +65,9 @@ struct Job {
   at::Tensor gradients;      // with what was lost before; what arrives overwrites it
   at::Tensor intended = {};  // a copy of the former, with error feedback
   std::vector<Part> parts = {};
-  std::vector<SameShape> same_shape = {};     // parts of gradients, 2-d, which are compressed
-  std::vector<at::Tensor> uncompressed = {};  // the other parts
-  std::vector<at::Tensor> batches = {};  // [batch, n, m], of same_shape
+  std::vector<SameShape> same_shape = {};            // parts of gradients, 2-d, which are compressed
+  std::vector<at::Tensor> uncompressed = {};         // the other parts
+  std::vector<at::Tensor> batches = {};              // [batch, n, m], of same_shape
   std::vector<std::vector<std::string>> names = {};  // of the matrices in each batch
   std::optional<LowRank> low_rank = {};
   Work work = {};
@@ -110,8 +110,8 @@ class PowerSgd::Compressor : public std::enable_shared_from_this<Compressor> {
                                const char* what);
   void report(const Job& job, const ProcessGroup& group);
 
-  // What a step will have been remembered by, once all of its buckets have come and are finite. A step that a backward's
-  // failure cuts short, or that is dropped for its values, leaves the memory as it was.
+  // What a step will have been remembered by, once all of its buckets have come and are finite. A step that a
+  // backward's failure cuts short, or that is dropped for its values, leaves the memory as it was.
   struct Step {
     std::optional<std::size_t> bucket;  // that was begun last
     PowerSgdState::Memory errors, qs;
@@ -243,7 +243,8 @@ void PowerSgd::Compressor::prepare_q(const Job& job) {
   const LowRank& low_rank = *job.low_rank;
   const auto knows = [&](const std::string& name) { return state_.qs.contains(name); };
   const auto knows_all = [&](const auto& names) { return std::ranges::all_of(names, knows); };
-  const bool knows_it = job.names.empty() ? knows(name_without_matrices(job)) : std::ranges::all_of(job.names, knows_all);
+  const bool knows_it =
+      job.names.empty() ? knows(name_without_matrices(job)) : std::ranges::all_of(job.names, knows_all);
   if (!knows_it) low_rank.draw_q(state_.next_seed());
   for (std::size_t i = 0; i < job.names.size(); ++i) {
     for (std::size_t j = 0; j < job.names[i].size(); ++j) {
@@ -306,8 +307,8 @@ at::Tensor PowerSgd::Compressor::remembered(const PowerSgdState::Memory& memory,
   };
   throw Error(ErrorKind::invalid_argument,
               "PowerSgd: the saved state does not match the model, its buckets or the options: " + std::string(what) +
-                  " of " + name + " is " + text_of(tensor) + " in it, and " +
-                  text_of(like) + " now; use a new PowerSgd");
+                  " of " + name + " is " + text_of(tensor) + " in it, and " + text_of(like) +
+                  " now; use a new PowerSgd");
 }
 
 void PowerSgd::Compressor::report(const Job& job, const ProcessGroup& group) {

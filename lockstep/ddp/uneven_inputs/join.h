@@ -76,10 +76,8 @@ JoinReport join(const ProcessGroup& group, Batches&& batches, Step&& step, const
     }
   };
   const auto run = [&](bool joined, int active_rank) {
-    const internal::JoinScope scope({.joined = joined,
-                                     .divide_by_active = divide_by_active,
-                                     .active_rank = active_rank,
-                                     .ranks = group.size()});
+    const internal::JoinScope scope(
+        {.joined = joined, .divide_by_active = divide_by_active, .active_rank = active_rank, .ranks = group.size()});
     for_all([&] { step(std::as_const(*last)); });
   };
   const auto of_batches = [&](auto&& call) {

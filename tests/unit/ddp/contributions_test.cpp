@@ -1,4 +1,5 @@
-// What a gradient contains after sequences of events: accumulation, join(), zero_grad(), several backwards of a forward.
+// What a gradient contains after sequences of events: accumulation, join(), zero_grad(), several backwards of a
+// forward.
 #include "lockstep/ddp/contributions.h"
 
 #include <ATen/ATen.h>
@@ -178,7 +179,7 @@ TEST_CASE("two losses of one forward, one after the other, are as their sum") {
   });
 }
 
-TEST_CASE("samples are those of a list of tensors, and arguments that tell of none are refused") {
+TEST_CASE("samples are those of a list of tensors, and arguments that tell of none are refused" * on_host()) {
   struct ListImpl : torch::nn::Module {
     ListImpl() : w(register_parameter("w", at::zeros({1}))) {}
     at::Tensor forward(const std::vector<at::Tensor>& x) { return (x.front() * w).mean(); }
@@ -206,11 +207,10 @@ TEST_CASE("what the ranks' sum or a conversion makes infinite is found as their 
     double value;
   };
   for (const NonFinite then : {NonFinite::skip_step, NonFinite::fail}) {
-    const Variant variants[] = {
-        {{.non_finite = then}, true, 1e5},
-        {{.mixed_precision = {.reduce_dtype = at::kHalf}, .non_finite = then}, false, 1e5},
-        {{.non_finite = then}, false, 3e38},
-        {{.weighting = Weighting::samples, .non_finite = then}, false, 3e38}};
+    const Variant variants[] = {{{.non_finite = then}, true, 1e5},
+                                {{.mixed_precision = {.reduce_dtype = at::kHalf}, .non_finite = then}, false, 1e5},
+                                {{.non_finite = then}, false, 3e38},
+                                {{.weighting = Weighting::samples, .non_finite = then}, false, 3e38}};
     for (const Variant& variant : variants) {
       run_group_or_throw(2, Over::arena, [&](const ProcessGroup& group) {
         Scalar model;
@@ -231,7 +231,7 @@ TEST_CASE("what the ranks' sum or a conversion makes infinite is found as their 
   }
 }
 
-TEST_CASE("a parameter that is registered or replaced after wrapping is refused by name on all ranks") {
+TEST_CASE("a parameter that is registered or replaced after wrapping is refused by name on all ranks" * on_host()) {
   struct GrowingImpl : torch::nn::Module {
     GrowingImpl() { layer = register_module("layer", torch::nn::Linear(4, 4)); }
     at::Tensor forward(const at::Tensor& x) { return more.is_empty() ? layer->forward(x) : more->forward(x); }
@@ -241,7 +241,8 @@ TEST_CASE("a parameter that is registered or replaced after wrapping is refused 
     for (const int shards : {0, 2}) {
       const auto errors = run_group(2, Over::arena, [&](const ProcessGroup& group) {
         const auto model = std::make_shared<GrowingImpl>();
-        DistributedDataParallel ddp(model, group, {.find_unused_parameters = shards == 0, .lockstep = {.shards = shards}});
+        DistributedDataParallel ddp(model, group,
+                                    {.find_unused_parameters = shards == 0, .lockstep = {.shards = shards}});
         const auto step = [&] {
           const auto backward = [&](const Shard&) {
             ddp(wave({2, 4}, 0)).sum().backward();
@@ -256,14 +257,15 @@ TEST_CASE("a parameter that is registered or replaced after wrapping is refused 
       });
       for (const auto& error : errors) {
         REQUIRE(error != nullptr);
-        CHECK_ERROR(error_of([&] { std::rethrow_exception(error); }), error_of([&] { std::rethrow_exception(error); }).kind(),
+        CHECK_ERROR(error_of([&] { std::rethrow_exception(error); }),
+                    error_of([&] { std::rethrow_exception(error); }).kind(),
                     replaces ? "parameter layer.weight was registered" : "parameter more.weight was registered");
       }
     }
   }
 }
 
-TEST_CASE("in lockstep mode a backward through an evaluation's forward is refused") {
+TEST_CASE("in lockstep mode a backward through an evaluation's forward is refused" * on_host()) {
   run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
     torch::nn::Sequential model(torch::nn::Linear(4, 4));
     DistributedDataParallel ddp(model, group, {.lockstep = {.shards = 2}});
@@ -276,7 +278,7 @@ TEST_CASE("in lockstep mode a backward through an evaluation's forward is refuse
   });
 }
 
-TEST_CASE("buffers follow a rank that still has batches, and a part of the model that trains") {
+TEST_CASE("buffers follow a rank that still has batches, and a part of the model that trains" * on_host()) {
   struct NormImpl : torch::nn::Module {
     NormImpl() {
       norm = register_module("norm", torch::nn::BatchNorm1d(4));

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "lockstep/base/format.h"
+#include "lockstep/observe/backward_name.h"
 
 namespace lockstep::internal {
 namespace {
@@ -50,6 +51,20 @@ bool look_alike(const std::vector<CallSide>& sides) {
   return false;
 }
 
+// Whether all are the same call of different backwards, or some are of a backward and the others of DDP's forward.
+bool differ_by_backward(const std::vector<CallSide>& sides) {
+  std::string_view first;
+  for (const CallSide& side : sides) {
+    const std::string_view name = side.account.name;
+    const std::size_t end = name.rfind(kOfBackward);
+    if (end == std::string_view::npos && !name.starts_with("DDP ")) return false;
+    if (end == std::string_view::npos) continue;
+    if (!first.empty() && name.substr(0, end) != first) return false;
+    first = name.substr(0, end);
+  }
+  return !first.empty();
+}
+
 // "with rank 0: 2, 3; " for calls that several ranks are in.
 std::string companions(const std::vector<SameCall>& calls) {
   std::string text;
@@ -82,9 +97,14 @@ Error desync_error(int rank, std::vector<CallSide> sides) {
     if (side.account.failure.empty()) continue;
     failures += fmt::format("; before that, {} failed in {}", side.who, side.account.failure);
   }
-  const char* hint = other_generation    ? "one of them belongs to an earlier start of this job"
-                     : look_alike(sides) ? "their signatures differ in a reserved field, which was damaged on its way"
-                                         : "all ranks must make the same calls in the same order";
+  const char* hint =
+      other_generation ? "one of them belongs to an earlier start of this job"
+      : differ_by_backward(sides)
+          ? "a rank has left out a backward through ddp(...), or has made one more, or a forward that it "
+            "does not train on. All ranks must make the same ones; a forward that is not trained on "
+            "belongs under NoGradGuard or no_sync()"
+      : look_alike(sides) ? "their signatures differ in a reserved field, which was damaged on its way"
+                          : "all ranks must make the same calls in the same order";
   const Signature& mine = sides.front().signature;
   return Error(ErrorKind::desync,
                fmt::format("ranks are in different collectives: {} ({}{}){}", text, companions(calls), hint, failures),

@@ -13,14 +13,18 @@ namespace lockstep::internal {
 
 struct BackwardReport {
   double weight = 0;                      // of this rank's gradients
+  bool is_uniform = true;                 // all of them have it
   std::optional<std::size_t> non_finite;  // a parameter whose gradient held NaN or Inf
+  bool is_of_average = false;             // only after the ranks had averaged it
   std::vector<bool> used;                 // by parameter; empty if it is not asked for
 };
 
 struct JointReport {
-  double weight = 0;  // the sum over the ranks, in rank order
+  double weight = 0;       // the sum over the ranks, in rank order
+  bool is_uniform = true;  // on all ranks
   std::vector<bool> used;
   std::vector<std::pair<int, std::size_t>> non_finite;  // (rank, parameter)
+  std::optional<std::size_t> average;                   // that is not finite
 };
 
 // The length of a report on the use of so many parameters.

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cmath>
 #include <iterator>
 #include <ostream>
@@ -13,8 +14,10 @@
 #include "lockstep/base/log.h"
 #include "lockstep/base/tsc_clock.h"
 #include "lockstep/collective/call_meter.h"
+#include "lockstep/ddp/autograd/gradient_hooks.h"
 #include "lockstep/ddp/checks/ddp_errors.h"
 #include "lockstep/ddp/lockstep_mode/thread_count.h"
+#include "lockstep/ddp/owned_parameters.h"
 #include "lockstep/ddp/uneven_inputs/join_state.h"
 #include "lockstep/ddp/wrapped_module.h"
 #include "lockstep/observe/process_recorder.h"
@@ -59,6 +62,7 @@ DdpBase::DdpBase(std::shared_ptr<torch::nn::Module> module, ProcessGroup group, 
   if (module_ == nullptr) throw Error(ErrorKind::invalid_argument, "DistributedDataParallel: there is no module");
   check_options(options_, group_);
   WrappedModule of = wrapped(*module_, options_);
+  known_ = parameters();
   compared_ = std::move(of.parameters);
   std::ranges::copy_if(compared_, std::back_inserter(frozen_),
                        [](const auto& one) { return !one.second.requires_grad(); });
@@ -74,6 +78,9 @@ DdpBase::DdpBase(std::shared_ptr<torch::nn::Module> module, ProcessGroup group, 
     NamedTensors tensors;
     for (const TrainedParameter& parameter : of.trained) tensors.emplace_back(parameter.name, parameter.tensor);
     sharded_ = std::make_unique<ShardedStep>(*module_, tensors, of.buffers, group_, options_.lockstep, number_);
+    outside_ = std::make_shared<ForwardGraphs>([](ForwardGraphs::Id) {
+      if (GradientHook::all_are_accumulated_now()) throw backward_outside_error();
+    });
   } else if (group_.size() > 1 || looks_at_gradients || cast_ != nullptr) {
     reducer_ = Reducer::make(std::move(of.trained), group_, options_, cast_, timer_, number_);
   }
@@ -110,6 +117,16 @@ void DdpBase::train(bool on) { module_->train(on); }
 bool DdpBase::is_training() const { return module_->is_training(); }
 void DdpBase::zero_grad() { module_->zero_grad(); }
 
+// What was registered or replaced since would be trained by each rank alone.
+void DdpBase::check_owned() const {
+  if (still_has(*module_, known_)) return;
+  for (const auto& [name, parameter] : named_parameters()) {
+    const bool is_known =
+        std::ranges::any_of(known_, [&](const at::Tensor& known) { return known.is_same(parameter); });
+    if (!is_known) throw_on_all_ranks(group_, foreign_parameter_error(group_.rank(), name));
+  }
+}
+
 ShardedStep& DdpBase::sharded() {
   if (sharded_ != nullptr) return *sharded_;
   throw Error(ErrorKind::invalid_argument, "lockstep mode is off; set .lockstep = {.shards = ...} in DdpOptions");
@@ -129,6 +146,7 @@ double DdpBase::for_each_shard(const std::function<double(Shard)>& body) {
     throw options_error(
         "for_each_shard() under no_sync(); to accumulate gradients make several backwards in the callback");
   }
+  check_owned();
   check_frozen(frozen_, group_);
   compare_parameters_at_times(sharded_steps_);
   timer_->compute_begins();
@@ -179,17 +197,23 @@ DdpLoggingData DdpBase::logging_data() const {
   return data;
 }
 
-ForwardScope DdpBase::begin_forward(const at::Tensor* input) {
+ForwardScope DdpBase::begin_forward(const at::Tensor* input, std::optional<double> samples_told) {
   if (sharded_ != nullptr) sharded_->check_forward(is_training());
   const bool is_differentiable = at::GradMode::is_enabled() && !none_wants_gradient(compared_);
   note_forward(is_differentiable);
   if (sharded_ != nullptr && !is_differentiable) {
     return ForwardScope(shard_threads());
   }
+  if (sharded_ != nullptr && !sharded_->is_running()) return ForwardScope(outside_, outside_->begin({}));
   if (reducer_ == nullptr) return {};
-  if (is_differentiable) check_frozen(frozen_, group_);
-  const double samples = input != nullptr && input->dim() > 0 ? static_cast<double>(input->size(0)) : 1;
-  const double weight = weight_.value_or(samples);
+  if (is_differentiable) {
+    check_owned();
+    check_frozen(frozen_, group_);
+    reducer_->check_parameters();
+  }
+  const double weight = weight_of(input, samples_told);
+  const JoinState join = join_state();
+  if (join.ranks == group_.size()) buffers_root_ = join.active_rank;
   try {
     // First, since ranks may begin with a synchronised forward or with one under no_sync().
     if (is_differentiable) reducer_->averager().agree_on_unit(weight);
@@ -206,7 +230,6 @@ ForwardScope DdpBase::begin_forward(const at::Tensor* input) {
     if (cast_ != nullptr) cast_->cast_for_evaluation();
     return ForwardScope(is_within_backward ? nullptr : cast_);
   }
-  const JoinState join = join_state();
   return ForwardScope(reducer_, reducer_->begin_forward({.synchronise = synchronises(),
                                                          .joined = join.joined,
                                                          .weight = weight,
@@ -233,9 +256,12 @@ void DdpBase::warn_of_equal_inputs(const at::Tensor* input) {
 
 void DdpBase::compare_parameters_at_times(std::uint64_t backwards) {
   const auto every = static_cast<std::uint64_t>(options_.compare_parameters_every);
-  if (every == 0 || group_.size() == 1 || backwards == compared_after_ || backwards % every != 0) return;
+  if (every == 0 || group_.size() == 1 || backwards == compared_after_) return;
+  // Soon at first: most mistakes are made from the first step on.
+  const bool is_due = backwards % every == 0 || (backwards < every && std::has_single_bit(backwards));
+  if (!is_due) return;
   compared_after_ = backwards;
-  verify_same_values(compared_, group_, backwards);
+  verify_same_values(compared_, group_, backwards, number_);
 }
 
 void DdpBase::compare_parameters(const ProcessGroup& among) const {
@@ -254,7 +280,7 @@ void DdpBase::compare_parameters(const ProcessGroup& among) const {
     throw different_models_error(other, "the number of parameters", std::to_string(number(0)),
                                  std::to_string(number(other)));
   }
-  verify_same_values(compared_, among, stats().backwards);
+  verify_same_values(compared_, among, stats().backwards, 0);
 }
 
 at::Tensor DdpBase::converted(const at::Tensor& input) const {
@@ -270,14 +296,33 @@ at::Tensor DdpBase::delivered(const at::Tensor& output) const {
 
 void DdpBase::sync_buffers() {
   if (!buffers_) return;
-  buffers_->broadcast(0, group_, {.name = "DDP buffers of wrapper", .number = number_});
+  buffers_->broadcast(buffers_root_, group_, {.name = "DDP buffers of wrapper", .number = number_});
   buffers_synced_ = true;
 }
 
 void DdpBase::sync_buffers_of_forward() {
+  if (!buffers_) return;
   // In evaluation buffers do not change, so ranks may evaluate different numbers of batches.
-  if (synchronises() && (is_training() || !buffers_synced_)) sync_buffers();
-  if (is_training()) buffers_synced_ = false;
+  const bool updates = updates_buffers();
+  if (synchronises() && (updates || !buffers_synced_)) sync_buffers();
+  if (updates) buffers_synced_ = false;
+}
+
+// In training, also if only a part of the module is.
+bool DdpBase::updates_buffers() const {
+  if (is_training()) return true;
+  const auto parts = module_->modules(/*include_self=*/false);
+  return std::ranges::any_of(parts, [](const auto& part) { return part->is_training(); });
+}
+
+double DdpBase::weight_of(const at::Tensor* input, std::optional<double> samples) const {
+  if (weight_) return *weight_;
+  if (samples) return *samples;
+  if (input != nullptr) return input->dim() > 0 ? static_cast<double>(input->size(0)) : 1;
+  if (options_.weighting != Weighting::samples) return 1;
+  throw options_error(
+      "the arguments of this forward do not tell how many samples it counts for: none of them is a tensor, a list of "
+      "tensors or a PackedSequence. Call set_weight() before it, on every rank");
 }
 
 std::shared_ptr<ThreadCount> DdpBase::shard_threads() const {

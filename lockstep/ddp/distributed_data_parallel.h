@@ -45,7 +45,7 @@ class DistributedDataParallel : public DdpBase {
   // Takes what the module's forward() takes and returns what it returns.
   template <class... Args>
   auto forward(Args&&... args) {
-    internal::ForwardScope scope = begin_forward(first_tensor(args...));
+    internal::ForwardScope scope = begin_forward(first_tensor(args...), samples_of(args...));
     auto output = noting_failures([&] { return call(std::forward<Args>(args)...); });
     if constexpr (std::is_same_v<decltype(output), at::Tensor>) {
       if (options().output_device) output = delivered(output);
@@ -72,6 +72,22 @@ class DistributedDataParallel : public DdpBase {
       return &static_cast<const at::Tensor&>(first);
     } else {
       return first_tensor(others...);
+    }
+  }
+
+  // Of what is no tensor and still holds a batch: a list of tensors, or torch::nn::utils::rnn::PackedSequence.
+  static std::optional<double> samples_of() { return {}; }
+  template <class First, class... Others>
+  static std::optional<double> samples_of(const First& first, const Others&... others) {
+    if constexpr (std::is_convertible_v<const First&, const at::Tensor&>) {
+      return {};
+    } else if constexpr (requires { first.batch_sizes().size(0); }) {
+      return static_cast<double>(first.batch_sizes()[0].template item<std::int64_t>());
+    } else if constexpr (requires { first.front().size(0); }) {
+      if (first.empty() || !first.front().defined() || first.front().dim() == 0) return {};
+      return static_cast<double>(first.front().size(0));
+    } else {
+      return samples_of(others...);
     }
   }
 

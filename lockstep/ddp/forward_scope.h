@@ -25,12 +25,16 @@ class ForwardScope {
   // because that memory is kept. malloc gives it back to the system and takes it again, page by page, every step.
   ForwardScope(std::shared_ptr<Reducer> reducer, ForwardGraphs::Id forward)
       : arena_(reducer->heap()), reducer_(std::move(reducer)), forward_(forward) {}
+  // Of one with gradients on that no backward may go through.
+  ForwardScope(std::shared_ptr<ForwardGraphs> graphs, ForwardGraphs::Id forward)
+      : graphs_(std::move(graphs)), forward_(forward) {}
   // Of one without gradients in lockstep mode, which computes with as many threads as a shard does.
   explicit ForwardScope(std::shared_ptr<ThreadCount> threads) : threads_(std::move(threads)) {}
   // Of one without gradients, with which the parameters' compute type ends.
   explicit ForwardScope(std::shared_ptr<PrecisionCast> cast) : cast_(std::move(cast)) {}
   ~ForwardScope() {
     if (reducer_ != nullptr) reducer_->end_forward(forward_, has_returned_);
+    if (graphs_ != nullptr) graphs_->end(forward_, has_returned_);
     if (cast_ != nullptr) cast_->restore_master_weights();
   }
   ForwardScope(const ForwardScope&) = delete;
@@ -40,7 +44,7 @@ class ForwardScope {
   // models return.
   template <class Output>
   void has_returned(const Output& output) {
-    if (reducer_ != nullptr) watch(output);
+    if (reducer_ != nullptr || graphs_ != nullptr) watch(output);
     has_returned_ = true;
   }
 
@@ -49,7 +53,8 @@ class ForwardScope {
   void watch(const Output& output) {
     if constexpr (std::is_convertible_v<const Output&, const at::Tensor&>) {
       const at::Tensor& tensor = output;
-      if (tensor.defined()) reducer_->watch(forward_, tensor);
+      if (!tensor.defined()) return;
+      reducer_ != nullptr ? reducer_->watch(forward_, tensor) : graphs_->watch(forward_, tensor);
     } else if constexpr (requires {
                            output.has_value();
                            *output;
@@ -67,6 +72,7 @@ class ForwardScope {
 
   ArenaScope arena_{nullptr};
   std::shared_ptr<Reducer> reducer_;  // null if it need not know the forward
+  std::shared_ptr<ForwardGraphs> graphs_;
   ForwardGraphs::Id forward_ = 0;
   std::shared_ptr<PrecisionCast> cast_;
   std::shared_ptr<ThreadCount> threads_;

@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "lockstep/base/checked.h"
 #include "lockstep/base/log.h"
 #include "lockstep/ddp/buckets/bucket_plan.h"
 #include "lockstep/ddp/checks/ddp_errors.h"
@@ -31,12 +32,12 @@ GradientAverager::GradientAverager(const TrainedParameters& parameters, ProcessG
       timer_(timer),
       report_name_(name_of_backward("DDP report", {}, wrapper)),
       unused_name_(name_of_backward("DDP unused parameters", {}, wrapper)),
+      weights_name_(name_of_backward("DDP weights", {}, wrapper)),
+      finite_name_(name_of_backward("DDP finite gradients", {}, wrapper)),
       buckets_(parameters_, options_, wrapper),
-      weights_(parameters_, group_, options_.weighting),
+      contributions_(parameters_, group_, options_.weighting),
       learned_(parameters_.size(), options_),
-      arrivals_(parameters_.size()),
-      used_(parameters_.size()),
-      used_before_(parameters_.size()) {
+      arrivals_(parameters_.size()) {
   for (const TrainedParameter& parameter : parameters_) parameter_bytes_ += parameter.tensor.nbytes();
 }
 
@@ -45,17 +46,17 @@ void GradientAverager::set_hook(CommHook hook) {
   buckets_.form(reversed_order(parameters_.size()), hook_);
 }
 
-void GradientAverager::begin(const ForwardNote& note, const ParameterHooks& hooks) {
+void GradientAverager::begin(const ForwardNote& note, const ForwardGraphs& forwards, const ParameterHooks& hooks) {
   timer_.backward_begins();
   note_ = note;
-  for (std::size_t i = 0; i < parameters_.size(); ++i) used_[i] = used_[i] && parameters_[i].tensor.grad().defined();
-  used_before_ = used_;
   std::ranges::fill(arrivals_, 0);
   buckets_.reset();
   learned_.begin_backward();
   count_expected(hooks);
-  weights_.begin_backward(note);
-  if (note_.synchronise) begin_synchronised(hooks);
+  contributions_.begin_backward(note, forwards.found());
+  if (!note_.synchronise) return;
+  backward_ = forwards.number();
+  begin_synchronised(hooks);
 }
 
 void GradientAverager::count_expected(const ParameterHooks& hooks) {
@@ -70,7 +71,6 @@ void GradientAverager::count_expected(const ParameterHooks& hooks) {
 
 // Parameters for which no gradient will come are ready from the beginning.
 void GradientAverager::begin_synchronised(const ParameterHooks& hooks) {
-  ++backward_;
   if (learned_.is_first()) return;
   if (options_.static_graph) {
     for (std::size_t i = 0; i < expected_.size(); ++i) {
@@ -79,32 +79,29 @@ void GradientAverager::begin_synchronised(const ParameterHooks& hooks) {
     return;
   }
   if (!options_.find_unused_parameters) return;
-  report_.used = used_;
+  report_.used = contributions_.used();
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const bool is_in_graph = hooks.places_in_current_graph(i) != 0;
-    if (is_in_graph) report_.used[i] = true;
+    if (is_in_graph && !note_.joined) report_.used[i] = true;
     if (!is_in_graph) buckets_.set_ready(i, false);
   }
   if (!options_.skip_all_reduce_unused_params) return;
   report_.weight = 0;
-  report_.non_finite.reset();
-  if (note_.joined) report_.used.assign(report_.used.size(), false);
   const CallOptions call{.name = unused_name_, .number = backward_};
   const StepTimer::Communication communicates(timer_, stats_.communication_seconds);
   needed_ = exchange(call).used;
 }
 
 void GradientAverager::arrived_locally(std::size_t parameter, const at::Tensor& added) {
-  weights_.note_local_gradients();
-  if (added.defined()) used_[parameter] = true;  // accumulated, as under no_sync()
+  contributions_.note_local_gradient(parameter, added.defined());
 }
 
 void GradientAverager::arrived(std::size_t parameter, const at::Tensor& added) {
   own_gradient(parameter, added);
-  if (added.defined()) used_[parameter] = true;
+  if (added.defined()) contributions_.note_gradient(parameter);
   if (!note_.synchronise) return;
   count_arrival(parameter);
-  if (learned_.is_first()) return;
+  if (learned_.is_first() || waits_for_order()) return;
   if (!expected_.empty() && arrivals_[parameter] < expected_[parameter]) return;
   check_gradient(parameter);
   buckets_.set_ready(parameter, true);
@@ -143,14 +140,18 @@ void GradientAverager::launch_ready(const at::Tensor* added) {
   const Launch launch{.group = group_,
                       .backward = backward_,
                       .added = added,
-                      .joined = note_.joined,
+                      .instead = contributions_.sent_instead(),
                       .look_for_non_finite = options_.non_finite != NonFinite::ignore};
   buckets_.launch_ready(launch, needed_);
 }
 
 std::optional<Error> GradientAverager::finish() {
   std::optional<Error> dropped;
-  if (note_.synchronise) dropped = average();
+  if (note_.synchronise) {
+    dropped = average();
+  } else {
+    contributions_.end_local();
+  }
   timer_.backward_ends(note_.synchronise ? StepTimer::Gradients::averaged : StepTimer::Gradients::local);
   return dropped;
 }
@@ -158,26 +159,32 @@ std::optional<Error> GradientAverager::finish() {
 // The error that backward() throws although all is well.
 std::optional<Error> GradientAverager::average() {
   const StepTimer::Communication communicates(timer_, stats_.communication_seconds);
+  if (waits_for_order()) form_buckets();
   complete_buckets();
   const JointReport* joint = exchange_reports();
-  buckets_.finish(finish_of(joint));
-  weights_.add_set_aside();
+  const Finish finish = finish_of(joint);
+  buckets_.finish(finish);
+  contributions_.end_averaged(finish.used);
+  const std::optional<std::size_t> bad = buckets_.non_finite();
   stats_.copied_bytes += buckets_.copied_bytes();
-  if (auto order = learned_.learn(arrivals_, joint == nullptr ? nullptr : &joint->used, group_)) {
-    buckets_.form(*order, hook_);
-  }
+  learned_.learn_use(arrivals_, joint == nullptr ? nullptr : &joint->used);
+  form_buckets();
   stats_.reduced_bytes += parameter_bytes_;
   ++stats_.backwards;
-  std::fill(used_.begin(), used_.end(), false);
-  weights_.begin_new_sum();
   needed_.clear();
-  if (joint != nullptr && !joint->non_finite.empty()) return drop_gradients(*joint);
-  return {};
+  return options_.non_finite == NonFinite::ignore ? std::optional<Error>() : drop_if_not_finite(bad);
+}
+
+// What a hook remembers belongs to buckets. So that a run that is resumed begins with those of the run before, the
+// first backward with a hook sends nothing before it has shown them.
+bool GradientAverager::waits_for_order() const { return hook_ && learned_.awaits_order(); }
+
+void GradientAverager::form_buckets() {
+  if (const auto order = learned_.learn_order(group_)) buckets_.form(*order, hook_);
 }
 
 void GradientAverager::roll_back() {
-  weights_.roll_back();
-  used_ = used_before_;
+  contributions_.roll_back();
   needed_.clear();
 }
 
@@ -190,8 +197,9 @@ void GradientAverager::complete_buckets() {
   std::vector<std::string> missing;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (buckets_.is_ready(i)) continue;
+    if ((learned_.is_first() || hook_) && arrivals_[i] != 0) check_gradient(i);
     if (learned_.is_first()) {
-      if (arrivals_[i] != 0) check_gradient(i);
+      // whatever comes is right
     } else if (options_.static_graph) {
       throw_on_all_ranks(group_, graph_changed_error(group_.rank(), parameters_[i].name, arrivals_[i], expected_[i]));
     } else if (!options_.find_unused_parameters && arrivals_[i] == 0) {
@@ -208,12 +216,11 @@ void GradientAverager::complete_buckets() {
 const JointReport* GradientAverager::exchange_reports() {
   const bool finds_unused = options_.find_unused_parameters && !options_.static_graph && needed_.empty();
   const bool asks_use = learned_.is_first() || finds_unused;
-  if (!asks_use && !weights_.is_weighted() && options_.non_finite == NonFinite::ignore) return nullptr;
-  report_.weight = weights_.sum();
-  report_.non_finite = buckets_.non_finite();
+  if (!asks_use && !contributions_.is_weighted()) return nullptr;
+  report_.weight = contributions_.weight();
+  report_.is_uniform = contributions_.is_uniform();
   report_.used.clear();
-  if (asks_use) report_.used = used_;
-  if (note_.joined) report_.used.assign(report_.used.size(), false);
+  if (asks_use) report_.used = contributions_.used();
   const CallOptions call{.name = report_name_, .number = backward_};
   return &exchange(call);
 }
@@ -234,21 +241,68 @@ const JointReport& GradientAverager::exchange(const CallOptions& call) {
   return joint_;
 }
 
-Finish GradientAverager::finish_of(const JointReport* joint) const {
+Finish GradientAverager::finish_of(const JointReport* joint) {
   Finish finish{.group = group_};
   if (joint != nullptr && !joint->used.empty()) finish.used = &joint->used;
   if (!needed_.empty()) finish.used = &needed_;
   if (!learned_.used().empty()) finish.used = &learned_.used();
-  if (weights_.is_weighted() && joint->weight > 0) finish.factor = group_.size() / joint->weight;
+  if (!contributions_.is_weighted()) return finish;
+  if (joint->is_uniform) {
+    if (joint->weight > 0) finish.factor = group_.size() / joint->weight;
+  } else {
+    exchange_weights();
+    finish.factors = &factors_;
+  }
   return finish;
+}
+
+// Where somebody has set some gradients to zero in the middle of an accumulation, and not the others.
+void GradientAverager::exchange_weights() {
+  const auto count = static_cast<std::int64_t>(parameters_.size());
+  const at::Tensor mine = at::empty({count}, at::kDouble), told = at::empty({group_.size() * count}, at::kDouble);
+  for (std::size_t i = 0; i < parameters_.size(); ++i) mine.mutable_data_ptr<double>()[i] = contributions_.weight(i);
+  if (group_.size() == 1) {
+    told.copy_(mine);
+  } else {
+    group_.all_gather_into(told, mine, {.name = weights_name_, .number = backward_});
+  }
+  const double* weights = told.const_data_ptr<double>();
+  factors_.assign(parameters_.size(), 0);
+  believed(group_, [&] {
+    for (int rank = 0; rank < group_.size(); ++rank) {
+      for (double& sum : factors_) sum += checked_weight(*weights++, "weight of a gradient", {"weights", rank});
+    }
+  });
+  for (double& factor : factors_) factor = factor > 0 ? group_.size() / factor : 1;
+}
+
+// What an optimizer would be given, after every sum and conversion. bad: a gradient of this rank's own that was not
+// finite, which says where it began.
+std::optional<Error> GradientAverager::drop_if_not_finite(std::optional<std::size_t> bad) {
+  report_.weight = 0;
+  report_.used.clear();
+  report_.non_finite = bad;
+  report_.is_of_average = false;
+  for (std::size_t i = 0; i < parameters_.size() && !report_.non_finite; ++i) {
+    const at::Tensor& gradient = parameters_[i].tensor.grad();
+    if (!gradient.defined() || all_finite(gradient.is_sparse() ? gradient._values() : gradient)) continue;
+    report_.non_finite = i;
+    report_.is_of_average = true;
+  }
+  const JointReport& joint = exchange({.name = finite_name_, .number = backward_});
+  report_.non_finite.reset();
+  report_.is_of_average = false;
+  return joint.non_finite.empty() && !joint.average ? std::optional<Error>() : drop_gradients(joint);
 }
 
 std::optional<Error> GradientAverager::drop_gradients(const JointReport& joint) {
   for (const TrainedParameter& parameter : parameters_) parameter.tensor.mutable_grad().reset();
+  contributions_.forget();
   ++stats_.skipped_steps;
   std::vector<std::pair<int, std::string>> where;
   for (const auto& [rank, index] : joint.non_finite) where.emplace_back(rank, parameters_[index].name);
-  Error error = non_finite_error(group_.rank(), where);
+  Error error = where.empty() ? overflow_error(group_.rank(), parameters_[*joint.average].name)
+                              : non_finite_error(group_.rank(), where);
   if (options_.non_finite == NonFinite::fail) return error;
   if (group_.rank() == 0) log_warning(error.what());
   return {};

@@ -19,7 +19,7 @@
 #include "lockstep/ddp/autograd/forward_graphs.h"
 #include "lockstep/ddp/backward_report.h"
 #include "lockstep/ddp/bucket_list.h"
-#include "lockstep/ddp/gradient_weights.h"
+#include "lockstep/ddp/contributions.h"
 #include "lockstep/ddp/learned_graph.h"
 #include "lockstep/ddp/logging_data.h"
 #include "lockstep/ddp/options.h"
@@ -39,13 +39,13 @@ class GradientAverager {
   void set_hook(CommHook hook);
   bool has_hook() const { return static_cast<bool>(hook_); }
 
-  // See GradientWeights.
-  void agree_on_unit(double weight) { weights_.agree_on_unit(weight); }
+  // See Contributions.
+  void agree_on_unit(double weight) { contributions_.agree_on_unit(weight); }
 
-  // A backward through forwards of the wrapper begins. hooks: show what its graph holds.
-  void begin(const ForwardNote& note, const ParameterHooks& hooks);
+  // A backward through forwards of the wrapper begins, which `forwards` has found. hooks: show what its graph holds.
+  void begin(const ForwardNote& note, const ForwardGraphs& forwards, const ParameterHooks& hooks);
   // What it multiplies gradients by before it adds them.
-  double factor() const { return weights_.factor(); }
+  double factor() const { return contributions_.factor(); }
   // It has accumulated a gradient. added: what autograd added; undefined if a function gave none.
   void arrived(std::size_t parameter, const at::Tensor& added);
   // It has computed everything. Blocks until all averages are there. Returns the error that backward() throws although
@@ -68,6 +68,8 @@ class GradientAverager {
   void begin_synchronised(const ParameterHooks& hooks);
   void own_gradient(std::size_t parameter, const at::Tensor& added);
   void count_arrival(std::size_t parameter);
+  bool waits_for_order() const;
+  void form_buckets();
   std::optional<Error> average();
   // added: what has just been added to a gradient; null at the end of backward.
   void launch_ready(const at::Tensor* added);
@@ -77,7 +79,9 @@ class GradientAverager {
   // report_, of which `used` is as long on all ranks, for those of all. Blocks. Error{corrupt_data} on a rank that
   // cannot believe what it hears ends the group, so that no other waits for it.
   const JointReport& exchange(const CallOptions& call);
-  Finish finish_of(const JointReport* joint) const;
+  Finish finish_of(const JointReport* joint);
+  void exchange_weights();
+  std::optional<Error> drop_if_not_finite(std::optional<std::size_t> bad);
   std::optional<Error> drop_gradients(const JointReport& joint);
   void check_gradient(std::size_t parameter) const;
 
@@ -85,27 +89,25 @@ class GradientAverager {
   const ProcessGroup group_;
   const DdpOptions& options_;
   StepTimer& timer_;
-  const std::string report_name_, unused_name_;  // of collectives
+  const std::string report_name_, unused_name_, weights_name_, finite_name_;  // of collectives
   CommHook hook_;
   BucketList buckets_;
-  GradientWeights weights_;
+  Contributions contributions_;
   LearnedGraph learned_;
   std::uint64_t parameter_bytes_ = 0;
 
   // Of the backward that runs, or ran last.
   ForwardNote note_;
-  std::uint64_t backward_ = 0;  // counts those that were synchronised, the failed ones too
-  std::vector<int> arrivals_;   // by parameter: how often its gradient has arrived
-  std::vector<int> expected_;   // by parameter: how often it will; empty: once
-  std::vector<bool> needed_;    // by parameter: with skip_all_reduce_unused_params, what some rank will use
+  std::uint64_t backward_ = 0;   // see ForwardGraphs::number()
+  std::vector<int> arrivals_;    // by parameter: how often its gradient has arrived
+  std::vector<int> expected_;    // by parameter: how often it will; empty: once
+  std::vector<double> factors_;  // by parameter: of averages
+  std::vector<bool> needed_;     // by parameter: with skip_all_reduce_unused_params, what some rank will use
   BackwardReport report_;
   JointReport joint_;
   // As bytes: of this rank, and of all. Kept from backward to backward.
   at::Tensor sent_, told_;
 
-  // Since the last synchronised backward.
-  std::vector<bool> used_;         // by parameter
-  std::vector<bool> used_before_;  // and before the backward that runs
   ReducerStats stats_;
 };
 

@@ -27,12 +27,13 @@ void LearnedGraph::note_arrival(std::size_t parameter) {
   if (!has_order_) order_.push_back(parameter);
 }
 
-std::optional<std::vector<std::size_t>> LearnedGraph::learn(const std::vector<int>& arrivals,
-                                                            const std::vector<bool>* used, const ProcessGroup& group) {
-  if (std::exchange(is_first_, false)) {
-    arrivals_ = arrivals;
-    used_ = *used;
-  }
+void LearnedGraph::learn_use(const std::vector<int>& arrivals, const std::vector<bool>* used) {
+  if (!std::exchange(is_first_, false)) return;
+  arrivals_ = arrivals;
+  used_ = *used;
+}
+
+std::optional<std::vector<std::size_t>> LearnedGraph::learn_order(const ProcessGroup& group) {
   if (std::exchange(has_order_, true) || !keeps_order_) return {};
   std::vector<bool> arrived(parameters_);
   for (const std::size_t i : order_) arrived[i] = true;

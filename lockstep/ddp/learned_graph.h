@@ -29,10 +29,13 @@ class LearnedGraph {
   const std::vector<bool>& used() const { return used_; }
   bool has_order() const { return has_order_; }
 
-  // A synchronised backward is over. arrivals: by parameter. used: by some rank; REQUIRES it if is_first(). Returns the
-  // order in which rank 0's gradients came, once; not with find_unused_parameters, where it changes. Collective.
-  std::optional<std::vector<std::size_t>> learn(const std::vector<int>& arrivals, const std::vector<bool>* used,
-                                                const ProcessGroup& group);
+  // The first synchronised backward has given all gradients, and learn_order() will give an order.
+  bool awaits_order() const { return keeps_order_ && !has_order_; }
+  // Returns the order in which rank 0's gradients came, once; not with find_unused_parameters, where it changes.
+  // Collective.
+  std::optional<std::vector<std::size_t>> learn_order(const ProcessGroup& group);
+  // A synchronised backward is over. arrivals: by parameter. used: by some rank; REQUIRES it if is_first().
+  void learn_use(const std::vector<int>& arrivals, const std::vector<bool>* used);
 
  private:
   const std::size_t parameters_;

@@ -77,12 +77,14 @@ ForwardGraphs::Id Reducer::begin_forward(const ForwardNote& note) {
   if (std::exchange(has_stray_gradients_, false)) {
     throw_on_all_ranks(group_, stray_gradients_error(group_.rank()));
   }
-  if (const auto replaced = hooks_->replaced()) {
-    throw_on_all_ranks(group_, replaced_parameter_error(group_.rank(), parameters_[*replaced].name));
-  }
   take(BackwardEvent::forward);
   if (cast_ != nullptr) cast_->cast_for_forward();
   return forwards_->begin(note);
+}
+
+void Reducer::check_parameters() const {
+  const auto replaced = hooks_->replaced();
+  if (replaced) throw_on_all_ranks(group_, replaced_parameter_error(group_.rank(), parameters_[*replaced].name));
 }
 
 void Reducer::end_forward(ForwardGraphs::Id forward, bool has_returned) {
@@ -141,7 +143,7 @@ void Reducer::start(const ForwardNote& note) {
   strays_before_first_ = kStraysOfConfusion;  // no more are counted
   arena_scope_.emplace(heap_);
   if (cast_ != nullptr) cast_->cast_for_backward();
-  averager_.begin(note, *hooks_);
+  averager_.begin(note, *forwards_, *hooks_);
 }
 
 void Reducer::gradient_arrived(std::size_t parameter, const at::Tensor& added) {

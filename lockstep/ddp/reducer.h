@@ -42,6 +42,8 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
+  // Error{invalid_argument} on all ranks if gradients of a parameter would no longer come here.
+  void check_parameters() const;
   // Before each forward with gradients on. Error{invalid_argument} if the last backward passed the wrapper by.
   ForwardGraphs::Id begin_forward(const ForwardNote& note);
   // One of the tensors that the loss will be computed from.

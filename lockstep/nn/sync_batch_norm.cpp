@@ -15,7 +15,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
-#include "lockstep/ddp/gradient_weights.h"
+#include "lockstep/ddp/contributions.h"
 #include "lockstep/ddp/lockstep_mode/shard_exchange.h"
 #include "lockstep/ddp/uneven_inputs/join_state.h"
 #include "lockstep/nn/global_moments.h"
@@ -108,10 +108,10 @@ void add_up(const at::Tensor& sums, const Batch& batch) {
                 "for_each_shard(), in its own thread; one of them was not");
   }
   if (shards == nullptr) {
-    const double factor = factor_of_current_backward();
-    sums.mul_(factor);
+    sums.mul_(factor_of_current_backward());
     batch.group.all_reduce(sums, ReduceOp::sum, {.name = "SyncBatchNorm gradients"});
-    if (factor != 0) sums.div_(factor);  // else all of this rank's gradients become 0
+    // The others' losses depend on this rank's inputs, also if its own loss counts for nothing.
+    sums.div_(divisor_of_current_backward());
   } else {
     sums.copy_(shards->gather(sums.flatten(), batch.layer, "SyncBatchNorm gradients").sum(0).view_as(sums));
   }

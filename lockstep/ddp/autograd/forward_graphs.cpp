@@ -101,7 +101,8 @@ ForwardGraphs::Id ForwardGraphs::begin(const ForwardNote& note) {
   close_ranges();
   forget_dead();
   const std::uint64_t first = at::sequence_number::peek();
-  forwards_.push_back({.id = next_, .note = note, .made = {this_thread(), first, kOpen}});
+  if (note.synchronise) ++numbers_;
+  forwards_.push_back({.id = next_, .note = note, .made = {this_thread(), first, kOpen}, .number = numbers_});
   return next_++;
 }
 
@@ -145,10 +146,15 @@ std::optional<ForwardNote> ForwardGraphs::note_of_current_backward(std::optional
   const auto* nodes = unknown == 0 ? nullptr : torch::autograd::get_current_graph_task_nodes_in_graph();
   if (nodes != nullptr) find_in(*nodes, unknown);
   std::optional<ForwardNote> note;
+  found_.clear();
+  number_ = 0;
   for (Forward& one : forwards_) {
     if (!one.is_found) continue;
     one.is_differentiated = true;
+    leave_out(one, false);
     note = note ? joined(*note, one.note) : one.note;
+    found_.push_back({one.id, one.note.weight, one.note.joined});
+    number_ = std::max(number_, one.number);
     open_range(one);
   }
   return note;
@@ -175,8 +181,18 @@ void ForwardGraphs::find_in(const std::unordered_set<Node*>& nodes, std::size_t 
 void ForwardGraphs::was_differentiated(Id forward) {
   Forward* known = find(forward);
   if (known == nullptr) return;
+  if (!known->is_differentiated) leave_out(*known, true);
   known->is_differentiated = true;
   open_range(*known);
+}
+
+void ForwardGraphs::leave_out(Forward& forward, bool is_left_out) {
+  if (!forward.note.synchronise || std::exchange(forward.is_left_out, is_left_out) == is_left_out) return;
+  const auto change = [&](std::uint64_t& number) { is_left_out ? --number : ++number; };
+  change(numbers_);
+  for (Forward& one : forwards_) {
+    if (one.id > forward.id) change(one.number);
+  }
 }
 
 void ForwardGraphs::open_range(Forward& forward) {

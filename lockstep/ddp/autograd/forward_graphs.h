@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <unordered_set>
 #include <vector>
 
@@ -45,6 +46,15 @@ class ForwardGraphs {
   // What holds for the backward that the calling thread runs; nothing if it goes through none of these forwards.
   // reached: a forward that it is known to go through. REQUIRES: called during backward.
   std::optional<ForwardNote> note_of_current_backward(std::optional<Id> reached);
+  // The forwards that backward goes through, as note_of_current_backward() has found them.
+  struct Found {
+    Id id;
+    double weight;
+    bool joined;
+  };
+  std::span<const Found> found() const { return found_; }
+  // The number of the last of them, counting synchronised forwards but those that only autograd::grad has gone through.
+  std::uint64_t number() const { return number_; }
   // autograd::grad goes through this forward.
   void was_differentiated(Id forward);
   // A backward that goes through some of these forwards, or autograd::grad, ends on the calling thread. What it has
@@ -71,23 +81,29 @@ class ForwardGraphs {
     Id id = 0;
     ForwardNote note;
     Range made;
+    std::uint64_t number = 0;
     std::vector<Range> made_later = {};  // by differentiating it
     bool has_ended = false;
     bool is_watched = false;
     bool gives_leaf = false;  // an output is a parameter, whose backward has no node of this forward
     bool is_differentiated = false;
-    bool is_found = false;  // in the graph of the backward that was asked about last
+    bool is_left_out = false;  // of the numbers, since only autograd::grad has gone through it
+    bool is_found = false;     // in the graph of the backward that was asked about last
   };
 
   Forward* find(Id forward);
   bool made(const Forward& forward, std::uint64_t thread, std::uint64_t number) const;
   void find_in(const std::unordered_set<torch::autograd::Node*>& nodes, std::size_t unknown);
   void open_range(Forward& forward);
+  void leave_out(Forward& forward, bool is_left_out);
   void forget_dead();
 
   const std::shared_ptr<Outputs> outputs_;
   std::vector<Forward> forwards_;  // in the order of their beginnings
   Id next_ = 1;
+  std::uint64_t numbers_ = 0;  // of forwards
+  std::vector<Found> found_;
+  std::uint64_t number_ = 0;
 };
 
 }  // namespace lockstep::internal

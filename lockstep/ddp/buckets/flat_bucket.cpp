@@ -39,7 +39,7 @@ class FlatBucket final : public GradientBucket {
         gradient = at::empty_like(parameter);
       }
       gradient.copy_(values[i]);
-      if (finish.factor != 1) gradient.mul_(finish.factor);
+      if (const double factor = factor_of(finish, members_[i]); factor != 1) gradient.mul_(factor);
     }
   }
 
@@ -58,11 +58,11 @@ class FlatBucket final : public GradientBucket {
     GradBucket bucket(index(), launch.is_last, buffer_, parameters_, names_, launch.backward, wrapper_);
     const std::vector<at::Tensor> views = bucket.gradients();
     for (std::size_t i = 0; i < members_.size(); ++i) {
-      if (!contributes(launch, members_[i])) {
+      const at::Tensor& gradient = contribution(launch, members_[i]);
+      if (!gradient.defined()) {
         at::Tensor(views[i]).zero_();
         continue;
       }
-      const at::Tensor& gradient = members_[i].parameter.grad();
       look_for_non_finite(launch, members_[i], gradient);
       at::Tensor(views[i]).copy_(gradient);
       copied_bytes_ += gradient.nbytes();

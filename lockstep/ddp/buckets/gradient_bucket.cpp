@@ -86,10 +86,6 @@ at::Tensor GradientBucket::new_buffer(const ProcessGroup& group, std::int64_t co
   return at::empty({count}, at::TensorOptions().device(device).dtype(dtype));
 }
 
-bool GradientBucket::contributes(const Launch& launch, const BucketMember& member) {
-  return !launch.joined && member.parameter.grad().defined();
-}
-
 void GradientBucket::look_for_non_finite(const Launch& launch, const BucketMember& member, const at::Tensor& values) {
   if (launch.look_for_non_finite && !non_finite_ && !all_finite(values)) non_finite_ = member.index;
 }

@@ -34,14 +34,16 @@ struct Launch {
   std::uint64_t backward = 0;         // which one since the beginning, the same on all ranks
   const at::Tensor* added = nullptr;  // what autograd has just added to the gradient that arrives; see owns_gradient()
   bool is_last = false;               // bucket of this backward
-  bool joined = false;                // contribute zeros, whatever this rank's gradients are: see join_state.h
+  // By parameter: what this rank contributes instead of its gradients. Null: those.
+  const std::vector<at::Tensor>* instead = nullptr;
   bool look_for_non_finite = false;
 };
 
 struct Finish {
   const ProcessGroup& group;
-  const std::vector<bool>* used = nullptr;  // by parameter: whether some rank used it; null: all are
-  double factor = 1;                        // by which averages are multiplied
+  const std::vector<bool>* used = nullptr;       // by parameter: whether some rank used it; null: all are
+  double factor = 1;                             // by which averages are multiplied
+  const std::vector<double>* factors = nullptr;  // by parameter; null: all by `factor`
 };
 
 class GradientBucket {
@@ -85,8 +87,13 @@ class GradientBucket {
 
   // A dense 1-d tensor where the parameters are; in shared memory, if the ranks share memory there.
   at::Tensor new_buffer(const ProcessGroup& group, std::int64_t count, at::ScalarType dtype) const;
-  // Whether this rank has something to contribute for a member.
-  static bool contributes(const Launch& launch, const BucketMember& member);
+  // What this rank contributes for a member; undefined if it has nothing.
+  static const at::Tensor& contribution(const Launch& launch, const BucketMember& member) {
+    return launch.instead == nullptr ? member.parameter.grad() : (*launch.instead)[member.index];
+  }
+  static double factor_of(const Finish& finish, const BucketMember& member) {
+    return finish.factors == nullptr ? finish.factor : (*finish.factors)[member.index];
+  }
   static bool is_used(const Finish& finish, const BucketMember& member) {
     return finish.used == nullptr || (*finish.used)[member.index];
   }

@@ -50,19 +50,19 @@ class InPlaceBucket final : public GradientBucket {
       if (!gradient.defined()) gradient = at::empty_like(member.parameter);
       gradient.copy_(copy.values);
     }
-    if (finish.factor == 1) return;
+    if (finish.factor == 1 && finish.factors == nullptr) return;
     for (const BucketMember& member : members_) {
-      if (is_used(finish, member)) member.parameter.mutable_grad().mul_(finish.factor);
+      if (is_used(finish, member)) member.parameter.mutable_grad().mul_(factor_of(finish, member));
     }
   }
 
   void do_drop(const ProcessGroup& group) override { wait(group); }
 
   static bool stays_in_place(const Launch& launch, const BucketMember& member) {
-    if (!member.fired || !contributes(launch, member)) return false;
     const at::Tensor& gradient = member.parameter.grad();
-    return gradient.nbytes() >= kArenaTensorBytes && has_layout_of(gradient, member.parameter) &&
-           launch.group.is_shared(gradient) && owns_gradient(gradient, launch.added);
+    return member.fired && launch.instead == nullptr && gradient.defined() && gradient.nbytes() >= kArenaTensorBytes &&
+           has_layout_of(gradient, member.parameter) && launch.group.is_shared(gradient) &&
+           owns_gradient(gradient, launch.added);
   }
 
   void collect(const Launch& launch) {
@@ -72,8 +72,8 @@ class InPlaceBucket final : public GradientBucket {
     auto copy = copies_.begin();
     for (std::size_t i = 0; i < members_.size(); ++i) {
       const bool is_copied = copy != copies_.end() && copy->member == i;
-      const at::Tensor& gradient = members_[i].parameter.grad();
-      const bool has_values = contributes(launch, members_[i]);
+      const at::Tensor& gradient = contribution(launch, members_[i]);
+      const bool has_values = gradient.defined();
       if (has_values) look_for_non_finite(launch, members_[i], gradient);
       if (!is_copied) {
         operands_->push_back(gradient);

@@ -26,7 +26,7 @@ class SparseBucket final : public GradientBucket {
     at::Tensor sum = all_reduce_sparse(finish.group, mine_, call());
     mine_.reset();
     if (!is_used(finish, member)) return;
-    sum._values().mul_(finish.factor / finish.group.size());
+    sum._values().mul_(factor_of(finish, member) / finish.group.size());
     member.parameter.mutable_grad() = sum.to(member.parameter.scalar_type());
   }
 
@@ -36,14 +36,15 @@ class SparseBucket final : public GradientBucket {
   void do_launch(const Launch& launch) override {
     const BucketMember& member = members_.front();
     const at::Tensor& parameter = member.parameter;
-    if (!contributes(launch, member)) {
+    const at::Tensor& gradient = contribution(launch, member);
+    if (!gradient.defined()) {
       // What has as many sparse dimensions as an embedding's gradient: one.
       mine_ =
           at::sparse_coo_tensor(at::empty({1, 0}, parameter.options().dtype(at::kLong)),
                                 at::empty(rows_of(parameter, 0), parameter.options().dtype(dtype_)), parameter.sizes());
       return;
     }
-    mine_ = parameter.grad().coalesce().to(dtype_);
+    mine_ = gradient.coalesce().to(dtype_);
     look_for_non_finite(launch, member, mine_._values());
   }
 

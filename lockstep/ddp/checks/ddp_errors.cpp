@@ -63,6 +63,16 @@ Error non_finite_error(int rank, const std::vector<std::pair<int, std::string>>&
                         ErrorKind::corrupt_data);
 }
 
+Error overflow_error(int rank, const std::string& parameter) {
+  return backward_error(rank,
+                        fmt::format("NaN or Inf in the averaged gradient of {}, though the ranks' own gradients are "
+                                    "finite: their sum, or their conversion by a hook or reduce_dtype, is too large "
+                                    "for its type. All gradients of this backward were dropped on all ranks, so that "
+                                    "an optimizer's step changes nothing. Scale the loss, or reduce in a wider type",
+                                    parameter),
+                        ErrorKind::corrupt_data);
+}
+
 Error stray_gradients_error(int rank) {
   return Error(ErrorKind::invalid_argument,
                fmt::format("on rank {} a backward gave parameters gradients without going through the last forward of "
@@ -88,6 +98,16 @@ Error replaced_parameter_error(int rank, const std::string& parameter) {
                {.rank = rank, .operation = "forward"});
 }
 
+Error foreign_parameter_error(int rank, const std::string& parameter) {
+  return Error(ErrorKind::invalid_argument,
+               fmt::format("on rank {} parameter {} was registered, or replaced another one, after "
+                           "DistributedDataParallel had been made, so each rank would train it alone. Finish the model "
+                           "first, then wrap it; if it grows later, destroy the wrapper and the optimizer on all ranks "
+                           "and make them anew",
+                           rank, parameter),
+               {.rank = rank, .operation = "forward"});
+}
+
 Error unfrozen_parameter_error(int rank, const std::string& parameter) {
   return Error(ErrorKind::invalid_argument,
                fmt::format("on rank {} parameter {} was frozen when DistributedDataParallel was made and requires a "
@@ -103,6 +123,13 @@ Error chosen_inputs_error(int rank, const std::string& parameter) {
                         "of mixed precision is in the graph, so it would get no gradient. Call backward without "
                         "`inputs`, or set requires_grad of the others to false before the forward",
                         rank, parameter));
+}
+
+Error backward_outside_error() {
+  return Error(
+      ErrorKind::invalid_argument,
+      "lockstep mode: a backward through a forward that was made outside of for_each_shard(), so its gradients "
+      "would stay on this rank; do both in the callback of for_each_shard()");
 }
 
 Error destroyed_wrapper_error() {
@@ -137,7 +164,8 @@ Error different_values_error(int rank, const std::string& parameter, const std::
                fmt::format("after {} backwards through ddp(...) the parameters differ between ranks. First: {}, where "
                            "rank 0 has other values than rank {}. Compute the loss from ddp(x): model->forward(x) "
                            "averages nothing. Every rank must apply the same optimizer with the same settings to the "
-                           "same parameters, and change them in no other way. If they are to differ for a while, as "
+                           "same parameters, and change them in no other way, as Embedding with max_norm does in its "
+                           "forward. If they are to differ for a while, as "
                            "between the averagings of post-local SGD, set compare_parameters_every to 0",
                            backwards, parameter, fmt::join(ranks, ", ")),
                {.rank = rank, .operation = "comparing parameters"});

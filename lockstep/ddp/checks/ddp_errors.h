@@ -27,6 +27,8 @@ Error graph_changed_error(int rank, const std::string& parameter, int gradients,
 Error unsupported_gradient_error(int rank, const std::string& parameter, const std::string& what);
 // `where`: (rank, parameter), the first of each rank that has one.
 Error non_finite_error(int rank, const std::vector<std::pair<int, std::string>>& where);
+// The average of finite gradients is not.
+Error overflow_error(int rank, const std::string& parameter);
 Error nothing_to_train_error();
 // What a forward's own communication has thrown, with advice where other ranks make other calls, or none.
 Error lone_forward_error(const Error& error);
@@ -37,10 +39,14 @@ Error stray_gradients_error(int rank);
 std::string_view only_stray_backwards_text();
 // Since it was wrapped, a parameter was given another type or device.
 Error replaced_parameter_error(int rank, const std::string& parameter);
+// Since the module was wrapped, a parameter has come or was replaced.
+Error foreign_parameter_error(int rank, const std::string& parameter);
 // Since it was wrapped, a parameter was told to require a gradient.
 Error unfrozen_parameter_error(int rank, const std::string& parameter);
 // With mixed precision, backward was told by its `inputs` for which parameters to compute gradients.
 Error chosen_inputs_error(int rank, const std::string& parameter);
+// In lockstep mode, a backward goes through a forward that was made outside of for_each_shard().
+Error backward_outside_error();
 // A backward goes through a forward of a wrapper that is gone, and that averaged with others.
 Error destroyed_wrapper_error();
 // A gradient that a backward outside the wrapper left has no weight.

@@ -73,7 +73,8 @@ bool have_same_values(const at::Tensor& tensor, const ProcessGroup& group) {
                      [&](const at::Tensor& theirs) { return *theirs.const_data_ptr<std::int64_t>() == mine; });
 }
 
-void verify_same_values(const NamedTensors& tensors, const ProcessGroup& group, std::uint64_t backwards) {
+void verify_same_values(const NamedTensors& tensors, const ProcessGroup& group, std::uint64_t backwards,
+                        std::uint64_t wrapper) {
   std::vector<std::int64_t> hashes;
   std::int64_t all = 0;
   for (const auto& [name, tensor] : tensors) {
@@ -89,8 +90,9 @@ void verify_same_values(const NamedTensors& tensors, const ProcessGroup& group, 
     }
     return ranks;
   };
-  if (differs(group.all_gather(at::tensor({all}, at::kLong), {.name = "DDP hash of the parameters"}), 0).empty())
-    return;
+  const char* name = wrapper == 0 ? "DDP hash of the parameters" : "DDP hash of the parameters of wrapper";
+  const at::Tensor mine = at::tensor({all}, at::kLong);
+  if (differs(group.all_gather(mine, {.name = name, .number = wrapper}), 0).empty()) return;
   const auto told = group.all_gather(at::tensor(hashes, at::kLong), {.name = "DDP hashes of the parameters"});
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const std::vector<int> ranks = differs(told, i);

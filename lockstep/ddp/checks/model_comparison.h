@@ -33,8 +33,10 @@ void verify_same_model(const NamedTensors& parameters, const NamedTensors& buffe
                        const ProcessGroup& group);
 
 // Compares a hash of the tensors' values. Throws on all ranks alike, Error{desync} naming the first tensor that differs
-// and the ranks whose values differ from rank 0's. `backwards`: how many there were, for the text.
-void verify_same_values(const NamedTensors& tensors, const ProcessGroup& group, std::uint64_t backwards);
+// and the ranks whose values differ from rank 0's. `backwards`: how many there were, for the text. wrapper: that they
+// belong to; 0 if the ranks may give those of different ones.
+void verify_same_values(const NamedTensors& tensors, const ProcessGroup& group, std::uint64_t backwards,
+                        std::uint64_t wrapper);
 
 // Whether all ranks have given a tensor of the same values. Looks at no more than a MiB of it.
 bool have_same_values(const at::Tensor& tensor, const ProcessGroup& group);

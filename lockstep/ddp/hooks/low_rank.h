@@ -22,6 +22,8 @@ class LowRank {
   // For the memory of all P or all Q: as many elements as it has, uninitialised at first.
   const at::Tensor& p() const { return p_; }
   const at::Tensor& q() const { return q_; }
+  // Q of one of the matrices that were given: [batch, m, rank].
+  const at::Tensor& q_of(std::size_t matrices) const { return qs_[matrices]; }
 
   // Q from a standard normal distribution, the same for equal seeds.
   void draw_q(std::uint64_t seed) const;

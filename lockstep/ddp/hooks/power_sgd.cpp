@@ -10,7 +10,9 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
+#include "lockstep/ddp/buckets/gradient_bucket.h"
 #include "lockstep/ddp/hooks/default_hooks.h"
 #include "lockstep/ddp/hooks/low_rank.h"
 #include "lockstep/ddp/hooks/power_sgd_state.h"
@@ -41,6 +43,17 @@ void check(const PowerSgdOptions& options) {
   }
 }
 
+// What is remembered under one name: elements of a job's gradients.
+struct Part {
+  std::string name;
+  std::int64_t first, count;
+};
+
+struct SameShape {
+  std::vector<std::string> names;
+  std::vector<at::Tensor> matrices;
+};
+
 // A bucket on its way.
 struct Job {
   std::size_t bucket;
@@ -49,14 +62,19 @@ struct Job {
   std::string name_p;  // of its calls
   std::string name_q;
   std::int64_t gradient_elements;
-  at::Tensor gradients;                                  // with what was lost before; what arrives overwrites it
-  at::Tensor intended = {};                              // a copy of the former, with error feedback
-  std::vector<std::vector<at::Tensor>> same_shape = {};  // parts of gradients, 2-d, which are compressed
-  std::vector<at::Tensor> uncompressed = {};             // the other parts
-  std::vector<at::Tensor> batches = {};                  // [batch, n, m], of same_shape
+  at::Tensor gradients;      // with what was lost before; what arrives overwrites it
+  at::Tensor intended = {};  // a copy of the former, with error feedback
+  std::vector<Part> parts = {};
+  std::vector<SameShape> same_shape = {};            // parts of gradients, 2-d, which are compressed
+  std::vector<at::Tensor> uncompressed = {};         // the other parts
+  std::vector<at::Tensor> batches = {};              // [batch, n, m], of same_shape
+  std::vector<std::vector<std::string>> names = {};  // of the matrices in each batch
   std::optional<LowRank> low_rank = {};
   Work work = {};
 };
+
+// Nothing is remembered of such a bucket, but that its random numbers have been drawn.
+std::string name_without_matrices(const Job& job) { return "bucket " + std::to_string(job.bucket); }
 
 at::Tensor as_matrix(const at::Tensor& gradient) {
   if (gradient.dim() == 0 || gradient.numel() == 0) return gradient.reshape({gradient.numel(), 1});
@@ -81,17 +99,28 @@ class PowerSgd::Compressor : public std::enable_shared_from_this<Compressor> {
  private:
   void require_one_model(const GradBucket& bucket);
   std::optional<BucketResult> plain_at_first(GradBucket& bucket, const ProcessGroup& group);
-  Job new_job(const GradBucket& bucket, const at::Tensor& gradients) const;
+  void begin_step(std::size_t bucket);
+  Job new_job(const GradBucket& bucket, const at::Tensor& gradients, std::vector<Part> parts);
   void sort(Job& job, const std::vector<at::Tensor>& gradients);
   BucketResult begin(Job job, const ProcessGroup& group);
   void prepare_q(const Job& job);
   at::Tensor finish(const Job& job, const ProcessGroup& group);
-  static at::Tensor remembered(const PowerSgdState::BucketTensors& memory, const Job& job, const at::Tensor& like,
+  void remember(const Job& job);
+  static at::Tensor remembered(const PowerSgdState::Memory& memory, const std::string& name, const at::Tensor& like,
                                const char* what);
   void report(const Job& job, const ProcessGroup& group);
 
+  // What a step will have been remembered by, once all of its buckets have come and are finite. A step that a
+  // backward's failure cuts short, or that is dropped for its values, leaves the memory as it was.
+  struct Step {
+    std::optional<std::size_t> bucket;  // that was begun last
+    PowerSgdState::Memory errors, qs;
+    bool is_finite = true;
+  };
+
   PowerSgdOptions options_;
   PowerSgdState state_;
+  Step step_;
   std::uint64_t wrapper_ = 0;  // that it serves; 0: none yet
 };
 
@@ -113,7 +142,14 @@ std::optional<BucketResult> PowerSgd::Compressor::plain_at_first(GradBucket& buc
 
 BucketResult PowerSgd::Compressor::layer_by_layer(GradBucket& bucket, const ProcessGroup& group) {
   if (auto plain = plain_at_first(bucket, group)) return *plain;
-  Job job = new_job(bucket, bucket.buffer());
+  std::vector<Part> parts;
+  std::int64_t first = 0;
+  for (std::size_t i = 0; i < bucket.names().size(); ++i) {
+    const std::int64_t count = bucket.parameters()[i].numel();
+    parts.push_back({bucket.names()[i], first, count});
+    first += count;
+  }
+  Job job = new_job(bucket, bucket.buffer(), std::move(parts));
   sort(job, bucket.gradients());
   return begin(std::move(job), group);
 }
@@ -124,30 +160,44 @@ BucketResult PowerSgd::Compressor::as_square(GradBucket& bucket, const ProcessGr
   const auto side = static_cast<std::int64_t>(std::ceil(std::sqrt(static_cast<double>(buffer.numel()))));
   const at::Tensor padded = at::zeros({side * side}, buffer.options());
   padded.narrow(0, 0, buffer.numel()).copy_(buffer);
-  Job job = new_job(bucket, padded);
-  job.same_shape = {{padded.view({side, side})}};
+  const std::string name = fmt::format("{}", fmt::join(bucket.names(), ","));
+  Job job = new_job(bucket, padded, {{name, 0, side * side}});
+  job.same_shape = {{{name}, {padded.view({side, side})}}};
   state_.counters.elements_before += buffer.numel();
   state_.counters.elements_after += 2 * side * options_.matrix_approximation_rank;
   return begin(std::move(job), group);
 }
 
-Job PowerSgd::Compressor::new_job(const GradBucket& bucket, const at::Tensor& gradients) const {
+// Buckets come in their order.
+void PowerSgd::Compressor::begin_step(std::size_t bucket) {
+  if (step_.bucket && bucket <= *step_.bucket) step_ = {};
+  step_.bucket = bucket;
+}
+
+Job PowerSgd::Compressor::new_job(const GradBucket& bucket, const at::Tensor& gradients, std::vector<Part> parts) {
+  begin_step(bucket.index());
   Job job{.bucket = bucket.index(),
           .is_last = bucket.is_last(),
           .backward = bucket.backward(),
           .name_p = bucket.call_name("P"),
           .name_q = bucket.call_name("Q"),
           .gradient_elements = bucket.buffer().numel(),
-          .gradients = gradients};
+          .gradients = gradients,
+          .parts = std::move(parts)};
   if (!options_.use_error_feedback) return job;
-  if (state_.errors.contains(job.bucket)) gradients.add_(remembered(state_.errors, job, gradients, "error"));
+  for (const auto& [name, first, count] : job.parts) {
+    const at::Tensor part = gradients.narrow(0, first, count);
+    if (state_.errors.contains(name)) part.add_(remembered(state_.errors, name, part, "error"));
+  }
   job.intended = gradients.clone();
   return job;
 }
 
 // Matrices of one shape come together, in the order in which shapes first occur: that is the order of random numbers.
 void PowerSgd::Compressor::sort(Job& job, const std::vector<at::Tensor>& gradients) {
-  for (const at::Tensor& gradient : gradients) {
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    const at::Tensor& gradient = gradients[i];
+    const std::string& name = job.parts[i].name;
     const at::Tensor matrix = as_matrix(gradient);
     const std::int64_t n = matrix.size(0), m = matrix.size(1);
     const std::int64_t compressed = (n + m) * std::min({n, m, options_.matrix_approximation_rank});
@@ -158,23 +208,26 @@ void PowerSgd::Compressor::sort(Job& job, const std::vector<at::Tensor>& gradien
       job.uncompressed.push_back(gradient);
       continue;
     }
-    const auto same = std::find_if(job.same_shape.begin(), job.same_shape.end(),
-                                   [&](const auto& others) { return others.front().sizes() == matrix.sizes(); });
-    if (same == job.same_shape.end()) {
-      job.same_shape.push_back({matrix});
-    } else {
-      same->push_back(matrix);
-    }
+    auto same = std::find_if(job.same_shape.begin(), job.same_shape.end(), [&](const SameShape& others) {
+      return others.matrices.front().sizes() == matrix.sizes();
+    });
+    if (same == job.same_shape.end()) same = job.same_shape.emplace(job.same_shape.end());
+    same->names.push_back(name);
+    same->matrices.push_back(matrix);
   }
 }
 
 BucketResult PowerSgd::Compressor::begin(Job job, const ProcessGroup& group) {
   report(job, group);
-  for (const auto& matrices : job.same_shape) {
+  for (const auto& [names, matrices] : job.same_shape) {
     if (options_.batch_tensors_with_same_shape && matrices.size() > 1) {
       job.batches.push_back(at::stack(matrices));
-    } else {
-      for (const at::Tensor& matrix : matrices) job.batches.push_back(matrix.unsqueeze(0));
+      job.names.push_back(names);
+      continue;
+    }
+    for (std::size_t i = 0; i < matrices.size(); ++i) {
+      job.batches.push_back(matrices[i].unsqueeze(0));
+      job.names.push_back({names[i]});
     }
   }
   job.low_rank.emplace(job.batches, options_.matrix_approximation_rank);
@@ -188,10 +241,16 @@ BucketResult PowerSgd::Compressor::begin(Job job, const ProcessGroup& group) {
 
 void PowerSgd::Compressor::prepare_q(const Job& job) {
   const LowRank& low_rank = *job.low_rank;
-  if (state_.qs.contains(job.bucket)) {
-    low_rank.q().copy_(remembered(state_.qs, job, low_rank.q(), "Q"));
-  } else {
-    low_rank.draw_q(state_.next_seed());
+  const auto knows = [&](const std::string& name) { return state_.qs.contains(name); };
+  const auto knows_all = [&](const auto& names) { return std::ranges::all_of(names, knows); };
+  const bool knows_it =
+      job.names.empty() ? knows(name_without_matrices(job)) : std::ranges::all_of(job.names, knows_all);
+  if (!knows_it) low_rank.draw_q(state_.next_seed());
+  for (std::size_t i = 0; i < job.names.size(); ++i) {
+    for (std::size_t j = 0; j < job.names[i].size(); ++j) {
+      const at::Tensor q = low_rank.q_of(i)[static_cast<std::int64_t>(j)];
+      if (knows(job.names[i][j])) q.copy_(remembered(state_.qs, job.names[i][j], q, "Q"));
+    }
   }
   low_rank.orthogonalize_q(options_.orthogonalization_epsilon);
 }
@@ -208,29 +267,48 @@ at::Tensor PowerSgd::Compressor::finish(const Job& job, const ProcessGroup& grou
   }
   if (options_.batch_tensors_with_same_shape) {
     for (std::size_t i = 0; i < job.batches.size(); ++i) {
-      const auto& matrices = job.same_shape[i];
+      const auto& matrices = job.same_shape[i].matrices;
       for (std::size_t j = 0; matrices.size() > 1 && j < matrices.size(); ++j) {
         matrices[j].copy_(job.batches[i][static_cast<std::int64_t>(j)]);
       }
     }
   }
-  if (options_.use_error_feedback) state_.errors[job.bucket] = job.intended.sub_(job.gradients);
-  if (options_.warm_start) state_.qs[job.bucket] = low_rank.q();
+  remember(job);
   if (job.is_last) ++state_.counters.iteration;
   return job.gradients.narrow(0, 0, job.gradient_elements);
 }
 
-at::Tensor PowerSgd::Compressor::remembered(const PowerSgdState::BucketTensors& memory, const Job& job,
+// What has arrived is the same on all ranks, so all of them remember, or none.
+void PowerSgd::Compressor::remember(const Job& job) {
+  step_.is_finite = step_.is_finite && all_finite(job.gradients);
+  if (options_.use_error_feedback) {
+    const at::Tensor error = job.intended.sub_(job.gradients);
+    for (const auto& [name, first, count] : job.parts) step_.errors[name] = error.narrow(0, first, count);
+  }
+  for (std::size_t i = 0; options_.warm_start && i < job.names.size(); ++i) {
+    for (std::size_t j = 0; j < job.names[i].size(); ++j) {
+      step_.qs[job.names[i][j]] = job.low_rank->q_of(i)[static_cast<std::int64_t>(j)];
+    }
+  }
+  if (options_.warm_start && job.names.empty()) step_.qs[name_without_matrices(job)] = job.low_rank->q();
+  if (!job.is_last) return;
+  const Step step = std::exchange(step_, {});
+  if (!step.is_finite) return;
+  for (const auto& [name, error] : step.errors) state_.errors[name] = error;
+  for (const auto& [name, q] : step.qs) state_.qs[name] = q;
+}
+
+at::Tensor PowerSgd::Compressor::remembered(const PowerSgdState::Memory& memory, const std::string& name,
                                             const at::Tensor& like, const char* what) {
-  const at::Tensor& tensor = memory.at(job.bucket);
+  const at::Tensor& tensor = memory.at(name);
   if (tensor.numel() == like.numel() && tensor.scalar_type() == like.scalar_type()) return tensor.to(like.device());
   const auto text_of = [](const at::Tensor& t) {
     return std::to_string(t.numel()) + " elements of type " + c10::toString(t.scalar_type());
   };
   throw Error(ErrorKind::invalid_argument,
               "PowerSgd: the saved state does not match the model, its buckets or the options: " + std::string(what) +
-                  " of bucket " + std::to_string(job.bucket) + " is " + text_of(tensor) + " in it, and " +
-                  text_of(like) + " now; use a new PowerSgd");
+                  " of " + name + " is " + text_of(tensor) + " in it, and " + text_of(like) +
+                  " now; use a new PowerSgd");
 }
 
 void PowerSgd::Compressor::report(const Job& job, const ProcessGroup& group) {

@@ -3,7 +3,6 @@
 #include <ATen/ops/scalar_tensor.h>
 
 #include <algorithm>
-#include <charconv>
 #include <iterator>
 #include <optional>
 #include <string_view>
@@ -24,13 +23,9 @@ constexpr std::pair<const char*, std::int64_t Counters::*> kCounters[] = {
     {"elements_before", &Counters::elements_before},
     {"elements_after", &Counters::elements_after}};
 
-std::optional<std::size_t> bucket_in(std::string_view name, std::string_view kind) {
+std::optional<std::string> name_in(std::string_view name, std::string_view kind) {
   if (!name.starts_with(kind)) return {};
-  name.remove_prefix(kind.size());
-  std::size_t bucket = 0;
-  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), bucket);
-  if (error != std::errc() || end != name.data() + name.size()) return {};
-  return bucket;
+  return std::string(name.substr(kind.size()));
 }
 
 }  // namespace
@@ -49,15 +44,15 @@ std::map<std::string, at::Tensor> PowerSgdState::tensors(const std::string& pref
   std::map<std::string, at::Tensor> tensors;
   for (const auto& [name, counter] : kCounters)
     tensors[prefix + name] = at::scalar_tensor(counters.*counter, at::kLong);
-  for (const auto& [bucket, error] : errors) tensors[prefix + "error." + std::to_string(bucket)] = error.clone();
-  for (const auto& [bucket, q] : qs) tensors[prefix + "q." + std::to_string(bucket)] = q.clone();
+  for (const auto& [name, error] : errors) tensors[prefix + "error." + name] = error.clone();
+  for (const auto& [name, q] : qs) tensors[prefix + "q." + name] = q.clone();
   return tensors;
 }
 
 void PowerSgdState::load(const std::map<std::string, at::Tensor>& tensors, const std::string& prefix) {
   Counters loaded;
   std::size_t found = 0;
-  BucketTensors loaded_errors, loaded_qs;
+  Memory loaded_errors, loaded_qs;
   for (auto entry = tensors.lower_bound(prefix); entry != tensors.end() && entry->first.starts_with(prefix); ++entry) {
     const auto& [full_name, tensor] = *entry;
     const std::string_view name = std::string_view(full_name).substr(prefix.size());
@@ -66,9 +61,9 @@ void PowerSgdState::load(const std::map<std::string, at::Tensor>& tensors, const
     if (known != std::end(kCounters) && tensor.numel() == 1 && tensor.scalar_type() == at::kLong &&
         (loaded.*known->second = tensor.item<std::int64_t>()) >= 0) {
       ++found;
-    } else if (const auto error = bucket_in(name, "error.")) {
+    } else if (const auto error = name_in(name, "error.")) {
       loaded_errors[*error] = tensor.clone();
-    } else if (const auto q = bucket_in(name, "q.")) {
+    } else if (const auto q = name_in(name, "q.")) {
       loaded_qs[*q] = tensor.clone();
     } else {
       throw Error(ErrorKind::invalid_argument, "PowerSgd: " + full_name + " is not part of a saved state");

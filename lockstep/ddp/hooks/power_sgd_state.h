@@ -4,7 +4,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <random>
@@ -17,7 +16,8 @@ class PowerSgdState {
   struct Counters {
     std::int64_t iteration = 0, random_draws = 0, next_report = 0, elements_before = 0, elements_after = 0;
   };
-  using BucketTensors = std::map<std::size_t, at::Tensor>;
+  // By name: of a parameter, or of all parameters of a bucket that is one matrix.
+  using Memory = std::map<std::string, at::Tensor>;
 
   explicit PowerSgdState(std::uint32_t random_seed) : random_seed_(random_seed), random_(random_seed) {}
 
@@ -29,8 +29,8 @@ class PowerSgdState {
   void load(const std::map<std::string, at::Tensor>& tensors, const std::string& prefix);
 
   Counters counters;
-  BucketTensors errors;  // that this rank's gradients still lack
-  BucketTensors qs;      // with warm start
+  Memory errors;  // that this rank's gradients still lack
+  Memory qs;      // with warm start
 
  private:
   const std::uint32_t random_seed_;

@@ -70,6 +70,8 @@ class ShardedStep {
 
   // Error{invalid_argument} if nothing would synchronise a forward now: in training, outside of run().
   void check_forward(bool is_training) const;
+  // Whether a shard's callback runs.
+  bool is_running() const { return is_running_; }
 
   double communication_seconds() const { return communication_seconds_; }  // in which it reduced or waited, so far
 

@@ -49,10 +49,11 @@ Next next_of_all(const ProcessGroup& group, bool i_go_on, const UnevenOptions& o
   const at::Tensor mine = at::tensor({(i_go_on ? kGoesOn : 0) | told}, at::kInt);
   std::string ended;
   bool anybody = false, stops = false;
-  int rank = 0;
+  int rank = 0, active_rank = 0;
   for (const at::Tensor& theirs : group.all_gather(mine, {.name = "join"})) {
     const int said = *theirs.const_data_ptr<int>();
     const bool goes_on = (said & kGoesOn) != 0;
+    if (goes_on && !anybody) active_rank = rank;
     anybody = anybody || goes_on;
     stops = stops || (said & kIsTold) != 0;
     if (!goes_on) ended += (ended.empty() ? "" : ", ") + std::to_string(rank);
@@ -64,8 +65,8 @@ Next next_of_all(const ProcessGroup& group, bool i_go_on, const UnevenOptions& o
                 {.rank = group.rank(), .operation = "join"});
   }
   if (stops && options.stop_with != nullptr) options.stop_with->stop_agreement().note_agreed();
-  if (!anybody) return Next::nothing;
-  return stops ? Next::last_step : Next::step;
+  if (!anybody) return {Kind::nothing, active_rank};
+  return {stops ? Kind::last_step : Kind::step, active_rank};
 }
 
 void throw_never_had_one(const ProcessGroup& group) {

@@ -47,7 +47,11 @@ struct JoinReport {
 namespace join_detail {
 
 // step: some rank has a batch; last_step: and one was told to stop.
-enum class Next { nothing, step, last_step };
+enum class Kind { nothing, step, last_step };
+struct Next {
+  Kind kind;
+  int active_rank;  // the first one that has a batch
+};
 // Throws as UnevenOptions::throw_on_early_termination says.
 Next next_of_all(const ProcessGroup& group, bool i_go_on, const UnevenOptions& options);
 // Error{invalid_argument}: this rank has had no batch, so there is nothing to repeat.
@@ -71,29 +75,31 @@ JoinReport join(const ProcessGroup& group, Batches&& batches, Step&& step, const
       throw;
     }
   };
-  const auto run = [&](bool joined) {
-    const internal::JoinScope scope({.joined = joined, .divide_by_active = divide_by_active});
+  const auto run = [&](bool joined, int active_rank) {
+    const internal::JoinScope scope(
+        {.joined = joined, .divide_by_active = divide_by_active, .active_rank = active_rank, .ranks = group.size()});
     for_all([&] { step(std::as_const(*last)); });
   };
   const auto of_batches = [&](auto&& call) {
     const internal::UnevenCalls scope;
     return for_all(call);
   };
-  using join_detail::Next;
+  using join_detail::Kind, join_detail::Next;
   auto batch = of_batches([&] { return batches.begin(); });
   const auto end = of_batches([&] { return batches.end(); });
   for (; of_batches([&] { return batch != end; }); of_batches([&] { ++batch; })) {
     of_batches([&] { last.emplace(*batch); });
     const Next next = join_detail::next_of_all(group, true, options);
-    run(false);
+    run(false, next.active_rank);
     ++report.steps;
-    if (next == Next::last_step) return report;
+    if (next.kind == Kind::last_step) return report;
   }
-  for (Next next = Next::step; next != Next::last_step;) {
-    next = join_detail::next_of_all(group, false, options);
-    if (next == Next::nothing) return report;
+  for (Kind kind = Kind::step; kind != Kind::last_step;) {
+    const Next next = join_detail::next_of_all(group, false, options);
+    kind = next.kind;
+    if (kind == Kind::nothing) return report;
     if (!last) join_detail::throw_never_had_one(group);
-    run(true);
+    run(true, next.active_rank);
     ++report.joined_steps;
   }
   return report;

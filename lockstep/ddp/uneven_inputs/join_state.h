@@ -9,6 +9,8 @@ namespace lockstep::internal {
 struct JoinState {
   bool joined = false;            // this rank has no more batches
   bool divide_by_active = false;  // averages are over the ranks that have not joined, instead of over all
+  int active_rank = 0;            // the first one that has a batch of its own; of a group of `ranks`
+  int ranks = 0;
 };
 
 JoinState join_state();

@@ -30,7 +30,7 @@ JointReport joined(const BackwardReport& first, const BackwardReport& second) {
 }
 
 BackwardReport report(double weight, std::optional<std::size_t> non_finite = {}) {
-  return {weight, non_finite, std::vector<bool>(kParameters)};
+  return {.weight = weight, .non_finite = non_finite, .used = std::vector<bool>(kParameters)};
 }
 
 }  // namespace
@@ -42,6 +42,17 @@ TEST_CASE("reports are joined in rank order") {
   CHECK(joint.weight == 3.5);
   CHECK(joint.non_finite == std::vector<std::pair<int, std::size_t>>{{0, 10}});
   for (std::size_t i = 0; i < kParameters; ++i) CHECK(joint.used[i] == (i == 0 || i == 8));
+}
+
+TEST_CASE("one rank's uneven weights count for all, and of averages that are not finite the first is told") {
+  BackwardReport first = report(1, 7), second = report(1, 5);
+  CHECK(joined(first, second).is_uniform);
+  second.is_uniform = false;
+  first.is_of_average = second.is_of_average = true;
+  const JointReport joint = joined(first, second);
+  CHECK_FALSE(joint.is_uniform);
+  CHECK(joint.non_finite.empty());
+  CHECK(joint.average == 5);
 }
 
 TEST_CASE("a parameter that does not exist, or an invalid weight, names its rank") {

@@ -45,8 +45,12 @@ Tensors layer(int rank, int step = 0) {
 
 GradBucket bucket_of(const Tensors& gradients, std::size_t index = 0, bool is_last = true) {
   Tensors flat;
-  for (const auto& gradient : gradients) flat.push_back(gradient.flatten());
-  return GradBucket(index, is_last, at::cat(flat), gradients, std::vector<std::string>(gradients.size(), "p"));
+  std::vector<std::string> names;
+  for (const auto& gradient : gradients) {
+    flat.push_back(gradient.flatten());
+    names.push_back("p" + std::to_string(index) + "." + std::to_string(names.size()));
+  }
+  return GradBucket(index, is_last, at::cat(flat), gradients, names);
 }
 
 at::Tensor apply(const CommHook& hook, const Tensors& gradients, const ProcessGroup& group, std::size_t index = 0) {
@@ -331,7 +335,7 @@ TEST_CASE("a warm start makes a power iteration of equal gradients") {
       const at::Tensor best = s[0] * u.narrow(1, 0, 1).mm(v.narrow(0, 0, 1));
       if (group.rank() == 0) result = relative(got, best);
       const auto state = power_sgd.state();
-      CHECK(state.contains("power_sgd.q.0") == warm);
+      CHECK(state.contains("power_sgd.q.p0.0") == warm);
       CHECK((state.at("power_sgd.random_draws").item<std::int64_t>() >= 60) == !warm);
     });
     return result;
@@ -360,13 +364,45 @@ TEST_CASE("PowerSGD with saved state goes on bit by bit") {
           (void)step_of(first, step);
         }
         const auto saved = first.state("comm.");
-        CHECK(saved.contains("comm.error.1"));
+        CHECK(saved.lower_bound("comm.error.p1.0")->first.starts_with("comm.error.p1.0"));
         (void)step_of(first, 99);  // does not reach what was saved
         second.load_state(saved, "comm.");
         for (int step = 5; step < 9; ++step) CHECK(at::equal(step_of(second, step), step_of(whole, step)));
         CHECK(second.compression_stats().elements_before == whole.compression_stats().elements_before);
       });
     }
+  }
+}
+
+TEST_CASE("PowerSGD forgets a step that is not finite, or that a failure has cut short") {
+  for (const bool warm : {false, true}) {
+    run_group_or_throw(2, Over::arena, [&](const ProcessGroup& group) {
+      PowerSgdOptions options{.matrix_approximation_rank = 2, .start_power_sgd_iter = 2, .warm_start = warm};
+      options.use_error_feedback = true;
+      PowerSgd power_sgd(options);
+      const auto step_of = [&](int step, double bad, int buckets) {
+        for (std::size_t i = 0; i < static_cast<std::size_t>(buckets); ++i) {
+          Tensors gradients = layer(group.rank(), step + 7 * static_cast<int>(i));
+          if (i == 0 && group.rank() == 1) gradients.front().view({-1})[0] += bad;
+          GradBucket bucket = bucket_of(gradients, i, i == 1);
+          (void)power_sgd.hook()(bucket, group)();
+        }
+      };
+      for (int step = 0; step < 4; ++step) step_of(step, 0, 2);
+      const auto before = power_sgd.state();
+      step_of(4, std::numeric_limits<double>::infinity(), 2);
+      step_of(5, 0, 1);
+      const auto after = power_sgd.state();
+      for (const auto& [name, tensor] : before) {
+        if (name.starts_with("power_sgd.q") || name.starts_with("power_sgd.error")) {
+          CAPTURE(name);
+          CHECK(at::equal(tensor, after.at(name)));
+        }
+      }
+      CHECK(before.size() == after.size());
+      step_of(6, 0, 2);
+      for (const auto& [name, tensor] : power_sgd.state()) CHECK(tensor.isfinite().all().item<bool>());
+    });
   }
 }
 
@@ -379,9 +415,9 @@ TEST_CASE("an invalid state is refused, and changes nothing") {
   state["power_sgd.iteration"] = at::scalar_tensor(-3, at::kLong);
   CHECK(contains(refused(), "power_sgd.iteration is not part of a saved state"));
   state["power_sgd.iteration"] = at::scalar_tensor(7, at::kLong);
-  state["power_sgd.error.1x"] = at::zeros({2});
-  CHECK(contains(refused(), "power_sgd.error.1x is not part of a saved state"));
-  state.erase("power_sgd.error.1x");
+  state["power_sgd.errors"] = at::zeros({2});
+  CHECK(contains(refused(), "power_sgd.errors is not part of a saved state"));
+  state.erase("power_sgd.errors");
   state.erase("power_sgd.next_report");
   CHECK(contains(refused(), "there is no complete saved state with names that begin with power_sgd."));
   CHECK(power_sgd.state().at("power_sgd.iteration").item<std::int64_t>() == 0);
@@ -396,8 +432,8 @@ TEST_CASE("buckets other than the remembered ones are refused with both sizes") 
       pass_plain_iterations(power_sgd.hook(), group);
       (void)apply(power_sgd.hook(), {wave({20, 20}, 0)}, group);
       const std::string text = refusal([&] { (void)apply(power_sgd.hook(), {wave({20, 30}, 0)}, group); });
-      CHECK(contains(text, feedback ? "error of bucket 0 is 400 elements of type Float in it, and 600"
-                                    : "Q of bucket 0 is 20 elements of type Float in it"));
+      CHECK(contains(text, feedback ? "error of p0.0 is 400 elements of type Float in it, and 600"
+                                    : "Q of p0.0 is 20 elements of type Float in it"));
     }
   });
 }

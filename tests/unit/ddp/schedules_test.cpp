@@ -223,12 +223,49 @@ TEST_CASE("a forward that never gets its backward, or throws, changes nothing") 
     at::Tensor kept;
     for (int step = 0; step < 4; ++step) {
       twins.zero_grad();
-      if (group.rank() == 0 || step == 1) kept = (*twins.ddp)(twins.x(20 + step));
+      if (step == 1) kept = (*twins.ddp)(twins.x(20 + step));
+      if (step == 3 && group.rank() == 0) {
+        const auto guard = twins.ddp->no_sync();
+        (void)(*twins.ddp)(twins.x(20 + step));
+      }
       if (step == 2) CHECK_THROWS((*twins.ddp)(at::ones({2, 2})));
       loss_of((*twins.ddp)(twins.x(step))).backward();
       loss_of(twins.alone->forward(twins.x(step))).backward();
       twins.check_averages();
     }
+  });
+}
+
+TEST_CASE("a rank that leaves out a backward, or makes one more, is told at the next one") {
+  const auto expect_told = [](auto&& does) {
+    const auto errors = run_group(2, Over::arena, [&](const ProcessGroup& group) {
+      Twins twins(group);
+      for (int step = 0; step < 3; ++step) {
+        twins.zero_grad();
+        does(twins, group.rank(), step);
+      }
+    });
+    for (const auto& error : errors) {
+      REQUIRE(error != nullptr);
+      const std::string text = error_of([&] { std::rethrow_exception(error); }).what();
+      CHECK(text.find("a rank has left out a backward through ddp(...), or has made one more") != std::string::npos);
+      CHECK(text.find("of backward 2") != std::string::npos);
+    }
+  };
+  expect_told([](Twins& twins, int rank, int step) {
+    const at::Tensor loss = loss_of((*twins.ddp)(twins.x(step)));
+    if (rank == 0 || step != 1) loss.backward();
+  });
+  expect_told([](Twins& twins, int rank, int step) {
+    try {
+      loss_of((*twins.ddp)(rank == 1 && step == 1 ? at::ones({2, 2}) : twins.x(step))).backward();
+    } catch (const c10::Error&) {
+    }
+  });
+  expect_told([](Twins& twins, int rank, int step) {
+    const at::Tensor loss = loss_of((*twins.ddp)(twins.x(step)));
+    if (rank == 1 && step == 1) loss.backward({}, true);
+    loss.backward();
   });
 }
 

@@ -1,0 +1,235 @@
+#include "lockstep/ddp/contributions.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/tensor.h>
+
+#include <algorithm>
+#include <mutex>
+#include <utility>
+
+#include "lockstep/base/checked.h"
+#include "lockstep/ddp/autograd/gradient_hooks.h"
+#include "lockstep/ddp/checks/ddp_errors.h"
+#include "lockstep/group/believed.h"
+
+namespace lockstep::internal {
+namespace {
+
+struct AllContributions {
+  std::mutex mutex;
+  std::vector<Contributions*> all;  // protected by mutex
+};
+
+AllContributions& all_contributions() {
+  static AllContributions& instance = *new AllContributions;  // outlives static wrappers
+  return instance;
+}
+
+bool is_zero(const at::Tensor& gradient) {
+  const at::Tensor values = gradient.is_sparse() ? gradient._values() : gradient;
+  return values.count_nonzero().item<std::int64_t>() == 0;
+}
+
+// How often it was written to. Tensors of inference mode do not know.
+std::uint32_t version_of(const at::Tensor& gradient) {
+  return gradient.is_inference() ? 0 : static_cast<std::uint32_t>(gradient._version());
+}
+
+}  // namespace
+
+Contributions::Contributions(const TrainedParameters& parameters, ProcessGroup group, Weighting weighting)
+    : parameters_(parameters),
+      group_(std::move(group)),
+      weighting_(weighting),
+      since_(parameters.size()),
+      used_(parameters.size()),
+      used_before_(parameters.size()),
+      versions_(parameters.size()),
+      averages_(parameters.size()),
+      own_(parameters.size()),
+      none_(parameters.size()) {
+  const std::lock_guard lock(all_contributions().mutex);
+  all_contributions().all.push_back(this);
+}
+
+Contributions::~Contributions() {
+  const std::lock_guard lock(all_contributions().mutex);
+  std::erase(all_contributions().all, this);
+}
+
+double factor_of_current_backward() {
+  const int backward = current_backward();
+  const std::lock_guard lock(all_contributions().mutex);
+  for (const Contributions* each : all_contributions().all) {
+    if (each->weighting_ == Weighting::samples && each->backward_ == backward) return each->factor();
+  }
+  return 1;
+}
+
+double divisor_of_current_backward() {
+  const int backward = current_backward();
+  const std::lock_guard lock(all_contributions().mutex);
+  for (Contributions* each : all_contributions().all) {
+    if (each->weighting_ != Weighting::samples || each->backward_ != backward) continue;
+    each->divides_ = true;
+    return each->factor();
+  }
+  return 1;
+}
+
+void Contributions::agree_on_unit(double weight) {
+  if (weighting_ != Weighting::samples || unit_) return;
+  const at::Tensor unit = at::tensor({weight}, at::kDouble);
+  group_.broadcast(unit, 0, {.name = "DDP unit of weight"});
+  const double told = believed(group_, [&] {
+    return checked_weight(unit.item<double>(), "weight", {"first forward", 0});
+  });
+  unit_ = told == 0 ? 1 : told;
+}
+
+void Contributions::begin_backward(const ForwardNote& note, std::span<const ForwardGraphs::Found> forwards) {
+  look_for_zeros();
+  note_ = note;
+  backward_ = current_backward();
+  divides_ = false;
+  used_before_ = used_;
+  if (is_weighted()) put_averages_aside();
+  if (note_.joined) return put_own_aside();
+  for (const ForwardGraphs::Found& found : forwards) {
+    if (found.joined) continue;
+    const auto known = std::ranges::find(counted_, found.id, &Counted::forward);
+    if (known == counted_.end()) {
+      const double weight = weighting_ == Weighting::samples ? found.weight / unit_.value() : 1;
+      counted_.push_back({.forward = found.id, .weight = weight, .last = backwards_, .before = -1});
+    } else {
+      known->before = std::exchange(known->last, backwards_);
+    }
+  }
+  ++backwards_;
+}
+
+void Contributions::look_for_zeros() {
+  if (backwards_ == 0) {
+    for (std::size_t i = 0; i < parameters_.size(); ++i) used_[i] = used_[i] && !was_zeroed(i);
+    return;
+  }
+  bool has_zeroed = false;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (!used_[i] || !was_zeroed(i)) continue;
+    has_zeroed = true;
+    used_[i] = false;
+    averages_[i].reset();
+    since_[i] = backwards_;
+    is_uniform_ = false;
+  }
+  // The gradients of parameters that have none may have been dropped with the others.
+  if (!has_zeroed || std::ranges::find(used_, true) != used_.end()) return;
+  forget();
+}
+
+// What a contribution has left must still be there.
+bool Contributions::was_zeroed(std::size_t parameter) const {
+  const at::Tensor& gradient = parameters_[parameter].tensor.grad();
+  if (!gradient.defined()) return true;
+  return backwards_ != 0 && version_of(gradient) != versions_[parameter] && is_zero(gradient);
+}
+
+void Contributions::check_is_weighted(std::size_t parameter) const {
+  const at::Tensor& gradient = parameters_[parameter].tensor.grad();
+  if (gradient.is_sparse() || is_zero(gradient)) return;
+  throw_on_all_ranks(group_, unweighted_gradient_error(group_.rank(), parameters_[parameter].name));
+}
+
+// Also those that were put back in the meantime, since no backward had added to them.
+void Contributions::put_averages_aside() {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    at::Tensor& gradient = parameters_[i].tensor.mutable_grad();
+    if (!gradient.defined() || (backwards_ != 0 && used_[i])) continue;
+    if (has_local_gradients_) check_is_weighted(i);
+    averages_[i] = std::exchange(gradient, at::Tensor());
+  }
+}
+
+void Contributions::put_averages_back() {
+  const at::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (!averages_[i].defined()) continue;
+    at::Tensor& gradient = parameters_[i].tensor.mutable_grad();
+    const at::Tensor before = std::exchange(averages_[i], at::Tensor());
+    gradient = gradient.defined() ? before.add_(gradient) : before;
+  }
+}
+
+void Contributions::put_own_aside() {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    own_[i] = std::exchange(parameters_[i].tensor.mutable_grad(), at::Tensor());
+  }
+}
+
+// averaged: the parameters whose gradients hold averages now; null: all.
+void Contributions::put_own_back(const std::vector<bool>* averaged) {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const at::Tensor own = std::exchange(own_[i], at::Tensor());
+    if (averaged != nullptr && !(*averaged)[i]) parameters_[i].tensor.mutable_grad() = own;
+  }
+}
+
+void Contributions::note_local_gradient(std::size_t parameter, bool is_defined) {
+  has_local_gradients_ = true;
+  if (is_defined) used_[parameter] = true;  // accumulated, as under no_sync()
+}
+
+double Contributions::weight_since(std::int64_t backward) const {
+  double sum = 0;
+  for (const Counted& one : counted_) {
+    if (one.last < backward) continue;
+    if (weighting_ != Weighting::samples) return 1;  // a rank that takes part
+    sum += one.weight;
+  }
+  return sum;
+}
+
+void Contributions::end_local() {
+  if (note_.joined) put_own_back(&none_);
+  put_back_where_nothing_came();
+}
+
+void Contributions::put_back_where_nothing_came() {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    at::Tensor& gradient = parameters_[i].tensor.mutable_grad();
+    if (!gradient.defined() && averages_[i].defined()) gradient = std::exchange(averages_[i], at::Tensor());
+    if (gradient.defined()) versions_[i] = version_of(gradient);
+  }
+}
+
+void Contributions::end_averaged(const std::vector<bool>* used) {
+  if (note_.joined) put_own_back(used);
+  put_averages_back();
+  forget();
+}
+
+void Contributions::forget() {
+  backwards_ = 0;
+  counted_.clear();
+  if (!std::exchange(is_uniform_, true)) std::ranges::fill(since_, 0);
+  std::fill(used_.begin(), used_.end(), false);
+  has_local_gradients_ = false;
+  for (at::Tensor& average : averages_) average.reset();
+}
+
+void Contributions::roll_back() {
+  if (note_.joined) {
+    put_own_back(&none_);
+  } else {
+    --backwards_;
+    std::erase_if(counted_, [&](Counted& one) {
+      if (one.last == backwards_) one.last = std::exchange(one.before, -1);
+      return one.last < 0;
+    });
+  }
+  if (backwards_ == 0) put_averages_back();
+  put_back_where_nothing_came();
+  used_ = used_before_;
+}
+
+}  // namespace lockstep::internal

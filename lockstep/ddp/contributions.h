@@ -1,0 +1,130 @@
+// What the gradients of this rank contain: which of its backwards since the last average, and with what weight.
+// forward -> Contributions -> factor of what backward adds, weight in the rank's report, what buckets send.
+//
+// A contribution is what one backward has added. It counts from that backward on until the ranks have averaged, or
+// until somebody sets the gradient to zero or drops it, which is looked for when the next backward begins. What a rank
+// computes after it has joined (join_state.h) is no contribution: its gradients are put aside during such a backward,
+// and are put back afterwards.
+//
+// The weight of a forward counts once, however many backwards go through it. What was averaged before must not be
+// weighted again, so it is put aside, too, from the first backward after an average until the next average.
+// Belongs to the thread that runs forward and backward.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "lockstep/ddp/autograd/forward_graphs.h"
+#include "lockstep/ddp/options.h"
+#include "lockstep/ddp/trained_parameter.h"
+#include "lockstep/group/process_group.h"
+
+namespace lockstep::internal {
+
+class Contributions {
+ public:
+  // parameters: outlive it.
+  Contributions(const TrainedParameters& parameters, ProcessGroup group, Weighting weighting);
+  ~Contributions();
+  Contributions(const Contributions&) = delete;
+  Contributions& operator=(const Contributions&) = delete;
+
+  // With Weighting::samples, before each forward with gradients on: rank 0's first weight counts as 1. Collective the
+  // first time, also under no_sync(), so it comes before what only synchronised forwards do.
+  void agree_on_unit(double weight);
+
+  // A backward begins that goes through these forwards, to which `note` belongs. Error{invalid_argument}, which ends
+  // the group, if it would add to gradients of unknown weight.
+  void begin_backward(const ForwardNote& note, std::span<const ForwardGraphs::Found> forwards);
+  // What that backward's gradients are multiplied by before they are added. REQUIRES: Weighting::samples.
+  double factor() const {
+    const double factor = note_.weight / unit_.value();
+    return factor == 0 && divides_ ? kSmallFactor : factor;
+  }
+  // Whether the averages of that backward depend on weights.
+  bool is_weighted() const { return weighting_ == Weighting::samples || note_.divide_by_active; }
+
+  // That backward has given a parameter a gradient.
+  void note_gradient(std::size_t parameter) {
+    if (!note_.joined) used_[parameter] = true;
+  }
+  // A backward that goes through no forward of the wrapper has.
+  void note_local_gradient(std::size_t parameter, bool is_defined);
+
+  // By parameter: whether this rank has contributed to its gradient.
+  const std::vector<bool>& used() const { return used_; }
+  // By parameter: what this rank sends instead of the gradient. Null: the gradient itself.
+  const std::vector<at::Tensor>* sent_instead() const { return note_.joined ? &own_ : nullptr; }
+  // How much this rank's gradients count: for most parameters, and for one.
+  double weight() const { return weight_since(0); }
+  double weight(std::size_t parameter) const { return weight_since(since_[parameter]); }
+  // Whether that is the same for all parameters.
+  bool is_uniform() const { return is_uniform_; }
+
+  // The backward is over, and nothing is averaged.
+  void end_local();
+  // It is over, and gradients hold the averages of the parameters that some rank has used; null: of all.
+  void end_averaged(const std::vector<bool>* used);
+  // It was abandoned.
+  void roll_back();
+  // All gradients have been dropped.
+  void forget();
+
+ private:
+  friend double factor_of_current_backward();
+  friend double divisor_of_current_backward();
+  // Where a layer has to divide by a factor that is 0. A power of two: what is divided by it and multiplied with it has
+  // the same bits, and what is only multiplied with it adds nothing to gradients of any use.
+  static constexpr double kSmallFactor = 0x1p-80;
+
+  // A forward that contributes. last: the backward through it that counts; before: the one before that, -1: none.
+  struct Counted {
+    ForwardGraphs::Id forward;
+    double weight;
+    std::int64_t last, before;
+  };
+
+  double weight_since(std::int64_t backward) const;
+  void look_for_zeros();
+  bool was_zeroed(std::size_t parameter) const;
+  void put_averages_aside();
+  void put_averages_back();
+  void put_own_aside();
+  void put_own_back(const std::vector<bool>* averaged);
+  void put_back_where_nothing_came();
+  void check_is_weighted(std::size_t parameter) const;
+
+  const TrainedParameters& parameters_;
+  const ProcessGroup group_;
+  const Weighting weighting_;
+  std::optional<double> unit_;
+  ForwardNote note_;                // of the backward that runs, or ran last
+  std::atomic<int> backward_ = -1;  // that it is of
+  std::atomic<bool> divides_ = false;
+
+  // Since the last average.
+  std::int64_t backwards_ = 0;            // that contribute
+  std::vector<Counted> counted_;          // forwards
+  std::vector<std::int64_t> since_;       // by parameter: the first backward of which its gradient has something
+  bool is_uniform_ = true;                // all of since_ are 0
+  std::vector<bool> used_, used_before_;  // by parameter; before the backward that runs
+  std::vector<std::uint32_t> versions_;   // by parameter: of its gradient, after the last backward
+  bool has_local_gradients_ = false;
+  std::vector<at::Tensor> averages_;  // by parameter: put aside
+  std::vector<at::Tensor> own_;       // by parameter: put aside during a joined backward
+  const std::vector<bool> none_;      // of the parameters
+};
+
+// What some wrapper multiplies gradients by in the backward that this thread runs; 1 if none does. A layer that adds up
+// the gradients of several ranks needs it, since parameters in front of the layer get the sum times the rank's own
+// factor.
+double factor_of_current_backward();
+// By what such a layer divides: the factor, and if that is 0 a small one, with which this backward goes on.
+double divisor_of_current_backward();
+
+}  // namespace lockstep::internal

@@ -8,16 +8,13 @@
 #include <atomic>
 #include <bit>
 #include <cmath>
-#include <iterator>
 #include <ostream>
 
 #include "lockstep/base/log.h"
 #include "lockstep/base/tsc_clock.h"
 #include "lockstep/collective/call_meter.h"
-#include "lockstep/ddp/autograd/gradient_hooks.h"
 #include "lockstep/ddp/checks/ddp_errors.h"
 #include "lockstep/ddp/lockstep_mode/thread_count.h"
-#include "lockstep/ddp/owned_parameters.h"
 #include "lockstep/ddp/uneven_inputs/join_state.h"
 #include "lockstep/ddp/wrapped_module.h"
 #include "lockstep/observe/process_recorder.h"
@@ -31,12 +28,6 @@ namespace {
 // Whether no parameter wants a gradient now, as those of a GAN's discriminator while the generator learns.
 bool none_wants_gradient(const NamedTensors& parameters) {
   return std::ranges::none_of(parameters, [](const auto& one) { return one.second.requires_grad(); });
-}
-
-void check_frozen(const NamedTensors& frozen, const ProcessGroup& group) {
-  for (const auto& [name, parameter] : frozen) {
-    if (parameter.requires_grad()) throw_on_all_ranks(group, unfrozen_parameter_error(group.rank(), name));
-  }
 }
 
 // How many wrappers rank 0 has made with this one, whatever the other ranks have made.
@@ -55,6 +46,30 @@ std::shared_ptr<StepTimer> timer_of(const ProcessGroup& group, std::uint64_t wra
                          .model = static_cast<std::uint32_t>(wrapper)});
 }
 
+// In training, also if only a part of the module is.
+bool updates_buffers(const torch::nn::Module& module) {
+  if (module.is_training()) return true;
+  const auto parts = module.modules(/*include_self=*/false);
+  return std::ranges::any_of(parts, [](const auto& part) { return part->is_training(); });
+}
+
+// Of a forward for which set_weight() has not told it.
+double weight_of(const at::Tensor* input, std::optional<double> samples, Weighting weighting) {
+  if (samples) return *samples;
+  if (input != nullptr) return input->dim() > 0 ? static_cast<double>(input->size(0)) : 1;
+  if (weighting != Weighting::samples) return 1;
+  throw options_error(
+      "the arguments of this forward do not tell how many samples it counts for: none of them is a tensor, a list of "
+      "tensors or a PackedSequence. Call set_weight() before it, on every rank");
+}
+
+void cast_buffers(const NamedTensors& buffers, const std::optional<at::ScalarType>& dtype) {
+  if (!dtype) return;
+  for (const auto& [name, buffer] : buffers) {
+    if (buffer.is_floating_point()) buffer.set_data(buffer.to(*dtype));
+  }
+}
+
 }  // namespace
 
 DdpBase::DdpBase(std::shared_ptr<torch::nn::Module> module, ProcessGroup group, const DdpOptions& options)
@@ -62,12 +77,9 @@ DdpBase::DdpBase(std::shared_ptr<torch::nn::Module> module, ProcessGroup group, 
   if (module_ == nullptr) throw Error(ErrorKind::invalid_argument, "DistributedDataParallel: there is no module");
   check_options(options_, group_);
   WrappedModule of = wrapped(*module_, options_);
-  known_ = parameters();
-  compared_ = std::move(of.parameters);
-  std::ranges::copy_if(compared_, std::back_inserter(frozen_),
-                       [](const auto& one) { return !one.second.requires_grad(); });
+  owned_.emplace(*module_, std::move(of.parameters));
   input_device_ = of.input_device;
-  cast_buffers(of.buffers);
+  cast_buffers(of.buffers, options_.mixed_precision.buffer_dtype);
   if (const auto dtype = options_.mixed_precision.param_dtype) {
     cast_ = std::make_shared<PrecisionCast>(parameters(), *dtype);
   }
@@ -78,9 +90,6 @@ DdpBase::DdpBase(std::shared_ptr<torch::nn::Module> module, ProcessGroup group, 
     NamedTensors tensors;
     for (const TrainedParameter& parameter : of.trained) tensors.emplace_back(parameter.name, parameter.tensor);
     sharded_ = std::make_unique<ShardedStep>(*module_, tensors, of.buffers, group_, options_.lockstep, number_);
-    outside_ = std::make_shared<ForwardGraphs>([](ForwardGraphs::Id) {
-      if (GradientHook::all_are_accumulated_now()) throw backward_outside_error();
-    });
   } else if (group_.size() > 1 || looks_at_gradients || cast_ != nullptr) {
     reducer_ = Reducer::make(std::move(of.trained), group_, options_, cast_, timer_, number_);
   }
@@ -88,21 +97,13 @@ DdpBase::DdpBase(std::shared_ptr<torch::nn::Module> module, ProcessGroup group, 
 
 DdpBase::~DdpBase() = default;
 
-void DdpBase::cast_buffers(const NamedTensors& buffers) const {
-  const auto dtype = options_.mixed_precision.buffer_dtype;
-  if (!dtype) return;
-  for (const auto& [name, buffer] : buffers) {
-    if (buffer.is_floating_point()) buffer.set_data(buffer.to(*dtype));
-  }
-}
-
 void DdpBase::make_models_equal(const NamedTensors& buffers) {
-  verify_same_model(compared_, buffers, text_of(options_), group_);
+  verify_same_model(owned_->compared(), buffers, text_of(options_), group_);
   number_ = number_of_wrapper(group_);
   std::vector<at::Tensor> values = tensors_of(buffers);
   if (!values.empty() && options_.forward_sync_buffers) buffers_.emplace(values);
   if (!options_.init_sync) return;
-  for (const auto& [name, tensor] : compared_) values.push_back(tensor);
+  for (const auto& [name, tensor] : owned_->compared()) values.push_back(tensor);
   ValueBytes(std::move(values)).broadcast(0, group_, {.name = "DDP model state"});
 }
 
@@ -116,16 +117,6 @@ std::ostream& operator<<(std::ostream& stream, const DdpBase& ddp) {
 void DdpBase::train(bool on) { module_->train(on); }
 bool DdpBase::is_training() const { return module_->is_training(); }
 void DdpBase::zero_grad() { module_->zero_grad(); }
-
-// What was registered or replaced since would be trained by each rank alone.
-void DdpBase::check_owned() const {
-  if (still_has(*module_, known_)) return;
-  for (const auto& [name, parameter] : named_parameters()) {
-    const bool is_known =
-        std::ranges::any_of(known_, [&](const at::Tensor& known) { return known.is_same(parameter); });
-    if (!is_known) throw_on_all_ranks(group_, foreign_parameter_error(group_.rank(), name));
-  }
-}
 
 ShardedStep& DdpBase::sharded() {
   if (sharded_ != nullptr) return *sharded_;
@@ -146,8 +137,7 @@ double DdpBase::for_each_shard(const std::function<double(Shard)>& body) {
     throw options_error(
         "for_each_shard() under no_sync(); to accumulate gradients make several backwards in the callback");
   }
-  check_owned();
-  check_frozen(frozen_, group_);
+  owned_->check(group_);
   compare_parameters_at_times(sharded_steps_);
   timer_->compute_begins();
   const double loss = step.run(body);
@@ -181,7 +171,7 @@ DdpLoggingData DdpBase::logging_data() const {
   data.rank = group_.rank();
   data.world_size = group_.size();
   data.backend_name = group_.transport();
-  for (const auto& [name, tensor] : compared_) {
+  for (const auto& [name, tensor] : owned_->compared()) {
     if (!tensor.requires_grad()) continue;
     ++data.num_parameter_tensors;
     data.total_parameter_size_bytes += tensor.nbytes();
@@ -199,19 +189,23 @@ DdpLoggingData DdpBase::logging_data() const {
 
 ForwardScope DdpBase::begin_forward(const at::Tensor* input, std::optional<double> samples_told) {
   if (sharded_ != nullptr) sharded_->check_forward(is_training());
-  const bool is_differentiable = at::GradMode::is_enabled() && !none_wants_gradient(compared_);
-  note_forward(is_differentiable);
+  const bool is_differentiable = at::GradMode::is_enabled() && !none_wants_gradient(owned_->compared());
+  if (!is_differentiable) {  // an evaluation
+    timer_->leave_out();
+  } else if (sharded_ == nullptr) {  // else within for_each_shard()
+    reducer_ == nullptr ? timer_->compute_begins() : timer_->forward_begins();
+  }
   if (sharded_ != nullptr && !is_differentiable) {
     return ForwardScope(shard_threads());
   }
-  if (sharded_ != nullptr && !sharded_->is_running()) return ForwardScope(outside_, outside_->begin({}));
+  if (sharded_ != nullptr && !sharded_->is_running())
+    return ForwardScope(sharded_->outside(), sharded_->outside()->begin({}));
   if (reducer_ == nullptr) return {};
   if (is_differentiable) {
-    check_owned();
-    check_frozen(frozen_, group_);
+    owned_->check(group_);
     reducer_->check_parameters();
   }
-  const double weight = weight_of(input, samples_told);
+  const double weight = weight_ ? *weight_ : weight_of(input, samples_told, options_.weighting);
   const JoinState join = join_state();
   if (join.ranks == group_.size()) buffers_root_ = join.active_rank;
   try {
@@ -236,13 +230,6 @@ ForwardScope DdpBase::begin_forward(const at::Tensor* input, std::optional<doubl
                                                          .divide_by_active = join.divide_by_active}));
 }
 
-void DdpBase::note_forward(bool is_differentiable) {
-  if (!is_differentiable) return timer_->leave_out();  // an evaluation
-  if (sharded_ != nullptr) return;                     // within for_each_shard()
-  if (reducer_ == nullptr) return timer_->compute_begins();
-  timer_->forward_begins();
-}
-
 // Ranks that read the same data compute the same gradient several times, and nothing else shows it.
 void DdpBase::warn_of_equal_inputs(const at::Tensor* input) {
   if (inputs_seen_ || group_.size() == 1) return;
@@ -261,14 +248,14 @@ void DdpBase::compare_parameters_at_times(std::uint64_t backwards) {
   const bool is_due = backwards % every == 0 || (backwards < every && std::has_single_bit(backwards));
   if (!is_due) return;
   compared_after_ = backwards;
-  verify_same_values(compared_, group_, backwards, number_);
+  verify_same_values(owned_->compared(), group_, backwards, number_);
 }
 
 void DdpBase::compare_parameters(const ProcessGroup& among) const {
   if (among.size() == 1) return;
   // Its ranks may have wrappers over other groups, with other options and models.
   const bool may_differ = options_.compare_parameters_every == 0;
-  const std::int64_t mine = may_differ ? -1 : static_cast<std::int64_t>(compared_.size());
+  const std::int64_t mine = may_differ ? -1 : static_cast<std::int64_t>(owned_->compared().size());
   const std::vector<at::Tensor> told = among.all_gather(at::tensor({mine}, at::kLong), {.name = "DDP comparison"});
   const auto number = [&](int rank) { return *told[static_cast<std::size_t>(rank)].const_data_ptr<std::int64_t>(); };
   int other = 0;
@@ -280,7 +267,7 @@ void DdpBase::compare_parameters(const ProcessGroup& among) const {
     throw different_models_error(other, "the number of parameters", std::to_string(number(0)),
                                  std::to_string(number(other)));
   }
-  verify_same_values(compared_, among, stats().backwards, 0);
+  verify_same_values(owned_->compared(), among, stats().backwards, 0);
 }
 
 at::Tensor DdpBase::converted(const at::Tensor& input) const {
@@ -303,26 +290,9 @@ void DdpBase::sync_buffers() {
 void DdpBase::sync_buffers_of_forward() {
   if (!buffers_) return;
   // In evaluation buffers do not change, so ranks may evaluate different numbers of batches.
-  const bool updates = updates_buffers();
+  const bool updates = updates_buffers(*module_);
   if (synchronises() && (updates || !buffers_synced_)) sync_buffers();
   if (updates) buffers_synced_ = false;
-}
-
-// In training, also if only a part of the module is.
-bool DdpBase::updates_buffers() const {
-  if (is_training()) return true;
-  const auto parts = module_->modules(/*include_self=*/false);
-  return std::ranges::any_of(parts, [](const auto& part) { return part->is_training(); });
-}
-
-double DdpBase::weight_of(const at::Tensor* input, std::optional<double> samples) const {
-  if (weight_) return *weight_;
-  if (samples) return *samples;
-  if (input != nullptr) return input->dim() > 0 ? static_cast<double>(input->size(0)) : 1;
-  if (options_.weighting != Weighting::samples) return 1;
-  throw options_error(
-      "the arguments of this forward do not tell how many samples it counts for: none of them is a tensor, a list of "
-      "tensors or a PackedSequence. Call set_weight() before it, on every rank");
 }
 
 std::shared_ptr<ThreadCount> DdpBase::shard_threads() const {

@@ -18,6 +18,7 @@
 #include "lockstep/ddp/mixed_precision/precision_cast.h"
 #include "lockstep/ddp/no_sync.h"
 #include "lockstep/ddp/options.h"
+#include "lockstep/ddp/owned_parameters.h"
 #include "lockstep/ddp/reducer.h"
 #include "lockstep/ddp/state_dict.h"
 #include "lockstep/ddp/timing/step_timer.h"
@@ -47,9 +48,8 @@ class DdpBase {
   void train(bool on = true);
   void eval() { train(false); }
   bool is_training() const;
-  // Gives all ranks rank 0's buffers, or in and after join() those of the first rank that had a batch in the last step,
-  // unless forward_sync_buffers is off. Collective; in evaluation mode the forwards after it are not, so ranks may make
-  // different numbers of them.
+  // Gives all ranks rank 0's buffers, or in and after join() those of the first rank that had a batch, unless
+  // forward_sync_buffers is off. Collective; afterwards ranks may make different numbers of evaluation's forwards.
   void sync_buffers();
   // Error{desync} on all ranks of the group, naming the first, if parameters differ; unless a rank's
   // compare_parameters_every is 0. For save() and evaluate(). Collective; reads every parameter once.
@@ -90,8 +90,7 @@ class DdpBase {
   internal::StepTimer& step_timer() { return *timer_; }
 
  protected:
-  // For the duration of a forward. input: the first tensor among the arguments; null if there is none.
-  // samples: of the batch, where the arguments tell.
+  // For the duration of a forward. input, samples: what its arguments tell, see first_argument.h.
   [[nodiscard]] internal::ForwardScope begin_forward(const at::Tensor* input, std::optional<double> samples);
 
   // An argument as the module gets it: a floating tensor in the type that it computes in, on its device.
@@ -102,13 +101,8 @@ class DdpBase {
 
  private:
   internal::ShardedStep& sharded();
-  void check_owned() const;
-  double weight_of(const at::Tensor* input, std::optional<double> samples) const;
-  bool updates_buffers() const;
   bool synchronises() const { return *no_sync_guards_ == 0; }
-  void cast_buffers(const NamedTensors& buffers) const;
   void make_models_equal(const NamedTensors& buffers);
-  void note_forward(bool is_differentiable);
   void warn_of_equal_inputs(const at::Tensor* input);
   void compare_parameters_at_times(std::uint64_t backwards);
   void sync_buffers_of_forward();
@@ -116,9 +110,8 @@ class DdpBase {
   const std::shared_ptr<torch::nn::Module> module_;
   const ProcessGroup group_;
   const DdpOptions options_;
-  std::uint64_t number_ = 1;                     // see GradBucket::wrapper()
-  NamedTensors compared_, frozen_;               // parameters that all ranks keep equal; those that are not trained
-  std::vector<at::Tensor> known_;                // all parameters when they were wrapped
+  std::uint64_t number_ = 1;  // see GradBucket::wrapper()
+  std::optional<internal::OwnedParameters> owned_;
   std::optional<internal::ValueBytes> buffers_;  // that follow one rank's, if there are any
   int buffers_root_ = 0;                         // that rank
   std::optional<at::Device> input_device_;
@@ -130,9 +123,8 @@ class DdpBase {
   std::shared_ptr<internal::PrecisionCast> cast_;  // null if the module computes in its parameters' type
   std::shared_ptr<internal::StepTimer> timer_;
   std::shared_ptr<internal::Reducer> reducer_;  // null if nothing is averaged: in a group of one, and in lockstep mode
-  std::unique_ptr<internal::ShardedStep> sharded_;    // in lockstep mode
-  std::shared_ptr<internal::ForwardGraphs> outside_;  // of its steps
-  std::uint64_t sharded_steps_ = 0;                   // that this object has made
+  std::unique_ptr<internal::ShardedStep> sharded_;  // in lockstep mode
+  std::uint64_t sharded_steps_ = 0;                 // that this object has made
 };
 
 }  // namespace lockstep

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "lockstep/ddp/ddp_base.h"
+#include "lockstep/ddp/first_argument.h"
 
 namespace lockstep {
 
@@ -45,7 +46,7 @@ class DistributedDataParallel : public DdpBase {
   // Takes what the module's forward() takes and returns what it returns.
   template <class... Args>
   auto forward(Args&&... args) {
-    internal::ForwardScope scope = begin_forward(first_tensor(args...), samples_of(args...));
+    internal::ForwardScope scope = begin_forward(internal::first_tensor(args...), internal::samples_of(args...));
     auto output = noting_failures([&] { return call(std::forward<Args>(args)...); });
     if constexpr (std::is_same_v<decltype(output), at::Tensor>) {
       if (options().output_device) output = delivered(output);
@@ -65,32 +66,6 @@ class DistributedDataParallel : public DdpBase {
   DistributedDataParallel* operator->() { return this; }
 
  private:
-  static const at::Tensor* first_tensor() { return nullptr; }
-  template <class First, class... Others>
-  static const at::Tensor* first_tensor(const First& first, const Others&... others) {
-    if constexpr (std::is_convertible_v<const First&, const at::Tensor&>) {
-      return &static_cast<const at::Tensor&>(first);
-    } else {
-      return first_tensor(others...);
-    }
-  }
-
-  // Of what is no tensor and still holds a batch: a list of tensors, or torch::nn::utils::rnn::PackedSequence.
-  static std::optional<double> samples_of() { return {}; }
-  template <class First, class... Others>
-  static std::optional<double> samples_of(const First& first, const Others&... others) {
-    if constexpr (std::is_convertible_v<const First&, const at::Tensor&>) {
-      return {};
-    } else if constexpr (requires { first.batch_sizes().size(0); }) {
-      return static_cast<double>(first.batch_sizes()[0].template item<std::int64_t>());
-    } else if constexpr (requires { first.front().size(0); }) {
-      if (first.empty() || !first.front().defined() || first.front().dim() == 0) return {};
-      return static_cast<double>(first.front().size(0));
-    } else {
-      return samples_of(others...);
-    }
-  }
-
   // What it throws, other ranks' errors can quote: see ProcessGroup::note_failure().
   template <class Run>
   auto noting_failures(Run&& run) const {

@@ -12,6 +12,7 @@
 #include "lockstep/base/checked.h"
 #include "lockstep/base/log.h"
 #include "lockstep/ddp/buckets/bucket_plan.h"
+#include "lockstep/ddp/checks/all_finite.h"
 #include "lockstep/ddp/checks/ddp_errors.h"
 #include "lockstep/group/believed.h"
 

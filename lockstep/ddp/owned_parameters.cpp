@@ -2,7 +2,12 @@
 
 #include <torch/nn/cloneable.h>
 
+#include <algorithm>
 #include <cstddef>
+#include <iterator>
+#include <utility>
+
+#include "lockstep/ddp/checks/ddp_errors.h"
 
 namespace lockstep::internal {
 namespace {
@@ -41,9 +46,23 @@ bool has_next(const torch::nn::Module& module, const std::vector<at::Tensor>& pa
 
 }  // namespace
 
-bool still_has(const torch::nn::Module& module, const std::vector<at::Tensor>& parameters) {
+OwnedParameters::OwnedParameters(const torch::nn::Module& module, NamedTensors compared)
+    : module_(module), compared_(std::move(compared)), known_(module.parameters()) {
+  std::ranges::copy_if(compared_, std::back_inserter(frozen_),
+                       [](const auto& one) { return !one.second.requires_grad(); });
+}
+
+void OwnedParameters::check(const ProcessGroup& group) const {
+  for (const auto& [name, parameter] : frozen_) {
+    if (parameter.requires_grad()) throw_on_all_ranks(group, unfrozen_parameter_error(group.rank(), name));
+  }
   std::size_t next = 0;
-  return has_next(module, parameters, next) && next == parameters.size();
+  if (has_next(module_, known_, next) && next == known_.size()) return;
+  for (const auto& item : module_.named_parameters()) {
+    const bool is_known =
+        std::ranges::any_of(known_, [&](const at::Tensor& known) { return known.is_same(item.value()); });
+    if (!is_known) throw_on_all_ranks(group, foreign_parameter_error(group.rank(), item.key()));
+  }
 }
 
 }  // namespace lockstep::internal

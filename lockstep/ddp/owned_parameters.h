@@ -1,10 +1,13 @@
-// Whether a module still has the parameters that it had when it was wrapped. Asked in every forward, so it takes no
-// memory. Belongs to one thread.
+// The parameters that a wrapper keeps equal on all ranks, and whether its module still has these and no others.
+// module -> OwnedParameters -> the named error of a forward. Belongs to one thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <vector>
+
+#include "lockstep/ddp/checks/model_comparison.h"
+#include "lockstep/group/process_group.h"
 
 namespace torch::nn {
 class Module;
@@ -12,7 +15,21 @@ class Module;
 
 namespace lockstep::internal {
 
-// parameters: what module.parameters() gave.
-bool still_has(const torch::nn::Module& module, const std::vector<at::Tensor>& parameters);
+class OwnedParameters {
+ public:
+  // compared: those of the module that are not ignored.
+  OwnedParameters(const torch::nn::Module& module, NamedTensors compared);
+
+  const NamedTensors& compared() const { return compared_; }
+  // Error{invalid_argument}, which ends the group, names a parameter that was registered or replaced since, or that was
+  // frozen and is not any more: each rank would train it alone. Asked in every forward, so it takes no memory.
+  void check(const ProcessGroup& group) const;
+
+ private:
+  const torch::nn::Module& module_;
+  const NamedTensors compared_;
+  NamedTensors frozen_;            // of them
+  std::vector<at::Tensor> known_;  // all of the module
+};
 
 }  // namespace lockstep::internal

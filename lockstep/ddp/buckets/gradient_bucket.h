@@ -124,7 +124,4 @@ std::unique_ptr<GradientBucket> make_flat_bucket(std::size_t index, std::vector<
 std::unique_ptr<GradientBucket> make_sparse_bucket(std::size_t index, std::vector<BucketMember> members,
                                                    std::uint64_t wrapper, std::optional<at::ScalarType> dtype);
 
-// Whether a tensor holds neither NaN nor Inf. On any device; true for types that know neither. Reads the tensor once.
-bool all_finite(const at::Tensor& tensor);
-
 }  // namespace lockstep::internal

@@ -12,7 +12,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
-#include "lockstep/ddp/buckets/gradient_bucket.h"
+#include "lockstep/ddp/checks/all_finite.h"
 #include "lockstep/ddp/hooks/default_hooks.h"
 #include "lockstep/ddp/hooks/low_rank.h"
 #include "lockstep/ddp/hooks/power_sgd_state.h"

@@ -14,6 +14,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
+#include "lockstep/ddp/autograd/gradient_hooks.h"
 #include "lockstep/ddp/checks/ddp_errors.h"
 #include "lockstep/ddp/lockstep_mode/shard_exchange.h"
 #include "lockstep/ddp/lockstep_mode/shard_randomness.h"
@@ -72,6 +73,9 @@ ShardedStep::ShardedStep(const torch::nn::Module& module, const NamedTensors& pa
       parameters_(parameters),
       watch_(tensors_of(parameters)),
       buffers_(buffers) {
+  outside_ = std::make_shared<ForwardGraphs>([](ForwardGraphs::Id) {
+    if (GradientHook::all_are_accumulated_now()) throw backward_outside_error();
+  });
   compare_with_other_ranks();
   check_mode(mode_, group_.size());
   for (const auto& [name, parameter] : parameters_) {

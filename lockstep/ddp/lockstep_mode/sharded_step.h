@@ -32,6 +32,7 @@
 #include <memory>
 
 #include "lockstep/ddp/autograd/backward_watch.h"
+#include "lockstep/ddp/autograd/forward_graphs.h"
 #include "lockstep/ddp/checks/model_comparison.h"
 #include "lockstep/ddp/lockstep_mode/arithmetic.h"
 #include "lockstep/ddp/lockstep_mode/mode.h"
@@ -72,6 +73,8 @@ class ShardedStep {
   void check_forward(bool is_training) const;
   // Whether a shard's callback runs.
   bool is_running() const { return is_running_; }
+  // Of forwards outside of steps, through which no backward may go.
+  const std::shared_ptr<ForwardGraphs>& outside() const { return outside_; }
 
   double communication_seconds() const { return communication_seconds_; }  // in which it reduced or waited, so far
 
@@ -107,6 +110,7 @@ class ShardedStep {
   const SyncBatchNormNames sync_batch_norms_;
   NamedTensors parameters_;
   BackwardWatch watch_;
+  std::shared_ptr<ForwardGraphs> outside_;
   ShardBuffers buffers_;
   std::uint64_t step_ = 0;
   bool is_running_ = false;

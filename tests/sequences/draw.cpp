@@ -1,0 +1,307 @@
+#include "tests/sequences/draw.h"
+
+#include <sstream>
+#include <stdexcept>
+#include <utility>
+
+#include "tests/graphs/dice.h"
+
+namespace lockstep::sequences {
+namespace {
+
+constexpr const char* kNames[kFamilies] = {
+    "accumulate", "zero",        "zero_some", "samples",      "retained", "several",     "unused",  "fixed_graph",
+    "buckets",    "hook",        "narrow",    "bad",          "join",     "join_active", "norm",    "norm_in_eval",
+    "throws",     "throws_late", "dropped",   "inputs",       "bare",     "evaluate",    "freeze",  "grow",
+    "two",        "aside",       "clip",      "reload",       "links",    "list"};
+
+class Drawer {
+ public:
+  Drawer(std::uint64_t seed, std::uint64_t families) : dice_(seed) {
+    sequence_.seed = seed;
+    // All are drawn, whatever is switched off: so the same seed draws much the same.
+    for (int i = 0; i < kFamilies; ++i) drawn_ |= std::uint64_t{dice_.percent(30)} << i;
+    drawn_ &= families;
+    draw_setting();
+  }
+
+  Sequence run() {
+    const int steps = 1 + dice_.below(4);
+    for (int i = 0; i < steps; ++i) {
+      if ((has(Family::join) || has(Family::join_active)) && dice_.percent(60)) {
+        draw_join();
+      } else {
+        draw_step(sequence_.events);
+      }
+    }
+    return std::move(sequence_);
+  }
+
+ private:
+  bool has(Family family) const { return (drawn_ >> static_cast<int>(family) & 1U) != 0; }
+  bool has(Family family, int chance) { return has(family) && dice_.percent(chance); }
+  void without(std::initializer_list<Family> families) {
+    for (const Family family : families) drawn_ &= ~(std::uint64_t{1} << static_cast<int>(family));
+  }
+
+  void draw_setting() {
+    Setting& setting = sequence_.setting;
+    const int roll = dice_.below(10);
+    setting.ranks = roll < 6 ? 2 : roll < 8 ? 3 : roll < 9 ? 4 : 1;
+    // A graph that stays the same has one order of events.
+    if (has(Family::fixed_graph)) {
+      without({Family::unused, Family::several, Family::retained, Family::throws, Family::throws_late, Family::freeze,
+               Family::grow, Family::two, Family::bare});
+    }
+    if (has(Family::norm_in_eval) && !has(Family::norm)) without({Family::norm_in_eval});
+    setting.static_graph = has(Family::fixed_graph);
+    setting.find_unused = has(Family::unused);
+    setting.skip_unused = has(Family::unused, 40);
+    setting.samples = has(Family::samples);
+    setting.models = has(Family::two) ? 2 : 1;
+    setting.over_links = has(Family::links);
+    setting.norm = has(Family::norm);
+    setting.norm_in_eval = has(Family::norm_in_eval);
+    setting.takes_list = has(Family::list);
+    if (has(Family::buckets)) {
+      setting.buckets_off = dice_.percent(50);
+      if (!setting.buckets_off) setting.cap_mb = dice_.percent(50) ? 0.00003 : 0.0001;
+    }
+    if (has(Family::hook)) setting.hook = Hook::all_reduce;
+    if (has(Family::narrow)) {
+      const int kind = dice_.below(3);
+      if (kind == 0) setting.hook = Hook::fp16;
+      setting.reduces_float = kind == 1;
+      setting.reduces_half = kind == 2;
+    }
+    if (has(Family::bad)) setting.non_finite = dice_.percent(50) ? NonFinite::skip_step : NonFinite::fail;
+    if (has(Family::two) && has(Family::bad)) setting.non_finite = NonFinite::skip_step;
+    fixed_parts_ = setting.static_graph && dice_.percent(50) ? static_cast<unsigned>(dice_.below(8)) * 01111U : kWhole;
+  }
+
+  Event event(Kind kind, int model = 0) {
+    Event one;
+    one.kind = kind;
+    one.id = ++ids_;
+    one.model = model;
+    return one;
+  }
+
+  unsigned some_ranks() { return 1U + static_cast<unsigned>(dice_.below(15)); }
+
+  Event a_forward(int model, int slot, bool local) {
+    Event one = event(Kind::forward);
+    one.through[0] = model != 1;
+    one.through[1] = model != 0;
+    one.local[0] = one.local[1] = local;
+    if (model == 2 && dice_.percent(70)) one.local[dice_.below(2)] = !local;
+    one.slot = slot;
+    one.parts = fixed_parts_;
+    if (sequence_.setting.find_unused && dice_.percent(70)) one.parts = static_cast<unsigned>(dice_.below(01 << 12));
+    if (has(Family::samples, 30)) one.weight = 0.5 * (1 + dice_.below(20));
+    if (has(Family::inputs)) one.choice = 1;
+    const bool is_narrow = has(Family::narrow);
+    if (has(Family::bad, 15) && (is_narrow || !has(Family::norm))) {
+      one.bad = is_narrow && (has(Family::norm) || dice_.percent(60)) ? Bad::huge : Bad::infinite;
+      one.rank = dice_.below(sequence_.setting.ranks);
+    }
+    return one;
+  }
+
+  Event a_backward(unsigned slots, bool retains = false) {
+    Event one = event(Kind::backward);
+    one.slots = slots;
+    one.retains = retains;
+    one.loss = sequence_.setting.static_graph ? 0 : dice_.below(4);
+    return one;
+  }
+
+  Event a_zero(int model, bool is_partial) {
+    Event one = event(Kind::zero, model);
+    one.way = static_cast<Way>(dice_.below(5));
+    if (!is_partial) return one;
+    one.way = dice_.percent(60) ? Way::some_none : Way::some_zeros;
+    one.parts = 1U + static_cast<unsigned>(dice_.below(0xFFF));
+    return one;
+  }
+
+  // Something else, that may come up between any two events.
+  void disturb(Events& events, int model) {
+    if (!dice_.percent(40)) return;
+    const int which = dice_.below(14);
+    if (which == 0 && has(Family::zero)) {
+      Event one = a_zero(model, false);
+      if (dice_.percent(40)) one.ranks = some_ranks();
+      events.push_back(one);
+    } else if (which == 1 && has(Family::zero_some)) {
+      Event one = a_zero(model, true);
+      if (dice_.percent(30)) one.ranks = some_ranks();
+      events.push_back(one);
+    } else if (which == 2 && has(Family::evaluate)) {
+      events.push_back(event(Kind::evaluate, model));
+      if (dice_.percent(50)) events.back().ranks = some_ranks();
+    } else if (which == 3 && has(Family::inputs)) {
+      events.push_back(event(Kind::input_gradient));
+      if (dice_.percent(50)) events.back().ranks = some_ranks();
+    } else if (which == 4 && has(Family::bare)) {
+      Event one = event(Kind::bare, model);
+      if (dice_.percent(50)) one.ranks = some_ranks();
+      if (sequence_.setting.find_unused) one.parts = static_cast<unsigned>(dice_.below(01 << 12));
+      events.push_back(one);
+    } else if (which == 5 && has(Family::dropped)) {
+      events.push_back(a_forward(model, 3, dice_.percent(50)));
+      if (dice_.percent(50)) {
+        events.push_back(event(Kind::drop));
+        events.back().slot = 3;
+      }
+    } else if (which == 6 || which == 7) {
+      throwing(events, model);
+    } else if (which == 8 && has(Family::freeze)) {
+      events.push_back(event(dice_.percent(60) ? Kind::freeze : Kind::thaw, model));
+      events.back().choice = dice_.below(3);
+    } else if (which == 9 && has(Family::grow)) {
+      const Kind kinds[] = {Kind::add_parameter, Kind::add_module, Kind::replace_module};
+      events.push_back(event(kinds[dice_.below(3)], model));
+    } else if (which == 10 && has(Family::aside)) {
+      events.push_back(event(is_aside_ ? Kind::put_back : Kind::set_aside, model));
+      events.back().choice = dice_.below(2);
+      is_aside_ = !is_aside_;
+    } else if (which == 11 && has(Family::reload)) {
+      events.push_back(event(Kind::reload, model));
+    } else if (which == 12 && has(Family::accumulate)) {
+      micro(events, model, true);
+    } else if (which == 13 && has(Family::clip)) {
+      events.push_back(event(Kind::clip, model));
+    }
+  }
+
+  void throwing(Events& events, int model) {
+    const bool late = has(Family::throws_late) && (!has(Family::throws) || dice_.percent(50));
+    if (!late && !has(Family::throws)) return;
+    Event one = a_forward(model, 2, dice_.percent(50));
+    one.bad = Bad::none;
+    one.throws = late ? Throws::in_middle : dice_.percent(40) ? Throws::in_forward : Throws::at_output;
+    events.push_back(one);
+    if (one.throws != Throws::in_forward) events.push_back(a_backward(4));
+  }
+
+  // Forwards and backwards that belong together.
+  void micro(Events& events, int model, bool local) {
+    Event first = a_forward(model, 0, local);
+    if (is_synchronised(first) != !local) first.local[0] = first.local[1] = local;
+    if (local && dice_.percent(30)) first.ranks = some_ranks();
+    events.push_back(first);
+    disturb(events, model % 2);
+    if (has(Family::several, 50)) {
+      Event second = a_forward(model, 1, local || dice_.percent(40));
+      if (local) second.local[0] = second.local[1] = true;
+      second.ranks = dice_.percent(50) ? first.ranks : some_ranks();
+      events.push_back(second);
+      disturb(events, model % 2);
+      if (dice_.percent(50)) {
+        const bool is_reversed = dice_.percent(50);
+        events.push_back(a_backward(is_reversed ? 2 : 1));
+        disturb(events, model % 2);
+        events.push_back(a_backward(is_reversed ? 1 : 2));
+        return;
+      }
+      retained(events, model, 3);
+      return;
+    }
+    retained(events, model, 1);
+  }
+
+  void retained(Events& events, int model, unsigned slots) {
+    if (has(Family::retained, 50)) {
+      events.push_back(a_backward(slots, true));
+      disturb(events, model % 2);
+    }
+    events.push_back(a_backward(slots));
+    events.back().slots = slots;
+  }
+
+  static bool is_synchronised(const Event& one) {
+    return (one.through[0] && !one.local[0]) || (one.through[1] && !one.local[1]);
+  }
+
+  void draw_step(Events& events, bool spreads = false) {
+    const int model = sequence_.setting.models == 2 ? dice_.below(3) : 0;
+    const auto part = [&](Only only, auto&& add) {
+      Events some;
+      add(some);
+      for (Event& one : some) {
+        if (spreads) one.only = only;
+        events.push_back(std::move(one));
+      }
+    };
+    const auto for_models = [&](auto&& call) {
+      for (int i = 0; i < sequence_.setting.models; ++i) {
+        if (model == i || model == 2) call(i);
+      }
+    };
+    part(Only::even, [&](Events& to) {
+      for_models([&](int i) {
+        if (dice_.percent(80)) to.push_back(a_zero(i, false));
+      });
+      disturb(to, model % 2);
+      const int times = has(Family::accumulate) ? dice_.below(3) : 0;
+      for (int i = 0; i < times; ++i) {
+        micro(to, model, true);
+        disturb(to, model % 2);
+      }
+      if (spreads && times == 0) micro(to, model, true);
+    });
+    part(Only::odd, [&](Events& to) {
+      micro(to, model, false);
+      disturb(to, model % 2);
+      for_models([&](int i) {
+        if (has(Family::clip, 40)) to.push_back(event(Kind::clip, i));
+        if (dice_.percent(70)) to.push_back(event(Kind::step, i));
+      });
+    });
+    disturb(events, model % 2);
+  }
+
+  void draw_join() {
+    Event one = event(Kind::join);
+    for (int& length : one.lengths) length = 1 + dice_.below(4);
+    one.divides_by_active = has(Family::join_active) && (!has(Family::join) || dice_.percent(50));
+    draw_step(one.body, has(Family::accumulate, 50));
+    sequence_.events.push_back(std::move(one));
+  }
+
+  testing::Dice dice_;
+  std::uint64_t drawn_ = 0;
+  Sequence sequence_;
+  int ids_ = 0;
+  unsigned fixed_parts_ = kWhole;
+  bool is_aside_ = false;
+};
+
+}  // namespace
+
+const char* name_of(Family family) { return kNames[static_cast<int>(family)]; }
+
+std::uint64_t families_of(const std::string& names) {
+  std::uint64_t families = 0;
+  std::istringstream words(names);
+  for (std::string word; std::getline(words, word, ',');) {
+    if (word == "all") {
+      families = ~std::uint64_t{0};
+      continue;
+    }
+    const bool is_off = word.starts_with('-');
+    int found = -1;
+    for (int i = 0; i < kFamilies; ++i) {
+      if (word.substr(is_off ? 1 : 0) == kNames[i]) found = i;
+    }
+    if (found < 0) throw std::invalid_argument("there is no family " + word);
+    const std::uint64_t bit = std::uint64_t{1} << found;
+    families = is_off ? families & ~bit : families | bit;
+  }
+  return families;
+}
+
+Sequence draw(std::uint64_t seed, std::uint64_t families) { return Drawer(seed, families).run(); }
+
+}  // namespace lockstep::sequences

@@ -1,5 +1,6 @@
 #include "tests/sequences/draw.h"
 
+#include <bit>
 #include <sstream>
 #include <stdexcept>
 #include <utility>
@@ -19,8 +20,8 @@ class Drawer {
  public:
   Drawer(std::uint64_t seed, std::uint64_t families) : dice_(seed) {
     sequence_.seed = seed;
-    // All are drawn, whatever is switched off: so the same seed draws much the same.
-    for (int i = 0; i < kFamilies; ++i) drawn_ |= std::uint64_t{dice_.percent(30)} << i;
+    const int chance = std::popcount(families) <= 6 ? 65 : 25;
+    for (int i = 0; i < kFamilies; ++i) drawn_ |= std::uint64_t{dice_.percent(chance)} << i;
     drawn_ &= families;
     draw_setting();
   }
@@ -87,6 +88,9 @@ class Drawer {
     return one;
   }
 
+  unsigned some_parts() {
+    return sequence_.setting.find_unused ? static_cast<unsigned>(dice_.below(1 << 12)) : fixed_parts_;
+  }
   unsigned some_ranks() { return 1U + static_cast<unsigned>(dice_.below(15)); }
 
   Event a_forward(int model, int slot, bool local) {
@@ -97,7 +101,7 @@ class Drawer {
     if (model == 2 && dice_.percent(70)) one.local[dice_.below(2)] = !local;
     one.slot = slot;
     one.parts = fixed_parts_;
-    if (sequence_.setting.find_unused && dice_.percent(70)) one.parts = static_cast<unsigned>(dice_.below(01 << 12));
+    if (sequence_.setting.find_unused && dice_.percent(70)) one.parts = some_parts();
     if (has(Family::samples, 30)) one.weight = 0.5 * (1 + dice_.below(20));
     if (has(Family::inputs)) one.choice = 1;
     const bool is_narrow = has(Family::narrow);
@@ -127,88 +131,81 @@ class Drawer {
 
   // Something else, that may come up between any two events.
   void disturb(Events& events, int model) {
-    if (!dice_.percent(40)) return;
-    const int which = dice_.below(14);
-    if (which == 0 && has(Family::zero)) {
-      Event one = a_zero(model, false);
-      if (dice_.percent(40)) one.ranks = some_ranks();
-      events.push_back(one);
-    } else if (which == 1 && has(Family::zero_some)) {
-      Event one = a_zero(model, true);
-      if (dice_.percent(30)) one.ranks = some_ranks();
-      events.push_back(one);
-    } else if (which == 2 && has(Family::evaluate)) {
-      events.push_back(event(Kind::evaluate, model));
-      if (dice_.percent(50)) events.back().ranks = some_ranks();
-    } else if (which == 3 && has(Family::inputs)) {
-      events.push_back(event(Kind::input_gradient));
-      if (dice_.percent(50)) events.back().ranks = some_ranks();
-    } else if (which == 4 && has(Family::bare)) {
-      Event one = event(Kind::bare, model);
-      if (dice_.percent(50)) one.ranks = some_ranks();
-      if (sequence_.setting.find_unused) one.parts = static_cast<unsigned>(dice_.below(01 << 12));
-      events.push_back(one);
-    } else if (which == 5 && has(Family::dropped)) {
-      events.push_back(a_forward(model, 3, dice_.percent(50)));
-      if (dice_.percent(50)) {
-        events.push_back(event(Kind::drop));
-        events.back().slot = 3;
+    const Family kinds[] = {Family::accumulate, Family::zero,     Family::zero_some, Family::throws, Family::throws_late,
+                            Family::dropped,    Family::inputs,   Family::bare,      Family::evaluate, Family::freeze,
+                            Family::grow,       Family::aside,    Family::clip,      Family::reload};
+    std::vector<Family> drawn;
+    for (const Family kind : kinds) {
+      if (has(kind)) drawn.push_back(kind);
+    }
+    if (drawn.empty() || !dice_.percent(40)) return;
+    disturb(events, model, drawn[static_cast<std::size_t>(dice_.below(static_cast<int>(drawn.size())))]);
+  }
+
+  void disturb(Events& events, int model, Family kind) {
+    const auto add = [&](Kind what, bool on_any_rank) -> Event& {
+      events.push_back(event(what, model));
+      if (on_any_rank && dice_.percent(50)) events.back().ranks = some_ranks();
+      return events.back();
+    };
+    switch (kind) {
+      case Family::zero:
+      case Family::zero_some:
+        events.push_back(a_zero(model, kind == Family::zero_some));
+        if (dice_.percent(40)) events.back().ranks = some_ranks();
+        return;
+      case Family::throws:
+      case Family::throws_late: return throwing(events, model, kind == Family::throws_late);
+      case Family::dropped:
+        events.push_back(a_forward(model, 5, dice_.percent(50)));
+        if (dice_.percent(50)) add(Kind::drop, false).slot = 5;
+        return;
+      case Family::inputs: add(Kind::input_gradient, true).slot = dice_.below(3); return;
+      case Family::bare: add(Kind::bare, true).parts = some_parts(); return;
+      case Family::evaluate: add(Kind::evaluate, true); return;
+      case Family::freeze: add(dice_.percent(60) ? Kind::freeze : Kind::thaw, false).choice = dice_.below(3); return;
+      case Family::grow: {
+        const Kind kinds[] = {Kind::add_parameter, Kind::add_module, Kind::replace_module};
+        add(kinds[dice_.below(3)], false);
+        return;
       }
-    } else if (which == 6 || which == 7) {
-      throwing(events, model);
-    } else if (which == 8 && has(Family::freeze)) {
-      events.push_back(event(dice_.percent(60) ? Kind::freeze : Kind::thaw, model));
-      events.back().choice = dice_.below(3);
-    } else if (which == 9 && has(Family::grow)) {
-      const Kind kinds[] = {Kind::add_parameter, Kind::add_module, Kind::replace_module};
-      events.push_back(event(kinds[dice_.below(3)], model));
-    } else if (which == 10 && has(Family::aside)) {
-      events.push_back(event(is_aside_ ? Kind::put_back : Kind::set_aside, model));
-      events.back().choice = dice_.below(2);
-      is_aside_ = !is_aside_;
-    } else if (which == 11 && has(Family::reload)) {
-      events.push_back(event(Kind::reload, model));
-    } else if (which == 12 && has(Family::accumulate)) {
-      micro(events, model, true);
-    } else if (which == 13 && has(Family::clip)) {
-      events.push_back(event(Kind::clip, model));
+      case Family::aside:
+        add(is_aside_ ? Kind::put_back : Kind::set_aside, false).choice = dice_.below(2);
+        is_aside_ = !is_aside_;
+        return;
+      case Family::clip: add(Kind::clip, false); return;
+      case Family::reload: add(Kind::reload, false); return;
+      default: return micro(events, model, true, 2);
     }
   }
 
-  void throwing(Events& events, int model) {
-    const bool late = has(Family::throws_late) && (!has(Family::throws) || dice_.percent(50));
-    if (!late && !has(Family::throws)) return;
-    Event one = a_forward(model, 2, dice_.percent(50));
+  void throwing(Events& events, int model, bool late) {
+    Event one = a_forward(model, 4, dice_.percent(50));
     one.bad = Bad::none;
     one.throws = late ? Throws::in_middle : dice_.percent(40) ? Throws::in_forward : Throws::at_output;
     events.push_back(one);
-    if (one.throws != Throws::in_forward) events.push_back(a_backward(4));
+    if (one.throws != Throws::in_forward) events.push_back(a_backward(1 << 4));
   }
 
-  // Forwards and backwards that belong together.
-  void micro(Events& events, int model, bool local) {
-    Event first = a_forward(model, 0, local);
-    if (is_synchronised(first) != !local) first.local[0] = first.local[1] = local;
+  // Forwards and backwards that belong together, in slots from the given one on.
+  void micro(Events& events, int model, bool local, int slot = 0) {
+    Event first = a_forward(model, slot, local);
+    if (is_synchronised(first) == local) first.local[0] = first.local[1] = local;
     if (local && dice_.percent(30)) first.ranks = some_ranks();
     events.push_back(first);
     disturb(events, model % 2);
-    if (has(Family::several, 50)) {
-      Event second = a_forward(model, 1, local || dice_.percent(40));
-      if (local) second.local[0] = second.local[1] = true;
-      second.ranks = dice_.percent(50) ? first.ranks : some_ranks();
-      events.push_back(second);
-      disturb(events, model % 2);
-      if (dice_.percent(50)) {
-        const bool is_reversed = dice_.percent(50);
-        events.push_back(a_backward(is_reversed ? 2 : 1));
-        disturb(events, model % 2);
-        events.push_back(a_backward(is_reversed ? 1 : 2));
-        return;
-      }
-      retained(events, model, 3);
-      return;
-    }
-    retained(events, model, 1);
+    const unsigned one = 1U << static_cast<unsigned>(slot), other = 2 * one;
+    if (!has(Family::several, 50)) return retained(events, model, one);
+    Event second = a_forward(model, slot + 1, local || dice_.percent(40));
+    if (local) second.local[0] = second.local[1] = true;
+    second.ranks = dice_.percent(50) ? first.ranks : some_ranks();
+    events.push_back(second);
+    disturb(events, model % 2);
+    if (dice_.percent(50)) return retained(events, model, one | other);
+    const bool is_reversed = dice_.percent(50);
+    events.push_back(a_backward(is_reversed ? other : one));
+    disturb(events, model % 2);
+    events.push_back(a_backward(is_reversed ? one : other));
   }
 
   void retained(Events& events, int model, unsigned slots) {

@@ -184,6 +184,10 @@ class Oracle {
     for (int i = 0; i < setting_.models; ++i) {
       if (event.through[i] && event.local[i] && models_[i].is_fresh) return false;
     }
+    // Some ranks alone must not drop a forward whose backward synchronises.
+    for (const auto& made : slots_[event.slot]) {
+      if (made && ranks != everybody() && is_synchronised(*made->event)) return false;
+    }
     for (int i = 0; i < setting_.models; ++i) {
       if (!event.through[i]) continue;
       if (!event.local[i]) {

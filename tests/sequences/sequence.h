@@ -10,7 +10,7 @@
 
 namespace lockstep::sequences {
 
-inline constexpr int kMostRanks = 4, kModels = 2, kSlots = 4;
+inline constexpr int kMostRanks = 4, kModels = 2, kSlots = 6;
 inline constexpr unsigned kAll = ~0U;
 // What a forward uses of a model: two heads, and a parameter that is added at the end.
 inline constexpr unsigned kAllParts = 7, kWhole = 07777;

@@ -14,7 +14,8 @@ constexpr const char* kNames[kFamilies] = {
     "accumulate", "zero",        "zero_some", "samples",      "retained", "several",     "unused",  "fixed_graph",
     "buckets",    "hook",        "narrow",    "bad",          "join",     "join_active", "norm",    "norm_in_eval",
     "throws",     "throws_late", "dropped",   "inputs",       "bare",     "evaluate",    "freeze",  "grow",
-    "two",        "aside",       "clip",      "reload",       "links",    "list"};
+    "two",        "aside",       "clip",      "reload",       "links",    "list",        "first_alone",
+    "buffers_alone"};
 
 class Drawer {
  public:
@@ -64,6 +65,8 @@ class Drawer {
     setting.norm = has(Family::norm);
     setting.norm_in_eval = has(Family::norm_in_eval);
     setting.takes_list = has(Family::list);
+    setting.first_alone = has(Family::first_alone);
+    setting.buffers_alone = has(Family::buffers_alone);
     if (has(Family::buckets)) {
       setting.buckets_off = dice_.percent(50);
       if (!setting.buckets_off) setting.cap_mb = dice_.percent(50) ? 0.00003 : 0.0001;

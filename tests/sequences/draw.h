@@ -40,8 +40,10 @@ enum class Family {
   reload,         // in another wrapper
   links,          // another transport
   list,           // a list of tensors as input
+  first_alone,    // the first forward is under no_sync(), on some ranks
+  buffers_alone,  // so is one that changes buffers, before an evaluation
 };
-inline constexpr int kFamilies = 30;
+inline constexpr int kFamilies = 32;
 
 const char* name_of(Family family);
 // A bit for each family. Names with commas between; "all"; "all,-NAME" leaves one out. std::invalid_argument for others.

@@ -36,7 +36,8 @@ struct Model {
   std::vector<Parameter> parameters;
   std::vector<std::vector<at::Tensor>> buffers;  // by rank
   bool has_joined[kMostRanks] = {};              // the last forward that changed the rank's buffers
-  bool buffers_are_synced = true;
+  unsigned have_changed = 0;                     // ranks whose buffers have, since they were the same
+  bool has_begun = false;                        // a forward on all ranks
   bool is_fresh = false;  // has parameters that are not synchronised yet
   std::optional<std::vector<at::Tensor>> aside;
 };
@@ -182,7 +183,9 @@ class Oracle {
 
   bool forward(const Event& event, unsigned ranks) {
     for (int i = 0; i < setting_.models; ++i) {
-      if (event.through[i] && event.local[i] && models_[i].is_fresh) return false;
+      if (!event.through[i]) continue;
+      if (event.local[i] && models_[i].is_fresh) return false;
+      if (ranks != everybody() && !models_[i].has_begun && !setting_.first_alone) return false;
     }
     // Some ranks alone must not drop a forward whose backward synchronises.
     for (const auto& made : slots_[event.slot]) {
@@ -190,9 +193,10 @@ class Oracle {
     }
     for (int i = 0; i < setting_.models; ++i) {
       if (!event.through[i]) continue;
+      models_[i].has_begun = models_[i].has_begun || ranks == everybody();
       if (!event.local[i]) {
         models_[i].is_fresh = false;
-        share_buffers(models_[i], true);
+        share_buffers(models_[i]);
       }
       if (event.throws == Throws::in_forward) return true;  // of the first model
     }
@@ -224,19 +228,18 @@ class Oracle {
     const at::Tensor output = model.net->forward(x, Call{.parts = parts});
     put(model.net->buffers(), model.buffers[static_cast<std::size_t>(rank)]);
     model.has_joined[rank] = joined_[rank];
-    model.buffers_are_synced = false;
+    model.have_changed |= 1U << static_cast<unsigned>(rank);
     return output;
   }
 
   // All ranks have the buffers of one that still has batches, or had them in the last forward.
-  void share_buffers(Model& model, bool trains) {
-    if (!trains && model.buffers_are_synced) return;
+  void share_buffers(Model& model) const {
     int from = 0;
     while (from < setting_.ranks - 1 && (joined_[from] || model.has_joined[from])) ++from;
     if (joined_[from] || model.has_joined[from]) from = 0;
     for (auto& buffers : model.buffers) put(model.buffers[static_cast<std::size_t>(from)], buffers);
     std::fill(std::begin(model.has_joined), std::end(model.has_joined), false);
-    model.buffers_are_synced = true;
+    model.have_changed = 0;
   }
 
   // Of one rank, those slots of a backward that are there.
@@ -471,16 +474,16 @@ class Oracle {
 
   bool evaluate(Model& model, Occurrence& occurrence) {
     if (model.is_fresh) return false;
-    const bool shares = !model.buffers_are_synced && setting_.norm;
-    if (!shares) return occurrence.ranks != 0;
-    share_buffers(model, false);
+    if (model.have_changed == 0 || !setting_.norm) return occurrence.ranks != 0;
+    if (model.have_changed != everybody() && !setting_.buffers_alone) return false;
+    share_buffers(model);
     occurrence.ranks = everybody();
     return true;
   }
 
   bool bare(const Event& event, unsigned ranks) {
     Model& model = models_[event.model];
-    if (setting_.samples || is_in_join_ || model.is_fresh || has_slots_of(event.model)) return false;
+    if (setting_.samples || setting_.norm || is_in_join_ || model.is_fresh || has_slots_of(event.model)) return false;
     for (int rank = 0; rank < setting_.ranks; ++rank) {
       if (!has(ranks, rank)) continue;
       const Place place{sequence_, event, iteration_[rank], rank};
@@ -577,9 +580,10 @@ class Oracle {
       one.base = at::Tensor();
       for (int rank = 0; rank < setting_.ranks; ++rank) forget(one, rank);
     }
+    model.has_begun = false;
     for (auto& buffers : model.buffers) put(model.buffers[0], buffers);
     std::fill(std::begin(model.has_joined), std::end(model.has_joined), false);
-    model.buffers_are_synced = true;
+    model.have_changed = 0;
     return true;
   }
 

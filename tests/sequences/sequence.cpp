@@ -133,6 +133,8 @@ std::string to_text(const Sequence& sequence) {
   add(setting.reduces_half, "reduced in float16");
   add(setting.non_finite == NonFinite::skip_step, "NonFinite::skip_step");
   add(setting.non_finite == NonFinite::fail, "NonFinite::fail");
+  add(setting.first_alone, "the first forward on any rank");
+  add(setting.buffers_alone, "evaluations after forwards on any rank");
   return text + "\n" + lines_of(sequence.events, "  ");
 }
 

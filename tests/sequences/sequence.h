@@ -85,6 +85,9 @@ struct Setting {
   Hook hook = Hook::none;
   bool reduces_float = false, reduces_half = false;
   NonFinite non_finite = NonFinite::ignore;
+  // What some ranks alone may do: a model's first forward, under no_sync(); a forward under no_sync() that changes their
+  // buffers, before an evaluation.
+  bool first_alone = false, buffers_alone = false;
 };
 
 struct Sequence {

@@ -82,6 +82,8 @@ void make_setting_plainer(Variants& variants, const Sequence& sequence) {
   change([](Setting& s) { return set(s.norm_in_eval, false); });
   change([](Setting& s) { return !s.norm_in_eval && set(s.norm, false); });
   change([](Setting& s) { return set(s.takes_list, false); });
+  change([](Setting& s) { return set(s.first_alone, false); });
+  change([](Setting& s) { return set(s.buffers_alone, false); });
   change([](Setting& s) { return set(s.over_links, false); });
   change([](Setting& s) { return set(s.models, 1); });
   change([](Setting& s) { return s.ranks > 2 && set(s.ranks, 2); });

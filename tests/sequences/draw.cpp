@@ -11,11 +11,10 @@ namespace lockstep::sequences {
 namespace {
 
 constexpr const char* kNames[kFamilies] = {
-    "accumulate", "zero",        "zero_some", "samples",      "retained", "several",     "unused",  "fixed_graph",
-    "buckets",    "hook",        "narrow",    "bad",          "join",     "join_active", "norm",    "norm_in_eval",
-    "throws",     "throws_late", "dropped",   "inputs",       "bare",     "evaluate",    "freeze",  "grow",
-    "two",        "aside",       "clip",      "reload",       "links",    "list",        "first_alone",
-    "buffers_alone"};
+    "accumulate",   "zero",   "zero_some", "samples",     "retained",     "several",     "unused", "fixed_graph", "buckets",
+    "hook",         "narrow", "bad",       "join",        "join_active",  "join_keeps",  "norm",   "norm_in_eval", "throws",
+    "throws_late",  "dropped", "inputs",   "bare",        "evaluate",     "freeze",      "grow",   "two",         "aside",
+    "clip",         "reload", "links",     "list",        "first_alone",  "buffers_alone"};
 
 class Drawer {
  public:
@@ -224,7 +223,7 @@ class Drawer {
     return (one.through[0] && !one.local[0]) || (one.through[1] && !one.local[1]);
   }
 
-  void draw_step(Events& events, bool spreads = false) {
+  void draw_step(Events& events, bool spreads = false, bool always_zeroes = false) {
     const int model = sequence_.setting.models == 2 ? dice_.below(3) : 0;
     const auto part = [&](Only only, auto&& add) {
       Events some;
@@ -241,7 +240,7 @@ class Drawer {
     };
     part(Only::even, [&](Events& to) {
       for_models([&](int i) {
-        if (dice_.percent(80)) to.push_back(a_zero(i, false));
+        if (always_zeroes || dice_.percent(80)) to.push_back(a_zero(i, false));
       });
       disturb(to, model % 2);
       const int times = has(Family::accumulate) ? dice_.below(3) : 0;
@@ -266,7 +265,7 @@ class Drawer {
     Event one = event(Kind::join);
     for (int& length : one.lengths) length = 1 + dice_.below(4);
     one.divides_by_active = has(Family::join_active) && (!has(Family::join) || dice_.percent(50));
-    draw_step(one.body, has(Family::accumulate, 50));
+    draw_step(one.body, has(Family::accumulate, 50), !has(Family::join_keeps));
     sequence_.events.push_back(std::move(one));
   }
 

@@ -24,6 +24,7 @@ enum class Family {
   bad,            // Inf on one rank, skipped or failed
   join,           // uneven numbers of batches
   join_active,    // the same, divided by the ranks that are active
+  join_keeps,     // gradients are not zeroed in the step of a join
   norm,           // batch norm
   norm_in_eval,   // whose model is in evaluation mode
   throws,         // exceptions in forwards, and at the beginning of backwards
@@ -43,7 +44,7 @@ enum class Family {
   first_alone,    // the first forward is under no_sync(), on some ranks
   buffers_alone,  // so is one that changes buffers, before an evaluation
 };
-inline constexpr int kFamilies = 32;
+inline constexpr int kFamilies = 33;
 
 const char* name_of(Family family);
 // A bit for each family. Names with commas between; "all"; "all,-NAME" leaves one out. std::invalid_argument for others.

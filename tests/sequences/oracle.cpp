@@ -503,16 +503,13 @@ class Oracle {
 
   bool freeze(const Event& event) {
     Model& model = models_[event.model];
-    if (!is_at_rest(model) || is_in_join_) return false;
+    const bool freezes = event.kind == Kind::freeze;
+    at::Tensor& parameter = model.net->freezable(event.choice);
+    if (!is_at_rest(model) || is_in_join_ || !setting_.find_unused) return false;
+    if (freezes ? !parameter.requires_grad() : !is_frozen(model)) return false;
     drop_slots_of(event.model);
-    if (event.kind == Kind::freeze) {
-      if (!setting_.find_unused) return false;
-      at::Tensor& parameter = model.net->freezable(event.choice);
-      if (!parameter.requires_grad()) return false;
-      parameter.requires_grad_(false);
-      return true;
-    }
-    if (!is_frozen(model)) return false;
+    if (freezes) parameter.requires_grad_(false);
+    if (freezes) return true;
     for (Parameter& one : model.parameters) one.value.requires_grad_(true);
     return true;
   }

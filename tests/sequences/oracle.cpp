@@ -6,41 +6,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
-#include <memory>
-#include <set>
 #include <utility>
 
+#include "tests/sequences/contributions.h"
 #include "tests/sequences/net.h"
 
 namespace lockstep::sequences {
 namespace {
-
-// What one backward has given a parameter.
-struct Contribution {
-  at::Tensor gradient;        // undefined: none
-  std::vector<int> forwards;  // that the backward went through
-};
-
-struct Parameter {
-  std::string name;
-  at::Tensor value;
-  at::Tensor velocity;                             // of the optimizer; undefined: none
-  at::Tensor base;                                 // what synchronised backwards have left in .grad; undefined: none
-  std::vector<Contribution> pending[kMostRanks];   // since then
-  bool is_dirty[kMostRanks] = {};                  // .grad holds more than base
-};
-
-struct Model {
-  std::shared_ptr<Net> net;
-  std::vector<Parameter> parameters;
-  std::vector<std::vector<at::Tensor>> buffers;  // by rank
-  bool has_joined[kMostRanks] = {};              // the last forward that changed the rank's buffers
-  unsigned have_changed = 0;                     // ranks whose buffers have, since they were the same
-  bool has_begun = false;                        // a forward on all ranks
-  bool is_fresh = false;  // has parameters that are not synchronised yet
-  std::optional<std::vector<at::Tensor>> aside;
-};
 
 // A forward of one rank.
 struct Made {
@@ -51,29 +23,6 @@ struct Made {
   bool divides_by_active = false;
   double scale = 1;
 };
-
-std::vector<Values> values_of(const std::vector<at::Tensor>& tensors) {
-  std::vector<Values> all;
-  for (const at::Tensor& tensor : tensors) {
-    const at::Tensor wide = tensor.detach().to(at::kDouble).contiguous();
-    const double* data = wide.const_data_ptr<double>();
-    all.emplace_back(data, data + wide.numel());
-  }
-  return all;
-}
-
-// Autograd does not see it.
-void put(const std::vector<at::Tensor>& from, const std::vector<at::Tensor>& to) {
-  for (std::size_t i = 0; i < from.size(); ++i) {
-    std::memcpy(to[i].mutable_data_ptr(), from[i].const_data_ptr(), to[i].nbytes());
-  }
-}
-
-std::vector<at::Tensor> copies_of(const std::vector<at::Tensor>& tensors) {
-  std::vector<at::Tensor> copies;
-  for (const at::Tensor& tensor : tensors) copies.push_back(tensor.clone());
-  return copies;
-}
 
 class Oracle {
  public:
@@ -318,16 +267,11 @@ class Oracle {
     for (std::size_t i = 0; i < to.size(); ++i) add(*to[i], rank, gradients[i], forwards[i], joined);
   }
 
-  static void add(Parameter& to, int rank, const at::Tensor& gradient, const std::vector<int>& forwards, bool joined) {
-    to.is_dirty[rank] = to.is_dirty[rank] || gradient.defined();
-    if (!joined) to.pending[rank].push_back({gradient, forwards});
-  }
-
   // Whether all is finite; if it is not, the gradients of the model are reset.
   bool average(Model& model, bool divides_by_active) {
     bool is_finite = true;
     for (Parameter& parameter : model.parameters) {
-      const at::Tensor mean = mean_of(parameter, divides_by_active);
+      const at::Tensor mean = mean_of(parameter, setting_, weights_, divides_by_active);
       if (mean.defined()) parameter.base = parameter.base.defined() ? parameter.base + mean : mean;
       if (mean.defined() && setting_.non_finite != NonFinite::ignore) is_finite = is_finite && fits(parameter.base);
       for (int rank = 0; rank < setting_.ranks; ++rank) forget(parameter, rank);
@@ -335,33 +279,6 @@ class Oracle {
     if (is_finite) return true;
     for (Parameter& parameter : model.parameters) parameter.base = at::Tensor();
     return false;
-  }
-
-  static void forget(Parameter& parameter, int rank) {
-    parameter.pending[rank].clear();
-    parameter.is_dirty[rank] = false;
-  }
-
-  // Undefined if no rank has contributed a gradient.
-  at::Tensor mean_of(const Parameter& parameter, bool divides_by_active) const {
-    at::Tensor sum;
-    double weights = 0, active = 0;
-    for (int rank = 0; rank < setting_.ranks; ++rank) {
-      std::set<int> counted;
-      for (const Contribution& one : parameter.pending[rank]) {
-        double weight = 0;
-        for (const int forward : one.forwards) {
-          weight += weights_[static_cast<std::size_t>(forward)];
-          if (counted.insert(forward).second) weights += weights_[static_cast<std::size_t>(forward)];
-        }
-        if (!one.gradient.defined()) continue;
-        const at::Tensor mine = setting_.samples ? one.gradient * weight : one.gradient;
-        sum = sum.defined() ? sum + mine : mine;
-      }
-      if (!parameter.pending[rank].empty()) ++active;
-    }
-    if (!sum.defined()) return sum;
-    return sum / (setting_.samples ? weights : divides_by_active ? active : static_cast<double>(setting_.ranks));
   }
 
   // Whether what is sent holds a gradient. Where rounding decides, nothing can be said.
@@ -436,14 +353,6 @@ class Oracle {
     return ranks != 0;
   }
 
-  bool is_settled(const Model& model) const {
-    return std::all_of(model.parameters.begin(), model.parameters.end(), [&](const Parameter& one) {
-      for (int rank = 0; rank < setting_.ranks; ++rank) {
-        if (one.is_dirty[rank] || !one.pending[rank].empty()) return false;
-      }
-      return true;
-    });
-  }
   bool is_at_rest(const Model& model) const { return is_settled(model) && !model.is_fresh; }
 
   // SGD with momentum.
@@ -513,11 +422,6 @@ class Oracle {
     for (Parameter& one : model.parameters) one.value.requires_grad_(true);
     return true;
   }
-  static bool is_frozen(const Model& model) {
-    return std::any_of(model.parameters.begin(), model.parameters.end(),
-                       [](const Parameter& one) { return !one.value.requires_grad(); });
-  }
-
   bool grow(const Event& event) {
     Model& model = models_[event.model];
     if (!is_at_rest(model) || is_in_join_ || model.aside) return false;
@@ -531,19 +435,6 @@ class Oracle {
     list_parameters(model);
     model.is_fresh = true;
     return true;
-  }
-
-  // The optimizer is a new one.
-  static void list_parameters(Model& model) {
-    std::vector<Parameter> before = std::exchange(model.parameters, {});
-    for (const auto& item : model.net->named_parameters()) {
-      Parameter& one = model.parameters.emplace_back();
-      one.name = item.key();
-      one.value = item.value();
-      for (const Parameter& earlier : before) {
-        if (earlier.value.is_same(one.value)) one.base = earlier.base;
-      }
-    }
   }
 
   bool set_aside(const Event& event) {

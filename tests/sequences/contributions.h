@@ -36,6 +36,7 @@ struct Model {
   bool has_joined[kMostRanks] = {};              // the last forward that changed the rank's buffers
   unsigned have_changed = 0;                     // ranks whose buffers have, since they were the same
   bool has_begun = false;                        // a forward on all ranks
+  bool has_synchronised = false;                 // a forward
   bool is_fresh = false;  // has parameters that are not synchronised yet
   std::optional<std::vector<at::Tensor>> aside;
 };

@@ -11,10 +11,18 @@ namespace lockstep::sequences {
 namespace {
 
 constexpr const char* kNames[kFamilies] = {
-    "accumulate",   "zero",   "zero_some", "samples",     "retained",     "several",     "unused", "fixed_graph", "buckets",
-    "hook",         "narrow", "bad",       "join",        "join_active",  "join_keeps",  "norm",   "norm_in_eval", "throws",
-    "throws_late",  "dropped", "inputs",   "bare",        "evaluate",     "freeze",      "grow",   "two",         "aside",
-    "clip",         "reload", "links",     "list",        "first_alone",  "buffers_alone"};
+    "accumulate", "zero", "zero_some", "samples", "retained", "several", "unused", "fixed_graph", "buckets", "hook", "narrow", "bad", "join", "join_active", "join_keeps", "norm", "norm_in_eval", "throws", "throws_late", "dropped", "inputs", "bare", "evaluate", "evaluate_grad", "freeze", "grow", "two", "aside", "clip", "reload", "links", "list", "first_alone", "buffers_alone", "zero_optimizer", "compare", "power_sgd", "lockstep"};
+
+constexpr std::uint64_t bits(std::initializer_list<Family> families) {
+  std::uint64_t all = 0;
+  for (const Family family : families) all |= std::uint64_t{1} << static_cast<int>(family);
+  return all;
+}
+
+// What lockstep mode takes.
+constexpr std::uint64_t kTaken =
+    bits({Family::lockstep, Family::zero, Family::zero_some, Family::norm, Family::evaluate, Family::grow, Family::freeze,
+          Family::aside, Family::clip, Family::reload, Family::links, Family::zero_optimizer, Family::compare});
 
 class Drawer {
  public:
@@ -29,7 +37,9 @@ class Drawer {
   Sequence run() {
     const int steps = 1 + dice_.below(4);
     for (int i = 0; i < steps; ++i) {
-      if ((has(Family::join) || has(Family::join_active)) && dice_.percent(60)) {
+      if (sequence_.setting.shards != 0) {
+        draw_sharded_step(sequence_.events);
+      } else if ((has(Family::join) || has(Family::join_active)) && dice_.percent(60)) {
         draw_join();
       } else {
         draw_step(sequence_.events);
@@ -42,7 +52,7 @@ class Drawer {
   bool has(Family family) const { return (drawn_ >> static_cast<int>(family) & 1U) != 0; }
   bool has(Family family, int chance) { return has(family) && dice_.percent(chance); }
   void without(std::initializer_list<Family> families) {
-    for (const Family family : families) drawn_ &= ~(std::uint64_t{1} << static_cast<int>(family));
+    drawn_ &= ~bits(families);
   }
 
   void draw_setting() {
@@ -54,6 +64,11 @@ class Drawer {
       without({Family::unused, Family::several, Family::retained, Family::throws, Family::throws_late, Family::freeze,
                Family::grow, Family::two, Family::bare});
     }
+    if (has(Family::lockstep)) {
+      drawn_ &= kTaken;
+      setting.ranks = roll < 6 ? 2 : roll < 8 ? 4 : 1;
+      setting.shards = 4;
+    }
     if (has(Family::norm_in_eval) && !has(Family::norm)) without({Family::norm_in_eval});
     setting.static_graph = has(Family::fixed_graph);
     setting.find_unused = has(Family::unused);
@@ -64,6 +79,9 @@ class Drawer {
     setting.norm = has(Family::norm);
     setting.norm_in_eval = has(Family::norm_in_eval);
     setting.takes_list = has(Family::list);
+    setting.join_keeps = has(Family::join_keeps);
+    setting.shares_optimizer = has(Family::zero_optimizer);
+    setting.compares = has(Family::compare);
     setting.first_alone = has(Family::first_alone);
     setting.buffers_alone = has(Family::buffers_alone);
     if (has(Family::buckets)) {
@@ -71,6 +89,11 @@ class Drawer {
       if (!setting.buckets_off) setting.cap_mb = dice_.percent(50) ? 0.00003 : 0.0001;
     }
     if (has(Family::hook)) setting.hook = Hook::all_reduce;
+    if (has(Family::power_sgd)) {
+      without({Family::hook, Family::narrow, Family::two});
+      setting.models = 1;
+      setting.hook = Hook::power_sgd;
+    }
     if (has(Family::narrow)) {
       const int kind = dice_.below(3);
       if (kind == 0) setting.hook = Hook::fp16;
@@ -134,7 +157,7 @@ class Drawer {
   // Something else, that may come up between any two events.
   void disturb(Events& events, int model) {
     const Family kinds[] = {Family::accumulate, Family::zero,     Family::zero_some, Family::throws, Family::throws_late,
-                            Family::dropped,    Family::inputs,   Family::bare,      Family::evaluate, Family::freeze,
+                            Family::dropped,    Family::inputs,   Family::bare,      Family::evaluate, Family::freeze, Family::evaluate_grad,
                             Family::grow,       Family::aside,    Family::clip,      Family::reload};
     std::vector<Family> drawn;
     for (const Family kind : kinds) {
@@ -164,7 +187,8 @@ class Drawer {
         return;
       case Family::inputs: add(Kind::input_gradient, true).slot = dice_.below(3); return;
       case Family::bare: add(Kind::bare, true).parts = some_parts(); return;
-      case Family::evaluate: add(Kind::evaluate, true); return;
+      case Family::evaluate: add(Kind::evaluate, true).choice = dice_.percent(70) ? 0 : 2; return;
+      case Family::evaluate_grad: add(Kind::evaluate, true).choice = 1; return;
       case Family::freeze: add(dice_.percent(60) ? Kind::freeze : Kind::thaw, false).choice = dice_.below(3); return;
       case Family::grow: {
         const Kind kinds[] = {Kind::add_parameter, Kind::add_module, Kind::replace_module};
@@ -221,6 +245,20 @@ class Drawer {
 
   static bool is_synchronised(const Event& one) {
     return (one.through[0] && !one.local[0]) || (one.through[1] && !one.local[1]);
+  }
+
+  void draw_sharded_step(Events& events) {
+    if (dice_.percent(60)) events.push_back(a_zero(0, false));
+    disturb(events, 0);
+    Event one = event(Kind::sharded);
+    one.choice = dice_.below(2);
+    one.loss = dice_.below(4);
+    if (dice_.percent(50)) one.parts = static_cast<unsigned>(dice_.below(1 << 12));
+    events.push_back(one);
+    disturb(events, 0);
+    if (has(Family::clip, 40)) events.push_back(event(Kind::clip));
+    if (dice_.percent(80)) events.push_back(event(Kind::step));
+    disturb(events, 0);
   }
 
   void draw_step(Events& events, bool spreads = false, bool always_zeroes = false) {

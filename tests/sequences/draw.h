@@ -33,6 +33,7 @@ enum class Family {
   inputs,         // autograd::grad
   bare,           // the module beside its wrapper
   evaluate,       // on any rank
+  evaluate_grad,  // with gradients on
   freeze,         // and thaw; with find_unused_parameters
   grow,           // parameters and modules that are registered or replaced
   two,            // two wrappers in one step
@@ -43,8 +44,12 @@ enum class Family {
   list,           // a list of tensors as input
   first_alone,    // the first forward is under no_sync(), on some ranks
   buffers_alone,  // so is one that changes buffers, before an evaluation
+  zero_optimizer, // ZeroRedundancyOptimizer
+  compare,        // compare_parameters_every
+  power_sgd,      // the hook; values must be finite, and the same on all ranks
+  lockstep,       // lockstep mode instead of everything that it refuses
 };
-inline constexpr int kFamilies = 33;
+inline constexpr int kFamilies = 38;
 
 const char* name_of(Family family);
 // A bit for each family. Names with commas between; "all"; "all,-NAME" leaves one out. std::invalid_argument for others.

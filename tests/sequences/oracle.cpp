@@ -125,6 +125,7 @@ class Oracle {
       case Kind::set_aside:
       case Kind::put_back: return set_aside(event);
       case Kind::reload: return reload(event);
+      case Kind::sharded: return sharded(event);
       case Kind::join: return !is_in_join_ && !event.body.empty();
     }
     return false;
@@ -145,6 +146,7 @@ class Oracle {
       models_[i].has_begun = models_[i].has_begun || ranks == everybody();
       if (!event.local[i]) {
         models_[i].is_fresh = false;
+        models_[i].has_synchronised = true;
         share_buffers(models_[i]);
       }
       if (event.throws == Throws::in_forward) return true;  // of the first model
@@ -382,12 +384,62 @@ class Oracle {
   }
 
   bool evaluate(Model& model, Occurrence& occurrence) {
-    if (model.is_fresh) return false;
-    if (model.have_changed == 0 || !setting_.norm) return occurrence.ranks != 0;
-    if (model.have_changed != everybody() && !setting_.buffers_alone) return false;
+    const Event& event = *occurrence.event;
+    if (model.is_fresh || (event.choice != 0 && setting_.shards != 0)) return false;
+    // Of forwards with gradients the first one of all ranks does more.
+    if (event.choice == 1 && !model.has_synchronised && !setting_.first_alone) return false;
+    const bool trains = event.choice == 2;
+    if (!setting_.norm || (model.have_changed == 0 && !trains)) return occurrence.ranks != 0;
+    if (!trains && model.have_changed != everybody() && !setting_.buffers_alone) return false;
     share_buffers(model);
     occurrence.ranks = everybody();
+    if (!trains) return true;
+    const at::NoGradGuard no_grad;
+    for (int rank = 0; rank < setting_.ranks; ++rank) {
+      const Place place{sequence_, event, iteration_[rank], rank};
+      compute(model, rank, input_of(place), kAllParts);
+    }
     return true;
+  }
+
+  // The mean over shards; buffers too.
+  bool sharded(const Event& event) {
+    Model& model = models_[event.model];
+    if (setting_.shards == 0) return false;
+    model.is_fresh = false;
+    const auto buffers = copies_of(model.buffers[0]);
+    std::vector<at::Tensor> after;
+    for (Parameter& one : model.parameters) one.base = at::Tensor();
+    for (int shard = 0; shard < setting_.shards; ++shard) {
+      put(buffers, model.buffers[0]);
+      for (int i = 0; i <= event.choice; ++i) {
+        const Place place{sequence_, event, i, shard};
+        const at::Tensor loss = loss_of(compute(model, 0, input_of(place), parts_of(place)), event.loss, 1);
+        add_to_bases(model, loss);
+      }
+      for (std::size_t i = 0; i < buffers.size(); ++i) {
+        const at::Tensor part = model.buffers[0][i].to(at::kDouble) / setting_.shards;
+        if (shard == 0) after.push_back(part);
+        if (shard != 0) after[i] = after[i] + part;
+      }
+    }
+    for (std::size_t i = 0; i < buffers.size(); ++i) after[i] = after[i].to(buffers[i].scalar_type());
+    for (auto& of_rank : model.buffers) put(after, of_rank);
+    model.have_changed = 0;
+    return true;
+  }
+  void add_to_bases(Model& model, const at::Tensor& loss) const {
+    std::vector<at::Tensor> inputs;
+    for (const Parameter& one : model.parameters) {
+      if (one.value.requires_grad()) inputs.push_back(one.value);
+    }
+    const auto gradients = torch::autograd::grad({loss}, inputs, {}, false, false, true);
+    auto next = gradients.begin();
+    for (Parameter& one : model.parameters) {
+      if (!one.value.requires_grad()) continue;
+      const at::Tensor& gradient = *next++;
+      if (gradient.defined()) one.base = (one.base.defined() ? one.base : at::zeros_like(gradient)) + gradient / setting_.shards;
+    }
   }
 
   bool bare(const Event& event, unsigned ranks) {
@@ -414,7 +466,7 @@ class Oracle {
     Model& model = models_[event.model];
     const bool freezes = event.kind == Kind::freeze;
     at::Tensor& parameter = model.net->freezable(event.choice);
-    if (!is_at_rest(model) || is_in_join_ || !setting_.find_unused) return false;
+    if (!is_at_rest(model) || is_in_join_ || !(setting_.find_unused || setting_.shards != 0)) return false;
     if (freezes ? !parameter.requires_grad() : !is_frozen(model)) return false;
     drop_slots_of(event.model);
     if (freezes) parameter.requires_grad_(false);
@@ -463,12 +515,13 @@ class Oracle {
   bool reload(const Event& event) {
     Model& model = models_[event.model];
     if (model.is_fresh || is_frozen(model) || is_in_join_ || model.aside) return false;
+    if (setting_.shares_optimizer || setting_.hook == Hook::power_sgd) return false;  // whose state is more
     drop_slots_of(event.model);
     for (Parameter& one : model.parameters) {
       one.base = at::Tensor();
       for (int rank = 0; rank < setting_.ranks; ++rank) forget(one, rank);
     }
-    model.has_begun = false;
+    model.has_begun = model.has_synchronised = false;
     for (auto& buffers : model.buffers) put(model.buffers[0], buffers);
     std::fill(std::begin(model.has_joined), std::end(model.has_joined), false);
     model.have_changed = 0;

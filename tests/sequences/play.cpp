@@ -18,8 +18,10 @@
 #include "lockstep/base/format.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
 #include "lockstep/ddp/hooks/default_hooks.h"
+#include "lockstep/ddp/hooks/power_sgd.h"
 #include "lockstep/ddp/uneven_inputs/join.h"
 #include "lockstep/optim/clip_gradients.h"
+#include "lockstep/optim/zero_redundancy_optimizer.h"
 #include "tests/graphs/functions.h"
 #include "tests/sequences/net.h"
 
@@ -31,7 +33,7 @@ using Wrapper = DistributedDataParallel<std::shared_ptr<Net>>;
 struct Trained {
   std::shared_ptr<Net> net;
   std::unique_ptr<Wrapper> ddp;
-  std::unique_ptr<torch::optim::SGD> optimizer;
+  std::unique_ptr<torch::optim::Optimizer> optimizer;
   std::vector<at::Tensor> aside;
 };
 
@@ -89,7 +91,7 @@ class Player {
   // Rank 0's values are what counts.
   std::uint64_t own_seed(std::uint64_t seed) const { return group_.rank() == 0 ? seed : seed + 1000; }
 
-  void wrap(Trained& model, std::uint64_t seed, const Net* like = nullptr) {
+  void wrap(Trained& model, std::uint64_t seed, const Net* like = nullptr) const {
     model.net = std::make_shared<Net>(setting_, seed);
     if (like != nullptr && like->late.defined()) model.net->add_parameter(seed);
     if (like != nullptr && like->late_head != nullptr) model.net->add_module(seed);
@@ -97,12 +99,21 @@ class Player {
     model.net->set_mode(setting_, true);
     if (setting_.hook == Hook::all_reduce) model.ddp->register_comm_hook(all_reduce_hook());
     if (setting_.hook == Hook::fp16) model.ddp->register_comm_hook(fp16_compress_hook());
+    if (setting_.hook == Hook::power_sgd) {
+      const PowerSgd hook({.matrix_approximation_rank = 2, .start_power_sgd_iter = 2, .min_compression_rate = 0.1});
+      model.ddp->register_comm_hook(hook.hook());
+    }
     make_optimizer(model);
   }
 
-  static void make_optimizer(Trained& model) {
-    model.optimizer =
-        std::make_unique<torch::optim::SGD>(model.ddp->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
+  void make_optimizer(Trained& model) const {
+    const auto options = torch::optim::SGDOptions(0.05).momentum(0.9);
+    if (setting_.shares_optimizer) {
+      model.optimizer =
+          std::make_unique<ZeroRedundancyOptimizer<torch::optim::SGD>>(model.ddp->parameters(), group_, options);
+    } else {
+      model.optimizer = std::make_unique<torch::optim::SGD>(model.ddp->parameters(), options);
+    }
   }
 
   void play_join(const Event& event) {
@@ -151,6 +162,7 @@ class Player {
         return;
       case Kind::put_back: return put_back(event, model);
       case Kind::reload: return reload(event, model);
+      case Kind::sharded: return sharded(event, model);
       case Kind::join: return;
     }
   }
@@ -252,12 +264,26 @@ class Player {
     }
   }
 
-  void evaluate(const Event& event, Trained& model) {
-    const at::NoGradGuard no_grad;
-    model.net->eval();
-    const int times = 1 + (event.id + group_.rank()) % 3;
+  void evaluate(const Event& event, const Trained& model) const {
+    const bool trains = event.choice == 2;
+    const at::AutoGradMode mode(event.choice == 1);
+    if (!trains) model.net->eval();
+    const int times = trains && setting_.norm ? 1 : 1 + (event.id + group_.rank()) % 3;
     for (int i = 0; i < times; ++i) call_of(*model.ddp, input_of(place_of(event)), Call{});
     model.net->set_mode(setting_, true);
+  }
+
+  void sharded(const Event& event, const Trained& model) const {
+    model.ddp->for_each_shard([&](const Shard& shard) {
+      double sum = 0;
+      for (int i = 0; i <= event.choice; ++i) {
+        const Place place{sequence_, event, i, shard.index};
+        const at::Tensor loss = loss_of((*model.ddp)(input_of(place), Call{.parts = parts_of(place)}), event.loss, 1);
+        loss.backward();
+        sum += loss.item<double>();
+      }
+      return sum;
+    });
   }
 
   void bare(const Event& event, const Trained& model) const {

@@ -60,7 +60,10 @@ std::string name_of(const Event& event) {
     case Kind::zero: return fmt::format("{}: {}", model, text_of_zero(event));
     case Kind::step: return fmt::format("{}: optimizer step", model);
     case Kind::clip: return fmt::format("{}: clip_grad_norm", model);
-    case Kind::evaluate: return fmt::format("{}: evaluate", model);
+    case Kind::evaluate: return fmt::format("{}: evaluate{}", model,
+                                            event.choice == 0   ? ""
+                                            : event.choice == 1 ? " with gradients on"
+                                                                : " in training mode");
     case Kind::bare: return fmt::format("{}: the module's own forward and backward", model);
     case Kind::freeze: return fmt::format("{}: freeze {}", model, event.choice);
     case Kind::thaw: return fmt::format("{}: thaw all", model);
@@ -70,6 +73,9 @@ std::string name_of(const Event& event) {
     case Kind::set_aside: return fmt::format("{}: set the gradients aside", model);
     case Kind::put_back: return fmt::format("{}: {} what was set aside", model, event.choice == 0 ? "put back" : "add");
     case Kind::reload: return fmt::format("{}: reload in another wrapper", model);
+    case Kind::sharded:
+      return fmt::format("{}: {} backward(s) of each shard, loss {}{}", model, 1 + event.choice, event.loss,
+                         event.parts == kWhole ? "" : ", some parts");
     case Kind::join: break;
   }
   return fmt::format("join with {} {} {} {} batches{}", event.lengths[0], event.lengths[1], event.lengths[2],
@@ -93,12 +99,15 @@ DdpOptions options_of(const Setting& setting) {
   options.skip_all_reduce_unused_params = setting.skip_unused;
   options.static_graph = setting.static_graph;
   options.non_finite = setting.non_finite;
+  if (setting.compares) options.compare_parameters_every = 1;
+  if (setting.shards != 0) options.lockstep = {.shards = setting.shards, .seed = 7};
   if (setting.reduces_float) options.mixed_precision.reduce_dtype = at::kFloat;
   if (setting.reduces_half) options.mixed_precision.reduce_dtype = at::kHalf;
   return options;
 }
 
 double tolerance_of(const Setting& setting) {
+  if (setting.hook == Hook::power_sgd) return 1e300;  // all that is known is that values are finite
   if (setting.hook == Hook::fp16 || setting.reduces_half) return 0.05;
   return setting.reduces_float ? 1e-4 : 1e-9;
 }
@@ -129,6 +138,11 @@ std::string to_text(const Sequence& sequence) {
   add(setting.takes_list, "lists as inputs");
   add(setting.hook == Hook::all_reduce, "all_reduce_hook");
   add(setting.hook == Hook::fp16, "fp16_compress_hook");
+  add(setting.hook == Hook::power_sgd, "PowerSGD");
+  add(setting.shares_optimizer, "ZeroRedundancyOptimizer");
+  add(setting.compares, "compare_parameters_every 1");
+  add(setting.join_keeps, "joins that keep gradients");
+  if (setting.shards != 0) text += fmt::format(", lockstep mode with {} shards", setting.shards);
   add(setting.reduces_float, "reduced in float32");
   add(setting.reduces_half, "reduced in float16");
   add(setting.non_finite == NonFinite::skip_step, "NonFinite::skip_step");

@@ -23,7 +23,7 @@ enum class Kind {
   zero,            // gradients are zeroed or reset
   step,            // of the optimizer
   clip,
-  evaluate,
+  evaluate,        // choice: without gradients; with them; without them in training
   bare,  // forward and backward of the module itself
   freeze,
   thaw,
@@ -33,7 +33,8 @@ enum class Kind {
   set_aside,  // gradients
   put_back,
   reload,  // into another wrapper and optimizer
-  join,    // runs its body for batches of each rank
+  join,     // runs its body for batches of each rank
+  sharded,  // lockstep mode: a step of all shards
 };
 
 enum class Way { wrapper, module_none, module_zeros, optimizer_none, optimizer_zeros, some_none, some_zeros };
@@ -67,7 +68,7 @@ struct Event {
 
 using Events = std::vector<Event>;
 
-enum class Hook { none, all_reduce, fp16 };
+enum class Hook { none, all_reduce, fp16, power_sgd };
 
 struct Setting {
   int ranks = 2;
@@ -88,6 +89,10 @@ struct Setting {
   // What some ranks alone may do: a model's first forward, under no_sync(); a forward under no_sync() that changes their
   // buffers, before an evaluation.
   bool first_alone = false, buffers_alone = false;
+  bool join_keeps = false;       // gradients are not always zeroed in the step of a join
+  bool shares_optimizer = false;  // its state is spread over the ranks
+  bool compares = false;         // parameters, after each backward
+  int shards = 0;                // lockstep mode
 };
 
 struct Sequence {

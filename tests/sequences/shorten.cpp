@@ -23,6 +23,18 @@ bool any_event(const Events& events, Test test) {
                      [&](const Event& one) { return test(one) || any_event(one.body, test); });
 }
 
+// Whether the step of a join begins with gradients of its own.
+bool zeroes(const Events& body) {
+  bool zeroed[kModels] = {}, used[kModels] = {};
+  for (const Event& one : body) {
+    if (one.kind == Kind::zero && one.only != Only::odd && one.way != Way::some_none && one.way != Way::some_zeros) {
+      zeroed[one.model] = true;
+    }
+    for (int i = 0; i < kModels; ++i) used[i] = used[i] || (one.kind == Kind::forward && one.through[i]);
+  }
+  return (zeroed[0] || !used[0]) && (zeroed[1] || !used[1]);
+}
+
 // What a program may do with these options.
 bool is_allowed(const Sequence& sequence) {
   const Setting& setting = sequence.setting;
@@ -30,7 +42,8 @@ bool is_allowed(const Sequence& sequence) {
   const bool finite = setting.non_finite == NonFinite::ignore;
   const bool narrow = setting.reduces_half || setting.reduces_float || setting.hook == Hook::fp16;
   return !any_event(sequence.events, [&](const Event& one) {
-    if (one.kind == Kind::freeze) return !setting.find_unused;
+    if (one.kind == Kind::freeze) return !setting.find_unused && setting.shards == 0;
+    if (one.kind == Kind::join && !setting.join_keeps) return !zeroes(one.body);
     if (one.kind != Kind::forward && one.kind != Kind::bare) return false;
     return (is_plain && one.parts != kWhole) || (finite && one.bad != Bad::none) || (!narrow && one.bad == Bad::huge);
   });
@@ -82,6 +95,9 @@ void make_setting_plainer(Variants& variants, const Sequence& sequence) {
   change([](Setting& s) { return set(s.norm_in_eval, false); });
   change([](Setting& s) { return !s.norm_in_eval && set(s.norm, false); });
   change([](Setting& s) { return set(s.takes_list, false); });
+  change([](Setting& s) { return set(s.join_keeps, false); });
+  change([](Setting& s) { return set(s.shares_optimizer, false); });
+  change([](Setting& s) { return set(s.compares, false); });
   change([](Setting& s) { return set(s.first_alone, false); });
   change([](Setting& s) { return set(s.buffers_alone, false); });
   change([](Setting& s) { return set(s.over_links, false); });

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "tests/graphs/dice.h"
+#include "tests/sequences/net.h"
 
 namespace lockstep::sequences {
 namespace {
@@ -26,12 +27,13 @@ constexpr std::uint64_t kTaken =
 
 class Drawer {
  public:
-  Drawer(std::uint64_t seed, std::uint64_t families) : dice_(seed) {
+  Drawer(std::uint64_t seed, std::uint64_t families, int ranks) : dice_(seed) {
     sequence_.seed = seed;
     const int chance = std::popcount(families) <= 6 ? 65 : 25;
     for (int i = 0; i < kFamilies; ++i) drawn_ |= std::uint64_t{dice_.percent(chance)} << i;
     drawn_ &= families;
-    draw_setting();
+    if (ranks == 3) without({Family::lockstep});  // its shards are a power of two
+    draw_setting(ranks);
   }
 
   Sequence run() {
@@ -55,10 +57,17 @@ class Drawer {
     drawn_ &= ~bits(families);
   }
 
-  void draw_setting() {
-    Setting& setting = sequence_.setting;
+  void draw_ranks(int ranks) {
     const int roll = dice_.below(10);
-    setting.ranks = roll < 6 ? 2 : roll < 8 ? 3 : roll < 9 ? 4 : 1;
+    int& drawn = sequence_.setting.ranks;
+    drawn = roll < 6 ? 2 : roll < 8 ? 3 : roll < 9 ? 4 : 1;
+    if (has(Family::lockstep) && drawn == 3) drawn = 4;
+    if (ranks != 0) drawn = ranks;
+  }
+
+  void draw_setting(int ranks) {
+    Setting& setting = sequence_.setting;
+    draw_ranks(ranks);
     // A graph that stays the same has one order of events.
     if (has(Family::fixed_graph)) {
       without({Family::unused, Family::several, Family::retained, Family::throws, Family::throws_late, Family::freeze,
@@ -66,7 +75,6 @@ class Drawer {
     }
     if (has(Family::lockstep)) {
       drawn_ &= kTaken;
-      setting.ranks = roll < 6 ? 2 : roll < 8 ? 4 : 1;
       setting.shards = 4;
     }
     if (has(Family::norm_in_eval) && !has(Family::norm)) without({Family::norm_in_eval});
@@ -243,10 +251,6 @@ class Drawer {
     events.back().slots = slots;
   }
 
-  static bool is_synchronised(const Event& one) {
-    return (one.through[0] && !one.local[0]) || (one.through[1] && !one.local[1]);
-  }
-
   void draw_sharded_step(Events& events) {
     if (dice_.percent(60)) events.push_back(a_zero(0, false));
     disturb(events, 0);
@@ -339,6 +343,6 @@ std::uint64_t families_of(const std::string& names) {
   return families;
 }
 
-Sequence draw(std::uint64_t seed, std::uint64_t families) { return Drawer(seed, families).run(); }
+Sequence draw(std::uint64_t seed, std::uint64_t families, int ranks) { return Drawer(seed, families, ranks).run(); }
 
 }  // namespace lockstep::sequences

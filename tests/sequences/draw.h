@@ -55,6 +55,7 @@ const char* name_of(Family family);
 // A bit for each family. Names with commas between; "all"; "all,-NAME" leaves one out. std::invalid_argument for others.
 std::uint64_t families_of(const std::string& names);
 
-Sequence draw(std::uint64_t seed, std::uint64_t families);
+// ranks: how many there are; 0: drawn too.
+Sequence draw(std::uint64_t seed, std::uint64_t families, int ranks = 0);
 
 }  // namespace lockstep::sequences

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/sequences/net.h"
 #include "tests/sequences/oracle.h"
 
 namespace lockstep::sequences {
@@ -25,14 +26,16 @@ bool any_event(const Events& events, Test test) {
 
 // Whether the step of a join begins with gradients of its own.
 bool zeroes(const Events& body) {
-  bool zeroed[kModels] = {}, used[kModels] = {};
+  bool zeroed[kModels] = {}, used[kModels] = {}, spreads = false, averages_in_even = false;
   for (const Event& one : body) {
     if (one.kind == Kind::zero && one.only != Only::odd && one.way != Way::some_none && one.way != Way::some_zeros) {
       zeroed[one.model] = true;
+      spreads = spreads || one.only == Only::even;
     }
+    averages_in_even = averages_in_even || (one.kind == Kind::forward && one.only != Only::odd && is_synchronised(one));
     for (int i = 0; i < kModels; ++i) used[i] = used[i] || (one.kind == Kind::forward && one.through[i]);
   }
-  return (zeroed[0] || !used[0]) && (zeroed[1] || !used[1]);
+  return !(spreads && averages_in_even) && (zeroed[0] || !used[0]) && (zeroed[1] || !used[1]);
 }
 
 // What a program may do with these options.

@@ -38,6 +38,7 @@ at::Tensor mean_of(const Parameter& parameter, const Setting& setting, const std
     if (!parameter.pending[rank].empty()) ++active;
   }
   if (!sum.defined()) return sum;
+  if (setting.samples && weights == 0) throw Unclear("nothing has a weight");
   return sum / (setting.samples ? weights : divides_by_active ? active : static_cast<double>(setting.ranks));
 }
 

@@ -22,7 +22,7 @@ constexpr std::uint64_t bits(std::initializer_list<Family> families) {
 
 // What lockstep mode takes.
 constexpr std::uint64_t kTaken =
-    bits({Family::lockstep, Family::zero, Family::zero_some, Family::norm, Family::evaluate, Family::grow, Family::freeze,
+    bits({Family::lockstep, Family::zero, Family::zero_some, Family::norm, Family::evaluate, Family::grow, Family::freeze, Family::throws,
           Family::aside, Family::clip, Family::reload, Family::links, Family::zero_optimizer, Family::compare});
 
 class Drawer {
@@ -124,6 +124,7 @@ class Drawer {
   unsigned some_parts() {
     return sequence_.setting.find_unused ? static_cast<unsigned>(dice_.below(1 << 12)) : fixed_parts_;
   }
+  int everybody() const { return (1 << sequence_.setting.ranks) - 1; }
   unsigned some_ranks() { return 1U + static_cast<unsigned>(dice_.below(15)); }
 
   Event a_forward(int model, int slot, bool local) {
@@ -136,6 +137,7 @@ class Drawer {
     one.parts = fixed_parts_;
     if (sequence_.setting.find_unused && dice_.percent(70)) one.parts = some_parts();
     if (has(Family::samples, 30)) one.weight = 0.5 * (1 + dice_.below(20));
+    if (has(Family::samples, 8)) one.weightless = static_cast<unsigned>(dice_.below(everybody()));
     if (has(Family::inputs)) one.choice = 1;
     const bool is_narrow = has(Family::narrow);
     if (has(Family::bad, 15) && (is_narrow || !has(Family::norm))) {
@@ -214,6 +216,7 @@ class Drawer {
   }
 
   void throwing(Events& events, int model, bool late) {
+    if (sequence_.setting.shards != 0) return;
     Event one = a_forward(model, 4, dice_.percent(50));
     one.bad = Bad::none;
     one.throws = late ? Throws::in_middle : dice_.percent(40) ? Throws::in_forward : Throws::at_output;
@@ -258,6 +261,8 @@ class Drawer {
     one.choice = dice_.below(2);
     one.loss = dice_.below(4);
     if (dice_.percent(50)) one.parts = static_cast<unsigned>(dice_.below(1 << 12));
+    if (dice_.percent(20)) one.ranks = some_ranks();
+    if (has(Family::throws, 50)) one.throws = Throws::at_output;
     events.push_back(one);
     disturb(events, 0);
     if (has(Family::clip, 40)) events.push_back(event(Kind::clip));

@@ -87,6 +87,11 @@ at::Tensor loss_of(const at::Tensor& output, int number, double scale) {
   return sum * (scale * (1 + number) / static_cast<double>(output.size(0)));
 }
 
+std::optional<double> weight_of(const Place& place) {
+  if ((place.event.weightless >> static_cast<unsigned>(place.rank) & 1U) != 0) return 0.0;
+  return place.event.weight == 0 ? std::nullopt : std::optional(place.event.weight);
+}
+
 unsigned parts_of(const Place& place) {
   return place.event.parts >> (3U * static_cast<unsigned>(place.rank)) & kAllParts;
 }

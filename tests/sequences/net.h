@@ -7,6 +7,7 @@
 #include <torch/nn/modules/batchnorm.h>
 
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <vector>
 
@@ -62,6 +63,8 @@ at::Tensor loss_of(const at::Tensor& output, int number, double scale);
 // By which an event's losses are multiplied.
 double scale_of(const Place& place);
 std::uint64_t seed_of(const Place& place);
+// What a forward is given as its weight, if it is given any.
+std::optional<double> weight_of(const Place& place);
 // The parts that a rank's forward uses.
 unsigned parts_of(const Place& place);
 // Whether a forward is synchronised for some model.

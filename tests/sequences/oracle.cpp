@@ -132,6 +132,7 @@ class Oracle {
   }
 
   bool forward(const Event& event, unsigned ranks) {
+    if (setting_.shards != 0) return false;
     for (int i = 0; i < setting_.models; ++i) {
       if (!event.through[i]) continue;
       if (event.local[i] && models_[i].is_fresh) return false;
@@ -164,7 +165,7 @@ class Oracle {
               .joined = joined_[rank],
               .divides_by_active = divides_by_active_,
               .scale = scale_of(place)};
-    const double weight = event.weight != 0 ? event.weight : static_cast<double>(made.output.size(0));
+    const double weight = weight_of(place).value_or(static_cast<double>(made.output.size(0)));
     for (int i = 0; i < setting_.models; ++i) {
       if (!event.through[i]) continue;
       made.forwards[i] = static_cast<int>(weights_.size());
@@ -415,7 +416,7 @@ class Oracle {
       for (int i = 0; i <= event.choice; ++i) {
         const Place place{sequence_, event, i, shard};
         const at::Tensor loss = loss_of(compute(model, 0, input_of(place), parts_of(place)), event.loss, 1);
-        add_to_bases(model, loss);
+        if (has(event.ranks, shard)) add_to_bases(model, loss);
       }
       for (std::size_t i = 0; i < buffers.size(); ++i) {
         const at::Tensor part = model.buffers[0][i].to(at::kDouble) / setting_.shards;

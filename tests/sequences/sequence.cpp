@@ -26,6 +26,7 @@ std::string text_of_forward(const Event& event) {
     for (unsigned rank = 0; rank < kMostRanks; ++rank) text += fmt::format(" {}", event.parts >> (3 * rank) & 7U);
   }
   if (event.weight != 0) text += fmt::format(", weight {}", event.weight);
+  if (event.weightless != 0) text += ", weight 0 on ranks " + text_of_bits(event.weightless, kMostRanks);
   if (event.throws != Throws::never) {
     text += event.throws == Throws::in_forward ? ", throws"
             : event.throws == Throws::at_output ? ", whose backward throws at once"
@@ -75,7 +76,8 @@ std::string name_of(const Event& event) {
     case Kind::reload: return fmt::format("{}: reload in another wrapper", model);
     case Kind::sharded:
       return fmt::format("{}: {} backward(s) of each shard, loss {}{}", model, 1 + event.choice, event.loss,
-                         event.parts == kWhole ? "" : ", some parts");
+                         event.parts == kWhole ? "" : ", some parts") +
+             (event.throws == Throws::never ? "" : ", others throw");
     case Kind::join: break;
   }
   return fmt::format("join with {} {} {} {} batches{}", event.lengths[0], event.lengths[1], event.lengths[2],

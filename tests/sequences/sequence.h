@@ -45,7 +45,7 @@ enum class Only { always, even, odd };    // iterations of joins
 struct Event {
   Kind kind = Kind::forward;
   int id = 0;             // what inputs depend on
-  unsigned ranks = kAll;  // that do it, if it synchronises nothing
+  unsigned ranks = kAll;  // that do it, if it synchronises nothing; of a step of shards: those that make a backward
   int model = 0;          // of those that have one
   bool through[kModels] = {true, false};  // a forward; the first model's outputs are the second's inputs
   bool local[kModels] = {false, false};   // a forward under no_sync()
@@ -53,6 +53,7 @@ struct Event {
   unsigned slots = 1;           // of a backward
   unsigned parts = kWhole;      // that a forward uses, 3 bits for each rank; of zero: parameters
   double weight = 0;            // that a forward is given; 0: none
+  unsigned weightless = 0;      // ranks whose forward is given the weight 0
   int loss = 0;
   bool retains = false;
   Way way = Way::wrapper;

@@ -118,6 +118,7 @@ void make_events_plainer(Variants& variants, Sequence& sequence) {
       change([](Event& e) { return set(e.ranks, kAll); });
       change([](Event& e) { return e.kind != Kind::zero && set(e.parts, kWhole); });
       change([](Event& e) { return set(e.weight, 0.0); });
+      change([](Event& e) { return set(e.weightless, 0U); });
       change([](Event& e) { return set(e.bad, Bad::none); });
       change([](Event& e) { return set(e.throws, Throws::never); });
       change([](Event& e) { return set(e.retains, false); });

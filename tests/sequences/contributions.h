@@ -23,10 +23,10 @@ struct Contribution {
 struct Parameter {
   std::string name;
   at::Tensor value;
-  at::Tensor velocity;                             // of the optimizer; undefined: none
-  at::Tensor base;                                 // what synchronised backwards have left in .grad; undefined: none
-  std::vector<Contribution> pending[kMostRanks];   // since then
-  bool is_dirty[kMostRanks] = {};                  // .grad holds more than base
+  at::Tensor velocity;                            // of the optimizer; undefined: none
+  at::Tensor base;                                // what synchronised backwards have left in .grad; undefined: none
+  std::vector<Contribution> pending[kMostRanks];  // since then
+  bool is_dirty[kMostRanks] = {};                 // .grad holds more than base
 };
 
 struct Model {
@@ -37,7 +37,7 @@ struct Model {
   unsigned have_changed = 0;                     // ranks whose buffers have, since they were the same
   bool has_begun = false;                        // a forward on all ranks
   bool has_synchronised = false;                 // a forward
-  bool is_fresh = false;  // has parameters that are not synchronised yet
+  bool is_fresh = false;                         // has parameters that are not synchronised yet
   std::optional<std::vector<at::Tensor>> aside;
 };
 

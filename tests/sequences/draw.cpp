@@ -12,7 +12,12 @@ namespace lockstep::sequences {
 namespace {
 
 constexpr const char* kNames[kFamilies] = {
-    "accumulate", "zero", "zero_some", "samples", "retained", "several", "unused", "fixed_graph", "buckets", "hook", "narrow", "bad", "join", "join_active", "join_keeps", "norm", "norm_in_eval", "throws", "throws_late", "dropped", "inputs", "bare", "evaluate", "evaluate_grad", "freeze", "grow", "two", "aside", "clip", "reload", "links", "list", "first_alone", "buffers_alone", "zero_optimizer", "compare", "power_sgd", "lockstep"};
+    "accumulate",     "zero",     "zero_some",     "samples",        "retained",    "several",     "unused",
+    "fixed_graph",    "buckets",  "hook",          "narrow",         "bad",         "join",        "join_active",
+    "join_keeps",     "norm",     "norm_in_eval",  "throws",         "throws_late", "dropped",     "inputs",
+    "bare",           "evaluate", "evaluate_grad", "evaluate_local", "freeze",      "grow",        "two",
+    "aside",          "clip",     "reload",        "links",          "list",        "first_alone", "buffers_alone",
+    "zero_optimizer", "compare",  "power_sgd",     "lockstep"};
 
 constexpr std::uint64_t bits(std::initializer_list<Family> families) {
   std::uint64_t all = 0;
@@ -22,15 +27,18 @@ constexpr std::uint64_t bits(std::initializer_list<Family> families) {
 
 // What lockstep mode takes.
 constexpr std::uint64_t kTaken =
-    bits({Family::lockstep, Family::zero, Family::zero_some, Family::norm, Family::evaluate, Family::grow, Family::freeze, Family::throws,
-          Family::aside, Family::clip, Family::reload, Family::links, Family::zero_optimizer, Family::compare});
+    bits({Family::lockstep, Family::zero, Family::zero_some, Family::norm, Family::evaluate, Family::grow,
+          Family::freeze, Family::throws, Family::aside, Family::clip, Family::reload, Family::links,
+          Family::zero_optimizer, Family::compare});
 
 class Drawer {
  public:
   Drawer(std::uint64_t seed, std::uint64_t families, int ranks) : dice_(seed) {
     sequence_.seed = seed;
+    // With dice of their own, so that a new family at the end changes no case without it.
+    testing::Dice dice(~seed);
     const int chance = std::popcount(families) <= 6 ? 65 : 25;
-    for (int i = 0; i < kFamilies; ++i) drawn_ |= std::uint64_t{dice_.percent(chance)} << i;
+    for (int i = 0; i < kFamilies; ++i) drawn_ |= std::uint64_t{dice.percent(chance)} << i;
     drawn_ &= families;
     if (ranks == 3) without({Family::lockstep});  // its shards are a power of two
     draw_setting(ranks);
@@ -53,9 +61,7 @@ class Drawer {
  private:
   bool has(Family family) const { return (drawn_ >> static_cast<int>(family) & 1U) != 0; }
   bool has(Family family, int chance) { return has(family) && dice_.percent(chance); }
-  void without(std::initializer_list<Family> families) {
-    drawn_ &= ~bits(families);
-  }
+  void without(std::initializer_list<Family> families) { drawn_ &= ~bits(families); }
 
   void draw_ranks(int ranks) {
     const int roll = dice_.below(10);
@@ -93,8 +99,11 @@ class Drawer {
     setting.first_alone = has(Family::first_alone);
     setting.buffers_alone = has(Family::buffers_alone);
     if (has(Family::buckets)) {
-      setting.buckets_off = dice_.percent(50);
-      if (!setting.buckets_off) setting.cap_mb = dice_.percent(50) ? 0.00003 : 0.0001;
+      const int kind = dice_.below(5);
+      setting.buckets_off = kind < 2;
+      if (kind == 2 || kind == 3) setting.cap_mb = kind == 2 ? 0.00003 : 0.0001;
+      setting.caps_list = kind == 4;
+      setting.delays = dice_.percent(30);
     }
     if (has(Family::hook)) setting.hook = Hook::all_reduce;
     if (has(Family::power_sgd)) {
@@ -166,9 +175,10 @@ class Drawer {
 
   // Something else, that may come up between any two events.
   void disturb(Events& events, int model) {
-    const Family kinds[] = {Family::accumulate, Family::zero,     Family::zero_some, Family::throws, Family::throws_late,
-                            Family::dropped,    Family::inputs,   Family::bare,      Family::evaluate, Family::freeze, Family::evaluate_grad,
-                            Family::grow,       Family::aside,    Family::clip,      Family::reload};
+    const Family kinds[] = {Family::accumulate,  Family::zero,    Family::zero_some,     Family::throws,
+                            Family::throws_late, Family::dropped, Family::inputs,        Family::bare,
+                            Family::evaluate,    Family::freeze,  Family::evaluate_grad, Family::evaluate_local,
+                            Family::grow,        Family::aside,   Family::clip,          Family::reload};
     std::vector<Family> drawn;
     for (const Family kind : kinds) {
       if (has(kind)) drawn.push_back(kind);
@@ -198,6 +208,7 @@ class Drawer {
       case Family::inputs: add(Kind::input_gradient, true).slot = dice_.below(3); return;
       case Family::bare: add(Kind::bare, true).parts = some_parts(); return;
       case Family::evaluate: add(Kind::evaluate, true).choice = dice_.percent(70) ? 0 : 2; return;
+      case Family::evaluate_local: add(Kind::evaluate, true).choice = 3; return;
       case Family::evaluate_grad: add(Kind::evaluate, true).choice = 1; return;
       case Family::freeze: add(dice_.percent(60) ? Kind::freeze : Kind::thaw, false).choice = dice_.below(3); return;
       case Family::grow: {

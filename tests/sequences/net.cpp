@@ -63,7 +63,8 @@ at::Tensor& Net::freezable(int choice) { return choice == 0 ? bias : choice == 1
 
 std::uint64_t seed_of(const Place& place) {
   testing::Dice dice(place.sequence.seed + static_cast<std::uint64_t>(place.event.id) * 1000003 +
-                     static_cast<std::uint64_t>(place.iteration) * 10007 + static_cast<std::uint64_t>(place.rank) * 101);
+                     static_cast<std::uint64_t>(place.iteration) * 10007 +
+                     static_cast<std::uint64_t>(place.rank) * 101);
   return dice.next();
 }
 

@@ -82,7 +82,8 @@ class Oracle {
     return event.only == Only::always || (event.only == Only::odd) == (iterations_ % 2 == 1);
   }
   bool model_is_there(const Event& event) const {
-    return event.model < setting_.models && (event.kind != Kind::forward || !event.through[1] || setting_.models == 2) &&
+    return event.model < setting_.models &&
+           (event.kind != Kind::forward || !event.through[1] || setting_.models == 2) &&
            (event.through[0] || event.through[1]);
   }
 
@@ -226,8 +227,8 @@ class Oracle {
     for (int rank = 0; rank < setting_.ranks; ++rank) {
       if (!has(ranks, rank)) continue;
       const auto made = slots_of(event, rank);
-      const bool one_throws = std::any_of(made.begin(), made.end(),
-                                          [](const Made* one) { return one->event->throws != Throws::never; });
+      const bool one_throws =
+          std::any_of(made.begin(), made.end(), [](const Made* one) { return one->event->throws != Throws::never; });
       if (!one_throws) contribute(event, rank, made);
       if (event.retains && !one_throws) continue;
       for (int slot = 0; slot < kSlots; ++slot) {
@@ -333,7 +334,8 @@ class Oracle {
     for (std::size_t i = 0; i < model.parameters.size(); ++i) {
       if (!zeroes(event, i)) continue;
       const Parameter& one = model.parameters[i];
-      if (ranks != everybody() && one.base.defined() && (!to_zeros || one.base.count_nonzero().item<std::int64_t>() != 0)) {
+      if (ranks != everybody() && one.base.defined() &&
+          (!to_zeros || one.base.count_nonzero().item<std::int64_t>() != 0)) {
         return false;
       }
       if (!to_zeros) continue;
@@ -439,7 +441,8 @@ class Oracle {
     for (Parameter& one : model.parameters) {
       if (!one.value.requires_grad()) continue;
       const at::Tensor& gradient = *next++;
-      if (gradient.defined()) one.base = (one.base.defined() ? one.base : at::zeros_like(gradient)) + gradient / setting_.shards;
+      if (gradient.defined())
+        one.base = (one.base.defined() ? one.base : at::zeros_like(gradient)) + gradient / setting_.shards;
     }
   }
 

@@ -67,7 +67,8 @@ class Player {
  public:
   Player(const Sequence& sequence, const std::vector<Occurrence>& expected, const ProcessGroup& group)
       : sequence_(sequence), setting_(sequence.setting), expected_(expected), group_(group) {
-    for (int i = 0; i < setting_.models; ++i) wrap(models_[i], own_seed(sequence.seed + static_cast<std::uint64_t>(i) * 17));
+    for (int i = 0; i < setting_.models; ++i)
+      wrap(models_[i], own_seed(sequence.seed + static_cast<std::uint64_t>(i) * 17));
   }
 
   void play(const Events& events) {
@@ -82,7 +83,8 @@ class Player {
         happen(event, occurrence);
         compare(occurrence);
       } catch (const std::exception& error) {
-        throw Difference(fmt::format("rank {}, event {} ({}): {}", group_.rank(), next_ - 1, to_text(event), error.what()));
+        throw Difference(
+            fmt::format("rank {}, event {} ({}): {}", group_.rank(), next_ - 1, to_text(event), error.what()));
       }
     }
   }
@@ -120,14 +122,13 @@ class Player {
     slots_ = {};
     std::vector<int> batches(static_cast<std::size_t>(event.lengths[group_.rank()]));
     std::iota(batches.begin(), batches.end(), 0);
-    join(
-        group_, batches,
-        [&](int batch) {
-          iteration_ = batch;
-          play(event.body);
-          slots_ = {};
-        },
-        {.divide_by_initial_world_size = !event.divides_by_active});
+    join(group_, batches,
+         [&](int batch) {
+           iteration_ = batch;
+           play(event.body);
+           slots_ = {};
+         },
+         {.divide_by_initial_world_size = !event.divides_by_active});
     iteration_ = 0;
   }
 
@@ -142,11 +143,17 @@ class Player {
       case Kind::input_gradient: return mine ? input_gradient(event) : void();
       case Kind::drop: return mine ? slots_[static_cast<std::size_t>(event.slot)].reset() : void();
       case Kind::zero: return mine ? zero(event, model) : void();
-      case Kind::step: drop_slots_of(event.model); model.optimizer->step(); return;
+      case Kind::step:
+        drop_slots_of(event.model);
+        model.optimizer->step();
+        return;
       case Kind::clip: clip_grad_norm(model.ddp->parameters(), 0.5); return;
       case Kind::evaluate: return mine ? evaluate(event, model) : void();
       case Kind::bare: return mine ? bare(event, model) : void();
-      case Kind::freeze: drop_slots_of(event.model); model.net->freezable(event.choice).requires_grad_(false); return;
+      case Kind::freeze:
+        drop_slots_of(event.model);
+        model.net->freezable(event.choice).requires_grad_(false);
+        return;
       case Kind::thaw:
         drop_slots_of(event.model);
         for (const at::Tensor& parameter : model.net->parameters()) parameter.requires_grad_(true);
@@ -190,7 +197,8 @@ class Player {
     slots_[static_cast<std::size_t>(event.slot)] = std::move(made);
   }
 
-  at::Tensor forward(const Trained& model, const at::Tensor& x, const Event& event, bool local, const Call& call) const {
+  at::Tensor forward(const Trained& model, const at::Tensor& x, const Event& event, bool local,
+                     const Call& call) const {
     std::shared_ptr<NoSync> guard;
     if (local) guard = std::shared_ptr<NoSync>(new NoSync(model.ddp->no_sync()));
     const auto weight = weight_of(place_of(event));
@@ -268,6 +276,8 @@ class Player {
   void evaluate(const Event& event, const Trained& model) const {
     const bool trains = event.choice == 2;
     const at::AutoGradMode mode(event.choice == 1);
+    std::shared_ptr<NoSync> guard;
+    if (event.choice == 3) guard = std::shared_ptr<NoSync>(new NoSync(model.ddp->no_sync()));
     if (!trains) model.net->eval();
     const int times = trains && setting_.norm ? 1 : 1 + (event.id + group_.rank()) % 3;
     for (int i = 0; i < times; ++i) call_of(*model.ddp, input_of(place_of(event)), Call{});

@@ -28,11 +28,12 @@ std::string text_of_forward(const Event& event) {
   if (event.weight != 0) text += fmt::format(", weight {}", event.weight);
   if (event.weightless != 0) text += ", weight 0 on ranks " + text_of_bits(event.weightless, kMostRanks);
   if (event.throws != Throws::never) {
-    text += event.throws == Throws::in_forward ? ", throws"
+    text += event.throws == Throws::in_forward  ? ", throws"
             : event.throws == Throws::at_output ? ", whose backward throws at once"
                                                 : ", whose backward throws in the middle";
   }
-  if (event.bad != Bad::none) text += fmt::format(", {} on rank {}", event.bad == Bad::huge ? "huge" : "Inf", event.rank);
+  if (event.bad != Bad::none)
+    text += fmt::format(", {} on rank {}", event.bad == Bad::huge ? "huge" : "Inf", event.rank);
   return text;
 }
 
@@ -61,10 +62,12 @@ std::string name_of(const Event& event) {
     case Kind::zero: return fmt::format("{}: {}", model, text_of_zero(event));
     case Kind::step: return fmt::format("{}: optimizer step", model);
     case Kind::clip: return fmt::format("{}: clip_grad_norm", model);
-    case Kind::evaluate: return fmt::format("{}: evaluate{}", model,
-                                            event.choice == 0   ? ""
-                                            : event.choice == 1 ? " with gradients on"
-                                                                : " in training mode");
+    case Kind::evaluate:
+      return fmt::format("{}: evaluate{}", model,
+                         event.choice == 0   ? ""
+                         : event.choice == 1 ? " with gradients on"
+                         : event.choice == 2 ? " in training mode"
+                                             : " under no_sync()");
     case Kind::bare: return fmt::format("{}: the module's own forward and backward", model);
     case Kind::freeze: return fmt::format("{}: freeze {}", model, event.choice);
     case Kind::thaw: return fmt::format("{}: thaw all", model);
@@ -96,6 +99,8 @@ DdpOptions options_of(const Setting& setting) {
   DdpOptions options;
   if (setting.buckets_off) options.bucketing = Bucketing::off;
   if (setting.cap_mb != 0) options.bucket_cap_mb = setting.cap_mb;
+  if (setting.caps_list) options.bucket_cap_mb_list = {0.00001, 0.0001};
+  if (setting.delays) options.delay_all_reduce_named_params = {"bias", "head1.weight"};
   if (setting.samples) options.weighting = Weighting::samples;
   options.find_unused_parameters = setting.find_unused;
   options.skip_all_reduce_unused_params = setting.skip_unused;
@@ -131,6 +136,8 @@ std::string to_text(const Sequence& sequence) {
   add(setting.models == 2, "two models");
   add(setting.buckets_off, "bucketing off");
   if (setting.cap_mb != 0) text += fmt::format(", bucket_cap_mb {}", setting.cap_mb);
+  add(setting.caps_list, "bucket_cap_mb_list");
+  add(setting.delays, "delay_all_reduce_named_params");
   add(setting.samples, "Weighting::samples");
   add(setting.find_unused, "find_unused_parameters");
   add(setting.skip_unused, "skip_all_reduce_unused_params");

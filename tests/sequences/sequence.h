@@ -23,8 +23,8 @@ enum class Kind {
   zero,            // gradients are zeroed or reset
   step,            // of the optimizer
   clip,
-  evaluate,        // choice: without gradients; with them; without them in training
-  bare,  // forward and backward of the module itself
+  evaluate,  // choice: 0: without gradients, 1: with, 2: without, in training, 3: under no_sync()
+  bare,      // forward and backward of the module itself
   freeze,
   thaw,
   add_parameter,
@@ -32,7 +32,7 @@ enum class Kind {
   replace_module,
   set_aside,  // gradients
   put_back,
-  reload,  // into another wrapper and optimizer
+  reload,   // into another wrapper and optimizer
   join,     // runs its body for batches of each rank
   sharded,  // lockstep mode: a step of all shards
 };
@@ -50,10 +50,10 @@ struct Event {
   bool through[kModels] = {true, false};  // a forward; the first model's outputs are the second's inputs
   bool local[kModels] = {false, false};   // a forward under no_sync()
   int slot = 0;
-  unsigned slots = 1;           // of a backward
-  unsigned parts = kWhole;      // that a forward uses, 3 bits for each rank; of zero: parameters
-  double weight = 0;            // that a forward is given; 0: none
-  unsigned weightless = 0;      // ranks whose forward is given the weight 0
+  unsigned slots = 1;       // of a backward
+  unsigned parts = kWhole;  // that a forward uses, 3 bits for each rank; of zero: parameters
+  double weight = 0;        // that a forward is given; 0: none
+  unsigned weightless = 0;  // ranks whose forward is given the weight 0
   int loss = 0;
   bool retains = false;
   Way way = Way::wrapper;
@@ -76,7 +76,9 @@ struct Setting {
   int models = 1;
   bool over_links = false;
   bool buckets_off = false;
-  double cap_mb = 0;  // 0: the default
+  double cap_mb = 0;       // 0: the default
+  bool caps_list = false;  // bucket_cap_mb_list
+  bool delays = false;     // delay_all_reduce_named_params
   bool samples = false;
   bool find_unused = false;
   bool skip_unused = false;
@@ -87,13 +89,13 @@ struct Setting {
   Hook hook = Hook::none;
   bool reduces_float = false, reduces_half = false;
   NonFinite non_finite = NonFinite::ignore;
-  // What some ranks alone may do: a model's first forward, under no_sync(); a forward under no_sync() that changes their
-  // buffers, before an evaluation.
+  // What some ranks alone may do: a model's first forward, under no_sync(); a forward under no_sync() that changes
+  // their buffers, before an evaluation.
   bool first_alone = false, buffers_alone = false;
-  bool join_keeps = false;       // gradients are not always zeroed in the step of a join
+  bool join_keeps = false;        // gradients are not always zeroed in the step of a join
   bool shares_optimizer = false;  // its state is spread over the ranks
-  bool compares = false;         // parameters, after each backward
-  int shards = 0;                // lockstep mode
+  bool compares = false;          // parameters, after each backward
+  int shards = 0;                 // lockstep mode
 };
 
 struct Sequence {

@@ -91,6 +91,8 @@ void make_setting_plainer(Variants& variants, const Sequence& sequence) {
   change([](Setting& s) { return set(s.static_graph, false); });
   change([](Setting& s) { return set(s.buckets_off, false); });
   change([](Setting& s) { return set(s.cap_mb, 0.0); });
+  change([](Setting& s) { return set(s.caps_list, false); });
+  change([](Setting& s) { return set(s.delays, false); });
   change([](Setting& s) { return set(s.hook, Hook::none); });
   change([](Setting& s) { return set(s.reduces_float, false); });
   change([](Setting& s) { return set(s.reduces_half, false); });

@@ -11,12 +11,21 @@ namespace lockstep::sequences {
 
 void add(Parameter& to, int rank, const at::Tensor& gradient, const std::vector<int>& forwards, bool joined) {
   to.is_dirty[rank] = to.is_dirty[rank] || gradient.defined();
+  to.is_tainted[rank] = to.is_tainted[rank] || (joined && gradient.defined());
   if (!joined) to.pending[rank].push_back({gradient, forwards});
 }
 
-void forget(Parameter& parameter, int rank) {
-  parameter.pending[rank].clear();
-  parameter.is_dirty[rank] = false;
+void forget(Gradient& gradient, int rank) {
+  gradient.pending[rank].clear();
+  gradient.is_dirty[rank] = gradient.is_tainted[rank] = false;
+}
+
+void add(Gradient& to, const Gradient& saved) {
+  if (saved.base.defined()) to.base = to.base.defined() ? to.base + saved.base : saved.base;
+  for (int rank = 0; rank < kMostRanks; ++rank) {
+    to.pending[rank].insert(to.pending[rank].end(), saved.pending[rank].begin(), saved.pending[rank].end());
+    to.is_dirty[rank] = to.is_dirty[rank] || saved.is_dirty[rank];
+  }
 }
 
 at::Tensor mean_of(const Parameter& parameter, const Setting& setting, const std::vector<double>& weights_of_forwards,

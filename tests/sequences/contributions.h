@@ -20,13 +20,18 @@ struct Contribution {
   std::vector<int> forwards;  // that the backward went through
 };
 
-struct Parameter {
-  std::string name;
-  at::Tensor value;
-  at::Tensor velocity;                            // of the optimizer; undefined: none
-  at::Tensor base;                                // what synchronised backwards have left in .grad; undefined: none
+// What .grad is made of.
+struct Gradient {
+  at::Tensor base;                                // what synchronised backwards have left; undefined: none
   std::vector<Contribution> pending[kMostRanks];  // since then
   bool is_dirty[kMostRanks] = {};                 // .grad holds more than base
+  bool is_tainted[kMostRanks] = {};               // some of it is of a rank without a batch of its own
+};
+
+struct Parameter : Gradient {
+  std::string name;
+  at::Tensor value;
+  at::Tensor velocity;  // of the optimizer; undefined: none
 };
 
 struct Model {
@@ -38,12 +43,14 @@ struct Model {
   bool has_begun = false;                        // a forward on all ranks
   bool has_synchronised = false;                 // a forward
   bool is_fresh = false;                         // has parameters that are not synchronised yet
-  std::optional<std::vector<at::Tensor>> aside;
+  std::optional<std::vector<Gradient>> aside;
 };
 
 // A backward's gradient of a parameter. joined: of a rank without a batch of its own, which contributes nothing.
 void add(Parameter& to, int rank, const at::Tensor& gradient, const std::vector<int>& forwards, bool joined);
-void forget(Parameter& parameter, int rank);
+void forget(Gradient& gradient, int rank);
+// Adds what has been set aside.
+void add(Gradient& to, const Gradient& saved);
 // The mean of all contributions; undefined if no rank has contributed a gradient. weights: by forward.
 at::Tensor mean_of(const Parameter& parameter, const Setting& setting, const std::vector<double>& weights,
                    bool divides_by_active);

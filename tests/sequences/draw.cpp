@@ -17,7 +17,7 @@ constexpr const char* kNames[kFamilies] = {
     "join_keeps",     "norm",     "norm_in_eval",  "throws",         "throws_late", "dropped",     "inputs",
     "bare",           "evaluate", "evaluate_grad", "evaluate_local", "freeze",      "grow",        "two",
     "aside",          "clip",     "reload",        "links",          "list",        "first_alone", "buffers_alone",
-    "zero_optimizer", "compare",  "power_sgd",     "lockstep"};
+    "zero_optimizer", "compare",  "power_sgd",     "lockstep",       "local_aside"};
 
 constexpr std::uint64_t bits(std::initializer_list<Family> families) {
   std::uint64_t all = 0;
@@ -95,6 +95,7 @@ class Drawer {
     setting.takes_list = has(Family::list);
     setting.join_keeps = has(Family::join_keeps);
     setting.shares_optimizer = has(Family::zero_optimizer);
+    setting.local_aside = has(Family::local_aside);
     setting.compares = has(Family::compare);
     setting.first_alone = has(Family::first_alone);
     setting.buffers_alone = has(Family::buffers_alone);

@@ -49,8 +49,9 @@ enum class Family {
   compare,         // compare_parameters_every
   power_sgd,       // the hook; values must be finite, and the same on all ranks
   lockstep,        // lockstep mode instead of everything that it refuses
+  local_aside,     // what is set aside may not be averaged yet
 };
-inline constexpr int kFamilies = 39;
+inline constexpr int kFamilies = 40;
 
 const char* name_of(Family family);
 // A bit for each family. Names with commas between; "all"; "all,-NAME" leaves one out. std::invalid_argument for

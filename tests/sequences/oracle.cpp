@@ -471,6 +471,7 @@ class Oracle {
     const bool freezes = event.kind == Kind::freeze;
     at::Tensor& parameter = model.net->freezable(event.choice);
     if (!is_at_rest(model) || is_in_join_ || !(setting_.find_unused || setting_.shards != 0)) return false;
+    if (freezes && setting_.local_aside) return false;
     if (freezes ? !parameter.requires_grad() : !is_frozen(model)) return false;
     drop_slots_of(event.model);
     if (freezes) parameter.requires_grad_(false);
@@ -495,25 +496,30 @@ class Oracle {
 
   bool set_aside(const Event& event) {
     Model& model = models_[event.model];
-    if (!is_at_rest(model)) return false;
+    if (!may_be_set_aside(model)) return false;
     if (event.kind == Kind::set_aside) {
       if (model.aside) return false;
       model.aside.emplace();
-      for (Parameter& one : model.parameters) model.aside->push_back(std::exchange(one.base, at::Tensor()));
+      for (Parameter& one : model.parameters) {
+        model.aside->push_back(std::exchange(static_cast<Gradient&>(one), Gradient()));
+      }
       return true;
     }
     if (!model.aside) return false;
     for (std::size_t i = 0; i < model.parameters.size(); ++i) {
-      at::Tensor& base = model.parameters[i].base;
-      const at::Tensor& saved = (*model.aside)[i];
-      if (event.choice == 0) {
-        base = saved;
-      } else if (saved.defined()) {
-        base = base.defined() ? base + saved : saved;
-      }
+      if (event.choice == 0) static_cast<Gradient&>(model.parameters[i]) = Gradient();
+      add(model.parameters[i], (*model.aside)[i]);
     }
     model.aside.reset();
     return true;
+  }
+  // A weight cannot be seen in a gradient, nor that it is of a rank without a batch.
+  bool may_be_set_aside(const Model& model) const {
+    if (is_at_rest(model)) return true;
+    if (setting_.samples || !setting_.local_aside || model.is_fresh || is_frozen(model)) return false;
+    return std::none_of(model.parameters.begin(), model.parameters.end(), [](const Parameter& one) {
+      return std::any_of(std::begin(one.is_tainted), std::end(one.is_tainted), [](bool is_one) { return is_one; });
+    });
   }
 
   bool reload(const Event& event) {

@@ -149,6 +149,7 @@ std::string to_text(const Sequence& sequence) {
   add(setting.hook == Hook::fp16, "fp16_compress_hook");
   add(setting.hook == Hook::power_sgd, "PowerSGD");
   add(setting.shares_optimizer, "ZeroRedundancyOptimizer");
+  add(setting.local_aside, "gradients set aside at any time");
   add(setting.compares, "compare_parameters_every 1");
   add(setting.join_keeps, "joins that keep gradients");
   if (setting.shards != 0) text += fmt::format(", lockstep mode with {} shards", setting.shards);

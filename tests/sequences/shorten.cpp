@@ -102,6 +102,7 @@ void make_setting_plainer(Variants& variants, const Sequence& sequence) {
   change([](Setting& s) { return set(s.takes_list, false); });
   change([](Setting& s) { return set(s.join_keeps, false); });
   change([](Setting& s) { return set(s.shares_optimizer, false); });
+  change([](Setting& s) { return set(s.local_aside, false); });
   change([](Setting& s) { return set(s.compares, false); });
   change([](Setting& s) { return set(s.first_alone, false); });
   change([](Setting& s) { return set(s.buffers_alone, false); });

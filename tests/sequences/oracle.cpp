@@ -151,7 +151,9 @@ class Oracle {
         models_[i].has_synchronised = true;
         share_buffers(models_[i]);
       }
-      if (event.throws == Throws::in_forward) return true;  // of the first model
+      if (event.throws != Throws::in_forward) continue;
+      models_[i].have_changed |= ranks;  // nobody knows how far it has come
+      return true;                       // the second model's does not begin
     }
     for (int rank = 0; rank < setting_.ranks; ++rank) {
       if (has(ranks, rank)) slots_[event.slot][rank] = forward_of(event, rank);

@@ -195,36 +195,41 @@ ForwardScope DdpBase::begin_forward(const at::Tensor* input, std::optional<doubl
   } else if (sharded_ == nullptr) {  // else within for_each_shard()
     reducer_ == nullptr ? timer_->compute_begins() : timer_->forward_begins();
   }
-  if (sharded_ != nullptr && !is_differentiable) {
-    return ForwardScope(shard_threads());
-  }
-  if (sharded_ != nullptr && !sharded_->is_running())
+  if (sharded_ != nullptr && !is_differentiable) return ForwardScope(shard_threads());
+  if (sharded_ != nullptr && !sharded_->is_running()) {
     return ForwardScope(sharded_->outside(), sharded_->outside()->begin({}));
+  }
   if (reducer_ == nullptr) return {};
   if (is_differentiable) {
     owned_->check(group_);
     reducer_->check_parameters();
   }
   const double weight = weight_ ? *weight_ : weight_of(input, samples_told, options_.weighting);
+  const bool trains = updates_buffers(*module_);
   const JoinState join = join_state();
-  if (join.ranks == group_.size()) buffers_root_ = join.active_rank;
+  const bool is_in_join = join.ranks == group_.size();
+  // The last step's buffers are those of a rank that had a batch in it.
+  if (is_in_join && !join.is_first_step) buffers_root_ = join.active_rank;
   try {
     // First, since ranks may begin with a synchronised forward or with one under no_sync().
     if (is_differentiable) reducer_->averager().agree_on_unit(weight);
     if (is_differentiable && synchronises()) {
       warn_of_equal_inputs(input);
-      compare_parameters_at_times(reducer_->averager().stats().backwards);
+      // One rank may evaluate alone, also with gradients on.
+      if (trains) compare_parameters_at_times(reducer_->averager().stats().backwards);
     }
     sync_buffers_of_forward();
   } catch (const Error& error) {
     throw lone_forward_error(error);
   }
+  if (trains) buffers_root_ = is_in_join ? join.active_rank : 0;
   if (!is_differentiable) {
     const bool is_within_backward = cast_ != nullptr && cast_->is_cast();
     if (cast_ != nullptr) cast_->cast_for_evaluation();
     return ForwardScope(is_within_backward ? nullptr : cast_);
   }
   return ForwardScope(reducer_, reducer_->begin_forward({.synchronise = synchronises(),
+                                                         .is_training = trains,
                                                          .joined = join.joined,
                                                          .weight = weight,
                                                          .divide_by_active = join.divide_by_active}));

@@ -29,6 +29,7 @@ std::uint64_t this_thread() { return at::RecordFunction::currentThreadId(); }
 // Of several forwards in one backward: synchronised if one is, joined if all are; weights add up.
 ForwardNote joined(const ForwardNote& one, const ForwardNote& other) {
   return {.synchronise = one.synchronise || other.synchronise,
+          .is_training = one.is_training || other.is_training,
           .joined = one.joined && other.joined,
           .weight = (one.joined ? 0 : one.weight) + (other.joined ? 0 : other.weight),
           .divide_by_active = one.divide_by_active || other.divide_by_active};
@@ -101,8 +102,12 @@ ForwardGraphs::Id ForwardGraphs::begin(const ForwardNote& note) {
   close_ranges();
   forget_dead();
   const std::uint64_t first = at::sequence_number::peek();
-  if (note.synchronise) ++numbers_;
-  forwards_.push_back({.id = next_, .note = note, .made = {this_thread(), first, kOpen}, .number = numbers_});
+  forwards_.push_back({.id = next_,
+                       .note = note,
+                       .made = {this_thread(), first, kOpen},
+                       .number = note.synchronise ? numbers_ + 1 : numbers_,
+                       .is_left_out = !note.is_training});
+  if (note.synchronise && note.is_training) ++numbers_;
   return next_++;
 }
 

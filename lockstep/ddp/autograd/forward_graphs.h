@@ -23,6 +23,7 @@ namespace lockstep::internal {
 // What a forward determines for its backward.
 struct ForwardNote {
   bool synchronise = true;
+  bool is_training = true;        // in evaluation some ranks may make it alone, if no backward goes through it
   bool joined = false;            // this rank contributes nothing: see join_state.h
   double weight = 1;              // of this rank's gradients, where gradients are weighted by samples
   bool divide_by_active = false;  // averages are over the ranks that have not joined, instead of over all
@@ -53,7 +54,8 @@ class ForwardGraphs {
     bool joined;
   };
   std::span<const Found> found() const { return found_; }
-  // The number of the last of them, counting synchronised forwards but those that only autograd::grad has gone through.
+  // The number of the last of them. Of synchronised forwards those count that all ranks have to make: in training, or
+  // with a backward. Those do not that only autograd::grad has gone through.
   std::uint64_t number() const { return number_; }
   // autograd::grad goes through this forward.
   void was_differentiated(Id forward);
@@ -87,7 +89,7 @@ class ForwardGraphs {
     bool is_watched = false;
     bool gives_leaf = false;  // an output is a parameter, whose backward has no node of this forward
     bool is_differentiated = false;
-    bool is_left_out = false;  // of the numbers, since only autograd::grad has gone through it
+    bool is_left_out = false;  // of the numbers
     bool is_found = false;     // in the graph of the backward that was asked about last
   };
 

@@ -76,8 +76,11 @@ JoinReport join(const ProcessGroup& group, Batches&& batches, Step&& step, const
     }
   };
   const auto run = [&](bool joined, int active_rank) {
-    const internal::JoinScope scope(
-        {.joined = joined, .divide_by_active = divide_by_active, .active_rank = active_rank, .ranks = group.size()});
+    const internal::JoinScope scope({.joined = joined,
+                                     .divide_by_active = divide_by_active,
+                                     .active_rank = active_rank,
+                                     .ranks = group.size(),
+                                     .is_first_step = report.steps + report.joined_steps == 0});
     for_all([&] { step(std::as_const(*last)); });
   };
   const auto of_batches = [&](auto&& call) {

@@ -11,6 +11,7 @@ struct JoinState {
   bool divide_by_active = false;  // averages are over the ranks that have not joined, instead of over all
   int active_rank = 0;            // the first one that has a batch of its own; of a group of `ranks`
   int ranks = 0;
+  bool is_first_step = false;  // of this join()
 };
 
 JoinState join_state();

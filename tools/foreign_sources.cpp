@@ -141,7 +141,7 @@ class TorchTensors {
            std::map<std::string, SourceTensor>& tensors) {
     const std::size_t before = found_.size();
     for (const auto& [below, value] : flatten(file.root())) {
-      const bool is_tensor = value.is(PickleKind::tensor);
+      const bool is_tensor = value.is_tensor();
       std::string name = prefix.empty() || below.empty() ? prefix + below : fmt::format("{}.{}", prefix, below);
       if (name.empty()) name = is_tensor ? "tensor" : "value";
       if (!is_tensor) {

@@ -25,6 +25,23 @@ struct Float8E5M2 {
   std::uint8_t bits;
 };
 
+// Another bias than in the IEEE's types, and no infinity: the only NaN is what would be -0.
+struct Float8E4M3Fnuz {
+  std::uint8_t bits;
+};
+struct Float8E5M2Fnuz {
+  std::uint8_t bits;
+};
+// A power of two.
+struct Float8E8M0 {
+  std::uint8_t bits;
+};
+template <class Number>
+struct Complex {
+  Number real;
+  Number imaginary;
+};
+
 double value_of(Float16 number) {
   const int exponent = number.bits >> 10 & 31;
   const int fraction = number.bits & 1023;
@@ -40,6 +57,17 @@ double value_of(Float8E4M3 number) {
   if ((number.bits & 0x7f) == 0x7f) value = std::nan("");  // it has no infinity
   return (number.bits & 0x80) != 0 ? -value : value;
 }
+double value_of_fnuz(std::uint8_t bits, int fraction_bits, int bias) {
+  if (bits == 0x80) return std::nan("");
+  const int exponent = (bits & 0x7f) >> fraction_bits;
+  const int fraction = bits & ((1 << fraction_bits) - 1);
+  const int digits = exponent == 0 ? fraction : fraction + (1 << fraction_bits);
+  const double value = std::ldexp(digits, std::max(exponent, 1) - bias - fraction_bits);
+  return (bits & 0x80) != 0 ? -value : value;
+}
+double value_of(Float8E4M3Fnuz number) { return value_of_fnuz(number.bits, 3, 8); }
+double value_of(Float8E5M2Fnuz number) { return value_of_fnuz(number.bits, 2, 16); }
+double value_of(Float8E8M0 number) { return number.bits == 0xff ? std::nan("") : std::ldexp(1, number.bits - 127); }
 double value_of(Float8E5M2 number) { return value_of(Float16{static_cast<std::uint16_t>(number.bits << 8)}); }
 template <class Number>
 double value_of(Number number) {
@@ -59,6 +87,16 @@ double distance(Number a, Number b) {
     const double difference = std::abs(x - y);
     return std::isnan(difference) ? std::numeric_limits<double>::infinity() : difference;
   }
+}
+
+// The size of a complex number, and of the difference of two.
+template <class Number>
+double value_of(Complex<Number> number) {
+  return std::hypot(value_of(number.real), value_of(number.imaginary));
+}
+template <class Number>
+double distance(Complex<Number> a, Complex<Number> b) {
+  return std::hypot(distance(a.real, b.real), distance(a.imaginary, b.imaginary));
 }
 
 template <class Number>
@@ -96,7 +134,14 @@ void compare_elements(const std::string& dtype, ByteSpan a, ByteSpan b, double t
   if (dtype == "U16") return compare_as<std::uint16_t>(a, b, tolerance, difference);
   if (dtype == "F8_E4M3") return compare_as<Float8E4M3>(a, b, tolerance, difference);
   if (dtype == "F8_E5M2") return compare_as<Float8E5M2>(a, b, tolerance, difference);
-  return compare_as<std::uint8_t>(a, b, tolerance, difference);  // U8 and BOOL
+  if (dtype == "F8_E4M3FNUZ") return compare_as<Float8E4M3Fnuz>(a, b, tolerance, difference);
+  if (dtype == "F8_E5M2FNUZ") return compare_as<Float8E5M2Fnuz>(a, b, tolerance, difference);
+  if (dtype == "F8_E8M0") return compare_as<Float8E8M0>(a, b, tolerance, difference);
+  if (dtype == "C32") return compare_as<Complex<Float16>>(a, b, tolerance, difference);
+  if (dtype == "C64") return compare_as<Complex<float>>(a, b, tolerance, difference);
+  if (dtype == "C128") return compare_as<Complex<double>>(a, b, tolerance, difference);
+  if (dtype == "BITS16") return compare_as<std::uint16_t>(a, b, tolerance, difference);
+  return compare_as<std::uint8_t>(a, b, tolerance, difference);  // U8, BOOL and other bits
 }
 
 }  // namespace lockstep::tools

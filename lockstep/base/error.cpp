@@ -32,6 +32,10 @@ Error system_error(const std::string& what, int saved_errno) {
     text += "; this process may have " + std::to_string(limit.rlim_cur) +
             " descriptors: raise the limit (ulimit -n) before it starts";
   }
+  if (saved_errno == EFBIG && ::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
+    text += "; a file of this process may have " + std::to_string(limit.rlim_cur) +
+            " bytes: raise the limit (ulimit -f unlimited) before it starts";
+  }
   return Error(ErrorKind::internal, text);
 }
 

@@ -94,6 +94,10 @@ class Together {
               return std::string(search.has_seen_any() ? "some" : "");
             }).empty();
   }
+  void act(const std::function<void()>& action) const {
+    if (group_ == nullptr) return action();
+    act_together(*group_, "state that is to be saved", action);
+  }
   // Whether any rank has found damage in this step; then another set is tried. Other errors are thrown on all ranks.
   bool is_damaged(const std::function<void()>& action) const {
     const std::optional<Error> mine = error_in(action);
@@ -158,7 +162,10 @@ std::optional<Loaded> load_newest(const std::filesystem::path& directory, const 
   }
   if (is_partly_loaded) refuse_partly(directory);
   const bool has_seen_any = together.has_seen_any(search);
-  if (!has_seen_any && need == Need::if_any) return std::nullopt;
+  if (!has_seen_any && need == Need::if_any) {
+    together.act([&] { require_storable(state); });
+    return std::nullopt;
+  }
   refuse_none(directory, has_seen_any);
 }
 

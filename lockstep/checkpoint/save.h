@@ -49,8 +49,9 @@ struct Loaded {
 Loaded load(const std::filesystem::path& directory, const State& state, const ProcessGroup& group,
             const LoadOptions& options = {});
 Loaded load(const std::filesystem::path& directory, const State& state, const LoadOptions& options = {});
-// The same; nothing where no set has been saved yet. A directory that cannot be looked into is an error, not an empty
-// one. For programs that are started again by themselves.
+// The same; nothing where no set has been saved yet. Then a model or an optimizer that save() would refuse is an error
+// at once, before hours are trained that cannot be kept. A directory that cannot be looked into is an error, not an
+// empty one. For programs that are started again by themselves.
 std::optional<Loaded> load_if_any(const std::filesystem::path& directory, const State& state, const ProcessGroup& group,
                                   const LoadOptions& options = {});
 

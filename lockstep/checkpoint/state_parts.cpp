@@ -194,6 +194,18 @@ StateParts take_apart(const State& state, int rank, int size) {
   return parts;
 }
 
+void require_storable(const State& state) {
+  try {
+    StateParts parts;
+    if (state.model.module() != nullptr) add_model(parts, state.model, 0);
+    if (state.optimizer.get() != nullptr) add_optimizer_parts(parts, state, 0);
+    parts.common.merge(parts.own);
+    require_storable(parts.common);
+  } catch (const Error& error) {
+    throw Error(error.kind(), fmt::format("what is trained here could not be saved: {}", error.what()));
+  }
+}
+
 bool is_wanted(std::string_view name, const State& state, int rank, int stored_ranks) {
   if (name.starts_with(kModel)) return state.model.module() != nullptr;
   if (name.starts_with(kOptimizer)) return state.optimizer.get() != nullptr;

@@ -33,6 +33,10 @@ struct StateParts {
 // Error{invalid_argument}: something that cannot be stored.
 StateParts take_apart(const State& state, int rank, int size);
 
+// What take_apart() and the files would refuse of model and optimizer, before any work is done that could not be kept.
+// Calls none of the program's own objects. Error{invalid_argument}
+void require_storable(const State& state);
+
 // Whether rank `rank` needs a tensor to put its state together.
 bool is_wanted(std::string_view name, const State& state, int rank, int stored_ranks);
 

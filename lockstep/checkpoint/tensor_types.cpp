@@ -16,9 +16,33 @@ namespace lockstep::internal {
 namespace {
 
 // In the order of kTorchTypes.
-constexpr std::array kScalarTypes{at::kBool,   at::kByte,     at::kChar,   at::kUInt16,        at::kShort,
-                                  at::kHalf,   at::kBFloat16, at::kUInt32, at::kInt,           at::kFloat,
-                                  at::kUInt64, at::kLong,     at::kDouble, at::kFloat8_e4m3fn, at::kFloat8_e5m2};
+constexpr std::array kScalarTypes{at::kBool,
+                                  at::kByte,
+                                  at::kChar,
+                                  at::kUInt16,
+                                  at::kShort,
+                                  at::kHalf,
+                                  at::kBFloat16,
+                                  at::kUInt32,
+                                  at::kInt,
+                                  at::kFloat,
+                                  at::kUInt64,
+                                  at::kLong,
+                                  at::kDouble,
+                                  at::kFloat8_e4m3fn,
+                                  at::kFloat8_e5m2,
+                                  at::kFloat8_e4m3fnuz,
+                                  at::kFloat8_e5m2fnuz,
+                                  at::kFloat8_e8m0fnu,
+                                  at::kComplexHalf,
+                                  at::kComplexFloat,
+                                  at::kComplexDouble,
+                                  at::kFloat4_e2m1fn_x2,
+                                  at::kBits8,
+                                  at::kBits16,
+                                  at::kBits1x8,
+                                  at::kBits2x4,
+                                  at::kBits4x2};
 static_assert(kScalarTypes.size() == kTorchTypes.size());
 
 }  // namespace
@@ -38,13 +62,35 @@ std::string stored_type(const std::string& tensor_name, const at::Tensor& tensor
   return name;
 }
 
-at::Tensor plain_copy(const std::string& name, const at::Tensor& tensor) {
+namespace {
+
+void require_dense(const std::string& name, const at::Tensor& tensor) {
   if (!tensor.defined()) {
     throw Error(ErrorKind::invalid_argument, fmt::format("checkpoint: tensor '{}' is undefined", name));
   }
   if (tensor.layout() != at::kStrided) {
     throw Error(ErrorKind::invalid_argument, fmt::format("checkpoint: tensor '{}' is not a dense one", name));
   }
+  if (tensor.is_meta()) {
+    throw Error(ErrorKind::invalid_argument,
+                fmt::format("checkpoint: tensor '{}' is on the meta device and has no elements", name));
+  }
+}
+
+}  // namespace
+
+void require_storable(const std::map<std::string, at::Tensor>& tensors) {
+  SafetensorsHeader header;
+  for (const auto& [name, tensor] : tensors) {
+    require_dense(name, tensor);
+    header.tensors.push_back({.name = name, .dtype = stored_type(name, tensor), .shape = tensor.sizes().vec()});
+  }
+  lay_out(header);
+  serialise_header(header);
+}
+
+at::Tensor plain_copy(const std::string& name, const at::Tensor& tensor) {
+  require_dense(name, tensor);
   return tensor.detach().to(at::kCPU).contiguous().resolve_conj().resolve_neg();
 }
 

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,6 +19,10 @@ std::string_view dtype_name(at::ScalarType type);
 
 // The name of a type that safetensors files hold. Error{invalid_argument} for another.
 std::string stored_type(const std::string& tensor_name, const at::Tensor& tensor);
+
+// Whether files of ours can hold them, by names, types and layouts; copies nothing. Error{invalid_argument} names the
+// first tensor that cannot be stored.
+void require_storable(const std::map<std::string, at::Tensor>& tensors);
 
 // A dense tensor on the CPU, without gaps, whose elements mean what they are. Copies only if it must.
 at::Tensor plain_copy(const std::string& name, const at::Tensor& tensor);

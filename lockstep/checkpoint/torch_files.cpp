@@ -30,7 +30,7 @@ void add_file(Checkpoint& checkpoint, const TorchFile& file, const std::string& 
   std::vector<std::pair<std::string, TorchTensor>> tensors;
   std::uint64_t bytes = 0;
   for (const auto& [name, value] : flatten(file.root())) {
-    const bool is_tensor = value.is(PickleKind::tensor);
+    const bool is_tensor = value.is_tensor();
     const std::string whole = name.empty()     ? (!prefix.empty() ? prefix
                                                   : is_tensor     ? "tensor"
                                                                   : "value")

@@ -23,6 +23,7 @@
 #include "lockstep/checkpoint/random_state.h"
 #include "lockstep/checkpoint/resumption.h"
 #include "lockstep/checkpoint/run_log.h"
+#include "lockstep/checkpoint/tensor_types.h"
 #include "lockstep/checkpoint/together.h"
 #include "lockstep/formats/atomic_file.h"
 #include "lockstep/formats/safetensors_header.h"
@@ -84,6 +85,19 @@ void add_kept_optimizer(Checkpoint& checkpoint, const torch::optim::Optimizer& o
   }
 }
 
+// Before more is trained that could not be kept. All ranks have the same, so each looks for itself.
+std::optional<Error> why_not_storable(const torch::nn::Module& module, const torch::optim::Optimizer& optimizer) {
+  try {
+    Checkpoint checkpoint;
+    add_kept_optimizer(checkpoint, optimizer);
+    add_module(checkpoint, module);
+    require_storable(checkpoint.tensors);
+    return std::nullopt;
+  } catch (const Error& error) {
+    return Error(error.kind(), std::string("what is trained here could not be saved: ") + error.what());
+  }
+}
+
 }  // namespace
 
 TrainingRun::TrainingRun(ProcessGroup group, TrainingRunOptions options)
@@ -120,8 +134,14 @@ void TrainingRun::require_directory() const {
 }
 
 // Whether it is time to save.
-bool TrainingRun::advance(double mean_loss, std::int64_t samples, DdpBase& ddp) {
+bool TrainingRun::advance(double mean_loss, std::int64_t samples, DdpBase& ddp, const torch::nn::Module& module,
+                          const torch::optim::Optimizer& optimizer) {
   require_directory();
+  if (!std::exchange(is_compared_, true)) {
+    const auto failure = why_not_storable(module, optimizer);
+    if (failure && options_.every != 0) throw Error(*failure);
+    if (failure && group_.rank() == 0) log_warning(failure->what());
+  }
   log_.begin(position.step);
   if (const double before = std::exchange(samples_a_step_, 0); before != 0) compare_steps(before, samples);
   if (samples != 0) position.loss_sum += mean_loss * static_cast<double>(samples);  // the mean of none is NaN

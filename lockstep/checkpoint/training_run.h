@@ -68,14 +68,14 @@ class TrainingRun {
   TrainingPosition position;
 
   // A step is done, over so many samples of this rank. Saves if it is time to. Now and then ranks compare their times.
-  // Error{invalid_argument} on all ranks then, from save() and from resume(): an optimizer that optimizer_state.h does
-  // not store, such as a ZeroRedundancyOptimizer, or one that leaves ranks with different parameters, such as a
-  // PostLocalSgdOptimizer; from the first step on: the directory has checkpoints of an earlier run, and neither
-  // resume() nor start_anew() was called. Error{desync} on all ranks when it saves: their parameters differ.
+  // Error{invalid_argument} on all ranks from the first step on (if `every` is 0 a warning), from save() and resume():
+  // tensors that no file holds, an optimizer that optimizer_state.h does not store or that leaves ranks with different
+  // parameters (ZeroRedundancyOptimizer, PostLocalSgdOptimizer). From the first step on: the directory has those of
+  // an earlier run, and neither resume() nor start_anew() was called. Error{desync} when it saves: parameters differ.
   template <class Module>
   void add_step(double mean_loss, std::int64_t samples, DistributedDataParallel<Module>& ddp,
                 const torch::optim::Optimizer& optimizer) {
-    if (advance(mean_loss, samples, ddp)) save(ddp, optimizer);
+    if (advance(mean_loss, samples, ddp, *ddp.module(), optimizer)) save(ddp, optimizer);
   }
   template <class Module>
   void save(DistributedDataParallel<Module>& ddp, const torch::optim::Optimizer& optimizer) {
@@ -99,22 +99,21 @@ class TrainingRun {
   void start_anew();
   // Of the epoch so far, over all ranks. Collective.
   double mean_loss() const;
-  // Rank 0 adds a line to metrics.jsonl in the directory: a JSON object of "epoch", these names and numbers, and
-  // "world_size". Does nothing elsewhere.
+  // Rank 0 adds a line of JSON to metrics.jsonl in the directory: "epoch", these names and numbers, "world_size".
   void log_metrics(std::initializer_list<std::pair<std::string_view, double>> metrics);
   // What ranks spent their steps on lately, the same on all; nothing for the first 20.
   const std::optional<StepReport>& step_report() const { return log_.step_report(); }
   // "  rank 2 is late by 12.3 ms (data)", for a line of progress; empty if no rank holds up the others.
   std::string straggler_text() const { return log_.straggler_text(); }
-  // Of the checkpoint at `position`.
-  std::filesystem::path path() const;
+  std::filesystem::path path() const;  // of the checkpoint at `position`
 
  private:
   // What the directory holds that is not of this run.
   enum class Earlier { nothing, to_refuse, to_replace };
 
   void require_directory() const;
-  bool advance(double mean_loss, std::int64_t samples, DdpBase& ddp);
+  bool advance(double mean_loss, std::int64_t samples, DdpBase& ddp, const torch::nn::Module& module,
+               const torch::optim::Optimizer& optimizer);
   void compare_steps(double before, std::int64_t samples) const;
   void save_parts(const torch::nn::Module& module, DdpBase& ddp, const torch::optim::Optimizer& optimizer);
   void resume_parts(torch::nn::Module& module, DdpBase& ddp, torch::optim::Optimizer& optimizer);
@@ -124,6 +123,7 @@ class TrainingRun {
   Earlier earlier_ = Earlier::nothing;
   std::string earlier_file_;  // the newest of those that it had at the beginning; the same on all ranks
   internal::TrainingLog log_;
+  bool is_compared_ = false;   // with what can be stored
   double samples_a_step_ = 0;  // before a resume with other ranks, to be compared with the first step; 0: nothing to do
 };
 

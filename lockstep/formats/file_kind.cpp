@@ -48,6 +48,12 @@ bool is_json(ByteView bytes) {
   return first != ByteView::npos && (bytes[first] == '{' || bytes[first] == '[');
 }
 
+// Its number, as a pickle of protocol 2 or 3.
+bool is_torch_legacy(ByteView bytes) {
+  return bytes.size() > 2 && bytes[0] == kTorchLegacyMagic[0] && (bytes[1] == 2 || bytes[1] == 3) &&
+         bytes.substr(2).starts_with(kTorchLegacyMagic.substr(2));
+}
+
 bool is_pickle(ByteView bytes) {
   return bytes.size() >= 3 && bytes[0] == '\x80' && bytes[1] >= 2 && bytes[1] <= 5 && !is_safetensors(bytes);
 }
@@ -58,7 +64,7 @@ FileKind recognise_file(ByteView first_bytes) {
   const ByteView bytes = first_bytes;
   if (bytes.empty()) return FileKind::empty;
   if (bytes.starts_with("PK\x03\x04")) return recognise_zip(bytes);
-  if (bytes.starts_with(kTorchLegacyMagic)) return FileKind::torch_legacy;
+  if (is_torch_legacy(bytes)) return FileKind::torch_legacy;
   if (bytes.starts_with("\x93NUMPY")) return FileKind::numpy_array;
   if (bytes.starts_with("\x89HDF\r\n\x1a\n")) return FileKind::hdf5;
   if (bytes.starts_with("GGUF")) return FileKind::gguf;

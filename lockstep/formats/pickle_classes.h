@@ -1,5 +1,6 @@
-// The names that a pickle may refer to, and what they mean to Lockstep: the whole list of what is accepted. Nothing is
-// imported or called for any of them. Pure.
+// The names that a pickle may refer to, and what they mean to Lockstep: all that torch.load(weights_only=True) knows,
+// and what PyTorch's checkpoints and C++ have besides. What other names make is opaque. Nothing is imported or called
+// for any of them. Pure.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,7 @@ enum class PickleRole : std::uint8_t {
   storage_type,  // `detail` is the type; "U8" for a storage without type
   object,        // made of arguments, perhaps given a state, and passed on
   factory,       // what a defaultdict makes: only its name matters
-  ordered_dict,
+  ordered_dict,  // also of a dict, as a Counter
   default_dict,
   size,
   set,
@@ -23,10 +24,16 @@ enum class PickleRole : std::uint8_t {
   tensor_v2,
   tensor_v3,
   tensor_with_attributes,
+  tensor_of_device,  // which was brought to the CPU
   parameter,
-  typed_list,   // a list of one type, as C++ writes it
-  typed_value,  // a value and the text of its type, as C++ writes it
-  unsupported,  // known, and refused with a reason: `detail`
+  sparse_tensor,
+  quantised_tensor,
+  nested_tensor,
+  meta_tensor,     // without elements, as the next
+  wrapper_tensor,  // of a subclass
+  typed_list,      // a list of one type, as C++ writes it
+  typed_value,     // a value and the text of its type, as C++ writes it
+  unknown,
 };
 
 struct PickleClass {
@@ -35,7 +42,9 @@ struct PickleClass {
   std::string_view detail = {};
 };
 
-// nullptr for a name that is not on the list.
-const PickleClass* find_pickle_class(std::string_view module, std::string_view name);
+// Role `unknown` for a name that is not on the list. REQUIRES: it is no program.
+const PickleClass& find_pickle_class(std::string_view module, std::string_view name);
+// Whether it is for running programs, so that a file that has it is no checkpoint but an attack: eval, modules as `os`.
+bool is_program(std::string_view module, std::string_view name);
 
 }  // namespace lockstep::internal

@@ -5,7 +5,6 @@
 
 #include "lockstep/base/format.h"
 #include "lockstep/formats/pickle_reader.h"
-#include "lockstep/formats/safetensors_parser.h"
 
 namespace lockstep::internal {
 namespace {
@@ -35,7 +34,6 @@ void PickleMachine::run() {
       op_.at = at;
       corrupt(fmt::format("the pickle is cut off: it has {} bytes", bytes.size()));
     }
-    if (at == 0 && op_.code != PickleCode::proto) corrupt("it does not begin with a protocol");
     if (op_.code == PickleCode::stop) break;
     if (!step_constant() && !step_text() && !step_container() && !step_memo() && !step_call()) {
       corrupt(fmt::format("unsupported pickle opcode 0x{:02x}", static_cast<std::uint8_t>(op_.code)));
@@ -47,6 +45,7 @@ void PickleMachine::run() {
   if (op_.next != bytes.size()) corrupt(fmt::format("{} more bytes follow its end", bytes.size() - op_.next));
   tree_.root_ = pop();
   check_graph();
+  require_content();
 }
 
 bool PickleMachine::step_constant() {
@@ -64,6 +63,11 @@ bool PickleMachine::step_constant() {
     case PickleCode::bin_int1:
     case PickleCode::bin_int2:
     case PickleCode::long1:
+    case PickleCode::long4:
+      if (!op_.text.empty()) {
+        push({.kind = PickleKind::large_integer, .text = op_.text});
+        return true;
+      }
       push({.kind = PickleKind::integer, .integer = static_cast<std::int64_t>(op_.number)});
       return true;
     case PickleCode::bin_float:
@@ -84,7 +88,8 @@ bool PickleMachine::step_text() {
       return true;
     case PickleCode::bin_bytes:
     case PickleCode::short_bin_bytes:
-    case PickleCode::bin_bytes8: push_text(PickleKind::bytes, op_.text); return true;
+    case PickleCode::bin_bytes8:
+    case PickleCode::bytearray8: push_text(PickleKind::bytes, op_.text); return true;
     default: return false;
   }
 }
@@ -120,6 +125,14 @@ bool PickleMachine::step_container() {
       return true;
     }
     case PickleCode::set_items: set_items(pop_to_mark()); return true;
+    case PickleCode::pop:
+      if (!marks_.empty() && marks_.back() == stack_.size()) {
+        marks_.pop_back();
+      } else {
+        pop();
+      }
+      return true;
+    case PickleCode::pop_mark: pop_to_mark(); return true;
     default: return false;
   }
 }
@@ -151,6 +164,12 @@ bool PickleMachine::step_call() {
       push_index(op_.code == PickleCode::reduce ? call(function, arguments) : new_object(function, arguments));
       return true;
     }
+    case PickleCode::new_obj_ex: {
+      pop();  // arguments by name, of a class that is not known
+      const Index arguments = pop();
+      push_index(opaque_result(pop(), arguments));
+      return true;
+    }
     case PickleCode::build: {
       const Index state = pop();
       const Index object = pop();
@@ -158,7 +177,7 @@ bool PickleMachine::step_call() {
       push_index(object);
       return true;
     }
-    case PickleCode::bin_persid: push_index(storage_of(pop())); return true;
+    case PickleCode::bin_persid: push_index(persistent(pop())); return true;
     default: return false;
   }
 }
@@ -202,8 +221,11 @@ std::vector<PickleMachine::Index> PickleMachine::pop_to_mark() {
 }
 
 void PickleMachine::push_text(PickleKind kind, std::string_view text) {
-  if (kind == PickleKind::text && !is_utf8(text)) corrupt("a str is not UTF-8");
-  push({.kind = kind, .text = text});
+  if (kind != PickleKind::text || is_utf8(text)) return push({.kind = kind, .text = text});
+  std::string replaced;
+  if (!replace_surrogates(text, replaced)) corrupt("a str is not UTF-8");
+  check_copy(text.size());
+  push({.kind = kind, .text = tree_.texts_.emplace_back(std::move(replaced))});
 }
 
 void PickleMachine::push_tuple(std::size_t items) {
@@ -231,6 +253,7 @@ void PickleMachine::append(std::span<const Index> items) {
   push_index(target);
   PickleNode& list = tree_.nodes_[target];
   const PickleKind wanted = op_.code == PickleCode::add_items ? PickleKind::set : PickleKind::list;
+  if (list.kind == PickleKind::opaque) return add_to_opaque(target, wanted, items);
   if (list.kind != wanted)
     corrupt(fmt::format("items are added to {}, not to {}", to_string(list.kind), to_string(wanted)));
   check_held(items.size());
@@ -241,6 +264,7 @@ void PickleMachine::set_items(std::span<const Index> items) {
   const Index target = pop();
   push_index(target);
   PickleNode& dict = tree_.nodes_[target];
+  if (dict.kind == PickleKind::opaque && items.size() % 2 == 0) return add_to_opaque(target, PickleKind::dict, items);
   if (dict.kind != PickleKind::dict) corrupt(fmt::format("items are set in {}, not in a dict", to_string(dict.kind)));
   if (items.size() % 2 != 0) corrupt("a key has no value");
   for (std::size_t i = 0; i < items.size(); i += 2) {
@@ -253,27 +277,13 @@ void PickleMachine::set_items(std::span<const Index> items) {
   dict.children.insert(dict.children.end(), items.begin(), items.end());
 }
 
-void PickleMachine::push_name(std::string_view module, std::string_view name) {
-  const PickleClass* meaning = find_pickle_class(module, name);
-  std::string full = fmt::format("{}.{}", module, name);
-  if (meaning == nullptr) {
-    refuse(ErrorKind::invalid_argument,
-           fmt::format(
-               "{} is not among the names that Lockstep reads: it executes nothing from a file. Save a state dict: "
-               "tensors, numbers, texts, lists and dicts",
-               shown(full)));
-  }
-  if (meaning->role == PickleRole::unsupported) {
-    refuse(ErrorKind::invalid_argument, fmt::format("{} makes {}", shown(full), meaning->detail));
-  }
-  check_copy(full.size());
-  push({.kind = PickleKind::name, .meaning = meaning, .text = tree_.texts_.emplace_back(std::move(full))});
-}
-
 const PickleNode& PickleMachine::expect(Index index, PickleKind kind, std::string_view what) {
   const PickleNode& found = node(index);
-  if (found.kind != kind) corrupt(fmt::format("{} is {}, not {}", what, to_string(found.kind), to_string(kind)));
-  return found;
+  if (found.kind == kind) return found;
+  if (found.kind != PickleKind::opaque) {
+    corrupt(fmt::format("{} is {}, not {}", what, to_string(found.kind), to_string(kind)));
+  }
+  refuse(ErrorKind::invalid_argument, fmt::format("{} is made by {}, which Lockstep does not read", what, found.text));
 }
 
 void PickleMachine::check_copy(std::size_t items) {
@@ -318,7 +328,10 @@ void PickleMachine::check_graph() {
       heights[child] = kOpen;
       path.push_back({child});
     } else if (heights[child] == kOpen) {
-      corrupt("a value contains itself");
+      PickleNode& holder = tree_.nodes_[visit.index];
+      (place < holder.children.size() ? holder.children[place] : holder.state) = itself();
+      heights.resize(tree_.nodes_.size(), kUnseen);
+      expanded.resize(tree_.nodes_.size(), 1);
     } else {
       visit.height = std::max(visit.height, heights[child]);
       expanded[visit.index] += expanded[child];

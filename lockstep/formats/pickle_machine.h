@@ -4,8 +4,11 @@
 
 #include <array>
 #include <cstdint>
+#include <initializer_list>
 #include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "lockstep/base/error.h"
@@ -47,25 +50,49 @@ class PickleMachine {
   void push_name(std::string_view module, std::string_view name);
 
   // Calls of names, none of which is executed. Defined in pickle_calls.cpp; each returns the result.
-  Index storage_of(Index persistent_id);
   Index call(Index function, Index arguments);
-  Index call_tensor(PickleRole role, std::span<const Index> arguments);
-  Index call_parameter(std::span<const Index> arguments);
-  Index call_with_attributes(std::span<const Index> arguments);
+  Index call_known(Index function, Index arguments);
   Index call_dict(std::span<const Index> arguments);
-  void refuse_lazy(Index metadata);
   Index call_set(std::span<const Index> arguments);
-  Index call_encode(std::span<const Index> arguments);
+  Index call_encode(Index function, Index arguments);
   Index new_object(Index name, Index arguments);
   void build(Index object, Index state);
+
+  // Those that make tensors: pickle_tensors.cpp.
+  Index persistent(Index id);
+  Index call_tensor(Index function, Index arguments);
+  Index plain_tensor(Index function, Index arguments);
+  Index parameter(std::span<const Index> arguments);
+  Index with_attributes(Index function, Index arguments);
+  Index tensor_of_device(Index function, Index arguments);
+  Index sparse_tensor(Index function, Index arguments);
+  Index quantised_tensor(std::span<const Index> arguments);
+  Index tensor_object(Index name, Index arguments);
+  bool build_tensor(PickleNode& target, Index state);
+  // Whether what the metadata of a tensor say is understood, and noted in it.
+  bool take_metadata(PickleNode& tensor, Index metadata) const;
   void check_shape(Index index, std::string_view what);
+  // A dict of them, for a tensor that is not plain elements.
+  Index parts(std::initializer_list<std::pair<std::string_view, Index>> parts);
+  Index text_value(std::string_view literal) { return add({.kind = PickleKind::text, .text = literal}); }
+
+  // What Lockstep does not know: pickle_opaque.cpp.
+  Index opaque(std::string_view name, Index arguments) {
+    return add({.kind = PickleKind::opaque, .text = name, .children = {arguments}});
+  }
+  Index opaque_result(Index function, Index arguments);
+  // The first value in them that is opaque, also in a tuple; kNoNode if there is none.
+  Index opaque_among(std::span<const Index> arguments) const;
+  void add_to_opaque(Index target, PickleKind items_kind, std::span<const Index> items);
+  void require_content() const;
+  Index itself();
 
   const PickleNode& node(Index index) const { return tree_.nodes_[index]; }
   const PickleNode& expect(Index index, PickleKind kind, std::string_view what);
   void check_copy(std::size_t items);
   // Items that values hold take memory, also if all of them are one.
   void check_held(std::size_t items);
-  // No cycles, not too deep, not too large if everything that is shared were written out.
+  // Not too deep, not too large if everything that is shared were written out. Cycles are cut.
   void check_graph();
   [[noreturn]] void refuse(ErrorKind kind, const std::string& why) const;
   [[noreturn]] void corrupt(const std::string& why) const { refuse(ErrorKind::corrupt_data, why); }
@@ -76,6 +103,7 @@ class PickleMachine {
   std::vector<std::size_t> marks_ = {};  // heights of the stack
   std::vector<Index> memo_ = {};
   std::array<Index, 4> constants_ = {kNoNode, kNoNode, kNoNode, kNoNode};
+  Index itself_ = kNoNode;
   std::size_t copied_ = 0;
   std::size_t held_ = 0;
 };

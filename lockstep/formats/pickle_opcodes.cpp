@@ -11,36 +11,17 @@ namespace {
 
 constexpr std::size_t kNameBytes = 1024;  // of a module or a class
 constexpr std::uint8_t kHighestProtocol = 5;
-constexpr std::size_t kLongBytes = 8;
+constexpr std::size_t kLongBytes = 255;  // of an integer: what LONG1 can have
 
 // Opcodes that exist, but that no file of PyTorch needs.
 struct RefusedCode {
   std::uint8_t code;
   std::string_view name;
 };
-constexpr RefusedCode kRefusedCodes[] = {{'0', "POP"},
-                                         {'1', "POP_MARK"},
-                                         {'2', "DUP"},
-                                         {'F', "FLOAT"},
-                                         {'I', "INT"},
-                                         {'L', "LONG"},
-                                         {'P', "PERSID"},
-                                         {'S', "STRING"},
-                                         {'V', "UNICODE"},
-                                         {'d', "DICT"},
-                                         {'g', "GET"},
-                                         {'i', "INST"},
-                                         {'l', "LIST"},
-                                         {'o', "OBJ"},
-                                         {'p', "PUT"},
-                                         {0x82, "EXT1"},
-                                         {0x83, "EXT2"},
-                                         {0x84, "EXT4"},
-                                         {0x8b, "LONG4"},
-                                         {0x92, "NEWOBJ_EX"},
-                                         {0x96, "BYTEARRAY8"},
-                                         {0x97, "NEXT_BUFFER"},
-                                         {0x98, "READONLY_BUFFER"}};
+constexpr RefusedCode kRefusedCodes[] = {
+    {'2', "DUP"},     {'F', "FLOAT"}, {'I', "INT"},   {'L', "LONG"},  {'P', "PERSID"},       {'S', "STRING"},
+    {'V', "UNICODE"}, {'d', "DICT"},  {'g', "GET"},   {'i', "INST"},  {'l', "LIST"},         {'o', "OBJ"},
+    {'p', "PUT"},     {0x82, "EXT1"}, {0x83, "EXT2"}, {0x84, "EXT4"}, {0x97, "NEXT_BUFFER"}, {0x98, "READONLY_BUFFER"}};
 
 [[noreturn]] void refuse_op(ErrorKind kind, std::string_view origin, std::size_t at, const std::string& why) {
   throw Error(kind, fmt::format("{}: byte {} of the pickle: {}", origin, at, why));
@@ -77,14 +58,14 @@ class ArgumentReader {
     std::uint64_t length = 0;
     return read_number(width, length) && take(length, op_.text);
   }
-  bool counted_integer() {
+  bool counted_integer(std::size_t width) {
     std::uint64_t length = 0;
-    if (!read_number(1, length)) return false;
+    if (!read_number(width, length)) return false;
     if (length > kLongBytes) {
       refuse_op(ErrorKind::invalid_argument, origin_, op_.at,
-                fmt::format("an int of {} bytes is larger than the 8 that Lockstep reads", length));
+                fmt::format("an int of {} bytes is larger than the {} that Lockstep reads", length, kLongBytes));
     }
-    return integer(length);
+    return length > sizeof op_.number ? take(length, op_.text) : integer(length);
   }
   bool line(ByteView& out) {
     const std::size_t end = bytes_.substr(op_.next).find('\n');
@@ -137,6 +118,8 @@ bool decode_pickle_op(ByteView bytes, std::size_t at, std::string_view origin, P
   switch (op.code) {
     case PickleCode::mark:
     case PickleCode::stop:
+    case PickleCode::pop:
+    case PickleCode::pop_mark:
     case PickleCode::none:
     case PickleCode::bin_persid:
     case PickleCode::reduce:
@@ -158,6 +141,7 @@ bool decode_pickle_op(ByteView bytes, std::size_t at, std::string_view origin, P
     case PickleCode::empty_set:
     case PickleCode::add_items:
     case PickleCode::frozen_set:
+    case PickleCode::new_obj_ex:
     case PickleCode::stack_global:
     case PickleCode::memoize: return true;
     case PickleCode::bin_int1:
@@ -168,7 +152,8 @@ bool decode_pickle_op(ByteView bytes, std::size_t at, std::string_view origin, P
     case PickleCode::long_bin_get:
     case PickleCode::long_bin_put: return argument.fixed(4);
     case PickleCode::frame: return argument.fixed(8);
-    case PickleCode::long1: return argument.counted_integer();
+    case PickleCode::long1: return argument.counted_integer(1);
+    case PickleCode::long4: return argument.counted_integer(4);
     case PickleCode::bin_float: return argument.big_endian_double();
     case PickleCode::short_bin_string:
     case PickleCode::short_bin_bytes:
@@ -177,7 +162,8 @@ bool decode_pickle_op(ByteView bytes, std::size_t at, std::string_view origin, P
     case PickleCode::bin_bytes:
     case PickleCode::bin_unicode: return argument.counted_text(4);
     case PickleCode::bin_unicode8:
-    case PickleCode::bin_bytes8: return argument.counted_text(8);
+    case PickleCode::bin_bytes8:
+    case PickleCode::bytearray8: return argument.counted_text(8);
     case PickleCode::global: return argument.line(op.text) && argument.line(op.name);
     case PickleCode::proto: return argument.protocol();
   }
@@ -209,6 +195,17 @@ bool is_utf8(ByteView text) {
     if (is_surrogate || is_too_long || point > 0x10ffff) return false;
   }
   return true;
+}
+
+bool replace_surrogates(ByteView text, std::string& out) {
+  out = text;
+  for (std::size_t i = 0; i + 2 < out.size(); ++i) {
+    const auto second = static_cast<std::uint8_t>(out[i + 1]);
+    const auto third = static_cast<std::uint8_t>(out[i + 2]);
+    if (out[i] != '\xed' || second < 0xa0 || second > 0xbf || (third & 0xc0) != 0x80) continue;
+    out.replace(i, 3, "\xef\xbf\xbd");
+  }
+  return is_utf8(out);
 }
 
 }  // namespace lockstep::internal

@@ -1,5 +1,5 @@
-// The opcodes of pickles, one at a time: bytes -> PickleOp. Only those that torch.save and PyTorch's checkpoints write
-// are decoded (protocol 2, and what protocols 4 and 5 have beyond it). Pure; looks at no byte beyond its input.
+// The opcodes of pickles, one at a time: bytes -> PickleOp. Those that Python writes of protocol 2 on are decoded, but
+// for numbers in place of names (EXT) and buffers outside of the pickle. Pure; looks at no byte beyond its input.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,8 @@ namespace lockstep::internal {
 enum class PickleCode : std::uint8_t {
   mark = '(',
   stop = '.',
+  pop = '0',
+  pop_mark = '1',
   bin_float = 'G',
   bin_int = 'J',
   bin_int1 = 'K',
@@ -47,15 +49,18 @@ enum class PickleCode : std::uint8_t {
   new_true = 0x88,
   new_false = 0x89,
   long1 = 0x8a,
+  long4 = 0x8b,
   short_bin_unicode = 0x8c,
   bin_unicode8 = 0x8d,
   bin_bytes8 = 0x8e,
   empty_set = 0x8f,
   add_items = 0x90,
   frozen_set = 0x91,
+  new_obj_ex = 0x92,
   stack_global = 0x93,
   memoize = 0x94,
   frame = 0x95,
+  bytearray8 = 0x96,
 };
 
 struct PickleOp {
@@ -63,7 +68,7 @@ struct PickleOp {
   std::size_t at = 0;        // of the opcode
   std::size_t next = 0;      // behind its argument
   std::uint64_t number = 0;  // bit pattern of a float; signed if negative
-  ByteView text = {};        // also the module of a name
+  ByteView text = {};        // also the module of a name, and an integer of more than 64 bits
   ByteView name = {};
 };
 
@@ -77,5 +82,8 @@ std::size_t pickle_end(ByteView bytes, std::size_t begin, std::string_view origi
 
 // Text as pickles hold it.
 bool is_utf8(ByteView text);
+// Python's texts may also have halves of UTF-16's pairs, such as names of files that are not UTF-8; here U+FFFD stands
+// for them. Returns false if the text is not even that.
+bool replace_surrogates(ByteView text, std::string& out);
 
 }  // namespace lockstep::internal

@@ -1,8 +1,8 @@
-// A reader for the pickles of PyTorch's files, which executes nothing. bytes -> values. It knows the opcodes that
-// torch.save and torch.distributed.checkpoint use, and the names in pickle_classes.cpp; everything else is refused by
-// name. Memory grows with the bytes, not with the numbers in them.
-// Error{invalid_argument}: an opcode, a class or a tensor that Lockstep does not read. Error{corrupt_data}: bytes that
-// are no pickle, a value that contains itself, limits of PickleLimits. Both name file, byte and opcode or class.
+// A reader for the pickles of PyTorch's files, which executes nothing. bytes -> values. It knows the opcodes of
+// protocols 2 to 5, and the names in pickle_classes.cpp; what any other name makes is opaque. Memory grows with the
+// bytes, not with the numbers in them. Error{invalid_argument}: an opcode that Lockstep does not read, a name that is
+// for running programs, or nothing but one value that is not understood. Error{corrupt_data}: bytes that are no pickle,
+// arguments that a known name cannot have, limits of PickleLimits. Both name file, byte and opcode or class.
 #pragma once
 
 #include <memory>

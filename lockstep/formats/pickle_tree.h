@@ -18,16 +18,20 @@ struct PickleClass;
 
 inline constexpr std::uint32_t kNoNode = std::numeric_limits<std::uint32_t>::max();
 
-// Children: items; keys and values in turn; of an object its arguments; of a storage its type and device; of a tensor
-// its storage, shape and strides, and its type if its storage has none. There may be millions of nodes.
+// Children: items; keys and values in turn; of an object its arguments; of an opaque value its arguments and perhaps
+// its items; of a storage its type and device, and where it begins in another one and its elements, if it is a part of
+// that; of a tensor its storage, shape and strides, and its type if its storage has none. There may be millions of
+// nodes.
 struct PickleNode {
   PickleKind kind = PickleKind::none;
-  bool is_true = false;  // a boolean's value; a tensor's requires_grad
-  bool is_parameter = false;
+  bool is_true : 1 = false;  // a boolean's value; a tensor's requires_grad
+  bool is_parameter : 1 = false;
+  bool is_conjugated : 1 = false;
+  bool is_negated : 1 = false;
   std::uint32_t state = kNoNode;
   const PickleClass* meaning = nullptr;  // of a name
   std::int64_t integer = 0;              // also a tensor's offset, the elements of a storage, and the bits of a number
-  std::string_view text = {};            // also the name of a class, the key of a storage
+  std::string_view text = {};            // also the name of a class, the key of a storage, a large integer's bytes
   std::vector<std::uint32_t> children = {};
 };
 

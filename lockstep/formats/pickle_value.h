@@ -1,6 +1,8 @@
 // What a pickle says, as a tree of values. bytes -> read_pickle() -> PickleTree -> PickleValue. Values that the pickle
 // shares are shared here; there are no cycles, and the tree is at most PickleLimits::kDepth deep, so functions may
-// recurse. Classes are names only: nothing is ever called or imported.
+// recurse: where a value contains itself, an opaque one called kItself stands for it. Classes are names only: nothing
+// is ever called or imported. A tensor that is not plain elements is a dict of the plain parts that it consists of: the
+// indices and values of a sparse one, the integers and scales of a quantised one.
 // A PickleValue is a view, valid as long as its tree, which never changes: safe to read from several threads. Asking a
 // value for what it is not is Error{corrupt_data} that names the file, what is there and what was expected.
 #pragma once
@@ -27,20 +29,24 @@ struct PickleLimits {
 enum class PickleKind : std::uint8_t {
   none,
   boolean,
-  integer,  // 64 bits
-  number,   // floating point
-  text,     // UTF-8
+  integer,        // 64 bits
+  large_integer,  // more than those
+  number,         // floating point
+  text,           // UTF-8
   bytes,
   list,
   tuple,  // and torch.Size
-  dict,   // in the pickle's order; also OrderedDict and defaultdict
+  dict,   // in the pickle's order; also OrderedDict, defaultdict and Counter
   set,
   tensor,
   storage,
   name,    // a class or a constant, such as torch.float32
   object,  // of a class that Lockstep only passes on: its name, its arguments, its state
+  opaque,  // made by a class or function that Lockstep does not know: its name, and what it is made of
 };
 std::string_view to_string(PickleKind kind);
+
+inline constexpr std::string_view kItself = "a value that contains itself";
 
 // Memory that tensors lie in.
 struct PickleStorage {
@@ -48,6 +54,9 @@ struct PickleStorage {
   std::string key;
   std::string device;  // that it was saved on
   std::uint64_t bytes = 0;
+  // Elements: of a storage that is a part of another one, whose key it has then.
+  std::int64_t begin = 0;
+  std::int64_t elements = 0;
 };
 
 struct PickleTensor {
@@ -58,6 +67,9 @@ struct PickleTensor {
   std::vector<std::int64_t> strides;
   bool requires_grad = false;
   bool is_parameter = false;
+  // What its elements mean is not what is stored, but the conjugate or the negative of it.
+  bool is_conjugated = false;
+  bool is_negated = false;
 };
 
 namespace internal {
@@ -71,10 +83,15 @@ class PickleValue {
 
   PickleKind kind() const;
   bool is(PickleKind kind) const { return this->kind() == kind; }
+  // Whether it has a tensor(): also a storage, which is one of one dimension.
+  bool is_tensor() const { return is(PickleKind::tensor) || is(PickleKind::storage); }
+  // A number of the value within its tree: what the pickle shares has one.
+  std::uint32_t number_in_tree() const { return index_; }
   bool boolean() const;
   std::int64_t integer() const;
   double number() const;
   std::string_view text() const;  // also of bytes
+  std::string digits() const;     // of an integer of any size
   // Items of a list, tuple or set; pairs of a dict.
   std::size_t size() const;
   PickleValue item(std::size_t index) const;  // not of a dict
@@ -82,10 +99,12 @@ class PickleValue {
   PickleValue value(std::size_t index) const;
   std::optional<PickleValue> find(std::string_view key) const;
   PickleValue at(std::string_view key) const;  // Error{corrupt_data} if the dict has no such key
-  // Of a name or an object: "torch.device".
+  // Of a name, an object or an opaque value: "torch.device".
   std::string_view class_name() const;
-  PickleValue arguments() const;  // of an object: a tuple
+  // Of an object or an opaque value: a tuple, and what it was given then.
+  PickleValue arguments() const;
   std::optional<PickleValue> state() const;
+  std::optional<PickleValue> items() const;  // of an opaque value: a list or a dict
   PickleTensor tensor() const;
   PickleStorage storage() const;
   // A list or tuple of integers that are not negative: torch.Size, strides.
@@ -93,6 +112,8 @@ class PickleValue {
 
   // Error{corrupt_data}: "<file>: <why>".
   [[noreturn]] void refuse(std::string_view why) const;
+  // For a value of another kind than `expected`: the same, or Error{invalid_argument} if the value is opaque.
+  [[noreturn]] void refuse_kind(std::string_view expected) const;
 
  private:
   const internal::PickleNode& node() const;

@@ -20,13 +20,72 @@ constexpr std::uint64_t kMaxBytes = std::numeric_limits<std::int64_t>::max();
 
 [[noreturn]] void refuse(ErrorKind kind, const std::string& text) { throw Error(kind, "safetensors header: " + text); }
 
+const SafetensorsType* find_type(std::string_view dtype) {
+  const auto* found = std::ranges::find(kSafetensorsTypes, dtype, &SafetensorsType::name);
+  return found == kSafetensorsTypes.end() ? nullptr : found;
+}
+
+// How many numbers of the type that is in the file make up an element; 1 is no dimension of its own.
+std::int64_t numbers_in(const SafetensorsType& type) {
+  if (type.stored_as.empty()) return 1;
+  return static_cast<std::int64_t>(type.element_bytes / safetensors_element_size(type.stored_as));
+}
+
+// What the text of the header says of tensors whose type the format does not have.
+std::map<std::string, std::string> type_notes(const SafetensorsHeader& header) {
+  std::map<std::string, std::string> notes;
+  for (const TensorEntry& entry : header.tensors) {
+    const SafetensorsType* type = find_type(entry.dtype);
+    if (type != nullptr && !type->stored_as.empty()) notes.emplace(std::string(kTypeKey) + entry.name, entry.dtype);
+  }
+  return notes;
+}
+
+// The type and the shape that are meant, in place of those that stand in the file.
+void apply_note(TensorEntry& entry, const std::string& dtype) {
+  constexpr ErrorKind kind = ErrorKind::corrupt_data;
+  const SafetensorsType* type = find_type(dtype);
+  if (type == nullptr || type->stored_as.empty()) {
+    refuse(kind, fmt::format("tensor {} is said to have the unknown type {}", shown(entry.name), shown(dtype)));
+  }
+  const std::int64_t numbers = numbers_in(*type);
+  const bool fits = numbers == 1 || (!entry.shape.empty() && entry.shape.back() == numbers);
+  if (entry.dtype != type->stored_as || !fits) {
+    refuse(kind, fmt::format("tensor {} is said to be {}, but is {} {}", shown(entry.name), dtype, shown(entry.dtype),
+                             entry.shape));
+  }
+  entry.dtype = dtype;
+  if (numbers != 1) entry.shape.pop_back();
+}
+
+// Takes the notes out of the metadata.
+void take_type_notes(SafetensorsHeader& header) {
+  std::map<std::string_view, std::string> notes;
+  for (const auto& [key, dtype] : header.metadata) {
+    if (key.starts_with(kTypeKey)) notes.emplace(std::string_view(key).substr(kTypeKey.size()), dtype);
+  }
+  if (notes.empty()) return;
+  for (TensorEntry& entry : header.tensors) {
+    const auto note = notes.find(entry.name);
+    if (note == notes.end()) continue;
+    apply_note(entry, note->second);
+    notes.erase(note);
+  }
+  if (!notes.empty()) {
+    refuse(ErrorKind::corrupt_data,
+           fmt::format("the type of a tensor {} is told, which is not there", shown(notes.begin()->first)));
+  }
+  std::erase_if(header.metadata, [](const auto& item) { return item.first.starts_with(kTypeKey); });
+}
+
 // The bytes a tensor of this type and shape takes; refuses what does not fit into 63 bits.
 std::uint64_t checked_bytes(const TensorEntry& entry, ErrorKind kind) {
   std::uint64_t bytes = safetensors_element_size(entry.dtype);
   if (bytes == 0) refuse(kind, fmt::format("tensor {} has the unknown type {}", shown(entry.name), shown(entry.dtype)));
-  if (entry.shape.size() > SafetensorsLimits::kDimensions) {
+  const std::size_t dimensions = SafetensorsLimits::kDimensions - (numbers_in(*find_type(entry.dtype)) == 1 ? 0 : 1);
+  if (entry.shape.size() > dimensions) {
     refuse(kind, fmt::format("tensor {} has {} dimensions, at most {} are allowed", shown(entry.name),
-                             entry.shape.size(), SafetensorsLimits::kDimensions));
+                             entry.shape.size(), dimensions));
   }
   const bool is_empty = std::find(entry.shape.begin(), entry.shape.end(), 0) != entry.shape.end();
   for (const std::int64_t dimension : entry.shape) {
@@ -42,15 +101,18 @@ std::uint64_t checked_bytes(const TensorEntry& entry, ErrorKind kind) {
 
 void check_name(std::string_view name, std::string_view what, std::size_t limit, ErrorKind kind) {
   if (name.empty() || name.size() > limit) {
-    refuse(kind, fmt::format("{} has a name of {} bytes, allowed are 1 to {}", what, name.size(), limit));
+    refuse(kind,
+           fmt::format("{} has a name of {} bytes, allowed are 1 to {}: {}", what, name.size(), limit, shown(name)));
   }
   const bool has_control =
       std::any_of(name.begin(), name.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; });
-  if (has_control) refuse(kind, fmt::format("{} has a name with control characters in it", what));
+  if (has_control) {
+    refuse(kind, fmt::format("{} has a name with control characters in it, here as '?': {}", what, shown(name)));
+  }
 }
 
 void check_names(const SafetensorsHeader& header, ErrorKind kind) {
-  const std::size_t entries = header.tensors.size() + header.metadata.size();
+  const std::size_t entries = header.tensors.size() + header.metadata.size() + type_notes(header).size();
   if (entries > SafetensorsLimits::kEntries) {
     refuse(kind, fmt::format("{} entries, at most {} are allowed", entries, SafetensorsLimits::kEntries));
   }
@@ -72,8 +134,8 @@ void check_names(const SafetensorsHeader& header, ErrorKind kind) {
 }  // namespace
 
 std::size_t safetensors_element_size(std::string_view dtype) {
-  const auto* found = std::ranges::find(kSafetensorsTypes, dtype, &SafetensorsType::name);
-  return found == kSafetensorsTypes.end() ? 0 : found->element_bytes;
+  const SafetensorsType* type = find_type(dtype);
+  return type == nullptr ? 0 : type->element_bytes;
 }
 
 std::string describe(const TensorEntry& entry) {
@@ -100,9 +162,16 @@ void lay_out(SafetensorsHeader& header) {
 
 std::string serialise_header(const SafetensorsHeader& header) {
   nlohmann::json json = nlohmann::json::object();
-  if (!header.metadata.empty()) json[std::string(kMetadataKey)] = header.metadata;
+  std::map<std::string, std::string> metadata = type_notes(header);
+  metadata.insert(header.metadata.begin(), header.metadata.end());
+  if (!metadata.empty()) json[std::string(kMetadataKey)] = metadata;
   for (const TensorEntry& entry : header.tensors) {
-    json[entry.name] = {{"dtype", entry.dtype}, {"shape", entry.shape}, {"data_offsets", {entry.begin, entry.end}}};
+    const SafetensorsType& type = *find_type(entry.dtype);
+    std::vector<std::int64_t> shape = entry.shape;
+    if (numbers_in(type) != 1) shape.push_back(numbers_in(type));
+    json[entry.name] = {{"dtype", type.stored_as.empty() ? type.name : type.stored_as},
+                        {"shape", shape},
+                        {"data_offsets", {entry.begin, entry.end}}};
   }
   std::string text(kHeaderLengthBytes, '\0');
   try {
@@ -147,6 +216,7 @@ std::uint64_t parse_header_length(ByteView first_eight_bytes, std::uint64_t file
 SafetensorsHeader parse_header(ByteView json, std::uint64_t data_bytes) {
   constexpr ErrorKind kind = ErrorKind::corrupt_data;
   SafetensorsHeader header = parse_safetensors_json(json);
+  take_type_notes(header);
   check_names(header, kind);
   std::sort(header.tensors.begin(), header.tensors.end(), [](const TensorEntry& a, const TensorEntry& b) {
     return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);

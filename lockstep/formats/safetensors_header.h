@@ -29,13 +29,21 @@ struct SafetensorsLimits {
 struct SafetensorsType {
   std::string_view name;  // "F32"
   std::size_t element_bytes;
+  // For what the format has no type: the type of the numbers that an element is made of. They are a further dimension
+  // of the tensor in the file if there are several, and a string of the metadata, kTypeKey and the tensor's name, says
+  // what they are. Only the text of the header knows of it; a TensorEntry has the type and the shape that are meant.
+  std::string_view stored_as = {};
 };
+inline constexpr std::string_view kTypeKey = "lockstep.type.";
 // The types that may be stored.
-inline constexpr std::array<SafetensorsType, 15> kSafetensorsTypes = {{{"BOOL", 1},
+inline constexpr std::array<SafetensorsType, 27> kSafetensorsTypes = {{{"BOOL", 1},
                                                                        {"U8", 1},
                                                                        {"I8", 1},
                                                                        {"F8_E4M3", 1},
                                                                        {"F8_E5M2", 1},
+                                                                       {"F8_E4M3FNUZ", 1},
+                                                                       {"F8_E5M2FNUZ", 1},
+                                                                       {"F8_E8M0", 1},
                                                                        {"U16", 2},
                                                                        {"I16", 2},
                                                                        {"F16", 2},
@@ -45,7 +53,16 @@ inline constexpr std::array<SafetensorsType, 15> kSafetensorsTypes = {{{"BOOL", 
                                                                        {"F32", 4},
                                                                        {"U64", 8},
                                                                        {"I64", 8},
-                                                                       {"F64", 8}}};
+                                                                       {"F64", 8},
+                                                                       {"C32", 4, "F16"},
+                                                                       {"C64", 8, "F32"},
+                                                                       {"C128", 16, "F64"},
+                                                                       {"F4_E2M1_X2", 1, "U8"},
+                                                                       {"BITS8", 1, "U8"},
+                                                                       {"BITS16", 2, "U16"},
+                                                                       {"BITS1X8", 1, "U8"},
+                                                                       {"BITS2X4", 1, "U8"},
+                                                                       {"BITS4X2", 1, "U8"}}};
 // 0 for a type that is not in the table.
 std::size_t safetensors_element_size(std::string_view dtype);
 

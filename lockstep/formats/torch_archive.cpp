@@ -63,15 +63,16 @@ std::string find_folder(const ZipArchive& archive, const std::string& name) {
 TorchContent open_torch_archive(const FilePart& part, const std::string& name) {
   auto archive = std::make_unique<const ZipArchive>(part, name);
   const std::string folder = find_folder(*archive, name);
+  TorchContent content;
   if (const ZipEntry* order = archive->find(folder + "/byteorder")) {
     const Bytes text = archive->read_whole(*order, kByteOrderBytes);
-    if (text != "little") {
+    if (text != "little" && text != "big") {
       throw Error(ErrorKind::invalid_argument,
-                  fmt::format("{}: its byte order is {}, only 'little' is read", name, shown(text)));
+                  fmt::format("{}: its byte order is {}, neither 'little' nor 'big'", name, shown(text)));
     }
+    if (text == "big") content.order = ByteOrder::big;
   }
   const ZipEntry& pickle = *archive->find(folder + std::string(kPickleEntry));
-  TorchContent content;
   content.tree = read_pickle(archive->read_whole(pickle, PickleLimits::kBytes), name);
   content.storages = std::make_unique<ArchiveStorages>(std::move(archive), folder, name);
   return content;

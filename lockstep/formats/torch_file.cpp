@@ -7,7 +7,9 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
+#include "lockstep/formats/element_changes.h"
 #include "lockstep/formats/file_kind.h"
+#include "lockstep/formats/pickle_text.h"
 #include "lockstep/formats/safetensors_parser.h"
 #include "lockstep/formats/strided_read.h"
 #include "lockstep/formats/torch_storages.h"
@@ -26,6 +28,11 @@ StridedLayout layout_of(const TorchTensor& tensor) {
           .strides = tensor.strides,
           .offset = tensor.offset,
           .element_bytes = torch_element_size(tensor.dtype)};
+}
+
+ElementChanges changes_of(const TorchTensor& tensor) {
+  return {
+      .swapped_bytes = tensor.swapped_bytes, .is_conjugated = tensor.is_conjugated, .is_negated = tensor.is_negated};
 }
 
 TorchContent open_content(const FilePart& part, const std::string& name) {
@@ -74,7 +81,10 @@ TorchTensor TorchFile::tensor(const PickleValue& value) const {
                      .storage = std::move(found.storage.key),
                      .device = std::move(found.storage.device),
                      .requires_grad = found.requires_grad,
-                     .is_parameter = found.is_parameter};
+                     .is_parameter = found.is_parameter,
+                     .is_conjugated = found.is_conjugated,
+                     .is_negated = found.is_negated};
+  if (content_->content.order == ByteOrder::big) tensor.swapped_bytes = number_bytes(found.storage.dtype);
   const std::string origin = fmt::format("{}: storage {}", name(), shown(tensor.storage));
   tensor.bytes = checked_strided_bytes(layout_of(tensor), found.storage.bytes, origin);
   if (tensor.bytes > 0 && content_->content.storages->size_bytes(tensor.storage) < found.storage.bytes) {
@@ -98,12 +108,22 @@ void TorchFile::read(const TorchTensor& tensor, MutableByteSpan out) const {
   read_strided(
       layout, storage_bytes,
       [&](std::uint64_t offset, MutableByteSpan part) { storages.read(tensor.storage, offset, part); }, out);
+  change_elements(tensor.dtype, changes_of(tensor), out);
 }
 
 void TorchFile::read(const TorchTensor& tensor, std::uint64_t begin, MutableByteSpan out) const {
   if (out.empty()) return;
-  const std::uint64_t first = static_cast<std::uint64_t>(tensor.offset) * torch_element_size(tensor.dtype);
-  content_->content.storages->read(tensor.storage, first + begin, out);
+  const std::uint64_t element = torch_element_size(tensor.dtype);
+  const std::uint64_t first = static_cast<std::uint64_t>(tensor.offset) * element;
+  const TorchStorages& storages = *content_->content.storages;
+  if (!changes_of(tensor).any()) return storages.read(tensor.storage, first + begin, out);
+  // Whole elements.
+  const std::uint64_t before = begin % element;
+  const std::uint64_t end = (begin + out.size() + element - 1) / element * element;
+  std::vector<std::byte> elements(end - (begin - before));
+  storages.read(tensor.storage, first + begin - before, elements);
+  change_elements(tensor.dtype, changes_of(tensor), elements);
+  std::copy_n(elements.begin() + static_cast<std::ptrdiff_t>(before), out.size(), out.begin());
 }
 
 bool TorchFile::has_checksums() const { return content_->content.storages->has_checksums(); }
@@ -137,6 +157,7 @@ class Flattener {
       case PickleKind::set:
         for (std::size_t i = 0; i < value.size(); ++i) visit(below(name, std::to_string(i)), value.item(i));
         return;
+      case PickleKind::opaque: values_.push_back({name, value}); return visit_opaque(name, value);
       case PickleKind::object:
         if (value.class_name().starts_with("__torch__.")) {
           if (value.state()) visit_dict(name, *value.state());
@@ -147,17 +168,33 @@ class Flattener {
     }
   }
 
+  void visit_opaque(const std::string& name, const PickleValue& value) {
+    if (!seen_.insert(value.number_in_tree()).second) return;
+    visit_tensors(below(name, "arguments"), value.arguments());
+    if (value.items()) visit_tensors(name, *value.items());
+    if (value.state()) visit_tensors(name, *value.state());
+  }
+
+  // Those in an opaque value, each once.
+  void visit_tensors(const std::string& name, const PickleValue& value) {
+    if (value.is_tensor()) {
+      if (seen_.insert(value.number_in_tree()).second) values_.push_back({name, value});
+      return;
+    }
+    if (value.is(PickleKind::opaque)) return visit_opaque(name, value);
+    const bool is_dict = value.is(PickleKind::dict);
+    const bool is_list = value.is(PickleKind::list) || value.is(PickleKind::tuple) || value.is(PickleKind::set);
+    if ((!is_dict && !is_list) || !seen_.insert(value.number_in_tree()).second) return;
+    for (std::size_t i = 0; i < value.size(); ++i) {
+      const std::string inner = below(name, is_dict ? dict_key_text(value.key(i)) : std::to_string(i));
+      visit_tensors(inner, is_dict ? value.value(i) : value.item(i));
+    }
+  }
+
   void visit_dict(const std::string& name, const PickleValue& dict) {
     for (std::size_t i = 0; i < dict.size(); ++i) {
       const PickleValue key = dict.key(i);
-      if (key.is(PickleKind::integer)) {
-        visit(below(name, std::to_string(key.integer())), dict.value(i));
-      } else if (key.is(PickleKind::text)) {
-        visit(below(name, key.text()), dict.value(i));
-      } else {
-        key.refuse(
-            fmt::format("a key of the dict {} is {}, neither a str nor an int", shown(name), to_string(key.kind())));
-      }
+      visit(key.is(PickleKind::text) ? below(name, key.text()) : below(name, dict_key_text(key)), dict.value(i));
     }
   }
 
@@ -180,6 +217,7 @@ class Flattener {
   }
 
   std::vector<NamedPickleValue> values_;
+  std::set<std::uint32_t> seen_;  // in opaque values
   std::size_t bytes_ = 0;
 };
 

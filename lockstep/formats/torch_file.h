@@ -1,11 +1,11 @@
 // Files of torch.save, without torch: those of PyTorch 1.6 and newer (a zip archive), the legacy ones before, and those
 // of torch::save() in C++ (tensors, modules and optimizers), TorchScript included. file -> TorchFile -> values, and
 // tensors whose bytes are read one by one. A pickle in them is read by read_pickle(): nothing is ever executed.
-// Tensors may be larger than memory; of a file only its values are kept. In archives every byte of a tensor is checked
-// against its CRC-32; legacy files have none.
-// Not thread-safe. Blocks for disk I/O. Error{invalid_argument}: no such file, another kind of file, classes and
-// tensors that Lockstep does not read (sparse, quantised, complex, big-endian). Error{corrupt_data}: damage. Both name
-// the file and what is wrong in it.
+// What torch.load(weights_only=True) opens is read; a value of a class that Lockstep does not know is opaque, and what
+// else is in the file can be had. Tensors may be larger than memory; of a file only its values are kept. In archives
+// every byte of a tensor is checked against its CRC-32; legacy files have none.
+// Not thread-safe. Blocks for disk I/O. Error{invalid_argument}: no such file, another kind of file, one with a program
+// in it, or with nothing that is understood. Error{corrupt_data}: damage. Both name the file and what is wrong in it.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@
 namespace lockstep {
 
 struct TorchTensor {
-  std::string dtype = {};  // as safetensors name it, with F8_E4M3 and F8_E5M2
+  std::string dtype = {};  // as in safetensors_element_size(): "F32", "C64"
   std::vector<std::int64_t> shape = {};
   std::vector<std::int64_t> strides = {};  // elements, like the offset
   std::int64_t offset = 0;
@@ -30,6 +30,10 @@ struct TorchTensor {
   bool requires_grad = false;
   bool is_parameter = false;
   std::uint64_t bytes = 0;  // of all elements, without gaps
+  // What read() does to elements as they are stored.
+  bool is_conjugated = false;
+  bool is_negated = false;
+  std::size_t swapped_bytes = 1;  // in numbers of so many, whose order is the other one
 };
 
 // Whether its elements lie in their storage one behind the other, in row-major order.
@@ -62,7 +66,8 @@ class TorchFile {
   std::unique_ptr<Content> content_;
 };
 
-// A value that holds no others, and its path: the keys and positions before it, joined by '.'.
+// A value that holds no others, and its path: the keys and positions before it, joined by '.'. An opaque value is one,
+// and tensors in it, or in its attributes, have its path in front.
 struct NamedPickleValue {
   std::string name;
   PickleValue value;

@@ -21,7 +21,7 @@ using ByteSink = std::function<void(ByteSpan)>;  // takes the next piece of a te
 
 // A tensor that is written in row-major order, contiguous.
 struct TorchTensorSource {
-  std::string dtype = {};  // as safetensors name it, with F8_E4M3 and F8_E5M2
+  std::string dtype = {};  // as in safetensors_element_size(): "F32", "C64"
   std::vector<std::int64_t> shape = {};
   // Hands all of the tensor's bytes to the sink, in any number of pieces. Called once, while the file is written.
   std::function<void(const ByteSink&)> write = {};

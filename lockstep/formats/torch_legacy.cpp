@@ -99,14 +99,10 @@ std::map<std::string, std::uint64_t> element_sizes(const PickleTree& tree) {
   return sizes;
 }
 
-void check_machine(PickleValue protocol, PickleValue machine, const std::string& name) {
-  if (protocol.integer() != kLegacyProtocol) {
-    throw Error(ErrorKind::invalid_argument, fmt::format("{}: a legacy file of protocol {}, only {} is read", name,
-                                                         protocol.integer(), kLegacyProtocol));
-  }
-  if (!machine.at("little_endian").boolean()) {
-    throw Error(ErrorKind::invalid_argument, fmt::format("{}: its byte order is 'big', only 'little' is read", name));
-  }
+void check_protocol(PickleValue protocol, const std::string& name) {
+  if (protocol.integer() == kLegacyProtocol) return;
+  throw Error(ErrorKind::invalid_argument, fmt::format("{}: a legacy file of protocol {}, only {} is read", name,
+                                                       protocol.integer(), kLegacyProtocol));
 }
 
 }  // namespace
@@ -114,9 +110,8 @@ void check_machine(PickleValue protocol, PickleValue machine, const std::string&
 TorchContent open_torch_legacy(const FilePart& part, const std::string& name) {
   LegacyCursor cursor{part, name};
   cursor.at = kTorchLegacyMagic.size();
-  const auto protocol = cursor.pickle();
-  const auto machine = cursor.pickle();
-  check_machine(protocol->root(), machine->root(), name);
+  check_protocol(cursor.pickle()->root(), name);
+  cursor.pickle();  // of the machine: whatever its byte order was, the lowest byte of a number comes first in the file
   TorchContent content{.tree = cursor.pickle(), .storages = nullptr};
   const auto keys = cursor.pickle();
   const std::map<std::string, std::uint64_t> sizes = element_sizes(*content.tree);

@@ -22,9 +22,12 @@ class TorchStorages {
   virtual void read(const std::string& key, std::uint64_t offset, MutableByteSpan out) const = 0;
 };
 
+enum class ByteOrder : std::uint8_t { little, big };
+
 struct TorchContent {
   std::unique_ptr<const PickleTree> tree;
   std::unique_ptr<TorchStorages> storages;
+  ByteOrder order = ByteOrder::little;
 };
 
 // `name` names the file in errors; its descriptor must stay open.

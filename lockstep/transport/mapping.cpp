@@ -24,9 +24,7 @@ Mapping Mapping::create(std::size_t bytes) {
   UniqueFd fd = PrivateFd::open([] { return ::memfd_create("lockstep", MFD_CLOEXEC | MFD_ALLOW_SEALING); });
   if (!fd) throw system_error("memfd_create for shared memory failed", errno);
   if (const int error = resize_file(fd.get(), bytes); error != 0) {
-    throw system_error("cannot size shared memory to " + std::to_string(bytes) + " bytes" +
-                           (error == EFBIG ? " (is `ulimit -f` set?)" : ""),
-                       error);
+    throw system_error("cannot size shared memory to " + std::to_string(bytes) + " bytes", error);
   }
   // Nobody may shrink the file under our feet: a touch behind its end would be SIGBUS.
   if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {

@@ -98,10 +98,26 @@ class ConvertTest(ToolTest):
         text = run("diff", file, self.path("c.safetensors"), expected=1)
         self.assertIn("e4m3: 1 of 4 elements differ, by at most inf", text)  # a number, and none
         self.assertIn("e5m2: 1 of 3 elements differ, by at most 0.25 (0.2 of the larger one)", text)
-        for dtype in ("F8_E8M0", "F4", "C64", "f32"):
+        for dtype in ("F8_E4M3FN", "F4", "C16", "f32"):
             write_file(file, {"x": (dtype, [8], bytes(8))})
             for words in (["show", file], ["verify", file], ["convert", file, self.path("d.safetensors")]):
                 self.assertIn(f"tensor 'x' has the unknown type '{dtype}'", run(*words, expected=1))
+
+    def test_complex_tensors_and_other_floats_of_8_bits_are_compared_as_the_numbers_that_they_are(self):
+        file, other = self.path("a.safetensors"), self.path("c.safetensors")
+        write_file(file, {"wave": ("C64", [2], struct.pack("<4f", 1, 2, 3, 4)), "e8m0": ("F8_E8M0", [2], b"\x7f\x80"),
+                          "fnuz": ("F8_E4M3FNUZ", [2], b"\x40\x80")})
+        self.assertIn("wave  C64 [2]", run("show", file))
+        for out in ("b.safetensors", "step-0000000001"):
+            run("convert", file, self.path(out))
+            run("verify", self.path(out))
+            self.assertEqual(run("diff", file, self.path(out)), "all 3 tensors are equal\n")
+        write_file(other, {"wave": ("C64", [2], struct.pack("<4f", 1, 2, 6, 8)), "e8m0": ("F8_E8M0", [2], b"\x7f\x81"),
+                           "fnuz": ("F8_E4M3FNUZ", [2], b"\x48\x80")})
+        text = run("diff", file, other, expected=1)
+        self.assertIn("wave: 1 of 2 elements differ, by at most 5 (0.5 of the larger one)", text)
+        self.assertIn("e8m0: 1 of 2 elements differ, by at most 2 (0.5 of the larger one)", text)
+        self.assertIn("fnuz: 1 of 2 elements differ, by at most 1 (0.5 of the larger one)", text)
 
     def test_the_name_says_what_it_becomes(self):
         path = write_set(self.sets, 400)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import struct
 import tempfile
@@ -26,6 +27,19 @@ torch.save(state, folder + "/c.pt")
 import torch.distributed.checkpoint as dcp
 dcp.save(state, checkpoint_id=folder + "/dcp")
 dcp.save({"large": torch.zeros(40 << 20)}, checkpoint_id=folder + "/large")
+class Mine(dict):
+    pass
+import __main__, argparse, pathlib
+__main__.Mine = Mine
+mine = {"w": torch.arange(3.), "args": argparse.Namespace(lr=1, ema=torch.ones(2)), "mine": Mine(a=torch.ones(1), b=2),
+        "path": pathlib.PurePosixPath("/data/x"), "wave": torch.complex(torch.arange(3.), torch.ones(3)),
+        "lazy": torch.complex(torch.arange(3.), torch.ones(3)).conj(), "sparse": torch.eye(2).to_sparse(),
+        "quantised": torch.quantize_per_tensor(torch.ones(2), 0.5, 1, torch.qint8), "seed": 2**64 - 1,
+        "meta": torch.ones(2, device="meta"), "storage": torch.ones(2).storage(), (1, "x"): True}
+torch.save(mine, folder + "/mine.pt")
+torch.save(mine, folder + "/mine.pth", _use_new_zipfile_serialization=False)
+torch.save(argparse.Namespace(x=1), folder + "/nothing.model")
+torch.save({"two\\nlines": torch.ones(1)}, folder + "/lines.model")
 class Bad:
     def __reduce__(self):
         import os
@@ -44,6 +58,16 @@ for name, tensor in expected.items():
 assert not flat, flat
 with safe_open(sys.argv[2], "pt") as file:
     assert file.metadata()["epoch"] == "3" and file.metadata()["lr"] == "0.1", file.metadata()
+"""
+WAVES_SAME = """
+import sys, torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+waves, flat = torch.complex(torch.arange(3.), torch.ones(3)), load_file(sys.argv[1])
+for name, expected in (("wave", waves), ("lazy", waves.conj())):
+    assert torch.equal(torch.view_as_complex(flat[name]), expected), name
+with safe_open(sys.argv[1], "pt") as file:
+    assert file.metadata()["lockstep.type.wave"] == "C64", file.metadata()
 """
 SMALL = """
 import sys
@@ -90,7 +114,7 @@ class TorchTest(ToolTest):
         self.assertIn("model.0.bias: 1 of 4 elements differ, by at most 1", run("diff", a, b, expected=1))
         self.assertIn(": whole (", run("verify", a))
         self.assertIn("readable; it has no digests", run("verify", legacy))
-        self.assertEqual(run("verify", self.models.name).count(": whole ("), 3)
+        self.assertEqual(run("verify", self.models.name).count(": whole ("), 4)
         damaged = self.path("damaged.pt")
         shutil.copy(a, damaged)
         with open(damaged, "rb") as file:
@@ -134,6 +158,32 @@ class TorchTest(ToolTest):
             run("convert", self.path(f"{name}.pt"), self.path(f"{name}.safetensors"), **limited_memory())
             run("diff", self.path(f"{name}.pt"), self.path(f"{name}.safetensors"), **limited_memory())
         python(TURNED_SAME, self.path("turned.pt"), self.path("turned.safetensors"))
+
+    def test_what_is_not_known_leaves_the_rest_to_be_read(self):
+        for name in ("mine.pt", "mine.pth"):
+            lines = run("show", self.model(name)).splitlines()
+            for pattern in (r"w +F32 \[3\] +12 bytes", r"wave +C64 \[3\] +24 bytes", r"args\.ema +F32 \[2\] .*",
+                            r"mine\.a +F32 \[1\] .*", r"sparse\.indices +I64 \[2, 2\] .*", r"storage +F32 \[2\] .*",
+                            r"quantised\.values +I8 \[2\] .*"):
+                self.assertTrue(any(re.fullmatch(pattern, line) for line in lines), (pattern, lines))
+            for line in ("args: <argparse.Namespace>", "mine: <__main__.Mine>", "path: /data/x",
+                         "seed: 18446744073709551615", "sparse.layout: torch.sparse_coo", "quantised.scale: 0.5",
+                         "meta.device: meta", "(1, x): True"):
+                self.assertIn("metadata " + line, lines)
+            self.assertIn("readable" if name.endswith("h") else ": whole (", run("verify", self.model(name)))
+            out = self.path("mine.safetensors")
+            run("convert", self.model(name), out, "--force")
+            run("diff", self.model(name), out)
+            run("verify", out)
+            self.assertRegex(run("show", out), r"(?m)^wave +C64 \[3\] +24 bytes$")
+            python(WAVES_SAME, out)
+            run("convert", out, self.path("step-0000000009"), "--force")
+            run("diff", out, self.path("step-0000000009"))
+
+    def test_a_file_with_nothing_to_be_had_and_names_of_two_lines_are_refused_by_name(self):
+        self.assertIn("'argparse.Namespace' is all that it has", run("show", self.model("nothing.model"), expected=1))
+        self.assertIn("control characters in it, here as '?': 'two?lines'",
+                      run("convert", self.model("lines.model"), self.path("lines.safetensors"), expected=1))
 
     def test_a_pickle_that_would_run_something_is_refused(self):
         for words in (["show"], ["verify"], ["diff", self.model("c.pt")]):

@@ -147,7 +147,7 @@ class HostileTest(SignedTest):
                 (lambda m: m["tensors"]["weight"].update(shape=[2 ** 40, 2 ** 40]), "more elements than any memory"),
                 (lambda m: m["tensors"]["weight"].update(shape=[2 ** 60, 2]), "more elements than any memory"),
                 (lambda m: m["tensors"]["weight"].update(shape=[8] + [1] * 64), "more elements than any memory"),
-                (lambda m: m["tensors"]["weight"].update(dtype="F8_E8M0"), "the unknown type 'F8_E8M0'"),
+                (lambda m: m["tensors"]["weight"].update(dtype="F4"), "the unknown type 'F4'"),
                 (lambda m: m.update(version=2), "it has version 2"),
                 (lambda m: m.update(more=1), "unknown member 'more'")):
             self.forge(change)

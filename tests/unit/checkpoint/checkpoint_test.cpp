@@ -6,9 +6,11 @@
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/quantize_per_tensor.h>
 #include <ATen/ops/tensor.h>
 #include <doctest/doctest.h>
 
+#include <cstring>
 #include <fstream>
 #include <limits>
 
@@ -86,6 +88,47 @@ TEST_CASE("tensors of every type survive, and the safetensors package reads and 
   CHECK_ERROR(error_of([&] { load_checkpoint(theirs); }), ErrorKind::corrupt_data, "no integrity record");
 }
 
+TEST_CASE(
+    "types that safetensors lacks come back bit for bit, and other programs see the numbers that they consist of") {
+  const TemporaryDirectory directory;
+  const std::string path = directory / "a.safetensors";
+  const at::Tensor bytes = at::arange(6 * 16, at::kByte).mul(41);
+  Tensors tensors;
+  for (const at::ScalarType type : {at::kComplexHalf, at::kComplexFloat, at::kComplexDouble, at::kFloat8_e4m3fn,
+                                    at::kFloat8_e5m2, at::kFloat8_e4m3fnuz, at::kFloat8_e5m2fnuz, at::kFloat8_e8m0fnu,
+                                    at::kFloat4_e2m1fn_x2, at::kBits8, at::kBits16, at::kBits1x8}) {
+    const auto count = 6 * static_cast<std::int64_t>(c10::elementSize(type));
+    const at::Tensor tensor = at::empty({3, 2}, type);
+    std::memcpy(tensor.mutable_data_ptr(), bytes.const_data_ptr(), static_cast<std::size_t>(count));
+    tensors[c10::toString(type)] = tensor;
+  }
+  tensors["nothing"] = at::empty({0, 3}, at::kComplexFloat);
+  save_checkpoint(path, {.tensors = tensors, .metadata = {{"epoch", "3"}}});
+  const Checkpoint loaded = load_checkpoint(path);
+  CHECK(loaded.metadata == std::map<std::string, std::string>{{"epoch", "3"}});
+  REQUIRE(loaded.tensors.size() == tensors.size());
+  for (const auto& [name, tensor] : tensors) {
+    CAPTURE(name);
+    const at::Tensor& found = loaded.tensors.at(name);
+    CHECK((found.scalar_type() == tensor.scalar_type()));
+    REQUIRE(found.sizes().vec() == tensor.sizes().vec());
+    if (tensor.numel() != 0) CHECK(std::memcmp(found.const_data_ptr(), tensor.const_data_ptr(), tensor.nbytes()) == 0);
+  }
+  const at::Tensor waves = at::complex(at::arange(6).to(at::kDouble), at::ones({6}, at::kDouble)).reshape({2, 3});
+  const Tensors complex = {
+      {"scalar", waves[1][2]}, {"turned", waves.t()}, {"conjugate", waves.conj()}, {"row", waves[1]}};
+  save_checkpoint(path, {.tensors = complex});
+  check_same(load_checkpoint(path).tensors, complex);
+  const char* const program =
+      "import sys, torch\n"
+      "from safetensors.torch import load_file\n"
+      "waves = torch.complex(torch.arange(6.).double(), torch.ones(6).double()).reshape(2, 3)\n"
+      "found = {name: torch.view_as_complex(each) for name, each in load_file(sys.argv[1]).items()}\n"
+      "for name, each in dict(scalar=waves[1, 2], turned=waves.t(), conjugate=waves.conj(), row=waves[1]).items():\n"
+      "    assert torch.equal(found[name], each), name\n";
+  CHECK(run_command({LOCKSTEP_PYTHON, "-c", program, path}).exit_code == 0);
+}
+
 TEST_CASE("views are stored as what they show; a large tensor survives") {
   const TemporaryDirectory directory;
   const std::string path = directory / "a.safetensors";
@@ -104,7 +147,14 @@ TEST_CASE("what cannot be stored is refused by name, and no file appears") {
   };
   CHECK_ERROR(refused(at::Tensor()), ErrorKind::invalid_argument, "'odd' is undefined");
   CHECK_ERROR(refused(at::ones({2, 2}).to_sparse()), ErrorKind::invalid_argument, "'odd' is not a dense one");
-  CHECK_ERROR(refused(at::complex(at::ones({2}), at::ones({2}))), ErrorKind::invalid_argument, "'odd'", "ComplexFloat");
+  CHECK_ERROR(refused(at::empty({2}, at::kMeta)), ErrorKind::invalid_argument, "'odd' is on the meta device");
+  const at::Tensor quantised = at::quantize_per_tensor(at::ones({2}), 0.1, 0, at::kQInt8);
+  CHECK_ERROR(refused(quantised), ErrorKind::invalid_argument, "'odd'", "QInt8");
+  const auto named = [&](const std::string& name) {
+    return error_of([&] { save_checkpoint(directory / "a", {.tensors = {{name, at::ones({1})}}}); });
+  };
+  CHECK_ERROR(named("two\nlines"), ErrorKind::invalid_argument, "control characters", "'two?lines'");
+  CHECK_ERROR(named(std::string(2000, 'x')), ErrorKind::invalid_argument, "2000 bytes", "'xxx");
   CHECK(std::filesystem::is_empty(directory.path()));
 }
 

@@ -148,9 +148,9 @@ TEST_CASE("Python reads the tensors that are saved, of every type and of any lay
                                                {"row", base[1]},
                                                {"wide", torch::tensor(2.5).expand({2, 2})},
                                                {"none", torch::ones({0, 2})}};
-  for (const auto type :
-       {at::kBool, at::kByte, at::kChar, at::kUInt16, at::kShort, at::kHalf, at::kBFloat16, at::kUInt32, at::kInt,
-        at::kUInt64, at::kLong, at::kDouble, at::kFloat8_e4m3fn, at::kFloat8_e5m2}) {
+  for (const auto type : {at::kBool, at::kByte, at::kChar, at::kUInt16, at::kShort, at::kHalf, at::kBFloat16,
+                          at::kUInt32, at::kInt, at::kUInt64, at::kLong, at::kDouble, at::kFloat8_e4m3fn,
+                          at::kFloat8_e5m2, at::kFloat8_e4m3fnuz, at::kFloat8_e5m2fnuz, at::kFloat8_e8m0fnu}) {
     tensors[c10::toString(type)] = torch::ones({3}).to(type);
   }
   save_torch_file(path, tensors);
@@ -165,17 +165,67 @@ state = torch.load(path, weights_only=True)
 assert torch.equal(state["fc.weight"], torch.arange(6.).reshape(2, 3).t()), state
 assert torch.equal(state["row"], torch.tensor([3., 4., 5.])) and state["wide"].tolist() == [[2.5, 2.5]] * 2
 assert state["none"].shape == (0, 2) and state["UInt16"].dtype == torch.uint16
-assert state["Float8_e5m2"].dtype == torch.float8_e5m2 and state["Double"].tolist() == [1, 1, 1]
+assert state["Float8_e5m2"].dtype == torch.float8_e5m2 and state["Float8_e8m0fnu"].dtype == torch.float8_e8m0fnu
+assert state["Double"].tolist() == [1, 1, 1]
 )",
                path) == 0);
+  const at::Tensor quantised = at::quantize_per_tensor(base, 0.1, 0, at::kQInt8);
   CHECK_ERROR(error_of([&] {
-                save_torch_file(path, {{"odd", torch::ones({2}, torch::kComplexFloat)}});
+                save_torch_file(path, {{"odd", quantised}});
               }),
-              ErrorKind::invalid_argument, "'odd'", "ComplexFloat");
+              ErrorKind::invalid_argument, "'odd'", "QInt8");
   CHECK_ERROR(error_of([&] {
                 save_torch_file(path, {{"odd", at::Tensor()}});
               }),
               ErrorKind::invalid_argument, "undefined");
+}
+
+TEST_CASE("complex tensors are complex in Python, and so are its own here") {
+  const TemporaryDirectory directory;
+  const std::string path = directory / "a.pt";
+  const at::Tensor waves = at::complex(torch::arange(6, at::kFloat), torch::ones({6})).reshape({2, 3});
+  const std::map<std::string, at::Tensor> tensors = {{"waves", waves},
+                                                     {"double", waves.to(at::kComplexDouble)},
+                                                     {"half", waves.to(at::kComplexHalf)},
+                                                     {"conjugate", waves.conj()},
+                                                     {"turned", waves.t()}};
+  save_torch_file(path, tensors);
+  CHECK(python(R"(
+waves = torch.complex(torch.arange(6.), torch.ones(6)).reshape(2, 3)
+state = torch.load(path, weights_only=True)
+expected = dict(waves=waves, double=waves.to(torch.complex128), conjugate=waves.conj(), turned=waves.t())
+for name, tensor in expected.items():
+    assert state[name].dtype == tensor.dtype and torch.equal(state[name], tensor), name
+assert torch.equal(torch.view_as_real(state["half"]), torch.view_as_real(waves).half())
+torch.save(state | {"lazy": waves.conj(), "imaginary": waves.clone().conj().imag}, path)
+)",
+               path) == 0);
+  const Checkpoint loaded = load_torch_file(path);
+  REQUIRE(loaded.tensors.size() == 7);
+  for (const char* name : {"waves", "double", "conjugate", "turned"})
+    check_equal(loaded.tensors.at(name), tensors.at(name));
+  check_equal(at::view_as_real(loaded.tensors.at("half")), at::view_as_real(tensors.at("half")));
+  check_equal(loaded.tensors.at("lazy"), waves.conj());
+  check_equal(loaded.tensors.at("imaginary"), -torch::ones({2, 3}));
+}
+
+TEST_CASE("tensors that are not plain elements are read as their parts, beside values that are not known") {
+  const TemporaryDirectory directory;
+  const std::string path = directory / "a.pt";
+  CHECK(python(R"(
+import argparse, pathlib
+torch.save({"w": torch.ones(2), "sparse": torch.eye(2).to_sparse(), "args": argparse.Namespace(lr=1),
+            "path": pathlib.PurePosixPath("/a/b"), "storage": torch.ones(3).storage()}, path)
+)",
+               path) == 0);
+  const Checkpoint loaded = load_torch_file(path);
+  CHECK(loaded.tensors.size() == 4);
+  check_equal(loaded.tensors.at("w"), torch::ones({2}));
+  check_equal(loaded.tensors.at("sparse.values"), torch::ones({2}));
+  check_equal(loaded.tensors.at("storage"), torch::ones({3}));
+  CHECK(loaded.metadata.at("sparse.layout") == "torch.sparse_coo");
+  CHECK(loaded.metadata.at("args") == "<argparse.Namespace>");
+  CHECK(loaded.metadata.at("path") == "/a/b");
 }
 
 TEST_CASE("a tensor that is negated when it is used is not tied to what it negates") {

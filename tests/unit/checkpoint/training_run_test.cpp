@@ -152,8 +152,11 @@ TEST_CASE("an optimizer that cannot be kept is an error on all ranks at once") {
   };
   const TemporaryDirectory folder;
   run_group_or_throw(2, Over::arena, [&](const ProcessGroup& group) {
-    Training training(group, {.directory = folder.path()});
+    Training training(group, {.directory = folder.path(), .every = 1000});
     const OwnOptimizer other(training.ddp.parameters(), std::make_unique<torch::optim::SGDOptions>(0.1));
+    CHECK_ERROR(error_of([&] { training.run.add_step(1, 4, training.ddp, other); }), ErrorKind::invalid_argument,
+                "what is trained here could not be saved: TrainingRun cannot keep this optimizer");
+    CHECK(training.run.position.step == 0);
     CHECK_ERROR(error_of([&] { training.run.save(training.ddp, other); }), ErrorKind::invalid_argument,
                 "TrainingRun cannot keep this optimizer", "only SGD, Adam", "ZeroRedundancyOptimizer");
     training.run.save(training.ddp, training.optimizer);

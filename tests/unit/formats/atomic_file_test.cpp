@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -11,12 +12,14 @@
 
 #include "lockstep/base/unique_fd.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/forked_child.h"
 #include "tests/support/temporary_directory.h"
 
 namespace atomic_file_test {
 
 using namespace lockstep;
 using namespace lockstep::internal;
+using namespace lockstep::testing;
 
 namespace {
 
@@ -137,6 +140,19 @@ TEST_CASE("a target that cannot be replaced is an error, and the temporary file 
   CHECK_ERROR(error_of([&] { AtomicFile(directory / "missing/a"); }), ErrorKind::invalid_argument,
               directory / "missing", "does not exist");
   CHECK_ERROR(error_of([&] { AtomicFile(directory / ""); }), ErrorKind::invalid_argument, "not the name of a file");
+}
+
+TEST_CASE("a limit on file sizes is named, with its remedy") {
+  const TemporaryDirectory directory;
+  const auto says_it = [&] {
+    const rlimit nothing{0, 0};
+    if (::setrlimit(RLIMIT_FSIZE, &nothing) != 0) return false;
+    const Error error = error_of([&] { AtomicFile(directory / "a").write(bytes_of("x")); });
+    return error.kind() == ErrorKind::internal &&
+           contains(error.what(), "a file of this process may have 0 bytes: raise the limit (ulimit -f unlimited)");
+  };
+  CHECK(exit_code_of_child(says_it) == 0);
+  CHECK(std::filesystem::is_empty(directory.path()));
 }
 
 }  // namespace atomic_file_test

@@ -75,8 +75,47 @@ TEST_CASE("every type has its size, floats of 8 bits too") {
     const SafetensorsHeader parsed = parse_header(ByteView(text).substr(8), 6 * type.element_bytes);
     CHECK(parsed.tensors.at(0).dtype == type.name);
   }
-  CHECK(safetensors_element_size("F8_E4M3") == 1);
-  CHECK(safetensors_element_size("F8_E5M2") == 1);
+  for (const char* type : {"F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "F8_E8M0"}) {
+    CHECK(safetensors_element_size(type) == 1);
+  }
+}
+
+TEST_CASE("types that the format lacks are others in the text, with a note of what is meant") {
+  SafetensorsHeader header{.tensors = {{.name = "a", .dtype = "C64", .shape = {3, 2}},
+                                       {.name = "b", .dtype = "C128", .shape = {}},
+                                       {.name = "c", .dtype = "BITS16", .shape = {0}},
+                                       {.name = "d", .dtype = "F32", .shape = {2}}},
+                           .metadata = {{"epoch", "3"}}};
+  lay_out(header);
+  const std::string text = serialise_header(header);
+  CHECK(contains(text, R"("__metadata__":{"epoch":"3","lockstep.type.a":"C64","lockstep.type.b":"C128",)"
+                       R"("lockstep.type.c":"BITS16"})"));
+  CHECK(contains(text, R"("a":{"data_offsets":[16,64],"dtype":"F32","shape":[3,2,2]})"));
+  CHECK(contains(text, R"("b":{"data_offsets":[0,16],"dtype":"F64","shape":[2]})"));
+  CHECK(contains(text, R"("c":{"data_offsets":[72,72],"dtype":"U16","shape":[0]})"));
+  const SafetensorsHeader parsed = parse_header(ByteView(text).substr(8), 72);
+  CHECK(parsed.metadata == header.metadata);
+  REQUIRE(parsed.tensors.size() == 4);
+  CHECK(describe(parsed.tensors[0]) == "C128 [], bytes 0 to 16 of the data");
+  CHECK(describe(parsed.tensors[1]) == "C64 [3, 2], bytes 16 to 64 of the data");
+  // As others write it since version 0.7 of the package.
+  CHECK(parse_text(one("C64", "[2]", "[0,16]"), 16).tensors[0].dtype == "C64");
+}
+
+TEST_CASE("a note that does not fit its tensor is damage") {
+  const auto noted = [](const std::string& type, const std::string& stored, const std::string& shape,
+                        const std::string& name = "a") {
+    const std::string text = R"({"__metadata__":{"lockstep.type.)" + name + R"(":")" + type + R"("},"a":)" +
+                             entry(stored, shape, "[0,8]") + "}";
+    return error_of([&] { parse_text(text, 8); });
+  };
+  const auto kind = ErrorKind::corrupt_data;
+  CHECK_ERROR(noted("C64", "F32", "[1,1]"), kind, "'a' is said to be C64, but is 'F32' [1, 1]");
+  CHECK_ERROR(noted("C64", "F32", "[]"), kind, "'a' is said to be C64");
+  CHECK_ERROR(noted("C64", "I32", "[1,2]"), kind, "'a' is said to be C64, but is 'I32'");
+  CHECK_ERROR(noted("F64", "F32", "[2]"), kind, "'a' is said to have the unknown type 'F64'");
+  CHECK_ERROR(noted("x", "F32", "[2]"), kind, "'a' is said to have the unknown type 'x'");
+  CHECK_ERROR(noted("C64", "F32", "[2]", "b"), kind, "'b' is told, which is not there");
 }
 
 TEST_CASE("a header without tensors or metadata is one too") {
@@ -93,12 +132,13 @@ TEST_CASE("what cannot be stored is refused before it is") {
     return error_of([&] { lay_out(header); });
   };
   const auto kind = ErrorKind::invalid_argument;
-  for (const std::string type : {"C64", "F8_E8M0", "F8_E4M3FN", "F4", "F6_E2M3", "f32", ""}) {
+  for (const std::string type : {"C16", "c64", "F8_E4M3FN", "F4", "F6_E2M3", "f32", ""}) {
     CHECK_ERROR(refused({.name = "a", .dtype = type}), kind, "'a'", "unknown type '" + type + "'");
   }
   CHECK_ERROR(refused({.name = "", .dtype = "F32"}), kind, "0 bytes");
   CHECK_ERROR(refused({.name = std::string(2000, 'x'), .dtype = "F32"}), kind, "2000 bytes");
-  CHECK_ERROR(refused({.name = "a\nb", .dtype = "F32"}), kind, "control characters");
+  CHECK_ERROR(refused({.name = "a\nb", .dtype = "F32"}), kind, "control characters", "'a?b'");
+  CHECK_ERROR(refused({.name = "a", .dtype = "C64", .shape = std::vector<std::int64_t>(64, 1)}), kind, "at most 63");
   CHECK_ERROR(refused({.name = "__metadata__", .dtype = "F32"}), kind, "__metadata__");
   CHECK_ERROR(refused({.name = "a", .dtype = "F32", .shape = {-1}}), kind, "dimension -1");
   CHECK_ERROR(refused({.name = "a", .dtype = "F64", .shape = {1LL << 40, 1LL << 40}}), kind, "overflows");

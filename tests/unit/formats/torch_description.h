@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <string>
 
+#include "lockstep/formats/pickle_text.h"
 #include "lockstep/formats/torch_file.h"
 
 namespace lockstep::testing {
@@ -32,7 +33,8 @@ inline std::string described(const TorchFile& file, const PickleValue& value) {
   switch (value.kind()) {
     case PickleKind::none: return "None";
     case PickleKind::boolean: return value.boolean() ? "bool 1" : "bool 0";
-    case PickleKind::integer: return "int " + std::to_string(value.integer());
+    case PickleKind::integer:
+    case PickleKind::large_integer: return "int " + value.digits();
     case PickleKind::number: {
       char digits[17];
       std::snprintf(digits, sizeof digits, "%016llx",
@@ -42,7 +44,9 @@ inline std::string described(const TorchFile& file, const PickleValue& value) {
     case PickleKind::text: return "str " + hex(value.text());
     case PickleKind::bytes: return "bytes " + hex(value.text());
     case PickleKind::name: return "name " + std::string(value.class_name());
-    case PickleKind::object: return "object " + std::string(value.arguments().item(0).text());
+    case PickleKind::object: return "object " + internal::value_text(value);
+    case PickleKind::opaque: return "opaque " + std::string(value.class_name());
+    case PickleKind::storage:
     case PickleKind::tensor: {
       const TorchTensor tensor = file.tensor(value);
       std::string shape;

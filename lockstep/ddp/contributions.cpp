@@ -93,7 +93,7 @@ void Contributions::begin_backward(const ForwardNote& note, std::span<const Forw
   backward_ = current_backward();
   divides_ = false;
   used_before_ = used_;
-  if (is_weighted()) put_averages_aside();
+  is_weighted() ? put_averages_aside() : put_averages_back();
   if (note_.joined) return put_own_aside();
   for (const ForwardGraphs::Found& found : forwards) {
     if (found.joined) continue;

@@ -207,9 +207,10 @@ ForwardScope DdpBase::begin_forward(const at::Tensor* input, std::optional<doubl
   const double weight = weight_ ? *weight_ : weight_of(input, samples_told, options_.weighting);
   const bool trains = updates_buffers(*module_);
   const JoinState join = join_state();
-  const bool is_in_join = join.ranks == group_.size();
-  // The last step's buffers are those of a rank that had a batch in it.
-  if (is_in_join && !join.is_first_step) buffers_root_ = join.active_rank;
+  const ActiveRank active = join.ranks == group_.size() ? join.active : ActiveRank();
+  // The last forward's buffers are those of a rank that had a batch for it; if that was in this join, one that still
+  // has.
+  if (active.join != 0 && active.join == buffers_from_.join) buffers_from_ = active;
   try {
     // First, since ranks may begin with a synchronised forward or with one under no_sync().
     if (is_differentiable) reducer_->averager().agree_on_unit(weight);
@@ -222,7 +223,7 @@ ForwardScope DdpBase::begin_forward(const at::Tensor* input, std::optional<doubl
   } catch (const Error& error) {
     throw lone_forward_error(error);
   }
-  if (trains) buffers_root_ = is_in_join ? join.active_rank : 0;
+  if (trains) buffers_from_ = active;
   if (!is_differentiable) {
     const bool is_within_backward = cast_ != nullptr && cast_->is_cast();
     if (cast_ != nullptr) cast_->cast_for_evaluation();
@@ -288,7 +289,7 @@ at::Tensor DdpBase::delivered(const at::Tensor& output) const {
 
 void DdpBase::sync_buffers() {
   if (!buffers_) return;
-  buffers_->broadcast(buffers_root_, group_, {.name = "DDP buffers of wrapper", .number = number_});
+  buffers_->broadcast(buffers_from_.rank, group_, {.name = "DDP buffers of wrapper", .number = number_});
   buffers_synced_ = true;
 }
 

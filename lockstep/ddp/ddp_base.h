@@ -11,7 +11,6 @@
 #include <optional>
 #include <vector>
 
-#include "lockstep/ddp/checks/model_comparison.h"
 #include "lockstep/ddp/forward_scope.h"
 #include "lockstep/ddp/lockstep_mode/sharded_step.h"
 #include "lockstep/ddp/logging_data.h"
@@ -23,6 +22,7 @@
 #include "lockstep/ddp/state_dict.h"
 #include "lockstep/ddp/timing/step_timer.h"
 #include "lockstep/ddp/timing/step_times.h"
+#include "lockstep/ddp/uneven_inputs/join_state.h"
 #include "lockstep/ddp/value_bytes.h"
 #include "lockstep/group/process_group.h"
 
@@ -113,7 +113,7 @@ class DdpBase {
   std::uint64_t number_ = 1;  // see GradBucket::wrapper()
   std::optional<internal::OwnedParameters> owned_;
   std::optional<internal::ValueBytes> buffers_;  // that follow one rank's, if there are any
-  int buffers_root_ = 0;                         // that rank
+  internal::ActiveRank buffers_from_;            // that rank
   std::optional<at::Device> input_device_;
   bool buffers_synced_ = true;
   std::shared_ptr<int> no_sync_guards_ = std::make_shared<int>(0);  // that live

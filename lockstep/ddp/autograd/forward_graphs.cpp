@@ -159,7 +159,7 @@ std::optional<ForwardNote> ForwardGraphs::note_of_current_backward(std::optional
     leave_out(one, false);
     note = note ? joined(*note, one.note) : one.note;
     found_.push_back({one.id, one.note.weight, one.note.joined});
-    number_ = std::max(number_, one.number);
+    if (one.note.synchronise) number_ = std::max(number_, one.number);
     open_range(one);
   }
   return note;

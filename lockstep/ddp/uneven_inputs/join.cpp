@@ -2,6 +2,7 @@
 
 #include <ATen/ops/tensor.h>
 
+#include <atomic>
 #include <string>
 #include <utility>
 
@@ -43,6 +44,11 @@ int told_bit(const ProcessGroup& group, const World* world) {
 }
 
 }  // namespace
+
+std::uint64_t next_number() {
+  static std::atomic<std::uint64_t> number = 0;
+  return ++number;
+}
 
 Next next_of_all(const ProcessGroup& group, bool i_go_on, const UnevenOptions& options) {
   const int told = told_bit(group, options.stop_with);

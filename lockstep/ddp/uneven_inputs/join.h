@@ -52,6 +52,8 @@ struct Next {
   Kind kind;
   int active_rank;  // the first one that has a batch
 };
+// Another one for each join of the process.
+std::uint64_t next_number();
 // Throws as UnevenOptions::throw_on_early_termination says.
 Next next_of_all(const ProcessGroup& group, bool i_go_on, const UnevenOptions& options);
 // Error{invalid_argument}: this rank has had no batch, so there is nothing to repeat.
@@ -65,6 +67,7 @@ template <class Batches, class Step, class Batch = std::decay_t<decltype(*std::d
 JoinReport join(const ProcessGroup& group, Batches&& batches, Step&& step, const UnevenOptions& options = {},
                 std::optional<Batch> first = {}) {
   const bool divide_by_active = !options.divide_by_initial_world_size;
+  const std::uint64_t number = join_detail::next_number();
   JoinReport report;
   std::optional<Batch>& last = first;
   const auto for_all = [&](auto&& call) {
@@ -78,9 +81,8 @@ JoinReport join(const ProcessGroup& group, Batches&& batches, Step&& step, const
   const auto run = [&](bool joined, int active_rank) {
     const internal::JoinScope scope({.joined = joined,
                                      .divide_by_active = divide_by_active,
-                                     .active_rank = active_rank,
-                                     .ranks = group.size(),
-                                     .is_first_step = report.steps + report.joined_steps == 0});
+                                     .active = {active_rank, number},
+                                     .ranks = group.size()});
     for_all([&] { step(std::as_const(*last)); });
   };
   const auto of_batches = [&](auto&& call) {

@@ -4,14 +4,21 @@
 // join.h.
 #pragma once
 
+#include <cstdint>
+
 namespace lockstep::internal {
+
+// The first rank of a step that has a batch of its own, in the join with that number.
+struct ActiveRank {
+  int rank = 0;
+  std::uint64_t join = 0;  // 0: in none
+};
 
 struct JoinState {
   bool joined = false;            // this rank has no more batches
   bool divide_by_active = false;  // averages are over the ranks that have not joined, instead of over all
-  int active_rank = 0;            // the first one that has a batch of its own; of a group of `ranks`
-  int ranks = 0;
-  bool is_first_step = false;  // of this join()
+  ActiveRank active;
+  int ranks = 0;  // of the join's group; 0: there is none
 };
 
 JoinState join_state();

@@ -223,7 +223,8 @@ ForwardScope DdpBase::begin_forward(const at::Tensor* input, std::optional<doubl
   } catch (const Error& error) {
     throw lone_forward_error(error);
   }
-  if (trains) buffers_from_ = active;
+  // Outside of a join a rank may make local forwards alone.
+  if (trains && (synchronises() || active.join != 0)) buffers_from_ = active;
   if (!is_differentiable) {
     const bool is_within_backward = cast_ != nullptr && cast_->is_cast();
     if (cast_ != nullptr) cast_->cast_for_evaluation();

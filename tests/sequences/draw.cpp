@@ -206,7 +206,8 @@ class Drawer {
         events.push_back(a_forward(model, 5, dice_.percent(50)));
         if (dice_.percent(50)) add(Kind::drop, false).slot = 5;
         return;
-      case Family::inputs: add(Kind::input_gradient, true).slot = dice_.below(3); return;
+      // On all ranks: of a forward that all have made, those count it that do not differentiate it.
+      case Family::inputs: add(Kind::input_gradient, false).slot = dice_.below(3); return;
       case Family::bare: add(Kind::bare, true).parts = some_parts(); return;
       case Family::evaluate: add(Kind::evaluate, true).choice = dice_.percent(70) ? 0 : 2; return;
       case Family::evaluate_local: add(Kind::evaluate, true).choice = 3; return;

@@ -337,7 +337,9 @@ TEST_CASE("the samples of a joined rank count for nothing") {
       fill(reference, at::kDouble);
       fill(norm, at::kDouble);
       const bool joined = group.rank() == 1;
-      const JoinScope scope({.joined = joined});
+      JoinState state;
+      state.joined = joined;
+      const JoinScope scope(state);
       const at::Tensor whole = wave({4, 3, 2, 2}, 1).requires_grad_();
       const at::Tensor input =
           (joined ? wave({5, 3, 2, 2}, 8) : part_of(whole.detach(), {2, 0, 2}, group.rank())).requires_grad_();

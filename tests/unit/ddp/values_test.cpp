@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/ddp/buckets/gradient_bucket.h"
+#include "lockstep/ddp/checks/all_finite.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
 #include "lockstep/ddp/hooks/default_hooks.h"
 #include "tests/support/captured_log.h"

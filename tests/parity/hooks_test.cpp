@@ -100,7 +100,10 @@ Tensors apply(const Case& c, const PowerSgd& power_sgd, const Checkpoint& file, 
   for (std::int64_t step = 0; step < inputs[0].size(0); ++step) {
     std::vector<BucketResult> pending;
     for (std::size_t i = 0; i < kBuckets; ++i) {
-      const std::vector<std::string> names(parameters[i].size());
+      std::vector<std::string> names;
+      for (std::size_t j = 0; j < parameters[i].size(); ++j) {
+        names.push_back("p" + std::to_string(i) + "." + std::to_string(j));
+      }
       GradBucket bucket(i, i + 1 == kBuckets, inputs[i][step].clone(), parameters[i], names);
       pending.push_back(hook(bucket, group));
     }

@@ -34,7 +34,7 @@ struct SafetensorsType {
   // what they are. Only the text of the header knows of it; a TensorEntry has the type and the shape that are meant.
   std::string_view stored_as = {};
 };
-inline constexpr std::string_view kTypeKey = "lockstep.type.";
+inline constexpr std::string_view kTypeKey = "lockstep.type.";  // then the name of a tensor
 // The types that may be stored.
 inline constexpr std::array<SafetensorsType, 27> kSafetensorsTypes = {{{"BOOL", 1},
                                                                        {"U8", 1},

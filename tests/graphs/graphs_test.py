@@ -5,39 +5,14 @@ import sys
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "process", "group"))
-from jobs import Job  # noqa: E402
-
-WORKER = ""
-FIRST = int(os.environ.get("LOCKSTEP_TEST_SEED", "1"))
-COUNT = int(os.environ.get("LOCKSTEP_TEST_CASES", "12"))
+from same_everywhere import SameEverywhere  # noqa: E402
 
 
-class SameAsByHand(unittest.TestCase):
-    def play(self, size, transport="automatic", nodes=None):
-        """The transport of rank 0."""
-        of_rank = (lambda rank: {"LOCKSTEP_NODE": nodes[rank]}) if nodes else None
-        environment = {"LOCKSTEP_TRANSPORT": transport, "LOCKSTEP_LOG": "error"}
-        with Job(WORKER, [FIRST, COUNT], size, environment, of_rank) as job:
-            lines = [job.ranks[rank].process.communicate(timeout=240)[0].decode() for rank in range(size)]
-            codes = job.exit_codes()
-        for rank, text in enumerate(lines):
-            self.assertTrue(text.startswith(f"{rank} same {COUNT} over "), "\n".join(lines))
-        self.assertEqual(codes, [0] * size)
-        return lines[0].strip().split(" over ")[1]
-
-    def test_memory(self):
-        for size in (2, 3):
-            self.assertEqual(self.play(size, "shared_memory"), "shared memory")
-
-    def test_tcp(self):
-        for size in (2, 4):
-            self.assertEqual(self.play(size, "tcp"), "tcp")
-
-    def test_nodes(self):
-        for nodes in ("aab", "abab"):
-            self.assertEqual(self.play(len(nodes), nodes=nodes), "tcp and shared memory")
+class SameAsByHand(SameEverywhere, unittest.TestCase):
+    cases = 12
+    environment = {"LOCKSTEP_LOG": "error"}
 
 
 if __name__ == "__main__":
-    WORKER = sys.argv.pop(1)
+    SameAsByHand.worker = sys.argv.pop(1)
     unittest.main(verbosity=2)

@@ -54,15 +54,17 @@ bool look_alike(const std::vector<CallSide>& sides) {
 // Whether all are the same call of different backwards, or some are of a backward and the others of DDP's forward.
 bool differ_by_backward(const std::vector<CallSide>& sides) {
   std::string_view first;
+  bool is_same_name = true;
   for (const CallSide& side : sides) {
     const std::string_view name = side.account.name;
+    is_same_name = is_same_name && name == sides.front().account.name;
     const std::size_t end = name.rfind(kOfBackward);
     if (end == std::string_view::npos && !name.starts_with("DDP ")) return false;
     if (end == std::string_view::npos) continue;
     if (!first.empty() && name.substr(0, end) != first) return false;
     first = name.substr(0, end);
   }
-  return !first.empty();
+  return !first.empty() && !is_same_name;
 }
 
 // "with rank 0: 2, 3; " for calls that several ranks are in.

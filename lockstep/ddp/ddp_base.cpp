@@ -219,7 +219,7 @@ ForwardScope DdpBase::begin_forward(const at::Tensor* input, std::optional<doubl
       // One rank may evaluate alone, also with gradients on.
       if (trains) compare_parameters_at_times(reducer_->averager().stats().backwards);
     }
-    sync_buffers_of_forward();
+    sync_buffers_of_forward(trains);
   } catch (const Error& error) {
     throw lone_forward_error(error);
   }
@@ -294,10 +294,9 @@ void DdpBase::sync_buffers() {
   buffers_synced_ = true;
 }
 
-void DdpBase::sync_buffers_of_forward() {
+void DdpBase::sync_buffers_of_forward(bool updates) {
   if (!buffers_) return;
   // In evaluation buffers do not change, so ranks may evaluate different numbers of batches.
-  const bool updates = updates_buffers(*module_);
   if (synchronises() && (updates || !buffers_synced_)) sync_buffers();
   if (updates) buffers_synced_ = false;
 }

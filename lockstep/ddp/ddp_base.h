@@ -105,7 +105,7 @@ class DdpBase {
   void make_models_equal(const NamedTensors& buffers);
   void warn_of_equal_inputs(const at::Tensor* input);
   void compare_parameters_at_times(std::uint64_t backwards);
-  void sync_buffers_of_forward();
+  void sync_buffers_of_forward(bool updates);
 
   const std::shared_ptr<torch::nn::Module> module_;
   const ProcessGroup group_;

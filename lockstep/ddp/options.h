@@ -65,8 +65,8 @@ struct DdpOptions {
   MixedPrecision mixed_precision = {};
   Weighting weighting = Weighting::ranks;
   NonFinite non_finite = NonFinite::ignore;
-  // After so many backwards, and after 1, 2, 4, ... before that, ranks compare a hash of their parameters, as in save()
-  // and in evaluate(): Error{desync} on all ranks naming the first that differs. 0: never.
+  // Ranks compare a hash of their parameters after 1, 2, 4, ... backwards, then after each so many, in save() and in
+  // evaluate(): Error{desync} on all ranks naming the first that differs. 0: never.
   int compare_parameters_every = 100;
   LockstepMode lockstep = {};
 

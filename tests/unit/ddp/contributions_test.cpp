@@ -257,9 +257,9 @@ TEST_CASE("a parameter that is registered or replaced after wrapping is refused 
       });
       for (const auto& error : errors) {
         REQUIRE(error != nullptr);
-        CHECK_ERROR(error_of([&] { std::rethrow_exception(error); }),
-                    error_of([&] { std::rethrow_exception(error); }).kind(),
-                    replaces ? "parameter layer.weight was registered" : "parameter more.weight was registered");
+        const std::string text = error_of([&] { std::rethrow_exception(error); }).what();
+        const char* name = replaces ? "parameter layer.weight was registered" : "parameter more.weight was registered";
+        CHECK(text.find(name) != std::string::npos);
       }
     }
   }

@@ -43,8 +43,7 @@ void CarrierEngine::check(const Collective& collective) const {
   }
   if (traits_of(collective.kind).reduces && collective.order == Order::tree && size() > 2) {
     throw Error(ErrorKind::invalid_argument,
-                fmt::format("{}: {} adds in an order of its own; the backend native adds as a tree",
-                            to_string(collective.kind), name()),
+                fmt::format("{}: {} cannot add as a tree; the backend native can", to_string(collective.kind), name()),
                 {.rank = rank(), .operation = std::string(to_string(collective.kind))});
   }
 }

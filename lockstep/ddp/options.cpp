@@ -1,6 +1,7 @@
 #include "lockstep/ddp/options.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "lockstep/adapters/backends.h"
 #include "lockstep/ddp/checks/ddp_errors.h"
@@ -27,12 +28,15 @@ void check_buckets(const DdpOptions& options) {
 
 void check_lockstep_mode(const DdpOptions& options, const ProcessGroup& group) {
   if (options.lockstep.shards == 0) return;
-  if (options.find_unused_parameters || options.static_graph || options.mixed_precision.enabled() ||
-      options.weighting != Weighting::ranks || options.non_finite != NonFinite::ignore ||
-      !options.delay_all_reduce_named_params.empty()) {
-    throw options_error(
-        "lockstep mode adds gradients up in an order of its own; leave find_unused_parameters (always on in this "
-        "mode), static_graph, mixed_precision, weighting, non_finite and delay_all_reduce_named_params unset");
+  const std::pair<bool, const char*> others_set[] = {
+      {options.find_unused_parameters, "find_unused_parameters, which is always on in this mode"},
+      {options.static_graph, "static_graph"},
+      {options.mixed_precision.enabled(), "mixed_precision"},
+      {options.weighting != Weighting::ranks, "weighting"},
+      {options.non_finite != NonFinite::ignore, "non_finite"},
+      {!options.delay_all_reduce_named_params.empty(), "delay_all_reduce_named_params"}};
+  for (const auto& [is_set, name] : others_set) {
+    if (is_set) throw options_error(std::string("lockstep mode does not work with ") + name + "; leave it unset");
   }
   // It needs sums in an order that other libraries do not promise; between two ranks there is only one.
   const std::vector<std::string> others = backends();

@@ -362,13 +362,15 @@ TEST_CASE("options that make no sense are refused" * on_host()) {
     odd(at::ones({1}).expand({4}), at::ones({1}), "several elements of the parameter parameter share memory");
     odd(at::ones({1}), at::ones({1}).expand({4}), "several elements of the buffer buffer share memory");
     odd(at::ones({1}), at::ones({2, 2}).to_sparse(), "the buffer buffer has the layout Sparse");
-    const char* alone = "lockstep mode adds gradients up in an order of its own; leave find_unused_parameters";
-    refused({.find_unused_parameters = true, .lockstep = {.shards = 2}}, alone);
-    refused({.static_graph = true, .lockstep = {.shards = 2}}, alone);
-    refused({.delay_all_reduce_named_params = {"left.bias"}, .lockstep = {.shards = 2}}, alone);
-    refused({.mixed_precision = {.param_dtype = at::kBFloat16}, .lockstep = {.shards = 2}}, alone);
-    refused({.weighting = Weighting::samples, .lockstep = {.shards = 2}}, alone);
-    refused({.non_finite = NonFinite::fail, .lockstep = {.shards = 2}}, alone);
+    refused({.find_unused_parameters = true, .lockstep = {.shards = 2}},
+            "lockstep mode does not work with find_unused_parameters");
+    refused({.static_graph = true, .lockstep = {.shards = 2}}, "lockstep mode does not work with static_graph");
+    refused({.delay_all_reduce_named_params = {"left.bias"}, .lockstep = {.shards = 2}},
+            "lockstep mode does not work with delay_all_reduce_named_params");
+    refused({.mixed_precision = {.param_dtype = at::kBFloat16}, .lockstep = {.shards = 2}},
+            "lockstep mode does not work with mixed_precision");
+    refused({.weighting = Weighting::samples, .lockstep = {.shards = 2}}, "lockstep mode does not work with weighting");
+    refused({.non_finite = NonFinite::fail, .lockstep = {.shards = 2}}, "lockstep mode does not work with non_finite");
     CHECK_THROWS_WITH_AS(DistributedDataParallel(Spread(), group),
                          doctest::Contains("lie on different types of devices: here on cpu, there on meta"), Error);
     Forked model;

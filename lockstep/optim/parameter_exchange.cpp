@@ -15,7 +15,7 @@ constexpr std::int64_t kBytesForEachPadding = 4;
 constexpr std::int64_t kFreePaddingBytes = 64 * 1024;
 
 void gather_parts(const ProcessGroup& group, const std::vector<ValueBytes>& parts,
-                  const std::vector<std::int64_t>& counts) {
+                  const std::vector<std::int64_t>& counts, std::string_view name) {
   const auto mine = static_cast<std::size_t>(group.rank());
   const std::int64_t longest = *std::ranges::max_element(counts);
   std::int64_t padded = 0;
@@ -35,7 +35,7 @@ void gather_parts(const ProcessGroup& group, const std::vector<ValueBytes>& part
     if (rank == mine) inputs = views;
     if (rank == mine && padding.numel() != 0) inputs.push_back(padding);
   }
-  group.all_gather_into(outputs, inputs, {.name = "parameters of all ranks"});
+  group.all_gather_into(outputs, inputs, {.name = name});
   for (const ValueBytes& part : parts) part.write_back();
 }
 
@@ -48,7 +48,8 @@ bool exchange_at_once(const std::vector<std::int64_t>& part_bytes) {
   return padding <= total / kBytesForEachPadding + kFreePaddingBytes;
 }
 
-void exchange_parameters(const ProcessGroup& group, const std::vector<std::vector<at::Tensor>>& parts) {
+void exchange_parameters(const ProcessGroup& group, const std::vector<std::vector<at::Tensor>>& parts,
+                         std::string_view name) {
   if (group.size() == 1) return;
   std::vector<ValueBytes> bytes;
   std::vector<std::int64_t> counts;
@@ -59,9 +60,9 @@ void exchange_parameters(const ProcessGroup& group, const std::vector<std::vecto
     for (const at::Tensor& each : bytes.back().bytes()) counts.back() += each.numel();
   }
   if (std::ranges::max(counts) == 0) return;
-  if (exchange_at_once(counts)) return gather_parts(group, bytes, counts);
+  if (exchange_at_once(counts)) return gather_parts(group, bytes, counts, name);
   for (std::size_t rank = 0; rank < bytes.size(); ++rank) {
-    if (counts[rank] != 0) bytes[rank].broadcast(static_cast<int>(rank), group, {.name = "parameters of one rank"});
+    if (counts[rank] != 0) bytes[rank].broadcast(static_cast<int>(rank), group, {.name = name});
   }
 }
 

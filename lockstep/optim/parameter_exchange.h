@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/group/process_group.h"
@@ -13,7 +14,9 @@ namespace lockstep::internal {
 
 // parts[r]: what rank r has and all others get, in place; lists, types, sizes and strides are the same on all ranks.
 // The values are moved as they are, so all ranks end up with the same bits.
-void exchange_parameters(const ProcessGroup& group, const std::vector<std::vector<at::Tensor>>& parts);
+// name: of the collectives, which ranks compare.
+void exchange_parameters(const ProcessGroup& group, const std::vector<std::vector<at::Tensor>>& parts,
+                         std::string_view name);
 
 // How: where parts are about as large as each other, all ranks give theirs at once, padded to the size of the largest
 // one; else they take turns, one broadcast each.

@@ -2,6 +2,7 @@
 
 #include <c10/util/Type.h>
 
+#include <algorithm>
 #include <charconv>
 #include <map>
 #include <set>
@@ -14,6 +15,7 @@
 #include "lockstep/base/format.h"
 #include "lockstep/checkpoint/optimizer_kinds.h"
 #include "lockstep/checkpoint/optimizer_state.h"
+#include "lockstep/ddp/parameter_numbers.h"
 #include "lockstep/group/consistency_check.h"
 #include "lockstep/group/object_codecs.h"
 #include "lockstep/optim/parameter_exchange.h"
@@ -151,11 +153,11 @@ ShardedOptimizer::ParamGroups ShardedOptimizer::part_of_groups(int rank) const {
   return groups;
 }
 
-// Of this rank's parameters, in the order of the local optimizer, where they stand among all.
-std::vector<std::size_t> ShardedOptimizer::numbers() const {
+// Of a rank's parameters, in the order of its local optimizer, where they stand among all.
+std::vector<std::size_t> ShardedOptimizer::numbers_of(int rank) const {
   std::vector<std::size_t> numbers;
   std::size_t first = 0;
-  const Part& part = parts_[static_cast<std::size_t>(group_.rank())];
+  const Part& part = parts_[static_cast<std::size_t>(rank)];
   for (std::size_t group = 0; group < part.size(); ++group) {
     for (const std::size_t index : part[group]) numbers.push_back(first + index);
     first += param_groups_[group].params().size();
@@ -188,17 +190,26 @@ at::Tensor ShardedOptimizer::step(LossClosure closure) {
   copy_options_to(*local_);
   consolidated_.reset();
   at::Tensor loss = local_->step(std::move(closure));
+  exchange_updated();
+  return loss;
+}
+
+void ShardedOptimizer::exchange_updated() const {
+  std::vector<at::Tensor> all;
+  for (const auto& group : param_groups_) all.insert(all.end(), group.params().begin(), group.params().end());
   std::vector<std::vector<at::Tensor>> updated;
+  std::vector<std::size_t> exchanged;
   for (int rank = 0; rank < group_.size(); ++rank) {
     updated.emplace_back();
-    for (const auto& group : part_of_groups(rank)) {
-      for (const at::Tensor& parameter : group.params()) {
-        if (parameter.requires_grad()) updated.back().push_back(parameter);
-      }
+    for (const std::size_t number : numbers_of(rank)) {
+      // An optimizer looks at gradients alone: what is frozen keeps its own until somebody zeroes it.
+      if (!all[number].requires_grad() && !all[number].grad().defined()) continue;
+      updated.back().push_back(all[number]);
+      exchanged.push_back(number);
     }
   }
-  exchange_parameters(group_, updated);
-  return loss;
+  std::ranges::sort(exchanged);
+  exchange_parameters(group_, updated, name_with_numbers("ZeroRedundancyOptimizer", exchanged));
 }
 
 void ShardedOptimizer::add_param_group(const OptimizerParamGroup& added) {
@@ -246,7 +257,7 @@ const Checkpoint& ShardedOptimizer::state_dict() const {
 
 // The state without that of parameters which other ranks update.
 Checkpoint ShardedOptimizer::without_others(const Checkpoint& state) const {
-  const std::vector<std::size_t> own = numbers();
+  const std::vector<std::size_t> own = numbers_of(group_.rank());
   const std::set<std::size_t> mine(own.begin(), own.end());
   const std::size_t all = count_of(param_groups_);
   Checkpoint rest{.metadata = state.metadata};
@@ -261,14 +272,14 @@ Checkpoint ShardedOptimizer::without_others(const Checkpoint& state) const {
 void ShardedOptimizer::add_part(Checkpoint& checkpoint) const {
   require_all_partitioned();
   copy_options_to(*local_);
-  add_optimizer(checkpoint, *local_, kPrefix, numbers());
+  add_optimizer(checkpoint, *local_, kPrefix, numbers_of(group_.rank()));
   set_group_sizes(checkpoint, *this, kPrefix);
 }
 
 std::function<void()> ShardedOptimizer::checked_load_part(const Checkpoint& checkpoint) {
   require_all_partitioned();
   const std::shared_ptr<Optimizer> loaded = make_(part_of_groups(group_.rank()));
-  checked_load(without_others(checkpoint), *loaded, kPrefix, numbers(), {}, this)();
+  checked_load(without_others(checkpoint), *loaded, kPrefix, numbers_of(group_.rank()), {}, this)();
   return [this, loaded]() mutable {
     for (std::size_t group = 0; group < param_groups_.size(); ++group) {
       param_groups_[group].options().set_lr(loaded->param_groups()[group].options().get_lr());

@@ -75,7 +75,8 @@ class ShardedOptimizer : public torch::optim::Optimizer, public internal::Parted
  private:
   std::vector<Part> partition() const;
   ParamGroups part_of_groups(int rank) const;
-  std::vector<std::size_t> numbers() const;
+  std::vector<std::size_t> numbers_of(int rank) const;
+  void exchange_updated() const;
   void copy_options_to(torch::optim::Optimizer& local) const;
   Checkpoint without_others(const Checkpoint& state) const;
   void require_all_partitioned() const;

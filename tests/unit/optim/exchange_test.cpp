@@ -25,7 +25,7 @@ void check_exchange(int ranks, Over transport, const std::vector<std::vector<std
       for (const std::int64_t length : of_rank)
         parts.back().push_back(at::full({length}, group.rank() + 1, at::kFloat));
     }
-    exchange_parameters(group, parts);
+    exchange_parameters(group, parts, "parts");
     for (std::size_t rank = 0; rank < parts.size(); ++rank) {
       for (const at::Tensor& tensor : parts[rank]) CHECK(tensor.eq(static_cast<double>(rank) + 1).all().item<bool>());
     }
@@ -58,7 +58,7 @@ TEST_CASE("types may be mixed, and memory need not be in order") {
     const at::Tensor halves = at::full({3}, mine, at::kBFloat16), doubles = at::full({2, 2}, mine, at::kDouble);
     const at::Tensor last = at::full({2, 3, 4, 4}, mine, at::kFloat).contiguous(at::MemoryFormat::ChannelsLast);
     const at::Tensor whole = at::full({4, 6}, mine, at::kFloat), column = whole.narrow(1, 2, 1);  // with gaps
-    exchange_parameters(group, {{halves, column}, {doubles, last}});
+    exchange_parameters(group, {{halves, column}, {doubles, last}}, "parts");
     CHECK(halves.eq(1).all().item<bool>());
     CHECK(column.eq(1).all().item<bool>());
     CHECK(whole.sum().item<double>() == doctest::Approx(4 + 20 * mine));

@@ -386,6 +386,42 @@ TEST_CASE("state of other groups is refused on all ranks, also on those without 
   });
 }
 
+TEST_CASE("a parameter that is frozen is updated as long as it keeps its gradient, as with a plain optimizer") {
+  for (int ranks = 2; ranks <= 4; ++ranks) {
+    run_group_or_throw(ranks, Over::arena, [&](const ProcessGroup& group) {
+      const auto expected = make_parameters(kShapes), parameters = make_parameters(kShapes);
+      SGD plain(expected, SGDOptions(0.1).momentum(0.9));
+      ZeroRedundancyOptimizer<SGD> sharded(parameters, group, SGDOptions(0.1).momentum(0.9));
+      const auto step = [&] {
+        plain.step();
+        sharded.step();
+        CHECK(equal(parameters, expected));
+      };
+      for (const auto& each : {expected, parameters}) set_gradients(each, 0);
+      step();
+      for (std::size_t i = 0; i < kShapes.size(); i += 2) {
+        for (const auto& each : {expected, parameters}) each[i].set_requires_grad(false);
+      }
+      step();
+      for (const auto& each : {expected, parameters}) each[0].mutable_grad() = at::Tensor();
+      step();
+    });
+  }
+}
+
+TEST_CASE("ranks that update different parameters are told which, though sizes fit") {
+  const auto thrown = run_group(2, Over::arena, [](const ProcessGroup& group) {
+    const auto parameters = make_parameters({{4}, {4}, {4}, {4}});
+    ZeroRedundancyOptimizer<SGD> sharded(parameters, group, SGDOptions(0.1));
+    parameters[group.rank() == 0 ? 2 : 3].set_requires_grad(false);
+    sharded.step();
+  });
+  for (const auto& error : thrown) {
+    CHECK_ERROR(error_of([&] { std::rethrow_exception(error); }), ErrorKind::desync,
+                "ZeroRedundancyOptimizer of parameters 0-1 3", "ZeroRedundancyOptimizer of parameters 0-2");
+  }
+}
+
 TEST_CASE("ranks that do not have the same parameters are told the first difference") {
   check_refused(
       3,

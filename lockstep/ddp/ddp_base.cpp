@@ -14,6 +14,7 @@
 #include "lockstep/base/tsc_clock.h"
 #include "lockstep/collective/call_meter.h"
 #include "lockstep/ddp/checks/ddp_errors.h"
+#include "lockstep/ddp/lockstep_mode/sync_batch_norm_tag.h"
 #include "lockstep/ddp/lockstep_mode/thread_count.h"
 #include "lockstep/ddp/uneven_inputs/join_state.h"
 #include "lockstep/ddp/wrapped_module.h"
@@ -84,6 +85,7 @@ DdpBase::DdpBase(std::shared_ptr<torch::nn::Module> module, ProcessGroup group, 
     cast_ = std::make_shared<PrecisionCast>(parameters(), *dtype);
   }
   if (group_.size() > 1) make_models_equal(of.buffers);
+  place_sync_batch_norms(*module_, number_);
   timer_ = timer_of(group_, number_);
   const bool looks_at_gradients = options_.weighting != Weighting::ranks || options_.non_finite != NonFinite::ignore;
   if (options_.lockstep.shards != 0) {

@@ -6,16 +6,22 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
+#include <string>
+#include <string_view>
+
 #include "lockstep/base/error.h"
 #include "lockstep/ddp/lockstep_mode/shard_exchange.h"
 
 namespace lockstep::internal {
 namespace {
 
-at::Tensor rows_of_ranks(const at::Tensor& row, const ProcessGroup& group) {
+constexpr std::string_view kStatistics = "SyncBatchNorm statistics";
+
+at::Tensor rows_of_ranks(const at::Tensor& row, const ProcessGroup& group, const SyncBatchNormTag::Place& place) {
   const at::Tensor rows = at::empty({group.size(), row.numel()}, row.options());
   try {
-    group.all_gather_into(rows, row, {.name = "SyncBatchNorm statistics"});
+    const std::string label = label_of(kStatistics, place);
+    group.all_gather_into(rows, row, {.name = label, .number = place.wrapper});
   } catch (const Error& error) {
     throw Error(error.kind(),
                 "SyncBatchNorm of " + std::to_string(row.numel() / 2) + " channels on rank " +
@@ -55,7 +61,8 @@ GlobalMoments global_moments(const at::Tensor& input, const ProcessGroup& group,
   ShardExchange* const shards = ShardExchange::current();
   const at::Tensor row = local_row(input);
   const at::Tensor rows =
-      shards != nullptr ? shards->gather(row, layer, "SyncBatchNorm statistics") : rows_of_ranks(row, group);
+      shards != nullptr ? shards->gather(row, layer, kStatistics)
+                        : rows_of_ranks(row, group, layer != nullptr ? layer->place() : SyncBatchNormTag::Place());
   const GlobalMoments all = combine_rows(rows);
   if (all.count < 2) {
     throw Error(ErrorKind::invalid_argument,

@@ -11,6 +11,8 @@
 
 #include <optional>
 #include <ostream>
+#include <string>
+#include <string_view>
 #include <tuple>
 #include <utility>
 
@@ -29,12 +31,17 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+constexpr std::string_view kGradients = "SyncBatchNorm gradients";
+
 // What backward knows beside tensors.
 struct Batch final : torch::CustomClassHolder {
   Batch(ProcessGroup among, const SyncBatchNormTag* of_layer, double values, double epsilon)
-      : group(std::move(among)), layer(of_layer), count(values), eps(epsilon) {}
+      : group(std::move(among)), layer(of_layer), count(values), eps(epsilon) {
+    if (layer != nullptr) place = layer->place();
+  }
   ProcessGroup group;
-  const SyncBatchNormTag* layer;  // only its address matters, by which shards know it
+  SyncBatchNormTag::Place place;
+  const SyncBatchNormTag* layer;  // in lockstep mode, where it outlives the step
   double count;                   // values a channel, of all ranks or shards
   double eps;
   bool has_bias = false;
@@ -109,11 +116,12 @@ void add_up(const at::Tensor& sums, const Batch& batch) {
   }
   if (shards == nullptr) {
     sums.mul_(factor_of_current_backward());
-    batch.group.all_reduce(sums, ReduceOp::sum, {.name = "SyncBatchNorm gradients"});
+    const std::string label = label_of(kGradients, batch.place);
+    batch.group.all_reduce(sums, ReduceOp::sum, {.name = label, .number = batch.place.wrapper});
     // The others' losses depend on this rank's inputs, also if its own loss counts for nothing.
     sums.div_(divisor_of_current_backward());
   } else {
-    sums.copy_(shards->gather(sums.flatten(), batch.layer, "SyncBatchNorm gradients").sum(0).view_as(sums));
+    sums.copy_(shards->gather(sums.flatten(), batch.layer, kGradients).sum(0).view_as(sums));
   }
 }
 

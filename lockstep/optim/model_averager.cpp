@@ -7,6 +7,7 @@
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
 #include "lockstep/ddp/autograd/backward_watch.h"
+#include "lockstep/ddp/parameter_numbers.h"
 #include "lockstep/group/derived.h"
 
 namespace lockstep {
@@ -61,11 +62,15 @@ void ModelAverager::average_parameters(const std::vector<at::Tensor>& parameters
   const ProcessGroup* group = step < warmup_steps_ ? nullptr : group_at(step, warmup_steps_);
   if (group == nullptr) return;
   std::vector<at::Tensor> averaged;
-  for (const at::Tensor& parameter : parameters) {
-    if (parameter.grad().defined()) averaged.push_back(parameter.detach());
+  std::vector<std::size_t> numbers;
+  for (std::size_t number = 0; number < parameters.size(); ++number) {
+    if (!parameters[number].grad().defined()) continue;
+    averaged.push_back(parameters[number].detach());
+    numbers.push_back(number);
   }
+  const std::string name = name_with_numbers("average_parameters", numbers);
   for (const auto& [dtype, tensors] : by_dtype(averaged)) {
-    group->all_reduce(tensors, ReduceOp::avg, {.name = "average_parameters"});
+    group->all_reduce(tensors, ReduceOp::avg, {.name = name});
   }
 }
 

@@ -28,8 +28,8 @@ thread_local std::optional<Here> t_here;  // NOLINT: each shard has a thread of 
 IsolatedShard::IsolatedShard() { t_here = Here{}; }
 IsolatedShard::~IsolatedShard() { t_here.reset(); }
 
-ShardExchange::ShardExchange(ProcessGroup group, int first, int own, const SyncBatchNormNames& names)
-    : group_(std::move(group)), first_(first), own_(own), names_(names) {
+ShardExchange::ShardExchange(ProcessGroup group, int first, int own)
+    : group_(std::move(group)), first_(first), own_(own) {
   for (int shard = 0; shard < own_; ++shard) tokens_.emplace_back(0);
 }
 
@@ -89,8 +89,8 @@ void ShardExchange::run_shard(int shard, const OfShard& body, const at::ThreadLo
 
 at::Tensor ShardExchange::gather(const at::Tensor& row, const SyncBatchNormTag* layer, std::string_view what) {
   const int shard = t_here->shard;
-  const auto name = names_.find(layer);
-  come_to(shard, fmt::format("{} of {}, {} numbers", what, name == names_.end() ? "a layer without name" : name->second,
+  const bool has_name = layer != nullptr && !layer->place().name.empty();
+  come_to(shard, fmt::format("{} of {}, {} numbers", what, has_name ? layer->place().name : "a layer without name",
                              row.numel()));
   if (shard == 0) own_rows_ = at::empty({own_, row.numel()}, row.options());
   own_rows_.select(0, shard).copy_(row);

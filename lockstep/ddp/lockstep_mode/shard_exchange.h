@@ -40,8 +40,8 @@ class ShardExchange {
   // Called with the shard's position in its rank, in its thread.
   using OfShard = std::function<void(int)>;
 
-  // This rank has `own` shards, from `first` on; the other ranks have as many. `names` outlives it.
-  ShardExchange(ProcessGroup group, int first, int own, const SyncBatchNormNames& names);
+  // This rank has `own` shards, from `first` on; the other ranks have as many.
+  ShardExchange(ProcessGroup group, int first, int own);
 
   // Calls `body` for each shard of this rank, in a thread with the caller's torch settings and number of threads, and
   // returns when all have ended. resume, suspend: called when the shard gets the token and before it passes it on. What
@@ -71,7 +71,6 @@ class ShardExchange {
 
   const ProcessGroup group_;
   const int first_, own_;
-  const SyncBatchNormNames& names_;
   OfShard resume_, suspend_;
   std::deque<std::binary_semaphore> tokens_;  // by shard; released: it holds the token
   // Below: belongs to the shard that holds the token.

@@ -27,8 +27,9 @@
 namespace lockstep::internal {
 namespace {
 
-SyncBatchNormNames names_of_sync_batch_norms(const torch::nn::Module& module, const ProcessGroup& group) {
-  SyncBatchNormNames names;
+// Whether there are any.
+bool check_sync_batch_norms(const torch::nn::Module& module, const ProcessGroup& group) {
+  bool has_some = false;
   for (const auto& item : module.named_modules()) {
     const SyncBatchNormTag* layer = sync_batch_norm_tag_of(*item.value());
     if (layer == nullptr) continue;
@@ -37,9 +38,9 @@ SyncBatchNormNames names_of_sync_batch_norms(const torch::nn::Module& module, co
           fmt::format("module '{}' is synchronised over {} of {} ranks; give it the group of the model", item.key(),
                       layer->group().size(), group.size()));
     }
-    names.emplace(layer, fmt::format("'{}'", item.key()));
+    has_some = true;
   }
-  return names;
+  return has_some;
 }
 
 // Whether what is written to the gradient cannot be seen elsewhere: see sole_owner.h.
@@ -69,7 +70,7 @@ ShardedStep::ShardedStep(const torch::nn::Module& module, const NamedTensors& pa
       arithmetic_(arithmetic_here(mode.threads)),
       own_shards_(mode.shards / group_.size()),
       heap_(group_.heap()),
-      sync_batch_norms_(names_of_sync_batch_norms(module, group_)),
+      has_sync_batch_norms_(check_sync_batch_norms(module, group_)),
       parameters_(parameters),
       watch_(tensors_of(parameters)),
       buffers_(buffers) {
@@ -138,7 +139,7 @@ Shard ShardedStep::shard_at(int position) const {
 ShardResult ShardedStep::compute(const std::function<double(Shard)>& body) {
   ShardTree tree([this](std::size_t tensor) { return neutral_element(tensor); });
   const Raised running(is_running_);
-  if (sync_batch_norms_.empty()) {
+  if (!has_sync_batch_norms_) {
     compute_one_by_one(body, tree);
   } else {
     compute_together(body, tree);
@@ -202,7 +203,7 @@ void ShardedStep::compute_together(const std::function<double(Shard)>& body, Sha
     context.buffers = buffers_.values_before();
   }
   const auto context_of = [&](int position) -> ShardContext& { return contexts[static_cast<std::size_t>(position)]; };
-  ShardExchange exchange(group_, shard_at(0).index, own_shards_, sync_batch_norms_);
+  ShardExchange exchange(group_, shard_at(0).index, own_shards_);
   {
     const ThreadCount threads(mode_.threads);
     exchange.run(

@@ -107,7 +107,7 @@ class ShardedStep {
   const Arithmetic arithmetic_;
   const int own_shards_;
   const std::shared_ptr<ArenaHeap> heap_;  // null where ranks share no memory
-  const SyncBatchNormNames sync_batch_norms_;
+  const bool has_sync_batch_norms_;
   NamedTensors parameters_;
   BackwardWatch watch_;
   std::shared_ptr<ForwardGraphs> outside_;

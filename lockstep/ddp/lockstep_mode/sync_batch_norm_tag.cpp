@@ -22,4 +22,17 @@ const SyncBatchNormTag* sync_batch_norm_tag_of(const torch::nn::Module& module) 
   return nullptr;
 }
 
+void place_sync_batch_norms(const torch::nn::Module& model, std::uint64_t wrapper) {
+  for (const auto& item : model.named_modules()) {
+    const SyncBatchNormTag* layer = sync_batch_norm_tag_of(*item.value());
+    if (layer != nullptr) layer->set_place({.name = "'" + item.key() + "'", .wrapper = wrapper});
+  }
+}
+
+std::string label_of(std::string_view what, const SyncBatchNormTag::Place& place) {
+  std::string label(what);
+  if (!place.name.empty()) label += " of " + place.name + " in wrapper";
+  return label;
+}
+
 }  // namespace lockstep::internal

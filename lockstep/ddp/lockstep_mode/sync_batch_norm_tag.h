@@ -1,11 +1,13 @@
 // The tag of synchronised batch norms: in training they compute with the batches of all ranks, so ranks wait for each
-// other in the middle of forward and backward. nn tags layers -> lockstep mode looks for tags. Values; any thread.
+// other in the middle of forward and backward. nn tags layers -> the wrapper names them -> ranks compare the names.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
-#include <map>
+#include <cstdint>
 #include <string>
+#include <string_view>
+#include <utility>
 
 namespace torch::nn {
 class Module;
@@ -21,17 +23,31 @@ class SyncBatchNormTag {
  public:
   virtual ~SyncBatchNormTag() = default;
   virtual const ProcessGroup& group() const = 0;  // whose ranks wait
+
+  // Where it stands in a wrapped model: the wrapper says it to all of its layers when it is made.
+  struct Place {
+    std::string name;  // of the module, in quotes; empty: it is not in a wrapper
+    std::uint64_t wrapper = 0;
+  };
+  const Place& place() const { return place_; }
+  void set_place(Place place) const { place_ = std::move(place); }
+
+ private:
+  mutable Place place_;
 };
 
 namespace internal {
 
 // Null if the tensor has no tag.
 const SyncBatchNormTag* tag_among_hooks(const at::Tensor& running_mean);
+// Tells the model's layers their places.
+void place_sync_batch_norms(const torch::nn::Module& model, std::uint64_t wrapper);
 // Of this very module, not of one below it. Null if it has no tag.
 const SyncBatchNormTag* sync_batch_norm_tag_of(const torch::nn::Module& module);
 
-// The names of a model's tagged layers.
-using SyncBatchNormNames = std::map<const SyncBatchNormTag*, std::string>;
+// What ranks compare, so that different layers never meet: "SyncBatchNorm statistics of 'norm1' in wrapper", with the
+// wrapper's number beside it.
+std::string label_of(std::string_view what, const SyncBatchNormTag::Place& place);
 
 }  // namespace internal
 }  // namespace lockstep

@@ -3,13 +3,16 @@
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/nn/modules/batchnorm.h>
 
 #include <numeric>
 #include <sstream>
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/ddp/distributed_data_parallel.h"
 #include "lockstep/ddp/uneven_inputs/join_state.h"
+#include "lockstep/nn/convert_sync_batchnorm.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/local_groups.h"
 
@@ -374,6 +377,38 @@ TEST_CASE("ranks with different numbers of channels are told so, all of them") {
     CHECK_ERROR(errors[rank], ErrorKind::desync,
                 "SyncBatchNorm of " + std::to_string(rank == 1 ? 8 : 4) + " channels on rank " + std::to_string(rank),
                 "9", "17");
+  }
+}
+
+struct TwoImpl : torch::nn::Module {
+  explicit TwoImpl(const ProcessGroup& group) {
+    one = register_module("one", SyncBatchNorm(BatchNormOptions(3), group));
+    two = register_module("two", torch::nn::BatchNorm1d(3));
+    convert_sync_batchnorm(*this, group);
+  }
+  at::Tensor forward(const at::Tensor& input, bool first) { return first ? one->forward(input) : two->forward(input); }
+  SyncBatchNorm one = nullptr;
+  torch::nn::BatchNorm1d two = nullptr;
+};
+TORCH_MODULE(Two);
+
+TEST_CASE("ranks that come to different layers of a model are told which, though sizes fit") {
+  for (const bool in_backward : {false, true}) {
+    const auto errors = errors_of(2, [&](const ProcessGroup& group) {
+      DistributedDataParallel ddp(Two(group), group, {.find_unused_parameters = true});
+      const at::Tensor input = wave({2, 3}, 0, at::kFloat).requires_grad_();
+      const bool first = group.rank() == 0;
+      if (in_backward) {
+        const at::Tensor one = ddp(input, true), two = ddp(input, false);
+        (first ? one : two).sum().backward();
+      } else {
+        (void)ddp(input, first);
+      }
+    });
+    const std::string what = in_backward ? "SyncBatchNorm gradients of " : "SyncBatchNorm statistics of ";
+    for (const Error& error : errors) {
+      CHECK_ERROR(error, ErrorKind::desync, what + "'one' in wrapper", what + "'two' in wrapper");
+    }
   }
 }
 

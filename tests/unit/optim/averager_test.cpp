@@ -61,6 +61,20 @@ TEST_CASE("periodic: the first step after the warm-up, and every so many from th
   }
 }
 
+TEST_CASE("ranks whose gradients are of different parameters are told which, though sizes fit") {
+  for (const Over transport : {Over::arena, Over::links}) {
+    const auto thrown = run_group(2, transport, [](const ProcessGroup& group) {
+      const auto parameters = make_parameters({{4}, {4}, {4}, {4}});
+      set_gradients({parameters[0], parameters[1], parameters[group.rank() == 0 ? 2 : 3]}, 0);
+      PeriodicModelAverager(group, {.period = 2}).average_parameters(parameters);
+    });
+    for (const auto& error : thrown) {
+      CHECK_ERROR(error_of([&] { std::rethrow_exception(error); }), ErrorKind::desync,
+                  "average_parameters of parameters 0-2", "average_parameters of parameters 0-1 3");
+    }
+  }
+}
+
 TEST_CASE("all types are averaged, and what has no gradient is passed over") {
   run_group_or_throw(4, Over::arena, [](const ProcessGroup& group) {
     auto parameters = make_parameters({{50, 3}, {7}, {5}}, group.rank());

@@ -62,6 +62,26 @@ def link_names(app, doctree):
         link += literal
 
 
+_trees = {}
+
+
+def share_navigation(app, page, template, context, doctree):
+    """Sources are not in the navigation, so for all that lie as deep it is the same. To make it takes longer than a
+    page."""
+    make = context.get("toctree")
+    if not page.startswith("source/") or make is None:
+        return
+
+    def made_once(**options):
+        key = (page.count("/"), *sorted(options.items()))
+        if key not in _trees:
+            _trees[key] = make(**options)
+        return _trees[key]
+
+    context["toctree"] = made_once
+
+
 def setup(app):
     app.connect("doctree-read", link_names)
+    app.connect("html-page-context", share_navigation, priority=400)  # the theme asks for it at 500
     return {"parallel_read_safe": True}

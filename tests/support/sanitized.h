@@ -8,10 +8,5 @@ inline constexpr bool kIsSanitized = true;
 #else
 inline constexpr bool kIsSanitized = false;
 #endif
-#if defined(__SANITIZE_THREAD__)
-inline constexpr bool kIsThreadSanitized = true;
-#else
-inline constexpr bool kIsThreadSanitized = false;
-#endif
 
 }  // namespace lockstep::testing

@@ -8,6 +8,7 @@
 #include <random>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "tests/contract/engine/operands.h"
 #include "tests/support/rank_threads.h"
@@ -22,12 +23,14 @@ namespace {
 constexpr int kMostRanks = 9;
 // In slots and headers; in place but still in headers; in place and in slices; in several staged chunks and windows.
 constexpr std::size_t kBytes[] = {200, 12'000, 70'000, 1'200'000};
+// Bits depend on optimisation, so the release build goes through all; the sanitizers read the ways.
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 constexpr int kLargeRanks[] = {3};
+constexpr DType kTypes[] = {DType::f16};
 #else
 constexpr int kLargeRanks[] = {2, 5};
-#endif
 constexpr DType kTypes[] = {DType::f32, DType::f16, DType::bf16, DType::f64};
+#endif
 
 struct Way {
   const char* name;
@@ -178,8 +181,9 @@ class Reducer {
 
 void check_way(const Way& way, const Rows& rows, const std::vector<Buffer>& sums, Order order, int ranks) {
   INFO(way.name);
-  std::vector<OpKind> kinds{OpKind::all_reduce, OpKind::reduce, OpKind::reduce_scatter};
-  if (order == Order::ranks) kinds.insert(kinds.end(), {OpKind::scan, OpKind::exclusive_scan});
+  constexpr OpKind kKinds[] = {OpKind::all_reduce, OpKind::reduce, OpKind::reduce_scatter, OpKind::scan,
+                               OpKind::exclusive_scan};
+  const auto kinds = std::span(kKinds).first(order == Order::ranks ? 5 : 3);
   const bool is_large = std::ranges::find(kLargeRanks, ranks) != std::end(kLargeRanks);
   const auto sizes = std::span(kBytes).first(is_large ? std::size(kBytes) : std::size(kBytes) - 1);
   Engines engines = make_engines(ranks, way.over, {.ranks_per_node = way.ranks_per_node});
@@ -203,7 +207,7 @@ TEST_CASE("reductions that round have the bits of the rank order, on every way, 
     for (int ranks = 1; ranks <= kMostRanks; ++ranks) {
       sums.push_back(rows.sum(in_order(ranks)));
       if (ranks == 3) CHECK(rows.sum({2, 1, 0}) != sums.back());  // else any order would do
-      if (kIsThreadSanitized ? ranks != 3 : kIsSanitized && ranks % 3 != 0) continue;
+      if (kIsSanitized && ranks != 3) continue;
       for (const Way& way : kWays) check_way(way, rows, sums, Order::ranks, ranks);
     }
   }
@@ -212,7 +216,7 @@ TEST_CASE("reductions that round have the bits of the rank order, on every way, 
 TEST_CASE("reductions as a tree have the bits of adding up in pairs, on every way, size and rank") {
   for (const DType dtype : kTypes) {
     const Rows rows(dtype);
-    for (const int ranks : {1, 2, 4, 8}) {
+    for (const int ranks : kIsSanitized ? std::vector{4} : std::vector{1, 2, 4, 8}) {
       const std::vector<Buffer> sums{rows.tree(ranks)};
       if (ranks == 4) CHECK(rows.sum(in_order(ranks)) != sums[0]);
       for (const Way& way : kWays) check_way(way, rows, sums, Order::tree, ranks);

@@ -242,7 +242,7 @@ TEST_CASE("ranks in different collectives all get both signatures, and no data i
       std::vector<Buffer> after(3);
       const auto errors = run_ranks(3, [&](int rank) {
         const auto r = static_cast<std::size_t>(rank);
-        Operand operand(*engines[r], Place::ordinary, DType::f32, 900'000, rank);
+        Operand operand(*engines[r], Place::ordinary, DType::f32, std::max<std::size_t>(row.other.count, 8), rank);
         before[r] = operand.copy();
         Collective c = rank == 1 ? row.other : Collective{.kind = OpKind::all_reduce, .dtype = DType::f32, .count = 4};
         const Segment segment{operand.segment().data, c.count * 4};

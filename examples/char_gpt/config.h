@@ -12,7 +12,7 @@ struct Config {
   } model = {};
 
   struct Training {
-    std::int64_t steps = 500, batch = 32, warmup_steps = 40, save_every = 100, seed = 1;
+    std::int64_t steps = 300, batch = 32, warmup_steps = 40, save_every = 100, seed = 1;
     double learning_rate = 2e-3, clip_norm = 1;
   } training = {};
 

@@ -105,8 +105,8 @@ std::string alternatives(std::string_view names) {
   return fmt::format("{} or {}", names.substr(0, last), names.substr(last + 2));
 }
 
-std::string describe_range(std::int64_t least, std::int64_t most) {
-  if (most < std::numeric_limits<int>::max()) return fmt::format("; it can be {} to {}", least, most);
+std::string describe_range(std::int64_t least, std::int64_t most, bool is_above) {
+  if (is_above || most < std::numeric_limits<int>::max()) return fmt::format("; it can be {} to {}", least, most);
   return least < 0 ? ", not an integer" : fmt::format(", not an integer from {} on", least);
 }
 
@@ -168,8 +168,12 @@ std::int64_t parse_integer(std::string_view name, std::string_view text, std::in
   std::int64_t number = 0;
   const char* end = text.data() + text.size();
   const auto result = std::from_chars(text.data(), end, number);
-  if (result.ec == std::errc() && result.ptr == end && number >= least && number <= most) return number;
-  throw Error(ErrorKind::invalid_argument, fmt::format("{} is '{}'{}", name, text, describe_range(least, most)));
+  const bool is_integer = result.ec != std::errc::invalid_argument && result.ptr == end;
+  const bool is_known = result.ec == std::errc();
+  if (is_integer && is_known && number >= least && number <= most) return number;
+  const bool is_above = is_integer && (is_known ? number > most : !text.starts_with('-'));
+  throw Error(ErrorKind::invalid_argument,
+              fmt::format("{} is '{}'{}", name, text, describe_range(least, most, is_above)));
 }
 
 std::vector<std::string> describe_unknown_variables(const char* const* environment) {

@@ -78,11 +78,12 @@ DdpBase::DdpBase(std::shared_ptr<torch::nn::Module> module, ProcessGroup group, 
   if (module_ == nullptr) throw Error(ErrorKind::invalid_argument, "DistributedDataParallel: there is no module");
   check_options(options_, group_);
   WrappedModule of = wrapped(*module_, options_);
+  if (group_.size() > 1) check_forward_changes_none(*module_, options_);
   owned_.emplace(*module_, std::move(of.parameters));
   input_device_ = of.input_device;
   cast_buffers(of.buffers, options_.mixed_precision.buffer_dtype);
   if (const auto dtype = options_.mixed_precision.param_dtype) {
-    cast_ = std::make_shared<PrecisionCast>(parameters(), *dtype);
+    cast_ = std::make_shared<PrecisionCast>(of.cast, *dtype);
   }
   if (group_.size() > 1) make_models_equal(of.buffers);
   place_sync_batch_norms(*module_, number_);

@@ -14,11 +14,10 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
+#include "lockstep/ddp/converted_arguments.h"
 #include "lockstep/ddp/ddp_base.h"
 #include "lockstep/ddp/first_argument.h"
 
@@ -86,21 +85,10 @@ class DistributedDataParallel : public DdpBase {
     return module_->forward(std::forward<Args>(args)...);
   }
 
-  // Tensors, lists of them and optional ones are converted; everything else passes as it is.
   template <class Arg>
   decltype(auto) convert(Arg&& arg) {
-    using Value = std::remove_cvref_t<Arg>;
-    if constexpr (std::is_same_v<Value, at::Tensor>) {
-      return Value(converted(arg));
-    } else if constexpr (std::is_same_v<Value, std::optional<at::Tensor>>) {
-      return arg.has_value() ? Value(converted(*arg)) : Value();
-    } else if constexpr (std::is_same_v<Value, std::vector<at::Tensor>>) {
-      Value list;
-      for (const at::Tensor& tensor : arg) list.push_back(converted(tensor));
-      return list;
-    } else {
-      return std::forward<Arg>(arg);
-    }
+    return internal::with_converted_tensors(std::forward<Arg>(arg),
+                                            [this](const at::Tensor& tensor) { return converted(tensor); });
   }
 
   static std::shared_ptr<torch::nn::Module> shared(const Module& module) {

@@ -48,6 +48,7 @@ bool has_next(const torch::nn::Module& module, const std::vector<at::Tensor>& pa
 
 OwnedParameters::OwnedParameters(const torch::nn::Module& module, NamedTensors compared)
     : module_(module), compared_(std::move(compared)), known_(module.parameters()) {
+  for (const auto& [name, parameter] : compared_) shapes_.push_back(parameter.sizes().vec());
   std::ranges::copy_if(compared_, std::back_inserter(frozen_),
                        [](const auto& one) { return !one.second.requires_grad(); });
 }
@@ -55,6 +56,12 @@ OwnedParameters::OwnedParameters(const torch::nn::Module& module, NamedTensors c
 void OwnedParameters::check(const ProcessGroup& group) const {
   for (const auto& [name, parameter] : frozen_) {
     if (parameter.requires_grad()) throw_on_all_ranks(group, unfrozen_parameter_error(group.rank(), name));
+  }
+  for (std::size_t i = 0; i < compared_.size(); ++i) {
+    const auto& [name, parameter] = compared_[i];
+    if (parameter.sizes() == shapes_[i]) continue;
+    throw_on_all_ranks(group, resized_parameter_error(group.rank(), name, c10::str(at::IntArrayRef(shapes_[i])),
+                                                      c10::str(parameter.sizes())));
   }
   std::size_t next = 0;
   if (has_next(module_, known_, next) && next == known_.size()) return;

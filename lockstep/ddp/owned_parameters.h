@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <vector>
 
 #include "lockstep/ddp/checks/model_comparison.h"
@@ -21,15 +22,16 @@ class OwnedParameters {
   OwnedParameters(const torch::nn::Module& module, NamedTensors compared);
 
   const NamedTensors& compared() const { return compared_; }
-  // Error{invalid_argument}, which ends the group, names a parameter that was registered or replaced since, or that was
-  // frozen and is not any more: each rank would train it alone. Asked in every forward, so it takes no memory.
+  // Error{invalid_argument}, which ends the group, names a parameter that was registered, replaced or resized since, or
+  // that was frozen and is not any more: each rank would train it alone. Asked in every forward, so it takes no memory.
   void check(const ProcessGroup& group) const;
 
  private:
   const torch::nn::Module& module_;
   const NamedTensors compared_;
-  NamedTensors frozen_;            // of them
-  std::vector<at::Tensor> known_;  // all of the module
+  std::vector<std::vector<std::int64_t>> shapes_;  // of them
+  NamedTensors frozen_;                            // of them
+  std::vector<at::Tensor> known_;                  // all of the module
 };
 
 }  // namespace lockstep::internal

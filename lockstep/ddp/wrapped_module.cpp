@@ -90,6 +90,18 @@ TrainedParameters trained_parameters(const torch::nn::Module& module, const Name
   return trained;
 }
 
+std::vector<at::Tensor> cast_parameters(const torch::nn::Module& module, const MixedPrecision& mixed) {
+  if (!mixed.param_dtype) return {};
+  if (mixed.buffer_dtype == mixed.param_dtype) return module.parameters();
+  std::vector<at::Tensor> cast;
+  for (const auto& one : module.modules()) {
+    if (one->named_buffers(/*recurse=*/false).contains("running_mean")) continue;
+    const auto parameters = one->parameters(/*recurse=*/false);
+    cast.insert(cast.end(), parameters.begin(), parameters.end());
+  }
+  return cast;
+}
+
 std::optional<at::Device> input_device_of(const NamedTensors& parameters, const DdpOptions& options) {
   std::vector<at::Device> devices;
   for (const auto& [name, tensor] : parameters) {
@@ -124,12 +136,28 @@ WrappedModule wrapped(const torch::nn::Module& module, const DdpOptions& options
   WrappedModule result{.parameters = without(parameters, options.ignored),
                        .buffers = without(buffers, options.ignored),
                        .trained = {},
+                       .cast = cast_parameters(module, options.mixed_precision),
                        .input_device = {}};
   check_tensors(result.parameters, "parameter");
   check_tensors(result.buffers, "buffer");
   result.input_device = input_device_of(parameters, options);
   result.trained = trained_parameters(module, result.parameters, options);
   return result;
+}
+
+void check_forward_changes_none(const torch::nn::Module& module, const DdpOptions& options) {
+  // Ranks that do not compare may differ.
+  if (options.compare_parameters_every == 0) return;
+  for (const auto& item : module.named_modules()) {
+    std::optional<double> max_norm;
+    if (const auto* embedding = item.value()->as<torch::nn::EmbeddingImpl>()) {
+      max_norm = embedding->options.max_norm();
+    } else if (const auto* bag = item.value()->as<torch::nn::EmbeddingBagImpl>()) {
+      max_norm = bag->options.max_norm();
+    }
+    const std::string weight = item.key().empty() ? "weight" : item.key() + ".weight";
+    if (max_norm && !contains(options.ignored, weight)) throw renormalised_parameter_error(weight);
+  }
 }
 
 NamedTensors named_parameters_of(const torch::nn::Module& module) { return pairs_of(module.named_parameters()); }

@@ -5,6 +5,7 @@
 #include <ATen/ops/stack.h>
 
 #include <cmath>
+#include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
@@ -18,12 +19,21 @@ namespace {
 
 constexpr double kEpsilon = 1e-6;  // PyTorch's, so that a norm of 0 divides
 
-bool has_gradient(const at::Tensor& parameter) { return parameter.grad().defined() && parameter.grad().numel() != 0; }
+// The elements of a parameter's gradient, which share its memory; undefined if there are none. Of a sparse gradient
+// those that it holds, each row once: the others are 0.
+at::Tensor elements_of(const at::Tensor& parameter) {
+  at::Tensor& gradient = parameter.mutable_grad();
+  if (!gradient.defined()) return {};
+  if (gradient.is_sparse() && !gradient.is_coalesced()) gradient = gradient.detach().coalesce();
+  const at::Tensor elements = gradient.is_sparse() ? gradient.detach()._values() : gradient.detach();
+  return elements.numel() == 0 ? at::Tensor() : elements;
+}
 
 std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters) {
   std::vector<at::Tensor> gradients;
   for (const at::Tensor& parameter : parameters) {
-    if (has_gradient(parameter)) gradients.push_back(parameter.grad().detach());
+    at::Tensor elements = elements_of(parameter);
+    if (elements.defined()) gradients.push_back(std::move(elements));
   }
   return gradients;
 }
@@ -55,8 +65,9 @@ void check(double norm_type) {
 std::string non_finite_norms(const std::vector<at::Tensor>& parameters, double norm_type) {
   std::string non_finite;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    if (!has_gradient(parameters[i])) continue;
-    const double norm = at::linalg_vector_norm(parameters[i].grad().detach(), norm_type).item<double>();
+    const at::Tensor elements = elements_of(parameters[i]);
+    if (!elements.defined()) continue;
+    const double norm = at::linalg_vector_norm(elements, norm_type).item<double>();
     if (!std::isfinite(norm))
       non_finite += fmt::format("\n  parameter {} {}: {}", i, parameters[i].sizes().vec(), norm);
   }

@@ -1,6 +1,7 @@
 // Limits gradients before an optimizer's step, as torch.nn.utils.clip_grad_norm_ and clip_grad_value_ do: in place, and
-// parameters without a gradient are passed over. gradients -> clipped gradients. Any thread; where a group is given,
-// all of its ranks call it, it blocks, and fails as ProcessGroup's calls do.
+// parameters without a gradient are passed over. Sparse gradients, which those refuse, are clipped as dense ones are,
+// and stay sparse. gradients -> clipped gradients. Any thread; where a group is given, all of its ranks call it, it
+// blocks, and fails as ProcessGroup's calls do.
 #pragma once
 
 #include <ATen/core/Tensor.h>

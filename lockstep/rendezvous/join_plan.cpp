@@ -126,7 +126,11 @@ void plan_variables(const JoinOptions& options, const Url& url, const Environmen
     if (!address) missing.push_back("MASTER_ADDR");
     if (!port) missing.push_back("MASTER_PORT");
     plan.rendezvous = Meeting::rank_zero;
-    if (address && port) plan.endpoint = {*address, parse_port(*port, "MASTER_PORT")};
+    if (address && port) {
+      const bool has_brackets = address->starts_with('[');
+      plan.endpoint =
+          has_brackets ? parse_endpoint(*address + ":" + *port) : Endpoint{*address, parse_port(*port, "MASTER_PORT")};
+    }
     plan.source += ", MASTER_ADDR, MASTER_PORT";
   }
   if (!missing.empty()) {

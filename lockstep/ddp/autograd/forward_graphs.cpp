@@ -23,6 +23,8 @@ constexpr std::uint64_t kOpen = std::numeric_limits<std::uint64_t>::max();
 // How many forwards are remembered whose outputs cannot be seen: those that have been differentiated, and those that
 // have not.
 constexpr std::size_t kMostUsed = 4, kMostUnused = 64;
+// Up to so many forwards, the dead are looked for at each; of more, whenever their number has doubled.
+constexpr std::size_t kFew = 256;
 
 std::uint64_t this_thread() { return at::RecordFunction::currentThreadId(); }
 
@@ -48,7 +50,7 @@ struct ForwardGraphs::Outputs {
   void add(Id forward) {
     const std::lock_guard lock(mutex);
     if (Left* known = find(forward)) {
-      ++known->outputs;
+      if (known->outputs++ == 0) --gone;
     } else {
       left.insert(place_of(forward), {forward, 1});
     }
@@ -56,16 +58,20 @@ struct ForwardGraphs::Outputs {
   void remove(Id forward) {
     const std::lock_guard lock(mutex);
     Left* known = find(forward);
-    if (known != nullptr && --known->outputs == 0) left.erase(left.begin() + (known - left.data()));
+    if (known == nullptr || --known->outputs != 0 || ++gone <= left.size() / 2) return;
+    std::erase_if(left, [](const Left& one) { return one.outputs == 0; });
+    gone = 0;
   }
   bool has(Id forward) {
     const std::lock_guard lock(mutex);
-    return find(forward) != nullptr;
+    const Left* known = find(forward);
+    return known != nullptr && known->outputs != 0;
   }
 
   const std::function<void(Id)> reached;
   std::mutex mutex;
   std::vector<Left> left;  // in the order of forwards; protected by mutex
+  std::size_t gone = 0;    // of these, those without outputs; protected by mutex
 
  private:
   std::vector<Left>::iterator place_of(Id forward) {
@@ -108,6 +114,8 @@ ForwardGraphs::Id ForwardGraphs::begin(const ForwardNote& note) {
                        .number = note.synchronise ? numbers_ + 1 : numbers_,
                        .is_left_out = !note.is_training});
   if (note.synchronise && note.is_training) ++numbers_;
+  ++not_ended_;
+  note_range(forwards_.back().made, next_);
   return next_++;
 }
 
@@ -116,7 +124,10 @@ void ForwardGraphs::watch(Id forward, const at::Tensor& output) {
   if (known == nullptr || !output.requires_grad()) return;
   const auto& node = output.grad_fn();
   if (node == nullptr) {
-    known->gives_leaf = known->gives_leaf || GradientHook::watches(output);
+    if (!known->gives_leaf && GradientHook::watches(output)) {
+      known->gives_leaf = true;
+      give_leaves_.push_back(forward);
+    }
     return;
   }
   const auto hang_on = [&](const decltype(output.grad_fn())& on) {
@@ -124,7 +135,7 @@ void ForwardGraphs::watch(Id forward, const at::Tensor& output) {
     const bool is_foreign = on->thread_id() == known->made.thread && on->sequence_nr() < known->made.first;
     if (is_foreign) return;
     on->add_pre_hook(std::make_unique<OutputHook>(outputs_, forward));
-    known->is_watched = true;
+    if (!std::exchange(known->is_watched, true) && known->note.synchronise) waiting_.push_back(forward);
   };
   hang_on(node);
   // If the program changes a view in place, the view gets another node, but what it views keeps its own.
@@ -137,24 +148,34 @@ void ForwardGraphs::end(Id forward, bool has_returned) {
   Forward* known = find(forward);
   if (known == nullptr) return;
   known->made.last = at::sequence_number::peek();
-  known->has_ended = true;
-  if (!has_returned) std::erase_if(forwards_, [&](const Forward& one) { return one.id == forward; });
+  if (!std::exchange(known->has_ended, true)) --not_ended_;
+  note_end(known->made);
+  if (!has_returned) forwards_.erase(forwards_.begin() + (known - forwards_.data()));
 }
 
 std::optional<ForwardNote> ForwardGraphs::note_of_current_backward(std::optional<Id> reached) {
   close_ranges();
-  std::size_t unknown = 0;  // forwards that ended and have not been found in the graph
-  for (Forward& one : forwards_) {
-    one.is_found = one.id == reached || (one.gives_leaf && !one.is_differentiated);
-    if (one.has_ended && !one.is_found) ++unknown;
+  for (const Id id : marked_) {
+    if (Forward* one = find(id)) one->is_found = false;
   }
+  marked_.clear();
+  if (Forward* one = reached ? find(*reached) : nullptr) mark_found(*one);
+  std::erase_if(give_leaves_, [&](Id id) {
+    Forward* one = find(id);
+    if (one != nullptr && !one->is_differentiated) mark_found(*one);
+    return true;  // differentiated now
+  });
+  std::size_t known = 0;  // forwards that ended and have been found
+  for (const Id id : marked_) known += find(id)->has_ended ? 1 : 0;
+  const std::size_t unknown = forwards_.size() - not_ended_ - known;
   const auto* nodes = unknown == 0 ? nullptr : torch::autograd::get_current_graph_task_nodes_in_graph();
   if (nodes != nullptr) find_in(*nodes, unknown);
+  std::ranges::sort(marked_);
   std::optional<ForwardNote> note;
   found_.clear();
   number_ = 0;
-  for (Forward& one : forwards_) {
-    if (!one.is_found) continue;
+  for (const Id id : marked_) {
+    Forward& one = *find(id);
     one.is_differentiated = true;
     leave_out(one, false);
     note = note ? joined(*note, one.note) : one.note;
@@ -165,22 +186,40 @@ std::optional<ForwardNote> ForwardGraphs::note_of_current_backward(std::optional
   return note;
 }
 
+void ForwardGraphs::mark_found(Forward& forward) {
+  if (!std::exchange(forward.is_found, true)) marked_.push_back(forward.id);
+}
+
 void ForwardGraphs::find_in(const std::unordered_set<Node*>& nodes, std::size_t unknown) {
-  // A program may keep the graphs of many forwards; the nodes of the last one are newer than all of them.
-  std::uint64_t last = 0;
-  for (const Forward& one : forwards_) {
-    if (one.is_found || !one.has_ended) continue;
-    last = std::max(last, one.made.last);
-    for (const Range& range : one.made_later) last = std::max(last, range.last);
-  }
   for (const Node* node : nodes) {
-    if (node->sequence_nr() >= last) continue;  // as the places where gradients are accumulated
-    for (Forward& one : forwards_) {
-      if (one.is_found || !made(one, node->thread_id(), node->sequence_nr())) continue;
-      one.is_found = true;
+    const std::uint64_t number = node->sequence_nr();
+    const std::vector<Made>& ranges = ranges_of(node->thread_id());
+    // Behind the last that begins before it. A forward may contain others, as of a module that calls its wrapper.
+    auto range = std::ranges::upper_bound(ranges, number, {}, &Made::first);
+    while (range != ranges.begin() && (--range)->reach > number) {
+      Forward* one = find(range->forward);
+      if (one == nullptr || one->is_found || !made(*one, node->thread_id(), number)) continue;
+      mark_found(*one);
       if (--unknown == 0) return;
     }
   }
+}
+
+std::vector<ForwardGraphs::Made>& ForwardGraphs::ranges_of(std::uint64_t thread) {
+  const auto known = std::ranges::find(made_, thread, &MadeByThread::thread);
+  return known != made_.end() ? known->ranges : made_.emplace_back(MadeByThread{thread, {}}).ranges;
+}
+
+void ForwardGraphs::note_range(const Range& range, Id forward) {
+  std::vector<Made>& ranges = ranges_of(range.thread);
+  ranges.push_back({range.first, ranges.empty() ? 0 : ranges.back().reach, forward});
+}
+
+// Ranges that begin where this one does, or later, reach at least as far.
+void ForwardGraphs::note_end(const Range& range) {
+  std::vector<Made>& ranges = ranges_of(range.thread);
+  auto from = std::ranges::lower_bound(ranges, range.first, {}, &Made::first);
+  for (; from != ranges.end(); ++from) from->reach = std::max(from->reach, range.last);
 }
 
 void ForwardGraphs::was_differentiated(Id forward) {
@@ -195,9 +234,7 @@ void ForwardGraphs::leave_out(Forward& forward, bool is_left_out) {
   if (!forward.note.synchronise || std::exchange(forward.is_left_out, is_left_out) == is_left_out) return;
   const auto change = [&](std::uint64_t& number) { is_left_out ? --number : ++number; };
   change(numbers_);
-  for (Forward& one : forwards_) {
-    if (one.id > forward.id) change(one.number);
-  }
+  for (Forward* one = &forward + 1; one != forwards_.data() + forwards_.size(); ++one) change(one->number);
 }
 
 void ForwardGraphs::open_range(Forward& forward) {
@@ -205,16 +242,24 @@ void ForwardGraphs::open_range(Forward& forward) {
   const std::uint64_t thread = this_thread();
   const bool is_open = std::ranges::any_of(
       forward.made_later, [&](const Range& range) { return range.thread == thread && range.last == kOpen; });
-  if (!is_open) forward.made_later.push_back({thread, at::sequence_number::peek(), kOpen});
+  if (is_open) return;
+  forward.made_later.push_back({thread, at::sequence_number::peek(), kOpen});
+  note_range(forward.made_later.back(), forward.id);
+  open_.push_back(forward.id);
 }
 
-bool ForwardGraphs::awaits_backward() const {
-  return std::ranges::any_of(forwards_, [&](const Forward& one) {
-    return one.note.synchronise && !one.is_differentiated && one.is_watched && outputs_->has(one.id);
-  });
+bool ForwardGraphs::waits(Id forward) {
+  const Forward* known = find(forward);
+  return known != nullptr && !known->is_differentiated && outputs_->has(forward);
 }
 
-bool ForwardGraphs::may_have_been_passed_by() const {
+bool ForwardGraphs::awaits_backward() {
+  // One that no longer waits never will again.
+  while (!waiting_.empty() && !waits(waiting_.back())) waiting_.pop_back();
+  return !waiting_.empty();
+}
+
+bool ForwardGraphs::may_have_been_passed_by() {
   if (awaits_backward()) return true;
   if (forwards_.empty()) return false;
   const Forward& last = forwards_.back();
@@ -222,13 +267,9 @@ bool ForwardGraphs::may_have_been_passed_by() const {
   return last.note.synchronise && !last.is_differentiated && !last.is_watched && has_graph;
 }
 
-bool ForwardGraphs::is_within_forward() const {
-  return std::ranges::any_of(forwards_, [](const Forward& one) { return !one.has_ended; });
-}
-
 ForwardGraphs::Forward* ForwardGraphs::find(Id forward) {
-  const auto found = std::ranges::find(forwards_, forward, &Forward::id);
-  return found == forwards_.end() ? nullptr : &*found;
+  const auto found = std::ranges::lower_bound(forwards_, forward, {}, &Forward::id);
+  return found == forwards_.end() || found->id != forward ? nullptr : &*found;
 }
 
 bool ForwardGraphs::made(const Forward& forward, std::uint64_t thread, std::uint64_t number) const {
@@ -240,29 +281,54 @@ bool ForwardGraphs::made(const Forward& forward, std::uint64_t thread, std::uint
 
 // Nodes that are made from now on belong to other graphs.
 void ForwardGraphs::close_ranges() {
-  const std::uint64_t thread = this_thread(), next = at::sequence_number::peek();
-  for (Forward& one : forwards_) {
-    for (Range& range : one.made_later) {
-      if (range.thread == thread && range.last == kOpen) range.last = next;
+  if (open_.empty()) return;
+  const std::uint64_t thread = this_thread();
+  Range all{thread, kOpen, at::sequence_number::peek()};  // from the first that is closed
+  std::erase_if(open_, [&](Id id) {
+    Forward* one = find(id);
+    bool is_open = false;
+    if (one == nullptr) return true;
+    for (Range& range : one->made_later) {
+      if (range.last != kOpen) continue;
+      if (range.thread == thread) {
+        range.last = all.last;
+        all.first = std::min(all.first, range.first);
+      } else {
+        is_open = true;
+      }
     }
-  }
+    return !is_open;
+  });
+  if (all.first != kOpen) note_end(all);
 }
 
 void ForwardGraphs::forget_dead() {
+  if (forwards_.size() > kFew && forwards_.size() < 2 * left_after_sweep_) return;
+  const std::size_t before = forwards_.size();
   const auto is_out_of_sight = [&](const Forward& one) {
     return one.has_ended && !(one.is_watched && outputs_->has(one.id));
   };
-  std::erase_if(forwards_,
-                [&](const Forward& one) { return one.is_watched && one.is_differentiated && is_out_of_sight(one); });
-  const auto keep_last = [&](std::size_t most, bool is_differentiated) {
-    const auto is_one = [&](const Forward& one) {
-      return one.is_differentiated == is_differentiated && is_out_of_sight(one);
-    };
-    auto count = static_cast<std::size_t>(std::ranges::count_if(forwards_, is_one));
-    for (; count > most; --count) forwards_.erase(std::ranges::find_if(forwards_, is_one));
-  };
-  keep_last(kMostUsed, true);
-  keep_last(kMostUnused, false);
+  std::size_t used = 0, unused = 0;  // out of sight, that are too many
+  for (const Forward& one : forwards_) {
+    if (!is_out_of_sight(one)) continue;
+    if (!one.is_differentiated) ++unused;
+    if (one.is_differentiated && !one.is_watched) ++used;
+  }
+  used -= std::min(used, kMostUsed);
+  unused -= std::min(unused, kMostUnused);
+  std::erase_if(forwards_, [&](const Forward& one) {
+    if (!is_out_of_sight(one)) return false;
+    if (one.is_watched && one.is_differentiated) return true;
+    std::size_t& left = one.is_differentiated ? used : unused;
+    return left != 0 && left-- != 0;
+  });
+  left_after_sweep_ = forwards_.size();
+  if (forwards_.size() == before) return;
+  for (MadeByThread& one : made_) {
+    std::erase_if(one.ranges, [&](const Made& range) { return find(range.forward) == nullptr; });
+  }
+  std::erase_if(made_, [&](const MadeByThread& one) { return one.ranges.empty() && one.thread != this_thread(); });
+  std::erase_if(waiting_, [&](Id id) { return !waits(id); });
 }
 
 }  // namespace lockstep::internal

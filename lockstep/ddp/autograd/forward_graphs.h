@@ -64,11 +64,11 @@ class ForwardGraphs {
   void close_ranges();
 
   // Whether a synchronised forward that can be differentiated has not been yet.
-  bool awaits_backward() const;
+  bool awaits_backward();
   // Whether gradients that have come through none of these forwards may be those of such a forward: also of the last
   // one, if it has a graph but no output that could be watched.
-  bool may_have_been_passed_by() const;
-  bool is_within_forward() const;
+  bool may_have_been_passed_by();
+  bool is_within_forward() const { return not_ended_ != 0; }
 
  private:
   struct Outputs;
@@ -93,19 +93,38 @@ class ForwardGraphs {
     bool is_found = false;     // in the graph of the backward that was asked about last
   };
 
+  // The ranges of a thread are in the order of their beginnings. reach: the largest end of the closed ones up to here.
+  struct Made {
+    std::uint64_t first, reach;
+    Id forward;
+  };
+  struct MadeByThread {
+    std::uint64_t thread;
+    std::vector<Made> ranges;
+  };
+
   Forward* find(Id forward);
   bool made(const Forward& forward, std::uint64_t thread, std::uint64_t number) const;
+  void mark_found(Forward& forward);
   void find_in(const std::unordered_set<torch::autograd::Node*>& nodes, std::size_t unknown);
+  std::vector<Made>& ranges_of(std::uint64_t thread);
+  void note_range(const Range& range, Id forward);
+  void note_end(const Range& range);
   void open_range(Forward& forward);
   void leave_out(Forward& forward, bool is_left_out);
+  bool waits(Id forward);
   void forget_dead();
 
   const std::shared_ptr<Outputs> outputs_;
   std::vector<Forward> forwards_;  // in the order of their beginnings
+  std::vector<MadeByThread> made_;
+  // Of the forwards: how many have not ended, and how many there were when the dead were forgotten last.
+  std::size_t not_ended_ = 0, left_after_sweep_ = 0;
+  // Among others those that await a backward; that give leaves; that have an open range; all that have been found.
+  std::vector<Id> waiting_, give_leaves_, open_, marked_;
   Id next_ = 1;
-  std::uint64_t numbers_ = 0;  // of forwards
+  std::uint64_t numbers_ = 0, number_ = 0;  // of forwards; of the last one found
   std::vector<Found> found_;
-  std::uint64_t number_ = 0;
 };
 
 }  // namespace lockstep::internal

@@ -108,6 +108,16 @@ Error foreign_parameter_error(int rank, const std::string& parameter) {
                {.rank = rank, .operation = "forward"});
 }
 
+Error resized_parameter_error(int rank, const std::string& parameter, const std::string& before,
+                              const std::string& now) {
+  return Error(
+      ErrorKind::invalid_argument,
+      fmt::format("on rank {} parameter {} had shape {} when DistributedDataParallel was made, and has {} now. "
+                  "If it has to grow, destroy the wrapper and the optimizer on all ranks, and make them anew",
+                  rank, parameter, before, now),
+      {.rank = rank, .operation = "forward"});
+}
+
 Error unfrozen_parameter_error(int rank, const std::string& parameter) {
   return Error(ErrorKind::invalid_argument,
                fmt::format("on rank {} parameter {} was frozen when DistributedDataParallel was made and requires a "
@@ -188,6 +198,15 @@ Error lone_forward_error(const Error& error) {
 Error nothing_to_train_error() {
   return options_error(
       "no parameter of the module requires a gradient, so there is nothing to synchronise; use the module itself");
+}
+
+Error renormalised_parameter_error(const std::string& parameter) {
+  return options_error("the embedding of " + parameter +
+                       " has max_norm, so each rank's forward would shorten the rows that this rank reads, and the "
+                       "ranks' parameters would drift apart. Leave max_norm unset and shorten all rows on all ranks "
+                       "after each step of the optimizer: at::NoGradGuard no_grad; "
+                       "weight.copy_(at::renorm(weight, 2, 0, max_norm)). If ranks may differ, set "
+                       "compare_parameters_every to 0");
 }
 
 Error wrapped_twice_error(const std::string& parameter) {

@@ -32,6 +32,8 @@ Error overflow_error(int rank, const std::string& parameter);
 Error nothing_to_train_error();
 // What a forward's own communication has thrown, with advice where other ranks make other calls, or none.
 Error lone_forward_error(const Error& error);
+// An embedding with max_norm changes this parameter in its forward.
+Error renormalised_parameter_error(const std::string& parameter);
 Error wrapped_twice_error(const std::string& parameter);
 // The last backward gave parameters gradients without going through a forward of the wrapper that waited for one.
 Error stray_gradients_error(int rank);
@@ -41,6 +43,9 @@ std::string_view only_stray_backwards_text();
 Error replaced_parameter_error(int rank, const std::string& parameter);
 // Since the module was wrapped, a parameter has come or was replaced.
 Error foreign_parameter_error(int rank, const std::string& parameter);
+// Since it was wrapped, a parameter was given another shape, as by set_data().
+Error resized_parameter_error(int rank, const std::string& parameter, const std::string& before,
+                              const std::string& now);
 // Since it was wrapped, a parameter was told to require a gradient.
 Error unfrozen_parameter_error(int rank, const std::string& parameter);
 // With mixed precision, backward was told by its `inputs` for which parameters to compute gradients.

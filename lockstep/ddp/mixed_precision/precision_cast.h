@@ -15,7 +15,7 @@ class PrecisionCast {
  public:
   enum class Holds { master_weights, compute_copies };
 
-  // parameters: all of the module, frozen ones too, of which those of floating point are cast. dtype: to compute in.
+  // parameters: also frozen ones; those of floating point are cast. dtype: to compute in.
   PrecisionCast(const std::vector<at::Tensor>& parameters, at::ScalarType dtype);
   ~PrecisionCast();
   PrecisionCast(const PrecisionCast&) = delete;

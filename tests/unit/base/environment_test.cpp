@@ -70,7 +70,11 @@ TEST_CASE("a value that is not an accepted number is quoted, with what is accept
               }),
               ErrorKind::invalid_argument, "PMI_SIZE is '-1', not an integer from 0 on");
   CHECK(reader_of({{"SLURM_STEP_ID", "4294967290"}}).number<std::uint32_t>("SLURM_STEP_ID") == 4294967290U);
-  CHECK_ERROR(error_of([&] { rank("4294967296"); }), ErrorKind::invalid_argument, "RANK is");
+  for (const char* large : {"4294967296", "99999999999", "99999999999999999999"}) {
+    CHECK_ERROR(error_of([&] { rank(large); }), ErrorKind::invalid_argument,
+                "RANK is '" + std::string(large) + "'; it can be -2147483648 to 2147483647");
+  }
+  CHECK_ERROR(error_of([&] { rank("99999999999x"); }), ErrorKind::invalid_argument, "x', not an integer");
 }
 
 TEST_CASE("choices ignore case, and a value that is not one of them lists them") {

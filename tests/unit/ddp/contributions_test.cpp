@@ -166,6 +166,48 @@ TEST_CASE("gradients of which some are dropped in mid-accumulation have weights 
   });
 }
 
+TEST_CASE("each parameter is divided by the weights of what its own gradients hold, which differ between ranks") {
+  struct TwoImpl : torch::nn::Module {
+    TwoImpl() : a(register_parameter("a", here(at::zeros({1})))), b(register_parameter("b", here(at::zeros({1})))) {}
+    at::Tensor forward(const at::Tensor& x) { return (x * a).mean() + (x * b).mean(); }
+    at::Tensor a, b;
+  };
+  for (const int ranks : {1, 3}) {
+    for (const Over transport : kTransports) {
+      run_group_or_throw(ranks, transport, [](const ProcessGroup& group) {
+        const auto model = std::make_shared<TwoImpl>();
+        DistributedDataParallel ddp(model, group, {.weighting = Weighting::samples});
+        // In the middle of an accumulation only the last rank drops its gradient of a.
+        const auto value = [](int rank, int part) { return 1.0 + rank + 10 * part; };
+        const auto samples = [](int rank, int part) { return 2 + 3 * rank + part; };
+        const int last = group.size() - 1;
+        for (int step = 0; step < 2; ++step) {
+          ddp.zero_grad();
+          {
+            const auto guard = ddp.no_sync();
+            ddp(batch(value(group.rank(), 0), samples(group.rank(), 0))).backward();
+          }
+          if (group.rank() == last) model->a.mutable_grad().reset();
+          ddp(batch(value(group.rank(), 1), samples(group.rank(), 1))).backward();
+          double sum_a = 0, sum_b = 0, weight_a = 0, weight_b = 0;
+          for (int rank = 0; rank <= last; ++rank) {
+            for (int part = 0; part < 2; ++part) {
+              const double weight = samples(rank, part);
+              sum_b += weight * value(rank, part);
+              weight_b += weight;
+              if (rank == last && part == 0) continue;
+              sum_a += weight * value(rank, part);
+              weight_a += weight;
+            }
+          }
+          CHECK(model->a.grad().item<double>() == doctest::Approx(sum_a / weight_a));
+          CHECK(model->b.grad().item<double>() == doctest::Approx(sum_b / weight_b));
+        }
+      });
+    }
+  }
+}
+
 TEST_CASE("two losses of one forward, one after the other, are as their sum") {
   with_both([](const ProcessGroup&, Scalar& model, Ddp& ddp, Weighting weighting) {
     locally(ddp, [&] {
@@ -262,6 +304,23 @@ TEST_CASE("a parameter that is registered or replaced after wrapping is refused 
         CHECK(text.find(name) != std::string::npos);
       }
     }
+  }
+}
+
+TEST_CASE("a parameter that is resized behind the wrapper is refused by name on all ranks" * on_host()) {
+  const auto errors = run_group(2, Over::arena, [](const ProcessGroup& group) {
+    torch::nn::Sequential model(torch::nn::Linear(4, 4));
+    DistributedDataParallel ddp(model, group);
+    ddp(wave({2, 4}, 0)).sum().backward();
+    ddp.zero_grad();
+    model[0]->as<torch::nn::Linear>()->weight.set_data(wave({6, 4}, 0));
+    ddp(wave({2, 4}, 0));
+  });
+  for (const auto& error : errors) {
+    REQUIRE(error != nullptr);
+    const std::string text = error_of([&] { std::rethrow_exception(error); }).what();
+    CHECK(text.find("parameter 0.weight had shape [4, 4]") != std::string::npos);
+    CHECK(text.find("and has [6, 4] now") != std::string::npos);
   }
 }
 

@@ -211,6 +211,48 @@ TEST_CASE("what a backward computes to be differentiated again belongs to the wr
   }
 }
 
+TEST_CASE("of many forwards whose outputs are kept, a backward finds its own, in any order") {
+  run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
+    struct ScaleImpl : torch::nn::Module {
+      ScaleImpl() : w(register_parameter("w", here(at::ones({1})))) {}
+      at::Tensor forward(const at::Tensor& x, int depth) { return (depth == 0 ? x : again(x)) * w; }
+      std::function<at::Tensor(const at::Tensor&)> again;
+      at::Tensor w;
+    };
+    const auto model = std::make_shared<ScaleImpl>();
+    DistributedDataParallel ddp(model, group);
+    model->again = [&](const at::Tensor& x) { return ddp(x, 0); };
+    // Odd ones are local, and each seventh calls its wrapper again.
+    std::vector<at::Tensor> outputs;
+    constexpr int kForwards = 700;
+    for (int i = 0; i < kForwards; ++i) {
+      const auto forward = [&] { outputs.push_back(ddp(here(at::full({1}, 1.0 + group.rank())), i % 7 == 0 ? 1 : 0)); };
+      if (i % 2 == 0) {
+        forward();
+      } else {
+        const auto guard = ddp.no_sync();
+        forward();
+      }
+    }
+    const auto gradient_of = [&](const at::Tensor& loss) {
+      ddp.zero_grad();
+      loss.sum().backward({}, /*retain_graph=*/true);
+      return model->w.grad().item<double>();
+    };
+    const auto expected = [&](int i) { return (i % 2 == 1 ? 1.0 + group.rank() : 1.5) * (i % 7 == 0 ? 2 : 1); };
+    for (int i = 0; i < kForwards; i += 23) CHECK(gradient_of(outputs[static_cast<std::size_t>(i)]) == expected(i));
+    for (const int i : {699, 350, 1, 0, 350}) CHECK(gradient_of(outputs[static_cast<std::size_t>(i)]) == expected(i));
+    CHECK(gradient_of(outputs[8] + outputs[15]) == 3);  // averaged if one of them is
+    for (std::size_t i = 0; i < outputs.size(); i += 3) outputs[i].reset();
+    CHECK(gradient_of(outputs[697]) == expected(697));
+    CHECK(gradient_of(outputs[340] + outputs[7]) == 1.5 + 3);
+    outputs.erase(outputs.begin() + 10, outputs.end());
+    CHECK(gradient_of(outputs[8]) == expected(8));
+    for (int i = 0; i < 3; ++i) CHECK(gradient_of(ddp(here(at::ones({1})), 1)) == 2);
+    model->again = nullptr;
+  });
+}
+
 TEST_CASE("gradients that were dropped do not make a parameter used") {
   run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
     Forked model;

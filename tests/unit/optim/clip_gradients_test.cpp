@@ -135,4 +135,33 @@ TEST_CASE("elements are limited to both sides of zero") {
   CHECK_FALSE(parameters[1].grad().defined());
 }
 
+TEST_CASE("sparse gradients are clipped as dense ones, rows that are there twice as their sum, and stay sparse") {
+  const auto parameters_of = [](bool sparse) {
+    auto parameters = make_parameters({{5, 2}, {3}});
+    set_gradients(parameters, 1);
+    const at::Tensor rows = at::tensor({1, 3, 1}, at::kLong).unsqueeze(0);
+    const at::Tensor values = at::tensor({3.0F, -4.0F, 1.0F, 1.0F, 3.0F, -4.0F}).view({3, 2});
+    const at::Tensor gradient = at::sparse_coo_tensor(rows, values, {5, 2});
+    parameters[0].mutable_grad() = sparse ? gradient : gradient.to_dense();
+    return parameters;
+  };
+  const auto is_as_dense = [&](const auto& clip) {
+    const auto sparse = parameters_of(true), dense = parameters_of(false);
+    CHECK(clip(sparse) == doctest::Approx(clip(dense)));
+    CHECK(sparse[0].grad().is_sparse());
+    CHECK(at::allclose(sparse[0].grad().to_dense(), dense[0].grad()));
+    CHECK(at::allclose(sparse[1].grad(), dense[1].grad()));
+  };
+  for (const double norm_type : {1.0, 2.0, kInfinity}) {
+    is_as_dense([&](const auto& parameters) { return clip_grad_norm(parameters, 1, {.norm_type = norm_type}); });
+  }
+  is_as_dense([](const auto& parameters) {
+    clip_grad_value(parameters, 5);
+    return 0.0;
+  });
+  auto without_rows = parameters_of(true);
+  without_rows[0].mutable_grad() = at::sparse_coo_tensor({5, 2}, at::TensorOptions(at::kFloat));
+  CHECK(clip_grad_norm(without_rows, 1, {.norm_type = kInfinity}) > 0);
+}
+
 }  // namespace clip_gradients_test

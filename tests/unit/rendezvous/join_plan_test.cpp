@@ -46,6 +46,12 @@ TEST_CASE("the four variables, each named when it is missing") {
   CHECK(complete.endpoint == Endpoint{"node0", 29500});
   CHECK(complete.bind_host == "node0");
   CHECK(complete.source == "environment RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT");
+  for (const char* address : {"::1", "[::1]"}) {
+    Variables variables = kEnvironment;
+    variables["MASTER_ADDR"] = address;
+    CHECK(plan(variables).endpoint == Endpoint{"::1", 29500});
+    CHECK(plan(variables).bind_host == "::1");
+  }
   for (const auto& [missing, value] : kEnvironment) {
     Variables variables = kEnvironment;
     variables.erase(missing);

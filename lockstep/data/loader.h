@@ -1,9 +1,12 @@
 // loader() cuts a sampler's order into batches and assembles them ahead of the training loop on worker threads.
 // sampler + dataset -> batches, in the sampler's order whatever the number of workers.
 //   for (auto& [x, y] : lockstep::loader(train, sampler, {.batch_size = 64, .workers = 2})) ...
-// The dataset is one of ours or of torch::data (see torch_dataset.h). The sampler learns what the loop has taken.
+// The dataset is one of ours or of torch::data (see torch_dataset.h). The sampler learns what the loop has taken: the
+// batches that it has looked at or passed over, not the one that ++ has fetched for what comes.
 // A Loader refers to the dataset and the sampler, which must outlive it. One thread iterates; get_batch() runs on all
 // workers at once and must be thread-safe. Each pass starts and ends its own worker threads (about 20 us each).
+// Random numbers that get_batch() draws from torch, with one thread, are the batch's own (see batch_numbers.h): the
+// same whatever the number of workers, and apart from those of the training loop.
 // An exception in get_batch() reaches the loop as an Error that names the batch, with the original nested inside.
 #pragma once
 
@@ -18,6 +21,7 @@
 #include <vector>
 
 #include "lockstep/base/deadline.h"
+#include "lockstep/data/batch_numbers.h"
 #include "lockstep/data/loader_inputs.h"
 #include "lockstep/data/loader_plan.h"
 #include "lockstep/data/pin_memory.h"
@@ -37,8 +41,8 @@ class Loader {
     using value_type = Batch;
     using difference_type = std::ptrdiff_t;
 
-    Batch& operator*() const { return *pass_->current; }
-    Batch* operator->() const { return &*pass_->current; }
+    Batch& operator*() const { return pass_->take(); }
+    Batch* operator->() const { return &pass_->take(); }
     Iterator& operator++() {
       pass_->advance();
       return *this;
@@ -55,7 +59,11 @@ class Loader {
   Loader(const Dataset& dataset, Sampler& sampler, const LoaderOptions& options)
       : Loader(std::shared_ptr<const Dataset>(std::shared_ptr<void>(), &dataset), sampler, options) {}
   Loader(std::shared_ptr<const Dataset> dataset, Sampler& sampler, const LoaderOptions& options)
-      : dataset_(std::move(dataset)), sampler_(&sampler), options_(options) {
+      : dataset_(std::move(dataset)),
+        sampler_(&sampler),
+        position_(position_of(sampler)),
+        first_batch_(std::make_shared<std::int64_t>(options.first_batch)),
+        options_(options) {
     plan();
     options_.pin_memory = options.pin_memory && internal::can_pin<Batch>();
   }
@@ -76,40 +84,60 @@ class Loader {
         : of(loader),
           order(std::move(indices)),
           batches(of.plan()),
-          position(position_of(*of.sampler_)),
+          numbers(internal::pass_numbers(*of.sampler_, of.position_->passes++)),
           prefetcher(batches.batches(), std::min<std::size_t>(of.options_.workers, batches.batches()),
-                     static_cast<std::size_t>(of.options_.workers) * of.options_.prefetch, [this](std::size_t number) {
-                       const std::span<const std::int64_t> chosen = batches.batch(order, number);
-                       try {
-                         Batch batch = of.dataset_->get_batch(chosen);
-                         if (of.options_.pin_memory) internal::pin(batch);
-                         return batch;
-                       } catch (...) {
-                         batches.throw_batch_failed(number, chosen);
-                       }
-                     }) {
-      position->taken = std::exchange(position->start, 0);
+                     static_cast<std::size_t>(of.options_.workers) * of.options_.prefetch,
+                     [this](std::size_t number) { return make(number); }) {
+      of.position_->taken = std::min(batches.begin_of(0), order.size());
+      of.position_->start = 0;
+      *of.first_batch_ = 0;
+    }
+    Batch make(std::size_t number) const {
+      const std::span<const std::int64_t> chosen = batches.batch(order, number);
+      try {
+        const internal::BatchNumbers own(internal::seed_of_batch(numbers, chosen));
+        Batch batch = of.dataset_->get_batch(chosen);
+        if (of.options_.pin_memory) internal::pin(batch);
+        return batch;
+      } catch (...) {
+        batches.throw_batch_failed(number, chosen);
+      }
     }
     void advance() {
+      if (given != 0) of.position_->taken = batches.end_of(given - 1);
       current.reset();  // before waiting, so that its memory is free for the batches to come
-      if (taken != 0 && taken < batches.batches() && of.options_.stop_when && of.options_.stop_when()) return;
+      if (given != 0 && given < batches.batches() && of.options_.stop_when && of.options_.stop_when()) return;
       current = prefetcher.next(Deadline::after(of.options_.timeout));
-      position->taken = current ? batches.end_of(taken++) : order.size();  // at its end also what it leaves out
+      if (current) {
+        ++given;
+      } else {
+        of.position_->taken = order.size();  // also what it leaves out
+      }
+    }
+    Batch& take() {
+      of.position_->taken = batches.end_of(given - 1);
+      return *current;
     }
 
     const Loader of;
     std::vector<std::int64_t> order;
     const LoaderPlan batches;
-    const std::shared_ptr<SamplerPosition> position;
-    std::size_t taken = 0;  // batches
+    const internal::PassNumbers numbers;
+    std::size_t given = 0;  // batches
     std::optional<Batch> current;
     internal::Prefetcher<Batch> prefetcher;
   };
 
-  LoaderPlan plan() const { return {sampler_->size(), options_, position_of(*sampler_)->start}; }
+  LoaderPlan plan() const {
+    LoaderOptions options = options_;
+    options.first_batch = *first_batch_;
+    return {sampler_->size(), options, position_->start};
+  }
 
   std::shared_ptr<const Dataset> dataset_;
   Sampler* sampler_;
+  std::shared_ptr<SamplerPosition> position_;  // the sampler's, or of a loader and its copies
+  std::shared_ptr<std::int64_t> first_batch_;  // of the next pass
   LoaderOptions options_;
 };
 

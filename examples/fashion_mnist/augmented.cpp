@@ -11,8 +11,8 @@ constexpr std::int64_t kMostShift = 2;
 at::Tensor shifted_and_mirrored(const at::Tensor& images) {
   const std::int64_t count = images.size(0), side = images.size(2);
   const at::Tensor mirror = at::rand({count, 1, 1, 1}) < 0.5;
-  const at::Tensor wide =
-      at::replication_pad2d(at::where(mirror, images.flip(3), images), {kMostShift, kMostShift, kMostShift, kMostShift});
+  const at::Tensor wide = at::replication_pad2d(at::where(mirror, images.flip(3), images),
+                                                {kMostShift, kMostShift, kMostShift, kMostShift});
   const at::Tensor shifts = at::randint(2 * kMostShift + 1, {count, 2}, at::kLong);
   const auto shift = shifts.accessor<std::int64_t, 2>();
   std::vector<at::Tensor> moved;

@@ -14,10 +14,10 @@
 namespace lockstep {
 
 struct LoaderOptions {
-  std::size_t batch_size = 64;         // samples per batch on this rank
-  int workers = 2;                     // threads that assemble batches; 0: the loop does it itself
-  int prefetch = 2;                    // batches each worker may be ahead of the loop
-  bool drop_last = false;              // leave out a last batch that is not full
+  std::size_t batch_size = 64;  // samples per batch on this rank
+  int workers = 2;              // threads that assemble batches; 0: the loop does it itself
+  int prefetch = 2;             // batches each worker may be ahead of the loop
+  bool drop_last = false;       // leave out a last batch that is not full
   // The first pass starts here: how a run resumes in mid-epoch, at TrainingPosition::batch. Later ones are whole.
   std::int64_t first_batch = 0;
   Duration timeout = Duration::max();  // for one batch; then Error{timeout}

@@ -43,8 +43,8 @@ void ShardSampler::set_epoch(std::int64_t epoch) {
 }
 
 std::string ShardSampler::describe() const {
-  const std::string parts = fills_last_ ? fmt::format("{} shards", options_.shards)
-                                        : fmt::format("{} parts, one a rank", options_.shards);
+  const std::string parts =
+      fills_last_ ? fmt::format("{} shards", options_.shards) : fmt::format("{} parts, one a rank", options_.shards);
   return fmt::format("{} samples in {}, {} a batch, {}{}{}", dataset_size(), parts, batch_size(),
                      options_.shuffle ? fmt::format("shuffled with seed {}", options_.seed) : "not shuffled",
                      options_.drop_last ? ", without the last ones (drop_last)" : "",

@@ -74,7 +74,8 @@ SamplerProgress read_progress(torch::serialize::InputArchive& archive, const Sam
   if (archive.try_read(kPass, pass, /*is_buffer=*/true)) progress.pass = read_number(archive, kPass);
   const std::string where = "the archive's sampler stands at index " + std::to_string(progress.position) + " of " +
                             std::to_string(progress.size);
-  if (progress.position < 0 || progress.position > progress.size || progress.pass < 0) refuse(where + ": the archive is damaged");
+  if (progress.position < 0 || progress.position > progress.size || progress.pass < 0)
+    refuse(where + ": the archive is damaged");
   const bool is_within = progress.position != 0 && progress.position != progress.size;
   if (is_within && progress.order == mine.order) progress.position = position_for(mine, progress, where);
   if (is_within && (progress.order != mine.order || progress.position > mine.size)) {

@@ -35,8 +35,8 @@ struct SamplerProgress {
 };
 void write_progress(torch::serialize::OutputArchive& archive, const SamplerProgress& progress);  // for save()
 // mine: of the sampler that loads it. One with another order can go on between two epochs, one of shards for another
-// number of ranks between two steps; Error{invalid_argument} if the archive's is in the middle of one, or the archive is
-// of something else.
+// number of ranks between two steps; Error{invalid_argument} if the archive's is in the middle of one, or the archive
+// is of something else.
 SamplerProgress read_progress(torch::serialize::InputArchive& archive, const SamplerProgress& mine);
 // For reset(): a sampler's size follows from its data set and ranks.
 void check_new_size(std::optional<std::size_t> wanted, std::size_t dataset_size);

@@ -125,12 +125,11 @@ TEST_CASE("transforms of torch::data draw the batch's numbers as well") {
     torch::data::Example<> get(std::size_t) override { return {at::ones({8}), at::rand({1})}; }
     std::optional<std::size_t> size() const override { return 40; }
   };
-  auto augmented =
-      Ones()
-          .map(torch::data::transforms::Lambda<torch::data::Example<>>([](torch::data::Example<> example) {
-            return torch::data::Example<>{at::dropout(example.data, 0.5, true), example.target};
-          }))
-          .map(torch::data::transforms::Stack<>());
+  auto augmented = Ones()
+                       .map(torch::data::transforms::Lambda<torch::data::Example<>>([](torch::data::Example<> example) {
+                         return torch::data::Example<>{at::dropout(example.data, 0.5, true), example.target};
+                       }))
+                       .map(torch::data::transforms::Stack<>());
   const auto batches = [&](int workers) {
     DistributedSampler sampler(40, 1, 0);
     std::vector<at::Tensor> all;

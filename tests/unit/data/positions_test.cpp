@@ -124,7 +124,8 @@ struct Case {
 
   std::string text() const {
     return fmt::format(
-        "samples {} batch_size {} shards {} ranks {} then {} workers {} then {} epochs {} drop_last {} shuffle {} ahead "
+        "samples {} batch_size {} shards {} ranks {} then {} workers {} then {} epochs {} drop_last {} shuffle {} "
+        "ahead "
         "{} by_position {} stop {}",
         samples, batch_size, shards, ranks, later_ranks, workers, later_workers, epochs, drop_last, shuffle, ahead,
         by_position, stop);
@@ -143,7 +144,8 @@ Case drawn(std::uint64_t seed) {
   c.ranks = std::min(power(2), c.shards);
   c.later_ranks = std::min(power(2), c.shards);
   c.workers = roll(0, 4), c.later_workers = roll(0, 4), c.epochs = roll(1, 3);
-  c.drop_last = roll(0, 3) == 0, c.shuffle = roll(0, 2) != 0, c.ahead = roll(0, 1) != 0, c.by_position = roll(0, 1) != 0;
+  c.drop_last = roll(0, 3) == 0, c.shuffle = roll(0, 2) != 0, c.ahead = roll(0, 1) != 0,
+  c.by_position = roll(0, 1) != 0;
   c.stop = static_cast<std::size_t>(roll(0, 25));
   return c;
 }
@@ -160,8 +162,7 @@ std::vector<Batches> expected(const Case& c) {
     for (std::size_t at = 0; at < order.size(); at += c.batch_size) {
       const auto chosen = order.subspan(at, c.batch_size);
       if (at % (c.batch_size * static_cast<std::size_t>(c.shards)) == 0) steps.emplace_back();
-      const internal::BatchNumbers numbers(
-          internal::seed_of_batch({.seed = 6, .epoch = epoch, .pass = 0}, chosen));
+      const internal::BatchNumbers numbers(internal::seed_of_batch({.seed = 6, .epoch = epoch, .pass = 0}, chosen));
       steps.back().push_back(dataset.get_batch(chosen));
     }
   }
@@ -245,9 +246,8 @@ Case shrunk(Case c) {
     changed = attempt([](Case& d) { d.workers = 0; }) || attempt([](Case& d) { d.later_workers = 0; }) ||
               attempt([](Case& d) { d.later_ranks = d.ranks; }) ||
               attempt([](Case& d) { d.ranks = d.later_ranks = 1; }) || attempt([](Case& d) { d.epochs = 1; }) ||
-              attempt([](Case& d) { d.shuffle = d.drop_last = false; }) ||
-              attempt([](Case& d) { d.ahead = false; }) || attempt([](Case& d) { d.batch_size = 1; }) ||
-              attempt([](Case& d) { d.stop -= d.stop > 0 ? 1 : 0; }) ||
+              attempt([](Case& d) { d.shuffle = d.drop_last = false; }) || attempt([](Case& d) { d.ahead = false; }) ||
+              attempt([](Case& d) { d.batch_size = 1; }) || attempt([](Case& d) { d.stop -= d.stop > 0 ? 1 : 0; }) ||
               attempt([](Case& d) { d.samples -= d.samples > 1 ? 1 : 0; });
   }
   return c;

@@ -51,10 +51,9 @@ std::vector<Operator> random_operators() {
 // A value that suits what an operator calls its argument: probabilities, and shapes of 4 x 4.
 c10::IValue value_for(const std::string& op, const c10::Argument& argument) {
   static const std::map<std::string, c10::IValue> by_name{
-      {"p", 0.5},      {"dropout_p", 0.5}, {"high", 1000}, {"to", 1000},      {"low", 1},     {"from", 1},
-      {"n", 64},       {"num_samples", 2}, {"lower", 0.1}, {"upper", 0.3},    {"train", true}, {"training", true},
-      {"lambd", 1.5},  {"sigma", 1.5},     {"median", 0.}, {"mean", 0.5},     {"std", 1.5},
-      {"dropout", 0.5}};
+      {"p", 0.5},     {"dropout_p", 0.5}, {"high", 1000}, {"to", 1000},   {"low", 1},      {"from", 1},
+      {"n", 64},      {"num_samples", 2}, {"lower", 0.1}, {"upper", 0.3}, {"train", true}, {"training", true},
+      {"lambd", 1.5}, {"sigma", 1.5},     {"median", 0.}, {"mean", 0.5},  {"std", 1.5},    {"dropout", 0.5}};
   const std::string type = argument.type()->str();
   if (type == "Tensor") {
     if (op.starts_with("randint_like.Tensor") && argument.name() == "high") return at::full({}, 1000);
@@ -125,8 +124,9 @@ bool equal(const Stack& left, const Stack& right) {
 
 // For GPUs alone, without a kernel for the CPU.
 bool is_of_devices(const std::string& name) {
-  for (const char* part : {"cudnn", "miopen", "_mps", "efficient_attention", "mem_eff", "triton", "_flash_attention_forward",
-                           "overrideable", "dot_product_flash_attention", "cudnn_attention", "_fused_dropout"}) {
+  for (const char* part :
+       {"cudnn", "miopen", "_mps", "efficient_attention", "mem_eff", "triton", "_flash_attention_forward",
+        "overrideable", "dot_product_flash_attention", "cudnn_attention", "_fused_dropout"}) {
     if (name.find(part) != std::string::npos) return true;
   }
   return false;

@@ -242,8 +242,8 @@ TEST_CASE("in the middle of an epoch a position is of the same order only, betwe
   const ShardSamplerOptions options{.shards = 4, .batch_size = 3, .seed = 1};
   const std::string in_shards = saved_at(ShardSampler(24, 1, 0, options), 6);
   ShardSampler on_two(24, 2, 0, options);
-  CHECK_ERROR(error_of([&] { load(on_two, in_shards); }), ErrorKind::invalid_argument,
-              "stands at index 6 of 24", "in the middle of a step of 12", "between two steps");
+  CHECK_ERROR(error_of([&] { load(on_two, in_shards); }), ErrorKind::invalid_argument, "stands at index 6 of 24",
+              "in the middle of a step of 12", "between two steps");
   load(on_two, saved_at(ShardSampler(24, 1, 0, options), 12));
   on_two.reset();
   CHECK(on_two.next(100)->size() == 6);

@@ -54,7 +54,7 @@ class Loader {
   Loader(const Dataset& dataset, Sampler& sampler, const LoaderOptions& options)
       : Loader(std::shared_ptr<const Dataset>(std::shared_ptr<void>(), &dataset), sampler, options) {}
   Loader(std::shared_ptr<const Dataset> dataset, Sampler& sampler, const LoaderOptions& options)
-      : source_{std::move(dataset), position_of(sampler), options},
+      : source_{std::move(dataset), std::make_shared<SamplerPosition>(), options},
         sampler_(&sampler),
         first_batch_(std::make_shared<std::int64_t>(options.first_batch)) {
     plan();
@@ -69,9 +69,11 @@ class Loader {
     const LoaderPlan planned = plan();
     planned.check_order(order, source_.dataset->size());
     *first_batch_ = 0;
-    source_.position->start = 0;
-    const auto numbers = internal::pass_numbers(*sampler_, source_.position->passes++);
-    return Iterator(std::make_unique<typename Iterator::Pass>(source_, planned, numbers, std::move(order)));
+    auto source = source_;
+    source.position = position_of(*sampler_, source_.position);
+    source.position->start = 0;
+    const auto numbers = internal::pass_numbers(*sampler_, source.position->passes++);
+    return Iterator(std::make_unique<typename Iterator::Pass>(source, planned, numbers, std::move(order)));
   }
   std::default_sentinel_t end() const { return {}; }
 
@@ -79,10 +81,10 @@ class Loader {
   LoaderPlan plan() const {
     LoaderOptions options = source_.options;
     options.first_batch = *first_batch_;
-    return {sampler_->size(), options, source_.position->start};
+    return {sampler_->size(), options, position_of(*sampler_, source_.position)->start};
   }
 
-  internal::LoaderSource<Dataset> source_;
+  internal::LoaderSource<Dataset> source_;  // its position is for a sampler that keeps none
   Sampler* sampler_;
   std::shared_ptr<std::int64_t> first_batch_;  // of the next pass, of all copies
 };

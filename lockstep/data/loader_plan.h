@@ -36,15 +36,15 @@ struct SamplerPosition {
   std::size_t start = 0;     // of the next pass; not 0 behind torch::load()
   std::uint64_t passes = 0;  // begun in this epoch
 };
-// Of a sampler that keeps none: one that nobody reads.
+// Of a sampler that keeps none: `other`.
 template <class Sampler>
-std::shared_ptr<SamplerPosition> position_of(Sampler& sampler) {
+std::shared_ptr<SamplerPosition> position_of(Sampler& sampler, const std::shared_ptr<SamplerPosition>& other) {
   if constexpr (requires {
                   { sampler.position() } -> std::convertible_to<std::shared_ptr<SamplerPosition>>;
                 }) {
     return sampler.position();
   } else {
-    return std::make_shared<SamplerPosition>();
+    return other;
   }
 }
 

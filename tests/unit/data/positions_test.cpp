@@ -266,4 +266,54 @@ TEST_CASE("random trainings that are stopped and go on take every batch once, wi
   }
 }
 
+TEST_CASE("random passes of one rank that end early, by break or by stop_when, and go on in another process") {
+  const auto batches_of = [](DistributedSampler& sampler, std::size_t batch_size) {
+    const Noisy dataset{sampler.dataset_size()};
+    Batches all;
+    const auto order = sampler.indices();
+    for (std::size_t at = 0; at < order.size(); at += batch_size) {
+      const auto chosen = order.subspan(at, std::min(batch_size, order.size() - at));
+      const internal::BatchNumbers numbers(
+          internal::seed_of_batch({.seed = 6, .epoch = sampler.epoch(), .pass = 0}, chosen));
+      all.push_back(dataset.get_batch(chosen));
+    }
+    return all;
+  };
+  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+    CAPTURE(seed);
+    std::mt19937_64 dice(seed);
+    const auto roll = [&](int most) {
+      return static_cast<std::size_t>(std::uniform_int_distribution<int>(0, most)(dice));
+    };
+    const Noisy dataset{1 + roll(60)};
+    const std::size_t batch_size = 1 + roll(6);
+    const int ranks = 1 + static_cast<int>(roll(3)), rank = static_cast<int>(roll(ranks - 1));
+    const SamplerOptions options{.shuffle = roll(1) != 0, .seed = 6};
+    std::string text;
+    for (std::int64_t epoch = 0; epoch < 3;) {  // each round is a process
+      DistributedSampler sampler(dataset.count, ranks, rank, options);
+      if (!text.empty()) load_into(sampler, text);
+      sampler.set_epoch(epoch);
+      const Batches right = batches_of(sampler, batch_size);
+      const std::size_t from = (sampler.position()->start + batch_size - 1) / batch_size;
+      const std::size_t most = 1 + roll(8);
+      const bool by_break = roll(1) != 0;
+      Batches seen;
+      const auto range =
+          loader(dataset, sampler, {.batch_size = batch_size, .workers = static_cast<int>(roll(4)), .stop_when = [&] {
+                                      return !by_break && seen.size() >= most;
+                                    }});
+      for (auto& batch : range) {
+        seen.push_back(batch);
+        if (by_break && seen.size() >= most) break;
+      }
+      text = saved(sampler);
+      const std::size_t expected = std::min(most, right.size() - from);
+      const auto first = right.begin() + static_cast<std::ptrdiff_t>(from);
+      CHECK(equal(seen, Batches(first, first + static_cast<std::ptrdiff_t>(expected))));
+      if (from + expected == right.size()) ++epoch;
+    }
+  }
+}
+
 }  // namespace positions_test

@@ -58,6 +58,7 @@ std::optional<int> parse(int argc, char** argv, Options& o) {
   app.add_flag("--lockstep", o.lockstep, "the same bits on 1, 2, 4, ... ranks; prints the SHA-256 of the run");
   app.add_option("--threads", o.threads, "that a shard computes with in that mode")->check(CLI::Range(1, 1024));
   app.add_option("--accumulate", o.accumulate, "parts of a step's images, one after the other")->check(positive);
+  app.add_flag("--augment", o.augment, "images are moved by up to two pixels, and half of them mirrored");
   app.add_option("--workers", o.workers, "threads that prepare batches")->check(CLI::Range(0, 64));
   add_shared_options(app, o);
   try {

@@ -20,7 +20,7 @@ struct Options {
   double lr = 0.01, momentum = 0.9;
   std::uint64_t seed = 0;
   std::int64_t max_steps = 0, checkpoint_every = 0;
-  bool resume = false, lockstep = false, sync_batchnorm = false;
+  bool resume = false, lockstep = false, sync_batchnorm = false, augment = false;
   // Of fashion_mnist_ddp: pixels in [0, 1], the article's validation, and a file for the loss of each step.
   bool raw_pixels = false, article_bugs = false;
   std::string step_losses = {};

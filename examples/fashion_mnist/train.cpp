@@ -10,6 +10,7 @@
 #include <string>
 
 #include "examples/fashion_mnist/article.h"
+#include "examples/fashion_mnist/augmented.h"
 #include "examples/fashion_mnist/options.h"
 #include "examples/models/cnn.h"
 #include "examples/models/mlp.h"
@@ -34,7 +35,7 @@ std::array<double, 2> loss_and_accuracy(const at::Tensor& logits, const at::Tens
 // The steps that are left of an epoch, unless --max-steps or a signal end it. In lockstep mode shards have a batch
 // each.
 template <class Ddp>
-void train_epoch(Ddp& ddp, torch::optim::SGD& optimizer, TrainingRun& run, const FashionMnist& images,
+void train_epoch(Ddp& ddp, torch::optim::SGD& optimizer, TrainingRun& run, const Augmented& images,
                  const FashionMnist& test, const Options& o, const World& world) {
   const auto& at = run.position;
   const at::Device device = device_of(world);
@@ -97,14 +98,16 @@ template <class Model>
 void train_model(Model model, const Options& o, const World& world) {
   FashionMnistOptions layout{.channels = o.model == "resnet18" ? 3 : 1};
   if (o.raw_pixels) layout.mean = 0, layout.deviation = 1;
-  const auto images = FashionMnist::load(o.data, FashionMnist::Split::train, layout);
+  const auto plain = FashionMnist::load(o.data, FashionMnist::Split::train, layout);
+  const Augmented images(plain, o.augment ? Augmented::Mode::shift_and_mirror : Augmented::Mode::off);
   const auto test = FashionMnist::load(o.data, FashionMnist::Split::test, layout);
   log_rank0(world, "training %s on %zu images, %d ranks over %s, %zu images a step", o.model.c_str(), images.size(),
             world.size(), std::string(world.transport()).c_str(), o.batch_size);
   std::map<std::string, std::string> choices{{"model", o.model}, {"sync_batchnorm", o.sync_batchnorm ? "yes" : "no"}};
   choices.insert({{"batch_size", std::to_string(o.batch_size)}, {"seed", std::to_string(o.seed)}});
-  choices.insert({"accumulate", std::to_string(o.accumulate)});
-  TrainingRun run(world, {o.out, choices, {{"accumulate", "1"}, {"sync_batchnorm", "no"}}, 3, o.checkpoint_every});
+  choices.insert({{"accumulate", std::to_string(o.accumulate)}, {"augment", o.augment ? "yes" : "no"}});
+  const std::map<std::string, std::string> untold{{"accumulate", "1"}, {"augment", "no"}, {"sync_batchnorm", "no"}};
+  TrainingRun run(world, {o.out, choices, untold, 3, o.checkpoint_every});
   const at::Device device = device_of(world);
   model->to(device);
   if (o.sync_batchnorm) convert_sync_batchnorm(model, world);

@@ -44,6 +44,7 @@ class DistributedSampler : public TorchSampler<DistributedSampler> {
   void set_epoch(std::int64_t epoch);
   std::int64_t epoch() const { return epoch_->number; }
 
+  std::uint64_t seed() const { return options_.seed; }
   std::size_t dataset_size() const { return dataset_size_; }
   int num_replicas() const { return replicas_; }
   int rank() const { return rank_; }

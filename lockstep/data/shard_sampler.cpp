@@ -43,8 +43,9 @@ void ShardSampler::set_epoch(std::int64_t epoch) {
 }
 
 std::string ShardSampler::describe() const {
-  return fmt::format("{} samples in {} shards on {} ranks, {} a batch, {}{}{}", dataset_size(), options_.shards,
-                     static_cast<std::size_t>(options_.shards) / own_shards(), batch_size(),
+  const std::string parts =
+      fills_last_ ? fmt::format("{} shards", options_.shards) : fmt::format("{} parts, one a rank", options_.shards);
+  return fmt::format("{} samples in {}, {} a batch, {}{}{}", dataset_size(), parts, batch_size(),
                      options_.shuffle ? fmt::format("shuffled with seed {}", options_.seed) : "not shuffled",
                      options_.drop_last ? ", without the last ones (drop_last)" : "",
                      fills_last_ ? "" : ", the last batch as it is");

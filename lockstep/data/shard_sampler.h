@@ -39,14 +39,14 @@ class ShardSampler : public TorchSampler<ShardSampler> {
   // Call before each epoch, as for a DistributedSampler.
   void set_epoch(std::int64_t epoch);
   std::int64_t epoch() const { return shards_.front().epoch(); }
+  std::uint64_t seed() const { return options_.seed; }
   std::size_t dataset_size() const { return shards_.front().dataset_size(); }
 
   std::size_t batch_size() const { return options_.batch_size; }
   std::size_t steps() const { return steps_; }               // of an epoch, the same at any number of ranks
   std::size_t own_shards() const { return shards_.size(); }  // that this rank computes in each step
 
-  // "100 samples in 8 shards on 2 ranks, 3 a batch, shuffled with seed 1": what indices() follow from besides rank and
-  // epoch.
+  // "100 samples in 8 shards, 3 a batch, shuffled with seed 1": what the batches of a step follow from besides epoch.
   std::string describe() const;
 
   // The batches of its shards in the first step, one after the other, then those of the second, and so on.
@@ -56,6 +56,9 @@ class ShardSampler : public TorchSampler<ShardSampler> {
   std::span<const std::int64_t> indices() const { return order_; }  // of the newest pass
 
  private:
+  friend TorchSampler<ShardSampler>;
+  std::int64_t steps_of_any_ranks() const { return fills_last_ ? static_cast<std::int64_t>(steps_) : 0; }
+
   ShardSamplerOptions options_;
   std::vector<DistributedSampler> shards_;  // for as many replicas as there are shards
   std::size_t steps_;

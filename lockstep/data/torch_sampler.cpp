@@ -16,6 +16,7 @@ constexpr const char* kEpoch = "lockstep_epoch";
 constexpr const char* kPosition = "lockstep_position";
 constexpr const char* kSize = "lockstep_size";
 constexpr const char* kOrder = "lockstep_order";
+constexpr const char* kPass = "lockstep_pass";
 
 [[noreturn]] void refuse(const std::string& why) { throw Error(ErrorKind::invalid_argument, why); }
 
@@ -42,6 +43,18 @@ std::string read_text(torch::serialize::InputArchive& archive, const char* name)
   return text.toStringRef();
 }
 
+// The same step of a sampler for another number of ranks.
+std::int64_t position_for(const SamplerProgress& mine, const SamplerProgress& loaded, const std::string& where) {
+  if (mine.steps == 0 || mine.size == loaded.size) return loaded.position;
+  const std::int64_t step = loaded.size / mine.steps;
+  if (step * mine.steps != loaded.size) refuse(where + ": the archive is damaged");
+  if (loaded.position % step != 0) {
+    refuse(where + ", in the middle of a step of " + std::to_string(step) +
+           ". On another number of ranks it can go on between two steps; save it there");
+  }
+  return loaded.position / step * (mine.size / mine.steps);
+}
+
 }  // namespace
 
 void write_progress(torch::serialize::OutputArchive& archive, const SamplerProgress& progress) {
@@ -49,6 +62,7 @@ void write_progress(torch::serialize::OutputArchive& archive, const SamplerProgr
   write_number(archive, kPosition, progress.position);
   write_number(archive, kSize, progress.size);
   archive.write(kOrder, c10::IValue(progress.order));
+  write_number(archive, kPass, progress.pass);
 }
 
 SamplerProgress read_progress(torch::serialize::InputArchive& archive, const SamplerProgress& mine) {
@@ -56,10 +70,14 @@ SamplerProgress read_progress(torch::serialize::InputArchive& archive, const Sam
                            .position = read_number(archive, kPosition),
                            .size = read_number(archive, kSize),
                            .order = read_text(archive, kOrder)};
+  at::Tensor pass;  // older archives have none
+  if (archive.try_read(kPass, pass, /*is_buffer=*/true)) progress.pass = read_number(archive, kPass);
   const std::string where = "the archive's sampler stands at index " + std::to_string(progress.position) + " of " +
                             std::to_string(progress.size);
-  if (progress.position < 0 || progress.position > progress.size) refuse(where + ": the archive is damaged");
+  if (progress.position < 0 || progress.position > progress.size || progress.pass < 0)
+    refuse(where + ": the archive is damaged");
   const bool is_within = progress.position != 0 && progress.position != progress.size;
+  if (is_within && progress.order == mine.order) progress.position = position_for(mine, progress, where);
   if (is_within && (progress.order != mine.order || progress.position > mine.size)) {
     refuse(where + ", in " + progress.order + "; this one is of " + mine.order +
            ". Load it into a sampler like that one, or save it between two epochs");

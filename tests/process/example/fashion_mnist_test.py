@@ -1,5 +1,5 @@
 """The example fashion_mnist with real processes: fashion_mnist_test.py <lockstep> <fashion_mnist>
-Training|Mistakes|LockstepMode"""
+Training|Mistakes|LockstepMode|Augmentation"""
 
 import ctypes
 import ctypes.util
@@ -241,8 +241,8 @@ class Training(ExampleTest):
         self.assertTrue(2 < line["train_loss"] < 3, line)
 
 
-class LockstepMode(ExampleTest):
-    """The same bits at any number of ranks, and nobody has set a number of threads."""
+class SameBits(ExampleTest):
+    """In lockstep mode, and nobody has set a number of threads."""
 
     environment = {}
     alone_is_launched = True
@@ -253,6 +253,8 @@ class LockstepMode(ExampleTest):
         self.assertEqual(code, 0, output + error)
         return re.search(r"SHA-256 of the run: ([0-9a-f]{64})\n", output)[1], output + error
 
+
+class LockstepMode(SameBits):
     def assert_same_bits(self, ranks, *options, **more):
         found = {n: self.train(n, *options, out=f"out{n}", **more)[0] for n in ranks}
         self.assertEqual(len(set(found.values())), 1, found)
@@ -290,6 +292,32 @@ class LockstepMode(ExampleTest):
         self.assertEqual(output.count("the resumed run will not have the bits of the uninterrupted one"), 1, output)
         self.assertIn("threads of a shard: 1, now 2; ", output)
         self.assertIn("ATEN_CPU_CAPABILITY: not set, now default", output)
+
+
+class Augmentation(SameBits):
+    """Images that are moved and mirrored at random."""
+
+    def test_a_model_has_the_same_bits_with_any_workers_and_ranks_and_when_it_is_resumed_within_an_epoch(self):
+        for model, steps in (("mlp", 13), ("cnn", 13), ("resnet18", 2)):
+            with self.subTest(model=model):
+                self.augmented(model, steps)
+
+    def augmented(self, model, steps):
+        def train(ranks, workers, out, *options):
+            return self.train(ranks, "--epochs", 2, "--augment", "--workers", workers, *options, model=model,
+                              out=f"{model}-{out}")
+
+        found = {}
+        for ranks, workers in ((1, 0), (2, 1), (4, 4), (8, 1)):
+            found[ranks, workers] = train(ranks, workers, f"{ranks}-{workers}", "--max-steps", steps)[0]
+        for first, then in (((2, 4), (8, 0)), ((4, 0), (1, 4))):
+            train(*first, f"parts{first[0]}", "--max-steps", steps - 1)
+            digest, output = train(*then, f"parts{first[0]}", "--max-steps", steps, "--resume")
+            self.assertIn(f"resumed after step {steps - 1}", output)
+            found[first, then] = digest
+        self.assertEqual(len(set(found.values())), 1, found)
+        plain = self.train(1, "--epochs", 2, "--max-steps", steps, model=model, out=f"{model}-plain")[0]
+        self.assertNotIn(plain, found.values())
 
 
 class Mistakes(ExampleTest):

@@ -43,11 +43,12 @@ std::vector<Indices> batches_of(const Indices& order, const LoaderOptions& optio
   const EchoDataset dataset;
   std::vector<Indices> batches;
   auto range = loader(dataset, order, options);
+  const std::size_t announced = range.size();
   for (auto& [x, y] : range) {
     REQUIRE(static_cast<std::size_t>(y) == x.size());
     batches.push_back(std::move(x));
   }
-  REQUIRE(batches.size() == range.size());
+  REQUIRE(batches.size() == announced);
   return batches;
 }
 

@@ -242,8 +242,14 @@ TEST_CASE("in the middle of an epoch a position is of the same order only, betwe
   const ShardSamplerOptions options{.shards = 4, .batch_size = 3, .seed = 1};
   const std::string in_shards = saved_at(ShardSampler(24, 1, 0, options), 6);
   ShardSampler on_two(24, 2, 0, options);
-  CHECK_ERROR(error_of([&] { load(on_two, in_shards); }), ErrorKind::invalid_argument,
-              "24 samples in 4 shards on 1 ranks, 3 a batch", "24 samples in 4 shards on 2 ranks");
+  CHECK_ERROR(error_of([&] { load(on_two, in_shards); }), ErrorKind::invalid_argument, "stands at index 6 of 24",
+              "in the middle of a step of 12", "between two steps");
+  load(on_two, saved_at(ShardSampler(24, 1, 0, options), 12));
+  on_two.reset();
+  CHECK(on_two.next(100)->size() == 6);
+  ShardSampler unlike(24, 2, 0, {.shards = 2, .batch_size = 3, .seed = 1});
+  CHECK_ERROR(error_of([&] { load(unlike, in_shards); }), ErrorKind::invalid_argument,
+              "24 samples in 4 shards, 3 a batch", "24 samples in 2 shards");
   CHECK_ERROR(error_of([&] { load(same, in_shards); }), ErrorKind::invalid_argument, "in 4 shards", "for 4 ranks");
 }
 

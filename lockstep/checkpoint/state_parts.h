@@ -18,14 +18,14 @@
 namespace lockstep::internal {
 
 struct StateParts {
-  // The same on all ranks, but for their values where ranks differ by mistake.
+  // What is to be the same on all ranks: parameters, and the optimizer's state, but for what is spread over the ranks.
   std::map<std::string, at::Tensor> common = {};
-  // What only this rank has, or of which its values count.
+  // What only this rank has, or of which its values count: buffers and what DDP ignores are rank 0's.
   std::map<std::string, at::Tensor> own = {};
   // Names of those tensors that only the step of an optimizer changes.
   std::set<std::string> stepped = {};
-  // Rank 0's count.
   std::map<std::string, std::string> metadata = {};
+  // Rank 0's counts.
   std::string user = "null";
 };
 

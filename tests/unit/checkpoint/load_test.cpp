@@ -130,7 +130,7 @@ TEST_CASE("nobody waits in save() while rank 0 removes old sets") {
   std::future<void> is_saved = saved.get_future();
   const SaveOptions options{.retention = {.keep_last = 1}};
   run_worlds_or_throw(2, [&](const World& world) {
-    Linear model(2, 2);
+    DistributedDataParallel<Linear> model(Linear(2, 2), world);
     save(folder.path(), {.model = model, .step = 1}, world, options);
     if (world.rank() == 0) before_removal = &is_saved;
     CHECK(save(folder.path(), {.model = model, .step = 2}, world, options) == set_path(folder.path(), 2));

@@ -21,6 +21,7 @@
 #include "lockstep/checkpoint/random_state.h"
 #include "lockstep/checkpoint/resumption.h"
 #include "lockstep/checkpoint/tensor_types.h"
+#include "lockstep/ddp/shared_tensors.h"
 
 namespace lockstep::internal {
 namespace {
@@ -242,10 +243,15 @@ bool is_wanted(std::string_view name, const State& state, int rank, int stored_r
 }
 
 std::function<at::Tensor(const std::string& name, const SetTensor& tensor)> targets_in(const State& state) {
-  std::map<std::string, at::Tensor> tensors;
+  TensorsByName tensors;
   if (const torch::nn::Module* const module = state.model.module()) {
     for (const auto& item : module->named_parameters()) tensors.emplace(std::string(kModel) + item.key(), item.value());
     for (const auto& item : module->named_buffers()) tensors.emplace(std::string(kModel) + item.key(), item.value());
+  }
+  // Two values for one memory must be compared before it is written.
+  for (const auto& [one, other] : shared_names(tensors)) {
+    tensors.erase(one);
+    tensors.erase(other);
   }
   return [tensors = std::move(tensors)](const std::string& name, const SetTensor& stored) {
     const auto found = tensors.find(name);

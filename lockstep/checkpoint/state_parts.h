@@ -40,8 +40,8 @@ void require_storable(const State& state);
 // Whether rank `rank` needs a tensor to put its state together.
 bool is_wanted(std::string_view name, const State& state, int rank, int stored_ranks);
 
-// The state's own memory for a tensor of a set, if it has that type and shape, is on the CPU and contiguous; otherwise
-// undefined.
+// The state's own memory for a tensor of a set, if it has that type and shape, is on the CPU and contiguous, and no
+// other tensor's as well; otherwise undefined.
 std::function<at::Tensor(const std::string& name, const SetTensor& tensor)> targets_in(const State& state);
 
 // What changes a state, in this order.

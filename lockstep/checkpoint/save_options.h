@@ -23,7 +23,8 @@ struct SaveOptions {
   // Also says who wrote it: signs the manifest with the token that LOCKSTEP_TOKEN_FILE names, or ~/.lockstep/token
   // (docs/CHECKPOINTS.md). Digests are SHA-256 then, whatever `digest` says: the signature covers tensors through them.
   bool sign = false;
-  // Nothing: refuse, but rank_0 for a DistributedDataParallel whose compare_parameters_every is 0, as between averagings.
+  // Nothing: refuse, but rank_0 for a DistributedDataParallel whose compare_parameters_every is 0, as between
+  // averagings.
   std::optional<IfRanksDiffer> if_ranks_differ = {};
 };
 

@@ -26,9 +26,9 @@ struct SaveJob {
     std::string name;   // piece_name()
     at::Tensor tensor;  // rows of the program's own memory, or a copy of them
     bool is_copied = false;
-    bool is_stepped = false;    // only the step of an optimizer changes it
+    bool is_stepped = false;     // only the step of an optimizer changes it
     bool is_replicated = false;  // all ranks are to have it
-    std::uint32_t version = 0;  // version_of(tensor), as planned
+    std::uint32_t version = 0;   // version_of(tensor), as planned
   };
 
   std::filesystem::path directory;

@@ -63,7 +63,8 @@ std::set<std::string> ignored_by(const ModelRef& model) {
   return {names.begin(), names.end()};
 }
 
-// Parameters are common. A rank's forward changes its buffers, and nobody averages what DDP ignores: these are rank 0's.
+// Parameters are common. A rank's forward changes its buffers, and nobody averages what DDP ignores: these are rank
+// 0's.
 void add_model(StateParts& parts, const ModelRef& model, int rank) {
   Checkpoint checkpoint;
   add_module(checkpoint, *model.module());

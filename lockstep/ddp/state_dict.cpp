@@ -35,9 +35,10 @@ std::string different_shared_values(const TensorsByName& stored, const TensorsBy
   std::string problems;
   for (const auto& [one, other] : internal::shared_names(into)) {
     if (internal::can_hold_both(into.at(one), stored.at(one), into.at(other), stored.at(other))) continue;
-    problems += fmt::format("\n  {} and {} share memory in the module, and have different values in the {}: give each "
-                            "its own tensor, or store equal values",
-                            one, other, source);
+    problems += fmt::format(
+        "\n  {} and {} share memory in the module, and have different values in the {}: give each "
+        "its own tensor, or store equal values",
+        one, other, source);
   }
   return problems;
 }

@@ -62,8 +62,8 @@ TEST_CASE("a plain module whose ranks differ is not saved") {
   run_worlds_or_throw(2, [&](const World& world) {
     Sequential model = large_model();
     fill(*model, 1 + world.rank());
-    CHECK_ERROR(error_of([&] { save(folder.path(), {.model = model}, world); }), ErrorKind::desync,
-                "'model.0.bias'", "rank 0 has other values than rank 1");
+    CHECK_ERROR(error_of([&] { save(folder.path(), {.model = model}, world); }), ErrorKind::desync, "'model.0.bias'",
+                "rank 0 has other values than rank 1");
     world.barrier();
     CHECK(std::filesystem::is_empty(folder.path()));
   });
@@ -86,7 +86,8 @@ TEST_CASE("ranks that are told to compare do so, whatever their wrapper says, an
     DistributedDataParallel free(large_model(), world, {.compare_parameters_every = 0});
     DistributedDataParallel ddp(large_model(), world);
     for (const auto* model : {&*free.module(), &*ddp.module()}) fill(*model, 1 + world.rank());
-    const SaveOptions refuse{.if_ranks_differ = IfRanksDiffer::refuse}, rank_0{.if_ranks_differ = IfRanksDiffer::rank_0};
+    const SaveOptions refuse{.if_ranks_differ = IfRanksDiffer::refuse},
+        rank_0{.if_ranks_differ = IfRanksDiffer::rank_0};
     CHECK_ERROR(error_of([&] { save(folder.path(), {.model = free}, world, refuse); }), ErrorKind::desync,
                 "'model.0.bias'");
     save(folder.path(), {.model = ddp, .step = 1}, world, rank_0);
@@ -115,7 +116,8 @@ TEST_CASE("tensors that only some ranks have, and metadata that differs, are nam
     torch::optim::SGD two({model->weight, model->weight.detach().clone()}, torch::optim::SGDOptions(0.1));
     torch::optim::SGD& optimizer = is_other ? two : one;
     CHECK_ERROR(error_of([&] { save(folder.path(), {.model = is_other ? larger : model}, world); }),
-                ErrorKind::invalid_argument, R"(rank 0 has ["model.bias","F32",[2]], rank 1 has ["model.bias","F32",[3]])");
+                ErrorKind::invalid_argument,
+                R"(rank 0 has ["model.bias","F32",[2]], rank 1 has ["model.bias","F32",[3]])");
     optimizer.param_groups().push_back(torch::optim::OptimizerParamGroup(
         {at::ones({1})}, std::make_unique<torch::optim::SGDOptions>(is_other ? 0.2 : 0.1)));
     if (is_other) optimizer.param_groups()[0].params().pop_back();

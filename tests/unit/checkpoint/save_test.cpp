@@ -323,7 +323,8 @@ TEST_CASE("a model whose ranks have trained apart is not saved, unless they may"
       if (every == 0) {
         save_it();
       } else {
-        CHECK_ERROR(error_of(save_it), ErrorKind::desync, "First: 'model.weight', where rank 0 has other values than rank 1");
+        CHECK_ERROR(error_of(save_it), ErrorKind::desync,
+                    "First: 'model.weight', where rank 0 has other values than rank 1");
         world.barrier();
         CHECK(std::filesystem::is_empty(folder.path()));
       }

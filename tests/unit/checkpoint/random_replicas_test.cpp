@@ -182,6 +182,7 @@ void play(const Case& each) {
 
 }  // namespace
 
+// fault: 36
 TEST_CASE("one random bit of one random tensor of one rank is found, whatever the state is and however it is saved") {
   for (long i = 0; i < cases(); ++i) {
     CAPTURE(i);

@@ -156,6 +156,7 @@ TEST_CASE("buffers and ignored parameters are those of rank 0, and so is what an
   });
 }
 
+// fault: 36
 TEST_CASE("an optimizer whose state differs on one rank is not saved") {
   const TemporaryDirectory folder;
   run_worlds_or_throw(3, [&](const World& world) {

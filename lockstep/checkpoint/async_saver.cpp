@@ -1,5 +1,7 @@
 #include "lockstep/checkpoint/async_saver.h"
 
+#include <ATen/Parallel.h>
+
 #include <future>
 #include <optional>
 #include <string>
@@ -9,6 +11,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/checkpoint/part_copies.h"
+#include "lockstep/checkpoint/replicas.h"
 #include "lockstep/checkpoint/save_agreement.h"
 #include "lockstep/checkpoint/set_writing.h"
 #include "lockstep/checkpoint/together.h"
@@ -43,7 +46,11 @@ class AsyncSaver::Worker {
   void start(SaveJob job, bool copy_in_background) {
     using Which = PartCopies::Which;
     job_ = std::move(job);
-    failure_ = error_in([&] { copies_.take(job_, copy_in_background ? Which::all_but_stepped : Which::all); });
+    replicas_.reset();
+    failure_ = error_in([&] {
+      copies_.take(job_, copy_in_background ? Which::all_but_stepped : Which::all);
+      if (!copy_in_background) take_replicas(at::get_num_threads());
+    });
     copied_ = std::promise<void>();
     is_copied_ = copied_.get_future();
     const auto no_thread = error_in([&] { running_ = std::async(std::launch::async, [this] { return run(); }); });
@@ -75,16 +82,25 @@ class AsyncSaver::Worker {
  private:
   // What goes wrong is told to the other ranks where they wait for this one's part.
   std::filesystem::path run() {
-    if (!failure_) failure_ = error_in([&] { copies_.take(job_, PartCopies::Which::all); });
+    if (!failure_) {
+      failure_ = error_in([&] {
+        copies_.take(job_, PartCopies::Which::all);
+        if (!replicas_) take_replicas(1);
+      });
+    }
+    job_.of_others.clear();
     copied_.set_value();
     SaveJob job = std::move(job_);
-    return run_save(job, group_, failure_);
+    return run_save(job, group_, failure_, std::exchange(replicas_, std::nullopt));
   }
+  // What other ranks write is only read, and may change from then on.
+  void take_replicas(int threads) { replicas_ = replica_digests(job_, threads); }
 
   const ProcessGroup group_;
   const bool keep_going_;
   PartCopies copies_;
   SaveJob job_;
+  std::optional<ReplicaDigests> replicas_;
   std::optional<Error> failure_;  // of this rank, before anything is written
   std::promise<void> copied_;
   std::future<void> is_copied_;

@@ -1,10 +1,11 @@
 // AsyncSaver saves checkpoints while training goes on. State -> copy in memory of what this rank writes -> its thread
-// -> a set, as save() makes it. The training stands still for the copy only, and for an earlier save that is not
-// finished: one is under way at a time. The memory of the copy, this rank's part of the state, is kept.
+// -> a set, as save() makes it. The training stands still for the copy only, while this rank digests what others write
+// of what it has, too, and for an earlier save that is not finished: one is under way at a time. The memory of the copy,
+// this rank's part of the state, is kept.
 //   lockstep::AsyncSaver saver("checkpoints", world, {.save = {.retention = {.keep_last = 3}}});
 //   ... saver.save(state);
-// With copy_in_background it does not wait for the copy of parameters and of the optimizer's state either, which only
-// the optimizer's step changes: forward and backward go on meanwhile.
+// With copy_in_background it does not wait for parameters and the optimizer's state either, which only the optimizer's
+// step changes: forward and backward go on meanwhile.
 //   saver.save(state); ... loss.backward(); saver.wait_for_copy(); optimizer.step();
 // Made and destroyed by all ranks; save() and wait() are collective. What goes wrong in the background is the same
 // error on all ranks, and the next save() or wait() throws it; then no checkpoint was published, and earlier ones are

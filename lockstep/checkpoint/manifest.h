@@ -31,6 +31,7 @@ struct Piece {
   std::int64_t first_row = 0;
   std::int64_t end_row = 0;
   std::string digest = {};  // of its bytes
+  bool operator==(const Piece&) const = default;
 };
 
 struct SetTensor {
@@ -41,6 +42,7 @@ struct SetTensor {
   std::int64_t rows() const { return shape.empty() ? 1 : shape.front(); }
   std::uint64_t row_bytes() const;
   std::uint64_t bytes() const { return row_bytes() * static_cast<std::uint64_t>(rows()); }
+  bool operator==(const SetTensor&) const = default;
 };
 
 struct SetFile {
@@ -48,6 +50,7 @@ struct SetFile {
   std::uint64_t bytes = 0;  // its size
   int rank = 0;             // who wrote it
   std::string host = {};
+  bool operator==(const SetFile&) const = default;
 };
 
 struct Manifest {
@@ -62,6 +65,7 @@ struct Manifest {
   std::string user = "null";  // JSON of any shape
   DigestKind digest = DigestKind::xxh3_128;
   bool is_signed = false;  // with some key
+  bool operator==(const Manifest&) const = default;
 };
 
 // Now, as Manifest::written has it: "2026-01-31T12:00:00Z".

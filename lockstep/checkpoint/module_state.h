@@ -1,6 +1,7 @@
 // The parameters and buffers of a module, to and from a checkpoint. module -> "model.<name>" -> module.
 // Does not block. Loading is strict and all or nothing: Error{invalid_argument} lists everything that is missing,
-// unexpected, or of another shape or type, and then the module is unchanged.
+// unexpected, or of another shape or type, and tensors that share memory, as tied weights, for which the checkpoint has
+// different values; then the module is unchanged.
 #pragma once
 
 #include <functional>

@@ -54,6 +54,10 @@ bool can_wait(const SaveJob::Part& part) { return part.is_stepped && !part.tenso
 
 }  // namespace
 
+void require_unchanged(const SaveJob::Part& part) {
+  if (part.version != version_of(part.tensor)) refuse_change(part.name);
+}
+
 at::Tensor PartCopies::room_for(const SaveJob::Part& part) {
   at::Tensor& copy = copies_[part.name];
   if (!copy.defined() || copy.sizes() != part.tensor.sizes() || copy.scalar_type() != part.tensor.scalar_type()) {
@@ -89,7 +93,7 @@ void PartCopies::take(SaveJob& job, Which which) {
     if (part.is_copied || (which == Which::all_but_stepped && can_wait(part))) continue;
     at::Tensor copy = room_for(part);
     copy.copy_(part.tensor);
-    if (part.version != version_of(part.tensor)) refuse_change(part.name);
+    require_unchanged(part);
     require_sampled(part, copy);
     originals.push_back({.part = &part, .tensor = std::exchange(part.tensor, std::move(copy))});
     part.is_copied = true;

@@ -12,6 +12,9 @@
 
 namespace lockstep::internal {
 
+// Error{invalid_argument} names a part that has changed since plan_save(), by PyTorch's count.
+void require_unchanged(const SaveJob::Part& part);
+
 class PartCopies {
  public:
   static constexpr std::int64_t kSamples = 32;  // of a tensor

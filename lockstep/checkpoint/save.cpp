@@ -48,9 +48,18 @@ Loaded loaded_from(const SetReader& set) {
           .metrics = manifest.metrics};
 }
 
-[[noreturn]] void refuse_none(const std::filesystem::path& directory, bool had_some) {
+enum class Seen { nothing, replaced, damaged };
+
+[[noreturn]] void refuse_none(const std::filesystem::path& directory, Seen seen) {
   const std::string where = directory.string();
-  if (had_some) throw Error(ErrorKind::corrupt_data, fmt::format("every checkpoint in {} is damaged", where));
+  if (seen == Seen::damaged) {
+    throw Error(ErrorKind::corrupt_data, fmt::format("every checkpoint in {} is damaged", where));
+  }
+  if (seen == Seen::replaced) {
+    throw Error(ErrorKind::corrupt_data, fmt::format("every checkpoint in {} was replaced or removed while it was "
+                                                     "tried, and there is none now; load again when one is there",
+                                                     where));
+  }
   throw Error(ErrorKind::invalid_argument, fmt::format("there is no checkpoint in {}; save one first, or name the "
                                                        "directory that has one",
                                                        where));
@@ -88,11 +97,14 @@ class Together {
     return SetSearch::Found{.path = path,
                             .manifest = from_rank_0(*group_, "manifest", [&] { return std::move(found->manifest); })};
   }
-  bool has_seen_any(const SetSearch& search) const {
-    if (group_ == nullptr) return search.has_seen_any();
-    return !from_rank_0(*group_, "checkpoints", [&] {
-              return std::string(search.has_seen_any() ? "some" : "");
-            }).empty();
+  Seen seen_by(const SetSearch& search) const {
+    const auto tell = [&]() -> std::string {
+      if (!search.has_seen_any()) return "";
+      return search.has_seen_damaged() ? "damaged" : "replaced";
+    };
+    const std::string told = group_ == nullptr ? tell() : from_rank_0(*group_, "checkpoints", tell);
+    if (told.empty()) return Seen::nothing;
+    return told == "damaged" ? Seen::damaged : Seen::replaced;
   }
   void act(const std::function<void()>& action) const {
     if (group_ == nullptr) return action();
@@ -161,12 +173,12 @@ std::optional<Loaded> load_newest(const std::filesystem::path& directory, const 
     is_partly_loaded = true;
   }
   if (is_partly_loaded) refuse_partly(directory);
-  const bool has_seen_any = together.has_seen_any(search);
-  if (!has_seen_any && need == Need::if_any) {
+  const Seen seen = together.seen_by(search);
+  if (seen == Seen::nothing && need == Need::if_any) {
     together.act([&] { require_storable(state); });
     return std::nullopt;
   }
-  refuse_none(directory, has_seen_any);
+  refuse_none(directory, seen);
 }
 
 }  // namespace

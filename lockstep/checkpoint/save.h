@@ -3,19 +3,19 @@
 //   lockstep::save("checkpoints", state, world, {.retention = {.keep_last = 3}});
 //   const lockstep::Loaded loaded = lockstep::load("checkpoints", state, world);
 // A checkpoint is a set of safetensors files and a manifest in a directory of its own, checkpoints/step-0000000400.
-// Each rank writes a part of what all have, and what only it has; load() works at any number of ranks, and each byte is
-// read once on each node. A set appears as a whole or not at all, whoever dies, and replaces one of the same step.
-// Everything that is read is verified before anything is changed, and nothing from a file is ever executed. Calls with
-// a group are collective: all ranks make them, with the same directory, step, epoch, options and parts of the state;
-// that is compared before any work. Metrics and the program's own values are rank 0's. Whatever one rank throws, also
-// from the program's own objects, is the same error on all of them. Calls without a group are for one process alone; if
-// all ranks of a job make such a call for one directory and step, the first of them writes. Both block, for disks and
-// as ProcessGroup's calls do.
-// Error{invalid_argument}: something that cannot be stored, does not fit or differs among ranks; then nothing has
-// changed, or only sampler, loader, user and hook, where one of these throws while it is loaded. Error{internal}: a
-// disk is full or failing, memory or descriptors are lacking, a directory may not be read; earlier checkpoints are
-// still there. Error{corrupt_data}: no checkpoint is whole. Error{desync}: the model is a DistributedDataParallel, and
-// ranks have different parameters (see DdpOptions::compare_parameters_every).
+// Each rank writes a part of what all have, which is compared before the set appears, and what only it has; load()
+// works at any number of ranks, and each byte is read once on each node. A set appears as a whole or not at all,
+// whoever dies, and replaces one of the same step. Everything that is read is verified before anything is changed, and
+// nothing from a file is ever executed. Calls with a group are collective: all ranks make them, with the same
+// directory, step, epoch, options and parts of the state; that is compared before any work. Metrics and the program's
+// own values are rank 0's. Whatever one rank throws, also from the program's own objects, is the same error on all of
+// them. Calls without a group are for one process alone; if all ranks of a job make such a call for one directory and
+// step, the first of them writes. Both block, for disks and as ProcessGroup's calls do. Error{invalid_argument}:
+// something that cannot be stored, does not fit or differs among ranks; then nothing has changed, or only sampler,
+// loader, user and hook, where one of these throws while it is loaded. Error{internal}: a disk is full or failing,
+// memory or descriptors are lacking, a directory may not be read; earlier checkpoints are still there.
+// Error{corrupt_data}: no checkpoint is whole. Error{desync}: ranks have other values of parameters or of the
+// optimizer's state, and so there is no new checkpoint (SaveOptions::if_ranks_differ).
 #pragma once
 
 #include <cstdint>

@@ -37,9 +37,12 @@ std::string shown(const std::string& value) { return value.empty() ? "nothing" :
 }  // namespace
 
 Facts facts_of(const SaveOptions& options) {
+  const auto& if_ranks_differ = options.if_ranks_differ;
   const Retention& kept = options.retention;
   return {{"digests", std::string(name_of(options.sign ? DigestKind::sha_256 : options.digest).text)},
           {"sign", options.sign ? "true" : "false"},
+          {"if_ranks_differ",
+           !if_ranks_differ ? "unset" : (*if_ranks_differ == IfRanksDiffer::rank_0 ? "rank_0" : "refuse")},
           {"keep_last", std::to_string(kept.keep_last)},
           {"keep_every", std::to_string(kept.keep_every)},
           {"keep_best", std::to_string(kept.keep_best)},

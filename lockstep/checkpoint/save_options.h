@@ -1,10 +1,20 @@
 // What save() and AsyncSaver do besides writing, and what load() asks for.
 #pragma once
 
+#include <cstdint>
+#include <optional>
+
 #include "lockstep/checkpoint/retention.h"
 #include "lockstep/formats/digest.h"
 
 namespace lockstep {
+
+// What becomes of a save where parameters or the optimizer's state are not the same on all ranks. Values of several
+// ranks never come into one set.
+enum class IfRanksDiffer : std::uint8_t {
+  refuse,  // Error{desync} on all ranks, which names the first tensor; no set appears
+  rank_0,  // rank 0 writes its own, whole; nothing is compared, and the metadata has "replicas": "rank_0"
+};
 
 struct SaveOptions {
   Retention retention = {};  // which other checkpoints stay in the directory
@@ -13,6 +23,9 @@ struct SaveOptions {
   // Also says who wrote it: signs the manifest with the token that LOCKSTEP_TOKEN_FILE names, or ~/.lockstep/token
   // (docs/CHECKPOINTS.md). Digests are SHA-256 then, whatever `digest` says: the signature covers tensors through them.
   bool sign = false;
+  // Nothing: refuse, but rank_0 for a DistributedDataParallel whose compare_parameters_every is 0, as between
+  // averagings.
+  std::optional<IfRanksDiffer> if_ranks_differ = {};
 };
 
 struct LoadOptions {

@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 #include <torch/version.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -51,14 +52,14 @@ void append_listed(const Json& description, int owner, int told_by, std::vector<
   }
 }
 
-// Where common tensors differ between ranks, named.
-void require_same_tensors(const std::vector<Json>& told) {
+// Where common tensors or metadata differ between ranks, named.
+void require_same_lists(const std::vector<Json>& told, const char* list) {
   for (std::size_t rank = 1; rank < told.size(); ++rank) {
-    const Json &mine = told[0].at("common"), &theirs = told[rank].at("common");
+    const Json &mine = told[0].at(list), &theirs = told[rank].at(list);
     if (mine == theirs) continue;
     std::size_t at = 0;
     while (at < mine.size() && at < theirs.size() && mine[at] == theirs[at]) ++at;
-    const auto shown = [at](const Json& list) { return at < list.size() ? list[at].dump() : std::string("nothing"); };
+    const auto shown = [at](const Json& of) { return at < of.size() ? of[at].dump() : std::string("nothing"); };
     refuse_run(fmt::format("the states that are saved differ: where rank 0 has {}, rank {} has {}", shown(mine), rank,
                            shown(theirs)));
   }
@@ -104,48 +105,85 @@ std::map<std::string, double> finite_metrics(const State& state, int rank) {
 
 DigestKind digests_of(const SaveOptions& options) { return options.sign ? DigestKind::sha_256 : options.digest; }
 
-SaveJob plan_of(const std::filesystem::path& directory, const State& state, const SaveOptions& options, OwnState& own,
-                const std::vector<Json>& told, int rank) {
-  const StateParts& parts = own.parts;
-  const int size = static_cast<int>(told.size());
-  require_same_tensors(told);
+// Whether rank 0 writes alone what is replicated.
+bool is_of_rank_0(const SaveOptions& options, const std::vector<Json>& told) {
+  if (told.size() == 1) return false;
+  if (options.if_ranks_differ) return *options.if_ranks_differ == IfRanksDiffer::rank_0;
+  return std::ranges::any_of(told, [](const Json& each) { return each.at("may_differ").get<bool>(); });
+}
+
+// All that is stored, by whom. The same on all ranks.
+std::vector<Listed> listed_by(const std::vector<Json>& told, bool is_whole_of_rank_0) {
+  if (!is_whole_of_rank_0) {
+    require_same_lists(told, "common");
+    require_same_lists(told, "metadata");
+  }
   std::vector<Listed> listed;
-  append_listed(told[0].at("common"), -1, 0, listed);
-  for (int owner = 0; owner < size; ++owner) {
+  append_listed(told[0].at("common"), is_whole_of_rank_0 ? 0 : -1, 0, listed);
+  for (int owner = 0; owner < static_cast<int>(told.size()); ++owner) {
     append_listed(told[static_cast<std::size_t>(owner)].at("own"), owner, owner, listed);
   }
+  return listed;
+}
+
+// Which pieces there are, and what this rank has of them.
+void add_pieces(SaveJob& job, const std::vector<Listed>& listed, const StateParts& parts, const std::vector<int>& nodes,
+                int rank) {
   std::vector<Shardable> sizes;
   for (const Listed& each : listed) {
     sizes.push_back({.row_bytes = each.tensor.row_bytes(), .rows = each.tensor.rows(), .owner = each.owner});
   }
-  SaveJob job{
-      .directory = directory, .retention = options.retention, .key = std::move(own.key), .parts = {}, .manifest = {}};
+  for (const Assignment& each : plan_shards(sizes, nodes)) {
+    const Listed& of = listed[each.tensor];
+    SetTensor& tensor = job.manifest.tensors.emplace(of.name, of.tensor).first->second;
+    tensor.pieces.push_back(
+        {.file = static_cast<std::size_t>(each.rank), .first_row = each.first_row, .end_row = each.end_row});
+    const bool is_replicated = of.owner < 0;
+    if (each.rank != rank && !is_replicated) continue;
+    const auto common = parts.common.find(of.name);
+    const at::Tensor& whole = common != parts.common.end() ? common->second : parts.own.at(of.name);
+    (each.rank == rank ? job.parts : job.of_others)
+        .push_back({.name = piece_name(of.name, tensor, tensor.pieces.back()),
+                    .tensor = rows_of(whole, each),
+                    .is_stepped = parts.stepped.contains(of.name),
+                    .is_replicated = is_replicated,
+                    .version = version_of(whole)});
+  }
+}
+
+SaveJob plan_of(const std::filesystem::path& directory, const State& state, const SaveOptions& options, OwnState& own,
+                const std::vector<Json>& told, int rank) {
+  const StateParts& parts = own.parts;
+  const bool is_whole_of_rank_0 = is_of_rank_0(options, told);
+  const std::vector<Listed> listed = listed_by(told, is_whole_of_rank_0);
+  SaveJob job{.directory = directory,
+              .retention = options.retention,
+              .key = std::move(own.key),
+              .parts = {},
+              .of_others = {},
+              .manifest = {}};
   Manifest& manifest = job.manifest;
   manifest.step = static_cast<std::uint64_t>(state.step);
-  manifest.world_size = size;
+  manifest.world_size = static_cast<int>(told.size());
   manifest.metadata = parts.metadata;
+  if (is_whole_of_rank_0) manifest.metadata.insert({"replicas", "rank_0"});
   manifest.metrics = finite_metrics(state, rank);
   manifest.digest = digests_of(options);
   manifest.user = parts.user;
   manifest.written = {{"torch", TORCH_VERSION}, {"threads", std::to_string(at::get_num_threads())}};
-  for (const Assignment& each : plan_shards(sizes, nodes_of(told))) {
-    const Listed& of = listed[each.tensor];
-    SetTensor& tensor = manifest.tensors.emplace(of.name, of.tensor).first->second;
-    tensor.pieces.push_back(
-        {.file = static_cast<std::size_t>(each.rank), .first_row = each.first_row, .end_row = each.end_row});
-    if (each.rank != rank) continue;
-    const auto& source = of.owner < 0 ? parts.common : parts.own;
-    const at::Tensor& whole = source.at(of.name);
-    job.parts.push_back({.name = piece_name(of.name, tensor, tensor.pieces.back()),
-                         .tensor = rows_of(whole, each),
-                         .is_stepped = parts.stepped.contains(of.name),
-                         .version = version_of(whole)});
-  }
+  add_pieces(job, listed, parts, nodes_of(told), rank);
   return job;
 }
 
-Json description_of(const StateParts& parts) {
-  return {{"node", boot_id() + host_name()}, {"common", description(parts.common)}, {"own", description(parts.own)}};
+// may_differ: the program has said that ranks need not have the same.
+Json description_of(const StateParts& parts, bool may_differ) {
+  Json metadata = Json::array();
+  for (const auto& [name, value] : parts.metadata) metadata.push_back({name, value});
+  return {{"node", boot_id() + host_name()},
+          {"common", description(parts.common)},
+          {"own", description(parts.own)},
+          {"metadata", std::move(metadata)},
+          {"may_differ", may_differ}};
 }
 
 OwnState own_state(const std::filesystem::path& directory, const State& state, const SaveOptions& options, int rank,
@@ -155,7 +193,8 @@ OwnState own_state(const std::filesystem::path& directory, const State& state, c
   check(options.retention);
   OwnState own{.parts = take_apart(state, rank, size), .told = {}, .key = {}};
   if (options.sign && rank == 0) own.key = SigningKey::of_this_user();
-  own.told = description_of(own.parts);
+  const DdpBase* const ddp = state.model.ddp();
+  own.told = description_of(own.parts, ddp != nullptr && ddp->options().compare_parameters_every == 0);
   return own;
 }
 
@@ -165,7 +204,6 @@ SaveJob plan_save(const std::filesystem::path& directory, const State& state, co
                   const ProcessGroup& group) {
   const NormalMode normal_mode;
   require_same_facts(group, "saves", facts_of_save(directory, state, options));
-  if (const DdpBase* ddp = state.model.ddp()) ddp->compare_parameters(group);
   OwnState own;
   const std::vector<std::string> texts = gather_together(group, "state that is saved", [&] {
     own = own_state(directory, state, options, group.rank(), group.size());

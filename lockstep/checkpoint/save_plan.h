@@ -1,5 +1,6 @@
 // The first step of a save: State -> SaveJob, which says which rows of which tensors this rank writes. Training can go
-// on before the second one (set_writing.h), once the rows are copied (part_copies.h). plan_save() is collective; errors
+// on before the second one (set_writing.h), once the rows are copied (part_copies.h), and what other ranks write of
+// what this one has, too, is digested (replicas.h). plan_save() is collective; errors
 // are the same on all ranks.
 #pragma once
 
@@ -25,19 +26,21 @@ struct SaveJob {
     std::string name;   // piece_name()
     at::Tensor tensor;  // rows of the program's own memory, or a copy of them
     bool is_copied = false;
-    bool is_stepped = false;    // only the step of an optimizer changes it
-    std::uint32_t version = 0;  // version_of(tensor), as planned
+    bool is_stepped = false;     // only the step of an optimizer changes it
+    bool is_replicated = false;  // all ranks are to have it
+    std::uint32_t version = 0;   // version_of(tensor), as planned
   };
 
   std::filesystem::path directory;
   Retention retention;
   std::optional<SigningKey> key;  // on rank 0; none: it is not signed
   std::vector<Part> parts;        // that this rank writes
+  std::vector<Part> of_others;    // this rank's values of what others write of what is replicated
   // Of all ranks; files are to come. Pieces have the index of their rank in place of a file.
   Manifest manifest;
 };
 
-// Error{invalid_argument}: something that cannot be stored, or differs among ranks.
+// Error{invalid_argument}: something that cannot be stored, or differs among ranks. Values are not compared here.
 SaveJob plan_save(const std::filesystem::path& directory, const State& state, const SaveOptions& options,
                   const ProcessGroup& group);
 SaveJob plan_save_alone(const std::filesystem::path& directory, const State& state, const SaveOptions& options);

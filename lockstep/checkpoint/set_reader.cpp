@@ -47,7 +47,7 @@ Bytes manifest_in(const UniqueFd& directory, const std::filesystem::path& set) {
 }
 
 // Whether the path is another directory now than the one that was opened.
-bool is_replaced(const UniqueFd& directory, const std::filesystem::path& set) {
+bool is_another(const UniqueFd& directory, const std::filesystem::path& set) {
   struct stat now {};
   struct stat then {};
   return ::fstat(directory.get(), &then) != 0 || ::stat(set.c_str(), &now) != 0 || now.st_ino != then.st_ino ||
@@ -62,7 +62,7 @@ std::pair<UniqueFd, Bytes> open_with_manifest(const std::filesystem::path& set) 
       Bytes manifest = manifest_in(directory, set);
       return {std::move(directory), std::move(manifest)};
     } catch (const Error&) {
-      if (attempt == kAttempts || !is_replaced(directory, set)) throw;
+      if (attempt == kAttempts || !is_another(directory, set)) throw;
     }
   }
 }
@@ -86,6 +86,26 @@ SetReader::SetReader(const std::filesystem::path& set, Manifest manifest) try
   throw Error(ErrorKind::corrupt_data, fmt::format("{} ({})", error.what(), kReplaced));
 }
 
+bool SetReader::is_replaced() const {
+  if (is_another(directory_, path_)) return true;
+  try {
+    // It may have been before the directory was opened, if somebody else has read the manifest.
+    return parse_manifest(manifest_in(directory_, path_), Origin((path_ / kManifestName).string())) != manifest_;
+  } catch (const Error&) {
+    return false;  // nobody can say
+  }
+}
+
+template <class Action>
+auto SetReader::explained(Action action) const {
+  try {
+    return action();
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::corrupt_data || !is_replaced()) throw;
+    throw Error(ErrorKind::corrupt_data, fmt::format("{}: {}", path_.string(), kReplaced));
+  }
+}
+
 OpenFile SetReader::open(const SetFile& file) const {
   const std::string path = (path_ / file.name).string();
   OpenFile open;
@@ -93,10 +113,8 @@ OpenFile SetReader::open(const SetFile& file) const {
     open = open_regular_file_in(directory_.get(), file.name, path);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::invalid_argument) throw;
-    const std::string why = is_replaced(directory_, path_) ? kReplaced
-                                                           : fmt::format("the part of rank {} of a checkpoint of {}",
-                                                                         file.rank, manifest_.world_size);
-    throw Error(ErrorKind::corrupt_data, fmt::format("{} ({})", error.what(), why));
+    throw Error(ErrorKind::corrupt_data, fmt::format("{} (the part of rank {} of a checkpoint of {})", error.what(),
+                                                     file.rank, manifest_.world_size));
   }
   if (open.bytes != file.bytes) {
     throw Error(ErrorKind::corrupt_data,
@@ -106,7 +124,9 @@ OpenFile SetReader::open(const SetFile& file) const {
 }
 
 void SetReader::check_files() {
-  for (const SetFile& file : manifest_.files) open_in_any_case(file);
+  explained([&] {
+    for (const SetFile& file : manifest_.files) open_in_any_case(file);
+  });
 }
 
 SetReader::File& SetReader::opened(std::size_t index) {
@@ -147,7 +167,9 @@ SafetensorsReader SetReader::reader_of(const SetFile& file) {
 
 void SetReader::open_files() {
   const std::size_t count = std::min(files_.size(), most_open_files());
-  for (std::size_t i = 0; i < count; ++i) opened(i);
+  explained([&] {
+    for (std::size_t i = 0; i < count; ++i) opened(i);
+  });
 }
 
 void SetReader::close_longest_unused() {
@@ -160,6 +182,10 @@ void SetReader::close_longest_unused() {
 }
 
 TensorStream SetReader::stream(const std::string& name, const Piece& piece) {
+  return explained([&] { return stream_of(name, piece); });
+}
+
+TensorStream SetReader::stream_of(const std::string& name, const Piece& piece) {
   const SetTensor& tensor = manifest_.tensors.at(name);
   File& file = opened(piece.file);
   const std::string stored = piece_name(name, tensor, piece);
@@ -180,22 +206,24 @@ TensorStream SetReader::stream(const std::string& name, const Piece& piece) {
 }
 
 void SetReader::read(const std::string& name, const Piece& piece, MutableByteSpan out) {
-  TensorStream bytes = stream(name, piece);
-  while (!out.empty()) {
-    const std::size_t count = std::min(out.size(), kChunkBytes);
-    bytes.read(out.first(count));
-    out = out.subspan(count);
-  }
+  explained([&] {
+    TensorStream bytes = stream_of(name, piece);
+    while (!out.empty()) {
+      const std::size_t count = std::min(out.size(), kChunkBytes);
+      bytes.read(out.first(count));
+      out = out.subspan(count);
+    }
+  });
 }
 
 void SetReader::verify(const std::string& name, const Piece& piece) {
-  verify(name, piece, [](std::uint64_t) {});
+  explained([&] { verify(name, piece, [](std::uint64_t) {}); });
 }
 
 void SetReader::verify(const std::string& name, const Piece& piece,
                        const std::function<void(std::uint64_t)>& progress) {
   std::array<std::byte, kChunkBytes> buffer;
-  TensorStream bytes = stream(name, piece);
+  TensorStream bytes = stream_of(name, piece);
   while (bytes.left() != 0) {
     const std::size_t count = std::min<std::uint64_t>(bytes.left(), buffer.size());
     bytes.read(std::span(buffer).first(count));
@@ -204,6 +232,10 @@ void SetReader::verify(const std::string& name, const Piece& piece,
 }
 
 void SetReader::verify(const std::function<void(std::uint64_t)>& progress) {
+  explained([&] { verify_all(progress); });
+}
+
+void SetReader::verify_all(const std::function<void(std::uint64_t)>& progress) {
   check_files();
   using Listed = std::pair<const std::string*, const Piece*>;
   std::vector<std::vector<Listed>> pieces(files_.size());  // of each file

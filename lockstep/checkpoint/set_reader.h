@@ -55,11 +55,18 @@ class SetReader {
   };
   SetReader(const std::filesystem::path& set, std::pair<UniqueFd, Bytes> opened);
   OpenFile open(const SetFile& file) const;
+  // Whether another set, or none, has taken this one's place since.
+  bool is_replaced() const;
+  // Runs it. Damage that it meets in a set that has been replaced meanwhile is an error that says so.
+  template <class Action>
+  auto explained(Action action) const;
   File& opened(std::size_t index);
   // Closes another file where no more can be open.
   OpenFile open_in_any_case(const SetFile& file);
   SafetensorsReader reader_of(const SetFile& file);
   void close_longest_unused();
+  void verify_all(const std::function<void(std::uint64_t)>& progress);
+  TensorStream stream_of(const std::string& name, const Piece& piece);
   void verify(const std::string& name, const Piece& piece, const std::function<void(std::uint64_t)>& progress);
 
   const std::filesystem::path path_;

@@ -37,6 +37,8 @@ class SetSearch {
   std::optional<Found> next();
   // Whether there was any, whole or not.
   bool has_seen_any() const { return has_seen_any_; }
+  // Whether any of them is damaged, or was of no use, and not only replaced or removed while it was tried.
+  bool has_seen_damaged() const { return !damaged_.empty(); }
 
  private:
   // Whether another list may show what the last one does not.

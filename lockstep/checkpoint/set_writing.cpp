@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <future>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -86,19 +87,50 @@ void prune(const SaveJob& job, const std::filesystem::path& newest, Duration pat
       fmt::format("{} is saved, but older checkpoints could not be removed: {}", newest.string(), failure->what()));
 }
 
+// Writes this rank's file, digests its replicas, into `replicas`, beside it, and says what comes of both: their joint
+// digest, and then what write_part() tells.
+std::string write_and_digest(const SaveJob& job, const std::filesystem::path& hidden, int rank,
+                             std::optional<ReplicaDigests>& replicas) {
+  std::future<ReplicaDigests> of_others;  // writing is waiting for the disk
+  if (!replicas) {
+    of_others = std::async(std::launch::async | std::launch::deferred, [&job] { return replica_digests(job, 1); });
+  }
+  const Json part = write_part(job, hidden, rank);
+  if (!replicas) replicas = of_others.get();
+  for (const SaveJob::Part& piece : job.parts) {
+    // Those that writing does not give are there.
+    if (piece.is_replicated) replicas->emplace(piece.name, part.at("digests").at(piece.name).get<std::string>());
+  }
+  return joint_digest(*replicas) + part.dump();
+}
+
+// Takes the joint digest off what each rank tells.
+std::vector<std::string> take_joint_digests(std::vector<std::string>& told) {
+  const std::size_t digits = name_of(DigestKind::xxh3_128).digits;
+  std::vector<std::string> joint;
+  for (std::string& each : told) {
+    if (each.size() < digits) throw Error(ErrorKind::corrupt_data, "what a rank tells of its part is too short");
+    joint.push_back(each.substr(0, digits));
+    each.erase(0, digits);
+  }
+  return joint;
+}
+
 }  // namespace
 
-std::filesystem::path run_save(SaveJob& job, const ProcessGroup& group, const std::optional<Error>& failure) {
+std::filesystem::path run_save(SaveJob& job, const ProcessGroup& group, const std::optional<Error>& failure,
+                               std::optional<ReplicaDigests> replicas) {
   const NormalMode normal_mode;
   std::unique_ptr<SetDirectory> set;  // on rank 0
   const std::string hidden = from_rank_0(group, "directory of a checkpoint", [&] {
     set = std::make_unique<SetDirectory>(job.directory, job.manifest.step);
     return set->path().string();
   });
-  const std::vector<std::string> told = gather_together(group, "parts of a checkpoint", [&] {
+  std::vector<std::string> told = gather_together(group, "parts of a checkpoint", [&] {
     if (failure) throw Error(*failure);
-    return write_part(job, hidden, group.rank()).dump();
+    return write_and_digest(job, hidden, group.rank(), replicas);
   });
+  require_same_replicas(group, take_joint_digests(told), *replicas);
   const std::filesystem::path path =
       from_rank_0(group, "checkpoint", [&] { return publish(job, *set, told).string(); });
   if (group.rank() == 0) prune(job, path, group.timeout());

@@ -28,8 +28,8 @@ class OutputArchive;
 
 namespace lockstep {
 
-// A DistributedDataParallel, whose parameters all ranks have alike, so that each writes a part of them; or a module, a
-// holder or a pointer to one, of which rank 0's is kept. Of buffers rank 0's are kept.
+// A DistributedDataParallel, a module, a holder or a pointer to one. All ranks have its parameters alike, and each
+// writes a part of them. Of buffers, and of what a DistributedDataParallel ignores, rank 0's are kept.
 class ModelRef {
  public:
   ModelRef() = default;

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 #include <torch/nn/module.h>
+#include <torch/optim/lbfgs.h>
 #include <torch/optim/optimizer.h>
 #include <torch/serialize/input-archive.h>
 #include <torch/serialize/output-archive.h>
@@ -20,6 +21,7 @@
 #include "lockstep/checkpoint/random_state.h"
 #include "lockstep/checkpoint/resumption.h"
 #include "lockstep/checkpoint/tensor_types.h"
+#include "lockstep/ddp/shared_tensors.h"
 
 namespace lockstep::internal {
 namespace {
@@ -55,22 +57,23 @@ void unarchive(const at::Tensor& tensor, const ArchiveRef& object) {
   object.load(archive);
 }
 
-// Parameters that all ranks keep equal are common; buffers, and what DDP leaves alone, are rank 0's.
+std::set<std::string> ignored_by(const ModelRef& model) {
+  if (model.ddp() == nullptr) return {};
+  const auto& names = model.ddp()->options().ignored;
+  return {names.begin(), names.end()};
+}
+
+// Parameters are common. A rank's forward changes its buffers, and nobody averages what DDP ignores: these are rank
+// 0's.
 void add_model(StateParts& parts, const ModelRef& model, int rank) {
   Checkpoint checkpoint;
   add_module(checkpoint, *model.module());
   for (const auto& [name, tensor] : checkpoint.tensors) require_own_elements(name, tensor);
-  std::vector<std::string> of_rank_0;
-  for (const auto& item : model.module()->named_buffers()) of_rank_0.push_back(item.key());
-  if (model.ddp() != nullptr) {
-    const auto& ignored = model.ddp()->options().ignored;
-    of_rank_0.insert(of_rank_0.end(), ignored.begin(), ignored.end());
-  }
+  std::set<std::string> of_rank_0 = ignored_by(model);
+  for (const auto& item : model.module()->named_buffers()) of_rank_0.insert(item.key());
   for (const auto& item : model.module()->named_parameters()) parts.stepped.insert(std::string(kModel) + item.key());
   for (auto& [name, tensor] : checkpoint.tensors) {
-    const std::string bare = name.substr(kModel.size());
-    const bool is_common = model.ddp() != nullptr && std::ranges::find(of_rank_0, bare) == of_rank_0.end();
-    if (is_common) {
+    if (!of_rank_0.contains(name.substr(kModel.size()))) {
       parts.common.emplace(name, tensor);
     } else if (rank == 0) {
       parts.own.emplace(name, tensor);
@@ -78,27 +81,50 @@ void add_model(StateParts& parts, const ModelRef& model, int rank) {
   }
 }
 
+// Of the optimizer's tensors, the names of which begin so are rank 0's: state of parameters that DDP ignores, and the
+// last loss that LBFGS was told, which is each rank's own.
+std::vector<std::string> optimizer_names_of_rank_0(const State& state) {
+  std::vector<std::string> names = {"optimizer.0.prev_loss"};
+  const std::set<std::string> ignored = ignored_by(state.model);
+  if (ignored.empty()) return names;
+  std::set<const at::TensorImpl*> tensors;
+  for (const auto& item : state.model.module()->named_parameters()) {
+    if (ignored.contains(item.key())) tensors.insert(item.value().unsafeGetTensorImpl());
+  }
+  std::size_t number = 0;
+  for (const auto& group : state.optimizer.get()->param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      if (tensors.contains(parameter.unsafeGetTensorImpl())) names.push_back(fmt::format("{}{}.", kOptimizer, number));
+      ++number;
+    }
+  }
+  // Which has one state for all its parameters.
+  const bool is_lbfgs = dynamic_cast<const torch::optim::LBFGS*>(state.optimizer.get()) != nullptr;
+  if (is_lbfgs && names.size() > 1) names.push_back(std::string(kOptimizer));
+  return names;
+}
+
 void add_optimizer_parts(StateParts& parts, const State& state, int rank) {
   const torch::optim::Optimizer& optimizer = *state.optimizer.get();
   require_equal_parameters(optimizer);
   Checkpoint checkpoint;
-  const auto note_stepped = [&] {
-    for (const auto& [name, tensor] : checkpoint.tensors) parts.stepped.insert(name);
-  };
-  if (const auto* parted = dynamic_cast<const PartedOptimizer*>(&optimizer)) {
+  const auto* const parted = dynamic_cast<const PartedOptimizer*>(&optimizer);
+  if (parted != nullptr) {
     parted->add_part(checkpoint);
-    note_stepped();
-    for (auto& [name, tensor] : checkpoint.tensors) {
-      const bool is_option = name.starts_with("optimizer.group.");  // which all have
-      if (!is_option || rank == 0) parts.own.emplace(name, tensor);
-    }
   } else {
     add_optimizer(checkpoint, optimizer);
-    note_stepped();
-    if (state.model.ddp() != nullptr) {
-      parts.common.merge(checkpoint.tensors);
+  }
+  const std::vector<std::string> of_rank_0 = optimizer_names_of_rank_0(state);
+  for (auto& [name, tensor] : checkpoint.tensors) {
+    parts.stepped.insert(name);
+    const bool is_option = name.starts_with("optimizer.group.");  // which all have
+    const auto begins_with = [&](const std::string& prefix) { return name.starts_with(prefix); };
+    if (parted != nullptr && !is_option) {
+      parts.own.emplace(name, tensor);
+    } else if (is_option || std::ranges::none_of(of_rank_0, begins_with)) {
+      parts.common.emplace(name, tensor);
     } else if (rank == 0) {
-      parts.own.merge(checkpoint.tensors);
+      parts.own.emplace(name, tensor);
     }
   }
   parts.metadata.merge(checkpoint.metadata);
@@ -218,10 +244,15 @@ bool is_wanted(std::string_view name, const State& state, int rank, int stored_r
 }
 
 std::function<at::Tensor(const std::string& name, const SetTensor& tensor)> targets_in(const State& state) {
-  std::map<std::string, at::Tensor> tensors;
+  TensorsByName tensors;
   if (const torch::nn::Module* const module = state.model.module()) {
     for (const auto& item : module->named_parameters()) tensors.emplace(std::string(kModel) + item.key(), item.value());
     for (const auto& item : module->named_buffers()) tensors.emplace(std::string(kModel) + item.key(), item.value());
+  }
+  // Two values for one memory must be compared before it is written.
+  for (const auto& [one, other] : shared_names(tensors)) {
+    tensors.erase(one);
+    tensors.erase(other);
   }
   return [tensors = std::move(tensors)](const std::string& name, const SetTensor& stored) {
     const auto found = tensors.find(name);

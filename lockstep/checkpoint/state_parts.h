@@ -18,14 +18,14 @@
 namespace lockstep::internal {
 
 struct StateParts {
-  // The same on all ranks, but for their values where ranks differ by mistake.
+  // What is to be the same on all ranks: parameters, and the optimizer's state, but for what is spread over the ranks.
   std::map<std::string, at::Tensor> common = {};
-  // What only this rank has, or of which its values count.
+  // What only this rank has, or of which its values count: buffers and what DDP ignores are rank 0's.
   std::map<std::string, at::Tensor> own = {};
   // Names of those tensors that only the step of an optimizer changes.
   std::set<std::string> stepped = {};
-  // Rank 0's count.
   std::map<std::string, std::string> metadata = {};
+  // Rank 0's counts.
   std::string user = "null";
 };
 
@@ -40,8 +40,8 @@ void require_storable(const State& state);
 // Whether rank `rank` needs a tensor to put its state together.
 bool is_wanted(std::string_view name, const State& state, int rank, int stored_ranks);
 
-// The state's own memory for a tensor of a set, if it has that type and shape, is on the CPU and contiguous; otherwise
-// undefined.
+// The state's own memory for a tensor of a set, if it has that type and shape, is on the CPU and contiguous, and no
+// other tensor's as well; otherwise undefined.
 std::function<at::Tensor(const std::string& name, const SetTensor& tensor)> targets_in(const State& state);
 
 // What changes a state, in this order.

@@ -8,6 +8,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
+#include "lockstep/ddp/shared_tensors.h"
 
 namespace lockstep {
 namespace {
@@ -27,6 +28,19 @@ bool has_prefix(const NamedTensors& state) {
 
 std::string type_and_shape(const at::Tensor& tensor) {
   return fmt::format("{} {}", c10::toString(tensor.scalar_type()), tensor.sizes().vec());
+}
+
+// Where one value would be lost, since two names have one memory. REQUIRES: all names are on both sides.
+std::string different_shared_values(const TensorsByName& stored, const TensorsByName& into, const std::string& source) {
+  std::string problems;
+  for (const auto& [one, other] : internal::shared_names(into)) {
+    if (internal::can_hold_both(into.at(one), stored.at(one), into.at(other), stored.at(other))) continue;
+    problems += fmt::format(
+        "\n  {} and {} share memory in the module, and have different values in the {}: give each "
+        "its own tensor, or store equal values",
+        one, other, source);
+  }
+  return problems;
 }
 
 }  // namespace
@@ -64,6 +78,7 @@ std::function<void()> checked_copy_by_name(TensorsByName stored, TensorsByName i
     if (into.contains(name)) continue;
     problems += fmt::format("\n  unexpected in the {}: {} ({})", source, name, type_and_shape(tensor));
   }
+  if (problems.empty()) problems = different_shared_values(stored, into, source);
   if (!problems.empty()) throw Error(ErrorKind::invalid_argument, problem + problems);
   return [stored = std::move(stored), into = std::move(into)] {
     const at::NoGradGuard no_grad;

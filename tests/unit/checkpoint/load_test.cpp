@@ -11,6 +11,7 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <functional>
 #include <future>
 #include <string>
 #include <thread>
@@ -21,6 +22,7 @@
 #include "lockstep/checkpoint/set_directory.h"
 #include "lockstep/checkpoint/set_loading.h"
 #include "lockstep/checkpoint/set_reader.h"
+#include "tests/support/captured_log.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/local_worlds.h"
 #include "tests/support/temporary_directory.h"
@@ -34,6 +36,7 @@ using namespace lockstep::testing;
 namespace {
 
 thread_local std::uint64_t bytes_read = 0;         // of files, by this thread
+thread_local std::function<void()> after_read{};   // what this thread does once, when it has read of a file
 thread_local std::future<void>* before_removal{};  // what this thread waits for before it removes a file
 std::atomic<int> removals_in_vain = 0;             // that waited for too long
 
@@ -47,6 +50,7 @@ std::atomic<int> removals_in_vain = 0;             // that waited for too long
 ssize_t counted_pread(int fd, void* out, size_t count, off_t offset) {
   const ssize_t got = ::syscall(SYS_pread64, fd, out, count, offset);
   if (got > 0) bytes_read += static_cast<std::uint64_t>(got);
+  if (after_read) std::exchange(after_read, nullptr)();
   return got;
 }
 
@@ -130,7 +134,7 @@ TEST_CASE("nobody waits in save() while rank 0 removes old sets") {
   std::future<void> is_saved = saved.get_future();
   const SaveOptions options{.retention = {.keep_last = 1}};
   run_worlds_or_throw(2, [&](const World& world) {
-    Linear model(2, 2);
+    DistributedDataParallel<Linear> model(Linear(2, 2), world);
     save(folder.path(), {.model = model, .step = 1}, world, options);
     if (world.rank() == 0) before_removal = &is_saved;
     CHECK(save(folder.path(), {.model = model, .step = 2}, world, options) == set_path(folder.path(), 2));
@@ -199,6 +203,48 @@ TEST_CASE("what was made in inference mode is saved and loaded, in inference mod
       step();  // training goes on
     }
   }
+}
+
+TEST_CASE("a set of a model that was not tied is not loaded into a tied one, and the other way round it is") {
+  struct Model : torch::nn::Module {
+    explicit Model(bool is_tied) {
+      for (const char* name : {"first", "second"}) {
+        at::Tensor& weight = weights.emplace_back(is_tied && !weights.empty() ? weights[0] : at::rand({300, 200}));
+        register_parameter(name, weight);
+      }
+    }
+    std::vector<at::Tensor> weights;
+  };
+  const TemporaryDirectory folder;
+  Model plain(false), tied(true), other(false);
+  const at::Tensor before = tied.weights[0].clone();
+  save(folder / "plain", {.model = plain});
+  CHECK_ERROR(error_of([&] { load(folder / "plain", {.model = tied}); }), ErrorKind::invalid_argument,
+              "first and second share memory in the module, and have different values in the checkpoint");
+  CHECK(at::equal(tied.weights[0], before));
+  save(folder / "tied", {.model = tied});
+  load(folder / "tied", {.model = other});
+  for (const at::Tensor& weight : other.weights) CHECK(at::equal(weight, before));
+  save(folder / "equal", {.model = other});
+  tied.weights[0].detach().zero_();
+  load(folder / "equal", {.model = tied});
+  CHECK(at::equal(tied.weights[0], before));
+}
+
+TEST_CASE("where all sets are removed while they are tried, none of them is called damaged") {
+  const TemporaryDirectory folder;
+  const CapturedLog log;
+  Linear model(2, 2);
+  save(folder.path(), {.model = model, .step = 1});
+  run_worlds_or_throw(2, [&](const World& world) {
+    Linear mine(2, 2);
+    // It reads the manifest first.
+    if (world.rank() == 0) after_read = [&] { std::filesystem::remove_all(set_path(folder.path(), 1)); };
+    const Error error = error_of([&] { load(folder.path(), {.model = mine}, world); });
+    CHECK_ERROR(error, ErrorKind::corrupt_data, "every checkpoint in " + folder.path() + " was replaced or removed");
+    CHECK_FALSE(contains(error.what(), "damaged"));
+  });
+  CHECK_FALSE(contains(log.text(), "damaged"));
 }
 
 }  // namespace load_test

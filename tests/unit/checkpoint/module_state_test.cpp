@@ -2,6 +2,8 @@
 
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/full_like.h>
+#include <ATen/ops/zeros.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/linear.h>
@@ -11,6 +13,8 @@
 
 // doctest's CHECK replaces the one of torch's logging.
 #include <doctest/doctest.h>
+
+#include <cmath>
 
 #include "lockstep/checkpoint/optimizer_state.h"
 #include "lockstep/checkpoint/random_state.h"
@@ -258,6 +262,64 @@ TEST_CASE("an invalid random state is refused") {
   checkpoint.tensors["random.cpu"] = at::full({10}, 0, at::kByte);
   CHECK_ERROR(error_of([&] { load_random_state(checkpoint); }), ErrorKind::invalid_argument,
               "no state of a CPU generator");
+}
+
+namespace {
+
+// With tied weights, or with weights of the same shapes that are not.
+struct Tied : torch::nn::Module {
+  explicit Tied(bool is_tied) {
+    weight = register_parameter("decoder", at::full({2, 3}, 1.0));
+    other = register_parameter("encoder", is_tied ? weight : at::full({2, 3}, 2.0));
+    rows = register_buffer("rows", is_tied ? weight.detach().narrow(0, 1, 1) : at::full({1, 3}, 3.0));
+  }
+  at::Tensor weight, other, rows;
+};
+
+}  // namespace
+
+TEST_CASE("values that differ are not loaded into tensors that share memory, and equal ones are") {
+  Tied tied(true), plain(false);
+  Checkpoint of_plain;
+  add_module(of_plain, plain);
+  CHECK_ERROR(error_of([&] { load_module(of_plain, tied); }), ErrorKind::invalid_argument,
+              "decoder and encoder share memory in the module, and have different values in the checkpoint",
+              "decoder and rows share memory");
+  CHECK(at::equal(tied.weight, at::full({2, 3}, 1.0)));
+  const NamedTensors state = state_dict_of(plain, StateDictKeys::bare);
+  CHECK_ERROR(error_of([&] { load_state_dict(tied, state); }), ErrorKind::invalid_argument,
+              "decoder and encoder share memory in the module, and have different values in the state");
+  {
+    const at::NoGradGuard no_grad;
+    plain.weight.fill_(NAN);  // which is equal to itself here
+    plain.other.fill_(NAN);
+    plain.rows.fill_(NAN);
+  }
+  load_module(of_plain, tied);
+  CHECK(tied.weight.isnan().all().item<bool>());
+  // And the other way round.
+  tied.weight.detach().fill_(5);
+  Checkpoint of_tied;
+  add_module(of_tied, tied);
+  load_module(of_tied, plain);
+  for (const at::Tensor& each : state_of(plain)) CHECK(at::equal(each, at::full_like(each, 5)));
+}
+
+TEST_CASE("tensors that only lie in one block of memory are loaded, whatever their values are") {
+  struct Columns : torch::nn::Module {
+    Columns() {
+      const at::Tensor block = at::zeros({3, 2});
+      register_buffer("left", block.select(1, 0));
+      register_buffer("right", block.select(1, 1));
+    }
+  };
+  Columns from, to;
+  from.buffers()[0].fill_(1);
+  from.buffers()[1].fill_(2);
+  Checkpoint checkpoint;
+  add_module(checkpoint, from);
+  load_module(checkpoint, to);
+  CHECK(same(from, to));
 }
 
 }  // namespace module_state_test

@@ -62,6 +62,14 @@ struct FailingHook {
   void load_state(const std::map<std::string, at::Tensor>&, std::string_view) { on_load(); }
 };
 
+// The same on all ranks, which share a generator here.
+Linear equal_model() {
+  Linear model(2, 2);
+  const at::NoGradGuard no_grad;
+  for (at::Tensor parameter : model->parameters()) parameter.fill_(0.5);
+  return model;
+}
+
 struct Failure {
   std::function<void()> action;
   ErrorKind kind;
@@ -85,7 +93,7 @@ TEST_CASE("ranks that save different things are told so, before any work") {
   const TemporaryDirectory folder;
   run_worlds_or_throw(3, [&](const World& world) {
     const bool is_other = world.rank() == 2;
-    Linear model(2, 2);
+    Linear model = equal_model();
     torch::optim::SGD sgd(model->parameters(), 0.1);
     torch::optim::Adam adam(model->parameters());
     nlohmann::json user;
@@ -107,6 +115,8 @@ TEST_CASE("ranks that save different things are told so, before any work") {
     check(state, {.retention = {.keep_last = is_other ? 2 : 1}}, "rank 0 saves keep_last 1, rank 2 keep_last 2");
     check(state, {.retention = {.keep_last = 1, .keep_best = 1, .metric = is_other ? "loss" : "accuracy"}},
           "rank 0 saves metric accuracy, rank 2 metric loss");
+    check(state, {.if_ranks_differ = is_other ? IfRanksDiffer::rank_0 : IfRanksDiffer::refuse},
+          "rank 0 saves if_ranks_differ refuse, rank 2 if_ranks_differ rank_0");
     check(state, {.retention = {.keep_last = -1}}, "keep_last is -1");
     if (is_other) state.optimizer = adam;
     check(state, {}, "rank 0 saves optimizer torch::optim::SGD, rank 2 optimizer torch::optim::Adam");
@@ -126,7 +136,7 @@ TEST_CASE("ranks that load different things are told so, and nothing has changed
   const TemporaryDirectory folder, other;
   run_worlds_or_throw(2, [&](const World& world) {
     const bool is_other = world.rank() == 1;
-    Linear model(2, 2);
+    Linear model = equal_model();
     const State state{.model = model};
     save(folder.path(), state, world);
     CHECK_ERROR(error_of([&] { load(is_other ? other.path() : folder.path(), state, world); }),
@@ -253,7 +263,7 @@ TEST_CASE("an error that all ranks have alike names none of them; of several the
 TEST_CASE("a rank that cannot start a thread ends an asynchronous save on all ranks") {
   const TemporaryDirectory folder;
   run_worlds_or_throw(2, [&](const World& world) {
-    Linear model(2, 2);
+    Linear model = equal_model();
     State state{.model = model, .step = 1};
     AsyncSaver saver(folder.path(), world), strict(folder.path(), world, {.keep_going = false});
     can_start_threads = world.rank() != 1;

@@ -7,6 +7,7 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <functional>
 
 #include "lockstep/base/format.h"
 #include "tests/graphs/dice.h"
@@ -262,6 +263,30 @@ TEST_CASE("a set that is replaced or removed while it is read says so") {
   SetReader second(set);
   remove_set(set);
   CHECK_ERROR(error_of([&] { second.verify(); }), ErrorKind::corrupt_data, "replaced or removed while it was read");
+}
+
+TEST_CASE("a set that was replaced between its manifest and its files is not called damaged, and a damaged one is") {
+  const TemporaryDirectory directory;
+  const fs::path set = write_set(directory.path(), {.version = 1});
+  const Manifest before = SetReader(set).manifest();
+  const auto check_replaced = [&](const std::function<void(SetReader&)>& read) {
+    SetReader reader(set, before);
+    const Error error = error_of([&] { read(reader); });
+    CHECK_ERROR(error, ErrorKind::corrupt_data, set.string() + ": the checkpoint was replaced or removed while it was");
+    CHECK_FALSE(contains(error.what(), "damaged"));
+  };
+  const auto read_all = [](SetReader& reader) { version_of(reader); };
+  write_set(directory.path(), {.version = 2});  // of files of the same names and sizes
+  check_replaced([](SetReader& reader) { reader.verify(); });
+  check_replaced(read_all);
+  write_set(directory.path(), {.version = 2, .rows = 9});
+  check_replaced([](SetReader& reader) { reader.check_files(); });
+  check_replaced([](SetReader& reader) { reader.open_files(); });
+  check_replaced(read_all);
+  // Its own manifest is there: it is the file that is wrong.
+  const std::string part = read_whole(set / part_name(0, 2));
+  replace(set / part_name(0, 2), part.substr(1));
+  CHECK_ERROR(verify_error(set), ErrorKind::corrupt_data, "is damaged: it has");
 }
 
 }  // namespace set_reader_test

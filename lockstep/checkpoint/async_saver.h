@@ -1,7 +1,7 @@
 // AsyncSaver saves checkpoints while training goes on. State -> copy in memory of what this rank writes -> its thread
 // -> a set, as save() makes it. The training stands still for the copy only, while this rank digests what others write
-// of what it has, too, and for an earlier save that is not finished: one is under way at a time. The memory of the copy,
-// this rank's part of the state, is kept.
+// of what it has, too, and for an earlier save that is not finished: one is under way at a time. The memory of the
+// copy, this rank's part of the state, is kept.
 //   lockstep::AsyncSaver saver("checkpoints", world, {.save = {.retention = {.keep_last = 3}}});
 //   ... saver.save(state);
 // With copy_in_background it does not wait for parameters and the optimizer's state either, which only the optimizer's

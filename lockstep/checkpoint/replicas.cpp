@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <future>
+#include <span>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -24,6 +25,11 @@ constexpr std::int64_t kChunkBytes = 4 << 20;  // of what must be copied to be r
 bool is_plain(const at::Tensor& tensor) {
   return tensor.layout() == at::kStrided && tensor.is_cpu() && tensor.is_contiguous() && !tensor.is_conj() &&
          !tensor.is_neg();
+}
+
+bool is_on_host(const SaveJob& job) {
+  const auto is_there = [](const SaveJob::Part& piece) { return piece.tensor.is_cpu(); };
+  return std::ranges::all_of(job.of_others, is_there) && std::ranges::all_of(job.parts, is_there);
 }
 
 // As write_part() has it, of the same bytes.
@@ -57,6 +63,11 @@ Error different_replicas_error(const std::string& piece, const std::vector<int>&
 
 }  // namespace
 
+std::future<ReplicaDigests> replica_digests_beside(const SaveJob& job) {
+  const std::launch how = is_on_host(job) ? std::launch::async | std::launch::deferred : std::launch::deferred;
+  return std::async(how, [&job] { return replica_digests(job, 1); });
+}
+
 ReplicaDigests replica_digests(const SaveJob& job, int threads) {
   std::vector<std::pair<const SaveJob::Part*, std::string>> pieces;
   for (const SaveJob::Part& piece : job.of_others) pieces.emplace_back(&piece, "");
@@ -76,8 +87,8 @@ ReplicaDigests replica_digests(const SaveJob& job, int threads) {
     }
   };
   std::vector<std::future<void>> helpers;
-  const std::size_t helper_count = std::min<std::size_t>(static_cast<std::size_t>(std::max(threads, 1)), pieces.size());
-  for (std::size_t i = 1; i < helper_count; ++i) {
+  const std::size_t most = is_on_host(job) ? static_cast<std::size_t>(std::max(threads, 1)) : 1;
+  for (std::size_t i = 1; i < std::min(most, pieces.size()); ++i) {
     helpers.push_back(std::async(std::launch::async | std::launch::deferred, work));
   }
   work();

@@ -3,6 +3,7 @@
 //   pieces -> digest of each -> one digest of a rank -> nothing, or an error on all ranks that names the first tensor
 #pragma once
 
+#include <future>
 #include <map>
 #include <string>
 #include <vector>
@@ -16,9 +17,12 @@ namespace lockstep::internal {
 using ReplicaDigests = std::map<std::string, std::string>;
 
 // Of the pieces that others write, and of its own if the set has other digests, so that writing them gives none. Reads
-// each byte once, in bounded memory. Any thread. Error{invalid_argument} for a tensor that was changed since
-// plan_save(), as of PartCopies.
+// each byte once, in bounded memory. threads: at most so many, and only this one if a tensor is on a device, since
+// another thread has other streams. Error{invalid_argument} for a tensor that was changed since plan_save(), as of
+// PartCopies.
 ReplicaDigests replica_digests(const SaveJob& job, int threads);
+// Of the same, for a while in which nobody changes them: as soon as get() is called at the latest.
+std::future<ReplicaDigests> replica_digests_beside(const SaveJob& job);
 
 // Of all of them together; of one length.
 std::string joint_digest(const ReplicaDigests& digests);

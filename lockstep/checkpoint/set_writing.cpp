@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <future>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -91,10 +90,8 @@ void prune(const SaveJob& job, const std::filesystem::path& newest, Duration pat
 // digest, and then what write_part() tells.
 std::string write_and_digest(const SaveJob& job, const std::filesystem::path& hidden, int rank,
                              std::optional<ReplicaDigests>& replicas) {
-  std::future<ReplicaDigests> of_others;  // writing is waiting for the disk
-  if (!replicas) {
-    of_others = std::async(std::launch::async | std::launch::deferred, [&job] { return replica_digests(job, 1); });
-  }
+  std::future<ReplicaDigests> of_others;
+  if (!replicas) of_others = replica_digests_beside(job);  // writing is waiting for the disk
   const Json part = write_part(job, hidden, rank);
   if (!replicas) replicas = of_others.get();
   for (const SaveJob::Part& piece : job.parts) {

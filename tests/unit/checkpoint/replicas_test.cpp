@@ -4,7 +4,7 @@
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
-#include <torch/optim/adam.h>
+#include <torch/optim/lbfgs.h>
 #include <torch/optim/sgd.h>
 
 #include <filesystem>
@@ -177,6 +177,26 @@ TEST_CASE("an optimizer whose state differs on one rank is not saved") {
     CHECK_ERROR(error_of([&] { saver.wait(); }), ErrorKind::desync, "'optimizer.0.momentum_buffer'");
   });
   CHECK(list_sets(folder.path()).size() == 1);
+}
+
+TEST_CASE("an LBFGS whose closures return each rank's own loss is saved, with the loss of rank 0") {
+  const TemporaryDirectory folder;
+  run_worlds_or_throw(2, [&](const World& world) {
+    Linear model(2, 2);
+    fill(*model, 1);
+    torch::optim::LBFGS optimizer(model->parameters(), torch::optim::LBFGSOptions(0.1).max_iter(2));
+    optimizer.step([&] {
+      optimizer.zero_grad();
+      at::Tensor loss = model->weight.pow(2).sum() + model->bias.pow(2).sum() + world.rank();
+      loss.backward();
+      return loss;
+    });
+    const State state{.model = model, .optimizer = optimizer};
+    save(folder.path(), state, world);
+    const std::string digest = sha256_of(*model, optimizer);
+    load(folder.path(), state, world);
+    CHECK((sha256_of(*model, optimizer) == digest) == (world.rank() == 0));
+  });
 }
 
 }  // namespace replicas_test

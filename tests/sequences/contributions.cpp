@@ -11,12 +11,18 @@ namespace lockstep::sequences {
 
 void add(Parameter& to, int rank, const at::Tensor& gradient, const std::vector<int>& forwards, bool joined) {
   to.is_dirty[rank] = to.is_dirty[rank] || gradient.defined();
+  to.was_added_to[rank] = to.was_added_to[rank] || gradient.defined();
   to.is_tainted[rank] = to.is_tainted[rank] || (joined && gradient.defined());
   if (!joined) to.pending[rank].push_back({gradient, forwards});
 }
 
 void forget(Gradient& gradient, int rank) {
   gradient.pending[rank].clear();
+  gradient.is_dirty[rank] = gradient.is_tainted[rank] = false;
+}
+
+void zero(Gradient& gradient, int rank) {
+  if (has_contributed(gradient, rank)) gradient.pending[rank].clear();
   gradient.is_dirty[rank] = gradient.is_tainted[rank] = false;
 }
 
@@ -62,6 +68,15 @@ bool is_settled(const Model& model) {
 bool is_frozen(const Model& model) {
   return std::any_of(model.parameters.begin(), model.parameters.end(),
                      [](const Parameter& one) { return !one.value.requires_grad(); });
+}
+
+bool has_contributed(const Gradient& gradient, int rank) {
+  return std::any_of(gradient.pending[rank].begin(), gradient.pending[rank].end(),
+                     [](const Contribution& each) { return each.gradient.defined(); });
+}
+bool has_contributed(const Model& model, int rank) {
+  return std::any_of(model.parameters.begin(), model.parameters.end(),
+                     [rank](const Parameter& one) { return has_contributed(one, rank); });
 }
 
 void list_parameters(Model& model) {

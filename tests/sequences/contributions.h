@@ -26,6 +26,7 @@ struct Gradient {
   std::vector<Contribution> pending[kMostRanks];  // since then
   bool is_dirty[kMostRanks] = {};                 // .grad holds more than base
   bool is_tainted[kMostRanks] = {};               // some of it is of a rank without a batch of its own
+  bool was_added_to[kMostRanks] = {};             // since the last average, whatever has been zeroed
 };
 
 struct Parameter : Gradient {
@@ -49,6 +50,8 @@ struct Model {
 // A backward's gradient of a parameter. joined: of a rank without a batch of its own, which contributes nothing.
 void add(Parameter& to, int rank, const at::Tensor& gradient, const std::vector<int>& forwards, bool joined);
 void forget(Gradient& gradient, int rank);
+// The gradient is zeroed. Where a rank has none, nothing can be seen of it.
+void zero(Gradient& gradient, int rank);
 // Adds what has been set aside.
 void add(Gradient& to, const Gradient& saved);
 // The mean of all contributions; undefined if no rank has contributed a gradient. weights: by forward.
@@ -57,6 +60,9 @@ at::Tensor mean_of(const Parameter& parameter, const Setting& setting, const std
 // Whether nothing waits to be averaged.
 bool is_settled(const Model& model);
 bool is_frozen(const Model& model);
+// Whether the rank has given a parameter, or any, a gradient that counts.
+bool has_contributed(const Gradient& gradient, int rank);
+bool has_contributed(const Model& model, int rank);
 // After the module has got others. The optimizer is a new one.
 void list_parameters(Model& model);
 

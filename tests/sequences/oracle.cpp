@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <utility>
 
@@ -281,6 +282,7 @@ class Oracle {
       if (mean.defined()) parameter.base = parameter.base.defined() ? parameter.base + mean : mean;
       if (mean.defined() && setting_.non_finite != NonFinite::ignore) is_finite = is_finite && fits(parameter.base);
       for (int rank = 0; rank < setting_.ranks; ++rank) forget(parameter, rank);
+      for (bool& was_added_to : parameter.was_added_to) was_added_to = false;
     }
     if (is_finite) return true;
     for (Parameter& parameter : model.parameters) parameter.base = at::Tensor();
@@ -347,6 +349,9 @@ class Oracle {
         if (differs) return false;
       }
     }
+    std::array<bool, kMostRanks> had_contributed;
+    for (int rank = 0; rank < kMostRanks; ++rank)
+      had_contributed[static_cast<std::size_t>(rank)] = has_contributed(model, rank);
     for (std::size_t i = 0; i < model.parameters.size(); ++i) {
       if (!zeroes(event, i)) continue;
       Parameter& one = model.parameters[i];
@@ -354,8 +359,13 @@ class Oracle {
         one.base = to_zeros && is_defined(one, 0) ? at::zeros_like(one.value).detach() : at::Tensor();
       }
       for (int rank = 0; rank < setting_.ranks; ++rank) {
-        if (has(ranks, rank)) forget(one, rank);
+        if (has(ranks, rank)) sequences::zero(one, rank);
       }
+    }
+    // A rank that has zeroed all that it had has zeroed everything, also where it had nothing.
+    for (int rank = 0; rank < setting_.ranks; ++rank) {
+      if (!had_contributed[static_cast<std::size_t>(rank)] || has_contributed(model, rank)) continue;
+      for (Parameter& one : model.parameters) forget(one, rank);
     }
     return ranks != 0;
   }
@@ -508,12 +518,19 @@ class Oracle {
       return true;
     }
     if (!model.aside) return false;
+    if (setting_.samples && was_added_to(model)) return false;
     for (std::size_t i = 0; i < model.parameters.size(); ++i) {
       if (event.choice == 0) static_cast<Gradient&>(model.parameters[i]) = Gradient();
       add(model.parameters[i], (*model.aside)[i]);
     }
     model.aside.reset();
     return true;
+  }
+  // What is put where a rank had contributed, and zeroed it, cannot be told from that contribution.
+  static bool was_added_to(const Model& model) {
+    return std::any_of(model.parameters.begin(), model.parameters.end(), [](const Parameter& one) {
+      return std::any_of(std::begin(one.was_added_to), std::end(one.was_added_to), [](bool is_one) { return is_one; });
+    });
   }
   // A weight cannot be seen in a gradient, nor that it is of a rank without a batch.
   bool may_be_set_aside(const Model& model) const {

@@ -298,9 +298,11 @@ class Augmentation(SameBits):
     """Images that are moved and mirrored at random."""
 
     def test_a_model_has_the_same_bits_with_any_workers_and_ranks_and_when_it_is_resumed_within_an_epoch(self):
-        for model, steps in (("mlp", 13), ("cnn", 13), ("resnet18", 2)):
-            with self.subTest(model=model):
-                self.augmented(model, steps)
+        # All models take minutes: LOCKSTEP_TEST_MODELS=all.
+        for model, steps in {"cnn": 13, "mlp": 13, "resnet18": 2}.items():
+            if model == "cnn" or os.environ.get("LOCKSTEP_TEST_MODELS") == "all":
+                with self.subTest(model=model):
+                    self.augmented(model, steps)
 
     def augmented(self, model, steps):
         def train(ranks, workers, out, *options):
@@ -308,9 +310,9 @@ class Augmentation(SameBits):
                               out=f"{model}-{out}")
 
         found = {}
-        for ranks, workers in ((1, 0), (2, 1), (4, 4), (8, 1)):
+        for ranks, workers in ((1, 0), (2, 1), (4, 4)):
             found[ranks, workers] = train(ranks, workers, f"{ranks}-{workers}", "--max-steps", steps)[0]
-        for first, then in (((2, 4), (8, 0)), ((4, 0), (1, 4))):
+        for first, then in (((2, 4), (8, 0)),):
             train(*first, f"parts{first[0]}", "--max-steps", steps - 1)
             digest, output = train(*then, f"parts{first[0]}", "--max-steps", steps, "--resume")
             self.assertIn(f"resumed after step {steps - 1}", output)

@@ -30,9 +30,10 @@ bool is_zero(const at::Tensor& gradient) {
   return values.count_nonzero().item<std::int64_t>() == 0;
 }
 
-// How often it was written to. Tensors of inference mode do not know.
-std::uint32_t version_of(const at::Tensor& gradient) {
-  return gradient.is_inference() ? 0 : static_cast<std::uint32_t>(gradient._version());
+// Tensors of inference mode do not know how often they were written to.
+SeenGradient seen_in(const at::Tensor& gradient) {
+  const std::uint32_t version = gradient.is_inference() ? 0 : static_cast<std::uint32_t>(gradient._version());
+  return {gradient.unsafeGetTensorImpl(), version};
 }
 
 }  // namespace
@@ -44,7 +45,7 @@ Contributions::Contributions(const TrainedParameters& parameters, ProcessGroup g
       since_(parameters.size()),
       used_(parameters.size()),
       used_before_(parameters.size()),
-      versions_(parameters.size()),
+      seen_(parameters.size()),
       averages_(parameters.size()),
       own_(parameters.size()),
       none_(parameters.size()) {
@@ -131,7 +132,7 @@ void Contributions::look_for_zeros() {
 bool Contributions::was_zeroed(std::size_t parameter) const {
   const at::Tensor& gradient = parameters_[parameter].tensor.grad();
   if (!gradient.defined()) return true;
-  return backwards_ != 0 && version_of(gradient) != versions_[parameter] && is_zero(gradient);
+  return backwards_ != 0 && seen_in(gradient) != seen_[parameter] && is_zero(gradient);
 }
 
 void Contributions::check_is_weighted(std::size_t parameter) const {
@@ -198,7 +199,7 @@ void Contributions::put_back_where_nothing_came() {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     at::Tensor& gradient = parameters_[i].tensor.mutable_grad();
     if (!gradient.defined() && averages_[i].defined()) gradient = std::exchange(averages_[i], at::Tensor());
-    if (gradient.defined()) versions_[i] = version_of(gradient);
+    if (gradient.defined()) seen_[i] = seen_in(gradient);
   }
 }
 

@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "lockstep/ddp/autograd/forward_graphs.h"
@@ -25,6 +26,8 @@
 #include "lockstep/group/process_group.h"
 
 namespace lockstep::internal {
+
+using SeenGradient = std::pair<const void*, std::uint32_t>;  // which tensor, and how often it was written to
 
 class Contributions {
  public:
@@ -70,16 +73,13 @@ class Contributions {
   void end_local();
   // It is over, and gradients hold the averages of the parameters that some rank has used; null: of all.
   void end_averaged(const std::vector<bool>* used);
-  // It was abandoned.
-  void roll_back();
-  // All gradients have been dropped.
-  void forget();
+  void roll_back();  // it was abandoned
+  void forget();     // all gradients have been dropped
 
  private:
   friend double factor_of_current_backward();
   friend double divisor_of_current_backward();
-  // Where a layer has to divide by a factor that is 0. A power of two: what is divided by it and multiplied with it has
-  // the same bits, and what is only multiplied with it adds nothing to gradients of any use.
+  // Where a layer has to divide by a factor that is 0. A power of two, so that dividing and multiplying keeps the bits.
   static constexpr double kSmallFactor = 0x1p-80;
 
   // A forward that contributes. last: the backward through it that counts; before: the one before that, -1: none.
@@ -113,7 +113,7 @@ class Contributions {
   std::vector<std::int64_t> since_;       // by parameter: the first backward of which its gradient has something
   bool is_uniform_ = true;                // all of since_ are 0
   std::vector<bool> used_, used_before_;  // by parameter; before the backward that runs
-  std::vector<std::uint32_t> versions_;   // by parameter: of its gradient, after the last backward
+  std::vector<SeenGradient> seen_;        // by parameter: after the last backward
   bool has_local_gradients_ = false;
   std::vector<at::Tensor> averages_;  // by parameter: put aside
   std::vector<at::Tensor> own_;       // by parameter: put aside during a joined backward

@@ -24,6 +24,18 @@ std::string_view bytes_of(const at::Tensor& dense) {
   return {static_cast<const char*>(dense.const_data_ptr()), dense.nbytes()};
 }
 
+// A buffer that grows or shrinks, such as a queue, has no mean, nor a value from before the step.
+void require_same_shape(const std::string& name, const at::Tensor& now, const at::Tensor& before) {
+  if (now.sizes() == before.sizes() && now.strides() == before.strides() && now.scalar_type() == before.scalar_type()) {
+    return;
+  }
+  throw lockstep_mode_error(fmt::format(
+      "a shard has given buffer {} another shape, layout or type: {} {} where it was {} {}; give it its largest size "
+      "before wrapping, or keep it outside of the module",
+      name, c10::toString(now.scalar_type()), now.sizes().vec(), c10::toString(before.scalar_type()),
+      before.sizes().vec()));
+}
+
 }  // namespace
 
 ShardBuffers::ShardBuffers(const NamedTensors& buffers) {
@@ -46,6 +58,7 @@ void ShardBuffers::begin_step() {
 void ShardBuffers::collect(ShardResult& result) {
   for (std::size_t i = 0; i < buffers_.size(); ++i) {
     Buffer& buffer = buffers_[i];
+    require_same_shape(buffer.name, buffer.tensor, buffer.before);
     buffer.is_changed = bytes_of(buffer.tensor) != bytes_of(buffer.before);
     if (i >= averaged_) {
       result.hashes.push_back(buffer.is_changed ? hash_of(bytes_of(buffer.tensor)) : 0);
@@ -58,7 +71,12 @@ void ShardBuffers::collect(ShardResult& result) {
 void ShardBuffers::restore_changed() {
   const at::NoGradGuard no_grad;
   for (const Buffer& buffer : buffers_) {
-    if (buffer.is_changed) buffer.tensor.copy_(buffer.before);
+    if (!buffer.is_changed) continue;
+    if (buffer.tensor.sizes() == buffer.before.sizes()) {
+      buffer.tensor.copy_(buffer.before);
+    } else {  // what made it grow or shrink has failed
+      buffer.tensor.set_data(buffer.before.clone());
+    }
   }
 }
 
@@ -80,11 +98,17 @@ std::vector<at::Tensor> ShardBuffers::values_before() const {
 }
 
 void ShardBuffers::load(const std::vector<at::Tensor>& values) const {
-  for (std::size_t i = 0; i < buffers_.size(); ++i) copy_bytes(buffers_[i].tensor, values[i]);
+  for (std::size_t i = 0; i < buffers_.size(); ++i) {
+    require_same_shape(buffers_[i].name, buffers_[i].tensor, values[i]);
+    copy_bytes(buffers_[i].tensor, values[i]);
+  }
 }
 
 void ShardBuffers::save(std::vector<at::Tensor>& values) const {
-  for (std::size_t i = 0; i < buffers_.size(); ++i) copy_bytes(values[i], buffers_[i].tensor);
+  for (std::size_t i = 0; i < buffers_.size(); ++i) {
+    require_same_shape(buffers_[i].name, buffers_[i].tensor, values[i]);
+    copy_bytes(values[i], buffers_[i].tensor);
+  }
 }
 
 Error ShardBuffers::conflict_error(std::size_t hash) const {

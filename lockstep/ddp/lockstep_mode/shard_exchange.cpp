@@ -33,6 +33,8 @@ ShardExchange::ShardExchange(ProcessGroup group, int first, int own)
   for (int shard = 0; shard < own_; ++shard) tokens_.emplace_back(0);
 }
 
+bool ShardExchange::is_within_shard() { return t_here.has_value(); }
+
 ShardExchange* ShardExchange::current() {
   if (!t_here) return nullptr;
   if (t_here->exchange != nullptr) return t_here->exchange;

@@ -50,6 +50,8 @@ class ShardExchange {
   // same order. Once.
   void run(const OfShard& body, OfShard resume, OfShard suspend);
 
+  // Whether the calling thread is in the callback of a shard, of any wrapper.
+  static bool is_within_shard();
   // The exchange of the shard that the calling thread computes; null if it computes none. Error{invalid_argument} in an
   // isolated shard.
   static ShardExchange* current();

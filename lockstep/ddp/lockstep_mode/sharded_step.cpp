@@ -100,7 +100,11 @@ void ShardedStep::compare_with_other_ranks() const {
 }
 
 double ShardedStep::run(const std::function<double(Shard)>& body) {
-  if (is_running_) throw lockstep_mode_error("for_each_shard() was called by a shard's own callback");
+  if (is_running_ || ShardExchange::is_within_shard()) {
+    throw lockstep_mode_error(
+        "for_each_shard() was called in the callback of for_each_shard(), of this wrapper or another one; call one "
+        "after the other");
+  }
   if (is_joined()) {
     throw lockstep_mode_error(
         "a rank in join() has no more batches, and its shards would be missing; give all ranks as many steps");

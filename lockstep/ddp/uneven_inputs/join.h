@@ -79,7 +79,8 @@ JoinReport join(const ProcessGroup& group, Batches&& batches, Step&& step, const
     }
   };
   const auto run = [&](bool joined, int active_rank) {
-    const internal::JoinScope scope({.joined = joined,
+    // Within another join, a rank that has joined there contributes nothing here either.
+    const internal::JoinScope scope({.joined = joined || is_joined(),
                                      .divide_by_active = divide_by_active,
                                      .active = {active_rank, number},
                                      .ranks = group.size()});

@@ -134,6 +134,28 @@ TEST_CASE("a backward whose gradients were dropped counts for nothing, on one ra
   });
 }
 
+TEST_CASE("a gradient that is replaced by zeros counts for nothing") {
+  with_both([](const ProcessGroup&, Scalar& model, Ddp& ddp, Weighting) {
+    locally(ddp, [&] { ddp(batch(7, 12)).backward(); });
+    for (const at::Tensor& parameter : model->parameters()) parameter.mutable_grad() = at::zeros_like(parameter);
+    ddp(batch(2)).backward();
+    CHECK(gradient(model) == doctest::Approx(2));
+  });
+}
+
+TEST_CASE("a rank that has joined contributes nothing in a join within the step") {
+  with_both([](const ProcessGroup& group, Scalar& model, Ddp& ddp, Weighting weighting) {
+    const std::vector<at::Tensor> batches(group.rank() == 0 ? 1 : 2, batch(4));
+    join(group, batches, [&](const at::Tensor& x) {
+      join(group, std::vector<at::Tensor>{x}, [&](const at::Tensor& part) {
+        ddp.zero_grad();
+        ddp(part).backward();
+      });
+    });
+    CHECK(gradient(model) == doctest::Approx(weighting == Weighting::samples ? 4 : 2));
+  });
+}
+
 TEST_CASE("with weights, an average that was dropped with what came after it does not come back") {
   with_both([](const ProcessGroup&, Scalar& model, Ddp& ddp, Weighting) {
     ddp(batch(1)).backward();

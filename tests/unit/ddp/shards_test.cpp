@@ -449,7 +449,42 @@ TEST_CASE("training outside of for_each_shard is refused; so is for_each_shard w
                      ddp.for_each_shard(
                          [&](const Shard&) { return ddp.for_each_shard([](const Shard&) { return 0.0; }); });
                    }).what(),
-                   "called by a shard's own callback"));
+                   "of this wrapper or another one"));
+    DistributedDataParallel other(Mlp(), group, kLockstep);
+    CHECK(contains(error_of([&] {
+                     ddp.for_each_shard(
+                         [&](const Shard&) { return other.for_each_shard([](const Shard&) { return 0.0; }); });
+                   }).what(),
+                   "of this wrapper or another one"));
+  });
+}
+
+struct QueueImpl : torch::nn::Module {
+  QueueImpl() {
+    weight = register_parameter("weight", at::ones({3}));
+    queue = register_buffer("queue", at::zeros({2}));
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    queue.set_data(at::zeros({queue.numel() + 50'000}));
+    return (x * weight).sum();
+  }
+  at::Tensor weight, queue;
+};
+TORCH_MODULE(Queue);
+
+TEST_CASE("a buffer that grows in a shard is refused by name, and is what it was before") {
+  run_group_or_throw(1, Over::arena, [](const ProcessGroup& group) {
+    Queue model;
+    DistributedDataParallel ddp(model, group, kLockstep);
+    CHECK(
+        contains(error_of([&] {
+                   ddp.for_each_shard([&](const Shard&) {
+                     ddp(at::ones({3})).backward();
+                     return 0.0;
+                   });
+                 }).what(),
+                 "a shard has given buffer queue another shape, layout or type: Float [50002] where it was Float [2]"));
+    CHECK(model->queue.numel() == 2);
   });
 }
 

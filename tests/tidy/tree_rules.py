@@ -156,7 +156,7 @@ def dead_files(tree, compiled):
     for path in tree.cpp():
         if path.endswith(".cpp") and path not in compiled and not path.startswith("tests/package/"):
             commands = tree.files.get(os.path.dirname(path) + "/CMakeLists.txt", "")
-            conditional = path.startswith(("bench/", "lockstep/adapters/", "tests/races/"))
+            conditional = path.startswith(("bench/", "lockstep/adapters/", "lockstep/data/no_torch_", "tests/races/"))
             if not (conditional and re.search(rf"\b{re.escape(os.path.basename(path))}\b", commands)):
                 yield path, 1, "no target compiles this file"
     # A program may write sources that include a header.

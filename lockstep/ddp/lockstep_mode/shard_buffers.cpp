@@ -1,5 +1,6 @@
 #include "lockstep/ddp/lockstep_mode/shard_buffers.h"
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
 
@@ -16,8 +17,18 @@ namespace {
 
 bool is_averaged(const at::Tensor& buffer) { return at::isFloatingType(buffer.scalar_type()); }
 
-void copy_bytes(const at::Tensor& to, const at::Tensor& from) {  // which autograd does not see
-  if (from.nbytes() != 0) std::memcpy(to.mutable_data_ptr(), from.const_data_ptr(), from.nbytes());
+// The tensor itself, or the values of one that lies scattered.
+at::Tensor dense(const at::Tensor& tensor) {
+  return tensor.is_non_overlapping_and_dense() ? tensor : at::empty_like(tensor).copy_(tensor.detach());
+}
+
+// Of a dense tensor into one of the same shape, dense or not; autograd does not see it.
+void copy_values(const at::Tensor& to, const at::Tensor& from) {
+  if (!to.is_non_overlapping_and_dense()) {
+    to.data().copy_(from);
+  } else if (from.nbytes() != 0) {
+    std::memcpy(to.mutable_data_ptr(), from.const_data_ptr(), from.nbytes());
+  }
 }
 
 std::string_view bytes_of(const at::Tensor& dense) {
@@ -40,7 +51,7 @@ void require_same_shape(const std::string& name, const at::Tensor& now, const at
 
 ShardBuffers::ShardBuffers(const NamedTensors& buffers) {
   for (const auto& [name, tensor] : buffers) {
-    if (!tensor.is_non_overlapping_and_dense()) continue;
+    if (at::has_internal_overlap(tensor) == at::MemOverlap::Yes) continue;
     buffers_.push_back({.name = name, .tensor = tensor, .before = at::empty_like(tensor)});
   }
   const auto others =
@@ -58,12 +69,13 @@ void ShardBuffers::begin_step() {
 void ShardBuffers::collect(ShardResult& result) {
   for (std::size_t i = 0; i < buffers_.size(); ++i) {
     Buffer& buffer = buffers_[i];
-    require_same_shape(buffer.name, buffer.tensor, buffer.before);
-    buffer.is_changed = bytes_of(buffer.tensor) != bytes_of(buffer.before);
+    const at::Tensor now = dense(buffer.tensor);
+    require_same_shape(buffer.name, now, buffer.before);
+    buffer.is_changed = bytes_of(now) != bytes_of(buffer.before);
     if (i >= averaged_) {
-      result.hashes.push_back(buffer.is_changed ? hash_of(bytes_of(buffer.tensor)) : 0);
+      result.hashes.push_back(buffer.is_changed ? hash_of(bytes_of(now)) : 0);
     } else {
-      result.tensors.push_back(buffer.is_changed ? at::empty_like(buffer.tensor).copy_(buffer.tensor) : at::Tensor());
+      result.tensors.push_back(buffer.is_changed ? at::empty_like(now).copy_(now) : at::Tensor());
     }
   }
 }
@@ -99,15 +111,16 @@ std::vector<at::Tensor> ShardBuffers::values_before() const {
 
 void ShardBuffers::load(const std::vector<at::Tensor>& values) const {
   for (std::size_t i = 0; i < buffers_.size(); ++i) {
-    require_same_shape(buffers_[i].name, buffers_[i].tensor, values[i]);
-    copy_bytes(buffers_[i].tensor, values[i]);
+    require_same_shape(buffers_[i].name, dense(buffers_[i].tensor), values[i]);
+    copy_values(buffers_[i].tensor, values[i]);
   }
 }
 
 void ShardBuffers::save(std::vector<at::Tensor>& values) const {
   for (std::size_t i = 0; i < buffers_.size(); ++i) {
-    require_same_shape(buffers_[i].name, buffers_[i].tensor, values[i]);
-    copy_bytes(values[i], buffers_[i].tensor);
+    const at::Tensor now = dense(buffers_[i].tensor);
+    require_same_shape(buffers_[i].name, now, values[i]);
+    copy_values(values[i], now);
   }
 }
 

@@ -288,6 +288,39 @@ TEST_CASE("a callback that throws leaves no gradients, the buffers of before, an
   });
 }
 
+TEST_CASE("a buffer that is a part of a larger tensor belongs to the step like any other") {
+  struct ColumnImpl : torch::nn::Module {
+    ColumnImpl() {
+      weight = register_parameter("weight", at::ones({3}));
+      mean = register_buffer("mean", at::zeros({3, 2}).select(1, 0));
+    }
+    at::Tensor forward(const at::Tensor& x) {
+      const at::NoGradGuard no_grad;
+      mean.mul_(0.5).add_(x.mean(0), 0.5);
+      const at::AutoGradMode grad_mode(true);
+      return (x * weight).sum();
+    }
+    at::Tensor weight, mean;
+  };
+  std::vector<at::Tensor> found;
+  for (const int ranks : {1, 2, 4}) {
+    run_group_or_throw(ranks, Over::arena, [&](const ProcessGroup& group) {
+      const auto model = std::make_shared<ColumnImpl>();
+      DistributedDataParallel ddp(model, group, {.lockstep = {.shards = 4}});
+      for (int step = 0; step < 2; ++step) {
+        ddp.for_each_shard([&](const Shard& shard) {
+          ddp(wave({5, 3}, shard.index + 4 * step)).backward();
+          return 0.0;
+        });
+      }
+      for (const at::Tensor& theirs : group.all_gather(model->mean)) CHECK(at::equal(theirs, model->mean));
+      if (group.rank() == 0) found.push_back(model->mean.clone());
+    });
+  }
+  CHECK(found[0].abs().sum().item<double>() > 0);
+  for (const at::Tensor& one : found) CHECK(at::equal(one, found[0]));
+}
+
 TEST_CASE("an integer buffer must be the same after every shard, or all ranks are told") {
   for (const bool within_rank : {true, false}) {
     const auto errors = run_group(2, Over::arena, [&](const ProcessGroup& group) {

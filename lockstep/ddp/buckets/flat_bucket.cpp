@@ -55,7 +55,8 @@ class FlatBucket final : public GradientBucket {
     // A hook's state, or a result, may still refer to the last one.
     const bool is_free = buffer_.defined() && buffer_.use_count() == 1 && owns_its_memory(buffer_);
     if (!is_free) buffer_ = new_buffer(launch.group, count, dtype);
-    GradBucket bucket(index(), launch.is_last, buffer_, parameters_, names_, launch.backward, wrapper_);
+    GradBucket bucket(index(), launch.is_last, buffer_, parameters_, names_, launch.backward, wrapper_,
+                      launch.is_weighted);
     const std::vector<at::Tensor> views = bucket.gradients();
     for (std::size_t i = 0; i < members_.size(); ++i) {
       const at::Tensor& gradient = contribution(launch, members_[i]);

@@ -37,6 +37,7 @@ struct Launch {
   // By parameter: what this rank contributes instead of its gradients. Null: those.
   const std::vector<at::Tensor>* instead = nullptr;
   bool look_for_non_finite = false;
+  bool is_weighted = false;  // see GradBucket
 };
 
 struct Finish {

@@ -35,14 +35,15 @@ std::string bucket_call_name(std::size_t index, const std::vector<std::string>& 
 }
 
 GradBucket::GradBucket(std::size_t index, bool is_last, at::Tensor buffer, std::vector<at::Tensor> parameters,
-                       std::vector<std::string> names, std::uint64_t backward, std::uint64_t wrapper)
+                       std::vector<std::string> names, std::uint64_t backward, std::uint64_t wrapper, bool is_weighted)
     : index_(index),
       is_last_(is_last),
       buffer_(std::move(buffer)),
       parameters_(std::move(parameters)),
       names_(std::move(names)),
       backward_(backward),
-      wrapper_(wrapper) {}
+      wrapper_(wrapper),
+      is_weighted_(is_weighted) {}
 
 void GradBucket::set_buffer(const at::Tensor& buffer) {
   if (buffer.numel() != buffer_.numel()) {
@@ -62,6 +63,14 @@ std::vector<at::Tensor> GradBucket::gradients() const {
     offset += parameter.numel();
   }
   return views;
+}
+
+void require_unweighted(const GradBucket& bucket, std::string_view hook) {
+  if (!bucket.is_weighted()) return;
+  throw Error(ErrorKind::invalid_argument,
+              std::string(hook) +
+                  " does not average over all ranks, and gradients are divided by the weights of all "
+                  "ranks here; use Weighting::ranks, and join() with divide_by_initial_world_size");
 }
 
 void require_real(const GradBucket& bucket, std::string_view hook) {

@@ -32,7 +32,8 @@ std::string bucket_call_name(std::size_t index, const std::vector<std::string>& 
 class GradBucket {
  public:
   GradBucket(std::size_t index, bool is_last, at::Tensor buffer, std::vector<at::Tensor> parameters,
-             std::vector<std::string> names, std::uint64_t backward = 0, std::uint64_t wrapper = 1);
+             std::vector<std::string> names, std::uint64_t backward = 0, std::uint64_t wrapper = 1,
+             bool is_weighted = false);
 
   std::size_t index() const { return index_; }  // in the order of reduction, the same on all ranks
   bool is_last() const { return is_last_; }     // of this backward
@@ -40,6 +41,9 @@ class GradBucket {
   std::uint64_t backward() const { return backward_; }
   // Of the program's wrappers, the same on all ranks.
   std::uint64_t wrapper() const { return wrapper_; }
+  // Whether averages will be divided by the weights of all ranks, as with Weighting::samples: then they must be
+  // averages over all ranks.
+  bool is_weighted() const { return is_weighted_; }
   const at::Tensor& buffer() const { return buffer_; }
   void set_buffer(const at::Tensor& buffer);  // Error{invalid_argument} if it has another number of elements
   const std::vector<at::Tensor>& parameters() const { return parameters_; }
@@ -57,8 +61,11 @@ class GradBucket {
   std::vector<std::string> names_;
   std::uint64_t backward_;
   std::uint64_t wrapper_;
+  bool is_weighted_;
 };
 
+// Error{invalid_argument} naming the hook if gradients are weighted: for hooks that do not average over all ranks.
+void require_unweighted(const GradBucket& bucket, std::string_view hook);
 // Error{invalid_argument} naming hook, bucket and type unless the gradients are real numbers of 16, 32 or 64 bits.
 void require_real(const GradBucket& bucket, std::string_view hook);
 

@@ -15,7 +15,8 @@ CommHook all_reduce_hook();
 CommHook fp16_compress_hook(CommHook inner = all_reduce_hook());
 CommHook bf16_compress_hook(CommHook inner = all_reduce_hook());
 
-// Communicates nothing: every rank keeps its own gradients. To measure what communication costs.
+// Communicates nothing: every rank keeps its own gradients, with Weighting::samples times its part of the weights. To
+// measure what communication costs.
 CommHook noop_hook();
 
 }  // namespace lockstep

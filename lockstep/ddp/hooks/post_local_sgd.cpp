@@ -12,6 +12,7 @@ CommHook post_local_sgd_hook(std::shared_ptr<PostLocalSgdState> state) {
       if (bucket.is_last()) ++state->step;
       return all_reduce_hook()(bucket, group);
     }
+    require_unweighted(bucket, "post_local_sgd_hook");
     if (state->subgroup) return all_reduce_hook()(bucket, *state->subgroup);
     return noop_hook()(bucket, group);
   };

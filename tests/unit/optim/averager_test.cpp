@@ -161,6 +161,20 @@ TEST_CASE("the optimizer steps by itself and then averages; its state says where
   });
 }
 
+TEST_CASE("a hook that averages over a part of the ranks refuses gradients with weights") {
+  run_worlds_or_throw(2, [](const ProcessGroup& group) {
+    const CommHook hook = post_local_sgd_hook(std::make_shared<PostLocalSgdState>(PostLocalSgdState{.start_step = 1}));
+    const auto average = [&](bool is_weighted) {
+      GradBucket bucket(0, true, at::full({3}, group.rank(), at::kFloat), {}, {}, 0, 1, is_weighted);
+      return hook(bucket, group)()[0].item<double>();
+    };
+    CHECK(average(true) == 0.5);
+    CHECK(average(false) == group.rank());
+    CHECK_ERROR(error_of([&] { (void)average(true); }), ErrorKind::invalid_argument,
+                "post_local_sgd_hook does not average over all ranks", "use Weighting::ranks");
+  });
+}
+
 TEST_CASE("the hook averages over all ranks until start_step, and then within the subgroup, or not at all") {
   run_worlds_or_throw(4, [](const ProcessGroup& group) {
     const auto state = std::make_shared<PostLocalSgdState>(

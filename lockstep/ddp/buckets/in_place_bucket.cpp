@@ -89,6 +89,11 @@ class InPlaceBucket final : public GradientBucket {
     }
   }
 
+  // A parameter may be given other strides between backwards.
+  static bool is_laid_out_as(const at::Tensor& values, const at::Tensor& parameter) {
+    return parameter.is_non_overlapping_and_dense() ? values.strides() == parameter.strides() : values.is_contiguous();
+  }
+
   // Which members are copied, and where to. That rarely changes from one backward to the next.
   void plan_copies(const Launch& launch) {
     std::size_t copies = 0;
@@ -96,7 +101,8 @@ class InPlaceBucket final : public GradientBucket {
     for (std::size_t i = 0; i < members_.size(); ++i) {
       if (stays_in_place(launch, members_[i])) continue;
       copied_bytes_ += members_[i].parameter.nbytes();
-      is_as_before = is_as_before && copies < copies_.size() && copies_[copies].member == i;
+      is_as_before = is_as_before && copies < copies_.size() && copies_[copies].member == i &&
+                     is_laid_out_as(copies_[copies].values, members_[i].parameter);
       if (!is_as_before) {
         copies_.resize(copies);
         copies_.push_back({.member = i});

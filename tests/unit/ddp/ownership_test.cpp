@@ -169,6 +169,34 @@ TEST_CASE("gradients that the program keeps in one tensor of its own stay there"
   });
 }
 
+TEST_CASE("parameters may be given other strides between backwards") {
+  // One tensor a rank: its gradient may be reduced where it lies, and the other's is copied.
+  struct ExpertsImpl : torch::nn::Module {
+    ExpertsImpl() {
+      for (const char* name : {"a", "b"}) experts.push_back(register_parameter(name, here(at::zeros({64, 32, 3, 3}))));
+    }
+    at::Tensor forward(const at::Tensor& x, std::size_t expert) { return (experts[expert] * x).sum(); }
+    std::vector<at::Tensor> experts;
+  };
+  run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
+    const auto model = std::make_shared<ExpertsImpl>();
+    DistributedDataParallel ddp(model, group, {.find_unused_parameters = true});
+    for (int step = 0; step < 6; ++step) {
+      if (step == 3) {
+        for (const at::Tensor& expert : model->parameters()) {
+          expert.set_data(expert.contiguous(at::MemoryFormat::ChannelsLast));
+        }
+      }
+      ddp.zero_grad();
+      ddp(wave({64, 32, 3, 3}, group.rank()), static_cast<std::size_t>(group.rank())).backward();
+      for (int rank = 0; rank < 2; ++rank) {
+        const at::Tensor gradient = model->parameters()[static_cast<std::size_t>(rank)].grad();
+        CHECK(at::equal(gradient, wave({64, 32, 3, 3}, rank) / 2));
+      }
+    }
+  });
+}
+
 TEST_CASE("a buffer that a hook keeps is not used again" * on_host()) {
   using Keep = std::function<at::Tensor(const GradBucket&)>;
   const Keep ways[] = {

@@ -4,6 +4,7 @@
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
+#include <cstring>
 #include <mutex>
 #include <utility>
 
@@ -11,6 +12,7 @@
 #include "lockstep/ddp/autograd/gradient_hooks.h"
 #include "lockstep/ddp/checks/ddp_errors.h"
 #include "lockstep/group/believed.h"
+#include "lockstep/group/sole_owner.h"
 
 namespace lockstep::internal {
 namespace {
@@ -25,27 +27,52 @@ AllContributions& all_contributions() {
   return instance;
 }
 
+// Whether all numbers of floating point in a piece of memory are 0 or -0; `size`: bytes of each.
+bool is_zero_memory(std::span<const std::uint8_t> bytes, std::size_t size) {
+  for (std::size_t at = 0; at < bytes.size();) {
+    std::uint64_t word = 0;
+    if (at % sizeof word == 0 && bytes.size() - at >= sizeof word) {
+      std::memcpy(&word, &bytes[at], sizeof word);
+      if (word == 0) {
+        at += sizeof word;
+        continue;
+      }
+    }
+    const bool is_sign = at % size == size - 1;
+    if ((bytes[at] & (is_sign ? 0x7F : 0xFF)) != 0) return false;
+    ++at;
+  }
+  return true;
+}
+
+// Stops at the first value that is not, where it can.
 bool is_zero(const at::Tensor& gradient) {
   const at::Tensor values = gradient.is_sparse() ? gradient._values() : gradient;
-  return values.count_nonzero().item<std::int64_t>() == 0;
+  const bool is_plain = values.is_cpu() && values.is_non_overlapping_and_dense() && has_plain_memory(values);
+  if (!is_plain) return values.count_nonzero().item<std::int64_t>() == 0;
+  const std::size_t size = values.element_size() / (values.is_complex() ? 2 : 1);
+  return is_zero_memory({static_cast<const std::uint8_t*>(values.const_data_ptr()), values.nbytes()}, size);
 }
 
 // Tensors of inference mode do not know how often they were written to.
-SeenGradient seen_in(const at::Tensor& gradient) {
+std::pair<const void*, std::uint32_t> seen_in(const at::Tensor& gradient) {
   const std::uint32_t version = gradient.is_inference() ? 0 : static_cast<std::uint32_t>(gradient._version());
   return {gradient.unsafeGetTensorImpl(), version};
 }
 
 }  // namespace
 
-Contributions::Contributions(const TrainedParameters& parameters, ProcessGroup group, Weighting weighting)
+Contributions::Contributions(const TrainedParameters& parameters, ProcessGroup group, Weighting weighting,
+                             std::uint64_t wrapper)
     : parameters_(parameters),
       group_(std::move(group)),
       weighting_(weighting),
+      wrapper_(wrapper),
       since_(parameters.size()),
       used_(parameters.size()),
       used_before_(parameters.size()),
       seen_(parameters.size()),
+      was_zero_(parameters.size()),
       averages_(parameters.size()),
       own_(parameters.size()),
       none_(parameters.size()) {
@@ -58,24 +85,29 @@ Contributions::~Contributions() {
   std::erase(all_contributions().all, this);
 }
 
-double factor_of_current_backward() {
+// REQUIRES: the mutex is held.
+Contributions* Contributions::weighting_here(std::uint64_t wrapper) {
   const int backward = current_backward();
-  const std::lock_guard lock(all_contributions().mutex);
-  for (const Contributions* each : all_contributions().all) {
-    if (each->weighting_ == Weighting::samples && each->backward_ == backward) return each->factor();
+  for (Contributions* each : all_contributions().all) {
+    const bool is_meant = each->weighting_ == Weighting::samples && (wrapper == 0 || wrapper == each->wrapper_);
+    const bool runs_here = each->backward_ == backward || each->thread_.load() == std::this_thread::get_id();
+    if (is_meant && runs_here) return each;
   }
-  return 1;
+  return nullptr;
 }
 
-double divisor_of_current_backward() {
-  const int backward = current_backward();
+double factor_of_current_backward(std::uint64_t wrapper) {
   const std::lock_guard lock(all_contributions().mutex);
-  for (Contributions* each : all_contributions().all) {
-    if (each->weighting_ != Weighting::samples || each->backward_ != backward) continue;
-    each->divides_ = true;
-    return each->factor();
-  }
-  return 1;
+  const Contributions* one = Contributions::weighting_here(wrapper);
+  return one == nullptr ? 1 : one->factor();
+}
+
+double divisor_of_current_backward(std::uint64_t wrapper) {
+  const std::lock_guard lock(all_contributions().mutex);
+  Contributions* one = Contributions::weighting_here(wrapper);
+  if (one == nullptr) return 1;
+  one->divides_ = true;
+  return one->factor();
 }
 
 void Contributions::agree_on_unit(double weight) {
@@ -92,6 +124,7 @@ void Contributions::begin_backward(const ForwardNote& note, std::span<const Forw
   look_for_zeros();
   note_ = note;
   backward_ = current_backward();
+  thread_ = std::this_thread::get_id();
   divides_ = false;
   used_before_ = used_;
   is_weighted() ? put_averages_aside() : put_averages_back();
@@ -114,30 +147,47 @@ void Contributions::look_for_zeros() {
     for (std::size_t i = 0; i < parameters_.size(); ++i) used_[i] = used_[i] && !was_zeroed(i);
     return;
   }
-  bool has_zeroed = false;
+  bool has_zeroed = false, has_scaled = false, has_others = false;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (!used_[i] || !was_zeroed(i)) continue;
+    if (!used_[i]) continue;
+    if (was_zeroed(i)) {
+      has_zeroed = true;
+      note_zeroed(i);
+    } else if (!was_zero_[i]) {
+      has_others = true;
+      if (seen_in(parameters_[i].tensor.grad()) != seen_[i]) has_scaled = true;
+    }
+  }
+  // A gradient that was zero before it was written to has been zeroed, too, unless others have been scaled.
+  for (std::size_t i = 0; i < parameters_.size() && !has_scaled; ++i) {
+    if (!used_[i] || !was_zero_[i] || seen_in(parameters_[i].tensor.grad()) == seen_[i]) continue;
     has_zeroed = true;
-    used_[i] = false;
-    averages_[i].reset();
-    since_[i] = backwards_;
-    is_uniform_ = false;
+    note_zeroed(i);
   }
   // The gradients of parameters that have none may have been dropped with the others.
-  if (!has_zeroed || std::ranges::find(used_, true) != used_.end()) return;
-  forget();
+  if (has_zeroed && !has_others) forget();
 }
 
-// What a contribution has left must still be there.
+void Contributions::note_zeroed(std::size_t parameter) {
+  used_[parameter] = false;
+  averages_[parameter].reset();
+  since_[parameter] = backwards_;
+  is_uniform_ = false;
+}
+
+// What a contribution has left must still be there. A zero that it has left itself tells nothing. With weights it is
+// looked for everywhere, since not every way to write to a tensor is counted.
 bool Contributions::was_zeroed(std::size_t parameter) const {
   const at::Tensor& gradient = parameters_[parameter].tensor.grad();
   if (!gradient.defined()) return true;
-  return backwards_ != 0 && seen_in(gradient) != seen_[parameter] && is_zero(gradient);
+  if (backwards_ == 0 || was_zero_[parameter]) return false;
+  const bool may_be = seen_in(gradient) != seen_[parameter] || (weighting_ == Weighting::samples && gradient.is_cpu());
+  return may_be && is_zero(gradient);
 }
 
 void Contributions::check_is_weighted(std::size_t parameter) const {
   const at::Tensor& gradient = parameters_[parameter].tensor.grad();
-  if (gradient.is_sparse() || is_zero(gradient)) return;
+  if (is_zero(gradient)) return;
   throw_on_all_ranks(group_, unweighted_gradient_error(group_.rank(), parameters_[parameter].name));
 }
 
@@ -191,6 +241,7 @@ double Contributions::weight_since(std::int64_t backward) const {
 }
 
 void Contributions::end_local() {
+  thread_ = std::thread::id();
   if (note_.joined) put_own_back(&none_);
   put_back_where_nothing_came();
 }
@@ -199,11 +250,14 @@ void Contributions::put_back_where_nothing_came() {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     at::Tensor& gradient = parameters_[i].tensor.mutable_grad();
     if (!gradient.defined() && averages_[i].defined()) gradient = std::exchange(averages_[i], at::Tensor());
-    if (gradient.defined()) seen_[i] = seen_in(gradient);
+    if (!gradient.defined()) continue;
+    seen_[i] = seen_in(gradient);
+    was_zero_[i] = weighting_ == Weighting::samples && used_[i] && gradient.is_cpu() && is_zero(gradient);
   }
 }
 
 void Contributions::end_averaged(const std::vector<bool>* used) {
+  thread_ = std::thread::id();
   if (note_.joined) put_own_back(used);
   put_averages_back();
   forget();
@@ -219,6 +273,7 @@ void Contributions::forget() {
 }
 
 void Contributions::roll_back() {
+  thread_ = std::thread::id();
   if (note_.joined) {
     put_own_back(&none_);
   } else {

@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -27,12 +28,10 @@
 
 namespace lockstep::internal {
 
-using SeenGradient = std::pair<const void*, std::uint32_t>;  // which tensor, and how often it was written to
-
 class Contributions {
  public:
-  // parameters: outlive it.
-  Contributions(const TrainedParameters& parameters, ProcessGroup group, Weighting weighting);
+  // parameters: outlive it. wrapper: see GradBucket.
+  Contributions(const TrainedParameters& parameters, ProcessGroup group, Weighting weighting, std::uint64_t wrapper);
   ~Contributions();
   Contributions(const Contributions&) = delete;
   Contributions& operator=(const Contributions&) = delete;
@@ -45,18 +44,12 @@ class Contributions {
   // the group, if it would add to gradients of unknown weight.
   void begin_backward(const ForwardNote& note, std::span<const ForwardGraphs::Found> forwards);
   // What that backward's gradients are multiplied by before they are added. REQUIRES: Weighting::samples.
-  double factor() const {
-    const double factor = note_.weight / unit_.value();
-    return factor == 0 && divides_ ? kSmallFactor : factor;
-  }
+  double factor() const { return note_.weight == 0 && divides_ ? kSmallFactor : note_.weight / unit_.value(); }
   // Whether the averages of that backward depend on weights.
   bool is_weighted() const { return weighting_ == Weighting::samples || note_.divide_by_active; }
 
-  // That backward has given a parameter a gradient.
-  void note_gradient(std::size_t parameter) {
-    if (!note_.joined) used_[parameter] = true;
-  }
-  // A backward that goes through no forward of the wrapper has.
+  // That backward has given a parameter a gradient; one that goes through no forward of the wrapper has.
+  void note_gradient(std::size_t parameter) { used_[parameter] = used_[parameter] || !note_.joined; }
   void note_local_gradient(std::size_t parameter, bool is_defined);
 
   // By parameter: whether this rank has contributed to its gradient.
@@ -77,8 +70,8 @@ class Contributions {
   void forget();     // all gradients have been dropped
 
  private:
-  friend double factor_of_current_backward();
-  friend double divisor_of_current_backward();
+  friend double factor_of_current_backward(std::uint64_t wrapper);
+  friend double divisor_of_current_backward(std::uint64_t wrapper);
   // Where a layer has to divide by a factor that is 0. A power of two, so that dividing and multiplying keeps the bits.
   static constexpr double kSmallFactor = 0x1p-80;
 
@@ -89,9 +82,11 @@ class Contributions {
     std::int64_t last, before;
   };
 
+  static Contributions* weighting_here(std::uint64_t wrapper);
   double weight_since(std::int64_t backward) const;
   void look_for_zeros();
   bool was_zeroed(std::size_t parameter) const;
+  void note_zeroed(std::size_t parameter);
   void put_averages_aside();
   void put_averages_back();
   void put_own_aside();
@@ -102,9 +97,11 @@ class Contributions {
   const TrainedParameters& parameters_;
   const ProcessGroup group_;
   const Weighting weighting_;
+  const std::uint64_t wrapper_;
   std::optional<double> unit_;
-  ForwardNote note_;                // of the backward that runs, or ran last
-  std::atomic<int> backward_ = -1;  // that it is of
+  ForwardNote note_;                     // of the backward that runs, or ran last
+  std::atomic<int> backward_ = -1;       // that backward
+  std::atomic<std::thread::id> thread_;  // that runs it; no thread: none does
   std::atomic<bool> divides_ = false;
 
   // Since the last average.
@@ -113,18 +110,20 @@ class Contributions {
   std::vector<std::int64_t> since_;       // by parameter: the first backward of which its gradient has something
   bool is_uniform_ = true;                // all of since_ are 0
   std::vector<bool> used_, used_before_;  // by parameter; before the backward that runs
-  std::vector<SeenGradient> seen_;        // by parameter: after the last backward
+  // By parameter, after the last backward: which tensor it was and how often written to; whether zero by itself.
+  std::vector<std::pair<const void*, std::uint32_t>> seen_;
+  std::vector<bool> was_zero_;
   bool has_local_gradients_ = false;
   std::vector<at::Tensor> averages_;  // by parameter: put aside
   std::vector<at::Tensor> own_;       // by parameter: put aside during a joined backward
   const std::vector<bool> none_;      // of the parameters
 };
 
-// What some wrapper multiplies gradients by in the backward that this thread runs; 1 if none does. A layer that adds up
-// the gradients of several ranks needs it, since parameters in front of the layer get the sum times the rank's own
-// factor.
-double factor_of_current_backward();
-// By what such a layer divides: the factor, and if that is 0 a small one, with which this backward goes on.
-double divisor_of_current_backward();
+// What the wrapper, or for 0 any, multiplies gradients by in the backward that this thread runs, or one around it; 1 if
+// it does not. A layer that adds up the gradients of several ranks needs it, since parameters in front of the layer get
+// the sum times the rank's own factor. And by what such a layer divides: if the factor is 0, a small one instead, with
+// which this backward goes on.
+double factor_of_current_backward(std::uint64_t wrapper);
+double divisor_of_current_backward(std::uint64_t wrapper);
 
 }  // namespace lockstep::internal

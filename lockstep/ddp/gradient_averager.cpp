@@ -36,7 +36,7 @@ GradientAverager::GradientAverager(const TrainedParameters& parameters, ProcessG
       weights_name_(name_of_backward("DDP weights", {}, wrapper)),
       finite_name_(name_of_backward("DDP finite gradients", {}, wrapper)),
       buckets_(parameters_, options_, wrapper),
-      contributions_(parameters_, group_, options_.weighting),
+      contributions_(parameters_, group_, options_.weighting, wrapper),
       learned_(parameters_.size(), options_),
       arrivals_(parameters_.size()) {
   for (const TrainedParameter& parameter : parameters_) parameter_bytes_ += parameter.tensor.nbytes();
@@ -142,7 +142,8 @@ void GradientAverager::launch_ready(const at::Tensor* added) {
                       .backward = backward_,
                       .added = added,
                       .instead = contributions_.sent_instead(),
-                      .look_for_non_finite = options_.non_finite != NonFinite::ignore};
+                      .look_for_non_finite = options_.non_finite != NonFinite::ignore,
+                      .is_weighted = contributions_.is_weighted()};
   buckets_.launch_ready(launch, needed_);
 }
 

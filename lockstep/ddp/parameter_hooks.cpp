@@ -37,7 +37,15 @@ void ParameterHooks::refuse_as_inputs(const std::function<Error(const std::strin
 }
 
 void ParameterHooks::scale_gradients(const std::function<double()>& factor) {
-  for (const TrainedParameter& parameter : parameters_) scales_.emplace_back(parameter.tensor, factor);
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    // Such a hook also sees what autograd::grad gives back, which may run within a backward.
+    scales_.emplace_back(parameters_[i].tensor, [this, factor, i] { return is_accumulated_now(i) ? factor() : 1.0; });
+  }
+}
+
+bool ParameterHooks::is_accumulated_now(std::size_t parameter) const {
+  return hooks_[parameter].is_accumulated_now() ||
+         (!cast_hooks_.empty() && cast_hooks_[parameter] && cast_hooks_[parameter]->is_accumulated_now());
 }
 
 bool ParameterHooks::is_accumulated_now() const {

@@ -35,6 +35,7 @@ class ParameterHooks {
   // Of the backward that the calling thread runs.
   // Whether it accumulates gradients of parameters; autograd::grad does not.
   bool is_accumulated_now() const;
+  bool is_accumulated_now(std::size_t parameter) const;
   // How many places of the parameter it will come to: one that the loss uses directly, and not through a forward in the
   // lower type, is in the graph in its own type, or in both.
   int places_in_current_graph(std::size_t parameter) const;

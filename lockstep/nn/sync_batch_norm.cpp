@@ -115,11 +115,11 @@ void add_up(const at::Tensor& sums, const Batch& batch) {
                 "for_each_shard(), in its own thread; one of them was not");
   }
   if (shards == nullptr) {
-    sums.mul_(factor_of_current_backward());
+    sums.mul_(factor_of_current_backward(batch.place.wrapper));
     const std::string label = label_of(kGradients, batch.place);
     batch.group.all_reduce(sums, ReduceOp::sum, {.name = label, .number = batch.place.wrapper});
     // The others' losses depend on this rank's inputs, also if its own loss counts for nothing.
-    sums.div_(divisor_of_current_backward());
+    sums.div_(divisor_of_current_backward(batch.place.wrapper));
   } else {
     sums.copy_(shards->gather(sums.flatten(), batch.layer, kGradients).sum(0).view_as(sums));
   }

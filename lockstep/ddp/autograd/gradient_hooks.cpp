@@ -1,5 +1,6 @@
 #include "lockstep/ddp/autograd/gradient_hooks.h"
 
+#include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
@@ -134,6 +135,7 @@ GradientScale::GradientScale(at::Tensor parameter, std::function<double()> facto
     : parameter_(std::move(parameter)),
       hook_(parameter_.register_hook([factor = std::move(factor)](const at::Tensor& gradient) {
         const double by = factor();
+        if (by == 0) return at::zeros_like(gradient);  // also where it is not finite
         return by == 1 ? gradient : gradient.mul(by);
       })) {}
 

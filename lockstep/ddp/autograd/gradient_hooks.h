@@ -52,8 +52,8 @@ class GradientHook {
   std::unique_ptr<Impl> impl_;
 };
 
-// Multiplies what backward is about to add to this parameter's gradient by factor(), unless that is 1. Removes itself
-// when destroyed.
+// Multiplies what backward is about to add to this parameter's gradient by factor(), unless that is 1; times 0 even NaN
+// is 0. Removes itself when destroyed.
 class GradientScale {
  public:
   GradientScale(at::Tensor parameter, std::function<double()> factor);

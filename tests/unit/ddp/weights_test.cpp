@@ -1,10 +1,15 @@
 // How much each rank's gradients count: Weighting::samples.
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 
 #include <cstdint>
+#include <exception>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -12,6 +17,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/ddp/backward_in_parts.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
+#include "tests/support/expect_error.h"
 #include "tests/unit/ddp/models.h"
 
 namespace weights_test {
@@ -127,6 +133,117 @@ TEST_CASE("a weight that is not a number of 0 or more is refused, and the last o
     ddp(wave({3, 4}, 0), true).sum().backward();
     CHECK(model->left->weight.grad().defined());
   });
+}
+
+namespace {
+
+// The gradients of a and b are times the mean of x.
+struct TwoImpl : torch::nn::Module {
+  TwoImpl() {
+    a = register_parameter("a", here(at::zeros({1})));
+    b = register_parameter("b", here(at::zeros({1})));
+  }
+  at::Tensor forward(const at::Tensor& x, double of_a = 1, double of_b = 1) {
+    return (x * a).mean() * of_a + (x * b).mean() * of_b;
+  }
+  at::Tensor a, b;
+};
+TORCH_MODULE(Two);
+
+at::Tensor batch(std::int64_t samples, double value) { return here(at::full({samples}, value)); }
+double value_of(const at::Tensor& tensor) { return tensor.item<double>(); }
+
+// The mean of x * w, whose backward asks autograd::grad for the parameter's gradient.
+struct ByGrad : torch::autograd::Function<ByGrad> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, const at::Tensor& w) {
+    context->save_for_backward({x, w});
+    return (x * w).mean();
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& gradients) {
+    const auto saved = context->get_saved_variables();
+    const at::AutoGradMode grad_mode(true);
+    return {{}, torch::autograd::grad({(saved[0].detach() * saved[1]).mean()}, {saved[1]}, {gradients[0]})[0]};
+  }
+};
+
+struct ByGradImpl : torch::nn::Module {
+  ByGradImpl() { w = register_parameter("w", here(at::zeros({1}))); }
+  at::Tensor forward(const at::Tensor& x) { return ByGrad::apply(x, w); }
+  at::Tensor w;
+};
+
+}  // namespace
+
+TEST_CASE("autograd::grad within a backward weighs nothing") {
+  run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
+    const auto model = std::make_shared<ByGradImpl>();
+    DistributedDataParallel ddp(model, group, {.weighting = Weighting::samples});
+    for (int step = 0; step < 2; ++step) {
+      ddp.zero_grad();
+      ddp(group.rank() == 0 ? batch(6, 1) : batch(2, 4)).backward();
+      CHECK(value_of(model->w.grad()) == doctest::Approx((6 * 1 + 2 * 4) / 8.0));
+    }
+  });
+}
+
+TEST_CASE("a gradient that is zeroed behind autograd's back counts for nothing" * on_host()) {
+  run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
+    Two model;
+    DistributedDataParallel ddp(model, group, {.weighting = Weighting::samples});
+    {
+      const auto guard = ddp.no_sync();
+      ddp(batch(group.rank() == 0 ? 8 : 2, 5)).backward();
+    }
+    for (const at::Tensor& parameter : model->parameters()) parameter.grad().data().zero_();
+    ddp(batch(2, group.rank() == 0 ? 1 : 3)).backward();
+    CHECK(value_of(model->a.grad()) == doctest::Approx(2));
+  });
+}
+
+TEST_CASE("a gradient that is zero by itself keeps its weight when all are scaled, and loses it when all are zeroed" *
+          on_host()) {
+  for (const bool scales : {true, false}) {
+    run_group_or_throw(2, Over::arena, [&](const ProcessGroup& group) {
+      Two model;
+      DistributedDataParallel ddp(model, group, {.weighting = Weighting::samples});
+      {
+        const auto guard = ddp.no_sync();
+        ddp(batch(6, 1), group.rank() == 0 ? 0 : -1, 1).backward();
+      }
+      for (const at::Tensor& parameter : model->parameters()) parameter.grad().mul_(scales ? 1 : 0);
+      ddp(batch(2, 1)).backward();
+      CHECK(value_of(model->a.grad()) == doctest::Approx(scales ? (6 * 0 + 2 - 6 + 2) / 16.0 : 1));
+      CHECK(value_of(model->b.grad()) == doctest::Approx(1));
+    });
+  }
+}
+
+TEST_CASE("what has no weight counts for nothing, also if it is infinite") {
+  run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
+    Two model;
+    DistributedDataParallel ddp(model, group, {.weighting = Weighting::samples});
+    ddp.set_weight(group.rank() == 0 ? 1 : 0);
+    ddp(batch(1, group.rank() == 0 ? 2 : std::numeric_limits<double>::infinity())).backward();
+    CHECK(value_of(model->a.grad()) == 2);
+  });
+}
+
+TEST_CASE("a sparse gradient of unknown weight is refused like a dense one" * on_host()) {
+  const auto errors = run_group(2, Over::arena, [](const ProcessGroup& group) {
+    torch::nn::Embedding model(torch::nn::EmbeddingOptions(6, 2).sparse(true));
+    DistributedDataParallel ddp(model, group, {.weighting = Weighting::samples});
+    const at::Tensor rows = at::tensor({group.rank(), 3}, at::kLong);
+    ddp(rows).sum().backward();
+    ddp.zero_grad();
+    model->forward(rows).sum().backward();
+    ddp(rows).sum().backward();
+  });
+  for (const auto& error : errors) {
+    REQUIRE(error);
+    CHECK(contains(error_of([&] { std::rethrow_exception(error); }).what(),
+                   "was left by a backward outside DistributedDataParallel"));
+  }
 }
 
 TEST_CASE("a rank alone weighs its microbatches too") {

@@ -95,10 +95,13 @@ DdpBase::DdpBase(std::shared_ptr<torch::nn::Module> module, ProcessGroup group, 
     sharded_ = std::make_unique<ShardedStep>(*module_, tensors, of.buffers, group_, options_.lockstep, number_);
   } else if (group_.size() > 1 || looks_at_gradients || cast_ != nullptr) {
     reducer_ = Reducer::make(std::move(of.trained), group_, options_, cast_, timer_, number_);
+    reducer_->before_averages_in_evaluation([this] { compare_parameters_at_times(stats().backwards); });
   }
 }
 
-DdpBase::~DdpBase() = default;
+DdpBase::~DdpBase() {
+  if (reducer_ != nullptr) reducer_->before_averages_in_evaluation(nullptr);
+}
 
 void DdpBase::make_models_equal(const NamedTensors& buffers) {
   verify_same_model(owned_->compared(), buffers, text_of(options_), group_);
@@ -210,18 +213,19 @@ ForwardScope DdpBase::begin_forward(const at::Tensor* input, std::optional<doubl
   const double weight = weight_ ? *weight_ : weight_of(input, samples_told, options_.weighting);
   const bool trains = updates_buffers(*module_);
   const JoinState join = join_state();
-  const ActiveRank active = join.ranks == group_.size() ? join.active : ActiveRank();
-  // The last forward's buffers are those of a rank that had a batch for it; if that was in this join, one that still
-  // has.
-  if (active.join != 0 && active.join == buffers_from_.join) buffers_from_ = active;
+  ActiveRank active;
   try {
     // First, since ranks may begin with a synchronised forward or with one under no_sync().
     if (is_differentiable) reducer_->averager().agree_on_unit(weight);
     if (is_differentiable && synchronises()) {
       warn_of_equal_inputs(input);
-      // One rank may evaluate alone, also with gradients on.
+      // One rank may evaluate alone, also with gradients on; if a backward follows, that compares.
       if (trains) compare_parameters_at_times(reducer_->averager().stats().backwards);
     }
+    active = active_rank(trains);
+    // The last forward's buffers are those of a rank that had a batch for it; if that was in this join, one that still
+    // has.
+    if (active.join != 0 && active.join == buffers_from_.join) buffers_from_ = active;
     sync_buffers_of_forward(trains);
   } catch (const Error& error) {
     throw lone_forward_error(error);
@@ -238,6 +242,22 @@ ForwardScope DdpBase::begin_forward(const at::Tensor* input, std::optional<doubl
                                                          .joined = join.joined,
                                                          .weight = weight,
                                                          .divide_by_active = join.divide_by_active}));
+}
+
+// A group other than the join's asks its own ranks, before forwards that all of them make.
+ActiveRank DdpBase::active_rank(bool updates) const {
+  const JoinState join = join_state();
+  if (join.group == nullptr || !buffers_) return {};
+  if (join.group->is_same_group(group_)) return join.active;
+  if (!synchronises() || !(updates || !buffers_synced_)) return {};
+  const at::Tensor mine = at::tensor({join.joined ? 0 : 1}, at::kInt);
+  int rank = 0;
+  const CallOptions call{.name = "DDP ranks with batches, wrapper", .number = number_};
+  for (const at::Tensor& theirs : group_.all_gather(mine, call)) {
+    if (*theirs.const_data_ptr<int>() != 0) return {rank, join.active.join};
+    ++rank;
+  }
+  return {};
 }
 
 // Ranks that read the same data compute the same gradient several times, and nothing else shows it.

@@ -79,13 +79,12 @@ class DdpBase {
   double for_each_shard(const std::function<double(Shard)>& body);
   LockstepState lockstep_state() { return sharded().state(); }
   void load_lockstep_state(const LockstepState& state) { sharded().load_state(state); }
-
   friend std::ostream& operator<<(std::ostream& stream, const DdpBase& ddp);  // as the module prints itself
   const ProcessGroup& group() const { return group_; }
   const DdpOptions& options() const { return options_; }
   ReducerStats stats() const;
   DdpLoggingData logging_data() const;
-  // What this rank has spent its steps on so far. TrainingRun compares the ranks.
+  // What this rank has spent its steps on. TrainingRun compares the ranks.
   const StepTimes& step_times() const { return timer_->total(); }
   internal::StepTimer& step_timer() { return *timer_; }
 
@@ -105,6 +104,7 @@ class DdpBase {
   void make_models_equal(const NamedTensors& buffers);
   void warn_of_equal_inputs(const at::Tensor* input);
   void compare_parameters_at_times(std::uint64_t backwards);
+  internal::ActiveRank active_rank(bool updates) const;
   void sync_buffers_of_forward(bool updates);
 
   const std::shared_ptr<torch::nn::Module> module_;

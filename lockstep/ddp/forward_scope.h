@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "lockstep/ddp/autograd/forward_graphs.h"
+#include "lockstep/ddp/converted_arguments.h"
 #include "lockstep/ddp/mixed_precision/precision_cast.h"
 #include "lockstep/ddp/reducer.h"
 #include "lockstep/group/arena_allocator.h"
@@ -41,10 +42,13 @@ class ForwardScope {
   ForwardScope& operator=(const ForwardScope&) = delete;
 
   // The forward has computed its output, from which the loss will be computed. Looks for tensors in the containers that
-  // models return.
+  // models return; parameters among them are replaced by views.
   template <class Output>
-  void has_returned(const Output& output) {
-    if (reducer_ != nullptr || graphs_ != nullptr) watch(output);
+  void has_returned(Output& output) {
+    if (reducer_ != nullptr || graphs_ != nullptr) {
+      convert_tensors_in(output, &ForwardGraphs::with_node);
+      watch(output);
+    }
     has_returned_ = true;
   }
 

@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "lockstep/base/log.h"
@@ -42,11 +43,9 @@ void Reducer::install_hooks() {
     };
   };
   forwards_.emplace([weak, averages = group_.size() > 1](ForwardGraphs::Id forward) {
-    if (const auto self = weak.lock()) {
-      self->is_in_own_backward(forward);
-    } else if (averages && GradientHook::all_are_accumulated_now()) {
-      throw destroyed_wrapper_error();
-    }
+    if (const auto self = weak.lock()) return !self->is_in_own_backward(forward) || self->counts(forward);
+    if (averages && GradientHook::all_are_accumulated_now()) throw destroyed_wrapper_error();
+    return true;
   });
   end_.emplace(call(&Reducer::end_backward), [weak] {
     if (const auto self = weak.lock()) self->backward_lost();
@@ -115,6 +114,14 @@ bool Reducer::is_in_own_backward(std::optional<ForwardGraphs::Id> reached) {
   return note.has_value();
 }
 
+// In a backward through batches of this rank's own and through one that it repeats, the gradients cannot be told apart
+// behind the outputs: there, those of the repeated one are dropped.
+bool Reducer::counts(ForwardGraphs::Id forward) const {
+  if (!forwards_->is_mixed()) return true;
+  const auto found = std::ranges::find(forwards_->found(), forward, &ForwardGraphs::Found::id);
+  return found == forwards_->found().end() || !found->joined;
+}
+
 // A program whose first backwards all pass the wrapper by has most likely confused it with its module.
 void Reducer::count_stray(int backward) {
   stray_backward_ = backward;
@@ -136,6 +143,12 @@ void Reducer::inputs_differentiated() {
 }
 
 void Reducer::start(const ForwardNote& note) {
+  const auto cannot_be_dropped = [](const ForwardGraphs::Found& one) { return one.joined && !one.is_watched; };
+  if (forwards_->is_mixed() && std::ranges::any_of(forwards_->found(), cannot_be_dropped)) {
+    throw_on_all_ranks(group_, mixed_join_error(group_.rank()));
+  }
+  const bool is_cast = cast_ != nullptr && cast_->is_cast();
+  if (note.synchronise && !note.is_training && before_in_evaluation_ && !is_cast) before_in_evaluation_();
   take(BackwardEvent::begin);
   thread_ = std::this_thread::get_id();
   end_->await();

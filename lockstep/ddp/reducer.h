@@ -14,9 +14,11 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <thread>
+#include <utility>
 
 #include "lockstep/ddp/autograd/failed_backward.h"
 #include "lockstep/ddp/autograd/forward_graphs.h"
@@ -49,6 +51,9 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   // One of the tensors that the loss will be computed from.
   void watch(ForwardGraphs::Id forward, const at::Tensor& output) { forwards_->watch(forward, output); }
   void end_forward(ForwardGraphs::Id forward, bool has_returned);
+  // To be called when a backward begins that averages, and goes through forwards in evaluation only. May throw; may be
+  // empty.
+  void before_averages_in_evaluation(std::function<void()> call) { before_in_evaluation_ = std::move(call); }
   // Where gradients are allocated; nullptr if the ranks share no memory.
   const std::shared_ptr<ArenaHeap>& heap() const { return heap_; }
 
@@ -62,6 +67,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   // Events, and what they lead to.
   BackwardAction take(BackwardEvent event);
   bool is_in_own_backward(std::optional<ForwardGraphs::Id> reached);
+  bool counts(ForwardGraphs::Id forward) const;
   void differentiate_inputs(ForwardGraphs::Id forward);
   void inputs_differentiated();
   void start(const ForwardNote& note);
@@ -86,6 +92,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   std::optional<EndOfBackward> end_;
   std::optional<EndOfBackward> end_of_inputs_gradients_;
   FailedBackward failed_;
+  std::function<void()> before_in_evaluation_;
 
   BackwardState state_ = BackwardState::idle;
   std::atomic<bool> is_lost_elsewhere_ = false;  // the backward ended early, as another thread has seen

@@ -35,6 +35,8 @@ class GroupHandle {
   int size() const;
   // "shared memory", "tcp", "tcp and shared memory", "in-process"; else the backend.
   std::string_view transport() const;
+  // Whether both are handles of one group: not of another one that has the same ranks.
+  bool is_same_group(const GroupHandle& other) const { return state_ == other.state_; }
   Duration timeout() const;
   const std::optional<c10::Device>& device() const;  // as of GroupOptions
   // The same options for several calls that are to end by one deadline: that of a call which begins now.

@@ -45,7 +45,7 @@ struct ForwardGraphs::Outputs {
     Id forward;
     int outputs;
   };
-  explicit Outputs(std::function<void(Id)> call) : reached(std::move(call)) {}
+  explicit Outputs(std::function<bool(Id)> call) : reached(std::move(call)) {}
 
   void add(Id forward) {
     const std::lock_guard lock(mutex);
@@ -68,7 +68,7 @@ struct ForwardGraphs::Outputs {
     return known != nullptr && known->outputs != 0;
   }
 
-  const std::function<void(Id)> reached;
+  const std::function<bool(Id)> reached;
   std::mutex mutex;
   std::vector<Left> left;  // in the order of forwards; protected by mutex
   std::size_t gone = 0;    // of these, those without outputs; protected by mutex
@@ -92,8 +92,7 @@ class ForwardGraphs::OutputHook final : public torch::autograd::FunctionPreHook 
   ~OutputHook() override { outputs_->remove(forward_); }
 
   torch::autograd::variable_list operator()(const torch::autograd::variable_list& gradients) override {
-    outputs_->reached(forward_);
-    return gradients;
+    return outputs_->reached(forward_) ? gradients : torch::autograd::variable_list(gradients.size());
   }
 
  private:
@@ -101,7 +100,7 @@ class ForwardGraphs::OutputHook final : public torch::autograd::FunctionPreHook 
   const Id forward_;
 };
 
-ForwardGraphs::ForwardGraphs(std::function<void(Id)> reached)
+ForwardGraphs::ForwardGraphs(std::function<bool(Id)> reached)
     : outputs_(std::make_shared<Outputs>(std::move(reached))) {}
 
 ForwardGraphs::Id ForwardGraphs::begin(const ForwardNote& note) {
@@ -119,17 +118,17 @@ ForwardGraphs::Id ForwardGraphs::begin(const ForwardNote& note) {
   return next_++;
 }
 
+at::Tensor ForwardGraphs::with_node(const at::Tensor& output) {
+  const bool is_parameter =
+      output.defined() && output.requires_grad() && output.grad_fn() == nullptr && GradientHook::watches(output);
+  return is_parameter && at::GradMode::is_enabled() ? output.view_as(output) : output;
+}
+
 void ForwardGraphs::watch(Id forward, const at::Tensor& output) {
   Forward* known = find(forward);
   if (known == nullptr || !output.requires_grad()) return;
   const auto& node = output.grad_fn();
-  if (node == nullptr) {
-    if (!known->gives_leaf && GradientHook::watches(output)) {
-      known->gives_leaf = true;
-      give_leaves_.push_back(forward);
-    }
-    return;
-  }
+  if (node == nullptr) return;
   const auto hang_on = [&](const decltype(output.grad_fn())& on) {
     // A module may return what was computed before it was called.
     const bool is_foreign = on->thread_id() == known->made.thread && on->sequence_nr() < known->made.first;
@@ -160,11 +159,6 @@ std::optional<ForwardNote> ForwardGraphs::note_of_current_backward(std::optional
   }
   marked_.clear();
   if (Forward* one = reached ? find(*reached) : nullptr) mark_found(*one);
-  std::erase_if(give_leaves_, [&](Id id) {
-    Forward* one = find(id);
-    if (one != nullptr && !one->is_differentiated) mark_found(*one);
-    return true;  // differentiated now
-  });
   std::size_t known = 0;  // forwards that ended and have been found
   for (const Id id : marked_) known += find(id)->has_ended ? 1 : 0;
   const std::size_t unknown = forwards_.size() - not_ended_ - known;
@@ -179,11 +173,15 @@ std::optional<ForwardNote> ForwardGraphs::note_of_current_backward(std::optional
     one.is_differentiated = true;
     leave_out(one, false);
     note = note ? joined(*note, one.note) : one.note;
-    found_.push_back({one.id, one.note.weight, one.note.joined});
+    found_.push_back({one.id, one.note.weight, one.note.joined, one.is_watched});
     if (one.note.synchronise) number_ = std::max(number_, one.number);
     open_range(one);
   }
   return note;
+}
+
+bool ForwardGraphs::is_mixed() const {
+  return std::ranges::any_of(found_, &Found::joined) && !std::ranges::all_of(found_, &Found::joined);
 }
 
 void ForwardGraphs::mark_found(Forward& forward) {

@@ -33,12 +33,16 @@ class ForwardGraphs {
  public:
   using Id = std::uint64_t;
 
-  // reached: called when a backward comes to an output of a forward, before anything behind it is computed.
-  explicit ForwardGraphs(std::function<void(Id)> reached);
+  // reached: called when a backward comes to an output of a forward, before anything behind it is computed. Returns
+  // whether the gradient of that output counts; if not, nothing behind it gets any from there.
+  explicit ForwardGraphs(std::function<bool(Id)> reached);
 
   // A forward begins on this thread. It is remembered while one of its outputs, or what was computed from it, exists.
   // Of those whose outputs cannot be seen or are gone, the last ones are remembered.
   Id begin(const ForwardNote& note);
+  // What a forward returns instead of a parameter, whose backward would have no node of this forward; else `output`.
+  // REQUIRES: between begin() and end() of this forward.
+  static at::Tensor with_node(const at::Tensor& output);
   // One of the tensors that the loss will be computed from. REQUIRES: between begin() and end() of this forward.
   void watch(Id forward, const at::Tensor& output);
   // The forward has returned, or has thrown, and is forgotten then.
@@ -47,13 +51,17 @@ class ForwardGraphs {
   // What holds for the backward that the calling thread runs; nothing if it goes through none of these forwards.
   // reached: a forward that it is known to go through. REQUIRES: called during backward.
   std::optional<ForwardNote> note_of_current_backward(std::optional<Id> reached);
-  // The forwards that backward goes through, as note_of_current_backward() has found them.
+  // The forwards that backward goes through, as note_of_current_backward() has found them. Of a forward that is not
+  // watched, no output can be seen.
   struct Found {
     Id id;
     double weight;
     bool joined;
+    bool is_watched;
   };
   std::span<const Found> found() const { return found_; }
+  // Of them: whether some have joined, and others have not.
+  bool is_mixed() const;
   // The number of the last of them. Of synchronised forwards those count that all ranks have to make: in training, or
   // with a backward. Those do not that only autograd::grad has gone through.
   std::uint64_t number() const { return number_; }
@@ -87,7 +95,6 @@ class ForwardGraphs {
     std::vector<Range> made_later = {};  // by differentiating it
     bool has_ended = false;
     bool is_watched = false;
-    bool gives_leaf = false;  // an output is a parameter, whose backward has no node of this forward
     bool is_differentiated = false;
     bool is_left_out = false;  // of the numbers
     bool is_found = false;     // in the graph of the backward that was asked about last
@@ -120,8 +127,8 @@ class ForwardGraphs {
   std::vector<MadeByThread> made_;
   // Of the forwards: how many have not ended, and how many there were when the dead were forgotten last.
   std::size_t not_ended_ = 0, left_after_sweep_ = 0;
-  // Among others those that await a backward; that give leaves; that have an open range; all that have been found.
-  std::vector<Id> waiting_, give_leaves_, open_, marked_;
+  // Among others those that await a backward; that have an open range; all that have been found.
+  std::vector<Id> waiting_, open_, marked_;
   Id next_ = 1;
   std::uint64_t numbers_ = 0, number_ = 0;  // of forwards; of the last one found
   std::vector<Found> found_;

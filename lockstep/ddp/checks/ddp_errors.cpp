@@ -149,6 +149,15 @@ Error destroyed_wrapper_error() {
       "so nobody would average the gradients. Keep the wrapper until the backward is over");
 }
 
+Error mixed_join_error(int rank) {
+  return backward_error(
+      rank,
+      fmt::format("on rank {} a backward goes through a batch of its own and through one that it repeats in join(), "
+                  "and DistributedDataParallel cannot see the outputs of the latter, so it cannot leave it out. "
+                  "Return tensors from forward(), or containers of tensors; or make a backward for each batch",
+                  rank));
+}
+
 Error unweighted_gradient_error(int rank, const std::string& parameter) {
   return backward_error(
       rank, fmt::format("the gradient of {} on rank {} was left by a backward outside DistributedDataParallel. "

@@ -54,6 +54,8 @@ Error chosen_inputs_error(int rank, const std::string& parameter);
 Error backward_outside_error();
 // A backward goes through a forward of a wrapper that is gone, and that averaged with others.
 Error destroyed_wrapper_error();
+// In join(), a backward goes through a batch of the rank's own and through a repeated one, whose outputs are not seen.
+Error mixed_join_error(int rank);
 // A gradient that a backward outside the wrapper left has no weight.
 Error unweighted_gradient_error(int rank, const std::string& parameter);
 // The program does something at a time when DDP cannot take it.

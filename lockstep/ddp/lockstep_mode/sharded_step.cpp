@@ -76,6 +76,7 @@ ShardedStep::ShardedStep(const torch::nn::Module& module, const NamedTensors& pa
       buffers_(buffers) {
   outside_ = std::make_shared<ForwardGraphs>([](ForwardGraphs::Id) {
     if (GradientHook::all_are_accumulated_now()) throw backward_outside_error();
+    return true;
   });
   compare_with_other_ranks();
   check_mode(mode_, group_.size());

@@ -10,8 +10,9 @@
 // A rank that has no more batches has joined: it repeats the step with its last batch, and contributes nothing. DDP
 // contributes zeros, SyncBatchNorm a count of zero, and code that communicates by itself asks is_joined(). All ranks
 // make the same steps, so models, optimizers and schedules stay equal, and every collective within the step has its
-// partners, whoever made it. (PyTorch's Join repeats the collectives only, which each class must describe, and sends
-// the last rank's model to all in the end.)
+// partners, whoever made it. A step belongs to the thread that has called join(): what it computes in other threads
+// does not know that the rank has joined. (PyTorch's Join repeats the collectives only, which each class must describe,
+// and sends the last rank's model to all in the end.)
 #pragma once
 
 #include <cstdint>
@@ -83,7 +84,7 @@ JoinReport join(const ProcessGroup& group, Batches&& batches, Step&& step, const
     const internal::JoinScope scope({.joined = joined || is_joined(),
                                      .divide_by_active = divide_by_active,
                                      .active = {active_rank, number},
-                                     .ranks = group.size()});
+                                     .group = &group});
     for_all([&] { step(std::as_const(*last)); });
   };
   const auto of_batches = [&](auto&& call) {

@@ -6,6 +6,10 @@
 
 #include <cstdint>
 
+namespace lockstep {
+class ProcessGroup;
+}  // namespace lockstep
+
 namespace lockstep::internal {
 
 // The first rank of a step that has a batch of its own, in the join with that number.
@@ -18,7 +22,7 @@ struct JoinState {
   bool joined = false;            // this rank has no more batches
   bool divide_by_active = false;  // averages are over the ranks that have not joined, instead of over all
   ActiveRank active;
-  int ranks = 0;  // of the join's group; 0: there is none
+  const ProcessGroup* group = nullptr;  // of the join; null: there is none
 };
 
 JoinState join_state();

@@ -175,6 +175,31 @@ TEST_CASE("a leaf among the outputs claims no backward of the bare module") {
   });
 }
 
+TEST_CASE("a parameter that forward returns is averaged in each backward") {
+  struct TableImpl : PairImpl {
+    std::tuple<at::Tensor, std::vector<at::Tensor>> forward(const at::Tensor& x) {
+      return {plain(x), {first->weight, last->bias}};
+    }
+  };
+  for (const Weighting weighting : {Weighting::ranks, Weighting::samples}) {
+    run_group_or_throw(2, Over::arena, [&](const ProcessGroup& group) {
+      Twins<TableImpl> twins(group, {.find_unused_parameters = true, .weighting = weighting});
+      for (int step = 0; step < 2; ++step) {
+        twins.zero_grad();
+        const auto [y, table] = (*twins.ddp)(twins.x(step));
+        const at::Tensor decay = loss_of(table[0]) * (1 + group.rank()) + loss_of(table[1]);
+        decay.backward({}, /*keep_graph=*/true);
+        decay.backward();
+        loss_of(y).backward();
+        const at::Tensor other =
+            loss_of(twins.alone->first->weight) * (1 + group.rank()) + loss_of(twins.alone->last->bias);
+        (other * 2 + loss_of(twins.alone->plain(twins.x(step)))).backward();
+        twins.check();
+      }
+    });
+  }
+}
+
 TEST_CASE("what a backward computes to be differentiated again belongs to the wrapper, what comes after it does not") {
   struct ScaleImpl : torch::nn::Module {
     ScaleImpl() { scale = register_parameter("scale", at::ones({4})); }

@@ -243,6 +243,27 @@ TEST_CASE("parameters that drift apart are named on all ranks at the next compar
   }
 }
 
+TEST_CASE("so are those of a model that trains in evaluation mode, though a rank may evaluate with gradients alone") {
+  const auto errors = run_group(2, Over::arena, [&](const ProcessGroup& group) {
+    Forked model;
+    DistributedDataParallel ddp(model, group);
+    ddp.eval();
+    for (int step = 0; step < 5; ++step) {
+      ddp.zero_grad();
+      if (group.rank() == 1) (void)ddp(wave({3, 4}, 0), true);
+      ddp(wave({3, 4}, group.rank()), true).sum().backward();
+      const at::NoGradGuard no_grad;
+      if (step == 2 && group.rank() == 1) model->right->bias[3] += 1;
+      if (step == 4) FAIL("the difference was not found");
+    }
+  });
+  for (const auto& error : errors) {
+    const std::string text = text_of(error);
+    CHECK(text.find("after 4 backwards") != std::string::npos);
+    CHECK(text.find("right.bias, where rank 0 has other values than rank 1") != std::string::npos);
+  }
+}
+
 TEST_CASE("who trains the module and not the wrapper is warned, and the difference is found when it is asked for") {
   const CapturedLog log;
   run_group_or_throw(2, Over::arena, [&](const ProcessGroup& group) {

@@ -17,7 +17,7 @@ constexpr const char* kNames[kFamilies] = {
     "join_keeps",     "norm",     "norm_in_eval",  "throws",         "throws_late", "dropped",     "inputs",
     "bare",           "evaluate", "evaluate_grad", "evaluate_local", "freeze",      "grow",        "two",
     "aside",          "clip",     "reload",        "links",          "list",        "first_alone", "buffers_alone",
-    "zero_optimizer", "compare",  "power_sgd",     "lockstep",       "local_aside"};
+    "zero_optimizer", "compare",  "power_sgd",     "lockstep",       "local_aside", "join_carry"};
 
 constexpr std::uint64_t bits(std::initializer_list<Family> families) {
   std::uint64_t all = 0;
@@ -86,7 +86,8 @@ class Drawer {
     if (has(Family::norm_in_eval) && !has(Family::norm)) without({Family::norm_in_eval});
     setting.static_graph = has(Family::fixed_graph);
     setting.find_unused = has(Family::unused);
-    setting.skip_unused = has(Family::unused, 40);
+    // What the graph of a repeated batch alone reaches counts as used there, and gets zeros.
+    setting.skip_unused = has(Family::unused, 40) && !has(Family::join_carry);
     setting.samples = has(Family::samples);
     setting.models = has(Family::two) ? 2 : 1;
     setting.over_links = has(Family::links);
@@ -94,6 +95,7 @@ class Drawer {
     setting.norm_in_eval = has(Family::norm_in_eval);
     setting.takes_list = has(Family::list);
     setting.join_keeps = has(Family::join_keeps);
+    setting.join_carries = has(Family::join_carry);
     setting.shares_optimizer = has(Family::zero_optimizer);
     setting.local_aside = has(Family::local_aside);
     setting.compares = has(Family::compare);
@@ -321,11 +323,36 @@ class Drawer {
     disturb(events, model % 2);
   }
 
+  // Of two iterations the first makes a forward, and the second another one, and a backward of both.
+  void draw_carried_step(Events& events) {
+    const auto add = [&](Event one, Only only) {
+      one.only = only;
+      events.push_back(std::move(one));
+    };
+    const auto disturb_in = [&](Only only) {
+      Events some;
+      disturb(some, 0);
+      for (Event& one : some) add(std::move(one), only);
+    };
+    add(a_zero(0, false), Only::even);
+    add(a_forward(0, 0, has(Family::accumulate, 40)), Only::even);
+    disturb_in(Only::even);
+    add(a_forward(0, 1, false), Only::odd);
+    disturb_in(Only::odd);
+    if (has(Family::retained, 40)) add(a_backward(3, true), Only::odd);
+    add(a_backward(3), Only::odd);
+    if (dice_.percent(70)) add(event(Kind::step), Only::odd);
+  }
+
   void draw_join() {
     Event one = event(Kind::join);
     for (int& length : one.lengths) length = 1 + dice_.below(4);
     one.divides_by_active = has(Family::join_active) && (!has(Family::join) || dice_.percent(50));
-    draw_step(one.body, has(Family::accumulate, 50), !has(Family::join_keeps));
+    if (has(Family::join_carry, 60)) {
+      draw_carried_step(one.body);
+    } else {
+      draw_step(one.body, has(Family::accumulate, 50), !has(Family::join_keeps));
+    }
     sequence_.events.push_back(std::move(one));
   }
 

@@ -50,8 +50,9 @@ enum class Family {
   power_sgd,       // the hook; values must be finite, and the same on all ranks
   lockstep,        // lockstep mode instead of everything that it refuses
   local_aside,     // what is set aside may not be averaged yet
+  join_carry,      // outputs of one step of a join are used in the next
 };
-inline constexpr int kFamilies = 40;
+inline constexpr int kFamilies = 41;
 
 const char* name_of(Family family);
 // A bit for each family. Names with commas between; "all"; "all,-NAME" leaves one out. std::invalid_argument for

@@ -66,9 +66,10 @@ class Oracle {
         iteration_[rank] = std::min(i, event.lengths[rank] - 1);
       }
       play(event.body);
-      drop_all_slots();
+      if (!setting_.join_carries) drop_all_slots();
       ++iterations_;
     }
+    drop_all_slots();
     is_in_join_ = divides_by_active_ = false;
     std::fill(std::begin(joined_), std::end(joined_), false);
     std::fill(std::begin(iteration_), std::end(iteration_), 0);
@@ -251,16 +252,18 @@ class Oracle {
     std::vector<Parameter*> to;
     std::vector<std::vector<int>> forwards;
     at::Tensor loss;
-    bool joined = false;
+    // Beside a batch of the rank's own, one that it repeats counts for nothing.
+    const bool joined = std::all_of(through.begin(), through.end(), [](const Made* made) { return made->joined; });
+    const auto counts = [&](const Made* made) { return joined || !made->joined; };
     for (const Made* made : through) {
+      if (!counts(made)) continue;
       const at::Tensor one = loss_of(made->output, event.loss, made->scale);
       loss = loss.defined() ? loss + one : one;
-      joined = joined || made->joined;
     }
     for (int i = 0; i < setting_.models; ++i) {
       std::vector<int> of_model;
       for (const Made* made : through) {
-        if (made->forwards[i] >= 0) of_model.push_back(made->forwards[i]);
+        if (counts(made) && made->forwards[i] >= 0) of_model.push_back(made->forwards[i]);
       }
       if (of_model.empty()) continue;
       for (Parameter& parameter : models_[i].parameters) {
@@ -403,8 +406,8 @@ class Oracle {
     if (model.is_fresh || (event.choice != 0 && setting_.shards != 0)) return false;
     // Of forwards with gradients the first one of all ranks does more.
     if (event.choice == 1 && !model.has_synchronised && !setting_.first_alone) return false;
-    const bool trains = event.choice == 2;
-    if (!setting_.norm || (model.have_changed == 0 && !trains)) return occurrence.ranks != 0;
+    const bool trains = event.choice == 2, is_local = event.choice == 3;
+    if (!setting_.norm || is_local || (model.have_changed == 0 && !trains)) return occurrence.ranks != 0;
     if (!trains && model.have_changed != everybody() && !setting_.buffers_alone) return false;
     share_buffers(model);
     occurrence.ranks = everybody();

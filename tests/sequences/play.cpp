@@ -126,9 +126,10 @@ class Player {
          [&](int batch) {
            iteration_ = batch;
            play(event.body);
-           slots_ = {};
+           if (!setting_.join_carries) slots_ = {};
          },
          {.divide_by_initial_world_size = !event.divides_by_active});
+    slots_ = {};
     iteration_ = 0;
   }
 

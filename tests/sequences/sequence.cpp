@@ -152,6 +152,7 @@ std::string to_text(const Sequence& sequence) {
   add(setting.local_aside, "gradients set aside at any time");
   add(setting.compares, "compare_parameters_every 1");
   add(setting.join_keeps, "joins that keep gradients");
+  add(setting.join_carries, "joins whose steps use outputs of the last one");
   if (setting.shards != 0) text += fmt::format(", lockstep mode with {} shards", setting.shards);
   add(setting.reduces_float, "reduced in float32");
   add(setting.reduces_half, "reduced in float16");

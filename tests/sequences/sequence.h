@@ -93,6 +93,7 @@ struct Setting {
   // their buffers, before an evaluation.
   bool first_alone = false, buffers_alone = false;
   bool join_keeps = false;        // gradients are not always zeroed in the step of a join
+  bool join_carries = false;      // outputs of one step of a join are there in the next
   bool local_aside = false;       // what is not averaged yet is set aside too
   bool shares_optimizer = false;  // its state is spread over the ranks
   bool compares = false;          // parameters, after each backward

@@ -101,6 +101,7 @@ void make_setting_plainer(Variants& variants, const Sequence& sequence) {
   change([](Setting& s) { return !s.norm_in_eval && set(s.norm, false); });
   change([](Setting& s) { return set(s.takes_list, false); });
   change([](Setting& s) { return set(s.join_keeps, false); });
+  change([](Setting& s) { return set(s.join_carries, false); });
   change([](Setting& s) { return set(s.shares_optimizer, false); });
   change([](Setting& s) { return set(s.local_aside, false); });
   change([](Setting& s) { return set(s.compares, false); });

@@ -153,10 +153,14 @@ void Contributions::look_for_zeros() {
     if (was_zeroed(i)) {
       has_zeroed = true;
       note_zeroed(i);
-    } else if (!was_zero_[i]) {
-      has_others = true;
-      if (seen_in(parameters_[i].tensor.grad()) != seen_[i]) has_scaled = true;
+      continue;
     }
+    const auto now = seen_in(parameters_[i].tensor.grad());
+    // Another tensor is instead of all that the gradient was, also of the average that was put aside.
+    if (now.first != seen_[i].first && !has_local_gradients_) averages_[i].reset();
+    if (was_zero_[i]) continue;
+    has_others = true;
+    if (now != seen_[i]) has_scaled = true;
   }
   // A gradient that was zero before it was written to has been zeroed, too, unless others have been scaled.
   for (std::size_t i = 0; i < parameters_.size() && !has_scaled; ++i) {

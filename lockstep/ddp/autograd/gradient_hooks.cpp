@@ -134,6 +134,7 @@ bool GradientHook::watches(const at::Tensor& parameter) {
 GradientScale::GradientScale(at::Tensor parameter, std::function<double()> factor)
     : parameter_(std::move(parameter)),
       hook_(parameter_.register_hook([factor = std::move(factor)](const at::Tensor& gradient) {
+        if (!gradient.defined()) return gradient;
         const double by = factor();
         if (by == 0) return at::zeros_like(gradient);  // also where it is not finite
         return by == 1 ? gradient : gradient.mul(by);

@@ -47,7 +47,11 @@ at::Tensor mean_of(const Parameter& parameter, const Setting& setting, const std
         if (counted.insert(forward).second) weights += weights_of_forwards[static_cast<std::size_t>(forward)];
       }
       if (!one.gradient.defined()) continue;
-      const at::Tensor mine = setting.samples ? one.gradient * weight : one.gradient;
+      // Without weight even what is infinite counts for nothing.
+      const bool is_nothing = setting.samples && weight == 0;
+      const at::Tensor mine = is_nothing        ? at::zeros_like(one.gradient)
+                              : setting.samples ? one.gradient * weight
+                                                : one.gradient;
       sum = sum.defined() ? sum + mine : mine;
     }
     if (!parameter.pending[rank].empty()) ++active;

@@ -43,11 +43,16 @@ struct Output {
   double scale = 1;
 };
 
-// Empty if they are the same but for rounding.
-std::string difference(const Values& found, const Values& expected, double tolerance) {
-  if (found.size() != expected.size()) return "has another size";
+double size_of(const Values& values) {
   double size = 0;
-  for (const double value : expected) size = std::max(size, std::isfinite(value) ? std::abs(value) : 0);
+  for (const double value : values) size = std::max(size, std::isfinite(value) ? std::abs(value) : 0);
+  return size;
+}
+
+// Empty if they are the same but for rounding. size: of what they were computed from, if that is larger.
+std::string difference(const Values& found, const Values& expected, double tolerance, double size) {
+  if (found.size() != expected.size()) return "has another size";
+  size = std::max(size, size_of(expected));
   for (std::size_t i = 0; i < found.size(); ++i) {
     const bool same = found[i] == expected[i] || (std::isnan(found[i]) && std::isnan(expected[i]));
     if (!same && !(std::abs(found[i] - expected[i]) <= tolerance * (size + 0.01))) {
@@ -365,11 +370,13 @@ class Player {
   void compare(const Trained& model, const Expected& expected, char name) const {
     if (!expected.is_trained) return;
     const double tolerance = tolerance_of(setting_);
-    const auto check = [&](const std::string& what, const at::Tensor& found, const Values& values) {
-      const std::string text = difference(values_of(found), values, tolerance);
+    const auto check = [&](const std::string& what, const at::Tensor& found, const Values& values, double size = 0) {
+      const std::string text = difference(values_of(found), values, tolerance, size);
       if (!text.empty()) throw Difference(fmt::format("{}: {}{}", name, what, text));
     };
     const auto parameters = model.net->named_parameters();
+    double of_gradients = 0;  // where the terms of one cancel each other, others show how large they were
+    for (const auto& values : expected.gradients) of_gradients = std::max(of_gradients, values ? size_of(*values) : 0);
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       const at::Tensor& gradient = parameters[i].value().grad();
       const auto& values = expected.gradients[i];
@@ -381,7 +388,7 @@ class Player {
           throw Difference(fmt::format("{}: the gradient of {} is {}", name, expected.names[i],
                                        gradient.defined() ? "there, and must not be" : "missing"));
         }
-        if (values) check("the gradient of " + expected.names[i], gradient, *values);
+        if (values) check("the gradient of " + expected.names[i], gradient, *values, of_gradients);
       }
       check(expected.names[i], parameters[i].value(), expected.parameters[i]);
     }

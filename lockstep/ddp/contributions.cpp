@@ -73,6 +73,7 @@ Contributions::Contributions(const TrainedParameters& parameters, ProcessGroup g
       used_before_(parameters.size()),
       seen_(parameters.size()),
       was_zero_(parameters.size()),
+      is_mixed_(parameters.size()),
       averages_(parameters.size()),
       own_(parameters.size()),
       none_(parameters.size()) {
@@ -128,6 +129,7 @@ void Contributions::begin_backward(const ForwardNote& note, std::span<const Forw
   divides_ = false;
   used_before_ = used_;
   is_weighted() ? put_averages_aside() : put_averages_back();
+  note_mixture();
   if (note_.joined) return put_own_aside();
   for (const ForwardGraphs::Found& found : forwards) {
     if (found.joined) continue;
@@ -147,7 +149,7 @@ void Contributions::look_for_zeros() {
     for (std::size_t i = 0; i < parameters_.size(); ++i) used_[i] = used_[i] && !was_zeroed(i);
     return;
   }
-  bool has_zeroed = false, has_scaled = false, has_others = false;
+  bool has_zeroed = false, has_scaled = false;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (!used_[i]) continue;
     if (was_zeroed(i)) {
@@ -158,9 +160,7 @@ void Contributions::look_for_zeros() {
     const auto now = seen_in(parameters_[i].tensor.grad());
     // Another tensor is instead of all that the gradient was, also of the average that was put aside.
     if (now.first != seen_[i].first && !has_local_gradients_) averages_[i].reset();
-    if (was_zero_[i]) continue;
-    has_others = true;
-    if (now != seen_[i]) has_scaled = true;
+    if (!was_zero_[i] && now != seen_[i]) has_scaled = true;
   }
   // A gradient that was zero before it was written to has been zeroed, too, unless others have been scaled.
   for (std::size_t i = 0; i < parameters_.size() && !has_scaled; ++i) {
@@ -169,7 +169,8 @@ void Contributions::look_for_zeros() {
     note_zeroed(i);
   }
   // The gradients of parameters that have none may have been dropped with the others.
-  if (has_zeroed && !has_others) forget();
+  if (!has_zeroed || std::ranges::find(used_, true) != used_.end()) return;
+  forget();
 }
 
 void Contributions::note_zeroed(std::size_t parameter) {
@@ -202,6 +203,19 @@ void Contributions::put_averages_aside() {
     if (!gradient.defined() || (backwards_ != 0 && used_[i])) continue;
     if (has_local_gradients_) check_is_weighted(i);
     averages_[i] = std::exchange(gradient, at::Tensor());
+  }
+}
+
+// With weights, what was averaged before is put aside. Where a backward without weights has added to it, it cannot be.
+void Contributions::note_mixture() {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (is_weighted()) {
+      if (is_mixed_[i] && used_[i])
+        throw_on_all_ranks(group_, mixed_gradient_error(group_.rank(), parameters_[i].name));
+    } else if (!note_.synchronise && !used_[i]) {
+      const at::Tensor& gradient = parameters_[i].tensor.grad();
+      is_mixed_[i] = gradient.defined() && !is_zero(gradient);
+    }
   }
 }
 
@@ -272,6 +286,7 @@ void Contributions::forget() {
   counted_.clear();
   if (!std::exchange(is_uniform_, true)) std::ranges::fill(since_, 0);
   std::fill(used_.begin(), used_.end(), false);
+  std::fill(is_mixed_.begin(), is_mixed_.end(), false);
   has_local_gradients_ = false;
   for (at::Tensor& average : averages_) average.reset();
 }

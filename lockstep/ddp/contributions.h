@@ -89,6 +89,7 @@ class Contributions {
   void note_zeroed(std::size_t parameter);
   void put_averages_aside();
   void put_averages_back();
+  void note_mixture();
   void put_own_aside();
   void put_own_back(const std::vector<bool>* averaged);
   void put_back_where_nothing_came();
@@ -112,7 +113,7 @@ class Contributions {
   std::vector<bool> used_, used_before_;  // by parameter; before the backward that runs
   // By parameter, after the last backward: which tensor it was and how often written to; whether zero by itself.
   std::vector<std::pair<const void*, std::uint32_t>> seen_;
-  std::vector<bool> was_zero_;
+  std::vector<bool> was_zero_, is_mixed_;  // is_mixed_: an average that this rank has added to without weights
   bool has_local_gradients_ = false;
   std::vector<at::Tensor> averages_;  // by parameter: put aside
   std::vector<at::Tensor> own_;       // by parameter: put aside during a joined backward

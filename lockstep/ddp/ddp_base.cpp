@@ -9,6 +9,7 @@
 #include <bit>
 #include <cmath>
 #include <ostream>
+#include <utility>
 
 #include "lockstep/base/log.h"
 #include "lockstep/base/tsc_clock.h"
@@ -322,6 +323,11 @@ void DdpBase::sync_buffers_of_forward(bool updates) {
   // In evaluation buffers do not change, so ranks may evaluate different numbers of batches.
   if (synchronises() && (updates || !buffers_synced_)) sync_buffers();
   if (updates) buffers_synced_ = false;
+  if (updates || synchronises() || buffers_synced_ || std::exchange(own_buffers_told_, true)) return;
+  log_warning(
+      "DistributedDataParallel: an evaluation under no_sync() uses this rank's own buffers, such as the statistics of "
+      "batch norms, which differ between ranks after a forward in training. Evaluate outside of no_sync(), or call "
+      "sync_buffers() before, on all ranks");
 }
 
 std::shared_ptr<ThreadCount> DdpBase::shard_threads() const {

@@ -117,7 +117,7 @@ class DdpBase {
   std::optional<at::Device> input_device_;
   bool buffers_synced_ = true;
   std::shared_ptr<int> no_sync_guards_ = std::make_shared<int>(0);  // that live
-  bool inputs_seen_ = false;
+  bool inputs_seen_ = false, own_buffers_told_ = false;
   std::optional<double> weight_;
   std::uint64_t compared_after_ = 0;               // backwards
   std::shared_ptr<internal::PrecisionCast> cast_;  // null if the module computes in its parameters' type

@@ -129,7 +129,7 @@ class Oracle {
       case Kind::put_back: return set_aside(event);
       case Kind::reload: return reload(event);
       case Kind::sharded: return sharded(event);
-      case Kind::join: return !is_in_join_ && !event.body.empty();
+      case Kind::join: return !is_in_join_ && !event.body.empty() && !(event.divides_by_active && is_mixed());
     }
     return false;
   }
@@ -371,6 +371,17 @@ class Oracle {
       for (Parameter& one : model.parameters) forget(one, rank);
     }
     return ranks != 0;
+  }
+
+  // Whether a rank has added to an average without weights. Then a join that divides by active ranks is refused.
+  bool is_mixed() const {
+    return !setting_.samples && std::any_of(std::begin(models_), std::end(models_), [](const Model& model) {
+      return std::any_of(model.parameters.begin(), model.parameters.end(), [](const Parameter& one) {
+        const bool has_contribution = std::any_of(std::begin(one.pending), std::end(one.pending),
+                                                  [](const auto& of_rank) { return !of_rank.empty(); });
+        return one.base.defined() && has_contribution;
+      });
+    });
   }
 
   bool is_at_rest(const Model& model) const { return is_settled(model) && !model.is_fresh; }

@@ -166,6 +166,15 @@ Error unweighted_gradient_error(int rank, const std::string& parameter) {
                         parameter, rank));
 }
 
+Error mixed_gradient_error(int rank, const std::string& parameter) {
+  return backward_error(
+      rank,
+      fmt::format("the gradient of {} on rank {} holds an average, and what this rank has accumulated on top of it "
+                  "before join(). To divide by the active ranks they would have to be told apart; call "
+                  "zero_grad() after the average, or before join()",
+                  parameter, rank));
+}
+
 Error misplaced_event_error(int rank, std::string_view event, std::string_view state) {
   return backward_error(
       rank, fmt::format("on rank {} DistributedDataParallel met '{}' while it was {}. A communication hook must not "

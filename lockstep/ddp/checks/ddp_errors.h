@@ -58,6 +58,8 @@ Error destroyed_wrapper_error();
 Error mixed_join_error(int rank);
 // A gradient that a backward outside the wrapper left has no weight.
 Error unweighted_gradient_error(int rank, const std::string& parameter);
+// In join(), a gradient is an average to which this rank has added before, without weights.
+Error mixed_gradient_error(int rank, const std::string& parameter);
 // The program does something at a time when DDP cannot take it.
 Error misplaced_event_error(int rank, std::string_view event, std::string_view state);
 // Options contradict each other or the module. what: the text after the class's name.

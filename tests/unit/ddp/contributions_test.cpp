@@ -100,6 +100,30 @@ TEST_CASE("an average that was not zeroed stays whole when a rank joins") {
   });
 }
 
+TEST_CASE("what was accumulated on top of an average is refused by name in a join that divides by active ranks" *
+          on_host()) {
+  for (const bool zeroes : {true, false}) {
+    const auto errors = run_group(2, Over::arena, [&](const ProcessGroup& group) {
+      Scalar model;
+      Ddp ddp(model, group);
+      ddp(batch(1)).backward();
+      if (zeroes) ddp.zero_grad();
+      locally(ddp, [&] {
+        if (group.rank() == 0) ddp(batch(1)).backward();
+      });
+      join(group, std::vector<at::Tensor>(1, batch(3)), [&](const at::Tensor& x) { ddp(x).backward(); },
+           {.divide_by_initial_world_size = false});
+      CHECK(gradient(model) == doctest::Approx((1 + 3 + 3) / 2.0));
+    });
+    for (const auto& error : errors) {
+      REQUIRE((error != nullptr) == !zeroes);
+      if (zeroes) continue;
+      const std::string text = error_of([&] { std::rethrow_exception(error); }).what();
+      CHECK(contains(text, "the gradient of w on rank 0 holds an average, and what this rank has accumulated on top"));
+    }
+  }
+}
+
 TEST_CASE("a joined rank keeps its gradient of a parameter that no rank uses") {
   for (const bool skips : {false, true}) {
     with_both(

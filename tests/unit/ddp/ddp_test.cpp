@@ -10,6 +10,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/ddp/average_gradients.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
+#include "tests/support/captured_log.h"
 #include "tests/unit/ddp/models.h"
 
 namespace ddp_test {
@@ -127,6 +128,27 @@ TEST_CASE("construction makes parameters and buffers rank 0's, and forward in tr
     for (int extra = 0; extra < group.rank(); ++extra) (void)ddp(wave({4, 20}, 0));
     group.barrier();
   });
+}
+
+TEST_CASE("an evaluation under no_sync is warned of once where buffers differ, and not where they are the same") {
+  for (const bool syncs : {true, false}) {
+    const CapturedLog log;
+    run_group_or_throw(2, Over::arena, [&](const ProcessGroup& group) {
+      Net model;
+      DistributedDataParallel ddp(model, group);
+      ddp(wave({4, 20}, group.rank())).sum().backward();
+      if (syncs) ddp.sync_buffers();
+      const auto guard = ddp.no_sync();
+      ddp.eval();
+      for (int i = 0; i < 2; ++i) (void)ddp(wave({4, 20}, 0));
+      group.barrier();
+    });
+    std::size_t warnings = 0;
+    const std::string text = log.text();
+    for (std::size_t at = 0; (at = text.find("an evaluation under no_sync()", at)) != std::string::npos; ++at)
+      ++warnings;
+    CHECK(warnings == (syncs ? 0 : 2));
+  }
 }
 
 TEST_CASE("no_sync keeps gradients local, and the next synchronised backward averages what has added up") {

@@ -69,8 +69,8 @@ void require_unweighted(const GradBucket& bucket, std::string_view hook) {
   if (!bucket.is_weighted()) return;
   throw Error(ErrorKind::invalid_argument,
               std::string(hook) +
-                  " does not average over all ranks, and gradients are divided by the weights of all "
-                  "ranks here; use Weighting::ranks, and join() with divide_by_initial_world_size");
+                  " cannot be used with gradients that are divided by the weights of all ranks later; use "
+                  "Weighting::ranks, and join() with divide_by_initial_world_size");
 }
 
 void require_real(const GradBucket& bucket, std::string_view hook) {

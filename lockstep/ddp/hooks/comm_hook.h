@@ -64,7 +64,8 @@ class GradBucket {
   bool is_weighted_;
 };
 
-// Error{invalid_argument} naming the hook if gradients are weighted: for hooks that do not average over all ranks.
+// Error{invalid_argument} naming the hook if gradients are weighted: for hooks that do not average over all ranks, or
+// that remember gradients.
 void require_unweighted(const GradBucket& bucket, std::string_view hook);
 // Error{invalid_argument} naming hook, bucket and type unless the gradients are real numbers of 16, 32 or 64 bits.
 void require_real(const GradBucket& bucket, std::string_view hook);

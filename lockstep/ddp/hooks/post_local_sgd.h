@@ -24,8 +24,8 @@ struct PostLocalSgdState {
   std::int64_t step = 0;
 };
 
-// REQUIRES: state is not null. Fails as ProcessGroup's calls do; Error{invalid_argument} from start_step on if gradients
-// are weighted.
+// REQUIRES: state is not null. Fails as ProcessGroup's calls do; Error{invalid_argument} from start_step on if
+// gradients are weighted.
 CommHook post_local_sgd_hook(std::shared_ptr<PostLocalSgdState> state);
 
 }  // namespace lockstep

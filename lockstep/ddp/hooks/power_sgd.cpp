@@ -106,8 +106,6 @@ class PowerSgd::Compressor : public std::enable_shared_from_this<Compressor> {
   void prepare_q(const Job& job);
   at::Tensor finish(const Job& job, const ProcessGroup& group);
   void remember(const Job& job);
-  static at::Tensor remembered(const PowerSgdState::Memory& memory, const std::string& name, const at::Tensor& like,
-                               const char* what);
   void report(const Job& job, const ProcessGroup& group);
 
   // What a step will have been remembered by, once all of its buckets have come and are finite. A step that a
@@ -134,7 +132,9 @@ void PowerSgd::Compressor::require_one_model(const GradBucket& bucket) {
 
 std::optional<BucketResult> PowerSgd::Compressor::plain_at_first(GradBucket& bucket, const ProcessGroup& group) {
   require_real(bucket, "PowerSgd");
+  if (options_.use_error_feedback) require_unweighted(bucket, "PowerSgd with error feedback");
   require_one_model(bucket);
+  state_.note_ranks(group, options_.use_error_feedback);
   if (state_.counters.iteration >= options_.start_power_sgd_iter) return {};
   if (bucket.is_last()) ++state_.counters.iteration;
   return all_reduce_hook()(bucket, group);
@@ -187,7 +187,7 @@ Job PowerSgd::Compressor::new_job(const GradBucket& bucket, const at::Tensor& gr
   if (!options_.use_error_feedback) return job;
   for (const auto& [name, first, count] : job.parts) {
     const at::Tensor part = gradients.narrow(0, first, count);
-    if (state_.errors.contains(name)) part.add_(remembered(state_.errors, name, part, "error"));
+    if (state_.errors.contains(name)) part.add_(PowerSgdState::remembered(state_.errors, name, part, "error"));
   }
   job.intended = gradients.clone();
   return job;
@@ -241,7 +241,11 @@ BucketResult PowerSgd::Compressor::begin(Job job, const ProcessGroup& group) {
 
 void PowerSgd::Compressor::prepare_q(const Job& job) {
   const LowRank& low_rank = *job.low_rank;
-  const auto knows = [&](const std::string& name) { return state_.qs.contains(name); };
+  // A column that a gradient of zeros has left is zero, and would stay so.
+  const auto knows = [&](const std::string& name) {
+    const auto q = state_.qs.find(name);
+    return q != state_.qs.end() && (q->second.dim() != 2 || q->second.any(0).all().item<bool>());
+  };
   const auto knows_all = [&](const auto& names) { return std::ranges::all_of(names, knows); };
   const bool knows_it =
       job.names.empty() ? knows(name_without_matrices(job)) : std::ranges::all_of(job.names, knows_all);
@@ -249,7 +253,7 @@ void PowerSgd::Compressor::prepare_q(const Job& job) {
   for (std::size_t i = 0; i < job.names.size(); ++i) {
     for (std::size_t j = 0; j < job.names[i].size(); ++j) {
       const at::Tensor q = low_rank.q_of(i)[static_cast<std::int64_t>(j)];
-      if (knows(job.names[i][j])) q.copy_(remembered(state_.qs, job.names[i][j], q, "Q"));
+      if (knows(job.names[i][j])) q.copy_(PowerSgdState::remembered(state_.qs, job.names[i][j], q, "Q"));
     }
   }
   low_rank.orthogonalize_q(options_.orthogonalization_epsilon);
@@ -296,19 +300,6 @@ void PowerSgd::Compressor::remember(const Job& job) {
   if (!step.is_finite) return;
   for (const auto& [name, error] : step.errors) state_.errors[name] = error;
   for (const auto& [name, q] : step.qs) state_.qs[name] = q;
-}
-
-at::Tensor PowerSgd::Compressor::remembered(const PowerSgdState::Memory& memory, const std::string& name,
-                                            const at::Tensor& like, const char* what) {
-  const at::Tensor& tensor = memory.at(name);
-  if (tensor.numel() == like.numel() && tensor.scalar_type() == like.scalar_type()) return tensor.to(like.device());
-  const auto text_of = [](const at::Tensor& t) {
-    return std::to_string(t.numel()) + " elements of type " + c10::toString(t.scalar_type());
-  };
-  throw Error(ErrorKind::invalid_argument,
-              "PowerSgd: the saved state does not match the model, its buckets or the options: " + std::string(what) +
-                  " of " + name + " is " + text_of(tensor) + " in it, and " + text_of(like) +
-                  " now; use a new PowerSgd");
 }
 
 void PowerSgd::Compressor::report(const Job& job, const ProcessGroup& group) {

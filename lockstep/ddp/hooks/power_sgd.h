@@ -58,8 +58,9 @@ class PowerSgd {
 
   // All it remembers, by names that begin with the prefix; copies. Goes into a checkpoint of this rank's own.
   std::map<std::string, at::Tensor> state(std::string_view prefix = "power_sgd.") const;
-  // Goes on from there, bit by bit, with equal options. Other names are passed over. Error{invalid_argument} for a
-  // state that is not complete or not one, and then nothing is changed.
+  // Goes on from there, bit by bit, with equal options; on all ranks or none. If a rank has not got its own state, or
+  // their number has changed, errors are forgotten on all ranks. Other names are passed over. Error{invalid_argument}
+  // for a state that is not complete or not one, and then nothing is changed.
   void load_state(const std::map<std::string, at::Tensor>& tensors, std::string_view prefix = "power_sgd.");
 
  private:

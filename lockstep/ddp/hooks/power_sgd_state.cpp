@@ -21,7 +21,9 @@ constexpr std::pair<const char*, std::int64_t Counters::*> kCounters[] = {
     {"random_draws", &Counters::random_draws},
     {"next_report", &Counters::next_report},
     {"elements_before", &Counters::elements_before},
-    {"elements_after", &Counters::elements_after}};
+    {"elements_after", &Counters::elements_after},
+    {"ranks", &Counters::ranks},
+    {"rank", &Counters::rank}};
 
 std::optional<std::string> name_in(std::string_view name, std::string_view kind) {
   if (!name.starts_with(kind)) return {};
@@ -38,6 +40,29 @@ std::uint64_t PowerSgdState::next_seed() {
     const auto value = static_cast<std::uint32_t>(random_()) & kMask;
     if (value < kEnd) return value;
   }
+}
+
+void PowerSgdState::note_ranks(const ProcessGroup& group, bool uses_errors) {
+  if (std::exchange(is_loaded, false) && uses_errors) {
+    int others = counters.ranks != group.size() || counters.rank != group.rank() ? 1 : 0;
+    group.all_reduce(others, ReduceOp::max, {.name = "PowerSgd after load_state()"});
+    if (others != 0) errors.clear();
+  }
+  counters.ranks = group.size();
+  counters.rank = group.rank();
+}
+
+at::Tensor PowerSgdState::remembered(const Memory& memory, const std::string& name, const at::Tensor& like,
+                                     const char* what) {
+  const at::Tensor& tensor = memory.at(name);
+  if (tensor.numel() == like.numel() && tensor.scalar_type() == like.scalar_type()) return tensor.to(like.device());
+  const auto text_of = [](const at::Tensor& t) {
+    return std::to_string(t.numel()) + " elements of type " + c10::toString(t.scalar_type());
+  };
+  throw Error(ErrorKind::invalid_argument,
+              "PowerSgd: the saved state does not match the model, its buckets or the options: " + std::string(what) +
+                  " of " + name + " is " + text_of(tensor) + " in it, and " + text_of(like) +
+                  " now; use a new PowerSgd");
 }
 
 std::map<std::string, at::Tensor> PowerSgdState::tensors(const std::string& prefix) const {
@@ -78,6 +103,7 @@ void PowerSgdState::load(const std::map<std::string, at::Tensor>& tensors, const
   counters = loaded;
   errors = std::move(loaded_errors);
   qs = std::move(loaded_qs);
+  is_loaded = true;
 }
 
 }  // namespace lockstep::internal

@@ -374,6 +374,51 @@ TEST_CASE("PowerSGD with saved state goes on bit by bit") {
   }
 }
 
+TEST_CASE("PowerSGD goes on after gradients of zeros") {
+  for (const std::int64_t rank : {1, 2, 4}) {
+    run_group_or_throw(2, Over::arena, [&](const ProcessGroup& group) {
+      PowerSgd power_sgd({.matrix_approximation_rank = rank, .start_power_sgd_iter = 2, .min_compression_rate = 1});
+      pass_plain_iterations(power_sgd.hook(), group);
+      (void)apply(power_sgd.hook(), {at::zeros({24, 16})}, group);
+      const at::Tensor gradient = wave({24, 16}, 0);
+      at::Tensor sum = at::zeros({24 * 16});
+      for (int step = 0; step < 40; ++step) sum += apply(power_sgd.hook(), {gradient.clone()}, group);
+      CHECK(relative(sum, gradient.flatten() * 40) < 0.3);
+    });
+  }
+}
+
+TEST_CASE("PowerSGD with the state of other ranks begins without their errors") {
+  std::map<std::string, at::Tensor> saved;
+  run_group_or_throw(2, Over::arena, [&](const ProcessGroup& group) {
+    PowerSgd power_sgd(kSoon);
+    for (int step = 0; step < 5; ++step) (void)apply(power_sgd.hook(), layer(group.rank(), step), group);
+    if (group.rank() == 0) saved = power_sgd.state();
+  });
+  CHECK(saved.at("power_sgd.error.p0.0").abs().max().item<double>() > 0);
+  run_group_or_throw(1, Over::arena, [&](const ProcessGroup& group) {
+    PowerSgd resumed(kSoon);
+    resumed.load_state(saved);
+    (void)apply(resumed.hook(), layer(0, 9), group);
+    const auto after = resumed.state();
+    PowerSgd without(kSoon);
+    std::erase_if(saved, [](const auto& entry) { return entry.first.starts_with("power_sgd.error."); });
+    without.load_state(saved);
+    (void)apply(without.hook(), layer(0, 9), group);
+    for (const auto& [name, tensor] : without.state()) CHECK(at::equal(tensor, after.at(name)));
+  });
+}
+
+TEST_CASE("PowerSGD with error feedback refuses gradients with weights") {
+  run_group_or_throw(1, Over::arena, [](const ProcessGroup& group) {
+    GradBucket bucket(0, true, at::zeros({1}), {at::zeros({1})}, {"p"}, 0, 1, /*is_weighted=*/true);
+    CHECK(contains(refusal([&] { (void)PowerSgd(kSoon).hook()(bucket, group); }),
+                   "PowerSgd with error feedback cannot be used with gradients that are divided by the weights"));
+    PowerSgd without({.start_power_sgd_iter = 2, .use_error_feedback = false});
+    (void)without.hook()(bucket, group)();
+  });
+}
+
 TEST_CASE("PowerSGD forgets a step that is not finite, or that a failure has cut short") {
   for (const bool warm : {false, true}) {
     run_group_or_throw(2, Over::arena, [&](const ProcessGroup& group) {

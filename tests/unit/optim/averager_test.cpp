@@ -171,7 +171,8 @@ TEST_CASE("a hook that averages over a part of the ranks refuses gradients with 
     CHECK(average(true) == 0.5);
     CHECK(average(false) == group.rank());
     CHECK_ERROR(error_of([&] { (void)average(true); }), ErrorKind::invalid_argument,
-                "post_local_sgd_hook does not average over all ranks", "use Weighting::ranks");
+                "post_local_sgd_hook cannot be used with gradients that are divided by the weights of all ranks",
+                "use Weighting::ranks");
   });
 }
 

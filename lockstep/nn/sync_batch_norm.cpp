@@ -32,6 +32,8 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 constexpr std::string_view kGradients = "SyncBatchNorm gradients";
+// What float16 gradients can still be divided by, and not overflow.
+constexpr double kLeastFactorInHalf = 0x1p-8;
 
 // What backward knows beside tensors.
 struct Batch final : torch::CustomClassHolder {
@@ -107,7 +109,7 @@ struct Running {
 };
 
 // Of this rank's part -> of all ranks or shards.
-void add_up(const at::Tensor& sums, const Batch& batch) {
+void add_up(const at::Tensor& sums, const Batch& batch, at::ScalarType type) {
   ShardExchange* const shards = ShardExchange::current();
   if ((shards != nullptr) != batch.of_shard) {
     throw Error(ErrorKind::invalid_argument,
@@ -119,7 +121,13 @@ void add_up(const at::Tensor& sums, const Batch& batch) {
     const std::string label = label_of(kGradients, batch.place);
     batch.group.all_reduce(sums, ReduceOp::sum, {.name = label, .number = batch.place.wrapper});
     // The others' losses depend on this rank's inputs, also if its own loss counts for nothing.
-    sums.div_(divisor_of_current_backward(batch.place.wrapper));
+    const double divisor = factor_of_current_backward(batch.place.wrapper, /*divides=*/true);
+    if (type == at::kHalf && divisor < kLeastFactorInHalf) {
+      refuse(batch.group,
+             "its batch weighs nothing, or next to nothing, so its float16 gradients cannot hold what the losses of "
+             "other ranks say of its inputs; use bfloat16 or float32, or give every rank a batch with a weight");
+    }
+    sums.div_(divisor);
   } else {
     sums.copy_(shards->gather(sums.flatten(), batch.layer, kGradients).sum(0).view_as(sums));
   }
@@ -158,20 +166,23 @@ struct SyncBatchNormFunction : torch::autograd::Function<SyncBatchNormFunction> 
     const auto saved = context->get_saved_variables();
     const auto &input = saved[0], &weight = saved[1], &mean = saved[2], &invstd = saved[3];
     const auto batch = c10::static_intrusive_pointer_cast<Batch>(context->saved_data.at("batch").toCapsule());
+    // A loss without weight counts for nothing, also where it is NaN.
+    const bool counts = batch->of_shard || factor_of_current_backward(batch->place.wrapper) != 0;
+    const at::Tensor gradient = counts ? gradients[0] : at::zeros_like(gradients[0]);
     at::Tensor of_weight = at::zeros_like(invstd);
     at::Tensor of_bias = at::zeros_like(invstd);
     if (input.numel() != 0) {
       // Any weight will do where the gradient of the input is not asked for.
-      std::tie(std::ignore, of_weight, of_bias) =
-          at::native_batch_norm_backward(gradients[0], input, /*weight=*/invstd, {}, {}, mean, invstd, /*train=*/true,
-                                         batch->eps, {false, true, true});
+      std::tie(std::ignore, of_weight, of_bias) = at::native_batch_norm_backward(
+          gradient, input, /*weight=*/invstd, {}, {}, mean, invstd, /*train=*/true, batch->eps, {false, true, true});
     }
     at::Tensor of_input;
     if (context->needs_input_grad(0)) {
       const at::Tensor sums = at::stack({of_bias, of_weight}).to(at::kDouble);
       if (batch->joined) sums.zero_();
-      add_up(sums, *batch);
-      of_input = input_gradient(gradients[0], input, weight, mean, invstd, sums, batch->count);
+      add_up(sums, *batch, input.scalar_type());
+      if (batch->joined) sums.zero_();  // no statistics depend on its inputs
+      of_input = input_gradient(gradient, input, weight, mean, invstd, sums, batch->count);
     }
     // Autograd brings them to the parameters' own type.
     if (!weight.defined()) of_weight = at::Tensor();

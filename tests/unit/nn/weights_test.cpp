@@ -7,11 +7,16 @@
 #include <torch/nn/modules/linear.h>
 
 #include <cstdint>
+#include <exception>
+#include <limits>
 #include <memory>
+#include <numeric>
 #include <vector>
 
 #include "lockstep/ddp/distributed_data_parallel.h"
+#include "lockstep/ddp/uneven_inputs/join.h"
 #include "lockstep/nn/sync_batch_norm.h"
+#include "tests/support/expect_error.h"
 #include "tests/support/local_groups.h"
 #include "tests/support/recomputed.h"
 #include "tests/support/wave.h"
@@ -89,6 +94,55 @@ TEST_CASE("gradients are those of all samples together, also through a part that
         }
       });
     }
+  }
+}
+
+TEST_CASE("in a join, a backward through an own batch and a repeated one counts the own, also behind a layer") {
+  for (const Weighting weighting : {Weighting::ranks, Weighting::samples}) {
+    run_group_or_throw(2, Over::arena, [&](const ProcessGroup& group) {
+      const auto model = std::make_shared<NetImpl>(group, false);
+      DistributedDataParallel ddp(model, group, {.weighting = weighting});
+      std::vector<int> batches(group.rank() == 0 ? 2 : 1);
+      std::iota(batches.begin(), batches.end(), 0);
+      at::Tensor total = at::zeros({}, at::kDouble);
+      join(group, batches, [&](int step) { total = total + loss_of(ddp(batch_of(group.rank(), step))); });
+      total.backward();
+      const at::Tensor both = model->alone(at::cat({batch_of(0, 0), batch_of(1, 0)}));
+      const at::Tensor of_0 = loss_of(both.narrow(0, 0, kSamples[0])) + loss_of(model->alone(batch_of(0, 1)));
+      const at::Tensor of_1 = loss_of(both.narrow(0, kSamples[0], kSamples[1]));
+      // By samples rank 0 has 6 + 6 of them, and rank 1 has 2.
+      const at::Tensor loss = weighting == Weighting::ranks ? (of_0 + of_1) / 2 : (of_0 * 12 + of_1 * 2) / 14;
+      check_close(model->parameters(), torch::autograd::grad({loss}, model->parameters()));
+    });
+  }
+}
+
+TEST_CASE("a loss without weight counts for nothing, also if it is NaN") {
+  run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
+    const auto model = std::make_shared<NetImpl>(group, false);
+    DistributedDataParallel ddp(model, group, {.weighting = Weighting::samples});
+    ddp.set_weight(group.rank() == 0 ? 6 : 0);
+    at::Tensor loss = loss_of(ddp(batch_of(group.rank(), 0)));
+    if (group.rank() == 1) loss = loss * std::numeric_limits<double>::quiet_NaN();
+    loss.backward();
+    const at::Tensor y = model->alone(at::cat({batch_of(0, 0), batch_of(1, 0)}));
+    check_close(model->parameters(),
+                torch::autograd::grad({loss_of(y.narrow(0, 0, kSamples[0]))}, model->parameters()));
+  });
+}
+
+TEST_CASE("a batch of float16 without weight is refused on all ranks") {
+  const auto errors = run_group(2, Over::arena, [](const ProcessGroup& group) {
+    const auto model = std::make_shared<NetImpl>(group, false);
+    model->to(at::kHalf);
+    DistributedDataParallel ddp(model, group, {.weighting = Weighting::samples});
+    ddp.set_weight(group.rank() == 0 ? 6 : 0);
+    loss_of(ddp(batch_of(group.rank(), 0).to(at::kHalf))).backward();
+  });
+  for (const auto& error : errors) {
+    REQUIRE(error);
+    CHECK(contains(error_of([&] { std::rethrow_exception(error); }).what(),
+                   "SyncBatchNorm on rank 1: its batch weighs nothing, or next to nothing"));
   }
 }
 

@@ -204,6 +204,8 @@ SaveJob plan_save(const std::filesystem::path& directory, const State& state, co
                   const ProcessGroup& group) {
   const NormalMode normal_mode;
   require_same_facts(group, "saves", facts_of_save(directory, state, options));
+  DdpBase* const ddp = state.model.ddp();
+  if (ddp != nullptr && !ddp->has_buffers_of_rank_0()) ddp->sync_buffers();  // after a join
   OwnState own;
   const std::vector<std::string> texts = gather_together(group, "state that is saved", [&] {
     own = own_state(directory, state, options, group.rank(), group.size());

@@ -25,6 +25,7 @@
 #include "lockstep/checkpoint/run_log.h"
 #include "lockstep/checkpoint/tensor_types.h"
 #include "lockstep/checkpoint/together.h"
+#include "lockstep/ddp/uneven_inputs/join_state.h"
 #include "lockstep/formats/atomic_file.h"
 #include "lockstep/formats/safetensors_header.h"
 
@@ -144,6 +145,7 @@ bool TrainingRun::advance(double mean_loss, std::int64_t samples, DdpBase& ddp, 
   }
   log_.begin(position.step);
   if (const double before = std::exchange(samples_a_step_, 0); before != 0) compare_steps(before, samples);
+  if (is_joined()) samples = 0;
   if (samples != 0) position.loss_sum += mean_loss * static_cast<double>(samples);  // the mean of none is NaN
   position.samples += samples;
   ++position.step;
@@ -191,6 +193,7 @@ void TrainingRun::save_parts(const torch::nn::Module& module, DdpBase& ddp, cons
   Checkpoint checkpoint;
   act_together(group_, "a run that is saved", [&] { add_kept_optimizer(checkpoint, optimizer); });
   ddp.compare_parameters(group_);
+  if (!ddp.has_buffers_of_rank_0()) ddp.sync_buffers();  // after a join
   const LockstepState mode = lockstep_state_of(ddp);
   // In lockstep mode the file is the same at any number of ranks; random numbers belong to shards.
   if (mode.shards == 0) {

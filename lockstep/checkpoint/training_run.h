@@ -67,11 +67,11 @@ class TrainingRun {
 
   TrainingPosition position;
 
-  // A step is done, over so many samples of this rank. Saves if it is time to. Now and then ranks compare their times.
+  // A step is done, over so many samples of this rank (in join(), of its own). Saves if it is time to.
   // Error{invalid_argument} on all ranks from the first step on (if `every` is 0 a warning), from save() and resume():
   // tensors that no file holds, an optimizer that optimizer_state.h does not store or that leaves ranks with different
-  // parameters (ZeroRedundancyOptimizer, PostLocalSgdOptimizer). From the first step on: the directory has those of
-  // an earlier run, and neither resume() nor start_anew() was called. Error{desync} when it saves: parameters differ.
+  // parameters (ZeroRedundancyOptimizer, PostLocalSgdOptimizer). From the first step on: the directory has those of an
+  // earlier run, and neither resume() nor start_anew() was called. Error{desync} when it saves: parameters differ.
   template <class Module>
   void add_step(double mean_loss, std::int64_t samples, DistributedDataParallel<Module>& ddp,
                 const torch::optim::Optimizer& optimizer) {

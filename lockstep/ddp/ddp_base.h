@@ -51,6 +51,7 @@ class DdpBase {
   // Gives all ranks rank 0's buffers, or in and after join() those of the first rank that had a batch, unless
   // forward_sync_buffers is off. Collective; afterwards ranks may make different numbers of evaluation's forwards.
   void sync_buffers();
+  bool has_buffers_of_rank_0() const { return buffers_from_.rank == 0; }  // what the next forward would sync
   // Error{desync} on all ranks of the group, naming the first, if parameters differ; unless a rank's
   // compare_parameters_every is 0. For save() and evaluate(). Collective; reads every parameter once.
   void compare_parameters(const ProcessGroup& among) const;
@@ -84,8 +85,7 @@ class DdpBase {
   const DdpOptions& options() const { return options_; }
   ReducerStats stats() const;
   DdpLoggingData logging_data() const;
-  // What this rank has spent its steps on. TrainingRun compares the ranks.
-  const StepTimes& step_times() const { return timer_->total(); }
+  const StepTimes& step_times() const { return timer_->total(); }  // of this rank; TrainingRun compares them
   internal::StepTimer& step_timer() { return *timer_; }
 
  protected:

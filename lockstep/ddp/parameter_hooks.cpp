@@ -54,10 +54,13 @@ bool ParameterHooks::is_accumulated_now() const {
          std::ranges::any_of(cast_hooks_, [&](const auto& hook) { return hook && accumulates(*hook); });
 }
 
-std::optional<std::size_t> ParameterHooks::replaced() const {
+std::optional<std::size_t> ParameterHooks::find_again() const {
   if (cast_ != nullptr && cast_->is_cast()) return std::nullopt;
   for (std::size_t i = 0; i < hooks_.size(); ++i) {
-    if (!hooks_[i].is_attached(parameters_[i].tensor)) return i;
+    const at::Tensor& parameter = parameters_[i].tensor;
+    if (hooks_[i].is_attached(parameter)) continue;
+    if (!hooks_[i].fits(parameter)) return i;
+    hooks_[i].attach(parameter);
   }
   return std::nullopt;
 }

@@ -40,8 +40,9 @@ class ParameterHooks {
   // lower type, is in the graph in its own type, or in both.
   int places_in_current_graph(std::size_t parameter) const;
 
-  // A parameter that somebody has given another type or device, so that its gradients do not come here.
-  std::optional<std::size_t> replaced() const;
+  // Makes gradients come here whose parameters have got other data. Returns one that somebody has given another type or
+  // device, so that they cannot.
+  std::optional<std::size_t> find_again() const;
 
  private:
   const TrainedParameters& parameters_;

@@ -101,6 +101,11 @@ void GradientHook::attach(const at::Tensor& parameter) const {
   torch::autograd::impl::set_grad_accumulator(parameter, weak(impl_->accumulator));
 }
 
+bool GradientHook::fits(const at::Tensor& parameter) const {
+  const auto& expected = impl_->accumulator->input_metadata(0);
+  return expected.options().dtype() == parameter.options().dtype() && expected.device() == parameter.device();
+}
+
 bool GradientHook::all_are_accumulated_now() {
   const auto* chosen = torch::autograd::get_current_graph_task_exec_info();
   return chosen == nullptr || chosen->empty();

@@ -29,8 +29,11 @@ class GradientHook {
   // Backward throws `error` where it is told to accumulate here by its `inputs`. Copies of it are made in any thread.
   void refuse_as_input(const Error& error) const;
 
-  // Makes the watched place the parameter's own again, after its type was changed there and back.
+  // Makes the watched place the parameter's own again, after its type was changed there and back, or its data were
+  // replaced as torch::load() does. REQUIRES: fits().
   void attach(const at::Tensor& parameter) const;
+  // Whether gradients of this parameter have the type and device of those that come here.
+  bool fits(const at::Tensor& parameter) const;
 
   // Whether the backward that the calling thread runs can reach this place, and will accumulate there.
   // REQUIRES: called during backward.

@@ -3,10 +3,12 @@
 #include <doctest/doctest.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/optim/sgd.h>
+#include <torch/serialize.h>
 
 #include <chrono>
 #include <limits>
 #include <optional>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -85,6 +87,25 @@ TEST_CASE("mixed precision: a rank that reaches no parameter reduces sparse grad
         REQUIRE(model->table->weight.grad().defined());
         CHECK(model->table->weight.grad().dtype() == at::kFloat);
         CHECK(model->table->weight.grad().to_dense().count_nonzero().item<int>() > 0);
+      }
+    });
+  }
+}
+
+TEST_CASE("torch::load into a wrapped model goes on averaging" * on_host()) {
+  for (const Weighting weighting : {Weighting::ranks, Weighting::samples}) {
+    run_group_or_throw(2, Over::arena, [&](const ProcessGroup& group) {
+      torch::nn::Linear model(4, 4), saved(4, 4);
+      set_weights(saved, 3);
+      DistributedDataParallel ddp(model, group, {.weighting = weighting});
+      for (int step = 0; step < 2; ++step) {
+        std::stringstream file;
+        torch::save(saved, file);
+        torch::load(model, file);
+        ddp.zero_grad();
+        ddp(at::full({3, 4}, group.rank() + 1.0, at::kFloat)).sum().backward();
+        CHECK(at::allclose(model->weight.grad(), at::full({4, 4}, 4.5)));  // 3 (1 + 2) / 2
+        CHECK(at::equal(model->weight, saved->weight));
       }
     });
   }

@@ -97,28 +97,40 @@ Contributions* Contributions::weighting_here(std::uint64_t wrapper) {
   return nullptr;
 }
 
-double factor_of_current_backward(std::uint64_t wrapper) {
-  const std::lock_guard lock(all_contributions().mutex);
-  const Contributions* one = Contributions::weighting_here(wrapper);
-  return one == nullptr ? 1 : one->factor();
-}
-
-double divisor_of_current_backward(std::uint64_t wrapper) {
+double factor_of_current_backward(std::uint64_t wrapper, bool divides) {
   const std::lock_guard lock(all_contributions().mutex);
   Contributions* one = Contributions::weighting_here(wrapper);
   if (one == nullptr) return 1;
-  one->divides_ = true;
+  if (divides) one->divides_ = true;
   return one->factor();
 }
 
-void Contributions::agree_on_unit(double weight) {
-  if (weighting_ != Weighting::samples || unit_) return;
-  const at::Tensor unit = at::tensor({weight}, at::kDouble);
+void Contributions::agree_on_unit(double weight, bool synchronises) {
+  if (weighting_ != Weighting::samples || has_agreed_) return;
+  const double mine = unit_.value_or(weight == 0 ? 1 : weight);
+  unit_ = mine;
+  if (!synchronises) return;
+  const at::Tensor unit = at::tensor({mine}, at::kDouble);
   group_.broadcast(unit, 0, {.name = "DDP unit of weight"});
   const double told = believed(group_, [&] {
     return checked_weight(unit.item<double>(), "weight", {"first forward", 0});
   });
   unit_ = told == 0 ? 1 : told;
+  has_agreed_ = true;
+  rescale(mine / *unit_);
+}
+
+// What was computed in this rank's own unit.
+void Contributions::rescale(double factor) {
+  if (factor == 1) return;
+  const at::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const at::Tensor& gradient = parameters_[i].tensor.grad();
+    if (!used_[i] || !gradient.defined()) continue;
+    gradient.mul_(factor);
+    seen_[i] = seen_in(gradient);
+  }
+  for (Counted& one : counted_) one.weight *= factor;
 }
 
 void Contributions::begin_backward(const ForwardNote& note, std::span<const ForwardGraphs::Found> forwards) {
@@ -157,10 +169,7 @@ void Contributions::look_for_zeros() {
       note_zeroed(i);
       continue;
     }
-    const auto now = seen_in(parameters_[i].tensor.grad());
-    // Another tensor is instead of all that the gradient was, also of the average that was put aside.
-    if (now.first != seen_[i].first && !has_local_gradients_) averages_[i].reset();
-    if (!was_zero_[i] && now != seen_[i]) has_scaled = true;
+    if (!was_zero_[i] && seen_in(parameters_[i].tensor.grad()) != seen_[i]) has_scaled = true;
   }
   // A gradient that was zero before it was written to has been zeroed, too, unless others have been scaled.
   for (std::size_t i = 0; i < parameters_.size() && !has_scaled; ++i) {

@@ -36,9 +36,9 @@ class Contributions {
   Contributions(const Contributions&) = delete;
   Contributions& operator=(const Contributions&) = delete;
 
-  // With Weighting::samples, before each forward with gradients on: rank 0's first weight counts as 1. Collective the
-  // first time, also under no_sync(), so it comes before what only synchronised forwards do.
-  void agree_on_unit(double weight);
+  // With Weighting::samples, before each forward with gradients on: rank 0's first weight counts as 1. The first
+  // synchronised one is collective; until then each rank's own first weight does.
+  void agree_on_unit(double weight, bool synchronises);
 
   // A backward begins that goes through these forwards, to which `note` belongs. Error{invalid_argument}, which ends
   // the group, if it would add to gradients of unknown weight.
@@ -70,8 +70,7 @@ class Contributions {
   void forget();     // all gradients have been dropped
 
  private:
-  friend double factor_of_current_backward(std::uint64_t wrapper);
-  friend double divisor_of_current_backward(std::uint64_t wrapper);
+  friend double factor_of_current_backward(std::uint64_t wrapper, bool divides);
   // Where a layer has to divide by a factor that is 0. A power of two, so that dividing and multiplying keeps the bits.
   static constexpr double kSmallFactor = 0x1p-80;
 
@@ -84,6 +83,7 @@ class Contributions {
 
   static Contributions* weighting_here(std::uint64_t wrapper);
   double weight_since(std::int64_t backward) const;
+  void rescale(double factor);
   void look_for_zeros();
   bool was_zeroed(std::size_t parameter) const;
   void note_zeroed(std::size_t parameter);
@@ -100,6 +100,7 @@ class Contributions {
   const Weighting weighting_;
   const std::uint64_t wrapper_;
   std::optional<double> unit_;
+  bool has_agreed_ = false;              // on it
   ForwardNote note_;                     // of the backward that runs, or ran last
   std::atomic<int> backward_ = -1;       // that backward
   std::atomic<std::thread::id> thread_;  // that runs it; no thread: none does
@@ -122,9 +123,7 @@ class Contributions {
 
 // What the wrapper, or for 0 any, multiplies gradients by in the backward that this thread runs, or one around it; 1 if
 // it does not. A layer that adds up the gradients of several ranks needs it, since parameters in front of the layer get
-// the sum times the rank's own factor. And by what such a layer divides: if the factor is 0, a small one instead, with
-// which this backward goes on.
-double factor_of_current_backward(std::uint64_t wrapper);
-double divisor_of_current_backward(std::uint64_t wrapper);
+// the sum times the rank's own factor. divides: if it is 0, this backward goes on with a small one, to divide by.
+double factor_of_current_backward(std::uint64_t wrapper, bool divides = false);
 
 }  // namespace lockstep::internal

@@ -216,12 +216,12 @@ ForwardScope DdpBase::begin_forward(const at::Tensor* input, std::optional<doubl
   const JoinState join = join_state();
   ActiveRank active;
   try {
-    // First, since ranks may begin with a synchronised forward or with one under no_sync().
-    if (is_differentiable) reducer_->averager().agree_on_unit(weight);
-    if (is_differentiable && synchronises()) {
+    // One rank may evaluate alone, also with gradients on; if a backward follows, that compares.
+    const bool is_of_all = synchronises() && trains;
+    if (is_differentiable) reducer_->averager().agree_on_unit(weight, is_of_all);
+    if (is_differentiable && is_of_all) {
       warn_of_equal_inputs(input);
-      // One rank may evaluate alone, also with gradients on; if a backward follows, that compares.
-      if (trains) compare_parameters_at_times(reducer_->averager().stats().backwards);
+      compare_parameters_at_times(reducer_->averager().stats().backwards);
     }
     active = active_rank(trains);
     // The last forward's buffers are those of a rank that had a batch for it; if that was in this join, one that still

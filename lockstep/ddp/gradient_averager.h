@@ -40,7 +40,7 @@ class GradientAverager {
   bool has_hook() const { return static_cast<bool>(hook_); }
 
   // See Contributions.
-  void agree_on_unit(double weight) { contributions_.agree_on_unit(weight); }
+  void agree_on_unit(double weight, bool synchronises) { contributions_.agree_on_unit(weight, synchronises); }
 
   // A backward through forwards of the wrapper begins, which `forwards` has found. hooks: show what its graph holds.
   void begin(const ForwardNote& note, const ForwardGraphs& forwards, const ParameterHooks& hooks);

@@ -175,6 +175,27 @@ struct ByGradImpl : torch::nn::Module {
 
 }  // namespace
 
+TEST_CASE("a rank may make its first forwards alone under no_sync()") {
+  for (const int alone : {0, 1}) {
+    run_group_or_throw(2, Over::arena, [&](const ProcessGroup& group) {
+      Two model;
+      DistributedDataParallel ddp(model, group, {.weighting = Weighting::samples});
+      if (group.rank() == alone) {
+        const auto guard = ddp.no_sync();
+        ddp(batch(4, 7)).backward();
+        if (alone == 1) ddp.zero_grad();
+        ddp(batch(3, 5)).backward();
+      }
+      ddp(batch(2, group.rank())).backward();
+      const double expected = alone == 1 ? (3 * 5 + 2 * 0 + 2 * 1) / 7.0 : (4 * 7 + 3 * 5 + 2 * 0 + 2 * 1) / 11.0;
+      CHECK(value_of(model->a.grad()) == doctest::Approx(expected));
+      ddp.zero_grad();
+      ddp(batch(2 + group.rank(), 3)).backward();
+      CHECK(value_of(model->a.grad()) == doctest::Approx(3));
+    });
+  }
+}
+
 TEST_CASE("autograd::grad within a backward weighs nothing") {
   run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
     const auto model = std::make_shared<ByGradImpl>();

@@ -46,7 +46,7 @@ class ForwardScope {
   template <class Output>
   void has_returned(Output& output) {
     if (reducer_ != nullptr || graphs_ != nullptr) {
-      convert_tensors_in(output, &ForwardGraphs::with_node);
+      convert_tensors_in(output, &with_node);
       watch(output);
     }
     has_returned_ = true;

@@ -82,7 +82,7 @@ ForwardGraphs::Id Reducer::begin_forward(const ForwardNote& note) {
 }
 
 void Reducer::check_parameters() const {
-  const auto replaced = hooks_->replaced();
+  const auto replaced = hooks_->find_again();
   if (replaced) throw_on_all_ranks(group_, replaced_parameter_error(group_.rank(), parameters_[*replaced].name));
 }
 
@@ -143,10 +143,7 @@ void Reducer::inputs_differentiated() {
 }
 
 void Reducer::start(const ForwardNote& note) {
-  const auto cannot_be_dropped = [](const ForwardGraphs::Found& one) { return one.joined && !one.is_watched; };
-  if (forwards_->is_mixed() && std::ranges::any_of(forwards_->found(), cannot_be_dropped)) {
-    throw_on_all_ranks(group_, mixed_join_error(group_.rank()));
-  }
+  if (forwards_->passes_outputs()) throw_on_all_ranks(group_, mixed_join_error(group_.rank()));
   const bool is_cast = cast_ != nullptr && cast_->is_cast();
   if (note.synchronise && !note.is_training && before_in_evaluation_ && !is_cast) before_in_evaluation_();
   take(BackwardEvent::begin);

@@ -12,8 +12,6 @@
 #include <mutex>
 #include <utility>
 
-#include "lockstep/ddp/autograd/gradient_hooks.h"
-
 namespace lockstep::internal {
 namespace {
 
@@ -118,12 +116,6 @@ ForwardGraphs::Id ForwardGraphs::begin(const ForwardNote& note) {
   return next_++;
 }
 
-at::Tensor ForwardGraphs::with_node(const at::Tensor& output) {
-  const bool is_parameter =
-      output.defined() && output.requires_grad() && output.grad_fn() == nullptr && GradientHook::watches(output);
-  return is_parameter && at::GradMode::is_enabled() ? output.view_as(output) : output;
-}
-
 void ForwardGraphs::watch(Id forward, const at::Tensor& output) {
   Forward* known = find(forward);
   if (known == nullptr || !output.requires_grad()) return;
@@ -173,11 +165,24 @@ std::optional<ForwardNote> ForwardGraphs::note_of_current_backward(std::optional
     one.is_differentiated = true;
     leave_out(one, false);
     note = note ? joined(*note, one.note) : one.note;
-    found_.push_back({one.id, one.note.weight, one.note.joined, one.is_watched});
+    found_.push_back({one.id, one.note.weight, one.note.joined});
     if (one.note.synchronise) number_ = std::max(number_, one.number);
     open_range(one);
   }
+  const auto* all = is_mixed() ? torch::autograd::get_current_graph_task_nodes_in_graph() : nullptr;
+  const Forward* first = reached ? find(*reached) : nullptr;
+  passes_outputs_by_ = all != nullptr && passes_outputs_by(*all, first != nullptr && first->note.joined,
+                                                           [this](Node& node) { return place_in_joined(node); });
   return note;
+}
+
+NodePlace ForwardGraphs::place_in_joined(Node& node) {
+  const bool is_of_joined = std::ranges::any_of(found_, [&](const Found& found) {
+    return found.joined && made(*find(found.id), node.thread_id(), node.sequence_nr());
+  });
+  if (!is_of_joined) return NodePlace::outside;
+  const auto is_ours = [](const auto& hook) { return dynamic_cast<const OutputHook*>(hook.get()) != nullptr; };
+  return std::ranges::any_of(node.pre_hooks(), is_ours) ? NodePlace::output : NodePlace::inside;
 }
 
 bool ForwardGraphs::is_mixed() const {

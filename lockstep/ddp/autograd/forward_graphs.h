@@ -14,36 +14,23 @@
 #include <unordered_set>
 #include <vector>
 
-namespace torch::autograd {
-struct Node;
-}
+#include "lockstep/ddp/autograd/forward_note.h"
+#include "lockstep/ddp/autograd/forward_outputs.h"
 
 namespace lockstep::internal {
-
-// What a forward determines for its backward.
-struct ForwardNote {
-  bool synchronise = true;
-  bool is_training = true;        // in evaluation some ranks may make it alone, if no backward goes through it
-  bool joined = false;            // this rank contributes nothing: see join_state.h
-  double weight = 1;              // of this rank's gradients, where gradients are weighted by samples
-  bool divide_by_active = false;  // averages are over the ranks that have not joined, instead of over all
-};
 
 class ForwardGraphs {
  public:
   using Id = std::uint64_t;
 
-  // reached: called when a backward comes to an output of a forward, before anything behind it is computed. Returns
-  // whether the gradient of that output counts; if not, nothing behind it gets any from there.
+  // reached: called when a backward comes to an output of a forward, before anything behind it is computed; returns
+  // whether that output's gradient counts.
   explicit ForwardGraphs(std::function<bool(Id)> reached);
 
   // A forward begins on this thread. It is remembered while one of its outputs, or what was computed from it, exists.
   // Of those whose outputs cannot be seen or are gone, the last ones are remembered.
   Id begin(const ForwardNote& note);
-  // What a forward returns instead of a parameter, whose backward would have no node of this forward; else `output`.
-  // REQUIRES: between begin() and end() of this forward.
-  static at::Tensor with_node(const at::Tensor& output);
-  // One of the tensors that the loss will be computed from. REQUIRES: between begin() and end() of this forward.
+  // One of the tensors that the loss will be computed from. REQUIRES: this forward has not ended.
   void watch(Id forward, const at::Tensor& output);
   // The forward has returned, or has thrown, and is forgotten then.
   void end(Id forward, bool has_returned);
@@ -51,30 +38,29 @@ class ForwardGraphs {
   // What holds for the backward that the calling thread runs; nothing if it goes through none of these forwards.
   // reached: a forward that it is known to go through. REQUIRES: called during backward.
   std::optional<ForwardNote> note_of_current_backward(std::optional<Id> reached);
-  // The forwards that backward goes through, as note_of_current_backward() has found them. Of a forward that is not
-  // watched, no output can be seen.
   struct Found {
     Id id;
     double weight;
     bool joined;
-    bool is_watched;
   };
+  // The forwards that backward goes through, as note_of_current_backward() has found them. Mixed: some have joined, and
+  // others have not; then, whether it comes to those that have otherwise than through their outputs.
   std::span<const Found> found() const { return found_; }
-  // Of them: whether some have joined, and others have not.
   bool is_mixed() const;
+  bool passes_outputs() const { return passes_outputs_by_; }
   // The number of the last of them. Of synchronised forwards those count that all ranks have to make: in training, or
   // with a backward. Those do not that only autograd::grad has gone through.
   std::uint64_t number() const { return number_; }
   // autograd::grad goes through this forward.
   void was_differentiated(Id forward);
-  // A backward that goes through some of these forwards, or autograd::grad, ends on the calling thread. What it has
-  // computed to be differentiated again belongs to those forwards too; what comes from now on does not.
+  // A backward through some of these forwards, or autograd::grad, ends on this thread. What it has computed to be
+  // differentiated again belongs to those forwards too; what comes from now on does not.
   void close_ranges();
 
   // Whether a synchronised forward that can be differentiated has not been yet.
   bool awaits_backward();
-  // Whether gradients that have come through none of these forwards may be those of such a forward: also of the last
-  // one, if it has a graph but no output that could be watched.
+  // Whether gradients that have come through none of these forwards may be of such a forward, or of the last one, if it
+  // has a graph but no output that could be watched.
   bool may_have_been_passed_by();
   bool is_within_forward() const { return not_ended_ != 0; }
 
@@ -114,6 +100,7 @@ class ForwardGraphs {
   bool made(const Forward& forward, std::uint64_t thread, std::uint64_t number) const;
   void mark_found(Forward& forward);
   void find_in(const std::unordered_set<torch::autograd::Node*>& nodes, std::size_t unknown);
+  NodePlace place_in_joined(torch::autograd::Node& node);
   std::vector<Made>& ranges_of(std::uint64_t thread);
   void note_range(const Range& range, Id forward);
   void note_end(const Range& range);
@@ -132,6 +119,7 @@ class ForwardGraphs {
   Id next_ = 1;
   std::uint64_t numbers_ = 0, number_ = 0;  // of forwards; of the last one found
   std::vector<Found> found_;
+  bool passes_outputs_by_ = false;
 };
 
 }  // namespace lockstep::internal

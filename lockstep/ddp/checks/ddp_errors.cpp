@@ -153,8 +153,8 @@ Error mixed_join_error(int rank) {
   return backward_error(
       rank,
       fmt::format("on rank {} a backward goes through a batch of its own and through one that it repeats in join(), "
-                  "and DistributedDataParallel cannot see the outputs of the latter, so it cannot leave it out. "
-                  "Return tensors from forward(), or containers of tensors; or make a backward for each batch",
+                  "and uses of the latter what forward() did not return as a tensor or in a container of tensors, "
+                  "so it cannot be left out. Return it, or make a backward for each batch",
                   rank));
 }
 

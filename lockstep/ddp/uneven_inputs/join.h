@@ -55,6 +55,16 @@ struct Next {
 };
 // Another one for each join of the process.
 std::uint64_t next_number();
+// The number of this thread's next autograd node.
+std::uint64_t next_node();
+// The steps of a join for which this rank has no batches, from `since` on. What they have made is known after the join.
+struct JoinedSteps {
+  JoinedSteps() = default;
+  JoinedSteps(const JoinedSteps&) = delete;
+  JoinedSteps& operator=(const JoinedSteps&) = delete;
+  ~JoinedSteps();
+  std::optional<std::uint64_t> since;
+};
 // Throws as UnevenOptions::throw_on_early_termination says.
 Next next_of_all(const ProcessGroup& group, bool i_go_on, const UnevenOptions& options);
 // Error{invalid_argument}: this rank has had no batch, so there is nothing to repeat.
@@ -79,9 +89,13 @@ JoinReport join(const ProcessGroup& group, Batches&& batches, Step&& step, const
       throw;
     }
   };
+  join_detail::JoinedSteps joined_steps;
   const auto run = [&](bool joined, int active_rank) {
+    if (joined && !joined_steps.since) joined_steps.since = join_detail::next_node();
     // Within another join, a rank that has joined there contributes nothing here either.
-    const internal::JoinScope scope({.joined = joined || is_joined(),
+    const internal::JoinState outer = internal::join_state();
+    const internal::JoinScope scope({.joined = joined || outer.joined,
+                                     .joined_since = outer.joined ? outer.joined_since : joined_steps.since.value_or(0),
                                      .divide_by_active = divide_by_active,
                                      .active = {active_rank, number},
                                      .group = &group});

@@ -19,12 +19,14 @@ struct ActiveRank {
 };
 
 struct JoinState {
-  bool joined = false;            // this rank has no more batches
-  bool divide_by_active = false;  // averages are over the ranks that have not joined, instead of over all
+  bool joined = false;             // this rank has no more batches
+  std::uint64_t joined_since = 0;  // the number of this thread's first autograd node since then
+  bool divide_by_active = false;   // averages are over the ranks that have not joined, instead of over all
   ActiveRank active;
   const ProcessGroup* group = nullptr;  // of the join; null: there is none
 };
 
+// What backward computes again for a step belongs to that step.
 JoinState join_state();
 
 // Sets the state while it lives.

@@ -15,6 +15,7 @@
 #include "lockstep/ddp/uneven_inputs/join.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/local_worlds.h"
+#include "tests/support/recomputed.h"
 #include "tests/unit/ddp/models.h"
 
 namespace repeated_batches_test {
@@ -104,6 +105,47 @@ TEST_CASE("where the repeated batch's outputs cannot be seen, such a backward is
     const std::string text = error_of([&] { std::rethrow_exception(error); }).what();
     CHECK(contains(text, "on rank 1 a backward goes through a batch of its own and through one that it repeats"));
     CHECK(contains(text, "make a backward for each batch"));
+  }
+}
+
+TEST_CASE("so it is where the loss uses of the repeated batch what the module has kept") {
+  struct KeepsImpl : ScalarImpl<at::Tensor> {
+    at::Tensor forward(const at::Tensor& x) {
+      kept = x.mean() * w;
+      return (x * w).mean();
+    }
+    at::Tensor kept;
+  };
+  const auto errors = run_group(2, Over::arena, [](const ProcessGroup& group) {
+    const auto model = std::make_shared<KeepsImpl>();
+    DistributedDataParallel ddp(model, group);
+    at::Tensor total = here(at::zeros({}));
+    join(group, batches_of(group.rank()), [&](const at::Tensor& x) {
+      const at::Tensor y = ddp(x);
+      total = total + y + model->kept.sum();
+    });
+    total.backward();
+  });
+  for (const auto& error : errors) {
+    REQUIRE(error);
+    CHECK(contains(error_of([&] { std::rethrow_exception(error); }).what(), "what forward() did not return"));
+  }
+}
+
+TEST_CASE("a forward that backward computes again belongs to the step that it was made in") {
+  for (const Count& count : kCounts) {
+    run_group_or_throw(2, Over::arena, [&](const ProcessGroup& group) {
+      const auto model = std::make_shared<ScalarImpl<at::Tensor>>();
+      const auto ddp = std::make_shared<DistributedDataParallel<std::shared_ptr<ScalarImpl<at::Tensor>>>>(
+          model, group, DdpOptions{.weighting = count.weighting});
+      at::Tensor total = here(at::zeros({}));
+      join(group, batches_of(group.rank()),
+           [&](const at::Tensor& x) { total = total + recomputed(x.clone().requires_grad_(), ddp); },
+           {.divide_by_initial_world_size = count.by_all});
+      total.backward();
+      // Each is a backward of its own: by samples (2 x 3) / 2 + (2 x 1 + 2 x 10) / 4.
+      CHECK(model->w.grad().item<double>() == doctest::Approx(count.weighting == Weighting::samples ? 8.5 : 7));
+    });
   }
 }
 

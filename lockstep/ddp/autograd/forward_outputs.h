@@ -1,0 +1,27 @@
+// What the outputs of a forward tell of its graph. Pure, but for the nodes that views make; any thread.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <unordered_set>
+
+namespace torch::autograd {
+struct Node;
+}
+
+namespace lockstep::internal {
+
+// What a forward returns instead of a parameter, whose backward would have no node of this forward; else `output`.
+at::Tensor with_node(const at::Tensor& output);
+
+// Where a node of a graph stands to some forwards.
+enum class NodePlace : std::uint8_t { outside, output, inside };
+
+// Whether a graph leads into these forwards otherwise than through their outputs. nodes: all but the root.
+// root_is_output: it may be one of them.
+bool passes_outputs_by(const std::unordered_set<torch::autograd::Node*>& nodes, bool root_is_output,
+                       const std::function<NodePlace(torch::autograd::Node&)>& place_of);
+
+}  // namespace lockstep::internal

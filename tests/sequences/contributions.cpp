@@ -69,6 +69,17 @@ bool is_settled(const Model& model) {
     return true;
   });
 }
+bool was_added_to(const Model& model) {
+  return std::any_of(model.parameters.begin(), model.parameters.end(), [](const Parameter& one) {
+    return std::any_of(std::begin(one.was_added_to), std::end(one.was_added_to), [](bool is_one) { return is_one; });
+  });
+}
+bool is_mixed(const Model& model) {
+  return std::any_of(model.parameters.begin(), model.parameters.end(), [](const Parameter& one) {
+    const auto is_there = [](const auto& of_rank) { return !of_rank.empty(); };
+    return one.base.defined() && std::any_of(std::begin(one.pending), std::end(one.pending), is_there);
+  });
+}
 bool is_frozen(const Model& model) {
   return std::any_of(model.parameters.begin(), model.parameters.end(),
                      [](const Parameter& one) { return !one.value.requires_grad(); });

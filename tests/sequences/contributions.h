@@ -57,6 +57,9 @@ void add(Gradient& to, const Gradient& saved);
 // The mean of all contributions; undefined if no rank has contributed a gradient. weights: by forward.
 at::Tensor mean_of(const Parameter& parameter, const Setting& setting, const std::vector<double>& weights,
                    bool divides_by_active);
+// Whether some rank has added to a gradient since the last average, whatever has been zeroed; and to an average.
+bool was_added_to(const Model& model);
+bool is_mixed(const Model& model);
 // Whether nothing waits to be averaged.
 bool is_settled(const Model& model);
 bool is_frozen(const Model& model);

@@ -110,8 +110,9 @@ class Drawer {
     }
     if (has(Family::hook)) setting.hook = Hook::all_reduce;
     if (has(Family::power_sgd)) {
-      without({Family::hook, Family::narrow, Family::two});
+      without({Family::hook, Family::narrow, Family::two, Family::samples, Family::join_active});
       setting.models = 1;
+      setting.samples = false;
       setting.hook = Hook::power_sgd;
     }
     if (has(Family::narrow)) {

@@ -60,6 +60,7 @@ class Oracle {
     const int most = *std::max_element(event.lengths, event.lengths + setting_.ranks);
     is_in_join_ = true;
     divides_by_active_ = event.divides_by_active;
+    has_divided_ = has_divided_ || divides_by_active_;
     for (int i = 0; i < most; ++i) {
       for (int rank = 0; rank < setting_.ranks; ++rank) {
         joined_[rank] = i >= event.lengths[rank];
@@ -129,7 +130,9 @@ class Oracle {
       case Kind::put_back: return set_aside(event);
       case Kind::reload: return reload(event);
       case Kind::sharded: return sharded(event);
-      case Kind::join: return !is_in_join_ && !event.body.empty() && !(event.divides_by_active && is_mixed());
+      case Kind::join:
+        if (event.divides_by_active && !setting_.samples && std::ranges::any_of(models_, is_mixed)) return false;
+        return !is_in_join_ && !event.body.empty();
     }
     return false;
   }
@@ -373,17 +376,6 @@ class Oracle {
     return ranks != 0;
   }
 
-  // Whether a rank has added to an average without weights. Then a join that divides by active ranks is refused.
-  bool is_mixed() const {
-    return !setting_.samples && std::any_of(std::begin(models_), std::end(models_), [](const Model& model) {
-      return std::any_of(model.parameters.begin(), model.parameters.end(), [](const Parameter& one) {
-        const bool has_contribution = std::any_of(std::begin(one.pending), std::end(one.pending),
-                                                  [](const auto& of_rank) { return !of_rank.empty(); });
-        return one.base.defined() && has_contribution;
-      });
-    });
-  }
-
   bool is_at_rest(const Model& model) const { return is_settled(model) && !model.is_fresh; }
 
   // SGD with momentum.
@@ -532,19 +524,14 @@ class Oracle {
       return true;
     }
     if (!model.aside) return false;
-    if (setting_.samples && was_added_to(model)) return false;
+    // What is put where a rank had contributed, and zeroed it, cannot be told from that contribution.
+    if ((setting_.samples || has_divided_) && was_added_to(model)) return false;
     for (std::size_t i = 0; i < model.parameters.size(); ++i) {
       if (event.choice == 0) static_cast<Gradient&>(model.parameters[i]) = Gradient();
       add(model.parameters[i], (*model.aside)[i]);
     }
     model.aside.reset();
     return true;
-  }
-  // What is put where a rank had contributed, and zeroed it, cannot be told from that contribution.
-  static bool was_added_to(const Model& model) {
-    return std::any_of(model.parameters.begin(), model.parameters.end(), [](const Parameter& one) {
-      return std::any_of(std::begin(one.was_added_to), std::end(one.was_added_to), [](bool is_one) { return is_one; });
-    });
   }
   // A weight cannot be seen in a gradient, nor that it is of a rank without a batch.
   bool may_be_set_aside(const Model& model) const {
@@ -599,7 +586,7 @@ class Oracle {
   std::vector<double> weights_;  // by forward
   std::vector<Occurrence> occurrences_;
   bool is_in_join_ = false;
-  bool divides_by_active_ = false;
+  bool divides_by_active_ = false, has_divided_ = false;
   bool joined_[kMostRanks] = {};
   int iteration_[kMostRanks] = {};  // whose batch the rank has
   int iterations_ = 0;              // of all joins

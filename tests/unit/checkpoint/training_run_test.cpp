@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 #include <sys/resource.h>
+#include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 
@@ -12,8 +13,11 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
+#include "lockstep/checkpoint/save.h"
 #include "lockstep/ddp/throughput.h"
+#include "lockstep/ddp/uneven_inputs/join.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/local_groups.h"
 #include "tests/support/temporary_directory.h"
@@ -212,6 +216,44 @@ TEST_CASE("a batch without samples does not count, whatever its loss is") {
     training.run.add_step(group.rank() == 0 ? none : 1.0, group.rank() == 0 ? 0 : 4, training.ddp, training.optimizer);
     CHECK(training.run.mean_loss() == 2);
     CHECK(training.run.position.batch == 2);
+  });
+}
+
+TEST_CASE("a batch that a rank repeats in join() does not count") {
+  const TemporaryDirectory folder;
+  run_group_or_throw(2, Over::arena, [&](const ProcessGroup& group) {
+    Training training(group, {.directory = folder.path()});
+    const std::vector<double> losses = group.rank() == 0 ? std::vector<double>{5.0} : std::vector<double>{1.0, 3.0};
+    join(group, losses, [&](double loss) { training.run.add_step(loss, 4, training.ddp, training.optimizer); });
+    CHECK(training.run.mean_loss() == 3);
+    CHECK(training.run.position.batch == 2);
+  });
+}
+
+TEST_CASE("a checkpoint after a join has the buffers that training goes on with") {
+  const TemporaryDirectory folder;
+  run_group_or_throw(2, Over::arena, [&](const ProcessGroup& group) {
+    torch::nn::BatchNorm1d model(3), other(3);
+    DistributedDataParallel ddp(model, group);
+    torch::optim::SGD optimizer(ddp.parameters(), 0.1), another(other->parameters(), 0.1);
+    TrainingRun run(group, {.directory = folder / "run"});
+    // Rank 0 repeats a batch around 0 while rank 1 has some around 5.
+    const std::vector<double> means(group.rank() == 0 ? 1 : 4, group.rank() * 5.0);
+    join(group, means, [&](double mean) {
+      optimizer.zero_grad();
+      ddp(at::sin(at::arange(12, at::kFloat)).view({4, 3}) + mean).sum().backward();
+      optimizer.step();
+    });
+    run.save(ddp, optimizer);
+    save(folder / "set", State{.model = ddp, .optimizer = optimizer}, group);
+    ddp.sync_buffers();
+    CHECK(model->running_mean.mean().item<double>() > 1);
+    DistributedDataParallel resumed(other, group);
+    TrainingRun(group, {.directory = folder / "run"}).resume(resumed, another);
+    CHECK(at::equal(other->running_mean, model->running_mean));
+    other->running_mean.zero_();
+    load(folder / "set", State{.model = resumed, .optimizer = another}, group);
+    CHECK(at::equal(other->running_mean, model->running_mean));
   });
 }
 

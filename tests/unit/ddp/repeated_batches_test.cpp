@@ -200,6 +200,23 @@ bool follows_long_ranks(const ProcessGroup& joins, const ProcessGroup& trains, b
 
 }  // namespace
 
+TEST_CASE("in a join within the step of another one buffers follow a rank with batches of the outer one") {
+  run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
+    const auto model = std::make_shared<NormImpl>();
+    DistributedDataParallel ddp(model, group);
+    std::vector<at::Tensor> batches(group.rank() == 0 ? 1 : 60);
+    for (at::Tensor& batch : batches) batch = wave({8, 3}, 1) + 100 * group.rank();
+    join(group, batches, [&](const at::Tensor& x) {
+      join(group, std::vector<at::Tensor>{x}, [&](const at::Tensor& part) {
+        ddp.zero_grad();
+        ddp(part).sum().backward();
+      });
+    });
+    ddp.sync_buffers();
+    CHECK(model->norm->running_mean.mean().item<double>() > 90);
+  });
+}
+
 TEST_CASE("buffers follow a rank with batches, whatever groups the join and the wrapper are over" * on_host()) {
   run_worlds_or_throw(2, [](const World& world) {
     const ProcessGroup group = world.group(), reversed = *group.new_group({1, 0}), twin = *group.split(0);

@@ -135,6 +135,8 @@ void Contributions::rescale(double factor) {
 
 void Contributions::begin_backward(const ForwardNote& note, std::span<const ForwardGraphs::Found> forwards) {
   look_for_zeros();
+  // Forwards in evaluation have not, since ranks may make them alone.
+  if (note.synchronise) agree_on_unit(unit_.value_or(1), true);
   note_ = note;
   backward_ = current_backward();
   thread_ = std::this_thread::get_id();

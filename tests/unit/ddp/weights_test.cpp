@@ -196,6 +196,20 @@ TEST_CASE("a rank may make its first forwards alone under no_sync()") {
   }
 }
 
+TEST_CASE("weights count in evaluation mode too, from the first backward on") {
+  run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
+    Two model;
+    DistributedDataParallel ddp(model, group, {.weighting = Weighting::samples});
+    ddp.eval();
+    if (group.rank() == 1) (void)ddp(batch(7, 1));
+    for (int step = 0; step < 2; ++step) {
+      ddp.zero_grad();
+      ddp(group.rank() == 0 ? batch(6, 1) : batch(2, 3)).backward();
+      CHECK(value_of(model->a.grad()) == doctest::Approx((6 * 1 + 2 * 3) / 8.0));
+    }
+  });
+}
+
 TEST_CASE("autograd::grad within a backward weighs nothing") {
   run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
     const auto model = std::make_shared<ByGradImpl>();

@@ -387,6 +387,7 @@ class Oracle {
       if (!one.base.defined()) continue;
       one.velocity = one.velocity.defined() ? one.velocity * 0.9 + one.base : one.base.clone();
       one.value.sub_(one.velocity * 0.05);
+      if (tolerance_of(setting_) > 0.01 && one.value.abs().max().item<double>() > 30) throw Unclear("rounding grows");
     }
     return true;
   }

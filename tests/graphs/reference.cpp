@@ -89,6 +89,7 @@ class ByHand final : public Side {
       input = x.to(at::kBFloat16);
     }
     Computed computed = compute(one_.graph, used, input, call, training_);
+    if (training_) had_joined_ = joined_;
     return {.result = computed.result,
             .auxiliary = computed.auxiliary,
             .parameters = used.parameters,
@@ -227,8 +228,15 @@ class ByHand final : public Side {
 
   void share_statistics() {
     if (tensors_.statistics.empty() || ranks() == 1) return;
-    const Rows rows = meeting_.exchange(rank_, copies_of(tensors_.statistics));
-    for (std::size_t i = 0; i < tensors_.statistics.size(); ++i) put(rows[0][i], tensors_.statistics[i]);
+    std::vector<at::Tensor> mine = copies_of(tensors_.statistics);
+    mine.push_back(at::scalar_tensor(joined_ || had_joined_, at::kBool));
+    const Rows rows = meeting_.exchange(rank_, std::move(mine));
+    // Those of the lowest rank that has a batch, and had one in the last forward.
+    const auto has_batches = [](const auto& row) { return !row.back().template item<bool>(); };
+    const auto first = std::find_if(rows.begin(), rows.end(), has_batches);
+    const auto& from = first == rows.end() ? rows.front() : *first;
+    for (std::size_t i = 0; i < tensors_.statistics.size(); ++i) put(from[i], tensors_.statistics[i]);
+    had_joined_ = false;
     statistics_are_same_ = !training_;
   }
 
@@ -319,7 +327,7 @@ class ByHand final : public Side {
   double weight_ = 0;
   bool synchronise_ = true;
   bool training_ = true;
-  bool joined_ = false;
+  bool joined_ = false, had_joined_ = false;  // the latter: in the last forward
   bool statistics_are_same_ = true;
 };
 

@@ -107,22 +107,22 @@ double factor_of_current_backward(std::uint64_t wrapper, bool divides) {
 
 void Contributions::agree_on_unit(double weight, bool synchronises) {
   if (weighting_ != Weighting::samples || has_agreed_) return;
-  const double mine = unit_.value_or(weight == 0 ? 1 : weight);
-  unit_ = mine;
+  if (!unit_) unit_ = 1;  // the same on all ranks, since a layer may add up what they compute
   if (!synchronises) return;
-  const at::Tensor unit = at::tensor({mine}, at::kDouble);
+  const at::Tensor unit = at::tensor({weight}, at::kDouble);
   group_.broadcast(unit, 0, {.name = "DDP unit of weight"});
   const double told = believed(group_, [&] {
     return checked_weight(unit.item<double>(), "weight", {"first forward", 0});
   });
   unit_ = told == 0 ? 1 : told;
   has_agreed_ = true;
-  rescale(mine / *unit_);
+  rescale(1 / *unit_);
 }
 
-// What was computed in this rank's own unit.
+// What was computed in the first unit.
 void Contributions::rescale(double factor) {
   if (factor == 1) return;
+  look_for_zeros();  // before they are written to
   const at::NoGradGuard no_grad;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const at::Tensor& gradient = parameters_[i].tensor.grad();
@@ -136,7 +136,7 @@ void Contributions::rescale(double factor) {
 void Contributions::begin_backward(const ForwardNote& note, std::span<const ForwardGraphs::Found> forwards) {
   look_for_zeros();
   // Forwards in evaluation have not, since ranks may make them alone.
-  if (note.synchronise) agree_on_unit(unit_.value_or(1), true);
+  if (note.synchronise) agree_on_unit(note.weight, true);
   note_ = note;
   backward_ = current_backward();
   thread_ = std::this_thread::get_id();

@@ -36,8 +36,8 @@ class Contributions {
   Contributions(const Contributions&) = delete;
   Contributions& operator=(const Contributions&) = delete;
 
-  // With Weighting::samples, before each forward with gradients on: rank 0's first weight counts as 1. The first call
-  // that synchronises is collective; until then each rank's own first weight does.
+  // With Weighting::samples, before each forward with gradients on: rank 0's weight in the first call that synchronises
+  // counts as 1 from then on. That call is collective.
   void agree_on_unit(double weight, bool synchronises);
 
   // A backward begins that goes through these forwards, to which `note` belongs. Error{invalid_argument}, which ends

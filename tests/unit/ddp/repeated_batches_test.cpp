@@ -132,7 +132,7 @@ TEST_CASE("so it is where the loss uses of the repeated batch what the module ha
   }
 }
 
-TEST_CASE("a forward that backward computes again belongs to the step that it was made in") {
+TEST_CASE("a forward that backward computes again belongs to the step that it was made in" * on_host()) {
   for (const Count& count : kCounts) {
     run_group_or_throw(2, Over::arena, [&](const ProcessGroup& group) {
       const auto model = std::make_shared<ScalarImpl<at::Tensor>>();
@@ -200,7 +200,7 @@ bool follows_long_ranks(const ProcessGroup& joins, const ProcessGroup& trains, b
 
 }  // namespace
 
-TEST_CASE("in a join within the step of another one buffers follow a rank with batches of the outer one") {
+TEST_CASE("in a join within the step of another one buffers follow a rank with batches of the outer one" * on_host()) {
   run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
     const auto model = std::make_shared<NormImpl>();
     DistributedDataParallel ddp(model, group);

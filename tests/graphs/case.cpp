@@ -11,6 +11,8 @@ DdpOptions options_of(const Mode& mode) {
   if (mode.buckets_off) options.bucketing = Bucketing::off;
   if (mode.cap_mb != 0) options.bucket_cap_mb = mode.cap_mb;
   options.find_unused_parameters = mode.find_unused;
+  // What the bare module gives to a part that the wrapper's backward leaves out stays the rank's own, and is applied.
+  if (mode.find_unused) options.compare_parameters_every = 0;
   options.skip_all_reduce_unused_params = mode.skip_unused;
   options.static_graph = mode.static_graph;
   if (mode.samples) options.weighting = Weighting::samples;

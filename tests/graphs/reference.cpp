@@ -89,7 +89,7 @@ class ByHand final : public Side {
       input = x.to(at::kBFloat16);
     }
     Computed computed = compute(one_.graph, used, input, call, training_);
-    if (training_) had_joined_ = joined_;
+    if (training_ && (synchronise_ || is_in_join_)) had_joined_ = joined_;
     return {.result = computed.result,
             .auxiliary = computed.auxiliary,
             .parameters = used.parameters,
@@ -147,11 +147,12 @@ class ByHand final : public Side {
     for (const auto& theirs : meeting_.exchange(rank_, {at::scalar_tensor(mine, at::kInt)})) {
       most = std::max(most, theirs[0].item<int>());
     }
+    is_in_join_ = true;
     for (int i = 0; i < most; ++i) {
       joined_ = i >= mine;
       step({.part = std::min(i, mine - 1), .rank = rank_});
     }
-    joined_ = false;
+    joined_ = is_in_join_ = false;
   }
 
   double for_each_shard(const std::function<double(const Batch&)>& body) override {
@@ -236,7 +237,6 @@ class ByHand final : public Side {
     const auto first = std::find_if(rows.begin(), rows.end(), has_batches);
     const auto& from = first == rows.end() ? rows.front() : *first;
     for (std::size_t i = 0; i < tensors_.statistics.size(); ++i) put(from[i], tensors_.statistics[i]);
-    had_joined_ = false;
     statistics_are_same_ = !training_;
   }
 
@@ -327,7 +327,8 @@ class ByHand final : public Side {
   double weight_ = 0;
   bool synchronise_ = true;
   bool training_ = true;
-  bool joined_ = false, had_joined_ = false;  // the latter: in the last forward
+  bool is_in_join_ = false, joined_ = false;
+  bool had_joined_ = false;  // in the last forward that counts for buffers
   bool statistics_are_same_ = true;
 };
 

@@ -67,7 +67,7 @@ class TrainingRun {
 
   TrainingPosition position;
 
-  // A step is done, over so many samples of this rank (in join(), of its own). Saves if it is time to.
+  // A step over so many samples of this rank (0 if repeated in join()) is done. Saves if due. Ranks may compare times.
   // Error{invalid_argument} on all ranks from the first step on (if `every` is 0 a warning), from save() and resume():
   // tensors that no file holds, an optimizer that optimizer_state.h does not store or that leaves ranks with different
   // parameters (ZeroRedundancyOptimizer, PostLocalSgdOptimizer). From the first step on: the directory has those of an

@@ -48,8 +48,7 @@ bool is_zero_memory(std::span<const std::uint8_t> bytes, std::size_t size) {
 // Stops at the first value that is not, where it can.
 bool is_zero(const at::Tensor& gradient) {
   const at::Tensor values = gradient.is_sparse() ? gradient._values() : gradient;
-  const bool is_plain = values.is_cpu() && values.is_non_overlapping_and_dense() && has_plain_memory(values);
-  if (!is_plain) return values.count_nonzero().item<std::int64_t>() == 0;
+  if (!values.is_cpu() || !has_plain_memory(values)) return values.count_nonzero().item<std::int64_t>() == 0;
   const std::size_t size = values.element_size() / (values.is_complex() ? 2 : 1);
   return is_zero_memory({static_cast<const std::uint8_t*>(values.const_data_ptr()), values.nbytes()}, size);
 }

@@ -49,9 +49,10 @@ bool ParameterHooks::is_accumulated_now(std::size_t parameter) const {
 }
 
 bool ParameterHooks::is_accumulated_now() const {
-  const auto accumulates = [](const GradientHook& hook) { return hook.is_accumulated_now(); };
-  return std::ranges::any_of(hooks_, accumulates) ||
-         std::ranges::any_of(cast_hooks_, [&](const auto& hook) { return hook && accumulates(*hook); });
+  for (std::size_t i = 0; i < hooks_.size(); ++i) {
+    if (is_accumulated_now(i)) return true;
+  }
+  return false;
 }
 
 std::optional<std::size_t> ParameterHooks::find_again() const {

@@ -91,7 +91,7 @@ class InPlaceBucket final : public GradientBucket {
 
   // A parameter may be given other strides between backwards.
   static bool is_laid_out_as(const at::Tensor& values, const at::Tensor& parameter) {
-    return parameter.is_non_overlapping_and_dense() ? values.strides() == parameter.strides() : values.is_contiguous();
+    return parameter.is_non_overlapping_and_dense() ? has_layout_of(values, parameter) : values.is_contiguous();
   }
 
   // Which members are copied, and where to. That rarely changes from one backward to the next.

@@ -1,17 +1,13 @@
 #include "tools/report_command.h"
 
-#include <sys/stat.h>
-
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <span>
 #include <system_error>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
-#include "lockstep/formats/atomic_file.h"
 #include "lockstep/launch/report_file.h"
 #include "tools/checkpoint_places.h"
 #include "tools/report/csv.h"
@@ -88,31 +84,12 @@ std::vector<RunRecord> read_runs(const std::vector<std::string>& directories) {
   return runs;
 }
 
-// What is written to as it is. A name under /dev or /proc may lead to what has no name of its own, such as a pipe.
-bool is_special(const fs::path& path) {
-  std::error_code error;
-  const std::string& text = path.native();
-  if (text.starts_with("/dev/") || text.starts_with("/proc/")) return true;
-  return fs::exists(path, error) && !fs::is_regular_file(path, error);
-}
-
-// A link stays, and what it leads to is replaced. A file that was there keeps its permissions.
 void write_output(const fs::path& path, std::string_view text) {
   std::error_code error;
   if (fs::is_directory(path, error)) {
     throw Error(ErrorKind::invalid_argument, fmt::format("{} is a directory; name a file", path.string()));
   }
-  if (is_special(path)) return write_report_file(path.string(), text);
-  const fs::path target = fs::weakly_canonical(path, error);
-  if (error) throw lockstep::system_error(fmt::format("writing {}", path.string()), error.value());
-  struct stat status {};
-  const bool is_there = ::stat(target.c_str(), &status) == 0;
-  const mode_t mask = ::umask(0);
-  ::umask(mask);
-  AtomicFile file(target);
-  file.write(std::as_bytes(std::span(text)));
-  file.publish();
-  fs::permissions(target, static_cast<fs::perms>(is_there ? status.st_mode & 07777 : 0666 & ~mask), error);
+  write_report_file(path.string(), text);
 }
 
 bool is_same_file(const fs::path& one, const fs::path& other) {

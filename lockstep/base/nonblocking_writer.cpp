@@ -1,6 +1,5 @@
 #include "lockstep/base/nonblocking_writer.h"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -11,6 +10,7 @@
 #include <climits>
 #include <cstdio>
 
+#include "lockstep/base/open_for_writing.h"
 #include "lockstep/base/signal_block.h"
 
 namespace lockstep::internal {
@@ -37,7 +37,7 @@ NonblockingWriter::NonblockingWriter(int fd) : fd_(fd) {
   if (!S_ISFIFO(status.st_mode) && ::isatty(fd) == 0) return;
   char path[32];
   std::snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-  own_.reset(::open(path, O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+  own_ = open_as_it_is(path);
 }
 
 ssize_t NonblockingWriter::write(std::string_view bytes) noexcept {

@@ -1,7 +1,8 @@
 #include "lockstep/checkpoint/run_log.h"
 
+#include <sys/stat.h>
+
 #include <cerrno>
-#include <cstring>
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -9,7 +10,10 @@
 
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/file_io.h"
 #include "lockstep/base/machine.h"
+#include "lockstep/base/open_for_writing.h"
+#include "lockstep/base/unique_fd.h"
 #include "lockstep/checkpoint/manifest.h"
 
 namespace lockstep::internal {
@@ -47,11 +51,11 @@ ordered_json steps_of(int rank, const RankSteps& steps) {
   return line;
 }
 
-bool ends_within_a_line(const std::filesystem::path& file) {
-  std::ifstream in(file, std::ios::binary | std::ios::ate);
-  if (!in || in.tellg() <= 0) return false;
-  in.seekg(-1, std::ios::end);
-  return in.get() != '\n';
+bool ends_within_a_line(const UniqueFd& file, const std::string& doing) {
+  struct stat status {};
+  if (::fstat(file.get(), &status) != 0) throw system_error(doing, errno);
+  const auto bytes = static_cast<std::uint64_t>(status.st_size);
+  return bytes != 0 && read_at(file.get(), bytes - 1, 1, doing) != "\n";
 }
 
 }  // namespace
@@ -101,14 +105,10 @@ std::string checkpoint_line(std::int64_t step, const std::filesystem::path& path
 }
 
 void append_line(const std::filesystem::path& file, const std::string& line) {
-  const std::string before = ends_within_a_line(file) ? "\n" : "";
-  errno = 0;
-  std::ofstream out(file, std::ios::app);
-  out << before + line + '\n';
-  out.close();
-  if (out) return;
-  const std::string reason = errno == 0 ? "" : std::string(": ") + std::strerror(errno);
-  throw Error(ErrorKind::invalid_argument, "cannot write " + file.string() + reason);
+  const std::string doing = "cannot write " + file.string();
+  const UniqueFd out = open_to_append(file, kSharedMode, doing);
+  const std::string before = ends_within_a_line(out, doing) ? "\n" : "";
+  write_all(out.get(), before + line + '\n', doing);
 }
 
 }  // namespace lockstep::internal

@@ -38,8 +38,8 @@ std::string steps_line(std::int64_t step, const StepReport& report);
 // {"kind": "checkpoint", ...}
 std::string checkpoint_line(std::int64_t step, const std::filesystem::path& path, double seconds);
 
-// Adds a line to the file, and an end of line; one before it too, if a killed writer has left half a line.
-// Error{invalid_argument} with the path if it cannot be written.
+// Adds a line to the file, and an end of line; one before it too, if a killed writer has left half a line. Errors with
+// the path: the file cannot be written, or is a link, a FIFO or a device.
 void append_line(const std::filesystem::path& file, const std::string& line);
 
 }  // namespace lockstep::internal

@@ -17,9 +17,9 @@
 #include <string_view>
 #include <system_error>
 
+#include "lockstep/base/atomic_file.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
-#include "lockstep/formats/atomic_file.h"
 
 namespace lockstep {
 namespace {

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/atomic_file.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
@@ -26,7 +27,6 @@
 #include "lockstep/checkpoint/tensor_types.h"
 #include "lockstep/checkpoint/together.h"
 #include "lockstep/ddp/uneven_inputs/join_state.h"
-#include "lockstep/formats/atomic_file.h"
 #include "lockstep/formats/safetensors_header.h"
 
 namespace lockstep {

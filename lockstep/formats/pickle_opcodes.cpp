@@ -203,7 +203,7 @@ bool replace_surrogates(ByteView text, std::string& out) {
     const auto second = static_cast<std::uint8_t>(out[i + 1]);
     const auto third = static_cast<std::uint8_t>(out[i + 2]);
     if (out[i] != '\xed' || second < 0xa0 || second > 0xbf || (third & 0xc0) != 0x80) continue;
-    out.replace(i, 3, "\xef\xbf\xbd");
+    std::ranges::copy(std::string_view("\xef\xbf\xbd"), out.begin() + static_cast<std::ptrdiff_t>(i));
   }
   return is_utf8(out);
 }

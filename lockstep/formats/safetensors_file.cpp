@@ -5,10 +5,10 @@
 #include <string_view>
 #include <utility>
 
+#include "lockstep/base/atomic_file.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/file_io.h"
 #include "lockstep/base/format.h"
-#include "lockstep/formats/atomic_file.h"
 #include "lockstep/formats/file_kind.h"
 #include "lockstep/formats/safetensors_parser.h"
 

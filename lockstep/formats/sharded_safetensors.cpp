@@ -4,9 +4,9 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "lockstep/base/atomic_file.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
-#include "lockstep/formats/atomic_file.h"
 #include "lockstep/formats/json_structure.h"
 #include "lockstep/formats/safetensors_parser.h"
 

@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "lockstep/base/atomic_file.h"
 #include "lockstep/base/bytes.h"
-#include "lockstep/formats/atomic_file.h"
 #include "lockstep/formats/zip_headers.h"
 
 namespace lockstep::internal {

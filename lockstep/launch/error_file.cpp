@@ -1,6 +1,5 @@
 #include "lockstep/launch/error_file.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -8,12 +7,15 @@
 #include <cerrno>
 #include <chrono>
 #include <nlohmann/json.hpp>
+#include <span>
 
+#include "lockstep/base/atomic_file.h"
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/file_io.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/open_for_writing.h"
 
 namespace lockstep::internal {
 namespace {
@@ -26,6 +28,20 @@ std::string printable_line(const std::string& text) {
   std::string line = text.substr(0, std::min(text.find('\n'), kMaxLineBytes));
   std::erase_if(line, [](unsigned char c) { return c < 0x20 || c == 0x7f; });
   return line;
+}
+
+// Below /proc it is memory of a launcher around this one, which stays where it is.
+void replace_error(const std::string& path, const std::string& text) {
+  if (!path.starts_with("/proc/")) {
+    AtomicFile file(path, {.mode = kSharedMode, .survives_power_cut = false});
+    file.write(std::as_bytes(std::span(text)));
+    return file.publish();
+  }
+  const std::string doing = "writing " + path;
+  const UniqueFd fd = open_as_it_is(path);
+  const int error = fd ? resize_file(fd.get(), 0) : errno;
+  if (error != 0) throw system_error(doing, error);
+  write_all(fd.get(), text, doing);
 }
 
 }  // namespace
@@ -67,12 +83,10 @@ void pass_error_on(const RankEnd& first) {
          {{"py_callstack", describe_failure(first)},
           {"timestamp", std::to_string(std::chrono::duration_cast<std::chrono::seconds>(now).count())}}}}}};
   const std::string text = content.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0644));
-  if (!fd) return log_warning(fmt::format("cannot open '{}', which {} names", path, kVariable));
   try {
-    write_all(fd.get(), text, fmt::format("writing '{}', which {} names,", path, kVariable));
+    replace_error(path, text);
   } catch (const Error& error) {
-    log_warning(error.what());
+    log_warning(fmt::format("{} names a file that cannot be written: {}", kVariable, error.what()));
   }
 }
 

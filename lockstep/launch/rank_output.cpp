@@ -1,6 +1,5 @@
 #include "lockstep/launch/rank_output.h"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <unistd.h>
 
@@ -13,6 +12,7 @@
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
+#include "lockstep/base/open_for_writing.h"
 #include "lockstep/launch/fill_in.h"
 
 namespace lockstep::internal {
@@ -44,9 +44,7 @@ int of_rank(const std::map<int, int>& streams, int rank) {
 }
 
 UniqueFd open_log(const std::string& path) {
-  UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666));
-  if (fd) return fd;
-  throw Error(ErrorKind::invalid_argument, fmt::format("cannot write '{}': {}", path, std::strerror(errno)));
+  return create_in_place_of(path, kSharedMode, fmt::format("cannot write '{}'", path));
 }
 
 }  // namespace

@@ -9,14 +9,16 @@
 #include <cerrno>
 #include <charconv>
 #include <climits>
-#include <cstdio>
 #include <filesystem>
+#include <optional>
+#include <span>
 #include <system_error>
 
+#include "lockstep/base/atomic_file.h"
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/file_io.h"
 #include "lockstep/base/format.h"
+#include "lockstep/base/open_for_writing.h"
 #include "lockstep/base/signal_block.h"
 #include "lockstep/base/unique_fd.h"
 
@@ -35,6 +37,30 @@ std::string doing(const std::string& path) { return fmt::format("writing the rep
 bool is_under(const fs::path& path, std::string_view folder) {
   const std::string& text = path.native();
   return text.starts_with(folder) && text.size() > folder.size() && text[folder.size()] == '/';
+}
+
+// Names that only the system makes.
+bool is_of_system(const fs::path& path) {
+  return is_under(path, "/proc") || (is_under(path, "/dev") && !is_under(path, "/dev/shm"));
+}
+
+void require_own(const struct stat& status, const fs::path& at, const char* what, const std::string& path) {
+  if (status.st_uid == ::geteuid() || status.st_uid == 0 || is_of_system(at)) return;
+  throw Error(ErrorKind::unauthorized,
+              fmt::format("{}: {} is {} of user {}, which is not written through; remove it, or name another file",
+                          doing(path), at.string(), what, status.st_uid));
+}
+
+// What a link says, which cannot become another's between the looks; nothing if there is none.
+std::optional<fs::path> link_at(const fs::path& at, const std::string& path) {
+  const UniqueFd link(::open(at.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
+  struct stat status {};
+  if (!link || ::fstat(link.get(), &status) != 0 || !S_ISLNK(status.st_mode)) return std::nullopt;
+  require_own(status, at, "a link", path);
+  std::string text(PATH_MAX, '\0');
+  const ssize_t bytes = ::readlinkat(link.get(), "", text.data(), text.size());
+  if (bytes < 0) fail(path, errno);
+  return text.substr(0, static_cast<std::size_t>(bytes));
 }
 
 // Where a path leads.
@@ -60,18 +86,17 @@ Target find_target(const std::string& path) {
     if (error) fail(path, error.value());
     at = folder / at.filename();
     if (is_under(folder, "/proc")) return {at, descriptor_of(folder, at.filename())};
-    const fs::path leads_to = fs::read_symlink(at, error);
-    if (error) return {at};
-    at = leads_to.is_absolute() ? leads_to : folder / leads_to;
+    const std::optional<fs::path> leads_to = link_at(at, path);
+    if (!leads_to) return {at};
+    at = leads_to->is_absolute() ? *leads_to : folder / *leads_to;
   }
   fail(path, ELOOP);
 }
 
 bool is_written_in_place(const Target& target) {
   struct stat status {};
-  if (target.descriptor >= 0 || is_under(target.path, "/proc")) return true;
-  if (is_under(target.path, "/dev") && !is_under(target.path, "/dev/shm")) return true;
-  return ::stat(target.path.c_str(), &status) == 0 && !S_ISREG(status.st_mode);
+  if (target.descriptor >= 0 || is_of_system(target.path)) return true;
+  return ::lstat(target.path.c_str(), &status) == 0 && !S_ISREG(status.st_mode);
 }
 
 // In pieces that a pipe takes at once when it takes anything.
@@ -96,23 +121,20 @@ void write_to_reader(int fd, std::string_view text, const std::string& path) {
 
 void write_in_place(const Target& target, std::string_view text, const std::string& path) {
   // A descriptor keeps its place in its file; opening it anew would begin at the front.
-  UniqueFd fd(target.descriptor >= 0 ? ::fcntl(target.descriptor, F_DUPFD_CLOEXEC, 3)
-                                     : ::open(target.path.c_str(), O_WRONLY | O_CLOEXEC | O_NONBLOCK | O_APPEND));
+  const UniqueFd fd =
+      target.descriptor >= 0 ? UniqueFd(::fcntl(target.descriptor, F_DUPFD_CLOEXEC, 3)) : open_as_it_is(target.path);
+  if (!fd && errno == ENXIO) throw Error(ErrorKind::invalid_argument, doing(path) + ": nobody reads it");
   if (!fd) fail(path, errno);
+  struct stat status {};
+  if (::fstat(fd.get(), &status) != 0) fail(path, errno);
+  if (target.descriptor < 0) require_own(status, target.path, "a FIFO or a device", path);
   write_to_reader(fd.get(), text, path);
 }
 
-void replace(const std::string& target, std::string_view text, const std::string& path) {
-  const std::string fresh = target + ".new";
-  UniqueFd fd(::open(fresh.c_str(), O_WRONLY | O_CLOEXEC | O_CREAT | O_TRUNC | O_NOFOLLOW, 0666));
-  if (!fd) fail(path, errno);
-  try {
-    write_all(fd.get(), text, doing(path));
-    if (std::rename(fresh.c_str(), target.c_str()) != 0) fail(path, errno);
-  } catch (const Error&) {
-    ::unlink(fresh.c_str());
-    throw;
-  }
+void replace(const std::string& target, std::string_view text) {
+  AtomicFile file(target, {.mode = kSharedMode});
+  file.write(std::as_bytes(std::span(text)));
+  file.publish();
 }
 
 }  // namespace
@@ -122,7 +144,7 @@ void write_report_file(const std::string& path, std::string_view text) {
   if (is_written_in_place(target)) {
     write_in_place(target, text, path);
   } else {
-    replace(target.path, text, path);
+    replace(target.path, text);
   }
 }
 

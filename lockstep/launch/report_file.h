@@ -8,8 +8,9 @@
 namespace lockstep::internal {
 
 // A regular file is replaced, whole or not at all; a link stays, and what it leads to is replaced. A pipe, a device and
-// whatever lies under /dev or /proc is written to as it is; /dev/stdout and the like, behind what is there. Throws
-// Error{internal} if that fails.
+// whatever lies under /dev or /proc is written to as it is; /dev/stdout and the like, behind what is there; a FIFO that
+// nobody reads is an error at once. A link or a FIFO of another user but root, who may have put it there for this one
+// to run into, is Error{unauthorized}. Throws Error{internal} or {invalid_argument} if writing fails.
 void write_report_file(const std::string& path, std::string_view text);
 
 }  // namespace lockstep::internal

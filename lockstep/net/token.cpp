@@ -11,8 +11,10 @@
 #include <charconv>
 #include <cstring>
 #include <optional>
+#include <span>
 #include <string_view>
 
+#include "lockstep/base/atomic_file.h"
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/file_io.h"
@@ -74,24 +76,6 @@ void check_owner_and_mode(int fd, const std::string& path) {
   }
 }
 
-// Publishes a complete file under `path` unless one is there already. The link makes it appear whole and only once,
-// however many processes try.
-void publish_token(const std::string& path, const Token& token) {
-  const std::string temporary = fmt::format("{}.{}.{:02x}", path, ::getpid(), fmt::join(Token::generate().bytes(), ""));
-  UniqueFd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!fd) throw system_error("making the token file " + temporary + " failed", errno);
-  int error = 0;
-  try {
-    write_all(fd.get(), fmt::format("{:02x}\n", fmt::join(token.bytes(), "")), "writing " + temporary + " failed");
-    if (::fsync(fd.get()) != 0 || ::link(temporary.c_str(), path.c_str()) != 0) error = errno;
-  } catch (...) {
-    ::unlink(temporary.c_str());
-    throw;
-  }
-  ::unlink(temporary.c_str());
-  if (error != 0 && error != EEXIST) throw system_error("making the token file " + path + " failed", error);
-}
-
 // Makes the folder's token unless it has one. Why that is impossible, if it is.
 std::optional<Error> ensure_token(const std::string& directory) {
   const std::string path = directory + "/token";
@@ -103,7 +87,10 @@ std::optional<Error> ensure_token(const std::string& directory) {
                     directory, std::strerror(errno)));
   }
   try {
-    publish_token(path, Token::generate());
+    AtomicFile file(path);
+    const std::string digits = fmt::format("{:02x}\n", fmt::join(Token::generate().bytes(), ""));
+    file.write(std::as_bytes(std::span(digits)));
+    file.publish_if_missing();  // another process may make one
   } catch (const Error& error) {
     return error;
   }

@@ -13,8 +13,10 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/atomic_file.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/file_io.h"
+#include "lockstep/base/open_for_writing.h"
 
 namespace lockstep::internal {
 namespace {
@@ -29,14 +31,6 @@ void put(std::span<char> field, std::string_view text) {
 std::int64_t wall_ns() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   return std::chrono::duration_cast<Duration>(now).count();
-}
-
-// Never through a link that somebody put there.
-UniqueFd create(const std::string& path) {
-  if (::unlink(path.c_str()) != 0 && errno != ENOENT) throw system_error("replacing " + path, errno);
-  UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (!fd) throw system_error("making the flight recording " + path, errno);
-  return fd;
 }
 
 }  // namespace
@@ -93,7 +87,7 @@ FlightMemory FlightMemory::inherit(int fd) {
 }
 
 FlightMemory FlightMemory::make_file(const std::string& path, const FlightIdentity& identity) {
-  UniqueFd fd = create(path);
+  UniqueFd fd = create_in_place_of(path, kPrivateMode, "making the flight recording " + path);
   // Taken now: a full disk would otherwise end the process at some later store.
   if (const int error = ::posix_fallocate(fd.get(), 0, flight::kBytes); error != 0) {
     throw system_error("making the flight recording " + path, error);
@@ -157,8 +151,9 @@ void FlightMemory::save(const std::string& path, std::string_view ended) const {
   std::vector<char> copy(flight::kBytes);
   std::memcpy(copy.data(), data_, copy.size());
   put(std::span(copy).subspan(offsetof(flight::FlightHeader, ended), sizeof(flight::FlightHeader::ended)), ended);
-  const UniqueFd fd = create(path);
-  write_all(fd.get(), {copy.data(), copy.size()}, "writing the flight recording " + path);
+  AtomicFile file(path, {.survives_power_cut = false});
+  file.write(std::as_bytes(std::span(copy)));
+  file.publish();
 }
 
 }  // namespace lockstep::internal

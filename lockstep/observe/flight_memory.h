@@ -38,7 +38,7 @@ class FlightMemory {
   // The memory that another process made with make_shared(). Takes the descriptor only if it is such memory: otherwise
   // Error{corrupt_data}.
   static FlightMemory inherit(int fd);
-  // A file at `path` (mode 0600), replacing any other. Error{internal} with the path if it cannot be made.
+  // A file at `path` (mode 0600), replacing any other. Errors with the path if it cannot be made.
   static FlightMemory make_file(const std::string& path, const FlightIdentity& identity);
 
   FlightMemory(FlightMemory&& other) noexcept;
@@ -60,7 +60,7 @@ class FlightMemory {
   bool is_signed() const { return header().pid.load(std::memory_order_acquire) != 0; }
   // Nothing if the last operation that ended succeeded, or no operation has ended.
   std::optional<FlightFailure> last_failure() const;
-  // Writes a copy to a file (mode 0600), with how the process ended. Error{internal} with the path.
+  // Writes a copy to a file (mode 0600), with how the process ended. Errors as AtomicFile's.
   void save(const std::string& path, std::string_view ended) const;
 
  private:

@@ -13,6 +13,7 @@
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/machine.h"
+#include "lockstep/base/open_for_writing.h"
 #include "lockstep/base/private_fd.h"
 #include "lockstep/net/framing.h"
 #include "lockstep/store/log_record.h"
@@ -95,8 +96,7 @@ FileLog::~FileLog() {
 }
 
 bool FileLog::open_and_lock(Deadline deadline) {
-  fd_ = PrivateFd::open(
-      [this] { return ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600); });
+  fd_ = PrivateFd::open([this] { return open_or_create(path_); });
   if (!fd_) {
     throw Error(ErrorKind::invalid_argument,
                 fmt::format("cannot open the store file {}: {}", path_, std::strerror(errno)));

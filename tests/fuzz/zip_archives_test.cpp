@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/formats/atomic_file.h"
+#include "lockstep/base/atomic_file.h"
 #include "lockstep/formats/zip_archive.h"
 #include "lockstep/formats/zip_writer.h"
 #include "tests/fuzz/fuzz.h"

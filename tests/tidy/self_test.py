@@ -99,6 +99,20 @@ class TextRules(unittest.TestCase):
             self.assertEqual(offences(text_rules.forbidden_calls, "a.cpp", text), [], text)
         self.assertEqual(offences(text_rules.forbidden_calls, "tests/a.cpp", bad[1]), [])
 
+    def test_opens_for_writing(self):
+        bad = ["::open(p.c_str(), O_WRONLY | O_CLOEXEC);", "::openat(d, n,\n  O_CREAT | O_EXCL, 0600);",
+               "creat(p, 0600);", "PrivateFd::open([&] { return ::open(p, O_RDWR); });", 'fopen(p, "w");',
+               "::mkstemp(name);",
+               "std::ofstream out(p);", "std::fstream f(p);", "std::filesystem::copy_file(a, b);"]
+        for text in bad:
+            self.assertEqual(offences(text_rules.opens_for_writing, "lockstep/net/a.cpp", text), [1], text)
+            self.assertEqual(offences(text_rules.opens_for_writing, "tools/a.h", f"\nint a;\n{text}"), [3], text)
+            for path in ("tests/a.cpp", "examples/a.cpp", "lockstep/base/open_for_writing.cpp"):
+                self.assertEqual(offences(text_rules.opens_for_writing, path, text), [], text)
+        for text in ["::open(p, O_RDONLY | O_CLOEXEC);", '::open("/dev/null", O_RDWR);', "std::ifstream in(p);",
+                     "// ::open(p, O_WRONLY)", "f.open(p); g(O_WRONLY);", "zip_fopen_index(a, 0);", "::mkdtemp(name);"]:
+            self.assertEqual(offences(text_rules.opens_for_writing, "lockstep/net/a.cpp", text), [], text)
+
     def test_file_name(self):
         for path in ["lockstep/net/TcpSocket.h", "lockstep/net/tcp-socket.cpp", "lockstep/net/tcp.hpp"]:
             self.assertEqual(offences(text_rules.file_name, path, ""), [1], path)

@@ -3,7 +3,7 @@
 import ast
 import re
 
-from cpp_text import code_only, functions, includes
+from cpp_text import code_only, functions, includes, without_comments
 
 # Lines, of files whose paths begin and end so; the first that fits counts.
 MAX_FILE_LINES = [("lockstep/", ".h", 130), ("lockstep/", ".cpp", 350), ("", "", 600)]
@@ -68,6 +68,28 @@ def forbidden_calls(path, text):
                 yield number, f"{name} may execute what it is given; it is not allowed here"
 
 
+# What may open files for writing: the one way, and memory of another rank, which has no name of its own.
+_WRITERS = ("lockstep/base/open_for_writing.cpp", "lockstep/transport/shared_arena.cpp")
+_WRITES = re.compile(
+    r"\bopen(?:at2?)?\s*\([^;]*?\bO_(?:WRONLY|RDWR|CREAT|TRUNC|APPEND|TMPFILE)\b"
+    r"|\b(?:creat|fopen|freopen|fdopen|mkstemps?|mkostemps?|tmpfile)\s*\("
+    r"|\b(?:std\s*::\s*)(?:basic_)?o?fstream\b"
+    r"|\bfilesystem\s*::\s*copy(?:_file)?\s*\("
+)
+
+
+def opens_for_writing(path, text):
+    """Files are written through AtomicFile and open_for_writing.h only, which follow no links and wait for no FIFO."""
+    if not path.endswith(_CPP) or path in _WRITERS or not path.startswith(("lockstep/", "tools/", "python/")):
+        return
+    code = without_comments(text)
+    for match in _WRITES.finditer(code):
+        statement = code[match.start() : (code + ";").index(";", match.start())]
+        if '"/dev/null"' not in statement:
+            line, name = code.count("\n", 0, match.start()) + 1, re.match(r"[\w:\s]*\w", match[0])[0]
+            yield line, f"{name}: files are written by AtomicFile or open_for_writing.h"
+
+
 def file_name(path, text):
     name = path.rsplit("/", 1)[-1]
     if re.search(r"\.(h|hpp|hh|cpp|cc|cxx|py)$", name) and not re.fullmatch(r"[a-z0-9_]+\.(h|cpp|py)", name):
@@ -97,4 +119,6 @@ def own_header_first(path, text):
             yield number, f"{own} is to be included first"
 
 
-TEXT_RULES = (length, function_length, banned_words, forbidden_calls, file_name, header_shape, own_header_first)
+TEXT_RULES = (
+    length, function_length, banned_words, forbidden_calls, opens_for_writing, file_name, header_shape, own_header_first
+)

@@ -7,6 +7,7 @@ import random
 import re
 import resource
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -132,6 +133,22 @@ class RestartTest(LauncherTest):
 
 
 class ReportTest(LauncherTest):
+    def stranger_file(self, path):
+        """As somebody would leave it who wants to change a report, or read what is secret in it."""
+        with open(path, "w", encoding="ascii"):
+            os.chmod(path, 0o666)
+        if os.geteuid() == 0:
+            os.chown(path, 65534, 65534)
+
+    def check_report(self, path, mode=None):
+        status = os.lstat(path)
+        self.assertTrue(stat.S_ISREG(status.st_mode))
+        self.assertEqual(status.st_uid, os.geteuid())
+        if mode is not None:
+            self.assertEqual(stat.S_IMODE(status.st_mode), mode)
+        with open(path, encoding="utf-8") as file:
+            self.assertEqual(json.load(file)["exit_code"], 0)
+
     # fault: 1
     def test_the_report_names_the_cause_of_each_attempt(self):
         script = 'test $RANK = 0 || { echo "no such model" >&2; kill -9 $$; }; sleep 100'
@@ -242,9 +259,114 @@ class ReportTest(LauncherTest):
                 file.write("of another job")
             code, _, error = self.run_tree("exit 3", "--report", path, preexec_fn=no_large_files)
             self.assertEqual((code, os.listdir(folder)), (3, ["report.json"]), error)
-            self.assertIn(f"warning: writing the report '{path}': File too large", error)
+            self.assertRegex(error, f"warning: saving {path}: writing .*: File too large")
             with open(path, encoding="ascii") as file:
                 self.assertEqual(file.read(), "of another job")
+
+    # fault: S9
+    def test_what_others_put_beside_a_report_changes_nothing(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path, beside = os.path.join(folder, "report.json"), os.path.join(folder, "report.json.new")
+            for put in (lambda: os.mkfifo(beside), lambda: self.stranger_file(beside),
+                        lambda: os.symlink(os.path.join(folder, "elsewhere"), beside)):
+                put()
+                before = os.lstat(beside)
+                code, _, error = self.run_tree("true", "--report", path, ranks=1, timeout=20)
+                self.assertEqual(code, 0, error)
+                self.check_report(path)
+                self.assertEqual(os.lstat(beside), before)
+                self.assertEqual(sorted(os.listdir(folder)), ["report.json", "report.json.new"])
+                os.unlink(beside)
+                os.unlink(path)
+
+    # fault: S9
+    def test_a_report_takes_neither_mode_nor_owner_of_the_file_that_was_there(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "report.json")
+            self.stranger_file(path)
+            code, _, error = self.run_tree("true", "--report", path, ranks=1, umask=0o027)
+            self.assertEqual(code, 0, error)
+            self.check_report(path, 0o640)
+
+    # fault: S9
+    def test_a_report_goes_through_no_link_and_no_fifo_of_another_user(self):
+        if os.geteuid() != 0:
+            self.skipTest("only root can make another user's files")
+        with tempfile.TemporaryDirectory() as folder:
+            precious, fifo, link = (os.path.join(folder, name) for name in ("precious", "fifo", "link"))
+            with open(precious, "w", encoding="ascii") as file:
+                file.write("ten years of work")
+            os.symlink(precious, link)
+            os.mkfifo(fifo)
+            for path, what in ((link, "a link"), (fifo, "a FIFO")):
+                os.chown(path, 65534, 65534, follow_symlinks=False)
+                reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+                try:
+                    code, _, error = self.run_tree("exit 3", "--report", path, ranks=1, timeout=20)
+                    self.assertEqual(os.read(reader, 1), b"")
+                finally:
+                    os.close(reader)
+                self.assertEqual(code, 3, error)
+                self.assertRegex(error, f"warning: writing the report '{path}': {path} is {what}.* of user 65534")
+            with open(precious, encoding="ascii") as file:
+                self.assertEqual(file.read(), "ten years of work")
+
+    def test_a_fifo_is_written_to_if_somebody_reads_it_and_else_an_error_at_once(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "fifo")
+            os.mkfifo(path)
+            code, _, error = self.run_tree("true", "--report", path, ranks=1, timeout=8)
+            self.assertEqual(code, 0, error)
+            self.assertIn(f"warning: writing the report '{path}': nobody reads it", error)
+            reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+            try:
+                self.run_tree("true", "--report", path, ranks=1)
+                self.assertEqual(json.loads(os.read(reader, 1 << 16))["exit_code"], 0)
+            finally:
+                os.close(reader)
+
+    # fault: S9
+    def test_log_files_go_through_nothing_that_others_have_put_there(self):
+        with tempfile.TemporaryDirectory() as folder:
+            log, precious = os.path.join(folder, "rank_0.stdout.log"), os.path.join(folder, "precious")
+            with open(precious, "w", encoding="ascii") as file:
+                file.write("ten years of work")
+            for put in (lambda: os.symlink(precious, log), lambda: self.stranger_file(log)):
+                put()
+                code, _, error = self.run_tree("echo said", "--log-dir", folder, ranks=1)
+                self.assertEqual(code, 0, error)
+                self.assertTrue(stat.S_ISREG(os.lstat(log).st_mode))
+                self.assertEqual(os.stat(log).st_uid, os.geteuid())
+                with open(log, encoding="ascii") as file:
+                    self.assertEqual(file.read(), "said\n")
+                os.unlink(log)
+            with open(precious, encoding="ascii") as file:
+                self.assertEqual(file.read(), "ten years of work")
+            os.mkfifo(log)
+            code, _, error = self.run_tree("echo said", "--log-dir", folder, ranks=1, timeout=20)
+            self.assertEqual(code, 2, error)
+            self.assertIn(f"lockstep: cannot write '{log}': this is a FIFO, which is not replaced; name a file", error)
+
+    # fault: S9
+    def test_the_error_for_a_launcher_around_this_one_goes_into_a_file_of_its_own(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path, precious = os.path.join(folder, "error.json"), os.path.join(folder, "precious")
+            with open(precious, "w", encoding="ascii") as file:
+                file.write("ten years of work")
+            os.symlink(precious, path)
+            script = "echo 'RuntimeError: no such model' >&2; exit 3"
+            environment = {"TORCHELASTIC_ERROR_FILE": path}
+            code, _, error = self.run_tree(script, ranks=1, environment=environment)
+            self.assertEqual(code, 3, error)
+            with open(path, encoding="utf-8") as file:
+                self.assertIn("code 3", json.load(file)["message"]["extraInfo"]["py_callstack"])
+            with open(precious, encoding="ascii") as file:
+                self.assertEqual(file.read(), "ten years of work")
+            os.unlink(path)
+            os.mkfifo(path)
+            code, _, error = self.run_tree(script, ranks=1, environment=environment, timeout=20)
+            self.assertEqual(code, 3, error)
+            self.assertRegex(error, "TORCHELASTIC_ERROR_FILE names a file that cannot be written: .* a FIFO")
 
     def test_what_a_rank_writes_into_its_error_file_is_its_error(self):
         script = ('test $RANK = 0 && sleep 100; echo other words >&2; '

@@ -168,16 +168,16 @@ class OutputTest(ReportTest):
         super().setUp()
         self.run_folder = runs.write(self.path("run"), runs.whole(1))
 
-    def test_a_file_is_replaced_as_a_whole_and_keeps_its_permissions(self):
+    def test_a_file_is_replaced_as_a_whole_with_permissions_of_its_own(self):
         out = self.path("report.html")
         report(self.run_folder, "--out", out, umask=0o027)
         self.assertEqual(stat.S_IMODE(os.stat(out).st_mode), 0o640)
         with open(out, "w", encoding="utf-8") as file:
             file.write("x" * 5_000_000)
-        os.chmod(out, 0o604)
+        os.chmod(out, 0o606)
         os.symlink("report.html", self.path("link.html"))
-        report(self.run_folder, "--out", self.path("link.html"))
-        self.assertEqual(stat.S_IMODE(os.stat(out).st_mode), 0o604)
+        report(self.run_folder, "--out", self.path("link.html"), umask=0o022)
+        self.assertEqual(stat.S_IMODE(os.stat(out).st_mode), 0o644)
         self.assertTrue(os.path.islink(self.path("link.html")))
         self.assertTrue(self.read("report.html").endswith("</html>\n"))
         self.assertEqual(sorted(os.listdir(self.folder.name)), ["link.html", "report.html", "run"])

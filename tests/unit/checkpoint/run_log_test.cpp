@@ -1,7 +1,9 @@
 #include "lockstep/checkpoint/run_log.h"
 
 #include <doctest/doctest.h>
+#include <sys/stat.h>
 
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -68,7 +70,8 @@ TEST_CASE("this process is known by its command and its host") {
   CHECK(facts.versions.contains("lockstep"));
 }
 
-TEST_CASE("lines are added to what is there, and a file that cannot be written is named") {
+// fault: S9
+TEST_CASE("lines are added to what is there, and what is no file, or cannot be written, is named") {
   const TemporaryDirectory folder;
   append_line(folder / "metrics.jsonl", "{}");
   append_line(folder / "metrics.jsonl", "[]");
@@ -80,6 +83,11 @@ TEST_CASE("lines are added to what is there, and a file that cannot be written i
   std::ifstream again(folder / "metrics.jsonl");
   const std::string repaired{std::istreambuf_iterator<char>(again), {}};
   CHECK(repaired == "{}\n[]\n{\"epo\n{}\n");
+  REQUIRE(::mkfifo((folder / "fifo").c_str(), 0666) == 0);
+  std::filesystem::create_symlink(folder / "metrics.jsonl", folder / "link");
+  for (const char* name : {"fifo", "link"}) {
+    CHECK_ERROR(error_of([&] { append_line(folder / name, "{}"); }), ErrorKind::invalid_argument, "cannot write", name);
+  }
   CHECK_ERROR(error_of([&] { append_line(folder / "none/a", "{}"); }), ErrorKind::invalid_argument, "cannot write",
               "none/a");
 }

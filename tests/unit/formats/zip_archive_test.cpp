@@ -7,8 +7,8 @@
 #include <span>
 #include <string>
 
+#include "lockstep/base/atomic_file.h"
 #include "lockstep/base/file_io.h"
-#include "lockstep/formats/atomic_file.h"
 #include "lockstep/formats/zip_writer.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_directory.h"

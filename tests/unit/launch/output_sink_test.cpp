@@ -11,6 +11,7 @@
 #include <iterator>
 #include <string>
 
+#include "lockstep/base/format.h"
 #include "lockstep/base/unique_fd.h"
 #include "tests/support/pipe.h"
 #include "tests/support/temporary_directory.h"
@@ -56,7 +57,7 @@ std::size_t fill(OutputSink& sink) {
 TEST_CASE("a sink writes whole lines in pieces that a pipe takes at once") {
   const Pipe pipe;
   OutputSink sink(pipe.writer.get());
-  const std::string line = std::string(99, 'x') + "\n";
+  const std::string line = fmt::format("{}\n", std::string(99, 'x'));
   for (int i = 0; i < 100; ++i) sink.append(line);
   sink.write_some();
   const std::string piece = read_available(pipe.reader.get());

@@ -1,4 +1,4 @@
-#include "lockstep/formats/atomic_file.h"
+#include "lockstep/base/atomic_file.h"
 
 #include <doctest/doctest.h>
 
@@ -127,6 +127,44 @@ TEST_CASE("a FIFO, a socket or a device is never replaced, nor a link to one") {
   AtomicFile file(directory / "dangling");
   file.publish();
   CHECK(std::filesystem::is_regular_file(std::filesystem::symlink_status(directory / "dangling")));
+}
+
+// fault: S9
+TEST_CASE("a file has the mode that its writer chooses, whatever was there before") {
+  const TemporaryDirectory directory;
+  const mode_t mask = ::umask(0027);
+  for (const auto& [mode, expected] : {std::pair<mode_t, int>{kSharedMode, 0640}, {kPrivateMode, 0600}}) {
+    std::ofstream(directory / "a") << "old";
+    REQUIRE(::chmod((directory / "a").c_str(), 0606) == 0);
+    AtomicFile file(directory / "a", {.mode = mode});
+    file.write(bytes_of("new"));
+    file.publish();
+    CHECK(std::filesystem::status(directory / "a").permissions() == std::filesystem::perms(expected));
+  }
+  ::umask(mask);
+}
+
+TEST_CASE("a file that is to be there once is published by the first of its writers") {
+  const TemporaryDirectory directory;
+  AtomicFile first(directory / "a"), second(directory / "a");
+  first.write(bytes_of("first"));
+  second.write(bytes_of("second"));
+  first.publish_if_missing();
+  second.publish_if_missing();
+  CHECK(read_whole(directory / "a") == "first");
+  CHECK(files_in(directory) == 1);
+}
+
+TEST_CASE("a directory that is moved while its file is written keeps the file") {
+  const TemporaryDirectory directory;
+  std::filesystem::create_directory(directory / "before");
+  AtomicFile file(directory / "before/a");
+  file.write(bytes_of("new"));
+  std::filesystem::rename(directory / "before", directory / "after");
+  std::filesystem::create_directory(directory / "before");  // of somebody else
+  file.publish();
+  CHECK(read_whole(directory / "after/a") == "new");
+  CHECK(std::filesystem::is_empty(directory / "before"));
 }
 
 TEST_CASE("a target that cannot be replaced is an error, and the temporary file goes") {

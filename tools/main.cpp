@@ -31,7 +31,9 @@ constexpr std::size_t kMistypedLetters = 2;  // letters of a command
 
 CLI::App* add_trace(CLI::App& app, TraceOptions& options) {
   CLI::App* trace = app.add_subcommand("trace", "Tell where each rank of a job was: in which collective, and how far");
-  trace->add_option("--flight", options.flight, "The directory with the ranks' flight recordings")->required();
+  trace->add_option("--flight", options.flight,
+                    "The directory with the ranks' flight recordings, of a job or of one of its attempts (default: "
+                    "those of this user's newest job in ~/.local/state/lockstep/flight)");
   trace->add_option("--last", options.last_operations,
                     "Operations of each rank and collectives of each group to show (default 10)");
   CLI::Option* json = trace->add_flag("--json", options.json, "Print JSON");
@@ -42,7 +44,8 @@ CLI::App* add_trace(CLI::App& app, TraceOptions& options) {
       ->needs(chrome)
       ->check(CLI::Range(1, 1'000'000'000));
   trace->footer(
-      "Examples:\n  lockstep trace --flight ~/.local/state/lockstep/flight/<job> --last 20\n"
+      "Examples:\n  lockstep trace --last 20\n"
+      "  lockstep trace --flight ~/.local/state/lockstep/flight/<job>/attempt_1\n"
       "  lockstep run --flight recordings ./train; lockstep trace --flight recordings --json\n"
       "  lockstep trace --flight recordings --chrome trace.json --steps 20\n");
   trace->prefix_command(false);

@@ -154,10 +154,10 @@ void RunParser::add_ends() {
   option("--signals-to-handle", to.signals,
          "Signals that tell the job to stop (default SIGTERM,SIGINT,SIGHUP,SIGQUIT)");
   option("--report", to.run.report, "Write how the job ended to FILE, as JSON");
-  option(
-      "--flight", to.run.flight,
-      "Write what each rank did last to DIR, however the job ends, for 'lockstep trace' (default: LOCKSTEP_FLIGHT; "
-      "without it only if the job fails, to ~/.local/state/lockstep/flight, where the last 20 jobs stay for 7 days)");
+  option("--flight", to.run.flight,
+         "Write what each rank did last to DIR, however the job ends, for 'lockstep trace' (default: LOCKSTEP_FLIGHT; "
+         "without it only of attempts that fail, to ~/.local/state/lockstep/flight, where the last 20 jobs stay for 7 "
+         "days, and of each the first attempt and the last 3)");
   option("--monitor-interval", to.monitor_interval_seconds,
          "Accepted for compatibility with torchrun, no effect: ends are seen at once");
   option("--event-log-handler", to.event_log_handler,

@@ -6,7 +6,10 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/format.h"
+#include "lockstep/launch/recordings_folder.h"
 #include "lockstep/launch/report_file.h"
+#include "lockstep/launch/shell_quoted.h"
 #include "lockstep/observe/chrome_trace.h"
 #include "lockstep/observe/flight_file.h"
 #include "lockstep/observe/flight_report.h"
@@ -94,11 +97,33 @@ void print_json(const std::vector<FlightSnapshot>& snapshots, std::size_t last_o
   print(document.dump(2, ' ', false, json::error_handler_t::replace) + "\n");
 }
 
+// The first attempt that has left recordings is the one to look at: those behind it began because of its failure.
+std::string folder_of(const TraceOptions& options) {
+  const std::string parent = options.flight.empty() ? state_folder() : "";
+  const std::string job = options.flight.empty() ? newest_job_folder(parent) : options.flight;
+  if (job.empty()) {
+    throw Error(
+        ErrorKind::invalid_argument,
+        fmt::format("no job of this user has left flight recordings in '{}'; name a folder with --flight", parent));
+  }
+  const std::vector<int> attempts = recorded_attempts(job);
+  const std::string folder = attempt_folder(job, attempts.empty() ? 0 : attempts.front());
+  if (options.flight.empty()) std::fprintf(stderr, "lockstep: these are the recordings in %s\n", folder.c_str());
+  if (attempts.size() > 1) {
+    std::fprintf(stderr,
+                 "lockstep: this is attempt %d; later ones have left recordings, too: %s; see the last one with "
+                 "lockstep trace --flight %s\n",
+                 attempts.front(), fmt::format("{}", fmt::join(attempts.begin() + 1, attempts.end(), ", ")).c_str(),
+                 shell_quoted(attempt_folder(job, attempts.back())).c_str());
+  }
+  return folder;
+}
+
 }  // namespace
 
 int trace_command(const TraceOptions& options) {
   try {
-    const auto snapshots = read_flight_directory(options.flight);
+    const auto snapshots = read_flight_directory(folder_of(options));
     if (!options.chrome.empty()) {
       write_report_file(options.chrome, chrome_trace(snapshots, options.steps));
     } else if (options.json) {

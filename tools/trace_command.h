@@ -7,7 +7,7 @@
 namespace lockstep::tools {
 
 struct TraceOptions {
-  std::string flight;                // a directory of recordings
+  std::string flight;                // a directory of recordings; empty: that of this user's newest job
   std::size_t last_operations = 10;  // of each rank, and collectives of each group
   bool json = false;
   std::string chrome;     // a file to write a trace of all ranks to; empty: none

@@ -38,11 +38,11 @@ class FlightRecordings {
   // The last collective or message that the rank has begun.
   LastOperation last_operation(int rank) const;
 
-  // Saves the recordings if the job failed, to a folder for this job among the user's state files, where old ones are
-  // removed; or, after any outcome, to `directory` if that is not empty, for attempts behind the first to its folder
-  // attempt_<n>: there recordings of other jobs are removed, and those of this job's other ranks stay. Returns a line
-  // for the user: "to see where each rank was: lockstep trace --flight DIR", or why the recordings are lost; empty if
-  // nothing was saved.
+  // Saves the recordings if the attempt failed, to its folder in that of this job among the user's state files, where
+  // old ones are removed; or, after any outcome, to its folder in `directory` if that is not empty: there recordings of
+  // other jobs are removed, and those of this job's other ranks stay. See recordings_folder.h. Returns a line for the
+  // user: "to see where each rank was: lockstep trace --flight DIR", or why the recordings are lost; empty if nothing
+  // was saved.
   std::string save(const Outcome& outcome, const std::string& directory = {}, int attempt = 0) const;
 
  private:
@@ -52,20 +52,5 @@ class FlightRecordings {
   const int first_rank_;
   std::vector<FlightMemory> memories_;  // by rank of this host
 };
-
-// Where the flight recordings of jobs are kept, and for how long: one folder per job among the user's state files; old
-// ones are removed. Removes nothing but flight recordings of this user, and their empty folders.
-inline constexpr int kKeptJobs = 20;
-inline constexpr int kKeptDays = 7;
-
-// $XDG_STATE_HOME/lockstep/flight, or that of ~/.local/state; empty if this user has no such folder.
-std::string state_folder();
-// Makes the folder for a job in `parent` and the folders above it (mode 0700), and returns its path. If `parent` is
-// empty or cannot be made, a folder in $TMPDIR or /tmp. Throws Error{internal}.
-std::string make_job_folder(const std::string& parent, const std::string& job_id);
-// Removes recordings of jobs older than kKeptDays, and of all but the newest kKeptJobs. Never throws.
-void prune_job_folders(const std::string& parent) noexcept;
-// Removes the files in a folder that are recordings of ranks of any job, or of any but one. Never throws.
-void remove_recordings(const std::string& folder, const std::string& but_of_job = {}) noexcept;
 
 }  // namespace lockstep::internal

@@ -6,6 +6,7 @@ import os
 import random
 import re
 import resource
+import shutil
 import signal
 import stat
 import subprocess
@@ -108,6 +109,36 @@ class RestartTest(LauncherTest):
             self.assertEqual(code, 0, error)
             self.assertEqual(sorted(os.listdir(folder)), ["attempt_1", "rank_0.flight", "rank_1.flight"])
             self.assertEqual(sorted(os.listdir(os.path.join(folder, "attempt_1"))), ["rank_0.flight", "rank_1.flight"])
+
+    def trace(self, state, *options):
+        command = [LOCKSTEP, "trace", "--json", "--last", "1", *options]
+        done = subprocess.run(command, env={**os.environ, "XDG_STATE_HOME": state}, capture_output=True, text=True,
+                              timeout=60)
+        return done.returncode, [rank["ended"] for rank in json.loads(done.stdout or '{"ranks": []}')["ranks"]], \
+            done.stderr
+
+    def test_recordings_of_each_failure_stay_and_the_first_is_traced_unless_another_is_named(self):
+        if not HELLO:
+            self.skipTest("built without libtorch")
+        ended = [[f"exited with code {code}"] for code in (3, 4, 5)]
+        with tempfile.TemporaryDirectory() as state:
+            code, _, error = self.run_tree(f"{HELLO}; exit $((3 + RESTART_COUNT))", "--max-restarts=2", ranks=1,
+                                           environment={"XDG_STATE_HOME": state})
+            self.assertEqual(code, 5, error)
+            folders = re.findall(r"to see where each rank was: lockstep trace --flight (\S+)", error)
+            job = folders[0]
+            self.assertEqual(folders, [job, f"{job}/attempt_1", f"{job}/attempt_2"])
+            self.assertEqual([self.trace(state, "--flight", folder)[:2] for folder in folders],
+                             [(0, how) for how in ended])
+            code, how, said = self.trace(state)  # of the newest job
+            self.assertEqual((code, how), (0, ended[0]), said)
+            self.assertIn(f"lockstep: these are the recordings in {job}\n", said)
+            self.assertIn("this is attempt 0; later ones have left recordings, too: 1, 2; see the last one with "
+                          f"lockstep trace --flight {job}/attempt_2\n", said)
+            shutil.rmtree(job)
+            code, _, said = self.trace(state)
+            self.assertEqual(code, 1)
+            self.assertIn(f"no job of this user has left flight recordings in '{state}/lockstep/flight'", said)
 
     def test_a_thousand_restarts_in_a_row(self):
         restarts = os.environ.get("LOCKSTEP_TEST_RESTARTS", "1000")

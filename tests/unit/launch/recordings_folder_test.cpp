@@ -1,4 +1,4 @@
-#include "lockstep/launch/flight_recordings.h"
+#include "lockstep/launch/recordings_folder.h"
 
 #include <doctest/doctest.h>
 #include <sys/stat.h>
@@ -9,9 +9,11 @@
 #include <fstream>
 
 #include "lockstep/base/format.h"
+#include "lockstep/launch/flight_recordings.h"
 #include "lockstep/observe/flight_file.h"
 #include "lockstep/observe/flight_memory.h"
 #include "lockstep/observe/process_recorder.h"
+#include "tests/support/expect_error.h"
 #include "tests/support/temporary_directory.h"
 
 namespace recordings_folder_test {
@@ -27,6 +29,15 @@ void record(const std::string& folder, int rank) {
 }
 
 std::string job(int number) { return fmt::format("{:016x}", number); }
+
+// Saves recordings of one rank as its launcher does, for a rank that has failed.
+std::string save(const std::string& job_id, const std::string& folder, int attempt) {
+  const FlightRecordings recordings(job_id, 0, 1, 1);
+  recordings.memory(0)->sign();
+  Outcome outcome;
+  outcome.ranks.emplace_back().failure.text = "failed";
+  return recordings.save(outcome, folder, attempt);
+}
 
 // As if it had ended `age` ago.
 void make_job(const std::string& parent, int number, std::chrono::hours age) {
@@ -115,6 +126,47 @@ TEST_CASE("launchers of one job save into one folder, and what another job has l
     REQUIRE(snapshots.size() == 2);
     CHECK(snapshots[0].job == job(2));
   }
+  CHECK(save(job(3), folder, 0) != "");  // had no fourth attempt
+  CHECK(recorded_attempts(folder) == std::vector{0});
+  CHECK_FALSE(fs::exists(folder + "/attempt_3"));
+}
+
+TEST_CASE("of a job that fails again and again the first attempt and the last ones are kept") {
+  const TemporaryDirectory directory;
+  ::setenv("XDG_STATE_HOME", directory.path().c_str(), 1);
+  const std::string folder = state_folder() + "/" + job(1);
+  for (const int attempt : {0, 1, 2, 4}) CHECK(contains(save(job(1), "", attempt), attempt_folder(folder, attempt)));
+  CHECK(recorded_attempts(folder) == std::vector{0, 1, 2, 4});
+  std::ofstream(folder + "/attempt_1/notes.txt") << "a file of the user's";
+  for (const int attempt : {9, 10}) CHECK(save(job(1), "", attempt) != "");
+  CHECK(recorded_attempts(folder) == std::vector{0, 4, 9, 10});
+  CHECK(fs::exists(folder + "/attempt_1/notes.txt"));
+  CHECK_FALSE(fs::exists(folder + "/attempt_2"));
+  fs::create_directory(folder + "/attempt_03");  // no name of ours
+  record(folder + "/attempt_03", 0);
+  fs::create_directory_symlink(folder + "/attempt_4", folder + "/attempt_11");
+  CHECK(recorded_attempts(folder) == std::vector{0, 4, 9, 10});
+  CHECK(newest_job_folder(state_folder()) == folder);
+  fs::create_directory(state_folder() + "/" + job(2));  // newer, and empty
+  CHECK(newest_job_folder(state_folder()) == folder);
+  CHECK(newest_job_folder(directory / "nothing") == "");
+  ::unsetenv("XDG_STATE_HOME");
+}
+
+// fault: S9
+TEST_CASE("recordings go into no folder that a link leads to, and none of another user") {
+  const TemporaryDirectory directory;
+  fs::create_directory(directory / "elsewhere");
+  fs::create_directory(directory / "flight");
+  fs::create_directory_symlink(directory / "elsewhere", directory / "flight/attempt_1");
+  const std::string lost = save(job(1), directory / "flight", 1);
+  CHECK(contains(lost, "the flight recording is lost"));
+  CHECK(contains(lost, "not a folder of this user"));
+  ::setenv("TMPDIR", directory.path().c_str(), 1);
+  fs::create_directory_symlink(directory / "elsewhere", directory / ("lockstep-flight-" + job(1)));
+  CHECK_ERROR(error_of([] { make_job_folder("", job(1)); }), ErrorKind::unauthorized, "not a folder of this user");
+  ::unsetenv("TMPDIR");
+  CHECK(fs::is_empty(directory / "elsewhere"));
 }
 
 }  // namespace recordings_folder_test

@@ -110,14 +110,14 @@ TEST_CASE("the data is on the disk before the rename, and the rename before the 
     TracedProcess save(save_of(directory / "a.safetensors", 1));
     while (save.step()) {
       const long call = save.entered_call();
-      if (call == SYS_write || call == SYS_pwrite64 || call == SYS_fsync || call == SYS_rename) calls.push_back(call);
+      if (call == SYS_write || call == SYS_pwrite64 || call == SYS_fsync || call == SYS_renameat) calls.push_back(call);
     }
     CHECK(save.exit_code() == 0);
   }
   // The thread sanitizer writes once more, at the child's end.
   if (calls.size() > 6) calls.resize(6);
   // Header, tensor, the header with the tensor's digest; data to the disk; the name; the directory to the disk.
-  CHECK(calls == std::vector<long>{SYS_write, SYS_write, SYS_pwrite64, SYS_fsync, SYS_rename, SYS_fsync});
+  CHECK(calls == std::vector<long>{SYS_write, SYS_write, SYS_pwrite64, SYS_fsync, SYS_renameat, SYS_fsync});
 }
 
 // fault: 23

@@ -25,9 +25,10 @@ namespace fs = std::filesystem;
 namespace {
 
 // Those that a save makes, but for memory and signals.
-constexpr std::array kFileCalls{SYS_open,   SYS_openat,    SYS_read,       SYS_write, SYS_pwrite64,   SYS_fsync,
-                                SYS_rename, SYS_renameat2, SYS_mkdir,      SYS_rmdir, SYS_unlink,     SYS_unlinkat,
-                                SYS_flock,  SYS_fstat,     SYS_newfstatat, SYS_close, SYS_getdents64, SYS_fcntl};
+constexpr std::array kFileCalls{SYS_open,       SYS_openat, SYS_read,       SYS_write,     SYS_pwrite64,
+                                SYS_fsync,      SYS_rename, SYS_renameat,   SYS_renameat2, SYS_mkdir,
+                                SYS_rmdir,      SYS_unlink, SYS_unlinkat,   SYS_flock,     SYS_fstat,
+                                SYS_newfstatat, SYS_close,  SYS_getdents64, SYS_fcntl};
 
 constexpr std::uint64_t kNextStep = 401;
 constexpr int kStride = lockstep::testing::kIsSanitized ? 3 : 1;  // one of so many calls

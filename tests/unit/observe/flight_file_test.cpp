@@ -101,7 +101,8 @@ TEST_CASE("a launcher's copy says how the process ended") {
   CHECK(snapshot.ended == "was killed by SIGKILL");
   CHECK(snapshot.pid == 0);
   CHECK(snapshot.records.empty());
-  CHECK_ERROR(error_of([&] { memory.save(directory / "no/such/place", ""); }), ErrorKind::internal, "no/such/place");
+  CHECK_ERROR(error_of([&] { memory.save(directory / "no/such/place", ""); }), ErrorKind::invalid_argument,
+              "no/such/place");
 }
 
 TEST_CASE("damaged files are refused by name") {

@@ -82,7 +82,11 @@ Target find_target(const std::string& path) {
   fs::path at = path;
   for (int links = 0; links < kMostLinks; ++links) {
     std::error_code error;
-    const fs::path folder = fs::canonical(at.has_parent_path() ? at.parent_path() : ".", error);
+    const fs::path named = at.has_parent_path() ? at.parent_path() : ".", folder = fs::canonical(named, error);
+    if (error == std::errc::no_such_file_or_directory || error == std::errc::not_a_directory) {
+      throw Error(ErrorKind::invalid_argument,
+                  fmt::format("{}: the directory {} does not exist", doing(path), named.string()));
+    }
     if (error) fail(path, error.value());
     at = folder / at.filename();
     if (is_under(folder, "/proc")) return {at, descriptor_of(folder, at.filename())};

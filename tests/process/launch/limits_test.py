@@ -1,5 +1,5 @@
-"""Limits of ranks by cgroups of version 2: limits_test.py <lockstep>. Most needs one with the controllers memory and cpu
-that may be divided: without, these cases are skipped."""
+"""Limits of ranks by cgroups of version 2: limits_test.py <lockstep>. Most need one with the controllers memory and
+cpu that may be divided; without, they are skipped."""
 
 import json
 import os
@@ -20,7 +20,7 @@ SPIN = f"exec {sys.executable} -c 'import time\nwhile time.process_time() < 0.6:
 
 
 def mounted():
-    """Where version 2 is mounted; none if it has not both controllers for this process."""
+    """Where version 2 is mounted; None if it is not."""
     with open("/proc/self/mountinfo", encoding="utf-8") as file:
         for line in file:
             before, _, after = line.partition(" - ")

@@ -66,6 +66,7 @@ std::string describe_run(const RunOptions& options, const std::string& path) {
     text += fmt::format("a job that hangs ends after: {} s\n", options.hang_timeout->count() / 1000.0);
   }
   if (!options.bind.empty()) text += fmt::format("bound to: {}\n", options.bind);
+  if (options.limits.any()) text += fmt::format("limits of each rank: {}\n", describe(options.limits));
   if (!options.output.log_directory.empty()) text += fmt::format("log files: {}\n", options.output.log_directory);
   text += describe_streams("to files alone", options.output.redirects);
   text += describe_streams("to files, too", options.output.tee);

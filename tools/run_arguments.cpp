@@ -106,6 +106,7 @@ RunOptions options_of(const RunParser& parser) {
   options.program = command_of(parser.program(), from.style);
   options.program_name = std::filesystem::path(parser.program().front()).filename().string();
   options.ranks = parse_ranks(from.ranks);
+  options.limits = {.memory_bytes = parse_memory(from.memory_per_rank), .cpus = parse_cpus(from.cpus_per_rank)};
   set_meeting(from, options);
   set_output(from, options);
   options.shutdown_timeout = milliseconds(from.shutdown_timeout_seconds);
@@ -135,6 +136,8 @@ void check(const std::vector<Setting>& settings) {
       if (!given.nodes.empty()) parse_nodes(given.nodes);
       parse_signals("--signals-to-handle", given.signals);
       parse_config("--rdzv-conf", given.rdzv_config);
+      parse_memory(given.memory_per_rank);
+      parse_cpus(given.cpus_per_rank);
       read_hosts(given.hosts);
       parse_streams("--redirects", given.redirects, kMostRanks);
       parse_streams("--tee", given.tee, kMostRanks);

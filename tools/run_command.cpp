@@ -6,12 +6,14 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <optional>
 
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
 #include "lockstep/launch/child_process.h"
 #include "lockstep/launch/placement.h"
 #include "lockstep/launch/program_path.h"
+#include "lockstep/launch/rank_cgroups.h"
 #include "lockstep/launch/ssh_hosts.h"
 #include "tools/cluster_place.h"
 #include "tools/dry_run.h"
@@ -62,7 +64,10 @@ int run_command(const RunOptions& given) {
       return end_standard_output(EXIT_SUCCESS, EXIT_FAILURE);
     }
     const RunOptions complete = with_log_directory(options);
-    return complete.rdzv_endpoint.empty() ? run_local(complete, path) : run_hosts(complete, path);
+    std::optional<JobCgroup> cgroup;
+    if (complete.limits.any()) cgroup.emplace(complete.limits);
+    const JobCgroup* const held = cgroup ? &*cgroup : nullptr;
+    return complete.rdzv_endpoint.empty() ? run_local(complete, path, held) : run_hosts(complete, path, held);
   } catch (const ExecFailed& error) {
     print_error(error);
     return error.shell_code();

@@ -36,7 +36,7 @@ void apply_config(const std::vector<std::pair<std::string, std::string>>& config
   }
 }
 
-AgentOptions agent_options(const RunOptions& options, const std::string& path) {
+AgentOptions agent_options(const RunOptions& options, const std::string& path, const JobCgroup* cgroup) {
   AgentOptions agent;
   agent.version = LOCKSTEP_VERSION;
   if (!options.rdzv_id.empty()) agent.rdzv_id = options.rdzv_id;
@@ -58,6 +58,7 @@ AgentOptions agent_options(const RunOptions& options, const std::string& path) {
   agent.virtual_local_rank = options.virtual_local_rank;
   agent.placements = place_ranks(parse_binding(options.bind), options.ranks);
   if (!options.bind.empty()) log_info(describe(agent.placements, 0) + " (ranks of this host)");
+  agent.cgroup = cgroup;
   agent.environment = environment_of(options);
   agent.output = options.output;
   agent.flight = options.flight;
@@ -71,8 +72,8 @@ AgentOptions agent_options(const RunOptions& options, const std::string& path) {
 
 }  // namespace
 
-int run_hosts(const RunOptions& options, const std::string& path) {
-  const AgentResult result = run_agent(agent_options(options, path));
+int run_hosts(const RunOptions& options, const std::string& path, const JobCgroup* cgroup) {
+  const AgentResult result = run_agent(agent_options(options, path, cgroup));
   if (!options.report.empty() && result.is_first) {
     JobReport report(result.job_id, options.rdzv_id.empty() ? "default" : options.rdzv_id, options.program);
     for (const Outcome& attempt : result.attempts) report.add(attempt);

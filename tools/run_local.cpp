@@ -23,7 +23,7 @@ constexpr const char* kThisMachine = "127.0.0.1";
 
 class LocalRun {
  public:
-  LocalRun(const RunOptions& options, const std::string& path)
+  LocalRun(const RunOptions& options, const std::string& path, const JobCgroup* cgroup)
       : options_(options),
         path_(path),
         job_({.ranks = options.ranks,
@@ -32,6 +32,7 @@ class LocalRun {
               .role = options.role,
               .virtual_local_rank = options.virtual_local_rank,
               .placements = place_ranks(parse_binding(options.bind), options.ranks),
+              .cgroup = cgroup,
               .environment = environment_of(options)}),
         signals_(options.signals_to_handle.empty() ? SignalRelay::stop_signals() : options.signals_to_handle),
         output_(options.output, options.ranks),
@@ -40,6 +41,7 @@ class LocalRun {
   int run() {
     output_.say(job_.description());
     if (!options_.bind.empty()) output_.say(describe(job_.options().placements, 0));
+    if (options_.limits.any()) output_.say(fmt::format("each rank has at most {}", describe(options_.limits)));
     Outcome outcome = attempt(0, {});
     report_.add(outcome);
     for (int number = 1; number <= options_.max_restarts; ++number) {
@@ -125,6 +127,8 @@ class LocalRun {
 
 }  // namespace
 
-int run_local(const RunOptions& options, const std::string& path) { return LocalRun(options, path).run(); }
+int run_local(const RunOptions& options, const std::string& path, const JobCgroup* cgroup) {
+  return LocalRun(options, path, cgroup).run();
+}
 
 }  // namespace lockstep::tools

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/launch/rank_limits.h"
 #include "lockstep/launch/rank_output.h"
 
 namespace lockstep::tools {
@@ -52,6 +53,7 @@ struct RunOptions {
   std::string role = "default";
   bool virtual_local_rank = false;  // each rank sees one GPU, as its device 0
   std::string bind;                 // core, socket, numa, none; empty: none
+  RankLimits limits;                // of each rank of this host
   bool dry_run = false;
 };
 

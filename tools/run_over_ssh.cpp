@@ -171,6 +171,8 @@ std::vector<std::string> agent_arguments(const RunOptions& options, int host) {
   if (host == 0) arguments.add("--report", options.report);
   if (options.role != "default") arguments.add("--role", options.role);
   arguments.add("--bind", options.bind);
+  if (options.limits.memory_bytes > 0) arguments.add("--memory-per-rank", options.limits.memory_bytes);
+  if (options.limits.cpus > 0) arguments.add("--cpus-per-rank", fmt::format("{:.6f}", options.limits.cpus));
   for (const auto& [name, value] : options.environment) arguments.add("--env", fmt::format("{}={}", name, value));
   std::vector<std::string> list = arguments.take();
   if (options.virtual_local_rank) list.emplace_back("--virtual-local-rank");

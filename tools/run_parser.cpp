@@ -106,6 +106,10 @@ void RunParser::add_ranks() {
   option("--bind", to.run.bind, "Bind each rank to cores of its own: core, socket, numa or none (default none)");
   option("--numa-binding", to.numa_binding, "As --bind, in torchrun's words: node, socket, exclusive, core-complex")
       ->check(CLI::IsMember({"node", "socket", "exclusive", "core-complex"}));
+  option("--memory-per-rank", to.memory_per_rank,
+         "The most memory of a rank and all that it starts: 8GiB, 500M (by a cgroup; default: no limit)");
+  option("--cpus-per-rank", to.cpus_per_rank,
+         "The most CPUs of a rank and all that it starts: 2, 0.5 (by a cgroup; default: no limit)");
   option("--role", to.run.role, "ROLE_NAME for the ranks (default 'default')");
   flag("--virtual-local-rank", to.run.virtual_local_rank, "Each rank sees one GPU alone, and LOCAL_RANK is 0");
   option("--start-method", to.start_method, "Accepted for compatibility with torchrun: a rank is always a new process")

@@ -31,6 +31,8 @@ struct RunArguments {
   std::string stdout_filters;
   std::string stderr_filters;
   std::string numa_binding;
+  std::string memory_per_rank;
+  std::string cpus_per_rank;
   std::string hosts;
   std::string config;
   std::vector<std::string> environment;

@@ -12,6 +12,7 @@
 #include "lockstep/launch/gpus.h"
 #include "lockstep/launch/outcome.h"
 #include "lockstep/launch/placement.h"
+#include "lockstep/launch/rank_limits.h"
 
 namespace lockstep::tools {
 namespace {
@@ -113,6 +114,27 @@ std::vector<int> parse_local_ranks(const std::string& option, const std::string&
     list.push_back(*rank);
   }
   return list;
+}
+
+std::int64_t parse_memory(const std::string& text) {
+  constexpr std::int64_t kLeast = std::int64_t{1} << 20;  // no program starts with less
+  if (text.empty()) return 0;
+  const auto bytes = parse_size(text);
+  if (!bytes || *bytes < kLeast) refuse("--memory-per-rank", text, "a size of 1M or more, as in 8GiB, 500M, 1.5G");
+  return *bytes;
+}
+
+double parse_cpus(const std::string& text) {
+  constexpr double kLeast = 0.01;  // the kernel's
+  constexpr double kMost = 100'000;
+  if (text.empty()) return 0;
+  double cpus = 0;
+  const char* const last = text.data() + text.size();
+  const auto [end, error] = std::from_chars(text.data(), last, cpus, std::chars_format::fixed);
+  if (error != std::errc() || end != last || !(cpus >= kLeast && cpus <= kMost)) {
+    refuse("--cpus-per-rank", text, "a number of CPUs from 0.01, as in 2 or 0.5");
+  }
+  return cpus;
 }
 
 std::vector<std::string> parse_filters(const std::string& text) {

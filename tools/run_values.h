@@ -2,6 +2,7 @@
 // option, quotes the text and says what can be there.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <utility>
@@ -26,6 +27,9 @@ std::vector<int> parse_signals(const std::string& option, const std::string& tex
 std::map<int, int> parse_streams(const std::string& option, const std::string& text, int ranks);
 // "0,2"
 std::vector<int> parse_local_ranks(const std::string& option, const std::string& text, int ranks);
+// "8GiB", "500M", see parse_size(); "0.5". Empty: none.
+std::int64_t parse_memory(const std::string& text);
+double parse_cpus(const std::string& text);
 // "apple,orange"; a comma of the text itself is written ",,"
 std::vector<std::string> parse_filters(const std::string& text);
 

@@ -167,6 +167,15 @@ void end_fields(Fields& fields, Message& end) {
   fields.text(end.last_operation, kMostTextBytes);
   fields.optional(end.failure.lateness_ns, [](auto& to, auto& value) { to.amount(value, "lateness"); });
   fields.lines(end.last_error_lines);
+  fields.optional(end.failure.limits, [](auto& to, auto& use) {
+    to.amount(use.limits.memory_bytes, "limit of memory");
+    to.share(use.limits.cpus);
+    to.flag(use.memory_reached);
+    to.amount(use.peak_bytes, "memory");
+    to.amount(use.periods, "number of periods");
+    to.amount(use.throttled, "number of periods");
+    to.amount(use.throttled_us, "time");
+  });
 }
 
 // Of a record only what tells of a hang: the rest is in the text beside it.

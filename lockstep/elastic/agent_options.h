@@ -43,6 +43,7 @@ struct AgentOptions {
   std::string role = "default";
   bool virtual_local_rank = false;      // each rank sees one GPU, as its device 0
   std::vector<Placement> placements{};  // by local rank; empty: the system decides
+  const JobCgroup* cgroup = nullptr;    // borrowed; null: ranks have no limits
   Variables environment{};
   RankOutputOptions output{};
   std::string flight{};

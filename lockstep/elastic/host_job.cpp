@@ -167,6 +167,7 @@ void HostJob::join(const Welcome& welcome) {
                           .role = options_.role,
                           .virtual_local_rank = options_.virtual_local_rank,
                           .placements = options_.placements,
+                          .cgroup = options_.cgroup,
                           .environment = environment(),
                           .id = welcome.job_id,
                           .token = options_.token});

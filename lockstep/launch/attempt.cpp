@@ -29,7 +29,12 @@ Attempt::Attempt(const LocalJob& job, Place place)
     : job_(job),
       place_(std::move(place)),
       recordings_(job.id(), place_.first_rank, job.options().ranks, place_.world_size),
-      errors_(static_cast<std::size_t>(job.options().ranks)) {}
+      errors_(static_cast<std::size_t>(job.options().ranks)) {
+  const JobCgroup* cgroup = job.options().cgroup;
+  for (int rank = 0; cgroup != nullptr && rank < job.options().ranks; ++rank) {
+    cgroups_.emplace_back(cgroup->folder_of(place_.first_rank + rank, place_.generation), cgroup->limits());
+  }
+}
 
 Variables Attempt::variables(int rank) const {
   const std::string rank_text = std::to_string(rank);
@@ -61,6 +66,10 @@ Variables Attempt::variables(int rank) const {
   };
 }
 
+const RankCgroup* Attempt::cgroup(int rank) const {
+  return cgroups_.empty() ? nullptr : &cgroups_[static_cast<std::size_t>(local(rank))];
+}
+
 Command Attempt::command(int rank, const std::string& path, const std::vector<std::string>& argv) const {
   Variables changes = variables(rank);
   // A job inside a rank of another job ends with that job: the outer launcher finds its processes by this variable.
@@ -83,6 +92,7 @@ Command Attempt::command(int rank, const std::string& path, const std::vector<st
   std::vector<std::string> words = argv;
   for (std::string& word : words) word = fill_in(std::move(word), "local_rank", std::to_string(local(rank)));
   const bool reads_input = rank == 0 && ::isatty(STDIN_FILENO) == 0;
+  const RankCgroup* own = cgroup(rank);
   return Command{.path = path,
                  .argv = std::move(words),
                  .environment = merge_environment(environ, changes),
@@ -90,18 +100,22 @@ Command Attempt::command(int rank, const std::string& path, const std::vector<st
                  .stdin_fd = reads_input ? -1 : job_.null_fd(),
                  .descriptor_limit = job_.descriptor_limit().before(),
                  .cpu_mask = job_.placement(local(rank)).mask,
+                 .cgroup_fd = own == nullptr ? -1 : own->processes_fd(),
                  .memory_node = job_.placement(local(rank)).memory_node};
 }
 
 Failure Attempt::judge(int rank, const ExitStatus& status) const {
-  if (status.ok()) return {};
+  const RankCgroup* own = cgroup(rank);
+  const std::optional<LimitUse> use = own == nullptr ? std::nullopt : std::optional(own->use());
+  if (status.ok()) return {.limits = use};
   const LastOperation last = recordings_.last_operation(rank);
   Failure failure{.text = describe(status),
                   .last_operation = last.text,
                   .lateness_ns = last.lateness_ns,
-                  .error = errors_[static_cast<std::size_t>(local(rank))].error()};
+                  .error = errors_[static_cast<std::size_t>(local(rank))].error(),
+                  .limits = use};
   if (status.signal == SIGKILL) {
-    const OomKills::Verdict verdict = oom_kills_.judge_kill(status.peak_bytes);
+    const OomKills::Verdict verdict = oom_kills_.judge_kill(status.peak_bytes, own);
     failure.text += fmt::format(" ({})", verdict.text);
     failure.out_of_memory = verdict.out_of_memory;
   }

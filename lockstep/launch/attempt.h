@@ -3,6 +3,7 @@
 // restart makes a new one, so nothing of an earlier attempt is read. Not thread-safe.
 #pragma once
 
+#include <deque>
 #include <string>
 #include <vector>
 
@@ -33,7 +34,7 @@ std::string outer_jobs();
 
 class Attempt {
  public:
-  // Borrows the job. Throws Error{internal} if there is no memory.
+  // Borrows the job. Throws Error{internal} if there is no memory, or a rank's cgroup cannot be made.
   Attempt(const LocalJob& job, Place place);
 
   // By rank of the job. In the arguments "${local_rank}" becomes the local rank. Standard input is the caller's for
@@ -41,17 +42,20 @@ class Attempt {
   Command command(int rank, const std::string& path, const std::vector<std::string>& argv) const;
   const FlightRecordings& recordings() const { return recordings_; }
   const Place& place() const { return place_; }
-  // Why a rank with this exit status failed: a text, and from its recording the rank that caused it.
+  // Why a rank with this exit status failed: a text, and from its recording the rank that caused it. How far its limits
+  // were reached, in any case.
   Failure judge(int rank, const ExitStatus& status) const;
 
  private:
   int local(int rank) const { return rank - place_.first_rank; }
   Variables variables(int rank) const;
+  const RankCgroup* cgroup(int rank) const;  // null: it has no limits
 
   const LocalJob& job_;
   Place place_;
   FlightRecordings recordings_;
   std::vector<ErrorFile> errors_;
+  std::deque<RankCgroup> cgroups_;  // by local rank; none without limits
   OomKills oom_kills_;
 };
 

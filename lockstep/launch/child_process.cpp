@@ -34,6 +34,7 @@ struct ExecPlan {
   const rlimit* descriptor_limit;  // null: as it is
   std::span<const unsigned long> cpu_mask;
   std::span<const unsigned long> memory_nodes;  // a mask
+  int cgroup_fd;
 };
 
 [[noreturn]] void fail(const ExecPlan& plan, int saved_errno) {
@@ -59,6 +60,7 @@ void place_child(const ExecPlan& plan) {
   // The parent may have died before the line above.
   if (::getppid() != plan.parent) ::_exit(127);
   if (::setpgid(0, 0) != 0) fail(plan, errno);
+  if (plan.cgroup_fd >= 0 && ::write(plan.cgroup_fd, "0", 1) != 1) fail(plan, -errno);  // negative: not of the program
   for (int fd = 0; fd < 3; ++fd) {
     if (plan.stdio[fd] >= 0 && ::dup2(plan.stdio[fd], fd) < 0) fail(plan, errno);
   }
@@ -108,7 +110,7 @@ std::vector<char*> pointers(const std::vector<std::string>& strings) {
   return pid;
 }
 
-// 0 if the program was executed, else the errno that stopped it.
+// 0 if the program was executed, else the errno that stopped it: negative, if its cgroup did.
 int read_exec_errno(int fd) {
   int failure = 0;
   ssize_t got = 0;
@@ -166,7 +168,8 @@ ChildProcess ChildProcess::start(const Command& command, const sigset_t& mask, i
                       &mask,
                       command.descriptor_limit ? &*command.descriptor_limit : nullptr,
                       command.cpu_mask,
-                      memory_nodes};
+                      memory_nodes,
+                      command.cgroup_fd};
   pid_t pid = -1;
   int fork_errno = 0;
   {
@@ -179,6 +182,7 @@ ChildProcess ChildProcess::start(const Command& command, const sigset_t& mask, i
   error_writer.reset();
   if (const int failure = read_exec_errno(error_reader.get()); failure != 0) {
     wait_for(pid, WEXITED);
+    if (failure < 0) throw system_error("putting a rank into its cgroup", -failure);
     throw cannot_execute(command.path, failure);
   }
   UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));

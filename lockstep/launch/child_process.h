@@ -25,6 +25,7 @@ struct Command {
   int stderr_fd = -1;
   std::optional<rlimit> descriptor_limit{};  // RLIMIT_NOFILE; nothing: the parent's
   std::vector<unsigned long> cpu_mask{};     // for sched_setaffinity(); empty: the parent's
+  int cgroup_fd = -1;                        // of cgroup.procs, borrowed; -1: the parent's cgroup
   int memory_node = -1;                      // from which memory comes first; -1: as for the parent
 };
 

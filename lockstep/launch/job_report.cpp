@@ -34,6 +34,18 @@ json out_of_memory(const RankEnd& end) {
   return known ? json(*known) : json(nullptr);
 }
 
+json limits_of(const RankEnd& end) {
+  if (!end.failure.limits) return nullptr;
+  const LimitUse& use = *end.failure.limits;
+  return {{"memory_bytes", or_null(use.limits.memory_bytes > 0, use.limits.memory_bytes)},
+          {"memory_reached", use.memory_reached},
+          {"peak_bytes", or_null(use.peak_bytes > 0, use.peak_bytes)},
+          {"cpus", or_null(use.limits.cpus > 0, use.limits.cpus)},
+          {"periods", use.periods},
+          {"throttled_periods", use.throttled},
+          {"throttled_s", static_cast<double>(use.throttled_us) / 1e6}};
+}
+
 json of_rank(const RankEnd& end) {
   const ExitStatus& status = end.status;
   const std::optional<std::int64_t>& lateness = end.failure.lateness_ns;
@@ -45,6 +57,7 @@ json of_rank(const RankEnd& end) {
           {"core_dumped", status.core_dumped},
           {"peak_bytes", or_null(status.peak_bytes > 0, status.peak_bytes)},
           {"out_of_memory", out_of_memory(end)},
+          {"limits", limits_of(end)},
           {"seconds", seconds(end.after_start)},
           {"failed", !end.failure.text.empty()},
           {"failure", or_null(!end.failure.text.empty(), failure_text(end))},

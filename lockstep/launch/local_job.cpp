@@ -54,10 +54,13 @@ LocalJob::LocalJob(JobOptions options)
     devices_ = devices_of(visible == nullptr ? std::nullopt : std::optional<std::string>(visible), options_.ranks);
   }
   const int share = options_.threads_per_rank > 0 ? options_.threads_per_rank : std::max(1, cores_ / options_.ranks);
+  const double limit = options_.cgroup != nullptr ? options_.cgroup->limits().cpus : 0;
   for (int rank = 0; rank < options_.ranks; ++rank) {
     // A quota of the cgroup may allow less than the set has.
     const bool by_set = options_.threads_per_rank == 0 && placement(rank).cores > 0;
-    const int threads = by_set ? std::min(placement(rank).cores, share) : share;
+    int threads = by_set ? std::min(placement(rank).cores, share) : share;
+    // A thread more would have them all stand still for a part of each period.
+    if (limit > 0 && options_.threads_per_rank == 0) threads = std::max(1, std::min(threads, static_cast<int>(limit)));
     threads_.push_back(threads_from_user_ ? set_by_user(options_, "OMP_NUM_THREADS") : std::to_string(threads));
   }
 }

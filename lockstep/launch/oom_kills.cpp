@@ -1,7 +1,6 @@
 #include "lockstep/launch/oom_kills.h"
 
 #include <algorithm>
-#include <charconv>
 #include <fstream>
 #include <iterator>
 #include <string_view>
@@ -10,11 +9,12 @@
 
 #include "lockstep/base/format.h"
 #include "lockstep/launch/cores.h"
+#include "lockstep/launch/rank_cgroups.h"
 
 namespace lockstep::internal {
 namespace {
 
-constexpr std::string_view kName = "oom_kill ";
+constexpr std::string_view kName = "oom_kill";
 
 std::optional<std::string> read_whole_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -54,13 +54,7 @@ OomKills::OomKills(ReadFile read_file) : read_file_(std::move(read_file)) {
 std::optional<std::uint64_t> OomKills::read(const std::string& path) const {
   const std::optional<std::string> text = read_file_(path);
   if (!text) return std::nullopt;
-  std::size_t at = text->find(kName);
-  while (at != std::string::npos && at != 0 && (*text)[at - 1] != '\n') at = text->find(kName, at + 1);
-  if (at == std::string::npos) return std::nullopt;
-  std::uint64_t count = 0;
-  const char* begin = text->data() + at + kName.size();
-  if (std::from_chars(begin, text->data() + text->size(), count).ec != std::errc()) return std::nullopt;
-  return count;
+  return counter_in(*text, kName);
 }
 
 std::optional<std::uint64_t> OomKills::since(const std::optional<Counter>& counter) const {
@@ -68,8 +62,21 @@ std::optional<std::uint64_t> OomKills::since(const std::optional<Counter>& count
   return now ? std::optional(*now - std::min(*now, counter->before)) : std::nullopt;
 }
 
-OomKills::Verdict OomKills::judge_kill(std::int64_t peak_bytes) const {
+OomKills::Verdict OomKills::judge_own(const std::string& events, std::int64_t limit_bytes, const std::string& used) {
+  if (counter_in(events, kName).value_or(0) == 0) {
+    return {"sent by a process; the kernel has killed nothing of its cgroup for lack of memory", false};
+  }
+  // Where the limit of a group around it was reached, or the machine's, only these count "oom".
+  if (limit_bytes == 0 || counter_in(events, "oom").value_or(0) == 0) {
+    return {"memory ran out: the kernel has killed it, which had not reached a limit of its own" + used, true};
+  }
+  return {fmt::format("it reached its limit of {}, --memory-per-rank{}", bytes_text(limit_bytes), used), true};
+}
+
+OomKills::Verdict OomKills::judge_kill(std::int64_t peak_bytes, const RankCgroup* own) const {
   const std::string used = peak_bytes > 0 ? fmt::format("; it had used {} at most", gibibytes(peak_bytes)) : "";
+  const auto events = own == nullptr ? std::nullopt : read_file_(own->folder() + "/memory.events");
+  if (events) return judge_own(*events, own->limits().memory_bytes, used);
   const std::optional<std::uint64_t> here = since(cgroup_);
   const std::optional<std::uint64_t> anywhere = since(machine_);
   const auto killed = [&](std::uint64_t count, const Counter& counter) {

@@ -10,6 +10,8 @@
 
 namespace lockstep::internal {
 
+class RankCgroup;
+
 class OomKills {
  public:
   // A file's content, nothing if it cannot be read. Replaced in tests.
@@ -24,7 +26,10 @@ class OomKills {
   };
   // Why a process with this peak of memory got SIGKILL: "memory ran out: the kernel has killed 1 process of cgroup /job
   // ..." or "possibly for lack of memory: ..." or "sent by a process; ...".
-  Verdict judge_kill(std::int64_t peak_bytes) const;
+  // `own`: a group that the process had alone, and then known for certain; null: it had none.
+  Verdict judge_kill(std::int64_t peak_bytes, const RankCgroup* own = nullptr) const;
+  // The same of what memory.events of that group says, and its limit (0: none).
+  static Verdict judge_own(const std::string& events, std::int64_t limit_bytes, const std::string& used);
 
  private:
   struct Counter {

@@ -91,6 +91,27 @@ void tell_of_blamed(const Outcome& outcome, const RankEnd& first, std::vector<st
   }
 }
 
+// Half of the time it runs: such ranks are slower by the limit, and that is not to be seen elsewhere.
+void tell_of_throttled(const Outcome& outcome, std::vector<std::string>& lines) {
+  constexpr std::int64_t kLeastPeriods = 10;
+  const auto share = [](const RankEnd& end) {
+    const LimitUse use = end.failure.limits.value_or(LimitUse{});
+    return use.periods < kLeastPeriods ? 0 : static_cast<double>(use.throttled) / static_cast<double>(use.periods);
+  };
+  std::vector<int> ranks;
+  const RankEnd* most = nullptr;
+  for (const RankEnd& end : outcome.ranks) {
+    if (share(end) < 0.5) continue;
+    ranks.push_back(end.rank);
+    if (most == nullptr || share(end) > share(*most)) most = &end;
+  }
+  if (most == nullptr) return;
+  lines.push_back(
+      fmt::format("{} reached the limit of {:g} CPUs (--cpus-per-rank): rank {} in {:.0f} % of the periods of "
+                  "0.1 s in which it ran, and stood still for the rest of each",
+                  ranks_text(ranks), most->failure.limits->limits.cpus, most->rank, 100 * share(*most)));
+}
+
 }  // namespace
 
 std::string signal_name(int signal) {
@@ -209,6 +230,7 @@ std::vector<std::string> report(const Outcome& outcome) {
       lines.push_back(fmt::format("rank {} (pid {}) did not stop in time and was killed", end.rank, end.pid));
     }
   }
+  tell_of_throttled(outcome, lines);
   return lines;
 }
 

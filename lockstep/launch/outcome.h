@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lockstep/base/clock.h"
+#include "lockstep/launch/rank_limits.h"
 
 namespace lockstep::internal {
 
@@ -51,6 +52,7 @@ struct Failure {
   std::string error = {};  // its error in one line, if the rank said it to the launcher; empty: not known
   // Whether SIGKILL came from the kernel for lack of memory; nothing: not known.
   std::optional<bool> out_of_memory = {};
+  std::optional<LimitUse> limits = {};  // also if it ended well; nothing: it had none
 };
 
 struct RankEnd {
@@ -117,7 +119,7 @@ std::string restart_reason(const Outcome& outcome);
 // "rank 3"; "ranks 0 to 6, 8, 9"
 std::string ranks_text(std::vector<int> ranks);
 // The launcher's final report: the rank that failed first, its error and last lines, and how the others ended. Empty
-// after success.
+// after success, unless ranks stood still for their limit of CPUs.
 std::vector<std::string> report(const Outcome& outcome);
 
 }  // namespace lockstep::internal

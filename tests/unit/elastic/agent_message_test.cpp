@@ -40,6 +40,12 @@ TEST_CASE("messages of agents are read as they were written") {
   ended.end.last_error_lines = {"one", "two"};
   ended.end.last_operation = "barrier #3";
   ended.end.failure.out_of_memory = true;
+  ended.end.failure.limits = LimitUse{.limits = {.memory_bytes = 60 << 20, .cpus = 0.5},
+                                      .memory_reached = true,
+                                      .peak_bytes = 50 << 20,
+                                      .periods = 9,
+                                      .throttled = 8,
+                                      .throttled_us = 7};
   const RankEnded read = through_wire(ended);
   CHECK(read.end.failure.fault == Fault::consequence);
   CHECK(read.end.failure.blamed == 2);
@@ -48,6 +54,10 @@ TEST_CASE("messages of agents are read as they were written") {
   CHECK(read.end.last_error_lines == ended.end.last_error_lines);
   CHECK(read.end.last_operation == "barrier #3");
   CHECK(read.end.failure.out_of_memory == true);
+  REQUIRE(read.end.failure.limits);
+  const LimitUse& use = *read.end.failure.limits;
+  CHECK((use.limits.memory_bytes == 60 << 20 && use.limits.cpus == 0.5 && use.memory_reached));
+  CHECK((use.peak_bytes == 50 << 20 && use.periods == 9 && use.throttled == 8 && use.throttled_us == 7));
   CHECK(through_wire(Output{RankStream::standard_error, "line\n"}).lines == "line\n");
   through_wire(EndRanks{});
   CHECK(through_wire(Farewell{137, "why"}).exit_code == 137);

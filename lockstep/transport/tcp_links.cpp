@@ -118,7 +118,8 @@ class Connector {
   Endpoint endpoint_of(int peer) {
     const std::string told = store_.get(key(peer), deadline_);
     try {
-      return parse_endpoint(told);
+      const Endpoint there = parse_endpoint(told);
+      return {with_scope_of(settings_.address, there.host), there.port};
     } catch (const Error& error) {
       throw_corrupt({"address for connections", peer}, error.what());
     }

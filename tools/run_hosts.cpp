@@ -38,6 +38,7 @@ AgentOptions agent_options(const RunOptions& options, const std::string& path) {
   agent.most = options.nodes.most;
   agent.max_restarts = options.max_restarts;
   agent.program = options.program_name;
+  agent.arguments = options.program_arguments;
   agent.endpoint = parse_meeting_point(options.rdzv_endpoint, options.nodes.most);
   agent.node_rank = options.node_rank;
   agent.token = Token::for_this_process();

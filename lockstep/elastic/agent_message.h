@@ -18,6 +18,8 @@ inline constexpr int kMostHosts = 1 << 16;
 inline constexpr int kMostRanksOfHost = 1024;
 inline constexpr std::size_t kMostAgentMessageBytes = std::size_t{1} << 20;
 inline constexpr std::size_t kMostRdzvIdBytes = 256;
+inline constexpr std::size_t kMostArgumentsTold = 64;
+inline constexpr std::size_t kMostArgumentBytesTold = 256;
 inline constexpr std::size_t kMostOutputBytes = std::size_t{128} << 10;  // in one message
 
 // The first message of an agent that has connected.
@@ -33,6 +35,9 @@ struct Hello {
   std::string options = {};  // those that all hosts give alike, as a text
   std::string program = {};  // its name, without the folder
   int master_port = 0;       // free on its host
+  // The program's arguments: the first ones, of long ones the beginning, and what tells whether all are equal.
+  std::vector<std::string> arguments = {};
+  std::string arguments_digest = {};
 };
 // The answer: it belongs to the job, and this is what the job is called.
 struct Welcome {

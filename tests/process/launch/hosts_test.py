@@ -131,6 +131,26 @@ class MeetingTest(HostsTest):
         self.assertEqual(sum("this host was not needed" in each.error for each in spare), 1, job.texts())
 
     # feature: B-06
+    def test_other_arguments_under_the_default_id_are_refused(self):
+        job = self.job("--nnodes", "1:2", "--rdzv-conf", "last_call_timeout=600")
+        a = job.start("a", ["sleep", "2"])
+        other = job.start("b", ["sleep", "3"])
+        self.assertEqual(other.code(10), 2, job.texts())
+        words = "its program has '3' as argument 1, and that on the first host a has '2' as argument 1"
+        self.assertIn(words, other.error)
+        self.assertIn("an --rdzv-id of its own", other.error)
+        self.assertTrue(a.says(words, 5), job.texts())
+        job.start("c", ["sleep", "2"])
+        self.assertEqual((a.code(), job.agents[-1].code()), (0, 0), job.texts())
+
+    def test_hosts_that_are_given_one_id_may_have_different_arguments(self):
+        job = self.job("--nnodes", "2", "--rdzv-id", "mine")
+        a = job.start("a", ["echo", "of a"], ranks=1)
+        job.start("b", ["echo", "of b"], ranks=1)
+        self.assertEqual(job.codes(), [0, 0], job.texts())
+        self.assertEqual(sorted(line[4:] for line in a.output.splitlines()), ["of a", "of b"], job.texts())
+
+    # feature: B-06
     def test_a_second_job_of_one_host_under_the_same_id_is_refused(self):
         job = self.job("--nnodes", "1")
         a = job.start("a", "sleep 2")

@@ -10,17 +10,19 @@
 
 #include "lockstep/base/bytes.h"
 #include "lockstep/elastic/rank_message.h"
+#include "lockstep/launch/line_splitter.h"
 #include "lockstep/launch/rank_output.h"
 
 namespace lockstep::internal {
 
 inline constexpr int kMostHosts = 1 << 16;
 inline constexpr int kMostRanksOfHost = 1024;
-inline constexpr std::size_t kMostAgentMessageBytes = std::size_t{1} << 20;
+inline constexpr std::size_t kMostAgentMessageBytes = std::size_t{2} << 20;
 inline constexpr std::size_t kMostRdzvIdBytes = 256;
 inline constexpr std::size_t kMostArgumentsTold = 64;
 inline constexpr std::size_t kMostArgumentBytesTold = 256;
-inline constexpr std::size_t kMostOutputBytes = std::size_t{128} << 10;  // in one message
+// In one message: the longest line of a rank, with its prefix, so that those of several hosts are not mixed within one.
+inline constexpr std::size_t kMostOutputBytes = LineSplitter::kMaxLineBytes + (std::size_t{64} << 10);
 
 // The first message of an agent that has connected.
 struct Hello {

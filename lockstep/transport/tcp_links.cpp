@@ -149,9 +149,7 @@ class Connector {
       } catch (const Error& error) {
         if (error.kind() != ErrorKind::timeout || deadline_.expired()) throw;
         settings_.check_alive();
-        if (const auto waited = long_wait.due()) {
-          tell(*waited, {peer}, fmt::format("to answer at {}: {}", to_string(endpoint), error.what()));
-        }
+        if (const auto waited = long_wait.due()) tell(*waited, {peer}, fmt::format("to answer: {}", error.what()));
         continue;
       }
       try {

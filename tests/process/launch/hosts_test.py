@@ -95,7 +95,7 @@ class MeetingTest(HostsTest):
         another = job.write_token("another")
         stranger = job.start("b", "true", token=another)
         self.assertEqual(stranger.code(10), 3, job.texts())
-        self.assertIn(f"whose token is from {another} (LOCKSTEP_TOKEN_FILE). All hosts of a job need the same one: copy",
+        self.assertIn(f"whose token is from {another} (LOCKSTEP_TOKEN_FILE). All hosts of a job need the same one",
                       stranger.error)
         self.assertNotIn("LOCKSTEP_JOB_ID", stranger.error)
         self.assertTrue(a.says("it holds another job token than this process, whose token is from "

@@ -107,8 +107,9 @@ class MeetingTest(unittest.TestCase):
         agent = job.start("a", script, ranks=1)
         self.assertEqual(job.codes(), [0], job.texts())
         self.assertRegex(agent.output, r"\[::1\]:\d+ ::1")
-        done = subprocess.run([*self.switch.command("a"), LOCKSTEP, "run", *([HELLO] if HELLO else ["sh", "-c", script])],
-                              capture_output=True, text=True, check=False)
+        program = [HELLO] if HELLO else ["sh", "-c", script]
+        done = subprocess.run([*self.switch.command("a"), LOCKSTEP, "run", *program], capture_output=True, text=True,
+                              check=False)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("sees the sum" if HELLO else " ::1", done.stdout)
 

@@ -449,8 +449,8 @@ class UsageTest(RunTest):
 
     def test_the_number_of_ranks_as_mpirun_and_srun_have_it(self):
         for arguments in (["-n", "2"], ["-n2"], ["-np", "2"]):
-            code, output, error = self.run_tree([LOCKSTEP, "run", *arguments, "sh", "-c", "echo of $WORLD_SIZE $*", "sh",
-                                                 "-np", "-n3"])
+            script = ["sh", "-c", "echo of $WORLD_SIZE $*", "sh", "-np", "-n3"]
+            code, output, error = self.run_tree([LOCKSTEP, "run", *arguments, *script])
             self.assertEqual(code, 0, error)
             self.assertEqual(sorted(output.splitlines()), ["[0] of 2 -np -n3", "[1] of 2 -np -n3"], arguments)
 

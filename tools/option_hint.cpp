@@ -18,12 +18,10 @@ constexpr std::size_t kLettersOfMistake = 3;  // as many letters of a name for e
 constexpr std::size_t kLeastBeginning = 3;    // letters that are taken for the beginning of a name
 
 // What mpirun, srun and other launchers call it.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 17> kElsewhere{{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 15> kElsewhere{{
     {"-H", "--hosts"},
     {"-N", "--nnodes"},
     {"-c", "--nproc-per-node"},
-    {"-n", "--nproc-per-node"},
-    {"-np", "--nproc-per-node"},
     {"-x", "--env"},
     {"--hostfile", "--hosts"},
     {"--machine-rank", "--node-rank"},

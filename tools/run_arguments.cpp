@@ -104,6 +104,8 @@ RunOptions options_of(const RunParser& parser) {
   RunOptions options = from.run;
   if (from.style.module && from.style.no_python) throw CLI::ValidationError("--module", "it excludes --no-python");
   options.program = command_of(parser.program(), from.style);
+  options.program_arguments = parser.program();
+  options.program_arguments.erase(options.program_arguments.begin());
   options.program_name = std::filesystem::path(parser.program().front()).filename().string();
   options.ranks = parse_ranks(from.ranks);
   options.limits = {.memory_bytes = parse_memory(from.memory_per_rank), .cpus = parse_cpus(from.cpus_per_rank)};

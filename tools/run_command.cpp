@@ -10,6 +10,7 @@
 
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
+#include "lockstep/elastic/meeting_point.h"
 #include "lockstep/launch/child_process.h"
 #include "lockstep/launch/placement.h"
 #include "lockstep/launch/program_path.h"
@@ -55,6 +56,8 @@ int run_command(const RunOptions& given) {
   occupy_standard_descriptors();
   try {
     parse_binding(given.bind);
+    const int most_hosts = std::max(given.nodes.most, static_cast<int>(given.hosts.size()));
+    if (!given.rdzv_endpoint.empty()) parse_meeting_point(given.rdzv_endpoint, most_hosts);
     if (!given.hosts.empty() && !given.dry_run) return run_over_ssh(given);
     const RunOptions options = given.hosts.empty() ? in_cluster(given) : given;
     const bool is_here = std::ranges::all_of(given.hosts, [](const auto& host) { return is_this_host(host.first); });

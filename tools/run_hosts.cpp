@@ -7,24 +7,18 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/elastic/host_job.h"
+#include "lockstep/elastic/meeting_point.h"
 #include "lockstep/launch/hang_watch.h"
 #include "lockstep/launch/host_watch.h"
 #include "lockstep/launch/job_report.h"
 #include "lockstep/launch/placement.h"
-#include "lockstep/net/address.h"
 #include "lockstep/net/token.h"
 #include "tools/run_program.h"
 
 namespace lockstep::tools {
 namespace {
 
-constexpr int kDefaultRdzvPort = 29400;
 constexpr std::int64_t kMostSeconds = 30LL * 24 * 3600;
-
-Endpoint endpoint_of(const std::string& text) {
-  const bool has_port = text.find(':') != std::string::npos;
-  return has_port ? parse_endpoint(text) : Endpoint{text, kDefaultRdzvPort};
-}
 
 void apply_config(const std::vector<std::pair<std::string, std::string>>& config, AgentOptions& agent) {
   for (const auto& [key, value] : config) {
@@ -44,7 +38,8 @@ AgentOptions agent_options(const RunOptions& options, const std::string& path, c
   agent.most = options.nodes.most;
   agent.max_restarts = options.max_restarts;
   agent.program = options.program_name;
-  agent.endpoint = endpoint_of(options.rdzv_endpoint);
+  agent.arguments = options.program_arguments;
+  agent.endpoint = parse_meeting_point(options.rdzv_endpoint, options.nodes.most);
   agent.node_rank = options.node_rank;
   agent.token = Token::for_this_process();
   apply_config(options.rdzv_config, agent);

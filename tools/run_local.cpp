@@ -19,8 +19,6 @@
 namespace lockstep::tools {
 namespace {
 
-constexpr const char* kThisMachine = "127.0.0.1";
-
 class LocalRun {
  public:
   LocalRun(const RunOptions& options, const std::string& path, const JobCgroup* cgroup)
@@ -68,12 +66,12 @@ class LocalRun {
 
   Outcome attempt(int number, const std::string& reason) {
     // Each attempt has a store of its own: what is left of an earlier one finds nobody.
-    const JobStore store(kThisMachine, kThisMachine, job_.token(), job_.id(), options_.ranks, number);
+    const JobStore store("localhost", job_.token(), job_.id(), options_.ranks, number);
     const Attempt attempt(job_, {.generation = number,
                                  .restarts = number,
                                  .world_size = options_.ranks,
                                  .store = store.endpoint(),
-                                 .master_addr = options_.master_addr.empty() ? kThisMachine : options_.master_addr,
+                                 .master_addr = options_.master_addr.empty() ? store.host() : options_.master_addr,
                                  .master_port = options_.master_port != 0 ? options_.master_port : free_port(),
                                  .restart_reason = reason});
     std::vector<Command> commands;

@@ -29,7 +29,8 @@ struct RunOptions {
   RankOutputOptions output;
   std::string flight;                // where flight recordings go, however the job ends; empty: only if it fails
   std::vector<std::string> program;  // and its arguments; not empty
-  std::string program_name;          // as the user has it, without the folder: of a script, not of its interpreter
+  std::vector<std::string> program_arguments;  // as the user has them
+  std::string program_name;  // as the user has it, without the folder: of a script, not of its interpreter
 
   // Restarts and stops.
   int max_restarts = 0;

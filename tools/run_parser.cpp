@@ -12,6 +12,7 @@ namespace lockstep::tools {
 namespace {
 
 constexpr const char* kCommonGroup = "Common options";
+const std::string kRanks = "-n";
 constexpr double kMostSeconds = 86400.0 * 365;
 
 // "--nproc-per-node" in torchrun's other spelling, too.
@@ -96,7 +97,7 @@ CLI::Option* RunParser::flag(const char* name, bool& value, const char* text) {
 void RunParser::add_ranks() {
   RunArguments& to = arguments_;
   common(option(
-      "--nproc-per-node", to.ranks,
+      "-n,--nproc-per-node", to.ranks,
       "Ranks on this host: a number; auto: a rank for each GPU, or without GPUs for each physical core; cpu: for each "
       "core; gpu "
       "(default 1)"));
@@ -205,8 +206,8 @@ void RunParser::parse(const std::vector<std::string>& words) {
 std::vector<std::string> RunParser::with_empty_values(const std::vector<std::string>& words) const {
   std::vector<std::string> all(words.begin(), words.begin() + 1);
   for (std::size_t i = 1; i < words.size(); ++i) {
-    const std::string& word = words[i];
-    if (word == "--" || !word.starts_with('-')) {  // the program
+    const std::string& word = words[i] == "-np" ? kRanks : words[i];  // as mpirun's users write it
+    if (word == "--" || !word.starts_with('-')) {                     // the program
       all.insert(all.end(), words.begin() + static_cast<std::ptrdiff_t>(i), words.end());
       break;
     }

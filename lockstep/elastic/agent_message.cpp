@@ -130,6 +130,8 @@ void hello_fields(Fields& fields, Message& hello) {
   fields.text(hello.options, kMostTextBytes);
   fields.text(hello.program, kMostNameBytes);
   fields.number(hello.master_port, 0, kMostPort, "port");
+  fields.list(hello.arguments, kMostArgumentsTold, [](auto& to, auto& each) { to.text(each, kMostArgumentBytesTold); });
+  fields.text(hello.arguments_digest, kMostNameBytes);
 }
 
 template <class Fields, class Message>

@@ -10,15 +10,19 @@
 
 #include "lockstep/base/bytes.h"
 #include "lockstep/elastic/rank_message.h"
+#include "lockstep/launch/line_splitter.h"
 #include "lockstep/launch/rank_output.h"
 
 namespace lockstep::internal {
 
 inline constexpr int kMostHosts = 1 << 16;
 inline constexpr int kMostRanksOfHost = 1024;
-inline constexpr std::size_t kMostAgentMessageBytes = std::size_t{1} << 20;
+inline constexpr std::size_t kMostAgentMessageBytes = std::size_t{2} << 20;
 inline constexpr std::size_t kMostRdzvIdBytes = 256;
-inline constexpr std::size_t kMostOutputBytes = std::size_t{128} << 10;  // in one message
+inline constexpr std::size_t kMostArgumentsTold = 64;
+inline constexpr std::size_t kMostArgumentBytesTold = 256;
+// In one message: the longest line of a rank, with its prefix, so that those of several hosts are not mixed within one.
+inline constexpr std::size_t kMostOutputBytes = LineSplitter::kMaxLineBytes + (std::size_t{64} << 10);
 
 // The first message of an agent that has connected.
 struct Hello {
@@ -33,6 +37,9 @@ struct Hello {
   std::string options = {};  // those that all hosts give alike, as a text
   std::string program = {};  // its name, without the folder
   int master_port = 0;       // free on its host
+  // The program's arguments: the first ones, of long ones the beginning, and what tells whether all are equal.
+  std::vector<std::string> arguments = {};
+  std::string arguments_digest = {};
 };
 // The answer: it belongs to the job, and this is what the job is called.
 struct Welcome {

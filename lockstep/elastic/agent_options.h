@@ -17,14 +17,18 @@
 
 namespace lockstep::internal {
 
+// The id of a job that its user has given none.
+inline constexpr const char* kDefaultRdzvId = "default";
+
 struct AgentOptions {
   // The same on all hosts; their agents compare them.
   std::string version;  // of Lockstep
-  std::string rdzv_id = "default";
+  std::string rdzv_id = kDefaultRdzvId;
   int least = 1;  // MIN:MAX hosts
   int most = 1;
   int max_restarts = 0;
-  std::string program;  // its name, without the folder
+  std::string program;                 // its name, without the folder
+  std::vector<std::string> arguments;  // the program's own; not compared where the user gives an rdzv id
 
   // Where the agents meet.
   Endpoint endpoint;

@@ -33,7 +33,11 @@ bool says_loopback(const std::string& host) { return host == "localhost" || host
 }  // namespace
 
 HandshakeSettings agent_handshake(const Token& token) {
-  return {.token = token, .job_id = kAgentsJob, .channel = Channel::control, .mine = local_identity(-1, 0, 0)};
+  return {.token = token,
+          .job_id = kAgentsJob,
+          .channel = Channel::control,
+          .mine = local_identity(-1, 0, 0),
+          .token_origin = Token::origin_for_this_process()};
 }
 
 AgentAnswer ask_agent(const Endpoint& endpoint, const Token& token, const AgentMessage& question, Deadline deadline) {

@@ -17,7 +17,8 @@
 
 namespace lockstep::internal {
 
-// Of connections between agents, whatever their job: which one it is, the first message says.
+// Of connections between agents, whatever their job: which one it is, the first message says. `token`: for this
+// process.
 HandshakeSettings agent_handshake(const Token& token);
 
 // What an agent has answered to the first message, and the connection.

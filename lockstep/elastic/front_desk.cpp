@@ -218,7 +218,7 @@ void FrontDesk::obey(const RollOrder& order) {
 void FrontDesk::start() {
   const std::vector<Seat>& seats = roll_.seats();
   const std::string address = store_address();
-  store_ = std::make_unique<JobStore>(address, address, options_.token, job_id_, world_size(seats), roll_.generation());
+  store_ = std::make_unique<JobStore>(address, options_.token, job_id_, world_size(seats), roll_.generation());
   const Hello* first = hello_from(seats.front().host);
   StartRanks start{.generation = roll_.generation(),
                    .restarts = roll_.restarts(),

@@ -1,13 +1,56 @@
 #include "lockstep/elastic/hello.h"
 
+#include <algorithm>
+#include <cctype>
 #include <string_view>
+#include <vector>
 
 #include "lockstep/base/environment.h"
 #include "lockstep/base/format.h"
+#include "lockstep/base/hash.h"
 #include "lockstep/launch/job_store.h"
 #include "lockstep/net/handshake.h"
 
 namespace lockstep::internal {
+
+namespace {
+
+std::string digest_of(const std::vector<std::string>& arguments) {
+  std::string all;
+  for (const std::string& each : arguments) all += fmt::format("{}:{}", each.size(), each);
+  return fmt::format("{:016x}", hash_of(all));
+}
+
+// On one line.
+std::vector<std::string> told(const std::vector<std::string>& arguments) {
+  std::vector<std::string> told;
+  for (const std::string& each : arguments) {
+    if (told.size() == kMostArgumentsTold) break;
+    std::string& text = told.emplace_back(each.substr(0, kMostArgumentBytesTold));
+    std::ranges::replace_if(
+        text, [](unsigned char c) { return std::iscntrl(c) != 0; }, ' ');
+  }
+  return told;
+}
+
+// "has no argument 3", "has 'b' as argument 3"
+std::string argument_text(const Hello& hello, std::size_t index) {
+  if (index >= hello.arguments.size()) return fmt::format("has no argument {}", index + 1);
+  return fmt::format("has '{}' as argument {}", hello.arguments[index], index + 1);
+}
+
+std::string difference_of_arguments(const Hello& theirs, const Hello& ours) {
+  const auto [there, here] = std::ranges::mismatch(theirs.arguments, ours.arguments);
+  if (there == theirs.arguments.end() && here == ours.arguments.end()) {
+    return fmt::format("its program's arguments differ from those on the first host {}, in what is not shown here",
+                       ours.host);
+  }
+  const auto index = static_cast<std::size_t>(here - ours.arguments.begin());
+  return fmt::format("its program {}, and that on the first host {} {}", argument_text(theirs, index), ours.host,
+                     argument_text(ours, index));
+}
+
+}  // namespace
 
 std::string range_text(int least, int most) {
   return least == most ? std::to_string(least) : fmt::format("{}:{}", least, most);
@@ -29,7 +72,9 @@ Hello hello_of(const AgentOptions& options) {
           .node_rank = options.node_rank.value_or(-1),
           .options = fmt::format("--max-restarts {}", options.max_restarts),
           .program = options.program,
-          .master_port = options.master_port != 0 ? options.master_port : free_port()};
+          .master_port = options.master_port != 0 ? options.master_port : free_port(),
+          .arguments = told(options.arguments),
+          .arguments_digest = digest_of(options.arguments)};
 }
 
 HostEntry entry_of(int number, const Hello& hello) {
@@ -53,6 +98,12 @@ std::optional<std::string> objection(const Hello& theirs, const Hello& ours) {
         "it is to run {}, and a job that runs {} is gathered there under the same --rdzv-id {}; give each "
         "job an id of its own",
         theirs.program, ours.program, ours.rdzv_id);
+  }
+  if (ours.rdzv_id == kDefaultRdzvId && theirs.arguments_digest != ours.arguments_digest) {
+    return fmt::format(
+        "{}; if it is another job, give it an --rdzv-id of its own, and if arguments of one job are to differ by host, "
+        "give all of its hosts the same --rdzv-id",
+        difference_of_arguments(theirs, ours));
   }
   if (ours.most == 1) {
     return fmt::format(

@@ -16,7 +16,8 @@ std::string agent_host_name();
 Hello hello_of(const AgentOptions& options);
 HostEntry entry_of(int number, const Hello& hello);
 
-// Why they cannot be of one job, if they were started differently. `ours`: the first host's.
+// Why they cannot be of one job, if they were started differently. `ours`: the first host's. Arguments of the program
+// are compared only where the job has no id of its own: whoever gives one says which hosts belong together.
 std::optional<std::string> objection(const Hello& theirs, const Hello& ours);
 
 // "2", "1:4"

@@ -61,19 +61,20 @@ class Meeter {
  private:
   bool is_here() const { return !addresses_.empty(); }
 
-  // The name of a host that is still being started may become known only then, as in Kubernetes.
+  // The name of a host that is still being started may become known only then, as in Kubernetes, and this host may get
+  // the address late that the endpoint names.
   bool resolve_endpoint() {
     try {
       addresses_ = addresses_to_listen(options_.endpoint, std::min(deadline_, Deadline::after(kOneResolution)));
-      is_resolved_ = true;
+      return true;
     } catch (const Error& error) {
       trouble_ = error.what();
+      return false;
     }
-    return is_resolved_;
   }
 
   Met try_once() {
-    if (!is_resolved_ && !resolve_endpoint()) return {};
+    if (!is_here() && !resolve_endpoint()) return {};
     if (is_here() && listen_at_.expired()) {
       if (auto post = EndpointPost::open(addresses_, options_.endpoint.port, options_.token, options_.rdzv_id)) {
         return open_desk(std::move(*post));
@@ -170,7 +171,6 @@ class Meeter {
   Deadline tell_at_;
   const Deadline listen_at_;
   const Hello hello_;
-  bool is_resolved_ = false;
   std::vector<std::string> addresses_;  // of this host, if the endpoint is here
   std::optional<Deadline> refused_until_;
   std::string trouble_;

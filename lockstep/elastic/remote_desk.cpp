@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "lockstep/base/format.h"
+#include "lockstep/net/address.h"
 
 namespace lockstep::internal {
 
@@ -14,6 +15,12 @@ void RemoteDesk::post(const AgentMessage& message) {
 void RemoteDesk::tend() {
   link_.tend();
   while (auto message = link_.take()) {
+    // The first host knows link-local addresses by its own interface's name.
+    if (auto* start = std::get_if<StartRanks>(&*message)) {
+      const Endpoint store = parse_endpoint(start->store);
+      start->store = to_string(Endpoint{with_scope_of(link_.own_address(), store.host), store.port});
+      start->master_addr = with_scope_of(link_.own_address(), start->master_addr);
+    }
     if (const auto* taken = std::get_if<OutputTaken>(&*message)) {
       untaken_ -= std::min<std::size_t>(untaken_, taken->bytes);
     } else {

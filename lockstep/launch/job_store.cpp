@@ -1,13 +1,18 @@
 #include "lockstep/launch/job_store.h"
 
+#include <ifaddrs.h>
+#include <net/if.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <fstream>
+#include <memory>
 #include <random>
-#include <utility>
 
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/format.h"
+#include "lockstep/base/log.h"
 #include "lockstep/net/listener.h"
 
 namespace lockstep::internal {
@@ -20,6 +25,18 @@ int first_ephemeral_port() {
   int first = 0;
   std::ifstream("/proc/sys/net/ipv4/ip_local_port_range") >> first;
   return first;
+}
+
+// Also true where that is not known.
+bool is_loopback_up() {
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) return true;
+  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(list, &::freeifaddrs);
+  constexpr unsigned kWanted = IFF_UP | IFF_LOOPBACK;
+  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
+    if ((entry->ifa_flags & kWanted) == kWanted) return true;
+  }
+  return false;
 }
 
 StoreServerOptions store_options(const Token& token, const std::string& job_id, int ranks, std::uint64_t generation) {
@@ -35,12 +52,18 @@ StoreServerOptions store_options(const Token& token, const std::string& job_id, 
 
 }  // namespace
 
-JobStore::JobStore(const std::string& listen, std::string advertised, const Token& token, const std::string& job_id,
-                   int world_size, int generation)
-    : advertised_(std::move(advertised)),
-      server_({listen, 0}, store_options(token, job_id, world_size, static_cast<std::uint64_t>(generation))) {}
+JobStore::JobStore(const std::string& listen, const Token& token, const std::string& job_id, int world_size,
+                   int generation)
+    : server_({listen, 0}, store_options(token, job_id, world_size, static_cast<std::uint64_t>(generation))),
+      host_(listen == "localhost" ? server_.address().host() : listen) {
+  if (!server_.address().is_loopback() || is_loopback_up()) return;
+  log_warning(
+      fmt::format("the loopback interface of this host is down, and ranks look for the job's store at {}: they wait "
+                  "until it is up (ip link set lo up)",
+                  endpoint()));
+}
 
-std::string JobStore::endpoint() const { return to_string(Endpoint{advertised_, server_.port()}); }
+std::string JobStore::endpoint() const { return to_string(Endpoint{host_, server_.port()}); }
 
 int free_port() {
   constexpr int kFirst = 15000;
@@ -51,12 +74,12 @@ int free_port() {
   for (int i = 0; i < kTries && end > kFirst + 1000; ++i) {
     const int port = std::uniform_int_distribution(kFirst, end - 1)(random);
     try {
-      const Endpoint endpoint{"127.0.0.1", static_cast<std::uint16_t>(port)};
+      const Endpoint endpoint{"localhost", static_cast<std::uint16_t>(port)};
       return Listener::bind(endpoint, Deadline::after(kListenTimeout)).address().port();
     } catch (const Error&) {  // taken
     }
   }
-  return Listener::bind({"127.0.0.1", 0}, Deadline::after(kListenTimeout)).address().port();
+  return Listener::bind({"localhost", 0}, Deadline::after(kListenTimeout)).address().port();
 }
 
 }  // namespace lockstep::internal

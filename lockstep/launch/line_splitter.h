@@ -9,8 +9,9 @@ namespace lockstep::internal {
 
 class LineSplitter {
  public:
-  // A line longer than this is passed on in pieces, each as a line of its own.
-  static constexpr std::size_t kMaxLineBytes = std::size_t{64} << 10;
+  // A line longer than this is passed on in pieces, each as a line of its own. So much is kept of each stream of a
+  // rank.
+  static constexpr std::size_t kMaxLineBytes = std::size_t{1} << 20;
   using OnLine = std::function<void(std::string_view line)>;  // without its newline
 
   void feed(std::string_view bytes, const OnLine& on_line);

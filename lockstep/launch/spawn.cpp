@@ -37,7 +37,6 @@ using namespace internal;
 
 namespace {
 
-constexpr const char* kThisMachine = "127.0.0.1";
 constexpr const char* kCallVariable = "LOCKSTEP_SPAWN";           // the call that a copy was started for: "main#3"
 constexpr const char* kReportVariable = "LOCKSTEP_SPAWN_REPORT";  // its descriptor
 
@@ -173,8 +172,9 @@ void supervise(const std::vector<std::string>& arguments, const std::string& cal
     throw Error(ErrorKind::invalid_argument, fmt::format("spawn(): threads_per_rank is {}", options.threads_per_rank));
   }
   const LocalJob job({.ranks = ranks, .threads_per_rank = options.threads_per_rank});
-  const JobStore store(kThisMachine, kThisMachine, job.token(), job.id(), ranks, 0);
-  const Attempt attempt(job, {.world_size = ranks, .store = store.endpoint(), .master_port = free_port()});
+  const JobStore store("localhost", job.token(), job.id(), ranks, 0);
+  const Attempt attempt(
+      job, {.world_size = ranks, .store = store.endpoint(), .master_addr = store.host(), .master_port = free_port()});
   std::vector<SpawnReport> reports;
   for (int rank = 0; rank < ranks; ++rank) reports.push_back(SpawnReport::create());
   std::vector<Command> commands;

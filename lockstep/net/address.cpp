@@ -140,6 +140,44 @@ bool SocketAddress::is_loopback() const {
   return IN6_IS_ADDR_LOOPBACK(&address);
 }
 
+bool SocketAddress::is_link_local() const {
+  return family() == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(&storage_)->sin6_addr);
+}
+
+bool SocketAddress::has_scope() const {
+  return family() == AF_INET6 && reinterpret_cast<const sockaddr_in6*>(&storage_)->sin6_scope_id != 0;
+}
+
+std::string_view SocketAddress::why_of_no_host() const {
+  in_addr_t v4 = 0;
+  if (family() == AF_INET) {
+    v4 = ntohl(reinterpret_cast<const sockaddr_in*>(&storage_)->sin_addr.s_addr);
+  } else if (family() == AF_INET6) {
+    const in6_addr& address = reinterpret_cast<const sockaddr_in6*>(&storage_)->sin6_addr;
+    if (IN6_IS_ADDR_UNSPECIFIED(&address)) return "means all addresses of a host";
+    if (IN6_IS_ADDR_MULTICAST(&address)) return "is a multicast address";
+    if (!IN6_IS_ADDR_V4MAPPED(&address)) return "";
+    std::memcpy(&v4, &address.s6_addr[12], sizeof v4);
+    v4 = ntohl(v4);
+  } else {
+    return "";
+  }
+  if (v4 == INADDR_ANY) return "means all addresses of a host";
+  if (v4 == INADDR_BROADCAST) return "is the broadcast address";
+  return IN_MULTICAST(v4) ? "is a multicast address" : "";
+}
+
+std::string with_scope_of(const std::string& own, const std::string& told) {
+  const std::size_t scope = own.find('%');
+  const std::string address = told.substr(0, told.find('%'));
+  in6_addr parsed{};
+  if (scope == std::string::npos || ::inet_pton(AF_INET6, address.c_str(), &parsed) != 1 ||
+      !IN6_IS_ADDR_LINKLOCAL(&parsed)) {
+    return told;
+  }
+  return address + own.substr(scope);
+}
+
 std::string to_string(const SocketAddress& address) {
   if (address.family() != AF_INET && address.family() != AF_INET6) return "unix socket";
   return to_string(address.endpoint());
@@ -152,6 +190,12 @@ std::vector<SocketAddress> resolve(const Endpoint& endpoint, Deadline deadline) 
     return addresses;
   }
   Answer answer = ask_resolver(endpoint, AI_NUMERICHOST);
+  const std::size_t scope = endpoint.host.find('%');
+  if (answer.error != 0 && scope != std::string::npos) {
+    throw Error(ErrorKind::invalid_argument,
+                fmt::format("'{}' is no address on this host; check that '{}' is the name of a network interface here",
+                            endpoint.host, endpoint.host.substr(scope + 1)));
+  }
   if (answer.error != 0) answer = ask_resolver_until(endpoint, deadline);
   if (answer.error == 0 && !answer.addresses.empty()) return std::move(answer.addresses);
   const std::string why =

@@ -37,6 +37,11 @@ class SocketAddress {
   std::uint16_t port() const;
   std::string host() const;  // numeric, with a scope where there is one: "fe80::1%eth0"
   bool is_loopback() const;
+  // Of IPv6. It means something only with a scope, which is the name of a network interface of this very host.
+  bool is_link_local() const;
+  bool has_scope() const;
+  // Why it is the address of no host: "means all addresses of a host"; empty if a host can have it.
+  std::string_view why_of_no_host() const;
   Endpoint endpoint() const { return {host(), port()}; }
 
   const sockaddr* data() const { return reinterpret_cast<const sockaddr*>(&storage_); }
@@ -49,6 +54,10 @@ class SocketAddress {
 
 // "127.0.0.1:80", "[::1]:80", "unix socket" for addresses of that family.
 std::string to_string(const SocketAddress& address);
+
+// A link-local address that another host has told, with the scope of `own`, an address of this host in the same
+// network: "fe80::1%eth0", "fe80::2%wire" -> "fe80::1%wire". Other addresses stay as they are.
+std::string with_scope_of(const std::string& own, const std::string& told);
 
 // The TCP addresses of an endpoint, in the order in which they should be tried; never empty. "localhost" is 127.0.0.1
 // and ::1 without asking anybody. A name that does not resolve: Error{invalid_argument}; a resolver that does not

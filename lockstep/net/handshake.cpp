@@ -113,6 +113,7 @@ Handshake::Handshake(Role role, const HandshakeSettings& settings, Admission adm
     : role_(role),
       channel_(settings.channel),
       job_id_(settings.job_id),
+      token_origin_(settings.token_origin),
       key_(derive_handshake_key(settings.token, settings.job_id, to_string(settings.channel))),
       my_identity_(encode_identity(settings.mine)),
       admission_(std::move(admission)),
@@ -233,7 +234,14 @@ void Handshake::take_verdict(const Bytes& body) {
 }
 
 std::string Handshake::wrong_token() const {
-  if (role_ == Role::server) return "it holds another job token, or belongs to another job";
+  if (role_ == Role::server && token_origin_.empty()) return "it holds another job token, or belongs to another job";
+  if (role_ == Role::server) return fmt::format("it holds another job token than this process, {}", token_origin_);
+  if (!token_origin_.empty()) {
+    return fmt::format(
+        "the peer holds another job token than this process, {}. All hosts of a job need the same one: copy the first "
+        "host's ~/.lockstep/token, or the file that LOCKSTEP_TOKEN_FILE names there, to this host (mode 0600)",
+        token_origin_);
+  }
   return fmt::format("{} '{}'", kWrongToken, job_id_);
 }
 

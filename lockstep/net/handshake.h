@@ -55,6 +55,8 @@ struct HandshakeSettings {
   std::string job_id = {};
   Channel channel = Channel::store;
   PeerIdentity mine = {};
+  std::string token_origin =
+      {};  // for messages, where the job's id says nothing; as of Token::origin_for_this_process()
 };
 
 // Why a server refuses a client whose identity is proven. The client throws it as Error{kind} with this text.
@@ -102,6 +104,7 @@ class Handshake {
   Stage stage_ = Stage::hello;
   Channel channel_;
   std::string job_id_;
+  std::string token_origin_;
   HandshakeKey key_;
   Bytes my_identity_;
   Admission admission_;

@@ -30,21 +30,6 @@ void set_option(int fd, int level, int option, int value, const char* name) {
   }
 }
 
-bool may_heal(int error) {
-  switch (error) {
-    case ECONNREFUSED:
-    case ECONNRESET:
-    case ECONNABORTED:
-    case ETIMEDOUT:
-    case EHOSTUNREACH:
-    case ENETUNREACH:
-    case EHOSTDOWN:
-    case ENETDOWN:
-    case EAGAIN: return true;
-    default: return false;
-  }
-}
-
 // Connecting to a free port of the ephemeral range on this host may meet itself (simultaneous open).
 bool is_connected_to_itself(int fd, const SocketAddress& address) {
   sockaddr_storage local{};
@@ -167,6 +152,31 @@ Error lost(int fd, std::string_view doing, std::string_view why) {
 bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
 
 }  // namespace
+
+bool may_heal(int connect_error) {
+  switch (connect_error) {
+    case ECONNREFUSED:
+    case ECONNRESET:
+    case ECONNABORTED:
+    case ETIMEDOUT:
+    case EHOSTUNREACH:
+    case EHOSTDOWN:
+    case ENETUNREACH:
+    case ENETDOWN:
+    case ENETRESET:
+    case ENONET:
+    case EADDRNOTAVAIL:  // this host has no address for it yet, or all of its ports are in use
+    case EINVAL:         // a route of type blackhole
+    case EACCES:         // a route of type prohibit
+    case EPERM:          // a firewall's rule on this host
+    case EPROTO:         // a firewall's answer, by ICMP
+    case ENOPROTOOPT:
+    case ENOBUFS:
+    case ENOMEM:
+    case EAGAIN: return true;
+    default: return false;
+  }
+}
 
 UniqueFd connect_tcp(const Endpoint& endpoint, ConnectRetry retry, Deadline deadline) {
   Duration pause = kFirstPause;

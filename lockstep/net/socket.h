@@ -14,9 +14,13 @@ namespace lockstep::internal {
 
 enum class ConnectRetry {
   never,           // a refused connection is Error{peer_lost} at once
-  until_deadline,  // the server may not be up yet: refused and unreachable are tried again, with growing pauses
-  unless_refused,  // the server was there: unreachable is tried again, but a host that refuses says that it is gone
+  until_deadline,  // the server may not be up yet: what may heal is tried again, with growing pauses
+  unless_refused,  // the server was there: what may heal is tried again, but a host that refuses says that it is gone
 };
+
+// Whether connecting again may do after this error of connect(2): a server, a route, an address of this host or a
+// firewall's rule may come late. EINVAL and EACCES, too, are what a route gives that drops or prohibits. Pure.
+bool may_heal(int connect_error);
 
 // How long sent bytes may stay without an answer from the peer's kernel before the connection counts as lost. It also
 // ends a connection whose peer does not read while its receive buffer is full, so it must exceed the longest pause of a

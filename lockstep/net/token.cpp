@@ -212,6 +212,15 @@ Token Token::for_this_process() {
   return from_home();
 }
 
+std::string Token::origin_for_this_process() {
+  const EnvironmentReader reader;
+  if (reader.has("LOCKSTEP_TOKEN_FD")) return "whose token is from the process that has started it (LOCKSTEP_TOKEN_FD)";
+  if (const auto path = reader.text("LOCKSTEP_TOKEN_FILE")) {
+    return fmt::format("whose token is from {} (LOCKSTEP_TOKEN_FILE)", *path);
+  }
+  return fmt::format("whose token is from {}/.lockstep/token", home_directory());
+}
+
 UniqueFd Token::to_fd() const {
   UniqueFd fd(::memfd_create("lockstep-token", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd) throw system_error("making a memory file for the job token failed", errno);

@@ -34,6 +34,8 @@ class Token {
   static Token from_bytes(ByteView bytes);
   // For a process of this job: LOCKSTEP_TOKEN_FD, else LOCKSTEP_TOKEN_FILE, else from_home().
   static Token for_this_process();
+  // "whose token is from /home/me/.lockstep/token": the same choice, for messages.
+  static std::string origin_for_this_process();
 
   // An anonymous, sealed memory file to hand to children (close-on-exec; the child's side clears it).
   internal::UniqueFd to_fd() const;

@@ -118,7 +118,8 @@ class Connector {
   Endpoint endpoint_of(int peer) {
     const std::string told = store_.get(key(peer), deadline_);
     try {
-      return parse_endpoint(told);
+      const Endpoint there = parse_endpoint(told);
+      return {with_scope_of(settings_.address, there.host), there.port};
     } catch (const Error& error) {
       throw_corrupt({"address for connections", peer}, error.what());
     }
@@ -140,14 +141,15 @@ class Connector {
   void connect(int peer, std::uint32_t number, const Endpoint& endpoint) {
     const HandshakeSettings handshake =
         handshake_settings(encode({number, link(peer).data.size(), settings_.checksums}));
-    for (;;) {
+    for (LongWait long_wait;;) {
       PeerIdentity claims;
       UniqueFd fd;
       try {
-        fd = connect_tcp(endpoint, ConnectRetry::never, std::min(deadline_, Deadline::after(kConnectLook)));
+        fd = connect_tcp(endpoint, ConnectRetry::unless_refused, std::min(deadline_, Deadline::after(kConnectLook)));
       } catch (const Error& error) {
         if (error.kind() != ErrorKind::timeout || deadline_.expired()) throw;
         settings_.check_alive();
+        if (const auto waited = long_wait.due()) tell(*waited, {peer}, fmt::format("to answer: {}", error.what()));
         continue;
       }
       try {
@@ -306,7 +308,7 @@ class Connector {
     return ranks;
   }
 
-  void tell(Duration waited, const std::vector<int>& ranks, const char* to_what) const {
+  void tell(Duration waited, const std::vector<int>& ranks, const std::string& to_what) const {
     log_warning(fmt::format("mesh '{}': rank {} has waited {:.0f} s for ranks {} of {} {}", settings_.name,
                             settings_.rank, seconds(waited), fmt::join(ranks, ", "), settings_.size, to_what));
   }

@@ -92,10 +92,14 @@ class MeetingTest(HostsTest):
         job = self.job("--nnodes", "2")
         a = job.start("a", "true", "--node-rank", "0")
         self.assertTrue(a.says("waiting for 1 more host"), job.texts())
-        stranger = job.start("b", "true", token=job.write_token("another"))
+        another = job.write_token("another")
+        stranger = job.start("b", "true", token=another)
         self.assertEqual(stranger.code(10), 3, job.texts())
-        self.assertIn("token", stranger.error)
-        self.assertTrue(a.says("refused a connection", 5), job.texts())
+        self.assertIn(f"whose token is from {another} (LOCKSTEP_TOKEN_FILE). All hosts of a job need the same one",
+                      stranger.error)
+        self.assertNotIn("LOCKSTEP_JOB_ID", stranger.error)
+        self.assertTrue(a.says("it holds another job token than this process, whose token is from "
+                               f"{job.token} (LOCKSTEP_TOKEN_FILE)", 5), job.texts())
         job.start("c", "true")
         self.assertEqual((job.agents[0].code(), job.agents[2].code()), (0, 0), job.texts())
 
@@ -129,6 +133,26 @@ class MeetingTest(HostsTest):
         self.assertEqual(a.code(), 0, job.texts())
         self.assertEqual([each.code() for each in spare], [0, 0], job.texts())
         self.assertEqual(sum("this host was not needed" in each.error for each in spare), 1, job.texts())
+
+    # feature: B-06
+    def test_other_arguments_under_the_default_id_are_refused(self):
+        job = self.job("--nnodes", "1:2", "--rdzv-conf", "last_call_timeout=600")
+        a = job.start("a", ["sleep", "2"])
+        other = job.start("b", ["sleep", "3"])
+        self.assertEqual(other.code(10), 2, job.texts())
+        words = "its program has '3' as argument 1, and that on the first host a has '2' as argument 1"
+        self.assertIn(words, other.error)
+        self.assertIn("an --rdzv-id of its own", other.error)
+        self.assertTrue(a.says(words, 5), job.texts())
+        job.start("c", ["sleep", "2"])
+        self.assertEqual((a.code(), job.agents[-1].code()), (0, 0), job.texts())
+
+    def test_hosts_that_are_given_one_id_may_have_different_arguments(self):
+        job = self.job("--nnodes", "2", "--rdzv-id", "mine")
+        a = job.start("a", ["echo", "of a"], ranks=1)
+        job.start("b", ["echo", "of b"], ranks=1)
+        self.assertEqual(job.codes(), [0, 0], job.texts())
+        self.assertEqual(sorted(line[4:] for line in a.output.splitlines()), ["of a", "of b"], job.texts())
 
     # feature: B-06
     def test_a_second_job_of_one_host_under_the_same_id_is_refused(self):
@@ -237,10 +261,12 @@ class OutputTest(HostsTest):
         self.assertEqual(b.output, "")
 
     def test_long_lines_of_all_hosts_stay_whole(self):
-        script = "for i in 1 2 3 4 5 6 7 8; do head -c 65536 /dev/zero | tr '\\0' x; echo; done"
-        job, a, _ = self.pair(script, ranks=1)
+        longest = 1 << 20
+        script = f"for i in 1 2 3 4; do head -c {longest} /dev/zero | tr '\\0' $RANK; echo; done"
+        job, a, _ = self.pair(script, ranks=2)
         self.assertEqual(job.codes(), [0, 0])
-        self.assertEqual(collections.Counter(len(line) for line in a.output.splitlines())[65536 + 4], 16)
+        self.assertEqual(collections.Counter(a.output.splitlines()),
+                         {f"[{rank}] {str(rank) * longest}": 4 for rank in range(4)})
 
     def test_a_reader_that_takes_its_time_gets_everything(self):
         # The other host's ranks end with their output still on its way.

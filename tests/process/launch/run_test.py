@@ -426,9 +426,9 @@ class UsageTest(RunTest):
                 (["--bogus"], "unknown option '--bogus'"),
                 (["run"], "a program to run is required"),
                 (["run", "--bogus", "true"], "unknown option '--bogus'\n"),
-                (["run", "-n", "2", "true"], "unknown option '-n'; did you mean --nproc-per-node?"),
-                (["run", "-np", "2", "true"], "unknown option '-np'; did you mean --nproc-per-node?"),
-                (["run", "-n2", "true"], "unknown option '-n2'; did you mean --nproc-per-node?"),
+                (["run", "-n", "two", "true"], "'two' is not a number from 1 to 1024, 'auto', 'cpu' or"),
+                (["run", "-np2", "true"], "'p2' is not a number from 1 to 1024, 'auto', 'cpu' or"),
+                (["run", "-c", "2", "true"], "unknown option '-c'; did you mean --nproc-per-node?"),
                 (["run", "--nproc", "2", "true"], "unknown option '--nproc'; did you mean --nproc-per-node?"),
                 (["run", "--nproc_per_nod=2", "true"], "did you mean --nproc-per-node?"),
                 (["run", "--num-processes=2", "true"], "did you mean --nproc-per-node?"),
@@ -446,6 +446,13 @@ class UsageTest(RunTest):
             self.assertEqual((code, output), (2, ""), arguments)
             self.assertIn(text, error)
             self.assertIn("--help", error)
+
+    def test_the_number_of_ranks_as_mpirun_and_srun_have_it(self):
+        for arguments in (["-n", "2"], ["-n2"], ["-np", "2"]):
+            script = ["sh", "-c", "echo of $WORLD_SIZE $*", "sh", "-np", "-n3"]
+            code, output, error = self.run_tree([LOCKSTEP, "run", *arguments, *script])
+            self.assertEqual(code, 0, error)
+            self.assertEqual(sorted(output.splitlines()), ["[0] of 2 -np -n3", "[1] of 2 -np -n3"], arguments)
 
     def test_help_and_version(self):
         for arguments in (["--help"], ["run", "--help"]):

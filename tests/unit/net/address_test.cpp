@@ -1,5 +1,7 @@
 #include "lockstep/net/address.h"
 
+#include <string>
+
 #include "tests/support/expect_error.h"
 
 namespace address_test {
@@ -44,6 +46,33 @@ TEST_CASE("numeric addresses resolve to themselves") {
   CHECK(resolve({"::ffff:127.0.0.1", 1}, soon())[0].is_loopback());
   CHECK_FALSE(resolve({"10.1.2.3", 1}, soon())[0].is_loopback());
   CHECK_FALSE(resolve({"2001:db8::1", 1}, soon())[0].is_loopback());
+}
+
+TEST_CASE("addresses that no host has") {
+  const auto why = [](const char* host) { return std::string(resolve({host, 1}, soon())[0].why_of_no_host()); };
+  for (const char* host : {"0.0.0.0", "0", "::", "::ffff:0.0.0.0"}) CHECK(why(host) == "means all addresses of a host");
+  for (const char* host : {"224.0.0.1", "239.1.2.3", "ff02::1"}) CHECK(why(host) == "is a multicast address");
+  CHECK(why("255.255.255.255") == "is the broadcast address");
+  for (const char* host : {"127.0.0.1", "10.0.0.255", "1.0.0.0", "::1", "2001:db8::1", "fe80::1%lo", "::ffff:10.0.0.1"})
+    CHECK(why(host) == "");
+}
+
+TEST_CASE("a link-local address has the scope of the host that uses it") {
+  const SocketAddress with = resolve({"fe80::1%lo", 1}, soon())[0];
+  CHECK(with.is_link_local());
+  CHECK(with.has_scope());
+  CHECK_FALSE(resolve({"fe80::1", 1}, soon())[0].has_scope());
+  CHECK_FALSE(resolve({"2001:db8::1", 1}, soon())[0].is_link_local());
+  CHECK(with_scope_of("fe80::2%wire", "fe80::1%eth0") == "fe80::1%wire");
+  CHECK(with_scope_of("fe80::2%wire", "fe80::1") == "fe80::1%wire");
+  CHECK(with_scope_of("10.0.0.2", "fe80::1%eth0") == "fe80::1%eth0");
+  CHECK(with_scope_of("fe80::2%wire", "2001:db8::1") == "2001:db8::1");
+  CHECK(with_scope_of("fe80::2%wire", "10.0.0.1") == "10.0.0.1");
+  CHECK(with_scope_of("fe80::2%wire", "h1") == "h1");
+  CHECK_ERROR(error_of([] {
+                resolve({"fe80::1%no-such", 1}, soon());
+              }),
+              ErrorKind::invalid_argument, "'no-such'", "network interface");
 }
 
 TEST_CASE("localhost is both loopback addresses, IPv4 first") {

@@ -1,15 +1,18 @@
 #include "tools/run_hosts.h"
 
-#include <cstdio>
 #include <memory>
 
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/elastic/host_job.h"
+#include "lockstep/elastic/outside.h"
+#include "lockstep/inspect/job_table.h"
+#include "lockstep/launch/event_hook.h"
 #include "lockstep/launch/hang_watch.h"
 #include "lockstep/launch/host_watch.h"
 #include "lockstep/launch/job_report.h"
+#include "lockstep/launch/launcher_line.h"
 #include "lockstep/launch/placement.h"
 #include "lockstep/net/address.h"
 #include "lockstep/net/token.h"
@@ -18,13 +21,7 @@
 namespace lockstep::tools {
 namespace {
 
-constexpr int kDefaultRdzvPort = 29400;
 constexpr std::int64_t kMostSeconds = 30LL * 24 * 3600;
-
-Endpoint endpoint_of(const std::string& text) {
-  const bool has_port = text.find(':') != std::string::npos;
-  return has_port ? parse_endpoint(text) : Endpoint{text, kDefaultRdzvPort};
-}
 
 void apply_config(const std::vector<std::pair<std::string, std::string>>& config, AgentOptions& agent) {
   for (const auto& [key, value] : config) {
@@ -44,7 +41,7 @@ AgentOptions agent_options(const RunOptions& options, const std::string& path) {
   agent.most = options.nodes.most;
   agent.max_restarts = options.max_restarts;
   agent.program = options.program_name;
-  agent.endpoint = endpoint_of(options.rdzv_endpoint);
+  agent.endpoint = rdzv_endpoint(options.rdzv_endpoint);
   agent.node_rank = options.node_rank;
   agent.token = Token::for_this_process();
   apply_config(options.rdzv_config, agent);
@@ -66,22 +63,27 @@ AgentOptions agent_options(const RunOptions& options, const std::string& path) {
   agent.signals = options.signals_to_handle;
   agent.hang = hang_options(options.hang_timeout);
   agent.make_watch = make_host_watch;
+  agent.describe_ranks = ranks_as_json;
   return agent;
 }
 
 }  // namespace
 
 int run_hosts(const RunOptions& options, const std::string& path) {
-  const AgentResult result = run_agent(agent_options(options, path));
+  EventHook hook(options.on_event);
+  AgentOptions agent = agent_options(options, path);
+  if (hook.is_wanted()) agent.on_event = [&hook](const JobEvent& event) { hook.post(event); };
+  const AgentResult result = run_agent(agent);
   if (!options.report.empty() && result.is_first) {
     JobReport report(result.job_id, options.rdzv_id.empty() ? "default" : options.rdzv_id, options.program);
     for (const Outcome& attempt : result.attempts) report.add(attempt);
     try {
       report.write(options.report, result.exit_code);
     } catch (const Error& error) {
-      std::fprintf(stderr, "lockstep: warning: %s\n", error.what());
+      say_on_standard_error(error.what(), LogLevel::warning);
     }
   }
+  hook.finish();
   return result.exit_code;
 }
 

@@ -18,6 +18,7 @@ inline constexpr int kMostHosts = 1 << 16;
 inline constexpr int kMostRanksOfHost = 1024;
 inline constexpr std::size_t kMostAgentMessageBytes = std::size_t{1} << 20;
 inline constexpr std::size_t kMostRdzvIdBytes = 256;
+inline constexpr std::size_t kMostStatusBytes = std::size_t{768} << 10;
 inline constexpr std::size_t kMostOutputBytes = std::size_t{128} << 10;  // in one message
 
 // The first message of an agent that has connected.
@@ -95,9 +96,31 @@ struct Farewell {
   std::string text = {};  // empty: nothing to say
 };
 
-using AgentMessage = std::variant<Hello, Welcome, Refused, Elsewhere, Gathers, Notice, StartRanks, StopRanks, EndRanks,
-                                  KillRanks, AskToStop, RankEnded, RankStack, RankStands, HostStands, TellStacks,
-                                  HostDone, Output, OutputTaken, HostAlive, Farewell>;
+// From outside: who is no agent of the job asks what its ranks do. Answered with a HostStatus of each host and, when
+// all have answered, a StatusDone; or with Elsewhere.
+struct AskStatus {
+  std::string rdzv_id = {};
+};
+// From the first host: say what your ranks do.
+struct TellStatus {};
+struct HostStatus {
+  std::string host = {};
+  std::string ranks = {};  // as of ranks_as_json(); empty: not known
+};
+struct StatusDone {
+  std::string job_id = {};
+  int world_size = 1;  // of the attempt
+};
+// From outside: as SIGINT to the first host. Answered with a Welcome and, at
+// the end of the job, its Farewell; or with Elsewhere.
+struct StopJob {
+  std::string rdzv_id = {};
+};
+
+using AgentMessage =
+    std::variant<Hello, Welcome, Refused, Elsewhere, Gathers, Notice, StartRanks, StopRanks, EndRanks, KillRanks,
+                 AskToStop, RankEnded, RankStack, RankStands, HostStands, TellStacks, HostDone, Output, OutputTaken,
+                 HostAlive, Farewell, AskStatus, TellStatus, HostStatus, StatusDone, StopJob>;
 
 // Texts that are longer than their limit are cut.
 Bytes encode(const AgentMessage& message);

@@ -2,8 +2,8 @@
 
 #include <string_view>
 
-#include "lockstep/base/environment.h"
 #include "lockstep/base/format.h"
+#include "lockstep/base/log_line.h"
 #include "lockstep/launch/job_store.h"
 #include "lockstep/net/handshake.h"
 
@@ -13,10 +13,7 @@ std::string range_text(int least, int most) {
   return least == most ? std::to_string(least) : fmt::format("{}:{}", least, most);
 }
 
-std::string agent_host_name() {
-  const auto label = EnvironmentReader().text("LOCKSTEP_NODE");
-  return label ? *label : local_identity(-1, 0, 0).host;
-}
+std::string agent_host_name() { return log_host(); }
 
 Hello hello_of(const AgentOptions& options) {
   return {.version = options.version,

@@ -49,6 +49,7 @@ void FrontDesk::answer(Visitor& visitor, const StopJob& question) {
   if (is_elsewhere(visitor, question.rdzv_id)) return;
   visitor.waits_for_end = true;
   visitor.link.send(Welcome{0, job_id_});
+  if (roll_.over()) return visitor.link.send(Farewell{roll_.result().exit_code, roll_.result().text});
   hear(0, AskToStop{SIGINT});
 }
 

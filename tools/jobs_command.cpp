@@ -10,8 +10,11 @@
 #include <vector>
 
 #include "lockstep/base/deadline.h"
+#include "lockstep/base/error.h"
 #include "lockstep/inspect/job_table.h"
+#include "lockstep/launch/launcher_line.h"
 #include "lockstep/launch/signal_relay.h"
+#include "tools/jobs_of_hosts.h"
 #include "tools/standard_output.h"
 
 namespace lockstep::tools {
@@ -58,22 +61,43 @@ bool wait_for(Deadline deadline, const RawTerminal& terminal, SignalRelay& signa
   return true;
 }
 
+template <class Options>
+void add_place(CLI::App* command, Options& options) {
+  command->add_option("--rdzv-endpoint", options.rdzv_endpoint,
+                      "From any host, the job whose launchers meet at HOST:PORT, instead of those on this machine");
+  command->add_option("--rdzv-id", options.rdzv_id, "The job's name there (default 'default')");
+}
+
+template <class Options>
+std::vector<Job> find(const Options& options) {
+  if (options.rdzv_endpoint.empty()) return find_jobs_of_hosts();
+  return {find_job_at(outside_job(options.rdzv_endpoint, options.rdzv_id))};
+}
+
+int tell(const Error& error) {
+  say_on_standard_error(error.what(), LogLevel::error);
+  return EXIT_FAILURE;
+}
+
 }  // namespace
 
 CLI::App* add_ps(CLI::App& app, PsOptions& options) {
-  CLI::App* ps = app.add_subcommand("ps", "Show this user's jobs on this machine");
+  CLI::App* ps = app.add_subcommand("ps", "Show this user's jobs on this machine, with their other hosts");
   ps->add_flag("-l,--long", options.ranks, "A line for each rank");
   ps->add_flag("--json", options.json, "Print JSON");
+  add_place(ps, options);
   ps->footer("Examples:\n  lockstep ps --long\n  lockstep ps --json\n");
   ps->prefix_command(false);
   return ps;
 }
 
-int ps_command(const PsOptions& options) {
-  const std::vector<Job> jobs = find_jobs();
+int ps_command(const PsOptions& options) try {
+  const std::vector<Job> jobs = find(options);
   const std::string text = options.json ? json_of(jobs) : table_of(jobs, {.ranks = options.ranks});
   print(text);
   return EXIT_SUCCESS;
+} catch (const Error& error) {
+  return tell(error);
 }
 
 CLI::App* add_top(CLI::App& app, TopOptions& options) {
@@ -81,22 +105,23 @@ CLI::App* add_top(CLI::App& app, TopOptions& options) {
   top->add_option("--interval", options.interval_seconds, "Seconds from one look to the next (default 1)")
       ->check(CLI::Range(0.1, 3600.0));
   top->add_flag("--once", options.once, "Look twice, print one table, and end");
+  add_place(top, options);
   top->footer("Examples:\n  lockstep top --interval 5\n  lockstep top --once\n");
   top->prefix_command(false);
   return top;
 }
 
-int top_command(const TopOptions& options) {
+int top_command(const TopOptions& options) try {
   SignalRelay signals;
   const RawTerminal terminal;
   const bool redraw = ::isatty(STDOUT_FILENO) == 1 && !options.once;
-  std::vector<Job> before = find_jobs();
+  std::vector<Job> before = find(options);
   TimePoint looked = steady_clock().now();
   while (true) {
     const auto interval = std::chrono::duration<double>(options.interval_seconds);
     if (!wait_for(Deadline::after(std::chrono::duration_cast<Duration>(interval)), terminal, signals)) break;
     const TimePoint now = steady_clock().now();
-    std::vector<Job> jobs = find_jobs();
+    std::vector<Job> jobs = find(options);
     const std::string table = table_of(jobs, {.ranks = true, .before = &before, .seconds = seconds(now - looked)});
     // To the top left, and nothing of the previous table below.
     const std::string text = redraw ? "\033[H\033[J" + table : table;
@@ -105,6 +130,8 @@ int top_command(const TopOptions& options) {
     looked = now;
   }
   return EXIT_SUCCESS;
+} catch (const Error& error) {
+  return tell(error);
 }
 
 }  // namespace lockstep::tools

@@ -21,6 +21,7 @@
 #include "tools/run_command.h"
 #include "tools/run_over_ssh.h"
 #include "tools/standard_output.h"
+#include "tools/stop_command.h"
 #include "tools/trace_command.h"
 
 namespace {
@@ -105,6 +106,8 @@ int run_other(int argc, char** argv) {
   const CLI::App* ps = add_ps(app, ps_options);
   TopOptions top_options;
   const CLI::App* top = add_top(app, top_options);
+  StopOptions stop_options;
+  const CLI::App* stop = add_stop(app, stop_options);
   CheckpointOptions checkpoint_options;
   const CLI::App* checkpoint = add_checkpoint(app, checkpoint_options);
   ReportOptions report_options;
@@ -133,6 +136,7 @@ int run_other(int argc, char** argv) {
   if (env->parsed()) code = env_command(env_options);
   if (ps->parsed()) code = ps_command(ps_options);
   if (top->parsed()) code = top_command(top_options);
+  if (stop->parsed()) code = stop_command(stop_options);
   if (report->parsed()) code = report_command(report_options);
   return end_standard_output(code, EXIT_FAILURE);
 }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
@@ -12,6 +11,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/elastic/meeting_point.h"
 #include "lockstep/launch/child_process.h"
+#include "lockstep/launch/launcher_line.h"
 #include "lockstep/launch/placement.h"
 #include "lockstep/launch/program_path.h"
 #include "lockstep/launch/rank_cgroups.h"
@@ -29,7 +29,7 @@ using namespace internal;
 
 namespace {
 
-void print_error(const std::exception& error) { std::fprintf(stderr, "lockstep: %s\n", error.what()); }
+void print_error(const std::exception& error) { say_on_standard_error(error.what(), LogLevel::error); }
 
 std::string search_path() { return EnvironmentReader().text("PATH").value_or("/usr/local/bin:/usr/bin:/bin"); }
 
@@ -46,15 +46,27 @@ RunOptions with_log_directory(const RunOptions& options) {
   }
   output.log_directory = folder;
   if (!output.chooses_streams) output.chooses_streams = true;  // only the lines that are asked for
-  std::fprintf(stderr, "lockstep: log files are in %s\n", folder.c_str());
+  say_on_standard_error("log files are in " + folder);
   return complete;
+}
+
+// The user is told before any rank has started, and of the option.
+std::string find_hook(const std::string& name) {
+  try {
+    return find_program(name, search_path());
+  } catch (const ExecFailed& error) {
+    throw Error(ErrorKind::invalid_argument, std::string("--on-event: ") + error.what());
+  }
 }
 
 }  // namespace
 
 int run_command(const RunOptions& given) {
   occupy_standard_descriptors();
+  // For this launcher, for those that it starts on other hosts, and for the ranks.
+  if (!given.log_format.empty()) ::setenv("LOCKSTEP_LOG_FORMAT", given.log_format.c_str(), 1);
   try {
+    EnvironmentReader().choice("LOCKSTEP_LOG_FORMAT");
     parse_binding(given.bind);
     const int most_hosts = std::max(given.nodes.most, static_cast<int>(given.hosts.size()));
     if (!given.rdzv_endpoint.empty()) parse_meeting_point(given.rdzv_endpoint, most_hosts);
@@ -66,7 +78,8 @@ int run_command(const RunOptions& given) {
       print(describe_run(options, path));
       return end_standard_output(EXIT_SUCCESS, EXIT_FAILURE);
     }
-    const RunOptions complete = with_log_directory(options);
+    RunOptions complete = with_log_directory(options);
+    if (!complete.on_event.empty()) complete.on_event = find_hook(complete.on_event);
     std::optional<JobCgroup> cgroup;
     if (complete.limits.any()) cgroup.emplace(complete.limits);
     const JobCgroup* const held = cgroup ? &*cgroup : nullptr;

@@ -1,6 +1,5 @@
 #include "tools/run_hosts.h"
 
-#include <cstdio>
 #include <memory>
 
 #include "lockstep/base/environment.h"
@@ -8,9 +7,13 @@
 #include "lockstep/base/log.h"
 #include "lockstep/elastic/host_job.h"
 #include "lockstep/elastic/meeting_point.h"
+#include "lockstep/elastic/outside.h"
+#include "lockstep/inspect/job_table.h"
+#include "lockstep/launch/event_hook.h"
 #include "lockstep/launch/hang_watch.h"
 #include "lockstep/launch/host_watch.h"
 #include "lockstep/launch/job_report.h"
+#include "lockstep/launch/launcher_line.h"
 #include "lockstep/launch/placement.h"
 #include "lockstep/net/token.h"
 #include "tools/run_program.h"
@@ -62,22 +65,27 @@ AgentOptions agent_options(const RunOptions& options, const std::string& path, c
   agent.signals = options.signals_to_handle;
   agent.hang = hang_options(options.hang_timeout);
   agent.make_watch = make_host_watch;
+  agent.describe_ranks = ranks_as_json;
   return agent;
 }
 
 }  // namespace
 
 int run_hosts(const RunOptions& options, const std::string& path, const JobCgroup* cgroup) {
-  const AgentResult result = run_agent(agent_options(options, path, cgroup));
+  EventHook hook(options.on_event);
+  AgentOptions agent = agent_options(options, path, cgroup);
+  if (hook.is_wanted()) agent.on_event = [&hook](const JobEvent& event) { hook.post(event); };
+  const AgentResult result = run_agent(agent);
   if (!options.report.empty() && result.is_first) {
     JobReport report(result.job_id, options.rdzv_id.empty() ? "default" : options.rdzv_id, options.program);
     for (const Outcome& attempt : result.attempts) report.add(attempt);
     try {
       report.write(options.report, result.exit_code);
     } catch (const Error& error) {
-      std::fprintf(stderr, "lockstep: warning: %s\n", error.what());
+      say_on_standard_error(error.what(), LogLevel::warning);
     }
   }
+  hook.finish();
   return result.exit_code;
 }
 

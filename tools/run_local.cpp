@@ -2,11 +2,18 @@
 
 #include <chrono>
 #include <exception>
+#include <functional>
+#include <optional>
+#include <utility>
+#include <vector>
 
 #include "lockstep/base/format.h"
+#include "lockstep/base/log_line.h"
 #include "lockstep/launch/attempt.h"
 #include "lockstep/launch/crash_stack.h"
+#include "lockstep/launch/end_note.h"
 #include "lockstep/launch/error_file.h"
+#include "lockstep/launch/event_hook.h"
 #include "lockstep/launch/hang_guest.h"
 #include "lockstep/launch/job_report.h"
 #include "lockstep/launch/job_store.h"
@@ -18,6 +25,23 @@
 
 namespace lockstep::tools {
 namespace {
+
+// Tells that all ranks have been started, and of a request to stop.
+class EventGuest final : public TreeGuest {
+ public:
+  using Tell = std::function<void(JobEvent::Kind kind, int signal)>;
+  EventGuest(JobEvent::Kind start, Tell tell) : start_(start), tell_(std::move(tell)) {}
+
+  void on_start(const std::vector<int>& /*pids*/) override { tell_(start_, 0); }
+  bool on_signal(int signal) override {
+    tell_(JobEvent::Kind::stop, signal);
+    return false;
+  }
+
+ private:
+  JobEvent::Kind start_;
+  Tell tell_;
+};
 
 class LocalRun {
  public:
@@ -34,13 +58,14 @@ class LocalRun {
               .environment = environment_of(options)}),
         signals_(options.signals_to_handle.empty() ? SignalRelay::stop_signals() : options.signals_to_handle),
         output_(options.output, options.ranks),
-        report_(job_.id(), job_.options().run_id, options.program) {}
+        report_(job_.id(), job_.options().run_id, options.program),
+        hook_(options.on_event) {}
 
   int run() {
     output_.say(job_.description());
     if (!options_.bind.empty()) output_.say(describe(job_.options().placements, 0));
     if (options_.limits.any()) output_.say(fmt::format("each rank has at most {}", describe(options_.limits)));
-    Outcome outcome = attempt(0, {});
+    Outcome outcome = attempt(0, nullptr);
     report_.add(outcome);
     for (int number = 1; number <= options_.max_restarts; ++number) {
       if (!outcome.failed() || outcome.stop_signal != 0) break;
@@ -56,15 +81,16 @@ class LocalRun {
   bool restart(int number, Outcome& outcome) {
     try {
       output_.begin_attempt(number);
-      outcome = attempt(number, restart_reason(outcome));
+      outcome = attempt(number, &outcome);
       return true;
     } catch (const std::exception& error) {
-      output_.say(fmt::format("cannot restart: {}", error.what()));
+      output_.say(fmt::format("cannot restart: {}", error.what()), LogLevel::error);
       return false;
     }
   }
 
-  Outcome attempt(int number, const std::string& reason) {
+  // `before`: how the last one went; null for the first.
+  Outcome attempt(int number, const Outcome* before) {
     // Each attempt has a store of its own: what is left of an earlier one finds nobody.
     const JobStore store("localhost", job_.token(), job_.id(), options_.ranks, number);
     const Attempt attempt(job_, {.generation = number,
@@ -73,7 +99,7 @@ class LocalRun {
                                  .store = store.endpoint(),
                                  .master_addr = options_.master_addr.empty() ? store.host() : options_.master_addr,
                                  .master_port = options_.master_port != 0 ? options_.master_port : free_port(),
-                                 .restart_reason = reason});
+                                 .restart_reason = before == nullptr ? "" : restart_reason(*before)});
     std::vector<Command> commands;
     for (int rank = 0; rank < options_.ranks; ++rank) {
       commands.push_back(attempt.command(rank, path_, options_.program));
@@ -88,30 +114,50 @@ class LocalRun {
     tree.judge = [&attempt](int rank, const ExitStatus& status) { return attempt.judge(rank, status); };
     tree.signals = &signals_;
     HangGuest hang(hang_options(options_.hang_timeout), attempt.recordings(), 0, output_);
-    tree.guests.push_back(&hang);
+    EventGuest events(before == nullptr ? JobEvent::Kind::start : JobEvent::Kind::restart,
+                      [&](JobEvent::Kind kind, int signal) { tell(kind, number, before, signal); });
+    tree.guests.insert(tree.guests.end(), {&hang, &events});
     Outcome outcome = run_process_tree(std::move(commands), tree);
     outcome.hang = hang.verdict().text;
     outcome.hang_blamed = hang.verdict().blamed;
     add_crash_stack(outcome, attempt.recordings());
-    for (const std::string& line : report(outcome)) output_.say(line);
+    for (const std::string& line : report(outcome)) output_.say(line, LogLevel::error);
     const std::string recordings = attempt.recordings().save(outcome, options_.flight, number);
     if (!recordings.empty()) output_.say(recordings);
     return outcome;
   }
 
+  void tell(JobEvent::Kind kind, int number, const Outcome* why, int signal, int exit_code = 0) {
+    if (!hook_.is_wanted()) return;
+    hook_.post({.kind = kind,
+                .job_id = job_.id(),
+                .run_id = job_.options().run_id,
+                .attempt = number,
+                .world_size = options_.ranks,
+                .hosts = {{.name = log_host(), .ranks = options_.ranks}},
+                .outcome = why == nullptr ? std::nullopt : std::optional(*why),
+                .stop_signal = signal,
+                .exit_code = exit_code});
+    attempt_ = number;
+  }
+
   int finish(const Outcome& outcome) {
     const int code = exit_code_of(outcome);
+    const RankEnd* cause = outcome.cause();
+    note_.write(code, !outcome.hang.empty() || cause == nullptr ? outcome.hang : describe_failure(*cause));
+    tell(JobEvent::Kind::end, attempt_, &outcome, outcome.stop_signal, code);
     if (const RankEnd* first = outcome.first_failure()) pass_error_on(*first);
     if (!options_.report.empty()) {
       output_.write_ready();  // the report may go to the same place
       try {
         report_.write(options_.report, code);
       } catch (const Error& error) {
-        output_.say(fmt::format("warning: {}", error.what()));
+        output_.say(error.what(), LogLevel::warning);
       }
     }
     // Who waits for the launcher to stop should not wait for a reader that has paused.
     output_.flush(outcome.stop_signal == 0 ? Deadline::never() : Deadline::after(std::chrono::seconds(1)), &signals_);
+    hook_.finish(signals_.fd());
     return code;
   }
 
@@ -121,6 +167,9 @@ class LocalRun {
   SignalRelay signals_;
   RankOutput output_;
   JobReport report_;
+  EventHook hook_;
+  EndNote note_;
+  int attempt_ = 0;  // of which was told last
 };
 
 }  // namespace

@@ -36,6 +36,8 @@ struct RunOptions {
   int max_restarts = 0;
   std::chrono::milliseconds stop_grace{25000};              // from a request to stop to SIGKILL
   std::vector<int> signals_to_handle;                       // empty: SIGTERM, SIGINT, SIGHUP, SIGQUIT
+  std::string log_format;                                   // text, json; empty: as LOCKSTEP_LOG_FORMAT says
+  std::string on_event;                                     // a program that is told of events; empty: none
   std::string report;                                       // a file for the report as JSON; empty: none
   std::optional<std::chrono::milliseconds> hang_timeout{};  // ends or restarts a job that hangs; none: only tells
 

@@ -29,10 +29,11 @@ namespace {
 
 constexpr std::string_view kOurs = "LOCKSTEP_";
 // Of this host or process alone. The token comes with the order.
-constexpr std::array<std::string_view, 15> kOfThisHost{
-    "LOCKSTEP_ADDRESS",      "LOCKSTEP_BIND",     "LOCKSTEP_FLIGHT_FD", "LOCKSTEP_GENERATION", "LOCKSTEP_JOB_ID",
-    "LOCKSTEP_JOINED_FD",    "LOCKSTEP_LAUNCHER", "LOCKSTEP_NODE",      "LOCKSTEP_OUTER_JOBS", "LOCKSTEP_SPAWN",
-    "LOCKSTEP_SPAWN_REPORT", "LOCKSTEP_STORE",    "LOCKSTEP_TERMINAL",  "LOCKSTEP_TOKEN_FD",   "LOCKSTEP_TOKEN_FILE"};
+constexpr std::array<std::string_view, 16> kOfThisHost{
+    "LOCKSTEP_ADDRESS",    "LOCKSTEP_BIND",          "LOCKSTEP_FLIGHT_FD", "LOCKSTEP_GENERATION",
+    "LOCKSTEP_JOB_ID",     "LOCKSTEP_JOINED_FD",     "LOCKSTEP_LAUNCHER",  "LOCKSTEP_NODE",
+    "LOCKSTEP_OUTER_JOBS", "LOCKSTEP_RDZV_ENDPOINT", "LOCKSTEP_SPAWN",     "LOCKSTEP_SPAWN_REPORT",
+    "LOCKSTEP_STORE",      "LOCKSTEP_TERMINAL",      "LOCKSTEP_TOKEN_FD",  "LOCKSTEP_TOKEN_FILE"};
 
 std::string own_path() { return std::filesystem::read_symlink("/proc/self/exe").string(); }
 
@@ -168,7 +169,10 @@ std::vector<std::string> agent_arguments(const RunOptions& options, int host) {
   arguments.add("--duplicate-stdout-filters", text_of(output.duplicated[0]));
   arguments.add("--duplicate-stderr-filters", text_of(output.duplicated[1]));
   arguments.add("--flight", options.flight);
-  if (host == 0) arguments.add("--report", options.report);
+  if (host == 0) {
+    arguments.add("--report", options.report);
+    arguments.add("--on-event", options.on_event);
+  }
   if (options.role != "default") arguments.add("--role", options.role);
   arguments.add("--bind", options.bind);
   if (options.limits.memory_bytes > 0) arguments.add("--memory-per-rank", options.limits.memory_bytes);

@@ -159,6 +159,10 @@ void RunParser::add_ends() {
   option("--signals-to-handle", to.signals,
          "Signals that tell the job to stop (default SIGTERM,SIGINT,SIGHUP,SIGQUIT)");
   option("--report", to.run.report, "Write how the job ended to FILE, as JSON");
+  option(
+      "--on-event", to.run.on_event,
+      "Run PROGRAM, without arguments, when the job starts, restarts, loses a host, is told to stop, and ends; a JSON "
+      "object on its standard input says which");
   option("--flight", to.run.flight,
          "Write what each rank did last to DIR, however the job ends, for 'lockstep trace' (default: LOCKSTEP_FLIGHT; "
          "without it only of attempts that fail, to ~/.local/state/lockstep/flight, where the last 20 jobs stay for 7 "
@@ -166,13 +170,17 @@ void RunParser::add_ends() {
   option("--monitor-interval", to.monitor_interval_seconds,
          "Accepted for compatibility with torchrun, no effect: ends are seen at once");
   option("--event-log-handler", to.event_log_handler,
-         "Accepted for compatibility with torchrun, no effect; see --report");
+         "Accepted for compatibility with torchrun, no effect; see --report and --on-event");
 }
 
 void RunParser::add_output() {
   RunArguments& to = arguments_;
   common(option("--log-dir", to.run.output.log_directory,
                 "Write each rank's output to DIR/rank_<r>.stdout.log and .stderr.log, replacing what is there"));
+  option("--log-format", to.run.log_format,
+         "text, or json: each line an object with time, level, host, rank, attempt and message (default: "
+         "LOCKSTEP_LOG_FORMAT, else text)")
+      ->check(CLI::IsMember({"text", "json"}));
   common(flag("--prefix", to.prefix, "Prefix every line with [rank] (default: if there are several ranks)"));
   common(flag("--no-prefix", to.no_prefix, "Do not prefix lines with the rank"));
   option("-r,--redirects", to.redirects,

@@ -10,7 +10,7 @@
 
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/format.h"
+#include "lockstep/base/log_line.h"
 #include "lockstep/base/log_queue.h"
 
 namespace lockstep::internal {
@@ -18,7 +18,7 @@ namespace {
 
 std::atomic<int> g_rank{-1};
 
-void write_line(std::string_view prefix, std::string_view message) {
+void write_line(LogLevel level, std::string_view message) {
   // Leaked on purpose: threads may still log while static destructors run.
   static LogQueue& queue = *[] {
     auto* made = new LogQueue(STDERR_FILENO);
@@ -27,23 +27,21 @@ void write_line(std::string_view prefix, std::string_view message) {
     std::atexit([] { at_exit->drain(Deadline::after(std::chrono::seconds(1))); });
     return made;
   }();
-  const int rank = g_rank.load(std::memory_order_relaxed);
-  const std::string from = rank >= 0 ? fmt::format("rank {}: ", rank) : "";
-  queue.write(fmt::format("[lockstep] {}{}{}\n", from, prefix, message));
+  queue.write(library_line(level, g_rank.load(std::memory_order_relaxed), message));
 }
 
 LogLevel wanted_level() {
-  static constexpr std::array<std::string_view, 5> kNames{"debug", "info", "warning", "error", "off"};
+  static constexpr std::array kLevels{LogLevel::debug, LogLevel::info, LogLevel::warning, LogLevel::error,
+                                      LogLevel::off};
   const std::string_view name = EnvironmentReader().choice("LOCKSTEP_LOG").value_or("info");
-  if (name == "warn") return LogLevel::warning;
-  return static_cast<LogLevel>(std::ranges::find(kNames, name) - kNames.begin());
+  return name == "warn" ? LogLevel::warning : *std::ranges::find(kLevels, name, name_of);
 }
 
 LogLevel level_of_environment() {
   try {
     return wanted_level();
   } catch (const Error& error) {
-    write_line("warning: ", std::string(error.what()) + "; info is taken");
+    write_line(LogLevel::warning, std::string(error.what()) + "; info is taken");
     return LogLevel::info;
   }
 }
@@ -51,15 +49,17 @@ LogLevel level_of_environment() {
 }  // namespace
 
 void log(LogLevel level, std::string_view message) {
-  static constexpr std::array kPrefixes{"debug: ", "", "warning: ", "error: ", ""};
   try {
     static const LogLevel least = level_of_environment();
-    if (level >= least && level != LogLevel::off) write_line(kPrefixes[static_cast<std::size_t>(level)], message);
+    if (level >= least && level != LogLevel::off) write_line(level, message);
   } catch (...) {  // no memory for the line
   }
 }
 
-void check_log_level() { wanted_level(); }
+void check_log_level() {
+  wanted_level();
+  EnvironmentReader().choice("LOCKSTEP_LOG_FORMAT");
+}
 
 void set_log_rank(int rank) { g_rank.store(rank, std::memory_order_relaxed); }
 

@@ -1,6 +1,6 @@
 // One line a call to standard error, written whole: "[lockstep] rank 1: warning: text". Thread-safe; never throws, and
 // never waits for its reader (see log_queue.h). LOCKSTEP_LOG sets the level; a level that does not exist is a warning,
-// and info is used.
+// and info is used. LOCKSTEP_LOG_FORMAT=json makes each line an object (log_line.h).
 #pragma once
 
 #include <string_view>
@@ -10,7 +10,7 @@ namespace lockstep::internal {
 enum class LogLevel { debug, info, warning, error, off };
 
 void log(LogLevel level, std::string_view message);
-// Error{invalid_argument} if LOCKSTEP_LOG has no valid level. Joining a job calls this.
+// Error{invalid_argument} if LOCKSTEP_LOG or LOCKSTEP_LOG_FORMAT has no valid value. Joining a job calls this.
 void check_log_level();
 // Prefixes later lines of this process with "rank N: ". -1 removes it.
 void set_log_rank(int rank);

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <thread>
 
+#include "lockstep/base/log_line.h"
 #include "lockstep/base/nonblocking_writer.h"
 #include "lockstep/base/signal_block.h"
 
@@ -46,7 +47,10 @@ void LogQueue::enqueue(std::string_view line) {
     ++lost_;
     return;
   }
-  if (lost_ > 0) queue_ += "[lockstep] " + std::to_string(lost_) + " lines were dropped: the reader was too slow\n";
+  if (lost_ > 0) {
+    const std::string text = std::to_string(lost_) + " lines were dropped: the reader was too slow";
+    queue_ += library_line(LogLevel::info, -1, text);
+  }
   lost_ = 0;
   queue_ += line;
 }

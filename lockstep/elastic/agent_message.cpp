@@ -282,7 +282,24 @@ struct Listing {
       fields.number(message.exit_code, 0, 255, "exit code");
       fields.text(message.text, kMostTextBytes);
     } else {
-      static_assert(std::is_same_v<Kind, EndRanks> || std::is_same_v<Kind, KillRanks>);
+      list_question(fields, message);
+    }
+  }
+
+  template <class Fields, class Message>
+  static void list_question(Fields& fields, Message& message) {
+    using Kind = std::remove_const_t<Message>;
+    if constexpr (std::is_same_v<Kind, AskStatus> || std::is_same_v<Kind, StopJob>) {
+      fields.text(message.rdzv_id, kMostRdzvIdBytes);
+    } else if constexpr (std::is_same_v<Kind, HostStatus>) {
+      fields.text(message.host, kMostNameBytes);
+      fields.text(message.ranks, kMostStatusBytes);
+    } else if constexpr (std::is_same_v<Kind, StatusDone>) {
+      fields.text(message.job_id, kMostNameBytes);
+      fields.number(message.world_size, 0, kMostRanks, "number of ranks");
+    } else {
+      static_assert(std::is_same_v<Kind, EndRanks> || std::is_same_v<Kind, KillRanks> ||
+                    std::is_same_v<Kind, TellStatus>);
     }
   }
 };

@@ -23,6 +23,7 @@ inline constexpr std::size_t kMostArgumentsTold = 64;
 inline constexpr std::size_t kMostArgumentBytesTold = 256;
 // In one message: the longest line of a rank, with its prefix, so that those of several hosts are not mixed within one.
 inline constexpr std::size_t kMostOutputBytes = LineSplitter::kMaxLineBytes + (std::size_t{64} << 10);
+inline constexpr std::size_t kMostStatusBytes = std::size_t{768} << 10;
 
 // The first message of an agent that has connected.
 struct Hello {
@@ -102,9 +103,31 @@ struct Farewell {
   std::string text = {};  // empty: nothing to say
 };
 
-using AgentMessage = std::variant<Hello, Welcome, Refused, Elsewhere, Gathers, Notice, StartRanks, StopRanks, EndRanks,
-                                  KillRanks, AskToStop, RankEnded, RankStack, RankStands, HostStands, TellStacks,
-                                  HostDone, Output, OutputTaken, HostAlive, Farewell>;
+// From outside: who is no agent of the job asks what its ranks do. Answered with a HostStatus of each host and, when
+// all have answered, a StatusDone; or with Elsewhere.
+struct AskStatus {
+  std::string rdzv_id = {};
+};
+// From the first host: say what your ranks do.
+struct TellStatus {};
+struct HostStatus {
+  std::string host = {};
+  std::string ranks = {};  // as of ranks_as_json(); empty: not known
+};
+struct StatusDone {
+  std::string job_id = {};
+  int world_size = 1;  // of the attempt
+};
+// From outside: as SIGINT to the first host. Answered with a Welcome and, at
+// the end of the job, its Farewell; or with Elsewhere.
+struct StopJob {
+  std::string rdzv_id = {};
+};
+
+using AgentMessage =
+    std::variant<Hello, Welcome, Refused, Elsewhere, Gathers, Notice, StartRanks, StopRanks, EndRanks, KillRanks,
+                 AskToStop, RankEnded, RankStack, RankStands, HostStands, TellStacks, HostDone, Output, OutputTaken,
+                 HostAlive, Farewell, AskStatus, TellStatus, HostStatus, StatusDone, StopJob>;
 
 // Texts that are longer than their limit are cut.
 Bytes encode(const AgentMessage& message);

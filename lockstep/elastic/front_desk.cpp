@@ -106,12 +106,15 @@ void FrontDesk::part_from_failed() {
 void FrontDesk::part_from(Visitor& visitor) {
   visitor.has_parted = true;
   std::erase_if(other_jobs_, [&](const auto& job) { return job.second.visitor == &visitor; });
-  if (visitor.number < 0 || roll_.over()) return;
+  if (visitor.number < 0) return;
+  pass_on_status(visitor.number, nullptr);
+  if (roll_.over()) return;
   const bool seated =
       roll_.running() && std::ranges::find(roll_.seats(), visitor.number, &Seat::host) != roll_.seats().end();
   roll_.lose(visitor.number, visitor.link.why(), visitor.link.went_silent(), steady_clock().now());
   if (seated) {
     announce(describe(roll_.outcome().lost.back()));
+    tell_event(JobEvent::Kind::loss);
   } else {
     announce(fmt::format("host {} has gone: {}", visitor.hello->host, visitor.link.why()));
   }
@@ -126,17 +129,15 @@ void FrontDesk::receive(Visitor& visitor, const AgentMessage& message) {
     // The job was gathered before, beside another one whose agent held the endpoint.
     yields_ = yields_ || (is_rival && is_alone());
     visitor.link.send(Elsewhere{is_rival && yields_ ? gathers->port : port_of(gathers->rdzv_id)});
+  } else if (const auto* status = std::get_if<AskStatus>(&message); status != nullptr && !visitor.hello) {
+    answer(visitor, *status);
+  } else if (const auto* stop = std::get_if<StopJob>(&message); stop != nullptr && !visitor.hello) {
+    answer(visitor, *stop);
   } else if (visitor.number >= 0) {
     if (const auto* output = std::get_if<Output>(&message)) visitor.shown_bytes += output->lines.size();
     if (const auto* done = std::get_if<HostDone>(&message)) visitor.hello->master_port = done->master_port;
     hear(visitor.number, message);
   }
-}
-
-int FrontDesk::port_of(const std::string& rdzv_id) const {
-  if (rdzv_id == options_.rdzv_id) return post_.port();
-  const auto job = other_jobs_.find(rdzv_id);
-  return job == other_jobs_.end() ? 0 : job->second.port;
 }
 
 void FrontDesk::greet(Visitor& visitor, const Hello& hello) {
@@ -179,7 +180,11 @@ void FrontDesk::hear(int host, const AgentMessage& message) {
       const std::string where = host == 0 ? "" : fmt::format(" at host {}", roll_.find(host)->name);
       announce(fmt::format("{}{}: stopping the job (once more to kill)", signal_name(ask->signal), where));
     }
+    const bool is_first = roll_.outcome().stop_signal == 0;
     roll_.ask_to_stop(host, ask->signal, now);
+    if (is_first) tell_event(JobEvent::Kind::stop);
+  } else if (const auto* status = std::get_if<HostStatus>(&message)) {
+    pass_on_status(host, status);
   } else if (const auto* output = std::get_if<Output>(&message)) {
     output_.show(output->stream, output->lines);
   } else if (hang_ && roll_.find(host) != nullptr) {
@@ -241,6 +246,7 @@ void FrontDesk::start() {
     start.first_rank = seat.first_rank;
     tell(seat.host, start);
   }
+  tell_event(roll_.generation() == 0 ? JobEvent::Kind::start : JobEvent::Kind::restart);
 }
 
 void FrontDesk::report() {
@@ -248,7 +254,7 @@ void FrontDesk::report() {
   hang_.reset();
   // Why a host is lost was said when it was; what follows from that is no news.
   if (roll_.outcome().lost.empty() || roll_.failed_first()) {
-    for (const std::string& line : internal::report(roll_.outcome())) output_.say(line);
+    for (const std::string& line : internal::report(roll_.outcome())) output_.say(line, LogLevel::error);
   }
   outcomes_.push_back(roll_.outcome());
   if (roll_.over() || options_.max_restarts == 0 || roll_.restarts() == 0) return;
@@ -267,8 +273,10 @@ void FrontDesk::finish() {
     text = roll_.outcome().hang;
   }
   const Farewell farewell{result.exit_code, text};
+  tell_event(JobEvent::Kind::end);
   inbox_.push_back(farewell);
   for (Visitor& visitor : visitors_) {
+    if (visitor.waits_for_end) visitor.link.send(farewell);
     if (visitor.number < 0) continue;
     if (!roll_.was_seated(visitor.number)) visitor.link.send(Notice{"this host was not needed: it has run nothing"});
     visitor.link.send(farewell);
@@ -279,7 +287,9 @@ void FrontDesk::finish() {
 void FrontDesk::close() {
   const Deadline deadline = Deadline::after(kCloseTimeout);
   for (;;) {
-    std::erase_if(visitors_, [](const Visitor& visitor) { return visitor.link.failed() || visitor.number < 0; });
+    std::erase_if(visitors_, [](const Visitor& visitor) {
+      return visitor.link.failed() || (visitor.number < 0 && !visitor.waits_for_end);
+    });
     if (visitors_.empty() || deadline.expired()) return;
     std::vector<pollfd> set;
     for (const Visitor& visitor : visitors_) set.push_back(visitor.link.wanted());
@@ -330,20 +340,6 @@ std::string FrontDesk::store_address() const {
     if (visitor.number >= 0 && !is_loopback(visitor.link.own_address())) return visitor.link.own_address();
   }
   return post_.address();
-}
-
-std::string FrontDesk::address_of(int host) const {
-  for (const Visitor& visitor : visitors_) {
-    if (visitor.number == host) return visitor.link.peer_address();
-  }
-  return store_address();
-}
-
-const Hello* FrontDesk::hello_from(int host) const {
-  for (const Visitor& visitor : visitors_) {
-    if (visitor.number == host) return &*visitor.hello;
-  }
-  return &own_hello_;
 }
 
 }  // namespace lockstep::internal

@@ -47,6 +47,9 @@ class FrontDesk : public Desk {
     int number = -1;              // of its host in the roll
     std::size_t shown_bytes = 0;  // of its output, not confirmed yet
     bool has_parted = false;      // it is no host of the job any more
+    std::set<int> asks_hosts{};   // from outside: whose HostStatus it has not got yet
+    bool asks_status = false;
+    bool waits_for_end = false;  // from outside
   };
 
   void serve(Visitor& visitor);
@@ -67,6 +70,11 @@ class FrontDesk : public Desk {
   void tell_seated(const AgentMessage& message);
   void announce(const std::string& line);
   void tell_of_waiting();
+  void tell_event(JobEvent::Kind kind) const;
+  void answer(Visitor& visitor, const AskStatus& question);
+  void answer(Visitor& visitor, const StopJob& question);
+  void pass_on_status(int host, const HostStatus* status);
+  bool is_elsewhere(Visitor& visitor, const std::string& rdzv_id);
   std::string store_address() const;
   std::string address_of(int host) const;
   const Hello* hello_from(int host) const;

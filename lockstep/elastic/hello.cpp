@@ -5,9 +5,9 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/base/environment.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/hash.h"
+#include "lockstep/base/log_line.h"
 #include "lockstep/launch/job_store.h"
 #include "lockstep/net/handshake.h"
 
@@ -56,10 +56,7 @@ std::string range_text(int least, int most) {
   return least == most ? std::to_string(least) : fmt::format("{}:{}", least, most);
 }
 
-std::string agent_host_name() {
-  const auto label = EnvironmentReader().text("LOCKSTEP_NODE");
-  return label ? *label : local_identity(-1, 0, 0).host;
-}
+std::string agent_host_name() { return log_host(); }
 
 Hello hello_of(const AgentOptions& options) {
   return {.version = options.version,

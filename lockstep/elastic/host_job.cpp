@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdio>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -20,6 +19,7 @@
 #include "lockstep/launch/attempt.h"
 #include "lockstep/launch/error_file.h"
 #include "lockstep/launch/job_store.h"
+#include "lockstep/launch/launcher_line.h"
 #include "lockstep/launch/process_tree.h"
 #include "lockstep/launch/program_path.h"
 #include "lockstep/launch/remote_host.h"
@@ -36,7 +36,7 @@ constexpr Duration kLastWords = std::chrono::seconds(2);
 constexpr Duration kRestAfterStop = std::chrono::seconds(1);
 
 // On this host's standard error, whoever shows the job's output.
-void say_here(const std::string& line) { std::fprintf(stderr, "lockstep: %s\n", line.c_str()); }
+void say_here(const std::string& line) { say_on_standard_error(line); }
 
 class HostJob : private TreeGuest {
  public:
@@ -62,6 +62,7 @@ class HostJob : private TreeGuest {
   void run_ranks(const Attempt& attempt);
   void could_not_start(const Error& error, int shell_code);
   void report(HostSight sight);
+  void tell_status();
   void tell_of_crash(const Outcome& outcome);
   Variables environment() const;
 
@@ -74,6 +75,7 @@ class HostJob : private TreeGuest {
   std::deque<AgentMessage> later_;  // what came while ranks ran
   int generation_ = 0;
   int first_rank_ = 0;
+  std::vector<int> pids_;              // of the ranks that run
   std::unique_ptr<HostWatch> watch_;   // of the attempt
   std::optional<TimePoint> asked_at_;  // while no ranks ran
   bool insisted_ = false;
@@ -152,6 +154,8 @@ void HostJob::handle(const AgentMessage& message) {
     run_attempt(*start);
   } else if (const auto* notice = std::get_if<Notice>(&message)) {
     say_here(notice->text);
+  } else if (std::holds_alternative<TellStatus>(message)) {
+    tell_status();
   } else if (const auto* farewell = std::get_if<Farewell>(&message)) {
     farewell_ = *farewell;
   }
@@ -178,7 +182,8 @@ Variables HostJob::environment() const {
   // is found by a name of its own.
   const std::string outer = outer_jobs();
   Variables variables{
-      {"LOCKSTEP_OUTER_JOBS", fmt::format("LOCKSTEP_JOB_ID={}{}{}", tag_, outer.empty() ? "" : " ", outer)}};
+      {"LOCKSTEP_OUTER_JOBS", fmt::format("LOCKSTEP_JOB_ID={}{}{}", tag_, outer.empty() ? "" : " ", outer)},
+      {"LOCKSTEP_RDZV_ENDPOINT", to_string(options_.endpoint)}};
   if (!options_.local_addr.empty()) variables.emplace_back("LOCKSTEP_ADDRESS", options_.local_addr);
   variables.insert(variables.end(), options_.environment.begin(), options_.environment.end());
   return variables;
@@ -214,6 +219,7 @@ void HostJob::run_attempt(const StartRanks& start) {
     could_not_start(error, 1);
   }
   watch_.reset();
+  pids_.clear();
   met_.output->flush(*met_.desk, met_.is_first ? Deadline::after({}) : Deadline::never());
   met_.desk->post(HostDone{generation_, options_.master_port != 0 ? options_.master_port : free_port()});
 }
@@ -272,7 +278,16 @@ void HostJob::could_not_start(const Error& error, int shell_code) {
   }
 }
 
-void HostJob::on_start(const std::vector<int>& /*pids*/) { met_.desk->announce_pause({}); }
+void HostJob::on_start(const std::vector<int>& pids) {
+  pids_ = pids;
+  met_.desk->announce_pause({});
+}
+
+void HostJob::tell_status() {
+  HostStatus status{.host = agent_host_name()};
+  if (options_.describe_ranks && job_) status.ranks = options_.describe_ranks(job_->id(), pids_);
+  met_.desk->post(status);
+}
 
 void HostJob::watch(std::vector<pollfd>& set) {
   met_.desk->watch(set);
@@ -291,6 +306,8 @@ TreeOrder HostJob::serve(std::span<const pollfd> /*ready*/) {
     if (std::holds_alternative<KillRanks>(*message)) return {.kind = TreeOrder::Kind::kill};
     if (const auto* notice = std::get_if<Notice>(&*message)) {
       say_here(notice->text);
+    } else if (std::holds_alternative<TellStatus>(*message)) {
+      tell_status();
     } else if (const auto* stacks = std::get_if<TellStacks>(&*message)) {
       if (watch_) watch_->tell_stacks(stacks->first);
     } else {

@@ -24,7 +24,7 @@ class HostOutput {
 
   RankOutput& ranks() { return *output_; }
   // A line of the agent's own, for the user of the first host.
-  void say(const std::string& line) { output_->say(line); }
+  void say(const std::string& line, LogLevel level = LogLevel::info) { output_->say(line, level); }
   // What another host's ranks have printed.
   void show(RankStream stream, const std::string& lines) { output_->sink(stream).append(lines); }
   bool is_pending() {

@@ -3,7 +3,6 @@
 #include <poll.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <optional>
 #include <string>
 #include <utility>
@@ -15,6 +14,7 @@
 #include "lockstep/elastic/front_desk.h"
 #include "lockstep/elastic/hello.h"
 #include "lockstep/elastic/remote_desk.h"
+#include "lockstep/launch/launcher_line.h"
 #include "lockstep/net/port_holder.h"
 
 namespace lockstep::internal {
@@ -161,8 +161,7 @@ class Meeter {
 
   void tell() {
     tell_at_ = Deadline::never();
-    std::fprintf(stderr, "lockstep: waiting for the first host at %s: %s\n", to_string(options_.endpoint).c_str(),
-                 trouble_.c_str());
+    say_on_standard_error(fmt::format("waiting for the first host at {}: {}", to_string(options_.endpoint), trouble_));
   }
 
   const AgentOptions& options_;

@@ -17,6 +17,8 @@
 #include <sstream>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/format.h"
+#include "lockstep/base/machine.h"
 #include "lockstep/observe/backward_name.h"
 #include "lockstep/observe/flight_file.h"
 
@@ -28,12 +30,6 @@ using NamedValues = std::map<std::string, std::string, std::less<>>;
 std::string text_of(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   return std::string(std::istreambuf_iterator<char>(file), {});
-}
-
-// Without what a terminal would obey: other processes have written it.
-std::string printable(std::string text) {
-  std::erase_if(text, [](unsigned char c) { return c < 0x20 || c == 0x7f; });
-  return text;
 }
 
 std::optional<int> number(std::string_view text) {
@@ -166,19 +162,25 @@ struct Candidate {
   ProcessState state;
 };
 
+std::optional<Candidate> candidate_of(const std::string& proc, int pid) {
+  const std::string folder = proc + "/" + std::to_string(pid);
+  Candidate candidate{.pid = pid, .variables = variables_of(folder), .state = {}};
+  const auto state = state_of(folder);
+  const bool is_of_job = !variable(candidate.variables, "LOCKSTEP_JOB_ID").empty();
+  if (!is_of_job || !state || !number(variable(candidate.variables, "RANK"))) return std::nullopt;
+  candidate.state = *state;
+  return candidate;
+}
+
 // Processes that a rank has started have its variables, too. The rank's own is the one whose parent is not of the job.
 std::vector<Candidate> processes_of_jobs(const std::string& proc) {
   std::vector<Candidate> candidates;
   std::set<std::pair<int, std::string>> members;  // pid and job
   for (const int pid : processes_of_this_user(proc)) {
-    const std::string folder = proc + "/" + std::to_string(pid);
-    Candidate candidate{.pid = pid, .variables = variables_of(folder), .state = {}};
-    const std::string job = variable(candidate.variables, "LOCKSTEP_JOB_ID");
-    const auto state = state_of(folder);
-    if (job.empty() || !state || !number(variable(candidate.variables, "RANK"))) continue;
-    candidate.state = *state;
-    members.emplace(pid, job);
-    candidates.push_back(std::move(candidate));
+    std::optional<Candidate> candidate = candidate_of(proc, pid);
+    if (!candidate) continue;
+    members.emplace(pid, variable(candidate->variables, "LOCKSTEP_JOB_ID"));
+    candidates.push_back(std::move(*candidate));
   }
   std::erase_if(candidates, [&](const Candidate& each) {
     return members.contains({each.state.parent, variable(each.variables, "LOCKSTEP_JOB_ID")});
@@ -186,29 +188,68 @@ std::vector<Candidate> processes_of_jobs(const std::string& proc) {
   return candidates;
 }
 
+JobRank look_at(const std::string& proc, const Candidate& each) {
+  const std::string folder = proc + "/" + std::to_string(each.pid);
+  const std::string node = variable(each.variables, "LOCKSTEP_NODE");
+  JobRank rank{.rank = *number(variable(each.variables, "RANK")),
+               .host = printable(node.empty() ? host_name() : node),
+               .pid = each.pid,
+               .state = each.state.state,
+               .program = program_of(folder),
+               .attempt = number(variable(each.variables, "LOCKSTEP_GENERATION")).value_or(0),
+               .cpu_seconds = each.state.cpu_seconds,
+               .age_seconds = each.state.age_seconds,
+               .resident_bytes = each.state.resident_bytes};
+  if (const auto fd = number(variable(each.variables, "LOCKSTEP_FLIGHT_FD"))) {
+    add_recording(folder + "/fd/" + std::to_string(*fd), variable(each.variables, "LOCKSTEP_JOB_ID"), rank);
+  }
+  return rank;
+}
+
 }  // namespace
+
+std::string printable(std::string text) {
+  std::erase_if(text, [](unsigned char c) { return c < 0x20 || c == 0x7f; });
+  return text;
+}
+
+Job choose_job(const std::vector<Job>& jobs, const std::string& name) {
+  std::vector<const Job*> found;
+  std::string all;
+  for (const Job& job : jobs) {
+    if (job.id == name) return job;
+    if (job.id.starts_with(name) || job.run_id == name) found.push_back(&job);
+    all += fmt::format("{}{}", all.empty() ? "" : ", ", job.id);
+    if (job.run_id != job.id && !job.run_id.empty()) all += fmt::format(" ({})", job.run_id);
+  }
+  if (found.size() == 1) return *found.front();
+  if (all.empty()) all = "none of this user on this machine";
+  throw Error(ErrorKind::invalid_argument,
+              fmt::format("{} job is called {}; there are: {}", found.empty() ? "no" : "more than one", name, all));
+}
+
+std::vector<JobRank> look_at_ranks(const std::string& job_id, const std::vector<int>& pids) {
+  std::vector<JobRank> ranks;
+  for (const int pid : pids) {
+    const auto candidate = candidate_of("/proc", pid);
+    if (!candidate || variable(candidate->variables, "LOCKSTEP_JOB_ID") != job_id) continue;
+    ranks.push_back(look_at("/proc", *candidate));
+  }
+  return ranks;
+}
 
 std::vector<Job> find_jobs(const std::string& proc) {
   std::map<std::string, Job> jobs;
   for (const Candidate& each : processes_of_jobs(proc)) {
     const std::string id = variable(each.variables, "LOCKSTEP_JOB_ID");
-    const std::string folder = proc + "/" + std::to_string(each.pid);
-    JobRank rank{.rank = *number(variable(each.variables, "RANK")),
-                 .pid = each.pid,
-                 .state = each.state.state,
-                 .program = program_of(folder),
-                 .attempt = number(variable(each.variables, "LOCKSTEP_GENERATION")).value_or(0),
-                 .cpu_seconds = each.state.cpu_seconds,
-                 .age_seconds = each.state.age_seconds,
-                 .resident_bytes = each.state.resident_bytes};
-    if (const auto fd = number(variable(each.variables, "LOCKSTEP_FLIGHT_FD"))) {
-      add_recording(folder + "/fd/" + std::to_string(*fd), id, rank);
-    }
     Job& job = jobs[id];
     job.id = printable(id);
     job.launcher_pid = each.state.parent;
     job.world_size = number(variable(each.variables, "WORLD_SIZE")).value_or(0);
-    job.ranks.push_back(std::move(rank));
+    job.run_id = printable(variable(each.variables, "TORCHELASTIC_RUN_ID"));
+    job.rdzv_endpoint = printable(variable(each.variables, "LOCKSTEP_RDZV_ENDPOINT"));
+    job.token_fd = number(variable(each.variables, "LOCKSTEP_TOKEN_FD")).value_or(-1);
+    job.ranks.push_back(look_at(proc, each));
   }
   std::vector<Job> list;
   for (auto& [id, job] : jobs) {

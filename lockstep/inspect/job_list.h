@@ -11,6 +11,7 @@ namespace lockstep::internal {
 
 struct JobRank {
   int rank = 0;
+  std::string host = {};
   int pid = 0;
   char state = '?';  // as in ps: R, S, D, T, Z
   std::string program = {};
@@ -28,12 +29,24 @@ struct JobRank {
 
 struct Job {
   std::string id;
-  int launcher_pid = 0;
+  int launcher_pid = 0;  // on this machine; 0: there is none
   int world_size = 0;
-  std::vector<JobRank> ranks;  // of this machine, by rank
+  std::vector<JobRank> ranks = {};  // by rank
+  // For asking its other hosts, and for stopping it.
+  std::string run_id = {};
+  std::string rdzv_endpoint = {};  // empty: a job of one launcher
+  int token_fd = -1;               // of the launcher
 };
+
+// Without what a terminal would obey: other processes have written it.
+std::string printable(std::string text);
 
 // By id. `proc`: where processes are listed.
 std::vector<Job> find_jobs(const std::string& proc = "/proc");
+// The one with this id or run id, or whose id alone begins so. Error{invalid_argument}, with those that there are, if
+// there is none or more than one.
+Job choose_job(const std::vector<Job>& jobs, const std::string& name);
+// What the ranks of a job do; those that have ended are left out.
+std::vector<JobRank> look_at_ranks(const std::string& job_id, const std::vector<int>& pids);
 
 }  // namespace lockstep::internal

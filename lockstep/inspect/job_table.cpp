@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/inspect/finding.h"
 
@@ -17,7 +18,7 @@ const JobRank* find(const std::vector<Job>* jobs, const std::string& id, const J
   for (const Job& job : *jobs) {
     if (job.id != id) continue;
     for (const JobRank& each : job.ranks) {
-      if (each.pid == rank.pid) return &each;
+      if (each.pid == rank.pid && each.host == rank.host) return &each;
     }
   }
   return nullptr;
@@ -41,8 +42,20 @@ std::string doing_text(const JobRank& rank) {
                                             : fmt::format("{}, for {}", rank.doing, age_text(rank.doing_seconds));
 }
 
+bool has_several_hosts(const Job& job) {
+  return std::ranges::any_of(job.ranks, [&](const JobRank& rank) { return rank.host != job.ranks.front().host; });
+}
+
+std::string name_of(const Job& job, const JobRank& rank) {
+  return has_several_hosts(job) ? fmt::format("rank {} on {}", rank.rank, rank.host)
+                                : fmt::format("rank {}", rank.rank);
+}
+
 // The rank that is furthest behind: where the job waits.
-const JobRank& slowest(const Job& job) { return *std::ranges::min_element(job.ranks, {}, &JobRank::operations); }
+const JobRank& slowest(const Job& job) {
+  static const JobRank kNone;
+  return job.ranks.empty() ? kNone : *std::ranges::min_element(job.ranks, {}, &JobRank::operations);
+}
 
 char state_of(const Job& job) {
   for (const char state : {'T', 'D', 'Z'}) {
@@ -73,14 +86,15 @@ std::string job_line(const Job& job, const TableOptions& options) {
 }
 
 std::string rank_line(const Job& job, const JobRank& rank, const TableOptions& options) {
-  return fmt::format(kLine, fmt::format("  rank {}", rank.rank), rank.pid, "", "", age_text(rank.age_seconds),
-                     rank.state, fmt::format("{:.0f}", percent(job.id, rank, options)),
+  return fmt::format(kLine, "  " + name_of(job, rank), rank.pid, "", "", age_text(rank.age_seconds), rank.state,
+                     fmt::format("{:.0f}", percent(job.id, rank, options)),
                      bytes_text(static_cast<double>(rank.resident_bytes)),
                      rate_text(rank.steps_per_second, rank.operations_per_second), doing_text(rank));
 }
 
 nlohmann::json json_of(const JobRank& rank) {
   return {{"rank", rank.rank},
+          {"host", rank.host},
           {"pid", rank.pid},
           {"state", std::string(1, rank.state)},
           {"program", rank.program},
@@ -114,8 +128,10 @@ std::string table_of(const std::vector<Job>& jobs, const TableOptions& options) 
   for (const Job& job : jobs) {
     text += job_line(job, options);
     const JobRank& behind = slowest(job);
-    if (!options.ranks) {
-      text += fmt::format("  rank {} is {}\n", behind.rank, behind.doing.empty() ? "not recorded" : doing_text(behind));
+    if (job.ranks.empty()) text += "  no ranks run now\n";
+    if (!options.ranks && !job.ranks.empty()) {
+      text +=
+          fmt::format("  {} is {}\n", name_of(job, behind), behind.doing.empty() ? "not recorded" : doing_text(behind));
       continue;
     }
     for (const JobRank& rank : job.ranks) text += rank_line(job, rank, options);
@@ -129,11 +145,52 @@ std::string json_of(const std::vector<Job>& jobs) {
     nlohmann::json ranks = nlohmann::json::array();
     for (const JobRank& rank : job.ranks) ranks.push_back(json_of(rank));
     list.push_back({{"job", job.id},
+                    {"run_id", job.run_id},
                     {"launcher_pid", job.launcher_pid},
                     {"world_size", job.world_size},
                     {"ranks", std::move(ranks)}});
   }
   return list.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+std::string ranks_as_json(const std::string& job_id, const std::vector<int>& pids) {
+  constexpr std::size_t kMostTextBytes = 128;
+  nlohmann::json list = nlohmann::json::array();
+  for (JobRank& rank : look_at_ranks(job_id, pids)) {
+    rank.program.resize(std::min(rank.program.size(), kMostTextBytes));
+    rank.doing.resize(std::min(rank.doing.size(), kMostTextBytes));
+    rank.host.clear();
+    list.push_back(json_of(rank));
+  }
+  return list.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+std::vector<JobRank> ranks_of_json(const std::string& host, const std::string& text) {
+  std::vector<JobRank> ranks;
+  if (text.empty()) return ranks;
+  try {
+    for (const nlohmann::json& each : nlohmann::json::parse(text)) {
+      const std::string state = each.at("state");
+      ranks.push_back({.rank = each.at("rank"),
+                       .host = printable(host),
+                       .pid = each.at("pid"),
+                       .state = printable(state).size() == 1 ? state[0] : '?',
+                       .program = printable(each.at("program")),
+                       .attempt = each.at("attempt"),
+                       .cpu_seconds = each.at("cpu_seconds"),
+                       .age_seconds = each.at("age_seconds"),
+                       .resident_bytes = each.at("resident_bytes"),
+                       .doing = printable(each.at("doing")),
+                       .doing_seconds = each.at("doing_seconds"),
+                       .operations = each.at("operations"),
+                       .operations_per_second = each.at("operations_per_second"),
+                       .steps_per_second = each.at("steps_per_second")});
+    }
+  } catch (const nlohmann::json::exception& error) {
+    throw Error(ErrorKind::corrupt_data,
+                fmt::format("host {} says what cannot be read of its ranks: {}", printable(host), error.what()));
+  }
+  return ranks;
 }
 
 }  // namespace lockstep::internal

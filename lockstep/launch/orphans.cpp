@@ -12,12 +12,13 @@
 
 #include "lockstep/base/format.h"
 #include "lockstep/base/unique_fd.h"
+#include "lockstep/launch/own_children.h"
 #include "lockstep/launch/process_status.h"
 
 namespace lockstep::internal {
 namespace {
 
-constexpr std::size_t kMostProcesses = 4096;
+constexpr std::size_t kMostOrphans = 4096;
 // In which a process that shows no environment is looked at again: it may be about to execute another program.
 constexpr int kPassesForUnknown = 50;
 
@@ -36,8 +37,9 @@ Orphans::Orphans(std::string job_id)
 
 int Orphans::reap(const std::vector<int>& ours) noexcept {
   int reaped = 0;
+  const OwnChildren own = own_children();
   for (const int pid : children_of(::getpid())) {
-    if (std::ranges::find(ours, pid) != ours.end()) continue;
+    if (std::ranges::find(ours, pid) != ours.end() || std::ranges::find(own.pids, pid) != own.pids.end()) continue;
     if (::waitpid(pid, nullptr, WNOHANG | __WALL) == pid) ++reaped;
   }
   return reaped;
@@ -69,9 +71,12 @@ OtherSearch::Found Orphans::visit(int pid, Reach reach) {
 OtherSearch::Found Orphans::kill_once(Reach reach) noexcept {
   // What has ended just now may have started another, which has not been seen.
   Found found{.look_again = reap(spared_) > 0};
+  const OwnChildren own = own_children();
   std::vector<int> family = children_of(::getpid());
-  std::erase_if(family, [this](int pid) { return std::ranges::find(spared_, pid) != spared_.end(); });
-  for (std::size_t i = 0; i < family.size() && i < kMostProcesses; ++i) {
+  std::erase_if(family, [&](int pid) {
+    return std::ranges::find(spared_, pid) != spared_.end() || std::ranges::find(own.pids, pid) != own.pids.end();
+  });
+  for (std::size_t i = 0; i < family.size() && i < kMostOrphans; ++i) {
     const std::vector<int> more = children_of(family[i]);
     if (kind_of(family[i]) == Kind::left) continue;
     family.insert(family.end(), more.begin(), more.end());

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "lockstep/base/format.h"
+#include "lockstep/launch/launcher_line.h"
 
 namespace lockstep::internal {
 namespace {
@@ -98,8 +99,9 @@ void OutputSink::drop(std::string_view text) {
 void OutputSink::note_loss() {
   if (lost_here_ == 0) return;
   const std::uint64_t lost = std::exchange(lost_here_, 0);
-  queue(fmt::format("{}lockstep: {} line{} dropped here: {}\n", in_line_ ? "\n" : "", lost,
-                    lost == 1 ? " was" : "s were", error_ == 0 ? "the reader was too slow" : std::strerror(error_)));
+  const std::string text = fmt::format("{} line{} dropped here: {}", lost, lost == 1 ? " was" : "s were",
+                                       error_ == 0 ? "the reader was too slow" : std::strerror(error_));
+  queue((in_line_ ? "\n" : "") + launcher_line(text));
 }
 
 void OutputSink::fail(int error) {

@@ -8,18 +8,25 @@
 #include <csignal>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
+#include "lockstep/base/log_line.h"
 #include "lockstep/base/open_for_writing.h"
 #include "lockstep/launch/fill_in.h"
+#include "lockstep/launch/launcher_line.h"
 
 namespace lockstep::internal {
 namespace {
 
 constexpr int kProgressRank = 0;
+constexpr std::size_t kMostJsonBytes = std::size_t{96} << 10;
 constexpr Duration kAfterSignal = std::chrono::seconds(1);
+
+// Within a character of UTF-8.
+bool is_continued(char byte) { return (static_cast<unsigned char>(byte) & 0xC0) == 0x80; }
 
 bool colours_wanted() {
   const EnvironmentReader reader;
@@ -43,6 +50,20 @@ int of_rank(const std::map<int, int>& streams, int rank) {
   return own != streams.end() ? own->second : all != streams.end() ? all->second : 0;
 }
 
+// In objects that fit into a message between agents.
+void append_json(std::string& text, LogLine line, std::string_view message) {
+  line.message = message;
+  const std::string object = json_of(line);
+  if (object.size() <= kMostJsonBytes) {
+    text += object;
+    return;
+  }
+  std::size_t half = message.size() / 2;
+  while (half > 1 && is_continued(message[half])) --half;
+  append_json(text, line, message.substr(0, half));
+  append_json(text, line, message.substr(half));
+}
+
 UniqueFd open_log(const std::string& path) {
   return create_in_place_of(path, kSharedMode, fmt::format("cannot write '{}'", path));
 }
@@ -52,7 +73,8 @@ UniqueFd open_log(const std::string& path) {
 RankOutput::RankOutput(const RankOutputOptions& options, int ranks)
     : options_(options),
       prefix_(options.prefix),
-      verbatim_(ranks == 1 && options.prefix != PrefixMode::always),
+      json_(log_format() == LogFormat::json),
+      verbatim_(ranks == 1 && options.prefix != PrefixMode::always && !json_),
       standard_output_(options.standard_output),
       ranks_(static_cast<std::size_t>(ranks)) {
   auto standard_error = std::make_unique<OutputSink>(options.standard_error);
@@ -104,6 +126,7 @@ void RankOutput::begin_attempt(int number, int first_rank) {
     for (Stream& stream : rank.streams) stream = {};
     rank.error_text = {};
   }
+  attempt_ = number;
   name_ranks(first_rank);
   choose_streams();
   const std::string& directory = options_.log_directory;
@@ -151,18 +174,38 @@ void RankOutput::feed(int rank_number, RankStream stream_kind, std::string_view 
   std::string text;
   stream.splitter.feed(bytes, [&](std::string_view line) {
     duplicate(stream_kind, rank_number, line);
-    if (stream_kind == RankStream::standard_error) rank.error_text.feed(visible_text(line));
-    if (verbatim_) return;
-    text.append(rank.prefix[index_of(stream_kind)]);
-    text.append(target.is_terminal() ? visible_text(line) : line);
-    text.push_back('\n');
+    show_line(text, rank_number, stream_kind, line);
   });
   if (!stream.is_shown) return;
   target.append(verbatim_ ? bytes : text);
-  if (target.is_terminal() && !verbatim_) {
+  if (target.is_terminal() && !verbatim_ && !json_) {
     if (rank_number == kProgressRank && stream_kind == progress_stream_ && !text.empty()) target.set_status({});
     show_progress(rank, stream_kind);
   }
+}
+
+// What Lockstep itself says in a rank keeps its time and its level.
+void RankOutput::show_line(std::string& text, int rank_number, RankStream stream, std::string_view line) {
+  Rank& rank = ranks_[static_cast<std::size_t>(rank_number)];
+  const bool is_error = stream == RankStream::standard_error;
+  const int number = first_rank_ + rank_number;
+  const std::optional<LogLine> own = json_ && is_error ? read_library_line(line) : std::nullopt;
+  if (is_error) rank.error_text.feed(own ? library_text(own->level, number, own->message) : visible_text(line));
+  if (verbatim_) return;
+  if (json_) {
+    append_json(text,
+                {.time = own ? own->time : log_time(),
+                 .level = own ? own->level : "",
+                 .host = log_host(),
+                 .rank = number,
+                 .attempt = attempt_,
+                 .stream = is_error ? "stderr" : "stdout"},
+                own ? own->message : line);
+    return;
+  }
+  text.append(rank.prefix[index_of(stream)]);
+  text.append(sink(stream).is_terminal() ? visible_text(line) : line);
+  text.push_back('\n');
 }
 
 // A progress bar redraws its line with carriage returns and no newline: rank 0's is shown as the terminal's status
@@ -197,7 +240,7 @@ void RankOutput::tend() {
     sink(stream).tend();
     const std::string trouble = sink(stream).take_trouble();
     const char* name = stream == RankStream::standard_output ? "output" : "error";
-    if (!trouble.empty()) say(fmt::format("warning: standard {} {}", name, trouble));
+    if (!trouble.empty()) say(fmt::format("standard {} {}", name, trouble), LogLevel::warning);
   }
 }
 
@@ -239,14 +282,14 @@ void RankOutput::flush(Deadline deadline, SignalRelay* signals) {
   standard_output_.give_up();
   tend();
   if (const std::uint64_t lost = standard_output_.lost_lines(); lost > 0) {
-    say(fmt::format("warning: {} line{} of standard output {} lost", lost, lost == 1 ? "" : "s",
-                    lost == 1 ? "was" : "were"));
+    say(fmt::format("{} line{} of standard output {} lost", lost, lost == 1 ? "" : "s", lost == 1 ? "was" : "were"),
+        LogLevel::warning);
   }
   write_all(sink(RankStream::standard_error), deadline, signals);
 }
 
-void RankOutput::say(std::string_view line) {
-  sink(RankStream::standard_error).append_always(fmt::format("lockstep: {}\n", line));
+void RankOutput::say(std::string_view line, LogLevel level) {
+  sink(RankStream::standard_error).append_always(launcher_line(line, level, attempt_));
 }
 
 void RankOutput::write_log(UniqueFd& log, std::string_view bytes) {

@@ -1,6 +1,7 @@
 // RankOutput merges what the ranks print: whole lines, each with its rank in front, onto the launcher's standard output
 // and error; optionally also byte for byte into a file per rank and stream. Keeps each rank's last lines of standard
-// error for the report. Not thread-safe; only flush() blocks on a reader (log files are written directly).
+// error for the report. If LOCKSTEP_LOG_FORMAT says json, each line becomes an object. Not thread-safe; only flush()
+// blocks on a reader (log files are written directly).
 #pragma once
 
 #include <array>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "lockstep/base/deadline.h"
+#include "lockstep/base/log.h"
 #include "lockstep/base/unique_fd.h"
 #include "lockstep/launch/error_text.h"
 #include "lockstep/launch/line_splitter.h"
@@ -66,8 +68,8 @@ class RankOutput {
   // The job is over. Writes what is queued, and reports what was lost; returns when all is written, the reader has
   // gone, or the deadline passes: 1 s after a signal to stop at the latest, if there is a relay. Never throws timeout.
   void flush(Deadline deadline, SignalRelay* signals = nullptr);
-  // A line of the launcher's own, on standard error.
-  void say(std::string_view line);
+  // A line of the launcher's own, on standard error: see launcher_line().
+  void say(std::string_view line, LogLevel level = LogLevel::info);
 
   const ErrorText& error_text(int rank) const;
   // Where the stream goes: to be polled and written by the caller.
@@ -88,6 +90,7 @@ class RankOutput {
   void open_logs(const std::string& directory);
   void name_ranks(int first_rank);
   bool is_logged(int rank, RankStream stream) const;
+  void show_line(std::string& text, int rank, RankStream stream, std::string_view line);
   bool is_shown(int rank, RankStream stream) const;
   void choose_streams();
   void duplicate(RankStream stream, int rank, std::string_view line);
@@ -97,7 +100,9 @@ class RankOutput {
 
   const RankOutputOptions options_;
   const PrefixMode prefix_;
+  const bool json_;
   int first_rank_ = 0;
+  int attempt_ = 0;
   bool verbatim_;  // one rank and no prefix: bytes are passed on unchanged
   OutputSink standard_output_;
   std::unique_ptr<OutputSink> standard_error_;               // null: the same place as standard output

@@ -7,7 +7,6 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
-#include <cstdio>
 #include <cstdlib>
 #include <optional>
 #include <utility>
@@ -20,6 +19,7 @@
 #include "lockstep/base/signal_block.h"
 #include "lockstep/launch/agent_marks.h"
 #include "lockstep/launch/child_process.h"
+#include "lockstep/launch/launcher_line.h"
 #include "lockstep/launch/outcome.h"
 #include "lockstep/launch/program_path.h"
 #include "lockstep/launch/remote_order.h"
@@ -185,7 +185,7 @@ int run_remote_host(const std::string& program, const std::string& version) {
     of_writes.discard(SIGPIPE);
     return code;
   } catch (const Error& error) {
-    std::fprintf(stderr, "lockstep: on host %s: %s\n", host.c_str(), error.what());
+    say_on_standard_error(fmt::format("on host {}: {}", host, error.what()), LogLevel::error);
     return kRendezvousCode;
   }
 }

@@ -14,9 +14,11 @@
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
+#include "lockstep/base/log_line.h"
 #include "lockstep/base/machine.h"
 #include "lockstep/base/pipe.h"
 #include "lockstep/launch/child_process.h"
+#include "lockstep/launch/launcher_line.h"
 #include "lockstep/launch/output_sink.h"
 #include "lockstep/launch/signal_relay.h"
 
@@ -82,7 +84,7 @@ class SshRun {
     errors_.give_up();
   }
 
-  void say(const std::string& line) { errors_.append_always("lockstep: " + line + "\n"); }
+  void say(const std::string& line) { errors_.append_always(launcher_line(line)); }
 
   // The first agent tells the others, if it is there; a second signal means at once there, too, and a third one here.
   void pass_on(int signal) {
@@ -111,7 +113,7 @@ class SshRun {
     if (has_failed && !ending_) {
       if (stop_signal_ == 0) failed_ = &host;
       say(fmt::format("host {}: {}", host.name(), host.why(plan_)));
-      if (!host.said().empty()) errors_.append_always(indented(host.said()) + "\n");
+      if (!host.said().empty()) append_said(host.said());
     }
     if ((is_first || has_failed) && !ending_) end();
   }
@@ -124,6 +126,11 @@ class SshRun {
       host->hang_up();
       if (host->is_silent()) host->give_up();
     }
+  }
+
+  void append_said(const std::string& text) {
+    errors_.append_always(log_format() == LogFormat::json ? launcher_line(text, LogLevel::error)
+                                                          : indented(text) + "\n");
   }
 
   static std::string indented(const std::string& text) {

@@ -1,4 +1,4 @@
-"""`lockstep ps` and `lockstep top`: jobs_test.py <lockstep> [<flight_worker>]"""
+"""`lockstep ps`, `lockstep top` and `lockstep stop`: jobs_test.py <lockstep> [<flight_worker>]"""
 
 import json
 import os
@@ -9,6 +9,7 @@ import sys
 import tempfile
 import unittest
 
+from agents import Job, listens
 from processes import Tree, wait_for
 
 LOCKSTEP = ""
@@ -90,6 +91,149 @@ class RecordedTest(unittest.TestCase):
         tree = self.start("loop", "10")
         self.assertTrue(wait_for(lambda: jobs_of(tree.pid)[0]["ranks"][0]["operations_per_second"] > 0))
         self.assertRegex(ask("top", "--once", "--interval", "0.2"), re.compile(rf" {tree.pid} .* calls/s", re.M))
+
+
+class HostsTest(unittest.TestCase):
+    """Hosts with process tables of their own, as far as one kernel can have them."""
+
+    SCRIPT = "trap 'echo saved; exit 0' INT; echo ready; sleep 1000 & wait"
+
+    def start(self, *options):
+        if os.geteuid() != 0:
+            self.skipTest("needs root, for namespaces of processes")
+        wrap = lambda name: ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+        job = Job(LOCKSTEP, "--nnodes", "2", "--rdzv-id", "night", *options, wrap=wrap)
+        self.addCleanup(job.__exit__)
+        a = job.start("a", self.SCRIPT, "--node-rank", "0")
+        self.assertTrue(wait_for(lambda: listens(job.endpoint), 20), job.texts())
+        job.start("b", self.SCRIPT)
+        self.assertTrue(wait_for(lambda: a.output.count("ready") == 4, 30), job.texts())
+        return job
+
+    def within(self, agent, *command):
+        """On the host of an agent: unshare's child is its process 1."""
+        with open(f"/proc/{agent.pid}/task/{agent.pid}/children", encoding="ascii") as file:
+            inside = file.read().split()[0]
+        return subprocess.run(["nsenter", "-t", inside, "-p", "-m", LOCKSTEP, *command], capture_output=True, text=True,
+                              timeout=30, check=False)
+
+    def outside(self, job, *command, token=None):
+        return subprocess.run([LOCKSTEP, *command, "--rdzv-endpoint", job.endpoint], capture_output=True, text=True,
+                              timeout=30, check=False,
+                              env={**os.environ, "LOCKSTEP_TOKEN_FILE": token or job.token})
+
+    def assert_whole(self, done, where):
+        listed, = json.loads(done.stdout)
+        ranks = [(rank["rank"], rank["host"], rank["program"][:5]) for rank in listed["ranks"]]
+        self.assertEqual(ranks, [(0, "a", "sh -c"), (1, "a", "sh -c"), (2, "b", "sh -c"), (3, "b", "sh -c")], where)
+        self.assertEqual((listed["world_size"], listed["run_id"]), (4, "night"), where)
+
+    def test_every_host_shows_all_of_them(self):
+        job = self.start()
+        for agent in job.agents:
+            done = self.within(agent, "ps", "--json")
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            self.assert_whole(done, agent.name)
+            self.assertRegex(self.within(agent, "ps", "--long").stdout, r"  rank 3 on b +\d+ ")
+            self.assertRegex(self.within(agent, "top", "--once", "--interval", "0.2").stdout, r"  rank 0 on a +\d+ ")
+        self.assert_whole(self.outside(job, "ps", "--json", "--rdzv-id", "night"), "outside")
+
+    def test_strangers_and_other_jobs_see_nothing(self):
+        job = self.start()
+        for command in (["ps"], ["stop"]):
+            done = self.outside(job, *command, "--rdzv-id", "night", token=job.write_token("other"))
+            self.assertEqual((done.returncode, done.stdout), (1, ""), done.stderr)
+            done = self.outside(job, *command)
+            self.assertIn("there is no job with --rdzv-id default at", done.stderr)
+        self.assertEqual([agent.process.poll() for agent in job.agents], [None, None])
+
+    def test_without_the_first_host_its_own_ranks_are_shown(self):
+        job = self.start()
+        with open(f"/proc/{job.agents[0].pid}/task/{job.agents[0].pid}/children", encoding="ascii") as file:
+            first = int(file.read().split()[0])
+        os.kill(first, signal.SIGSTOP)
+        done = self.within(job.agents[1], "ps", "--json")
+        os.kill(first, signal.SIGCONT)
+        self.assertEqual([rank["rank"] for each in json.loads(done.stdout) for rank in each["ranks"]], [2, 3])
+        self.assertIn("only its ranks on this machine are shown", done.stderr)
+
+    def test_stop_at_any_host_stops_all_of_them(self):
+        for how in ("a", "b", "outside"):
+            job = self.start()
+            if how == "outside":
+                done = self.outside(job, "stop", "--rdzv-id", "night")
+            else:
+                done = self.within(job.agents["ab".index(how)], "stop", "night")
+            self.assertEqual((done.returncode, done.stderr), (0, ""), how)
+            self.assertRegex(done.stdout, r"job \w+ has ended with exit code 0\n")
+            self.assertEqual(job.codes(), [0, 0], job.texts())
+            self.assertEqual(job.agents[0].output.count("saved"), 4, job.texts())
+
+
+class StopTest(unittest.TestCase):
+    def start(self, script, *options, ranks=2, **more):
+        tree = Tree([LOCKSTEP, "run", "--nproc-per-node", str(ranks), *options, "sh", "-c", script], **more)
+        self.addCleanup(tree.__exit__)
+        tree.read_lines(ranks)
+        return tree, jobs_of(tree.pid)[0]["job"]
+
+    def stop(self, *arguments):
+        return subprocess.run([LOCKSTEP, "stop", *arguments], capture_output=True, text=True, timeout=60, check=False)
+
+    def test_ranks_save_and_the_end_is_told(self):
+        tree, job = self.start("trap 'echo saved; exit 0' INT; echo ready; sleep 1000 & wait")
+        done = self.stop(job[:9])
+        self.assertEqual((done.returncode, done.stdout), (0, f"job {job} has ended with exit code 0\n"), done.stderr)
+        code, output, error = tree.finish()
+        self.assertEqual((code, output.count("saved")), (0, 2), error)
+
+    def test_a_rank_that_fails_meanwhile_is_named(self):
+        tree, job = self.start("trap 'exit $((RANK * 7))' INT; echo ready; sleep 1000 & wait", "--rdzv-id", "mine")
+        done = self.stop("mine")
+        self.assertRegex(done.stdout, rf"job {job} has ended with exit code 7: rank 1 \(pid \d+\) exited with code 7\n")
+        self.assertEqual((done.returncode, tree.finish()[0]), (0, 7))
+
+    def test_a_launcher_that_ignores_ctrl_c_gets_another_signal(self):
+        ignore = lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell does in the background
+        tree, job = self.start("trap 'exit 0' TERM; echo ready; sleep 1000 & wait", preexec_fn=ignore)
+        self.assertEqual(self.stop(job).returncode, 0)
+        self.assertEqual(tree.finish()[0], 0)
+
+    def test_a_job_that_does_not_end_in_time(self):
+        tree, job = self.start("trap 'echo asked' INT; echo ready; while :; do sleep 1000 & wait; done", ranks=1)
+        done = self.stop(job, "--timeout", "0.5")
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        self.assertIn(f"job {job} has not ended within 0.5 s", done.stderr)
+        self.assertEqual(tree.read_lines(1), ["asked"])
+        done = self.stop(job)
+        self.assertRegex(done.stdout, "exit code 137|exit code 130")
+        self.assertEqual(tree.wait_until_gone(3), [])
+
+    def test_a_launcher_that_dies_says_nothing(self):
+        tree, job = self.start("trap 'kill -9 $PPID' INT; echo ready; sleep 1000 & wait", ranks=1)
+        done = self.stop(job)
+        self.assertEqual((done.returncode, done.stdout), (0, f"job {job} has ended; its launcher did not say how\n"))
+        self.assertEqual(tree.finish()[0], -9)
+
+    def test_a_job_that_is_not_there_or_not_one(self):
+        one, job = self.start("echo ready; sleep 1000", "--rdzv-id", "same")
+        other, _ = self.start("echo ready; sleep 1000", "--rdzv-id", "same")
+        for name, why in (("nothing", "no job is called nothing; there are: "),
+                          ("same", "more than one job is called same; there are: ")):
+            done = self.stop(name)
+            self.assertEqual((done.returncode, done.stdout), (2, ""))
+            self.assertIn(why, done.stderr)
+            self.assertIn(f"{job} (same)", done.stderr)
+        self.assertEqual(self.stop().returncode, 2)
+        self.assertEqual([tree.process.poll() for tree in (one, other)], [None, None])
+
+    def test_what_has_not_started_the_ranks_gets_no_signal(self):
+        with Tree(["sh", "-c", "env LOCKSTEP_JOB_ID=byhand RANK=0 sleep 1000; echo over"]) as tree:
+            self.assertTrue(wait_for(lambda: jobs_of(tree.pid)))
+            done = self.stop("byhand")
+            self.assertEqual(done.returncode, 2)
+            self.assertIn("was not started by 'lockstep run'", done.stderr)
+            self.assertIsNone(tree.process.poll())
 
 
 if __name__ == "__main__":

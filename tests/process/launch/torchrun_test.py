@@ -323,7 +323,7 @@ class RanksTest(TorchrunTest):
             self.assertIn("ranks cannot be bound to 'foo'", error)
 
 
-COMMANDS = ["run", "trace", "doctor", "env", "ps", "top", "checkpoint", "report"]
+COMMANDS = ["run", "trace", "doctor", "env", "ps", "top", "stop", "checkpoint", "report"]
 COMMANDS += ["checkpoint " + verb for verb in ("ls", "show", "verify", "diff", "convert", "strip-prefix", "prune")]
 
 

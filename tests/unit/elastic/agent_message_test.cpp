@@ -63,6 +63,18 @@ TEST_CASE("messages of agents are read as they were written") {
   CHECK(through_wire(Farewell{137, "why"}).exit_code == 137);
 }
 
+TEST_CASE("questions from outside are read as they were written") {
+  CHECK(through_wire(AskStatus{"night"}).rdzv_id == "night");
+  CHECK(through_wire(StopJob{"night"}).rdzv_id == "night");
+  through_wire(TellStatus{});
+  const HostStatus status = through_wire(HostStatus{"n1", "[]"});
+  CHECK(status.host == "n1");
+  CHECK(status.ranks == "[]");
+  const StatusDone done = through_wire(StatusDone{"a785", 16});
+  CHECK(done.job_id == "a785");
+  CHECK(done.world_size == 16);
+}
+
 TEST_CASE("what ranks do while nothing moves is read as it was written") {
   FlightRecord record;
   record.number = 7;

@@ -3,6 +3,9 @@
 #include <doctest/doctest.h>
 
 #include <string>
+#include <vector>
+
+#include "lockstep/base/error.h"
 
 namespace job_table_test {
 
@@ -43,6 +46,50 @@ TEST_CASE("use of the processor is that since the last look, where there was one
   const std::string text = table_of(now, {.ranks = true, .before = &before, .seconds = 4});
   CHECK(text.find("S     50    1.0 GiB") != std::string::npos);
   CHECK(text.find("T      0    1.0 GiB") != std::string::npos);
+}
+
+TEST_CASE("where there are several hosts each rank has its own") {
+  Job job = job_of_two();
+  job.ranks[0].host = "n1";
+  job.ranks[1].host = "n2";
+  CHECK(table_of({job}, {}).find("  rank 1 on n2 is after") != std::string::npos);
+  CHECK(table_of({job}, {.ranks = true}).find("  rank 0 on n1 ") != std::string::npos);
+  job.ranks.clear();
+  CHECK(table_of({job}, {}).find("  no ranks run now\n") != std::string::npos);
+}
+
+TEST_CASE("what another host says of its ranks is read, and nothing else") {
+  const auto read = [](const std::string& text) { return ranks_of_json("n\033[31m2", text); };
+  CHECK(read("").empty());
+  CHECK(read("[]").empty());
+  const std::string one =
+      R"({"rank":3,"pid":9,"state":"R","program":"a\u001bb","attempt":1,"cpu_seconds":2.5,"age_seconds":7,)"
+      R"("resident_bytes":4096,"doing":"","doing_seconds":0,"operations":5,"operations_per_second":1,)"
+      R"("steps_per_second":0})";
+  const std::vector<JobRank> ranks = read("[" + one + "]");
+  REQUIRE(ranks.size() == 1);
+  CHECK(ranks[0].rank == 3);
+  CHECK(ranks[0].host == "n[31m2");
+  CHECK(ranks[0].program == "ab");
+  CHECK(ranks[0].operations == 5);
+  for (const std::string text : {"{", "[1]", R"([{"rank":"x"}])", R"([{"rank":1}])"}) {
+    CHECK_THROWS_AS(read(text), lockstep::Error);
+  }
+  CHECK_THROWS_AS(read("[" + one), lockstep::Error);
+}
+
+TEST_CASE("a job is found by its id, the beginning of that, or its run id") {
+  std::vector<Job> jobs(3);
+  jobs[0].id = "aab1";
+  jobs[1].id = "aac2";
+  jobs[2].id = "aac";
+  jobs[0].run_id = jobs[1].run_id = "night";
+  jobs[2].run_id = "day";
+  CHECK(choose_job(jobs, "aab").id == "aab1");
+  CHECK(choose_job(jobs, "aac").id == "aac");
+  CHECK(choose_job(jobs, "day").id == "aac");
+  for (const char* name : {"aa", "night", "b", "aab12"}) CHECK_THROWS_AS(choose_job(jobs, name), lockstep::Error);
+  CHECK_THROWS_WITH(choose_job({}, "a"), "no job is called a; there are: none of this user on this machine");
 }
 
 TEST_CASE("ages are short") {

@@ -11,7 +11,6 @@
 namespace lockstep::internal {
 namespace {
 
-constexpr std::uint16_t kDefaultRdzvPort = 29400;
 // Within which whoever holds the endpoint answers.
 constexpr Duration kFirstAnswer = std::chrono::seconds(5);
 

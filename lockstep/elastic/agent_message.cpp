@@ -18,7 +18,6 @@ constexpr std::size_t kMostLines = 64;
 constexpr int kMostPort = 65535;
 constexpr int kMostNumber = 1 << 30;
 constexpr int kMostSignal = 64;
-constexpr int kMostPatienceMs = 600'000;
 constexpr std::uint32_t kMostShare = 1 << 30;
 constexpr double kThousand = 1000;
 constexpr double kHalf = 0.5;  // to round
@@ -276,8 +275,9 @@ struct Listing {
       fields.text(message.lines, kMostOutputBytes);
     } else if constexpr (std::is_same_v<Kind, OutputTaken>) {
       fields.size(message.bytes, 1U << 30, "number of bytes");
-    } else if constexpr (std::is_same_v<Kind, HostAlive>) {
-      fields.number(message.patience_ms, 1, kMostPatienceMs, "patience");
+    } else if constexpr (std::is_same_v<Kind, KeepOut>) {
+      fields.text(message.host, kMostNameBytes);
+      fields.text(message.address, kMostNameBytes);
     } else if constexpr (std::is_same_v<Kind, Farewell>) {
       fields.number(message.exit_code, 0, 255, "exit code");
       fields.text(message.text, kMostTextBytes);

@@ -93,10 +93,15 @@ struct Output {
 struct OutputTaken {
   std::uint32_t bytes = 0;
 };
-// The sender lives, and says so again within this time.
-struct HostAlive {
-  int patience_ms = 0;
+struct HostAlive {};  // so that silence means something
+// From the first host: in no attempt until this host reaches that address.
+struct KeepOut {
+  std::string host = {};  // its name
+  std::string address = {};
 };
+struct Reached {};  // to the first host: it does
+// The first host has left: the others meet anew at the endpoint.
+struct MeetAnew {};
 // The job is over: the agent ends with this exit code.
 struct Farewell {
   int exit_code = 0;
@@ -127,7 +132,7 @@ struct StopJob {
 using AgentMessage =
     std::variant<Hello, Welcome, Refused, Elsewhere, Gathers, Notice, StartRanks, StopRanks, EndRanks, KillRanks,
                  AskToStop, RankEnded, RankStack, RankStands, HostStands, TellStacks, HostDone, Output, OutputTaken,
-                 HostAlive, Farewell, AskStatus, TellStatus, HostStatus, StatusDone, StopJob>;
+                 HostAlive, KeepOut, Reached, MeetAnew, Farewell, AskStatus, TellStatus, HostStatus, StatusDone, StopJob>;
 
 // Texts that are longer than their limit are cut.
 Bytes encode(const AgentMessage& message);

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <csignal>
+#include <iterator>
 #include <utility>
 
 #include "lockstep/base/format.h"
+#include "lockstep/elastic/separation.h"
 
 namespace lockstep::internal {
 namespace {
@@ -20,15 +22,20 @@ constexpr Duration kSameAsk = std::chrono::seconds(1);
 
 std::string hosts_text(int count) { return fmt::format("{} host{}", count, count == 1 ? "" : "s"); }
 
-int count_of(const std::vector<HostEntry>& hosts) { return static_cast<int>(hosts.size()); }
-
 }  // namespace
 
 Roll::Roll(const RollOptions& options, TimePoint now) : options_(options), waiting_since_(now) {}
 
-const HostEntry* Roll::find(int host) const {
+HostEntry* Roll::entry(int host) {
   const auto found = std::ranges::find(hosts_, host, &HostEntry::number);
   return found == hosts_.end() ? nullptr : &*found;
+}
+
+const HostEntry* Roll::find(int host) const { return const_cast<Roll*>(this)->entry(host); }
+
+// Hosts that the next attempt may have.
+int Roll::available() const {
+  return static_cast<int>(std::ranges::count_if(hosts_, [](const HostEntry& host) { return is_available(host); }));
 }
 
 bool Roll::was_seated(int host) const { return seated_.contains(host); }
@@ -50,27 +57,58 @@ std::optional<Refused> Roll::arrive(const HostEntry& host, TimePoint now) {
     }
   }
   hosts_.push_back(host);
-  if (!enough_since_ && count_of(hosts_) >= options_.least) enough_since_ = now;
-  if (phase_ == Phase::running && static_cast<int>(seats_.size()) < options_.most) {
-    end_because(Reason::newcomer, now);
-  }
+  take_in(now);
   return std::nullopt;
 }
 
+// There is one host more than before.
+void Roll::take_in(TimePoint now) {
+  if (!enough_since_ && available() >= options_.least) enough_since_ = now;
+  if (phase_ == Phase::running && static_cast<int>(seats_.size()) < options_.most) {
+    end_because(Reason::newcomer, now);
+  }
+}
+
+void Roll::reach(int host, TimePoint now) {
+  HostEntry* const known = entry(host);
+  if (phase_ == Phase::over || known == nullptr || !std::exchange(known->kept_out, false)) return;
+  take_in(now);
+}
+
+void Roll::leave(int host, TimePoint now) {
+  HostEntry* const known = entry(host);
+  if (phase_ == Phase::over || known == nullptr) return;
+  known->leaves = true;
+  const auto [asked, is_new] = leaves_at_.emplace(host, now);
+  if (!is_new && now - asked->second >= kSameAsk) to_kill_.push_back(host);
+  if (is_new && phase_ == Phase::running && is_seated(host)) end_because(Reason::leaving, now);
+}
+
 void Roll::lose(int host, const std::string& why, bool silent, TimePoint now) {
-  const HostEntry* entry = find(host);
-  if (entry == nullptr || phase_ == Phase::over) return;
+  const HostEntry* const known = find(host);
+  if (known == nullptr || phase_ == Phase::over) return;
   if (silent) fence_ = now + kFence;
   const RankEnd* cause = outcome_.lost.empty() ? outcome_.first_failure() : nullptr;
   if (cause != nullptr && cause->failure.fault == Fault::own) failed_first_ = true;
   if (running() && is_seated(host)) {
     const auto seat = std::ranges::find(seats_, host, &Seat::host);
-    outcome_.lost.push_back({entry->name, seat->first_rank, seat->ranks, why});
+    note_loss({known->name, seat->first_rank, seat->ranks, why}, now);
     std::erase(busy_, host);
     end_because(Reason::loss, now);
   }
+  remove(host);
+}
+
+void Roll::remove(int host) {
   std::erase_if(hosts_, [host](const HostEntry& each) { return each.number == host; });
-  if (count_of(hosts_) < options_.least) enough_since_.reset();
+  leaves_at_.erase(host);
+  if (available() < options_.least) enough_since_.reset();
+}
+
+void Roll::note_loss(const LostHost& lost, TimePoint now) {
+  const auto [last, is_first] = last_lost_.emplace(lost.host, now);
+  if (!is_first && now - std::exchange(last->second, now) < options_.loss_interval) lost_again_ = lost.host;
+  outcome_.lost.push_back(lost);
 }
 
 void Roll::end_because(Reason reason, std::optional<TimePoint> at) {
@@ -82,7 +120,7 @@ void Roll::rank_ended(int host, int generation, RankEnd end, TimePoint now) {
   if (!running() || generation != generation_ || std::ranges::find(busy_, host) == busy_.end()) return;
   const auto seat = std::ranges::find(seats_, host, &Seat::host);
   if (end.rank < seat->first_rank || end.rank >= seat->first_rank + seat->ranks) return;
-  if (const HostEntry* entry = find(host)) end.host = entry->name;
+  if (const HostEntry* const known = find(host)) end.host = known->name;
   end.round = ++round_;
   const bool failed = !end.failure.text.empty() && !end.told_to_stop;
   outcome_.ranks.push_back(std::move(end));
@@ -136,14 +174,15 @@ void Roll::ask_to_stop(int host, int signal, TimePoint now) {
 }
 
 std::optional<TimePoint> Roll::begins_at() const {
-  if (count_of(hosts_) < options_.least || !enough_since_) return std::nullopt;
-  const bool full = count_of(hosts_) >= options_.most;
+  if (available() < options_.least || !enough_since_) return std::nullopt;
+  const bool full = available() >= options_.most;
   const TimePoint at = full || steady_ ? *enough_since_ : *enough_since_ + options_.last_call;
   return fence_ ? std::max(at, *fence_) : at;
 }
 
 Deadline Roll::wake_at() const {
   if (phase_ == Phase::over) return Deadline::never();
+  if (!to_kill_.empty() || (phase_ == Phase::gathering && !leaves_at_.empty())) return Deadline::after({});
   if (phase_ == Phase::gathering) {
     const auto begins = begins_at();
     return Deadline::at(begins.value_or(waiting_since_ + options_.join_timeout));
@@ -157,14 +196,16 @@ std::vector<RollOrder> Roll::take_orders(TimePoint now) {
   switch (phase_) {
     case Phase::over: return orders;
     case Phase::gathering:
+      dismiss_leaving(orders);
+      if (phase_ == Phase::over) return orders;
       if (asked_at_) {
-        finish(128 + outcome_.stop_signal, fmt::format("stopped by {}", signal_name(outcome_.stop_signal)), orders);
+        finish(options_.stop_exit_code, fmt::format("stopped by {}", signal_name(outcome_.stop_signal)), orders);
       } else if (const auto begins = begins_at(); begins && *begins <= now) {
         begin();
         orders.push_back({.kind = RollOrder::Kind::start});
       } else if (!begins && now - waiting_since_ >= options_.join_timeout) {
         finish(kNobodyCame,
-               fmt::format("{} of at least {} came within {:.0f} s (--rdzv-conf join_timeout=)", hosts_.size(),
+               fmt::format("{} of at least {} came within {:.0f} s (--rdzv-conf join_timeout=)", available(),
                            hosts_text(options_.least), seconds(options_.join_timeout)),
                orders);
       }
@@ -178,7 +219,7 @@ std::vector<RollOrder> Roll::take_orders(TimePoint now) {
   }
   if (phase_ == Phase::running && end_at_ && *end_at_ <= now) {
     phase_ = Phase::ending;
-    const bool asks = reason_ == Reason::stop || reason_ == Reason::newcomer;
+    const bool asks = reason_ == Reason::stop || reason_ == Reason::newcomer || reason_ == Reason::leaving;
     orders.push_back(asks ? RollOrder{RollOrder::Kind::stop, asked_at_ ? outcome_.stop_signal : SIGTERM}
                           : RollOrder{.kind = RollOrder::Kind::end});
   } else if (phase_ == Phase::ending && reason_ == Reason::loss && !told_) {
@@ -187,16 +228,19 @@ std::vector<RollOrder> Roll::take_orders(TimePoint now) {
   }
   told_ = reason_ == Reason::loss;
   if (insisted_ && !std::exchange(kill_told_, true)) orders.push_back({.kind = RollOrder::Kind::kill});
+  for (const int host : std::exchange(to_kill_, {})) orders.push_back({.kind = RollOrder::Kind::kill, .host = host});
   return orders;
 }
 
 void Roll::begin() {
-  seats_ = assign_seats(hosts_, options_.most);
+  std::vector<HostEntry> available;
+  std::ranges::copy_if(hosts_, std::back_inserter(available), is_available);
+  seats_ = assign_seats(available, options_.most);
   busy_.clear();
   for (const Seat& seat : seats_) {
     busy_.push_back(seat.host);
     seated_.insert(seat.host);
-    std::ranges::find(hosts_, seat.host, &HostEntry::number)->node_rank = seat.node_rank;
+    entry(seat.host)->node_rank = seat.node_rank;
   }
   ++generation_;
   phase_ = Phase::running;
@@ -206,34 +250,79 @@ void Roll::begin() {
   end_at_.reset();
   fence_.reset();
   told_ = false;
+  lost_again_.clear();
   outcome_ = {};
 }
 
 void Roll::conclude(TimePoint now, std::vector<RollOrder>& orders) {
   std::ranges::sort(outcome_.ranks, {}, &RankEnd::rank);
-  orders.push_back({.kind = RollOrder::Kind::report});
-  const bool failed = outcome_.failed();
-  const bool restarts_left = restarts_ < options_.max_restarts;
-  if (asked_at_) return finish(exit_code_of(outcome_), {}, orders);
-  if (!outcome_.lost.empty() && !failed_first_) {
-    const bool enough = count_of(hosts_) >= options_.least;
-    if (!enough && !restarts_left) {
-      return finish(kNobodyCame,
-                    fmt::format("{} left of at least {}, and no restart in which another could come (--max-restarts)",
-                                hosts_text(count_of(hosts_)), options_.least),
-                    orders);
-    }
-    if (!enough) ++restarts_;
-    return gather_again(now);
-  }
-  if (failed) {
-    if (!restarts_left) return finish(exit_code_of(outcome_), {}, orders);
-    ++restarts_;
-    return gather_again(now);
-  }
   const bool cut_short = std::ranges::any_of(outcome_.ranks, &RankEnd::told_to_stop);
-  if (reason_ == Reason::newcomer && cut_short) return gather_again(now);
-  finish(0, {}, orders);
+  for (const HostEntry& host : hosts_) {
+    if (host.leaves && cut_short && is_seated(host.number)) outcome_.left.push_back(host.name);
+  }
+  if (!asked_at_) part_separated(now, orders);
+  orders.push_back({.kind = RollOrder::Kind::report});
+  const bool by_loss = !outcome_.lost.empty() && !failed_first_;
+  if (asked_at_) return finish(exit_code_of(outcome_, options_.stop_exit_code), {}, orders);
+  if (by_loss ? !goes_on_after_loss(orders) : !goes_on_after_failure(orders)) return;
+  const bool asked_to_begin_again = reason_ == Reason::newcomer || reason_ == Reason::leaving;
+  if (!outcome_.failed() && !(asked_to_begin_again && cut_short)) return finish(0, {}, orders);
+  dismiss_leaving(orders);
+  if (phase_ != Phase::over) gather_again(now);
+}
+
+bool Roll::goes_on_after_failure(std::vector<RollOrder>& orders) {
+  if (!outcome_.failed()) return true;
+  if (restarts_ < options_.max_restarts) return ++restarts_ > 0;
+  finish(exit_code_of(outcome_), {}, orders);
+  return false;
+}
+
+bool Roll::goes_on_after_loss(std::vector<RollOrder>& orders) {
+  const bool enough = available() >= options_.least;
+  if (enough && lost_again_.empty()) return true;
+  if (restarts_ < options_.max_restarts) return ++restarts_ > 0;
+  finish(kNobodyCame,
+         enough ? fmt::format("host {} was lost again within {:.0f} s (--rdzv-conf loss_interval=), and no restart is "
+                              "left (--max-restarts)",
+                              lost_again_, seconds(options_.loss_interval))
+                : fmt::format("{} left of at least {}, and no restart in which another could come (--max-restarts)",
+                              hosts_text(available()), options_.least),
+         orders);
+  return false;
+}
+
+// The job goes on without one of two hosts that do not reach each other, if enough are left.
+void Roll::part_separated(TimePoint now, std::vector<RollOrder>& orders) {
+  if (!outcome_.lost.empty()) return;
+  const auto separation = find_separation(outcome_, seats_);
+  if (!separation || available() <= options_.least) return;
+  HostEntry* const leaver = entry(separation->leaver);
+  const HostEntry* const other = find(separation->other);
+  if (leaver == nullptr || other == nullptr || leaver->leaves || other->leaves) return;
+  leaver->kept_out = true;
+  const auto seat = std::ranges::find(seats_, leaver->number, &Seat::host);
+  const std::string why =
+      fmt::format("it and host {} do not reach each other (rank {} has lost rank {}, and that one it), and the first "
+                  "host reaches both; it comes back when it reaches host {}",
+                  other->name, separation->leaver_rank, separation->other_rank, other->name);
+  note_loss({leaver->name, seat->first_rank, seat->ranks, why, true}, now);
+  orders.push_back({.kind = RollOrder::Kind::keep_out, .host = leaver->number, .other = other->number});
+}
+
+// Those that were asked to leave, and no attempt needs any more. Without the first host the others meet anew.
+void Roll::dismiss_leaving(std::vector<RollOrder>& orders) {
+  if (leaves_at_.empty()) return;
+  const bool all_leave = std::ranges::all_of(hosts_, &HostEntry::leaves);
+  if (all_leave) return finish(options_.stop_exit_code, "all hosts were asked to leave", orders);
+  for (const auto& [host, at] : std::map(leaves_at_)) {
+    if (host == kFirstHost) continue;
+    orders.push_back({.kind = RollOrder::Kind::dismiss, .host = host});
+    remove(host);
+  }
+  if (!leaves_at_.contains(kFirstHost)) return;
+  finish(kLeftExitCode, {}, orders);
+  result_.goes_on = true;
 }
 
 void Roll::gather_again(TimePoint now) {
@@ -241,7 +330,7 @@ void Roll::gather_again(TimePoint now) {
   steady_ = true;
   waiting_since_ = now;
   enough_since_.reset();
-  if (count_of(hosts_) >= options_.least) enough_since_ = now;
+  if (available() >= options_.least) enough_since_ = now;
 }
 
 void Roll::finish(int exit_code, std::string text, std::vector<RollOrder>& orders) {
@@ -251,7 +340,7 @@ void Roll::finish(int exit_code, std::string text, std::vector<RollOrder>& order
 }
 
 std::string Roll::waits_for() const {
-  const int missing = options_.least - count_of(hosts_);
+  const int missing = options_.least - available();
   if (phase_ != Phase::gathering || missing <= 0) return {};
   return fmt::format("{} more host{}", missing, missing == 1 ? "" : "s");
 }

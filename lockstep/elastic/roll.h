@@ -3,10 +3,16 @@
 // own. An attempt begins when MAX hosts are there, or MIN and nobody else has come for the time of the last call.
 //   a rank fails, or all hang    the others are ended; the next attempt begins while restarts are left
 //   a host is lost       the others are ended; the next attempt begins without it, if MIN are there: that is no
-//                        restart. With fewer the job waits for another if restarts are left (and uses one), or ends
+//                        restart, unless it was lost a short while ago, too. With fewer the job waits for another if
+//                        restarts are left (and uses one), or ends
+//   two do not reach each other    as if one of them were lost, but it comes back when they do
+//   a host is to leave   with MIN < MAX: the ranks are asked to stop, and begin again without it. Without the first
+//                        host they meet anew. With fewer than MIN the job waits for another
 //   a host comes late    beyond MAX it waits for a place; else the ranks are asked to stop, and begin again with it
+//   all are to stop      the ranks are asked to; the job ends
 #pragma once
 
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -14,37 +20,11 @@
 
 #include "lockstep/base/deadline.h"
 #include "lockstep/elastic/agent_message.h"
+#include "lockstep/elastic/roll_order.h"
 #include "lockstep/elastic/roster.h"
 #include "lockstep/launch/outcome.h"
 
 namespace lockstep::internal {
-
-struct RollOptions {
-  int least = 1;  // hosts
-  int most = 1;
-  int max_restarts = 0;
-  Duration join_timeout = std::chrono::seconds(600);
-  Duration last_call = std::chrono::seconds(30);
-};
-
-// What the first host is to do.
-struct RollOrder {
-  enum class Kind {
-    start,  // the attempt begins on the hosts of `seats`
-    stop,   // a request, with `signal`
-    end,    // as after a failure
-    kill,
-    report,  // the attempt is over: see outcome()
-    finish,  // the job is: see result()
-  };
-  Kind kind = Kind::start;
-  int signal = 0;
-};
-
-struct JobResult {
-  int exit_code = 0;
-  std::string text = {};  // why it ended, where that is not in the outcome
-};
 
 class Roll {
  public:
@@ -65,12 +45,17 @@ class Roll {
   void hang(std::string verdict, int blamed, TimePoint now);
   // Somebody asks the job to stop: `host` was told to.
   void ask_to_stop(int host, int signal, TimePoint now);
+  // The host is to leave; asked again, its ranks are killed. REQUIRES: is_elastic().
+  void leave(int host, TimePoint now);
+  // A host that is kept out reaches the other one again.
+  void reach(int host, TimePoint now);
   // What is due. REQUIRES: each order is obeyed before the next call.
   std::vector<RollOrder> take_orders(TimePoint now);
   Deadline wake_at() const;
 
   const std::vector<HostEntry>& hosts() const { return hosts_; }
   const HostEntry* find(int host) const;
+  bool is_elastic() const { return options_.least < options_.most; }
   const std::vector<Seat>& seats() const { return seats_; }  // of the attempt
   int generation() const { return generation_; }
   int restarts() const { return restarts_; }
@@ -89,11 +74,20 @@ class Roll {
 
  private:
   enum class Phase { gathering, running, ending, over };
-  enum class Reason { none, failure, loss, newcomer, stop };
+  enum class Reason { none, failure, loss, newcomer, leaving, stop };
 
+  HostEntry* entry(int host);
   bool is_seated(int host) const;
+  int available() const;
   void end_because(Reason reason, std::optional<TimePoint> at);
+  void take_in(TimePoint now);
+  void remove(int host);
+  void note_loss(const LostHost& lost, TimePoint now);
   void conclude(TimePoint now, std::vector<RollOrder>& orders);
+  bool goes_on_after_failure(std::vector<RollOrder>& orders);
+  bool goes_on_after_loss(std::vector<RollOrder>& orders);
+  void part_separated(TimePoint now, std::vector<RollOrder>& orders);
+  void dismiss_leaving(std::vector<RollOrder>& orders);
   void finish(int exit_code, std::string text, std::vector<RollOrder>& orders);
   void gather_again(TimePoint now);
   std::optional<TimePoint> begins_at() const;
@@ -121,6 +115,10 @@ class Roll {
   int asked_by_ = -1;
   bool insisted_ = false;
   bool kill_told_ = false;
+  std::map<int, TimePoint> leaves_at_;          // by host: when it was asked to
+  std::vector<int> to_kill_;                    // hosts that were asked twice
+  std::map<std::string, TimePoint> last_lost_;  // by a host's name
+  std::string lost_again_;                      // a host, in this attempt
   std::set<int> seated_;  // hosts that had a place in any attempt
   Outcome outcome_;
   JobResult result_;

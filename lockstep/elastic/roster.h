@@ -14,7 +14,13 @@ struct HostEntry {
   int ranks = 1;
   std::optional<int> wanted = {};     // the node rank that its user asked for
   std::optional<int> node_rank = {};  // that it had last
+  bool leaves = false;                // its user has asked it to, while an attempt runs
+  bool kept_out = false;              // it does not reach another host of the job, and is in no attempt until it does
 };
+
+inline constexpr int kFirstHost = 0;  // HostEntry::number
+
+inline bool is_available(const HostEntry& host) { return !host.leaves && !host.kept_out; }
 
 // A host's place in an attempt.
 struct Seat {

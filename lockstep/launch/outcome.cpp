@@ -146,11 +146,11 @@ const RankEnd* Outcome::cause() const {
   return hang.empty() || blamed == ranks.end() ? nullptr : &*blamed;
 }
 
-int exit_code_of(const Outcome& outcome) {
+int exit_code_of(const Outcome& outcome, int stopped) {
   if (!outcome.hang.empty()) return kHangExitCode;
   if (const RankEnd* first = outcome.first_failure()) return first->status.shell_code();
-  const bool all_well = std::ranges::all_of(outcome.ranks, [](const RankEnd& end) { return end.status.ok(); });
-  return outcome.stop_signal != 0 && !all_well ? 128 + outcome.stop_signal : 0;
+  const bool cut_short = std::ranges::any_of(outcome.ranks, &RankEnd::told_to_stop);
+  return outcome.stop_signal != 0 && cut_short ? stopped : 0;
 }
 
 // std::terminate() aborts, and so does a program that found an error; a broken pipe is another's end.
@@ -173,7 +173,7 @@ std::string describe_failure(const RankEnd& end) {
 
 std::string restart_reason(const Outcome& outcome) {
   const RankEnd* first = outcome.first_failure();
-  std::string text = "other hosts have come";
+  std::string text = outcome.left.empty() ? "other hosts have come" : fmt::format("host {} has left", outcome.left[0]);
   if (first != nullptr && (outcome.lost.empty() || first->failure.fault == Fault::own)) {
     text = describe_failure(*first);
     if (!error_of(*first).empty()) text += fmt::format(": {}", error_of(*first));

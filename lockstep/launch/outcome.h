@@ -73,12 +73,13 @@ struct RankEnd {
   std::vector<std::string> stack = {};  // of the crash that ended it, in lines; empty: not known
 };
 
-// A host that was lost while its ranks ran: how they ended is not known.
+// A host that was lost while its ranks ran: how they ended is not known, unless its agent is there.
 struct LostHost {
   std::string host = {};
   int first_rank = 0;
   int ranks = 1;
   std::string why = {};
+  bool is_here = false;  // it is reached, but not by all others
 };
 // "host b (ranks 8 to 15) is lost: its agent has closed the connection"
 std::string describe(const LostHost& lost);
@@ -89,6 +90,7 @@ struct Outcome {
   std::string hang = {};  // which ranks waited for which in vain, if the launcher ended them for it
   int hang_blamed = -1;   // the rank that they waited for; -1: none in particular, or not known
   std::vector<LostHost> lost = {};
+  std::vector<std::string> left = {};  // hosts that were asked to leave while their ranks ran
 
   // The rank whose failure caused the others; null if none failed by itself. In this order of precedence: its own
   // failure, then a disagreement, then a consequence; before it was told to stop; named by others; ended by a signal;
@@ -100,10 +102,12 @@ struct Outcome {
   bool failed() const { return !hang.empty() || !lost.empty() || first_failure() != nullptr; }
 };
 
-// Of a job that ended like this: that of the rank that failed first; kHangExitCode; 128 + n if it was told to stop by
-// signal n and not all ranks ended well.
+// Of a job that ended like this: that of the rank that failed first; kHangExitCode; `stopped` if it was asked to stop
+// before all ranks had ended.
 inline constexpr int kHangExitCode = 4;
-int exit_code_of(const Outcome& outcome);
+inline constexpr int kLeftExitCode = 5;      // of an agent whose host has left a job that goes on
+inline constexpr int kStoppedExitCode = 75;  // EX_TEMPFAIL of sysexits.h: to be tried again later
+int exit_code_of(const Outcome& outcome, int stopped = kStoppedExitCode);
 
 // Ended by a signal that programs do not use to report an error.
 bool was_struck(const ExitStatus& status);

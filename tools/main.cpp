@@ -1,6 +1,7 @@
 // The `lockstep` command: reads the command line and hands over to one function per subcommand.
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <csignal>
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
@@ -156,6 +157,9 @@ int run_lockstep(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  // Beyond a limit on file sizes a write fails, also that of a message, and the exit code still tells what has
+  // happened. Not SIG_IGN: ranks would inherit it.
+  std::signal(SIGXFSZ, [](int) {});
   try {
     return run_lockstep(argc, argv);
   } catch (const std::system_error& error) {  // no thread can be made

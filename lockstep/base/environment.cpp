@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cctype>
 #include <charconv>
+#include <chrono>
 #include <cstdlib>
 #include <utility>
 
@@ -29,6 +30,7 @@ struct Values {
 constexpr Values text(std::string_view what) { return {what}; }
 constexpr Values choice(std::string_view names) { return {names}; }
 constexpr Values number(std::int64_t least, std::int64_t most) { return {"", least, most}; }
+constexpr Values duration(std::int64_t least_s, std::int64_t most_s) { return {"", least_s, most_s}; }
 
 struct Variable {
   std::string_view name;
@@ -48,6 +50,7 @@ constexpr Variable kVariables[] = {
     {"LOCKSTEP_GENERATION", number(0, INT64_MAX), "0"},
     {"LOCKSTEP_HANG_CAP_SECONDS", number(1, INT32_MAX), "1800"},
     {"LOCKSTEP_HANG_SECONDS", number(1, INT32_MAX), "60"},
+    {"LOCKSTEP_HOST_TIMEOUT", duration(2, 600), "3"},
     {"LOCKSTEP_IFNAME", text("eth0, or eth0,eth1"), "all that are up"},
     {"LOCKSTEP_JOB_ID", text("any text"), "from the launcher"},
     {"LOCKSTEP_JOINED_FD", number(0, INT32_MAX), ""},
@@ -164,6 +167,21 @@ std::optional<std::int64_t> EnvironmentReader::integer(const char* name, std::in
   const Variable* own = find(name);
   const Values limits = own != nullptr ? own->values : Values{};
   return parse_integer(name, *value, std::max(least, limits.least), std::min(most, limits.most));
+}
+
+std::optional<std::chrono::milliseconds> EnvironmentReader::duration(const char* name) const {
+  const auto value = text(name);
+  if (!value) return std::nullopt;
+  const Values limits = find(name)->values;
+  double number = 0;
+  const char* end = value->data() + value->size();
+  const auto result = std::from_chars(value->data(), end, number, std::chars_format::fixed);
+  const bool is_number = result.ec == std::errc() && result.ptr == end;
+  if (is_number && number >= static_cast<double>(limits.least) && number <= static_cast<double>(limits.most)) {
+    return std::chrono::round<std::chrono::milliseconds>(std::chrono::duration<double>(number));
+  }
+  throw Error(ErrorKind::invalid_argument,
+              fmt::format("{} is '{}'; it can be {} to {} seconds", name, *value, limits.least, limits.most));
 }
 
 std::int64_t parse_integer(std::string_view name, std::string_view text, std::int64_t least, std::int64_t most) {

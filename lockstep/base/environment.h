@@ -4,6 +4,7 @@
 // them; tests/tidy compares it with the table. Thread-safe, as long as nobody changes the environment meanwhile.
 #pragma once
 
+#include <chrono>
 #include <concepts>
 #include <cstdint>
 #include <functional>
@@ -40,6 +41,9 @@ class EnvironmentReader {
     const auto value = integer(name, Limits::min(), kMost);
     return value ? std::optional(static_cast<Number>(*value)) : std::nullopt;
   }
+
+  // Seconds within the table's range, with or without a fraction.
+  std::optional<std::chrono::milliseconds> duration(const char* name) const;
 
  private:
   std::optional<std::int64_t> integer(const char* name, std::int64_t least, std::int64_t most) const;

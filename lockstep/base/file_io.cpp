@@ -62,6 +62,13 @@ int resize_file(int fd, std::uint64_t bytes) noexcept {
   return error;
 }
 
+Error memory_file_error(const std::string& doing, int saved_errno) {
+  const Error error = system_error(doing, saved_errno);
+  if (saved_errno != EPERM && saved_errno != EACCES && saved_errno != ENOSYS) return error;
+  return Error(error.kind(), error.what() + std::string("; the system call memfd_create is forbidden here: allow it in "
+                                                        "the sandbox or container (its seccomp profile)"));
+}
+
 ssize_t read_at(int fd, std::uint64_t offset, MutableByteSpan out) noexcept {
   std::size_t done = 0;
   while (done < out.size()) {

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "lockstep/base/bytes.h"
+#include "lockstep/base/error.h"
 #include "lockstep/base/unique_fd.h"
 
 namespace lockstep::internal {
@@ -26,6 +27,9 @@ OpenFile open_regular_file_in(int directory, const std::string& name, const std:
 // process is not killed. The second returns 0 or errno.
 void write_all(int fd, ByteView bytes, const std::string& doing);
 int resize_file(int fd, std::uint64_t bytes) noexcept;
+
+// Why memfd_create(2) has failed; where it is forbidden, with what to do.
+Error memory_file_error(const std::string& doing, int saved_errno);
 
 // Both read fewer bytes than asked for only at the end of the file. The first returns how many, or -1 with errno.
 ssize_t read_at(int fd, std::uint64_t offset, MutableByteSpan out) noexcept;

@@ -125,6 +125,7 @@ TcpMeshSettings settings_between(const Membership& membership, const std::string
   settings.address = membership.members[static_cast<std::size_t>(membership.rank)].address;
   settings.connections = options.connections;
   settings.checksums = options.checksums;
+  settings.host_timeout = membership.host_timeout;
   if (membership.watch != nullptr) {
     settings.check_alive = [&membership, deadline] { membership.watch->check(deadline); };
     settings.cause_of = [&membership](const Error& error) { return membership.watch->cause_of(error); };

@@ -10,6 +10,9 @@
 
 namespace lockstep::internal {
 
+// A host that does not answer for so long is lost, unless LOCKSTEP_HOST_TIMEOUT says otherwise.
+inline constexpr Duration kHostTimeout = std::chrono::seconds(3);
+
 // A call that waits for a rank whose heartbeat has been missing for this long says so in the log.
 inline constexpr Duration kHeartbeatTimeout = std::chrono::milliseconds(2750);
 

@@ -161,6 +161,10 @@ Error JoinWatch::read(const Bytes& posted) const {
 
 void JoinWatch::end(Deadline deadline) noexcept {
   if (is_over_.exchange(true)) return;
+  {
+    const std::lock_guard lock(mutex_);
+    watched_.clear();  // each has a descriptor
+  }
   try {
     store_->last_will(kFailureKey, "", deadline);
   } catch (const std::exception&) {  // the store is gone, and the will with it

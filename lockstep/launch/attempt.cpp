@@ -98,7 +98,6 @@ Command Attempt::command(int rank, const std::string& path, const std::vector<st
                  .environment = merge_environment(environ, changes),
                  .keep_fds = std::move(kept),
                  .stdin_fd = reads_input ? -1 : job_.null_fd(),
-                 .descriptor_limit = job_.descriptor_limit().before(),
                  .cpu_mask = job_.placement(local(rank)).mask,
                  .cgroup_fd = own == nullptr ? -1 : own->processes_fd(),
                  .memory_node = job_.placement(local(rank)).memory_node};

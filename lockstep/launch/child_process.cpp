@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <linux/mempolicy.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -31,7 +32,6 @@ struct ExecPlan {
   int error_fd;
   pid_t parent;
   const sigset_t* mask;
-  const rlimit* descriptor_limit;  // null: as it is
   std::span<const unsigned long> cpu_mask;
   std::span<const unsigned long> memory_nodes;  // a mask
   int cgroup_fd;
@@ -67,7 +67,6 @@ void place_child(const ExecPlan& plan) {
   for (const int fd : plan.keep_fds) {
     if (::fcntl(fd, F_SETFD, 0) != 0) fail(plan, errno);
   }
-  if (plan.descriptor_limit != nullptr) ::setrlimit(RLIMIT_NOFILE, plan.descriptor_limit);
   place_child(plan);
   // No handler of the parent may run here once signals are unblocked; exec would reset them only later.
   for (int signal = 1; signal < NSIG; ++signal) {
@@ -166,7 +165,6 @@ ChildProcess ChildProcess::start(const Command& command, const sigset_t& mask, i
                       error_writer.get(),
                       ::getpid(),
                       &mask,
-                      command.descriptor_limit ? &*command.descriptor_limit : nullptr,
                       command.cpu_mask,
                       memory_nodes,
                       command.cgroup_fd};

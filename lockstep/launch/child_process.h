@@ -3,8 +3,6 @@
 // kernel kills the child (SIGKILL, PR_SET_PDEATHSIG) when the starting thread ends.
 #pragma once
 
-#include <sys/resource.h>
-
 #include <csignal>
 #include <optional>
 #include <string>
@@ -23,10 +21,9 @@ struct Command {
   int stdin_fd = -1;                     // borrowed; -1: the parent's
   int stdout_fd = -1;
   int stderr_fd = -1;
-  std::optional<rlimit> descriptor_limit{};  // RLIMIT_NOFILE; nothing: the parent's
-  std::vector<unsigned long> cpu_mask{};     // for sched_setaffinity(); empty: the parent's
-  int cgroup_fd = -1;                        // of cgroup.procs, borrowed; -1: the parent's cgroup
-  int memory_node = -1;                      // from which memory comes first; -1: as for the parent
+  std::vector<unsigned long> cpu_mask{};  // for sched_setaffinity(); empty: the parent's
+  int cgroup_fd = -1;                     // of cgroup.procs, borrowed; -1: the parent's cgroup
+  int memory_node = -1;                   // from which memory comes first; -1: as for the parent
 };
 
 // Opens /dev/null in place of standard descriptors that are closed, before another file gets one of their numbers.

@@ -47,7 +47,7 @@ void replace_error(const std::string& path, const std::string& text) {
 }  // namespace
 
 ErrorFile::ErrorFile() : fd_(::memfd_create("lockstep-error", MFD_CLOEXEC)) {
-  if (!fd_) throw system_error("making a memory file for a rank's error", errno);
+  if (!fd_) throw memory_file_error("making a memory file for a rank's error", errno);
 }
 
 // Not /dev/fd/N, which is another file in a process that has closed this one.

@@ -43,7 +43,7 @@ std::string set_by_user(const JobOptions& options, const char* name) {
 
 LocalJob::LocalJob(JobOptions options)
     : options_(complete(std::move(options))),
-      descriptor_limit_(options_.ranks),
+      descriptors_(options_.ranks),
       token_fd_(options_.token->to_fd()),
       null_(::open("/dev/null", O_RDWR | O_CLOEXEC)),
       cores_(available_cores()) {

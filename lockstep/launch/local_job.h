@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "lockstep/base/unique_fd.h"
-#include "lockstep/launch/descriptor_limit.h"
+#include "lockstep/launch/job_descriptors.h"
 #include "lockstep/launch/placement.h"
 #include "lockstep/launch/rank_cgroups.h"
 #include "lockstep/net/token.h"
@@ -42,7 +42,6 @@ class LocalJob {
   const Token& token() const { return *options_.token; }
   int token_fd() const { return token_fd_.get(); }
   int null_fd() const { return null_.get(); }
-  const DescriptorLimit& descriptor_limit() const { return descriptor_limit_; }
   // By local rank: where it runs, and what OMP_NUM_THREADS says there.
   Placement placement(int local_rank) const;
   const std::string& threads(int local_rank) const { return threads_[static_cast<std::size_t>(local_rank)]; }
@@ -53,7 +52,7 @@ class LocalJob {
 
  private:
   JobOptions options_;
-  DescriptorLimit descriptor_limit_;
+  JobDescriptors descriptors_;
   UniqueFd token_fd_;
   UniqueFd null_;
   int cores_;

@@ -21,6 +21,7 @@
 
 #include "lockstep/base/environment.h"
 #include "lockstep/base/failure_note.h"
+#include "lockstep/base/file_io.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/unique_fd.h"
@@ -60,7 +61,7 @@ class SpawnReport {
   // In the parent.
   static SpawnReport create() {
     UniqueFd fd(::memfd_create("lockstep-spawn-report", MFD_CLOEXEC));
-    if (!fd) throw system_error("making a memory file for a rank's report", errno);
+    if (!fd) throw memory_file_error("making a memory file for a rank's report", errno);
     return SpawnReport(std::move(fd));
   }
   // In the copy: takes over the inherited descriptor.

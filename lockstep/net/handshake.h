@@ -23,7 +23,7 @@
 
 namespace lockstep::internal {
 
-inline constexpr std::uint16_t kProtocolVersion = 8;
+inline constexpr std::uint16_t kProtocolVersion = 9;
 inline constexpr std::size_t kMaxIdentityTextBytes = 64;
 inline constexpr std::size_t kMaxRefusalBytes = 512;
 // What a server gives a client to finish; the client's side is bounded by its own deadline.

@@ -203,11 +203,22 @@ UniqueFd connect_tcp(const Endpoint& endpoint, ConnectRetry retry, Deadline dead
   }
 }
 
+// A connection to an address of this host comes from the same address, or from another one of the loopback interface.
+bool is_within_host(int fd) {
+  sockaddr_storage storage{};
+  socklen_t length = sizeof storage;
+  if (::getpeername(fd, reinterpret_cast<sockaddr*>(&storage), &length) != 0) return false;
+  const SocketAddress peer(reinterpret_cast<const sockaddr*>(&storage), length);
+  return peer.is_loopback() || peer.host() == local_address(fd).host();
+}
+
 void tune_tcp(int fd, Duration user_timeout) {
   set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1, "TCP_NODELAY");
+  if (is_within_host(fd)) user_timeout = Duration::zero();
   const auto user_timeout_ms = std::chrono::ceil<std::chrono::milliseconds>(user_timeout).count();
   set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(user_timeout_ms), "TCP_USER_TIMEOUT");
-  set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1, "SO_KEEPALIVE");
+  set_option(fd, SOL_SOCKET, SO_KEEPALIVE, user_timeout_ms == 0 ? 0 : 1, "SO_KEEPALIVE");
+  if (user_timeout_ms == 0) return;
   set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, 5, "TCP_KEEPIDLE");
   set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, 2, "TCP_KEEPINTVL");
   set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 3, "TCP_KEEPCNT");

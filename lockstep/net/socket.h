@@ -31,7 +31,11 @@ inline constexpr Duration kTcpUserTimeout = std::chrono::seconds(15);
 // Error{timeout} at the deadline says why the last attempts failed.
 UniqueFd connect_tcp(const Endpoint& endpoint, ConnectRetry retry, Deadline deadline);
 
-// TCP_NODELAY, TCP_USER_TIMEOUT and keepalive probes that find a vanished host on an idle connection.
+// Whether both ends have addresses of this host. Then one kernel holds both: it ends the connection with the process,
+// and silence says no more than that it is busy.
+bool is_within_host(int fd);
+// TCP_NODELAY, TCP_USER_TIMEOUT, and keepalive probes that find a vanished host on an idle connection. With zero, and
+// within a host, no silence ends the connection.
 void tune_tcp(int fd, Duration user_timeout = kTcpUserTimeout);
 
 SocketAddress local_address(int fd);

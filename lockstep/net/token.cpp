@@ -223,7 +223,7 @@ std::string Token::origin_for_this_process() {
 
 UniqueFd Token::to_fd() const {
   UniqueFd fd(::memfd_create("lockstep-token", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!fd) throw system_error("making a memory file for the job token failed", errno);
+  if (!fd) throw memory_file_error("making a memory file for the job token failed", errno);
   write_all(fd.get(), {reinterpret_cast<const char*>(bytes_.data()), kBytes},
             "writing the job token's memory file failed");
   if (::fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) throw system_error("sealing the job token failed", errno);

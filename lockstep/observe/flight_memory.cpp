@@ -59,7 +59,7 @@ FlightMemory FlightMemory::make_shared(const FlightIdentity& identity) {
   UniqueFd fd(::memfd_create("lockstep-flight", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   int error = fd ? resize_file(fd.get(), stacks::kSharedBytes) : errno;
   if (error == 0 && ::fcntl(fd.get(), F_ADD_SEALS, kSeals | F_SEAL_SEAL) != 0) error = errno;
-  if (error != 0) throw system_error("making a memory file for a flight recording", error);
+  if (error != 0) throw memory_file_error("making a memory file for a flight recording", error);
   FlightMemory memory = map(std::move(fd), stacks::kSharedBytes, "the memory file of a flight recording");
   memory.format(identity);
   stacks::StackHeader& header = reinterpret_cast<stacks::StackArea*>(memory.data_ + stacks::kOffset)->header;

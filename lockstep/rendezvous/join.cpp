@@ -4,6 +4,7 @@
 #include <map>
 #include <utility>
 
+#include "lockstep/base/descriptor_limit.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
@@ -99,7 +100,7 @@ void register_with_others(const JoinPlan& plan, const Member& me, const std::sha
     membership.watch = std::make_shared<JoinWatch>(registrations, process_of(me), plan.size, "joining the job");
     // If the host of the store dies, the others notice without its last will.
     if (!membership.hosted) membership.watch->begin(deadline);
-    const RegistrationOptions how{membership.watch.get(), notice_after};
+    const RegistrationOptions how{membership.watch.get(), notice_after, plan.host_timeout};
     membership.members = register_rank(*registrations, me, plan.size, deadline, how).value_or(std::vector<Member>());
     if (membership.members.empty()) {
       membership.watch->end(deadline);
@@ -133,6 +134,7 @@ JoinOptions after_handler(const JoinOptions& given, Deadline deadline) {
 
 Membership join(const JoinOptions& given, const Environment& environment) {
   check_log_level();
+  raise_descriptor_limit();
   const Deadline deadline = Deadline::after(given.timeout);
   const JoinOptions options = after_handler(given, deadline);
   JoinPlan plan = plan_join(options, environment);
@@ -144,6 +146,7 @@ Membership join(const JoinOptions& given, const Environment& environment) {
   membership.size = plan.size;
   membership.generation = plan.generation;
   membership.job_id = plan.job_id;
+  membership.host_timeout = plan.host_timeout;
   membership.source = plan.source;
   membership.hosted = std::move(endpoint.hosted);
   Member me = describe_self(plan, endpoint.address);
@@ -153,8 +156,8 @@ Membership join(const JoinOptions& given, const Environment& environment) {
     place_ranks(plan, membership);
     if (needs_probe(membership.members)) {
       const auto watched = std::make_shared<WatchedStore>(membership.store, membership.watch);
-      choose_addresses({plan.rank, plan.generation, plan.job_id, membership.token}, membership.members, *watched,
-                       deadline);
+      choose_addresses({plan.rank, plan.generation, plan.job_id, membership.token, plan.host_timeout},
+                       membership.members, *watched, deadline);
     }
     check_addresses(membership.members, membership.nodes);
   } catch (const Error& error) {

@@ -59,6 +59,7 @@ void read_job(const EnvironmentReader& reader, JoinPlan& plan) {
   plan.address = reader.text("LOCKSTEP_ADDRESS").value_or("");
   plan.interfaces = reader.text("LOCKSTEP_IFNAME").value_or("");
   plan.node_label = reader.text("LOCKSTEP_NODE").value_or("");
+  if (const auto silence = reader.duration("LOCKSTEP_HOST_TIMEOUT")) plan.host_timeout = *silence;
 }
 
 void plan_given_store(const JoinOptions& options, JoinPlan& plan) {

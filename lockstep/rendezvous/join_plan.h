@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "lockstep/health/failure_detector.h"
 #include "lockstep/net/address.h"
 #include "lockstep/rendezvous/rendezvous.h"
 
@@ -44,6 +45,7 @@ struct JoinPlan {
   std::string address;     // LOCKSTEP_ADDRESS
   std::string interfaces;  // LOCKSTEP_IFNAME
   std::string node_label;  // LOCKSTEP_NODE
+  Duration host_timeout = kHostTimeout;
 };
 
 // Error{invalid_argument} names each missing or malformed variable or argument.

@@ -21,7 +21,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr const char* kPurpose = "probe";
-constexpr Duration kAttemptTimeout = 2s;
+constexpr Duration kBindTimeout = 2s;
 constexpr Duration kLongestRoundTrip = 1h;  // a machine may have been suspended
 constexpr Duration kStopLook = 50ms;
 constexpr Duration kRetryPause = 5ms;
@@ -43,7 +43,7 @@ class Answerer {
     std::vector<Listener> listeners;
     for (const Interface& each : interfaces) {
       try {
-        listeners.push_back(Listener::bind({each.address, 0}, Deadline::after(kAttemptTimeout)));
+        listeners.push_back(Listener::bind({each.address, 0}, Deadline::after(kBindTimeout)));
         ports_.push_back(listeners.back().address().port());
       } catch (const Error&) {  // it is gone since it was listed
         ports_.push_back(0);
@@ -75,8 +75,8 @@ class Answerer {
 
 // The round trip of a connection to the given rank. A connection that breaks in its handshake is tried again: strangers
 // may crowd the listener.
-std::optional<Duration> attempt(HandshakeSettings settings, int rank, const Endpoint& endpoint) {
-  const Deadline deadline = Deadline::after(kAttemptTimeout);
+std::optional<Duration> attempt(HandshakeSettings settings, int rank, const Endpoint& endpoint, Duration timeout) {
+  const Deadline deadline = Deadline::after(timeout);
   while (!deadline.expired()) {
     bool is_connected = false;
     try {
@@ -137,7 +137,7 @@ class Probe {
     for (const Interface& each : member(leader).interfaces) {
       const Endpoint endpoint{each.address,
                               checked_between<std::uint16_t>(reader.u32(), 0, 65535, "port", reader.origin())};
-      attempts.push_back(std::async(std::launch::async, attempt, handshake_, leader, endpoint));
+      attempts.push_back(std::async(std::launch::async, attempt, handshake_, leader, endpoint, settings_.host_timeout));
     }
     Bytes result;
     for (auto& each : attempts) {

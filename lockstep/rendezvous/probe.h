@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "lockstep/base/deadline.h"
+#include "lockstep/health/failure_detector.h"
 #include "lockstep/net/token.h"
 #include "lockstep/rendezvous/rendezvous.h"
 #include "lockstep/store/store.h"
@@ -25,6 +26,7 @@ struct ProbeSettings {
   std::uint64_t generation = 0;
   std::string job_id;
   Token token;
+  Duration host_timeout = kHostTimeout;  // an address that does not answer for so long is not reached
 };
 
 // Sets the address of every member with several interfaces; the same on all ranks. The lowest rank of each such host

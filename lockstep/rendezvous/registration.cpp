@@ -30,13 +30,17 @@ const Bytes& process_nonce() {
   return nonce;
 }
 
-void check_same_size(JoinWatch& watch, const Registration& one, const Registration& other) {
-  if (one.size == other.size) return;
-  if (other.member.rank < one.member.rank)
-    return check_same_size(watch, other, one);  // so that all ranks report the same
-  const std::string text = fmt::format(
-      "the ranks disagree about the world size: {} was started with {}, {} with {}; start all with the same value",
-      to_string(one.member), one.size, to_string(other.member), other.size);
+void check_same(JoinWatch& watch, const Registration& one, const Registration& other) {
+  const bool has_size = one.size == other.size;
+  if (has_size && one.host_timeout == other.host_timeout) return;
+  if (other.member.rank < one.member.rank) return check_same(watch, other, one);  // so that all ranks report the same
+  const auto value = [&](const Registration& each) {
+    return has_size ? fmt::format("{} s", seconds(each.host_timeout)) : std::to_string(each.size);
+  };
+  const std::string text =
+      fmt::format("the ranks disagree about the {}: {} was started with {}, {} with {}; start all with the same value",
+                  has_size ? "host timeout (LOCKSTEP_HOST_TIMEOUT)" : "world size", to_string(one.member), value(one),
+                  to_string(other.member), value(other));
   const Error error(ErrorKind::invalid_argument, text, {.peer = other.member.rank});
   watch.give_up(error);
   throw error;
@@ -162,13 +166,13 @@ std::vector<Member> meet_all(Store& store, JoinWatch& watch, const Member& me, c
                              Deadline deadline, Duration notice_after) {
   // The first registration decides early, while ranks are missing; in the end every registration is checked, since the
   // world may be complete for one size before all ranks of another have come.
-  check_same_size(watch, decode_registration(store.compare_set(kWorldSizeKey, "", mine, deadline), -1),
-                  decode_registration(mine, me.rank));
+  check_same(watch, decode_registration(store.compare_set(kWorldSizeKey, "", mine, deadline), -1),
+             decode_registration(mine, me.rank));
   const std::vector<Registration> registrations =
       wait_for_registrations(store, watch, me, size, deadline, notice_after);
   std::vector<Member> members;
   for (const Registration& registration : registrations) {
-    check_same_size(watch, registration, decode_registration(mine, me.rank));
+    check_same(watch, registration, decode_registration(mine, me.rank));
     members.push_back(registration.member);
   }
   if (me.rank == 0) store.set(kMembersKey, encode_members(registrations), deadline);
@@ -182,7 +186,7 @@ std::optional<std::vector<Member>> register_rank(Store& store, const Member& me,
                                                  const RegistrationOptions& how) {
   JoinWatch words(std::shared_ptr<Store>(std::shared_ptr<Store>(), &store), process_of(me), size, "joining");
   JoinWatch& watch = how.watch != nullptr ? *how.watch : words;
-  const Bytes mine = encode(Registration{me, size, process_nonce()});
+  const Bytes mine = encode(Registration{me, size, process_nonce(), how.host_timeout});
   if (!take_rank(store, watch, me, mine, deadline)) return std::nullopt;
   try {
     return meet_all(store, watch, me, mine, size, deadline, how.notice_after);

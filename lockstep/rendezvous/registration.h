@@ -19,6 +19,7 @@ namespace lockstep::internal {
 struct RegistrationOptions {
   JoinWatch* watch = nullptr;            // sees ranks die meanwhile; null: only what ranks write into the store counts
   Duration notice_after = kFirstReport;  // when the log first says who is missing
+  Duration host_timeout = kHostTimeout;
 };
 
 // Takes me.rank in a world of `size` and returns all members by rank. Nothing if the world is over, because this very
@@ -28,7 +29,7 @@ struct RegistrationOptions {
 // Errors:
 //
 //   invalid_argument  another process holds the rank (it is named, and not disturbed), or a rank was started with
-//                     another world size (every rank that waits or comes later gets it)
+//                     another world size or host timeout (every rank that waits or comes later gets it)
 //   peer_lost         a rank has died meanwhile; all that wait get it
 //   timeout           names the ranks that did not come; ranks that come later get Error{aborted}
 std::optional<std::vector<Member>> register_rank(Store& store, const Member& me, int size, Deadline deadline,

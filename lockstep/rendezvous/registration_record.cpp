@@ -11,6 +11,7 @@ namespace lockstep::internal {
 namespace {
 
 constexpr std::size_t kMostInterfaces = 64;
+constexpr std::int32_t kLongestHostTimeoutMs = 86'400'000;
 
 }  // namespace
 
@@ -24,6 +25,7 @@ Bytes encode(const Registration& registration) {
   put_bytes(out, member.node_id);
   put_bytes(out, member.address);
   put_bytes(out, registration.process);
+  put_u32(out, static_cast<std::uint32_t>(registration.host_timeout / std::chrono::milliseconds(1)));
   put_u64(out, member.process_start);
   put_bytes(out, member.gpu);
   const std::span interfaces(member.interfaces.data(), std::min(member.interfaces.size(), kMostInterfaces));
@@ -48,6 +50,8 @@ Registration decode_registration(ByteView encoded, int rank) {
   registration.member.node_id = reader.bytes();
   registration.member.address = reader.bytes();
   registration.process = reader.bytes();
+  registration.host_timeout =
+      std::chrono::milliseconds(checked_between(reader.i32(), 1, kLongestHostTimeoutMs, "host timeout in ms", origin));
   registration.member.process_start = reader.u64();
   registration.member.gpu = reader.bytes();
   for (auto left = checked_size(reader.u32(), kMostInterfaces, "number of interfaces", origin); left != 0; --left) {

@@ -13,6 +13,7 @@ struct Registration {
   Member member;
   int size = 0;   // of the world
   Bytes process;  // a random number of its process
+  Duration host_timeout = kHostTimeout;
 };
 
 // Keeps the first 64 interfaces.

@@ -12,6 +12,7 @@
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
+#include "lockstep/health/failure_detector.h"
 #include "lockstep/net/token.h"
 #include "lockstep/store/store.h"
 
@@ -45,8 +46,7 @@ struct JoinOptions {
   std::optional<Token> token;
   // With env:// and no RANK: called for rank and size.
   std::function<Bootstrap()> bootstrap;
-  // Until all ranks are there.
-  Duration timeout = std::chrono::minutes(5);
+  Duration timeout = std::chrono::minutes(5);  // until all ranks are there
   // After this time the log names the missing ranks, and then less and less often.
   Duration notice_after = std::chrono::seconds(30);
   std::string gpu = {};  // as Member::gpu
@@ -84,6 +84,7 @@ struct Membership {
   std::uint64_t generation = 0;  // counts restarts of the job; part of every key, frame and arena
   std::string job_id;
   std::string source;  // where rank and size came from: "environment RANK, ...", "tcp://...", "alone"
+  Duration host_timeout = internal::kHostTimeout;
   Token token;
   std::vector<Member> members;   // by rank
   std::shared_ptr<Store> store;  // this world's own part of the job's store: keys need no prefix; never null
@@ -94,7 +95,7 @@ struct Membership {
   std::shared_ptr<internal::JoinWatch> watch;  // sees ranks die until finish_joining()
 };
 
-// Joins and waits until all ranks are there. With nothing set anywhere: a world of one, over a memory store.
+// Waits until all ranks are there. With nothing set anywhere: a world of one, over a memory store.
 //   env://             RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT; optional LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK.
 //                      Without RANK: what other launchers say, see launchers.h and docs/LAUNCHING.md
 //   tcp://host:port    rank 0 hosts the store there, as it does at MASTER_ADDR:MASTER_PORT
@@ -106,22 +107,21 @@ struct Membership {
 //   TORCHELASTIC_USE_AGENT_STORE=True      torchrun has MASTER_PORT: the port above it, or from 32768 on a derived one
 //   LOCKSTEP_BIND          the address at which rank 0 listens instead, or "any" for all of its host's
 //   LOCKSTEP_ADDRESS       the address that this process advertises, instead of the one it found
-//   LOCKSTEP_IFNAME        network interfaces to choose from, "eth0" or "eth0,eth1", instead of all that are up. Of
-//                          several, the one that all other hosts reach is found by probing; see probe.h
+//   LOCKSTEP_IFNAME        network interfaces to choose from, "eth0,eth1", instead of all that are up; see probe.h
+//   LOCKSTEP_HOST_TIMEOUT  for how many seconds another host may be silent
 //   LOCKSTEP_NODE          processes with different values never share memory, as if they ran on different hosts
-// Errors within seconds, naming both sides: duplicate rank (the first claimant goes on), different world sizes (on
-// every rank), other generation, protocol version or channel (Error{invalid_argument}), wrong token
-// (Error{unauthorized}). Error{timeout} names the ranks that did not come;
-// ranks that come after that get Error{aborted}. A rank that dies once it has begun to join, or until
-// finish_joining(), is Error{peer_lost} on all others: at once for those on its machine, within 3 s for the rest.
+// Errors within seconds, naming both sides: duplicate rank (the first goes on), different world sizes or host timeouts
+// (on every rank), other generation, protocol version or channel (Error{invalid_argument}), wrong token
+// (Error{unauthorized}). Error{timeout} names ranks that did not come; later ones get Error{aborted}. A rank that dies
+// until finish_joining() is Error{peer_lost} on all others: at once on its machine, within 3 s for the rest.
 Membership join(const JoinOptions& options, const internal::Environment& environment);
 
-// Which of its host's GPUs a process takes: by the launcher of LOCKSTEP_LAUNCHER, LOCAL_RANK, srun, mpirun or flux run,
-// else by its rank, with a warning where that may be wrong. Error{invalid_argument} without a GPU.
+// Which of its host's GPUs a process takes: by LOCKSTEP_LAUNCHER's launcher, LOCAL_RANK, srun, mpirun or flux run, else
+// by its rank, with a warning where that may be wrong. Error{invalid_argument} without a GPU.
 int local_device(int rank, int device_count, const internal::Environment& environment = internal::process_environment);
 
-// To be called by all ranks after join(), once they have connected: releases what joining needed. The rank that hosts
-// the store waits here for the others, so that it may leave right afterwards.
+// To be called by all ranks after join(), once they have connected: releases what joining needed. The rank with the
+// store waits here for the others, so that it may leave right afterwards.
 void finish_joining(const Membership& membership, Deadline deadline) noexcept;
 // Instead of finish_joining(): ranks that still connect end with this error. Returns the error to throw instead of it,
 // as JoinWatch::cause_of(). Blocks for a moment.

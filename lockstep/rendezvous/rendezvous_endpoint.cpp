@@ -150,23 +150,20 @@ HandshakeSettings settings_for(const JoinPlan& plan, const Token& token) {
           .mine = local_identity(plan.rank, plan.size, plan.generation)};
 }
 
-// A store takes two connections per rank while they join, and this rank one to each peer; with the usual soft limit, a
-// few hundred ranks would wait silently.
-void allow_connections(int ranks) {
+// A store takes two connections per rank while they join, and this rank one to each peer; without, a few hundred ranks
+// would wait silently.
+void check_descriptors(int ranks) {
   const rlim_t wanted = static_cast<rlim_t>(ranks) * 4 + 256;
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted) return;
-  const rlim_t before = limit.rlim_cur;
-  limit.rlim_cur = std::min(limit.rlim_max, wanted);
-  if (::setrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur == wanted) return;
   log_warning(
       fmt::format("this process, which hosts the store of {} ranks, may have {} descriptors, and {} are wanted: "
                   "raise the limit (ulimit -n) before it starts",
-                  ranks, std::max(before, limit.rlim_cur), wanted));
+                  ranks, limit.rlim_cur, wanted));
 }
 
 std::shared_ptr<StoreServer> host_store(const JoinPlan& plan, const Token& token) {
-  allow_connections(plan.size);
+  check_descriptors(plan.size);
   StoreServerOptions options{.token = token, .job_id = plan.job_id};
   options.identity = local_identity(plan.rank, plan.size, plan.generation);
   options.admission = admit_generation(plan.generation);

@@ -22,7 +22,7 @@ namespace lockstep::internal {
 
 Mapping Mapping::create(std::size_t bytes) {
   UniqueFd fd = PrivateFd::open([] { return ::memfd_create("lockstep", MFD_CLOEXEC | MFD_ALLOW_SEALING); });
-  if (!fd) throw system_error("memfd_create for shared memory failed", errno);
+  if (!fd) throw memory_file_error("making a memory file that ranks share failed", errno);
   if (const int error = resize_file(fd.get(), bytes); error != 0) {
     throw system_error("cannot size shared memory to " + std::to_string(bytes) + " bytes", error);
   }

@@ -40,6 +40,7 @@ SharedLinks::SharedLinks(int rank, std::vector<TcpLink> links, const TcpMeshSett
     TcpPeer& peer = this->peer(number);
     TcpLink& link = links[static_cast<std::size_t>(number)];
     peer.name = std::move(link.who);
+    peer.host_timeout = settings.host_timeout;
     if (number == rank_) continue;
     peer.control = std::move(link.control);
     peer.streams = TcpStreams(std::move(link.data), settings.checksums);

@@ -44,10 +44,10 @@ void set_tcp_option(int fd, int option, int value) {
 
 constexpr std::uint32_t kControl = 0;  // of LinkClaim::connection
 
-void tune(int fd, std::uint32_t connection) {
+void tune(int fd, std::uint32_t connection, Duration host_timeout) {
   if (connection != kControl) return tune_tcp(fd, Duration::zero());
   // The kernel looks once a second whether the time is up, hence the second's half that is taken off.
-  tune_tcp(fd, kPeerTimeout - std::chrono::milliseconds(500));
+  tune_tcp(fd, host_timeout - std::chrono::milliseconds(500));
   set_tcp_option(fd, TCP_KEEPIDLE, 1);
   set_tcp_option(fd, TCP_KEEPINTVL, 1);
 }
@@ -164,7 +164,7 @@ class Connector {
         throw Error(ErrorKind::invalid_argument,
                     fmt::format("{} of mesh '{}' answers there", to_string(claims), claims.text));
       }
-      tune(fd.get(), number);
+      tune(fd.get(), number, settings_.host_timeout);
       link(peer).who = to_string(claims);
       connection(peer, number) = std::move(fd);
       return;
@@ -190,7 +190,7 @@ class Connector {
   std::uint32_t take(Acceptor::Arrival& arrival) {
     const PeerIdentity& peer = arrival.peer;
     const std::uint32_t number = decode_link_claim(peer.number).connection;
-    tune(arrival.fd.get(), number);
+    tune(arrival.fd.get(), number, settings_.host_timeout);
     link(peer.rank).who = to_string(peer);
     connection(peer.rank, number) = std::move(arrival.fd);
     return number;

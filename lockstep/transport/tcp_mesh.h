@@ -12,9 +12,9 @@
 // Data over connections carry checksums, unless they are turned off. What is damaged is not delivered: it ends the mesh
 // for all ranks. Memory needs none.
 //
-// A peer counts as lost when its process ends (at once) or its host does not answer for kPeerTimeout. Data connections
-// have no such limit, since a healthy rank may be too busy to read for a long time; its kernel answers on the control
-// connection all the same.
+// A peer counts as lost when its process ends (at once) or its host, if that is another one, does not answer for
+// host_timeout. Data connections have no such limit, since a healthy rank may be too busy to read for a long time; its
+// kernel answers on the control connection all the same.
 #pragma once
 
 #include <cstddef>
@@ -27,6 +27,7 @@
 
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/error.h"
+#include "lockstep/health/failure_detector.h"
 #include "lockstep/net/token.h"
 #include "lockstep/store/store.h"
 #include "lockstep/transport/byte_rings.h"
@@ -35,7 +36,6 @@
 
 namespace lockstep::internal {
 
-inline constexpr Duration kPeerTimeout = std::chrono::seconds(3);
 inline constexpr int kMaxConnections = 64;
 
 // Memory that some ranks of a mesh share, this one among them.
@@ -58,6 +58,7 @@ struct TcpMeshSettings {
   int connections = 1;
   // Of data; the same on all ranks.
   Checksums checksums = Checksums::on;
+  Duration host_timeout = kHostTimeout;  // the same on all ranks
   NodeMemory node = {};
   // Called now and then while ranks connect; throws if one of them is known to have died.
   std::function<void()> check_alive = [] {};

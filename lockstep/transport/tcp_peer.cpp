@@ -7,7 +7,6 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
-#include "lockstep/transport/tcp_mesh.h"
 
 namespace lockstep::internal {
 
@@ -45,7 +44,8 @@ void TcpPeer::read_control(const std::function<void(ByteView)>& take) {
       if (errno == EINTR) continue;
       if (errno == EAGAIN || errno == EWOULDBLOCK) return;
       const bool is_silent = errno == ETIMEDOUT || errno == EHOSTUNREACH || errno == ENETUNREACH;
-      why = is_silent ? fmt::format("its host has not answered for {} s", seconds(kPeerTimeout)) : std::strerror(errno);
+      why = is_silent ? fmt::format("its host has not answered for {} s (LOCKSTEP_HOST_TIMEOUT)", seconds(host_timeout))
+                      : std::strerror(errno);
       return;
     }
     try {

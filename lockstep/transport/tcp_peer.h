@@ -7,6 +7,7 @@
 
 #include "lockstep/base/bytes.h"
 #include "lockstep/base/unique_fd.h"
+#include "lockstep/health/failure_detector.h"
 #include "lockstep/net/framing.h"
 #include "lockstep/transport/control_message.h"
 #include "lockstep/transport/tcp_streams.h"
@@ -18,7 +19,8 @@ struct TcpPeer {
 
   std::string name;  // "rank 2 (host n1, pid 811)"
   UniqueFd control;
-  TcpStreams streams;   // of a peer whose data do not go through memory
+  TcpStreams streams;  // of a peer whose data do not go through memory
+  Duration host_timeout = kHostTimeout;
   std::string why;      // it is dead; else empty
   std::string damaged;  // why nothing that it sends can be read any more; else empty
 

@@ -94,7 +94,9 @@ VARIABLE_PAGE = "docs/VARIABLES.md"
 
 
 def _values_of(kind, arguments):
-    """How the page writes a row's values: number(1, 64) -> 1 to 64."""
+    """How the page writes a row's values: number(1, 64) -> 1 to 64, duration(2, 600) -> 2 to 600 seconds."""
+    if kind == "duration":
+        return "{} to {} seconds".format(*arguments.split(", "))
     if kind != "number":
         return arguments.strip('"')
     least, most = arguments.split(", ")

@@ -1,5 +1,5 @@
 """Processes that die, stand still or are cut off while ranks join and all-reduce:
-faults_test.py <faults_rank> <chaos_proxy> <clock_jump library> Killed|Store|Clock
+faults_test.py <faults_rank> <chaos_proxy> <clock_jump library> Killed|Many|Store|Clock
 """
 
 import os
@@ -84,7 +84,8 @@ class Process:
 class Job:
     """A store and its ranks, each a process."""
 
-    def __init__(self, size, transport, timeout=20.0, proxy=None, more=None):
+    def __init__(self, size, transport, timeout=20.0, proxy=None, more=None, before=()):
+        """before: a command that starts each rank."""
         self.folder = tempfile.mkdtemp()
         token = os.path.join(self.folder, "token")
         with open(os.open(token, os.O_CREAT | os.O_WRONLY, 0o600), "w") as file:
@@ -98,7 +99,7 @@ class Job:
             self.proxy = Process([PROXY, self.address, *proxy], environment)
             self.address = self.proxy.line()
         self.ranks = [
-            Process([RANK, "rank", str(rank), str(size), transport, self.address, str(timeout)], environment)
+            Process([RANK, "rank", str(rank), str(size), transport, self.address, str(timeout)], environment, before)
             for rank in range(size)
         ]
 
@@ -115,6 +116,24 @@ class Job:
             lines = [rank.line(), rank.line()]
             if lines != ["joined", "running"]:
                 raise AssertionError(f"a rank printed {lines}")
+
+
+class Many(unittest.TestCase):
+    """So many ranks on one host that it is busy."""
+
+    # fault: 10, 52
+    def test_ranks_over_tcp_wait_for_one_that_stands_still_and_raise_their_limit_on_descriptors(self):
+        with Job(32, "tcp", timeout=60, before=("prlimit", "--nofile=64:4096", "--")) as job:
+            job.ranks[7].stop()  # while all join
+            time.sleep(4)
+            os.kill(job.ranks[7].pid, signal.SIGCONT)
+            job.wait_until_running()
+            job.ranks[3].stop()  # in a collective
+            time.sleep(4)
+            os.kill(job.ranks[3].pid, signal.SIGCONT)
+            for rank in job.ranks:
+                rank.order("count")
+                self.assertRegex(rank.line(), r"^rounds \d+$")
 
 
 class Killed(unittest.TestCase):

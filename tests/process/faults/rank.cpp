@@ -50,7 +50,9 @@ int host_store() {
   return 0;
 }
 
-std::unique_ptr<Engine> make_engine(const Membership& membership, const std::string& transport, Deadline deadline) {
+// messages: the mesh that a group has besides that of its collectives.
+std::unique_ptr<Engine> make_engine(const Membership& membership, const std::string& transport,
+                                    std::unique_ptr<Mesh>& messages, Deadline deadline) {
   WatchedStore store(membership.store, membership.watch);
   if (transport == "tcp") {
     TcpMeshSettings settings{.rank = membership.rank,
@@ -60,7 +62,10 @@ std::unique_ptr<Engine> make_engine(const Membership& membership, const std::str
                              .token = membership.token,
                              .name = "faults"};
     settings.check_alive = [&] { membership.watch->check(deadline); };
-    return std::make_unique<LinkEngine>(connect_tcp_mesh(settings, store, deadline), 0);
+    auto engine = std::make_unique<LinkEngine>(connect_tcp_mesh(settings, store, deadline), 0);
+    settings.name = "faults/messages";
+    messages = connect_tcp_mesh(settings, store, deadline);
+    return engine;
   }
   SharedArenaSpec spec{.name = "faults", .rank = membership.rank, .members = {}, .options = {}};
   for (const Member& member : membership.members)
@@ -117,7 +122,8 @@ int be_rank(char** arguments) {
                                      .mine = local_identity(*options.rank, *options.world_size, 0)};
     options.store = std::make_shared<TcpStore>(parse_endpoint(arguments[3]), settings);
     const Membership membership = join(options, [](const char*) -> const char* { return nullptr; });
-    const auto engine = make_engine(membership, arguments[2], Deadline::after(timeout));
+    std::unique_ptr<Mesh> messages;
+    const auto engine = make_engine(membership, arguments[2], messages, Deadline::after(timeout));
     finish_joining(membership, Deadline::after(timeout));
     say("joined");
     for (int round = 0;; ++round) {

@@ -2,11 +2,15 @@
 
 import base64
 import collections
+import ctypes
+import errno
 import os
+import platform
 import re
 import resource
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -363,10 +367,10 @@ def limited(soft, hard):
 
 class DescriptorTest(RunTest):
     # fault: 52
-    def test_the_launcher_raises_its_own_limit_and_not_that_of_ranks(self):
+    def test_the_soft_limit_is_raised_to_the_hard_one_for_the_launcher_and_its_ranks(self):
         code, output, error = self.run_tree(shell("ulimit -Sn", 40), preexec_fn=limited(128, 1024))
         self.assertEqual(code, 0, error)
-        self.assertEqual({line.split()[1] for line in output.splitlines()}, {"128"})
+        self.assertEqual({line.split()[1] for line in output.splitlines()}, {"1024"})
 
     # fault: 52
     def test_a_hard_limit_that_is_too_low_is_told_with_the_remedy(self):
@@ -374,6 +378,40 @@ class DescriptorTest(RunTest):
         self.assertEqual(code, 2)
         self.assertRegex(error, r"40 ranks need the launcher to open \d+ files and connections, and its hard limit is "
                                 r"128; raise that limit \(in the shell: ulimit -Hn \d+;")
+
+
+def without_memory_files():
+    """A sandbox that forbids memfd_create, as a seccomp profile does."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    instructions = [
+        (0x20, 0, 0, 0),  # the number of the system call
+        (0x15, 0, 1, 319 if platform.machine() == "x86_64" else 279),
+        (0x06, 0, 0, 0x00050000 | errno.EPERM),
+        (0x06, 0, 0, 0x7FFF0000),
+    ]
+    program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *each) for each in instructions))
+    header = struct.pack("HxxxxxxP", len(instructions), ctypes.addressof(program))
+    if libc.prctl(38, 1, 0, 0, 0) != 0 or libc.prctl(22, 2, header, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "no filter of system calls")
+
+
+class FileLimitTest(RunTest):
+    # fault: 23
+    def test_without_room_for_any_file_the_launcher_says_so_and_does_not_die_of_a_signal(self):
+        nothing = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # noqa: E731
+        code, _, error = self.run_tree(shell("true", 2), preexec_fn=nothing)
+        self.assertEqual(code, 3)
+        self.assertIn("a file of this process may have 0 bytes: raise the limit (ulimit -f unlimited)", error)
+        with tempfile.TemporaryFile() as file:
+            code = subprocess.run(shell("true", 2), stdout=file, stderr=file, preexec_fn=nothing).returncode
+            self.assertEqual(code, 3)  # though the message has no room either
+
+    # fault: 21
+    def test_where_memory_files_are_forbidden_the_error_says_what_to_allow(self):
+        code, _, error = self.run_tree(shell("true", 2), preexec_fn=without_memory_files)
+        self.assertEqual(code, 3)
+        self.assertRegex(error, r"making a memory file for the job token failed: Operation not permitted; the system "
+                                r"call memfd_create is forbidden here: allow it in the sandbox or container")
 
 
 class SecretTest(RunTest):

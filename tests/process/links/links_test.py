@@ -1,6 +1,7 @@
 """A TCP mesh between real processes: links_test.py <links_rank> Loopback|Hosts"""
 
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -56,17 +57,21 @@ class Namespaces:
     def cut(self):
         ip("-n", self.names[0], "link", "set", "cable", "down")
 
+    def blackhole(self, what):
+        """what: "add", and the first host reaches the other no more, or "delete"."""
+        ip("-n", self.names[0], "route", what, "blackhole", self.addresses[1])
+
 
 class Ranks:
     """The ranks of one job, and what they print."""
 
-    def __init__(self, places, rounds, *more):
+    def __init__(self, places, rounds, *more, **variables):
         """places: for each rank its address and the command before its program."""
         self.folder = tempfile.mkdtemp()
         token = os.path.join(self.folder, "token")
         with open(os.open(token, os.O_CREAT | os.O_WRONLY, 0o600), "w") as file:
             file.write(secrets.token_hex(32) + "\n")
-        environment = {**os.environ, "LOCKSTEP_TOKEN_FILE": token}
+        environment = {**os.environ, "LOCKSTEP_TOKEN_FILE": token, **variables}
         environment.pop("LOCKSTEP_TOKEN_FD", None)
         store = os.path.join(self.folder, "store")
         self.ranks = [
@@ -129,6 +134,38 @@ class Hosts(unittest.TestCase):
                                    rf"{rank} .*: rank \d \(host .*, pid \d+\) ")
             if "has not answered" in line:
                 self.assertRegex(line, r": rank [23] " if rank < 2 else r": rank [01] ")
+
+    # fault: 18
+    def test_an_outage_that_is_shorter_than_the_host_timeout_is_waited_out(self):
+        with Namespaces() as namespaces, Ranks(in_namespaces(namespaces, 4), 40, LOCKSTEP_HOST_TIMEOUT="8") as ranks:
+            self.assertTrue(ranks.wait_until_running())
+            namespaces.blackhole("add")
+            time.sleep(4)
+            namespaces.blackhole("delete")
+            self.assertEqual(ranks.lines(), ["done"] * 4)
+
+    # fault: 16
+    def test_an_outage_that_is_longer_than_the_host_timeout_names_the_ranks_beyond_it(self):
+        with Namespaces() as namespaces, Ranks(in_namespaces(namespaces, 4), 0) as ranks:
+            self.assertTrue(ranks.wait_until_running())
+            namespaces.blackhole("add")
+            lines = ranks.lines()
+        for here, there in ((lines[:2], "[23]"), (lines[2:], "[01]")):
+            lost = rf": rank {there} \(host .*, pid \d+\) was lost.*: its host has not answered for 3 s "
+            self.assertTrue(any(re.search(lost + r"\(LOCKSTEP_HOST_TIMEOUT\)", line) for line in here), lines)
+            self.assertTrue(all(line.startswith("failed peer_lost ") for line in here), lines)
+
+    # fault: 18
+    def test_silence_within_a_host_decides_nothing(self):
+        with Namespaces() as namespaces:
+            host = namespaces.names[0]
+            with Ranks([("127.0.0.1", ["ip", "netns", "exec", host])] * 4, 40) as ranks:
+                self.assertTrue(ranks.wait_until_running())
+                # Nothing arrives, as when the kernel has too much to do.
+                ip("-n", host, "link", "set", "lo", "down")
+                time.sleep(4)
+                ip("-n", host, "link", "set", "lo", "up")
+                self.assertEqual(ranks.lines(), ["done"] * 4)
 
     # fault: 19
     @unittest.skipIf(shutil.which("tc") is None, "it needs the program tc (Debian: iproute2)")

@@ -2,7 +2,7 @@
 // All-reduces data of changing size over a TCP mesh, `rounds` times or for ever, and checks every sum. If it is not for
 // ever, it also sends a tenth of that to the next rank over another mesh, and checks what comes from the one before.
 // Prints "connected", "running" after the first round, then "done", or "failed <kind> <text>". The job token comes from
-// LOCKSTEP_TOKEN_FILE.
+// LOCKSTEP_TOKEN_FILE; LOCKSTEP_HOST_TIMEOUT counts.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
 #include "lockstep/collective/link_engine.h"
 #include "lockstep/messages/messenger.h"
@@ -72,6 +73,7 @@ int main(int argc, char** argv) {
                              .token = Token::for_this_process(),
                              .name = "links",
                              .address = argv[3]};
+    settings.host_timeout = EnvironmentReader().duration("LOCKSTEP_HOST_TIMEOUT").value_or(3s);
     LinkEngine engine(connect_tcp_mesh(settings, store, Deadline::after(20s)), 0);
     settings.name = "links/messages";
     Messenger messenger(connect_tcp_mesh(settings, store, Deadline::after(20s)));

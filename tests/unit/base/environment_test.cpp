@@ -52,6 +52,21 @@ TEST_CASE("a variable that is not in the table cannot be read") {
               ErrorKind::internal, "OTHER is missing in the table of variables");
 }
 
+TEST_CASE("a duration is a number of seconds, with or without a fraction") {
+  const auto timeout = [](const char* text) {
+    return reader_of({{"LOCKSTEP_HOST_TIMEOUT", text}}).duration("LOCKSTEP_HOST_TIMEOUT");
+  };
+  CHECK_FALSE(timeout(""));
+  CHECK(timeout("2") == std::chrono::milliseconds(2000));
+  CHECK(timeout("2.5") == std::chrono::milliseconds(2500));
+  CHECK(timeout("600") == std::chrono::milliseconds(600'000));
+  for (const char* wrong : {"1.999", "601", "-3", "x", "3 s", "3s", "nan", "inf", "1e2", "0x4", " 3"}) {
+    CAPTURE(wrong);
+    CHECK_ERROR(error_of([&] { timeout(wrong); }), ErrorKind::invalid_argument,
+                "LOCKSTEP_HOST_TIMEOUT is '" + std::string(wrong) + "'; it can be 2 to 600 seconds");
+  }
+}
+
 TEST_CASE("a value that is not an accepted number is quoted, with what is accepted") {
   const auto connections = [](const char* text) {
     return reader_of({{"LOCKSTEP_CONNECTIONS", text}}).number("LOCKSTEP_CONNECTIONS");

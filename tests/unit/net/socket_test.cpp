@@ -50,8 +50,10 @@ TEST_CASE("bytes travel both ways, and both ends know the addresses") {
   CHECK(received == sent);
   for (const int fd : {client.get(), server.get()}) {
     CHECK(option(fd, IPPROTO_TCP, TCP_NODELAY) != 0);
-    CHECK(option(fd, SOL_SOCKET, SO_KEEPALIVE) != 0);
-    CHECK(option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT) == 15000);
+    // One kernel has both ends: no timer of its own may end the connection.
+    CHECK(is_within_host(fd));
+    CHECK(option(fd, SOL_SOCKET, SO_KEEPALIVE) == 0);
+    CHECK(option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT) == 0);
   }
 }
 

@@ -81,6 +81,20 @@ TEST_CASE("different world sizes fail on every side, with both values") {
   CHECK(steady_clock().now() - start < 4s);
 }
 
+// fault: 16
+TEST_CASE("different host timeouts fail on every side, with both values") {
+  MemoryStore store;
+  auto first =
+      std::async(std::launch::async, [&] { return error_of([&] { register_rank(store, member(0), 2, soon()); }); });
+  store.get("registration/0", soon());
+  const RegistrationOptions other{.host_timeout = 7500ms};
+  const Error second = error_of([&] { register_rank(store, member(1), 2, soon(), other); });
+  for (const Error& error : {second, first.get()}) {
+    CHECK_ERROR(error, ErrorKind::invalid_argument, "the host timeout (LOCKSTEP_HOST_TIMEOUT): rank 0",
+                "was started with 3 s", "rank 1 (host host1, pid 101) with 7.5 s");
+  }
+}
+
 TEST_CASE("ranks that do not come are named") {
   MemoryStore store;
   const Error error = error_of([&] { register_rank(store, member(1), 4, Deadline::after(30ms)); });

@@ -67,6 +67,10 @@ int run_command(const RunOptions& given) {
   if (!given.log_format.empty()) ::setenv("LOCKSTEP_LOG_FORMAT", given.log_format.c_str(), 1);
   try {
     EnvironmentReader().choice("LOCKSTEP_LOG_FORMAT");
+    for (const auto& [key, value] : given.rdzv_config) {
+      if (key == "host_timeout") ::setenv("LOCKSTEP_HOST_TIMEOUT", value.c_str(), 1);
+    }
+    EnvironmentReader().duration("LOCKSTEP_HOST_TIMEOUT");
     parse_binding(given.bind);
     const int most_hosts = std::max(given.nodes.most, static_cast<int>(given.hosts.size()));
     if (!given.rdzv_endpoint.empty()) parse_meeting_point(given.rdzv_endpoint, most_hosts);

@@ -30,6 +30,7 @@ void apply_config(const std::vector<std::pair<std::string, std::string>>& config
     };
     if (key == "join_timeout" || key == "timeout") agent.join_timeout = read();
     if (key == "last_call_timeout") agent.last_call = read();
+    if (key == "loss_interval") agent.loss_interval = read();
   }
 }
 
@@ -62,6 +63,7 @@ AgentOptions agent_options(const RunOptions& options, const std::string& path, c
   agent.flight = options.flight;
   agent.grace = options.shutdown_timeout;
   agent.stop_grace = options.stop_grace;
+  agent.stop_exit_code = options.stop_exit_code;
   agent.signals = options.signals_to_handle;
   agent.hang = hang_options(options.hang_timeout);
   agent.make_watch = make_host_watch;

@@ -142,7 +142,7 @@ class LocalRun {
   }
 
   int finish(const Outcome& outcome) {
-    const int code = exit_code_of(outcome);
+    const int code = exit_code_of(outcome, options_.stop_exit_code);
     const RankEnd* cause = outcome.cause();
     note_.write(code, !outcome.hang.empty() || cause == nullptr ? outcome.hang : describe_failure(*cause));
     tell(JobEvent::Kind::end, attempt_, &outcome, outcome.stop_signal, code);

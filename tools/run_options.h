@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lockstep/launch/rank_limits.h"
+#include "lockstep/launch/outcome.h"
 #include "lockstep/launch/rank_output.h"
 
 namespace lockstep::tools {
@@ -35,6 +36,7 @@ struct RunOptions {
   // Restarts and stops.
   int max_restarts = 0;
   std::chrono::milliseconds stop_grace{25000};              // from a request to stop to SIGKILL
+  int stop_exit_code = kStoppedExitCode;                    // of a job that is stopped before its end
   std::vector<int> signals_to_handle;                       // empty: SIGTERM, SIGINT, SIGHUP, SIGQUIT
   std::string log_format;                                   // text, json; empty: as LOCKSTEP_LOG_FORMAT says
   std::string on_event;                                     // a program that is told of events; empty: none

@@ -152,6 +152,7 @@ std::vector<std::string> agent_arguments(const RunOptions& options, int host) {
   arguments.add("--max-restarts", options.max_restarts);
   arguments.add("--shutdown-timeout", seconds(options.shutdown_timeout));
   arguments.add("--stop-grace", seconds(options.stop_grace));
+  arguments.add("--stop-exit-code", std::to_string(options.stop_exit_code));
   if (options.hang_timeout) arguments.add("--hang-timeout", seconds(*options.hang_timeout));
   std::string signals;
   for (const int signal : options.signals_to_handle) {

@@ -131,7 +131,8 @@ void RunParser::add_hosts() {
   option("--rdzv-id", to.run.rdzv_id, "The job's name: jobs of different names can meet at one endpoint");
   option("--rdzv-conf", to.rdzv_config,
          "KEY=VALUE,...: join_timeout (600): seconds until all have to be there; last_call_timeout (30): seconds that "
-         "MIN hosts wait for more");
+         "MIN hosts wait for more; host_timeout (3): of silence until a host is lost; loss_interval (600): a host that is "
+         "lost again within it costs a restart");
   option("--rdzv-backend", to.rdzv_backend,
          "c10d, static, etcd or etcd-v2: accepted for compatibility with torchrun, no effect")
       ->check(known({"c10d", "static", "etcd", "etcd-v2"}, "with all of them, launchers meet by themselves"));
@@ -154,6 +155,9 @@ void RunParser::add_ends() {
       ->check(CLI::Range(0.1, kMostSeconds));
   option("--shutdown-timeout", to.shutdown_timeout_seconds,
          "Seconds that ranks get from SIGTERM to SIGKILL after a failure (default 5)");
+  option("--stop-exit-code", to.run.stop_exit_code,
+         "Exit code of a job that is asked to stop before its end (default 75: try again later)")
+      ->transform(whole_number(0, 255));
   option("--stop-grace", to.stop_grace_seconds,
          "Seconds that ranks get to save their work when the job is told to stop (default 25)");
   option("--signals-to-handle", to.signals,

@@ -1,7 +1,12 @@
 #include "lockstep/elastic/agent_link.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+
+#include <algorithm>
 #include <utility>
 
+#include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/net/socket.h"
@@ -20,15 +25,22 @@ SocketAddress address_of_peer(int fd) {
   return {reinterpret_cast<const sockaddr*>(&storage), length};
 }
 
+// Shorter than what ranks take for the loss of a host, so that agents notice it first.
+Duration agent_silence() {
+  constexpr std::chrono::milliseconds kHostTimeout{3000};
+  return EnvironmentReader().duration("LOCKSTEP_HOST_TIMEOUT").value_or(kHostTimeout) * 5 / 6;
+}
+
 }  // namespace
 
 AgentLink::AgentLink(UniqueFd fd, PeerIdentity peer)
-    : fd_(std::move(fd)),
+    : silence_(agent_silence()),
+      fd_(std::move(fd)),
       peer_(std::move(peer)),
       own_address_(local_address(fd_.get()).host()),
       peer_address_(address_of_peer(fd_.get()).host()),
       beat_at_(Deadline::after(kBeat)),
-      silent_at_(Deadline::after(kSilence)) {}
+      silent_at_(Deadline::after(silence_)) {}
 
 void AgentLink::send(const AgentMessage& message) {
   if (failed()) return;
@@ -41,23 +53,13 @@ std::optional<AgentMessage> AgentLink::take() {
   try {
     while (auto payload = received_.next()) {
       AgentMessage message = decode_agent_message(*payload);
-      if (const auto* beat = std::get_if<HostAlive>(&message)) {
-        silent_at_ = Deadline::after(std::chrono::milliseconds(beat->patience_ms));
-        continue;
-      }
-      return message;
+      if (!std::holds_alternative<HostAlive>(message)) return message;
     }
   } catch (const Error& error) {
     fail(error.what());
     received_ = FrameBuffer(kMostAgentMessageBytes);
   }
   return std::nullopt;
-}
-
-void AgentLink::announce_pause(Duration pause) {
-  const auto patience = std::chrono::duration_cast<std::chrono::milliseconds>(kSilence + pause);
-  send(HostAlive{static_cast<int>(patience.count())});
-  beat_at_ = Deadline::after(kBeat);
 }
 
 pollfd AgentLink::wanted() const {
@@ -70,12 +72,41 @@ Deadline AgentLink::wake_at() const { return failed() ? Deadline::never() : std:
 void AgentLink::tend() {
   if (failed()) return;
   read();
-  if (beat_at_.expired()) announce_pause({});
-  write();
-  if (!failed() && silent_at_.expired()) {
-    silent_ = true;
-    fail(fmt::format("nothing has come from its agent for {:.1f} s", seconds(kSilence)));
+  if (beat_at_.expired()) {
+    send(HostAlive{});
+    beat_at_ = Deadline::after(kBeat);
   }
+  write();
+  if (!failed() && silent_at_.expired()) look_at_silence();
+}
+
+void AgentLink::look_at_silence() {
+  if (!host_answers()) {
+    silent_ = true;
+    return fail(fmt::format("nothing has come from its agent for {:.1f} s (--rdzv-conf host_timeout=)",
+                            seconds(silence_)));
+  }
+  if (!frozen_since_) frozen_since_ = steady_clock().now() - silence_;
+  if (frozen_for() >= kFrozenLimit) return give_up_frozen();
+  silent_at_ = Deadline::after(kBeat);
+}
+
+// Heartbeats are sent all the time, so there is always something that the kernel of the other host has to acknowledge.
+bool AgentLink::host_answers() const {
+  tcp_info info{};
+  socklen_t length = sizeof info;
+  if (::getsockopt(fd_.get(), IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return false;
+  return std::chrono::milliseconds(std::min(info.tcpi_last_ack_recv, info.tcpi_last_data_recv)) < silence_;
+}
+
+Duration AgentLink::frozen_for() const {
+  return frozen_since_ ? steady_clock().now() - *frozen_since_ : Duration{};
+}
+
+void AgentLink::give_up_frozen() {
+  silent_ = true;
+  fail(fmt::format("its agent has been silent for {:.0f} s, though its host answers: stopped, or hung",
+                   seconds(frozen_for())));
 }
 
 void AgentLink::read() {
@@ -85,7 +116,8 @@ void AgentLink::read() {
       const std::size_t got = recv_some(fd_.get(), as_span(buffer));
       if (got == 0) return;
       received_.append(ByteView(buffer).substr(0, got));
-      silent_at_ = std::max(silent_at_, Deadline::after(kSilence));
+      silent_at_ = Deadline::after(silence_);
+      frozen_since_.reset();
       if (got < buffer.size()) return;
     }
   } catch (const Error& error) {

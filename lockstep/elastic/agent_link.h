@@ -1,5 +1,7 @@
 // AgentLink is a connection between two agents whose handshake is done: messages both ways, and heartbeats that tell
-// whether the other is there. It fails when the other closes it, sends what is no message, or is silent for kSilence.
+// whether the other is there. It fails when the other closes it, sends what is no message, or its host does
+// not answer any more. An agent that is silent while its host's kernel acknowledges what it is sent is stopped, or very
+// slow: it is waited for, kFrozenLimit at most.
 // Used by one thread, in its poll loop; never blocks; never throws, but keeps why it failed.
 #pragma once
 
@@ -19,7 +21,7 @@ namespace lockstep::internal {
 class AgentLink {
  public:
   static constexpr Duration kBeat = std::chrono::milliseconds(500);
-  static constexpr Duration kSilence = std::chrono::milliseconds(2500);
+  static constexpr Duration kFrozenLimit = std::chrono::minutes(10);
   static constexpr std::size_t kMostQueuedBytes = std::size_t{64} << 20;  // for one that does not read
 
   AgentLink(UniqueFd fd, PeerIdentity peer);
@@ -33,9 +35,6 @@ class AgentLink {
   void send(const AgentMessage& message);
   // The next message that has arrived, in order; also after it has failed, as long as there are any.
   std::optional<AgentMessage> take();
-  // Nothing for so long, in which this process does other things than tend().
-  void announce_pause(Duration pause);
-
   pollfd wanted() const;
   Deadline wake_at() const;
   // Reads and writes what it can, sends a heartbeat when one is due, and notices silence.
@@ -43,6 +42,9 @@ class AgentLink {
 
   bool failed() const { return !why_.empty(); }
   const std::string& why() const { return why_; }  // "its agent has closed the connection"
+  // For how long the agent has been silent while its host answers; zero: it is not.
+  Duration frozen_for() const;
+  void give_up_frozen();
   bool went_silent() const { return silent_; }     // it may still be there
   // Tries for a moment to send what is queued. Blocks until the deadline at most.
   void flush(Deadline deadline);
@@ -51,7 +53,10 @@ class AgentLink {
   void read();
   void write();
   void fail(const std::string& why);
+  void look_at_silence();
+  bool host_answers() const;
 
+  const Duration silence_;
   UniqueFd fd_;
   PeerIdentity peer_;
   std::string own_address_;
@@ -61,6 +66,7 @@ class AgentLink {
   std::size_t sent_ = 0;
   Deadline beat_at_;
   Deadline silent_at_;
+  std::optional<TimePoint> frozen_since_;
   std::string why_;
   bool silent_ = false;
 };

@@ -37,6 +37,8 @@ struct AgentOptions {
   Token token;
   Duration join_timeout = std::chrono::seconds(600);
   Duration last_call = std::chrono::seconds(30);
+  Duration loss_interval = std::chrono::seconds(600);  // a host that is lost again within it costs a restart
+  int stop_exit_code = kStoppedExitCode;
   std::string local_addr{};   // how others reach this host; empty: found
   std::string master_addr{};  // for other libraries; empty: the host of rank 0
   int master_port = 0;        // 0: a free one

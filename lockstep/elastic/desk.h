@@ -28,8 +28,6 @@ class Desk {
   virtual std::optional<AgentMessage> take() = 0;
   // The first host shows output as fast as its reader takes it; until then no more is to be posted.
   virtual bool takes_output() const { return true; }
-  // The agent does other things for so long at most.
-  virtual void announce_pause(Duration pause) = 0;
   // Why the first host is lost; empty if it is not.
   virtual std::string lost() const { return {}; }
   // Another agent of this machine gathers the same job, and others are with it: this one goes there.

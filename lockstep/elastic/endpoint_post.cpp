@@ -126,6 +126,13 @@ std::uint16_t EndpointPost::port() const {
   return (at_endpoint_ != nullptr ? at_endpoint_ : elsewhere_)->listeners()[0].address().port();
 }
 
+void EndpointPost::close() {
+  at_endpoint_.reset();
+  elsewhere_.reset();
+  holder_.reset();
+  try_again_ = Deadline::never();
+}
+
 void EndpointPost::watch(std::vector<pollfd>& set) const {
   for (const auto* acceptor : {at_endpoint_.get(), elsewhere_.get()}) {
     if (acceptor != nullptr) set.push_back({acceptor->fd(), POLLIN, 0});

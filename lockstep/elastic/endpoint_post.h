@@ -57,6 +57,8 @@ class EndpointPost {
 
   const std::string& address() const { return addresses_.front(); }
   std::uint16_t port() const;
+  // Nobody can come any more.
+  void close();
   // The agent that holds the endpoint gathers the same job.
   bool is_rival() const { return is_rival_; }
   bool holds_endpoint() const { return at_endpoint_ != nullptr; }

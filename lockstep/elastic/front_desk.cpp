@@ -26,7 +26,9 @@ RollOptions roll_options(const AgentOptions& options) {
           .most = options.most,
           .max_restarts = options.max_restarts,
           .join_timeout = options.join_timeout,
-          .last_call = options.last_call};
+          .last_call = options.last_call,
+          .loss_interval = options.loss_interval,
+          .stop_exit_code = options.stop_exit_code};
 }
 
 bool is_loopback(const std::string& address) { return address == "::1" || address.starts_with("127."); }
@@ -81,13 +83,10 @@ std::optional<AgentMessage> FrontDesk::take() {
   return message;
 }
 
-void FrontDesk::announce_pause(Duration pause) {
-  for (Visitor& visitor : visitors_) visitor.link.announce_pause(pause);
-}
-
 void FrontDesk::serve(Visitor& visitor) {
   visitor.link.tend();
   while (auto message = visitor.link.take()) receive(visitor, *message);
+  look_if_frozen(visitor);
   if (visitor.shown_bytes > 0 && !output_.is_full()) {
     visitor.link.send(OutputTaken{static_cast<std::uint32_t>(std::exchange(visitor.shown_bytes, 0))});
   }
@@ -176,13 +175,10 @@ void FrontDesk::hear(int host, const AgentMessage& message) {
     if (host == 0) own_hello_.master_port = done->master_port;
     roll_.host_done(host, done->generation, now);
   } else if (const auto* ask = std::get_if<AskToStop>(&message)) {
-    if (roll_.outcome().stop_signal == 0) {
-      const std::string where = host == 0 ? "" : fmt::format(" at host {}", roll_.find(host)->name);
-      announce(fmt::format("{}{}: stopping the job (once more to kill)", signal_name(ask->signal), where));
-    }
-    const bool is_first = roll_.outcome().stop_signal == 0;
-    roll_.ask_to_stop(host, ask->signal, now);
-    if (is_first) tell_event(JobEvent::Kind::stop);
+    hear_request(host, ask->signal, now);
+  } else if (std::holds_alternative<Reached>(message)) {
+    if (const HostEntry* back = roll_.find(host)) announce(fmt::format("host {} reaches all others again", back->name));
+    roll_.reach(host, now);
   } else if (const auto* status = std::get_if<HostStatus>(&message)) {
     pass_on_status(host, status);
   } else if (const auto* output = std::get_if<Output>(&message)) {
@@ -214,7 +210,9 @@ void FrontDesk::obey(const RollOrder& order) {
     case RollOrder::Kind::start: return start();
     case RollOrder::Kind::stop: return tell_seated(StopRanks{order.signal});
     case RollOrder::Kind::end: return tell_seated(EndRanks{});
-    case RollOrder::Kind::kill: return tell_seated(KillRanks{});
+    case RollOrder::Kind::kill: return order.host < 0 ? tell_seated(KillRanks{}) : tell(order.host, KillRanks{});
+    case RollOrder::Kind::dismiss: return dismiss(order.host);
+    case RollOrder::Kind::keep_out: return keep_out(order.host, order.other);
     case RollOrder::Kind::report: return report();
     case RollOrder::Kind::finish: return finish();
   }
@@ -272,6 +270,7 @@ void FrontDesk::finish() {
   } else if (text.empty()) {
     text = roll_.outcome().hang;
   }
+  if (result.goes_on) return leave_to_others();
   const Farewell farewell{result.exit_code, text};
   tell_event(JobEvent::Kind::end);
   inbox_.push_back(farewell);

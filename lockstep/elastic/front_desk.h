@@ -34,7 +34,6 @@ class FrontDesk : public Desk {
   void tend() override;
   void post(const AgentMessage& message) override { hear(0, message); }
   std::optional<AgentMessage> take() override;
-  void announce_pause(Duration pause) override;
   bool yields() const override { return yields_; }
   std::vector<Outcome> outcomes() const override { return outcomes_; }
   void close() override;
@@ -47,6 +46,7 @@ class FrontDesk : public Desk {
     int number = -1;              // of its host in the roll
     std::size_t shown_bytes = 0;  // of its output, not confirmed yet
     bool has_parted = false;      // it is no host of the job any more
+    bool is_frozen = false;       // which was said
     std::set<int> asks_hosts{};   // from outside: whose HostStatus it has not got yet
     bool asks_status = false;
     bool waits_for_end = false;  // from outside
@@ -56,10 +56,15 @@ class FrontDesk : public Desk {
   void receive(Visitor& visitor, const AgentMessage& message);
   void greet(Visitor& visitor, const Hello& hello);
   int port_of(const std::string& rdzv_id) const;
+  void look_if_frozen(Visitor& visitor);
   void part_from_failed();
   void part_from(Visitor& visitor);
   bool is_alone() const { return roll_.hosts().size() == 1 && roll_.generation() < 0; }
   void hear(int host, const AgentMessage& message);
+  void hear_request(int host, int signal, TimePoint now);
+  void dismiss(int host);
+  void keep_out(int host, int other);
+  void leave_to_others();
   void look_for_hang();
   void obey();
   void obey(const RollOrder& order);

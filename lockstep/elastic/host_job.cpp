@@ -16,6 +16,7 @@
 #include "lockstep/elastic/hello.h"
 #include "lockstep/elastic/host_output.h"
 #include "lockstep/elastic/meeting.h"
+#include "lockstep/elastic/reach.h"
 #include "lockstep/launch/attempt.h"
 #include "lockstep/launch/error_file.h"
 #include "lockstep/launch/job_store.h"
@@ -28,8 +29,11 @@
 namespace lockstep::internal {
 namespace {
 
-constexpr Duration kStartOfRank = std::chrono::milliseconds(20);  // at most, on a busy machine
-constexpr Duration kNamingOfStack = std::chrono::seconds(3);
+// How often a host that is kept out tries to reach the other one, and for how long; and when it comes back though a
+// firewall may drop what it tries.
+constexpr Duration kTryToReach = std::chrono::seconds(1);
+constexpr Duration kOneTryToReach = std::chrono::milliseconds(300);
+constexpr Duration kTryAnyway = std::chrono::seconds(60);
 constexpr Duration kMillisecond = std::chrono::milliseconds(1);
 constexpr Duration kSameRequestOfUser = std::chrono::seconds(1);
 constexpr Duration kLastWords = std::chrono::seconds(2);
@@ -46,7 +50,6 @@ class HostJob : private TreeGuest {
   AgentResult run();
 
  private:
-  void on_start(const std::vector<int>& pids) override;
   void watch(std::vector<pollfd>& set) override;
   Deadline wake_at() const override;
   TreeOrder serve(std::span<const pollfd> ready) override;
@@ -57,6 +60,8 @@ class HostJob : private TreeGuest {
   void handle(const AgentMessage& message);
   void wait(Deadline limit = Deadline::never());
   void show_rest();
+  bool meet_anew(bool listens_first);
+  void try_to_reach();
   void join(const Welcome& welcome);
   void run_attempt(const StartRanks& start);
   void run_ranks(const Attempt& attempt);
@@ -79,6 +84,13 @@ class HostJob : private TreeGuest {
   std::unique_ptr<HostWatch> watch_;   // of the attempt
   std::optional<TimePoint> asked_at_;  // while no ranks ran
   bool insisted_ = false;
+  struct KeptOut {
+    KeepOut message;
+    Deadline give_up_at;
+    Deadline try_at;
+  };
+  std::optional<KeptOut> kept_out_;
+  bool meets_anew_ = false;
   std::optional<Farewell> farewell_;
 };
 
@@ -96,11 +108,13 @@ AgentResult HostJob::run() {
       say_here(lost);
       return {.exit_code = kLostExitCode};
     } else if (met_.desk->yields()) {
-      met_.desk.reset();
-      met_ = meet(options_, signals_, false);
-      if (!met_.desk) return {.exit_code = 128 + met_.stop_signal};
+      if (!meet_anew(false)) return {.exit_code = options_.stop_exit_code};
+    } else if (meets_anew_) {
+      meets_anew_ = false;
+      met_.output->flush(*met_.desk, Deadline::after({}));
+      if (!meet_anew(true)) return {.exit_code = options_.stop_exit_code};
     } else if (insisted_) {
-      return {.exit_code = 128 + SIGINT};
+      return {.exit_code = options_.stop_exit_code};
     } else {
       wait();
     }
@@ -134,7 +148,9 @@ void HostJob::wait(Deadline limit) {
   std::vector<pollfd> set{{signals_.fd(), POLLIN, 0}};
   met_.desk->watch(set);
   met_.output->watch_all(set, *met_.desk);
-  const Deadline wake = std::min({limit, met_.desk->wake_at(), met_.output->wake_at()});
+  try_to_reach();
+  const Deadline wake = std::min({limit, met_.desk->wake_at(), met_.output->wake_at(),
+                                  kept_out_ ? kept_out_->try_at : Deadline::never()});
   if (::poll(set.data(), set.size(), wake.poll_timeout_ms()) < 0 && errno != EINTR) {
     throw system_error("waiting for the other hosts", errno);
   }
@@ -156,9 +172,34 @@ void HostJob::handle(const AgentMessage& message) {
     say_here(notice->text);
   } else if (std::holds_alternative<TellStatus>(message)) {
     tell_status();
+  } else if (const auto* kept = std::get_if<KeepOut>(&message)) {
+    kept_out_.emplace(KeptOut{*kept, Deadline::after(kTryAnyway), Deadline::after(kTryToReach)});
+  } else if (std::holds_alternative<MeetAnew>(message)) {
+    meets_anew_ = true;
   } else if (const auto* farewell = std::get_if<Farewell>(&message)) {
     farewell_ = *farewell;
   }
+}
+
+// False if its user has asked it to stop meanwhile.
+bool HostJob::meet_anew(bool listens_first) {
+  met_.desk.reset();
+  met_ = meet(options_, signals_, listens_first);
+  asked_at_.reset();
+  kept_out_.reset();
+  return met_.desk != nullptr;
+}
+
+void HostJob::try_to_reach() {
+  if (!kept_out_ || !kept_out_->try_at.expired()) return;
+  const bool is_reached =
+      reaches(kept_out_->message.address, options_.endpoint.port, Deadline::after(kOneTryToReach));
+  if (!is_reached && !kept_out_->give_up_at.expired()) {
+    kept_out_->try_at = Deadline::after(kTryToReach);
+    return;
+  }
+  kept_out_.reset();
+  met_.desk->post(Reached{});
 }
 
 void HostJob::join(const Welcome& welcome) {
@@ -229,7 +270,6 @@ void HostJob::run_ranks(const Attempt& attempt) {
   for (int rank = first_rank_; rank < first_rank_ + options_.ranks; ++rank) {
     commands.push_back(attempt.command(rank, options_.path, options_.argv));
   }
-  met_.desk->announce_pause(kStartOfRank * options_.ranks);
   TreeOptions tree;
   tree.grace = options_.grace;
   tree.stop_grace = options_.stop_grace;
@@ -260,9 +300,7 @@ void HostJob::report(HostSight sight) {
 void HostJob::tell_of_crash(const Outcome& outcome) {
   const RankEnd* first = outcome.first_failure();
   if (!watch_ || first == nullptr) return;
-  met_.desk->announce_pause(kNamingOfStack);
   const std::vector<std::string> lines = watch_->crash_stack(*first);
-  met_.desk->announce_pause({});
   if (!lines.empty()) met_.desk->post(RankStack{generation_, first->rank, {lines.begin(), lines.end()}});
 }
 
@@ -280,7 +318,6 @@ void HostJob::could_not_start(const Error& error, int shell_code) {
 
 void HostJob::on_start(const std::vector<int>& pids) {
   pids_ = pids;
-  met_.desk->announce_pause({});
 }
 
 void HostJob::tell_status() {
@@ -334,7 +371,7 @@ AgentResult run_agent(const AgentOptions& options) {
   }
   SignalRelay signals(options.signals.empty() ? SignalRelay::stop_signals() : options.signals);
   Met met = meet(options, signals, true);
-  if (!met.desk) return {.exit_code = 128 + met.stop_signal};
+  if (!met.desk) return {.exit_code = options.stop_exit_code};
   return HostJob(options, std::move(met), signals).run();
 }
 

@@ -27,7 +27,6 @@ class RemoteDesk : public Desk {
   void post(const AgentMessage& message) override;
   std::optional<AgentMessage> take() override;
   bool takes_output() const override { return untaken_ < kMostUntaken; }
-  void announce_pause(Duration pause) override { link_.announce_pause(pause); }
   std::string lost() const override;
   void close() override { link_.flush(Deadline::after(std::chrono::seconds(1))); }
 

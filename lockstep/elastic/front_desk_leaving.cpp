@@ -1,0 +1,69 @@
+// Hosts that are asked to leave, that do not reach another one, or whose agents are stopped.
+#include <csignal>
+#include <utility>
+
+#include "lockstep/base/format.h"
+#include "lockstep/elastic/front_desk.h"
+
+namespace lockstep::internal {
+
+// With MIN < MAX a SIGTERM is for the host that gets it, as when a pod is evicted; everything else is for the job.
+void FrontDesk::hear_request(int host, int signal, TimePoint now) {
+  const HostEntry* const from = roll_.find(host);
+  if (from == nullptr) return;
+  const std::string where = host == kFirstHost ? "" : fmt::format(" at host {}", from->name);
+  const bool is_new = roll_.outcome().stop_signal == 0;
+  if (signal == SIGTERM && roll_.is_elastic() && is_new) {
+    if (!from->leaves) {
+      announce(fmt::format("SIGTERM{}: host {} leaves the job (once more to kill its ranks)", where, from->name));
+    }
+    return roll_.leave(host, now);
+  }
+  if (is_new) announce(fmt::format("{}{}: stopping the job (once more to kill)", signal_name(signal), where));
+  roll_.ask_to_stop(host, signal, now);
+  if (is_new) tell_event(JobEvent::Kind::stop);
+}
+
+void FrontDesk::dismiss(int host) {
+  for (Visitor& visitor : visitors_) {
+    if (visitor.number != host) continue;
+    visitor.link.send(Notice{"this host has left the job, which goes on"});
+    visitor.link.send(Farewell{kLeftExitCode, ""});
+    visitor.number = -1;
+  }
+}
+
+void FrontDesk::keep_out(int host, int other) {
+  announce(describe(roll_.outcome().lost.back()));
+  tell_event(JobEvent::Kind::loss);
+  tell(host, KeepOut{hello_from(other)->host, address_of(other)});
+}
+
+// This host leaves, and with it the store and the place where the others meet: they go on from where they meet next.
+void FrontDesk::leave_to_others() {
+  post_.close();
+  tell_event(JobEvent::Kind::end);
+  for (Visitor& visitor : visitors_) {
+    if (visitor.number < 0) continue;
+    visitor.link.send(Notice{fmt::format("the first host {} has left: meeting anew at {}", own_hello_.host,
+                                         to_string(options_.endpoint))});
+    visitor.link.send(MeetAnew{});
+  }
+  inbox_.push_back(Farewell{kLeftExitCode, ""});
+}
+
+// One that is stopped while its ranks are well is waited for, but not by ranks that are to end.
+void FrontDesk::look_if_frozen(Visitor& visitor) {
+  const Duration frozen = visitor.link.frozen_for();
+  const bool is_frozen = frozen > Duration{};
+  if (visitor.number < 0) return;
+  if (is_frozen != std::exchange(visitor.is_frozen, is_frozen)) {
+    announce(fmt::format("the agent of host {} {}", visitor.hello->host,
+                         is_frozen ? "does not answer, though its host does: stopped, or very slow; waiting for it"
+                                   : "answers again"));
+  }
+  const bool is_to_end = roll_.running() && !roll_.undisturbed();
+  if (is_to_end && frozen > options_.stop_grace + options_.grace) visitor.link.give_up_frozen();
+}
+
+}  // namespace lockstep::internal

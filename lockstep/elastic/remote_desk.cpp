@@ -17,9 +17,8 @@ void RemoteDesk::tend() {
   while (auto message = link_.take()) {
     // The first host knows link-local addresses by its own interface's name.
     if (auto* start = std::get_if<StartRanks>(&*message)) {
-      const Endpoint store = parse_endpoint(start->store);
-      start->store = to_string(Endpoint{with_scope_of(link_.own_address(), store.host), store.port});
-      start->master_addr = with_scope_of(link_.own_address(), start->master_addr);
+      start->store = to_string(with_scope_of(link_.own_address(), parse_endpoint(start->store)));
+      start->master_addr = with_scope_of(link_.own_address(), Endpoint{start->master_addr}).host;
     }
     if (const auto* taken = std::get_if<OutputTaken>(&*message)) {
       untaken_ -= std::min<std::size_t>(untaken_, taken->bytes);

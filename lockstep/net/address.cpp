@@ -167,15 +167,15 @@ std::string_view SocketAddress::why_of_no_host() const {
   return IN_MULTICAST(v4) ? "is a multicast address" : "";
 }
 
-std::string with_scope_of(const std::string& own, const std::string& told) {
+Endpoint with_scope_of(const std::string& own, const Endpoint& told) {
   const std::size_t scope = own.find('%');
-  const std::string address = told.substr(0, told.find('%'));
+  const std::string address = told.host.substr(0, told.host.find('%'));
   in6_addr parsed{};
   if (scope == std::string::npos || ::inet_pton(AF_INET6, address.c_str(), &parsed) != 1 ||
       !IN6_IS_ADDR_LINKLOCAL(&parsed)) {
     return told;
   }
-  return address + own.substr(scope);
+  return {address + own.substr(scope), told.port};
 }
 
 std::string to_string(const SocketAddress& address) {

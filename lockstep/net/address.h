@@ -55,9 +55,9 @@ class SocketAddress {
 // "127.0.0.1:80", "[::1]:80", "unix socket" for addresses of that family.
 std::string to_string(const SocketAddress& address);
 
-// A link-local address that another host has told, with the scope of `own`, an address of this host in the same
+// A link-local address that another host has told gets the scope of `own`, an address of this host in the same
 // network: "fe80::1%eth0", "fe80::2%wire" -> "fe80::1%wire". Other addresses stay as they are.
-std::string with_scope_of(const std::string& own, const std::string& told);
+Endpoint with_scope_of(const std::string& own, const Endpoint& told);
 
 // The TCP addresses of an endpoint, in the order in which they should be tried; never empty. "localhost" is 127.0.0.1
 // and ::1 without asking anybody. A name that does not resolve: Error{invalid_argument}; a resolver that does not

@@ -118,8 +118,7 @@ class Connector {
   Endpoint endpoint_of(int peer) {
     const std::string told = store_.get(key(peer), deadline_);
     try {
-      const Endpoint there = parse_endpoint(told);
-      return {with_scope_of(settings_.address, there.host), there.port};
+      return with_scope_of(settings_.address, parse_endpoint(told));
     } catch (const Error& error) {
       throw_corrupt({"address for connections", peer}, error.what());
     }

@@ -63,12 +63,12 @@ TEST_CASE("a link-local address has the scope of the host that uses it") {
   CHECK(with.has_scope());
   CHECK_FALSE(resolve({"fe80::1", 1}, soon())[0].has_scope());
   CHECK_FALSE(resolve({"2001:db8::1", 1}, soon())[0].is_link_local());
-  CHECK(with_scope_of("fe80::2%wire", "fe80::1%eth0") == "fe80::1%wire");
-  CHECK(with_scope_of("fe80::2%wire", "fe80::1") == "fe80::1%wire");
-  CHECK(with_scope_of("10.0.0.2", "fe80::1%eth0") == "fe80::1%eth0");
-  CHECK(with_scope_of("fe80::2%wire", "2001:db8::1") == "2001:db8::1");
-  CHECK(with_scope_of("fe80::2%wire", "10.0.0.1") == "10.0.0.1");
-  CHECK(with_scope_of("fe80::2%wire", "h1") == "h1");
+  CHECK(with_scope_of("fe80::2%wire", {"fe80::1%eth0", 80}) == Endpoint{"fe80::1%wire", 80});
+  CHECK(with_scope_of("fe80::2%wire", {"fe80::1", 80}) == Endpoint{"fe80::1%wire", 80});
+  CHECK(with_scope_of("10.0.0.2", {"fe80::1%eth0", 80}) == Endpoint{"fe80::1%eth0", 80});
+  CHECK(with_scope_of("fe80::2%wire", {"2001:db8::1", 80}) == Endpoint{"2001:db8::1", 80});
+  CHECK(with_scope_of("fe80::2%wire", {"10.0.0.1", 80}) == Endpoint{"10.0.0.1", 80});
+  CHECK(with_scope_of("fe80::2%wire", {"h1", 80}) == Endpoint{"h1", 80});
   CHECK_ERROR(error_of([] {
                 resolve({"fe80::1%no-such", 1}, soon());
               }),

@@ -56,7 +56,7 @@ class AgentLink {
   void look_at_silence();
   bool host_answers() const;
 
-  const Duration silence_;
+  Duration silence_;
   UniqueFd fd_;
   PeerIdentity peer_;
   std::string own_address_;

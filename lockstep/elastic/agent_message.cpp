@@ -299,7 +299,8 @@ struct Listing {
       fields.number(message.world_size, 0, kMostRanks, "number of ranks");
     } else {
       static_assert(std::is_same_v<Kind, EndRanks> || std::is_same_v<Kind, KillRanks> ||
-                    std::is_same_v<Kind, TellStatus>);
+                    std::is_same_v<Kind, TellStatus> || std::is_same_v<Kind, HostAlive> ||
+                    std::is_same_v<Kind, Reached> || std::is_same_v<Kind, MeetAnew>);
     }
   }
 };

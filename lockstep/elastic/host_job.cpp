@@ -50,6 +50,7 @@ class HostJob : private TreeGuest {
   AgentResult run();
 
  private:
+  void on_start(const std::vector<int>& pids) override;
   void watch(std::vector<pollfd>& set) override;
   Deadline wake_at() const override;
   TreeOrder serve(std::span<const pollfd> ready) override;

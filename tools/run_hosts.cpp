@@ -72,7 +72,13 @@ AgentOptions agent_options(const RunOptions& options, const std::string& path) {
 }  // namespace
 
 int run_hosts(const RunOptions& options, const std::string& path) {
-  const AgentResult result = run_agent(agent_options(options, path));
+  AgentOptions agent = agent_options(options, path);
+  const JobMetrics metrics(options.metrics, LOCKSTEP_VERSION, options.program_name, log_info);
+  agent.monitor = metrics.monitor();
+  if (agent.monitor != nullptr) {
+    agent.on_event = [&agent](const JobEvent& event) { agent.monitor->on_event(event); };
+  }
+  const AgentResult result = run_agent(agent);
   if (!options.report.empty() && result.is_first) {
     JobReport report(result.job_id, options.rdzv_id.empty() ? "default" : options.rdzv_id, options.program);
     for (const Outcome& attempt : result.attempts) report.add(attempt);

@@ -2,8 +2,13 @@
 
 #include <chrono>
 #include <exception>
+#include <functional>
+#include <optional>
+#include <utility>
+#include <vector>
 
 #include "lockstep/base/format.h"
+#include "lockstep/elastic/hello.h"
 #include "lockstep/launch/attempt.h"
 #include "lockstep/launch/crash_stack.h"
 #include "lockstep/launch/error_file.h"
@@ -13,6 +18,7 @@
 #include "lockstep/launch/local_job.h"
 #include "lockstep/launch/placement.h"
 #include "lockstep/launch/process_tree.h"
+#include "lockstep/launch/rank_census.h"
 #include "tools/run_command.h"
 #include "tools/run_program.h"
 
@@ -20,6 +26,23 @@ namespace lockstep::tools {
 namespace {
 
 constexpr const char* kThisMachine = "127.0.0.1";
+
+// Tells that all ranks have been started, and of a request to stop.
+class EventGuest final : public TreeGuest {
+ public:
+  using Tell = std::function<void(JobEvent::Kind kind, int signal)>;
+  EventGuest(JobEvent::Kind start, Tell tell) : start_(start), tell_(std::move(tell)) {}
+
+  void on_start(const std::vector<int>& /*pids*/) override { tell_(start_, 0); }
+  bool on_signal(int signal) override {
+    tell_(JobEvent::Kind::stop, signal);
+    return false;
+  }
+
+ private:
+  JobEvent::Kind start_;
+  Tell tell_;
+};
 
 class LocalRun {
  public:
@@ -35,12 +58,16 @@ class LocalRun {
               .environment = environment_of(options)}),
         signals_(options.signals_to_handle.empty() ? SignalRelay::stop_signals() : options.signals_to_handle),
         output_(options.output, options.ranks),
-        report_(job_.id(), job_.options().run_id, options.program) {}
+        report_(job_.id(), job_.options().run_id, options.program),
+        metrics_(options.metrics, LOCKSTEP_VERSION, options.program_name,
+                 [this](const std::string& line) { output_.say(line); }) {
+    if (metrics_.monitor() != nullptr) metrics_.monitor()->join(job_.id(), job_.options().run_id, true);
+  }
 
   int run() {
     output_.say(job_.description());
     if (!options_.bind.empty()) output_.say(describe(job_.options().placements, 0));
-    Outcome outcome = attempt(0, {});
+    Outcome outcome = attempt(0, nullptr);
     report_.add(outcome);
     for (int number = 1; number <= options_.max_restarts; ++number) {
       if (!outcome.failed() || outcome.stop_signal != 0) break;
@@ -56,7 +83,7 @@ class LocalRun {
   bool restart(int number, Outcome& outcome) {
     try {
       output_.begin_attempt(number);
-      outcome = attempt(number, restart_reason(outcome));
+      outcome = attempt(number, &outcome);
       return true;
     } catch (const std::exception& error) {
       output_.say(fmt::format("cannot restart: {}", error.what()));
@@ -64,7 +91,8 @@ class LocalRun {
     }
   }
 
-  Outcome attempt(int number, const std::string& reason) {
+  // `before`: how the last one went; null for the first.
+  Outcome attempt(int number, const Outcome* before) {
     // Each attempt has a store of its own: what is left of an earlier one finds nobody.
     const JobStore store(kThisMachine, kThisMachine, job_.token(), job_.id(), options_.ranks, number);
     const Attempt attempt(job_, {.generation = number,
@@ -73,7 +101,7 @@ class LocalRun {
                                  .store = store.endpoint(),
                                  .master_addr = options_.master_addr.empty() ? kThisMachine : options_.master_addr,
                                  .master_port = options_.master_port != 0 ? options_.master_port : free_port(),
-                                 .restart_reason = reason});
+                                 .restart_reason = before == nullptr ? "" : restart_reason(*before)});
     std::vector<Command> commands;
     for (int rank = 0; rank < options_.ranks; ++rank) {
       commands.push_back(attempt.command(rank, path_, options_.program));
@@ -88,8 +116,16 @@ class LocalRun {
     tree.judge = [&attempt](int rank, const ExitStatus& status) { return attempt.judge(rank, status); };
     tree.signals = &signals_;
     HangGuest hang(hang_options(options_.hang_timeout), attempt.recordings(), 0, output_);
-    tree.guests.push_back(&hang);
+    EventGuest events(before == nullptr ? JobEvent::Kind::start : JobEvent::Kind::restart,
+                      [&](JobEvent::Kind kind, int signal) { tell(kind, number, before, signal); });
+    RankCensus census(attempt.recordings(), 0, [&](const std::vector<RankStatus>& ranks) {
+      metrics_.monitor()->on_hang(hang.hang());
+      metrics_.monitor()->on_ranks(agent_host_name(), ranks);
+    });
+    tree.guests.insert(tree.guests.end(), {&hang, &events});
+    if (metrics_.monitor() != nullptr) tree.guests.push_back(&census);
     Outcome outcome = run_process_tree(std::move(commands), tree);
+    if (metrics_.monitor() != nullptr) census.finish();
     outcome.hang = hang.verdict().text;
     outcome.hang_blamed = hang.verdict().blamed;
     add_crash_stack(outcome, attempt.recordings());
@@ -99,8 +135,23 @@ class LocalRun {
     return outcome;
   }
 
+  void tell(JobEvent::Kind kind, int number, const Outcome* why, int signal, int exit_code = 0) {
+    if (metrics_.monitor() == nullptr) return;
+    metrics_.monitor()->on_event({.kind = kind,
+                                  .job_id = job_.id(),
+                                  .run_id = job_.options().run_id,
+                                  .attempt = number,
+                                  .world_size = options_.ranks,
+                                  .hosts = {{.name = agent_host_name(), .ranks = options_.ranks}},
+                                  .outcome = why == nullptr ? std::nullopt : std::optional(*why),
+                                  .stop_signal = signal,
+                                  .exit_code = exit_code});
+    attempt_ = number;
+  }
+
   int finish(const Outcome& outcome) {
     const int code = exit_code_of(outcome);
+    tell(JobEvent::Kind::end, attempt_, &outcome, outcome.stop_signal, code);
     if (const RankEnd* first = outcome.first_failure()) pass_error_on(*first);
     if (!options_.report.empty()) {
       output_.write_ready();  // the report may go to the same place
@@ -121,6 +172,8 @@ class LocalRun {
   SignalRelay signals_;
   RankOutput output_;
   JobReport report_;
+  const JobMetrics metrics_;
+  int attempt_ = 0;  // of which was told last
 };
 
 }  // namespace

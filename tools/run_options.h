@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lockstep/launch/rank_output.h"
+#include "tools/metrics/job_metrics.h"
 
 namespace lockstep::tools {
 
@@ -35,6 +36,7 @@ struct RunOptions {
   std::chrono::milliseconds stop_grace{25000};              // from a request to stop to SIGKILL
   std::vector<int> signals_to_handle;                       // empty: SIGTERM, SIGINT, SIGHUP, SIGQUIT
   std::string report;                                       // a file for the report as JSON; empty: none
+  MetricsOptions metrics;                                   // how the job can be watched
   std::optional<std::chrono::milliseconds> hang_timeout{};  // ends or restarts a job that hangs; none: only tells
 
   // Several hosts.

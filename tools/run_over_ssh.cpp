@@ -168,7 +168,11 @@ std::vector<std::string> agent_arguments(const RunOptions& options, int host) {
   arguments.add("--duplicate-stdout-filters", text_of(output.duplicated[0]));
   arguments.add("--duplicate-stderr-filters", text_of(output.duplicated[1]));
   arguments.add("--flight", options.flight);
-  if (host == 0) arguments.add("--report", options.report);
+  if (host == 0) {
+    arguments.add("--report", options.report);
+    if (options.metrics.endpoint) arguments.add("--metrics-port", to_string(*options.metrics.endpoint));
+    arguments.add("--metrics-textfile", options.metrics.textfile);
+  }
   if (options.role != "default") arguments.add("--role", options.role);
   arguments.add("--bind", options.bind);
   for (const auto& [name, value] : options.environment) arguments.add("--env", fmt::format("{}={}", name, value));

@@ -69,6 +69,7 @@ struct StartRanks {
   int master_port = 0;
   int tell_hang_after_ms = 60'000;
   std::string restart_reason = {};  // as of restart_reason()
+  bool wants_counts = false;        // somebody watches the job: RankCounts each second
 };
 struct StopRanks {  // a request: the signal, and the stop grace
   int signal = 0;
@@ -97,7 +98,7 @@ struct Farewell {
 
 using AgentMessage = std::variant<Hello, Welcome, Refused, Elsewhere, Gathers, Notice, StartRanks, StopRanks, EndRanks,
                                   KillRanks, AskToStop, RankEnded, RankStack, RankStands, HostStands, TellStacks,
-                                  HostDone, Output, OutputTaken, HostAlive, Farewell>;
+                                  HostDone, Output, OutputTaken, HostAlive, Farewell, RankCounts>;
 
 // Texts that are longer than their limit are cut.
 Bytes encode(const AgentMessage& message);

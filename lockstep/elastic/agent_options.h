@@ -10,6 +10,7 @@
 
 #include "lockstep/launch/hang_decision.h"
 #include "lockstep/launch/host_watch.h"
+#include "lockstep/launch/job_monitor.h"
 #include "lockstep/launch/local_job.h"
 #include "lockstep/launch/rank_output.h"
 #include "lockstep/net/address.h"
@@ -51,6 +52,10 @@ struct AgentOptions {
   std::vector<int> signals{};                   // that ask to stop; empty: the usual ones
   // On the first host, when a job hangs; nothing: that is not looked for.
   std::optional<HangOptions> hang{};
+  // On the first host: what happens to the job; null: nobody wants to know. Must not block or throw.
+  std::function<void(const JobEvent& event)> on_event{};
+  // Gets what all ranks of the job count, on the first host; null: nobody watches. Borrowed.
+  JobMonitor* monitor = nullptr;
   // Makes what looks at the ranks of an attempt; null: nobody does. `tell_after`: of the first host.
   std::function<std::unique_ptr<HostWatch>(Duration tell_after, HostWatchContext context)> make_watch{};
 };

@@ -112,6 +112,7 @@ void FrontDesk::part_from(Visitor& visitor) {
   roll_.lose(visitor.number, visitor.link.why(), visitor.link.went_silent(), steady_clock().now());
   if (seated) {
     announce(describe(roll_.outcome().lost.back()));
+    tell_event(JobEvent::Kind::loss);
   } else {
     announce(fmt::format("host {} has gone: {}", visitor.hello->host, visitor.link.why()));
   }
@@ -179,7 +180,11 @@ void FrontDesk::hear(int host, const AgentMessage& message) {
       const std::string where = host == 0 ? "" : fmt::format(" at host {}", roll_.find(host)->name);
       announce(fmt::format("{}{}: stopping the job (once more to kill)", signal_name(ask->signal), where));
     }
+    const bool is_first = roll_.outcome().stop_signal == 0;
     roll_.ask_to_stop(host, ask->signal, now);
+    if (is_first) tell_event(JobEvent::Kind::stop);
+  } else if (const auto* counts = std::get_if<RankCounts>(&message)) {
+    tell_monitor(host, *counts);
   } else if (const auto* output = std::get_if<Output>(&message)) {
     output_.show(output->stream, output->lines);
   } else if (hang_ && roll_.find(host) != nullptr) {
@@ -191,6 +196,7 @@ void FrontDesk::look_for_hang() {
   if (!hang_ || !roll_.undisturbed()) return;
   const TimePoint now = steady_clock().now();
   const JobHang::Result result = hang_->look(roll_.busy(), now);
+  tell_monitor(result);
   for (const std::string& line : result.lines) output_.say(line);
   if (result.stacks_first_of) tell_seated(TellStacks{*result.stacks_first_of});
   if (!result.verdict.empty()) roll_.hang(result.verdict, result.blamed, now);
@@ -227,7 +233,8 @@ void FrontDesk::start() {
                    .store = store_->endpoint(),
                    .master_addr = options_.master_addr.empty() ? address_of(seats.front().host) : options_.master_addr,
                    .master_port = options_.master_port != 0 ? options_.master_port : first->master_port,
-                   .restart_reason = outcomes_.empty() ? "" : restart_reason(outcomes_.back())};
+                   .restart_reason = outcomes_.empty() ? "" : restart_reason(outcomes_.back()),
+                   .wants_counts = options_.monitor != nullptr};
   hang_.reset();
   if (options_.hang) {
     hang_.emplace(*options_.hang, roll_.generation(), start.world_size, steady_clock().now());
@@ -241,6 +248,7 @@ void FrontDesk::start() {
     start.first_rank = seat.first_rank;
     tell(seat.host, start);
   }
+  tell_event(roll_.generation() == 0 ? JobEvent::Kind::start : JobEvent::Kind::restart);
 }
 
 void FrontDesk::report() {
@@ -267,6 +275,7 @@ void FrontDesk::finish() {
     text = roll_.outcome().hang;
   }
   const Farewell farewell{result.exit_code, text};
+  tell_event(JobEvent::Kind::end);
   inbox_.push_back(farewell);
   for (Visitor& visitor : visitors_) {
     if (visitor.number < 0) continue;
@@ -330,20 +339,6 @@ std::string FrontDesk::store_address() const {
     if (visitor.number >= 0 && !is_loopback(visitor.link.own_address())) return visitor.link.own_address();
   }
   return post_.address();
-}
-
-std::string FrontDesk::address_of(int host) const {
-  for (const Visitor& visitor : visitors_) {
-    if (visitor.number == host) return visitor.link.peer_address();
-  }
-  return store_address();
-}
-
-const Hello* FrontDesk::hello_from(int host) const {
-  for (const Visitor& visitor : visitors_) {
-    if (visitor.number == host) return &*visitor.hello;
-  }
-  return &own_hello_;
 }
 
 }  // namespace lockstep::internal

@@ -67,6 +67,9 @@ class FrontDesk : public Desk {
   void tell_seated(const AgentMessage& message);
   void announce(const std::string& line);
   void tell_of_waiting();
+  void tell_event(JobEvent::Kind kind) const;
+  void tell_monitor(int host, const RankCounts& counts) const;
+  void tell_monitor(const JobHang::Result& result) const;
   std::string store_address() const;
   std::string address_of(int host) const;
   const Hello* hello_from(int host) const;

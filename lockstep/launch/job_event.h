@@ -1,0 +1,32 @@
+// What happens to a job, for those who watch it. Values.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/launch/outcome.h"
+
+namespace lockstep::internal {
+
+struct HostOfEvent {
+  std::string name;
+  int first_rank = 0;
+  int ranks = 1;
+};
+
+struct JobEvent {
+  enum class Kind { start, restart, loss, stop, end };
+  Kind kind = Kind::start;
+  std::string job_id = {};
+  std::string run_id = {};
+  int attempt = 0;
+  int world_size = 0;
+  std::vector<HostOfEvent> hosts = {};  // of the attempt
+  // Of a restart, a loss and an end: why. Nothing if all went well.
+  std::optional<Outcome> outcome = {};
+  int stop_signal = 0;
+  int exit_code = 0;  // of an end
+};
+
+}  // namespace lockstep::internal

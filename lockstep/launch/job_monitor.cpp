@@ -40,6 +40,7 @@ void JobMonitor::join(const std::string& job_id, const std::string& run_id, bool
   status_.job_id = job_id;
   status_.run_id = run_id;
   status_.is_first = is_first;
+  if (!is_first) status_.state = JobState::running;
 }
 
 void JobMonitor::on_event(const JobEvent& event) {

@@ -14,7 +14,8 @@ namespace {
 constexpr std::uint32_t kBeingNamed = 1;
 constexpr std::uint32_t kNamed = 2;
 constexpr int kMostLooks = 10'000;
-constexpr std::uint64_t kMostCounted = std::uint64_t{1} << 60;  // so that sums of attempts do not overflow
+constexpr std::uint64_t kLastMoment = std::uint64_t{1} << 62;
+constexpr std::uint64_t kMostCounted = std::uint64_t{1} << 56;  // so that sums of attempts do not overflow
 
 std::atomic<std::uint64_t> g_samples_taken{0};  // of the batch that the program has, until a backward counts them
 
@@ -93,7 +94,7 @@ RankNumbers LiveNumbers::read() const {
                       .communicating_ns = counted(communicating_ns),
                       .hidden_ns = counted(hidden_ns),
                       .checkpoints = counted(checkpoints),
-                      .checkpoint_wall_ns = counted(checkpoint_wall_ns)};
+                      .checkpoint_wall_ns = std::min(checkpoint_wall_ns.load(std::memory_order_relaxed), kLastMoment)};
   for (std::size_t phase = 0; phase < numbers.phase_ns.size(); ++phase) {
     numbers.phase_ns[phase] = counted(phase_ns[phase]);
   }

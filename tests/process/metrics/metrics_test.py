@@ -53,11 +53,11 @@ class Metrics(dict):
             name, labels, value = LINE.fullmatch(line).groups()
             self[name, frozenset(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', labels))] = float(value)
 
-    def all(self, name, **labels):
+    def all(self, name, /, **labels):
         wanted = {(key, str(value)) for key, value in labels.items()}
         return {of: value for (found, of), value in self.items() if found == name and wanted <= of}
 
-    def __call__(self, name, **labels):
+    def __call__(self, name, /, **labels):
         found = list(self.all(name, **labels).values())
         return found[0] if len(found) == 1 else math.nan
 
@@ -88,8 +88,9 @@ class WatchedTest(unittest.TestCase):
         return tree
 
     def error(self):
-        with open(self.path("error"), encoding="utf-8") as file:
+        with contextlib.suppress(FileNotFoundError), open(self.path("error"), encoding="utf-8") as file:
             return file.read()
+        return ""
 
     def serve(self, *options, port="0", **more):
         """The tree, and where it serves."""
@@ -128,7 +129,7 @@ class MetricsTest(WatchedTest):
             self.assertTrue(0 < m("lockstep_value", rank=rank, name="loss") < 10)
             self.assertEqual(m("lockstep_value", rank=rank, name="learning_rate"), 0.01)
             self.assertEqual(m("lockstep_checkpoints_total", rank=rank), 1)
-            for phase in ("data", "forward", "backward", "optimizer"):
+            for phase in ("data", "forward", "backward"):
                 self.assertGreater(m("lockstep_step_seconds_total", rank=rank, phase=phase), 0, phase)
         # Rank 1 is late by 10 ms, for which rank 0 waits.
         self.assertTrue(0.002 < m("lockstep_lateness_seconds", rank=1) < 1)
@@ -136,7 +137,8 @@ class MetricsTest(WatchedTest):
         waiting = [m("lockstep_step_seconds_total", rank=rank, phase="waiting") for rank in (0, 1)]
         self.assertGreater(waiting[0], 0.2)
         self.assertGreater(waiting[0], waiting[1])
-        self.assertTrue(began <= m("lockstep_last_checkpoint_timestamp_seconds") <= time.time())
+        saved = m("lockstep_last_checkpoint_timestamp_seconds")
+        self.assertTrue(began <= saved <= time.time(), (began, saved, time.time()))
         self.assertTrue(began <= m("lockstep_job_start_time_seconds") <= time.time())
         self.touch("stop")
         self.assertEqual(tree.finish()[0], 0, self.error())
@@ -170,7 +172,7 @@ class MetricsTest(WatchedTest):
         self.assertEqual(get(url + "/healthz"), (200, "running\n"))
         self.touch("hang")
         self.assertTrue(wait_for(lambda: get(url + "/healthz")[0] == 503, 30), self.error())
-        self.assertRegex(get(url + "/healthz")[1], r"^the job hangs: .*rank 1 did not come to .*\n$")
+        self.assertRegex(get(url + "/healthz")[1], r"^the job hangs: nothing moved for .*: rank 0 waits in .* for rank 1\n$")
         self.assertEqual(self.metrics(url)("lockstep_job_hanging"), 1)
         os.unlink(self.path("hang"))
         self.assertTrue(wait_for(lambda: get(url + "/healthz")[0] == 200, 30), self.error())
@@ -185,7 +187,7 @@ class MetricsTest(WatchedTest):
         connection.request("POST", "/metrics", body="x")
         self.assertEqual(connection.getresponse().status, 405)
         # Whoever connects and says nothing keeps nobody else from asking.
-        silent = [socket.create_connection(connection_address(url)) for _ in range(8)]
+        silent = [socket.create_connection(connection_address(url)) for _ in range(70)]
         self.addCleanup(lambda: [each.close() for each in silent])
         self.assertEqual(get(url + "/healthz")[0], 200)
 
@@ -222,8 +224,8 @@ class AddressTest(WatchedTest):
             port = taken.getsockname()[1]
             tree = self.start("--metrics-port", str(port), program=["touch", self.path("started")])
             self.assertEqual(tree.finish()[0], 2)
-        self.assertRegex(self.error(), rf"^lockstep: cannot serve metrics at 127.0.0.1:{port}: .*Address already in "
-                                       "use.*; name another port with --metrics-port, or 0 for a free one\n$")
+        self.assertRegex(self.error(), rf"^lockstep: cannot serve metrics: .*127.0.0.1:{port}: .* process {os.getpid()} .*; "
+                                       "--metrics-port 0 takes a free port\n$")
         self.assertFalse(os.path.exists(self.path("started")))
 
     def test_what_is_no_port(self):

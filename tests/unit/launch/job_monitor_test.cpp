@@ -91,7 +91,8 @@ TEST_CASE("a job is well until it hangs or has failed") {
   JobMonitor monitor;
   const auto why = [&] {
     std::string text;
-    CHECK(monitor.status().is_well(text) == text.empty());
+    const bool is_well = monitor.status().is_well(text);
+    CHECK(is_well == text.empty());
     return text;
   };
   CHECK(why().empty());

@@ -19,6 +19,8 @@ import urllib.error
 import urllib.parse
 import urllib.request
 
+import picture
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "launch"))
 from agents import Job  # noqa: E402
@@ -323,19 +325,21 @@ class PrometheusTest(WatchedTest):
         done = subprocess.run([PROMTOOL, *words], capture_output=True, text=True, timeout=60, check=False, **more)
         return done.returncode, done.stdout + done.stderr
 
-    def query(self, url, expression):
-        status, text = get(f"{url}/api/v1/query?query={urllib.parse.quote(expression)}")
-        return json.loads(text)["data"]["result"] if status == 200 else []
+    def ask(self, api, what, **parameters):
+        """The series of a query; None while the server is not up."""
+        with contextlib.suppress(OSError):
+            status, text = get(f"{api}/api/v1/{what}?{urllib.parse.urlencode(parameters)}")
+            if status == 503:
+                return None
+            self.assertEqual(status, 200, (text, parameters))
+            return json.loads(text)["data"]["result"]
 
-    def test_promtool_finds_nothing(self):
-        _, url = self.serve()
-        self.wait(url, lambda m: m("lockstep_checkpoints_total", rank=0) == 1)
-        self.assertEqual(self.promtool("check", "metrics", input=get(url + "/metrics")[1]), (0, ""))
-
-    def test_prometheus_scrapes_a_job(self):
-        _, url = self.serve()
+    def prometheus(self, url):
+        """Where a Prometheus that scrapes the job every second answers."""
+        shutil.copy(os.path.join(SHARE, "alerts.yml"), self.folder)
         with open(self.path("prometheus.yml"), "w", encoding="ascii") as file:
-            json.dump({"global": {"scrape_interval": "1s"},  # JSON is YAML, too
+            json.dump({"global": {"scrape_interval": "1s", "evaluation_interval": "1s"},  # JSON is YAML, too
+                       "rule_files": ["alerts.yml"],
                        "scrape_configs": [{"job_name": "lockstep", "static_configs": [
                            {"targets": [url.removeprefix("http://")]}]}]}, file)
         with socket.socket() as probe:
@@ -346,17 +350,76 @@ class PrometheusTest(WatchedTest):
                            self.path("data"), "--web.listen-address", f"127.0.0.1:{port}"], stdout=log, stderr=log)
         self.addCleanup(server.__exit__)
         api = f"http://127.0.0.1:{port}"
-
-        def found(expression):
-            with contextlib.suppress(OSError):
-                return self.query(api, expression)
-
-        steps = wait_for(lambda: found("rate(lockstep_steps_total[10s]) > 0"), 60)
+        found = wait_for(lambda: self.ask(api, "query", query="rate(lockstep_steps_total[10s]) > 0"), 60)
         with open(self.path("prometheus.log"), encoding="utf-8") as file:
-            self.assertTrue(steps, file.read())
-        self.assertEqual({each["metric"]["rank"] for each in steps}, {"0", "1"})
-        self.assertEqual([each["value"][1] for each in self.query(api, 'up{job="lockstep"}')], ["1"])
-        self.assertFalse(self.query(api, '{exported_job=~".+"}'))  # no label of ours is one of Prometheus's own
+            self.assertTrue(found, file.read())
+        self.assertEqual({each["metric"]["rank"] for each in found}, {"0", "1"})
+        return api
+
+    def test_promtool_finds_nothing(self):
+        _, url = self.serve()
+        self.wait(url, lambda m: m("lockstep_checkpoints_total", rank=0) == 1)
+        self.assertEqual(self.promtool("check", "metrics", input=get(url + "/metrics")[1]), (0, ""))
+
+    def test_prometheus_scrapes_a_job_and_alerts(self):
+        tree, url = self.serve("--max-restarts", "0", environment={"LOCKSTEP_HANG_SECONDS": "1"})
+        api = self.prometheus(url)
+        self.assertEqual([each["value"][1] for each in self.ask(api, "query", query='up{job="lockstep"}')], ["1"])
+        self.assertEqual(self.ask(api, "query", query='{exported_job=~".+"}'), [])  # no label of ours is one of its own
+        self.assertEqual(self.ask(api, "query", query='ALERTS{alertstate="firing"}'), [])
+        self.touch("hang")
+        firing = wait_for(lambda: self.ask(api, "query", query='ALERTS{alertstate="firing"}'), 60)
+        self.assertEqual([each["metric"]["alertname"] for each in firing], ["LockstepJobHangs"])
+        os.unlink(self.path("hang"))
+        self.touch("stop")
+        self.assertEqual(tree.finish()[0], 0, self.error())
+
+    def test_all_rules_and_panels_ask_for_what_there_is(self):
+        self.assertEqual(self.promtool("check", "rules", os.path.join(SHARE, "alerts.yml"))[0], 0)
+        with open(os.path.join(SHARE, "grafana-dashboard.json"), encoding="utf-8") as file:
+            dashboard = json.load(file)
+        with open(os.path.join(SHARE, "alerts.yml"), encoding="utf-8") as file:
+            rules = file.read()
+        with open(os.path.join(PROJECT, "docs", "howto", "monitoring.md"), encoding="utf-8") as file:
+            told = set(re.findall(r"`(lockstep_\w+)`", file.read()))
+        tree, url = self.serve("--max-restarts", "1")
+        there = self.wait(url, lambda m: m("lockstep_checkpoints_total", rank=0) == 1 and
+                          m.all("lockstep_lateness_seconds")).names()
+        self.assertEqual(told, there)
+        self.assertLessEqual(set(re.findall(r"lockstep_\w+", json.dumps(dashboard) + rules)), there)
+
+        api = self.prometheus(url)
+        begin = time.time()
+        seconds = float(os.environ.get("LOCKSTEP_TEST_PICTURE_SECONDS", "2"))
+        self.wait(url, lambda m: time.time() - begin > seconds / 2, seconds + 60)
+        os.kill(rank_process(tree.pid, 1), signal.SIGKILL)
+        self.wait(url, lambda m: m("lockstep_restarts_total") == 1 and m("lockstep_checkpoints_total", rank=1) == 2)
+        self.wait(url, lambda m: time.time() - begin > seconds, seconds + 60)
+        panels = []
+        for panel in dashboard["panels"]:
+            series = {}
+            for target in panel["targets"]:
+                expression = target["expr"].replace("$job", ".+").replace("$__rate_interval", "5s")
+                for each in self.ask(api, "query_range", query=expression, start=begin, end=time.time(), step="1s"):
+                    label = re.sub(r"{{(\w+)}}", lambda name, of=each["metric"]: of[name[1]], target["legendFormat"])
+                    points = [(at, float(value)) for at, value in each["values"]]
+                    series[label] = [point for point in points if math.isfinite(point[1])]
+            self.assertTrue(any(series.values()), panel["title"])
+            panels.append((panel["title"], panel["type"], {name: found for name, found in series.items() if found}))
+        self.draw(picture.page_of(panels))
+
+    def draw(self, page):
+        """docs/images/monitoring.png, if LOCKSTEP_TEST_PICTURE names it; takes LOCKSTEP_TEST_PICTURE_SECONDS."""
+        target, chromium = os.environ.get("LOCKSTEP_TEST_PICTURE"), shutil.which("chromium")
+        self.assertGreaterEqual(page.count("<svg"), 9)
+        if not target or not chromium:
+            return
+        with open(self.path("page.html"), "w", encoding="utf-8") as file:
+            file.write(page)
+        subprocess.run([chromium, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+                        "--hide-scrollbars", "--user-data-dir=" + self.path("profile"), "--window-size=1150,960",
+                        "--screenshot=" + os.path.abspath(target), "file://" + self.path("page.html")],
+                       check=True, timeout=120, capture_output=True, env={**os.environ, "HOME": self.folder})
 
 
 if __name__ == "__main__":

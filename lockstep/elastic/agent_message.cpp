@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "lockstep/base/checked.h"
+#include "lockstep/elastic/rank_status_fields.h"
 #include "lockstep/net/wire.h"
 
 namespace lockstep::internal {
@@ -209,27 +210,6 @@ void sight_fields(Fields& fields, Sight& sight) {
   fields.flag(sight.is_progress);
 }
 
-template <class Fields, class Status>
-void status_fields(Fields& fields, Status& status) {
-  auto& numbers = status.numbers;
-  fields.number(status.rank, 0, kMostRanks - 1, "rank");
-  fields.choice(status.state, RankState::starting, RankState::failed, "state");
-  fields.count(numbers.operations, "number of operations");
-  fields.count(numbers.steps, "number of steps");
-  fields.count(numbers.samples, "number of samples");
-  for (auto& ns : numbers.phase_ns) fields.count(ns, "time");
-  fields.count(numbers.waiting_ns, "time");
-  fields.count(numbers.communicating_ns, "time");
-  fields.count(numbers.hidden_ns, "time");
-  fields.count(numbers.checkpoints, "number of checkpoints");
-  fields.count(numbers.checkpoint_wall_ns, "time");
-  fields.list(numbers.values, kMostValues, [](auto& to, auto& value) {
-    to.value_name(value.first);
-    to.real(value.second);
-  });
-  fields.optional(status.lateness_ns, [](auto& to, auto& value) { to.amount(value, "lateness"); });
-}
-
 struct Listing {
   template <class Fields, class Message>
   static void list(Fields& fields, Message& message) {
@@ -278,7 +258,7 @@ struct Listing {
       fields.number(message.still_ms, 0, kMostNumber, "time");
     } else if constexpr (std::is_same_v<Kind, RankCounts>) {
       fields.number(message.generation, 0, kMostNumber, "generation");
-      status_fields(fields, message.status);
+      rank_status_fields(fields, message.status, kMostRanks);
     } else if constexpr (std::is_same_v<Kind, TellStacks>) {
       fields.list(message.first, kMostRanksOfHost,
                   [](auto& to, auto& rank) { to.number(rank, 0, kMostRanks - 1, "rank"); });

@@ -25,7 +25,8 @@ std::string_view reason_of(int code) {
 
 std::string text_of(const HttpAnswer& answer, bool with_body) {
   const std::string head = fmt::format(
-      "HTTP/1.1 {} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nCache-Control: no-store\r\nConnection: close\r\n{}\r\n",
+      "HTTP/1.1 {} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nCache-Control: no-store\r\nConnection: "
+      "close\r\n{}\r\n",
       answer.code, reason_of(answer.code), answer.type, answer.body.size(),
       answer.code == 405 ? "Allow: GET, HEAD\r\n" : "");
   return with_body ? head + answer.body : head;

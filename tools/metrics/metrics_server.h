@@ -46,7 +46,7 @@ class MetricsServer {
   internal::UniqueFd stop_reader_;
   internal::UniqueFd stop_writer_;
   std::vector<HttpConnection> connections_;  // of the thread
-  Deadline accepts_at_;            // likewise
+  Deadline accepts_at_;                      // likewise
   std::thread thread_;
 };
 

@@ -1,12 +1,15 @@
-"""Draws the panels of a dashboard with what Prometheus answered, as a page: page_of([(title, type, {label: points})])"""
+"""Draws panels of a dashboard with what Prometheus answered: page_of([(title, type, {label: points})])"""
 
 import html
 
 WIDTH, HEIGHT = 360, 150
 COLORS = ("#4c78a8", "#f58518", "#54a24b", "#e45756", "#72b7b2", "#b279a2", "#9d755d")
-STYLE = """body{margin:12px;width:1120px;background:#f4f5f7;font:13px sans-serif;display:flex;flex-wrap:wrap;gap:10px}
-section{background:#fff;border:1px solid #ddd;border-radius:4px;padding:8px;width:346px}h2{font-size:13px;margin:0 0 6px}
-.stat{width:255px}.stat b{font-size:22px;margin-right:14px}svg{width:100%;display:block}text{font:10px sans-serif;fill:#666}
+STYLE = """
+body{margin:12px;width:1120px;background:#f4f5f7;font:13px sans-serif;display:flex;flex-wrap:wrap;gap:10px}
+section{background:#fff;border:1px solid #ddd;border-radius:4px;padding:8px;width:346px}
+h2{font-size:13px;margin:0 0 6px}
+.stat{width:252px}.stat b{font-size:18px;margin-right:8px}.stat span{margin-right:4px}
+svg{width:100%;display:block}text{font:10px sans-serif;fill:#666}
 span{margin-right:10px;white-space:nowrap;font-size:11px}"""
 
 
@@ -15,7 +18,7 @@ def number(value):
 
 
 def stat(series):
-    return "".join(f"<span>{html.escape(label)}</span><b>{number(points[-1][1])}</b>"
+    return " ".join(f"<span>{html.escape(label)}</span><b>{number(points[-1][1])}</b>"
                    for label, points in series.items())
 
 
@@ -26,12 +29,13 @@ def chart(series):
     low, high = min(0, *values), max(*values, 1e-9)
 
     def place(time, value):
-        return f"{30 + (time - begin) / span * (WIDTH - 34):.1f},{4 + (high - value) / (high - low) * (HEIGHT - 20):.1f}"
+        x = 30 + (time - begin) / span * (WIDTH - 34)
+        return f"{x:.1f},{4 + (high - value) / (high - low) * (HEIGHT - 20):.1f}"
 
-    lines = "".join(f'<polyline fill="none" stroke="{color}" stroke-width="1.6" points="'
-                    f'{" ".join(place(*point) for point in points)}"/>'
+    lines = "".join(f'<polyline fill="none" stroke="{color}" stroke-width="1.6" '
+                    f'points="{" ".join(place(*point) for point in points)}"/>'
                     for color, points in zip(COLORS * 9, series.values()))
-    names = "".join(f'<span style="color:{color}">{html.escape(label)}</span>'
+    names = " ".join(f'<span style="color:{color}">{html.escape(label)}</span>'
                     for color, label in zip(COLORS * 9, series))
     return (f'<svg viewBox="0 0 {WIDTH} {HEIGHT}"><path d="M30 4V{HEIGHT - 16}H{WIDTH}" stroke="#ccc" fill="none"/>'
             f'<text x="0" y="12">{number(high)}</text><text x="0" y="{HEIGHT - 16}">{number(low)}</text>'

@@ -45,7 +45,10 @@ std::string ask(const UniqueFd& fd, std::string_view request) {
 TEST_CASE("clients that say nothing or do not read keep nobody else waiting") {
   bool is_well = true;
   const MetricsServer server({"127.0.0.1", 0}, {.metrics = [] { return std::string(std::size_t{4} << 20, 'x'); },
-                                                .health = [&] { return HealthAnswer{is_well, "so"}; }});
+                                                .health =
+                                                    [&] {
+                                                      return HealthAnswer{is_well, "so"};
+                                                    }});
   std::vector<UniqueFd> idle;
   for (std::size_t i = 1; i < MetricsServer::kMostConnections; ++i) {
     idle.push_back(connect_to(server));

@@ -104,8 +104,8 @@ TEST_CASE("what another process has written is limited") {
   live.steps.store(~0ULL);
   live.checkpoint_wall_ns.store(~0ULL);
   for (const char* name : {"loss", "", "a b", "loss", "\"}\n"}) {
-    flight::LiveValue& place = live.values[static_cast<std::size_t>(std::ranges::count_if(
-        live.values, [](const flight::LiveValue& value) { return value.state.load() != 0; }))];
+    flight::LiveValue& place = live.values[static_cast<std::size_t>(
+        std::ranges::count_if(live.values, [](const flight::LiveValue& value) { return value.state.load() != 0; }))];
     std::strncpy(place.name, name, sizeof place.name);
     place.state.store(2);
   }
@@ -120,8 +120,8 @@ TEST_CASE("what another process has written is limited") {
 
 TEST_CASE("numbers go on over attempts, values do not") {
   RankNumbers now{.steps = 3, .waiting_ns = 5, .checkpoint_wall_ns = 0, .values = {{"loss", 0.5}}};
-  const RankNumbers before{.steps = 10, .waiting_ns = 2, .checkpoints = 1, .checkpoint_wall_ns = 99,
-                           .values = {{"old", 1}}};
+  const RankNumbers before{
+      .steps = 10, .waiting_ns = 2, .checkpoints = 1, .checkpoint_wall_ns = 99, .values = {{"old", 1}}};
   now.add_earlier(before);
   CHECK(now.steps == 13);
   CHECK(now.waiting_ns == 7);
@@ -135,7 +135,8 @@ TEST_CASE("report_value() refuses what is no name, also where nobody watches") {
   report_value("train/loss.mean-1_A", 1);
   report_value(std::string(31, 'x'), 1);
   for (const std::string& name : {std::string(), std::string("a b"), std::string("\xc3\xa4"), std::string(32, 'x')}) {
-    CHECK_ERROR(error_of([&] { report_value(name, 1); }), ErrorKind::invalid_argument, "is no name of a value", "1 to 31 letters");
+    CHECK_ERROR(error_of([&] { report_value(name, 1); }), ErrorKind::invalid_argument, "is no name of a value",
+                "1 to 31 letters");
   }
 }
 

@@ -252,7 +252,8 @@ class TextfileTest(WatchedTest):
         path = self.path("job.prom")
         tree = self.start("--metrics-textfile", path)
         self.assertTrue(wait_for(lambda: os.path.exists(path), 20), self.error())
-        self.assertEqual(stat.S_IMODE(os.stat(path).st_mode), 0o644)  # node_exporter is another user
+        # node_exporter is another user.
+        self.assertTrue(wait_for(lambda: stat.S_IMODE(os.stat(path).st_mode) == 0o644), self.error())
 
         def read():
             with open(path, encoding="utf-8") as file:
